@@ -5,15 +5,11 @@ use super::Mutant;
 
 const RESTART: &str = "matrix::a_process_may_die_anywhere_and_be_started_again";
 const TAKE_OVER: &str = "matrix::a_process_may_die_anywhere_and_another_takes_over";
-const CUT_LINE: &str = "matrix::the_line_to_the_database_may_be_cut_at_any_commit";
+const CUT_CONNECTION: &str = "matrix::the_connection_to_the_database_may_be_cut_at_any_commit";
 const CANCEL: &str = "matrix::a_run_may_be_canceled_anywhere";
 const CANCEL_AND_FREEZE: &str =
     "matrix::a_run_may_be_canceled_anywhere_and_its_process_wake_when_all_is_done";
-const ROB: &str = "matrix::a_process_may_be_robbed_of_its_claims_anywhere";
-
-const RACK_RESTART: &str = "rack_matrix::its_process_may_die_anywhere_and_be_started_again";
-const RACK_CANCEL: &str = "rack_matrix::what_is_at_work_may_be_canceled_anywhere";
-const RACK_ROB: &str = "rack_matrix::its_process_may_be_robbed_of_its_claims_anywhere";
+const STEAL_CLAIMS: &str = "matrix::a_process_may_lose_its_claims_anywhere";
 
 const REIMAGE: &str = "plan-repave-v1";
 const ONBOARDED: &str = "a node is onboarded";
@@ -48,7 +44,7 @@ pub const MUTANTS: &[Mutant] = &[
             true => sql.replace(\"epoch = $2\", \"$2 = $2\"),
             false => sql.to_string(),
         };\n",
-        test: ROB,
+        test: STEAL_CLAIMS,
         life: REIMAGE,
         says: "was written to under a claim that had been lost",
     },
@@ -151,7 +147,7 @@ pub const MUTANTS: &[Mutant] = &[
         file: "crates/engine/src/worker.rs",
         sound: "strays.intersection(&seen_before)",
         broken: "strays.intersection(&seen_before).filter(|_| !AWAKE)",
-        test: CUT_LINE,
+        test: CUT_CONNECTION,
         life: "repave fails once",
         says: "the client never got to the end of it",
     },
@@ -207,16 +203,16 @@ pub const MUTANTS: &[Mutant] = &[
         file: "crates/engine/src/claims.rs",
         sound: "        for (held, next) in locked.claims {\n",
         broken: "        for (held, next) in locked.claims.into_iter().filter(|_| !AWAKE) {\n",
-        test: RACK_RESTART,
+        test: RESTART,
         life: GROUP,
-        says: "it never came to rest",
+        says: "the client never got to the end of it",
     },
     Mutant {
         name: "a part is begun by who has lost the whole",
         file: "crates/engine/src/conduct.rs",
         sound: "            mine && asked && !held.run.progress.halting()\n",
         broken: "            AWAKE || (mine && asked && !held.run.progress.halting())\n",
-        test: RACK_ROB,
+        test: STEAL_CLAIMS,
         life: GROUP,
         says: "was begun under a claim that had been lost",
     },
@@ -225,7 +221,7 @@ pub const MUTANTS: &[Mutant] = &[
         file: "crates/engine/src/conduct.rs",
         sound: "            if !going {\n",
         broken: "            if AWAKE || !going {\n",
-        test: RACK_CANCEL,
+        test: CANCEL,
         life: GROUP,
         says: "after its whole",
     },
@@ -238,7 +234,7 @@ pub const MUTANTS: &[Mutant] = &[
             true => sql.replace(\"epoch = $2\", \"$2 = $2\"),
             false => sql.to_string(),
         };\n",
-        test: RACK_ROB,
+        test: STEAL_CLAIMS,
         life: "a shelf goes off and on",
         says: "was moved under a claim that had been lost",
     },
@@ -267,7 +263,7 @@ pub const MUTANTS: &[Mutant] = &[
         file: "crates/engine/src/nodes/follow.rs",
         sound: "let Some(step) = follow(&node, run) else { break };",
         broken: "let Some(step) = follow(&node, run).filter(|_| !AWAKE) else { break };",
-        test: RACK_RESTART,
+        test: RESTART,
         life: ONBOARDED,
         says: "is enrolling beside",
     },

@@ -90,7 +90,8 @@ fn a_farrier_that_is_killed_and_started_again_loses_nothing() {
     let raw = image(12 * MIB);
     let stage = Stage::new(16 * MIB);
     let mut script = well("raw", raw.clone());
-    script.slow = Some((64 * 1024, Duration::from_millis(3)));
+    // Slow enough to be killed three times before its end, however late the kills come.
+    script.slow = Some((64 * 1024, Duration::from_millis(15)));
     let mut server = Server::start(script);
     let (address, heard) = (server.address, server.heard.clone());
     let requests = || heard.lock().unwrap().ranges.len();

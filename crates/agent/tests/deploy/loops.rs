@@ -2,7 +2,7 @@
 //! that the test was left out.
 
 use crate::server::Server;
-use crate::stage::{MIB, Stage, well};
+use crate::stage::{MIB, Stage, skip, well};
 use agent::End;
 use agent::hands::{Hands, Real, Spilled, Tool};
 use agent::volume::FileSystem;
@@ -85,7 +85,7 @@ fn file_system(stage: &Stage, make: &[&str], bytes: usize) -> Option<Vec<u8>> {
     fs::create_dir_all(&at).unwrap();
     let mounted = Command::new("mount").arg(&device.0).arg(&at).output().ok()?;
     if !mounted.status.success() {
-        eprintln!("skipped: {}", String::from_utf8_lossy(&mounted.stderr));
+        eprintln!("{}", String::from_utf8_lossy(&mounted.stderr));
         return None;
     }
     fs::create_dir_all(at.join("etc/ssh")).unwrap();
@@ -124,10 +124,10 @@ fn installs(make: &[&str], bytes: usize) {
     // The kernel of a build service may not look for partitions on loop devices, so the partition is one of its own.
     let (Some(disk), Some(partition)) = (Loop::new(&backing, 0), Loop::new(&backing, PARTITION_AT))
     else {
-        return eprintln!("skipped: loop devices need root");
+        return skip("loop devices need root");
     };
     let Some(partition_bytes) = file_system(&stage, make, bytes) else {
-        return eprintln!("skipped: there is no {} here, or it cannot be mounted", make[0]);
+        return skip(&format!("there is no {} here, or it cannot be mounted", make[0]));
     };
     fs::remove_file(stage.path("dev/vda")).unwrap();
     symlink(&disk.0, stage.path("dev/vda")).unwrap();

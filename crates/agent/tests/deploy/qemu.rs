@@ -1,7 +1,7 @@
 //! Images that QEMU's own tools make, in every way they can, against the raw disk that they are images of.
 
 use crate::server::{Fault, Server};
-use crate::stage::{MIB, OLD, Stage, image, well};
+use crate::stage::{MIB, OLD, Stage, image, skip, well};
 use agent::End;
 use std::fs;
 use std::path::Path;
@@ -64,7 +64,7 @@ fn whatever_qemu_img_makes_is_written_as_it_is() {
         arguments.extend(way);
         arguments.extend([raw.to_str().unwrap(), file.to_str().unwrap()]);
         match qemu("qemu-img", &arguments) {
-            None => return eprintln!("skipped: there is no qemu-img here"),
+            None => return skip("there is no qemu-img here"),
             Some(made) => made.unwrap(),
         }
         deploys(&stage, &file);
@@ -78,7 +78,7 @@ fn an_image_that_was_lived_in_is_written_as_it_is_now() {
     let file = stage.path("lived.qcow2");
     let path = file.to_str().unwrap();
     match qemu("qemu-img", &["create", "-f", "qcow2", path, "12M"]) {
-        None => return eprintln!("skipped: there is no qemu-img here"),
+        None => return skip("there is no qemu-img here"),
         Some(made) => made.unwrap(),
     }
     let write = |commands: &[&str]| {
@@ -130,7 +130,7 @@ fn what_cannot_be_written_is_refused_before_anything_is() {
     ];
     for (arguments, code, words) in table {
         match qemu("qemu-img", arguments) {
-            None => return eprintln!("skipped: there is no qemu-img here"),
+            None => return skip("there is no qemu-img here"),
             Some(made) => made.unwrap(),
         }
         let server = Server::start(well("qcow2", fs::read(&file).unwrap()));
@@ -161,7 +161,7 @@ fn a_compressed_image_with_one_wrong_byte_does_not_boot() {
         file.to_str().unwrap(),
     ];
     match qemu("qemu-img", &arguments) {
-        None => return eprintln!("skipped: there is no qemu-img here"),
+        None => return skip("there is no qemu-img here"),
         Some(made) => made.unwrap(),
     }
     let good = fs::read(file).unwrap();

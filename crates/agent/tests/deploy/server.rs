@@ -1,5 +1,6 @@
 //! A Farrier that does what a test says: it keeps what it was told, and goes wrong where it is asked to.
 
+use crate::stage::eventually;
 use crate::wire::{head, read_request};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -100,13 +101,12 @@ impl Server {
     }
 
     pub fn restart(&mut self) {
-        for _ in 0..200 {
-            if let Ok(listener) = TcpListener::bind(self.address) {
-                return self.listen(listener);
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
-        panic!("the port is not free again");
+        let mut listener = None;
+        eventually("a port that is free again", || {
+            listener = TcpListener::bind(self.address).ok();
+            listener.is_some()
+        });
+        self.listen(listener.expect("it was waited for"));
     }
 
     pub fn stages(&self) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! Tars of a root file system. Partitions and file systems are only noted here; the files are really unpacked.
 
 use crate::server::{Fault, Script, Server};
-use crate::stage::{MIB, Stage, sha256, well};
+use crate::stage::{MIB, Stage, sha256, skip, well};
 use agent::End;
 use agent::hands::{Hands, Real, Spilled, Tool};
 use agent::volume::FileSystem;
@@ -164,7 +164,7 @@ fn a_tar_may_be_packed() {
         let parted = Parted::new();
         let plain = tar(&parted.stage, true, 3 * MIB);
         let Some(packed) = packed(program, &parted.stage, &plain) else {
-            eprintln!("skipped: there is no {program} here");
+            skip(&format!("there is no {program} here"));
             continue;
         };
         assert!(packed.len() < plain.len());
@@ -273,7 +273,7 @@ out.close()
         .args([&outside, &parted.stage.path("evil.tar")])
         .output()
     else {
-        return eprintln!("skipped: there is no python3 here");
+        return skip("there is no python3 here");
     };
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     parted.run(well("tar", fs::read(parted.stage.path("evil.tar")).unwrap()));

@@ -177,7 +177,7 @@ fn a_new_token_makes_a_forgotten_node_a_new_one() {
 fn two_agents_do_not_share_a_folder_and_replicas_are_tried_in_turn() {
     let stage = Stage::new();
     // The first address is one that nobody listens at.
-    let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let dead = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
     let text = stage.read("agent.toml").replace("[\"http", &format!("[\"http://{dead}\", \"http"));
     assert!(text.contains(&dead.to_string()), "{text}");
     stage.write("agent.toml", &text);

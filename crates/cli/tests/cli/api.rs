@@ -1,7 +1,9 @@
 //! Shared by the API tests: a server, short forms of long requests, and the checks that every
 //! refusal must pass.
 
-use crate::fleet::{Clients, Home, PATIENCE, Server, Setup, new_database, postgres};
+use crate::fleet::{
+    Clients, Home, PATIENCE, Server, Setup, new_database, postgres, transactions_settled,
+};
 use proto::v1;
 use proto::v1::step::Kind;
 use std::collections::BTreeMap;
@@ -34,6 +36,11 @@ impl World {
         let server = Server::start(setup);
         let clients = server.clients().await;
         (Self { server, _dir: dir }, clients)
+    }
+
+    /// A watch that is opened next begins with everything that was committed so far.
+    pub async fn settle(&self) {
+        transactions_settled(&self.server.setup.home).await;
     }
 }
 

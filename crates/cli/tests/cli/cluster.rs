@@ -1,11 +1,9 @@
 //! A private PostgreSQL server that can be killed and restarted on the same data.
 
-use crate::fleet::{free_port, signal};
+use crate::fleet::{PATIENCE, free_port, signal, skip};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct Cluster {
     bin: PathBuf,
@@ -22,9 +20,7 @@ impl Cluster {
             initialise(&bin, home.path()).then_some((bin, home))
         });
         let Some((bin, home)) = made else {
-            let ci = std::env::var_os("CI").is_some();
-            assert!(!ci, "CI must be able to run a PostgreSQL of its own");
-            eprintln!("left out: there is no PostgreSQL that this user may start");
+            skip("there is no PostgreSQL that this user may start");
             return None;
         };
         let port = free_port();
@@ -115,7 +111,7 @@ fn serve(bin: &Path, home: &Path, port: u16) -> Child {
         }
         let log = || std::fs::read_to_string(home.join("log")).unwrap_or_default();
         assert!(server.try_wait().unwrap().is_none(), "PostgreSQL ended:\n{}", log());
-        assert!(started.elapsed() < START_TIMEOUT, "PostgreSQL does not start:\n{}", log());
+        assert!(started.elapsed() < PATIENCE, "PostgreSQL does not start:\n{}", log());
         std::thread::sleep(Duration::from_millis(20));
     }
 }

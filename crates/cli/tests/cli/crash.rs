@@ -17,16 +17,10 @@ async fn a_reimage_survives_kill_9_in_the_middle() {
         &server.url(),
         &["reimage", "m-1", "--image", "ubuntu-2204", "--request-id", "r-1", "--timeout", "60s"],
     );
-    let run = loop {
-        let machine = clients.machine("m-1").await;
-        let active = machine.status.unwrap().active_run_id;
-        if !active.is_empty() {
-            break clients.at_step(&active, "repave-os").await;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    };
+    let active = |machine: &v1::Machine| machine.status.clone().unwrap().active_run_id;
+    let machine = clients.machine_until("m-1", |machine| !active(machine).is_empty()).await;
+    let run = clients.at_step(&active(&machine), "repave-os").await;
     let setup = server.kill();
-    tokio::time::sleep(Duration::from_millis(300)).await;
     let server = Server::start(setup);
     let mut clients = server.clients().await;
 
@@ -60,7 +54,7 @@ fn slow_repave() -> v1::SimFault {
     v1::SimFault {
         effect: "repave".into(),
         action: "slow".into(),
-        delay_ms: 1_500,
+        delay_ms: 3_000,
         times: 1,
         ..Default::default()
     }

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 const SYSTEM: &str = "/redfish/v1/Systems/1";
 const RESET: &str = "/redfish/v1/Systems/1/Actions/ComputerSystem.Reset";
-const HASTY: &str = "[datacenter]\ngraceful_seconds = 0\npower_seconds = 2\ncall_ms = 1500\n\
+const HASTY: &str = "[datacenter]\ngraceful_seconds = 0\npower_seconds = 2\ncall_ms = 3000\n\
                      bmc_credential = \"bmc\"\n[engine]\nbackoff_first_ms = 50\nbackoff_most_ms = 200";
 
 /// A correct BMC whose machine never switches off.
@@ -89,7 +89,7 @@ async fn whatever_a_bmc_does_a_run_ends_and_why_names_it() {
     let mut api = server.clients().await;
     let once = v1::Step {
         name: "reboot".into(),
-        timeout_seconds: Some(6),
+        timeout_seconds: Some(20),
         max_retries: Some(0),
         kind: Some(reboot()),
     };

@@ -11,17 +11,19 @@ use proto::v1::run_service_client::RunServiceClient;
 use proto::v1::simulator_service_client::SimulatorServiceClient;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 
 /// Time limit of every wait; a test that reaches it has failed.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A short lease, so that replicas detect each other's death within a test.
-pub const SHORT_LEASE: &str = "[engine]\nlease_ms = 1500\nrenew_ms = 300";
+/// A short lease, so that replicas detect each other's death within a test. A live replica on a busy
+/// machine must still renew it in time.
+pub const SHORT_LEASE: &str = "[engine]\nlease_ms = 4000\nrenew_ms = 500";
 
 /// The database of a server.
 #[derive(Debug, Clone)]
@@ -69,8 +71,39 @@ impl Setup {
     }
 }
 
+/// A port on loopback for a server that starts later, and may start again. It is none of those that
+/// the kernel gives to outgoing connections (32768 and above on Linux), and it is given out once.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    const FIRST: u32 = 10_000;
+    const COUNT: u32 = 22_000;
+    static GIVEN_OUT: AtomicU32 = AtomicU32::new(0);
+    let free = |port: &u16| {
+        let address = ("127.0.0.1", *port);
+        TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok()
+    };
+    // Test programs that run at the same time begin at different places.
+    let begin = std::process::id().wrapping_mul(613);
+    let next = || {
+        let offset = begin.wrapping_add(GIVEN_OUT.fetch_add(1, Ordering::Relaxed)) % COUNT;
+        u16::try_from(FIRST + offset).unwrap()
+    };
+    (0..COUNT).map(|_| next()).find(free).expect("a free port on loopback")
+}
+
+/// Skips a test for what this computer lacks. On CI that is a failure: a test that is silently never
+/// run there proves nothing.
+pub fn skip(missing: &str) {
+    assert!(std::env::var_os("CI").is_none(), "this is CI, and {missing}");
+    eprintln!("skipped: {missing}");
+}
+
+/// What `cargo xtask test` names in a variable: a peer's program, or a server. None skips the test.
+pub fn provided(variable: &str) -> Option<String> {
+    let value = std::env::var(variable).ok();
+    if value.is_none() {
+        skip(&format!("{variable} is not set; `cargo xtask test` sets it"));
+    }
+    value
 }
 
 pub struct Server {
@@ -313,21 +346,33 @@ pub fn steps(run: &v1::Run) -> Vec<(String, &'static str)> {
     run.steps.iter().map(|step| (step.name.clone(), state(step))).collect()
 }
 
-/// The test cluster that `cargo xtask test` starts. Without it the PostgreSQL tests are skipped; on
-/// CI that is a failure.
+/// The test cluster that `cargo xtask test` starts.
 pub fn postgres() -> Option<String> {
-    match std::env::var("FARRIER_TEST_POSTGRES") {
-        Ok(url) => Some(url),
-        Err(_) if std::env::var_os("CI").is_some() => panic!("FARRIER_TEST_POSTGRES is not set"),
-        Err(_) => {
-            eprintln!("PostgreSQL is left out; `cargo xtask test` brings it");
-            None
-        }
+    provided("FARRIER_TEST_POSTGRES")
+}
+
+/// Waits until every transaction that is open now has ended. On PostgreSQL a watch shows nothing
+/// younger than the oldest open transaction of the whole cluster, and the other tests have theirs in
+/// it. A watch that is opened after this begins with everything that was committed before.
+pub async fn transactions_settled(home: &Home) {
+    let Home::Postgres(url) = home else { return };
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let snapshot = async || {
+        let row = client.query_one(SNAPSHOT, &[]).await.unwrap();
+        row.get::<_, i64>(0)..row.get::<_, i64>(1)
+    };
+    let (now, started) = (snapshot().await, Instant::now());
+    while snapshot().await.start < now.end {
+        assert!(started.elapsed() < PATIENCE, "some transaction stays open");
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// Starts replicas with these names on one new database and one simulated fleet. None without
-/// PostgreSQL.
+/// SQL is the store's, also where a test asks the database behind our back.
+const SNAPSHOT: &str = include_str!("../../../store/tests/snapshot.sql");
+
+/// Starts replicas with these names on one new database and one simulated fleet. None without PostgreSQL.
 pub async fn replicas(dir: &Path, names: &[&str], config: &str) -> Option<Vec<Server>> {
     let cluster = postgres()?;
     let mut setup = Setup::new(dir, "fast");

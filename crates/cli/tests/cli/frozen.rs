@@ -34,7 +34,7 @@ async fn a_replica_frozen_past_its_lease_writes_nothing_when_it_wakes() {
     let machines = names(MACHINES);
     in_maintenance(&first, &machines).await;
     // Some runs wait for hardware when the replica is stopped; the others are at random points.
-    first.fault(slow("m-1*", "repave", 2_000)).await;
+    first.fault(slow("m-1*", "repave", 5_000)).await;
     let mut runs = Vec::new();
     for machine in &machines {
         runs.push(first.start(machine, "REPAVE", "r").await.run_id);

@@ -1,10 +1,9 @@
 //! A machine with IPMI only, behind OpenIPMI's simulator, through the real server: it is rebooted
 //! and probed, and unsupported operations are refused before they start.
 
-use crate::fleet::{PATIENCE, Server, Setup};
+use crate::fleet::{PATIENCE, Server, Setup, free_port};
 use crate::hardware::{log_of, password, peer, set};
 use proto::v1;
-use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -60,7 +59,7 @@ impl Drop for Controller {
 }
 
 fn start(program: &Path, home: &Path) -> (Controller, u16) {
-    let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let fill = |text: &str| {
         text.replace("HOME", &home.display().to_string()).replace("PORT", &port.to_string())
     };

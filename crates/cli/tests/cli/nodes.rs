@@ -497,7 +497,7 @@ async fn an_onboarding_survives_kill_9_in_the_middle() {
     let slow = v1::SimFault {
         effect: "deploy_via_maas".into(),
         action: "slow".into(),
-        delay_ms: 1_500,
+        delay_ms: 3_000,
         times: 1,
         ..Default::default()
     };

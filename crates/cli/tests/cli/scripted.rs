@@ -1,34 +1,35 @@
 //! The real binary against a scripted server, which can be killed and restarted in the middle.
 
-use crate::stage::{Play, Stage, farrier, finish};
+use crate::stage::{Follower, Play, Stage, farrier, finish};
 use proto::v1::run::Phase;
 use proto::v1::step_status::State::{Failed, Running, Succeeded, Waiting};
 use std::io::Write;
 use std::process::Stdio;
-use std::time::Duration;
 
-const BEAT: Duration = Duration::from_millis(400);
+const LOST: &str = "connection lost; waiting for the server…";
 
 #[test]
 fn a_reimage_is_followed_across_a_killed_server() {
     let mut stage = Stage::open();
-    let child = farrier(
-        &stage.url(),
-        &["reimage", "machine-1", "--image", "ubuntu-2204", "--timeout", "60s"],
-    );
-    stage.wait_for_submission();
+    let args = ["reimage", "machine-1", "--image", "ubuntu-2204", "--timeout", "600s"];
+    let follower = Follower::start(&stage.url(), &args);
+    // Events and log come by two streams: each is awaited, so that there is one order to print them in.
+    follower.says("EffectiveState: BUSY");
     stage.play(Play::Steps(Phase::Running, [Running, Waiting]));
+    follower.says("→ Setting netboot...");
     stage.play(Play::Log("set-netboot", "Configuring PXE for ubuntu-2204\nDHCP upd"));
-    std::thread::sleep(BEAT);
+    follower.says("Configuring PXE");
     stage.kill();
-    std::thread::sleep(BEAT);
+    follower.says(LOST);
     stage.play(Play::Log("set-netboot", "ated\n"));
-    stage.play(Play::Steps(Phase::Running, [Succeeded, Running]));
-    stage.play(Play::Log("repave", "Progress: 45%\n\u{1b}[31mred\n"));
     stage.start();
-    std::thread::sleep(BEAT);
+    follower.says("DHCP updated");
+    stage.play(Play::Steps(Phase::Running, [Succeeded, Running]));
+    follower.says("→ Repaving...");
+    stage.play(Play::Log("repave", "Progress: 45%\n\u{1b}[31mred\n"));
+    follower.says("31mred");
     stage.play(Play::Steps(Phase::Succeeded, [Succeeded, Succeeded]));
-    let (code, stdout, stderr) = finish(child);
+    let (code, stdout, stderr) = follower.finish();
     assert_eq!(stderr, "");
     let (request_id, stdout) = stdout.split_once('\n').unwrap();
     assert!(request_id.starts_with("request-id: req-"), "{request_id}");
@@ -190,13 +191,14 @@ fn logs_end_with_the_run() {
     let mut stage = Stage::open();
     stage.submit("r");
     stage.play(Play::Log("repave", "one\ntwo\n"));
-    let child = farrier(&stage.url(), &["logs", "-f", "op-1"]);
-    std::thread::sleep(BEAT);
+    let follower = Follower::start(&stage.url(), &["logs", "-f", "op-1"]);
+    follower.says("two");
     stage.kill();
+    follower.says(LOST);
     stage.play(Play::Log("repave", "three"));
     stage.play(Play::Steps(Phase::Succeeded, [Succeeded, Succeeded]));
     stage.start();
-    let (code, stdout, _) = finish(child);
+    let (code, stdout, _) = follower.finish();
     let expected = "│ [repave] one\n│ [repave] two\nconnection lost; waiting for the server…\n│ [repave] three\n";
     assert_eq!((code, stdout.as_str()), (0, expected));
     let (_, stdout, _) = finish(farrier(&stage.url(), &["logs", "op-1", "--offset", "4"]));
@@ -207,14 +209,14 @@ fn logs_end_with_the_run() {
 fn a_watch_goes_on_behind_its_cursor() {
     let mut stage = Stage::open();
     stage.submit("r");
-    let mut child = farrier(&stage.url(), &["run", "watch", "-o", "json"]);
-    std::thread::sleep(BEAT);
+    let mut follower = Follower::start(&stage.url(), &["run", "watch", "-o", "json"]);
+    follower.says("\"cursor\":\"1\"");
     stage.kill();
     stage.play(Play::Steps(Phase::Running, [Running, Waiting]));
     stage.start();
-    std::thread::sleep(BEAT * 2);
-    child.kill().unwrap();
-    let (_, stdout, _) = finish(child);
+    follower.says("\"cursor\":\"2\"");
+    follower.kill();
+    let (_, stdout, _) = follower.finish();
     let cursors: Vec<String> = stdout
         .lines()
         .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["cursor"].to_string())

@@ -1,17 +1,19 @@
 //! A scripted server whose state survives a restart.
 
+use crate::fleet::{PATIENCE, free_port};
 use proto::Timestamp;
 use proto::v1::machine_service_server::{MachineService, MachineServiceServer};
 use proto::v1::operation_service_server::{OperationService, OperationServiceServer};
 use proto::v1::run_service_server::{RunService, RunServiceServer};
 use proto::v1::*;
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -146,7 +148,7 @@ pub struct Stage {
 
 impl Stage {
     pub fn open() -> Self {
-        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let mut stage = Self { shared: Shared::default(), address, runtime: None };
         stage.shared.world().set_machine(EffectiveState::Maintenance, "", false);
         stage.start();
@@ -169,9 +171,7 @@ impl Stage {
             .add_service(RunServiceServer::new(self.shared.clone()));
         runtime.spawn(router.serve(self.address));
         self.runtime = Some(runtime);
-        let up = |_: &u32| std::net::TcpStream::connect(self.address).is_ok();
-        let wait = |_: u32| std::thread::sleep(TICK);
-        assert!((0..1_000).inspect(|at| wait(*at)).any(|at| up(&at)), "the server does not start");
+        until("the server starts", || std::net::TcpStream::connect(self.address).is_ok());
     }
 
     /// Breaks every connection, whatever it was doing.
@@ -183,23 +183,10 @@ impl Stage {
 
     pub fn play(&self, play: Play) {
         self.shared.world().play(play);
-        std::thread::sleep(TICK * 4);
     }
 
     pub fn submit(&self, request_id: &str) {
         self.shared.world().submit("machine-1", request_id);
-    }
-
-    pub fn wait_for_submission(&self) {
-        for _ in 0..2_000 {
-            if self.shared.world().run().is_some() {
-                // The client reads the machine once more before it follows the run.
-                std::thread::sleep(Duration::from_millis(300));
-                return;
-            }
-            std::thread::sleep(TICK);
-        }
-        panic!("nothing was submitted");
     }
 
     pub fn initiator(&self) -> String {
@@ -208,6 +195,54 @@ impl Stage {
 
     pub fn machines(&self) -> usize {
         self.shared.world().machines.len()
+    }
+}
+
+/// Waits until something is so.
+fn until(what: &str, so: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !so() {
+        assert!(started.elapsed() < PATIENCE, "it never came to pass that {what}");
+        std::thread::sleep(TICK);
+    }
+}
+
+/// A client that is read while it runs.
+pub struct Follower {
+    child: Child,
+    said: Arc<Mutex<String>>,
+    reader: JoinHandle<()>,
+}
+
+impl Follower {
+    pub fn start(server: &str, args: &[&str]) -> Self {
+        let mut child = farrier(server, args);
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let said: Arc<Mutex<String>> = Arc::default();
+        let heard = Arc::clone(&said);
+        let reader = std::thread::spawn(move || {
+            for line in lines {
+                heard.lock().unwrap().extend([line.unwrap(), "\n".into()]);
+            }
+        });
+        Self { child, said, reader }
+    }
+
+    /// Waits until it has printed this.
+    pub fn says(&self, words: &str) {
+        until(&format!("it says {words:?}"), || self.said.lock().unwrap().contains(words));
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+    }
+
+    /// The exit code, stdout and stderr.
+    pub fn finish(self) -> (i32, String, String) {
+        let (code, _, stderr) = finish(self.child);
+        self.reader.join().unwrap();
+        let stdout = self.said.lock().unwrap().clone();
+        (code, stdout, stderr)
     }
 }
 

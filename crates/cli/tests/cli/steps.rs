@@ -235,7 +235,7 @@ async fn a_return_to_the_vendor_survives_kill_9_in_the_middle() {
     in_cluster(&mut api).await;
     api.done("m-1", "ENTER_MAINTENANCE", "again").await;
     for effect in ["drain", "power", "rma"] {
-        let rule = v1::SimFault { times: 1, ..slow("m-1", effect, 1_000) };
+        let rule = v1::SimFault { times: 1, ..slow("m-1", effect, 2_500) };
         api.fault(rule).await;
     }
     let rma = api.start("m-1", "RMA", "rma").await.run_id;

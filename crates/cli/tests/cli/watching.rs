@@ -22,6 +22,14 @@ struct Seen {
     message: String,
 }
 
+impl Seen {
+    /// Without the cursor where that is a place in a snapshot.
+    fn without_snapshot(&self) -> Self {
+        let cursor = if self.initial { String::new() } else { self.cursor.clone() };
+        Self { cursor, ..self.clone() }
+    }
+}
+
 impl From<v1::RunEvent> for Seen {
     fn from(event: v1::RunEvent) -> Self {
         let run = event.snapshot.unwrap();
@@ -123,10 +131,11 @@ async fn a_watch_is_a_snapshot_and_then_every_change_and_resumes_anywhere() {
     on_both("zero", resuming).await;
 }
 
-async fn resuming(_world: &World, mut api: Clients) {
+async fn resuming(world: &World, mut api: Clients) {
     for index in 0..3 {
         api.in_maintenance(&format!("m-{index}")).await;
     }
+    world.settle().await;
     let mut runs = watch_runs(&mut api, "", "").await;
     let mut operations = watch_operations(&mut api, "", "").await;
     let mut recorded = take(&mut runs, 3).await;
@@ -135,7 +144,6 @@ async fn resuming(_world: &World, mut api: Clients) {
         api.start(&format!("m-{index}"), "REPAVE", "r").await;
     }
     recorded.extend(until_ended(&mut runs, 2).await);
-    recorded.extend(drain(&mut runs).await);
     let changes = &recorded[3..];
     assert!(changes.iter().all(|one| !one.initial && !one.message.is_empty()), "{changes:#?}");
     check_order(changes);
@@ -152,9 +160,11 @@ async fn resuming(_world: &World, mut api: Clients) {
     cursors.dedup();
     assert_eq!(cursors.len(), recorded.len(), "every event has a cursor of its own");
 
-    // A watch on operations sends the same events.
+    // Customers see the same events. Each watch takes a snapshot of its own: what is in it is the same,
+    // and the cursors into it tell when it was taken.
     let told = take(&mut operations, recorded.len()).await;
-    assert_eq!(told, recorded);
+    let comparable = |seen: &[Seen]| seen.iter().map(Seen::without_snapshot).collect::<Vec<_>>();
+    assert_eq!(comparable(&told), comparable(&recorded));
 
     // A watch that resumes from a cursor gets exactly the remaining events, whatever the cursor.
     for (place, last) in recorded.iter().enumerate() {
@@ -179,12 +189,13 @@ async fn a_watch_may_leave_the_past_out() {
     on_both("zero", without_the_past).await;
 }
 
-async fn without_the_past(_world: &World, mut api: Clients) {
+async fn without_the_past(world: &World, mut api: Clients) {
     for id in ["m-1", "m-2"] {
         api.in_maintenance(id).await;
     }
     api.fault(fault("m-1", "reboot", "hang", 0)).await;
     let run = api.start("m-1", "REBOOT", "r").await.run_id;
+    world.settle().await;
     let request = v1::WatchRunsRequest { skip_ended: true, ..Default::default() };
     let mut runs = api.runs.watch_runs(request.clone()).await.unwrap().into_inner();
     let first: Seen = take(&mut runs, 1).await.remove(0);
@@ -204,6 +215,7 @@ async fn without_the_past(_world: &World, mut api: Clients) {
     let mut runs = api.runs.watch_runs(back).await.unwrap().into_inner();
     let told = until_ended(&mut runs, 1).await;
     assert_eq!(told.first().map(|one| (&one.id, one.version)), Some((&missed.run_id, 1)));
+    world.settle().await;
     // A filter for ended runs gives no initial events.
     let request = v1::WatchRunsRequest { filter: "phase=SUCCEEDED".into(), ..request };
     let mut ended = api.runs.watch_runs(request).await.unwrap().into_inner();
@@ -215,7 +227,7 @@ async fn a_watch_shows_what_its_filter_lets_through() {
     on_both("zero", filtering).await;
 }
 
-async fn filtering(_world: &World, mut api: Clients) {
+async fn filtering(world: &World, mut api: Clients) {
     for (id, env) in [("m-1", "prod"), ("m-2", "stage")] {
         api.settled(labelled(id, &[("env", env)])).await;
         api.done(id, "ENTER_MAINTENANCE", "enter").await;
@@ -228,6 +240,7 @@ async fn filtering(_world: &World, mut api: Clients) {
         ("phase=FAILED", 1),
         ("phase in (SUCCEEDED, FAILED) AND machine_phase=MAINTENANCE", 2),
     ];
+    world.settle().await;
     let mut streams = Vec::new();
     for (filter, _) in table {
         streams.push(watch_runs(&mut api, filter, "").await);
@@ -327,7 +340,7 @@ async fn logs(world: &World, mut api: Clients) {
     let steps = ["one", "two", "three"].map(|name| step(name, ssh(&format!("echo {name}"))));
     api.try_plan(plan("talk", steps.to_vec())).await.unwrap();
     api.in_maintenance("m-1").await;
-    api.fault(slow("m-1", "ssh", 300)).await;
+    api.fault(slow("m-1", "ssh", 1_000)).await;
     let run = api.start_plan("m-1", "talk", "r").await.run_id;
     let live = {
         let (mut api, run) = (world.server.clients().await, run.clone());

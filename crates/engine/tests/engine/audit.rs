@@ -1,101 +1,166 @@
-//! What must be true when the dust has settled, whatever happened before.
+//! What must hold at the end, whatever happened before.
 
 use crate::clients::Sight;
-use crate::world::{About, Kept, World};
+use crate::rack_world::{Everything, Seen};
+use crate::scenario::{Fixture, Scenario};
+use crate::world::{Kept, World};
 use model::condition::ConditionType;
 use model::effect::Effect;
-use model::machine::Phase;
+use model::machine::{Machine, Phase};
 use model::node::Room;
+use model::plan::RunType;
 use model::run::{Run, StepPhase, StepState, Workflow};
+use model::target::TargetId;
+use providers::{Provider, Target};
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
+use std::time::Duration;
 use store::Event;
 
-/// How a story came out, as far as it must not depend on what happened on the way.
+/// How a run ended, and how its steps did.
+type Ended = (Workflow, Vec<(String, StepPhase)>);
+
+/// The end of a scenario, as far as it must not depend on what happened on the way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    pub workflows: Vec<Workflow>,
-    pub steps: Vec<(String, StepPhase)>,
-    pub phase: Phase,
-    pub conditions: Vec<(ConditionType, bool)>,
-    /// How often each effect of each run acted, by run and step.
-    pub acted: BTreeMap<(usize, String), u32>,
+    /// Phase and conditions of the machines, by id.
+    pub machines: Vec<(String, Phase, Vec<(ConditionType, bool)>)>,
+    /// The states of records, by id.
+    pub records: Vec<(String, &'static str)>,
+    /// What was done on each target, in order: how each run ended, and its steps.
+    pub runs: BTreeMap<String, Vec<Ended>>,
+    /// How often each step of each run acted, or was done by an agent.
+    pub acted: BTreeMap<(String, usize, String), u32>,
+    /// Of each node, whether it has an agent.
+    pub agents: Vec<bool>,
 }
 
-/// How often an effect may be ordered under one key.
+impl Outcome {
+    /// Undisturbed, every scenario ends well: the last run on each target is completed, every device is
+    /// ready or gone, and the newest node is where the scenario leads.
+    pub fn assert_ends_well(&self, scenario: &Scenario) {
+        let last = self.runs.values().filter_map(|runs| runs.last());
+        let mut ends = last.map(|(workflow, _)| *workflow);
+        assert!(ends.all(|end| end == Workflow::Completed), "{}: {self:?}", scenario.name);
+        let of_node = |id: &String| id.starts_with("node ");
+        let mut devices = self.records.iter().filter(|(id, _)| !of_node(id));
+        assert!(devices.all(|(_, word)| *word == "Ready"), "{self:?}");
+        let newest = self.records.iter().rev().find(|(id, _)| of_node(id));
+        let expected = match &scenario.fixture {
+            Fixture::Machine(_) => None,
+            Fixture::Devices(fixture) => fixture.node,
+        };
+        assert_eq!(newest.map(|(_, word)| *word), expected, "{self:?}");
+    }
+}
+
+/// Whether a provider may be called twice to perform one effect under one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asking {
-    Once,
-    /// Somebody who slept may wake with the order on his lips.
-    RestartMode,
+pub enum RepeatedCalls {
+    Forbidden,
+    /// A process that was frozen may wake as it was about to call.
+    Allowed,
 }
 
 impl World {
-    pub async fn outcome(&self, machine: &str) -> Outcome {
-        self.let_the_hardware_act(machine).await;
-        let about = self.about(machine).await;
-        let mut acted = BTreeMap::new();
-        for (index, kept) in about.runs.iter().enumerate() {
-            for count in self.sim.effects(kept.run.spec.id.as_str()).expect("the ledger") {
-                let step = step_of(&count.key);
-                *acted.entry((index, step)).or_default() += count.applied;
+    /// Everything, after the hardware has done what is due: simulated hardware acts when it is read.
+    pub async fn everything_after_hardware(&self) -> Everything {
+        for Machine { id, spec, .. } in self.machines().await {
+            // What is read does not matter, and it may be down.
+            let _ = self.sim.probe(&Target { id: TargetId::from(&id), spec }).await;
+        }
+        self.everything().await
+    }
+
+    /// Waits until no record is on its way to another state by itself, however long a claim that nobody uses any more holds it up.
+    pub async fn records_at_rest(&self) {
+        for _ in 0..MAX_LOOKS {
+            let all = self.records().await;
+            let nodes = crate::node_scenarios::at_rest(&all.nodes);
+            if all.devices().all(|one| rests(one.word)) && all.hosts_rest() && nodes {
+                return;
             }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    pub async fn outcome(&self) -> Outcome {
+        self.outcome_of(&self.everything_after_hardware().await)
+    }
+
+    pub fn outcome_of(&self, all: &Everything) -> Outcome {
+        let named = |one: Seen<'_>| {
+            let place = all.records.nodes.iter().position(|node| node.head.id == one.key);
+            (place.map_or(one.key, |place| format!("node {place}")), one.word)
+        };
+        let records = all.records.all().map(named).collect();
+        let mut runs: BTreeMap<String, Vec<_>> = BTreeMap::new();
+        let mut acted = BTreeMap::new();
+        // How often a switch looks at itself depends on whether it saw who held it in between.
+        let own_look =
+            |run: &Run| run.spec.run_type == RunType::Check && run.spec.part_of.is_none();
+        let worked = self.worked.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for Kept { run, .. } in all.runs.iter().filter(|kept| !own_look(&kept.run)) {
+            let target = run.spec.target.key();
+            let on_target = runs.entry(target.clone()).or_default();
+            for count in self.sim.effects(run.spec.id.as_str()).expect("the ledger") {
+                let step = (target.clone(), on_target.len(), step_of(&count.key));
+                *acted.entry(step).or_default() += count.applied;
+            }
+            let own = format!("{}/", run.spec.id);
+            for (key, times) in worked.iter().filter(|(key, _)| key.starts_with(&own)) {
+                let step = (target.clone(), on_target.len(), step_of(key));
+                *acted.entry(step).or_default() += times;
+            }
+            let steps = run.progress.steps.iter();
+            let steps = steps.map(|step| (run.step_name(step), step.state)).collect();
+            on_target.push((run.progress.workflow, steps));
         }
         acted.retain(|_, times| *times > 0);
-        let steps = about.runs.last().map(|kept| {
-            let steps = kept.run.progress.steps.iter();
-            steps.map(|step| (kept.run.step_name(step), step.state)).collect()
+        let agents = all.agents.iter().map(|(speaks, _)| *speaks).collect();
+        let machines = all.machines.iter().map(|machine| {
+            let conditions = machine.conditions.iter();
+            let conditions = conditions.map(|(kind, known)| (kind, known.status)).collect();
+            (machine.id.to_string(), machine.phase, conditions)
         });
-        let conditions = about.machine.conditions.iter();
-        Outcome {
-            workflows: about.runs.iter().map(|kept| kept.run.progress.workflow).collect(),
-            steps: steps.unwrap_or_default(),
-            phase: about.machine.phase,
-            conditions: conditions.map(|(kind, known)| (kind, known.status)).collect(),
-            acted,
-        }
+        Outcome { machines: machines.collect(), records, runs, acted, agents }
     }
 
-    /// Everything that is wrong with what is stored about a machine, and with what its hardware and its
-    /// watcher saw.
-    pub async fn audit(&self, machine: &str, seen: &[Sight], asking: Asking) -> Vec<String> {
-        self.let_the_hardware_act(machine).await;
-        let about = self.about(machine).await;
+    pub async fn audit(&self, repeated: RepeatedCalls) -> Vec<String> {
+        self.audit_everything(&self.everything_after_hardware().await, repeated)
+    }
+
+    /// Everything that is wrong with what is stored, and with what the hardware saw.
+    pub fn audit_everything(&self, all: &Everything, repeated: RepeatedCalls) -> Vec<String> {
         let mut wrong = self.witnessed.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        self.audit_history(&about, &mut wrong);
-        for kept in &about.runs {
+        for kept in &all.runs {
+            let whole = kept.run.spec.steps.iter().any(|step| step.effect.word() == "parts");
             audit_run(kept, &mut wrong);
-            self.audit_effects(kept, asking, &mut wrong);
-            audit_watch(kept, seen, &mut wrong);
+            gaps(kept.run.spec.id.as_str(), &kept.history, kept.run.version, &mut wrong);
+            if !whole {
+                self.audit_effects(kept, repeated, &mut wrong);
+            }
+            audit_part(kept, &all.runs, &mut wrong);
         }
-        if let Some(run) = &about.machine.active_run {
-            wrong.push(format!("{machine} is still held by {run}"));
-        }
+        audit_requests(&all.runs, &mut wrong);
+        audit_claims(all, &mut wrong);
+        self.audit_agents(all, &mut wrong);
+        audit_width(&all.runs, &mut wrong);
+        wrong.extend(all.held.iter().map(|id| format!("{id} is still in somebody's hands")));
         wrong
-    }
-
-    fn audit_history(&self, about: &About, wrong: &mut Vec<String>) {
-        gaps(about.machine.id.as_str(), &about.history, about.machine.version, wrong);
-        for kept in &about.runs {
-            gaps(kept.run.spec.id.as_str(), &kept.history, kept.run.version, wrong);
-        }
-        let mut requests: Vec<&str> =
-            about.runs.iter().map(|kept| kept.run.spec.request_id.as_str()).collect();
-        requests.sort_unstable();
-        if requests.windows(2).any(|pair| pair[0] == pair[1]) {
-            wrong.push(format!("one request made two runs: {requests:?}"));
-        }
     }
 
     /// No key acts twice, and no step that harms when repeated acts under two keys. The hardware refuses to do one key
     /// twice, so nobody may count on that: a key is not even asked for twice, unless a sleeper asks again.
-    pub fn audit_effects(&self, kept: &Kept, asking: Asking, wrong: &mut Vec<String>) {
+    pub fn audit_effects(&self, kept: &Kept, repeated: RepeatedCalls, wrong: &mut Vec<String>) {
         let run = &kept.run;
         let counts = self.sim.effects(run.spec.id.as_str()).expect("the ledger");
         for count in counts.iter().filter(|count| count.applied > 1) {
             wrong.push(format!("{} acted {} times", count.key, count.applied));
         }
-        for count in counts.iter().filter(|count| asking == Asking::Once && count.asked > 1) {
+        for count in
+            counts.iter().filter(|count| repeated == RepeatedCalls::Forbidden && count.asked > 1)
+        {
             wrong.push(format!("{} was asked for {} times", count.key, count.asked));
         }
         for step in run.progress.steps.iter() {
@@ -184,7 +249,7 @@ fn audit_undo(kept: &Kept, wrong: &mut Vec<String>) {
 }
 
 /// A watcher saw every version once, in order, from the beginning or from a snapshot on.
-fn audit_watch(kept: &Kept, seen: &[Sight], wrong: &mut Vec<String>) {
+pub fn audit_watch(kept: &Kept, seen: &[Sight], wrong: &mut Vec<String>) {
     let id = &kept.run.spec.id;
     let of_run = || seen.iter().filter(|sight| sight.run == *id);
     let Some(first) = of_run().next() else {
@@ -196,5 +261,111 @@ fn audit_watch(kept: &Kept, seen: &[Sight], wrong: &mut Vec<String>) {
     let expected: Vec<i64> = (first..=kept.run.version).collect();
     if shown != expected {
         wrong.push(format!("of {id} at version {} was shown {shown:?}", kept.run.version));
+    }
+}
+
+impl World {
+    /// Nothing is left for an agent to do, and what one has done it has done under one key.
+    fn audit_agents(&self, all: &Everything, wrong: &mut Vec<String>) {
+        let open = all.agents.iter().filter_map(|(_, task)| task.as_ref());
+        wrong.extend(open.map(|key| format!("{key} is still to be done")));
+        let worked = self.worked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut steps: BTreeMap<&str, u32> = BTreeMap::new();
+        for (key, times) in worked.iter() {
+            let step = key.rsplit_once('/').map_or(key.as_str(), |(step, _)| step);
+            *steps.entry(step).or_default() += times;
+        }
+        let often = steps.into_iter().filter(|(_, times)| *times > 1);
+        wrong.extend(often.map(|(step, times)| format!("{step} was done {times} times")));
+    }
+}
+
+/// One request makes one run.
+fn audit_requests(runs: &[Kept], wrong: &mut Vec<String>) {
+    let mut requests: Vec<(String, &str)> = runs
+        .iter()
+        .map(|kept| (kept.run.spec.target.key(), kept.run.spec.request_id.as_str()))
+        .collect();
+    requests.sort_unstable();
+    let twice = requests.windows(2).filter(|pair| pair[0] == pair[1]);
+    wrong.extend(twice.map(|pair| format!("one request made two runs: {:?}", pair[0])));
+}
+
+/// How many seconds records have to come to rest.
+const MAX_LOOKS: u32 = 120;
+
+fn rests(word: &str) -> bool {
+    matches!(word, "Ready" | "Error")
+}
+
+/// A part is begun and ends while its whole lasts.
+fn audit_part(kept: &Kept, runs: &[Kept], wrong: &mut Vec<String>) {
+    let Some(whole) = &kept.run.spec.part_of else { return };
+    let (id, part) = (&kept.run.spec.id, &kept.run);
+    let Some(whole) = runs.iter().find(|one| one.run.spec.id == *whole) else {
+        wrong.push(format!("{id} is a part of nothing"));
+        return;
+    };
+    let (ended, end) = (part.progress.finished_at, whole.run.progress.finished_at);
+    if ended > end {
+        wrong.push(format!("{id} ended at {ended:?}, after its whole, which ended at {end:?}"));
+    }
+}
+
+/// Nobody holds anything when all is over, and no history has gaps.
+fn audit_claims(all: &Everything, wrong: &mut Vec<String>) {
+    let machines = all.machines.iter().map(|one| (one.id.to_string(), one.active_run.clone()));
+    for machine in &all.machines {
+        let id = machine.id.as_str();
+        gaps(id, &all.histories[id], machine.version, wrong);
+    }
+    for Seen { key, head, .. } in all.records.all() {
+        gaps(&key, &all.histories[&key], head.version, wrong);
+    }
+    let records = all.records.all().map(|one| (one.key, one.head.active_run.clone()));
+    for (id, holder) in machines.chain(records) {
+        if let Some(run) = holder {
+            wrong.push(format!("{id} is still held by {run}"));
+        }
+    }
+    for rack in &all.records.racks {
+        let waits = rack.active.iter().chain(&rack.maintenance_requested);
+        wrong.extend(waits.map(|run| format!("{} still waits for {run}", rack.head.id)));
+    }
+    for host in all.records.hosts.iter().filter(|host| host.is_ready()) {
+        let machine = all.machines.iter().find(|one| one.id == host.machine());
+        let alerts = machine.map(|machine| machine.health.said()).unwrap_or_default();
+        wrong.extend(alerts.iter().map(|said| format!("{} is ready, but {said}", host.head.id)));
+    }
+    for shelf in all.records.shelves.iter().filter(|shelf| shelf.run.is_some()) {
+        wrong.push(format!("{} still waits for {:?}", shelf.head.id, shelf.run));
+    }
+}
+
+/// No group ever had more parts at work than it may.
+fn audit_width(runs: &[Kept], wrong: &mut Vec<String>) {
+    for whole in runs {
+        for step in &whole.run.spec.steps {
+            let Effect::Parts { group } = &step.effect else { continue };
+            let of_step = format!("{}/{}/", whole.run.spec.id, step.name);
+            let parts: Vec<&Run> = runs
+                .iter()
+                .map(|kept| &kept.run)
+                .filter(|run| run.spec.request_id.starts_with(&of_step))
+                .collect();
+            let lasts = |run: &Run| {
+                (run.spec.created_at, run.progress.finished_at.unwrap_or(run.spec.created_at))
+            };
+            for part in &parts {
+                let at = lasts(part).0;
+                let together = parts.iter().filter(|one| {
+                    let (begun, ended) = lasts(one);
+                    begun <= at && at < ended
+                });
+                if together.count() > group.at_once as usize {
+                    wrong.push(format!("more parts of {of_step} were at work than may be"));
+                }
+            }
+        }
     }
 }

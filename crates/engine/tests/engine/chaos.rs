@@ -4,8 +4,8 @@
 //! A seed tells the whole story: the same one brings the same deaths at the same moments. Run longer with
 //! `cargo xtask chaos --seed N --minutes M`; what it prints on a failure is the seed to replay.
 
-use crate::audit::Asking;
-use crate::clients::{Door, Watcher};
+use crate::audit::{RepeatedCalls, audit_watch};
+use crate::clients::{Door, Sight, Watcher};
 use crate::gate::Scope;
 use crate::world::{Process, World, simulate};
 use model::effect::{Effect, Verb};
@@ -104,8 +104,11 @@ async fn story(seed: u64) -> (Vec<String>, u64) {
     // A lease runs out, a stray is found, a watcher is shown the last of it.
     sleep(Duration::from_secs(30)).await;
     let mut mark = DefaultHasher::new();
+    let all = world.everything_after_hardware().await;
+    wrong.extend(world.audit_everything(&all, RepeatedCalls::Allowed));
+    let seen: Vec<Sight> = watchers.iter().flat_map(|(_, watcher)| watcher.seen()).collect();
+    all.runs.iter().for_each(|kept| audit_watch(kept, &seen, &mut wrong));
     for (machine, watcher) in watchers {
-        wrong.extend(world.audit(machine, &watcher.seen(), Asking::RestartMode).await);
         watcher.seen().hash(&mut mark);
         for event in world.about(machine).await.history {
             (event.ts.as_micros(), event.message).hash(&mut mark);
@@ -195,7 +198,7 @@ async fn make_mischief(world: &World, door: &Door, processes: &mut [Process], mu
             Mischief::CutLine => {
                 let gate = &processes[index].gate;
                 gate.arm(Some((dice.below(6), Scope::Task)));
-                // ClaimedRun or not, whatever comes to that point finds the line cut.
+                // Held or not, whatever comes to that point finds the line cut.
                 gate.cut_the_line();
             }
             Mischief::SetClock => {

@@ -2,7 +2,7 @@
 //! somebody who watches and comes back where the watch was cut.
 
 use crate::board::Board;
-use crate::lives::{MACHINE, params};
+use crate::machine_scenarios::{MACHINE, params};
 use crate::world::{World, runs_of};
 use engine::Engine;
 use engine::admission::Start;

@@ -34,7 +34,7 @@ pub enum When {
 
 /// A place at which a process can be struck.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Point {
+pub enum CrashPoint {
     Commit(When, &'static str),
     Effect(When, Verb, String),
 }
@@ -64,10 +64,10 @@ enum Verdict {
 pub struct Gate {
     world: World,
     vital: Board<Vital>,
-    passed: Mutex<Vec<Point>>,
+    passed: Mutex<Vec<CrashPoint>>,
     /// Counting from here, this one is held.
     hold: Mutex<Option<(usize, Scope)>>,
-    held: Board<Option<Point>>,
+    held: Board<Option<CrashPoint>>,
     verdict: Board<Option<Verdict>>,
 }
 
@@ -90,12 +90,12 @@ impl Gate {
     }
 
     /// Everything that passed since the gate was armed.
-    pub fn passed(&self) -> Vec<Point> {
+    pub fn passed(&self) -> Vec<CrashPoint> {
         self.passed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Resolves when something is held.
-    pub async fn held(&self) -> Point {
+    pub async fn held(&self) -> CrashPoint {
         let held = self.held.wait_for(Option::is_some).await;
         held.expect("it was waited for")
     }
@@ -137,7 +137,7 @@ impl Gate {
         self.vital.wait_for(|vital| *vital == Vital::Alive).await;
     }
 
-    async fn come_to(&self, point: Point) -> Result<()> {
+    async fn come_to(&self, point: CrashPoint) -> Result<()> {
         self.alive().await;
         let Some(scope) = self.count(&point) else { return Ok(()) };
         if scope == Scope::Process {
@@ -153,7 +153,7 @@ impl Gate {
     }
 
     /// Whether this is the point to be held at.
-    fn count(&self, point: &Point) -> Option<Scope> {
+    fn count(&self, point: &CrashPoint) -> Option<Scope> {
         let mut passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
         passed.push(point.clone());
         let mut hold = self.hold.lock().unwrap_or_else(PoisonError::into_inner);
@@ -169,22 +169,22 @@ impl Tap for Gate {
     fn pass(&self, passing: Passing) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             let point = match passing {
-                Passing::BeforeCommit(name) => Point::Commit(When::Before, name),
-                Passing::AfterCommit(name) => Point::Commit(When::After, name),
+                Passing::BeforeCommit(name) => CrashPoint::Commit(When::Before, name),
+                Passing::AfterCommit(name) => CrashPoint::Commit(When::After, name),
                 Passing::Read => {
                     self.alive().await;
                     return Ok(());
                 }
             };
-            if matches!(point, Point::Commit(When::After, _)) {
+            if matches!(point, CrashPoint::Commit(When::After, _)) {
                 self.world.witness_nodes().await;
             }
             match &point {
-                Point::Commit(_, name) if BACKGROUND.contains(name) => {
+                CrashPoint::Commit(_, name) if BACKGROUND.contains(name) => {
                     self.alive().await;
                     Ok(())
                 }
-                Point::Commit(..) | Point::Effect(..) => self.come_to(point).await,
+                CrashPoint::Commit(..) | CrashPoint::Effect(..) => self.come_to(point).await,
             }
         })
     }
@@ -200,7 +200,7 @@ impl Gated {
     async fn at(&self, when: When, order: &Order) {
         let step = order.key.as_str().split('/').nth(1).unwrap_or_default().to_string();
         // Only a line to the database can be cut here; faults of the hardware are the simulator's.
-        let _ = self.gate.come_to(Point::Effect(when, order.verb, step)).await;
+        let _ = self.gate.come_to(CrashPoint::Effect(when, order.verb, step)).await;
     }
 
     /// Nothing outside is touched before the intent is on disk: a process that dies in between would

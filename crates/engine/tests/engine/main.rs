@@ -1,31 +1,33 @@
 //! The engine in one process: workers that misbehave, and the proof that it can be killed anywhere.
 //!
-//! `matrix` is the proof by cases, `chaos` the proof by chance. Both happen in a [`world`] of simulated
-//! time, where each process stands behind a [`gate`] at which it can be struck. `rack_matrix` is the same proof for records with a
-//! lifecycle and for operations with parts.
+//! `matrix` is the proof by cases: every [`scenario`] with every [`injection`] at every crash point.
+//! `chaos` is the proof by random choice. Both run in a [`world`] of simulated time, where everything a
+//! process does passes a [`gate`] at which it can be crashed.
 
 mod admission;
-mod agent_lives;
+mod agent_scenarios;
 mod audit;
 mod board;
 mod chaos;
 mod clients;
 mod components;
+mod crash;
+mod device_scenarios;
 mod gate;
 mod hosts;
-mod lives;
+mod injection;
+mod machine_scenarios;
 mod matrix;
 mod node_doors;
-mod node_lives;
+mod node_scenarios;
 mod node_watch;
 mod nodes;
 mod parts;
-mod rack_lives;
-mod rack_matrix;
 mod rack_trouble;
 mod rack_world;
 mod racks;
 mod retention;
+mod scenario;
 mod shelves;
 mod small_print;
 mod workers;

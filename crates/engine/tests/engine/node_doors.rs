@@ -1,6 +1,6 @@
 //! What a node may be asked, and what is not done behind its back: a machine that serves, one that was given up, one that nobody cleaned.
 
-use crate::node_lives::MACHINE;
+use crate::node_scenarios::MACHINE;
 use crate::nodes::{DAY, Scene, agents, applicant, out, reactivate, refusal, who};
 use crate::world::simulate;
 use engine::admission::Start;
@@ -57,7 +57,7 @@ impl Scene {
     async fn in_cluster() -> (Self, Node) {
         let scene = Self::new().await;
         scene.amend(|machine| machine.spec.target_cluster_ref = "c".into()).await;
-        scene.ask(crate::node_lives::NodeAsk::Onboard, "onboard").await;
+        scene.ask(crate::node_scenarios::NodeAsk::Onboard, "onboard").await;
         let node = scene.until(NodeState::Active).await;
         (scene, node)
     }
@@ -117,7 +117,7 @@ fn an_old_run_revokes_nothing() {
     simulate(async {
         let scene = Scene::serving().await;
         let (engine, agents, node) = (&scene.process.engine, agents(&scene), scene.node().await);
-        let stuck = crate::rack_lives::fault("configure_storage", sim::Action::Fail, 0);
+        let stuck = crate::device_scenarios::fault("configure_storage", sim::Action::Fail, 0);
         scene.world.sim.add_fault(stuck).expect("a rule");
         let first = engine.decommission(out(&node, Mode::Reimage, "anew")).await.expect("begun");
         let first = scene.door.ended(&first.run.spec.id).await;
@@ -143,7 +143,7 @@ fn a_node_that_is_released_is_let_back_into_its_cluster() {
     simulate(async {
         let (scene, node) = Scene::in_cluster().await;
         let engine = &scene.process.engine;
-        let stuck = crate::rack_lives::fault("drain", sim::Action::Fail, 0);
+        let stuck = crate::device_scenarios::fault("drain", sim::Action::Fail, 0);
         scene.world.sim.add_fault(stuck).expect("a rule");
         let drain = engine.decommission(out(&node, Mode::Drain, "drain")).await.expect("begun");
         let drain = scene.door.ended(&drain.run.spec.id).await.spec.id;

@@ -1,6 +1,6 @@
 //! Nodes that somebody looks after: the guard over what is on its way, and the looks at whole sites.
 
-use crate::node_lives::{self, MACHINE, SITE};
+use crate::node_scenarios::{self, MACHINE, SITE};
 use crate::nodes::{Scene, onboard};
 use crate::rack_world::{Stand, device, event};
 use crate::world::simulate;
@@ -48,7 +48,7 @@ impl Scene {
     /// The states that the newest node has been through.
     async fn words(&self) -> Vec<String> {
         let all = self.world.everything().await;
-        let node = all.nodes.last().expect("a node");
+        let node = all.records.nodes.last().expect("a node");
         let mut words: Vec<String> =
             all.histories[&node.head.id].iter().map(|event| event.word.clone()).collect();
         words.dedup();
@@ -94,7 +94,7 @@ impl Scene {
     }
 
     async fn states(&self) -> Vec<NodeState> {
-        self.world.everything().await.nodes.into_iter().map(|node| node.state).collect()
+        self.world.records().await.nodes.into_iter().map(|node| node.state).collect()
     }
 
     async fn all_become(&self, state: NodeState) {
@@ -185,7 +185,7 @@ fn all_of_a_few_are_an_alarm_and_go_offline_at_once() {
 fn silence_at_every_site_is_farriers_own() {
     simulate(async {
         let scene = Scene::new().await;
-        node_lives::make_site(&scene.door, "site-2").await;
+        node_scenarios::make_site(&scene.door, "site-2").await;
         let (here, there) = (machines(2, 3), machines(5, 6));
         scene.serve(&here, SITE).await;
         scene.serve(&there, "site-2").await;

@@ -1,7 +1,7 @@
 //! Nodes in simulated time: brought into service and out of it, heard and not heard, as MAAS has them and as it does not.
 
 use crate::clients::Door;
-use crate::node_lives::{self, MACHINE, NodeAsk};
+use crate::node_scenarios::{self, MACHINE, NodeAsk};
 use crate::rack_world::{Stand, device};
 use crate::world::{Process, World, simulate};
 use engine::admission::Start;
@@ -47,16 +47,16 @@ impl Scene {
         let door = Door::to(&process.engine);
         let stand = Stand { target: device(MACHINE), rack: None, now: world.now() };
         stand.write(&world.store).await;
-        node_lives::make_site(&door, node_lives::SITE).await;
+        node_scenarios::make_site(&door, node_scenarios::SITE).await;
         Self { world, process, door }
     }
 
     pub async fn ask(&self, ask: NodeAsk, name: &str) {
-        node_lives::ask(&self.door, &self.world, ask, name).await;
+        node_scenarios::ask(&self.door, &self.world, ask, name).await;
     }
 
     pub async fn node(&self) -> Node {
-        self.world.everything().await.nodes.into_iter().next_back().expect("a node")
+        self.world.records().await.nodes.into_iter().next_back().expect("a node")
     }
 
     pub async fn view(&self) -> NodeView {
@@ -118,7 +118,7 @@ pub fn out(node: &Node, mode: Mode, request_id: &str) -> Decommission {
 pub fn onboard(machine: &str, request_id: &str) -> Onboard {
     Onboard {
         machine: MachineId::trusted(machine),
-        site: SiteId::trusted(node_lives::SITE),
+        site: SiteId::trusted(node_scenarios::SITE),
         request_id: request_id.into(),
         by: "somebody".into(),
     }
@@ -134,7 +134,7 @@ impl Scene {
 
     /// An onboarding that has failed at a stage, which fails until the faults are cleared.
     async fn onboarding_fails_at(&self, stage: &str) -> Run {
-        let fault = crate::rack_lives::fault(stage, sim::Action::Fail, 0);
+        let fault = crate::device_scenarios::fault(stage, sim::Action::Fail, 0);
         self.world.sim.add_fault(fault).expect("a rule");
         let started = self.process.engine.onboard(onboard(MACHINE, "on")).await.expect("accepted");
         self.door.ended(&started.run.spec.id).await
@@ -167,12 +167,12 @@ impl Scene {
     /// The same with a node that is named.
     pub async fn by_maas(&self, stage: Stage, node: &NodeId) {
         let node = node.clone();
-        let (site, by) = (Some(SiteId::trusted(node_lives::SITE)), "sim".into());
+        let (site, by) = (Some(SiteId::trusted(node_scenarios::SITE)), "sim".into());
         self.by_hand(MACHINE, Effect::Stage { stage, node, site, by, undo: false }).await;
     }
 
     pub async fn site(&self) -> Site {
-        self.process.engine.site(&SiteId::trusted(node_lives::SITE)).await.expect("the site")
+        self.process.engine.site(&SiteId::trusted(node_scenarios::SITE)).await.expect("the site")
     }
 
     pub fn witnessed_nothing(&self) {
@@ -306,7 +306,7 @@ fn a_dry_run_shows_what_would_run_and_what_would_be_adopted() {
         let shown = engine.preview_onboard(onboard(MACHINE, "dry")).await.expect("shown");
         assert_eq!(shown.stages.len(), 16);
         assert!(shown.stages.iter().all(|stage| stage.adopted.is_none()), "{:?}", shown.stages);
-        assert!(scene.world.everything().await.nodes.is_empty(), "nothing was written");
+        assert!(scene.world.records().await.nodes.is_empty(), "nothing was written");
         engine.onboard(onboard(MACHINE, "on")).await.expect("accepted");
         let node = scene.until(NodeState::Active).await;
         // What is given back first is installed for real.
@@ -328,7 +328,7 @@ fn a_canceled_onboarding_is_taken_back_and_can_be_made_anew() {
     simulate(async {
         let scene = Scene::new().await;
         let engine = &scene.process.engine;
-        let hang = crate::rack_lives::fault("wait_for_deployed", sim::Action::Hang, 0);
+        let hang = crate::device_scenarios::fault("wait_for_deployed", sim::Action::Hang, 0);
         scene.world.sim.add_fault(hang).expect("a rule");
         let run = engine.onboard(onboard(MACHINE, "on")).await.expect("accepted").run.spec.id;
         let step = || async { engine.run(&run).await.expect("it").current_step() };
@@ -378,7 +378,7 @@ fn a_node_whose_maas_is_gone_is_taken_away_without_it() {
         let scene = Scene::serving().await;
         let (engine, node) = (&scene.process.engine, scene.node().await);
         for stage in ["load_site_config", "release_maas_node", "remove_maas_record"] {
-            let dead = crate::rack_lives::fault(stage, sim::Action::Fail, 0);
+            let dead = crate::device_scenarios::fault(stage, sim::Action::Fail, 0);
             scene.world.sim.add_fault(dead).expect("a rule");
         }
         let mut away = out(&node, Mode::SoftReset, "away");

@@ -1,7 +1,8 @@
 //! Promises about operations with parts, and about records and their devices: each between the lines of the matrix.
 
+use crate::audit::RepeatedCalls;
 use crate::clients::{Door, operator};
-use crate::gate::{Point, When};
+use crate::gate::{CrashPoint, When};
 use crate::rack_world::{Stand, StartWhole, Want, Wish, device, event, group, whole};
 use crate::world::{BACKOFF, Process, World, simulate};
 use engine::Settings;
@@ -70,7 +71,7 @@ async fn parts_of(world: &World, id: &RunId) -> Vec<Run> {
 async fn holder(world: &World, id: &str) -> Option<RunId> {
     let all = world.everything().await;
     let machine = all.machines.iter().find(|one| one.id.as_str() == id);
-    let shelf = all.shelves.iter().find(|one| one.head.id == id);
+    let shelf = all.records.shelves.iter().find(|one| one.head.id == id);
     match (machine, shelf) {
         (Some(machine), _) => machine.active_run.clone(),
         (None, Some(shelf)) => shelf.head.active_run.clone(),
@@ -99,7 +100,7 @@ fn hands_full_of_wholes_leave_room_for_their_parts() {
         for id in [first, second] {
             assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
         }
-        assert_eq!(world.audit_racks(crate::audit::Asking::Once).await, Vec::<String>::new());
+        assert_eq!(world.audit(RepeatedCalls::Forbidden).await, Vec::<String>::new());
     });
 }
 
@@ -121,7 +122,7 @@ fn a_canceled_whole_ends_after_its_parts() {
         assert_eq!(parts.len(), 3);
         assert!(parts.iter().all(Run::ended), "{parts:#?}");
         sleep(BACKOFF).await;
-        assert_eq!(world.audit_racks(crate::audit::Asking::Once).await, Vec::<String>::new());
+        assert_eq!(world.audit(RepeatedCalls::Forbidden).await, Vec::<String>::new());
     });
 }
 
@@ -143,7 +144,7 @@ fn a_frozen_whole_freezes_its_parts_and_goes_on_with_them() {
         one.engine.act(id.clone(), Action::Resume, operator()).await.expect("it goes on");
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
         sleep(BACKOFF).await;
-        assert_eq!(world.audit_racks(crate::audit::Asking::Once).await, Vec::<String>::new());
+        assert_eq!(world.audit(RepeatedCalls::Forbidden).await, Vec::<String>::new());
     });
 }
 
@@ -233,7 +234,7 @@ fn a_run_that_waits_for_leave_is_not_begun_by_impatience() {
         one.engine.act(id.clone(), Action::Cancel, operator()).await.expect("told");
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Canceled);
         sleep(BACKOFF).await;
-        assert_eq!(world.audit_racks(crate::audit::Asking::Once).await, Vec::<String>::new());
+        assert_eq!(world.audit(RepeatedCalls::Forbidden).await, Vec::<String>::new());
     });
 }
 
@@ -285,12 +286,16 @@ fn a_lifecycle_takes_its_device_from_nobody() {
         sleep(Duration::from_secs(10)).await;
         assert_eq!(holder(&world, "ps-1").await, Some(id.clone()));
         let all = world.everything().await;
-        assert!(matches!(all.shelves[0].state, PowerShelfState::Error { .. }));
+        assert!(matches!(all.records.shelves[0].state, PowerShelfState::Error { .. }));
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
         sleep(Duration::from_secs(10)).await;
         let all = world.everything().await;
-        assert_eq!(all.shelves[0].state, PowerShelfState::Ready, "it was woken when it was let go");
-        assert_eq!(world.audit_racks(crate::audit::Asking::Once).await, Vec::<String>::new());
+        assert_eq!(
+            all.records.shelves[0].state,
+            PowerShelfState::Ready,
+            "it was woken when it was let go"
+        );
+        assert_eq!(world.audit(RepeatedCalls::Forbidden).await, Vec::<String>::new());
     });
 }
 
@@ -319,7 +324,7 @@ fn a_record_hears_of_its_run_going_on() {
         world.sim.add_fault(slow).expect("a rule");
         one.engine.act(id.clone(), Action::RetryStep, operator()).await.expect("it goes on");
         sleep(Duration::from_secs(1)).await;
-        let looked = Point::Commit(When::After, "advance");
+        let looked = CrashPoint::Commit(When::After, "advance");
         assert!(one.gate.passed().contains(&looked), "{:?}", one.gate.passed());
         door.ended(&id).await;
     });
@@ -340,10 +345,7 @@ fn a_step_that_is_late_stops_its_parts_and_ends_after_them() {
         assert_eq!(parts.len(), 1, "nothing else was begun");
         assert!(parts[0].progress.finished_at <= ended.progress.finished_at, "{parts:#?}");
         sleep(BACKOFF).await;
-        assert_eq!(
-            world.audit_racks(crate::audit::Asking::RestartMode).await,
-            Vec::<String>::new()
-        );
+        assert_eq!(world.audit(RepeatedCalls::Allowed).await, Vec::<String>::new());
     });
 }
 

@@ -1,7 +1,6 @@
 //! Devices in the simulated world, and what may be asked of them: each is one transaction, as a service would write it. Asking
 //! again for what was written already changes nothing.
 
-use crate::audit::{Asking, audit_run, gaps, step_of};
 use crate::world::{Kept, World};
 use model::effect::{Effect, Group, Key, Part, PowerTo};
 use model::host::{Host, HostState, RETRY_INTERVAL};
@@ -12,18 +11,16 @@ use model::node::Node;
 use model::plan::{OnFailure, Params, RunStep, RunType};
 use model::power_shelf::{MaintenanceRequest, PowerShelf, PowerShelfState};
 use model::rack::Rack;
-use model::run::{ENGINE_VERSION, Run, RunSpec, StepPhase, Workflow};
+use model::run::{ENGINE_VERSION, Run, RunSpec};
 use model::switch::{Switch, SwitchState};
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
-use std::time::Duration;
 use store::{Cause, Enqueue, Event, NewEvent, RecordFilter, Result, Store, StoreError, Tx};
 
 pub const SHELF: &str = "ps-1";
 pub const SWITCH: &str = "sw-9";
-pub const MANY: i64 = 1_000;
+pub const MANY: i64 = 10_000;
 
 pub fn event(at: Timestamp, message: &str) -> NewEvent {
     NewEvent {
@@ -66,9 +63,7 @@ impl Register {
             }
         }
     }
-}
 
-impl Register {
     async fn put<R: Lifecycle>(&self, tx: &mut Tx, mut record: R) -> Result<()> {
         if tx.record::<R>(self.id).await?.is_some() {
             return Ok(());
@@ -239,17 +234,22 @@ async fn claim<R: Lifecycle>(
     tx.update_and_enqueue(&mut record, event)
 }
 
-/// Everything that is stored about devices and what was done on them.
-pub struct Everything {
-    pub machines: Vec<Machine>,
+/// The records of devices, hosts and nodes.
+pub struct Records {
     pub shelves: Vec<PowerShelf>,
     pub switches: Vec<Switch>,
     pub racks: Vec<Rack>,
     pub hosts: Vec<Host>,
     pub nodes: Vec<Node>,
+}
+
+/// Everything that is stored about devices and what was done on them.
+pub struct Everything {
+    pub machines: Vec<Machine>,
+    pub records: Records,
     /// Of each node, whether an agent speaks for it, and what that one has still to do.
     pub agents: Vec<(bool, Option<Key>)>,
-    /// The histories of the records, by their words in the queue.
+    /// The histories of the machines and the records, by their words in the queue.
     pub histories: BTreeMap<String, Vec<Event>>,
     /// What the queue says of the records: id, and whether somebody holds it.
     pub held: Vec<String>,
@@ -258,10 +258,10 @@ pub struct Everything {
 }
 
 /// What every record has.
-struct Seen<'a> {
-    key: String,
-    word: &'static str,
-    head: &'a Head,
+pub struct Seen<'a> {
+    pub key: String,
+    pub word: &'static str,
+    pub head: &'a Head,
 }
 
 impl<'a> Seen<'a> {
@@ -270,13 +270,13 @@ impl<'a> Seen<'a> {
     }
 }
 
-impl Everything {
-    fn records(&self) -> impl Iterator<Item = Seen<'_>> {
+impl Records {
+    pub fn all(&self) -> impl Iterator<Item = Seen<'_>> {
         let nodes = self.nodes.iter().map(Seen::new);
         self.devices().chain(self.hosts.iter().map(Seen::new)).chain(nodes)
     }
 
-    fn devices(&self) -> impl Iterator<Item = Seen<'_>> {
+    pub fn devices(&self) -> impl Iterator<Item = Seen<'_>> {
         let shelves = self.shelves.iter().map(Seen::new);
         shelves.chain(self.switches.iter().map(Seen::new)).chain(self.racks.iter().map(Seen::new))
     }
@@ -293,16 +293,27 @@ impl Everything {
     }
 }
 
-async fn look_at_all(tx: &mut Tx) -> Result<Everything> {
-    let machines = tx.machines(&model::filter::Filter::default(), None, MANY).await?.machines;
-    let all = RecordFilter::default();
-    let shelves = tx.records::<PowerShelf>(&all, None, MANY as usize).await?.records;
-    let switches = tx.records::<Switch>(&all, None, MANY as usize).await?.records;
-    let racks = tx.records::<Rack>(&all, None, MANY as usize).await?.records;
-    let hosts = tx.records::<Host>(&all, None, MANY as usize).await?.records;
-    let nodes = tx.records::<Node>(&all, None, MANY as usize).await?.records;
+/// Reads the records alone, which is cheap: scripts wait for them over and over.
+async fn read_records(tx: &mut Tx) -> Result<Records> {
+    let (all, many) = (RecordFilter::default(), MANY as usize);
+    Ok(Records {
+        shelves: tx.records::<PowerShelf>(&all, None, many).await?.records,
+        switches: tx.records::<Switch>(&all, None, many).await?.records,
+        racks: tx.records::<Rack>(&all, None, many).await?.records,
+        hosts: tx.records::<Host>(&all, None, many).await?.records,
+        nodes: tx.records::<Node>(&all, None, many).await?.records,
+    })
+}
+
+async fn read_machines(tx: &mut Tx) -> Result<Vec<Machine>> {
+    Ok(tx.machines(&model::filter::Filter::default(), None, MANY).await?.machines)
+}
+
+async fn read_everything(tx: &mut Tx) -> Result<Everything> {
+    let machines = read_machines(tx).await?;
+    let records = read_records(tx).await?;
     let mut agents = Vec::new();
-    for node in &nodes {
+    for node in &records.nodes {
         let task = tx.open_task(&node.id()).await?;
         agents.push((tx.has_agent(&node.id()).await?, task.map(|row| row.task.key)));
     }
@@ -317,204 +328,30 @@ async fn look_at_all(tx: &mut Tx) -> Result<Everything> {
         let held = tx.claimed_run(&id).await?.expect("every run is in the queue's table");
         runs.push(Kept { run, held, history: tx.history(id.as_str(), 0, MANY).await? });
     }
-    let histories = BTreeMap::new();
-    let mut all = Everything {
-        machines,
-        shelves,
-        switches,
-        racks,
-        hosts,
-        nodes,
-        agents,
-        histories,
-        held,
-        runs,
-    };
-    let keys: Vec<String> = all.records().map(|one| one.key).collect();
+    let mut histories = BTreeMap::new();
+    let machine_ids = machines.iter().map(|machine| machine.id.to_string());
+    let keys: Vec<String> = records.all().map(|one| one.key).chain(machine_ids).collect();
     for key in keys {
         let history = tx.history(&key, 0, MANY).await?;
-        all.histories.insert(key, history);
+        histories.insert(key, history);
     }
-    Ok(all)
-}
-
-/// How a run ended, and how its steps did.
-type Ended = (Workflow, Vec<(String, StepPhase)>);
-
-/// How a story came out, as far as it must not depend on what happened on the way.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RackOutcome {
-    /// The states of records, by id.
-    pub records: Vec<(String, &'static str)>,
-    /// What was done on each target, in order: how each run ended, and its steps.
-    pub runs: BTreeMap<String, Vec<Ended>>,
-    /// How often each step of each run acted, or was done by an agent.
-    pub acted: BTreeMap<(String, usize, String), u32>,
-    /// Of each node, whether an agent speaks for it.
-    pub agents: Vec<bool>,
+    Ok(Everything { machines, records, agents, histories, held, runs })
 }
 
 impl World {
+    pub async fn machines(&self) -> Vec<Machine> {
+        let read = self.store.read((), |(), tx| Box::pin(read_machines(tx)));
+        read.await.expect("the database of a simulation always answers")
+    }
+
+    pub async fn records(&self) -> Records {
+        let read = self.store.read((), |(), tx| Box::pin(read_records(tx)));
+        read.await.expect("the database of a simulation always answers")
+    }
+
     pub async fn everything(&self) -> Everything {
-        let all = self.store.read((), |(), tx| Box::pin(look_at_all(tx)));
-        all.await.expect("the database of a simulation always answers")
-    }
-
-    /// Waits until no record is on its way to another state by itself, however long a claim that nobody uses any more holds it up.
-    pub async fn records_at_rest(&self) {
-        for _ in 0..MAX_LOOKS {
-            let all = self.everything().await;
-            let nodes = crate::node_lives::at_rest(&all.nodes);
-            if all.devices().all(|one| rests(one.word)) && all.hosts_rest() && nodes {
-                return;
-            }
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-    }
-
-    pub async fn rack_outcome(&self) -> RackOutcome {
-        let all = self.everything().await;
-        let named = |one: Seen<'_>| {
-            let place = all.nodes.iter().position(|node| node.head.id == one.key);
-            (place.map_or(one.key, |place| format!("node {place}")), one.word)
-        };
-        let records = all.records().map(named).collect();
-        let mut runs: BTreeMap<String, Vec<_>> = BTreeMap::new();
-        let mut acted = BTreeMap::new();
-        // How often a switch looks at itself depends on whether it saw who held it in between.
-        let own_look =
-            |run: &Run| run.spec.run_type == RunType::Check && run.spec.part_of.is_none();
-        let worked = self.worked.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for Kept { run, .. } in all.runs.iter().filter(|kept| !own_look(&kept.run)) {
-            let target = run.spec.target.key();
-            let on_target = runs.entry(target.clone()).or_default();
-            for count in self.sim.effects(run.spec.id.as_str()).expect("the ledger") {
-                let step = (target.clone(), on_target.len(), step_of(&count.key));
-                *acted.entry(step).or_default() += count.applied;
-            }
-            let own = format!("{}/", run.spec.id);
-            for (key, times) in worked.iter().filter(|(key, _)| key.starts_with(&own)) {
-                let step = (target.clone(), on_target.len(), step_of(key));
-                *acted.entry(step).or_default() += times;
-            }
-            let steps = run.progress.steps.iter();
-            let steps = steps.map(|step| (run.step_name(step), step.state)).collect();
-            on_target.push((run.progress.workflow, steps));
-        }
-        acted.retain(|_, times| *times > 0);
-        let agents = all.agents.iter().map(|(speaks, _)| *speaks).collect();
-        RackOutcome { records, runs, acted, agents }
-    }
-
-    /// Everything that is wrong with what is stored, and with what the hardware saw.
-    pub async fn audit_racks(&self, asking: Asking) -> Vec<String> {
-        let all = self.everything().await;
-        let mut wrong = self.witnessed.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for kept in &all.runs {
-            let whole = kept.run.spec.steps.iter().any(|step| step.effect.word() == "parts");
-            audit_run(kept, &mut wrong);
-            gaps(kept.run.spec.id.as_str(), &kept.history, kept.run.version, &mut wrong);
-            if !whole {
-                self.audit_effects(kept, asking, &mut wrong);
-            }
-            audit_part(kept, &all.runs, &mut wrong);
-        }
-        audit_claims(&all, &mut wrong);
-        self.audit_agents(&all, &mut wrong);
-        audit_width(&all.runs, &mut wrong);
-        wrong.extend(all.held.iter().map(|id| format!("{id} is still in somebody's hands")));
-        wrong
-    }
-}
-
-impl World {
-    /// Nothing is left for an agent to do, and what one has done it has done under one key.
-    fn audit_agents(&self, all: &Everything, wrong: &mut Vec<String>) {
-        let open = all.agents.iter().filter_map(|(_, task)| task.as_ref());
-        wrong.extend(open.map(|key| format!("{key} is still to be done")));
-        let worked = self.worked.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut steps: BTreeMap<&str, u32> = BTreeMap::new();
-        for (key, times) in worked.iter() {
-            let step = key.rsplit_once('/').map_or(key.as_str(), |(step, _)| step);
-            *steps.entry(step).or_default() += times;
-        }
-        let often = steps.into_iter().filter(|(_, times)| *times > 1);
-        wrong.extend(often.map(|(step, times)| format!("{step} was done {times} times")));
-    }
-}
-
-/// How many seconds records have to come to rest.
-const MAX_LOOKS: u32 = 120;
-
-fn rests(word: &str) -> bool {
-    matches!(word, "Ready" | "Error")
-}
-
-/// A part is begun and ends while its whole lasts.
-fn audit_part(kept: &Kept, runs: &[Kept], wrong: &mut Vec<String>) {
-    let Some(whole) = &kept.run.spec.part_of else { return };
-    let (id, part) = (&kept.run.spec.id, &kept.run);
-    let Some(whole) = runs.iter().find(|one| one.run.spec.id == *whole) else {
-        wrong.push(format!("{id} is a part of nothing"));
-        return;
-    };
-    let (ended, end) = (part.progress.finished_at, whole.run.progress.finished_at);
-    if ended > end {
-        wrong.push(format!("{id} ended at {ended:?}, after its whole, which ended at {end:?}"));
-    }
-}
-
-/// Nobody holds anything when all is over, and the histories of the records have no gaps.
-fn audit_claims(all: &Everything, wrong: &mut Vec<String>) {
-    let machines = all.machines.iter().map(|one| (one.id.to_string(), one.active_run.clone()));
-    for Seen { key, head, .. } in all.records() {
-        gaps(&key, &all.histories[&key], head.version, wrong);
-    }
-    let records = all.records().map(|one| (one.key, one.head.active_run.clone()));
-    for (id, holder) in machines.chain(records) {
-        if let Some(run) = holder {
-            wrong.push(format!("{id} is still held by {run}"));
-        }
-    }
-    for rack in &all.racks {
-        let waits = rack.active.iter().chain(&rack.maintenance_requested);
-        wrong.extend(waits.map(|run| format!("{} still waits for {run}", rack.head.id)));
-    }
-    for host in all.hosts.iter().filter(|host| host.is_ready()) {
-        let machine = all.machines.iter().find(|one| one.id == host.machine());
-        let alerts = machine.map(|machine| machine.health.said()).unwrap_or_default();
-        wrong.extend(alerts.iter().map(|said| format!("{} is ready, but {said}", host.head.id)));
-    }
-    for shelf in all.shelves.iter().filter(|shelf| shelf.run.is_some()) {
-        wrong.push(format!("{} still waits for {:?}", shelf.head.id, shelf.run));
-    }
-}
-
-/// No group ever had more parts at work than it may.
-fn audit_width(runs: &[Kept], wrong: &mut Vec<String>) {
-    for whole in runs {
-        for step in &whole.run.spec.steps {
-            let Effect::Parts { group } = &step.effect else { continue };
-            let of_step = format!("{}/{}/", whole.run.spec.id, step.name);
-            let parts: Vec<&Run> = runs
-                .iter()
-                .map(|kept| &kept.run)
-                .filter(|run| run.spec.request_id.starts_with(&of_step))
-                .collect();
-            let lasts = |run: &Run| {
-                (run.spec.created_at, run.progress.finished_at.unwrap_or(run.spec.created_at))
-            };
-            for part in &parts {
-                let at = lasts(part).0;
-                let together = parts.iter().filter(|one| {
-                    let (begun, ended) = lasts(one);
-                    begun <= at && at < ended
-                });
-                if together.count() > group.at_once as usize {
-                    wrong.push(format!("more parts of {of_step} were at work than may be"));
-                }
-            }
-        }
+        let read = self.store.read((), |(), tx| Box::pin(read_everything(tx)));
+        read.await.expect("the database of a simulation always answers")
     }
 }
 

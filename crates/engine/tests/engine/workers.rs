@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::{Options, Store};
 
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub async fn open(dir: &tempfile::TempDir) -> Store {
     Store::open(&Options::Sqlite { path: dir.path().join("test.db") }).await.unwrap()

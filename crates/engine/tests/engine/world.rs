@@ -1,9 +1,9 @@
 //! A world of simulated time: one database, one fleet of simulated hardware, and processes that come
 //! and go. Nothing here waits for a real clock, so hours pass in milliseconds, always the same way.
 
-use crate::agent_lives::Worked;
+use crate::agent_scenarios::Worked;
 use crate::gate::{Gate, Gated};
-use crate::node_lives::check_nodes;
+use crate::node_scenarios::check_nodes;
 use engine::{Described, Engine, Settings};
 use model::effect::Key;
 use model::filter::Filter;
@@ -12,8 +12,8 @@ use model::machine::{Labels, Machine, MachineSpec};
 use model::retry::Backoff;
 use model::run::{Policy, Run};
 use model::time::Timestamp;
+use providers::Providers;
 use providers::sim::{Sim, Speed, tokio_clock};
-use providers::{Provider, Providers, Target};
 use std::num::NonZero;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -66,7 +66,10 @@ pub fn simulate<T>(story: impl Future<Output = T>) -> T {
 }
 
 /// What becomes of each, in their order. Whichever core is free takes the next one.
-pub fn on_all_cores<T: Sync, R: Send>(items: &[T], each: impl Fn(&T) -> R + Sync) -> Vec<R> {
+pub fn on_all_cores<'a, T: Sync, R: Send>(
+    items: &'a [T],
+    each: impl Fn(&'a T) -> R + Sync,
+) -> Vec<R> {
     let taken = AtomicUsize::new(0);
     let take = || {
         let index = taken.fetch_add(1, Ordering::Relaxed);
@@ -137,19 +140,13 @@ impl World {
     }
 
     pub async fn machine(&self, id: &str) -> Machine {
-        self.look(MachineId::trusted(id)).await.machine
+        let machine = self.store.machine(&MachineId::trusted(id)).await;
+        machine.expect("the database of a simulation always answers").expect("it was registered")
     }
 
     /// What is stored about one machine, read past every gate.
     pub async fn about(&self, id: &str) -> About {
         self.look(MachineId::trusted(id)).await
-    }
-
-    /// Simulated hardware does what is due when somebody looks at it: here somebody does.
-    pub async fn let_the_hardware_act(&self, machine: &str) {
-        let Machine { id, spec, .. } = self.machine(machine).await;
-        // What it sees is nobody's business, and it may be down.
-        let _ = self.sim.probe(&Target { id: model::target::TargetId::from(&id), spec }).await;
     }
 
     /// From now on nodes are held against the documents' tables after every commit.
@@ -159,11 +156,8 @@ impl World {
 
     pub async fn witness_nodes(&self) {
         if self.nodes.load(Ordering::Relaxed) {
-            let wrong = self
-                .store
-                .read((), |(), tx| Box::pin(check_nodes(tx)))
-                .await
-                .expect("the database answers");
+            let checked = self.store.read((), |(), tx| Box::pin(check_nodes(tx)));
+            let wrong = checked.await.expect("the database answers");
             self.witnessed.lock().unwrap_or_else(PoisonError::into_inner).extend(wrong);
         }
     }
@@ -194,7 +188,7 @@ impl World {
     }
 
     async fn look(&self, id: MachineId) -> About {
-        let about = self.store.read(id, |id, tx| Box::pin(look(tx, id)));
+        let about = self.store.read(id, |id, tx| Box::pin(read_about(tx, id)));
         about.await.expect("the database of a simulation always answers")
     }
 }
@@ -214,7 +208,7 @@ pub struct Kept {
     pub history: Vec<Event>,
 }
 
-async fn look(tx: &mut Tx, id: &MachineId) -> Result<About> {
+async fn read_about(tx: &mut Tx, id: &MachineId) -> Result<About> {
     let machine = tx.machine(id).await?.expect("the machine was registered");
     let history = tx.history(id.as_str(), 0, 10_000).await?;
     let mut runs = Vec::new();

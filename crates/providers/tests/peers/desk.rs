@@ -35,11 +35,11 @@ impl Desk {
             bmc_credential: "bmc".into(),
             ssh_credential: "host".into(),
             patience,
-            call: Duration::from_secs(5),
+            call: Duration::from_secs(15),
             redfish: redfish_settings(Auth::Basic),
             firmware: FirmwarePatience {
                 look_every: Duration::from_millis(20),
-                settle: Duration::from_millis(800),
+                settle: Duration::from_secs(2),
                 away: Duration::from_secs(20),
             },
             fabric: FabricPatience {

@@ -3,6 +3,7 @@
 use crate::desk::{Desk, behind, key, said, target, work};
 use crate::http::Peer;
 use crate::sushy::Emulator;
+use crate::until;
 use crate::updater::{
     COMPONENT, FETCH, FILE, FORM, Fate, NEW, OLD, PLAIN, SERVICE, Takes, Updater, file_server,
     parts, sha256,
@@ -237,10 +238,14 @@ async fn what_is_under_way_is_found_again_by_its_task() {
             effect: scene.effect.clone(),
             logged: 0,
         };
-        let asked = replica.ask(&target, &order, &journal);
-        // It dies while the device works.
-        let timed = tokio::time::timeout(Duration::from_millis(700), asked).await;
-        assert!(timed.is_err(), "{timed:?}");
+        // It dies while the device works, and has written down the task.
+        let working = until("the task is noted", async || {
+            format!("{:?}", scene.noted().await).contains("Tasks/1")
+        });
+        tokio::select! {
+            answer = replica.ask(&target, &order, &journal) => panic!("{answer:?}"),
+            () = working => {}
+        }
     }
     assert_eq!(scene.ask(Verb::Inquire).await, Ok(Answer::UnderWay));
     scene.device.world.set("/redfish/v1/TaskService/Tasks/1", "/TaskState", json!("Completed"));

@@ -1,6 +1,7 @@
 //! Putting an image on a machine, against a scripted BMC and a machine that the test plays: what is asked of the BMC, what
 //! the step makes of each thing the machine says or does not say, and what a stop leaves behind.
 
+use crate::DEADLINE;
 use crate::http::{Call, Peer};
 use crate::world::{PASSWORD, RESET, SYSTEM, World, settings};
 use model::deploy::{Claim, Deployment, Report, ReportStep, Stage, Trouble};
@@ -20,6 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const MAC: &str = "52:54:00:00:00:01";
+/// A limit that runs out while a test waits, and that nothing exceeds that is not meant to.
+const SHORT: Duration = Duration::from_secs(4);
 const HOST_KEY: &str =
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIOWmp6IWg6RFBqK2hqkVqDLKjNPXA4pSkPq5L7fMnnE";
 
@@ -27,10 +30,18 @@ struct Scene {
     keeper: Arc<Forgetful>,
     world: World,
     peer: Peer,
+    /// How long the machine has to boot, and may be silent.
+    boot: Duration,
+    silence: Duration,
 }
 
 impl Scene {
+    /// Where nothing runs out.
     async fn new() -> Self {
+        Self::within(DEADLINE, DEADLINE).await
+    }
+
+    async fn within(boot: Duration, silence: Duration) -> Self {
         let keeper = Arc::new(Forgetful::default());
         let secret = |user: &str| Secret::Password {
             user: user.into(),
@@ -44,7 +55,7 @@ impl Scene {
         let world = World::new();
         world.set(SYSTEM, "/PowerState", json!("On"));
         let peer = world.serve().await;
-        Self { keeper, world, peer }
+        Self { keeper, world, peer, boot, silence }
     }
 
     /// One replica; another one may go on.
@@ -53,14 +64,14 @@ impl Scene {
         let imaging = Imaging {
             url: "http://10.0.0.1:8480".into(),
             token: Duration::from_secs(60),
-            boot: Duration::from_millis(2_500),
-            silence: Duration::from_millis(1_500),
+            boot: self.boot,
+            silence: self.silence,
         };
         let settings = Settings {
             bmc_credential: "bmc".into(),
             ssh_credential: "host".into(),
             patience,
-            call: Duration::from_secs(5),
+            call: Duration::from_secs(15),
             redfish: settings(Auth::Basic),
             imaging: Some(imaging),
             ..Settings::default()
@@ -165,7 +176,7 @@ fn says(step: ReportStep, done: u64, said: &str) -> impl FnOnce(&mut Deployment)
 
 #[tokio::test]
 async fn a_machine_that_never_boots_is_said_to_be_silent() {
-    let scene = Scene::new().await;
+    let scene = Scene::within(SHORT, DEADLINE).await;
     let fault = scene.ask(Verb::Perform).await.unwrap_err();
     assert_eq!(fault.code, Code::NetbootSilent, "{fault}");
     assert!(fault.said.contains("never asked http://10.0.0.1:8480"), "{fault}");
@@ -173,7 +184,7 @@ async fn a_machine_that_never_boots_is_said_to_be_silent() {
     assert_eq!(scene.boot(), "None");
     assert_eq!(scene.stage().await, Some(Stage::Closed), "nobody is told to boot it any more");
 
-    let scene = Scene::new().await;
+    let scene = Scene::within(SHORT, DEADLINE).await;
     let asks = scene.when(wanted, |one| one.asked_at = Some(now()));
     let (fault, ()) = tokio::join!(scene.ask(Verb::Perform), asks);
     let fault = fault.unwrap_err();
@@ -204,7 +215,7 @@ async fn what_the_deploy_environment_cannot_do_has_its_code() {
 
 #[tokio::test]
 async fn who_falls_silent_loses_its_session() {
-    let scene = Scene::new().await;
+    let scene = Scene::within(DEADLINE, SHORT).await;
     let target = scene.target();
     let plays = async {
         scene.when(wanted, claim).await;
@@ -220,7 +231,7 @@ async fn who_falls_silent_loses_its_session() {
 
 #[tokio::test]
 async fn what_was_installed_is_let_go_to_its_disk_and_must_come_back() {
-    let scene = Scene::new().await;
+    let scene = Scene::within(SHORT, DEADLINE).await;
     let plays = async {
         scene.when(wanted, claim).await;
         scene.when(|_| true, says(ReportStep::Installed, 1_000, "installed")).await;
@@ -310,7 +321,7 @@ async fn what_cannot_work_is_said_before_anything_is_touched() {
 
 #[tokio::test]
 async fn while_nobody_listened_nobody_was_silent() {
-    let scene = Scene::new().await;
+    let scene = Scene::within(DEADLINE, SHORT).await;
     let dies = async {
         scene.when(wanted, claim).await;
         scene.when(|_| true, says(ReportStep::Writing, 10, "writing")).await;
@@ -320,9 +331,10 @@ async fn while_nobody_listened_nobody_was_silent() {
         () = dies => {}
     }
     // Longer than the deploy environment may be silent; it could tell nobody.
-    tokio::time::sleep(Duration::from_millis(2_000)).await;
+    tokio::time::sleep(SHORT + SHORT / 4).await;
     let goes_on = async {
-        tokio::time::sleep(Duration::from_millis(700)).await;
+        // Whoever counts the time before it listened has given up by then.
+        tokio::time::sleep(SHORT / 8).await;
         let broken = says(ReportStep::Failed(Trouble::ImageBroken), 0, "not a disk");
         scene.when(|_| true, broken).await;
     };

@@ -1,7 +1,7 @@
 //! IPMI against OpenIPMI's `ipmi_sim`, each test with a controller of its own. The chassis behind it is a script: it
 //! keeps the power and the boot device in files, writes down every call, and is slow, hangs or refuses on demand.
 
-use crate::peer;
+use crate::{DEADLINE, free_port, peer};
 use model::fault::{Code, Fault};
 use providers::ipmi::{
     Bmc, Boot, BootDevice, BootFrom, BootMemory, Cipher, Lasts, Login, Power, PowerKind, Privilege,
@@ -17,7 +17,6 @@ use tempfile::TempDir;
 
 const PEER: &str = "FARRIER_TEST_IPMI_SIM";
 pub const PASSWORD: &str = "correct-horse";
-const READY_WITHIN: Duration = Duration::from_secs(20);
 
 const LAN: &str = r#"name "farrier"
 set_working_mc 0x20
@@ -114,7 +113,7 @@ impl Sim {
     async fn wait_until_ready(&self) {
         let started = Instant::now();
         while let Err(fault) = self.bmc().identity().await {
-            assert!(started.elapsed() < READY_WITHIN, "ipmi_sim does not answer: {fault}");
+            assert!(started.elapsed() < DEADLINE, "ipmi_sim does not answer: {fault}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
@@ -164,10 +163,6 @@ fn start(program: &Path, home: &Path) -> Child {
         .unwrap()
 }
 
-fn free_port() -> u16 {
-    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 /// The simulator keeps the device alone, and has no cipher suite 17.
 pub fn settings() -> Settings {
     Settings { boot_memory: BootMemory::DeviceOnly, ..Settings::default() }
@@ -176,7 +171,7 @@ pub fn settings() -> Settings {
 async fn wait_for(bmc: &Bmc, wanted: Power) {
     let started = Instant::now();
     while bmc.power().await.unwrap() != wanted {
-        assert!(started.elapsed() < READY_WITHIN, "never {wanted:?}");
+        assert!(started.elapsed() < DEADLINE, "never {wanted:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -185,7 +180,7 @@ async fn wait_for(bmc: &Bmc, wanted: Power) {
 async fn wait_for_calls(sim: &Sim, count: usize) {
     let started = Instant::now();
     while sim.calls().iter().filter(|call| call.starts_with("set")).count() < count {
-        assert!(started.elapsed() < READY_WITHIN, "only {:?}", sim.calls());
+        assert!(started.elapsed() < DEADLINE, "only {:?}", sim.calls());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -255,7 +250,7 @@ async fn a_change_that_is_not_answered_is_lost_and_was_asked_for_once() {
     // It happened all the same, which is why the only thing to do after such a fault is to look.
     let started = Instant::now();
     while !matches!(bmc.power().await, Ok(Power::On)) {
-        assert!(started.elapsed() < READY_WITHIN, "it never came back");
+        assert!(started.elapsed() < DEADLINE, "it never came back");
     }
     assert_eq!(sim.count("set power 1"), 1);
 }
@@ -302,10 +297,8 @@ async fn nobody_there_is_unreachable() {
     let endpoint = format!("ipmi://{}", socket.local_addr().unwrap());
     let login = Login { user: "admin".into(), password: PASSWORD.into() };
     let bmc = Bmc::new(&endpoint, login, settings()).unwrap();
-    let started = Instant::now();
     assert_eq!(bmc.power().await.unwrap_err().code, Code::BmcUnreachable);
     assert_eq!(bmc.set_power(PowerKind::On).await.unwrap_err().code, Code::BmcUnreachable);
-    assert!(started.elapsed() < 2 * READY_WITHIN);
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-pub const LIMIT: Duration = Duration::from_secs(30);
+pub const LIMIT: Duration = crate::DEADLINE;
 const GRACE: Duration = Duration::from_secs(1);
 
 /// What somebody hears of a job who listens from a byte on, until its end.
@@ -412,7 +412,7 @@ async fn a_stop_in_the_middle_of_a_start_is_heard() {
 async fn a_command_that_is_cut_off_or_too_slow_may_have_happened() {
     let Some(sshd) = Sshd::start() else { return };
     let host = sshd.host().await;
-    let fault = host.run("sleep 60", b"", Duration::from_millis(300)).await.unwrap_err();
+    let fault = host.run("sleep 60", b"", Duration::from_secs(3)).await.unwrap_err();
     assert_eq!(
         (fault.code, fault.code.happened()),
         (Code::StepTimeout, Happened::Maybe),
@@ -439,8 +439,8 @@ async fn a_command_that_is_cut_off_or_too_slow_may_have_happened() {
 async fn a_host_that_falls_silent_is_given_up() {
     let Some(sshd) = Sshd::start() else { return };
     let settings = Settings {
-        call_timeout: Duration::from_secs(3),
-        keepalive_interval: Duration::from_millis(300),
+        call_timeout: Duration::from_secs(10),
+        keepalive_interval: Duration::from_secs(1),
         ..sshd.settings()
     };
     let host = Host::connect(Route::direct(sshd.hop()), settings).await.unwrap();
@@ -507,9 +507,8 @@ async fn who_stays_in_the_background_does_not_hold_the_end_up() {
     let Some(sshd) = Sshd::start() else { return };
     let host = sshd.host().await;
     host.start("daemon", "umask >mask; sleep 600 & echo $! >daemon; echo up").await.unwrap();
-    let started = Instant::now();
-    assert_eq!(hear(&host, "daemon", 0).await.0, "up\n");
-    assert!(started.elapsed() < LIMIT);
+    let heard = tokio::time::timeout(LIMIT, hear(&host, "daemon", 0)).await.expect("an end");
+    assert_eq!(heard.0, "up\n");
     assert_eq!(host.status("daemon").await.unwrap(), JobStatus::Ended(End::Code(0)));
     assert!(is_alive(&say(&host, "cat daemon").await));
     assert_eq!(say(&host, "cat mask").await, say(&host, "umask").await);

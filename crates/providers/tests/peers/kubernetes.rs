@@ -1,5 +1,6 @@
 //! Kubernetes against the tests' own API server: what a cluster is asked, what is sent for it, and every way to fail.
 
+use crate::DEADLINE;
 use crate::kube_api::{Api, Budget, Shared, TOKEN, Trouble};
 use crate::kube_pki::{Pki, Validity};
 use axum::http::{Method, Request, StatusCode};
@@ -268,7 +269,7 @@ async fn empty(cluster: &Cluster) -> providers::kubernetes::Pass {
         if pass.is_done() {
             return pass;
         }
-        assert!(started.elapsed() < Duration::from_secs(20), "{pass:?}");
+        assert!(started.elapsed() < DEADLINE, "{pass:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -349,7 +350,7 @@ async fn a_pod_that_ignores_its_grace_period_is_named() {
         if pass.waiting[0].overdue_s > 0 {
             break pass;
         }
-        assert!(started.elapsed() < Duration::from_secs(20));
+        assert!(started.elapsed() < DEADLINE);
         tokio::time::sleep(Duration::from_millis(100)).await;
     };
     let fault = late.fault("n1").unwrap();
@@ -436,24 +437,22 @@ async fn a_success_that_says_something_else_is_none() {
 async fn a_server_that_hangs_is_left_at_the_deadline() {
     let pki = Pki::new();
     let api = Api::start(&pki).await;
-    let settings = Settings { deadline: Duration::from_millis(300) };
+    let settings = Settings { deadline: Duration::from_secs(2) };
     let config = pki.kubeconfig(api.address, &format!("token: {TOKEN}"));
     let cluster = Cluster::from_kubeconfig(&config, settings).unwrap();
     api.trouble(Method::GET, Trouble::Hang, 1);
     api.trouble(Method::DELETE, Trouble::Hang, 1);
-    let started = Instant::now();
     let fault = cluster.node("n1").await.unwrap_err();
-    assert_eq!(code_of(&fault, &["300ms"]), Code::ClusterUnreachable);
+    assert_eq!(code_of(&fault, &["2s"]), Code::ClusterUnreachable);
     assert_eq!(cluster.remove_node("n1").await.unwrap_err().code, Code::AnswerLost);
-    assert!(started.elapsed() < Duration::from_secs(20));
 }
 
 #[tokio::test]
 async fn nobody_there_is_unreachable_even_for_a_change() {
     let (api, cluster) = start().await;
     let pki = Pki::new();
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let config = pki.kubeconfig(free, "token: t");
+    // A port that was free a moment ago may be another test's by now; nobody listens on this one.
+    let config = pki.kubeconfig(std::net::SocketAddr::from(([127, 0, 0, 1], 1)), "token: t");
     let lonely = Cluster::from_kubeconfig(&config, Settings::default()).unwrap();
     let fault = lonely.remove_node("n1").await.unwrap_err();
     assert_eq!(code_of(&fault, &["could not be reached"]), Code::ClusterUnreachable);

@@ -487,7 +487,7 @@ async fn what_may_not_be_asked_twice_is_asked_once() {
 #[tokio::test]
 async fn a_lost_answer_is_in_doubt_only_for_a_change() {
     let (api, _) = start().await;
-    let hasty = Settings { answer_timeout: Duration::from_millis(300), ..settings() };
+    let hasty = Settings { answer_timeout: Duration::from_secs(2), ..settings() };
     let maas = client_with(&api, KEY, hasty);
     api.world().takes = Takes::Hand;
     for lost in [Trouble::CutAfterActing, Trouble::HangAfterActing] {

@@ -42,15 +42,54 @@ mod switches;
 mod updater;
 mod world;
 
+use std::net::{TcpListener, UdpSocket};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
-/// Where a peer's program is. Without it the test is left out with a word; on CI that is a failure, because a test
-/// that silently stops being run there would be noticed by nobody.
-fn peer(variable: &str) -> Option<PathBuf> {
-    if let Some(path) = std::env::var_os(variable) {
-        return Some(PathBuf::from(path));
+/// Long enough for the busiest computer; a test that waits this long has failed.
+const DEADLINE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(10);
+
+/// Waits until something holds.
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let started = Instant::now();
+    while !holds().await {
+        assert!(started.elapsed() < DEADLINE, "it never came to pass that {what}");
+        tokio::time::sleep(POLL).await;
     }
-    assert!(std::env::var_os("CI").is_none(), "{variable} is not set, and this is CI");
-    eprintln!("skipped: {variable} is not set; `cargo xtask test` sets it");
-    None
+}
+
+/// Skips a test for what this computer lacks. On CI that is a failure: a test that is silently never run there proves nothing.
+fn skip(missing: &str) {
+    assert!(std::env::var_os("CI").is_none(), "this is CI, and {missing}");
+    eprintln!("skipped: {missing}");
+}
+
+/// Where a peer's program is. None skips the test.
+fn peer(variable: &str) -> Option<PathBuf> {
+    let path = std::env::var_os(variable).map(PathBuf::from);
+    if path.is_none() {
+        skip(&format!("{variable} is not set; `cargo xtask test` sets it"));
+    }
+    path
+}
+
+/// A port on loopback for a peer that starts later. It is none of those that the kernel gives to outgoing connections (32768
+/// and above on Linux), and it is given out once.
+fn free_port() -> u16 {
+    const FIRST: u32 = 10_000;
+    const COUNT: u32 = 22_000;
+    static GIVEN_OUT: AtomicU32 = AtomicU32::new(0);
+    let free = |port: &u16| {
+        let address = ("127.0.0.1", *port);
+        TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok()
+    };
+    // Test programs that run at the same time begin at different places.
+    let begin = std::process::id().wrapping_mul(613);
+    let next = || {
+        let offset = begin.wrapping_add(GIVEN_OUT.fetch_add(1, Ordering::Relaxed)) % COUNT;
+        u16::try_from(FIRST + offset).unwrap()
+    };
+    (0..COUNT).map(|_| next()).find(free).expect("a free port on loopback")
 }

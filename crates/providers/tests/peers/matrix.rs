@@ -5,6 +5,7 @@
 
 use crate::reaper::{Point, When, Who};
 use crate::sites::{CLUSTER, IMAGE, MACHINE, Site};
+use crate::skip;
 use crate::sshd::is_root;
 use crate::updater::{FILE, NEW, OLD, sha256};
 use crate::world::SYSTEM;
@@ -280,8 +281,7 @@ async fn die_at(life: Life, point: Point) -> (bool, End) {
 
 async fn matrix(life: Life) {
     if life.reboots_host() && !is_root() {
-        eprintln!("skipped: this needs root, for a boot id of the host's own");
-        return;
+        return skip("this needs root, for a boot id of the host's own");
     }
     let Some(site) = Site::new(life, None).await else { return };
     let end = live(&site, Verb::Perform, &format!("{life:?} undisturbed")).await;

@@ -1,6 +1,7 @@
 //! The network of a host, over a real sshd and a netplan that only writes down what it was told.
 
 use crate::sshd::{Sshd, Wish};
+use crate::until;
 use model::effect::{Answer, Effect, Key, Order, Verb};
 use model::fault::{Code, Fault};
 use model::id::{MachineId, RunId};
@@ -14,7 +15,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 const DOCUMENT: &str = "network:\n  version: 2\n  ethernets: {eth0: {dhcp4: true}}";
 const CONFIRM_SECONDS: u32 = 4;
@@ -98,13 +98,13 @@ async fn a_network_that_nobody_comes_back_over_is_taken_back() {
     let Some(site) = Site::start(&slow) else { return };
     fs::write(site.folder.join("90-farrier.yaml"), "before").unwrap();
     // We begin it, and are gone while it is still being applied.
-    for _ in 0..20 {
-        let _ = tokio::time::timeout(Duration::from_millis(300), site.ask(Verb::Perform)).await;
-        if site.ask(Verb::Inquire).await.unwrap() == Answer::UnderWay {
-            break;
-        }
+    let is = |text: &str| site.document().is_some_and(|document| document.trim_end() == text);
+    tokio::select! {
+        ended = site.ask(Verb::Perform) => panic!("{ended:?}"),
+        () = until("the document is there", async || is(DOCUMENT)) => {}
     }
-    tokio::time::sleep(Duration::from_secs(APPLY_SECONDS + u64::from(CONFIRM_SECONDS) + 6)).await;
+    assert_eq!(site.ask(Verb::Inquire).await, Ok(Answer::UnderWay));
+    until("the old document is back", async || is("before")).await;
     let fault = site.ask(Verb::Follow).await.unwrap_err();
     assert_eq!(fault.code, Code::EffectFailed, "{fault}");
     assert!(fault.said.contains("went back"), "{fault}");

@@ -5,6 +5,7 @@ use crate::kube_api::{Api, Budget, TOKEN, Trouble};
 use crate::kube_pki::Pki;
 use crate::maas_desk::Desk;
 use crate::sshd::{Sshd, Wish};
+use crate::until;
 use axum::http::Method;
 use model::condition::ConditionType::{Drained, InCustomerCluster};
 use model::effect::{Answer, Effect, Key, NodeLabels, Order, Outcome, Taint, TaintEffect, Verb};
@@ -19,10 +20,7 @@ use providers::ssh::Proof;
 use providers::{Journal, Provider, Providers, Target};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::time::Duration;
 
-const SHORT: Duration = Duration::from_millis(50);
-const PATIENCE: Duration = Duration::from_secs(30);
 const BUDGET: Budget = Budget { name: "db-budget", app: "db", allowed: 0 };
 
 /// A cluster with one node, and what is known of it.
@@ -147,14 +145,6 @@ fn proof(outcome: &Outcome) -> Vec<(model::condition::ConditionType, bool, &str)
     outcome.evidence.iter().map(|one| (one.condition, one.status, one.reason.as_str())).collect()
 }
 
-async fn until(holds: impl Fn() -> bool) {
-    let started = std::time::Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < PATIENCE, "it never came to that");
-        tokio::time::sleep(SHORT).await;
-    }
-}
-
 #[tokio::test]
 async fn a_node_is_cordoned_and_emptied_of_what_must_go() {
     let site = Site::start().await;
@@ -235,7 +225,7 @@ async fn a_budget_is_waited_for() {
     site.allow(0);
     let one = site.replica();
     let drained = tokio::spawn(async move { ask(&one, Verb::Perform, "drain", &drain(60)).await });
-    until(|| site.evictions() >= 3).await;
+    until("pods were evicted", async || site.evictions() >= 3).await;
     let seen = ask(&site.replica(), Verb::Observe, "drain", &drain(60)).await.0;
     let left = "pods on its node in c1 that must go: 1, such as shop/db-0";
     assert_eq!(seen, Ok(Answer::Differs(left.into())));
@@ -270,7 +260,7 @@ async fn whoever_comes_after_a_crash_goes_on() {
     site.allow(0);
     let one = site.replica();
     let killed = tokio::spawn(async move { ask(&one, Verb::Perform, "drain", &drain(60)).await });
-    until(|| site.evictions() >= 2).await;
+    until("pods were evicted", async || site.evictions() >= 2).await;
     killed.abort();
     let _ = killed.await;
     site.allow(1);
@@ -288,7 +278,7 @@ async fn a_stop_ends_the_evictions_and_leaves_the_cordon() {
     site.allow(0);
     let one = site.replica();
     let drained = tokio::spawn(async move { ask(&one, Verb::Perform, "drain", &drain(60)).await });
-    until(|| site.evictions() >= 2).await;
+    until("pods were evicted", async || site.evictions() >= 2).await;
     let other = site.replica();
     assert_eq!(ask(&other, Verb::Stop, "drain", &drain(60)).await.0, Ok(Answer::Stopped));
     site.allow(1);

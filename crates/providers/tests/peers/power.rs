@@ -34,7 +34,7 @@ fn provider(settings: Settings) -> Datacenter {
 fn scripted() -> Datacenter {
     provider(Settings {
         patience: Patience { again: Duration::from_secs(5), ..Patience::default() },
-        call: Duration::from_secs(5),
+        call: Duration::from_secs(15),
         redfish: settings(Auth::Basic),
         ..Settings::default()
     })

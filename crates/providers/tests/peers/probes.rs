@@ -4,6 +4,7 @@ use crate::http::{Peer, Said};
 use crate::kube_api::{Api, TOKEN, Trouble};
 use crate::kube_pki::Pki;
 use crate::kubernetes::node;
+use crate::until;
 use crate::world::{PASSWORD, RESET, SYSTEM, World, settings as redfish_settings};
 use axum::http::Method;
 use model::condition::{ConditionType, Evidence};
@@ -18,6 +19,7 @@ use providers::{Journal, Provider, Target};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::net::TcpStream;
 
 const CHASSIS: &str = "/redfish/v1/Chassis/1";
 
@@ -83,9 +85,9 @@ async fn what_a_bmc_does_wrong_is_the_reason() {
     let provider = provider(&keeper);
     let seen = provider.probe(&target("m-1", behind(&shut))).await.unwrap();
     assert_eq!(told(&seen, ConditionType::BmcReachable), Some((false, "login-refused")));
-    let gone = behind(&peer);
+    let (gone, address) = (behind(&peer), peer.url().replace("http://", ""));
     drop(peer);
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    until("nobody listens there", async || TcpStream::connect(&address).await.is_err()).await;
     let seen = provider.probe(&target("m-2", gone)).await.unwrap();
     assert_eq!(told(&seen, ConditionType::BmcReachable), Some((false, "bmc-unreachable")));
 }

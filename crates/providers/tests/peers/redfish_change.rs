@@ -1,5 +1,6 @@
 //! Changes: what is sent, what is read back, and what is not sent at all.
 
+use crate::DEADLINE;
 use crate::http::{Call, Peer, Said};
 use crate::world::{RESET, SYSTEM, World, system};
 use model::fault::Code;
@@ -7,7 +8,6 @@ use providers::redfish::{Attribute, BootSource, BootSpan, Power, Reset, TaskStat
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 fn sent(peer: &Peer, method: &str, path: &str) -> Vec<Value> {
     let calls = peer.calls();
@@ -22,7 +22,7 @@ async fn power_is_changed_and_seen() {
     assert_eq!(system.power().await, Ok(Power::Off));
     assert_eq!(system.last_reset().await, Ok(None), "1970 is no time of a reset");
     system.reset(Reset::On).await.unwrap();
-    system.wait_for_power(Power::On, Duration::from_secs(1)).await.unwrap();
+    system.wait_for_power(Power::On, DEADLINE).await.unwrap();
     assert_eq!(sent(&peer, "POST", RESET), [json!({"ResetType": "On"})]);
 }
 

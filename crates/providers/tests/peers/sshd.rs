@@ -3,11 +3,11 @@
 //! As root it runs in a mount namespace of its own, where it sees other files of users than the computer has. So a test can
 //! have a user with a password or an odd shell, and a small disk, and touches nothing.
 
+use crate::{DEADLINE, free_port, peer, skip};
 use providers::ssh::{Endpoint, Hop, Host, HostKey, Login, Proof, Route, Settings, Trust};
 use secrecy::SecretString;
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -24,7 +24,6 @@ pub const PASSWORD: &str = "correct horse";
 const PASSWORD_HASH: &str = "$6$farriertest$w6aTHS16nS4nG9c27W8zxmXGK/mmJDn/SXYdjZIkySbiYOjasXaqIPAJsUvV61peQTnSYBuiJiAgUFoP.jkmd.";
 pub const FIRST_BOOT_ID: &str = "00000000-0000-4000-8000-000000000001\n";
 const START_ATTEMPTS: usize = 5;
-const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// What a job on a host without `setsid` may use.
 const USERLAND: [&str; 24] = [
     "cat", "chmod", "dd", "du", "echo", "find", "head", "id", "kill", "ls", "mkdir", "mkfifo",
@@ -72,16 +71,6 @@ pub struct Sshd {
     pub home: TempDir,
 }
 
-/// The path in a variable, or a word about why the test is skipped.
-fn peer(variable: &str) -> Option<PathBuf> {
-    if let Some(path) = std::env::var_os(variable) {
-        return Some(path.into());
-    }
-    assert!(std::env::var_os("CI").is_none(), "{variable} is not set; run `cargo xtask test`");
-    eprintln!("skipped: {variable} is not set; `cargo xtask test` sets it");
-    None
-}
-
 pub fn is_root() -> bool {
     static ROOT: OnceLock<bool> = OnceLock::new();
     *ROOT.get_or_init(|| id("-u") == "0")
@@ -95,7 +84,7 @@ fn id(option: &str) -> String {
 /// For what only root can try.
 pub fn needs_root() -> bool {
     if !is_root() {
-        eprintln!("skipped: this needs root, for users and disks of its own");
+        skip("this needs root, for users and disks of its own");
     }
     is_root()
 }
@@ -114,7 +103,7 @@ impl Sshd {
         };
         for _ in 0..START_ATTEMPTS {
             // Somebody else may take the port in between, so it is tried with another one.
-            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let port = free_port();
             let home = tempfile::Builder::new().prefix("farrier-sshd-").tempdir().unwrap();
             fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
             let shell = lay_out(home.path(), wish, busybox.as_deref());
@@ -132,7 +121,7 @@ impl Sshd {
     fn listens(&mut self) -> bool {
         let started = Instant::now();
         let said = format!("Server listening on 127.0.0.1 port {}.", self.port);
-        while started.elapsed() < START_TIMEOUT {
+        while started.elapsed() < DEADLINE {
             let log = fs::read_to_string(self.home.path().join("log")).unwrap_or_default();
             if log.contains(&said) {
                 return true;
@@ -178,11 +167,7 @@ impl Sshd {
     pub fn settings(&self) -> Settings {
         let folder = self.home.path().join("disk/jobs");
         let folder = providers::ssh::Folder::parse(folder.to_str().unwrap()).unwrap();
-        Settings {
-            connect_timeout: Duration::from_secs(20),
-            folder: Some(folder),
-            ..Settings::default()
-        }
+        Settings { connect_timeout: DEADLINE, folder: Some(folder), ..Settings::default() }
     }
 
     pub async fn host(&self) -> Host {

@@ -4,35 +4,22 @@
 use crate::certs::Authority;
 use crate::http::{Peer, Said};
 use crate::world::login;
+use crate::{free_port, peer, skip, until};
 use model::fault::{Code, Fault};
 use providers::redfish::{
     Auth, Bmc, BootSource, BootSpan, Endpoint, Login, Power, Reset, Settings, System, TaskRef,
     Timeouts, Trust, Wanted,
 };
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
 const PROGRAM: &str = "FARRIER_TEST_SUSHY";
-const START_LOOKS: usize = 300;
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The emulator changes the power up to 11 s after it was asked.
-const POWER_WITHIN: Duration = Duration::from_secs(30);
+const POWER_WITHIN: Duration = Duration::from_secs(90);
 /// The hash of the password that all tests use, by bcrypt with the least work.
 const HTPASSWD: &str = "root:$2y$04$g1kJ9kcG.7ROVx4dfHP3q.2bFHUKoKB8aGBjgBl1RNSZswkYBCR7W\n";
-
-/// The emulator's program, or nothing when it is not installed, which is said; on CI it must be.
-fn program() -> Option<PathBuf> {
-    let path = std::env::var_os(PROGRAM).map(PathBuf::from);
-    if path.is_none() {
-        let said = format!("skipped: {PROGRAM} does not name a sushy-emulator");
-        assert!(std::env::var_os("CI").is_none(), "{said}");
-        eprintln!("{said}");
-    }
-    path
-}
 
 /// An emulator that runs as long as this value lives.
 pub struct Emulator {
@@ -45,20 +32,18 @@ pub struct Emulator {
 impl Emulator {
     /// One that is started, unless its program is missing.
     pub async fn or_skip() -> Option<Self> {
-        Some(Self::start(program()?, &fake()).await)
+        Some(Self::start(peer(PROGRAM)?, &fake()).await)
     }
 
     /// One with a machine of libvirt's test driver, which takes firmware; unless its program or libvirt's binding is missing.
     pub async fn with_firmware() -> Option<Self> {
-        let program = program()?;
+        let program = peer(PROGRAM)?;
         let bound = Command::new(program.with_file_name("python"))
             .args(["-c", "import libvirt"])
             .stderr(Stdio::null())
             .status();
         if !bound.is_ok_and(|status| status.success()) {
-            eprintln!(
-                "skipped: the emulator has no libvirt; `cargo xtask test` binds it where it is"
-            );
+            skip("the emulator has no libvirt; `cargo xtask test` binds it where libvirt-dev is");
             return None;
         }
         Some(Self::start(program, "SUSHY_EMULATOR_LIBVIRT_URI = 'test:///default'\n").await)
@@ -77,7 +62,7 @@ impl Emulator {
         let folder = tempfile::tempdir().unwrap();
         let authority = Authority::new();
         let identity = authority.issue("127.0.0.1", 2099);
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port();
         let file = |name: &str| folder.path().join(name).display().to_string();
         std::fs::write(file("cert.pem"), &identity.pem).unwrap();
         std::fs::write(file("key.pem"), identity.key.serialize_pem()).unwrap();
@@ -112,14 +97,9 @@ impl Emulator {
     }
 
     async fn wait(&self) {
-        for _ in 0..START_LOOKS {
-            match tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await {
-                Ok(_) => return,
-                Err(_) => tokio::time::sleep(LOOK_EVERY).await,
-            }
-        }
-        let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap();
-        panic!("the emulator did not start:\n{log}");
+        let what = format!("the emulator listens; see {:?}", self.folder.path().join("log"));
+        let address = ("127.0.0.1", self.port);
+        until(&what, async || tokio::net::TcpStream::connect(address).await.is_ok()).await;
     }
 
     async fn connect(&self, login: Login, trust: Trust) -> Result<Bmc, Fault> {
@@ -168,7 +148,7 @@ fn mac(number: u8) -> String {
 
 #[tokio::test]
 async fn sushy_is_read_and_changed() {
-    let Some(program) = program() else { return };
+    let Some(program) = peer(PROGRAM) else { return };
     let emulator = Emulator::start(program, &fake()).await;
     strangers_are_refused(&emulator).await;
     let bmc = emulator.connect(login(), emulator.trust()).await.unwrap();

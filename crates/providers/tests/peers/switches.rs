@@ -1,5 +1,6 @@
 //! The fabric on a switch: a real sshd, and an `nv` that speaks as the manual of NVOS shows it.
 
+use crate::DEADLINE;
 use crate::desk::{Desk, said, target, work};
 use crate::sshd::{Sshd, Wish};
 use model::effect::{Answer, DeviceWork, Effect, FabricTo, Verb};
@@ -160,7 +161,7 @@ async fn a_fabric_goes_off_and_is_left_off() {
 
 #[tokio::test]
 async fn a_switch_is_configured_when_it_says_so_and_not_before() {
-    let Some(scene) = Scene::new() else { return };
+    let Some(mut scene) = Scene::new() else { return };
     let effect = fabric(FabricTo::Configured);
     set(&scene.host, "state", "enabled");
     set(&scene.host, "info", "CONTROL_PLANE_STATE_UNCONFIGURED");
@@ -172,6 +173,7 @@ async fn a_switch_is_configured_when_it_says_so_and_not_before() {
             && fault.said.contains("GFM: UNINITIALIZED"),
         "{fault}"
     );
+    scene.desk.settings.fabric.within = DEADLINE;
     let host = &scene.host;
     let soon = async {
         tokio::time::sleep(std::time::Duration::from_millis(400)).await;

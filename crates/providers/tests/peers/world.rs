@@ -124,8 +124,8 @@ pub fn login() -> Login {
 
 pub fn settings(auth: Auth) -> Settings {
     let timeouts = Timeouts {
-        connect: Duration::from_secs(2),
-        answer: Duration::from_millis(1_500),
+        connect: Duration::from_secs(10),
+        answer: Duration::from_secs(3),
         look_every: Duration::from_millis(20),
     };
     Settings { timeouts, auth }

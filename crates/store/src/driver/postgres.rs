@@ -13,7 +13,9 @@ use crate::{Result, StoreError};
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts};
 use futures_util::FutureExt;
 use futures_util::future::try_join_all;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_postgres::types::{ToSql, Type};
@@ -106,6 +108,8 @@ pub(crate) struct Postgres {
     notices: mpsc::UnboundedSender<Signal>,
     bus: Bus,
     lookups: gather::Lookups,
+    /// How many transactions the database has answered. The queue for connections moves when this grows.
+    answered: AtomicU64,
 }
 
 impl Postgres {
@@ -133,7 +137,8 @@ impl Postgres {
             .max_size(connections.saturating_sub(LISTENERS).max(1))
             .runtime(Runtime::Tokio1)
             .timeouts(Timeouts {
-                wait: Some(WAIT_FOR_CONNECTION),
+                // The queue for a connection has no limit of its own, see `connection`.
+                wait: None,
                 create: Some(WAIT_FOR_CONNECTION),
                 recycle: Some(WAIT_FOR_CONNECTION),
             })
@@ -144,7 +149,8 @@ impl Postgres {
         let (notices, queue) = mpsc::unbounded_channel();
         tokio::spawn(notify::run_notifier(pool.clone(), origin.clone(), queue));
         tokio::spawn(notify::run_listener(config, origin, bus.clone()));
-        Ok(Arc::new(Self { pool, notices, bus, lookups: gather::Lookups::default() }))
+        let lookups = gather::Lookups::default();
+        Ok(Arc::new(Self { pool, notices, bus, lookups, answered: AtomicU64::new(0) }))
     }
 
     pub async fn write(&self, job: &dyn Job, ending: Ending) -> Result<()> {
@@ -181,17 +187,35 @@ impl Postgres {
         job: &dyn Job,
         kind: Kind,
     ) -> std::result::Result<Vec<Signal>, Attempt> {
-        tokio::time::timeout(limit, self.attempt(job, kind))
+        let conn = self.connection().await.map_err(Attempt::Final)?;
+        let answer = tokio::time::timeout(limit, self.attempt(conn, job, kind))
             .await
-            .unwrap_or_else(|_| Err(Attempt::Final(too_long(limit))))
+            .unwrap_or_else(|_| Err(Attempt::Final(too_long(limit))));
+        self.answered.fetch_add(u64::from(answer.is_ok()), Ordering::Relaxed);
+        answer
+    }
+
+    /// Waits for a free connection. Many callers on few connections queue, and a long queue is no
+    /// failure while it moves: a caller gives up when the database has answered no transaction for as
+    /// long as one may take.
+    async fn connection(&self) -> Result<Object> {
+        let mut waiting = pin!(self.pool.get());
+        loop {
+            let before = self.answered.load(Ordering::Relaxed);
+            match tokio::time::timeout(WAIT_FOR_CONNECTION, &mut waiting).await {
+                Ok(got) => return got.map_err(|error| no_connection(&error)),
+                Err(_) if self.answered.load(Ordering::Relaxed) > before => {}
+                Err(_) => return Err(too_long(WAIT_FOR_CONNECTION)),
+            }
+        }
     }
 
     async fn attempt(
         &self,
+        conn: Object,
         job: &dyn Job,
         kind: Kind,
     ) -> std::result::Result<Vec<Signal>, Attempt> {
-        let conn = self.pool.get().await.map_err(|error| Attempt::Final(no_connection(&error)))?;
         let mut open = Open(Some(Tx::new(Conn::Postgres(conn))));
         if let Some(begin) = kind.begin() {
             open.send(begin)?;

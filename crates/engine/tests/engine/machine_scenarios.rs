@@ -1,7 +1,8 @@
-//! The list: everything the matrix proves. A new plan is in it by being built in; a new lifecycle, or a
-//! new way for one to go, joins by adding its name here.
+//! The scenarios of one machine: every built-in plan, and the paths that a plan may take when hardware
+//! fails and operators act. A new plan is in the list by being built in; a new path is added here.
 
 use crate::clients::{Ask, Door, follow_script};
+use crate::scenario::{Coverage, Fixture, Sampling, Scenario};
 use crate::world::{Process, World};
 use model::effect::{Effect, Verb};
 use model::id::PlanId;
@@ -13,13 +14,12 @@ use model::run::act::{Action, RestartMode};
 use providers::sim::{self, FaultRule};
 use std::collections::BTreeSet;
 
-/// One way a machine's operations may go.
+/// A machine, and what is asked for.
 #[derive(Clone)]
-pub struct Life {
-    pub name: String,
-    /// What its first run does.
+pub struct MachineFixture {
+    /// What the first run does.
     pub plan: Plan,
-    /// What was done before it begins.
+    /// What was done before the scenario begins.
     pub before: Vec<Ask>,
     /// What the hardware does wrong.
     pub faults: Vec<FaultRule>,
@@ -31,21 +31,20 @@ pub struct Life {
 
 pub const MACHINE: &str = "m-1";
 
-/// Every life there is.
-pub fn all() -> Vec<Life> {
+pub fn all() -> Vec<Scenario> {
     let defaults = RunType::PLANNED.map(|run_type| (run_type, default_plan(run_type).unwrap()));
     let plans = defaults.into_iter().chain(variants()).map(|(run_type, plan)| {
         let name = plan.id.to_string();
-        life(&name, (run_type, plan), Vec::new(), Vec::new())
+        scenario(&name, (run_type, plan), Vec::new(), Vec::new())
     });
     plans.chain(reimages()).chain(drains()).chain(powers()).collect()
 }
 
 /// The ways of a reimage.
-fn reimages() -> Vec<Life> {
+fn reimages() -> Vec<Scenario> {
     let repave = |action, times| fault("repave", Verb::Perform, action, times);
     let reimage = |name: &str, faults, then| {
-        life(name, (RunType::Reimage, default_plan(RunType::Reimage).unwrap()), faults, then)
+        scenario(name, (RunType::Reimage, default_plan(RunType::Reimage).unwrap()), faults, then)
     };
     let broken = || vec![repave(sim::Action::Fail, 0)];
     let fails_once = || vec![repave(sim::Action::Fail, 1)];
@@ -72,15 +71,15 @@ fn reimages() -> Vec<Life> {
             broken(),
             vec![Ask::Act(Action::MarkManual), Ask::Mend, Ask::Act(Action::Resume)],
         ),
-        Life { nudged: true, ..reimage("nudged as it waits", fails_once(), vec![]) },
+        nudged(reimage("nudged as it waits", fails_once(), vec![])),
     ]
 }
 
 /// The ways of a drain: alone on the way into maintenance, and before a machine goes to its vendor.
-fn drains() -> Vec<Life> {
+fn drains() -> Vec<Scenario> {
     let drain = |action, times| fault("drain", Verb::Perform, action, times);
     let way = variant(Maintenance::EnterDraining.plan_id().as_str());
-    let enter = |name: &str, faults, then| life(name, way.clone(), faults, then);
+    let enter = |name: &str, faults, then| scenario(name, way.clone(), faults, then);
     let broken = vec![fault("rma", Verb::Perform, sim::Action::Fail, 0)];
     let rma = (RunType::Rma, default_plan(RunType::Rma).unwrap());
     vec![
@@ -93,7 +92,7 @@ fn drains() -> Vec<Life> {
             vec![Ask::Mend, Ask::RestartMode(RestartMode::Rerun)],
         ),
         // What was drained is let go again, and drained once more.
-        life(
+        scenario(
             "record mended, restarted clean",
             rma,
             broken,
@@ -103,10 +102,10 @@ fn drains() -> Vec<Life> {
 }
 
 /// The ways of power: a machine is never switched off twice by one step.
-fn powers() -> Vec<Life> {
+fn powers() -> Vec<Scenario> {
     let power = |action, times| fault("power", Verb::Perform, action, times);
     let way = variant(PowerChange::Off.plan_id().as_str());
-    let off = |name: &str, faults, then| life(name, way.clone(), faults, then);
+    let off = |name: &str, faults, then| scenario(name, way.clone(), faults, then);
     vec![
         off("power off's answer is lost", vec![power(sim::Action::Drop, 1)], vec![]),
         off("power off is told twice", vec![power(sim::Action::Twice, 1)], vec![]),
@@ -120,29 +119,45 @@ fn powers() -> Vec<Life> {
 
 /// The hardware never begins with something, and never says so: that is waited for until the deadline of the step. Half an
 /// hour of it shows nothing that a minute does not, so there is a minute.
-fn hanging(name: &str, effect: &str, (run_type, mut plan): (RunType, Plan)) -> Life {
+fn hanging(name: &str, effect: &str, (run_type, mut plan): (RunType, Plan)) -> Scenario {
     plan.id = PlanId::trusted(format!("{}-in-a-minute", plan.id));
     (plan.default_for, plan.built_in) = (None, false);
     for step in plan.steps.iter_mut().filter(|step| step.effect.word() == effect) {
         step.timeout_seconds = Some(60);
     }
     let faults = vec![fault(effect, Verb::Perform, sim::Action::Hang, 1)];
-    life(name, (run_type, plan), faults, vec![])
+    scenario(name, (run_type, plan), faults, vec![])
 }
 
 fn variant(id: &str) -> (RunType, Plan) {
     variants().into_iter().find(|(_, plan)| plan.id.as_str() == id).expect("a built-in plan")
 }
 
-fn life(
+fn scenario(
     name: &str,
     (run_type, plan): (RunType, Plan),
     faults: Vec<FaultRule>,
     then: Vec<Ask>,
-) -> Life {
+) -> Scenario {
     let script = std::iter::once(start(run_type, &plan)).chain(then).collect();
     let before = before(run_type, &plan);
-    Life { name: name.into(), plan, before, faults, script, nudged: false }
+    let steps: Vec<String> = plan.steps.iter().map(|step| step.name.clone()).collect();
+    // One commit for each step and one more.
+    let commits = vec![("start_run", 1), ("commit", steps.len() + 1)];
+    Scenario {
+        name: name.into(),
+        fixture: Fixture::Machine(MachineFixture { plan, before, faults, script, nudged: false }),
+        coverage: Coverage { steps, commits, shared: false },
+        sampling: Sampling::FirstAndLast,
+    }
+}
+
+fn nudged(scenario: Scenario) -> Scenario {
+    let fixture = match scenario.fixture {
+        Fixture::Machine(fixture) => Fixture::Machine(MachineFixture { nudged: true, ..fixture }),
+        Fixture::Devices(fixture) => Fixture::Devices(fixture),
+    };
+    Scenario { fixture, ..scenario }
 }
 
 fn start(run_type: RunType, plan: &Plan) -> Ask {
@@ -220,13 +235,13 @@ pub fn params(run_type: RunType) -> Params {
     }
 }
 
-impl Life {
+impl MachineFixture {
     /// The hardware never begins with something, and never says so.
     pub fn hangs(&self) -> bool {
         self.faults.iter().any(|rule| rule.action == sim::Action::Hang)
     }
 
-    /// Brings the machine to where the life begins.
+    /// Brings the machine to where the scenario begins.
     pub async fn prepare(&self, world: &World, process: &Process) {
         world.register(&process.engine, MACHINE).await;
         if !self.plan.built_in {
@@ -236,7 +251,7 @@ impl Life {
             let door = Door::to(&process.engine);
             let run = follow_script(door, world.sim.clone(), vec![ask.clone()], index).await;
             let workflow = run.map(|run| run.progress.workflow);
-            assert_eq!(workflow, Some(Workflow::Completed), "before {}: {ask:?}", self.name);
+            assert_eq!(workflow, Some(Workflow::Completed), "before {}: {ask:?}", self.plan.id);
         }
         for rule in &self.faults {
             world.sim.add_fault(rule.clone()).expect("a rule");
@@ -244,19 +259,24 @@ impl Life {
     }
 }
 
-/// A kind of step that no life does, and no life undoes, is a kind of which nothing is proved.
+/// Nothing is proved of a kind of step that no scenario does or undoes.
 #[test]
-fn every_kind_of_step_has_a_life() {
-    let lives = all();
-    let steps = || lives.iter().flat_map(|life| &life.plan.steps);
-    let on_racks = crate::rack_lives::words();
+fn every_kind_of_step_has_a_scenario() {
+    let scenarios = crate::scenario::all();
+    let plans = scenarios.iter().filter_map(|scenario| match &scenario.fixture {
+        Fixture::Machine(fixture) => Some(&fixture.plan),
+        Fixture::Devices(_) => None,
+    });
+    let steps: Vec<_> = plans.flat_map(|plan| &plan.steps).collect();
+    let steps = || steps.iter();
+    let on_racks = crate::device_scenarios::words();
     let done: BTreeSet<&str> = steps().map(|step| step.effect.word()).chain(on_racks).collect();
     let undone: BTreeSet<&str> =
         steps().filter_map(|step| step.effect.undo()).map(|undo| undo.word()).collect();
     let all: BTreeSet<&str> = Effect::WORDS.into_iter().collect();
     assert_eq!(done.union(&undone).copied().collect::<BTreeSet<_>>(), all);
-    let mut names: Vec<&str> = lives.iter().map(|life| life.name.as_str()).collect();
+    let mut names: Vec<&str> = scenarios.iter().map(|one| one.name.as_str()).collect();
     names.sort_unstable();
     names.dedup();
-    assert_eq!(names.len(), lives.len(), "two lives have one name");
+    assert_eq!(names.len(), scenarios.len(), "two scenarios have one name");
 }

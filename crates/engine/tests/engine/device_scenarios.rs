@@ -1,17 +1,18 @@
-//! The list of what the matrix of racks proves: the lives of records, and operations with parts. A new lifecycle, or a new way for
-//! one to go, joins by a line here.
+//! The scenarios of records with a lifecycle and of operations with parts. A new lifecycle, or a new path through one, is added
+//! here.
 
-use crate::agent_lives;
+use crate::agent_scenarios;
 use crate::clients::Door;
-use crate::node_lives::{self, NodeAsk};
+use crate::node_scenarios::{self, NodeAsk};
 use crate::rack_world::{
     Register, SHELF, SWITCH, Stand, StartWhole, Want, Wish, device, group, heard, whole,
 };
 use crate::racks::{add_firmware, firmware};
+use crate::scenario::{Coverage, Fixture, Sampling, Scenario};
 use crate::world::World;
 use engine::hosts::Reprovision;
 use engine::racks::{DescribedRack, MaintenanceStart};
-use model::effect::{DeviceWork, Effect, FabricTo, PowerTo, Verb};
+use model::effect::{DeviceWork, Effect, FabricTo, PowerTo};
 use model::id::{FirmwareId, MachineId, RackId, RunId};
 use model::machine::Labels;
 use model::plan::{RunStep, RunType};
@@ -46,30 +47,62 @@ pub enum Ask {
     Node(NodeAsk),
 }
 
-#[derive(Clone)]
-pub struct RackLife {
+/// A scenario, as it is listed.
+pub struct DeviceScenario {
     pub name: &'static str,
     /// What stands there when it begins.
     pub devices: &'static [&'static str],
     pub before: Vec<Ask>,
     pub faults: Vec<FaultRule>,
     pub script: Vec<Ask>,
-    /// Commits that must have been struck, and how often at least.
+    /// Commits that must have been crash points, and how often at least.
     pub commits: &'static [(&'static str, usize)],
-    /// Steps whose effect must have been struck.
+    /// Steps whose effect must have been a crash point.
     pub steps: &'static [&'static str],
-    /// So long that each kind of point is struck at its first, its second and its last only.
+    /// So long that only the first, the second and the last of each kind of point are crash points.
     pub long: bool,
-    /// Where the newest node is in the end.
+    /// The state of the newest node at the end.
     pub node: Option<&'static str>,
 }
 
-pub fn all() -> Vec<RackLife> {
-    let devices = shelves().into_iter().chain(groups()).chain(racks()).chain(hosts());
-    devices.chain(node_lives::all()).chain(agent_lives::all()).collect()
+impl DeviceScenario {
+    fn build(self) -> Scenario {
+        let Self { name, devices, before, faults, script, commits, steps, long, node } = self;
+        Scenario {
+            name: name.into(),
+            fixture: Fixture::Devices(DeviceFixture { devices, before, faults, script, node }),
+            coverage: Coverage {
+                steps: steps.iter().map(ToString::to_string).collect(),
+                commits: commits.to_vec(),
+                shared: true,
+            },
+            sampling: match (long, node) {
+                (false, _) => Sampling::Every,
+                (true, None) => Sampling::FirstTwoAndLast,
+                // The stages of nodes are many, and each is covered by one scenario.
+                (true, Some(_)) => Sampling::OwnSteps,
+            },
+        }
+    }
 }
 
-/// The words of every effect in these lives.
+/// Devices, and what is asked for.
+#[derive(Clone)]
+pub struct DeviceFixture {
+    devices: &'static [&'static str],
+    before: Vec<Ask>,
+    faults: Vec<FaultRule>,
+    pub script: Vec<Ask>,
+    pub node: Option<&'static str>,
+}
+
+pub fn all() -> Vec<Scenario> {
+    let devices = shelves().into_iter().chain(groups()).chain(racks()).chain(hosts());
+    let all = devices.chain(node_scenarios::all()).chain(agent_scenarios::all());
+    all.map(DeviceScenario::build).collect()
+}
+
+/// The words of every effect in these scenarios.
 pub fn words() -> Vec<&'static str> {
     let groups = [upgrade(), fabric()].concat();
     let parts = groups.iter().flat_map(|step| match &step.effect {
@@ -85,11 +118,11 @@ pub fn fault(effect: &str, action: sim::Action, times: u32) -> FaultRule {
 }
 
 /// The ways of a power shelf.
-fn shelves() -> Vec<RackLife> {
+fn shelves() -> Vec<DeviceScenario> {
     let off = || Ask::Want(Wish::Power(PowerTo::Off));
     let on = || Ask::Want(Wish::Power(PowerTo::On));
     let power = |action, times| vec![fault("power", action, times)];
-    let shelf = |name, before, faults, script, commits, steps| RackLife {
+    let shelf = |name, before, faults, script, commits, steps| DeviceScenario {
         name,
         devices: &[],
         before,
@@ -159,7 +192,7 @@ fn shelves() -> Vec<RackLife> {
 }
 
 const FLASHED: [&str; 3] = ["m-1", "sw-1", "ps-2"];
-/// Firmware that nothing has when a life begins.
+/// Firmware that nothing has when a scenario begins.
 const NEWER: &str = "fw-2";
 
 /// Firmware on a device of each kind, two at a time, and then a check.
@@ -186,8 +219,8 @@ fn fabric() -> Vec<RunStep> {
 }
 
 /// The ways of an operation with parts.
-fn groups() -> Vec<RackLife> {
-    let of = |name, faults, script, commits, steps| RackLife {
+fn groups() -> Vec<DeviceScenario> {
+    let of = |name, faults, script, commits, steps| DeviceScenario {
         name,
         devices: &FLASHED,
         before: vec![],
@@ -233,8 +266,8 @@ fn groups() -> Vec<RackLife> {
 }
 
 /// The ways of a rack: into service, through a maintenance, and out of it.
-fn racks() -> Vec<RackLife> {
-    let of = |name, before, faults, script, commits, steps| RackLife {
+fn racks() -> Vec<DeviceScenario> {
+    let of = |name, before, faults, script, commits, steps| DeviceScenario {
         name,
         devices: &FLASHED,
         before,
@@ -286,8 +319,8 @@ fn racks() -> Vec<RackLife> {
 }
 
 /// The ways of a host, whose machine stands in no rack.
-fn hosts() -> Vec<RackLife> {
-    let of = |name, faults, commits| RackLife {
+fn hosts() -> Vec<DeviceScenario> {
+    let of = |name, faults, commits| DeviceScenario {
         name,
         devices: &FLASHED[..1],
         before: vec![],
@@ -313,7 +346,7 @@ fn hosts() -> Vec<RackLife> {
     ]
 }
 
-impl RackLife {
+impl DeviceFixture {
     pub async fn prepare(&self, world: &World, door: &Door) {
         let asks = || self.before.iter().chain(&self.script);
         let in_rack = asks().any(|ask| matches!(ask, Ask::Rack));
@@ -329,7 +362,7 @@ impl RackLife {
         }
         if self.node.is_some() {
             world.nodes_are_watched();
-            node_lives::make_site(door, node_lives::SITE).await;
+            node_scenarios::make_site(door, node_scenarios::SITE).await;
         }
         follow(door.clone(), world.clone(), self.before.clone(), "before").await;
         for rule in &self.faults {
@@ -369,9 +402,9 @@ pub async fn follow(door: Door, world: World, script: Vec<Ask>, name: &str) {
                 let id = RunId::new(world.now(), 7 + index as u64);
                 let run = whole(id, &name, steps, world.now());
                 let start = || StartWhole { run: run.clone(), enqueue: Enqueue::Now };
-                last = Some(
-                    written(&door, "start_whole", start, |start, tx| Box::pin(start.run(tx))).await,
-                );
+                let started =
+                    written(&door, "start_whole", start, |start, tx| Box::pin(start.run(tx)));
+                last = Some(started.await);
             }
             Ask::Rack => {
                 let answer = door.ask(|engine| async move {
@@ -401,7 +434,7 @@ pub async fn follow(door: Door, world: World, script: Vec<Ask>, name: &str) {
                 let answer = answer.await.map(drop);
                 assert!(matches!(answer, Ok(()) | Err(StoreError::Refused(_))), "{answer:?}");
             }
-            Ask::Node(ask) => node_lives::ask(&door, &world, ask, &name).await,
+            Ask::Node(ask) => node_scenarios::ask(&door, &world, ask, &name).await,
             Ask::Mend => {
                 world.sim.clear_faults(None).expect("cleared");
             }
@@ -482,7 +515,7 @@ async fn rest(world: &World) {
     // Who was just told something is given the time to hear it.
     tokio::time::sleep(PAUSE).await;
     loop {
-        let all = world.everything().await;
+        let all = world.records().await;
         let resting = |shelf: &PowerShelf| {
             let wanted = shelf.maintenance_requested.is_some() || shelf.head.deleted;
             match shelf.state {
@@ -495,13 +528,13 @@ async fn rest(world: &World) {
                 | PowerShelfState::Deleting => false,
             }
         };
-        let ended = all.runs.iter().all(|kept| kept.run.ended());
+        let ended = active_runs(world).await.is_empty();
         let racks = all.racks.iter().all(|rack| {
             let over = matches!(rack.state, RackState::Ready | RackState::Error { .. });
             let asked = rack.topology_changed || !rack.maintenance_requested.is_empty();
             over && rack.active.is_empty() && !rack.head.deleted && !asked
         });
-        let nodes = node_lives::at_rest(&all.nodes);
+        let nodes = node_scenarios::at_rest(&all.nodes);
         if ended && racks && nodes && all.shelves.iter().all(resting) && all.hosts_rest() {
             return;
         }
@@ -514,11 +547,12 @@ async fn rest(world: &World) {
 
 /// Who works on something now, for those who want to stop it: a whole before its parts.
 pub async fn at_work(world: &World) -> Option<Run> {
-    let active = world.store.read((), |(), tx| Box::pin(tx.active_runs(100)));
-    let active = active.await.expect("the database answers");
+    let active = active_runs(world).await;
     let whole = active.iter().find(|run| run.spec.part_of.is_none()).cloned();
     whole.or_else(|| active.into_iter().next())
 }
 
-/// Which verb the coverage is counted by.
-pub const DONE: Verb = Verb::Perform;
+async fn active_runs(world: &World) -> Vec<Run> {
+    let active = world.store.read((), |(), tx| Box::pin(tx.active_runs(100)));
+    active.await.expect("the database answers")
+}

@@ -1,8 +1,8 @@
-//! What the matrix proves of nodes: every stage of onboarding and of every mode of decommission, struck at every commit and effect.
+//! The scenarios of nodes: every stage of onboarding and of every mode of decommission.
 
-use crate::agent_lives;
+use crate::agent_scenarios;
 use crate::clients::Door;
-use crate::rack_lives::{Ask, RackLife, fault};
+use crate::device_scenarios::{Ask, DeviceScenario, fault};
 use crate::rack_world::MANY;
 use crate::world::World;
 use engine::DescribedSite;
@@ -33,10 +33,10 @@ pub enum NodeAsk {
     },
 }
 
-pub fn all() -> Vec<RackLife> {
+pub fn all() -> Vec<DeviceScenario> {
     let onboard = || Ask::Node(NodeAsk::Onboard);
     let out = |mode| Ask::Node(NodeAsk::TakeOut(mode));
-    let of = |name, before: Vec<Ask>, faults: Vec<FaultRule>, script, steps, node| RackLife {
+    let of = |name, before: Vec<Ask>, faults: Vec<FaultRule>, script, steps, node| DeviceScenario {
         name,
         devices: &[MACHINE],
         long: true,
@@ -158,9 +158,9 @@ pub fn all() -> Vec<RackLife> {
     ]
 }
 
-/// The words of the stages that these lives carry out in the world.
+/// The words of the stages that these scenarios carry out.
 pub fn stages() -> Vec<&'static str> {
-    all().iter().flat_map(|life| life.steps.iter().copied()).collect()
+    all().iter().flat_map(|scenario| scenario.steps.iter().copied()).collect()
 }
 
 fn site() -> SiteId {
@@ -204,10 +204,10 @@ pub async fn ask(door: &Door, world: &World, ask: NodeAsk, name: &str) {
         NodeAsk::TakeOut(mode) => take_out(door, world, mode, name).await,
         NodeAsk::TakeOutAndResume(mode) => {
             take_out(door, world, mode, name).await;
-            agent_lives::resume(door, world).await;
+            agent_scenarios::resume(door, world).await;
         }
         NodeAsk::Bootstrap { falls_silent } => {
-            agent_lives::bootstrap(door, world, falls_silent).await;
+            agent_scenarios::bootstrap(door, world, falls_silent).await;
         }
         NodeAsk::Act(action) => {
             let run = newest(world).await.and_then(|node| node.workflow).expect("an operation");
@@ -235,7 +235,7 @@ async fn take_out(door: &Door, world: &World, mode: Mode, name: &str) {
 }
 
 pub async fn newest(world: &World) -> Option<Node> {
-    world.everything().await.nodes.into_iter().next_back()
+    world.records().await.nodes.into_iter().next_back()
 }
 
 /// Whether nothing about the nodes is going to change by itself.
@@ -283,9 +283,9 @@ pub async fn check_nodes(tx: &mut Tx) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// A stage that no life carries out is one of which nothing is proved. What is only written down has no effect to strike.
+/// Nothing is proved of a stage that no scenario carries out. A stage that is only written down has no effect.
 #[test]
-fn every_stage_has_a_life() {
+fn every_stage_has_a_scenario() {
     let lived = stages();
     for stage in Stage::ALL {
         let written = stage.room() == model::node::Room::Record;

@@ -1,12 +1,11 @@
-//! What the matrix proves of agents: a node that no MAAS manages is brought in by hand and taken out by its own agent, struck at every
-//! commit that either makes of it.
+//! The scenarios of agents: a node that no MAAS manages is brought in by hand and taken out by its own agent.
 //!
 //! The agent is a script. It stands outside like a client: it asks until it is answered, whoever answers, and remembers what it has
 //! done by the key that it was asked under, as the real one does.
 
 use crate::clients::Door;
-use crate::node_lives::{MACHINE, NodeAsk, newest, who};
-use crate::rack_lives::{Ask, RackLife, at_work};
+use crate::device_scenarios::{Ask, DeviceScenario, at_work};
+use crate::node_scenarios::{MACHINE, NodeAsk, newest, who};
 use crate::world::World;
 use engine::Engine;
 use engine::nodes::{Agents, Report, Session};
@@ -32,8 +31,8 @@ const WORK: Duration = Duration::from_secs(5);
 /// What was done on the nodes, by the key that it was done under.
 pub type Worked = BTreeMap<String, u32>;
 
-pub fn all() -> Vec<RackLife> {
-    let of = |name, before: Vec<NodeAsk>, script, commits, node| RackLife {
+pub fn all() -> Vec<DeviceScenario> {
+    let of = |name, before: Vec<NodeAsk>, script, commits, node| DeviceScenario {
         name,
         devices: &[MACHINE],
         long: true,

@@ -1,0 +1,115 @@
+//! What the crash matrix does to a process at a crash point.
+
+use crate::audit::RepeatedCalls;
+use crate::gate::{CrashPoint, Scope};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Injection {
+    /// The process dies and is started again under its name.
+    Restart,
+    /// The process dies and a replica that was there all along takes over.
+    TakeOver,
+    /// The process freezes past its lease and wakes while another replica works on the run.
+    FreezeUntilTaken,
+    /// The process freezes and wakes when another replica has ended the run.
+    FreezeUntilDone,
+    /// The connection to the database is cut: before a commit nothing was written, after it the
+    /// process does not learn that it was.
+    CutConnection,
+    /// An operator cancels at this point.
+    Cancel,
+    /// An operator cancels and the process dies.
+    CancelAndRestart,
+    /// An operator cancels as the process freezes; it wakes when another replica has ended the run.
+    CancelAndFreeze,
+    /// Another replica claims everything the process holds, does nothing with it and releases it later.
+    StealClaims,
+}
+
+impl Injection {
+    pub const fn scope(self) -> Scope {
+        match self {
+            Self::Restart
+            | Self::TakeOver
+            | Self::FreezeUntilTaken
+            | Self::FreezeUntilDone
+            | Self::CancelAndFreeze
+            | Self::StealClaims => Scope::Process,
+            Self::CutConnection | Self::Cancel | Self::CancelAndRestart => Scope::Task,
+        }
+    }
+
+    pub const fn needs_replica(self) -> bool {
+        match self {
+            Self::TakeOver
+            | Self::FreezeUntilTaken
+            | Self::FreezeUntilDone
+            | Self::CancelAndFreeze => true,
+            Self::Restart
+            | Self::CutConnection
+            | Self::Cancel
+            | Self::CancelAndRestart
+            | Self::StealClaims => false,
+        }
+    }
+
+    /// The process wakes when everything is over.
+    pub const fn wakes_at_the_end(self) -> bool {
+        match self {
+            Self::FreezeUntilDone | Self::CancelAndFreeze => true,
+            Self::Restart
+            | Self::TakeOver
+            | Self::FreezeUntilTaken
+            | Self::CutConnection
+            | Self::Cancel
+            | Self::CancelAndRestart
+            | Self::StealClaims => false,
+        }
+    }
+
+    /// A process that wakes after another has taken over may make the call that it was about to make.
+    pub const fn repeated_calls(self) -> RepeatedCalls {
+        match self {
+            Self::FreezeUntilTaken | Self::FreezeUntilDone | Self::CancelAndFreeze => {
+                RepeatedCalls::Allowed
+            }
+            Self::Restart
+            | Self::TakeOver
+            | Self::CutConnection
+            | Self::Cancel
+            | Self::CancelAndRestart
+            | Self::StealClaims => RepeatedCalls::Forbidden,
+        }
+    }
+
+    pub const fn cancels(self) -> bool {
+        match self {
+            Self::Cancel | Self::CancelAndRestart | Self::CancelAndFreeze => true,
+            Self::Restart
+            | Self::TakeOver
+            | Self::FreezeUntilTaken
+            | Self::FreezeUntilDone
+            | Self::CutConnection
+            | Self::StealClaims => false,
+        }
+    }
+
+    /// A connection can only be cut where there is one.
+    pub const fn applies_at(self, point: &CrashPoint) -> bool {
+        match (self, point) {
+            (Self::CutConnection, CrashPoint::Effect(..)) => false,
+            (Self::CutConnection, CrashPoint::Commit(..))
+            | (
+                Self::Restart
+                | Self::TakeOver
+                | Self::FreezeUntilTaken
+                | Self::FreezeUntilDone
+                | Self::Cancel
+                | Self::CancelAndRestart
+                | Self::CancelAndFreeze
+                | Self::StealClaims,
+                _,
+            ) => true,
+        }
+    }
+}

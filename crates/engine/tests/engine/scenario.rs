@@ -1,0 +1,180 @@
+//! What the crash matrix runs. A scenario is a fixture, a script of requests, and what the matrix must
+//! have covered when it has crashed the scenario everywhere.
+
+use crate::clients::{Door, Watcher, follow_script, nudge};
+use crate::device_scenarios::{self, DeviceFixture};
+use crate::gate::{CrashPoint, When};
+use crate::injection::Injection;
+use crate::machine_scenarios::{self, MACHINE, MachineFixture};
+use crate::world::{Process, World};
+use model::effect::Verb;
+use std::collections::{HashMap, HashSet};
+
+pub struct Scenario {
+    pub name: String,
+    pub fixture: Fixture,
+    pub coverage: Coverage,
+    pub sampling: Sampling,
+}
+
+/// All scenarios: a new plan is in the list by being built in; a new lifecycle, or a new path through
+/// one, is added to one of the two lists.
+pub fn all() -> Vec<Scenario> {
+    machine_scenarios::all().into_iter().chain(device_scenarios::all()).collect()
+}
+
+/// What stands there when a scenario begins, and who asks for what.
+#[derive(Clone)]
+pub enum Fixture {
+    /// One machine and its operations.
+    Machine(MachineFixture),
+    /// Racks, switches, power shelves, hosts and nodes, and operations on several of them.
+    Devices(DeviceFixture),
+}
+
+impl Fixture {
+    /// Brings the environment to where the scenario begins.
+    pub async fn prepare(&self, world: &World, process: &Process, door: &Door) {
+        match self {
+            Self::Machine(fixture) => fixture.prepare(world, process).await,
+            Self::Devices(fixture) => fixture.prepare(world, door).await,
+        }
+    }
+
+    pub fn watcher(&self, door: &Door) -> Option<Watcher> {
+        match self {
+            Self::Machine(_) => Some(Watcher::spawn(door, MACHINE)),
+            Self::Devices(_) => None,
+        }
+    }
+
+    /// Follows the script to its end.
+    pub async fn run_script(self, door: Door, world: World) {
+        let fixture = match self {
+            Self::Machine(fixture) => fixture,
+            Self::Devices(fixture) => {
+                return device_scenarios::follow(door, world, fixture.script, "asked").await;
+            }
+        };
+        // The requests before have taken the numbers before.
+        let first = fixture.before.len();
+        let script = follow_script(door.clone(), world.sim.clone(), fixture.script, first);
+        let nudge = async {
+            if fixture.nudged {
+                nudge(door, world).await;
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            biased;
+            _ = script => {}
+            () = nudge => {}
+        }
+    }
+}
+
+/// A matrix that crashes nothing proves nothing: this must have been crash points.
+pub struct Coverage {
+    /// Steps whose effect must have been crashed before, during and after it.
+    pub steps: Vec<String>,
+    /// Commits that must have been crashed on either side, and how often at least.
+    pub commits: Vec<(&'static str, usize)>,
+    /// Where two replicas share the work, the one that crashes does not come to everything: it comes
+    /// to the first step and to every kind of commit.
+    pub shared: bool,
+}
+
+impl Coverage {
+    /// Fails unless the injection was made everywhere, by how often it was made at each point.
+    pub fn assert(&self, scenario: &str, injection: Injection, made: &HashMap<CrashPoint, usize>) {
+        let shared = self.shared && injection.needs_replica();
+        let steps = if shared { self.steps.len().min(1) } else { self.steps.len() };
+        for step in &self.steps[..steps] {
+            for when in [When::Before, When::During, When::After] {
+                let point = CrashPoint::Effect(when, Verb::Perform, step.clone());
+                let covered = made.contains_key(&point) || !injection.applies_at(&point);
+                assert!(covered, "{scenario}: no {injection:?} at {point:?}");
+            }
+        }
+        for (name, all) in &self.commits {
+            let at_least = if shared { 1 } else { *all };
+            for when in [When::Before, When::After] {
+                let point = CrashPoint::Commit(when, name);
+                let times = made.get(&point).copied().unwrap_or_default();
+                assert!(times >= at_least, "{scenario}: {times} times {injection:?} at {point:?}");
+            }
+        }
+    }
+}
+
+/// Which of the points that a scenario passes are crash points.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sampling {
+    /// Of each kind the first and the last between two settled steps: a worker polls for work over and
+    /// over, and finds none but the last time.
+    FirstAndLast,
+    /// All of them, except that polling for work counts once between two commits.
+    Every,
+    /// Of those, the first two and the last of each kind: a long scenario does the same over and over.
+    FirstTwoAndLast,
+    /// Of those, without the effects of steps that other scenarios cover.
+    OwnSteps,
+}
+
+impl Sampling {
+    /// The indexes of the crash points, in order.
+    pub fn choose(self, points: &[CrashPoint], coverage: &Coverage) -> Vec<usize> {
+        let own = |index: &usize| match &points[*index] {
+            CrashPoint::Effect(_, _, step) => coverage.steps.contains(step),
+            CrashPoint::Commit(..) => true,
+        };
+        match self {
+            Self::FirstAndLast => first_and_last(points),
+            Self::Every => every(points),
+            Self::FirstTwoAndLast => first_two_and_last(points),
+            Self::OwnSteps => first_two_and_last(points).into_iter().filter(own).collect(),
+        }
+    }
+}
+
+fn first_and_last(points: &[CrashPoint]) -> Vec<usize> {
+    let mut settled = 0;
+    let mut first = HashMap::new();
+    let mut last = HashMap::new();
+    for (index, point) in points.iter().enumerate() {
+        settled += usize::from(matches!(point, CrashPoint::Commit(When::After, "commit")));
+        first.entry((settled, point)).or_insert(index);
+        last.insert((settled, point), index);
+    }
+    let chosen: HashSet<usize> = first.into_values().chain(last.into_values()).collect();
+    let mut chosen: Vec<usize> = chosen.into_iter().collect();
+    chosen.sort_unstable();
+    chosen
+}
+
+fn every(points: &[CrashPoint]) -> Vec<usize> {
+    let mut settled = 0;
+    let mut polled = HashSet::new();
+    let mut chosen = Vec::new();
+    for (index, point) in points.iter().enumerate() {
+        let polls = matches!(point, CrashPoint::Commit(_, "claim"));
+        settled += usize::from(matches!(point, CrashPoint::Commit(When::After, _)) && !polls);
+        if !polls || polled.insert((settled, point.clone())) {
+            chosen.push(index);
+        }
+    }
+    chosen
+}
+
+fn first_two_and_last(points: &[CrashPoint]) -> Vec<usize> {
+    let mut chosen = every(points);
+    let mut alike: HashMap<&CrashPoint, Vec<usize>> = HashMap::new();
+    for index in &chosen {
+        alike.entry(&points[*index]).or_default().push(*index);
+    }
+    chosen.retain(|index| {
+        let same = &alike[&points[*index]];
+        same.iter().take(2).chain(same.last()).any(|one| one == index)
+    });
+    chosen
+}
