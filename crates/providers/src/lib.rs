@@ -9,6 +9,7 @@ pub mod datacenter;
 pub mod fabric;
 pub mod fetch;
 pub mod governor;
+mod http_client;
 pub mod inspect;
 pub mod ipmi;
 pub mod keeper;

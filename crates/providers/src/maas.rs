@@ -10,7 +10,6 @@
 
 mod address;
 mod call;
-mod form;
 mod history;
 mod key;
 mod machine;

@@ -8,7 +8,7 @@ use super::admittance::wrong_kind;
 use super::exec::{barred, out_of_sight, see_through};
 use super::orders::{Memo, Remembered};
 use crate::keeper::Secret;
-use crate::kubernetes::{Cluster, Effect, Node, Settings, Taint};
+use crate::kubernetes::{Cluster, Node, NodeTaintEffect, Settings, Taint};
 use crate::port::{Journal, Target};
 use crate::ssh::{Host, JobStatus, Lost};
 use model::condition::{ConditionType, Evidence};
@@ -302,9 +302,9 @@ fn taint(wanted: &effect::Taint) -> Taint {
         key: wanted.key.clone(),
         value: Some(wanted.value.clone()).filter(|value| !value.is_empty()),
         effect: match wanted.effect {
-            TaintEffect::NoSchedule => Effect::NoSchedule,
-            TaintEffect::PreferNoSchedule => Effect::PreferNoSchedule,
-            TaintEffect::NoExecute => Effect::NoExecute,
+            TaintEffect::NoSchedule => NodeTaintEffect::NoSchedule,
+            TaintEffect::PreferNoSchedule => NodeTaintEffect::PreferNoSchedule,
+            TaintEffect::NoExecute => NodeTaintEffect::NoExecute,
         },
     }
 }

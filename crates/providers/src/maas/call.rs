@@ -1,9 +1,9 @@
 //! One question to a region, with its tries: our turn, who we are, the question, and what to do about the answer.
 
-use super::form::Form;
 use super::verdict::{About, Again, Answer, Asked};
 use super::{Inner, Maas};
 use crate::governor::Priority;
+use crate::http_client::form::Form;
 use crate::redfish::transport::{Broken, Question, Reply};
 use hyper::Method;
 use hyper::body::Bytes;

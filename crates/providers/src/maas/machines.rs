@@ -3,10 +3,10 @@
 
 use super::Maas;
 use super::call::Call;
-use super::form::{Form, encode};
 use super::machine::{Machine, PowerState};
 use super::verdict::About;
 use super::wanted::{Change, Deploy, Filter, NewMachine, Release, StopMode};
+use crate::http_client::form::{Form, encode};
 use model::fault::Fault;
 use secrecy::SecretString;
 use serde::Deserialize;

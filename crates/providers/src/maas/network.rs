@@ -2,9 +2,9 @@
 
 use super::Maas;
 use super::call::Call;
-use super::form::{Form, encode};
 use super::parts::{Interface, LinkMode, Subnet};
 use super::verdict::About;
+use crate::http_client::form::{Form, encode};
 use model::fault::Fault;
 
 /// What is to be different about an interface. What is not set stays.
