@@ -18,7 +18,7 @@ mod object;
 
 pub use evict::{BlockedPod, EvictionPass, PodEviction, PodName, TerminatingPod};
 pub use join::{JoinMaterial, Token};
-pub use node::{Condition, Node, Taint, NodeTaintEffect};
+pub use node::{Condition, Node, NodeTaintEffect, Taint};
 
 use client::{ApiRequest, Client, RequestError};
 use fault::ApiCall;

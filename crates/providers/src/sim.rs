@@ -25,6 +25,7 @@ pub use job::Speed;
 pub use ledger::EffectCount;
 pub use memory::{Memory, Ram};
 
+use crate::clock::{Clock, system_clock};
 use crate::inspect::Inspector;
 use crate::port::{Journal, Provider, Sighting, Target};
 use async_trait::async_trait;
@@ -43,11 +44,7 @@ use model::time::Timestamp;
 use std::future::pending;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
-
-/// Says what time it is.
-pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+use std::time::Duration;
 
 /// The longest a job is watched without a look, so that a stop by somebody else is noticed.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -254,6 +251,10 @@ impl Provider for Sim {
         Self::NAME
     }
 
+    fn is_simulated(&self) -> bool {
+        true
+    }
+
     fn capabilities(&self) -> &'static [Capability] {
         &[
             Capability::Inspect,
@@ -352,20 +353,6 @@ struct Sight {
 
 fn sight(hardware: &Hardware, order: &Order, now: Timestamp) -> Option<Sight> {
     hardware.jobs.get(&order.key).map(|job| Sight { job: job.clone(), now })
-}
-
-/// The system's clock.
-pub fn system_clock() -> Clock {
-    Arc::new(|| {
-        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        Timestamp::default() + since_1970.unwrap_or_default()
-    })
-}
-
-/// A clock that goes with tokio's, so that a test that pauses the one pauses the other.
-pub fn tokio_clock(start: Timestamp) -> Clock {
-    let begun = tokio::time::Instant::now();
-    Arc::new(move || start + begun.elapsed())
 }
 
 /// Passes on what was said behind the first `told` bytes. Answers how many bytes are told now.

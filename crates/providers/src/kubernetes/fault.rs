@@ -3,6 +3,7 @@
 
 use super::client::RequestError;
 use super::object::Status;
+use crate::http_client::text::one_line;
 use http_body_util::LengthLimitError;
 use model::fault::{Code, Fault};
 use rustls::AlertDescription;
@@ -164,11 +165,7 @@ fn behind<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'stat
 }
 
 fn short(text: &str) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(MAX_SAID_CHARS) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
-    }
+    one_line(text, MAX_SAID_CHARS)
 }
 
 #[cfg(test)]
@@ -223,11 +220,5 @@ mod tests {
         assert!(is_absent(&status(404, "NotFound")));
         assert!(!is_absent(&status(404, "")));
         assert!(!is_absent(&status(403, "Forbidden")));
-    }
-
-    #[test]
-    fn long_words_are_cut() {
-        assert_eq!(short("a\n b"), "a b");
-        assert_eq!(short(&"ä".repeat(1000)).chars().count(), MAX_SAID_CHARS + 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Interfaces, and the subnets they are linked to. They are changed while a machine is Ready, Allocated or Broken.
+//! Interfaces, and the subnets they are linked to. They are changed while a machine is Ready, Allocated or SendError.
 
 use super::Maas;
 use super::call::Call;

@@ -32,12 +32,12 @@ mod watching;
 mod wiring;
 
 use super::Settings as ClientSettings;
-use crate::datacenter::Trusting;
-use crate::datacenter::power::Patience;
+use crate::http_client::Trust;
 use crate::inspect::Inspector;
-use crate::keeper::Keeper;
+use crate::peer_login::TrustPolicy;
 use crate::port::{Journal, Provider, Sighting, Target};
-use crate::redfish::Trust;
+use crate::power::PowerTimeouts;
+use crate::state_store::Keeper;
 use async_trait::async_trait;
 use hand::{Hand, Work};
 use machine::Errand;
@@ -62,7 +62,7 @@ pub struct Settings {
     /// The agent that Farrier gives out to new nodes. Empty: none.
     pub agent_binary: PathBuf,
     /// How a region is believed that speaks TLS.
-    pub trust: Trusting,
+    pub trust: TrustPolicy,
     /// The credential for BMCs of machines that name none.
     pub bmc_credential: String,
     /// How long between two looks at a machine that is waited for.
@@ -71,13 +71,13 @@ pub struct Settings {
     pub longest_wait: Duration,
     /// So long a request whose answer was lost may still be on its way.
     pub in_flight: Duration,
-    pub patience: Patience,
+    pub power_timeouts: PowerTimeouts,
     /// How a region is asked. What a site says itself goes before it.
     pub client: ClientSettings,
 }
 
 impl Settings {
-    pub fn new(farrier_url: String, trust: Trusting) -> Self {
+    pub fn new(farrier_url: String, trust: TrustPolicy) -> Self {
         let client = ClientSettings::new(Trust::FirstUse(None));
         Self {
             farrier_url,
@@ -87,7 +87,7 @@ impl Settings {
             look_every: Duration::from_secs(5),
             longest_wait: Duration::MAX,
             in_flight: client.answer_timeout,
-            patience: Patience::default(),
+            power_timeouts: PowerTimeouts::default(),
             client,
         }
     }

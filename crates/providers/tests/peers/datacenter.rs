@@ -6,10 +6,10 @@ use model::effect::{Answer, Effect, Key, Manner, NetbootMode, Order, RebootMode,
 use model::fault::{Code, Fault};
 use model::id::{MachineId, RunId};
 use model::machine::MachineSpec;
-use providers::datacenter::power::Patience;
 use providers::datacenter::{Datacenter, Settings};
-use providers::keeper::{Forgetful, Keeper, Note, Secret};
+use providers::power::PowerTimeouts;
 use providers::redfish::Auth;
+use providers::state_store::{Forgetful, Keeper, Note, Secret};
 use providers::{Journal, Provider, Target};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const PXE: Effect = Effect::Netboot { mode: NetbootMode::Pxe };
 
 /// One replica. What it knows is kept elsewhere, so another one may go on.
 fn replica(keeper: &Arc<Forgetful>) -> Datacenter {
-    let patience = Patience {
+    let power_timeouts = PowerTimeouts {
         graceful: Duration::ZERO,
         force: true,
         change: Duration::from_secs(20),
@@ -30,7 +30,7 @@ fn replica(keeper: &Arc<Forgetful>) -> Datacenter {
     };
     let settings = Settings {
         bmc_credential: "bmc".into(),
-        patience,
+        power_timeouts,
         call: Duration::from_secs(5),
         redfish: settings(Auth::Basic),
         ..Settings::default()

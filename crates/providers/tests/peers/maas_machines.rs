@@ -6,8 +6,8 @@ use model::effect::{Answer, Effect, Manner, NetbootMode, PowerTo, RebootMode, Rm
 use model::fault::Code;
 use model::node::{NodeState, Stage};
 use providers::Provider;
-use providers::datacenter::power::Power;
 use providers::maas::Status;
+use providers::power::PowerState;
 
 const IMAGE: &str = "ubuntu/jammy";
 
@@ -117,7 +117,7 @@ async fn an_image_is_put_on_once() {
 #[tokio::test]
 async fn what_somebody_has_installed_since_is_not_taken_from_him() {
     use model::effect::Key;
-    use providers::keeper::{Keeper, Note};
+    use providers::state_store::{Keeper, Note};
     let (desk, id) = behind(Status::Deployed).await;
     let repave = Effect::Repave { image: IMAGE.into() };
     let asked = serde_json::json!({"what": "reinstall", "round": 1, "leg": {"letting": {"asked": {"marked": true, "at": 0}}}});
@@ -138,9 +138,9 @@ async fn a_machine_is_looked_at_through_maas() {
     assert_eq!((seen[0].condition, seen[0].status), (ConditionType::BmcReachable, true));
     let inspector = replica.inspector().unwrap();
     let shown = inspector.inspect(&desk.target).await.unwrap();
-    assert_eq!((shown.power, shown.inventory.disks.len()), (Some(Power::On), 2));
+    assert_eq!((shown.power, shown.inventory.disks.len()), (Some(PowerState::On), 2));
     assert_eq!(shown.inventory.nics[0].mac, crate::maas_desk::MAC);
-    assert_eq!(inspector.power_now(&desk.target).await, Ok(Power::On));
+    assert_eq!(inspector.power_now(&desk.target).await, Ok(PowerState::On));
     assert!(inspector.event_log(&desk.target, 5).await.unwrap()[0].message.contains("Deployed"));
     assert!(replica.check(&desk.target.spec).is_ok());
     for effect in [

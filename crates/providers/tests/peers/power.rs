@@ -11,10 +11,11 @@ use model::effect::{
 use model::fault::{Code, Fault};
 use model::id::{MachineId, RunId};
 use model::machine::MachineSpec;
-use providers::datacenter::power::Patience;
-use providers::datacenter::{Datacenter, Settings, Trusting};
-use providers::keeper::{Forgetful, Keeper, Secret};
+use providers::datacenter::{Datacenter, Settings};
+use providers::peer_login::TrustPolicy;
+use providers::power::PowerTimeouts;
 use providers::redfish::Auth;
+use providers::state_store::{Forgetful, Keeper, Secret};
 use providers::{Journal, Provider, Target};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -33,7 +34,7 @@ fn provider(settings: Settings) -> Datacenter {
 
 fn scripted() -> Datacenter {
     provider(Settings {
-        patience: Patience { again: Duration::from_secs(5), ..Patience::default() },
+        power_timeouts: PowerTimeouts { again: Duration::from_secs(5), ..PowerTimeouts::default() },
         call: Duration::from_secs(5),
         redfish: settings(Auth::Basic),
         ..Settings::default()
@@ -274,7 +275,7 @@ async fn a_record_has_what_tells_one_machine_from_another() {
 async fn an_emulated_machine_is_switched_as_the_step_says() {
     let Some(emulator) = Emulator::or_skip().await else { return };
     let provider =
-        provider(Settings { trust: Trusting::Ca(emulator.trust()), ..Settings::default() });
+        provider(Settings { trust: TrustPolicy::Ca(emulator.trust()), ..Settings::default() });
     let spec = || MachineSpec {
         bmc_endpoint: emulator.url(),
         mac_addresses: vec![emulator.mac()],

@@ -10,10 +10,10 @@ use model::condition::{ConditionType, Evidence};
 use model::effect::{Effect, Key, Manner, Order, RebootMode, Verb};
 use model::id::{MachineId, RunId};
 use model::machine::MachineSpec;
-use providers::datacenter::power::Patience;
 use providers::datacenter::{Datacenter, Settings};
-use providers::keeper::{Forgetful, Keeper, Secret};
+use providers::power::PowerTimeouts;
 use providers::redfish::Auth;
+use providers::state_store::{Forgetful, Keeper, Secret};
 use providers::{Journal, Provider, Target};
 use serde_json::json;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ fn provider(keeper: &Arc<Forgetful>) -> Datacenter {
     let settings = Settings {
         bmc_credential: "bmc".into(),
         poll: Duration::from_secs(5),
-        patience: Patience { graceful: Duration::ZERO, ..Patience::default() },
+        power_timeouts: PowerTimeouts { graceful: Duration::ZERO, ..PowerTimeouts::default() },
         redfish: redfish_settings(Auth::Basic),
         ..Settings::default()
     };

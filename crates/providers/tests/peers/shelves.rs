@@ -177,8 +177,8 @@ async fn a_shelf_is_switched_off_and_on_wherever_its_power_is() {
 async fn a_configuration_for_machines_is_none_for_shelves() {
     let peer = serve(&shelf(At::Chassis)).await;
     let mut desk = Desk::new();
-    desk.settings.patience.graceful = std::time::Duration::from_secs(60);
-    desk.settings.patience.force = false;
+    desk.settings.power_timeouts.graceful = std::time::Duration::from_secs(60);
+    desk.settings.power_timeouts.force = false;
     assert_eq!(said(desk.ask(&one(&peer), Verb::Perform, &OFF).await), "power is off: it is off");
 }
 

@@ -5,9 +5,9 @@ use crate::certs::Authority;
 use crate::http::{Peer, Said};
 use crate::world::login;
 use model::fault::{Code, Fault};
+use providers::http_client::Trust;
 use providers::redfish::{
-    Auth, Bmc, BootSource, BootSpan, Endpoint, Login, Power, Reset, Settings, System, TaskRef,
-    Timeouts, Trust, Wanted,
+    Bmc, BmcAddress, BootSource, BootSpan, Login, Power, Reset, Settings, System, TaskRef, Wanted,
 };
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -123,9 +123,10 @@ impl Emulator {
     }
 
     async fn connect(&self, login: Login, trust: Trust) -> Result<Bmc, Fault> {
-        let endpoint = Endpoint::parse(&self.url()).unwrap();
-        let timeouts = Timeouts { look_every: Duration::from_millis(200), ..Timeouts::default() };
-        Bmc::connect(endpoint, login, trust, Settings { timeouts, auth: Auth::Auto }).await
+        let endpoint = BmcAddress::parse(&self.url()).unwrap();
+        let settings =
+            Settings { poll_interval: Duration::from_millis(200), ..Settings::default() };
+        Bmc::connect(endpoint, login, trust, settings).await
     }
 
     pub fn trust(&self) -> Trust {

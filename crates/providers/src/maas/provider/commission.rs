@@ -1,8 +1,9 @@
 //! Commissioning: MAAS boots the machine to see what it is made of, and perhaps tests it.
 
-use super::hand::{Owner, Work, disagrees, done, has, inquired, now, state, unlocked};
+use super::hand::{Owner, Work, disagrees, done, has, inquired, state, unlocked};
 use super::letting::TESTS_FAILED;
 use super::notes::{Memo, Stopping, two_effects};
+use crate::clock::now;
 use crate::maas::{Machine, Status};
 use model::effect::{Answer, Verb};
 use model::fault::{Code, Fault};

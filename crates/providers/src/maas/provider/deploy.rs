@@ -3,9 +3,10 @@
 //! What tells our deployment from somebody else's is the mark on the machine. A deployment of this run was begun, whatever became
 //! of it; one that MAAS had before the run began is adopted; any other is somebody's, and left alone.
 
-use super::hand::{Owner, Work, disagrees, done, has, now, state};
+use super::hand::{Owner, Work, disagrees, done, has, state};
 use super::marks::{self, Whose};
 use super::notes::{Memo, Stopping, two_effects};
+use crate::clock::now;
 use crate::maas::{Deploy, Machine, Status};
 use model::effect::{Answer, Verb};
 use model::fault::{Code, Fault};

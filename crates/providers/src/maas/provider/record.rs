@@ -1,8 +1,9 @@
 //! The record of a machine in MAAS: found or made, brought to what is wanted, removed. What `undo` takes back it made here.
 
-use super::hand::{Work, done, now, outcome, state, unlocked};
+use super::hand::{Work, done, outcome, state, unlocked};
 use super::marks::{self, Whose};
 use super::notes::Memo;
+use crate::clock::now;
 use crate::maas::{Change, Machine, NewMachine, Power, Status};
 use crate::port::{Target, hostname};
 use model::effect::{Answer, Verb};

@@ -4,12 +4,13 @@
 //! A node whose new system did not get its data gets as many rounds as its site allows; a machine that is no node gets one.
 
 use super::failure::Cause;
-use super::hand::{Hand, Owner, Work, disagrees, done, has, now};
+use super::hand::{Hand, Owner, Work, disagrees, done, has};
 use super::letting::{self, Letting};
 use super::marks::{self, Whose};
 use super::notes::{Leg, Memo, Stopping, two_effects};
 use super::{deploy, release};
-use crate::datacenter::exec::out_of_sight;
+use crate::clock::now;
+use crate::fault::possibly_happened;
 use crate::maas::{Deploy, Machine, Status};
 use model::effect::{Answer, Verb};
 use model::fault::{Code, Fault};
@@ -221,11 +222,11 @@ impl Work<'_> {
         let notes = self.hand.notes();
         match self.hand.verb() {
             Verb::Perform => match notes.recall().await? {
-                Some(memo) => self.rounds(memo).await.map_err(out_of_sight),
+                Some(memo) => self.rounds(memo).await.map_err(possibly_happened),
                 None => self.begin_rounds().await,
             },
             Verb::Follow => match notes.recall().await? {
-                Some(memo) => self.rounds(memo).await.map_err(out_of_sight),
+                Some(memo) => self.rounds(memo).await.map_err(possibly_happened),
                 None => Ok(Answer::NeverStarted),
             },
             Verb::Inquire => match (notes.recall().await?, self.there().await?) {
@@ -270,7 +271,7 @@ impl Work<'_> {
             return Err(Fault::new(Code::DatasourceFailed, said));
         }
         let memo = self.hand.notes().begin(FIRST).await?;
-        self.rounds(memo).await.map_err(out_of_sight)
+        self.rounds(memo).await.map_err(possibly_happened)
     }
 
     async fn rounds(&self, memo: Memo) -> Result<Answer, Fault> {

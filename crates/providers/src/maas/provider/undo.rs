@@ -1,10 +1,11 @@
 //! Undoing what an onboarding has made in MAAS, for a cancel and a clean restart: its record, its commissioning, its installation. Whatever
 //! was there before the run, or is somebody else's, stays.
 
-use super::hand::{Owner, Work, done, has, now, state};
+use super::hand::{Owner, Work, done, has, state};
 use super::letting::{self, Letting};
 use super::marks::{self, Whose};
 use super::notes::Memo;
+use crate::clock::now;
 use crate::maas::{Machine, Status};
 use crate::port::Target;
 use model::effect::{Answer, Verb};

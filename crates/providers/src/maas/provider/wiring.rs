@@ -70,7 +70,7 @@ impl Work<'_> {
     }
 
     /// Brings its cards to what is wanted.
-    pub async fn wire(&self, machine: Machine, cards: Cards) -> Result<Answer, Fault> {
+    pub async fn http(&self, machine: Machine, cards: Cards) -> Result<Answer, Fault> {
         let fixes = self.fixes(&machine, cards).await?;
         if fixes.is_empty() {
             return Ok(done(&machine, "its network cards were as wanted"));

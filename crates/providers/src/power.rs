@@ -1,4 +1,4 @@
-//! Power, decided: what to ask of a BMC next, given what was asked before and what it shows now.
+//! PowerState, decided: what to ask of a BMC next, given what was asked before and what it shows now.
 //!
 //! A reboot is an observed Off and then an observed On. That is slower than a reset, and it is proof: no clock of the BMC has to
 //! be believed, and whoever finds the course after a crash knows how far it came. A shutdown is asked for politely
@@ -13,17 +13,27 @@ use std::time::Duration;
 
 /// What a BMC shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Power {
+pub enum PowerState {
     On,
     Off,
     /// On its way to one or the other.
     Changing,
 }
 
-/// Where a course leads.
+impl PowerState {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Off => "off",
+            Self::Changing => "changing",
+        }
+    }
+}
+
+/// The goal of a power sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Goal {
+pub enum PowerGoal {
     On,
     Off,
     /// Off, and then on.
@@ -33,7 +43,7 @@ pub enum Goal {
 /// How far a course has come. It is written down before what it names is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stage {
+pub enum PowerStage {
     Begun,
     /// Asked to shut down.
     Shutting(Timestamp),
@@ -48,16 +58,16 @@ pub enum Stage {
 
 /// What is asked of the BMC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ask {
+pub enum PowerCommand {
     Shutdown,
     Cut,
     Start,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Move {
+pub enum PowerMove {
     /// Write the stage down, then ask.
-    Ask(Ask, Stage),
+    Command(PowerCommand, PowerStage),
     /// Look again in a while.
     Look,
     /// The goal holds. The text says how that was seen.
@@ -67,7 +77,7 @@ pub enum Move {
 
 /// How long is waited for what.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Patience {
+pub struct PowerTimeouts {
     /// For a polite shutdown. Zero: it is not tried.
     pub graceful: Duration,
     /// Whether what does not shut down is cut off.
@@ -78,7 +88,7 @@ pub struct Patience {
     pub again: Duration,
 }
 
-impl Default for Patience {
+impl Default for PowerTimeouts {
     fn default() -> Self {
         Self {
             graceful: Duration::from_secs(60),
@@ -89,7 +99,7 @@ impl Default for Patience {
     }
 }
 
-impl Patience {
+impl PowerTimeouts {
     /// As a step wants it; where it is silent, as configured.
     fn in_manner(&self, manner: Manner) -> Self {
         let said = manner.graceful_seconds.map(|seconds| Duration::from_secs(seconds.into()));
@@ -107,14 +117,14 @@ impl Patience {
 /// The patience for one course at one BMC. One that cannot ask for a shutdown is not waited for, but cut off, where that
 /// is allowed.
 pub fn patience(
-    configured: &Patience,
+    configured: &PowerTimeouts,
     manner: Manner,
     can_shut_down: bool,
-) -> Result<Patience, Fault> {
+) -> Result<PowerTimeouts, Fault> {
     let wanted = configured.in_manner(manner);
     match (can_shut_down || wanted.graceful.is_zero(), wanted.force) {
         (true, _) => Ok(wanted),
-        (false, true) => Ok(Patience { graceful: Duration::ZERO, ..wanted }),
+        (false, true) => Ok(PowerTimeouts { graceful: Duration::ZERO, ..wanted }),
         (false, false) => {
             let said = "the BMC cannot ask the operating system to shut down, and force is not allowed; allow it in the \
                         step or in the configuration";
@@ -124,124 +134,154 @@ pub fn patience(
 }
 
 /// Whether the patience matters for the next move: something is on that is to be switched off.
-pub const fn needs_patience(goal: Goal, stage: Stage, seen: Power) -> bool {
+pub const fn needs_patience(goal: PowerGoal, stage: PowerStage, seen: PowerState) -> bool {
     match (goal, stage, seen) {
-        (Goal::On, _, _) | (_, _, Power::Off) => false,
+        (PowerGoal::On, _, _) | (_, _, PowerState::Off) => false,
         (
-            Goal::Off | Goal::Cycle,
-            Stage::Begun | Stage::Shutting(_) | Stage::Cutting(_),
-            Power::On | Power::Changing,
+            PowerGoal::Off | PowerGoal::Cycle,
+            PowerStage::Begun | PowerStage::Shutting(_) | PowerStage::Cutting(_),
+            PowerState::On | PowerState::Changing,
         ) => true,
         (
-            Goal::Off | Goal::Cycle,
-            Stage::Starting(_) | Stage::Done | Stage::Stopped,
-            Power::On | Power::Changing,
+            PowerGoal::Off | PowerGoal::Cycle,
+            PowerStage::Starting(_) | PowerStage::Done | PowerStage::Stopped,
+            PowerState::On | PowerState::Changing,
         ) => false,
     }
 }
 
 /// A shutdown was asked for and the BMC said no: nothing has happened. What is left of the patience, or why it ends here.
-pub fn refused(fault: Fault, ask: Ask, patience: &Patience) -> Result<Patience, Fault> {
+pub fn refused(
+    fault: Fault,
+    ask: PowerCommand,
+    patience: &PowerTimeouts,
+) -> Result<PowerTimeouts, Fault> {
     match (ask, fault.code, patience.force) {
-        (Ask::Shutdown, Code::EffectFailed | Code::NotSupported, true) => {
-            Ok(Patience { graceful: Duration::ZERO, ..patience.clone() })
+        (PowerCommand::Shutdown, Code::EffectFailed | Code::NotSupported, true) => {
+            Ok(PowerTimeouts { graceful: Duration::ZERO, ..patience.clone() })
         }
-        (Ask::Shutdown, Code::EffectFailed | Code::NotSupported, false) => {
+        (PowerCommand::Shutdown, Code::EffectFailed | Code::NotSupported, false) => {
             let said = format!("{}; force is not allowed, so its power stays as it is", fault.said);
             Err(Fault::new(fault.code, said))
         }
-        (Ask::Shutdown | Ask::Cut | Ask::Start, _, _) => Err(fault),
+        (PowerCommand::Shutdown | PowerCommand::Cut | PowerCommand::Start, _, _) => Err(fault),
     }
 }
 
 /// The next move of a course.
-pub fn next(goal: Goal, stage: Stage, seen: Power, now: Timestamp, patience: &Patience) -> Move {
+pub fn next(
+    goal: PowerGoal,
+    stage: PowerStage,
+    seen: PowerState,
+    now: Timestamp,
+    patience: &PowerTimeouts,
+) -> PowerMove {
     match (stage, seen) {
-        (Stage::Done, _) => Move::Done("it was done before"),
-        (Stage::Stopped, _) => {
-            Move::Fail(Fault::new(Code::EffectFailed, "it was stopped before it began"))
+        (PowerStage::Done, _) => PowerMove::Done("it was done before"),
+        (PowerStage::Stopped, _) => {
+            PowerMove::Fail(Fault::new(Code::EffectFailed, "it was stopped before it began"))
         }
-        (Stage::Begun, Power::Changing) => Move::Look,
-        (Stage::Begun, Power::On) if goal == Goal::On => Move::Done("it was on already"),
-        (Stage::Begun, Power::Off) if goal == Goal::Off => Move::Done("it was off already"),
-        (Stage::Begun, Power::Off) => start(now),
-        (Stage::Begun, Power::On) if patience.graceful.is_zero() => cut(now),
-        (Stage::Begun, Power::On) => Move::Ask(Ask::Shutdown, Stage::Shutting(now)),
-        (Stage::Shutting(_) | Stage::Cutting(_), Power::Off) => match goal {
-            Goal::Off => Move::Done("it is off"),
-            Goal::On | Goal::Cycle => start(now),
+        (PowerStage::Begun, PowerState::Changing) => PowerMove::Look,
+        (PowerStage::Begun, PowerState::On) if goal == PowerGoal::On => {
+            PowerMove::Done("it was on already")
+        }
+        (PowerStage::Begun, PowerState::Off) if goal == PowerGoal::Off => {
+            PowerMove::Done("it was off already")
+        }
+        (PowerStage::Begun, PowerState::Off) => start(now),
+        (PowerStage::Begun, PowerState::On) if patience.graceful.is_zero() => cut(now),
+        (PowerStage::Begun, PowerState::On) => {
+            PowerMove::Command(PowerCommand::Shutdown, PowerStage::Shutting(now))
+        }
+        (PowerStage::Shutting(_) | PowerStage::Cutting(_), PowerState::Off) => match goal {
+            PowerGoal::Off => PowerMove::Done("it is off"),
+            PowerGoal::On | PowerGoal::Cycle => start(now),
         },
-        (Stage::Shutting(since), Power::On | Power::Changing) => shutting(since, now, patience),
-        (Stage::Cutting(since), Power::On | Power::Changing) => {
-            insist(since, now, patience, Ask::Cut, stage)
+        (PowerStage::Shutting(since), PowerState::On | PowerState::Changing) => {
+            shutting(since, now, patience)
         }
-        (Stage::Starting(_), Power::On) => Move::Done(match goal {
-            Goal::On => "it is on",
-            Goal::Off | Goal::Cycle => "it was seen off, and is on again",
+        (PowerStage::Cutting(since), PowerState::On | PowerState::Changing) => {
+            insist(since, now, patience, PowerCommand::Cut, stage)
+        }
+        (PowerStage::Starting(_), PowerState::On) => PowerMove::Done(match goal {
+            PowerGoal::On => "it is on",
+            PowerGoal::Off | PowerGoal::Cycle => "it was seen off, and is on again",
         }),
-        (Stage::Starting(since), Power::Off) => insist(since, now, patience, Ask::Start, stage),
-        (Stage::Starting(since), Power::Changing) => wait(since, now, patience, "start"),
+        (PowerStage::Starting(since), PowerState::Off) => {
+            insist(since, now, patience, PowerCommand::Start, stage)
+        }
+        (PowerStage::Starting(since), PowerState::Changing) => wait(since, now, patience, "start"),
     }
 }
 
-fn start(now: Timestamp) -> Move {
-    Move::Ask(Ask::Start, Stage::Starting(now))
+fn start(now: Timestamp) -> PowerMove {
+    PowerMove::Command(PowerCommand::Start, PowerStage::Starting(now))
 }
 
-fn cut(now: Timestamp) -> Move {
-    Move::Ask(Ask::Cut, Stage::Cutting(now))
+fn cut(now: Timestamp) -> PowerMove {
+    PowerMove::Command(PowerCommand::Cut, PowerStage::Cutting(now))
 }
 
-fn shutting(since: Timestamp, now: Timestamp, patience: &Patience) -> Move {
+fn shutting(since: Timestamp, now: Timestamp, patience: &PowerTimeouts) -> PowerMove {
     if now.since(since) < patience.graceful {
-        return Move::Look;
+        return PowerMove::Look;
     }
     if patience.force {
         return cut(now);
     }
     let waited = spoken(patience.graceful);
     let said = format!("it did not shut down within {waited}, and the step does not allow force");
-    Move::Fail(Fault::new(Code::ReadBackDiffers, said))
+    PowerMove::Fail(Fault::new(Code::ReadBackDiffers, said))
 }
 
 /// Gives a command again that has had no effect, until patience ends.
-fn insist(since: Timestamp, now: Timestamp, patience: &Patience, ask: Ask, stage: Stage) -> Move {
+fn insist(
+    since: Timestamp,
+    now: Timestamp,
+    patience: &PowerTimeouts,
+    ask: PowerCommand,
+    stage: PowerStage,
+) -> PowerMove {
     let word = match ask {
-        Ask::Start => "start",
-        Ask::Shutdown | Ask::Cut => "switch off",
+        PowerCommand::Start => "start",
+        PowerCommand::Shutdown | PowerCommand::Cut => "switch off",
     };
     match wait(since, now, patience, word) {
         // The stage stays as it is: patience counts from the first time.
-        Move::Look if again(since, now, patience) => Move::Ask(ask, stage),
+        PowerMove::Look if again(since, now, patience) => PowerMove::Command(ask, stage),
         other => other,
     }
 }
 
 /// True once in each span of patience, within a look or two.
-fn again(since: Timestamp, now: Timestamp, patience: &Patience) -> bool {
+fn again(since: Timestamp, now: Timestamp, patience: &PowerTimeouts) -> bool {
     let span = patience.again.as_millis().max(1);
     let waited = now.since(since).as_millis();
     waited >= span && waited % span < LOOK_EVERY.as_millis()
 }
 
-fn wait(since: Timestamp, now: Timestamp, patience: &Patience, word: &str) -> Move {
+fn wait(since: Timestamp, now: Timestamp, patience: &PowerTimeouts, word: &str) -> PowerMove {
     if now.since(since) < patience.change {
-        return Move::Look;
+        return PowerMove::Look;
     }
     let said = format!("it was told to {word} and did not within {}", spoken(patience.change));
-    Move::Fail(Fault::new(Code::ReadBackDiffers, said))
+    PowerMove::Fail(Fault::new(Code::ReadBackDiffers, said))
 }
 
-/// How long between two looks.
+/// Between two reads of the power state.
 pub const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often a worker records that it watches the power state.
+pub(crate) const WATCH_EVERY: Duration = Duration::from_secs(10);
+/// The longest gap between two recorded reads. Within it, no person switches a machine off and on again.
+pub(crate) const MAX_UNWATCHED: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Goal::{Cycle, Off, On};
-    use Stage::{Begun, Cutting, Shutting, Starting};
+    use PowerGoal::{Cycle, Off, On};
+    use PowerStage::{Begun, Cutting, Shutting, Starting};
 
-    const PATIENCE: Patience = Patience {
+    const PATIENCE: PowerTimeouts = PowerTimeouts {
         graceful: Duration::from_secs(60),
         force: true,
         change: Duration::from_secs(100),
@@ -254,30 +294,30 @@ mod tests {
 
     #[test]
     fn every_stage_has_its_move() {
-        use Power as P;
-        let ask = Move::Ask;
+        use PowerState as P;
+        let ask = PowerMove::Command;
         let table = [
-            (On, Begun, P::On, 0, Move::Done("it was on already")),
-            (On, Begun, P::Off, 0, ask(Ask::Start, Starting(at(0)))),
-            (Off, Begun, P::Off, 0, Move::Done("it was off already")),
-            (Off, Begun, P::On, 0, ask(Ask::Shutdown, Shutting(at(0)))),
-            (Cycle, Begun, P::Changing, 0, Move::Look),
-            (Cycle, Begun, P::Off, 5, ask(Ask::Start, Starting(at(5)))),
-            (Cycle, Begun, P::On, 5, ask(Ask::Shutdown, Shutting(at(5)))),
-            (Cycle, Shutting(at(0)), P::On, 59, Move::Look),
-            (Cycle, Shutting(at(0)), P::Changing, 60, ask(Ask::Cut, Cutting(at(60)))),
-            (Cycle, Shutting(at(0)), P::Off, 20, ask(Ask::Start, Starting(at(20)))),
-            (Off, Shutting(at(0)), P::Off, 20, Move::Done("it is off")),
-            (Cycle, Cutting(at(0)), P::On, 5, Move::Look),
-            (Cycle, Cutting(at(0)), P::On, 30, ask(Ask::Cut, Cutting(at(0)))),
-            (Cycle, Cutting(at(0)), P::On, 32, Move::Look),
-            (Off, Cutting(at(0)), P::Off, 5, Move::Done("it is off")),
-            (Cycle, Starting(at(0)), P::Off, 5, Move::Look),
-            (Cycle, Starting(at(0)), P::Off, 60, ask(Ask::Start, Starting(at(0)))),
-            (Cycle, Starting(at(0)), P::Changing, 99, Move::Look),
-            (Cycle, Starting(at(0)), P::On, 5, Move::Done("it was seen off, and is on again")),
-            (On, Starting(at(0)), P::On, 5, Move::Done("it is on")),
-            (Cycle, Stage::Done, P::Off, 5, Move::Done("it was done before")),
+            (On, Begun, P::On, 0, PowerMove::Done("it was on already")),
+            (On, Begun, P::Off, 0, ask(PowerCommand::Start, Starting(at(0)))),
+            (Off, Begun, P::Off, 0, PowerMove::Done("it was off already")),
+            (Off, Begun, P::On, 0, ask(PowerCommand::Shutdown, Shutting(at(0)))),
+            (Cycle, Begun, P::Changing, 0, PowerMove::Look),
+            (Cycle, Begun, P::Off, 5, ask(PowerCommand::Start, Starting(at(5)))),
+            (Cycle, Begun, P::On, 5, ask(PowerCommand::Shutdown, Shutting(at(5)))),
+            (Cycle, Shutting(at(0)), P::On, 59, PowerMove::Look),
+            (Cycle, Shutting(at(0)), P::Changing, 60, ask(PowerCommand::Cut, Cutting(at(60)))),
+            (Cycle, Shutting(at(0)), P::Off, 20, ask(PowerCommand::Start, Starting(at(20)))),
+            (Off, Shutting(at(0)), P::Off, 20, PowerMove::Done("it is off")),
+            (Cycle, Cutting(at(0)), P::On, 5, PowerMove::Look),
+            (Cycle, Cutting(at(0)), P::On, 30, ask(PowerCommand::Cut, Cutting(at(0)))),
+            (Cycle, Cutting(at(0)), P::On, 32, PowerMove::Look),
+            (Off, Cutting(at(0)), P::Off, 5, PowerMove::Done("it is off")),
+            (Cycle, Starting(at(0)), P::Off, 5, PowerMove::Look),
+            (Cycle, Starting(at(0)), P::Off, 60, ask(PowerCommand::Start, Starting(at(0)))),
+            (Cycle, Starting(at(0)), P::Changing, 99, PowerMove::Look),
+            (Cycle, Starting(at(0)), P::On, 5, PowerMove::Done("it was seen off, and is on again")),
+            (On, Starting(at(0)), P::On, 5, PowerMove::Done("it is on")),
+            (Cycle, PowerStage::Done, P::Off, 5, PowerMove::Done("it was done before")),
         ];
         for (goal, stage, seen, now, expected) in table {
             let found = next(goal, stage, seen, at(now), &PATIENCE);
@@ -287,16 +327,16 @@ mod tests {
 
     #[test]
     fn patience_ends_with_what_was_seen() {
-        let stubborn = Patience { force: false, ..PATIENCE };
+        let stubborn = PowerTimeouts { force: false, ..PATIENCE };
         for (stage, seen, patience, words) in [
-            (Shutting(at(0)), Power::On, &stubborn, "does not allow force"),
-            (Cutting(at(0)), Power::On, &PATIENCE, "told to switch off and did not within"),
-            (Starting(at(0)), Power::Off, &PATIENCE, "told to start and did not within"),
-            (Starting(at(0)), Power::Changing, &PATIENCE, "told to start"),
-            (Stage::Stopped, Power::On, &PATIENCE, "stopped before it began"),
+            (Shutting(at(0)), PowerState::On, &stubborn, "does not allow force"),
+            (Cutting(at(0)), PowerState::On, &PATIENCE, "told to switch off and did not within"),
+            (Starting(at(0)), PowerState::Off, &PATIENCE, "told to start and did not within"),
+            (Starting(at(0)), PowerState::Changing, &PATIENCE, "told to start"),
+            (PowerStage::Stopped, PowerState::On, &PATIENCE, "stopped before it began"),
         ] {
             match next(Cycle, stage, seen, at(100), patience) {
-                Move::Fail(fault) => assert!(fault.said.contains(words), "{fault}"),
+                PowerMove::Fail(fault) => assert!(fault.said.contains(words), "{fault}"),
                 other => panic!("{stage:?}: {other:?}"),
             }
         }
@@ -309,8 +349,11 @@ mod tests {
     /// Rows: what is configured, what the step says, what the BMC can. Columns: how long politely, and whether by force.
     #[test]
     fn a_step_has_its_say() {
-        let configured =
-            |seconds, force| Patience { graceful: Duration::from_secs(seconds), force, ..PATIENCE };
+        let configured = |seconds, force| PowerTimeouts {
+            graceful: Duration::from_secs(seconds),
+            force,
+            ..PATIENCE
+        };
         let table = [
             (configured(60, true), manner(None, None), true, Some((60, true))),
             (configured(60, true), manner(None, None), false, Some((0, true))),
@@ -336,19 +379,19 @@ mod tests {
     #[test]
     fn a_refused_shutdown_leads_to_force_or_to_a_fault() {
         let no = |code| Fault::new(code, "the BMC said no");
-        let polite = Patience { force: false, ..PATIENCE };
+        let polite = PowerTimeouts { force: false, ..PATIENCE };
         for code in [Code::EffectFailed, Code::NotSupported] {
-            let left = refused(no(code), Ask::Shutdown, &PATIENCE).unwrap();
-            let cut = next(Cycle, Shutting(at(5)), Power::On, at(5), &left);
-            assert_eq!(cut, Move::Ask(Ask::Cut, Cutting(at(5))));
-            let fault = refused(no(code), Ask::Shutdown, &polite).unwrap_err();
+            let left = refused(no(code), PowerCommand::Shutdown, &PATIENCE).unwrap();
+            let cut = next(Cycle, Shutting(at(5)), PowerState::On, at(5), &left);
+            assert_eq!(cut, PowerMove::Command(PowerCommand::Cut, Cutting(at(5))));
+            let fault = refused(no(code), PowerCommand::Shutdown, &polite).unwrap_err();
             assert!(fault.code == code && fault.said.contains("said no; force"), "{fault}");
         }
         for (code, ask) in [
-            (Code::BmcBusy, Ask::Shutdown),
-            (Code::AnswerLost, Ask::Shutdown),
-            (Code::EffectFailed, Ask::Cut),
-            (Code::NotSupported, Ask::Start),
+            (Code::BmcBusy, PowerCommand::Shutdown),
+            (Code::AnswerLost, PowerCommand::Shutdown),
+            (Code::EffectFailed, PowerCommand::Cut),
+            (Code::NotSupported, PowerCommand::Start),
         ] {
             assert_eq!(refused(no(code), ask, &PATIENCE), Err(no(code)), "{code:?} {ask:?}");
         }
@@ -357,15 +400,15 @@ mod tests {
     /// Without force no course ever cuts, whatever the machine does.
     #[test]
     fn what_is_forbidden_is_not_asked() {
-        let polite = Patience { force: false, ..PATIENCE };
+        let polite = PowerTimeouts { force: false, ..PATIENCE };
         for goal in [Off, Cycle] {
             let mut stage = Begun;
             let mut fault = None;
             for second in 0..1_000 {
-                match next(goal, stage, Power::On, at(second), &polite) {
-                    Move::Ask(Ask::Shutdown, next) => stage = next,
-                    Move::Look => {}
-                    Move::Fail(found) => {
+                match next(goal, stage, PowerState::On, at(second), &polite) {
+                    PowerMove::Command(PowerCommand::Shutdown, next) => stage = next,
+                    PowerMove::Look => {}
+                    PowerMove::Fail(found) => {
                         fault = Some(found);
                         break;
                     }
@@ -380,13 +423,13 @@ mod tests {
     #[test]
     fn a_course_always_ends() {
         for goal in [On, Off, Cycle] {
-            for seen in [Power::On, Power::Off] {
+            for seen in [PowerState::On, PowerState::Off] {
                 let mut stage = Begun;
                 let ended = (0..1_000).any(|second| {
                     match next(goal, stage, seen, at(second), &PATIENCE) {
-                        Move::Ask(_, next) => stage = next,
-                        Move::Look => {}
-                        Move::Done(_) | Move::Fail(_) => return true,
+                        PowerMove::Command(_, next) => stage = next,
+                        PowerMove::Look => {}
+                        PowerMove::Done(_) | PowerMove::Fail(_) => return true,
                     }
                     false
                 });
