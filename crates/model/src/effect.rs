@@ -6,14 +6,16 @@
 //! simulator, a recorder and a fault injector are one small type each.
 
 mod device;
-mod manner;
+mod facts;
 mod node;
 mod parts;
+mod power_off;
 
 pub use device::{DeviceWork, FabricTo, Facts, MAX_FACT, MaasFacts};
-pub use manner::{MAX_GRACEFUL_SECONDS, Manner};
+pub use facts::{EffectFacts, Executor};
 pub use node::{MAX_TAINTS, NodeLabels, Taint, TaintEffect, check_node_labels, check_taints};
 pub use parts::{Group, Part};
+pub use power_off::{MAX_GRACEFUL_SECONDS, PowerOffPolicy};
 
 use crate::condition::Evidence;
 use crate::id::{NodeId, SiteId};
@@ -31,8 +33,8 @@ pub enum Effect {
     },
     Reboot {
         mode: RebootMode,
-        #[serde(default, skip_serializing_if = "Manner::is_configured")]
-        manner: Manner,
+        #[serde(default, rename = "manner", skip_serializing_if = "PowerOffPolicy::is_configured")]
+        power_off: PowerOffPolicy,
     },
     Netboot {
         mode: NetbootMode,
@@ -62,8 +64,8 @@ pub enum Effect {
     },
     Rma {
         action: RmaAction,
-        #[serde(default, skip_serializing_if = "Manner::is_configured")]
-        manner: Manner,
+        #[serde(default, rename = "manner", skip_serializing_if = "PowerOffPolicy::is_configured")]
+        power_off: PowerOffPolicy,
     },
     /// Lets nothing new onto the node, and evicts what is on it.
     Drain {
@@ -81,8 +83,8 @@ pub enum Effect {
     },
     Power {
         to: PowerTo,
-        #[serde(default, skip_serializing_if = "Manner::is_configured")]
-        manner: Manner,
+        #[serde(default, rename = "manner", skip_serializing_if = "PowerOffPolicy::is_configured")]
+        power_off: PowerOffPolicy,
     },
     /// What devices are asked in the course of their own and their rack's lifecycle. No plan has it.
     Device {
@@ -173,23 +175,7 @@ pub enum Capability {
 impl Effect {
     /// The word for it in plans, logs and fault rules.
     pub const fn word(&self) -> &'static str {
-        match self {
-            Self::Ssh { .. } => "ssh",
-            Self::Reboot { .. } => "reboot",
-            Self::Netboot { .. } => "netboot",
-            Self::Repave { .. } => "repave",
-            Self::Join { .. } => "join",
-            Self::Leave { .. } => "leave",
-            Self::Verify { .. } => "verify",
-            Self::Net { .. } => "net",
-            Self::Rma { .. } => "rma",
-            Self::Drain { .. } => "drain",
-            Self::Uncordon { .. } => "uncordon",
-            Self::Power { .. } => "power",
-            Self::Device { work } => work.word(),
-            Self::Stage { stage, .. } => stage.as_str(),
-            Self::Parts { .. } => "parts",
-        }
+        self.facts().word
     }
 
     /// Every word there is beside those of the stages of nodes, for those who select effects by name.
@@ -215,72 +201,40 @@ impl Effect {
     ];
 
     pub const fn needs(&self) -> Capability {
-        match self {
-            Self::Ssh { .. } | Self::Net { .. } => Capability::RemoteExec,
-            Self::Reboot { mode: RebootMode::Bmc, .. } | Self::Power { .. } => {
-                Capability::PowerControl
-            }
-            Self::Reboot { mode: RebootMode::InBand, .. } => Capability::RemoteExec,
-            Self::Netboot { .. } => Capability::Netboot,
-            Self::Repave { .. } => Capability::Imaging,
-            Self::Device { work } => work.needs(),
-            Self::Stage { .. } => Capability::Nodes,
-            // The runs that it starts are asked for themselves.
-            Self::Parts { .. } => Capability::Inspect,
-            // It only records what it sees, so whoever can look at a machine has done enough.
-            Self::Verify { advisory: true, .. } => Capability::Inspect,
-            Self::Join { .. }
-            | Self::Leave { .. }
-            | Self::Verify { .. }
-            | Self::Drain { .. }
-            | Self::Uncordon { .. } => Capability::ClusterJoin,
-            Self::Rma { action, .. } => match action {
-                RmaAction::Record => Capability::Inspect,
-                RmaAction::PowerOff | RmaAction::Mark => Capability::PowerControl,
-            },
-        }
-    }
-
-    /// The devices that it sends to work, where it does.
-    pub const fn group(&self) -> Option<&Group> {
-        match self {
-            Self::Parts { group } => Some(group),
-            Self::Ssh { .. }
-            | Self::Reboot { .. }
-            | Self::Netboot { .. }
-            | Self::Repave { .. }
-            | Self::Join { .. }
-            | Self::Leave { .. }
-            | Self::Verify { .. }
-            | Self::Net { .. }
-            | Self::Rma { .. }
-            | Self::Drain { .. }
-            | Self::Uncordon { .. }
-            | Self::Power { .. }
-            | Self::Device { .. }
-            | Self::Stage { .. } => None,
-        }
+        self.facts().capability
     }
 
     /// True when doing it a second time does harm, so that a lost answer must stop for a person.
     pub const fn destructive(&self) -> bool {
-        match self {
-            Self::Ssh { destructive, .. } => *destructive,
-            Self::Reboot { .. } | Self::Repave { .. } | Self::Net { .. } => true,
-            Self::Rma { action, .. } => matches!(action, RmaAction::PowerOff),
-            // Somebody may have switched it on again since.
-            Self::Power { to, .. } => matches!(to, PowerTo::Off),
-            Self::Device { work } => work.destructive(),
-            Self::Stage { stage, undo, .. } => !*undo && stage.destructive(),
-            // A part has a run of its own, and what that has done is never lost.
-            Self::Parts { .. } => false,
-            Self::Netboot { .. }
-            | Self::Join { .. }
-            | Self::Leave { .. }
-            | Self::Verify { .. }
-            | Self::Drain { .. }
-            | Self::Uncordon { .. } => false,
+        self.facts().destructive
+    }
+
+    /// The devices that it starts child runs on, where it does.
+    pub const fn group(&self) -> Option<&Group> {
+        let Self::Parts { group } = self else { return None };
+        Some(group)
+    }
+
+    /// How it switches the machine off through its BMC, where it does.
+    pub const fn power_off_policy(&self) -> Option<PowerOffPolicy> {
+        if let Self::Reboot { mode: RebootMode::Bmc, power_off }
+        | Self::Rma { action: RmaAction::PowerOff, power_off }
+        | Self::Power { to: PowerTo::Off, power_off } = self
+        {
+            return Some(*power_off);
         }
+        None
+    }
+
+    /// The same, to be changed.
+    pub const fn power_off_policy_mut(&mut self) -> Option<&mut PowerOffPolicy> {
+        if let Self::Reboot { mode: RebootMode::Bmc, power_off }
+        | Self::Rma { action: RmaAction::PowerOff, power_off }
+        | Self::Power { to: PowerTo::Off, power_off } = self
+        {
+            return Some(power_off);
+        }
+        None
     }
 
     /// What takes it back, where anything does.
@@ -434,7 +388,7 @@ mod tests {
         let cluster_ref = String::new;
         let all = [
             Effect::Ssh { command: "true".into(), destructive: false },
-            Effect::Reboot { mode: RebootMode::Bmc, manner: Manner::CONFIGURED },
+            Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::CONFIGURED },
             Effect::Netboot { mode: NetbootMode::Pxe },
             Effect::Repave { image: "i".into() },
             Effect::Join {
@@ -445,10 +399,10 @@ mod tests {
             Effect::Leave { cluster_ref: cluster_ref() },
             Effect::Verify { cluster_ref: cluster_ref(), expect: Expect::Ready, advisory: false },
             Effect::Net { document: "n".into() },
-            Effect::Rma { action: RmaAction::Record, manner: Manner::CONFIGURED },
+            Effect::Rma { action: RmaAction::Record, power_off: PowerOffPolicy::CONFIGURED },
             Effect::Drain { cluster_ref: cluster_ref(), deadline_seconds: None },
             Effect::Uncordon { cluster_ref: cluster_ref(), own: false },
-            Effect::Power { to: PowerTo::Off, manner: Manner::CONFIGURED },
+            Effect::Power { to: PowerTo::Off, power_off: PowerOffPolicy::CONFIGURED },
         ];
         let works = DeviceWork::one_of_each().into_iter().map(|work| Effect::Device { work });
         let group = Group { parts: Vec::new(), at_once: 1, unless: Vec::new() };

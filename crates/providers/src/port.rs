@@ -201,6 +201,11 @@ impl Providers {
         self.get(own).into_iter().chain(real).find(speaks)
     }
 
+    /// Whether a provider of this name is here, and is simulated.
+    pub fn is_simulated(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|provider| provider.is_simulated())
+    }
+
     pub fn default_name(&self) -> Option<&'static str> {
         self.default
     }

@@ -5,7 +5,7 @@
 //! first; what does not listen is cut off, where that is allowed. Asking for what already holds does no harm, so a course may
 //! be taken up again at any point.
 
-use model::effect::Manner;
+use model::effect::PowerOffPolicy;
 use model::fault::{Code, Fault};
 use model::time::{Timestamp, spoken};
 use serde::{Deserialize, Serialize};
@@ -101,14 +101,14 @@ impl Default for PowerTimeouts {
 
 impl PowerTimeouts {
     /// As a step wants it; where it is silent, as configured.
-    fn in_manner(&self, manner: Manner) -> Self {
-        let said = manner.graceful_seconds.map(|seconds| Duration::from_secs(seconds.into()));
+    fn with_policy(&self, power_off: PowerOffPolicy) -> Self {
+        let said = power_off.graceful_seconds.map(|seconds| Duration::from_secs(seconds.into()));
         let graceful = said.unwrap_or(self.graceful);
         // Whoever says that the machine gets no time says that it is cut off.
         let cuts = said.is_some_and(|said| said.is_zero());
-        let force = manner.force.unwrap_or(self.force || cuts);
+        let force = power_off.force.unwrap_or(self.force || cuts);
         // A step that forbids a cut overrules a configuration that asks for nothing else.
-        let insists = manner.force == Some(false) && graceful.is_zero();
+        let insists = power_off.force == Some(false) && graceful.is_zero();
         let graceful = if insists { Self::default().graceful } else { graceful };
         Self { graceful, force, ..self.clone() }
     }
@@ -118,10 +118,10 @@ impl PowerTimeouts {
 /// is allowed.
 pub fn patience(
     configured: &PowerTimeouts,
-    manner: Manner,
+    power_off: PowerOffPolicy,
     can_shut_down: bool,
 ) -> Result<PowerTimeouts, Fault> {
-    let wanted = configured.in_manner(manner);
+    let wanted = configured.with_policy(power_off);
     match (can_shut_down || wanted.graceful.is_zero(), wanted.force) {
         (true, _) => Ok(wanted),
         (false, true) => Ok(PowerTimeouts { graceful: Duration::ZERO, ..wanted }),
@@ -342,8 +342,8 @@ mod tests {
         }
     }
 
-    fn manner(graceful_seconds: Option<u32>, force: Option<bool>) -> Manner {
-        Manner { graceful_seconds, force }
+    fn power_off(graceful_seconds: Option<u32>, force: Option<bool>) -> PowerOffPolicy {
+        PowerOffPolicy { graceful_seconds, force }
     }
 
     /// Rows: what is configured, what the step says, what the BMC can. Columns: how long politely, and whether by force.
@@ -355,24 +355,24 @@ mod tests {
             ..PATIENCE
         };
         let table = [
-            (configured(60, true), manner(None, None), true, Some((60, true))),
-            (configured(60, true), manner(None, None), false, Some((0, true))),
-            (configured(60, true), manner(Some(5), None), true, Some((5, true))),
-            (configured(60, true), manner(Some(0), None), true, Some((0, true))),
-            (configured(60, true), manner(None, Some(false)), true, Some((60, false))),
-            (configured(60, true), manner(None, Some(false)), false, None),
-            (configured(60, false), manner(None, None), true, Some((60, false))),
-            (configured(60, false), manner(None, None), false, None),
-            (configured(60, false), manner(Some(0), None), false, Some((0, true))),
-            (configured(60, false), manner(Some(5), Some(true)), false, Some((0, true))),
-            (configured(0, true), manner(None, None), true, Some((0, true))),
-            (configured(0, true), manner(None, Some(false)), true, Some((60, false))),
-            (configured(0, true), manner(Some(9), Some(false)), true, Some((9, false))),
+            (configured(60, true), power_off(None, None), true, Some((60, true))),
+            (configured(60, true), power_off(None, None), false, Some((0, true))),
+            (configured(60, true), power_off(Some(5), None), true, Some((5, true))),
+            (configured(60, true), power_off(Some(0), None), true, Some((0, true))),
+            (configured(60, true), power_off(None, Some(false)), true, Some((60, false))),
+            (configured(60, true), power_off(None, Some(false)), false, None),
+            (configured(60, false), power_off(None, None), true, Some((60, false))),
+            (configured(60, false), power_off(None, None), false, None),
+            (configured(60, false), power_off(Some(0), None), false, Some((0, true))),
+            (configured(60, false), power_off(Some(5), Some(true)), false, Some((0, true))),
+            (configured(0, true), power_off(None, None), true, Some((0, true))),
+            (configured(0, true), power_off(None, Some(false)), true, Some((60, false))),
+            (configured(0, true), power_off(Some(9), Some(false)), true, Some((9, false))),
         ];
-        for (configured, manner, can, expected) in table {
-            let found = patience(&configured, manner, can);
+        for (configured, power_off, can, expected) in table {
+            let found = patience(&configured, power_off, can);
             let found = found.map(|found| (found.graceful.as_secs(), found.force)).ok();
-            assert_eq!(found, expected, "{configured:?} {manner:?} can shut down: {can}");
+            assert_eq!(found, expected, "{configured:?} {power_off:?} can shut down: {can}");
         }
     }
 

@@ -205,28 +205,16 @@ impl Sim {
     /// The hardware fails an order on purpose, and what is under way under its key fails with it.
     fn fail(&self, target: &Target, order: &Order, mut said: String) -> Result<Answer, Fault> {
         let code = match order.verb {
-            Verb::Perform | Verb::Follow => match &order.effect {
-                Effect::Ssh { .. } => Code::CommandFailed,
-                Effect::Drain { .. } => {
-                    let node = &target.machine_id();
-                    said = format!("node `{node}` is not empty; pods may not be evicted: {said}");
-                    Code::EvictionBlocked
-                }
-                Effect::Reboot { .. }
-                | Effect::Netboot { .. }
-                | Effect::Repave { .. }
-                | Effect::Join { .. }
-                | Effect::Leave { .. }
-                | Effect::Verify { .. }
-                | Effect::Net { .. }
-                | Effect::Rma { .. }
-                | Effect::Uncordon { .. }
-                | Effect::Power { .. }
-                | Effect::Device { .. }
-                | Effect::Stage { .. }
-                | Effect::Parts { .. } => Code::EffectFailed,
-            },
-            // Nothing was to be done, so nothing failed: nobody could be asked.
+            Verb::Perform | Verb::Follow if matches!(order.effect, Effect::Ssh { .. }) => {
+                Code::CommandFailed
+            }
+            Verb::Perform | Verb::Follow if matches!(order.effect, Effect::Drain { .. }) => {
+                let node = &target.machine_id();
+                said = format!("node `{node}` is not empty; pods may not be evicted: {said}");
+                Code::EvictionBlocked
+            }
+            Verb::Perform | Verb::Follow => Code::EffectFailed,
+            // Nothing was to be done, so nothing failed: the device could not be asked.
             Verb::Inquire | Verb::Observe | Verb::Stop => {
                 return Err(Fault::new(Code::BmcUnreachable, said));
             }

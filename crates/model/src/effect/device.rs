@@ -1,7 +1,7 @@
 //! What devices are asked in the course of their own and their rack's lifecycle: to be read, configured and checked, to take
 //! firmware, to form a fabric. And [`Facts`]: what a device says of itself when it is read.
 
-use super::{Capability, PowerTo};
+use super::PowerTo;
 use crate::node::UpstreamSeen;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -53,37 +53,8 @@ impl FabricTo {
     }
 }
 
+#[cfg(test)]
 impl DeviceWork {
-    pub const fn word(&self) -> &'static str {
-        match self {
-            Self::Firmware { .. } => "firmware",
-            Self::Read => "read",
-            Self::Configure => "configure",
-            Self::Check { .. } => "check",
-            Self::Fabric { .. } => "fabric",
-        }
-    }
-
-    pub(super) const fn needs(&self) -> Capability {
-        match self {
-            Self::Firmware { .. } => Capability::Firmware,
-            Self::Read | Self::Configure | Self::Check { .. } => Capability::Inspect,
-            Self::Fabric { .. } => Capability::Fabric,
-        }
-    }
-
-    /// Flashing twice may ruin a device, and disabling a fabric takes it from those who have come to use it since.
-    pub(super) const fn destructive(&self) -> bool {
-        match self {
-            Self::Firmware { .. } | Self::Fabric { to: FabricTo::Off } => true,
-            Self::Read
-            | Self::Configure
-            | Self::Check { .. }
-            | Self::Fabric { to: FabricTo::Manager | FabricTo::Configured } => false,
-        }
-    }
-
-    #[cfg(test)]
     pub(super) fn one_of_each() -> Vec<Self> {
         let text = String::new;
         vec![

@@ -5,7 +5,7 @@
 
 use super::{Machine, Phase};
 use crate::condition::ConditionType;
-use crate::effect::{Effect, PowerTo, RmaAction};
+use crate::effect::Effect;
 use crate::health::Wish;
 use crate::plan::{HEALTH_OVERRIDE, RunStep, RunType};
 use crate::refusal::Refusal;
@@ -37,76 +37,9 @@ pub const fn allowed(run_type: RunType) -> &'static [Phase] {
     }
 }
 
-/// The phases in which an effect may be had at all, whatever the run that asks for it is called.
+/// The phases in which an effect is allowed at all, whatever the run that has it is called.
 pub const fn allowed_for(effect: &Effect) -> &'static [Phase] {
-    match effect {
-        Effect::Repave { .. }
-        | Effect::Net { .. }
-        | Effect::Netboot { .. }
-        | Effect::Join { .. }
-        | Effect::Leave { .. }
-        | Effect::Rma { action: RmaAction::PowerOff | RmaAction::Mark, .. }
-        | Effect::Ssh { destructive: true, .. } => allowed(RunType::Reimage),
-        Effect::Reboot { .. } | Effect::Power { to: PowerTo::Off, .. } => {
-            allowed(RunType::Reboot)
-        }
-        // The run that asks for it has the gate.
-        Effect::Device { .. }
-        | Effect::Stage { .. }
-        | Effect::Parts { .. }
-        | Effect::Ssh { destructive: false, .. }
-        | Effect::Verify { .. }
-        // A record only reads.
-        | Effect::Rma { action: RmaAction::Record, .. }
-        | Effect::Drain { .. }
-        | Effect::Uncordon { .. }
-        | Effect::Power { to: PowerTo::On, .. } => allowed(RunType::EnterMaintenance),
-    }
-}
-
-/// Whether an effect may be had on a machine that is flagged RMA, by the run that takes it back: what it takes to see that
-/// the machine is there again, and nothing that changes what is on it.
-const fn on_the_way_back(effect: &Effect) -> bool {
-    match effect {
-        Effect::Power { to: PowerTo::On, .. }
-        | Effect::Rma { action: RmaAction::Record, .. }
-        | Effect::Ssh { destructive: false, .. }
-        | Effect::Verify { .. } => true,
-        Effect::Power { to: PowerTo::Off, .. }
-        | Effect::Rma { action: RmaAction::PowerOff | RmaAction::Mark, .. }
-        | Effect::Ssh { destructive: true, .. }
-        | Effect::Reboot { .. }
-        | Effect::Netboot { .. }
-        | Effect::Repave { .. }
-        | Effect::Join { .. }
-        | Effect::Leave { .. }
-        | Effect::Net { .. }
-        | Effect::Drain { .. }
-        | Effect::Uncordon { .. }
-        | Effect::Device { .. }
-        | Effect::Stage { .. }
-        | Effect::Parts { .. } => false,
-    }
-}
-
-/// Whether an effect has new work placed on the machine.
-const fn places(effect: &Effect) -> bool {
-    match effect {
-        Effect::Join { .. } | Effect::Uncordon { .. } => true,
-        Effect::Ssh { .. }
-        | Effect::Reboot { .. }
-        | Effect::Netboot { .. }
-        | Effect::Repave { .. }
-        | Effect::Leave { .. }
-        | Effect::Verify { .. }
-        | Effect::Net { .. }
-        | Effect::Rma { .. }
-        | Effect::Drain { .. }
-        | Effect::Power { .. }
-        | Effect::Device { .. }
-        | Effect::Stage { .. }
-        | Effect::Parts { .. } => false,
-    }
+    allowed(effect.facts().gate)
 }
 
 /// What a run means for who has been told not to use the machine.
@@ -127,7 +60,7 @@ fn wish(run_type: RunType, steps: &[RunStep]) -> Wish {
         | RunType::Firmware
         | RunType::Fabric
         | RunType::Intake
-        | RunType::Check => match steps.iter().any(|step| places(&step.effect)) {
+        | RunType::Check => match steps.iter().any(|step| step.effect.facts().places_work) {
             true => Wish::Place,
             false => Wish::Change,
         },
@@ -193,7 +126,7 @@ fn may_come_back(machine: &Machine, steps: &[RunStep]) -> Result<(), Refusal> {
         let said = format!("{id} is not flagged RMA: there is nothing to come back from");
         return Err(Refusal::precondition("NOT_FLAGGED", said).next(format!("farrier get {id}")));
     }
-    match steps.iter().find(|step| !on_the_way_back(&step.effect)) {
+    match steps.iter().find(|step| !step.effect.facts().allowed_in_exit_rma) {
         None => Ok(()),
         Some(step) => {
             let said = format!(
@@ -221,6 +154,7 @@ fn in_phase(machine: &Machine, what: &str, phases: &[Phase]) -> Result<(), Refus
 mod tests {
     use super::*;
     use crate::condition::Evidence;
+    use crate::effect::{PowerTo, RmaAction};
     use crate::id::{MachineId, RunId};
     use crate::machine::{Labels, MachineSpec};
     use crate::time::Timestamp;
@@ -263,12 +197,12 @@ mod tests {
     /// A harmless name does not make a harmful plan harmless.
     #[test]
     fn gates_by_effect() {
-        use crate::effect::{Manner, NetbootMode, NodeLabels, RebootMode};
+        use crate::effect::{NetbootMode, NodeLabels, PowerOffPolicy, RebootMode};
         let step =
             |effect| RunStep { name: "s".into(), timeout_seconds: 1, max_retries: 0, effect };
         let command = |destructive| Effect::Ssh { command: "true".into(), destructive };
-        let rma = |action| Effect::Rma { action, manner: Manner::CONFIGURED };
-        let power = |to| Effect::Power { to, manner: Manner::CONFIGURED };
+        let rma = |action| Effect::Rma { action, power_off: PowerOffPolicy::CONFIGURED };
+        let power = |to| Effect::Power { to, power_off: PowerOffPolicy::CONFIGURED };
         let table = [
             (Effect::Repave { image: "i".into() }, [false, false, true]),
             (Effect::Net { document: "n".into() }, [false, false, true]),
@@ -291,7 +225,7 @@ mod tests {
             (command(true), [false, false, true]),
             (command(false), [true, true, true]),
             (
-                Effect::Reboot { mode: RebootMode::Bmc, manner: Manner::CONFIGURED },
+                Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::CONFIGURED },
                 [false, true, true],
             ),
         ];
@@ -386,10 +320,10 @@ mod tests {
 
     #[test]
     fn the_way_back_from_rma_is_open_to_what_changes_nothing() {
-        use crate::effect::Manner;
+        use crate::effect::PowerOffPolicy;
         let step =
             |effect| RunStep { name: "s".into(), timeout_seconds: 1, max_retries: 0, effect };
-        let power = |to| step(Effect::Power { to, manner: Manner::CONFIGURED });
+        let power = |to| step(Effect::Power { to, power_off: PowerOffPolicy::CONFIGURED });
         let wipe = step(Effect::Repave { image: "i".into() });
         for phase in Phase::ALL {
             let mut machine = machine(phase);

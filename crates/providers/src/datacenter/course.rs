@@ -10,7 +10,7 @@ use crate::power::{
     self, LOOK_EVERY, MAX_UNWATCHED, PowerCommand, PowerGoal, PowerMove, PowerStage, PowerState,
     PowerTimeouts, WATCH_EVERY,
 };
-use model::effect::{Answer, Key, Manner};
+use model::effect::{Answer, Key, PowerOffPolicy};
 use model::fault::{Code, Fault, Happened};
 use model::time::{Timestamp, spoken};
 
@@ -18,7 +18,7 @@ use model::time::{Timestamp, spoken};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Course {
     pub goal: PowerGoal,
-    pub manner: Manner,
+    pub power_off: PowerOffPolicy,
     /// The host has to answer when it is done.
     pub back: bool,
     /// When somebody looked last.
@@ -57,7 +57,7 @@ impl Datacenter {
         journal: &Journal,
     ) -> Result<&'static str, Fault> {
         let mut course = course;
-        let Course { goal, manner, .. } = course;
+        let Course { goal, power_off, .. } = course;
         let begun = |stage: &PowerStage, fault| match stage {
             PowerStage::Begun => nothing_yet(fault),
             PowerStage::Shutting(_)
@@ -71,7 +71,7 @@ impl Datacenter {
             let seen = self.read_power(target, Priority::Operator).await;
             let seen = seen.map_err(|fault| begun(stage, fault))?;
             if known.is_none() && power::needs_patience(goal, *stage, seen) {
-                let patience = self.patience(target, manner).await;
+                let patience = self.patience(target, power_off).await;
                 known = Some(patience.map_err(|fault| begun(stage, fault))?);
             }
             let patience = known.as_ref().unwrap_or(&self.settings.power_timeouts);
@@ -140,11 +140,15 @@ impl Datacenter {
     }
 
     /// What the step wants, at this BMC.
-    async fn patience(&self, target: &Target, manner: Manner) -> Result<PowerTimeouts, Fault> {
+    async fn patience(
+        &self,
+        target: &Target,
+        power_off: PowerOffPolicy,
+    ) -> Result<PowerTimeouts, Fault> {
         let limit = self.settings.call;
         let ask = async |bmc: &super::controller::Controller| bmc.can_shut_down().await;
         let can_shut_down = self.bmcs.call(target, Priority::Operator, limit, ask).await?;
-        power::patience(&self.settings.power_timeouts, manner, can_shut_down)
+        power::patience(&self.settings.power_timeouts, power_off, can_shut_down)
     }
 
     pub(super) async fn read_power(

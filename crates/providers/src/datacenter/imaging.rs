@@ -21,7 +21,7 @@ use crate::power::{PowerGoal, PowerStage};
 use crate::state_store::Note;
 use model::condition::{ConditionType, Evidence};
 use model::deploy::{Deployment, Stage, Steer, image_lines};
-use model::effect::{Answer, Manner, NetbootMode, Order, Outcome, Verb};
+use model::effect::{Answer, NetbootMode, Order, Outcome, PowerOffPolicy, Verb};
 use model::fault::{Code, Fault, Happened};
 use model::image::{Body, Image};
 use secrecy::ExposeSecret;
@@ -276,8 +276,8 @@ impl Work<'_> {
         stage: &mut PowerStage,
         note: fn(Course, PowerStage) -> Memo,
     ) -> Result<(), Fault> {
-        let manner = Manner::CONFIGURED;
-        let course = Course { goal, manner, back: false, watched: None };
+        let power_off = PowerOffPolicy::CONFIGURED;
+        let course = Course { goal, power_off, back: false, watched: None };
         let key = &self.order.key;
         self.at.follow_course(self.target, key, course, stage, note, self.journal).await.map(drop)
     }

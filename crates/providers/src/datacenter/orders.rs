@@ -12,7 +12,7 @@ use crate::power::{LOOK_EVERY, PowerGoal, PowerStage, PowerState};
 use crate::state_store::Note;
 use model::condition::{ConditionType, Evidence};
 use model::effect::{
-    Answer, Effect, Facts, Key, Manner, NetbootMode, Order, Outcome, PowerTo, RebootMode,
+    Answer, Effect, Facts, Key, NetbootMode, Order, Outcome, PowerOffPolicy, PowerTo, RebootMode,
     RmaAction, Verb,
 };
 use model::fault::{Code, Fault};
@@ -115,11 +115,13 @@ impl Datacenter {
             Effect::Net { document } => {
                 return self.reconfigure_network(target, order, document, journal).await;
             }
-            Effect::Reboot { mode: RebootMode::Bmc, manner } => course(PowerGoal::Cycle, *manner),
-            Effect::Power { to: PowerTo::On, manner } => course(PowerGoal::On, *manner),
-            Effect::Power { to: PowerTo::Off, manner }
-            | Effect::Rma { action: RmaAction::PowerOff, manner } => {
-                course(PowerGoal::Off, in_manner_of(target.id.kind, *manner))
+            Effect::Reboot { mode: RebootMode::Bmc, power_off } => {
+                course(PowerGoal::Cycle, *power_off)
+            }
+            Effect::Power { to: PowerTo::On, power_off } => course(PowerGoal::On, *power_off),
+            Effect::Power { to: PowerTo::Off, power_off }
+            | Effect::Rma { action: RmaAction::PowerOff, power_off } => {
+                course(PowerGoal::Off, power_off_for(target.id.kind, *power_off))
             }
             Effect::Netboot { mode } => Task::Netboot(*mode),
             Effect::Rma { action: RmaAction::Mark, .. } => Task::Mark,
@@ -205,8 +207,8 @@ impl Datacenter {
                 Err(Fault::new(Code::EffectFailed, said))
             }
             Remembered::Memo(Memo::Power { goal, stage, back, watched }) => {
-                let manner = in_manner_of(target.id.kind, manner_of(&order.effect));
-                let course = Course { goal, manner, back, watched };
+                let power_off = power_off_for(target.id.kind, power_off_of(&order.effect));
+                let course = Course { goal, power_off, back, watched };
                 self.reboot_or_so(target, order, course, stage, journal).await
             }
             Remembered::Memo(
@@ -293,8 +295,8 @@ impl Datacenter {
         }
         match self.recall(&order.key).await? {
             Some(Remembered::Memo(Memo::Power { goal, mut stage, back, watched })) => {
-                let manner = in_manner_of(target.id.kind, manner_of(&order.effect));
-                let course = Course { goal, manner, back, watched };
+                let power_off = power_off_for(target.id.kind, power_off_of(&order.effect));
+                let course = Course { goal, power_off, back, watched };
                 match stage {
                     PowerStage::Begun => {
                         let (before, after) =
@@ -388,36 +390,20 @@ fn reached(target: &Target, goal: PowerGoal, how: &str) -> Outcome {
 }
 
 /// A shelf has no operating system that could be given time, whatever is configured for those that have.
-const fn in_manner_of(kind: TargetKind, manner: Manner) -> Manner {
+const fn power_off_for(kind: TargetKind, power_off: PowerOffPolicy) -> PowerOffPolicy {
     match kind {
-        TargetKind::PowerShelf => Manner { graceful_seconds: Some(0), force: Some(true) },
-        TargetKind::Machine | TargetKind::Switch | TargetKind::Rack => manner,
+        TargetKind::PowerShelf => PowerOffPolicy { graceful_seconds: Some(0), force: Some(true) },
+        TargetKind::Machine | TargetKind::Switch | TargetKind::Rack => power_off,
     }
 }
 
-const fn course(goal: PowerGoal, manner: Manner) -> Task {
-    Task::Power(Course { goal, manner, back: false, watched: None })
+const fn course(goal: PowerGoal, power_off: PowerOffPolicy) -> Task {
+    Task::Power(Course { goal, power_off, back: false, watched: None })
 }
 
-/// How an effect wants power to be switched off.
-const fn manner_of(effect: &Effect) -> Manner {
-    match effect {
-        Effect::Reboot { manner, .. }
-        | Effect::Rma { manner, .. }
-        | Effect::Power { manner, .. } => *manner,
-        Effect::Ssh { .. }
-        | Effect::Netboot { .. }
-        | Effect::Repave { .. }
-        | Effect::Join { .. }
-        | Effect::Leave { .. }
-        | Effect::Verify { .. }
-        | Effect::Net { .. }
-        | Effect::Drain { .. }
-        | Effect::Uncordon { .. }
-        | Effect::Device { .. }
-        | Effect::Stage { .. }
-        | Effect::Parts { .. } => Manner::CONFIGURED,
-    }
+/// How an effect has power switched off.
+fn power_off_of(effect: &Effect) -> PowerOffPolicy {
+    effect.power_off_policy().unwrap_or(PowerOffPolicy::CONFIGURED)
 }
 
 fn not_asked(effect: &Effect) -> Fault {

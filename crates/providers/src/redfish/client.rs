@@ -6,7 +6,7 @@
 
 use super::address::ROOT;
 use super::decode::{Doc, Entry, Part, entry, exact_path, local_path, shown};
-use super::login::{Manner, Opened, Pass, Session, first_manner};
+use super::login::{AuthMethod, Opened, Pass, Session, first_method};
 use super::verdict;
 use super::{Auth, Login, Settings};
 use crate::http_client::Certificate;
@@ -37,7 +37,7 @@ const MAX_MATCHES: usize = 3;
 pub(super) struct Link {
     http: Arc<HttpClient>,
     login: Login,
-    manner: Manner,
+    method: AuthMethod,
     sessions_path: String,
     session: Mutex<Option<Session>>,
 }
@@ -65,16 +65,16 @@ impl Link {
         let mut link = Self::unopened(endpoint, login, trust, settings)?;
         let root = link.read_root(settings.auth).await?;
         let offered = root.root().get("Links").link("Sessions");
-        link.manner = first_manner(settings.auth, offered.is_some());
+        link.method = first_method(settings.auth, offered.is_some());
         if let Some(path) = offered {
             link.sessions_path = path;
         }
-        if link.manner == Manner::Session {
+        if link.method == AuthMethod::Session {
             match link.open_session(&link.sessions_path).await? {
                 Opened::Session(session) => *link.session.get_mut() = Some(session),
                 Opened::NoSuchThing(fault) => match settings.auth {
                     Auth::Session => return Err(fault),
-                    Auth::Auto | Auth::Basic => link.manner = Manner::Basic,
+                    Auth::Auto | Auth::Basic => link.method = AuthMethod::Basic,
                 },
             }
         }
@@ -97,8 +97,8 @@ impl Link {
         };
         let http = Arc::new(HttpClient::new(endpoint, trust, settings)?);
         let sessions_path = format!("{ROOT}/SessionService/Sessions");
-        let (manner, session) = (Manner::Basic, Mutex::new(None));
-        Ok(Self { http, login, manner, sessions_path, session })
+        let (method, session) = (AuthMethod::Basic, Mutex::new(None));
+        Ok(Self { http, login, method, sessions_path, session })
     }
 
     /// A session is proof that the login is right. Otherwise something is read that is not for
@@ -106,9 +106,9 @@ impl Link {
     async fn prove(&self, root: &Doc) -> Result<(), Fault> {
         // A power shelf may have no System.
         let closed = ["Systems", "Chassis"].iter().find_map(|name| root.root().link(name));
-        match (self.manner, closed) {
-            (Manner::Basic, Some(closed)) => self.get(&closed).await.map(|_| ()),
-            (Manner::Basic, None) | (Manner::Session, _) => Ok(()),
+        match (self.method, closed) {
+            (AuthMethod::Basic, Some(closed)) => self.get(&closed).await.map(|_| ()),
+            (AuthMethod::Basic, None) | (AuthMethod::Session, _) => Ok(()),
         }
     }
 
@@ -320,7 +320,7 @@ impl Link {
     async fn exchange(&self, request: HttpRequest) -> Result<HttpResponse, Fault> {
         let pass = self.pass(None).await?;
         let response = self.send_following(request.clone(), &pass).await?;
-        if response.status != StatusCode::UNAUTHORIZED || self.manner == Manner::Basic {
+        if response.status != StatusCode::UNAUTHORIZED || self.method == AuthMethod::Basic {
             return Ok(response);
         }
         let renewed = self.pass(Some(&pass)).await?;
@@ -329,7 +329,7 @@ impl Link {
 
     /// What to say who we are, other than `stale`, which was refused.
     async fn pass(&self, stale: Option<&Pass>) -> Result<Pass, Fault> {
-        if self.manner == Manner::Basic {
+        if self.method == AuthMethod::Basic {
             return self.login.basic();
         }
         let mut session = self.session.lock().await;

@@ -26,7 +26,7 @@ const GOODBYE: Duration = Duration::from_secs(5);
 
 /// How this BMC is told who we are, once that has been found out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Manner {
+pub(super) enum AuthMethod {
     Basic,
     Session,
 }
@@ -150,12 +150,12 @@ fn session(response: &HttpResponse) -> Option<Session> {
     Some(Session { token, path })
 }
 
-/// Which manner to try first, and whether the other will do.
-pub(super) const fn first_manner(auth: Auth, offers_sessions: bool) -> Manner {
+/// Which authentication method to try first.
+pub(super) const fn first_method(auth: Auth, offers_sessions: bool) -> AuthMethod {
     match auth {
-        Auth::Basic => Manner::Basic,
-        Auth::Session => Manner::Session,
-        Auth::Auto if offers_sessions => Manner::Session,
-        Auth::Auto => Manner::Basic,
+        Auth::Basic => AuthMethod::Basic,
+        Auth::Session => AuthMethod::Session,
+        Auth::Auto if offers_sessions => AuthMethod::Session,
+        Auth::Auto => AuthMethod::Basic,
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::http::{Call, Peer, Said};
 use crate::world::{PASSWORD, RESET, SYSTEM, World, settings};
-use model::effect::{Answer, Effect, Key, Manner, NetbootMode, Order, RebootMode, Verb};
+use model::effect::{Answer, Effect, Key, NetbootMode, Order, PowerOffPolicy, RebootMode, Verb};
 use model::fault::{Code, Fault};
 use model::id::{MachineId, RunId};
 use model::machine::MachineSpec;
@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 
-const REBOOT: Effect = Effect::Reboot { mode: RebootMode::Bmc, manner: Manner::CONFIGURED };
+const REBOOT: Effect =
+    Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::CONFIGURED };
 const PXE: Effect = Effect::Netboot { mode: NetbootMode::Pxe };
 
 /// One replica. What it knows is kept elsewhere, so another one may go on.

@@ -2,7 +2,9 @@
 
 use crate::maas_desk::{Desk, NODE, SITE};
 use model::condition::ConditionType;
-use model::effect::{Answer, Effect, Manner, NetbootMode, PowerTo, RebootMode, RmaAction, Verb};
+use model::effect::{
+    Answer, Effect, NetbootMode, PowerOffPolicy, PowerTo, RebootMode, RmaAction, Verb,
+};
 use model::fault::Code;
 use model::node::{NodeState, Stage};
 use providers::Provider;
@@ -25,9 +27,11 @@ async fn ask(desk: &Desk, verb: Verb, effect: &Effect) -> Result<Answer, model::
 
 #[tokio::test]
 async fn power_follows_and_is_read_back() {
-    let manner = Manner::CONFIGURED;
-    let (off, on) =
-        (Effect::Power { to: PowerTo::Off, manner }, Effect::Power { to: PowerTo::On, manner });
+    let power_off = PowerOffPolicy::CONFIGURED;
+    let (off, on) = (
+        Effect::Power { to: PowerTo::Off, power_off },
+        Effect::Power { to: PowerTo::On, power_off },
+    );
     let (desk, id) = behind(Status::Deployed).await;
     desk.api.world().machines.get_mut(&id).unwrap().power = "on";
     assert!(matches!(ask(&desk, Verb::Observe, &off).await, Ok(Answer::Differs(_))));
@@ -37,7 +41,7 @@ async fn power_follows_and_is_read_back() {
     assert_eq!(desk.api.world().machines[&id].power, "off");
     desk.ask_effect(Verb::Perform, &on, 2).await.0.unwrap();
     assert_eq!((desk.count(&id, "power_off"), desk.count(&id, "power_on")), (1, 1));
-    let cycle = Effect::Reboot { mode: RebootMode::Bmc, manner };
+    let cycle = Effect::Reboot { mode: RebootMode::Bmc, power_off };
     ask(&desk, Verb::Perform, &cycle).await.unwrap();
     assert_eq!((desk.count(&id, "power_off"), desk.count(&id, "power_on")), (2, 2));
     // To MAAS, switching on what is allocated is installing it.
@@ -53,8 +57,8 @@ async fn power_follows_and_is_read_back() {
 /// What MAAS cannot switch is switched by a person, and only a person's word says that it was.
 #[tokio::test]
 async fn power_by_hand_is_never_taken_for_done() {
-    let manner = Manner::CONFIGURED;
-    let of_machine = Effect::Power { to: PowerTo::Off, manner };
+    let power_off = PowerOffPolicy::CONFIGURED;
+    let of_machine = Effect::Power { to: PowerTo::Off, power_off };
     let of_node = crate::maas_desk::effect(Stage::PowerOffMaasNode, false);
     for (kind, power, performed, adopted) in [
         ("manual", "unknown", false, true),
@@ -145,8 +149,8 @@ async fn a_machine_is_looked_at_through_maas() {
     assert!(replica.check(&desk.target.spec).is_ok());
     for effect in [
         Effect::Netboot { mode: NetbootMode::Pxe },
-        Effect::Rma { action: RmaAction::Record, manner: Manner::CONFIGURED },
-        Effect::Rma { action: RmaAction::Mark, manner: Manner::CONFIGURED },
+        Effect::Rma { action: RmaAction::Record, power_off: PowerOffPolicy::CONFIGURED },
+        Effect::Rma { action: RmaAction::Mark, power_off: PowerOffPolicy::CONFIGURED },
     ] {
         let answer = ask(&desk, Verb::Perform, &effect).await;
         assert!(matches!(answer, Ok(Answer::Done(_))), "{answer:?}");

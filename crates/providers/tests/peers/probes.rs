@@ -7,7 +7,7 @@ use crate::kubernetes::node;
 use crate::world::{PASSWORD, RESET, SYSTEM, World, settings as redfish_settings};
 use axum::http::Method;
 use model::condition::{ConditionType, Evidence};
-use model::effect::{Effect, Key, Manner, Order, RebootMode, Verb};
+use model::effect::{Effect, Key, Order, PowerOffPolicy, RebootMode, Verb};
 use model::id::{MachineId, RunId};
 use model::machine::MachineSpec;
 use providers::datacenter::{Datacenter, Settings};
@@ -133,7 +133,7 @@ async fn neighbours_behind_one_bmc_are_not_confused() {
         assert_eq!(told(&seen, ConditionType::BmcReachable), Some((true, "Answers")), "{serial}");
     }
     let key = Key::new(&RunId::trusted("op-1"), "reboot", 1);
-    let effect = Effect::Reboot { mode: RebootMode::Bmc, manner: Manner::CONFIGURED };
+    let effect = Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::CONFIGURED };
     let order = Order { key, verb: Verb::Perform, effect, logged: 0 };
     let (journal, mut lines) = Journal::new();
     let reader = tokio::spawn(async move { while lines.recv().await.is_some() {} });

@@ -4,7 +4,7 @@ use crate::desk::{Desk, behind, said, work};
 use crate::http::{Call, Peer, Said};
 use crate::world::World;
 use model::condition::ConditionType;
-use model::effect::{Answer, DeviceWork, Effect, Manner, PowerTo, Verb};
+use model::effect::{Answer, DeviceWork, Effect, PowerOffPolicy, PowerTo, Verb};
 use model::fault::Code;
 use model::target::TargetKind;
 use providers::{Provider, Target};
@@ -17,8 +17,8 @@ pub const CHASSIS: &str = "/redfish/v1/Chassis/PowerShelf_0";
 const SHELF: &str = "/redfish/v1/PowerEquipment/PowerShelves/1";
 const SUPPLIES: &str = "/redfish/v1/Chassis/PowerShelf_0/PowerSubsystem/PowerSupplies";
 const OUTLETS: &str = "/redfish/v1/PowerEquipment/PowerShelves/1/Outlets";
-const ON: Effect = Effect::Power { to: PowerTo::On, manner: Manner::CONFIGURED };
-const OFF: Effect = Effect::Power { to: PowerTo::Off, manner: Manner::CONFIGURED };
+const ON: Effect = Effect::Power { to: PowerTo::On, power_off: PowerOffPolicy::CONFIGURED };
+const OFF: Effect = Effect::Power { to: PowerTo::Off, power_off: PowerOffPolicy::CONFIGURED };
 
 /// Where a shelf is switched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

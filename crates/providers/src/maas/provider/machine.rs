@@ -15,7 +15,9 @@ use crate::power::{PowerGoal, PowerState};
 use crate::redfish::{Disk, Inventory, LogEntry, Nic};
 use async_trait::async_trait;
 use model::condition::{ConditionType, Evidence};
-use model::effect::{Answer, Effect, Manner, Order, Outcome, PowerTo, RebootMode, RmaAction, Verb};
+use model::effect::{
+    Answer, Effect, Order, Outcome, PowerOffPolicy, PowerTo, RebootMode, RmaAction, Verb,
+};
 use model::fault::{Code, Fault};
 use model::id::SiteId;
 use model::machine::MachineSpec;
@@ -90,13 +92,15 @@ impl<'a> Errand<'a> {
 
     pub async fn carry_out(&self) -> Result<Answer, Fault> {
         match &self.hand.order.effect {
-            Effect::Reboot { mode: RebootMode::Bmc, manner } => {
-                self.switch(PowerGoal::Cycle, *manner).await
+            Effect::Reboot { mode: RebootMode::Bmc, power_off } => {
+                self.switch(PowerGoal::Cycle, *power_off).await
             }
-            Effect::Power { to: PowerTo::On, manner } => self.switch(PowerGoal::On, *manner).await,
-            Effect::Power { to: PowerTo::Off, manner }
-            | Effect::Rma { action: RmaAction::PowerOff, manner } => {
-                self.switch(PowerGoal::Off, *manner).await
+            Effect::Power { to: PowerTo::On, power_off } => {
+                self.switch(PowerGoal::On, *power_off).await
+            }
+            Effect::Power { to: PowerTo::Off, power_off }
+            | Effect::Rma { action: RmaAction::PowerOff, power_off } => {
+                self.switch(PowerGoal::Off, *power_off).await
             }
             Effect::Repave { image } => self.repave(image).await,
             Effect::Netboot { .. } => {
@@ -145,9 +149,11 @@ impl<'a> Errand<'a> {
         self.hand.maas().machine(&self.system_id).await
     }
 
-    async fn switch(&self, goal: PowerGoal, manner: Manner) -> Result<Answer, Fault> {
+    async fn switch(&self, goal: PowerGoal, power_off: PowerOffPolicy) -> Result<Answer, Fault> {
         let machine = self.machine().await?;
-        Switch { hand: &self.hand, system_id: &self.system_id, manner }.lead(goal, &machine).await
+        Switch { hand: &self.hand, system_id: &self.system_id, power_off }
+            .lead(goal, &machine)
+            .await
     }
 
     /// What tells it from others, before it goes.

@@ -11,7 +11,7 @@ use crate::power::{
     self, MAX_UNWATCHED, PowerCommand, PowerGoal, PowerMove, PowerStage, PowerState, WATCH_EVERY,
 };
 use model::condition::{ConditionType, Evidence};
-use model::effect::{Answer, Facts, Manner, Outcome, PowerTo, Verb};
+use model::effect::{Answer, Facts, Outcome, PowerOffPolicy, PowerTo, Verb};
 use model::fault::{Code, Fault};
 use model::time::{Timestamp, spoken};
 
@@ -21,7 +21,7 @@ const MANUAL: &str = "manual";
 pub(super) struct Switch<'a> {
     pub hand: &'a Hand<'a>,
     pub system_id: &'a str,
-    pub manner: Manner,
+    pub power_off: PowerOffPolicy,
 }
 
 /// How far a course is.
@@ -172,7 +172,7 @@ impl Switch<'_> {
 
     async fn walk(&self, course: &mut Course, machine: &Machine) -> Result<Answer, Fault> {
         let settings = &self.hand.at.settings;
-        let mut patience = power::patience(&settings.power_timeouts, self.manner, true)?;
+        let mut patience = power::patience(&settings.power_timeouts, self.power_off, true)?;
         loop {
             let seen = self.read().await?;
             match power::next(course.goal, course.stage, seen, now(), &patience) {

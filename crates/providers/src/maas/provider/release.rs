@@ -8,7 +8,7 @@ use super::power::Switch;
 use crate::clock::now;
 use crate::maas::{Machine, Status};
 use crate::power::PowerGoal;
-use model::effect::{Answer, Manner, Verb};
+use model::effect::{Answer, PowerOffPolicy, Verb};
 use model::fault::{Code, Fault};
 use std::time::Duration;
 
@@ -168,8 +168,8 @@ impl Work<'_> {
             Verb::Stop | Verb::Inquire | Verb::Observe => {}
         }
         // What is let go has no system that could be asked to shut down.
-        let manner = Manner { graceful_seconds: Some(0), force: Some(true) };
-        let switch = Switch { hand: &self.hand, system_id: &machine.system_id, manner };
+        let power_off = PowerOffPolicy { graceful_seconds: Some(0), force: Some(true) };
+        let switch = Switch { hand: &self.hand, system_id: &machine.system_id, power_off };
         switch.lead(PowerGoal::Off, &machine).await
     }
 }

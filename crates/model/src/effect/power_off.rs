@@ -1,5 +1,5 @@
-//! How power is to be switched off, where a step or a run says so: politely and for how long, and whether what does not
-//! listen is cut off. What is left open is as the provider is configured.
+//! How a machine is switched off, where a step or a run says so: how long a graceful shutdown may take,
+//! and whether a machine that does not shut down is cut off. An unset field means the provider's setting.
 
 use crate::refusal::Refusal;
 use serde::{Deserialize, Serialize};
@@ -9,16 +9,16 @@ pub const MAX_GRACEFUL_SECONDS: u32 = 3_600;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Manner {
-    /// How long the machine has to shut down when it is asked to. 0: it is not asked, but cut off at once.
+pub struct PowerOffPolicy {
+    /// How long a graceful shutdown may take. 0: the machine is cut off at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub graceful_seconds: Option<u32>,
-    /// Whether a machine that does not shut down is cut off. If not, that is a fault, and its power stays as it is.
+    /// Whether a machine that does not shut down is cut off. If not, it stays on, and that is a fault.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub force: Option<bool>,
 }
 
-impl Manner {
+impl PowerOffPolicy {
     /// All is as the provider is configured.
     pub const CONFIGURED: Self = Self { graceful_seconds: None, force: None };
 
@@ -70,34 +70,36 @@ impl Manner {
 mod tests {
     use super::*;
 
-    fn manner(graceful_seconds: Option<u32>, force: Option<bool>) -> Manner {
-        Manner { graceful_seconds, force }
+    fn power_off(graceful_seconds: Option<u32>, force: Option<bool>) -> PowerOffPolicy {
+        PowerOffPolicy { graceful_seconds, force }
     }
 
     #[test]
     fn only_what_can_be_meant_is_taken() {
         let at = |word: &str| format!("step.{word}");
         for good in [
-            Manner::CONFIGURED,
-            manner(Some(0), None),
-            manner(Some(0), Some(true)),
-            manner(Some(MAX_GRACEFUL_SECONDS), Some(false)),
+            PowerOffPolicy::CONFIGURED,
+            power_off(Some(0), None),
+            power_off(Some(0), Some(true)),
+            power_off(Some(MAX_GRACEFUL_SECONDS), Some(false)),
         ] {
             assert_eq!(good.check(at), Ok(()), "{good:?}");
         }
-        for bad in [manner(Some(MAX_GRACEFUL_SECONDS + 1), None), manner(Some(0), Some(false))] {
+        for bad in
+            [power_off(Some(MAX_GRACEFUL_SECONDS + 1), None), power_off(Some(0), Some(false))]
+        {
             let refusal = bad.check(at).unwrap_err();
             assert_eq!(refusal.field.as_deref(), Some("step.graceful_seconds"), "{bad:?}");
         }
-        let refusal = manner(None, Some(true)).check_absent(at, "has no use").unwrap_err();
+        let refusal = power_off(None, Some(true)).check_absent(at, "has no use").unwrap_err();
         assert_eq!(refusal.field.as_deref(), Some("step.force"));
-        assert_eq!(Manner::CONFIGURED.check_absent(at, "has no use"), Ok(()));
+        assert_eq!(PowerOffPolicy::CONFIGURED.check_absent(at, "has no use"), Ok(()));
     }
 
     #[test]
     fn what_is_said_first_counts() {
-        let first = manner(Some(5), None);
-        assert_eq!(first.or(manner(Some(9), Some(false))), manner(Some(5), Some(false)));
-        assert_eq!(Manner::CONFIGURED.or(first), first);
+        let first = power_off(Some(5), None);
+        assert_eq!(first.or(power_off(Some(9), Some(false))), power_off(Some(5), Some(false)));
+        assert_eq!(PowerOffPolicy::CONFIGURED.or(first), first);
     }
 }
