@@ -140,11 +140,9 @@ impl Work<'_> {
 
     /// Brings a record to what is wanted, while nobody uses the machine.
     async fn adjust(&self, machine: &Machine, power: Option<Power>) -> Result<(), Fault> {
-        let idle = match machine.status {
-            Status::New | Status::Ready | Status::FailedCommissioning => true,
-            Status::FailedTesting => !machine.is_taken(),
-            _ => false,
-        };
+        let unused = machine.status == Status::FailedTesting && !machine.is_taken();
+        let idle = unused
+            || matches!(machine.status, Status::New | Status::Ready | Status::FailedCommissioning);
         if !idle || machine.locked {
             return Ok(());
         }

@@ -27,7 +27,7 @@ fn known_by(version: &str) -> bool {
     let mut numbers = version.split('.').map(|part| part.parse::<u32>().ok());
     match (numbers.next().flatten(), numbers.next().flatten()) {
         (Some(major), Some(minor)) => (major, minor) >= SINCE,
-        _ => true,
+        (Some(_), None) | (None, _) => true,
     }
 }
 

@@ -102,11 +102,9 @@ impl Work<'_> {
         let id = &machine.system_id;
         self.hand.journal.line(format!("maas: the commissioning of {id} is broken off")).await;
         let machine = self.hand.maas().abort(id, self.hand.key().as_str()).await?;
-        match machine.status {
-            Status::Commissioning | Status::Testing => {
-                Err(Fault::new(Code::ReadBackDiffers, has(&machine)))
-            }
-            _ => Ok(done(&machine, format!("{}: commissioning is broken off", has(&machine)))),
+        match matches!(machine.status, Status::Commissioning | Status::Testing) {
+            true => Err(Fault::new(Code::ReadBackDiffers, has(&machine))),
+            false => Ok(done(&machine, format!("{}: commissioning is broken off", has(&machine)))),
         }
     }
 

@@ -98,9 +98,11 @@ impl Work<'_> {
         }
         for fix in fixes {
             self.hand.journal.line(format!("maas: {}", told(machine, fix))).await;
-            self.fix(&machine.system_id, fix).await.map_err(|fault| match fault.code {
-                Code::MaasRefused | Code::EffectFailed => Fault::new(refused, fault.said),
-                _ => fault,
+            self.fix(&machine.system_id, fix).await.map_err(|fault| {
+                match matches!(fault.code, Code::MaasRefused | Code::EffectFailed) {
+                    true => Fault::new(refused, fault.said),
+                    false => fault,
+                }
             })?;
         }
         Ok(())
