@@ -121,8 +121,6 @@ pub(crate) fn reused(run: &Run) -> Refusal {
 impl Engine {
     /// Writes a request that may create runs. `claims` is the run that this replica claims as it
     /// creates it.
-    ///
-    /// In a task of its own: a client that goes away must not leave a claimed run without its turn.
     pub(crate) async fn admit<I, T>(
         &self,
         name: &'static str,
@@ -135,22 +133,22 @@ impl Engine {
         T: Send + 'static,
     {
         let engine = self.clone();
+        let written = async move {
+            let (value, created) = engine.store().retry_write(name, input, body).await?;
+            engine.after_commit(created);
+            Ok(value)
+        };
+        let Some(id) = claims else { return written.await };
+        let engine = self.clone();
+        // In a task of its own: a client that goes away must not leave a claimed run without its
+        // turn.
         let task = tokio::spawn(async move {
-            match engine.store().retry_write(name, input, body).await {
-                Ok((value, created)) => {
-                    engine.after_commit(created);
-                    Ok(value)
-                }
-                Err(error @ StoreError::Unavailable(_)) => {
-                    // It may have been written all the same, and then it is claimed by this
-                    // replica.
-                    if let Some(id) = claims {
-                        tokio::spawn(engine.release_unknown(id));
-                    }
-                    Err(error)
-                }
-                Err(error) => Err(error),
+            let written = written.await;
+            if let Err(StoreError::Unavailable(_)) = &written {
+                // It may have been written all the same, and then it is claimed by this replica.
+                tokio::spawn(engine.release_unknown(id));
             }
+            written
         });
         task.await.unwrap_or_else(|_| Err(StoreError::Corrupt("a panic".into())))
     }

@@ -16,8 +16,8 @@ use model::machine::{Labels, Machine};
 use model::refusal::Refusal;
 use model::target::TargetId;
 use model::time::spoken;
-use providers::datacenter::power::Power;
 use providers::inspect::{Inspection, Inspector};
+use providers::power::PowerState;
 use providers::redfish::LogEntry;
 use providers::scout::{Approach, Found, Report, Scout, Survey};
 use providers::{Provider, Target};
@@ -111,7 +111,7 @@ impl Engine {
         within(&target, inspector(&*provider, &target)?.event_log(&target, MAX_LOG)).await
     }
 
-    pub async fn power(&self, id: &MachineId) -> std::result::Result<Power, Missed> {
+    pub async fn power(&self, id: &MachineId) -> std::result::Result<PowerState, Missed> {
         let (provider, target) = self.to_look_at(id).await?;
         within(&target, inspector(&*provider, &target)?.power_now(&target)).await
     }

@@ -10,20 +10,21 @@ mod commit;
 use crate::Engine;
 use crate::conduct::{Whole, no_provider};
 use crate::journal::{LogBook, logged};
-use crate::nodes::stage::{StageWork, is_ours};
+use crate::nodes::stage::StageWork;
 use commit::Commit;
 use futures_util::FutureExt;
-use model::effect::{Answer, Effect, Order, Verb};
+use model::effect::{Answer, Executor, Order, Verb};
 use model::fault::{Code, Fault};
 use model::firmware::applied;
-use model::id::MachineId;
+use model::id::{MachineId, NodeId};
 use model::machine::MachineSpec;
+use model::node::Stage;
 use model::power_shelf::PowerShelf;
 use model::run::{Decision, Given, Run, Then, decide};
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
-use providers::{Journal, Provider, Target};
+use providers::{Journal, Provider, Providers, Target};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -332,40 +333,55 @@ impl Turn {
         Ok(())
     }
 
-    /// Who carries out an order: the provider of what the run acts on, or the engine itself where
-    /// it sends devices to work.
+    /// The executor of an order: a provider, or the engine itself.
     async fn executor(
         &mut self,
         order: &Order,
         limit: Duration,
-    ) -> std::result::Result<std::result::Result<Executor, Fault>, Ended> {
-        if let Some(group) = order.effect.group() {
-            let (run, epoch, group) = (self.held.run.clone(), self.held.epoch, group.clone());
-            let whole = Whole { run, epoch, group, woken_up: Notify::new() };
-            return Ok(Ok(Executor::Engine(self.engine.clone(), Arc::new(whole))));
+    ) -> std::result::Result<std::result::Result<CallExecutor, Fault>, Ended> {
+        match order.effect.facts().executor {
+            Executor::ChildRuns(group) => {
+                let (run, epoch, group) = (self.held.run.clone(), self.held.epoch, group.clone());
+                let whole = Whole { run, epoch, group, woken_up: Notify::new() };
+                Ok(Ok(CallExecutor::Engine(self.engine.clone(), Arc::new(whole))))
+            }
+            Executor::NodeRecord { stage, node } => Ok(Ok(self.stage_executor(stage, node, limit))),
+            Executor::NodeAgent { stage, node, site_provider } => {
+                match self.engine.providers().is_simulated(site_provider) {
+                    false => Ok(Ok(self.stage_executor(stage, node, limit))),
+                    true => self.provider_executor(Some(site_provider), Providers::get).await,
+                }
+            }
+            Executor::SiteProvider(name) => {
+                self.provider_executor(Some(name), Providers::get).await
+            }
+            Executor::ClusterProvider => {
+                self.provider_executor(None, Providers::speaks_to_clusters).await
+            }
+            Executor::TargetProvider => self.provider_executor(None, Providers::get).await,
         }
-        if let Some((stage, node)) = is_ours(&order.effect) {
-            let run = self.held.run.clone();
-            let work = StageWork { run, stage, node, limit, woken_up: Notify::new() };
-            return Ok(Ok(Executor::Stage(self.engine.clone(), Arc::new(work))));
-        }
+    }
+
+    fn stage_executor(&self, stage: Stage, node: &NodeId, limit: Duration) -> CallExecutor {
+        let (run, node) = (self.held.run.clone(), node.clone());
+        let work = StageWork { run, stage, node, limit, woken_up: Notify::new() };
+        CallExecutor::Stage(self.engine.clone(), Arc::new(work))
+    }
+
+    /// The provider that `find` finds by this name, or by the name of the machine's own provider.
+    async fn provider_executor(
+        &mut self,
+        name: Option<&str>,
+        find: for<'a> fn(&'a Providers, &str) -> Option<&'a Arc<dyn Provider>>,
+    ) -> std::result::Result<std::result::Result<CallExecutor, Fault>, Ended> {
         let target = match self.target().await? {
             Ok(target) => target,
             Err(fault) => return Ok(Err(fault)),
         };
-        let (all, own) = (self.engine.providers(), &target.spec.provider);
-        // What is done at a site is done by who speaks to its MAAS, and in a cluster by who speaks
-        // to that, whoever else the machine has.
-        let (name, found) = match &order.effect {
-            Effect::Stage { by, .. } => (by.clone(), all.get(by)),
-            Effect::Drain { .. } | Effect::Uncordon { .. } => {
-                (own.clone(), all.speaks_to_clusters(own))
-            }
-            _ => (own.clone(), all.get(own)),
-        };
-        Ok(match found.cloned() {
-            Some(provider) => Ok(Executor::Provider(provider, Box::new(target))),
-            None => Err(no_provider(&name)),
+        let name = name.unwrap_or(&target.spec.provider);
+        Ok(match find(self.engine.providers(), name).cloned() {
+            Some(provider) => Ok(CallExecutor::Provider(provider, Box::new(target))),
+            None => Err(no_provider(name)),
         })
     }
 
@@ -408,13 +424,13 @@ impl Turn {
 }
 
 /// Who carries out an order.
-enum Executor {
+enum CallExecutor {
     Provider(Arc<dyn Provider>, Box<Target>),
     Engine(Engine, Arc<Whole>),
     Stage(Engine, Arc<StageWork>),
 }
 
-impl Executor {
+impl CallExecutor {
     async fn ask(&self, order: &Order, journal: &Journal) -> std::result::Result<Answer, Fault> {
         match self {
             Self::Provider(provider, target) => provider.ask(target, order, journal).await,

@@ -28,10 +28,10 @@ use model::run::act::Who;
 use model::site::Site;
 use model::text;
 use model::time::Timestamp;
-use providers::keeper::{
+use providers::pin::Pin;
+use providers::state_store::{
     Credential, Keeper, Lockout, Note, Secret, no_credential, no_image, no_node, no_site,
 };
-use providers::pin::Pin;
 use secrecy::SecretString;
 use serde_json::Value;
 use store::{

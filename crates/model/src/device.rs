@@ -127,22 +127,9 @@ pub fn power_known(read: Option<PowerTo>, last: Option<&Run>) -> Option<PowerTo>
 
 /// The power state that a run leaves behind, if it switches power.
 pub fn switches_power(run: &Run) -> Option<PowerTo> {
-    run.spec.steps.iter().rev().find_map(|step| match &step.effect {
-        Effect::Power { to, .. } => Some(*to),
-        Effect::Ssh { .. }
-        | Effect::Reboot { .. }
-        | Effect::Netboot { .. }
-        | Effect::Repave { .. }
-        | Effect::Join { .. }
-        | Effect::Leave { .. }
-        | Effect::Verify { .. }
-        | Effect::Net { .. }
-        | Effect::Rma { .. }
-        | Effect::Drain { .. }
-        | Effect::Uncordon { .. }
-        | Effect::Device { .. }
-        | Effect::Stage { .. }
-        | Effect::Parts { .. } => None,
+    run.spec.steps.iter().rev().find_map(|step| {
+        let Effect::Power { to, .. } = &step.effect else { return None };
+        Some(*to)
     })
 }
 

@@ -6,14 +6,16 @@
 //! recorder and a fault injector are one small type each.
 
 mod device;
-mod manner;
+mod facts;
 mod node;
 mod parts;
+mod power_off;
 
 pub use device::{DeviceWork, FabricTo, Facts, MAX_FACT, MaasFacts};
-pub use manner::{MAX_GRACEFUL_SECONDS, Manner};
+pub use facts::{EffectFacts, Executor};
 pub use node::{MAX_TAINTS, NodeLabels, Taint, TaintEffect, check_node_labels, check_taints};
 pub use parts::{Group, Part};
+pub use power_off::{MAX_GRACEFUL_SECONDS, PowerOffPolicy};
 
 use crate::condition::Evidence;
 use crate::id::{NodeId, SiteId};
@@ -31,8 +33,8 @@ pub enum Effect {
     },
     Reboot {
         mode: RebootMode,
-        #[serde(default, skip_serializing_if = "Manner::is_configured")]
-        manner: Manner,
+        #[serde(default, rename = "manner", skip_serializing_if = "PowerOffPolicy::is_configured")]
+        power_off: PowerOffPolicy,
     },
     Netboot {
         mode: NetbootMode,
@@ -62,8 +64,8 @@ pub enum Effect {
     },
     Rma {
         action: RmaAction,
-        #[serde(default, skip_serializing_if = "Manner::is_configured")]
-        manner: Manner,
+        #[serde(default, rename = "manner", skip_serializing_if = "PowerOffPolicy::is_configured")]
+        power_off: PowerOffPolicy,
     },
     /// Cordons the node and evicts its pods.
     Drain {
@@ -83,8 +85,8 @@ pub enum Effect {
     },
     Power {
         to: PowerTo,
-        #[serde(default, skip_serializing_if = "Manner::is_configured")]
-        manner: Manner,
+        #[serde(default, rename = "manner", skip_serializing_if = "PowerOffPolicy::is_configured")]
+        power_off: PowerOffPolicy,
     },
     /// Device work that only the lifecycles of devices and racks use. Plans do not contain it.
     Device {
@@ -176,23 +178,7 @@ pub enum Capability {
 impl Effect {
     /// Its name in plans, logs and fault rules.
     pub const fn word(&self) -> &'static str {
-        match self {
-            Self::Ssh { .. } => "ssh",
-            Self::Reboot { .. } => "reboot",
-            Self::Netboot { .. } => "netboot",
-            Self::Repave { .. } => "repave",
-            Self::Join { .. } => "join",
-            Self::Leave { .. } => "leave",
-            Self::Verify { .. } => "verify",
-            Self::Net { .. } => "net",
-            Self::Rma { .. } => "rma",
-            Self::Drain { .. } => "drain",
-            Self::Uncordon { .. } => "uncordon",
-            Self::Power { .. } => "power",
-            Self::Device { work } => work.word(),
-            Self::Stage { stage, .. } => stage.as_str(),
-            Self::Parts { .. } => "parts",
-        }
+        self.facts().word
     }
 
     /// All names except those of node stages, for selecting effects by name.
@@ -218,72 +204,40 @@ impl Effect {
     ];
 
     pub const fn needs(&self) -> Capability {
-        match self {
-            Self::Ssh { .. } | Self::Net { .. } => Capability::RemoteExec,
-            Self::Reboot { mode: RebootMode::Bmc, .. } | Self::Power { .. } => {
-                Capability::PowerControl
-            }
-            Self::Reboot { mode: RebootMode::InBand, .. } => Capability::RemoteExec,
-            Self::Netboot { .. } => Capability::Netboot,
-            Self::Repave { .. } => Capability::Imaging,
-            Self::Device { work } => work.needs(),
-            Self::Stage { .. } => Capability::Nodes,
-            // Each child run checks its own capabilities.
-            Self::Parts { .. } => Capability::Inspect,
-            // An advisory check only records what it observes, so the ability to inspect is enough.
-            Self::Verify { advisory: true, .. } => Capability::Inspect,
-            Self::Join { .. }
-            | Self::Leave { .. }
-            | Self::Verify { .. }
-            | Self::Drain { .. }
-            | Self::Uncordon { .. } => Capability::ClusterJoin,
-            Self::Rma { action, .. } => match action {
-                RmaAction::Record => Capability::Inspect,
-                RmaAction::PowerOff | RmaAction::Mark => Capability::PowerControl,
-            },
-        }
-    }
-
-    /// The devices of a `Parts` effect.
-    pub const fn group(&self) -> Option<&Group> {
-        match self {
-            Self::Parts { group } => Some(group),
-            Self::Ssh { .. }
-            | Self::Reboot { .. }
-            | Self::Netboot { .. }
-            | Self::Repave { .. }
-            | Self::Join { .. }
-            | Self::Leave { .. }
-            | Self::Verify { .. }
-            | Self::Net { .. }
-            | Self::Rma { .. }
-            | Self::Drain { .. }
-            | Self::Uncordon { .. }
-            | Self::Power { .. }
-            | Self::Device { .. }
-            | Self::Stage { .. } => None,
-        }
+        self.facts().capability
     }
 
     /// Whether a repetition does harm. If so, a lost answer needs an operator's decision.
     pub const fn destructive(&self) -> bool {
-        match self {
-            Self::Ssh { destructive, .. } => *destructive,
-            Self::Reboot { .. } | Self::Repave { .. } | Self::Net { .. } => true,
-            Self::Rma { action, .. } => matches!(action, RmaAction::PowerOff),
-            // An operator may have powered it on again since.
-            Self::Power { to, .. } => matches!(to, PowerTo::Off),
-            Self::Device { work } => work.destructive(),
-            Self::Stage { stage, undo, .. } => !*undo && stage.destructive(),
-            // Each child run is a record of its own, so its progress is never lost.
-            Self::Parts { .. } => false,
-            Self::Netboot { .. }
-            | Self::Join { .. }
-            | Self::Leave { .. }
-            | Self::Verify { .. }
-            | Self::Drain { .. }
-            | Self::Uncordon { .. } => false,
+        self.facts().destructive
+    }
+
+    /// The devices that it starts child runs on, where it does.
+    pub const fn group(&self) -> Option<&Group> {
+        let Self::Parts { group } = self else { return None };
+        Some(group)
+    }
+
+    /// How it switches the machine off through its BMC, where it does.
+    pub const fn power_off_policy(&self) -> Option<PowerOffPolicy> {
+        if let Self::Reboot { mode: RebootMode::Bmc, power_off }
+        | Self::Rma { action: RmaAction::PowerOff, power_off }
+        | Self::Power { to: PowerTo::Off, power_off } = self
+        {
+            return Some(*power_off);
         }
+        None
+    }
+
+    /// The same, to be changed.
+    pub const fn power_off_policy_mut(&mut self) -> Option<&mut PowerOffPolicy> {
+        if let Self::Reboot { mode: RebootMode::Bmc, power_off }
+        | Self::Rma { action: RmaAction::PowerOff, power_off }
+        | Self::Power { to: PowerTo::Off, power_off } = self
+        {
+            return Some(power_off);
+        }
+        None
     }
 
     /// The effect that reverts this one, if there is one.
@@ -439,7 +393,7 @@ mod tests {
         let cluster_ref = String::new;
         let all = [
             Effect::Ssh { command: "true".into(), destructive: false },
-            Effect::Reboot { mode: RebootMode::Bmc, manner: Manner::CONFIGURED },
+            Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::CONFIGURED },
             Effect::Netboot { mode: NetbootMode::Pxe },
             Effect::Repave { image: "i".into() },
             Effect::Join {
@@ -450,10 +404,10 @@ mod tests {
             Effect::Leave { cluster_ref: cluster_ref() },
             Effect::Verify { cluster_ref: cluster_ref(), expect: Expect::Ready, advisory: false },
             Effect::Net { document: "n".into() },
-            Effect::Rma { action: RmaAction::Record, manner: Manner::CONFIGURED },
+            Effect::Rma { action: RmaAction::Record, power_off: PowerOffPolicy::CONFIGURED },
             Effect::Drain { cluster_ref: cluster_ref(), deadline_seconds: None },
             Effect::Uncordon { cluster_ref: cluster_ref(), own: false },
-            Effect::Power { to: PowerTo::Off, manner: Manner::CONFIGURED },
+            Effect::Power { to: PowerTo::Off, power_off: PowerOffPolicy::CONFIGURED },
         ];
         let works = DeviceWork::one_of_each().into_iter().map(|work| Effect::Device { work });
         let group = Group { parts: Vec::new(), at_once: 1, unless: Vec::new() };

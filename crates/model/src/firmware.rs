@@ -97,30 +97,19 @@ impl Firmware {
 
     /// Whether these steps install a file of this record, directly or in a group.
     pub fn installed_by(&self, steps: &[RunStep]) -> bool {
-        steps.iter().any(|step| match &step.effect {
-            Effect::Device { work: DeviceWork::Firmware { component, version, sha256, .. } } => {
-                let mut all = self.components.values().flatten();
-                all.any(|one| {
-                    (&one.name, &one.version, &one.sha256) == (component, version, sha256)
-                })
+        steps.iter().any(|step| {
+            if let Some(group) = step.effect.group() {
+                return group.parts.iter().any(|part| self.installed_by(&part.steps));
             }
-            Effect::Parts { group } => {
-                group.parts.iter().any(|part| self.installed_by(&part.steps))
-            }
-            Effect::Device { .. }
-            | Effect::Stage { .. }
-            | Effect::Ssh { .. }
-            | Effect::Reboot { .. }
-            | Effect::Netboot { .. }
-            | Effect::Repave { .. }
-            | Effect::Join { .. }
-            | Effect::Leave { .. }
-            | Effect::Verify { .. }
-            | Effect::Net { .. }
-            | Effect::Rma { .. }
-            | Effect::Drain { .. }
-            | Effect::Uncordon { .. }
-            | Effect::Power { .. } => false,
+            let Effect::Device { work: DeviceWork::Firmware { component, version, sha256, .. } } =
+                &step.effect
+            else {
+                return false;
+            };
+            self.components
+                .values()
+                .flatten()
+                .any(|one| (&one.name, &one.version, &one.sha256) == (component, version, sha256))
         })
     }
 

@@ -15,7 +15,7 @@ pub use resolve::{
 };
 
 use crate::effect::{
-    Effect, Manner, PowerTo, RebootMode, RmaAction, check_node_labels, check_taints,
+    Effect, PowerOffPolicy, PowerTo, RebootMode, RmaAction, check_node_labels, check_taints,
 };
 use crate::id::PlanId;
 use crate::refusal::Refusal;
@@ -259,19 +259,21 @@ impl Step {
                 let word = self.effect.word();
                 text::short(&format!("{field}.{word}.cluster_ref"), cluster_ref)
             }
-            Effect::Reboot { mode: RebootMode::Bmc, manner }
-            | Effect::Rma { action: RmaAction::PowerOff, manner }
-            | Effect::Power { to: PowerTo::Off, manner } => self.check_manner(field, *manner),
-            Effect::Reboot { mode: RebootMode::InBand, manner } => {
+            Effect::Reboot { mode: RebootMode::Bmc, power_off }
+            | Effect::Rma { action: RmaAction::PowerOff, power_off }
+            | Effect::Power { to: PowerTo::Off, power_off } => {
+                self.check_power_off(field, *power_off)
+            }
+            Effect::Reboot { mode: RebootMode::InBand, power_off } => {
                 let why = "has no use in a reboot from within: the host decides how it goes down";
-                manner.check_absent(|word| format!("{field}.reboot.{word}"), why)
+                power_off.check_absent(|word| format!("{field}.reboot.{word}"), why)
             }
-            Effect::Rma { action: RmaAction::Record | RmaAction::Mark, manner } => {
+            Effect::Rma { action: RmaAction::Record | RmaAction::Mark, power_off } => {
                 let why = "is only for POWER_OFF";
-                manner.check_absent(|word| format!("{field}.rma.{word}"), why)
+                power_off.check_absent(|word| format!("{field}.rma.{word}"), why)
             }
-            Effect::Power { to: PowerTo::On, manner } => {
-                manner.check_absent(|word| format!("{field}.power.{word}"), "is only for OFF")
+            Effect::Power { to: PowerTo::On, power_off } => {
+                power_off.check_absent(|word| format!("{field}.power.{word}"), "is only for OFF")
             }
             Effect::Netboot { .. } => Ok(()),
             Effect::Stage { .. } => Err(Refusal::invalid(
@@ -287,10 +289,10 @@ impl Step {
         }
     }
 
-    fn check_manner(&self, field: &str, manner: Manner) -> Result<(), Refusal> {
+    fn check_power_off(&self, field: &str, power_off: PowerOffPolicy) -> Result<(), Refusal> {
         let at = |word: &str| format!("{field}.{}.{word}", self.effect.word());
-        manner.check(at)?;
-        match manner.graceful_seconds {
+        power_off.check(at)?;
+        match power_off.graceful_seconds {
             Some(seconds) => self.check_within(&at("graceful_seconds"), seconds),
             None => Ok(()),
         }
@@ -356,7 +358,7 @@ mod tests {
             name: name.into(),
             timeout_seconds: None,
             max_retries: None,
-            effect: Effect::Reboot { mode: RebootMode::Bmc, manner: Manner::CONFIGURED },
+            effect: Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::CONFIGURED },
         }
     }
 
@@ -403,10 +405,10 @@ mod tests {
 
     #[test]
     fn what_a_step_says_of_power_must_make_sense() {
-        let say = |graceful_seconds, force| Manner { graceful_seconds, force };
-        let reboot = |mode, manner| minute(Effect::Reboot { mode, manner });
-        let rma = |action, manner| minute(Effect::Rma { action, manner });
-        let power = |to, manner| minute(Effect::Power { to, manner });
+        let say = |graceful_seconds, force| PowerOffPolicy { graceful_seconds, force };
+        let reboot = |mode, power_off| minute(Effect::Reboot { mode, power_off });
+        let rma = |action, power_off| minute(Effect::Rma { action, power_off });
+        let power = |to, power_off| minute(Effect::Power { to, power_off });
         let never = say(Some(0), Some(false));
         let table = [
             (reboot(RebootMode::Bmc, say(Some(59), Some(true))), None),
@@ -419,7 +421,7 @@ mod tests {
             (rma(RmaAction::Mark, say(None, Some(true))), Some("rma.force")),
             (power(PowerTo::Off, say(Some(0), None)), None),
             (power(PowerTo::Off, say(Some(61), None)), Some("power.graceful_seconds")),
-            (power(PowerTo::On, Manner::CONFIGURED), None),
+            (power(PowerTo::On, PowerOffPolicy::CONFIGURED), None),
             (power(PowerTo::On, say(None, Some(true))), Some("power.force")),
         ];
         for (step, field) in table {

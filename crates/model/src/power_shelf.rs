@@ -8,7 +8,7 @@ use crate::device::moves::{
     work,
 };
 use crate::device::{Device, Observed, own_run, power_word};
-use crate::effect::{Effect, Facts, Manner, PowerTo};
+use crate::effect::{Effect, Facts, PowerOffPolicy, PowerTo};
 use crate::here;
 use crate::id::{PowerShelfId, RunId};
 use crate::lifecycle::{
@@ -112,7 +112,7 @@ impl PowerShelf {
             let note = Note::new(format!("{name} does not begin: {against}"), here!());
             return become_(&self.answered(), self.state.clone(), note);
         }
-        let effect = Effect::Power { to: operation, manner: Manner::CONFIGURED };
+        let effect = Effect::Power { to: operation, power_off: PowerOffPolicy::CONFIGURED };
         let step = (RunType::Power, run_step(name, POWER.0, POWER.1, effect));
         let note = Note::new(format!("{name} for {}", request.initiator), here!());
         let run = own_run(self, seen.fresh.clone(), step, request.initiator.clone());

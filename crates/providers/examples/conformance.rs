@@ -14,10 +14,11 @@ use model::id::MachineId;
 use model::machine::MachineSpec;
 use providers::Target;
 use providers::datacenter::{self, Datacenter};
+use providers::http_client::Trust;
 use providers::inspect::Inspector;
-use providers::keeper::{Forgetful, Secret};
-use providers::redfish::{Auth, Bmc, Endpoint, Login, Settings, System, Trust, Wanted};
+use providers::redfish::{Auth, Bmc, BmcAddress, Login, Settings, System, Wanted};
 use providers::scout::{Approach, Scout};
+use providers::state_store::{Forgetful, Secret};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -82,7 +83,7 @@ impl Reading {
     }
 
     async fn all(&mut self, peer: &Peer) -> Result<(), Fault> {
-        let endpoint = Endpoint::parse(&peer.url())?;
+        let endpoint = BmcAddress::parse(&peer.url())?;
         let login = Login { user: "reader".into(), password: "of recordings".into() };
         let settings = Settings { auth: Auth::Basic, ..Settings::default() };
         let bmc = Bmc::connect(endpoint, login, Trust::FirstUse(None), settings).await?;

@@ -10,14 +10,13 @@
 //! and `roster` the nodes of a cluster as probes see them; `inspect` looks for a person, `scout` and `trial` at BMCs without a machine; `ipmi_only` is the
 //! same for less.
 
-pub(crate) mod admittance;
-pub(crate) mod bmcs;
+mod bmcs;
 mod cluster;
 mod controller;
-pub(crate) mod course;
+mod course;
 mod devices;
 mod drain;
-pub(crate) mod exec;
+mod exec;
 mod fabric;
 mod firmware;
 mod hosts;
@@ -26,9 +25,8 @@ mod inspect;
 mod ipmi_only;
 mod kept;
 mod net;
-pub(crate) mod orders;
-pub mod power;
-pub(crate) mod probe;
+mod orders;
+mod probe;
 mod record;
 mod roster;
 mod scout;
@@ -37,12 +35,13 @@ mod trial;
 use crate::fetch::Fetcher;
 use crate::governor::{self, Standing};
 use crate::inspect::Inspector;
-use crate::keeper::Keeper;
+use crate::peer_login::{PeerLogin, TrustPolicy};
 use crate::port::{Journal, Provider, Target};
-use crate::redfish::{self, Trust};
+use crate::power::PowerTimeouts;
+use crate::redfish;
 use crate::scout::Scout;
+use crate::state_store::Keeper;
 use crate::{ipmi, ssh};
-use admittance::Admittance;
 use async_trait::async_trait;
 use bmcs::Bmcs;
 pub use fabric::Patience as FabricPatience;
@@ -55,28 +54,16 @@ use model::effect::{Answer, Capability, Facts, Order};
 use model::fault::Fault;
 use model::time::spoken;
 pub use net::Netplan;
-use power::Patience;
 use roster::Rosters;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// How a BMC is believed.
-#[derive(Debug, Clone)]
-pub enum Trusting {
-    /// Its certificate is signed by an authority of ours.
-    Ca(Trust),
-    /// The first certificate that is seen is trusted, and no other.
-    FirstUse,
-    /// Only those are trusted that are known beforehand, hosts too.
-    Pinned,
-}
 
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The credential for BMCs of machines that name none.
     pub bmc_credential: String,
-    pub trust: Trusting,
-    pub patience: Patience,
+    pub trust: TrustPolicy,
+    pub power_timeouts: PowerTimeouts,
     /// How long one call to a BMC may take, its waiting included.
     pub call: Duration,
     /// The same for a look that polling makes.
@@ -103,8 +90,8 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             bmc_credential: String::new(),
-            trust: Trusting::FirstUse,
-            patience: Patience::default(),
+            trust: TrustPolicy::FirstUse,
+            power_timeouts: PowerTimeouts::default(),
             call: Duration::from_secs(90),
             poll: Duration::from_secs(12),
             roster: Duration::from_secs(50),
@@ -136,9 +123,9 @@ impl Datacenter {
     pub const NAME: &'static str = "datacenter";
 
     pub fn new(keeper: Arc<dyn Keeper>, settings: Settings) -> Self {
-        let admittance = Admittance(Arc::clone(&keeper));
-        let bmcs = Bmcs::new(admittance.clone(), settings.clone());
-        let hosts = Hosts::new(admittance, settings.clone());
+        let logins = PeerLogin(Arc::clone(&keeper));
+        let bmcs = Bmcs::new(logins.clone(), settings.clone());
+        let hosts = Hosts::new(logins, settings.clone());
         let rosters = Rosters::new(settings.roster);
         Self { bmcs, hosts, rosters, fetcher: Fetcher::default(), keeper, settings }
     }

@@ -159,7 +159,7 @@ impl Governor {
                     spoken(left)
                 ),
             )),
-            _ => Ok(known.gate.clone()),
+            Some(_) | None => Ok(known.gate.clone()),
         }
     }
 

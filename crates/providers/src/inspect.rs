@@ -3,8 +3,8 @@
 //! Nothing here changes anything, and nothing of it is remembered: it is what the device says now. A provider that
 //! can do it says so by [`model::effect::Capability::Inspect`] and by [`crate::Provider::inspector`].
 
-use crate::datacenter::power::Power;
 use crate::port::Target;
+use crate::power::PowerState;
 use crate::redfish::{HealthReport, Inventory, LogEntry};
 use async_trait::async_trait;
 use model::fault::Fault;
@@ -14,7 +14,7 @@ use model::fault::Fault;
 pub struct Inspection {
     /// What could not be read of it is named in its `skipped`.
     pub inventory: Inventory,
-    pub power: Option<Power>,
+    pub power: Option<PowerState>,
     /// What the next boot leads to, in the device's words.
     pub boot: Option<String>,
     pub health: Option<HealthReport>,
@@ -28,5 +28,5 @@ pub trait Inspector: Send + Sync {
     /// The newest entries of the BMC's event log, newest first.
     async fn event_log(&self, target: &Target, count: usize) -> Result<Vec<LogEntry>, Fault>;
 
-    async fn power_now(&self, target: &Target) -> Result<Power, Fault>;
+    async fn power_now(&self, target: &Target) -> Result<PowerState, Fault>;
 }

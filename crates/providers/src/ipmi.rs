@@ -14,9 +14,10 @@ mod tool;
 
 pub use event::{Event, EventKind, MAX_EVENTS};
 
+pub use crate::peer_login::Login;
 use answer::Trouble;
 use model::fault::{Code, Fault};
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::ExposeSecret;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -29,11 +30,9 @@ const DEFAULT_PORT: u16 = 623;
 const MAX_USER_BYTES: usize = 16;
 const MAX_PASSWORD_BYTES: usize = 20;
 
-/// Who asks.
-#[derive(Debug, Clone)]
-pub struct Login {
-    pub user: String,
-    pub password: SecretString,
+/// Whether the address of a BMC is one for IPMI.
+pub fn is_ipmi(endpoint: &str) -> bool {
+    endpoint.starts_with(SCHEME)
 }
 
 /// Which algorithms protect the session.

@@ -1,36 +1,37 @@
 //! A customer's cluster, through the Kubernetes API: its nodes, what a machine needs to join, and how it leaves.
 //!
-//! A [`Cluster`] is made from a kubeconfig and does one small thing per call, each with a deadline. It keeps nothing
-//! and never tries again: what came back is an answer or a fault that names the address, what was asked and what was
-//! said. Everything that changes something may be asked for twice; the second time finds it done.
+//! A [`Cluster`] is made from a kubeconfig and sends one request per call, each with a deadline. It
+//! keeps no state and never retries: it returns an answer, or a fault with the address, the request
+//! and what the server said. Every change is idempotent: a second call finds it done.
 //!
-//! `config` reads the kubeconfig, `connect` makes the client, `fault` reads what went wrong; `node`, `join` and `evict`
-//! are what can be asked.
+//! `config` and `kubeconfig` read the kubeconfig, `client` sends requests, `object` has the types of the API, `fault`
+//! classifies failures; `node`, `join` and `evict` are the requests.
 
+mod client;
 mod config;
-mod connect;
 mod evict;
 mod fault;
 mod join;
+mod kubeconfig;
 mod node;
+mod object;
 
-pub use evict::{Blocked, Pass, Pod, Step, Waiting};
+pub use evict::{BlockedPod, EvictionPass, PodEviction, PodName, TerminatingPod};
 pub use join::{JoinMaterial, Token};
-pub use node::{Condition, Effect, Node, Taint};
+pub use node::{Condition, Node, NodeTaintEffect, Taint};
 
-use fault::Ask;
-use kube::Resource;
-use kube::api::{Api, DeleteParams};
+use client::{ApiRequest, Client, RequestError};
+use fault::ApiCall;
 use model::fault::{Code, Fault};
+use object::{Object, Page, Status};
 use secrecy::SecretString;
 use serde::de::DeserializeOwned;
-use std::fmt::{self, Debug};
+use serde_json::Value;
+use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-/// The name under which the API server remembers what we set.
-const FIELD_MANAGER: &str = "farrier";
-/// What Kubernetes allows for the name of an object.
+/// The longest name that Kubernetes allows for an object.
 const MAX_NAME_BYTES: usize = 253;
 
 #[derive(Debug, Clone)]
@@ -45,10 +46,10 @@ impl Default for Settings {
     }
 }
 
-/// A way to the API of one cluster. A clone is the same way.
+/// The API of one cluster. A clone shares its connections.
 #[derive(Clone)]
 pub struct Cluster {
-    client: kube::Client,
+    client: Client,
     address: String,
     settings: Settings,
 }
@@ -60,11 +61,11 @@ impl fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// Reads a kubeconfig and gets ready; nothing is sent yet. Must be called where tokio runs.
+    /// Reads a kubeconfig and prepares the client; sends nothing. Needs a tokio runtime.
     pub fn from_kubeconfig(text: &SecretString, settings: Settings) -> Result<Self, Fault> {
         let access = config::read(text)?;
         let address = access.address.clone();
-        let client = connect::client(access)?;
+        let client = Client::new(access)?;
         Ok(Self { client, address, settings })
     }
 
@@ -76,21 +77,21 @@ impl Cluster {
     /// Waits for one request, no longer than the deadline.
     async fn call<T>(
         &self,
-        ask: &Ask<'_>,
-        request: impl Future<Output = Result<T, kube::Error>>,
+        call: &ApiCall<'_>,
+        request: impl Future<Output = Result<T, RequestError>>,
     ) -> Result<T, Fault> {
         match tokio::time::timeout(self.settings.deadline, request).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(fault::read(&self.address, ask, &error)),
-            Err(_) => Err(fault::late(&self.address, ask, self.settings.deadline)),
+            Ok(Err(error)) => Err(fault::classify(&self.address, call, &error)),
+            Err(_) => Err(fault::late(&self.address, call, self.settings.deadline)),
         }
     }
 
-    /// The same, where "there is no such thing" is an answer.
+    /// The same, where "there is no such object" is an answer.
     async fn call_opt<T>(
         &self,
-        ask: &Ask<'_>,
-        request: impl Future<Output = Result<T, kube::Error>>,
+        call: &ApiCall<'_>,
+        request: impl Future<Output = Result<T, RequestError>>,
     ) -> Result<Option<T>, Fault> {
         let found = async {
             match request.await {
@@ -99,25 +100,56 @@ impl Cluster {
                 Err(error) => Err(error),
             }
         };
-        self.call(ask, found).await
+        self.call(call, found).await
     }
 
-    /// Deletes an object. One that is not there is gone already.
-    async fn delete<K>(&self, objects: &Api<K>, ask: &Ask<'_>) -> Result<(), Fault>
-    where
-        K: Resource + Clone + DeserializeOwned + Debug,
-    {
-        let params = DeleteParams::default();
-        let Some(answer) = self.call_opt(ask, objects.delete(ask.name, &params)).await? else {
-            return Ok(());
-        };
-        // The object, when it is still on its way out; otherwise a word that it is gone.
-        let named = |object: K| object.meta().name.as_deref() == Some(ask.name);
-        if answer.either(named, |status| status.is_success()) {
+    /// Reads a list, page by page.
+    async fn list<T: DeserializeOwned>(
+        &self,
+        call: &ApiCall<'_>,
+        (path, selector): (&str, Option<&str>),
+        (page_size, max_pages): (u32, usize),
+    ) -> Result<Listed<T>, Fault> {
+        let (mut items, mut next) = (Vec::new(), None::<String>);
+        for _ in 0..max_pages {
+            let request = ApiRequest::list(path, selector, page_size, next.as_deref());
+            let page: Page<T> = self.call(call, self.client.send(request)).await?;
+            items.extend(page.items);
+            next = page.metadata.next.filter(|token| !token.is_empty());
+            if next.is_none() {
+                return Ok(Listed::Whole(items));
+            }
+        }
+        Ok(Listed::Endless(items.len()))
+    }
+
+    /// Deletes an object. One that is absent counts as deleted.
+    async fn delete(&self, collection: &str, call: &ApiCall<'_>) -> Result<(), Fault> {
+        let request = ApiRequest::delete(format!("{collection}/{}", call.name));
+        let sent = self.client.send::<Value>(request);
+        let Some(answer) = self.call_opt(call, sent).await? else { return Ok(()) };
+        if confirms_deletion(answer, call.name)
+            .map_err(|error| fault::classify(&self.address, call, &RequestError::NotJson(error)))?
+        {
             return Ok(());
         }
-        Err(fault::garbled(&self.address, ask, "something that was not asked about"))
+        Err(fault::garbled(&self.address, call, "something that was not asked about"))
     }
+}
+
+/// A list that was read, or how much of one that did not end.
+enum Listed<T> {
+    Whole(Vec<T>),
+    Endless(usize),
+}
+
+/// The server answers with the object while finalizers hold it, otherwise with a status.
+fn confirms_deletion(answer: Value, name: &str) -> Result<bool, serde_json::Error> {
+    if answer["kind"] == "Status" {
+        return Ok(serde_json::from_value::<Status>(answer)?.is_success());
+    }
+    let object: Object = serde_json::from_value(answer)?;
+    Ok(object.metadata.name.as_deref() == Some(name))
 }
 
 /// A name goes into a path, so it must be a name and nothing else.

@@ -5,20 +5,26 @@
 //! the future of [`Provider::ask`] must be safe at any await: the work goes on in the world under
 //! its key, and a later `Inquire` finds out what became of it.
 
+pub mod clock;
 pub mod datacenter;
 pub mod fabric;
+mod fault;
 pub mod fetch;
 pub mod governor;
+mod host_probe;
+pub mod http_client;
 pub mod inspect;
 pub mod ipmi;
-pub mod keeper;
 pub mod kubernetes;
 pub mod maas;
+pub mod peer_login;
 pub mod pin;
 pub mod port;
+pub mod power;
 pub mod redfish;
 pub mod scout;
 pub mod sim;
 pub mod ssh;
+pub mod state_store;
 
 pub use port::{Journal, Line, Provider, Providers, Sighting, Stream, Target};

@@ -4,13 +4,12 @@
 //! interfaces, tags, pools, zones, subnets, images, events, results. It keeps nothing and never decides: it reports what
 //! MAAS says now, or a fault that names the address, what was asked and what came back.
 //!
-//! [`provider`] is what Farrier does with it. From the outside in: `address` and `key` say where and who, `pace` how much at once, `form` how it is written down,
+//! [`provider`] is what Farrier does with it. From the outside in: `address` and `key` say where and who, `pace` how much at once,
 //! `call` one question with its tries, `verdict` what an answer means; the types are in `status`, `machine`, `parts` and
 //! `wanted`, and `machines`, `storage`, `network`, `region` and `history` are what can be asked.
 
 mod address;
 mod call;
-mod form;
 mod history;
 mod key;
 mod machine;
@@ -28,7 +27,7 @@ mod wanted;
 pub use address::Address;
 pub use history::{Event, EventQuery, Events, MAX_EVENT_PAGES, Output, ResultKind, ResultSet};
 pub use key::ApiKey;
-pub use machine::{HardwareInfo, Machine, PowerState};
+pub use machine::{HardwareInfo, MaasPowerState, Machine};
 pub use network::{InterfaceChange, LinkWanted};
 pub use parts::{BlockDevice, Interface, Link, LinkMode, Named, Subnet, Vlan};
 pub use region::{BootResource, Tag, TagChange, Version, Whoami};
@@ -36,8 +35,7 @@ pub use status::Status;
 pub use storage::Layout;
 pub use wanted::{Bmc, Change, Deploy, Filter, NewMachine, Power, Release, StopMode};
 
-use crate::redfish::transport::{Habits, Wire};
-use crate::redfish::{Fingerprint, Timeouts, Trust};
+use crate::http_client::{Fingerprint, HttpClient, HttpClientSettings, Timeouts, Trust};
 use model::fault::Fault;
 use model::retry::Backoff;
 use pace::Pace;
@@ -88,7 +86,7 @@ pub struct Maas(Arc<Inner>);
 struct Inner {
     address: Address,
     key: ApiKey,
-    wire: Wire,
+    http: HttpClient,
     pace: Pace,
     retries: u32,
     pauses: Backoff,
@@ -97,22 +95,19 @@ struct Inner {
 impl Maas {
     /// A client that has said nothing yet. It fails only when what is given to recognise the region by cannot be used.
     pub fn new(address: Address, key: ApiKey, settings: Settings) -> Result<Self, Fault> {
-        let timeouts = Timeouts {
-            connect: settings.connect_timeout,
-            answer: settings.answer_timeout,
-            ..Timeouts::default()
-        };
-        let habits = Habits {
+        let timeouts =
+            Timeouts { connect: settings.connect_timeout, answer: settings.answer_timeout };
+        let http_settings = HttpClientSettings {
             timeouts,
             headers: &[],
             max_answer_bytes: MAX_ANSWER_BYTES,
             // What says who we are is good for one request, and MAAS refuses the second as a wrong login.
             keeps_connection: false,
         };
-        let wire = Wire::new(address.endpoint().clone(), settings.trust, habits)?;
+        let http = HttpClient::new(address.endpoint().clone(), settings.trust, http_settings)?;
         let pace = Pace::new(settings.at_once, settings.per_second);
         let (retries, pauses) = (settings.retries, settings.pauses);
-        Ok(Self(Arc::new(Inner { address, key, wire, pace, retries, pauses })))
+        Ok(Self(Arc::new(Inner { address, key, http, pace, retries, pauses })))
     }
 
     pub fn address(&self) -> &Address {
@@ -121,7 +116,7 @@ impl Maas {
 
     /// The certificate that was seen, for the caller to record. None without TLS.
     pub fn fingerprint(&self) -> Option<Fingerprint> {
-        self.0.wire.fingerprint()
+        self.0.http.fingerprint()
     }
 }
 

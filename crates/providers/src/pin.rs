@@ -1,8 +1,9 @@
 //! Identities that are known beforehand: read from what a person types, in the form in which they are compared later.
 
-use crate::redfish::Fingerprint;
+use crate::http_client::{Fingerprint, NoFingerprint};
+use crate::redfish::BmcAddress;
+use crate::ssh;
 use crate::ssh::HostKey;
-use crate::{redfish, ssh};
 use model::refusal::Refusal;
 
 /// Who is at an address.
@@ -31,15 +32,14 @@ impl Pin {
             let shown: String = peer.chars().take(MAX_SHOWN).collect();
             return Err(Refusal::invalid("peer", format!("{shown:?} has no identity"), instead));
         }
-        let endpoint = redfish::Endpoint::parse(peer).map_err(|fault| {
+        let endpoint = BmcAddress::parse(peer).map_err(|fault| {
             Refusal::invalid("peer", fault.said, "write https://HOST or https://HOST:PORT")
         })?;
-        let fingerprint: Fingerprint =
-            identity.parse().map_err(|said: redfish::NoFingerprint| {
-                let instead =
-                    "give what `openssl x509 -noout -fingerprint -sha256` prints behind the =";
-                Refusal::invalid("identity", said.to_string(), instead)
-            })?;
+        let fingerprint: Fingerprint = identity.parse().map_err(|said: NoFingerprint| {
+            let instead =
+                "give what `openssl x509 -noout -fingerprint -sha256` prints behind the =";
+            Refusal::invalid("identity", said.to_string(), instead)
+        })?;
         Ok(Self { peer: endpoint.to_string(), identity: fingerprint.to_string() })
     }
 }

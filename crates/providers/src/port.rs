@@ -86,6 +86,12 @@ pub trait Provider: Send + Sync {
 
     fn capabilities(&self) -> &'static [Capability];
 
+    /// Whether its devices, their agents and their clusters exist only inside the provider: it then
+    /// acts for the agents itself, and reaches no cluster of another provider's machines.
+    fn is_simulated(&self) -> bool {
+        false
+    }
+
     /// Whether a machine like this can be one of its own.
     fn check(&self, _spec: &MachineSpec) -> Result<(), Refusal> {
         Ok(())
@@ -191,8 +197,13 @@ impl Providers {
     pub fn speaks_to_clusters(&self, own: &str) -> Option<&Arc<dyn Provider>> {
         let speaks =
             |one: &&Arc<dyn Provider>| one.capabilities().contains(&Capability::ClusterJoin);
-        let real = self.by_name.values().filter(|one| one.name() != crate::sim::Sim::NAME);
+        let real = self.by_name.values().filter(|one| !one.is_simulated());
         self.get(own).into_iter().chain(real).find(speaks)
+    }
+
+    /// Whether a provider of this name is here, and is simulated.
+    pub fn is_simulated(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|provider| provider.is_simulated())
     }
 
     pub fn default_name(&self) -> Option<&'static str> {

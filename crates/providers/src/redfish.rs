@@ -5,18 +5,16 @@
 //! knows nothing of runs or keys, keeps nothing, never retries a change and never decides: it reports
 //! what the device says now, or a fault that names the address, what was asked and what came back.
 //!
-//! From the outside in: `endpoint` and `trust` say where and who it is, `transport` how far a request
-//! got, `login` and `client` what goes with it, `verdict` and `decode` what an answer means; `system`
-//! chooses, and each other file is one thing that can be asked of a System. `quirks` is a table.
+//! `address` is where it is, `login` and `client` send requests, `verdict` and `decode` read responses;
+//! `system` chooses the System, and each other file is one kind of request. `quirks` is a table.
 
 mod adapters;
+mod address;
 mod bios;
 mod boot;
-mod certificate;
 mod client;
-pub(crate) mod decode;
+mod decode;
 mod doorstep;
-mod endpoint;
 mod firmware;
 mod health;
 mod inventory;
@@ -25,22 +23,19 @@ mod login;
 mod media;
 mod monitoring;
 mod offers;
-mod parcel;
 mod power;
 mod quirks;
 mod shelf;
 mod system;
 mod task;
-pub(crate) mod transport;
-mod trust;
 mod update;
 mod verdict;
 
+pub use crate::peer_login::Login;
+pub use address::BmcAddress;
 pub use bios::{Attribute, Bios};
 pub use boot::{BootOverride, BootSource, BootSpan};
-pub use certificate::Certificate;
 pub use doorstep::Doorstep;
-pub use endpoint::Endpoint;
 pub use firmware::{Components, Firmware};
 pub use health::{BadPart, Health, HealthReport, Redundancy};
 pub use inventory::{Cpu, Disk, Gpu, Inventory, Memory, Nic};
@@ -48,34 +43,18 @@ pub use log::{LogEntry, MAX_LOG_ENTRIES};
 pub use media::Media;
 pub use monitoring::{Services, Standing, Telemetry};
 pub use offers::Glance;
-pub use parcel::sending_time;
 pub use power::{Power, Reset};
 pub use shelf::Shelf;
 pub use system::{Overview, System, Wanted};
 pub use task::{TaskRef, TaskSeen, TaskState};
-pub use trust::{Fingerprint, NoFingerprint, Trust};
 pub use update::{Image, Offer, Updates, Way};
 
+use crate::http_client::{Endpoint, Fingerprint, Timeouts, Trust};
 use client::Link;
 use decode::{Doc, Part};
 use model::fault::Fault;
-use secrecy::SecretString;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Who we are at the BMC.
-#[derive(Clone)]
-pub struct Login {
-    pub user: String,
-    pub password: SecretString,
-}
-
-impl fmt::Debug for Login {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Login").field("user", &self.user).finish_non_exhaustive()
-    }
-}
 
 /// How to say who we are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -87,39 +66,28 @@ pub enum Auth {
     Auto,
 }
 
-/// How long a request may take.
 #[derive(Debug, Clone, Copy)]
-pub struct Timeouts {
-    /// Until a connection stands, TLS included.
-    pub connect: Duration,
-    /// From sending a request to the last byte of its answer.
-    pub answer: Duration,
-    /// Between two looks at something that takes time to change.
-    pub look_every: Duration,
-}
-
-impl Default for Timeouts {
-    /// BMCs are slow: some need ten seconds for a list of firmware.
-    fn default() -> Self {
-        Self {
-            connect: Duration::from_secs(10),
-            answer: Duration::from_secs(60),
-            look_every: Duration::from_secs(1),
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, Default)]
 pub struct Settings {
     pub timeouts: Timeouts,
+    /// Between two reads of something that takes time to change.
+    pub poll_interval: Duration,
     pub auth: Auth,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let poll_interval = Duration::from_secs(1);
+        Self { timeouts: Timeouts::default(), poll_interval, auth: Auth::default() }
+    }
 }
 
 /// A login at one BMC. Its session ends with [`Bmc::close`], or when it and its Systems are dropped.
 pub struct Bmc {
     link: Arc<Link>,
     root: Doc,
-    timeouts: Timeouts,
+    /// The path of the System that the address names.
+    system: Option<String>,
+    poll_interval: Duration,
 }
 
 /// What kind of BMC it is, as far as it says.
@@ -143,17 +111,24 @@ impl About {
 impl Bmc {
     /// Reads the service's root and logs in. A login that is refused is found here.
     pub async fn connect(
-        endpoint: Endpoint,
+        address: BmcAddress,
         login: Login,
         trust: Trust,
         settings: Settings,
     ) -> Result<Self, Fault> {
+        let BmcAddress { endpoint, system } = address;
         let (link, root) = Link::open(endpoint, login, trust, &settings).await?;
-        Ok(Self { link: Arc::new(link), root, timeouts: settings.timeouts })
+        let poll_interval = settings.poll_interval;
+        Ok(Self { link: Arc::new(link), root, system, poll_interval })
     }
 
     pub fn endpoint(&self) -> &Endpoint {
         self.link.endpoint()
+    }
+
+    /// Whether its address names the System that is meant.
+    pub fn names_system(&self) -> bool {
+        self.system.is_some()
     }
 
     /// The certificate that was seen, for the caller to record. None without TLS.

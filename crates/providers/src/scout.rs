@@ -2,8 +2,9 @@
 //!
 //! Nothing is changed on it. A login that it refuses counts like any other: it is written down and not tried again.
 
-use crate::datacenter::power::Power;
-use crate::redfish::{Trust, Wanted};
+use crate::http_client::Trust;
+use crate::power::PowerState;
+use crate::redfish::Wanted;
 use async_trait::async_trait;
 use model::fault::Fault;
 use model::machine::roster::Sighting;
@@ -162,7 +163,7 @@ impl Report {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     pub sighting: Sighting,
-    pub power: Option<Power>,
+    pub power: Option<PowerState>,
 }
 
 /// What there is at an address.

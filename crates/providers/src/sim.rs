@@ -25,6 +25,7 @@ pub use job::Speed;
 pub use ledger::EffectCount;
 pub use memory::{Memory, Ram};
 
+use crate::clock::{Clock, system_clock};
 use crate::inspect::Inspector;
 use crate::port::{Journal, Provider, Sighting, Target};
 use async_trait::async_trait;
@@ -43,11 +44,7 @@ use model::time::Timestamp;
 use std::future::pending;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
-
-/// Says what time it is.
-pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+use std::time::Duration;
 
 /// The longest a job is watched without a look, so that a stop by somebody else is noticed.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -208,28 +205,16 @@ impl Sim {
     /// The hardware fails an order on purpose, and what is under way under its key fails with it.
     fn fail(&self, target: &Target, order: &Order, mut said: String) -> Result<Answer, Fault> {
         let code = match order.verb {
-            Verb::Perform | Verb::Follow => match &order.effect {
-                Effect::Ssh { .. } => Code::CommandFailed,
-                Effect::Drain { .. } => {
-                    let node = &target.machine_id();
-                    said = format!("node `{node}` is not empty; pods may not be evicted: {said}");
-                    Code::EvictionBlocked
-                }
-                Effect::Reboot { .. }
-                | Effect::Netboot { .. }
-                | Effect::Repave { .. }
-                | Effect::Join { .. }
-                | Effect::Leave { .. }
-                | Effect::Verify { .. }
-                | Effect::Net { .. }
-                | Effect::Rma { .. }
-                | Effect::Uncordon { .. }
-                | Effect::Power { .. }
-                | Effect::Device { .. }
-                | Effect::Stage { .. }
-                | Effect::Parts { .. } => Code::EffectFailed,
-            },
-            // Nothing was to be done, so nothing failed: nobody could be asked.
+            Verb::Perform | Verb::Follow if matches!(order.effect, Effect::Ssh { .. }) => {
+                Code::CommandFailed
+            }
+            Verb::Perform | Verb::Follow if matches!(order.effect, Effect::Drain { .. }) => {
+                let node = &target.machine_id();
+                said = format!("node `{node}` is not empty; pods may not be evicted: {said}");
+                Code::EvictionBlocked
+            }
+            Verb::Perform | Verb::Follow => Code::EffectFailed,
+            // Nothing was to be done, so nothing failed: the device could not be asked.
             Verb::Inquire | Verb::Observe | Verb::Stop => {
                 return Err(Fault::new(Code::BmcUnreachable, said));
             }
@@ -252,6 +237,10 @@ impl Sim {
 impl Provider for Sim {
     fn name(&self) -> &'static str {
         Self::NAME
+    }
+
+    fn is_simulated(&self) -> bool {
+        true
     }
 
     fn capabilities(&self) -> &'static [Capability] {
@@ -352,20 +341,6 @@ struct Sight {
 
 fn sight(hardware: &Hardware, order: &Order, now: Timestamp) -> Option<Sight> {
     hardware.jobs.get(&order.key).map(|job| Sight { job: job.clone(), now })
-}
-
-/// The system's clock.
-pub fn system_clock() -> Clock {
-    Arc::new(|| {
-        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        Timestamp::default() + since_1970.unwrap_or_default()
-    })
-}
-
-/// A clock that goes with tokio's, so that a test that pauses the one pauses the other.
-pub fn tokio_clock(start: Timestamp) -> Clock {
-    let begun = tokio::time::Instant::now();
-    Arc::new(move || start + begun.elapsed())
 }
 
 /// Passes on what was said behind the first `told` bytes. Answers how many bytes are told now.

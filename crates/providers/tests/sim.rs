@@ -4,14 +4,15 @@ use model::condition::ConditionType::{
     self, BmcReachable, Drained, InCustomerCluster, Provisioned, Reachable, Rma,
 };
 use model::effect::{
-    Answer, Effect, Expect, Key, Manner, NetbootMode, NodeLabels, Order, Outcome, PowerTo,
+    Answer, Effect, Expect, Key, NetbootMode, NodeLabels, Order, Outcome, PowerOffPolicy, PowerTo,
     RebootMode, RmaAction, Taint, TaintEffect, Verb,
 };
 use model::fault::{Code, Fault};
 use model::id::{MachineId, RunId};
 use model::machine::MachineSpec;
 use model::time::Timestamp;
-use providers::sim::{Action, FaultRule, Memory, PROBE, Sim, Speed, tokio_clock};
+use providers::clock::tokio_clock;
+use providers::sim::{Action, FaultRule, Memory, PROBE, Sim, Speed};
 use providers::{Journal, Provider, Stream, Target};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -50,11 +51,11 @@ fn uncordon(own: bool) -> Effect {
 }
 
 fn power(to: PowerTo) -> Effect {
-    Effect::Power { to, manner: Manner::CONFIGURED }
+    Effect::Power { to, power_off: PowerOffPolicy::CONFIGURED }
 }
 
 fn rma(action: RmaAction) -> Effect {
-    Effect::Rma { action, manner: Manner::CONFIGURED }
+    Effect::Rma { action, power_off: PowerOffPolicy::CONFIGURED }
 }
 
 fn verify(expect: Expect, advisory: bool) -> Effect {
@@ -65,7 +66,8 @@ fn ssh(command: &str) -> Effect {
     Effect::Ssh { command: command.into(), destructive: false }
 }
 
-const REBOOT: Effect = Effect::Reboot { mode: RebootMode::Bmc, manner: Manner::CONFIGURED };
+const REBOOT: Effect =
+    Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::CONFIGURED };
 
 /// Asks, and gives back what was answered and what was logged.
 async fn ask(sim: &Sim, order: &Order) -> (Result<Answer, Fault>, String) {

@@ -42,9 +42,7 @@ const RESERVED: [Reserved; 3] = [
         todo: "the wire ends in `server`; use the model's types",
     },
     Reserved {
-        names: &[
-            "tokio", "futures", "async-", "axum", "hyper", "reqwest", "tower", "russh", "kube",
-        ],
+        names: &["tokio", "futures", "async-", "axum", "hyper", "reqwest", "tower", "russh"],
         crates: &["store", "providers", "engine", "proto", "server", "cli"],
         todo: "`model` decides and does not wait; do it in `engine` or `providers`",
     },

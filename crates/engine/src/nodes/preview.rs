@@ -1,10 +1,9 @@
 //! What a request would do: the request itself, taken back, and every stage with what MAAS has of
 //! it already.
 
-use super::stage::is_ours;
 use super::{Decommission, NodeRun, Onboard};
 use crate::Engine;
-use model::effect::Effect;
+use model::effect::{Effect, Executor};
 use model::node::{AgentAsked, Stage, Upstream, adopts};
 use model::plan::RunStep;
 use model::site::Site;
@@ -50,8 +49,7 @@ impl Engine {
         let mut stages = Vec::new();
         for step in &run.spec.steps {
             let stage = stage_of(step);
-            let needless =
-                |stage| asked.needless(stage).filter(|_| is_ours(&step.effect).is_some());
+            let needless = |stage| asked.needless(stage).filter(|_| self.carries_out(&step.effect));
             let holds = |stage| adopts(stage, state, seen).filter(|_| !given_back);
             let adopted = stage.and_then(|one| holds(one).or_else(|| needless(one)));
             let releases = stage == Some(Stage::ReleaseMaasNode);
@@ -60,6 +58,20 @@ impl Engine {
             stages.push(Previewed { stage: step.name.clone(), adopted });
         }
         Ok(Preview { would, stages, upstream })
+    }
+
+    /// Whether the engine carries a stage out, and no provider.
+    fn carries_out(&self, effect: &Effect) -> bool {
+        match effect.facts().executor {
+            Executor::NodeRecord { .. } => true,
+            Executor::NodeAgent { site_provider, .. } => {
+                !self.providers().is_simulated(site_provider)
+            }
+            Executor::TargetProvider
+            | Executor::ClusterProvider
+            | Executor::SiteProvider(_)
+            | Executor::ChildRuns(_) => false,
+        }
     }
 
     /// What the MAAS of its site has of the machine.

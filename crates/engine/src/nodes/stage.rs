@@ -6,7 +6,7 @@
 //! for, and put there again when its agent has fallen silent.
 
 use crate::Engine;
-use model::effect::{Answer, Effect, Key, Order, Outcome, Verb};
+use model::effect::{Answer, Key, Order, Outcome, Verb};
 use model::fault::{Code, Fault};
 use model::id::NodeId;
 use model::node::follow::has_done;
@@ -353,20 +353,6 @@ async fn tell(log: &str, told: usize, journal: &Journal) -> usize {
         journal.write(providers::Stream::Stdout, new.as_bytes().to_vec()).await;
     }
     told.max(log.len())
-}
-
-/// The stage of an order, where Farrier itself carries it out.
-pub(crate) fn is_ours(effect: &Effect) -> Option<(Stage, NodeId)> {
-    use model::node::Room;
-    match effect {
-        Effect::Stage { stage, node, by, .. } => match stage.room() {
-            Room::Record => Some((*stage, node.clone())),
-            // A simulated node has a simulated agent.
-            Room::Agent if by != providers::sim::Sim::NAME => Some((*stage, node.clone())),
-            Room::Agent | Room::Maas => None,
-        },
-        _ => None,
-    }
 }
 
 /// What is known of a node's agent.

@@ -4,7 +4,7 @@
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use model::fault::{Code, Fault};
-use providers::keeper::Secret;
+use providers::state_store::Secret;
 use rand::Rng;
 use ring::{digest, hmac};
 use secrecy::{ExposeSecret, SecretString};

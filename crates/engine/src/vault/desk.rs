@@ -222,7 +222,7 @@ mod tests {
     use model::deploy::{ReportStep, Stage};
     use model::id::{MachineId, RunId};
     use model::image::{Artifact, Body, DiskFormat, Image};
-    use providers::keeper::{Keeper, Note};
+    use providers::state_store::{Keeper, Note};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicI64, Ordering};
     use std::time::Duration;

@@ -219,6 +219,10 @@ impl Provider for Gated {
         self.world.sim.name()
     }
 
+    fn is_simulated(&self) -> bool {
+        self.world.sim.is_simulated()
+    }
+
     fn capabilities(&self) -> &'static [Capability] {
         self.world.sim.capabilities()
     }

@@ -7,7 +7,7 @@ use crate::world::{Process, World, simulate};
 use engine::admission::Start;
 use engine::nodes::{Agents, Decommission, NodeView, Onboard, Report};
 use engine::vault::{Cipher, Vault};
-use model::effect::{Effect, Key, Manner, Order, PowerTo, Verb};
+use model::effect::{Effect, Key, Order, PowerOffPolicy, PowerTo, Verb};
 use model::fault::Code;
 use model::id::{MachineId, NodeId, RunId, SiteId};
 use model::node::door::Ask;
@@ -157,7 +157,7 @@ impl Scene {
     }
 
     pub async fn power(&self, machine: &str, to: PowerTo) {
-        self.by_hand(machine, Effect::Power { to, manner: Manner::CONFIGURED }).await;
+        self.by_hand(machine, Effect::Power { to, power_off: PowerOffPolicy::CONFIGURED }).await;
     }
 
     pub async fn in_maas(&self, stage: Stage) {

@@ -7,7 +7,7 @@ use crate::rack_world::{Stand, StartWhole, Want, Wish, device, event, group, who
 use crate::world::{BACKOFF, Process, World, simulate};
 use engine::Settings;
 use model::condition::{ConditionType, Evidence};
-use model::effect::{DeviceWork, Effect, Manner, PowerTo};
+use model::effect::{DeviceWork, Effect, PowerOffPolicy, PowerTo};
 use model::id::{MachineId, RunId};
 use model::lifecycle::{SubjectId, SubjectKind, Trouble};
 use model::plan::RunStep;
@@ -354,7 +354,7 @@ fn a_step_that_is_late_stops_its_parts_and_ends_after_them() {
 fn what_goes_dark_together_goes_dark_once() {
     simulate(async {
         let (world, _one, door) = world_with(&THREE, Settings::default()).await;
-        let off = Effect::Power { to: PowerTo::Off, manner: Manner::CONFIGURED };
+        let off = Effect::Power { to: PowerTo::Off, power_off: PowerOffPolicy::CONFIGURED };
         let id = begin(&world, "whole", vec![group("dark", &off, &THREE, 2)], Enqueue::Now).await;
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
         for part in parts_of(&world, &id).await {

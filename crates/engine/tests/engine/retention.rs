@@ -112,7 +112,8 @@ async fn old_runs_go_and_the_latest_stays() {
     let run = start(&engine, "m-1", RunType::EnterMaintenance).await;
     let run = until(&engine, &run.spec.id, Run::ended).await;
     let history = engine.history("m-1", 0, 100).await.unwrap();
-    assert_eq!(history[0].version, machine.version);
+    // What happened at this version may have been deleted as soon as a later one came.
+    assert!(history[0].version >= machine.version);
     assert!(history.len() > 1, "{run:?}");
     idle(&engine).await;
     engine.shut_down().await;

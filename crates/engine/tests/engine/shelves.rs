@@ -3,7 +3,7 @@
 use crate::workers::{PATIENCE, engine, open, settings, until};
 use engine::{Described, DescribedDevice, Engine, PlacedSpec, Settings};
 use model::device::Device;
-use model::effect::{Effect, Key, Manner, Order, PowerTo, Verb};
+use model::effect::{Effect, Key, Order, PowerOffPolicy, PowerTo, Verb};
 use model::health::{Alert, Change, Class};
 use model::id::{MachineId, PowerShelfId, RackId, RunId};
 use model::lifecycle::{Head, Lifecycle};
@@ -467,7 +467,7 @@ async fn power_that_others_switch_is_noticed_and_silence_is_believed_after_a_whi
     assert!(seen.observed.unwrap().reachable);
     // Somebody at the rack presses the button.
     let target = Target { id: shelf.target(), spec: shelf.spec.clone().into() };
-    let effect = Effect::Power { to: PowerTo::Off, manner: Manner::CONFIGURED };
+    let effect = Effect::Power { to: PowerTo::Off, power_off: PowerOffPolicy::CONFIGURED };
     let key = Key::new(&RunId::trusted("op-hand"), "power", 1);
     let order = Order { key, effect, verb: Verb::Perform, logged: 0 };
     site.sim.ask(&target, &order, &Journal::new().0).await.unwrap();

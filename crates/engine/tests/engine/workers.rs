@@ -84,6 +84,10 @@ impl Provider for Panicking {
         self.0.name()
     }
 
+    fn is_simulated(&self) -> bool {
+        self.0.is_simulated()
+    }
+
     fn capabilities(&self) -> &'static [Capability] {
         self.0.capabilities()
     }

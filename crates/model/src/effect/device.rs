@@ -1,7 +1,7 @@
 //! Device work of the device and rack lifecycles: read, configure and check a device, install
 //! firmware, set up the fabric. And [`Facts`]: what a device reports about itself.
 
-use super::{Capability, PowerTo};
+use super::PowerTo;
 use crate::node::UpstreamSeen;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -55,38 +55,8 @@ impl FabricTo {
     }
 }
 
+#[cfg(test)]
 impl DeviceWork {
-    pub const fn word(&self) -> &'static str {
-        match self {
-            Self::Firmware { .. } => "firmware",
-            Self::Read => "read",
-            Self::Configure => "configure",
-            Self::Check { .. } => "check",
-            Self::Fabric { .. } => "fabric",
-        }
-    }
-
-    pub(super) const fn needs(&self) -> Capability {
-        match self {
-            Self::Firmware { .. } => Capability::Firmware,
-            Self::Read | Self::Configure | Self::Check { .. } => Capability::Inspect,
-            Self::Fabric { .. } => Capability::Fabric,
-        }
-    }
-
-    /// Flashing twice may ruin a device. Disabling a fabric twice may take it from workloads that
-    /// started to use it in between.
-    pub(super) const fn destructive(&self) -> bool {
-        match self {
-            Self::Firmware { .. } | Self::Fabric { to: FabricTo::Off } => true,
-            Self::Read
-            | Self::Configure
-            | Self::Check { .. }
-            | Self::Fabric { to: FabricTo::Manager | FabricTo::Configured } => false,
-        }
-    }
-
-    #[cfg(test)]
     pub(super) fn one_of_each() -> Vec<Self> {
         let text = String::new;
         vec![

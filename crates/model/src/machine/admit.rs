@@ -5,7 +5,7 @@
 
 use super::{Machine, Phase};
 use crate::condition::ConditionType;
-use crate::effect::{Effect, PowerTo, RmaAction};
+use crate::effect::Effect;
 use crate::health::Wish;
 use crate::plan::{HEALTH_OVERRIDE, RunStep, RunType};
 use crate::refusal::Refusal;
@@ -39,74 +39,7 @@ pub const fn allowed(run_type: RunType) -> &'static [Phase] {
 
 /// The phases that allow an effect, whatever the type of its run.
 pub const fn allowed_for(effect: &Effect) -> &'static [Phase] {
-    match effect {
-        Effect::Repave { .. }
-        | Effect::Net { .. }
-        | Effect::Netboot { .. }
-        | Effect::Join { .. }
-        | Effect::Leave { .. }
-        | Effect::Rma { action: RmaAction::PowerOff | RmaAction::Mark, .. }
-        | Effect::Ssh { destructive: true, .. } => allowed(RunType::Reimage),
-        Effect::Reboot { .. } | Effect::Power { to: PowerTo::Off, .. } => {
-            allowed(RunType::Reboot)
-        }
-        // The type of the run is the gate.
-        Effect::Device { .. }
-        | Effect::Stage { .. }
-        | Effect::Parts { .. }
-        | Effect::Ssh { destructive: false, .. }
-        | Effect::Verify { .. }
-        // Recording only reads.
-        | Effect::Rma { action: RmaAction::Record, .. }
-        | Effect::Drain { .. }
-        | Effect::Uncordon { .. }
-        | Effect::Power { to: PowerTo::On, .. } => allowed(RunType::EnterMaintenance),
-    }
-}
-
-/// Whether a run that returns a machine from RMA may have this effect while the machine is flagged
-/// RMA: only what shows that the machine is back, and nothing that changes its content.
-const fn on_the_way_back(effect: &Effect) -> bool {
-    match effect {
-        Effect::Power { to: PowerTo::On, .. }
-        | Effect::Rma { action: RmaAction::Record, .. }
-        | Effect::Ssh { destructive: false, .. }
-        | Effect::Verify { .. } => true,
-        Effect::Power { to: PowerTo::Off, .. }
-        | Effect::Rma { action: RmaAction::PowerOff | RmaAction::Mark, .. }
-        | Effect::Ssh { destructive: true, .. }
-        | Effect::Reboot { .. }
-        | Effect::Netboot { .. }
-        | Effect::Repave { .. }
-        | Effect::Join { .. }
-        | Effect::Leave { .. }
-        | Effect::Net { .. }
-        | Effect::Drain { .. }
-        | Effect::Uncordon { .. }
-        | Effect::Device { .. }
-        | Effect::Stage { .. }
-        | Effect::Parts { .. } => false,
-    }
-}
-
-/// Whether the effect lets new workloads onto the machine.
-const fn places(effect: &Effect) -> bool {
-    match effect {
-        Effect::Join { .. } | Effect::Uncordon { .. } => true,
-        Effect::Ssh { .. }
-        | Effect::Reboot { .. }
-        | Effect::Netboot { .. }
-        | Effect::Repave { .. }
-        | Effect::Leave { .. }
-        | Effect::Verify { .. }
-        | Effect::Net { .. }
-        | Effect::Rma { .. }
-        | Effect::Drain { .. }
-        | Effect::Power { .. }
-        | Effect::Device { .. }
-        | Effect::Stage { .. }
-        | Effect::Parts { .. } => false,
-    }
+    allowed(effect.facts().gate)
 }
 
 /// What the run means to the health gate: it changes the machine, or also places workloads on it.
@@ -128,7 +61,7 @@ fn wish(run_type: RunType, steps: &[RunStep]) -> Wish {
         | RunType::Firmware
         | RunType::Fabric
         | RunType::Intake
-        | RunType::Check => match steps.iter().any(|step| places(&step.effect)) {
+        | RunType::Check => match steps.iter().any(|step| step.effect.facts().places_work) {
             true => Wish::Place,
             false => Wish::Change,
         },
@@ -194,7 +127,7 @@ fn may_come_back(machine: &Machine, steps: &[RunStep]) -> Result<(), Refusal> {
         let said = format!("{id} is not flagged RMA: there is nothing to come back from");
         return Err(Refusal::precondition("NOT_FLAGGED", said).next(format!("farrier get {id}")));
     }
-    match steps.iter().find(|step| !on_the_way_back(&step.effect)) {
+    match steps.iter().find(|step| !step.effect.facts().allowed_in_exit_rma) {
         None => Ok(()),
         Some(step) => {
             let said = format!(
@@ -222,6 +155,7 @@ fn in_phase(machine: &Machine, what: &str, phases: &[Phase]) -> Result<(), Refus
 mod tests {
     use super::*;
     use crate::condition::Evidence;
+    use crate::effect::{PowerTo, RmaAction};
     use crate::id::{MachineId, RunId};
     use crate::machine::{Labels, MachineSpec};
     use crate::time::Timestamp;
@@ -264,12 +198,12 @@ mod tests {
     /// The gate depends on the effects, not only on the run type.
     #[test]
     fn gates_by_effect() {
-        use crate::effect::{Manner, NetbootMode, NodeLabels, RebootMode};
+        use crate::effect::{NetbootMode, NodeLabels, PowerOffPolicy, RebootMode};
         let step =
             |effect| RunStep { name: "s".into(), timeout_seconds: 1, max_retries: 0, effect };
         let command = |destructive| Effect::Ssh { command: "true".into(), destructive };
-        let rma = |action| Effect::Rma { action, manner: Manner::CONFIGURED };
-        let power = |to| Effect::Power { to, manner: Manner::CONFIGURED };
+        let rma = |action| Effect::Rma { action, power_off: PowerOffPolicy::CONFIGURED };
+        let power = |to| Effect::Power { to, power_off: PowerOffPolicy::CONFIGURED };
         let table = [
             (Effect::Repave { image: "i".into() }, [false, false, true]),
             (Effect::Net { document: "n".into() }, [false, false, true]),
@@ -292,7 +226,7 @@ mod tests {
             (command(true), [false, false, true]),
             (command(false), [true, true, true]),
             (
-                Effect::Reboot { mode: RebootMode::Bmc, manner: Manner::CONFIGURED },
+                Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::CONFIGURED },
                 [false, true, true],
             ),
         ];
@@ -388,10 +322,10 @@ mod tests {
 
     #[test]
     fn the_way_back_from_rma_is_open_to_what_changes_nothing() {
-        use crate::effect::Manner;
+        use crate::effect::PowerOffPolicy;
         let step =
             |effect| RunStep { name: "s".into(), timeout_seconds: 1, max_retries: 0, effect };
-        let power = |to| step(Effect::Power { to, manner: Manner::CONFIGURED });
+        let power = |to| step(Effect::Power { to, power_off: PowerOffPolicy::CONFIGURED });
         let wipe = step(Effect::Repave { image: "i".into() });
         for phase in Phase::ALL {
             let mut machine = machine(phase);

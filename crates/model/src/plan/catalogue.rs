@@ -3,7 +3,7 @@
 
 use super::{OnFailure, Plan, RunStep, RunType, Step};
 use crate::effect::{
-    Effect, Expect, Manner, NetbootMode, NodeLabels, PowerTo, RebootMode, RmaAction,
+    Effect, Expect, NetbootMode, NodeLabels, PowerOffPolicy, PowerTo, RebootMode, RmaAction,
 };
 use crate::id::{NodeId, PlanId};
 use crate::node::{Mode, Stage, Whose, steps as node_steps, uncordon};
@@ -213,13 +213,13 @@ fn step(name: &str, timeout_seconds: u32, max_retries: u32, effect: Effect) -> S
 }
 
 fn reboot() -> Step {
-    let effect = Effect::Reboot { mode: RebootMode::Bmc, manner: Manner::CONFIGURED };
+    let effect = Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::CONFIGURED };
     // Large machines test their memory for minutes before they boot.
     step("reboot", 900, 2, effect)
 }
 
 fn power(to: PowerTo) -> Effect {
-    Effect::Power { to, manner: Manner::CONFIGURED }
+    Effect::Power { to, power_off: PowerOffPolicy::CONFIGURED }
 }
 
 fn drain() -> Step {
@@ -227,7 +227,7 @@ fn drain() -> Step {
 }
 
 fn rma(action: RmaAction) -> Effect {
-    Effect::Rma { action, manner: Manner::CONFIGURED }
+    Effect::Rma { action, power_off: PowerOffPolicy::CONFIGURED }
 }
 
 /// Logs the identity of the machine that leaves or comes back.

@@ -1,7 +1,7 @@
 //! Resolves a plan into the steps of one run on one machine.
 
 use super::{MAX_TIMEOUT_SECONDS, Plan, RunType, Step, check_document};
-use crate::effect::{Effect, Manner, PowerTo, RebootMode, RmaAction};
+use crate::effect::{Effect, PowerOffPolicy};
 use crate::machine::Machine;
 use crate::refusal::Refusal;
 use crate::text;
@@ -72,12 +72,12 @@ pub fn checked_params(mut params: Params) -> Result<Params, Refusal> {
         }
     }
     params.retain(|_, value| !value.trim().is_empty());
-    manner_of(&params)?.check(|word| format!("params[{word}]"))?;
+    power_off_policy_of(&params)?.check(|word| format!("params[{word}]"))?;
     Ok(params)
 }
 
 /// The power-off policy that the run's parameters request.
-fn manner_of(params: &Params) -> Result<Manner, Refusal> {
+fn power_off_policy_of(params: &Params) -> Result<PowerOffPolicy, Refusal> {
     let bad = |name: &str, value: &str, instead: &str| {
         let shown: String = value.chars().take(64).collect();
         Refusal::invalid(&format!("params[{name}]"), format!("is {shown:?}"), instead)
@@ -94,7 +94,7 @@ fn manner_of(params: &Params) -> Result<Manner, Refusal> {
         Some("false") => Some(false),
         Some(other) => return Err(bad(FORCE, other, "use true or false")),
     };
-    Ok(Manner { graceful_seconds, force })
+    Ok(PowerOffPolicy { graceful_seconds, force })
 }
 
 /// Adds the server's defaults for parameters that the client did not set.
@@ -114,7 +114,7 @@ impl Plan {
         params: &Params,
         defaults: &Defaults,
     ) -> Result<Vec<RunStep>, Refusal> {
-        let asked = manner_of(params)?;
+        let asked = power_off_policy_of(params)?;
         let mut steps = Vec::with_capacity(self.steps.len());
         for step in &self.steps {
             let effect = match fill_in(step, machine, params) {
@@ -130,7 +130,7 @@ impl Plan {
                 max_retries: step.max_retries.unwrap_or(defaults.max_retries),
                 effect: within(effect, timeout_seconds),
             };
-            steps.push(resolved.in_manner(asked, step.timeout_seconds.is_none())?);
+            steps.push(resolved.with_power_off(asked, step.timeout_seconds.is_none())?);
         }
         Ok(steps)
     }
@@ -140,8 +140,8 @@ impl RunStep {
     /// Fills the unset fields of the power-off policy from the run's parameters. The step's timeout
     /// is extended for the graceful shutdown, unless the plan sets both the timeout and
     /// `graceful_seconds`. Refused when the merged values contradict each other.
-    fn in_manner(mut self, asked: Manner, unlimited: bool) -> Result<Self, Refusal> {
-        let Some(own) = switching_off(&mut self.effect) else { return Ok(self) };
+    fn with_power_off(mut self, asked: PowerOffPolicy, unlimited: bool) -> Result<Self, Refusal> {
+        let Some(own) = self.effect.power_off_policy_mut() else { return Ok(self) };
         let may_grow = unlimited || own.graceful_seconds.is_none();
         *own = own.or(asked);
         own.check(|word| format!("params[{word}]"))?;
@@ -153,50 +153,13 @@ impl RunStep {
     }
 }
 
-/// The power-off policy of an effect that switches the machine off through its BMC.
-fn switching_off(effect: &mut Effect) -> Option<&mut Manner> {
-    match effect {
-        Effect::Reboot { mode: RebootMode::Bmc, manner }
-        | Effect::Rma { action: RmaAction::PowerOff, manner }
-        | Effect::Power { to: PowerTo::Off, manner } => Some(manner),
-        Effect::Reboot { mode: RebootMode::InBand, .. }
-        | Effect::Rma { action: RmaAction::Record | RmaAction::Mark, .. }
-        | Effect::Power { to: PowerTo::On, .. }
-        | Effect::Ssh { .. }
-        | Effect::Netboot { .. }
-        | Effect::Repave { .. }
-        | Effect::Join { .. }
-        | Effect::Leave { .. }
-        | Effect::Verify { .. }
-        | Effect::Net { .. }
-        | Effect::Drain { .. }
-        | Effect::Uncordon { .. }
-        | Effect::Device { .. }
-        | Effect::Stage { .. }
-        | Effect::Parts { .. } => None,
-    }
-}
-
 /// Whether the effect has nothing to act on, because the machine is in no cluster.
 fn moot(effect: &Effect) -> bool {
-    match effect {
-        Effect::Drain { cluster_ref, .. } | Effect::Uncordon { cluster_ref, .. } => {
-            cluster_ref.is_empty()
-        }
-        Effect::Ssh { .. }
-        | Effect::Reboot { .. }
-        | Effect::Netboot { .. }
-        | Effect::Repave { .. }
-        | Effect::Join { .. }
-        | Effect::Leave { .. }
-        | Effect::Verify { .. }
-        | Effect::Net { .. }
-        | Effect::Rma { .. }
-        | Effect::Power { .. }
-        | Effect::Device { .. }
-        | Effect::Stage { .. }
-        | Effect::Parts { .. } => false,
-    }
+    matches!(
+        effect,
+        Effect::Drain { cluster_ref, .. } | Effect::Uncordon { cluster_ref, .. }
+            if cluster_ref.is_empty()
+    )
 }
 
 /// Limits the deadline of a drain so that it ends shortly before its step: the remaining time is
@@ -292,6 +255,7 @@ fn fill_in(step: &Step, machine: &Machine, params: &Params) -> Result<Effect, Ga
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::effect::PowerTo;
     use crate::id::MachineId;
     use crate::machine::{Labels, MachineSpec};
     use crate::plan::{default_plan, variants};
@@ -376,30 +340,30 @@ mod tests {
         let params = |pairs: &[(&str, &str)]| -> Params {
             pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
         };
-        let manner = |graceful_seconds, force| Manner { graceful_seconds, force };
+        let power_off = |graceful_seconds, force| PowerOffPolicy { graceful_seconds, force };
         let off = variants().into_iter().find(|(_, plan)| plan.id.as_str() == "plan-power-off-v1");
         let off = off.unwrap().1;
         let resolved = |plan: &Plan, pairs: &[(&str, &str)]| {
-            let mut step = plan.resolve(&machine(""), &params(pairs), &defaults).unwrap().remove(0);
-            (*switching_off(&mut step.effect).unwrap(), step.timeout_seconds)
+            let step = plan.resolve(&machine(""), &params(pairs), &defaults).unwrap().remove(0);
+            (step.effect.power_off_policy().unwrap(), step.timeout_seconds)
         };
         let both = [(GRACEFUL_SECONDS, "900"), (FORCE, "false")];
-        assert_eq!(resolved(&off, &[]), (Manner::CONFIGURED, 300));
-        assert_eq!(resolved(&off, &both), (manner(Some(900), Some(false)), 1_200));
-        assert_eq!(resolved(&off, &[(GRACEFUL_SECONDS, "0")]), (manner(Some(0), None), 300));
+        assert_eq!(resolved(&off, &[]), (PowerOffPolicy::CONFIGURED, 300));
+        assert_eq!(resolved(&off, &both), (power_off(Some(900), Some(false)), 1_200));
+        assert_eq!(resolved(&off, &[(GRACEFUL_SECONDS, "0")]), (power_off(Some(0), None), 300));
         let mut own = Plan { built_in: false, ..off };
-        *switching_off(&mut own.steps[0].effect).unwrap() = manner(Some(10), None);
-        assert_eq!(resolved(&own, &both), (manner(Some(10), Some(false)), 300));
+        *own.steps[0].effect.power_off_policy_mut().unwrap() = power_off(Some(10), None);
+        assert_eq!(resolved(&own, &both), (power_off(Some(10), Some(false)), 300));
         own.steps[0].timeout_seconds = None;
-        *switching_off(&mut own.steps[0].effect).unwrap() = manner(Some(3_000), None);
-        assert_eq!(resolved(&own, &[]), (manner(Some(3_000), None), 3_300));
-        *switching_off(&mut own.steps[0].effect).unwrap() = manner(Some(0), None);
+        *own.steps[0].effect.power_off_policy_mut().unwrap() = power_off(Some(3_000), None);
+        assert_eq!(resolved(&own, &[]), (power_off(Some(3_000), None), 3_300));
+        *own.steps[0].effect.power_off_policy_mut().unwrap() = power_off(Some(0), None);
         let refusal = own.resolve(&machine(""), &params(&both), &defaults).unwrap_err();
         assert_eq!(refusal.field.as_deref(), Some("params[graceful_seconds]"));
         // Powering on has no power-off policy.
         let on =
             default_plan(RunType::Power).unwrap().resolve(&machine(""), &params(&both), &defaults);
-        let expected = Effect::Power { to: PowerTo::On, manner: Manner::CONFIGURED };
+        let expected = Effect::Power { to: PowerTo::On, power_off: PowerOffPolicy::CONFIGURED };
         assert_eq!(on.unwrap()[0].effect, expected);
     }
 

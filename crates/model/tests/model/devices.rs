@@ -5,7 +5,7 @@ use crate::support::{at, note, spec};
 use model::blast::Dark;
 use model::condition::ConditionType;
 use model::device::{Device, power_known};
-use model::effect::{Effect, Manner, PowerTo};
+use model::effect::{Effect, PowerOffPolicy, PowerTo};
 use model::fault::{Code, Fault};
 use model::health::{Bar, Standing};
 use model::id::{MachineId, PowerShelfId, RackId, RunId};
@@ -269,7 +269,7 @@ fn the_run_of_a_maintenance_carries_who_asked_and_what_they_called_it() {
     let run = &change.start[0];
     assert_eq!((run.initiator.as_str(), run.request_id.as_str()), ("ada (T-1)", "req-7"));
     let to = PowerTo::Off;
-    assert_eq!(run.steps[0].effect, Effect::Power { to, manner: Manner::CONFIGURED });
+    assert_eq!(run.steps[0].effect, Effect::Power { to, power_off: PowerOffPolicy::CONFIGURED });
 }
 
 const SWITCH: &str = "
@@ -398,7 +398,7 @@ fn a_wait_has_its_patience_and_a_rest_has_none() {
 
 #[test]
 fn power_is_in_doubt_after_a_switching_that_did_not_succeed() {
-    let effect = Effect::Power { to: PowerTo::Off, manner: Manner::CONFIGURED };
+    let effect = Effect::Power { to: PowerTo::Off, power_off: PowerOffPolicy::CONFIGURED };
     let power = RunStep { name: "power".into(), timeout_seconds: 1, max_retries: 0, effect };
     let run = |step: &RunStep, workflow| {
         let mut run = Run::new(spec(vec![step.clone()]));
@@ -597,7 +597,7 @@ fn the_same_request_again_is_told_to_nobody_and_another_under_its_name_is_refuse
     assert_eq!(reasons(&asked(PowerTo::On), &[named(&shelf)], &[]), ["REQUEST_ID_REUSED"]);
     // The request of a completed power change is known from its run.
     shelf.maintenance_requested = None;
-    let effect = Effect::Power { to: PowerTo::Off, manner: Manner::CONFIGURED };
+    let effect = Effect::Power { to: PowerTo::Off, power_off: PowerOffPolicy::CONFIGURED };
     let step = RunStep { name: "power-off".into(), timeout_seconds: 1, max_retries: 0, effect };
     let made = Named { made: Some(Run::new(spec(vec![step]))), ..named(&shelf) };
     let again = foresee(&asked(PowerTo::Off), std::slice::from_ref(&made), &[]);

@@ -3,8 +3,8 @@
 use crate::support::{at, join, note, spec, wipe};
 use crate::walk::states;
 use model::effect::{
-    DeviceWork, Effect, Expect, FabricTo, Group, Manner, NetbootMode, NodeLabels, Part, PowerTo,
-    RebootMode, RmaAction, Taint, TaintEffect, Verb,
+    DeviceWork, Effect, Expect, FabricTo, Group, NetbootMode, NodeLabels, Part, PowerOffPolicy,
+    PowerTo, RebootMode, RmaAction, Taint, TaintEffect, Verb,
 };
 use model::fault::{Code, Fault};
 use model::id::{PlanId, RunId};
@@ -95,34 +95,34 @@ fn golden_progress() -> Progress {
 
 fn golden_effects() -> Vec<Effect> {
     let cluster_ref = || "cluster-a".to_string();
-    let reboot = |mode, manner| Effect::Reboot { mode, manner };
-    let off = |manner| Effect::Rma { action: RmaAction::PowerOff, manner };
+    let reboot = |mode, power_off| Effect::Reboot { mode, power_off };
+    let off = |power_off| Effect::Rma { action: RmaAction::PowerOff, power_off };
     let join = |labels, taints| Effect::Join { cluster_ref: cluster_ref(), labels, taints };
     let drain = |deadline_seconds| Effect::Drain { cluster_ref: cluster_ref(), deadline_seconds };
-    let say = |graceful_seconds, force| Manner { graceful_seconds, force };
+    let say = |graceful_seconds, force| PowerOffPolicy { graceful_seconds, force };
     let taint =
         |key: &str, value: &str, effect| Taint { key: key.into(), value: value.into(), effect };
     let taints =
         vec![taint("gpu", "", TaintEffect::NoSchedule), taint("a", "b", TaintEffect::NoExecute)];
     vec![
         Effect::Ssh { command: "uptime".into(), destructive: true },
-        reboot(RebootMode::Bmc, Manner::CONFIGURED),
-        reboot(RebootMode::InBand, Manner::CONFIGURED),
+        reboot(RebootMode::Bmc, PowerOffPolicy::CONFIGURED),
+        reboot(RebootMode::InBand, PowerOffPolicy::CONFIGURED),
         Effect::Netboot { mode: NetbootMode::Disk },
         Effect::Repave { image: "ubuntu-2204".into() },
         join(NodeLabels::new(), Vec::new()),
         Effect::Leave { cluster_ref: cluster_ref() },
         Effect::Verify { cluster_ref: cluster_ref(), expect: Expect::Drained, advisory: true },
         Effect::Net { document: "network: {}".into() },
-        off(Manner::CONFIGURED),
+        off(PowerOffPolicy::CONFIGURED),
         reboot(RebootMode::Bmc, say(Some(0), None)),
         off(say(None, Some(false))),
         join(NodeLabels::from([("zone".into(), "a".into())]), taints),
         drain(None),
         drain(Some(1_770)),
         Effect::Uncordon { cluster_ref: cluster_ref(), own: true },
-        Effect::Power { to: PowerTo::On, manner: Manner::CONFIGURED },
-        Effect::Power { to: PowerTo::Off, manner: say(Some(30), Some(true)) },
+        Effect::Power { to: PowerTo::On, power_off: PowerOffPolicy::CONFIGURED },
+        Effect::Power { to: PowerTo::Off, power_off: say(Some(30), Some(true)) },
         device(DeviceWork::Firmware {
             component: "BMC".into(),
             version: "2.1".into(),
@@ -173,13 +173,13 @@ fn an_old_plan_is_read_as_it_was_meant() {
         max_retries,
         effect,
     };
-    let manner = Manner::CONFIGURED;
+    let power_off = PowerOffPolicy::CONFIGURED;
     let (labels, taints) = (NodeLabels::new(), Vec::new());
     let join = Effect::Join { cluster_ref: String::new(), labels, taints };
     let steps = vec![
-        step("reboot", Some(300), None, Effect::Reboot { mode: RebootMode::Bmc, manner }),
+        step("reboot", Some(300), None, Effect::Reboot { mode: RebootMode::Bmc, power_off }),
         step("join", None, Some(1), join),
-        step("off", Some(300), Some(0), Effect::Rma { action: RmaAction::PowerOff, manner }),
+        step("off", Some(300), Some(0), Effect::Rma { action: RmaAction::PowerOff, power_off }),
     ];
     let expected = Plan {
         id: PlanId::trusted("plan-mine"),

@@ -1,6 +1,8 @@
 //! Runs to start from, and helpers that the tables share.
 
-use model::effect::{Answer, Effect, Manner, NetbootMode, NodeLabels, Outcome, PowerTo, Verb};
+use model::effect::{
+    Answer, Effect, NetbootMode, NodeLabels, Outcome, PowerOffPolicy, PowerTo, Verb,
+};
 use model::fault::{Code, Fault};
 use model::id::{PlanId, RunId};
 use model::plan::{OnFailure, Params, RunStep, RunType};
@@ -47,7 +49,7 @@ pub fn drain(max_retries: u32) -> RunStep {
 
 /// A repetition does harm, and there is no undo.
 pub fn power_off(max_retries: u32) -> RunStep {
-    let effect = Effect::Power { to: PowerTo::Off, manner: Manner::CONFIGURED };
+    let effect = Effect::Power { to: PowerTo::Off, power_off: PowerOffPolicy::CONFIGURED };
     step("power-off", max_retries, effect)
 }
 

@@ -2,35 +2,28 @@
 //! next call.
 
 use super::Settings;
-use super::admittance::{Admittance, wrong_kind};
 use super::controller::Controller;
 use super::kept::Kept;
 use crate::governor::{Governor, Priority, Standing};
+use crate::http_client::{Fingerprint, Trust};
 use crate::ipmi;
-use crate::keeper::{Credential, Secret};
+use crate::ipmi::is_ipmi;
+use crate::peer_login::{Login, PeerLogin};
 use crate::port::Target;
-use crate::redfish::{self, Fingerprint, Trust};
+use crate::redfish::{self, BmcAddress};
+use crate::state_store::Credential;
 use model::fault::{Code, Fault};
 use model::machine::MachineSpec;
 use model::target::TargetKind;
-use secrecy::SecretString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-const IPMI: &str = "ipmi://";
-
 pub struct Bmcs {
     pub governor: Governor,
-    admittance: Admittance,
+    logins: PeerLogin,
     settings: Settings,
     kept: Mutex<Kept<Opened>>,
-}
-
-/// A user's name and password.
-pub struct Login {
-    pub user: String,
-    pub password: SecretString,
 }
 
 /// A BMC that one is logged in at, with what, and since when.
@@ -42,9 +35,9 @@ struct Opened {
 }
 
 impl Bmcs {
-    pub fn new(admittance: Admittance, settings: Settings) -> Self {
+    pub fn new(logins: PeerLogin, settings: Settings) -> Self {
         let governor = Governor::new(settings.governor.clone());
-        Self { governor, admittance, settings, kept: Mutex::default() }
+        Self { governor, logins, settings, kept: Mutex::default() }
     }
 
     /// Does something at the machine's BMC, when it is its turn.
@@ -89,7 +82,7 @@ impl Bmcs {
                 }
             };
             let done = work(&opened.controller).await;
-            opened.controller.hang_up();
+            opened.controller.close_idle();
             self.after(&peer, place, opened, done).await
         };
         self.governor.poll(&peer, limit, call).await
@@ -111,7 +104,7 @@ impl Bmcs {
         match &done {
             Err(fault) if fault.code == Code::LoginRefused => {
                 let Opened { credential, version, .. } = &opened;
-                self.admittance.refused(peer, credential, *version, fault).await?;
+                self.logins.refused(peer, credential, *version, fault).await?;
             }
             Err(fault) if spoils(fault.code) => {}
             Ok(_) | Err(_) => {
@@ -123,7 +116,7 @@ impl Bmcs {
     }
 
     async fn credential(&self, peer: &str, spec: &MachineSpec) -> Result<Credential, Fault> {
-        self.admittance.credential(peer, self.named(spec), "bmc_credential").await
+        self.logins.credential(peer, self.named(spec), "bmc_credential").await
     }
 
     fn named<'a>(&'a self, spec: &'a MachineSpec) -> [&'a str; 2] {
@@ -145,15 +138,14 @@ impl Bmcs {
         credential: Credential,
     ) -> Result<Opened, Fault> {
         let spec = &target.spec;
-        let login = login_of(&credential)?;
+        let login = Login::of(&credential)?;
         let opened = if is_ipmi(&spec.bmc_endpoint) {
-            let login = ipmi::Login { user: login.user, password: login.password };
             ipmi::Bmc::new(&spec.bmc_endpoint, login, self.settings.ipmi.clone())
                 .map(Controller::Ipmi)
         } else {
             self.log_in(peer, target, login).await
         };
-        let opened = self.admittance.after_login(peer, &credential, opened).await;
+        let opened = self.logins.after_login(peer, &credential, opened).await;
         let Credential { name, version, .. } = credential;
         let (controller, since) = (Arc::new(opened?), Instant::now());
         Ok(Opened { controller, credential: name, version, since })
@@ -223,22 +215,7 @@ pub fn peer_at(endpoint: &str) -> Result<String, Fault> {
     if is_ipmi(endpoint) {
         return Ok(endpoint.to_string());
     }
-    Ok(redfish::Endpoint::parse(endpoint)?.to_string())
-}
-
-pub fn is_ipmi(endpoint: &str) -> bool {
-    endpoint.starts_with(IPMI)
-}
-
-pub fn login_of(credential: &Credential) -> Result<Login, Fault> {
-    match &credential.secret {
-        Secret::Password { user, password } => {
-            Ok(Login { user: user.clone(), password: password.clone() })
-        }
-        Secret::Key { .. } | Secret::Kubeconfig { .. } | Secret::MaasKey { .. } => {
-            Err(wrong_kind(credential, "a user and a password, which a BMC wants"))
-        }
-    }
+    Ok(BmcAddress::parse(endpoint)?.to_string())
 }
 
 /// A BMC that one is logged in at, with no System chosen.
@@ -258,15 +235,14 @@ impl Bmcs {
         trust: Option<Trust>,
     ) -> Result<Visited, Fault> {
         let named = [credential, &self.settings.bmc_credential];
-        let credential = self.admittance.credential(peer, named, "bmc_credential").await?;
-        let login = login_of(&credential)?;
+        let credential = self.logins.credential(peer, named, "bmc_credential").await?;
+        let login = Login::of(&credential)?;
         let opened = if is_ipmi(endpoint) {
-            let login = ipmi::Login { user: login.user, password: login.password };
             ask_who(ipmi::Bmc::new(endpoint, login, self.settings.ipmi.clone())?).await
         } else {
             self.connect(peer, endpoint, login, trust).await.map(Visited::Redfish)
         };
-        self.admittance.after_login(peer, &credential, opened).await
+        self.logins.after_login(peer, &credential, opened).await
     }
 
     /// Logs in at a Redfish BMC. Unless the caller says whom to believe, who is met for the first time is written down.
@@ -277,7 +253,7 @@ impl Bmcs {
         login: Login,
         trust: Option<Trust>,
     ) -> Result<redfish::Bmc, Fault> {
-        let endpoint = redfish::Endpoint::parse(endpoint)?;
+        let address = BmcAddress::parse(endpoint)?;
         let (trust, first) = match trust {
             Some(trust) => (trust, false),
             None => {
@@ -286,17 +262,16 @@ impl Bmcs {
                 (trust, first)
             }
         };
-        let login = redfish::Login { user: login.user, password: login.password };
-        let bmc = redfish::Bmc::connect(endpoint, login, trust, self.settings.redfish).await?;
+        let bmc = redfish::Bmc::connect(address, login, trust, self.settings.redfish).await?;
         if let (true, Some(shown)) = (first, bmc.fingerprint()) {
-            self.admittance.meet(peer, &shown.to_string()).await?;
+            self.logins.meet(peer, &shown.to_string()).await?;
         }
         Ok(bmc)
     }
 
     /// How the configuration says that this BMC is believed, and who was met there before.
     pub async fn trust(&self, peer: &str) -> Result<(Trust, Option<Fingerprint>), Fault> {
-        self.admittance.trust(&self.settings.trust, peer).await
+        self.logins.trust(&self.settings.trust, peer).await
     }
 }
 

@@ -4,13 +4,14 @@
 //! name there. The token of a join is minted for it alone and taken back when the join has ended.
 
 use super::Datacenter;
-use super::admittance::wrong_kind;
-use super::exec::{barred, out_of_sight, see_through};
+use super::exec::{barred, see_through};
 use super::orders::{Memo, Remembered};
-use crate::keeper::Secret;
-use crate::kubernetes::{Cluster, Effect, Node, Settings, Taint};
+use crate::fault::possibly_happened;
+use crate::kubernetes::{Cluster, Node, NodeTaintEffect, Settings, Taint};
+use crate::peer_login::wrong_kind;
 use crate::port::{Journal, Target};
 use crate::ssh::{Host, JobStatus, Lost};
+use crate::state_store::Secret;
 use model::condition::{ConditionType, Evidence};
 use model::effect::{self, Answer, Expect, NodeLabels, Order, Outcome, TaintEffect, Verb};
 use model::fault::{Code, Fault, Happened};
@@ -194,13 +195,13 @@ impl Datacenter {
         joining: Joining<'_>,
         journal: &Journal,
     ) -> Result<Answer, Fault> {
-        let host = self.hosts.connect(target).await.map_err(out_of_sight)?;
+        let host = self.hosts.connect(target).await.map_err(possibly_happened)?;
         let ended = see_through(&host, order.key.as_str(), order.logged, journal).await;
         let over = !matches!(&ended, Err(fault) if fault.code.happened() == Happened::Maybe);
         if let (true, Some(Remembered::Memo(Memo::Join { token }))) =
             (over, self.recall(&order.key).await?)
         {
-            api.forget_token(&token).await.map_err(out_of_sight)?;
+            api.forget_token(&token).await.map_err(possibly_happened)?;
         }
         match ended? {
             Answer::Done(_) => {}
@@ -208,9 +209,9 @@ impl Datacenter {
         }
         // The node shows itself a moment after kubeadm has ended; how long is the step's to say.
         loop {
-            let node = api.node(target.id.as_str()).await.map_err(out_of_sight)?;
+            let node = api.node(target.id.as_str()).await.map_err(possibly_happened)?;
             if let Some(node) = node {
-                let node = joining.dress(api, node, journal).await.map_err(out_of_sight)?;
+                let node = joining.dress(api, node, journal).await.map_err(possibly_happened)?;
                 return Ok(Answer::Done(told(joining.cluster, Some(&node))));
             }
             tokio::time::sleep(LOOK_EVERY).await;
@@ -302,9 +303,9 @@ fn taint(wanted: &effect::Taint) -> Taint {
         key: wanted.key.clone(),
         value: Some(wanted.value.clone()).filter(|value| !value.is_empty()),
         effect: match wanted.effect {
-            TaintEffect::NoSchedule => Effect::NoSchedule,
-            TaintEffect::PreferNoSchedule => Effect::PreferNoSchedule,
-            TaintEffect::NoExecute => Effect::NoExecute,
+            TaintEffect::NoSchedule => NodeTaintEffect::NoSchedule,
+            TaintEffect::PreferNoSchedule => NodeTaintEffect::PreferNoSchedule,
+            TaintEffect::NoExecute => NodeTaintEffect::NoExecute,
         },
     }
 }

@@ -1,6 +1,6 @@
 //! A BMC that one is logged in at, whatever it speaks: Redfish, or IPMI where there is nothing better.
 
-use super::power::{Ask, Power};
+use crate::power::{PowerCommand, PowerState};
 use crate::redfish::Health;
 use crate::{ipmi, redfish};
 use model::effect::NetbootMode;
@@ -22,13 +22,13 @@ pub struct Identity {
 }
 
 impl Controller {
-    pub async fn power(&self) -> Result<Power, Fault> {
+    pub async fn power(&self) -> Result<PowerState, Fault> {
         Ok(match self {
             Self::Redfish(system) => seen(system.power().await?),
             Self::Shelf(shelf) => seen(shelf.power().await?),
             Self::Ipmi(bmc) => match bmc.power().await? {
-                ipmi::Power::On => Power::On,
-                ipmi::Power::Off => Power::Off,
+                ipmi::Power::On => PowerState::On,
+                ipmi::Power::Off => PowerState::Off,
             },
         })
     }
@@ -45,10 +45,10 @@ impl Controller {
     }
 
     /// Closes the line, and stays logged in.
-    pub fn hang_up(&self) {
+    pub fn close_idle(&self) {
         match self {
-            Self::Redfish(system) => system.hang_up(),
-            Self::Shelf(shelf) => shelf.place().hang_up(),
+            Self::Redfish(system) => system.close_idle(),
+            Self::Shelf(shelf) => shelf.place().close_idle(),
             // It has a session for each question.
             Self::Ipmi(_) => {}
         }
@@ -67,7 +67,7 @@ impl Controller {
     }
 
     /// Asks for a change of power. That it was taken does not mean that it happened.
-    pub async fn ask(&self, ask: Ask) -> Result<(), Fault> {
+    pub async fn ask(&self, ask: PowerCommand) -> Result<(), Fault> {
         match self {
             Self::Redfish(system) => {
                 let known = system.resets().await?;
@@ -81,9 +81,9 @@ impl Controller {
             }
             Self::Ipmi(bmc) => {
                 let kind = match ask {
-                    Ask::Shutdown => ipmi::PowerKind::Soft,
-                    Ask::Cut => ipmi::PowerKind::Off,
-                    Ask::Start => ipmi::PowerKind::On,
+                    PowerCommand::Shutdown => ipmi::PowerKind::Soft,
+                    PowerCommand::Cut => ipmi::PowerKind::Off,
+                    PowerCommand::Start => ipmi::PowerKind::On,
                 };
                 bmc.set_power(kind).await
             }
@@ -197,11 +197,11 @@ impl Controller {
     }
 }
 
-const fn seen(power: redfish::Power) -> Power {
+const fn seen(power: redfish::Power) -> PowerState {
     match power {
-        redfish::Power::On => Power::On,
-        redfish::Power::Off => Power::Off,
-        redfish::Power::PoweringOn | redfish::Power::PoweringOff => Power::Changing,
+        redfish::Power::On => PowerState::On,
+        redfish::Power::Off => PowerState::Off,
+        redfish::Power::PoweringOn | redfish::Power::PoweringOff => PowerState::Changing,
     }
 }
 
@@ -227,21 +227,21 @@ fn ailments(
 }
 
 /// The best of what the device has; some have no plain On.
-fn reset_for(ask: Ask, known: &[redfish::Reset]) -> Option<redfish::Reset> {
+fn reset_for(ask: PowerCommand, known: &[redfish::Reset]) -> Option<redfish::Reset> {
     use redfish::Reset;
     let wanted: &[Reset] = match ask {
-        Ask::Shutdown => &[Reset::GracefulShutdown],
-        Ask::Cut => &[Reset::ForceOff],
-        Ask::Start => &[Reset::On, Reset::ForceOn, Reset::PushPowerButton],
+        PowerCommand::Shutdown => &[Reset::GracefulShutdown],
+        PowerCommand::Cut => &[Reset::ForceOff],
+        PowerCommand::Start => &[Reset::On, Reset::ForceOn, Reset::PushPowerButton],
     };
     wanted.iter().copied().find(|kind| known.contains(kind))
 }
 
-fn lacks(ask: Ask, known: &[redfish::Reset]) -> Fault {
+fn lacks(ask: PowerCommand, known: &[redfish::Reset]) -> Fault {
     let wanted = match ask {
-        Ask::Shutdown => "shut down",
-        Ask::Cut => "power off",
-        Ask::Start => "power on",
+        PowerCommand::Shutdown => "shut down",
+        PowerCommand::Cut => "power off",
+        PowerCommand::Start => "power on",
     };
     let known: Vec<&str> = known.iter().map(|kind| kind.as_str()).collect();
     let said = format!("the BMC cannot {wanted}; it knows {}", known.join(", "));
@@ -323,11 +323,14 @@ mod tests {
     #[test]
     fn the_best_way_is_taken() {
         let all = Reset::ALL;
-        assert_eq!(reset_for(Ask::Start, &all), Some(Reset::On));
-        assert_eq!(reset_for(Ask::Start, &[Reset::PushPowerButton]), Some(Reset::PushPowerButton));
-        assert_eq!(reset_for(Ask::Cut, &all), Some(Reset::ForceOff));
-        assert_eq!(reset_for(Ask::Shutdown, &[Reset::ForceOff]), None);
-        let fault = lacks(Ask::Cut, &[Reset::On, Reset::Nmi]);
+        assert_eq!(reset_for(PowerCommand::Start, &all), Some(Reset::On));
+        assert_eq!(
+            reset_for(PowerCommand::Start, &[Reset::PushPowerButton]),
+            Some(Reset::PushPowerButton)
+        );
+        assert_eq!(reset_for(PowerCommand::Cut, &all), Some(Reset::ForceOff));
+        assert_eq!(reset_for(PowerCommand::Shutdown, &[Reset::ForceOff]), None);
+        let fault = lacks(PowerCommand::Cut, &[Reset::On, Reset::Nmi]);
         assert_eq!(fault.said, "the BMC cannot power off; it knows On, Nmi");
     }
 }

@@ -1,31 +1,29 @@
 //! A course of power, followed: look, decide, write down, ask, and look again until its goal is seen.
 
 use super::Datacenter;
-use super::exec::out_of_sight;
-use super::orders::{Memo, now};
-use super::power::{self, Ask, Goal, LOOK_EVERY, Move, Patience, Power, Stage};
+use super::orders::Memo;
+use crate::clock::now;
+use crate::fault::possibly_happened;
 use crate::governor::Priority;
 use crate::port::{Journal, Target};
-use model::effect::{Answer, Key, Manner};
+use crate::power::{
+    self, LOOK_EVERY, MAX_UNWATCHED, PowerCommand, PowerGoal, PowerMove, PowerStage, PowerState,
+    PowerTimeouts, WATCH_EVERY,
+};
+use model::effect::{Answer, Key, PowerOffPolicy};
 use model::fault::{Code, Fault, Happened};
 use model::time::{Timestamp, spoken};
-use std::time::Duration;
 
 /// Where power is to be led, and how.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Course {
-    pub goal: Goal,
-    pub manner: Manner,
+    pub goal: PowerGoal,
+    pub power_off: PowerOffPolicy,
     /// The host has to answer when it is done.
     pub back: bool,
     /// When somebody looked last.
     pub watched: Option<Timestamp>,
 }
-
-/// How often it is written down that somebody looks.
-pub(crate) const WATCH_EVERY: Duration = Duration::from_secs(10);
-/// So long nobody may have looked: within this, power does not go off and come on again by somebody else's hand.
-pub(crate) const MAX_UNWATCHED: Duration = Duration::from_secs(30);
 
 impl Datacenter {
     /// Follows the course until its goal is seen, with notes as the caller keeps them. Once something was asked, a BMC that cannot be
@@ -35,16 +33,17 @@ impl Datacenter {
         target: &Target,
         key: &Key,
         course: Course,
-        stage: &mut Stage,
-        note: fn(Course, Stage) -> Memo,
+        stage: &mut PowerStage,
+        note: fn(Course, PowerStage) -> Memo,
         journal: &Journal,
     ) -> Result<&'static str, Fault> {
         let ended = self.walk_course(target, key, course, stage, note, journal).await;
         ended.map_err(|fault| match stage {
-            Stage::Begun | Stage::Stopped => fault,
-            Stage::Shutting(_) | Stage::Cutting(_) | Stage::Starting(_) | Stage::Done => {
-                out_of_sight(fault)
-            }
+            PowerStage::Begun | PowerStage::Stopped => fault,
+            PowerStage::Shutting(_)
+            | PowerStage::Cutting(_)
+            | PowerStage::Starting(_)
+            | PowerStage::Done => possibly_happened(fault),
         })
     }
 
@@ -53,31 +52,31 @@ impl Datacenter {
         target: &Target,
         key: &Key,
         course: Course,
-        stage: &mut Stage,
-        note: fn(Course, Stage) -> Memo,
+        stage: &mut PowerStage,
+        note: fn(Course, PowerStage) -> Memo,
         journal: &Journal,
     ) -> Result<&'static str, Fault> {
         let mut course = course;
-        let Course { goal, manner, .. } = course;
-        let begun = |stage: &Stage, fault| match stage {
-            Stage::Begun => nothing_yet(fault),
-            Stage::Shutting(_)
-            | Stage::Cutting(_)
-            | Stage::Starting(_)
-            | Stage::Done
-            | Stage::Stopped => fault,
+        let Course { goal, power_off, .. } = course;
+        let begun = |stage: &PowerStage, fault| match stage {
+            PowerStage::Begun => nothing_yet(fault),
+            PowerStage::Shutting(_)
+            | PowerStage::Cutting(_)
+            | PowerStage::Starting(_)
+            | PowerStage::Done
+            | PowerStage::Stopped => fault,
         };
         let mut known = None;
         loop {
             let seen = self.read_power(target, Priority::Operator).await;
             let seen = seen.map_err(|fault| begun(stage, fault))?;
             if known.is_none() && power::needs_patience(goal, *stage, seen) {
-                let patience = self.patience(target, manner).await;
+                let patience = self.patience(target, power_off).await;
                 known = Some(patience.map_err(|fault| begun(stage, fault))?);
             }
-            let patience = known.as_ref().unwrap_or(&self.settings.patience);
+            let patience = known.as_ref().unwrap_or(&self.settings.power_timeouts);
             match power::next(goal, *stage, seen, now(), patience) {
-                Move::Look => {
+                PowerMove::Look => {
                     if course.watched.is_none_or(|at| now().since(at) >= WATCH_EVERY) {
                         let seen = Course { watched: Some(now()), ..course };
                         let (before, after) = (note(course, *stage), note(seen, *stage));
@@ -88,7 +87,7 @@ impl Datacenter {
                     }
                     tokio::time::sleep(LOOK_EVERY).await;
                 }
-                Move::Ask(ask, next) => {
+                PowerMove::Command(ask, next) => {
                     // On disk before the BMC hears of it.
                     let seen = Course { watched: Some(now()), ..course };
                     self.amend(key, note(course, *stage), note(seen, next)).await?;
@@ -101,13 +100,13 @@ impl Datacenter {
                         journal.line(no).await;
                     }
                 }
-                Move::Done(how) => {
-                    self.amend(key, note(course, *stage), note(course, Stage::Done)).await?;
-                    *stage = Stage::Done;
+                PowerMove::Done(how) => {
+                    self.amend(key, note(course, *stage), note(course, PowerStage::Done)).await?;
+                    *stage = PowerStage::Done;
                     journal.line(format!("power: {how}")).await;
                     return Ok(how);
                 }
-                Move::Fail(fault) => return Err(fault),
+                PowerMove::Fail(fault) => return Err(fault),
             }
         }
     }
@@ -117,14 +116,15 @@ impl Datacenter {
     pub(super) async fn unwatched(
         &self,
         target: &Target,
-        stage: Stage,
+        stage: PowerStage,
         watched: Option<Timestamp>,
     ) -> Result<Answer, Fault> {
-        let (Stage::Shutting(since) | Stage::Cutting(since)) = stage else {
+        let (PowerStage::Shutting(since) | PowerStage::Cutting(since)) = stage else {
             return Ok(Answer::UnderWay);
         };
         let away = now().since(watched.unwrap_or(since).max(since));
-        if away <= MAX_UNWATCHED || self.read_power(target, Priority::Operator).await? != Power::On
+        if away <= MAX_UNWATCHED
+            || self.read_power(target, Priority::Operator).await? != PowerState::On
         {
             return Ok(Answer::UnderWay);
         }
@@ -134,24 +134,28 @@ impl Datacenter {
         )))
     }
 
-    async fn tell(&self, target: &Target, ask: Ask) -> Result<(), Fault> {
+    async fn tell(&self, target: &Target, ask: PowerCommand) -> Result<(), Fault> {
         let limit = self.settings.call;
         self.bmcs.call(target, Priority::Operator, limit, async |bmc| bmc.ask(ask).await).await
     }
 
     /// What the step wants, at this BMC.
-    async fn patience(&self, target: &Target, manner: Manner) -> Result<Patience, Fault> {
+    async fn patience(
+        &self,
+        target: &Target,
+        power_off: PowerOffPolicy,
+    ) -> Result<PowerTimeouts, Fault> {
         let limit = self.settings.call;
         let ask = async |bmc: &super::controller::Controller| bmc.can_shut_down().await;
         let can_shut_down = self.bmcs.call(target, Priority::Operator, limit, ask).await?;
-        power::patience(&self.settings.patience, manner, can_shut_down)
+        power::patience(&self.settings.power_timeouts, power_off, can_shut_down)
     }
 
     pub(super) async fn read_power(
         &self,
         target: &Target,
         priority: Priority,
-    ) -> Result<Power, Fault> {
+    ) -> Result<PowerState, Fault> {
         let limit = self.settings.call;
         self.bmcs.call(target, priority, limit, async |bmc| bmc.power().await).await
     }
@@ -166,11 +170,11 @@ fn nothing_yet(fault: Fault) -> Fault {
     }
 }
 
-fn asking(ask: Ask, before: Stage, next: Stage) -> String {
+fn asking(ask: PowerCommand, before: PowerStage, next: PowerStage) -> String {
     let what = match ask {
-        Ask::Shutdown => "asking the operating system to shut down",
-        Ask::Cut => "cutting it off",
-        Ask::Start => "switching it on",
+        PowerCommand::Shutdown => "asking the operating system to shut down",
+        PowerCommand::Cut => "cutting it off",
+        PowerCommand::Start => "switching it on",
     };
     let again = if before == next { ", again" } else { "" };
     format!("power: {what}{again}")

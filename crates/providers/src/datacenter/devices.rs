@@ -5,11 +5,11 @@
 use super::Datacenter;
 use super::controller::{Controller, Identity};
 use super::firmware::Wish;
-use super::orders::{done, word};
-use super::power::Power;
+use super::orders::done;
 use crate::fabric::Goal;
 use crate::governor::Priority;
 use crate::port::{Journal, Target};
+use crate::power::PowerState;
 use crate::redfish::{Components, Standing, Telemetry};
 use model::effect::{Answer, DeviceWork, FabricTo, Facts, MAX_FACT, Order, Outcome, PowerTo, Verb};
 use model::fault::{Code, Fault};
@@ -81,7 +81,7 @@ impl Datacenter {
             named(&facts.model),
             named(&facts.serial),
             facts.firmware.len(),
-            word(sight.power)
+            sight.power.as_str()
         );
         Ok(Answer::Done(Outcome { said, facts: Some(facts), ..Outcome::default() }))
     }
@@ -147,7 +147,7 @@ impl Datacenter {
                 let said = format!(
                     "reachable, {} components as expected, power is {}",
                     firmware.len(),
-                    word(sight.power)
+                    sight.power.as_str()
                 );
                 Ok(Answer::Done(Outcome { said, facts, ..Outcome::default() }))
             }
@@ -161,7 +161,7 @@ impl Datacenter {
 
 /// What was read of a device.
 struct Sight {
-    power: Power,
+    power: PowerState,
     identity: Identity,
     components: Components,
 }
@@ -209,11 +209,11 @@ fn kept(text: &str) -> String {
     text.chars().take(MAX_FACT).collect()
 }
 
-pub(super) const fn power_to(power: Power) -> Option<PowerTo> {
+pub(super) const fn power_to(power: PowerState) -> Option<PowerTo> {
     match power {
-        Power::On => Some(PowerTo::On),
-        Power::Off => Some(PowerTo::Off),
-        Power::Changing => None,
+        PowerState::On => Some(PowerTo::On),
+        PowerState::Off => Some(PowerTo::Off),
+        PowerState::Changing => None,
     }
 }
 
@@ -228,7 +228,7 @@ fn wrongs(
         && power_to(sight.power) != Some(wanted)
     {
         let wanted = wanted.as_str().to_ascii_lowercase();
-        wrong.push(format!("power is {}, and should be {wanted}", word(sight.power)));
+        wrong.push(format!("power is {}, and should be {wanted}", sight.power.as_str()));
     }
     for (component, wanted) in firmware {
         match sight.components.find(component) {
@@ -250,7 +250,7 @@ mod tests {
     use super::*;
     use crate::redfish::Firmware;
 
-    fn sight(power: Power, versions: &[(&str, &str)]) -> Sight {
+    fn sight(power: PowerState, versions: &[(&str, &str)]) -> Sight {
         let list = versions.iter().map(|(id, version)| Firmware {
             id: (*id).into(),
             version: (*version).into(),
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn everything_that_is_wrong_is_said() {
-        let seen = sight(Power::Off, &[("BMC", "1"), ("FPGA", "7")]);
+        let seen = sight(PowerState::Off, &[("BMC", "1"), ("FPGA", "7")]);
         let wanted = |pairs: &[(&str, &str)]| {
             pairs.iter().map(|(one, two)| ((*one).to_owned(), (*two).to_owned())).collect()
         };
@@ -281,14 +281,15 @@ mod tests {
         ] {
             assert_eq!(wrongs(&seen, &wanted(&firmware), power), expected);
         }
-        let between = wrongs(&sight(Power::Changing, &[]), &BTreeMap::new(), Some(PowerTo::On));
+        let between =
+            wrongs(&sight(PowerState::Changing, &[]), &BTreeMap::new(), Some(PowerTo::On));
         assert_eq!(between, ["power is changing, and should be on"]);
     }
 
     /// Otherwise a version that was installed under the catalogue's name would be believed for ever.
     #[test]
     fn what_was_asked_for_by_name_is_known_by_that_name() {
-        let mut seen = sight(Power::On, &[("BIOS_0", "1.4"), ("BMC_0", "2.0")]);
+        let mut seen = sight(PowerState::On, &[("BIOS_0", "1.4"), ("BMC_0", "2.0")]);
         seen.components.list[0].name = Some("BIOS".into());
         let mut known = Facts::default();
         known.firmware.insert("BIOS".into(), "1.5".into());
@@ -301,7 +302,7 @@ mod tests {
     #[test]
     fn what_a_device_says_is_kept_in_measure() {
         let long = "x".repeat(MAX_FACT + 10);
-        let facts = facts_of(&sight(Power::On, &[("BMC", &long)]), []);
+        let facts = facts_of(&sight(PowerState::On, &[("BMC", &long)]), []);
         assert_eq!(facts.firmware["BMC"].len(), MAX_FACT);
         assert_eq!(facts.power, Some(PowerTo::On));
         assert_eq!(facts.serial, "");

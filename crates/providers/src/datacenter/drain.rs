@@ -8,9 +8,9 @@ use super::Datacenter;
 use super::cluster::{nowhere, told};
 use super::exec::barred;
 use super::orders::{Memo, Remembered, two_effects};
-use crate::keeper::Note;
-use crate::kubernetes::{Cluster, Node, Pod, Step, Waiting};
+use crate::kubernetes::{Cluster, Node, PodEviction, PodName, TerminatingPod};
 use crate::port::{Journal, Target, hostname};
+use crate::state_store::Note;
 use model::condition::{ConditionType, Evidence};
 use model::effect::{Answer, Key, Order, Outcome, Verb};
 use model::fault::{Code, Fault};
@@ -247,7 +247,7 @@ impl Drain<'_> {
     /// Cordons the node if it is not, and evicts what is on it. What became of a pod is told when it changes.
     async fn pass(
         &self,
-        said: &mut BTreeMap<Pod, String>,
+        said: &mut BTreeMap<PodName, String>,
         journal: &Journal,
     ) -> Result<Passed, Fault> {
         let Some(node) = self.api.node(self.node).await? else {
@@ -257,10 +257,10 @@ impl Drain<'_> {
             journal.line(format!("drain: cordoning {} in {}", self.node, self.cluster)).await;
             self.api.cordon(self.node, self.key.run()).await?;
         }
-        let mut steps = Vec::new();
-        let pass = self.api.evict_all(self.node, |step| steps.push(step.clone())).await;
-        for step in steps {
-            let (pod, words) = words(step);
+        let mut evictions = Vec::new();
+        let pass = self.api.evict_all(self.node, |one| evictions.push(one.clone())).await;
+        for eviction in evictions {
+            let (pod, words) = words(eviction);
             if said.get(&pod) != Some(&words) {
                 journal.line(format!("drain: {pod} {words}")).await;
                 said.insert(pod, words);
@@ -289,19 +289,19 @@ const fn at(stage: Draining) -> Memo {
 
 /// A node that is broken never confirms that its pods have ended; what has been told to go from there, and had its time, has
 /// gone as far as anybody can tell.
-fn is_waited_for(node: &Node, waiting: &Waiting) -> bool {
+fn is_waited_for(node: &Node, waiting: &TerminatingPod) -> bool {
     node.ready || waiting.overdue_s < LOST_AFTER_S
 }
 
-fn words(step: Step) -> (Pod, String) {
-    match step {
-        Step::Evicted(pod) => (pod, "is evicted".into()),
-        Step::Waiting(waiting) if waiting.overdue_s > 0 => {
+fn words(eviction: PodEviction) -> (PodName, String) {
+    match eviction {
+        PodEviction::Evicted(pod) => (pod, "is evicted".into()),
+        PodEviction::Waiting(waiting) if waiting.overdue_s > 0 => {
             (waiting.pod, "should be gone by now, and is not".into())
         }
-        Step::Waiting(waiting) => (waiting.pod, "is shutting down".into()),
-        Step::Blocked(blocked) => (blocked.pod, format!("may not go yet: {}", blocked.said)),
-        Step::Gone(pod) => (pod, "is gone".into()),
+        PodEviction::Waiting(waiting) => (waiting.pod, "is shutting down".into()),
+        PodEviction::Blocked(blocked) => (blocked.pod, format!("may not go yet: {}", blocked.said)),
+        PodEviction::Gone(pod) => (pod, "is gone".into()),
     }
 }
 

@@ -5,11 +5,12 @@
 
 use super::Datacenter;
 use super::orders::{Memo, Remembered, done, two_effects};
-use crate::keeper::Note;
+use crate::fault::possibly_happened;
 use crate::port::{Journal, Target};
 use crate::ssh::{End, Host, JobStatus, Lost, Started, Stopped};
+use crate::state_store::Note;
 use model::effect::{Answer, Key, Order, Verb};
-use model::fault::{Code, Fault, Happened};
+use model::fault::{Code, Fault};
 use std::time::Duration;
 
 /// How long a command has to end by itself when it is told to.
@@ -30,7 +31,7 @@ impl Datacenter {
         journal: &Journal,
     ) -> Result<Answer, Fault> {
         let host = match order.verb {
-            Verb::Follow => self.hosts.connect(target).await.map_err(out_of_sight)?,
+            Verb::Follow => self.hosts.connect(target).await.map_err(possibly_happened)?,
             Verb::Perform | Verb::Inquire | Verb::Observe | Verb::Stop => {
                 self.hosts.connect(target).await?
             }
@@ -81,7 +82,7 @@ impl Datacenter {
                 match self.begin(&order.key, memo.clone()).await? {
                     None => {
                         journal.line("reboot: asking the host to start again").await;
-                        host.start(order.key.as_str(), REBOOT).await.map_err(out_of_sight)?;
+                        host.start(order.key.as_str(), REBOOT).await.map_err(possibly_happened)?;
                         self.until_back(target, &memo, journal).await
                     }
                     Some(Remembered::Memo(memo)) => self.until_back(target, &memo, journal).await,
@@ -185,15 +186,6 @@ async fn stop(host: &Host, key: &str) -> Result<Answer, Fault> {
     })
 }
 
-/// What has begun may have happened, although nobody can see it now.
-pub(crate) fn out_of_sight(fault: Fault) -> Fault {
-    match fault.code.happened() {
-        Happened::Maybe => fault,
-        Happened::No if fault.code.unseen() => Fault::new(Code::AnswerLost, fault.said),
-        Happened::No => fault,
-    }
-}
-
 /// Passes on what the job says until it ends, and says how.
 pub(super) async fn see_through(
     host: &Host,
@@ -201,8 +193,8 @@ pub(super) async fn see_through(
     from: u64,
     journal: &Journal,
 ) -> Result<Answer, Fault> {
-    host.read(key, from, journal).await.map_err(out_of_sight)?;
-    match host.status(key).await.map_err(out_of_sight)? {
+    host.read(key, from, journal).await.map_err(possibly_happened)?;
+    match host.status(key).await.map_err(possibly_happened)? {
         JobStatus::Ended(End::Code(0)) => Ok(Answer::Done(done("the command ended well".into()))),
         JobStatus::Ended(End::Code(code)) => {
             Err(Fault::new(Code::CommandFailed, format!("the command ended with the code {code}")))

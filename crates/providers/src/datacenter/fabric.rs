@@ -4,12 +4,13 @@
 //! says in its own words what it is waiting for, and those are in the log and in the fault when it takes too long.
 
 use super::Datacenter;
-use super::course::{MAX_UNWATCHED, WATCH_EVERY};
 use super::exec::barred;
-use super::orders::{Memo, Remembered, done, now, two_effects};
+use super::orders::{Memo, Remembered, done, two_effects};
+use crate::clock::now;
 use crate::fabric::{FabricManager, Goal, Nvos, Seen, Step, Tell, next};
-use crate::keeper::Note;
 use crate::port::{Journal, Target};
+use crate::power::{MAX_UNWATCHED, WATCH_EVERY};
+use crate::state_store::Note;
 use model::effect::{Answer, Order, Outcome, Verb};
 use model::fault::{Code, Fault, Happened};
 use model::time::{Timestamp, spoken};

@@ -1,15 +1,16 @@
 //! The way to a machine's host over SSH: through the jump hosts, with its credential, to a host key that is known.
 
-use super::admittance::{Admittance, unpinned, wrong_kind};
+use super::Settings;
 use super::bmcs::nowhere;
-use super::{Settings, Trusting};
-use crate::keeper::{Credential, Secret};
+use crate::peer_login::TrustPolicy;
+use crate::peer_login::{PeerLogin, unpinned, wrong_kind};
 use crate::port::Target;
 use crate::ssh::{self, Endpoint, Hop, Host, HostKey, Login, Proof, Route, Trust};
+use crate::state_store::{Credential, Secret};
 use model::fault::{Code, Fault};
 
 pub struct Hosts {
-    admittance: Admittance,
+    logins: PeerLogin,
     settings: Settings,
 }
 
@@ -20,8 +21,8 @@ struct Stop {
 }
 
 impl Hosts {
-    pub fn new(admittance: Admittance, settings: Settings) -> Self {
-        Self { admittance, settings }
+    pub fn new(logins: PeerLogin, settings: Settings) -> Self {
+        Self { logins, settings }
     }
 
     /// Logs in to the machine's host.
@@ -42,7 +43,7 @@ impl Hosts {
             Ok(host) => self.met(&stops, host).await,
             Err((number, fault)) => match stops.get(number) {
                 Some(Stop { peer, credential }) => {
-                    self.admittance.after_login(peer, credential, Err(fault)).await
+                    self.logins.after_login(peer, credential, Err(fault)).await
                 }
                 None => Err(fault),
             },
@@ -54,7 +55,7 @@ impl Hosts {
         let endpoint = place_of(target)?;
         let named = [target.spec.ssh_credential.as_str(), &self.settings.ssh_credential];
         let name = named.into_iter().find(|name| !name.is_empty()).unwrap_or_default();
-        let credential = self.admittance.0.credential(name).await?;
+        let credential = self.logins.0.credential(name).await?;
         let Login { user, proof } = login(&credential, &endpoint)?;
         let key = match proof {
             Proof::Password(_) => None,
@@ -71,7 +72,7 @@ impl Hosts {
 
     /// Who was met at the machine's host before.
     pub async fn known(&self, target: &Target) -> Result<Option<String>, Fault> {
-        self.admittance.known(&peer(&place_of(target)?)).await
+        self.logins.known(&peer(&place_of(target)?)).await
     }
 
     /// Knows the machine's host by this key from now on; with None, by the one it shows first.
@@ -79,17 +80,19 @@ impl Hosts {
         let key = key.map(str::parse::<HostKey>).transpose();
         let key = key.map_err(|said| Fault::new(Code::AnswerGarbled, said))?;
         let key = key.map(|key| key.to_string());
-        self.admittance.0.introduce(&peer(&place_of(target)?), key.as_deref()).await
+        self.logins.0.introduce(&peer(&place_of(target)?), key.as_deref()).await
     }
 
     async fn hop(&self, text: &str, named: [&str; 2], field: &str) -> Result<(Hop, Stop), Fault> {
         let endpoint = parsed(text)?;
         let peer = peer(&endpoint);
-        let credential = self.admittance.credential(&peer, named, field).await?;
+        let credential = self.logins.credential(&peer, named, field).await?;
         let login = login(&credential, &endpoint)?;
-        let known = self.admittance.known(&peer).await?;
+        let known = self.logins.known(&peer).await?;
         let trust = match known.as_deref().map(str::parse::<HostKey>) {
-            None if matches!(self.settings.trust, Trusting::Pinned) => return Err(unpinned(&peer)),
+            None if matches!(self.settings.trust, TrustPolicy::Pinned) => {
+                return Err(unpinned(&peer));
+            }
             None => Trust::FirstUse(None),
             Some(Ok(key)) => Trust::FirstUse(Some(key)),
             Some(Err(said)) => {
@@ -103,7 +106,7 @@ impl Hosts {
     /// Writes down who was met on the way.
     async fn met(&self, stops: &[Stop], host: Host) -> Result<Host, Fault> {
         for (stop, (_, key)) in stops.iter().zip(host.host_keys()) {
-            self.admittance.meet(&stop.peer, &key.to_string()).await?;
+            self.logins.meet(&stop.peer, &key.to_string()).await?;
         }
         Ok(host)
     }

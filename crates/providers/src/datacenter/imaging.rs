@@ -11,15 +11,17 @@ mod teller;
 use super::Datacenter;
 use super::controller::Controller;
 use super::course::Course;
-use super::exec::{barred, out_of_sight};
-use super::orders::{Memo, Remembered, done, now, two_effects, value};
-use super::power::{Goal, Stage as PowerStage};
+use super::exec::barred;
+use super::orders::{Memo, Remembered, done, two_effects, value};
+use crate::clock::now;
+use crate::fault::possibly_happened;
 use crate::governor::Priority;
-use crate::keeper::Note;
 use crate::port::{Journal, Target};
+use crate::power::{PowerGoal, PowerStage};
+use crate::state_store::Note;
 use model::condition::{ConditionType, Evidence};
 use model::deploy::{Deployment, Stage, Steer, image_lines};
-use model::effect::{Answer, Manner, NetbootMode, Order, Outcome, Verb};
+use model::effect::{Answer, NetbootMode, Order, Outcome, PowerOffPolicy, Verb};
 use model::fault::{Code, Fault, Happened};
 use model::image::{Body, Image};
 use secrecy::ExposeSecret;
@@ -217,7 +219,7 @@ impl Work<'_> {
             && fault.code.happened() == Happened::No
         {
             let closed = self.at.keeper.steer(&self.order.key, Steer::Close).await;
-            if let Some(one) = closed.map_err(out_of_sight)?
+            if let Some(one) = closed.map_err(possibly_happened)?
                 && let Err(also) = self.put_boot_back(&one).await
             {
                 self.journal.line(format!("boot: could not be put back: {}", also.said)).await;
@@ -247,7 +249,7 @@ impl Work<'_> {
             self.point_boot(&wanted).await?;
         }
         self.off_and_on(&mut leg).await?;
-        self.follow(&wanted).await.map_err(out_of_sight)
+        self.follow(&wanted).await.map_err(possibly_happened)
     }
 
     /// Off, and on again. Only in between is the deployment armed: what runs before it was switched off is told nothing.
@@ -255,8 +257,8 @@ impl Work<'_> {
         let key = &self.order.key;
         if !leg.on {
             let note = |_, stage| Memo::Image { stage, on: false };
-            self.lead(Goal::Off, &mut leg.stage, note).await?;
-            self.at.keeper.steer(key, Steer::Arm).await.map_err(out_of_sight)?;
+            self.lead(PowerGoal::Off, &mut leg.stage, note).await?;
+            self.at.keeper.steer(key, Steer::Arm).await.map_err(possibly_happened)?;
             let next = Leg { stage: PowerStage::Begun, on: true };
             self.at.amend(key, leg.memo(), next.memo()).await?;
             *leg = next;
@@ -265,17 +267,17 @@ impl Work<'_> {
             return Ok(());
         }
         let note = |_, stage| Memo::Image { stage, on: true };
-        self.lead(Goal::On, &mut leg.stage, note).await.map_err(out_of_sight)
+        self.lead(PowerGoal::On, &mut leg.stage, note).await.map_err(possibly_happened)
     }
 
     async fn lead(
         &self,
-        goal: Goal,
+        goal: PowerGoal,
         stage: &mut PowerStage,
         note: fn(Course, PowerStage) -> Memo,
     ) -> Result<(), Fault> {
-        let manner = Manner::CONFIGURED;
-        let course = Course { goal, manner, back: false, watched: None };
+        let power_off = PowerOffPolicy::CONFIGURED;
+        let course = Course { goal, power_off, back: false, watched: None };
         let key = &self.order.key;
         self.at.follow_course(self.target, key, course, stage, note, self.journal).await.map(drop)
     }

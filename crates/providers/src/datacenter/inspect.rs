@@ -3,11 +3,11 @@
 
 use super::Datacenter;
 use super::controller::Controller;
-use super::power::Power;
 use crate::governor::Priority;
 use crate::inspect::{Inspection, Inspector};
 use crate::ipmi;
 use crate::port::Target;
+use crate::power::PowerState;
 use crate::redfish::{HealthReport, Inventory, LogEntry};
 use async_trait::async_trait;
 use model::fault::Fault;
@@ -31,7 +31,7 @@ impl Inspector for Datacenter {
         self.looking(target, async |bmc: &Controller| bmc.event_log(count).await).await
     }
 
-    async fn power_now(&self, target: &Target) -> Result<Power, Fault> {
+    async fn power_now(&self, target: &Target) -> Result<PowerState, Fault> {
         self.read_power(target, Priority::Operator).await
     }
 }

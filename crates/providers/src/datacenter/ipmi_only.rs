@@ -2,9 +2,9 @@
 //! machinery, so that what such a machine lacks is refused before a run begins.
 
 use super::Datacenter;
-use super::power::Power;
 use crate::inspect::{Inspection, Inspector};
 use crate::port::{Journal, Provider, Target};
+use crate::power::PowerState;
 use crate::redfish::LogEntry;
 use async_trait::async_trait;
 use model::condition::Evidence;
@@ -80,7 +80,7 @@ impl Inspector for IpmiOnly {
         self.0.event_log(&by_ipmi(target), count).await
     }
 
-    async fn power_now(&self, target: &Target) -> Result<Power, Fault> {
+    async fn power_now(&self, target: &Target) -> Result<PowerState, Fault> {
         self.0.power_now(&by_ipmi(target)).await
     }
 }
@@ -99,7 +99,7 @@ fn by_ipmi(target: &Target) -> Target {
 mod tests {
     use super::*;
     use crate::datacenter::Settings;
-    use crate::keeper::Forgetful;
+    use crate::state_store::Forgetful;
     use model::id::MachineId;
 
     #[test]

@@ -5,8 +5,9 @@
 //! itself, whether we live or not.
 
 use super::Datacenter;
-use super::exec::{barred, out_of_sight, see_through};
+use super::exec::{barred, see_through};
 use super::orders::done;
+use crate::fault::possibly_happened;
 use crate::port::{Journal, Target};
 use crate::ssh::{End, Host, JobStatus, Lost, Started, Stopped};
 use model::effect::{Answer, Key, Order, Verb};
@@ -107,7 +108,7 @@ impl Datacenter {
                 Err(fault) if fault.code.unseen() || fault.code == Code::AnswerLost => {
                     away += 1;
                     if away > self.settings.netplan.confirm_seconds * 2 {
-                        return Err(out_of_sight(fault));
+                        return Err(possibly_happened(fault));
                     }
                 }
                 Err(fault) => return Err(fault),
@@ -115,7 +116,7 @@ impl Datacenter {
             tokio::time::sleep(COME_BACK_EVERY).await;
         };
         let ended = see_through(&host, key, order.logged, journal).await;
-        let code = match host.status(key).await.map_err(out_of_sight)? {
+        let code = match host.status(key).await.map_err(possibly_happened)? {
             JobStatus::Ended(End::Code(code)) => code,
             JobStatus::Never
             | JobStatus::Barred

@@ -5,15 +5,14 @@ use super::cluster::Joining;
 use super::course::Course;
 use super::drain::Draining;
 use super::firmware::Flash;
-use super::power::{Goal, LOOK_EVERY, Power, Stage};
-use super::probe::host_answers;
 use crate::governor::Priority;
-use crate::keeper::Note;
+use crate::host_probe::host_answers;
 use crate::port::{Journal, Target};
-use crate::sim::system_clock;
+use crate::power::{LOOK_EVERY, PowerGoal, PowerStage, PowerState};
+use crate::state_store::Note;
 use model::condition::{ConditionType, Evidence};
 use model::effect::{
-    Answer, Effect, Facts, Key, Manner, NetbootMode, Order, Outcome, PowerTo, RebootMode,
+    Answer, Effect, Facts, Key, NetbootMode, Order, Outcome, PowerOffPolicy, PowerTo, RebootMode,
     RmaAction, Verb,
 };
 use model::fault::{Code, Fault};
@@ -27,8 +26,8 @@ use serde_json::Value;
 #[serde(tag = "what", rename_all = "snake_case")]
 pub(super) enum Memo {
     Power {
-        goal: Goal,
-        stage: Stage,
+        goal: PowerGoal,
+        stage: PowerStage,
         /// The host answered before, and has to answer afterwards.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         back: bool,
@@ -49,7 +48,7 @@ pub(super) enum Memo {
     },
     /// How far the power course is that boots the machine into it; the rest is in the deployment.
     Image {
-        stage: Stage,
+        stage: PowerStage,
         /// It was seen off, and is on its way on.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         on: bool,
@@ -116,11 +115,13 @@ impl Datacenter {
             Effect::Net { document } => {
                 return self.reconfigure_network(target, order, document, journal).await;
             }
-            Effect::Reboot { mode: RebootMode::Bmc, manner } => course(Goal::Cycle, *manner),
-            Effect::Power { to: PowerTo::On, manner } => course(Goal::On, *manner),
-            Effect::Power { to: PowerTo::Off, manner }
-            | Effect::Rma { action: RmaAction::PowerOff, manner } => {
-                course(Goal::Off, in_manner_of(target.id.kind, *manner))
+            Effect::Reboot { mode: RebootMode::Bmc, power_off } => {
+                course(PowerGoal::Cycle, *power_off)
+            }
+            Effect::Power { to: PowerTo::On, power_off } => course(PowerGoal::On, *power_off),
+            Effect::Power { to: PowerTo::Off, power_off }
+            | Effect::Rma { action: RmaAction::PowerOff, power_off } => {
+                course(PowerGoal::Off, power_off_for(target.id.kind, *power_off))
             }
             Effect::Netboot { mode } => Task::Netboot(*mode),
             Effect::Rma { action: RmaAction::Mark, .. } => Task::Mark,
@@ -140,10 +141,12 @@ impl Datacenter {
     ) -> Result<Answer, Fault> {
         match (order.verb, task) {
             (Verb::Perform, Task::Power(course)) => {
-                let back = course.goal == Goal::Cycle && host_answers(target).await;
+                let back = course.goal == PowerGoal::Cycle && host_answers(target).await;
                 let course = Course { back, ..course };
-                match self.begin(&order.key, noted(course, Stage::Begun)).await? {
-                    None => self.reboot_or_so(target, order, course, Stage::Begun, journal).await,
+                match self.begin(&order.key, noted(course, PowerStage::Begun)).await? {
+                    None => {
+                        self.reboot_or_so(target, order, course, PowerStage::Begun, journal).await
+                    }
                     Some(before) => self.go_on(target, order, before, journal).await,
                 }
             }
@@ -163,7 +166,10 @@ impl Datacenter {
                 Ok(match self.recall(&order.key).await? {
                     None | Some(Remembered::Barred) => Answer::NeverStarted,
                     Some(Remembered::Memo(Memo::Power {
-                        stage: Stage::Done, goal, back, ..
+                        stage: PowerStage::Done,
+                        goal,
+                        back,
+                        ..
                     })) if !back || host_answers(target).await => {
                         Answer::Done(reached(target, goal, "it was seen before"))
                     }
@@ -201,8 +207,8 @@ impl Datacenter {
                 Err(Fault::new(Code::EffectFailed, said))
             }
             Remembered::Memo(Memo::Power { goal, stage, back, watched }) => {
-                let manner = in_manner_of(target.id.kind, manner_of(&order.effect));
-                let course = Course { goal, manner, back, watched };
+                let power_off = power_off_for(target.id.kind, power_off_of(&order.effect));
+                let course = Course { goal, power_off, back, watched };
                 self.reboot_or_so(target, order, course, stage, journal).await
             }
             Remembered::Memo(
@@ -227,7 +233,7 @@ impl Datacenter {
         target: &Target,
         order: &Order,
         course: Course,
-        mut stage: Stage,
+        mut stage: PowerStage,
         journal: &Journal,
     ) -> Result<Answer, Fault> {
         let key = &order.key;
@@ -262,15 +268,17 @@ impl Datacenter {
         Ok(if holds { Answer::Done(done(said)) } else { Answer::Differs(said) })
     }
 
-    async fn observe_power(&self, target: &Target, goal: Goal) -> Result<Answer, Fault> {
+    async fn observe_power(&self, target: &Target, goal: PowerGoal) -> Result<Answer, Fault> {
         let seen = self.read_power(target, Priority::Operator).await?;
-        let said = format!("power is {}", word(seen));
+        let said = format!("power is {}", seen.as_str());
         Ok(match (goal, seen) {
-            (Goal::On, Power::On) | (Goal::Off, Power::Off) => {
+            (PowerGoal::On, PowerState::On) | (PowerGoal::Off, PowerState::Off) => {
                 Answer::Done(Outcome { said, ..reached(target, goal, "") })
             }
-            (Goal::Cycle, _) => Answer::Differs(format!("{said}; a reboot leaves nothing to see")),
-            (Goal::On | Goal::Off, _) => Answer::Differs(said),
+            (PowerGoal::Cycle, _) => {
+                Answer::Differs(format!("{said}; a reboot leaves nothing to see"))
+            }
+            (PowerGoal::On | PowerGoal::Off, _) => Answer::Differs(said),
         })
     }
 
@@ -287,18 +295,22 @@ impl Datacenter {
         }
         match self.recall(&order.key).await? {
             Some(Remembered::Memo(Memo::Power { goal, mut stage, back, watched })) => {
-                let manner = in_manner_of(target.id.kind, manner_of(&order.effect));
-                let course = Course { goal, manner, back, watched };
+                let power_off = power_off_for(target.id.kind, power_off_of(&order.effect));
+                let course = Course { goal, power_off, back, watched };
                 match stage {
-                    Stage::Begun => {
-                        let (before, after) = (noted(course, stage), noted(course, Stage::Stopped));
+                    PowerStage::Begun => {
+                        let (before, after) =
+                            (noted(course, stage), noted(course, PowerStage::Stopped));
                         self.amend(&order.key, before, after).await?;
                         Ok(Answer::Stopped)
                     }
-                    Stage::Stopped => Ok(Answer::Stopped),
+                    PowerStage::Stopped => Ok(Answer::Stopped),
                     // It was rebooted, and did not come back.
-                    Stage::Done if back && !host_answers(target).await => Ok(Answer::Stopped),
-                    Stage::Shutting(_) | Stage::Cutting(_) | Stage::Starting(_) | Stage::Done => {
+                    PowerStage::Done if back && !host_answers(target).await => Ok(Answer::Stopped),
+                    PowerStage::Shutting(_)
+                    | PowerStage::Cutting(_)
+                    | PowerStage::Starting(_)
+                    | PowerStage::Done => {
                         let key = &order.key;
                         let how = self
                             .follow_course(target, key, course, &mut stage, noted, journal)
@@ -333,7 +345,7 @@ impl Datacenter {
 }
 
 /// The note of a course that is a whole order.
-fn noted(course: Course, stage: Stage) -> Memo {
+fn noted(course: Course, stage: PowerStage) -> Memo {
     let Course { goal, back, watched, .. } = course;
     Memo::Power { goal, stage, back, watched }
 }
@@ -360,11 +372,11 @@ fn remembered(key: &Key, note: Note) -> Result<Remembered, Fault> {
 }
 
 /// What was seen, and what it proves: of a machine that is on, nobody knows yet whether its host answers.
-fn reached(target: &Target, goal: Goal, how: &str) -> Outcome {
+fn reached(target: &Target, goal: PowerGoal, how: &str) -> Outcome {
     let (said, power) = match goal {
-        Goal::On => (format!("power is on: {how}"), PowerTo::On),
-        Goal::Off => (format!("power is off: {how}"), PowerTo::Off),
-        Goal::Cycle => (format!("rebooted: {how}"), PowerTo::On),
+        PowerGoal::On => (format!("power is on: {how}"), PowerTo::On),
+        PowerGoal::Off => (format!("power is off: {how}"), PowerTo::Off),
+        PowerGoal::Cycle => (format!("rebooted: {how}"), PowerTo::On),
     };
     let evidence = match (target.id.kind, power) {
         (TargetKind::Machine, PowerTo::Off) => {
@@ -378,36 +390,20 @@ fn reached(target: &Target, goal: Goal, how: &str) -> Outcome {
 }
 
 /// A shelf has no operating system that could be given time, whatever is configured for those that have.
-const fn in_manner_of(kind: TargetKind, manner: Manner) -> Manner {
+const fn power_off_for(kind: TargetKind, power_off: PowerOffPolicy) -> PowerOffPolicy {
     match kind {
-        TargetKind::PowerShelf => Manner { graceful_seconds: Some(0), force: Some(true) },
-        TargetKind::Machine | TargetKind::Switch | TargetKind::Rack => manner,
+        TargetKind::PowerShelf => PowerOffPolicy { graceful_seconds: Some(0), force: Some(true) },
+        TargetKind::Machine | TargetKind::Switch | TargetKind::Rack => power_off,
     }
 }
 
-const fn course(goal: Goal, manner: Manner) -> Task {
-    Task::Power(Course { goal, manner, back: false, watched: None })
+const fn course(goal: PowerGoal, power_off: PowerOffPolicy) -> Task {
+    Task::Power(Course { goal, power_off, back: false, watched: None })
 }
 
-/// How an effect wants power to be switched off.
-const fn manner_of(effect: &Effect) -> Manner {
-    match effect {
-        Effect::Reboot { manner, .. }
-        | Effect::Rma { manner, .. }
-        | Effect::Power { manner, .. } => *manner,
-        Effect::Ssh { .. }
-        | Effect::Netboot { .. }
-        | Effect::Repave { .. }
-        | Effect::Join { .. }
-        | Effect::Leave { .. }
-        | Effect::Verify { .. }
-        | Effect::Net { .. }
-        | Effect::Drain { .. }
-        | Effect::Uncordon { .. }
-        | Effect::Device { .. }
-        | Effect::Stage { .. }
-        | Effect::Parts { .. } => Manner::CONFIGURED,
-    }
+/// How an effect has power switched off.
+fn power_off_of(effect: &Effect) -> PowerOffPolicy {
+    effect.power_off_policy().unwrap_or(PowerOffPolicy::CONFIGURED)
 }
 
 fn not_asked(effect: &Effect) -> Fault {
@@ -418,18 +414,6 @@ pub(super) fn two_effects() -> Fault {
     Fault::new(Code::ProtocolBroken, "one key stands for two effects")
 }
 
-pub(crate) const fn word(power: Power) -> &'static str {
-    match power {
-        Power::On => "on",
-        Power::Off => "off",
-        Power::Changing => "changing",
-    }
-}
-
 pub(super) fn done(said: String) -> Outcome {
     Outcome { said, ..Outcome::default() }
-}
-
-pub(super) fn now() -> Timestamp {
-    (system_clock())()
 }

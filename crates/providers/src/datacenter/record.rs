@@ -4,7 +4,7 @@
 
 use super::Datacenter;
 use super::controller::Controller;
-use super::orders::{done, word};
+use super::orders::done;
 use crate::governor::Priority;
 use crate::ipmi;
 use crate::port::{Journal, Target};
@@ -45,7 +45,7 @@ impl Datacenter {
         for line in &record.lines {
             journal.line(format!("record: {line}")).await;
         }
-        Ok(Answer::Done(done(format!("{}, power is {}", record.said, word(power)))))
+        Ok(Answer::Done(done(format!("{}, power is {}", record.said, power.as_str()))))
     }
 }
 

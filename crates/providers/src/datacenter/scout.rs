@@ -1,11 +1,14 @@
 //! What is at an address: nobody, a BMC and the computers behind it, or one that does not let us in.
 
 use super::Datacenter;
-use super::bmcs::{Visited, is_ipmi, login_of, peer_at};
-use super::power::Power;
+use super::bmcs::{Visited, peer_at};
 use crate::governor::Priority;
+use crate::http_client::Endpoint;
 use crate::ipmi;
-use crate::redfish::{self, Bmc, Endpoint, Glance, System};
+use crate::ipmi::is_ipmi;
+use crate::peer_login::Login;
+use crate::power::PowerState;
+use crate::redfish::{self, Bmc, BmcAddress, Glance, System};
 use crate::scout::{Approach, Found, Report, Scout, Survey};
 use async_trait::async_trait;
 use model::fault::{Code, Fault};
@@ -31,7 +34,7 @@ impl Scout for Datacenter {
                 "no credential is named: give --credential NAME, or set datacenter.bmc_credential";
             Fault::new(Code::CredentialMissing, said)
         })?;
-        login_of(&self.keeper.credential(name).await?)?;
+        Login::of(&self.keeper.credential(name).await?)?;
         Ok(name.to_string())
     }
 
@@ -45,9 +48,9 @@ impl Scout for Datacenter {
             Err(fault) => return Survey::Failed(fault),
         };
         // Where nobody listens there is no BMC to be gentle with, and the governor is not to learn from it.
-        if let Ok(place) = Endpoint::parse(endpoint)
+        if let Ok(place) = BmcAddress::parse(endpoint)
             && !is_ipmi(endpoint)
-            && let Err(said) = knock(&place, KNOCK).await
+            && let Err(said) = knock(&place.endpoint, KNOCK).await
         {
             return Survey::Nobody(said);
         }
@@ -93,7 +96,7 @@ async fn behind(bmc: &Bmc) -> Result<Vec<Found>, Fault> {
 /// A computer behind a Redfish BMC. Its endpoint names it where there are others.
 pub(super) async fn glanced(bmc: &Bmc, system: &System, alone: bool) -> Result<Found, Fault> {
     let Glance { path, vendor, model, serial, power, nics, .. } = system.glance().await?;
-    let named = !alone || bmc.endpoint().system().is_some();
+    let named = !alone || bmc.names_system();
     let endpoint =
         if named { format!("{}{path}", bmc.endpoint()) } else { bmc.endpoint().to_string() };
     let sighting = Sighting {
@@ -109,8 +112,8 @@ pub(super) async fn glanced(bmc: &Bmc, system: &System, alone: bool) -> Result<F
 pub(super) async fn ipmi_found(endpoint: &str, bmc: &ipmi::Bmc) -> Result<Found, Fault> {
     let identity = bmc.identity().await?;
     let power = match bmc.power().await? {
-        ipmi::Power::On => Power::On,
-        ipmi::Power::Off => Power::Off,
+        ipmi::Power::On => PowerState::On,
+        ipmi::Power::Off => PowerState::Off,
     };
     let sighting = Sighting {
         endpoint: endpoint.to_string(),
@@ -121,11 +124,11 @@ pub(super) async fn ipmi_found(endpoint: &str, bmc: &ipmi::Bmc) -> Result<Found,
     Ok(Found { sighting, power: Some(power) })
 }
 
-const fn simple(power: redfish::Power) -> Power {
+const fn simple(power: redfish::Power) -> PowerState {
     match power {
-        redfish::Power::On => Power::On,
-        redfish::Power::Off => Power::Off,
-        redfish::Power::PoweringOn | redfish::Power::PoweringOff => Power::Changing,
+        redfish::Power::On => PowerState::On,
+        redfish::Power::Off => PowerState::Off,
+        redfish::Power::PoweringOn | redfish::Power::PoweringOff => PowerState::Changing,
     }
 }
 

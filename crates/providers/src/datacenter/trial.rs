@@ -2,16 +2,15 @@
 //! is trusted for the future; a login that is refused counts, as it does everywhere.
 
 use super::Datacenter;
-use super::bmcs::{Visited, is_ipmi, peer_at};
+use super::bmcs::{Visited, peer_at};
 use super::controller::{device_shown, override_shown};
 use super::scout::{glanced, ipmi_found, knock};
 use crate::governor::Priority;
+use crate::http_client::{Certificate, Endpoint, Fingerprint, Trust};
 use crate::ipmi;
-use crate::redfish::{
-    self, Bmc, Certificate, Doorstep, Endpoint, Fingerprint, Reset, System, Trust,
-};
+use crate::ipmi::is_ipmi;
+use crate::redfish::{self, Bmc, BmcAddress, Doorstep, Reset, System};
 use crate::scout::{Approach, Found, Report, Scout, Step};
-use crate::sim::system_clock;
 use model::fault::{Code, Fault};
 use model::time::Timestamp;
 use std::collections::BTreeSet;
@@ -51,8 +50,8 @@ impl Datacenter {
             report.skip(Step::Root, "IPMI has no such thing");
             return true;
         }
-        let endpoint = match Endpoint::parse(&approach.endpoint) {
-            Ok(endpoint) => endpoint,
+        let endpoint = match BmcAddress::parse(&approach.endpoint) {
+            Ok(address) => address.endpoint,
             Err(fault) => return report.needs(Step::Address, Err(fault)),
         };
         if !report.needs(Step::Name, resolved(&endpoint).await) {
@@ -113,14 +112,14 @@ impl Datacenter {
         known: Option<Fingerprint>,
         report: &mut Report,
     ) -> bool {
-        let endpoint = Endpoint::parse(&approach.endpoint);
-        let door = endpoint
-            .and_then(|endpoint| Doorstep::new(endpoint, trust.clone(), &self.settings.redfish));
+        let door = BmcAddress::parse(&approach.endpoint).and_then(|address| {
+            Doorstep::new(address.endpoint, trust.clone(), &self.settings.redfish)
+        });
         let door = match door {
             Ok(door) => door,
             Err(fault) => return report.needs(Step::Tls, Err(fault)),
         };
-        let knocked = door.knock().await;
+        let knocked = door.open_connection().await;
         match (knocked, door.certificate()) {
             (Ok(()), None) => {
                 report.skip(
@@ -327,7 +326,7 @@ fn described(certificate: &Certificate) -> String {
         false => format!("by {}", issuer.clone().unwrap_or_else(nameless)),
     };
     let until = expires_at.map_or("a time it does not say".into(), day);
-    let now: Timestamp = (system_clock())();
+    let now: Timestamp = crate::clock::now();
     let expired = if expires_at.is_some_and(|at| at < now) { ", which is over" } else { "" };
     let whose = subject.clone().unwrap_or_else(nameless);
     format!("the certificate of {whose}, signed {by}, until {until}{expired}, {fingerprint}")

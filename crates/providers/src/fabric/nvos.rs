@@ -160,9 +160,9 @@ fn failed(command: &str, output: &Output) -> Fault {
 
 /// A look that was not answered has changed nothing.
 fn only_looked(fault: Fault) -> Fault {
-    match fault.code {
-        Code::AnswerLost | Code::StepTimeout => Fault::new(Code::HostUnreachable, fault.said),
-        _ => fault,
+    match matches!(fault.code, Code::AnswerLost | Code::StepTimeout) {
+        true => Fault::new(Code::HostUnreachable, fault.said),
+        false => fault,
     }
 }
 

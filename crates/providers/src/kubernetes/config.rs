@@ -1,13 +1,14 @@
-//! Reading a kubeconfig, the one text that says where a cluster is, how it proves itself, and who we are to it.
+//! Reads a kubeconfig: the address of a cluster, its certificate authority, and our user there.
 //!
-//! Only what stands in the text itself counts. A kubeconfig may also name files, or programs to run for a token; ours
-//! comes out of a sealed credential, and must neither read this computer's files nor start anything on it. One that
-//! says not to look at certificates is refused as well. Errors never quote the text: it holds keys.
+//! Only data in the text itself counts. A kubeconfig may also name files, or programs to run for a
+//! token; ours comes out of a sealed credential, and must neither read this computer's files nor start
+//! a program on it. One that disables certificate checks is refused as well. Errors never quote the
+//! text: it holds keys.
 
+use super::kubeconfig::{ClusterEntry, Context, Kubeconfig, UserEntry};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use http::Uri;
-use kube::config::{AuthInfo, Cluster, Kubeconfig};
 use model::fault::{Code, Fault};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
@@ -56,35 +57,29 @@ fn parse(text: &str) -> Result<Kubeconfig, Fault> {
     if text.len() > MAX_KUBECONFIG_BYTES {
         return Err(unusable("is longer than any kubeconfig"));
     }
-    Kubeconfig::from_yaml(text).map_err(|_| unusable("is not a kubeconfig in YAML"))
+    Kubeconfig::parse(text).map_err(|_| unusable("is not a kubeconfig in YAML"))
 }
 
-fn current_context(config: &Kubeconfig) -> Result<&kube::config::Context, Fault> {
+fn current_context(config: &Kubeconfig) -> Result<&Context, Fault> {
     let name =
         config.current_context.as_deref().ok_or_else(|| unusable("has no current-context"))?;
-    let context = config.contexts.iter().find(|context| context.name == name);
-    context
-        .and_then(|context| context.context.as_ref())
+    config
+        .context(name)
         .ok_or_else(|| unusable(&format!("has no context `{name}`, which is its current-context")))
 }
 
-fn current_cluster(config: &Kubeconfig) -> Result<&Cluster, Fault> {
+fn current_cluster(config: &Kubeconfig) -> Result<&ClusterEntry, Fault> {
     let name = &current_context(config)?.cluster;
-    let cluster = config.clusters.iter().find(|cluster| cluster.name == *name);
-    cluster
-        .and_then(|cluster| cluster.cluster.as_ref())
-        .ok_or_else(|| unusable(&format!("has no cluster `{name}`")))
+    config.cluster(name).ok_or_else(|| unusable(&format!("has no cluster `{name}`")))
 }
 
-fn current_user(config: &Kubeconfig) -> Result<&AuthInfo, Fault> {
+fn current_user(config: &Kubeconfig) -> Result<&UserEntry, Fault> {
     let name = current_context(config)?.user.clone().unwrap_or_default();
-    let user = config.auth_infos.iter().find(|user| user.name == name);
-    user.and_then(|user| user.auth_info.as_ref())
-        .ok_or_else(|| unusable(&format!("has no user `{name}`")))
+    config.user(&name).ok_or_else(|| unusable(&format!("has no user `{name}`")))
 }
 
 /// What would take us out of the text: files, programs, other servers, other people.
-fn refuse_foreign(cluster: &Cluster, user: &AuthInfo) -> Result<(), Fault> {
+fn refuse_foreign(cluster: &ClusterEntry, user: &UserEntry) -> Result<(), Fault> {
     let foreign = [
         (cluster.certificate_authority.is_some(), "certificate-authority"),
         (cluster.proxy_url.is_some(), "proxy-url"),
@@ -104,7 +99,7 @@ fn refuse_foreign(cluster: &Cluster, user: &AuthInfo) -> Result<(), Fault> {
     Err(Fault::new(Code::NotSupported, said))
 }
 
-fn authorities(address: &str, cluster: &Cluster) -> Result<RootCertStore, Fault> {
+fn authorities(address: &str, cluster: &ClusterEntry) -> Result<RootCertStore, Fault> {
     if cluster.insecure_skip_tls_verify == Some(true) {
         let said = format!(
             "the kubeconfig says not to check who answers at {address} (insecure-skip-tls-verify); \
@@ -131,7 +126,7 @@ pub fn roots(pem: &[u8]) -> Option<RootCertStore> {
 
 type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-fn identity(user: &AuthInfo) -> Result<Option<Identity>, Fault> {
+fn identity(user: &UserEntry) -> Result<Option<Identity>, Fault> {
     let (chain, key) = match (&user.client_certificate_data, &user.client_key_data) {
         (None, None) => return Ok(None),
         (Some(chain), Some(key)) => (chain, key),

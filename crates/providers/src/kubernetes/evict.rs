@@ -1,21 +1,21 @@
-//! Emptying a node, one pass at a time. A pass lists the pods of the node and asks for the eviction of each that is not
-//! going already; whoever calls passes again until [`Pass::is_done`], or until its own deadline.
+//! Drains a node, one pass at a time. A pass lists the pods of the node and requests the eviction of
+//! each that is not terminating already; the caller repeats it until [`EvictionPass::is_done`], or
+//! until its own deadline.
 //!
-//! Pods go through the eviction API and never by deletion, so that disruption budgets are honoured. Left alone is what
-//! comes back at once or costs nothing: pods of a DaemonSet, mirrors of a kubelet's own files, and finished ones.
+//! Pods are evicted and never deleted, so that disruption budgets hold. Left alone are pods of a
+//! DaemonSet and mirror pods, which come back at once, and finished ones.
 
-use super::fault::{self, Ask};
-use super::{Cluster, FIELD_MANAGER, check_name};
+use super::client::{ApiRequest, RequestError};
+use super::fault::{self, ApiCall};
+use super::object::{PodObject, Status};
+use super::{Cluster, Listed, check_name};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1 as core;
-use k8s_openapi::api::policy::v1::Eviction;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
-use kube::api::{Api, ListParams, PostParams};
-use kube::core::Status;
 use model::fault::{Code, Fault};
+use serde_json::{Value, json};
 use std::fmt;
 
-const PAGE: u32 = 200;
+const PODS: &str = "/api/v1/pods";
+const PAGE_SIZE: u32 = 200;
 /// A kubelet runs a few hundred pods at most.
 const MAX_PAGES: usize = 20;
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -25,12 +25,12 @@ const BUDGET: &str = "DisruptionBudget";
 
 /// A pod, by its name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Pod {
+pub struct PodName {
     pub namespace: String,
     pub name: String,
 }
 
-impl fmt::Display for Pod {
+impl fmt::Display for PodName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }
@@ -38,47 +38,47 @@ impl fmt::Display for Pod {
 
 /// A pod that is shutting down.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Waiting {
-    pub pod: Pod,
+pub struct TerminatingPod {
+    pub pod: PodName,
     /// For how long it should have been gone: its grace period is over and it is still there.
     pub overdue_s: u64,
 }
 
 /// A pod that may not be evicted now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Blocked {
-    pub pod: Pod,
+pub struct BlockedPod {
+    pub pod: PodName,
     /// Why, in the words of the API server: mostly those of a disruption budget.
     pub said: String,
 }
 
-/// What became of one pod in this pass, told while the pass goes on.
+/// What became of one pod in this pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
-    Evicted(Pod),
-    Waiting(Waiting),
-    Blocked(Blocked),
-    Gone(Pod),
+pub enum PodEviction {
+    Evicted(PodName),
+    Waiting(TerminatingPod),
+    Blocked(BlockedPod),
+    Gone(PodName),
 }
 
 /// What one pass found and did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Pass {
+pub struct EvictionPass {
     /// Pods that went away during this pass.
     pub gone: usize,
-    pub waiting: Vec<Waiting>,
-    pub blocked: Vec<Blocked>,
+    pub waiting: Vec<TerminatingPod>,
+    pub blocked: Vec<BlockedPod>,
     /// Pods that need not go.
     pub left_alone: usize,
 }
 
-impl Pass {
+impl EvictionPass {
     /// Whether nothing is left that must go.
     pub fn is_done(&self) -> bool {
         self.waiting.is_empty() && self.blocked.is_empty()
     }
 
-    /// Why the node is not empty, for whoever has waited long enough. Nothing when it is.
+    /// Why the node is not empty. `None` when it is.
     pub fn fault(&self, node: &str) -> Option<Fault> {
         if self.is_done() {
             return None;
@@ -102,130 +102,130 @@ impl Pass {
         Some(Fault::new(Code::EvictionBlocked, said))
     }
 
-    fn note(&mut self, step: &Step) {
-        match step {
-            Step::Evicted(pod) => self.waiting.push(Waiting { pod: pod.clone(), overdue_s: 0 }),
-            Step::Waiting(waiting) => self.waiting.push(waiting.clone()),
-            Step::Blocked(blocked) => self.blocked.push(blocked.clone()),
-            Step::Gone(_) => self.gone += 1,
+    fn record(&mut self, eviction: &PodEviction) {
+        match eviction {
+            PodEviction::Evicted(pod) => {
+                self.waiting.push(TerminatingPod { pod: pod.clone(), overdue_s: 0 })
+            }
+            PodEviction::Waiting(waiting) => self.waiting.push(waiting.clone()),
+            PodEviction::Blocked(blocked) => self.blocked.push(blocked.clone()),
+            PodEviction::Gone(_) => self.gone += 1,
         }
     }
 }
 
-/// What a pod asks for by how it is.
+/// What a drain does with a pod.
 #[derive(Debug, PartialEq, Eq)]
-enum Fate {
+enum PodClass {
     LeftAlone,
-    Going { overdue_s: u64 },
+    Terminating { overdue_s: u64 },
     ToEvict,
 }
 
 impl Cluster {
-    /// One pass over the pods of a node. `progress` hears of each pod as it is dealt with.
+    /// One pass over the pods of a node. `progress` gets each pod as it is handled.
     pub async fn evict_all(
         &self,
         node: &str,
-        mut progress: impl FnMut(&Step) + Send,
-    ) -> Result<Pass, Fault> {
+        mut progress: impl FnMut(&PodEviction) + Send,
+    ) -> Result<EvictionPass, Fault> {
         check_name("node", node)?;
-        let mut pass = Pass::default();
+        let mut pass = EvictionPass::default();
         for pod in self.pods_of(node).await? {
-            let step = match fate(&pod, Timestamp::now()) {
-                Fate::LeftAlone => {
+            let eviction = match class_of(&pod, Timestamp::now()) {
+                PodClass::LeftAlone => {
                     pass.left_alone += 1;
                     continue;
                 }
-                Fate::Going { overdue_s } => {
-                    Step::Waiting(Waiting { pod: name_of(&pod), overdue_s })
+                PodClass::Terminating { overdue_s } => {
+                    PodEviction::Waiting(TerminatingPod { pod: name_of(&pod), overdue_s })
                 }
-                Fate::ToEvict => self.evict(&pod).await?,
+                PodClass::ToEvict => self.evict(&pod).await?,
             };
-            progress(&step);
-            pass.note(&step);
+            progress(&eviction);
+            pass.record(&eviction);
         }
         Ok(pass)
     }
 
-    /// The pods that must go before the node is empty, without asking any of them to.
-    pub async fn occupants(&self, node: &str) -> Result<Vec<Waiting>, Fault> {
+    /// The pods that must go before the node is empty, without evicting any of them.
+    pub async fn occupants(&self, node: &str) -> Result<Vec<TerminatingPod>, Fault> {
         check_name("node", node)?;
         let pods = self.pods_of(node).await?;
-        let occupant = |pod: &core::Pod| match fate(pod, Timestamp::now()) {
-            Fate::LeftAlone => None,
-            Fate::Going { overdue_s } => Some(Waiting { pod: name_of(pod), overdue_s }),
-            Fate::ToEvict => Some(Waiting { pod: name_of(pod), overdue_s: 0 }),
+        let occupant = |pod: &PodObject| match class_of(pod, Timestamp::now()) {
+            PodClass::LeftAlone => None,
+            PodClass::Terminating { overdue_s } => {
+                Some(TerminatingPod { pod: name_of(pod), overdue_s })
+            }
+            PodClass::ToEvict => Some(TerminatingPod { pod: name_of(pod), overdue_s: 0 }),
         };
         Ok(pods.iter().filter_map(occupant).collect())
     }
 
-    async fn pods_of(&self, node: &str) -> Result<Vec<core::Pod>, Fault> {
-        let pods: Api<core::Pod> = Api::all(self.client.clone());
-        let ask = Ask::new("list", "pods of node", node);
-        let mut params = ListParams::default().fields(&format!("spec.nodeName={node}")).limit(PAGE);
-        let mut found = Vec::new();
-        for _ in 0..MAX_PAGES {
-            let page = self.call(&ask, pods.list(&params)).await?;
-            found.extend(page.items);
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params = params.continue_token(&token),
-                None => return Ok(found),
+    async fn pods_of(&self, node: &str) -> Result<Vec<PodObject>, Fault> {
+        let call = ApiCall::new("list", "pods of node", node);
+        let selector = format!("spec.nodeName={node}");
+        let limits = (PAGE_SIZE, MAX_PAGES);
+        match self.list(&call, (PODS, Some(&selector)), limits).await? {
+            Listed::Whole(pods) => Ok(pods),
+            Listed::Endless(count) => {
+                let said = format!(
+                    "{} was asked to list the pods of node `{node}` and had no end of them after {count}",
+                    self.address
+                );
+                Err(Fault::new(Code::AnswerGarbled, said))
             }
         }
-        let said = format!(
-            "{} was asked to list the pods of node `{node}` and had no end of them after {}",
-            self.address,
-            found.len()
-        );
-        Err(Fault::new(Code::AnswerGarbled, said))
     }
 
-    async fn evict(&self, pod: &core::Pod) -> Result<Step, Fault> {
+    async fn evict(&self, pod: &PodObject) -> Result<PodEviction, Fault> {
         let of = name_of(pod);
         check_name("namespace", &of.namespace)?;
         check_name("pod", &of.name)?;
-        let pods: Api<core::Pod> = Api::namespaced(self.client.clone(), &of.namespace);
-        let params =
-            PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
-        let body = eviction(&of, pod.metadata.uid.clone());
         let full_name = of.to_string();
-        let ask = Ask::new("create", "pods/eviction", &full_name);
-        let request = async {
-            match pods.create_subresource::<_, Status>("eviction", &of.name, &params, &body).await {
-                Ok(status) if status.is_success() => Ok(Some(Step::Evicted(of.clone()))),
+        let call = ApiCall::new("create", "pods/eviction", &full_name);
+        let path = format!("/api/v1/namespaces/{}/pods/{}/eviction", of.namespace, of.name);
+        let request = ApiRequest::create(path, &eviction(&of, pod.metadata.uid.as_deref()));
+        let sent = async {
+            match self.client.send::<Status>(request).await {
+                Ok(status) if status.is_success() => Ok(Some(PodEviction::Evicted(of.clone()))),
                 Ok(_) => Ok(None),
-                Err(kube::Error::Api(status)) => match refusal(&of, &status) {
-                    Some(step) => Ok(Some(step)),
-                    None => Err(kube::Error::Api(status)),
+                Err(RequestError::Refused(status)) => match refusal(&of, &status) {
+                    Some(eviction) => Ok(Some(eviction)),
+                    None => Err(RequestError::Refused(status)),
                 },
                 Err(error) => Err(error),
             }
         };
-        let step = self.call(&ask, request).await?;
-        step.ok_or_else(|| fault::garbled(&self.address, &ask, "something else than success"))
+        let eviction = self.call(&call, sent).await?;
+        eviction.ok_or_else(|| fault::garbled(&self.address, &call, "something else than success"))
     }
 }
 
-/// With the pod's own id: one that was replaced under the same name meanwhile is somebody else's.
-fn eviction(pod: &Pod, uid: Option<String>) -> Eviction {
-    let preconditions = uid.map(|uid| Preconditions { uid: Some(uid), ..Default::default() });
-    Eviction {
-        metadata: ObjectMeta {
-            name: Some(pod.name.clone()),
-            namespace: Some(pod.namespace.clone()),
-            ..Default::default()
-        },
-        delete_options: Some(DeleteOptions { preconditions, ..Default::default() }),
-    }
+/// With the pod's uid as a precondition: a pod that replaced it under the same name is not evicted.
+fn eviction(pod: &PodName, uid: Option<&str>) -> Value {
+    let options = match uid {
+        Some(uid) => json!({ "preconditions": { "uid": uid } }),
+        None => json!({}),
+    };
+    json!({
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": { "name": pod.name, "namespace": pod.namespace },
+        "deleteOptions": options,
+    })
 }
 
-/// What a no means for this pod alone. Nothing, when it concerns us or the whole API server.
-fn refusal(pod: &Pod, status: &Status) -> Option<Step> {
+/// What a refusal means for this pod alone. `None` when it concerns our user or the whole API server.
+fn refusal(pod: &PodName, status: &Status) -> Option<PodEviction> {
     match status.code {
-        404 if status.reason == "NotFound" => Some(Step::Gone(pod.clone())),
-        // Another pod has the name now, or somebody changed it this moment. The next pass will see.
-        409 => Some(Step::Waiting(Waiting { pod: pod.clone(), overdue_s: 0 })),
+        404 if status.is_not_found() => Some(PodEviction::Gone(pod.clone())),
+        // Another pod has the name now, or another client changed it. The next pass reads it again.
+        409 => Some(PodEviction::Waiting(TerminatingPod { pod: pod.clone(), overdue_s: 0 })),
         // Two budgets for one pod are answered as an internal error of the server.
-        429 | 500 => Some(Step::Blocked(Blocked { pod: pod.clone(), said: words(status) })),
+        429 | 500 => {
+            Some(PodEviction::Blocked(BlockedPod { pod: pod.clone(), said: words(status) }))
+        }
         _ => None,
     }
 }
@@ -238,7 +238,7 @@ fn words(status: &Status) -> String {
     said.join(" ")
 }
 
-fn fate(pod: &core::Pod, now: Timestamp) -> Fate {
+fn class_of(pod: &PodObject, now: Timestamp) -> PodClass {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     let mirror =
         pod.metadata.annotations.iter().any(|annotations| annotations.contains_key(MIRROR));
@@ -246,20 +246,20 @@ fn fate(pod: &core::Pod, now: Timestamp) -> Fate {
     let mut controllers = owners.filter(|owner| owner.controller == Some(true));
     let daemon = controllers.any(|owner| owner.kind == "DaemonSet");
     if mirror || daemon || matches!(phase, Some("Succeeded" | "Failed")) {
-        return Fate::LeftAlone;
+        return PodClass::LeftAlone;
     }
     match &pod.metadata.deletion_timestamp {
         // The time by which it should be gone: the grace period is already in it.
         Some(due) => {
-            let overdue = now.as_second().saturating_sub(due.0.as_second());
-            Fate::Going { overdue_s: u64::try_from(overdue).unwrap_or_default() }
+            let overdue = now.as_second().saturating_sub(due.as_second());
+            PodClass::Terminating { overdue_s: u64::try_from(overdue).unwrap_or_default() }
         }
-        None => Fate::ToEvict,
+        None => PodClass::ToEvict,
     }
 }
 
-fn name_of(pod: &core::Pod) -> Pod {
-    Pod {
+fn name_of(pod: &PodObject) -> PodName {
+    PodName {
         namespace: pod.metadata.namespace.clone().unwrap_or_default(),
         name: pod.metadata.name.clone().unwrap_or_default(),
     }
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn pod(metadata: Value, phase: &str) -> core::Pod {
+    fn pod(metadata: Value, phase: &str) -> PodObject {
         serde_json::from_value(json!({ "metadata": metadata, "status": { "phase": phase } }))
             .unwrap()
     }
@@ -280,39 +280,42 @@ mod tests {
         let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
         let owned = |kind: &str, controller: bool| json!({ "ownerReferences": [{ "apiVersion": "v1", "kind": kind, "name": "o", "uid": "u", "controller": controller }] });
         let table = [
-            (pod(json!({}), "Running"), Fate::ToEvict),
-            (pod(json!({}), "Pending"), Fate::ToEvict),
-            (pod(json!({}), "Succeeded"), Fate::LeftAlone),
-            (pod(json!({}), "Failed"), Fate::LeftAlone),
-            (pod(owned("DaemonSet", true), "Running"), Fate::LeftAlone),
-            (pod(owned("DaemonSet", false), "Running"), Fate::ToEvict),
-            (pod(owned("ReplicaSet", true), "Running"), Fate::ToEvict),
-            (pod(json!({ "annotations": { MIRROR: "x" } }), "Running"), Fate::LeftAlone),
+            (pod(json!({}), "Running"), PodClass::ToEvict),
+            (pod(json!({}), "Pending"), PodClass::ToEvict),
+            (pod(json!({}), "Succeeded"), PodClass::LeftAlone),
+            (pod(json!({}), "Failed"), PodClass::LeftAlone),
+            (pod(owned("DaemonSet", true), "Running"), PodClass::LeftAlone),
+            (pod(owned("DaemonSet", false), "Running"), PodClass::ToEvict),
+            (pod(owned("ReplicaSet", true), "Running"), PodClass::ToEvict),
+            (pod(json!({ "annotations": { MIRROR: "x" } }), "Running"), PodClass::LeftAlone),
             (
                 pod(json!({ "deletionTimestamp": "2026-01-01T00:00:50Z" }), "Running"),
-                Fate::Going { overdue_s: 10 },
+                PodClass::Terminating { overdue_s: 10 },
             ),
             (
                 pod(json!({ "deletionTimestamp": "2026-01-01T00:01:50Z" }), "Running"),
-                Fate::Going { overdue_s: 0 },
+                PodClass::Terminating { overdue_s: 0 },
             ),
         ];
         for (pod, wanted) in table {
-            assert_eq!(fate(&pod, now), wanted, "{pod:?}");
+            assert_eq!(class_of(&pod, now), wanted, "{pod:?}");
         }
     }
 
     #[test]
     fn a_node_that_is_not_empty_says_which_pods_and_why() {
-        let pod = |n: usize| Pod { namespace: "shop".into(), name: format!("db-{n}") };
-        let mut pass = Pass::default();
+        let pod = |n: usize| PodName { namespace: "shop".into(), name: format!("db-{n}") };
+        let mut pass = EvictionPass::default();
         assert_eq!(pass.fault("n"), None);
-        pass.note(&Step::Gone(pod(0)));
+        pass.record(&PodEviction::Gone(pod(0)));
         assert!(pass.is_done());
-        pass.note(&Step::Blocked(Blocked { pod: pod(1), said: "needs 2 healthy pods".into() }));
-        pass.note(&Step::Waiting(Waiting { pod: pod(2), overdue_s: 7 }));
+        pass.record(&PodEviction::Blocked(BlockedPod {
+            pod: pod(1),
+            said: "needs 2 healthy pods".into(),
+        }));
+        pass.record(&PodEviction::Waiting(TerminatingPod { pod: pod(2), overdue_s: 7 }));
         for n in 3..9 {
-            pass.note(&Step::Evicted(pod(n)));
+            pass.record(&PodEviction::Evicted(pod(n)));
         }
         let fault = pass.fault("n").unwrap();
         assert_eq!(fault.code, Code::EvictionBlocked);
@@ -322,13 +325,14 @@ mod tests {
     }
 
     #[test]
-    fn only_a_no_to_this_pod_is_taken_as_one() {
-        let pod = Pod { namespace: "a".into(), name: "b".into() };
-        let status = |code: u16, reason: &str| Status::failure("m", reason).with_code(code);
-        assert_eq!(refusal(&pod, &status(404, "NotFound")), Some(Step::Gone(pod.clone())));
-        assert!(matches!(refusal(&pod, &status(409, "Conflict")), Some(Step::Waiting(_))));
+    fn only_a_refusal_of_this_pod_is_taken_as_one() {
+        let pod = PodName { namespace: "a".into(), name: "b".into() };
+        let status =
+            |code: u16, reason: &str| Status { code, reason: reason.into(), ..Status::default() };
+        assert_eq!(refusal(&pod, &status(404, "NotFound")), Some(PodEviction::Gone(pod.clone())));
+        assert!(matches!(refusal(&pod, &status(409, "Conflict")), Some(PodEviction::Waiting(_))));
         for code in [429, 500] {
-            assert!(matches!(refusal(&pod, &status(code, "R")), Some(Step::Blocked(_))));
+            assert!(matches!(refusal(&pod, &status(code, "R")), Some(PodEviction::Blocked(_))));
         }
         for code in [400, 401, 403, 404, 422, 503] {
             assert_eq!(refusal(&pod, &status(code, "R")), None, "{code}");

@@ -1,27 +1,29 @@
-//! What went wrong, from what the client reports: nobody there, a stranger there, a no to us, a no to the request, a
-//! line that broke, or an answer that is none. Only a change whose answer is missing may have happened.
+//! Classifies why a request has no answer: unreachable, not the cluster of the kubeconfig, refused,
+//! cut off, or answered with something else. Only a change whose answer was lost may have happened.
 
+use super::client::RequestError;
+use super::object::Status;
+use crate::http_client::text::one_line;
 use http_body_util::LengthLimitError;
-use kube::core::Status;
 use model::fault::{Code, Fault};
 use rustls::AlertDescription;
 use std::error::Error;
 use std::io;
 use std::time::Duration;
 
-/// How deep an error is looked into.
+/// How many causes of an error are followed.
 const MAX_CAUSES: usize = 16;
-/// How much of what a server said is passed on.
+/// The longest part of a server's message that is passed on.
 const MAX_SAID_CHARS: usize = 300;
 
-/// One request, in the words that the API server's own permissions use.
-pub struct Ask<'a> {
+/// One request, in the words of the API server's own permissions.
+pub struct ApiCall<'a> {
     pub verb: &'static str,
     pub resource: &'static str,
     pub name: &'a str,
 }
 
-impl<'a> Ask<'a> {
+impl<'a> ApiCall<'a> {
     pub const fn new(verb: &'static str, resource: &'static str, name: &'a str) -> Self {
         Self { verb, resource, name }
     }
@@ -39,52 +41,52 @@ impl<'a> Ask<'a> {
     }
 }
 
-pub fn late(address: &str, ask: &Ask<'_>, deadline: Duration) -> Fault {
-    let said = format!("{}, and had not answered after {deadline:?}", ask.words(address));
-    Fault::new(lost(ask), said)
+pub fn late(address: &str, call: &ApiCall<'_>, deadline: Duration) -> Fault {
+    let said = format!("{}, and had not answered after {deadline:?}", call.words(address));
+    Fault::new(lost(call), said)
 }
 
 /// An answer that is well-formed and about something else.
-pub fn garbled(address: &str, ask: &Ask<'_>, what: &str) -> Fault {
-    Fault::new(Code::AnswerGarbled, format!("{}; it answered with {what}", ask.words(address)))
+pub fn garbled(address: &str, call: &ApiCall<'_>, what: &str) -> Fault {
+    Fault::new(Code::AnswerGarbled, format!("{}; it answered with {what}", call.words(address)))
 }
 
-pub fn read(address: &str, ask: &Ask<'_>, error: &kube::Error) -> Fault {
+pub fn classify(address: &str, call: &ApiCall<'_>, error: &RequestError) -> Fault {
     let (code, rest) = match error {
-        kube::Error::Api(status) => refusal(ask, status),
-        kube::Error::SerdeError(error) => (
+        RequestError::Refused(status) => refusal(call, status),
+        RequestError::NotJson(error) => (
             Code::AnswerGarbled,
             format!("answered something else than JSON of that kind ({error})"),
         ),
-        kube::Error::FromUtf8(_) => {
+        RequestError::NotText => {
             (Code::AnswerGarbled, "answered something that is no text".to_owned())
         }
-        kube::Error::BuildRequest(error) => {
+        RequestError::Unbuildable(error) => {
             (Code::NotSupported, format!("was not asked, as the request cannot be made ({error})"))
         }
-        other => broken(ask, other),
+        RequestError::Broken(error) => broken(call, error.as_ref()),
     };
-    Fault::new(code, format!("{}; it {rest}", ask.words(address)))
+    Fault::new(code, format!("{}; it {rest}", call.words(address)))
 }
 
-/// Whether the API server said that there is no such object. A page of a proxy in between that says 404 does not
-/// count: nothing may be taken for deleted because somebody else did not know the path.
-pub fn is_absent(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 404 && status.reason == "NotFound")
+/// Whether the API server said that the object does not exist. A 404 without its reason comes from a
+/// proxy that does not know the path, and proves nothing about the object.
+pub fn is_absent(error: &RequestError) -> bool {
+    matches!(error, RequestError::Refused(status) if status.is_not_found())
 }
 
-fn refusal(ask: &Ask<'_>, status: &Status) -> (Code, String) {
+fn refusal(call: &ApiCall<'_>, status: &Status) -> (Code, String) {
     let said = format!("answered {}: {}", status.code, short(&status.message));
     let code = match status.code {
         401 | 403 => Code::LoginRefused,
-        404 if status.reason == "NotFound" => Code::NotInCluster,
+        404 if status.is_not_found() => Code::NotInCluster,
         404 | 405 => Code::AnswerGarbled,
         // What went on behind it before it failed is not known.
-        500 | 502 | 504 => lost(ask),
+        500 | 502 | 504 => lost(call),
         429 | 503 => Code::ClusterUnreachable,
         409 | 410 => Code::EffectFailed,
         400..=499 => Code::NotSupported,
-        _ => lost(ask),
+        _ => lost(call),
     };
     let hint = match status.code {
         401 => {
@@ -97,10 +99,11 @@ fn refusal(ask: &Ask<'_>, status: &Status) -> (Code, String) {
 }
 
 /// Something below HTTP.
-fn broken(ask: &Ask<'_>, error: &kube::Error) -> (Code, String) {
+fn broken(call: &ApiCall<'_>, error: &(dyn Error + Send + Sync + 'static)) -> (Code, String) {
+    let error: &(dyn Error + 'static) = error;
     for cause in causes(error) {
         if let Some(error) = cause.downcast_ref::<rustls::Error>() {
-            return tls(ask, error);
+            return tls(call, error);
         }
         if cause.is::<LengthLimitError>() {
             return (Code::AnswerGarbled, "answered without end".to_owned());
@@ -113,12 +116,12 @@ fn broken(ask: &Ask<'_>, error: &kube::Error) -> (Code, String) {
     });
     let deepest = causes(error).last().map_or_else(String::new, ToString::to_string);
     if connected {
-        return (lost(ask), format!("broke off before it had answered ({})", short(&deepest)));
+        return (lost(call), format!("broke off before it had answered ({})", short(&deepest)));
     }
     (Code::ClusterUnreachable, format!("could not be reached ({})", short(&deepest)))
 }
 
-fn tls(ask: &Ask<'_>, error: &rustls::Error) -> (Code, String) {
+fn tls(call: &ApiCall<'_>, error: &rustls::Error) -> (Code, String) {
     use AlertDescription as Alert;
     match error {
         rustls::Error::InvalidCertificate(_) => {
@@ -139,13 +142,13 @@ fn tls(ask: &Ask<'_>, error: &rustls::Error) -> (Code, String) {
             Code::LoginRefused,
             format!("did not take the kubeconfig's client certificate ({error})"),
         ),
-        _ => (lost(ask), format!("broke off the encrypted connection ({error})")),
+        _ => (lost(call), format!("broke off the encrypted connection ({error})")),
     }
 }
 
 /// What it means that no answer came.
-fn lost(ask: &Ask<'_>) -> Code {
-    if ask.changes() { Code::AnswerLost } else { Code::ClusterUnreachable }
+fn lost(call: &ApiCall<'_>) -> Code {
+    if call.changes() { Code::AnswerLost } else { Code::ClusterUnreachable }
 }
 
 /// The error and what is behind it, each wrapped in the one before.
@@ -162,11 +165,7 @@ fn behind<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'stat
 }
 
 fn short(text: &str) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(MAX_SAID_CHARS) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
-    }
+    one_line(text, MAX_SAID_CHARS)
 }
 
 #[cfg(test)]
@@ -174,17 +173,18 @@ mod tests {
     use super::*;
     use model::fault::Happened;
 
-    const LOOK: Ask<'static> = Ask::new("get", "nodes", "n");
-    const CHANGE: Ask<'static> = Ask::new("patch", "nodes", "n");
+    const LOOK: ApiCall<'static> = ApiCall::new("get", "nodes", "n");
+    const CHANGE: ApiCall<'static> = ApiCall::new("patch", "nodes", "n");
 
-    fn status(code: u16, reason: &str) -> kube::Error {
-        kube::Error::Api(Status::failure("said so", reason).with_code(code).boxed())
+    fn status(code: u16, reason: &str) -> RequestError {
+        let (message, reason) = ("said so".to_owned(), reason.to_owned());
+        RequestError::Refused(Status { code, message, reason, ..Status::default() })
     }
 
     #[test]
     fn a_look_has_never_happened() {
         for code in (400..=599).filter(|code| *code != 404 && *code != 405) {
-            let fault = read("https://k", &LOOK, &status(code, "R"));
+            let fault = classify("https://k", &LOOK, &status(code, "R"));
             assert_eq!(fault.code.happened(), Happened::No, "{fault}");
             assert!(fault.said.contains("https://k") && fault.said.contains(&code.to_string()));
         }
@@ -198,29 +198,27 @@ mod tests {
             (401, "Unauthorized", Code::LoginRefused),
             (403, "Forbidden", Code::LoginRefused),
             (404, "NotFound", Code::NotInCluster),
-            (404, "Failed to parse error data", Code::AnswerGarbled),
+            (404, "", Code::AnswerGarbled),
             (409, "Conflict", Code::EffectFailed),
             (422, "Invalid", Code::NotSupported),
             (500, "InternalError", Code::AnswerLost),
             (503, "ServiceUnavailable", Code::ClusterUnreachable),
         ];
         for (number, reason, code) in cases {
-            assert_eq!(read("https://k", &CHANGE, &status(number, reason)).code, code, "{number}");
+            assert_eq!(
+                classify("https://k", &CHANGE, &status(number, reason)).code,
+                code,
+                "{number}"
+            );
         }
-        let forbidden = read("https://k", &CHANGE, &status(403, "Forbidden"));
+        let forbidden = classify("https://k", &CHANGE, &status(403, "Forbidden"));
         assert!(forbidden.said.contains("patch nodes `n`"), "{forbidden}");
     }
 
     #[test]
     fn only_the_api_server_can_say_that_something_is_not_there() {
         assert!(is_absent(&status(404, "NotFound")));
-        assert!(!is_absent(&status(404, "Failed to parse error data")));
+        assert!(!is_absent(&status(404, "")));
         assert!(!is_absent(&status(403, "Forbidden")));
-    }
-
-    #[test]
-    fn long_words_are_cut() {
-        assert_eq!(short("a\n b"), "a b");
-        assert_eq!(short(&"ä".repeat(1000)).chars().count(), MAX_SAID_CHARS + 1);
     }
 }

@@ -1,28 +1,29 @@
-//! What a machine needs to join a kubeadm cluster: where the API is, a token that runs out, and the fingerprint by which
-//! the machine knows the cluster's authority before it trusts anything that is said.
+//! What a machine needs to join a kubeadm cluster: the address of the API, a token that expires, and the
+//! fingerprint of the cluster's certificate authority.
 //!
-//! The token is a secret in `kube-system` that the cluster itself removes when it has run out. It is drawn first, so that
-//! its id can be written down, and made last, after everything that can fail without it.
+//! The token is a secret in `kube-system` that the cluster itself removes when it has expired. It is
+//! drawn first, so that the caller can store its id, and created last, after everything that can fail
+//! without it.
 
-use super::fault::Ask;
-use super::{Cluster, FIELD_MANAGER, check_name, config, fault};
+use super::client::{ApiRequest, RequestError};
+use super::fault::ApiCall;
+use super::kubeconfig::Kubeconfig;
+use super::object::{ConfigMap, Object};
+use super::{Cluster, check_name, config, fault};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use http::Uri;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
-use kube::api::{Api, PostParams, Request};
-use kube::config::Kubeconfig;
 use model::fault::{Code, Fault};
 use ring::rand::{SecureRandom, SystemRandom};
 use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Value, json};
 use std::time::Duration;
 
 const INFO_NAMESPACE: &str = "kube-public";
 const INFO: &str = "cluster-info";
 const TOKEN_NAMESPACE: &str = "kube-system";
+const TOKEN_SECRETS: &str = "/api/v1/namespaces/kube-system/secrets";
 const TOKEN_PREFIX: &str = "bootstrap-token-";
 const TOKEN_TYPE: &str = "bootstrap.kubernetes.io/token";
 /// The group that kubeadm allows to ask for a node's certificate.
@@ -30,11 +31,12 @@ const TOKEN_GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
 const ID_CHARS: usize = 6;
 const SECRET_CHARS: usize = 16;
 const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
-/// The largest multiple of the alphabet's length that fits a byte: what is above would favour the first letters.
+/// The largest multiple of the alphabet's length that fits a byte: a byte above it would favour the
+/// first letters.
 const FAIR_BYTES: u8 = 252;
-/// Random bytes drawn at most for one word; one in 64 is thrown away, so this never runs out in practice.
+/// Random bytes drawn at most for one word. One in 64 is discarded, so this never runs out in practice.
 const MAX_DRAWS: usize = 1024;
-/// A join takes minutes. A token that lives longer than a day is a key left under the mat.
+/// A join takes minutes: a token that lives longer than a day is a risk without a use.
 const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 const HTTPS_PORT: u16 = 443;
 
@@ -43,7 +45,7 @@ const HTTPS_PORT: u16 = 443;
 pub struct JoinMaterial {
     /// `HOST:PORT` of the API.
     pub server: String,
-    /// The public half, by which the token is forgotten again.
+    /// The public half, by which the token is removed again.
     pub token_id: String,
     pub token: SecretString,
     /// The authority's public keys, as `sha256:…`.
@@ -52,7 +54,7 @@ pub struct JoinMaterial {
 }
 
 impl JoinMaterial {
-    /// The arguments of `kubeadm`, as they are typed in a shell. No part needs quoting: each was checked when it came in.
+    /// The arguments of `kubeadm` for a shell. No part needs quoting: each was checked when it was read.
     pub fn arguments(&self) -> SecretString {
         let mut line = format!("join {} --token {}", self.server, self.token.expose_secret());
         for hash in &self.ca_hashes {
@@ -63,7 +65,7 @@ impl JoinMaterial {
     }
 }
 
-/// A token that was drawn and that no cluster knows yet.
+/// A token that was drawn and does not exist in the cluster yet.
 #[derive(Debug, Clone)]
 pub struct Token {
     /// The public half.
@@ -71,20 +73,20 @@ pub struct Token {
     secret: SecretString,
 }
 
-/// What the cluster tells everybody about itself.
+/// What the cluster publishes about itself.
 struct Info {
     server: String,
     ca_hashes: Vec<String>,
 }
 
 impl Cluster {
-    /// Draws a token. Nothing is sent: whoever wants to find it again writes its id down before it is made.
+    /// Draws a token. Nothing is sent: the caller stores its id before it is created.
     pub fn draw_token(&self) -> Result<Token, Fault> {
         let (id, secret) = (self.random(ID_CHARS)?, self.random(SECRET_CHARS)?);
         Ok(Token { id, secret: secret.into() })
     }
 
-    /// Mints the token, which lives for `ttl`, and gathers the rest.
+    /// Creates the token, which lives for `ttl`, and reads the rest.
     pub async fn join_material(&self, token: &Token, ttl: Duration) -> Result<JoinMaterial, Fault> {
         let lifetime =
             SignedDuration::try_from(ttl).ok().filter(|_| !ttl.is_zero() && ttl <= MAX_TTL);
@@ -105,22 +107,22 @@ impl Cluster {
         Ok(JoinMaterial { server, token_id: id.clone(), token, ca_hashes, expires_at })
     }
 
-    /// Removes a token. One that is not there is forgotten already.
+    /// Removes a token. An absent one counts as removed.
     pub async fn forget_token(&self, token_id: &str) -> Result<(), Fault> {
         let name = format!("{TOKEN_PREFIX}{token_id}");
         check_name("token", &name)?;
-        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), TOKEN_NAMESPACE);
-        self.delete(&secrets, &Ask::new("delete", "secrets in kube-system", &name)).await
+        self.delete(TOKEN_SECRETS, &ApiCall::new("delete", "secrets in kube-system", &name)).await
     }
 
     async fn cluster_info(&self) -> Result<Info, Fault> {
-        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), INFO_NAMESPACE);
-        let ask = Ask::new("get", "configmaps in kube-public", INFO);
+        let call = ApiCall::new("get", "configmaps in kube-public", INFO);
+        let path = format!("/api/v1/namespaces/{INFO_NAMESPACE}/configmaps/{INFO}");
+        let request = self.client.send::<ConfigMap>(ApiRequest::get(path));
         let odd = |why: &str| {
             let said = format!("{} has a {INFO} in {INFO_NAMESPACE} that {why}", self.address);
             Fault::new(Code::NotSupported, said)
         };
-        let Some(map) = self.call_opt(&ask, maps.get(INFO)).await? else {
+        let Some(map) = self.call_opt(&call, request).await? else {
             let said = format!(
                 "{} has no {INFO} in {INFO_NAMESPACE}; only a cluster made with kubeadm can be joined this way",
                 self.address
@@ -129,41 +131,34 @@ impl Cluster {
         };
         let text = map.data.and_then(|mut data| data.remove("kubeconfig"));
         let text = text.ok_or_else(|| odd("holds no kubeconfig"))?;
-        let config = Kubeconfig::from_yaml(&text).map_err(|_| odd("cannot be read"))?;
-        let cluster = config.clusters.into_iter().find_map(|named| named.cluster);
-        let cluster = cluster.ok_or_else(|| odd("names no cluster"))?;
+        let config = Kubeconfig::parse(&text).map_err(|_| odd("cannot be read"))?;
+        let cluster = config.first_cluster().ok_or_else(|| odd("names no cluster"))?;
         let server = cluster.server.as_deref().and_then(host_and_port);
         let server = server.ok_or_else(|| odd("names no server as https://HOST:PORT"))?;
-        let pem = cluster.certificate_authority_data.and_then(|data| {
+        let pem = cluster.certificate_authority_data.as_deref().and_then(|data| {
             BASE64_STANDARD.decode(data.split_whitespace().collect::<String>()).ok()
         });
         let ca_hashes = pem.and_then(|pem| ca_hashes(&pem));
         Ok(Info { server, ca_hashes: ca_hashes.ok_or_else(|| odd("has no readable authority"))? })
     }
 
-    /// Writes the token's secret. False when there is one of the same id.
+    /// Creates the token's secret. False when there is one of the same id.
     async fn mint(&self, id: &str, secret: &str, expires_at: Timestamp) -> Result<bool, Fault> {
         let name = format!("{TOKEN_PREFIX}{id}");
-        let ask = Ask::new("create", "secrets in kube-system", &name);
+        let call = ApiCall::new("create", "secrets in kube-system", &name);
         let body = token_secret(&name, id, secret, expires_at);
-        let params =
-            PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
         let request = async {
-            let body = serde_json::to_vec(&body).map_err(kube::Error::SerdeError)?;
-            let request = Request::new(Secret::url_path(&(), Some(TOKEN_NAMESPACE)))
-                .create(&params, body)
-                .map_err(kube::Error::BuildRequest)?;
-            // As text, because the client would write an answer that it cannot decode into the log, secret and all.
-            match self.client.request_text(request).await {
+            // As text: a decoding error would quote the secret.
+            match self.client.send_text(ApiRequest::create(TOKEN_SECRETS, &body)).await {
                 Ok(answer) => Ok(Some(answer)),
-                Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(None),
+                Err(RequestError::Refused(status)) if status.is_already_exists() => Ok(None),
                 Err(error) => Err(error),
             }
         };
-        match self.call(&ask, request).await? {
+        match self.call(&call, request).await? {
             None => Ok(false),
             Some(answer) if is_secret(&answer, &name) => Ok(true),
-            Some(_) => Err(fault::garbled(&self.address, &ask, "something else than that secret")),
+            Some(_) => Err(fault::garbled(&self.address, &call, "something else than that secret")),
         }
     }
 
@@ -179,30 +174,26 @@ impl Cluster {
 }
 
 fn is_secret(answer: &str, name: &str) -> bool {
-    serde_json::from_str::<Secret>(answer)
-        .is_ok_and(|secret| secret.metadata.name.as_deref() == Some(name))
+    serde_json::from_str::<Object>(answer)
+        .is_ok_and(|object| object.metadata.name.as_deref() == Some(name))
 }
 
-fn token_secret(name: &str, id: &str, secret: &str, expires_at: Timestamp) -> Secret {
-    let data = [
-        ("token-id", id),
-        ("token-secret", secret),
-        ("expiration", &expires_at.to_string()),
-        ("usage-bootstrap-authentication", "true"),
-        ("usage-bootstrap-signing", "true"),
-        ("auth-extra-groups", TOKEN_GROUP),
-        ("description", "Made by Farrier for one machine to join."),
-    ];
-    Secret {
-        metadata: ObjectMeta {
-            name: Some(name.to_owned()),
-            namespace: Some(TOKEN_NAMESPACE.to_owned()),
-            ..Default::default()
+fn token_secret(name: &str, id: &str, secret: &str, expires_at: Timestamp) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": { "name": name, "namespace": TOKEN_NAMESPACE },
+        "type": TOKEN_TYPE,
+        "stringData": {
+            "token-id": id,
+            "token-secret": secret,
+            "expiration": expires_at.to_string(),
+            "usage-bootstrap-authentication": "true",
+            "usage-bootstrap-signing": "true",
+            "auth-extra-groups": TOKEN_GROUP,
+            "description": "Made by Farrier for one machine to join.",
         },
-        type_: Some(TOKEN_TYPE.to_owned()),
-        string_data: Some(data.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
-        ..Default::default()
-    }
+    })
 }
 
 fn random(chars: usize) -> Option<String> {
@@ -222,7 +213,7 @@ fn random(chars: usize) -> Option<String> {
     None
 }
 
-/// `HOST:PORT` of an address. It is typed into a shell later, so it holds nothing but that.
+/// `HOST:PORT` of an address. It goes into a shell later, so it may hold nothing else.
 fn host_and_port(server: &str) -> Option<String> {
     let uri: Uri = server.parse().ok()?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '[' | ']');
@@ -238,7 +229,7 @@ fn ca_hashes(pem: &[u8]) -> Option<Vec<String>> {
     Some(roots.roots.iter().map(|root| key_hash(&root.subject_public_key_info)).collect())
 }
 
-/// The hash of a key with what it is a key for. The parser leaves the outermost frame off; the hash is over all of it.
+/// The hash of a SubjectPublicKeyInfo. The parser strips the outer DER sequence, and the hash is over all.
 fn key_hash(content: &[u8]) -> String {
     let mut hash = ring::digest::Context::new(&ring::digest::SHA256);
     hash.update(&der_sequence_header(content.len()));

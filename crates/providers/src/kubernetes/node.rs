@@ -1,21 +1,23 @@
-//! Nodes: how one is, and what we may set on it. Labels are patched one by one. Taints are one list to the API server, and a
-//! cordon is somebody's, so they are read, changed and written back under the version that was read.
+//! Nodes: their state, and what we may set on them. Labels are patched one by one. The API replaces the
+//! list of taints as a whole, and a cordon has an owner, so both are read, changed and written back under
+//! the version that was read.
 
-use super::fault::{self, Ask};
-use super::{Cluster, FIELD_MANAGER, check_name};
-use k8s_openapi::api::core::v1 as core;
-use kube::api::{Api, ListParams, Patch, PatchParams};
+use super::client::{ApiRequest, RequestError};
+use super::fault::{self, ApiCall};
+use super::object::{NodeCondition, NodeObject, TaintObject};
+use super::{Cluster, Listed, check_name};
 use model::fault::{Code, Fault};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
+const NODES: &str = "/api/v1/nodes";
 /// How many nodes a page of the list has.
-const PAGE: u32 = 500;
+const PAGE_SIZE: u32 = 500;
 /// More nodes than any cluster has.
 const MAX_PAGES: usize = 40;
-/// How often a node is read anew because somebody else wrote in between.
+/// How often a node is read again because another client wrote in between.
 const MAX_RACES: usize = 4;
-/// Where a cordon of ours says whose it is.
+/// The annotation with the run that cordoned the node.
 const CORDONED_BY: &str = "farrier/cordoned-by";
 
 /// A machine as its cluster sees it.
@@ -25,7 +27,7 @@ pub struct Node {
     pub uid: String,
     pub ready: bool,
     pub schedulable: bool,
-    /// Who cordoned it, where that was one of ours.
+    /// The run that cordoned it, where it was one of ours.
     pub cordoned_by: Option<String>,
     pub labels: BTreeMap<String, String>,
     pub taints: Vec<Taint>,
@@ -48,12 +50,12 @@ pub struct Condition {
 pub struct Taint {
     pub key: String,
     pub value: Option<String>,
-    pub effect: Effect,
+    pub effect: NodeTaintEffect,
 }
 
 /// What a taint does to pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect {
+pub enum NodeTaintEffect {
     NoSchedule,
     PreferNoSchedule,
     NoExecute,
@@ -61,7 +63,7 @@ pub enum Effect {
     Other(String),
 }
 
-impl Effect {
+impl NodeTaintEffect {
     fn as_str(&self) -> &str {
         match self {
             Self::NoSchedule => "NoSchedule",
@@ -96,23 +98,17 @@ impl Cluster {
 
     /// All its nodes.
     pub async fn nodes(&self) -> Result<Vec<Node>, Fault> {
-        let nodes: Api<core::Node> = Api::all(self.client.clone());
-        let ask = Ask::new("list", "nodes", "");
-        let mut params = ListParams::default().limit(PAGE);
-        let mut found = Vec::new();
-        for _ in 0..MAX_PAGES {
-            let page = self.call(&ask, nodes.list(&params)).await?;
-            found.extend(page.items.into_iter().map(read));
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params = params.continue_token(&token),
-                None => return Ok(found),
+        let call = ApiCall::new("list", "nodes", "");
+        match self.list(&call, (NODES, None), (PAGE_SIZE, MAX_PAGES)).await? {
+            Listed::Whole(nodes) => Ok(nodes.into_iter().map(read).collect()),
+            Listed::Endless(_) => {
+                Err(fault::garbled(&self.address, &call, "a list that had no end"))
             }
         }
-        Err(fault::garbled(&self.address, &ask, "a list that had no end"))
     }
 
-    /// Lets no new pods onto the node, and writes down who wanted that. A node that is cordoned already stays as it is: the
-    /// cordon is somebody else's.
+    /// Cordons the node and annotates it with `by`. A node that is cordoned already stays as it is:
+    /// the cordon belongs to another.
     pub async fn cordon(&self, name: &str, by: &str) -> Result<Node, Fault> {
         let node = self.change_node(name, |node| {
             let open = !node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false);
@@ -128,8 +124,8 @@ impl Cluster {
         Ok(node)
     }
 
-    /// Lets new pods onto the node again; with `whose` only if it was cordoned by that one. Nothing, when the cluster does
-    /// not know the node.
+    /// Uncordons the node; with `whose` only if that run cordoned it. `None` when the cluster does not
+    /// know the node.
     pub async fn uncordon(&self, name: &str, whose: Option<&str>) -> Result<Option<Node>, Fault> {
         let node = self.change_node(name, |node| {
             let seen = read(node.clone());
@@ -170,20 +166,20 @@ impl Cluster {
         node.await?.ok_or_else(|| self.not_a_node(name))
     }
 
-    /// Reads the node and writes what is to be changed, if anything, unless somebody else wrote in between: then it is read
-    /// again. Nothing, when the cluster does not know the node.
+    /// Reads the node and writes what `change` returns, if anything. On a version conflict the node is
+    /// read again. `None` when the cluster does not know the node.
     async fn change_node(
         &self,
         name: &str,
-        change: impl Fn(&core::Node) -> Option<Value>,
+        change: impl Fn(&NodeObject) -> Option<Value>,
     ) -> Result<Option<Node>, Fault> {
-        let ask = Ask::new("patch", "nodes", name);
+        let call = ApiCall::new("patch", "nodes", name);
         for _ in 0..MAX_RACES {
             let Some(node) = self.raw_node(name).await? else { return Ok(None) };
             let Some(mut patch) = change(&node) else { return Ok(Some(read(node))) };
             patch["metadata"]["resourceVersion"] = json!(node.metadata.resource_version);
-            match self.call(&ask, conflict(self.send_patch(name, &patch))).await? {
-                Some(node) => return self.meant(&ask, node).map(read).map(Some),
+            match self.call(&call, conflict(self.send_patch(name, &patch))).await? {
+                Some(node) => return self.meant(&call, node).map(read).map(Some),
                 None => tokio::task::yield_now().await,
             }
         }
@@ -194,42 +190,38 @@ impl Cluster {
         Err(Fault::new(Code::EffectFailed, said))
     }
 
-    /// Asks for the node to be taken out of the cluster; one that is not in it is gone already. Whether it went, and
-    /// nobody's finalizer holds it, is seen by asking for it.
+    /// Requests the deletion of the node; an absent one counts as deleted. A finalizer may hold it:
+    /// whether it is gone is seen by reading it.
     pub async fn remove_node(&self, name: &str) -> Result<(), Fault> {
         check_name("node", name)?;
-        let nodes: Api<core::Node> = Api::all(self.client.clone());
-        self.delete(&nodes, &Ask::new("delete", "nodes", name)).await
+        self.delete(NODES, &ApiCall::new("delete", "nodes", name)).await
     }
 
-    async fn raw_node(&self, name: &str) -> Result<Option<core::Node>, Fault> {
+    async fn raw_node(&self, name: &str) -> Result<Option<NodeObject>, Fault> {
         check_name("node", name)?;
-        let nodes: Api<core::Node> = Api::all(self.client.clone());
-        let ask = Ask::new("get", "nodes", name);
-        let found = self.call_opt(&ask, nodes.get(name)).await?;
-        found.map(|node| self.meant(&ask, node)).transpose()
+        let call = ApiCall::new("get", "nodes", name);
+        let request = self.client.send(ApiRequest::get(format!("{NODES}/{name}")));
+        let found = self.call_opt(&call, request).await?;
+        found.map(|node| self.meant(&call, node)).transpose()
     }
 
     async fn patch_node(&self, name: &str, patch: Value) -> Result<Node, Fault> {
         check_name("node", name)?;
-        let ask = Ask::new("patch", "nodes", name);
-        let node = self.call(&ask, self.send_patch(name, &patch)).await?;
-        self.meant(&ask, node).map(read)
+        let call = ApiCall::new("patch", "nodes", name);
+        let node = self.call(&call, self.send_patch(name, &patch)).await?;
+        self.meant(&call, node).map(read)
     }
 
     /// Almost anything can be read as a node; only what has the name is the one.
-    fn meant(&self, ask: &Ask<'_>, node: core::Node) -> Result<core::Node, Fault> {
-        if node.metadata.name.as_deref() == Some(ask.name) {
+    fn meant(&self, call: &ApiCall<'_>, node: NodeObject) -> Result<NodeObject, Fault> {
+        if node.metadata.name.as_deref() == Some(call.name) {
             return Ok(node);
         }
-        Err(fault::garbled(&self.address, ask, "something else than that node"))
+        Err(fault::garbled(&self.address, call, "something else than that node"))
     }
 
-    async fn send_patch(&self, name: &str, patch: &Value) -> Result<core::Node, kube::Error> {
-        let nodes: Api<core::Node> = Api::all(self.client.clone());
-        let params =
-            PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
-        nodes.patch(name, &params, &Patch::Strategic(patch)).await
+    async fn send_patch(&self, name: &str, patch: &Value) -> Result<NodeObject, RequestError> {
+        self.client.send(ApiRequest::patch(format!("{NODES}/{name}"), patch)).await
     }
 
     /// A patch counts when the answer to it shows what was asked for.
@@ -249,37 +241,37 @@ impl Cluster {
     }
 }
 
-/// Makes "somebody else was first" an answer.
+/// Makes a version conflict an answer.
 async fn conflict(
-    request: impl Future<Output = Result<core::Node, kube::Error>>,
-) -> Result<Option<core::Node>, kube::Error> {
+    request: impl Future<Output = Result<NodeObject, RequestError>>,
+) -> Result<Option<NodeObject>, RequestError> {
     match request.await {
         Ok(node) => Ok(Some(node)),
-        Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
+        Err(RequestError::Refused(status)) if status.code == 409 => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-fn retaint(had: &[core::Taint], set: &[Taint], remove: &[Taint]) -> Vec<core::Taint> {
+fn retaint(had: &[TaintObject], set: &[Taint], remove: &[Taint]) -> Vec<TaintObject> {
     let is =
-        |had: &core::Taint, ours: &Taint| had.key == ours.key && had.effect == ours.effect.as_str();
-    let mut taints: Vec<core::Taint> =
+        |had: &TaintObject, ours: &Taint| had.key == ours.key && had.effect == ours.effect.as_str();
+    let mut taints: Vec<TaintObject> =
         had.iter().filter(|had| !remove.iter().any(|gone| is(had, gone))).cloned().collect();
     for wanted in set {
         match taints.iter_mut().find(|had| is(had, wanted)) {
             Some(had) => had.value = wanted.value.clone(),
-            None => taints.push(core::Taint {
+            None => taints.push(TaintObject {
                 key: wanted.key.clone(),
                 value: wanted.value.clone(),
                 effect: wanted.effect.as_str().to_owned(),
-                time_added: None,
+                other: BTreeMap::new(),
             }),
         }
     }
     taints
 }
 
-fn read(node: core::Node) -> Node {
+fn read(node: NodeObject) -> Node {
     let (spec, status) = (node.spec.unwrap_or_default(), node.status.unwrap_or_default());
     let conditions: Vec<Condition> =
         status.conditions.unwrap_or_default().into_iter().map(condition).collect();
@@ -299,12 +291,12 @@ fn read(node: core::Node) -> Node {
             .map(|taint| Taint {
                 key: taint.key,
                 value: taint.value,
-                effect: Effect::parse(&taint.effect),
+                effect: NodeTaintEffect::parse(&taint.effect),
             })
             .collect(),
         internal_addresses: addresses
             .into_iter()
-            .filter(|address| address.type_ == "InternalIP")
+            .filter(|address| address.kind == "InternalIP")
             .map(|address| address.address)
             .collect(),
         bad: conditions.into_iter().filter(is_bad).collect(),
@@ -312,9 +304,9 @@ fn read(node: core::Node) -> Node {
     }
 }
 
-fn condition(condition: core::NodeCondition) -> Condition {
+fn condition(condition: NodeCondition) -> Condition {
     Condition {
-        kind: condition.type_,
+        kind: condition.kind,
         status: condition.status,
         reason: condition.reason.unwrap_or_default(),
         message: condition.message.unwrap_or_default(),
@@ -331,33 +323,33 @@ fn is_bad(condition: &Condition) -> bool {
 mod tests {
     use super::*;
 
-    fn taint(key: &str, value: &str, effect: Effect) -> Taint {
+    fn taint(key: &str, value: &str, effect: NodeTaintEffect) -> Taint {
         Taint { key: key.into(), value: Some(value.into()), effect }
     }
 
     #[test]
     fn taints_of_others_are_kept() {
-        let had = retaint(&[], &[taint("theirs", "1", Effect::NoExecute)], &[]);
-        let ours = taint("ours", "a", Effect::NoSchedule);
+        let had = retaint(&[], &[taint("theirs", "1", NodeTaintEffect::NoExecute)], &[]);
+        let ours = taint("ours", "a", NodeTaintEffect::NoSchedule);
         let both = retaint(&had, std::slice::from_ref(&ours), &[]);
         assert_eq!(both.len(), 2);
         assert_eq!(retaint(&both, std::slice::from_ref(&ours), &[]), both, "asked for twice");
-        let changed = retaint(&both, &[taint("ours", "b", Effect::NoSchedule)], &[]);
+        let changed = retaint(&both, &[taint("ours", "b", NodeTaintEffect::NoSchedule)], &[]);
         assert_eq!(changed[1].value.as_deref(), Some("b"));
         assert_eq!(retaint(&both, &[], &[ours]), had);
-        assert_eq!(retaint(&both, &[], &[taint("ours", "a", Effect::NoExecute)]), both);
+        assert_eq!(retaint(&both, &[], &[taint("ours", "a", NodeTaintEffect::NoExecute)]), both);
     }
 
     #[test]
     fn every_effect_has_its_word() {
         for word in ["NoSchedule", "PreferNoSchedule", "NoExecute", "NoNetwork"] {
-            assert_eq!(Effect::parse(word).as_str(), word);
+            assert_eq!(NodeTaintEffect::parse(word).as_str(), word);
         }
     }
 
     #[test]
     fn a_node_that_says_nothing_is_not_ready() {
-        let node = read(core::Node::default());
+        let node = read(NodeObject::default());
         assert!(!node.ready && node.schedulable && node.bad.is_empty());
     }
 

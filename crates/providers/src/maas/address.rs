@@ -1,7 +1,7 @@
 //! Where a region is: `http://HOST:5240/MAAS`, as its own pages and its CLI show it. The path of the API may stand behind
 //! it or not. There is no scheme to guess: a region speaks plain HTTP until somebody gave it a certificate.
 
-use crate::redfish::Endpoint;
+use crate::http_client::Endpoint;
 use model::refusal::Refusal;
 use std::fmt;
 
@@ -35,7 +35,7 @@ impl Address {
             return wrong(format!("{shown:?} does not begin with http:// or https://"));
         };
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let Ok(endpoint) = Endpoint::parse(&format!("{scheme}://{authority}")) else {
+        let Ok((endpoint, _)) = Endpoint::parse(&format!("{scheme}://{authority}")) else {
             return wrong(format!("{shown:?} has no host that can be asked"));
         };
         match root(path) {

@@ -1,10 +1,10 @@
 //! One question to a region, with its tries: our turn, who we are, the question, and what to do about the answer.
 
-use super::form::Form;
 use super::verdict::{About, Again, Answer, Asked};
 use super::{Inner, Maas};
 use crate::governor::Priority;
-use crate::redfish::transport::{Broken, Question, Reply};
+use crate::http_client::form::Form;
+use crate::http_client::{HttpRequest, HttpResponse, SendError};
 use hyper::Method;
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
@@ -137,13 +137,14 @@ impl Inner {
         let mut failures = 0;
         loop {
             let nonce = nonce()?;
-            let reply = self.once(call, asked, &nonce).await?;
-            let status = reply.status;
+            let response = self.once(call, asked, &nonce).await?;
+            let status = response.status;
             if status.is_success() {
-                return reply.body.map_err(|why| asked.lost(&why));
+                return response.body.map_err(|why| asked.lost(&why));
             }
-            let retry_after = reply.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-            let body = reply.body.as_deref().unwrap_or_default();
+            let retry_after =
+                response.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+            let body = response.body.as_deref().unwrap_or_default();
             let answer = Answer { status, retry_after, body };
             failures += 1;
             let again = failures <= self.retries && asked.may_repeat(answer);
@@ -155,20 +156,25 @@ impl Inner {
     }
 
     /// One question, one answer. Our place is given back before anybody waits for the next try.
-    async fn once(&self, call: &Call, asked: &Asked<'_>, nonce: &str) -> Result<Reply, Fault> {
+    async fn once(
+        &self,
+        call: &Call,
+        asked: &Asked<'_>,
+        nonce: &str,
+    ) -> Result<HttpResponse, Fault> {
         let _turn = self.pace.turn(call.priority).await;
         // Only now: what says who we are is good for some minutes, and a turn may be long in coming.
-        let question = self.question(call, asked, nonce)?;
-        self.wire.ask(&question).await.map_err(|broken| match broken {
-            Broken::Unsent(fault) if fault.code == Code::BmcUnreachable => {
+        let request = self.request(call, asked, nonce)?;
+        self.http.send(&request).await.map_err(|error| match error {
+            SendError::Unsent(fault) if fault.code == Code::BmcUnreachable => {
                 Fault { code: Code::MaasUnreachable, ..fault }
             }
-            Broken::Unsent(fault) => fault,
-            Broken::Lost(why) => asked.lost(&why),
+            SendError::Unsent(fault) => fault,
+            SendError::Lost(why) => asked.lost(&why),
         })
     }
 
-    fn question(&self, call: &Call, asked: &Asked<'_>, nonce: &str) -> Result<Question, Fault> {
+    fn request(&self, call: &Call, asked: &Asked<'_>, nonce: &str) -> Result<HttpRequest, Fault> {
         let mut headers = Vec::new();
         if !call.open {
             let header = self.key.header(nonce, now_s());
@@ -183,7 +189,7 @@ impl Inner {
             headers.push((CONTENT_TYPE, FORM));
         }
         let path = self.address.path(asked.path);
-        Ok(Question { method: call.method.clone(), path, headers, body })
+        Ok(HttpRequest { method: call.method.clone(), path, headers, body })
     }
 }
 

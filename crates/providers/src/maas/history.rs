@@ -3,9 +3,9 @@
 
 use super::Maas;
 use super::call::Call;
-use super::form::encode;
 use super::parts::nullable;
 use super::verdict::About;
+use crate::http_client::form::encode;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use model::fault::Fault;

@@ -1,7 +1,7 @@
 //! Who we are at a region: an API key of three parts, sent as OAuth 1.0a with the signature method PLAINTEXT. There is
 //! nothing to compute: the signature is the secret itself, so whoever may not see it must not see the request.
 
-use super::form::encode;
+use crate::http_client::form::encode;
 use hyper::header::HeaderValue;
 use model::refusal::Refusal;
 use secrecy::{ExposeSecret, SecretString};

@@ -29,7 +29,7 @@ pub struct Machine {
     #[serde(default, deserialize_with = "nullable")]
     pub architecture: String,
     #[serde(default)]
-    pub power_state: PowerState,
+    pub power_state: MaasPowerState,
     #[serde(default, deserialize_with = "nullable")]
     pub power_type: String,
     /// Who has it. Commissioning gives it to whoever asked for that.
@@ -108,7 +108,7 @@ pub struct HardwareInfo {
 
 /// The power as MAAS saw it last, which may be a while ago.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PowerState {
+pub enum MaasPowerState {
     On,
     Off,
     /// Nobody has asked, or it cannot be asked.
@@ -118,7 +118,7 @@ pub enum PowerState {
     Error,
 }
 
-impl PowerState {
+impl MaasPowerState {
     pub fn parse(word: &str) -> Self {
         match word {
             "on" => Self::On,
@@ -129,7 +129,7 @@ impl PowerState {
     }
 }
 
-impl<'de> Deserialize<'de> for PowerState {
+impl<'de> Deserialize<'de> for MaasPowerState {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let word = Option::<String>::deserialize(deserializer)?;
         Ok(word.as_deref().map_or(Self::Unknown, Self::parse))
@@ -174,7 +174,7 @@ mod tests {
         }))
         .unwrap();
         assert_eq!(bare, null);
-        assert_eq!((bare.status, bare.power_state), (Status::Ready, PowerState::Unknown));
+        assert_eq!((bare.status, bare.power_state), (Status::Ready, MaasPowerState::Unknown));
         assert_eq!((bare.owner, bare.last_sync, bare.sync_interval), (None, None, None));
         for missing in [json!({"status": 4}), json!({"system_id": "abc"}), json!([])] {
             assert!(read(missing).is_err());
@@ -211,7 +211,7 @@ mod tests {
             "interface_set": [{"id": 1, "links": [{"id": 2, "mode": "teleport"}]}],
         }));
         let Machine { status, power_state, last_sync, interfaces, .. } = strange.unwrap();
-        assert_eq!((status, power_state), (Status::Unknown(99), PowerState::Unknown));
+        assert_eq!((status, power_state), (Status::Unknown(99), MaasPowerState::Unknown));
         assert_eq!((last_sync, interfaces[0].links[0].mode), (None, None));
     }
 
@@ -227,13 +227,13 @@ mod tests {
     #[test]
     fn power_is_read_by_its_word() {
         for (word, state) in [
-            ("on", PowerState::On),
-            ("off", PowerState::Off),
-            ("error", PowerState::Error),
-            ("unknown", PowerState::Unknown),
-            ("", PowerState::Unknown),
+            ("on", MaasPowerState::On),
+            ("off", MaasPowerState::Off),
+            ("error", MaasPowerState::Error),
+            ("unknown", MaasPowerState::Unknown),
+            ("", MaasPowerState::Unknown),
         ] {
-            assert_eq!(PowerState::parse(word), state);
+            assert_eq!(MaasPowerState::parse(word), state);
         }
     }
 }

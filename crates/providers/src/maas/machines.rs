@@ -3,10 +3,10 @@
 
 use super::Maas;
 use super::call::Call;
-use super::form::{Form, encode};
-use super::machine::{Machine, PowerState};
+use super::machine::{MaasPowerState, Machine};
 use super::verdict::About;
 use super::wanted::{Change, Deploy, Filter, NewMachine, Release, StopMode};
+use crate::http_client::form::{Form, encode};
 use model::fault::Fault;
 use secrecy::SecretString;
 use serde::Deserialize;
@@ -17,7 +17,7 @@ const ALL: &str = "machines/";
 
 #[derive(Deserialize)]
 struct Power {
-    state: PowerState,
+    state: MaasPowerState,
 }
 
 impl Maas {
@@ -92,7 +92,7 @@ impl Maas {
     }
 
     /// Lets MAAS ask the machine's controller now, which may take a minute and a thread of the region.
-    pub async fn query_power_state(&self, system_id: &str) -> Result<PowerState, Fault> {
+    pub async fn query_power_state(&self, system_id: &str) -> Result<MaasPowerState, Fault> {
         let call = Call::get(one(system_id)).op("query_power_state").about(About::Machine);
         Ok(self.read::<Power>(call).await?.state)
     }

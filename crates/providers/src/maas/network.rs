@@ -1,10 +1,10 @@
-//! Interfaces, and the subnets they are linked to. They are changed while a machine is Ready, Allocated or Broken.
+//! Interfaces, and the subnets they are linked to. They are changed while a machine is Ready, Allocated or SendError.
 
 use super::Maas;
 use super::call::Call;
-use super::form::{Form, encode};
 use super::parts::{Interface, LinkMode, Subnet};
 use super::verdict::About;
+use crate::http_client::form::{Form, encode};
 use model::fault::Fault;
 
 /// What is to be different about an interface. What is not set stays.

@@ -32,12 +32,12 @@ mod watching;
 mod wiring;
 
 use super::Settings as ClientSettings;
-use crate::datacenter::Trusting;
-use crate::datacenter::power::Patience;
+use crate::http_client::Trust;
 use crate::inspect::Inspector;
-use crate::keeper::Keeper;
+use crate::peer_login::TrustPolicy;
 use crate::port::{Journal, Provider, Sighting, Target};
-use crate::redfish::Trust;
+use crate::power::PowerTimeouts;
+use crate::state_store::Keeper;
 use async_trait::async_trait;
 use hand::{Hand, Work};
 use machine::Errand;
@@ -62,7 +62,7 @@ pub struct Settings {
     /// The agent that Farrier gives out to new nodes. Empty: none.
     pub agent_binary: PathBuf,
     /// How a region is believed that speaks TLS.
-    pub trust: Trusting,
+    pub trust: TrustPolicy,
     /// The credential for BMCs of machines that name none.
     pub bmc_credential: String,
     /// How long between two looks at a machine that is waited for.
@@ -71,13 +71,13 @@ pub struct Settings {
     pub longest_wait: Duration,
     /// So long a request whose answer was lost may still be on its way.
     pub in_flight: Duration,
-    pub patience: Patience,
+    pub power_timeouts: PowerTimeouts,
     /// How a region is asked. What a site says itself goes before it.
     pub client: ClientSettings,
 }
 
 impl Settings {
-    pub fn new(farrier_url: String, trust: Trusting) -> Self {
+    pub fn new(farrier_url: String, trust: TrustPolicy) -> Self {
         let client = ClientSettings::new(Trust::FirstUse(None));
         Self {
             farrier_url,
@@ -87,7 +87,7 @@ impl Settings {
             look_every: Duration::from_secs(5),
             longest_wait: Duration::MAX,
             in_flight: client.answer_timeout,
-            patience: Patience::default(),
+            power_timeouts: PowerTimeouts::default(),
             client,
         }
     }
@@ -107,41 +107,85 @@ impl MaasProvider {
         Self { keeper, settings, sites }
     }
 
-    async fn stage(
+    async fn perform_stage(
         &self,
         work: Work<'_>,
         stage: Stage,
-        undo: bool,
         target: &Target,
     ) -> Result<Answer, Fault> {
-        match (stage, undo) {
-            (Stage::CreateOrFindInMaas, true) => work.unmake(target).await,
-            (Stage::CommissionNode, true) => work.uncommission().await,
-            (Stage::DeployViaMaas, true) => work.take_back().await,
-            (Stage::LoadSiteConfig, false) => work.load_site().await,
-            (Stage::ResolvePowerCredentials, false) => work.resolve_power(target).await,
-            (Stage::CreateOrFindInMaas, false) => work.make(target).await,
-            (Stage::CommissionNode, false) => work.commission().await,
-            (Stage::WaitForReady, false) => work.wait_for_ready().await,
-            (Stage::ConfigureStorage, false) => work.configure_storage().await,
-            (Stage::ApplyRocePhase2, false) => work.apply_roce().await,
-            (Stage::EnsurePxeInterfaceAuto, false) => work.ensure_pxe().await,
-            (Stage::RenderCloudInit, false) => work.render_cloud_init().await,
-            (Stage::DeployViaMaas, false) => work.deploy().await,
-            (Stage::WaitForDeployed, false) => work.wait_for_deployed().await,
-            (Stage::ClassifyDeployFailure, false) => work.classify().await,
-            (Stage::RecoverForDatasourceRetry, false) => work.recover().await,
-            (Stage::EnsureHardwareSyncConfigured, false) => work.ensure_sync().await,
-            (Stage::WaitForHardwareSyncHealthy, false) => work.wait_for_sync().await,
-            (Stage::ReleaseMaasNode, false) => work.release().await,
-            (Stage::PowerOffMaasNode, false) => work.power_off().await,
-            (Stage::RemoveMaasRecord, false) => work.remove_record().await,
-            (stage, undo) => {
-                let what = if undo { "taken back" } else { "done" };
-                Err(Fault::new(Code::ProtocolBroken, format!("{stage} is not {what} at MAAS")))
-            }
+        match stage {
+            Stage::LoadSiteConfig => work.load_site().await,
+            Stage::ResolvePowerCredentials => work.resolve_power(target).await,
+            Stage::CreateOrFindInMaas => work.make(target).await,
+            Stage::CommissionNode => work.commission().await,
+            Stage::WaitForReady => work.wait_for_ready().await,
+            Stage::ConfigureStorage => work.configure_storage().await,
+            Stage::ApplyRocePhase2 => work.apply_roce().await,
+            Stage::EnsurePxeInterfaceAuto => work.ensure_pxe().await,
+            Stage::RenderCloudInit => work.render_cloud_init().await,
+            Stage::DeployViaMaas => work.deploy().await,
+            Stage::WaitForDeployed => work.wait_for_deployed().await,
+            Stage::ClassifyDeployFailure => work.classify().await,
+            Stage::RecoverForDatasourceRetry => work.recover().await,
+            Stage::EnsureHardwareSyncConfigured => work.ensure_sync().await,
+            Stage::WaitForHardwareSyncHealthy => work.wait_for_sync().await,
+            Stage::ReleaseMaasNode => work.release().await,
+            Stage::PowerOffMaasNode => work.power_off().await,
+            Stage::RemoveMaasRecord => work.remove_record().await,
+            Stage::WaitForAgentEnrollment
+            | Stage::DisableNode
+            | Stage::ForceReleaseAllocations
+            | Stage::DrainNode
+            | Stage::CleanupStorage
+            | Stage::ScrubGpu
+            | Stage::ValidateCleanNode
+            | Stage::RetireGpuaasNode
+            | Stage::RemoveGpuaasNodeRecord
+            | Stage::CleanupSecrets => Err(not_at_maas(stage, "done")),
         }
     }
+
+    async fn undo_stage(
+        &self,
+        work: Work<'_>,
+        stage: Stage,
+        target: &Target,
+    ) -> Result<Answer, Fault> {
+        match stage {
+            Stage::CreateOrFindInMaas => work.unmake(target).await,
+            Stage::CommissionNode => work.uncommission().await,
+            Stage::DeployViaMaas => work.take_back().await,
+            Stage::LoadSiteConfig
+            | Stage::ResolvePowerCredentials
+            | Stage::WaitForReady
+            | Stage::ConfigureStorage
+            | Stage::ApplyRocePhase2
+            | Stage::EnsurePxeInterfaceAuto
+            | Stage::RenderCloudInit
+            | Stage::WaitForDeployed
+            | Stage::ClassifyDeployFailure
+            | Stage::RecoverForDatasourceRetry
+            | Stage::EnsureHardwareSyncConfigured
+            | Stage::WaitForHardwareSyncHealthy
+            | Stage::WaitForAgentEnrollment
+            | Stage::DisableNode
+            | Stage::ForceReleaseAllocations
+            | Stage::DrainNode
+            | Stage::CleanupStorage
+            | Stage::ScrubGpu
+            | Stage::ValidateCleanNode
+            | Stage::ReleaseMaasNode
+            | Stage::PowerOffMaasNode
+            | Stage::RetireGpuaasNode
+            | Stage::RemoveGpuaasNodeRecord
+            | Stage::CleanupSecrets
+            | Stage::RemoveMaasRecord => Err(not_at_maas(stage, "taken back")),
+        }
+    }
+}
+
+fn not_at_maas(stage: Stage, what: &str) -> Fault {
+    Fault::new(Code::ProtocolBroken, format!("{stage} is not {what} at MAAS"))
 }
 
 #[async_trait]
@@ -184,7 +228,10 @@ impl Provider for MaasProvider {
         let open = self.sites.open(&site).await?;
         let hand = Hand { at: self, open, order, journal, limit: stage.patience() };
         let work = Work { hand, site, node, stage: *stage };
-        self.stage(work, *stage, *undo, target).await
+        match *undo {
+            false => self.perform_stage(work, *stage, target).await,
+            true => self.undo_stage(work, *stage, target).await,
+        }
     }
 
     async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault> {

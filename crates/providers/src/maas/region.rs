@@ -2,8 +2,8 @@
 
 use super::Maas;
 use super::call::Call;
-use super::form::{Form, encode};
 use super::parts::{Named, nullable};
+use crate::http_client::form::{Form, encode};
 use model::fault::Fault;
 use serde::Deserialize;
 

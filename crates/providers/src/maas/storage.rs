@@ -2,11 +2,11 @@
 
 use super::Maas;
 use super::call::Call;
-use super::form::{Form, encode};
 use super::machine::Machine;
 use super::machines::op;
 use super::parts::BlockDevice;
 use super::verdict::About;
+use crate::http_client::form::{Form, encode};
 use model::fault::Fault;
 
 /// How MAAS divides the disk that is booted from.

@@ -6,7 +6,7 @@
 //! from a change that was made. And only MAAS itself may say that a machine is not there.
 
 use super::address::Address;
-use crate::redfish::decode::shown;
+use crate::http_client::text::one_line;
 use hyper::{Method, StatusCode};
 use model::fault::{Code, Fault};
 use model::retry::Backoff;
@@ -140,6 +140,8 @@ const ABSENT: (&str, &str) = ("No ", " matches the given query.");
 const ABSENT_SHORT: &str = "Not Found";
 /// How many fields of a refusal are passed on.
 const MAX_FIELDS: usize = 8;
+/// The longest message of a region that is passed on.
+const MAX_SAID_CHARS: usize = 400;
 
 enum MaasSays {
     NotThere,
@@ -172,7 +174,7 @@ impl Words {
             Ok(value @ (Value::Array(_) | Value::String(_))) => flat(&value),
             Ok(Value::Null | Value::Bool(_) | Value::Number(_)) | Err(_) => text.to_owned(),
         };
-        Self { said: shown(&said), page: false }
+        Self { said: one_line(&said, MAX_SAID_CHARS), page: false }
     }
 
     fn wrong_state(&self) -> bool {

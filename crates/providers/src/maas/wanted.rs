@@ -1,6 +1,6 @@
 //! What can be wanted of a machine, and how it is written down.
 
-use super::form::Form;
+use crate::http_client::form::Form;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use secrecy::SecretString;

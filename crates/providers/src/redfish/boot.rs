@@ -118,7 +118,7 @@ impl System {
             if seen.leads_to(source) {
                 break;
             }
-            tokio::time::sleep(self.timeouts.look_every).await;
+            tokio::time::sleep(self.poll_interval).await;
             seen = self.boot().await?;
         }
         if seen.leads_to(source) {

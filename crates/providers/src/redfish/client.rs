@@ -4,15 +4,16 @@
 //! the same device, renews a session once, reads collections page by page, and changes a resource only
 //! when it still is what it was. Each method ends with a decoded resource or a fault.
 
-use super::certificate::Certificate;
-use super::decode::{Doc, Entry, Part, entry, exact_path, local_path};
-use super::endpoint::{Endpoint, ROOT};
-use super::login::{Manner, Opened, Pass, Session, first_manner};
-use super::parcel::Parcel;
-use super::transport::{Broken, Habits, Question, Reply, Wire};
-use super::trust::{Fingerprint, Trust};
+use super::address::ROOT;
+use super::decode::{Doc, Entry, Part, entry, exact_path, local_path, shown};
+use super::login::{AuthMethod, Opened, Pass, Session, first_method};
 use super::verdict;
 use super::{Auth, Login, Settings};
+use crate::http_client::Certificate;
+use crate::http_client::Endpoint;
+use crate::http_client::FileUpload;
+use crate::http_client::{Fingerprint, Trust};
+use crate::http_client::{HttpClient, HttpClientSettings, HttpRequest, HttpResponse, SendError};
 use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_MATCH, LOCATION};
 use hyper::{Method, StatusCode};
@@ -34,9 +35,9 @@ const MAX_MATCHES: usize = 3;
 
 /// A login at one BMC.
 pub(super) struct Link {
-    wire: Arc<Wire>,
+    http: Arc<HttpClient>,
     login: Login,
-    manner: Manner,
+    method: AuthMethod,
     sessions_path: String,
     session: Mutex<Option<Session>>,
 }
@@ -64,16 +65,16 @@ impl Link {
         let mut link = Self::unopened(endpoint, login, trust, settings)?;
         let root = link.read_root(settings.auth).await?;
         let offered = root.root().get("Links").link("Sessions");
-        link.manner = first_manner(settings.auth, offered.is_some());
+        link.method = first_method(settings.auth, offered.is_some());
         if let Some(path) = offered {
             link.sessions_path = path;
         }
-        if link.manner == Manner::Session {
+        if link.method == AuthMethod::Session {
             match link.open_session(&link.sessions_path).await? {
                 Opened::Session(session) => *link.session.get_mut() = Some(session),
                 Opened::NoSuchThing(fault) => match settings.auth {
                     Auth::Session => return Err(fault),
-                    Auth::Auto | Auth::Basic => link.manner = Manner::Basic,
+                    Auth::Auto | Auth::Basic => link.method = AuthMethod::Basic,
                 },
             }
         }
@@ -88,16 +89,16 @@ impl Link {
         trust: Trust,
         settings: &Settings,
     ) -> Result<Self, Fault> {
-        let habits = Habits {
+        let settings = HttpClientSettings {
             timeouts: settings.timeouts,
             headers: HEADERS,
             max_answer_bytes: MAX_ANSWER_BYTES,
             keeps_connection: true,
         };
-        let wire = Arc::new(Wire::new(endpoint, trust, habits)?);
+        let http = Arc::new(HttpClient::new(endpoint, trust, settings)?);
         let sessions_path = format!("{ROOT}/SessionService/Sessions");
-        let (manner, session) = (Manner::Basic, Mutex::new(None));
-        Ok(Self { wire, login, manner, sessions_path, session })
+        let (method, session) = (AuthMethod::Basic, Mutex::new(None));
+        Ok(Self { http, login, method, sessions_path, session })
     }
 
     /// A session is proof that the login is right. Otherwise something is read that is not for
@@ -105,9 +106,9 @@ impl Link {
     async fn prove(&self, root: &Doc) -> Result<(), Fault> {
         // A power shelf may have no System.
         let closed = ["Systems", "Chassis"].iter().find_map(|name| root.root().link(name));
-        match (self.manner, closed) {
-            (Manner::Basic, Some(closed)) => self.get(&closed).await.map(|_| ()),
-            (Manner::Basic, None) | (Manner::Session, _) => Ok(()),
+        match (self.method, closed) {
+            (AuthMethod::Basic, Some(closed)) => self.get(&closed).await.map(|_| ()),
+            (AuthMethod::Basic, None) | (AuthMethod::Session, _) => Ok(()),
         }
     }
 
@@ -124,31 +125,31 @@ impl Link {
     /// The root as strangers see it, where they do.
     pub async fn open_root(&self) -> Result<Option<Doc>, Fault> {
         let path = format!("{ROOT}/");
-        let question = reading(&path);
-        let reply = self.send_following(question.clone(), &Pass(Vec::new())).await?;
-        if reply.status == StatusCode::UNAUTHORIZED {
+        let request = reading(&path);
+        let response = self.send_following(request.clone(), &Pass(Vec::new())).await?;
+        if response.status == StatusCode::UNAUTHORIZED {
             return Ok(None);
         }
-        let reply = verdict::judge(self.endpoint(), &question, reply)?;
-        self.doc(&path, &reply).map(Some)
+        let response = verdict::judge(self.endpoint(), &request, response)?;
+        self.doc(&path, &response).map(Some)
     }
 
     /// Connects, and says nothing.
-    pub async fn knock(&self) -> Result<(), Fault> {
-        self.wire.knock().await
+    pub async fn open_connection(&self) -> Result<(), Fault> {
+        self.http.open_connection().await
     }
 
     pub fn certificate(&self) -> Option<Certificate> {
-        self.wire.certificate()
+        self.http.certificate()
     }
 
     pub fn endpoint(&self) -> &Endpoint {
-        self.wire.endpoint()
+        self.http.endpoint()
     }
 
     /// Closes the connection; the session stays.
-    pub fn hang_up(&self) {
-        self.wire.hang_up();
+    pub fn close_idle(&self) {
+        self.http.close_idle();
     }
 
     pub const fn login(&self) -> &Login {
@@ -156,34 +157,34 @@ impl Link {
     }
 
     pub fn fingerprint(&self) -> Option<Fingerprint> {
-        self.wire.fingerprint()
+        self.http.fingerprint()
     }
 
     /// Ends the session, where there is one.
     pub async fn close(&self) {
         let session = self.session.lock().await.take();
         if let Some(session) = session {
-            session.end(&self.wire).await;
+            session.end(&self.http).await;
         }
     }
 
     /// Reads a resource that must be there.
     pub async fn get(&self, path: &str) -> Result<Doc, Fault> {
-        let question = reading(path);
-        let reply = self.exchange(question.clone()).await?;
-        let reply = verdict::judge(self.endpoint(), &question, reply)?;
-        self.doc(path, &reply)
+        let request = reading(path);
+        let response = self.exchange(request.clone()).await?;
+        let response = verdict::judge(self.endpoint(), &request, response)?;
+        self.doc(path, &response)
     }
 
     /// Reads a resource that may be missing.
     pub async fn find(&self, path: &str) -> Result<Option<Doc>, Fault> {
-        let question = reading(path);
-        let reply = self.exchange(question.clone()).await?;
-        if matches!(reply.status, StatusCode::NOT_FOUND | StatusCode::GONE) {
+        let request = reading(path);
+        let response = self.exchange(request.clone()).await?;
+        if matches!(response.status, StatusCode::NOT_FOUND | StatusCode::GONE) {
             return Ok(None);
         }
-        let reply = verdict::judge(self.endpoint(), &question, reply)?;
-        self.doc(path, &reply).map(Some)
+        let response = verdict::judge(self.endpoint(), &request, response)?;
+        self.doc(path, &response).map(Some)
     }
 
     /// Reads what may be missing or broken without spoiling the whole: then it is named as skipped.
@@ -203,23 +204,23 @@ impl Link {
     }
 
     /// Asks as it is, for those who read more out of an answer than a resource.
-    pub async fn look(&self, path: &str) -> Result<(Question, Reply), Fault> {
-        let question = reading(path);
-        let reply = self.exchange(question.clone()).await?;
-        Ok((question, reply))
+    pub async fn look(&self, path: &str) -> Result<(HttpRequest, HttpResponse), Fault> {
+        let request = reading(path);
+        let response = self.exchange(request.clone()).await?;
+        Ok((request, response))
     }
 
     pub async fn post(&self, path: &str, body: &Value) -> Result<Accepted, Fault> {
-        let reply = self.change(Method::POST, path, body, None).await?;
-        Ok(accepted(&reply))
+        let response = self.change(Method::POST, path, body, None).await?;
+        Ok(accepted(&response))
     }
 
     /// Sends a file, once: who reads something before has a session that still holds. `last` is waited for before its last piece.
-    pub async fn deliver(
+    pub async fn upload(
         &self,
         path: &str,
         content_type: &str,
-        parcel: Parcel,
+        upload: FileUpload,
         last: impl AsyncFnOnce() -> Result<(), Fault>,
     ) -> Result<Accepted, Fault> {
         let kind = HeaderValue::from_str(content_type).map_err(|error| {
@@ -227,11 +228,11 @@ impl Link {
         })?;
         let mut headers = vec![(CONTENT_TYPE, kind)];
         headers.extend(self.pass(None).await?.0);
-        let question =
-            Question { method: Method::POST, path: path.to_owned(), headers, body: None };
-        let sent = self.wire.deliver(&question, parcel, last).await;
-        let reply = sent.map_err(|broken| self.broken(&question, broken))?;
-        Ok(accepted(&verdict::judge(self.endpoint(), &question, reply)?))
+        let request =
+            HttpRequest { method: Method::POST, path: path.to_owned(), headers, body: None };
+        let sent = self.http.upload(&request, upload, last).await;
+        let response = sent.map_err(|error| self.send_fault(&request, error))?;
+        Ok(accepted(&verdict::judge(self.endpoint(), &request, response)?))
     }
 
     /// Changes a resource as it was when `doc` was read. Should it have changed since, it is read
@@ -240,7 +241,7 @@ impl Link {
         let mut etag = doc.etag.clone();
         for attempt in 1..=MAX_MATCHES {
             match self.change(Method::PATCH, &doc.path, body, etag.as_deref()).await {
-                Ok(reply) => return Ok(accepted(&reply)),
+                Ok(response) => return Ok(accepted(&response)),
                 Err(Refused { status: Some(StatusCode::PRECONDITION_FAILED), .. })
                     if attempt < MAX_MATCHES && etag.is_some() =>
                 {
@@ -264,14 +265,15 @@ impl Link {
         path: &str,
         body: &Value,
         etag: Option<&str>,
-    ) -> Result<Reply, Refused> {
+    ) -> Result<HttpResponse, Refused> {
         let tag = etag.and_then(|tag| HeaderValue::from_str(tag).ok());
         let headers = tag.map(|tag| (IF_MATCH, tag)).into_iter().collect();
         let body = Some(Bytes::from(body.to_string()));
-        let question = Question { method, path: path.to_owned(), headers, body };
-        let reply = self.exchange(question.clone()).await?;
-        let status = Some(reply.status);
-        verdict::judge(self.endpoint(), &question, reply).map_err(|fault| Refused { status, fault })
+        let request = HttpRequest { method, path: path.to_owned(), headers, body };
+        let response = self.exchange(request.clone()).await?;
+        let status = Some(response.status);
+        verdict::judge(self.endpoint(), &request, response)
+            .map_err(|fault| Refused { status, fault })
     }
 
     /// The members of a collection, each as it is sent or read by its link, at most `limit` of them.
@@ -315,19 +317,19 @@ impl Link {
     }
 
     /// One question with our login, and once more when the session had run out.
-    async fn exchange(&self, question: Question) -> Result<Reply, Fault> {
+    async fn exchange(&self, request: HttpRequest) -> Result<HttpResponse, Fault> {
         let pass = self.pass(None).await?;
-        let reply = self.send_following(question.clone(), &pass).await?;
-        if reply.status != StatusCode::UNAUTHORIZED || self.manner == Manner::Basic {
-            return Ok(reply);
+        let response = self.send_following(request.clone(), &pass).await?;
+        if response.status != StatusCode::UNAUTHORIZED || self.method == AuthMethod::Basic {
+            return Ok(response);
         }
         let renewed = self.pass(Some(&pass)).await?;
-        self.send_following(question, &renewed).await
+        self.send_following(request, &renewed).await
     }
 
     /// What to say who we are, other than `stale`, which was refused.
     async fn pass(&self, stale: Option<&Pass>) -> Result<Pass, Fault> {
-        if self.manner == Manner::Basic {
+        if self.method == AuthMethod::Basic {
             return self.login.basic();
         }
         let mut session = self.session.lock().await;
@@ -345,31 +347,35 @@ impl Link {
     /// Follows redirects, as long as they stay on the device and say to ask the same thing again.
     pub async fn send_following(
         &self,
-        mut question: Question,
+        mut request: HttpRequest,
         pass: &Pass,
-    ) -> Result<Reply, Fault> {
-        let asked = question.path.clone();
-        question.headers.extend(pass.0.iter().cloned());
+    ) -> Result<HttpResponse, Fault> {
+        let asked = request.path.clone();
+        request.headers.extend(pass.0.iter().cloned());
         for _ in 0..=MAX_REDIRECTS {
-            let reply = self.send(&question).await?;
-            match self.redirected(&question, &reply)? {
-                Some(path) => question.path = path,
-                None => return Ok(reply),
+            let response = self.send(&request).await?;
+            match self.redirected(&request, &response)? {
+                Some(path) => request.path = path,
+                None => return Ok(response),
             }
         }
         let said = format!("{} leads {asked} in a circle", self.endpoint());
         Err(Fault::new(Code::AnswerGarbled, said))
     }
 
-    fn redirected(&self, question: &Question, reply: &Reply) -> Result<Option<String>, Fault> {
-        let follow = match reply.status {
+    fn redirected(
+        &self,
+        request: &HttpRequest,
+        response: &HttpResponse,
+    ) -> Result<Option<String>, Fault> {
+        let follow = match response.status {
             StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT => true,
             StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND | StatusCode::SEE_OTHER => {
-                question.only_reads()
+                request.only_reads()
             }
             _ => false,
         };
-        let Some(target) = header(&reply.headers, &LOCATION).filter(|_| follow) else {
+        let Some(target) = header(&response.headers, &LOCATION).filter(|_| follow) else {
             return Ok(None);
         };
         let own = target.split_once("://").is_none_or(|(scheme, rest)| {
@@ -383,8 +389,8 @@ impl Link {
                 let said = format!(
                     "{} sends us elsewhere for {}, to {}: correct the address",
                     self.endpoint(),
-                    question.path,
-                    super::decode::shown(&target)
+                    request.path,
+                    shown(&target)
                 );
                 Err(Fault::new(Code::AnswerGarbled, said))
             }
@@ -392,39 +398,38 @@ impl Link {
     }
 
     /// One question, one answer; what is in between becomes a fault.
-    async fn send(&self, question: &Question) -> Result<Reply, Fault> {
-        self.wire.ask(question).await.map_err(|broken| self.broken(question, broken))
+    async fn send(&self, request: &HttpRequest) -> Result<HttpResponse, Fault> {
+        self.http.send(request).await.map_err(|error| self.send_fault(request, error))
     }
 
-    fn broken(&self, question: &Question, broken: Broken) -> Fault {
-        match broken {
-            Broken::Unsent(fault) => fault,
-            Broken::Lost(why) => {
-                let (code, end) = if question.only_reads() {
+    fn send_fault(&self, request: &HttpRequest, error: SendError) -> Fault {
+        match error {
+            SendError::Unsent(fault) => fault,
+            SendError::Lost(why) => {
+                let (code, end) = if request.only_reads() {
                     (Code::BmcUnreachable, "")
                 } else {
                     (Code::AnswerLost, ", so it may have been done")
                 };
-                let Question { method, path, .. } = question;
+                let HttpRequest { method, path, .. } = request;
                 let said = format!("{} was asked to {method} {path}: {why}{end}", self.endpoint());
                 Fault::new(code, said)
             }
         }
     }
 
-    fn doc(&self, path: &str, reply: &Reply) -> Result<Doc, Fault> {
+    fn doc(&self, path: &str, response: &HttpResponse) -> Result<Doc, Fault> {
         let garbled = |why: String| {
             let said = format!("{} sent no resource for {path}: {why}", self.endpoint());
             Fault::new(Code::AnswerGarbled, said)
         };
-        let body = reply.body.as_ref().map_err(|why| garbled(why.clone()))?;
-        let value: Value = serde_json::from_slice(body).map_err(|error| {
-            garbled(format!("{error} in {:?}", super::decode::shown(&beginning(body))))
-        })?;
+        let body = response.body.as_ref().map_err(|why| garbled(why.clone()))?;
+        let value: Value = serde_json::from_slice(body)
+            .map_err(|error| garbled(format!("{error} in {:?}", shown(&beginning(body)))))?;
         if !value.is_object() {
             return Err(garbled("it is no JSON object".into()));
         }
-        let etag = header(&reply.headers, &ETAG).or_else(|| Part(&value).text("@odata.etag"));
+        let etag = header(&response.headers, &ETAG).or_else(|| Part(&value).text("@odata.etag"));
         Ok(Doc { path: path.to_owned(), etag, value })
     }
 }
@@ -433,7 +438,7 @@ impl Drop for Link {
     /// BMCs have few sessions, and most keep one for half an hour.
     fn drop(&mut self) {
         if let Some(session) = self.session.get_mut().take() {
-            session.end_later(self.wire.clone());
+            session.end_later(self.http.clone());
         }
     }
 }
@@ -461,15 +466,15 @@ const fn stays_one(code: Code) -> bool {
     matches!(code, Code::NotSupported | Code::EffectFailed | Code::AnswerGarbled)
 }
 
-fn reading(path: &str) -> Question {
-    Question { method: Method::GET, path: path.to_owned(), headers: Vec::new(), body: None }
+fn reading(path: &str) -> HttpRequest {
+    HttpRequest { method: Method::GET, path: path.to_owned(), headers: Vec::new(), body: None }
 }
 
-fn accepted(reply: &Reply) -> Accepted {
-    let body = reply.body.as_deref().unwrap_or_default();
+fn accepted(response: &HttpResponse) -> Accepted {
+    let body = response.body.as_deref().unwrap_or_default();
     Accepted {
-        status: reply.status,
-        location: header(&reply.headers, &LOCATION).as_deref().and_then(local_path),
+        status: response.status,
+        location: header(&response.headers, &LOCATION).as_deref().and_then(local_path),
         value: serde_json::from_slice(body).unwrap_or_default(),
     }
 }

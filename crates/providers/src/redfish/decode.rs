@@ -5,7 +5,8 @@
 //! nothing fails: a [`Part`] is asked for a field by name, and what cannot be used counts as missing.
 //! Whoever needs a field says which one was missing, and where.
 
-use super::endpoint::ROOT;
+use super::address::ROOT;
+use crate::http_client::text::one_line;
 use model::time::Timestamp;
 use serde_json::Value;
 
@@ -183,14 +184,9 @@ pub(super) fn last_piece(path: &str) -> &str {
     path.trim_end_matches('/').rsplit('/').next().unwrap_or(path)
 }
 
-/// A device's words, fit to be shown: one line, and not too long.
-pub(crate) fn shown(words: &str) -> String {
-    let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
-    let clean: String = line.chars().filter(|c| !c.is_control()).collect();
-    match clean.char_indices().nth(MAX_SAID_CHARS) {
-        Some((at, _)) => format!("{}…", &clean[..at]),
-        None => clean,
-    }
+/// A device's message, fit to be shown.
+pub(super) fn shown(words: &str) -> String {
+    one_line(words, MAX_SAID_CHARS)
 }
 
 #[cfg(test)]
@@ -241,11 +237,5 @@ mod tests {
         let at = Part(&value).time("At").map(Timestamp::as_millis);
         assert_eq!(at, Some(1_718_082_887_000));
         assert_eq!(Part(&value).time("No"), None);
-    }
-
-    #[test]
-    fn words_are_one_line_and_not_too_long() {
-        assert_eq!(shown("a\r\n b\u{7}\t c"), "a b c");
-        assert_eq!(shown(&"é".repeat(500)).chars().count(), MAX_SAID_CHARS + 1);
     }
 }

@@ -1,9 +1,9 @@
 //! At the door of a BMC, before anybody logs in: who shows which certificate, and what the service says of itself to
 //! strangers. For finding out how far one gets; whoever wants something of the BMC uses [`super::Bmc`].
 
-use super::certificate::Certificate;
 use super::client::Link;
-use super::{About, Endpoint, Login, Settings, Trust};
+use super::{About, Login, Settings};
+use crate::http_client::{Certificate, Endpoint, Trust};
 use model::fault::Fault;
 
 /// A BMC that nothing has been said to yet.
@@ -17,8 +17,8 @@ impl Doorstep {
     }
 
     /// Connects, and sees who is there. Nothing is asked.
-    pub async fn knock(&self) -> Result<(), Fault> {
-        self.0.knock().await
+    pub async fn open_connection(&self) -> Result<(), Fault> {
+        self.0.open_connection().await
     }
 
     /// The certificate that was shown, whether it was believed or not. None without TLS.

@@ -7,8 +7,8 @@
 
 use super::client::Link;
 use super::decode::{Part, local_path};
-use super::transport::{Question, Reply, Wire};
 use super::{Auth, Login, verdict};
+use crate::http_client::{HttpClient, HttpRequest, HttpResponse};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hyper::body::Bytes;
@@ -26,7 +26,7 @@ const GOODBYE: Duration = Duration::from_secs(5);
 
 /// How this BMC is told who we are, once that has been found out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Manner {
+pub(super) enum AuthMethod {
     Basic,
     Session,
 }
@@ -49,20 +49,20 @@ impl Session {
     }
 
     /// Ends it in the background, for a client that is being dropped.
-    pub fn end_later(self, wire: Arc<Wire>) {
+    pub fn end_later(self, http: Arc<HttpClient>) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
-            let _ = tokio::time::timeout(GOODBYE, self.end(&wire)).await;
+            let _ = tokio::time::timeout(GOODBYE, self.end(&http)).await;
         });
     }
 
     /// Ends it. Whether that worked is of no use to anybody: the BMC forgets it in time.
-    pub async fn end(self, wire: &Wire) {
+    pub async fn end(self, http: &HttpClient) {
         let Some(path) = self.path.clone() else { return };
         let method = Method::DELETE;
-        let question = Question { method, path, headers: self.pass().0, body: None };
-        if let Err(error) = wire.ask(&question).await {
-            tracing::debug!(endpoint = %wire.endpoint(), ?error, "a session was not ended");
+        let request = HttpRequest { method, path, headers: self.pass().0, body: None };
+        if let Err(error) = http.send(&request).await {
+            tracing::debug!(endpoint = %http.endpoint(), ?error, "a session was not ended");
         }
     }
 }
@@ -95,37 +95,37 @@ impl Link {
         let login = self.login();
         let body =
             json!({"UserName": login.user, "Password": login.password.expose_secret()}).to_string();
-        let question = Question {
+        let request = HttpRequest {
             method: Method::POST,
             path: path.to_owned(),
             headers: Vec::new(),
             body: Some(Bytes::from(body)),
         };
         let nobody = Pass(Vec::new());
-        let reply = self.send_following(question.clone(), &nobody).await.map_err(nothing_done)?;
-        let refused = self.refused(&reply);
-        match reply.status {
+        let response = self.send_following(request.clone(), &nobody).await.map_err(nothing_done)?;
+        let refused = self.refused(&response);
+        match response.status {
             StatusCode::NOT_FOUND
             | StatusCode::METHOD_NOT_ALLOWED
             | StatusCode::NOT_IMPLEMENTED => Ok(Opened::NoSuchThing(refused)),
             StatusCode::BAD_REQUEST => Err(Fault { code: Code::LoginRefused, ..refused }),
-            status if status.is_success() => Ok(match session(&reply) {
+            status if status.is_success() => Ok(match session(&response) {
                 Some(session) => Opened::Session(session),
                 None => Opened::NoSuchThing(refused),
             }),
             _ => {
-                let fault = nothing_done(verdict::fault(self.endpoint(), &question, &reply));
+                let fault = nothing_done(verdict::fault(self.endpoint(), &request, &response));
                 // The device's own words are left out: some repeat what was sent to them.
                 Err(Fault { said: refused.said, ..fault })
             }
         }
     }
 
-    fn refused(&self, reply: &Reply) -> Fault {
+    fn refused(&self, response: &HttpResponse) -> Fault {
         let said = format!(
             "{} answered {} to the login of {:?}",
             self.endpoint(),
-            reply.status,
+            response.status,
             self.login().user
         );
         Fault::new(Code::NotSupported, said)
@@ -140,22 +140,22 @@ fn nothing_done(fault: Fault) -> Fault {
     }
 }
 
-fn session(reply: &Reply) -> Option<Session> {
-    let mut token = reply.headers.get(&TOKEN).cloned()?;
+fn session(response: &HttpResponse) -> Option<Session> {
+    let mut token = response.headers.get(&TOKEN).cloned()?;
     token.set_sensitive(true);
-    let header = reply.headers.get(LOCATION).and_then(|value| value.to_str().ok());
-    let body = reply.body.as_deref().unwrap_or_default();
+    let header = response.headers.get(LOCATION).and_then(|value| value.to_str().ok());
+    let body = response.body.as_deref().unwrap_or_default();
     let value = serde_json::from_slice(body).unwrap_or_default();
     let path = header.and_then(local_path).or_else(|| Part(&value).as_link());
     Some(Session { token, path })
 }
 
-/// Which manner to try first, and whether the other will do.
-pub(super) const fn first_manner(auth: Auth, offers_sessions: bool) -> Manner {
+/// Which authentication method to try first.
+pub(super) const fn first_method(auth: Auth, offers_sessions: bool) -> AuthMethod {
     match auth {
-        Auth::Basic => Manner::Basic,
-        Auth::Session => Manner::Session,
-        Auth::Auto if offers_sessions => Manner::Session,
-        Auth::Auto => Manner::Basic,
+        Auth::Basic => AuthMethod::Basic,
+        Auth::Session => AuthMethod::Session,
+        Auth::Auto if offers_sessions => AuthMethod::Session,
+        Auth::Auto => AuthMethod::Basic,
     }
 }

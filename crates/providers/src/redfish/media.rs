@@ -104,7 +104,7 @@ impl System {
             if media.inserted == inserted {
                 return Ok(media);
             }
-            tokio::time::sleep(self.timeouts.look_every).await;
+            tokio::time::sleep(self.poll_interval).await;
         }
         let state = if inserted { "empty" } else { "full" };
         let said = format!("{} still shows {path} as {state}", self.link.endpoint());

@@ -126,10 +126,10 @@ impl System {
                 Err(fault) if !passes(fault.code) => return seen.map(|_| ()),
                 Ok(_) | Err(_) => {}
             }
-            if Instant::now() + self.timeouts.look_every >= deadline {
+            if Instant::now() + self.poll_interval >= deadline {
                 return Err(self.still(seen, wanted, within));
             }
-            tokio::time::sleep(self.timeouts.look_every).await;
+            tokio::time::sleep(self.poll_interval).await;
         }
     }
 

@@ -115,7 +115,7 @@ impl Bmc {
             link: self.link.clone(),
             path: doc.path.clone(),
             quirks: Quirks::of(&makers, &doc.root().text("Model").unwrap_or_default()),
-            timeouts: self.timeouts,
+            poll_interval: self.poll_interval,
             boards: Vec::new(),
             expands: false,
             updates: self.updates(),

@@ -5,15 +5,16 @@
 //! serial number or a MAC address, or is the only one there is; anything else is a fault that lists
 //! what was found. An only System that shows another serial number is not the one that is meant.
 
+use super::Bmc;
+use super::address::ROOT;
 use super::client::{Link, MAX_MEMBERS};
 use super::decode::{Doc, last_piece};
-use super::endpoint::ROOT;
 use super::monitoring::Services;
 use super::quirks::Quirks;
 use super::update::Updates;
-use super::{Bmc, Timeouts};
 use model::fault::{Code, Fault};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How many Systems of one BMC are looked at.
 const MAX_SYSTEMS: usize = 64;
@@ -45,7 +46,7 @@ pub struct System {
     pub(super) link: Arc<Link>,
     pub(super) path: String,
     pub(super) quirks: Quirks,
-    pub(super) timeouts: Timeouts,
+    pub(super) poll_interval: Duration,
     /// Boards of the same machine that the BMC shows as Systems; the GPUs are on one of them.
     pub(super) boards: Vec<String>,
     /// Whether the device can send a collection with its members in one answer.
@@ -71,7 +72,7 @@ impl Bmc {
     /// The one System that is meant.
     pub async fn system(&self, wanted: &Wanted) -> Result<System, Fault> {
         let candidates = self.candidates().await?;
-        let named = self.endpoint().system().map(last_piece).or(wanted.id.as_deref());
+        let named = self.system.as_deref().map(last_piece).or(wanted.id.as_deref());
         let chosen = match named {
             Some(id) => self.named(&candidates, id).await?,
             None => self.recognised(&candidates, wanted).await?,
@@ -82,7 +83,7 @@ impl Bmc {
     /// Every computer behind the BMC; the one alone that the endpoint names, where it does.
     pub async fn hosts(&self) -> Result<Vec<System>, Fault> {
         let candidates = self.candidates().await?;
-        if let Some(id) = self.endpoint().system().map(last_piece) {
+        if let Some(id) = self.system.as_deref().map(last_piece) {
             let chosen = self.named(&candidates, id).await?;
             return Ok(vec![self.built(&candidates, chosen)]);
         }
@@ -100,7 +101,7 @@ impl Bmc {
             link: self.link.clone(),
             path: chosen.path,
             quirks: chosen.quirks,
-            timeouts: self.timeouts,
+            poll_interval: self.poll_interval,
             boards,
             expands: expand.flag("NoLinks") == Some(true),
             updates: self.updates(),
@@ -257,8 +258,8 @@ impl System {
     }
 
     /// Closes the connection and stays logged in, for those who come back much later.
-    pub fn hang_up(&self) {
-        self.link.hang_up();
+    pub fn close_idle(&self) {
+        self.link.close_idle();
     }
 
     pub(super) async fn read(&self) -> Result<Doc, Fault> {

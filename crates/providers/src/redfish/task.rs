@@ -8,8 +8,8 @@ use super::Bmc;
 use super::client::{Accepted, Link};
 use super::decode::{Part, local_path, shown};
 use super::system::System;
-use super::transport::{Question, Reply};
 use super::verdict;
+use crate::http_client::{HttpRequest, HttpResponse};
 use hyper::StatusCode;
 use model::fault::{Code, Fault};
 use serde_json::Value;
@@ -139,23 +139,23 @@ impl System {
 }
 
 pub(super) async fn look(link: &Link, task: &TaskRef) -> Result<TaskSeen, Fault> {
-    let (question, reply) = link.look(&task.0).await?;
-    match reply.status {
+    let (request, response) = link.look(&task.0).await?;
+    match response.status {
         StatusCode::NOT_FOUND | StatusCode::GONE => {
             let said = format!("{} no longer knows of the task {task}", link.endpoint());
             Err(Fault::new(Code::TaskLost, said))
         }
-        status if status.is_success() => read(link, task, &reply),
-        status => failed(link, status, &question, &reply),
+        status if status.is_success() => read(link, task, &response),
+        status => failed(link, status, &request, &response),
     }
 }
 
-fn read(link: &Link, task: &TaskRef, reply: &Reply) -> Result<TaskSeen, Fault> {
+fn read(link: &Link, task: &TaskRef, response: &HttpResponse) -> Result<TaskSeen, Fault> {
     let garbled = |why: String| {
         let said = format!("{} says of the task {task}: {why}", link.endpoint());
         Fault::new(Code::AnswerGarbled, said)
     };
-    let body = reply.body.as_deref().map_err(|why| garbled(why.clone()))?;
+    let body = response.body.as_deref().map_err(|why| garbled(why.clone()))?;
     let value: Value = match body {
         [] => Value::Null,
         body => serde_json::from_slice(body).map_err(|error| garbled(error.to_string()))?,
@@ -167,7 +167,7 @@ fn read(link: &Link, task: &TaskRef, reply: &Reply) -> Result<TaskSeen, Fault> {
             .find(|state| state.as_str().eq_ignore_ascii_case(&word))
             .ok_or_else(|| garbled(format!("its state is {word:?}")))?,
         // A monitor answers 202 while the work goes on, and then what the work itself answered.
-        None if reply.status == StatusCode::ACCEPTED => TaskState::Running,
+        None if response.status == StatusCode::ACCEPTED => TaskState::Running,
         None => TaskState::Completed,
     };
     let percent = part.count("PercentComplete").map(|percent| percent.min(100) as u8);
@@ -185,10 +185,10 @@ fn read(link: &Link, task: &TaskRef, reply: &Reply) -> Result<TaskSeen, Fault> {
 fn failed(
     link: &Link,
     status: StatusCode,
-    question: &Question,
-    reply: &Reply,
+    request: &HttpRequest,
+    response: &HttpResponse,
 ) -> Result<TaskSeen, Fault> {
-    let fault = verdict::fault(link.endpoint(), question, reply);
+    let fault = verdict::fault(link.endpoint(), request, response);
     let ours = matches!(fault.code, Code::LoginRefused | Code::BmcBusy);
     if ours || !status.is_client_error() {
         return Err(fault);

@@ -7,9 +7,9 @@
 use super::Bmc;
 use super::client::{Accepted, Link, MAX_MEMBERS};
 use super::decode::Doc;
-use super::parcel::Parcel;
 use super::system::System;
 use super::task::{TaskRef, TaskSeen, look};
+use crate::http_client::FileUpload;
 use model::fault::{Code, Fault};
 use serde_json::{Map, Value, json};
 use std::fs::File;
@@ -151,9 +151,9 @@ impl Updates {
         // No file has its own checksum in it.
         let boundary = format!("farrier-{}", image.sha256.get(..32).unwrap_or(&image.sha256));
         let said = offer.parameters(targets).to_string();
-        let parcel = Parcel::form(image.file, image.size, &said, &boundary);
+        let upload = multipart_upload(image.file, image.size, &said, &boundary);
         let kind = format!("multipart/form-data; boundary={boundary}");
-        let accepted = self.link.deliver(&path, &kind, parcel, last).await?;
+        let accepted = self.link.upload(&path, &kind, upload, last).await?;
         Ok(TaskRef::named_by(&accepted))
     }
 
@@ -174,8 +174,8 @@ impl Updates {
         if part.get("HttpPushUriTargets").0.is_array() {
             self.link.patch(&offer.doc, &json!({ "HttpPushUriTargets": targets })).await?;
         }
-        let parcel = Parcel::plain(image.file, image.size);
-        let accepted = self.link.deliver(&path, OCTETS, parcel, last).await?;
+        let upload = FileUpload::plain(image.file, image.size);
+        let accepted = self.link.upload(&path, OCTETS, upload, last).await?;
         Ok(TaskRef::named_by(&accepted))
     }
 
@@ -244,6 +244,18 @@ impl System {
     pub const fn updates(&self) -> &Updates {
         &self.updates
     }
+}
+
+/// The file as the second part of a form, behind the parameters of the update.
+fn multipart_upload(file: Arc<File>, size: u64, said: &str, boundary: &str) -> FileUpload {
+    let part = "Content-Disposition: form-data; name=";
+    let before = format!(
+        "--{boundary}\r\n{part}\"UpdateParameters\"\r\nContent-Type: application/json\r\n\r\n{said}\r\n\
+         --{boundary}\r\n{part}\"UpdateFile\"; filename=\"firmware.bin\"\r\n\
+         Content-Type: application/octet-stream\r\n\r\n"
+    );
+    let after = format!("\r\n--{boundary}--\r\n");
+    FileUpload { before: before.into(), file, size, after: after.into() }
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 //! have made it. The vendor's own words go into the sentence, because they are often the only hint.
 
 use super::decode::{Part, shown};
-use super::endpoint::Endpoint;
-use super::transport::{Question, Reply};
+use crate::http_client::Endpoint;
+use crate::http_client::{HttpRequest, HttpResponse};
 use hyper::StatusCode;
 use hyper::header::RETRY_AFTER;
 use model::fault::{Code, Fault, Happened};
@@ -31,22 +31,22 @@ const MAX_MESSAGES: usize = 3;
 /// Passes on an answer that says yes, and makes a fault of any other.
 pub(super) fn judge(
     endpoint: &Endpoint,
-    question: &Question,
-    reply: Reply,
-) -> Result<Reply, Fault> {
-    if reply.status.is_success() {
-        return Ok(reply);
+    request: &HttpRequest,
+    response: HttpResponse,
+) -> Result<HttpResponse, Fault> {
+    if response.status.is_success() {
+        return Ok(response);
     }
-    Err(fault(endpoint, question, &reply))
+    Err(fault(endpoint, request, &response))
 }
 
 /// The fault in an answer that says no.
-pub(super) fn fault(endpoint: &Endpoint, question: &Question, reply: &Reply) -> Fault {
-    let words = Words::of(reply);
-    let code = code(question, reply.status, &words);
+pub(super) fn fault(endpoint: &Endpoint, request: &HttpRequest, response: &HttpResponse) -> Fault {
+    let words = Words::of(response);
+    let code = code(request, response.status, &words);
     let mut said =
-        format!("{endpoint} answered {} to {} {}", reply.status, question.method, question.path);
-    if let Some(wait) = reply.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()) {
+        format!("{endpoint} answered {} to {} {}", response.status, request.method, request.path);
+    if let Some(wait) = response.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()) {
         let unit = if wait.parse::<u32>().is_ok() { " s" } else { "" };
         said.push_str(&format!(" and wants to be asked again after {}{unit}", shown(wait)));
     }
@@ -68,7 +68,7 @@ pub(super) fn unconfirmed(fault: Fault) -> Fault {
     }
 }
 
-fn code(question: &Question, status: StatusCode, words: &Words) -> Code {
+fn code(request: &HttpRequest, status: StatusCode, words: &Words) -> Code {
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Code::LoginRefused,
         StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => Code::BmcBusy,
@@ -79,7 +79,7 @@ fn code(question: &Question, status: StatusCode, words: &Words) -> Code {
         _ if words.never => Code::NotSupported,
         status if status.is_client_error() => Code::EffectFailed,
         // It stumbled, and how far it had come nobody knows.
-        status if status.is_server_error() && !question.only_reads() => Code::AnswerLost,
+        status if status.is_server_error() && !request.only_reads() => Code::AnswerLost,
         status if status.is_server_error() => Code::EffectFailed,
         _ => Code::AnswerGarbled,
     }
@@ -93,8 +93,8 @@ struct Words {
 }
 
 impl Words {
-    fn of(reply: &Reply) -> Self {
-        let body = reply.body.as_deref().unwrap_or_default();
+    fn of(response: &HttpResponse) -> Self {
+        let body = response.body.as_deref().unwrap_or_default();
         let value: Value = serde_json::from_slice(body).unwrap_or_default();
         let error = Part(&value).get("error");
         let messages: Vec<Part<'_>> = error.list("@Message.ExtendedInfo").collect();
@@ -121,14 +121,15 @@ mod tests {
     use hyper::header::HeaderMap;
 
     fn asked(method: Method, status: u16, body: &str) -> Fault {
-        let endpoint = Endpoint::parse("10.0.0.5").unwrap();
+        let (endpoint, _) = Endpoint::parse("10.0.0.5").unwrap();
         let path = "/redfish/v1/Systems/1".to_owned();
-        let question = Question { method, path, headers: Vec::new(), body: None };
+        let request = HttpRequest { method, path, headers: Vec::new(), body: None };
         let mut headers = HeaderMap::new();
         headers.insert(RETRY_AFTER, "30".parse().unwrap());
         let status = StatusCode::from_u16(status).unwrap();
-        let reply = Reply { status, headers, body: Ok(Bytes::copy_from_slice(body.as_bytes())) };
-        judge(&endpoint, &question, reply).unwrap_err()
+        let response =
+            HttpResponse { status, headers, body: Ok(Bytes::copy_from_slice(body.as_bytes())) };
+        judge(&endpoint, &request, response).unwrap_err()
     }
 
     #[test]

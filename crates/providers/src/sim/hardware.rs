@@ -163,25 +163,12 @@ impl Hardware {
         }
         let before = job.clone();
         job.ending = Some(ending);
-        match &before.effect {
-            Effect::Repave { .. } => {
-                self.image = PARTIAL_IMAGE.into();
-                self.leave();
-            }
-            Effect::Drain { .. } => self.half_drain(&before, now),
-            Effect::Ssh { .. }
-            | Effect::Reboot { .. }
-            | Effect::Netboot { .. }
-            | Effect::Join { .. }
-            | Effect::Leave { .. }
-            | Effect::Verify { .. }
-            | Effect::Net { .. }
-            | Effect::Rma { .. }
-            | Effect::Uncordon { .. }
-            | Effect::Power { .. }
-            | Effect::Device { .. }
-            | Effect::Stage { .. }
-            | Effect::Parts { .. } => {}
+        if let Effect::Repave { .. } = &before.effect {
+            self.image = PARTIAL_IMAGE.into();
+            self.leave();
+        }
+        if let Effect::Drain { .. } = &before.effect {
+            self.half_drain(&before, now);
         }
     }
 

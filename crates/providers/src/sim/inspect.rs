@@ -3,9 +3,9 @@
 
 use super::Sim;
 use super::hardware::{Hardware, Power as SimPower, boot_source};
-use crate::datacenter::power::Power;
 use crate::inspect::{Inspection, Inspector};
 use crate::port::Target;
+use crate::power::PowerState;
 use crate::redfish::{
     Cpu, Disk, Firmware, Gpu, Health, HealthReport, Inventory, LogEntry, Memory, Nic,
 };
@@ -45,16 +45,16 @@ impl Inspector for Sim {
         Ok(entries)
     }
 
-    async fn power_now(&self, target: &Target) -> Result<Power, Fault> {
+    async fn power_now(&self, target: &Target) -> Result<PowerState, Fault> {
         self.struck(&target.machine_id()).await?;
         self.with_hardware(&target.machine_id(), |hardware, _| power(hardware))
     }
 }
 
-const fn power(hardware: &Hardware) -> Power {
+const fn power(hardware: &Hardware) -> PowerState {
     match hardware.power {
-        SimPower::On => Power::On,
-        SimPower::Off => Power::Off,
+        SimPower::On => PowerState::On,
+        SimPower::Off => PowerState::Off,
     }
 }
 

@@ -6,7 +6,9 @@
 use super::hardware::boot_source;
 use super::job::{Ending, Job};
 use crate::port::Stream;
-use model::effect::{DeviceWork, Effect, Manner, NetbootMode, PowerTo, RebootMode, RmaAction};
+use model::effect::{
+    DeviceWork, Effect, NetbootMode, PowerOffPolicy, PowerTo, RebootMode, RmaAction,
+};
 use model::fault::Fault;
 use model::id::MachineId;
 use model::retry::hash;
@@ -129,7 +131,7 @@ fn lines(machine: &MachineId, effect: &Effect) -> Vec<(u64, Said)> {
             out(70, "Waiting for the last of them"),
         ],
         Effect::Uncordon { .. } => vec![out(0, &format!("Uncordoning {machine}"))],
-        Effect::Power { to, manner } => vec![out(0, switching(*to, *manner))],
+        Effect::Power { to, power_off } => vec![out(0, switching(*to, *power_off))],
         Effect::Device { work } => at_device(machine, work),
         Effect::Stage { stage, undo, .. } => at_stage(machine, stage.as_str(), *undo),
         Effect::Parts { .. } => Vec::new(),
@@ -160,8 +162,8 @@ fn at_device(machine: &MachineId, work: &DeviceWork) -> Vec<(u64, Said)> {
     }
 }
 
-const fn switching(to: PowerTo, manner: Manner) -> &'static str {
-    match (to, manner.graceful_seconds) {
+const fn switching(to: PowerTo, power_off: PowerOffPolicy) -> &'static str {
+    match (to, power_off.graceful_seconds) {
         (PowerTo::On, _) => "Switching on",
         (PowerTo::Off, Some(0)) => "Cutting the power",
         (PowerTo::Off, Some(_) | None) => "Asking the operating system to shut down",

@@ -151,7 +151,38 @@ impl Hardware {
             (Stage::PowerOffMaasNode, false) => self.power = Power::Off,
             (Stage::RemoveGpuaasNodeRecord, false) => managed.enrolled = false,
             (Stage::RemoveMaasRecord, false) => *managed = Managed::default(),
-            _ => {}
+            // The state is such already, or the stage changes nothing of the machine.
+            (
+                Stage::LoadSiteConfig
+                | Stage::ResolvePowerCredentials
+                | Stage::CreateOrFindInMaas
+                | Stage::CommissionNode
+                | Stage::WaitForReady
+                | Stage::ConfigureStorage
+                | Stage::ApplyRocePhase2
+                | Stage::EnsurePxeInterfaceAuto
+                | Stage::RenderCloudInit
+                | Stage::DeployViaMaas
+                | Stage::WaitForDeployed
+                | Stage::ClassifyDeployFailure
+                | Stage::RecoverForDatasourceRetry
+                | Stage::EnsureHardwareSyncConfigured
+                | Stage::WaitForHardwareSyncHealthy
+                | Stage::WaitForAgentEnrollment
+                | Stage::DisableNode
+                | Stage::ForceReleaseAllocations
+                | Stage::DrainNode
+                | Stage::CleanupStorage
+                | Stage::ScrubGpu
+                | Stage::ValidateCleanNode
+                | Stage::ReleaseMaasNode
+                | Stage::PowerOffMaasNode
+                | Stage::RetireGpuaasNode
+                | Stage::RemoveGpuaasNodeRecord
+                | Stage::CleanupSecrets
+                | Stage::RemoveMaasRecord,
+                _,
+            ) => {}
         }
     }
 
@@ -220,15 +251,15 @@ impl Hardware {
         let Effect::Stage { stage, node, undo, .. } = effect else {
             return Err(Fault::new(Code::ProtocolBroken, "it is no stage"));
         };
-        let code = match stage {
-            Stage::ValidateCleanNode => Code::NodeNotClean,
-            _ => Code::ReadBackDiffers,
+        let code = match *stage == Stage::ValidateCleanNode {
+            true => Code::NodeNotClean,
+            false => Code::ReadBackDiffers,
         };
         let seen =
             self.look_at_stage(node, *stage, *undo).map_err(|said| Fault::new(code, said))?;
-        let system_id = match self.managed.state {
-            Upstream::Absent => String::new(),
-            _ => system_id(machine),
+        let system_id = match self.managed.state == Upstream::Absent {
+            true => String::new(),
+            false => system_id(machine),
         };
         let maas = Some(Box::new(MaasFacts { system_id, upstream: self.upstream(at) }));
         Ok(Outcome { facts: Some(Facts { maas, ..Facts::default() }), ..seen })

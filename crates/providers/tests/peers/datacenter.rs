@@ -3,14 +3,14 @@
 use crate::http::{Call, Peer, Said};
 use crate::until;
 use crate::world::{PASSWORD, RESET, SYSTEM, World, settings};
-use model::effect::{Answer, Effect, Key, Manner, NetbootMode, Order, RebootMode, Verb};
+use model::effect::{Answer, Effect, Key, NetbootMode, Order, PowerOffPolicy, RebootMode, Verb};
 use model::fault::{Code, Fault};
 use model::id::{MachineId, RunId};
 use model::machine::MachineSpec;
-use providers::datacenter::power::Patience;
 use providers::datacenter::{Datacenter, Settings};
-use providers::keeper::{Forgetful, Keeper, Note, Secret};
+use providers::power::PowerTimeouts;
 use providers::redfish::Auth;
+use providers::state_store::{Forgetful, Keeper, Note, Secret};
 use providers::{Journal, Provider, Target};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -18,12 +18,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 
-const REBOOT: Effect = Effect::Reboot { mode: RebootMode::Bmc, manner: Manner::CONFIGURED };
+const REBOOT: Effect =
+    Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::CONFIGURED };
 const PXE: Effect = Effect::Netboot { mode: NetbootMode::Pxe };
 
 /// One replica. What it knows is kept elsewhere, so another one may go on.
 fn replica(keeper: &Arc<Forgetful>) -> Datacenter {
-    let patience = Patience {
+    let power_timeouts = PowerTimeouts {
         graceful: Duration::ZERO,
         force: true,
         change: Duration::from_secs(20),
@@ -31,7 +32,7 @@ fn replica(keeper: &Arc<Forgetful>) -> Datacenter {
     };
     let settings = Settings {
         bmc_credential: "bmc".into(),
-        patience,
+        power_timeouts,
         call: Duration::from_secs(15),
         redfish: settings(Auth::Basic),
         ..Settings::default()

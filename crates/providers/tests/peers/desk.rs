@@ -7,10 +7,10 @@ use model::fault::Fault;
 use model::id::RunId;
 use model::machine::MachineSpec;
 use model::target::{TargetId, TargetKind};
-use providers::datacenter::power::Patience;
 use providers::datacenter::{Datacenter, FabricPatience, FirmwarePatience, Settings};
-use providers::keeper::{Forgetful, Keeper, Secret};
+use providers::power::PowerTimeouts;
 use providers::redfish::Auth;
+use providers::state_store::{Forgetful, Keeper, Secret};
 use providers::{Journal, Provider, Target};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ impl Desk {
         let keeper = Arc::new(Forgetful::default());
         let password = PASSWORD.to_string().into();
         keeper.set("bmc", Secret::Password { user: "root".into(), password });
-        let patience = Patience {
+        let power_timeouts = PowerTimeouts {
             graceful: Duration::ZERO,
             force: true,
             change: Duration::from_secs(20),
@@ -34,7 +34,7 @@ impl Desk {
         let settings = Settings {
             bmc_credential: "bmc".into(),
             ssh_credential: "host".into(),
-            patience,
+            power_timeouts,
             call: Duration::from_secs(15),
             redfish: redfish_settings(Auth::Basic),
             firmware: FirmwarePatience {

@@ -11,10 +11,10 @@ use model::id::{MachineId, RunId};
 use model::image::{Artifact, Body, DiskFormat, Image};
 use model::machine::MachineSpec;
 use model::time::Timestamp;
-use providers::datacenter::power::Patience;
 use providers::datacenter::{Datacenter, Imaging, Settings};
-use providers::keeper::{Forgetful, Keeper, Secret};
+use providers::power::PowerTimeouts;
 use providers::redfish::Auth;
+use providers::state_store::{Forgetful, Keeper, Secret};
 use providers::{Journal, Provider, Target};
 use serde_json::json;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl Scene {
 
     /// One replica; another one may go on.
     fn replica(&self) -> Datacenter {
-        let patience = Patience { graceful: Duration::ZERO, ..Patience::default() };
+        let power_timeouts = PowerTimeouts { graceful: Duration::ZERO, ..PowerTimeouts::default() };
         let imaging = Imaging {
             url: "http://10.0.0.1:8480".into(),
             token: Duration::from_secs(60),
@@ -70,7 +70,7 @@ impl Scene {
         let settings = Settings {
             bmc_credential: "bmc".into(),
             ssh_credential: "host".into(),
-            patience,
+            power_timeouts,
             call: Duration::from_secs(15),
             redfish: settings(Auth::Basic),
             imaging: Some(imaging),

@@ -6,6 +6,7 @@
 //! when their grace period is over, unless they are stubborn; and each request can be made to go wrong.
 
 use crate::kube_pki::Pki;
+use crate::kube_schema::{DELETE_OPTIONS, EVICTION, NODE, SECRET, Schema, mismatch};
 use crate::reaper::{Reaper, Who};
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
@@ -13,11 +14,6 @@ use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::serve::Listener;
-use k8s_openapi::api::core::v1::{Node, Secret};
-use k8s_openapi::api::policy::v1::Eviction;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -271,11 +267,7 @@ impl Call {
     }
 
     /// The body as an object of one kind, with nothing in it that the kind does not have.
-    fn object<T: DeserializeOwned + Serialize>(
-        &self,
-        api_version: &str,
-        kind: &str,
-    ) -> Result<Value, No> {
+    fn object(&self, schema: &Schema, api_version: &str, kind: &str) -> Result<Value, No> {
         if self.content_type != "application/json" {
             return Err(no(415, "UnsupportedMediaType", format!("not {}", self.content_type)));
         }
@@ -288,7 +280,7 @@ impl Call {
                 format!("Object 'Kind' is missing, or is no {api_version} {kind}"),
             ));
         }
-        check_fields::<T>(&value)?;
+        check_fields(schema, &value)?;
         Ok(value)
     }
 
@@ -299,7 +291,7 @@ impl Call {
         }
         let value =
             serde_json::from_slice(&self.body).map_err(|e| no(400, "BadRequest", e.to_string()))?;
-        check_fields::<DeleteOptions>(&value)
+        check_fields(&DELETE_OPTIONS, &value)
     }
 }
 
@@ -309,27 +301,13 @@ fn pair(text: &str) -> (String, String) {
     (key.to_owned(), value.replace("%3D", "=").replace("%2F", "/"))
 }
 
-/// Reads a value as its type and writes it again: what is lost on the way was not known.
-fn check_fields<T: DeserializeOwned + Serialize>(value: &Value) -> Result<(), No> {
-    let typed: T =
-        serde_json::from_value(value.clone()).map_err(|e| no(400, "BadRequest", e.to_string()))?;
-    match lost("", value, &serde_json::to_value(typed).unwrap()) {
+fn check_fields(schema: &Schema, value: &Value) -> Result<(), No> {
+    match mismatch(schema, value, "") {
         Some(field) => {
             Err(no(400, "BadRequest", format!("strict decoding error: unknown field \"{field}\"")))
         }
         None => Ok(()),
     }
-}
-
-fn lost(place: &str, sent: &Value, kept: &Value) -> Option<String> {
-    let Value::Object(fields) = sent else { return None };
-    fields.iter().filter(|(_, value)| !value.is_null()).find_map(|(key, value)| {
-        let place = format!("{place}.{key}");
-        match kept.get(key) {
-            None => Some(place),
-            Some(kept) => lost(&place, value, kept),
-        }
-    })
 }
 
 impl World {
@@ -425,7 +403,7 @@ impl World {
         }
         let mut patched = node.clone();
         merge(&mut patched, &patch);
-        check_fields::<Node>(&patched)?;
+        check_fields(&NODE, &patched)?;
         self.add_node(patched);
         found(self.nodes.get(name), "nodes", name)
     }
@@ -448,7 +426,7 @@ impl World {
 
     fn evict(&mut self, namespace: &str, name: &str, call: &Call) -> Result<Response, No> {
         call.check_query(&["fieldManager"])?;
-        let body = call.object::<Eviction>("policy/v1", "Eviction")?;
+        let body = call.object(&EVICTION, "policy/v1", "Eviction")?;
         if body["metadata"]["name"] != name || body["metadata"]["namespace"] != namespace {
             return Err(no(
                 400,
@@ -483,7 +461,7 @@ impl World {
 
     fn create_secret(&mut self, call: &Call) -> Result<Response, No> {
         call.check_query(&["fieldManager"])?;
-        let body = call.object::<Secret>("v1", "Secret")?;
+        let body = call.object(&SECRET, "v1", "Secret")?;
         let name = body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let token = body["stringData"]["token-id"].as_str().unwrap_or_default();
         if body["type"] == "bootstrap.kubernetes.io/token"

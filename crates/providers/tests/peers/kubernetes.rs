@@ -5,7 +5,7 @@ use crate::kube_api::{Api, Budget, Shared, TOKEN, Trouble};
 use crate::kube_pki::{Pki, Validity};
 use axum::http::{Method, Request, StatusCode};
 use model::fault::{Code, Fault};
-use providers::kubernetes::{Cluster, Effect, JoinMaterial, Settings, Step, Taint};
+use providers::kubernetes::{Cluster, JoinMaterial, NodeTaintEffect, PodEviction, Settings, Taint};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,7 +81,7 @@ async fn a_node_is_seen_as_the_cluster_sees_it() {
     assert_eq!(node.labels["zone"], "a");
     assert_eq!(
         node.taints,
-        [Taint { key: "theirs".into(), value: None, effect: Effect::NoExecute }]
+        [Taint { key: "theirs".into(), value: None, effect: NodeTaintEffect::NoExecute }]
     );
     assert_eq!(
         node.bad.iter().map(|bad| bad.message.as_str()).collect::<Vec<_>>(),
@@ -135,8 +135,11 @@ async fn a_node_is_cordoned_labelled_and_let_go() {
 #[tokio::test]
 async fn taints_are_set_beside_those_of_others() {
     let (api, cluster) = start().await;
-    let ours =
-        Taint { key: "farrier".into(), value: Some("repair".into()), effect: Effect::NoSchedule };
+    let ours = Taint {
+        key: "farrier".into(),
+        value: Some("repair".into()),
+        effect: NodeTaintEffect::NoSchedule,
+    };
     // Twice somebody else is faster.
     api.trouble(Method::PATCH, Trouble::Race, 2);
     let node = cluster.taint("n1", std::slice::from_ref(&ours), &[]).await.unwrap();
@@ -242,7 +245,7 @@ async fn a_node_is_emptied_page_by_page_of_what_must_go() {
     }
     let mut told = 0;
     let pass = cluster
-        .evict_all("n1", |step| told += usize::from(matches!(step, Step::Evicted(_))))
+        .evict_all("n1", |step| told += usize::from(matches!(step, PodEviction::Evicted(_))))
         .await
         .unwrap();
     assert_eq!((pass.waiting.len(), pass.left_alone, told), (450, 3, 450));
@@ -262,7 +265,7 @@ async fn a_node_is_emptied_page_by_page_of_what_must_go() {
 }
 
 /// Passes until nothing is left that must go.
-async fn empty(cluster: &Cluster) -> providers::kubernetes::Pass {
+async fn empty(cluster: &Cluster) -> providers::kubernetes::EvictionPass {
     let started = Instant::now();
     loop {
         let pass = cluster.evict_all("n1", |_| {}).await.unwrap();

@@ -6,11 +6,11 @@ use model::fault::Code;
 use model::id::MachineId;
 use model::machine::MachineSpec;
 use providers::Target;
-use providers::datacenter::power::Power;
 use providers::datacenter::{Datacenter, Settings};
 use providers::inspect::Inspector;
-use providers::keeper::{Forgetful, Keeper, Secret};
+use providers::power::PowerState;
 use providers::redfish::{Auth, Health};
+use providers::state_store::{Forgetful, Keeper, Secret};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,7 +98,7 @@ async fn a_machine_is_described_and_what_could_not_be_read_is_named() {
     assert_eq!(inventory.skipped, ["/redfish/v1/Systems/1/Memory is not there"]);
     assert_eq!(
         (seen.power, seen.boot.as_deref()),
-        (Some(Power::On), Some("its own boot order, by None (Disabled)"))
+        (Some(PowerState::On), Some("its own boot order, by None (Disabled)"))
     );
     let health = seen.health.unwrap();
     assert_eq!((health.overall, health.looked_at), (Health::Warning, 2));
@@ -113,7 +113,7 @@ async fn a_part_that_cannot_be_read_leaves_the_rest() {
     let peer = world.serve().await;
     let datacenter = datacenter(&keeper("root", PASSWORD));
     let seen = datacenter.inspect(&target("m-1", peer.url())).await.unwrap();
-    assert_eq!((seen.boot, seen.power), (None, Some(Power::On)));
+    assert_eq!((seen.boot, seen.power), (None, Some(PowerState::On)));
     let skipped = &seen.inventory.skipped;
     assert!(skipped[0].contains("no boot override"), "{skipped:?}");
     assert_eq!(seen.inventory.vendor.as_deref(), Some("Acme"));
@@ -162,9 +162,9 @@ async fn two_machines_behind_one_bmc_are_never_taken_for_each_other() {
     by_serial.spec.serial = "S2222".into();
     let unclear = target("unclear", peer.url());
     for _ in 0..3 {
-        assert_eq!(datacenter.power_now(&one).await, Ok(Power::On));
-        assert_eq!(datacenter.power_now(&other).await, Ok(Power::Off));
-        assert_eq!(datacenter.power_now(&by_serial).await, Ok(Power::Off));
+        assert_eq!(datacenter.power_now(&one).await, Ok(PowerState::On));
+        assert_eq!(datacenter.power_now(&other).await, Ok(PowerState::Off));
+        assert_eq!(datacenter.power_now(&by_serial).await, Ok(PowerState::Off));
         let fault = datacenter.power_now(&unclear).await.unwrap_err();
         assert_eq!(fault.code, Code::SystemAmbiguous, "{fault}");
     }
@@ -177,7 +177,7 @@ async fn ipmi_tells_what_it_can() {
     let datacenter = datacenter(&keeper("admin", IPMI_PASSWORD));
     let target = target("m-1", sim.url());
     let seen = datacenter.inspect(&target).await.unwrap();
-    assert_eq!(seen.power, Some(Power::Off));
+    assert_eq!(seen.power, Some(PowerState::Off));
     // The simulator calls its own order the disk.
     assert_eq!(seen.boot.as_deref(), Some("the disk"));
     assert!(seen.inventory.vendor.unwrap().starts_with("manufacturer "));

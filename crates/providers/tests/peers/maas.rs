@@ -6,12 +6,12 @@ use crate::http::{Call, Peer, Said};
 use crate::maas_api::{End, Fate, KEY, MaasApi, Released, Takes, Trouble};
 use model::fault::{Code, Fault, Happened};
 use model::retry::Backoff;
+use providers::http_client::Trust;
 use providers::maas::{
     Address, ApiKey, Bmc, Change, Deploy, EventQuery, Filter, InterfaceChange, Layout, LinkMode,
-    LinkWanted, MAX_EVENT_PAGES, Maas, NewMachine, Power, PowerState, Release, ResultKind,
+    LinkWanted, MAX_EVENT_PAGES, Maas, MaasPowerState, NewMachine, Power, Release, ResultKind,
     Settings, Status, StopMode, TagChange,
 };
-use providers::redfish::Trust;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -167,7 +167,7 @@ async fn a_life_from_new_to_released() {
     let status = async || maas.machine(&id).await.unwrap().status;
     let begun = maas.commission(&id).await.unwrap();
     assert_eq!((begun.status, begun.owner.as_deref()), (Status::Commissioning, Some("admin")));
-    assert_eq!(begun.power_state, PowerState::On);
+    assert_eq!(begun.power_state, MaasPowerState::On);
     let mut seen = Vec::new();
     for _ in 0..5 {
         seen.push(status().await);
@@ -239,10 +239,10 @@ async fn what_surprises_people_about_maas() {
 async fn power_is_switched_and_asked_for() {
     let (api, maas) = start().await;
     let id = add(&api, Status::Deployed);
-    assert_eq!(maas.power_on(&id).await.unwrap().power_state, PowerState::On);
-    assert_eq!(maas.query_power_state(&id).await, Ok(PowerState::On));
+    assert_eq!(maas.power_on(&id).await.unwrap().power_state, MaasPowerState::On);
+    assert_eq!(maas.query_power_state(&id).await, Ok(MaasPowerState::On));
     maas.power_off(&id, StopMode::Soft).await.unwrap();
-    assert_eq!(maas.query_power_state(&id).await, Ok(PowerState::Off));
+    assert_eq!(maas.query_power_state(&id).await, Ok(MaasPowerState::Off));
     assert_eq!(api.world().changes(&id), 2, "a look changes nothing");
 }
 

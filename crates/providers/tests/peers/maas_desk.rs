@@ -13,11 +13,11 @@ use model::retry::Backoff;
 use model::site::{Network, Site, SiteSpec};
 use model::target::TargetId;
 use model::time::Timestamp;
-use providers::datacenter::Trusting;
-use providers::datacenter::power::Patience;
-use providers::keeper::{Forgetful, Keeper, Secret};
 use providers::maas::Status;
 use providers::maas::provider::{MaasProvider, Settings};
+use providers::peer_login::TrustPolicy;
+use providers::power::PowerTimeouts;
+use providers::state_store::{Forgetful, Keeper, Secret};
 use providers::{Journal, Provider, Target};
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,14 +66,14 @@ impl Desk {
         };
         let now = Timestamp::default();
         keeper.set_site(Site::new(&SiteId::trusted(SITE), spec, Labels::new(), now));
-        let mut settings = Settings::new("http://farrier:8440".into(), Trusting::FirstUse);
+        let mut settings = Settings::new("http://farrier:8440".into(), TrustPolicy::FirstUse);
         // Any file has a checksum.
         settings.agent_binary = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml").into();
         settings.look_every = Duration::from_millis(2);
         settings.in_flight = Duration::ZERO;
         settings.client.pauses =
             Backoff { first: Duration::from_millis(1), most: Duration::from_millis(5) };
-        settings.patience = Patience {
+        settings.power_timeouts = PowerTimeouts {
             graceful: Duration::ZERO,
             force: true,
             change: Duration::from_secs(20),

@@ -264,7 +264,7 @@ async fn what_failed_its_tests_in_service_is_not_taken_for_free() {
 #[tokio::test]
 async fn what_was_begun_stops_where_somebody_has_come_since() {
     use model::effect::Key;
-    use providers::keeper::{Keeper, Note};
+    use providers::state_store::{Keeper, Note};
     for (stage, note) in [
         (
             Stage::RecoverForDatasourceRetry,

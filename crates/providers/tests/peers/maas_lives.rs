@@ -7,7 +7,7 @@ use crate::maas_api::{End as Ends, Fall, Fate};
 use crate::maas_desk::{Desk, NODE, SITE, effect};
 use crate::reaper::{Point, Reaper, When, Who};
 use futures_util::stream::{self, StreamExt};
-use model::effect::{Answer, Effect, Manner, PowerTo, RebootMode, Verb};
+use model::effect::{Answer, Effect, PowerOffPolicy, PowerTo, RebootMode, Verb};
 use model::fault::Happened;
 use model::node::{NodeState, Room, Stage};
 use providers::maas::Status;
@@ -319,11 +319,11 @@ async fn taking_back_survives_every_death() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn machines_behind_maas_survive_every_death() {
-    let manner = Manner::CONFIGURED;
+    let power_off = PowerOffPolicy::CONFIGURED;
     for effect in [
         Effect::Repave { image: "ubuntu/jammy".into() },
-        Effect::Reboot { mode: RebootMode::Bmc, manner },
-        Effect::Power { to: PowerTo::Off, manner },
+        Effect::Reboot { mode: RebootMode::Bmc, power_off },
+        Effect::Power { to: PowerTo::Off, power_off },
     ] {
         matrix(Life::Machine(effect), Blow::Death).await;
     }

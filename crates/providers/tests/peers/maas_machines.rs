@@ -2,12 +2,14 @@
 
 use crate::maas_desk::{Desk, NODE, SITE};
 use model::condition::ConditionType;
-use model::effect::{Answer, Effect, Manner, NetbootMode, PowerTo, RebootMode, RmaAction, Verb};
+use model::effect::{
+    Answer, Effect, NetbootMode, PowerOffPolicy, PowerTo, RebootMode, RmaAction, Verb,
+};
 use model::fault::Code;
 use model::node::{NodeState, Stage};
 use providers::Provider;
-use providers::datacenter::power::Power;
 use providers::maas::Status;
+use providers::power::PowerState;
 
 const IMAGE: &str = "ubuntu/jammy";
 
@@ -25,9 +27,11 @@ async fn ask(desk: &Desk, verb: Verb, effect: &Effect) -> Result<Answer, model::
 
 #[tokio::test]
 async fn power_follows_and_is_read_back() {
-    let manner = Manner::CONFIGURED;
-    let (off, on) =
-        (Effect::Power { to: PowerTo::Off, manner }, Effect::Power { to: PowerTo::On, manner });
+    let power_off = PowerOffPolicy::CONFIGURED;
+    let (off, on) = (
+        Effect::Power { to: PowerTo::Off, power_off },
+        Effect::Power { to: PowerTo::On, power_off },
+    );
     let (desk, id) = behind(Status::Deployed).await;
     desk.api.world().machines.get_mut(&id).unwrap().power = "on";
     assert!(matches!(ask(&desk, Verb::Observe, &off).await, Ok(Answer::Differs(_))));
@@ -37,7 +41,7 @@ async fn power_follows_and_is_read_back() {
     assert_eq!(desk.api.world().machines[&id].power, "off");
     desk.ask_effect(Verb::Perform, &on, 2).await.0.unwrap();
     assert_eq!((desk.count(&id, "power_off"), desk.count(&id, "power_on")), (1, 1));
-    let cycle = Effect::Reboot { mode: RebootMode::Bmc, manner };
+    let cycle = Effect::Reboot { mode: RebootMode::Bmc, power_off };
     ask(&desk, Verb::Perform, &cycle).await.unwrap();
     assert_eq!((desk.count(&id, "power_off"), desk.count(&id, "power_on")), (2, 2));
     // To MAAS, switching on what is allocated is installing it.
@@ -53,8 +57,8 @@ async fn power_follows_and_is_read_back() {
 /// What MAAS cannot switch is switched by a person, and only a person's word says that it was.
 #[tokio::test]
 async fn power_by_hand_is_never_taken_for_done() {
-    let manner = Manner::CONFIGURED;
-    let of_machine = Effect::Power { to: PowerTo::Off, manner };
+    let power_off = PowerOffPolicy::CONFIGURED;
+    let of_machine = Effect::Power { to: PowerTo::Off, power_off };
     let of_node = crate::maas_desk::effect(Stage::PowerOffMaasNode, false);
     for (kind, power, performed, adopted) in [
         ("manual", "unknown", false, true),
@@ -117,7 +121,7 @@ async fn an_image_is_put_on_once() {
 #[tokio::test]
 async fn what_somebody_has_installed_since_is_not_taken_from_him() {
     use model::effect::Key;
-    use providers::keeper::{Keeper, Note};
+    use providers::state_store::{Keeper, Note};
     let (desk, id) = behind(Status::Deployed).await;
     let repave = Effect::Repave { image: IMAGE.into() };
     let asked = serde_json::json!({"what": "reinstall", "round": 1, "leg": {"letting": {"asked": {"marked": true, "at": 0}}}});
@@ -138,15 +142,15 @@ async fn a_machine_is_looked_at_through_maas() {
     assert_eq!((seen[0].condition, seen[0].status), (ConditionType::BmcReachable, true));
     let inspector = replica.inspector().unwrap();
     let shown = inspector.inspect(&desk.target).await.unwrap();
-    assert_eq!((shown.power, shown.inventory.disks.len()), (Some(Power::On), 2));
+    assert_eq!((shown.power, shown.inventory.disks.len()), (Some(PowerState::On), 2));
     assert_eq!(shown.inventory.nics[0].mac, crate::maas_desk::MAC);
-    assert_eq!(inspector.power_now(&desk.target).await, Ok(Power::On));
+    assert_eq!(inspector.power_now(&desk.target).await, Ok(PowerState::On));
     assert!(inspector.event_log(&desk.target, 5).await.unwrap()[0].message.contains("Deployed"));
     assert!(replica.check(&desk.target.spec).is_ok());
     for effect in [
         Effect::Netboot { mode: NetbootMode::Pxe },
-        Effect::Rma { action: RmaAction::Record, manner: Manner::CONFIGURED },
-        Effect::Rma { action: RmaAction::Mark, manner: Manner::CONFIGURED },
+        Effect::Rma { action: RmaAction::Record, power_off: PowerOffPolicy::CONFIGURED },
+        Effect::Rma { action: RmaAction::Mark, power_off: PowerOffPolicy::CONFIGURED },
     ] {
         let answer = ask(&desk, Verb::Perform, &effect).await;
         assert!(matches!(answer, Ok(Answer::Done(_))), "{answer:?}");

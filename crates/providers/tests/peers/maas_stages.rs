@@ -114,7 +114,7 @@ async fn a_card_of_the_fabric_moves_to_the_vlan_of_its_subnet() {
 #[tokio::test]
 async fn a_record_is_made_for_the_architecture_of_its_site() {
     use model::id::SiteId;
-    use providers::keeper::Keeper;
+    use providers::state_store::Keeper;
     for (label, expected) in [(None, "amd64/generic"), (Some("arm64"), "arm64/generic")] {
         let desk = Desk::new().await;
         let mut site = desk.keeper.site(&SiteId::trusted("site-east")).await.unwrap();
@@ -340,7 +340,7 @@ async fn what_maas_does_not_let_go_of_is_not_taken_back() {
 #[tokio::test]
 async fn erasing_that_takes_too_long_is_no_riddle() {
     use model::effect::Key;
-    use providers::keeper::{Keeper, Note};
+    use providers::state_store::{Keeper, Note};
     let desk = Desk::new().await;
     let id = desk.add(Status::DiskErasing);
     desk.api.world().takes = Takes::Hand;
@@ -360,7 +360,7 @@ async fn erasing_that_takes_too_long_is_no_riddle() {
 async fn a_whole_site_is_seen_with_one_question() {
     use model::id::{MachineId, NodeId, SiteId};
     use providers::Provider;
-    use providers::keeper::Keeper;
+    use providers::state_store::Keeper;
     let desk = Desk::new().await;
     let id = desk.add(Status::Deployed);
     desk.mark(&id, NODE, "op-1/deploy_via_maas/1");

@@ -12,6 +12,7 @@ mod ipmi_sim;
 mod jobs;
 mod kube_api;
 mod kube_pki;
+mod kube_schema;
 mod kubernetes;
 mod logins;
 mod looks;

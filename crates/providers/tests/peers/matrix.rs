@@ -11,7 +11,8 @@ use crate::updater::{FILE, NEW, OLD, sha256};
 use crate::world::SYSTEM;
 use futures_util::stream::{self, StreamExt};
 use model::effect::{
-    Answer, DeviceWork, Effect, FabricTo, Manner, NetbootMode, PowerTo, RebootMode, RmaAction, Verb,
+    Answer, DeviceWork, Effect, FabricTo, NetbootMode, PowerOffPolicy, PowerTo, RebootMode,
+    RmaAction, Verb,
 };
 use model::fault::Happened;
 use model::target::TargetKind;
@@ -72,21 +73,21 @@ impl Life {
 
     /// `files` is where firmware is fetched.
     pub fn effect(self, files: &str) -> Effect {
-        let (cluster_ref, manner) = (CLUSTER.to_string(), Manner::CONFIGURED);
+        let (cluster_ref, power_off) = (CLUSTER.to_string(), PowerOffPolicy::CONFIGURED);
         match self {
-            Self::Cycle => Effect::Reboot { mode: RebootMode::Bmc, manner },
-            Self::PowerOff => Effect::Rma { action: RmaAction::PowerOff, manner },
+            Self::Cycle => Effect::Reboot { mode: RebootMode::Bmc, power_off },
+            Self::PowerOff => Effect::Rma { action: RmaAction::PowerOff, power_off },
             Self::NetbootPxe => Effect::Netboot { mode: NetbootMode::Pxe },
             Self::NetbootDisk => Effect::Netboot { mode: NetbootMode::Disk },
             Self::Command => {
                 let command = "echo begun >>$HOME/happened; sleep 0.3; echo ended >>$HOME/happened";
                 Effect::Ssh { command: command.into(), destructive: true }
             }
-            Self::InBand => Effect::Reboot { mode: RebootMode::InBand, manner },
+            Self::InBand => Effect::Reboot { mode: RebootMode::InBand, power_off },
             Self::Net => Effect::Net { document: DOCUMENT.into() },
             Self::Join => Effect::Join { cluster_ref, labels: BTreeMap::new(), taints: Vec::new() },
             Self::Leave => Effect::Leave { cluster_ref },
-            Self::SwitchOff => Effect::Power { to: PowerTo::Off, manner },
+            Self::SwitchOff => Effect::Power { to: PowerTo::Off, power_off },
             Self::Drain => Effect::Drain { cluster_ref, deadline_seconds: None },
             Self::Uncordon => Effect::Uncordon { cluster_ref, own: false },
             Self::Repave => Effect::Repave { image: IMAGE.into() },
@@ -95,8 +96,8 @@ impl Life {
                 let (url, sha256) = (files.into(), sha256(FILE));
                 Effect::Device { work: DeviceWork::Firmware { component, version, url, sha256 } }
             }
-            Self::ShelfOff => Effect::Power { to: PowerTo::Off, manner },
-            Self::ShelfOn => Effect::Power { to: PowerTo::On, manner },
+            Self::ShelfOff => Effect::Power { to: PowerTo::Off, power_off },
+            Self::ShelfOn => Effect::Power { to: PowerTo::On, power_off },
             Self::FabricManager => {
                 Effect::Device { work: DeviceWork::Fabric { to: FabricTo::Manager } }
             }

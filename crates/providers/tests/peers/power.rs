@@ -6,15 +6,16 @@ use crate::sushy::Emulator;
 use crate::world::{PASSWORD, RESET, SYSTEM, World, settings};
 use model::condition::ConditionType::Reachable;
 use model::effect::{
-    Answer, Effect, Key, Manner, Order, Outcome, PowerTo, RebootMode, RmaAction, Verb,
+    Answer, Effect, Key, Order, Outcome, PowerOffPolicy, PowerTo, RebootMode, RmaAction, Verb,
 };
 use model::fault::{Code, Fault};
 use model::id::{MachineId, RunId};
 use model::machine::MachineSpec;
-use providers::datacenter::power::Patience;
-use providers::datacenter::{Datacenter, Settings, Trusting};
-use providers::keeper::{Forgetful, Keeper, Secret};
+use providers::datacenter::{Datacenter, Settings};
+use providers::peer_login::TrustPolicy;
+use providers::power::PowerTimeouts;
 use providers::redfish::Auth;
+use providers::state_store::{Forgetful, Keeper, Secret};
 use providers::{Journal, Provider, Target};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -33,7 +34,7 @@ fn provider(settings: Settings) -> Datacenter {
 
 fn scripted() -> Datacenter {
     provider(Settings {
-        patience: Patience { again: Duration::from_secs(5), ..Patience::default() },
+        power_timeouts: PowerTimeouts { again: Duration::from_secs(5), ..PowerTimeouts::default() },
         call: Duration::from_secs(15),
         redfish: settings(Auth::Basic),
         ..Settings::default()
@@ -102,15 +103,15 @@ fn resets(peer: &Peer) -> Vec<String> {
     resets.map(|call| word(call).as_str().unwrap().to_string()).collect()
 }
 
-fn manner(graceful_seconds: Option<u32>, force: Option<bool>) -> Manner {
-    Manner { graceful_seconds, force }
+fn power_off(graceful_seconds: Option<u32>, force: Option<bool>) -> PowerOffPolicy {
+    PowerOffPolicy { graceful_seconds, force }
 }
 
 fn off(graceful_seconds: Option<u32>, force: Option<bool>) -> Effect {
-    Effect::Power { to: PowerTo::Off, manner: manner(graceful_seconds, force) }
+    Effect::Power { to: PowerTo::Off, power_off: power_off(graceful_seconds, force) }
 }
 
-const ON: Effect = Effect::Power { to: PowerTo::On, manner: Manner::CONFIGURED };
+const ON: Effect = Effect::Power { to: PowerTo::On, power_off: PowerOffPolicy::CONFIGURED };
 
 #[tokio::test]
 async fn a_machine_that_listens_shuts_down_and_is_not_cut() {
@@ -148,14 +149,14 @@ async fn one_that_does_not_listen_is_cut_where_that_is_allowed() {
     let deaf = |call: &Call| is_polite(call).then(|| Said::status(204, ""));
     for effect in [
         off(Some(1), Some(true)),
-        Effect::Rma { action: RmaAction::PowerOff, manner: manner(Some(1), None) },
+        Effect::Rma { action: RmaAction::PowerOff, power_off: power_off(Some(1), None) },
     ] {
         let peer = on().serve_but(deaf).await;
         perform(&scripted(), &peer, effect).await.unwrap();
         assert_eq!(resets(&peer), ["GracefulShutdown", "ForceOff"]);
     }
     let peer = on().serve_but(deaf).await;
-    let cycle = Effect::Reboot { mode: RebootMode::Bmc, manner: manner(Some(1), Some(true)) };
+    let cycle = Effect::Reboot { mode: RebootMode::Bmc, power_off: power_off(Some(1), Some(true)) };
     perform(&scripted(), &peer, cycle).await.unwrap();
     assert_eq!(resets(&peer), ["GracefulShutdown", "ForceOff", "On"]);
 }
@@ -165,8 +166,8 @@ async fn one_that_does_not_listen_stays_on_where_force_is_forbidden() {
     let deaf = |call: &Call| is_polite(call).then(|| Said::status(204, ""));
     for effect in [
         off(Some(1), Some(false)),
-        Effect::Rma { action: RmaAction::PowerOff, manner: manner(Some(1), Some(false)) },
-        Effect::Reboot { mode: RebootMode::Bmc, manner: manner(Some(1), Some(false)) },
+        Effect::Rma { action: RmaAction::PowerOff, power_off: power_off(Some(1), Some(false)) },
+        Effect::Reboot { mode: RebootMode::Bmc, power_off: power_off(Some(1), Some(false)) },
     ] {
         let world = on();
         let peer = world.serve_but(deaf).await;
@@ -250,7 +251,7 @@ async fn a_record_has_what_tells_one_machine_from_another() {
     ];
     world.put(entries, json!({ "@odata.id": entries, "Members": members }));
     let peer = world.serve().await;
-    let record = Effect::Rma { action: RmaAction::Record, manner: Manner::CONFIGURED };
+    let record = Effect::Rma { action: RmaAction::Record, power_off: PowerOffPolicy::CONFIGURED };
     let provider = scripted();
     let (answer, log) = ask(&provider, peer.url(), Verb::Perform, &record).await;
     let Ok(Answer::Done(outcome)) = answer else { panic!("{answer:?}\n{log}") };
@@ -274,7 +275,7 @@ async fn a_record_has_what_tells_one_machine_from_another() {
 async fn an_emulated_machine_is_switched_as_the_step_says() {
     let Some(emulator) = Emulator::or_skip().await else { return };
     let provider =
-        provider(Settings { trust: Trusting::Ca(emulator.trust()), ..Settings::default() });
+        provider(Settings { trust: TrustPolicy::Ca(emulator.trust()), ..Settings::default() });
     let spec = || MachineSpec {
         bmc_endpoint: emulator.url(),
         mac_addresses: vec![emulator.mac()],
@@ -286,7 +287,7 @@ async fn an_emulated_machine_is_switched_as_the_step_says() {
         ("on-again", ON, "switching it on"),
         (
             "cycle",
-            Effect::Reboot { mode: RebootMode::Bmc, manner: manner(Some(0), None) },
+            Effect::Reboot { mode: RebootMode::Bmc, power_off: power_off(Some(0), None) },
             "cutting it off",
         ),
         ("cut", off(Some(0), None), "cutting it off"),

@@ -8,13 +8,13 @@ use crate::until;
 use crate::world::{PASSWORD, RESET, SYSTEM, World, settings as redfish_settings};
 use axum::http::Method;
 use model::condition::{ConditionType, Evidence};
-use model::effect::{Effect, Key, Manner, Order, RebootMode, Verb};
+use model::effect::{Effect, Key, Order, PowerOffPolicy, RebootMode, Verb};
 use model::id::{MachineId, RunId};
 use model::machine::MachineSpec;
-use providers::datacenter::power::Patience;
 use providers::datacenter::{Datacenter, Settings};
-use providers::keeper::{Forgetful, Keeper, Secret};
+use providers::power::PowerTimeouts;
 use providers::redfish::Auth;
+use providers::state_store::{Forgetful, Keeper, Secret};
 use providers::{Journal, Provider, Target};
 use serde_json::json;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn provider(keeper: &Arc<Forgetful>) -> Datacenter {
     let settings = Settings {
         bmc_credential: "bmc".into(),
         poll: Duration::from_secs(5),
-        patience: Patience { graceful: Duration::ZERO, ..Patience::default() },
+        power_timeouts: PowerTimeouts { graceful: Duration::ZERO, ..PowerTimeouts::default() },
         redfish: redfish_settings(Auth::Basic),
         ..Settings::default()
     };
@@ -135,7 +135,7 @@ async fn neighbours_behind_one_bmc_are_not_confused() {
         assert_eq!(told(&seen, ConditionType::BmcReachable), Some((true, "Answers")), "{serial}");
     }
     let key = Key::new(&RunId::trusted("op-1"), "reboot", 1);
-    let effect = Effect::Reboot { mode: RebootMode::Bmc, manner: Manner::CONFIGURED };
+    let effect = Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::CONFIGURED };
     let order = Order { key, verb: Verb::Perform, effect, logged: 0 };
     let (journal, mut lines) = Journal::new();
     let reader = tokio::spawn(async move { while lines.recv().await.is_some() {} });

@@ -10,7 +10,7 @@ use model::id::{NodeId, SiteId};
 use model::image::Image;
 use model::node::Node;
 use model::site::Site;
-use providers::keeper::{Credential, Forgetful, Keeper, Lockout, Note};
+use providers::state_store::{Credential, Forgetful, Keeper, Lockout, Note};
 use secrecy::SecretString;
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -3,7 +3,8 @@
 use crate::http::Peer;
 use crate::world::{World, connect};
 use model::fault::{Code, Fault};
-use providers::redfish::{Auth, Bmc, Endpoint, Trust, Wanted};
+use providers::http_client::Trust;
+use providers::redfish::{Auth, Bmc, BmcAddress, Wanted};
 use serde_json::json;
 
 /// A chassis with two nodes and the board of one of them.
@@ -109,7 +110,7 @@ async fn an_only_system_of_another_serial_is_another_machine() {
 #[tokio::test]
 async fn the_path_of_the_endpoint_goes_first() {
     let peer = chassis().serve().await;
-    let endpoint = Endpoint::parse(&format!("{}/redfish/v1/Systems/B", peer.url())).unwrap();
+    let endpoint = BmcAddress::parse(&format!("{}/redfish/v1/Systems/B", peer.url())).unwrap();
     let settings = crate::world::settings(Auth::Basic);
     let bmc = Bmc::connect(endpoint, crate::world::login(), Trust::FirstUse(None), settings);
     let system = bmc.await.unwrap().system(&by_id("A")).await.unwrap();

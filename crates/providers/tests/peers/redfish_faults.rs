@@ -4,7 +4,8 @@ use crate::http::{Call, Peer, Said};
 use crate::world::{PASSWORD, RESET, SYSTEM, World, connect, connect_as, login, settings, system};
 use crate::{DEADLINE, until};
 use model::fault::{Code, Fault};
-use providers::redfish::{Auth, Bmc, Endpoint, Power, Reset, TaskRef, TaskState, Trust, Wanted};
+use providers::http_client::Trust;
+use providers::redfish::{Auth, Bmc, BmcAddress, Power, Reset, TaskRef, TaskState, Wanted};
 use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -25,7 +26,7 @@ fn says(fault: &Fault, code: Code, words: &[&str]) {
 async fn nobody_is_there() {
     let url = World::new().serve().await.url();
     // The server is gone, and its port with it.
-    let endpoint = Endpoint::parse(&url).unwrap();
+    let endpoint = BmcAddress::parse(&url).unwrap();
     let refused =
         Bmc::connect(endpoint, login(), Trust::FirstUse(None), settings(Auth::Auto)).await;
     says(&refused.err().unwrap(), Code::BmcUnreachable, &[&url]);

@@ -4,7 +4,8 @@ use crate::certs::{Authority, Identity};
 use crate::http::Peer;
 use crate::world::{World, login, settings};
 use model::fault::{Code, Fault};
-use providers::redfish::{Auth, Bmc, Endpoint, Fingerprint, Trust, Wanted};
+use providers::http_client::{Fingerprint, Trust};
+use providers::redfish::{Auth, Bmc, BmcAddress, Wanted};
 use rustls::version::{TLS12, TLS13};
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ async fn serve(tls: tokio_rustls::TlsAcceptor) -> Peer {
 }
 
 async fn connect(peer: &Peer, trust: Trust) -> Result<Bmc, Fault> {
-    let endpoint = Endpoint::parse(&peer.url()).unwrap();
+    let endpoint = BmcAddress::parse(&peer.url()).unwrap();
     Bmc::connect(endpoint, login(), trust, settings(Auth::Basic)).await
 }
 
@@ -106,7 +107,7 @@ async fn a_certificate_without_its_key_proves_nothing() {
 #[tokio::test]
 async fn a_bmc_that_does_not_speak_tls_is_not_spoken_to_without() {
     let peer = World::new().serve().await;
-    let endpoint = Endpoint::parse(&peer.url().replace("http://", "https://")).unwrap();
+    let endpoint = BmcAddress::parse(&peer.url().replace("http://", "https://")).unwrap();
     let trust = Trust::FirstUse(None);
     let result = Bmc::connect(endpoint, login(), trust, settings(Auth::Basic)).await;
     let fault = result.err().unwrap();

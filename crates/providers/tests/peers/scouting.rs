@@ -7,10 +7,11 @@ use crate::looks::{OTHER, datacenter, keeper, rich, two};
 use crate::world::PASSWORD;
 use model::fault::Code;
 use providers::datacenter::Datacenter;
-use providers::datacenter::power::Power;
-use providers::keeper::{Forgetful, Keeper, Secret};
-use providers::redfish::{Trust, Wanted};
+use providers::http_client::Trust;
+use providers::power::PowerState;
+use providers::redfish::Wanted;
 use providers::scout::{Approach, Report, Scout, Step, Survey, Verdict};
+use providers::state_store::{Forgetful, Keeper, Secret};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -166,7 +167,10 @@ async fn several_systems_are_named_and_one_is_chosen_by_what_is_known() {
     assert_eq!(report.chosen.unwrap().endpoint, format!("{}{OTHER}", peer.url()));
 }
 
-async fn found(datacenter: &Datacenter, endpoint: &str) -> Vec<(String, String, Option<Power>)> {
+async fn found(
+    datacenter: &Datacenter,
+    endpoint: &str,
+) -> Vec<(String, String, Option<PowerState>)> {
     match datacenter.survey(endpoint, "bmc").await {
         Survey::Found(found) => found
             .into_iter()
@@ -182,12 +186,12 @@ async fn every_system_behind_an_address_is_found() {
     let datacenter = datacenter(&keeper);
     let peer = two().serve().await;
     let url = peer.url();
-    let one = (format!("{url}/redfish/v1/Systems/1"), "S1".to_string(), Some(Power::On));
-    let other = (format!("{url}{OTHER}"), "S2222".to_string(), Some(Power::Off));
+    let one = (format!("{url}/redfish/v1/Systems/1"), "S1".to_string(), Some(PowerState::On));
+    let other = (format!("{url}{OTHER}"), "S2222".to_string(), Some(PowerState::Off));
     assert_eq!(found(&datacenter, &url).await, [one, other.clone()]);
     assert_eq!(found(&datacenter, &other.0).await, [other]);
     let alone = rich().serve().await;
-    let expected = (alone.url(), "S1".to_string(), Some(Power::On));
+    let expected = (alone.url(), "S1".to_string(), Some(PowerState::On));
     assert_eq!(found(&datacenter, &alone.url()).await, [expected]);
     assert!(matches!(datacenter.survey("http://127.0.0.1:1", "bmc").await, Survey::Nobody(_)));
     let web = Peer::start(|_| Said::status(404, "<html>")).await;
@@ -227,7 +231,7 @@ async fn ipmi_is_tried_out_and_found_too() {
     assert!(report.usable(), "{report:?}");
     assert_eq!(
         found(&datacenter, &sim.url()).await,
-        [(sim.url(), String::new(), Some(Power::Off))]
+        [(sim.url(), String::new(), Some(PowerState::Off))]
     );
     let password = "wrong".to_string().into();
     keeper.set("bmc", Secret::Password { user: "admin".into(), password });

@@ -4,7 +4,7 @@ use crate::desk::{Desk, behind, said, work};
 use crate::http::{Call, Peer, Said};
 use crate::world::World;
 use model::condition::ConditionType;
-use model::effect::{Answer, DeviceWork, Effect, Manner, PowerTo, Verb};
+use model::effect::{Answer, DeviceWork, Effect, PowerOffPolicy, PowerTo, Verb};
 use model::fault::Code;
 use model::target::TargetKind;
 use providers::{Provider, Target};
@@ -17,8 +17,8 @@ pub const CHASSIS: &str = "/redfish/v1/Chassis/PowerShelf_0";
 const SHELF: &str = "/redfish/v1/PowerEquipment/PowerShelves/1";
 const SUPPLIES: &str = "/redfish/v1/Chassis/PowerShelf_0/PowerSubsystem/PowerSupplies";
 const OUTLETS: &str = "/redfish/v1/PowerEquipment/PowerShelves/1/Outlets";
-const ON: Effect = Effect::Power { to: PowerTo::On, manner: Manner::CONFIGURED };
-const OFF: Effect = Effect::Power { to: PowerTo::Off, manner: Manner::CONFIGURED };
+const ON: Effect = Effect::Power { to: PowerTo::On, power_off: PowerOffPolicy::CONFIGURED };
+const OFF: Effect = Effect::Power { to: PowerTo::Off, power_off: PowerOffPolicy::CONFIGURED };
 
 /// Where a shelf is switched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,8 +177,8 @@ async fn a_shelf_is_switched_off_and_on_wherever_its_power_is() {
 async fn a_configuration_for_machines_is_none_for_shelves() {
     let peer = serve(&shelf(At::Chassis)).await;
     let mut desk = Desk::new();
-    desk.settings.patience.graceful = std::time::Duration::from_secs(60);
-    desk.settings.patience.force = false;
+    desk.settings.power_timeouts.graceful = std::time::Duration::from_secs(60);
+    desk.settings.power_timeouts.force = false;
     assert_eq!(said(desk.ask(&one(&peer), Verb::Perform, &OFF).await), "power is off: it is off");
 }
 

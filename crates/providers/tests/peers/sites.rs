@@ -20,13 +20,13 @@ use model::image::{Artifact, Body, DiskFormat, Image};
 use model::machine::MachineSpec;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
-use providers::datacenter::power::Patience;
 use providers::datacenter::{
     Datacenter, FabricPatience, FirmwarePatience, Imaging, Netplan, Settings,
 };
-use providers::keeper::{Forgetful, Keeper, Secret};
+use providers::power::PowerTimeouts;
 use providers::redfish::Auth;
 use providers::ssh::Proof;
+use providers::state_store::{Forgetful, Keeper, Secret};
 use providers::{Journal, Provider, Target};
 use serde_json::json;
 use std::fs;
@@ -153,7 +153,7 @@ impl Site {
 
     /// A process of ours. What it knows is kept elsewhere.
     fn replica(&self) -> Datacenter {
-        let patience = Patience {
+        let power_timeouts = PowerTimeouts {
             graceful: Duration::ZERO,
             force: true,
             change: Duration::from_secs(20),
@@ -162,7 +162,7 @@ impl Site {
         let mut settings = Settings {
             bmc_credential: "bmc".into(),
             ssh_credential: "host".into(),
-            patience,
+            power_timeouts,
             call: Duration::from_secs(20),
             redfish: redfish_settings(Auth::Basic),
             imaging: Some(Imaging {
@@ -295,7 +295,7 @@ impl Site {
         let host_keys = vec![host.host_key().to_string()];
         let stamp = home(host).join("stamp");
         Some(tokio::spawn(async move {
-            let now = || (providers::sim::system_clock())();
+            let now = providers::clock::now;
             loop {
                 tokio::time::sleep(LOOK_EVERY).await;
                 let cycled = world.get("/heard")["resets"] == json!(["ForceOff", "On"]);

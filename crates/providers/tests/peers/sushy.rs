@@ -6,9 +6,9 @@ use crate::http::{Peer, Said};
 use crate::world::login;
 use crate::{free_port, peer, skip, until};
 use model::fault::{Code, Fault};
+use providers::http_client::Trust;
 use providers::redfish::{
-    Auth, Bmc, BootSource, BootSpan, Endpoint, Login, Power, Reset, Settings, System, TaskRef,
-    Timeouts, Trust, Wanted,
+    Bmc, BmcAddress, BootSource, BootSpan, Login, Power, Reset, Settings, System, TaskRef, Wanted,
 };
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -103,9 +103,10 @@ impl Emulator {
     }
 
     async fn connect(&self, login: Login, trust: Trust) -> Result<Bmc, Fault> {
-        let endpoint = Endpoint::parse(&self.url()).unwrap();
-        let timeouts = Timeouts { look_every: Duration::from_millis(200), ..Timeouts::default() };
-        Bmc::connect(endpoint, login, trust, Settings { timeouts, auth: Auth::Auto }).await
+        let endpoint = BmcAddress::parse(&self.url()).unwrap();
+        let settings =
+            Settings { poll_interval: Duration::from_millis(200), ..Settings::default() };
+        Bmc::connect(endpoint, login, trust, settings).await
     }
 
     pub fn trust(&self) -> Trust {

@@ -8,8 +8,8 @@ use model::fault::Code;
 use model::machine::MachineSpec;
 use model::target::TargetKind;
 use providers::Target;
-use providers::keeper::Secret;
 use providers::ssh::Proof;
+use providers::state_store::Secret;
 use std::fs;
 use std::path::PathBuf;
 
@@ -220,7 +220,7 @@ async fn what_a_switch_refuses_is_said_in_its_words() {
 /// It was told to go off, and nobody looked for a while. It is on: perhaps somebody has switched it on again.
 #[tokio::test]
 async fn a_fabric_that_nobody_watched_is_left_to_a_person() {
-    use providers::keeper::{Keeper, Note};
+    use providers::state_store::{Keeper, Note};
     let Some(scene) = Scene::new() else { return };
     let effect = fabric(FabricTo::Off);
     set(&scene.host, "state", "enabled");

@@ -2,7 +2,8 @@
 //! take it as it is, change a resource, or answer some requests themselves.
 
 use crate::http::{Call, Peer, Said};
-use providers::redfish::{Auth, Bmc, Endpoint, Login, Settings, System, Timeouts, Trust, Wanted};
+use providers::http_client::{Timeouts, Trust};
+use providers::redfish::{Auth, Bmc, BmcAddress, Login, Settings, System, Wanted};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -123,16 +124,12 @@ pub fn login() -> Login {
 }
 
 pub fn settings(auth: Auth) -> Settings {
-    let timeouts = Timeouts {
-        connect: Duration::from_secs(10),
-        answer: Duration::from_secs(3),
-        look_every: Duration::from_millis(20),
-    };
-    Settings { timeouts, auth }
+    let timeouts = Timeouts { connect: Duration::from_secs(10), answer: Duration::from_secs(3) };
+    Settings { timeouts, poll_interval: Duration::from_millis(20), auth }
 }
 
 pub async fn connect_as(peer: &Peer, auth: Auth) -> Result<Bmc, model::fault::Fault> {
-    let endpoint = Endpoint::parse(&peer.url()).unwrap();
+    let endpoint = BmcAddress::parse(&peer.url()).unwrap();
     Bmc::connect(endpoint, login(), Trust::FirstUse(None), settings(auth)).await
 }
 

@@ -1,8 +1,10 @@
 //! `[datacenter]`: machines with a BMC of their own.
 
-use providers::datacenter::power::Patience;
-use providers::datacenter::{Settings, Trusting};
-use providers::{governor, redfish, ssh};
+use providers::datacenter::Settings;
+use providers::http_client::Trust;
+use providers::peer_login::TrustPolicy;
+use providers::power::PowerTimeouts;
+use providers::{governor, ssh};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -48,7 +50,7 @@ pub enum TrustKind {
 
 impl Default for Datacenter {
     fn default() -> Self {
-        let Settings { patience, call, governor, .. } = Settings::default();
+        let Settings { power_timeouts, call, governor, .. } = Settings::default();
         Self {
             bmc_credential: String::new(),
             ssh_credential: String::new(),
@@ -56,9 +58,9 @@ impl Default for Datacenter {
             jump_credential: String::new(),
             trust: TrustKind::FirstUse,
             ca_file: PathBuf::new(),
-            graceful_seconds: patience.graceful.as_secs() as u32,
-            force: patience.force,
-            power_seconds: patience.change.as_secs() as u32,
+            graceful_seconds: power_timeouts.graceful.as_secs() as u32,
+            force: power_timeouts.force,
+            power_seconds: power_timeouts.change.as_secs() as u32,
             call_ms: super::millis(call),
             calls_per_bmc: governor.per_bmc,
             calls_at_once: governor.at_once,
@@ -99,11 +101,11 @@ impl Datacenter {
             jump_hosts: self.jump_hosts.clone(),
             jump_credential: self.jump_credential.clone(),
             trust: self.trusting()?,
-            patience: Patience {
+            power_timeouts: PowerTimeouts {
                 graceful,
                 force: self.force,
                 change: Duration::from_secs(self.power_seconds.into()),
-                ..defaults.patience
+                ..defaults.power_timeouts
             },
             call: Duration::from_millis(self.call_ms),
             // A run that waits for a look at power and one at the parts must have half its time left for itself.
@@ -118,16 +120,16 @@ impl Datacenter {
         })
     }
 
-    fn trusting(&self) -> Result<Trusting, String> {
+    fn trusting(&self) -> Result<TrustPolicy, String> {
         match self.trust {
-            TrustKind::FirstUse => Ok(Trusting::FirstUse),
-            TrustKind::Pinned => Ok(Trusting::Pinned),
+            TrustKind::FirstUse => Ok(TrustPolicy::FirstUse),
+            TrustKind::Pinned => Ok(TrustPolicy::Pinned),
             TrustKind::Ca => {
                 let wrong =
                     |said: String| format!("datacenter.ca_file {}: {said}", self.ca_file.display());
                 let pem = std::fs::read(&self.ca_file).map_err(|error| wrong(error.to_string()))?;
-                let trust = redfish::Trust::ca_from_pem(&pem).map_err(|fault| wrong(fault.said))?;
-                Ok(Trusting::Ca(trust))
+                let trust = Trust::ca_from_pem(&pem).map_err(|fault| wrong(fault.said))?;
+                Ok(TrustPolicy::Ca(trust))
             }
         }
     }

@@ -10,7 +10,7 @@ use model::run::act::Who;
 use model::text;
 use proto::v1;
 use proto::v1::set_credential_request::Secret as Asked;
-use providers::keeper::Secret;
+use providers::state_store::Secret;
 use store::IdentityRow;
 use tonic::{Request, Response, Status};
 

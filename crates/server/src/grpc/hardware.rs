@@ -14,9 +14,10 @@ use model::refusal::{Refusal, RefusalKind};
 use model::time::Timestamp;
 use model::{sweep, text};
 use proto::v1;
-use providers::datacenter::power::Power;
+use providers::http_client::Trust;
 use providers::inspect::Inspection;
-use providers::redfish::{LogEntry, Trust, Wanted};
+use providers::power::PowerState;
+use providers::redfish::{LogEntry, Wanted};
 use providers::scout::{Approach, Found, Verdict};
 use tonic::{Request, Response, Status};
 
@@ -194,12 +195,12 @@ fn search_from(asked: v1::DiscoverRequest, actor: String) -> Result<Search, Refu
     })
 }
 
-fn power(seen: Option<Power>) -> v1::PowerState {
+fn power(seen: Option<PowerState>) -> v1::PowerState {
     match seen {
         None => v1::PowerState::Unspecified,
-        Some(Power::On) => v1::PowerState::On,
-        Some(Power::Off) => v1::PowerState::Off,
-        Some(Power::Changing) => v1::PowerState::Changing,
+        Some(PowerState::On) => v1::PowerState::On,
+        Some(PowerState::Off) => v1::PowerState::Off,
+        Some(PowerState::Changing) => v1::PowerState::Changing,
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::super::{Activity, Device};
 use super::PowerSequence;
-use crate::effect::{DeviceWork, Effect, FabricTo, Group, Manner, Part, PowerTo};
+use crate::effect::{DeviceWork, Effect, FabricTo, Group, Part, PowerOffPolicy, PowerTo};
 use crate::firmware::Firmware;
 use crate::lifecycle::run_step;
 use crate::plan::{RunStep, RunType};
@@ -213,7 +213,7 @@ impl Course {
             PowerTo::On => "power-on",
             PowerTo::Off => "power-off",
         };
-        let effect = Effect::Power { to, manner: Manner::CONFIGURED };
+        let effect = Effect::Power { to, power_off: PowerOffPolicy::CONFIGURED };
         let step = run_step(name, POWER.0, POWER.1, effect);
         let part = |target: &TargetId| part(target, RunType::Power, vec![step.clone()]);
         self.of_kind(kind).map(part).collect()

@@ -150,11 +150,9 @@ pub fn is_http(url: &str) -> bool {
 
 /// A device that refuses has done nothing. What it could not say may have happened.
 pub fn asked_before(fault: Fault) -> Fault {
-    match fault.code {
-        Code::EffectFailed => {
-            Fault::new(Code::FirmwareFailed, format!("the device refused it: {}", fault.said))
-        }
-        _ => fault,
+    match fault.code == Code::EffectFailed {
+        true => Fault::new(Code::FirmwareFailed, format!("the device refused it: {}", fault.said)),
+        false => fault,
     }
 }
 

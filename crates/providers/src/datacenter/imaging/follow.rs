@@ -2,7 +2,7 @@
 
 use super::teller::Teller;
 use super::{ASK_LIMIT, LOOK_EVERY, READ_STAMP, Work, installed};
-use crate::datacenter::Trusting;
+use crate::datacenter::TrustPolicy;
 use model::deploy::{Deployment, Stage, Steer};
 use model::effect::{Answer, NetbootMode};
 use model::fault::{Code, Fault};
@@ -129,7 +129,7 @@ impl Work<'_> {
         match (hosts.connect(self.target).await, before) {
             (Err(fault), _)
                 if fault.code == Code::IdentityChanged
-                    && !matches!(self.at.settings.trust, Trusting::Pinned) =>
+                    && !matches!(self.at.settings.trust, TrustPolicy::Pinned) =>
             {
                 hosts.introduce(self.target, None).await?;
                 hosts.connect(self.target).await.map(drop)

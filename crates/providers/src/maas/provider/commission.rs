@@ -1,8 +1,9 @@
 //! Commissioning: MAAS boots the machine to see what it is made of, and perhaps tests it.
 
-use super::hand::{Owner, Work, disagrees, done, has, inquired, now, state, unlocked};
+use super::hand::{Owner, Work, disagrees, done, has, inquired, state, unlocked};
 use super::letting::TESTS_FAILED;
 use super::notes::{Memo, Stopping, two_effects};
+use crate::clock::now;
 use crate::maas::{Machine, Status};
 use model::effect::{Answer, Verb};
 use model::fault::{Code, Fault};
@@ -98,12 +99,8 @@ impl Work<'_> {
             Move::Disagree(instead) => Err(disagrees(&machine, instead)),
             Move::Commission => {
                 let id = &machine.system_id;
-                let asked = match memo {
-                    Memo::Commission { before, .. } => {
-                        Memo::Commission { before: *before, asked: Some(now()) }
-                    }
-                    _ => return Err(two_effects()),
-                };
+                let Memo::Commission { before, .. } = memo else { return Err(two_effects()) };
+                let asked = Memo::Commission { before: *before, asked: Some(now()) };
                 self.hand.notes().amend(memo, &asked).await?;
                 self.hand.journal.line(format!("maas: {id} is commissioned")).await;
                 let machine = self.hand.maas().commission(id).await?;

@@ -3,9 +3,10 @@
 //! What tells our deployment from somebody else's is the mark on the machine. A deployment of this run was begun, whatever became
 //! of it; one that MAAS had before the run began is adopted; any other is somebody's, and left alone.
 
-use super::hand::{Owner, Work, disagrees, done, has, now, state};
+use super::hand::{Owner, Work, disagrees, done, has, state};
 use super::marks::{self, Whose};
 use super::notes::{Memo, Stopping, two_effects};
+use crate::clock::now;
 use crate::maas::{Deploy, Machine, Status};
 use model::effect::{Answer, Verb};
 use model::fault::{Code, Fault};
@@ -121,11 +122,13 @@ impl Work<'_> {
             Err(fault) if fault.code == Code::MaasMachineGone => return Ok(Answer::UnderWay),
             other => other?,
         };
-        Ok(match (self.mark(&machine), machine.status) {
-            (Whose::ThisRun, Status::Deploying | Status::Deployed | Status::FailedDeployment) => {
-                done(&machine, has(&machine))
-            }
-            _ => Answer::NeverStarted,
+        let begun = matches!(
+            machine.status,
+            Status::Deploying | Status::Deployed | Status::FailedDeployment
+        );
+        Ok(match begun && self.mark(&machine) == Whose::ThisRun {
+            true => done(&machine, has(&machine)),
+            false => Answer::NeverStarted,
         })
     }
 
@@ -147,9 +150,9 @@ impl Work<'_> {
                 let deploy = self.installation().await?;
                 self.hand.notes().amend(&memo, &Memo::Deploy { asked: Some(now()) }).await?;
                 let now = self.hand.install(&machine, Some(&self.node.id()), &deploy).await?;
-                match now.status {
-                    Status::Deploying | Status::Deployed => Ok(done(&now, has(&now))),
-                    _ => Err(Fault::new(Code::ReadBackDiffers, has(&now))),
+                match matches!(now.status, Status::Deploying | Status::Deployed) {
+                    true => Ok(done(&now, has(&now))),
+                    false => Err(Fault::new(Code::ReadBackDiffers, has(&now))),
                 }
             }
         }
@@ -177,14 +180,16 @@ impl Work<'_> {
         let machine = self.there().await?;
         if let (Memo::Deploy { asked: Some(_) }, Some(machine)) = (&memo, &machine) {
             let young = self.hand.in_flight(&memo);
-            match (self.mark(machine), machine.status) {
-                (Whose::ThisRun, Status::Deployed) => return Ok(done(machine, has(machine))),
-                (Whose::ThisRun, Status::Deploying) => {
-                    self.hand.maas().abort(&machine.system_id, self.hand.key().as_str()).await?;
-                }
-                // The request may still be on its way to MAAS.
-                (_, Status::Ready | Status::Allocated) if young => return Ok(Answer::UnderWay),
-                _ => {}
+            let of_this_run = self.mark(machine) == Whose::ThisRun;
+            if of_this_run && machine.status == Status::Deployed {
+                return Ok(done(machine, has(machine)));
+            }
+            if of_this_run && machine.status == Status::Deploying {
+                self.hand.maas().abort(&machine.system_id, self.hand.key().as_str()).await?;
+            }
+            // The request may still be on its way to MAAS.
+            if young && matches!(machine.status, Status::Ready | Status::Allocated) {
+                return Ok(Answer::UnderWay);
             }
         }
         notes.amend(&memo, &Memo::Stopped).await?;

@@ -98,19 +98,21 @@ impl Work<'_> {
     pub async fn classify(&self) -> Result<Answer, Fault> {
         self.only_look(async {
             let machine = self.locate().await?;
-            match machine.status {
-                Status::Deployed => self.classified(&machine, "nothing failed"),
-                Status::FailedDeployment => match self.why(&machine).await? {
-                    Cause::Datasource(line) => self.classified(
-                        &machine,
-                        &format!("the new system did not get its data: {line}"),
-                    ),
-                    Cause::Other(line) => {
-                        let said = format!("{}: {line}", has(&machine));
-                        Err(Fault::new(Code::DeployFailed, said))
-                    }
-                },
-                _ => Err(disagrees(&machine, "it is neither installed nor has that failed")),
+            if machine.status == Status::Deployed {
+                return self.classified(&machine, "nothing failed");
+            }
+            if machine.status != Status::FailedDeployment {
+                return Err(disagrees(&machine, "it is neither installed nor has that failed"));
+            }
+            match self.why(&machine).await? {
+                Cause::Datasource(line) => {
+                    let said = format!("the new system did not get its data: {line}");
+                    self.classified(&machine, &said)
+                }
+                Cause::Other(line) => {
+                    let said = format!("{}: {line}", has(&machine));
+                    Err(Fault::new(Code::DeployFailed, said))
+                }
             }
         })
         .await

@@ -1,8 +1,9 @@
 //! Which machine of MAAS is one of ours: by what MAAS calls it, by the addresses of its network cards and by its serial number. More than one
 //! answer is none: a person says which it is.
 
-use super::hand::{now, seen};
+use super::hand::seen;
 use super::marks;
+use crate::clock::now;
 use crate::maas::Machine;
 use model::id::NodeId;
 use model::machine::MachineSpec;

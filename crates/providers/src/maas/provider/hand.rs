@@ -8,9 +8,9 @@ use super::masking::masked;
 use super::notes::{Memo, Notes};
 use super::sites::Open;
 use super::wiring::Cards;
-use crate::maas::{Deploy, Event, Maas, Machine, PowerState, Status};
+use crate::clock::now;
+use crate::maas::{Deploy, Event, Maas, MaasPowerState, Machine, Status};
 use crate::port::{Journal, Target};
-use crate::sim::system_clock;
 use model::effect::{Answer, Facts, Key, MaasFacts, Order, Outcome, Verb};
 use model::fault::{Code, Fault};
 use model::id::NodeId;
@@ -292,7 +292,7 @@ impl Work<'_> {
         }
         match what {
             Setting::Disks => self.lay_out(machine).await,
-            Setting::Cards(cards) => self.wire(machine, cards).await,
+            Setting::Cards(cards) => self.http(machine, cards).await,
         }
     }
 
@@ -355,10 +355,6 @@ pub(super) fn inquired(looked: Result<Answer, Fault>) -> Result<Answer, Fault> {
     }
 }
 
-pub(super) fn now() -> Timestamp {
-    (system_clock())()
-}
-
 pub(super) fn state(machine: &Machine) -> Upstream {
     Upstream::of_number(machine.status.number())
 }
@@ -383,9 +379,9 @@ pub(super) fn seen(machine: &Machine, at: Timestamp) -> UpstreamSeen {
         (false, None) => String::new(),
     };
     let on = match machine.power_state {
-        PowerState::On => Some(true),
-        PowerState::Off => Some(false),
-        PowerState::Unknown | PowerState::Error => None,
+        MaasPowerState::On => Some(true),
+        MaasPowerState::Off => Some(false),
+        MaasPowerState::Unknown | MaasPowerState::Error => None,
     };
     UpstreamSeen { state: state(machine), said, on, at }
 }

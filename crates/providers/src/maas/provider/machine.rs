@@ -6,16 +6,18 @@ use super::hand::{Hand, disagrees, done, has, state};
 use super::notes::{Memo, two_effects};
 use super::power::Switch;
 use super::reinstall::{Anew, FIRST, Round, What};
-use crate::datacenter::exec::out_of_sight;
-use crate::datacenter::power::{Goal, Power};
-use crate::datacenter::probe::{HOST_LIMIT, look_at_host};
+use crate::fault::possibly_happened;
+use crate::host_probe::{HOST_TIMEOUT, probe_host};
 use crate::inspect::{Inspection, Inspector};
-use crate::maas::{Deploy, EventQuery, Machine, PowerState, Status};
+use crate::maas::{Deploy, EventQuery, MaasPowerState, Machine, Status};
 use crate::port::{Journal, Target};
+use crate::power::{PowerGoal, PowerState};
 use crate::redfish::{Disk, Inventory, LogEntry, Nic};
 use async_trait::async_trait;
 use model::condition::{ConditionType, Evidence};
-use model::effect::{Answer, Effect, Manner, Order, Outcome, PowerTo, RebootMode, RmaAction, Verb};
+use model::effect::{
+    Answer, Effect, Order, Outcome, PowerOffPolicy, PowerTo, RebootMode, RmaAction, Verb,
+};
 use model::fault::{Code, Fault};
 use model::id::SiteId;
 use model::machine::MachineSpec;
@@ -90,13 +92,15 @@ impl<'a> Errand<'a> {
 
     pub async fn carry_out(&self) -> Result<Answer, Fault> {
         match &self.hand.order.effect {
-            Effect::Reboot { mode: RebootMode::Bmc, manner } => {
-                self.switch(Goal::Cycle, *manner).await
+            Effect::Reboot { mode: RebootMode::Bmc, power_off } => {
+                self.switch(PowerGoal::Cycle, *power_off).await
             }
-            Effect::Power { to: PowerTo::On, manner } => self.switch(Goal::On, *manner).await,
-            Effect::Power { to: PowerTo::Off, manner }
-            | Effect::Rma { action: RmaAction::PowerOff, manner } => {
-                self.switch(Goal::Off, *manner).await
+            Effect::Power { to: PowerTo::On, power_off } => {
+                self.switch(PowerGoal::On, *power_off).await
+            }
+            Effect::Power { to: PowerTo::Off, power_off }
+            | Effect::Rma { action: RmaAction::PowerOff, power_off } => {
+                self.switch(PowerGoal::Off, *power_off).await
             }
             Effect::Repave { image } => self.repave(image).await,
             Effect::Netboot { .. } => {
@@ -145,9 +149,11 @@ impl<'a> Errand<'a> {
         self.hand.maas().machine(&self.system_id).await
     }
 
-    async fn switch(&self, goal: Goal, manner: Manner) -> Result<Answer, Fault> {
+    async fn switch(&self, goal: PowerGoal, power_off: PowerOffPolicy) -> Result<Answer, Fault> {
         let machine = self.machine().await?;
-        Switch { hand: &self.hand, system_id: &self.system_id, manner }.lead(goal, &machine).await
+        Switch { hand: &self.hand, system_id: &self.system_id, power_off }
+            .lead(goal, &machine)
+            .await
     }
 
     /// What tells it from others, before it goes.
@@ -181,13 +187,13 @@ impl<'a> Errand<'a> {
                 let deploy = deployment(image, self.hand.key().as_str())?;
                 self.refuse_nodes().await?;
                 let memo = notes.begin(FIRST).await?;
-                self.install(&deploy, memo).await.map_err(out_of_sight)
+                self.install(&deploy, memo).await.map_err(possibly_happened)
             }
             Verb::Follow => match notes.recall().await? {
                 None => Ok(Answer::NeverStarted),
                 Some(memo) => {
                     let deploy = deployment(image, self.hand.key().as_str())?;
-                    self.install(&deploy, memo).await.map_err(out_of_sight)
+                    self.install(&deploy, memo).await.map_err(possibly_happened)
                 }
             },
             Verb::Inquire => match notes.recall().await? {
@@ -286,16 +292,18 @@ impl MaasProvider {
     pub(super) async fn look_at(&self, target: &Target) -> Result<Vec<Evidence>, Fault> {
         let (bmc, host) = tokio::join!(
             self.machine_of(target),
-            look_at_host(&target.spec.ssh_endpoint, HOST_LIMIT)
+            probe_host(&target.spec.ssh_endpoint, HOST_TIMEOUT)
         );
         let condition = ConditionType::BmcReachable;
         let bmc = match bmc {
             Ok((_, machine)) => match machine.power_state {
-                PowerState::On | PowerState::Off => Some(Evidence::new(condition, true, "Answers")),
-                PowerState::Error => {
+                MaasPowerState::On | MaasPowerState::Off => {
+                    Some(Evidence::new(condition, true, "Answers"))
+                }
+                MaasPowerState::Error => {
                     Some(Evidence::new(condition, false, "MAAS cannot ask its BMC"))
                 }
-                PowerState::Unknown => None,
+                MaasPowerState::Unknown => None,
             },
             Err(fault) if fault.code == Code::MaasMachineGone => {
                 Some(Evidence::new(condition, false, fault.code.as_str()))
@@ -331,7 +339,7 @@ impl Inspector for MaasProvider {
         Ok(events.iter().rev().take(count).map(entry).collect())
     }
 
-    async fn power_now(&self, target: &Target) -> Result<Power, Fault> {
+    async fn power_now(&self, target: &Target) -> Result<PowerState, Fault> {
         let (open, machine) = self.machine_of(target).await?;
         let now = open.maas.query_power_state(&machine.system_id).await?;
         shown(now).ok_or_else(|| {
@@ -341,11 +349,11 @@ impl Inspector for MaasProvider {
     }
 }
 
-const fn shown(state: PowerState) -> Option<Power> {
+const fn shown(state: MaasPowerState) -> Option<PowerState> {
     match state {
-        PowerState::On => Some(Power::On),
-        PowerState::Off => Some(Power::Off),
-        PowerState::Unknown | PowerState::Error => None,
+        MaasPowerState::On => Some(PowerState::On),
+        MaasPowerState::Off => Some(PowerState::Off),
+        MaasPowerState::Unknown | MaasPowerState::Error => None,
     }
 }
 

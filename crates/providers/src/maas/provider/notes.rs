@@ -1,8 +1,8 @@
 //! What is remembered of an order at MAAS, under its key. It is written before what it names is asked.
 
 use super::letting::Letting;
-use crate::datacenter::power;
-use crate::keeper::{Keeper, Note};
+use crate::power::{PowerGoal, PowerStage};
+use crate::state_store::{Keeper, Note};
 use model::effect::Key;
 use model::fault::{Code, Fault};
 use model::node::Upstream;
@@ -36,8 +36,8 @@ pub(super) enum Memo {
         leg: Leg,
     },
     Power {
-        goal: power::Goal,
-        stage: power::Stage,
+        goal: PowerGoal,
+        stage: PowerStage,
         watched: Option<Timestamp>,
     },
     /// Given up; nothing more is asked under its key.

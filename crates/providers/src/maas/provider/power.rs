@@ -1,16 +1,17 @@
-//! Power through MAAS, followed: look, decide, write down, ask, and look again until its goal is seen. What to do next is decided where it
+//! PowerState through MAAS, followed: look, decide, write down, ask, and look again until its goal is seen. What to do next is decided where it
 //! is for every other machine; only who is asked differs. MAAS may take a power-on for more than that, so it is not asked of a machine
 //! that it would install.
 
-use super::hand::{Hand, disagrees, has, now, outcome};
+use super::hand::{Hand, disagrees, has, outcome};
 use super::notes::{Memo, Stopping, two_effects};
-use crate::datacenter::course::{MAX_UNWATCHED, WATCH_EVERY};
-use crate::datacenter::exec::out_of_sight;
-use crate::datacenter::orders::word;
-use crate::datacenter::power::{self, Ask, Goal, Move, Power, Stage};
-use crate::maas::{Machine, PowerState, Status, StopMode};
+use crate::clock::now;
+use crate::fault::possibly_happened;
+use crate::maas::{MaasPowerState, Machine, Status, StopMode};
+use crate::power::{
+    self, MAX_UNWATCHED, PowerCommand, PowerGoal, PowerMove, PowerStage, PowerState, WATCH_EVERY,
+};
 use model::condition::{ConditionType, Evidence};
-use model::effect::{Answer, Facts, Manner, Outcome, PowerTo, Verb};
+use model::effect::{Answer, Facts, Outcome, PowerOffPolicy, PowerTo, Verb};
 use model::fault::{Code, Fault};
 use model::time::{Timestamp, spoken};
 
@@ -20,14 +21,14 @@ const MANUAL: &str = "manual";
 pub(super) struct Switch<'a> {
     pub hand: &'a Hand<'a>,
     pub system_id: &'a str,
-    pub manner: Manner,
+    pub power_off: PowerOffPolicy,
 }
 
 /// How far a course is.
 #[derive(Clone, Copy)]
 struct Course {
-    goal: Goal,
-    stage: Stage,
+    goal: PowerGoal,
+    stage: PowerStage,
     watched: Option<Timestamp>,
 }
 
@@ -54,14 +55,14 @@ impl Course {
 }
 
 impl Switch<'_> {
-    pub async fn lead(&self, goal: Goal, machine: &Machine) -> Result<Answer, Fault> {
+    pub async fn lead(&self, goal: PowerGoal, machine: &Machine) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         if machine.power_type.is_empty() || machine.power_type == MANUAL {
             return self.by_hand(goal, machine).await;
         }
         match self.hand.verb() {
             Verb::Perform => {
-                let first = Course { goal, stage: Stage::Begun, watched: None };
+                let first = Course { goal, stage: PowerStage::Begun, watched: None };
                 let memo = notes.begin(first.memo()).await?;
                 self.follow(Course::of(&memo)?, machine).await
             }
@@ -76,12 +77,14 @@ impl Switch<'_> {
             Verb::Observe => {
                 let seen = self.read().await?;
                 Ok(match (goal, seen) {
-                    (Goal::On, Power::On) | (Goal::Off, Power::Off) => {
+                    (PowerGoal::On, PowerState::On) | (PowerGoal::Off, PowerState::Off) => {
                         Answer::Done(reached(machine, goal, "it was seen now"))
                     }
-                    (Goal::Cycle, _) => Answer::Differs("a reboot leaves nothing to see".into()),
-                    (Goal::On | Goal::Off, _) => {
-                        Answer::Differs(format!("power is {}", word(seen)))
+                    (PowerGoal::Cycle, _) => {
+                        Answer::Differs("a reboot leaves nothing to see".into())
+                    }
+                    (PowerGoal::On | PowerGoal::Off, _) => {
+                        Answer::Differs(format!("power is {}", seen.as_str()))
                     }
                 })
             }
@@ -91,31 +94,35 @@ impl Switch<'_> {
 
     /// MAAS does not switch it: a person does, and mostly nobody can see whether it was done. Then only a person's word counts, who
     /// adopts what is there.
-    async fn by_hand(&self, goal: Goal, machine: &Machine) -> Result<Answer, Fault> {
+    async fn by_hand(&self, goal: PowerGoal, machine: &Machine) -> Result<Answer, Fault> {
         match (self.hand.verb(), goal) {
             (Verb::Stop, _) => Ok(Answer::Stopped),
-            (Verb::Inquire, Goal::Off) => Ok(Answer::NeverStarted),
-            (Verb::Perform | Verb::Follow, Goal::Off) => match self.glimpse().await? {
-                PowerState::Off => Ok(Answer::Done(reached(machine, goal, "MAAS says so"))),
-                PowerState::On | PowerState::Unknown | PowerState::Error => Err(disagrees(
-                    machine,
-                    &format!(
-                        "it does not control its power (power type manual): switch it off by hand, then `farrier workflow adopt {}`",
-                        self.hand.key().run()
-                    ),
-                )),
+            (Verb::Inquire, PowerGoal::Off) => Ok(Answer::NeverStarted),
+            (Verb::Perform | Verb::Follow, PowerGoal::Off) => match self.glimpse().await? {
+                MaasPowerState::Off => Ok(Answer::Done(reached(machine, goal, "MAAS says so"))),
+                MaasPowerState::On | MaasPowerState::Unknown | MaasPowerState::Error => {
+                    Err(disagrees(
+                        machine,
+                        &format!(
+                            "it does not control its power (power type manual): switch it off by hand, then `farrier workflow adopt {}`",
+                            self.hand.key().run()
+                        ),
+                    ))
+                }
             },
-            (Verb::Observe, Goal::Off) => Ok(match self.glimpse().await? {
-                PowerState::Off => Answer::Done(reached(machine, goal, "MAAS says so")),
-                PowerState::On => Answer::Differs(format!("power is {}", word(Power::On))),
-                PowerState::Unknown | PowerState::Error => {
+            (Verb::Observe, PowerGoal::Off) => Ok(match self.glimpse().await? {
+                MaasPowerState::Off => Answer::Done(reached(machine, goal, "MAAS says so")),
+                MaasPowerState::On => {
+                    Answer::Differs(format!("power is {}", PowerState::On.as_str()))
+                }
+                MaasPowerState::Unknown | MaasPowerState::Error => {
                     let said = "nobody can see its power (power type manual): it is taken for switched off by hand";
                     Answer::Done(outcome(machine, said))
                 }
             }),
             (
                 Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe,
-                Goal::On | Goal::Cycle,
+                PowerGoal::On | PowerGoal::Cycle,
             ) => {
                 let said = format!(
                     "MAAS does not control the power of {} (power type manual); set its power type there",
@@ -127,22 +134,22 @@ impl Switch<'_> {
     }
 
     /// What MAAS knows of a power that it does not control; mostly nothing.
-    async fn glimpse(&self) -> Result<PowerState, Fault> {
+    async fn glimpse(&self) -> Result<MaasPowerState, Fault> {
         match self.hand.maas().query_power_state(self.system_id).await {
             // It does not ask about what it cannot switch.
             Err(fault) if matches!(fault.code, Code::EffectFailed | Code::NotSupported) => {
-                Ok(PowerState::Unknown)
+                Ok(MaasPowerState::Unknown)
             }
             other => other,
         }
     }
 
     /// What the machine's controller says, through MAAS.
-    async fn read(&self) -> Result<Power, Fault> {
+    async fn read(&self) -> Result<PowerState, Fault> {
         match self.hand.maas().query_power_state(self.system_id).await? {
-            PowerState::On => Ok(Power::On),
-            PowerState::Off => Ok(Power::Off),
-            PowerState::Unknown | PowerState::Error => {
+            MaasPowerState::On => Ok(PowerState::On),
+            MaasPowerState::Off => Ok(PowerState::Off),
+            MaasPowerState::Unknown | MaasPowerState::Error => {
                 let said = format!(
                     "MAAS cannot tell whether {} is on: its BMC does not answer",
                     self.system_id
@@ -154,77 +161,80 @@ impl Switch<'_> {
 
     async fn follow(&self, mut course: Course, machine: &Machine) -> Result<Answer, Fault> {
         self.walk(&mut course, machine).await.map_err(|fault| match course.stage {
-            Stage::Begun | Stage::Stopped => fault,
+            PowerStage::Begun | PowerStage::Stopped => fault,
             // Something was asked: not seeing it says nothing about it.
-            Stage::Shutting(_) | Stage::Cutting(_) | Stage::Starting(_) | Stage::Done => {
-                out_of_sight(fault)
-            }
+            PowerStage::Shutting(_)
+            | PowerStage::Cutting(_)
+            | PowerStage::Starting(_)
+            | PowerStage::Done => possibly_happened(fault),
         })
     }
 
     async fn walk(&self, course: &mut Course, machine: &Machine) -> Result<Answer, Fault> {
         let settings = &self.hand.at.settings;
-        let mut patience = power::patience(&settings.patience, self.manner, true)?;
+        let mut patience = power::patience(&settings.power_timeouts, self.power_off, true)?;
         loop {
             let seen = self.read().await?;
             match power::next(course.goal, course.stage, seen, now(), &patience) {
-                Move::Look => {
+                PowerMove::Look => {
                     if course.watched.is_none_or(|at| now().since(at) >= WATCH_EVERY) {
                         self.note(course, course.stage).await?;
                     }
                     tokio::time::sleep(settings.look_every.min(power::LOOK_EVERY)).await;
                 }
-                Move::Ask(Ask::Start, _) if machine.status == Status::Allocated => {
+                PowerMove::Command(PowerCommand::Start, _)
+                    if machine.status == Status::Allocated =>
+                {
                     let instead = "switching it on would install it: release it, or install it";
                     return Err(disagrees(machine, instead));
                 }
-                Move::Ask(ask, stage) => {
+                PowerMove::Command(ask, stage) => {
                     self.note(course, stage).await?;
                     self.hand.journal.line(format!("power: {}", asking(ask))).await;
                     if let Err(fault) = self.tell(ask).await {
                         patience = power::refused(fault, ask, &patience)?;
                     }
                 }
-                Move::Done(how) => {
-                    self.note(course, Stage::Done).await?;
+                PowerMove::Done(how) => {
+                    self.note(course, PowerStage::Done).await?;
                     let machine = self.hand.maas().machine(self.system_id).await?;
                     return Ok(Answer::Done(reached(&machine, course.goal, how)));
                 }
-                Move::Fail(fault) => return Err(fault),
+                PowerMove::Fail(fault) => return Err(fault),
             }
         }
     }
 
     /// On disk before MAAS hears of it.
-    async fn note(&self, course: &mut Course, stage: Stage) -> Result<(), Fault> {
+    async fn note(&self, course: &mut Course, stage: PowerStage) -> Result<(), Fault> {
         let after = Course { stage, watched: Some(now()), ..*course };
         self.hand.notes().amend(&course.memo(), &after.memo()).await?;
         *course = after;
         Ok(())
     }
 
-    async fn tell(&self, ask: Ask) -> Result<(), Fault> {
+    async fn tell(&self, ask: PowerCommand) -> Result<(), Fault> {
         let maas = self.hand.maas();
         match ask {
-            Ask::Shutdown => maas.power_off(self.system_id, StopMode::Soft).await,
-            Ask::Cut => maas.power_off(self.system_id, StopMode::Hard).await,
-            Ask::Start => maas.power_on(self.system_id).await.map(drop),
+            PowerCommand::Shutdown => maas.power_off(self.system_id, StopMode::Soft).await,
+            PowerCommand::Cut => maas.power_off(self.system_id, StopMode::Hard).await,
+            PowerCommand::Start => maas.power_on(self.system_id).await.map(drop),
         }
     }
 
     /// What became of a course that somebody else has left. A machine that was asked to go off, and is on, may have been off in between.
     async fn became(&self, course: Course, machine: &Machine) -> Result<Answer, Fault> {
         let since = match course.stage {
-            Stage::Done => {
+            PowerStage::Done => {
                 let how = "it was seen before";
                 return Ok(Answer::Done(reached(machine, course.goal, how)));
             }
-            Stage::Stopped => return Ok(Answer::NeverStarted),
-            Stage::Begun | Stage::Starting(_) => return Ok(Answer::UnderWay),
-            Stage::Shutting(since) | Stage::Cutting(since) => since,
+            PowerStage::Stopped => return Ok(Answer::NeverStarted),
+            PowerStage::Begun | PowerStage::Starting(_) => return Ok(Answer::UnderWay),
+            PowerStage::Shutting(since) | PowerStage::Cutting(since) => since,
         };
         let away = now().since(course.watched.unwrap_or(since).max(since));
-        if away <= MAX_UNWATCHED || self.read().await? != Power::On {
+        if away <= MAX_UNWATCHED || self.read().await? != PowerState::On {
             return Ok(Answer::UnderWay);
         }
         let said = format!(
@@ -241,31 +251,32 @@ impl Switch<'_> {
         let Stopping::Begun(memo) = notes.stop().await? else { return Ok(Answer::Stopped) };
         let course = Course::of(&memo)?;
         match course.stage {
-            Stage::Begun | Stage::Stopped => {
+            PowerStage::Begun | PowerStage::Stopped => {
                 notes.amend(&memo, &Memo::Stopped).await?;
                 Ok(Answer::Stopped)
             }
-            Stage::Shutting(_) | Stage::Cutting(_) | Stage::Starting(_) | Stage::Done => {
-                self.follow(course, machine).await
-            }
+            PowerStage::Shutting(_)
+            | PowerStage::Cutting(_)
+            | PowerStage::Starting(_)
+            | PowerStage::Done => self.follow(course, machine).await,
         }
     }
 }
 
-const fn asking(ask: Ask) -> &'static str {
+const fn asking(ask: PowerCommand) -> &'static str {
     match ask {
-        Ask::Shutdown => "MAAS asks the operating system to shut down",
-        Ask::Cut => "MAAS cuts it off",
-        Ask::Start => "MAAS switches it on",
+        PowerCommand::Shutdown => "MAAS asks the operating system to shut down",
+        PowerCommand::Cut => "MAAS cuts it off",
+        PowerCommand::Start => "MAAS switches it on",
     }
 }
 
 /// What was seen, and what it proves.
-fn reached(machine: &Machine, goal: Goal, how: &str) -> Outcome {
+fn reached(machine: &Machine, goal: PowerGoal, how: &str) -> Outcome {
     let (said, power) = match goal {
-        Goal::On => (format!("power is on: {how}"), PowerTo::On),
-        Goal::Off => (format!("power is off: {how}"), PowerTo::Off),
-        Goal::Cycle => (format!("rebooted: {how}"), PowerTo::On),
+        PowerGoal::On => (format!("power is on: {how}"), PowerTo::On),
+        PowerGoal::Off => (format!("power is off: {how}"), PowerTo::Off),
+        PowerGoal::Cycle => (format!("rebooted: {how}"), PowerTo::On),
     };
     let evidence = match power {
         PowerTo::Off => vec![Evidence::new(ConditionType::Reachable, false, "PoweredOff")],

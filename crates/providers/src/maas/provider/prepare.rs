@@ -3,11 +3,12 @@
 
 use super::hand::Work;
 use super::machine;
-use crate::datacenter::bmcs::{is_ipmi, login_of};
-use crate::keeper::no_credential;
+use crate::ipmi::is_ipmi;
 use crate::maas::{Bmc, Layout, Power};
+use crate::peer_login::Login;
 use crate::port::{Target, hostname};
-use crate::redfish::Endpoint;
+use crate::redfish::BmcAddress;
+use crate::state_store::no_credential;
 use model::effect::{Answer, Outcome};
 use model::fault::{Code, Fault};
 use model::machine::MachineSpec;
@@ -116,7 +117,7 @@ impl Work<'_> {
             );
             Fault::new(Code::CredentialMissing, said)
         })?;
-        let login = login_of(&credential)?;
+        let login = Login::of(&credential)?;
         bmc(spec, login.user, login.password).map(Some)
     }
 
@@ -247,14 +248,13 @@ fn bmc(spec: &MachineSpec, user: String, password: SecretString) -> Result<Power
         more.insert("power_driver".to_owned(), "LAN_2_0".to_owned());
         return Ok(Power::Ipmi(Bmc { address: place.to_owned(), user, password, more }));
     }
-    let endpoint = Endpoint::parse(endpoint)?;
+    let address = BmcAddress::parse(endpoint)?;
     // Without it MAAS takes the first System that the BMC has.
-    if let Some(id) =
-        endpoint.system().and_then(|path| path.trim_end_matches('/').rsplit('/').next())
-    {
+    let system = address.system.as_deref();
+    if let Some(id) = system.and_then(|path| path.trim_end_matches('/').rsplit('/').next()) {
         more.insert("node_id".to_owned(), id.to_owned());
     }
-    Ok(Power::Redfish(Bmc { address: endpoint.to_string(), user, password, more }))
+    Ok(Power::Redfish(Bmc { address: address.to_string(), user, password, more }))
 }
 
 #[cfg(test)]

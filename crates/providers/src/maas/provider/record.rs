@@ -1,8 +1,9 @@
 //! The record of a machine in MAAS: found or made, brought to what is wanted, removed. What `undo` takes back it made here.
 
-use super::hand::{Work, done, now, outcome, state, unlocked};
+use super::hand::{Work, done, outcome, state, unlocked};
 use super::marks::{self, Whose};
 use super::notes::Memo;
+use crate::clock::now;
 use crate::maas::{Change, Machine, NewMachine, Power, Status};
 use crate::port::{Target, hostname};
 use model::effect::{Answer, Verb};
@@ -139,11 +140,9 @@ impl Work<'_> {
 
     /// Brings a record to what is wanted, while nobody uses the machine.
     async fn adjust(&self, machine: &Machine, power: Option<Power>) -> Result<(), Fault> {
-        let idle = match machine.status {
-            Status::New | Status::Ready | Status::FailedCommissioning => true,
-            Status::FailedTesting => !machine.is_taken(),
-            _ => false,
-        };
+        let unused = machine.status == Status::FailedTesting && !machine.is_taken();
+        let idle = unused
+            || matches!(machine.status, Status::New | Status::Ready | Status::FailedCommissioning);
         if !idle || machine.locked {
             return Ok(());
         }

@@ -4,12 +4,13 @@
 //! A node whose new system did not get its data gets as many rounds as its site allows; a machine that is no node gets one.
 
 use super::failure::Cause;
-use super::hand::{Hand, Owner, Work, disagrees, done, has, now};
+use super::hand::{Hand, Owner, Work, disagrees, done, has};
 use super::letting::{self, Letting};
 use super::marks::{self, Whose};
 use super::notes::{Leg, Memo, Stopping, two_effects};
 use super::{deploy, release};
-use crate::datacenter::exec::out_of_sight;
+use crate::clock::now;
+use crate::fault::possibly_happened;
 use crate::maas::{Deploy, Machine, Status};
 use model::effect::{Answer, Verb};
 use model::fault::{Code, Fault};
@@ -66,13 +67,37 @@ enum Move {
 
 /// Our own allocation may have lost its answer before it was marked.
 fn next(status: Status, whose: &Whose, owner: &Owner) -> Move {
-    match (status, whose) {
-        (Status::Ready, _) | (Status::Allocated, Whose::ThisRun) => Move::Install,
-        (Status::Allocated, Whose::Nobody) if *owner == Owner::Us => Move::Install,
-        (Status::Deploying, Whose::ThisRun) => Move::Wait,
-        (Status::Deployed, Whose::ThisRun) => Move::Done,
-        (Status::FailedDeployment, Whose::ThisRun) => Move::Failed,
-        _ => Move::Disagree,
+    let of_this_run = *whose == Whose::ThisRun;
+    match status {
+        Status::Ready => Move::Install,
+        Status::Allocated if of_this_run => Move::Install,
+        Status::Allocated if *whose == Whose::Nobody && *owner == Owner::Us => Move::Install,
+        Status::Deploying if of_this_run => Move::Wait,
+        Status::Deployed if of_this_run => Move::Done,
+        Status::FailedDeployment if of_this_run => Move::Failed,
+        Status::Allocated
+        | Status::Deploying
+        | Status::Deployed
+        | Status::FailedDeployment
+        | Status::New
+        | Status::Commissioning
+        | Status::FailedCommissioning
+        | Status::Missing
+        | Status::Reserved
+        | Status::Retired
+        | Status::Broken
+        | Status::Releasing
+        | Status::FailedReleasing
+        | Status::DiskErasing
+        | Status::FailedDiskErasing
+        | Status::RescueMode
+        | Status::EnteringRescueMode
+        | Status::FailedEnteringRescueMode
+        | Status::ExitingRescueMode
+        | Status::FailedExitingRescueMode
+        | Status::Testing
+        | Status::FailedTesting
+        | Status::Unknown(_) => Move::Disagree,
     }
 }
 
@@ -195,20 +220,24 @@ impl Hand<'_> {
         };
         if let (Memo::Reinstall { leg, .. }, Some(machine)) = (&memo, &machine) {
             let ours = marks::whose(machine, self.key().run(), node) == Whose::ThisRun;
-            match (leg, machine.status) {
-                (Leg::Letting(_), Status::Releasing | Status::DiskErasing) => {
+            let status = machine.status;
+            match leg {
+                Leg::Letting(_) if matches!(status, Status::Releasing | Status::DiskErasing) => {
                     return Ok(Answer::UnderWay);
                 }
-                (Leg::Installing { .. }, Status::Deployed) if ours => {
+                // It is released, and nothing else was requested.
+                Leg::Letting(_) if status == Status::Ready => {}
+                Leg::Installing { .. } if ours && status == Status::Deployed => {
                     return Ok(done(machine, has(machine)));
                 }
-                (Leg::Installing { .. }, Status::Deploying) if ours => {
+                Leg::Installing { .. } if ours && status == Status::Deploying => {
                     self.maas().abort(&machine.system_id, self.key().as_str()).await?;
                 }
-                // It is let go, and nothing else was asked.
-                (Leg::Letting(_), Status::Ready) => {}
-                _ if self.in_flight(&memo) => return Ok(Answer::UnderWay),
-                _ => {}
+                Leg::Letting(_) | Leg::Installing { .. } => {
+                    if self.in_flight(&memo) {
+                        return Ok(Answer::UnderWay);
+                    }
+                }
             }
         }
         self.notes().amend(&memo, &Memo::Stopped).await?;
@@ -221,11 +250,11 @@ impl Work<'_> {
         let notes = self.hand.notes();
         match self.hand.verb() {
             Verb::Perform => match notes.recall().await? {
-                Some(memo) => self.rounds(memo).await.map_err(out_of_sight),
+                Some(memo) => self.rounds(memo).await.map_err(possibly_happened),
                 None => self.begin_rounds().await,
             },
             Verb::Follow => match notes.recall().await? {
-                Some(memo) => self.rounds(memo).await.map_err(out_of_sight),
+                Some(memo) => self.rounds(memo).await.map_err(possibly_happened),
                 None => Ok(Answer::NeverStarted),
             },
             Verb::Inquire => match (notes.recall().await?, self.there().await?) {
@@ -237,9 +266,9 @@ impl Work<'_> {
             },
             Verb::Observe => {
                 let machine = self.locate().await?;
-                Ok(match machine.status {
-                    Status::Deployed => done(&machine, has(&machine)),
-                    _ => Answer::Differs(has(&machine)),
+                Ok(match machine.status == Status::Deployed {
+                    true => done(&machine, has(&machine)),
+                    false => Answer::Differs(has(&machine)),
                 })
             }
             Verb::Stop => {
@@ -251,10 +280,11 @@ impl Work<'_> {
 
     async fn begin_rounds(&self) -> Result<Answer, Fault> {
         let machine = self.locate().await?;
-        match machine.status {
-            Status::Deployed => return Ok(done(&machine, "it is installed: nothing to recover")),
-            Status::FailedDeployment => {}
-            _ => return Err(disagrees(&machine, "it is neither installed nor has that failed")),
+        if machine.status == Status::Deployed {
+            return Ok(done(&machine, "it is installed: nothing to recover"));
+        }
+        if machine.status != Status::FailedDeployment {
+            return Err(disagrees(&machine, "it is neither installed nor has that failed"));
         }
         match self.hand.whose(&machine, Some(&self.node.id())).await? {
             Whose::ThisRun | Whose::ThisNode => {}
@@ -270,7 +300,7 @@ impl Work<'_> {
             return Err(Fault::new(Code::DatasourceFailed, said));
         }
         let memo = self.hand.notes().begin(FIRST).await?;
-        self.rounds(memo).await.map_err(out_of_sight)
+        self.rounds(memo).await.map_err(possibly_happened)
     }
 
     async fn rounds(&self, memo: Memo) -> Result<Answer, Fault> {

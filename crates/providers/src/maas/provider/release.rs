@@ -1,13 +1,14 @@
 //! The end of a node at MAAS: let go, with its disks erased where the site wants that, and switched off.
 
-use super::hand::{Work, disagrees, done, has, now, unlocked};
+use super::hand::{Work, disagrees, done, has, unlocked};
 use super::letting::{self, Letting};
 use super::marks;
 use super::notes::{Memo, Stopping, two_effects};
 use super::power::Switch;
-use crate::datacenter::power::Goal;
+use crate::clock::now;
 use crate::maas::{Machine, Status};
-use model::effect::{Answer, Manner, Verb};
+use crate::power::PowerGoal;
+use model::effect::{Answer, PowerOffPolicy, Verb};
 use model::fault::{Code, Fault};
 use std::time::Duration;
 
@@ -167,8 +168,8 @@ impl Work<'_> {
             Verb::Stop | Verb::Inquire | Verb::Observe => {}
         }
         // What is let go has no system that could be asked to shut down.
-        let manner = Manner { graceful_seconds: Some(0), force: Some(true) };
-        let switch = Switch { hand: &self.hand, system_id: &machine.system_id, manner };
-        switch.lead(Goal::Off, &machine).await
+        let power_off = PowerOffPolicy { graceful_seconds: Some(0), force: Some(true) };
+        let switch = Switch { hand: &self.hand, system_id: &machine.system_id, power_off };
+        switch.lead(PowerGoal::Off, &machine).await
     }
 }

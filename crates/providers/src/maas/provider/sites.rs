@@ -4,10 +4,10 @@
 use super::Settings;
 use super::find::Listed;
 use super::watching::Watching;
-use crate::datacenter::admittance::{Admittance, wrong_kind};
-use crate::keeper::{Credential, Keeper, Secret};
+use crate::http_client::Trust;
 use crate::maas::{Address, ApiKey, Filter, Maas};
-use crate::redfish::Trust;
+use crate::peer_login::{PeerLogin, wrong_kind};
+use crate::state_store::{Credential, Keeper, Secret};
 use model::fault::{Code, Fault};
 use model::id::SiteId;
 use model::site::Site;
@@ -21,7 +21,7 @@ use tokio::time::Instant;
 const MAX_OPEN: usize = 1_024;
 
 pub(super) struct Sites {
-    admittance: Admittance,
+    logins: PeerLogin,
     settings: Settings,
     open: Mutex<BTreeMap<SiteId, Arc<Open>>>,
 }
@@ -48,12 +48,12 @@ pub(super) struct Open {
 
 impl Sites {
     pub fn new(keeper: Arc<dyn Keeper>, settings: Settings) -> Self {
-        Self { admittance: Admittance(keeper), settings, open: Mutex::default() }
+        Self { logins: PeerLogin(keeper), settings, open: Mutex::default() }
     }
 
     pub async fn open(&self, site: &Site) -> Result<Arc<Open>, Fault> {
         let spec = &site.spec;
-        let credential = self.admittance.0.credential(&spec.maas_credential).await?;
+        let credential = self.logins.0.credential(&spec.maas_credential).await?;
         let made_of = Makings {
             url: spec.maas_url.clone(),
             credential: credential.name.clone(),
@@ -101,7 +101,7 @@ impl Sites {
         })?;
         let peer = address.endpoint().to_string();
         let (trust, known) = match address.endpoint().tls() {
-            true => self.admittance.trust(&self.settings.trust, &peer).await?,
+            true => self.logins.trust(&self.settings.trust, &peer).await?,
             // There is no certificate that could be looked at.
             false => (Trust::FirstUse(None), None),
         };
@@ -117,7 +117,7 @@ impl Sites {
         if first {
             maas.version().await?;
             if let Some(shown) = maas.fingerprint() {
-                self.admittance.meet(&peer, &shown.to_string()).await?;
+                self.logins.meet(&peer, &shown.to_string()).await?;
             }
         }
         Ok(maas)

@@ -1,8 +1,9 @@
 //! Hardware sync: what MAAS has installed tells it from time to time what it is made of. A machine that does is alive, and MAAS knows it.
 
-use super::hand::{Work, disagrees, done, has, now};
+use super::hand::{Work, disagrees, done, has};
 use super::marks;
 use super::notes::{Memo, Notes};
+use crate::clock::now;
 use crate::maas::{Machine, Status};
 use model::effect::{Answer, Verb};
 use model::fault::{Code, Fault};
@@ -26,7 +27,7 @@ fn known_by(version: &str) -> bool {
     let mut numbers = version.split('.').map(|part| part.parse::<u32>().ok());
     match (numbers.next().flatten(), numbers.next().flatten()) {
         (Some(major), Some(minor)) => (major, minor) >= SINCE,
-        _ => true,
+        (Some(_), None) | (None, _) => true,
     }
 }
 

@@ -1,10 +1,11 @@
 //! Undoing what an onboarding has made in MAAS, for a cancel and a clean restart: its record, its commissioning, its installation. Whatever
 //! was there before the run, or is somebody else's, stays.
 
-use super::hand::{Owner, Work, done, has, now, state};
+use super::hand::{Owner, Work, done, has, state};
 use super::letting::{self, Letting};
 use super::marks::{self, Whose};
 use super::notes::Memo;
+use crate::clock::now;
 use crate::maas::{Machine, Status};
 use crate::port::Target;
 use model::effect::{Answer, Verb};
@@ -101,11 +102,9 @@ impl Work<'_> {
         let id = &machine.system_id;
         self.hand.journal.line(format!("maas: the commissioning of {id} is broken off")).await;
         let machine = self.hand.maas().abort(id, self.hand.key().as_str()).await?;
-        match machine.status {
-            Status::Commissioning | Status::Testing => {
-                Err(Fault::new(Code::ReadBackDiffers, has(&machine)))
-            }
-            _ => Ok(done(&machine, format!("{}: commissioning is broken off", has(&machine)))),
+        match matches!(machine.status, Status::Commissioning | Status::Testing) {
+            true => Err(Fault::new(Code::ReadBackDiffers, has(&machine))),
+            false => Ok(done(&machine, format!("{}: commissioning is broken off", has(&machine)))),
         }
     }
 

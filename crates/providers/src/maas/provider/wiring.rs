@@ -70,7 +70,7 @@ impl Work<'_> {
     }
 
     /// Brings its cards to what is wanted.
-    pub async fn wire(&self, machine: Machine, cards: Cards) -> Result<Answer, Fault> {
+    pub async fn http(&self, machine: Machine, cards: Cards) -> Result<Answer, Fault> {
         let fixes = self.fixes(&machine, cards).await?;
         if fixes.is_empty() {
             return Ok(done(&machine, "its network cards were as wanted"));
@@ -98,9 +98,11 @@ impl Work<'_> {
         }
         for fix in fixes {
             self.hand.journal.line(format!("maas: {}", told(machine, fix))).await;
-            self.fix(&machine.system_id, fix).await.map_err(|fault| match fault.code {
-                Code::MaasRefused | Code::EffectFailed => Fault::new(refused, fault.said),
-                _ => fault,
+            self.fix(&machine.system_id, fix).await.map_err(|fault| {
+                match matches!(fault.code, Code::MaasRefused | Code::EffectFailed) {
+                    true => Fault::new(refused, fault.said),
+                    false => fault,
+                }
             })?;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Plans and their steps, in and out.
 
 use model::effect::{
-    DeviceWork, Effect, Expect, Manner, NetbootMode, PowerTo, RebootMode, RmaAction, Taint,
+    DeviceWork, Effect, Expect, NetbootMode, PowerOffPolicy, PowerTo, RebootMode, RmaAction, Taint,
     TaintEffect,
 };
 use model::id::PlanId;
@@ -42,12 +42,12 @@ fn kind(effect: &Effect) -> Option<v1::step::Kind> {
     use v1::step::Kind as K;
     Some(match effect.clone() {
         Effect::Ssh { command, destructive } => K::Ssh(v1::SshCommand { command, destructive }),
-        Effect::Reboot { mode, manner } => {
+        Effect::Reboot { mode, power_off } => {
             let mode = match mode {
                 RebootMode::Bmc => "bmc",
                 RebootMode::InBand => "in_band",
             };
-            let (graceful_seconds, force) = said(manner);
+            let (graceful_seconds, force) = said(power_off);
             K::Reboot(v1::Reboot { mode: mode.into(), graceful_seconds, force })
         }
         Effect::Netboot { mode } => {
@@ -71,13 +71,13 @@ fn kind(effect: &Effect) -> Option<v1::step::Kind> {
             K::Verify(v1::VerifyInCluster { cluster_ref, expect: expect.into(), advisory })
         }
         Effect::Net { document } => K::Net(v1::NetReconfig { document }),
-        Effect::Rma { action, manner } => {
+        Effect::Rma { action, power_off } => {
             let action = match action {
                 RmaAction::Record => "RECORD",
                 RmaAction::PowerOff => "POWER_OFF",
                 RmaAction::Mark => "MARK",
             };
-            let (graceful_seconds, force) = said(manner);
+            let (graceful_seconds, force) = said(power_off);
             K::Rma(v1::RmaAction { action: action.into(), graceful_seconds, force })
         }
         Effect::Drain { cluster_ref, deadline_seconds } => {
@@ -85,8 +85,8 @@ fn kind(effect: &Effect) -> Option<v1::step::Kind> {
             K::Drain(v1::DrainNode { cluster_ref, deadline_seconds })
         }
         Effect::Uncordon { cluster_ref, .. } => K::Uncordon(v1::UncordonNode { cluster_ref }),
-        Effect::Power { to, manner } => {
-            let (graceful_seconds, force) = said(manner);
+        Effect::Power { to, power_off } => {
+            let (graceful_seconds, force) = said(power_off);
             K::Power(v1::SetPower { to: to.as_str().into(), graceful_seconds, force })
         }
         Effect::Device { work } => K::Device(v1::DeviceStep {
@@ -123,8 +123,8 @@ fn details(work: &DeviceWork) -> Vec<(&'static str, String)> {
     }
 }
 
-fn said(manner: Manner) -> (Option<i32>, Option<bool>) {
-    (manner.graceful_seconds.map(|seconds| seconds as i32), manner.force)
+fn said(power_off: PowerOffPolicy) -> (Option<i32>, Option<bool>) {
+    (power_off.graceful_seconds.map(|seconds| seconds as i32), power_off.force)
 }
 
 fn taint(taint: Taint) -> v1::NodeTaint {
@@ -198,7 +198,11 @@ fn effect_from(field: &str, kind: Option<v1::step::Kind>) -> Result<Effect, Refu
                 &reboot.mode,
                 &[("bmc", RebootMode::Bmc), ("in_band", RebootMode::InBand)],
             )?,
-            manner: manner_from(&format!("{field}.reboot"), reboot.graceful_seconds, reboot.force)?,
+            power_off: power_off_policy_from(
+                &format!("{field}.reboot"),
+                reboot.graceful_seconds,
+                reboot.force,
+            )?,
         },
         K::Netboot(netboot) => Effect::Netboot {
             mode: among(
@@ -243,7 +247,11 @@ fn effect_from(field: &str, kind: Option<v1::step::Kind>) -> Result<Effect, Refu
                 &power.to,
                 &[("ON", PowerTo::On), ("OFF", PowerTo::Off)],
             )?,
-            manner: manner_from(&format!("{field}.power"), power.graceful_seconds, power.force)?,
+            power_off: power_off_policy_from(
+                &format!("{field}.power"),
+                power.graceful_seconds,
+                power.force,
+            )?,
         },
     })
 }
@@ -256,17 +264,17 @@ fn rma_from(field: &str, rma: &v1::RmaAction) -> Result<Effect, Refusal> {
     ];
     Ok(Effect::Rma {
         action: required(&format!("{field}.action"), &rma.action, &words)?,
-        manner: manner_from(field, rma.graceful_seconds, rma.force)?,
+        power_off: power_off_policy_from(field, rma.graceful_seconds, rma.force)?,
     })
 }
 
-fn manner_from(
+fn power_off_policy_from(
     field: &str,
     graceful_seconds: Option<i32>,
     force: Option<bool>,
-) -> Result<Manner, Refusal> {
+) -> Result<PowerOffPolicy, Refusal> {
     let graceful_seconds = whole(&format!("{field}.graceful_seconds"), graceful_seconds)?;
-    Ok(Manner { graceful_seconds, force })
+    Ok(PowerOffPolicy { graceful_seconds, force })
 }
 
 fn taints_from(field: &str, taints: Vec<v1::NodeTaint>) -> Result<Vec<Taint>, Refusal> {

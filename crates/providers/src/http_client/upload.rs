@@ -1,8 +1,7 @@
-//! A file on its way to a BMC, too large to hold in memory.
+//! A request body with a file that is too large to hold in memory.
 //!
-//! Firmware is sent in one request, either as it is or as a part of a form. A request that does not arrive whole is none, so the
-//! moment before its last piece is the last one at which nothing has happened, whatever becomes of us; that moment is the
-//! caller's to use.
+//! A server does not act on a request that does not arrive whole. So the moment before the last piece is
+//! the last one at which nothing has happened, and the caller may use it to store what it is about to do.
 
 use http_body_util::channel::Sender;
 use hyper::body::Bytes;
@@ -14,46 +13,34 @@ use std::time::Duration;
 
 /// How much of a file is read at once.
 const PIECE_BYTES: u64 = 128 * 1024;
-/// Slower than this nothing is sent: a controller that takes less has stopped taking.
+/// The slowest upload: a controller that reads less has stopped reading.
 const LEAST_BYTES_PER_SECOND: u64 = 128 * 1024;
 
-/// A file with what goes before and after it.
-pub(super) struct Parcel {
+/// A file with the bytes before and after it.
+pub(crate) struct FileUpload {
     pub before: Bytes,
-    /// Others may be sending it too, so it is read by place.
+    /// Other uploads may share it, so it is read by offset.
     pub file: Arc<File>,
     pub size: u64,
     pub after: Bytes,
 }
 
 /// How sending ended.
-pub(super) enum Fed {
+pub(crate) enum UploadEnd {
     Whole,
-    /// Whoever takes it has stopped taking; its answer says why.
+    /// The server has stopped reading; its answer says why.
     Cut,
 }
 
 /// How long so many bytes may take to be sent.
-pub const fn sending_time(bytes: u64) -> Duration {
+pub(crate) const fn sending_time(bytes: u64) -> Duration {
     Duration::from_secs(bytes / LEAST_BYTES_PER_SECOND)
 }
 
-impl Parcel {
+impl FileUpload {
     /// The file as it is.
     pub const fn plain(file: Arc<File>, size: u64) -> Self {
         Self { before: Bytes::new(), file, size, after: Bytes::new() }
-    }
-
-    /// The file as the second part of a form, behind what is said about it.
-    pub fn form(file: Arc<File>, size: u64, said: &str, boundary: &str) -> Self {
-        let part = "Content-Disposition: form-data; name=";
-        let before = format!(
-            "--{boundary}\r\n{part}\"UpdateParameters\"\r\nContent-Type: application/json\r\n\r\n{said}\r\n\
-             --{boundary}\r\n{part}\"UpdateFile\"; filename=\"firmware.bin\"\r\n\
-             Content-Type: application/octet-stream\r\n\r\n"
-        );
-        let after = format!("\r\n--{boundary}--\r\n");
-        Self { before: before.into(), file, size, after: after.into() }
     }
 
     pub const fn length(&self) -> u64 {
@@ -64,17 +51,17 @@ impl Parcel {
         sending_time(self.length())
     }
 
-    /// Sends it piece by piece, as fast as it is taken, and waits for `last` before the last one.
+    /// Sends it piece by piece, as fast as the server reads, and waits for `last` before the last one.
     pub async fn feed(
         &mut self,
         mut to: Sender<Bytes>,
         last: impl AsyncFnOnce() -> Result<(), Fault>,
-    ) -> Result<Fed, Fault> {
+    ) -> Result<UploadEnd, Fault> {
         let mut held = std::mem::take(&mut self.before);
         let mut at = 0;
         while at < self.size {
             if to.send_data(held).await.is_err() {
-                return Ok(Fed::Cut);
+                return Ok(UploadEnd::Cut);
             }
             held = self.piece(at).await?;
             at += held.len() as u64;
@@ -82,8 +69,8 @@ impl Parcel {
         let held = [held, std::mem::take(&mut self.after)].concat();
         last().await?;
         match to.send_data(held.into()).await {
-            Ok(()) => Ok(Fed::Whole),
-            Err(_) => Ok(Fed::Cut),
+            Ok(()) => Ok(UploadEnd::Whole),
+            Err(_) => Ok(UploadEnd::Cut),
         }
     }
 

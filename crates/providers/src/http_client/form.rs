@@ -1,10 +1,10 @@
-//! How parameters are written down, in a path, behind a question mark, or in a body: MAAS takes forms, not JSON.
+//! Encodes the parameters of a request for a path, a query or a form body.
 
 use secrecy::{ExposeSecret, SecretString};
 
-/// The parameters of one request, in order. Not to be shown: a power password is among them.
+/// The parameters of one request, in order. Has no `Debug`: a power password may be among them.
 #[derive(Default, Clone)]
-pub(super) struct Form(Vec<(String, String)>);
+pub(crate) struct Form(Vec<(String, String)>);
 
 impl Form {
     #[must_use]
@@ -42,8 +42,8 @@ impl Form {
     }
 }
 
-/// Everything but the letters, digits and signs that mean themselves everywhere.
-pub(super) fn encode(text: &str) -> String {
+/// Percent-encodes every byte that is not an unreserved character of RFC 3986.
+pub(crate) fn encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {

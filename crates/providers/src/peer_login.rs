@@ -1,15 +1,55 @@
-//! Being let in: credentials, logins that were refused before, and who was met where. The same for BMCs, for hosts and for MAAS.
+//! Logging in to a peer: its credential, the logins it refused before, and its known identity. The same
+//! for BMCs, hosts and MAAS regions.
 
-use super::Trusting;
-use crate::keeper::{Credential, Keeper, Lockout};
-use crate::redfish::{Fingerprint, Trust};
+use crate::http_client::{Fingerprint, Trust};
+use crate::state_store::{Credential, Keeper, Lockout, Secret};
 use model::fault::{Code, Fault};
+use secrecy::SecretString;
+use std::fmt;
 use std::sync::Arc;
 
-#[derive(Clone)]
-pub struct Admittance(pub Arc<dyn Keeper>);
+/// How a peer must prove its identity.
+#[derive(Debug, Clone)]
+pub enum TrustPolicy {
+    /// Its certificate is signed by an authority of ours.
+    Ca(Trust),
+    /// The first certificate or host key that is seen is trusted, and no other.
+    FirstUse,
+    /// Only pinned certificates and host keys are trusted.
+    Pinned,
+}
 
-impl Admittance {
+/// The user name and password for a BMC.
+#[derive(Clone)]
+pub struct Login {
+    pub user: String,
+    pub password: SecretString,
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Login").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+impl Login {
+    /// The login in a credential, which must be a password.
+    pub fn of(credential: &Credential) -> Result<Self, Fault> {
+        match &credential.secret {
+            Secret::Password { user, password } => {
+                Ok(Self { user: user.clone(), password: password.clone() })
+            }
+            Secret::Key { .. } | Secret::Kubeconfig { .. } | Secret::MaasKey { .. } => {
+                Err(wrong_kind(credential, "a user and a password, which a BMC wants"))
+            }
+        }
+    }
+}
+
+#[derive(Clone)]
+pub struct PeerLogin(pub Arc<dyn Keeper>);
+
+impl PeerLogin {
     /// The first of these credentials that is named, unless this peer has refused it before.
     pub async fn credential(
         &self,
@@ -39,7 +79,7 @@ impl Admittance {
         }
     }
 
-    /// Takes in how a login went: a refused one is written down, so that nobody tries it again.
+    /// Records the result of a login: a refused credential is not tried again.
     pub async fn after_login<T>(
         &self,
         peer: &str,
@@ -54,7 +94,7 @@ impl Admittance {
         done
     }
 
-    /// Writes down that a peer has refused this version of a credential.
+    /// Records that a peer has refused this version of a credential.
     pub async fn refused(
         &self,
         peer: &str,
@@ -66,22 +106,22 @@ impl Admittance {
         self.0.lock_out(peer, &lockout).await
     }
 
-    /// Who was met at an address before.
+    /// The known identity of a peer.
     pub async fn known(&self, peer: &str) -> Result<Option<String>, Fault> {
         self.0.identity(peer).await
     }
 
-    /// How somebody at an address must prove who it is, and who was met there before.
+    /// How a peer must prove its identity, and its known identity.
     pub async fn trust(
         &self,
-        trusting: &Trusting,
+        trusting: &TrustPolicy,
         peer: &str,
     ) -> Result<(Trust, Option<Fingerprint>), Fault> {
         let known = fingerprint(peer, self.known(peer).await?.as_deref())?;
         Ok((believing(trusting, peer, known)?, known))
     }
 
-    /// Writes down who was met. Somebody else may have met another one at the same moment.
+    /// Trusts an identity on first use. Another replica may have seen another one at the same moment.
     pub async fn meet(&self, peer: &str, shown: &str) -> Result<(), Fault> {
         let known = self.0.meet(peer, shown).await?;
         if known == shown {
@@ -98,7 +138,7 @@ pub fn wrong_kind(credential: &Credential, wanted: &str) -> Fault {
     Fault::new(Code::CredentialMissing, said)
 }
 
-/// Nobody has said who is at an address, and only those are believed of whom that was said.
+/// The peer has no pinned identity, and the policy trusts pinned ones only.
 pub fn unpinned(peer: &str) -> Fault {
     let said = format!(
         "{peer} was not asked: nobody has said who it is, and the configuration has trust = \"pinned\"; \
@@ -107,7 +147,7 @@ pub fn unpinned(peer: &str) -> Fault {
     Fault::new(Code::IdentityUntrusted, said)
 }
 
-/// Who is known at an address. What cannot be read must not be taken for nobody.
+/// The stored identity of a peer. One that cannot be read must not count as unknown.
 fn fingerprint(peer: &str, known: Option<&str>) -> Result<Option<Fingerprint>, Fault> {
     known.map(str::parse).transpose().map_err(|said| {
         let said = format!("what is remembered of {peer} cannot be read: {said}");
@@ -115,13 +155,17 @@ fn fingerprint(peer: &str, known: Option<&str>) -> Result<Option<Fingerprint>, F
     })
 }
 
-/// How somebody must prove who it is, given who is known there.
-fn believing(trusting: &Trusting, peer: &str, known: Option<Fingerprint>) -> Result<Trust, Fault> {
+/// How a peer must prove its identity, given the known one.
+fn believing(
+    trusting: &TrustPolicy,
+    peer: &str,
+    known: Option<Fingerprint>,
+) -> Result<Trust, Fault> {
     Ok(match (trusting, known) {
-        (Trusting::Ca(trust), _) => trust.clone(),
-        (Trusting::FirstUse, known) => Trust::FirstUse(known),
-        (Trusting::Pinned, Some(known)) => Trust::Pinned(known),
-        (Trusting::Pinned, None) => return Err(unpinned(peer)),
+        (TrustPolicy::Ca(trust), _) => trust.clone(),
+        (TrustPolicy::FirstUse, known) => Trust::FirstUse(known),
+        (TrustPolicy::Pinned, Some(known)) => Trust::Pinned(known),
+        (TrustPolicy::Pinned, None) => return Err(unpinned(peer)),
     })
 }
 
@@ -133,13 +177,13 @@ mod tests {
     fn who_is_known_decides_whom_is_believed() {
         let print = format!("sha256:{}", "ab".repeat(32));
         let known = fingerprint("p", Some(&print)).unwrap();
-        let first = believing(&Trusting::FirstUse, "p", None);
+        let first = believing(&TrustPolicy::FirstUse, "p", None);
         assert!(matches!(first, Ok(Trust::FirstUse(None))));
-        let again = believing(&Trusting::FirstUse, "p", known);
+        let again = believing(&TrustPolicy::FirstUse, "p", known);
         assert!(matches!(again, Ok(Trust::FirstUse(Some(known))) if known.to_string() == print));
-        let pinned = believing(&Trusting::Pinned, "p", known);
+        let pinned = believing(&TrustPolicy::Pinned, "p", known);
         assert!(matches!(pinned, Ok(Trust::Pinned(known)) if known.to_string() == print));
-        let stranger = believing(&Trusting::Pinned, "https://b", None).unwrap_err();
+        let stranger = believing(&TrustPolicy::Pinned, "https://b", None).unwrap_err();
         assert_eq!(stranger.code, Code::IdentityUntrusted);
         assert!(stranger.said.contains("farrier trust set https://b"), "{stranger}");
         let fault = fingerprint("p", Some("rubbish")).unwrap_err();

@@ -7,6 +7,8 @@
 use super::trust::Fingerprint;
 use model::time::Timestamp;
 
+/// The longest name that is shown.
+const MAX_NAME_CHARS: usize = 400;
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 const OBJECT_ID: u8 = 0x06;
@@ -32,7 +34,7 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    pub(super) fn read(der: &[u8]) -> Self {
+    pub(crate) fn read(der: &[u8]) -> Self {
         let fingerprint = Fingerprint::of_bytes(der);
         let told = told(der);
         let (issuer, expires_at, subject) = told.unwrap_or_default();
@@ -95,8 +97,9 @@ fn name(mut names: &[u8]) -> Option<String> {
         names = rest;
         let Some((pair, _)) = piece(set, SEQUENCE) else { continue };
         let Some((kind, value)) = piece(pair, OBJECT_ID) else { continue };
-        let text =
-            any(value).map(|(_, text, _)| super::decode::shown(&String::from_utf8_lossy(text)));
+        let text = any(value).map(|(_, text, _)| {
+            super::text::one_line(&String::from_utf8_lossy(text), MAX_NAME_CHARS)
+        });
         match kind {
             COMMON_NAME => return text,
             ORGANIZATION => organization = text,

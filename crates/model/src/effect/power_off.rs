@@ -9,7 +9,7 @@ pub const MAX_GRACEFUL_SECONDS: u32 = 3_600;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Manner {
+pub struct PowerOffPolicy {
     /// How long the machine may take for a graceful shutdown. 0 cuts the power at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub graceful_seconds: Option<u32>,
@@ -19,7 +19,7 @@ pub struct Manner {
     pub force: Option<bool>,
 }
 
-impl Manner {
+impl PowerOffPolicy {
     /// The provider's configuration applies to all fields.
     pub const CONFIGURED: Self = Self { graceful_seconds: None, force: None };
 
@@ -72,34 +72,36 @@ impl Manner {
 mod tests {
     use super::*;
 
-    fn manner(graceful_seconds: Option<u32>, force: Option<bool>) -> Manner {
-        Manner { graceful_seconds, force }
+    fn power_off(graceful_seconds: Option<u32>, force: Option<bool>) -> PowerOffPolicy {
+        PowerOffPolicy { graceful_seconds, force }
     }
 
     #[test]
     fn only_what_can_be_meant_is_taken() {
         let at = |word: &str| format!("step.{word}");
         for good in [
-            Manner::CONFIGURED,
-            manner(Some(0), None),
-            manner(Some(0), Some(true)),
-            manner(Some(MAX_GRACEFUL_SECONDS), Some(false)),
+            PowerOffPolicy::CONFIGURED,
+            power_off(Some(0), None),
+            power_off(Some(0), Some(true)),
+            power_off(Some(MAX_GRACEFUL_SECONDS), Some(false)),
         ] {
             assert_eq!(good.check(at), Ok(()), "{good:?}");
         }
-        for bad in [manner(Some(MAX_GRACEFUL_SECONDS + 1), None), manner(Some(0), Some(false))] {
+        for bad in
+            [power_off(Some(MAX_GRACEFUL_SECONDS + 1), None), power_off(Some(0), Some(false))]
+        {
             let refusal = bad.check(at).unwrap_err();
             assert_eq!(refusal.field.as_deref(), Some("step.graceful_seconds"), "{bad:?}");
         }
-        let refusal = manner(None, Some(true)).check_absent(at, "has no use").unwrap_err();
+        let refusal = power_off(None, Some(true)).check_absent(at, "has no use").unwrap_err();
         assert_eq!(refusal.field.as_deref(), Some("step.force"));
-        assert_eq!(Manner::CONFIGURED.check_absent(at, "has no use"), Ok(()));
+        assert_eq!(PowerOffPolicy::CONFIGURED.check_absent(at, "has no use"), Ok(()));
     }
 
     #[test]
     fn what_is_said_first_counts() {
-        let first = manner(Some(5), None);
-        assert_eq!(first.or(manner(Some(9), Some(false))), manner(Some(5), Some(false)));
-        assert_eq!(Manner::CONFIGURED.or(first), first);
+        let first = power_off(Some(5), None);
+        assert_eq!(first.or(power_off(Some(9), Some(false))), power_off(Some(5), Some(false)));
+        assert_eq!(PowerOffPolicy::CONFIGURED.or(first), first);
     }
 }

@@ -1,9 +1,9 @@
-//! Whom to believe that it is the BMC.
+//! How a server proves its identity.
 //!
 //! Three ways, chosen by the operator: a certificate authority, one pinned certificate, or the first
-//! certificate that is seen. Whichever it is, the device must prove that it holds the certificate's
-//! key, and it must do so before anything is sent to it. What was seen is kept, so that the caller
-//! can record it and so that a refusal can name it.
+//! certificate that is seen (trust on first use). In each the server must prove that it holds the
+//! certificate's key, before a request is sent to it. The certificate is kept, so that the caller can
+//! record it and a refusal can name it.
 
 use super::certificate::Certificate;
 use super::endpoint::Endpoint;
@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 const PREFIX: &str = "sha256:";
 const BYTES: usize = 32;
-/// For the next connection, and the one after.
+/// One for the next connection, and one for the connection after it.
 const KEPT_TICKETS: usize = 2;
 
 /// The SHA-256 of a certificate, shown as `sha256:` and hexadecimal digits.
@@ -38,7 +38,7 @@ pub struct Fingerprint([u8; BYTES]);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoFingerprint;
 
-/// How a BMC proves who it is.
+/// How a server proves its identity.
 #[derive(Debug, Clone)]
 pub enum Trust {
     /// Its certificate is signed by one of these, has not run out, and is for its name or address.
@@ -50,7 +50,7 @@ pub enum Trust {
 }
 
 impl Fingerprint {
-    pub(super) fn of_bytes(certificate: &[u8]) -> Self {
+    pub(crate) fn of_bytes(certificate: &[u8]) -> Self {
         let mut bytes = [0; BYTES];
         bytes.copy_from_slice(digest(&SHA256, certificate).as_ref());
         Self(bytes)
@@ -115,48 +115,49 @@ impl Trust {
 }
 
 #[derive(Debug)]
-enum Rule {
+enum TrustRule {
     Authority(Arc<WebPkiServerVerifier>),
     Pinned(Fingerprint),
     FirstUse,
 }
 
-/// Judges the certificates of one BMC.
+/// Verifies the certificates of one server.
 #[derive(Debug)]
-pub(super) struct Judge {
-    rule: Rule,
+pub(crate) struct CertificateVerifier {
+    rule: TrustRule,
     algorithms: WebPkiSupportedAlgorithms,
     /// What is trusted on first use: given from outside, or seen in the first whole handshake.
     known: OnceLock<Fingerprint>,
     shown: Mutex<Option<CertificateDer<'static>>>,
 }
 
-impl Judge {
-    /// The judge, and a TLS configuration that asks it.
+impl CertificateVerifier {
+    /// The verifier, and a TLS configuration that uses it.
     pub fn new(trust: Trust) -> Result<(Arc<Self>, ClientConfig), Fault> {
         let provider = Arc::new(ring_provider::default_provider());
         let known = OnceLock::new();
         let rule = match trust {
-            Trust::Ca(certificates) => Rule::Authority(authority(certificates, &provider)?),
-            Trust::Pinned(fingerprint) => Rule::Pinned(fingerprint),
+            Trust::Ca(certificates) => TrustRule::Authority(authority(certificates, &provider)?),
+            Trust::Pinned(fingerprint) => TrustRule::Pinned(fingerprint),
             Trust::FirstUse(recorded) => {
                 if let Some(fingerprint) = recorded {
                     known.get_or_init(|| fingerprint);
                 }
-                Rule::FirstUse
+                TrustRule::FirstUse
             }
         };
         let algorithms = provider.signature_verification_algorithms;
-        let judge = Arc::new(Self { rule, algorithms, known, shown: Mutex::new(None) });
+        let verifier = Arc::new(Self { rule, algorithms, known, shown: Mutex::new(None) });
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| unusable(&error.to_string()))?
             .dangerous()
-            .with_custom_certificate_verifier(judge.clone())
+            .with_custom_certificate_verifier(verifier.clone())
             .with_no_client_auth();
-        // A configuration is for one BMC, which was believed when it gave the ticket. Room for more would be memory for nothing.
+        // A configuration is for one server, which was trusted when it gave the ticket.
+        // More tickets would cost memory without a use.
         config.resumption = Resumption::in_memory_sessions(KEPT_TICKETS);
-        Ok((judge, config))
+        Ok((verifier, config))
     }
 
     /// The certificate that was shown last, whether it was believed or not.
@@ -171,7 +172,7 @@ impl Judge {
         shown.as_ref().map(|certificate| Certificate::read(certificate))
     }
 
-    /// A handshake was completed: from now on, this is the one.
+    /// A handshake was completed: from now on, this certificate is trusted.
     pub fn settle(&self) {
         if let Some(fingerprint) = self.shown() {
             self.known.get_or_init(|| fingerprint);
@@ -191,15 +192,15 @@ impl Judge {
             return Fault::new(Code::IdentityUntrusted, said);
         }
         match (&self.rule, self.known.get()) {
-            (Rule::Pinned(wanted), _) => Fault::new(
+            (TrustRule::Pinned(wanted), _) => Fault::new(
                 Code::IdentityUntrusted,
                 format!("{endpoint} shows the certificate {shown}, and {wanted} is pinned"),
             ),
-            (Rule::FirstUse, Some(known)) => Fault::new(
+            (TrustRule::FirstUse, Some(known)) => Fault::new(
                 Code::IdentityChanged,
                 format!("{endpoint} shows the certificate {shown}, and {known} was trusted before"),
             ),
-            (Rule::FirstUse, None) | (Rule::Authority(_), _) => Fault::new(
+            (TrustRule::FirstUse, None) | (TrustRule::Authority(_), _) => Fault::new(
                 Code::IdentityUntrusted,
                 format!("The certificate {shown} of {endpoint} is not believed: {reason}"),
             ),
@@ -207,7 +208,7 @@ impl Judge {
     }
 }
 
-impl ServerCertVerifier for Judge {
+impl ServerCertVerifier for CertificateVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -220,7 +221,7 @@ impl ServerCertVerifier for Judge {
         let kept = Some(end_entity.clone().into_owned());
         *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = kept;
         let believed = match &self.rule {
-            Rule::Authority(verifier) => {
+            TrustRule::Authority(verifier) => {
                 return verifier.verify_server_cert(
                     end_entity,
                     intermediates,
@@ -229,8 +230,8 @@ impl ServerCertVerifier for Judge {
                     now,
                 );
             }
-            Rule::Pinned(fingerprint) => *fingerprint == shown,
-            Rule::FirstUse => self.known.get().is_none_or(|known| *known == shown),
+            TrustRule::Pinned(fingerprint) => *fingerprint == shown,
+            TrustRule::FirstUse => self.known.get().is_none_or(|known| *known == shown),
         };
         if believed {
             return Ok(ServerCertVerified::assertion());

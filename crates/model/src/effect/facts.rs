@@ -1,0 +1,167 @@
+//! The table of effects: what the rest of Farrier must know of each. A new effect gets its row here, and
+//! the compiler asks for it.
+
+use super::{Capability, DeviceWork, Effect, FabricTo, Group, PowerTo, RebootMode, RmaAction};
+use crate::id::NodeId;
+use crate::node::{Room, Stage};
+use crate::plan::RunType;
+
+/// One row of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EffectFacts<'a> {
+    /// The word for it in plans, logs and fault rules.
+    pub word: &'static str,
+    /// What a provider must be able to do for it.
+    pub capability: Capability,
+    /// Doing it a second time does harm, so a lost answer must stop for a person.
+    pub destructive: bool,
+    /// It is allowed in the phases in which a run of this type may start, whatever the run is called.
+    pub gate: RunType,
+    /// The run that takes a machine back from RMA may have it: it changes nothing on the machine.
+    pub allowed_in_exit_rma: bool,
+    /// It has new work placed on the machine.
+    pub places_work: bool,
+    pub executor: Executor<'a>,
+}
+
+/// Which component carries an effect out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Executor<'a> {
+    /// The provider of the machine or device.
+    TargetProvider,
+    /// A provider that reaches the machine's cluster: its own, or another one that can.
+    ClusterProvider,
+    /// The provider of the node's site, by its name.
+    SiteProvider(&'a str),
+    /// The agent on the node, through the engine. A simulated node has no agent: its site's provider
+    /// carries the stage out.
+    NodeAgent { stage: Stage, node: &'a NodeId, site_provider: &'a str },
+    /// The engine: the stage only concerns Farrier's own record of the node.
+    NodeRecord { stage: Stage, node: &'a NodeId },
+    /// The engine, with a child run for each device of the group.
+    ChildRuns(&'a Group),
+}
+
+/// A row without the marks that few effects have.
+const fn row<'a>(
+    word: &'static str,
+    capability: Capability,
+    destructive: bool,
+    gate: RunType,
+    executor: Executor<'a>,
+) -> EffectFacts<'a> {
+    let (allowed_in_exit_rma, places_work) = (false, false);
+    EffectFacts { word, capability, destructive, gate, allowed_in_exit_rma, places_work, executor }
+}
+
+impl Effect {
+    pub const fn facts(&self) -> EffectFacts<'_> {
+        use Capability as Can;
+        use Executor::{ClusterProvider as Cluster, TargetProvider as Target};
+        // The least strict gate: the run that has the effect decides.
+        const ANY: RunType = RunType::EnterMaintenance;
+        const REBOOT: RunType = RunType::Reboot;
+        const REIMAGE: RunType = RunType::Reimage;
+        match self {
+            Self::Ssh { destructive: true, .. } => {
+                row("ssh", Can::RemoteExec, true, REIMAGE, Target)
+            }
+            Self::Ssh { destructive: false, .. } => {
+                row("ssh", Can::RemoteExec, false, ANY, Target).in_exit_rma()
+            }
+            Self::Reboot { mode: RebootMode::Bmc, .. } => {
+                row("reboot", Can::PowerControl, true, REBOOT, Target)
+            }
+            Self::Reboot { mode: RebootMode::InBand, .. } => {
+                row("reboot", Can::RemoteExec, true, REBOOT, Target)
+            }
+            Self::Netboot { .. } => row("netboot", Can::Netboot, false, REIMAGE, Target),
+            Self::Repave { .. } => row("repave", Can::Imaging, true, REIMAGE, Target),
+            Self::Join { .. } => {
+                row("join", Can::ClusterJoin, false, REIMAGE, Target).placing_work()
+            }
+            Self::Leave { .. } => row("leave", Can::ClusterJoin, false, REIMAGE, Target),
+            // It only records what it sees: a provider that can inspect a machine can do it.
+            Self::Verify { advisory: true, .. } => {
+                row("verify", Can::Inspect, false, ANY, Target).in_exit_rma()
+            }
+            Self::Verify { advisory: false, .. } => {
+                row("verify", Can::ClusterJoin, false, ANY, Target).in_exit_rma()
+            }
+            Self::Net { .. } => row("net", Can::RemoteExec, true, REIMAGE, Target),
+            // A record only reads.
+            Self::Rma { action: RmaAction::Record, .. } => {
+                row("rma", Can::Inspect, false, ANY, Target).in_exit_rma()
+            }
+            Self::Rma { action: RmaAction::PowerOff, .. } => {
+                row("rma", Can::PowerControl, true, REIMAGE, Target)
+            }
+            Self::Rma { action: RmaAction::Mark, .. } => {
+                row("rma", Can::PowerControl, false, REIMAGE, Target)
+            }
+            Self::Drain { .. } => row("drain", Can::ClusterJoin, false, ANY, Cluster),
+            Self::Uncordon { .. } => {
+                row("uncordon", Can::ClusterJoin, false, ANY, Cluster).placing_work()
+            }
+            Self::Power { to: PowerTo::On, .. } => {
+                row("power", Can::PowerControl, false, ANY, Target).in_exit_rma()
+            }
+            // A person may have switched it on again since.
+            Self::Power { to: PowerTo::Off, .. } => {
+                row("power", Can::PowerControl, true, REBOOT, Target)
+            }
+            Self::Device { work } => {
+                let (word, capability, destructive) = work.facts();
+                row(word, capability, destructive, ANY, Target)
+            }
+            Self::Stage { stage, node, by, undo, .. } => {
+                let executor = stage_executor(*stage, node, by.as_str());
+                let destructive = !*undo && stage.destructive();
+                row(stage.as_str(), Can::Nodes, destructive, ANY, executor)
+            }
+            // Each child run has its own effects, and what it has done is never lost.
+            Self::Parts { group } => {
+                row("parts", Can::Inspect, false, ANY, Executor::ChildRuns(group))
+            }
+        }
+    }
+}
+
+impl EffectFacts<'_> {
+    const fn in_exit_rma(self) -> Self {
+        Self { allowed_in_exit_rma: true, ..self }
+    }
+
+    const fn placing_work(self) -> Self {
+        Self { places_work: true, ..self }
+    }
+}
+
+const fn stage_executor<'a>(stage: Stage, node: &'a NodeId, by: &'a str) -> Executor<'a> {
+    match stage.room() {
+        Room::Maas => Executor::SiteProvider(by),
+        Room::Agent => Executor::NodeAgent { stage, node, site_provider: by },
+        Room::Record => Executor::NodeRecord { stage, node },
+    }
+}
+
+impl DeviceWork {
+    /// Its word, what a provider must be able to do for it, and whether a second time does harm:
+    /// flashing twice may ruin a device, and disabling a fabric takes it from its new users.
+    const fn facts(&self) -> (&'static str, Capability, bool) {
+        match self {
+            Self::Firmware { .. } => ("firmware", Capability::Firmware, true),
+            Self::Read => ("read", Capability::Inspect, false),
+            Self::Configure => ("configure", Capability::Inspect, false),
+            Self::Check { .. } => ("check", Capability::Inspect, false),
+            Self::Fabric { to: FabricTo::Off } => ("fabric", Capability::Fabric, true),
+            Self::Fabric { to: FabricTo::Manager | FabricTo::Configured } => {
+                ("fabric", Capability::Fabric, false)
+            }
+        }
+    }
+
+    pub const fn word(&self) -> &'static str {
+        self.facts().0
+    }
+}

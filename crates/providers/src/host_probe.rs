@@ -1,0 +1,101 @@
+//! Whether the host of a machine is reachable: whether an SSH server answers at its address.
+
+use crate::port::Target;
+use model::condition::{ConditionType, Evidence};
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// How long a host has to send the first bytes of its banner.
+pub(crate) const HOST_TIMEOUT: Duration = Duration::from_secs(4);
+/// How the banner of every SSH server begins.
+const BANNER: &[u8] = b"SSH-";
+const SSH_PORT: u16 = 22;
+
+/// Whether an SSH server answers now.
+pub(crate) async fn host_answers(target: &Target) -> bool {
+    let seen = probe_host(&target.spec.ssh_endpoint, HOST_TIMEOUT).await;
+    seen.is_some_and(|evidence| evidence.status)
+}
+
+/// A host is reachable when an SSH server answers. None: it has no address.
+pub(crate) async fn probe_host(endpoint: &str, limit: Duration) -> Option<Evidence> {
+    if endpoint.is_empty() {
+        return None;
+    }
+    let condition = ConditionType::Reachable;
+    Some(match timeout(limit, banner(endpoint)).await {
+        Ok(Ok(true)) => Evidence::new(condition, true, "SpeaksSSH"),
+        Ok(Ok(false)) => Evidence::new(condition, false, "NoSSHThere"),
+        Ok(Err(error)) => Evidence::new(condition, false, error.kind().to_string()),
+        Err(_) => Evidence::new(condition, false, "Silent"),
+    })
+}
+
+async fn banner(endpoint: &str) -> std::io::Result<bool> {
+    let (host, port) = host_and_port(endpoint);
+    let mut stream = TcpStream::connect((host, port)).await?;
+    let mut first = [0; BANNER.len()];
+    stream.read_exact(&mut first).await?;
+    Ok(first == BANNER)
+}
+
+/// The host and the port of `host`, `host:port`, `[v6]` or `[v6]:port`, checked when the machine was registered.
+fn host_and_port(endpoint: &str) -> (&str, u16) {
+    let endpoint = endpoint.rsplit_once('@').map_or(endpoint, |(_, place)| place);
+    let parsed = |port: &str| port.parse().unwrap_or(SSH_PORT);
+    if let Some((host, rest)) = endpoint.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        return (host, rest.strip_prefix(':').map_or(SSH_PORT, parsed));
+    }
+    match endpoint.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') => (host, parsed(port)),
+        Some(_) | None => (endpoint, SSH_PORT),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_host_is_known_by_its_first_words() {
+        use tokio::io::AsyncWriteExt;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = listener.local_addr().unwrap().to_string();
+        let words: [&[u8]; 3] = [b"SSH-2.0-x\r\n", b"HTTP/1.1 400", b""];
+        let server = tokio::spawn(async move {
+            for words in words {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                stream.write_all(words).await.unwrap();
+                if words.is_empty() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        });
+        let limit = Duration::from_millis(300);
+        for expected in [(true, "SpeaksSSH"), (false, "NoSSHThere"), (false, "Silent")] {
+            let told = probe_host(&endpoint, limit).await.unwrap();
+            assert_eq!((told.status, told.reason.as_str()), expected);
+        }
+        server.abort();
+        assert!(server.await.unwrap_err().is_cancelled());
+        let gone = probe_host(&endpoint, limit).await.unwrap();
+        assert_eq!((gone.status, gone.reason.as_str()), (false, "connection refused"));
+        assert_eq!(probe_host("", limit).await, None);
+    }
+
+    #[test]
+    fn a_place_is_a_host_and_a_port() {
+        for (endpoint, expected) in [
+            ("10.0.0.5", ("10.0.0.5", 22)),
+            ("10.0.0.5:2222", ("10.0.0.5", 2222)),
+            ("admin@node-7", ("node-7", 22)),
+            ("[::1]:2222", ("::1", 2222)),
+            ("[::1]", ("::1", 22)),
+            ("fe80::1", ("fe80::1", 22)),
+        ] {
+            assert_eq!(host_and_port(endpoint), expected, "{endpoint}");
+        }
+    }
+}

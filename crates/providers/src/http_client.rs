@@ -1,0 +1,39 @@
+//! The HTTP client that the providers share.
+//!
+//! `endpoint` is the address of a server, `trust` and `certificate` how it proves its identity,
+//! `transport` one request and how far it got, `upload` a request with a large file, `form` the encoding
+//! of parameters, `text` what is passed on of a server's message.
+
+pub(crate) mod certificate;
+pub(crate) mod endpoint;
+pub(crate) mod form;
+pub(crate) mod text;
+pub(crate) mod transport;
+pub(crate) mod trust;
+pub(crate) mod upload;
+
+pub use certificate::Certificate;
+pub use endpoint::Endpoint;
+pub use trust::{Fingerprint, NoFingerprint, Trust};
+
+pub(crate) use endpoint::EndpointError;
+pub(crate) use transport::{HttpClient, HttpClientSettings, HttpRequest, HttpResponse, SendError};
+pub(crate) use upload::FileUpload;
+
+use std::time::Duration;
+
+/// How long a request may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Timeouts {
+    /// Until a connection stands, TLS included.
+    pub connect: Duration,
+    /// From sending a request to the last byte of its answer.
+    pub answer: Duration,
+}
+
+impl Default for Timeouts {
+    /// BMCs are slow: some need ten seconds for a list of firmware.
+    fn default() -> Self {
+        Self { connect: Duration::from_secs(10), answer: Duration::from_secs(60) }
+    }
+}

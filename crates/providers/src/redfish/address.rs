@@ -1,0 +1,88 @@
+//! The address of a BMC, which may name the one System that is meant.
+
+use crate::http_client::{Endpoint, EndpointError};
+use model::fault::{Code, Fault};
+use std::fmt;
+
+/// The path under which every Redfish service begins.
+pub(super) const ROOT: &str = "/redfish/v1";
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BmcAddress {
+    pub endpoint: Endpoint,
+    /// The path of the System that the operator named.
+    pub system: Option<String>,
+}
+
+impl BmcAddress {
+    /// Reads `10.0.0.5`, `https://bmc-7:8443` or `https://10.0.0.5/redfish/v1/Systems/2`.
+    pub fn parse(text: &str) -> Result<Self, Fault> {
+        let text = text.trim();
+        let (endpoint, path) = Endpoint::parse(text).map_err(|error| match error {
+            // Not shown again: the part before the sign is probably a password.
+            EndpointError::HasLogin => {
+                wrong("with a user or password in it", "give them as a credential")
+            }
+            EndpointError::Scheme => wrong(text, "it must begin with https:// or http://"),
+            EndpointError::Host => wrong(text, "it needs a host name or an address"),
+        })?;
+        let system = system_path(path)
+            .ok_or_else(|| wrong(text, "its path must be /redfish/v1/Systems/ and an id"))?;
+        Ok(Self { endpoint, system })
+    }
+}
+
+impl fmt::Display for BmcAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.endpoint.fmt(f)
+    }
+}
+
+fn wrong(text: &str, why: &str) -> Fault {
+    Fault::new(Code::BmcUnreachable, format!("The BMC address {text:?} cannot be used: {why}"))
+}
+
+/// The System in a path: `Some(None)` when the path names none, `None` when it is something else.
+fn system_path(path: &str) -> Option<Option<String>> {
+    let path = path.trim_end_matches('/');
+    if matches!(path, "" | "redfish" | "redfish/v1") {
+        return Some(None);
+    }
+    let id = path.strip_prefix("redfish/v1/Systems/")?;
+    let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '/' | '?' | '#');
+    id.chars().all(plain).then(|| Some(format!("{ROOT}/Systems/{id}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_may_name_the_system() {
+        for (text, shown, system) in [
+            ("10.0.0.5", "https://10.0.0.5", None),
+            ("https://h:8443/redfish/v1/", "https://h:8443", None),
+            ("h/redfish/v1/Systems/System.Embedded.1/", "https://h", Some("System.Embedded.1")),
+        ] {
+            let address = BmcAddress::parse(text).unwrap();
+            assert_eq!(address.to_string(), shown, "{text}");
+            let system = system.map(|id| format!("{ROOT}/Systems/{id}"));
+            assert_eq!(address.system, system, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for text in ["", "ftp://h", "h/other", "h/redfish/v1/Systems/1/Bios"] {
+            let fault = BmcAddress::parse(text).unwrap_err();
+            assert_eq!(fault.code, Code::BmcUnreachable, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_password_in_an_address_is_refused_and_not_repeated() {
+        let fault = BmcAddress::parse("https://root:calvin@10.0.0.5").unwrap_err();
+        assert!(!fault.said.contains("calvin"), "{fault}");
+        assert!(fault.said.contains("credential"), "{fault}");
+    }
+}

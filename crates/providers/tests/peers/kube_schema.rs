@@ -1,0 +1,115 @@
+//! Which fields the kinds of the tests' API server have, written down from the Kubernetes API reference. The client's own
+//! types are not used: a field that the client misspells must be found here.
+
+use serde_json::Value;
+
+/// What a value may be.
+pub enum Schema {
+    Any,
+    Bool,
+    Number,
+    Text,
+    /// A map of texts.
+    Texts,
+    List(&'static Schema),
+    Object(&'static [(&'static str, Schema)]),
+}
+
+use Schema::{Any, Bool, List, Number, Object, Text, Texts};
+
+const METADATA: Schema = Object(&[
+    ("annotations", Texts),
+    ("creationTimestamp", Text),
+    ("deletionGracePeriodSeconds", Number),
+    ("deletionTimestamp", Text),
+    ("finalizers", List(&Text)),
+    ("generateName", Text),
+    ("generation", Number),
+    ("labels", Texts),
+    ("managedFields", Any),
+    ("name", Text),
+    ("namespace", Text),
+    ("ownerReferences", Any),
+    ("resourceVersion", Text),
+    ("selfLink", Text),
+    ("uid", Text),
+]);
+
+const TAINT: Schema =
+    Object(&[("effect", Text), ("key", Text), ("timeAdded", Text), ("value", Text)]);
+
+pub const NODE: Schema = Object(&[
+    ("apiVersion", Text),
+    ("kind", Text),
+    ("metadata", METADATA),
+    (
+        "spec",
+        Object(&[
+            ("configSource", Any),
+            ("externalID", Text),
+            ("podCIDR", Text),
+            ("podCIDRs", List(&Text)),
+            ("providerID", Text),
+            ("taints", List(&TAINT)),
+            ("unschedulable", Bool),
+        ]),
+    ),
+    ("status", Any),
+]);
+
+pub const SECRET: Schema = Object(&[
+    ("apiVersion", Text),
+    ("data", Texts),
+    ("immutable", Bool),
+    ("kind", Text),
+    ("metadata", METADATA),
+    ("stringData", Texts),
+    ("type", Text),
+]);
+
+pub const DELETE_OPTIONS: Schema = Object(&[
+    ("apiVersion", Text),
+    ("dryRun", List(&Text)),
+    ("gracePeriodSeconds", Number),
+    ("ignoreStoreReadErrorWithClusterBreakingPotential", Bool),
+    ("kind", Text),
+    ("orphanDependents", Bool),
+    ("preconditions", Object(&[("resourceVersion", Text), ("uid", Text)])),
+    ("propagationPolicy", Text),
+]);
+
+pub const EVICTION: Schema = Object(&[
+    ("apiVersion", Text),
+    ("deleteOptions", DELETE_OPTIONS),
+    ("kind", Text),
+    ("metadata", METADATA),
+]);
+
+/// The first field that is unknown or of another type, by its path. A null is no field.
+pub fn mismatch(schema: &Schema, value: &Value, place: &str) -> Option<String> {
+    if value.is_null() {
+        return None;
+    }
+    let fits = |fits: bool| (!fits).then(|| place.to_owned());
+    match schema {
+        Any => None,
+        Bool => fits(value.is_boolean()),
+        Number => fits(value.is_i64()),
+        Text => fits(value.is_string()),
+        Texts => fits(value.as_object().is_some_and(|map| map.values().all(Value::is_string))),
+        List(schema) => match value.as_array() {
+            None => fits(false),
+            Some(items) => items.iter().find_map(|item| mismatch(schema, item, place)),
+        },
+        Object(known) => match value.as_object() {
+            None => fits(false),
+            Some(fields) => fields.iter().find_map(|(name, value)| {
+                let place = format!("{place}.{name}");
+                match known.iter().find(|(known, _)| known == name) {
+                    Some((_, schema)) => mismatch(schema, value, &place),
+                    None => Some(place),
+                }
+            }),
+        },
+    }
+}
