@@ -2,6 +2,7 @@
 //! on every machine. It uses the standard library only: it must build in seconds, before anything else is known to work.
 
 mod bench;
+mod book;
 mod chaos;
 mod conformance;
 mod debian;
@@ -10,6 +11,7 @@ mod mutants;
 mod peers;
 mod postgres;
 mod python;
+mod reference;
 mod shell;
 mod states;
 mod test;
@@ -30,6 +32,10 @@ Commands:
                      FILTER… goes to the test binaries, e.g. `cargo xtask test -- crash --nocapture`.
   tidy               Only check the architecture and the habits of the tree.
   states             Write docs/states anew, from the lifecycles themselves.
+  reference          Write docs/reference anew: the API, the command line, the configuration, the metrics and the
+                     faults, from the code that defines them.
+  book               Build the book from docs/ into the folder `book` of the target directory, with a pinned mdBook.
+                     The first time it installs mdBook into the target directory, which takes some minutes.
   mutants            Break the engine on purpose, in a copy, and see that the crash matrix notices. Part of `test`.
   chaos [--seed N] [--minutes M]
                      Live stories of chance, one after the other. A failure says how to live it again. Without
@@ -63,6 +69,8 @@ fn main() -> ExitCode {
         ["test", "--", filter @ ..] => test::run(filter),
         ["tidy"] => tidy::run(),
         ["states"] => states::run(),
+        ["reference"] => reference::run(),
+        ["book"] => book::run(),
         ["mutants"] => mutants::run(),
         ["chaos", options @ ..] => match chaos::Wish::parse(options) {
             Ok(wish) => chaos::run(&wish),

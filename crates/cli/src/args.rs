@@ -27,6 +27,7 @@ pub use component::*;
 pub use device::*;
 pub use firmware::*;
 mod rack;
+mod reference;
 mod site;
 mod workflow;
 pub use group::*;
