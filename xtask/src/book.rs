@@ -16,8 +16,9 @@ use std::process::Command;
 /// The table of contents: mdBook renders the pages that it lists.
 pub const SUMMARY: &str = "docs/SUMMARY.md";
 const FOLDER: &str = "docs/";
-/// Pages at the top of the repository that are part of the book.
-const TOP: [&str; 4] = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"];
+/// Files at the top of the repository that are part of the book.
+const TOP: [&str; 5] =
+    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"];
 /// One version for everybody, so that the same pages come out everywhere.
 const MDBOOK: &str = "0.5.4";
 
@@ -95,9 +96,10 @@ fn without_mermaid(text: &str) -> String {
     kept
 }
 
-/// The links between pages that lead to nothing in the book.
+/// The links between pages that lead to nothing in the book. The table of contents is no page of its own.
 fn dead_links(pages: &[Text]) -> Vec<String> {
-    let names: BTreeSet<&str> = pages.iter().map(|(name, _)| name.as_str()).collect();
+    let names = pages.iter().map(|(name, _)| name.as_str());
+    let names: BTreeSet<&str> = names.filter(|name| *name != "SUMMARY.md").collect();
     let dead = |(name, text): &Text| -> Vec<String> {
         let links = tidy::links(&format!("{FOLDER}{name}"), text).into_iter();
         links

@@ -116,7 +116,8 @@ mod tests {
 
     #[test]
     fn names_that_do_not_exist_are_found() {
-        let page = "`Absent`\n`Effect::refuse` and `Effect::gone`\n`absent_test`\n`gone.rs`, `Gone`\n";
+        let page =
+            "`Absent`\n`Effect::refuse` and `Effect::gone`\n`absent_test`\n`gone.rs`, `Gone`\n";
         let expected = [
             (1, "Absent"),
             (2, "Effect::refuse"),

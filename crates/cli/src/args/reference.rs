@@ -69,7 +69,9 @@ fn commands(command: &Command) -> impl Iterator<Item = &Command> {
 
 /// Whether an argument is worth a row: not help, not hidden, and not one that every command has.
 fn is_own(arg: &Arg) -> bool {
-    !arg.is_hide_set() && !arg.is_global_set() && !["help", "version"].contains(&arg.get_id().as_str())
+    !arg.is_hide_set()
+        && !arg.is_global_set()
+        && !["help", "version"].contains(&arg.get_id().as_str())
 }
 
 fn about(command: &Command) -> String {
@@ -87,18 +89,17 @@ fn table<'a>(page: &mut String, arguments: impl Iterator<Item = &'a Arg>) {
 
 /// Its help, its values and its default, in one cell.
 fn meaning(arg: &Arg) -> String {
-    let mut text = arg.get_help().map(ToString::to_string).unwrap_or_default();
+    let mut parts: Vec<String> = arg.get_help().iter().map(ToString::to_string).collect();
     if arg.get_action().takes_values() {
         let values = arg.get_possible_values();
-        let names: Vec<&str> =
-            values.iter().filter(|one| !one.is_hide_set()).map(|one| one.get_name()).collect();
-        if !names.is_empty() {
-            let _ = write!(text, " Values: `{}`.", names.join("`, `"));
-        }
-        let defaults: Vec<_> = arg.get_default_values().iter().map(|one| one.to_string_lossy()).collect();
-        if !defaults.is_empty() {
-            let _ = write!(text, " Default: `{}`.", defaults.join(" "));
-        }
+        let shown = values.iter().filter(|one| !one.is_hide_set());
+        let names: Vec<String> = shown.map(|one| format!("`{}`", one.get_name())).collect();
+        let defaults = arg.get_default_values().iter();
+        let defaults: Vec<String> =
+            defaults.map(|one| format!("`{}`", one.to_string_lossy())).collect();
+        let named = [("values", names), ("default", defaults)];
+        let named = named.into_iter().filter(|(_, all)| !all.is_empty());
+        parts.extend(named.map(|(name, all)| format!("{name}: {}", all.join(", "))));
     }
-    text.trim().replace('|', "\\|").replace('\n', " ").replace('<', "&lt;")
+    parts.join("; ").replace('|', "\\|").replace('\n', " ").replace('<', "&lt;")
 }
