@@ -1,8 +1,9 @@
 //! `cargo xtask book`: docs/ as a book, for people who read in a browser.
 //!
-//! The pages are plain Markdown with relative links, so that they also work on a forge. mdBook sees only one folder, so
-//! the pages at the top of the repository are copied beside those of docs/ and the links between the two are adjusted.
-//! A link that leads out of the book is a failure: it would be dead in the browser.
+//! The pages are plain Markdown with relative links, so that they also work on a forge. mdBook sees
+//! only one folder, so the pages at the top of the repository are copied beside those of docs/ and
+//! the links between the two are adjusted. A link that leads out of the book is a failure: it would
+//! be dead in the browser.
 
 use crate::reference::Text;
 use crate::shell::{self, Failure};
@@ -96,7 +97,8 @@ fn without_mermaid(text: &str) -> String {
     kept
 }
 
-/// The links between pages that lead to nothing in the book. The table of contents is no page of its own.
+/// The links between pages that lead to nothing in the book. The table of contents is no page of
+/// its own.
 fn dead_links(pages: &[Text]) -> Vec<String> {
     let names = pages.iter().map(|(name, _)| name.as_str());
     let names: BTreeSet<&str> = names.filter(|name| *name != "SUMMARY.md").collect();

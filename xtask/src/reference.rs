@@ -1,9 +1,10 @@
-//! `cargo xtask reference`: writes docs/reference from the sources that define each thing, so that the book cannot
-//! disagree with the code. `cargo xtask tidy` compares the pages and names the command when one is out of date.
+//! `cargo xtask reference`: writes docs/reference from the sources that define each thing, so that
+//! the book cannot disagree with the code. `cargo xtask tidy` compares the pages and names the
+//! command when one is out of date.
 //!
-//! The generators read text: the protos, the configuration structs, the descriptions of metrics and the table of
-//! faults are laid out by rustfmt or by convention. The command line is the exception: clap knows it best, so a test
-//! of the `farrier` package writes and compares its page.
+//! The generators read text: the protos, the configuration structs, the descriptions of metrics and
+//! the table of faults are laid out by rustfmt or by convention. The command line is the exception:
+//! clap knows it best, so a test of the `farrier` package writes and compares its page.
 
 mod api;
 mod configuration;

@@ -1,5 +1,5 @@
-//! docs/reference/api.md, from the protos: every service with its methods, and every message with its fields, each with
-//! the comment that stands above it.
+//! docs/reference/api.md, from the protos: every service with its methods, and every message with
+//! its fields, each with the comment that stands above it.
 
 use super::{Text, cell, header};
 use std::fmt::Write;
@@ -154,10 +154,36 @@ fn row(line: &str, about: String) -> Option<Row> {
 mod tests {
     use super::*;
 
-    const PROTO: &str = "// Boxes: what is kept.\nsyntax = \"proto3\";\n\nimport \"a.proto\";\n\nservice BoxService {\n  \
-        // Opens\n  // a box.\n  rpc Open(OpenRequest) returns (stream Box);\n}\n\nmessage OpenRequest {}\n\n// A box.\n\
-        message Box {\n  string id = 1;\n  // In <mm>.\n  repeated int32 sides = 2;\n  oneof kind {\n    \
-        // Of wood.\n    Wood wood = 3;\n  }\n  reserved 4;\n\n  enum Lid {\n    LID_NONE = 0;\n  }\n}\n";
+    const PROTO: &str = "\
+// Boxes: what is kept.
+syntax = \"proto3\";
+
+import \"a.proto\";
+
+service BoxService {
+  // Opens
+  // a box.
+  rpc Open(OpenRequest) returns (stream Box);
+}
+
+message OpenRequest {}
+
+// A box.
+message Box {
+  string id = 1;
+  // In <mm>.
+  repeated int32 sides = 2;
+  oneof kind {
+    // Of wood.
+    Wood wood = 3;
+  }
+  reserved 4;
+
+  enum Lid {
+    LID_NONE = 0;
+  }
+}
+";
 
     #[test]
     fn services_messages_and_enums_are_listed_with_their_comments() {

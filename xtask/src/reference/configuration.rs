@@ -1,5 +1,5 @@
-//! docs/reference/configuration.md: the fields of the configuration structs with their comments, and their defaults from
-//! the example file, which a test of the server holds against the code.
+//! docs/reference/configuration.md: the fields of the configuration structs with their comments,
+//! and their defaults from the example file, which a test of the server holds against the code.
 
 use super::{Text, cell, find, header};
 use std::collections::BTreeMap;
@@ -144,19 +144,46 @@ fn defaults(example: &str) -> Defaults {
 mod tests {
     use super::*;
 
+    const STRUCTS: &str = "\
+pub struct Config {
+    /// Where it
+    /// listens.
+    pub listen: SocketAddr,
+    pub log: Log,
+}
+
+/// What is logged.
+pub struct Log {
+    /// How much.
+    pub level: String,
+    pub files: Vec<PathBuf>,
+}
+
+struct Hidden {
+    a: u8,
+}
+";
+
+    const SAMPLE: &str = "\
+# A comment = no.
+listen = \"127.0.0.1:1\"
+
+[log]
+# level = \"x\"
+level = \"info\"
+";
+
     #[test]
     fn a_field_has_its_type_its_default_and_its_comment() {
-        let config = "pub struct Config {\n    /// Where it\n    /// listens.\n    pub listen: SocketAddr,\n    pub log: Log,\n}\n\n\
-                      /// What is logged.\npub struct Log {\n    /// How much.\n    pub level: String,\n    pub files: Vec<PathBuf>,\n}\n\
-                      struct Hidden {\n    a: u8,\n}\n";
-        let example = "# A comment = no.\nlisten = \"127.0.0.1:1\"\n\n[log]\n# level = \"x\"\nlevel = \"info\"\n";
-        let texts = [(CONFIG, config), (EXAMPLE, example)]
+        let texts = [(CONFIG, STRUCTS), (EXAMPLE, SAMPLE)]
             .map(|(path, text)| (path.to_owned(), text.to_owned()));
         let page = page(&texts);
         for expected in [
-            "## Top level\n\n| key | type | default | means |\n|---|---|---|---|\n| `listen` | address | `\"127.0.0.1:1\"` | Where it listens. |\n",
+            "## Top level\n\n| key | type | default | means |\n|---|---|---|---|\n",
+            "| `listen` | address | `\"127.0.0.1:1\"` | Where it listens. |\n\n## [log]\n",
             "## [log]\n\nWhat is logged.\n\n",
-            "| `level` | string | `\"info\"` | How much. |\n| `files` | list of paths | none | See `level`. |\n",
+            "| `level` | string | `\"info\"` | How much. |\n",
+            "| `files` | list of paths | none | See `level`. |\n",
         ] {
             assert!(page.contains(expected), "{expected} is not in\n{page}");
         }

@@ -1,5 +1,5 @@
-//! docs/reference/faults.md: the index of the fault pages, from the table of codes in the model and the first sentence of
-//! each page.
+//! docs/reference/faults.md: the index of the fault pages, from the table of codes in the model and
+//! the first sentence of each page.
 
 use super::{Text, cell, find, header};
 use std::fmt::Write;

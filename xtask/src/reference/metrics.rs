@@ -1,5 +1,5 @@
-//! docs/reference/metrics.md, from the descriptions in the server's telemetry and the labels that the code gives each
-//! series.
+//! docs/reference/metrics.md, from the descriptions in the server's telemetry and the labels that
+//! the code gives each series.
 
 use super::{Text, cell, find, header};
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,7 +57,8 @@ fn described(text: &str, all: &mut BTreeMap<String, Series>) {
     }
 }
 
-/// The calls that count, set or record, with the labels they give. Gauges of providers are named in a list instead.
+/// The calls that count, set or record, with the labels they give. Gauges of providers are named in
+/// a list instead.
 fn emitted(path: &str, text: &str, all: &mut BTreeMap<String, Series>) {
     const CALLS: [(&str, &str); 3] = [
         ("metrics::counter!(", "counter"),

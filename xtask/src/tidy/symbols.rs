@@ -1,8 +1,9 @@
-//! Checklists that lie: what a checklist names in backticks exists. A checklist is followed step by step, so a symbol
-//! that was renamed stops its reader at once.
+//! Checklists that lie: what a checklist names in backticks exists. A checklist is followed step by
+//! step, so a symbol that was renamed stops its reader at once.
 //!
-//! A name is known when it is an identifier or a word of a literal somewhere in the source; `Type::item` when one file
-//! has both; a file when a path of the tree ends with it. That is enough to notice what was renamed or deleted.
+//! A name is known when it is an identifier or a word of a literal somewhere in the source;
+//! `Type::item` when one file has both; a file when a path of the tree ends with it. That is enough
+//! to notice what was renamed or deleted.
 
 use super::links::prose;
 use super::source::{Source, is_word};

@@ -1,5 +1,5 @@
-//! docs/reference/cli.md is what clap knows about the command line. `cargo xtask reference` writes the page; without
-//! that, this test compares it.
+//! docs/reference/cli.md is what clap knows about the command line. `cargo xtask reference` writes
+//! the page; without that, this test compares it.
 #![cfg(test)]
 
 use super::Cli;
