@@ -126,7 +126,7 @@ fn check_rust(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// The book: generated pages are current, and every page is in the table of contents.
+/// The book: generated pages are current, every page is in the table of contents, no link is dead.
 fn check_book(texts: &[Text]) -> Vec<Finding> {
     let outdated = reference::outdated(texts).into_iter().map(|path| {
         Finding::new(path, 1, "this page is out of date", "run `cargo xtask reference`")
@@ -135,7 +135,11 @@ fn check_book(texts: &[Text]) -> Vec<Finding> {
         let wrong = format!("not listed in {}", book::SUMMARY);
         Finding::new(path, 1, wrong, "add a line for it there: the book has no other pages")
     });
-    outdated.chain(unlisted).collect()
+    let dead = book::dead_links(texts).into_iter().map(|link| {
+        let wrong = format!("`{}` is not in the book", link.target);
+        Finding::new(&link.page, link.line, wrong, "link to a page of the book, or name the file")
+    });
+    outdated.chain(unlisted).chain(dead).collect()
 }
 
 /// The reasons that are refused with, and the table of them.
