@@ -108,9 +108,11 @@ pub fn dead_links(texts: &[Text]) -> Vec<DeadLink> {
     let names: BTreeSet<&str> = names.filter(|name| *name != "SUMMARY.md").collect();
     let is_in_book = |to: &str| to.strip_prefix(FOLDER).is_some_and(|to| names.contains(to));
     let dead = |(name, text): &Text| -> Vec<DeadLink> {
+        let folder = if TOP.contains(&name.as_str()) { "" } else { FOLDER };
         let links = tidy::links(&format!("{FOLDER}{name}"), text).into_iter();
         let dead = links.filter(|(_, to)| !is_in_book(to));
-        dead.map(|(line, target)| DeadLink { page: name.clone(), line, target }).collect()
+        let page = format!("{folder}{name}");
+        dead.map(|(line, target)| DeadLink { page: page.clone(), line, target }).collect()
     };
     pages.iter().filter(|(name, _)| name.ends_with(".md")).flat_map(dead).collect()
 }
