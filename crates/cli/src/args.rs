@@ -14,6 +14,7 @@ use std::time::Duration;
 mod agent;
 mod component;
 mod device;
+mod documents;
 mod firmware;
 mod group;
 mod hardware;
