@@ -4,7 +4,7 @@
 use super::{Text, cell, find, header};
 use std::fmt::Write;
 
-const CODES: &str = "crates/model/src/fault.rs";
+const MODEL: &str = "crates/model/src/";
 
 pub fn page(texts: &[Text]) -> String {
     let mut page = header("Faults", "`crates/model/src/fault.rs` and `docs/faults`");
@@ -13,7 +13,8 @@ pub fn page(texts: &[Text]) -> String {
          the classes. Where the effect may have happened, Farrier asks the device before it does anything else.\n\n\
          | fault | class | may have happened | means |\n|---|---|---|---|\n",
     );
-    let mut codes = codes(find(texts, CODES).unwrap_or_default());
+    let model = texts.iter().filter(|(path, _)| path.starts_with(MODEL));
+    let mut codes: Vec<_> = model.flat_map(|(_, text)| codes(text)).collect();
     codes.sort();
     for (name, class, happened) in codes {
         let about = find(texts, &format!("docs/faults/{name}.md")).map_or("", first_sentence);
@@ -64,8 +65,11 @@ mod tests {
     #[test]
     fn a_fault_has_a_row_with_its_class_and_its_sentence() {
         let table = "macro_rules! codes {}\n\ncodes! {\n    B = \"b-c\", NeedsIntervention, Maybe;\n    A = \"a\", Bug, No;\n}\n";
-        let texts = [(CODES, table), ("docs/faults/a.md", "# a\n\nIt broke. Twice.\n\nMore.\n")]
-            .map(|(path, text)| (path.to_owned(), text.to_owned()));
+        let texts = [
+            ("crates/model/src/fault.rs", table),
+            ("docs/faults/a.md", "# a\n\nIt broke. Twice.\n\nMore.\n"),
+        ]
+        .map(|(path, text)| (path.to_owned(), text.to_owned()));
         let page = page(&texts);
         let rows = "| [a](../faults/a.md) | bug | no | It broke. |\n| [b-c](../faults/b-c.md) | needs-intervention | maybe |  |\n";
         assert!(page.ends_with(rows), "{page}");

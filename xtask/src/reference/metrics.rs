@@ -1,11 +1,10 @@
 //! docs/reference/metrics.md, from the descriptions in the server's telemetry and the labels that
 //! the code gives each series.
 
-use super::{Text, cell, find, header};
+use super::{Text, cell, header};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-const TELEMETRY: &str = "crates/server/src/telemetry.rs";
 const PREFIX: &str = "farrier_";
 
 /// One series.
@@ -18,8 +17,8 @@ struct Series {
 
 pub fn page(texts: &[Text]) -> String {
     let mut all: BTreeMap<String, Series> = BTreeMap::new();
-    described(find(texts, TELEMETRY).unwrap_or_default(), &mut all);
     for (path, text) in texts.iter().filter(|(path, _)| is_product(path)) {
+        described(text, &mut all);
         emitted(path, text, &mut all);
     }
     let mut page = header("Metrics", "`crates/server/src/telemetry.rs` and the code that counts");
@@ -120,8 +119,9 @@ mod tests {
         let telemetry = "fn describe() {\n    describe_counter!(\n        \"farrier_a_total\",\n        \"Counts (all) a|b.\"\n    );\n}\n";
         let engine = "fn f() { metrics::counter!(\"farrier_a_total\", \"type\" => kind(x), \"end\" => \"e\").increment(1); \
                       metrics::gauge!(name).set(1.0); metrics::gauge!(\"farrier_b\").set(2.0); }";
-        let texts = [(TELEMETRY, telemetry), ("crates/engine/src/a.rs", engine)]
-            .map(|(path, text)| (path.to_owned(), text.to_owned()));
+        let texts =
+            [("crates/server/src/telemetry.rs", telemetry), ("crates/engine/src/a.rs", engine)]
+                .map(|(path, text)| (path.to_owned(), text.to_owned()));
         let page = page(&texts);
         assert!(
             page.contains("| `farrier_a_total` | counter | `end`, `type` | Counts (all) a\\|b. |"),
