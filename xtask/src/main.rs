@@ -3,6 +3,7 @@
 //! anything else is known to work.
 
 mod bench;
+mod book;
 mod chaos;
 mod conformance;
 mod debian;
@@ -11,6 +12,7 @@ mod mutants;
 mod peers;
 mod postgres;
 mod python;
+mod reference;
 mod shell;
 mod soak;
 mod states;
@@ -34,6 +36,10 @@ Commands:
                      engine without the crash matrix.
   tidy               Only check the architecture and the habits of the tree.
   states             Write docs/states anew, from the lifecycles themselves.
+  reference          Write docs/reference anew: the API, the command line, the configuration, the metrics and the
+                     faults, from the code that defines them.
+  book               Build the book from docs/ into the folder `book` of the target directory, with a pinned mdBook.
+                     The first time it installs mdBook into the target directory, which takes some minutes.
   mutants            Break the engine on purpose, in a copy, and see that the crash matrix notices. Part of `test`.
   chaos [--seed N] [--minutes M]
                      Live stories of chance, one after the other. A failure says how to live it again. Without
@@ -71,6 +77,8 @@ fn main() -> ExitCode {
         ["test", "--", filter @ ..] => test::run(filter),
         ["tidy"] => tidy::run(),
         ["states"] => states::run(),
+        ["reference"] => reference::run(),
+        ["book"] => book::run(),
         ["mutants"] => mutants::run(),
         ["chaos", options @ ..] => match chaos::ChaosOptions::parse(options) {
             Ok(wish) => chaos::run(&wish),

@@ -9,9 +9,13 @@ mod links;
 mod reasons;
 mod size;
 mod source;
+mod symbols;
 mod words;
 
+use crate::reference::Text;
 use crate::shell::{self, Failure};
+use crate::{book, reference};
+pub use links::links;
 use source::Source;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -52,19 +56,22 @@ impl RepositoryFiles {
             || self.0.contains(path)
             || self.0.range(inside.clone()..).next().is_some_and(|next| next.starts_with(&inside))
     }
+
+    /// Whether there is a file whose path ends with these parts.
+    fn ends_with(&self, path: &str) -> bool {
+        self.0.iter().any(|one| Path::new(one).ends_with(path))
+    }
 }
 
 pub fn run() -> Result<(), Failure> {
     let root = shell::root();
     let tree = RepositoryFiles(list(&root));
-    let texts: Vec<(&str, String)> = tree
-        .0
-        .iter()
-        .filter_map(|path| Some((path.as_str(), fs::read_to_string(root.join(path)).ok()?)))
-        .collect();
+    let texts = read(&root);
     let mut findings: Vec<Finding> =
         texts.iter().flat_map(|(path, text)| check(path, text, &tree)).collect();
     findings.extend(check_reasons(&texts));
+    findings.extend(symbols::check(&texts, &tree));
+    findings.extend(check_book(&texts));
     findings.sort();
     for finding in &findings {
         println!("{finding}");
@@ -80,7 +87,15 @@ pub fn run() -> Result<(), Failure> {
     }
 }
 
-/// Applies all rules to one file.
+/// Every file of the repository that is text.
+pub fn read(root: &Path) -> Vec<Text> {
+    let paths = list(root).into_iter();
+    paths
+        .filter_map(|path| fs::read_to_string(root.join(&path)).ok().map(|text| (path, text)))
+        .collect()
+}
+
+/// All rules on one file.
 fn check(path: &str, text: &str, tree: &RepositoryFiles) -> Vec<Finding> {
     let mut findings = match Path::new(path).extension().and_then(|extension| extension.to_str()) {
         Some("rs") => check_rust(&Source::parse(path, text)),
@@ -111,10 +126,25 @@ fn check_rust(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// The one rule about several files: the refusal reasons in the code must match the documented
-/// table.
-fn check_reasons(texts: &[(&str, String)]) -> Vec<Finding> {
-    let page = texts.iter().find(|(path, _)| *path == reasons::PAGE).map(|(_, text)| text.as_str());
+/// The book: generated pages are current, every page is in the table of contents, no link is dead.
+fn check_book(texts: &[Text]) -> Vec<Finding> {
+    let outdated = reference::outdated(texts).into_iter().map(|path| {
+        Finding::new(path, 1, "this page is out of date", "run `cargo xtask reference`")
+    });
+    let unlisted = book::unlisted(texts).into_iter().map(|path| {
+        let wrong = format!("not listed in {}", book::SUMMARY);
+        Finding::new(path, 1, wrong, "add a line for it there: the book has no other pages")
+    });
+    let dead = book::dead_links(texts).into_iter().map(|link| {
+        let wrong = format!("`{}` is not in the book", link.target);
+        Finding::new(&link.page, link.line, wrong, "link to a page of the book, or name the file")
+    });
+    outdated.chain(unlisted).chain(dead).collect()
+}
+
+/// The reasons that are refused with, and the table of them.
+fn check_reasons(texts: &[Text]) -> Vec<Finding> {
+    let page = texts.iter().find(|(path, _)| path == reasons::PAGE).map(|(_, text)| text.as_str());
     let mut said = Vec::new();
     let mut findings = Vec::new();
     for (path, text) in texts.iter().filter(|(path, _)| path.ends_with(".rs")) {
@@ -197,10 +227,10 @@ mod tests {
     #[test]
     fn the_reasons_of_all_files_are_held_against_one_table() {
         let refusal = "fn a() { Refusal::precondition(\"BUSY\", said) }\n".to_owned();
-        let code = ("crates/model/src/a.rs", refusal);
+        let code = ("crates/model/src/a.rs".to_owned(), refusal);
         assert_eq!(check_reasons(std::slice::from_ref(&code)).len(), 1);
         let row = "| `BUSY` | FAILED_PRECONDITION | held | wait |\n".to_owned();
-        assert!(check_reasons(&[code, (reasons::PAGE, row)]).is_empty());
+        assert!(check_reasons(&[code, (reasons::PAGE.to_owned(), row)]).is_empty());
     }
 
     #[test]

@@ -62,8 +62,7 @@ pub(crate) struct Turn {
 impl Turn {
     pub fn new(engine: Engine, held: ClaimedRun, woken: Arc<Notify>) -> Self {
         // What was said of a run on a rack when it was accepted stands in its log already.
-        let on_rack = held.run.spec.target.kind == TargetKind::Rack;
-        let fresh = held.run.version == 1 && !on_rack;
+        let fresh = held.run.version == 1 && held.run.spec.target.kind != TargetKind::Rack;
         let book = LogBook::new(held.run.spec.id.clone(), held.epoch, fresh);
         Self { engine, held, woken, book, target: None }
     }

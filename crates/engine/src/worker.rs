@@ -106,10 +106,8 @@ impl Engine {
         Ok(engine)
     }
 
-    /// The same engine for a request that may be a dry run. Every dry run is the very transaction
-    /// of its request, taken back at its end: each gate is the real one, and the answer is what
-    /// would have been written. Only for requests that are one transaction: what a second one would
-    /// read of the first is gone by then.
+    /// The same engine for a request that may be a dry run: its transaction is rolled back at the
+    /// end. Only for requests of one transaction.
     #[must_use]
     pub fn with_dry_run(&self, dry_run: bool) -> Self {
         let store = if dry_run { self.1.dry_run() } else { self.1.clone() };
@@ -170,8 +168,8 @@ impl Engine {
         self.hands().len()
     }
 
-    /// How many of those in hand have something to do. A whole that waits for its parts takes
-    /// nobody's place: hands full of such would wait for ever for what they have no hand free for.
+    /// How many claimed runs are not parents that wait for their children. Parents do not count
+    /// against the limit: a worker full of parents would have no slot left for their children.
     fn at_work(&self) -> usize {
         self.in_flight().saturating_sub(self.0.waiting.load(Ordering::Relaxed))
     }
@@ -251,8 +249,7 @@ impl Engine {
         });
     }
 
-    /// Puts a run back into the queue that may have been created and claimed by a transaction whose
-    /// answer was lost.
+    /// Puts back a run that a transaction may have claimed although its answer was lost.
     pub(crate) async fn release_unknown(self, id: RunId) {
         for _ in 0..RELEASE_TRIES {
             if self.write_back(id.object(), FIRST_EPOCH, self.now()).await.is_ok() {
@@ -452,9 +449,8 @@ impl Engine {
         Ok(())
     }
 
-    /// A claim whose commit was reported lost may have held all the same. What the database says we
-    /// hold and we do not is seen twice, then put back. The same object under another claim is not
-    /// the same: a record is claimed for a moment, over and over.
+    /// Puts back claims that the database lists and this process does not know: their commit was
+    /// reported lost, but held. A stray is seen twice, under the same claim, before it is put back.
     async fn put_back_strays(&self, seen_before: BTreeSet<Stray>) -> BTreeSet<Stray> {
         let owner = self.0.replica.incarnation.clone();
         let held = self.store().read(owner, |owner, tx| Box::pin(tx.claimed_by(owner)));

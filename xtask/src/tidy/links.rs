@@ -5,14 +5,11 @@ use super::source::numbered;
 use super::{Finding, RepositoryFiles};
 
 pub fn check(path: &str, text: &str, tree: &RepositoryFiles) -> Vec<Finding> {
-    prose(text)
-        .flat_map(|(line, prose)| {
-            let links = link_targets(prose)
-                .filter_map(|target| resolve(path, target))
-                .map(move |target| (line, target));
-            let paths = repository_paths(prose).map(move |target| (line, target));
-            links.chain(paths).collect::<Vec<_>>()
-        })
+    let paths = prose(text)
+        .flat_map(|(line, prose)| repository_paths(prose).map(move |target| (line, target)));
+    links(path, text)
+        .into_iter()
+        .chain(paths)
         .filter(|(_, target)| !tree.has(target))
         .map(|(line, target)| {
             Finding::new(path, line, format!("`{target}` does not exist"), "name what exists")
@@ -20,8 +17,17 @@ pub fn check(path: &str, text: &str, tree: &RepositoryFiles) -> Vec<Finding> {
         .collect()
 }
 
-/// The lines outside fenced blocks, because those are examples.
-fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+/// The links of a document that lead to a file of the repository, by line.
+pub fn links(path: &str, text: &str) -> Vec<(usize, String)> {
+    let found = |(line, prose)| {
+        let targets = link_targets(prose).filter_map(|target| resolve(path, target));
+        targets.map(move |target| (line, target)).collect::<Vec<_>>()
+    };
+    prose(text).flat_map(found).collect()
+}
+
+/// The lines outside fenced blocks: what is fenced is an example of something else.
+pub fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     numbered(text).filter(move |(_, line)| {
         let fence = line.trim_start().starts_with("```") || line.trim_start().starts_with("~~~");

@@ -111,78 +111,81 @@ impl Hardware {
 
     pub(super) fn act_on_stage(&mut self, node: &NodeId, stage: Stage, undo: bool, at: Timestamp) {
         let node = Some(node.clone());
+        if undo {
+            return self.undo_stage(&node, stage);
+        }
         let managed = &mut self.managed;
-        match (stage, undo) {
-            (Stage::CreateOrFindInMaas, false) if managed.state == Upstream::Absent => {
+        match stage {
+            Stage::CreateOrFindInMaas if managed.state == Upstream::Absent => {
                 managed.state = Upstream::New;
                 managed.created_for = node;
             }
-            (Stage::CreateOrFindInMaas, true) if managed.created_for == node => {
-                *managed = Managed::default();
-            }
-            (Stage::CommissionNode, false) if !managed.known() => {
+            Stage::CommissionNode if !managed.known() => {
                 managed.state = Upstream::Commissioning;
             }
-            (Stage::CommissionNode, true) if managed.state == Upstream::Commissioning => {
-                managed.state = Upstream::New;
-            }
-            (Stage::WaitForReady, false) if !managed.known() => managed.state = Upstream::Ready,
-            (Stage::ConfigureStorage | Stage::ApplyRocePhase2, false) => managed.configured = true,
-            (Stage::DeployViaMaas, false) if !managed.installed() => {
+            Stage::WaitForReady if !managed.known() => managed.state = Upstream::Ready,
+            Stage::ConfigureStorage | Stage::ApplyRocePhase2 => managed.configured = true,
+            Stage::DeployViaMaas if !managed.installed() => {
                 managed.state = Upstream::Deploying;
                 managed.deployed_for = node;
                 managed.hardware_sync = true;
             }
-            (Stage::DeployViaMaas, true) if managed.deployed_for == node => managed.let_go(),
-            (Stage::WaitForDeployed, false) if managed.state == Upstream::Deploying => {
+            Stage::WaitForDeployed if managed.state == Upstream::Deploying => {
                 managed.state = Upstream::Deployed;
                 self.image = DEPLOYED_IMAGE.into();
                 self.boot(at);
             }
-            (Stage::WaitForAgentEnrollment, false) => {
+            Stage::WaitForAgentEnrollment => {
                 managed.enrolled = true;
                 managed.used = true;
             }
-            (Stage::ForceReleaseAllocations | Stage::DrainNode, false) => self.node.pods = 0,
-            (Stage::CleanupStorage | Stage::ScrubGpu, false) => managed.used = false,
-            (Stage::ReleaseMaasNode, false) if managed.state != Upstream::Absent => {
-                managed.let_go()
-            }
-            (Stage::PowerOffMaasNode, false) => self.power = Power::Off,
-            (Stage::RemoveGpuaasNodeRecord, false) => managed.enrolled = false,
-            (Stage::RemoveMaasRecord, false) => *managed = Managed::default(),
+            Stage::ForceReleaseAllocations | Stage::DrainNode => self.node.pods = 0,
+            Stage::CleanupStorage | Stage::ScrubGpu => managed.used = false,
+            Stage::ReleaseMaasNode if managed.state != Upstream::Absent => managed.let_go(),
+            Stage::PowerOffMaasNode => self.power = Power::Off,
+            Stage::RemoveGpuaasNodeRecord => managed.enrolled = false,
+            Stage::RemoveMaasRecord => *managed = Managed::default(),
             // The state is such already, or the stage changes nothing of the machine.
-            (
-                Stage::LoadSiteConfig
-                | Stage::ResolvePowerCredentials
-                | Stage::CreateOrFindInMaas
-                | Stage::CommissionNode
-                | Stage::WaitForReady
-                | Stage::ConfigureStorage
-                | Stage::ApplyRocePhase2
-                | Stage::EnsurePxeInterfaceAuto
-                | Stage::RenderCloudInit
-                | Stage::DeployViaMaas
-                | Stage::WaitForDeployed
-                | Stage::ClassifyDeployFailure
-                | Stage::RecoverForDatasourceRetry
-                | Stage::EnsureHardwareSyncConfigured
-                | Stage::WaitForHardwareSyncHealthy
-                | Stage::WaitForAgentEnrollment
-                | Stage::DisableNode
-                | Stage::ForceReleaseAllocations
-                | Stage::DrainNode
-                | Stage::CleanupStorage
-                | Stage::ScrubGpu
-                | Stage::ValidateCleanNode
-                | Stage::ReleaseMaasNode
-                | Stage::PowerOffMaasNode
-                | Stage::RetireGpuaasNode
-                | Stage::RemoveGpuaasNodeRecord
-                | Stage::CleanupSecrets
-                | Stage::RemoveMaasRecord,
-                _,
-            ) => {}
+            Stage::LoadSiteConfig
+            | Stage::ResolvePowerCredentials
+            | Stage::CreateOrFindInMaas
+            | Stage::CommissionNode
+            | Stage::WaitForReady
+            | Stage::ConfigureStorage
+            | Stage::ApplyRocePhase2
+            | Stage::EnsurePxeInterfaceAuto
+            | Stage::RenderCloudInit
+            | Stage::DeployViaMaas
+            | Stage::WaitForDeployed
+            | Stage::ClassifyDeployFailure
+            | Stage::RecoverForDatasourceRetry
+            | Stage::EnsureHardwareSyncConfigured
+            | Stage::WaitForHardwareSyncHealthy
+            | Stage::WaitForAgentEnrollment
+            | Stage::DisableNode
+            | Stage::ForceReleaseAllocations
+            | Stage::DrainNode
+            | Stage::CleanupStorage
+            | Stage::ScrubGpu
+            | Stage::ValidateCleanNode
+            | Stage::ReleaseMaasNode
+            | Stage::PowerOffMaasNode
+            | Stage::RetireGpuaasNode
+            | Stage::RemoveGpuaasNodeRecord
+            | Stage::CleanupSecrets
+            | Stage::RemoveMaasRecord => {}
+        }
+    }
+
+    /// Takes back the changes of a stage that this node made.
+    fn undo_stage(&mut self, node: &Option<NodeId>, stage: Stage) {
+        let managed = &mut self.managed;
+        if stage == Stage::CreateOrFindInMaas && managed.created_for == *node {
+            *managed = Managed::default();
+        } else if stage == Stage::CommissionNode && managed.state == Upstream::Commissioning {
+            managed.state = Upstream::New;
+        } else if stage == Stage::DeployViaMaas && managed.deployed_for == *node {
+            managed.let_go();
         }
     }
 

@@ -241,18 +241,15 @@ fn effect_from(field: &str, kind: Option<v1::step::Kind>) -> Result<Effect, Refu
             let instead = "use the kinds of step that `farrier plans` shows";
             return Err(Refusal::invalid(field, problem, instead));
         }
-        K::Power(power) => Effect::Power {
-            to: required(
-                &format!("{field}.power.to"),
-                &power.to,
-                &[("ON", PowerTo::On), ("OFF", PowerTo::Off)],
-            )?,
-            power_off: power_off_policy_from(
-                &format!("{field}.power"),
-                power.graceful_seconds,
-                power.force,
-            )?,
-        },
+        K::Power(power) => power_from(&format!("{field}.power"), &power)?,
+    })
+}
+
+fn power_from(field: &str, power: &v1::SetPower) -> Result<Effect, Refusal> {
+    let words = [("ON", PowerTo::On), ("OFF", PowerTo::Off)];
+    Ok(Effect::Power {
+        to: required(&format!("{field}.to"), &power.to, &words)?,
+        power_off: power_off_policy_from(field, power.graceful_seconds, power.force)?,
     })
 }
 
