@@ -1,9 +1,7 @@
-//! Claiming and leases: who works on what, and what happens when somebody dies.
+//! Claiming and leases: which replica works on what, and what happens when one dies.
 //!
-//! A replica claims under its incarnation and renews that one row; the others watch whether it
-//! moves. Work starts by a signal; the clock is the safety net. Everything held by a replica that
-//! stopped renewing goes back to the queue, and a starting replica takes back what its own earlier
-//! incarnation held.
+//! A replica claims under its incarnation and renews that one row. Work starts by a signal; polling is
+//! the safety net. Claims of a replica that stopped renewing go back to the queue.
 
 mod claim;
 

@@ -91,7 +91,7 @@ async fn no_replica_opens_more_connections_than_it_may() {
     }
     // A connection that is being opened has no name yet.
     assert!(most[ALL] <= ALLOWED * servers.len(), "{most:?}");
-    audit(&mut servers[0].clients().await, &runs).await;
+    audit(&servers[0].clients().await, &runs).await;
 }
 
 #[test]

@@ -26,7 +26,7 @@ async fn a_reimage_survives_kill_9_in_the_middle() {
 
     let ended = clients.finished(&run.run_id).await;
     assert!(steps(&ended).iter().all(|(_, state)| *state == "SUCCEEDED"), "{ended:#?}");
-    audit(&mut clients, std::slice::from_ref(&run.run_id)).await;
+    audit(&clients, std::slice::from_ref(&run.run_id)).await;
 
     // The client followed the run to its end across the restart.
     let (code, stdout, stderr) = finish(follower);
@@ -102,7 +102,7 @@ async fn killed_at_random(mut servers: Vec<Server>, seed: u64) {
     }
     println!("{struck} of {} runs were in the hands of somebody who died", runs.len());
     assert!(struck > 0, "no kill struck any work");
-    audit(&mut api, &runs).await;
+    audit(&api, &runs).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -133,6 +133,6 @@ async fn sigterm_cancels_nothing() {
     clients.at_step(&run.run_id, "repave-os").await;
     let setup = server.terminate();
     let server = Server::start(setup);
-    let mut clients = server.clients().await;
-    audit(&mut clients, &[run.run_id]).await;
+    let clients = server.clients().await;
+    audit(&clients, &[run.run_id]).await;
 }

@@ -187,7 +187,7 @@ async fn a_database_that_comes_back_finds_its_work_resumed() {
 
     let runs = [run.run_id];
     end_past_refusals(&server, &runs).await;
-    audit(&mut clients, &runs).await;
+    audit(&clients, &runs).await;
     clients.start("m-2", "ENTER_MAINTENANCE", "e").await;
 }
 
@@ -208,7 +208,7 @@ async fn a_line_that_goes_dead_without_a_word_is_given_up() {
     // Requests are answered again after some time, and the run continues.
     let runs = [run.run_id];
     end_past_refusals(&server, &runs).await;
-    audit(&mut clients, &runs).await;
+    audit(&clients, &runs).await;
 }
 
 /// As after a power failure or on a frozen host: the transaction stays open with its locks, and
@@ -226,7 +226,7 @@ async fn a_transaction_that_nobody_will_end_is_in_nobodys_way() {
     let mut watch = watch.unwrap().into_inner();
     let runs = [run.run_id];
     end_past_refusals(&server, &runs).await;
-    audit(&mut clients, &runs).await;
+    audit(&clients, &runs).await;
     assert_eq!(wire.commits.withhold.load(Ordering::Relaxed), 0, "too few were left open");
     // Watches show no event newer than the oldest open transaction, so that transaction must end
     // too.
@@ -263,8 +263,8 @@ async fn a_commit_whose_answer_is_lost_is_neither_repeated_nor_forgotten() {
     }
     end_past_refusals(&server, &runs).await;
     wire.commits.lose_every.store(0, Ordering::Relaxed);
-    // Each step was applied exactly once: none was repeated and none was skipped.
-    audit(&mut clients, &runs).await;
+    // Each step acted exactly once: none was repeated, and none was taken for done.
+    audit(&clients, &runs).await;
     assert!(wire.commits.lost.load(Ordering::Relaxed) > MACHINES, "too few answers were lost");
 }
 
@@ -326,5 +326,5 @@ async fn a_full_disk_refuses_with_words_and_goes_on_when_there_is_space() {
     tokio::time::sleep(Duration::from_millis(1_000)).await;
     std::fs::remove_file(&ballast).unwrap();
 
-    audit(&mut clients, &[run.run_id]).await;
+    audit(&clients, &[run.run_id]).await;
 }

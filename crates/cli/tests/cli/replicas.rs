@@ -58,7 +58,7 @@ async fn replicas_share_the_work_and_take_over_from_the_dead() {
     }
     println!("{} runs of the dead were taken over after {:?}", lost.len(), died.elapsed());
     watcher.saw_all_of(&runs).await;
-    audit(&mut servers[1].clients().await, &runs).await;
+    audit(&servers[1].clients().await, &runs).await;
 }
 
 /// Starts one run after the other on a machine until the time is over.
@@ -109,7 +109,7 @@ async fn a_rolling_restart_under_load_is_not_noticed_but_for_retries() {
     println!("{} runs; asked again {away} times, and {reset} times after a reset", runs.len());
     assert!(said.iter().all(|status| status.code() == Code::Unavailable), "{said:?}");
     watcher.saw_all_of(&runs).await;
-    audit(&mut servers[0].clients().await, &runs).await;
+    audit(&servers[0].clients().await, &runs).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -139,5 +139,5 @@ async fn a_log_can_be_followed_through_a_replica_that_does_not_do_the_work() {
     }
     let runs = [run];
     watcher.saw_all_of(&runs).await;
-    audit(&mut second, &runs).await;
+    audit(&second, &runs).await;
 }

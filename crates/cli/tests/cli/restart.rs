@@ -65,5 +65,5 @@ async fn a_restarted_postgres_costs_refusals_and_nothing_else() {
         assert!(status.message().contains("database"), "{status:?}");
     }
     watcher.saw_all_of(&runs).await;
-    audit(&mut servers[1].clients().await, &runs).await;
+    audit(&servers[1].clients().await, &runs).await;
 }

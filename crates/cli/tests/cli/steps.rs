@@ -253,7 +253,7 @@ async fn a_return_to_the_vendor_survives_kill_9_in_the_middle() {
     let server = Server::start(server.kill());
     let mut api = server.clients().await;
     assert_eq!(api.finished(&back).await.phase(), Phase::Succeeded);
-    audit(&mut api, &all).await;
+    audit(&api, &all).await;
     let history = api.history(&rma).await;
     assert!(history.iter().any(|entry| entry.message.contains("took over")), "{history:#?}");
 }

@@ -4,7 +4,8 @@
 //! done by the key that it was asked under, as the real one does.
 
 use crate::clients::Door;
-use crate::device_scenarios::{Ask, DeviceScenario, at_work};
+use crate::device_fixture::{Ask, at_work};
+use crate::device_scenarios::DeviceScenario;
 use crate::node_scenarios::{MACHINE, NodeAsk, newest, who};
 use crate::world::World;
 use engine::Engine;

@@ -2,7 +2,7 @@
 //! while the rest of the scenario runs.
 
 use crate::clients::{Door, operator};
-use crate::device_scenarios::at_work;
+use crate::device_fixture::at_work;
 use crate::injection::Injection;
 use crate::machine_scenarios::MACHINE;
 use crate::scenario::Fixture;

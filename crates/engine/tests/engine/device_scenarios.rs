@@ -2,50 +2,17 @@
 //! here.
 
 use crate::agent_scenarios;
-use crate::clients::Door;
-use crate::node_scenarios::{self, NodeAsk};
-use crate::rack_world::{
-    Register, SHELF, SWITCH, Stand, StartWhole, Want, Wish, device, group, heard, whole,
-};
-use crate::racks::{add_firmware, firmware};
+use crate::device_fixture::{Ask, DeviceFixture, FLASHED, NEWER};
+use crate::node_scenarios;
+use crate::rack_world::{SHELF, SWITCH, Wish, group};
 use crate::scenario::{Coverage, Fixture, Sampling, Scenario};
-use crate::world::World;
-use engine::hosts::Reprovision;
-use engine::racks::{DescribedRack, MaintenanceStart};
 use model::effect::{DeviceWork, Effect, FabricTo, PowerTo};
-use model::id::{FirmwareId, MachineId, RackId, RunId};
-use model::machine::Labels;
-use model::plan::{RunStep, RunType};
-use model::power_shelf::{PowerShelf, PowerShelfState};
-use model::rack::maintenance::{Asked, PowerSequence, Scope, Trigger, Wanted};
-use model::rack::{Counts, RackSpec, RackState};
-use model::run::Run;
+use model::id::FirmwareId;
+use model::plan::RunStep;
+use model::rack::maintenance::{Asked, PowerSequence};
 use model::run::act::Action;
 use providers::sim::{self, FaultRule};
 use std::collections::BTreeMap;
-use std::time::Duration;
-use store::{Enqueue, StoreError, Tx, TxFuture};
-
-const PAUSE: Duration = Duration::from_secs(1);
-
-/// One thing that a client does. Each waits until what came before has come to rest.
-#[derive(Debug, Clone)]
-pub enum Ask {
-    Register(&'static str),
-    Want(Wish),
-    Whole(Vec<RunStep>),
-    Mend,
-    /// On the last whole.
-    Act(Action),
-    Rack,
-    Maintain(Asked),
-    DeleteRack,
-    /// Have the firmware of the machine seen to.
-    Reprovision,
-    /// As soon as its power is being switched.
-    Meanwhile(Wish),
-    Node(NodeAsk),
-}
 
 /// A scenario, as it is listed.
 pub struct DeviceScenario {
@@ -84,16 +51,6 @@ impl DeviceScenario {
             },
         }
     }
-}
-
-/// Devices, and what is asked for.
-#[derive(Clone)]
-pub struct DeviceFixture {
-    devices: &'static [&'static str],
-    before: Vec<Ask>,
-    faults: Vec<FaultRule>,
-    pub script: Vec<Ask>,
-    pub node: Option<&'static str>,
 }
 
 pub fn all() -> Vec<Scenario> {
@@ -191,10 +148,6 @@ fn shelves() -> Vec<DeviceScenario> {
     ]
 }
 
-const FLASHED: [&str; 3] = ["m-1", "sw-1", "ps-2"];
-/// Firmware that nothing has when a scenario begins.
-const NEWER: &str = "fw-2";
-
 /// Firmware on a device of each kind, two at a time, and then a check.
 fn upgrade() -> Vec<RunStep> {
     let work = DeviceWork::Firmware {
@@ -214,8 +167,7 @@ fn upgrade() -> Vec<RunStep> {
 /// What power does to two devices at once, after they have left their fabric.
 fn fabric() -> Vec<RunStep> {
     let leave = Effect::Device { work: DeviceWork::Fabric { to: FabricTo::Off } };
-    let off =
-        Effect::Power { to: PowerTo::Off, power_off: model::effect::PowerOffPolicy::CONFIGURED };
+    let off = Effect::Power { to: PowerTo::Off, power_off: model::effect::PowerOffPolicy::CONFIGURED };
     vec![group("leave", &leave, &["sw-1"], 1), group("dark", &off, &["m-1", "ps-2"], 2)]
 }
 
@@ -347,213 +299,6 @@ fn hosts() -> Vec<DeviceScenario> {
     ]
 }
 
-impl DeviceFixture {
-    pub async fn prepare(&self, world: &World, door: &Door) {
-        let asks = || self.before.iter().chain(&self.script);
-        let in_rack = asks().any(|ask| matches!(ask, Ask::Rack));
-        if in_rack || asks().any(|ask| matches!(ask, Ask::Reprovision)) {
-            for record in [firmware("fw-1", "2.0", true, true), firmware(NEWER, "3.0", false, true)]
-            {
-                add_firmware(&world.store, record).await;
-            }
-        }
-        for id in self.devices {
-            let rack = in_rack.then(rack_id);
-            Stand { target: device(id), rack, now: world.now() }.write(&world.store).await;
-        }
-        if self.node.is_some() {
-            world.nodes_are_watched();
-            node_scenarios::make_site(door, node_scenarios::SITE).await;
-        }
-        follow(door.clone(), world.clone(), self.before.clone(), "before").await;
-        for rule in &self.faults {
-            world.sim.add_fault(rule.clone()).expect("a rule");
-        }
-    }
-}
-
-/// Does one thing after the other, each under a name of its own.
-pub async fn follow(door: Door, world: World, script: Vec<Ask>, name: &str) {
-    let mut last: Option<RunId> = None;
-    for (index, ask) in script.into_iter().enumerate() {
-        match &ask {
-            Ask::Meanwhile(_) => power_is_switched(&world).await,
-            Ask::Register(_)
-            | Ask::Want(_)
-            | Ask::Whole(_)
-            | Ask::Mend
-            | Ask::Act(_)
-            | Ask::Rack
-            | Ask::Maintain(_)
-            | Ask::DeleteRack
-            | Ask::Node(_)
-            | Ask::Reprovision => rest(&world).await,
-        }
-        let name = format!("{name} {index}");
-        match ask {
-            Ask::Register(id) => {
-                let register = || Register { id, now: world.now() };
-                written(&door, "register", register, |one, tx| Box::pin(one.run(tx))).await;
-            }
-            Ask::Want(wish) | Ask::Meanwhile(wish) => {
-                let want = || Want { wish, name: name.clone(), now: world.now() };
-                written(&door, "want", want, |want, tx| Box::pin(want.run(tx))).await;
-            }
-            Ask::Whole(steps) => {
-                let id = RunId::new(world.now(), 7 + index as u64);
-                let run = whole(id, &name, steps, world.now());
-                let start = || StartWhole { run: run.clone(), enqueue: Enqueue::Now };
-                let started =
-                    written(&door, "start_whole", start, |start, tx| Box::pin(start.run(tx)));
-                last = Some(started.await);
-            }
-            Ask::Rack => {
-                let answer = door.ask(|engine| async move {
-                    engine.create_rack(described(), "client".into()).await
-                });
-                answer.await.expect("created");
-            }
-            Ask::Reprovision => {
-                let answer = door.ask(|engine| {
-                    let asked = reprovision(&name);
-                    async move { engine.reprovision(asked).await }
-                });
-                answer.await.expect("accepted");
-            }
-            Ask::Maintain(asked) => {
-                let answer = door.ask(|engine| {
-                    let start = maintenance(asked.clone(), &name);
-                    async move { engine.start_rack_maintenance(start).await }
-                });
-                answer.await.expect("accepted");
-            }
-            Ask::DeleteRack => {
-                let answer = door.ask(|engine| async move {
-                    engine.delete_rack(rack_id(), true, "client".into()).await
-                });
-                // Asked again, it may be gone already.
-                let answer = answer.await.map(drop);
-                assert!(matches!(answer, Ok(()) | Err(StoreError::Refused(_))), "{answer:?}");
-            }
-            Ask::Node(ask) => node_scenarios::ask(&door, &world, ask, &name).await,
-            Ask::Mend => {
-                world.sim.clear_faults(None).expect("cleared");
-            }
-            Ask::Act(action) => {
-                // Somebody may have stopped it: then there is nothing to try again.
-                let id = last.clone().expect("a whole");
-                let run = door.ended(&id).await;
-                if run.progress.workflow.failed() {
-                    door.tell(&id, action).await;
-                }
-            }
-        }
-    }
-    rest(&world).await;
-}
-
-fn rack_id() -> RackId {
-    RackId::trusted("rack-1")
-}
-
-fn described() -> DescribedRack {
-    let expected = Counts { machines: 1, switches: 1, power_shelves: 1 };
-    let spec = RackSpec { hardware_type: "gb200".into(), expected };
-    DescribedRack { id: rack_id(), labels: Labels::new(), spec }
-}
-
 fn reset() -> Ask {
     Ask::Maintain(Asked::PowerSequence(PowerSequence::Reset))
-}
-
-fn reprovision(name: &str) -> Reprovision {
-    Reprovision {
-        machine: MachineId::trusted(FLASHED[0]),
-        firmware: Some(FirmwareId::trusted(NEWER)),
-        request_id: name.into(),
-        by: "client".into(),
-    }
-}
-
-fn maintenance(asked: Asked, name: &str) -> MaintenanceStart {
-    MaintenanceStart {
-        rack_id: rack_id(),
-        wanted: Wanted { scope: Scope::default(), activities: vec![asked] },
-        trigger: Trigger::OnDemand,
-        request_id: name.into(),
-        by: "client".into(),
-        reference: String::new(),
-        force: None,
-        dry_run: false,
-    }
-}
-
-/// Writes until it is written, whoever answers.
-async fn written<I: Send + Sync + 'static, T: Send + 'static>(
-    door: &Door,
-    name: &'static str,
-    input: impl Fn() -> I,
-    body: for<'a> fn(&'a I, &'a mut Tx) -> TxFuture<'a, T>,
-) -> T {
-    let answer = door.ask(|engine| {
-        let input = input();
-        async move { heard(engine.store().write(name, input, body).await) }
-    });
-    answer.await.unwrap_or_else(|error| panic!("a client was told {error}"))
-}
-
-/// Waits until a shelf has been told to switch its power.
-async fn power_is_switched(world: &World) {
-    let is_power = |run: &Run| run.spec.run_type == RunType::Power;
-    while !world.everything().await.runs.iter().any(|kept| is_power(&kept.run)) {
-        tokio::time::sleep(PAUSE / 100).await;
-    }
-}
-
-/// Waits until nothing is under way and every shelf is where it stays. Where nothing was committed there is nothing new to see.
-async fn rest(world: &World) {
-    let mut committed = world.store.bus().listen();
-    // Who was just told something is given the time to hear it.
-    tokio::time::sleep(PAUSE).await;
-    loop {
-        let all = world.records().await;
-        let resting = |shelf: &PowerShelf| {
-            let wanted = shelf.maintenance_requested.is_some() || shelf.head.deleted;
-            match shelf.state {
-                PowerShelfState::Ready => !wanted && shelf.head.active_run.is_none(),
-                PowerShelfState::Error { .. } => !wanted && !shelf.retry_requested,
-                PowerShelfState::Initializing
-                | PowerShelfState::FetchingData
-                | PowerShelfState::Configuring
-                | PowerShelfState::Maintenance { .. }
-                | PowerShelfState::Deleting => false,
-            }
-        };
-        let ended = active_runs(world).await.is_empty();
-        let racks = all.racks.iter().all(|rack| {
-            let over = matches!(rack.state, RackState::Ready | RackState::Error { .. });
-            let asked = rack.topology_changed || !rack.maintenance_requested.is_empty();
-            over && rack.active.is_empty() && !rack.head.deleted && !asked
-        });
-        let nodes = node_scenarios::at_rest(&all.nodes);
-        if ended && racks && nodes && all.shelves.iter().all(resting) && all.hosts_rest() {
-            return;
-        }
-        while committed.is_empty() {
-            tokio::time::sleep(PAUSE).await;
-        }
-        committed = committed.resubscribe();
-    }
-}
-
-/// Who works on something now, for those who want to stop it: a whole before its parts.
-pub async fn at_work(world: &World) -> Option<Run> {
-    let active = active_runs(world).await;
-    let whole = active.iter().find(|run| run.spec.part_of.is_none()).cloned();
-    whole.or_else(|| active.into_iter().next())
-}
-
-async fn active_runs(world: &World) -> Vec<Run> {
-    let active = world.store.read((), |(), tx| Box::pin(tx.active_runs(100)));
-    active.await.expect("the database answers")
 }

@@ -12,6 +12,7 @@ mod chaos;
 mod clients;
 mod components;
 mod crash;
+mod device_fixture;
 mod device_scenarios;
 mod gate;
 mod hosts;

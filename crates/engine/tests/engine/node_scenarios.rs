@@ -2,7 +2,8 @@
 
 use crate::agent_scenarios;
 use crate::clients::Door;
-use crate::device_scenarios::{Ask, DeviceScenario, fault};
+use crate::device_fixture::Ask;
+use crate::device_scenarios::{DeviceScenario, fault};
 use crate::rack_world::MANY;
 use crate::world::World;
 use engine::DescribedSite;

@@ -2,7 +2,8 @@
 //! have covered when it has crashed the scenario everywhere.
 
 use crate::clients::{Door, Watcher, follow_script, nudge};
-use crate::device_scenarios::{self, DeviceFixture};
+use crate::device_fixture::{self, DeviceFixture};
+use crate::device_scenarios;
 use crate::gate::{CrashPoint, When};
 use crate::injection::Injection;
 use crate::machine_scenarios::{self, MACHINE, MachineFixture};
@@ -53,7 +54,7 @@ impl Fixture {
         let fixture = match self {
             Self::Machine(fixture) => fixture,
             Self::Devices(fixture) => {
-                return device_scenarios::follow(door, world, fixture.script, "asked").await;
+                return device_fixture::follow(door, world, fixture.script, "asked").await;
             }
         };
         // The requests before have taken the numbers before.
