@@ -156,7 +156,6 @@ impl Engine {
         self.0.settings.grace
     }
 
-    /// Has a new or changed machine looked at soon.
     pub(crate) fn look_at(&self, id: &MachineId) {
         self.0.observer.poke(id);
     }

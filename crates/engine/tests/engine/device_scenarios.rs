@@ -167,7 +167,8 @@ fn upgrade() -> Vec<RunStep> {
 /// What power does to two devices at once, after they have left their fabric.
 fn fabric() -> Vec<RunStep> {
     let leave = Effect::Device { work: DeviceWork::Fabric { to: FabricTo::Off } };
-    let off = Effect::Power { to: PowerTo::Off, power_off: model::effect::PowerOffPolicy::CONFIGURED };
+    let off =
+        Effect::Power { to: PowerTo::Off, power_off: model::effect::PowerOffPolicy::CONFIGURED };
     vec![group("leave", &leave, &["sw-1"], 1), group("dark", &off, &["m-1", "ps-2"], 2)]
 }
 
