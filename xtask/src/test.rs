@@ -139,7 +139,7 @@ pub fn linted<const N: usize>(arguments: [&str; N]) -> Command {
 
 /// Builds every test program, the benchmarks and the examples.
 fn build() -> Result<(), Failure> {
-    shell::run(linted(["test", "--workspace", "--locked", "--no-run"]).arg("--keep-going"), LINTS)?;
+    shell::run(&mut linted(["test", "--workspace", "--locked", "--no-run"]), LINTS)?;
     // `cargo test` leaves out what it is not to run.
     let mut left_out = linted(["test", "--workspace", "--locked", "--no-run"]);
     shell::run(left_out.args(["--benches", "--test", "vm"]), LINTS)
