@@ -3,5 +3,6 @@
 //! are skipped with a message.
 
 pub mod ipmi_sim;
+pub mod packages;
 pub mod sshd;
 pub mod sushy;

@@ -60,6 +60,7 @@ pub struct Peers {
 impl Peers {
     pub fn prepare() -> Result<Self, Failure> {
         let python = stage("python client", || python::find_or_make(&target()))?;
+        stage("packages", peers::packages::find_or_install)?;
         let ipmi_sim = stage("ipmi_sim", peers::ipmi_sim::find_or_install)?;
         let sushy = stage("sushy", || peers::sushy::find_with_firmware(&target()))?;
         let sshd = stage("sshd", peers::sshd::find_or_install)?;
