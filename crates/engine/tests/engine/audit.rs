@@ -20,11 +20,14 @@ use store::Event;
 /// How a run ended, and how its steps did.
 type Ended = (Workflow, Vec<(String, StepPhase)>);
 
+/// A machine's id, phase and conditions.
+type MachineOutcome = (String, Phase, Vec<(ConditionType, bool)>);
+
 /// The end of a scenario, as far as it must not depend on what happened on the way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// Phase and conditions of the machines, by id.
-    pub machines: Vec<(String, Phase, Vec<(ConditionType, bool)>)>,
+    pub machines: Vec<MachineOutcome>,
     /// The states of records, by id.
     pub records: Vec<(String, &'static str)>,
     /// What was done on each target, in order: how each run ended, and its steps.

@@ -178,7 +178,7 @@ fn inject_everywhere(injection: Injection) {
     let wrong: Vec<String> = on_all_cores(&cases, Case::run).into_iter().flatten().collect();
     for Baseline { scenario, .. } in &baselines {
         // A scenario that was asked for as a whole is covered as a whole.
-        if !only().is_none_or(|only| only == scenario.name) {
+        if only().is_some_and(|only| only != scenario.name) {
             continue;
         }
         let mut made: HashMap<CrashPoint, usize> = HashMap::new();

@@ -151,8 +151,6 @@ impl Hardware {
             | Stage::CreateOrFindInMaas
             | Stage::CommissionNode
             | Stage::WaitForReady
-            | Stage::ConfigureStorage
-            | Stage::ApplyRocePhase2
             | Stage::EnsurePxeInterfaceAuto
             | Stage::RenderCloudInit
             | Stage::DeployViaMaas
@@ -161,19 +159,11 @@ impl Hardware {
             | Stage::RecoverForDatasourceRetry
             | Stage::EnsureHardwareSyncConfigured
             | Stage::WaitForHardwareSyncHealthy
-            | Stage::WaitForAgentEnrollment
             | Stage::DisableNode
-            | Stage::ForceReleaseAllocations
-            | Stage::DrainNode
-            | Stage::CleanupStorage
-            | Stage::ScrubGpu
             | Stage::ValidateCleanNode
             | Stage::ReleaseMaasNode
-            | Stage::PowerOffMaasNode
             | Stage::RetireGpuaasNode
-            | Stage::RemoveGpuaasNodeRecord
-            | Stage::CleanupSecrets
-            | Stage::RemoveMaasRecord => {}
+            | Stage::CleanupSecrets => {}
         }
     }
 
