@@ -1,11 +1,20 @@
-//! Programs and libraries that the tests use as they are: what unpacks and inspects disk images, and
-//! libvirt's headers, with which the Redfish emulator gets machines that take firmware.
+//! Programs and libraries that the tests use as they are: what makes, unpacks and inspects disk images,
+//! and libvirt's headers, with which the Redfish emulator gets machines that take firmware.
 
 use crate::shell::{self, Failure};
 use std::process::Command;
 
-const NEXT: &str =
-    "install zstd, qemu-img and libvirt's headers (Debian: zstd, qemu-utils, libvirt-dev)";
+const NEXT: &str = "install zstd, qemu-img, mkfs.xfs, mkfs.btrfs and libvirt's headers \
+                    (Debian: zstd, qemu-utils, xfsprogs, btrfs-progs, libvirt-dev)";
+
+/// Programs, with the package of Debian that has each.
+const PROGRAMS: [(&str, &str); 5] = [
+    ("zstd", "zstd"),
+    ("qemu-img", "qemu-utils"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("mkfs.btrfs", "btrfs-progs"),
+    ("pkg-config", "pkg-config"),
+];
 
 const INSTALL: &str = "\
 set -e
@@ -37,16 +46,13 @@ pub fn find_or_install() -> Result<(), Failure> {
 
 /// Debian's names of what is not there.
 fn missing() -> Vec<&'static str> {
-    let has_libvirt = || shell::succeeds(Command::new("pkg-config").args(["--exists", "libvirt"]));
     let mut missing = Vec::new();
-    for (program, package) in
-        [("zstd", "zstd"), ("qemu-img", "qemu-utils"), ("pkg-config", "pkg-config")]
-    {
+    for (program, package) in PROGRAMS {
         if shell::find(program).is_none() {
             missing.push(package);
         }
     }
-    if !has_libvirt() {
+    if !shell::succeeds(Command::new("pkg-config").args(["--exists", "libvirt"])) {
         missing.push("libvirt-dev");
     }
     missing
