@@ -1,5 +1,5 @@
-//! What is said on the wire: `farrier.v1`, its generated code, and the descriptor set that
-//! reflection serves. No logic lives here; `server` turns these types into the model's.
+//! The wire format: `farrier.v1`, its generated code, and the descriptor set that reflection
+//! serves. No logic lives here; `server` converts these types to and from the model's.
 
 /// The package `farrier.v1`, with gRPC clients and servers and the JSON form of each message.
 #[allow(clippy::all)]
@@ -8,10 +8,8 @@ pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/farrier.v1.serde.rs"));
 }
 
-/// Timestamps as they travel.
 pub use pbjson_types::Timestamp;
 
-/// Nothing, as it travels.
 pub use pbjson_types::Empty;
 
 /// The compiled descriptors of every proto file, with their comments.
