@@ -1,8 +1,10 @@
-//! The door for agents: JSON over HTTP, on a port of its own, as it faces the nodes' network and not the operators'.
+//! The HTTP API for agents: JSON, on a separate port, because it faces the nodes' network and not
+//! the operators'.
 //!
-//! An agent enrolls once with the token that was issued for its node, and is known from then on by the session that it made for
-//! itself. Who is not let in is told why by a code and a sentence; while we cannot look, everybody is asked to try again. `wire` is
-//! what is said.
+//! An agent enrolls once with the token that was issued for its node, and then authenticates with
+//! the session secret that it generated. A denied request is answered with a code and a sentence;
+//! while the database does not answer, every request is answered with "try again". `wire` has the
+//! message formats.
 
 mod wire;
 
@@ -23,7 +25,7 @@ use std::sync::Arc;
 use store::StoreError;
 use wire::Told;
 
-/// The most that an agent says at once: a piece of log, with every byte of it escaped, and a little more.
+/// The largest request: a chunk of log with every byte escaped, and a small margin.
 const MAX_BODY: usize = 512 * 1024;
 
 #[derive(Clone)]
@@ -50,13 +52,13 @@ pub fn router(agents: Agents, settings: &Nodes) -> Router {
         .with_state(shared)
 }
 
-/// Why an agent gets no answer to its question.
+/// Why a request of an agent fails.
 enum Refused {
-    /// It has not said what it had to.
+    /// A field of the request is missing or malformed.
     Said(Refusal),
-    /// It may not, at the door where tokens are shown.
+    /// The enrollment token is refused.
     Token(Denied),
-    /// It may not, with the session that it shows.
+    /// The session, or the task it names, is refused.
     Session(Denied),
     Store(StoreError),
 }
@@ -92,9 +94,9 @@ impl IntoResponse for Refused {
     }
 }
 
-/// The agent tries again until we can look, or until what is in its way has ended.
+/// The agent retries until the database answers or the obstacle is gone.
 fn unavailable(error: &StoreError) -> Response {
-    tracing::warn!(%error, "an agent has to wait");
+    tracing::warn!(%error, "request of an agent answered with 503");
     let said = match error {
         StoreError::Refused(refusal) => format!("try again: {}\n", refusal.said),
         StoreError::Unavailable(_) | StoreError::Conflict | StoreError::Corrupt(_) => {
@@ -111,13 +113,13 @@ async fn enroll(State(shared): State<Shared>, body: Bytes) -> Answer {
     let hostname = applicant.hostname.clone();
     match shared.agents.enroll(&token, applicant).await? {
         Ok(node) => {
-            tracing::info!(%node, hostname, "an agent has enrolled");
+            tracing::info!(%node, hostname, "agent enrolled");
             let heartbeat = shared.heartbeat_seconds;
             Ok(Json(json!({ "node": node.to_string(), "heartbeat_seconds": heartbeat }))
                 .into_response())
         }
         Err(denied) => {
-            tracing::warn!(hostname, why = denied.as_str(), "an agent was not let in");
+            tracing::warn!(hostname, why = denied.as_str(), "enrollment denied");
             Err(Refused::Token(denied))
         }
     }
@@ -152,7 +154,7 @@ async fn report(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) -
     Ok(Json(json!({})).into_response())
 }
 
-/// The agent itself, for a node that has just been installed.
+/// The agent binary, for a node that has just been installed.
 async fn binary(State(shared): State<Shared>, request: Request) -> Response {
     if shared.binary.as_os_str().is_empty() {
         let said =

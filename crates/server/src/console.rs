@@ -1,9 +1,9 @@
-//! The web console: what an operator sees in a browser. It only reads.
+//! The web console: a read-only view for operators.
 //!
-//! Every page is a whole document, rendered here from the engine's own answers, so it works without a
-//! script, in any browser, and over a slow line in the night. One small script makes open pages live:
-//! it listens to a stream of "something changed" and fetches the same page again, so there is one way
-//! to draw anything. Scripts and styles are files of ours; the policy sent with each page allows no others.
+//! Every page is a complete HTML document that the server renders, so it works without a script and
+//! in any browser. One small script keeps open pages current: it listens to a stream of change
+//! events and fetches the same page again, so each page is rendered in one place only. Scripts and
+//! styles are served by Farrier; the Content-Security-Policy of every page allows no others.
 
 mod assets;
 mod badge;
@@ -40,10 +40,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
-/// What a page is asked for, beside its path.
+/// The query parameters of a page.
 type Asked = HashMap<String, String>;
 
-/// How many pages may be live at once. Each holds a connection and a place in the events.
+/// How many pages may have an open stream. Each holds a connection and a watch.
 const MAX_STREAMS: usize = 1_024;
 
 #[derive(Clone)]
@@ -80,7 +80,7 @@ pub(crate) fn router(engine: Engine) -> Router {
         .with_state(console)
 }
 
-/// What a browser may do with our pages: load our own files, and nothing else.
+/// The Content-Security-Policy: a page may load our own files and nothing else.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
                       connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 

@@ -1,4 +1,5 @@
-//! The gRPC services: parse, ask the engine, answer. One file for each service.
+//! The gRPC services: each call parses its request, calls the engine and converts the result. One
+//! file for each service.
 
 mod admin;
 mod components;
@@ -36,17 +37,17 @@ use proto::v1;
 use providers::sim::Sim;
 use tonic::service::Routes;
 
-/// What every service works with.
+/// What the gRPC services share. Every service is implemented on this type.
 #[derive(Clone)]
 pub(crate) struct Doors {
     pub engine: Engine,
     pub sim: Sim,
     pub vault: Vault,
     pub artifacts: Artifacts,
-    /// How machines reach the netboot service, if there is one.
+    /// The base URL under which machines reach the netboot service; none: it is off.
     pub netboot_url: Option<String>,
     pub agents: Agents,
-    /// How agents reach this server; empty: they cannot.
+    /// The URLs under which agents reach this server, separated by commas; empty: they cannot.
     pub agents_url: String,
 }
 
@@ -88,7 +89,7 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
     Ok(routes.routes())
 }
 
-/// The services whose health is told by name.
+/// The services whose health is reported by name.
 const SERVICES: [&str; 19] = [
     "farrier.v1.MachineService",
     "farrier.v1.OperationService",
@@ -111,7 +112,7 @@ const SERVICES: [&str; 19] = [
     "farrier.v1.SiteService",
 ];
 
-/// Serving means that the database answers.
+/// Reports every service as serving while the database answers.
 async fn run_health(engine: Engine, health: tonic_health::server::HealthReporter) {
     loop {
         let status = match engine.healthy().await {

@@ -1,4 +1,4 @@
-//! What the port serves beside gRPC: metrics and health for machines, a first page for people.
+//! What the port serves beside gRPC and the console: metrics and health.
 
 use crate::telemetry;
 use axum::Router;
@@ -48,14 +48,15 @@ async fn show_health(State(shared): State<Shared>) -> Response {
     }
 }
 
-/// Counts requests. Paths are bounded: what no route knows is counted as one.
+/// Counts requests. The number of paths is bounded: requests outside gRPC are counted as `http`,
+/// unimplemented gRPC methods as `unknown`.
 async fn count(request: Request, next: Next) -> Response {
     let started = Instant::now();
     let path = request.uri().path();
     let known = path.starts_with("/farrier.v1.") || path.starts_with("/grpc.");
     let path = if known { path.to_string() } else { "http".to_string() };
     let response = next.run(request).await;
-    // A unary call that failed says so in its headers; the status of others is in their trailers.
+    // A failed unary call has its status in the headers; other calls have it in the trailers.
     let said = response.headers().get("grpc-status").and_then(|status| status.to_str().ok());
     let path = if said == Some("12") { "unknown".into() } else { path };
     let status = said.unwrap_or("0").to_string();

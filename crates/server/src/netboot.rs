@@ -1,9 +1,11 @@
-//! What machines fetch when they boot over the network, and what the deploy environment says to Farrier.
+//! The HTTP API for machines that boot over the network: boot scripts and files, and the reports of
+//! the deploy environment.
 //!
-//! It has a port of its own, as it faces the machines' network and not the operators'. A machine is known by its MAC
-//! address, and only while an operation wants it to boot; then by the token it was given; then by the session that claimed
-//! it. `script` is what its firmware is told, `dhcp` what its DHCP server is told, `artifacts` the files, `wire` the words of the
-//! deploy environment.
+//! It has a separate port, because it faces the machines' network and not the operators'. A machine
+//! is identified by its MAC address while a deployment is pending for it, then by the token in its
+//! boot script, then by the session that claimed the deployment. `script` makes the iPXE scripts,
+//! `dhcp` the configuration of the DHCP server, `artifacts` stores the files, `wire` has the
+//! messages of the deploy environment.
 
 pub mod artifacts;
 pub mod dhcp;
@@ -29,7 +31,7 @@ use tower::ServiceExt;
 use tower_http::services::ServeFile;
 use wire::{Assignment, Claimed, Reported};
 
-/// The most that the deploy environment says at once.
+/// The largest request of the deploy environment, in bytes.
 const MAX_BODY: usize = 256 * 1024;
 
 #[derive(Clone)]
@@ -52,7 +54,7 @@ pub fn router(vault: Vault, artifacts: Artifacts, settings: Netboot) -> Router {
         .with_state(shared)
 }
 
-/// The same for every machine: it asks on with its MAC address.
+/// The same script for every machine: it chains to the script of the machine's MAC address.
 async fn first_script(State(shared): State<Shared>) -> String {
     script::first(&shared.settings.url())
 }
@@ -64,7 +66,7 @@ async fn script_of(State(shared): State<Shared>, Path(mac): Path<String>) -> Res
     };
     match shared.vault.boot_of(&mac).await {
         Ok(Some(boot)) => {
-            tracing::info!(machine = %boot.deployment.machine_id, %mac, "asked what to boot");
+            tracing::info!(machine = %boot.deployment.machine_id, %mac, "boot script sent");
             script::of(&shared.settings, &boot, &mac).into_response()
         }
         Ok(None) => {
@@ -75,7 +77,7 @@ async fn script_of(State(shared): State<Shared>, Path(mac): Path<String>) -> Res
     }
 }
 
-/// The kernel and the ramdisk of what is to be booted, or the disc.
+/// The kernel, the initrd or the ISO that a machine boots.
 async fn boot_file(
     State(shared): State<Shared>,
     Path((token, file)): Path<(String, String)>,
@@ -116,11 +118,11 @@ async fn claim(State(shared): State<Shared>, Json(claimed): Json<Claimed>) -> Re
     };
     match shared.vault.claim(&claimed.token, &claimed.session, macs).await {
         Ok(Ok(deployment)) => {
-            tracing::info!(machine = %deployment.machine_id, key = %deployment.key, "claimed");
+            tracing::info!(machine = %deployment.machine_id, key = %deployment.key, "deployment claimed");
             Json(Assignment::of(&deployment)).into_response()
         }
         Ok(Err(denied)) => {
-            tracing::warn!(mac = %claimed.mac, why = denied.as_str(), "a claim was refused");
+            tracing::warn!(mac = %claimed.mac, why = denied.as_str(), "claim of a deployment denied");
             forbidden(denied)
         }
         Err(error) => unavailable(&error),
@@ -143,7 +145,7 @@ async fn report(
     }
 }
 
-/// The file of the image, from whichever byte.
+/// The image file; range requests are supported.
 async fn image(State(shared): State<Shared>, headers: HeaderMap, request: Request) -> Response {
     match shared.vault.claimed(session(&headers)).await {
         Ok(Some(deployment)) => match &deployment.image.body {
@@ -157,18 +159,18 @@ async fn image(State(shared): State<Shared>, headers: HeaderMap, request: Reques
     }
 }
 
-/// The session that a machine or an agent shows.
+/// The session secret of a request from a machine or an agent.
 pub(crate) fn session(headers: &HeaderMap) -> &str {
     let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     given.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default()
 }
 
-/// A file of this server, from whichever byte.
+/// Sends a file of this server; range requests are supported.
 pub(crate) async fn send(path: PathBuf, request: Request) -> Response {
     match ServeFile::new(&path).oneshot(request).await {
         Ok(response) if response.status() == StatusCode::NOT_FOUND => {
-            tracing::error!(path = %path.display(), "a file that was asked for is not here");
-            // Another replica may have it, or it may be put back: the machine tries again.
+            tracing::error!(path = %path.display(), "requested file is missing");
+            // Another replica may have it, or an operator may restore it: the machine retries.
             let said = "the file is missing on this server\n";
             (StatusCode::SERVICE_UNAVAILABLE, said).into_response()
         }
@@ -181,8 +183,8 @@ fn forbidden(denied: Denied) -> Response {
     (StatusCode::FORBIDDEN, Json(wire::Refused::of(denied))).into_response()
 }
 
-/// The machine tries again until we can look.
+/// The machine retries until the database answers.
 fn unavailable(error: &StoreError) -> Response {
-    tracing::warn!(%error, "a machine that boots has to wait");
+    tracing::warn!(%error, "request of a booting machine answered with 503");
     (StatusCode::SERVICE_UNAVAILABLE, "try again\n").into_response()
 }

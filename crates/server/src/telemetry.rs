@@ -1,4 +1,4 @@
-//! What operators of Farrier itself see: structured logs and Prometheus metrics.
+//! Structured logs and Prometheus metrics, for the operators of Farrier itself.
 
 use crate::config::{Log, LogFormat};
 use engine::{Engine, HealthTally};
@@ -11,7 +11,7 @@ use std::io::IsTerminal;
 use store::{Result, Tx, Work};
 use tracing_subscriber::EnvFilter;
 
-/// Buckets for everything that is measured in seconds: from a commit to a reimage.
+/// Buckets for all durations in seconds: from a commit to a reimage.
 const SECONDS: [f64; 14] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0, 1800.0];
 
@@ -19,7 +19,7 @@ const SECONDS: [f64; 14] =
 pub(crate) fn start_logging(log: &Log) -> std::result::Result<(), String> {
     let filter = EnvFilter::try_new(&log.level)
         .map_err(|error| format!("log.level {:?} is wrong: {error}", log.level))?;
-    // A log that cannot be written, on a full disk say, must not take its writer with it.
+    // A log line that cannot be written, on a full disk for example, must not fail its writer.
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -29,12 +29,13 @@ pub(crate) fn start_logging(log: &Log) -> std::result::Result<(), String> {
         LogFormat::Text => builder.with_target(false).try_init(),
         LogFormat::Json => builder.json().try_init(),
     };
-    // Tests start several servers in one process; the first one's logging serves them all.
+    // Tests start several servers in one process; they share the logging of the first one.
     drop(started);
     Ok(())
 }
 
-/// Starts counting. None when this process counts already, which only happens in tests.
+/// Installs the metrics recorder. None when this process has one already, which only happens in
+/// tests.
 pub(crate) fn start_metrics() -> Option<PrometheusHandle> {
     let builder = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)
@@ -57,7 +58,7 @@ fn describe() {
     describe_counter!("farrier_unreadable_records_total", "Claimed runs that cannot be read.");
     describe_counter!("farrier_requests_total", "Requests, by path and gRPC status.");
     describe_counter!("farrier_retention_removed_total", "Rows cleared away, by what they were.");
-    // What has not happened yet is zero, not absent.
+    // A counter that has not counted yet is exported as zero, not absent.
     for what in ["runs", "events", "logs"] {
         metrics::counter!("farrier_retention_removed_total", "what" => what).increment(0);
     }
@@ -105,8 +106,8 @@ fn describe_nodes() {
     describe_histogram!("farrier_reconcile_seconds", "Time per pass over a site.");
 }
 
-/// Brings the gauges that are read and not counted up to date. The numbers may be missing when the
-/// database does not answer; the rest of the page is served all the same.
+/// Updates the gauges that are read at scrape time. When the database does not answer, its numbers
+/// keep their last values and the rest of the page is served.
 pub(crate) async fn refresh(engine: &Engine) {
     metrics::gauge!("farrier_runs_in_hand").set(engine.in_flight() as f64);
     metrics::gauge!("farrier_watchers").set(engine.hub().watchers() as f64);
@@ -135,7 +136,8 @@ pub(crate) async fn refresh(engine: &Engine) {
     }
 }
 
-/// Kinds and classifications are ours, so there are never more series than these; what there is none of is zero.
+/// The number of series is bounded, because kinds and classifications are closed sets; a missing
+/// count is exported as zero.
 fn show_health(tallies: &[(TargetKind, Tally)]) {
     for kind in TargetKind::ALL {
         let found = tallies.iter().find(|(one, _)| *one == kind);
@@ -174,10 +176,11 @@ impl Work for Counts {
     }
 }
 
-/// How many there are by kind and state.
+/// Counts by kind and state.
 type Devices = Vec<(String, String, i64)>;
 
-/// With a zero for every state in which none is: a gauge that is not set again would go on showing what was.
+/// Adds a zero for every state that no object is in: a gauge that is not set would keep its last
+/// value.
 fn with_zeros(counted: Devices) -> Devices {
     let known = SubjectKind::ALL
         .into_iter()

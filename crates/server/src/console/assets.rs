@@ -1,5 +1,5 @@
-//! The style, the script and the icon: files of ours, compiled in. Their addresses carry a mark of
-//! their contents, so a browser may keep them and still never mixes two versions.
+//! The style sheet, the script and the icon, compiled into the binary. Their URLs contain a hash of
+//! their contents, so browsers may cache them and never mix two versions.
 
 use super::Asked;
 use axum::extract::Query;
@@ -12,7 +12,7 @@ const JS: &str = include_str!("console.js");
 const ICON: &str = include_str!("favicon.svg");
 
 const KEEP: &str = "public, max-age=31536000, immutable";
-/// For whoever asks for contents that this replica does not have: an older or a newer one did.
+/// For a URL with the hash of another version: a replica with an older or newer binary made it.
 const ASK_AGAIN: &str = "no-cache";
 
 pub(super) fn css_address() -> String {

@@ -1,5 +1,5 @@
-//! States as people see them: a sign, a word and a colour, so that none is told by colour alone. The
-//! meanings are those of the API's document.
+//! Badges of states: a sign, a word and a colour, so that colour is never the only difference. The
+//! meanings are those of the API documentation.
 
 use super::text::clean;
 use maud::{Markup, html};
@@ -8,7 +8,7 @@ use model::machine::view::EffectiveState;
 use model::node::NodeState;
 use model::run::{RunPhase, StepPhase, Workflow};
 
-/// How something is going; each is a colour of the style.
+/// The colour of a badge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tone {
     Gray,
@@ -32,13 +32,13 @@ impl Tone {
     }
 }
 
-/// A state, ready to be shown.
+/// How a state is displayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Look {
     pub tone: Tone,
     pub sign: &'static str,
     pub word: &'static str,
-    /// What it means, and what the user does about it.
+    /// What the state means, and what the operator does about it.
     pub meaning: &'static str,
     pub action: &'static str,
 }
@@ -70,7 +70,7 @@ pub(super) const fn effective(state: EffectiveState) -> Look {
     Look { tone, sign, word: state.as_str(), meaning, action }
 }
 
-/// The state of the work on something, with the look of its phase.
+/// A workflow state, displayed as its phase.
 pub(super) const fn workflow(state: Workflow) -> Look {
     Look { word: state.as_str(), ..run_phase(state.phase()) }
 }
@@ -94,7 +94,8 @@ pub(super) const fn step_phase(phase: StepPhase) -> Look {
     }
 }
 
-/// The state of a rack, a switch, a power shelf, a node or a machine in a rack, by its word.
+/// The badge of a rack, a switch, a power shelf, a node, a site or a machine in a rack. `word` is
+/// its state.
 pub(super) fn record_state(word: &str, shown: &str) -> Markup {
     let sign = match tone_of_record(word) {
         Tone::Gray => "○",
@@ -111,7 +112,7 @@ pub(super) fn record_state(word: &str, shown: &str) -> Markup {
     }
 }
 
-/// How a record in this state is going. Words that are not known here are neither good nor bad.
+/// The colour of a record's state. Unknown states are gray.
 pub(super) fn tone_of_record(word: &str) -> Tone {
     if let Some(state) = EffectiveState::ALL.into_iter().find(|state| state.as_str() == word) {
         return effective(state).tone;
@@ -152,7 +153,7 @@ fn under_way(word: &str) -> Tone {
     }
 }
 
-/// The state that an event names, as a badge where it is one we know.
+/// The state in an event, as a badge if it is known.
 pub(super) fn named(word: &str) -> Markup {
     let state = EffectiveState::ALL.into_iter().find(|state| state.as_str() == word);
     if let Some(state) = state {
@@ -164,7 +165,7 @@ pub(super) fn named(word: &str) -> Markup {
     }
 }
 
-/// Whether a condition's status is good news, bad news or neither.
+/// Whether a condition's status is good, bad or neutral.
 pub(super) const fn tone_of(condition: ConditionType, status: bool) -> Tone {
     match (condition, status) {
         (ConditionType::Reachable | ConditionType::BmcReachable, false) => Tone::Red,
@@ -192,7 +193,7 @@ pub(super) const fn tone_of(condition: ConditionType, status: bool) -> Tone {
     }
 }
 
-/// A condition in a cell: yes, no, or a dash when nobody has ever looked.
+/// A condition in a table cell: yes, no, or a dash when it was never probed.
 pub(super) fn mark(condition: ConditionType, known: Option<&Condition>) -> Markup {
     let Some(known) = known else {
         return html! { span.mark.gray title="not known yet" { "–" span.vh { " not known" } } };

@@ -1,5 +1,4 @@
-//! Times as people read them. The clock is a value; all times shown are UTC, so that two people on a
-//! call read the same digits.
+//! Times for human readers. All times are UTC, so that two people on a call read the same digits.
 
 use maud::{Markup, html};
 use model::time::Timestamp;
@@ -64,12 +63,12 @@ pub(super) fn ago(at: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// A relative time that says the absolute one when pointed at, and to programs.
+/// A relative time; the absolute one is its tooltip and its `datetime` attribute.
 pub(super) fn stamp(at: Timestamp, now: Timestamp) -> Markup {
     html! { time datetime=(iso(at)) title=(absolute(at)) { (ago(at, now)) } }
 }
 
-/// How long something took, or takes so far; a dash when it has not begun.
+/// The duration so far or in total; a dash when it has not begun.
 pub(super) fn lasted(from: Option<Timestamp>, to: Option<Timestamp>, now: Timestamp) -> String {
     match from {
         Some(from) => brief(to.unwrap_or(now).since(from)),

@@ -1,4 +1,5 @@
-//! One switch or one power shelf: why it is as it is, and what it says of itself.
+//! One switch or power shelf: the explanation of its state, its spec, and what it reports about
+//! itself.
 
 use super::badge::{record_state, run_phase, tone_of_record};
 use super::clock::{absolute, stamp};

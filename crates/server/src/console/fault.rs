@@ -1,4 +1,4 @@
-//! The pages about faults: what a code means and what to do, as compiled in from the documentation.
+//! The pages of fault codes, compiled in from the documentation.
 
 use super::badge::Tone;
 use super::frame::{Frame, Section, command, fault_link};

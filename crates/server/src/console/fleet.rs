@@ -1,4 +1,4 @@
-//! The fleet: first what is wrong and what to type, then the numbers, then every machine.
+//! The fleet: first the problems and the commands to type, then the counts, then every machine.
 
 use super::badge::{effective, mark};
 use super::clock::stamp;
@@ -29,12 +29,12 @@ const LIST: List = List {
     from: "after",
 };
 
-/// How many machines in trouble the fleet begins with; the rest are a click away.
+/// How many machines with problems are shown at the top; a link leads to the rest.
 const MAX_TROUBLE: i64 = 8;
 const ATTENTION: &str = "effective_state=ATTENTION";
 const UNREACHABLE: &str = "effective_state=IDLE AND condition.Reachable=false";
 
-/// The order in which states are counted: what needs somebody first.
+/// The order of the counts: states that need an operator first.
 const ORDER: [EffectiveState; 6] = [
     EffectiveState::Attention,
     EffectiveState::Blocked,
@@ -73,7 +73,7 @@ pub(super) async fn show(State(console): State<Console>, Query(asked): Query<Ask
     Ok(Frame { title: &title, section: Section::Fleet, live, body }.answer(StatusCode::OK))
 }
 
-/// The trouble is in the name of the tab, too.
+/// The page title, which shows in the browser tab, counts the problems too.
 fn title(summary: &Summary) -> String {
     match summary.count(EffectiveState::Attention) {
         0 => "Fleet".into(),
@@ -82,14 +82,14 @@ fn title(summary: &Summary) -> String {
     }
 }
 
-/// Machines that need somebody, each with its reason.
+/// Machines that need an operator, each with its explanation.
 async fn trouble(engine: &Engine) -> Result<Vec<(Machine, Explained)>> {
     let mut found = Vec::new();
     for filter in [ATTENTION, UNREACHABLE] {
         let filter = Filter::parse(filter, Subject::Machine)?;
         let page = engine.machines(filter, None, MAX_TROUBLE).await?;
         for machine in page.machines {
-            // Nobody has looked yet: that is no trouble.
+            // A machine that was never probed is not a problem.
             let looked_at = machine.conditions.get(ConditionType::Reachable).is_some();
             if looked_at || machine.effective_state() == EffectiveState::Attention {
                 let why = engine.explain(machine.id.as_str()).await?;
@@ -135,7 +135,7 @@ fn headline(attention: usize, shown: usize, overdue: usize) -> String {
         1 => parts.push("1 machine needs attention".to_string()),
         many => parts.push(format!("{many} machines need attention")),
     }
-    // What is shown beside those is ready, and cannot be reached.
+    // The others in the list are ready and unreachable.
     match shown.saturating_sub(attention) {
         0 => {}
         1 => parts.push("1 ready machine does not answer".to_string()),
@@ -178,12 +178,12 @@ fn trouble_table(trouble: &[(Machine, Explained)], now: Timestamp) -> Markup {
     }
 }
 
-/// What failed, where something did; otherwise what is the matter.
+/// The failure if there is one, otherwise the headline.
 fn reason(why: &Explained) -> &str {
     if why.told.failed.is_empty() { &why.told.headline } else { &why.told.failed }
 }
 
-/// The first thing that changes something; the page of the machine has the rest.
+/// The first command that acts; the machine's page has the rest.
 fn type_next(machine: &Machine, why: &Explained) -> String {
     let acts = why.told.next_commands.iter().find(|one| !one.contains(" logs "));
     acts.cloned().unwrap_or_else(|| format!("farrier why {}", machine.id))
@@ -254,14 +254,14 @@ fn row(machine: &Machine) -> Markup {
     }
 }
 
-/// Labels, each a way to its likes.
-/// Labels of something that no list here filters by.
+/// Labels without links, for objects that no list filters by label.
 pub(super) fn label_list(labels: &Labels) -> Markup {
     html! {
         @for (key, value) in labels { span.label { (clean(key)) "=" (clean(value)) } " " }
     }
 }
 
+/// Labels, each with a link to the machines that have it.
 pub(super) fn labels(machine: &Machine) -> Markup {
     html! {
         @for (key, value) in &machine.labels {
@@ -272,7 +272,7 @@ pub(super) fn labels(machine: &Machine) -> Markup {
     }
 }
 
-/// A value as the filter language has it.
+/// A value in the syntax of the filter language.
 fn quoted(value: &str) -> String {
     let bare = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | '/' | ':');
     if !value.is_empty() && value.chars().all(bare) {

@@ -1,4 +1,4 @@
-//! How an object came to be as it is: its transitions, newest first, some at a time.
+//! The history of an object: its transitions, newest first, in pages.
 
 use super::badge::named;
 use super::clock::{absolute, stamp};
@@ -13,12 +13,12 @@ const PAGE: i64 = 50;
 pub(super) struct History {
     /// Newest first.
     events: Vec<Event>,
-    /// The version before which the next page begins, when there is one.
+    /// The next page has the versions below this one; none: this is the last page.
     older: Option<i64>,
     newest: bool,
 }
 
-/// The latest transitions of an object that is at `version`, or those before one.
+/// The newest transitions of an object at `version`, or those before the version `before`.
 pub(super) async fn read(
     engine: &Engine,
     id: &str,
@@ -27,16 +27,17 @@ pub(super) async fn read(
 ) -> Result<History> {
     let newest = before.is_none_or(|before| before > version);
     let end = before.unwrap_or(i64::MAX).min(version.saturating_add(1));
-    // Versions count up by one, so the page before `end` begins a page's length before it.
+    // Versions increase by one, so the page begins `PAGE` versions before `end`.
     let after = end.saturating_sub(PAGE + 1).max(0);
     let mut events = match engine.history(id, after, PAGE).await {
         Ok(events) => events,
-        // No history is kept any more; the object itself is there.
+        // The history has expired; the object still exists.
         Err(StoreError::Refused(_)) => Vec::new(),
         Err(error) => return Err(error),
     };
     events.retain(|event| event.version < end);
-    // Old ones are cleared away from the beginning: where the page is not full, nothing is before it.
+    // Retention deletes the oldest events first: when the page is not full, there are none before
+    // it.
     let full = events.first().is_some_and(|first| first.version == after + 1);
     events.reverse();
     Ok(History { events, older: (after > 0 && full).then_some(after + 1), newest })

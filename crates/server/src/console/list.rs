@@ -1,6 +1,5 @@
-//! What the lists share: the box for a filter, a filter that was not understood, and the way to the
-//! next page. Pages are found by the id after which they begin, so nothing is skipped or repeated
-//! while the list changes.
+//! What the lists share: the filter box, the answer to an invalid filter, and the link to the next
+//! page. A page begins after an id, so nothing is skipped or repeated while the list changes.
 
 use super::Asked;
 use super::frame::{Frame, Section};
@@ -14,14 +13,14 @@ use model::refusal::Refusal;
 
 pub(super) const PAGE_SIZE: i64 = 100;
 
-/// A list of the console, as its pages know it.
+/// The properties of a list.
 pub(super) struct List {
     pub title: &'static str,
     pub section: Section,
     pub address: &'static str,
     pub subject: Subject,
     pub example: &'static str,
-    /// The parameter that says where a page begins.
+    /// The query parameter with the id at which a page begins.
     pub from: &'static str,
 }
 
@@ -61,7 +60,7 @@ impl List {
         }
     }
 
-    /// The same page, saying what is wrong with the filter that was asked for.
+    /// The list's page with the error in its filter.
     pub fn not_understood(&self, asked: &Asked, refusal: &Refusal) -> Response {
         let text = asked.get("filter").map_or("", String::as_str);
         let body = html! {

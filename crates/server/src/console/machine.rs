@@ -1,4 +1,4 @@
-//! One machine: why it is as it is, and everything that leads there.
+//! One machine: the explanation of its state, conditions, spec, recent operations and history.
 
 use super::badge::{effective, run_phase, tone_of};
 use super::clock::{absolute, lasted, stamp};

@@ -1,5 +1,5 @@
-//! One node: why it is as it is, and its three layers side by side, which are never one: its own state, the work on it, and what
-//! MAAS says of its machine.
+//! One node: the explanation of its state, and its three separate layers side by side: the node's
+//! state, the operation on it, and the observed state of its machine in MAAS.
 
 use super::badge::{Tone, record_state, tone_of_node, workflow};
 use super::clock::{absolute, stamp};
@@ -131,7 +131,7 @@ fn observed(node: &Node, asked_at: Option<Timestamp>, now: Timestamp) -> Markup 
     }
 }
 
-/// Whether what MAAS says is what a node in its state is to have.
+/// Whether the state in MAAS is the expected one for the node's state.
 fn mark(fits: bool) -> Markup {
     let (tone, sign, said) = match fits {
         true => (Tone::Green, "✓", "expected"),

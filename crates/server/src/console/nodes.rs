@@ -1,5 +1,5 @@
-//! Nodes by id: their coarse states only. What is being done to one stands on its own page. Before them the sites: one that is cut off says
-//! more than each of its nodes.
+//! The list of nodes, by id, with coarse states only; a node's page has the operation on it. The
+//! sites come first: one that is cut off explains the state of all its nodes.
 
 use super::badge::record_state;
 use super::clock::stamp;
@@ -56,7 +56,7 @@ pub(super) async fn show(State(console): State<Console>, Query(asked): Query<Ask
     Ok(Frame { title: "Nodes", section: Section::Nodes, live, body }.answer(StatusCode::OK))
 }
 
-/// The first of them; there are rarely more.
+/// The first page of sites; there are rarely more.
 fn site_table(sites: &RecordPage<Site>, now: Timestamp) -> Markup {
     html! {
         div.scroll { table.wide {
@@ -79,7 +79,7 @@ fn site_table(sites: &RecordPage<Site>, now: Timestamp) -> Markup {
     }
 }
 
-/// All but those that are gone for good.
+/// All nodes except deleted ones.
 fn living() -> RecordFilter {
     let states = NodeState::ALL.into_iter().filter(|state| *state != NodeState::Deleted);
     let states = states.map(|state| state.as_str().to_string()).collect();

@@ -1,4 +1,4 @@
-//! One operation: why it is as it is, its steps, what failed, and its log as it comes.
+//! One operation: the explanation of its state, its steps, its failure, and its log.
 
 use super::badge::{run_phase, step_phase};
 use super::clock::{absolute, lasted, stamp};
@@ -50,7 +50,8 @@ pub(super) async fn show(
     Ok(Frame { title: &title, section: Section::Operations, live, body }.answer(StatusCode::OK))
 }
 
-/// While it runs a page follows the log; afterwards it hears when somebody resumes it.
+/// While the run is active the page follows its log; afterwards it waits for a change, such as a
+/// resume.
 fn live(run: &Run, drawn_at: Cursor, tail: &Tail) -> Live {
     let id = &run.spec.id;
     if run.ended() {
@@ -91,7 +92,7 @@ pub(super) fn steps(run: &Run, title: &str, now: Timestamp) -> Markup {
 
 fn step(run: &Run, state: &StepState, current: bool, now: Timestamp) -> Markup {
     let name = run.step_name(state);
-    // A stage is called what it does.
+    // A stage has the same name as its effect.
     let kind = run.effect(state).map(|effect| effect.word()).filter(|kind| *kind != name);
     let tries = match state.attempt {
         0 | 1 => String::new(),

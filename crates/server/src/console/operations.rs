@@ -26,7 +26,7 @@ const LIST: List = List {
     from: "before",
 };
 
-/// What people look for most.
+/// Filters that operators use most.
 const SHORTCUTS: [(&str, &str); 4] = [
     ("all", ""),
     ("active", "phase in (PENDING, RUNNING)"),

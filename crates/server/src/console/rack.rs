@@ -1,4 +1,4 @@
-//! One rack: why it is as it is, what stands in it, from top to bottom, and what is being done to it.
+//! One rack: the explanation of its state, its devices from top to bottom, and its maintenance.
 
 use super::badge::{record_state, run_phase, step_phase, tone_of_record};
 use super::clock::{absolute, lasted, stamp};
@@ -56,7 +56,7 @@ pub(super) async fn show(
     Ok(Frame { title: &title, section: Section::Racks, live, body }.answer(StatusCode::OK))
 }
 
-/// What stands in the rack, highest place first; what has no place comes last.
+/// The devices by slot, highest first; those without a slot come last.
 fn elevation(view: &RackView) -> Markup {
     let mut devices: Vec<&Device> = view.devices.iter().collect();
     let place = |device: &Device| (device.slot.is_none(), std::cmp::Reverse(device.slot));
@@ -149,7 +149,7 @@ fn row(leg: &LegStatus, now: Timestamp) -> Markup {
     }
 }
 
-/// A device's part: where it stands, and a way to its own operation.
+/// A device's child run in a step: its phase, with a link to it.
 fn device(part: &PartStatus) -> Markup {
     match &part.run {
         None => html! { span.dim { (part.target) } },

@@ -1,4 +1,4 @@
-//! Racks by id: how many of what stands in each, and what is the matter.
+//! The list of racks, by id: expected devices, state and errors.
 
 use super::badge::record_state;
 use super::clock::stamp;
@@ -70,7 +70,7 @@ fn row(rack: &Rack, now: Timestamp) -> Markup {
     }
 }
 
-/// What is the matter with a rack that has failed; nothing else fits into a row.
+/// The error of a failed rack; other racks have none.
 fn matter(rack: &Rack) -> String {
     match &rack.state {
         RackState::Error { cause } => match &cause.device {

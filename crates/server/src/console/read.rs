@@ -1,5 +1,5 @@
-//! Two small reads that only the console needs: where the events end, and where a log ends. A page
-//! remembers the first, so that its stream goes on exactly where the page was drawn.
+//! Two reads that only the console needs: the end of the events, and the end of a log. A page
+//! records the first, so that its stream continues exactly where the page was rendered.
 
 use engine::Engine;
 use model::id::RunId;

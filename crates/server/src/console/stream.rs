@@ -1,8 +1,8 @@
-//! What makes open pages live: Server-Sent Events that say "something changed" and bring log lines.
+//! Server-Sent Events that keep open pages current: they report changes and deliver log lines.
 //!
-//! A stream is pulled by its connection: a browser that reads slowly makes its own stream wait, and one
-//! that went away drops it. Every event carries the place at which a new connection goes on. Streams
-//! end when the process stops; the browser then connects again by itself.
+//! The connection pulls its stream: a slow browser delays only its own stream, and a closed
+//! connection drops it. Every event carries the position at which a new connection resumes. Streams
+//! end when the process stops; the browser then reconnects.
 
 use super::wrong::{Page, Wrong};
 use super::{Asked, Console, log, read};
@@ -23,12 +23,12 @@ use std::time::Duration;
 use store::LogLine;
 use tokio::sync::OwnedSemaphorePermit;
 
-/// How often a quiet stream says that it is still there.
+/// The interval of keep-alive comments on a quiet stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// How long a browser waits before it connects again.
+/// How long a browser waits before it reconnects.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Changes of runs, of all or of those that match.
+/// Changes of all runs, or of those that match a filter.
 pub(super) async fn of_changes(
     State(console): State<Console>,
     Query(asked): Query<Asked>,
@@ -59,7 +59,7 @@ pub(super) async fn of_operation(
     Ok(answer(both.boxed(), at, permit))
 }
 
-/// Where a page stands: in the events, and in a log.
+/// The position of a page: in the events, and in a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct At {
     place: Place,
@@ -67,7 +67,7 @@ struct At {
 }
 
 impl At {
-    /// The word that the browser sends when it connects again.
+    /// The event id, which the browser sends back when it reconnects.
     fn to_word(&self) -> String {
         format!("{}@{}", self.place.to_word(), self.offset)
     }
@@ -82,7 +82,7 @@ impl At {
 }
 
 impl Console {
-    /// Where the browser stopped, where the page was drawn, or now.
+    /// Where the browser stopped, where the page was rendered, or now.
     async fn place(&self, asked: &Asked, headers: &HeaderMap) -> Result<At, Wrong> {
         if let Some(last) = headers.get("last-event-id").and_then(|last| last.to_str().ok())
             && !last.is_empty()
@@ -102,13 +102,13 @@ impl Console {
     }
 }
 
-/// One thing to tell a page.
+/// One message of a stream.
 enum Bit {
     Changed(Place),
     Log(Vec<LogLine>),
     /// The run has ended and its log is complete.
     End,
-    /// The process stops, or the database does not answer: the browser is to connect again.
+    /// The process stops or the database does not answer: the browser reconnects.
     Lost,
 }
 
@@ -123,7 +123,7 @@ fn changes(watch: Watch) -> impl Stream<Item = Bit> + Send {
                 None => Some((Bit::Lost, None)),
             },
             Err(error) => {
-                tracing::debug!(%error, "a live page is cut off");
+                tracing::debug!(%error, "change stream of a console page ended");
                 Some((Bit::Lost, None))
             }
         }
@@ -138,7 +138,7 @@ fn lines(log: LogStream) -> impl Stream<Item = Bit> + Send {
             Ok(_) if log.complete() => Some((Bit::End, None)),
             Ok(_) => Some((Bit::Lost, None)),
             Err(error) => {
-                tracing::debug!(%error, "a live log is cut off");
+                tracing::debug!(%error, "log stream of a console page ended");
                 Some((Bit::Lost, None))
             }
         }
@@ -147,7 +147,7 @@ fn lines(log: LogStream) -> impl Stream<Item = Bit> + Send {
 
 fn answer(bits: Bits, at: At, permit: OwnedSemaphorePermit) -> Response {
     let hello = Event::default().retry(RETRY).comment("open");
-    // The permit goes with the stream and is given back when either end drops it.
+    // The stream owns the permit and releases it when either end drops the stream.
     let told = stream::unfold(Some((bits, at, permit)), |state| async move {
         let (mut bits, mut at, permit) = state?;
         let bit = bits.next().await?;
@@ -167,7 +167,7 @@ enum Told {
     Last(Event),
 }
 
-/// The event for a bit; none when the stream is to end without a word.
+/// The SSE event of a message; none when the stream ends without one.
 fn tell(bit: Bit, at: &mut At) -> Option<Told> {
     match bit {
         Bit::Changed(place) => {

@@ -109,7 +109,7 @@ async fn what_others_wrote_is_escaped_on_every_page() {
         let (_, _, page) = site.get(address).await;
         assert!(page.contains("a&lt;b&gt;&amp;"), "{page}");
         assert!(!page.contains("<b>&") && !page.contains("<i>me"), "{page}");
-        // No handlers, styles or scripts within the page: the policy would refuse them.
+        // The policy would refuse inline handlers, styles and scripts.
         assert!(!page.contains(" style=") && !page.contains(" onclick="), "{page}");
         assert_eq!(page.matches("<script").count(), 1, "{page}");
     }
@@ -150,7 +150,7 @@ async fn a_node_shows_its_three_layers_side_by_side() {
     assert!(!page.contains("<i>me"), "{page}");
     let (_, _, machine) = site.get("/machines/m-1").await;
     assert!(machine.contains(&format!("/nodes/{node}")), "{machine}");
-    // Somebody keeps it from scheduling: the work on it stays as it ended.
+    // An operator quarantines the node: its last operation is still shown as it ended.
     let why = "smells <b>burnt</b>".to_string();
     let ask = model::node::door::Ask::Quarantine { why };
     site.engine.ask_node(&node, ask, who()).await.unwrap();

@@ -1,10 +1,10 @@
-//! Text from elsewhere, made safe to show. Devices colour their output and move the cursor; a page
-//! shows neither, and no character that hides or reorders what stands beside it.
+//! Makes foreign text safe to show. Devices send colour codes and cursor movements; a page shows
+//! neither, nor characters that hide or reorder the text beside them.
 
-/// The longest piece of foreign text that is shown in one place.
+/// The longest foreign text that is shown in one place, in characters.
 const MAX_SHOWN: usize = 4_096;
 
-/// One line, without control characters and terminal sequences, at most so long.
+/// One line without control characters and terminal sequences, at most `MAX_SHOWN` characters.
 pub(super) fn clean(text: &str) -> String {
     let mut shown = String::with_capacity(text.len().min(MAX_SHOWN));
     let mut rest = text.chars().peekable();
@@ -26,7 +26,7 @@ pub(super) fn clean(text: &str) -> String {
     shown
 }
 
-/// The lines of a piece of a log. A lone carriage return begins a new one, as progress bars have it.
+/// The lines of a chunk of a log. A lone carriage return begins a new line, as in progress bars.
 pub(super) fn lines(data: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(data);
     let text = text.replace("\r\n", "\n");
@@ -36,7 +36,8 @@ pub(super) fn lines(data: &[u8]) -> Vec<String> {
 
 type Chars<'a> = std::iter::Peekable<std::str::Chars<'a>>;
 
-/// What follows an escape: a control sequence, a command up to its terminator, or one character.
+/// Skips what follows an escape: a control sequence, a command up to its terminator, or one
+/// character.
 fn skip_sequence(rest: &mut Chars<'_>) {
     match rest.next() {
         Some('[') => skip_parameters(rest),
@@ -56,19 +57,19 @@ fn skip_sequence(rest: &mut Chars<'_>) {
     }
 }
 
-/// Parameters, then the one character that ends a control sequence.
+/// Skips the parameters and the final character of a control sequence.
 fn skip_parameters(rest: &mut Chars<'_>) {
     while rest.next_if(|c| matches!(c, '\u{20}'..='\u{3f}')).is_some() {}
     rest.next_if(|c| matches!(c, '\u{40}'..='\u{7e}'));
 }
 
-/// Control characters, and what turns the direction of the text around or hides it.
+/// Control characters, and characters that hide text or change its direction.
 fn is_harmful(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// A value as it stands in the query of an address.
+/// Escapes a value for the query of a URL.
 pub(super) fn in_query(value: &str) -> String {
     let mut safe = String::with_capacity(value.len() + 8);
     for byte in value.bytes() {

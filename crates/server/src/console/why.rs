@@ -1,5 +1,5 @@
-//! The box that stands first: what is the matter, since when, whether that is normal, and what to
-//! type now.
+//! The box at the top of a page: the state, since when, whether that is normal, and the command to
+//! type next.
 
 use super::badge::Tone;
 use super::clock::{absolute, stamp};
@@ -9,7 +9,7 @@ use engine::Explained;
 use maud::{Markup, html};
 use model::time::Timestamp;
 
-/// `about` is the id of the page, which need not be told again.
+/// `about` is the id of the page's object, which is not linked again.
 pub(super) fn why(why: &Explained, about: &str, tone: Tone, now: Timestamp) -> Markup {
     let told = &why.told;
     let tone = if told.overdue { Tone::Red } else { tone };

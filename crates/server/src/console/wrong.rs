@@ -1,5 +1,5 @@
-//! When there is no page to show: what happened, in words, and what to do now. The one place where
-//! what went wrong becomes an HTTP status.
+//! Error pages: what happened, and what to do now. The only place where an error becomes an HTTP
+//! status.
 
 use super::frame::{Frame, Section, command};
 use super::text::clean;
@@ -10,10 +10,10 @@ use model::refusal::{Refusal, RefusalKind};
 use store::StoreError;
 use tonic::Status;
 
-/// What a page's handler answers.
+/// The result of a page's handler.
 pub(super) type Page = Result<Response, Wrong>;
 
-/// Why there is no page.
+/// An error page.
 #[derive(Debug)]
 pub(super) struct Wrong {
     pub status: StatusCode,
@@ -24,7 +24,7 @@ pub(super) struct Wrong {
 }
 
 impl Wrong {
-    /// The address names something that cannot be there.
+    /// The URL names an object that cannot exist.
     pub fn unknown(refusal: Refusal) -> Self {
         Self { status: StatusCode::NOT_FOUND, title: "Not found", ..Self::from(refusal) }
     }
@@ -68,7 +68,7 @@ impl Wrong {
     }
 }
 
-/// Words, or, where a caret points at a character, the lines as they are.
+/// The text in one paragraph; where a caret points at a character, the lines below it unchanged.
 pub(super) fn said(words: &str) -> Markup {
     html! {
         @match words.split_once('\n') {
@@ -119,7 +119,7 @@ impl IntoResponse for Wrong {
     }
 }
 
-/// What no route knows. A gRPC client gets the answer that it understands.
+/// The answer to a request that no route matches. A gRPC client gets a gRPC status.
 pub(super) async fn nowhere(uri: Uri, headers: HeaderMap) -> Response {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     if kind.is_some_and(|kind| kind.starts_with("application/grpc")) {

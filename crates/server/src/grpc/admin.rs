@@ -1,4 +1,4 @@
-//! AdminService: flags that only an administrator sets, each with a reason.
+//! AdminService: conditions that only an administrator sets, each with a reason.
 
 use super::Doors;
 use super::convert::{initiator, machine};

@@ -1,4 +1,4 @@
-//! ComponentService: compute trays, switches and power shelves brought to a version by one request.
+//! ComponentService: upgrades compute trays, switches and power shelves with one request.
 
 use super::Doors;
 use super::convert::{forced, initiator};

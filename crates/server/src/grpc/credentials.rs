@@ -1,4 +1,4 @@
-//! CredentialService: secrets go in and never come out.
+//! CredentialService: secrets are write-only.
 
 use super::Doors;
 use super::convert::{initiator, time};
@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status};
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// The largest secret that is taken.
+/// The largest accepted secret, in bytes.
 const MAX_SECRET: usize = 64 * 1024;
 
 #[tonic::async_trait]
@@ -99,7 +99,7 @@ fn credential(info: CredentialInfo) -> v1::Credential {
     }
 }
 
-/// A secret, whole and of a size that one has.
+/// Refuses a secret that is incomplete or too long.
 fn secret_from(asked: Option<Asked>) -> Result<Secret, Refusal> {
     Ok(match asked.ok_or_else(|| Refusal::missing("secret"))? {
         Asked::Password(v1::Password { user, password }) => Secret::Password {
@@ -120,7 +120,7 @@ fn secret_from(asked: Option<Asked>) -> Result<Secret, Refusal> {
     })
 }
 
-/// The three parts that MAAS shows. What is wrong is told by counting: the key itself must not be repeated.
+/// Checks for three parts. The refusal counts the parts, because it must not repeat the key.
 fn maas_key(field: &str, key: String) -> Result<String, Refusal> {
     let key = given(field, key.trim().to_string())?;
     let parts: Vec<&str> = key.split(':').collect();

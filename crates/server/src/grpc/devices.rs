@@ -1,4 +1,4 @@
-//! Between the wire and the model, for what switches and power shelves have in common.
+//! Conversions that switches and power shelves share.
 
 use super::Doors;
 use super::convert::{place_from, time};
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashMap};
 use store::RecordFilter;
 use tonic::Status;
 
-/// A device as a client describes it. Its id has been parsed.
+/// A device as a client describes it. The caller has parsed its id.
 pub(super) fn described<D: Device>(
     id: String,
     labels: HashMap<String, String>,
@@ -111,7 +111,7 @@ fn observed(seen: &Observed) -> v1::DeviceObserved {
     }
 }
 
-/// Which devices are wanted, checked.
+/// The validated filter of a list.
 fn filter_from<D: Device>(asked: v1::DeviceFilter) -> Result<RecordFilter, Refusal> {
     let rack = match asked.rack_id.as_str() {
         "" => None,
@@ -129,7 +129,7 @@ fn filter_from<D: Device>(asked: v1::DeviceFilter) -> Result<RecordFilter, Refus
     Ok(RecordFilter { rack, states: asked.states, labels: labels.into_iter().collect() })
 }
 
-/// A page of a list, as a client asked for it.
+/// A request for a page of devices.
 pub(super) struct Wanted<'a> {
     pub list: List,
     pub filter: Option<v1::DeviceFilter>,
@@ -138,7 +138,7 @@ pub(super) struct Wanted<'a> {
 }
 
 impl Doors {
-    /// The status of one device: as in lists, with all that is reported of its health.
+    /// The status of one device, with all its health reports.
     pub(super) async fn device_status<D: Device>(
         &self,
         device: &D,
@@ -147,13 +147,13 @@ impl Doors {
         Ok(v1::DeviceStatus { health, ..status(device) })
     }
 
-    /// The devices of a page, and the token of the next.
+    /// The devices of a page, and the token of the next page.
     pub(super) async fn device_page<D: Device>(
         &self,
         wanted: Wanted<'_>,
     ) -> Result<(Vec<D>, String), Status> {
         let asked = wanted.filter.unwrap_or_default();
-        // A map has no order of its own, and the token must fit the same filter again.
+        // Sorted, because a map has no order and the same filter must yield the same token.
         let labels: BTreeMap<_, _> = asked.labels.iter().collect();
         let stamp = format!("{} {:?} {labels:?}", asked.rack_id, asked.states);
         let page = Page::new(wanted.list, &stamp, wanted.size, wanted.token).map_err(refused)?;

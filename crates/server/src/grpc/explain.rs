@@ -1,4 +1,4 @@
-//! ExplainService: why something is as it is, and how it came to be so.
+//! ExplainService: why an object is in its state, and its history.
 
 use super::Doors;
 use super::convert::time;

@@ -1,4 +1,4 @@
-//! FirmwareService: the catalogue of firmware, and the history of what was applied where.
+//! FirmwareService: the catalogue of firmware, and the history of what was applied to each device.
 
 use super::Doors;
 use super::convert::{initiator, time};
@@ -126,7 +126,7 @@ fn who(metadata: &MetadataMap) -> Who {
     Who { by: initiator(metadata), reason: String::new() }
 }
 
-/// A place in the history, as a page's token has it.
+/// A position in the history, as in a page token.
 fn place(one: &Applied) -> String {
     let AppliedPlace { at, run, step } = AppliedPlace::of(one);
     format!("{at} {run} {step}")

@@ -1,4 +1,4 @@
-//! HardwareService: hardware as it is now, and BMCs that nobody has registered.
+//! HardwareService: reads hardware now, and tests and discovers BMCs that are not registered.
 
 use super::Doors;
 use super::convert::{initiator, machine, time};
@@ -22,10 +22,10 @@ use tonic::{Request, Response, Status};
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// How many addresses are asked at a time, unless somebody says otherwise.
+/// How many addresses are tried concurrently by default.
 const AT_ONCE: usize = 64;
 const MAX_AT_ONCE: i32 = 256;
-/// The largest file of certificates that is taken.
+/// The largest accepted file of certificates, in bytes.
 const MAX_PEM: usize = 256 * 1024;
 
 #[tonic::async_trait]
@@ -78,7 +78,7 @@ impl v1::hardware_service_server::HardwareService for Doors {
         let peer = self.engine.bmc_peer(&endpoint).map_err(missed)?;
         let was_locked = self.vault.unlock(&peer).await.map_err(failed)?;
         let by = initiator(request.metadata());
-        tracing::info!(%peer, %by, was_locked, "a refused login may be tried again");
+        tracing::info!(%peer, %by, was_locked, "BMC lockout cleared");
         Ok(Response::new(v1::UnlockBmcResponse { peer, was_locked }))
     }
 
@@ -95,7 +95,8 @@ impl v1::hardware_service_server::HardwareService for Doors {
     }
 }
 
-/// A page of a log that is read anew each time: it begins behind the last entry of the page before.
+/// A page of a log. The log is read again for each page, which begins after the last entry of the
+/// previous one.
 fn log_page(
     found: Vec<LogEntry>,
     since: Option<Timestamp>,
@@ -125,7 +126,7 @@ fn log_page(
     Ok((entries.collect(), next.unwrap_or_default()))
 }
 
-/// What an entry is found again by.
+/// Identifies an entry of the log in a page token.
 fn place(entry: &LogEntry) -> String {
     let short: String = entry.id.chars().take(text::MAX_SHORT).collect();
     format!("{}/{short}", entry.log)
@@ -141,7 +142,8 @@ fn endpoint_from(endpoint: &str) -> Result<String, Refusal> {
     if endpoint.is_empty() {
         return Err(Refusal::missing("endpoint"));
     }
-    // A password in an address must not be repeated, and the provider knows better what an address is.
+    // The endpoint may contain a password, so the refusal does not repeat it. The provider checks
+    // the rest.
     if endpoint.len() > text::MAX_ENDPOINT {
         let instead = format!("use at most {} bytes", text::MAX_ENDPOINT);
         return Err(Refusal::invalid("endpoint", "is too long", instead));
@@ -395,7 +397,7 @@ mod tests {
         let page = |token: &str| Page::new(List::ConsoleLog, "m-1", 2, token).unwrap();
         let (first, next) = log_page(log(), None, &page("")).unwrap();
         assert_eq!(ids(&first), ["4", "3"]);
-        // Something new between two pages moves nothing.
+        // A new entry between two pages does not shift the second page.
         let mut grown = log();
         grown.insert(0, entry(5, Some(50)));
         let (second, end) = log_page(grown, None, &page(&next)).unwrap();

@@ -1,4 +1,4 @@
-//! HealthService: what others report of machines, racks, switches and power shelves.
+//! HealthService: health reports about machines, racks, switches and power shelves.
 
 use super::Doors;
 use super::convert::{initiator, time, time_from};
@@ -93,7 +93,8 @@ impl Doors {
         Ok(Response::new(reported(&object, &after)))
     }
 
-    /// What an object's status shows of its health, its reports included; nothing where nothing is said, and then nothing is read.
+    /// The health of an object with its reports; none when it has no alerts, and then nothing is
+    /// read.
     pub(super) async fn health_of(
         &self,
         object: &TargetId,
@@ -119,7 +120,7 @@ fn alerts_from(asked: Vec<v1::HealthAlert>, now: Timestamp) -> Result<Alerts, Re
             part: one.target,
             message: one.message,
             classes: one.classifications.into_iter().collect(),
-            // What begins tomorrow is not so yet.
+            // A time in the future is replaced by now.
             since: one.since.map_or(now, |since| time_from(&since)).min(now),
         };
         if alerts.contains_key(&one.id) {
@@ -156,7 +157,7 @@ fn alert(id: &str, alert: &Alert) -> v1::HealthAlert {
     }
 }
 
-/// The same without the reports, for lists; none where nothing is said.
+/// An object's health without the reports, for lists; none when it has no alerts.
 pub(super) fn standing(object: &TargetId, standing: &Standing) -> Option<v1::Health> {
     let bars = standing.bars().into_iter().map(|(class, bar)| v1::HealthBar {
         classification: class.as_str().into(),

@@ -1,4 +1,4 @@
-//! HostService: the firmware of machines, seen to for an operator or for their rack.
+//! HostService: the firmware of machines, managed for an operator or for the machine's rack.
 
 use super::Doors;
 use super::convert::{initiator, time};

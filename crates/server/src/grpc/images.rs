@@ -109,7 +109,8 @@ impl Doors {
         }
     }
 
-    /// What an image is made of. Files that Farrier has are looked up; their sizes are theirs.
+    /// The content of an image. A file without a URL must be in the artifact store, which knows its
+    /// size.
     async fn body_from(&self, asked: &v1::Image) -> Result<Body, Refusal> {
         let empty = |field: &str, given: bool| match given {
             true => {

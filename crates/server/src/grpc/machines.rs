@@ -17,10 +17,10 @@ use tonic::{Request, Response, Status};
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// What a customer asks for.
+/// A customer's request, with the type of the run that serves it.
 struct Wanted {
     run_type: RunType,
-    /// Another than the default one of the type.
+    /// None: the default plan of the type.
     plan_id: Option<PlanId>,
     params: Params,
 }
@@ -36,7 +36,7 @@ impl Wanted {
 }
 
 impl Doors {
-    /// Reboot, reimage, enter and exit maintenance: the same start with another type.
+    /// Starts the run of a reboot, a reimage, or entering or leaving maintenance.
     async fn operate(
         &self,
         wanted: Wanted,

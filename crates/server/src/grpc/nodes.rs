@@ -1,7 +1,7 @@
-//! NodeService: nodes are onboarded, taken out of service, quarantined, bootstrapped by hand, and shown.
+//! NodeService: onboards, decommissions, quarantines, bootstraps and shows nodes.
 //!
-//! The three layers stay apart on the wire too: a `Node` has the coarse state only, and `NodeDetail` puts the work on it and what MAAS
-//! says of its machine beside it.
+//! A `Node` has the coarse state only; `NodeDetail` adds the newest operation on the node and the
+//! observed state of its machine in MAAS. The three layers stay apart on the wire.
 
 use super::Doors;
 use super::convert::{initiator, run, time, who};
@@ -29,14 +29,14 @@ use store::{RecordFilter, Word};
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
-/// What nobody here can know of a machine that is brought into service by hand, for its owner to write.
+/// The part of an agent's configuration that only the machine's owner knows, as comments.
 const STORAGE: &str = "# The folders that users of this machine can write to. They are emptied when it is cleaned; [] says that there are none.\n\
                        # Until this is written, or there is a hook cleanup_storage, cleaning it fails.\n\
                        # scratch_dirs = [\"/scratch\", \"/dev/shm\"]\n";
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// The most of an unknown word that a refusal repeats.
+/// How many characters of an unknown word a refusal repeats.
 const MAX_SHOWN: usize = 64;
 
 #[tonic::async_trait]
@@ -204,7 +204,7 @@ impl v1::node_service_server::NodeService for Doors {
     }
 }
 
-/// A request to take a node out of service, before it is parsed.
+/// The unparsed fields of a request that takes a node out of service.
 struct TakenOut {
     node_id: String,
     mode: Mode,
@@ -242,7 +242,7 @@ impl Doors {
         Ok(Response::new(node(&done)))
     }
 
-    /// How agents reach this server; a bundle without it could not be used.
+    /// The URL that agents use. A bundle without it could not be used.
     fn agents_reach(&self) -> Result<&str, Refusal> {
         if self.agents_url.is_empty() {
             let said = "this server has no address for agents: neither nodes.listen nor nodes.url is set in its configuration";
@@ -252,7 +252,7 @@ impl Doors {
     }
 }
 
-/// A dry run leaves nothing behind that could be replayed, so it needs no id.
+/// A dry run stores nothing that could be replayed, so it needs no request id.
 fn request_id(id: String, dry_run: bool) -> Result<String, Refusal> {
     if dry_run { Ok(id) } else { text::request_id(&id) }
 }
@@ -265,7 +265,7 @@ fn mode_from(word: &str) -> Result<Mode, Refusal> {
     if word.is_empty() {
         return Err(Refusal::missing("mode"));
     }
-    // Draining and retiring have requests of their own.
+    // Draining and retiring have their own requests.
     let known = Mode::parse(word).filter(|mode| Mode::DECOMMISSION.contains(mode));
     known.ok_or_else(|| {
         let words: Vec<_> = Mode::DECOMMISSION.iter().map(|mode| mode.as_str()).collect();
@@ -274,7 +274,7 @@ fn mode_from(word: &str) -> Result<Mode, Refusal> {
     })
 }
 
-/// How long a token is to be good. The engine knows the longest.
+/// The lifetime of a token. The engine checks the upper limit.
 fn life_from(seconds: Option<i64>) -> Result<Duration, Refusal> {
     let Some(seconds) = seconds else { return Ok(TOKEN_LIFE) };
     u64::try_from(seconds).map(Duration::from_secs).map_err(|_| {
@@ -368,7 +368,7 @@ fn detail(view: NodeView) -> v1::NodeDetail {
     }
 }
 
-/// Onboarding, or the mode of the decommission.
+/// `onboarding`, or the mode of the decommission.
 pub(crate) fn workflow_kind(run: &Run) -> String {
     match (run.spec.run_type, run.spec.params.get(MODE)) {
         (RunType::Onboard, _) => "onboarding".into(),
@@ -377,7 +377,7 @@ pub(crate) fn workflow_kind(run: &Run) -> String {
     }
 }
 
-/// How often its stage was tried: the one it failed at, or the one it is at.
+/// Attempts of the failed stage, or of the current one.
 fn attempts(run: &Run) -> i32 {
     let count = match (&run.progress.failure, run.progress.current()) {
         (Some(failure), _) => failure.attempts,
@@ -399,7 +399,8 @@ fn observed(node: &Node, seen: &UpstreamSeen, asked_at: Option<Timestamp>) -> v1
     }
 }
 
-/// What is known of its agent; none while nobody has enrolled or was heard. One that has enrolled once may have left since.
+/// What is known of the node's agent; none before the first enrollment or heartbeat. An enrolled
+/// agent may have lost its session since: `enrolled` tells.
 fn agent(node: &Node, word: &Word, enrolled: bool) -> Option<v1::AgentStatus> {
     if node.agent.is_none() && word.at.is_none() {
         return None;

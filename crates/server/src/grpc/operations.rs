@@ -1,4 +1,4 @@
-//! OperationService: what customers see of runs.
+//! OperationService: the customer's view of runs.
 
 use super::Doors;
 use super::convert::{log_chunk, operation, operation_event};

@@ -19,7 +19,7 @@ use v1::PowerShelfMaintenanceOperation as Operation;
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// The metadata in which an answer says what a person must know all the same.
+/// The response metadata with warnings for the operator.
 const WARNING: &str = "farrier-warning";
 
 #[tonic::async_trait]
@@ -113,7 +113,8 @@ impl v1::power_shelf_service_server::PowerShelfService for Doors {
         };
         let mut answer = Response::new(proto::Empty {});
         for warning in &foreseen.warnings {
-            // Ids are ASCII, and so are our sentences; what is not has nothing to say here.
+            // Metadata values are ASCII. Ids and our sentences are; a warning that is not is left
+            // out.
             if let Ok(value) = warning.parse() {
                 answer.metadata_mut().append(WARNING, value);
             }
@@ -133,7 +134,7 @@ impl v1::power_shelf_service_server::PowerShelfService for Doors {
 }
 
 impl Doors {
-    /// What became of it; in a dry run with what would follow.
+    /// The response of a change; in a dry run with the transitions that would follow.
     async fn shelf_told(&self, done: &PowerShelf, dry_run: bool) -> Answer<v1::PowerShelf> {
         let mut told = shelf(done);
         if let (true, Some(status)) = (dry_run, &mut told.status) {
@@ -151,7 +152,7 @@ fn shelf_from(asked: Option<v1::PowerShelf>) -> Result<DescribedDevice, Refusal>
     described::<PowerShelf>(asked.power_shelf_id, asked.labels, asked.spec)
 }
 
-/// The request, checked as far as it can be without knowing the shelves.
+/// Checks everything that does not depend on the stored shelves.
 fn asked_from(
     metadata: &MetadataMap,
     asked: &v1::PowerShelfMaintenanceRequest,

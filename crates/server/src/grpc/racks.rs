@@ -1,4 +1,4 @@
-//! RackService: racks, and the maintenance of what stands in them.
+//! RackService: racks, and the maintenance of the devices in them.
 
 pub(super) mod wire;
 
@@ -18,10 +18,10 @@ use tonic::{Request, Response, Status};
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// Racks have names of their own; operations begin otherwise.
+/// Distinguishes a rack's id from an operation's.
 const RACK_PREFIX: &str = "rack-";
 
-/// What both ways to start an operation have in common.
+/// The fields that both maintenance requests share.
 struct Ask {
     request_id: String,
     reference: String,

@@ -1,4 +1,4 @@
-//! RunService: runs as operators see them, and what operators may do with them.
+//! RunService: the operator's view of runs, and the actions on them.
 
 use super::Doors;
 use super::convert::{initiator, log_chunk, run, run_event, who};

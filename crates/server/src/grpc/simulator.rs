@@ -1,4 +1,4 @@
-//! SimulatorService: faults as data, and the count of every effect asked for.
+//! SimulatorService: fault rules, and counters of every requested effect.
 
 use super::Doors;
 use super::status::refused;
@@ -69,7 +69,7 @@ fn count(field: &str, value: i32) -> Result<u32, Refusal> {
         .map_err(|_| Refusal::invalid(field, format!("is {value}"), "use 0 or a positive number"))
 }
 
-/// A rule as a client describes it. Its id is the simulator's to give.
+/// A fault rule as a client describes it. The simulator assigns its id.
 fn rule_from(asked: v1::SimFault) -> Result<FaultRule, Refusal> {
     let rule = FaultRule::from_words(&asked.verb, &asked.action)?;
     Ok(FaultRule {

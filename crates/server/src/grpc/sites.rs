@@ -1,4 +1,4 @@
-//! SiteService: a MAAS, and how the nodes behind it are to be.
+//! SiteService: a MAAS, and the configuration of the nodes that it deploys.
 
 use super::Doors;
 use super::convert::{time, who};
@@ -14,7 +14,8 @@ use tonic::{Request, Response, Status};
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// On the wire: the boot disk is MAAS's own choice. An empty text is the default there.
+/// The wire value of an empty `boot_disk_model` (MAAS chooses), because empty means the default
+/// there.
 const NO_MODEL: &str = "-";
 
 #[tonic::async_trait]
@@ -72,7 +73,7 @@ fn described(asked: Option<v1::Site>) -> Result<DescribedSite, Refusal> {
     })
 }
 
-/// What is left empty is as it is by default; the engine checks the rest.
+/// An empty field means its default; the engine checks the values.
 fn spec_from(asked: v1::SiteSpec) -> Result<SiteSpec, Refusal> {
     let default = SiteSpec::default();
     let or = |given: String, default: String| if given.is_empty() { default } else { given };
@@ -137,7 +138,7 @@ fn site(site: &Site) -> v1::Site {
     }
 }
 
-/// As it could be put again, and would be the same.
+/// Putting the result again changes nothing.
 fn spec(spec: &SiteSpec) -> v1::SiteSpec {
     let number = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
     v1::SiteSpec {

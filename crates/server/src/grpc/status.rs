@@ -1,4 +1,4 @@
-//! The one place where what went wrong becomes a gRPC code.
+//! The only place where an error becomes a gRPC code.
 
 use engine::hardware::Missed;
 use model::fault::{Class, Fault};
@@ -8,7 +8,7 @@ use store::StoreError;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-/// Who says so, in ErrorInfo.
+/// The domain of ErrorInfo.
 const DOMAIN: &str = "farrier";
 
 pub(super) fn refused(refusal: Refusal) -> Status {
@@ -35,7 +35,7 @@ pub(super) fn refused(refusal: Refusal) -> Status {
     Status::with_error_details(code, message, details)
 }
 
-/// Hardware that did not answer as it should. The class says whether the same again may help.
+/// A fault of the hardware. Its class decides whether a retry may help.
 pub(super) fn faulted(fault: Fault) -> Status {
     let code = match fault.class() {
         Class::Retryable => Code::Unavailable,

@@ -1,5 +1,4 @@
-//! Watches and logs as gRPC streams. A client that reads slowly makes its own stream wait, and nothing
-//! else.
+//! Watches and logs as gRPC streams. A slow client delays only its own stream.
 
 use super::status::failed;
 use engine::watch::{LogStream, Seen, Watch};
@@ -14,17 +13,18 @@ fn stopping(resume: &str) -> Status {
     Status::unavailable(format!("the server is stopping; connect again and resume {resume}"))
 }
 
-/// The metadata in which a watch says where it begins, for who loses it before the first event.
+/// The metadata with the cursor at which a watch begins, for a client whose stream breaks before
+/// the first event.
 const CURSOR: &str = "farrier-cursor";
 
-/// A watch as an answer.
+/// The response of a watch, with its cursor in the metadata.
 pub(super) fn watching<T: Send + 'static>(
     begun: Watch,
     convert: impl Fn(Seen) -> T + Send + 'static,
 ) -> Response<Streaming<T>> {
     let place = begun.place().to_word().parse();
     let mut answer = Response::new(watch(begun, convert));
-    // Cursors are made of plain characters; one that were not would only be missing.
+    // Cursors are plain ASCII; otherwise the metadata would be left out.
     if let Ok(place) = place {
         answer.metadata_mut().insert(CURSOR, place);
     }

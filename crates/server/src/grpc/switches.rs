@@ -79,7 +79,7 @@ impl v1::switch_service_server::SwitchService for Doors {
 }
 
 impl Doors {
-    /// What became of it; in a dry run with what would follow.
+    /// The response of a change; in a dry run with the transitions that would follow.
     async fn switch_told(&self, done: &Switch, dry_run: bool) -> Answer<v1::Switch> {
         let mut told = switch(done);
         if let (true, Some(status)) = (dry_run, &mut told.status) {

@@ -1,4 +1,4 @@
-//! The files of images, by their checksums. A file is there whole or not at all.
+//! The files of images, named by their checksums. A file appears complete or not at all.
 
 use futures_util::{Stream, StreamExt};
 use model::image::{self, Artifact};
@@ -10,9 +10,10 @@ use std::time::{Duration, SystemTime};
 use tokio::fs::{self, File};
 use tokio::io::AsyncWriteExt;
 
-/// What is half there begins like this.
+/// Prefix of incomplete files.
 const PART: &str = ".part-";
-/// So old that nobody is still sending it: replicas share the folder.
+/// An incomplete file of this age is abandoned. Younger ones may belong to another replica, which
+/// shares the directory.
 const PART_AGE: Duration = Duration::from_secs(24 * 3_600);
 static PARTS: AtomicU64 = AtomicU64::new(0);
 
@@ -21,16 +22,16 @@ pub struct Artifacts {
     dir: PathBuf,
 }
 
-/// Why a file was not taken in.
+/// Why a file was not stored.
 #[derive(Debug)]
 pub enum NotTaken<E> {
     Refused(Refusal),
-    /// Whoever sent it went away.
+    /// The sender disconnected.
     Cut(E),
 }
 
 impl Artifacts {
-    /// The folder, made if it is missing. What a server that was killed had half taken in is removed.
+    /// Creates the directory if it is missing, and removes abandoned incomplete files.
     pub fn open(dir: PathBuf) -> std::io::Result<Self> {
         std::fs::create_dir_all(&dir)?;
         for entry in std::fs::read_dir(&dir)? {
@@ -47,7 +48,7 @@ impl Artifacts {
         self.dir.join(&artifact.sha256)
     }
 
-    /// A file that is here, by its checksum.
+    /// A stored file, by its checksum.
     pub async fn find(&self, field: &str, sha256: &str) -> Result<Artifact, Refusal> {
         image::sha256(&format!("{field}.sha256"), sha256)?;
         match fs::metadata(self.dir.join(sha256)).await {
@@ -59,7 +60,7 @@ impl Artifacts {
         }
     }
 
-    /// Takes a file in. `expected` may be empty.
+    /// Stores a file. `expected` is its checksum, or empty.
     pub async fn receive<E>(
         &self,
         expected: &str,
@@ -81,7 +82,8 @@ impl Artifacts {
         Ok(Artifact { sha256, size, url: None })
     }
 
-    /// A new file of our own: replicas share the folder, and in containers all of them may have the same process id.
+    /// Creates a new incomplete file. The name must be unique across replicas, which share the
+    /// directory and may all have the same process id in containers.
     async fn part(&self) -> std::io::Result<(PartFile, File)> {
         loop {
             let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
@@ -95,22 +97,22 @@ impl Artifacts {
         }
     }
 
-    /// Removes a file that no image has any more.
+    /// Removes a file that no image uses.
     pub async fn remove(&self, artifact: &Artifact) {
         if artifact.url.is_none()
             && let Err(error) = fs::remove_file(self.path(artifact)).await
         {
-            tracing::warn!(%error, sha256 = artifact.sha256, "a file of a deleted image stays");
+            tracing::warn!(%error, sha256 = artifact.sha256, "cannot remove the file of a deleted image");
         }
     }
 }
 
-/// A file that is removed unless it was renamed.
+/// An incomplete file; dropped, it is removed unless it was renamed.
 struct PartFile(PathBuf);
 
 impl Drop for PartFile {
     fn drop(&mut self) {
-        // It is gone when it was renamed.
+        // Fails after a rename, which is fine.
         let _ = std::fs::remove_file(&self.0);
     }
 }

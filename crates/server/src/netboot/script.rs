@@ -1,16 +1,17 @@
-//! What a machine's firmware is told, in iPXE's language.
+//! The iPXE scripts that machines boot.
 
 use crate::config::Netboot;
 use engine::vault::Boot;
 use model::image::Body;
 
-/// How often a machine asks again before it boots from its disk: Farrier may be starting again.
+/// Attempts to fetch the machine's script before it boots from its disk: Farrier may be restarting.
 const TRIES: [&str; 3] = ["a", "b", "c"];
 
-/// How often a machine tries to fetch what it was told to boot, 3 s apart.
+/// Attempts to fetch a boot file, 3 s apart.
 const MAX_FETCHES: u32 = 60;
 
-/// For every machine: ask on with the MAC address of the card it boots from; who is not wanted boots from its disk.
+/// For every machine: fetch the script of the MAC address it boots from. A machine without a
+/// pending deployment boots from its disk.
 pub fn first(url: &str) -> String {
     let mut script = String::from("#!ipxe\n");
     let ask = format!("chain --replace {url}/netboot/by-mac/${{netX/mac:hexhyp}}");
@@ -25,14 +26,14 @@ pub fn first(url: &str) -> String {
               iseq ${platform} pcbios && sanboot --no-describe --drive 0x80 || exit\n"
 }
 
-/// For a machine that is wanted.
+/// For a machine with a pending deployment.
 pub fn of(settings: &Netboot, boot: &Boot, mac: &str) -> String {
     let (deployment, token) = (&boot.deployment, &boot.token);
     let url = settings.url();
     let what = match &deployment.image.body {
         Body::Disk { .. } => "the deploy environment",
         Body::Kernel { .. } => deployment.image.name.as_str(),
-        // The BMC shows the disc; there is nothing to fetch.
+        // The BMC attaches the ISO; there is nothing to fetch.
         Body::Iso { .. } => return "#!ipxe\nexit\n".into(),
     };
     let initrd = match &deployment.image.body {
@@ -41,7 +42,7 @@ pub fn of(settings: &Netboot, boot: &Boot, mac: &str) -> String {
     };
     let mut words: Vec<String> = Vec::new();
     if initrd {
-        // UEFI hands the ramdisk over by this name.
+        // UEFI passes the initrd to the kernel under this name.
         words.push("initrd=initrd".into());
     }
     match &deployment.image.body {
@@ -79,7 +80,8 @@ pub fn of(settings: &Netboot, boot: &Boot, mac: &str) -> String {
     script
 }
 
-/// Fetches it once more: Farrier may be starting again. Not for ever: it may have been told not to give it out any more.
+/// Retries a fetch, because Farrier may be restarting; not for ever, because the token may have
+/// been revoked.
 fn again(what: &str) -> String {
     format!(
         ":again_{what}\ninc tries\niseq ${{tries}} {MAX_FETCHES} && exit ||\nsleep 3\ngoto {what}\n"

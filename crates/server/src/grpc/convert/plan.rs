@@ -1,4 +1,4 @@
-//! Plans and their steps, in and out.
+//! Conversion of plans and their steps.
 
 use model::effect::{
     DeviceWork, Effect, Expect, Manner, NetbootMode, PowerTo, RebootMode, RmaAction, Taint,
@@ -101,7 +101,7 @@ fn kind(effect: &Effect) -> Option<v1::step::Kind> {
             target_ids: group.parts.iter().map(|part| part.target.to_string()).collect(),
             at_once: group.at_once as i32,
         }),
-        // Only ever an undo; plans cannot name it.
+        // Only an undo; a plan cannot contain it.
         Effect::Leave { .. } => return None,
     })
 }
@@ -278,7 +278,7 @@ fn taints_from(field: &str, taints: Vec<v1::NodeTaint>) -> Result<Vec<Taint>, Re
     taints.collect()
 }
 
-/// The value behind a word that must be there.
+/// The value of a word that must not be empty.
 fn required<T: Copy>(field: &str, word: &str, words: &[(&str, T)]) -> Result<T, Refusal> {
     if word.is_empty() {
         return Err(Refusal::missing(field));
@@ -286,7 +286,7 @@ fn required<T: Copy>(field: &str, word: &str, words: &[(&str, T)]) -> Result<T, 
     among(field, word, words)
 }
 
-/// The value behind a word; the first one behind none.
+/// The value of a word; an empty word means the first value.
 fn among<T: Copy>(field: &str, word: &str, words: &[(&str, T)]) -> Result<T, Refusal> {
     let found = words.iter().find(|(name, _)| word.is_empty() || *name == word);
     found.map(|(_, value)| *value).ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! Racks between the wire and the model.
+//! Conversion of racks between the wire and the model.
 
 use super::super::convert::{run, time};
 use super::super::health::standing;
@@ -20,10 +20,10 @@ use model::target::TargetId;
 use model::text;
 use proto::v1;
 
-/// What the last leg belongs to; it is no activity that could be asked for.
+/// The activity of the last step of a rack's maintenance. It cannot be requested.
 const VALIDATION: &str = "Validation";
 
-/// A rack as a client describes it. Status is the server's and is ignored.
+/// A rack as a client describes it. Its status is ignored.
 pub(super) fn described(rack: Option<v1::Rack>) -> Result<DescribedRack, Refusal> {
     let rack = rack.ok_or_else(|| Refusal::missing("rack"))?;
     let id = RackId::parse_field(&rack.rack_id, "rack.rack_id")?;
@@ -45,7 +45,7 @@ pub(super) fn described(rack: Option<v1::Rack>) -> Result<DescribedRack, Refusal
     Ok(DescribedRack { id, labels, spec })
 }
 
-/// The states that a list is to show, by their words.
+/// The states that a list selects. Case is ignored.
 pub(super) fn states(words: Vec<String>) -> Result<Vec<String>, Refusal> {
     let known = |word: &String| Rack::STATES.iter().find(|one| one.eq_ignore_ascii_case(word));
     let mut states = Vec::with_capacity(words.len());
@@ -165,7 +165,7 @@ fn trouble(cause: &RackTrouble) -> v1::RackError {
     }
 }
 
-/// A rack with what stands and works in it.
+/// A rack with its devices and what it waits for.
 pub(super) fn view(view: &RackView) -> v1::Rack {
     let mut shown = rack(&view.rack);
     if let Some(status) = &mut shown.status {
@@ -214,7 +214,7 @@ pub(in super::super) fn gate(refusal: &Refusal) -> v1::RackMaintenanceGate {
     }
 }
 
-/// The machines that are taken down.
+/// The machines that the maintenance takes down.
 pub(in super::super) fn dark_ids(preview: &Preview) -> Vec<String> {
     preview.planned.dark.iter().map(|dark| dark.machine.to_string()).collect()
 }
