@@ -1,9 +1,9 @@
-//! The accounts of a system, as its `/etc/passwd` has them.
+//! The accounts of a system, from its `/etc/passwd`.
 
 use crate::inside::Owner;
 
 const ROOT: u32 = 0;
-/// Where people's accounts begin, by the habit of every distribution.
+/// The first user id of human users, by convention of all distributions.
 const FIRST_PERSON: u32 = 1000;
 const NOBODY: u32 = 65_534;
 const MAX_NAMED: usize = 16;
@@ -15,7 +15,7 @@ pub struct Account {
     pub home: String,
 }
 
-/// Reads the lines that are accounts; what is not one is left out, as the system itself does.
+/// Parses the lines that are accounts and skips the others, as the system itself does.
 pub fn parse(passwd: &str) -> Vec<Account> {
     passwd.lines().filter_map(account).collect()
 }
@@ -27,7 +27,7 @@ fn account(line: &str) -> Option<Account> {
     Some(Account { name: (*name).to_owned(), owner, home: (*home).to_owned() })
 }
 
-/// The names that somebody may have meant.
+/// The names of accounts that an operator may have meant: root and human users.
 pub fn people(accounts: &[Account]) -> String {
     let is_person = |account: &&Account| {
         let user = account.owner.user;

@@ -1,12 +1,12 @@
-//! Which disk is written to. A wrong guess here destroys somebody's data, so nothing is guessed: one disk fits, or none is touched and
-//! what was seen is said.
+//! Chooses the disk to write to. A wrong choice destroys data, so nothing is guessed: either
+//! exactly one disk matches, or none is touched and the error lists the disks.
 
 use crate::console::spoken_size;
 use crate::failure::Failure;
 use crate::inventory::Disk;
 use crate::wire::Code;
 
-/// What a machine's `root_disk` asks for.
+/// The selector in a machine's `root_disk`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted<'a> {
     TheOnlyOne,
@@ -26,7 +26,7 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// A disk that is named may be removable; one that is found by itself may not.
+    /// A removable disk matches only when it is named.
     fn fits(self, disk: &Disk) -> bool {
         match self {
             Self::TheOnlyOne => !disk.removable && !disk.read_only,
@@ -37,7 +37,7 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// The number alone: tools write the same one with different words before it.
+/// The number alone: tools write the same WWN with different prefixes.
 fn bare(wwn: &str) -> String {
     let lower = wwn.to_ascii_lowercase();
     let prefixes = ["naa.", "eui.", "nvme.", "0x"];
@@ -82,7 +82,7 @@ pub fn choose<'a>(disks: &'a [Disk], root_disk: &str) -> Result<&'a Disk, Failur
     }
 }
 
-/// The disks, for a person who has to choose.
+/// The list of disks, for the operator who has to choose.
 fn seen(disks: &[Disk]) -> String {
     const MAX_SHOWN: usize = 24;
     if disks.is_empty() {

@@ -1,4 +1,4 @@
-//! What the machine was booted with: where Farrier is, and the token that is good for one claim.
+//! The kernel command line: the URL of Farrier, and the token, which is valid for one claim.
 
 use crate::http::Url;
 use secrecy::SecretString;
@@ -10,12 +10,12 @@ pub struct Boot {
     pub url: Url,
     pub token: SecretString,
     pub mac: String,
-    /// The `console=…` words, in order: a system that is installed here has the same ones.
+    /// The `console=…` parameters, in order. The installed system gets the same ones.
     pub consoles: Vec<String>,
 }
 
 impl Boot {
-    /// Reads the words of a kernel command line. Of a word that stands there twice the last counts, as it does for the kernel.
+    /// Parses a kernel command line. Of a repeated parameter the last one counts, as in the kernel.
     pub fn parse(cmdline: &str) -> Result<Self, String> {
         let word = |name: &str| {
             let value = |word: &str| Some(word.strip_prefix(name)?.strip_prefix('=')?.to_owned());

@@ -1,11 +1,11 @@
-//! What a person sees who watches the machine's console.
+//! Output on the machine's console.
 
 use std::io::{self, Write};
 
-/// Says a line. A console that is not there is no reason to fail.
+/// Prints a line. A missing console is not an error.
 pub fn say(line: &str) {
     if cfg!(test) {
-        // Only this is kept back by the test runner while tests are well.
+        // The test runner captures only `println!`.
         return println!("farrier-agent: {line}");
     }
     let mut out = io::stdout().lock();
@@ -13,12 +13,12 @@ pub fn say(line: &str) {
     let _ = out.flush();
 }
 
-/// Says what somebody should see to, beside the answer to what was asked.
+/// Prints a warning to stderr, apart from the output of the command.
 pub fn warn(line: &str) {
     eprintln!("farrier-agent: warning: {line}");
 }
 
-/// A size as people say it.
+/// A size with a binary unit.
 pub fn spoken_size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {

@@ -1,7 +1,8 @@
-//! Writing to a disk.
+//! Writes to a disk.
 //!
-//! The first MiB, which makes a disk bootable, is kept in memory and written last, once the image has been found to be right. So
-//! a disk that was given up half-way, by a wrong checksum or by a pulled plug, does not boot into half a system.
+//! The first MiB, which makes a disk bootable, is kept in memory and written last, after the
+//! checksum of the image has been verified. So a disk whose deployment stopped half-way, by a wrong
+//! checksum or a power failure, does not boot half a system.
 
 use crate::failure::{Failure, Halt};
 use crate::status::Status;
@@ -13,9 +14,10 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 pub const MIB: u64 = 1024 * 1024;
-/// After so many bytes they are forced out: progress that is reported is real, and memory is not full of what is not.
+/// Written bytes are synced at this interval, so that reported progress is real and the page cache
+/// stays small.
 const SYNC_EVERY_BYTES: u64 = 64 * MIB;
-/// How much is cleared before somebody may say stop again.
+/// How much is cleared between two checks for a stop.
 const CLEAR_BYTES: u64 = 64 * MIB;
 
 pub struct Disk {
@@ -27,9 +29,10 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Opens a disk that nobody else uses. `path` is how it is called in what is said.
+    /// Opens a disk exclusively. `path` is its name in error texts.
     pub fn open(device: &Path, path: &str, size: u64) -> Result<Self, Failure> {
-        // The kernel gives a block device with this flag to one user only, and to none while it is mounted.
+        // With O_EXCL the kernel gives a block device to one user only, and to none while it is
+        // mounted.
         let exclusive = OFlags::EXCL.bits().cast_signed();
         let file = File::options().read(true).write(true).custom_flags(exclusive).open(device);
         let file = file.map_err(|error| {
@@ -39,7 +42,7 @@ impl Disk {
         Ok(Self { file, path: path.to_owned(), size, head, unsynced: 0 })
     }
 
-    /// Takes away old partition tables, at both ends: a backup table at the end would be found again.
+    /// Clears old partition tables at both ends: the kernel would find a backup table at the end.
     pub fn clear_ends(&mut self) -> Result<(), Failure> {
         let zeros = vec![0; self.head.len()];
         let length = zeros.len() as u64;
@@ -70,7 +73,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Makes a range zero, by the disk itself where it can do that.
+    /// Makes a range read as zero, by the disk itself if it can do that.
     pub fn zero(&mut self, at: u64, length: u64, status: &Status) -> Result<(), Halt> {
         let in_head = self.in_head(at, length);
         if in_head > 0 {
@@ -87,8 +90,9 @@ impl Disk {
         Ok(())
     }
 
-    /// The kernel promises that what it deallocates or clears in this way reads as zero. A device that cannot do the first
-    /// clears in its own way, or is written to by the kernel; what is not aligned to its blocks is written by us.
+    /// The kernel guarantees that ranges which it deallocates or zeroes in this way read as zero. A
+    /// device that cannot deallocate zeroes the range, or the kernel writes zeros; a range that is
+    /// not aligned to blocks is written here.
     fn zero_piece(&self, at: u64, length: u64) -> Result<(), Failure> {
         let ways = [
             FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
@@ -107,12 +111,12 @@ impl Disk {
         Ok(())
     }
 
-    /// Writes the first MiB, forces everything out, and reads that MiB back from the disk itself.
+    /// Writes the first MiB, syncs everything, and reads the MiB back from the disk.
     pub fn finish(self) -> Result<(), Failure> {
         self.sync()?;
         self.file.write_all_at(&self.head, 0).map_err(|error| self.failed(0, &error))?;
         self.sync()?;
-        // What the kernel remembers is forgotten first, so that it is the disk that answers.
+        // Drops the page cache first, so that the read reaches the disk.
         let _ = fadvise(&self.file, 0, NonZeroU64::new(self.head.len() as u64), Advice::DontNeed);
         let mut found = vec![0; self.head.len()];
         self.file.read_exact_at(&mut found, 0).map_err(|error| self.failed(0, &error))?;
@@ -129,7 +133,7 @@ impl Disk {
         self.file.sync_all().map_err(|error| self.failed(self.size, &error))
     }
 
-    /// How many bytes of a range lie in the first MiB.
+    /// How many bytes of a range are in the first MiB.
     fn in_head(&self, at: u64, length: u64) -> usize {
         (self.head.len() as u64).saturating_sub(at).min(length) as usize
     }
@@ -145,7 +149,7 @@ pub mod tests {
     use proptest::prelude::*;
     use std::fs;
 
-    /// A disk full of what was there before.
+    /// A disk full of old content.
     pub fn used(folder: &Path, size: u64) -> std::path::PathBuf {
         let path = folder.join("disk");
         fs::write(&path, vec![0xAA; size as usize]).unwrap();

@@ -1,9 +1,9 @@
-//! Why the work ends early: it failed, in words for an operator, or it was told to stop.
+//! Why a deployment ends early: it failed, or Farrier told it to stop.
 
 use crate::wire::Code;
 use std::fmt;
 
-/// What went wrong: a code that Farrier knows, and one sentence that says where and what to do.
+/// A code that Farrier knows, and one sentence for the operator: where it failed and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub code: Code,
@@ -15,12 +15,12 @@ impl Failure {
         Self { code, said: said.into() }
     }
 
-    /// The image is not what its kind says it is.
+    /// The image does not match its kind.
     pub fn broken(said: impl Into<String>) -> Self {
         Self::new(Code::ImageBroken, said)
     }
 
-    /// The disk, or the system that was written to it, would not do what was asked.
+    /// The disk, or the system that was written to it, could not be used.
     pub fn install(said: impl Into<String>) -> Self {
         Self::new(Code::InstallFailed, said)
     }
@@ -28,7 +28,7 @@ impl Failure {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Halt {
-    /// Farrier has told us to stop. That is no failure, and there is nothing to report.
+    /// Farrier told the agent to stop. This is not a failure, and nothing is reported.
     Stopped,
     Failed(Failure),
 }

@@ -1,7 +1,7 @@
-//! The way to Farrier: one function for each thing that can be asked of it, and what an answer means.
+//! The client of Farrier's deploy API: one function for each request, and the meaning of each
+//! answer.
 //!
-//! Whatever may pass is tried again by whoever asked: Farrier may be killed and started again at any moment. Only a plain
-//! refusal is final.
+//! Callers retry every error except a refusal: Farrier may be restarted at any moment.
 
 use crate::console::say;
 use crate::http::{Body, Client, Request, Response, Url};
@@ -16,26 +16,26 @@ use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Answers to claims and reports are far shorter.
+/// The limit of an answer to a claim or a report, which are far shorter.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 
-/// What did not come of a request.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Missed {
-    /// It may come yet.
+    /// A retry may succeed.
     Again(String),
-    /// We are not wanted any more.
+    /// Farrier refused: the deployment is not for this machine any more.
     Refused(Refusal),
-    /// It will never come: the request, or what it asks for, is wrong.
+    /// A retry cannot succeed: the request or its target is wrong.
     Wrong(String),
 }
 
 pub struct Farrier {
     base: Url,
     session: SecretString,
-    /// For claims and reports; nothing interrupts those.
+    /// For claims and reports; cannot be interrupted.
     calm: Client,
-    /// For images, which end when the work does.
+    /// For images; interrupted when the work must stop.
     braked: Client,
     pace: Pace,
 }
@@ -47,11 +47,12 @@ impl Farrier {
         Self { base, session, calm, braked, pace: *pace }
     }
 
-    /// Claims until there is an answer.
+    /// Retries the claim until there is an answer.
     pub fn claim(&self, claim: &Claim, status: &Status) -> Result<Granted, Refusal> {
         let mut pauses = Pauses::new(&self.pace);
         let mut told = String::new();
-        // Without end on purpose: a machine that has nothing to do waits for Farrier, which may be away for hours.
+        // Endless on purpose: the machine has nothing else to do, and Farrier may be unreachable
+        // for hours.
         loop {
             match self.claim_once(claim) {
                 Ok(granted) => return Ok(granted),
@@ -75,7 +76,8 @@ impl Farrier {
         self.post(wire::REPORT, Some(&self.session), report, refuses)
     }
 
-    /// Reports until it is over. For a thread of its own: the work never waits for it.
+    /// Sends reports until the deployment has ended. Runs in its own thread, so the work never
+    /// waits for it.
     pub fn run_reports(&self, status: &Status) {
         let mut pauses = Pauses::new(&self.pace);
         while let Some(report) = status.next_report(&self.pace) {
@@ -83,7 +85,7 @@ impl Farrier {
         }
     }
 
-    /// Says one thing until it is heard, or does not matter any more.
+    /// Retries a report until it is delivered or the deployment has ended.
     fn deliver(&self, report: &Report, status: &Status, pauses: &mut Pauses) {
         let mut told = false;
         while !status.over() {
@@ -132,16 +134,16 @@ impl Farrier {
         }
     }
 
-    /// The image at this reference, as a thing to read from.
+    /// The image at this reference, as a source to read from.
     pub fn image(&self, image: &wire::Image) -> Result<Served<'_>, String> {
         let url = self.base.join(&image.url)?;
-        // Whoever else serves it has no business with the session.
+        // Only Farrier gets the session, not another server of the image.
         let bearer = (url.address() == self.base.address()).then_some(&self.session);
         Ok(Served { farrier: self, url, bearer, size: image.size })
     }
 }
 
-/// An image that Farrier serves.
+/// An image that is fetched over HTTP.
 pub struct Served<'a> {
     farrier: &'a Farrier,
     url: Url,
@@ -183,7 +185,7 @@ impl Served<'_> {
     }
 }
 
-/// A server that knows no ranges sends everything; what we have already is read past.
+/// A server without range requests sends the whole file; the bytes before `from` are skipped.
 fn skip(mut body: Body, from: u64) -> io::Result<Box<dyn Read>> {
     let skipped = io::copy(&mut Read::take(&mut body, from), &mut io::sink())?;
     if skipped < from {

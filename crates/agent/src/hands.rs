@@ -1,5 +1,5 @@
-//! What only root on a real machine can do: mounting, and the programs of the deploy environment. Behind a trait, so that everything else
-//! can be tried without either.
+//! What only root on a real machine can do: mounting, and running the programs of the deploy
+//! environment. It is behind a trait, so that everything else can be tested without root.
 
 use crate::volume::FileSystem;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -11,16 +11,16 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The programs that the environment has to bring along.
+/// The programs that the deploy environment must contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
-    /// Reads a partition table again. Of busybox.
+    /// Rereads a partition table. From busybox.
     Blockdev,
     Sfdisk,
     MkfsExt4,
     MkfsVfat,
     Extlinux,
-    /// Of busybox.
+    /// From busybox.
     Tar,
 }
 
@@ -37,10 +37,10 @@ impl Tool {
     }
 }
 
-/// The files that the environment has to bring along: what makes a disk with a tar on it bootable.
+/// The files that the deploy environment must contain: boot loaders for a disk with a tar image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Brought {
-    /// syslinux's code for the first sector of a disk with a GPT.
+    /// The boot code of syslinux for the first sector of a GPT disk.
     GptStarter,
     SystemdBoot,
 }
@@ -54,30 +54,30 @@ impl Brought {
     }
 }
 
-/// Where programs are looked for.
+/// The directories of programs, in search order.
 const PROGRAMS: [&str; 4] = ["/sbin", "/bin", "/usr/sbin", "/usr/bin"];
-/// Where mounts are made, in the environment's memory.
+/// The directory of mount points, in memory.
 const MOUNTS: &str = "/run/farrier-agent";
-/// No program takes so long unless it hangs; making a file system on a large disk takes a minute.
+/// A program that takes longer hangs; creating a file system on a large disk takes a minute.
 const TOOL_LIMIT: Duration = Duration::from_secs(600);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How much of what a program says is kept.
+/// How much of a program's stderr is kept.
 const MAX_SAID_BYTES: u64 = 4 * 1024;
 const PIPE_BYTES: usize = 64 * 1024;
 const UNMOUNT_TRIES: u32 = 20;
 const UNMOUNT_PAUSE: Duration = Duration::from_millis(250);
 
-/// Why something could not be poured into a program.
+/// Why feeding a program failed.
 #[derive(Debug)]
 pub enum Spilled {
-    /// What was to be poured could not be read.
+    /// The source could not be read.
     Source(io::Error),
-    /// The program would not take it, and said why.
+    /// The program failed; the text is its error.
     Tool(String),
 }
 
 pub trait Hands: Sync {
-    /// Mounts a file system, and says where. The name keeps mounts apart.
+    /// Mounts a file system and returns the mount point. The name distinguishes concurrent mounts.
     fn mount(
         &self,
         device: &Path,
@@ -88,14 +88,14 @@ pub trait Hands: Sync {
 
     fn unmount(&self, at: &Path) -> io::Result<()>;
 
-    /// Runs a program to its end, with this on its input.
+    /// Runs a program to its end, with this text on its stdin.
     fn run(&self, tool: Tool, arguments: &[&str], input: &str) -> Result<(), String>;
 
-    /// Runs a program that reads everything from a source.
+    /// Runs a program with the whole source on its stdin.
     fn pour(&self, tool: Tool, arguments: &[&str], source: &mut dyn Read) -> Result<(), Spilled>;
 }
 
-/// The hands of a real machine.
+/// The implementation for a real machine.
 pub struct Real;
 
 impl Hands for Real {
@@ -108,14 +108,14 @@ impl Hands for Real {
     ) -> io::Result<PathBuf> {
         let at = Path::new(MOUNTS).join(name);
         fs::create_dir_all(&at)?;
-        // Nothing of an image is run here, and no device of it is opened.
+        // No program of an image is run here, and no device node of it is opened.
         let flags = MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOEXEC;
         let options = CString::new(options)?;
         mount(device, &at, kind.as_str(), flags, options.as_c_str())?;
         Ok(at)
     }
 
-    /// Unmounting writes everything out. Somebody may still be looking: it is tried for a while.
+    /// Unmounting flushes all writes. The mount may be busy for a moment, so it is retried.
     fn unmount(&self, at: &Path) -> io::Result<()> {
         let mut tries = 1;
         loop {
@@ -140,7 +140,7 @@ impl Hands for Real {
     fn pour(&self, tool: Tool, arguments: &[&str], source: &mut dyn Read) -> Result<(), Spilled> {
         let mut running = Running::start(tool, arguments).map_err(Spilled::Tool)?;
         let mut piece = vec![0; PIPE_BYTES];
-        // As long as the source has something; whoever made the source can end it.
+        // Bounded by the source, which its owner can end.
         loop {
             let count = match source.read(&mut piece) {
                 Ok(0) => break,
@@ -152,7 +152,8 @@ impl Hands for Real {
                 }
             };
             if running.feed(&piece[..count]).is_err() {
-                // It has ended before its input did. That is right when it has seen all it wants, and it says so by its status.
+                // The program ended before its input. Its exit status tells whether it had read all
+                // it needs.
                 break;
             }
         }
@@ -160,7 +161,7 @@ impl Hands for Real {
     }
 }
 
-/// A program that has been started.
+/// A program that was started.
 struct Running {
     program: &'static str,
     child: Child,
@@ -190,7 +191,7 @@ impl Running {
         }
     }
 
-    /// Waits for its end, and for what it said if that was a bad one.
+    /// Waits for the program's end; an error contains its stderr.
     fn end(mut self, limit: Option<Duration>) -> Result<(), String> {
         drop(self.child.stdin.take());
         let since = Instant::now();
@@ -223,7 +224,8 @@ impl Running {
     }
 }
 
-/// The beginning of what is said; the rest is read and dropped, so that nobody waits for a reader.
+/// The beginning of the output. The rest is read and dropped, so that the program never blocks on a
+/// full pipe.
 fn beginning(mut from: impl Read) -> String {
     let mut said = Vec::new();
     let _ = Read::take(&mut from, MAX_SAID_BYTES).read_to_end(&mut said);

@@ -1,11 +1,12 @@
-//! The SSH host key of the new system. It is made here, so that Farrier knows whom it will meet before it meets it.
+//! The SSH host key of the new system. The agent generates it, so that Farrier knows the key before
+//! the first connection.
 
 use crate::random::random;
 use ssh_key::private::{Ed25519Keypair, KeypairData};
 use ssh_key::{LineEnding, PrivateKey};
 
 pub struct HostKey {
-    /// The file that sshd reads. No `Debug`: it is a secret.
+    /// The private key file of sshd. The struct has no `Debug`, because this is a secret.
     pub private: String,
     /// `ssh-ed25519 AAAA…`
     pub public: String,
@@ -40,7 +41,7 @@ mod tests {
         assert_eq!(read.public_key().to_openssh().unwrap().trim_end(), one.public);
     }
 
-    /// OpenSSH itself reads the file and finds the same public half.
+    /// OpenSSH reads the file and derives the same public key.
     #[test]
     fn openssh_reads_it() {
         let folder = tempfile::tempdir().unwrap();

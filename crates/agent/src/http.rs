@@ -1,8 +1,10 @@
-//! As much of HTTP/1.1 as the agent needs: one request on a connection, to an IP address, without TLS.
+//! The part of HTTP/1.1 that the agent needs: one request per connection, to an IP address, without
+//! TLS.
 //!
-//! Written on the standard library's sockets with `httparse`, because of time: an image may take an hour, and yet a
-//! connection that has gone silent must be noticed in seconds, and so must an order to stop. Clients that set one limit for a whole
-//! answer cannot say that. There are no redirects, no cookies and no names to look up, which a static binary could not do anyway.
+//! It is built on the standard library's sockets and `httparse` because of its timeouts: a download
+//! may take an hour, and yet a silent connection or a stop must be noticed within seconds. Clients
+//! with one timeout for the whole response cannot do that. There are no redirects, no cookies and
+//! no name resolution, which a static binary could not do anyway.
 
 mod url;
 
@@ -16,22 +18,22 @@ pub use url::Url;
 
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 const MAX_HEADERS: usize = 64;
-/// The line before a chunk: its length, and extensions that nobody uses.
+/// The limit of the line before a chunk: its length, and extensions that are never used.
 const MAX_CHUNK_LINE_BYTES: usize = 256;
 const READ_BYTES: usize = 16 * 1024;
-/// How soon an order to stop is noticed while nothing arrives.
+/// How soon a stop is noticed while nothing arrives.
 const TICK: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     pub connect: Duration,
-    /// How long nothing at all may arrive, or be taken.
+    /// How long a read or a write may make no progress.
     pub silence: Duration,
 }
 
 pub struct Client {
     limits: Limits,
-    /// Once it is set, whatever waits ends.
+    /// Once it is set, blocked reads end.
     brake: Arc<AtomicBool>,
 }
 
@@ -39,14 +41,14 @@ pub struct Request<'a> {
     pub method: &'static str,
     pub url: &'a Url,
     pub bearer: Option<&'a SecretString>,
-    /// The first byte that is wanted.
+    /// The first byte of a range request.
     pub from: Option<u64>,
     pub json: Option<&'a [u8]>,
 }
 
 pub struct Response {
     pub status: u16,
-    /// The first byte that follows, and the size of the whole where it is said.
+    /// The first byte of the body, and the size of the whole resource if the server gives it.
     pub range: Option<(u64, Option<u64>)>,
     pub body: Body,
 }
@@ -90,14 +92,14 @@ fn head(request: &Request) -> String {
     text + "\r\n"
 }
 
-/// How the end of a body is known.
+/// How the end of a body is detected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Framing {
-    /// So many bytes are still to come.
+    /// Bytes that are still to come.
     Length(u64),
-    /// So many of this chunk; its line has been read.
+    /// Bytes that are still to come of this chunk; its size line has been read.
     Chunk(u64),
-    /// A chunk has ended, or none has begun. The first has no line end before it.
+    /// Between two chunks. Before the first there is no line end.
     Between {
         first: bool,
     },
@@ -113,14 +115,14 @@ struct Head {
 
 struct Wire {
     stream: TcpStream,
-    /// What arrived with the head or with the line of a chunk and has not been handed out.
+    /// Bytes that arrived with the head or with a chunk's size line and have not been returned yet.
     held: Vec<u8>,
     silence: Duration,
     brake: Arc<AtomicBool>,
 }
 
 impl Wire {
-    /// Reads what there is, waiting no longer than the silence that is allowed.
+    /// Reads available bytes; fails after `silence` without any.
     fn arrive(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let since = Instant::now();
         loop {
@@ -137,7 +139,7 @@ impl Wire {
         }
     }
 
-    /// Hands out what is held first.
+    /// Returns buffered bytes first.
     fn take(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.held.is_empty() {
             return self.arrive(into);
@@ -172,7 +174,7 @@ impl Wire {
         }
     }
 
-    /// Reads the line before a chunk, with the end of the one before it.
+    /// Reads the size line of a chunk, with the line end of the previous chunk.
     fn read_chunk_line(&mut self, first: bool) -> io::Result<u64> {
         let skip = if first { 0 } else { 2 };
         loop {
@@ -189,7 +191,7 @@ impl Wire {
     }
 }
 
-/// Reads a whole head, or says that there is more to come. Answers how many bytes it has.
+/// Parses a complete head and its length in bytes. None: more bytes are needed.
 fn parse_head(text: &[u8]) -> io::Result<Option<(Head, usize)>> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut response = httparse::Response::new(&mut headers);
@@ -215,21 +217,21 @@ fn parse_head(text: &[u8]) -> io::Result<Option<(Head, usize)>> {
     Ok(Some((Head { status, range, framing }, length)))
 }
 
-/// `bytes 5-9/10`, or with `*` for a size that is not known.
+/// `bytes 5-9/10`, or with `*` for an unknown size.
 fn parse_range(text: &str) -> Option<(u64, Option<u64>)> {
     let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
     let (first, _) = range.split_once('-')?;
     Some((first.trim().parse().ok()?, total.trim().parse().ok()))
 }
 
-/// The body, as it comes. One that is cut is an error, never an early end.
+/// The body as a stream. A broken connection is an error, never an early end.
 pub struct Body {
     wire: Wire,
     framing: Framing,
 }
 
 impl Body {
-    /// Reads a small body whole, within a limit of bytes and of time.
+    /// Reads a whole small body, within a limit of bytes and of time.
     pub fn read_all(mut self, limit: usize, time: Duration) -> io::Result<Vec<u8>> {
         let since = Instant::now();
         let mut whole = Vec::new();
@@ -309,7 +311,8 @@ mod tests {
     const QUICK: Limits =
         Limits { connect: Duration::from_secs(5), silence: Duration::from_millis(600) };
 
-    /// Answers one request with these bytes, a few at a time, and closes or holds the connection.
+    /// Answers one request with these bytes, three at a time, and keeps the connection open for
+    /// `hold`.
     fn serve(answer: &'static [u8], hold: Duration) -> Url {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = Url::parse(&format!("http://{}/x", listener.local_addr().unwrap())).unwrap();

@@ -1,7 +1,8 @@
-//! Reading an image over connections that may break at any byte.
+//! Reads an image over connections that may break at any byte.
 //!
-//! A [`Tap`] reads on from where it stopped, however often it has to connect for that. A [`Stream`] is a tap that reads the whole
-//! once, keeps the hash of what passed, and says how far it is. Neither holds more than what it was asked to read.
+//! A [`Tap`] continues where it stopped, with a new connection if necessary. A [`Stream`] is a tap
+//! that reads the whole image once, hashes it, and reports progress. Neither buffers more than the
+//! caller's buffer.
 
 use crate::console::say;
 use crate::failure::{Failure, Halt};
@@ -12,13 +13,13 @@ use crate::wire::Code;
 use sha2::{Digest, Sha256};
 use std::io::Read;
 
-/// Where an image comes from.
+/// The origin of an image.
 pub trait Source {
-    /// Begins to read at a byte. What is read may be cut anywhere, and then it is opened again.
+    /// Begins to read at a byte. The reader may break anywhere; the caller then opens it again.
     fn open(&self, from: u64) -> Result<Box<dyn Read + '_>, Missed>;
 }
 
-/// An image to be read, and those who have a say in it.
+/// An image to read, and the context of the read.
 #[derive(Clone, Copy)]
 pub struct Reading<'a> {
     pub source: &'a dyn Source,
@@ -39,7 +40,7 @@ impl<'a> Tap<'a> {
         Self { reading, position: 0, open: None, pauses: Pauses::new(reading.pace) }
     }
 
-    /// Goes elsewhere. A short way forward is read past, which costs less than a new connection.
+    /// Seeks. A short distance forward is read and skipped, which costs less than a new connection.
     pub fn seek(&mut self, to: u64) -> Result<(), Halt> {
         const SHORT_BYTES: u64 = 256 * 1024;
         if self.open.is_some() && to >= self.position && to - self.position <= SHORT_BYTES {
@@ -65,7 +66,8 @@ impl<'a> Tap<'a> {
         if most == 0 {
             return Ok(0);
         }
-        // Without end on purpose: Farrier may be away for as long as it likes, and says when to stop.
+        // Endless on purpose: Farrier may be unreachable for any time, and tells the agent when to
+        // stop.
         loop {
             self.reading.status.check()?;
             let Some(open) = &mut self.open else {
@@ -138,12 +140,13 @@ impl<'a> Stream<'a> {
         self.tap.position
     }
 
-    /// Why it could not be read, where whoever read only knows that it could not.
+    /// The reason of a read error, for callers that only see an `io::Error`.
     pub fn halted(&self) -> Option<Halt> {
         self.halted.clone()
     }
 
-    /// Fills the buffer; less is read only at the end. Whoever asks for more has dealt with what was handed out before.
+    /// Fills the buffer; reads less only at the end. The call implies that earlier bytes were
+    /// processed, and reports that as progress.
     pub fn fill(&mut self, into: &mut [u8]) -> Result<usize, Halt> {
         self.tap.reading.status.progress(self.tap.position);
         let count = self.tap.fill(into)?;
@@ -151,7 +154,7 @@ impl<'a> Stream<'a> {
         Ok(count)
     }
 
-    /// Reads what nobody wanted, and compares the hash of everything.
+    /// Reads the rest, and compares the hash of the whole image.
     pub fn finish(mut self, sha256: &str) -> Result<(), Halt> {
         let mut piece = vec![0; 256 * 1024];
         while self.fill(&mut piece)? > 0 {}
@@ -167,7 +170,7 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// For those who only know how to read: decompressors, and pipes to other programs.
+/// For consumers that only need `Read`: decompressors, and pipes to other programs.
 impl Read for Stream<'_> {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         self.tap.reading.status.progress(self.tap.position);
@@ -195,7 +198,8 @@ pub mod tests {
     use proptest::prelude::*;
     use std::cell::RefCell;
 
-    /// Bytes in memory that are cut after so many bytes, connection by connection, and then no more.
+    /// Bytes in memory. Each connection breaks after the next number of `cuts`; when there is none
+    /// left, connections last.
     pub struct Flaky {
         pub bytes: Vec<u8>,
         pub cuts: RefCell<Vec<usize>>,
@@ -218,7 +222,7 @@ pub mod tests {
         }
     }
 
-    /// Pauses that cost a test nothing.
+    /// Intervals without pauses, for tests.
     pub fn hurried() -> Pace {
         let none = std::time::Duration::ZERO;
         Pace { pause: none, longest_pause: none, ..Pace::for_tests() }

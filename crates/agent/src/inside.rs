@@ -1,8 +1,9 @@
-//! Files in a system that is mounted and not trusted to be sane.
+//! Access to files in a mounted system that is not trusted.
 //!
-//! In an image, `/etc` may be a link to `..`, a home may be called `/../../etc`, and `authorized_keys` may be a link to anywhere. Every
-//! path is resolved by the kernel as if the mount were the root of all files, so that no link and no `..` leads out of it. A file is
-//! written under a new name and then given its own, which replaces a link and never follows it.
+//! In an image, `/etc` may be a link to `..`, a home may be called `/../../etc`, and
+//! `authorized_keys` may be a link to anywhere. The kernel resolves every path as if the mount were
+//! the root directory, so no link and no `..` leads out of it. A file is written under a temporary
+//! name and then renamed, which replaces a link and never follows it.
 
 use rustix::fs::{
     AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, fchmod, fchown, fstat, fsync,
@@ -14,9 +15,9 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// No path that is written here has more parts.
+/// The limit of the components of a path.
 const MAX_DEPTH: usize = 32;
-/// How many names of one folder are looked at.
+/// The limit of the entries of one directory.
 const MAX_NAMES: usize = 10_000;
 const NEW_NAME: &str = ".farrier-new";
 
@@ -31,7 +32,7 @@ pub struct Inside {
     root: OwnedFd,
 }
 
-/// A folder in it.
+/// A directory in the mounted system.
 pub struct Folder(OwnedFd);
 
 impl Inside {
@@ -42,8 +43,8 @@ impl Inside {
 
     fn resolve(&self, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
         let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
-        // The kernel would take an absolute path for one of the image as well. A relative one is still the image's should it
-        // ever not: a mistake here would otherwise be made in the system that we run on.
+        // `IN_ROOT` would resolve an absolute path inside the image too. A relative path stays
+        // inside even if that ever failed; the mistake would otherwise hit the running system.
         let path = match path.trim_start_matches('/') {
             "" => ".",
             relative => relative,
@@ -51,13 +52,13 @@ impl Inside {
         Ok(openat2(&self.root, path, flags | OFlags::CLOEXEC, Mode::empty(), within)?)
     }
 
-    /// Who owns the root folder, and so the system's own files.
+    /// The owner of the root directory, and so of the system's files.
     pub fn owner(&self) -> io::Result<Owner> {
         let found = fstat(&self.root)?;
         Ok(Owner { user: found.st_uid, group: found.st_gid })
     }
 
-    /// True when there is a file here, through links or not.
+    /// Whether the path is a regular file; links are followed.
     pub fn has_file(&self, path: &str) -> bool {
         self.resolve(path, OFlags::PATH).is_ok_and(|file| is(&file, FileType::RegularFile))
     }
@@ -66,9 +67,9 @@ impl Inside {
         self.resolve(path, OFlags::PATH).is_ok_and(|file| is(&file, FileType::Directory))
     }
 
-    /// Reads a file that is not longer than a limit.
+    /// Reads a file of at most `limit` bytes.
     pub fn read(&self, path: &str, limit: u64) -> io::Result<Vec<u8>> {
-        // Opening a pipe would wait for somebody who writes.
+        // Without NONBLOCK, opening a pipe would block until it has a writer.
         let file = self.resolve(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
         if !is(&file, FileType::RegularFile) {
             return Err(io::Error::other("is no file"));
@@ -81,7 +82,7 @@ impl Inside {
         Ok(bytes)
     }
 
-    /// A file to read from, such as a kernel, which may be of any length.
+    /// Opens a file of any length, such as a kernel.
     pub fn open_file(&self, path: &str) -> io::Result<File> {
         let file = self.resolve(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
         if is(&file, FileType::RegularFile) {
@@ -95,7 +96,7 @@ impl Inside {
         Ok(Folder(self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY)?))
     }
 
-    /// The folder at a path; what is missing of it is made.
+    /// The directory at a path; missing components are created.
     pub fn make_folder(&self, path: &str, mode: u32, owner: Owner) -> io::Result<Folder> {
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
         if parts.len() > MAX_DEPTH {
@@ -117,7 +118,7 @@ impl Inside {
 }
 
 impl Folder {
-    /// Makes a folder in this one, and opens it.
+    /// Creates a directory in this one and opens it.
     fn make(&self, name: &str, mode: u32, owner: Owner) -> io::Result<Folder> {
         mkdirat(&self.0, name, Mode::RWXU)?;
         let made = self.own_folder(name)?;
@@ -125,7 +126,8 @@ impl Folder {
         Ok(made)
     }
 
-    /// A folder in this one that is no link, made if it is missing, with these rights in any case.
+    /// A directory in this one that is not a link; created if it is missing. Mode and owner are set
+    /// in any case.
     pub fn ensure(&self, name: &str, mode: u32, owner: Owner) -> io::Result<Folder> {
         match self.own_folder(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.make(name, mode, owner),
@@ -147,12 +149,12 @@ impl Folder {
         Ok(fchmod(&self.0, Mode::from_raw_mode(mode))?)
     }
 
-    /// Writes a whole file, in place of whatever has the name.
+    /// Writes a complete file, replacing whatever has the name.
     pub fn write(&self, name: &str, mode: u32, owner: Owner, content: &[u8]) -> io::Result<()> {
         self.write_from(name, mode, owner, &mut &*content)
     }
 
-    /// The same from something to read.
+    /// Like `write`, from a reader.
     pub fn write_from(
         &self,
         name: &str,
@@ -173,7 +175,7 @@ impl Folder {
         Ok(fsync(&self.0)?)
     }
 
-    /// Removes a file or a link. One that is not there is gone already.
+    /// Removes a file or a link; succeeds if it does not exist.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         match unlinkat(&self.0, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -205,10 +207,11 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-    /// A name that no computer has at its root. Links that lead out lead there, so that a mistake does no harm to whoever tests.
+    /// A name that does not exist at the root of any computer. Links out of the image point there,
+    /// so that a bug does no harm to the computer that runs the test.
     const NOWHERE: &str = "farrier-agent-test-nowhere";
 
-    /// A system in a folder, beside a folder that nobody may touch.
+    /// A system in a directory, beside a directory that must not be touched.
     struct Scene {
         top: tempfile::TempDir,
         inside: Inside,
@@ -253,7 +256,7 @@ mod tests {
             assert!(scene.inside.read(&format!("{path}/secret"), 100).is_err(), "{path}");
             assert!(!scene.inside.has_file(&format!("{path}/secret")), "{path}");
         }
-        // What climbs ends at the image's own root.
+        // A link that climbs with `..` ends at the root of the image.
         scene
             .inside
             .make_folder("/climbing", 0o755, scene.me)
@@ -269,7 +272,7 @@ mod tests {
     fn folders_are_made_inside_or_not_at_all() {
         let scene = Scene::new();
         symlink(scene.top.path().join("outside"), scene.path("out")).unwrap();
-        // The link's target does not exist inside, so nothing can be made through it.
+        // The target of the link does not exist inside, so nothing can be created through it.
         assert!(scene.inside.make_folder("/out/new", 0o755, scene.me).is_err());
         scene.inside.make_folder("/../../var/lib/x", 0o750, scene.me).unwrap();
         assert_eq!(fs::metadata(scene.path("var/lib/x")).unwrap().mode() & 0o7777, 0o750);

@@ -1,4 +1,5 @@
-//! Making the system that was written into this machine's own: its name, who may log in, the key it shows, and which image it is.
+//! Configures the written system for this machine: hostname, authorized keys, host key, and image
+//! stamp.
 
 use crate::accounts;
 use crate::console::say;
@@ -14,23 +15,23 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-/// Distributions have three at most; who has more has them by mistake.
+/// Distributions have three at most; more indicate an error.
 const MAX_PARTITIONS: usize = 128;
 const MAX_PASSWD_BYTES: u64 = 4 * 1024 * 1024;
-/// A device that was written to may be busy for a moment, and its partitions may show themselves a moment later.
+/// A device may be busy for a moment after writing, and its partitions may appear a moment later.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(250);
 const CLOUD_FOLDER: &str = "/etc/cloud";
 
-/// Where it is done.
+/// The disk that the system is installed on, and the means to do it.
 pub struct Site<'a> {
     pub hands: &'a dyn Hands,
-    /// The root of `/sys` and `/dev`.
+    /// The directory that contains `sys` and `dev`.
     pub root: &'a Path,
     pub disk: &'a Disk,
 }
 
-/// How sure it is that a file system holds the system.
+/// How likely a file system is the root of the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Likeness {
     None,
@@ -38,7 +39,7 @@ enum Likeness {
     NamesItself,
 }
 
-/// Something that can be mounted.
+/// A file system that can be mounted.
 #[derive(Debug, Clone)]
 pub struct Volume {
     pub device: PathBuf,
@@ -51,7 +52,7 @@ impl Site<'_> {
         self.root.join("dev").join(&self.disk.name)
     }
 
-    /// Lets the kernel see the partitions that were written.
+    /// Makes the kernel reread the partition table.
     pub fn reread(&self) -> Result<(), Failure> {
         let device = self.device();
         let device = device.to_string_lossy();
@@ -82,7 +83,8 @@ impl Site<'_> {
         Ok(())
     }
 
-    /// Finds the system on the disk and makes it this machine's own. Answers the public host keys.
+    /// Finds the system on the disk and configures it for this machine. Returns the public host
+    /// keys.
     pub fn install(&self, granted: &Granted) -> Result<Vec<String>, Failure> {
         let root = self.find_root()?;
         say(&format!("the system is on {}", root.device.display()));
@@ -115,7 +117,7 @@ impl Site<'_> {
                             best = Some((likeness, volume));
                         }
                     }
-                    // A part of a btrfs that is not there is no news.
+                    // A missing btrfs subvolume is not an error.
                     Err(_) if !options.is_empty() => {}
                     Err(failure) => seen.push(failure.said),
                 }
@@ -138,7 +140,7 @@ impl Site<'_> {
         Failure::install(said)
     }
 
-    /// Does something in a file system while it is mounted. The name keeps mounts apart that are there at the same time.
+    /// Runs `work` while the file system is mounted. The name distinguishes concurrent mounts.
     pub fn within<T>(
         &self,
         volume: &Volume,
@@ -176,7 +178,7 @@ fn likeness(inside: &Inside) -> Likeness {
     }
 }
 
-/// Everything that is written into the system. Answers its public host key.
+/// Writes all files of the configuration. Returns the public host key.
 fn furnish(inside: &Inside, granted: &Granted) -> Result<String, Failure> {
     let wrong = |what: &str| {
         let what = what.to_owned();
@@ -204,7 +206,7 @@ fn furnish(inside: &Inside, granted: &Granted) -> Result<String, Failure> {
     Ok(key.public)
 }
 
-/// Lets those log in who may.
+/// Writes the authorized keys of the login user.
 fn authorize(inside: &Inside, granted: &Granted) -> Result<(), Failure> {
     let user = &granted.user;
     let wrong = |what: &str, error: io::Error| {
@@ -241,7 +243,8 @@ fn put_keys(inside: &Inside, account: &accounts::Account, keys: &str) -> io::Res
     ssh.write("authorized_keys", 0o600, account.owner, keys.as_bytes())
 }
 
-/// The mount point, other than the root, that will lie over a path once the system runs.
+/// The mount point in `/etc/fstab`, other than the root, that will cover a path once the system
+/// runs.
 fn mounted_later(inside: &Inside, path: &str) -> Option<String> {
     let fstab = inside.read("/etc/fstab", MAX_PASSWD_BYTES).ok()?;
     let fstab = String::from_utf8_lossy(&fstab).into_owned();
@@ -255,7 +258,7 @@ fn mounted_later(inside: &Inside, path: &str) -> Option<String> {
     points.find(over).map(str::to_owned)
 }
 
-/// Puts the new host key in place of all others: those came with the image, and so everybody who has the image has them.
+/// Replaces all host keys of the image: everybody who has the image has those.
 fn show_key(inside: &Inside, owner: Owner, key: &HostKey) -> io::Result<()> {
     let ssh = inside.make_folder("/etc/ssh", 0o755, owner)?;
     for name in
@@ -268,7 +271,7 @@ fn show_key(inside: &Inside, owner: Owner, key: &HostKey) -> io::Result<()> {
     ssh.write("ssh_host_ed25519_key.pub", 0o644, owner, public.as_bytes())
 }
 
-/// What cloud-init has to leave alone, and that there is no data source to wait for.
+/// The configuration that makes cloud-init preserve these files and not wait for a data source.
 fn cloud_init(user: &str) -> String {
     let mut text = String::from(
         "# Written by Farrier when it installed this machine.\n\
@@ -309,7 +312,7 @@ mod tests {
         }
     }
 
-    /// A small system in a folder, whose users are whoever runs the test.
+    /// A small system in a directory, with the test's user as the owner of all accounts.
     fn system() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();

@@ -1,12 +1,13 @@
-//! What the machine has: its network addresses and its disks, as the kernel shows them under `/sys`.
+//! The machine's network interfaces and disks, from `/sys`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What is not a disk of the machine's own, by how the kernel names it: memory, loops, what is made of other disks, discs.
+/// Name prefixes of block devices that are not physical disks: memory, loop devices, devices made
+/// of other disks, optical drives.
 const NO_DISKS: [&str; 10] =
     ["loop", "ram", "zram", "sr", "fd", "dm-", "md", "nbd", "mtdblock", "drbd"];
-/// A machine with more has its disks behind something that this list is not for.
+/// The limit of directory entries that are read.
 const MAX_DEVICES: usize = 4_096;
 const SECTOR_BYTES: u64 = 512;
 const ETHERNET: &str = "1";
@@ -14,7 +15,7 @@ const NO_MAC: &str = "00:00:00:00:00:00";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Disk {
-    /// As the kernel calls it: `vda`.
+    /// The kernel's name: `vda`.
     pub name: String,
     /// `/dev/vda`
     pub path: String,
@@ -26,12 +27,13 @@ pub struct Disk {
     pub read_only: bool,
 }
 
-/// The MAC addresses of all network cards, in order.
+/// The MAC addresses of all Ethernet interfaces, sorted.
 pub fn macs(root: &Path) -> Vec<String> {
     addresses(&entries(&root.join("sys/class/net")))
 }
 
-/// The same without bridges and the like, which come and go with containers; unless there is nothing else.
+/// The MAC addresses of physical interfaces, without bridges and the like, which come and go with
+/// containers; those of all interfaces if no physical one exists.
 pub fn own_macs(root: &Path) -> Vec<String> {
     let cards = entries(&root.join("sys/class/net"));
     let own: Vec<PathBuf> =
@@ -54,7 +56,7 @@ fn addresses(cards: &[PathBuf]) -> Vec<String> {
     macs
 }
 
-/// The disks, in order of their names.
+/// The disks, sorted by name.
 pub fn disks(root: &Path) -> Vec<Disk> {
     let mut disks: Vec<Disk> =
         entries(&root.join("sys/block")).iter().filter_map(|device| disk(device)).collect();
@@ -64,7 +66,7 @@ pub fn disks(root: &Path) -> Vec<Disk> {
 
 fn disk(device: &Path) -> Option<Disk> {
     let name = device.file_name()?.to_str()?.to_owned();
-    // A path of a multipath NVMe disk is hidden: the disk itself is there under its own name.
+    // The paths of a multipath NVMe disk are hidden; the disk itself has its own name.
     let hidden = line(&device.join("hidden")) == "1";
     let size = line(&device.join("size")).parse::<u64>().ok()?.checked_mul(SECTOR_BYTES)?;
     if hidden || size == 0 || NO_DISKS.iter().any(|begin| name.starts_with(begin)) {
@@ -84,7 +86,7 @@ fn disk(device: &Path) -> Option<Disk> {
     })
 }
 
-/// Where the partitions of a disk are to be opened, in order.
+/// The device files of a disk's partitions, in order.
 pub fn partitions(root: &Path, disk: &str) -> Vec<PathBuf> {
     let device = root.join("sys/block").join(disk);
     let mut found: Vec<(u32, PathBuf)> = entries(&device)
@@ -103,7 +105,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     entries.flatten().map(|entry| entry.path()).take(MAX_DEVICES).collect()
 }
 
-/// A small file's only line.
+/// The only line of a small file; empty if it cannot be read.
 pub fn line(file: &Path) -> String {
     fs::read(file).map(|bytes| clean(&bytes)).unwrap_or_default()
 }
@@ -112,13 +114,13 @@ fn first(device: &Path, files: &[&str]) -> Option<String> {
     files.iter().map(|file| line(&device.join(file))).find(|text| !text.is_empty())
 }
 
-/// A SCSI or ATA disk's page of its serial number: four bytes, and then the number.
+/// The serial number page of a SCSI or ATA disk: a header of four bytes, then the number.
 fn page_80(file: &Path) -> Option<String> {
     let page = fs::read(file).ok()?;
     Some(clean(page.get(4..)?)).filter(|serial| !serial.is_empty())
 }
 
-/// Vendors pad with blanks and zeros, and what is shown to people has no control characters.
+/// Vendors pad with blanks and NUL bytes. Control characters are removed for display.
 fn clean(bytes: &[u8]) -> String {
     let text: String = String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).collect();
     text.trim().to_owned()

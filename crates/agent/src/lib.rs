@@ -1,11 +1,16 @@
-//! What runs in the memory of a machine that was booted over the network to have an image written to its disk.
+//! The agent of the deploy environment, which runs from memory on a machine that was booted over
+//! the network to be imaged; and in `node` the agent of a node in service.
 //!
-//! It claims the work with the token of the kernel's command line, chooses the disk, looks whether the image fits, writes it as it
-//! arrives, compares the checksum, makes the new system this machine's own, reports, and waits to be told to reboot. Farrier may be away at any
-//! moment: what can be tried again is tried for ever, and what has arrived is not fetched twice. It is small, static and waits on threads.
+//! The deploy agent claims the deployment with the token in the kernel command line, chooses the
+//! disk, checks that the image fits, writes it as it arrives, verifies its checksum, configures the
+//! new system for this machine, reports, and waits for the command to reboot. Farrier may be
+//! unreachable at any time: retryable requests are retried for ever, and bytes that have arrived
+//! are not fetched again. The binary is small and static, and uses threads instead of async.
 //!
-//! `wire` is what is said, `farrier` how; `status` stands between the work and its reports. `image` reads, `disk` writes; `raw`,
-//! `qcow2` and `tar` are what is in between. `inventory` and `choose` are about disks, `install` about the system on one, and `inside` keeps that from getting out.
+//! `wire` has the messages, `farrier` sends them, `status` passes progress from the work to the
+//! reports. `image` reads, `disk` writes; `raw`, `qcow2` and `tar` convert between them.
+//! `inventory` and `choose` find the disk, `install` configures the system on it, and `inside`
+//! confines all paths to that system.
 
 pub mod accounts;
 pub mod choose;
@@ -47,12 +52,13 @@ use work::Work;
 
 pub struct Config {
     pub boot: Boot,
-    /// Where `/sys` and `/dev` are found.
+    /// The directory that contains `sys` and `dev`.
     pub root: PathBuf,
     pub pace: Pace,
 }
 
-/// Does the work there is, and answers how it ends. An error means that it could not even begin.
+/// Carries out the deployment and returns how to end. An error means that it could not even be
+/// claimed.
 pub fn run(config: &Config, hands: &dyn Hands) -> Result<End, String> {
     let Config { boot, root, pace } = config;
     let session = SecretString::from(random::session()?);

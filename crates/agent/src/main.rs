@@ -1,5 +1,6 @@
-//! The program on a machine itself. Without a word it is that of the deploy environment: it reads how the machine was booted, does
-//! the work, and reboots or powers off. With the word `node` it is the agent of a node in service.
+//! The binary on the machine itself. Without a subcommand it is the agent of the deploy
+//! environment: it reads the kernel command line, carries out the deployment, and reboots or powers
+//! off. With the subcommand `node` it is the agent of a node in service.
 
 use agent::cmdline::Boot;
 use agent::console::say;
@@ -23,7 +24,7 @@ usage: farrier-agent node run|status|enroll|unit [--config FILE]
   unit            print the systemd unit that runs this program
   --config FILE   in place of /etc/farrier/agent.toml";
 
-/// The word that makes it the agent of a node.
+/// The subcommand that selects the agent of a node.
 const NODE: &str = "node";
 
 struct Arguments {
@@ -65,13 +66,13 @@ fn misused() -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Where this program is, as a unit names it.
+/// The path of this program, for the systemd unit.
 fn own_path() -> String {
     let own = std::env::current_exe().ok();
     own.map_or_else(|| "/usr/local/bin/farrier-agent".into(), |path| path.display().to_string())
 }
 
-/// The agent of a node.
+/// Runs a subcommand of `node`.
 fn serve(mut words: impl Iterator<Item = String>) -> ExitCode {
     let all: [Option<String>; 4] = std::array::from_fn(|_| words.next());
     let [Some(verb), option, path, None] = all else { return misused() };
@@ -124,7 +125,7 @@ fn begin(arguments: &Arguments) -> Result<End, String> {
     agent::run(&config, &Real)
 }
 
-/// Ends the machine's time in the deploy environment. On a real machine this does not return.
+/// Reboots or powers off. On a real machine this does not return.
 fn leave(end: End, stay: bool) -> ExitCode {
     let (word, command) = match end {
         End::Reboot => ("reboot", RebootCommand::Restart),

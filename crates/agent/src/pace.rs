@@ -1,4 +1,5 @@
-//! How long things take and how often they are said. In one place, because the protocol names these times, and so that tests need not wait.
+//! Timeouts and intervals. They are in one place because the protocol defines them, and because
+//! tests shorten them.
 
 use crate::http::Limits;
 use crate::status::Status;
@@ -7,16 +8,16 @@ use std::time::Duration;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
-    /// The first pause after something did not work; each further one is longer by as much.
+    /// The first pause after a failure; each further pause is longer by the same amount.
     pub pause: Duration,
     pub longest_pause: Duration,
-    /// Between two reports while the work goes on.
+    /// The interval of reports during the work.
     pub report: Duration,
-    /// The same while it waits to be told to reboot.
+    /// The interval of reports while waiting for the command to reboot.
     pub wait: Duration,
-    /// The same after it failed.
+    /// The interval of reports after a failure.
     pub failed: Duration,
-    /// For a whole answer to a claim or a report.
+    /// The timeout of the whole answer to a claim or a report.
     pub answer: Duration,
     pub limits: Limits,
 }
@@ -36,7 +37,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// The same order of things, a hundred times as fast.
+    /// The same proportions, about a hundred times as fast.
     pub fn for_tests() -> Self {
         Self {
             pause: Duration::from_millis(10),
@@ -58,7 +59,7 @@ impl Pace {
     }
 }
 
-/// Pauses that grow while nothing works, and begin again once something did.
+/// Linear backoff: pauses grow after each failure and start over after a success.
 pub struct Pauses {
     first: Duration,
     longest: Duration,
@@ -82,7 +83,7 @@ impl Pauses {
         status.pause(self.step());
     }
 
-    /// How long the next pause is.
+    /// The next pause.
     pub fn step(&mut self) -> Duration {
         let now = self.next;
         self.next = (now + self.first).min(self.longest);

@@ -1,9 +1,11 @@
-//! A qcow2 image, written to a disk while it arrives.
+//! Writes a qcow2 image to a disk while it arrives.
 //!
-//! A qcow2 says for each cluster of the disk where in the file it lies, and the file's own order is any. There is no room to keep
-//! the file, and fetching it cluster by cluster would be slow and could not be hashed. So its tables are read first and turned round, to
-//! say for each place in the file where on the disk it belongs; then the file is streamed once, and each cluster is put where it belongs as it
-//! passes. The tables are compared with themselves when they pass, so that what was hashed is what was acted upon.
+//! A qcow2 maps each cluster of the disk to a place in the file, in any order. The file cannot be
+//! stored here, and fetching it cluster by cluster would be slow and could not be hashed. So the
+//! agent first reads the tables and inverts them, to map each place in the file to a place on the
+//! disk; then it streams the file once and writes each cluster as it passes. When the tables pass
+//! in the stream, they are compared with those read before, so the hash covers the tables that were
+//! used.
 
 mod header;
 mod map;
@@ -26,7 +28,7 @@ pub struct Qcow2 {
 }
 
 impl Qcow2 {
-    /// Reads what has to be known before anything is written.
+    /// Reads the tables, before anything is written.
     pub fn look(reading: Reading) -> Result<Self, Halt> {
         let mut tap = Tap::new(reading);
         let (header, head) = Header::read(&mut tap, reading.size)?;
@@ -34,7 +36,7 @@ impl Qcow2 {
         Ok(Self { header, map })
     }
 
-    /// How large the disk is that it is an image of.
+    /// The size of the virtual disk.
     pub fn disk_size(&self) -> u64 {
         self.header.size
     }
@@ -72,7 +74,8 @@ impl Qcow2 {
         }
     }
 
-    /// A cluster at the end of the disk may be longer than the disk; one at the end of the file may be shorter than itself.
+    /// The last cluster of the disk may exceed the disk; the last one of the file may be
+    /// incomplete.
     fn put(&self, guest: u32, bytes: &[u8], disk: &mut Disk, status: &Status) -> Result<(), Halt> {
         let at = u64::from(guest) << self.header.cluster_bits;
         let length = self.header.cluster_size().min(self.header.size - at);
@@ -92,10 +95,10 @@ impl Qcow2 {
     }
 }
 
-/// The newest part of the stream: as much as the longest thing in it may need.
+/// The most recent part of the stream: as long as the longest extent, plus one read.
 struct Window {
     held: Vec<u8>,
-    /// Where in the file it begins.
+    /// Its offset in the file.
     from: u64,
     keep: usize,
 }
@@ -105,7 +108,7 @@ impl Window {
         self.from + self.held.len() as u64
     }
 
-    /// Reads on. False: there is no more.
+    /// Reads more. False: the stream has ended.
     fn more(&mut self, stream: &mut Stream) -> Result<bool, Halt> {
         let old = self.held.len().saturating_sub(self.keep);
         self.held.drain(..old);

@@ -1,4 +1,5 @@
-//! Randomness from the kernel, which waits until it has some: a machine that has just booted may have to.
+//! Random bytes from the kernel. The call blocks until the entropy pool is ready, which may take a
+//! while after boot.
 
 use crate::image::hex;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -14,7 +15,7 @@ pub fn random() -> Result<[u8; SECRET_BYTES], String> {
     }
 }
 
-/// The name of this boot, which nobody can guess: 64 hexadecimal digits.
+/// The secret session of this boot: 64 hexadecimal digits.
 pub fn session() -> Result<String, String> {
     random().map(|bytes| hex(&bytes))
 }

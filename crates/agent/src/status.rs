@@ -1,7 +1,8 @@
-//! Where the work stands and what Farrier has said to it: the one thing that the work and the reports share.
+//! The state that the work and the reports share.
 //!
-//! The work says how far it is and never waits for anybody. The thread that reports takes from here what is to be sent, and leaves here
-//! what was answered. A change of stage is kept until it has been sent, so that none is skipped however fast they follow.
+//! The work records its progress here and never blocks on the network. The reporting thread takes
+//! the reports to send from here, and stores Farrier's answers here. Every change of stage is
+//! queued until it has been sent, so none is skipped.
 
 use crate::console::say;
 use crate::failure::{Failure, Halt};
@@ -12,10 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How often progress is shown on the console, in hundredths of the whole.
+/// How often progress is printed on the console, in percent of the image.
 const SHOW_EVERY_PERCENT: u64 = 5;
 
-/// How it ends.
+/// How the deployment ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     Reboot,
@@ -29,9 +30,10 @@ pub struct Status {
 }
 
 struct Inner {
-    /// As it is now. Nothing is reported before the first stage begins.
+    /// The current report. None before the first stage begins.
     now: Option<Report>,
-    /// Changes of stage that have not been sent, oldest first. There are as many as stages at most: none comes twice.
+    /// Changes of stage that have not been sent, oldest first. At most one per stage, because no
+    /// stage repeats.
     unsent: VecDeque<Report>,
     end: Option<End>,
     shown_percent: u64,
@@ -49,7 +51,7 @@ impl Status {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Set once the work has to stop.
+    /// Set once the work must stop.
     pub fn brake(&self) -> Arc<AtomicBool> {
         self.brake.clone()
     }
@@ -90,7 +92,7 @@ impl Status {
         self.moved.notify_all();
     }
 
-    /// So many bytes of the image have been dealt with.
+    /// Records how many bytes of the image have been processed.
     pub fn progress(&self, done: u64) {
         let mut inner = self.inner();
         let Some(report) = &mut inner.now else { return };
@@ -102,10 +104,12 @@ impl Status {
         }
     }
 
-    /// The next report: at once when a stage has changed, otherwise when one is due. None: it is over.
+    /// Blocks until the next report: at once after a change of stage, otherwise at the interval of
+    /// the stage. None: the deployment has ended.
     pub fn next_report(&self, pace: &Pace) -> Option<Report> {
         let mut inner = self.inner();
-        // The first stage may be some time away; after that, a turn of this loop is one wait.
+        // Before the first stage the loop may wait several times; afterwards each iteration waits
+        // once.
         loop {
             if inner.end.is_some() {
                 return None;
@@ -127,7 +131,8 @@ impl Status {
         }
     }
 
-    /// Takes what Farrier answered to a report of a stage. A reboot in the middle of the work would leave half a system.
+    /// Applies Farrier's answer to a report. A reboot during the work is ignored, because it would
+    /// leave half a system.
     pub fn told(&self, stage: Stage, then: Then) {
         match (then, stage) {
             (Then::GoOn, _) => {}
@@ -152,7 +157,7 @@ impl Status {
         self.inner().end.is_some()
     }
 
-    /// Waits until Farrier has said how it ends. That may be never, if it never says so: Farrier has the deadline.
+    /// Waits for Farrier's decision how to end. There is no timeout here: Farrier has the deadline.
     pub fn wait_for_end(&self) -> End {
         let mut inner = self.inner();
         loop {
@@ -163,7 +168,7 @@ impl Status {
         }
     }
 
-    /// Waits so long, or until it is over.
+    /// Waits for this time, or until the deployment has ended.
     pub fn pause(&self, time: Duration) {
         let inner = self.inner();
         let _ = self.moved.wait_timeout_while(inner, time, |inner| inner.end.is_none());

@@ -1,7 +1,7 @@
-//! A tar of a root file system: the disk is partitioned, the files are unpacked, and what is needed to boot them is put beside them.
+//! A tar of a root file system: partitions the disk, unpacks the files, and installs boot loaders.
 //!
-//! There are two partitions: one for the firmware, which both an old BIOS and UEFI start from, and one for everything else. Nothing
-//! can be booted before the checksum has been found to be right.
+//! There are two partitions: one for the firmware, which both BIOS and UEFI boot from, and one for
+//! everything else. Nothing is bootable before the checksum has been verified.
 
 mod boot;
 mod layout;
@@ -19,25 +19,25 @@ use crate::wire::{Code, Image};
 use layout::Layout;
 use std::path::Path;
 
-/// Beside what the files need: the file system's own tables.
+/// The overhead of the file system, in addition to the files.
 const OVERHEAD_BYTES: u64 = 64 * MIB;
 
-/// A disk that has been made ready to take the files.
+/// A disk with partitions and file systems, ready for the files.
 pub struct Prepared {
     layout: Layout,
     firmware: Volume,
     root: Volume,
 }
 
-/// Looks whether there can be room at all. How much the files need when they are unpacked is only known afterwards.
+/// Checks the minimum size. The size of the unpacked files is only known afterwards.
 pub fn check(site: &Site, image: &Image) -> Result<(), Failure> {
     let needed = layout::FIRMWARE_BYTES + image.size + OVERHEAD_BYTES;
     check_room(site.disk, needed, &format!("{} with what it boots from", image.name))
 }
 
-/// Makes the partitions and their file systems.
+/// Creates the partitions and their file systems.
 pub fn prepare(site: &Site) -> Result<Prepared, Failure> {
-    // Only the ends are cleared; nobody may hold the disk while it is partitioned.
+    // Only clears the ends; the disk must not be open while it is partitioned.
     Disk::open(&site.device(), &site.disk.path, site.disk.size)?.clear_ends()?;
     let layout = Layout::new().map_err(Failure::install)?;
     let device = site.device();
@@ -73,7 +73,7 @@ impl Prepared {
         site.within(&self.root, "root", |at| unpack(stream, site, at))?
     }
 
-    /// Makes the disk bootable, once it is known that it should be.
+    /// Makes the disk bootable, after the checksum has been verified.
     pub fn finish(&self, site: &Site, consoles: &[String]) -> Result<(), Failure> {
         site.within(&self.root, "root", |root| {
             site.within(&self.firmware, "firmware", |firmware| {

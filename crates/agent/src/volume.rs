@@ -1,11 +1,12 @@
-//! What a partition holds, by the marks in its first blocks. The kernel is asked to mount only what was recognised.
+//! Detects the content of a partition by the signatures in its first blocks. Only known file
+//! systems are mounted.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// As far as the last mark is from the beginning.
+/// The distance of the last signature from the beginning, rounded up.
 const LOOK_BYTES: usize = 68 * 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +27,8 @@ impl FileSystem {
         }
     }
 
-    /// What to mount it with, one after the other, to find the root: distributions keep it in a part of a btrfs of these names.
+    /// The mount options to try, in order, to find the root: distributions use these btrfs
+    /// subvolumes.
     pub const fn options(self) -> &'static [&'static str] {
         match self {
             Self::Btrfs => &["", "subvol=@", "subvol=root", "subvol=@rootfs"],
@@ -38,7 +40,7 @@ impl FileSystem {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
     Files(FileSystem),
-    /// Something that has a name and cannot be looked into.
+    /// A known format that cannot be mounted.
     Closed(&'static str),
     Unknown,
 }
@@ -53,7 +55,7 @@ impl Content {
     }
 }
 
-/// A mark: where it stands, and what it says.
+/// A signature: its offset, its bytes, and the content that it identifies.
 const MARKS: [(usize, &[u8], Content); 11] = [
     (1024 + 56, &[0x53, 0xEF], Content::Files(FileSystem::Ext4)),
     (0, b"XFSB", Content::Files(FileSystem::Xfs)),
@@ -104,7 +106,7 @@ mod tests {
         assert_eq!(recognise(b"short"), Content::Unknown);
     }
 
-    /// The tools of the real file systems write what we look for, where those tools are there.
+    /// The tools of the real file systems write these signatures; skipped where a tool is missing.
     #[test]
     fn what_mkfs_makes_is_recognised() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The work itself, in order: choose, check, write, verify, install.
+//! The deployment, step by step: choose the disk, check the size, write, verify, install.
 
 use crate::choose::{check_room, choose};
 use crate::console::{say, spoken_size};
@@ -29,7 +29,7 @@ pub struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Works, says what came of it, and waits to be told how it ends.
+    /// Carries out the deployment, reports the result, and waits for the decision how to end.
     pub fn see_through(&self) -> End {
         match self.work() {
             Ok(host_keys) => {
@@ -114,7 +114,8 @@ impl Work<'_> {
     }
 }
 
-/// Compares the checksum, also of what could not be read to its end: an image that is not the one it should be is no broken one.
+/// Compares the checksum, even when the image could not be decoded: a wrong checksum is reported in
+/// preference to a broken image.
 fn verified(poured: Result<(), Halt>, stream: Stream, sha256: &str) -> Result<(), Halt> {
     match poured {
         Ok(()) => stream.finish(sha256),

@@ -1,4 +1,4 @@
-//! An address to speak to: plain HTTP, to an IP address. There is no name service in the deploy environment.
+//! A URL with plain HTTP and an IP address. The deploy environment has no name resolution.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -25,7 +25,7 @@ impl Url {
         Ok(Self { address, path: path.to_owned() })
     }
 
-    /// What a reference means here: an absolute URL itself, a path below this one.
+    /// Resolves a reference: an absolute URL stays as it is, a path is appended to this one.
     pub fn join(&self, reference: &str) -> Result<Self, String> {
         if reference.contains("://") {
             return Self::parse(reference);

@@ -1,20 +1,21 @@
-//! The header of a qcow2: what is in the file, and whether we understand all of it.
+//! The header of a qcow2: its properties, and whether all of them are supported.
 
 use crate::failure::{Failure, Halt};
 use crate::image::Tap;
 
 const MAGIC: &[u8] = b"QFI\xFB";
-/// Of version 2; version 3 says how long its own is.
+/// The header length of version 2; version 3 states its own.
 const SHORT_BYTES: usize = 72;
 const LONG_BYTES: usize = 104;
-/// As much of it as we read. Later fields say nothing that we have to know, or else a bit says so that we refuse.
+/// How much of the header is read. Later fields are optional, or an incompatible feature bit
+/// announces them.
 pub const READ_BYTES: usize = 112;
 const SMALLEST_CLUSTER_BITS: u32 = 9;
 const LARGEST_CLUSTER_BITS: u32 = 21;
-/// The limit that QEMU has too: 2 TiB with the smallest usual clusters, and far more with others.
+/// QEMU's limit for the first table: 2 TiB with the smallest usual clusters, far more with others.
 const MAX_TABLE_BYTES: u64 = 32 * 1024 * 1024;
 
-/// What an image may have that must be understood to read it.
+/// Incompatible features: a reader must understand them.
 const DIRTY: u64 = 1;
 const CORRUPT: u64 = 1 << 1;
 const EXTERNAL_DATA: u64 = 1 << 2;
@@ -31,14 +32,14 @@ pub enum Compression {
 pub struct Header {
     pub version: u32,
     pub cluster_bits: u32,
-    /// Of the disk it is an image of.
+    /// The size of the virtual disk.
     pub size: u64,
     pub table_at: u64,
     pub compression: Compression,
 }
 
 impl Header {
-    /// Reads the header, and answers it with its bytes.
+    /// Reads the header. Returns it with its bytes.
     pub fn read(tap: &mut Tap, file_size: u64) -> Result<(Self, Vec<u8>), Halt> {
         let mut bytes = vec![0; READ_BYTES];
         tap.seek(0)?;
@@ -118,29 +119,30 @@ impl Header {
         1 << self.cluster_bits
     }
 
-    /// How many clusters one second table has entries for.
+    /// How many clusters one second-level table maps.
     pub fn clusters_per_table(&self) -> u64 {
         self.cluster_size() / 8
     }
 
-    /// How many second tables the disk needs.
+    /// How many second-level tables the disk needs.
     pub fn tables(&self) -> u64 {
         self.size.div_ceil(self.cluster_size() * self.clusters_per_table())
     }
 
-    /// The format has no compressed cluster that says it takes more than two plain ones.
+    /// The format limits a compressed cluster to the size of two plain ones.
     pub fn longest_extent(&self) -> usize {
         2 << self.cluster_bits
     }
 }
 
-/// What version 3 has more. None: it is cut.
+/// The fields of version 3. None: the header is truncated.
 fn extensions(bytes: &[u8]) -> Option<Result<Compression, Failure>> {
     let incompatible = be64(bytes.get(72..80)?);
     let length = be32(bytes.get(100..LONG_BYTES)?) as usize;
     let unknown =
         incompatible & !(DIRTY | CORRUPT | EXTERNAL_DATA | COMPRESSION_TYPE | EXTENDED_TABLES);
-    // A dirty image has counts of users that may be wrong; its tables are right, and we count nobody.
+    // In a dirty image the reference counts may be wrong; the tables are right, and reference
+    // counts are not used here.
     let refusal = if unknown != 0 {
         Some(refused(&format!(
             "needs something that is not known here (incompatible features {unknown:#x})"

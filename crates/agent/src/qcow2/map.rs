@@ -1,23 +1,25 @@
-//! The tables of a qcow2, turned round: from "where in the file is this cluster of the disk" to "what is this piece of the file".
+//! The inverted tables of a qcow2: from "where in the file is this cluster of the disk" to "what is
+//! this part of the file".
 
 use super::header::{Header, be64};
 use crate::failure::{Failure, Halt};
 use crate::image::Tap;
 use sha2::{Digest, Sha256};
 
-/// 24 bytes each, so 96 MiB: what a machine with 512 MiB has to spare. It is enough for 256 GiB of data in clusters of the usual size.
+/// 24 bytes each, so 96 MiB, which a machine with 512 MiB can spare. Enough for 256 GiB of data in
+/// clusters of the usual size.
 const MAX_EXTENTS: usize = 4 * 1024 * 1024;
 const OFFSET_BITS: u64 = 0x00FF_FFFF_FFFF_FE00;
 const COMPRESSED: u64 = 1 << 62;
 const ZERO: u64 = 1;
 const SECTOR_BYTES: u64 = 512;
 
-/// What a piece of the file is. Clusters are named by their number on the disk.
+/// The content of a part of the file. Clusters are numbered by their position on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum What {
     Data(u32),
     Compressed(u32),
-    /// A piece of a table, by the place of its digest.
+    /// Part of a table; the number is the index of its digest.
     Table(u32),
 }
 
@@ -35,14 +37,14 @@ impl Extent {
 }
 
 pub struct Map {
-    /// By where they end.
+    /// Sorted by their ends.
     pub extents: Vec<Extent>,
-    /// What has to read as zero: place and length on the disk, in order.
+    /// Ranges of the disk that must read as zero: offset and length, in order.
     pub holes: Vec<(u64, u64)>,
     pub digests: Vec<[u8; 32]>,
 }
 
-/// What an entry of a second table says.
+/// A decoded entry of a second-level table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Entry {
     Zero,
@@ -130,7 +132,7 @@ impl Maker<'_> {
         Ok(bytes)
     }
 
-    /// Remembers what a table said, in pieces no longer than a cluster.
+    /// Records the digest of a table, in parts of at most a cluster.
     fn table(&mut self, at: u64, bytes: &[u8]) -> Result<(), Failure> {
         let size = self.header.cluster_size();
         for (number, piece) in bytes.chunks(size as usize).enumerate() {
@@ -141,7 +143,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// Takes the entries of one second table, whose first cluster is this one.
+    /// Adds the entries of one second-level table. `begin` is the number of its first cluster.
     fn clusters(&mut self, begin: u64, table: &[u8]) -> Result<(), Failure> {
         let end = self.header.size.div_ceil(self.header.cluster_size());
         for (raw, guest) in table.chunks_exact(8).map(be64).zip(begin..end) {
@@ -161,7 +163,8 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// The last piece of a file may be cut where only zeros would follow, or where the rest of a sector does.
+    /// The file may end inside the last extent, where only zeros or the rest of a sector would
+    /// follow.
     fn extent(&mut self, host: u64, length: u64, what: What) -> Result<(), Failure> {
         let length = self.file_size.saturating_sub(host).min(length);
         if length == 0 {
@@ -216,7 +219,7 @@ mod tests {
             (2, 16, 1, Err(())),
             (3, 16, 0x50200, Err(())),
             (3, 9, 0x50200, Ok(Entry::Data { host: 0x50200 })),
-            // One sector more than the one it begins in; it begins 100 bytes after a sector does.
+            // One sector more than the one it begins in; it begins 100 bytes into a sector.
             (
                 3,
                 16,

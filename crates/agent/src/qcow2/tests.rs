@@ -1,4 +1,5 @@
-//! Images of every shape, made here cluster by cluster, against the disk that they are images of.
+//! Images of every shape, generated cluster by cluster, and compared with the disk that they
+//! describe.
 
 use super::*;
 use crate::disk::tests::used;
@@ -8,7 +9,7 @@ use proptest::prelude::*;
 use std::cell::RefCell;
 use std::fs;
 
-/// How a cluster is kept.
+/// How a cluster is stored.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kept {
     Absent,
@@ -21,11 +22,11 @@ enum Kept {
 struct Shape {
     cluster_bits: u32,
     clusters: Vec<Kept>,
-    /// How much the last cluster lacks.
+    /// How many bytes the last cluster of the disk lacks.
     short: u64,
-    /// In which order clusters come in the file.
+    /// The order of the clusters in the file.
     order: Vec<usize>,
-    /// The file ends right after the last byte that matters.
+    /// The file ends right after the last significant byte.
     trimmed: bool,
 }
 
@@ -56,7 +57,7 @@ impl Shape {
         let per_table = size / 8;
         let tables = self.clusters.len().div_ceil(per_table);
         let table_clusters = (tables * 8).div_ceil(size);
-        // Header, first table, second tables, data.
+        // Header, first-level table, second-level tables, data.
         let mut file = vec![0; (1 + table_clusters + tables) * size];
         let mut packed_end = 0;
         let mut entries = vec![0_u64; tables * per_table];
@@ -72,7 +73,8 @@ impl Shape {
                     host | 1 << 63
                 }
                 Kept::Compressed(_) => {
-                    // Packed clusters follow each other without a gap, so that their sectors overlap.
+                    // Compressed clusters follow each other without a gap, so their sectors
+                    // overlap.
                     if packed_end == 0 {
                         file.resize(file.len().next_multiple_of(size), 0);
                     } else {
@@ -125,7 +127,7 @@ fn kept() -> impl Strategy<Value = Kept> {
 }
 
 fn shape() -> impl Strategy<Value = Shape> {
-    // Small clusters make for many tables.
+    // Small clusters need many tables.
     (
         prop_oneof![Just(9_u32), Just(10), Just(12), Just(16)],
         1..200_usize,
@@ -141,7 +143,7 @@ fn shape() -> impl Strategy<Value = Shape> {
         })
 }
 
-/// Writes an image to a disk that was full of something else, and answers what is on it.
+/// Writes an image to a disk full of old content. Returns the content of the disk.
 fn poured(file: Vec<u8>, cuts: Vec<usize>, disk_size: u64) -> Result<Vec<u8>, Halt> {
     let source = Flaky { bytes: file.clone(), cuts: RefCell::new(cuts) };
     let (status, pace) = (Status::default(), hurried());
@@ -174,7 +176,7 @@ proptest! {
             let at = at % file.len();
             file[at] = byte;
         }
-        // What it makes of it is its own affair, as long as it says so and stays within the disk.
+        // Any result is accepted, as long as it does not panic and stays within the disk.
         if let Ok(found) = poured(file, Vec::new(), shape.size().max(4 << 20)) {
             prop_assert!(found.len() as u64 == shape.size().max(4 << 20));
         }
@@ -204,7 +206,7 @@ fn a_file_that_is_cut_is_refused_before_or_while_it_is_read() {
     }
 }
 
-/// Tables that are one thing when they are read and another when they pass.
+/// Tables that differ between the first read and the stream.
 #[test]
 fn tables_that_change_under_way_are_noticed() {
     struct Changing(RefCell<u32>, Vec<u8>, Vec<u8>);
@@ -216,7 +218,7 @@ fn tables_that_change_under_way_are_noticed() {
         }
     }
     let (before, mut after) = (plain().file(), plain().file());
-    // The second table's first two entries change places.
+    // Swap the first two entries of the second-level table.
     let table = 2 * 4096;
     let (one, other) = after[table..table + 16].split_at_mut(8);
     one.swap_with_slice(other);

@@ -1,14 +1,14 @@
-//! Compressed clusters: each is packed by itself, and is exactly one cluster when it is unpacked.
+//! Compressed clusters: each is compressed separately and expands to exactly one cluster.
 
 use super::header::{Compression, Header};
 use flate2::{Decompress, FlushDecompress, Status};
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use std::io::Read;
 
-/// More than any cluster has need of.
+/// The limit of a zstd window; clusters need less.
 const MAX_WINDOW_BYTES: u64 = 16 * 1024 * 1024;
 
-/// Unpacks one cluster after the other into the same room.
+/// Decompresses clusters into one reused buffer.
 pub struct Unpacker {
     room: Vec<u8>,
     how: How,
@@ -22,7 +22,7 @@ enum How {
 impl Unpacker {
     pub fn new(header: &Header) -> Self {
         let how = match header.compression {
-            // Plain deflate: there is neither a head nor a checksum.
+            // Raw deflate, without header and checksum.
             Compression::Zlib => How::Zlib(Box::new(Decompress::new(false))),
             Compression::Zstd => {
                 let mut decoder = FrameDecoder::new();
@@ -33,7 +33,7 @@ impl Unpacker {
         Self { room: vec![0; header.cluster_size() as usize], how }
     }
 
-    /// What is packed is followed by anything: its length is known to a sector only.
+    /// Other data may follow the compressed cluster: its length is known only to a sector.
     pub fn unpack(&mut self, packed: &[u8]) -> Result<&[u8], String> {
         match &mut self.how {
             How::Zlib(inflate) => {

@@ -1,5 +1,6 @@
-//! What makes unpacked files a system that boots: a kernel where the firmware can read it, and something that starts it, for an old BIOS
-//! (extlinux, from the partition that is marked for it) and for UEFI (systemd-boot, under the name that is looked for without being asked).
+//! Makes unpacked files bootable: a kernel that the firmware can read, and a boot loader for BIOS
+//! (extlinux, on the partition with the boot attribute) and for UEFI (systemd-boot, under the
+//! default name).
 
 use super::layout::Layout;
 use crate::console::say;
@@ -13,12 +14,12 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// So much of the first sector is code; the rest belongs to partition tables.
+/// The size of the boot code in the first sector; the rest belongs to partition tables.
 const STARTER_BYTES: usize = 440;
 const KERNEL: &str = "vmlinuz";
 const INITRD: &str = "initrd.img";
 
-/// Both mounted file systems, and what is to be written into them.
+/// The mounted file systems, and what is written into them.
 pub struct Parts<'a> {
     pub root: &'a Path,
     pub firmware: &'a Path,
@@ -50,7 +51,7 @@ impl Parts<'_> {
         self.write_fstab(&inside).map_err(|error| wrong("/etc/fstab of the new system", error))
     }
 
-    /// The partition is new and ours, so there are no links to mind on this side.
+    /// The firmware partition is newly created, so it contains no links.
     fn copy(&self, inside: &Inside, from: &str, to: &str) -> Result<(), Failure> {
         let copied = || -> io::Result<()> {
             let mut source = inside.open_file(&format!("/boot/{from}"))?;
@@ -87,7 +88,7 @@ impl Parts<'_> {
     }
 }
 
-/// Puts the code into the first sector that an old BIOS runs. The last thing that is written.
+/// Writes the boot code for BIOS into the first sector. This is the last write.
 pub fn put_starter(site: &Site) -> Result<(), Failure> {
     let written = || -> io::Result<()> {
         let mut code = fs::read(Brought::GptStarter.path(site.root))?;
@@ -117,7 +118,7 @@ fn systemd_boot(cmdline: &str, initrd: bool) -> String {
     format!("title Linux\nlinux /{KERNEL}\n{initrd}options {cmdline}\n")
 }
 
-/// The files of a kernel, by their names under `/boot`.
+/// The files of a kernel, by their names in `/boot`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Kernel {
     kernel: String,
@@ -125,7 +126,7 @@ struct Kernel {
 }
 
 impl Kernel {
-    /// The one with the highest version. A kernel for emergencies is not what anybody means.
+    /// The kernel with the highest version; rescue kernels are ignored.
     fn newest(names: &[String]) -> Option<Self> {
         let version = |name: &str| name.strip_prefix("vmlinuz").map(str::to_owned);
         let is_usual = |version: &String| !version.contains("rescue") && !version.ends_with(".old");
@@ -143,10 +144,10 @@ impl Kernel {
     }
 }
 
-/// Numbers by what they count, the rest by its letters.
+/// Compares numbers by value, the rest by letters.
 fn by_version(one: &str, other: &str) -> Ordering {
     let (mut one, mut other) = (pieces(one).into_iter(), pieces(other).into_iter());
-    // Each turn takes a piece of both, and names are short.
+    // Each iteration consumes one part of both, and names are short.
     loop {
         match (one.next(), other.next()) {
             (None, None) => return Ordering::Equal,
@@ -167,7 +168,7 @@ fn by_version(one: &str, other: &str) -> Ordering {
     }
 }
 
-/// Runs of digits, and runs of what is none. Separators only separate.
+/// Splits into runs of digits and runs of other characters, without separators.
 fn pieces(version: &str) -> Vec<&str> {
     let words = version.split(['-', '.', '_', '+', '~']).filter(|word| !word.is_empty());
     words

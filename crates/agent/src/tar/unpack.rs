@@ -1,4 +1,4 @@
-//! A tar as it was packed: plain, gzip or zstd, by its first bytes.
+//! Decompresses a tar: plain, gzip or zstd, detected by its first bytes.
 
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
@@ -6,15 +6,16 @@ use std::io::{self, BufRead, BufReader, Cursor, Read};
 
 const GZIP: &[u8] = &[0x1F, 0x8B];
 const ZSTD: &[u8] = &[0x28, 0xB5, 0x2F, 0xFD];
-/// What people pack with that we cannot unpack.
+/// Common compressions that are not supported.
 const OTHERS: [(&[u8], &str); 3] =
     [(b"\xFD7zXZ\0", "xz"), (b"BZh", "bzip2"), (&[4, 0x22, 0x4D, 0x18], "lz4")];
 const PEEK_BYTES: usize = 6;
 const BUFFER_BYTES: usize = 128 * 1024;
-/// What the largest usual level needs. More has to be asked for when packing, and may not be there in a small machine.
+/// Enough for the highest usual zstd level. Larger windows must be requested when compressing, and
+/// may not fit into the memory of a small machine.
 const MAX_WINDOW_BYTES: u64 = 128 * 1024 * 1024;
 
-/// The plain tar in something.
+/// The plain tar.
 pub fn open<'a>(mut packed: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     let mut first = Vec::new();
     (&mut packed).take(PEEK_BYTES as u64).read_to_end(&mut first)?;
@@ -32,7 +33,7 @@ pub fn open<'a>(mut packed: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     })
 }
 
-/// One frame after the other, as tools that pack on several cores write them.
+/// Decodes concatenated frames, as multi-threaded compressors write them.
 struct Zstd<R> {
     source: R,
     decoder: FrameDecoder,
@@ -47,7 +48,7 @@ impl<R: BufRead> Zstd<R> {
 
     /// Begins the next frame. False: there is none.
     fn next_frame(&mut self) -> io::Result<bool> {
-        // Frames that hold nothing for us are passed over; each is at least its own head long, so this ends.
+        // Skippable frames are skipped. Each has at least a header, so the loop ends.
         loop {
             if self.source.fill_buf()?.is_empty() {
                 return Ok(false);
@@ -113,7 +114,7 @@ mod tests {
         Ok(whole)
     }
 
-    /// Packs with a program that is not ours. None: it is not here.
+    /// Compresses with an external program. None: it is not installed.
     fn packed_by(program: &str, arguments: &[&str], bytes: &[u8]) -> Option<Vec<u8>> {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
