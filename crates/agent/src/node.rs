@@ -1,10 +1,13 @@
-//! The agent of a node in service: it enrolls once, says that it lives, takes tasks, carries them out and reports.
+//! The agent of a node in service: it enrolls once, sends heartbeats, takes tasks, executes them
+//! and reports their results.
 //!
-//! It may be killed at any point, and so may Farrier: what it must remember is in its state folder before anything follows from it
-//! (`journal`), and every request may be repeated (`wire`, `controller`). There is no orderly shutdown, because there is none that is certain.
+//! The agent and Farrier may be killed at any point. So the agent writes everything that it must
+//! remember to its state directory before it acts on it (`journal`), and every request can be
+//! repeated (`wire`, `controller`). There is no orderly shutdown, because none could be relied on.
 //!
-//! `enroll` makes it a node, `beat` is its pulse, `tasks` what it does and `work` how; `leave` is its end. `hook`, `gpu` and
-//! `scratch` are its hands, `program` holds whatever they start, and `board` is between the threads.
+//! `enroll` obtains the node's identity, `beat` sends heartbeats, `tasks` schedules tasks and
+//! `work` executes them; `leave` uninstalls the agent. `hook`, `gpu` and `scratch` do the work on
+//! the node, `program` runs programs, and `board` is the state that the threads share.
 
 mod beat;
 mod board;
@@ -48,12 +51,12 @@ use std::thread;
 use std::time::Duration;
 use tasks::Served;
 
-/// The unit that runs the agent.
+/// The systemd unit of the agent.
 pub const UNIT: &str = include_str!("../../../deploy/farrier-agent.service");
-/// The line of it that says what is run.
+/// The unit's line with the program to run.
 const RUN: &str = "ExecStart=";
 
-/// The same for this small agent, which is at this path.
+/// The unit for this standalone agent, which is at this path.
 pub fn unit(program: &str) -> String {
     let line = |line: &str| match line.starts_with(RUN) {
         true => format!("{RUN}{program} node run --config {}\n", config::DEFAULT_PATH),
@@ -62,33 +65,34 @@ pub fn unit(program: &str) -> String {
     UNIT.lines().map(line).collect()
 }
 
-/// How often `enroll` asks a controller that does not answer.
+/// How often `enroll` asks when no controller answers.
 const ENROLL_TRIES: u32 = 3;
 
-/// How the agent ends when nobody kills it.
+/// How `run` ends, apart from a kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// It has uninstalled itself.
+    /// The agent has uninstalled itself.
     Left,
     /// The brake was set.
     Stopped,
 }
 
-/// Why there is no node.
+/// Why the agent is not enrolled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotEnrolled {
-    /// No controller answered in time; it may be tried again.
+    /// No controller answered in time; a retry may succeed.
     Unreachable(String),
-    /// Somebody has to do something first.
+    /// An operator must act first.
     Refused(String),
 }
 
-/// Serves as the agent of this node until it has left it, or the brake is set. An error means that its state cannot be kept.
+/// Runs the agent until it has uninstalled itself or the brake is set. An error means that its
+/// state cannot be stored.
 pub fn run(config: &Config, pace: &Pace, brake: &Arc<AtomicBool>) -> Result<End, String> {
     let service = Service::open(config, pace, brake)?;
-    // What the agent before this one had started is nobody's now.
+    // Programs that a previous process of this agent started have no owner now.
     ["task", "health"].iter().for_each(|what| program::kill_marked(&service.mark(what)));
-    // A turn is a whole enrollment.
+    // Each iteration is one enrollment.
     loop {
         if let Some(leaving) = service.journal.leaving()? {
             service.leave(&leaving)?;
@@ -102,7 +106,7 @@ pub fn run(config: &Config, pace: &Pace, brake: &Arc<AtomicBool>) -> Result<End,
     }
 }
 
-/// Enrolls, and answers the node's name. One that is enrolled stays what it is.
+/// Enrolls, and returns the node's name. An enrolled node stays as it is.
 pub fn enroll(config: &Config, pace: &Pace) -> Result<String, NotEnrolled> {
     let brake = Arc::new(AtomicBool::new(false));
     let service = Service::open(config, pace, &brake).map_err(NotEnrolled::Refused)?;
@@ -125,7 +129,7 @@ pub fn enroll(config: &Config, pace: &Pace) -> Result<String, NotEnrolled> {
     }
 }
 
-/// Everything that does not change while the agent runs.
+/// What does not change while the agent runs.
 struct Service<'a> {
     config: &'a Config,
     pace: &'a Pace,
@@ -135,15 +139,15 @@ struct Service<'a> {
     controller: Controller,
 }
 
-/// The same, once it is known which node this is.
+/// The service of one enrollment.
 struct Life<'a> {
     service: &'a Service<'a>,
     node: &'a Node,
     session: SecretString,
     board: Board,
-    /// Set when it is over, so that no look at the health holds that up.
+    /// Set at the end, so that no health check delays it.
     halt: AtomicBool,
-    /// Held by whoever writes down the contact.
+    /// Held while the contact file is written.
     pen: Mutex<()>,
 }
 
@@ -166,12 +170,12 @@ impl<'a> Service<'a> {
         })
     }
 
-    /// What marks the programs of this agent, which is not the only one where it is tested.
+    /// The mark of this agent's programs. Tests run several agents on one computer.
     fn mark(&self, what: &str) -> String {
         format!("{}#{what}", self.config.state_dir.display())
     }
 
-    /// Asks until it is known which node this is. None: the brake was set.
+    /// Retries until the agent is enrolled. None: the brake was set.
     fn enroll(&self) -> Option<Known> {
         let mut pauses = self.pace.pauses();
         let mut told = String::new();
@@ -197,7 +201,7 @@ impl<'a> Service<'a> {
         }
     }
 
-    /// Says once that the token which is there is of no use, and keeps it for whoever looks.
+    /// Prints once that the current token is refused, and stores the reason for `status`.
     fn note_refused(&self, refused: &str) {
         let contact = self.journal.contact().ok().flatten().unwrap_or_default();
         if contact.refused == refused {

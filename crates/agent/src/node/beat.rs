@@ -1,4 +1,4 @@
-//! Heartbeats: the node lives, is this well, and carries out that. And the looks at its health that they tell of.
+//! Heartbeats with the node's health and its current task; and the health checks behind them.
 
 use super::controller::Missed;
 use super::identity::VERSION;
@@ -10,13 +10,13 @@ use crate::console::say;
 use std::sync::PoisonError;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// No controller is asked more often, nor forgotten for longer, whatever it says.
+/// The limit of the heartbeat interval, whatever the controller says.
 const MAX_BEAT_SECONDS: u64 = 3_600;
-/// The most problems that are told at once.
+/// The limit of problems in one heartbeat.
 const MAX_PROBLEMS: usize = 16;
 
 impl Life<'_> {
-    /// Until it is over. For a thread of its own.
+    /// Runs until the end, in a separate thread.
     pub fn run_heartbeats(&self) {
         let pace = self.service.pace;
         let mut pauses = pace.pauses();
@@ -64,7 +64,7 @@ impl Life<'_> {
         self.service.controller.heartbeat(&self.session, &beat)
     }
 
-    /// The controller answers: whoever rested because it did not may ask again.
+    /// The controller answered: wakes threads that paused because it did not.
     fn heard(&self) {
         let problems = self.board.problems();
         let mut back = false;
@@ -81,14 +81,14 @@ impl Life<'_> {
         self.write_down(news);
     }
 
-    /// The same words from whoever finds out, so that they are said once.
+    /// The same text from every caller, so that it is printed once.
     pub fn not_known(&self, said: &str) {
         self.trouble(&format!(
             "this node is not known any more: {said}; give it a new token to enroll again"
         ));
     }
 
-    /// Says what stands in the way, once.
+    /// Prints and stores what is wrong, once.
     fn trouble(&self, said: &str) {
         let news = self.board.change_contact(|contact| contact.trouble = said.to_owned());
         if news {
@@ -97,7 +97,8 @@ impl Life<'_> {
         self.write_down(news);
     }
 
-    /// Only for people, so that a disk that is full stops nothing here. One writes at a time, and writes what holds then.
+    /// Only for operators, so a full disk stops nothing here. The lock makes writers take turns,
+    /// each with the current contact.
     fn write_down(&self, news: bool) {
         if news {
             let _pen = self.pen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,7 +106,7 @@ impl Life<'_> {
         }
     }
 
-    /// Looks at the health until it is over. For a thread of its own.
+    /// Runs health checks until the end, in a separate thread.
     pub fn run_looks(&self) {
         let (service, mark) = (self.service, self.service.mark("health"));
         let mut told = Vec::new();

@@ -1,4 +1,5 @@
-//! What the threads of the agent tell each other: which task is held, how well the node is, what Farrier said last, and that it is over.
+//! The state that the threads of the agent share: the current task, the node's health, the contact
+//! with Farrier, and the end.
 
 use super::journal::Contact;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,9 +14,9 @@ pub struct Board {
 #[derive(Default)]
 struct Inner {
     held: Option<String>,
-    /// Nothing, until the first look has ended.
+    /// None before the first health check has ended.
     health: Option<Vec<String>>,
-    /// Why the state folder cannot be written.
+    /// Why the state directory cannot be written.
     unwritten: Option<String>,
     contact: Contact,
     rung: bool,
@@ -23,7 +24,7 @@ struct Inner {
 }
 
 impl Board {
-    /// The board of a node whose token is of no use, for this reason.
+    /// For a node whose current token is refused, for this reason.
     pub fn new(refused: String) -> Self {
         let contact = Contact { refused, ..Contact::default() };
         Self { inner: Mutex::new(Inner { contact, ..Inner::default() }), ..Self::default() }
@@ -50,7 +51,7 @@ impl Board {
         self.inner().unwritten = problem;
     }
 
-    /// What is wrong with the node. What nobody has looked at is not well.
+    /// The node's problems. Before the first health check it counts as unhealthy.
     pub fn problems(&self) -> Vec<String> {
         let inner = self.inner();
         let mut problems = match &inner.health {
@@ -71,7 +72,7 @@ impl Board {
         self.inner().contact.clone()
     }
 
-    /// Changes what is known of Farrier, and answers whether that is something new.
+    /// Changes the contact, and returns whether it differs.
     pub fn change_contact(&self, change: impl FnOnce(&mut Contact)) -> bool {
         let mut inner = self.inner();
         let before = inner.contact.clone();
@@ -79,19 +80,19 @@ impl Board {
         inner.contact != before
     }
 
-    /// Wakes whoever waits to ask for a task.
+    /// Wakes the thread that asks for tasks.
     pub fn ring(&self) {
         self.inner().rung = true;
         self.moved.notify_all();
     }
 
-    /// Waits so long, or until it is over.
+    /// Waits for this time, or until the end.
     pub fn pause(&self, time: Duration) {
         let inner = self.inner();
         let _ = self.moved.wait_timeout_while(inner, time, |inner| !inner.over);
     }
 
-    /// The same, or until there is something to do.
+    /// Waits for this time, until the end, or until `ring`.
     pub fn pause_for_ring(&self, time: Duration) {
         let inner = self.inner();
         let waits = |inner: &mut Inner| !inner.over && !inner.rung;

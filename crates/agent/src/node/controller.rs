@@ -1,7 +1,9 @@
-//! The way to Farrier's replicas: one function for each thing that is asked, and what an answer means.
+//! The client of Farrier's agent API: one function for each request, and the meaning of each
+//! answer.
 //!
-//! Replicas are tried in turn, and the one that answered is asked first the next time. A request whose answer was lost may have counted:
-//! that is why each of them may be repeated, here and by whoever asked. Nothing is waited for here but an answer.
+//! Controllers are tried in turn, starting with the one that answered last. A request whose answer
+//! was lost may have taken effect: that is why every request can be repeated, here and by the
+//! caller. Nothing here pauses between attempts.
 
 use super::pace::Pace;
 use super::wire::{
@@ -16,36 +18,36 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Answers are far shorter.
+/// The limit of an answer; all are far shorter.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 
-/// What did not come of a request.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Missed {
-    /// It may come yet.
+    /// A retry may succeed.
     Again(String),
     /// The token was refused.
     Refused(Refusal),
-    /// This node is not known, or not any more.
+    /// The session is unknown, or the node has been deleted.
     Unknown(Unknown, String),
-    /// Nobody wants this task any more.
+    /// The task is no longer wanted.
     Over,
 }
 
 pub struct Controller {
     urls: Vec<Url>,
-    /// Which of them answered last.
+    /// The index of the controller that answered last.
     at: AtomicUsize,
     client: Client,
-    /// For a request that is answered when there is something to say.
+    /// For long polling: the server answers when there is a task.
     patient: Client,
     pace: Pace,
 }
 
-/// Whom a request comes from.
+/// The sender of a request.
 #[derive(Clone, Copy)]
 enum From<'a> {
-    /// Somebody with a token in the request.
+    /// An enrolling agent, with a token in the request.
     Stranger,
     Node(&'a SecretString),
 }
@@ -71,7 +73,7 @@ impl Controller {
         self.post(&self.client, wire::HEARTBEAT, From::Node(session), beat)
     }
 
-    /// Waits for a task for a while.
+    /// Long polling for a task.
     pub fn take(&self, session: &SecretString) -> Result<Taken, Missed> {
         let take = Take { wait_seconds: self.pace.take_wait.as_secs() };
         self.post(&self.patient, wire::TAKE, From::Node(session), &take)
@@ -85,7 +87,7 @@ impl Controller {
         self.post(&self.client, wire::REPORT, From::Node(session), report)
     }
 
-    /// Asks each replica once at most, and takes the first answer that means something.
+    /// Asks each controller at most once and returns the first conclusive answer.
     fn post<T: DeserializeOwned>(
         &self,
         client: &Client,
@@ -138,7 +140,7 @@ impl Controller {
     }
 }
 
-/// What an answer other than 200 means. A status without a code that is known may come from a proxy in between.
+/// The meaning of an answer other than 200. A status without a known code may come from a proxy.
 fn meaning(status: u16, from: From, refusal: Refusal, url: &Url) -> Missed {
     match (status, from) {
         (403, From::Stranger) if !refusal.code.is_empty() => Missed::Refused(refusal),

@@ -1,8 +1,10 @@
-//! Becoming a node: the one-time token is traded for a name, under a session that is on disk before anybody hears of it.
+//! Enrollment: exchanges the one-time token for a node's identity, with a session secret that is
+//! stored before it is sent.
 //!
-//! An answer that was lost is asked for again with the same token and session, which Farrier knows to be the same. Another token is
-//! another enrollment: that is how a node whose session is not known any more comes back, without anybody removing files. One that is
-//! refused changes nothing: a node that is enrolled goes on as what it is, and says what is wrong with the token.
+//! After a lost answer the agent repeats the request with the same token and session, which Farrier
+//! recognizes. Another token is another enrollment: this is how a node whose session is no longer
+//! valid comes back, without removing files. A refused token changes nothing: an enrolled node
+//! keeps its identity and reports the refusal.
 
 use super::Service;
 use super::controller::Missed;
@@ -15,14 +17,14 @@ use crate::random;
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 
-/// What is to be done about enrolling.
+/// What to do about enrollment.
 #[derive(PartialEq, Eq)]
 pub enum Plan {
-    /// This is who we are.
+    /// The node is enrolled.
     Serve(Node),
-    /// Ask with this session, for the first time or again.
+    /// Send the stored enrollment, for the first time or again.
     Ask(Enrolling),
-    /// Make a session for this token, and ask.
+    /// Create a session for this token, store it and send it.
     Begin {
         token_sha256: String,
     },
@@ -39,30 +41,30 @@ pub fn plan(node: Option<Node>, asked: Option<Enrolling>, token_sha256: Option<S
     }
 }
 
-/// Who this is.
+/// An enrolled node.
 pub struct Known {
     pub node: Node,
-    /// Why the token that is there now is of no use; empty: it has been used, or there is none.
+    /// Why the current token is refused; empty: it has been used, or there is none.
     pub refused: String,
 }
 
-/// Why there is no node yet.
+/// Why the node is not enrolled yet.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outside {
-    /// It may work the next time.
+    /// A retry may succeed.
     Again(String),
-    /// Somebody has to do something first.
+    /// An operator must act first.
     Refused(String),
 }
 
 impl Service<'_> {
-    /// Who this node is; asks once where that is not known.
+    /// The node's identity; sends one request if it is not known.
     pub fn enroll_once(&self) -> Result<Known, Outside> {
         let known = self.journal.node().map_err(Outside::Refused)?;
         let asked = self.journal.enrolling().map_err(Outside::Refused)?;
         let token = match (self.config.token.read(), &known) {
             (Ok(token), _) => token,
-            // A node that is enrolled needs no token, so a broken one is no reason to be away.
+            // An enrolled node needs no token, so a broken token file does not stop it.
             (Err(_), Some(_)) => None,
             (Err(said), None) => return Err(Outside::Refused(said)),
         };
@@ -85,7 +87,7 @@ impl Service<'_> {
         match (self.ask(enrolling, &token), known) {
             (Ok(node), _) => Ok(Known { node, refused: String::new() }),
             (Err(Outside::Refused(refused)), Some(node)) => {
-                // Nobody has been let in with its session.
+                // The refused enrollment's session is not valid anywhere.
                 self.journal.forget_enrolling().map_err(Outside::Again)?;
                 Ok(Known { node, refused })
             }
@@ -121,7 +123,7 @@ impl Service<'_> {
     }
 }
 
-/// The token's checksum: enough to know it again, and of no use to anybody else.
+/// The checksum of the token: enough to recognize it, useless to an attacker.
 pub fn sum(token: &SecretString) -> String {
     hex(&Sha256::digest(token.expose_secret().as_bytes()))
 }

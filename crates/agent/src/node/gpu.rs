@@ -1,7 +1,9 @@
-//! The GPUs of the node, as nvidia-smi shows them: who computes on them, ending that, and resetting them.
+//! The GPUs of the node, through nvidia-smi: lists the processes on them, ends these, and resets
+//! the GPUs.
 //!
-//! nvidia-smi hangs when a driver does, so it has a limit of its own. Where there is no such program and nothing of NVIDIA's on the PCI
-//! bus there are no GPUs, which is said in the log. GPUs on the bus that nobody can ask are no clean GPUs.
+//! nvidia-smi hangs when the driver does, so it has a timeout. Without nvidia-smi and without
+//! NVIDIA devices on the PCI bus the node has no GPUs, which the log notes. GPUs on the bus that
+//! cannot be queried never count as clean.
 
 use super::log::Log;
 use super::patience::{Halt, Patience};
@@ -16,25 +18,25 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const QUERY: [&str; 2] = ["--query-compute-apps=pid", "--format=csv,noheader"];
-/// How the kernel writes NVIDIA's number, and the beginning of the class of displays and 3D controllers.
+/// NVIDIA's PCI vendor id, and the prefix of the PCI class of displays and 3D controllers.
 const NVIDIA: &str = "0x10de";
 const DISPLAY: &str = "0x03";
 const RESET: [&str; 1] = ["--gpu-reset"];
 const QUERY_LIMIT: Duration = Duration::from_secs(60);
 const RESET_LIMIT: Duration = Duration::from_secs(300);
-/// What some versions say in place of an empty list.
+/// What some versions print for an empty list.
 const NOBODY: &str = "no running processes found";
-/// How many processes are named in a sentence.
+/// How many processes a sentence lists.
 const MAX_NAMED: usize = 8;
-/// The first process is never a job.
+/// The init process is never a job.
 const INIT: i32 = 1;
 
-/// Whether there are GPUs.
+/// Whether the node has GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seen {
     None,
     Some,
-    /// They are on the bus, and nobody can ask them, for this reason.
+    /// They are on the bus and cannot be queried, for this reason.
     Hidden(String),
 }
 
@@ -42,7 +44,7 @@ pub struct Gpus<'a> {
     pub program: &'a Path,
     pub pci_devices: &'a Path,
     pub mark: &'a str,
-    /// Between two looks.
+    /// The interval of checks.
     pub look: Duration,
 }
 
@@ -67,7 +69,7 @@ impl Gpus<'_> {
         }
     }
 
-    /// Who computes on them now.
+    /// The processes that run on the GPUs.
     pub fn processes(&self, patience: Patience) -> Result<Vec<Pid>, Fail> {
         let said = self.ask(&QUERY, QUERY_LIMIT, patience)?;
         parse(&said)
@@ -79,7 +81,7 @@ impl Gpus<'_> {
         Ok(())
     }
 
-    /// Waits until nobody computes on them.
+    /// Waits until no process runs on the GPUs.
     pub fn wait(&self, patience: Patience, log: &Log) -> Result<(), Fail> {
         let mut told = String::new();
         loop {
@@ -92,7 +94,7 @@ impl Gpus<'_> {
         }
     }
 
-    /// Ends whoever computes on them: asked first, and made to after a while.
+    /// Ends the processes on the GPUs: SIGTERM first, SIGKILL after the grace period.
     pub fn release(&self, grace: Duration, patience: Patience, log: &Log) -> Result<(), Fail> {
         let mut asked: BTreeMap<i32, Instant> = BTreeMap::new();
         loop {
@@ -100,13 +102,13 @@ impl Gpus<'_> {
             if left.is_empty() {
                 return Ok(());
             }
-            // A number that is not listed any more may be somebody else's by the next look.
+            // The process id of a process that ended may be reused.
             asked.retain(|number, _| left.iter().any(|pid| number_of(*pid) == *number));
             for pid in &left {
                 let since = asked.get(&number_of(*pid)).map(Instant::elapsed);
                 if let Some(signal) = due(since, grace) {
                     log.line(&format!("{} to process {}", word(signal), number_of(*pid)));
-                    // One that has just ended is what is wanted; the next look says so.
+                    // The process may have ended meanwhile; the next check shows that.
                     let _ = kill_process(*pid, signal);
                 }
                 asked.entry(number_of(*pid)).or_insert_with(Instant::now);
@@ -136,7 +138,7 @@ impl Gpus<'_> {
     }
 }
 
-/// How many displays and 3D controllers of NVIDIA's the kernel lists.
+/// The number of NVIDIA displays and 3D controllers on the PCI bus.
 fn on_the_bus(devices: &Path) -> usize {
     let is = |device: &Path, file: &str, value: &str| {
         fs::read_to_string(device.join(file)).is_ok_and(|text| text.trim().starts_with(value))
@@ -165,7 +167,7 @@ fn parse(said: &str) -> Result<Vec<Pid>, Fail> {
     Ok(found)
 }
 
-/// What a process is sent, by how long ago it was asked to end.
+/// The signal that is due, by the time since SIGTERM.
 fn due(asked: Option<Duration>, grace: Duration) -> Option<Signal> {
     match asked {
         None => Some(Signal::TERM),
@@ -178,7 +180,7 @@ fn word(signal: Signal) -> &'static str {
     if signal == Signal::KILL { "SIGKILL" } else { "SIGTERM" }
 }
 
-/// What stands in the way when the time is over.
+/// The failure when the deadline passes while processes remain.
 fn still(halt: Halt, left: &[Pid]) -> Fail {
     match halt {
         Halt::Stopped | Halt::Lapsed => Fail::Halt(halt),
@@ -196,7 +198,7 @@ pub fn named(pids: &[Pid]) -> String {
     format!("work on the GPUs: process {}{more}", some.join(", "))
 }
 
-/// Says what is new.
+/// Logs a line unless it was the last one logged.
 fn tell(told: &mut String, line: String, log: &Log) {
     if *told != line {
         log.line(&line);

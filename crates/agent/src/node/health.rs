@@ -1,4 +1,5 @@
-//! Whether the node is well, looked at now and then, in a thread of its own: a look may take a minute, and a heartbeat must not wait.
+//! Checks the node's health at an interval, in a separate thread: a check may take a minute, and
+//! heartbeats must not wait for it.
 
 use super::config::Config;
 use super::gpu::{Gpus, Seen};
@@ -15,11 +16,11 @@ use std::time::Duration;
 
 /// A hook that takes longer is itself a problem.
 const HOOK_LIMIT: Duration = Duration::from_secs(60);
-/// With less, the next task could not be written down.
+/// With less free space, the next task could not be recorded.
 const LEAST_FREE_BYTES: u64 = 16 * 1024 * 1024;
 const MAX_PROBLEM_BYTES: usize = 1024;
 
-/// Looks at everything, and says what is wrong.
+/// Runs all checks and returns the problems.
 pub fn look(config: &Config, mark: &str, brake: &AtomicBool) -> Vec<String> {
     let patience = Patience::new(HOOK_LIMIT, brake);
     let problems = [
@@ -48,7 +49,7 @@ fn gpus(config: &Config, mark: &str, patience: Patience) -> Result<(), String> {
     let gpus = Gpus { program, pci_devices, mark, look: Duration::ZERO };
     match gpus.seen(&Log::default()) {
         Seen::Some => {}
-        // Whether a node serves before its driver is there is for its hook to say.
+        // Whether a node may serve without its GPU driver is for its health hook to decide.
         Seen::None | Seen::Hidden(_) => return Ok(()),
     }
     match gpus.processes(patience) {
@@ -80,7 +81,8 @@ mod tests {
     use std::fs;
     use std::process::Command;
 
-    /// Written by another process: what is open for writing here, or in a child just forked, cannot be started.
+    /// Another process writes it: a file that is open for writing here, or in a forked child,
+    /// cannot be executed.
     fn script(path: &Path, text: &str) {
         let writer = "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$0\" && chmod 755 \"$0\"";
         let mut command = Command::new("sh");

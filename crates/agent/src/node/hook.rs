@@ -1,4 +1,5 @@
-//! Hooks: the site's own programs, by which a task does what only the site knows how to do. Each is optional.
+//! Hooks: the site's programs, which do the parts of a task that depend on the site. Each is
+//! optional.
 
 use super::log::Log;
 use super::patience::Patience;
@@ -37,7 +38,7 @@ impl Hook {
         }
     }
 
-    /// Where it is, if there is one.
+    /// Its path, if it exists.
     pub fn find(self, folder: &Path) -> Result<Option<PathBuf>, String> {
         let path = folder.join(self.as_str());
         match fs::metadata(&path) {
@@ -56,7 +57,7 @@ impl Hook {
     }
 }
 
-/// A hook that is about to be run.
+/// A call of a hook.
 pub struct Call<'a> {
     pub hook: Hook,
     pub path: &'a Path,
@@ -83,7 +84,7 @@ impl Call<'_> {
     }
 }
 
-/// The variable that a parameter is found in: `grace_seconds` in FARRIER_GRACE_SECONDS.
+/// The environment variable of a parameter: FARRIER_GRACE_SECONDS for `grace_seconds`.
 pub fn variable(parameter: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
     format!("FARRIER_{}", parameter.chars().map(plain).collect::<String>())

@@ -1,10 +1,10 @@
-//! How this node is recognised: by what its hardware and its kernel say of themselves.
+//! The attributes that identify this node: hardware serial, MAC addresses, hostname and boot id.
 
 use crate::inventory::{line, own_macs};
 use std::path::Path;
 
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// A node with more network cards is recognised by the first of them.
+/// The limit of MAC addresses that are sent.
 const MAX_MACS: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,12 +12,12 @@ pub struct Identity {
     pub hostname: String,
     pub serial: String,
     pub macs: Vec<String>,
-    /// New with each boot of the kernel.
+    /// Changes with each boot of the kernel.
     pub boot_id: String,
 }
 
 impl Identity {
-    /// What `/sys` and `/proc` below this folder say. What is not known is empty.
+    /// Reads `/sys` and `/proc` below this directory. Unknown values are empty.
     pub fn read(root: &Path) -> Self {
         let mut macs = own_macs(root);
         macs.truncate(MAX_MACS);

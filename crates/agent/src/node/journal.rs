@@ -1,8 +1,10 @@
-//! What the agent must remember when it dies: who it is, which task it has begun, and how that ended.
+//! The persistent state of the agent: its identity, the task that it has begun, and the result of
+//! that task.
 //!
-//! Each is a small file in the state folder, written under another name, synced, renamed, and the folder synced: a file is there whole or
-//! not at all. The task is here before anything is done for it and its result before anybody hears of it, so that after kill -9 at any
-//! point what has ended is only reported again, and what had begun is known to have begun.
+//! Each is a small file in the state directory, written under a temporary name, synced, renamed,
+//! and followed by a sync of the directory: a file is there complete or not at all. A task is
+//! stored before it is executed, and its result before it is reported. So after kill -9 at any
+//! point, a finished task is only reported again, and a begun task is known to have begun.
 
 use super::wire::Task;
 use serde::de::DeserializeOwned;
@@ -18,18 +20,19 @@ const NODE: &str = "node.json";
 const TASK: &str = "task.json";
 const CONTACT: &str = "contact.json";
 const LEAVING: &str = "leaving.json";
-/// What may be removed before the last file goes.
+/// The files that are removed before the last one.
 const FORGOTTEN: [&str; 5] = [ENROLLING, NODE, TASK, CONTACT, LOCK];
 
-/// An enrollment that has been asked for. The session is kept before it is said, so that a lost answer can be asked for again.
+/// A requested enrollment. The session is stored before it is sent, so that a request with a lost
+/// answer can be repeated.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enrolling {
-    /// The checksum of the token, by which a new one is told from the one that was used.
+    /// The checksum of the token, to distinguish a new token from the used one.
     pub token_sha256: String,
     pub session: String,
 }
 
-/// Who this node is. It holds a secret, so it cannot be printed.
+/// The identity of this node. It holds a secret, so it has no `Debug`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     pub token_sha256: String,
@@ -38,7 +41,7 @@ pub struct Node {
     pub heartbeat_seconds: u64,
 }
 
-/// A task that has begun, and how it ended if it has.
+/// A task that has begun, and its result if it has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
     pub task: Task,
@@ -49,11 +52,11 @@ pub struct Held {
 pub struct Ended {
     pub ok: bool,
     pub said: String,
-    /// What of the log had not been sent.
+    /// The part of the log that has not been sent.
     pub log: String,
 }
 
-/// When Farrier was last heard of, and what stands in the way. Only for people.
+/// When Farrier last answered, and what is wrong. Only shown to operators.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Contact {
     pub heard_unix_seconds: Option<u64>,
@@ -61,12 +64,12 @@ pub struct Contact {
     pub trouble: String,
     #[serde(default)]
     pub problems: Vec<String>,
-    /// Why the token that is there is of no use to a node that is enrolled.
+    /// Why the current token is refused, for a node that is already enrolled.
     #[serde(default)]
     pub refused: String,
 }
 
-/// The last word has been reported, and the node is being left.
+/// Marker: the last report has been accepted, and the agent is uninstalling itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leaving {
     pub task: String,
@@ -74,7 +77,7 @@ pub struct Leaving {
 
 pub struct Journal {
     folder: PathBuf,
-    /// One agent at a time: the kernel lets go of it however the process ends.
+    /// Only one agent at a time; the kernel releases the lock however the process ends.
     _lock: Option<File>,
 }
 
@@ -107,7 +110,7 @@ impl Journal {
         }
     }
 
-    /// For who only looks.
+    /// For readers, without the lock.
     pub fn look(folder: &Path) -> Self {
         Self { folder: folder.to_owned(), _lock: None }
     }
@@ -136,7 +139,7 @@ impl Journal {
         self.write(ENROLLING, enrolling)
     }
 
-    /// The node first: until it is there, the enrollment is what can be asked again.
+    /// Writes the node first: until it is stored, the enrollment can be repeated.
     pub fn keep_node(&self, node: &Node) -> Result<(), String> {
         self.write(NODE, node)?;
         self.forget(ENROLLING)
@@ -162,12 +165,12 @@ impl Journal {
         self.forget(TASK)
     }
 
-    /// Removes everything but the note that the node is being left, which a restart needs to go on.
+    /// Removes everything but the marker of the uninstall, which a restart needs to continue.
     pub fn forget_all_but_leaving(&self) -> Result<(), String> {
         FORGOTTEN.iter().try_for_each(|name| self.forget(name))
     }
 
-    /// Removes the rest, and the folder if nobody has put anything else into it.
+    /// Removes the marker, and the directory if nothing else is in it.
     pub fn remove(&self) -> Result<(), String> {
         self.forget(LEAVING)?;
         match fs::remove_dir(&self.folder) {
@@ -178,7 +181,7 @@ impl Journal {
         }
     }
 
-    /// What cannot be read is an error and stays where it is: who it was is nothing to guess.
+    /// A file that cannot be read is an error and is not removed: the identity must not be guessed.
     fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, String> {
         let path = self.folder.join(name);
         match fs::read(&path) {

@@ -1,21 +1,21 @@
-//! The tasks that an agent knows. Each may be begun again from its beginning: a hook must be written so that it can be repeated, and
-//! what the agent does itself looks first and does only what is still to do.
+//! The kinds of task. Each can be repeated from its beginning: hooks must be written so that they
+//! can be repeated, and the agent's own part checks first and does only what is left to do.
 
 use super::hook::Hook;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Lets the work on the node come to its end.
+    /// Waits for the workload on the node to end.
     Drain,
-    /// Ends the work on the node.
+    /// Ends the workload on the node.
     Release,
-    /// Leaves nothing in the memory of the GPUs.
+    /// Clears the memory of the GPUs.
     Scrub,
-    /// Looks whether anything is left of whoever was here.
+    /// Checks that nothing of the last user is left.
     Validate,
-    /// Leaves nothing on the scratch disks.
+    /// Empties the scratch directories.
     CleanupStorage,
-    /// The agent's own end.
+    /// Uninstalls the agent.
     Uninstall,
 }
 
@@ -44,7 +44,7 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 
-    /// The hook that does what only the site knows.
+    /// The site's hook for this kind.
     pub const fn hook(self) -> Hook {
         match self {
             Self::Drain => Hook::Drain,

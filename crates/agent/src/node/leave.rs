@@ -1,7 +1,9 @@
-//! The agent's own end. Its last word has been reported; now its secrets go, its unit is disabled, and then the note that says so.
+//! Uninstalls the agent, after its last report: first its secrets are removed, then its unit is
+//! disabled, then the marker file is removed.
 //!
-//! Killed at any point in between, it goes on from that note. The unit is disabled and not stopped: stopping it would kill the
-//! agent before the note is gone. It ends with 0 instead, and the unit says that after that it is not started again.
+//! Killed at any point in between, it continues because of the marker file. The unit is disabled
+//! and not stopped: stopping it would kill the agent before the marker is removed. Instead the
+//! agent exits with 0, after which the unit does not restart it.
 
 use super::Service;
 use super::journal::Leaving;
@@ -14,7 +16,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// Nobody is left to be told, so it is not tried for ever.
+/// There is no one left to report to, so the number of attempts is limited.
 const TRIES: u32 = 3;
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -23,7 +25,7 @@ impl Service<'_> {
         say(&format!("{}: leaving this node", leaving.task));
         self.journal.forget_all_but_leaving()?;
         self.disable();
-        // What somebody else has put into the folder is theirs.
+        // Files of others in the directory stay.
         self.journal.remove().or_else(|said| {
             say(&said);
             Ok(())

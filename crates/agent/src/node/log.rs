@@ -1,17 +1,17 @@
-//! What is said while a task goes on, until it has been sent. Whoever speaks never waits for whoever listens.
+//! The log of a task until it has been sent. Writers never wait for the network.
 //!
-//! A part is looked at, sent, and only then dropped: a log may be said twice after a lost answer, and not be lost. Of a task that says too
-//! much its beginning and its end are kept, with a word of how much is missing between them: neither the memory of a node nor Farrier's
-//! database is to be filled by a hook.
+//! A part is read, sent, and only then dropped: after a lost answer it may be sent twice, but it is
+//! never lost. Of a long log the beginning and the end are kept, with a note of how much is missing
+//! in between: a hook must fill neither the memory of the node nor Farrier's database.
 
 use super::wire::{MAX_LOG_BYTES, beginning};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How much of the newest line is remembered.
+/// How much of the last line is kept.
 const MAX_LAST_BYTES: usize = 512;
-/// How much of the beginning is sent while the task goes on. Farrier keeps as much, and the end.
+/// How much of the beginning is sent during the task. Farrier keeps the same amount, and the end.
 const MAX_HEAD_BYTES: usize = 2 * MAX_LOG_BYTES;
-/// Room for the word of what is missing.
+/// Space for the note of the missing bytes.
 const NOTE_BYTES: usize = 64;
 /// How much of the end is kept.
 const MAX_TAIL_BYTES: usize = MAX_LOG_BYTES - NOTE_BYTES;
@@ -21,14 +21,14 @@ pub struct Log(Mutex<Waiting>);
 
 #[derive(Default)]
 struct Waiting {
-    /// What is left to be sent of the beginning.
+    /// The part of the beginning that has not been sent.
     head: String,
-    /// How much of the beginning there was.
+    /// The size of the beginning so far, sent or not.
     begun: usize,
     left_out: usize,
-    /// What comes after the beginning, as far as it is kept.
+    /// What follows the beginning, as far as it is kept.
     tail: String,
-    /// The newest line that says something, whether it has been sent or not.
+    /// The last line with text, sent or not.
     last: String,
 }
 
@@ -37,7 +37,7 @@ impl Log {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a line, or a piece of one.
+    /// Adds a line or a part of one.
     pub fn add(&self, text: &str) {
         let mut waiting = self.waiting();
         if let Some(line) = text.lines().map(str::trim).rfind(|line| !line.is_empty()) {
@@ -51,7 +51,7 @@ impl Log {
         self.add(&format!("{line}\n"));
     }
 
-    /// The oldest part of the beginning, as much as goes with one request, cut after a line where there is one.
+    /// The oldest part of the beginning that fits into one request, cut after a line if possible.
     pub fn part(&self) -> String {
         let waiting = self.waiting();
         let most = beginning(&waiting.head, MAX_LOG_BYTES);
@@ -61,23 +61,24 @@ impl Log {
         }
     }
 
-    /// That part has been sent.
+    /// Drops a part that has been sent.
     pub fn sent(&self, part: &str) {
         self.waiting().head.drain(..part.len());
     }
 
-    /// True when there is more to be sent than goes with one request.
+    /// Whether there is more to send than fits into one request.
     pub fn overflows(&self) -> bool {
         self.waiting().head.len() > MAX_LOG_BYTES
     }
 
-    /// True when all that waits does not fit into the last request, and some of it can be sent before.
+    /// Whether the rest does not fit into the last request and a part can be sent before.
     pub fn spills(&self) -> bool {
         let waiting = self.waiting();
         !waiting.head.is_empty() && waiting.text().len() > MAX_LOG_BYTES
     }
 
-    /// The end of all that waits, as much as goes with one request: what was said last explains how it ended.
+    /// The end of the unsent log, as much as fits into one request: the last lines explain the
+    /// result.
     pub fn rest(&self) -> String {
         let waiting = self.waiting();
         let text = waiting.text();
@@ -89,7 +90,7 @@ impl Log {
                 let kept = end(&text, MAX_TAIL_BYTES);
                 (kept, text.len() - kept.len())
             }
-            // Beside such an end there is no room for anything of the beginning.
+            // The kept end leaves no space for anything of the beginning.
             (kept, missing) => (kept, missing + waiting.head.len()),
         };
         format!("[{missing} bytes left out]\n{kept}")
@@ -114,13 +115,13 @@ impl Waiting {
         self.begun += first.len();
         self.head += first;
         self.tail += rest;
-        // Not for each line: what is cut off is copied.
+        // Not for every line, because cutting copies.
         if self.tail.len() > 2 * MAX_TAIL_BYTES {
             self.cut();
         }
     }
 
-    /// Forgets the oldest of the end.
+    /// Drops the oldest part of the tail.
     fn cut(&mut self) {
         let kept = end(&self.tail, MAX_TAIL_BYTES).len();
         let from = self.tail.len() - kept;
@@ -128,7 +129,7 @@ impl Waiting {
         self.tail.drain(..from);
     }
 
-    /// The end of it, and how much is missing before that.
+    /// The end of the log, and how much is missing before it.
     fn end(&self) -> (&str, usize) {
         let kept = end(&self.tail, MAX_TAIL_BYTES);
         (kept, self.left_out + self.tail.len() - kept.len())
@@ -143,7 +144,7 @@ impl Waiting {
     }
 }
 
-/// The end of a text, within so many bytes and without cutting a character.
+/// The end of a text, at most so many bytes, cut between characters.
 fn end(text: &str, most: usize) -> &str {
     let from = text.len().saturating_sub(most);
     let from = (from..text.len()).find(|at| text.is_char_boundary(*at));

@@ -1,4 +1,5 @@
-//! How long the agent of a node waits, and for what. In one place, so that tests need not wait.
+//! Timeouts and intervals of the node's agent. They are in one place, so that tests can shorten
+//! them.
 
 use crate::http::Limits;
 use crate::pace::Pauses;
@@ -7,20 +8,20 @@ use std::time::Duration;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
-    /// The first pause after something did not work; each further one is longer by as much.
+    /// The first pause after a failure; each further pause is longer by the same amount.
     pub pause: Duration,
     pub longest_pause: Duration,
-    /// Between two tries of a node that was told that it is not known.
+    /// The retry interval of a node whose session is unknown.
     pub rare: Duration,
-    /// How long a request for a task is left open.
+    /// How long a request for a task is kept open by the server.
     pub take_wait: Duration,
-    /// Between two looks at the health of the node.
+    /// The interval of health checks.
     pub health: Duration,
-    /// How long the first heartbeat waits for the first of them.
+    /// How long the first heartbeat waits for the first health check.
     pub first_health: Duration,
-    /// Between two looks at what runs on the GPUs.
+    /// The interval of checks for processes on the GPUs.
     pub look: Duration,
-    /// For a whole answer.
+    /// The timeout of a whole answer.
     pub answer: Duration,
     pub limits: Limits,
 }
@@ -42,7 +43,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// The same order of things, a hundred times as fast.
+    /// The same proportions, about a hundred times as fast.
     pub fn for_tests() -> Self {
         Self {
             pause: Duration::from_millis(10),
@@ -62,7 +63,8 @@ impl Pace {
     }
 }
 
-/// Between half of it and all of it: a fleet that lost its controller together must not come back together.
+/// Jitter: between half of the time and all of it, so that a fleet which lost its controller does
+/// not reconnect at once.
 pub fn scattered(time: Duration) -> Duration {
     let share = random().map_or(u8::MAX, |bytes| bytes[0]);
     time / 2 + time / 2 * u32::from(share) / u32::from(u8::MAX)

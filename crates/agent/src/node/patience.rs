@@ -1,24 +1,23 @@
-//! How long a piece of work may still take: until its deadline, until somebody says stop, and while its lease lasts. Whatever waits asks
-//! here.
+//! The limits of a piece of work: its deadline, a stop, and its lease. Every wait checks them here.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How soon an order to stop is noticed.
+/// How soon a stop is noticed.
 const TICK: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Halt {
     Stopped,
     Late,
-    /// Nobody has renewed the lease: whoever gave the work out may have given it up.
+    /// The lease was not renewed in time: Farrier may have given the task up.
     Lapsed,
 }
 
-/// How long the work is this agent's. It lapses by the clock, because who renews it may hang in a request; and it stays lapsed once the
-/// work has been told.
+/// The lease of a task. It lapses by the clock, because the thread that renews it may hang in a
+/// request. Once the work has seen it lapsed, it stays lapsed.
 pub struct Lease {
     length: Duration,
     until: Mutex<Option<Instant>>,
@@ -29,7 +28,7 @@ impl Lease {
         Self { length, until: Mutex::new(Some(Instant::now() + length)) }
     }
 
-    /// It was renewed by a request that was sent then.
+    /// Records a renewal by a request that was sent at `sent`.
     pub fn renewed(&self, sent: Instant) {
         let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
         *until = until.map(|_| sent + self.length);
@@ -41,7 +40,7 @@ impl Lease {
         until.map(drop).ok_or(Halt::Lapsed)
     }
 
-    /// The work was told that it has lapsed.
+    /// Whether the work has seen the lease lapsed.
     pub fn was_lost(&self) -> bool {
         self.until.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
@@ -57,17 +56,17 @@ pub struct Patience<'a> {
 impl<'a> Patience<'a> {
     pub fn new(time: Duration, stop: &'a AtomicBool) -> Self {
         let now = Instant::now();
-        // A time that no clock can hold is as good as a year.
+        // A duration that overflows the clock becomes a year.
         let until = now.checked_add(time).unwrap_or(now + Duration::from_secs(31_536_000));
         Self { until, stop, lease: None }
     }
 
-    /// The same, while this lease lasts.
+    /// Adds a lease.
     pub fn under(self, lease: &'a Lease) -> Self {
         Self { lease: Some(lease), ..self }
     }
 
-    /// The same, with less time for a part of the work.
+    /// Shortens the deadline for a part of the work.
     pub fn at_most(self, time: Duration) -> Self {
         let shorter = Self::new(time, self.stop);
         Self { until: self.until.min(shorter.until), ..self }
@@ -81,7 +80,7 @@ impl<'a> Patience<'a> {
         if Instant::now() >= self.until { Err(Halt::Late) } else { Ok(()) }
     }
 
-    /// Waits so long, or until there is no more patience.
+    /// Waits for this time; fails as soon as a limit is reached.
     pub fn sleep(&self, time: Duration) -> Result<(), Halt> {
         let since = Instant::now();
         loop {

@@ -1,8 +1,9 @@
-//! Running somebody else's program on the node: with an end, with its output, and with nothing left behind.
+//! Runs a program on the node: with a deadline, with its output in the log, and without leftovers.
 //!
-//! A program is the head of a process group of its own, and whatever it starts carries a mark in its environment. When it ends,
-//! by itself or because it must, the group is killed, and so is whoever left the group and still has the mark: this is also how a
-//! restarted agent finds what the one before it had started. A daemon is started by systemd, not by a hook.
+//! A program leads its own process group, and every process that it starts inherits a mark in its
+//! environment. When it ends or must end, the group is killed, and so is every process outside the
+//! group with the mark. A restarted agent finds leftovers of its predecessor in the same way.
+//! Daemons must be started by systemd, not by a hook.
 
 use super::log::Log;
 use super::patience::{Halt, Patience};
@@ -18,27 +19,27 @@ use std::sync::atomic::AtomicBool;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The variable that marks what belongs to the agent.
+/// The environment variable that marks the agent's processes.
 const MARK: &str = "FARRIER_AGENT_MARK";
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Between being asked to end and being made to.
+/// The time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(3);
-/// How long is waited for what the kernel itself must end.
+/// How long to wait for a killed process to disappear.
 const LAST_WAIT: Duration = Duration::from_secs(5);
-/// A longer line is passed on in pieces.
+/// A longer line is logged in parts.
 const MAX_LINE_BYTES: u64 = 8 * 1024;
-/// Whoever starts new processes faster than they are killed is not chased for ever.
+/// The limit of attempts against a program that starts processes faster than they are killed.
 const MAX_ROUNDS: usize = 50;
 const MAX_ENVIRONMENT_BYTES: u64 = 4 * 1024 * 1024;
 
 #[derive(Debug)]
 pub enum Stray {
     Halt(Halt),
-    /// It could not be started, or is lost.
+    /// It could not be started, or its state is lost.
     Lost(io::Error),
 }
 
-/// Runs a program to its end, with what it says in the log.
+/// Runs a program to its end, with its output in the log.
 pub fn run(
     mut command: Command,
     mark: &str,
@@ -49,7 +50,7 @@ pub fn run(
     let second = writer.try_clone().map_err(Stray::Lost)?;
     command.stdin(Stdio::null()).stdout(writer).stderr(second).process_group(0).env(MARK, mark);
     let mut child = command.spawn().map_err(Stray::Lost)?;
-    // It holds the pipe's other end, which must be the program's alone.
+    // It holds the write end of the pipe, which only the program may have.
     drop(command);
     let log = log.clone();
     let listener = thread::spawn(move || listen(reader, &log));
@@ -59,7 +60,7 @@ pub fn run(
         let stop = AtomicBool::new(false);
         let _ = wait(&child, Patience::new(GRACE, &stop));
     }
-    // Its head has not been reaped yet, so that nobody else can have its number.
+    // The leader has not been reaped yet, so its process id cannot have been reused.
     signal_group(&child, Signal::KILL);
     kill_marked(mark);
     let status = reap(&mut child);
@@ -80,7 +81,7 @@ fn wait(child: &Child, patience: Patience) -> Result<(), Stray> {
     }
 }
 
-/// Takes the status of a program that has been killed or has ended. One that hangs in the kernel is left to it.
+/// Reaps a program that has ended or was killed. One that hangs in the kernel is given up.
 fn reap(child: &mut Child) -> Result<ExitStatus, Stray> {
     let since = Instant::now();
     loop {
@@ -96,11 +97,11 @@ fn reap(child: &mut Child) -> Result<ExitStatus, Stray> {
 }
 
 fn signal_group(child: &Child, signal: Signal) {
-    // A group in which nobody lives any more is what is wanted.
+    // An empty group is fine.
     let _ = kill_process_group(Pid::from_child(child), signal);
 }
 
-/// Passes on what is said, a line at a time, until everybody who could say something has gone.
+/// Logs the output line by line, until all writers are gone.
 fn listen(reader: impl Read, log: &Log) {
     let mut reader = BufReader::new(reader);
     let mut line = Vec::new();
@@ -120,7 +121,7 @@ fn finish_listening(listener: JoinHandle<()>) {
     }
 }
 
-/// Kills whatever carries this mark, wherever it has gone.
+/// Kills all processes with this mark.
 pub fn kill_marked(mark: &str) {
     let entry = format!("{MARK}={mark}").into_bytes();
     for _ in 0..MAX_ROUNDS {
@@ -144,7 +145,7 @@ fn processes() -> impl Iterator<Item = Pid> {
         .filter(move |pid| *pid != own)
 }
 
-/// One that has ended and not been reaped has no environment any more.
+/// A zombie has no environment.
 fn has_entry(pid: Pid, entry: &[u8]) -> bool {
     let Ok(file) = fs::File::open(format!("/proc/{}/environ", pid.as_raw_nonzero())) else {
         return false;
@@ -165,7 +166,7 @@ mod tests {
         command
     }
 
-    /// A mark that nobody else has.
+    /// A unique mark.
     fn mark() -> String {
         crate::random::uuid().unwrap()
     }
@@ -222,7 +223,7 @@ mod tests {
     fn a_mark_is_found_whole() {
         let mark = mark();
         let mut child = shell("sleep 3600").env(MARK, &mark).spawn().unwrap();
-        // Until the kernel has its environment in place, it has none.
+        // The process has no environment until the kernel has set it up.
         while marked(&mark) == 0 {
             thread::sleep(LOOK_EVERY);
         }

@@ -1,8 +1,8 @@
-//! Emptying the scratch folders, and nothing else.
+//! Empties the scratch directories, and nothing else.
 //!
-//! Every step down is made by the kernel from an open folder, which neither follows a link nor crosses into another file system, bind
-//! mounts included; so a link that somebody left leads nowhere, even one that appears in between. What cannot be removed is named, and the
-//! rest is removed all the same.
+//! The kernel opens every subdirectory relative to its open parent, follows no link, and enters no
+//! other file system, including bind mounts; so a link leads nowhere, even one that appears
+//! meanwhile. What cannot be removed is reported, and the rest is removed all the same.
 
 use super::log::Log;
 use super::patience::Patience;
@@ -19,25 +19,25 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Nobody works so deep; each step holds a folder open.
+/// A deeper tree is an error; each level holds a directory open.
 const MAX_DEPTH: usize = 256;
 /// How many names are read before they are removed.
 const BATCH: usize = 4_096;
-/// After so many things that cannot be removed, it is not worth going on.
+/// After so many failures it gives up.
 const MAX_PROBLEMS: usize = 20;
-/// How many leftovers are named.
+/// How many leftovers are listed.
 const MAX_NAMED: usize = 5;
 const FOLDER: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Whether anything is left of a folder's content.
+/// Whether a directory still has content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Left {
     Nothing,
     Something,
 }
 
-/// Empties all of them.
+/// Empties all directories.
 pub fn empty(dirs: &[PathBuf], patience: Patience, log: &Log) -> Result<(), Fail> {
     let mut broom = Broom { dirs, patience, removed: 0, problems: Vec::new() };
     for dir in dirs {
@@ -58,7 +58,7 @@ pub fn empty(dirs: &[PathBuf], patience: Patience, log: &Log) -> Result<(), Fail
     }
 }
 
-/// What is in them, as sentences.
+/// The leftovers of each directory, as sentences.
 pub fn leftovers(dirs: &[PathBuf]) -> Vec<String> {
     dirs.iter().filter_map(|dir| leftover(dir, dirs)).collect()
 }
@@ -80,13 +80,14 @@ fn leftover(dir: &Path, dirs: &[PathBuf]) -> Option<String> {
     }
 }
 
-/// A folder whose disk is not mounted has not been emptied, though nothing is in it.
+/// A directory whose disk is not mounted has not been emptied, although it has no content.
 fn missing(dir: &Path) -> String {
     let dir = dir.display();
     format!("{dir} is not there: mount its disk, make it, or take it out of scratch_dirs")
 }
 
-/// What is in a folder, but for the way to another scratch folder, which is looked at by itself.
+/// The content of a directory, except the path to another scratch directory, which is checked
+/// separately.
 fn content(folder: &Path, dirs: &[PathBuf], depth: usize) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -104,7 +105,7 @@ fn content(folder: &Path, dirs: &[PathBuf], depth: usize) -> io::Result<Vec<Stri
     Ok(names)
 }
 
-/// Opens a folder that is where its name says, and no link to another.
+/// Opens a directory whose path contains no link.
 fn root(dir: &Path) -> Result<Option<OwnedFd>, String> {
     let wrong = |said: &dyn std::fmt::Display| format!("scratch_dirs: {}: {said}", dir.display());
     match fs::canonicalize(dir) {
@@ -126,9 +127,9 @@ struct Broom<'a> {
 }
 
 impl Broom<'_> {
-    /// Empties an open folder.
+    /// Empties an open directory.
     fn empty(&mut self, folder: BorrowedFd, at: &Path, depth: usize) -> Result<Left, Fail> {
-        // What stays is remembered, so that each turn of the loop finds less.
+        // Names that remain are collected, so that each iteration finds fewer.
         let mut kept = BTreeSet::new();
         loop {
             let names = match names(folder, &kept) {
@@ -177,9 +178,9 @@ impl Broom<'_> {
                 self.removed += 1;
                 Ok(Left::Nothing)
             }
-            // Somebody else removed it.
+            // Another process removed it.
             Err(Errno::NOENT) => Ok(Left::Nothing),
-            // Somebody put something into it meanwhile: the next turn of the loop finds it.
+            // Another process added something meanwhile: the next iteration finds it.
             Err(Errno::NOTEMPTY) => Ok(Left::Nothing),
             Err(error) => {
                 self.problem(path, &error.to_string())?;
@@ -227,7 +228,7 @@ impl Broom<'_> {
     }
 }
 
-/// Some of the names in a folder, without those that stay.
+/// A batch of the names in a directory, without those that remain.
 fn names(folder: BorrowedFd, kept: &BTreeSet<CString>) -> io::Result<Vec<CString>> {
     let entries = Dir::read_from(folder)?;
     let mut names = Vec::new();

@@ -1,5 +1,5 @@
-//! What a person who is logged in to the node is shown: who it is, what it does, and what stands in the way. Read from the state folder,
-//! so that it can be asked while the agent runs and when it does not.
+//! The status for an operator who is logged in to the node: its identity, its task, and its
+//! problems. It is read from the state directory, so it works whether the agent runs or not.
 
 use super::beat::now;
 use super::config::Config;
@@ -7,22 +7,22 @@ use super::journal::{Ended, Held, Journal};
 use serde::Serialize;
 use std::fmt;
 
-/// What becomes of a node whose new token is refused.
+/// What happens to a node whose new token is refused.
 pub const SERVED: &str = "the node goes on as what it is: take the token away, or replace it";
 
-/// There are no secrets in it.
+/// Contains no secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Status {
     pub node: Option<String>,
-    /// An enrollment has been asked for and not been answered.
+    /// An enrollment has been requested and not been answered.
     pub enrolling: bool,
     pub heard_seconds_ago: Option<u64>,
     pub trouble: String,
     pub problems: Vec<String>,
-    /// Why the token that is there is of no use to a node that is enrolled.
+    /// Why the current token is refused, for a node that is already enrolled.
     pub refused: String,
     pub task: Option<TaskStatus>,
-    /// The agent has been told to uninstall itself, and is at it.
+    /// The agent is uninstalling itself.
     pub leaving: bool,
 }
 
@@ -37,9 +37,9 @@ pub struct TaskStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
-    /// It has begun.
+    /// Started, without a result yet.
     Begun,
-    /// It has ended well, and that has not been reported.
+    /// Succeeded, and not yet reported.
     Done,
     Failed,
 }

@@ -1,8 +1,10 @@
-//! The tasks of a node, one after another: taken, written down, carried out, written down again, reported, forgotten.
+//! Executes the node's tasks one after another: take, store, execute, store the result, report,
+//! forget.
 //!
-//! What had begun when the agent died is given again by whoever leases it, and is then begun again. What had ended is
-//! only reported again. What nobody wants any more is forgotten. An agent whose lease was not renewed in time stops: the task may have been
-//! given up meanwhile. It asks for it again once somebody answers.
+//! After a crash, Farrier returns a begun task to the agent, which starts it again from its
+//! beginning. A task with a stored result is only reported again. A task that Farrier no longer
+//! wants is forgotten. An agent whose lease was not renewed in time stops the task, because Farrier
+//! may have given it up, and asks for it again once a controller answers.
 
 use super::Life;
 use super::controller::Missed;
@@ -21,20 +23,20 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A lease is renewed so many times before it would end.
+/// How often a lease is renewed within its length.
 const RENEWALS: u32 = 3;
 const MAX_LEASE_SECONDS: u64 = 3_600;
-/// As many parts as the beginning of a log can have, and one for a line that is cut.
+/// As many parts as the beginning of a log can have, and one for a cut line.
 const MAX_LAST_PARTS: usize = 4;
 
-/// Why the tasks end.
+/// Why `run_tasks` ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Served {
     /// The brake is set.
     Stopped,
-    /// This node's last word has been heard.
+    /// Farrier has accepted the report of the uninstall.
     Leave,
-    /// There may be a new token.
+    /// There is a new token to enroll with.
     Enroll,
 }
 
@@ -44,11 +46,12 @@ enum AfterReport {
     Forget,
     Leave,
     Again,
-    /// Nobody knows this node, for this reason.
+    /// The session is unknown, for this reason.
     Rest(String),
 }
 
-/// The last word may have been heard though its answer was lost: then the node has been deleted since, or its session revoked.
+/// A report of the uninstall may have been accepted although its answer was lost: then the node has
+/// been deleted since, or its session revoked.
 fn after_report(kind: Option<Kind>, ok: bool, answer: &Result<Heard, Missed>) -> AfterReport {
     let last_word = ok && kind == Some(Kind::Uninstall);
     match answer {
@@ -69,7 +72,8 @@ fn after_report(kind: Option<Kind>, ok: bool, answer: &Result<Heard, Missed>) ->
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AfterRenewal {
     GoOn,
-    /// The answer did not come; the work goes on while the lease lasts, because whoever did not answer may want it.
+    /// There was no answer; the work continues while the lease lasts, because Farrier may still
+    /// want it.
     Missed,
     Stop,
     Forget,
@@ -84,23 +88,23 @@ fn after_renewal(answer: &Result<Renewed, Missed>) -> AfterRenewal {
     }
 }
 
-/// Whether anybody still wants what has been carried out.
+/// Whether Farrier still wants the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Yes,
     No,
-    /// Its lease was lost, so nobody knows.
+    /// The lease was lost, so this is unknown.
     Unknown,
 }
 
-/// What came of asking for a task.
+/// The result of a request for a task.
 enum Asked {
     Answered(Option<Task>),
     Missed,
     Unknown,
 }
 
-/// What is renewed while it goes on.
+/// The task whose lease is renewed while it is executed.
 struct Keeping<'a> {
     task: &'a Task,
     log: &'a Log,
@@ -109,12 +113,13 @@ struct Keeping<'a> {
 }
 
 impl Life<'_> {
-    /// Until it is over. An error means that the state folder cannot be read.
+    /// Runs until the end. An error means that the state directory cannot be read.
     pub fn run_tasks(&self) -> Result<Served, String> {
         let mut pauses = self.service.pace.pauses();
         let mut held = self.service.journal.held()?;
         while !self.over() {
-            // Until it has been reported: whoever leases it out must not take it for lost.
+            // Heartbeats list the task until it has been reported, so that Farrier does not take it
+            // for lost.
             self.board.hold(held.as_ref().map(|held| held.task.id.as_str()));
             held = match held {
                 Some(Held { task, result: Some(ended) }) => {
@@ -138,14 +143,14 @@ impl Life<'_> {
         Ok(Served::Stopped)
     }
 
-    /// Asks for a task, and waits before the next time where that is called for.
+    /// Asks for a task; pauses before the next request if necessary.
     fn take(&self, pauses: &mut Pauses) -> Asked {
         let since = Instant::now();
         match self.service.controller.take(&self.session) {
             Ok(Taken { task }) => {
                 pauses.worked();
                 if task.is_none() {
-                    // Whoever says at once that there is nothing is not asked again at once.
+                    // A server that answers "none" at once is not asked again at once.
                     let early = self.service.pace.pause.saturating_sub(since.elapsed());
                     self.board.pause_for_ring(early);
                 }
@@ -162,7 +167,7 @@ impl Life<'_> {
         }
     }
 
-    /// Nobody knows this node: it asks rarely, unless a heartbeat is answered.
+    /// The session is unknown: retry rarely, until a heartbeat is answered.
     fn rest(&self, said: &str) {
         self.not_known(said);
         self.board.pause_for_ring(self.service.pace.rare);
@@ -173,7 +178,7 @@ impl Life<'_> {
         token.is_some_and(|token| super::enroll::sum(&token) != self.node.token_sha256)
     }
 
-    /// Takes up what was handed out, with regard to what had begun before.
+    /// Continues with the task that Farrier returned; `begun` is the stored task.
     fn go_on(&self, begun: Option<Held>, task: Option<Task>) -> Result<Option<Held>, String> {
         let before = begun.map(|held| held.task.id);
         let Some(task) = task else {
@@ -202,7 +207,7 @@ impl Life<'_> {
         let log = Arc::new(Log::default());
         let (outcome, wanted) = self.work(&task, &log);
         if self.over() && !outcome.ok {
-            // The agent itself was stopped; the task is begun again with the next.
+            // The agent itself was stopped; its next process starts the task again.
             return Ok(Some(Held { task, result: None }));
         }
         say(&format!(
@@ -217,7 +222,7 @@ impl Life<'_> {
                 self.service.journal.forget_held()?;
                 return Ok(None);
             }
-            // It has begun and has no result: it is asked for again.
+            // Begun and without a result: the agent asks for it again.
             Wanted::Unknown => return Ok(Some(Held { task, result: None })),
         }
         self.send_last_parts(&task, &log);
@@ -227,7 +232,7 @@ impl Life<'_> {
         Ok(Some(held))
     }
 
-    /// Carries out a task in a thread, and keeps its lease meanwhile.
+    /// Executes a task in a thread and renews its lease meanwhile.
     fn work(&self, task: &Task, log: &Arc<Log>) -> (Outcome, Wanted) {
         let stop = AtomicBool::new(false);
         let lease = Lease::new(lease_of(task));
@@ -244,27 +249,27 @@ impl Life<'_> {
         thread::scope(|scope| {
             let (sender, done) = mpsc::channel::<()>();
             let worker = scope.spawn(move || {
-                // Dropped at the end, however that comes about.
+                // Dropped at the end of the thread, even by a panic.
                 let _sender = sender;
                 work.carry_out()
             });
             let wanted = self.keep_lease(Keeping { task, log, lease: &lease, stop: &stop }, &done);
             let outcome = worker.join().unwrap_or_else(|_| broken());
             match wanted {
-                // What came to a good end in spite of it need not be done again.
+                // Work that succeeded in spite of it need not be repeated.
                 Wanted::Yes if lease.was_lost() && !outcome.ok => (outcome, Wanted::Unknown),
                 Wanted::Yes | Wanted::No | Wanted::Unknown => (outcome, wanted),
             }
         })
     }
 
-    /// Renews until the work is done, or need not be.
+    /// Renews the lease until the work is done or is no longer wanted.
     fn keep_lease(&self, keeping: Keeping<'_>, done: &Receiver<()>) -> Wanted {
         let Keeping { task, log, lease, stop } = keeping;
         let every = lease_of(task) / RENEWALS;
         let mut pauses = self.service.pace.pauses();
         let mut wait = every;
-        // As long as the work; it has a deadline of its own.
+        // Bounded by the work, which has its own deadline.
         loop {
             match done.recv_timeout(wait) {
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => return Wanted::Yes,
@@ -275,7 +280,8 @@ impl Life<'_> {
                 AfterRenewal::GoOn => {
                     lease.renewed(sent);
                     pauses.worked();
-                    // A hook that says a lot is heard sooner, and not without a pause: each renewal is a write for Farrier.
+                    // A long log is sent sooner, but with a pause: each renewal is a database write
+                    // for Farrier.
                     if log.overflows() { self.service.pace.pause.min(every) } else { every }
                 }
                 AfterRenewal::Missed => scattered(pauses.step()).min(every),
@@ -306,7 +312,7 @@ impl Life<'_> {
         after
     }
 
-    /// Sends what does not fit into the report, as long as somebody listens.
+    /// Sends the parts of the log that do not fit into the report, while Farrier answers.
     fn send_last_parts(&self, task: &Task, log: &Log) {
         for _ in 0..MAX_LAST_PARTS {
             if !log.spills() || self.renew(task, log) != AfterRenewal::GoOn {
@@ -338,7 +344,7 @@ impl Life<'_> {
         Ok(after)
     }
 
-    /// Writes down what is held. Where that cannot be done, nothing may be done.
+    /// Stores the task. The agent must not act on a task that it could not store.
     fn written(&self, held: &Held) -> bool {
         match self.service.journal.keep_held(held) {
             Ok(()) => {
@@ -354,7 +360,8 @@ impl Life<'_> {
         }
     }
 
-    /// The work is done, and must not be done again because a disk is full: it is tried for as long as the agent lives.
+    /// The work is done and must not be repeated because of a full disk: retries for as long as the
+    /// agent runs.
     fn write_for_certain(&self, held: &Held) {
         while !self.written(held) && !self.over() {}
     }

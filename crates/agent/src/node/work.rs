@@ -1,5 +1,6 @@
-//! What each kind of task does, in order. First the site's hook, then what the agent can see to itself, and a look at the end: a task is
-//! done when the node says so. All of it may be done again from the beginning.
+//! What each kind of task does: first the site's hook, then the agent's own part, then a
+//! verification. A task is done when the node's state confirms it. Every task can be repeated from
+//! its beginning.
 
 use super::config::Config;
 use super::gpu::{Gpus, Seen, named};
@@ -12,30 +13,30 @@ use super::wire::{MAX_SAID_BYTES, Task, beginning};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Between asking a process to end and making it, unless the task says otherwise.
+/// The default time between SIGTERM and SIGKILL.
 const DEFAULT_GRACE_SECONDS: u64 = 10;
-/// The parameter that says otherwise.
+/// The parameter that overrides it.
 const GRACE: &str = "grace_seconds";
 const MAX_PARAMETERS: usize = 64;
 
-/// What is said of GPUs that are not there, or that nobody can ask.
+/// The result for GPUs that are absent or cannot be queried.
 const UNSEEN: &str = "no GPUs were seen";
 
-/// Whether there is a hook, and it has been run.
+/// Whether a hook exists and was run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ran {
     Yes,
     No,
 }
 
-/// Why a task did not come to its end.
+/// Why a task did not finish.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Fail {
     Halt(Halt),
     Said(String),
 }
 
-/// How a task ended, in words for whoever asked for it.
+/// The result of a task, with a sentence for the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     pub ok: bool,
@@ -54,7 +55,7 @@ pub struct Work<'a> {
     pub mark: &'a str,
     pub patience: Patience<'a>,
     pub log: &'a Arc<Log>,
-    /// Between two looks at what runs on the GPUs.
+    /// The interval of checks for processes on the GPUs.
     pub look: Duration,
 }
 
@@ -92,7 +93,8 @@ impl Work<'_> {
         self.hook(Hook::Drain)?;
         match self.gpus().seen(self.log) {
             Seen::Some => self.gpus().wait(self.patience, self.log)?,
-            // Nobody computes on them without a driver, and whoever cleans the node after this looks closer.
+            // Without a driver nothing can run on the GPUs, and the tasks that clean the node check
+            // them more strictly.
             Seen::None | Seen::Hidden(_) => return Ok(UNSEEN.into()),
         }
         Ok("nothing runs on the GPUs".into())
@@ -117,7 +119,7 @@ impl Work<'_> {
         }
         self.check_idle()?;
         self.gpus().reset(self.patience, self.log)?;
-        // They answer again, and nobody came meanwhile.
+        // The GPUs answer again, and no process has started meanwhile.
         self.check_idle()?;
         Ok("the GPUs are reset".into())
     }
@@ -138,7 +140,7 @@ impl Work<'_> {
         })
     }
 
-    /// Nobody has said what is to be cleaned, so nothing has been.
+    /// Neither a hook nor `scratch_dirs` says what to clean, so nothing was cleaned.
     fn unsaid(&self) -> String {
         let hooks = self.config.hooks_dir.display();
         format!(
@@ -156,7 +158,7 @@ impl Work<'_> {
         }
     }
 
-    /// Everything is looked at, so that every problem is known at once.
+    /// Runs all checks, so that every problem is reported at once.
     fn validate(&self) -> Result<String, Fail> {
         let mut problems = Vec::new();
         collect(&mut problems, self.hook(Hook::Validate).map(drop))?;
@@ -175,7 +177,7 @@ impl Work<'_> {
         }
     }
 
-    /// The rest follows once this has been reported, because nobody would be left to report it.
+    /// The rest follows after the report, because the agent could not send it afterwards.
     fn uninstall(&self) -> Result<String, Fail> {
         self.hook(Hook::Uninstall)?;
         Ok("the agent leaves the node".into())
@@ -216,7 +218,7 @@ impl Work<'_> {
         let parameters = self.task.params.iter();
         let mut variables: Vec<(String, String)> =
             parameters.map(|(name, value)| (variable(name), value.clone())).collect();
-        // Last, so that no parameter takes their place.
+        // Pushed last, so that no parameter overrides them.
         variables.push(("FARRIER_TASK_ID".into(), self.task.id.clone()));
         variables.push(("FARRIER_TASK_KIND".into(), self.task.kind.clone()));
         Call { hook, path: &path, variables, mark: self.mark }.run(self.patience, self.log)?;
@@ -224,7 +226,7 @@ impl Work<'_> {
     }
 }
 
-/// Keeps what is only a problem; an order to stop is not one.
+/// Collects a problem; a halt is not a problem and is passed on.
 fn collect(problems: &mut Vec<String>, done: Result<(), Fail>) -> Result<(), Fail> {
     match done {
         Ok(()) => Ok(()),

@@ -1,4 +1,4 @@
-//! What breaks on the way, and must not matter.
+//! Faults of the network and of the server that must not change the result.
 
 use crate::server::{Fault, Server};
 use crate::stage::{MIB, Stage, eventually, image, well};
@@ -69,7 +69,7 @@ fn reports_that_are_not_heard_hold_nothing_up() {
     let raw = image(3 * MIB);
     let stage = Stage::new(4 * MIB);
     let mut script = well("raw", raw.clone());
-    // Nothing is heard until the test has seen enough.
+    // The server accepts no report until the test has seen enough.
     script.report_faults = vec![Fault::Close; 100_000].into();
     let server = Server::start(script);
     thread::scope(|scope| {
@@ -81,7 +81,8 @@ fn reports_that_are_not_heard_hold_nothing_up() {
                 .into();
         assert_eq!(agent.join().unwrap(), End::Reboot);
     });
-    // No change of stage was skipped, although all of them had happened before the first was heard.
+    // No change of stage was skipped, although all of them happened before the first report was
+    // accepted.
     assert_eq!(server.stages(), ["writing", "installing", "installed"]);
 }
 
@@ -139,7 +140,7 @@ proptest! {
     }
 }
 
-/// Everything that may pass.
+/// All retryable faults.
 fn fault() -> impl Strategy<Value = Fault> {
     prop_oneof![
         Just(Fault::Close),

@@ -1,5 +1,5 @@
-//! With a kernel: disks that are loop devices, file systems that are really mounted. Only root can do that; whoever cannot is told
-//! that the test was left out.
+//! With a kernel: loop devices as disks, and real mounts. Only root can do that; otherwise the
+//! tests are skipped with a message.
 
 use crate::server::Server;
 use crate::stage::{MIB, Stage, well};
@@ -14,7 +14,7 @@ use std::process::Command;
 
 const PARTITION_AT: usize = MIB;
 
-/// A loop device, gone with the test.
+/// A loop device, detached at the end of the test.
 struct Loop(String);
 
 impl Loop {
@@ -35,7 +35,7 @@ impl Drop for Loop {
     }
 }
 
-/// The hands of a real machine, with a place of its own to mount at, since tests run side by side.
+/// Like `Real`, with its own directory for mounts, because tests run in parallel.
 struct Apart(PathBuf);
 
 impl Hands for Apart {
@@ -74,7 +74,7 @@ impl Hands for Apart {
     }
 }
 
-/// Makes a file system with a small system in it, as the contents of a partition.
+/// Creates a file system with a small system in it, as the content of a partition.
 fn file_system(stage: &Stage, make: &[&str], bytes: usize) -> Option<Vec<u8>> {
     let path = stage.path("partition");
     fs::File::create(&path).unwrap().set_len(bytes as u64).unwrap();
@@ -102,7 +102,7 @@ fn file_system(stage: &Stage, make: &[&str], bytes: usize) -> Option<Vec<u8>> {
     Some(fs::read(&path).unwrap())
 }
 
-/// A disk image with one partition in an old table.
+/// A disk image with one partition in an MBR table.
 fn partitioned(partition: &[u8]) -> Vec<u8> {
     let mut image = vec![0; PARTITION_AT + partition.len()];
     let sectors = |bytes: usize| u32::try_from(bytes / 512).unwrap().to_le_bytes();
@@ -115,13 +115,14 @@ fn partitioned(partition: &[u8]) -> Vec<u8> {
     image
 }
 
-/// Writes, mounts, installs, and looks at what is on the disk afterwards.
+/// Writes and installs an image, then checks the disk.
 fn installs(make: &[&str], bytes: usize) {
     let stage = Stage::new(0);
     let disk_bytes = bytes + 4 * MIB;
     let backing = stage.path("backing");
     fs::File::create(&backing).unwrap().set_len(disk_bytes as u64).unwrap();
-    // The kernel of a build service may not look for partitions on loop devices, so the partition is one of its own.
+    // A CI kernel may not scan loop devices for partitions, so the partition has its own loop
+    // device.
     let (Some(disk), Some(partition)) = (Loop::new(&backing, 0), Loop::new(&backing, PARTITION_AT))
     else {
         return eprintln!("skipped: loop devices need root");

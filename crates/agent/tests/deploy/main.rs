@@ -1,4 +1,5 @@
-//! The agent against a Farrier that is scripted: it breaks off, refuses, lies and comes back.
+//! The deploy agent against a scripted server that breaks connections, refuses, sends wrong data
+//! and restarts.
 
 mod binary;
 mod faults;

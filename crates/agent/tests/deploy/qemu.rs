@@ -1,4 +1,4 @@
-//! Images that QEMU's own tools make, in every way they can, against the raw disk that they are images of.
+//! Images of QEMU's tools, with all their options, compared with the raw disk that they contain.
 
 use crate::server::{Fault, Server};
 use crate::stage::{MIB, OLD, Stage, image, well};
@@ -7,25 +7,25 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// None: the tool is not here.
+/// None: the tool is not installed.
 fn qemu(tool: &str, arguments: &[&str]) -> Option<Result<(), String>> {
     let output = Command::new(tool).args(arguments).output().ok()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     Some(if output.status.success() { Ok(()) } else { Err(said) })
 }
 
-/// A disk with data, zeros and data again, whose end is no whole cluster.
+/// A disk with data, zeros and data again, whose size is not a multiple of the cluster size.
 fn raw_disk() -> Vec<u8> {
     let mut raw = image(9 * MIB + 512 * 3);
     raw[2 * MIB + 4096..5 * MIB].fill(0);
-    // Something that can be compressed.
+    // Compressible data.
     for (at, byte) in raw[6 * MIB..8 * MIB].iter_mut().enumerate() {
         *byte = (at / 1000) as u8;
     }
     raw
 }
 
-/// Deploys an image file and compares the disk with what `qemu-img` itself says is in the image.
+/// Deploys an image file and compares the disk with the output of `qemu-img convert`.
 fn deploys(stage: &Stage, file: &Path) {
     let raw = stage.path("expected.raw");
     let arguments = ["convert", "-O", "raw", file.to_str().unwrap(), raw.to_str().unwrap()];
@@ -71,7 +71,8 @@ fn whatever_qemu_img_makes_is_written_as_it_is() {
     }
 }
 
-/// Written to in no order, with zeros over data, compressed clusters among others, and a snapshot of what was there before.
+/// Written in random order, with zeros over data, compressed clusters among others, and a snapshot
+/// of an earlier state.
 #[test]
 fn an_image_that_was_lived_in_is_written_as_it_is_now() {
     let stage = Stage::new(16 * MIB);
@@ -94,7 +95,7 @@ fn an_image_that_was_lived_in_is_written_as_it_is_now() {
         "write -P 5 0 70k",
         "write -P 2 11M 1M",
     ]);
-    // The mark by which the disk is found to hold files.
+    // The signature by which the disk is recognized as a file system.
     write(&["write -P 0x53 1080 1", "write -P 0xEF 1081 1"]);
     qemu("qemu-img", &["snapshot", "-c", "before", path]).unwrap().unwrap();
     write(&[

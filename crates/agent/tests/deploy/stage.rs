@@ -1,4 +1,5 @@
-//! A machine that is a folder: a disk that is a file, `/sys` as a kernel would show it, and a system where a mount would be.
+//! A test environment: a directory as the machine, with a file as its disk, a fake `/sys`, and a
+//! system in place of a mount.
 
 use crate::server::{Script, Server};
 use agent::cmdline::Boot;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 pub const MIB: usize = 1024 * 1024;
 pub const TOKEN: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 pub const MAC: &str = "aa:bb:cc:dd:ee:01";
-/// What was on the disk before.
+/// The old content of the disk.
 pub const OLD: u8 = 0xAA;
 
 pub struct Stage {
@@ -83,7 +84,7 @@ impl Stage {
     }
 }
 
-/// Hands that mount nothing: the system is where it is.
+/// Mounts nothing: the system is a directory.
 impl Hands for Stage {
     fn mount(&self, _: &Path, _: FileSystem, _: &str, _: &str) -> io::Result<PathBuf> {
         Ok(self.path("system"))
@@ -103,7 +104,7 @@ impl Hands for Stage {
     }
 }
 
-/// Bytes that do not repeat, with the mark of a file system, so that it is mounted.
+/// Pseudo-random bytes with the signature of a file system, so that it is mounted.
 pub fn image(bytes: usize) -> Vec<u8> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut image: Vec<u8> = std::iter::repeat_with(|| {
@@ -135,7 +136,7 @@ pub fn granted(kind: &str, image: &[u8]) -> Value {
     })
 }
 
-/// A script in which all goes well, and the machine is told to reboot once it is installed, or to stop once it failed.
+/// A script without faults: the machine is told to reboot once installed, or to stop once failed.
 pub fn well(kind: &str, image: Vec<u8>) -> Script {
     Script {
         granted: granted(kind, &image),

@@ -1,4 +1,4 @@
-//! Tars of a root file system. Partitions and file systems are only noted here; the files are really unpacked.
+//! Tar images. Partitions and file systems are only recorded here; the files are really unpacked.
 
 use crate::server::{Fault, Script, Server};
 use crate::stage::{MIB, Stage, sha256, well};
@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-/// More than is ever written to; the file has holes.
+/// Larger than any content; the file is sparse.
 const DISK_BYTES: usize = 1024 * MIB;
 const STARTER: &[u8] = b"code that a BIOS runs";
 
-/// A machine whose partitions appear when they are asked for, each a folder when it is mounted.
+/// A machine whose partitions appear when `sfdisk` is called; each is a directory when mounted.
 struct Parted {
     stage: Stage,
     ran: Mutex<Vec<String>>,
@@ -97,7 +97,7 @@ impl Hands for Parted {
     }
 }
 
-/// A tar of a small system, with as many bytes of something in it.
+/// A tar of a small system that contains so many extra bytes.
 fn tar(stage: &Stage, kernel: bool, bytes: usize) -> Vec<u8> {
     if kernel {
         stage.write("system/boot/vmlinuz-6.1.0-9-amd64", "an old kernel");
@@ -249,7 +249,7 @@ fn told_to_stop_it_stops_unpacking() {
     assert!(!parted.firmware("vmlinuz").exists());
 }
 
-/// Names that climb, links that lead out, and files behind them: whatever is in a tar stays in its place.
+/// Names with `..`, links that lead out, and files behind them: all content of a tar stays inside.
 #[test]
 fn nothing_in_a_tar_leads_out_of_the_disk() {
     let parted = Parted::new();

@@ -1,4 +1,4 @@
-//! What the agent makes of the work it is given, and of what it is told.
+//! How the agent handles its assignment and Farrier's answers.
 
 use crate::server::{Fault, Script, Server};
 use crate::stage::{MAC, MIB, OLD, Stage, TOKEN, eventually, image, well};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 #[test]
 fn a_raw_image_is_written_and_the_machine_told_to_reboot() {
-    // Not a whole number of pieces, and with zeros where something else was before.
+    // Not a multiple of the chunk size, and with zeros over old content.
     let mut raw = image(3 * MIB + 12_345);
     raw[MIB + 7..2 * MIB + 7].fill(0);
     let stage = Stage::new(6 * MIB);
@@ -47,7 +47,7 @@ fn a_claim_says_what_the_machine_is() {
     assert!(heard.bearers.iter().all(|bearer| bearer == session));
 }
 
-/// Runs what must fail, and answers the report that says so.
+/// Runs a deployment that must fail, and returns its last report.
 fn failed(stage: &Stage, script: Script) -> Value {
     let server = Server::start(script);
     assert_eq!(stage.run(&server), End::PowerOff);

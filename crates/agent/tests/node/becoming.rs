@@ -1,4 +1,4 @@
-//! Enrolling, being known, and not being known any more.
+//! Enrollment, and sessions that become unknown.
 
 use crate::server::{Fault, NODE, TOKEN};
 use crate::stage::{Stage, until};
@@ -87,7 +87,7 @@ fn a_bad_new_token_does_not_take_a_node_away_that_is_enrolled() {
         assert!(said.contains(words), "{words:?} is not in\n{said}");
     }
     assert!(!said.contains("Trouble"), "{said}");
-    // Nobody asks again with it: once in enroll, once at the start.
+    // The refused token is sent twice only: by `enroll`, and at the start of the agent.
     assert_eq!(stage.server.count("enroll"), 3);
 }
 
@@ -127,7 +127,7 @@ fn it_prints_the_unit_that_runs_it() {
 
 type Running = Option<thread::JoinHandle<Result<End, String>>>;
 
-/// The agent with less patience, so that what it does rarely can be seen.
+/// Runs the agent with short intervals, so that its rare actions can be observed.
 fn in_process(stage: &Stage) -> (Running, Arc<AtomicBool>) {
     let config = Config::load(&stage.path("agent.toml")).unwrap();
     let brake = Arc::new(AtomicBool::new(false));
@@ -176,7 +176,7 @@ fn a_new_token_makes_a_forgotten_node_a_new_one() {
 #[test]
 fn two_agents_do_not_share_a_folder_and_replicas_are_tried_in_turn() {
     let stage = Stage::new();
-    // The first address is one that nobody listens at.
+    // The first address has no listener.
     let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let text = stage.read("agent.toml").replace("[\"http", &format!("[\"http://{dead}\", \"http"));
     assert!(text.contains(&dead.to_string()), "{text}");

@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Has one task carried out, and answers what was reported.
+/// Has the agent execute one task, and returns its report.
 fn carried_out(stage: &Stage, kind: &str, more: Value) -> (bool, String) {
     let _agent = stage.run();
     let id = format!("{kind}-{}", stage.server.state().reports.len());
@@ -136,7 +136,7 @@ fn storage_is_cleaned_up_and_nothing_beside_it() {
     assert!(carried_out(&stage, "node.validate", json!({})).0);
 }
 
-/// The configuration that Farrier's bundle comes with says nothing of storage.
+/// The configuration in Farrier's bundle does not mention storage.
 #[test]
 fn nothing_is_clean_that_nobody_has_cleaned() {
     let stage = Stage::new();
@@ -180,7 +180,7 @@ fn gpus_that_nobody_can_ask_are_not_clean() {
     assert!(carried_out(&stage, "node.validate", json!({})).0);
 }
 
-/// A file system mounted here, gone with the test.
+/// A mounted file system, unmounted at the end of the test.
 struct Mount(PathBuf);
 
 impl Mount {
@@ -196,7 +196,7 @@ impl Drop for Mount {
     }
 }
 
-/// Only root can mount; whoever cannot is told that the test was left out.
+/// Only root can mount; otherwise the test is skipped with a message.
 #[test]
 fn another_file_system_is_left_alone_unless_it_is_named() {
     let stage = Stage::new();

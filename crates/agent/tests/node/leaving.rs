@@ -1,4 +1,4 @@
-//! Uninstalling: the last word, and what follows though nobody is left to ask.
+//! Uninstalling: the last report, and the cleanup after it, which needs no server.
 
 use crate::server::Fault;
 use crate::stage::Stage;
@@ -31,7 +31,7 @@ fn killed_in_the_middle_of_leaving_it_goes_on() {
     let mut agent = stage.run();
     assert!(!agent.ended().success());
     assert!(stage.typed("status").1.contains("leaves this node"));
-    // Nobody is there any more, and nobody is needed.
+    // The server is gone, and is not needed.
     stage.server.kill();
     let mut agent = stage.run();
     assert!(agent.ended().success());
@@ -54,7 +54,7 @@ fn a_last_word_that_was_heard_and_not_answered_counts() {
             }
             Fault::KillCounted | Fault::KillAnswered => {
                 agent.ended();
-                // Whoever is uninstalled is deleted.
+                // Farrier deletes a node that is uninstalled.
                 stage.server.state().unknown = Some("node-deleted");
                 agent = stage.run();
             }

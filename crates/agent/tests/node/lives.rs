@@ -1,17 +1,17 @@
-//! The life of a task, and the deaths in it.
+//! The execution of a task, with crashes of the agent and of the server.
 
 use crate::server::Fault;
 use crate::stage::{Stage, lives, until};
 use serde_json::json;
 use std::fs;
 
-/// Counts how often it is run, and ends once a renewal has counted.
+/// Counts its executions, and ends once a renewal has been accepted.
 const COUNTED: &str = "echo run >> DIR/runs
 echo working
 while [ ! -e DIR/gate ]; do sleep 0.02; done
 echo worked";
 
-/// More than are asked for before the test has seen what it waits for.
+/// More than the agent sends before the test has seen what it waits for.
 const MANY: usize = 1_000;
 
 fn runs(stage: &Stage) -> usize {
@@ -21,7 +21,7 @@ fn runs(stage: &Stage) -> usize {
 #[test]
 fn killed_at_any_request_a_task_is_neither_lost_nor_done_twice() {
     use Fault::{KillAnswered, KillBefore, KillCounted};
-    // How often the hook may have run: what has been reported is never begun again, and what had begun is.
+    // How often the hook may run: a reported task is never started again, a begun one is.
     let table = [
         ("enroll", KillBefore, 1..=1),
         ("enroll", KillCounted, 1..=1),
@@ -91,7 +91,7 @@ fn a_task_that_is_taken_away_meanwhile_is_forgotten() {
 
     stage.server.give("t-3", "node.drain", json!({}));
     until("it has begun", || runs(&stage) == 2);
-    // The lease is lost: its renewal is answered with 409.
+    // The lease is lost: the server answers its renewal with 409.
     stage.server.state().held = None;
     stage.server.give("t-4", "node.validate", json!({}));
     assert_eq!(stage.server.report("t-4")["ok"], true);
@@ -201,7 +201,8 @@ fn a_server_that_is_away_is_waited_for() {
     assert_eq!(stage.server.report("t-2")["ok"], true);
 }
 
-/// Nobody renews its lease: the task may have been given to nobody or to a person meanwhile, and what it does may destroy something.
+/// The lease is not renewed: Farrier may have given the task up or to an operator, and the task may
+/// be destructive.
 #[test]
 fn an_agent_without_a_lease_stops_and_asks_again() {
     let stage = Stage::new();
@@ -229,7 +230,7 @@ fn what_cannot_be_written_down_is_not_begun() {
     stage.script("hooks/validate", "echo run >> DIR/runs");
     let _agent = stage.run();
     stage.server.until("a take", |state| state.heard.iter().any(|(path, _)| path == "take"));
-    // A folder where the new file should be.
+    // A directory in place of the new file.
     fs::create_dir(stage.path("state/task.json.new")).unwrap();
     stage.server.give("t-1", "node.validate", json!({}));
     stage.server.until("a heartbeat that says so", |state| {

@@ -1,5 +1,5 @@
-//! The agent of a node, as the real program, against a Farrier that is scripted and strict: it is killed at every request, told to stop, kept
-//! waiting, and told to go.
+//! The real agent program of a node against a scripted, strict server: it is killed at every
+//! request, stopped, kept waiting, and uninstalled.
 
 mod becoming;
 mod kinds;

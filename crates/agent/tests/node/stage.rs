@@ -1,4 +1,5 @@
-//! A node that is a folder, with programs that are scripts; and the agent on it, killed with the test.
+//! A test environment: a directory as the node, scripts as its programs, and the agent, which is
+//! killed at the end of the test.
 
 use crate::server::{PATIENCE, Server, TOKEN};
 use rustix::process::{Pid, Signal, kill_process};
@@ -16,7 +17,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// A node without GPUs and without hooks.
+    /// A node without GPUs and hooks.
     pub fn new() -> Self {
         let stage = Self { folder: tempfile::tempdir().unwrap(), server: Server::start() };
         for name in ["hooks", "scratch"] {
@@ -35,7 +36,7 @@ impl Stage {
         stage
     }
 
-    /// Without links, as scratch folders must be.
+    /// The path without links, as scratch directories require.
     pub fn at(&self) -> String {
         fs::canonicalize(self.folder.path()).unwrap().display().to_string()
     }
@@ -52,8 +53,8 @@ impl Stage {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// A program. It is written by another process: one that has been forked off here meanwhile would hold it open, and then it
-    /// could not be started.
+    /// Writes a program, through another process: a process that was forked here meanwhile would
+    /// hold the file open, and then it could not be executed.
     pub fn script(&self, name: &str, text: &str) {
         let writer = "cat > \"$0.new\" && chmod 755 \"$0.new\" && mv \"$0.new\" \"$0\"";
         let mut child = Command::new("sh")
@@ -67,7 +68,7 @@ impl Stage {
         assert!(child.wait().unwrap().success());
     }
 
-    /// GPUs on which those of the file `pids` compute who live.
+    /// GPUs that list the live processes of the file `pids`.
     pub fn gpus(&self) {
         self.script(
             "nvidia-smi",
@@ -96,9 +97,9 @@ esac",
         (status.code().unwrap_or(-1), String::from_utf8_lossy(&said).into_owned())
     }
 
-    /// Starts the agent, and lets the server know whom to strike.
+    /// Starts the agent, and tells the server which process to kill.
     pub fn run(&self) -> Agent {
-        // Held, so that none of its requests is answered before it is known whom to strike.
+        // Locked, so that no request is answered before the process id is known.
         let mut state = self.server.state();
         let child = self.agent("run").stdout(Stdio::null()).spawn().unwrap();
         state.pid = Some(Pid::from_child(&child));
@@ -106,7 +107,7 @@ esac",
     }
 }
 
-/// An agent that is killed leaves its hooks to the next, and after the last there is none.
+/// A killed agent leaves its hooks to the next one; the last one's are killed here.
 impl Drop for Stage {
     fn drop(&mut self) {
         let mark = format!("FARRIER_AGENT_MARK={}/state#", self.at());
@@ -131,7 +132,7 @@ impl Agent {
         self.0.wait().unwrap();
     }
 
-    /// Waits until it has ended.
+    /// Waits for its end.
     pub fn ended(&mut self) -> ExitStatus {
         let since = Instant::now();
         loop {
@@ -151,7 +152,7 @@ impl Drop for Agent {
     }
 }
 
-/// Somebody who computes until he is ended.
+/// A process that runs until it is killed.
 pub struct Job(pub Child);
 
 impl Job {
@@ -171,13 +172,13 @@ impl Drop for Job {
     }
 }
 
-/// True while a process lives.
+/// Whether a process is alive.
 pub fn lives(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// Waits until something is so.
+/// Waits for a condition.
 #[track_caller]
 pub fn until(what: &str, so: impl Fn() -> bool) {
     let since = Instant::now();
