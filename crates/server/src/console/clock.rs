@@ -30,8 +30,8 @@ fn parts(at: Timestamp) -> (String, String) {
     (format!("{year:04}-{month:02}-{day:02}"), format!("{hour:02}:{minute:02}:{second:02}"))
 }
 
-/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar. Years are counted
-/// from March, so that the leap day is the last of its year.
+/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar. Years begin in
+/// March, so that the leap day is the last of its year.
 fn civil(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let (era, of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
