@@ -29,14 +29,14 @@ use wire::Told;
 const MAX_BODY: usize = 512 * 1024;
 
 #[derive(Clone)]
-struct Shared {
+struct AgentApi {
     agents: Agents,
     heartbeat_seconds: u32,
     binary: Arc<PathBuf>,
 }
 
 pub fn router(agents: Agents, settings: &Nodes) -> Router {
-    let shared = Shared {
+    let shared = AgentApi {
         agents,
         heartbeat_seconds: settings.heartbeat_seconds,
         binary: Arc::new(settings.agent_binary.clone()),
@@ -53,42 +53,42 @@ pub fn router(agents: Agents, settings: &Nodes) -> Router {
 }
 
 /// Why a request of an agent fails.
-enum Refused {
+enum AgentError {
     /// A field of the request is missing or malformed.
-    Said(Refusal),
+    Malformed(Refusal),
     /// The enrollment token is refused.
-    Token(Denied),
+    TokenDenied(Denied),
     /// The session, or the task it names, is refused.
-    Session(Denied),
+    SessionDenied(Denied),
     Store(StoreError),
 }
 
-impl From<Refusal> for Refused {
+impl From<Refusal> for AgentError {
     fn from(refusal: Refusal) -> Self {
-        Self::Said(refusal)
+        Self::Malformed(refusal)
     }
 }
 
-impl From<StoreError> for Refused {
+impl From<StoreError> for AgentError {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
     }
 }
 
-impl IntoResponse for Refused {
+impl IntoResponse for AgentError {
     fn into_response(self) -> Response {
         let denied = |status: StatusCode, denied: Denied| {
             let body = json!({ "code": denied.as_str(), "said": denied.said() });
             (status, Json(body)).into_response()
         };
         match self {
-            Self::Said(refusal) => {
+            Self::Malformed(refusal) => {
                 let body = json!({ "code": "not-understood", "said": refusal.said });
                 (StatusCode::BAD_REQUEST, Json(body)).into_response()
             }
-            Self::Token(why) => denied(StatusCode::FORBIDDEN, why),
-            Self::Session(Denied::TaskOver) => denied(StatusCode::CONFLICT, Denied::TaskOver),
-            Self::Session(why) => denied(StatusCode::UNAUTHORIZED, why),
+            Self::TokenDenied(why) => denied(StatusCode::FORBIDDEN, why),
+            Self::SessionDenied(Denied::TaskOver) => denied(StatusCode::CONFLICT, Denied::TaskOver),
+            Self::SessionDenied(why) => denied(StatusCode::UNAUTHORIZED, why),
             Self::Store(error) => unavailable(&error),
         }
     }
@@ -106,9 +106,9 @@ fn unavailable(error: &StoreError) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, said).into_response()
 }
 
-type Answer = Result<Response, Refused>;
+type Answer = Result<Response, AgentError>;
 
-async fn enroll(State(shared): State<Shared>, body: Bytes) -> Answer {
+async fn enroll(State(shared): State<AgentApi>, body: Bytes) -> Answer {
     let (token, applicant) = Told::read(&body)?.enrollment()?;
     let hostname = applicant.hostname.clone();
     match shared.agents.enroll(&token, applicant).await? {
@@ -120,42 +120,42 @@ async fn enroll(State(shared): State<Shared>, body: Bytes) -> Answer {
         }
         Err(denied) => {
             tracing::warn!(hostname, why = denied.as_str(), "enrollment denied");
-            Err(Refused::Token(denied))
+            Err(AgentError::TokenDenied(denied))
         }
     }
 }
 
-async fn heartbeat(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) -> Answer {
+async fn heartbeat(State(shared): State<AgentApi>, headers: HeaderMap, body: Bytes) -> Answer {
     let problems = Told::read(&body)?.problems()?;
     let heard = shared.agents.heartbeat(session(&headers), problems).await?;
-    let beat = heard.map_err(Refused::Session)?;
+    let beat = heard.map_err(AgentError::SessionDenied)?;
     let answer = json!({ "heartbeat_seconds": shared.heartbeat_seconds, "waiting": beat.waiting });
     Ok(Json(answer).into_response())
 }
 
-async fn take(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) -> Answer {
+async fn take(State(shared): State<AgentApi>, headers: HeaderMap, body: Bytes) -> Answer {
     let wait = Told::read(&body)?.wait()?;
     let taken = shared.agents.take(session(&headers), wait).await?;
-    let taken = taken.map_err(Refused::Session)?;
+    let taken = taken.map_err(AgentError::SessionDenied)?;
     Ok(Json(json!({ "task": taken.as_ref().map(wire::task) })).into_response())
 }
 
-async fn renew(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) -> Answer {
+async fn renew(State(shared): State<AgentApi>, headers: HeaderMap, body: Bytes) -> Answer {
     let (key, log) = Told::read(&body)?.renewal()?;
     let then = shared.agents.renew(session(&headers), &key, log).await?;
-    let then = then.map_err(Refused::Session)?;
+    let then = then.map_err(AgentError::SessionDenied)?;
     Ok(Json(json!({ "then": wire::then(then) })).into_response())
 }
 
-async fn report(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) -> Answer {
+async fn report(State(shared): State<AgentApi>, headers: HeaderMap, body: Bytes) -> Answer {
     let report = Told::read(&body)?.report()?;
     let heard = shared.agents.report(session(&headers), report).await?;
-    heard.map_err(Refused::Session)?;
+    heard.map_err(AgentError::SessionDenied)?;
     Ok(Json(json!({})).into_response())
 }
 
 /// The agent binary, for a node that has just been installed.
-async fn binary(State(shared): State<Shared>, request: Request) -> Response {
+async fn binary(State(shared): State<AgentApi>, request: Request) -> Response {
     if shared.binary.as_os_str().is_empty() {
         let said =
             "this server gives out no agent: nodes.agent_binary is not set in its configuration\n";

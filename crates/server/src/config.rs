@@ -48,7 +48,7 @@ pub struct Config {
     pub engine: EngineConfig,
     pub defaults: StepDefaults,
     pub probes: Probes,
-    pub retention: Keep,
+    pub retention: RetentionConfig,
     pub datacenter: Datacenter,
     pub netboot: Netboot,
     pub racks: Racks,
@@ -128,7 +128,7 @@ pub struct Probes {
 /// Retention limits. Zero: no limit.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Keep {
+pub struct RetentionConfig {
     /// A run is deleted this long after its end, with its history, its log and its request id.
     pub runs_days: u32,
     /// The log of a run is deleted this long after its end, at the latest with the run.
@@ -171,7 +171,7 @@ impl Default for Config {
             engine: EngineConfig::default(),
             defaults: StepDefaults::default(),
             probes: Probes::default(),
-            retention: Keep::default(),
+            retention: RetentionConfig::default(),
             datacenter: Datacenter::default(),
             netboot: Netboot::default(),
             racks: Racks::default(),
@@ -253,7 +253,7 @@ fn days(duration: Option<Duration>) -> u32 {
     u32::try_from(days).unwrap_or(MOST_DAYS)
 }
 
-impl Default for Keep {
+impl Default for RetentionConfig {
     fn default() -> Self {
         let kept = Retention::default();
         Self {
@@ -267,7 +267,7 @@ impl Default for Keep {
     }
 }
 
-impl Keep {
+impl RetentionConfig {
     fn check(&self) -> Result<(), String> {
         let ages = [
             ("runs_days", self.runs_days),
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_checked_and_zero_is_for_ever() {
+    fn retention_is_checked_and_zero_means_forever() {
         let read = |text: &str| toml::from_str::<Config>(&format!("[retention]\n{text}"));
         for (text, words) in [
             ("runs = 90", "runs_days"),

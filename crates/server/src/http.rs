@@ -13,7 +13,7 @@ use std::time::Instant;
 use tonic::service::Routes;
 
 #[derive(Clone)]
-struct Shared {
+struct HttpState {
     engine: Engine,
     metrics: Option<PrometheusHandle>,
 }
@@ -25,7 +25,7 @@ pub(crate) fn router(
     metrics: Option<PrometheusHandle>,
     console: Router,
 ) -> Router {
-    let shared = Shared { engine, metrics };
+    let shared = HttpState { engine, metrics };
     let pages = Router::new()
         .route("/metrics", get(show_metrics))
         .route("/healthz", get(show_health))
@@ -33,7 +33,7 @@ pub(crate) fn router(
     grpc.into_axum_router().merge(pages).merge(console).layer(middleware::from_fn(count))
 }
 
-async fn show_metrics(State(shared): State<Shared>) -> Response {
+async fn show_metrics(State(shared): State<HttpState>) -> Response {
     let Some(metrics) = shared.metrics else {
         return StatusCode::NOT_FOUND.into_response();
     };
@@ -41,7 +41,7 @@ async fn show_metrics(State(shared): State<Shared>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics.render()).into_response()
 }
 
-async fn show_health(State(shared): State<Shared>) -> Response {
+async fn show_health(State(shared): State<HttpState>) -> Response {
     match shared.engine.healthy().await {
         Ok(()) => "ok\n".into_response(),
         Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),

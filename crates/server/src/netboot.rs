@@ -35,14 +35,14 @@ use wire::{Assignment, Claimed, Reported};
 const MAX_BODY: usize = 256 * 1024;
 
 #[derive(Clone)]
-struct Shared {
+struct NetbootApi {
     vault: Vault,
     artifacts: Artifacts,
     settings: Arc<Netboot>,
 }
 
 pub fn router(vault: Vault, artifacts: Artifacts, settings: Netboot) -> Router {
-    let shared = Shared { vault, artifacts, settings: Arc::new(settings) };
+    let shared = NetbootApi { vault, artifacts, settings: Arc::new(settings) };
     Router::new()
         .route("/netboot/boot.ipxe", get(first_script))
         .route("/netboot/by-mac/{mac}", get(script_of))
@@ -55,11 +55,11 @@ pub fn router(vault: Vault, artifacts: Artifacts, settings: Netboot) -> Router {
 }
 
 /// The same script for every machine: it chains to the script of the machine's MAC address.
-async fn first_script(State(shared): State<Shared>) -> String {
-    script::first(&shared.settings.url())
+async fn first_script(State(shared): State<NetbootApi>) -> String {
+    script::first_script(&shared.settings.url())
 }
 
-async fn script_of(State(shared): State<Shared>, Path(mac): Path<String>) -> Response {
+async fn script_of(State(shared): State<NetbootApi>, Path(mac): Path<String>) -> Response {
     let Ok(mac) = text::mac("mac", &mac) else {
         let said = "write the MAC address as 52:54:00:12:34:56 or 52-54-00-12-34-56\n";
         return (StatusCode::BAD_REQUEST, said).into_response();
@@ -67,7 +67,7 @@ async fn script_of(State(shared): State<Shared>, Path(mac): Path<String>) -> Res
     match shared.vault.boot_of(&mac).await {
         Ok(Some(boot)) => {
             tracing::info!(machine = %boot.deployment.machine_id, %mac, "boot script sent");
-            script::of(&shared.settings, &boot, &mac).into_response()
+            script::machine_script(&shared.settings, &boot, &mac).into_response()
         }
         Ok(None) => {
             let said = format!("no operation wants {mac} to boot from here\n");
@@ -79,7 +79,7 @@ async fn script_of(State(shared): State<Shared>, Path(mac): Path<String>) -> Res
 
 /// The kernel, the initrd or the ISO that a machine boots.
 async fn boot_file(
-    State(shared): State<Shared>,
+    State(shared): State<NetbootApi>,
     Path((token, file)): Path<(String, String)>,
     request: Request,
 ) -> Response {
@@ -96,7 +96,7 @@ async fn boot_file(
     }
 }
 
-impl Shared {
+impl NetbootApi {
     fn boot_path(&self, deployment: &Deployment, file: &str) -> Option<PathBuf> {
         match (&deployment.image.body, file) {
             (ImageBody::Disk { .. }, "kernel") => Some(self.settings.deploy_dir.join("vmlinuz")),
@@ -111,7 +111,7 @@ impl Shared {
     }
 }
 
-async fn claim(State(shared): State<Shared>, Json(claimed): Json<Claimed>) -> Response {
+async fn claim(State(shared): State<NetbootApi>, Json(claimed): Json<Claimed>) -> Response {
     let macs = match claimed.macs() {
         Ok(macs) => macs,
         Err(refusal) => return (StatusCode::BAD_REQUEST, refusal.said).into_response(),
@@ -130,7 +130,7 @@ async fn claim(State(shared): State<Shared>, Json(claimed): Json<Claimed>) -> Re
 }
 
 async fn report(
-    State(shared): State<Shared>,
+    State(shared): State<NetbootApi>,
     headers: HeaderMap,
     Json(reported): Json<Reported>,
 ) -> Response {
@@ -146,7 +146,7 @@ async fn report(
 }
 
 /// The image file; range requests are supported.
-async fn image(State(shared): State<Shared>, headers: HeaderMap, request: Request) -> Response {
+async fn image(State(shared): State<NetbootApi>, headers: HeaderMap, request: Request) -> Response {
     match shared.vault.claimed(session(&headers)).await {
         Ok(Some(deployment)) => match &deployment.image.body {
             ImageBody::Disk { file, .. } => send(shared.artifacts.path(file), request).await,

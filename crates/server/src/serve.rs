@@ -1,7 +1,7 @@
 //! Starts a server from a configuration, and shuts it down without losing work.
 
 use crate::config::Config;
-use crate::grpc::{self, Doors};
+use crate::grpc::{self, GrpcServices};
 use crate::netboot::{self, artifacts::Artifacts};
 use crate::{agents, console, demo, http, telemetry};
 use axum::serve::ListenerExt;
@@ -46,7 +46,7 @@ impl From<StoreError> for ServeError {
 }
 
 /// How long connections may take to close after the engine has released its claims.
-const LINGER: Duration = Duration::from_secs(3);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Serves until SIGTERM or Ctrl-C. `ready` is called once requests are answered.
 pub async fn serve(
@@ -73,7 +73,7 @@ pub async fn serve(
     let vault = open_vault(&config, &store)?;
     let datacenter = config.datacenter().map_err(ServeError::Refused)?;
     let datacenter = Settings { imaging: config.netboot.imaging(), ..datacenter };
-    let maas = MaasProvider::new(Arc::new(vault.clone()), behind_maas(&config, &datacenter));
+    let maas = MaasProvider::new(Arc::new(vault.clone()), maas_settings(&config, &datacenter));
     let datacenter = Arc::new(Datacenter::new(Arc::new(vault.clone()), datacenter));
     let providers = Providers::default()
         .with(Arc::new(sim.clone()))
@@ -89,7 +89,7 @@ pub async fn serve(
     }
     demo::register_fleet(&engine, config.sim.machines).await?;
 
-    let doors = Doors {
+    let services = GrpcServices {
         artifacts: open_artifacts(&config)?,
         agents: Agents::new(engine.clone(), vault.clone()),
         engine: engine.clone(),
@@ -99,10 +99,10 @@ pub async fn serve(
         agents_url: config.nodes.urls(),
     };
     let others = [
-        listen_for_machines(&config, doors.vault.clone(), doors.artifacts.clone()).await?,
-        listen_for_agents(&config, doors.agents.clone()).await?,
+        listen_for_machines(&config, services.vault.clone(), services.artifacts.clone()).await?,
+        listen_for_agents(&config, services.agents.clone()).await?,
     ];
-    let grpc = grpc::routes(doors)
+    let grpc = grpc::routes(services)
         .await
         .map_err(|error| ServeError::Refused(format!("the API cannot be described: {error}")))?;
     let router = http::router(engine.clone(), grpc, metrics, console::router(engine.clone()));
@@ -138,7 +138,7 @@ async fn listen_for_agents(
 }
 
 /// MAAS is verified by the same trust policy as BMCs, and gets the same BMC credential.
-fn behind_maas(config: &Config, datacenter: &Settings) -> MaasSettings {
+fn maas_settings(config: &Config, datacenter: &Settings) -> MaasSettings {
     MaasSettings {
         bmc_credential: datacenter.bmc_credential.clone(),
         agent_binary: config.nodes.agent_binary.clone(),
@@ -190,11 +190,11 @@ async fn run(
         let graceful = async move { stopped.notified().await };
         axum::serve(listener, router).with_graceful_shutdown(graceful).await
     });
-    asked_to_stop().await;
+    wait_for_stop_signal().await;
     tracing::info!("stopping; active runs continue after the next start or on another replica");
     stopping.notify_one();
     engine.shut_down().await;
-    match tokio::time::timeout(LINGER, serving).await {
+    match tokio::time::timeout(CLOSE_TIMEOUT, serving).await {
         Ok(Ok(Err(error))) => tracing::warn!(%error, "the API listener ended with an error"),
         Ok(_) => {}
         Err(_) => tracing::debug!("some connections did not close in time"),
@@ -203,7 +203,7 @@ async fn run(
 }
 
 /// Waits for SIGTERM or Ctrl-C.
-async fn asked_to_stop() {
+async fn wait_for_stop_signal() {
     let interrupted = tokio::signal::ctrl_c();
     match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
         Ok(mut terminated) => tokio::select! {

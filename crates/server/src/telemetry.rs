@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_state_of_every_kind_is_counted_once_and_what_none_is_in_is_zero() {
+    fn every_state_is_counted_once_with_zeros() {
         let counted = [("rack", "Error", 2), ("host", "Ready", 7), ("switch", "Ready", 1)];
         let counted = counted.map(|(kind, state, count)| (kind.into(), state.into(), count));
         let all = with_zeros(counted.to_vec());

@@ -98,7 +98,7 @@ impl Datacenter {
             ssh_credential: self.ssh_credential.clone(),
             jump_hosts: self.jump_hosts.clone(),
             jump_credential: self.jump_credential.clone(),
-            trust: self.trusting()?,
+            trust: self.trust_policy()?,
             patience: Patience {
                 graceful,
                 force: self.force,
@@ -119,7 +119,7 @@ impl Datacenter {
         })
     }
 
-    fn trusting(&self) -> Result<Trusting, String> {
+    fn trust_policy(&self) -> Result<Trusting, String> {
         match self.trust {
             TrustKind::FirstUse => Ok(Trusting::FirstUse),
             TrustKind::Pinned => Ok(Trusting::Pinned),

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_work_is_said_at_the_start() {
+    fn invalid_settings_are_refused_at_start() {
         let dir = tempfile::tempdir().unwrap();
         let sound = Netboot {
             listen: Some("10.0.0.1:8480".parse().unwrap()),

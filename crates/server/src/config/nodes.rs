@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_work_is_said_at_the_start() {
+    fn invalid_settings_are_refused_at_start() {
         let anywhere = Some("0.0.0.0:8481".parse().unwrap());
         let sound =
             Nodes { listen: anywhere, url: "http://10.0.0.1:8481".into(), ..Nodes::default() };

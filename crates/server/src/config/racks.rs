@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_is_what_holds_and_nothing_is_zero() {
+    fn settings_are_applied_and_zero_is_refused() {
         assert_eq!(Racks::default().limits(), Limits::default());
         assert_eq!(Racks::default().host_retry_interval(), RETRY_INTERVAL);
         let none = Racks { at_once: 0, ..Racks::default() };

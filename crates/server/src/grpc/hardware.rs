@@ -1,9 +1,9 @@
 //! HardwareService: reads hardware now, and tests and discovers BMCs that are not registered.
 
-use super::Doors;
+use super::GrpcServices;
 use super::convert::{initiator, machine, time};
 use super::page::{List, Page};
-use super::status::{failed, missed, refused};
+use super::status::{hardware_error_status, refusal_status, store_error_status};
 use super::stream::Streaming;
 use engine::hardware::{Discovered, MAX_LOG, Outcome, Search, Standing, Tested};
 use futures_util::stream::{StreamExt, TryStreamExt};
@@ -29,13 +29,13 @@ const MAX_AT_ONCE: i32 = 256;
 const MAX_PEM: usize = 256 * 1024;
 
 #[tonic::async_trait]
-impl v1::hardware_service_server::HardwareService for Doors {
+impl v1::hardware_service_server::HardwareService for GrpcServices {
     async fn inspect_machine(
         &self,
         request: Request<v1::InspectMachineRequest>,
     ) -> Answer<v1::Inspection> {
-        let id = MachineId::parse(&request.get_ref().machine_id).map_err(refused)?;
-        let seen = self.engine.inspect(&id).await.map_err(missed)?;
+        let id = MachineId::parse(&request.get_ref().machine_id).map_err(refusal_status)?;
+        let seen = self.engine.inspect(&id).await.map_err(hardware_error_status)?;
         Ok(Response::new(inspection(&id, seen, self.engine.now())))
     }
 
@@ -44,19 +44,19 @@ impl v1::hardware_service_server::HardwareService for Doors {
         request: Request<v1::GetConsoleLogRequest>,
     ) -> Answer<v1::ConsoleLog> {
         let asked = request.into_inner();
-        let id = MachineId::parse(&asked.machine_id).map_err(refused)?;
+        let id = MachineId::parse(&asked.machine_id).map_err(refusal_status)?;
         let since = asked.since.as_ref().map(moment);
         let filter = format!("{id} {since:?}");
         let page = Page::new(List::ConsoleLog, &filter, asked.page_size, &asked.page_token)
-            .map_err(refused)?;
-        let found = self.engine.event_log(&id).await.map_err(missed)?;
-        let (entries, next_page_token) = log_page(found, since, &page).map_err(refused)?;
+            .map_err(refusal_status)?;
+        let found = self.engine.event_log(&id).await.map_err(hardware_error_status)?;
+        let (entries, next_page_token) = log_page(found, since, &page).map_err(refusal_status)?;
         Ok(Response::new(v1::ConsoleLog { entries, next_page_token }))
     }
 
     async fn get_power(&self, request: Request<v1::GetPowerRequest>) -> Answer<v1::PowerReading> {
-        let id = MachineId::parse(&request.get_ref().machine_id).map_err(refused)?;
-        let seen = self.engine.power(&id).await.map_err(missed)?;
+        let id = MachineId::parse(&request.get_ref().machine_id).map_err(refusal_status)?;
+        let seen = self.engine.power(&id).await.map_err(hardware_error_status)?;
         Ok(Response::new(v1::PowerReading {
             machine_id: id.to_string(),
             power: power(Some(seen)).into(),
@@ -65,8 +65,8 @@ impl v1::hardware_service_server::HardwareService for Doors {
     }
 
     async fn test_bmc(&self, request: Request<v1::TestBmcRequest>) -> Answer<v1::BmcReport> {
-        let approach = approach_from(request.into_inner()).map_err(refused)?;
-        let tested = self.engine.test_bmc(&approach).await.map_err(missed)?;
+        let approach = approach_from(request.into_inner()).map_err(refusal_status)?;
+        let tested = self.engine.test_bmc(&approach).await.map_err(hardware_error_status)?;
         Ok(Response::new(report(&tested)))
     }
 
@@ -74,9 +74,9 @@ impl v1::hardware_service_server::HardwareService for Doors {
         &self,
         request: Request<v1::UnlockBmcRequest>,
     ) -> Answer<v1::UnlockBmcResponse> {
-        let endpoint = endpoint_from(&request.get_ref().endpoint).map_err(refused)?;
-        let peer = self.engine.bmc_peer(&endpoint).map_err(missed)?;
-        let was_locked = self.vault.unlock(&peer).await.map_err(failed)?;
+        let endpoint = endpoint_from(&request.get_ref().endpoint).map_err(refusal_status)?;
+        let peer = self.engine.bmc_peer(&endpoint).map_err(hardware_error_status)?;
+        let was_locked = self.vault.unlock(&peer).await.map_err(store_error_status)?;
         let by = initiator(request.metadata());
         tracing::info!(%peer, %by, was_locked, "BMC lockout cleared");
         Ok(Response::new(v1::UnlockBmcResponse { peer, was_locked }))
@@ -89,9 +89,9 @@ impl v1::hardware_service_server::HardwareService for Doors {
         request: Request<v1::DiscoverRequest>,
     ) -> Answer<Streaming<v1::Discovered>> {
         let actor = initiator(request.metadata());
-        let search = search_from(request.into_inner(), actor).map_err(refused)?;
-        let found = self.engine.discover(search).await.map_err(missed)?;
-        Ok(Response::new(found.map_ok(discovered).map_err(failed).boxed()))
+        let search = search_from(request.into_inner(), actor).map_err(refusal_status)?;
+        let found = self.engine.discover(search).await.map_err(hardware_error_status)?;
+        Ok(Response::new(found.map_ok(discovered).map_err(store_error_status).boxed()))
     }
 }
 
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_is_checked_and_named() {
+    fn invalid_requests_are_refused_by_field() {
         let test = v1::TestBmcRequest { endpoint: "10.0.0.5".into(), ..Default::default() };
         assert!(approach_from(test.clone()).is_ok());
         for (asked, field) in [

@@ -1,9 +1,9 @@
 //! HealthService: health reports about machines, racks, switches and power shelves.
 
-use super::Doors;
+use super::GrpcServices;
 use super::convert::{initiator, time, time_from};
 use super::page::{List, Page};
-use super::status::{failed, refused};
+use super::status::{refusal_status, store_error_status};
 use model::health::{Alert, Alerts, Change, Filter, Reports, Standing};
 use model::refusal::Refusal;
 use model::run::act::Who;
@@ -17,10 +17,10 @@ use tonic::{Request, Response, Status};
 type Answer<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
-impl v1::health_service_server::HealthService for Doors {
+impl v1::health_service_server::HealthService for GrpcServices {
     async fn get_health(&self, request: Request<v1::GetHealthRequest>) -> Answer<v1::Health> {
-        let object = TargetId::parse(&request.get_ref().id).map_err(refused)?;
-        let found = self.engine.health(&object).await.map_err(failed)?;
+        let object = TargetId::parse(&request.get_ref().id).map_err(refusal_status)?;
+        let found = self.engine.health(&object).await.map_err(store_error_status)?;
         Ok(Response::new(reported(&object, &found)))
     }
 
@@ -31,15 +31,19 @@ impl v1::health_service_server::HealthService for Doors {
         let asked = request.into_inner();
         let wanted = format!("{} {}", asked.source, asked.classification);
         let page = Page::new(List::Health, &wanted, asked.page_size, &asked.page_token)
-            .map_err(refused)?;
+            .map_err(refusal_status)?;
         let filter = Filter {
-            source: word("source", asked.source).map_err(refused)?,
-            class: word("classification", asked.classification).map_err(refused)?,
+            source: word("source", asked.source).map_err(refusal_status)?,
+            class: word("classification", asked.classification).map_err(refusal_status)?,
         };
         let limit = usize::try_from(page.size + 1).unwrap_or(usize::MAX);
-        let found = self.engine.health_list(filter, page.after(), limit).await.map_err(failed)?;
+        let found = self
+            .engine
+            .health_list(filter, page.after(), limit)
+            .await
+            .map_err(store_error_status)?;
         let found = found.into_iter().map(|(object, reports)| (object.key(), object, reports));
-        let (found, next_page_token) = page.cut(found.collect(), |(key, _, _)| key);
+        let (found, next_page_token) = page.split_page(found.collect(), |(key, _, _)| key);
         let objects = found.iter().map(|(_, object, reports)| reported(object, reports)).collect();
         Ok(Response::new(v1::ListHealthResponse { objects, next_page_token }))
     }
@@ -49,9 +53,9 @@ impl v1::health_service_server::HealthService for Doors {
         request: Request<v1::MergeHealthReportRequest>,
     ) -> Answer<v1::Health> {
         let (metadata, _, asked) = request.into_parts();
-        let alerts = alerts_from(asked.alerts, self.engine.now()).map_err(refused)?;
+        let alerts = alerts_from(asked.alerts, self.engine.now()).map_err(refusal_status)?;
         if alerts.is_empty() {
-            return Err(refused(Refusal::missing("alerts")));
+            return Err(refusal_status(Refusal::missing("alerts")));
         }
         let about = (asked.id.as_str(), asked.source);
         self.change_health(&metadata, about, Change::Merge(alerts), asked.dry_run).await
@@ -62,7 +66,7 @@ impl v1::health_service_server::HealthService for Doors {
         request: Request<v1::ReplaceHealthReportRequest>,
     ) -> Answer<v1::Health> {
         let (metadata, _, asked) = request.into_parts();
-        let alerts = alerts_from(asked.alerts, self.engine.now()).map_err(refused)?;
+        let alerts = alerts_from(asked.alerts, self.engine.now()).map_err(refusal_status)?;
         let about = (asked.id.as_str(), asked.source);
         self.change_health(&metadata, about, Change::Replace(alerts), asked.dry_run).await
     }
@@ -78,7 +82,7 @@ impl v1::health_service_server::HealthService for Doors {
     }
 }
 
-impl Doors {
+impl GrpcServices {
     async fn change_health(
         &self,
         metadata: &MetadataMap,
@@ -86,10 +90,11 @@ impl Doors {
         change: Change,
         dry_run: bool,
     ) -> Answer<v1::Health> {
-        let object = TargetId::parse(id).map_err(refused)?;
+        let object = TargetId::parse(id).map_err(refusal_status)?;
         let who = Who { by: initiator(metadata), reason: String::new() };
         let engine = self.engine.asked(dry_run);
-        let after = engine.change_health(&object, source, change, who).await.map_err(failed)?;
+        let after =
+            engine.change_health(&object, source, change, who).await.map_err(store_error_status)?;
         Ok(Response::new(reported(&object, &after)))
     }
 
@@ -103,7 +108,7 @@ impl Doors {
         if standing.is_clear() {
             return Ok(None);
         }
-        let reports = self.engine.health(object).await.map_err(failed)?;
+        let reports = self.engine.health(object).await.map_err(store_error_status)?;
         Ok((!reports.is_empty()).then(|| reported(object, &reports)))
     }
 }

@@ -77,7 +77,7 @@ impl Page {
         };
         let mut page = Self { list, filter: filter.to_string(), size, from: None };
         if !token.is_empty() {
-            page.from = Some(page.open(token)?);
+            page.from = Some(page.parse_token(token)?);
         }
         Ok(page)
     }
@@ -89,7 +89,11 @@ impl Page {
 
     /// Cuts `found`, which may hold one item more than the page, and makes the token of the next
     /// page.
-    pub fn cut<T>(&self, mut found: Vec<T>, name: impl Fn(&T) -> &String) -> (Vec<T>, String) {
+    pub fn split_page<T>(
+        &self,
+        mut found: Vec<T>,
+        name: impl Fn(&T) -> &String,
+    ) -> (Vec<T>, String) {
         let size = usize::try_from(self.size).unwrap_or(usize::MAX);
         let more = found.len() > size;
         found.truncate(size);
@@ -99,14 +103,14 @@ impl Page {
 
     /// The token of the page that begins after `last`.
     pub fn token(&self, last: &str) -> String {
-        URL_SAFE_NO_PAD.encode(format!("{} {last}", self.stamp()))
+        URL_SAFE_NO_PAD.encode(format!("{} {last}", self.token_scope()))
     }
 
-    fn stamp(&self) -> String {
+    fn token_scope(&self) -> String {
         format!("{}:{:016x}", self.list.word(), hash(&self.filter, 1))
     }
 
-    fn open(&self, token: &str) -> Result<String, Refusal> {
+    fn parse_token(&self, token: &str) -> Result<String, Refusal> {
         let wrong = |problem: &str| {
             let instead = "use next_page_token of the page before, with the same filter";
             Refusal::invalid("page_token", problem, instead)
@@ -118,7 +122,7 @@ impl Page {
         let text = text.ok_or_else(|| wrong("was not given out by this server"))?;
         let (stamp, last) =
             text.split_once(' ').ok_or_else(|| wrong("was not given out by this server"))?;
-        if stamp != self.stamp() {
+        if stamp != self.token_scope() {
             return Err(wrong("belongs to another list or another filter"));
         }
         Ok(last.to_string())

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_operator_says_is_checked() {
+    fn network_options_are_checked() {
         let network = |interface: &str, range: &str| {
             let network = Network { interface: interface.into(), range: range.into() };
             network.checked().map_err(|refusal| refusal.field.unwrap_or_default())

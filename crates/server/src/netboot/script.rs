@@ -12,7 +12,7 @@ const MAX_FETCHES: u32 = 60;
 
 /// For every machine: fetch the script of the MAC address it boots from. A machine without a
 /// pending deployment boots from its disk.
-pub fn first(url: &str) -> String {
+pub fn first_script(url: &str) -> String {
     let mut script = String::from("#!ipxe\n");
     let ask = format!("chain --replace {url}/netboot/by-mac/${{netX/mac:hexhyp}}");
     for (index, name) in TRIES.iter().enumerate() {
@@ -27,7 +27,7 @@ pub fn first(url: &str) -> String {
 }
 
 /// For a machine with a pending deployment.
-pub fn of(settings: &Netboot, boot: &Boot, mac: &str) -> String {
+pub fn machine_script(settings: &Netboot, boot: &Boot, mac: &str) -> String {
     let (deployment, token) = (&boot.deployment, &boot.token);
     let url = settings.url();
     let what = match &deployment.image.body {
@@ -73,16 +73,16 @@ pub fn of(settings: &Netboot, boot: &Boot, mac: &str) -> String {
         );
     }
     script += "boot\n";
-    script += &again("kernel");
+    script += &retry_fetch("kernel");
     if initrd {
-        script += &again("initrd");
+        script += &retry_fetch("initrd");
     }
     script
 }
 
 /// Retries a fetch, because Farrier may be restarting; not for ever, because the token may have
 /// been revoked.
-fn again(what: &str) -> String {
+fn retry_fetch(what: &str) -> String {
     format!(
         ":again_{what}\ninc tries\niseq ${{tries}} {MAX_FETCHES} && exit ||\nsleep 3\ngoto {what}\n"
     )
@@ -116,7 +116,7 @@ mod tests {
     fn a_disk_image_boots_the_deploy_environment_with_its_token() {
         let file = Artifact { sha256: "a".repeat(64), size: 1, url: None };
         let boot = boot(Body::Disk { format: DiskFormat::Raw, file });
-        let script = of(&settings(), &boot, "52:54:00:00:00:01");
+        let script = machine_script(&settings(), &boot, "52:54:00:00:00:01");
         let kernel = "kernel http://10.0.0.1:8480/netboot/t0k/kernel initrd=initrd console=ttyS0 \
                       farrier.url=http://10.0.0.1:8480 farrier.token=t0k \
                       farrier.mac=52:54:00:00:00:01 || goto again_kernel\n";
@@ -125,10 +125,10 @@ mod tests {
     }
 
     #[test]
-    fn an_installer_of_ones_own_gets_what_it_asks_for() {
+    fn kernel_images_get_their_command_line() {
         let kernel = Artifact { sha256: "a".repeat(64), size: 1, url: None };
         let cmdline = "quiet seed={url}/x?t={token} ip={mac} {hostname} {machine}".into();
-        let script = of(
+        let script = machine_script(
             &settings(),
             &boot(Body::Kernel { kernel, initrd: None, cmdline }),
             "52:54:00:00:00:01",
@@ -139,8 +139,8 @@ mod tests {
     }
 
     #[test]
-    fn every_machine_asks_with_its_own_address_and_not_for_ever() {
-        let script = first("http://10.0.0.1:8480");
+    fn first_script_has_a_bounded_number_of_attempts() {
+        let script = first_script("http://10.0.0.1:8480");
         assert_eq!(script.matches("/netboot/by-mac/${netX/mac:hexhyp}").count(), TRIES.len());
         for goal in script.lines().filter_map(|line| line.split("goto ").nth(1)) {
             assert!(script.contains(&format!("\n:{goal}\n")), "{goal} is nowhere in\n{script}");

@@ -1,9 +1,9 @@
 //! CredentialService: secrets are write-only.
 
-use super::Doors;
+use super::GrpcServices;
 use super::convert::{initiator, time};
 use super::page::{List, Page};
-use super::status::{failed, refused};
+use super::status::{refusal_status, store_error_status};
 use engine::vault::CredentialInfo;
 use model::refusal::Refusal;
 use model::run::act::Who;
@@ -20,15 +20,15 @@ type Answer<T> = Result<Response<T>, Status>;
 const MAX_SECRET: usize = 64 * 1024;
 
 #[tonic::async_trait]
-impl v1::credential_service_server::CredentialService for Doors {
+impl v1::credential_service_server::CredentialService for GrpcServices {
     async fn set_credential(
         &self,
         request: Request<v1::SetCredentialRequest>,
     ) -> Answer<v1::Credential> {
         let who = Who { by: initiator(request.metadata()), reason: String::new() };
         let asked = request.into_inner();
-        let secret = secret_from(asked.secret).map_err(refused)?;
-        let set = self.vault.set(&asked.name, &secret, who).await.map_err(failed)?;
+        let secret = secret_from(asked.secret).map_err(refusal_status)?;
+        let set = self.vault.set(&asked.name, &secret, who).await.map_err(store_error_status)?;
         Ok(Response::new(credential(set)))
     }
 
@@ -38,9 +38,10 @@ impl v1::credential_service_server::CredentialService for Doors {
     ) -> Answer<v1::ListCredentialsResponse> {
         let asked = request.into_inner();
         let page = Page::new(List::Credentials, "", asked.page_size, &asked.page_token)
-            .map_err(refused)?;
-        let found = self.vault.list(page.after(), page.size + 1).await.map_err(failed)?;
-        let (found, next_page_token) = page.cut(found, |one| &one.name);
+            .map_err(refusal_status)?;
+        let found =
+            self.vault.list(page.after(), page.size + 1).await.map_err(store_error_status)?;
+        let (found, next_page_token) = page.split_page(found, |one| &one.name);
         let credentials = found.into_iter().map(credential).collect();
         Ok(Response::new(v1::ListCredentialsResponse { credentials, next_page_token }))
     }
@@ -51,7 +52,7 @@ impl v1::credential_service_server::CredentialService for Doors {
     ) -> Answer<v1::Credential> {
         let who = Who { by: initiator(request.metadata()), reason: String::new() };
         let name = request.into_inner().name;
-        let gone = self.vault.delete(&name, who).await.map_err(failed)?;
+        let gone = self.vault.delete(&name, who).await.map_err(store_error_status)?;
         Ok(Response::new(credential(gone)))
     }
 
@@ -60,17 +61,18 @@ impl v1::credential_service_server::CredentialService for Doors {
         request: Request<v1::ListIdentitiesRequest>,
     ) -> Answer<v1::ListIdentitiesResponse> {
         let asked = request.into_inner();
-        let page =
-            Page::new(List::Identities, "", asked.page_size, &asked.page_token).map_err(refused)?;
-        let found = self.vault.identities(page.after(), page.size + 1).await.map_err(failed)?;
-        let (found, next_page_token) = page.cut(found, |one| &one.peer);
+        let page = Page::new(List::Identities, "", asked.page_size, &asked.page_token)
+            .map_err(refusal_status)?;
+        let found =
+            self.vault.identities(page.after(), page.size + 1).await.map_err(store_error_status)?;
+        let (found, next_page_token) = page.split_page(found, |one| &one.peer);
         let identities = found.into_iter().map(identity).collect();
         Ok(Response::new(v1::ListIdentitiesResponse { identities, next_page_token }))
     }
 
     async fn set_identity(&self, request: Request<v1::SetIdentityRequest>) -> Answer<v1::Identity> {
         let v1::SetIdentityRequest { peer, identity: shown } = request.into_inner();
-        let known = self.vault.set_identity(&peer, &shown).await.map_err(failed)?;
+        let known = self.vault.set_identity(&peer, &shown).await.map_err(store_error_status)?;
         Ok(Response::new(identity(known)))
     }
 
@@ -79,7 +81,7 @@ impl v1::credential_service_server::CredentialService for Doors {
         request: Request<v1::ForgetIdentityRequest>,
     ) -> Answer<v1::ForgetIdentityResponse> {
         let peer = request.into_inner().peer;
-        self.vault.forget_identity(&peer).await.map_err(failed)?;
+        self.vault.forget_identity(&peer).await.map_err(store_error_status)?;
         Ok(Response::new(v1::ForgetIdentityResponse {}))
     }
 }
@@ -155,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_or_too_long_is_named() {
+    fn invalid_secrets_are_refused_by_field() {
         let password = |user: &str, password: &str| {
             Some(Asked::Password(v1::Password { user: user.into(), password: password.into() }))
         };

@@ -1,9 +1,9 @@
 //! OperationService: the customer's view of runs.
 
-use super::Doors;
+use super::GrpcServices;
 use super::convert::{log_chunk, operation, operation_event};
 use super::page::{List, Page};
-use super::status::{failed, refused};
+use super::status::{refusal_status, store_error_status};
 use super::stream::{self, Streaming};
 use engine::watch::{LogStream, Place, Watch};
 use model::filter::{Filter, Subject};
@@ -13,7 +13,7 @@ use proto::v1;
 use store::RunPage;
 use tonic::{Request, Response, Status};
 
-impl Doors {
+impl GrpcServices {
     /// A page of runs, and the token of the next.
     pub(super) async fn run_page(
         &self,
@@ -22,9 +22,13 @@ impl Doors {
         size: i32,
         token: &str,
     ) -> Result<(RunPage, String), Status> {
-        let parsed = Filter::parse(filter, Subject::Run).map_err(refused)?;
-        let page = Page::new(list, filter, size, token).map_err(refused)?;
-        let found = self.engine.runs(parsed, page.from.clone(), page.size).await.map_err(failed)?;
+        let parsed = Filter::parse(filter, Subject::Run).map_err(refusal_status)?;
+        let page = Page::new(list, filter, size, token).map_err(refusal_status)?;
+        let found = self
+            .engine
+            .runs(parsed, page.from.clone(), page.size)
+            .await
+            .map_err(store_error_status)?;
         let next = found.next.as_ref().map(|last| page.token(last)).unwrap_or_default();
         Ok((found, next))
     }
@@ -35,12 +39,12 @@ impl Doors {
         cursor: &str,
         skip_ended: bool,
     ) -> Result<Watch, Status> {
-        let filter = Filter::parse(filter, Subject::Run).map_err(refused)?;
+        let filter = Filter::parse(filter, Subject::Run).map_err(refusal_status)?;
         let place = match cursor {
             "" => None,
-            word => Some(Place::parse(word).map_err(refused)?),
+            word => Some(Place::parse(word).map_err(refusal_status)?),
         };
-        let watch = self.engine.watch(filter, place).await.map_err(failed)?;
+        let watch = self.engine.watch(filter, place).await.map_err(store_error_status)?;
         Ok(if skip_ended { watch.without_ended() } else { watch })
     }
 
@@ -52,14 +56,18 @@ impl Doors {
     ) -> Result<LogStream, Status> {
         if offset < 0 {
             let instead = "use 0 for the beginning, or the end of the last chunk you saw";
-            return Err(refused(Refusal::invalid("offset", format!("is {offset}"), instead)));
+            return Err(refusal_status(Refusal::invalid(
+                "offset",
+                format!("is {offset}"),
+                instead,
+            )));
         }
-        self.engine.follow_log(id, offset, !no_follow).await.map_err(failed)
+        self.engine.follow_log(id, offset, !no_follow).await.map_err(store_error_status)
     }
 }
 
 #[tonic::async_trait]
-impl v1::operation_service_server::OperationService for Doors {
+impl v1::operation_service_server::OperationService for GrpcServices {
     type WatchOperationsStream = Streaming<v1::OperationEvent>;
     type StreamOperationLogsStream = Streaming<v1::LogChunk>;
 
@@ -68,7 +76,8 @@ impl v1::operation_service_server::OperationService for Doors {
         request: Request<v1::GetOperationRequest>,
     ) -> Result<Response<v1::Operation>, Status> {
         let id = RunId::parse_field(&request.get_ref().operation_id, "operation_id");
-        let found = self.engine.run(&id.map_err(refused)?).await.map_err(failed)?;
+        let found =
+            self.engine.run(&id.map_err(refusal_status)?).await.map_err(store_error_status)?;
         Ok(Response::new(operation(&found)))
     }
 
@@ -98,7 +107,7 @@ impl v1::operation_service_server::OperationService for Doors {
         request: Request<v1::StreamOperationLogsRequest>,
     ) -> Result<Response<Self::StreamOperationLogsStream>, Status> {
         let asked = request.into_inner();
-        let id = RunId::parse_field(&asked.operation_id, "operation_id").map_err(refused)?;
+        let id = RunId::parse_field(&asked.operation_id, "operation_id").map_err(refusal_status)?;
         let log = self.open_log(&id, asked.offset, asked.no_follow).await?;
         Ok(Response::new(stream::logs(log, move |line| log_chunk(&id, line))))
     }

@@ -1,11 +1,11 @@
 //! RackService: racks, and the maintenance of the devices in them.
 
-pub(super) mod wire;
+pub(super) mod convert;
 
-use super::Doors;
+use super::GrpcServices;
 use super::convert::{forced, initiator};
 use super::page::{List, Page};
-use super::status::{failed, refused};
+use super::status::{refusal_status, store_error_status};
 use engine::racks::{MaintenanceStart, MaintenanceStatus, RackFilter};
 use model::id::{RackId, RunId};
 use model::rack::maintenance::{Trigger, Wanted};
@@ -22,7 +22,7 @@ type Answer<T> = Result<Response<T>, Status>;
 const RACK_PREFIX: &str = "rack-";
 
 /// The fields that both maintenance requests share.
-struct Ask {
+struct MaintenanceFields {
     request_id: String,
     reference: String,
     force: bool,
@@ -30,7 +30,7 @@ struct Ask {
     dry_run: bool,
 }
 
-impl Ask {
+impl MaintenanceFields {
     fn start(
         self,
         metadata: &MetadataMap,
@@ -55,41 +55,42 @@ impl Ask {
     }
 }
 
-impl Doors {
-    async fn maintain(
+impl GrpcServices {
+    async fn start_maintenance(
         &self,
         start: MaintenanceStart,
     ) -> Answer<v1::RackMaintenanceOnDemandResponse> {
-        let started = self.engine.start_rack_maintenance(start).await.map_err(failed)?;
-        Ok(Response::new(wire::started(&started)))
+        let started =
+            self.engine.start_rack_maintenance(start).await.map_err(store_error_status)?;
+        Ok(Response::new(convert::started(&started)))
     }
 
-    async fn statuses(&self, id: &str) -> Result<Vec<MaintenanceStatus>, Status> {
+    async fn maintenance_statuses(&self, id: &str) -> Result<Vec<MaintenanceStatus>, Status> {
         if id.starts_with(RACK_PREFIX) {
-            let rack = RackId::parse_field(id, "id").map_err(refused)?;
-            return self.engine.maintenance_in(&rack).await.map_err(failed);
+            let rack = RackId::parse_field(id, "id").map_err(refusal_status)?;
+            return self.engine.maintenance_in(&rack).await.map_err(store_error_status);
         }
-        let run = RunId::parse_field(id, "id").map_err(refused)?;
-        Ok(vec![self.engine.maintenance_status(&run).await.map_err(failed)?])
+        let run = RunId::parse_field(id, "id").map_err(refusal_status)?;
+        Ok(vec![self.engine.maintenance_status(&run).await.map_err(store_error_status)?])
     }
 }
 
 #[tonic::async_trait]
-impl v1::rack_service_server::RackService for Doors {
+impl v1::rack_service_server::RackService for GrpcServices {
     async fn create_rack(&self, request: Request<v1::CreateRackRequest>) -> Answer<v1::Rack> {
         let by = initiator(request.metadata());
         let asked = request.into_inner();
-        let described = wire::described(asked.rack).map_err(refused)?;
+        let described = convert::described(asked.rack).map_err(refusal_status)?;
         let engine = self.engine.asked(asked.dry_run);
-        let made = engine.create_rack(described, by).await.map_err(failed)?;
-        Ok(Response::new(wire::rack(&made)))
+        let made = engine.create_rack(described, by).await.map_err(store_error_status)?;
+        Ok(Response::new(convert::rack(&made)))
     }
 
     async fn get_rack(&self, request: Request<v1::GetRackRequest>) -> Answer<v1::Rack> {
-        let id = RackId::parse(&request.get_ref().rack_id).map_err(refused)?;
-        let view = self.engine.rack(&id).await.map_err(failed)?;
+        let id = RackId::parse(&request.get_ref().rack_id).map_err(refusal_status)?;
+        let view = self.engine.rack(&id).await.map_err(store_error_status)?;
         let health = self.health_of(&view.rack.target(), &view.rack.head.health).await?;
-        let mut shown = wire::view(&view);
+        let mut shown = convert::view(&view);
         if let Some(status) = &mut shown.status {
             status.health = health;
         }
@@ -101,18 +102,19 @@ impl v1::rack_service_server::RackService for Doors {
         request: Request<v1::ListRacksRequest>,
     ) -> Answer<v1::ListRacksResponse> {
         let asked = request.into_inner();
-        let states = wire::states(asked.states).map_err(refused)?;
+        let states = convert::states(asked.states).map_err(refusal_status)?;
         let mut labels: Vec<_> = asked.labels.into_iter().collect();
         labels.sort();
         let selected = format!("{states:?} {:?} {labels:?}", asked.hardware_types);
         let page = Page::new(List::Racks, &selected, asked.page_size, &asked.page_token)
-            .map_err(refused)?;
+            .map_err(refusal_status)?;
         let records = RecordFilter { rack: None, states, labels };
         let filter = RackFilter { records, hardware_types: asked.hardware_types };
         let size = usize::try_from(page.size).unwrap_or(usize::MAX);
-        let found = self.engine.racks(filter, page.from.clone(), size).await.map_err(failed)?;
+        let found =
+            self.engine.racks(filter, page.from.clone(), size).await.map_err(store_error_status)?;
         Ok(Response::new(v1::ListRacksResponse {
-            racks: found.records.iter().map(wire::rack).collect(),
+            racks: found.records.iter().map(convert::rack).collect(),
             next_page_token: found.next.map(|last| page.token(&last)).unwrap_or_default(),
         }))
     }
@@ -121,19 +123,19 @@ impl v1::rack_service_server::RackService for Doors {
         let by = initiator(request.metadata());
         let asked = request.into_inner();
         let version = (asked.expected_version != 0).then_some(asked.expected_version);
-        let described = wire::described(asked.rack).map_err(refused)?;
+        let described = convert::described(asked.rack).map_err(refusal_status)?;
         let engine = self.engine.asked(asked.dry_run);
-        let done = engine.update_rack(described, version, by).await.map_err(failed)?;
-        Ok(Response::new(wire::rack(&done)))
+        let done = engine.update_rack(described, version, by).await.map_err(store_error_status)?;
+        Ok(Response::new(convert::rack(&done)))
     }
 
     async fn delete_rack(&self, request: Request<v1::DeleteRackRequest>) -> Answer<v1::Rack> {
         let by = initiator(request.metadata());
         let asked = request.into_inner();
-        let id = RackId::parse(&asked.rack_id).map_err(refused)?;
+        let id = RackId::parse(&asked.rack_id).map_err(refusal_status)?;
         let engine = self.engine.asked(asked.dry_run);
-        let marked = engine.delete_rack(id, asked.force, by).await.map_err(failed)?;
-        Ok(Response::new(wire::view(&marked)))
+        let marked = engine.delete_rack(id, asked.force, by).await.map_err(store_error_status)?;
+        Ok(Response::new(convert::view(&marked)))
     }
 
     async fn on_demand_rack_maintenance(
@@ -143,9 +145,9 @@ impl v1::rack_service_server::RackService for Doors {
         let metadata = request.metadata().clone();
         let asked = request.into_inner();
         let rack = asked.rack_id.map(|rack| rack.id).unwrap_or_default();
-        let rack = RackId::parse(&rack).map_err(refused)?;
-        let wanted = wire::wanted(asked.scope.unwrap_or_default()).map_err(refused)?;
-        let ask = Ask {
+        let rack = RackId::parse(&rack).map_err(refusal_status)?;
+        let wanted = convert::wanted(asked.scope.unwrap_or_default()).map_err(refusal_status)?;
+        let ask = MaintenanceFields {
             request_id: asked.request_id,
             reference: asked.reference,
             force: asked.force,
@@ -153,7 +155,7 @@ impl v1::rack_service_server::RackService for Doors {
             dry_run: asked.dry_run,
         };
         let start = ask.start(&metadata, rack, wanted, Trigger::OnDemand);
-        self.maintain(start.map_err(refused)?).await
+        self.start_maintenance(start.map_err(refusal_status)?).await
     }
 
     async fn reprovision_rack(
@@ -162,8 +164,8 @@ impl v1::rack_service_server::RackService for Doors {
     ) -> Answer<v1::RackMaintenanceOnDemandResponse> {
         let metadata = request.metadata().clone();
         let asked = request.into_inner();
-        let rack = RackId::parse(&asked.rack_id).map_err(refused)?;
-        let ask = Ask {
+        let rack = RackId::parse(&asked.rack_id).map_err(refusal_status)?;
+        let ask = MaintenanceFields {
             request_id: asked.request_id,
             reference: asked.reference,
             force: asked.force,
@@ -171,15 +173,15 @@ impl v1::rack_service_server::RackService for Doors {
             dry_run: asked.dry_run,
         };
         let start = ask.start(&metadata, rack, Wanted::default(), Trigger::Reprovision);
-        self.maintain(start.map_err(refused)?).await
+        self.start_maintenance(start.map_err(refusal_status)?).await
     }
 
     async fn get_rack_maintenance_status(
         &self,
         request: Request<v1::GetRackMaintenanceStatusRequest>,
     ) -> Answer<v1::GetRackMaintenanceStatusResponse> {
-        let found = self.statuses(&request.get_ref().id).await?;
-        let operations = found.iter().map(wire::status).collect();
+        let found = self.maintenance_statuses(&request.get_ref().id).await?;
+        let operations = found.iter().map(convert::status).collect();
         Ok(Response::new(v1::GetRackMaintenanceStatusResponse { operations }))
     }
 }

@@ -3,10 +3,10 @@
 //! A `Node` has the coarse state only; `NodeDetail` adds the newest operation on the node and the
 //! observed state of its machine in MAAS. The three layers stay apart on the wire.
 
-use super::Doors;
+use super::GrpcServices;
 use super::convert::{initiator, run, time, who};
 use super::page::{List, Page};
-use super::status::{failed, refused};
+use super::status::{refusal_status, store_error_status};
 use engine::nodes::{
     Bundle, Decommission, NodeRun, NodeView, Onboard, Preview, Previewed, Session,
 };
@@ -40,7 +40,7 @@ type Answer<T> = Result<Response<T>, Status>;
 const MAX_SHOWN: usize = 64;
 
 #[tonic::async_trait]
-impl v1::node_service_server::NodeService for Doors {
+impl v1::node_service_server::NodeService for GrpcServices {
     async fn onboard_node(
         &self,
         request: Request<v1::OnboardNodeRequest>,
@@ -48,16 +48,16 @@ impl v1::node_service_server::NodeService for Doors {
         let by = initiator(request.metadata());
         let asked = request.into_inner();
         let wanted = Onboard {
-            machine: MachineId::parse(&asked.machine_id).map_err(refused)?,
-            site: SiteId::parse(&asked.site_id).map_err(refused)?,
-            request_id: request_id(asked.request_id, asked.dry_run).map_err(refused)?,
+            machine: MachineId::parse(&asked.machine_id).map_err(refusal_status)?,
+            site: SiteId::parse(&asked.site_id).map_err(refusal_status)?,
+            request_id: request_id(asked.request_id, asked.dry_run).map_err(refusal_status)?,
             by,
         };
         if asked.dry_run {
-            let seen = self.engine.preview_onboard(wanted).await.map_err(failed)?;
+            let seen = self.engine.preview_onboard(wanted).await.map_err(store_error_status)?;
             return Ok(Response::new(previewed(seen)));
         }
-        let done = self.engine.onboard(wanted).await.map_err(failed)?;
+        let done = self.engine.onboard(wanted).await.map_err(store_error_status)?;
         Ok(Response::new(operation(&done)))
     }
 
@@ -67,7 +67,7 @@ impl v1::node_service_server::NodeService for Doors {
     ) -> Answer<v1::NodeOperation> {
         let by = initiator(request.metadata());
         let asked = request.into_inner();
-        let mode = mode_from(&asked.mode).map_err(refused)?;
+        let mode = mode_from(&asked.mode).map_err(refusal_status)?;
         let v1::DecommissionNodeRequest {
             node_id,
             request_id,
@@ -76,8 +76,9 @@ impl v1::node_service_server::NodeService for Doors {
             dry_run,
             ..
         } = asked;
-        let asked = TakenOut { node_id, mode, request_id, without_agent, without_maas, dry_run };
-        self.take_out(asked, by).await
+        let asked =
+            DecommissionFields { node_id, mode, request_id, without_agent, without_maas, dry_run };
+        self.start_decommission(asked, by).await
     }
 
     async fn drain_node(
@@ -89,8 +90,9 @@ impl v1::node_service_server::NodeService for Doors {
             request.into_inner();
         let mode = Mode::Drain;
         let without_maas = String::new();
-        let asked = TakenOut { node_id, mode, request_id, without_agent, without_maas, dry_run };
-        self.take_out(asked, by).await
+        let asked =
+            DecommissionFields { node_id, mode, request_id, without_agent, without_maas, dry_run };
+        self.start_decommission(asked, by).await
     }
 
     async fn retire_node(
@@ -102,8 +104,9 @@ impl v1::node_service_server::NodeService for Doors {
             request.into_inner();
         let mode = Mode::Retire;
         let without_maas = String::new();
-        let asked = TakenOut { node_id, mode, request_id, without_agent, without_maas, dry_run };
-        self.take_out(asked, by).await
+        let asked =
+            DecommissionFields { node_id, mode, request_id, without_agent, without_maas, dry_run };
+        self.start_decommission(asked, by).await
     }
 
     async fn reactivate_node(
@@ -115,31 +118,32 @@ impl v1::node_service_server::NodeService for Doors {
             true => text::reason("reason", reason),
             false => text::optional_reason("reason", reason),
         };
-        let ask = Ask::Reactivate { why: why.map_err(refused)?, unproven: *unproven };
-        self.ask(request.metadata(), node_id, ask).await
+        let ask = Ask::Reactivate { why: why.map_err(refusal_status)?, unproven: *unproven };
+        self.change_node(request.metadata(), node_id, ask).await
     }
 
     async fn quarantine_node(
         &self,
         request: Request<v1::QuarantineNodeRequest>,
     ) -> Answer<v1::Node> {
-        let why = text::reason("reason", &request.get_ref().reason).map_err(refused)?;
-        self.ask(request.metadata(), &request.get_ref().node_id, Ask::Quarantine { why }).await
+        let why = text::reason("reason", &request.get_ref().reason).map_err(refusal_status)?;
+        self.change_node(request.metadata(), &request.get_ref().node_id, Ask::Quarantine { why })
+            .await
     }
 
     async fn release_node(&self, request: Request<v1::ReleaseNodeRequest>) -> Answer<v1::Node> {
-        let why = text::reason("reason", &request.get_ref().reason).map_err(refused)?;
+        let why = text::reason("reason", &request.get_ref().reason).map_err(refusal_status)?;
         let ask = Ask::Release { why, unproven: request.get_ref().unproven };
-        self.ask(request.metadata(), &request.get_ref().node_id, ask).await
+        self.change_node(request.metadata(), &request.get_ref().node_id, ask).await
     }
 
     async fn resume_node(
         &self,
         request: Request<v1::ResumeNodeRequest>,
     ) -> Answer<v1::ResumeNodeResponse> {
-        let who = who(request.metadata(), "").map_err(refused)?;
-        let id = NodeId::parse(&request.get_ref().node_id).map_err(refused)?;
-        let done = self.engine.resume_node(&id, who).await.map_err(failed)?;
+        let who = who(request.metadata(), "").map_err(refusal_status)?;
+        let id = NodeId::parse(&request.get_ref().node_id).map_err(refusal_status)?;
+        let done = self.engine.resume_node(&id, who).await.map_err(store_error_status)?;
         let task = match done.task {
             Resumed::Fresh => "fresh",
             Resumed::Live => "live",
@@ -158,12 +162,12 @@ impl v1::node_service_server::NodeService for Doors {
         &self,
         request: Request<v1::BootstrapNodeRequest>,
     ) -> Answer<v1::NodeBundle> {
-        let who = who(request.metadata(), "").map_err(refused)?;
+        let who = who(request.metadata(), "").map_err(refusal_status)?;
         let asked = request.into_inner();
-        let machine = MachineId::parse(&asked.machine_id).map_err(refused)?;
-        let life = life_from(asked.expires_in_seconds).map_err(refused)?;
-        let url = self.agents_reach().map_err(refused)?;
-        let made = self.agents.bootstrap(machine, life, who).await.map_err(failed)?;
+        let machine = MachineId::parse(&asked.machine_id).map_err(refusal_status)?;
+        let life = lifetime_from(asked.expires_in_seconds).map_err(refusal_status)?;
+        let url = self.agents_url_or_refuse().map_err(refusal_status)?;
+        let made = self.agents.bootstrap(machine, life, who).await.map_err(store_error_status)?;
         Ok(Response::new(bundle(&made, url)))
     }
 
@@ -171,19 +175,19 @@ impl v1::node_service_server::NodeService for Doors {
         &self,
         request: Request<v1::ReissueBootstrapRequest>,
     ) -> Answer<v1::NodeBundle> {
-        let who = who(request.metadata(), "").map_err(refused)?;
+        let who = who(request.metadata(), "").map_err(refusal_status)?;
         let asked = request.into_inner();
-        let id = NodeId::parse(&asked.node_id).map_err(refused)?;
-        let life = life_from(asked.expires_in_seconds).map_err(refused)?;
-        let url = self.agents_reach().map_err(refused)?;
+        let id = NodeId::parse(&asked.node_id).map_err(refusal_status)?;
+        let life = lifetime_from(asked.expires_in_seconds).map_err(refusal_status)?;
+        let url = self.agents_url_or_refuse().map_err(refusal_status)?;
         let kept = if asked.keep_session { Session::Kept } else { Session::Ended };
-        let made = self.agents.issue(&id, life, kept, who).await.map_err(failed)?;
+        let made = self.agents.issue(&id, life, kept, who).await.map_err(store_error_status)?;
         Ok(Response::new(bundle(&made, url)))
     }
 
     async fn get_node(&self, request: Request<v1::GetNodeRequest>) -> Answer<v1::NodeDetail> {
-        let id = NodeId::parse(&request.get_ref().node_id).map_err(refused)?;
-        let view = self.engine.node(&id).await.map_err(failed)?;
+        let id = NodeId::parse(&request.get_ref().node_id).map_err(refusal_status)?;
+        let view = self.engine.node(&id).await.map_err(store_error_status)?;
         Ok(Response::new(detail(view)))
     }
 
@@ -193,11 +197,12 @@ impl v1::node_service_server::NodeService for Doors {
     ) -> Answer<v1::ListNodesResponse> {
         let asked = request.into_inner();
         let stamp = format!("{:?} {} {}", asked.states, asked.site_id, asked.machine_id);
-        let page =
-            Page::new(List::Nodes, &stamp, asked.page_size, &asked.page_token).map_err(refused)?;
-        let filter = filter_from(&asked).map_err(refused)?;
+        let page = Page::new(List::Nodes, &stamp, asked.page_size, &asked.page_token)
+            .map_err(refusal_status)?;
+        let filter = filter_from(&asked).map_err(refusal_status)?;
         let size = usize::try_from(page.size).unwrap_or_default();
-        let found = self.engine.nodes(filter, page.from.clone(), size).await.map_err(failed)?;
+        let found =
+            self.engine.nodes(filter, page.from.clone(), size).await.map_err(store_error_status)?;
         let nodes = found.records.iter().map(node).collect();
         let next_page_token = found.next.map(|last| page.token(&last)).unwrap_or_default();
         Ok(Response::new(v1::ListNodesResponse { nodes, next_page_token }))
@@ -205,7 +210,7 @@ impl v1::node_service_server::NodeService for Doors {
 }
 
 /// The unparsed fields of a request that takes a node out of service.
-struct TakenOut {
+struct DecommissionFields {
     node_id: String,
     mode: Mode,
     request_id: String,
@@ -214,36 +219,41 @@ struct TakenOut {
     dry_run: bool,
 }
 
-impl Doors {
-    async fn take_out(&self, asked: TakenOut, by: String) -> Answer<v1::NodeOperation> {
+impl GrpcServices {
+    async fn start_decommission(
+        &self,
+        asked: DecommissionFields,
+        by: String,
+    ) -> Answer<v1::NodeOperation> {
         let dry_run = asked.dry_run;
         let wanted = Decommission {
-            node: NodeId::parse(&asked.node_id).map_err(refused)?,
+            node: NodeId::parse(&asked.node_id).map_err(refusal_status)?,
             mode: asked.mode,
             without_agent: text::optional_reason("without_agent", &asked.without_agent)
-                .map_err(refused)?,
+                .map_err(refusal_status)?,
             without_maas: text::optional_reason("without_maas", &asked.without_maas)
-                .map_err(refused)?,
-            request_id: request_id(asked.request_id, dry_run).map_err(refused)?,
+                .map_err(refusal_status)?,
+            request_id: request_id(asked.request_id, dry_run).map_err(refusal_status)?,
             by,
         };
         if dry_run {
-            let seen = self.engine.preview_decommission(wanted).await.map_err(failed)?;
+            let seen =
+                self.engine.preview_decommission(wanted).await.map_err(store_error_status)?;
             return Ok(Response::new(previewed(seen)));
         }
-        let done = self.engine.decommission(wanted).await.map_err(failed)?;
+        let done = self.engine.decommission(wanted).await.map_err(store_error_status)?;
         Ok(Response::new(operation(&done)))
     }
 
-    async fn ask(&self, metadata: &MetadataMap, id: &str, ask: Ask) -> Answer<v1::Node> {
-        let id = NodeId::parse(id).map_err(refused)?;
+    async fn change_node(&self, metadata: &MetadataMap, id: &str, ask: Ask) -> Answer<v1::Node> {
+        let id = NodeId::parse(id).map_err(refusal_status)?;
         let who = Who { by: initiator(metadata), reason: String::new() };
-        let done = self.engine.ask_node(&id, ask, who).await.map_err(failed)?;
+        let done = self.engine.ask_node(&id, ask, who).await.map_err(store_error_status)?;
         Ok(Response::new(node(&done)))
     }
 
     /// The URL that agents use. A bundle without it could not be used.
-    fn agents_reach(&self) -> Result<&str, Refusal> {
+    fn agents_url_or_refuse(&self) -> Result<&str, Refusal> {
         if self.agents_url.is_empty() {
             let said = "this server has no address for agents: neither nodes.listen nor nodes.url is set in its configuration";
             return Err(Refusal::precondition("AGENTS_OFF", said).next("set [nodes] listen and url in its configuration (farrier serve --print-config), and start it again"));
@@ -275,7 +285,7 @@ fn mode_from(word: &str) -> Result<Mode, Refusal> {
 }
 
 /// The lifetime of a token. The engine checks the upper limit.
-fn life_from(seconds: Option<i64>) -> Result<Duration, Refusal> {
+fn lifetime_from(seconds: Option<i64>) -> Result<Duration, Refusal> {
     let Some(seconds) = seconds else { return Ok(TOKEN_LIFE) };
     u64::try_from(seconds).map(Duration::from_secs).map_err(|_| {
         Refusal::invalid("expires_in_seconds", format!("is {seconds}"), "use 1 or more")
@@ -431,7 +441,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes_and_states_are_refused_with_the_words_there_are() {
+    fn unknown_modes_and_states_are_refused() {
         for (word, known) in [("reimage", true), ("drain", false), ("retire", false), ("", false)] {
             assert_eq!(mode_from(word).is_ok(), known, "{word:?}");
         }
@@ -460,10 +470,10 @@ mod tests {
     }
 
     #[test]
-    fn a_life_is_a_day_unless_somebody_says() {
-        assert_eq!(life_from(None).unwrap(), TOKEN_LIFE);
-        assert_eq!(life_from(Some(60)).unwrap(), Duration::from_secs(60));
-        let refusal = life_from(Some(-1)).unwrap_err();
+    fn token_lifetime_defaults_to_one_day() {
+        assert_eq!(lifetime_from(None).unwrap(), TOKEN_LIFE);
+        assert_eq!(lifetime_from(Some(60)).unwrap(), Duration::from_secs(60));
+        let refusal = lifetime_from(Some(-1)).unwrap_err();
         assert_eq!(refusal.field.as_deref(), Some("expires_in_seconds"));
     }
 }

@@ -1,10 +1,10 @@
 //! SwitchService.
 
-use super::Doors;
+use super::GrpcServices;
 use super::convert::{initiator, who};
-use super::devices::{Wanted, described, labels, spec, status};
+use super::device::{DevicePageRequest, described, labels, spec, status};
 use super::page::List;
-use super::status::{failed, refused};
+use super::status::{refusal_status, store_error_status};
 use engine::DescribedDevice;
 use model::id::SwitchId;
 use model::refusal::Refusal;
@@ -15,22 +15,22 @@ use tonic::{Request, Response, Status};
 type Answer<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
-impl v1::switch_service_server::SwitchService for Doors {
+impl v1::switch_service_server::SwitchService for GrpcServices {
     async fn register_switch(
         &self,
         request: Request<v1::RegisterSwitchRequest>,
     ) -> Answer<v1::Switch> {
         let actor = initiator(request.metadata());
         let asked = request.into_inner();
-        let described = switch_from(asked.switch).map_err(refused)?;
+        let described = switch_from(asked.switch).map_err(refusal_status)?;
         let engine = self.engine.asked(asked.dry_run);
-        let done = engine.register_device(described, actor).await.map_err(failed)?;
-        self.switch_told(&done, asked.dry_run).await
+        let done = engine.register_device(described, actor).await.map_err(store_error_status)?;
+        self.switch_response(&done, asked.dry_run).await
     }
 
     async fn get_switch(&self, request: Request<v1::GetSwitchRequest>) -> Answer<v1::Switch> {
-        let id = SwitchId::parse(&request.get_ref().switch_id).map_err(refused)?;
-        let found = self.engine.device(id.as_str()).await.map_err(failed)?;
+        let id = SwitchId::parse(&request.get_ref().switch_id).map_err(refusal_status)?;
+        let found = self.engine.device(id.as_str()).await.map_err(store_error_status)?;
         let status = Some(self.device_status(&found).await?);
         Ok(Response::new(v1::Switch { status, ..switch(&found) }))
     }
@@ -40,7 +40,8 @@ impl v1::switch_service_server::SwitchService for Doors {
         request: Request<v1::ListSwitchesRequest>,
     ) -> Answer<v1::ListSwitchesResponse> {
         let v1::ListSwitchesRequest { filter, page_size, page_token } = request.into_inner();
-        let wanted = Wanted { list: List::Switches, filter, size: page_size, token: &page_token };
+        let wanted =
+            DevicePageRequest { list: List::Switches, filter, size: page_size, token: &page_token };
         let (found, next_page_token) = self.device_page(wanted).await?;
         let switches = found.iter().map(switch).collect();
         Ok(Response::new(v1::ListSwitchesResponse { switches, next_page_token }))
@@ -50,40 +51,42 @@ impl v1::switch_service_server::SwitchService for Doors {
         let actor = initiator(request.metadata());
         let asked = request.into_inner();
         let version = (asked.expected_version != 0).then_some(asked.expected_version);
-        let described = switch_from(asked.switch).map_err(refused)?;
+        let described = switch_from(asked.switch).map_err(refusal_status)?;
         if described.id.is_empty() {
-            return Err(refused(Refusal::missing("switch.switch_id")));
+            return Err(refusal_status(Refusal::missing("switch.switch_id")));
         }
         let engine = self.engine.asked(asked.dry_run);
-        let done = engine.update_device(described, version, actor).await.map_err(failed)?;
-        self.switch_told(&done, asked.dry_run).await
+        let done =
+            engine.update_device(described, version, actor).await.map_err(store_error_status)?;
+        self.switch_response(&done, asked.dry_run).await
     }
 
     async fn delete_switch(&self, request: Request<v1::DeleteSwitchRequest>) -> Answer<v1::Switch> {
-        let id = SwitchId::parse(&request.get_ref().switch_id).map_err(refused)?;
-        let who = who(request.metadata(), "").map_err(refused)?;
+        let id = SwitchId::parse(&request.get_ref().switch_id).map_err(refusal_status)?;
+        let who = who(request.metadata(), "").map_err(refusal_status)?;
         let dry_run = request.get_ref().dry_run;
         let engine = self.engine.asked(dry_run);
-        let done = engine.delete_device(id.as_str(), who).await.map_err(failed)?;
-        self.switch_told(&done, dry_run).await
+        let done = engine.delete_device(id.as_str(), who).await.map_err(store_error_status)?;
+        self.switch_response(&done, dry_run).await
     }
 
     async fn retry_switch(&self, request: Request<v1::RetrySwitchRequest>) -> Answer<v1::Switch> {
-        let id = SwitchId::parse(&request.get_ref().switch_id).map_err(refused)?;
-        let who = who(request.metadata(), "").map_err(refused)?;
+        let id = SwitchId::parse(&request.get_ref().switch_id).map_err(refusal_status)?;
+        let who = who(request.metadata(), "").map_err(refusal_status)?;
         let dry_run = request.get_ref().dry_run;
         let engine = self.engine.asked(dry_run);
-        let done = engine.retry_device(id.as_str(), who).await.map_err(failed)?;
-        self.switch_told(&done, dry_run).await
+        let done = engine.retry_device(id.as_str(), who).await.map_err(store_error_status)?;
+        self.switch_response(&done, dry_run).await
     }
 }
 
-impl Doors {
+impl GrpcServices {
     /// The response of a change; in a dry run with the transitions that would follow.
-    async fn switch_told(&self, done: &Switch, dry_run: bool) -> Answer<v1::Switch> {
+    async fn switch_response(&self, done: &Switch, dry_run: bool) -> Answer<v1::Switch> {
         let mut told = switch(done);
         if let (true, Some(status)) = (dry_run, &mut told.status) {
-            status.would_follow = self.engine.switch_ahead(done).await.map_err(failed)?;
+            status.would_follow =
+                self.engine.switch_ahead(done).await.map_err(store_error_status)?;
         }
         Ok(Response::new(told))
     }

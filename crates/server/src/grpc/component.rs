@@ -1,9 +1,9 @@
 //! ComponentService: upgrades compute trays, switches and power shelves with one request.
 
-use super::Doors;
+use super::GrpcServices;
 use super::convert::{forced, initiator};
-use super::racks::wire::{dark_ids, gate};
-use super::status::{failed, refused};
+use super::rack::convert::{dark_ids, gate};
+use super::status::{refusal_status, store_error_status};
 use engine::components::{ComponentStatus, ComponentVersions, Outcome, Update, Updated};
 use model::firmware::Resolution;
 use model::id::{FirmwareId, MachineId, PowerShelfId, SwitchId};
@@ -16,14 +16,14 @@ use tonic::{Request, Response, Status};
 type Answer<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
-impl v1::component_service_server::ComponentService for Doors {
+impl v1::component_service_server::ComponentService for GrpcServices {
     async fn update_component_firmware(
         &self,
         request: Request<v1::UpdateComponentFirmwareRequest>,
     ) -> Answer<v1::UpdateComponentFirmwareResponse> {
         let by = initiator(request.metadata());
-        let update = update_from(request.into_inner(), by).map_err(refused)?;
-        let done = self.engine.update_components(update).await.map_err(failed)?;
+        let update = update_from(request.into_inner(), by).map_err(refusal_status)?;
+        let done = self.engine.update_components(update).await.map_err(store_error_status)?;
         let results = done.into_iter().map(result).collect();
         Ok(Response::new(v1::UpdateComponentFirmwareResponse { results }))
     }
@@ -34,9 +34,10 @@ impl v1::component_service_server::ComponentService for Doors {
     ) -> Answer<v1::GetComponentFirmwareStatusResponse> {
         let asked = request.into_inner();
         let targets = targets_from(asked.compute_trays, asked.switches, asked.power_shelves);
-        let targets = targets.map_err(refused)?;
-        let firmware = firmware_from(&asked.target_version).map_err(refused)?;
-        let found = self.engine.component_status(&targets, firmware).await.map_err(failed)?;
+        let targets = targets.map_err(refusal_status)?;
+        let firmware = firmware_from(&asked.target_version).map_err(refusal_status)?;
+        let found =
+            self.engine.component_status(&targets, firmware).await.map_err(store_error_status)?;
         let components = found.into_iter().map(status).collect();
         Ok(Response::new(v1::GetComponentFirmwareStatusResponse { components }))
     }
@@ -47,8 +48,8 @@ impl v1::component_service_server::ComponentService for Doors {
     ) -> Answer<v1::ListComponentFirmwareVersionsResponse> {
         let asked = request.into_inner();
         let targets = targets_from(asked.compute_trays, asked.switches, asked.power_shelves);
-        let targets = targets.map_err(refused)?;
-        let found = self.engine.component_versions(&targets).await.map_err(failed)?;
+        let targets = targets.map_err(refusal_status)?;
+        let found = self.engine.component_versions(&targets).await.map_err(store_error_status)?;
         let components = found.into_iter().map(versions).collect();
         Ok(Response::new(v1::ListComponentFirmwareVersionsResponse { components }))
     }

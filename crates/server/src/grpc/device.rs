@@ -1,10 +1,10 @@
 //! Conversions that switches and power shelves share.
 
-use super::Doors;
+use super::GrpcServices;
 use super::convert::{place_from, time};
 use super::health::standing;
 use super::page::{List, Page};
-use super::status::{failed, refused};
+use super::status::{refusal_status, store_error_status};
 use engine::{DescribedDevice, PlacedSpec};
 use model::device::{Device, Observed};
 use model::effect::{Facts, PowerTo};
@@ -130,14 +130,14 @@ fn filter_from<D: Device>(asked: v1::DeviceFilter) -> Result<RecordFilter, Refus
 }
 
 /// A request for a page of devices.
-pub(super) struct Wanted<'a> {
+pub(super) struct DevicePageRequest<'a> {
     pub list: List,
     pub filter: Option<v1::DeviceFilter>,
     pub size: i32,
     pub token: &'a str,
 }
 
-impl Doors {
+impl GrpcServices {
     /// The status of one device, with all its health reports.
     pub(super) async fn device_status<D: Device>(
         &self,
@@ -150,17 +150,18 @@ impl Doors {
     /// The devices of a page, and the token of the next page.
     pub(super) async fn device_page<D: Device>(
         &self,
-        wanted: Wanted<'_>,
+        wanted: DevicePageRequest<'_>,
     ) -> Result<(Vec<D>, String), Status> {
         let asked = wanted.filter.unwrap_or_default();
         // Sorted, because a map has no order and the same filter must yield the same token.
         let labels: BTreeMap<_, _> = asked.labels.iter().collect();
         let stamp = format!("{} {:?} {labels:?}", asked.rack_id, asked.states);
-        let page = Page::new(wanted.list, &stamp, wanted.size, wanted.token).map_err(refused)?;
-        let filter = filter_from::<D>(asked).map_err(refused)?;
+        let page =
+            Page::new(wanted.list, &stamp, wanted.size, wanted.token).map_err(refusal_status)?;
+        let filter = filter_from::<D>(asked).map_err(refusal_status)?;
         let size = usize::try_from(page.size).unwrap_or(usize::MAX);
         let found = self.engine.devices::<D>(filter, page.from.clone(), size);
-        let found = found.await.map_err(failed)?;
+        let found = found.await.map_err(store_error_status)?;
         let next = found.next.map(|last| page.token(&last)).unwrap_or_default();
         Ok((found.records, next))
     }

@@ -1,9 +1,9 @@
 //! RunService: the operator's view of runs, and the actions on them.
 
-use super::Doors;
+use super::GrpcServices;
 use super::convert::{initiator, log_chunk, run, run_event, who};
 use super::page::List;
-use super::status::{failed, refused};
+use super::status::{refusal_status, store_error_status};
 use super::stream::{self, Streaming};
 use engine::submit::Start;
 use model::id::{MachineId, PlanId, RunId};
@@ -16,24 +16,31 @@ use tonic::{Request, Response, Status};
 
 type Answer = Result<Response<v1::Run>, Status>;
 
-impl Doors {
-    async fn act(&self, metadata: &MetadataMap, id: &str, reason: &str, action: Action) -> Answer {
-        let id = RunId::parse(id).map_err(refused)?;
-        let who = who(metadata, reason).map_err(refused)?;
-        let done = self.engine.act(id, action, who).await.map_err(failed)?;
+impl GrpcServices {
+    async fn act_on_run(
+        &self,
+        metadata: &MetadataMap,
+        id: &str,
+        reason: &str,
+        action: Action,
+    ) -> Answer {
+        let id = RunId::parse(id).map_err(refusal_status)?;
+        let who = who(metadata, reason).map_err(refusal_status)?;
+        let done = self.engine.act(id, action, who).await.map_err(store_error_status)?;
         Ok(Response::new(run(&done)))
     }
 
-    async fn again(&self, id: &str, request_id: &str, who: Who, how: Again) -> Answer {
-        let id = RunId::parse(id).map_err(refused)?;
-        let request_id = text::request_id(request_id).map_err(refused)?;
-        let started = self.engine.again(id, how, request_id, who).await.map_err(failed)?;
+    async fn restart_run(&self, id: &str, request_id: &str, who: Who, how: Again) -> Answer {
+        let id = RunId::parse(id).map_err(refusal_status)?;
+        let request_id = text::request_id(request_id).map_err(refusal_status)?;
+        let started =
+            self.engine.again(id, how, request_id, who).await.map_err(store_error_status)?;
         Ok(Response::new(run(&started.run)))
     }
 }
 
 #[tonic::async_trait]
-impl v1::run_service_server::RunService for Doors {
+impl v1::run_service_server::RunService for GrpcServices {
     type WatchRunsStream = Streaming<v1::RunEvent>;
     type StreamRunLogsStream = Streaming<v1::LogChunk>;
 
@@ -42,23 +49,23 @@ impl v1::run_service_server::RunService for Doors {
         let asked = request.into_inner();
         let plan_id = match asked.plan_id.as_str() {
             "" => None,
-            id => Some(PlanId::parse(id).map_err(refused)?),
+            id => Some(PlanId::parse(id).map_err(refusal_status)?),
         };
         let start = Start {
-            machine_id: MachineId::parse(&asked.machine_id).map_err(refused)?,
-            request_id: text::request_id(&asked.request_id).map_err(refused)?,
-            run_type: RunType::parse_field("type", &asked.r#type).map_err(refused)?,
+            machine_id: MachineId::parse(&asked.machine_id).map_err(refusal_status)?,
+            request_id: text::request_id(&asked.request_id).map_err(refusal_status)?,
+            run_type: RunType::parse_field("type", &asked.r#type).map_err(refusal_status)?,
             plan_id,
             params: asked.params.into_iter().collect(),
             initiator,
         };
-        let started = self.engine.start(start).await.map_err(failed)?;
+        let started = self.engine.start(start).await.map_err(store_error_status)?;
         Ok(Response::new(run(&started.run)))
     }
 
     async fn get_run(&self, request: Request<v1::GetRunRequest>) -> Answer {
-        let id = RunId::parse(&request.get_ref().run_id).map_err(refused)?;
-        let found = self.engine.run(&id).await.map_err(failed)?;
+        let id = RunId::parse(&request.get_ref().run_id).map_err(refusal_status)?;
+        let found = self.engine.run(&id).await.map_err(store_error_status)?;
         Ok(Response::new(run(&found)))
     }
 
@@ -75,7 +82,7 @@ impl v1::run_service_server::RunService for Doors {
 
     async fn cancel_run(&self, request: Request<v1::CancelRunRequest>) -> Answer {
         let asked = request.get_ref();
-        self.act(request.metadata(), &asked.run_id, &asked.reason, Action::Cancel).await
+        self.act_on_run(request.metadata(), &asked.run_id, &asked.reason, Action::Cancel).await
     }
 
     async fn watch_runs(
@@ -92,31 +99,31 @@ impl v1::run_service_server::RunService for Doors {
         request: Request<v1::StreamRunLogsRequest>,
     ) -> Result<Response<Self::StreamRunLogsStream>, Status> {
         let asked = request.into_inner();
-        let id = RunId::parse(&asked.run_id).map_err(refused)?;
+        let id = RunId::parse(&asked.run_id).map_err(refusal_status)?;
         let log = self.open_log(&id, asked.offset, asked.no_follow).await?;
         Ok(Response::new(stream::logs(log, move |line| log_chunk(&id, line))))
     }
 
     async fn retry_step(&self, request: Request<v1::RetryStepRequest>) -> Answer {
         let asked = request.get_ref();
-        self.act(request.metadata(), &asked.run_id, &asked.reason, Action::RetryStep).await
+        self.act_on_run(request.metadata(), &asked.run_id, &asked.reason, Action::RetryStep).await
     }
 
     async fn resume_run(&self, request: Request<v1::ResumeRunRequest>) -> Answer {
         let asked = request.get_ref();
-        self.act(request.metadata(), &asked.run_id, &asked.reason, Action::Resume).await
+        self.act_on_run(request.metadata(), &asked.run_id, &asked.reason, Action::Resume).await
     }
 
     async fn rerun(&self, request: Request<v1::RerunRequest>) -> Answer {
         let asked = request.get_ref();
-        let who = who(request.metadata(), &asked.reason).map_err(refused)?;
-        self.again(&asked.run_id, &asked.request_id, who, Again::Rerun).await
+        let who = who(request.metadata(), &asked.reason).map_err(refusal_status)?;
+        self.restart_run(&asked.run_id, &asked.request_id, who, Again::Rerun).await
     }
 
     async fn restart_clean(&self, request: Request<v1::RestartCleanRequest>) -> Answer {
         let asked = request.get_ref();
-        let who = who(request.metadata(), &asked.reason).map_err(refused)?;
-        self.again(&asked.run_id, &asked.request_id, who, Again::RestartClean).await
+        let who = who(request.metadata(), &asked.reason).map_err(refusal_status)?;
+        self.restart_run(&asked.run_id, &asked.request_id, who, Again::RestartClean).await
     }
 
     async fn adopt_observed_state(
@@ -124,12 +131,12 @@ impl v1::run_service_server::RunService for Doors {
         request: Request<v1::AdoptObservedStateRequest>,
     ) -> Answer {
         let asked = request.get_ref();
-        self.act(request.metadata(), &asked.run_id, &asked.reason, Action::Adopt).await
+        self.act_on_run(request.metadata(), &asked.run_id, &asked.reason, Action::Adopt).await
     }
 
     async fn mark_manual(&self, request: Request<v1::MarkManualRequest>) -> Answer {
         let asked = request.get_ref();
-        text::reason("reason", &asked.reason).map_err(refused)?;
-        self.act(request.metadata(), &asked.run_id, &asked.reason, Action::MarkManual).await
+        text::reason("reason", &asked.reason).map_err(refusal_status)?;
+        self.act_on_run(request.metadata(), &asked.run_id, &asked.reason, Action::MarkManual).await
     }
 }

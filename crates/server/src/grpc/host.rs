@@ -1,8 +1,8 @@
 //! HostService: the firmware of machines, managed for an operator or for the machine's rack.
 
-use super::Doors;
+use super::GrpcServices;
 use super::convert::{initiator, time};
-use super::status::{failed, refused};
+use super::status::{refusal_status, store_error_status};
 use engine::hosts::{HostView, Reprovision};
 use model::host::{Check, HostState, Owner};
 use model::id::{FirmwareId, MachineId};
@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status};
 type Answer = Result<Response<v1::Host>, Status>;
 
 #[tonic::async_trait]
-impl v1::host_service_server::HostService for Doors {
+impl v1::host_service_server::HostService for GrpcServices {
     async fn trigger_host_reprovisioning(
         &self,
         request: Request<v1::TriggerHostReprovisioningRequest>,
@@ -23,19 +23,19 @@ impl v1::host_service_server::HostService for Doors {
         let asked = request.into_inner();
         let firmware = match asked.firmware_id.as_str() {
             "" => None,
-            id => Some(FirmwareId::parse(id).map_err(refused)?),
+            id => Some(FirmwareId::parse(id).map_err(refusal_status)?),
         };
         let wanted = Reprovision {
-            machine: MachineId::parse(&asked.machine_id).map_err(refused)?,
+            machine: MachineId::parse(&asked.machine_id).map_err(refusal_status)?,
             firmware,
             request_id: match asked.dry_run {
                 true => asked.request_id,
-                false => text::request_id(&asked.request_id).map_err(refused)?,
+                false => text::request_id(&asked.request_id).map_err(refusal_status)?,
             },
             by,
         };
         let engine = self.engine.asked(asked.dry_run);
-        let seen = engine.reprovision(wanted).await.map_err(failed)?;
+        let seen = engine.reprovision(wanted).await.map_err(store_error_status)?;
         Ok(Response::new(host(seen)))
     }
 
@@ -44,15 +44,15 @@ impl v1::host_service_server::HostService for Doors {
         request: Request<v1::CancelHostReprovisioningRequest>,
     ) -> Answer {
         let who = Who { by: initiator(request.metadata()), reason: String::new() };
-        let id = MachineId::parse(&request.get_ref().machine_id).map_err(refused)?;
+        let id = MachineId::parse(&request.get_ref().machine_id).map_err(refusal_status)?;
         let engine = self.engine.asked(request.get_ref().dry_run);
-        let seen = engine.cancel_reprovision(&id, who).await.map_err(failed)?;
+        let seen = engine.cancel_reprovision(&id, who).await.map_err(store_error_status)?;
         Ok(Response::new(host(seen)))
     }
 
     async fn get_host(&self, request: Request<v1::GetHostRequest>) -> Answer {
-        let id = MachineId::parse(&request.get_ref().machine_id).map_err(refused)?;
-        let seen = self.engine.host(&id).await.map_err(failed)?;
+        let id = MachineId::parse(&request.get_ref().machine_id).map_err(refusal_status)?;
+        let seen = self.engine.host(&id).await.map_err(store_error_status)?;
         Ok(Response::new(host(seen)))
     }
 }

@@ -1,9 +1,9 @@
 //! MachineService.
 
-use super::Doors;
+use super::GrpcServices;
 use super::convert::{initiator, machine, machine_from, operation, who};
 use super::page::{List, Page};
-use super::status::{failed, refused};
+use super::status::{refusal_status, store_error_status};
 use engine::submit::Start;
 use model::filter::{Filter, Subject};
 use model::id::{MachineId, PlanId, RunId};
@@ -18,61 +18,61 @@ use tonic::{Request, Response, Status};
 type Answer<T> = Result<Response<T>, Status>;
 
 /// A customer's request, with the type of the run that serves it.
-struct Wanted {
+struct OperationRequest {
     run_type: RunType,
     /// None: the default plan of the type.
     plan_id: Option<PlanId>,
     params: Params,
 }
 
-impl Wanted {
-    fn plainly(run_type: RunType) -> Self {
+impl OperationRequest {
+    fn of_type(run_type: RunType) -> Self {
         Self { run_type, plan_id: None, params: Params::new() }
     }
 
-    fn in_maintenance(run_type: RunType, way: Option<Maintenance>) -> Self {
-        Self { plan_id: way.map(Maintenance::plan_id), ..Self::plainly(run_type) }
+    fn with_maintenance_plan(run_type: RunType, way: Option<Maintenance>) -> Self {
+        Self { plan_id: way.map(Maintenance::plan_id), ..Self::of_type(run_type) }
     }
 }
 
-impl Doors {
+impl GrpcServices {
     /// Starts the run of a reboot, a reimage, or entering or leaving maintenance.
-    async fn operate(
+    async fn start_operation(
         &self,
-        wanted: Wanted,
+        wanted: OperationRequest,
         machine_id: &str,
         request_id: &str,
         initiator: String,
     ) -> Answer<v1::Operation> {
-        let Wanted { run_type, plan_id, params } = wanted;
+        let OperationRequest { run_type, plan_id, params } = wanted;
         let start = Start {
-            machine_id: MachineId::parse(machine_id).map_err(refused)?,
-            request_id: text::request_id(request_id).map_err(refused)?,
+            machine_id: MachineId::parse(machine_id).map_err(refusal_status)?,
+            request_id: text::request_id(request_id).map_err(refusal_status)?,
             run_type,
             plan_id,
             params,
             initiator,
         };
-        let started = self.engine.start(start).await.map_err(failed)?;
+        let started = self.engine.start(start).await.map_err(store_error_status)?;
         Ok(Response::new(operation(&started.run)))
     }
 }
 
 #[tonic::async_trait]
-impl v1::machine_service_server::MachineService for Doors {
+impl v1::machine_service_server::MachineService for GrpcServices {
     async fn register_machine(
         &self,
         request: Request<v1::RegisterMachineRequest>,
     ) -> Answer<v1::Machine> {
         let actor = initiator(request.metadata());
-        let described = machine_from(request.into_inner().machine).map_err(refused)?;
-        let done = self.engine.register(described, actor).await.map_err(failed)?;
+        let described = machine_from(request.into_inner().machine).map_err(refusal_status)?;
+        let done = self.engine.register(described, actor).await.map_err(store_error_status)?;
         Ok(Response::new(machine(done)))
     }
 
     async fn get_machine(&self, request: Request<v1::GetMachineRequest>) -> Answer<v1::Machine> {
-        let id = MachineId::parse(&request.get_ref().machine_id).map_err(refused)?;
-        let found = self.engine.machine(&id).await.map_err(failed)?;
+        let id = MachineId::parse(&request.get_ref().machine_id).map_err(refusal_status)?;
+        let found = self.engine.machine(&id).await.map_err(store_error_status)?;
         let health = self.health_of(&TargetId::from(&id), &found.health).await?;
         let mut shown = machine(found);
         if let Some(status) = &mut shown.status {
@@ -86,11 +86,14 @@ impl v1::machine_service_server::MachineService for Doors {
         request: Request<v1::ListMachinesRequest>,
     ) -> Answer<v1::ListMachinesResponse> {
         let asked = request.into_inner();
-        let filter = Filter::parse(&asked.filter, Subject::Machine).map_err(refused)?;
+        let filter = Filter::parse(&asked.filter, Subject::Machine).map_err(refusal_status)?;
         let page = Page::new(List::Machines, &asked.filter, asked.page_size, &asked.page_token)
-            .map_err(refused)?;
-        let found =
-            self.engine.machines(filter, page.from.clone(), page.size).await.map_err(failed)?;
+            .map_err(refusal_status)?;
+        let found = self
+            .engine
+            .machines(filter, page.from.clone(), page.size)
+            .await
+            .map_err(store_error_status)?;
         Ok(Response::new(v1::ListMachinesResponse {
             machines: found.machines.into_iter().map(machine).collect(),
             next_page_token: found.next.map(|last| page.token(&last)).unwrap_or_default(),
@@ -104,11 +107,12 @@ impl v1::machine_service_server::MachineService for Doors {
         let actor = initiator(request.metadata());
         let asked = request.into_inner();
         let version = (asked.expected_version != 0).then_some(asked.expected_version);
-        let described = machine_from(asked.machine).map_err(refused)?;
+        let described = machine_from(asked.machine).map_err(refusal_status)?;
         if described.id.is_none() {
-            return Err(refused(Refusal::missing("machine.machine_id")));
+            return Err(refusal_status(Refusal::missing("machine.machine_id")));
         }
-        let done = self.engine.update(described, version, actor).await.map_err(failed)?;
+        let done =
+            self.engine.update(described, version, actor).await.map_err(store_error_status)?;
         Ok(Response::new(machine(done)))
     }
 
@@ -118,8 +122,8 @@ impl v1::machine_service_server::MachineService for Doors {
     ) -> Answer<v1::Operation> {
         let by = initiator(request.metadata());
         let asked = request.into_inner();
-        let wanted = Wanted::plainly(RunType::Reboot);
-        self.operate(wanted, &asked.machine_id, &asked.request_id, by).await
+        let wanted = OperationRequest::of_type(RunType::Reboot);
+        self.start_operation(wanted, &asked.machine_id, &asked.request_id, by).await
     }
 
     async fn reimage_machine(
@@ -129,8 +133,8 @@ impl v1::machine_service_server::MachineService for Doors {
         let by = initiator(request.metadata());
         let asked = request.into_inner();
         let params = Params::from([(IMAGE_REF.to_string(), asked.image_ref)]);
-        let wanted = Wanted { params, ..Wanted::plainly(RunType::Reimage) };
-        self.operate(wanted, &asked.machine_id, &asked.request_id, by).await
+        let wanted = OperationRequest { params, ..OperationRequest::of_type(RunType::Reimage) };
+        self.start_operation(wanted, &asked.machine_id, &asked.request_id, by).await
     }
 
     async fn enter_maintenance(
@@ -140,8 +144,8 @@ impl v1::machine_service_server::MachineService for Doors {
         let by = initiator(request.metadata());
         let asked = request.into_inner();
         let way = asked.drain.then_some(Maintenance::EnterDraining);
-        let wanted = Wanted::in_maintenance(RunType::EnterMaintenance, way);
-        self.operate(wanted, &asked.machine_id, &asked.request_id, by).await
+        let wanted = OperationRequest::with_maintenance_plan(RunType::EnterMaintenance, way);
+        self.start_operation(wanted, &asked.machine_id, &asked.request_id, by).await
     }
 
     async fn exit_maintenance(
@@ -151,8 +155,8 @@ impl v1::machine_service_server::MachineService for Doors {
         let by = initiator(request.metadata());
         let asked = request.into_inner();
         let way = asked.uncordon.then_some(Maintenance::ExitUncordoning);
-        let wanted = Wanted::in_maintenance(RunType::ExitMaintenance, way);
-        self.operate(wanted, &asked.machine_id, &asked.request_id, by).await
+        let wanted = OperationRequest::with_maintenance_plan(RunType::ExitMaintenance, way);
+        self.start_operation(wanted, &asked.machine_id, &asked.request_id, by).await
     }
 
     async fn cancel_operation(
@@ -160,10 +164,10 @@ impl v1::machine_service_server::MachineService for Doors {
         request: Request<v1::CancelOperationRequest>,
     ) -> Answer<v1::Operation> {
         let asked = request.get_ref();
-        let id = RunId::parse_field(&asked.operation_id, "operation_id").map_err(refused)?;
-        let who = who(request.metadata(), &asked.reason).map_err(refused)?;
+        let id = RunId::parse_field(&asked.operation_id, "operation_id").map_err(refusal_status)?;
+        let who = who(request.metadata(), &asked.reason).map_err(refusal_status)?;
         let engine = self.engine.asked(asked.dry_run);
-        let done = engine.act(id, Action::Cancel, who).await.map_err(failed)?;
+        let done = engine.act(id, Action::Cancel, who).await.map_err(store_error_status)?;
         Ok(Response::new(operation(&done)))
     }
 }

@@ -1,10 +1,10 @@
 //! ImageService: the catalogue of images, and their files.
 
-use super::Doors;
+use super::GrpcServices;
 use super::convert::{initiator, time};
 use super::page::{List, MAX_SIZE, Page};
-use super::status::{failed, refused};
-use crate::netboot::artifacts::NotTaken;
+use super::status::{refusal_status, store_error_status};
+use crate::netboot::artifacts::UploadError;
 use crate::netboot::dhcp::{Network, dnsmasq};
 use futures_util::StreamExt;
 use model::filter::Filter;
@@ -20,38 +20,39 @@ type Answer<T> = Result<Response<T>, Status>;
 const KINDS: &str = "use raw, qcow2, tar, kernel or iso";
 
 #[tonic::async_trait]
-impl v1::image_service_server::ImageService for Doors {
+impl v1::image_service_server::ImageService for GrpcServices {
     async fn upload_artifact(
         &self,
         request: Request<Streaming<v1::UploadArtifactRequest>>,
     ) -> Answer<v1::Artifact> {
         let mut pieces = request.into_inner();
-        let first = pieces.message().await?.ok_or_else(|| refused(Refusal::missing("data")))?;
+        let first =
+            pieces.message().await?.ok_or_else(|| refusal_status(Refusal::missing("data")))?;
         if !first.sha256.is_empty() {
-            model::image::sha256("sha256", &first.sha256).map_err(refused)?;
+            model::image::sha256("sha256", &first.sha256).map_err(refusal_status)?;
         }
         let expected = first.sha256.clone();
         let rest = pieces.map(|piece| piece.map(|piece| piece.data));
         let all = futures_util::stream::iter([Ok(first.data)]).chain(rest);
         match self.artifacts.receive(&expected, all).await {
             Ok(taken) => Ok(Response::new(artifact(&taken))),
-            Err(NotTaken::Refused(refusal)) => Err(refused(refusal)),
-            Err(NotTaken::Cut(status)) => Err(status),
+            Err(UploadError::Refused(refusal)) => Err(refusal_status(refusal)),
+            Err(UploadError::Disconnected(status)) => Err(status),
         }
     }
 
     async fn add_image(&self, request: Request<v1::AddImageRequest>) -> Answer<v1::Image> {
         let who = who(&request);
         let asked = request.into_inner().image;
-        let asked = asked.ok_or_else(|| refused(Refusal::missing("image")))?;
-        let body = self.body_from(&asked).await.map_err(refused)?;
+        let asked = asked.ok_or_else(|| refusal_status(Refusal::missing("image")))?;
+        let body = self.body_from(&asked).await.map_err(refusal_status)?;
         let wanted = Image { name: asked.name, body, created_at: Timestamp::default() };
-        let added = self.engine.add_image(wanted, who).await.map_err(failed)?;
+        let added = self.engine.add_image(wanted, who).await.map_err(store_error_status)?;
         Ok(Response::new(image(&added)))
     }
 
     async fn get_image(&self, request: Request<v1::GetImageRequest>) -> Answer<v1::Image> {
-        let found = self.engine.image(&request.get_ref().name).await.map_err(failed)?;
+        let found = self.engine.image(&request.get_ref().name).await.map_err(store_error_status)?;
         Ok(Response::new(image(&found)))
     }
 
@@ -60,17 +61,22 @@ impl v1::image_service_server::ImageService for Doors {
         request: Request<v1::ListImagesRequest>,
     ) -> Answer<v1::ListImagesResponse> {
         let asked = request.into_inner();
-        let page =
-            Page::new(List::Images, "", asked.page_size, &asked.page_token).map_err(refused)?;
-        let found = self.engine.images(page.after(), page.size + 1).await.map_err(failed)?;
-        let (found, next_page_token) = page.cut(found, |one| &one.name);
+        let page = Page::new(List::Images, "", asked.page_size, &asked.page_token)
+            .map_err(refusal_status)?;
+        let found =
+            self.engine.images(page.after(), page.size + 1).await.map_err(store_error_status)?;
+        let (found, next_page_token) = page.split_page(found, |one| &one.name);
         let images = found.iter().map(image).collect();
         Ok(Response::new(v1::ListImagesResponse { images, next_page_token }))
     }
 
     async fn delete_image(&self, request: Request<v1::DeleteImageRequest>) -> Answer<v1::Image> {
         let who = who(&request);
-        let gone = self.engine.delete_image(&request.get_ref().name, who).await.map_err(failed)?;
+        let gone = self
+            .engine
+            .delete_image(&request.get_ref().name, who)
+            .await
+            .map_err(store_error_status)?;
         for orphan in &gone.orphans {
             self.artifacts.remove(orphan).await;
         }
@@ -82,11 +88,11 @@ impl v1::image_service_server::ImageService for Doors {
         request: Request<v1::GetNetbootConfigRequest>,
     ) -> Answer<v1::GetNetbootConfigResponse> {
         let v1::GetNetbootConfigRequest { interface, range } = request.into_inner();
-        let network = Network { interface, range }.checked().map_err(refused)?;
+        let network = Network { interface, range }.checked().map_err(refusal_status)?;
         let Some(url) = &self.netboot_url else {
             let said = "this server has no netboot service: netboot.listen is not set in its configuration";
             let refusal = Refusal::precondition("NETBOOT_OFF", said).next("farrier serve --help");
-            return Err(refused(refusal));
+            return Err(refusal_status(refusal));
         };
         let machines = self.all_machines().await?;
         let dnsmasq = dnsmasq(url, &network, &machines);
@@ -94,13 +100,13 @@ impl v1::image_service_server::ImageService for Doors {
     }
 }
 
-impl Doors {
+impl GrpcServices {
     async fn all_machines(&self) -> Result<Vec<model::machine::Machine>, Status> {
         let mut machines = Vec::new();
         let mut after = None;
         loop {
             let page = self.engine.machines(Filter::default(), after, MAX_SIZE);
-            let page = page.await.map_err(failed)?;
+            let page = page.await.map_err(store_error_status)?;
             machines.extend(page.machines);
             match page.next {
                 Some(next) => after = Some(next),

@@ -1,9 +1,9 @@
 //! SiteService: a MAAS, and the configuration of the nodes that it deploys.
 
-use super::Doors;
+use super::GrpcServices;
 use super::convert::{time, who};
 use super::page::{List, Page};
-use super::status::{failed, refused};
+use super::status::{refusal_status, store_error_status};
 use engine::DescribedSite;
 use model::id::SiteId;
 use model::machine::Labels;
@@ -19,18 +19,19 @@ type Answer<T> = Result<Response<T>, Status>;
 const NO_MODEL: &str = "-";
 
 #[tonic::async_trait]
-impl v1::site_service_server::SiteService for Doors {
+impl v1::site_service_server::SiteService for GrpcServices {
     async fn put_site(&self, request: Request<v1::PutSiteRequest>) -> Answer<v1::Site> {
-        let who = who(request.metadata(), "").map_err(refused)?;
+        let who = who(request.metadata(), "").map_err(refusal_status)?;
         let v1::PutSiteRequest { site: asked, version } = request.into_inner();
-        let described = described(asked).map_err(refused)?;
-        let put = self.engine.put_site(described, version, who).await.map_err(failed)?;
+        let described = described(asked).map_err(refusal_status)?;
+        let put =
+            self.engine.put_site(described, version, who).await.map_err(store_error_status)?;
         Ok(Response::new(site(&put)))
     }
 
     async fn get_site(&self, request: Request<v1::GetSiteRequest>) -> Answer<v1::Site> {
-        let id = SiteId::parse(&request.get_ref().site_id).map_err(refused)?;
-        let found = self.engine.site(&id).await.map_err(failed)?;
+        let id = SiteId::parse(&request.get_ref().site_id).map_err(refusal_status)?;
+        let found = self.engine.site(&id).await.map_err(store_error_status)?;
         Ok(Response::new(site(&found)))
     }
 
@@ -39,26 +40,26 @@ impl v1::site_service_server::SiteService for Doors {
         request: Request<v1::ListSitesRequest>,
     ) -> Answer<v1::ListSitesResponse> {
         let asked = request.into_inner();
-        let page =
-            Page::new(List::Sites, "", asked.page_size, &asked.page_token).map_err(refused)?;
+        let page = Page::new(List::Sites, "", asked.page_size, &asked.page_token)
+            .map_err(refusal_status)?;
         let size = usize::try_from(page.size).unwrap_or_default();
-        let found = self.engine.sites(page.from.clone(), size).await.map_err(failed)?;
+        let found = self.engine.sites(page.from.clone(), size).await.map_err(store_error_status)?;
         let sites = found.records.iter().map(site).collect();
         let next_page_token = found.next.map(|last| page.token(&last)).unwrap_or_default();
         Ok(Response::new(v1::ListSitesResponse { sites, next_page_token }))
     }
 
     async fn delete_site(&self, request: Request<v1::DeleteSiteRequest>) -> Answer<v1::Site> {
-        let who = who(request.metadata(), "").map_err(refused)?;
-        let id = SiteId::parse(&request.get_ref().site_id).map_err(refused)?;
-        let gone = self.engine.delete_site(&id, who).await.map_err(failed)?;
+        let who = who(request.metadata(), "").map_err(refusal_status)?;
+        let id = SiteId::parse(&request.get_ref().site_id).map_err(refusal_status)?;
+        let gone = self.engine.delete_site(&id, who).await.map_err(store_error_status)?;
         Ok(Response::new(site(&gone)))
     }
 
     async fn check_site(&self, request: Request<v1::CheckSiteRequest>) -> Answer<v1::Site> {
-        let id = SiteId::parse(&request.get_ref().site_id).map_err(refused)?;
-        self.engine.look_at_site(&id).await.map_err(failed)?;
-        let seen = self.engine.site(&id).await.map_err(failed)?;
+        let id = SiteId::parse(&request.get_ref().site_id).map_err(refusal_status)?;
+        self.engine.look_at_site(&id).await.map_err(store_error_status)?;
+        let seen = self.engine.site(&id).await.map_err(store_error_status)?;
         Ok(Response::new(site(&seen)))
     }
 }
@@ -172,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_empty_is_the_default_and_what_is_shown_can_be_put_again() {
+    fn empty_fields_use_defaults_and_specs_round_trip() {
         assert_eq!(spec_from(v1::SiteSpec::default()).unwrap(), SiteSpec::default());
         let other = SiteSpec {
             boot_disk_model: String::new(),
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_named() {
+    fn invalid_specs_are_refused_by_field() {
         let network = Some(v1::SiteNetwork { roce_mtu: -1, ..Default::default() });
         for (asked, field) in [
             (v1::SiteSpec { network, ..Default::default() }, "site.spec.network.roce_mtu"),

@@ -1,10 +1,10 @@
 //! PowerShelfService.
 
-use super::Doors;
+use super::GrpcServices;
 use super::convert::{initiator, time, user, who};
-use super::devices::{Wanted, described, labels, spec, status};
+use super::device::{DevicePageRequest, described, labels, spec, status};
 use super::page::List;
-use super::status::{failed, refused};
+use super::status::{refusal_status, store_error_status};
 use engine::{DescribedDevice, ShelfPreview};
 use model::effect::PowerTo;
 use model::id::PowerShelfId;
@@ -23,25 +23,25 @@ type Answer<T> = Result<Response<T>, Status>;
 const WARNING: &str = "farrier-warning";
 
 #[tonic::async_trait]
-impl v1::power_shelf_service_server::PowerShelfService for Doors {
+impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
     async fn register_power_shelf(
         &self,
         request: Request<v1::RegisterPowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
         let actor = initiator(request.metadata());
         let asked = request.into_inner();
-        let described = shelf_from(asked.power_shelf).map_err(refused)?;
+        let described = shelf_from(asked.power_shelf).map_err(refusal_status)?;
         let engine = self.engine.asked(asked.dry_run);
-        let done = engine.register_device(described, actor).await.map_err(failed)?;
-        self.shelf_told(&done, asked.dry_run).await
+        let done = engine.register_device(described, actor).await.map_err(store_error_status)?;
+        self.shelf_response(&done, asked.dry_run).await
     }
 
     async fn get_power_shelf(
         &self,
         request: Request<v1::GetPowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
-        let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).map_err(refused)?;
-        let found = self.engine.device(id.as_str()).await.map_err(failed)?;
+        let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).map_err(refusal_status)?;
+        let found = self.engine.device(id.as_str()).await.map_err(store_error_status)?;
         let status = Some(self.device_status(&found).await?);
         Ok(Response::new(v1::PowerShelf { status, ..shelf(&found) }))
     }
@@ -52,7 +52,7 @@ impl v1::power_shelf_service_server::PowerShelfService for Doors {
     ) -> Answer<v1::ListPowerShelvesResponse> {
         let v1::ListPowerShelvesRequest { filter, page_size, page_token } = request.into_inner();
         let list = List::PowerShelves;
-        let wanted = Wanted { list, filter, size: page_size, token: &page_token };
+        let wanted = DevicePageRequest { list, filter, size: page_size, token: &page_token };
         let (found, next_page_token) = self.device_page(wanted).await?;
         let power_shelves = found.iter().map(shelf).collect();
         Ok(Response::new(v1::ListPowerShelvesResponse { power_shelves, next_page_token }))
@@ -65,37 +65,38 @@ impl v1::power_shelf_service_server::PowerShelfService for Doors {
         let actor = initiator(request.metadata());
         let asked = request.into_inner();
         let version = (asked.expected_version != 0).then_some(asked.expected_version);
-        let described = shelf_from(asked.power_shelf).map_err(refused)?;
+        let described = shelf_from(asked.power_shelf).map_err(refusal_status)?;
         if described.id.is_empty() {
-            return Err(refused(Refusal::missing("power_shelf.power_shelf_id")));
+            return Err(refusal_status(Refusal::missing("power_shelf.power_shelf_id")));
         }
         let engine = self.engine.asked(asked.dry_run);
-        let done = engine.update_device(described, version, actor).await.map_err(failed)?;
-        self.shelf_told(&done, asked.dry_run).await
+        let done =
+            engine.update_device(described, version, actor).await.map_err(store_error_status)?;
+        self.shelf_response(&done, asked.dry_run).await
     }
 
     async fn delete_power_shelf(
         &self,
         request: Request<v1::DeletePowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
-        let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).map_err(refused)?;
-        let who = who(request.metadata(), "").map_err(refused)?;
+        let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).map_err(refusal_status)?;
+        let who = who(request.metadata(), "").map_err(refusal_status)?;
         let dry_run = request.get_ref().dry_run;
         let engine = self.engine.asked(dry_run);
-        let done = engine.delete_device(id.as_str(), who).await.map_err(failed)?;
-        self.shelf_told(&done, dry_run).await
+        let done = engine.delete_device(id.as_str(), who).await.map_err(store_error_status)?;
+        self.shelf_response(&done, dry_run).await
     }
 
     async fn retry_power_shelf(
         &self,
         request: Request<v1::RetryPowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
-        let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).map_err(refused)?;
-        let who = who(request.metadata(), "").map_err(refused)?;
+        let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).map_err(refusal_status)?;
+        let who = who(request.metadata(), "").map_err(refusal_status)?;
         let dry_run = request.get_ref().dry_run;
         let engine = self.engine.asked(dry_run);
-        let done = engine.retry_device(id.as_str(), who).await.map_err(failed)?;
-        self.shelf_told(&done, dry_run).await
+        let done = engine.retry_device(id.as_str(), who).await.map_err(store_error_status)?;
+        self.shelf_response(&done, dry_run).await
     }
 
     async fn set_power_shelf_maintenance(
@@ -103,13 +104,14 @@ impl v1::power_shelf_service_server::PowerShelfService for Doors {
         request: Request<v1::PowerShelfMaintenanceRequest>,
     ) -> Answer<proto::Empty> {
         let dry_run = request.get_ref().dry_run.unwrap_or_default();
-        let asked = asked_from(request.metadata(), request.get_ref()).map_err(refused)?;
+        let asked =
+            maintenance_from(request.metadata(), request.get_ref()).map_err(refusal_status)?;
         let foreseen = if dry_run {
-            let preview = self.engine.preview_shelves(asked).await.map_err(failed)?;
-            preview.foreseen.permitted().map_err(refused)?;
+            let preview = self.engine.preview_shelves(asked).await.map_err(store_error_status)?;
+            preview.foreseen.permitted().map_err(refusal_status)?;
             preview.foreseen
         } else {
-            self.engine.maintain_shelves(asked).await.map_err(failed)?
+            self.engine.maintain_shelves(asked).await.map_err(store_error_status)?
         };
         let mut answer = Response::new(proto::Empty {});
         for warning in &foreseen.warnings {
@@ -126,19 +128,21 @@ impl v1::power_shelf_service_server::PowerShelfService for Doors {
         &self,
         request: Request<v1::PowerShelfMaintenanceRequest>,
     ) -> Answer<v1::PowerShelfMaintenancePreview> {
-        let asked = asked_from(request.metadata(), request.get_ref()).map_err(refused)?;
+        let asked =
+            maintenance_from(request.metadata(), request.get_ref()).map_err(refusal_status)?;
         let operation = asked.operation;
-        let seen = self.engine.preview_shelves(asked).await.map_err(failed)?;
+        let seen = self.engine.preview_shelves(asked).await.map_err(store_error_status)?;
         Ok(Response::new(preview(seen, operation)))
     }
 }
 
-impl Doors {
+impl GrpcServices {
     /// The response of a change; in a dry run with the transitions that would follow.
-    async fn shelf_told(&self, done: &PowerShelf, dry_run: bool) -> Answer<v1::PowerShelf> {
+    async fn shelf_response(&self, done: &PowerShelf, dry_run: bool) -> Answer<v1::PowerShelf> {
         let mut told = shelf(done);
         if let (true, Some(status)) = (dry_run, &mut told.status) {
-            status.would_follow = self.engine.shelf_ahead(done).await.map_err(failed)?;
+            status.would_follow =
+                self.engine.shelf_ahead(done).await.map_err(store_error_status)?;
         }
         Ok(Response::new(told))
     }
@@ -153,7 +157,7 @@ fn shelf_from(asked: Option<v1::PowerShelf>) -> Result<DescribedDevice, Refusal>
 }
 
 /// Checks everything that does not depend on the stored shelves.
-fn asked_from(
+fn maintenance_from(
     metadata: &MetadataMap,
     asked: &v1::PowerShelfMaintenanceRequest,
 ) -> Result<Asked, Refusal> {
