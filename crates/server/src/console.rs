@@ -9,6 +9,7 @@ mod assets;
 mod badge;
 mod clock;
 mod device;
+mod error_page;
 mod fault;
 mod fleet;
 mod frame;
@@ -18,17 +19,13 @@ mod log;
 mod machine;
 mod markdown;
 mod node;
-mod nodes;
-mod operation;
-mod operations;
+mod queries;
 mod rack;
-mod racks;
-mod read;
+mod run;
 mod stream;
 mod summary;
 mod text;
 mod why;
-mod wrong;
 
 use axum::Router;
 use axum::http::header::{self, HeaderName, HeaderValue};
@@ -41,7 +38,7 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 /// The query parameters of a page.
-type Asked = HashMap<String, String>;
+type QueryParams = HashMap<String, String>;
 
 /// How many pages may have an open stream. Each holds a connection and a watch.
 const MAX_STREAMS: usize = 1_024;
@@ -49,7 +46,7 @@ const MAX_STREAMS: usize = 1_024;
 #[derive(Clone)]
 struct Console {
     engine: Engine,
-    summary: Arc<summary::Cache>,
+    summary: Arc<summary::SummaryCache>,
     streams: Arc<Semaphore>,
 }
 
@@ -60,22 +57,22 @@ pub(crate) fn router(engine: Engine) -> Router {
         .route("/", get(fleet::show))
         .route("/machines", get(|| async { Redirect::temporary("/") }))
         .route("/machines/{id}", get(machine::show))
-        .route("/racks", get(racks::show))
+        .route("/racks", get(rack::list::show))
         .route("/racks/{id}", get(rack::show))
-        .route("/nodes", get(nodes::show))
+        .route("/nodes", get(node::list::show))
         .route("/nodes/{id}", get(node::show))
         .route("/switches/{id}", get(device::switch))
         .route("/power-shelves/{id}", get(device::power_shelf))
-        .route("/operations", get(operations::show))
-        .route("/operations/{id}", get(operation::show))
-        .route("/operations/{id}/stream", get(stream::of_operation))
-        .route("/stream", get(stream::of_changes))
+        .route("/operations", get(run::list::show))
+        .route("/operations/{id}", get(run::show))
+        .route("/operations/{id}/stream", get(stream::stream_run))
+        .route("/stream", get(stream::stream_changes))
         .route("/faults", get(fault::list))
         .route("/faults/{code}", get(fault::show))
         .route("/console.css", get(assets::css))
         .route("/console.js", get(assets::js))
         .route("/favicon.svg", get(assets::icon))
-        .route("/{*path}", any(wrong::nowhere))
+        .route("/{*path}", any(error_page::no_route))
         .layer(map_response(with_headers))
         .with_state(console)
 }

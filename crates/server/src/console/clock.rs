@@ -7,32 +7,32 @@ use std::time::Duration;
 const DAY_SECONDS: i64 = 86_400;
 
 /// `2026-01-30 10:00:01 UTC`.
-pub(super) fn absolute(at: Timestamp) -> String {
-    let (date, time) = parts(at);
+pub(super) fn format_utc(at: Timestamp) -> String {
+    let (date, time) = date_and_time(at);
     format!("{date} {time} UTC")
 }
 
 /// `10:00:01`, for lines of a log.
 pub(super) fn time_of_day(at: Timestamp) -> String {
-    parts(at).1
+    date_and_time(at).1
 }
 
-fn iso(at: Timestamp) -> String {
-    let (date, time) = parts(at);
+fn format_iso(at: Timestamp) -> String {
+    let (date, time) = date_and_time(at);
     format!("{date}T{time}Z")
 }
 
-fn parts(at: Timestamp) -> (String, String) {
+fn date_and_time(at: Timestamp) -> (String, String) {
     let seconds = at.as_micros().div_euclid(1_000_000);
     let (days, second) = (seconds.div_euclid(DAY_SECONDS), seconds.rem_euclid(DAY_SECONDS));
-    let (year, month, day) = civil(days);
+    let (year, month, day) = civil_date(days);
     let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
     (format!("{year:04}-{month:02}-{day:02}"), format!("{hour:02}:{minute:02}:{second:02}"))
 }
 
 /// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar. Years begin in
 /// March, so that the leap day is the last of its year.
-fn civil(days: i64) -> (i64, i64, i64) {
+fn civil_date(days: i64) -> (i64, i64, i64) {
     let shifted = days + 719_468;
     let (era, of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
     let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -44,7 +44,7 @@ fn civil(days: i64) -> (i64, i64, i64) {
 }
 
 /// `4m 32s`: the two largest units.
-pub(super) fn brief(duration: Duration) -> String {
+pub(super) fn format_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
     match (days, hours, minutes) {
@@ -56,22 +56,26 @@ pub(super) fn brief(duration: Duration) -> String {
     }
 }
 
-pub(super) fn ago(at: Timestamp, now: Timestamp) -> String {
+pub(super) fn format_ago(at: Timestamp, now: Timestamp) -> String {
     match now.since(at) {
         passed if passed < Duration::from_secs(1) => "just now".into(),
-        passed => format!("{} ago", brief(passed)),
+        passed => format!("{} ago", format_duration(passed)),
     }
 }
 
 /// A relative time; the absolute one is its tooltip and its `datetime` attribute.
-pub(super) fn stamp(at: Timestamp, now: Timestamp) -> Markup {
-    html! { time datetime=(iso(at)) title=(absolute(at)) { (ago(at, now)) } }
+pub(super) fn relative_time(at: Timestamp, now: Timestamp) -> Markup {
+    html! { time datetime=(format_iso(at)) title=(format_utc(at)) { (format_ago(at, now)) } }
 }
 
 /// The duration so far or in total; a dash when it has not begun.
-pub(super) fn lasted(from: Option<Timestamp>, to: Option<Timestamp>, now: Timestamp) -> String {
+pub(super) fn format_elapsed(
+    from: Option<Timestamp>,
+    to: Option<Timestamp>,
+    now: Timestamp,
+) -> String {
     match from {
-        Some(from) => brief(to.unwrap_or(now).since(from)),
+        Some(from) => format_duration(to.unwrap_or(now).since(from)),
         None => "–".into(),
     }
 }
@@ -85,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_told_in_the_calendar() {
+    fn times_are_formatted_as_utc_dates() {
         for (seconds, said) in [
             (0, "1970-01-01 00:00:00 UTC"),
             (951_782_400, "2000-02-29 00:00:00 UTC"),
@@ -94,12 +98,12 @@ mod tests {
             (4_107_542_400, "2100-03-01 00:00:00 UTC"),
             (-1, "1969-12-31 23:59:59 UTC"),
         ] {
-            assert_eq!(absolute(at(seconds)), said);
+            assert_eq!(format_utc(at(seconds)), said);
         }
     }
 
     #[test]
-    fn what_passed_is_told_in_two_units() {
+    fn durations_have_two_units() {
         let now = at(1_000_000);
         for (seconds, said) in [
             (0, "just now"),
@@ -109,10 +113,10 @@ mod tests {
             (273_600, "3d 4h ago"),
             (-5, "just now"),
         ] {
-            assert_eq!(ago(at(1_000_000 - seconds), now), said);
+            assert_eq!(format_ago(at(1_000_000 - seconds), now), said);
         }
-        assert_eq!(lasted(None, None, now), "–");
-        assert_eq!(lasted(Some(at(999_988)), None, now), "12s");
-        assert_eq!(lasted(Some(at(10)), Some(at(10)), now), "0ms");
+        assert_eq!(format_elapsed(None, None, now), "–");
+        assert_eq!(format_elapsed(Some(at(999_988)), None, now), "12s");
+        assert_eq!(format_elapsed(Some(at(10)), Some(at(10)), now), "0ms");
     }
 }

@@ -1,13 +1,13 @@
 //! The fleet: first the problems and the commands to type, then the counts, then every machine.
 
-use super::badge::{effective, mark};
-use super::clock::stamp;
-use super::frame::{Frame, Live, Section, command, fault_link, machine_link, run_link};
+use super::badge::{condition_mark, effective_state_badge};
+use super::clock::relative_time;
+use super::error_page::PageResult;
+use super::frame::{Frame, PageStream, Section, command, fault_link, machine_link, run_link};
 use super::list::{List, PAGE_SIZE};
 use super::summary::Summary;
-use super::text::clean;
-use super::wrong::Page;
-use super::{Asked, Console, read};
+use super::text::clean_text;
+use super::{Console, QueryParams, queries};
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use engine::{Engine, Explained};
@@ -44,14 +44,17 @@ const ORDER: [EffectiveState; 6] = [
     EffectiveState::Idle,
 ];
 
-pub(super) async fn show(State(console): State<Console>, Query(asked): Query<Asked>) -> Page {
+pub(super) async fn show(
+    State(console): State<Console>,
+    Query(asked): Query<QueryParams>,
+) -> PageResult {
     let filter = match LIST.filter(&asked) {
         Ok(filter) => filter,
         Err(refusal) => return Ok(LIST.not_understood(&asked, &refusal)),
     };
     let after = asked.get("after").map(|id| MachineId::parse_field(id, "after")).transpose()?;
     let engine = &console.engine;
-    let drawn_at = read::horizon(engine).await?;
+    let drawn_at = queries::read_horizon(engine).await?;
     let now = engine.now();
     let summary = console.summary.get(engine).await?;
     let first = after.is_none();
@@ -68,7 +71,7 @@ pub(super) async fn show(State(console): State<Console>, Query(asked): Query<Ask
             (LIST.next_page(text, page.next.as_deref(), first))
         }
     };
-    let live = Some(Live::changes("", drawn_at));
+    let live = Some(PageStream::changes("", drawn_at));
     let title = title(&summary);
     Ok(Frame { title: &title, section: Section::Fleet, live, body }.answer(StatusCode::OK))
 }
@@ -163,12 +166,12 @@ fn trouble_table(trouble: &[(Machine, Explained)], now: Timestamp) -> Markup {
                         tr {
                             th scope="row" { (machine_link(&machine.id)) }
                             td.words {
-                                (clean(reason(why)))
+                                (clean_text(reason(why)))
                                 @if let Some(code) = why.told.fault {
                                     " " span.dim { "(" (fault_link(code)) ")" }
                                 }
                             }
-                            td.when { @if let Some(at) = why.told.since { (stamp(at, now)) } }
+                            td.when { @if let Some(at) = why.told.since { (relative_time(at, now)) } }
                             td { (command(&type_next(machine, why))) }
                         }
                     }
@@ -203,15 +206,15 @@ fn counts(summary: &Summary, filter: &str) -> Markup {
 }
 
 fn count(state: EffectiveState, number: usize, filter: &str) -> Markup {
-    let look = effective(state);
+    let badge = effective_state_badge(state);
     let selects = format!("effective_state={}", state.as_str());
-    let tone = if number == 0 { "none" } else { look.tone.class() };
+    let tone = if number == 0 { "none" } else { badge.tone.class() };
     html! {
         a class={ "count " (tone) } href=(LIST.with_filter(&selects))
-            aria-current=[(filter == selects).then_some("true")] title=(look.action) {
-            span.what { span aria-hidden="true" { (look.sign) " " } (look.word) }
+            aria-current=[(filter == selects).then_some("true")] title=(badge.action) {
+            span.what { span aria-hidden="true" { (badge.sign) " " } (badge.word) }
             span.number { (number) }
-            span.dim { (look.meaning) }
+            span.dim { (badge.meaning) }
         }
     }
 }
@@ -237,12 +240,12 @@ fn table(page: &MachinePage) -> Markup {
 }
 
 fn row(machine: &Machine) -> Markup {
-    let look = effective(machine.effective_state());
-    let known = |condition| mark(condition, machine.conditions.get(condition));
+    let badge = effective_state_badge(machine.effective_state());
+    let known = |condition| condition_mark(condition, machine.conditions.get(condition));
     html! {
         tr {
             th scope="row" { (machine_link(&machine.id)) }
-            td { (look.badge()) span.dim { " " (look.meaning) } }
+            td { (badge.draw()) span.dim { " " (badge.meaning) } }
             td { (machine.phase.as_str()) }
             td { (known(ConditionType::Reachable)) }
             td { (known(ConditionType::BmcReachable)) }
@@ -257,7 +260,7 @@ fn row(machine: &Machine) -> Markup {
 /// Labels without links, for objects that no list filters by label.
 pub(super) fn label_list(labels: &Labels) -> Markup {
     html! {
-        @for (key, value) in labels { span.label { (clean(key)) "=" (clean(value)) } " " }
+        @for (key, value) in labels { span.label { (clean_text(key)) "=" (clean_text(value)) } " " }
     }
 }
 
@@ -266,7 +269,7 @@ pub(super) fn labels(machine: &Machine) -> Markup {
     html! {
         @for (key, value) in &machine.labels {
             a.label href=(LIST.with_filter(&format!("labels.{key}={}", quoted(value)))) {
-                (clean(key)) "=" (clean(value)) }
+                (clean_text(key)) "=" (clean_text(value)) }
             " "
         }
     }
@@ -286,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_label_leads_to_a_filter_that_is_understood() {
+    fn label_links_are_valid_filters() {
         for value in ["prod", "a b", "say \"x\"", "back\\slash", ""] {
             let text = format!("labels.key={}", quoted(value));
             let filter = Filter::parse(&text, Subject::Machine).unwrap();
@@ -295,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_headline_names_what_there_is() {
+    fn headline_counts_the_problems() {
         assert_eq!(headline(1, 1, 0), "! 1 machine needs attention");
         assert_eq!(headline(0, 2, 1), "! 2 ready machines do not answer, 1 operation is overdue");
         assert_eq!(headline(12, 8, 0), "! 12 machines need attention");

@@ -1,7 +1,7 @@
 //! The frame of every page: landmarks, navigation, and the stream that keeps the page current.
 
 use super::assets::{css_address, js_address};
-use super::text::in_query;
+use super::text::encode_query;
 use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
@@ -29,19 +29,19 @@ const NAVIGATION: [(Section, &str, &str); 5] = [
 
 /// The stream that keeps a page current.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Live {
+pub(super) struct PageStream {
     /// The URL of the stream, with the cursor at which this page was rendered.
     pub stream: String,
     /// When a fetched page has another mode, the script switches to that page's stream.
     pub mode: &'static str,
 }
 
-impl Live {
+impl PageStream {
     /// Reports every change of a run that matches the filter; empty: of any run.
     pub fn changes(filter: &str, drawn_at: Cursor) -> Self {
         let stream = match filter {
             "" => format!("/stream?after={drawn_at}"),
-            filter => format!("/stream?after={drawn_at}&filter={}", in_query(filter)),
+            filter => format!("/stream?after={drawn_at}&filter={}", encode_query(filter)),
         };
         Self { stream, mode: "changes" }
     }
@@ -50,7 +50,7 @@ impl Live {
 pub(super) struct Frame<'a> {
     pub title: &'a str,
     pub section: Section,
-    pub live: Option<Live>,
+    pub live: Option<PageStream>,
     pub body: Markup,
 }
 

@@ -1,8 +1,8 @@
 //! The history of an object: its transitions, newest first, in pages.
 
-use super::badge::named;
-use super::clock::{absolute, stamp};
-use super::text::clean;
+use super::badge::event_state_badge;
+use super::clock::{format_utc, relative_time};
+use super::text::clean_text;
 use engine::Engine;
 use maud::{Markup, html};
 use model::time::Timestamp;
@@ -19,7 +19,7 @@ pub(super) struct History {
 }
 
 /// The newest transitions of an object at `version`, or those before the version `before`.
-pub(super) async fn read(
+pub(super) async fn read_history(
     engine: &Engine,
     id: &str,
     version: i64,
@@ -43,7 +43,7 @@ pub(super) async fn read(
     Ok(History { events, older: (after > 0 && full).then_some(after + 1), newest })
 }
 
-pub(super) fn before(asked: &super::Asked) -> Option<i64> {
+pub(super) fn before(asked: &super::QueryParams) -> Option<i64> {
     asked.get("before").and_then(|version| version.parse().ok()).filter(|version| *version > 0)
 }
 
@@ -80,13 +80,13 @@ impl History {
 fn row(event: &Event, now: Timestamp) -> Markup {
     html! {
         tr {
-            td.when { (absolute(event.ts)) span.dim { " · " (stamp(event.ts, now)) } }
+            td.when { (format_utc(event.ts)) span.dim { " · " (relative_time(event.ts, now)) } }
             td.num { (event.version) }
-            td { (named(&event.word)) }
-            td { (clean(&event.cause)) }
-            td { (clean(&event.actor)) }
-            td.words { (clean(&event.message)) }
-            td { code.dim { (clean(&event.decided_by)) } }
+            td { (event_state_badge(&event.word)) }
+            td { (clean_text(&event.cause)) }
+            td { (clean_text(&event.actor)) }
+            td.words { (clean_text(&event.message)) }
+            td { code.dim { (clean_text(&event.decided_by)) } }
         }
     }
 }

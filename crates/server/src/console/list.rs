@@ -1,10 +1,10 @@
 //! What the lists share: the filter box, the answer to an invalid filter, and the link to the next
 //! page. A page begins after an id, so nothing is skipped or repeated while the list changes.
 
-use super::Asked;
+use super::QueryParams;
+use super::error_page::draw_message;
 use super::frame::{Frame, Section};
-use super::text::in_query;
-use super::wrong::said;
+use super::text::encode_query;
 use axum::http::StatusCode;
 use axum::response::Response;
 use maud::{Markup, html};
@@ -25,7 +25,7 @@ pub(super) struct List {
 }
 
 impl List {
-    pub fn filter(&self, asked: &Asked) -> Result<Filter, Refusal> {
+    pub fn filter(&self, asked: &QueryParams) -> Result<Filter, Refusal> {
         Filter::parse(asked.get("filter").map_or("", String::as_str), self.subject)
     }
 
@@ -47,7 +47,7 @@ impl List {
                 @if !first { a href=(self.with_filter(filter)) { "« first page" } }
                 @if let Some(next) = next {
                     a rel="next" href={ (self.with_filter(filter)) (if filter.is_empty() { "?" } else { "&" })
-                        (self.from) "=" (in_query(next)) } { "next " (PAGE_SIZE) " »" }
+                        (self.from) "=" (encode_query(next)) } { "next " (PAGE_SIZE) " »" }
                 }
             }
         }
@@ -56,18 +56,18 @@ impl List {
     pub fn with_filter(&self, filter: &str) -> String {
         match filter {
             "" => self.address.to_string(),
-            filter => format!("{}?filter={}", self.address, in_query(filter)),
+            filter => format!("{}?filter={}", self.address, encode_query(filter)),
         }
     }
 
     /// The list's page with the error in its filter.
-    pub fn not_understood(&self, asked: &Asked, refusal: &Refusal) -> Response {
+    pub fn not_understood(&self, asked: &QueryParams, refusal: &Refusal) -> Response {
         let text = asked.get("filter").map_or("", String::as_str);
         let body = html! {
             h1 { (self.title) }
             (self.filter_box(text))
             section.why.red role="alert" aria-label="The filter" {
-                (said(&refusal.said))
+                (draw_message(&refusal.said))
                 p { "For example: " code { (self.example) } }
             }
         };

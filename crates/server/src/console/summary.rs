@@ -41,9 +41,9 @@ impl Summary {
 
 /// The last count, and when it expires. Single-flight: concurrent callers wait for one count.
 #[derive(Default)]
-pub(super) struct Cache(Mutex<Option<(Instant, Summary)>>);
+pub(super) struct SummaryCache(Mutex<Option<(Instant, Summary)>>);
 
-impl Cache {
+impl SummaryCache {
     pub async fn get(&self, engine: &Engine) -> Result<Summary> {
         let mut kept = self.0.lock().await;
         let begun = Instant::now();

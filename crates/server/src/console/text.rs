@@ -5,7 +5,7 @@
 const MAX_SHOWN: usize = 4_096;
 
 /// One line without control characters and terminal sequences, at most `MAX_SHOWN` characters.
-pub(super) fn clean(text: &str) -> String {
+pub(super) fn clean_text(text: &str) -> String {
     let mut shown = String::with_capacity(text.len().min(MAX_SHOWN));
     let mut rest = text.chars().peekable();
     let mut count = 0;
@@ -27,11 +27,11 @@ pub(super) fn clean(text: &str) -> String {
 }
 
 /// The lines of a chunk of a log. A lone carriage return begins a new line, as in progress bars.
-pub(super) fn lines(data: &[u8]) -> Vec<String> {
+pub(super) fn clean_lines(data: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(data);
     let text = text.replace("\r\n", "\n");
     let text = text.strip_suffix(['\n', '\r']).unwrap_or(&text);
-    text.split(['\n', '\r']).map(clean).collect()
+    text.split(['\n', '\r']).map(clean_text).collect()
 }
 
 type Chars<'a> = std::iter::Peekable<std::str::Chars<'a>>;
@@ -70,7 +70,7 @@ fn is_harmful(c: char) -> bool {
 }
 
 /// Escapes a value for the query of a URL.
-pub(super) fn in_query(value: &str) -> String {
+pub(super) fn encode_query(value: &str) -> String {
     let mut safe = String::with_capacity(value.len() + 8);
     for byte in value.bytes() {
         match byte {
@@ -102,21 +102,21 @@ mod tests {
             ("cut \u{1b}[", "cut "),
             ("\u{1b}", ""),
         ] {
-            assert_eq!(clean(raw), shown, "{raw:?}");
+            assert_eq!(clean_text(raw), shown, "{raw:?}");
         }
-        let long = clean(&"x".repeat(MAX_SHOWN + 1));
+        let long = clean_text(&"x".repeat(MAX_SHOWN + 1));
         assert!(long.ends_with('…') && long.chars().count() == MAX_SHOWN + 1);
     }
 
     #[test]
-    fn pieces_fall_into_lines() {
-        assert_eq!(lines(b"one\r\ntwo\n"), ["one", "two"]);
-        assert_eq!(lines(b"10%\r20%\r"), ["10%", "20%"]);
-        assert_eq!(lines(b"bad \xff byte"), ["bad \u{fffd} byte"]);
+    fn log_chunks_split_into_lines() {
+        assert_eq!(clean_lines(b"one\r\ntwo\n"), ["one", "two"]);
+        assert_eq!(clean_lines(b"10%\r20%\r"), ["10%", "20%"]);
+        assert_eq!(clean_lines(b"bad \xff byte"), ["bad \u{fffd} byte"]);
     }
 
     #[test]
     fn queries_are_escaped() {
-        assert_eq!(in_query("a=b AND c!=\"d&e\""), "a%3Db%20AND%20c%21%3D%22d%26e%22");
+        assert_eq!(encode_query("a=b AND c!=\"d&e\""), "a%3Db%20AND%20c%21%3D%22d%26e%22");
     }
 }

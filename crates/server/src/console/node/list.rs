@@ -1,13 +1,13 @@
 //! The list of nodes, by id, with coarse states only; a node's page has the operation on it. The
 //! sites come first: one that is cut off explains the state of all its nodes.
 
-use super::badge::record_state;
-use super::clock::stamp;
-use super::frame::{Frame, Live, Section, machine_link, node_link};
-use super::list::PAGE_SIZE;
-use super::text::{clean, in_query};
-use super::wrong::Page;
-use super::{Asked, Console, read};
+use crate::console::badge::record_state_badge;
+use crate::console::clock::relative_time;
+use crate::console::error_page::PageResult;
+use crate::console::frame::{Frame, PageStream, Section, machine_link, node_link};
+use crate::console::list::PAGE_SIZE;
+use crate::console::text::{clean_text, encode_query};
+use crate::console::{Console, QueryParams, queries};
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use maud::{Markup, html};
@@ -18,13 +18,16 @@ use model::site::Site;
 use model::time::Timestamp;
 use store::{RecordFilter, RecordPage};
 
-pub(super) async fn show(State(console): State<Console>, Query(asked): Query<Asked>) -> Page {
+pub(in crate::console) async fn show(
+    State(console): State<Console>,
+    Query(asked): Query<QueryParams>,
+) -> PageResult {
     let after = asked.get("after").map(|id| NodeId::parse_field(id, "after")).transpose()?;
     let engine = &console.engine;
-    let drawn_at = read::horizon(engine).await?;
+    let drawn_at = queries::read_horizon(engine).await?;
     let first = after.is_none();
     let after = after.map(|id| id.to_string());
-    let page = engine.nodes(living(), after, PAGE_SIZE as usize).await?;
+    let page = engine.nodes(not_deleted(), after, PAGE_SIZE as usize).await?;
     let sites = engine.sites(None, PAGE_SIZE as usize).await?;
     let now = engine.now();
     let body = html! {
@@ -47,12 +50,12 @@ pub(super) async fn show(State(console): State<Console>, Query(asked): Query<Ask
             nav.pages aria-label="Pages" {
                 @if !first { a href="/nodes" { "« first page" } }
                 @if let Some(next) = &page.next {
-                    a rel="next" href={ "/nodes?after=" (in_query(next)) } { "next " (PAGE_SIZE) " »" }
+                    a rel="next" href={ "/nodes?after=" (encode_query(next)) } { "next " (PAGE_SIZE) " »" }
                 }
             }
         }
     };
-    let live = Some(Live::changes("", drawn_at));
+    let live = Some(PageStream::changes("", drawn_at));
     Ok(Frame { title: "Nodes", section: Section::Nodes, live, body }.answer(StatusCode::OK))
 }
 
@@ -68,10 +71,10 @@ fn site_table(sites: &RecordPage<Site>, now: Timestamp) -> Markup {
             tbody {
                 @for site in &sites.records { tr {
                     th scope="row" { (site.head.id) }
-                    td { (record_state(site.word(), site.word())) }
-                    td.when { (stamp(site.head.since, now)) }
+                    td { (record_state_badge(site.word(), site.word())) }
+                    td.when { (relative_time(site.head.since, now)) }
                     td { @if let Some(machines) = site.machines { (machines) } }
-                    td.words { @for alarm in site.alarms() { div { (clean(&alarm.said)) } } }
+                    td.words { @for alarm in site.alarms() { div { (clean_text(&alarm.said)) } } }
                 } }
                 @if sites.next.is_some() { tr { td colspan="5" { "More: " code { "farrier site list" } } } }
             }
@@ -80,7 +83,7 @@ fn site_table(sites: &RecordPage<Site>, now: Timestamp) -> Markup {
 }
 
 /// All nodes except deleted ones.
-fn living() -> RecordFilter {
+fn not_deleted() -> RecordFilter {
     let states = NodeState::ALL.into_iter().filter(|state| *state != NodeState::Deleted);
     let states = states.map(|state| state.as_str().to_string()).collect();
     RecordFilter { states, ..RecordFilter::default() }
@@ -90,11 +93,11 @@ fn row(node: &Node, now: Timestamp) -> Markup {
     html! {
         tr {
             th scope="row" { (node_link(&node.head.id)) }
-            td { (record_state(node.word(), node.word())) }
+            td { (record_state_badge(node.word(), node.word())) }
             td { (machine_link(&node.machine)) }
             td { @if let Some(site) = &node.site { (site) } }
-            td.when { (stamp(node.head.since, now)) }
-            td.words { (clean(&node.reason)) }
+            td.when { (relative_time(node.head.since, now)) }
+            td.words { (clean_text(&node.reason)) }
         }
     }
 }

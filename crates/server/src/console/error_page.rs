@@ -2,7 +2,7 @@
 //! status.
 
 use super::frame::{Frame, Section, command};
-use super::text::clean;
+use super::text::clean_text;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
@@ -11,11 +11,11 @@ use store::StoreError;
 use tonic::Status;
 
 /// The result of a page's handler.
-pub(super) type Page = Result<Response, Wrong>;
+pub(super) type PageResult = Result<Response, ErrorPage>;
 
 /// An error page.
 #[derive(Debug)]
-pub(super) struct Wrong {
+pub(super) struct ErrorPage {
     pub status: StatusCode,
     title: &'static str,
     said: String,
@@ -23,13 +23,13 @@ pub(super) struct Wrong {
     next: Option<String>,
 }
 
-impl Wrong {
+impl ErrorPage {
     /// The URL names an object that cannot exist.
-    pub fn unknown(refusal: Refusal) -> Self {
+    pub fn not_found(refusal: Refusal) -> Self {
         Self { status: StatusCode::NOT_FOUND, title: "Not found", ..Self::from(refusal) }
     }
 
-    pub fn crowded() -> Self {
+    pub fn too_many_streams() -> Self {
         Self {
             status: StatusCode::SERVICE_UNAVAILABLE,
             title: "Too many live pages",
@@ -56,7 +56,7 @@ impl Wrong {
         html! {
             h1 { (self.status.as_u16()) " – " (self.title) }
             section.why.red aria-label="What happened" {
-                (said(&self.said))
+                (draw_message(&self.said))
                 p { (self.advice()) }
                 @if let Some(next) = &self.next {
                     p { (command(next)) }
@@ -69,19 +69,19 @@ impl Wrong {
 }
 
 /// The text in one paragraph; where a caret points at a character, the lines below it unchanged.
-pub(super) fn said(words: &str) -> Markup {
+pub(super) fn draw_message(words: &str) -> Markup {
     html! {
         @match words.split_once('\n') {
             Some((first, rest)) => {
-                p.headline { (clean(first)) }
-                pre.caret { (rest.lines().map(clean).collect::<Vec<_>>().join("\n")) }
+                p.headline { (clean_text(first)) }
+                pre.caret { (rest.lines().map(clean_text).collect::<Vec<_>>().join("\n")) }
             }
-            None => p.headline { (clean(words)) }
+            None => p.headline { (clean_text(words)) }
         }
     }
 }
 
-impl From<Refusal> for Wrong {
+impl From<Refusal> for ErrorPage {
     fn from(refusal: Refusal) -> Self {
         let (status, title) = match refusal.kind {
             RefusalKind::Invalid => (StatusCode::BAD_REQUEST, "Not understood"),
@@ -94,7 +94,7 @@ impl From<Refusal> for Wrong {
     }
 }
 
-impl From<StoreError> for Wrong {
+impl From<StoreError> for ErrorPage {
     fn from(error: StoreError) -> Self {
         let (status, title) = match error {
             StoreError::Refused(refusal) => return Self::from(refusal),
@@ -112,7 +112,7 @@ impl From<StoreError> for Wrong {
     }
 }
 
-impl IntoResponse for Wrong {
+impl IntoResponse for ErrorPage {
     fn into_response(self) -> Response {
         let (status, title) = (self.status, self.title);
         Frame { title, section: Section::Nowhere, live: None, body: self.body() }.answer(status)
@@ -120,11 +120,11 @@ impl IntoResponse for Wrong {
 }
 
 /// The answer to a request that no route matches. A gRPC client gets a gRPC status.
-pub(super) async fn nowhere(uri: Uri, headers: HeaderMap) -> Response {
+pub(super) async fn no_route(uri: Uri, headers: HeaderMap) -> Response {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     if kind.is_some_and(|kind| kind.starts_with("application/grpc")) {
         return Status::unimplemented("").into_http();
     }
     let path: String = uri.path().chars().take(128).collect();
-    Wrong::unknown(Refusal::not_found("page", path, "farrier list")).into_response()
+    ErrorPage::not_found(Refusal::not_found("page", path, "farrier list")).into_response()
 }

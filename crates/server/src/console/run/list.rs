@@ -1,12 +1,12 @@
 //! Operations, newest first.
 
-use super::badge::run_phase;
-use super::clock::{lasted, stamp};
-use super::frame::{Frame, Live, Section, run_link, target_link};
-use super::list::{List, PAGE_SIZE};
-use super::text::clean;
-use super::wrong::Page;
-use super::{Asked, Console, read};
+use crate::console::badge::run_phase_badge;
+use crate::console::clock::{format_elapsed, relative_time};
+use crate::console::error_page::PageResult;
+use crate::console::frame::{Frame, PageStream, Section, run_link, target_link};
+use crate::console::list::{List, PAGE_SIZE};
+use crate::console::text::clean_text;
+use crate::console::{Console, QueryParams, queries};
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use maud::{Markup, html};
@@ -34,14 +34,17 @@ const SHORTCUTS: [(&str, &str); 4] = [
     ("waiting for a person", "workflow_state=failed_manual_intervention"),
 ];
 
-pub(super) async fn show(State(console): State<Console>, Query(asked): Query<Asked>) -> Page {
+pub(in crate::console) async fn show(
+    State(console): State<Console>,
+    Query(asked): Query<QueryParams>,
+) -> PageResult {
     let filter = match LIST.filter(&asked) {
         Ok(filter) => filter,
         Err(refusal) => return Ok(LIST.not_understood(&asked, &refusal)),
     };
     let before = asked.get("before").map(|id| RunId::parse_field(id, "before")).transpose()?;
     let engine = &console.engine;
-    let drawn_at = read::horizon(engine).await?;
+    let drawn_at = queries::read_horizon(engine).await?;
     let first = before.is_none();
     let page = engine.runs(filter, before.map(|id| id.to_string()), PAGE_SIZE).await?;
     let text = asked.get("filter").map_or("", |text| text.trim());
@@ -58,7 +61,7 @@ pub(super) async fn show(State(console): State<Console>, Query(asked): Query<Ask
             (LIST.next_page(text, page.next.as_deref(), first))
         }
     };
-    let live = Some(Live::changes("", drawn_at));
+    let live = Some(PageStream::changes("", drawn_at));
     Ok(Frame { title: "Operations", section: Section::Operations, live, body }
         .answer(StatusCode::OK))
 }
@@ -88,16 +91,16 @@ fn row(run: &Run, now: Timestamp) -> Markup {
         tr {
             th scope="row" { (run_link(&run.spec.id)) }
             td {
-                (run_phase(run.phase()).badge())
+                (run_phase_badge(run.phase()).draw())
                 @if overdue(run, now) { " " strong.overdue { "! overdue" } }
             }
             td { (run.spec.run_type.as_str()) }
             td { (target_link(&run.spec.target)) }
             td { (run.current_step()) }
-            td.when { (stamp(run.spec.created_at, now)) }
-            td.when { (lasted(progress.started_at, progress.finished_at, now)) }
-            td { (clean(&run.spec.initiator)) }
-            td.words { @if let Some(failure) = &progress.failure { (clean(&failure.fault.said)) } }
+            td.when { (relative_time(run.spec.created_at, now)) }
+            td.when { (format_elapsed(progress.started_at, progress.finished_at, now)) }
+            td { (clean_text(&run.spec.initiator)) }
+            td.words { @if let Some(failure) = &progress.failure { (clean_text(&failure.fault.said)) } }
         }
     }
 }

@@ -1,13 +1,13 @@
 //! The list of racks, by id: expected devices, state and errors.
 
-use super::badge::record_state;
-use super::clock::stamp;
-use super::fleet::label_list;
-use super::frame::{Frame, Live, Section, target_link};
-use super::list::PAGE_SIZE;
-use super::text::{clean, in_query};
-use super::wrong::Page;
-use super::{Asked, Console, read};
+use crate::console::badge::record_state_badge;
+use crate::console::clock::relative_time;
+use crate::console::error_page::PageResult;
+use crate::console::fleet::label_list;
+use crate::console::frame::{Frame, PageStream, Section, target_link};
+use crate::console::list::PAGE_SIZE;
+use crate::console::text::{clean_text, encode_query};
+use crate::console::{Console, QueryParams, queries};
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use engine::racks::RackFilter;
@@ -17,10 +17,13 @@ use model::lifecycle::Lifecycle;
 use model::rack::{Rack, RackState};
 use model::time::Timestamp;
 
-pub(super) async fn show(State(console): State<Console>, Query(asked): Query<Asked>) -> Page {
+pub(in crate::console) async fn show(
+    State(console): State<Console>,
+    Query(asked): Query<QueryParams>,
+) -> PageResult {
     let after = asked.get("after").map(|id| RackId::parse_field(id, "after")).transpose()?;
     let engine = &console.engine;
-    let drawn_at = read::horizon(engine).await?;
+    let drawn_at = queries::read_horizon(engine).await?;
     let first = after.is_none();
     let after = after.map(|id| id.to_string());
     let page = engine.racks(RackFilter::default(), after, PAGE_SIZE as usize).await?;
@@ -46,12 +49,12 @@ pub(super) async fn show(State(console): State<Console>, Query(asked): Query<Ask
             nav.pages aria-label="Pages" {
                 @if !first { a href="/racks" { "« first page" } }
                 @if let Some(next) = &page.next {
-                    a rel="next" href={ "/racks?after=" (in_query(next)) } { "next " (PAGE_SIZE) " »" }
+                    a rel="next" href={ "/racks?after=" (encode_query(next)) } { "next " (PAGE_SIZE) " »" }
                 }
             }
         }
     };
-    let live = Some(Live::changes("", drawn_at));
+    let live = Some(PageStream::changes("", drawn_at));
     Ok(Frame { title: "Racks", section: Section::Racks, live, body }.answer(StatusCode::OK))
 }
 
@@ -60,18 +63,18 @@ fn row(rack: &Rack, now: Timestamp) -> Markup {
     html! {
         tr {
             th scope="row" { (target_link(&rack.target())) }
-            td { (record_state(rack.word(), &rack.state_words())) }
-            td { (clean(&rack.spec.hardware_type)) }
+            td { (record_state_badge(rack.word(), &rack.state_words())) }
+            td { (clean_text(&rack.spec.hardware_type)) }
             td.num { (expected.machines) } td.num { (expected.switches) } td.num { (expected.power_shelves) }
-            td.when { (stamp(rack.head.since, now)) }
+            td.when { (relative_time(rack.head.since, now)) }
             td { (label_list(&rack.head.labels)) }
-            td.words { (clean(&matter(rack))) }
+            td.words { (clean_text(&error_text(rack))) }
         }
     }
 }
 
 /// The error of a failed rack; other racks have none.
-fn matter(rack: &Rack) -> String {
+fn error_text(rack: &Rack) -> String {
     match &rack.state {
         RackState::Error { cause } => match &cause.device {
             Some(device) => format!("{device}: {}", cause.trouble.said),

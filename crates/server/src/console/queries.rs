@@ -5,11 +5,11 @@ use engine::Engine;
 use model::id::RunId;
 use store::{Cursor, Result, Tx, Work};
 
-pub(super) async fn horizon(engine: &Engine) -> Result<Cursor> {
+pub(super) async fn read_horizon(engine: &Engine) -> Result<Cursor> {
     engine.store().read(Horizon).await
 }
 
-pub(super) async fn log_end(engine: &Engine, id: &RunId) -> Result<i64> {
+pub(super) async fn read_log_end(engine: &Engine, id: &RunId) -> Result<i64> {
     engine.store().read(LogEnd(id.clone())).await
 }
 

@@ -1,13 +1,15 @@
 //! One operation: the explanation of its state, its steps, its failure, and its log.
 
-use super::badge::{run_phase, step_phase};
-use super::clock::{absolute, lasted, stamp};
-use super::frame::{Frame, Live, Section, command, facts, fault_link, run_link, target_link};
-use super::log::Tail;
-use super::text::clean;
+pub(super) mod list;
+
+use super::badge::{run_phase_badge, step_phase_badge};
+use super::clock::{format_elapsed, format_utc, relative_time};
+use super::error_page::{ErrorPage, PageResult};
+use super::frame::{Frame, PageStream, Section, command, facts, fault_link, run_link, target_link};
+use super::log::LogTail;
+use super::text::clean_text;
 use super::why::why;
-use super::wrong::{Page, Wrong};
-use super::{Asked, Console, history, log, read};
+use super::{Console, QueryParams, history, log, queries};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use maud::{Markup, html};
@@ -20,24 +22,24 @@ use store::Cursor;
 pub(super) async fn show(
     State(console): State<Console>,
     Path(id): Path<String>,
-    Query(asked): Query<Asked>,
-) -> Page {
-    let id = RunId::parse_field(&id, "operation_id").map_err(Wrong::unknown)?;
+    Query(asked): Query<QueryParams>,
+) -> PageResult {
+    let id = RunId::parse_field(&id, "operation_id").map_err(ErrorPage::not_found)?;
     let engine = &console.engine;
-    let drawn_at = read::horizon(engine).await?;
+    let drawn_at = queries::read_horizon(engine).await?;
     let run = engine.run(&id).await?;
     let explained = engine.explain(id.as_str()).await?;
-    let tail = log::read(engine, &id).await?;
+    let tail = log::read_tail(engine, &id).await?;
     let before = history::before(&asked);
-    let history = history::read(engine, id.as_str(), run.version, before).await?;
+    let history = history::read_history(engine, id.as_str(), run.version, before).await?;
     let now = engine.now();
-    let look = run_phase(run.phase());
+    let badge = run_phase_badge(run.phase());
     let kind = run.spec.run_type.as_str();
     let body = html! {
         h1 #title data-region {
-            (kind) " of " (target_link(&run.spec.target)) " " (look.badge()) " " span.dim { (id) }
+            (kind) " of " (target_link(&run.spec.target)) " " (badge.draw()) " " span.dim { (id) }
         }
-        (why(&explained, id.as_str(), look.tone, now))
+        (why(&explained, id.as_str(), badge.tone, now))
         div #state data-region {
             @if let Some(failure) = &run.progress.failure { (error(&run, failure)) }
             div.columns { (steps(&run, "Steps", now)) (about(&run, now)) }
@@ -45,20 +47,20 @@ pub(super) async fn show(
         (tail.draw(&id, run.ended()))
         (history.draw(&format!("/operations/{id}"), now))
     };
-    let title = format!("{} {kind} {}", look.word, run.spec.target);
+    let title = format!("{} {kind} {}", badge.word, run.spec.target);
     let live = Some(live(&run, drawn_at, &tail));
     Ok(Frame { title: &title, section: Section::Operations, live, body }.answer(StatusCode::OK))
 }
 
 /// While the run is active the page follows its log; afterwards it waits for a change, such as a
 /// resume.
-fn live(run: &Run, drawn_at: Cursor, tail: &Tail) -> Live {
+fn live(run: &Run, drawn_at: Cursor, tail: &LogTail) -> PageStream {
     let id = &run.spec.id;
     if run.ended() {
-        return Live::changes(&format!("run_id={id}"), drawn_at);
+        return PageStream::changes(&format!("run_id={id}"), drawn_at);
     }
     let stream = format!("/operations/{id}/stream?after={drawn_at}&offset={}", tail.end);
-    Live { stream, mode: "follow" }
+    PageStream { stream, mode: "follow" }
 }
 
 fn error(run: &Run, failure: &Failure) -> Markup {
@@ -70,7 +72,7 @@ fn error(run: &Run, failure: &Failure) -> Markup {
     html! {
         section.error role="alert" aria-labelledby="error-title" {
             h2 #error-title { "× Step " (failure.step) " failed after " (attempts) }
-            p { (clean(&fault.said)) " " span.dim { "(" (fault_link(fault.code)) ", " (fault.class().as_str()) ")" } }
+            p { (clean_text(&fault.said)) " " span.dim { "(" (fault_link(fault.code)) ", " (fault.class().as_str()) ")" } }
             @if let Some(next) = next_command(run) { p { (command(&next)) } }
         }
     }
@@ -100,26 +102,27 @@ fn step(run: &Run, state: &StepState, current: bool, now: Timestamp) -> Markup {
     };
     html! {
         li aria-current=[current.then_some("step")] {
-            (step_phase(state.state).badge())
+            (step_phase_badge(state.state).draw())
             " " strong { (name) }
             " " span.dim { @if let Some(kind) = kind { (kind) } @if state.undo { ", undoing" } }
             span.took {
                 @if !tries.is_empty() { span.tries { (tries) } " " }
-                (lasted(state.started_at, state.finished_at, now))
+                (format_elapsed(state.started_at, state.finished_at, now))
             }
-            @if !state.message.is_empty() { div.said { (clean(&state.message)) } }
+            @if !state.message.is_empty() { div.said { (clean_text(&state.message)) } }
         }
     }
 }
 
 fn about(run: &Run, now: Timestamp) -> Markup {
     let (spec, progress) = (&run.spec, &run.progress);
-    let when = |at: Timestamp| html! { (stamp(at, now)) span.dim { " · " (absolute(at)) } };
+    let when =
+        |at: Timestamp| html! { (relative_time(at, now)) span.dim { " · " (format_utc(at)) } };
     let params = (!spec.params.is_empty()).then(|| {
-        html! { @for (key, value) in &spec.params { code { (clean(key)) "=" (clean(value)) } " " } }
+        html! { @for (key, value) in &spec.params { code { (clean_text(key)) "=" (clean_text(value)) } " " } }
     });
     let halt = progress.halt.as_ref().map(|halt| {
-        html! { "by " (clean(&halt.by)) @if !halt.reason.is_empty() { ": " (clean(&halt.reason)) } }
+        html! { "by " (clean_text(&halt.by)) @if !halt.reason.is_empty() { ": " (clean_text(&halt.reason)) } }
     });
     html! {
         section aria-labelledby="about-title" {
@@ -129,14 +132,14 @@ fn about(run: &Run, now: Timestamp) -> Markup {
                 ("machine", Some(target_link(&spec.target))),
                 ("plan", Some(html! { (spec.plan_id) })),
                 ("parameters", params),
-                ("asked for by", Some(html! { (clean(&spec.initiator)) })),
+                ("asked for by", Some(html! { (clean_text(&spec.initiator)) })),
                 ("asked to stop", halt),
-                ("request id", Some(html! { code { (clean(&spec.request_id)) } })),
+                ("request id", Some(html! { code { (clean_text(&spec.request_id)) } })),
                 ("follows", spec.parent.as_ref().map(run_link)),
                 ("created", Some(when(spec.created_at))),
                 ("started", progress.started_at.map(when)),
                 ("finished", progress.finished_at.map(when)),
-                ("took", Some(html! { (lasted(progress.started_at, progress.finished_at, now)) })),
+                ("took", Some(html! { (format_elapsed(progress.started_at, progress.finished_at, now)) })),
             ]))
         }
     }
