@@ -1,6 +1,6 @@
 //! The accounts of a system, from its `/etc/passwd`.
 
-use crate::inside::Owner;
+use crate::confined_fs::Owner;
 
 const ROOT: u32 = 0;
 /// The first user id of human users, by convention of all distributions.

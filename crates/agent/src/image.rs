@@ -5,10 +5,10 @@
 //! caller's buffer.
 
 use crate::console::say;
+use crate::deploy_client::{Missed, spoken};
 use crate::failure::{Failure, Halt};
-use crate::farrier::{Missed, spoken};
-use crate::pace::{Pace, Pauses};
 use crate::status::{End, Status};
+use crate::timing::{Pace, Pauses};
 use crate::wire::Code;
 use sha2::{Digest, Sha256};
 use std::io::Read;

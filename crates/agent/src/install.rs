@@ -2,12 +2,12 @@
 //! stamp.
 
 use crate::accounts;
+use crate::confined_fs::{Folder, Inside, Owner};
 use crate::console::say;
 use crate::failure::Failure;
-use crate::hands::{Hands, Tool};
 use crate::host_key::HostKey;
-use crate::inside::{Folder, Inside, Owner};
 use crate::inventory::{self, Disk};
+use crate::platform::{Hands, Tool};
 use crate::volume::{self, Content, FileSystem};
 use crate::wire::Granted;
 use std::io;

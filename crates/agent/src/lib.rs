@@ -7,48 +7,48 @@
 //! unreachable at any time: retryable requests are retried for ever, and bytes that have arrived
 //! are not fetched again. The binary is small and static, and uses threads instead of async.
 //!
-//! `wire` has the messages, `farrier` sends them, `status` passes progress from the work to the
-//! reports. `image` reads, `disk` writes; `raw`, `qcow2` and `tar` convert between them.
-//! `inventory` and `choose` find the disk, `install` configures the system on it, and `inside`
-//! confines all paths to that system.
+//! `wire` has the messages, `deploy_client` sends them, `status` passes progress from the
+//! `deployment` to the reports. `image` reads, `disk` writes; `raw`, `qcow2` and `tar` convert
+//! between them. `inventory` and `disk_selector` find the disk, `install` configures the system on
+//! it, and `confined_fs` confines all paths to that system.
 
 pub mod accounts;
-pub mod choose;
 pub mod cmdline;
+pub mod confined_fs;
 pub mod console;
+pub mod deploy_client;
+mod deployment;
 pub mod disk;
+pub mod disk_selector;
 pub mod failure;
-pub mod farrier;
-pub mod hands;
 pub mod host_key;
 pub mod http;
 pub mod image;
-pub mod inside;
 pub mod install;
 pub mod inventory;
 pub mod node;
-pub mod pace;
+pub mod platform;
 pub mod qcow2;
 pub mod random;
 pub mod raw;
 pub mod status;
 pub mod tar;
+pub mod timing;
 pub mod volume;
 pub mod wire;
-mod work;
 
 use cmdline::Boot;
 use console::say;
-use farrier::{Farrier, spoken};
-use hands::Hands;
-use pace::Pace;
+use deploy_client::{Farrier, spoken};
+use deployment::Work;
+use platform::Hands;
 use secrecy::{ExposeSecret, SecretString};
 pub use status::End;
 use status::Status;
 use std::path::PathBuf;
 use std::thread;
+use timing::Pace;
 use wire::{Claim, DiskSeen};
-use work::Work;
 
 pub struct Config {
     pub boot: Boot,

@@ -4,8 +4,8 @@
 
 use agent::cmdline::Boot;
 use agent::console::say;
-use agent::hands::Real;
-use agent::pace::Pace;
+use agent::platform::Real;
+use agent::timing::Pace;
 use agent::{Config, End, node};
 use rustix::system::{RebootCommand, reboot};
 use std::fs;

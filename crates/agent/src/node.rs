@@ -5,51 +5,52 @@
 //! remember to its state directory before it acts on it (`journal`), and every request can be
 //! repeated (`wire`, `controller`). There is no orderly shutdown, because none could be relied on.
 //!
-//! `enroll` obtains the node's identity, `beat` sends heartbeats, `tasks` schedules tasks and
-//! `work` executes them; `leave` uninstalls the agent. `hook`, `gpu` and `scratch` do the work on
-//! the node, `program` runs programs, and `board` is the state that the threads share.
+//! `enroll` obtains the node's identity, `heartbeat` sends heartbeats, `tasks` takes and reports
+//! tasks and `task_execution` executes them; `uninstall` removes the agent. `hook`, `gpu` and
+//! `scratch` do the work on the node, `program` runs programs, `deadline` limits every wait, and
+//! `shared_state` is the state that the threads share.
 
-mod beat;
-mod board;
 pub mod config;
 mod controller;
+mod deadline;
 mod enroll;
 mod gpu;
 mod health;
+mod heartbeat;
 mod hook;
 mod identity;
 mod journal;
-mod kind;
-mod leave;
 mod log;
-pub mod pace;
-mod patience;
 mod program;
 mod scratch;
+mod shared_state;
 mod status;
+mod task_execution;
+mod task_kind;
 mod tasks;
+pub mod timing;
+mod uninstall;
 mod wire;
-mod work;
 
 use crate::console::{say, warn};
-use board::Board;
 pub use config::Config;
 use controller::Controller;
+use deadline::Patience;
 use enroll::{Known, Outside};
 use identity::Identity;
 use journal::{Contact, Journal, Node};
-pub use kind::Kind;
-pub use pace::Pace;
-use pace::scattered;
-use patience::Patience;
 use secrecy::SecretString;
+use shared_state::Board;
 pub use status::{Stage, Status, TaskStatus, status};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
+pub use task_kind::Kind;
 use tasks::Served;
+pub use timing::Pace;
+use timing::scattered;
 
 /// The systemd unit of the agent.
 pub const UNIT: &str = include_str!("../../../deploy/farrier-agent.service");

@@ -7,19 +7,19 @@
 //! in the stream, they are compared with those read before, so the hash covers the tables that were
 //! used.
 
+mod decompress;
 mod header;
 mod map;
-mod unpack;
 
 use crate::disk::{Disk, MIB};
 use crate::failure::{Failure, Halt};
 use crate::image::{Reading, Stream, Tap};
 use crate::status::Status;
 use crate::wire::Code;
+use decompress::Unpacker;
 use header::Header;
 use map::{Extent, Map, What};
 use sha2::{Digest, Sha256};
-use unpack::Unpacker;
 
 /// An image whose tables have been read.
 pub struct Qcow2 {

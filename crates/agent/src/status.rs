@@ -6,7 +6,7 @@
 
 use crate::console::say;
 use crate::failure::{Failure, Halt};
-use crate::pace::Pace;
+use crate::timing::Pace;
 use crate::wire::{Report, Stage, Then};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

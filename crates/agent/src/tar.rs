@@ -4,16 +4,16 @@
 //! everything else. Nothing is bootable before the checksum has been verified.
 
 mod boot;
+mod decompress;
 mod layout;
-mod unpack;
 
-use crate::choose::check_room;
 use crate::disk::{Disk, MIB};
+use crate::disk_selector::check_room;
 use crate::failure::{Failure, Halt};
-use crate::hands::{Spilled, Tool};
 use crate::image::Stream;
 use crate::install::{Site, Volume};
 use crate::inventory;
+use crate::platform::{Spilled, Tool};
 use crate::volume::FileSystem;
 use crate::wire::{Code, Image};
 use layout::Layout;
@@ -87,7 +87,7 @@ impl Prepared {
 
 fn unpack(stream: &mut Stream, site: &Site, at: &Path) -> Result<(), Halt> {
     let arguments = ["-x", "-p", "--numeric-owner", "-f", "-", "-C", &text(at)];
-    let poured = match unpack::open(&mut *stream) {
+    let poured = match decompress::open(&mut *stream) {
         Ok(mut files) => site.hands.pour(Tool::Tar, &arguments, &mut files),
         Err(error) => Err(Spilled::Source(error)),
     };

@@ -5,7 +5,7 @@
 //! was lost may have taken effect: that is why every request can be repeated, here and by the
 //! caller. Nothing here pauses between attempts.
 
-use super::pace::Pace;
+use super::timing::Pace;
 use super::wire::{
     self, Beaten, Enroll, Enrolled, Heard, Heartbeat, Renew, Renewed, Report, Take, Taken, Unknown,
 };
@@ -145,12 +145,13 @@ fn meaning(status: u16, from: From, refusal: Refusal, url: &Url) -> Missed {
     match (status, from) {
         (403, From::Stranger) if !refusal.code.is_empty() => Missed::Refused(refusal),
         (401, From::Node(_)) => {
-            Missed::Unknown(Unknown::of(&refusal.code), crate::farrier::spoken(&refusal))
+            Missed::Unknown(Unknown::of(&refusal.code), crate::deploy_client::spoken(&refusal))
         }
         (409, From::Node(_)) if refusal.code == "task-over" => Missed::Over,
-        (status, From::Stranger | From::Node(_)) => {
-            Missed::Again(format!("{url} answered {status}: {}", crate::farrier::spoken(&refusal)))
-        }
+        (status, From::Stranger | From::Node(_)) => Missed::Again(format!(
+            "{url} answered {status}: {}",
+            crate::deploy_client::spoken(&refusal)
+        )),
     }
 }
 

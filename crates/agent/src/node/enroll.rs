@@ -11,7 +11,7 @@ use super::controller::Missed;
 use super::identity::VERSION;
 use super::journal::{Enrolling, Node};
 use super::wire::Enroll;
-use crate::farrier::spoken;
+use crate::deploy_client::spoken;
 use crate::image::hex;
 use crate::random;
 use secrecy::{ExposeSecret, SecretString};

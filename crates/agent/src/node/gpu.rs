@@ -5,10 +5,10 @@
 //! NVIDIA devices on the PCI bus the node has no GPUs, which the log notes. GPUs on the bus that
 //! cannot be queried never count as clean.
 
+use super::deadline::{Halt, Patience};
 use super::log::Log;
-use super::patience::{Halt, Patience};
 use super::program::{self, Stray};
-use super::work::Fail;
+use super::task_execution::Fail;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fs;

@@ -2,12 +2,12 @@
 //! heartbeats must not wait for it.
 
 use super::config::Config;
+use super::deadline::Patience;
 use super::gpu::{Gpus, Seen};
 use super::hook::{Call, Hook};
 use super::log::Log;
-use super::patience::Patience;
+use super::task_execution::Fail;
 use super::wire::beginning;
-use super::work::Fail;
 use rustix::fs::statvfs;
 use std::path::Path;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! Hooks: the site's programs, which do the parts of a task that depend on the site. Each is
 //! optional.
 
+use super::deadline::Patience;
 use super::log::Log;
-use super::patience::Patience;
 use super::program::{self, Stray};
-use super::work::Fail;
+use super::task_execution::Fail;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;

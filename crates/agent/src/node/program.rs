@@ -5,8 +5,8 @@
 //! group with the mark. A restarted agent finds leftovers of its predecessor in the same way.
 //! Daemons must be started by systemd, not by a hook.
 
+use super::deadline::{Halt, Patience};
 use super::log::Log;
-use super::patience::{Halt, Patience};
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
 };

@@ -4,9 +4,9 @@
 //! other file system, including bind mounts; so a link leads nowhere, even one that appears
 //! meanwhile. What cannot be removed is reported, and the rest is removed all the same.
 
+use super::deadline::Patience;
 use super::log::Log;
-use super::patience::Patience;
-use super::work::Fail;
+use super::task_execution::Fail;
 use rustix::fs::{
     AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, open, openat2, statat, unlinkat,
 };

@@ -1,8 +1,8 @@
 //! The status for an operator who is logged in to the node: its identity, its task, and its
 //! problems. It is read from the state directory, so it works whether the agent runs or not.
 
-use super::beat::now;
 use super::config::Config;
+use super::heartbeat::now;
 use super::journal::{Ended, Held, Journal};
 use serde::Serialize;
 use std::fmt;

@@ -8,15 +8,15 @@
 
 use super::Life;
 use super::controller::Missed;
+use super::deadline::{Lease, Patience};
 use super::journal::{Ended, Held, Leaving};
-use super::kind::Kind;
 use super::log::Log;
-use super::pace::scattered;
-use super::patience::{Lease, Patience};
+use super::task_execution::{Outcome, Work};
+use super::task_kind::Kind;
+use super::timing::scattered;
 use super::wire::{Heard, Renew, Renewed, Report, Taken, Task, Then, Unknown};
-use super::work::{Outcome, Work};
 use crate::console::say;
-use crate::pace::Pauses;
+use crate::timing::Pauses;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};

@@ -211,7 +211,10 @@ fn a_file_that_is_cut_is_refused_before_or_while_it_is_read() {
 fn tables_that_change_under_way_are_noticed() {
     struct Changing(RefCell<u32>, Vec<u8>, Vec<u8>);
     impl crate::image::Source for Changing {
-        fn open(&self, from: u64) -> Result<Box<dyn std::io::Read + '_>, crate::farrier::Missed> {
+        fn open(
+            &self,
+            from: u64,
+        ) -> Result<Box<dyn std::io::Read + '_>, crate::deploy_client::Missed> {
             *self.0.borrow_mut() += 1;
             let bytes = if *self.0.borrow() == 1 { &self.1 } else { &self.2 };
             Ok(Box::new(&bytes[from as usize..]))

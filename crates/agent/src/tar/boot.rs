@@ -3,11 +3,11 @@
 //! default name).
 
 use super::layout::Layout;
+use crate::confined_fs::Inside;
 use crate::console::say;
 use crate::failure::Failure;
-use crate::hands::{Brought, Tool};
-use crate::inside::Inside;
 use crate::install::Site;
+use crate::platform::{Brought, Tool};
 use std::cmp::Ordering;
 use std::fs::{self, File};
 use std::io;

@@ -1,7 +1,7 @@
 //! The program itself, as the deploy environment starts it.
 
+use crate::environment::{MAC, MIB, Stage, TOKEN, image, well};
 use crate::server::Server;
-use crate::stage::{MAC, MIB, Stage, TOKEN, image, well};
 use std::process::{Command, Output};
 
 fn agent(arguments: &[&str]) -> Output {

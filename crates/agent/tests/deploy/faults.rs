@@ -1,7 +1,7 @@
 //! Faults of the network and of the server that must not change the result.
 
+use crate::environment::{MIB, Stage, eventually, image, well};
 use crate::server::{Fault, Server};
-use crate::stage::{MIB, Stage, eventually, image, well};
 use agent::End;
 use proptest::prelude::*;
 use std::thread;

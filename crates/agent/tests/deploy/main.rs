@@ -2,12 +2,12 @@
 //! and restarts.
 
 mod binary;
+mod environment;
 mod faults;
-mod loops;
+mod loop_devices;
+mod outcomes;
 mod qemu;
 mod server;
-mod stage;
-mod tars;
-mod verdicts;
+mod tar_images;
 #[path = "../wire/mod.rs"]
 mod wire;

@@ -1,7 +1,7 @@
 //! Images of QEMU's tools, with all their options, compared with the raw disk that they contain.
 
+use crate::environment::{MIB, OLD, Stage, image, well};
 use crate::server::{Fault, Server};
-use crate::stage::{MIB, OLD, Stage, image, well};
 use agent::End;
 use std::fs;
 use std::path::Path;

@@ -3,8 +3,8 @@
 
 use crate::server::{Script, Server};
 use agent::cmdline::Boot;
-use agent::hands::{Hands, Spilled, Tool};
-use agent::pace::Pace;
+use agent::platform::{Hands, Spilled, Tool};
+use agent::timing::Pace;
 use agent::volume::FileSystem;
 use agent::{Config, End};
 use serde_json::{Value, json};

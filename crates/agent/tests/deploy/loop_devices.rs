@@ -1,10 +1,10 @@
 //! With a kernel: loop devices as disks, and real mounts. Only root can do that; otherwise the
 //! tests are skipped with a message.
 
+use crate::environment::{MIB, Stage, well};
 use crate::server::Server;
-use crate::stage::{MIB, Stage, well};
 use agent::End;
-use agent::hands::{Hands, Real, Spilled, Tool};
+use agent::platform::{Hands, Real, Spilled, Tool};
 use agent::volume::FileSystem;
 use std::fs;
 use std::io::{self, Read};

@@ -3,7 +3,7 @@
 use super::controller::Missed;
 use super::identity::VERSION;
 use super::journal::Contact;
-use super::pace::scattered;
+use super::timing::scattered;
 use super::wire::Heartbeat;
 use super::{Life, health};
 use crate::console::say;

@@ -6,9 +6,9 @@
 //! agent exits with 0, after which the unit does not restart it.
 
 use super::Service;
+use super::deadline::Patience;
 use super::journal::Leaving;
 use super::log::Log;
-use super::patience::Patience;
 use super::program;
 use crate::console::say;
 use std::process::Command;

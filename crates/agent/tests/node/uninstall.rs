@@ -1,7 +1,7 @@
 //! Uninstalling: the last report, and the cleanup after it, which needs no server.
 
+use crate::environment::Stage;
 use crate::server::Fault;
-use crate::stage::Stage;
 use serde_json::json;
 
 #[test]

@@ -1,6 +1,6 @@
 //! What each kind of task does to a node.
 
-use crate::stage::{Job, Stage, lives, until};
+use crate::environment::{Job, Stage, lives, until};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::symlink;

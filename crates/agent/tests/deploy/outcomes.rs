@@ -1,7 +1,7 @@
 //! How the agent handles its assignment and Farrier's answers.
 
+use crate::environment::{MAC, MIB, OLD, Stage, TOKEN, eventually, image, well};
 use crate::server::{Fault, Script, Server};
-use crate::stage::{MAC, MIB, OLD, Stage, TOKEN, eventually, image, well};
 use agent::End;
 use serde_json::{Value, json};
 use std::fs;

@@ -1,7 +1,7 @@
 //! The execution of a task, with crashes of the agent and of the server.
 
+use crate::environment::{Stage, lives, until};
 use crate::server::Fault;
-use crate::stage::{Stage, lives, until};
 use serde_json::json;
 use std::fs;
 

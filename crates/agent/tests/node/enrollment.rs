@@ -1,7 +1,7 @@
 //! Enrollment, and sessions that become unknown.
 
+use crate::environment::{Stage, until};
 use crate::server::{Fault, NODE, TOKEN};
-use crate::stage::{Stage, until};
 use agent::node::{self, Config, End, Pace};
 use serde_json::json;
 use std::fs;

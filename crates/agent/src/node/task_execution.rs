@@ -3,12 +3,12 @@
 //! its beginning.
 
 use super::config::Config;
+use super::deadline::{Halt, Patience};
 use super::gpu::{Gpus, Seen, named};
 use super::hook::{Call, Hook, variable};
-use super::kind::Kind;
 use super::log::Log;
-use super::patience::{Halt, Patience};
 use super::scratch;
+use super::task_kind::Kind;
 use super::wire::{MAX_SAID_BYTES, Task, beginning};
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,19 +1,19 @@
 //! The deployment, step by step: choose the disk, check the size, write, verify, install.
 
-use crate::choose::{check_room, choose};
 use crate::console::{say, spoken_size};
+use crate::deploy_client::Farrier;
 use crate::disk::Disk;
+use crate::disk_selector::{check_room, choose};
 use crate::failure::{Failure, Halt};
-use crate::farrier::Farrier;
-use crate::hands::Hands;
 use crate::image::{Reading, Stream};
 use crate::install::Site;
 use crate::inventory;
-use crate::pace::Pace;
+use crate::platform::Hands;
 use crate::qcow2::Qcow2;
 use crate::raw;
 use crate::status::{End, Status};
 use crate::tar;
+use crate::timing::Pace;
 use crate::wire::{Code, Granted, Kind};
 use std::path::Path;
 

@@ -1,9 +1,9 @@
 //! Tar images. Partitions and file systems are only recorded here; the files are really unpacked.
 
+use crate::environment::{MIB, Stage, sha256, well};
 use crate::server::{Fault, Script, Server};
-use crate::stage::{MIB, Stage, sha256, well};
 use agent::End;
-use agent::hands::{Hands, Real, Spilled, Tool};
+use agent::platform::{Hands, Real, Spilled, Tool};
 use agent::volume::FileSystem;
 use serde_json::Value;
 use std::fs;

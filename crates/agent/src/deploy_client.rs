@@ -6,8 +6,8 @@
 use crate::console::say;
 use crate::http::{Body, Client, Request, Response, Url};
 use crate::image::Source;
-use crate::pace::{Pace, Pauses};
 use crate::status::{End, Status};
+use crate::timing::{Pace, Pauses};
 use crate::wire::{self, Claim, Granted, Refusal, Report, Told};
 use secrecy::SecretString;
 use serde::Serialize;

@@ -2,8 +2,8 @@
 //! them.
 
 use crate::http::Limits;
-use crate::pace::Pauses;
 use crate::random::random;
+use crate::timing::Pauses;
 use std::time::Duration;
 
 #[derive(Debug, Clone, Copy)]
