@@ -1,6 +1,6 @@
 //! The accounts of a system, from its `/etc/passwd`.
 
-use crate::confined_fs::Owner;
+use crate::confined_fs::FileOwner;
 
 const ROOT: u32 = 0;
 /// The first user id of human users, by convention of all distributions.
@@ -11,7 +11,7 @@ const MAX_NAMED: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
     pub name: String,
-    pub owner: Owner,
+    pub owner: FileOwner,
     pub home: String,
 }
 
@@ -23,12 +23,12 @@ pub fn parse(passwd: &str) -> Vec<Account> {
 fn account(line: &str) -> Option<Account> {
     let fields: Vec<&str> = line.split(':').collect();
     let [name, _, user, group, _, home, _] = fields.as_slice() else { return None };
-    let owner = Owner { user: user.parse().ok()?, group: group.parse().ok()? };
+    let owner = FileOwner { user: user.parse().ok()?, group: group.parse().ok()? };
     Some(Account { name: (*name).to_owned(), owner, home: (*home).to_owned() })
 }
 
 /// The names of accounts that an operator may have meant: root and human users.
-pub fn people(accounts: &[Account]) -> String {
+pub fn list_login_names(accounts: &[Account]) -> String {
     let is_person = |account: &&Account| {
         let user = account.owner.user;
         user == ROOT || (user >= FIRST_PERSON && user != NOBODY)
@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(names, ["root", "daemon", "nobody", "debian"]);
         let debian = Account {
             name: "debian".into(),
-            owner: Owner { user: 1000, group: 1001 },
+            owner: FileOwner { user: 1000, group: 1001 },
             home: "/srv/debian".into(),
         };
         assert_eq!(accounts[3], debian);
@@ -64,9 +64,9 @@ mod tests {
 
     #[test]
     fn people_are_named_and_not_too_many() {
-        assert_eq!(people(&parse(PASSWD)), "root, debian");
-        assert_eq!(people(&[]), "nobody");
+        assert_eq!(list_login_names(&parse(PASSWD)), "root, debian");
+        assert_eq!(list_login_names(&[]), "nobody");
         let many: String = (0..40).map(|n| format!("p{n}:x:{}:1::/:/\n", 1000 + n)).collect();
-        assert!(people(&parse(&many)).ends_with("p15, …"));
+        assert!(list_login_names(&parse(&many)).ends_with("p15, …"));
     }
 }

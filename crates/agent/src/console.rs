@@ -19,7 +19,7 @@ pub fn warn(line: &str) {
 }
 
 /// A size with a binary unit.
-pub fn spoken_size(bytes: u64) -> String {
+pub fn format_size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
         return format!("{bytes} bytes");
@@ -43,7 +43,7 @@ mod tests {
             (8 << 30, "8.0 GiB"),
             (u64::MAX, "15.9 EiB"),
         ] {
-            assert_eq!(spoken_size(bytes), said);
+            assert_eq!(format_size(bytes), said);
         }
     }
 }

@@ -5,9 +5,9 @@
 
 use crate::console::say;
 use crate::http::{Body, Client, Request, Response, Url};
-use crate::image::Source;
+use crate::image::ImageSource;
 use crate::status::{End, Status};
-use crate::timing::{Pace, Pauses};
+use crate::timing::{Backoff, Pace};
 use crate::wire::{self, Claim, Granted, Refusal, Report, Told};
 use secrecy::SecretString;
 use serde::Serialize;
@@ -21,57 +21,59 @@ const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 
 /// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Missed {
+pub enum RequestError {
     /// A retry may succeed.
-    Again(String),
+    Retryable(String),
     /// Farrier refused: the deployment is not for this machine any more.
     Refused(Refusal),
     /// A retry cannot succeed: the request or its target is wrong.
-    Wrong(String),
+    Invalid(String),
 }
 
-pub struct Farrier {
+pub struct DeployClient {
     base: Url,
     session: SecretString,
     /// For claims and reports; cannot be interrupted.
-    calm: Client,
+    report_client: Client,
     /// For images; interrupted when the work must stop.
-    braked: Client,
+    image_client: Client,
     pace: Pace,
 }
 
-impl Farrier {
+impl DeployClient {
     pub fn new(base: Url, session: SecretString, pace: &Pace, status: &Status) -> Self {
-        let calm = Client::new(pace.limits, Arc::new(AtomicBool::new(false)));
-        let braked = Client::new(pace.limits, status.brake());
-        Self { base, session, calm, braked, pace: *pace }
+        let report_client = Client::new(pace.limits, Arc::new(AtomicBool::new(false)));
+        let image_client = Client::new(pace.limits, status.stop_flag());
+        Self { base, session, report_client, image_client, pace: *pace }
     }
 
     /// Retries the claim until there is an answer.
     pub fn claim(&self, claim: &Claim, status: &Status) -> Result<Granted, Refusal> {
-        let mut pauses = Pauses::new(&self.pace);
+        let mut backoff = Backoff::new(&self.pace);
         let mut told = String::new();
         // Endless on purpose: the machine has nothing else to do, and Farrier may be unreachable
         // for hours.
         loop {
             match self.claim_once(claim) {
                 Ok(granted) => return Ok(granted),
-                Err(Missed::Refused(refusal)) => return Err(refusal),
-                Err(Missed::Again(said) | Missed::Wrong(said)) if said != told => {
+                Err(RequestError::Refused(refusal)) => return Err(refusal),
+                Err(RequestError::Retryable(said) | RequestError::Invalid(said))
+                    if said != told =>
+                {
                     say(&format!("claim: {said}; trying again"));
                     told = said;
                 }
-                Err(Missed::Again(_) | Missed::Wrong(_)) => {}
+                Err(RequestError::Retryable(_) | RequestError::Invalid(_)) => {}
             }
-            pauses.take(status);
+            backoff.take(status);
         }
     }
 
-    fn claim_once(&self, claim: &Claim) -> Result<Granted, Missed> {
+    fn claim_once(&self, claim: &Claim) -> Result<Granted, RequestError> {
         self.post(wire::CLAIM, None, claim, |status| status == 403)
     }
 
-    fn report(&self, report: &Report) -> Result<Told, Missed> {
+    fn report(&self, report: &Report) -> Result<Told, RequestError> {
         let refuses = |status| matches!(status, 401 | 403);
         self.post(wire::REPORT, Some(&self.session), report, refuses)
     }
@@ -79,31 +81,31 @@ impl Farrier {
     /// Sends reports until the deployment has ended. Runs in its own thread, so the work never
     /// waits for it.
     pub fn run_reports(&self, status: &Status) {
-        let mut pauses = Pauses::new(&self.pace);
+        let mut backoff = Backoff::new(&self.pace);
         while let Some(report) = status.next_report(&self.pace) {
-            self.deliver(&report, status, &mut pauses);
+            self.deliver_report(&report, status, &mut backoff);
         }
     }
 
     /// Retries a report until it is delivered or the deployment has ended.
-    fn deliver(&self, report: &Report, status: &Status, pauses: &mut Pauses) {
+    fn deliver_report(&self, report: &Report, status: &Status, backoff: &mut Backoff) {
         let mut told = false;
         while !status.over() {
             match self.report(report) {
                 Ok(answer) => {
-                    pauses.worked();
+                    backoff.worked();
                     return status.told(report.stage, answer.then);
                 }
-                Err(Missed::Refused(refusal)) => {
-                    say(&format!("report refused: {}", spoken(&refusal)));
+                Err(RequestError::Refused(refusal)) => {
+                    say(&format!("report refused: {}", describe_refusal(&refusal)));
                     return status.end(End::PowerOff);
                 }
-                Err(Missed::Again(said) | Missed::Wrong(said)) => {
+                Err(RequestError::Retryable(said) | RequestError::Invalid(said)) => {
                     if !told {
                         say(&format!("report: {said}; trying again"));
                     }
                     told = true;
-                    pauses.take(status);
+                    backoff.take(status);
                 }
             }
         }
@@ -115,78 +117,85 @@ impl Farrier {
         bearer: Option<&SecretString>,
         content: &impl Serialize,
         refuses: impl Fn(u16) -> bool,
-    ) -> Result<T, Missed> {
-        let url = self.base.join(path).map_err(Missed::Wrong)?;
-        let json = serde_json::to_vec(content).map_err(|error| Missed::Wrong(error.to_string()))?;
+    ) -> Result<T, RequestError> {
+        let url = self.base.join(path).map_err(RequestError::Invalid)?;
+        let json = serde_json::to_vec(content)
+            .map_err(|error| RequestError::Invalid(error.to_string()))?;
         let request = Request { method: "POST", url: &url, bearer, from: None, json: Some(&json) };
-        let again = |error: io::Error| Missed::Again(format!("{url}: {error}"));
-        let response = self.calm.send(&request).map_err(again)?;
+        let again = |error: io::Error| RequestError::Retryable(format!("{url}: {error}"));
+        let response = self.report_client.send(&request).map_err(again)?;
         let status = response.status;
         let body = response.body.read_all(MAX_ANSWER_BYTES, self.pace.answer).map_err(again)?;
         match status {
             200 => serde_json::from_slice(&body).map_err(|error| {
-                Missed::Again(format!("{url} answered what cannot be read: {error}"))
+                RequestError::Retryable(format!("{url} answered what cannot be read: {error}"))
             }),
             status if refuses(status) => {
-                Err(Missed::Refused(serde_json::from_slice(&body).unwrap_or_default()))
+                Err(RequestError::Refused(serde_json::from_slice(&body).unwrap_or_default()))
             }
-            status => Err(Missed::Again(format!("{url} answered {status}"))),
+            status => Err(RequestError::Retryable(format!("{url} answered {status}"))),
         }
     }
 
     /// The image at this reference, as a source to read from.
-    pub fn image(&self, image: &wire::Image) -> Result<Served<'_>, String> {
+    pub fn image(&self, image: &wire::Image) -> Result<HttpImage<'_>, String> {
         let url = self.base.join(&image.url)?;
         // Only Farrier gets the session, not another server of the image.
         let bearer = (url.address() == self.base.address()).then_some(&self.session);
-        Ok(Served { farrier: self, url, bearer, size: image.size })
+        Ok(HttpImage { client: self, url, bearer, size: image.size })
     }
 }
 
 /// An image that is fetched over HTTP.
-pub struct Served<'a> {
-    farrier: &'a Farrier,
+pub struct HttpImage<'a> {
+    client: &'a DeployClient,
     url: Url,
     bearer: Option<&'a SecretString>,
     size: u64,
 }
 
-impl Source for Served<'_> {
-    fn open(&self, from: u64) -> Result<Box<dyn Read + '_>, Missed> {
+impl ImageSource for HttpImage<'_> {
+    fn open(&self, from: u64) -> Result<Box<dyn Read + '_>, RequestError> {
         let (url, bearer) = (&self.url, self.bearer);
         let request = Request { method: "GET", url, bearer, from: Some(from), json: None };
-        let again = |error: io::Error| Missed::Again(format!("{}: {error}", self.url));
-        let response = self.farrier.braked.send(&request).map_err(again)?;
+        let again = |error: io::Error| RequestError::Retryable(format!("{}: {error}", self.url));
+        let response = self.client.image_client.send(&request).map_err(again)?;
         match response.status {
-            206 => self.part(response, from),
-            200 => skip(response.body, from).map_err(again),
+            206 => self.check_range(response, from),
+            200 => skip_to(response.body, from).map_err(again),
             401 | 403 if self.bearer.is_some() => {
-                let body = response.body.read_all(MAX_ANSWER_BYTES, self.farrier.pace.answer);
+                let body = response.body.read_all(MAX_ANSWER_BYTES, self.client.pace.answer);
                 let refusal = body.ok().and_then(|body| serde_json::from_slice(&body).ok());
-                Err(Missed::Refused(refusal.unwrap_or_default()))
+                Err(RequestError::Refused(refusal.unwrap_or_default()))
             }
-            408 | 429 => Err(Missed::Again(format!("{} answered {}", self.url, response.status))),
-            status @ 300..=499 => Err(Missed::Wrong(format!("{} answered {status}", self.url))),
-            status => Err(Missed::Again(format!("{} answered {status}", self.url))),
+            408 | 429 => {
+                Err(RequestError::Retryable(format!("{} answered {}", self.url, response.status)))
+            }
+            status @ 300..=499 => {
+                Err(RequestError::Invalid(format!("{} answered {status}", self.url)))
+            }
+            status => Err(RequestError::Retryable(format!("{} answered {status}", self.url))),
         }
     }
 }
 
-impl Served<'_> {
-    fn part(&self, response: Response, from: u64) -> Result<Box<dyn Read>, Missed> {
+impl HttpImage<'_> {
+    fn check_range(&self, response: Response, from: u64) -> Result<Box<dyn Read>, RequestError> {
         match response.range {
-            Some((_, Some(total))) if total != self.size => Err(Missed::Wrong(format!(
+            Some((_, Some(total))) if total != self.size => Err(RequestError::Invalid(format!(
                 "{} has {total} bytes and should have {}; was the image replaced?",
                 self.url, self.size
             ))),
             Some((first, _)) if first == from => Ok(Box::new(response.body)),
-            Some(_) | None => Err(Missed::Again(format!("{} answered another range", self.url))),
+            Some(_) | None => {
+                Err(RequestError::Retryable(format!("{} answered another range", self.url)))
+            }
         }
     }
 }
 
 /// A server without range requests sends the whole file; the bytes before `from` are skipped.
-fn skip(mut body: Body, from: u64) -> io::Result<Box<dyn Read>> {
+fn skip_to(mut body: Body, from: u64) -> io::Result<Box<dyn Read>> {
     let skipped = io::copy(&mut Read::take(&mut body, from), &mut io::sink())?;
     if skipped < from {
         return Err(io::ErrorKind::UnexpectedEof.into());
@@ -194,7 +203,7 @@ fn skip(mut body: Body, from: u64) -> io::Result<Box<dyn Read>> {
     Ok(Box::new(body))
 }
 
-pub fn spoken(refusal: &Refusal) -> String {
+pub fn describe_refusal(refusal: &Refusal) -> String {
     match (refusal.said.as_str(), refusal.code.as_str()) {
         ("", "") => "no reason was given".into(),
         ("", code) => code.into(),
@@ -215,7 +224,10 @@ mod tests {
             ("", "no", "no"),
             ("token-used", "used at noon", "used at noon (token-used)"),
         ] {
-            assert_eq!(spoken(&Refusal { code: code.into(), said: said.into() }), expected);
+            assert_eq!(
+                describe_refusal(&Refusal { code: code.into(), said: said.into() }),
+                expected
+            );
         }
     }
 }

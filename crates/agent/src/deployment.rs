@@ -1,14 +1,14 @@
 //! The deployment, step by step: choose the disk, check the size, write, verify, install.
 
-use crate::console::{say, spoken_size};
-use crate::deploy_client::Farrier;
-use crate::disk::Disk;
-use crate::disk_selector::{check_room, choose};
+use crate::console::{format_size, say};
+use crate::deploy_client::DeployClient;
+use crate::disk::DiskWriter;
+use crate::disk_selector::{check_disk_size, select_disk};
 use crate::failure::{Failure, Halt};
-use crate::image::{Reading, Stream};
-use crate::install::Site;
+use crate::image::{ImageStream, ReadContext};
+use crate::install::InstallTarget;
 use crate::inventory;
-use crate::platform::Hands;
+use crate::platform::Platform;
 use crate::qcow2::Qcow2;
 use crate::raw;
 use crate::status::{End, Status};
@@ -19,10 +19,10 @@ use std::path::Path;
 
 pub struct Work<'a> {
     pub granted: &'a Granted,
-    pub disks: &'a [inventory::Disk],
-    pub farrier: &'a Farrier,
+    pub disks: &'a [inventory::DiskInfo],
+    pub client: &'a DeployClient,
     pub status: &'a Status,
-    pub hands: &'a dyn Hands,
+    pub platform: &'a dyn Platform,
     pub root: &'a Path,
     pub consoles: &'a [String],
     pub pace: &'a Pace,
@@ -43,62 +43,62 @@ impl Work<'_> {
     }
 
     fn work(&self) -> Result<Vec<String>, Halt> {
-        let disk = choose(self.disks, &self.granted.root_disk)?;
-        let site = Site { hands: self.hands, root: self.root, disk };
+        let disk = select_disk(self.disks, &self.granted.root_disk)?;
+        let target = InstallTarget { platform: self.platform, root: self.root, disk };
         let image = &self.granted.image;
         let said = format!(
             "writing {} ({}, {}) to {} ({})",
             image.name,
             image.kind.as_str(),
-            spoken_size(image.size),
+            format_size(image.size),
             disk.path,
-            spoken_size(disk.size)
+            format_size(disk.size)
         );
         self.status.begin(image.size, said);
-        self.write(&site)?;
+        self.write(&target)?;
         self.status.progress(image.size);
         self.status.check()?;
         let said = format!("{} is written and its checksum is right; installing", image.name);
         self.status.installing(said);
-        site.reread()?;
-        let host_keys = site.install(self.granted)?;
+        target.reread_partitions()?;
+        let host_keys = target.install(self.granted)?;
         self.status.check()?;
         Ok(host_keys)
     }
 
-    fn write(&self, site: &Site) -> Result<(), Halt> {
+    fn write(&self, target: &InstallTarget) -> Result<(), Halt> {
         let image = &self.granted.image;
         let source = self
-            .farrier
+            .client
             .image(image)
             .map_err(|said| Failure::broken(format!("image url: {said}")))?;
         let reading =
-            Reading { source: &source, size: image.size, status: self.status, pace: self.pace };
+            ReadContext { source: &source, size: image.size, status: self.status, pace: self.pace };
         match image.kind {
             Kind::Raw => {
-                check_room(site.disk, image.size, &image.name)?;
-                let mut disk = self.open(site)?;
-                let mut stream = Stream::new(reading);
+                check_disk_size(target.disk, image.size, &image.name)?;
+                let mut disk = self.open(target)?;
+                let mut stream = ImageStream::new(reading);
                 let poured = raw::pour(&mut stream, &mut disk);
                 verified(poured, stream, &image.sha256)?;
                 Ok(disk.finish()?)
             }
             Kind::Qcow2 => {
                 let qcow2 = Qcow2::look(reading)?;
-                check_room(site.disk, qcow2.disk_size(), &image.name)?;
-                let mut disk = self.open(site)?;
-                let mut stream = Stream::new(reading);
+                check_disk_size(target.disk, qcow2.disk_size(), &image.name)?;
+                let mut disk = self.open(target)?;
+                let mut stream = ImageStream::new(reading);
                 let poured = qcow2.pour(&mut stream, &mut disk, self.status);
                 verified(poured, stream, &image.sha256)?;
                 Ok(disk.finish()?)
             }
             Kind::Tar => {
-                tar::check(site, image)?;
-                let prepared = tar::prepare(site)?;
-                let mut stream = Stream::new(reading);
-                let poured = prepared.pour(&mut stream, site);
+                tar::check(target, image)?;
+                let prepared = tar::prepare(target)?;
+                let mut stream = ImageStream::new(reading);
+                let poured = prepared.pour(&mut stream, target);
                 verified(poured, stream, &image.sha256)?;
-                Ok(prepared.finish(site, self.consoles)?)
+                Ok(prepared.finish(target, self.consoles)?)
             }
             Kind::Unknown => {
                 Err(Failure::broken("this deploy environment cannot write images of that kind")
@@ -107,16 +107,16 @@ impl Work<'_> {
         }
     }
 
-    fn open(&self, site: &Site) -> Result<Disk, Failure> {
-        let mut disk = Disk::open(&site.device(), &site.disk.path, site.disk.size)?;
-        disk.clear_ends()?;
+    fn open(&self, target: &InstallTarget) -> Result<DiskWriter, Failure> {
+        let mut disk = DiskWriter::open(&target.device(), &target.disk.path, target.disk.size)?;
+        disk.clear_partition_tables()?;
         Ok(disk)
     }
 }
 
 /// Compares the checksum, even when the image could not be decoded: a wrong checksum is reported in
 /// preference to a broken image.
-fn verified(poured: Result<(), Halt>, stream: Stream, sha256: &str) -> Result<(), Halt> {
+fn verified(poured: Result<(), Halt>, stream: ImageStream, sha256: &str) -> Result<(), Halt> {
     match poured {
         Ok(()) => stream.finish(sha256),
         Err(Halt::Failed(failure)) if failure.code == Code::ImageBroken => {

@@ -20,7 +20,7 @@ const SYNC_EVERY_BYTES: u64 = 64 * MIB;
 /// How much is cleared between two checks for a stop.
 const CLEAR_BYTES: u64 = 64 * MIB;
 
-pub struct Disk {
+pub struct DiskWriter {
     file: File,
     path: String,
     size: u64,
@@ -28,7 +28,7 @@ pub struct Disk {
     unsynced: u64,
 }
 
-impl Disk {
+impl DiskWriter {
     /// Opens a disk exclusively. `path` is its name in error texts.
     pub fn open(device: &Path, path: &str, size: u64) -> Result<Self, Failure> {
         // With O_EXCL the kernel gives a block device to one user only, and to none while it is
@@ -43,7 +43,7 @@ impl Disk {
     }
 
     /// Clears old partition tables at both ends: the kernel would find a backup table at the end.
-    pub fn clear_ends(&mut self) -> Result<(), Failure> {
+    pub fn clear_partition_tables(&mut self) -> Result<(), Failure> {
         let zeros = vec![0; self.head.len()];
         let length = zeros.len() as u64;
         for at in [0, self.size - length] {
@@ -59,7 +59,7 @@ impl Disk {
                 self.failed(at, &io::Error::other("the image goes on after the end of the disk"))
             );
         }
-        let (in_head, rest) = bytes.split_at(self.in_head(at, bytes.len() as u64));
+        let (in_head, rest) = bytes.split_at(self.bytes_in_head(at, bytes.len() as u64));
         if !in_head.is_empty() {
             self.head[at as usize..at as usize + in_head.len()].copy_from_slice(in_head);
         }
@@ -74,8 +74,8 @@ impl Disk {
     }
 
     /// Makes a range read as zero, by the disk itself if it can do that.
-    pub fn zero(&mut self, at: u64, length: u64, status: &Status) -> Result<(), Halt> {
-        let in_head = self.in_head(at, length);
+    pub fn zero_range(&mut self, at: u64, length: u64, status: &Status) -> Result<(), Halt> {
+        let in_head = self.bytes_in_head(at, length);
         if in_head > 0 {
             self.head[at as usize..at as usize + in_head].fill(0);
         }
@@ -84,7 +84,7 @@ impl Disk {
         while from < end {
             status.check()?;
             let piece = (end - from).min(CLEAR_BYTES);
-            self.zero_piece(from, piece)?;
+            self.zero_chunk(from, piece)?;
             from += piece;
         }
         Ok(())
@@ -93,7 +93,7 @@ impl Disk {
     /// The kernel guarantees that ranges which it deallocates or zeroes in this way read as zero. A
     /// device that cannot deallocate zeroes the range, or the kernel writes zeros; a range that is
     /// not aligned to blocks is written here.
-    fn zero_piece(&self, at: u64, length: u64) -> Result<(), Failure> {
+    fn zero_chunk(&self, at: u64, length: u64) -> Result<(), Failure> {
         let ways = [
             FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
             FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
@@ -134,7 +134,7 @@ impl Disk {
     }
 
     /// How many bytes of a range are in the first MiB.
-    fn in_head(&self, at: u64, length: u64) -> usize {
+    fn bytes_in_head(&self, at: u64, length: u64) -> usize {
         (self.head.len() as u64).saturating_sub(at).min(length) as usize
     }
 
@@ -150,7 +150,7 @@ pub mod tests {
     use std::fs;
 
     /// A disk full of old content.
-    pub fn used(folder: &Path, size: u64) -> std::path::PathBuf {
+    pub fn disk_with_old_content(folder: &Path, size: u64) -> std::path::PathBuf {
         let path = folder.join("disk");
         fs::write(&path, vec![0xAA; size as usize]).unwrap();
         path
@@ -159,9 +159,9 @@ pub mod tests {
     #[test]
     fn nothing_boots_before_the_end() {
         let folder = tempfile::tempdir().unwrap();
-        let path = used(folder.path(), 4 * MIB);
-        let mut disk = Disk::open(&path, "/dev/vda", 4 * MIB).unwrap();
-        disk.clear_ends().unwrap();
+        let path = disk_with_old_content(folder.path(), 4 * MIB);
+        let mut disk = DiskWriter::open(&path, "/dev/vda", 4 * MIB).unwrap();
+        disk.clear_partition_tables().unwrap();
         disk.write_at(0, &vec![1; 2 * MIB as usize]).unwrap();
         let before = fs::read(&path).unwrap();
         assert!(before[..MIB as usize].iter().all(|byte| *byte == 0));
@@ -175,9 +175,9 @@ pub mod tests {
     #[test]
     fn a_small_disk_has_ends_too() {
         let folder = tempfile::tempdir().unwrap();
-        let path = used(folder.path(), 4096);
-        let mut disk = Disk::open(&path, "/dev/vda", 4096).unwrap();
-        disk.clear_ends().unwrap();
+        let path = disk_with_old_content(folder.path(), 4096);
+        let mut disk = DiskWriter::open(&path, "/dev/vda", 4096).unwrap();
+        disk.clear_partition_tables().unwrap();
         disk.write_at(4000, &[1; 96]).unwrap();
         assert!(disk.write_at(4000, &[1; 97]).is_err());
         assert!(disk.write_at(u64::MAX, &[1]).is_err());
@@ -193,8 +193,8 @@ pub mod tests {
         ) {
             const SIZE: u64 = 3 * MIB;
             let folder = tempfile::tempdir().unwrap();
-            let path = used(folder.path(), SIZE);
-            let mut disk = Disk::open(&path, "/dev/vda", SIZE).unwrap();
+            let path = disk_with_old_content(folder.path(), SIZE);
+            let mut disk = DiskWriter::open(&path, "/dev/vda", SIZE).unwrap();
             let status = Status::default();
             let mut expected = vec![0xAA; SIZE as usize];
             expected[..MIB as usize].fill(0);
@@ -202,7 +202,7 @@ pub mod tests {
                 let length = length.min(SIZE - at);
                 match fill {
                     Some(byte) => disk.write_at(at, &vec![byte; length as usize]).unwrap(),
-                    None => disk.zero(at, length, &status).unwrap(),
+                    None => disk.zero_range(at, length, &status).unwrap(),
                 }
                 expected[at as usize..(at + length) as usize].fill(fill.unwrap_or(0));
             }
@@ -214,10 +214,10 @@ pub mod tests {
     #[test]
     fn clearing_stops_when_told() {
         let folder = tempfile::tempdir().unwrap();
-        let path = used(folder.path(), 4 * MIB);
-        let mut disk = Disk::open(&path, "/dev/vda", 4 * MIB).unwrap();
+        let path = disk_with_old_content(folder.path(), 4 * MIB);
+        let mut disk = DiskWriter::open(&path, "/dev/vda", 4 * MIB).unwrap();
         let status = Status::default();
         status.end(crate::status::End::PowerOff);
-        assert_eq!(disk.zero(0, 4 * MIB, &status), Err(Halt::Stopped));
+        assert_eq!(disk.zero_range(0, 4 * MIB, &status), Err(Halt::Stopped));
     }
 }

@@ -1,24 +1,24 @@
 //! Chooses the disk to write to. A wrong choice destroys data, so nothing is guessed: either
 //! exactly one disk matches, or none is touched and the error lists the disks.
 
-use crate::console::spoken_size;
+use crate::console::format_size;
 use crate::failure::Failure;
-use crate::inventory::Disk;
+use crate::inventory::DiskInfo;
 use crate::wire::Code;
 
 /// The selector in a machine's `root_disk`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted<'a> {
-    TheOnlyOne,
+enum DiskSelector<'a> {
+    OnlyDisk,
     Serial(&'a str),
     Wwn(&'a str),
     Path(&'a str),
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> DiskSelector<'a> {
     fn parse(text: &'a str) -> Option<Self> {
         match text.split_once(':') {
-            None if text.is_empty() => Some(Self::TheOnlyOne),
+            None if text.is_empty() => Some(Self::OnlyDisk),
             Some(("serial", serial)) if !serial.is_empty() => Some(Self::Serial(serial)),
             Some(("wwn", wwn)) if !wwn.is_empty() => Some(Self::Wwn(wwn)),
             Some(("path", path)) if path.starts_with("/dev/") => Some(Self::Path(path)),
@@ -27,68 +27,72 @@ impl<'a> Wanted<'a> {
     }
 
     /// A removable disk matches only when it is named.
-    fn fits(self, disk: &Disk) -> bool {
+    fn matches(self, disk: &DiskInfo) -> bool {
         match self {
-            Self::TheOnlyOne => !disk.removable && !disk.read_only,
+            Self::OnlyDisk => !disk.removable && !disk.read_only,
             Self::Serial(serial) => disk.serial == serial,
-            Self::Wwn(wwn) => !disk.wwn.is_empty() && bare(&disk.wwn) == bare(wwn),
+            Self::Wwn(wwn) => {
+                !disk.wwn.is_empty() && strip_wwn_prefix(&disk.wwn) == strip_wwn_prefix(wwn)
+            }
             Self::Path(path) => disk.path == path,
         }
     }
 }
 
 /// The number alone: tools write the same WWN with different prefixes.
-fn bare(wwn: &str) -> String {
+fn strip_wwn_prefix(wwn: &str) -> String {
     let lower = wwn.to_ascii_lowercase();
     let prefixes = ["naa.", "eui.", "nvme.", "0x"];
     let stripped = prefixes.iter().find_map(|prefix| lower.strip_prefix(prefix));
     stripped.unwrap_or(&lower).to_owned()
 }
 
-pub fn choose<'a>(disks: &'a [Disk], root_disk: &str) -> Result<&'a Disk, Failure> {
-    let Some(wanted) = Wanted::parse(root_disk) else {
+pub fn select_disk<'a>(disks: &'a [DiskInfo], root_disk: &str) -> Result<&'a DiskInfo, Failure> {
+    let Some(wanted) = DiskSelector::parse(root_disk) else {
         let said = format!(
             "root_disk {root_disk:?} is not understood; write serial:…, wwn:… or path:/dev/…, or nothing where there is one disk"
         );
         return Err(Failure::new(Code::DiskMissing, said));
     };
-    let fitting: Vec<&Disk> = disks.iter().filter(|disk| wanted.fits(disk)).collect();
+    let fitting: Vec<&DiskInfo> = disks.iter().filter(|disk| wanted.matches(disk)).collect();
     match (fitting.as_slice(), wanted) {
         ([disk], _) if disk.read_only => {
-            let said = format!("{} is read-only; seen: {}", disk.path, seen(disks));
+            let said = format!("{} is read-only; seen: {}", disk.path, describe_disks(disks));
             Err(Failure::new(Code::DiskMissing, said))
         }
         ([disk], _) => Ok(disk),
-        ([], Wanted::TheOnlyOne) => {
-            let said = format!("the machine has no disk to write to; seen: {}", seen(disks));
+        ([], DiskSelector::OnlyDisk) => {
+            let said =
+                format!("the machine has no disk to write to; seen: {}", describe_disks(disks));
             Err(Failure::new(Code::DiskMissing, said))
         }
-        ([], Wanted::Serial(_) | Wanted::Wwn(_) | Wanted::Path(_)) => {
-            let said = format!("no disk is {root_disk}; seen: {}", seen(disks));
+        ([], DiskSelector::Serial(_) | DiskSelector::Wwn(_) | DiskSelector::Path(_)) => {
+            let said = format!("no disk is {root_disk}; seen: {}", describe_disks(disks));
             Err(Failure::new(Code::DiskMissing, said))
         }
-        ([..], Wanted::TheOnlyOne) => {
+        ([..], DiskSelector::OnlyDisk) => {
             let said = format!(
                 "the machine has {} disks: {}; say which one with root_disk, such as serial:… or path:…",
                 fitting.len(),
-                seen(disks)
+                describe_disks(disks)
             );
             Err(Failure::new(Code::DiskAmbiguous, said))
         }
-        ([..], Wanted::Serial(_) | Wanted::Wwn(_) | Wanted::Path(_)) => {
-            let said = format!("{} disks are {root_disk}; seen: {}", fitting.len(), seen(disks));
+        ([..], DiskSelector::Serial(_) | DiskSelector::Wwn(_) | DiskSelector::Path(_)) => {
+            let said =
+                format!("{} disks are {root_disk}; seen: {}", fitting.len(), describe_disks(disks));
             Err(Failure::new(Code::DiskAmbiguous, said))
         }
     }
 }
 
 /// The list of disks, for the operator who has to choose.
-fn seen(disks: &[Disk]) -> String {
+fn describe_disks(disks: &[DiskInfo]) -> String {
     const MAX_SHOWN: usize = 24;
     if disks.is_empty() {
         return "none".into();
     }
-    let one = |disk: &Disk| {
+    let one = |disk: &DiskInfo| {
         let serial = if disk.serial.is_empty() {
             "no serial".into()
         } else {
@@ -97,7 +101,7 @@ fn seen(disks: &[Disk]) -> String {
         let wwn = if disk.wwn.is_empty() { String::new() } else { format!(", wwn {}", disk.wwn) };
         let removable = if disk.removable { ", removable" } else { "" };
         let read_only = if disk.read_only { ", read-only" } else { "" };
-        format!("{} ({}, {serial}{wwn}{removable}{read_only})", disk.path, spoken_size(disk.size))
+        format!("{} ({}, {serial}{wwn}{removable}{read_only})", disk.path, format_size(disk.size))
     };
     let mut shown: Vec<String> = disks.iter().take(MAX_SHOWN).map(one).collect();
     if disks.len() > MAX_SHOWN {
@@ -107,15 +111,15 @@ fn seen(disks: &[Disk]) -> String {
 }
 
 /// Refuses an image that does not fit, before anything is written.
-pub fn check_room(disk: &Disk, needed: u64, what: &str) -> Result<(), Failure> {
+pub fn check_disk_size(disk: &DiskInfo, needed: u64, what: &str) -> Result<(), Failure> {
     if needed <= disk.size {
         return Ok(());
     }
     let said = format!(
         "{what} needs {} ({needed} bytes), and {} has {} ({} bytes); choose a smaller image or another root_disk",
-        spoken_size(needed),
+        format_size(needed),
         disk.path,
-        spoken_size(disk.size),
+        format_size(disk.size),
         disk.size
     );
     Err(Failure::new(Code::DiskTooSmall, said))
@@ -125,14 +129,14 @@ pub fn check_room(disk: &Disk, needed: u64, what: &str) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    fn disk(name: &str, serial: &str, wwn: &str) -> Disk {
-        Disk {
+    fn disk(name: &str, serial: &str, wwn: &str) -> DiskInfo {
+        DiskInfo {
             name: name.into(),
             path: format!("/dev/{name}"),
             size: 8 << 30,
             serial: serial.into(),
             wwn: wwn.into(),
-            ..Disk::default()
+            ..DiskInfo::default()
         }
     }
 
@@ -141,10 +145,10 @@ mod tests {
         let vda = disk("vda", "A", "naa.5000C500A1B2C3D4");
         let vdb = disk("vdb", "B", "");
         let twin = disk("vdc", "A", "");
-        let stick = Disk { removable: true, ..disk("sdx", "S", "") };
-        let locked = Disk { read_only: true, ..disk("sdy", "L", "") };
+        let stick = DiskInfo { removable: true, ..disk("sdx", "S", "") };
+        let locked = DiskInfo { read_only: true, ..disk("sdy", "L", "") };
         use Code::{DiskAmbiguous, DiskMissing};
-        type Case<'a> = (&'a [&'a Disk], &'a str, Result<&'a str, (Code, &'a str)>);
+        type Case<'a> = (&'a [&'a DiskInfo], &'a str, Result<&'a str, (Code, &'a str)>);
         let table: [Case; 19] = [
             (&[&vda], "", Ok("vda")),
             (&[&vda, &stick, &locked], "", Ok("vda")),
@@ -167,8 +171,8 @@ mod tests {
             (&[&vda], "vda", Err((DiskMissing, "not understood"))),
         ];
         for (disks, wanted, expected) in table {
-            let disks: Vec<Disk> = disks.iter().map(|disk| (*disk).clone()).collect();
-            match (choose(&disks, wanted), expected) {
+            let disks: Vec<DiskInfo> = disks.iter().map(|disk| (*disk).clone()).collect();
+            match (select_disk(&disks, wanted), expected) {
                 (Ok(found), Ok(name)) => assert_eq!(found.name, name, "{wanted}"),
                 (Err(failure), Err((code, words))) => {
                     assert_eq!(failure.code, code, "{wanted}: {}", failure.said);
@@ -182,8 +186,8 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_with_both_sizes() {
         let vda = disk("vda", "", "");
-        assert_eq!(check_room(&vda, 8 << 30, "the image"), Ok(()));
-        let failure = check_room(&vda, (8 << 30) + 1, "the image").unwrap_err();
+        assert_eq!(check_disk_size(&vda, 8 << 30, "the image"), Ok(()));
+        let failure = check_disk_size(&vda, (8 << 30) + 1, "the image").unwrap_err();
         assert_eq!(failure.code, Code::DiskTooSmall);
         for part in ["8589934593", "8589934592", "/dev/vda"] {
             assert!(failure.said.contains(part), "{}", failure.said);

@@ -13,7 +13,7 @@ pub struct HostKey {
 }
 
 impl HostKey {
-    pub fn make() -> Result<Self, String> {
+    pub fn generate() -> Result<Self, String> {
         let seed = random()?;
         let key = PrivateKey::new(KeypairData::from(Ed25519Keypair::from_seed(&seed)), "");
         let text = |key: &PrivateKey| {
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn every_machine_has_its_own() {
-        let (one, other) = (HostKey::make().unwrap(), HostKey::make().unwrap());
+        let (one, other) = (HostKey::generate().unwrap(), HostKey::generate().unwrap());
         assert_ne!(one.public, other.public);
         assert!(one.public.starts_with("ssh-ed25519 AAAA"), "{}", one.public);
         let read = PrivateKey::from_openssh(&one.private).unwrap();
@@ -46,7 +46,7 @@ mod tests {
     fn openssh_reads_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
-        let key = HostKey::make().unwrap();
+        let key = HostKey::generate().unwrap();
         fs::write(&path, &key.private).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         let Ok(output) = Command::new("ssh-keygen").arg("-y").arg("-f").arg(&path).output() else {

@@ -34,7 +34,7 @@ pub struct Limits {
 pub struct Client {
     limits: Limits,
     /// Once it is set, blocked reads end.
-    brake: Arc<AtomicBool>,
+    stop_flag: Arc<AtomicBool>,
 }
 
 pub struct Request<'a> {
@@ -54,8 +54,8 @@ pub struct Response {
 }
 
 impl Client {
-    pub fn new(limits: Limits, brake: Arc<AtomicBool>) -> Self {
-        Self { limits, brake }
+    pub fn new(limits: Limits, stop_flag: Arc<AtomicBool>) -> Self {
+        Self { limits, stop_flag }
     }
 
     pub fn send(&self, request: &Request) -> io::Result<Response> {
@@ -64,7 +64,8 @@ impl Client {
         stream.set_read_timeout(Some(TICK))?;
         stream.set_write_timeout(Some(self.limits.silence))?;
         let silence = self.limits.silence;
-        let mut wire = Wire { stream, held: Vec::new(), silence, brake: self.brake.clone() };
+        let mut wire =
+            Wire { stream, held: Vec::new(), silence, stop_flag: self.stop_flag.clone() };
         wire.stream.write_all(head(request).as_bytes())?;
         wire.stream.write_all(request.json.unwrap_or_default())?;
         let head = wire.read_head()?;
@@ -118,7 +119,7 @@ struct Wire {
     /// Bytes that arrived with the head or with a chunk's size line and have not been returned yet.
     held: Vec<u8>,
     silence: Duration,
-    brake: Arc<AtomicBool>,
+    stop_flag: Arc<AtomicBool>,
 }
 
 impl Wire {
@@ -126,7 +127,7 @@ impl Wire {
     fn arrive(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let since = Instant::now();
         loop {
-            if self.brake.load(Ordering::Relaxed) {
+            if self.stop_flag.load(Ordering::Relaxed) {
                 return Err(io::Error::new(ErrorKind::ConnectionAborted, "told to stop"));
             }
             match self.stream.read(into) {
@@ -382,13 +383,13 @@ mod tests {
     #[test]
     fn the_brake_ends_a_wait() {
         let url = serve(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", Duration::from_secs(20));
-        let brake = Arc::new(AtomicBool::new(false));
+        let stop_flag = Arc::new(AtomicBool::new(false));
         let limits = Limits { silence: Duration::from_secs(20), ..QUICK };
         let request = Request { method: "GET", url: &url, bearer: None, from: None, json: None };
-        let mut response = Client::new(limits, brake.clone()).send(&request).unwrap();
+        let mut response = Client::new(limits, stop_flag.clone()).send(&request).unwrap();
         thread::spawn(move || {
             thread::sleep(Duration::from_millis(50));
-            brake.store(true, Ordering::Relaxed);
+            stop_flag.store(true, Ordering::Relaxed);
         });
         let since = Instant::now();
         assert_eq!(

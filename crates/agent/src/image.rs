@@ -1,43 +1,43 @@
 //! Reads an image over connections that may break at any byte.
 //!
-//! A [`Tap`] continues where it stopped, with a new connection if necessary. A [`Stream`] is a tap
+//! A [`ResumingReader`] continues where it stopped, with a new connection if necessary. A [`ImageStream`] is a tap
 //! that reads the whole image once, hashes it, and reports progress. Neither buffers more than the
 //! caller's buffer.
 
 use crate::console::say;
-use crate::deploy_client::{Missed, spoken};
+use crate::deploy_client::{RequestError, describe_refusal};
 use crate::failure::{Failure, Halt};
 use crate::status::{End, Status};
-use crate::timing::{Pace, Pauses};
+use crate::timing::{Backoff, Pace};
 use crate::wire::Code;
 use sha2::{Digest, Sha256};
 use std::io::Read;
 
 /// The origin of an image.
-pub trait Source {
+pub trait ImageSource {
     /// Begins to read at a byte. The reader may break anywhere; the caller then opens it again.
-    fn open(&self, from: u64) -> Result<Box<dyn Read + '_>, Missed>;
+    fn open(&self, from: u64) -> Result<Box<dyn Read + '_>, RequestError>;
 }
 
 /// An image to read, and the context of the read.
 #[derive(Clone, Copy)]
-pub struct Reading<'a> {
-    pub source: &'a dyn Source,
+pub struct ReadContext<'a> {
+    pub source: &'a dyn ImageSource,
     pub size: u64,
     pub status: &'a Status,
     pub pace: &'a Pace,
 }
 
-pub struct Tap<'a> {
-    reading: Reading<'a>,
+pub struct ResumingReader<'a> {
+    reading: ReadContext<'a>,
     position: u64,
     open: Option<Box<dyn Read + 'a>>,
-    pauses: Pauses,
+    backoff: Backoff,
 }
 
-impl<'a> Tap<'a> {
-    pub fn new(reading: Reading<'a>) -> Self {
-        Self { reading, position: 0, open: None, pauses: Pauses::new(reading.pace) }
+impl<'a> ResumingReader<'a> {
+    pub fn new(reading: ReadContext<'a>) -> Self {
+        Self { reading, position: 0, open: None, backoff: Backoff::new(reading.pace) }
     }
 
     /// Seeks. A short distance forward is read and skipped, which costs less than a new connection.
@@ -78,7 +78,7 @@ impl<'a> Tap<'a> {
                 Ok(0) => "the image ended too early".to_string(),
                 Ok(count) => {
                     self.position += count as u64;
-                    self.pauses.worked();
+                    self.backoff.worked();
                     return Ok(count);
                 }
                 Err(error) => error.to_string(),
@@ -106,10 +106,12 @@ impl<'a> Tap<'a> {
                 self.open = Some(open);
                 Ok(())
             }
-            Err(Missed::Again(said)) => self.wait(&said),
-            Err(Missed::Wrong(said)) => Err(Failure::broken(format!("image: {said}")).into()),
-            Err(Missed::Refused(refusal)) => {
-                say(&format!("image refused: {}", spoken(&refusal)));
+            Err(RequestError::Retryable(said)) => self.wait(&said),
+            Err(RequestError::Invalid(said)) => {
+                Err(Failure::broken(format!("image: {said}")).into())
+            }
+            Err(RequestError::Refused(refusal)) => {
+                say(&format!("image refused: {}", describe_refusal(&refusal)));
                 self.reading.status.end(End::PowerOff);
                 Err(Halt::Stopped)
             }
@@ -119,37 +121,37 @@ impl<'a> Tap<'a> {
     fn wait(&mut self, said: &str) -> Result<(), Halt> {
         self.reading.status.check()?;
         say(&format!("image: {said}; going on from byte {}", self.position));
-        self.pauses.take(self.reading.status);
+        self.backoff.take(self.reading.status);
         self.reading.status.check()
     }
 }
 
 /// The whole image, once, from beginning to end.
-pub struct Stream<'a> {
-    tap: Tap<'a>,
+pub struct ImageStream<'a> {
+    reader: ResumingReader<'a>,
     hash: Sha256,
-    halted: Option<Halt>,
+    read_error: Option<Halt>,
 }
 
-impl<'a> Stream<'a> {
-    pub fn new(reading: Reading<'a>) -> Self {
-        Self { tap: Tap::new(reading), hash: Sha256::new(), halted: None }
+impl<'a> ImageStream<'a> {
+    pub fn new(reading: ReadContext<'a>) -> Self {
+        Self { reader: ResumingReader::new(reading), hash: Sha256::new(), read_error: None }
     }
 
     pub fn position(&self) -> u64 {
-        self.tap.position
+        self.reader.position
     }
 
     /// The reason of a read error, for callers that only see an `io::Error`.
-    pub fn halted(&self) -> Option<Halt> {
-        self.halted.clone()
+    pub fn read_error(&self) -> Option<Halt> {
+        self.read_error.clone()
     }
 
     /// Fills the buffer; reads less only at the end. The call implies that earlier bytes were
     /// processed, and reports that as progress.
     pub fn fill(&mut self, into: &mut [u8]) -> Result<usize, Halt> {
-        self.tap.reading.status.progress(self.tap.position);
-        let count = self.tap.fill(into)?;
+        self.reader.reading.status.progress(self.reader.position);
+        let count = self.reader.fill(into)?;
         self.hash.update(&into[..count]);
         Ok(count)
     }
@@ -171,17 +173,17 @@ impl<'a> Stream<'a> {
 }
 
 /// For consumers that only need `Read`: decompressors, and pipes to other programs.
-impl Read for Stream<'_> {
+impl Read for ImageStream<'_> {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        self.tap.reading.status.progress(self.tap.position);
-        match self.tap.read(into) {
+        self.reader.reading.status.progress(self.reader.position);
+        match self.reader.read(into) {
             Ok(count) => {
                 self.hash.update(&into[..count]);
                 Ok(count)
             }
             Err(halt) => {
                 let error = std::io::Error::other(halt.to_string());
-                self.halted = Some(halt);
+                self.read_error = Some(halt);
                 Err(error)
             }
         }
@@ -200,22 +202,22 @@ pub mod tests {
 
     /// Bytes in memory. Each connection breaks after the next number of `cuts`; when there is none
     /// left, connections last.
-    pub struct Flaky {
+    pub struct FlakySource {
         pub bytes: Vec<u8>,
         pub cuts: RefCell<Vec<usize>>,
     }
 
-    impl Flaky {
-        pub fn steady(bytes: Vec<u8>) -> Self {
+    impl FlakySource {
+        pub fn without_faults(bytes: Vec<u8>) -> Self {
             Self { bytes, cuts: RefCell::default() }
         }
     }
 
-    impl Source for Flaky {
-        fn open(&self, from: u64) -> Result<Box<dyn Read + '_>, Missed> {
+    impl ImageSource for FlakySource {
+        fn open(&self, from: u64) -> Result<Box<dyn Read + '_>, RequestError> {
             let rest = &self.bytes[from as usize..];
             match self.cuts.borrow_mut().pop() {
-                Some(0) => Err(Missed::Again("away".into())),
+                Some(0) => Err(RequestError::Retryable("away".into())),
                 Some(cut) => Ok(Box::new(&rest[..cut.min(rest.len())])),
                 None => Ok(Box::new(rest)),
             }
@@ -223,7 +225,7 @@ pub mod tests {
     }
 
     /// Intervals without pauses, for tests.
-    pub fn hurried() -> Pace {
+    pub fn timing_without_pauses() -> Pace {
         let none = std::time::Duration::ZERO;
         Pace { pause: none, longest_pause: none, ..Pace::for_tests() }
     }
@@ -239,10 +241,10 @@ pub mod tests {
             cuts in proptest::collection::vec(0..900_usize, 0..20),
             piece in 1..700_usize,
         ) {
-            let source = Flaky { bytes: bytes.clone(), cuts: cuts.into() };
-            let (status, pace) = (Status::default(), hurried());
-            let reading = Reading { source: &source, size: bytes.len() as u64, status: &status, pace: &pace };
-            let mut stream = Stream::new(reading);
+            let source = FlakySource { bytes: bytes.clone(), cuts: cuts.into() };
+            let (status, pace) = (Status::default(), timing_without_pauses());
+            let reading = ReadContext { source: &source, size: bytes.len() as u64, status: &status, pace: &pace };
+            let mut stream = ImageStream::new(reading);
             let mut whole = Vec::new();
             let mut buffer = vec![0; piece];
             loop {
@@ -260,14 +262,14 @@ pub mod tests {
             cuts in proptest::collection::vec(0..100_000_usize, 0..6),
         ) {
             let bytes: Vec<u8> = (0..600_000_u32).map(|at| (at % 251) as u8).collect();
-            let source = Flaky { bytes: bytes.clone(), cuts: cuts.into() };
-            let (status, pace) = (Status::default(), hurried());
-            let reading = Reading { source: &source, size: bytes.len() as u64, status: &status, pace: &pace };
-            let mut tap = Tap::new(reading);
+            let source = FlakySource { bytes: bytes.clone(), cuts: cuts.into() };
+            let (status, pace) = (Status::default(), timing_without_pauses());
+            let reading = ReadContext { source: &source, size: bytes.len() as u64, status: &status, pace: &pace };
+            let mut reader = ResumingReader::new(reading);
             for (at, length) in places {
-                tap.seek(at).unwrap();
+                reader.seek(at).unwrap();
                 let mut found = vec![0; length];
-                let count = tap.fill(&mut found).unwrap();
+                let count = reader.fill(&mut found).unwrap();
                 let end = (at as usize + length).min(bytes.len());
                 prop_assert_eq!(&found[..count], &bytes[at as usize..end]);
             }
@@ -276,20 +278,20 @@ pub mod tests {
 
     #[test]
     fn another_hash_is_refused() {
-        let source = Flaky::steady(vec![7; 100]);
-        let (status, pace) = (Status::default(), hurried());
-        let reading = Reading { source: &source, size: 100, status: &status, pace: &pace };
-        let halt = Stream::new(reading).finish(&sha256(b"else")).unwrap_err();
+        let source = FlakySource::without_faults(vec![7; 100]);
+        let (status, pace) = (Status::default(), timing_without_pauses());
+        let reading = ReadContext { source: &source, size: 100, status: &status, pace: &pace };
+        let halt = ImageStream::new(reading).finish(&sha256(b"else")).unwrap_err();
         assert!(matches!(halt, Halt::Failed(Failure { code: Code::ChecksumWrong, .. })));
-        assert_eq!(Stream::new(reading).finish(&sha256(&[7; 100]).to_uppercase()), Ok(()));
+        assert_eq!(ImageStream::new(reading).finish(&sha256(&[7; 100]).to_uppercase()), Ok(()));
     }
 
     #[test]
     fn an_order_to_stop_is_obeyed() {
-        let source = Flaky::steady(vec![7; 100]);
-        let (status, pace) = (Status::default(), hurried());
+        let source = FlakySource::without_faults(vec![7; 100]);
+        let (status, pace) = (Status::default(), timing_without_pauses());
         status.end(End::PowerOff);
-        let reading = Reading { source: &source, size: 100, status: &status, pace: &pace };
-        assert_eq!(Tap::new(reading).read(&mut [0; 10]), Err(Halt::Stopped));
+        let reading = ReadContext { source: &source, size: 100, status: &status, pace: &pace };
+        assert_eq!(ResumingReader::new(reading).read(&mut [0; 10]), Err(Halt::Stopped));
     }
 }

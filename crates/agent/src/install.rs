@@ -2,13 +2,13 @@
 //! stamp.
 
 use crate::accounts;
-use crate::confined_fs::{Folder, Inside, Owner};
+use crate::confined_fs::{ConfinedDir, ConfinedRoot, FileOwner};
 use crate::console::say;
 use crate::failure::Failure;
 use crate::host_key::HostKey;
-use crate::inventory::{self, Disk};
-use crate::platform::{Hands, Tool};
-use crate::volume::{self, Content, FileSystem};
+use crate::inventory::{self, DiskInfo};
+use crate::platform::{Platform, Tool};
+use crate::volume::{self, FileSystem, PartitionContent};
 use crate::wire::Granted;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,16 +24,16 @@ const PAUSE: Duration = Duration::from_millis(250);
 const CLOUD_FOLDER: &str = "/etc/cloud";
 
 /// The disk that the system is installed on, and the means to do it.
-pub struct Site<'a> {
-    pub hands: &'a dyn Hands,
+pub struct InstallTarget<'a> {
+    pub platform: &'a dyn Platform,
     /// The directory that contains `sys` and `dev`.
     pub root: &'a Path,
-    pub disk: &'a Disk,
+    pub disk: &'a DiskInfo,
 }
 
 /// How likely a file system is the root of the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Likeness {
+enum RootLikelihood {
     None,
     HasAccounts,
     NamesItself,
@@ -41,24 +41,24 @@ enum Likeness {
 
 /// A file system that can be mounted.
 #[derive(Debug, Clone)]
-pub struct Volume {
+pub struct MountableVolume {
     pub device: PathBuf,
     pub kind: FileSystem,
     pub options: &'static str,
 }
 
-impl Site<'_> {
+impl InstallTarget<'_> {
     pub fn device(&self) -> PathBuf {
         self.root.join("dev").join(&self.disk.name)
     }
 
     /// Makes the kernel reread the partition table.
-    pub fn reread(&self) -> Result<(), Failure> {
+    pub fn reread_partitions(&self) -> Result<(), Failure> {
         let device = self.device();
         let device = device.to_string_lossy();
         let mut tries = 1;
         loop {
-            match self.hands.run(Tool::Blockdev, &["--rereadpt", &device], "") {
+            match self.platform.run(Tool::Blockdev, &["--rereadpt", &device], "") {
                 Ok(()) => break,
                 Err(_) if tries < TRIES => {
                     tries += 1;
@@ -72,8 +72,9 @@ impl Site<'_> {
                 }
             }
         }
-        let there =
-            || inventory::partitions(self.root, &self.disk.name).iter().all(|path| path.exists());
+        let there = || {
+            inventory::list_partitions(self.root, &self.disk.name).iter().all(|path| path.exists())
+        };
         for _ in 0..TRIES {
             if there() {
                 break;
@@ -88,32 +89,35 @@ impl Site<'_> {
     pub fn install(&self, granted: &Granted) -> Result<Vec<String>, Failure> {
         let root = self.find_root()?;
         say(&format!("the system is on {}", root.device.display()));
-        let public = self.within(&root, "root", |at| furnish(&opened(at)?, granted))??;
+        let public =
+            self.with_mounted(&root, "root", |at| configure_system(&open_root(at)?, granted))??;
         Ok(vec![public])
     }
 
-    fn find_root(&self) -> Result<Volume, Failure> {
-        let mut devices = inventory::partitions(self.root, &self.disk.name);
+    fn find_root(&self) -> Result<MountableVolume, Failure> {
+        let mut devices = inventory::list_partitions(self.root, &self.disk.name);
         devices.truncate(MAX_PARTITIONS);
         if devices.is_empty() {
             devices.push(self.device());
         }
-        let mut best: Option<(Likeness, Volume)> = None;
+        let mut best: Option<(RootLikelihood, MountableVolume)> = None;
         let mut seen = Vec::new();
         let mut mounted = false;
         for device in devices {
             let name = device.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let content = volume::look(&device).unwrap_or(Content::Unknown);
+            let content = volume::detect_content(&device).unwrap_or(PartitionContent::Unknown);
             seen.push(format!("{name}: {}", content.as_str()));
-            let Content::Files(kind) = content else { continue };
+            let PartitionContent::Mountable(kind) = content else { continue };
             for options in kind.options() {
-                let volume = Volume { device: device.clone(), kind, options };
-                let alike =
-                    self.within(&volume, "root", |at| opened(at).map(|inside| likeness(&inside)));
+                let volume = MountableVolume { device: device.clone(), kind, options };
+                let alike = self.with_mounted(&volume, "root", |at| {
+                    open_root(at).map(|inside| root_likelihood(&inside))
+                });
                 match alike.flatten() {
                     Ok(likeness) => {
                         mounted = true;
-                        if likeness > best.as_ref().map_or(Likeness::None, |(best, _)| *best) {
+                        if likeness > best.as_ref().map_or(RootLikelihood::None, |(best, _)| *best)
+                        {
                             best = Some((likeness, volume));
                         }
                     }
@@ -123,10 +127,10 @@ impl Site<'_> {
                 }
             }
         }
-        best.map(|(_, volume)| volume).ok_or_else(|| self.no_root(mounted, &seen))
+        best.map(|(_, volume)| volume).ok_or_else(|| self.no_root_failure(mounted, &seen))
     }
 
-    fn no_root(&self, mounted: bool, seen: &[String]) -> Failure {
+    fn no_root_failure(&self, mounted: bool, seen: &[String]) -> Failure {
         let (path, seen) = (&self.disk.path, seen.join(", "));
         let said = if mounted {
             format!(
@@ -141,9 +145,9 @@ impl Site<'_> {
     }
 
     /// Runs `work` while the file system is mounted. The name distinguishes concurrent mounts.
-    pub fn within<T>(
+    pub fn with_mounted<T>(
         &self,
-        volume: &Volume,
+        volume: &MountableVolume,
         name: &str,
         work: impl FnOnce(&Path) -> T,
     ) -> Result<T, Failure> {
@@ -155,49 +159,50 @@ impl Site<'_> {
             ))
         };
         let at = self
-            .hands
+            .platform
             .mount(&volume.device, volume.kind, volume.options, name)
             .map_err(|error| failed("mounted", error))?;
         let done = work(&at);
-        self.hands.unmount(&at).map_err(|error| failed("unmounted", error))?;
+        self.platform.unmount(&at).map_err(|error| failed("unmounted", error))?;
         Ok(done)
     }
 }
 
-fn opened(at: &Path) -> Result<Inside, Failure> {
-    Inside::open(at).map_err(|error| Failure::install(format!("the mounted system: {error}")))
+fn open_root(at: &Path) -> Result<ConfinedRoot, Failure> {
+    ConfinedRoot::open(at).map_err(|error| Failure::install(format!("the mounted system: {error}")))
 }
 
-fn likeness(inside: &Inside) -> Likeness {
+fn root_likelihood(inside: &ConfinedRoot) -> RootLikelihood {
     if inside.has_file("/etc/os-release") || inside.has_file("/usr/lib/os-release") {
-        Likeness::NamesItself
+        RootLikelihood::NamesItself
     } else if inside.has_file("/etc/passwd") {
-        Likeness::HasAccounts
+        RootLikelihood::HasAccounts
     } else {
-        Likeness::None
+        RootLikelihood::None
     }
 }
 
 /// Writes all files of the configuration. Returns the public host key.
-fn furnish(inside: &Inside, granted: &Granted) -> Result<String, Failure> {
+fn configure_system(inside: &ConfinedRoot, granted: &Granted) -> Result<String, Failure> {
     let wrong = |what: &str| {
         let what = what.to_owned();
         move |error: io::Error| Failure::install(format!("{what} of the new system: {error}"))
     };
     let owner = inside.owner().map_err(wrong("the root folder"))?;
-    let etc = inside.make_folder("/etc", 0o755, owner).map_err(wrong("/etc"))?;
+    let etc = inside.create_dir_all("/etc", 0o755, owner).map_err(wrong("/etc"))?;
     let hostname = format!("{}\n", granted.hostname);
     etc.write("hostname", 0o644, owner, hostname.as_bytes()).map_err(wrong("/etc/hostname"))?;
-    authorize(inside, granted)?;
-    let key = HostKey::make().map_err(|said| Failure::install(format!("no host key: {said}")))?;
-    show_key(inside, owner, &key).map_err(wrong("/etc/ssh"))?;
+    write_authorized_keys(inside, granted)?;
+    let key =
+        HostKey::generate().map_err(|said| Failure::install(format!("no host key: {said}")))?;
+    install_host_key(inside, owner, &key).map_err(wrong("/etc/ssh"))?;
     let stamp = format!("{}\n", granted.stamp.trim_end_matches('\n'));
     let farrier =
-        inside.make_folder("/etc/farrier", 0o755, owner).map_err(wrong("/etc/farrier"))?;
+        inside.create_dir_all("/etc/farrier", 0o755, owner).map_err(wrong("/etc/farrier"))?;
     farrier.write("image", 0o644, owner, stamp.as_bytes()).map_err(wrong("/etc/farrier/image"))?;
-    if inside.has_folder(CLOUD_FOLDER) {
+    if inside.has_dir(CLOUD_FOLDER) {
         let folder = format!("{CLOUD_FOLDER}/cloud.cfg.d");
-        let folder = inside.make_folder(&folder, 0o755, owner).map_err(wrong(&folder))?;
+        let folder = inside.create_dir_all(&folder, 0o755, owner).map_err(wrong(&folder))?;
         let text = cloud_init(&granted.user);
         folder
             .write("99-farrier.cfg", 0o644, owner, text.as_bytes())
@@ -207,7 +212,7 @@ fn furnish(inside: &Inside, granted: &Granted) -> Result<String, Failure> {
 }
 
 /// Writes the authorized keys of the login user.
-fn authorize(inside: &Inside, granted: &Granted) -> Result<(), Failure> {
+fn write_authorized_keys(inside: &ConfinedRoot, granted: &Granted) -> Result<(), Failure> {
     let user = &granted.user;
     let wrong = |what: &str, error: io::Error| {
         Failure::install(format!("{what} of the new system: {error}"))
@@ -217,13 +222,13 @@ fn authorize(inside: &Inside, granted: &Granted) -> Result<(), Failure> {
         .map_err(|error| wrong("/etc/passwd", error))?;
     let accounts = accounts::parse(&String::from_utf8_lossy(&passwd));
     let Some(account) = accounts.iter().find(|account| account.name == *user) else {
-        let people = accounts::people(&accounts);
+        let people = accounts::list_login_names(&accounts);
         return Err(Failure::install(format!("the image has no user {user:?}; it has: {people}")));
     };
     if granted.authorized_keys.is_empty() {
         return Ok(());
     }
-    if let Some(elsewhere) = mounted_later(inside, &account.home) {
+    if let Some(elsewhere) = find_covering_mount(inside, &account.home) {
         let home = &account.home;
         return Err(Failure::install(format!(
             "the home {home} of {user} lies on a file system of its own ({elsewhere} in /etc/fstab), which is not supported; \
@@ -232,20 +237,24 @@ fn authorize(inside: &Inside, granted: &Granted) -> Result<(), Failure> {
     }
     let keys: String =
         granted.authorized_keys.iter().map(|key| format!("{}\n", key.trim())).collect();
-    put_keys(inside, account, &keys).map_err(|error| {
+    write_keys_file(inside, account, &keys).map_err(|error| {
         wrong(&format!("{}/.ssh/authorized_keys", account.home.trim_end_matches('/')), error)
     })
 }
 
-fn put_keys(inside: &Inside, account: &accounts::Account, keys: &str) -> io::Result<()> {
-    let home: Folder = inside.make_folder(&account.home, 0o700, account.owner)?;
-    let ssh = home.ensure(".ssh", 0o700, account.owner)?;
+fn write_keys_file(
+    inside: &ConfinedRoot,
+    account: &accounts::Account,
+    keys: &str,
+) -> io::Result<()> {
+    let home: ConfinedDir = inside.create_dir_all(&account.home, 0o700, account.owner)?;
+    let ssh = home.ensure_dir(".ssh", 0o700, account.owner)?;
     ssh.write("authorized_keys", 0o600, account.owner, keys.as_bytes())
 }
 
 /// The mount point in `/etc/fstab`, other than the root, that will cover a path once the system
 /// runs.
-fn mounted_later(inside: &Inside, path: &str) -> Option<String> {
+fn find_covering_mount(inside: &ConfinedRoot, path: &str) -> Option<String> {
     let fstab = inside.read("/etc/fstab", MAX_PASSWD_BYTES).ok()?;
     let fstab = String::from_utf8_lossy(&fstab).into_owned();
     let points = fstab.lines().filter(|line| !line.trim_start().starts_with('#'));
@@ -259,10 +268,12 @@ fn mounted_later(inside: &Inside, path: &str) -> Option<String> {
 }
 
 /// Replaces all host keys of the image: everybody who has the image has those.
-fn show_key(inside: &Inside, owner: Owner, key: &HostKey) -> io::Result<()> {
-    let ssh = inside.make_folder("/etc/ssh", 0o755, owner)?;
-    for name in
-        ssh.names()?.iter().filter(|name| name.starts_with("ssh_host_") && name.contains("_key"))
+fn install_host_key(inside: &ConfinedRoot, owner: FileOwner, key: &HostKey) -> io::Result<()> {
+    let ssh = inside.create_dir_all("/etc/ssh", 0o755, owner)?;
+    for name in ssh
+        .list_names()?
+        .iter()
+        .filter(|name| name.starts_with("ssh_host_") && name.contains("_key"))
     {
         ssh.remove(name)?;
     }
@@ -339,8 +350,8 @@ mod tests {
         folder
     }
 
-    fn furnished(root: &Path, user: &str) -> Result<String, Failure> {
-        furnish(&Inside::open(root).unwrap(), &granted(user))
+    fn configured(root: &Path, user: &str) -> Result<String, Failure> {
+        configure_system(&ConfinedRoot::open(root).unwrap(), &granted(user))
     }
 
     fn mode(path: &Path) -> u32 {
@@ -351,7 +362,7 @@ mod tests {
     fn the_system_becomes_this_machines_own() {
         let folder = system();
         let root = folder.path();
-        let public = furnished(root, "root").unwrap();
+        let public = configured(root, "root").unwrap();
         let text = |path: &str| fs::read_to_string(root.join(path)).unwrap();
         assert_eq!(text("etc/hostname"), "node-1\n");
         assert_eq!(text("etc/farrier/image"), "debian-12 0123\n");
@@ -363,7 +374,8 @@ mod tests {
         assert_eq!(mode(&root.join("root/.ssh/authorized_keys")), 0o600);
         assert_eq!(mode(&root.join("etc/ssh/ssh_host_ed25519_key")), 0o600);
         assert_eq!(text("etc/ssh/ssh_host_ed25519_key.pub"), format!("{public}\n"));
-        let names = Inside::open(root).unwrap().folder("/etc/ssh").unwrap().names().unwrap();
+        let names =
+            ConfinedRoot::open(root).unwrap().open_dir("/etc/ssh").unwrap().list_names().unwrap();
         let names: Vec<&str> =
             names.iter().map(String::as_str).filter(|name| !name.starts_with('.')).collect();
         assert_eq!(names, ["ssh_host_ed25519_key", "ssh_host_ed25519_key.pub", "sshd_config"]);
@@ -382,9 +394,9 @@ mod tests {
     fn a_home_is_made_where_there_is_none_and_never_outside() {
         let folder = system();
         let root = folder.path();
-        furnished(root, "ann").unwrap();
+        configured(root, "ann").unwrap();
         assert_eq!(mode(&root.join("srv/ann/.ssh/authorized_keys")), 0o600);
-        furnished(root, "eve").unwrap();
+        configured(root, "eve").unwrap();
         assert!(root.join("farrier-agent-test-nowhere/.ssh/authorized_keys").exists());
         assert!(!Path::new("/farrier-agent-test-nowhere").exists());
     }
@@ -393,7 +405,7 @@ mod tests {
     fn without_cloud_init_there_is_no_word_to_it() {
         let folder = system();
         fs::remove_dir(folder.path().join("etc/cloud")).unwrap();
-        furnished(folder.path(), "root").unwrap();
+        configured(folder.path(), "root").unwrap();
         assert!(!folder.path().join("etc/cloud").exists());
     }
 
@@ -428,7 +440,7 @@ mod tests {
         for (user, spoil, words) in cases {
             let folder = system();
             spoil(folder.path());
-            let failure = furnished(folder.path(), user).unwrap_err();
+            let failure = configured(folder.path(), user).unwrap_err();
             assert!(failure.said.contains(words), "{}", failure.said);
         }
     }
@@ -448,8 +460,8 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             fs::create_dir(folder.path().join("etc")).unwrap();
             fs::write(folder.path().join("etc/fstab"), fstab).unwrap();
-            let inside = Inside::open(folder.path()).unwrap();
-            assert_eq!(mounted_later(&inside, home).is_some(), over, "{fstab} {home}");
+            let inside = ConfinedRoot::open(folder.path()).unwrap();
+            assert_eq!(find_covering_mount(&inside, home).is_some(), over, "{fstab} {home}");
         }
     }
 }

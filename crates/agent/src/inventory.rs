@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Name prefixes of block devices that are not physical disks: memory, loop devices, devices made
 /// of other disks, optical drives.
-const NO_DISKS: [&str; 10] =
+const NON_DISK_PREFIXES: [&str; 10] =
     ["loop", "ram", "zram", "sr", "fd", "dm-", "md", "nbd", "mtdblock", "drbd"];
 /// The limit of directory entries that are read.
 const MAX_DEVICES: usize = 4_096;
@@ -14,7 +14,7 @@ const ETHERNET: &str = "1";
 const NO_MAC: &str = "00:00:00:00:00:00";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Disk {
+pub struct DiskInfo {
     /// The kernel's name: `vda`.
     pub name: String,
     /// `/dev/vda`
@@ -28,27 +28,27 @@ pub struct Disk {
 }
 
 /// The MAC addresses of all Ethernet interfaces, sorted.
-pub fn macs(root: &Path) -> Vec<String> {
-    addresses(&entries(&root.join("sys/class/net")))
+pub fn list_macs(root: &Path) -> Vec<String> {
+    mac_addresses(&list_entries(&root.join("sys/class/net")))
 }
 
 /// The MAC addresses of physical interfaces, without bridges and the like, which come and go with
 /// containers; those of all interfaces if no physical one exists.
-pub fn own_macs(root: &Path) -> Vec<String> {
-    let cards = entries(&root.join("sys/class/net"));
+pub fn physical_macs(root: &Path) -> Vec<String> {
+    let cards = list_entries(&root.join("sys/class/net"));
     let own: Vec<PathBuf> =
         cards.iter().filter(|card| card.join("device").exists()).cloned().collect();
-    match addresses(&own) {
-        none if none.is_empty() => addresses(&cards),
+    match mac_addresses(&own) {
+        none if none.is_empty() => mac_addresses(&cards),
         own => own,
     }
 }
 
-fn addresses(cards: &[PathBuf]) -> Vec<String> {
+fn mac_addresses(cards: &[PathBuf]) -> Vec<String> {
     let mut macs: Vec<String> = cards
         .iter()
-        .filter(|card| line(&card.join("type")) == ETHERNET)
-        .map(|card| line(&card.join("address")).to_ascii_lowercase())
+        .filter(|card| read_line(&card.join("type")) == ETHERNET)
+        .map(|card| read_line(&card.join("address")).to_ascii_lowercase())
         .filter(|mac| !mac.is_empty() && mac != NO_MAC)
         .collect();
     macs.sort();
@@ -57,42 +57,44 @@ fn addresses(cards: &[PathBuf]) -> Vec<String> {
 }
 
 /// The disks, sorted by name.
-pub fn disks(root: &Path) -> Vec<Disk> {
-    let mut disks: Vec<Disk> =
-        entries(&root.join("sys/block")).iter().filter_map(|device| disk(device)).collect();
+pub fn list_disks(root: &Path) -> Vec<DiskInfo> {
+    let mut disks: Vec<DiskInfo> = list_entries(&root.join("sys/block"))
+        .iter()
+        .filter_map(|device| read_disk(device))
+        .collect();
     disks.sort_by(|one, other| (one.name.len(), &one.name).cmp(&(other.name.len(), &other.name)));
     disks
 }
 
-fn disk(device: &Path) -> Option<Disk> {
+fn read_disk(device: &Path) -> Option<DiskInfo> {
     let name = device.file_name()?.to_str()?.to_owned();
     // The paths of a multipath NVMe disk are hidden; the disk itself has its own name.
-    let hidden = line(&device.join("hidden")) == "1";
-    let size = line(&device.join("size")).parse::<u64>().ok()?.checked_mul(SECTOR_BYTES)?;
-    if hidden || size == 0 || NO_DISKS.iter().any(|begin| name.starts_with(begin)) {
+    let hidden = read_line(&device.join("hidden")) == "1";
+    let size = read_line(&device.join("size")).parse::<u64>().ok()?.checked_mul(SECTOR_BYTES)?;
+    if hidden || size == 0 || NON_DISK_PREFIXES.iter().any(|begin| name.starts_with(begin)) {
         return None;
     }
-    Some(Disk {
+    Some(DiskInfo {
         path: format!("/dev/{name}"),
         size,
-        serial: first(device, &["serial", "device/serial"])
-            .or_else(|| page_80(&device.join("device/vpd_pg80")))
+        serial: read_first(device, &["serial", "device/serial"])
+            .or_else(|| read_serial_page(&device.join("device/vpd_pg80")))
             .unwrap_or_default(),
-        wwn: first(device, &["wwid", "device/wwid"]).unwrap_or_default(),
-        model: first(device, &["device/model"]).unwrap_or_default(),
-        removable: line(&device.join("removable")) == "1",
-        read_only: line(&device.join("ro")) == "1",
+        wwn: read_first(device, &["wwid", "device/wwid"]).unwrap_or_default(),
+        model: read_first(device, &["device/model"]).unwrap_or_default(),
+        removable: read_line(&device.join("removable")) == "1",
+        read_only: read_line(&device.join("ro")) == "1",
         name,
     })
 }
 
 /// The device files of a disk's partitions, in order.
-pub fn partitions(root: &Path, disk: &str) -> Vec<PathBuf> {
+pub fn list_partitions(root: &Path, disk: &str) -> Vec<PathBuf> {
     let device = root.join("sys/block").join(disk);
-    let mut found: Vec<(u32, PathBuf)> = entries(&device)
+    let mut found: Vec<(u32, PathBuf)> = list_entries(&device)
         .iter()
         .filter_map(|entry| {
-            let number = line(&entry.join("partition")).parse().ok()?;
+            let number = read_line(&entry.join("partition")).parse().ok()?;
             Some((number, root.join("dev").join(entry.file_name()?)))
         })
         .collect();
@@ -100,28 +102,28 @@ pub fn partitions(root: &Path, disk: &str) -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).collect()
 }
 
-fn entries(folder: &Path) -> Vec<PathBuf> {
+fn list_entries(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     entries.flatten().map(|entry| entry.path()).take(MAX_DEVICES).collect()
 }
 
 /// The only line of a small file; empty if it cannot be read.
-pub fn line(file: &Path) -> String {
-    fs::read(file).map(|bytes| clean(&bytes)).unwrap_or_default()
+pub fn read_line(file: &Path) -> String {
+    fs::read(file).map(|bytes| clean_text(&bytes)).unwrap_or_default()
 }
 
-fn first(device: &Path, files: &[&str]) -> Option<String> {
-    files.iter().map(|file| line(&device.join(file))).find(|text| !text.is_empty())
+fn read_first(device: &Path, files: &[&str]) -> Option<String> {
+    files.iter().map(|file| read_line(&device.join(file))).find(|text| !text.is_empty())
 }
 
 /// The serial number page of a SCSI or ATA disk: a header of four bytes, then the number.
-fn page_80(file: &Path) -> Option<String> {
+fn read_serial_page(file: &Path) -> Option<String> {
     let page = fs::read(file).ok()?;
-    Some(clean(page.get(4..)?)).filter(|serial| !serial.is_empty())
+    Some(clean_text(page.get(4..)?)).filter(|serial| !serial.is_empty())
 }
 
 /// Vendors pad with blanks and NUL bytes. Control characters are removed for display.
-fn clean(bytes: &[u8]) -> String {
+fn clean_text(bytes: &[u8]) -> String {
     let text: String = String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).collect();
     text.trim().to_owned()
 }
@@ -158,12 +160,12 @@ mod tests {
         for none in ["loop0", "ram0", "zram0", "sr0", "fd0", "dm-0", "md127", "nbd0"] {
             write(root, &format!("sys/block/{none}/size"), "4096\n");
         }
-        let found = disks(root);
+        let found = list_disks(root);
         let names: Vec<&str> = found.iter().map(|disk| disk.name.as_str()).collect();
         assert_eq!(names, ["sda", "vda", "nvme0n1"]);
         assert_eq!(
             found[0],
-            Disk {
+            DiskInfo {
                 name: "sda".into(),
                 path: "/dev/sda".into(),
                 size: 1024 * 1024,
@@ -195,8 +197,8 @@ mod tests {
             write(root, &format!("sys/class/net/{card}/type"), format!("{kind}\n"));
             write(root, &format!("sys/class/net/{card}/address"), format!("{mac}\n"));
         }
-        assert_eq!(macs(root), ["aa:bb:cc:dd:ee:00", "aa:bb:cc:dd:ee:01"]);
-        assert!(macs(Path::new("/nowhere")).is_empty());
+        assert_eq!(list_macs(root), ["aa:bb:cc:dd:ee:00", "aa:bb:cc:dd:ee:01"]);
+        assert!(list_macs(Path::new("/nowhere")).is_empty());
     }
 
     #[test]
@@ -208,6 +210,6 @@ mod tests {
         }
         write(root, "sys/block/vda/queue/rotational", "1");
         let expected = ["vda1", "vda2", "vda10"].map(|name| root.join("dev").join(name));
-        assert_eq!(partitions(root, "vda"), expected);
+        assert_eq!(list_partitions(root, "vda"), expected);
     }
 }

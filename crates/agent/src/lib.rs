@@ -39,9 +39,9 @@ pub mod wire;
 
 use cmdline::Boot;
 use console::say;
-use deploy_client::{Farrier, spoken};
+use deploy_client::{DeployClient, describe_refusal};
 use deployment::Work;
-use platform::Hands;
+use platform::Platform;
 use secrecy::{ExposeSecret, SecretString};
 pub use status::End;
 use status::Status;
@@ -59,13 +59,13 @@ pub struct Config {
 
 /// Carries out the deployment and returns how to end. An error means that it could not even be
 /// claimed.
-pub fn run(config: &Config, hands: &dyn Hands) -> Result<End, String> {
+pub fn run(config: &Config, platform: &dyn Platform) -> Result<End, String> {
     let Config { boot, root, pace } = config;
     let session = SecretString::from(random::session()?);
-    let macs = inventory::macs(root);
-    let disks = inventory::disks(root);
+    let macs = inventory::list_macs(root);
+    let disks = inventory::list_disks(root);
     let status = Status::default();
-    let farrier = Farrier::new(boot.url.clone(), session.clone(), pace, &status);
+    let client = DeployClient::new(boot.url.clone(), session.clone(), pace, &status);
     let claim = Claim {
         token: boot.token.expose_secret(),
         session: session.expose_secret(),
@@ -74,10 +74,10 @@ pub fn run(config: &Config, hands: &dyn Hands) -> Result<End, String> {
         disks: disks.iter().map(shown).collect(),
     };
     say(&format!("claiming work from {}", boot.url));
-    let granted = match farrier.claim(&claim, &status) {
+    let granted = match client.claim(&claim, &status) {
         Ok(granted) => granted,
         Err(refusal) => {
-            say(&format!("the claim was refused: {}", spoken(&refusal)));
+            say(&format!("the claim was refused: {}", describe_refusal(&refusal)));
             return Ok(End::PowerOff);
         }
     };
@@ -85,20 +85,20 @@ pub fn run(config: &Config, hands: &dyn Hands) -> Result<End, String> {
     let work = Work {
         granted: &granted,
         disks: &disks,
-        farrier: &farrier,
+        client: &client,
         status: &status,
-        hands,
+        platform,
         root,
         consoles: &boot.consoles,
         pace,
     };
     Ok(thread::scope(|scope| {
-        scope.spawn(|| farrier.run_reports(&status));
+        scope.spawn(|| client.run_reports(&status));
         work.see_through()
     }))
 }
 
-fn shown(disk: &inventory::Disk) -> DiskSeen<'_> {
+fn shown(disk: &inventory::DiskInfo) -> DiskSeen<'_> {
     DiskSeen {
         path: &disk.path,
         size: disk.size,

@@ -4,7 +4,7 @@
 
 use agent::cmdline::Boot;
 use agent::console::say;
-use agent::platform::Real;
+use agent::platform::RealPlatform;
 use agent::timing::Pace;
 use agent::{Config, End, node};
 use rustix::system::{RebootCommand, reboot};
@@ -122,7 +122,7 @@ fn begin(arguments: &Arguments) -> Result<End, String> {
         root: arguments.root.clone(),
         pace: Pace::default(),
     };
-    agent::run(&config, &Real)
+    agent::run(&config, &RealPlatform)
 }
 
 /// Reboots or powers off. On a real machine this does not return.

@@ -89,8 +89,8 @@ pub enum NotEnrolled {
 
 /// Runs the agent until it has uninstalled itself or the brake is set. An error means that its
 /// state cannot be stored.
-pub fn run(config: &Config, pace: &Pace, brake: &Arc<AtomicBool>) -> Result<End, String> {
-    let service = Service::open(config, pace, brake)?;
+pub fn run(config: &Config, pace: &Pace, stop_flag: &Arc<AtomicBool>) -> Result<End, String> {
+    let service = Service::open(config, pace, stop_flag)?;
     // Programs that a previous process of this agent started have no owner now.
     ["task", "health"].iter().for_each(|what| program::kill_marked(&service.mark(what)));
     // Each iteration is one enrollment.
@@ -109,9 +109,9 @@ pub fn run(config: &Config, pace: &Pace, brake: &Arc<AtomicBool>) -> Result<End,
 
 /// Enrolls, and returns the node's name. An enrolled node stays as it is.
 pub fn enroll(config: &Config, pace: &Pace) -> Result<String, NotEnrolled> {
-    let brake = Arc::new(AtomicBool::new(false));
-    let service = Service::open(config, pace, &brake).map_err(NotEnrolled::Refused)?;
-    let mut pauses = pace.pauses();
+    let stop_flag = Arc::new(AtomicBool::new(false));
+    let service = Service::open(config, pace, &stop_flag).map_err(NotEnrolled::Refused)?;
+    let mut backoff = pace.backoff();
     let mut tries = 1;
     loop {
         match service.enroll_once() {
@@ -124,7 +124,7 @@ pub fn enroll(config: &Config, pace: &Pace) -> Result<String, NotEnrolled> {
             Err(Outside::Again(said)) if tries == ENROLL_TRIES => {
                 return Err(NotEnrolled::Unreachable(said));
             }
-            Err(Outside::Again(_)) => thread::sleep(scattered(pauses.step())),
+            Err(Outside::Again(_)) => thread::sleep(scattered(backoff.step())),
         }
         tries += 1;
     }
@@ -134,7 +134,7 @@ pub fn enroll(config: &Config, pace: &Pace) -> Result<String, NotEnrolled> {
 struct Service<'a> {
     config: &'a Config,
     pace: &'a Pace,
-    brake: &'a Arc<AtomicBool>,
+    stop_flag: &'a Arc<AtomicBool>,
     identity: Identity,
     journal: Journal,
     controller: Controller,
@@ -156,7 +156,7 @@ impl<'a> Service<'a> {
     fn open(
         config: &'a Config,
         pace: &'a Pace,
-        brake: &'a Arc<AtomicBool>,
+        stop_flag: &'a Arc<AtomicBool>,
     ) -> Result<Self, String> {
         if let Some(said) = config.exposed() {
             warn(&said);
@@ -164,10 +164,10 @@ impl<'a> Service<'a> {
         Ok(Self {
             config,
             pace,
-            brake,
+            stop_flag,
             identity: Identity::read(Path::new("/")),
             journal: Journal::open(&config.state_dir)?,
-            controller: Controller::new(config.controllers.clone(), pace, brake),
+            controller: Controller::new(config.controllers.clone(), pace, stop_flag),
         })
     }
 
@@ -178,7 +178,7 @@ impl<'a> Service<'a> {
 
     /// Retries until the agent is enrolled. None: the brake was set.
     fn enroll(&self) -> Option<Known> {
-        let mut pauses = self.pace.pauses();
+        let mut backoff = self.pace.backoff();
         let mut told = String::new();
         loop {
             let (said, wait) = match self.enroll_once() {
@@ -187,7 +187,7 @@ impl<'a> Service<'a> {
                     self.note_refused(&known.refused);
                     return Some(known);
                 }
-                Err(Outside::Again(said)) => (said, scattered(pauses.step())),
+                Err(Outside::Again(said)) => (said, scattered(backoff.step())),
                 Err(Outside::Refused(said)) => (said, self.pace.rare),
             };
             if said != told {
@@ -196,7 +196,7 @@ impl<'a> Service<'a> {
                 let _ = self.journal.keep_contact(&Contact { trouble, ..Contact::default() });
                 told = said;
             }
-            if Patience::new(Duration::MAX, self.brake).sleep(wait).is_err() {
+            if Patience::new(Duration::MAX, self.stop_flag).sleep(wait).is_err() {
                 return None;
             }
         }
@@ -239,6 +239,6 @@ impl<'a> Service<'a> {
 
 impl Life<'_> {
     fn over(&self) -> bool {
-        self.board.over() || self.service.brake.load(Ordering::Relaxed)
+        self.board.over() || self.service.stop_flag.load(Ordering::Relaxed)
     }
 }

@@ -39,44 +39,44 @@ impl Tool {
 
 /// The files that the deploy environment must contain: boot loaders for a disk with a tar image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Brought {
+pub enum BundledFile {
     /// The boot code of syslinux for the first sector of a GPT disk.
-    GptStarter,
+    BiosBootCode,
     SystemdBoot,
 }
 
-impl Brought {
+impl BundledFile {
     pub fn path(self, root: &Path) -> PathBuf {
         root.join("usr/lib/farrier").join(match self {
-            Self::GptStarter => "gptmbr.bin",
+            Self::BiosBootCode => "gptmbr.bin",
             Self::SystemdBoot => "systemd-bootx64.efi",
         })
     }
 }
 
 /// The directories of programs, in search order.
-const PROGRAMS: [&str; 4] = ["/sbin", "/bin", "/usr/sbin", "/usr/bin"];
+const PROGRAM_DIRS: [&str; 4] = ["/sbin", "/bin", "/usr/sbin", "/usr/bin"];
 /// The directory of mount points, in memory.
-const MOUNTS: &str = "/run/farrier-agent";
+const MOUNT_DIR: &str = "/run/farrier-agent";
 /// A program that takes longer hangs; creating a file system on a large disk takes a minute.
-const TOOL_LIMIT: Duration = Duration::from_secs(600);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const TOOL_TIMEOUT: Duration = Duration::from_secs(600);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How much of a program's stderr is kept.
-const MAX_SAID_BYTES: u64 = 4 * 1024;
+const MAX_STDERR_BYTES: u64 = 4 * 1024;
 const PIPE_BYTES: usize = 64 * 1024;
 const UNMOUNT_TRIES: u32 = 20;
 const UNMOUNT_PAUSE: Duration = Duration::from_millis(250);
 
 /// Why feeding a program failed.
 #[derive(Debug)]
-pub enum Spilled {
+pub enum FeedError {
     /// The source could not be read.
     Source(io::Error),
     /// The program failed; the text is its error.
     Tool(String),
 }
 
-pub trait Hands: Sync {
+pub trait Platform: Sync {
     /// Mounts a file system and returns the mount point. The name distinguishes concurrent mounts.
     fn mount(
         &self,
@@ -92,13 +92,13 @@ pub trait Hands: Sync {
     fn run(&self, tool: Tool, arguments: &[&str], input: &str) -> Result<(), String>;
 
     /// Runs a program with the whole source on its stdin.
-    fn pour(&self, tool: Tool, arguments: &[&str], source: &mut dyn Read) -> Result<(), Spilled>;
+    fn pour(&self, tool: Tool, arguments: &[&str], source: &mut dyn Read) -> Result<(), FeedError>;
 }
 
 /// The implementation for a real machine.
-pub struct Real;
+pub struct RealPlatform;
 
-impl Hands for Real {
+impl Platform for RealPlatform {
     fn mount(
         &self,
         device: &Path,
@@ -106,7 +106,7 @@ impl Hands for Real {
         options: &str,
         name: &str,
     ) -> io::Result<PathBuf> {
-        let at = Path::new(MOUNTS).join(name);
+        let at = Path::new(MOUNT_DIR).join(name);
         fs::create_dir_all(&at)?;
         // No program of an image is run here, and no device node of it is opened.
         let flags = MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOEXEC;
@@ -131,14 +131,14 @@ impl Hands for Real {
     }
 
     fn run(&self, tool: Tool, arguments: &[&str], input: &str) -> Result<(), String> {
-        let mut running = Running::start(tool, arguments)?;
+        let mut running = RunningProgram::start(tool, arguments)?;
         let fed = running.feed(input.as_bytes());
-        running.end(Some(TOOL_LIMIT))?;
+        running.wait(Some(TOOL_TIMEOUT))?;
         fed.map_err(|error| format!("{} did not read its input: {error}", tool.program()))
     }
 
-    fn pour(&self, tool: Tool, arguments: &[&str], source: &mut dyn Read) -> Result<(), Spilled> {
-        let mut running = Running::start(tool, arguments).map_err(Spilled::Tool)?;
+    fn pour(&self, tool: Tool, arguments: &[&str], source: &mut dyn Read) -> Result<(), FeedError> {
+        let mut running = RunningProgram::start(tool, arguments).map_err(FeedError::Tool)?;
         let mut piece = vec![0; PIPE_BYTES];
         // Bounded by the source, which its owner can end.
         loop {
@@ -148,7 +148,7 @@ impl Hands for Real {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => {
                     running.kill();
-                    return Err(Spilled::Source(error));
+                    return Err(FeedError::Source(error));
                 }
             };
             if running.feed(&piece[..count]).is_err() {
@@ -157,21 +157,21 @@ impl Hands for Real {
                 break;
             }
         }
-        running.end(None).map_err(Spilled::Tool)
+        running.wait(None).map_err(FeedError::Tool)
     }
 }
 
 /// A program that was started.
-struct Running {
+struct RunningProgram {
     program: &'static str,
     child: Child,
     said: Option<thread::JoinHandle<String>>,
 }
 
-impl Running {
+impl RunningProgram {
     fn start(tool: Tool, arguments: &[&str]) -> Result<Self, String> {
         let program = tool.program();
-        let path = PROGRAMS
+        let path = PROGRAM_DIRS
             .iter()
             .map(|folder| Path::new(folder).join(program))
             .find(|path| path.exists());
@@ -180,7 +180,7 @@ impl Running {
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child =
             command.spawn().map_err(|error| format!("{program} does not start: {error}"))?;
-        let said = child.stderr.take().map(|stderr| thread::spawn(move || beginning(stderr)));
+        let said = child.stderr.take().map(|stderr| thread::spawn(move || read_beginning(stderr)));
         Ok(Self { program, child, said })
     }
 
@@ -192,7 +192,7 @@ impl Running {
     }
 
     /// Waits for the program's end; an error contains its stderr.
-    fn end(mut self, limit: Option<Duration>) -> Result<(), String> {
+    fn wait(mut self, limit: Option<Duration>) -> Result<(), String> {
         drop(self.child.stdin.take());
         let since = Instant::now();
         let status = loop {
@@ -203,10 +203,10 @@ impl Running {
                     return Err(format!(
                         "{} did not end within {} s",
                         self.program,
-                        TOOL_LIMIT.as_secs()
+                        TOOL_TIMEOUT.as_secs()
                     ));
                 }
-                Ok(None) => thread::sleep(LOOK_EVERY),
+                Ok(None) => thread::sleep(POLL_INTERVAL),
                 Err(error) => return Err(format!("{} is lost: {error}", self.program)),
             }
         };
@@ -226,9 +226,9 @@ impl Running {
 
 /// The beginning of the output. The rest is read and dropped, so that the program never blocks on a
 /// full pipe.
-fn beginning(mut from: impl Read) -> String {
+fn read_beginning(mut from: impl Read) -> String {
     let mut said = Vec::new();
-    let _ = Read::take(&mut from, MAX_SAID_BYTES).read_to_end(&mut said);
+    let _ = Read::take(&mut from, MAX_STDERR_BYTES).read_to_end(&mut said);
     let _ = io::copy(&mut from, &mut io::sink());
     String::from_utf8_lossy(&said).into_owned()
 }
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_program_that_fails_says_why() {
-        let said = Real.run(Tool::Tar, &["-xf", "/nowhere.tar"], "").unwrap_err();
+        let said = RealPlatform.run(Tool::Tar, &["-xf", "/nowhere.tar"], "").unwrap_err();
         assert!(
             said.starts_with("tar ended with exit status") && said.contains("nowhere"),
             "{said}"
@@ -256,11 +256,14 @@ mod tests {
         }
         let folder = tempfile::tempdir().unwrap();
         let into = ["-x", "-f", "-", "-C", folder.path().to_str().unwrap()];
-        assert!(matches!(Real.pour(Tool::Tar, &into, &mut Broken), Err(Spilled::Source(_))));
+        assert!(matches!(
+            RealPlatform.pour(Tool::Tar, &into, &mut Broken),
+            Err(FeedError::Source(_))
+        ));
         let garbage = vec![b'x'; 1_000_000];
         assert!(matches!(
-            Real.pour(Tool::Tar, &into, &mut garbage.as_slice()),
-            Err(Spilled::Tool(_))
+            RealPlatform.pour(Tool::Tar, &into, &mut garbage.as_slice()),
+            Err(FeedError::Tool(_))
         ));
     }
 }

@@ -11,9 +11,9 @@ mod decompress;
 mod header;
 mod map;
 
-use crate::disk::{Disk, MIB};
+use crate::disk::{DiskWriter, MIB};
 use crate::failure::{Failure, Halt};
-use crate::image::{Reading, Stream, Tap};
+use crate::image::{ImageStream, ReadContext, ResumingReader};
 use crate::status::Status;
 use crate::wire::Code;
 use decompress::Unpacker;
@@ -29,10 +29,10 @@ pub struct Qcow2 {
 
 impl Qcow2 {
     /// Reads the tables, before anything is written.
-    pub fn look(reading: Reading) -> Result<Self, Halt> {
-        let mut tap = Tap::new(reading);
-        let (header, head) = Header::read(&mut tap, reading.size)?;
-        let map = Map::read(&mut tap, &header, head, reading.size)?;
+    pub fn look(reading: ReadContext) -> Result<Self, Halt> {
+        let mut reader = ResumingReader::new(reading);
+        let (header, head) = Header::read(&mut reader, reading.size)?;
+        let map = Map::read(&mut reader, &header, head, reading.size)?;
         Ok(Self { header, map })
     }
 
@@ -41,9 +41,14 @@ impl Qcow2 {
         self.header.size
     }
 
-    pub fn pour(&self, stream: &mut Stream, disk: &mut Disk, status: &Status) -> Result<(), Halt> {
+    pub fn pour(
+        &self,
+        stream: &mut ImageStream,
+        disk: &mut DiskWriter,
+        status: &Status,
+    ) -> Result<(), Halt> {
         for (at, length) in &self.map.holes {
-            disk.zero(*at, *length, status)?;
+            disk.zero_range(*at, *length, status)?;
         }
         let mut window = Window { held: Vec::new(), from: 0, keep: self.header.longest_extent() };
         let mut unpacker = Unpacker::new(&self.header);
@@ -76,13 +81,19 @@ impl Qcow2 {
 
     /// The last cluster of the disk may exceed the disk; the last one of the file may be
     /// incomplete.
-    fn put(&self, guest: u32, bytes: &[u8], disk: &mut Disk, status: &Status) -> Result<(), Halt> {
+    fn put(
+        &self,
+        guest: u32,
+        bytes: &[u8],
+        disk: &mut DiskWriter,
+        status: &Status,
+    ) -> Result<(), Halt> {
         let at = u64::from(guest) << self.header.cluster_bits;
         let length = self.header.cluster_size().min(self.header.size - at);
         let bytes = &bytes[..bytes.len().min(length as usize)];
         disk.write_at(at, bytes)?;
         let missing = length - bytes.len() as u64;
-        if missing > 0 { disk.zero(at + bytes.len() as u64, missing, status) } else { Ok(()) }
+        if missing > 0 { disk.zero_range(at + bytes.len() as u64, missing, status) } else { Ok(()) }
     }
 
     fn check_table(&self, digest: u32, bytes: &[u8]) -> Result<(), Failure> {
@@ -109,7 +120,7 @@ impl Window {
     }
 
     /// Reads more. False: the stream has ended.
-    fn more(&mut self, stream: &mut Stream) -> Result<bool, Halt> {
+    fn more(&mut self, stream: &mut ImageStream) -> Result<bool, Halt> {
         let old = self.held.len().saturating_sub(self.keep);
         self.held.drain(..old);
         self.from += old as u64;

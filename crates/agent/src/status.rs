@@ -26,7 +26,7 @@ pub enum End {
 pub struct Status {
     inner: Mutex<Inner>,
     moved: Condvar,
-    brake: Arc<AtomicBool>,
+    stop_flag: Arc<AtomicBool>,
 }
 
 struct Inner {
@@ -42,7 +42,7 @@ struct Inner {
 impl Default for Status {
     fn default() -> Self {
         let inner = Inner { now: None, unsent: VecDeque::new(), end: None, shown_percent: 0 };
-        Self { inner: Mutex::new(inner), moved: Condvar::new(), brake: Arc::default() }
+        Self { inner: Mutex::new(inner), moved: Condvar::new(), stop_flag: Arc::default() }
     }
 }
 
@@ -52,12 +52,12 @@ impl Status {
     }
 
     /// Set once the work must stop.
-    pub fn brake(&self) -> Arc<AtomicBool> {
-        self.brake.clone()
+    pub fn stop_flag(&self) -> Arc<AtomicBool> {
+        self.stop_flag.clone()
     }
 
     pub fn check(&self) -> Result<(), Halt> {
-        if self.brake.load(Ordering::Relaxed) { Err(Halt::Stopped) } else { Ok(()) }
+        if self.stop_flag.load(Ordering::Relaxed) { Err(Halt::Stopped) } else { Ok(()) }
     }
 
     pub fn begin(&self, total: u64, said: String) {
@@ -148,7 +148,7 @@ impl Status {
         let mut inner = self.inner();
         inner.end.get_or_insert(end);
         if end == End::PowerOff {
-            self.brake.store(true, Ordering::Relaxed);
+            self.stop_flag.store(true, Ordering::Relaxed);
         }
         self.moved.notify_all();
     }

@@ -7,13 +7,13 @@ mod boot;
 mod decompress;
 mod layout;
 
-use crate::disk::{Disk, MIB};
-use crate::disk_selector::check_room;
+use crate::disk::{DiskWriter, MIB};
+use crate::disk_selector::check_disk_size;
 use crate::failure::{Failure, Halt};
-use crate::image::Stream;
-use crate::install::{Site, Volume};
+use crate::image::ImageStream;
+use crate::install::{InstallTarget, MountableVolume};
 use crate::inventory;
-use crate::platform::{Spilled, Tool};
+use crate::platform::{FeedError, Tool};
 use crate::volume::FileSystem;
 use crate::wire::{Code, Image};
 use layout::Layout;
@@ -25,41 +25,43 @@ const OVERHEAD_BYTES: u64 = 64 * MIB;
 /// A disk with partitions and file systems, ready for the files.
 pub struct Prepared {
     layout: Layout,
-    firmware: Volume,
-    root: Volume,
+    firmware: MountableVolume,
+    root: MountableVolume,
 }
 
 /// Checks the minimum size. The size of the unpacked files is only known afterwards.
-pub fn check(site: &Site, image: &Image) -> Result<(), Failure> {
+pub fn check(target: &InstallTarget, image: &Image) -> Result<(), Failure> {
     let needed = layout::FIRMWARE_BYTES + image.size + OVERHEAD_BYTES;
-    check_room(site.disk, needed, &format!("{} with what it boots from", image.name))
+    check_disk_size(target.disk, needed, &format!("{} with what it boots from", image.name))
 }
 
 /// Creates the partitions and their file systems.
-pub fn prepare(site: &Site) -> Result<Prepared, Failure> {
+pub fn prepare(target: &InstallTarget) -> Result<Prepared, Failure> {
     // Only clears the ends; the disk must not be open while it is partitioned.
-    Disk::open(&site.device(), &site.disk.path, site.disk.size)?.clear_ends()?;
+    DiskWriter::open(&target.device(), &target.disk.path, target.disk.size)?
+        .clear_partition_tables()?;
     let layout = Layout::new().map_err(Failure::install)?;
-    let device = site.device();
+    let device = target.device();
     let run = |tool: Tool, arguments: &[&str], input: &str| {
         let failed =
-            |said| Failure::install(format!("{} cannot be prepared: {said}", site.disk.path));
-        site.hands.run(tool, arguments, input).map_err(failed)
+            |said| Failure::install(format!("{} cannot be prepared: {said}", target.disk.path));
+        target.platform.run(tool, arguments, input).map_err(failed)
     };
     let arguments = ["--quiet", "--wipe", "always", "--wipe-partitions", "always", &text(&device)];
     run(Tool::Sfdisk, &arguments, &layout.script())?;
-    site.reread()?;
-    let partitions = inventory::partitions(site.root, &site.disk.name);
+    target.reread_partitions()?;
+    let partitions = inventory::list_partitions(target.root, &target.disk.name);
     let [firmware, root] = partitions.as_slice() else {
         return Err(Failure::install(format!(
             "{} was given 2 partitions, and the kernel sees {}",
-            site.disk.path,
+            target.disk.path,
             partitions.len()
         )));
     };
     run(Tool::MkfsVfat, &["-F", "32", "-n", "FIRMWARE", &text(firmware)], "")?;
     run(Tool::MkfsExt4, &["-q", "-F", "-L", "root", &text(root)], "")?;
-    let volume = |device: &Path, kind| Volume { device: device.to_path_buf(), kind, options: "" };
+    let volume =
+        |device: &Path, kind| MountableVolume { device: device.to_path_buf(), kind, options: "" };
     Ok(Prepared {
         layout,
         firmware: volume(firmware, FileSystem::Vfat),
@@ -69,42 +71,42 @@ pub fn prepare(site: &Site) -> Result<Prepared, Failure> {
 
 impl Prepared {
     /// Unpacks the files as they arrive.
-    pub fn pour(&self, stream: &mut Stream, site: &Site) -> Result<(), Halt> {
-        site.within(&self.root, "root", |at| unpack(stream, site, at))?
+    pub fn pour(&self, stream: &mut ImageStream, target: &InstallTarget) -> Result<(), Halt> {
+        target.with_mounted(&self.root, "root", |at| unpack(stream, target, at))?
     }
 
     /// Makes the disk bootable, after the checksum has been verified.
-    pub fn finish(&self, site: &Site, consoles: &[String]) -> Result<(), Failure> {
-        site.within(&self.root, "root", |root| {
-            site.within(&self.firmware, "firmware", |firmware| {
+    pub fn finish(&self, target: &InstallTarget, consoles: &[String]) -> Result<(), Failure> {
+        target.with_mounted(&self.root, "root", |root| {
+            target.with_mounted(&self.firmware, "firmware", |firmware| {
                 let parts = boot::Parts { root, firmware, layout: &self.layout, consoles };
-                parts.put(site)
+                parts.put(target)
             })
         })???;
-        boot::put_starter(site)
+        boot::put_starter(target)
     }
 }
 
-fn unpack(stream: &mut Stream, site: &Site, at: &Path) -> Result<(), Halt> {
+fn unpack(stream: &mut ImageStream, target: &InstallTarget, at: &Path) -> Result<(), Halt> {
     let arguments = ["-x", "-p", "--numeric-owner", "-f", "-", "-C", &text(at)];
     let poured = match decompress::open(&mut *stream) {
-        Ok(mut files) => site.hands.pour(Tool::Tar, &arguments, &mut files),
-        Err(error) => Err(Spilled::Source(error)),
+        Ok(mut files) => target.platform.pour(Tool::Tar, &arguments, &mut files),
+        Err(error) => Err(FeedError::Source(error)),
     };
-    match (poured, stream.halted()) {
+    match (poured, stream.read_error()) {
         (Ok(()), _) => Ok(()),
         (Err(_), Some(halt)) => Err(halt),
-        (Err(Spilled::Source(error)), None) => {
+        (Err(FeedError::Source(error)), None) => {
             Err(Failure::broken(format!("the image cannot be decompressed: {error}")).into())
         }
-        (Err(Spilled::Tool(said)), None) if said.contains("No space left") => {
-            let path = &site.disk.path;
+        (Err(FeedError::Tool(said)), None) if said.contains("No space left") => {
+            let path = &target.disk.path;
             let said = format!(
                 "{path} has no room for the files of the image: {said}; choose a smaller image or another root_disk"
             );
             Err(Failure::new(Code::DiskTooSmall, said).into())
         }
-        (Err(Spilled::Tool(said)), None) => {
+        (Err(FeedError::Tool(said)), None) => {
             Err(Failure::broken(format!("the image cannot be unpacked: {said}")).into())
         }
     }

@@ -60,13 +60,13 @@ impl Pace {
 }
 
 /// Linear backoff: pauses grow after each failure and start over after a success.
-pub struct Pauses {
+pub struct Backoff {
     first: Duration,
     longest: Duration,
     next: Duration,
 }
 
-impl Pauses {
+impl Backoff {
     pub fn new(pace: &Pace) -> Self {
         Self::between(pace.pause, pace.longest_pause)
     }
@@ -97,10 +97,10 @@ mod tests {
 
     #[test]
     fn pauses_grow_to_a_limit_and_begin_again() {
-        let mut pauses = Pauses::new(&Pace::default());
-        let seconds: Vec<u64> = (0..7).map(|_| pauses.step().as_secs()).collect();
+        let mut backoff = Backoff::new(&Pace::default());
+        let seconds: Vec<u64> = (0..7).map(|_| backoff.step().as_secs()).collect();
         assert_eq!(seconds, [1, 2, 3, 4, 5, 5, 5]);
-        pauses.worked();
-        assert_eq!(pauses.step().as_secs(), 1);
+        backoff.worked();
+        assert_eq!(backoff.step().as_secs(), 1);
     }
 }

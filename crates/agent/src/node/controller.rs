@@ -23,9 +23,9 @@ const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 
 /// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Missed {
+pub enum RequestError {
     /// A retry may succeed.
-    Again(String),
+    Retryable(String),
     /// The token was refused.
     Refused(Refusal),
     /// The session is unknown, or the node has been deleted.
@@ -53,37 +53,41 @@ enum From<'a> {
 }
 
 impl Controller {
-    pub fn new(urls: Vec<Url>, pace: &Pace, brake: &Arc<AtomicBool>) -> Self {
+    pub fn new(urls: Vec<Url>, pace: &Pace, stop_flag: &Arc<AtomicBool>) -> Self {
         let limits = pace.limits;
         let silence = limits.silence + pace.take_wait;
         Self {
             urls,
             at: AtomicUsize::new(0),
-            client: Client::new(limits, brake.clone()),
-            patient: Client::new(Limits { silence, ..limits }, brake.clone()),
+            client: Client::new(limits, stop_flag.clone()),
+            patient: Client::new(Limits { silence, ..limits }, stop_flag.clone()),
             pace: *pace,
         }
     }
 
-    pub fn enroll(&self, enroll: &Enroll) -> Result<Enrolled, Missed> {
+    pub fn enroll(&self, enroll: &Enroll) -> Result<Enrolled, RequestError> {
         self.post(&self.client, wire::ENROLL, From::Stranger, enroll)
     }
 
-    pub fn heartbeat(&self, session: &SecretString, beat: &Heartbeat) -> Result<Beaten, Missed> {
+    pub fn heartbeat(
+        &self,
+        session: &SecretString,
+        beat: &Heartbeat,
+    ) -> Result<Beaten, RequestError> {
         self.post(&self.client, wire::HEARTBEAT, From::Node(session), beat)
     }
 
     /// Long polling for a task.
-    pub fn take(&self, session: &SecretString) -> Result<Taken, Missed> {
+    pub fn take(&self, session: &SecretString) -> Result<Taken, RequestError> {
         let take = Take { wait_seconds: self.pace.take_wait.as_secs() };
         self.post(&self.patient, wire::TAKE, From::Node(session), &take)
     }
 
-    pub fn renew(&self, session: &SecretString, renew: &Renew) -> Result<Renewed, Missed> {
+    pub fn renew(&self, session: &SecretString, renew: &Renew) -> Result<Renewed, RequestError> {
         self.post(&self.client, wire::RENEW, From::Node(session), renew)
     }
 
-    pub fn report(&self, session: &SecretString, report: &Report) -> Result<Heard, Missed> {
+    pub fn report(&self, session: &SecretString, report: &Report) -> Result<Heard, RequestError> {
         self.post(&self.client, wire::REPORT, From::Node(session), report)
     }
 
@@ -94,15 +98,16 @@ impl Controller {
         path: &str,
         from: From,
         content: &impl Serialize,
-    ) -> Result<T, Missed> {
-        let json = serde_json::to_vec(content).map_err(|error| Missed::Again(error.to_string()))?;
+    ) -> Result<T, RequestError> {
+        let json = serde_json::to_vec(content)
+            .map_err(|error| RequestError::Retryable(error.to_string()))?;
         let first = self.at.load(Ordering::Relaxed);
-        let mut missed = Missed::Again("there is no controller to ask".into());
+        let mut missed = RequestError::Retryable("there is no controller to ask".into());
         for turn in 0..self.urls.len() {
             let at = (first + turn) % self.urls.len();
             let answer = self.ask(client, &self.urls[at], path, from, &json);
             match answer {
-                Err(Missed::Again(said)) => missed = Missed::Again(said),
+                Err(RequestError::Retryable(said)) => missed = RequestError::Retryable(said),
                 meant => {
                     self.at.store(at, Ordering::Relaxed);
                     return meant;
@@ -119,20 +124,20 @@ impl Controller {
         path: &str,
         from: From,
         json: &[u8],
-    ) -> Result<T, Missed> {
-        let url = base.join(path).map_err(Missed::Again)?;
+    ) -> Result<T, RequestError> {
+        let url = base.join(path).map_err(RequestError::Retryable)?;
         let bearer = match from {
             From::Stranger => None,
             From::Node(session) => Some(session),
         };
         let request = Request { method: "POST", url: &url, bearer, from: None, json: Some(json) };
-        let again = |error: io::Error| Missed::Again(format!("{url}: {error}"));
+        let again = |error: io::Error| RequestError::Retryable(format!("{url}: {error}"));
         let response = client.send(&request).map_err(again)?;
         let status = response.status;
         let body = response.body.read_all(MAX_ANSWER_BYTES, self.pace.answer).map_err(again)?;
         if status == 200 {
             return serde_json::from_slice(&body).map_err(|error| {
-                Missed::Again(format!("{url} answered what cannot be read: {error}"))
+                RequestError::Retryable(format!("{url} answered what cannot be read: {error}"))
             });
         }
         let refusal: Refusal = serde_json::from_slice(&body).unwrap_or_default();
@@ -141,16 +146,17 @@ impl Controller {
 }
 
 /// The meaning of an answer other than 200. A status without a known code may come from a proxy.
-fn meaning(status: u16, from: From, refusal: Refusal, url: &Url) -> Missed {
+fn meaning(status: u16, from: From, refusal: Refusal, url: &Url) -> RequestError {
     match (status, from) {
-        (403, From::Stranger) if !refusal.code.is_empty() => Missed::Refused(refusal),
-        (401, From::Node(_)) => {
-            Missed::Unknown(Unknown::of(&refusal.code), crate::deploy_client::spoken(&refusal))
-        }
-        (409, From::Node(_)) if refusal.code == "task-over" => Missed::Over,
-        (status, From::Stranger | From::Node(_)) => Missed::Again(format!(
+        (403, From::Stranger) if !refusal.code.is_empty() => RequestError::Refused(refusal),
+        (401, From::Node(_)) => RequestError::Unknown(
+            Unknown::of(&refusal.code),
+            crate::deploy_client::describe_refusal(&refusal),
+        ),
+        (409, From::Node(_)) if refusal.code == "task-over" => RequestError::Over,
+        (status, From::Stranger | From::Node(_)) => RequestError::Retryable(format!(
             "{url} answered {status}: {}",
-            crate::deploy_client::spoken(&refusal)
+            crate::deploy_client::describe_refusal(&refusal)
         )),
     }
 }
@@ -168,17 +174,17 @@ mod tests {
             let refusal = Refusal { code: code.into(), said: "why".into() };
             meaning(status, from, refusal, &url)
         };
-        assert!(matches!(means(403, From::Stranger, "token-used"), Missed::Refused(_)));
+        assert!(matches!(means(403, From::Stranger, "token-used"), RequestError::Refused(_)));
         for (code, unknown) in [
             ("session-unknown", Unknown::Session),
             ("node-deleted", Unknown::Deleted),
             ("", Unknown::Other),
         ] {
             assert!(
-                matches!(means(401, node, code), Missed::Unknown(found, _) if found == unknown)
+                matches!(means(401, node, code), RequestError::Unknown(found, _) if found == unknown)
             );
         }
-        assert_eq!(means(409, node, "task-over"), Missed::Over);
+        assert_eq!(means(409, node, "task-over"), RequestError::Over);
         for (status, from, code) in [
             (403, From::Stranger, ""),
             (401, From::Stranger, "session-unknown"),
@@ -190,7 +196,10 @@ mod tests {
             (500, node, ""),
             (503, node, "task-over"),
         ] {
-            assert!(matches!(means(status, from, code), Missed::Again(_)), "{status} {code}");
+            assert!(
+                matches!(means(status, from, code), RequestError::Retryable(_)),
+                "{status} {code}"
+            );
         }
     }
 }

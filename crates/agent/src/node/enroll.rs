@@ -7,11 +7,11 @@
 //! keeps its identity and reports the refusal.
 
 use super::Service;
-use super::controller::Missed;
+use super::controller::RequestError;
 use super::identity::VERSION;
 use super::journal::{Enrolling, Node};
 use super::wire::Enroll;
-use crate::deploy_client::spoken;
+use crate::deploy_client::describe_refusal;
 use crate::image::hex;
 use crate::random;
 use secrecy::{ExposeSecret, SecretString};
@@ -114,11 +114,16 @@ impl Service<'_> {
                 self.journal.keep_node(&node).map_err(Outside::Again)?;
                 Ok(node)
             }
-            Err(Missed::Refused(refusal)) => {
-                Err(Outside::Refused(format!("the token is refused: {}", spoken(&refusal))))
+            Err(RequestError::Refused(refusal)) => Err(Outside::Refused(format!(
+                "the token is refused: {}",
+                describe_refusal(&refusal)
+            ))),
+            Err(RequestError::Unknown(_, said) | RequestError::Retryable(said)) => {
+                Err(Outside::Again(said))
             }
-            Err(Missed::Unknown(_, said) | Missed::Again(said)) => Err(Outside::Again(said)),
-            Err(Missed::Over) => Err(Outside::Again("the controller speaks of a task".into())),
+            Err(RequestError::Over) => {
+                Err(Outside::Again("the controller speaks of a task".into()))
+            }
         }
     }
 }

@@ -21,12 +21,12 @@ const LEAST_FREE_BYTES: u64 = 16 * 1024 * 1024;
 const MAX_PROBLEM_BYTES: usize = 1024;
 
 /// Runs all checks and returns the problems.
-pub fn look(config: &Config, mark: &str, brake: &AtomicBool) -> Vec<String> {
-    let patience = Patience::new(HOOK_LIMIT, brake);
+pub fn look(config: &Config, mark: &str, stop_flag: &AtomicBool) -> Vec<String> {
+    let patience = Patience::new(HOOK_LIMIT, stop_flag);
     let problems = [
         disk(&config.state_dir),
         gpus(config, mark, patience),
-        hook(config, mark, Patience::new(HOOK_LIMIT, brake)),
+        hook(config, mark, Patience::new(HOOK_LIMIT, stop_flag)),
     ];
     let said = problems.into_iter().filter_map(Result::err);
     said.map(|said| beginning(&said, MAX_PROBLEM_BYTES).to_owned()).collect()
@@ -39,7 +39,7 @@ fn disk(folder: &Path) -> Result<(), String> {
         free => Err(format!(
             "the disk of {} is full: {} left",
             folder.display(),
-            crate::console::spoken_size(free)
+            crate::console::format_size(free)
         )),
     }
 }
@@ -98,19 +98,19 @@ mod tests {
             "controllers = [\"http://10.0.0.1\"]\nstate_dir = \"{at}\"\nhooks_dir = \"{at}\"\nnvidia_smi = \"{at}/smi\""
         ))
         .unwrap();
-        let (brake, mark) = (AtomicBool::new(false), crate::random::uuid().unwrap());
-        assert_eq!(look(&config, &mark, &brake), Vec::<String>::new());
+        let (stop_flag, mark) = (AtomicBool::new(false), crate::random::uuid().unwrap());
+        assert_eq!(look(&config, &mark, &stop_flag), Vec::<String>::new());
         script(&folder.path().join("smi"), "exit 0");
         script(&folder.path().join("health"), "exit 0");
-        assert_eq!(look(&config, &mark, &brake), Vec::<String>::new());
+        assert_eq!(look(&config, &mark, &stop_flag), Vec::<String>::new());
         script(&folder.path().join("smi"), "echo GPU is lost; exit 9");
         script(&folder.path().join("health"), "echo fan 3 stands still >&2; exit 1");
-        let problems = look(&config, &mark, &brake);
+        let problems = look(&config, &mark, &stop_flag);
         assert_eq!(problems.len(), 2, "{problems:?}");
         assert!(problems[0].contains("GPU is lost") && problems[1].contains("fan 3 stands still"));
         fs::remove_file(folder.path().join("smi")).unwrap();
         fs::remove_file(folder.path().join("health")).unwrap();
         let gone = Config { state_dir: folder.path().join("gone"), ..config };
-        assert!(look(&gone, &mark, &brake)[0].contains("gone"));
+        assert!(look(&gone, &mark, &stop_flag)[0].contains("gone"));
     }
 }

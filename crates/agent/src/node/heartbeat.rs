@@ -1,6 +1,6 @@
 //! Heartbeats with the node's health and its current task; and the health checks behind them.
 
-use super::controller::Missed;
+use super::controller::RequestError;
 use super::identity::VERSION;
 use super::journal::Contact;
 use super::timing::scattered;
@@ -19,13 +19,13 @@ impl Life<'_> {
     /// Runs until the end, in a separate thread.
     pub fn run_heartbeats(&self) {
         let pace = self.service.pace;
-        let mut pauses = pace.pauses();
+        let mut backoff = pace.backoff();
         let mut every = beat(self.node.heartbeat_seconds);
         self.board.wait_for_health(pace.first_health);
         while !self.over() {
             let wait = match self.heartbeat() {
                 Ok(beaten) => {
-                    pauses.worked();
+                    backoff.worked();
                     every = beat(beaten.heartbeat_seconds);
                     self.heard();
                     if beaten.waiting {
@@ -33,15 +33,15 @@ impl Life<'_> {
                     }
                     every
                 }
-                Err(Missed::Unknown(_, said)) => {
+                Err(RequestError::Unknown(_, said)) => {
                     self.not_known(&said);
                     pace.rare
                 }
-                Err(Missed::Again(said)) => {
+                Err(RequestError::Retryable(said)) => {
                     self.trouble(&said);
-                    scattered(pauses.step()).min(every)
+                    scattered(backoff.step()).min(every)
                 }
-                Err(missed @ (Missed::Over | Missed::Refused(_))) => {
+                Err(missed @ (RequestError::Over | RequestError::Refused(_))) => {
                     self.trouble(&format!("a heartbeat was answered with {missed:?}"));
                     pace.rare
                 }
@@ -50,7 +50,7 @@ impl Life<'_> {
         }
     }
 
-    fn heartbeat(&self) -> Result<super::wire::Beaten, Missed> {
+    fn heartbeat(&self) -> Result<super::wire::Beaten, RequestError> {
         let mut problems = self.board.problems();
         problems.truncate(MAX_PROBLEMS);
         let tasks = self.board.held();

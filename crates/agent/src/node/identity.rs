@@ -1,6 +1,6 @@
 //! The attributes that identify this node: hardware serial, MAC addresses, hostname and boot id.
 
-use crate::inventory::{line, own_macs};
+use crate::inventory::{physical_macs, read_line};
 use std::path::Path;
 
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -19,13 +19,13 @@ pub struct Identity {
 impl Identity {
     /// Reads `/sys` and `/proc` below this directory. Unknown values are empty.
     pub fn read(root: &Path) -> Self {
-        let mut macs = own_macs(root);
+        let mut macs = physical_macs(root);
         macs.truncate(MAX_MACS);
         Self {
-            hostname: line(&root.join("proc/sys/kernel/hostname")),
-            serial: line(&root.join("sys/class/dmi/id/product_serial")),
+            hostname: read_line(&root.join("proc/sys/kernel/hostname")),
+            serial: read_line(&root.join("sys/class/dmi/id/product_serial")),
             macs,
-            boot_id: line(&root.join("proc/sys/kernel/random/boot_id")),
+            boot_id: read_line(&root.join("proc/sys/kernel/random/boot_id")),
         }
     }
 }

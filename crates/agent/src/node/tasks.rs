@@ -7,7 +7,7 @@
 //! may have given it up, and asks for it again once a controller answers.
 
 use super::Life;
-use super::controller::Missed;
+use super::controller::RequestError;
 use super::deadline::{Lease, Patience};
 use super::journal::{Ended, Held, Leaving};
 use super::log::Log;
@@ -16,7 +16,7 @@ use super::task_kind::Kind;
 use super::timing::scattered;
 use super::wire::{Heard, Renew, Renewed, Report, Taken, Task, Then, Unknown};
 use crate::console::say;
-use crate::timing::Pauses;
+use crate::timing::Backoff;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -52,19 +52,19 @@ enum AfterReport {
 
 /// A report of the uninstall may have been accepted although its answer was lost: then the node has
 /// been deleted since, or its session revoked.
-fn after_report(kind: Option<Kind>, ok: bool, answer: &Result<Heard, Missed>) -> AfterReport {
+fn after_report(kind: Option<Kind>, ok: bool, answer: &Result<Heard, RequestError>) -> AfterReport {
     let last_word = ok && kind == Some(Kind::Uninstall);
     match answer {
-        Ok(Heard {}) | Err(Missed::Unknown(Unknown::Deleted | Unknown::Session, _))
+        Ok(Heard {}) | Err(RequestError::Unknown(Unknown::Deleted | Unknown::Session, _))
             if last_word =>
         {
             AfterReport::Leave
         }
-        Ok(Heard {}) | Err(Missed::Over) => AfterReport::Forget,
-        Err(Missed::Unknown(Unknown::Deleted | Unknown::Session | Unknown::Other, said)) => {
+        Ok(Heard {}) | Err(RequestError::Over) => AfterReport::Forget,
+        Err(RequestError::Unknown(Unknown::Deleted | Unknown::Session | Unknown::Other, said)) => {
             AfterReport::Rest(said.clone())
         }
-        Err(Missed::Again(_) | Missed::Refused(_)) => AfterReport::Again,
+        Err(RequestError::Retryable(_) | RequestError::Refused(_)) => AfterReport::Again,
     }
 }
 
@@ -74,17 +74,17 @@ enum AfterRenewal {
     GoOn,
     /// There was no answer; the work continues while the lease lasts, because Farrier may still
     /// want it.
-    Missed,
+    RequestError,
     Stop,
     Forget,
 }
 
-fn after_renewal(answer: &Result<Renewed, Missed>) -> AfterRenewal {
+fn after_renewal(answer: &Result<Renewed, RequestError>) -> AfterRenewal {
     match answer {
         Ok(Renewed { then: Then::GoOn }) => AfterRenewal::GoOn,
-        Ok(Renewed { then: Then::Stop }) | Err(Missed::Unknown(_, _)) => AfterRenewal::Stop,
-        Err(Missed::Over) => AfterRenewal::Forget,
-        Err(Missed::Again(_) | Missed::Refused(_)) => AfterRenewal::Missed,
+        Ok(Renewed { then: Then::Stop }) | Err(RequestError::Unknown(_, _)) => AfterRenewal::Stop,
+        Err(RequestError::Over) => AfterRenewal::Forget,
+        Err(RequestError::Retryable(_) | RequestError::Refused(_)) => AfterRenewal::RequestError,
     }
 }
 
@@ -100,7 +100,7 @@ enum Wanted {
 /// The result of a request for a task.
 enum Asked {
     Answered(Option<Task>),
-    Missed,
+    RequestError,
     Unknown,
 }
 
@@ -115,7 +115,7 @@ struct Keeping<'a> {
 impl Life<'_> {
     /// Runs until the end. An error means that the state directory cannot be read.
     pub fn run_tasks(&self) -> Result<Served, String> {
-        let mut pauses = self.service.pace.pauses();
+        let mut backoff = self.service.pace.backoff();
         let mut held = self.service.journal.held()?;
         while !self.over() {
             // Heartbeats list the task until it has been reported, so that Farrier does not take it
@@ -123,7 +123,7 @@ impl Life<'_> {
             self.board.hold(held.as_ref().map(|held| held.task.id.as_str()));
             held = match held {
                 Some(Held { task, result: Some(ended) }) => {
-                    match self.report(&task, &ended, &mut pauses)? {
+                    match self.report(&task, &ended, &mut backoff)? {
                         AfterReport::Leave => return Ok(Served::Leave),
                         AfterReport::Forget => None,
                         AfterReport::Rest(_) if self.has_new_token() => return Ok(Served::Enroll),
@@ -132,9 +132,9 @@ impl Life<'_> {
                         }
                     }
                 }
-                begun => match self.take(&mut pauses) {
+                begun => match self.take(&mut backoff) {
                     Asked::Answered(task) => self.go_on(begun, task)?,
-                    Asked::Missed => begun,
+                    Asked::RequestError => begun,
                     Asked::Unknown if self.has_new_token() => return Ok(Served::Enroll),
                     Asked::Unknown => begun,
                 },
@@ -144,11 +144,11 @@ impl Life<'_> {
     }
 
     /// Asks for a task; pauses before the next request if necessary.
-    fn take(&self, pauses: &mut Pauses) -> Asked {
+    fn take(&self, backoff: &mut Backoff) -> Asked {
         let since = Instant::now();
         match self.service.controller.take(&self.session) {
             Ok(Taken { task }) => {
-                pauses.worked();
+                backoff.worked();
                 if task.is_none() {
                     // A server that answers "none" at once is not asked again at once.
                     let early = self.service.pace.pause.saturating_sub(since.elapsed());
@@ -156,13 +156,13 @@ impl Life<'_> {
                 }
                 Asked::Answered(task)
             }
-            Err(Missed::Unknown(_, said)) => {
+            Err(RequestError::Unknown(_, said)) => {
                 self.rest(&said);
                 Asked::Unknown
             }
-            Err(Missed::Again(_) | Missed::Over | Missed::Refused(_)) => {
-                self.board.pause_for_ring(scattered(pauses.step()));
-                Asked::Missed
+            Err(RequestError::Retryable(_) | RequestError::Over | RequestError::Refused(_)) => {
+                self.board.pause_for_ring(scattered(backoff.step()));
+                Asked::RequestError
             }
         }
     }
@@ -267,7 +267,7 @@ impl Life<'_> {
     fn keep_lease(&self, keeping: Keeping<'_>, done: &Receiver<()>) -> Wanted {
         let Keeping { task, log, lease, stop } = keeping;
         let every = lease_of(task) / RENEWALS;
-        let mut pauses = self.service.pace.pauses();
+        let mut backoff = self.service.pace.backoff();
         let mut wait = every;
         // Bounded by the work, which has its own deadline.
         loop {
@@ -279,12 +279,12 @@ impl Life<'_> {
             wait = match self.renew(task, log) {
                 AfterRenewal::GoOn => {
                     lease.renewed(sent);
-                    pauses.worked();
+                    backoff.worked();
                     // A long log is sent sooner, but with a pause: each renewal is a database write
                     // for Farrier.
                     if log.overflows() { self.service.pace.pause.min(every) } else { every }
                 }
-                AfterRenewal::Missed => scattered(pauses.step()).min(every),
+                AfterRenewal::RequestError => scattered(backoff.step()).min(every),
                 AfterRenewal::Stop => {
                     stop.store(true, Ordering::Relaxed);
                     return Wanted::Yes;
@@ -307,7 +307,7 @@ impl Life<'_> {
         let after = after_renewal(&self.service.controller.renew(&self.session, &renew));
         match after {
             AfterRenewal::GoOn | AfterRenewal::Stop => log.sent(&part),
-            AfterRenewal::Missed | AfterRenewal::Forget => {}
+            AfterRenewal::RequestError | AfterRenewal::Forget => {}
         }
         after
     }
@@ -325,20 +325,20 @@ impl Life<'_> {
         &self,
         task: &Task,
         ended: &Ended,
-        pauses: &mut Pauses,
+        backoff: &mut Backoff,
     ) -> Result<AfterReport, String> {
         let report = Report { id: &task.id, ok: ended.ok, said: &ended.said, log: &ended.log };
         let answer = self.service.controller.report(&self.session, &report);
         let after = after_report(Kind::parse(&task.kind), ended.ok, &answer);
         match &after {
             AfterReport::Forget => {
-                pauses.worked();
+                backoff.worked();
                 self.service.journal.forget_held()?;
             }
             AfterReport::Leave => {
                 self.service.journal.keep_leaving(&Leaving { task: task.id.clone() })?;
             }
-            AfterReport::Again => self.board.pause_for_ring(scattered(pauses.step())),
+            AfterReport::Again => self.board.pause_for_ring(scattered(backoff.step())),
             AfterReport::Rest(said) => self.rest(said),
         }
         Ok(after)
@@ -383,16 +383,16 @@ mod tests {
     #[test]
     fn what_follows_a_report() {
         use AfterReport::*;
-        let unknown = |why| Err(Missed::Unknown(why, "why".into()));
+        let unknown = |why| Err(RequestError::Unknown(why, "why".into()));
         let rest = || Rest("why".into());
-        let answers: [(Result<Heard, Missed>, AfterReport, AfterReport); 7] = [
+        let answers: [(Result<Heard, RequestError>, AfterReport, AfterReport); 7] = [
             (Ok(Heard {}), Forget, Leave),
-            (Err(Missed::Over), Forget, Forget),
+            (Err(RequestError::Over), Forget, Forget),
             (unknown(Unknown::Deleted), rest(), Leave),
             (unknown(Unknown::Session), rest(), Leave),
             (unknown(Unknown::Other), rest(), rest()),
-            (Err(Missed::Again(String::new())), Again, Again),
-            (Err(Missed::Refused(Refusal::default())), Again, Again),
+            (Err(RequestError::Retryable(String::new())), Again, Again),
+            (Err(RequestError::Refused(Refusal::default())), Again, Again),
         ];
         for (answer, usual, last_word) in answers {
             for kind in Kind::ALL.into_iter().map(Some).chain([None]) {
@@ -409,10 +409,10 @@ mod tests {
         for (answer, after) in [
             (Ok(Renewed { then: Then::GoOn }), AfterRenewal::GoOn),
             (Ok(Renewed { then: Then::Stop }), AfterRenewal::Stop),
-            (Err(Missed::Over), AfterRenewal::Forget),
-            (Err(Missed::Unknown(Unknown::Session, String::new())), AfterRenewal::Stop),
-            (Err(Missed::Again(String::new())), AfterRenewal::Missed),
-            (Err(Missed::Refused(Refusal::default())), AfterRenewal::Missed),
+            (Err(RequestError::Over), AfterRenewal::Forget),
+            (Err(RequestError::Unknown(Unknown::Session, String::new())), AfterRenewal::Stop),
+            (Err(RequestError::Retryable(String::new())), AfterRenewal::RequestError),
+            (Err(RequestError::Refused(Refusal::default())), AfterRenewal::RequestError),
         ] {
             assert_eq!(after_renewal(&answer), after, "{answer:?}");
         }

@@ -3,7 +3,7 @@
 
 use crate::http::Limits;
 use crate::random::random;
-use crate::timing::Pauses;
+use crate::timing::Backoff;
 use std::time::Duration;
 
 #[derive(Debug, Clone, Copy)]
@@ -58,8 +58,8 @@ impl Pace {
         }
     }
 
-    pub fn pauses(&self) -> Pauses {
-        Pauses::between(self.pause, self.longest_pause)
+    pub fn backoff(&self) -> Backoff {
+        Backoff::between(self.pause, self.longest_pause)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The header of a qcow2: its properties, and whether all of them are supported.
 
 use crate::failure::{Failure, Halt};
-use crate::image::Tap;
+use crate::image::ResumingReader;
 
 const MAGIC: &[u8] = b"QFI\xFB";
 /// The header length of version 2; version 3 states its own.
@@ -40,10 +40,10 @@ pub struct Header {
 
 impl Header {
     /// Reads the header. Returns it with its bytes.
-    pub fn read(tap: &mut Tap, file_size: u64) -> Result<(Self, Vec<u8>), Halt> {
+    pub fn read(reader: &mut ResumingReader, file_size: u64) -> Result<(Self, Vec<u8>), Halt> {
         let mut bytes = vec![0; READ_BYTES];
-        tap.seek(0)?;
-        let count = tap.fill(&mut bytes)?;
+        reader.seek(0)?;
+        let count = reader.fill(&mut bytes)?;
         bytes.truncate(count);
         Ok((Self::parse(&bytes, file_size)?, bytes))
     }

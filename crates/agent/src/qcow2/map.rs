@@ -3,7 +3,7 @@
 
 use super::header::{Header, be64};
 use crate::failure::{Failure, Halt};
-use crate::image::Tap;
+use crate::image::ResumingReader;
 use sha2::{Digest, Sha256};
 
 /// 24 bytes each, so 96 MiB, which a machine with 512 MiB can spare. Enough for 256 GiB of data in
@@ -76,7 +76,7 @@ fn entry(header: &Header, raw: u64) -> Result<Entry, String> {
 
 impl Map {
     pub fn read(
-        tap: &mut Tap,
+        reader: &mut ResumingReader,
         header: &Header,
         head: Vec<u8>,
         file_size: u64,
@@ -87,7 +87,7 @@ impl Map {
             map: Map { extents: Vec::new(), holes: Vec::new(), digests: Vec::new() },
         };
         maker.table(0, &head)?;
-        let first = maker.read_table(tap, header.table_at, header.tables() * 8)?;
+        let first = maker.read_table(reader, header.table_at, header.tables() * 8)?;
         let span = header.clusters_per_table();
         for (number, raw) in first.chunks_exact(8).map(be64).enumerate() {
             let begin = number as u64 * span;
@@ -102,7 +102,7 @@ impl Map {
                 ))
                 .into());
             }
-            let second = maker.read_table(tap, host, header.cluster_size())?;
+            let second = maker.read_table(reader, host, header.cluster_size())?;
             maker.clusters(begin, &second)?;
         }
         let mut map = maker.map;
@@ -118,7 +118,12 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    fn read_table(&mut self, tap: &mut Tap, at: u64, length: u64) -> Result<Vec<u8>, Halt> {
+    fn read_table(
+        &mut self,
+        reader: &mut ResumingReader,
+        at: u64,
+        length: u64,
+    ) -> Result<Vec<u8>, Halt> {
         if at.checked_add(length).is_none_or(|end| end > self.file_size) {
             return Err(Failure::broken(format!(
                 "a table at byte {at} lies outside of the image; is the file whole?"
@@ -126,8 +131,8 @@ impl Maker<'_> {
             .into());
         }
         let mut bytes = vec![0; length as usize];
-        tap.seek(at)?;
-        tap.fill(&mut bytes)?;
+        reader.seek(at)?;
+        reader.fill(&mut bytes)?;
         self.table(at, &bytes)?;
         Ok(bytes)
     }

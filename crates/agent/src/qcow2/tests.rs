@@ -2,8 +2,8 @@
 //! describe.
 
 use super::*;
-use crate::disk::tests::used;
-use crate::image::tests::{Flaky, hurried, sha256};
+use crate::disk::tests::disk_with_old_content;
+use crate::image::tests::{FlakySource, sha256, timing_without_pauses};
 use flate2::{Compress, FlushCompress};
 use proptest::prelude::*;
 use std::cell::RefCell;
@@ -145,15 +145,15 @@ fn shape() -> impl Strategy<Value = Shape> {
 
 /// Writes an image to a disk full of old content. Returns the content of the disk.
 fn poured(file: Vec<u8>, cuts: Vec<usize>, disk_size: u64) -> Result<Vec<u8>, Halt> {
-    let source = Flaky { bytes: file.clone(), cuts: RefCell::new(cuts) };
-    let (status, pace) = (Status::default(), hurried());
+    let source = FlakySource { bytes: file.clone(), cuts: RefCell::new(cuts) };
+    let (status, pace) = (Status::default(), timing_without_pauses());
     let reading =
-        Reading { source: &source, size: file.len() as u64, status: &status, pace: &pace };
+        ReadContext { source: &source, size: file.len() as u64, status: &status, pace: &pace };
     let folder = tempfile::tempdir().unwrap();
-    let path = used(folder.path(), disk_size);
+    let path = disk_with_old_content(folder.path(), disk_size);
     let image = Qcow2::look(reading)?;
-    let mut disk = Disk::open(&path, "/dev/vda", disk_size)?;
-    let mut stream = Stream::new(reading);
+    let mut disk = DiskWriter::open(&path, "/dev/vda", disk_size)?;
+    let mut stream = ImageStream::new(reading);
     image.pour(&mut stream, &mut disk, &status)?;
     stream.finish(&sha256(&file))?;
     disk.finish()?;
@@ -210,11 +210,11 @@ fn a_file_that_is_cut_is_refused_before_or_while_it_is_read() {
 #[test]
 fn tables_that_change_under_way_are_noticed() {
     struct Changing(RefCell<u32>, Vec<u8>, Vec<u8>);
-    impl crate::image::Source for Changing {
+    impl crate::image::ImageSource for Changing {
         fn open(
             &self,
             from: u64,
-        ) -> Result<Box<dyn std::io::Read + '_>, crate::deploy_client::Missed> {
+        ) -> Result<Box<dyn std::io::Read + '_>, crate::deploy_client::RequestError> {
             *self.0.borrow_mut() += 1;
             let bytes = if *self.0.borrow() == 1 { &self.1 } else { &self.2 };
             Ok(Box::new(&bytes[from as usize..]))
@@ -227,13 +227,13 @@ fn tables_that_change_under_way_are_noticed() {
     one.swap_with_slice(other);
     assert_ne!(before, after);
     let source = Changing(RefCell::new(0), before.clone(), after);
-    let (status, pace) = (Status::default(), hurried());
+    let (status, pace) = (Status::default(), timing_without_pauses());
     let reading =
-        Reading { source: &source, size: before.len() as u64, status: &status, pace: &pace };
+        ReadContext { source: &source, size: before.len() as u64, status: &status, pace: &pace };
     let folder = tempfile::tempdir().unwrap();
-    let path = used(folder.path(), 3 << 20);
+    let path = disk_with_old_content(folder.path(), 3 << 20);
     let image = Qcow2::look(reading).unwrap();
-    let mut disk = Disk::open(&path, "/dev/vda", 3 << 20).unwrap();
-    let halt = image.pour(&mut Stream::new(reading), &mut disk, &status).unwrap_err();
+    let mut disk = DiskWriter::open(&path, "/dev/vda", 3 << 20).unwrap();
+    let halt = image.pour(&mut ImageStream::new(reading), &mut disk, &status).unwrap_err();
     assert!(matches!(halt, Halt::Failed(failure) if failure.code == Code::ChecksumWrong));
 }

@@ -3,11 +3,11 @@
 //! default name).
 
 use super::layout::Layout;
-use crate::confined_fs::Inside;
+use crate::confined_fs::ConfinedRoot;
 use crate::console::say;
 use crate::failure::Failure;
-use crate::install::Site;
-use crate::platform::{Brought, Tool};
+use crate::install::InstallTarget;
+use crate::platform::{BundledFile, Tool};
 use std::cmp::Ordering;
 use std::fs::{self, File};
 use std::io;
@@ -28,15 +28,16 @@ pub struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    pub fn put(&self, site: &Site) -> Result<(), Failure> {
+    pub fn put(&self, target: &InstallTarget) -> Result<(), Failure> {
         let wrong = |what: &str, error: io::Error| Failure::install(format!("{what}: {error}"));
-        let inside = Inside::open(self.root).map_err(|error| wrong("the unpacked files", error))?;
+        let inside =
+            ConfinedRoot::open(self.root).map_err(|error| wrong("the unpacked files", error))?;
         let none = |why: &str| {
             Failure::install(format!(
                 "the image has no /boot/vmlinuz*{why}; a tar has to bring its own kernel"
             ))
         };
-        let names = inside.folder("/boot").and_then(|boot| boot.names());
+        let names = inside.open_dir("/boot").and_then(|boot| boot.list_names());
         let names = names.map_err(|error| none(&format!(" (/boot: {error})")))?;
         let found = Kernel::newest(&names).ok_or_else(|| none(""))?;
         say(&format!("it boots {}", found.kernel));
@@ -44,15 +45,18 @@ impl Parts<'_> {
         if let Some(initrd) = &found.initrd {
             self.copy(&inside, initrd, INITRD)?;
         }
-        self.configure(site, found.initrd.is_some())
+        self.configure(target, found.initrd.is_some())
             .map_err(|error| wrong("the firmware's partition", error))?;
         let firmware = self.firmware.to_string_lossy();
-        site.hands.run(Tool::Extlinux, &["--install", &firmware], "").map_err(Failure::install)?;
+        target
+            .platform
+            .run(Tool::Extlinux, &["--install", &firmware], "")
+            .map_err(Failure::install)?;
         self.write_fstab(&inside).map_err(|error| wrong("/etc/fstab of the new system", error))
     }
 
     /// The firmware partition is newly created, so it contains no links.
-    fn copy(&self, inside: &Inside, from: &str, to: &str) -> Result<(), Failure> {
+    fn copy(&self, inside: &ConfinedRoot, from: &str, to: &str) -> Result<(), Failure> {
         let copied = || -> io::Result<()> {
             let mut source = inside.open_file(&format!("/boot/{from}"))?;
             let mut target = File::create(self.firmware.join(to))?;
@@ -64,7 +68,7 @@ impl Parts<'_> {
         })
     }
 
-    fn configure(&self, site: &Site, initrd: bool) -> io::Result<()> {
+    fn configure(&self, target: &InstallTarget, initrd: bool) -> io::Result<()> {
         let cmdline = self.layout.cmdline(self.consoles);
         let write = |name: &str, text: String| {
             let path = self.firmware.join(name);
@@ -74,33 +78,33 @@ impl Parts<'_> {
         write("syslinux.cfg", syslinux(&cmdline, initrd))?;
         write("loader/loader.conf", "default farrier.conf\ntimeout 0\n".into())?;
         write("loader/entries/farrier.conf", systemd_boot(&cmdline, initrd))?;
-        let loader = fs::read(Brought::SystemdBoot.path(site.root))?;
+        let loader = fs::read(BundledFile::SystemdBoot.path(target.root))?;
         let place = self.firmware.join("EFI/BOOT/BOOTX64.EFI");
         place.parent().map_or(Ok(()), fs::create_dir_all)?;
         fs::write(place, loader)
     }
 
-    fn write_fstab(&self, inside: &Inside) -> io::Result<()> {
+    fn write_fstab(&self, inside: &ConfinedRoot) -> io::Result<()> {
         let owner = inside.owner()?;
-        inside.make_folder("/boot/efi", 0o700, owner)?;
-        let etc = inside.make_folder("/etc", 0o755, owner)?;
+        inside.create_dir_all("/boot/efi", 0o700, owner)?;
+        let etc = inside.create_dir_all("/etc", 0o755, owner)?;
         etc.write("fstab", 0o644, owner, self.layout.fstab().as_bytes())
     }
 }
 
 /// Writes the boot code for BIOS into the first sector. This is the last write.
-pub fn put_starter(site: &Site) -> Result<(), Failure> {
+pub fn put_starter(target: &InstallTarget) -> Result<(), Failure> {
     let written = || -> io::Result<()> {
-        let mut code = fs::read(Brought::GptStarter.path(site.root))?;
+        let mut code = fs::read(BundledFile::BiosBootCode.path(target.root))?;
         if code.len() > STARTER_BYTES {
             return Err(io::Error::other("it does not fit before the partition table"));
         }
         code.resize(STARTER_BYTES, 0);
-        let disk = File::options().write(true).open(site.device())?;
+        let disk = File::options().write(true).open(target.device())?;
         disk.write_all_at(&code, 0)?;
         disk.sync_all()
     };
-    let path = &site.disk.path;
+    let path = &target.disk.path;
     written().map_err(|error| {
         Failure::install(format!("{path} cannot be made bootable for a BIOS: {error}"))
     })

@@ -3,7 +3,7 @@
 
 use crate::server::{Script, Server};
 use agent::cmdline::Boot;
-use agent::platform::{Hands, Spilled, Tool};
+use agent::platform::{FeedError, Platform, Tool};
 use agent::timing::Pace;
 use agent::volume::FileSystem;
 use agent::{Config, End};
@@ -75,17 +75,17 @@ impl Stage {
         self.run_at(server.address, self)
     }
 
-    pub fn run_at(&self, address: SocketAddr, hands: &dyn Hands) -> End {
+    pub fn run_at(&self, address: SocketAddr, platform: &dyn Platform) -> End {
         let cmdline =
             format!("farrier.url=http://{address} farrier.token={TOKEN} farrier.mac={MAC}");
         let boot = Boot::parse(&cmdline).unwrap();
         let config = Config { boot, root: self.folder.path().into(), pace: Pace::for_tests() };
-        agent::run(&config, hands).unwrap()
+        agent::run(&config, platform).unwrap()
     }
 }
 
 /// Mounts nothing: the system is a directory.
-impl Hands for Stage {
+impl Platform for Stage {
     fn mount(&self, _: &Path, _: FileSystem, _: &str, _: &str) -> io::Result<PathBuf> {
         Ok(self.path("system"))
     }
@@ -99,8 +99,8 @@ impl Hands for Stage {
         Ok(())
     }
 
-    fn pour(&self, tool: Tool, _: &[&str], _: &mut dyn Read) -> Result<(), Spilled> {
-        Err(Spilled::Tool(format!("{} is not on this stage", tool.program())))
+    fn pour(&self, tool: Tool, _: &[&str], _: &mut dyn Read) -> Result<(), FeedError> {
+        Err(FeedError::Tool(format!("{} is not on this stage", tool.program())))
     }
 }
 

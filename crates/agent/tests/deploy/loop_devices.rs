@@ -4,7 +4,7 @@
 use crate::environment::{MIB, Stage, well};
 use crate::server::Server;
 use agent::End;
-use agent::platform::{Hands, Real, Spilled, Tool};
+use agent::platform::{FeedError, Platform, RealPlatform, Tool};
 use agent::volume::FileSystem;
 use std::fs;
 use std::io::{self, Read};
@@ -35,10 +35,10 @@ impl Drop for Loop {
     }
 }
 
-/// Like `Real`, with its own directory for mounts, because tests run in parallel.
+/// Like `RealPlatform`, with its own directory for mounts, because tests run in parallel.
 struct Apart(PathBuf);
 
-impl Hands for Apart {
+impl Platform for Apart {
     fn mount(
         &self,
         device: &Path,
@@ -62,15 +62,15 @@ impl Hands for Apart {
     }
 
     fn unmount(&self, at: &Path) -> io::Result<()> {
-        Real.unmount(at)
+        RealPlatform.unmount(at)
     }
 
     fn run(&self, tool: Tool, arguments: &[&str], input: &str) -> Result<(), String> {
-        Real.run(tool, arguments, input)
+        RealPlatform.run(tool, arguments, input)
     }
 
-    fn pour(&self, tool: Tool, arguments: &[&str], source: &mut dyn Read) -> Result<(), Spilled> {
-        Real.pour(tool, arguments, source)
+    fn pour(&self, tool: Tool, arguments: &[&str], source: &mut dyn Read) -> Result<(), FeedError> {
+        RealPlatform.pour(tool, arguments, source)
     }
 }
 
@@ -139,20 +139,20 @@ fn installs(make: &[&str], bytes: usize) {
     let mut script = well("raw", partitioned(&partition_bytes));
     script.granted["user"] = "ann".into();
     let server = Server::start(script);
-    let hands = Apart(stage.path("mounts"));
-    assert_eq!(stage.run_at(server.address, &hands), End::Reboot, "{}", server.last_report());
+    let platform = Apart(stage.path("mounts"));
+    assert_eq!(stage.run_at(server.address, &platform), End::Reboot, "{}", server.last_report());
 
-    let at = hands.mount(Path::new(&partition.0), FileSystem::Ext4, "", "root");
-    let at = at.or_else(|_| hands.mount(Path::new(&partition.0), FileSystem::Xfs, "", "root"));
+    let at = platform.mount(Path::new(&partition.0), FileSystem::Ext4, "", "root");
+    let at = at.or_else(|_| platform.mount(Path::new(&partition.0), FileSystem::Xfs, "", "root"));
     let at = at
-        .or_else(|_| hands.mount(Path::new(&partition.0), FileSystem::Btrfs, "", "root"))
+        .or_else(|_| platform.mount(Path::new(&partition.0), FileSystem::Btrfs, "", "root"))
         .unwrap();
     let hostname = fs::read_to_string(at.join("etc/hostname"));
     let keys = fs::metadata(at.join("srv/ann/.ssh/authorized_keys"))
         .map(|keys| (keys.uid(), keys.gid(), keys.mode()));
     let old_key = at.join("etc/ssh/ssh_host_rsa_key").exists();
     let public = fs::read_to_string(at.join("etc/ssh/ssh_host_ed25519_key.pub"));
-    hands.unmount(&at).unwrap();
+    platform.unmount(&at).unwrap();
     assert_eq!(hostname.unwrap(), "node-1\n");
     assert_eq!(keys.unwrap(), (1234, 1235, 0o100_600));
     assert!(!old_key);

@@ -3,7 +3,7 @@
 use crate::environment::{MIB, Stage, sha256, well};
 use crate::server::{Fault, Script, Server};
 use agent::End;
-use agent::platform::{Hands, Real, Spilled, Tool};
+use agent::platform::{FeedError, Platform, RealPlatform, Tool};
 use agent::volume::FileSystem;
 use serde_json::Value;
 use std::fs;
@@ -53,7 +53,7 @@ impl Parted {
     }
 }
 
-impl Hands for Parted {
+impl Platform for Parted {
     fn mount(&self, device: &Path, _: FileSystem, _: &str, _: &str) -> io::Result<PathBuf> {
         let at = self.stage.path("mounted").join(device.file_name().unwrap());
         fs::create_dir_all(&at)?;
@@ -89,11 +89,11 @@ impl Hands for Parted {
         Ok(())
     }
 
-    fn pour(&self, tool: Tool, arguments: &[&str], source: &mut dyn Read) -> Result<(), Spilled> {
+    fn pour(&self, tool: Tool, arguments: &[&str], source: &mut dyn Read) -> Result<(), FeedError> {
         if self.full {
-            return Err(Spilled::Tool("tar: write error: No space left on device".into()));
+            return Err(FeedError::Tool("tar: write error: No space left on device".into()));
         }
-        Real.pour(tool, arguments, source)
+        RealPlatform.pour(tool, arguments, source)
     }
 }
 

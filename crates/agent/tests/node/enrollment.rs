@@ -57,7 +57,7 @@ fn a_token_that_is_refused_is_named_and_a_new_one_is_taken_up() {
     stage.write("token", "other");
     let (code, said) = stage.typed("enroll");
     assert!(code == 2 && said.contains("token-unknown"), "{code} {said}");
-    let (mut agent, brake) = in_process(&stage);
+    let (mut agent, stop_flag) = in_process(&stage);
     stage.server.until("two tries", |state| state.heard.len() > 2);
     let said = stage.typed("status").1;
     assert!(said.contains("not enrolled: the token is refused"), "{said}");
@@ -65,7 +65,7 @@ fn a_token_that_is_refused_is_named_and_a_new_one_is_taken_up() {
     stage
         .server
         .until("a heartbeat", |state| state.heard.iter().any(|(path, _)| path == "heartbeat"));
-    brake.store(true, Ordering::Relaxed);
+    stop_flag.store(true, Ordering::Relaxed);
     assert_eq!(agent.take().unwrap().join().unwrap(), Ok(End::Stopped));
 }
 
@@ -130,9 +130,9 @@ type Running = Option<thread::JoinHandle<Result<End, String>>>;
 /// Runs the agent with short intervals, so that its rare actions can be observed.
 fn in_process(stage: &Stage) -> (Running, Arc<AtomicBool>) {
     let config = Config::load(&stage.path("agent.toml")).unwrap();
-    let brake = Arc::new(AtomicBool::new(false));
-    let ours = brake.clone();
-    (Some(thread::spawn(move || node::run(&config, &Pace::for_tests(), &ours))), brake)
+    let stop_flag = Arc::new(AtomicBool::new(false));
+    let ours = stop_flag.clone();
+    (Some(thread::spawn(move || node::run(&config, &Pace::for_tests(), &ours))), stop_flag)
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_node_that_is_not_known_says_so_and_comes_back() {
     for code in ["session-unknown", "node-deleted"] {
         let stage = Stage::new();
         stage.server.state().unknown = Some(code);
-        let (mut agent, brake) = in_process(&stage);
+        let (mut agent, stop_flag) = in_process(&stage);
         stage.server.until("both ask again", |state| {
             let count = |name| state.heard.iter().filter(|(path, _)| path == name).count();
             count("take") > 1 && count("heartbeat") > 1
@@ -151,7 +151,7 @@ fn a_node_that_is_not_known_says_so_and_comes_back() {
         stage.server.give("t-1", "node.validate", json!({}));
         assert_eq!(stage.server.report("t-1")["ok"], true);
         until("no trouble any more", || !stage.typed("status").1.contains("Trouble"));
-        brake.store(true, Ordering::Relaxed);
+        stop_flag.store(true, Ordering::Relaxed);
         assert_eq!(agent.take().unwrap().join().unwrap(), Ok(End::Stopped));
     }
 }
@@ -159,7 +159,7 @@ fn a_node_that_is_not_known_says_so_and_comes_back() {
 #[test]
 fn a_new_token_makes_a_forgotten_node_a_new_one() {
     let stage = Stage::new();
-    let (mut agent, brake) = in_process(&stage);
+    let (mut agent, stop_flag) = in_process(&stage);
     stage.server.until("a take", |state| state.heard.iter().any(|(path, _)| path == "take"));
     let first = stage.server.state().session.take().unwrap();
     stage.server.state().tokens.insert("token-2".into(), None);
@@ -169,7 +169,7 @@ fn a_new_token_makes_a_forgotten_node_a_new_one() {
         .until("a new session", |state| state.session.as_ref().is_some_and(|s| *s != first));
     stage.server.give("t-1", "node.validate", json!({}));
     assert_eq!(stage.server.report("t-1")["ok"], true);
-    brake.store(true, Ordering::Relaxed);
+    stop_flag.store(true, Ordering::Relaxed);
     assert_eq!(agent.take().unwrap().join().unwrap(), Ok(End::Stopped));
 }
 
