@@ -6,7 +6,7 @@ use secrecy::SecretString;
 const TOKEN_DIGITS: usize = 64;
 
 #[derive(Debug, Clone)]
-pub struct Boot {
+pub struct BootParameters {
     pub url: Url,
     pub token: SecretString,
     pub mac: String,
@@ -14,7 +14,7 @@ pub struct Boot {
     pub consoles: Vec<String>,
 }
 
-impl Boot {
+impl BootParameters {
     /// Parses a kernel command line. Of a repeated parameter the last one counts, as in the kernel.
     pub fn parse(cmdline: &str) -> Result<Self, String> {
         let word = |name: &str| {
@@ -54,7 +54,7 @@ mod tests {
         let text = format!(
             "console=tty0 farrier.url=http://10.0.0.1:8080 farrier.token={token} farrier.mac=AA:bb:cc:dd:ee:0f quiet console=ttyS0,115200\n"
         );
-        let boot = Boot::parse(&text).unwrap();
+        let boot = BootParameters::parse(&text).unwrap();
         assert_eq!(boot.url.to_string(), "http://10.0.0.1:8080");
         assert_eq!(boot.token.expose_secret(), token);
         assert_eq!(boot.mac, "aa:bb:cc:dd:ee:0f");
@@ -77,7 +77,7 @@ mod tests {
             ),
         ];
         for (text, wrong) in table {
-            let said = Boot::parse(&text).unwrap_err();
+            let said = BootParameters::parse(&text).unwrap_err();
             assert!(said.contains(wrong), "{text:?}: {said}");
             assert!(!said.contains(&token));
         }

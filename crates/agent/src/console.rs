@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 /// Prints a line. A missing console is not an error.
-pub fn say(line: &str) {
+pub fn print_line(line: &str) {
     if cfg!(test) {
         // The test runner captures only `println!`.
         return println!("farrier-agent: {line}");
@@ -14,7 +14,7 @@ pub fn say(line: &str) {
 }
 
 /// Prints a warning to stderr, apart from the output of the command.
-pub fn warn(line: &str) {
+pub fn print_warning(line: &str) {
     eprintln!("farrier-agent: warning: {line}");
 }
 

@@ -3,10 +3,10 @@
 //!
 //! Callers retry every error except a refusal: Farrier may be restarted at any moment.
 
-use crate::console::say;
+use crate::console::print_line;
 use crate::http::{Body, Client, Request, Response, Url};
 use crate::image::ImageSource;
-use crate::status::{End, Status};
+use crate::status::{DeployStatus, FinalAction};
 use crate::timing::{Backoff, Pace};
 use crate::wire::{self, Claim, Granted, Refusal, Report, Told};
 use secrecy::SecretString;
@@ -41,14 +41,14 @@ pub struct DeployClient {
 }
 
 impl DeployClient {
-    pub fn new(base: Url, session: SecretString, pace: &Pace, status: &Status) -> Self {
-        let report_client = Client::new(pace.limits, Arc::new(AtomicBool::new(false)));
-        let image_client = Client::new(pace.limits, status.stop_flag());
+    pub fn new(base: Url, session: SecretString, pace: &Pace, status: &DeployStatus) -> Self {
+        let report_client = Client::new(pace.timeouts, Arc::new(AtomicBool::new(false)));
+        let image_client = Client::new(pace.timeouts, status.stop_flag());
         Self { base, session, report_client, image_client, pace: *pace }
     }
 
     /// Retries the claim until there is an answer.
-    pub fn claim(&self, claim: &Claim, status: &Status) -> Result<Granted, Refusal> {
+    pub fn claim(&self, claim: &Claim, status: &DeployStatus) -> Result<Granted, Refusal> {
         let mut backoff = Backoff::new(&self.pace);
         let mut told = String::new();
         // Endless on purpose: the machine has nothing else to do, and Farrier may be unreachable
@@ -60,12 +60,12 @@ impl DeployClient {
                 Err(RequestError::Retryable(said) | RequestError::Invalid(said))
                     if said != told =>
                 {
-                    say(&format!("claim: {said}; trying again"));
+                    print_line(&format!("claim: {said}; trying again"));
                     told = said;
                 }
                 Err(RequestError::Retryable(_) | RequestError::Invalid(_)) => {}
             }
-            backoff.take(status);
+            backoff.pause(status);
         }
     }
 
@@ -80,7 +80,7 @@ impl DeployClient {
 
     /// Sends reports until the deployment has ended. Runs in its own thread, so the work never
     /// waits for it.
-    pub fn run_reports(&self, status: &Status) {
+    pub fn run_reports(&self, status: &DeployStatus) {
         let mut backoff = Backoff::new(&self.pace);
         while let Some(report) = status.next_report(&self.pace) {
             self.deliver_report(&report, status, &mut backoff);
@@ -88,24 +88,24 @@ impl DeployClient {
     }
 
     /// Retries a report until it is delivered or the deployment has ended.
-    fn deliver_report(&self, report: &Report, status: &Status, backoff: &mut Backoff) {
+    fn deliver_report(&self, report: &Report, status: &DeployStatus, backoff: &mut Backoff) {
         let mut told = false;
-        while !status.over() {
+        while !status.has_ended() {
             match self.report(report) {
                 Ok(answer) => {
-                    backoff.worked();
-                    return status.told(report.stage, answer.then);
+                    backoff.reset();
+                    return status.apply_answer(report.stage, answer.then);
                 }
                 Err(RequestError::Refused(refusal)) => {
-                    say(&format!("report refused: {}", describe_refusal(&refusal)));
-                    return status.end(End::PowerOff);
+                    print_line(&format!("report refused: {}", describe_refusal(&refusal)));
+                    return status.finish_with(FinalAction::PowerOff);
                 }
                 Err(RequestError::Retryable(said) | RequestError::Invalid(said)) => {
                     if !told {
-                        say(&format!("report: {said}; trying again"));
+                        print_line(&format!("report: {said}; trying again"));
                     }
                     told = true;
-                    backoff.take(status);
+                    backoff.pause(status);
                 }
             }
         }

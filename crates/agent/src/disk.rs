@@ -4,8 +4,8 @@
 //! checksum of the image has been verified. So a disk whose deployment stopped half-way, by a wrong
 //! checksum or a power failure, does not boot half a system.
 
-use crate::failure::{Failure, Halt};
-use crate::status::Status;
+use crate::failure::{DeployError, Failure};
+use crate::status::DeployStatus;
 use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate};
 use std::fs::File;
 use std::io;
@@ -36,7 +36,7 @@ impl DiskWriter {
         let exclusive = OFlags::EXCL.bits().cast_signed();
         let file = File::options().read(true).write(true).custom_flags(exclusive).open(device);
         let file = file.map_err(|error| {
-            Failure::install(format!("{path} cannot be opened for writing: {error}"))
+            Failure::install_failed(format!("{path} cannot be opened for writing: {error}"))
         })?;
         let head = vec![0; size.min(MIB) as usize];
         Ok(Self { file, path: path.to_owned(), size, head, unsynced: 0 })
@@ -74,7 +74,12 @@ impl DiskWriter {
     }
 
     /// Makes a range read as zero, by the disk itself if it can do that.
-    pub fn zero_range(&mut self, at: u64, length: u64, status: &Status) -> Result<(), Halt> {
+    pub fn zero_range(
+        &mut self,
+        at: u64,
+        length: u64,
+        status: &DeployStatus,
+    ) -> Result<(), DeployError> {
         let in_head = self.bytes_in_head(at, length);
         if in_head > 0 {
             self.head[at as usize..at as usize + in_head].fill(0);
@@ -123,7 +128,7 @@ impl DiskWriter {
         if found == self.head {
             return Ok(());
         }
-        Err(Failure::install(format!(
+        Err(Failure::install_failed(format!(
             "{} does not give back what was written to its first MiB; replace the disk",
             self.path
         )))
@@ -139,7 +144,7 @@ impl DiskWriter {
     }
 
     fn failed(&self, at: u64, error: &io::Error) -> Failure {
-        Failure::install(format!("writing to {} failed at byte {at}: {error}", self.path))
+        Failure::install_failed(format!("writing to {} failed at byte {at}: {error}", self.path))
     }
 }
 
@@ -195,7 +200,7 @@ pub mod tests {
             let folder = tempfile::tempdir().unwrap();
             let path = disk_with_old_content(folder.path(), SIZE);
             let mut disk = DiskWriter::open(&path, "/dev/vda", SIZE).unwrap();
-            let status = Status::default();
+            let status = DeployStatus::default();
             let mut expected = vec![0xAA; SIZE as usize];
             expected[..MIB as usize].fill(0);
             for (at, length, fill) in steps {
@@ -216,8 +221,8 @@ pub mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = disk_with_old_content(folder.path(), 4 * MIB);
         let mut disk = DiskWriter::open(&path, "/dev/vda", 4 * MIB).unwrap();
-        let status = Status::default();
-        status.end(crate::status::End::PowerOff);
-        assert_eq!(disk.zero_range(0, 4 * MIB, &status), Err(Halt::Stopped));
+        let status = DeployStatus::default();
+        status.finish_with(crate::status::FinalAction::PowerOff);
+        assert_eq!(disk.zero_range(0, 4 * MIB, &status), Err(DeployError::Stopped));
     }
 }

@@ -16,30 +16,30 @@ impl Failure {
     }
 
     /// The image does not match its kind.
-    pub fn broken(said: impl Into<String>) -> Self {
+    pub fn image_broken(said: impl Into<String>) -> Self {
         Self::new(Code::ImageBroken, said)
     }
 
     /// The disk, or the system that was written to it, could not be used.
-    pub fn install(said: impl Into<String>) -> Self {
+    pub fn install_failed(said: impl Into<String>) -> Self {
         Self::new(Code::InstallFailed, said)
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Halt {
+pub enum DeployError {
     /// Farrier told the agent to stop. This is not a failure, and nothing is reported.
     Stopped,
     Failed(Failure),
 }
 
-impl From<Failure> for Halt {
+impl From<Failure> for DeployError {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
     }
 }
 
-impl fmt::Display for Halt {
+impl fmt::Display for DeployError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stopped => f.write_str("told to stop"),

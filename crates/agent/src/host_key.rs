@@ -1,7 +1,7 @@
 //! The SSH host key of the new system. The agent generates it, so that Farrier knows the key before
 //! the first connection.
 
-use crate::random::random;
+use crate::random::random_bytes;
 use ssh_key::private::{Ed25519Keypair, KeypairData};
 use ssh_key::{LineEnding, PrivateKey};
 
@@ -14,7 +14,7 @@ pub struct HostKey {
 
 impl HostKey {
     pub fn generate() -> Result<Self, String> {
-        let seed = random()?;
+        let seed = random_bytes()?;
         let key = PrivateKey::new(KeypairData::from(Ed25519Keypair::from_seed(&seed)), "");
         let text = |key: &PrivateKey| {
             let private = key.to_openssh(LineEnding::LF)?.to_string();

@@ -22,17 +22,17 @@ const MAX_HEADERS: usize = 64;
 const MAX_CHUNK_LINE_BYTES: usize = 256;
 const READ_BYTES: usize = 16 * 1024;
 /// How soon a stop is noticed while nothing arrives.
-const TICK: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct Timeouts {
     pub connect: Duration,
     /// How long a read or a write may make no progress.
-    pub silence: Duration,
+    pub idle: Duration,
 }
 
 pub struct Client {
-    limits: Limits,
+    timeouts: Timeouts,
     /// Once it is set, blocked reads end.
     stop_flag: Arc<AtomicBool>,
 }
@@ -54,30 +54,30 @@ pub struct Response {
 }
 
 impl Client {
-    pub fn new(limits: Limits, stop_flag: Arc<AtomicBool>) -> Self {
-        Self { limits, stop_flag }
+    pub fn new(timeouts: Timeouts, stop_flag: Arc<AtomicBool>) -> Self {
+        Self { timeouts, stop_flag }
     }
 
     pub fn send(&self, request: &Request) -> io::Result<Response> {
-        let stream = TcpStream::connect_timeout(&request.url.address(), self.limits.connect)?;
+        let stream = TcpStream::connect_timeout(&request.url.address(), self.timeouts.connect)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(TICK))?;
-        stream.set_write_timeout(Some(self.limits.silence))?;
-        let silence = self.limits.silence;
-        let mut wire =
-            Wire { stream, held: Vec::new(), silence, stop_flag: self.stop_flag.clone() };
-        wire.stream.write_all(head(request).as_bytes())?;
-        wire.stream.write_all(request.json.unwrap_or_default())?;
-        let head = wire.read_head()?;
+        stream.set_read_timeout(Some(POLL_INTERVAL))?;
+        stream.set_write_timeout(Some(self.timeouts.idle))?;
+        let idle = self.timeouts.idle;
+        let mut connection =
+            Connection { stream, buffer: Vec::new(), idle, stop_flag: self.stop_flag.clone() };
+        connection.stream.write_all(format_head(request).as_bytes())?;
+        connection.stream.write_all(request.json.unwrap_or_default())?;
+        let head = connection.read_head()?;
         Ok(Response {
             status: head.status,
             range: head.range,
-            body: Body { wire, framing: head.framing },
+            body: Body { connection, framing: head.framing },
         })
     }
 }
 
-fn head(request: &Request) -> String {
+fn format_head(request: &Request) -> String {
     let Request { method, url, bearer, from, json } = request;
     let mut text = format!("{method} {} HTTP/1.1\r\nHost: {}\r\n", url.path(), url.address());
     text += "User-Agent: farrier-agent\r\nConnection: close\r\nAccept-Encoding: identity\r\n";
@@ -114,25 +114,25 @@ struct Head {
     framing: Framing,
 }
 
-struct Wire {
+struct Connection {
     stream: TcpStream,
     /// Bytes that arrived with the head or with a chunk's size line and have not been returned yet.
-    held: Vec<u8>,
-    silence: Duration,
+    buffer: Vec<u8>,
+    idle: Duration,
     stop_flag: Arc<AtomicBool>,
 }
 
-impl Wire {
-    /// Reads available bytes; fails after `silence` without any.
-    fn arrive(&mut self, into: &mut [u8]) -> io::Result<usize> {
+impl Connection {
+    /// Reads available bytes; fails after `idle` without any.
+    fn read_socket(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let since = Instant::now();
         loop {
             if self.stop_flag.load(Ordering::Relaxed) {
                 return Err(io::Error::new(ErrorKind::ConnectionAborted, "told to stop"));
             }
             match self.stream.read(into) {
-                Err(error) if is_tick(&error) && since.elapsed() < self.silence => {}
-                Err(error) if is_tick(&error) => {
+                Err(error) if is_poll_timeout(&error) && since.elapsed() < self.idle => {}
+                Err(error) if is_poll_timeout(&error) => {
                     return Err(io::Error::new(ErrorKind::TimedOut, "nothing arrives any more"));
                 }
                 done => return done,
@@ -141,25 +141,25 @@ impl Wire {
     }
 
     /// Returns buffered bytes first.
-    fn take(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if self.held.is_empty() {
-            return self.arrive(into);
+    fn read_buffered(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.buffer.is_empty() {
+            return self.read_socket(into);
         }
-        let count = self.held.len().min(into.len());
-        into[..count].copy_from_slice(&self.held[..count]);
-        self.held.drain(..count);
+        let count = self.buffer.len().min(into.len());
+        into[..count].copy_from_slice(&self.buffer[..count]);
+        self.buffer.drain(..count);
         Ok(count)
     }
 
-    fn hold_more(&mut self, limit: usize) -> io::Result<()> {
-        if self.held.len() >= limit {
-            return Err(garbled("the answer's head is too long"));
+    fn fill_buffer(&mut self, limit: usize) -> io::Result<()> {
+        if self.buffer.len() >= limit {
+            return Err(invalid_data("the answer's head is too long"));
         }
         let mut piece = [0; READ_BYTES];
-        match self.arrive(&mut piece)? {
-            0 => Err(cut()),
+        match self.read_socket(&mut piece)? {
+            0 => Err(cut_error()),
             count => {
-                self.held.extend_from_slice(&piece[..count]);
+                self.buffer.extend_from_slice(&piece[..count]);
                 Ok(())
             }
         }
@@ -167,11 +167,11 @@ impl Wire {
 
     fn read_head(&mut self) -> io::Result<Head> {
         loop {
-            if let Some((head, length)) = parse_head(&self.held)? {
-                self.held.drain(..length);
+            if let Some((head, length)) = parse_head(&self.buffer)? {
+                self.buffer.drain(..length);
                 return Ok(head);
             }
-            self.hold_more(MAX_HEAD_BYTES)?;
+            self.fill_buffer(MAX_HEAD_BYTES)?;
         }
     }
 
@@ -179,14 +179,14 @@ impl Wire {
     fn read_chunk_line(&mut self, first: bool) -> io::Result<u64> {
         let skip = if first { 0 } else { 2 };
         loop {
-            let line = self.held.get(skip..).unwrap_or_default();
+            let line = self.buffer.get(skip..).unwrap_or_default();
             match httparse::parse_chunk_size(line) {
                 Ok(httparse::Status::Complete((length, size))) => {
-                    self.held.drain(..skip + length);
+                    self.buffer.drain(..skip + length);
                     return Ok(size);
                 }
-                Ok(httparse::Status::Partial) => self.hold_more(MAX_CHUNK_LINE_BYTES)?,
-                Err(_) => return Err(garbled("the length of a chunk is no number")),
+                Ok(httparse::Status::Partial) => self.fill_buffer(MAX_CHUNK_LINE_BYTES)?,
+                Err(_) => return Err(invalid_data("the length of a chunk is no number")),
             }
         }
     }
@@ -196,7 +196,7 @@ impl Wire {
 fn parse_head(text: &[u8]) -> io::Result<Option<(Head, usize)>> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut response = httparse::Response::new(&mut headers);
-    let parsed = response.parse(text).map_err(|error| garbled(&error.to_string()))?;
+    let parsed = response.parse(text).map_err(|error| invalid_data(&error.to_string()))?;
     let httparse::Status::Complete(length) = parsed else { return Ok(None) };
     let status = response.code.unwrap_or_default();
     let value = |name: &str| {
@@ -209,7 +209,7 @@ fn parse_head(text: &[u8]) -> io::Result<Option<(Head, usize)>> {
         (204 | 304, _, _) => Framing::Ended,
         (_, true, _) => Framing::Between { first: true },
         (_, false, Some(text)) => {
-            let length = text.parse().map_err(|_| garbled("Content-Length is no number"))?;
+            let length = text.parse().map_err(|_| invalid_data("Content-Length is no number"))?;
             Framing::Length(length)
         }
         (_, false, None) => Framing::UntilClosed,
@@ -227,7 +227,7 @@ fn parse_range(text: &str) -> Option<(u64, Option<u64>)> {
 
 /// The body as a stream. A broken connection is an error, never an early end.
 pub struct Body {
-    wire: Wire,
+    connection: Connection,
     framing: Framing,
 }
 
@@ -243,7 +243,7 @@ impl Body {
                 count => whole.extend_from_slice(&piece[..count]),
             }
             if whole.len() > limit {
-                return Err(garbled("the answer is too long"));
+                return Err(invalid_data("the answer is too long"));
             }
             if since.elapsed() > time {
                 return Err(io::Error::new(ErrorKind::TimedOut, "the answer takes too long"));
@@ -253,8 +253,8 @@ impl Body {
 
     fn read_counted(&mut self, left: u64, into: &mut [u8]) -> io::Result<(usize, u64)> {
         let most = usize::try_from(left).unwrap_or(usize::MAX).min(into.len());
-        match self.wire.take(&mut into[..most])? {
-            0 => Err(cut()),
+        match self.connection.read_buffered(&mut into[..most])? {
+            0 => Err(cut_error()),
             count => Ok((count, left - count as u64)),
         }
     }
@@ -268,7 +268,7 @@ impl Read for Body {
         loop {
             match self.framing {
                 Framing::Ended | Framing::Length(0) => return Ok(0),
-                Framing::UntilClosed => return self.wire.take(into),
+                Framing::UntilClosed => return self.connection.read_buffered(into),
                 Framing::Length(left) => {
                     let (count, left) = self.read_counted(left, into)?;
                     self.framing = Framing::Length(left);
@@ -281,7 +281,7 @@ impl Read for Body {
                     return Ok(count);
                 }
                 Framing::Between { first } => {
-                    self.framing = match self.wire.read_chunk_line(first)? {
+                    self.framing = match self.connection.read_chunk_line(first)? {
                         0 => Framing::Ended,
                         size => Framing::Chunk(size),
                     };
@@ -291,15 +291,15 @@ impl Read for Body {
     }
 }
 
-fn is_tick(error: &io::Error) -> bool {
+fn is_poll_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-fn cut() -> io::Error {
+fn cut_error() -> io::Error {
     io::Error::new(ErrorKind::UnexpectedEof, "the connection was cut")
 }
 
-fn garbled(said: &str) -> io::Error {
+fn invalid_data(said: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, said)
 }
 
@@ -309,8 +309,8 @@ mod tests {
     use std::net::TcpListener;
     use std::thread;
 
-    const QUICK: Limits =
-        Limits { connect: Duration::from_secs(5), silence: Duration::from_millis(600) };
+    const QUICK: Timeouts =
+        Timeouts { connect: Duration::from_secs(5), idle: Duration::from_millis(600) };
 
     /// Answers one request with these bytes, three at a time, and keeps the connection open for
     /// `hold`.
@@ -384,9 +384,9 @@ mod tests {
     fn the_brake_ends_a_wait() {
         let url = serve(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", Duration::from_secs(20));
         let stop_flag = Arc::new(AtomicBool::new(false));
-        let limits = Limits { silence: Duration::from_secs(20), ..QUICK };
+        let timeouts = Timeouts { idle: Duration::from_secs(20), ..QUICK };
         let request = Request { method: "GET", url: &url, bearer: None, from: None, json: None };
-        let mut response = Client::new(limits, stop_flag.clone()).send(&request).unwrap();
+        let mut response = Client::new(timeouts, stop_flag.clone()).send(&request).unwrap();
         thread::spawn(move || {
             thread::sleep(Duration::from_millis(50));
             stop_flag.store(true, Ordering::Relaxed);
@@ -418,7 +418,7 @@ mod tests {
             from: Some(7),
             json: Some(b"{}"),
         };
-        let text = head(&request);
+        let text = format_head(&request);
         for line in [
             "POST /a HTTP/1.1\r\n",
             "Host: 10.0.0.1:80\r\n",

@@ -4,10 +4,10 @@
 //! that reads the whole image once, hashes it, and reports progress. Neither buffers more than the
 //! caller's buffer.
 
-use crate::console::say;
+use crate::console::print_line;
 use crate::deploy_client::{RequestError, describe_refusal};
-use crate::failure::{Failure, Halt};
-use crate::status::{End, Status};
+use crate::failure::{DeployError, Failure};
+use crate::status::{DeployStatus, FinalAction};
 use crate::timing::{Backoff, Pace};
 use crate::wire::Code;
 use sha2::{Digest, Sha256};
@@ -24,7 +24,7 @@ pub trait ImageSource {
 pub struct ReadContext<'a> {
     pub source: &'a dyn ImageSource,
     pub size: u64,
-    pub status: &'a Status,
+    pub status: &'a DeployStatus,
     pub pace: &'a Pace,
 }
 
@@ -41,7 +41,7 @@ impl<'a> ResumingReader<'a> {
     }
 
     /// Seeks. A short distance forward is read and skipped, which costs less than a new connection.
-    pub fn seek(&mut self, to: u64) -> Result<(), Halt> {
+    pub fn seek(&mut self, to: u64) -> Result<(), DeployError> {
         const SHORT_BYTES: u64 = 256 * 1024;
         if self.open.is_some() && to >= self.position && to - self.position <= SHORT_BYTES {
             let mut piece = [0; 16 * 1024];
@@ -60,7 +60,7 @@ impl<'a> ResumingReader<'a> {
     }
 
     /// Reads some bytes. Zero: the image has ended.
-    pub fn read(&mut self, into: &mut [u8]) -> Result<usize, Halt> {
+    pub fn read(&mut self, into: &mut [u8]) -> Result<usize, DeployError> {
         let left = self.reading.size.saturating_sub(self.position);
         let most = usize::try_from(left).unwrap_or(usize::MAX).min(into.len());
         if most == 0 {
@@ -78,7 +78,7 @@ impl<'a> ResumingReader<'a> {
                 Ok(0) => "the image ended too early".to_string(),
                 Ok(count) => {
                     self.position += count as u64;
-                    self.backoff.worked();
+                    self.backoff.reset();
                     return Ok(count);
                 }
                 Err(error) => error.to_string(),
@@ -89,7 +89,7 @@ impl<'a> ResumingReader<'a> {
     }
 
     /// Reads until the buffer is full or the image has ended.
-    pub fn fill(&mut self, into: &mut [u8]) -> Result<usize, Halt> {
+    pub fn fill(&mut self, into: &mut [u8]) -> Result<usize, DeployError> {
         let mut full = 0;
         while full < into.len() {
             match self.read(&mut into[full..])? {
@@ -100,7 +100,7 @@ impl<'a> ResumingReader<'a> {
         Ok(full)
     }
 
-    fn reopen(&mut self) -> Result<(), Halt> {
+    fn reopen(&mut self) -> Result<(), DeployError> {
         match self.reading.source.open(self.position) {
             Ok(open) => {
                 self.open = Some(open);
@@ -108,20 +108,20 @@ impl<'a> ResumingReader<'a> {
             }
             Err(RequestError::Retryable(said)) => self.wait(&said),
             Err(RequestError::Invalid(said)) => {
-                Err(Failure::broken(format!("image: {said}")).into())
+                Err(Failure::image_broken(format!("image: {said}")).into())
             }
             Err(RequestError::Refused(refusal)) => {
-                say(&format!("image refused: {}", describe_refusal(&refusal)));
-                self.reading.status.end(End::PowerOff);
-                Err(Halt::Stopped)
+                print_line(&format!("image refused: {}", describe_refusal(&refusal)));
+                self.reading.status.finish_with(FinalAction::PowerOff);
+                Err(DeployError::Stopped)
             }
         }
     }
 
-    fn wait(&mut self, said: &str) -> Result<(), Halt> {
+    fn wait(&mut self, said: &str) -> Result<(), DeployError> {
         self.reading.status.check()?;
-        say(&format!("image: {said}; going on from byte {}", self.position));
-        self.backoff.take(self.reading.status);
+        print_line(&format!("image: {said}; going on from byte {}", self.position));
+        self.backoff.pause(self.reading.status);
         self.reading.status.check()
     }
 }
@@ -130,7 +130,7 @@ impl<'a> ResumingReader<'a> {
 pub struct ImageStream<'a> {
     reader: ResumingReader<'a>,
     hash: Sha256,
-    read_error: Option<Halt>,
+    read_error: Option<DeployError>,
 }
 
 impl<'a> ImageStream<'a> {
@@ -143,13 +143,13 @@ impl<'a> ImageStream<'a> {
     }
 
     /// The reason of a read error, for callers that only see an `io::Error`.
-    pub fn read_error(&self) -> Option<Halt> {
+    pub fn read_error(&self) -> Option<DeployError> {
         self.read_error.clone()
     }
 
     /// Fills the buffer; reads less only at the end. The call implies that earlier bytes were
     /// processed, and reports that as progress.
-    pub fn fill(&mut self, into: &mut [u8]) -> Result<usize, Halt> {
+    pub fn fill(&mut self, into: &mut [u8]) -> Result<usize, DeployError> {
         self.reader.reading.status.progress(self.reader.position);
         let count = self.reader.fill(into)?;
         self.hash.update(&into[..count]);
@@ -157,7 +157,7 @@ impl<'a> ImageStream<'a> {
     }
 
     /// Reads the rest, and compares the hash of the whole image.
-    pub fn finish(mut self, sha256: &str) -> Result<(), Halt> {
+    pub fn finish(mut self, sha256: &str) -> Result<(), DeployError> {
         let mut piece = vec![0; 256 * 1024];
         while self.fill(&mut piece)? > 0 {}
         let found = hex(&self.hash.finalize());
@@ -242,7 +242,7 @@ pub mod tests {
             piece in 1..700_usize,
         ) {
             let source = FlakySource { bytes: bytes.clone(), cuts: cuts.into() };
-            let (status, pace) = (Status::default(), timing_without_pauses());
+            let (status, pace) = (DeployStatus::default(), timing_without_pauses());
             let reading = ReadContext { source: &source, size: bytes.len() as u64, status: &status, pace: &pace };
             let mut stream = ImageStream::new(reading);
             let mut whole = Vec::new();
@@ -263,7 +263,7 @@ pub mod tests {
         ) {
             let bytes: Vec<u8> = (0..600_000_u32).map(|at| (at % 251) as u8).collect();
             let source = FlakySource { bytes: bytes.clone(), cuts: cuts.into() };
-            let (status, pace) = (Status::default(), timing_without_pauses());
+            let (status, pace) = (DeployStatus::default(), timing_without_pauses());
             let reading = ReadContext { source: &source, size: bytes.len() as u64, status: &status, pace: &pace };
             let mut reader = ResumingReader::new(reading);
             for (at, length) in places {
@@ -279,19 +279,19 @@ pub mod tests {
     #[test]
     fn another_hash_is_refused() {
         let source = FlakySource::without_faults(vec![7; 100]);
-        let (status, pace) = (Status::default(), timing_without_pauses());
+        let (status, pace) = (DeployStatus::default(), timing_without_pauses());
         let reading = ReadContext { source: &source, size: 100, status: &status, pace: &pace };
         let halt = ImageStream::new(reading).finish(&sha256(b"else")).unwrap_err();
-        assert!(matches!(halt, Halt::Failed(Failure { code: Code::ChecksumWrong, .. })));
+        assert!(matches!(halt, DeployError::Failed(Failure { code: Code::ChecksumWrong, .. })));
         assert_eq!(ImageStream::new(reading).finish(&sha256(&[7; 100]).to_uppercase()), Ok(()));
     }
 
     #[test]
     fn an_order_to_stop_is_obeyed() {
         let source = FlakySource::without_faults(vec![7; 100]);
-        let (status, pace) = (Status::default(), timing_without_pauses());
-        status.end(End::PowerOff);
+        let (status, pace) = (DeployStatus::default(), timing_without_pauses());
+        status.finish_with(FinalAction::PowerOff);
         let reading = ReadContext { source: &source, size: 100, status: &status, pace: &pace };
-        assert_eq!(ResumingReader::new(reading).read(&mut [0; 10]), Err(Halt::Stopped));
+        assert_eq!(ResumingReader::new(reading).read(&mut [0; 10]), Err(DeployError::Stopped));
     }
 }

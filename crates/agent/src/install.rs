@@ -3,7 +3,7 @@
 
 use crate::accounts;
 use crate::confined_fs::{ConfinedDir, ConfinedRoot, FileOwner};
-use crate::console::say;
+use crate::console::print_line;
 use crate::failure::Failure;
 use crate::host_key::HostKey;
 use crate::inventory::{self, DiskInfo};
@@ -66,7 +66,7 @@ impl InstallTarget<'_> {
                 }
                 Err(said) => {
                     let path = &self.disk.path;
-                    return Err(Failure::install(format!(
+                    return Err(Failure::install_failed(format!(
                         "the partitions of {path} cannot be read: {said}"
                     )));
                 }
@@ -88,7 +88,7 @@ impl InstallTarget<'_> {
     /// keys.
     pub fn install(&self, granted: &Granted) -> Result<Vec<String>, Failure> {
         let root = self.find_root()?;
-        say(&format!("the system is on {}", root.device.display()));
+        print_line(&format!("the system is on {}", root.device.display()));
         let public =
             self.with_mounted(&root, "root", |at| configure_system(&open_root(at)?, granted))??;
         Ok(vec![public])
@@ -141,7 +141,7 @@ impl InstallTarget<'_> {
                 "nothing on {path} can be mounted; seen: {seen}; an image has its root as ext4, xfs, btrfs or vfat"
             )
         };
-        Failure::install(said)
+        Failure::install_failed(said)
     }
 
     /// Runs `work` while the file system is mounted. The name distinguishes concurrent mounts.
@@ -153,7 +153,7 @@ impl InstallTarget<'_> {
     ) -> Result<T, Failure> {
         let failed = |what: &str, error: io::Error| {
             let device = volume.device.display();
-            Failure::install(format!(
+            Failure::install_failed(format!(
                 "{device} ({}) cannot be {what}: {error}",
                 volume.kind.as_str()
             ))
@@ -169,7 +169,8 @@ impl InstallTarget<'_> {
 }
 
 fn open_root(at: &Path) -> Result<ConfinedRoot, Failure> {
-    ConfinedRoot::open(at).map_err(|error| Failure::install(format!("the mounted system: {error}")))
+    ConfinedRoot::open(at)
+        .map_err(|error| Failure::install_failed(format!("the mounted system: {error}")))
 }
 
 fn root_likelihood(inside: &ConfinedRoot) -> RootLikelihood {
@@ -186,15 +187,17 @@ fn root_likelihood(inside: &ConfinedRoot) -> RootLikelihood {
 fn configure_system(inside: &ConfinedRoot, granted: &Granted) -> Result<String, Failure> {
     let wrong = |what: &str| {
         let what = what.to_owned();
-        move |error: io::Error| Failure::install(format!("{what} of the new system: {error}"))
+        move |error: io::Error| {
+            Failure::install_failed(format!("{what} of the new system: {error}"))
+        }
     };
     let owner = inside.owner().map_err(wrong("the root folder"))?;
     let etc = inside.create_dir_all("/etc", 0o755, owner).map_err(wrong("/etc"))?;
     let hostname = format!("{}\n", granted.hostname);
     etc.write("hostname", 0o644, owner, hostname.as_bytes()).map_err(wrong("/etc/hostname"))?;
     write_authorized_keys(inside, granted)?;
-    let key =
-        HostKey::generate().map_err(|said| Failure::install(format!("no host key: {said}")))?;
+    let key = HostKey::generate()
+        .map_err(|said| Failure::install_failed(format!("no host key: {said}")))?;
     install_host_key(inside, owner, &key).map_err(wrong("/etc/ssh"))?;
     let stamp = format!("{}\n", granted.stamp.trim_end_matches('\n'));
     let farrier =
@@ -215,7 +218,7 @@ fn configure_system(inside: &ConfinedRoot, granted: &Granted) -> Result<String, 
 fn write_authorized_keys(inside: &ConfinedRoot, granted: &Granted) -> Result<(), Failure> {
     let user = &granted.user;
     let wrong = |what: &str, error: io::Error| {
-        Failure::install(format!("{what} of the new system: {error}"))
+        Failure::install_failed(format!("{what} of the new system: {error}"))
     };
     let passwd = inside
         .read("/etc/passwd", MAX_PASSWD_BYTES)
@@ -223,14 +226,16 @@ fn write_authorized_keys(inside: &ConfinedRoot, granted: &Granted) -> Result<(),
     let accounts = accounts::parse(&String::from_utf8_lossy(&passwd));
     let Some(account) = accounts.iter().find(|account| account.name == *user) else {
         let people = accounts::list_login_names(&accounts);
-        return Err(Failure::install(format!("the image has no user {user:?}; it has: {people}")));
+        return Err(Failure::install_failed(format!(
+            "the image has no user {user:?}; it has: {people}"
+        )));
     };
     if granted.authorized_keys.is_empty() {
         return Ok(());
     }
     if let Some(elsewhere) = find_covering_mount(inside, &account.home) {
         let home = &account.home;
-        return Err(Failure::install(format!(
+        return Err(Failure::install_failed(format!(
             "the home {home} of {user} lies on a file system of its own ({elsewhere} in /etc/fstab), which is not supported; \
              use another user or image"
         )));

@@ -37,21 +37,21 @@ pub mod timing;
 pub mod volume;
 pub mod wire;
 
-use cmdline::Boot;
-use console::say;
+use cmdline::BootParameters;
+use console::print_line;
 use deploy_client::{DeployClient, describe_refusal};
-use deployment::Work;
+use deployment::Deployment;
 use platform::Platform;
 use secrecy::{ExposeSecret, SecretString};
-pub use status::End;
-use status::Status;
+use status::DeployStatus;
+pub use status::FinalAction;
 use std::path::PathBuf;
 use std::thread;
 use timing::Pace;
 use wire::{Claim, DiskSeen};
 
-pub struct Config {
-    pub boot: Boot,
+pub struct DeployConfig {
+    pub boot: BootParameters,
     /// The directory that contains `sys` and `dev`.
     pub root: PathBuf,
     pub pace: Pace,
@@ -59,12 +59,12 @@ pub struct Config {
 
 /// Carries out the deployment and returns how to end. An error means that it could not even be
 /// claimed.
-pub fn run(config: &Config, platform: &dyn Platform) -> Result<End, String> {
-    let Config { boot, root, pace } = config;
-    let session = SecretString::from(random::session()?);
+pub fn run(config: &DeployConfig, platform: &dyn Platform) -> Result<FinalAction, String> {
+    let DeployConfig { boot, root, pace } = config;
+    let session = SecretString::from(random::new_session()?);
     let macs = inventory::list_macs(root);
     let disks = inventory::list_disks(root);
-    let status = Status::default();
+    let status = DeployStatus::default();
     let client = DeployClient::new(boot.url.clone(), session.clone(), pace, &status);
     let claim = Claim {
         token: boot.token.expose_secret(),
@@ -73,16 +73,19 @@ pub fn run(config: &Config, platform: &dyn Platform) -> Result<End, String> {
         macs: &macs,
         disks: disks.iter().map(shown).collect(),
     };
-    say(&format!("claiming work from {}", boot.url));
+    print_line(&format!("claiming work from {}", boot.url));
     let granted = match client.claim(&claim, &status) {
         Ok(granted) => granted,
         Err(refusal) => {
-            say(&format!("the claim was refused: {}", describe_refusal(&refusal)));
-            return Ok(End::PowerOff);
+            print_line(&format!("the claim was refused: {}", describe_refusal(&refusal)));
+            return Ok(FinalAction::PowerOff);
         }
     };
-    say(&format!("{} is to become {} by {}", granted.machine, granted.hostname, granted.run));
-    let work = Work {
+    print_line(&format!(
+        "{} is to become {} by {}",
+        granted.machine, granted.hostname, granted.run
+    ));
+    let work = Deployment {
         granted: &granted,
         disks: &disks,
         client: &client,
@@ -94,7 +97,7 @@ pub fn run(config: &Config, platform: &dyn Platform) -> Result<End, String> {
     };
     Ok(thread::scope(|scope| {
         scope.spawn(|| client.run_reports(&status));
-        work.see_through()
+        work.run()
     }))
 }
 

@@ -2,11 +2,11 @@
 //! environment: it reads the kernel command line, carries out the deployment, and reboots or powers
 //! off. With the subcommand `node` it is the agent of a node in service.
 
-use agent::cmdline::Boot;
-use agent::console::say;
+use agent::cmdline::BootParameters;
+use agent::console::print_line;
 use agent::platform::RealPlatform;
 use agent::timing::Pace;
-use agent::{Config, End, node};
+use agent::{DeployConfig, FinalAction, node};
 use rustix::system::{RebootCommand, reboot};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -49,19 +49,19 @@ fn arguments(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1).peekable();
     if words.next_if(|word| word == NODE).is_some() {
-        return serve(words);
+        return run_node_command(words);
     }
-    let Some(arguments) = arguments(words) else { return misused() };
-    match begin(&arguments) {
-        Ok(end) => leave(end, arguments.stay),
+    let Some(arguments) = arguments(words) else { return usage_error() };
+    match run_deployment(&arguments) {
+        Ok(end) => reboot_or_power_off(end, arguments.stay),
         Err(said) => {
-            say(&said);
+            print_line(&said);
             ExitCode::from(2)
         }
     }
 }
 
-fn misused() -> ExitCode {
+fn usage_error() -> ExitCode {
     eprintln!("{USAGE}");
     ExitCode::from(2)
 }
@@ -73,13 +73,13 @@ fn own_path() -> String {
 }
 
 /// Runs a subcommand of `node`.
-fn serve(mut words: impl Iterator<Item = String>) -> ExitCode {
+fn run_node_command(mut words: impl Iterator<Item = String>) -> ExitCode {
     let all: [Option<String>; 4] = std::array::from_fn(|_| words.next());
-    let [Some(verb), option, path, None] = all else { return misused() };
+    let [Some(verb), option, path, None] = all else { return usage_error() };
     let path = match (option.as_deref(), path) {
         (None, None) => node::config::DEFAULT_PATH.into(),
         (Some("--config"), Some(path)) => path,
-        (Some(_) | None, _) => return misused(),
+        (Some(_) | None, _) => return usage_error(),
     };
     let load = || node::Config::load(Path::new(&path));
     let done = match verb.as_str() {
@@ -97,7 +97,7 @@ fn serve(mut words: impl Iterator<Item = String>) -> ExitCode {
                 Err(said)
             }
         }),
-        _ => return misused(),
+        _ => return usage_error(),
     };
     match done {
         Ok(text) => {
@@ -105,20 +105,20 @@ fn serve(mut words: impl Iterator<Item = String>) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(said) => {
-            say(&said);
+            print_line(&said);
             ExitCode::from(2)
         }
     }
 }
 
-fn begin(arguments: &Arguments) -> Result<End, String> {
+fn run_deployment(arguments: &Arguments) -> Result<FinalAction, String> {
     let cmdline = match &arguments.cmdline {
         Some(text) => text.clone(),
         None => fs::read_to_string("/proc/cmdline")
             .map_err(|error| format!("/proc/cmdline: {error}"))?,
     };
-    let config = Config {
-        boot: Boot::parse(&cmdline)?,
+    let config = DeployConfig {
+        boot: BootParameters::parse(&cmdline)?,
         root: arguments.root.clone(),
         pace: Pace::default(),
     };
@@ -126,12 +126,12 @@ fn begin(arguments: &Arguments) -> Result<End, String> {
 }
 
 /// Reboots or powers off. On a real machine this does not return.
-fn leave(end: End, stay: bool) -> ExitCode {
+fn reboot_or_power_off(end: FinalAction, stay: bool) -> ExitCode {
     let (word, command) = match end {
-        End::Reboot => ("reboot", RebootCommand::Restart),
-        End::PowerOff => ("power off", RebootCommand::PowerOff),
+        FinalAction::Reboot => ("reboot", RebootCommand::Restart),
+        FinalAction::PowerOff => ("power off", RebootCommand::PowerOff),
     };
-    say(word);
+    print_line(word);
     if stay {
         return ExitCode::SUCCESS;
     }
@@ -139,7 +139,7 @@ fn leave(end: End, stay: bool) -> ExitCode {
     match reboot(command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&format!("cannot {word}: {error}"));
+            print_line(&format!("cannot {word}: {error}"));
             ExitCode::FAILURE
         }
     }

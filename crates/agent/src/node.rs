@@ -32,7 +32,7 @@ pub mod timing;
 mod uninstall;
 mod wire;
 
-use crate::console::{say, warn};
+use crate::console::{print_line, print_warning};
 pub use config::Config;
 use controller::Controller;
 use deadline::Patience;
@@ -124,7 +124,7 @@ pub fn enroll(config: &Config, pace: &Pace) -> Result<String, NotEnrolled> {
             Err(Outside::Again(said)) if tries == ENROLL_TRIES => {
                 return Err(NotEnrolled::Unreachable(said));
             }
-            Err(Outside::Again(_)) => thread::sleep(scattered(backoff.step())),
+            Err(Outside::Again(_)) => thread::sleep(scattered(backoff.next_delay())),
         }
         tries += 1;
     }
@@ -159,7 +159,7 @@ impl<'a> Service<'a> {
         stop_flag: &'a Arc<AtomicBool>,
     ) -> Result<Self, String> {
         if let Some(said) = config.exposed() {
-            warn(&said);
+            print_warning(&said);
         }
         Ok(Self {
             config,
@@ -183,15 +183,15 @@ impl<'a> Service<'a> {
         loop {
             let (said, wait) = match self.enroll_once() {
                 Ok(known) => {
-                    say(&format!("this is {}", known.node.node));
+                    print_line(&format!("this is {}", known.node.node));
                     self.note_refused(&known.refused);
                     return Some(known);
                 }
-                Err(Outside::Again(said)) => (said, scattered(backoff.step())),
+                Err(Outside::Again(said)) => (said, scattered(backoff.next_delay())),
                 Err(Outside::Refused(said)) => (said, self.pace.rare),
             };
             if said != told {
-                say(&format!("not enrolled: {said}"));
+                print_line(&format!("not enrolled: {said}"));
                 let trouble = format!("not enrolled: {said}");
                 let _ = self.journal.keep_contact(&Contact { trouble, ..Contact::default() });
                 told = said;
@@ -209,7 +209,7 @@ impl<'a> Service<'a> {
             return;
         }
         if !refused.is_empty() {
-            say(&format!("{refused}; {}", status::SERVED));
+            print_line(&format!("{refused}; {}", status::SERVED));
         }
         let refused = refused.to_owned();
         let _ = self.journal.keep_contact(&Contact { refused, ..contact });

@@ -92,7 +92,12 @@ pub trait Platform: Sync {
     fn run(&self, tool: Tool, arguments: &[&str], input: &str) -> Result<(), String>;
 
     /// Runs a program with the whole source on its stdin.
-    fn pour(&self, tool: Tool, arguments: &[&str], source: &mut dyn Read) -> Result<(), FeedError>;
+    fn run_with_source(
+        &self,
+        tool: Tool,
+        arguments: &[&str],
+        source: &mut dyn Read,
+    ) -> Result<(), FeedError>;
 }
 
 /// The implementation for a real machine.
@@ -137,7 +142,12 @@ impl Platform for RealPlatform {
         fed.map_err(|error| format!("{} did not read its input: {error}", tool.program()))
     }
 
-    fn pour(&self, tool: Tool, arguments: &[&str], source: &mut dyn Read) -> Result<(), FeedError> {
+    fn run_with_source(
+        &self,
+        tool: Tool,
+        arguments: &[&str],
+        source: &mut dyn Read,
+    ) -> Result<(), FeedError> {
         let mut running = RunningProgram::start(tool, arguments).map_err(FeedError::Tool)?;
         let mut piece = vec![0; PIPE_BYTES];
         // Bounded by the source, which its owner can end.
@@ -257,12 +267,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let into = ["-x", "-f", "-", "-C", folder.path().to_str().unwrap()];
         assert!(matches!(
-            RealPlatform.pour(Tool::Tar, &into, &mut Broken),
+            RealPlatform.run_with_source(Tool::Tar, &into, &mut Broken),
             Err(FeedError::Source(_))
         ));
         let garbage = vec![b'x'; 1_000_000];
         assert!(matches!(
-            RealPlatform.pour(Tool::Tar, &into, &mut garbage.as_slice()),
+            RealPlatform.run_with_source(Tool::Tar, &into, &mut garbage.as_slice()),
             Err(FeedError::Tool(_))
         ));
     }

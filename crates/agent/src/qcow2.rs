@@ -12,27 +12,27 @@ mod header;
 mod map;
 
 use crate::disk::{DiskWriter, MIB};
-use crate::failure::{Failure, Halt};
+use crate::failure::{DeployError, Failure};
 use crate::image::{ImageStream, ReadContext, ResumingReader};
-use crate::status::Status;
+use crate::status::DeployStatus;
 use crate::wire::Code;
-use decompress::Unpacker;
+use decompress::ClusterDecompressor;
 use header::Header;
-use map::{Extent, Map, What};
+use map::{ClusterMap, Extent, ExtentContent};
 use sha2::{Digest, Sha256};
 
 /// An image whose tables have been read.
 pub struct Qcow2 {
     header: Header,
-    map: Map,
+    map: ClusterMap,
 }
 
 impl Qcow2 {
     /// Reads the tables, before anything is written.
-    pub fn look(reading: ReadContext) -> Result<Self, Halt> {
+    pub fn read_tables(reading: ReadContext) -> Result<Self, DeployError> {
         let mut reader = ResumingReader::new(reading);
         let (header, head) = Header::read(&mut reader, reading.size)?;
-        let map = Map::read(&mut reader, &header, head, reading.size)?;
+        let map = ClusterMap::read(&mut reader, &header, head, reading.size)?;
         Ok(Self { header, map })
     }
 
@@ -41,32 +41,32 @@ impl Qcow2 {
         self.header.size
     }
 
-    pub fn pour(
+    pub fn write_image(
         &self,
         stream: &mut ImageStream,
         disk: &mut DiskWriter,
-        status: &Status,
-    ) -> Result<(), Halt> {
+        status: &DeployStatus,
+    ) -> Result<(), DeployError> {
         for (at, length) in &self.map.holes {
             disk.zero_range(*at, *length, status)?;
         }
         let mut window = Window { held: Vec::new(), from: 0, keep: self.header.longest_extent() };
-        let mut unpacker = Unpacker::new(&self.header);
+        let mut decompressor = ClusterDecompressor::new(&self.header);
         let mut left = self.map.extents.iter().peekable();
-        while window.more(stream)? {
+        while window.read_more(stream)? {
             while let Some(extent) = left.next_if(|extent| extent.end() <= window.end()) {
                 let bytes = window.get(extent)?;
-                match extent.what {
-                    What::Table(digest) => self.check_table(digest, bytes)?,
-                    What::Data(guest) => self.put(guest, bytes, disk, status)?,
-                    What::Compressed(guest) => {
-                        let bytes = unpacker.unpack(bytes).map_err(|said| {
-                            Failure::broken(format!(
+                match extent.content {
+                    ExtentContent::Table(digest) => self.check_table(digest, bytes)?,
+                    ExtentContent::Data(guest) => self.write_cluster(guest, bytes, disk, status)?,
+                    ExtentContent::Compressed(guest) => {
+                        let bytes = decompressor.decompress(bytes).map_err(|said| {
+                            Failure::image_broken(format!(
                                 "the cluster at byte {} of the image: {said}",
                                 extent.host
                             ))
                         })?;
-                        self.put(guest, bytes, disk, status)?;
+                        self.write_cluster(guest, bytes, disk, status)?;
                     }
                 }
             }
@@ -74,20 +74,20 @@ impl Qcow2 {
         match left.next() {
             None => Ok(()),
             Some(extent) => {
-                Err(Failure::broken(format!("the image has no byte {}", extent.host)).into())
+                Err(Failure::image_broken(format!("the image has no byte {}", extent.host)).into())
             }
         }
     }
 
     /// The last cluster of the disk may exceed the disk; the last one of the file may be
     /// incomplete.
-    fn put(
+    fn write_cluster(
         &self,
         guest: u32,
         bytes: &[u8],
         disk: &mut DiskWriter,
-        status: &Status,
-    ) -> Result<(), Halt> {
+        status: &DeployStatus,
+    ) -> Result<(), DeployError> {
         let at = u64::from(guest) << self.header.cluster_bits;
         let length = self.header.cluster_size().min(self.header.size - at);
         let bytes = &bytes[..bytes.len().min(length as usize)];
@@ -120,7 +120,7 @@ impl Window {
     }
 
     /// Reads more. False: the stream has ended.
-    fn more(&mut self, stream: &mut ImageStream) -> Result<bool, Halt> {
+    fn read_more(&mut self, stream: &mut ImageStream) -> Result<bool, DeployError> {
         let old = self.held.len().saturating_sub(self.keep);
         self.held.drain(..old);
         self.from += old as u64;
@@ -135,7 +135,7 @@ impl Window {
         let place = extent.host.checked_sub(self.from).map(|at| at as usize);
         let bytes = place.and_then(|at| self.held.get(at..at + extent.length as usize));
         bytes.ok_or_else(|| {
-            Failure::broken(format!("byte {} of the image has passed already", extent.host))
+            Failure::image_broken(format!("byte {} of the image has passed already", extent.host))
         })
     }
 }

@@ -4,8 +4,8 @@
 //! the reports to send from here, and stores Farrier's answers here. Every change of stage is
 //! queued until it has been sent, so none is skipped.
 
-use crate::console::say;
-use crate::failure::{Failure, Halt};
+use crate::console::print_line;
+use crate::failure::{DeployError, Failure};
 use crate::timing::Pace;
 use crate::wire::{Report, Stage, Then};
 use std::collections::VecDeque;
@@ -18,14 +18,14 @@ const SHOW_EVERY_PERCENT: u64 = 5;
 
 /// How the deployment ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum FinalAction {
     Reboot,
     PowerOff,
 }
 
-pub struct Status {
+pub struct DeployStatus {
     inner: Mutex<Inner>,
-    moved: Condvar,
+    changed: Condvar,
     stop_flag: Arc<AtomicBool>,
 }
 
@@ -35,18 +35,18 @@ struct Inner {
     /// Changes of stage that have not been sent, oldest first. At most one per stage, because no
     /// stage repeats.
     unsent: VecDeque<Report>,
-    end: Option<End>,
+    end: Option<FinalAction>,
     shown_percent: u64,
 }
 
-impl Default for Status {
+impl Default for DeployStatus {
     fn default() -> Self {
         let inner = Inner { now: None, unsent: VecDeque::new(), end: None, shown_percent: 0 };
-        Self { inner: Mutex::new(inner), moved: Condvar::new(), stop_flag: Arc::default() }
+        Self { inner: Mutex::new(inner), changed: Condvar::new(), stop_flag: Arc::default() }
     }
 }
 
-impl Status {
+impl DeployStatus {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -56,25 +56,25 @@ impl Status {
         self.stop_flag.clone()
     }
 
-    pub fn check(&self) -> Result<(), Halt> {
-        if self.stop_flag.load(Ordering::Relaxed) { Err(Halt::Stopped) } else { Ok(()) }
+    pub fn check(&self) -> Result<(), DeployError> {
+        if self.stop_flag.load(Ordering::Relaxed) { Err(DeployError::Stopped) } else { Ok(()) }
     }
 
-    pub fn begin(&self, total: u64, said: String) {
-        self.change(|report| *report = blank(Stage::Writing, total, said));
+    pub fn start_writing(&self, total: u64, said: String) {
+        self.change(|report| *report = new_report(Stage::Writing, total, said));
     }
 
-    pub fn installing(&self, said: String) {
+    pub fn start_installing(&self, said: String) {
         self.change(|report| *report = Report { stage: Stage::Installing, said, ..report.clone() });
     }
 
-    pub fn installed(&self, said: String, host_keys: Vec<String>) {
+    pub fn set_installed(&self, said: String, host_keys: Vec<String>) {
         self.change(|report| {
             *report = Report { stage: Stage::Installed, said, host_keys, ..report.clone() };
         });
     }
 
-    pub fn failed(&self, failure: Failure) {
+    pub fn set_failed(&self, failure: Failure) {
         self.change(|report| {
             let (code, said) = (Some(failure.code), failure.said);
             *report = Report { stage: Stage::Failed, said, code, ..report.clone() };
@@ -84,12 +84,12 @@ impl Status {
     fn change(&self, to: impl FnOnce(&mut Report)) {
         let mut inner = self.inner();
         let mut report =
-            inner.now.clone().unwrap_or_else(|| blank(Stage::Writing, 0, String::new()));
+            inner.now.clone().unwrap_or_else(|| new_report(Stage::Writing, 0, String::new()));
         to(&mut report);
-        say(&report.said);
+        print_line(&report.said);
         inner.unsent.push_back(report.clone());
         inner.now = Some(report);
-        self.moved.notify_all();
+        self.changed.notify_all();
     }
 
     /// Records how many bytes of the image have been processed.
@@ -100,7 +100,7 @@ impl Status {
         let percent = percent(done, report.total);
         if percent >= inner.shown_percent + SHOW_EVERY_PERCENT {
             inner.shown_percent = percent;
-            say(&format!("{percent} %"));
+            print_line(&format!("{percent} %"));
         }
     }
 
@@ -119,7 +119,7 @@ impl Status {
             }
             let every = inner.now.as_ref().map_or(pace.report, |now| pace.between(now.stage));
             let (after, wait) = self
-                .moved
+                .changed
                 .wait_timeout_while(inner, every, |inner| {
                     inner.unsent.is_empty() && inner.end.is_none()
                 })
@@ -133,49 +133,51 @@ impl Status {
 
     /// Applies Farrier's answer to a report. A reboot during the work is ignored, because it would
     /// leave half a system.
-    pub fn told(&self, stage: Stage, then: Then) {
+    pub fn apply_answer(&self, stage: Stage, then: Then) {
         match (then, stage) {
             (Then::GoOn, _) => {}
-            (Then::Stop, _) => self.end(End::PowerOff),
-            (Then::Reboot, Stage::Installed | Stage::Failed) => self.end(End::Reboot),
+            (Then::Stop, _) => self.finish_with(FinalAction::PowerOff),
+            (Then::Reboot, Stage::Installed | Stage::Failed) => {
+                self.finish_with(FinalAction::Reboot)
+            }
             (Then::Reboot, Stage::Writing | Stage::Installing) => {
-                say("told to reboot before the work is done: going on");
+                print_line("told to reboot before the work is done: going on");
             }
         }
     }
 
-    pub fn end(&self, end: End) {
+    pub fn finish_with(&self, end: FinalAction) {
         let mut inner = self.inner();
         inner.end.get_or_insert(end);
-        if end == End::PowerOff {
+        if end == FinalAction::PowerOff {
             self.stop_flag.store(true, Ordering::Relaxed);
         }
-        self.moved.notify_all();
+        self.changed.notify_all();
     }
 
-    pub fn over(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.inner().end.is_some()
     }
 
     /// Waits for Farrier's decision how to end. There is no timeout here: Farrier has the deadline.
-    pub fn wait_for_end(&self) -> End {
+    pub fn wait_for_final_action(&self) -> FinalAction {
         let mut inner = self.inner();
         loop {
             if let Some(end) = inner.end {
                 return end;
             }
-            inner = self.moved.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            inner = self.changed.wait(inner).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     /// Waits for this time, or until the deployment has ended.
     pub fn pause(&self, time: Duration) {
         let inner = self.inner();
-        let _ = self.moved.wait_timeout_while(inner, time, |inner| inner.end.is_none());
+        let _ = self.changed.wait_timeout_while(inner, time, |inner| inner.end.is_none());
     }
 }
 
-fn blank(stage: Stage, total: u64, said: String) -> Report {
+fn new_report(stage: Stage, total: u64, said: String) -> Report {
     Report { stage, done: 0, total, said, code: None, host_keys: Vec::new() }
 }
 
@@ -190,12 +192,12 @@ mod tests {
 
     #[test]
     fn no_change_of_stage_is_skipped_and_then_the_newest_is_repeated() {
-        let status = Status::default();
+        let status = DeployStatus::default();
         let pace = Pace::for_tests();
-        status.begin(10, "writing".into());
+        status.start_writing(10, "writing".into());
         status.progress(10);
-        status.installing("installing".into());
-        status.installed("installed".into(), vec!["key".into()]);
+        status.start_installing("installing".into());
+        status.set_installed("installed".into(), vec!["key".into()]);
         let sent: Vec<(Stage, u64)> = (0..5)
             .filter_map(|_| status.next_report(&pace))
             .map(|report| (report.stage, report.done))
@@ -216,18 +218,18 @@ mod tests {
         for (stage, then, end, braked) in [
             (Writing, GoOn, None, false),
             (Writing, Reboot, None, false),
-            (Writing, Stop, Some(End::PowerOff), true),
+            (Writing, Stop, Some(FinalAction::PowerOff), true),
             (Installing, Reboot, None, false),
-            (Installing, Stop, Some(End::PowerOff), true),
+            (Installing, Stop, Some(FinalAction::PowerOff), true),
             (Installed, GoOn, None, false),
-            (Installed, Reboot, Some(End::Reboot), false),
-            (Installed, Stop, Some(End::PowerOff), true),
+            (Installed, Reboot, Some(FinalAction::Reboot), false),
+            (Installed, Stop, Some(FinalAction::PowerOff), true),
             (Failed, GoOn, None, false),
-            (Failed, Reboot, Some(End::Reboot), false),
-            (Failed, Stop, Some(End::PowerOff), true),
+            (Failed, Reboot, Some(FinalAction::Reboot), false),
+            (Failed, Stop, Some(FinalAction::PowerOff), true),
         ] {
-            let status = Status::default();
-            status.told(stage, then);
+            let status = DeployStatus::default();
+            status.apply_answer(stage, then);
             assert_eq!(status.inner().end, end, "{stage:?} {then:?}");
             assert_eq!(status.check().is_err(), braked, "{stage:?} {then:?}");
         }
@@ -235,11 +237,11 @@ mod tests {
 
     #[test]
     fn once_it_is_over_nothing_is_reported_and_nobody_waits() {
-        let status = Status::default();
-        status.failed(Failure::new(Code::DiskMissing, "none"));
-        status.end(End::Reboot);
-        status.end(End::PowerOff);
-        assert_eq!(status.wait_for_end(), End::Reboot);
+        let status = DeployStatus::default();
+        status.set_failed(Failure::new(Code::DiskMissing, "none"));
+        status.finish_with(FinalAction::Reboot);
+        status.finish_with(FinalAction::PowerOff);
+        assert_eq!(status.wait_for_final_action(), FinalAction::Reboot);
         assert_eq!(status.next_report(&Pace::for_tests()), None);
         status.pause(Duration::from_secs(3_600));
     }

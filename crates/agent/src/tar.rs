@@ -9,7 +9,7 @@ mod layout;
 
 use crate::disk::{DiskWriter, MIB};
 use crate::disk_selector::check_disk_size;
-use crate::failure::{Failure, Halt};
+use crate::failure::{DeployError, Failure};
 use crate::image::ImageStream;
 use crate::install::{InstallTarget, MountableVolume};
 use crate::inventory;
@@ -23,28 +23,29 @@ use std::path::Path;
 const OVERHEAD_BYTES: u64 = 64 * MIB;
 
 /// A disk with partitions and file systems, ready for the files.
-pub struct Prepared {
+pub struct PreparedDisk {
     layout: Layout,
     firmware: MountableVolume,
     root: MountableVolume,
 }
 
 /// Checks the minimum size. The size of the unpacked files is only known afterwards.
-pub fn check(target: &InstallTarget, image: &Image) -> Result<(), Failure> {
+pub fn check_size(target: &InstallTarget, image: &Image) -> Result<(), Failure> {
     let needed = layout::FIRMWARE_BYTES + image.size + OVERHEAD_BYTES;
     check_disk_size(target.disk, needed, &format!("{} with what it boots from", image.name))
 }
 
 /// Creates the partitions and their file systems.
-pub fn prepare(target: &InstallTarget) -> Result<Prepared, Failure> {
+pub fn prepare_disk(target: &InstallTarget) -> Result<PreparedDisk, Failure> {
     // Only clears the ends; the disk must not be open while it is partitioned.
     DiskWriter::open(&target.device(), &target.disk.path, target.disk.size)?
         .clear_partition_tables()?;
-    let layout = Layout::new().map_err(Failure::install)?;
+    let layout = Layout::new().map_err(Failure::install_failed)?;
     let device = target.device();
     let run = |tool: Tool, arguments: &[&str], input: &str| {
-        let failed =
-            |said| Failure::install(format!("{} cannot be prepared: {said}", target.disk.path));
+        let failed = |said| {
+            Failure::install_failed(format!("{} cannot be prepared: {said}", target.disk.path))
+        };
         target.platform.run(tool, arguments, input).map_err(failed)
     };
     let arguments = ["--quiet", "--wipe", "always", "--wipe-partitions", "always", &text(&device)];
@@ -52,7 +53,7 @@ pub fn prepare(target: &InstallTarget) -> Result<Prepared, Failure> {
     target.reread_partitions()?;
     let partitions = inventory::list_partitions(target.root, &target.disk.name);
     let [firmware, root] = partitions.as_slice() else {
-        return Err(Failure::install(format!(
+        return Err(Failure::install_failed(format!(
             "{} was given 2 partitions, and the kernel sees {}",
             target.disk.path,
             partitions.len()
@@ -62,42 +63,54 @@ pub fn prepare(target: &InstallTarget) -> Result<Prepared, Failure> {
     run(Tool::MkfsExt4, &["-q", "-F", "-L", "root", &text(root)], "")?;
     let volume =
         |device: &Path, kind| MountableVolume { device: device.to_path_buf(), kind, options: "" };
-    Ok(Prepared {
+    Ok(PreparedDisk {
         layout,
         firmware: volume(firmware, FileSystem::Vfat),
         root: volume(root, FileSystem::Ext4),
     })
 }
 
-impl Prepared {
+impl PreparedDisk {
     /// Unpacks the files as they arrive.
-    pub fn pour(&self, stream: &mut ImageStream, target: &InstallTarget) -> Result<(), Halt> {
-        target.with_mounted(&self.root, "root", |at| unpack(stream, target, at))?
+    pub fn unpack(
+        &self,
+        stream: &mut ImageStream,
+        target: &InstallTarget,
+    ) -> Result<(), DeployError> {
+        target.with_mounted(&self.root, "root", |at| feed_tar(stream, target, at))?
     }
 
     /// Makes the disk bootable, after the checksum has been verified.
-    pub fn finish(&self, target: &InstallTarget, consoles: &[String]) -> Result<(), Failure> {
+    pub fn make_bootable(
+        &self,
+        target: &InstallTarget,
+        consoles: &[String],
+    ) -> Result<(), Failure> {
         target.with_mounted(&self.root, "root", |root| {
             target.with_mounted(&self.firmware, "firmware", |firmware| {
-                let parts = boot::Parts { root, firmware, layout: &self.layout, consoles };
-                parts.put(target)
+                let parts = boot::BootPartitions { root, firmware, layout: &self.layout, consoles };
+                parts.install(target)
             })
         })???;
-        boot::put_starter(target)
+        boot::write_bios_boot_code(target)
     }
 }
 
-fn unpack(stream: &mut ImageStream, target: &InstallTarget, at: &Path) -> Result<(), Halt> {
+fn feed_tar(
+    stream: &mut ImageStream,
+    target: &InstallTarget,
+    at: &Path,
+) -> Result<(), DeployError> {
     let arguments = ["-x", "-p", "--numeric-owner", "-f", "-", "-C", &text(at)];
-    let poured = match decompress::open(&mut *stream) {
-        Ok(mut files) => target.platform.pour(Tool::Tar, &arguments, &mut files),
+    let poured = match decompress::open_tar(&mut *stream) {
+        Ok(mut files) => target.platform.run_with_source(Tool::Tar, &arguments, &mut files),
         Err(error) => Err(FeedError::Source(error)),
     };
     match (poured, stream.read_error()) {
         (Ok(()), _) => Ok(()),
         (Err(_), Some(halt)) => Err(halt),
         (Err(FeedError::Source(error)), None) => {
-            Err(Failure::broken(format!("the image cannot be decompressed: {error}")).into())
+            Err(Failure::image_broken(format!("the image cannot be decompressed: {error}")).into())
         }
         (Err(FeedError::Tool(said)), None) if said.contains("No space left") => {
             let path = &target.disk.path;
@@ -107,7 +120,7 @@ fn unpack(stream: &mut ImageStream, target: &InstallTarget, at: &Path) -> Result
             Err(Failure::new(Code::DiskTooSmall, said).into())
         }
         (Err(FeedError::Tool(said)), None) => {
-            Err(Failure::broken(format!("the image cannot be unpacked: {said}")).into())
+            Err(Failure::image_broken(format!("the image cannot be unpacked: {said}")).into())
         }
     }
 }

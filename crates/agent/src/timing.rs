@@ -1,8 +1,8 @@
 //! Timeouts and intervals. They are in one place because the protocol defines them, and because
 //! tests shorten them.
 
-use crate::http::Limits;
-use crate::status::Status;
+use crate::http::Timeouts;
+use crate::status::DeployStatus;
 use crate::wire::Stage;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub struct Pace {
     pub failed: Duration,
     /// The timeout of the whole answer to a claim or a report.
     pub answer: Duration,
-    pub limits: Limits,
+    pub timeouts: Timeouts,
 }
 
 impl Default for Pace {
@@ -31,7 +31,7 @@ impl Default for Pace {
             wait: Duration::from_secs(2),
             failed: Duration::from_secs(5),
             answer: Duration::from_secs(30),
-            limits: Limits { connect: Duration::from_secs(5), silence: Duration::from_secs(30) },
+            timeouts: Timeouts { connect: Duration::from_secs(5), idle: Duration::from_secs(30) },
         }
     }
 }
@@ -46,7 +46,7 @@ impl Pace {
             wait: Duration::from_millis(20),
             failed: Duration::from_millis(50),
             answer: Duration::from_secs(5),
-            limits: Limits { connect: Duration::from_secs(5), silence: Duration::from_secs(1) },
+            timeouts: Timeouts { connect: Duration::from_secs(5), idle: Duration::from_secs(1) },
         }
     }
 
@@ -75,16 +75,16 @@ impl Backoff {
         Self { first, longest, next: first }
     }
 
-    pub fn worked(&mut self) {
+    pub fn reset(&mut self) {
         self.next = self.first;
     }
 
-    pub fn take(&mut self, status: &Status) {
-        status.pause(self.step());
+    pub fn pause(&mut self, status: &DeployStatus) {
+        status.pause(self.next_delay());
     }
 
     /// The next pause.
-    pub fn step(&mut self) -> Duration {
+    pub fn next_delay(&mut self) -> Duration {
         let now = self.next;
         self.next = (now + self.first).min(self.longest);
         now
@@ -98,9 +98,9 @@ mod tests {
     #[test]
     fn pauses_grow_to_a_limit_and_begin_again() {
         let mut backoff = Backoff::new(&Pace::default());
-        let seconds: Vec<u64> = (0..7).map(|_| backoff.step().as_secs()).collect();
+        let seconds: Vec<u64> = (0..7).map(|_| backoff.next_delay().as_secs()).collect();
         assert_eq!(seconds, [1, 2, 3, 4, 5, 5, 5]);
-        backoff.worked();
-        assert_eq!(backoff.step().as_secs(), 1);
+        backoff.reset();
+        assert_eq!(backoff.next_delay().as_secs(), 1);
     }
 }

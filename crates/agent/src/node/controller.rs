@@ -9,7 +9,7 @@ use super::timing::Pace;
 use super::wire::{
     self, Beaten, Enroll, Enrolled, Heard, Heartbeat, Renew, Renewed, Report, Take, Taken, Unknown,
 };
-use crate::http::{Client, Limits, Request, Url};
+use crate::http::{Client, Request, Timeouts, Url};
 use crate::wire::Refusal;
 use secrecy::SecretString;
 use serde::Serialize;
@@ -54,13 +54,13 @@ enum From<'a> {
 
 impl Controller {
     pub fn new(urls: Vec<Url>, pace: &Pace, stop_flag: &Arc<AtomicBool>) -> Self {
-        let limits = pace.limits;
-        let silence = limits.silence + pace.take_wait;
+        let timeouts = pace.timeouts;
+        let idle = timeouts.idle + pace.take_wait;
         Self {
             urls,
             at: AtomicUsize::new(0),
-            client: Client::new(limits, stop_flag.clone()),
-            patient: Client::new(Limits { silence, ..limits }, stop_flag.clone()),
+            client: Client::new(timeouts, stop_flag.clone()),
+            patient: Client::new(Timeouts { idle, ..timeouts }, stop_flag.clone()),
             pace: *pace,
         }
     }

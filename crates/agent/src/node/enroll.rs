@@ -73,7 +73,7 @@ impl Service<'_> {
             (Plan::Serve(node), _) => return Ok(Known { node, refused: String::new() }),
             (Plan::Ask(enrolling), Some(token)) => (enrolling, token),
             (Plan::Begin { token_sha256 }, Some(token)) => {
-                let session = random::session().map_err(Outside::Again)?;
+                let session = random::new_session().map_err(Outside::Again)?;
                 let enrolling = Enrolling { token_sha256, session };
                 self.journal.keep_enrolling(&enrolling).map_err(Outside::Again)?;
                 (enrolling, token)

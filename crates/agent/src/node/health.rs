@@ -98,7 +98,7 @@ mod tests {
             "controllers = [\"http://10.0.0.1\"]\nstate_dir = \"{at}\"\nhooks_dir = \"{at}\"\nnvidia_smi = \"{at}/smi\""
         ))
         .unwrap();
-        let (stop_flag, mark) = (AtomicBool::new(false), crate::random::uuid().unwrap());
+        let (stop_flag, mark) = (AtomicBool::new(false), crate::random::new_uuid().unwrap());
         assert_eq!(look(&config, &mark, &stop_flag), Vec::<String>::new());
         script(&folder.path().join("smi"), "exit 0");
         script(&folder.path().join("health"), "exit 0");

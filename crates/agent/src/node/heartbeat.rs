@@ -6,7 +6,7 @@ use super::journal::Contact;
 use super::timing::scattered;
 use super::wire::Heartbeat;
 use super::{Life, health};
-use crate::console::say;
+use crate::console::print_line;
 use std::sync::PoisonError;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -25,7 +25,7 @@ impl Life<'_> {
         while !self.over() {
             let wait = match self.heartbeat() {
                 Ok(beaten) => {
-                    backoff.worked();
+                    backoff.reset();
                     every = beat(beaten.heartbeat_seconds);
                     self.heard();
                     if beaten.waiting {
@@ -39,7 +39,7 @@ impl Life<'_> {
                 }
                 Err(RequestError::Retryable(said)) => {
                     self.trouble(&said);
-                    scattered(backoff.step()).min(every)
+                    scattered(backoff.next_delay()).min(every)
                 }
                 Err(missed @ (RequestError::Over | RequestError::Refused(_))) => {
                     self.trouble(&format!("a heartbeat was answered with {missed:?}"));
@@ -75,7 +75,7 @@ impl Life<'_> {
             *contact = Contact { heard_unix_seconds, trouble: String::new(), problems, refused };
         });
         if back {
-            say("the controller answers again");
+            print_line("the controller answers again");
             self.board.ring();
         }
         self.write_down(news);
@@ -92,7 +92,7 @@ impl Life<'_> {
     fn trouble(&self, said: &str) {
         let news = self.board.change_contact(|contact| contact.trouble = said.to_owned());
         if news {
-            say(said);
+            print_line(said);
         }
         self.write_down(news);
     }
@@ -116,7 +116,7 @@ impl Life<'_> {
                 return;
             }
             if problems != told {
-                problems.iter().for_each(|problem| say(&format!("not well: {problem}")));
+                problems.iter().for_each(|problem| print_line(&format!("not well: {problem}")));
                 told.clone_from(&problems);
             }
             self.board.looked(problems);

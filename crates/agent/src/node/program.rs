@@ -168,7 +168,7 @@ mod tests {
 
     /// A unique mark.
     fn mark() -> String {
-        crate::random::uuid().unwrap()
+        crate::random::new_uuid().unwrap()
     }
 
     fn marked(mark: &str) -> usize {

@@ -15,7 +15,7 @@ use super::task_execution::{Outcome, Work};
 use super::task_kind::Kind;
 use super::timing::scattered;
 use super::wire::{Heard, Renew, Renewed, Report, Taken, Task, Then, Unknown};
-use crate::console::say;
+use crate::console::print_line;
 use crate::timing::Backoff;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -148,7 +148,7 @@ impl Life<'_> {
         let since = Instant::now();
         match self.service.controller.take(&self.session) {
             Ok(Taken { task }) => {
-                backoff.worked();
+                backoff.reset();
                 if task.is_none() {
                     // A server that answers "none" at once is not asked again at once.
                     let early = self.service.pace.pause.saturating_sub(since.elapsed());
@@ -161,7 +161,7 @@ impl Life<'_> {
                 Asked::Unknown
             }
             Err(RequestError::Retryable(_) | RequestError::Over | RequestError::Refused(_)) => {
-                self.board.pause_for_ring(scattered(backoff.step()));
+                self.board.pause_for_ring(scattered(backoff.next_delay()));
                 Asked::RequestError
             }
         }
@@ -183,14 +183,16 @@ impl Life<'_> {
         let before = begun.map(|held| held.task.id);
         let Some(task) = task else {
             if let Some(id) = before {
-                say(&format!("{id} had begun, and nobody wants it any more"));
+                print_line(&format!("{id} had begun, and nobody wants it any more"));
                 self.service.journal.forget_held()?;
             }
             return Ok(None);
         };
         match before {
-            Some(id) if id == task.id => say(&format!("{id} had begun: once more")),
-            Some(id) => say(&format!("{id} had begun, and {} is wanted in its place", task.id)),
+            Some(id) if id == task.id => print_line(&format!("{id} had begun: once more")),
+            Some(id) => {
+                print_line(&format!("{id} had begun, and {} is wanted in its place", task.id))
+            }
             None => {}
         }
         self.carry_out(task)
@@ -203,14 +205,14 @@ impl Life<'_> {
         }
         let task = held.task;
         self.board.hold(Some(&task.id));
-        say(&format!("{}: {}", task.id, task.kind));
+        print_line(&format!("{}: {}", task.id, task.kind));
         let log = Arc::new(Log::default());
         let (outcome, wanted) = self.work(&task, &log);
         if self.over() && !outcome.ok {
             // The agent itself was stopped; its next process starts the task again.
             return Ok(Some(Held { task, result: None }));
         }
-        say(&format!(
+        print_line(&format!(
             "{}: {}: {}",
             task.id,
             if outcome.ok { "done" } else { "failed" },
@@ -279,12 +281,12 @@ impl Life<'_> {
             wait = match self.renew(task, log) {
                 AfterRenewal::GoOn => {
                     lease.renewed(sent);
-                    backoff.worked();
+                    backoff.reset();
                     // A long log is sent sooner, but with a pause: each renewal is a database write
                     // for Farrier.
                     if log.overflows() { self.service.pace.pause.min(every) } else { every }
                 }
-                AfterRenewal::RequestError => scattered(backoff.step()).min(every),
+                AfterRenewal::RequestError => scattered(backoff.next_delay()).min(every),
                 AfterRenewal::Stop => {
                     stop.store(true, Ordering::Relaxed);
                     return Wanted::Yes;
@@ -332,13 +334,13 @@ impl Life<'_> {
         let after = after_report(Kind::parse(&task.kind), ended.ok, &answer);
         match &after {
             AfterReport::Forget => {
-                backoff.worked();
+                backoff.reset();
                 self.service.journal.forget_held()?;
             }
             AfterReport::Leave => {
                 self.service.journal.keep_leaving(&Leaving { task: task.id.clone() })?;
             }
-            AfterReport::Again => self.board.pause_for_ring(scattered(backoff.step())),
+            AfterReport::Again => self.board.pause_for_ring(scattered(backoff.next_delay())),
             AfterReport::Rest(said) => self.rest(said),
         }
         Ok(after)
@@ -352,7 +354,7 @@ impl Life<'_> {
                 true
             }
             Err(said) => {
-                say(&said);
+                print_line(&said);
                 self.board.unwritten(Some(said));
                 self.board.pause(self.service.pace.longest_pause);
                 false

@@ -1,8 +1,8 @@
 //! Timeouts and intervals of the node's agent. They are in one place, so that tests can shorten
 //! them.
 
-use crate::http::Limits;
-use crate::random::random;
+use crate::http::Timeouts;
+use crate::random::random_bytes;
 use crate::timing::Backoff;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub struct Pace {
     pub look: Duration,
     /// The timeout of a whole answer.
     pub answer: Duration,
-    pub limits: Limits,
+    pub timeouts: Timeouts,
 }
 
 impl Default for Pace {
@@ -37,7 +37,7 @@ impl Default for Pace {
             first_health: Duration::from_secs(10),
             look: Duration::from_secs(1),
             answer: Duration::from_secs(30),
-            limits: Limits { connect: Duration::from_secs(5), silence: Duration::from_secs(30) },
+            timeouts: Timeouts { connect: Duration::from_secs(5), idle: Duration::from_secs(30) },
         }
     }
 }
@@ -54,7 +54,7 @@ impl Pace {
             first_health: Duration::from_secs(5),
             look: Duration::from_millis(20),
             answer: Duration::from_secs(5),
-            limits: Limits { connect: Duration::from_secs(5), silence: Duration::from_secs(5) },
+            timeouts: Timeouts { connect: Duration::from_secs(5), idle: Duration::from_secs(5) },
         }
     }
 
@@ -66,7 +66,7 @@ impl Pace {
 /// Jitter: between half of the time and all of it, so that a fleet which lost its controller does
 /// not reconnect at once.
 pub fn scattered(time: Duration) -> Duration {
-    let share = random().map_or(u8::MAX, |bytes| bytes[0]);
+    let share = random_bytes().map_or(u8::MAX, |bytes| bytes[0]);
     time / 2 + time / 2 * u32::from(share) / u32::from(u8::MAX)
 }
 

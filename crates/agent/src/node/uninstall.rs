@@ -10,7 +10,7 @@ use super::deadline::Patience;
 use super::journal::Leaving;
 use super::log::Log;
 use super::program;
-use crate::console::say;
+use crate::console::print_line;
 use std::process::Command;
 use std::sync::Arc;
 use std::thread;
@@ -22,12 +22,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 impl Service<'_> {
     pub fn leave(&self, leaving: &Leaving) -> Result<(), String> {
-        say(&format!("{}: leaving this node", leaving.task));
+        print_line(&format!("{}: leaving this node", leaving.task));
         self.journal.forget_all_but_leaving()?;
         self.disable();
         // Files of others in the directory stay.
         self.journal.remove().or_else(|said| {
-            say(&said);
+            print_line(&said);
             Ok(())
         })
     }
@@ -35,18 +35,18 @@ impl Service<'_> {
     fn disable(&self) {
         let (program, unit) = (&self.config.systemctl, &self.config.unit);
         if !program.exists() {
-            return say(&format!("there is no {}: nothing to disable", program.display()));
+            return print_line(&format!("there is no {}: nothing to disable", program.display()));
         }
         for turn in 0..TRIES {
             if turn > 0 {
                 thread::sleep(self.pace.pause);
             }
             match self.disable_once() {
-                Ok(()) => return say(&format!("{unit} is disabled")),
-                Err(said) => say(&format!("{unit} cannot be disabled: {said}")),
+                Ok(()) => return print_line(&format!("{unit} is disabled")),
+                Err(said) => print_line(&format!("{unit} cannot be disabled: {said}")),
             }
         }
-        say(&format!("disable it by hand: {} disable {unit}", program.display()));
+        print_line(&format!("disable it by hand: {} disable {unit}", program.display()));
     }
 
     fn disable_once(&self) -> Result<(), String> {

@@ -9,50 +9,50 @@ use std::io::Read;
 const MAX_WINDOW_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Decompresses clusters into one reused buffer.
-pub struct Unpacker {
-    room: Vec<u8>,
-    how: How,
+pub struct ClusterDecompressor {
+    buffer: Vec<u8>,
+    codec: Codec,
 }
 
-enum How {
+enum Codec {
     Zlib(Box<Decompress>),
     Zstd(Box<FrameDecoder>),
 }
 
-impl Unpacker {
+impl ClusterDecompressor {
     pub fn new(header: &Header) -> Self {
-        let how = match header.compression {
+        let codec = match header.compression {
             // Raw deflate, without header and checksum.
-            Compression::Zlib => How::Zlib(Box::new(Decompress::new(false))),
+            Compression::Zlib => Codec::Zlib(Box::new(Decompress::new(false))),
             Compression::Zstd => {
                 let mut decoder = FrameDecoder::new();
                 decoder.set_max_window_size(MAX_WINDOW_BYTES);
-                How::Zstd(Box::new(decoder))
+                Codec::Zstd(Box::new(decoder))
             }
         };
-        Self { room: vec![0; header.cluster_size() as usize], how }
+        Self { buffer: vec![0; header.cluster_size() as usize], codec }
     }
 
     /// Other data may follow the compressed cluster: its length is known only to a sector.
-    pub fn unpack(&mut self, packed: &[u8]) -> Result<&[u8], String> {
-        match &mut self.how {
-            How::Zlib(inflate) => {
+    pub fn decompress(&mut self, packed: &[u8]) -> Result<&[u8], String> {
+        match &mut self.codec {
+            Codec::Zlib(inflate) => {
                 inflate.reset(false);
-                let done = inflate.decompress(packed, &mut self.room, FlushDecompress::Finish);
-                let whole = inflate.total_out() == self.room.len() as u64;
+                let done = inflate.decompress(packed, &mut self.buffer, FlushDecompress::Finish);
+                let whole = inflate.total_out() == self.buffer.len() as u64;
                 match done {
                     Ok(Status::StreamEnd | Status::Ok | Status::BufError) if whole => {}
                     Ok(_) => return Err("it ends before a whole cluster is unpacked".into()),
                     Err(error) => return Err(error.to_string()),
                 }
             }
-            How::Zstd(decoder) => {
+            Codec::Zstd(decoder) => {
                 let mut reader = StreamingDecoder::new_with_decoder(packed, &mut **decoder)
                     .map_err(|error| error.to_string())?;
-                reader.read_exact(&mut self.room).map_err(|error| error.to_string())?;
+                reader.read_exact(&mut self.buffer).map_err(|error| error.to_string())?;
             }
         }
-        Ok(&self.room)
+        Ok(&self.buffer)
     }
 }
 
@@ -74,26 +74,26 @@ mod tests {
 
     #[test]
     fn one_after_the_other_is_unpacked_whatever_follows_it() {
-        let mut unpacker = Unpacker::new(&header(Compression::Zlib));
+        let mut decompressor = ClusterDecompressor::new(&header(Compression::Zlib));
         for fill in [1_u8, 2, 3] {
             let cluster: Vec<u8> = (0..65_536_u32).map(|at| (at / 7) as u8 ^ fill).collect();
             let mut packed = deflated(&cluster);
             packed.extend([0xFF; 300]);
-            assert!(unpacker.unpack(&packed).unwrap() == cluster);
+            assert!(decompressor.decompress(&packed).unwrap() == cluster);
         }
     }
 
     #[test]
     fn what_is_cut_short_or_garbage_is_refused() {
         for compression in [Compression::Zlib, Compression::Zstd] {
-            let mut unpacker = Unpacker::new(&header(compression));
-            assert!(unpacker.unpack(&[0xFF; 4000]).is_err());
-            assert!(unpacker.unpack(&[]).is_err());
+            let mut decompressor = ClusterDecompressor::new(&header(compression));
+            assert!(decompressor.decompress(&[0xFF; 4000]).is_err());
+            assert!(decompressor.decompress(&[]).is_err());
         }
-        let mut unpacker = Unpacker::new(&header(Compression::Zlib));
+        let mut decompressor = ClusterDecompressor::new(&header(Compression::Zlib));
         let packed = deflated(&(0..65_536_u32).map(|at| (at * 7) as u8).collect::<Vec<_>>());
-        assert!(unpacker.unpack(&packed[..packed.len() / 2]).is_err());
-        assert!(unpacker.unpack(&deflated(&[1; 65_535])).is_err(), "less than a cluster");
-        assert!(unpacker.unpack(&packed).is_ok(), "and it goes on with the next");
+        assert!(decompressor.decompress(&packed[..packed.len() / 2]).is_err());
+        assert!(decompressor.decompress(&deflated(&[1; 65_535])).is_err(), "less than a cluster");
+        assert!(decompressor.decompress(&packed).is_ok(), "and it goes on with the next");
     }
 }

@@ -1,6 +1,6 @@
 //! The header of a qcow2: its properties, and whether all of them are supported.
 
-use crate::failure::{Failure, Halt};
+use crate::failure::{DeployError, Failure};
 use crate::image::ResumingReader;
 
 const MAGIC: &[u8] = b"QFI\xFB";
@@ -40,7 +40,10 @@ pub struct Header {
 
 impl Header {
     /// Reads the header. Returns it with its bytes.
-    pub fn read(reader: &mut ResumingReader, file_size: u64) -> Result<(Self, Vec<u8>), Halt> {
+    pub fn read(
+        reader: &mut ResumingReader,
+        file_size: u64,
+    ) -> Result<(Self, Vec<u8>), DeployError> {
         let mut bytes = vec![0; READ_BYTES];
         reader.seek(0)?;
         let count = reader.fill(&mut bytes)?;
@@ -49,11 +52,11 @@ impl Header {
     }
 
     fn parse(bytes: &[u8], file_size: u64) -> Result<Self, Failure> {
-        let short = || Failure::broken("the image ends within its qcow2 header");
+        let short = || Failure::image_broken("the image ends within its qcow2 header");
         let u32_at = |at: usize| bytes.get(at..at + 4).map(be32).ok_or_else(short);
         let u64_at = |at: usize| bytes.get(at..at + 8).map(be64).ok_or_else(short);
         if !bytes.starts_with(MAGIC) {
-            return Err(Failure::broken(
+            return Err(Failure::image_broken(
                 "the image does not begin as a qcow2 does; is its kind right?",
             ));
         }
@@ -70,7 +73,7 @@ impl Header {
                 2 => Compression::Zlib,
                 3 => extensions(bytes).ok_or_else(short)??,
                 other => {
-                    return Err(Failure::broken(format!(
+                    return Err(Failure::image_broken(format!(
                         "the image is qcow2 version {other}; 2 and 3 are known"
                     )));
                 }
@@ -88,14 +91,14 @@ impl Header {
 
     fn check(&self, table_entries: u64, file_size: u64) -> Result<(), Failure> {
         if !(SMALLEST_CLUSTER_BITS..=LARGEST_CLUSTER_BITS).contains(&self.cluster_bits) {
-            return Err(Failure::broken(format!(
+            return Err(Failure::image_broken(format!(
                 "clusters of 2^{} bytes are none of qcow2's",
                 self.cluster_bits
             )));
         }
         let needed = self.tables();
         if self.size == 0 || needed > table_entries || needed * 8 > MAX_TABLE_BYTES {
-            return Err(Failure::broken(format!(
+            return Err(Failure::image_broken(format!(
                 "a disk of {} bytes does not go with a table of {table_entries} entries",
                 self.size
             )));
@@ -108,7 +111,7 @@ impl Header {
             || self.table_at == 0
             || end.is_none_or(|end| end > file_size)
         {
-            return Err(Failure::broken(
+            return Err(Failure::image_broken(
                 "its first table lies outside of the image; is the file whole?",
             ));
         }
@@ -148,7 +151,7 @@ fn extensions(bytes: &[u8]) -> Option<Result<Compression, Failure>> {
             "needs something that is not known here (incompatible features {unknown:#x})"
         )))
     } else if incompatible & CORRUPT != 0 {
-        Some(Failure::broken(
+        Some(Failure::image_broken(
             "the image is marked as corrupt; repair it with `qemu-img check -r all`",
         ))
     } else if incompatible & EXTERNAL_DATA != 0 {
@@ -170,7 +173,9 @@ fn extensions(bytes: &[u8]) -> Option<Result<Compression, Failure>> {
 }
 
 fn refused(what: &str) -> Failure {
-    Failure::broken(format!("the image {what}; make a plain one with `qemu-img convert -O qcow2`"))
+    Failure::image_broken(format!(
+        "the image {what}; make a plain one with `qemu-img convert -O qcow2`"
+    ))
 }
 
 pub fn be32(bytes: &[u8]) -> u32 {

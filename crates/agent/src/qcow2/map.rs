@@ -2,7 +2,7 @@
 //! this part of the file".
 
 use super::header::{Header, be64};
-use crate::failure::{Failure, Halt};
+use crate::failure::{DeployError, Failure};
 use crate::image::ResumingReader;
 use sha2::{Digest, Sha256};
 
@@ -16,7 +16,7 @@ const SECTOR_BYTES: u64 = 512;
 
 /// The content of a part of the file. Clusters are numbered by their position on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum What {
+pub enum ExtentContent {
     Data(u32),
     Compressed(u32),
     /// Part of a table; the number is the index of its digest.
@@ -27,7 +27,7 @@ pub enum What {
 pub struct Extent {
     pub host: u64,
     pub length: u32,
-    pub what: What,
+    pub content: ExtentContent,
 }
 
 impl Extent {
@@ -36,7 +36,7 @@ impl Extent {
     }
 }
 
-pub struct Map {
+pub struct ClusterMap {
     /// Sorted by their ends.
     pub extents: Vec<Extent>,
     /// Ranges of the disk that must read as zero: offset and length, in order.
@@ -46,18 +46,18 @@ pub struct Map {
 
 /// A decoded entry of a second-level table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Entry {
+enum TableEntry {
     Zero,
     Data { host: u64 },
     Compressed { host: u64, length: u64 },
 }
 
-fn entry(header: &Header, raw: u64) -> Result<Entry, String> {
+fn parse_entry(header: &Header, raw: u64) -> Result<TableEntry, String> {
     if raw & COMPRESSED != 0 {
         let bits = 62 - (header.cluster_bits - 8);
         let host = raw & ((1 << bits) - 1);
         let sectors = ((raw & (COMPRESSED - 1)) >> bits) + 1;
-        return Ok(Entry::Compressed {
+        return Ok(TableEntry::Compressed {
             host,
             length: sectors * SECTOR_BYTES - host % SECTOR_BYTES,
         });
@@ -65,67 +65,67 @@ fn entry(header: &Header, raw: u64) -> Result<Entry, String> {
     let host = raw & OFFSET_BITS;
     match (raw & ZERO != 0, header.version) {
         (true, 2) => Err("is marked as zero, which version 2 does not know".into()),
-        (true, _) => Ok(Entry::Zero),
-        (false, _) if host == 0 => Ok(Entry::Zero),
+        (true, _) => Ok(TableEntry::Zero),
+        (false, _) if host == 0 => Ok(TableEntry::Zero),
         (false, _) if !host.is_multiple_of(header.cluster_size()) => {
             Err(format!("lies at byte {host}, where no cluster begins"))
         }
-        (false, _) => Ok(Entry::Data { host }),
+        (false, _) => Ok(TableEntry::Data { host }),
     }
 }
 
-impl Map {
+impl ClusterMap {
     pub fn read(
         reader: &mut ResumingReader,
         header: &Header,
         head: Vec<u8>,
         file_size: u64,
-    ) -> Result<Self, Halt> {
-        let mut maker = Maker {
+    ) -> Result<Self, DeployError> {
+        let mut builder = MapBuilder {
             header,
             file_size,
-            map: Map { extents: Vec::new(), holes: Vec::new(), digests: Vec::new() },
+            map: ClusterMap { extents: Vec::new(), holes: Vec::new(), digests: Vec::new() },
         };
-        maker.table(0, &head)?;
-        let first = maker.read_table(reader, header.table_at, header.tables() * 8)?;
+        builder.add_table(0, &head)?;
+        let first = builder.read_table(reader, header.table_at, header.tables() * 8)?;
         let span = header.clusters_per_table();
         for (number, raw) in first.chunks_exact(8).map(be64).enumerate() {
             let begin = number as u64 * span;
             let host = raw & OFFSET_BITS;
             if host == 0 {
-                maker.hole(begin, span);
+                builder.add_hole(begin, span);
                 continue;
             }
             if !host.is_multiple_of(header.cluster_size()) {
-                return Err(Failure::broken(format!(
+                return Err(Failure::image_broken(format!(
                     "a table of the image lies at byte {host}, where no cluster begins"
                 ))
                 .into());
             }
-            let second = maker.read_table(reader, host, header.cluster_size())?;
-            maker.clusters(begin, &second)?;
+            let second = builder.read_table(reader, host, header.cluster_size())?;
+            builder.add_clusters(begin, &second)?;
         }
-        let mut map = maker.map;
-        map.extents.sort_unstable_by_key(|extent| (extent.end(), extent.host, extent.what));
+        let mut map = builder.map;
+        map.extents.sort_unstable_by_key(|extent| (extent.end(), extent.host, extent.content));
         Ok(map)
     }
 }
 
-struct Maker<'a> {
+struct MapBuilder<'a> {
     header: &'a Header,
     file_size: u64,
-    map: Map,
+    map: ClusterMap,
 }
 
-impl Maker<'_> {
+impl MapBuilder<'_> {
     fn read_table(
         &mut self,
         reader: &mut ResumingReader,
         at: u64,
         length: u64,
-    ) -> Result<Vec<u8>, Halt> {
+    ) -> Result<Vec<u8>, DeployError> {
         if at.checked_add(length).is_none_or(|end| end > self.file_size) {
-            return Err(Failure::broken(format!(
+            return Err(Failure::image_broken(format!(
                 "a table at byte {at} lies outside of the image; is the file whole?"
             ))
             .into());
@@ -133,35 +133,40 @@ impl Maker<'_> {
         let mut bytes = vec![0; length as usize];
         reader.seek(at)?;
         reader.fill(&mut bytes)?;
-        self.table(at, &bytes)?;
+        self.add_table(at, &bytes)?;
         Ok(bytes)
     }
 
     /// Records the digest of a table, in parts of at most a cluster.
-    fn table(&mut self, at: u64, bytes: &[u8]) -> Result<(), Failure> {
+    fn add_table(&mut self, at: u64, bytes: &[u8]) -> Result<(), Failure> {
         let size = self.header.cluster_size();
         for (number, piece) in bytes.chunks(size as usize).enumerate() {
             let digest = self.map.digests.len() as u32;
             self.map.digests.push(Sha256::digest(piece).into());
-            self.extent(at + number as u64 * size, piece.len() as u64, What::Table(digest))?;
+            self.add_extent(
+                at + number as u64 * size,
+                piece.len() as u64,
+                ExtentContent::Table(digest),
+            )?;
         }
         Ok(())
     }
 
     /// Adds the entries of one second-level table. `begin` is the number of its first cluster.
-    fn clusters(&mut self, begin: u64, table: &[u8]) -> Result<(), Failure> {
+    fn add_clusters(&mut self, begin: u64, table: &[u8]) -> Result<(), Failure> {
         let end = self.header.size.div_ceil(self.header.cluster_size());
         for (raw, guest) in table.chunks_exact(8).map(be64).zip(begin..end) {
-            let wrong =
-                |said: String| Failure::broken(format!("cluster {guest} of the image {said}"));
+            let wrong = |said: String| {
+                Failure::image_broken(format!("cluster {guest} of the image {said}"))
+            };
             let number = guest as u32;
-            match entry(self.header, raw).map_err(wrong)? {
-                Entry::Zero => self.hole(guest, 1),
-                Entry::Data { host } => {
-                    self.extent(host, self.header.cluster_size(), What::Data(number))?
+            match parse_entry(self.header, raw).map_err(wrong)? {
+                TableEntry::Zero => self.add_hole(guest, 1),
+                TableEntry::Data { host } => {
+                    self.add_extent(host, self.header.cluster_size(), ExtentContent::Data(number))?
                 }
-                Entry::Compressed { host, length } => {
-                    self.extent(host, length, What::Compressed(number))?
+                TableEntry::Compressed { host, length } => {
+                    self.add_extent(host, length, ExtentContent::Compressed(number))?
                 }
             }
         }
@@ -170,10 +175,15 @@ impl Maker<'_> {
 
     /// The file may end inside the last extent, where only zeros or the rest of a sector would
     /// follow.
-    fn extent(&mut self, host: u64, length: u64, what: What) -> Result<(), Failure> {
+    fn add_extent(
+        &mut self,
+        host: u64,
+        length: u64,
+        content: ExtentContent,
+    ) -> Result<(), Failure> {
         let length = self.file_size.saturating_sub(host).min(length);
         if length == 0 {
-            return Err(Failure::broken(format!(
+            return Err(Failure::image_broken(format!(
                 "byte {host} lies outside of the image; is the file whole?"
             )));
         }
@@ -181,13 +191,13 @@ impl Maker<'_> {
             let said = format!(
                 "the image has more than {MAX_EXTENTS} clusters; convert it with larger ones: `qemu-img convert -O qcow2 -o cluster_size=2M`"
             );
-            return Err(Failure::broken(said));
+            return Err(Failure::image_broken(said));
         }
-        self.map.extents.push(Extent { host, length: length as u32, what });
+        self.map.extents.push(Extent { host, length: length as u32, content });
         Ok(())
     }
 
-    fn hole(&mut self, begin: u64, clusters: u64) {
+    fn add_hole(&mut self, begin: u64, clusters: u64) {
         let at = begin << self.header.cluster_bits;
         let end = ((begin + clusters) << self.header.cluster_bits).min(self.header.size);
         match self.map.holes.last_mut() {
@@ -216,31 +226,41 @@ mod tests {
     fn entries_say_where_a_cluster_is() {
         let copied = 1 << 63;
         for (version, bits, raw, expected) in [
-            (3, 16, 0, Ok(Entry::Zero)),
-            (3, 16, copied | 0x50000, Ok(Entry::Data { host: 0x50000 })),
-            (2, 16, 0x50000, Ok(Entry::Data { host: 0x50000 })),
-            (3, 16, 0x50001, Ok(Entry::Zero)),
-            (3, 16, 1, Ok(Entry::Zero)),
+            (3, 16, 0, Ok(TableEntry::Zero)),
+            (3, 16, copied | 0x50000, Ok(TableEntry::Data { host: 0x50000 })),
+            (2, 16, 0x50000, Ok(TableEntry::Data { host: 0x50000 })),
+            (3, 16, 0x50001, Ok(TableEntry::Zero)),
+            (3, 16, 1, Ok(TableEntry::Zero)),
             (2, 16, 1, Err(())),
             (3, 16, 0x50200, Err(())),
-            (3, 9, 0x50200, Ok(Entry::Data { host: 0x50200 })),
+            (3, 9, 0x50200, Ok(TableEntry::Data { host: 0x50200 })),
             // One sector more than the one it begins in; it begins 100 bytes into a sector.
             (
                 3,
                 16,
                 COMPRESSED | 1 << 54 | 0x50064,
-                Ok(Entry::Compressed { host: 0x50064, length: 1024 - 100 }),
+                Ok(TableEntry::Compressed { host: 0x50064, length: 1024 - 100 }),
             ),
-            (3, 16, COMPRESSED | 0x50064, Ok(Entry::Compressed { host: 0x50064, length: 412 })),
+            (
+                3,
+                16,
+                COMPRESSED | 0x50064,
+                Ok(TableEntry::Compressed { host: 0x50064, length: 412 }),
+            ),
             (
                 3,
                 9,
                 COMPRESSED | 1 << 61 | 0x200,
-                Ok(Entry::Compressed { host: 0x200, length: 1024 }),
+                Ok(TableEntry::Compressed { host: 0x200, length: 1024 }),
             ),
-            (3, 21, COMPRESSED | 0x1FFF << 49, Ok(Entry::Compressed { host: 0, length: 4 << 20 })),
+            (
+                3,
+                21,
+                COMPRESSED | 0x1FFF << 49,
+                Ok(TableEntry::Compressed { host: 0, length: 4 << 20 }),
+            ),
         ] {
-            let found = entry(&header(version, bits), raw);
+            let found = parse_entry(&header(version, bits), raw);
             assert_eq!(found.map_err(drop), expected, "{raw:#x}");
         }
     }
@@ -249,8 +269,8 @@ mod tests {
     fn no_extent_is_longer_than_what_is_kept() {
         for bits in 9..=21 {
             let header = header(3, bits);
-            match entry(&header, COMPRESSED | (COMPRESSED - 1) & !0x1FF).unwrap() {
-                Entry::Compressed { length, .. } => {
+            match parse_entry(&header, COMPRESSED | (COMPRESSED - 1) & !0x1FF).unwrap() {
+                TableEntry::Compressed { length, .. } => {
                     assert!(length <= header.longest_extent() as u64, "{bits}")
                 }
                 other => panic!("{other:?}"),

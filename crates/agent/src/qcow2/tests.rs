@@ -11,7 +11,7 @@ use std::fs;
 
 /// How a cluster is stored.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Kept {
+enum StoredCluster {
     Absent,
     Zero,
     Data(u8),
@@ -19,9 +19,9 @@ enum Kept {
 }
 
 #[derive(Debug, Clone)]
-struct Shape {
+struct ImageShape {
     cluster_bits: u32,
-    clusters: Vec<Kept>,
+    clusters: Vec<StoredCluster>,
     /// How many bytes the last cluster of the disk lacks.
     short: u64,
     /// The order of the clusters in the file.
@@ -30,7 +30,7 @@ struct Shape {
     trimmed: bool,
 }
 
-impl Shape {
+impl ImageShape {
     fn size(&self) -> u64 {
         ((self.clusters.len() as u64) << self.cluster_bits) - self.short
     }
@@ -38,8 +38,8 @@ impl Shape {
     fn content(&self, number: usize) -> Vec<u8> {
         let size = 1_usize << self.cluster_bits;
         match self.clusters[number] {
-            Kept::Absent | Kept::Zero => vec![0; size],
-            Kept::Data(seed) | Kept::Compressed(seed) => {
+            StoredCluster::Absent | StoredCluster::Zero => vec![0; size],
+            StoredCluster::Data(seed) | StoredCluster::Compressed(seed) => {
                 (0..size).map(|at| (at / 5) as u8 ^ seed ^ number as u8 | 1).collect()
             }
         }
@@ -63,16 +63,16 @@ impl Shape {
         let mut entries = vec![0_u64; tables * per_table];
         for number in self.order.iter().copied().filter(|number| *number < self.clusters.len()) {
             entries[number] = match self.clusters[number] {
-                Kept::Absent => 0,
-                Kept::Zero => 1,
-                Kept::Data(_) => {
+                StoredCluster::Absent => 0,
+                StoredCluster::Zero => 1,
+                StoredCluster::Data(_) => {
                     file.resize(file.len().next_multiple_of(size), 0);
                     let host = file.len() as u64;
                     file.extend(self.content(number));
                     packed_end = 0;
                     host | 1 << 63
                 }
-                Kept::Compressed(_) => {
+                StoredCluster::Compressed(_) => {
                     // Compressed clusters follow each other without a gap, so their sectors
                     // overlap.
                     if packed_end == 0 {
@@ -117,16 +117,16 @@ impl Shape {
     }
 }
 
-fn kept() -> impl Strategy<Value = Kept> {
+fn stored_cluster() -> impl Strategy<Value = StoredCluster> {
     prop_oneof![
-        Just(Kept::Absent),
-        Just(Kept::Zero),
-        any::<u8>().prop_map(Kept::Data),
-        any::<u8>().prop_map(Kept::Compressed),
+        Just(StoredCluster::Absent),
+        Just(StoredCluster::Zero),
+        any::<u8>().prop_map(StoredCluster::Data),
+        any::<u8>().prop_map(StoredCluster::Compressed),
     ]
 }
 
-fn shape() -> impl Strategy<Value = Shape> {
+fn shape() -> impl Strategy<Value = ImageShape> {
     // Small clusters need many tables.
     (
         prop_oneof![Just(9_u32), Just(10), Just(12), Just(16)],
@@ -137,24 +137,33 @@ fn shape() -> impl Strategy<Value = Shape> {
         .prop_flat_map(|(cluster_bits, most, trimmed, short)| {
             let count = if cluster_bits == 16 { most.div_ceil(8) } else { most };
             let order: Vec<usize> = (0..count).collect();
-            (proptest::collection::vec(kept(), count), Just(order).prop_shuffle()).prop_map(
-                move |(clusters, order)| Shape { cluster_bits, clusters, short, order, trimmed },
-            )
+            (proptest::collection::vec(stored_cluster(), count), Just(order).prop_shuffle())
+                .prop_map(move |(clusters, order)| ImageShape {
+                    cluster_bits,
+                    clusters,
+                    short,
+                    order,
+                    trimmed,
+                })
         })
 }
 
 /// Writes an image to a disk full of old content. Returns the content of the disk.
-fn poured(file: Vec<u8>, cuts: Vec<usize>, disk_size: u64) -> Result<Vec<u8>, Halt> {
+fn write_and_read_back(
+    file: Vec<u8>,
+    cuts: Vec<usize>,
+    disk_size: u64,
+) -> Result<Vec<u8>, DeployError> {
     let source = FlakySource { bytes: file.clone(), cuts: RefCell::new(cuts) };
-    let (status, pace) = (Status::default(), timing_without_pauses());
+    let (status, pace) = (DeployStatus::default(), timing_without_pauses());
     let reading =
         ReadContext { source: &source, size: file.len() as u64, status: &status, pace: &pace };
     let folder = tempfile::tempdir().unwrap();
     let path = disk_with_old_content(folder.path(), disk_size);
-    let image = Qcow2::look(reading)?;
+    let image = Qcow2::read_tables(reading)?;
     let mut disk = DiskWriter::open(&path, "/dev/vda", disk_size)?;
     let mut stream = ImageStream::new(reading);
-    image.pour(&mut stream, &mut disk, &status)?;
+    image.write_image(&mut stream, &mut disk, &status)?;
     stream.finish(&sha256(&file))?;
     disk.finish()?;
     Ok(fs::read(&path).unwrap())
@@ -165,7 +174,7 @@ proptest! {
     #[test]
     fn every_cluster_ends_where_it_belongs(shape in shape(), cuts in proptest::collection::vec(0..40_000_usize, 0..5)) {
         let expected = shape.disk();
-        let found = poured(shape.file(), cuts, shape.size()).unwrap();
+        let found = write_and_read_back(shape.file(), cuts, shape.size()).unwrap();
         prop_assert!(found == expected);
     }
 
@@ -177,22 +186,27 @@ proptest! {
             file[at] = byte;
         }
         // Any result is accepted, as long as it does not panic and stays within the disk.
-        if let Ok(found) = poured(file, Vec::new(), shape.size().max(4 << 20)) {
+        if let Ok(found) = write_and_read_back(file, Vec::new(), shape.size().max(4 << 20)) {
             prop_assert!(found.len() as u64 == shape.size().max(4 << 20));
         }
     }
 }
 
-fn plain() -> Shape {
-    let clusters =
-        vec![Kept::Data(1), Kept::Absent, Kept::Compressed(2), Kept::Zero, Kept::Data(3)];
-    Shape { cluster_bits: 12, clusters, short: 0, order: vec![4, 2, 0, 1, 3], trimmed: true }
+fn plain() -> ImageShape {
+    let clusters = vec![
+        StoredCluster::Data(1),
+        StoredCluster::Absent,
+        StoredCluster::Compressed(2),
+        StoredCluster::Zero,
+        StoredCluster::Data(3),
+    ];
+    ImageShape { cluster_bits: 12, clusters, short: 0, order: vec![4, 2, 0, 1, 3], trimmed: true }
 }
 
 #[test]
 fn what_is_after_the_image_on_the_disk_is_left_alone() {
     let shape = plain();
-    let found = poured(shape.file(), Vec::new(), 3 << 20).unwrap();
+    let found = write_and_read_back(shape.file(), Vec::new(), 3 << 20).unwrap();
     assert!(found[..shape.size() as usize] == shape.disk()[..]);
     assert!(found[2 << 20..].iter().all(|byte| *byte == 0xAA));
 }
@@ -200,7 +214,7 @@ fn what_is_after_the_image_on_the_disk_is_left_alone() {
 #[test]
 fn a_file_that_is_cut_is_refused_before_or_while_it_is_read() {
     let file = plain().file();
-    let broken = |cut: usize| matches!(poured(file[..cut].to_vec(), Vec::new(), 3 << 20), Err(Halt::Failed(failure)) if failure.code == Code::ImageBroken);
+    let broken = |cut: usize| matches!(write_and_read_back(file[..cut].to_vec(), Vec::new(), 3 << 20), Err(DeployError::Failed(failure)) if failure.code == Code::ImageBroken);
     for cut in [0, 3, 50, 100, 4096, 8191, 8192, 12_287] {
         assert!(broken(cut), "{cut}");
     }
@@ -227,13 +241,13 @@ fn tables_that_change_under_way_are_noticed() {
     one.swap_with_slice(other);
     assert_ne!(before, after);
     let source = Changing(RefCell::new(0), before.clone(), after);
-    let (status, pace) = (Status::default(), timing_without_pauses());
+    let (status, pace) = (DeployStatus::default(), timing_without_pauses());
     let reading =
         ReadContext { source: &source, size: before.len() as u64, status: &status, pace: &pace };
     let folder = tempfile::tempdir().unwrap();
     let path = disk_with_old_content(folder.path(), 3 << 20);
-    let image = Qcow2::look(reading).unwrap();
+    let image = Qcow2::read_tables(reading).unwrap();
     let mut disk = DiskWriter::open(&path, "/dev/vda", 3 << 20).unwrap();
-    let halt = image.pour(&mut ImageStream::new(reading), &mut disk, &status).unwrap_err();
-    assert!(matches!(halt, Halt::Failed(failure) if failure.code == Code::ChecksumWrong));
+    let halt = image.write_image(&mut ImageStream::new(reading), &mut disk, &status).unwrap_err();
+    assert!(matches!(halt, DeployError::Failed(failure) if failure.code == Code::ChecksumWrong));
 }

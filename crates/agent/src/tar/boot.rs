@@ -4,7 +4,7 @@
 
 use super::layout::Layout;
 use crate::confined_fs::ConfinedRoot;
-use crate::console::say;
+use crate::console::print_line;
 use crate::failure::Failure;
 use crate::install::InstallTarget;
 use crate::platform::{BundledFile, Tool};
@@ -15,32 +15,33 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// The size of the boot code in the first sector; the rest belongs to partition tables.
-const STARTER_BYTES: usize = 440;
+const BOOT_CODE_BYTES: usize = 440;
 const KERNEL: &str = "vmlinuz";
 const INITRD: &str = "initrd.img";
 
 /// The mounted file systems, and what is written into them.
-pub struct Parts<'a> {
+pub struct BootPartitions<'a> {
     pub root: &'a Path,
     pub firmware: &'a Path,
     pub layout: &'a Layout,
     pub consoles: &'a [String],
 }
 
-impl Parts<'_> {
-    pub fn put(&self, target: &InstallTarget) -> Result<(), Failure> {
-        let wrong = |what: &str, error: io::Error| Failure::install(format!("{what}: {error}"));
+impl BootPartitions<'_> {
+    pub fn install(&self, target: &InstallTarget) -> Result<(), Failure> {
+        let wrong =
+            |what: &str, error: io::Error| Failure::install_failed(format!("{what}: {error}"));
         let inside =
             ConfinedRoot::open(self.root).map_err(|error| wrong("the unpacked files", error))?;
         let none = |why: &str| {
-            Failure::install(format!(
+            Failure::install_failed(format!(
                 "the image has no /boot/vmlinuz*{why}; a tar has to bring its own kernel"
             ))
         };
         let names = inside.open_dir("/boot").and_then(|boot| boot.list_names());
         let names = names.map_err(|error| none(&format!(" (/boot: {error})")))?;
-        let found = Kernel::newest(&names).ok_or_else(|| none(""))?;
-        say(&format!("it boots {}", found.kernel));
+        let found = KernelFiles::newest(&names).ok_or_else(|| none(""))?;
+        print_line(&format!("it boots {}", found.kernel));
         self.copy(&inside, &found.kernel, KERNEL)?;
         if let Some(initrd) = &found.initrd {
             self.copy(&inside, initrd, INITRD)?;
@@ -51,7 +52,7 @@ impl Parts<'_> {
         target
             .platform
             .run(Tool::Extlinux, &["--install", &firmware], "")
-            .map_err(Failure::install)?;
+            .map_err(Failure::install_failed)?;
         self.write_fstab(&inside).map_err(|error| wrong("/etc/fstab of the new system", error))
     }
 
@@ -64,7 +65,7 @@ impl Parts<'_> {
             target.sync_all()
         };
         copied().map_err(|error| {
-            Failure::install(format!("/boot/{from} of the image cannot be copied: {error}"))
+            Failure::install_failed(format!("/boot/{from} of the image cannot be copied: {error}"))
         })
     }
 
@@ -93,20 +94,20 @@ impl Parts<'_> {
 }
 
 /// Writes the boot code for BIOS into the first sector. This is the last write.
-pub fn put_starter(target: &InstallTarget) -> Result<(), Failure> {
+pub fn write_bios_boot_code(target: &InstallTarget) -> Result<(), Failure> {
     let written = || -> io::Result<()> {
         let mut code = fs::read(BundledFile::BiosBootCode.path(target.root))?;
-        if code.len() > STARTER_BYTES {
+        if code.len() > BOOT_CODE_BYTES {
             return Err(io::Error::other("it does not fit before the partition table"));
         }
-        code.resize(STARTER_BYTES, 0);
+        code.resize(BOOT_CODE_BYTES, 0);
         let disk = File::options().write(true).open(target.device())?;
         disk.write_all_at(&code, 0)?;
         disk.sync_all()
     };
     let path = &target.disk.path;
     written().map_err(|error| {
-        Failure::install(format!("{path} cannot be made bootable for a BIOS: {error}"))
+        Failure::install_failed(format!("{path} cannot be made bootable for a BIOS: {error}"))
     })
 }
 
@@ -124,18 +125,18 @@ fn systemd_boot(cmdline: &str, initrd: bool) -> String {
 
 /// The files of a kernel, by their names in `/boot`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Kernel {
+struct KernelFiles {
     kernel: String,
     initrd: Option<String>,
 }
 
-impl Kernel {
+impl KernelFiles {
     /// The kernel with the highest version; rescue kernels are ignored.
     fn newest(names: &[String]) -> Option<Self> {
         let version = |name: &str| name.strip_prefix("vmlinuz").map(str::to_owned);
         let is_usual = |version: &String| !version.contains("rescue") && !version.ends_with(".old");
         let versions = names.iter().filter_map(|name| version(name)).filter(is_usual);
-        let newest = versions.max_by(|one, other| by_version(one, other))?;
+        let newest = versions.max_by(|one, other| compare_versions(one, other))?;
         let candidates = [
             format!("initrd.img{newest}"),
             format!("initramfs{newest}.img"),
@@ -149,8 +150,8 @@ impl Kernel {
 }
 
 /// Compares numbers by value, the rest by letters.
-fn by_version(one: &str, other: &str) -> Ordering {
-    let (mut one, mut other) = (pieces(one).into_iter(), pieces(other).into_iter());
+fn compare_versions(one: &str, other: &str) -> Ordering {
+    let (mut one, mut other) = (version_parts(one).into_iter(), version_parts(other).into_iter());
     // Each iteration consumes one part of both, and names are short.
     loop {
         match (one.next(), other.next()) {
@@ -173,15 +174,15 @@ fn by_version(one: &str, other: &str) -> Ordering {
 }
 
 /// Splits into runs of digits and runs of other characters, without separators.
-fn pieces(version: &str) -> Vec<&str> {
+fn version_parts(version: &str) -> Vec<&str> {
     let words = version.split(['-', '.', '_', '+', '~']).filter(|word| !word.is_empty());
     words
-        .flat_map(|word| word.as_bytes().chunk_by(alike))
+        .flat_map(|word| word.as_bytes().chunk_by(same_class))
         .filter_map(|piece| std::str::from_utf8(piece).ok())
         .collect()
 }
 
-fn alike(one: &u8, other: &u8) -> bool {
+fn same_class(one: &u8, other: &u8) -> bool {
     one.is_ascii_digit() == other.is_ascii_digit()
 }
 
@@ -229,11 +230,11 @@ mod tests {
         ];
         for (names, expected) in table {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            let expected = expected.map(|(kernel, initrd)| Kernel {
+            let expected = expected.map(|(kernel, initrd)| KernelFiles {
                 kernel: kernel.into(),
                 initrd: initrd.map(str::to_owned),
             });
-            assert_eq!(Kernel::newest(&names), expected, "{names:?}");
+            assert_eq!(KernelFiles::newest(&names), expected, "{names:?}");
         }
     }
 
@@ -250,10 +251,10 @@ mod tests {
             "-6.1.0-18-cloud-amd64",
         ];
         for pair in ordered.windows(2) {
-            assert_eq!(by_version(pair[0], pair[1]), Ordering::Less, "{pair:?}");
-            assert_eq!(by_version(pair[1], pair[0]), Ordering::Greater, "{pair:?}");
+            assert_eq!(compare_versions(pair[0], pair[1]), Ordering::Less, "{pair:?}");
+            assert_eq!(compare_versions(pair[1], pair[0]), Ordering::Greater, "{pair:?}");
         }
-        assert_eq!(by_version("-6.1", "-6.1"), Ordering::Equal);
+        assert_eq!(compare_versions("-6.1", "-6.1"), Ordering::Equal);
     }
 
     #[test]

@@ -16,7 +16,7 @@ const BUFFER_BYTES: usize = 128 * 1024;
 const MAX_WINDOW_BYTES: u64 = 128 * 1024 * 1024;
 
 /// The plain tar.
-pub fn open<'a>(mut packed: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
+pub fn open_tar<'a>(mut packed: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     let mut first = Vec::new();
     (&mut packed).take(PEEK_BYTES as u64).read_to_end(&mut first)?;
     if let Some((_, name)) = OTHERS.iter().find(|(mark, _)| first.starts_with(mark)) {
@@ -110,7 +110,7 @@ mod tests {
 
     fn opened(packed: &[u8]) -> io::Result<Vec<u8>> {
         let mut whole = Vec::new();
-        open(packed)?.read_to_end(&mut whole)?;
+        open_tar(packed)?.read_to_end(&mut whole)?;
         Ok(whole)
     }
 

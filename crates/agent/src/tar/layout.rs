@@ -2,7 +2,7 @@
 //! the partitions exist.
 
 use crate::disk::MIB;
-use crate::random::uuid;
+use crate::random::new_uuid;
 
 pub const FIRMWARE_BYTES: u64 = 512 * MIB;
 const FIRMWARE_TYPE: &str = "C12A7328-F81F-11D2-BA4B-00A0C93EC93B";
@@ -15,7 +15,7 @@ pub struct Layout {
 
 impl Layout {
     pub fn new() -> Result<Self, String> {
-        Ok(Self { firmware: uuid()?, root: uuid()? })
+        Ok(Self { firmware: new_uuid()?, root: new_uuid()? })
     }
 
     /// The script for `sfdisk`. A BIOS finds its boot partition by the attribute, UEFI by the type.

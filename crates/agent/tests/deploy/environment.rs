@@ -2,11 +2,11 @@
 //! system in place of a mount.
 
 use crate::server::{Script, Server};
-use agent::cmdline::Boot;
+use agent::cmdline::BootParameters;
 use agent::platform::{FeedError, Platform, Tool};
 use agent::timing::Pace;
 use agent::volume::FileSystem;
-use agent::{Config, End};
+use agent::{DeployConfig, FinalAction};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::fs;
@@ -71,15 +71,16 @@ impl Stage {
     }
 
     /// Runs the agent to its end.
-    pub fn run(&self, server: &Server) -> End {
+    pub fn run(&self, server: &Server) -> FinalAction {
         self.run_at(server.address, self)
     }
 
-    pub fn run_at(&self, address: SocketAddr, platform: &dyn Platform) -> End {
+    pub fn run_at(&self, address: SocketAddr, platform: &dyn Platform) -> FinalAction {
         let cmdline =
             format!("farrier.url=http://{address} farrier.token={TOKEN} farrier.mac={MAC}");
-        let boot = Boot::parse(&cmdline).unwrap();
-        let config = Config { boot, root: self.folder.path().into(), pace: Pace::for_tests() };
+        let boot = BootParameters::parse(&cmdline).unwrap();
+        let config =
+            DeployConfig { boot, root: self.folder.path().into(), pace: Pace::for_tests() };
         agent::run(&config, platform).unwrap()
     }
 }
@@ -99,7 +100,7 @@ impl Platform for Stage {
         Ok(())
     }
 
-    fn pour(&self, tool: Tool, _: &[&str], _: &mut dyn Read) -> Result<(), FeedError> {
+    fn run_with_source(&self, tool: Tool, _: &[&str], _: &mut dyn Read) -> Result<(), FeedError> {
         Err(FeedError::Tool(format!("{} is not on this stage", tool.program())))
     }
 }

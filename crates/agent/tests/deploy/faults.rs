@@ -2,7 +2,7 @@
 
 use crate::environment::{MIB, Stage, eventually, image, well};
 use crate::server::{Fault, Server};
-use agent::End;
+use agent::FinalAction;
 use proptest::prelude::*;
 use std::thread;
 use std::time::Duration;
@@ -21,7 +21,7 @@ fn claims_are_repeated_with_the_same_session_until_there_is_an_answer() {
     ]
     .into();
     let server = Server::start(script);
-    assert_eq!(stage.run(&server), End::Reboot);
+    assert_eq!(stage.run(&server), FinalAction::Reboot);
     let heard = server.heard.lock().unwrap();
     assert_eq!(heard.claims.len(), 7);
     assert!(heard.claims.iter().all(|claim| *claim == heard.claims[0]));
@@ -44,7 +44,7 @@ fn the_image_goes_on_from_the_byte_where_it_was_cut() {
     ]
     .into();
     let server = Server::start(script);
-    assert_eq!(stage.run(&server), End::Reboot);
+    assert_eq!(stage.run(&server), FinalAction::Reboot);
     assert!(stage.disk()[..raw.len()] == raw[..]);
     let ranges = server.heard.lock().unwrap().ranges.clone();
     assert_eq!(
@@ -60,7 +60,7 @@ fn servers_that_know_no_ranges_or_send_chunks_are_understood() {
     let mut script = well("raw", raw.clone());
     script.chunked = true;
     script.image_faults = [Fault::Cut(MIB + 3), Fault::Whole].into();
-    assert_eq!(stage.run(&Server::start(script)), End::Reboot);
+    assert_eq!(stage.run(&Server::start(script)), FinalAction::Reboot);
     assert!(stage.disk()[..raw.len()] == raw[..]);
 }
 
@@ -79,7 +79,7 @@ fn reports_that_are_not_heard_hold_nothing_up() {
         server.script.lock().unwrap().report_faults =
             [Fault::Status(500), Fault::Hang(Duration::from_secs(2)), Fault::Garble, Fault::Cut(3)]
                 .into();
-        assert_eq!(agent.join().unwrap(), End::Reboot);
+        assert_eq!(agent.join().unwrap(), FinalAction::Reboot);
     });
     // No change of stage was skipped, although all of them happened before the first report was
     // accepted.
@@ -104,7 +104,7 @@ fn a_farrier_that_is_killed_and_started_again_loses_nothing() {
             thread::sleep(Duration::from_millis(150));
             server.restart();
         }
-        assert_eq!(agent.join().unwrap(), End::Reboot);
+        assert_eq!(agent.join().unwrap(), FinalAction::Reboot);
     });
     assert!(stage.disk()[..raw.len()] == raw[..]);
     let ranges = heard.lock().unwrap().ranges.clone();
@@ -134,7 +134,7 @@ proptest! {
         script.report_faults = report_faults.into();
         script.chunked = chunked;
         let server = Server::start(script);
-        prop_assert_eq!(stage.run(&server), End::Reboot);
+        prop_assert_eq!(stage.run(&server), FinalAction::Reboot);
         prop_assert!(stage.disk()[..raw.len()] == raw[..]);
         prop_assert_eq!(server.stages(), ["writing", "installing", "installed"]);
     }

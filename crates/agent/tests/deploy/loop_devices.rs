@@ -3,7 +3,7 @@
 
 use crate::environment::{MIB, Stage, well};
 use crate::server::Server;
-use agent::End;
+use agent::FinalAction;
 use agent::platform::{FeedError, Platform, RealPlatform, Tool};
 use agent::volume::FileSystem;
 use std::fs;
@@ -69,8 +69,13 @@ impl Platform for Apart {
         RealPlatform.run(tool, arguments, input)
     }
 
-    fn pour(&self, tool: Tool, arguments: &[&str], source: &mut dyn Read) -> Result<(), FeedError> {
-        RealPlatform.pour(tool, arguments, source)
+    fn run_with_source(
+        &self,
+        tool: Tool,
+        arguments: &[&str],
+        source: &mut dyn Read,
+    ) -> Result<(), FeedError> {
+        RealPlatform.run_with_source(tool, arguments, source)
     }
 }
 
@@ -140,7 +145,12 @@ fn installs(make: &[&str], bytes: usize) {
     script.granted["user"] = "ann".into();
     let server = Server::start(script);
     let platform = Apart(stage.path("mounts"));
-    assert_eq!(stage.run_at(server.address, &platform), End::Reboot, "{}", server.last_report());
+    assert_eq!(
+        stage.run_at(server.address, &platform),
+        FinalAction::Reboot,
+        "{}",
+        server.last_report()
+    );
 
     let at = platform.mount(Path::new(&partition.0), FileSystem::Ext4, "", "root");
     let at = at.or_else(|_| platform.mount(Path::new(&partition.0), FileSystem::Xfs, "", "root"));

@@ -2,7 +2,7 @@
 
 use crate::environment::{MAC, MIB, OLD, Stage, TOKEN, eventually, image, well};
 use crate::server::{Fault, Script, Server};
-use agent::End;
+use agent::FinalAction;
 use serde_json::{Value, json};
 use std::fs;
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn a_raw_image_is_written_and_the_machine_told_to_reboot() {
     raw[MIB + 7..2 * MIB + 7].fill(0);
     let stage = Stage::new(6 * MIB);
     let server = Server::start(well("raw", raw.clone()));
-    assert_eq!(stage.run(&server), End::Reboot);
+    assert_eq!(stage.run(&server), FinalAction::Reboot);
 
     let disk = stage.disk();
     assert!(disk[..raw.len()] == raw[..]);
@@ -50,7 +50,7 @@ fn a_claim_says_what_the_machine_is() {
 /// Runs a deployment that must fail, and returns its last report.
 fn failed(stage: &Stage, script: Script) -> Value {
     let server = Server::start(script);
-    assert_eq!(stage.run(&server), End::PowerOff);
+    assert_eq!(stage.run(&server), FinalAction::PowerOff);
     let report = server.last_report();
     assert_eq!(report["stage"], "failed");
     report
@@ -86,7 +86,7 @@ fn after_a_failure_it_may_be_told_to_reboot() {
     let stage = Stage::new(MIB);
     let mut script = well("raw", image(2 * MIB));
     script.then = [("failed", "reboot")].into();
-    assert_eq!(stage.run(&Server::start(script)), End::Reboot);
+    assert_eq!(stage.run(&Server::start(script)), FinalAction::Reboot);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn no_disk_is_guessed() {
 
     let mut script = well("raw", image(MIB));
     script.granted["root_disk"] = json!("serial:serial-of-vdb");
-    assert_eq!(stage.run(&Server::start(script)), End::Reboot);
+    assert_eq!(stage.run(&Server::start(script)), FinalAction::Reboot);
     assert!(untouched(&stage));
     assert!(fs::read(stage.path("dev/vdb")).unwrap()[..MIB] == image(MIB)[..]);
 }
@@ -152,7 +152,7 @@ fn a_refused_claim_powers_off_and_touches_nothing() {
         script.claim_faults = [Fault::Status(403)].into();
         script.refusal = json!({"code": code, "said": "no"});
         let server = Server::start(script);
-        assert_eq!(stage.run(&server), End::PowerOff);
+        assert_eq!(stage.run(&server), FinalAction::PowerOff);
         let heard = server.heard.lock().unwrap();
         assert_eq!((heard.claims.len(), heard.ranges.len(), heard.reports.len()), (1, 0, 0));
         assert!(untouched(&stage));
@@ -166,7 +166,7 @@ fn told_to_stop_in_the_middle_it_stops_writing() {
     script.slow = Some((64 * 1024, Duration::from_millis(10)));
     script.stop_after = Some(2 * MIB as u64);
     let server = Server::start(script);
-    assert_eq!(stage.run(&server), End::PowerOff);
+    assert_eq!(stage.run(&server), FinalAction::PowerOff);
     assert_eq!(server.stages(), ["writing"]);
     let disk = stage.disk();
     assert!(disk[..MIB].iter().all(|byte| *byte == 0), "half a system must not boot");
@@ -179,7 +179,7 @@ fn told_to_stop_while_nothing_arrives_it_stops() {
     let mut script = well("raw", image(2 * MIB));
     script.image_faults = [Fault::Hang(Duration::from_secs(30)); 8].into();
     script.then = [("writing", "stop")].into();
-    assert_eq!(stage.run(&Server::start(script)), End::PowerOff);
+    assert_eq!(stage.run(&Server::start(script)), FinalAction::PowerOff);
 }
 
 #[test]
@@ -189,12 +189,12 @@ fn who_is_not_let_in_any_more_powers_off() {
         let mut script = well("raw", image(16 * MIB));
         script.slow = Some((64 * 1024, Duration::from_millis(5)));
         script.report_faults = [Fault::Status(status)].into();
-        assert_eq!(stage.run(&Server::start(script)), End::PowerOff, "a report, {status}");
+        assert_eq!(stage.run(&Server::start(script)), FinalAction::PowerOff, "a report, {status}");
 
         let mut script = well("raw", image(2 * MIB));
         script.image_faults = [Fault::Cut(MIB), Fault::Status(status)].into();
         let server = Server::start(script);
-        assert_eq!(stage.run(&server), End::PowerOff, "the image, {status}");
+        assert_eq!(stage.run(&server), FinalAction::PowerOff, "the image, {status}");
         assert_eq!(server.stages(), ["writing"]);
     }
 }
@@ -227,6 +227,6 @@ fn a_reboot_that_comes_too_early_waits_for_the_end() {
         });
         assert!(!agent.is_finished());
         server.script.lock().unwrap().then.insert("installed", "reboot");
-        assert_eq!(agent.join().unwrap(), End::Reboot);
+        assert_eq!(agent.join().unwrap(), FinalAction::Reboot);
     });
 }

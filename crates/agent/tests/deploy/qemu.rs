@@ -2,7 +2,7 @@
 
 use crate::environment::{MIB, OLD, Stage, image, well};
 use crate::server::{Fault, Server};
-use agent::End;
+use agent::FinalAction;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -36,7 +36,13 @@ fn deploys(stage: &Stage, file: &Path) {
     script.image_faults =
         [Fault::Cut(50), Fault::Cut(MIB / 3), Fault::Status(503), Fault::Cut(200_000)].into();
     let server = Server::start(script);
-    assert_eq!(stage.run(&server), End::Reboot, "{}: {}", file.display(), server.last_report());
+    assert_eq!(
+        stage.run(&server),
+        FinalAction::Reboot,
+        "{}: {}",
+        file.display(),
+        server.last_report()
+    );
     assert!(stage.disk()[..raw.len()] == raw[..], "{}", file.display());
 }
 
@@ -135,14 +141,14 @@ fn what_cannot_be_written_is_refused_before_anything_is() {
             Some(made) => made.unwrap(),
         }
         let server = Server::start(well("qcow2", fs::read(&file).unwrap()));
-        assert_eq!(stage.run(&server), End::PowerOff);
+        assert_eq!(stage.run(&server), FinalAction::PowerOff);
         let report = server.last_report();
         assert_eq!(report["code"], code, "{report}");
         assert!(report["said"].as_str().unwrap().contains(words), "{report}");
         assert!(stage.disk().iter().all(|byte| *byte == OLD));
     }
     let server = Server::start(well("qcow2", image(MIB)));
-    assert_eq!(stage.run(&server), End::PowerOff);
+    assert_eq!(stage.run(&server), FinalAction::PowerOff);
     assert_eq!(server.last_report()["code"], "image-broken");
 }
 
@@ -170,7 +176,7 @@ fn a_compressed_image_with_one_wrong_byte_does_not_boot() {
         let mut script = well("qcow2", good.clone());
         script.image[at] ^= 0x10;
         let server = Server::start(script);
-        assert_eq!(stage.run(&server), End::PowerOff);
+        assert_eq!(stage.run(&server), FinalAction::PowerOff);
         assert_eq!(server.last_report()["code"], "checksum-wrong");
         assert!(stage.disk()[..MIB].iter().all(|byte| *byte == 0));
     }

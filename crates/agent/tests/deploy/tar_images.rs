@@ -2,7 +2,7 @@
 
 use crate::environment::{MIB, Stage, sha256, well};
 use crate::server::{Fault, Script, Server};
-use agent::End;
+use agent::FinalAction;
 use agent::platform::{FeedError, Platform, RealPlatform, Tool};
 use agent::volume::FileSystem;
 use serde_json::Value;
@@ -38,7 +38,7 @@ impl Parted {
         Self { stage, ran: Mutex::default(), full: false }
     }
 
-    fn run(&self, script: Script) -> (End, Value) {
+    fn run(&self, script: Script) -> (FinalAction, Value) {
         let server = Server::start(script);
         let end = self.stage.run_at(server.address, self);
         (end, server.last_report())
@@ -89,11 +89,16 @@ impl Platform for Parted {
         Ok(())
     }
 
-    fn pour(&self, tool: Tool, arguments: &[&str], source: &mut dyn Read) -> Result<(), FeedError> {
+    fn run_with_source(
+        &self,
+        tool: Tool,
+        arguments: &[&str],
+        source: &mut dyn Read,
+    ) -> Result<(), FeedError> {
         if self.full {
             return Err(FeedError::Tool("tar: write error: No space left on device".into()));
         }
-        RealPlatform.pour(tool, arguments, source)
+        RealPlatform.run_with_source(tool, arguments, source)
     }
 }
 
@@ -124,7 +129,7 @@ fn a_tar_becomes_a_disk_that_boots_either_way() {
     let mut script = well("tar", plain);
     script.image_faults = [Fault::Cut(MIB), Fault::Status(503)].into();
     let (end, report) = parted.run(script);
-    assert_eq!(end, End::Reboot, "{report}");
+    assert_eq!(end, FinalAction::Reboot, "{report}");
 
     let ran = parted.ran.lock().unwrap().clone();
     let first_words: Vec<&str> = ran.iter().map(|line| line.split(' ').next().unwrap()).collect();
@@ -171,7 +176,7 @@ fn a_tar_may_be_packed() {
         let mut script = well("tar", packed);
         script.image_faults = [Fault::Cut(1_000), Fault::Cut(2)].into();
         let (end, report) = parted.run(script);
-        assert_eq!(end, End::Reboot, "{program}: {report}");
+        assert_eq!(end, FinalAction::Reboot, "{program}: {report}");
         assert_eq!(fs::read(parted.root("srv/data")).unwrap(), vec![7; 3 * MIB]);
     }
 }
@@ -226,7 +231,7 @@ fn what_goes_wrong_with_a_tar_is_said_and_nothing_boots() {
         let mut script = well("tar", tar(&parted.stage, kernel, MIB));
         spoil(&mut parted, &mut script);
         let (end, report) = parted.run(script);
-        assert_eq!(end, End::PowerOff);
+        assert_eq!(end, FinalAction::PowerOff);
         assert_eq!(report["code"], code, "{report}");
         assert!(report["said"].as_str().unwrap().contains(words), "{report}");
         let mut first = vec![0; 512];
@@ -245,7 +250,7 @@ fn told_to_stop_it_stops_unpacking() {
     script.slow = Some((64 * 1024, std::time::Duration::from_millis(10)));
     script.stop_after = Some(2 * MIB as u64);
     let (end, report) = parted.run(script);
-    assert_eq!((end, report["stage"].as_str()), (End::PowerOff, Some("writing")));
+    assert_eq!((end, report["stage"].as_str()), (FinalAction::PowerOff, Some("writing")));
     assert!(!parted.firmware("vmlinuz").exists());
 }
 
