@@ -35,22 +35,22 @@ mod wire;
 use crate::console::{print_line, print_warning};
 pub use config::Config;
 use controller::Controller;
-use deadline::Patience;
-use enroll::{Known, Outside};
+use deadline::Deadline;
+use enroll::{EnrollFailure, EnrolledNode};
 use identity::Identity;
-use journal::{Contact, Journal, Node};
+use journal::{Contact, Journal, NodeIdentity};
 use secrecy::SecretString;
-use shared_state::Board;
-pub use status::{Stage, Status, TaskStatus, status};
+use shared_state::SharedState;
+pub use status::{Status, TaskStage, TaskStatus, status};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
-pub use task_kind::Kind;
-use tasks::Served;
+pub use task_kind::TaskKind;
+use tasks::ServiceEnd;
 pub use timing::Pace;
-use timing::scattered;
+use timing::with_jitter;
 
 /// The systemd unit of the agent.
 pub const UNIT: &str = include_str!("../../../deploy/farrier-agent.service");
@@ -71,9 +71,9 @@ const ENROLL_TRIES: u32 = 3;
 
 /// How `run` ends, apart from a kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum AgentEnd {
     /// The agent has uninstalled itself.
-    Left,
+    Uninstalled,
     /// The brake was set.
     Stopped,
 }
@@ -89,20 +89,20 @@ pub enum NotEnrolled {
 
 /// Runs the agent until it has uninstalled itself or the brake is set. An error means that its
 /// state cannot be stored.
-pub fn run(config: &Config, pace: &Pace, stop_flag: &Arc<AtomicBool>) -> Result<End, String> {
+pub fn run(config: &Config, pace: &Pace, stop_flag: &Arc<AtomicBool>) -> Result<AgentEnd, String> {
     let service = Service::open(config, pace, stop_flag)?;
     // Programs that a previous process of this agent started have no owner now.
     ["task", "health"].iter().for_each(|what| program::kill_marked(&service.mark(what)));
     // Each iteration is one enrollment.
     loop {
-        if let Some(leaving) = service.journal.leaving()? {
-            service.leave(&leaving)?;
-            return Ok(End::Left);
+        if let Some(leaving) = service.journal.uninstall_marker()? {
+            service.uninstall(&leaving)?;
+            return Ok(AgentEnd::Uninstalled);
         }
-        let Some(known) = service.enroll() else { return Ok(End::Stopped) };
+        let Some(known) = service.enroll() else { return Ok(AgentEnd::Stopped) };
         match service.serve(known)? {
-            Served::Stopped => return Ok(End::Stopped),
-            Served::Leave | Served::Enroll => {}
+            ServiceEnd::Stopped => return Ok(AgentEnd::Stopped),
+            ServiceEnd::Uninstall | ServiceEnd::Reenroll => {}
         }
     }
 }
@@ -115,16 +115,16 @@ pub fn enroll(config: &Config, pace: &Pace) -> Result<String, NotEnrolled> {
     let mut tries = 1;
     loop {
         match service.enroll_once() {
-            Ok(Known { node, refused }) if refused.is_empty() => return Ok(node.node),
-            Ok(Known { node, refused }) => {
+            Ok(EnrolledNode { node, refused }) if refused.is_empty() => return Ok(node.node),
+            Ok(EnrolledNode { node, refused }) => {
                 let said = format!("{refused}; this is still {}", node.node);
                 return Err(NotEnrolled::Refused(said));
             }
-            Err(Outside::Refused(said)) => return Err(NotEnrolled::Refused(said)),
-            Err(Outside::Again(said)) if tries == ENROLL_TRIES => {
+            Err(EnrollFailure::Refused(said)) => return Err(NotEnrolled::Refused(said)),
+            Err(EnrollFailure::Retryable(said)) if tries == ENROLL_TRIES => {
                 return Err(NotEnrolled::Unreachable(said));
             }
-            Err(Outside::Again(_)) => thread::sleep(scattered(backoff.next_delay())),
+            Err(EnrollFailure::Retryable(_)) => thread::sleep(with_jitter(backoff.next_delay())),
         }
         tries += 1;
     }
@@ -141,15 +141,15 @@ struct Service<'a> {
 }
 
 /// The service of one enrollment.
-struct Life<'a> {
+struct EnrolledService<'a> {
     service: &'a Service<'a>,
-    node: &'a Node,
+    node: &'a NodeIdentity,
     session: SecretString,
-    board: Board,
+    shared: SharedState,
     /// Set at the end, so that no health check delays it.
-    halt: AtomicBool,
+    health_stop: AtomicBool,
     /// Held while the contact file is written.
-    pen: Mutex<()>,
+    contact_lock: Mutex<()>,
 }
 
 impl<'a> Service<'a> {
@@ -158,7 +158,7 @@ impl<'a> Service<'a> {
         pace: &'a Pace,
         stop_flag: &'a Arc<AtomicBool>,
     ) -> Result<Self, String> {
-        if let Some(said) = config.exposed() {
+        if let Some(said) = config.exposed_token_warning() {
             print_warning(&said);
         }
         Ok(Self {
@@ -177,33 +177,33 @@ impl<'a> Service<'a> {
     }
 
     /// Retries until the agent is enrolled. None: the brake was set.
-    fn enroll(&self) -> Option<Known> {
+    fn enroll(&self) -> Option<EnrolledNode> {
         let mut backoff = self.pace.backoff();
         let mut told = String::new();
         loop {
             let (said, wait) = match self.enroll_once() {
                 Ok(known) => {
                     print_line(&format!("this is {}", known.node.node));
-                    self.note_refused(&known.refused);
+                    self.store_refused_token(&known.refused);
                     return Some(known);
                 }
-                Err(Outside::Again(said)) => (said, scattered(backoff.next_delay())),
-                Err(Outside::Refused(said)) => (said, self.pace.rare),
+                Err(EnrollFailure::Retryable(said)) => (said, with_jitter(backoff.next_delay())),
+                Err(EnrollFailure::Refused(said)) => (said, self.pace.rare),
             };
             if said != told {
                 print_line(&format!("not enrolled: {said}"));
                 let trouble = format!("not enrolled: {said}");
-                let _ = self.journal.keep_contact(&Contact { trouble, ..Contact::default() });
+                let _ = self.journal.store_contact(&Contact { trouble, ..Contact::default() });
                 told = said;
             }
-            if Patience::new(Duration::MAX, self.stop_flag).sleep(wait).is_err() {
+            if Deadline::new(Duration::MAX, self.stop_flag).sleep(wait).is_err() {
                 return None;
             }
         }
     }
 
     /// Prints once that the current token is refused, and stores the reason for `status`.
-    fn note_refused(&self, refused: &str) {
+    fn store_refused_token(&self, refused: &str) {
         let contact = self.journal.contact().ok().flatten().unwrap_or_default();
         if contact.refused == refused {
             return;
@@ -212,33 +212,33 @@ impl<'a> Service<'a> {
             print_line(&format!("{refused}; {}", status::SERVED));
         }
         let refused = refused.to_owned();
-        let _ = self.journal.keep_contact(&Contact { refused, ..contact });
+        let _ = self.journal.store_contact(&Contact { refused, ..contact });
     }
 
-    fn serve(&self, known: Known) -> Result<Served, String> {
-        let Known { node, refused } = known;
+    fn serve(&self, known: EnrolledNode) -> Result<ServiceEnd, String> {
+        let EnrolledNode { node, refused } = known;
         let session = SecretString::from(node.session.as_str());
-        let life = Life {
+        let enrolled_service = EnrolledService {
             service: self,
             node: &node,
             session,
-            board: Board::new(refused),
-            halt: AtomicBool::new(false),
-            pen: Mutex::default(),
+            shared: SharedState::new(refused),
+            health_stop: AtomicBool::new(false),
+            contact_lock: Mutex::default(),
         };
         thread::scope(|scope| {
-            scope.spawn(|| life.run_heartbeats());
-            scope.spawn(|| life.run_looks());
-            let served = life.run_tasks();
-            life.halt.store(true, Ordering::Relaxed);
-            life.board.end();
+            scope.spawn(|| enrolled_service.run_heartbeats());
+            scope.spawn(|| enrolled_service.run_health_checks());
+            let served = enrolled_service.run_tasks();
+            enrolled_service.health_stop.store(true, Ordering::Relaxed);
+            enrolled_service.shared.finish();
             served
         })
     }
 }
 
-impl Life<'_> {
-    fn over(&self) -> bool {
-        self.board.over() || self.service.stop_flag.load(Ordering::Relaxed)
+impl EnrolledService<'_> {
+    fn has_ended(&self) -> bool {
+        self.shared.has_ended() || self.service.stop_flag.load(Ordering::Relaxed)
     }
 }

@@ -94,7 +94,7 @@ const KEYS: [&str; 10] = [
 /// The file as written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct ConfigFile {
     controllers: Vec<String>,
     token: Option<String>,
     token_file: Option<PathBuf>,
@@ -147,7 +147,7 @@ impl Config {
     }
 
     /// A warning about a token that not only its owner can read.
-    pub fn exposed(&self) -> Option<String> {
+    pub fn exposed_token_warning(&self) -> Option<String> {
         let (what, path) = match (&self.token, &self.path) {
             (Token::File(path), _) => ("token_file", path),
             (Token::Here(_), Some(path)) => ("the token in the configuration", path),
@@ -161,11 +161,12 @@ impl Config {
     }
 
     pub fn parse(text: &str) -> Result<Self, String> {
-        let written: Written = toml::from_str(text).map_err(|error| spoken(text, &error))?;
+        let written: ConfigFile =
+            toml::from_str(text).map_err(|error| describe_toml_error(text, &error))?;
         let config = Self {
             controllers: controllers(&written.controllers)?,
             token: token(written.token, written.token_file)?,
-            state_dir: own_folder("state_dir", written.state_dir)?,
+            state_dir: own_dir("state_dir", written.state_dir)?,
             hooks_dir: absolute("hooks_dir", written.hooks_dir)?,
             scratch_dirs: written.scratch_dirs,
             nvidia_smi: absolute("nvidia_smi", written.nvidia_smi)?,
@@ -181,7 +182,7 @@ impl Config {
 
 /// The error with its line and key. The text itself is not repeated: it may be a token, or part of
 /// one.
-fn spoken(text: &str, error: &toml::de::Error) -> String {
+fn describe_toml_error(text: &str, error: &toml::de::Error) -> String {
     let message = error.message();
     let message = match message.split_once("expected ") {
         Some((problem, expected)) if problem.starts_with("invalid ") => {
@@ -260,7 +261,7 @@ fn absolute(key: &str, path: PathBuf) -> Result<PathBuf, String> {
 }
 
 /// The directory that an uninstall removes.
-fn own_folder(key: &str, path: PathBuf) -> Result<PathBuf, String> {
+fn own_dir(key: &str, path: PathBuf) -> Result<PathBuf, String> {
     let path = absolute(key, path)?;
     match is_system(&path) {
         false => Ok(path),
@@ -411,13 +412,16 @@ mod tests {
             mode(&file, bits);
             mode(&token, bits);
             for config in [&Config::load(&file).unwrap(), &named] {
-                let said = config.exposed();
+                let said = config.exposed_token_warning();
                 assert_eq!(said.is_some(), exposed, "{bits:o}: {said:?}");
                 assert!(said.is_none_or(|said| said.contains("chmod 600 /")));
             }
         }
         fs::remove_file(&token).unwrap();
-        assert!(named.exposed().is_none() && Config::parse(LEAST).unwrap().exposed().is_none());
+        assert!(
+            named.exposed_token_warning().is_none()
+                && Config::parse(LEAST).unwrap().exposed_token_warning().is_none()
+        );
     }
 
     #[test]

@@ -27,11 +27,11 @@ pub enum RequestError {
     /// A retry may succeed.
     Retryable(String),
     /// The token was refused.
-    Refused(Refusal),
+    TokenRefused(Refusal),
     /// The session is unknown, or the node has been deleted.
-    Unknown(Unknown, String),
+    SessionUnknown(Unknown, String),
     /// The task is no longer wanted.
-    Over,
+    TaskOver,
 }
 
 pub struct Controller {
@@ -40,15 +40,15 @@ pub struct Controller {
     at: AtomicUsize,
     client: Client,
     /// For long polling: the server answers when there is a task.
-    patient: Client,
+    long_poll_client: Client,
     pace: Pace,
 }
 
 /// The sender of a request.
 #[derive(Clone, Copy)]
-enum From<'a> {
+enum Sender<'a> {
     /// An enrolling agent, with a token in the request.
-    Stranger,
+    EnrollingAgent,
     Node(&'a SecretString),
 }
 
@@ -60,13 +60,13 @@ impl Controller {
             urls,
             at: AtomicUsize::new(0),
             client: Client::new(timeouts, stop_flag.clone()),
-            patient: Client::new(Timeouts { idle, ..timeouts }, stop_flag.clone()),
+            long_poll_client: Client::new(Timeouts { idle, ..timeouts }, stop_flag.clone()),
             pace: *pace,
         }
     }
 
     pub fn enroll(&self, enroll: &Enroll) -> Result<Enrolled, RequestError> {
-        self.post(&self.client, wire::ENROLL, From::Stranger, enroll)
+        self.post(&self.client, wire::ENROLL, Sender::EnrollingAgent, enroll)
     }
 
     pub fn heartbeat(
@@ -74,21 +74,21 @@ impl Controller {
         session: &SecretString,
         beat: &Heartbeat,
     ) -> Result<Beaten, RequestError> {
-        self.post(&self.client, wire::HEARTBEAT, From::Node(session), beat)
+        self.post(&self.client, wire::HEARTBEAT, Sender::Node(session), beat)
     }
 
     /// Long polling for a task.
     pub fn take(&self, session: &SecretString) -> Result<Taken, RequestError> {
         let take = Take { wait_seconds: self.pace.take_wait.as_secs() };
-        self.post(&self.patient, wire::TAKE, From::Node(session), &take)
+        self.post(&self.long_poll_client, wire::TAKE, Sender::Node(session), &take)
     }
 
     pub fn renew(&self, session: &SecretString, renew: &Renew) -> Result<Renewed, RequestError> {
-        self.post(&self.client, wire::RENEW, From::Node(session), renew)
+        self.post(&self.client, wire::RENEW, Sender::Node(session), renew)
     }
 
     pub fn report(&self, session: &SecretString, report: &Report) -> Result<Heard, RequestError> {
-        self.post(&self.client, wire::REPORT, From::Node(session), report)
+        self.post(&self.client, wire::REPORT, Sender::Node(session), report)
     }
 
     /// Asks each controller at most once and returns the first conclusive answer.
@@ -96,7 +96,7 @@ impl Controller {
         &self,
         client: &Client,
         path: &str,
-        from: From,
+        from: Sender,
         content: &impl Serialize,
     ) -> Result<T, RequestError> {
         let json = serde_json::to_vec(content)
@@ -105,7 +105,7 @@ impl Controller {
         let mut missed = RequestError::Retryable("there is no controller to ask".into());
         for turn in 0..self.urls.len() {
             let at = (first + turn) % self.urls.len();
-            let answer = self.ask(client, &self.urls[at], path, from, &json);
+            let answer = self.post_to(client, &self.urls[at], path, from, &json);
             match answer {
                 Err(RequestError::Retryable(said)) => missed = RequestError::Retryable(said),
                 meant => {
@@ -117,18 +117,18 @@ impl Controller {
         Err(missed)
     }
 
-    fn ask<T: DeserializeOwned>(
+    fn post_to<T: DeserializeOwned>(
         &self,
         client: &Client,
         base: &Url,
         path: &str,
-        from: From,
+        from: Sender,
         json: &[u8],
     ) -> Result<T, RequestError> {
         let url = base.join(path).map_err(RequestError::Retryable)?;
         let bearer = match from {
-            From::Stranger => None,
-            From::Node(session) => Some(session),
+            Sender::EnrollingAgent => None,
+            Sender::Node(session) => Some(session),
         };
         let request = Request { method: "POST", url: &url, bearer, from: None, json: Some(json) };
         let again = |error: io::Error| RequestError::Retryable(format!("{url}: {error}"));
@@ -141,20 +141,22 @@ impl Controller {
             });
         }
         let refusal: Refusal = serde_json::from_slice(&body).unwrap_or_default();
-        Err(meaning(status, from, refusal, &url))
+        Err(classify_answer(status, from, refusal, &url))
     }
 }
 
 /// The meaning of an answer other than 200. A status without a known code may come from a proxy.
-fn meaning(status: u16, from: From, refusal: Refusal, url: &Url) -> RequestError {
+fn classify_answer(status: u16, from: Sender, refusal: Refusal, url: &Url) -> RequestError {
     match (status, from) {
-        (403, From::Stranger) if !refusal.code.is_empty() => RequestError::Refused(refusal),
-        (401, From::Node(_)) => RequestError::Unknown(
+        (403, Sender::EnrollingAgent) if !refusal.code.is_empty() => {
+            RequestError::TokenRefused(refusal)
+        }
+        (401, Sender::Node(_)) => RequestError::SessionUnknown(
             Unknown::of(&refusal.code),
             crate::deploy_client::describe_refusal(&refusal),
         ),
-        (409, From::Node(_)) if refusal.code == "task-over" => RequestError::Over,
-        (status, From::Stranger | From::Node(_)) => RequestError::Retryable(format!(
+        (409, Sender::Node(_)) if refusal.code == "task-over" => RequestError::TaskOver,
+        (status, Sender::EnrollingAgent | Sender::Node(_)) => RequestError::Retryable(format!(
             "{url} answered {status}: {}",
             crate::deploy_client::describe_refusal(&refusal)
         )),
@@ -169,28 +171,31 @@ mod tests {
     fn only_what_is_agreed_is_final() {
         let url = Url::parse("http://10.0.0.1").unwrap();
         let session = SecretString::from("s");
-        let node = From::Node(&session);
+        let node = Sender::Node(&session);
         let means = |status, from, code: &str| {
             let refusal = Refusal { code: code.into(), said: "why".into() };
-            meaning(status, from, refusal, &url)
+            classify_answer(status, from, refusal, &url)
         };
-        assert!(matches!(means(403, From::Stranger, "token-used"), RequestError::Refused(_)));
+        assert!(matches!(
+            means(403, Sender::EnrollingAgent, "token-used"),
+            RequestError::TokenRefused(_)
+        ));
         for (code, unknown) in [
             ("session-unknown", Unknown::Session),
             ("node-deleted", Unknown::Deleted),
             ("", Unknown::Other),
         ] {
             assert!(
-                matches!(means(401, node, code), RequestError::Unknown(found, _) if found == unknown)
+                matches!(means(401, node, code), RequestError::SessionUnknown(found, _) if found == unknown)
             );
         }
-        assert_eq!(means(409, node, "task-over"), RequestError::Over);
+        assert_eq!(means(409, node, "task-over"), RequestError::TaskOver);
         for (status, from, code) in [
-            (403, From::Stranger, ""),
-            (401, From::Stranger, "session-unknown"),
+            (403, Sender::EnrollingAgent, ""),
+            (401, Sender::EnrollingAgent, "session-unknown"),
             (403, node, "token-used"),
             (409, node, ""),
-            (409, From::Stranger, "task-over"),
+            (409, Sender::EnrollingAgent, "task-over"),
             (404, node, ""),
             (429, node, ""),
             (500, node, ""),

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Halt {
+pub enum Interrupt {
     Stopped,
-    Late,
+    DeadlineExceeded,
     /// The lease was not renewed in time: Farrier may have given the task up.
-    Lapsed,
+    LeaseLost,
 }
 
 /// The lease of a task. It lapses by the clock, because the thread that renews it may hang in a
@@ -34,10 +34,10 @@ impl Lease {
         *until = until.map(|_| sent + self.length);
     }
 
-    fn check(&self) -> Result<(), Halt> {
+    fn check(&self) -> Result<(), Interrupt> {
         let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
         *until = until.filter(|until| Instant::now() < *until);
-        until.map(drop).ok_or(Halt::Lapsed)
+        until.map(drop).ok_or(Interrupt::LeaseLost)
     }
 
     /// Whether the work has seen the lease lapsed.
@@ -47,13 +47,13 @@ impl Lease {
 }
 
 #[derive(Clone, Copy)]
-pub struct Patience<'a> {
+pub struct Deadline<'a> {
     until: Instant,
     stop: &'a AtomicBool,
     lease: Option<&'a Lease>,
 }
 
-impl<'a> Patience<'a> {
+impl<'a> Deadline<'a> {
     pub fn new(time: Duration, stop: &'a AtomicBool) -> Self {
         let now = Instant::now();
         // A duration that overflows the clock becomes a year.
@@ -62,7 +62,7 @@ impl<'a> Patience<'a> {
     }
 
     /// Adds a lease.
-    pub fn under(self, lease: &'a Lease) -> Self {
+    pub fn with_lease(self, lease: &'a Lease) -> Self {
         Self { lease: Some(lease), ..self }
     }
 
@@ -72,16 +72,16 @@ impl<'a> Patience<'a> {
         Self { until: self.until.min(shorter.until), ..self }
     }
 
-    pub fn check(&self) -> Result<(), Halt> {
+    pub fn check(&self) -> Result<(), Interrupt> {
         if self.stop.load(Ordering::Relaxed) {
-            return Err(Halt::Stopped);
+            return Err(Interrupt::Stopped);
         }
         self.lease.map_or(Ok(()), Lease::check)?;
-        if Instant::now() >= self.until { Err(Halt::Late) } else { Ok(()) }
+        if Instant::now() >= self.until { Err(Interrupt::DeadlineExceeded) } else { Ok(()) }
     }
 
     /// Waits for this time; fails as soon as a limit is reached.
-    pub fn sleep(&self, time: Duration) -> Result<(), Halt> {
+    pub fn sleep(&self, time: Duration) -> Result<(), Interrupt> {
         let since = Instant::now();
         loop {
             self.check()?;
@@ -101,30 +101,33 @@ mod tests {
     #[test]
     fn patience_ends_by_order_and_by_time() {
         let stop = AtomicBool::new(false);
-        let long = Patience::new(Duration::MAX, &stop);
+        let long = Deadline::new(Duration::MAX, &stop);
         assert_eq!(long.sleep(Duration::from_millis(1)), Ok(()));
-        assert_eq!(long.at_most(Duration::ZERO).sleep(Duration::MAX), Err(Halt::Late));
-        let short = Patience::new(Duration::ZERO, &stop);
-        assert_eq!(short.at_most(Duration::MAX).check(), Err(Halt::Late));
+        assert_eq!(
+            long.at_most(Duration::ZERO).sleep(Duration::MAX),
+            Err(Interrupt::DeadlineExceeded)
+        );
+        let short = Deadline::new(Duration::ZERO, &stop);
+        assert_eq!(short.at_most(Duration::MAX).check(), Err(Interrupt::DeadlineExceeded));
         stop.store(true, Ordering::Relaxed);
-        assert_eq!(long.sleep(Duration::MAX), Err(Halt::Stopped));
-        assert_eq!(short.check(), Err(Halt::Stopped), "an order is the better reason");
+        assert_eq!(long.sleep(Duration::MAX), Err(Interrupt::Stopped));
+        assert_eq!(short.check(), Err(Interrupt::Stopped), "an order is the better reason");
     }
 
     #[test]
     fn a_lease_that_lapsed_is_not_brought_back() {
         let (stop, lease) = (AtomicBool::new(false), Lease::new(Duration::from_secs(60)));
-        let patience = Patience::new(Duration::MAX, &stop).under(&lease);
-        assert_eq!(patience.at_most(Duration::MAX).check(), Ok(()));
+        let deadline = Deadline::new(Duration::MAX, &stop).with_lease(&lease);
+        assert_eq!(deadline.at_most(Duration::MAX).check(), Ok(()));
         let long_ago = Instant::now().checked_sub(Duration::from_secs(61)).unwrap();
         lease.renewed(long_ago);
         lease.renewed(Instant::now());
-        assert_eq!(patience.check(), Ok(()), "nobody was told");
+        assert_eq!(deadline.check(), Ok(()), "nobody was told");
         lease.renewed(long_ago);
         assert!(!lease.was_lost());
-        assert_eq!(patience.sleep(Duration::MAX), Err(Halt::Lapsed));
+        assert_eq!(deadline.sleep(Duration::MAX), Err(Interrupt::LeaseLost));
         lease.renewed(Instant::now());
-        assert_eq!(patience.check(), Err(Halt::Lapsed));
+        assert_eq!(deadline.check(), Err(Interrupt::LeaseLost));
         assert!(lease.was_lost());
     }
 }

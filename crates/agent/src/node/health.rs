@@ -2,11 +2,11 @@
 //! heartbeats must not wait for it.
 
 use super::config::Config;
-use super::deadline::Patience;
-use super::gpu::{Gpus, Seen};
-use super::hook::{Call, Hook};
-use super::log::Log;
-use super::task_execution::Fail;
+use super::deadline::Deadline;
+use super::gpu::{GpuPresence, Gpus};
+use super::hook::{Hook, HookCall};
+use super::log::TaskLog;
+use super::task_execution::TaskError;
 use super::wire::beginning;
 use rustix::fs::statvfs;
 use std::path::Path;
@@ -21,18 +21,18 @@ const LEAST_FREE_BYTES: u64 = 16 * 1024 * 1024;
 const MAX_PROBLEM_BYTES: usize = 1024;
 
 /// Runs all checks and returns the problems.
-pub fn look(config: &Config, mark: &str, stop_flag: &AtomicBool) -> Vec<String> {
-    let patience = Patience::new(HOOK_LIMIT, stop_flag);
+pub fn check_health(config: &Config, mark: &str, stop_flag: &AtomicBool) -> Vec<String> {
+    let deadline = Deadline::new(HOOK_LIMIT, stop_flag);
     let problems = [
-        disk(&config.state_dir),
-        gpus(config, mark, patience),
-        hook(config, mark, Patience::new(HOOK_LIMIT, stop_flag)),
+        check_disk(&config.state_dir),
+        check_gpus(config, mark, deadline),
+        run_health_hook(config, mark, Deadline::new(HOOK_LIMIT, stop_flag)),
     ];
     let said = problems.into_iter().filter_map(Result::err);
     said.map(|said| beginning(&said, MAX_PROBLEM_BYTES).to_owned()).collect()
 }
 
-fn disk(folder: &Path) -> Result<(), String> {
+fn check_disk(folder: &Path) -> Result<(), String> {
     let found = statvfs(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     match found.f_bavail.saturating_mul(found.f_frsize) {
         free if free >= LEAST_FREE_BYTES => Ok(()),
@@ -44,18 +44,18 @@ fn disk(folder: &Path) -> Result<(), String> {
     }
 }
 
-fn gpus(config: &Config, mark: &str, patience: Patience) -> Result<(), String> {
+fn check_gpus(config: &Config, mark: &str, deadline: Deadline) -> Result<(), String> {
     let (program, pci_devices) = (&config.nvidia_smi, &config.pci_devices);
-    let gpus = Gpus { program, pci_devices, mark, look: Duration::ZERO };
-    match gpus.seen(&Log::default()) {
-        Seen::Some => {}
+    let gpus = Gpus { program, pci_devices, mark, poll_interval: Duration::ZERO };
+    match gpus.detect(&TaskLog::default()) {
+        GpuPresence::Present => {}
         // Whether a node may serve without its GPU driver is for its health hook to decide.
-        Seen::None | Seen::Hidden(_) => return Ok(()),
+        GpuPresence::Absent | GpuPresence::Unqueryable(_) => return Ok(()),
     }
-    match gpus.processes(patience) {
+    match gpus.processes(deadline) {
         Ok(_) => Ok(()),
-        Err(Fail::Said(said)) => Err(said),
-        Err(Fail::Halt(_)) => Err(format!(
+        Err(TaskError::Failed(said)) => Err(said),
+        Err(TaskError::Interrupted(_)) => Err(format!(
             "{} did not answer within {} s; is the driver well?",
             program.display(),
             HOOK_LIMIT.as_secs()
@@ -63,13 +63,13 @@ fn gpus(config: &Config, mark: &str, patience: Patience) -> Result<(), String> {
     }
 }
 
-fn hook(config: &Config, mark: &str, patience: Patience) -> Result<(), String> {
+fn run_health_hook(config: &Config, mark: &str, deadline: Deadline) -> Result<(), String> {
     let Some(path) = Hook::Health.find(&config.hooks_dir)? else { return Ok(()) };
-    let call = Call { hook: Hook::Health, path: &path, variables: Vec::new(), mark };
-    match call.run(patience, &Arc::new(Log::default())) {
+    let call = HookCall { hook: Hook::Health, path: &path, variables: Vec::new(), mark };
+    match call.run(deadline, &Arc::new(TaskLog::default())) {
         Ok(()) => Ok(()),
-        Err(Fail::Said(said)) => Err(said),
-        Err(Fail::Halt(_)) => {
+        Err(TaskError::Failed(said)) => Err(said),
+        Err(TaskError::Interrupted(_)) => {
             Err(format!("the hook health did not end within {} s", HOOK_LIMIT.as_secs()))
         }
     }
@@ -99,18 +99,18 @@ mod tests {
         ))
         .unwrap();
         let (stop_flag, mark) = (AtomicBool::new(false), crate::random::new_uuid().unwrap());
-        assert_eq!(look(&config, &mark, &stop_flag), Vec::<String>::new());
+        assert_eq!(check_health(&config, &mark, &stop_flag), Vec::<String>::new());
         script(&folder.path().join("smi"), "exit 0");
         script(&folder.path().join("health"), "exit 0");
-        assert_eq!(look(&config, &mark, &stop_flag), Vec::<String>::new());
+        assert_eq!(check_health(&config, &mark, &stop_flag), Vec::<String>::new());
         script(&folder.path().join("smi"), "echo GPU is lost; exit 9");
         script(&folder.path().join("health"), "echo fan 3 stands still >&2; exit 1");
-        let problems = look(&config, &mark, &stop_flag);
+        let problems = check_health(&config, &mark, &stop_flag);
         assert_eq!(problems.len(), 2, "{problems:?}");
         assert!(problems[0].contains("GPU is lost") && problems[1].contains("fan 3 stands still"));
         fs::remove_file(folder.path().join("smi")).unwrap();
         fs::remove_file(folder.path().join("health")).unwrap();
         let gone = Config { state_dir: folder.path().join("gone"), ..config };
-        assert!(look(&gone, &mark, &stop_flag)[0].contains("gone"));
+        assert!(check_health(&gone, &mark, &stop_flag)[0].contains("gone"));
     }
 }

@@ -3,9 +3,9 @@
 use super::controller::RequestError;
 use super::identity::VERSION;
 use super::journal::Contact;
-use super::timing::scattered;
+use super::timing::with_jitter;
 use super::wire::Heartbeat;
-use super::{Life, health};
+use super::{EnrolledService, health};
 use crate::console::print_line;
 use std::sync::PoisonError;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,45 +15,45 @@ const MAX_BEAT_SECONDS: u64 = 3_600;
 /// The limit of problems in one heartbeat.
 const MAX_PROBLEMS: usize = 16;
 
-impl Life<'_> {
+impl EnrolledService<'_> {
     /// Runs until the end, in a separate thread.
     pub fn run_heartbeats(&self) {
         let pace = self.service.pace;
         let mut backoff = pace.backoff();
-        let mut every = beat(self.node.heartbeat_seconds);
-        self.board.wait_for_health(pace.first_health);
-        while !self.over() {
+        let mut every = heartbeat_interval(self.node.heartbeat_seconds);
+        self.shared.wait_for_health(pace.first_health);
+        while !self.has_ended() {
             let wait = match self.heartbeat() {
                 Ok(beaten) => {
                     backoff.reset();
-                    every = beat(beaten.heartbeat_seconds);
-                    self.heard();
+                    every = heartbeat_interval(beaten.heartbeat_seconds);
+                    self.record_answer();
                     if beaten.waiting {
-                        self.board.ring();
+                        self.shared.wake_tasks();
                     }
                     every
                 }
-                Err(RequestError::Unknown(_, said)) => {
-                    self.not_known(&said);
+                Err(RequestError::SessionUnknown(_, said)) => {
+                    self.report_unknown_session(&said);
                     pace.rare
                 }
                 Err(RequestError::Retryable(said)) => {
-                    self.trouble(&said);
-                    scattered(backoff.next_delay()).min(every)
+                    self.report_trouble(&said);
+                    with_jitter(backoff.next_delay()).min(every)
                 }
-                Err(missed @ (RequestError::Over | RequestError::Refused(_))) => {
-                    self.trouble(&format!("a heartbeat was answered with {missed:?}"));
+                Err(missed @ (RequestError::TaskOver | RequestError::TokenRefused(_))) => {
+                    self.report_trouble(&format!("a heartbeat was answered with {missed:?}"));
                     pace.rare
                 }
             };
-            self.board.pause(wait);
+            self.shared.pause(wait);
         }
     }
 
     fn heartbeat(&self) -> Result<super::wire::Beaten, RequestError> {
-        let mut problems = self.board.problems();
+        let mut problems = self.shared.problems();
         problems.truncate(MAX_PROBLEMS);
-        let tasks = self.board.held();
+        let tasks = self.shared.task_ids();
         let beat = Heartbeat {
             boot_id: &self.service.identity.boot_id,
             version: VERSION,
@@ -65,70 +65,70 @@ impl Life<'_> {
     }
 
     /// The controller answered: wakes threads that paused because it did not.
-    fn heard(&self) {
-        let problems = self.board.problems();
+    fn record_answer(&self) {
+        let problems = self.shared.problems();
         let mut back = false;
-        let news = self.board.change_contact(|contact| {
+        let news = self.shared.change_contact(|contact| {
             back = !contact.trouble.is_empty();
-            let heard_unix_seconds = Some(now());
+            let heard_unix_seconds = Some(unix_seconds());
             let refused = std::mem::take(&mut contact.refused);
             *contact = Contact { heard_unix_seconds, trouble: String::new(), problems, refused };
         });
         if back {
             print_line("the controller answers again");
-            self.board.ring();
+            self.shared.wake_tasks();
         }
-        self.write_down(news);
+        self.store_contact_if_new(news);
     }
 
     /// The same text from every caller, so that it is printed once.
-    pub fn not_known(&self, said: &str) {
-        self.trouble(&format!(
+    pub fn report_unknown_session(&self, said: &str) {
+        self.report_trouble(&format!(
             "this node is not known any more: {said}; give it a new token to enroll again"
         ));
     }
 
     /// Prints and stores what is wrong, once.
-    fn trouble(&self, said: &str) {
-        let news = self.board.change_contact(|contact| contact.trouble = said.to_owned());
+    fn report_trouble(&self, said: &str) {
+        let news = self.shared.change_contact(|contact| contact.trouble = said.to_owned());
         if news {
             print_line(said);
         }
-        self.write_down(news);
+        self.store_contact_if_new(news);
     }
 
     /// Only for operators, so a full disk stops nothing here. The lock makes writers take turns,
     /// each with the current contact.
-    fn write_down(&self, news: bool) {
+    fn store_contact_if_new(&self, news: bool) {
         if news {
-            let _pen = self.pen.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = self.service.journal.keep_contact(&self.board.contact());
+            let _pen = self.contact_lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = self.service.journal.store_contact(&self.shared.contact());
         }
     }
 
     /// Runs health checks until the end, in a separate thread.
-    pub fn run_looks(&self) {
+    pub fn run_health_checks(&self) {
         let (service, mark) = (self.service, self.service.mark("health"));
         let mut told = Vec::new();
-        while !self.over() {
-            let problems = health::look(service.config, &mark, &self.halt);
-            if self.over() {
+        while !self.has_ended() {
+            let problems = health::check_health(service.config, &mark, &self.health_stop);
+            if self.has_ended() {
                 return;
             }
             if problems != told {
                 problems.iter().for_each(|problem| print_line(&format!("not well: {problem}")));
                 told.clone_from(&problems);
             }
-            self.board.looked(problems);
-            self.board.pause(service.pace.health);
+            self.shared.set_health(problems);
+            self.shared.pause(service.pace.health);
         }
     }
 }
 
-fn beat(seconds: u64) -> Duration {
+fn heartbeat_interval(seconds: u64) -> Duration {
     Duration::from_secs(seconds.clamp(1, MAX_BEAT_SECONDS))
 }
 
-pub fn now() -> u64 {
+pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }

@@ -26,7 +26,7 @@ const FORGOTTEN: [&str; 5] = [ENROLLING, NODE, TASK, CONTACT, LOCK];
 /// A requested enrollment. The session is stored before it is sent, so that a request with a lost
 /// answer can be repeated.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Enrolling {
+pub struct PendingEnrollment {
     /// The checksum of the token, to distinguish a new token from the used one.
     pub token_sha256: String,
     pub session: String,
@@ -34,7 +34,7 @@ pub struct Enrolling {
 
 /// The identity of this node. It holds a secret, so it has no `Debug`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Node {
+pub struct NodeIdentity {
     pub token_sha256: String,
     pub session: String,
     pub node: String,
@@ -43,13 +43,13 @@ pub struct Node {
 
 /// A task that has begun, and its result if it has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct StoredTask {
     pub task: Task,
-    pub result: Option<Ended>,
+    pub result: Option<TaskResult>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ended {
+pub struct TaskResult {
     pub ok: bool,
     pub said: String,
     /// The part of the log that has not been sent.
@@ -71,7 +71,7 @@ pub struct Contact {
 
 /// Marker: the last report has been accepted, and the agent is uninstalling itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Leaving {
+pub struct UninstallMarker {
     pub task: String,
 }
 
@@ -111,19 +111,19 @@ impl Journal {
     }
 
     /// For readers, without the lock.
-    pub fn look(folder: &Path) -> Self {
+    pub fn open_read_only(folder: &Path) -> Self {
         Self { folder: folder.to_owned(), _lock: None }
     }
 
-    pub fn enrolling(&self) -> Result<Option<Enrolling>, String> {
+    pub fn pending_enrollment(&self) -> Result<Option<PendingEnrollment>, String> {
         self.read(ENROLLING)
     }
 
-    pub fn node(&self) -> Result<Option<Node>, String> {
+    pub fn node(&self) -> Result<Option<NodeIdentity>, String> {
         self.read(NODE)
     }
 
-    pub fn held(&self) -> Result<Option<Held>, String> {
+    pub fn stored_task(&self) -> Result<Option<StoredTask>, String> {
         self.read(TASK)
     }
 
@@ -131,48 +131,48 @@ impl Journal {
         self.read(CONTACT)
     }
 
-    pub fn leaving(&self) -> Result<Option<Leaving>, String> {
+    pub fn uninstall_marker(&self) -> Result<Option<UninstallMarker>, String> {
         self.read(LEAVING)
     }
 
-    pub fn keep_enrolling(&self, enrolling: &Enrolling) -> Result<(), String> {
+    pub fn store_enrollment(&self, enrolling: &PendingEnrollment) -> Result<(), String> {
         self.write(ENROLLING, enrolling)
     }
 
     /// Writes the node first: until it is stored, the enrollment can be repeated.
-    pub fn keep_node(&self, node: &Node) -> Result<(), String> {
+    pub fn store_node(&self, node: &NodeIdentity) -> Result<(), String> {
         self.write(NODE, node)?;
-        self.forget(ENROLLING)
+        self.remove_file(ENROLLING)
     }
 
-    pub fn forget_enrolling(&self) -> Result<(), String> {
-        self.forget(ENROLLING)
+    pub fn remove_enrollment(&self) -> Result<(), String> {
+        self.remove_file(ENROLLING)
     }
 
-    pub fn keep_held(&self, held: &Held) -> Result<(), String> {
+    pub fn store_task(&self, held: &StoredTask) -> Result<(), String> {
         self.write(TASK, held)
     }
 
-    pub fn keep_contact(&self, contact: &Contact) -> Result<(), String> {
+    pub fn store_contact(&self, contact: &Contact) -> Result<(), String> {
         self.write(CONTACT, contact)
     }
 
-    pub fn keep_leaving(&self, leaving: &Leaving) -> Result<(), String> {
+    pub fn store_uninstall_marker(&self, leaving: &UninstallMarker) -> Result<(), String> {
         self.write(LEAVING, leaving)
     }
 
-    pub fn forget_held(&self) -> Result<(), String> {
-        self.forget(TASK)
+    pub fn remove_task(&self) -> Result<(), String> {
+        self.remove_file(TASK)
     }
 
     /// Removes everything but the marker of the uninstall, which a restart needs to continue.
-    pub fn forget_all_but_leaving(&self) -> Result<(), String> {
-        FORGOTTEN.iter().try_for_each(|name| self.forget(name))
+    pub fn remove_all_but_uninstall_marker(&self) -> Result<(), String> {
+        FORGOTTEN.iter().try_for_each(|name| self.remove_file(name))
     }
 
     /// Removes the marker, and the directory if nothing else is in it.
     pub fn remove(&self) -> Result<(), String> {
-        self.forget(LEAVING)?;
+        self.remove_file(LEAVING)?;
         match fs::remove_dir(&self.folder) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 Err(format!("state_dir: {}: {error}", self.folder.display()))
@@ -214,7 +214,7 @@ impl Journal {
         written().map_err(|error| format!("state_dir: {}: {error}", path.display()))
     }
 
-    fn forget(&self, name: &str) -> Result<(), String> {
+    fn remove_file(&self, name: &str) -> Result<(), String> {
         let path = self.folder.join(name);
         for path in [self.folder.join(format!("{name}.new")), path.clone()] {
             match fs::remove_file(&path) {
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn held() -> Held {
+    fn stored_task() -> StoredTask {
         let task = Task {
             id: "t-1".into(),
             kind: "node.drain".into(),
@@ -245,7 +245,7 @@ mod tests {
             deadline_seconds: 60,
             params: [("a".to_string(), "b".to_string())].into(),
         };
-        Held { task, result: None }
+        StoredTask { task, result: None }
     }
 
     #[test]
@@ -254,15 +254,15 @@ mod tests {
         let dir = folder.path().join("a/b");
         let journal = Journal::open(&dir).unwrap();
         assert!(Journal::open(&dir).err().unwrap().contains("another agent"));
-        assert_eq!(journal.held(), Ok(None));
-        journal.keep_held(&held()).unwrap();
-        let result = Some(Ended { ok: true, said: "done".into(), log: "l".into() });
-        journal.keep_held(&Held { result: result.clone(), ..held() }).unwrap();
+        assert_eq!(journal.stored_task(), Ok(None));
+        journal.store_task(&stored_task()).unwrap();
+        let result = Some(TaskResult { ok: true, said: "done".into(), log: "l".into() });
+        journal.store_task(&StoredTask { result: result.clone(), ..stored_task() }).unwrap();
         drop(journal);
         let journal = Journal::open(&dir).unwrap();
-        assert_eq!(journal.held().unwrap().unwrap().result, result);
-        journal.forget_held().unwrap();
-        assert_eq!(Journal::look(&dir).held(), Ok(None));
+        assert_eq!(journal.stored_task().unwrap().unwrap().result, result);
+        journal.remove_task().unwrap();
+        assert_eq!(Journal::open_read_only(&dir).stored_task(), Ok(None));
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&dir), mode(&dir.join(LOCK))), (0o700, 0o600));
     }
@@ -281,10 +281,10 @@ mod tests {
     fn half_of_a_write_is_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let journal = Journal::open(folder.path()).unwrap();
-        journal.keep_held(&held()).unwrap();
+        journal.store_task(&stored_task()).unwrap();
         fs::write(folder.path().join("task.json.new"), "{\"task\":").unwrap();
-        assert_eq!(journal.held(), Ok(Some(held())));
-        journal.forget_all_but_leaving().unwrap();
+        assert_eq!(journal.stored_task(), Ok(Some(stored_task())));
+        journal.remove_all_but_uninstall_marker().unwrap();
         journal.remove().unwrap();
         assert!(!folder.path().exists());
     }

@@ -17,10 +17,10 @@ const NOTE_BYTES: usize = 64;
 const MAX_TAIL_BYTES: usize = MAX_LOG_BYTES - NOTE_BYTES;
 
 #[derive(Default)]
-pub struct Log(Mutex<Waiting>);
+pub struct TaskLog(Mutex<LogBuffer>);
 
 #[derive(Default)]
-struct Waiting {
+struct LogBuffer {
     /// The part of the beginning that has not been sent.
     head: String,
     /// The size of the beginning so far, sent or not.
@@ -32,14 +32,14 @@ struct Waiting {
     last: String,
 }
 
-impl Log {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+impl TaskLog {
+    fn buffer(&self) -> MutexGuard<'_, LogBuffer> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a line or a part of one.
     pub fn add(&self, text: &str) {
-        let mut waiting = self.waiting();
+        let mut waiting = self.buffer();
         if let Some(line) = text.lines().map(str::trim).rfind(|line| !line.is_empty()) {
             waiting.last = beginning(line, MAX_LAST_BYTES).to_owned();
         }
@@ -52,8 +52,8 @@ impl Log {
     }
 
     /// The oldest part of the beginning that fits into one request, cut after a line if possible.
-    pub fn part(&self) -> String {
-        let waiting = self.waiting();
+    pub fn next_part(&self) -> String {
+        let waiting = self.buffer();
         let most = beginning(&waiting.head, MAX_LOG_BYTES);
         match most.rfind('\n') {
             Some(at) if most.len() < waiting.head.len() => most[..=at].to_owned(),
@@ -62,25 +62,25 @@ impl Log {
     }
 
     /// Drops a part that has been sent.
-    pub fn sent(&self, part: &str) {
-        self.waiting().head.drain(..part.len());
+    pub fn drop_part(&self, part: &str) {
+        self.buffer().head.drain(..part.len());
     }
 
     /// Whether there is more to send than fits into one request.
-    pub fn overflows(&self) -> bool {
-        self.waiting().head.len() > MAX_LOG_BYTES
+    pub fn exceeds_one_part(&self) -> bool {
+        self.buffer().head.len() > MAX_LOG_BYTES
     }
 
     /// Whether the rest does not fit into the last request and a part can be sent before.
-    pub fn spills(&self) -> bool {
-        let waiting = self.waiting();
+    pub fn exceeds_report(&self) -> bool {
+        let waiting = self.buffer();
         !waiting.head.is_empty() && waiting.text().len() > MAX_LOG_BYTES
     }
 
     /// The end of the unsent log, as much as fits into one request: the last lines explain the
     /// result.
-    pub fn rest(&self) -> String {
-        let waiting = self.waiting();
+    pub fn final_part(&self) -> String {
+        let waiting = self.buffer();
         let text = waiting.text();
         if text.len() <= MAX_LOG_BYTES {
             return text;
@@ -96,16 +96,16 @@ impl Log {
         format!("[{missing} bytes left out]\n{kept}")
     }
 
-    pub fn last(&self) -> String {
-        self.waiting().last.clone()
+    pub fn last_line(&self) -> String {
+        self.buffer().last.clone()
     }
 
     pub fn text(&self) -> String {
-        self.waiting().text()
+        self.buffer().text()
     }
 }
 
-impl Waiting {
+impl LogBuffer {
     fn add(&mut self, text: &str) {
         let room = match self.tail.is_empty() {
             true => MAX_HEAD_BYTES - self.begun,
@@ -117,12 +117,12 @@ impl Waiting {
         self.tail += rest;
         // Not for every line, because cutting copies.
         if self.tail.len() > 2 * MAX_TAIL_BYTES {
-            self.cut();
+            self.trim_tail();
         }
     }
 
     /// Drops the oldest part of the tail.
-    fn cut(&mut self) {
+    fn trim_tail(&mut self) {
         let kept = end(&self.tail, MAX_TAIL_BYTES).len();
         let from = self.tail.len() - kept;
         self.left_out += from;
@@ -157,51 +157,51 @@ mod tests {
 
     #[test]
     fn parts_are_whole_lines_and_nothing_is_lost() {
-        let log = Log::default();
+        let log = TaskLog::default();
         let line = "é".repeat(500);
         (0..120).for_each(|_| log.line(&line));
-        assert!(log.overflows() && log.spills());
+        assert!(log.exceeds_one_part() && log.exceeds_report());
         let mut whole = String::new();
         for _ in 0..8 {
-            let part = log.part();
+            let part = log.next_part();
             assert!(part.len() <= MAX_LOG_BYTES);
             assert!(part.is_empty() || part.ends_with('\n'));
-            assert_eq!(log.part(), part, "looking changes nothing");
-            log.sent(&part);
+            assert_eq!(log.next_part(), part, "looking changes nothing");
+            log.drop_part(&part);
             whole += &part;
         }
         assert_eq!(whole, format!("{line}\n").repeat(120));
-        assert!(!log.overflows() && !log.spills() && log.rest().is_empty());
+        assert!(!log.exceeds_one_part() && !log.exceeds_report() && log.final_part().is_empty());
     }
 
     #[test]
     fn a_line_without_end_is_cut_between_characters() {
-        let log = Log::default();
+        let log = TaskLog::default();
         log.add(&"é".repeat(MAX_LOG_BYTES));
         log.add("\u{1b}[1m");
-        let part = log.part();
+        let part = log.next_part();
         assert_eq!(part.len(), MAX_LOG_BYTES);
-        log.sent(&part);
-        log.sent(&log.part());
-        assert_eq!(log.rest(), "[1m", "nothing that moves a cursor is passed on");
+        log.drop_part(&part);
+        log.drop_part(&log.next_part());
+        assert_eq!(log.final_part(), "[1m", "nothing that moves a cursor is passed on");
     }
 
     #[test]
     fn of_too_much_the_beginning_and_the_end_are_kept() {
-        let log = Log::default();
+        let log = TaskLog::default();
         (0..1_000_000).for_each(|number| log.line(&format!("{number:09}")));
         log.line("the end");
-        let waiting = log.waiting();
+        let waiting = log.buffer();
         assert!(waiting.head.len() + waiting.tail.capacity() < 6 * MAX_LOG_BYTES);
         drop(waiting);
         let (mut sent, mut parts) = (String::new(), 0);
-        while log.spills() {
-            let part = log.part();
-            log.sent(&part);
+        while log.exceeds_report() {
+            let part = log.next_part();
+            log.drop_part(&part);
             sent += &part;
             parts += 1;
         }
-        let rest = log.rest();
+        let rest = log.final_part();
         assert!(parts <= 3 && rest.len() <= MAX_LOG_BYTES, "{parts} parts, {}", rest.len());
         assert!(sent.starts_with("000000000\n000000001\n") && rest.ends_with("999999\nthe end\n"));
         let whole = 10 * 1_000_000 + "the end\n".len();
@@ -209,22 +209,22 @@ mod tests {
         let (first, missing) = before.rsplit_once('[').unwrap();
         let missing: usize = missing.parse().unwrap();
         assert_eq!(sent.len() + first.len() + missing + end.len(), whole);
-        assert_eq!(log.last(), "the end");
+        assert_eq!(log.last_line(), "the end");
     }
 
     #[test]
     fn what_could_not_be_sent_is_counted() {
-        let log = Log::default();
+        let log = TaskLog::default();
         (0..30_000).for_each(|number| log.line(&format!("{number:09}")));
-        let rest = log.rest();
+        let rest = log.final_part();
         assert!(rest.len() <= MAX_LOG_BYTES && rest.ends_with("29999\n"), "{}", rest.len());
         let (missing, end) = rest.split_once(" bytes left out]\n").unwrap();
         let missing: usize = missing.trim_start_matches('[').parse().unwrap();
         assert_eq!(missing + end.len(), 300_000);
-        let log = Log::default();
+        let log = TaskLog::default();
         (0..10_000).for_each(|number| log.line(&format!("{number:09}")));
         let (missing, end) = log
-            .rest()
+            .final_part()
             .split_once(" bytes left out]\n")
             .map(|(a, b)| (a.to_owned(), b.len()))
             .unwrap();

@@ -6,9 +6,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 #[derive(Default)]
-pub struct Board {
+pub struct SharedState {
     inner: Mutex<Inner>,
-    moved: Condvar,
+    changed: Condvar,
 }
 
 #[derive(Default)]
@@ -19,11 +19,11 @@ struct Inner {
     /// Why the state directory cannot be written.
     unwritten: Option<String>,
     contact: Contact,
-    rung: bool,
+    woken: bool,
     over: bool,
 }
 
-impl Board {
+impl SharedState {
     /// For a node whose current token is refused, for this reason.
     pub fn new(refused: String) -> Self {
         let contact = Contact { refused, ..Contact::default() };
@@ -34,20 +34,20 @@ impl Board {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn hold(&self, task: Option<&str>) {
+    pub fn set_task(&self, task: Option<&str>) {
         self.inner().held = task.map(str::to_owned);
     }
 
-    pub fn held(&self) -> Vec<String> {
+    pub fn task_ids(&self) -> Vec<String> {
         self.inner().held.iter().cloned().collect()
     }
 
-    pub fn looked(&self, problems: Vec<String>) {
+    pub fn set_health(&self, problems: Vec<String>) {
         self.inner().health = Some(problems);
-        self.moved.notify_all();
+        self.changed.notify_all();
     }
 
-    pub fn unwritten(&self, problem: Option<String>) {
+    pub fn set_storage_problem(&self, problem: Option<String>) {
         self.inner().unwritten = problem;
     }
 
@@ -65,7 +65,7 @@ impl Board {
     pub fn wait_for_health(&self, time: Duration) {
         let inner = self.inner();
         let waits = |inner: &mut Inner| inner.health.is_none() && !inner.over;
-        let _ = self.moved.wait_timeout_while(inner, time, waits);
+        let _ = self.changed.wait_timeout_while(inner, time, waits);
     }
 
     pub fn contact(&self) -> Contact {
@@ -81,34 +81,34 @@ impl Board {
     }
 
     /// Wakes the thread that asks for tasks.
-    pub fn ring(&self) {
-        self.inner().rung = true;
-        self.moved.notify_all();
+    pub fn wake_tasks(&self) {
+        self.inner().woken = true;
+        self.changed.notify_all();
     }
 
     /// Waits for this time, or until the end.
     pub fn pause(&self, time: Duration) {
         let inner = self.inner();
-        let _ = self.moved.wait_timeout_while(inner, time, |inner| !inner.over);
+        let _ = self.changed.wait_timeout_while(inner, time, |inner| !inner.over);
     }
 
-    /// Waits for this time, until the end, or until `ring`.
-    pub fn pause_for_ring(&self, time: Duration) {
+    /// Waits for this time, until the end, or until `wake_tasks`.
+    pub fn pause_until_woken(&self, time: Duration) {
         let inner = self.inner();
-        let waits = |inner: &mut Inner| !inner.over && !inner.rung;
+        let waits = |inner: &mut Inner| !inner.over && !inner.woken;
         let (mut inner, _) = self
-            .moved
+            .changed
             .wait_timeout_while(inner, time, waits)
             .unwrap_or_else(PoisonError::into_inner);
-        inner.rung = false;
+        inner.woken = false;
     }
 
-    pub fn end(&self) {
+    pub fn finish(&self) {
         self.inner().over = true;
-        self.moved.notify_all();
+        self.changed.notify_all();
     }
 
-    pub fn over(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.inner().over
     }
 }
@@ -119,34 +119,34 @@ mod tests {
 
     #[test]
     fn nobody_waits_once_it_is_over_or_there_is_work() {
-        let board = Board::default();
-        board.ring();
-        board.pause_for_ring(Duration::from_secs(3_600));
-        board.end();
-        board.pause(Duration::from_secs(3_600));
-        board.pause_for_ring(Duration::from_secs(3_600));
-        board.wait_for_health(Duration::from_secs(3_600));
-        assert!(board.over());
+        let shared = SharedState::default();
+        shared.wake_tasks();
+        shared.pause_until_woken(Duration::from_secs(3_600));
+        shared.finish();
+        shared.pause(Duration::from_secs(3_600));
+        shared.pause_until_woken(Duration::from_secs(3_600));
+        shared.wait_for_health(Duration::from_secs(3_600));
+        assert!(shared.has_ended());
     }
 
     #[test]
     fn a_node_is_well_only_when_somebody_has_looked() {
-        let board = Board::default();
-        assert_eq!(board.problems().len(), 1);
-        board.looked(Vec::new());
-        assert!(board.problems().is_empty());
-        board.unwritten(Some("full".into()));
-        assert_eq!(board.problems(), ["full"]);
-        board.unwritten(None);
-        board.looked(vec!["hot".into()]);
-        assert_eq!(board.problems(), ["hot"]);
+        let shared = SharedState::default();
+        assert_eq!(shared.problems().len(), 1);
+        shared.set_health(Vec::new());
+        assert!(shared.problems().is_empty());
+        shared.set_storage_problem(Some("full".into()));
+        assert_eq!(shared.problems(), ["full"]);
+        shared.set_storage_problem(None);
+        shared.set_health(vec!["hot".into()]);
+        assert_eq!(shared.problems(), ["hot"]);
     }
 
     #[test]
     fn only_news_is_written_down() {
-        let board = Board::default();
-        assert!(board.change_contact(|contact| contact.trouble = "away".into()));
-        assert!(!board.change_contact(|contact| contact.trouble = "away".into()));
-        assert_eq!(board.contact().trouble, "away");
+        let shared = SharedState::default();
+        assert!(shared.change_contact(|contact| contact.trouble = "away".into()));
+        assert!(!shared.change_contact(|contact| contact.trouble = "away".into()));
+        assert_eq!(shared.contact().trouble, "away");
     }
 }

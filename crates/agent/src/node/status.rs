@@ -2,8 +2,8 @@
 //! problems. It is read from the state directory, so it works whether the agent runs or not.
 
 use super::config::Config;
-use super::heartbeat::now;
-use super::journal::{Ended, Held, Journal};
+use super::heartbeat::unix_seconds;
+use super::journal::{Journal, StoredTask, TaskResult};
 use serde::Serialize;
 use std::fmt;
 
@@ -30,13 +30,13 @@ pub struct Status {
 pub struct TaskStatus {
     pub id: String,
     pub kind: String,
-    pub stage: Stage,
+    pub stage: TaskStage,
     pub said: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Stage {
+pub enum TaskStage {
     /// Started, without a result yet.
     Begun,
     /// Succeeded, and not yet reported.
@@ -44,7 +44,7 @@ pub enum Stage {
     Failed,
 }
 
-impl Stage {
+impl TaskStage {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Begun => "begun",
@@ -55,25 +55,27 @@ impl Stage {
 }
 
 pub fn status(config: &Config) -> Result<Status, String> {
-    let journal = Journal::look(&config.state_dir);
+    let journal = Journal::open_read_only(&config.state_dir);
     let contact = journal.contact()?.unwrap_or_default();
     Ok(Status {
         node: journal.node()?.map(|node| node.node),
-        enrolling: journal.enrolling()?.is_some(),
-        heard_seconds_ago: contact.heard_unix_seconds.map(|then| now().saturating_sub(then)),
+        enrolling: journal.pending_enrollment()?.is_some(),
+        heard_seconds_ago: contact
+            .heard_unix_seconds
+            .map(|then| unix_seconds().saturating_sub(then)),
         trouble: contact.trouble,
         problems: contact.problems,
         refused: contact.refused,
-        task: journal.held()?.map(shown),
-        leaving: journal.leaving()?.is_some(),
+        task: journal.stored_task()?.map(task_status),
+        leaving: journal.uninstall_marker()?.is_some(),
     })
 }
 
-fn shown(held: Held) -> TaskStatus {
+fn task_status(held: StoredTask) -> TaskStatus {
     let (stage, said) = match held.result {
-        None => (Stage::Begun, String::new()),
-        Some(Ended { ok: true, said, .. }) => (Stage::Done, said),
-        Some(Ended { ok: false, said, .. }) => (Stage::Failed, said),
+        None => (TaskStage::Begun, String::new()),
+        Some(TaskResult { ok: true, said, .. }) => (TaskStage::Done, said),
+        Some(TaskResult { ok: false, said, .. }) => (TaskStage::Failed, said),
     };
     TaskStatus { id: held.task.id, kind: held.task.kind, stage, said }
 }
@@ -111,7 +113,7 @@ impl fmt::Display for Status {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::journal::{Contact, Enrolling, Leaving, Node};
+    use crate::node::journal::{Contact, NodeIdentity, PendingEnrollment, UninstallMarker};
     use crate::node::wire::Task;
 
     #[test]
@@ -126,18 +128,20 @@ mod tests {
         let shown = || status(&config).unwrap().to_string();
         assert!(shown().contains("farrier agent enroll") && shown().contains("never"));
         let (token_sha256, session) = ("sum".to_string(), "geheim".to_string());
-        let enrolling = Enrolling { token_sha256: token_sha256.clone(), session: session.clone() };
-        journal.keep_enrolling(&enrolling).unwrap();
+        let enrolling =
+            PendingEnrollment { token_sha256: token_sha256.clone(), session: session.clone() };
+        journal.store_enrollment(&enrolling).unwrap();
         assert!(shown().contains("has been asked for"));
-        let node = Node { token_sha256, session, node: "node-1".into(), heartbeat_seconds: 1 };
-        journal.keep_node(&node).unwrap();
+        let node =
+            NodeIdentity { token_sha256, session, node: "node-1".into(), heartbeat_seconds: 1 };
+        journal.store_node(&node).unwrap();
         let contact = Contact {
             heard_unix_seconds: Some(1),
             trouble: "away".into(),
             problems: vec!["hot".into()],
             refused: "the token is refused: no".into(),
         };
-        journal.keep_contact(&contact).unwrap();
+        journal.store_contact(&contact).unwrap();
         let task = Task {
             id: "t-1".into(),
             kind: "node.scrub".into(),
@@ -151,8 +155,8 @@ mod tests {
             (Some((false, "broken")), "failed, to be reported: broken"),
         ] {
             let result =
-                result.map(|(ok, said)| Ended { ok, said: said.into(), log: String::new() });
-            journal.keep_held(&Held { task: task.clone(), result }).unwrap();
+                result.map(|(ok, said)| TaskResult { ok, said: said.into(), log: String::new() });
+            journal.store_task(&StoredTask { task: task.clone(), result }).unwrap();
             let shown = shown();
             for word in [
                 words,
@@ -165,7 +169,7 @@ mod tests {
             }
             assert!(!shown.contains("geheim"));
         }
-        journal.keep_leaving(&Leaving { task: "t-1".into() }).unwrap();
+        journal.store_uninstall_marker(&UninstallMarker { task: "t-1".into() }).unwrap();
         assert!(shown().contains("leaves this node"));
     }
 }

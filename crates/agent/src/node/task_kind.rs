@@ -4,7 +4,7 @@
 use super::hook::Hook;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum TaskKind {
     /// Waits for the workload on the node to end.
     Drain,
     /// Ends the workload on the node.
@@ -19,7 +19,7 @@ pub enum Kind {
     Uninstall,
 }
 
-impl Kind {
+impl TaskKind {
     pub const ALL: [Self; 6] = [
         Self::Drain,
         Self::Release,
@@ -63,11 +63,11 @@ mod tests {
 
     #[test]
     fn a_hook_is_called_like_its_kind() {
-        for kind in Kind::ALL {
-            assert_eq!(Kind::parse(kind.as_str()), Some(kind));
+        for kind in TaskKind::ALL {
+            assert_eq!(TaskKind::parse(kind.as_str()), Some(kind));
             assert_eq!(format!("node.{}", kind.hook().as_str()), kind.as_str());
         }
-        assert_eq!(Kind::parse("node.dance"), None);
-        assert_eq!(Kind::parse("drain"), None);
+        assert_eq!(TaskKind::parse("node.dance"), None);
+        assert_eq!(TaskKind::parse("drain"), None);
     }
 }

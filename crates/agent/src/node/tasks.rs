@@ -6,14 +6,14 @@
 //! wants is forgotten. An agent whose lease was not renewed in time stops the task, because Farrier
 //! may have given it up, and asks for it again once a controller answers.
 
-use super::Life;
+use super::EnrolledService;
 use super::controller::RequestError;
-use super::deadline::{Lease, Patience};
-use super::journal::{Ended, Held, Leaving};
-use super::log::Log;
-use super::task_execution::{Outcome, Work};
-use super::task_kind::Kind;
-use super::timing::scattered;
+use super::deadline::{Deadline, Lease};
+use super::journal::{StoredTask, TaskResult, UninstallMarker};
+use super::log::TaskLog;
+use super::task_execution::{TaskExecution, TaskOutcome};
+use super::task_kind::TaskKind;
+use super::timing::with_jitter;
 use super::wire::{Heard, Renew, Renewed, Report, Taken, Task, Then, Unknown};
 use crate::console::print_line;
 use crate::timing::Backoff;
@@ -31,66 +31,74 @@ const MAX_LAST_PARTS: usize = 4;
 
 /// Why `run_tasks` ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Served {
+pub enum ServiceEnd {
     /// The brake is set.
     Stopped,
     /// Farrier has accepted the report of the uninstall.
-    Leave,
+    Uninstall,
     /// There is a new token to enroll with.
-    Enroll,
+    Reenroll,
 }
 
 /// What follows from the answer to a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum AfterReport {
     Forget,
-    Leave,
-    Again,
+    Uninstall,
+    Retry,
     /// The session is unknown, for this reason.
-    Rest(String),
+    PauseRarely(String),
 }
 
 /// A report of the uninstall may have been accepted although its answer was lost: then the node has
 /// been deleted since, or its session revoked.
-fn after_report(kind: Option<Kind>, ok: bool, answer: &Result<Heard, RequestError>) -> AfterReport {
-    let last_word = ok && kind == Some(Kind::Uninstall);
+fn after_report(
+    kind: Option<TaskKind>,
+    ok: bool,
+    answer: &Result<Heard, RequestError>,
+) -> AfterReport {
+    let last_word = ok && kind == Some(TaskKind::Uninstall);
     match answer {
-        Ok(Heard {}) | Err(RequestError::Unknown(Unknown::Deleted | Unknown::Session, _))
+        Ok(Heard {})
+        | Err(RequestError::SessionUnknown(Unknown::Deleted | Unknown::Session, _))
             if last_word =>
         {
-            AfterReport::Leave
+            AfterReport::Uninstall
         }
-        Ok(Heard {}) | Err(RequestError::Over) => AfterReport::Forget,
-        Err(RequestError::Unknown(Unknown::Deleted | Unknown::Session | Unknown::Other, said)) => {
-            AfterReport::Rest(said.clone())
-        }
-        Err(RequestError::Retryable(_) | RequestError::Refused(_)) => AfterReport::Again,
+        Ok(Heard {}) | Err(RequestError::TaskOver) => AfterReport::Forget,
+        Err(RequestError::SessionUnknown(
+            Unknown::Deleted | Unknown::Session | Unknown::Other,
+            said,
+        )) => AfterReport::PauseRarely(said.clone()),
+        Err(RequestError::Retryable(_) | RequestError::TokenRefused(_)) => AfterReport::Retry,
     }
 }
 
 /// What follows from the answer to a renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AfterRenewal {
-    GoOn,
+    Continue,
     /// There was no answer; the work continues while the lease lasts, because Farrier may still
     /// want it.
-    RequestError,
+    NoAnswer,
     Stop,
     Forget,
 }
 
 fn after_renewal(answer: &Result<Renewed, RequestError>) -> AfterRenewal {
     match answer {
-        Ok(Renewed { then: Then::GoOn }) => AfterRenewal::GoOn,
-        Ok(Renewed { then: Then::Stop }) | Err(RequestError::Unknown(_, _)) => AfterRenewal::Stop,
-        Err(RequestError::Over) => AfterRenewal::Forget,
-        Err(RequestError::Retryable(_) | RequestError::Refused(_)) => AfterRenewal::RequestError,
+        Ok(Renewed { then: Then::GoOn }) => AfterRenewal::Continue,
+        Ok(Renewed { then: Then::Stop }) | Err(RequestError::SessionUnknown(_, _)) => {
+            AfterRenewal::Stop
+        }
+        Err(RequestError::TaskOver) => AfterRenewal::Forget,
+        Err(RequestError::Retryable(_) | RequestError::TokenRefused(_)) => AfterRenewal::NoAnswer,
     }
 }
 
 /// Whether Farrier still wants the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+enum ResultWanted {
     Yes,
     No,
     /// The lease was lost, so this is unknown.
@@ -98,53 +106,55 @@ enum Wanted {
 }
 
 /// The result of a request for a task.
-enum Asked {
+enum TakeResult {
     Answered(Option<Task>),
-    RequestError,
+    NoAnswer,
     Unknown,
 }
 
 /// The task whose lease is renewed while it is executed.
-struct Keeping<'a> {
+struct LeasedTask<'a> {
     task: &'a Task,
-    log: &'a Log,
+    log: &'a TaskLog,
     lease: &'a Lease,
     stop: &'a AtomicBool,
 }
 
-impl Life<'_> {
+impl EnrolledService<'_> {
     /// Runs until the end. An error means that the state directory cannot be read.
-    pub fn run_tasks(&self) -> Result<Served, String> {
+    pub fn run_tasks(&self) -> Result<ServiceEnd, String> {
         let mut backoff = self.service.pace.backoff();
-        let mut held = self.service.journal.held()?;
-        while !self.over() {
+        let mut held = self.service.journal.stored_task()?;
+        while !self.has_ended() {
             // Heartbeats list the task until it has been reported, so that Farrier does not take it
             // for lost.
-            self.board.hold(held.as_ref().map(|held| held.task.id.as_str()));
+            self.shared.set_task(held.as_ref().map(|held| held.task.id.as_str()));
             held = match held {
-                Some(Held { task, result: Some(ended) }) => {
+                Some(StoredTask { task, result: Some(ended) }) => {
                     match self.report(&task, &ended, &mut backoff)? {
-                        AfterReport::Leave => return Ok(Served::Leave),
+                        AfterReport::Uninstall => return Ok(ServiceEnd::Uninstall),
                         AfterReport::Forget => None,
-                        AfterReport::Rest(_) if self.has_new_token() => return Ok(Served::Enroll),
-                        AfterReport::Again | AfterReport::Rest(_) => {
-                            Some(Held { task, result: Some(ended) })
+                        AfterReport::PauseRarely(_) if self.has_new_token() => {
+                            return Ok(ServiceEnd::Reenroll);
+                        }
+                        AfterReport::Retry | AfterReport::PauseRarely(_) => {
+                            Some(StoredTask { task, result: Some(ended) })
                         }
                     }
                 }
                 begun => match self.take(&mut backoff) {
-                    Asked::Answered(task) => self.go_on(begun, task)?,
-                    Asked::RequestError => begun,
-                    Asked::Unknown if self.has_new_token() => return Ok(Served::Enroll),
-                    Asked::Unknown => begun,
+                    TakeResult::Answered(task) => self.resume_or_start(begun, task)?,
+                    TakeResult::NoAnswer => begun,
+                    TakeResult::Unknown if self.has_new_token() => return Ok(ServiceEnd::Reenroll),
+                    TakeResult::Unknown => begun,
                 },
             };
         }
-        Ok(Served::Stopped)
+        Ok(ServiceEnd::Stopped)
     }
 
     /// Asks for a task; pauses before the next request if necessary.
-    fn take(&self, backoff: &mut Backoff) -> Asked {
+    fn take(&self, backoff: &mut Backoff) -> TakeResult {
         let since = Instant::now();
         match self.service.controller.take(&self.session) {
             Ok(Taken { task }) => {
@@ -152,39 +162,45 @@ impl Life<'_> {
                 if task.is_none() {
                     // A server that answers "none" at once is not asked again at once.
                     let early = self.service.pace.pause.saturating_sub(since.elapsed());
-                    self.board.pause_for_ring(early);
+                    self.shared.pause_until_woken(early);
                 }
-                Asked::Answered(task)
+                TakeResult::Answered(task)
             }
-            Err(RequestError::Unknown(_, said)) => {
-                self.rest(&said);
-                Asked::Unknown
+            Err(RequestError::SessionUnknown(_, said)) => {
+                self.pause_rarely(&said);
+                TakeResult::Unknown
             }
-            Err(RequestError::Retryable(_) | RequestError::Over | RequestError::Refused(_)) => {
-                self.board.pause_for_ring(scattered(backoff.next_delay()));
-                Asked::RequestError
+            Err(
+                RequestError::Retryable(_) | RequestError::TaskOver | RequestError::TokenRefused(_),
+            ) => {
+                self.shared.pause_until_woken(with_jitter(backoff.next_delay()));
+                TakeResult::NoAnswer
             }
         }
     }
 
     /// The session is unknown: retry rarely, until a heartbeat is answered.
-    fn rest(&self, said: &str) {
-        self.not_known(said);
-        self.board.pause_for_ring(self.service.pace.rare);
+    fn pause_rarely(&self, said: &str) {
+        self.report_unknown_session(said);
+        self.shared.pause_until_woken(self.service.pace.rare);
     }
 
     fn has_new_token(&self) -> bool {
         let token = self.service.config.token.read().ok().flatten();
-        token.is_some_and(|token| super::enroll::sum(&token) != self.node.token_sha256)
+        token.is_some_and(|token| super::enroll::token_checksum(&token) != self.node.token_sha256)
     }
 
     /// Continues with the task that Farrier returned; `begun` is the stored task.
-    fn go_on(&self, begun: Option<Held>, task: Option<Task>) -> Result<Option<Held>, String> {
+    fn resume_or_start(
+        &self,
+        begun: Option<StoredTask>,
+        task: Option<Task>,
+    ) -> Result<Option<StoredTask>, String> {
         let before = begun.map(|held| held.task.id);
         let Some(task) = task else {
             if let Some(id) = before {
                 print_line(&format!("{id} had begun, and nobody wants it any more"));
-                self.service.journal.forget_held()?;
+                self.service.journal.remove_task()?;
             }
             return Ok(None);
         };
@@ -195,22 +211,22 @@ impl Life<'_> {
             }
             None => {}
         }
-        self.carry_out(task)
+        self.execute(task)
     }
 
-    fn carry_out(&self, task: Task) -> Result<Option<Held>, String> {
-        let held = Held { task, result: None };
-        if !self.written(&held) {
+    fn execute(&self, task: Task) -> Result<Option<StoredTask>, String> {
+        let held = StoredTask { task, result: None };
+        if !self.store_or_pause(&held) {
             return Ok(Some(held));
         }
         let task = held.task;
-        self.board.hold(Some(&task.id));
+        self.shared.set_task(Some(&task.id));
         print_line(&format!("{}: {}", task.id, task.kind));
-        let log = Arc::new(Log::default());
-        let (outcome, wanted) = self.work(&task, &log);
-        if self.over() && !outcome.ok {
+        let log = Arc::new(TaskLog::default());
+        let (outcome, wanted) = self.run_leased(&task, &log);
+        if self.has_ended() && !outcome.ok {
             // The agent itself was stopped; its next process starts the task again.
-            return Ok(Some(Held { task, result: None }));
+            return Ok(Some(StoredTask { task, result: None }));
         }
         print_line(&format!(
             "{}: {}: {}",
@@ -219,105 +235,108 @@ impl Life<'_> {
             outcome.said
         ));
         match wanted {
-            Wanted::Yes => {}
-            Wanted::No => {
-                self.service.journal.forget_held()?;
+            ResultWanted::Yes => {}
+            ResultWanted::No => {
+                self.service.journal.remove_task()?;
                 return Ok(None);
             }
             // Begun and without a result: the agent asks for it again.
-            Wanted::Unknown => return Ok(Some(Held { task, result: None })),
+            ResultWanted::Unknown => return Ok(Some(StoredTask { task, result: None })),
         }
         self.send_last_parts(&task, &log);
-        let ended = Ended { ok: outcome.ok, said: outcome.said, log: log.rest() };
-        let held = Held { task, result: Some(ended) };
-        self.write_for_certain(&held);
+        let ended = TaskResult { ok: outcome.ok, said: outcome.said, log: log.final_part() };
+        let held = StoredTask { task, result: Some(ended) };
+        self.store_until_written(&held);
         Ok(Some(held))
     }
 
     /// Executes a task in a thread and renews its lease meanwhile.
-    fn work(&self, task: &Task, log: &Arc<Log>) -> (Outcome, Wanted) {
+    fn run_leased(&self, task: &Task, log: &Arc<TaskLog>) -> (TaskOutcome, ResultWanted) {
         let stop = AtomicBool::new(false);
-        let lease = Lease::new(lease_of(task));
+        let lease = Lease::new(lease_length(task));
         let mark = self.service.mark("task");
-        let work = Work {
+        let work = TaskExecution {
             config: self.service.config,
             task,
             mark: &mark,
-            patience: Patience::new(Duration::from_secs(task.deadline_seconds), &stop)
-                .under(&lease),
+            deadline: Deadline::new(Duration::from_secs(task.deadline_seconds), &stop)
+                .with_lease(&lease),
             log,
-            look: self.service.pace.look,
+            poll_interval: self.service.pace.poll_interval,
         };
         thread::scope(|scope| {
             let (sender, done) = mpsc::channel::<()>();
             let worker = scope.spawn(move || {
                 // Dropped at the end of the thread, even by a panic.
                 let _sender = sender;
-                work.carry_out()
+                work.execute()
             });
-            let wanted = self.keep_lease(Keeping { task, log, lease: &lease, stop: &stop }, &done);
-            let outcome = worker.join().unwrap_or_else(|_| broken());
+            let wanted =
+                self.keep_lease(LeasedTask { task, log, lease: &lease, stop: &stop }, &done);
+            let outcome = worker.join().unwrap_or_else(|_| panicked());
             match wanted {
                 // Work that succeeded in spite of it need not be repeated.
-                Wanted::Yes if lease.was_lost() && !outcome.ok => (outcome, Wanted::Unknown),
-                Wanted::Yes | Wanted::No | Wanted::Unknown => (outcome, wanted),
+                ResultWanted::Yes if lease.was_lost() && !outcome.ok => {
+                    (outcome, ResultWanted::Unknown)
+                }
+                ResultWanted::Yes | ResultWanted::No | ResultWanted::Unknown => (outcome, wanted),
             }
         })
     }
 
     /// Renews the lease until the work is done or is no longer wanted.
-    fn keep_lease(&self, keeping: Keeping<'_>, done: &Receiver<()>) -> Wanted {
-        let Keeping { task, log, lease, stop } = keeping;
-        let every = lease_of(task) / RENEWALS;
+    fn keep_lease(&self, leased: LeasedTask<'_>, done: &Receiver<()>) -> ResultWanted {
+        let LeasedTask { task, log, lease, stop } = leased;
+        let every = lease_length(task) / RENEWALS;
         let mut backoff = self.service.pace.backoff();
         let mut wait = every;
         // Bounded by the work, which has its own deadline.
         loop {
             match done.recv_timeout(wait) {
-                Ok(()) | Err(RecvTimeoutError::Disconnected) => return Wanted::Yes,
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => return ResultWanted::Yes,
                 Err(RecvTimeoutError::Timeout) => {}
             }
             let sent = Instant::now();
             wait = match self.renew(task, log) {
-                AfterRenewal::GoOn => {
+                AfterRenewal::Continue => {
                     lease.renewed(sent);
                     backoff.reset();
                     // A long log is sent sooner, but with a pause: each renewal is a database write
                     // for Farrier.
-                    if log.overflows() { self.service.pace.pause.min(every) } else { every }
+                    if log.exceeds_one_part() { self.service.pace.pause.min(every) } else { every }
                 }
-                AfterRenewal::RequestError => scattered(backoff.next_delay()).min(every),
+                AfterRenewal::NoAnswer => with_jitter(backoff.next_delay()).min(every),
                 AfterRenewal::Stop => {
                     stop.store(true, Ordering::Relaxed);
-                    return Wanted::Yes;
+                    return ResultWanted::Yes;
                 }
                 AfterRenewal::Forget => {
                     stop.store(true, Ordering::Relaxed);
-                    return Wanted::No;
+                    return ResultWanted::No;
                 }
             };
-            if self.over() {
+            if self.has_ended() {
                 stop.store(true, Ordering::Relaxed);
-                return Wanted::Yes;
+                return ResultWanted::Yes;
             }
         }
     }
 
-    fn renew(&self, task: &Task, log: &Log) -> AfterRenewal {
-        let part = log.part();
+    fn renew(&self, task: &Task, log: &TaskLog) -> AfterRenewal {
+        let part = log.next_part();
         let renew = Renew { id: &task.id, log: &part };
         let after = after_renewal(&self.service.controller.renew(&self.session, &renew));
         match after {
-            AfterRenewal::GoOn | AfterRenewal::Stop => log.sent(&part),
-            AfterRenewal::RequestError | AfterRenewal::Forget => {}
+            AfterRenewal::Continue | AfterRenewal::Stop => log.drop_part(&part),
+            AfterRenewal::NoAnswer | AfterRenewal::Forget => {}
         }
         after
     }
 
     /// Sends the parts of the log that do not fit into the report, while Farrier answers.
-    fn send_last_parts(&self, task: &Task, log: &Log) {
+    fn send_last_parts(&self, task: &Task, log: &TaskLog) {
         for _ in 0..MAX_LAST_PARTS {
-            if !log.spills() || self.renew(task, log) != AfterRenewal::GoOn {
+            if !log.exceeds_report() || self.renew(task, log) != AfterRenewal::Continue {
                 return;
             }
         }
@@ -326,37 +345,39 @@ impl Life<'_> {
     fn report(
         &self,
         task: &Task,
-        ended: &Ended,
+        ended: &TaskResult,
         backoff: &mut Backoff,
     ) -> Result<AfterReport, String> {
         let report = Report { id: &task.id, ok: ended.ok, said: &ended.said, log: &ended.log };
         let answer = self.service.controller.report(&self.session, &report);
-        let after = after_report(Kind::parse(&task.kind), ended.ok, &answer);
+        let after = after_report(TaskKind::parse(&task.kind), ended.ok, &answer);
         match &after {
             AfterReport::Forget => {
                 backoff.reset();
-                self.service.journal.forget_held()?;
+                self.service.journal.remove_task()?;
             }
-            AfterReport::Leave => {
-                self.service.journal.keep_leaving(&Leaving { task: task.id.clone() })?;
+            AfterReport::Uninstall => {
+                self.service
+                    .journal
+                    .store_uninstall_marker(&UninstallMarker { task: task.id.clone() })?;
             }
-            AfterReport::Again => self.board.pause_for_ring(scattered(backoff.next_delay())),
-            AfterReport::Rest(said) => self.rest(said),
+            AfterReport::Retry => self.shared.pause_until_woken(with_jitter(backoff.next_delay())),
+            AfterReport::PauseRarely(said) => self.pause_rarely(said),
         }
         Ok(after)
     }
 
     /// Stores the task. The agent must not act on a task that it could not store.
-    fn written(&self, held: &Held) -> bool {
-        match self.service.journal.keep_held(held) {
+    fn store_or_pause(&self, held: &StoredTask) -> bool {
+        match self.service.journal.store_task(held) {
             Ok(()) => {
-                self.board.unwritten(None);
+                self.shared.set_storage_problem(None);
                 true
             }
             Err(said) => {
                 print_line(&said);
-                self.board.unwritten(Some(said));
-                self.board.pause(self.service.pace.longest_pause);
+                self.shared.set_storage_problem(Some(said));
+                self.shared.pause(self.service.pace.longest_pause);
                 false
             }
         }
@@ -364,17 +385,17 @@ impl Life<'_> {
 
     /// The work is done and must not be repeated because of a full disk: retries for as long as the
     /// agent runs.
-    fn write_for_certain(&self, held: &Held) {
-        while !self.written(held) && !self.over() {}
+    fn store_until_written(&self, held: &StoredTask) {
+        while !self.store_or_pause(held) && !self.has_ended() {}
     }
 }
 
-fn lease_of(task: &Task) -> Duration {
+fn lease_length(task: &Task) -> Duration {
     Duration::from_secs(task.lease_seconds.clamp(1, MAX_LEASE_SECONDS))
 }
 
-fn broken() -> Outcome {
-    Outcome { ok: false, said: "the agent broke while it carried this out; see its log".into() }
+fn panicked() -> TaskOutcome {
+    TaskOutcome { ok: false, said: "the agent broke while it carried this out; see its log".into() }
 }
 
 #[cfg(test)]
@@ -385,20 +406,20 @@ mod tests {
     #[test]
     fn what_follows_a_report() {
         use AfterReport::*;
-        let unknown = |why| Err(RequestError::Unknown(why, "why".into()));
-        let rest = || Rest("why".into());
+        let unknown = |why| Err(RequestError::SessionUnknown(why, "why".into()));
+        let rest = || PauseRarely("why".into());
         let answers: [(Result<Heard, RequestError>, AfterReport, AfterReport); 7] = [
-            (Ok(Heard {}), Forget, Leave),
-            (Err(RequestError::Over), Forget, Forget),
-            (unknown(Unknown::Deleted), rest(), Leave),
-            (unknown(Unknown::Session), rest(), Leave),
+            (Ok(Heard {}), Forget, Uninstall),
+            (Err(RequestError::TaskOver), Forget, Forget),
+            (unknown(Unknown::Deleted), rest(), Uninstall),
+            (unknown(Unknown::Session), rest(), Uninstall),
             (unknown(Unknown::Other), rest(), rest()),
-            (Err(RequestError::Retryable(String::new())), Again, Again),
-            (Err(RequestError::Refused(Refusal::default())), Again, Again),
+            (Err(RequestError::Retryable(String::new())), Retry, Retry),
+            (Err(RequestError::TokenRefused(Refusal::default())), Retry, Retry),
         ];
         for (answer, usual, last_word) in answers {
-            for kind in Kind::ALL.into_iter().map(Some).chain([None]) {
-                let leaves = kind == Some(Kind::Uninstall);
+            for kind in TaskKind::ALL.into_iter().map(Some).chain([None]) {
+                let leaves = kind == Some(TaskKind::Uninstall);
                 let expected = if leaves { &last_word } else { &usual };
                 assert_eq!(after_report(kind, true, &answer), *expected, "{kind:?} {answer:?}");
                 assert_eq!(after_report(kind, false, &answer), usual, "{kind:?} {answer:?}");
@@ -409,12 +430,15 @@ mod tests {
     #[test]
     fn what_follows_a_renewal() {
         for (answer, after) in [
-            (Ok(Renewed { then: Then::GoOn }), AfterRenewal::GoOn),
+            (Ok(Renewed { then: Then::GoOn }), AfterRenewal::Continue),
             (Ok(Renewed { then: Then::Stop }), AfterRenewal::Stop),
-            (Err(RequestError::Over), AfterRenewal::Forget),
-            (Err(RequestError::Unknown(Unknown::Session, String::new())), AfterRenewal::Stop),
-            (Err(RequestError::Retryable(String::new())), AfterRenewal::RequestError),
-            (Err(RequestError::Refused(Refusal::default())), AfterRenewal::RequestError),
+            (Err(RequestError::TaskOver), AfterRenewal::Forget),
+            (
+                Err(RequestError::SessionUnknown(Unknown::Session, String::new())),
+                AfterRenewal::Stop,
+            ),
+            (Err(RequestError::Retryable(String::new())), AfterRenewal::NoAnswer),
+            (Err(RequestError::TokenRefused(Refusal::default())), AfterRenewal::NoAnswer),
         ] {
             assert_eq!(after_renewal(&answer), after, "{answer:?}");
         }

@@ -20,7 +20,7 @@ pub struct Pace {
     /// How long the first heartbeat waits for the first health check.
     pub first_health: Duration,
     /// The interval of checks for processes on the GPUs.
-    pub look: Duration,
+    pub poll_interval: Duration,
     /// The timeout of a whole answer.
     pub answer: Duration,
     pub timeouts: Timeouts,
@@ -35,7 +35,7 @@ impl Default for Pace {
             take_wait: Duration::from_secs(30),
             health: Duration::from_secs(300),
             first_health: Duration::from_secs(10),
-            look: Duration::from_secs(1),
+            poll_interval: Duration::from_secs(1),
             answer: Duration::from_secs(30),
             timeouts: Timeouts { connect: Duration::from_secs(5), idle: Duration::from_secs(30) },
         }
@@ -52,7 +52,7 @@ impl Pace {
             take_wait: Duration::ZERO,
             health: Duration::from_secs(3),
             first_health: Duration::from_secs(5),
-            look: Duration::from_millis(20),
+            poll_interval: Duration::from_millis(20),
             answer: Duration::from_secs(5),
             timeouts: Timeouts { connect: Duration::from_secs(5), idle: Duration::from_secs(5) },
         }
@@ -65,7 +65,7 @@ impl Pace {
 
 /// Jitter: between half of the time and all of it, so that a fleet which lost its controller does
 /// not reconnect at once.
-pub fn scattered(time: Duration) -> Duration {
+pub fn with_jitter(time: Duration) -> Duration {
     let share = random_bytes().map_or(u8::MAX, |bytes| bytes[0]);
     time / 2 + time / 2 * u32::from(share) / u32::from(u8::MAX)
 }
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn a_scattered_time_is_neither_short_nor_long() {
         let time = Duration::from_secs(30);
-        let found: Vec<Duration> = (0..64).map(|_| scattered(time)).collect();
+        let found: Vec<Duration> = (0..64).map(|_| with_jitter(time)).collect();
         assert!(found.iter().all(|one| (time / 2..=time).contains(one)), "{found:?}");
         assert!(found.iter().any(|one| *one != found[0]), "all are the same: {found:?}");
     }

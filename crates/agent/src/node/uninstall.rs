@@ -6,9 +6,9 @@
 //! agent exits with 0, after which the unit does not restart it.
 
 use super::Service;
-use super::deadline::Patience;
-use super::journal::Leaving;
-use super::log::Log;
+use super::deadline::Deadline;
+use super::journal::UninstallMarker;
+use super::log::TaskLog;
 use super::program;
 use crate::console::print_line;
 use std::process::Command;
@@ -21,10 +21,10 @@ const TRIES: u32 = 3;
 const LIMIT: Duration = Duration::from_secs(60);
 
 impl Service<'_> {
-    pub fn leave(&self, leaving: &Leaving) -> Result<(), String> {
+    pub fn uninstall(&self, leaving: &UninstallMarker) -> Result<(), String> {
         print_line(&format!("{}: leaving this node", leaving.task));
-        self.journal.forget_all_but_leaving()?;
-        self.disable();
+        self.journal.remove_all_but_uninstall_marker()?;
+        self.disable_unit();
         // Files of others in the directory stay.
         self.journal.remove().or_else(|said| {
             print_line(&said);
@@ -32,7 +32,7 @@ impl Service<'_> {
         })
     }
 
-    fn disable(&self) {
+    fn disable_unit(&self) {
         let (program, unit) = (&self.config.systemctl, &self.config.unit);
         if !program.exists() {
             return print_line(&format!("there is no {}: nothing to disable", program.display()));
@@ -41,7 +41,7 @@ impl Service<'_> {
             if turn > 0 {
                 thread::sleep(self.pace.pause);
             }
-            match self.disable_once() {
+            match self.disable_unit_once() {
                 Ok(()) => return print_line(&format!("{unit} is disabled")),
                 Err(said) => print_line(&format!("{unit} cannot be disabled: {said}")),
             }
@@ -49,14 +49,15 @@ impl Service<'_> {
         print_line(&format!("disable it by hand: {} disable {unit}", program.display()));
     }
 
-    fn disable_once(&self) -> Result<(), String> {
+    fn disable_unit_once(&self) -> Result<(), String> {
         let never = std::sync::atomic::AtomicBool::new(false);
         let mut command = Command::new(&self.config.systemctl);
         command.args(["disable", &self.config.unit]);
-        let log = Arc::new(Log::default());
-        match program::run(command, &self.mark("leave"), Patience::new(LIMIT, &never), &log) {
+        let log = Arc::new(TaskLog::default());
+        match program::run_program(command, &self.mark("leave"), Deadline::new(LIMIT, &never), &log)
+        {
             Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(format!("{status}: {}", log.last())),
+            Ok(status) => Err(format!("{status}: {}", log.last_line())),
             Err(stray) => Err(format!("{stray:?}")),
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::environment::{Stage, until};
 use crate::server::{Fault, NODE, TOKEN};
-use agent::node::{self, Config, End, Pace};
+use agent::node::{self, AgentEnd, Config, Pace};
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -66,7 +66,7 @@ fn a_token_that_is_refused_is_named_and_a_new_one_is_taken_up() {
         .server
         .until("a heartbeat", |state| state.heard.iter().any(|(path, _)| path == "heartbeat"));
     stop_flag.store(true, Ordering::Relaxed);
-    assert_eq!(agent.take().unwrap().join().unwrap(), Ok(End::Stopped));
+    assert_eq!(agent.take().unwrap().join().unwrap(), Ok(AgentEnd::Stopped));
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn it_prints_the_unit_that_runs_it() {
     assert!(unit.contains("Restart=always"), "{unit}");
 }
 
-type Running = Option<thread::JoinHandle<Result<End, String>>>;
+type Running = Option<thread::JoinHandle<Result<AgentEnd, String>>>;
 
 /// Runs the agent with short intervals, so that its rare actions can be observed.
 fn in_process(stage: &Stage) -> (Running, Arc<AtomicBool>) {
@@ -152,7 +152,7 @@ fn a_node_that_is_not_known_says_so_and_comes_back() {
         assert_eq!(stage.server.report("t-1")["ok"], true);
         until("no trouble any more", || !stage.typed("status").1.contains("Trouble"));
         stop_flag.store(true, Ordering::Relaxed);
-        assert_eq!(agent.take().unwrap().join().unwrap(), Ok(End::Stopped));
+        assert_eq!(agent.take().unwrap().join().unwrap(), Ok(AgentEnd::Stopped));
     }
 }
 
@@ -170,7 +170,7 @@ fn a_new_token_makes_a_forgotten_node_a_new_one() {
     stage.server.give("t-1", "node.validate", json!({}));
     assert_eq!(stage.server.report("t-1")["ok"], true);
     stop_flag.store(true, Ordering::Relaxed);
-    assert_eq!(agent.take().unwrap().join().unwrap(), Ok(End::Stopped));
+    assert_eq!(agent.take().unwrap().join().unwrap(), Ok(AgentEnd::Stopped));
 }
 
 #[test]
