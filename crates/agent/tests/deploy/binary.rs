@@ -1,6 +1,6 @@
 //! The program itself, as the deploy environment starts it.
 
-use crate::environment::{MAC, MIB, Stage, TOKEN, image, well};
+use crate::environment::{MAC, MIB, TOKEN, TestMachine, image, successful_script};
 use crate::server::Server;
 use std::process::{Command, Output};
 
@@ -10,15 +10,15 @@ fn agent(arguments: &[&str]) -> Output {
 
 #[test]
 fn it_says_how_it_ends() {
-    let stage = Stage::new(MIB);
+    let machine = TestMachine::new(MIB);
     for (told, word) in [("stop", "power off"), ("reboot", "reboot")] {
-        let mut script = well("raw", image(2 * MIB));
+        let mut script = successful_script("raw", image(2 * MIB));
         script.then = [("failed", told)].into();
         let server = Server::start(script);
         let address = server.address;
         let cmdline =
             format!("quiet farrier.url=http://{address} farrier.token={TOKEN} farrier.mac={MAC}");
-        let root = stage.folder.path().to_str().unwrap();
+        let root = machine.folder.path().to_str().unwrap();
         let output = agent(&["--cmdline", &cmdline, "--root", root, "--stay"]);
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{said}");

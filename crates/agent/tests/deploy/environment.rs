@@ -23,20 +23,20 @@ pub const MAC: &str = "aa:bb:cc:dd:ee:01";
 /// The old content of the disk.
 pub const OLD: u8 = 0xAA;
 
-pub struct Stage {
+pub struct TestMachine {
     pub folder: tempfile::TempDir,
     pub tools: Mutex<Vec<String>>,
 }
 
-impl Stage {
+impl TestMachine {
     /// A machine with one disk of this size.
     pub fn new(disk_bytes: usize) -> Self {
-        let stage = Self { folder: tempfile::tempdir().unwrap(), tools: Mutex::default() };
-        stage.write("sys/class/net/eth0/type", "1\n");
-        stage.write("sys/class/net/eth0/address", format!("{MAC}\n"));
-        stage.add_disk("vda", disk_bytes);
-        stage.add_system();
-        stage
+        let machine = Self { folder: tempfile::tempdir().unwrap(), tools: Mutex::default() };
+        machine.write("sys/class/net/eth0/type", "1\n");
+        machine.write("sys/class/net/eth0/address", format!("{MAC}\n"));
+        machine.add_disk("vda", disk_bytes);
+        machine.add_system();
+        machine
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -86,7 +86,7 @@ impl Stage {
 }
 
 /// Mounts nothing: the system is a directory.
-impl Platform for Stage {
+impl Platform for TestMachine {
     fn mount(&self, _: &Path, _: FileSystem, _: &str, _: &str) -> io::Result<PathBuf> {
         Ok(self.path("system"))
     }
@@ -138,7 +138,7 @@ pub fn granted(kind: &str, image: &[u8]) -> Value {
 }
 
 /// A script without faults: the machine is told to reboot once installed, or to stop once failed.
-pub fn well(kind: &str, image: Vec<u8>) -> Script {
+pub fn successful_script(kind: &str, image: Vec<u8>) -> Script {
     Script {
         granted: granted(kind, &image),
         image,
@@ -147,7 +147,7 @@ pub fn well(kind: &str, image: Vec<u8>) -> Script {
     }
 }
 
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let since = Instant::now();
     while !holds() {
         assert!(since.elapsed() < Duration::from_secs(20), "{what} did not come to be");

@@ -1,7 +1,7 @@
 //! With a kernel: loop devices as disks, and real mounts. Only root can do that; otherwise the
 //! tests are skipped with a message.
 
-use crate::environment::{MIB, Stage, well};
+use crate::environment::{MIB, TestMachine, successful_script};
 use crate::server::Server;
 use agent::FinalAction;
 use agent::platform::{FeedError, Platform, RealPlatform, Tool};
@@ -15,9 +15,9 @@ use std::process::Command;
 const PARTITION_AT: usize = MIB;
 
 /// A loop device, detached at the end of the test.
-struct Loop(String);
+struct LoopDevice(String);
 
-impl Loop {
+impl LoopDevice {
     fn new(file: &Path, offset: usize) -> Option<Self> {
         let output = Command::new("losetup")
             .args(["--find", "--show", "--partscan", "--offset", &offset.to_string()])
@@ -29,16 +29,16 @@ impl Loop {
     }
 }
 
-impl Drop for Loop {
+impl Drop for LoopDevice {
     fn drop(&mut self) {
         let _ = Command::new("losetup").args(["--detach", &self.0]).status();
     }
 }
 
 /// Like `RealPlatform`, with its own directory for mounts, because tests run in parallel.
-struct Apart(PathBuf);
+struct SeparateMounts(PathBuf);
 
-impl Platform for Apart {
+impl Platform for SeparateMounts {
     fn mount(
         &self,
         device: &Path,
@@ -80,13 +80,13 @@ impl Platform for Apart {
 }
 
 /// Creates a file system with a small system in it, as the content of a partition.
-fn file_system(stage: &Stage, make: &[&str], bytes: usize) -> Option<Vec<u8>> {
-    let path = stage.path("partition");
+fn file_system(machine: &TestMachine, make: &[&str], bytes: usize) -> Option<Vec<u8>> {
+    let path = machine.path("partition");
     fs::File::create(&path).unwrap().set_len(bytes as u64).unwrap();
     let made = Command::new(make[0]).args(&make[1..]).arg(&path).output().ok()?;
     assert!(made.status.success(), "{make:?}: {}", String::from_utf8_lossy(&made.stderr));
-    let device = Loop::new(&path, 0)?;
-    let at = stage.path("filled");
+    let device = LoopDevice::new(&path, 0)?;
+    let at = machine.path("filled");
     fs::create_dir_all(&at).unwrap();
     let mounted = Command::new("mount").arg(&device.0).arg(&at).output().ok()?;
     if !mounted.status.success() {
@@ -122,31 +122,32 @@ fn partitioned(partition: &[u8]) -> Vec<u8> {
 
 /// Writes and installs an image, then checks the disk.
 fn installs(make: &[&str], bytes: usize) {
-    let stage = Stage::new(0);
+    let machine = TestMachine::new(0);
     let disk_bytes = bytes + 4 * MIB;
-    let backing = stage.path("backing");
+    let backing = machine.path("backing");
     fs::File::create(&backing).unwrap().set_len(disk_bytes as u64).unwrap();
     // A CI kernel may not scan loop devices for partitions, so the partition has its own loop
     // device.
-    let (Some(disk), Some(partition)) = (Loop::new(&backing, 0), Loop::new(&backing, PARTITION_AT))
+    let (Some(disk), Some(partition)) =
+        (LoopDevice::new(&backing, 0), LoopDevice::new(&backing, PARTITION_AT))
     else {
         return eprintln!("skipped: loop devices need root");
     };
-    let Some(partition_bytes) = file_system(&stage, make, bytes) else {
+    let Some(partition_bytes) = file_system(&machine, make, bytes) else {
         return eprintln!("skipped: there is no {} here, or it cannot be mounted", make[0]);
     };
-    fs::remove_file(stage.path("dev/vda")).unwrap();
-    symlink(&disk.0, stage.path("dev/vda")).unwrap();
-    symlink(&partition.0, stage.path("dev/vda1")).unwrap();
-    stage.describe_disk("vda", disk_bytes);
-    stage.write("sys/block/vda/vda1/partition", "1\n");
+    fs::remove_file(machine.path("dev/vda")).unwrap();
+    symlink(&disk.0, machine.path("dev/vda")).unwrap();
+    symlink(&partition.0, machine.path("dev/vda1")).unwrap();
+    machine.describe_disk("vda", disk_bytes);
+    machine.write("sys/block/vda/vda1/partition", "1\n");
 
-    let mut script = well("raw", partitioned(&partition_bytes));
+    let mut script = successful_script("raw", partitioned(&partition_bytes));
     script.granted["user"] = "ann".into();
     let server = Server::start(script);
-    let platform = Apart(stage.path("mounts"));
+    let platform = SeparateMounts(machine.path("mounts"));
     assert_eq!(
-        stage.run_at(server.address, &platform),
+        machine.run_at(server.address, &platform),
         FinalAction::Reboot,
         "{}",
         server.last_report()

@@ -1,6 +1,6 @@
 //! How the agent handles its assignment and Farrier's answers.
 
-use crate::environment::{MAC, MIB, OLD, Stage, TOKEN, eventually, image, well};
+use crate::environment::{MAC, MIB, OLD, TOKEN, TestMachine, image, successful_script, wait_until};
 use crate::server::{Fault, Script, Server};
 use agent::FinalAction;
 use serde_json::{Value, json};
@@ -12,11 +12,11 @@ fn a_raw_image_is_written_and_the_machine_told_to_reboot() {
     // Not a multiple of the chunk size, and with zeros over old content.
     let mut raw = image(3 * MIB + 12_345);
     raw[MIB + 7..2 * MIB + 7].fill(0);
-    let stage = Stage::new(6 * MIB);
-    let server = Server::start(well("raw", raw.clone()));
-    assert_eq!(stage.run(&server), FinalAction::Reboot);
+    let machine = TestMachine::new(6 * MIB);
+    let server = Server::start(successful_script("raw", raw.clone()));
+    assert_eq!(machine.run(&server), FinalAction::Reboot);
 
-    let disk = stage.disk();
+    let disk = machine.disk();
     assert!(disk[..raw.len()] == raw[..]);
     assert!(disk[raw.len()..5 * MIB].iter().all(|byte| *byte == OLD));
     assert!(disk[5 * MIB..].iter().all(|byte| *byte == 0), "the backup of an old partition table");
@@ -25,17 +25,18 @@ fn a_raw_image_is_written_and_the_machine_told_to_reboot() {
     let report = server.last_report();
     assert_eq!((&report["done"], &report["total"]), (&json!(raw.len()), &json!(raw.len())));
     assert_eq!(report["code"], "");
-    let public = fs::read_to_string(stage.path("system/etc/ssh/ssh_host_ed25519_key.pub")).unwrap();
+    let public =
+        fs::read_to_string(machine.path("system/etc/ssh/ssh_host_ed25519_key.pub")).unwrap();
     assert_eq!(report["host_keys"], json!([public.trim_end()]));
-    assert_eq!(fs::read_to_string(stage.path("system/etc/farrier/image")).unwrap(), "tiny 1\n");
-    assert_eq!(*stage.tools.lock().unwrap(), ["blockdev"]);
+    assert_eq!(fs::read_to_string(machine.path("system/etc/farrier/image")).unwrap(), "tiny 1\n");
+    assert_eq!(*machine.tools.lock().unwrap(), ["blockdev"]);
 }
 
 #[test]
 fn a_claim_says_what_the_machine_is() {
-    let stage = Stage::new(4 * MIB);
-    let server = Server::start(well("raw", image(MIB)));
-    stage.run(&server);
+    let machine = TestMachine::new(4 * MIB);
+    let server = Server::start(successful_script("raw", image(MIB)));
+    machine.run(&server);
     let heard = server.heard.lock().unwrap();
     let claim = &heard.claims[0];
     assert_eq!((&claim["token"], &claim["mac"]), (&json!(TOKEN), &json!(MAC)));
@@ -48,95 +49,95 @@ fn a_claim_says_what_the_machine_is() {
 }
 
 /// Runs a deployment that must fail, and returns its last report.
-fn failed(stage: &Stage, script: Script) -> Value {
+fn failed(machine: &TestMachine, script: Script) -> Value {
     let server = Server::start(script);
-    assert_eq!(stage.run(&server), FinalAction::PowerOff);
+    assert_eq!(machine.run(&server), FinalAction::PowerOff);
     let report = server.last_report();
     assert_eq!(report["stage"], "failed");
     report
 }
 
-fn untouched(stage: &Stage) -> bool {
-    stage.disk().iter().all(|byte| *byte == OLD)
+fn untouched(machine: &TestMachine) -> bool {
+    machine.disk().iter().all(|byte| *byte == OLD)
 }
 
 #[test]
 fn an_image_that_does_not_fit_is_refused_before_anything_is_written() {
-    let stage = Stage::new(2 * MIB);
-    let report = failed(&stage, well("raw", image(2 * MIB + 512)));
+    let machine = TestMachine::new(2 * MIB);
+    let report = failed(&machine, successful_script("raw", image(2 * MIB + 512)));
     assert_eq!(report["code"], "disk-too-small");
     assert!(report["said"].as_str().unwrap().contains("/dev/vda"), "{report}");
-    assert!(untouched(&stage));
+    assert!(untouched(&machine));
 }
 
 #[test]
 fn a_wrong_checksum_is_found_and_the_disk_does_not_boot() {
-    let stage = Stage::new(4 * MIB);
-    let mut script = well("raw", image(2 * MIB));
+    let machine = TestMachine::new(4 * MIB);
+    let mut script = successful_script("raw", image(2 * MIB));
     script.image_faults = [Fault::Garble].into();
-    let report = failed(&stage, script);
+    let report = failed(&machine, script);
     assert_eq!(report["code"], "checksum-wrong");
     assert_eq!(report["host_keys"], json!([]));
-    assert!(stage.disk()[..MIB].iter().all(|byte| *byte == 0));
-    assert!(!stage.path("system/etc/hostname").exists());
+    assert!(machine.disk()[..MIB].iter().all(|byte| *byte == 0));
+    assert!(!machine.path("system/etc/hostname").exists());
 }
 
 #[test]
 fn after_a_failure_it_may_be_told_to_reboot() {
-    let stage = Stage::new(MIB);
-    let mut script = well("raw", image(2 * MIB));
+    let machine = TestMachine::new(MIB);
+    let mut script = successful_script("raw", image(2 * MIB));
     script.then = [("failed", "reboot")].into();
-    assert_eq!(stage.run(&Server::start(script)), FinalAction::Reboot);
+    assert_eq!(machine.run(&Server::start(script)), FinalAction::Reboot);
 }
 
 #[test]
 fn no_disk_is_guessed() {
-    let stage = Stage::new(4 * MIB);
-    stage.add_disk("vdb", 4 * MIB);
-    let report = failed(&stage, well("raw", image(MIB)));
+    let machine = TestMachine::new(4 * MIB);
+    machine.add_disk("vdb", 4 * MIB);
+    let report = failed(&machine, successful_script("raw", image(MIB)));
     assert_eq!(report["code"], "disk-ambiguous");
     for part in ["/dev/vda", "/dev/vdb", "serial-of-vda", "4.0 MiB"] {
         assert!(report["said"].as_str().unwrap().contains(part), "{report}");
     }
-    let mut script = well("raw", image(MIB));
+    let mut script = successful_script("raw", image(MIB));
     script.granted["root_disk"] = json!("serial:nobodys");
-    assert_eq!(failed(&stage, script)["code"], "disk-missing");
-    assert!(untouched(&stage));
+    assert_eq!(failed(&machine, script)["code"], "disk-missing");
+    assert!(untouched(&machine));
 
-    let mut script = well("raw", image(MIB));
+    let mut script = successful_script("raw", image(MIB));
     script.granted["root_disk"] = json!("serial:serial-of-vdb");
-    assert_eq!(stage.run(&Server::start(script)), FinalAction::Reboot);
-    assert!(untouched(&stage));
-    assert!(fs::read(stage.path("dev/vdb")).unwrap()[..MIB] == image(MIB)[..]);
+    assert_eq!(machine.run(&Server::start(script)), FinalAction::Reboot);
+    assert!(untouched(&machine));
+    assert!(fs::read(machine.path("dev/vdb")).unwrap()[..MIB] == image(MIB)[..]);
 }
 
 #[test]
 fn an_unknown_user_and_an_unknown_kind_are_said() {
-    let stage = Stage::new(4 * MIB);
-    let mut script = well("raw", image(MIB));
+    let machine = TestMachine::new(4 * MIB);
+    let mut script = successful_script("raw", image(MIB));
     script.granted["user"] = json!("ubuntu");
-    let report = failed(&stage, script);
+    let report = failed(&machine, script);
     assert_eq!(report["code"], "install-failed");
     assert!(report["said"].as_str().unwrap().contains("no user \"ubuntu\"; it has: "), "{report}");
 
-    let report = failed(&stage, well("ova", image(MIB)));
+    let report = failed(&machine, successful_script("ova", image(MIB)));
     assert_eq!(report["code"], "image-broken");
 }
 
 #[test]
 fn what_cannot_be_mounted_is_said_in_other_words_than_what_has_no_system() {
-    let stage = Stage::new(4 * MIB);
+    let machine = TestMachine::new(4 * MIB);
     let mut unknown = image(MIB);
     unknown[1080] = 0;
-    let report = failed(&stage, well("raw", unknown));
+    let report = failed(&machine, successful_script("raw", unknown));
     assert_eq!(report["code"], "install-failed");
     assert!(
         report["said"].as_str().unwrap().contains("nothing on /dev/vda can be mounted"),
         "{report}"
     );
 
-    fs::remove_dir_all(stage.path("system/etc")).unwrap();
-    let report = failed(&stage, well("raw", image(MIB)));
+    fs::remove_dir_all(machine.path("system/etc")).unwrap();
+    let report = failed(&machine, successful_script("raw", image(MIB)));
     assert_eq!(report["code"], "install-failed");
     assert!(
         report["said"].as_str().unwrap().contains("no partition of /dev/vda has a system"),
@@ -147,81 +148,85 @@ fn what_cannot_be_mounted_is_said_in_other_words_than_what_has_no_system() {
 #[test]
 fn a_refused_claim_powers_off_and_touches_nothing() {
     for code in ["token-used", "token-expired", "token-unknown", "mac-refused"] {
-        let stage = Stage::new(4 * MIB);
-        let mut script = well("raw", image(MIB));
+        let machine = TestMachine::new(4 * MIB);
+        let mut script = successful_script("raw", image(MIB));
         script.claim_faults = [Fault::Status(403)].into();
         script.refusal = json!({"code": code, "said": "no"});
         let server = Server::start(script);
-        assert_eq!(stage.run(&server), FinalAction::PowerOff);
+        assert_eq!(machine.run(&server), FinalAction::PowerOff);
         let heard = server.heard.lock().unwrap();
         assert_eq!((heard.claims.len(), heard.ranges.len(), heard.reports.len()), (1, 0, 0));
-        assert!(untouched(&stage));
+        assert!(untouched(&machine));
     }
 }
 
 #[test]
 fn told_to_stop_in_the_middle_it_stops_writing() {
-    let stage = Stage::new(20 * MIB);
-    let mut script = well("raw", image(16 * MIB));
+    let machine = TestMachine::new(20 * MIB);
+    let mut script = successful_script("raw", image(16 * MIB));
     script.slow = Some((64 * 1024, Duration::from_millis(10)));
     script.stop_after = Some(2 * MIB as u64);
     let server = Server::start(script);
-    assert_eq!(stage.run(&server), FinalAction::PowerOff);
+    assert_eq!(machine.run(&server), FinalAction::PowerOff);
     assert_eq!(server.stages(), ["writing"]);
-    let disk = stage.disk();
+    let disk = machine.disk();
     assert!(disk[..MIB].iter().all(|byte| *byte == 0), "half a system must not boot");
     assert!(disk[15 * MIB..16 * MIB].iter().all(|byte| *byte == OLD));
 }
 
 #[test]
 fn told_to_stop_while_nothing_arrives_it_stops() {
-    let stage = Stage::new(4 * MIB);
-    let mut script = well("raw", image(2 * MIB));
+    let machine = TestMachine::new(4 * MIB);
+    let mut script = successful_script("raw", image(2 * MIB));
     script.image_faults = [Fault::Hang(Duration::from_secs(30)); 8].into();
     script.then = [("writing", "stop")].into();
-    assert_eq!(stage.run(&Server::start(script)), FinalAction::PowerOff);
+    assert_eq!(machine.run(&Server::start(script)), FinalAction::PowerOff);
 }
 
 #[test]
 fn who_is_not_let_in_any_more_powers_off() {
     for status in [401, 403] {
-        let stage = Stage::new(20 * MIB);
-        let mut script = well("raw", image(16 * MIB));
+        let machine = TestMachine::new(20 * MIB);
+        let mut script = successful_script("raw", image(16 * MIB));
         script.slow = Some((64 * 1024, Duration::from_millis(5)));
         script.report_faults = [Fault::Status(status)].into();
-        assert_eq!(stage.run(&Server::start(script)), FinalAction::PowerOff, "a report, {status}");
+        assert_eq!(
+            machine.run(&Server::start(script)),
+            FinalAction::PowerOff,
+            "a report, {status}"
+        );
 
-        let mut script = well("raw", image(2 * MIB));
+        let mut script = successful_script("raw", image(2 * MIB));
         script.image_faults = [Fault::Cut(MIB), Fault::Status(status)].into();
         let server = Server::start(script);
-        assert_eq!(stage.run(&server), FinalAction::PowerOff, "the image, {status}");
+        assert_eq!(machine.run(&server), FinalAction::PowerOff, "the image, {status}");
         assert_eq!(server.stages(), ["writing"]);
     }
 }
 
 #[test]
 fn an_image_that_is_gone_or_replaced_fails() {
-    let stage = Stage::new(4 * MIB);
-    let mut script = well("raw", image(2 * MIB));
+    let machine = TestMachine::new(4 * MIB);
+    let mut script = successful_script("raw", image(2 * MIB));
     script.image_faults = [Fault::Status(404)].into();
-    assert_eq!(failed(&stage, script)["code"], "image-broken");
+    assert_eq!(failed(&machine, script)["code"], "image-broken");
 
-    let mut script = well("raw", image(2 * MIB));
+    let mut script = successful_script("raw", image(2 * MIB));
     script.image = image(3 * MIB);
-    let report = failed(&stage, script);
+    let report = failed(&machine, script);
     assert_eq!(report["code"], "image-broken");
     assert!(report["said"].as_str().unwrap().contains("was the image replaced"), "{report}");
 }
 
 #[test]
 fn a_reboot_that_comes_too_early_waits_for_the_end() {
-    let stage = Stage::new(4 * MIB);
-    let mut script = well("raw", image(2 * MIB));
+    let machine = TestMachine::new(4 * MIB);
+    let mut script = successful_script("raw", image(2 * MIB));
     script.then = [("writing", "reboot"), ("installing", "reboot"), ("installed", "go-on")].into();
     let server = Server::start(script);
     std::thread::scope(|scope| {
-        let agent = scope.spawn(|| stage.run(&server));
-        eventually("waiting for the word", || {
+        let agent = scope.spawn(|| machine.run(&server));
+        wait_until("waiting for the word", || {
             let heard = server.heard.lock().unwrap();
             heard.reports.iter().filter(|report| report["stage"] == "installed").count() >= 3
         });

@@ -1,6 +1,6 @@
 //! Images of QEMU's tools, with all their options, compared with the raw disk that they contain.
 
-use crate::environment::{MIB, OLD, Stage, image, well};
+use crate::environment::{MIB, OLD, TestMachine, image, successful_script};
 use crate::server::{Fault, Server};
 use agent::FinalAction;
 use std::fs;
@@ -26,31 +26,31 @@ fn raw_disk() -> Vec<u8> {
 }
 
 /// Deploys an image file and compares the disk with the output of `qemu-img convert`.
-fn deploys(stage: &Stage, file: &Path) {
-    let raw = stage.path("expected.raw");
+fn deploys(machine: &TestMachine, file: &Path) {
+    let raw = machine.path("expected.raw");
     let arguments = ["convert", "-O", "raw", file.to_str().unwrap(), raw.to_str().unwrap()];
     qemu("qemu-img", &arguments).unwrap().unwrap();
     let raw = fs::read(raw).unwrap();
-    fs::write(stage.path("dev/vda"), vec![OLD; 16 * MIB]).unwrap();
-    let mut script = well("qcow2", fs::read(file).unwrap());
+    fs::write(machine.path("dev/vda"), vec![OLD; 16 * MIB]).unwrap();
+    let mut script = successful_script("qcow2", fs::read(file).unwrap());
     script.image_faults =
         [Fault::Cut(50), Fault::Cut(MIB / 3), Fault::Status(503), Fault::Cut(200_000)].into();
     let server = Server::start(script);
     assert_eq!(
-        stage.run(&server),
+        machine.run(&server),
         FinalAction::Reboot,
         "{}: {}",
         file.display(),
         server.last_report()
     );
-    assert!(stage.disk()[..raw.len()] == raw[..], "{}", file.display());
+    assert!(machine.disk()[..raw.len()] == raw[..], "{}", file.display());
 }
 
 #[test]
 fn whatever_qemu_img_makes_is_written_as_it_is() {
-    let stage = Stage::new(16 * MIB);
-    stage.write("disk.raw", raw_disk());
-    let raw = stage.path("disk.raw");
+    let machine = TestMachine::new(16 * MIB);
+    machine.write("disk.raw", raw_disk());
+    let raw = machine.path("disk.raw");
     let ways: [&[&str]; 11] = [
         &[],
         &["-c"],
@@ -65,7 +65,7 @@ fn whatever_qemu_img_makes_is_written_as_it_is() {
         &["-o", "preallocation=metadata,lazy_refcounts=on"],
     ];
     for (number, way) in ways.into_iter().enumerate() {
-        let file = stage.path(&format!("{number}.qcow2"));
+        let file = machine.path(&format!("{number}.qcow2"));
         let mut arguments = vec!["convert", "-f", "raw", "-O", "qcow2"];
         arguments.extend(way);
         arguments.extend([raw.to_str().unwrap(), file.to_str().unwrap()]);
@@ -73,7 +73,7 @@ fn whatever_qemu_img_makes_is_written_as_it_is() {
             None => return eprintln!("skipped: there is no qemu-img here"),
             Some(made) => made.unwrap(),
         }
-        deploys(&stage, &file);
+        deploys(&machine, &file);
     }
 }
 
@@ -81,8 +81,8 @@ fn whatever_qemu_img_makes_is_written_as_it_is() {
 /// of an earlier state.
 #[test]
 fn an_image_that_was_lived_in_is_written_as_it_is_now() {
-    let stage = Stage::new(16 * MIB);
-    let file = stage.path("lived.qcow2");
+    let machine = TestMachine::new(16 * MIB);
+    let file = machine.path("lived.qcow2");
     let path = file.to_str().unwrap();
     match qemu("qemu-img", &["create", "-f", "qcow2", path, "12M"]) {
         None => return eprintln!("skipped: there is no qemu-img here"),
@@ -111,16 +111,16 @@ fn an_image_that_was_lived_in_is_written_as_it_is_now() {
         "write -P 6 4M 10k",
         "discard 11M 512k",
     ]);
-    deploys(&stage, &file);
+    deploys(&machine, &file);
 }
 
 #[test]
 fn what_cannot_be_written_is_refused_before_anything_is() {
-    let stage = Stage::new(4 * MIB);
-    stage.write("base.raw", image(MIB));
-    let base = stage.path("base.raw");
+    let machine = TestMachine::new(4 * MIB);
+    machine.write("base.raw", image(MIB));
+    let base = machine.path("base.raw");
     let base = base.to_str().unwrap();
-    let file = stage.path("x.qcow2");
+    let file = machine.path("x.qcow2");
     let path = file.to_str().unwrap();
     let table: [(&[&str], &str, &str); 3] = [
         (&["create", "-q", "-f", "qcow2", path, "5M"], "disk-too-small", "needs 5.0 MiB"),
@@ -140,23 +140,23 @@ fn what_cannot_be_written_is_refused_before_anything_is() {
             None => return eprintln!("skipped: there is no qemu-img here"),
             Some(made) => made.unwrap(),
         }
-        let server = Server::start(well("qcow2", fs::read(&file).unwrap()));
-        assert_eq!(stage.run(&server), FinalAction::PowerOff);
+        let server = Server::start(successful_script("qcow2", fs::read(&file).unwrap()));
+        assert_eq!(machine.run(&server), FinalAction::PowerOff);
         let report = server.last_report();
         assert_eq!(report["code"], code, "{report}");
         assert!(report["said"].as_str().unwrap().contains(words), "{report}");
-        assert!(stage.disk().iter().all(|byte| *byte == OLD));
+        assert!(machine.disk().iter().all(|byte| *byte == OLD));
     }
-    let server = Server::start(well("qcow2", image(MIB)));
-    assert_eq!(stage.run(&server), FinalAction::PowerOff);
+    let server = Server::start(successful_script("qcow2", image(MIB)));
+    assert_eq!(machine.run(&server), FinalAction::PowerOff);
     assert_eq!(server.last_report()["code"], "image-broken");
 }
 
 #[test]
 fn a_compressed_image_with_one_wrong_byte_does_not_boot() {
-    let stage = Stage::new(16 * MIB);
-    stage.write("disk.raw", raw_disk());
-    let (raw, file) = (stage.path("disk.raw"), stage.path("x.qcow2"));
+    let machine = TestMachine::new(16 * MIB);
+    machine.write("disk.raw", raw_disk());
+    let (raw, file) = (machine.path("disk.raw"), machine.path("x.qcow2"));
     let arguments = [
         "convert",
         "-c",
@@ -173,11 +173,11 @@ fn a_compressed_image_with_one_wrong_byte_does_not_boot() {
     }
     let good = fs::read(file).unwrap();
     for at in [good.len() / 2, good.len() - 3_000] {
-        let mut script = well("qcow2", good.clone());
+        let mut script = successful_script("qcow2", good.clone());
         script.image[at] ^= 0x10;
         let server = Server::start(script);
-        assert_eq!(stage.run(&server), FinalAction::PowerOff);
+        assert_eq!(machine.run(&server), FinalAction::PowerOff);
         assert_eq!(server.last_report()["code"], "checksum-wrong");
-        assert!(stage.disk()[..MIB].iter().all(|byte| *byte == 0));
+        assert!(machine.disk()[..MIB].iter().all(|byte| *byte == 0));
     }
 }

@@ -46,7 +46,7 @@ pub struct Script {
 
 /// The recorded requests.
 #[derive(Default)]
-pub struct Heard {
+pub struct RecordedRequests {
     pub claims: Vec<Value>,
     pub reports: Vec<Value>,
     /// The first byte of each request for the image.
@@ -57,7 +57,7 @@ pub struct Heard {
 pub struct Server {
     pub address: SocketAddr,
     pub script: Arc<Mutex<Script>>,
-    pub heard: Arc<Mutex<Heard>>,
+    pub heard: Arc<Mutex<RecordedRequests>>,
     up: Option<Arc<AtomicBool>>,
 }
 
@@ -136,7 +136,7 @@ impl Drop for Server {
 fn answer(
     stream: &TcpStream,
     script: &Mutex<Script>,
-    heard: &Mutex<Heard>,
+    heard: &Mutex<RecordedRequests>,
     up: &AtomicBool,
 ) -> std::io::Result<()> {
     let Some(request) = read_request(stream) else { return Ok(()) };

@@ -1,6 +1,6 @@
 //! Tar images. Partitions and file systems are only recorded here; the files are really unpacked.
 
-use crate::environment::{MIB, Stage, sha256, well};
+use crate::environment::{MIB, TestMachine, sha256, successful_script};
 use crate::server::{Fault, Script, Server};
 use agent::FinalAction;
 use agent::platform::{FeedError, Platform, RealPlatform, Tool};
@@ -17,45 +17,45 @@ const DISK_BYTES: usize = 1024 * MIB;
 const STARTER: &[u8] = b"code that a BIOS runs";
 
 /// A machine whose partitions appear when `sfdisk` is called; each is a directory when mounted.
-struct Parted {
-    stage: Stage,
+struct PartitionedMachine {
+    machine: TestMachine,
     ran: Mutex<Vec<String>>,
     full: bool,
 }
 
-impl Parted {
+impl PartitionedMachine {
     fn new() -> Self {
-        let stage = Stage::new(0);
+        let machine = TestMachine::new(0);
         fs::File::options()
             .write(true)
-            .open(stage.path("dev/vda"))
+            .open(machine.path("dev/vda"))
             .unwrap()
             .set_len(DISK_BYTES as u64)
             .unwrap();
-        stage.describe_disk("vda", DISK_BYTES);
-        stage.write("usr/lib/farrier/gptmbr.bin", STARTER);
-        stage.write("usr/lib/farrier/systemd-bootx64.efi", "a program for UEFI");
-        Self { stage, ran: Mutex::default(), full: false }
+        machine.describe_disk("vda", DISK_BYTES);
+        machine.write("usr/lib/farrier/gptmbr.bin", STARTER);
+        machine.write("usr/lib/farrier/systemd-bootx64.efi", "a program for UEFI");
+        Self { machine, ran: Mutex::default(), full: false }
     }
 
     fn run(&self, script: Script) -> (FinalAction, Value) {
         let server = Server::start(script);
-        let end = self.stage.run_at(server.address, self);
+        let end = self.machine.run_at(server.address, self);
         (end, server.last_report())
     }
 
     fn firmware(&self, name: &str) -> PathBuf {
-        self.stage.path("mounted/vda1").join(name)
+        self.machine.path("mounted/vda1").join(name)
     }
 
     fn root(&self, name: &str) -> PathBuf {
-        self.stage.path("mounted/vda2").join(name)
+        self.machine.path("mounted/vda2").join(name)
     }
 }
 
-impl Platform for Parted {
+impl Platform for PartitionedMachine {
     fn mount(&self, device: &Path, _: FileSystem, _: &str, _: &str) -> io::Result<PathBuf> {
-        let at = self.stage.path("mounted").join(device.file_name().unwrap());
+        let at = self.machine.path("mounted").join(device.file_name().unwrap());
         fs::create_dir_all(&at)?;
         Ok(at)
     }
@@ -69,17 +69,17 @@ impl Platform for Parted {
         self.ran
             .lock()
             .unwrap()
-            .push(shown.replace(self.stage.folder.path().to_str().unwrap(), ""));
+            .push(shown.replace(self.machine.folder.path().to_str().unwrap(), ""));
         let marked = |name: &str, at: usize, mark: &[u8]| {
             let mut bytes = vec![0; 4096];
             bytes[at..at + mark.len()].copy_from_slice(mark);
-            self.stage.write(name, bytes);
+            self.machine.write(name, bytes);
         };
         match tool {
             Tool::Sfdisk => {
                 for number in ["1", "2"] {
-                    self.stage.write(&format!("sys/block/vda/vda{number}/partition"), number);
-                    self.stage.write(&format!("dev/vda{number}"), "");
+                    self.machine.write(&format!("sys/block/vda/vda{number}/partition"), number);
+                    self.machine.write(&format!("dev/vda{number}"), "");
                 }
             }
             Tool::MkfsVfat => marked("dev/vda1", 82, b"FAT32   "),
@@ -103,35 +103,39 @@ impl Platform for Parted {
 }
 
 /// A tar of a small system that contains so many extra bytes.
-fn tar(stage: &Stage, kernel: bool, bytes: usize) -> Vec<u8> {
+fn tar(machine: &TestMachine, kernel: bool, bytes: usize) -> Vec<u8> {
     if kernel {
-        stage.write("system/boot/vmlinuz-6.1.0-9-amd64", "an old kernel");
-        stage.write("system/boot/vmlinuz-6.1.0-18-amd64", "the kernel");
-        stage.write("system/boot/initrd.img-6.1.0-18-amd64", "its initrd");
+        machine.write("system/boot/vmlinuz-6.1.0-9-amd64", "an old kernel");
+        machine.write("system/boot/vmlinuz-6.1.0-18-amd64", "the kernel");
+        machine.write("system/boot/initrd.img-6.1.0-18-amd64", "its initrd");
     }
-    stage.write("system/srv/data", vec![7; bytes]);
-    let output =
-        Command::new("tar").args(["-c", "-C"]).arg(stage.path("system")).arg(".").output().unwrap();
+    machine.write("system/srv/data", vec![7; bytes]);
+    let output = Command::new("tar")
+        .args(["-c", "-C"])
+        .arg(machine.path("system"))
+        .arg(".")
+        .output()
+        .unwrap();
     assert!(output.status.success());
     output.stdout
 }
 
-fn packed(program: &str, stage: &Stage, bytes: &[u8]) -> Option<Vec<u8>> {
-    stage.write("plain.tar", bytes);
-    let output = Command::new(program).arg("-c").arg(stage.path("plain.tar")).output().ok()?;
+fn packed(program: &str, machine: &TestMachine, bytes: &[u8]) -> Option<Vec<u8>> {
+    machine.write("plain.tar", bytes);
+    let output = Command::new(program).arg("-c").arg(machine.path("plain.tar")).output().ok()?;
     output.status.success().then_some(output.stdout)
 }
 
 #[test]
 fn a_tar_becomes_a_disk_that_boots_either_way() {
-    let parted = Parted::new();
-    let plain = tar(&parted.stage, true, 3 * MIB);
-    let mut script = well("tar", plain);
+    let partitioned = PartitionedMachine::new();
+    let plain = tar(&partitioned.machine, true, 3 * MIB);
+    let mut script = successful_script("tar", plain);
     script.image_faults = [Fault::Cut(MIB), Fault::Status(503)].into();
-    let (end, report) = parted.run(script);
+    let (end, report) = partitioned.run(script);
     assert_eq!(end, FinalAction::Reboot, "{report}");
 
-    let ran = parted.ran.lock().unwrap().clone();
+    let ran = partitioned.ran.lock().unwrap().clone();
     let first_words: Vec<&str> = ran.iter().map(|line| line.split(' ').next().unwrap()).collect();
     assert_eq!(
         first_words,
@@ -145,45 +149,45 @@ fn a_tar_becomes_a_disk_that_boots_either_way() {
     assert_eq!(ran[4].trim_end(), "extlinux --install /mounted/vda1");
 
     let text = |path: PathBuf| fs::read_to_string(path).unwrap();
-    assert_eq!(text(parted.firmware("vmlinuz")), "the kernel");
-    assert_eq!(text(parted.firmware("initrd.img")), "its initrd");
-    assert_eq!(text(parted.firmware("EFI/BOOT/BOOTX64.EFI")), "a program for UEFI");
+    assert_eq!(text(partitioned.firmware("vmlinuz")), "the kernel");
+    assert_eq!(text(partitioned.firmware("initrd.img")), "its initrd");
+    assert_eq!(text(partitioned.firmware("EFI/BOOT/BOOTX64.EFI")), "a program for UEFI");
     let uuid = ran[0].split("uuid=").nth(2).unwrap().split(',').next().unwrap();
     for file in ["syslinux.cfg", "loader/entries/farrier.conf"] {
         assert!(
-            text(parted.firmware(file)).contains(&format!("root=PARTUUID={uuid} rw")),
+            text(partitioned.firmware(file)).contains(&format!("root=PARTUUID={uuid} rw")),
             "{file}"
         );
     }
-    assert!(text(parted.root("etc/fstab")).contains(&format!("PARTUUID={uuid} / ext4")));
-    assert_eq!(text(parted.root("etc/hostname")), "node-1\n");
-    assert_eq!(fs::read(parted.root("srv/data")).unwrap(), vec![7; 3 * MIB]);
+    assert!(text(partitioned.root("etc/fstab")).contains(&format!("PARTUUID={uuid} / ext4")));
+    assert_eq!(text(partitioned.root("etc/hostname")), "node-1\n");
+    assert_eq!(fs::read(partitioned.root("srv/data")).unwrap(), vec![7; 3 * MIB]);
     let mut first = vec![0; 512];
-    fs::File::open(parted.stage.path("dev/vda")).unwrap().read_exact(&mut first).unwrap();
+    fs::File::open(partitioned.machine.path("dev/vda")).unwrap().read_exact(&mut first).unwrap();
     assert!(first.starts_with(STARTER));
 }
 
 #[test]
 fn a_tar_may_be_packed() {
     for program in ["gzip", "zstd"] {
-        let parted = Parted::new();
-        let plain = tar(&parted.stage, true, 3 * MIB);
-        let Some(packed) = packed(program, &parted.stage, &plain) else {
+        let partitioned = PartitionedMachine::new();
+        let plain = tar(&partitioned.machine, true, 3 * MIB);
+        let Some(packed) = packed(program, &partitioned.machine, &plain) else {
             eprintln!("skipped: there is no {program} here");
             continue;
         };
         assert!(packed.len() < plain.len());
-        let mut script = well("tar", packed);
+        let mut script = successful_script("tar", packed);
         script.image_faults = [Fault::Cut(1_000), Fault::Cut(2)].into();
-        let (end, report) = parted.run(script);
+        let (end, report) = partitioned.run(script);
         assert_eq!(end, FinalAction::Reboot, "{program}: {report}");
-        assert_eq!(fs::read(parted.root("srv/data")).unwrap(), vec![7; 3 * MIB]);
+        assert_eq!(fs::read(partitioned.root("srv/data")).unwrap(), vec![7; 3 * MIB]);
     }
 }
 
 #[test]
 fn what_goes_wrong_with_a_tar_is_said_and_nothing_boots() {
-    type Spoil = fn(&mut Parted, &mut Script);
+    type Spoil = fn(&mut PartitionedMachine, &mut Script);
     let table: [(bool, Spoil, &str, &str); 7] = [
         (
             true,
@@ -192,7 +196,7 @@ fn what_goes_wrong_with_a_tar_is_said_and_nothing_boots() {
             "SHA-256",
         ),
         (false, |_, _| (), "install-failed", "no /boot/vmlinuz*"),
-        (true, |parted, _| parted.full = true, "disk-too-small", "no room for the files"),
+        (true, |partitioned, _| partitioned.full = true, "disk-too-small", "no room for the files"),
         (
             true,
             |_, script| {
@@ -215,50 +219,55 @@ fn what_goes_wrong_with_a_tar_is_said_and_nothing_boots() {
         ),
         (
             true,
-            |parted, _| parted.stage.describe_disk("vda", 500 * MIB),
+            |partitioned, _| partitioned.machine.describe_disk("vda", 500 * MIB),
             "disk-too-small",
             "/dev/vda has 500.0 MiB",
         ),
         (
             true,
-            |parted, _| fs::remove_file(parted.stage.path("usr/lib/farrier/gptmbr.bin")).unwrap(),
+            |partitioned, _| {
+                fs::remove_file(partitioned.machine.path("usr/lib/farrier/gptmbr.bin")).unwrap()
+            },
             "install-failed",
             "bootable for a BIOS",
         ),
     ];
     for (kernel, spoil, code, words) in table {
-        let mut parted = Parted::new();
-        let mut script = well("tar", tar(&parted.stage, kernel, MIB));
-        spoil(&mut parted, &mut script);
-        let (end, report) = parted.run(script);
+        let mut partitioned = PartitionedMachine::new();
+        let mut script = successful_script("tar", tar(&partitioned.machine, kernel, MIB));
+        spoil(&mut partitioned, &mut script);
+        let (end, report) = partitioned.run(script);
         assert_eq!(end, FinalAction::PowerOff);
         assert_eq!(report["code"], code, "{report}");
         assert!(report["said"].as_str().unwrap().contains(words), "{report}");
         let mut first = vec![0; 512];
-        fs::File::open(parted.stage.path("dev/vda")).unwrap().read_exact(&mut first).unwrap();
+        fs::File::open(partitioned.machine.path("dev/vda"))
+            .unwrap()
+            .read_exact(&mut first)
+            .unwrap();
         assert!(first.iter().all(|byte| *byte == 0));
         if code != "install-failed" {
-            assert!(!parted.firmware("vmlinuz").exists(), "{report}");
+            assert!(!partitioned.firmware("vmlinuz").exists(), "{report}");
         }
     }
 }
 
 #[test]
 fn told_to_stop_it_stops_unpacking() {
-    let parted = Parted::new();
-    let mut script = well("tar", tar(&parted.stage, true, 16 * MIB));
+    let partitioned = PartitionedMachine::new();
+    let mut script = successful_script("tar", tar(&partitioned.machine, true, 16 * MIB));
     script.slow = Some((64 * 1024, std::time::Duration::from_millis(10)));
     script.stop_after = Some(2 * MIB as u64);
-    let (end, report) = parted.run(script);
+    let (end, report) = partitioned.run(script);
     assert_eq!((end, report["stage"].as_str()), (FinalAction::PowerOff, Some("writing")));
-    assert!(!parted.firmware("vmlinuz").exists());
+    assert!(!partitioned.firmware("vmlinuz").exists());
 }
 
 /// Names with `..`, links that lead out, and files behind them: all content of a tar stays inside.
 #[test]
 fn nothing_in_a_tar_leads_out_of_the_disk() {
-    let parted = Parted::new();
-    let outside = parted.stage.path("outside");
+    let partitioned = PartitionedMachine::new();
+    let outside = partitioned.machine.path("outside");
     fs::create_dir_all(&outside).unwrap();
     let script = r#"
 import io, sys, tarfile
@@ -272,15 +281,16 @@ link("out", outside); file("out/one")
 file("../../outside/two"); file(outside + "/three")
 out.close()
 "#;
-    parted.stage.write("evil.tar", tar(&parted.stage, true, 10));
+    partitioned.machine.write("evil.tar", tar(&partitioned.machine, true, 10));
     let Ok(made) = Command::new("python3")
         .args(["-c", script])
-        .args([&outside, &parted.stage.path("evil.tar")])
+        .args([&outside, &partitioned.machine.path("evil.tar")])
         .output()
     else {
         return eprintln!("skipped: there is no python3 here");
     };
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    parted.run(well("tar", fs::read(parted.stage.path("evil.tar")).unwrap()));
+    partitioned
+        .run(successful_script("tar", fs::read(partitioned.machine.path("evil.tar")).unwrap()));
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
 }

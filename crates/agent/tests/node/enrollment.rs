@@ -1,6 +1,6 @@
 //! Enrollment, and sessions that become unknown.
 
-use crate::environment::{Stage, until};
+use crate::environment::{TestNode, wait_until};
 use crate::server::{Fault, NODE, TOKEN};
 use agent::node::{self, AgentEnd, Config, Pace};
 use serde_json::json;
@@ -12,37 +12,37 @@ use std::thread;
 
 #[test]
 fn a_lost_answer_is_asked_for_again_with_the_same_session() {
-    let stage = Stage::new();
+    let node_env = TestNode::new();
     for fault in [Fault::Lose, Fault::Status(503)] {
-        stage.server.fault("enroll", fault);
+        node_env.server.fault("enroll", fault);
     }
-    let (code, said) = stage.typed("enroll");
+    let (code, said) = node_env.run_command("enroll");
     assert_eq!((code, said.as_str()), (0, "this is node-1\n"));
     let sessions: Vec<_> =
-        stage.server.state().heard.iter().map(|(_, body)| body["session"].clone()).collect();
+        node_env.server.state().heard.iter().map(|(_, body)| body["session"].clone()).collect();
     assert_eq!(sessions.len(), 2, "the one that was refused with 503 does not count");
     assert!(sessions[0] == sessions[1] && sessions[0].as_str().unwrap().len() == 64);
-    let mode = |name: &str| fs::metadata(stage.path(name)).unwrap().permissions().mode() & 0o777;
+    let mode = |name: &str| fs::metadata(node_env.path(name)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("state"), mode("state/node.json")), (0o700, 0o600));
 
-    assert_eq!(stage.typed("enroll").0, 0);
-    assert_eq!(stage.server.count("enroll"), 2, "who is enrolled does not ask");
-    let (code, said) = stage.typed("status");
+    assert_eq!(node_env.run_command("enroll").0, 0);
+    assert_eq!(node_env.server.count("enroll"), 2, "who is enrolled does not ask");
+    let (code, said) = node_env.run_command("status");
     assert!(code == 0 && said.contains("Node:      node-1"), "{said}");
     assert!(!said.contains(sessions[0].as_str().unwrap()));
 }
 
 #[test]
 fn killed_while_it_enrolls_it_asks_with_the_session_it_had() {
-    let stage = Stage::new();
-    stage.server.fault("enroll", Fault::KillCounted);
-    let mut agent = stage.run();
+    let node_env = TestNode::new();
+    node_env.server.fault("enroll", Fault::KillCounted);
+    let mut agent = node_env.run();
     agent.ended();
-    let _agent = stage.run();
-    stage.server.until("a heartbeat", |state| {
+    let _agent = node_env.run();
+    node_env.server.wait_until("a heartbeat", |state| {
         state.heard.iter().any(|(path, body)| path == "heartbeat" && body["healthy"] == true)
     });
-    let state = stage.server.state();
+    let state = node_env.server.state();
     let asked: Vec<_> = state.heard.iter().filter(|(path, _)| path == "enroll").collect();
     assert!(asked.len() == 2 && asked[0].1["session"] == asked[1].1["session"]);
     let beat = &state.heard.iter().find(|(path, _)| path == "heartbeat").unwrap().1;
@@ -53,62 +53,63 @@ fn killed_while_it_enrolls_it_asks_with_the_session_it_had() {
 
 #[test]
 fn a_token_that_is_refused_is_named_and_a_new_one_is_taken_up() {
-    let stage = Stage::new();
-    stage.write("token", "other");
-    let (code, said) = stage.typed("enroll");
+    let node_env = TestNode::new();
+    node_env.write("token", "other");
+    let (code, said) = node_env.run_command("enroll");
     assert!(code == 2 && said.contains("token-unknown"), "{code} {said}");
-    let (mut agent, stop_flag) = in_process(&stage);
-    stage.server.until("two tries", |state| state.heard.len() > 2);
-    let said = stage.typed("status").1;
+    let (mut agent, stop_flag) = in_process(&node_env);
+    node_env.server.wait_until("two tries", |state| state.heard.len() > 2);
+    let said = node_env.run_command("status").1;
     assert!(said.contains("not enrolled: the token is refused"), "{said}");
-    stage.write("token", TOKEN);
-    stage
+    node_env.write("token", TOKEN);
+    node_env
         .server
-        .until("a heartbeat", |state| state.heard.iter().any(|(path, _)| path == "heartbeat"));
+        .wait_until("a heartbeat", |state| state.heard.iter().any(|(path, _)| path == "heartbeat"));
     stop_flag.store(true, Ordering::Relaxed);
     assert_eq!(agent.take().unwrap().join().unwrap(), Ok(AgentEnd::Stopped));
 }
 
 #[test]
 fn a_bad_new_token_does_not_take_a_node_away_that_is_enrolled() {
-    let stage = Stage::new();
-    assert_eq!(stage.typed("enroll").0, 0);
-    stage.write("token", "other");
-    let (code, said) = stage.typed("enroll");
+    let node_env = TestNode::new();
+    assert_eq!(node_env.run_command("enroll").0, 0);
+    node_env.write("token", "other");
+    let (code, said) = node_env.run_command("enroll");
     assert!(code == 2 && said.contains("token-unknown") && said.contains("still node-1"), "{said}");
-    let _agent = stage.run();
-    stage.server.until("a heartbeat", |state| {
+    let _agent = node_env.run();
+    node_env.server.wait_until("a heartbeat", |state| {
         state.heard.iter().any(|(path, body)| path == "heartbeat" && body["healthy"] == true)
     });
-    stage.server.give("t-1", "node.validate", json!({}));
-    assert_eq!(stage.server.report("t-1")["ok"], true);
-    let said = stage.typed("status").1;
+    node_env.server.give("t-1", "node.validate", json!({}));
+    assert_eq!(node_env.server.report("t-1")["ok"], true);
+    let said = node_env.run_command("status").1;
     for words in ["Node:      node-1", "Token:     the token is refused", "replace it"] {
         assert!(said.contains(words), "{words:?} is not in\n{said}");
     }
     assert!(!said.contains("Trouble"), "{said}");
     // The refused token is sent twice only: by `enroll`, and at the start of the agent.
-    assert_eq!(stage.server.count("enroll"), 3);
+    assert_eq!(node_env.server.count("enroll"), 3);
 }
 
 #[test]
 fn a_token_that_others_can_read_is_complained_of() {
-    let stage = Stage::new();
-    assert!(!stage.typed("enroll").1.contains("chmod"));
-    fs::set_permissions(stage.path("token"), fs::Permissions::from_mode(0o644)).unwrap();
-    let (code, said) = stage.typed("enroll");
+    let node_env = TestNode::new();
+    assert!(!node_env.run_command("enroll").1.contains("chmod"));
+    fs::set_permissions(node_env.path("token"), fs::Permissions::from_mode(0o644)).unwrap();
+    let (code, said) = node_env.run_command("enroll");
     assert!(code == 0 && said.contains("warning") && said.contains("chmod 600"), "{said}");
 }
 
 #[test]
 fn without_a_token_it_says_what_to_write() {
-    let stage = Stage::new();
-    fs::remove_file(stage.path("token")).unwrap();
-    let (code, said) = stage.typed("enroll");
+    let node_env = TestNode::new();
+    fs::remove_file(node_env.path("token")).unwrap();
+    let (code, said) = node_env.run_command("enroll");
     assert!(code == 2 && said.contains("token_file"), "{code} {said}");
-    assert_eq!(stage.server.count("enroll"), 0);
-    stage.write("agent.toml", "controllers = [\"http://10.0.0.1\"]\nscratch_dirs = [\"/etc\"]\n");
-    let (code, said) = stage.typed("run");
+    assert_eq!(node_env.server.count("enroll"), 0);
+    node_env
+        .write("agent.toml", "controllers = [\"http://10.0.0.1\"]\nscratch_dirs = [\"/etc\"]\n");
+    let (code, said) = node_env.run_command("run");
     assert!(
         code == 2 && said.contains("agent.toml") && said.contains("scratch_dirs: /etc"),
         "{said}"
@@ -117,7 +118,7 @@ fn without_a_token_it_says_what_to_write() {
 
 #[test]
 fn it_prints_the_unit_that_runs_it() {
-    let (code, unit) = Stage::new().typed("unit");
+    let (code, unit) = TestNode::new().run_command("unit");
     let runs: Vec<&str> = unit.lines().filter(|line| line.starts_with("ExecStart=")).collect();
     let own = env!("CARGO_BIN_EXE_farrier-agent");
     let expected = format!("ExecStart={own} node run --config /etc/farrier/agent.toml");
@@ -128,8 +129,8 @@ fn it_prints_the_unit_that_runs_it() {
 type Running = Option<thread::JoinHandle<Result<AgentEnd, String>>>;
 
 /// Runs the agent with short intervals, so that its rare actions can be observed.
-fn in_process(stage: &Stage) -> (Running, Arc<AtomicBool>) {
-    let config = Config::load(&stage.path("agent.toml")).unwrap();
+fn in_process(node_env: &TestNode) -> (Running, Arc<AtomicBool>) {
+    let config = Config::load(&node_env.path("agent.toml")).unwrap();
     let stop_flag = Arc::new(AtomicBool::new(false));
     let ours = stop_flag.clone();
     (Some(thread::spawn(move || node::run(&config, &Pace::for_tests(), &ours))), stop_flag)
@@ -138,19 +139,19 @@ fn in_process(stage: &Stage) -> (Running, Arc<AtomicBool>) {
 #[test]
 fn a_node_that_is_not_known_says_so_and_comes_back() {
     for code in ["session-unknown", "node-deleted"] {
-        let stage = Stage::new();
-        stage.server.state().unknown = Some(code);
-        let (mut agent, stop_flag) = in_process(&stage);
-        stage.server.until("both ask again", |state| {
+        let node_env = TestNode::new();
+        node_env.server.state().unknown = Some(code);
+        let (mut agent, stop_flag) = in_process(&node_env);
+        node_env.server.wait_until("both ask again", |state| {
             let count = |name| state.heard.iter().filter(|(path, _)| path == name).count();
             count("take") > 1 && count("heartbeat") > 1
         });
-        let said = stage.typed("status").1;
+        let said = node_env.run_command("status").1;
         assert!(said.contains("not known any more") && said.contains(code), "{said}");
-        stage.server.state().unknown = None;
-        stage.server.give("t-1", "node.validate", json!({}));
-        assert_eq!(stage.server.report("t-1")["ok"], true);
-        until("no trouble any more", || !stage.typed("status").1.contains("Trouble"));
+        node_env.server.state().unknown = None;
+        node_env.server.give("t-1", "node.validate", json!({}));
+        assert_eq!(node_env.server.report("t-1")["ok"], true);
+        wait_until("no trouble any more", || !node_env.run_command("status").1.contains("Trouble"));
         stop_flag.store(true, Ordering::Relaxed);
         assert_eq!(agent.take().unwrap().join().unwrap(), Ok(AgentEnd::Stopped));
     }
@@ -158,32 +159,37 @@ fn a_node_that_is_not_known_says_so_and_comes_back() {
 
 #[test]
 fn a_new_token_makes_a_forgotten_node_a_new_one() {
-    let stage = Stage::new();
-    let (mut agent, stop_flag) = in_process(&stage);
-    stage.server.until("a take", |state| state.heard.iter().any(|(path, _)| path == "take"));
-    let first = stage.server.state().session.take().unwrap();
-    stage.server.state().tokens.insert("token-2".into(), None);
-    stage.write("token", "token-2");
-    stage
+    let node_env = TestNode::new();
+    let (mut agent, stop_flag) = in_process(&node_env);
+    node_env
         .server
-        .until("a new session", |state| state.session.as_ref().is_some_and(|s| *s != first));
-    stage.server.give("t-1", "node.validate", json!({}));
-    assert_eq!(stage.server.report("t-1")["ok"], true);
+        .wait_until("a take", |state| state.heard.iter().any(|(path, _)| path == "take"));
+    let first = node_env.server.state().session.take().unwrap();
+    node_env.server.state().tokens.insert("token-2".into(), None);
+    node_env.write("token", "token-2");
+    node_env
+        .server
+        .wait_until("a new session", |state| state.session.as_ref().is_some_and(|s| *s != first));
+    node_env.server.give("t-1", "node.validate", json!({}));
+    assert_eq!(node_env.server.report("t-1")["ok"], true);
     stop_flag.store(true, Ordering::Relaxed);
     assert_eq!(agent.take().unwrap().join().unwrap(), Ok(AgentEnd::Stopped));
 }
 
 #[test]
 fn two_agents_do_not_share_a_folder_and_replicas_are_tried_in_turn() {
-    let stage = Stage::new();
+    let node_env = TestNode::new();
     // The first address has no listener.
     let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let text = stage.read("agent.toml").replace("[\"http", &format!("[\"http://{dead}\", \"http"));
+    let text =
+        node_env.read("agent.toml").replace("[\"http", &format!("[\"http://{dead}\", \"http"));
     assert!(text.contains(&dead.to_string()), "{text}");
-    stage.write("agent.toml", &text);
-    let _agent = stage.run();
-    stage.server.until("a take", |state| state.heard.iter().any(|(path, _)| path == "take"));
-    let (code, said) = stage.typed("run");
+    node_env.write("agent.toml", &text);
+    let _agent = node_env.run();
+    node_env
+        .server
+        .wait_until("a take", |state| state.heard.iter().any(|(path, _)| path == "take"));
+    let (code, said) = node_env.run_command("run");
     assert!(code == 2 && said.contains("another agent"), "{code} {said}");
-    assert!(stage.typed("status").1.contains(NODE));
+    assert!(node_env.run_command("status").1.contains(NODE));
 }

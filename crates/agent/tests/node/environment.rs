@@ -11,29 +11,29 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-pub struct Stage {
+pub struct TestNode {
     folder: tempfile::TempDir,
     pub server: Server,
 }
 
-impl Stage {
+impl TestNode {
     /// A node without GPUs and hooks.
     pub fn new() -> Self {
-        let stage = Self { folder: tempfile::tempdir().unwrap(), server: Server::start() };
+        let node_env = Self { folder: tempfile::tempdir().unwrap(), server: Server::start() };
         for name in ["hooks", "scratch"] {
-            fs::create_dir(stage.path(name)).unwrap();
+            fs::create_dir(node_env.path(name)).unwrap();
         }
-        let at = stage.at();
+        let at = node_env.at();
         let text = format!(
             "controllers = [\"http://{}\"]\ntoken_file = \"{at}/token\"\nstate_dir = \"{at}/state\"\n\
              hooks_dir = \"{at}/hooks\"\nscratch_dirs = [\"{at}/scratch\"]\n\
              nvidia_smi = \"{at}/nvidia-smi\"\npci_devices = \"{at}/pci\"\nsystemctl = \"{at}/systemctl\"\n",
-            stage.server.address
+            node_env.server.address
         );
-        stage.write("agent.toml", &text);
-        stage.write("token", TOKEN);
-        fs::set_permissions(stage.path("token"), fs::Permissions::from_mode(0o600)).unwrap();
-        stage
+        node_env.write("agent.toml", &text);
+        node_env.write("token", TOKEN);
+        fs::set_permissions(node_env.path("token"), fs::Permissions::from_mode(0o600)).unwrap();
+        node_env
     }
 
     /// The path without links, as scratch directories require.
@@ -91,7 +91,7 @@ esac",
         command
     }
 
-    pub fn typed(&self, verb: &str) -> (i32, String) {
+    pub fn run_command(&self, verb: &str) -> (i32, String) {
         let Output { status, stdout, stderr } = self.agent(verb).output().unwrap();
         let said = [stdout, stderr].concat();
         (status.code().unwrap_or(-1), String::from_utf8_lossy(&said).into_owned())
@@ -108,7 +108,7 @@ esac",
 }
 
 /// A killed agent leaves its hooks to the next one; the last one's are killed here.
-impl Drop for Stage {
+impl Drop for TestNode {
     fn drop(&mut self) {
         let mark = format!("FARRIER_AGENT_MARK={}/state#", self.at());
         for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -173,14 +173,14 @@ impl Drop for Job {
 }
 
 /// Whether a process is alive.
-pub fn lives(pid: &str) -> bool {
+pub fn is_alive(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
 /// Waits for a condition.
 #[track_caller]
-pub fn until(what: &str, so: impl Fn() -> bool) {
+pub fn wait_until(what: &str, so: impl Fn() -> bool) {
     let since = Instant::now();
     while !so() {
         assert!(since.elapsed() < PATIENCE, "never: {what}");

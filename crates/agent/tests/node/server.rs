@@ -128,7 +128,7 @@ impl Server {
 
     /// Waits for a condition.
     #[track_caller]
-    pub fn until(&self, what: &str, so: impl Fn(&State) -> bool) {
+    pub fn wait_until(&self, what: &str, so: impl Fn(&State) -> bool) {
         let (done, waited) =
             self.shared.1.wait_timeout_while(self.state(), PATIENCE, |state| !so(state)).unwrap();
         assert!(!waited.timed_out(), "never: {what}\n{:?}\n{:?}", done.heard, done.wrong);
@@ -151,7 +151,7 @@ impl Server {
     /// the next.
     #[track_caller]
     pub fn report(&self, id: &str) -> Value {
-        self.until(&format!("a report of {id}"), |state| {
+        self.wait_until(&format!("a report of {id}"), |state| {
             let reported =
                 state.heard.iter().rposition(|(path, body)| path == "report" && body["id"] == id);
             let asked = state.heard.iter().rposition(|(path, _)| path == "take");
@@ -184,7 +184,7 @@ fn answer(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
     let Some(request) = read_request(stream) else { return Ok(()) };
     let mut state = lock(shared);
     let Some(name) = name_of(&request, &mut state) else {
-        return say(stream, 404, &json!({}));
+        return send_json(stream, 404, &json!({}));
     };
     if name == "take" {
         let nothing = |state: &mut State| {
@@ -197,8 +197,8 @@ fn answer(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
     }
     let fault = state.faults.get_mut(name).and_then(VecDeque::pop_front);
     match fault {
-        Some(Fault::KillBefore) => return strike(&mut state, shared),
-        Some(Fault::Status(status)) => return say(stream, status, &json!({})),
+        Some(Fault::KillBefore) => return kill_agent(&mut state, shared),
+        Some(Fault::Status(status)) => return send_json(stream, status, &json!({})),
         Some(Fault::Lose | Fault::KillCounted | Fault::KillAnswered) | None => {}
     }
     let (status, body) = state.count(name, &request);
@@ -206,23 +206,23 @@ fn answer(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
     shared.1.notify_all();
     match fault {
         Some(Fault::Lose) => Ok(()),
-        Some(Fault::KillCounted) => strike(&mut state, shared),
+        Some(Fault::KillCounted) => kill_agent(&mut state, shared),
         Some(Fault::KillAnswered) => {
-            say(stream, status, &body)?;
-            strike(&mut state, shared)
+            send_json(stream, status, &body)?;
+            kill_agent(&mut state, shared)
         }
-        Some(Fault::KillBefore | Fault::Status(_)) | None => say(stream, status, &body),
+        Some(Fault::KillBefore | Fault::Status(_)) | None => send_json(stream, status, &body),
     }
 }
 
-fn strike(state: &mut State, shared: &Shared) -> std::io::Result<()> {
+fn kill_agent(state: &mut State, shared: &Shared) -> std::io::Result<()> {
     let pid = state.pid.take().expect("there is an agent to be killed");
     kill_process(pid, Signal::KILL)?;
     shared.1.notify_all();
     Ok(())
 }
 
-fn say(mut stream: &TcpStream, status: u16, body: &Value) -> std::io::Result<()> {
+fn send_json(mut stream: &TcpStream, status: u16, body: &Value) -> std::io::Result<()> {
     let text = body.to_string();
     head(stream, status, "", text.len())?;
     stream.write_all(text.as_bytes())

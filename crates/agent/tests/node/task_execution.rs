@@ -1,6 +1,6 @@
 //! The execution of a task, with crashes of the agent and of the server.
 
-use crate::environment::{Stage, lives, until};
+use crate::environment::{TestNode, is_alive, wait_until};
 use crate::server::Fault;
 use serde_json::json;
 use std::fs;
@@ -14,8 +14,8 @@ echo worked";
 /// More than the agent sends before the test has seen what it waits for.
 const MANY: usize = 1_000;
 
-fn runs(stage: &Stage) -> usize {
-    stage.read("runs").lines().count()
+fn runs(node_env: &TestNode) -> usize {
+    node_env.read("runs").lines().count()
 }
 
 #[test]
@@ -37,132 +37,132 @@ fn killed_at_any_request_a_task_is_neither_lost_nor_done_twice() {
         ("report", KillAnswered, 1..=1),
     ];
     for (path, fault, expected) in table {
-        let stage = Stage::new();
-        stage.script("hooks/validate", COUNTED);
-        stage.server.state().gate = Some(stage.path("gate"));
-        stage.server.give("t-1", "node.validate", json!({}));
-        stage.server.fault(path, fault);
-        let mut agent = stage.run();
+        let node_env = TestNode::new();
+        node_env.script("hooks/validate", COUNTED);
+        node_env.server.state().gate = Some(node_env.path("gate"));
+        node_env.server.give("t-1", "node.validate", json!({}));
+        node_env.server.fault(path, fault);
+        let mut agent = node_env.run();
         agent.ended();
-        assert_eq!(stage.server.state().pid, None, "{path} {fault:?}: it was struck");
-        if stage.read("state/task.json").contains("\"ok\":true") {
-            let said = stage.typed("status").1;
+        assert_eq!(node_env.server.state().pid, None, "{path} {fault:?}: it was struck");
+        if node_env.read("state/task.json").contains("\"ok\":true") {
+            let said = node_env.run_command("status").1;
             assert!(said.contains("t-1 node.validate, done, to be reported"), "{said}");
         }
-        let _agent = stage.run();
-        let report = stage.server.report("t-1");
+        let _agent = node_env.run();
+        let report = node_env.server.report("t-1");
         assert_eq!((&report["ok"], &report["said"]), (&json!(true), &json!("the node is clean")));
-        assert!(expected.contains(&runs(&stage)), "{path} {fault:?}: {} runs", runs(&stage));
-        let said = stage.typed("status").1;
+        assert!(expected.contains(&runs(&node_env)), "{path} {fault:?}: {} runs", runs(&node_env));
+        let said = node_env.run_command("status").1;
         assert!(said.contains("Task:      none"), "{path} {fault:?}: {said}");
-        let state = stage.server.state();
+        let state = node_env.server.state();
         assert!(state.logs["t-1"].contains("working\nworked\n"), "{}", state.logs["t-1"]);
     }
 }
 
 #[test]
 fn what_a_dead_agent_had_started_is_not_there_beside_the_next() {
-    let stage = Stage::new();
-    stage.script("hooks/drain", "setsid sleep 3600 & echo $$ $! >> DIR/pids; wait");
-    stage.server.give("t-1", "node.drain", json!({}));
-    let mut agent = stage.run();
-    until("the hook runs", || stage.read("pids").contains('\n'));
+    let node_env = TestNode::new();
+    node_env.script("hooks/drain", "setsid sleep 3600 & echo $$ $! >> DIR/pids; wait");
+    node_env.server.give("t-1", "node.drain", json!({}));
+    let mut agent = node_env.run();
+    wait_until("the hook runs", || node_env.read("pids").contains('\n'));
     agent.kill();
-    let before = stage.read("pids");
-    assert!(before.split_whitespace().all(lives), "the hook outlives its agent: {before}");
-    let _agent = stage.run();
-    until("the hook runs again", || stage.read("pids").lines().count() == 2);
-    assert!(!before.split_whitespace().any(lives), "{before} is still there");
+    let before = node_env.read("pids");
+    assert!(before.split_whitespace().all(is_alive), "the hook outlives its agent: {before}");
+    let _agent = node_env.run();
+    wait_until("the hook runs again", || node_env.read("pids").lines().count() == 2);
+    assert!(!before.split_whitespace().any(is_alive), "{before} is still there");
 }
 
 #[test]
 fn a_task_that_is_taken_away_meanwhile_is_forgotten() {
-    let stage = Stage::new();
-    stage.script("hooks/drain", COUNTED);
-    stage.server.give("t-1", "node.drain", json!({}));
-    let mut agent = stage.run();
-    until("it has begun", || runs(&stage) == 1);
+    let node_env = TestNode::new();
+    node_env.script("hooks/drain", COUNTED);
+    node_env.server.give("t-1", "node.drain", json!({}));
+    let mut agent = node_env.run();
+    wait_until("it has begun", || runs(&node_env) == 1);
     agent.kill();
-    stage.server.state().held = None;
-    stage.server.give("t-2", "node.validate", json!({}));
-    let _agent = stage.run();
-    assert_eq!(stage.server.report("t-2")["ok"], true);
-    assert_eq!(runs(&stage), 1, "nobody wants t-1 any more");
+    node_env.server.state().held = None;
+    node_env.server.give("t-2", "node.validate", json!({}));
+    let _agent = node_env.run();
+    assert_eq!(node_env.server.report("t-2")["ok"], true);
+    assert_eq!(runs(&node_env), 1, "nobody wants t-1 any more");
 
-    stage.server.give("t-3", "node.drain", json!({}));
-    until("it has begun", || runs(&stage) == 2);
+    node_env.server.give("t-3", "node.drain", json!({}));
+    wait_until("it has begun", || runs(&node_env) == 2);
     // The lease is lost: the server answers its renewal with 409.
-    stage.server.state().held = None;
-    stage.server.give("t-4", "node.validate", json!({}));
-    assert_eq!(stage.server.report("t-4")["ok"], true);
-    assert!(!stage.server.state().reports.contains_key("t-3"));
+    node_env.server.state().held = None;
+    node_env.server.give("t-4", "node.validate", json!({}));
+    assert_eq!(node_env.server.report("t-4")["ok"], true);
+    assert!(!node_env.server.state().reports.contains_key("t-3"));
 }
 
 #[test]
 fn a_task_that_is_stopped_ends_with_all_that_it_started() {
-    let stage = Stage::new();
-    stage.script(
+    let node_env = TestNode::new();
+    node_env.script(
         "hooks/drain",
         "sleep 3600 & setsid sleep 3600 & echo $$ > DIR/pids; echo $! >> DIR/pids; wait",
     );
-    stage.server.give("t-1", "node.drain", json!({}));
-    let _agent = stage.run();
-    until("the hook runs", || stage.read("pids").lines().count() == 2);
-    stage.server.state().then = "stop";
-    let report = stage.server.report("t-1");
+    node_env.server.give("t-1", "node.drain", json!({}));
+    let _agent = node_env.run();
+    wait_until("the hook runs", || node_env.read("pids").lines().count() == 2);
+    node_env.server.state().then = "stop";
+    let report = node_env.server.report("t-1");
     assert_eq!((&report["ok"], &report["said"]), (&json!(false), &json!("told to stop")));
-    assert!(!stage.read("pids").split_whitespace().any(lives));
+    assert!(!node_env.read("pids").split_whitespace().any(is_alive));
 }
 
 #[test]
 fn a_task_that_is_late_ends_with_all_that_it_started() {
-    let stage = Stage::new();
-    stage.script("hooks/scrub", "sleep 3600 & echo $! > DIR/pids; wait");
-    stage.server.give("t-1", "node.scrub", json!({"deadline_seconds": 1}));
-    let _agent = stage.run();
-    let report = stage.server.report("t-1");
+    let node_env = TestNode::new();
+    node_env.script("hooks/scrub", "sleep 3600 & echo $! > DIR/pids; wait");
+    node_env.server.give("t-1", "node.scrub", json!({"deadline_seconds": 1}));
+    let _agent = node_env.run();
+    let report = node_env.server.report("t-1");
     assert_eq!((&report["ok"], &report["said"]), (&json!(false), &json!("not done within 1 s")));
-    assert!(!stage.read("pids").split_whitespace().any(lives));
+    assert!(!node_env.read("pids").split_whitespace().any(is_alive));
 }
 
 #[test]
 fn a_long_log_arrives_in_order_and_the_lease_is_kept_meanwhile() {
-    let stage = Stage::new();
-    stage.script(
+    let node_env = TestNode::new();
+    node_env.script(
         "hooks/validate",
         "echo \"$FARRIER_TASK_ID $FARRIER_TASK_KIND $FARRIER_A_B\"
 seq 1 10000
 while [ ! -e DIR/gate ]; do sleep 0.02; done
 seq 10001 20000; echo the end >&2",
     );
-    stage.server.give(
+    node_env.server.give(
         "t-1",
         "node.validate",
         json!({"params": {"a-b": "x y", "task_id": "forged"}}),
     );
-    let _agent = stage.run();
-    stage.server.until("three renewals and a heartbeat with the task", |state| {
+    let _agent = node_env.run();
+    node_env.server.wait_until("three renewals and a heartbeat with the task", |state| {
         let renewals = state.heard.iter().filter(|(path, _)| path == "renew").count();
         let told = state.heard.iter().any(|(_, body)| body["tasks"] == json!(["t-1"]));
         renewals >= 3 && told
     });
-    stage.write("gate", "");
-    assert_eq!(stage.server.report("t-1")["ok"], true);
+    node_env.write("gate", "");
+    assert_eq!(node_env.server.report("t-1")["ok"], true);
     let numbers: String = (1..=20_000).map(|number| format!("{number}\n")).collect();
-    let state = stage.server.state();
+    let state = node_env.server.state();
     let log = &state.logs["t-1"];
     assert!(log.contains(&format!("t-1 node.validate x y\n{numbers}the end\n")), "{}", log.len());
 }
 
 #[test]
 fn a_hook_that_says_too_much_is_heard_with_its_beginning_and_its_end() {
-    let stage = Stage::new();
-    stage.script("hooks/validate", "echo the beginning; seq 1 1000000; echo the end");
-    stage.server.give("t-1", "node.validate", json!({}));
-    let _agent = stage.run();
-    assert_eq!(stage.server.report("t-1")["ok"], true);
-    assert!(stage.server.count("renew") <= 5, "{} renewals", stage.server.count("renew"));
-    let state = stage.server.state();
+    let node_env = TestNode::new();
+    node_env.script("hooks/validate", "echo the beginning; seq 1 1000000; echo the end");
+    node_env.server.give("t-1", "node.validate", json!({}));
+    let _agent = node_env.run();
+    assert_eq!(node_env.server.report("t-1")["ok"], true);
+    assert!(node_env.server.count("renew") <= 5, "{} renewals", node_env.server.count("renew"));
+    let state = node_env.server.state();
     let log = &state.logs["t-1"];
     assert!(log.len() <= 3 * 64 * 1024, "{}", log.len());
     for words in ["the beginning\n1\n2\n", " bytes left out]\n", "\n1000000\nthe end\n"] {
@@ -172,76 +172,84 @@ fn a_hook_that_says_too_much_is_heard_with_its_beginning_and_its_end() {
 
 #[test]
 fn a_server_that_is_away_is_waited_for() {
-    let stage = Stage::new();
-    stage.script(
+    let node_env = TestNode::new();
+    node_env.script(
         "hooks/validate",
         "echo run >> DIR/runs; while [ ! -e DIR/gate ]; do sleep 0.02; done",
     );
-    stage.server.give("t-1", "node.validate", json!({}));
-    let _agent = stage.run();
-    stage.server.until("a renewal", |state| state.heard.iter().any(|(path, _)| path == "renew"));
-    stage.server.kill();
-    stage.write("gate", "");
-    until("the result is written down", || stage.read("state/task.json").contains("\"ok\":true"));
-    let beats = stage.server.count("heartbeat");
-    until("somebody noticed", || stage.typed("status").1.contains("Trouble"));
-    stage.server.fault("heartbeat", Fault::Status(503));
+    node_env.server.give("t-1", "node.validate", json!({}));
+    let _agent = node_env.run();
+    node_env
+        .server
+        .wait_until("a renewal", |state| state.heard.iter().any(|(path, _)| path == "renew"));
+    node_env.server.kill();
+    node_env.write("gate", "");
+    wait_until("the result is written down", || {
+        node_env.read("state/task.json").contains("\"ok\":true")
+    });
+    let beats = node_env.server.count("heartbeat");
+    wait_until("somebody noticed", || node_env.run_command("status").1.contains("Trouble"));
+    node_env.server.fault("heartbeat", Fault::Status(503));
     for _ in 0..MANY {
-        stage.server.fault("report", Fault::Status(503));
+        node_env.server.fault("report", Fault::Status(503));
     }
-    stage.server.restart();
-    stage.server.until("a heartbeat with what is to be reported", |state| {
+    node_env.server.restart();
+    node_env.server.wait_until("a heartbeat with what is to be reported", |state| {
         let beats = state.heard.iter().filter(|(path, _)| path == "heartbeat").skip(beats);
         beats.into_iter().any(|(_, body)| body["tasks"] == json!(["t-1"]))
     });
-    stage.server.state().faults.clear();
-    assert_eq!(stage.server.report("t-1")["ok"], true);
-    assert_eq!(stage.read("runs"), "run\n");
-    stage.server.give("t-2", "node.validate", json!({}));
-    assert_eq!(stage.server.report("t-2")["ok"], true);
+    node_env.server.state().faults.clear();
+    assert_eq!(node_env.server.report("t-1")["ok"], true);
+    assert_eq!(node_env.read("runs"), "run\n");
+    node_env.server.give("t-2", "node.validate", json!({}));
+    assert_eq!(node_env.server.report("t-2")["ok"], true);
 }
 
 /// The lease is not renewed: Farrier may have given the task up or to an operator, and the task may
 /// be destructive.
 #[test]
 fn an_agent_without_a_lease_stops_and_asks_again() {
-    let stage = Stage::new();
-    stage.script(
+    let node_env = TestNode::new();
+    node_env.script(
         "hooks/cleanup_storage",
         "echo run >> DIR/runs; sleep 3600 & echo $$ $! > DIR/pids; [ -e DIR/gate ] || wait",
     );
-    stage.server.give("t-1", "node.cleanup_storage", json!({"lease_seconds": 2}));
-    let _agent = stage.run();
-    stage.server.until("a renewal", |state| state.heard.iter().any(|(path, _)| path == "renew"));
-    stage.server.kill();
-    let pids = stage.read("pids");
-    until("it stops", || !pids.split_whitespace().any(lives));
-    assert!(stage.typed("status").1.contains("t-1 node.cleanup_storage, begun"));
-    assert_eq!(runs(&stage), 1);
-    stage.write("gate", "");
-    stage.server.restart();
-    assert_eq!(stage.server.report("t-1")["ok"], true);
-    assert_eq!(runs(&stage), 2, "it was begun again, and only then");
+    node_env.server.give("t-1", "node.cleanup_storage", json!({"lease_seconds": 2}));
+    let _agent = node_env.run();
+    node_env
+        .server
+        .wait_until("a renewal", |state| state.heard.iter().any(|(path, _)| path == "renew"));
+    node_env.server.kill();
+    let pids = node_env.read("pids");
+    wait_until("it stops", || !pids.split_whitespace().any(is_alive));
+    assert!(node_env.run_command("status").1.contains("t-1 node.cleanup_storage, begun"));
+    assert_eq!(runs(&node_env), 1);
+    node_env.write("gate", "");
+    node_env.server.restart();
+    assert_eq!(node_env.server.report("t-1")["ok"], true);
+    assert_eq!(runs(&node_env), 2, "it was begun again, and only then");
 }
 
 #[test]
 fn what_cannot_be_written_down_is_not_begun() {
-    let stage = Stage::new();
-    stage.script("hooks/validate", "echo run >> DIR/runs");
-    let _agent = stage.run();
-    stage.server.until("a take", |state| state.heard.iter().any(|(path, _)| path == "take"));
+    let node_env = TestNode::new();
+    node_env.script("hooks/validate", "echo run >> DIR/runs");
+    let _agent = node_env.run();
+    node_env
+        .server
+        .wait_until("a take", |state| state.heard.iter().any(|(path, _)| path == "take"));
     // A directory in place of the new file.
-    fs::create_dir(stage.path("state/task.json.new")).unwrap();
-    stage.server.give("t-1", "node.validate", json!({}));
-    stage.server.until("a heartbeat that says so", |state| {
+    fs::create_dir(node_env.path("state/task.json.new")).unwrap();
+    node_env.server.give("t-1", "node.validate", json!({}));
+    node_env.server.wait_until("a heartbeat that says so", |state| {
         state.heard.iter().any(|(path, body)| {
             path == "heartbeat"
                 && body["healthy"] == false
                 && body["problems"].to_string().contains("task.json")
         })
     });
-    assert_eq!(stage.read("runs"), "");
-    fs::remove_dir(stage.path("state/task.json.new")).unwrap();
-    assert_eq!(stage.server.report("t-1")["ok"], true);
-    assert_eq!(stage.read("runs"), "run\n");
+    assert_eq!(node_env.read("runs"), "");
+    fs::remove_dir(node_env.path("state/task.json.new")).unwrap();
+    assert_eq!(node_env.server.report("t-1")["ok"], true);
+    assert_eq!(node_env.read("runs"), "run\n");
 }
