@@ -50,7 +50,7 @@ mod tests {
         nobody:x:65534:65534::/nonexistent:/bin/false\ndebian:x:1000:1001:,,,:/srv/debian:/bin/sh\n+nis\n";
 
     #[test]
-    fn accounts_are_read_and_the_rest_is_left_out() {
+    fn other_lines_of_passwd_are_skipped() {
         let accounts = parse(PASSWD);
         let names: Vec<&str> = accounts.iter().map(|account| account.name.as_str()).collect();
         assert_eq!(names, ["root", "daemon", "nobody", "debian"]);
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn people_are_named_and_not_too_many() {
+    fn login_names_are_limited() {
         assert_eq!(list_login_names(&parse(PASSWD)), "root, debian");
         assert_eq!(list_login_names(&[]), "nobody");
         let many: String = (0..40).map(|n| format!("p{n}:x:{}:1::/:/\n", 1000 + n)).collect();

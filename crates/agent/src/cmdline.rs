@@ -49,7 +49,7 @@ mod tests {
     use secrecy::ExposeSecret;
 
     #[test]
-    fn the_words_are_found_among_others() {
+    fn parameters_are_found_among_others() {
         let token = "0123456789abcdef".repeat(4);
         let text = format!(
             "console=tty0 farrier.url=http://10.0.0.1:8080 farrier.token={token} farrier.mac=AA:bb:cc:dd:ee:0f quiet console=ttyS0,115200\n"
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named() {
+    fn missing_or_invalid_parameters_are_named() {
         let token = "a".repeat(64);
         let table = [
             (String::new(), "no farrier.url="),

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_nowhere_but_inside() {
+    fn links_cannot_leave_the_root() {
         let scene = TestTree::new();
         let outside = scene.top.path().join("outside");
         symlink(&outside, scene.path("absolute")).unwrap();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_made_inside_or_not_at_all() {
+    fn directories_are_created_inside_only() {
         let scene = TestTree::new();
         symlink(scene.top.path().join("outside"), scene.path("out")).unwrap();
         // The target of the link does not exist inside, so nothing can be created through it.
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_no_folder_of_ones_own() {
+    fn links_are_not_own_directories() {
         let scene = TestTree::new();
         let etc = scene.inside.open_dir("/etc").unwrap();
         symlink(scene.top.path().join("outside"), scene.path("etc/.ssh")).unwrap();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn only_files_are_read_and_only_short_ones() {
+    fn only_short_regular_files_are_read() {
         let scene = TestTree::new();
         fs::write(scene.path("etc/long"), vec![b'x'; 101]).unwrap();
         assert!(scene.inside.read("etc/long", 100).is_err());

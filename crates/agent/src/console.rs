@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_spoken() {
+    fn sizes_have_binary_units() {
         for (bytes, said) in [
             (0, "0 bytes"),
             (1023, "1023 bytes"),

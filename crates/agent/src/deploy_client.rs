@@ -7,7 +7,7 @@ use crate::console::print_line;
 use crate::http::{Body, Client, Request, Response, Url};
 use crate::image::ImageSource;
 use crate::status::{DeployStatus, FinalAction};
-use crate::timing::{Backoff, Pace};
+use crate::timing::{Backoff, Timing};
 use crate::wire::{self, Claim, Granted, Refusal, Report, Told};
 use secrecy::SecretString;
 use serde::Serialize;
@@ -37,19 +37,19 @@ pub struct DeployClient {
     report_client: Client,
     /// For images; interrupted when the work must stop.
     image_client: Client,
-    pace: Pace,
+    timing: Timing,
 }
 
 impl DeployClient {
-    pub fn new(base: Url, session: SecretString, pace: &Pace, status: &DeployStatus) -> Self {
-        let report_client = Client::new(pace.timeouts, Arc::new(AtomicBool::new(false)));
-        let image_client = Client::new(pace.timeouts, status.stop_flag());
-        Self { base, session, report_client, image_client, pace: *pace }
+    pub fn new(base: Url, session: SecretString, timing: &Timing, status: &DeployStatus) -> Self {
+        let report_client = Client::new(timing.timeouts, Arc::new(AtomicBool::new(false)));
+        let image_client = Client::new(timing.timeouts, status.stop_flag());
+        Self { base, session, report_client, image_client, timing: *timing }
     }
 
     /// Retries the claim until there is an answer.
     pub fn claim(&self, claim: &Claim, status: &DeployStatus) -> Result<Granted, Refusal> {
-        let mut backoff = Backoff::new(&self.pace);
+        let mut backoff = Backoff::new(&self.timing);
         let mut told = String::new();
         // Endless on purpose: the machine has nothing else to do, and Farrier may be unreachable
         // for hours.
@@ -81,8 +81,8 @@ impl DeployClient {
     /// Sends reports until the deployment has ended. Runs in its own thread, so the work never
     /// waits for it.
     pub fn run_reports(&self, status: &DeployStatus) {
-        let mut backoff = Backoff::new(&self.pace);
-        while let Some(report) = status.next_report(&self.pace) {
+        let mut backoff = Backoff::new(&self.timing);
+        while let Some(report) = status.next_report(&self.timing) {
             self.deliver_report(&report, status, &mut backoff);
         }
     }
@@ -125,7 +125,7 @@ impl DeployClient {
         let again = |error: io::Error| RequestError::Retryable(format!("{url}: {error}"));
         let response = self.report_client.send(&request).map_err(again)?;
         let status = response.status;
-        let body = response.body.read_all(MAX_ANSWER_BYTES, self.pace.answer).map_err(again)?;
+        let body = response.body.read_all(MAX_ANSWER_BYTES, self.timing.answer).map_err(again)?;
         match status {
             200 => serde_json::from_slice(&body).map_err(|error| {
                 RequestError::Retryable(format!("{url} answered what cannot be read: {error}"))
@@ -164,7 +164,7 @@ impl ImageSource for HttpImage<'_> {
             206 => self.check_range(response, from),
             200 => skip_to(response.body, from).map_err(again),
             401 | 403 if self.bearer.is_some() => {
-                let body = response.body.read_all(MAX_ANSWER_BYTES, self.client.pace.answer);
+                let body = response.body.read_all(MAX_ANSWER_BYTES, self.client.timing.answer);
                 let refusal = body.ok().and_then(|body| serde_json::from_slice(&body).ok());
                 Err(RequestError::Refused(refusal.unwrap_or_default()))
             }
@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_spoken_with_what_there_is() {
+    fn refusals_are_described_by_code_and_text() {
         for (code, said, expected) in [
             ("", "", "no reason was given"),
             ("token-used", "", "token-used"),

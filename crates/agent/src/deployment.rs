@@ -13,7 +13,7 @@ use crate::qcow2::Qcow2;
 use crate::raw;
 use crate::status::{DeployStatus, FinalAction};
 use crate::tar;
-use crate::timing::Pace;
+use crate::timing::Timing;
 use crate::wire::{Code, Granted, Kind};
 use std::path::Path;
 
@@ -25,7 +25,7 @@ pub struct Deployment<'a> {
     pub platform: &'a dyn Platform,
     pub root: &'a Path,
     pub consoles: &'a [String],
-    pub pace: &'a Pace,
+    pub timing: &'a Timing,
 }
 
 impl Deployment<'_> {
@@ -72,8 +72,12 @@ impl Deployment<'_> {
             .client
             .image(image)
             .map_err(|said| Failure::image_broken(format!("image url: {said}")))?;
-        let reading =
-            ReadContext { source: &source, size: image.size, status: self.status, pace: self.pace };
+        let reading = ReadContext {
+            source: &source,
+            size: image.size,
+            status: self.status,
+            timing: self.timing,
+        };
         match image.kind {
             Kind::Raw => {
                 check_disk_size(target.disk, image.size, &image.name)?;

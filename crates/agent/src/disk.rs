@@ -162,7 +162,7 @@ pub mod tests {
     }
 
     #[test]
-    fn nothing_boots_before_the_end() {
+    fn disk_is_not_bootable_before_finish() {
         let folder = tempfile::tempdir().unwrap();
         let path = disk_with_old_content(folder.path(), 4 * MIB);
         let mut disk = DiskWriter::open(&path, "/dev/vda", 4 * MIB).unwrap();
@@ -178,7 +178,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_small_disk_has_ends_too() {
+    fn small_disks_can_be_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = disk_with_old_content(folder.path(), 4096);
         let mut disk = DiskWriter::open(&path, "/dev/vda", 4096).unwrap();
@@ -193,7 +193,7 @@ pub mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
-        fn writes_and_zeros_end_where_they_belong(
+        fn writes_and_zeros_reach_their_offsets(
             steps in proptest::collection::vec((0..3 * MIB, 1..700_000_u64, any::<Option<u8>>()), 1..12)
         ) {
             const SIZE: u64 = 3 * MIB;
@@ -217,7 +217,7 @@ pub mod tests {
     }
 
     #[test]
-    fn clearing_stops_when_told() {
+    fn zeroing_stops_on_request() {
         let folder = tempfile::tempdir().unwrap();
         let path = disk_with_old_content(folder.path(), 4 * MIB);
         let mut disk = DiskWriter::open(&path, "/dev/vda", 4 * MIB).unwrap();

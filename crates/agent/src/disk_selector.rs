@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn one_disk_fits_or_none_is_touched() {
+    fn exactly_one_disk_must_match() {
         let vda = disk("vda", "A", "naa.5000C500A1B2C3D4");
         let vdb = disk("vdb", "B", "");
         let twin = disk("vdc", "A", "");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_both_sizes() {
+    fn too_large_images_are_refused_with_both_sizes() {
         let vda = disk("vda", "", "");
         assert_eq!(check_disk_size(&vda, 8 << 30, "the image"), Ok(()));
         let failure = check_disk_size(&vda, (8 << 30) + 1, "the image").unwrap_err();

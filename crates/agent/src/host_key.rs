@@ -33,7 +33,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn every_machine_has_its_own() {
+    fn host_keys_are_unique() {
         let (one, other) = (HostKey::generate().unwrap(), HostKey::generate().unwrap());
         assert_ne!(one.public, other.public);
         assert!(one.public.starts_with("ssh-ed25519 AAAA"), "{}", one.public);
@@ -43,7 +43,7 @@ mod tests {
 
     /// OpenSSH reads the file and derives the same public key.
     #[test]
-    fn openssh_reads_it() {
+    fn openssh_reads_host_keys() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         let key = HostKey::generate().unwrap();

@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_end_where_they_say() {
+    fn bodies_end_by_their_framing() {
         let table: [(&[u8], &[u8]); 5] = [
             (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello and more", b"hello"),
             (b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", b""),
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_silent_or_garbled_is_an_error() {
+    fn broken_connections_are_errors() {
         let hold = Duration::from_secs(3);
         let table: [(&[u8], Duration, ErrorKind); 6] = [
             (
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn the_brake_ends_a_wait() {
+    fn stop_flag_interrupts_a_read() {
         let url = serve(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", Duration::from_secs(20));
         let stop_flag = Arc::new(AtomicBool::new(false));
         let timeouts = Timeouts { idle: Duration::from_secs(20), ..QUICK };
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_says_what_it_must() {
+    fn requests_have_the_required_headers() {
         let url = Url::parse("http://10.0.0.1:80/a").unwrap();
         let bearer = SecretString::from("s3cret");
         let request = Request {

@@ -1,14 +1,14 @@
 //! Reads an image over connections that may break at any byte.
 //!
-//! A [`ResumingReader`] continues where it stopped, with a new connection if necessary. A [`ImageStream`] is a tap
-//! that reads the whole image once, hashes it, and reports progress. Neither buffers more than the
-//! caller's buffer.
+//! A [`ResumingReader`] continues where it stopped, with a new connection if necessary. An
+//! [`ImageStream`] reads the whole image once through it, hashes it, and reports progress. Neither
+//! buffers more than the caller's buffer.
 
 use crate::console::print_line;
 use crate::deploy_client::{RequestError, describe_refusal};
 use crate::failure::{DeployError, Failure};
 use crate::status::{DeployStatus, FinalAction};
-use crate::timing::{Backoff, Pace};
+use crate::timing::{Backoff, Timing};
 use crate::wire::Code;
 use sha2::{Digest, Sha256};
 use std::io::Read;
@@ -25,7 +25,7 @@ pub struct ReadContext<'a> {
     pub source: &'a dyn ImageSource,
     pub size: u64,
     pub status: &'a DeployStatus,
-    pub pace: &'a Pace,
+    pub timing: &'a Timing,
 }
 
 pub struct ResumingReader<'a> {
@@ -37,7 +37,7 @@ pub struct ResumingReader<'a> {
 
 impl<'a> ResumingReader<'a> {
     pub fn new(reading: ReadContext<'a>) -> Self {
-        Self { reading, position: 0, open: None, backoff: Backoff::new(reading.pace) }
+        Self { reading, position: 0, open: None, backoff: Backoff::new(reading.timing) }
     }
 
     /// Seeks. A short distance forward is read and skipped, which costs less than a new connection.
@@ -225,9 +225,9 @@ pub mod tests {
     }
 
     /// Intervals without pauses, for tests.
-    pub fn timing_without_pauses() -> Pace {
+    pub fn timing_without_pauses() -> Timing {
         let none = std::time::Duration::ZERO;
-        Pace { pause: none, longest_pause: none, ..Pace::for_tests() }
+        Timing { pause: none, longest_pause: none, ..Timing::for_tests() }
     }
 
     pub fn sha256(bytes: &[u8]) -> String {
@@ -236,14 +236,14 @@ pub mod tests {
 
     proptest! {
         #[test]
-        fn cuts_change_nothing(
+        fn broken_connections_change_nothing(
             bytes in proptest::collection::vec(any::<u8>(), 0..5_000),
             cuts in proptest::collection::vec(0..900_usize, 0..20),
             piece in 1..700_usize,
         ) {
             let source = FlakySource { bytes: bytes.clone(), cuts: cuts.into() };
-            let (status, pace) = (DeployStatus::default(), timing_without_pauses());
-            let reading = ReadContext { source: &source, size: bytes.len() as u64, status: &status, pace: &pace };
+            let (status, timing) = (DeployStatus::default(), timing_without_pauses());
+            let reading = ReadContext { source: &source, size: bytes.len() as u64, status: &status, timing: &timing };
             let mut stream = ImageStream::new(reading);
             let mut whole = Vec::new();
             let mut buffer = vec![0; piece];
@@ -257,14 +257,14 @@ pub mod tests {
         }
 
         #[test]
-        fn any_place_can_be_looked_up(
+        fn seeks_reach_any_offset(
             places in proptest::collection::vec((0..600_000_u64, 1..2_000_usize), 1..12),
             cuts in proptest::collection::vec(0..100_000_usize, 0..6),
         ) {
             let bytes: Vec<u8> = (0..600_000_u32).map(|at| (at % 251) as u8).collect();
             let source = FlakySource { bytes: bytes.clone(), cuts: cuts.into() };
-            let (status, pace) = (DeployStatus::default(), timing_without_pauses());
-            let reading = ReadContext { source: &source, size: bytes.len() as u64, status: &status, pace: &pace };
+            let (status, timing) = (DeployStatus::default(), timing_without_pauses());
+            let reading = ReadContext { source: &source, size: bytes.len() as u64, status: &status, timing: &timing };
             let mut reader = ResumingReader::new(reading);
             for (at, length) in places {
                 reader.seek(at).unwrap();
@@ -277,21 +277,21 @@ pub mod tests {
     }
 
     #[test]
-    fn another_hash_is_refused() {
+    fn wrong_checksums_are_refused() {
         let source = FlakySource::without_faults(vec![7; 100]);
-        let (status, pace) = (DeployStatus::default(), timing_without_pauses());
-        let reading = ReadContext { source: &source, size: 100, status: &status, pace: &pace };
+        let (status, timing) = (DeployStatus::default(), timing_without_pauses());
+        let reading = ReadContext { source: &source, size: 100, status: &status, timing: &timing };
         let halt = ImageStream::new(reading).finish(&sha256(b"else")).unwrap_err();
         assert!(matches!(halt, DeployError::Failed(Failure { code: Code::ChecksumWrong, .. })));
         assert_eq!(ImageStream::new(reading).finish(&sha256(&[7; 100]).to_uppercase()), Ok(()));
     }
 
     #[test]
-    fn an_order_to_stop_is_obeyed() {
+    fn reads_stop_on_request() {
         let source = FlakySource::without_faults(vec![7; 100]);
-        let (status, pace) = (DeployStatus::default(), timing_without_pauses());
+        let (status, timing) = (DeployStatus::default(), timing_without_pauses());
         status.finish_with(FinalAction::PowerOff);
-        let reading = ReadContext { source: &source, size: 100, status: &status, pace: &pace };
+        let reading = ReadContext { source: &source, size: 100, status: &status, timing: &timing };
         assert_eq!(ResumingReader::new(reading).read(&mut [0; 10]), Err(DeployError::Stopped));
     }
 }

@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_becomes_this_machines_own() {
+    fn system_is_configured_for_the_machine() {
         let folder = system();
         let root = folder.path();
         let public = configured(root, "root").unwrap();
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_is_made_where_there_is_none_and_never_outside() {
+    fn missing_homes_are_created_inside_only() {
         let folder = system();
         let root = folder.path();
         configured(root, "ann").unwrap();
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn without_cloud_init_there_is_no_word_to_it() {
+    fn cloud_init_is_configured_only_where_present() {
         let folder = system();
         fs::remove_dir(folder.path().join("etc/cloud")).unwrap();
         configured(folder.path(), "root").unwrap();
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_said() {
+    fn configuration_errors_are_named() {
         type Case = (&'static str, fn(&Path), &'static str);
         let cases: [Case; 5] = [
             ("bob", |_| (), "no user \"bob\"; it has: "),
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_lies_over_a_home_matters() {
+    fn only_mounts_over_the_home_matter() {
         for (fstab, home, over) in [
             ("UUID=1 / ext4", "/srv/ann", false),
             ("UUID=1 /srv ext4", "/srv/ann", true),

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn disks_of_every_kind_are_found_and_what_is_none_is_not() {
+    fn only_physical_disks_are_listed() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         write(root, "sys/block/vda/size", "16777216\n");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn cards_have_their_addresses() {
+    fn mac_addresses_are_listed() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         for (card, kind, mac) in [
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_come_in_order() {
+    fn partitions_are_sorted() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         for (name, number) in [("vda10", "10"), ("vda2", "2"), ("vda1", "1")] {

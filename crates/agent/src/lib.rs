@@ -47,25 +47,25 @@ use status::DeployStatus;
 pub use status::FinalAction;
 use std::path::PathBuf;
 use std::thread;
-use timing::Pace;
+use timing::Timing;
 use wire::{Claim, DiskSeen};
 
 pub struct DeployConfig {
     pub boot: BootParameters,
     /// The directory that contains `sys` and `dev`.
     pub root: PathBuf,
-    pub pace: Pace,
+    pub timing: Timing,
 }
 
 /// Carries out the deployment and returns how to end. An error means that it could not even be
 /// claimed.
 pub fn run(config: &DeployConfig, platform: &dyn Platform) -> Result<FinalAction, String> {
-    let DeployConfig { boot, root, pace } = config;
+    let DeployConfig { boot, root, timing } = config;
     let session = SecretString::from(random::new_session()?);
     let macs = inventory::list_macs(root);
     let disks = inventory::list_disks(root);
     let status = DeployStatus::default();
-    let client = DeployClient::new(boot.url.clone(), session.clone(), pace, &status);
+    let client = DeployClient::new(boot.url.clone(), session.clone(), timing, &status);
     let claim = Claim {
         token: boot.token.expose_secret(),
         session: session.expose_secret(),
@@ -93,7 +93,7 @@ pub fn run(config: &DeployConfig, platform: &dyn Platform) -> Result<FinalAction
         platform,
         root,
         consoles: &boot.consoles,
-        pace,
+        timing,
     };
     Ok(thread::scope(|scope| {
         scope.spawn(|| client.run_reports(&status));

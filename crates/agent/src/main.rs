@@ -5,7 +5,7 @@
 use agent::cmdline::BootParameters;
 use agent::console::print_line;
 use agent::platform::RealPlatform;
-use agent::timing::Pace;
+use agent::timing::Timing;
 use agent::{DeployConfig, FinalAction, node};
 use rustix::system::{RebootCommand, reboot};
 use std::fs;
@@ -84,19 +84,21 @@ fn run_node_command(mut words: impl Iterator<Item = String>) -> ExitCode {
     let load = || node::Config::load(Path::new(&path));
     let done = match verb.as_str() {
         "run" => load().and_then(|config| {
-            let ended = node::run(&config, &node::Pace::default(), &Default::default());
+            let ended = node::run(&config, &node::Timing::default(), &Default::default());
             ended.map(|_| String::new())
         }),
         "status" => {
             load().and_then(|config| node::status(&config).map(|status| status.to_string()))
         }
         "unit" => Ok(node::unit(&own_path())),
-        "enroll" => load().and_then(|config| match node::enroll(&config, &node::Pace::default()) {
-            Ok(name) => Ok(format!("this is {name}\n")),
-            Err(node::NotEnrolled::Unreachable(said) | node::NotEnrolled::Refused(said)) => {
-                Err(said)
-            }
-        }),
+        "enroll" => {
+            load().and_then(|config| match node::enroll(&config, &node::Timing::default()) {
+                Ok(name) => Ok(format!("this is {name}\n")),
+                Err(node::NotEnrolled::Unreachable(said) | node::NotEnrolled::Refused(said)) => {
+                    Err(said)
+                }
+            })
+        }
         _ => return usage_error(),
     };
     match done {
@@ -120,7 +122,7 @@ fn run_deployment(arguments: &Arguments) -> Result<FinalAction, String> {
     let config = DeployConfig {
         boot: BootParameters::parse(&cmdline)?,
         root: arguments.root.clone(),
-        pace: Pace::default(),
+        timing: Timing::default(),
     };
     agent::run(&config, &RealPlatform)
 }

@@ -49,7 +49,7 @@ use std::thread;
 use std::time::Duration;
 pub use task_kind::TaskKind;
 use tasks::ServiceEnd;
-pub use timing::Pace;
+pub use timing::Timing;
 use timing::with_jitter;
 
 /// The systemd unit of the agent.
@@ -74,7 +74,7 @@ const ENROLL_TRIES: u32 = 3;
 pub enum AgentEnd {
     /// The agent has uninstalled itself.
     Uninstalled,
-    /// The brake was set.
+    /// The stop flag was set.
     Stopped,
 }
 
@@ -87,10 +87,14 @@ pub enum NotEnrolled {
     Refused(String),
 }
 
-/// Runs the agent until it has uninstalled itself or the brake is set. An error means that its
+/// Runs the agent until it has uninstalled itself or the stop flag is set. An error means that its
 /// state cannot be stored.
-pub fn run(config: &Config, pace: &Pace, stop_flag: &Arc<AtomicBool>) -> Result<AgentEnd, String> {
-    let service = Service::open(config, pace, stop_flag)?;
+pub fn run(
+    config: &Config,
+    timing: &Timing,
+    stop_flag: &Arc<AtomicBool>,
+) -> Result<AgentEnd, String> {
+    let service = Service::open(config, timing, stop_flag)?;
     // Programs that a previous process of this agent started have no owner now.
     ["task", "health"].iter().for_each(|what| program::kill_marked(&service.mark(what)));
     // Each iteration is one enrollment.
@@ -108,10 +112,10 @@ pub fn run(config: &Config, pace: &Pace, stop_flag: &Arc<AtomicBool>) -> Result<
 }
 
 /// Enrolls, and returns the node's name. An enrolled node stays as it is.
-pub fn enroll(config: &Config, pace: &Pace) -> Result<String, NotEnrolled> {
+pub fn enroll(config: &Config, timing: &Timing) -> Result<String, NotEnrolled> {
     let stop_flag = Arc::new(AtomicBool::new(false));
-    let service = Service::open(config, pace, &stop_flag).map_err(NotEnrolled::Refused)?;
-    let mut backoff = pace.backoff();
+    let service = Service::open(config, timing, &stop_flag).map_err(NotEnrolled::Refused)?;
+    let mut backoff = timing.backoff();
     let mut tries = 1;
     loop {
         match service.enroll_once() {
@@ -133,7 +137,7 @@ pub fn enroll(config: &Config, pace: &Pace) -> Result<String, NotEnrolled> {
 /// What does not change while the agent runs.
 struct Service<'a> {
     config: &'a Config,
-    pace: &'a Pace,
+    timing: &'a Timing,
     stop_flag: &'a Arc<AtomicBool>,
     identity: Identity,
     journal: Journal,
@@ -155,7 +159,7 @@ struct EnrolledService<'a> {
 impl<'a> Service<'a> {
     fn open(
         config: &'a Config,
-        pace: &'a Pace,
+        timing: &'a Timing,
         stop_flag: &'a Arc<AtomicBool>,
     ) -> Result<Self, String> {
         if let Some(said) = config.exposed_token_warning() {
@@ -163,11 +167,11 @@ impl<'a> Service<'a> {
         }
         Ok(Self {
             config,
-            pace,
+            timing,
             stop_flag,
             identity: Identity::read(Path::new("/")),
             journal: Journal::open(&config.state_dir)?,
-            controller: Controller::new(config.controllers.clone(), pace, stop_flag),
+            controller: Controller::new(config.controllers.clone(), timing, stop_flag),
         })
     }
 
@@ -176,9 +180,9 @@ impl<'a> Service<'a> {
         format!("{}#{what}", self.config.state_dir.display())
     }
 
-    /// Retries until the agent is enrolled. None: the brake was set.
+    /// Retries until the agent is enrolled. None: the stop flag was set.
     fn enroll(&self) -> Option<EnrolledNode> {
-        let mut backoff = self.pace.backoff();
+        let mut backoff = self.timing.backoff();
         let mut told = String::new();
         loop {
             let (said, wait) = match self.enroll_once() {
@@ -188,7 +192,7 @@ impl<'a> Service<'a> {
                     return Some(known);
                 }
                 Err(EnrollFailure::Retryable(said)) => (said, with_jitter(backoff.next_delay())),
-                Err(EnrollFailure::Refused(said)) => (said, self.pace.rare),
+                Err(EnrollFailure::Refused(said)) => (said, self.timing.rare),
             };
             if said != told {
                 print_line(&format!("not enrolled: {said}"));

@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_fails_says_why() {
+    fn errors_contain_stderr() {
         let said = RealPlatform.run(Tool::Tar, &["-xf", "/nowhere.tar"], "").unwrap_err();
         assert!(
             said.starts_with("tar ended with exit status") && said.contains("nowhere"),
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_from_what_cannot_be_taken() {
+    fn source_errors_differ_from_tool_errors() {
         struct Broken;
         impl Read for Broken {
             fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_comes_twice() {
+    fn random_values_differ() {
         assert_eq!(new_session().unwrap().len(), 64);
         assert_ne!(new_session(), new_session());
         let one = new_uuid().unwrap();

@@ -6,7 +6,7 @@
 
 use crate::console::print_line;
 use crate::failure::{DeployError, Failure};
-use crate::timing::Pace;
+use crate::timing::Timing;
 use crate::wire::{Report, Stage, Then};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -106,7 +106,7 @@ impl DeployStatus {
 
     /// Blocks until the next report: at once after a change of stage, otherwise at the interval of
     /// the stage. None: the deployment has ended.
-    pub fn next_report(&self, pace: &Pace) -> Option<Report> {
+    pub fn next_report(&self, timing: &Timing) -> Option<Report> {
         let mut inner = self.inner();
         // Before the first stage the loop may wait several times; afterwards each iteration waits
         // once.
@@ -117,7 +117,7 @@ impl DeployStatus {
             if let Some(report) = inner.unsent.pop_front() {
                 return Some(report);
             }
-            let every = inner.now.as_ref().map_or(pace.report, |now| pace.between(now.stage));
+            let every = inner.now.as_ref().map_or(timing.report, |now| timing.between(now.stage));
             let (after, wait) = self
                 .changed
                 .wait_timeout_while(inner, every, |inner| {
@@ -193,13 +193,13 @@ mod tests {
     #[test]
     fn no_change_of_stage_is_skipped_and_then_the_newest_is_repeated() {
         let status = DeployStatus::default();
-        let pace = Pace::for_tests();
+        let timing = Timing::for_tests();
         status.start_writing(10, "writing".into());
         status.progress(10);
         status.start_installing("installing".into());
         status.set_installed("installed".into(), vec!["key".into()]);
         let sent: Vec<(Stage, u64)> = (0..5)
-            .filter_map(|_| status.next_report(&pace))
+            .filter_map(|_| status.next_report(&timing))
             .map(|report| (report.stage, report.done))
             .collect();
         let expected = [
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_counts_by_stage() {
+    fn answers_depend_on_the_stage() {
         use {Stage::*, Then::*};
         for (stage, then, end, braked) in [
             (Writing, GoOn, None, false),
@@ -236,18 +236,18 @@ mod tests {
     }
 
     #[test]
-    fn once_it_is_over_nothing_is_reported_and_nobody_waits() {
+    fn nothing_is_reported_after_the_end() {
         let status = DeployStatus::default();
         status.set_failed(Failure::new(Code::DiskMissing, "none"));
         status.finish_with(FinalAction::Reboot);
         status.finish_with(FinalAction::PowerOff);
         assert_eq!(status.wait_for_final_action(), FinalAction::Reboot);
-        assert_eq!(status.next_report(&Pace::for_tests()), None);
+        assert_eq!(status.next_report(&Timing::for_tests()), None);
         status.pause(Duration::from_secs(3_600));
     }
 
     #[test]
-    fn hundredths_of_anything() {
+    fn percentages_are_rounded_down() {
         for (done, total, expected) in
             [(0, 0, 100), (0, 5, 0), (1, 3, 33), (5, 5, 100), (u64::MAX, 1, u64::MAX)]
         {

@@ -7,7 +7,7 @@ use crate::wire::Stage;
 use std::time::Duration;
 
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
+pub struct Timing {
     /// The first pause after a failure; each further pause is longer by the same amount.
     pub pause: Duration,
     pub longest_pause: Duration,
@@ -22,7 +22,7 @@ pub struct Pace {
     pub timeouts: Timeouts,
 }
 
-impl Default for Pace {
+impl Default for Timing {
     fn default() -> Self {
         Self {
             pause: Duration::from_secs(1),
@@ -36,7 +36,7 @@ impl Default for Pace {
     }
 }
 
-impl Pace {
+impl Timing {
     /// The same proportions, about a hundred times as fast.
     pub fn for_tests() -> Self {
         Self {
@@ -67,8 +67,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    pub fn new(pace: &Pace) -> Self {
-        Self::between(pace.pause, pace.longest_pause)
+    pub fn new(timing: &Timing) -> Self {
+        Self::between(timing.pause, timing.longest_pause)
     }
 
     pub fn between(first: Duration, longest: Duration) -> Self {
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn pauses_grow_to_a_limit_and_begin_again() {
-        let mut backoff = Backoff::new(&Pace::default());
+        let mut backoff = Backoff::new(&Timing::default());
         let seconds: Vec<u64> = (0..7).map(|_| backoff.next_delay().as_secs()).collect();
         assert_eq!(seconds, [1, 2, 3, 4, 5, 5, 5]);
         backoff.reset();

@@ -95,7 +95,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn every_mark_is_recognised_where_it_stands() {
+    fn signatures_are_recognised_at_their_offsets() {
         for (at, mark, content) in SIGNATURES {
             let mut start = vec![0; SIGNATURE_AREA_BYTES];
             start[at..at + mark.len()].copy_from_slice(mark);

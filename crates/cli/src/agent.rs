@@ -5,7 +5,7 @@ use crate::exit::{Exit, Failure};
 use crate::output::Screen;
 use crate::text::one_line;
 use ::agent::node::config::EXAMPLE;
-use ::agent::node::{self, Config, NotEnrolled, Pace, UNIT};
+use ::agent::node::{self, Config, NotEnrolled, Timing, UNIT};
 use std::sync::Arc;
 
 pub fn run(screen: &mut Screen, command: AgentCommand) -> Result<Exit, Failure> {
@@ -13,10 +13,10 @@ pub fn run(screen: &mut Screen, command: AgentCommand) -> Result<Exit, Failure> 
         AgentCommand::Run(args) => {
             let config = load(&args)?;
             let never = Arc::default();
-            node::run(&config, &Pace::default(), &never).map_err(Failure::refused)?;
+            node::run(&config, &Timing::default(), &never).map_err(Failure::refused)?;
         }
         AgentCommand::Enroll(args) => {
-            let name = node::enroll(&load(&args)?, &Pace::default()).map_err(not_enrolled)?;
+            let name = node::enroll(&load(&args)?, &Timing::default()).map_err(not_enrolled)?;
             screen.say(&format!("this is {}", one_line(&name)))?;
         }
         AgentCommand::Status(args) => {

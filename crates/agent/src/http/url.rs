@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read() {
+    fn urls_are_parsed() {
         for (text, shown, path) in [
             ("http://10.0.0.1", "http://10.0.0.1:80", "/"),
             ("http://10.0.0.1:8080/", "http://10.0.0.1:8080/", "/"),
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn references_are_below_or_elsewhere() {
+    fn references_are_resolved() {
         for (base, reference, whole) in [
             ("http://10.0.0.1:8080", "/deploy/image", "http://10.0.0.1:8080/deploy/image"),
             ("http://10.0.0.1:8080/", "deploy/image", "http://10.0.0.1:8080/deploy/image"),

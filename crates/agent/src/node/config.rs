@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_says_the_defaults() {
+    fn example_has_the_defaults() {
         let example = Config::parse(EXAMPLE).unwrap();
         let least = Config::parse(LEAST).unwrap();
         assert_eq!(example.state_dir, least.state_dir);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_by_its_key() {
+    fn errors_name_the_key() {
         for (line, key) in [
             ("scratch_dir = []", "scratch_dir"),
             ("token = \"a\"\ntoken_file = \"/t\"", "token_file"),
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_not_repeated() {
+    fn errors_do_not_repeat_values() {
         for (line, key) in [
             ("token = \"geheim", "token"),
             ("token = geheim", "token"),
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_others_can_read_is_named() {
+    fn readable_tokens_cause_a_warning() {
         let folder = tempfile::tempdir().unwrap();
         let (file, token) = (folder.path().join("agent.toml"), folder.path().join("token"));
         for path in [&file, &token] {
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn only_scratch_can_be_scratch() {
+    fn system_directories_cannot_be_scratch() {
         for dir in [
             "/",
             "//",
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_comes_from_where_it_is_now() {
+    fn token_file_is_read_each_time() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("token");
         let token = with(&format!("token_file = {:?}", file.display())).unwrap().token;

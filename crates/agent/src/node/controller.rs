@@ -5,7 +5,7 @@
 //! was lost may have taken effect: that is why every request can be repeated, here and by the
 //! caller. Nothing here pauses between attempts.
 
-use super::timing::Pace;
+use super::timing::Timing;
 use super::wire::{
     self, Beaten, Enroll, Enrolled, Heard, Heartbeat, Renew, Renewed, Report, Take, Taken, Unknown,
 };
@@ -41,7 +41,7 @@ pub struct Controller {
     client: Client,
     /// For long polling: the server answers when there is a task.
     long_poll_client: Client,
-    pace: Pace,
+    timing: Timing,
 }
 
 /// The sender of a request.
@@ -53,15 +53,15 @@ enum Sender<'a> {
 }
 
 impl Controller {
-    pub fn new(urls: Vec<Url>, pace: &Pace, stop_flag: &Arc<AtomicBool>) -> Self {
-        let timeouts = pace.timeouts;
-        let idle = timeouts.idle + pace.take_wait;
+    pub fn new(urls: Vec<Url>, timing: &Timing, stop_flag: &Arc<AtomicBool>) -> Self {
+        let timeouts = timing.timeouts;
+        let idle = timeouts.idle + timing.take_wait;
         Self {
             urls,
             at: AtomicUsize::new(0),
             client: Client::new(timeouts, stop_flag.clone()),
             long_poll_client: Client::new(Timeouts { idle, ..timeouts }, stop_flag.clone()),
-            pace: *pace,
+            timing: *timing,
         }
     }
 
@@ -79,7 +79,7 @@ impl Controller {
 
     /// Long polling for a task.
     pub fn take(&self, session: &SecretString) -> Result<Taken, RequestError> {
-        let take = Take { wait_seconds: self.pace.take_wait.as_secs() };
+        let take = Take { wait_seconds: self.timing.take_wait.as_secs() };
         self.post(&self.long_poll_client, wire::TAKE, Sender::Node(session), &take)
     }
 
@@ -134,7 +134,7 @@ impl Controller {
         let again = |error: io::Error| RequestError::Retryable(format!("{url}: {error}"));
         let response = client.send(&request).map_err(again)?;
         let status = response.status;
-        let body = response.body.read_all(MAX_ANSWER_BYTES, self.pace.answer).map_err(again)?;
+        let body = response.body.read_all(MAX_ANSWER_BYTES, self.timing.answer).map_err(again)?;
         if status == 200 {
             return serde_json::from_slice(&body).map_err(|error| {
                 RequestError::Retryable(format!("{url} answered what cannot be read: {error}"))
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_agreed_is_final() {
+    fn only_known_codes_are_final() {
         let url = Url::parse("http://10.0.0.1").unwrap();
         let session = SecretString::from("s");
         let node = Sender::Node(&session);

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_ends_by_order_and_by_time() {
+    fn deadlines_end_by_stop_and_by_time() {
         let stop = AtomicBool::new(false);
         let long = Deadline::new(Duration::MAX, &stop);
         assert_eq!(long.sleep(Duration::from_millis(1)), Ok(()));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_lapsed_is_not_brought_back() {
+    fn lost_leases_stay_lost() {
         let (stop, lease) = (AtomicBool::new(false), Lease::new(Duration::from_secs(60)));
         let deadline = Deadline::new(Duration::MAX, &stop).with_lease(&lease);
         assert_eq!(deadline.at_most(Duration::MAX).check(), Ok(()));

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_token_is_a_new_enrollment_and_an_old_one_is_none() {
+    fn only_a_new_token_starts_an_enrollment() {
         let node = || NodeIdentity {
             token_sha256: "one".into(),
             session: "s1".into(),

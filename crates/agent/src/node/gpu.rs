@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_is_read_whole_or_refused() {
+    fn process_lists_are_parsed_completely_or_refused() {
         let numbers = |said: &str| {
             parse_processes(said).map(|pids| pids.into_iter().map(raw_pid).collect::<Vec<_>>()).ok()
         };
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_the_bus_and_cannot_be_asked_is_not_nothing() {
+    fn gpus_without_a_driver_are_detected() {
         let folder = tempfile::tempdir().unwrap();
         let (program, bus) = (folder.path().join("smi"), folder.path().join("devices"));
         let gpus =
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_asked_first() {
+    fn sigterm_comes_before_sigkill() {
         let grace = Duration::from_secs(10);
         for (asked, signal) in
             [(None, Some(Signal::TERM)), (Some(9), None), (Some(10), Some(Signal::KILL))]
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn many_processes_are_counted() {
+    fn long_process_lists_are_abbreviated() {
         let pids: Vec<Pid> = (2..12).filter_map(Pid::from_raw).collect();
         assert_eq!(
             describe_processes(&pids),

@@ -18,10 +18,10 @@ const MAX_PROBLEMS: usize = 16;
 impl EnrolledService<'_> {
     /// Runs until the end, in a separate thread.
     pub fn run_heartbeats(&self) {
-        let pace = self.service.pace;
-        let mut backoff = pace.backoff();
+        let timing = self.service.timing;
+        let mut backoff = timing.backoff();
         let mut every = heartbeat_interval(self.node.heartbeat_seconds);
-        self.shared.wait_for_health(pace.first_health);
+        self.shared.wait_for_health(timing.first_health);
         while !self.has_ended() {
             let wait = match self.heartbeat() {
                 Ok(beaten) => {
@@ -35,7 +35,7 @@ impl EnrolledService<'_> {
                 }
                 Err(RequestError::SessionUnknown(_, said)) => {
                     self.report_unknown_session(&said);
-                    pace.rare
+                    timing.rare
                 }
                 Err(RequestError::Retryable(said)) => {
                     self.report_trouble(&said);
@@ -43,7 +43,7 @@ impl EnrolledService<'_> {
                 }
                 Err(missed @ (RequestError::TaskOver | RequestError::TokenRefused(_))) => {
                     self.report_trouble(&format!("a heartbeat was answered with {missed:?}"));
-                    pace.rare
+                    timing.rare
                 }
             };
             self.shared.pause(wait);
@@ -120,7 +120,7 @@ impl EnrolledService<'_> {
                 told.clone_from(&problems);
             }
             self.shared.set_health(problems);
-            self.shared.pause(service.pace.health);
+            self.shared.pause(service.timing.health);
         }
     }
 }

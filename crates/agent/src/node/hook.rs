@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_is_there_or_not_or_wrong() {
+    fn hooks_are_found_or_refused() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(Hook::Drain.find(folder.path()), Ok(None));
         let path = folder.path().join("drain");

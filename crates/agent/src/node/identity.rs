@@ -36,7 +36,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_node_is_what_its_kernel_says() {
+    fn identity_is_read_from_the_kernel() {
         let folder = tempfile::tempdir().unwrap();
         assert!(Identity::read(folder.path()).serial.is_empty());
         let write = |file: &str, text: &str| {

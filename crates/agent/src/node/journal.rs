@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_found_by_the_next_and_only_one_may_write() {
+    fn state_survives_a_restart_and_is_locked() {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("a/b");
         let journal = Journal::open(&dir).unwrap();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_broken_is_named_and_left() {
+    fn broken_files_are_named_and_kept() {
         let folder = tempfile::tempdir().unwrap();
         let journal = Journal::open(folder.path()).unwrap();
         fs::write(folder.path().join(NODE), "{").unwrap();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_a_write_is_nothing() {
+    fn incomplete_writes_are_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let journal = Journal::open(folder.path()).unwrap();
         journal.store_task(&stored_task()).unwrap();

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_whole_lines_and_nothing_is_lost() {
+    fn parts_are_whole_lines() {
         let log = TaskLog::default();
         let line = "é".repeat(500);
         (0..120).for_each(|_| log.line(&line));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_cut_between_characters() {
+    fn long_lines_are_cut_between_characters() {
         let log = TaskLog::default();
         log.add(&"é".repeat(MAX_LOG_BYTES));
         log.add("\u{1b}[1m");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_much_the_beginning_and_the_end_are_kept() {
+    fn long_logs_keep_beginning_and_end() {
         let log = TaskLog::default();
         (0..1_000_000).for_each(|number| log.line(&format!("{number:09}")));
         log.line("the end");
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_sent_is_counted() {
+    fn missing_bytes_are_counted() {
         let log = TaskLog::default();
         (0..30_000).for_each(|number| log.line(&format!("{number:09}")));
         let rest = log.final_part();

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn both_outputs_are_heard_and_the_status_is_its_own() {
+    fn output_is_logged_and_the_status_returned() {
         let (stop, log) = (AtomicBool::new(false), Arc::new(TaskLog::default()));
         let deadline = Deadline::new(Duration::MAX, &stop);
         let script = "echo one; echo two >&2; printf three; exit 7";
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_outlives_a_program_that_ends() {
+    fn child_processes_do_not_outlive_a_program() {
         let (stop, log, mark) = (AtomicBool::new(false), Arc::new(TaskLog::default()), mark());
         let deadline = Deadline::new(Duration::MAX, &stop);
         let script = "sleep 3600 & setsid sleep 3600 & exit 0";
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_late_or_not_wanted_goes_with_its_children() {
+    fn interrupted_programs_are_killed_with_their_children() {
         let stop = AtomicBool::new(false);
         let script = "trap '' TERM; sleep 3600 & setsid sleep 3600 & echo ready; wait";
         let (log, own) = (Arc::new(TaskLog::default()), mark());
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_found_whole() {
+    fn marks_are_matched_completely() {
         let mark = mark();
         let mut child = shell("sleep 3600").env(MARK, &mark).spawn().unwrap();
         // The process has no environment until the kernel has set it up.

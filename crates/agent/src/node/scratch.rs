@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_goes_and_no_link_is_followed() {
+    fn directories_are_emptied_without_following_links() {
         let folder = tempfile::tempdir().unwrap();
         let base = fs::canonicalize(folder.path()).unwrap();
         let (scratch, outside) = (base.join("scratch"), base.join("outside"));
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_has_not_been_emptied() {
+    fn missing_directories_are_problems() {
         let folder = tempfile::tempdir().unwrap();
         let base = fs::canonicalize(folder.path()).unwrap();
         fs::create_dir(base.join("a")).unwrap();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_a_link_is_refused() {
+    fn scratch_links_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let base = fs::canonicalize(folder.path()).unwrap();
         fs::create_dir(base.join("real")).unwrap();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scratch_folder_in_another_stays_as_a_folder() {
+    fn nested_scratch_directories_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let base = fs::canonicalize(folder.path()).unwrap();
         let dirs = [base.join("s"), base.join("s/a/b")];

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_waits_once_it_is_over_or_there_is_work() {
+    fn waits_end_with_work_or_the_end() {
         let shared = SharedState::default();
         shared.wake_tasks();
         shared.pause_until_woken(Duration::from_secs(3_600));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_well_only_when_somebody_has_looked() {
+    fn nodes_are_unhealthy_before_the_first_check() {
         let shared = SharedState::default();
         assert_eq!(shared.problems().len(), 1);
         shared.set_health(Vec::new());
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn only_news_is_written_down() {
+    fn unchanged_contact_is_not_stored() {
         let shared = SharedState::default();
         assert!(shared.change_contact(|contact| contact.trouble = "away".into()));
         assert!(!shared.change_contact(|contact| contact.trouble = "away".into()));

@@ -117,7 +117,7 @@ mod tests {
     use crate::node::wire::Task;
 
     #[test]
-    fn what_is_in_the_folder_is_shown_without_secrets() {
+    fn status_shows_the_state_without_secrets() {
         let folder = tempfile::tempdir().unwrap();
         let text = format!(
             "controllers = [\"http://10.0.0.1\"]\nstate_dir = {:?}",

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hook_is_called_like_its_kind() {
+    fn hooks_are_named_after_task_kinds() {
         for kind in TaskKind::ALL {
             assert_eq!(TaskKind::parse(kind.as_str()), Some(kind));
             assert_eq!(format!("node.{}", kind.hook().as_str()), kind.as_str());

@@ -32,7 +32,7 @@ const MAX_LAST_PARTS: usize = 4;
 /// Why `run_tasks` ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServiceEnd {
-    /// The brake is set.
+    /// The stop flag is set.
     Stopped,
     /// Farrier has accepted the report of the uninstall.
     Uninstall,
@@ -123,7 +123,7 @@ struct LeasedTask<'a> {
 impl EnrolledService<'_> {
     /// Runs until the end. An error means that the state directory cannot be read.
     pub fn run_tasks(&self) -> Result<ServiceEnd, String> {
-        let mut backoff = self.service.pace.backoff();
+        let mut backoff = self.service.timing.backoff();
         let mut held = self.service.journal.stored_task()?;
         while !self.has_ended() {
             // Heartbeats list the task until it has been reported, so that Farrier does not take it
@@ -161,7 +161,7 @@ impl EnrolledService<'_> {
                 backoff.reset();
                 if task.is_none() {
                     // A server that answers "none" at once is not asked again at once.
-                    let early = self.service.pace.pause.saturating_sub(since.elapsed());
+                    let early = self.service.timing.pause.saturating_sub(since.elapsed());
                     self.shared.pause_until_woken(early);
                 }
                 TakeResult::Answered(task)
@@ -182,7 +182,7 @@ impl EnrolledService<'_> {
     /// The session is unknown: retry rarely, until a heartbeat is answered.
     fn pause_rarely(&self, said: &str) {
         self.report_unknown_session(said);
-        self.shared.pause_until_woken(self.service.pace.rare);
+        self.shared.pause_until_woken(self.service.timing.rare);
     }
 
     fn has_new_token(&self) -> bool {
@@ -262,7 +262,7 @@ impl EnrolledService<'_> {
             deadline: Deadline::new(Duration::from_secs(task.deadline_seconds), &stop)
                 .with_lease(&lease),
             log,
-            poll_interval: self.service.pace.poll_interval,
+            poll_interval: self.service.timing.poll_interval,
         };
         thread::scope(|scope| {
             let (sender, done) = mpsc::channel::<()>();
@@ -288,7 +288,7 @@ impl EnrolledService<'_> {
     fn keep_lease(&self, leased: LeasedTask<'_>, done: &Receiver<()>) -> ResultWanted {
         let LeasedTask { task, log, lease, stop } = leased;
         let every = lease_length(task) / RENEWALS;
-        let mut backoff = self.service.pace.backoff();
+        let mut backoff = self.service.timing.backoff();
         let mut wait = every;
         // Bounded by the work, which has its own deadline.
         loop {
@@ -303,7 +303,11 @@ impl EnrolledService<'_> {
                     backoff.reset();
                     // A long log is sent sooner, but with a pause: each renewal is a database write
                     // for Farrier.
-                    if log.exceeds_one_part() { self.service.pace.pause.min(every) } else { every }
+                    if log.exceeds_one_part() {
+                        self.service.timing.pause.min(every)
+                    } else {
+                        every
+                    }
                 }
                 AfterRenewal::NoAnswer => with_jitter(backoff.next_delay()).min(every),
                 AfterRenewal::Stop => {
@@ -377,7 +381,7 @@ impl EnrolledService<'_> {
             Err(said) => {
                 print_line(&said);
                 self.shared.set_storage_problem(Some(said));
-                self.shared.pause(self.service.pace.longest_pause);
+                self.shared.pause(self.service.timing.longest_pause);
                 false
             }
         }
@@ -404,7 +408,7 @@ mod tests {
     use crate::wire::Refusal;
 
     #[test]
-    fn what_follows_a_report() {
+    fn answers_to_reports_are_classified() {
         use AfterReport::*;
         let unknown = |why| Err(RequestError::SessionUnknown(why, "why".into()));
         let rest = || PauseRarely("why".into());
@@ -428,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_renewal() {
+    fn answers_to_renewals_are_classified() {
         for (answer, after) in [
             (Ok(Renewed { then: Then::GoOn }), AfterRenewal::Continue),
             (Ok(Renewed { then: Then::Stop }), AfterRenewal::Stop),

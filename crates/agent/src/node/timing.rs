@@ -7,7 +7,7 @@ use crate::timing::Backoff;
 use std::time::Duration;
 
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
+pub struct Timing {
     /// The first pause after a failure; each further pause is longer by the same amount.
     pub pause: Duration,
     pub longest_pause: Duration,
@@ -26,7 +26,7 @@ pub struct Pace {
     pub timeouts: Timeouts,
 }
 
-impl Default for Pace {
+impl Default for Timing {
     fn default() -> Self {
         Self {
             pause: Duration::from_secs(1),
@@ -42,7 +42,7 @@ impl Default for Pace {
     }
 }
 
-impl Pace {
+impl Timing {
     /// The same proportions, about a hundred times as fast.
     pub fn for_tests() -> Self {
         Self {
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scattered_time_is_neither_short_nor_long() {
+    fn jitter_is_between_half_and_all() {
         let time = Duration::from_secs(30);
         let found: Vec<Duration> = (0..64).map(|_| with_jitter(time)).collect();
         assert!(found.iter().all(|one| (time / 2..=time).contains(one)), "{found:?}");

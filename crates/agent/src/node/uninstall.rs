@@ -39,7 +39,7 @@ impl Service<'_> {
         }
         for turn in 0..TRIES {
             if turn > 0 {
-                thread::sleep(self.pace.pause);
+                thread::sleep(self.timing.pause);
             }
             match self.disable_unit_once() {
                 Ok(()) => return print_line(&format!("{unit} is disabled")),

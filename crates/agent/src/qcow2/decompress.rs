@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn one_after_the_other_is_unpacked_whatever_follows_it() {
+    fn clusters_decompress_with_trailing_data() {
         let mut decompressor = ClusterDecompressor::new(&header(Compression::Zlib));
         for fill in [1_u8, 2, 3] {
             let cluster: Vec<u8> = (0..65_536_u32).map(|at| (at / 7) as u8 ^ fill).collect();
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_or_garbage_is_refused() {
+    fn corrupt_clusters_are_refused() {
         for compression in [Compression::Zlib, Compression::Zstd] {
             let mut decompressor = ClusterDecompressor::new(&header(compression));
             assert!(decompressor.decompress(&[0xFF; 4000]).is_err());

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_and_named() {
+    fn unsupported_features_are_refused_by_name() {
         type Spoil = fn(&mut Vec<u8>);
         let table: [(Spoil, &str); 18] = [
             (|b| b[0] = 0, "does not begin as a qcow2"),

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn no_extent_is_longer_than_what_is_kept() {
+    fn extents_fit_the_window() {
         for bits in 9..=21 {
             let header = header(3, bits);
             match parse_entry(&header, COMPRESSED | (COMPRESSED - 1) & !0x1FF).unwrap() {

@@ -155,9 +155,9 @@ fn write_and_read_back(
     disk_size: u64,
 ) -> Result<Vec<u8>, DeployError> {
     let source = FlakySource { bytes: file.clone(), cuts: RefCell::new(cuts) };
-    let (status, pace) = (DeployStatus::default(), timing_without_pauses());
+    let (status, timing) = (DeployStatus::default(), timing_without_pauses());
     let reading =
-        ReadContext { source: &source, size: file.len() as u64, status: &status, pace: &pace };
+        ReadContext { source: &source, size: file.len() as u64, status: &status, timing: &timing };
     let folder = tempfile::tempdir().unwrap();
     let path = disk_with_old_content(folder.path(), disk_size);
     let image = Qcow2::read_tables(reading)?;
@@ -172,14 +172,14 @@ fn write_and_read_back(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
-    fn every_cluster_ends_where_it_belongs(shape in shape(), cuts in proptest::collection::vec(0..40_000_usize, 0..5)) {
+    fn clusters_reach_their_offsets(shape in shape(), cuts in proptest::collection::vec(0..40_000_usize, 0..5)) {
         let expected = shape.disk();
         let found = write_and_read_back(shape.file(), cuts, shape.size()).unwrap();
         prop_assert!(found == expected);
     }
 
     #[test]
-    fn garbage_is_refused_and_never_a_panic(shape in shape(), noise in proptest::collection::vec((0..4_096_usize, any::<u8>()), 1..30)) {
+    fn corrupt_images_never_panic(shape in shape(), noise in proptest::collection::vec((0..4_096_usize, any::<u8>()), 1..30)) {
         let mut file = shape.file();
         for (at, byte) in noise {
             let at = at % file.len();
@@ -204,7 +204,7 @@ fn plain() -> ImageShape {
 }
 
 #[test]
-fn what_is_after_the_image_on_the_disk_is_left_alone() {
+fn disk_beyond_the_image_is_not_touched() {
     let shape = plain();
     let found = write_and_read_back(shape.file(), Vec::new(), 3 << 20).unwrap();
     assert!(found[..shape.size() as usize] == shape.disk()[..]);
@@ -212,7 +212,7 @@ fn what_is_after_the_image_on_the_disk_is_left_alone() {
 }
 
 #[test]
-fn a_file_that_is_cut_is_refused_before_or_while_it_is_read() {
+fn truncated_images_are_refused() {
     let file = plain().file();
     let broken = |cut: usize| matches!(write_and_read_back(file[..cut].to_vec(), Vec::new(), 3 << 20), Err(DeployError::Failed(failure)) if failure.code == Code::ImageBroken);
     for cut in [0, 3, 50, 100, 4096, 8191, 8192, 12_287] {
@@ -222,7 +222,7 @@ fn a_file_that_is_cut_is_refused_before_or_while_it_is_read() {
 
 /// Tables that differ between the first read and the stream.
 #[test]
-fn tables_that_change_under_way_are_noticed() {
+fn changed_tables_are_detected() {
     struct Changing(RefCell<u32>, Vec<u8>, Vec<u8>);
     impl crate::image::ImageSource for Changing {
         fn open(
@@ -241,9 +241,13 @@ fn tables_that_change_under_way_are_noticed() {
     one.swap_with_slice(other);
     assert_ne!(before, after);
     let source = Changing(RefCell::new(0), before.clone(), after);
-    let (status, pace) = (DeployStatus::default(), timing_without_pauses());
-    let reading =
-        ReadContext { source: &source, size: before.len() as u64, status: &status, pace: &pace };
+    let (status, timing) = (DeployStatus::default(), timing_without_pauses());
+    let reading = ReadContext {
+        source: &source,
+        size: before.len() as u64,
+        status: &status,
+        timing: &timing,
+    };
     let folder = tempfile::tempdir().unwrap();
     let path = disk_with_old_content(folder.path(), 3 << 20);
     let image = Qcow2::read_tables(reading).unwrap();

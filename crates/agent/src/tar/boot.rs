@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_ordered_by_what_they_count() {
+    fn versions_are_compared_by_number() {
         let ordered = [
             "",
             "-5.9",
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn both_starters_say_the_same() {
+    fn both_boot_loaders_get_the_same_entry() {
         for initrd in [true, false] {
             let (old, new) = (syslinux("root=X rw", initrd), systemd_boot("root=X rw", initrd));
             assert!(old.contains("LINUX /vmlinuz\n") && new.contains("linux /vmlinuz\n"));

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_and_gzip_are_told_apart() {
+    fn plain_and_gzip_are_detected() {
         let content = content();
         assert!(opened(&content).unwrap() == content);
         assert!(opened(&gzip(&content)).unwrap() == content);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_otherwise_or_cut_is_refused() {
+    fn other_compressions_are_refused() {
         for (mark, name) in OTHERS {
             let said = opened(&[mark, &[0; 100]].concat()).unwrap_err().to_string();
             assert!(said.contains(name) && said.contains("use gzip, zstd or nothing"), "{said}");

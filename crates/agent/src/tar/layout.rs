@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_names_stand_everywhere() {
+    fn uuids_agree_in_all_files() {
         let layout = Layout { firmware: "F".into(), root: "R".into() };
         assert_eq!(
             layout.script(),

@@ -9,7 +9,7 @@ fn agent(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn it_says_how_it_ends() {
+fn program_prints_the_final_action() {
     let machine = TestMachine::new(MIB);
     for (told, word) in [("stop", "power off"), ("reboot", "reboot")] {
         let mut script = successful_script("raw", image(2 * MIB));
@@ -29,7 +29,7 @@ fn it_says_how_it_ends() {
 }
 
 #[test]
-fn without_a_way_to_farrier_it_does_not_begin() {
+fn missing_url_is_a_usage_error() {
     let output = agent(&["--cmdline", "quiet", "--stay"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stdout).contains("no farrier.url="));

@@ -4,7 +4,7 @@
 use crate::server::{Script, Server};
 use agent::cmdline::BootParameters;
 use agent::platform::{FeedError, Platform, Tool};
-use agent::timing::Pace;
+use agent::timing::Timing;
 use agent::volume::FileSystem;
 use agent::{DeployConfig, FinalAction};
 use serde_json::{Value, json};
@@ -80,7 +80,7 @@ impl TestMachine {
             format!("farrier.url=http://{address} farrier.token={TOKEN} farrier.mac={MAC}");
         let boot = BootParameters::parse(&cmdline).unwrap();
         let config =
-            DeployConfig { boot, root: self.folder.path().into(), pace: Pace::for_tests() };
+            DeployConfig { boot, root: self.folder.path().into(), timing: Timing::for_tests() };
         agent::run(&config, platform).unwrap()
     }
 }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 #[test]
-fn claims_are_repeated_with_the_same_session_until_there_is_an_answer() {
+fn claims_are_retried_with_the_same_session() {
     let machine = TestMachine::new(4 * MIB);
     let mut script = successful_script("raw", image(MIB));
     script.claim_faults = [
@@ -28,7 +28,7 @@ fn claims_are_repeated_with_the_same_session_until_there_is_an_answer() {
 }
 
 #[test]
-fn the_image_goes_on_from_the_byte_where_it_was_cut() {
+fn downloads_resume_at_the_last_byte() {
     let raw = image(3 * MIB);
     let machine = TestMachine::new(4 * MIB);
     let mut script = successful_script("raw", raw.clone());
@@ -54,7 +54,7 @@ fn the_image_goes_on_from_the_byte_where_it_was_cut() {
 }
 
 #[test]
-fn servers_that_know_no_ranges_or_send_chunks_are_understood() {
+fn servers_without_ranges_or_with_chunks_work() {
     let raw = image(3 * MIB + 5);
     let machine = TestMachine::new(4 * MIB);
     let mut script = successful_script("raw", raw.clone());
@@ -65,7 +65,7 @@ fn servers_that_know_no_ranges_or_send_chunks_are_understood() {
 }
 
 #[test]
-fn reports_that_are_not_heard_hold_nothing_up() {
+fn undelivered_reports_do_not_delay_the_work() {
     let raw = image(3 * MIB);
     let machine = TestMachine::new(4 * MIB);
     let mut script = successful_script("raw", raw.clone());
@@ -87,7 +87,7 @@ fn reports_that_are_not_heard_hold_nothing_up() {
 }
 
 #[test]
-fn a_farrier_that_is_killed_and_started_again_loses_nothing() {
+fn server_restarts_lose_nothing() {
     let raw = image(12 * MIB);
     let machine = TestMachine::new(16 * MIB);
     let mut script = successful_script("raw", raw.clone());
@@ -119,7 +119,7 @@ fn a_farrier_that_is_killed_and_started_again_loses_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn whatever_breaks_in_whatever_order(
+    fn random_faults_do_not_change_the_result(
         image_faults in proptest::collection::vec(fault(), 0..12),
         claim_faults in proptest::collection::vec(fault(), 0..4),
         report_faults in proptest::collection::vec(fault(), 0..6),

@@ -8,7 +8,7 @@ use std::fs;
 use std::time::Duration;
 
 #[test]
-fn a_raw_image_is_written_and_the_machine_told_to_reboot() {
+fn raw_images_are_written_and_reboot() {
     // Not a multiple of the chunk size, and with zeros over old content.
     let mut raw = image(3 * MIB + 12_345);
     raw[MIB + 7..2 * MIB + 7].fill(0);
@@ -33,7 +33,7 @@ fn a_raw_image_is_written_and_the_machine_told_to_reboot() {
 }
 
 #[test]
-fn a_claim_says_what_the_machine_is() {
+fn claims_describe_the_machine() {
     let machine = TestMachine::new(4 * MIB);
     let server = Server::start(successful_script("raw", image(MIB)));
     machine.run(&server);
@@ -83,7 +83,7 @@ fn a_wrong_checksum_is_found_and_the_disk_does_not_boot() {
 }
 
 #[test]
-fn after_a_failure_it_may_be_told_to_reboot() {
+fn failed_deployments_can_reboot() {
     let machine = TestMachine::new(MIB);
     let mut script = successful_script("raw", image(2 * MIB));
     script.then = [("failed", "reboot")].into();
@@ -91,7 +91,7 @@ fn after_a_failure_it_may_be_told_to_reboot() {
 }
 
 #[test]
-fn no_disk_is_guessed() {
+fn ambiguous_disks_are_refused() {
     let machine = TestMachine::new(4 * MIB);
     machine.add_disk("vdb", 4 * MIB);
     let report = failed(&machine, successful_script("raw", image(MIB)));
@@ -112,7 +112,7 @@ fn no_disk_is_guessed() {
 }
 
 #[test]
-fn an_unknown_user_and_an_unknown_kind_are_said() {
+fn unknown_users_and_kinds_fail() {
     let machine = TestMachine::new(4 * MIB);
     let mut script = successful_script("raw", image(MIB));
     script.granted["user"] = json!("ubuntu");
@@ -125,7 +125,7 @@ fn an_unknown_user_and_an_unknown_kind_are_said() {
 }
 
 #[test]
-fn what_cannot_be_mounted_is_said_in_other_words_than_what_has_no_system() {
+fn mount_errors_differ_from_missing_systems() {
     let machine = TestMachine::new(4 * MIB);
     let mut unknown = image(MIB);
     unknown[1080] = 0;
@@ -161,7 +161,7 @@ fn a_refused_claim_powers_off_and_touches_nothing() {
 }
 
 #[test]
-fn told_to_stop_in_the_middle_it_stops_writing() {
+fn stop_interrupts_writing() {
     let machine = TestMachine::new(20 * MIB);
     let mut script = successful_script("raw", image(16 * MIB));
     script.slow = Some((64 * 1024, Duration::from_millis(10)));
@@ -175,7 +175,7 @@ fn told_to_stop_in_the_middle_it_stops_writing() {
 }
 
 #[test]
-fn told_to_stop_while_nothing_arrives_it_stops() {
+fn stop_interrupts_a_silent_download() {
     let machine = TestMachine::new(4 * MIB);
     let mut script = successful_script("raw", image(2 * MIB));
     script.image_faults = [Fault::Hang(Duration::from_secs(30)); 8].into();
@@ -184,7 +184,7 @@ fn told_to_stop_while_nothing_arrives_it_stops() {
 }
 
 #[test]
-fn who_is_not_let_in_any_more_powers_off() {
+fn refused_sessions_power_off() {
     for status in [401, 403] {
         let machine = TestMachine::new(20 * MIB);
         let mut script = successful_script("raw", image(16 * MIB));
@@ -205,7 +205,7 @@ fn who_is_not_let_in_any_more_powers_off() {
 }
 
 #[test]
-fn an_image_that_is_gone_or_replaced_fails() {
+fn missing_or_replaced_images_fail() {
     let machine = TestMachine::new(4 * MIB);
     let mut script = successful_script("raw", image(2 * MIB));
     script.image_faults = [Fault::Status(404)].into();
@@ -219,7 +219,7 @@ fn an_image_that_is_gone_or_replaced_fails() {
 }
 
 #[test]
-fn a_reboot_that_comes_too_early_waits_for_the_end() {
+fn early_reboots_are_ignored() {
     let machine = TestMachine::new(4 * MIB);
     let mut script = successful_script("raw", image(2 * MIB));
     script.then = [("writing", "reboot"), ("installing", "reboot"), ("installed", "go-on")].into();

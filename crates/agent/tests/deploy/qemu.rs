@@ -47,7 +47,7 @@ fn deploys(machine: &TestMachine, file: &Path) {
 }
 
 #[test]
-fn whatever_qemu_img_makes_is_written_as_it_is() {
+fn all_qemu_img_formats_are_written_correctly() {
     let machine = TestMachine::new(16 * MIB);
     machine.write("disk.raw", raw_disk());
     let raw = machine.path("disk.raw");
@@ -80,7 +80,7 @@ fn whatever_qemu_img_makes_is_written_as_it_is() {
 /// Written in random order, with zeros over data, compressed clusters among others, and a snapshot
 /// of an earlier state.
 #[test]
-fn an_image_that_was_lived_in_is_written_as_it_is_now() {
+fn used_images_are_written_correctly() {
     let machine = TestMachine::new(16 * MIB);
     let file = machine.path("lived.qcow2");
     let path = file.to_str().unwrap();
@@ -115,7 +115,7 @@ fn an_image_that_was_lived_in_is_written_as_it_is_now() {
 }
 
 #[test]
-fn what_cannot_be_written_is_refused_before_anything_is() {
+fn unsupported_images_are_refused_before_writing() {
     let machine = TestMachine::new(4 * MIB);
     machine.write("base.raw", image(MIB));
     let base = machine.path("base.raw");

@@ -127,7 +127,7 @@ fn packed(program: &str, machine: &TestMachine, bytes: &[u8]) -> Option<Vec<u8>>
 }
 
 #[test]
-fn a_tar_becomes_a_disk_that_boots_either_way() {
+fn tar_images_boot_with_bios_and_uefi() {
     let partitioned = PartitionedMachine::new();
     let plain = tar(&partitioned.machine, true, 3 * MIB);
     let mut script = successful_script("tar", plain);
@@ -168,7 +168,7 @@ fn a_tar_becomes_a_disk_that_boots_either_way() {
 }
 
 #[test]
-fn a_tar_may_be_packed() {
+fn compressed_tars_are_unpacked() {
     for program in ["gzip", "zstd"] {
         let partitioned = PartitionedMachine::new();
         let plain = tar(&partitioned.machine, true, 3 * MIB);
@@ -186,7 +186,7 @@ fn a_tar_may_be_packed() {
 }
 
 #[test]
-fn what_goes_wrong_with_a_tar_is_said_and_nothing_boots() {
+fn failed_tar_images_do_not_boot() {
     type Spoil = fn(&mut PartitionedMachine, &mut Script);
     let table: [(bool, Spoil, &str, &str); 7] = [
         (
@@ -253,7 +253,7 @@ fn what_goes_wrong_with_a_tar_is_said_and_nothing_boots() {
 }
 
 #[test]
-fn told_to_stop_it_stops_unpacking() {
+fn stop_interrupts_unpacking() {
     let partitioned = PartitionedMachine::new();
     let mut script = successful_script("tar", tar(&partitioned.machine, true, 16 * MIB));
     script.slow = Some((64 * 1024, std::time::Duration::from_millis(10)));
@@ -265,7 +265,7 @@ fn told_to_stop_it_stops_unpacking() {
 
 /// Names with `..`, links that lead out, and files behind them: all content of a tar stays inside.
 #[test]
-fn nothing_in_a_tar_leads_out_of_the_disk() {
+fn tar_entries_cannot_leave_the_disk() {
     let partitioned = PartitionedMachine::new();
     let outside = partitioned.machine.path("outside");
     fs::create_dir_all(&outside).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::environment::{TestNode, wait_until};
 use crate::server::{Fault, NODE, TOKEN};
-use agent::node::{self, AgentEnd, Config, Pace};
+use agent::node::{self, AgentEnd, Config, Timing};
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 #[test]
-fn a_lost_answer_is_asked_for_again_with_the_same_session() {
+fn lost_enrollments_are_retried_with_the_same_session() {
     let node_env = TestNode::new();
     for fault in [Fault::Lose, Fault::Status(503)] {
         node_env.server.fault("enroll", fault);
@@ -33,7 +33,7 @@ fn a_lost_answer_is_asked_for_again_with_the_same_session() {
 }
 
 #[test]
-fn killed_while_it_enrolls_it_asks_with_the_session_it_had() {
+fn killed_enrollments_resume_with_the_same_session() {
     let node_env = TestNode::new();
     node_env.server.fault("enroll", Fault::KillCounted);
     let mut agent = node_env.run();
@@ -52,7 +52,7 @@ fn killed_while_it_enrolls_it_asks_with_the_session_it_had() {
 }
 
 #[test]
-fn a_token_that_is_refused_is_named_and_a_new_one_is_taken_up() {
+fn refused_tokens_are_reported_and_replaced() {
     let node_env = TestNode::new();
     node_env.write("token", "other");
     let (code, said) = node_env.run_command("enroll");
@@ -70,7 +70,7 @@ fn a_token_that_is_refused_is_named_and_a_new_one_is_taken_up() {
 }
 
 #[test]
-fn a_bad_new_token_does_not_take_a_node_away_that_is_enrolled() {
+fn refused_tokens_do_not_affect_enrolled_nodes() {
     let node_env = TestNode::new();
     assert_eq!(node_env.run_command("enroll").0, 0);
     node_env.write("token", "other");
@@ -92,7 +92,7 @@ fn a_bad_new_token_does_not_take_a_node_away_that_is_enrolled() {
 }
 
 #[test]
-fn a_token_that_others_can_read_is_complained_of() {
+fn readable_tokens_cause_a_warning() {
     let node_env = TestNode::new();
     assert!(!node_env.run_command("enroll").1.contains("chmod"));
     fs::set_permissions(node_env.path("token"), fs::Permissions::from_mode(0o644)).unwrap();
@@ -101,7 +101,7 @@ fn a_token_that_others_can_read_is_complained_of() {
 }
 
 #[test]
-fn without_a_token_it_says_what_to_write() {
+fn missing_tokens_are_explained() {
     let node_env = TestNode::new();
     fs::remove_file(node_env.path("token")).unwrap();
     let (code, said) = node_env.run_command("enroll");
@@ -117,7 +117,7 @@ fn without_a_token_it_says_what_to_write() {
 }
 
 #[test]
-fn it_prints_the_unit_that_runs_it() {
+fn unit_names_the_running_program() {
     let (code, unit) = TestNode::new().run_command("unit");
     let runs: Vec<&str> = unit.lines().filter(|line| line.starts_with("ExecStart=")).collect();
     let own = env!("CARGO_BIN_EXE_farrier-agent");
@@ -133,11 +133,11 @@ fn in_process(node_env: &TestNode) -> (Running, Arc<AtomicBool>) {
     let config = Config::load(&node_env.path("agent.toml")).unwrap();
     let stop_flag = Arc::new(AtomicBool::new(false));
     let ours = stop_flag.clone();
-    (Some(thread::spawn(move || node::run(&config, &Pace::for_tests(), &ours))), stop_flag)
+    (Some(thread::spawn(move || node::run(&config, &Timing::for_tests(), &ours))), stop_flag)
 }
 
 #[test]
-fn a_node_that_is_not_known_says_so_and_comes_back() {
+fn unknown_sessions_are_reported_and_recover() {
     for code in ["session-unknown", "node-deleted"] {
         let node_env = TestNode::new();
         node_env.server.state().unknown = Some(code);
@@ -158,7 +158,7 @@ fn a_node_that_is_not_known_says_so_and_comes_back() {
 }
 
 #[test]
-fn a_new_token_makes_a_forgotten_node_a_new_one() {
+fn new_tokens_reenroll_unknown_nodes() {
     let node_env = TestNode::new();
     let (mut agent, stop_flag) = in_process(&node_env);
     node_env
@@ -177,7 +177,7 @@ fn a_new_token_makes_a_forgotten_node_a_new_one() {
 }
 
 #[test]
-fn two_agents_do_not_share_a_folder_and_replicas_are_tried_in_turn() {
+fn state_is_locked_and_controllers_are_tried_in_turn() {
     let node_env = TestNode::new();
     // The first address has no listener.
     let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

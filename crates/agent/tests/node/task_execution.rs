@@ -19,7 +19,7 @@ fn runs(node_env: &TestNode) -> usize {
 }
 
 #[test]
-fn killed_at_any_request_a_task_is_neither_lost_nor_done_twice() {
+fn crashes_at_any_request_neither_lose_nor_repeat_tasks() {
     use Fault::{KillAnswered, KillBefore, KillCounted};
     // How often the hook may run: a reported task is never started again, a begun one is.
     let table = [
@@ -61,7 +61,7 @@ fn killed_at_any_request_a_task_is_neither_lost_nor_done_twice() {
 }
 
 #[test]
-fn what_a_dead_agent_had_started_is_not_there_beside_the_next() {
+fn leftover_processes_are_killed_at_start() {
     let node_env = TestNode::new();
     node_env.script("hooks/drain", "setsid sleep 3600 & echo $$ $! >> DIR/pids; wait");
     node_env.server.give("t-1", "node.drain", json!({}));
@@ -76,7 +76,7 @@ fn what_a_dead_agent_had_started_is_not_there_beside_the_next() {
 }
 
 #[test]
-fn a_task_that_is_taken_away_meanwhile_is_forgotten() {
+fn withdrawn_tasks_are_forgotten() {
     let node_env = TestNode::new();
     node_env.script("hooks/drain", COUNTED);
     node_env.server.give("t-1", "node.drain", json!({}));
@@ -99,7 +99,7 @@ fn a_task_that_is_taken_away_meanwhile_is_forgotten() {
 }
 
 #[test]
-fn a_task_that_is_stopped_ends_with_all_that_it_started() {
+fn stopped_tasks_end_with_their_processes() {
     let node_env = TestNode::new();
     node_env.script(
         "hooks/drain",
@@ -115,7 +115,7 @@ fn a_task_that_is_stopped_ends_with_all_that_it_started() {
 }
 
 #[test]
-fn a_task_that_is_late_ends_with_all_that_it_started() {
+fn late_tasks_end_with_their_processes() {
     let node_env = TestNode::new();
     node_env.script("hooks/scrub", "sleep 3600 & echo $! > DIR/pids; wait");
     node_env.server.give("t-1", "node.scrub", json!({"deadline_seconds": 1}));
@@ -126,7 +126,7 @@ fn a_task_that_is_late_ends_with_all_that_it_started() {
 }
 
 #[test]
-fn a_long_log_arrives_in_order_and_the_lease_is_kept_meanwhile() {
+fn long_logs_arrive_in_order() {
     let node_env = TestNode::new();
     node_env.script(
         "hooks/validate",
@@ -155,7 +155,7 @@ seq 10001 20000; echo the end >&2",
 }
 
 #[test]
-fn a_hook_that_says_too_much_is_heard_with_its_beginning_and_its_end() {
+fn huge_logs_keep_beginning_and_end() {
     let node_env = TestNode::new();
     node_env.script("hooks/validate", "echo the beginning; seq 1 1000000; echo the end");
     node_env.server.give("t-1", "node.validate", json!({}));
@@ -171,7 +171,7 @@ fn a_hook_that_says_too_much_is_heard_with_its_beginning_and_its_end() {
 }
 
 #[test]
-fn a_server_that_is_away_is_waited_for() {
+fn unreachable_servers_are_retried() {
     let node_env = TestNode::new();
     node_env.script(
         "hooks/validate",
@@ -208,7 +208,7 @@ fn a_server_that_is_away_is_waited_for() {
 /// The lease is not renewed: Farrier may have given the task up or to an operator, and the task may
 /// be destructive.
 #[test]
-fn an_agent_without_a_lease_stops_and_asks_again() {
+fn lost_leases_stop_the_task() {
     let node_env = TestNode::new();
     node_env.script(
         "hooks/cleanup_storage",
@@ -231,7 +231,7 @@ fn an_agent_without_a_lease_stops_and_asks_again() {
 }
 
 #[test]
-fn what_cannot_be_written_down_is_not_begun() {
+fn tasks_that_cannot_be_stored_are_not_started() {
     let node_env = TestNode::new();
     node_env.script("hooks/validate", "echo run >> DIR/runs");
     let _agent = node_env.run();

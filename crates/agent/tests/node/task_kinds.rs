@@ -21,7 +21,7 @@ fn log(node_env: &TestNode) -> String {
 }
 
 #[test]
-fn a_drain_waits_for_whoever_computes() {
+fn drain_waits_for_gpu_processes() {
     let node_env = TestNode::new();
     node_env.gpus();
     let mut job = Job::start("exec sleep 3600");
@@ -39,7 +39,7 @@ fn a_drain_waits_for_whoever_computes() {
 }
 
 #[test]
-fn a_drain_that_is_late_names_who_is_still_there() {
+fn late_drain_lists_gpu_processes() {
     let node_env = TestNode::new();
     node_env.gpus();
     let job = Job::start("exec sleep 3600");
@@ -50,7 +50,7 @@ fn a_drain_that_is_late_names_who_is_still_there() {
 }
 
 #[test]
-fn a_release_asks_first_and_then_ends() {
+fn release_sends_sigterm_then_sigkill() {
     let node_env = TestNode::new();
     node_env.gpus();
     node_env.script("hooks/release", "echo released");
@@ -77,7 +77,7 @@ fn a_release_asks_first_and_then_ends() {
 }
 
 #[test]
-fn a_scrub_resets_what_nobody_uses() {
+fn scrub_resets_idle_gpus() {
     let node_env = TestNode::new();
     let (ok, said) = carried_out(&node_env, "node.scrub", json!({}));
     assert!(ok && said.contains("no GPUs"), "{said}");
@@ -98,7 +98,7 @@ fn a_scrub_resets_what_nobody_uses() {
 }
 
 #[test]
-fn a_validation_names_every_problem() {
+fn validation_lists_every_problem() {
     let node_env = TestNode::new();
     node_env.gpus();
     assert_eq!(
@@ -121,7 +121,7 @@ fn a_validation_names_every_problem() {
 }
 
 #[test]
-fn storage_is_cleaned_up_and_nothing_beside_it() {
+fn cleanup_empties_scratch_only() {
     let node_env = TestNode::new();
     fs::create_dir_all(node_env.path("scratch/a/b")).unwrap();
     fs::create_dir(node_env.path("precious")).unwrap();
@@ -142,7 +142,7 @@ fn storage_is_cleaned_up_and_nothing_beside_it() {
 
 /// The configuration in Farrier's bundle does not mention storage.
 #[test]
-fn nothing_is_clean_that_nobody_has_cleaned() {
+fn unconfigured_storage_is_never_clean() {
     let node_env = TestNode::new();
     let config = node_env.read("agent.toml");
     let line = format!("scratch_dirs = [\"{}/scratch\"]\n", node_env.at());
@@ -170,7 +170,7 @@ fn nothing_is_clean_that_nobody_has_cleaned() {
 }
 
 #[test]
-fn gpus_that_nobody_can_ask_are_not_clean() {
+fn gpus_without_a_driver_are_not_clean() {
     let node_env = TestNode::new();
     fs::create_dir_all(node_env.path("pci/0000:01:00.0")).unwrap();
     node_env.write("pci/0000:01:00.0/vendor", "0x10de\n");
@@ -202,7 +202,7 @@ impl Drop for Mount {
 
 /// Only root can mount; otherwise the test is skipped with a message.
 #[test]
-fn another_file_system_is_left_alone_unless_it_is_named() {
+fn nested_file_systems_are_not_touched() {
     let node_env = TestNode::new();
     for name in ["precious", "scratch/tmpfs", "scratch/bound"] {
         fs::create_dir(node_env.path(name)).unwrap();
@@ -242,14 +242,14 @@ fn another_file_system_is_left_alone_unless_it_is_named() {
 }
 
 #[test]
-fn a_kind_that_is_not_known_is_refused_in_words() {
+fn unknown_task_kinds_fail() {
     let node_env = TestNode::new();
     let (ok, said) = carried_out(&node_env, "node.dance", json!({}));
     assert!(!ok && said.contains("node.dance") && said.contains("update it"), "{said}");
 }
 
 #[test]
-fn a_node_that_is_not_well_says_so() {
+fn heartbeats_report_health_problems() {
     let node_env = TestNode::new();
     node_env.gpus();
     node_env.script("hooks/health", "echo fan 3 stands still; exit 1");

@@ -5,7 +5,7 @@ use crate::server::Fault;
 use serde_json::json;
 
 #[test]
-fn an_uninstall_is_reported_and_then_nothing_is_left() {
+fn uninstall_is_reported_and_removes_the_state() {
     let node_env = TestNode::new();
     node_env.script("systemctl", "ls DIR/state >> DIR/seen; echo \"$*\" >> DIR/disabled");
     node_env.script("hooks/uninstall", "echo goodbye");
@@ -21,7 +21,7 @@ fn an_uninstall_is_reported_and_then_nothing_is_left() {
 }
 
 #[test]
-fn killed_in_the_middle_of_leaving_it_goes_on() {
+fn killed_uninstalls_resume() {
     let node_env = TestNode::new();
     node_env.script(
         "systemctl",
@@ -40,7 +40,7 @@ fn killed_in_the_middle_of_leaving_it_goes_on() {
 }
 
 #[test]
-fn a_last_word_that_was_heard_and_not_answered_counts() {
+fn lost_answers_to_uninstalls_are_accepted() {
     for fault in [Fault::KillBefore, Fault::KillCounted, Fault::KillAnswered, Fault::Lose] {
         let node_env = TestNode::new();
         node_env.script("hooks/uninstall", "echo run >> DIR/runs");
@@ -67,7 +67,7 @@ fn a_last_word_that_was_heard_and_not_answered_counts() {
 }
 
 #[test]
-fn an_uninstall_that_fails_or_that_nobody_wants_leaves_the_agent_where_it_is() {
+fn failed_or_withdrawn_uninstalls_keep_the_agent() {
     let node_env = TestNode::new();
     node_env.script("hooks/uninstall", "echo not yet; exit 1");
     node_env.script("systemctl", "echo \"$*\" >> DIR/disabled");
