@@ -1,7 +1,7 @@
 //! ComponentService: upgrades compute trays, switches and power shelves with one request.
 
 use super::GrpcServices;
-use super::convert::{forced, initiator};
+use super::convert::{force_reason, initiator};
 use super::rack::convert::{dark_ids, gate};
 use super::status::{refusal_status, store_error_status};
 use engine::components::{ComponentStatus, ComponentVersions, Outcome, Update, Updated};
@@ -56,7 +56,7 @@ impl v1::component_service_server::ComponentService for GrpcServices {
 }
 
 fn update_from(asked: v1::UpdateComponentFirmwareRequest, by: String) -> Result<Update, Refusal> {
-    let force = forced(asked.force, &asked.reason)?;
+    let force = force_reason(asked.force, &asked.reason)?;
     text::short("reference", &asked.reference)?;
     Ok(Update {
         targets: targets_from(asked.compute_trays, asked.switches, asked.power_shelves)?,

@@ -3,7 +3,7 @@
 
 mod plan;
 
-use super::health::standing;
+use super::health::health_summary;
 pub(crate) use plan::plan_from;
 pub(super) use plan::{plan, run_step};
 
@@ -38,7 +38,7 @@ pub(super) fn initiator(metadata: &MetadataMap) -> String {
 }
 
 /// The caller's name; none when the client gives none or does not know it.
-pub(super) fn user(metadata: &MetadataMap) -> Option<String> {
+pub(super) fn known_caller(metadata: &MetadataMap) -> Option<String> {
     Some(initiator(metadata)).filter(|name| !["anonymous", "unknown"].contains(&name.as_str()))
 }
 
@@ -48,7 +48,7 @@ pub(super) fn who(metadata: &MetadataMap, reason: &str) -> Result<Who, Refusal> 
 
 /// The reason of a forced request. A reason without force is refused, because it would not be
 /// recorded.
-pub(super) fn forced(force: bool, reason: &str) -> Result<Option<String>, Refusal> {
+pub(super) fn force_reason(force: bool, reason: &str) -> Result<Option<String>, Refusal> {
     match (force, reason.is_empty()) {
         (true, _) => text::reason("reason", reason).map(Some),
         (false, true) => Ok(None),
@@ -82,7 +82,7 @@ pub(super) fn machine_from(machine: Option<v1::Machine>) -> Result<Described, Re
     let labels: Labels = machine.labels.into_iter().collect();
     text::labels("machine.labels", &labels)?;
     let placed =
-        machine.spec.as_ref().map(|spec| place_from("machine.spec", &spec.rack_id, spec.slot));
+        machine.spec.as_ref().map(|spec| location_from("machine.spec", &spec.rack_id, spec.slot));
     let placed = placed.transpose()?;
     let spec = machine.spec.map(|spec| MachineSpec {
         ssh_endpoint: spec.ssh_endpoint,
@@ -103,7 +103,7 @@ pub(super) fn machine_from(machine: Option<v1::Machine>) -> Result<Described, Re
 }
 
 /// The rack and slot of a device, as a client describes them.
-pub(super) fn place_from(
+pub(super) fn location_from(
     field: &str,
     rack_id: &str,
     slot: Option<i32>,
@@ -175,7 +175,7 @@ pub(super) fn machine(machine: Machine) -> v1::Machine {
         version: machine.version,
         created_at: Some(time(machine.created_at)),
         updated_at: Some(time(machine.updated_at)),
-        health: standing(&TargetId::from(&machine.id), &machine.health),
+        health: health_summary(&TargetId::from(&machine.id), &machine.health),
     };
     v1::Machine {
         machine_id: machine.id.to_string(),

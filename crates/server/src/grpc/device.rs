@@ -1,8 +1,8 @@
 //! Conversions that switches and power shelves share.
 
 use super::GrpcServices;
-use super::convert::{place_from, time};
-use super::health::standing;
+use super::convert::{location_from, time};
+use super::health::health_summary;
 use super::page::{List, Page};
 use super::status::{refusal_status, store_error_status};
 use engine::{DescribedDevice, PlacedSpec};
@@ -31,7 +31,7 @@ pub(super) fn described<D: Device>(
 }
 
 fn spec_from<D: Device>(asked: v1::DeviceSpec) -> Result<PlacedSpec, Refusal> {
-    let (rack, slot) = place_from(&format!("{}.spec", D::FIELD), &asked.rack_id, asked.slot)?;
+    let (rack, slot) = location_from(&format!("{}.spec", D::FIELD), &asked.rack_id, asked.slot)?;
     let spec = DeviceSpec {
         provider: asked.provider,
         bmc_endpoint: asked.bmc_endpoint,
@@ -75,7 +75,7 @@ pub(super) fn status<D: Device>(device: &D) -> v1::DeviceStatus {
         version: head.version,
         created_at: Some(time(head.created_at)),
         updated_at: Some(time(head.updated_at)),
-        health: standing(&device.target(), &head.health),
+        health: health_summary(&device.target(), &head.health),
         would_follow: Vec::new(),
     }
 }

@@ -100,11 +100,12 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
         let page =
             Page::new(List::FirmwareHistory, &asked.device_id, asked.page_size, &asked.page_token)
                 .map_err(refusal_status)?;
-        let before = page.from.as_deref().map(place_from).transpose().map_err(refusal_status)?;
+        let before =
+            page.from.as_deref().map(history_key_from).transpose().map_err(refusal_status)?;
         let found =
             self.engine.applied(device, before, page.size + 1).await.map_err(store_error_status)?;
         let placed: Vec<(String, Applied)> =
-            found.into_iter().map(|one| (place(&one), one)).collect();
+            found.into_iter().map(|one| (history_key(&one), one)).collect();
         let (found, next_page_token) = page.split_page(placed, |(place, _)| place);
         let applied = found.iter().map(|(_, one)| applied(one)).collect();
         Ok(Response::new(v1::ListFirmwareHistoryResponse { applied, next_page_token }))
@@ -131,12 +132,12 @@ fn who(metadata: &MetadataMap) -> Who {
 }
 
 /// A position in the history, as in a page token.
-fn place(one: &Applied) -> String {
+fn history_key(one: &Applied) -> String {
     let AppliedPlace { at, run, step } = AppliedPlace::of(one);
     format!("{at} {run} {step}")
 }
 
-fn place_from(text: &str) -> Result<AppliedPlace, Refusal> {
+fn history_key_from(text: &str) -> Result<AppliedPlace, Refusal> {
     let mut words = text.splitn(3, ' ');
     let (at, run, step) = (words.next(), words.next(), words.next());
     match (at.and_then(|at| at.parse().ok()), run, step) {

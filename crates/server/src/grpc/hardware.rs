@@ -45,7 +45,7 @@ impl v1::hardware_service_server::HardwareService for GrpcServices {
     ) -> Answer<v1::ConsoleLog> {
         let asked = request.into_inner();
         let id = MachineId::parse(&asked.machine_id).map_err(refusal_status)?;
-        let since = asked.since.as_ref().map(moment);
+        let since = asked.since.as_ref().map(timestamp_from);
         let filter = format!("{id} {since:?}");
         let page = Page::new(List::ConsoleLog, &filter, asked.page_size, &asked.page_token)
             .map_err(refusal_status)?;
@@ -106,7 +106,7 @@ fn log_page(
         |entry: &LogEntry| since.is_none_or(|since| entry.at.is_some_and(|at| at >= since));
     let mut wanted: Vec<LogEntry> = found.into_iter().filter(recent).collect();
     if let Some(last) = &page.from {
-        let at = wanted.iter().position(|entry| place(entry) == *last).ok_or_else(|| {
+        let at = wanted.iter().position(|entry| entry_key(entry) == *last).ok_or_else(|| {
             let said = "the BMC's log was cleared while it was read; read it from the beginning";
             Refusal::new(RefusalKind::Gone, "LOG_CLEARED", said)
         })?;
@@ -115,7 +115,7 @@ fn log_page(
     let size = usize::try_from(page.size).unwrap_or(MAX_LOG);
     let more = wanted.len() > size;
     wanted.truncate(size);
-    let next = wanted.last().filter(|_| more).map(|last| page.token(&place(last)));
+    let next = wanted.last().filter(|_| more).map(|last| page.token(&entry_key(last)));
     let entries = wanted.into_iter().map(|entry| v1::ConsoleLogEntry {
         id: entry.id,
         log: entry.log,
@@ -127,12 +127,12 @@ fn log_page(
 }
 
 /// Identifies an entry of the log in a page token.
-fn place(entry: &LogEntry) -> String {
+fn entry_key(entry: &LogEntry) -> String {
     let short: String = entry.id.chars().take(text::MAX_SHORT).collect();
     format!("{}/{short}", entry.log)
 }
 
-fn moment(at: &proto::Timestamp) -> Timestamp {
+fn timestamp_from(at: &proto::Timestamp) -> Timestamp {
     let micros = at.seconds.saturating_mul(1_000_000).saturating_add(i64::from(at.nanos) / 1_000);
     Timestamp::from_micros(micros)
 }

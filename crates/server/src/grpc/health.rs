@@ -21,7 +21,7 @@ impl v1::health_service_server::HealthService for GrpcServices {
     async fn get_health(&self, request: Request<v1::GetHealthRequest>) -> Answer<v1::Health> {
         let object = TargetId::parse(&request.get_ref().id).map_err(refusal_status)?;
         let found = self.engine.health(&object).await.map_err(store_error_status)?;
-        Ok(Response::new(reported(&object, &found)))
+        Ok(Response::new(health_with_reports(&object, &found)))
     }
 
     async fn list_health(
@@ -44,7 +44,8 @@ impl v1::health_service_server::HealthService for GrpcServices {
             .map_err(store_error_status)?;
         let found = found.into_iter().map(|(object, reports)| (object.key(), object, reports));
         let (found, next_page_token) = page.split_page(found.collect(), |(key, _, _)| key);
-        let objects = found.iter().map(|(_, object, reports)| reported(object, reports)).collect();
+        let objects =
+            found.iter().map(|(_, object, reports)| health_with_reports(object, reports)).collect();
         Ok(Response::new(v1::ListHealthResponse { objects, next_page_token }))
     }
 
@@ -95,7 +96,7 @@ impl GrpcServices {
         let engine = self.engine.asked(dry_run);
         let after =
             engine.change_health(&object, source, change, who).await.map_err(store_error_status)?;
-        Ok(Response::new(reported(&object, &after)))
+        Ok(Response::new(health_with_reports(&object, &after)))
     }
 
     /// The health of an object with its reports; none when it has no alerts, and then nothing is
@@ -109,7 +110,7 @@ impl GrpcServices {
             return Ok(None);
         }
         let reports = self.engine.health(object).await.map_err(store_error_status)?;
-        Ok((!reports.is_empty()).then(|| reported(object, &reports)))
+        Ok((!reports.is_empty()).then(|| health_with_reports(object, &reports)))
     }
 }
 
@@ -138,13 +139,13 @@ fn alerts_from(asked: Vec<v1::HealthAlert>, now: Timestamp) -> Result<Alerts, Re
 }
 
 /// An object's health with all its reports.
-fn reported(object: &TargetId, reports: &Reports) -> v1::Health {
+fn health_with_reports(object: &TargetId, reports: &Reports) -> v1::Health {
     let report = |(source, report): (&String, &model::health::Report)| v1::HealthReport {
         source: source.clone(),
         alerts: report.alerts.iter().map(|(id, one)| alert(id, one)).collect(),
         updated_at: Some(time(report.updated_at)),
     };
-    let summary = standing(object, &Standing::of(reports)).unwrap_or_else(|| v1::Health {
+    let summary = health_summary(object, &Standing::of(reports)).unwrap_or_else(|| v1::Health {
         id: object.to_string(),
         kind: object.kind.as_str().into(),
         ..v1::Health::default()
@@ -163,7 +164,7 @@ fn alert(id: &str, alert: &Alert) -> v1::HealthAlert {
 }
 
 /// An object's health without the reports, for lists; none when it has no alerts.
-pub(super) fn standing(object: &TargetId, standing: &Standing) -> Option<v1::Health> {
+pub(super) fn health_summary(object: &TargetId, standing: &Standing) -> Option<v1::Health> {
     let bars = standing.bars().into_iter().map(|(class, bar)| v1::HealthBar {
         classification: class.as_str().into(),
         source: bar.source.clone(),

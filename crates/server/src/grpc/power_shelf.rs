@@ -1,7 +1,7 @@
 //! PowerShelfService.
 
 use super::GrpcServices;
-use super::convert::{initiator, time, user, who};
+use super::convert::{initiator, known_caller, time, who};
 use super::device::{DevicePageRequest, described, labels, spec, status};
 use super::page::List;
 use super::status::{refusal_status, store_error_status};
@@ -186,7 +186,7 @@ fn maintenance_from(
     Ok(Asked {
         ids: ids?,
         operation,
-        initiator: maintenance::initiator(user(metadata).as_deref(), reference),
+        initiator: maintenance::initiator(known_caller(metadata).as_deref(), reference),
         forced: asked.force.unwrap_or_default().then_some(reason),
         request_id,
     })

@@ -3,7 +3,7 @@
 pub(super) mod convert;
 
 use super::GrpcServices;
-use super::convert::{forced, initiator};
+use super::convert::{force_reason, initiator};
 use super::page::{List, Page};
 use super::status::{refusal_status, store_error_status};
 use engine::racks::{MaintenanceStart, MaintenanceStatus, RackFilter};
@@ -41,7 +41,7 @@ impl MaintenanceFields {
         if !self.request_id.is_empty() {
             text::request_id(&self.request_id)?;
         }
-        let force = forced(self.force, &self.reason)?;
+        let force = force_reason(self.force, &self.reason)?;
         Ok(MaintenanceStart {
             rack_id,
             wanted,

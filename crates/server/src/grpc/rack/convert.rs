@@ -1,7 +1,7 @@
 //! Conversion of racks between the wire and the model.
 
 use super::super::convert::{run, time};
-use super::super::health::standing;
+use super::super::health::health_summary;
 use engine::racks::{
     DescribedRack, LegStatus, MaintenanceStarted, MaintenanceStatus, PartStatus, Preview, RackView,
 };
@@ -132,7 +132,7 @@ pub(super) fn rack(rack: &Rack) -> v1::Rack {
         updated_at: Some(time(head.updated_at)),
         waiting_for: String::new(),
         devices: Vec::new(),
-        health: standing(&rack.target(), &head.health),
+        health: health_summary(&rack.target(), &head.health),
     };
     let expected = rack.spec.expected;
     v1::Rack {
