@@ -4,7 +4,7 @@
 use crate::console::spoken_size;
 use crate::failure::Failure;
 use crate::inventory::Disk;
-use crate::wire::Code;
+use wire::deploy::FailureCode;
 
 /// What a machine's `root_disk` asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,22 +50,22 @@ pub fn choose<'a>(disks: &'a [Disk], root_disk: &str) -> Result<&'a Disk, Failur
         let said = format!(
             "root_disk {root_disk:?} is not understood; write serial:…, wwn:… or path:/dev/…, or nothing where there is one disk"
         );
-        return Err(Failure::new(Code::DiskMissing, said));
+        return Err(Failure::new(FailureCode::DiskMissing, said));
     };
     let fitting: Vec<&Disk> = disks.iter().filter(|disk| wanted.fits(disk)).collect();
     match (fitting.as_slice(), wanted) {
         ([disk], _) if disk.read_only => {
             let said = format!("{} is read-only; seen: {}", disk.path, seen(disks));
-            Err(Failure::new(Code::DiskMissing, said))
+            Err(Failure::new(FailureCode::DiskMissing, said))
         }
         ([disk], _) => Ok(disk),
         ([], Wanted::TheOnlyOne) => {
             let said = format!("the machine has no disk to write to; seen: {}", seen(disks));
-            Err(Failure::new(Code::DiskMissing, said))
+            Err(Failure::new(FailureCode::DiskMissing, said))
         }
         ([], Wanted::Serial(_) | Wanted::Wwn(_) | Wanted::Path(_)) => {
             let said = format!("no disk is {root_disk}; seen: {}", seen(disks));
-            Err(Failure::new(Code::DiskMissing, said))
+            Err(Failure::new(FailureCode::DiskMissing, said))
         }
         ([..], Wanted::TheOnlyOne) => {
             let said = format!(
@@ -73,11 +73,11 @@ pub fn choose<'a>(disks: &'a [Disk], root_disk: &str) -> Result<&'a Disk, Failur
                 fitting.len(),
                 seen(disks)
             );
-            Err(Failure::new(Code::DiskAmbiguous, said))
+            Err(Failure::new(FailureCode::DiskAmbiguous, said))
         }
         ([..], Wanted::Serial(_) | Wanted::Wwn(_) | Wanted::Path(_)) => {
             let said = format!("{} disks are {root_disk}; seen: {}", fitting.len(), seen(disks));
-            Err(Failure::new(Code::DiskAmbiguous, said))
+            Err(Failure::new(FailureCode::DiskAmbiguous, said))
         }
     }
 }
@@ -118,7 +118,7 @@ pub fn check_room(disk: &Disk, needed: u64, what: &str) -> Result<(), Failure> {
         spoken_size(disk.size),
         disk.size
     );
-    Err(Failure::new(Code::DiskTooSmall, said))
+    Err(Failure::new(FailureCode::DiskTooSmall, said))
 }
 
 #[cfg(test)]
@@ -143,8 +143,8 @@ mod tests {
         let twin = disk("vdc", "A", "");
         let stick = Disk { removable: true, ..disk("sdx", "S", "") };
         let locked = Disk { read_only: true, ..disk("sdy", "L", "") };
-        use Code::{DiskAmbiguous, DiskMissing};
-        type Case<'a> = (&'a [&'a Disk], &'a str, Result<&'a str, (Code, &'a str)>);
+        use FailureCode::{DiskAmbiguous, DiskMissing};
+        type Case<'a> = (&'a [&'a Disk], &'a str, Result<&'a str, (FailureCode, &'a str)>);
         let table: [Case; 19] = [
             (&[&vda], "", Ok("vda")),
             (&[&vda, &stick, &locked], "", Ok("vda")),
@@ -184,7 +184,7 @@ mod tests {
         let vda = disk("vda", "", "");
         assert_eq!(check_room(&vda, 8 << 30, "the image"), Ok(()));
         let failure = check_room(&vda, (8 << 30) + 1, "the image").unwrap_err();
-        assert_eq!(failure.code, Code::DiskTooSmall);
+        assert_eq!(failure.code, FailureCode::DiskTooSmall);
         for part in ["8589934593", "8589934592", "/dev/vda"] {
             assert!(failure.said.contains(part), "{}", failure.said);
         }

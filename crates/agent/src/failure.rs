@@ -1,28 +1,28 @@
 //! Why the work ends early: it failed, in words for an operator, or it was told to stop.
 
-use crate::wire::Code;
 use std::fmt;
+use wire::deploy::FailureCode;
 
 /// What went wrong: a code that Farrier knows, and one sentence that says where and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    pub code: Code,
+    pub code: FailureCode,
     pub said: String,
 }
 
 impl Failure {
-    pub fn new(code: Code, said: impl Into<String>) -> Self {
+    pub fn new(code: FailureCode, said: impl Into<String>) -> Self {
         Self { code, said: said.into() }
     }
 
     /// The image is not what its kind says it is.
     pub fn broken(said: impl Into<String>) -> Self {
-        Self::new(Code::ImageBroken, said)
+        Self::new(FailureCode::ImageBroken, said)
     }
 
     /// The disk, or the system that was written to it, would not do what was asked.
     pub fn install(said: impl Into<String>) -> Self {
-        Self::new(Code::InstallFailed, said)
+        Self::new(FailureCode::InstallFailed, said)
     }
 }
 

@@ -8,13 +8,14 @@ use crate::http::{Body, Client, Request, Response, Url};
 use crate::image::Source;
 use crate::pace::{Pace, Pauses};
 use crate::status::{End, Status};
-use crate::wire::{self, Claim, Granted, Refusal, Report, Told};
 use secrecy::SecretString;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use wire::Refusal;
+use wire::deploy::{self, Assignment, Claim, Image, Report, ReportReply};
 
 /// Answers to claims and reports are far shorter.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
@@ -48,7 +49,7 @@ impl Farrier {
     }
 
     /// Claims until there is an answer.
-    pub fn claim(&self, claim: &Claim, status: &Status) -> Result<Granted, Refusal> {
+    pub fn claim(&self, claim: &Claim, status: &Status) -> Result<Assignment, Refusal> {
         let mut pauses = Pauses::new(&self.pace);
         let mut told = String::new();
         // Without end on purpose: a machine that has nothing to do waits for Farrier, which may be away for hours.
@@ -66,13 +67,13 @@ impl Farrier {
         }
     }
 
-    fn claim_once(&self, claim: &Claim) -> Result<Granted, Missed> {
-        self.post(wire::CLAIM, None, claim, |status| status == 403)
+    fn claim_once(&self, claim: &Claim) -> Result<Assignment, Missed> {
+        self.post(deploy::CLAIM, None, claim, |status| status == 403)
     }
 
-    fn report(&self, report: &Report) -> Result<Told, Missed> {
+    fn report(&self, report: &Report) -> Result<ReportReply, Missed> {
         let refuses = |status| matches!(status, 401 | 403);
-        self.post(wire::REPORT, Some(&self.session), report, refuses)
+        self.post(deploy::REPORT, Some(&self.session), report, refuses)
     }
 
     /// Reports until it is over. For a thread of its own: the work never waits for it.
@@ -133,7 +134,7 @@ impl Farrier {
     }
 
     /// The image at this reference, as a thing to read from.
-    pub fn image(&self, image: &wire::Image) -> Result<Served<'_>, String> {
+    pub fn image(&self, image: &Image) -> Result<Served<'_>, String> {
         let url = self.base.join(&image.url)?;
         // Whoever else serves it has no business with the session.
         let bearer = (url.address() == self.base.address()).then_some(&self.session);

@@ -8,9 +8,9 @@ use crate::failure::{Failure, Halt};
 use crate::farrier::{Missed, spoken};
 use crate::pace::{Pace, Pauses};
 use crate::status::{End, Status};
-use crate::wire::Code;
 use sha2::{Digest, Sha256};
 use std::io::Read;
+use wire::deploy::FailureCode;
 
 /// Where an image comes from.
 pub trait Source {
@@ -163,7 +163,7 @@ impl<'a> Stream<'a> {
             "the image that arrived has the SHA-256 {found} and should have {sha256}; \
              compare the file with its entry in the catalogue"
         );
-        Err(Failure::new(Code::ChecksumWrong, said).into())
+        Err(Failure::new(FailureCode::ChecksumWrong, said).into())
     }
 }
 
@@ -276,7 +276,7 @@ pub mod tests {
         let (status, pace) = (Status::default(), hurried());
         let reading = Reading { source: &source, size: 100, status: &status, pace: &pace };
         let halt = Stream::new(reading).finish(&sha256(b"else")).unwrap_err();
-        assert!(matches!(halt, Halt::Failed(Failure { code: Code::ChecksumWrong, .. })));
+        assert!(matches!(halt, Halt::Failed(Failure { code: FailureCode::ChecksumWrong, .. })));
         assert_eq!(Stream::new(reading).finish(&sha256(&[7; 100]).to_uppercase()), Ok(()));
     }
 

@@ -8,11 +8,11 @@ use crate::host_key::HostKey;
 use crate::inside::{Folder, Inside, Owner};
 use crate::inventory::{self, Disk};
 use crate::volume::{self, Content, FileSystem};
-use crate::wire::Granted;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
+use wire::deploy::Assignment;
 
 /// Distributions have three at most; who has more has them by mistake.
 const MAX_PARTITIONS: usize = 128;
@@ -83,7 +83,7 @@ impl Site<'_> {
     }
 
     /// Finds the system on the disk and makes it this machine's own. Answers the public host keys.
-    pub fn install(&self, granted: &Granted) -> Result<Vec<String>, Failure> {
+    pub fn install(&self, granted: &Assignment) -> Result<Vec<String>, Failure> {
         let root = self.find_root()?;
         say(&format!("the system is on {}", root.device.display()));
         let public = self.within(&root, "root", |at| furnish(&opened(at)?, granted))??;
@@ -177,7 +177,7 @@ fn likeness(inside: &Inside) -> Likeness {
 }
 
 /// Everything that is written into the system. Answers its public host key.
-fn furnish(inside: &Inside, granted: &Granted) -> Result<String, Failure> {
+fn furnish(inside: &Inside, granted: &Assignment) -> Result<String, Failure> {
     let wrong = |what: &str| {
         let what = what.to_owned();
         move |error: io::Error| Failure::install(format!("{what} of the new system: {error}"))
@@ -205,7 +205,7 @@ fn furnish(inside: &Inside, granted: &Granted) -> Result<String, Failure> {
 }
 
 /// Lets those log in who may.
-fn authorize(inside: &Inside, granted: &Granted) -> Result<(), Failure> {
+fn authorize(inside: &Inside, granted: &Assignment) -> Result<(), Failure> {
     let user = &granted.user;
     let wrong = |what: &str, error: io::Error| {
         Failure::install(format!("{what} of the new system: {error}"))
@@ -286,12 +286,12 @@ fn cloud_init(user: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Image, Kind};
     use std::fs;
     use std::os::unix::fs::{MetadataExt, symlink};
+    use wire::deploy::{Image, ImageKind};
 
-    fn granted(user: &str) -> Granted {
-        Granted {
+    fn granted(user: &str) -> Assignment {
+        Assignment {
             run: "op-1".into(),
             machine: "m-1".into(),
             hostname: "node-1".into(),
@@ -300,7 +300,7 @@ mod tests {
             root_disk: String::new(),
             image: Image {
                 name: "tiny".into(),
-                kind: Kind::Raw,
+                kind: ImageKind::Raw,
                 url: "/deploy/image".into(),
                 sha256: String::new(),
                 size: 0,

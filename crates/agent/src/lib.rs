@@ -4,7 +4,7 @@
 //! arrives, compares the checksum, makes the new system this machine's own, reports, and waits to be told to reboot. Farrier may be away at any
 //! moment: what can be tried again is tried for ever, and what has arrived is not fetched twice. It is small, static and waits on threads.
 //!
-//! `wire` is what is said, `farrier` how; `status` stands between the work and its reports. `image` reads, `disk` writes; `raw`,
+//! The crate `wire` is what is said, `farrier` how; `status` stands between the work and its reports. `image` reads, `disk` writes; `raw`,
 //! `qcow2` and `tar` are what is in between. `inventory` and `choose` are about disks, `install` about the system on one, and `inside` keeps that from getting out.
 
 pub mod accounts;
@@ -29,7 +29,6 @@ pub mod raw;
 pub mod status;
 pub mod tar;
 pub mod volume;
-pub mod wire;
 mod work;
 
 use cmdline::Boot;
@@ -42,7 +41,7 @@ pub use status::End;
 use status::Status;
 use std::path::PathBuf;
 use std::thread;
-use wire::{Claim, DiskSeen};
+use wire::deploy::{Claim, Disk};
 use work::Work;
 
 pub struct Config {
@@ -61,10 +60,10 @@ pub fn run(config: &Config, hands: &dyn Hands) -> Result<End, String> {
     let status = Status::default();
     let farrier = Farrier::new(boot.url.clone(), session.clone(), pace, &status);
     let claim = Claim {
-        token: boot.token.expose_secret(),
-        session: session.expose_secret(),
-        mac: &boot.mac,
-        macs: &macs,
+        token: boot.token.expose_secret().into(),
+        session: session.expose_secret().into(),
+        mac: boot.mac.clone(),
+        macs,
         disks: disks.iter().map(shown).collect(),
     };
     say(&format!("claiming work from {}", boot.url));
@@ -92,12 +91,12 @@ pub fn run(config: &Config, hands: &dyn Hands) -> Result<End, String> {
     }))
 }
 
-fn shown(disk: &inventory::Disk) -> DiskSeen<'_> {
-    DiskSeen {
-        path: &disk.path,
+fn shown(disk: &inventory::Disk) -> Disk {
+    Disk {
+        path: disk.path.clone(),
         size: disk.size,
-        serial: &disk.serial,
-        wwn: &disk.wwn,
-        model: &disk.model,
+        serial: disk.serial.clone(),
+        wwn: disk.wwn.clone(),
+        model: disk.model.clone(),
     }
 }

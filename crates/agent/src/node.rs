@@ -1,7 +1,7 @@
 //! The agent of a node in service: it enrolls once, says that it lives, takes tasks, carries them out and reports.
 //!
 //! It may be killed at any point, and so may Farrier: what it must remember is in its state folder before anything follows from it
-//! (`journal`), and every request may be repeated (`wire`, `controller`). There is no orderly shutdown, because there is none that is certain.
+//! (`journal`), and every request may be repeated (`controller`). There is no orderly shutdown, because there is none that is certain.
 //!
 //! `enroll` makes it a node, `beat` is its pulse, `tasks` what it does and `work` how; `leave` is its end. `hook`, `gpu` and
 //! `scratch` are its hands, `program` holds whatever they start, and `board` is between the threads.
@@ -16,7 +16,6 @@ mod health;
 mod hook;
 mod identity;
 mod journal;
-mod kind;
 mod leave;
 mod log;
 pub mod pace;
@@ -25,7 +24,6 @@ mod program;
 mod scratch;
 mod status;
 mod tasks;
-mod wire;
 mod work;
 
 use crate::console::{say, warn};
@@ -35,7 +33,6 @@ use controller::Controller;
 use enroll::{Known, Outside};
 use identity::Identity;
 use journal::{Contact, Journal, Node};
-pub use kind::Kind;
 pub use pace::Pace;
 use pace::scattered;
 use patience::Patience;

@@ -2,8 +2,8 @@
 
 use crate::http::Limits;
 use crate::status::Status;
-use crate::wire::Stage;
 use std::time::Duration;
+use wire::deploy::Stage;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {

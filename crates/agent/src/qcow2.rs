@@ -13,11 +13,11 @@ use crate::disk::{Disk, MIB};
 use crate::failure::{Failure, Halt};
 use crate::image::{Reading, Stream, Tap};
 use crate::status::Status;
-use crate::wire::Code;
 use header::Header;
 use map::{Extent, Map, What};
 use sha2::{Digest, Sha256};
 use unpack::Unpacker;
+use wire::deploy::FailureCode;
 
 /// An image whose tables have been read.
 pub struct Qcow2 {
@@ -88,7 +88,7 @@ impl Qcow2 {
             return Ok(());
         }
         let said = "the image's tables are not what they were a moment ago; was it replaced while it was read?";
-        Err(Failure::new(Code::ChecksumWrong, said))
+        Err(Failure::new(FailureCode::ChecksumWrong, said))
     }
 }
 

@@ -6,11 +6,11 @@
 use crate::console::say;
 use crate::failure::{Failure, Halt};
 use crate::pace::Pace;
-use crate::wire::{Report, Stage, Then};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use wire::deploy::{Report, Stage, Then};
 
 /// How often progress is shown on the console, in hundredths of the whole.
 const SHOW_EVERY_PERCENT: u64 = 5;
@@ -181,7 +181,7 @@ fn percent(done: u64, total: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Code;
+    use wire::deploy::FailureCode;
 
     #[test]
     fn no_change_of_stage_is_skipped_and_then_the_newest_is_repeated() {
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn once_it_is_over_nothing_is_reported_and_nobody_waits() {
         let status = Status::default();
-        status.failed(Failure::new(Code::DiskMissing, "none"));
+        status.failed(Failure::new(FailureCode::DiskMissing, "none"));
         status.end(End::Reboot);
         status.end(End::PowerOff);
         assert_eq!(status.wait_for_end(), End::Reboot);

@@ -15,9 +15,9 @@ use crate::image::Stream;
 use crate::install::{Site, Volume};
 use crate::inventory;
 use crate::volume::FileSystem;
-use crate::wire::{Code, Image};
 use layout::Layout;
 use std::path::Path;
+use wire::deploy::{FailureCode, Image};
 
 /// Beside what the files need: the file system's own tables.
 const OVERHEAD_BYTES: u64 = 64 * MIB;
@@ -102,7 +102,7 @@ fn unpack(stream: &mut Stream, site: &Site, at: &Path) -> Result<(), Halt> {
             let said = format!(
                 "{path} has no room for the files of the image: {said}; choose a smaller image or another root_disk"
             );
-            Err(Failure::new(Code::DiskTooSmall, said).into())
+            Err(Failure::new(FailureCode::DiskTooSmall, said).into())
         }
         (Err(Spilled::Tool(said)), None) => {
             Err(Failure::broken(format!("the image cannot be unpacked: {said}")).into())

@@ -14,11 +14,11 @@ use crate::qcow2::Qcow2;
 use crate::raw;
 use crate::status::{End, Status};
 use crate::tar;
-use crate::wire::{Code, Granted, Kind};
 use std::path::Path;
+use wire::deploy::{Assignment, FailureCode, ImageKind};
 
 pub struct Work<'a> {
-    pub granted: &'a Granted,
+    pub granted: &'a Assignment,
     pub disks: &'a [inventory::Disk],
     pub farrier: &'a Farrier,
     pub status: &'a Status,
@@ -75,7 +75,7 @@ impl Work<'_> {
         let reading =
             Reading { source: &source, size: image.size, status: self.status, pace: self.pace };
         match image.kind {
-            Kind::Raw => {
+            ImageKind::Raw => {
                 check_room(site.disk, image.size, &image.name)?;
                 let mut disk = self.open(site)?;
                 let mut stream = Stream::new(reading);
@@ -83,7 +83,7 @@ impl Work<'_> {
                 verified(poured, stream, &image.sha256)?;
                 Ok(disk.finish()?)
             }
-            Kind::Qcow2 => {
+            ImageKind::Qcow2 => {
                 let qcow2 = Qcow2::look(reading)?;
                 check_room(site.disk, qcow2.disk_size(), &image.name)?;
                 let mut disk = self.open(site)?;
@@ -92,7 +92,7 @@ impl Work<'_> {
                 verified(poured, stream, &image.sha256)?;
                 Ok(disk.finish()?)
             }
-            Kind::Tar => {
+            ImageKind::Tar => {
                 tar::check(site, image)?;
                 let prepared = tar::prepare(site)?;
                 let mut stream = Stream::new(reading);
@@ -100,7 +100,7 @@ impl Work<'_> {
                 verified(poured, stream, &image.sha256)?;
                 Ok(prepared.finish(site, self.consoles)?)
             }
-            Kind::Unknown => {
+            ImageKind::Unknown => {
                 Err(Failure::broken("this deploy environment cannot write images of that kind")
                     .into())
             }
@@ -118,7 +118,7 @@ impl Work<'_> {
 fn verified(poured: Result<(), Halt>, stream: Stream, sha256: &str) -> Result<(), Halt> {
     match poured {
         Ok(()) => stream.finish(sha256),
-        Err(Halt::Failed(failure)) if failure.code == Code::ImageBroken => {
+        Err(Halt::Failed(failure)) if failure.code == FailureCode::ImageBroken => {
             stream.finish(sha256)?;
             Err(failure.into())
         }

@@ -1,10 +1,10 @@
 //! The door for agents: JSON over HTTP, on a port of its own, as it faces the nodes' network and not the operators'.
 //!
 //! An agent enrolls once with the token that was issued for its node, and is known from then on by the session that it made for
-//! itself. Who is not let in is told why by a code and a sentence; while we cannot look, everybody is asked to try again. `wire` is
-//! what is said.
+//! itself. Who is not let in is told why by a code and a sentence; while we cannot look, everybody is asked to try again. The crate
+//! `wire` is what is said; `convert` reads it.
 
-mod wire;
+mod convert;
 
 use crate::config::Nodes;
 use crate::netboot::{send, session};
@@ -17,11 +17,11 @@ use axum::{Json, Router};
 use engine::nodes::Agents;
 use model::node::enroll::Denied;
 use model::refusal::Refusal;
-use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use store::StoreError;
-use wire::Told;
+use wire::node::{self, EnrollReply, HeartbeatReply, RenewReply, ReportReply, TakeRequest};
 
 /// The most that an agent says at once: a piece of log, with every byte of it escaped, and a little more.
 const MAX_BODY: usize = 512 * 1024;
@@ -40,11 +40,11 @@ pub fn router(agents: Agents, settings: &Nodes) -> Router {
         binary: Arc::new(settings.agent_binary.clone()),
     };
     Router::new()
-        .route("/agent/v1/enroll", post(enroll))
-        .route("/agent/v1/heartbeat", post(heartbeat))
-        .route("/agent/v1/tasks/take", post(take))
-        .route("/agent/v1/tasks/renew", post(renew))
-        .route("/agent/v1/tasks/report", post(report))
+        .route(node::ENROLL, post(enroll))
+        .route(node::HEARTBEAT, post(heartbeat))
+        .route(node::TAKE, post(take))
+        .route(node::RENEW, post(renew))
+        .route(node::REPORT, post(report))
         .route("/agent/v1/binary", get(binary))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(shared)
@@ -75,21 +75,21 @@ impl From<StoreError> for Refused {
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        let denied = |status: StatusCode, denied: Denied| {
-            let body = json!({ "code": denied.as_str(), "said": denied.said() });
-            (status, Json(body)).into_response()
-        };
+        let denied =
+            |status: StatusCode, denied: Denied| refusal(status, denied.as_str(), denied.said());
         match self {
-            Self::Said(refusal) => {
-                let body = json!({ "code": "not-understood", "said": refusal.said });
-                (StatusCode::BAD_REQUEST, Json(body)).into_response()
-            }
+            Self::Said(wrong) => refusal(StatusCode::BAD_REQUEST, "not-understood", &wrong.said),
             Self::Token(why) => denied(StatusCode::FORBIDDEN, why),
             Self::Session(Denied::TaskOver) => denied(StatusCode::CONFLICT, Denied::TaskOver),
             Self::Session(why) => denied(StatusCode::UNAUTHORIZED, why),
             Self::Store(error) => unavailable(&error),
         }
     }
+}
+
+fn refusal(status: StatusCode, code: &str, said: &str) -> Response {
+    let refusal = wire::Refusal { code: code.into(), said: said.into() };
+    (status, Json(refusal)).into_response()
 }
 
 /// The agent tries again until we can look, or until what is in its way has ended.
@@ -107,14 +107,13 @@ fn unavailable(error: &StoreError) -> Response {
 type Answer = Result<Response, Refused>;
 
 async fn enroll(State(shared): State<Shared>, body: Bytes) -> Answer {
-    let (token, applicant) = Told::read(&body)?.enrollment()?;
+    let (token, applicant) = convert::enrollment(convert::read(&body)?)?;
     let hostname = applicant.hostname.clone();
     match shared.agents.enroll(&token, applicant).await? {
         Ok(node) => {
             tracing::info!(%node, hostname, "an agent has enrolled");
-            let heartbeat = shared.heartbeat_seconds;
-            Ok(Json(json!({ "node": node.to_string(), "heartbeat_seconds": heartbeat }))
-                .into_response())
+            let heartbeat_seconds = shared.heartbeat_seconds.into();
+            Ok(Json(EnrollReply { heartbeat_seconds, node: node.to_string() }).into_response())
         }
         Err(denied) => {
             tracing::warn!(hostname, why = denied.as_str(), "an agent was not let in");
@@ -124,32 +123,33 @@ async fn enroll(State(shared): State<Shared>, body: Bytes) -> Answer {
 }
 
 async fn heartbeat(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) -> Answer {
-    let problems = Told::read(&body)?.problems()?;
+    let problems = convert::problems(&convert::read(&body)?)?;
     let heard = shared.agents.heartbeat(session(&headers), problems).await?;
     let beat = heard.map_err(Refused::Session)?;
-    let answer = json!({ "heartbeat_seconds": shared.heartbeat_seconds, "waiting": beat.waiting });
-    Ok(Json(answer).into_response())
+    let heartbeat_seconds = shared.heartbeat_seconds.into();
+    Ok(Json(HeartbeatReply { heartbeat_seconds, waiting: beat.waiting }).into_response())
 }
 
 async fn take(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) -> Answer {
-    let wait = Told::read(&body)?.wait()?;
+    let TakeRequest { wait_seconds } = convert::read(&body)?;
+    let wait = Duration::from_secs(wait_seconds);
     let taken = shared.agents.take(session(&headers), wait).await?;
     let taken = taken.map_err(Refused::Session)?;
-    Ok(Json(json!({ "task": taken.as_ref().map(wire::task) })).into_response())
+    Ok(Json(convert::take_reply(taken)).into_response())
 }
 
 async fn renew(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) -> Answer {
-    let (key, log) = Told::read(&body)?.renewal()?;
+    let (key, log) = convert::renewal(convert::read(&body)?)?;
     let then = shared.agents.renew(session(&headers), &key, log).await?;
     let then = then.map_err(Refused::Session)?;
-    Ok(Json(json!({ "then": wire::then(then) })).into_response())
+    Ok(Json(RenewReply { then: convert::then(then) }).into_response())
 }
 
 async fn report(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) -> Answer {
-    let report = Told::read(&body)?.report()?;
+    let report = convert::report(convert::read(&body)?)?;
     let heard = shared.agents.report(session(&headers), report).await?;
     heard.map_err(Refused::Session)?;
-    Ok(Json(json!({})).into_response())
+    Ok(Json(ReportReply {}).into_response())
 }
 
 /// The agent itself, for a node that has just been installed.

@@ -2,13 +2,13 @@
 //!
 //! It has a port of its own, as it faces the machines' network and not the operators'. A machine is known by its MAC
 //! address, and only while an operation wants it to boot; then by the token it was given; then by the session that claimed
-//! it. `script` is what its firmware is told, `dhcp` what its DHCP server is told, `artifacts` the files, `wire` the words of the
+//! it. `script` is what its firmware is told, `dhcp` what its DHCP server is told, `artifacts` the files, `convert` the messages of the
 //! deploy environment.
 
 pub mod artifacts;
+mod convert;
 pub mod dhcp;
 mod script;
-mod wire;
 
 use crate::config::Netboot;
 use artifacts::Artifacts;
@@ -27,7 +27,7 @@ use std::sync::Arc;
 use store::StoreError;
 use tower::ServiceExt;
 use tower_http::services::ServeFile;
-use wire::{Assignment, Claimed, Reported};
+use wire::deploy::{self, Claim, Report};
 
 /// The most that the deploy environment says at once.
 const MAX_BODY: usize = 256 * 1024;
@@ -45,9 +45,9 @@ pub fn router(vault: Vault, artifacts: Artifacts, settings: Netboot) -> Router {
         .route("/netboot/boot.ipxe", get(first_script))
         .route("/netboot/by-mac/{mac}", get(script_of))
         .route("/netboot/{token}/{file}", get(boot_file))
-        .route("/deploy/claim", post(claim))
-        .route("/deploy/report", post(report))
-        .route("/deploy/image", get(image))
+        .route(deploy::CLAIM, post(claim))
+        .route(deploy::REPORT, post(report))
+        .route(deploy::IMAGE, get(image))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(shared)
 }
@@ -109,18 +109,18 @@ impl Shared {
     }
 }
 
-async fn claim(State(shared): State<Shared>, Json(claimed): Json<Claimed>) -> Response {
-    let macs = match claimed.macs() {
+async fn claim(State(shared): State<Shared>, Json(claim): Json<Claim>) -> Response {
+    let macs = match convert::macs(&claim) {
         Ok(macs) => macs,
         Err(refusal) => return (StatusCode::BAD_REQUEST, refusal.said).into_response(),
     };
-    match shared.vault.claim(&claimed.token, &claimed.session, macs).await {
+    match shared.vault.claim(&claim.token, &claim.session, macs).await {
         Ok(Ok(deployment)) => {
             tracing::info!(machine = %deployment.machine_id, key = %deployment.key, "claimed");
-            Json(Assignment::of(&deployment)).into_response()
+            Json(convert::assignment(&deployment)).into_response()
         }
         Ok(Err(denied)) => {
-            tracing::warn!(mac = %claimed.mac, why = denied.as_str(), "a claim was refused");
+            tracing::warn!(mac = %claim.mac, why = denied.as_str(), "a claim was refused");
             forbidden(denied)
         }
         Err(error) => unavailable(&error),
@@ -130,14 +130,14 @@ async fn claim(State(shared): State<Shared>, Json(claimed): Json<Claimed>) -> Re
 async fn report(
     State(shared): State<Shared>,
     headers: HeaderMap,
-    Json(reported): Json<Reported>,
+    Json(reported): Json<Report<String>>,
 ) -> Response {
-    let report = match reported.report() {
+    let report = match convert::report(reported) {
         Ok(report) => report,
         Err(refusal) => return (StatusCode::BAD_REQUEST, refusal.said).into_response(),
     };
     match shared.vault.hear(session(&headers), report).await {
-        Ok(Ok(then)) => Json(wire::Next::of(then)).into_response(),
+        Ok(Ok(then)) => Json(convert::report_reply(then)).into_response(),
         Ok(Err(denied)) => forbidden(denied),
         Err(error) => unavailable(&error),
     }
@@ -178,7 +178,7 @@ pub(crate) async fn send(path: PathBuf, request: Request) -> Response {
 }
 
 fn forbidden(denied: Denied) -> Response {
-    (StatusCode::FORBIDDEN, Json(wire::Refused::of(denied))).into_response()
+    (StatusCode::FORBIDDEN, Json(convert::refusal(denied))).into_response()
 }
 
 /// The machine tries again until we can look.

@@ -4,11 +4,11 @@ use super::controller::Missed;
 use super::identity::VERSION;
 use super::journal::Contact;
 use super::pace::scattered;
-use super::wire::Heartbeat;
 use super::{Life, health};
 use crate::console::say;
 use std::sync::PoisonError;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use wire::node::{HeartbeatReply, HeartbeatRequest};
 
 /// No controller is asked more often, nor forgotten for longer, whatever it says.
 const MAX_BEAT_SECONDS: u64 = 3_600;
@@ -50,16 +50,15 @@ impl Life<'_> {
         }
     }
 
-    fn heartbeat(&self) -> Result<super::wire::Beaten, Missed> {
+    fn heartbeat(&self) -> Result<HeartbeatReply, Missed> {
         let mut problems = self.board.problems();
         problems.truncate(MAX_PROBLEMS);
-        let tasks = self.board.held();
-        let beat = Heartbeat {
-            boot_id: &self.service.identity.boot_id,
-            version: VERSION,
-            healthy: problems.is_empty(),
-            problems: &problems,
-            tasks: &tasks,
+        let beat = HeartbeatRequest {
+            boot_id: self.service.identity.boot_id.clone(),
+            version: VERSION.into(),
+            healthy: Some(problems.is_empty()),
+            problems,
+            tasks: self.board.held(),
         };
         self.service.controller.heartbeat(&self.session, &beat)
     }

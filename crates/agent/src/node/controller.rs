@@ -4,20 +4,40 @@
 //! that is why each of them may be repeated, here and by whoever asked. Nothing is waited for here but an answer.
 
 use super::pace::Pace;
-use super::wire::{
-    self, Beaten, Enroll, Enrolled, Heard, Heartbeat, Renew, Renewed, Report, Take, Taken, Unknown,
-};
 use crate::http::{Client, Limits, Request, Url};
-use crate::wire::Refusal;
 use secrecy::SecretString;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use wire::Refusal;
+use wire::node::{
+    self, EnrollReply, EnrollRequest, HeartbeatReply, HeartbeatRequest, RenewReply, RenewRequest,
+    ReportReply, ReportRequest, TakeReply, TakeRequest,
+};
 
 /// Answers are far shorter.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
+
+/// Why this node is not known any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unknown {
+    Session,
+    Deleted,
+    /// A reason that a newer Farrier knows, or none.
+    Other,
+}
+
+impl Unknown {
+    fn of(code: &str) -> Self {
+        match code {
+            node::SESSION_UNKNOWN => Self::Session,
+            node::NODE_DELETED => Self::Deleted,
+            _ => Self::Other,
+        }
+    }
+}
 
 /// What did not come of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,26 +83,38 @@ impl Controller {
         }
     }
 
-    pub fn enroll(&self, enroll: &Enroll) -> Result<Enrolled, Missed> {
-        self.post(&self.client, wire::ENROLL, From::Stranger, enroll)
+    pub fn enroll(&self, enroll: &EnrollRequest) -> Result<EnrollReply, Missed> {
+        self.post(&self.client, node::ENROLL, From::Stranger, enroll)
     }
 
-    pub fn heartbeat(&self, session: &SecretString, beat: &Heartbeat) -> Result<Beaten, Missed> {
-        self.post(&self.client, wire::HEARTBEAT, From::Node(session), beat)
+    pub fn heartbeat(
+        &self,
+        session: &SecretString,
+        beat: &HeartbeatRequest,
+    ) -> Result<HeartbeatReply, Missed> {
+        self.post(&self.client, node::HEARTBEAT, From::Node(session), beat)
     }
 
     /// Waits for a task for a while.
-    pub fn take(&self, session: &SecretString) -> Result<Taken, Missed> {
-        let take = Take { wait_seconds: self.pace.take_wait.as_secs() };
-        self.post(&self.patient, wire::TAKE, From::Node(session), &take)
+    pub fn take(&self, session: &SecretString) -> Result<TakeReply, Missed> {
+        let take = TakeRequest { wait_seconds: self.pace.take_wait.as_secs() };
+        self.post(&self.patient, node::TAKE, From::Node(session), &take)
     }
 
-    pub fn renew(&self, session: &SecretString, renew: &Renew) -> Result<Renewed, Missed> {
-        self.post(&self.client, wire::RENEW, From::Node(session), renew)
+    pub fn renew(
+        &self,
+        session: &SecretString,
+        renew: &RenewRequest,
+    ) -> Result<RenewReply, Missed> {
+        self.post(&self.client, node::RENEW, From::Node(session), renew)
     }
 
-    pub fn report(&self, session: &SecretString, report: &Report) -> Result<Heard, Missed> {
-        self.post(&self.client, wire::REPORT, From::Node(session), report)
+    pub fn report(
+        &self,
+        session: &SecretString,
+        report: &ReportRequest,
+    ) -> Result<ReportReply, Missed> {
+        self.post(&self.client, node::REPORT, From::Node(session), report)
     }
 
     /// Asks each replica once at most, and takes the first answer that means something.
@@ -145,7 +177,7 @@ fn meaning(status: u16, from: From, refusal: Refusal, url: &Url) -> Missed {
         (401, From::Node(_)) => {
             Missed::Unknown(Unknown::of(&refusal.code), crate::farrier::spoken(&refusal))
         }
-        (409, From::Node(_)) if refusal.code == "task-over" => Missed::Over,
+        (409, From::Node(_)) if refusal.code == node::TASK_OVER => Missed::Over,
         (status, From::Stranger | From::Node(_)) => {
             Missed::Again(format!("{url} answered {status}: {}", crate::farrier::spoken(&refusal)))
         }

@@ -8,12 +8,12 @@ use super::Service;
 use super::controller::Missed;
 use super::identity::VERSION;
 use super::journal::{Enrolling, Node};
-use super::wire::Enroll;
 use crate::farrier::spoken;
 use crate::image::hex;
 use crate::random;
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
+use wire::node::EnrollRequest;
 
 /// What is to be done about enrolling.
 #[derive(PartialEq, Eq)]
@@ -95,14 +95,14 @@ impl Service<'_> {
 
     fn ask(&self, enrolling: Enrolling, token: &SecretString) -> Result<Node, Outside> {
         let identity = &self.identity;
-        let request = Enroll {
-            token: token.expose_secret(),
-            session: &enrolling.session,
-            hostname: &identity.hostname,
-            serial: &identity.serial,
-            macs: &identity.macs,
-            boot_id: &identity.boot_id,
-            version: VERSION,
+        let request = EnrollRequest {
+            token: token.expose_secret().into(),
+            session: enrolling.session.clone(),
+            hostname: identity.hostname.clone(),
+            serial: identity.serial.clone(),
+            macs: identity.macs.clone(),
+            boot_id: identity.boot_id.clone(),
+            version: VERSION.into(),
         };
         match self.controller.enroll(&request) {
             Ok(enrolled) => {

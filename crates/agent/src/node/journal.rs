@@ -4,13 +4,13 @@
 //! not at all. The task is here before anything is done for it and its result before anybody hears of it, so that after kill -9 at any
 //! point what has ended is only reported again, and what had begun is known to have begun.
 
-use super::wire::Task;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use wire::node::Task;
 
 const LOCK: &str = "lock";
 const ENROLLING: &str = "enrolling.json";

@@ -4,8 +4,8 @@
 //! much its beginning and its end are kept, with a word of how much is missing between them: neither the memory of a node nor Farrier's
 //! database is to be filled by a hook.
 
-use super::wire::{MAX_LOG_BYTES, beginning};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use wire::node::MAX_LOG_BYTES;
 
 /// How much of the newest line is remembered.
 const MAX_LAST_BYTES: usize = 512;
@@ -150,6 +150,13 @@ fn end(text: &str, most: usize) -> &str {
     &text[from.unwrap_or(text.len())..]
 }
 
+/// The beginning of a text, within so many bytes and without cutting a character.
+pub fn beginning(text: &str, most: usize) -> &str {
+    let most = most.min(text.len());
+    let end = (0..=most).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,5 +235,12 @@ mod tests {
             .map(|(a, b)| (a.to_owned(), b.len()))
             .unwrap();
         assert_eq!(missing.trim_start_matches('[').parse::<usize>().unwrap() + end, 100_000);
+    }
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        for (most, cut) in [(0, ""), (1, "a"), (2, "a"), (3, "aé"), (9, "aé")] {
+            assert_eq!(beginning("aé", most), cut);
+        }
     }
 }

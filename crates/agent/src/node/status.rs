@@ -112,7 +112,7 @@ impl fmt::Display for Status {
 mod tests {
     use super::*;
     use crate::node::journal::{Contact, Enrolling, Leaving, Node};
-    use crate::node::wire::Task;
+    use wire::node::Task;
 
     #[test]
     fn what_is_in_the_folder_is_shown_without_secrets() {

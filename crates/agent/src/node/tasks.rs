@@ -5,13 +5,11 @@
 //! given up meanwhile. It asks for it again once somebody answers.
 
 use super::Life;
-use super::controller::Missed;
+use super::controller::{Missed, Unknown};
 use super::journal::{Ended, Held, Leaving};
-use super::kind::Kind;
 use super::log::Log;
 use super::pace::scattered;
 use super::patience::{Lease, Patience};
-use super::wire::{Heard, Renew, Renewed, Report, Taken, Task, Then, Unknown};
 use super::work::{Outcome, Work};
 use crate::console::say;
 use crate::pace::Pauses;
@@ -20,6 +18,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
+use wire::node::{
+    RenewReply, RenewRequest, ReportReply, ReportRequest, TakeReply, Task, TaskKind, Then,
+};
 
 /// A lease is renewed so many times before it would end.
 const RENEWALS: u32 = 3;
@@ -49,15 +50,19 @@ enum AfterReport {
 }
 
 /// The last word may have been heard though its answer was lost: then the node has been deleted since, or its session revoked.
-fn after_report(kind: Option<Kind>, ok: bool, answer: &Result<Heard, Missed>) -> AfterReport {
-    let last_word = ok && kind == Some(Kind::Uninstall);
+fn after_report(
+    kind: Option<TaskKind>,
+    ok: bool,
+    answer: &Result<ReportReply, Missed>,
+) -> AfterReport {
+    let last_word = ok && kind == Some(TaskKind::Uninstall);
     match answer {
-        Ok(Heard {}) | Err(Missed::Unknown(Unknown::Deleted | Unknown::Session, _))
+        Ok(ReportReply {}) | Err(Missed::Unknown(Unknown::Deleted | Unknown::Session, _))
             if last_word =>
         {
             AfterReport::Leave
         }
-        Ok(Heard {}) | Err(Missed::Over) => AfterReport::Forget,
+        Ok(ReportReply {}) | Err(Missed::Over) => AfterReport::Forget,
         Err(Missed::Unknown(Unknown::Deleted | Unknown::Session | Unknown::Other, said)) => {
             AfterReport::Rest(said.clone())
         }
@@ -75,10 +80,10 @@ enum AfterRenewal {
     Forget,
 }
 
-fn after_renewal(answer: &Result<Renewed, Missed>) -> AfterRenewal {
+fn after_renewal(answer: &Result<RenewReply, Missed>) -> AfterRenewal {
     match answer {
-        Ok(Renewed { then: Then::GoOn }) => AfterRenewal::GoOn,
-        Ok(Renewed { then: Then::Stop }) | Err(Missed::Unknown(_, _)) => AfterRenewal::Stop,
+        Ok(RenewReply { then: Then::GoOn }) => AfterRenewal::GoOn,
+        Ok(RenewReply { then: Then::Stop }) | Err(Missed::Unknown(_, _)) => AfterRenewal::Stop,
         Err(Missed::Over) => AfterRenewal::Forget,
         Err(Missed::Again(_) | Missed::Refused(_)) => AfterRenewal::Missed,
     }
@@ -142,7 +147,7 @@ impl Life<'_> {
     fn take(&self, pauses: &mut Pauses) -> Asked {
         let since = Instant::now();
         match self.service.controller.take(&self.session) {
-            Ok(Taken { task }) => {
+            Ok(TakeReply { task }) => {
                 pauses.worked();
                 if task.is_none() {
                     // Whoever says at once that there is nothing is not asked again at once.
@@ -297,7 +302,7 @@ impl Life<'_> {
 
     fn renew(&self, task: &Task, log: &Log) -> AfterRenewal {
         let part = log.part();
-        let renew = Renew { id: &task.id, log: &part };
+        let renew = RenewRequest { id: task.id.clone(), log: part.clone() };
         let after = after_renewal(&self.service.controller.renew(&self.session, &renew));
         match after {
             AfterRenewal::GoOn | AfterRenewal::Stop => log.sent(&part),
@@ -321,9 +326,14 @@ impl Life<'_> {
         ended: &Ended,
         pauses: &mut Pauses,
     ) -> Result<AfterReport, String> {
-        let report = Report { id: &task.id, ok: ended.ok, said: &ended.said, log: &ended.log };
+        let report = ReportRequest {
+            id: task.id.clone(),
+            ok: Some(ended.ok),
+            said: ended.said.clone(),
+            log: ended.log.clone(),
+        };
         let answer = self.service.controller.report(&self.session, &report);
-        let after = after_report(Kind::parse(&task.kind), ended.ok, &answer);
+        let after = after_report(TaskKind::parse(&task.kind), ended.ok, &answer);
         match &after {
             AfterReport::Forget => {
                 pauses.worked();
@@ -371,15 +381,15 @@ fn broken() -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Refusal;
+    use wire::Refusal;
 
     #[test]
     fn what_follows_a_report() {
         use AfterReport::*;
         let unknown = |why| Err(Missed::Unknown(why, "why".into()));
         let rest = || Rest("why".into());
-        let answers: [(Result<Heard, Missed>, AfterReport, AfterReport); 7] = [
-            (Ok(Heard {}), Forget, Leave),
+        let answers: [(Result<ReportReply, Missed>, AfterReport, AfterReport); 7] = [
+            (Ok(ReportReply {}), Forget, Leave),
             (Err(Missed::Over), Forget, Forget),
             (unknown(Unknown::Deleted), rest(), Leave),
             (unknown(Unknown::Session), rest(), Leave),
@@ -388,8 +398,8 @@ mod tests {
             (Err(Missed::Refused(Refusal::default())), Again, Again),
         ];
         for (answer, usual, last_word) in answers {
-            for kind in Kind::ALL.into_iter().map(Some).chain([None]) {
-                let leaves = kind == Some(Kind::Uninstall);
+            for kind in TaskKind::ALL.into_iter().map(Some).chain([None]) {
+                let leaves = kind == Some(TaskKind::Uninstall);
                 let expected = if leaves { &last_word } else { &usual };
                 assert_eq!(after_report(kind, true, &answer), *expected, "{kind:?} {answer:?}");
                 assert_eq!(after_report(kind, false, &answer), usual, "{kind:?} {answer:?}");
@@ -400,8 +410,8 @@ mod tests {
     #[test]
     fn what_follows_a_renewal() {
         for (answer, after) in [
-            (Ok(Renewed { then: Then::GoOn }), AfterRenewal::GoOn),
-            (Ok(Renewed { then: Then::Stop }), AfterRenewal::Stop),
+            (Ok(RenewReply { then: Then::GoOn }), AfterRenewal::GoOn),
+            (Ok(RenewReply { then: Then::Stop }), AfterRenewal::Stop),
             (Err(Missed::Over), AfterRenewal::Forget),
             (Err(Missed::Unknown(Unknown::Session, String::new())), AfterRenewal::Stop),
             (Err(Missed::Again(String::new())), AfterRenewal::Missed),

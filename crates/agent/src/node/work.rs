@@ -4,13 +4,12 @@
 use super::config::Config;
 use super::gpu::{Gpus, Seen, named};
 use super::hook::{Call, Hook, variable};
-use super::kind::Kind;
-use super::log::Log;
+use super::log::{Log, beginning};
 use super::patience::{Halt, Patience};
 use super::scratch;
-use super::wire::{MAX_SAID_BYTES, Task, beginning};
 use std::sync::Arc;
 use std::time::Duration;
+use wire::node::{MAX_SAID_BYTES, Task, TaskKind};
 
 /// Between asking a process to end and making it, unless the task says otherwise.
 const DEFAULT_GRACE_SECONDS: u64 = 10;
@@ -60,7 +59,7 @@ pub struct Work<'a> {
 
 impl Work<'_> {
     pub fn carry_out(&self) -> Outcome {
-        let Some(kind) = Kind::parse(&self.task.kind) else {
+        let Some(kind) = TaskKind::parse(&self.task.kind) else {
             let said = format!(
                 "this agent ({}) does not know tasks of kind {:?}; update it",
                 env!("CARGO_PKG_VERSION"),
@@ -69,12 +68,12 @@ impl Work<'_> {
             return Outcome::new(false, &said);
         };
         let done = match kind {
-            Kind::Drain => self.drain(),
-            Kind::Release => self.release(),
-            Kind::Scrub => self.scrub(),
-            Kind::Validate => self.validate(),
-            Kind::CleanupStorage => self.cleanup_storage(),
-            Kind::Uninstall => self.uninstall(),
+            TaskKind::Drain => self.drain(),
+            TaskKind::Release => self.release(),
+            TaskKind::Scrub => self.scrub(),
+            TaskKind::Validate => self.validate(),
+            TaskKind::CleanupStorage => self.cleanup_storage(),
+            TaskKind::Uninstall => self.uninstall(),
         };
         match done {
             Ok(said) => Outcome::new(true, &said),

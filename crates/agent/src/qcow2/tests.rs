@@ -198,7 +198,7 @@ fn what_is_after_the_image_on_the_disk_is_left_alone() {
 #[test]
 fn a_file_that_is_cut_is_refused_before_or_while_it_is_read() {
     let file = plain().file();
-    let broken = |cut: usize| matches!(poured(file[..cut].to_vec(), Vec::new(), 3 << 20), Err(Halt::Failed(failure)) if failure.code == Code::ImageBroken);
+    let broken = |cut: usize| matches!(poured(file[..cut].to_vec(), Vec::new(), 3 << 20), Err(Halt::Failed(failure)) if failure.code == FailureCode::ImageBroken);
     for cut in [0, 3, 50, 100, 4096, 8191, 8192, 12_287] {
         assert!(broken(cut), "{cut}");
     }
@@ -230,5 +230,5 @@ fn tables_that_change_under_way_are_noticed() {
     let image = Qcow2::look(reading).unwrap();
     let mut disk = Disk::open(&path, "/dev/vda", 3 << 20).unwrap();
     let halt = image.pour(&mut Stream::new(reading), &mut disk, &status).unwrap_err();
-    assert!(matches!(halt, Halt::Failed(failure) if failure.code == Code::ChecksumWrong));
+    assert!(matches!(halt, Halt::Failed(failure) if failure.code == FailureCode::ChecksumWrong));
 }
