@@ -1,6 +1,8 @@
 //! Text from elsewhere, made safe to show. Devices colour their output and move the cursor; a page
 //! shows neither, and no character that hides or reorders what stands beside it.
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
 /// The longest piece of foreign text that is shown in one place.
 const MAX_SHOWN: usize = 4_096;
 
@@ -68,18 +70,12 @@ fn is_harmful(c: char) -> bool {
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
+/// Everything but the characters that stand for themselves in every part of a URL (RFC 3986).
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
 /// A value as it stands in the query of an address.
 pub(super) fn in_query(value: &str) -> String {
-    let mut safe = String::with_capacity(value.len() + 8);
-    for byte in value.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                safe.push(char::from(byte));
-            }
-            other => safe.push_str(&format!("%{other:02X}")),
-        }
-    }
-    safe
+    utf8_percent_encode(value, RESERVED).to_string()
 }
 
 #[cfg(test)]
