@@ -4,6 +4,7 @@ mod act;
 mod adopt;
 mod aftermath;
 mod devices;
+mod explore;
 mod host;
 mod invariants;
 mod nodes;
