@@ -379,12 +379,13 @@ mod tests {
     fn typed(words: &str) -> RackMaintenanceStartArgs {
         let line = format!("farrier rack maintenance start rack-1{words}");
         let command = Cli::try_parse_from(line.split(' ')).unwrap().command;
-        match command {
-            Command::Client(ClientCommand::Rack(RackCommand::Maintenance(
-                RackMaintenanceCommand::Start(args),
-            ))) => args,
-            other => panic!("{other:?}"),
-        }
+        let Command::Client(ClientCommand::Rack(RackCommand::Maintenance(
+            RackMaintenanceCommand::Start(args),
+        ))) = command
+        else {
+            panic!("{words} is not the start of a maintenance")
+        };
+        args
     }
 
     #[test]
