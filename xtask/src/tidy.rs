@@ -9,6 +9,7 @@ mod links;
 mod reasons;
 mod size;
 mod source;
+mod wildcard;
 mod words;
 
 use crate::shell::{self, Failure};
@@ -98,13 +99,12 @@ fn check(path: &str, text: &str, tree: &Tree) -> Vec<Finding> {
 fn check_rust(source: &Source) -> Vec<Finding> {
     let rules = [
         size::file,
-        size::functions,
         words::unfinished,
         words::ignored_tests,
-        words::unwraps,
         words::sql,
         words::impure_model,
         words::module_doc,
+        wildcard::check,
     ];
     let mut findings: Vec<Finding> = rules.iter().flat_map(|rule| rule(source)).collect();
     findings.extend(words::lifecycle(&source.path, &source.text));

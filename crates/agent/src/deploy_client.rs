@@ -8,13 +8,14 @@ use crate::http::{Body, Client, Request, Response, Url};
 use crate::image::ImageSource;
 use crate::status::{DeployStatus, FinalAction};
 use crate::timing::{Backoff, Timing};
-use crate::wire::{self, Claim, Granted, Refusal, Report, Told};
 use secrecy::SecretString;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use wire::Refusal;
+use wire::deploy::{self, Assignment, Claim, Image, Report, ReportReply};
 
 /// The limit of an answer to a claim or a report, which are far shorter.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
@@ -48,7 +49,7 @@ impl DeployClient {
     }
 
     /// Retries the claim until there is an answer.
-    pub fn claim(&self, claim: &Claim, status: &DeployStatus) -> Result<Granted, Refusal> {
+    pub fn claim(&self, claim: &Claim, status: &DeployStatus) -> Result<Assignment, Refusal> {
         let mut backoff = Backoff::new(&self.timing);
         let mut told = String::new();
         // Endless on purpose: the machine has nothing else to do, and Farrier may be unreachable
@@ -69,13 +70,13 @@ impl DeployClient {
         }
     }
 
-    fn claim_once(&self, claim: &Claim) -> Result<Granted, RequestError> {
-        self.post(wire::CLAIM, None, claim, |status| status == 403)
+    fn claim_once(&self, claim: &Claim) -> Result<Assignment, RequestError> {
+        self.post(deploy::CLAIM, None, claim, |status| status == 403)
     }
 
-    fn report(&self, report: &Report) -> Result<Told, RequestError> {
+    fn report(&self, report: &Report) -> Result<ReportReply, RequestError> {
         let refuses = |status| matches!(status, 401 | 403);
-        self.post(wire::REPORT, Some(&self.session), report, refuses)
+        self.post(deploy::REPORT, Some(&self.session), report, refuses)
     }
 
     /// Sends reports until the deployment has ended. Runs in its own thread, so the work never
@@ -138,7 +139,7 @@ impl DeployClient {
     }
 
     /// The image at this reference, as a source to read from.
-    pub fn image(&self, image: &wire::Image) -> Result<HttpImage<'_>, String> {
+    pub fn image(&self, image: &Image) -> Result<HttpImage<'_>, String> {
         let url = self.base.join(&image.url)?;
         // Only Farrier gets the session, not another server of the image.
         let bearer = (url.address() == self.base.address()).then_some(&self.session);

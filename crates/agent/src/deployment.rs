@@ -14,11 +14,11 @@ use crate::raw;
 use crate::status::{DeployStatus, FinalAction};
 use crate::tar;
 use crate::timing::Timing;
-use crate::wire::{Code, Granted, Kind};
 use std::path::Path;
+use wire::deploy::{Assignment, FailureCode, ImageKind};
 
 pub struct Deployment<'a> {
-    pub granted: &'a Granted,
+    pub granted: &'a Assignment,
     pub disks: &'a [inventory::DiskInfo],
     pub client: &'a DeployClient,
     pub status: &'a DeployStatus,
@@ -79,7 +79,7 @@ impl Deployment<'_> {
             timing: self.timing,
         };
         match image.kind {
-            Kind::Raw => {
+            ImageKind::Raw => {
                 check_disk_size(target.disk, image.size, &image.name)?;
                 let mut disk = self.open_disk(target)?;
                 let mut stream = ImageStream::new(reading);
@@ -87,7 +87,7 @@ impl Deployment<'_> {
                 verify_checksum(written, stream, &image.sha256)?;
                 Ok(disk.finish()?)
             }
-            Kind::Qcow2 => {
+            ImageKind::Qcow2 => {
                 let qcow2 = Qcow2::read_tables(reading)?;
                 check_disk_size(target.disk, qcow2.disk_size(), &image.name)?;
                 let mut disk = self.open_disk(target)?;
@@ -96,7 +96,7 @@ impl Deployment<'_> {
                 verify_checksum(written, stream, &image.sha256)?;
                 Ok(disk.finish()?)
             }
-            Kind::Tar => {
+            ImageKind::Tar => {
                 tar::check_size(target, image)?;
                 let prepared = tar::prepare_disk(target)?;
                 let mut stream = ImageStream::new(reading);
@@ -104,7 +104,7 @@ impl Deployment<'_> {
                 verify_checksum(written, stream, &image.sha256)?;
                 Ok(prepared.make_bootable(target, self.consoles)?)
             }
-            Kind::Unknown => Err(Failure::image_broken(
+            ImageKind::Unknown => Err(Failure::image_broken(
                 "this deploy environment cannot write images of that kind",
             )
             .into()),
@@ -127,7 +127,7 @@ fn verify_checksum(
 ) -> Result<(), DeployError> {
     match written {
         Ok(()) => stream.finish(sha256),
-        Err(DeployError::Failed(failure)) if failure.code == Code::ImageBroken => {
+        Err(DeployError::Failed(failure)) if failure.code == FailureCode::ImageBroken => {
             stream.finish(sha256)?;
             Err(failure.into())
         }

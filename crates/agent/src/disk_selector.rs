@@ -4,7 +4,7 @@
 use crate::console::format_size;
 use crate::failure::Failure;
 use crate::inventory::DiskInfo;
-use crate::wire::Code;
+use wire::deploy::FailureCode;
 
 /// The selector in a machine's `root_disk`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,23 +52,23 @@ pub fn select_disk<'a>(disks: &'a [DiskInfo], root_disk: &str) -> Result<&'a Dis
         let said = format!(
             "root_disk {root_disk:?} is not understood; write serial:…, wwn:… or path:/dev/…, or nothing where there is one disk"
         );
-        return Err(Failure::new(Code::DiskMissing, said));
+        return Err(Failure::new(FailureCode::DiskMissing, said));
     };
     let fitting: Vec<&DiskInfo> = disks.iter().filter(|disk| wanted.matches(disk)).collect();
     match (fitting.as_slice(), wanted) {
         ([disk], _) if disk.read_only => {
             let said = format!("{} is read-only; seen: {}", disk.path, describe_disks(disks));
-            Err(Failure::new(Code::DiskMissing, said))
+            Err(Failure::new(FailureCode::DiskMissing, said))
         }
         ([disk], _) => Ok(disk),
         ([], DiskSelector::OnlyDisk) => {
             let said =
                 format!("the machine has no disk to write to; seen: {}", describe_disks(disks));
-            Err(Failure::new(Code::DiskMissing, said))
+            Err(Failure::new(FailureCode::DiskMissing, said))
         }
         ([], DiskSelector::Serial(_) | DiskSelector::Wwn(_) | DiskSelector::Path(_)) => {
             let said = format!("no disk is {root_disk}; seen: {}", describe_disks(disks));
-            Err(Failure::new(Code::DiskMissing, said))
+            Err(Failure::new(FailureCode::DiskMissing, said))
         }
         ([..], DiskSelector::OnlyDisk) => {
             let said = format!(
@@ -76,12 +76,12 @@ pub fn select_disk<'a>(disks: &'a [DiskInfo], root_disk: &str) -> Result<&'a Dis
                 fitting.len(),
                 describe_disks(disks)
             );
-            Err(Failure::new(Code::DiskAmbiguous, said))
+            Err(Failure::new(FailureCode::DiskAmbiguous, said))
         }
         ([..], DiskSelector::Serial(_) | DiskSelector::Wwn(_) | DiskSelector::Path(_)) => {
             let said =
                 format!("{} disks are {root_disk}; seen: {}", fitting.len(), describe_disks(disks));
-            Err(Failure::new(Code::DiskAmbiguous, said))
+            Err(Failure::new(FailureCode::DiskAmbiguous, said))
         }
     }
 }
@@ -122,7 +122,7 @@ pub fn check_disk_size(disk: &DiskInfo, needed: u64, what: &str) -> Result<(), F
         format_size(disk.size),
         disk.size
     );
-    Err(Failure::new(Code::DiskTooSmall, said))
+    Err(Failure::new(FailureCode::DiskTooSmall, said))
 }
 
 #[cfg(test)]
@@ -147,8 +147,8 @@ mod tests {
         let twin = disk("vdc", "A", "");
         let stick = DiskInfo { removable: true, ..disk("sdx", "S", "") };
         let locked = DiskInfo { read_only: true, ..disk("sdy", "L", "") };
-        use Code::{DiskAmbiguous, DiskMissing};
-        type Case<'a> = (&'a [&'a DiskInfo], &'a str, Result<&'a str, (Code, &'a str)>);
+        use FailureCode::{DiskAmbiguous, DiskMissing};
+        type Case<'a> = (&'a [&'a DiskInfo], &'a str, Result<&'a str, (FailureCode, &'a str)>);
         let table: [Case; 19] = [
             (&[&vda], "", Ok("vda")),
             (&[&vda, &stick, &locked], "", Ok("vda")),
@@ -188,7 +188,7 @@ mod tests {
         let vda = disk("vda", "", "");
         assert_eq!(check_disk_size(&vda, 8 << 30, "the image"), Ok(()));
         let failure = check_disk_size(&vda, (8 << 30) + 1, "the image").unwrap_err();
-        assert_eq!(failure.code, Code::DiskTooSmall);
+        assert_eq!(failure.code, FailureCode::DiskTooSmall);
         for part in ["8589934593", "8589934592", "/dev/vda"] {
             assert!(failure.said.contains(part), "{}", failure.said);
         }

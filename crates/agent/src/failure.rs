@@ -1,28 +1,28 @@
 //! Why a deployment ends early: it failed, or Farrier told it to stop.
 
-use crate::wire::Code;
 use std::fmt;
+use wire::deploy::FailureCode;
 
 /// A code that Farrier knows, and one sentence for the operator: where it failed and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    pub code: Code,
+    pub code: FailureCode,
     pub said: String,
 }
 
 impl Failure {
-    pub fn new(code: Code, said: impl Into<String>) -> Self {
+    pub fn new(code: FailureCode, said: impl Into<String>) -> Self {
         Self { code, said: said.into() }
     }
 
     /// The image does not match its kind.
     pub fn image_broken(said: impl Into<String>) -> Self {
-        Self::new(Code::ImageBroken, said)
+        Self::new(FailureCode::ImageBroken, said)
     }
 
     /// The disk, or the system that was written to it, could not be used.
     pub fn install_failed(said: impl Into<String>) -> Self {
-        Self::new(Code::InstallFailed, said)
+        Self::new(FailureCode::InstallFailed, said)
     }
 }
 

@@ -9,9 +9,9 @@ use crate::deploy_client::{RequestError, describe_refusal};
 use crate::failure::{DeployError, Failure};
 use crate::status::{DeployStatus, FinalAction};
 use crate::timing::{Backoff, Timing};
-use crate::wire::Code;
 use sha2::{Digest, Sha256};
 use std::io::Read;
+use wire::deploy::FailureCode;
 
 /// The origin of an image.
 pub trait ImageSource {
@@ -168,7 +168,7 @@ impl<'a> ImageStream<'a> {
             "the image that arrived has the SHA-256 {found} and should have {sha256}; \
              compare the file with its entry in the catalogue"
         );
-        Err(Failure::new(Code::ChecksumWrong, said).into())
+        Err(Failure::new(FailureCode::ChecksumWrong, said).into())
     }
 }
 
@@ -282,7 +282,10 @@ pub mod tests {
         let (status, timing) = (DeployStatus::default(), timing_without_pauses());
         let reading = ReadContext { source: &source, size: 100, status: &status, timing: &timing };
         let halt = ImageStream::new(reading).finish(&sha256(b"else")).unwrap_err();
-        assert!(matches!(halt, DeployError::Failed(Failure { code: Code::ChecksumWrong, .. })));
+        assert!(matches!(
+            halt,
+            DeployError::Failed(Failure { code: FailureCode::ChecksumWrong, .. })
+        ));
         assert_eq!(ImageStream::new(reading).finish(&sha256(&[7; 100]).to_uppercase()), Ok(()));
     }
 

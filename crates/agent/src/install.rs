@@ -9,11 +9,11 @@ use crate::host_key::HostKey;
 use crate::inventory::{self, DiskInfo};
 use crate::platform::{Platform, Tool};
 use crate::volume::{self, FileSystem, PartitionContent};
-use crate::wire::Granted;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
+use wire::deploy::Assignment;
 
 /// Distributions have three at most; more indicate an error.
 const MAX_PARTITIONS: usize = 128;
@@ -86,7 +86,7 @@ impl InstallTarget<'_> {
 
     /// Finds the system on the disk and configures it for this machine. Returns the public host
     /// keys.
-    pub fn install(&self, granted: &Granted) -> Result<Vec<String>, Failure> {
+    pub fn install(&self, granted: &Assignment) -> Result<Vec<String>, Failure> {
         let root = self.find_root()?;
         print_line(&format!("the system is on {}", root.device.display()));
         let public =
@@ -184,7 +184,7 @@ fn root_likelihood(inside: &ConfinedRoot) -> RootLikelihood {
 }
 
 /// Writes all files of the configuration. Returns the public host key.
-fn configure_system(inside: &ConfinedRoot, granted: &Granted) -> Result<String, Failure> {
+fn configure_system(inside: &ConfinedRoot, granted: &Assignment) -> Result<String, Failure> {
     let wrong = |what: &str| {
         let what = what.to_owned();
         move |error: io::Error| {
@@ -215,7 +215,7 @@ fn configure_system(inside: &ConfinedRoot, granted: &Granted) -> Result<String, 
 }
 
 /// Writes the authorized keys of the login user.
-fn write_authorized_keys(inside: &ConfinedRoot, granted: &Granted) -> Result<(), Failure> {
+fn write_authorized_keys(inside: &ConfinedRoot, granted: &Assignment) -> Result<(), Failure> {
     let user = &granted.user;
     let wrong = |what: &str, error: io::Error| {
         Failure::install_failed(format!("{what} of the new system: {error}"))
@@ -305,12 +305,12 @@ fn cloud_init(user: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Image, Kind};
     use std::fs;
     use std::os::unix::fs::{MetadataExt, symlink};
+    use wire::deploy::{Image, ImageKind};
 
-    fn granted(user: &str) -> Granted {
-        Granted {
+    fn granted(user: &str) -> Assignment {
+        Assignment {
             run: "op-1".into(),
             machine: "m-1".into(),
             hostname: "node-1".into(),
@@ -319,7 +319,7 @@ mod tests {
             root_disk: String::new(),
             image: Image {
                 name: "tiny".into(),
-                kind: Kind::Raw,
+                kind: ImageKind::Raw,
                 url: "/deploy/image".into(),
                 sha256: String::new(),
                 size: 0,

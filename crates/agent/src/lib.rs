@@ -7,7 +7,7 @@
 //! unreachable at any time: retryable requests are retried for ever, and bytes that have arrived
 //! are not fetched again. The binary is small and static, and uses threads instead of async.
 //!
-//! `wire` has the messages, `deploy_client` sends them, `status` passes progress from the
+//! The crate `wire` has the messages, `deploy_client` sends them, `status` passes progress from the
 //! `deployment` to the reports. `image` reads, `disk` writes; `raw`, `qcow2` and `tar` convert
 //! between them. `inventory` and `disk_selector` find the disk, `install` configures the system on
 //! it, and `confined_fs` confines all paths to that system.
@@ -35,7 +35,6 @@ pub mod status;
 pub mod tar;
 pub mod timing;
 pub mod volume;
-pub mod wire;
 
 use cmdline::BootParameters;
 use console::print_line;
@@ -48,7 +47,7 @@ pub use status::FinalAction;
 use std::path::PathBuf;
 use std::thread;
 use timing::Timing;
-use wire::{Claim, DiskSeen};
+use wire::deploy::{Claim, Disk};
 
 pub struct DeployConfig {
     pub boot: BootParameters,
@@ -67,10 +66,10 @@ pub fn run(config: &DeployConfig, platform: &dyn Platform) -> Result<FinalAction
     let status = DeployStatus::default();
     let client = DeployClient::new(boot.url.clone(), session.clone(), timing, &status);
     let claim = Claim {
-        token: boot.token.expose_secret(),
-        session: session.expose_secret(),
-        mac: &boot.mac,
-        macs: &macs,
+        token: boot.token.expose_secret().into(),
+        session: session.expose_secret().into(),
+        mac: boot.mac.clone(),
+        macs,
         disks: disks.iter().map(shown).collect(),
     };
     print_line(&format!("claiming work from {}", boot.url));
@@ -101,12 +100,12 @@ pub fn run(config: &DeployConfig, platform: &dyn Platform) -> Result<FinalAction
     }))
 }
 
-fn shown(disk: &inventory::DiskInfo) -> DiskSeen<'_> {
-    DiskSeen {
-        path: &disk.path,
+fn shown(disk: &inventory::DiskInfo) -> Disk {
+    Disk {
+        path: disk.path.clone(),
         size: disk.size,
-        serial: &disk.serial,
-        wwn: &disk.wwn,
-        model: &disk.model,
+        serial: disk.serial.clone(),
+        wwn: disk.wwn.clone(),
+        model: disk.model.clone(),
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! The agent and Farrier may be killed at any point. So the agent writes everything that it must
 //! remember to its state directory before it acts on it (`journal`), and every request can be
-//! repeated (`wire`, `controller`). There is no orderly shutdown, because none could be relied on.
+//! repeated (`controller`). There is no orderly shutdown, because none could be relied on.
 //!
 //! `enroll` obtains the node's identity, `heartbeat` sends heartbeats, `tasks` takes and reports
 //! tasks and `task_execution` executes them; `uninstall` removes the agent. `hook`, `gpu` and
@@ -26,11 +26,9 @@ mod scratch;
 mod shared_state;
 mod status;
 mod task_execution;
-mod task_kind;
 mod tasks;
 pub mod timing;
 mod uninstall;
-mod wire;
 
 use crate::console::{print_line, print_warning};
 pub use config::Config;
@@ -47,7 +45,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
-pub use task_kind::TaskKind;
 use tasks::ServiceEnd;
 pub use timing::Timing;
 use timing::with_jitter;

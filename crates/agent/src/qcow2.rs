@@ -15,11 +15,11 @@ use crate::disk::{DiskWriter, MIB};
 use crate::failure::{DeployError, Failure};
 use crate::image::{ImageStream, ReadContext, ResumingReader};
 use crate::status::DeployStatus;
-use crate::wire::Code;
 use decompress::ClusterDecompressor;
 use header::Header;
 use map::{ClusterMap, Extent, ExtentContent};
 use sha2::{Digest, Sha256};
+use wire::deploy::FailureCode;
 
 /// An image whose tables have been read.
 pub struct Qcow2 {
@@ -102,7 +102,7 @@ impl Qcow2 {
             return Ok(());
         }
         let said = "the image's tables are not what they were a moment ago; was it replaced while it was read?";
-        Err(Failure::new(Code::ChecksumWrong, said))
+        Err(Failure::new(FailureCode::ChecksumWrong, said))
     }
 }
 

@@ -7,11 +7,11 @@
 use crate::console::print_line;
 use crate::failure::{DeployError, Failure};
 use crate::timing::Timing;
-use crate::wire::{Report, Stage, Then};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use wire::deploy::{Report, Stage, Then};
 
 /// How often progress is printed on the console, in percent of the image.
 const SHOW_EVERY_PERCENT: u64 = 5;
@@ -188,7 +188,7 @@ fn percent(done: u64, total: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Code;
+    use wire::deploy::FailureCode;
 
     #[test]
     fn no_change_of_stage_is_skipped_and_then_the_newest_is_repeated() {
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn nothing_is_reported_after_the_end() {
         let status = DeployStatus::default();
-        status.set_failed(Failure::new(Code::DiskMissing, "none"));
+        status.set_failed(Failure::new(FailureCode::DiskMissing, "none"));
         status.finish_with(FinalAction::Reboot);
         status.finish_with(FinalAction::PowerOff);
         assert_eq!(status.wait_for_final_action(), FinalAction::Reboot);

@@ -15,9 +15,9 @@ use crate::install::{InstallTarget, MountableVolume};
 use crate::inventory;
 use crate::platform::{FeedError, Tool};
 use crate::volume::FileSystem;
-use crate::wire::{Code, Image};
 use layout::Layout;
 use std::path::Path;
+use wire::deploy::{FailureCode, Image};
 
 /// The overhead of the file system, in addition to the files.
 const OVERHEAD_BYTES: u64 = 64 * MIB;
@@ -117,7 +117,7 @@ fn feed_tar(
             let said = format!(
                 "{path} has no room for the files of the image: {said}; choose a smaller image or another root_disk"
             );
-            Err(Failure::new(Code::DiskTooSmall, said).into())
+            Err(Failure::new(FailureCode::DiskTooSmall, said).into())
         }
         (Err(FeedError::Tool(said)), None) => {
             Err(Failure::image_broken(format!("the image cannot be unpacked: {said}")).into())

@@ -3,8 +3,8 @@
 
 use crate::http::Timeouts;
 use crate::status::DeployStatus;
-use crate::wire::Stage;
 use std::time::Duration;
+use wire::deploy::Stage;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {

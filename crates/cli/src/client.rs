@@ -5,7 +5,7 @@
 //! a newcomer surely meets, so it says how to start one.
 
 use crate::exit::{Exit, Failure};
-use crate::time::brief;
+use model::time::spoken;
 use proto::v1::{
     admin_service_client::AdminServiceClient, component_service_client::ComponentServiceClient,
     credential_service_client::CredentialServiceClient,
@@ -149,7 +149,7 @@ impl Client {
                 format!(
                     "the Farrier server at {} did not answer within {}",
                     self.server,
-                    brief(limit)
+                    spoken(limit)
                 ),
             )),
         }

@@ -113,11 +113,11 @@ pub fn eprint_quietly(text: &str) {
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
-        match error.kind() {
+        if error.kind() == std::io::ErrorKind::BrokenPipe {
             // The reader of a pipe has seen enough.
-            std::io::ErrorKind::BrokenPipe => Self::new(Exit::Done, ""),
-            _ => Self::bug(format!("cannot write the output: {error}")),
+            return Self::new(Exit::Done, "");
         }
+        Self::bug(format!("cannot write the output: {error}"))
     }
 }
 

@@ -14,9 +14,9 @@ use crate::exit::{Exit, Failure};
 use crate::output::Screen;
 use crate::table::Tone;
 use crate::text::one_line;
-use crate::time::brief;
 use feed::{News, Patience, RunEvents, RunLog, is_over};
 use log::LogLines;
+use model::time::spoken;
 use progress::{Line, Place, Progress};
 use proto::v1::{LogChunk, Run, RunEvent, StreamRunLogsRequest, WatchRunsRequest};
 use std::time::Duration;
@@ -72,7 +72,7 @@ pub async fn follow(
     tokio::select! {
         told = teller.tell() => told,
         () = tokio::time::sleep(timeout) => {
-            let message = format!("{run_id} has not ended after {}; {goes_on}", brief(timeout));
+            let message = format!("{run_id} has not ended after {}; {goes_on}", spoken(timeout));
             Err(Failure::new(Exit::TimedOut, message))
         }
         _ = tokio::signal::ctrl_c() => {

@@ -84,17 +84,13 @@ pub fn as_run(operation: Operation) -> Run {
 }
 
 pub fn type_name(operation: &Operation) -> &'static str {
-    match operation.r#type() {
-        OperationType::Unspecified => "-",
-        known => known.as_str_name(),
-    }
+    let kind = operation.r#type();
+    if kind == OperationType::Unspecified { "-" } else { kind.as_str_name() }
 }
 
 pub fn phase_name(operation: &Operation) -> &'static str {
-    match operation.phase() {
-        operation::Phase::Unspecified => "-",
-        known => known.as_str_name(),
-    }
+    let phase = operation.phase();
+    if phase == operation::Phase::Unspecified { "-" } else { phase.as_str_name() }
 }
 
 /// What an operation acts on: its machine, or what else it is.

@@ -111,10 +111,7 @@ impl RunType {
 
     /// The operator's word, as in Run.type: the documents call a reimage a repave there.
     pub const fn run_word(self) -> &'static str {
-        match self {
-            Self::Reimage => "REPAVE",
-            other => other.as_str(),
-        }
+        if matches!(self, Self::Reimage) { "REPAVE" } else { self.as_str() }
     }
 
     /// Either word.

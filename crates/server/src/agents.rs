@@ -3,10 +3,10 @@
 //!
 //! An agent enrolls once with the token that was issued for its node, and then authenticates with
 //! the session secret that it generated. A denied request is answered with a code and a sentence;
-//! while the database does not answer, every request is answered with "try again". `wire` has the
-//! message formats.
+//! while the database does not answer, every request is answered with "try again". The crate `wire`
+//! has the message formats; `convert` reads them.
 
-mod wire;
+mod convert;
 
 use crate::config::Nodes;
 use crate::netboot::{send, session};
@@ -19,11 +19,11 @@ use axum::{Json, Router};
 use engine::nodes::Agents;
 use model::node::enroll::Denied;
 use model::refusal::Refusal;
-use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use store::StoreError;
-use wire::Told;
+use wire::node::{self, EnrollReply, HeartbeatReply, RenewReply, ReportReply, TakeRequest};
 
 /// The largest request: a chunk of log with every byte escaped, and a small margin.
 const MAX_BODY: usize = 512 * 1024;
@@ -42,11 +42,11 @@ pub fn router(agents: Agents, settings: &Nodes) -> Router {
         binary: Arc::new(settings.agent_binary.clone()),
     };
     Router::new()
-        .route("/agent/v1/enroll", post(enroll))
-        .route("/agent/v1/heartbeat", post(heartbeat))
-        .route("/agent/v1/tasks/take", post(take))
-        .route("/agent/v1/tasks/renew", post(renew))
-        .route("/agent/v1/tasks/report", post(report))
+        .route(node::ENROLL, post(enroll))
+        .route(node::HEARTBEAT, post(heartbeat))
+        .route(node::TAKE, post(take))
+        .route(node::RENEW, post(renew))
+        .route(node::REPORT, post(report))
         .route("/agent/v1/binary", get(binary))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(shared)
@@ -77,14 +77,11 @@ impl From<StoreError> for AgentError {
 
 impl IntoResponse for AgentError {
     fn into_response(self) -> Response {
-        let denied = |status: StatusCode, denied: Denied| {
-            let body = json!({ "code": denied.as_str(), "said": denied.said() });
-            (status, Json(body)).into_response()
-        };
+        let denied =
+            |status: StatusCode, denied: Denied| refusal(status, denied.as_str(), denied.said());
         match self {
-            Self::Malformed(refusal) => {
-                let body = json!({ "code": "not-understood", "said": refusal.said });
-                (StatusCode::BAD_REQUEST, Json(body)).into_response()
+            Self::Malformed(wrong) => {
+                refusal(StatusCode::BAD_REQUEST, "not-understood", &wrong.said)
             }
             Self::TokenDenied(why) => denied(StatusCode::FORBIDDEN, why),
             Self::SessionDenied(Denied::TaskOver) => denied(StatusCode::CONFLICT, Denied::TaskOver),
@@ -92,6 +89,11 @@ impl IntoResponse for AgentError {
             Self::Store(error) => unavailable(&error),
         }
     }
+}
+
+fn refusal(status: StatusCode, code: &str, said: &str) -> Response {
+    let refusal = wire::Refusal { code: code.into(), said: said.into() };
+    (status, Json(refusal)).into_response()
 }
 
 /// The agent retries until the database answers or the obstacle is gone.
@@ -109,14 +111,13 @@ fn unavailable(error: &StoreError) -> Response {
 type Answer = Result<Response, AgentError>;
 
 async fn enroll(State(shared): State<AgentApi>, body: Bytes) -> Answer {
-    let (token, applicant) = Told::read(&body)?.enrollment()?;
+    let (token, applicant) = convert::enrollment(convert::read(&body)?)?;
     let hostname = applicant.hostname.clone();
     match shared.agents.enroll(&token, applicant).await? {
         Ok(node) => {
             tracing::info!(%node, hostname, "agent enrolled");
-            let heartbeat = shared.heartbeat_seconds;
-            Ok(Json(json!({ "node": node.to_string(), "heartbeat_seconds": heartbeat }))
-                .into_response())
+            let heartbeat_seconds = shared.heartbeat_seconds.into();
+            Ok(Json(EnrollReply { heartbeat_seconds, node: node.to_string() }).into_response())
         }
         Err(denied) => {
             tracing::warn!(hostname, why = denied.as_str(), "enrollment denied");
@@ -126,32 +127,33 @@ async fn enroll(State(shared): State<AgentApi>, body: Bytes) -> Answer {
 }
 
 async fn heartbeat(State(shared): State<AgentApi>, headers: HeaderMap, body: Bytes) -> Answer {
-    let problems = Told::read(&body)?.problems()?;
+    let problems = convert::problems(&convert::read(&body)?)?;
     let heard = shared.agents.heartbeat(session(&headers), problems).await?;
     let beat = heard.map_err(AgentError::SessionDenied)?;
-    let answer = json!({ "heartbeat_seconds": shared.heartbeat_seconds, "waiting": beat.waiting });
-    Ok(Json(answer).into_response())
+    let heartbeat_seconds = shared.heartbeat_seconds.into();
+    Ok(Json(HeartbeatReply { heartbeat_seconds, waiting: beat.waiting }).into_response())
 }
 
 async fn take(State(shared): State<AgentApi>, headers: HeaderMap, body: Bytes) -> Answer {
-    let wait = Told::read(&body)?.wait()?;
+    let TakeRequest { wait_seconds } = convert::read(&body)?;
+    let wait = Duration::from_secs(wait_seconds);
     let taken = shared.agents.take(session(&headers), wait).await?;
     let taken = taken.map_err(AgentError::SessionDenied)?;
-    Ok(Json(json!({ "task": taken.as_ref().map(wire::task) })).into_response())
+    Ok(Json(convert::take_reply(taken)).into_response())
 }
 
 async fn renew(State(shared): State<AgentApi>, headers: HeaderMap, body: Bytes) -> Answer {
-    let (key, log) = Told::read(&body)?.renewal()?;
+    let (key, log) = convert::renewal(convert::read(&body)?)?;
     let then = shared.agents.renew(session(&headers), &key, log).await?;
     let then = then.map_err(AgentError::SessionDenied)?;
-    Ok(Json(json!({ "then": wire::then(then) })).into_response())
+    Ok(Json(RenewReply { then: convert::then(then) }).into_response())
 }
 
 async fn report(State(shared): State<AgentApi>, headers: HeaderMap, body: Bytes) -> Answer {
-    let report = Told::read(&body)?.report()?;
+    let report = convert::report(convert::read(&body)?)?;
     let heard = shared.agents.report(session(&headers), report).await?;
     heard.map_err(AgentError::SessionDenied)?;
-    Ok(Json(json!({})).into_response())
+    Ok(Json(ReportReply {}).into_response())
 }
 
 /// The agent binary, for a node that has just been installed.

@@ -4,13 +4,13 @@
 //! It has a separate port, because it faces the machines' network and not the operators'. A machine
 //! is identified by its MAC address while a deployment is pending for it, then by the token in its
 //! boot script, then by the session that claimed the deployment. `script` makes the iPXE scripts,
-//! `dhcp` the configuration of the DHCP server, `artifacts` stores the files, `wire` has the
-//! messages of the deploy environment.
+//! `dhcp` the configuration of the DHCP server, `artifacts` stores the files, `convert` reads and
+//! writes the messages of the deploy environment.
 
 pub mod artifacts;
+mod convert;
 pub mod dhcp;
 mod script;
-mod wire;
 
 use crate::config::Netboot;
 use artifacts::Artifacts;
@@ -29,7 +29,7 @@ use std::sync::Arc;
 use store::StoreError;
 use tower::ServiceExt;
 use tower_http::services::ServeFile;
-use wire::{Assignment, Claimed, Reported};
+use wire::deploy::{self, Claim, Report};
 
 /// The largest request of the deploy environment, in bytes.
 const MAX_BODY: usize = 256 * 1024;
@@ -47,9 +47,9 @@ pub fn router(vault: Vault, artifacts: Artifacts, settings: Netboot) -> Router {
         .route("/netboot/boot.ipxe", get(first_script))
         .route("/netboot/by-mac/{mac}", get(script_of))
         .route("/netboot/{token}/{file}", get(boot_file))
-        .route("/deploy/claim", post(claim))
-        .route("/deploy/report", post(report))
-        .route("/deploy/image", get(image))
+        .route(deploy::CLAIM, post(claim))
+        .route(deploy::REPORT, post(report))
+        .route(deploy::IMAGE, get(image))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(shared)
 }
@@ -111,18 +111,18 @@ impl NetbootApi {
     }
 }
 
-async fn claim(State(shared): State<NetbootApi>, Json(claimed): Json<Claimed>) -> Response {
-    let macs = match claimed.macs() {
+async fn claim(State(shared): State<NetbootApi>, Json(claim): Json<Claim>) -> Response {
+    let macs = match convert::macs(&claim) {
         Ok(macs) => macs,
         Err(refusal) => return (StatusCode::BAD_REQUEST, refusal.said).into_response(),
     };
-    match shared.vault.claim(&claimed.token, &claimed.session, macs).await {
+    match shared.vault.claim(&claim.token, &claim.session, macs).await {
         Ok(Ok(deployment)) => {
             tracing::info!(machine = %deployment.machine_id, key = %deployment.key, "deployment claimed");
-            Json(Assignment::of(&deployment)).into_response()
+            Json(convert::assignment(&deployment)).into_response()
         }
         Ok(Err(denied)) => {
-            tracing::warn!(mac = %claimed.mac, why = denied.as_str(), "claim of a deployment denied");
+            tracing::warn!(mac = %claim.mac, why = denied.as_str(), "claim of a deployment denied");
             forbidden(denied)
         }
         Err(error) => unavailable(&error),
@@ -132,14 +132,14 @@ async fn claim(State(shared): State<NetbootApi>, Json(claimed): Json<Claimed>) -
 async fn report(
     State(shared): State<NetbootApi>,
     headers: HeaderMap,
-    Json(reported): Json<Reported>,
+    Json(reported): Json<Report<String>>,
 ) -> Response {
-    let report = match reported.report() {
+    let report = match convert::report(reported) {
         Ok(report) => report,
         Err(refusal) => return (StatusCode::BAD_REQUEST, refusal.said).into_response(),
     };
     match shared.vault.hear(session(&headers), report).await {
-        Ok(Ok(then)) => Json(wire::Next::of(then)).into_response(),
+        Ok(Ok(then)) => Json(convert::report_reply(then)).into_response(),
         Ok(Err(denied)) => forbidden(denied),
         Err(error) => unavailable(&error),
     }
@@ -180,7 +180,7 @@ pub(crate) async fn send(path: PathBuf, request: Request) -> Response {
 }
 
 fn forbidden(denied: Denied) -> Response {
-    (StatusCode::FORBIDDEN, Json(wire::Refused::of(denied))).into_response()
+    (StatusCode::FORBIDDEN, Json(convert::refusal(denied))).into_response()
 }
 
 /// The machine retries until the database answers.

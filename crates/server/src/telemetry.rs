@@ -7,9 +7,12 @@ use model::health::{Class, Tally};
 use model::lifecycle::SubjectKind;
 use model::node::TaskKind;
 use model::target::TargetKind;
+use std::fmt::Display;
 use std::io::IsTerminal;
 use store::{Result, Tx, Work};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Buckets for all durations in seconds: from a commit to a reimage.
 const SECONDS: [f64; 14] =
@@ -17,21 +20,34 @@ const SECONDS: [f64; 14] =
 
 /// Starts logging to stderr. A second call in one process is ignored.
 pub(crate) fn start_logging(log: &Log) -> std::result::Result<(), String> {
-    let filter = EnvFilter::try_new(&log.level)
-        .map_err(|error| format!("log.level {:?} is wrong: {error}", log.level))?;
+    let filtered = tracing_subscriber::registry().with(parse_filter(&log.level)?);
     // A log line that cannot be written, on a full disk for example, must not fail its writer.
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .log_internal_errors(false);
     let started = match log.format {
-        LogFormat::Text => builder.with_target(false).try_init(),
-        LogFormat::Json => builder.json().try_init(),
+        LogFormat::Text => filtered.with(lines.with_target(false)).try_init(),
+        LogFormat::Json => filtered.with(lines.json()).try_init(),
     };
     // Tests start several servers in one process; they share the logging of the first one.
     drop(started);
     Ok(())
+}
+
+/// Parses `log.level`: levels, and targets with or without one. Without a directive, only errors
+/// are logged.
+fn parse_filter(level: &str) -> std::result::Result<Targets, String> {
+    let wrong = |why: &dyn Display| format!("log.level {level:?} is wrong: {why}");
+    if level.contains(['[', ']', '{', '}']) {
+        let why = "spans and fields cannot be filtered; write targets such as info,engine=debug";
+        return Err(wrong(&why));
+    }
+    let directives: Vec<&str> = level.split(',').filter(|one| !one.is_empty()).collect();
+    if directives.is_empty() {
+        return Ok(Targets::new().with_default(LevelFilter::ERROR));
+    }
+    directives.join(",").parse().map_err(|error| wrong(&error))
 }
 
 /// Installs the metrics recorder. None when this process has one already, which only happens in
@@ -219,5 +235,29 @@ mod tests {
         }
         let states: usize = SubjectKind::ALL.into_iter().map(|kind| kind.states().len()).sum();
         assert_eq!(all.len(), states);
+    }
+
+    #[test]
+    fn directives_name_levels_and_targets() {
+        use tracing::Level;
+        for (level, target, most) in [
+            ("info", "engine::turn", Some(Level::INFO)),
+            ("info,engine=debug", "engine::turn", Some(Level::DEBUG)),
+            ("info,engine=debug", "store", Some(Level::INFO)),
+            ("engine=WARN,", "engine", Some(Level::WARN)),
+            ("engine=warn", "store", None),
+            ("engine", "engine", Some(Level::TRACE)),
+            ("off", "engine", None),
+            ("", "engine", Some(Level::ERROR)),
+        ] {
+            let filter = parse_filter(level).unwrap();
+            let levels = [Level::TRACE, Level::DEBUG, Level::INFO, Level::WARN, Level::ERROR];
+            let found = levels.into_iter().find(|one| filter.would_enable(target, one));
+            assert_eq!(found, most, "{level:?} {target}");
+        }
+        for bad in ["info,[turn{run=op-1}]=debug", "engine=loud", "engine=info=debug"] {
+            let said = parse_filter(bad).unwrap_err();
+            assert!(said.starts_with(&format!("log.level {bad:?} is wrong: ")), "{said}");
+        }
     }
 }

@@ -6,20 +6,40 @@
 //! caller. Nothing here pauses between attempts.
 
 use super::timing::Timing;
-use super::wire::{
-    self, Beaten, Enroll, Enrolled, Heard, Heartbeat, Renew, Renewed, Report, Take, Taken, Unknown,
-};
 use crate::http::{Client, Request, Timeouts, Url};
-use crate::wire::Refusal;
 use secrecy::SecretString;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use wire::Refusal;
+use wire::node::{
+    self, EnrollReply, EnrollRequest, HeartbeatReply, HeartbeatRequest, RenewReply, RenewRequest,
+    ReportReply, ReportRequest, TakeReply, TakeRequest,
+};
 
 /// The limit of an answer; all are far shorter.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
+
+/// Why this node is not known any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unknown {
+    Session,
+    Deleted,
+    /// A reason that a newer Farrier knows, or none.
+    Other,
+}
+
+impl Unknown {
+    fn of(code: &str) -> Self {
+        match code {
+            node::SESSION_UNKNOWN => Self::Session,
+            node::NODE_DELETED => Self::Deleted,
+            _ => Self::Other,
+        }
+    }
+}
 
 /// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,30 +85,38 @@ impl Controller {
         }
     }
 
-    pub fn enroll(&self, enroll: &Enroll) -> Result<Enrolled, RequestError> {
-        self.post(&self.client, wire::ENROLL, Sender::EnrollingAgent, enroll)
+    pub fn enroll(&self, enroll: &EnrollRequest) -> Result<EnrollReply, RequestError> {
+        self.post(&self.client, node::ENROLL, Sender::EnrollingAgent, enroll)
     }
 
     pub fn heartbeat(
         &self,
         session: &SecretString,
-        beat: &Heartbeat,
-    ) -> Result<Beaten, RequestError> {
-        self.post(&self.client, wire::HEARTBEAT, Sender::Node(session), beat)
+        beat: &HeartbeatRequest,
+    ) -> Result<HeartbeatReply, RequestError> {
+        self.post(&self.client, node::HEARTBEAT, Sender::Node(session), beat)
     }
 
     /// Long polling for a task.
-    pub fn take(&self, session: &SecretString) -> Result<Taken, RequestError> {
-        let take = Take { wait_seconds: self.timing.take_wait.as_secs() };
-        self.post(&self.long_poll_client, wire::TAKE, Sender::Node(session), &take)
+    pub fn take(&self, session: &SecretString) -> Result<TakeReply, RequestError> {
+        let take = TakeRequest { wait_seconds: self.timing.take_wait.as_secs() };
+        self.post(&self.long_poll_client, node::TAKE, Sender::Node(session), &take)
     }
 
-    pub fn renew(&self, session: &SecretString, renew: &Renew) -> Result<Renewed, RequestError> {
-        self.post(&self.client, wire::RENEW, Sender::Node(session), renew)
+    pub fn renew(
+        &self,
+        session: &SecretString,
+        renew: &RenewRequest,
+    ) -> Result<RenewReply, RequestError> {
+        self.post(&self.client, node::RENEW, Sender::Node(session), renew)
     }
 
-    pub fn report(&self, session: &SecretString, report: &Report) -> Result<Heard, RequestError> {
-        self.post(&self.client, wire::REPORT, Sender::Node(session), report)
+    pub fn report(
+        &self,
+        session: &SecretString,
+        report: &ReportRequest,
+    ) -> Result<ReportReply, RequestError> {
+        self.post(&self.client, node::REPORT, Sender::Node(session), report)
     }
 
     /// Asks each controller at most once and returns the first conclusive answer.
@@ -155,7 +183,7 @@ fn classify_answer(status: u16, from: Sender, refusal: Refusal, url: &Url) -> Re
             Unknown::of(&refusal.code),
             crate::deploy_client::describe_refusal(&refusal),
         ),
-        (409, Sender::Node(_)) if refusal.code == "task-over" => RequestError::TaskOver,
+        (409, Sender::Node(_)) if refusal.code == node::TASK_OVER => RequestError::TaskOver,
         (status, Sender::EnrollingAgent | Sender::Node(_)) => RequestError::Retryable(format!(
             "{url} answered {status}: {}",
             crate::deploy_client::describe_refusal(&refusal)

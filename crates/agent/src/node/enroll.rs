@@ -10,12 +10,12 @@ use super::Service;
 use super::controller::RequestError;
 use super::identity::VERSION;
 use super::journal::{NodeIdentity, PendingEnrollment};
-use super::wire::Enroll;
 use crate::deploy_client::describe_refusal;
 use crate::image::hex;
 use crate::random;
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
+use wire::node::EnrollRequest;
 
 /// What to do about enrollment.
 #[derive(PartialEq, Eq)]
@@ -113,14 +113,14 @@ impl Service<'_> {
         token: &SecretString,
     ) -> Result<NodeIdentity, EnrollFailure> {
         let identity = &self.identity;
-        let request = Enroll {
-            token: token.expose_secret(),
-            session: &enrolling.session,
-            hostname: &identity.hostname,
-            serial: &identity.serial,
-            macs: &identity.macs,
-            boot_id: &identity.boot_id,
-            version: VERSION,
+        let request = EnrollRequest {
+            token: token.expose_secret().into(),
+            session: enrolling.session.clone(),
+            hostname: identity.hostname.clone(),
+            serial: identity.serial.clone(),
+            macs: identity.macs.clone(),
+            boot_id: identity.boot_id.clone(),
+            version: VERSION.into(),
         };
         match self.controller.enroll(&request) {
             Ok(enrolled) => {

@@ -4,11 +4,11 @@ use super::controller::RequestError;
 use super::identity::VERSION;
 use super::journal::Contact;
 use super::timing::with_jitter;
-use super::wire::Heartbeat;
 use super::{EnrolledService, health};
 use crate::console::print_line;
 use std::sync::PoisonError;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use wire::node::{HeartbeatReply, HeartbeatRequest};
 
 /// The limit of the heartbeat interval, whatever the controller says.
 const MAX_BEAT_SECONDS: u64 = 3_600;
@@ -50,16 +50,15 @@ impl EnrolledService<'_> {
         }
     }
 
-    fn heartbeat(&self) -> Result<super::wire::Beaten, RequestError> {
+    fn heartbeat(&self) -> Result<HeartbeatReply, RequestError> {
         let mut problems = self.shared.problems();
         problems.truncate(MAX_PROBLEMS);
-        let tasks = self.shared.task_ids();
-        let beat = Heartbeat {
-            boot_id: &self.service.identity.boot_id,
-            version: VERSION,
-            healthy: problems.is_empty(),
-            problems: &problems,
-            tasks: &tasks,
+        let beat = HeartbeatRequest {
+            boot_id: self.service.identity.boot_id.clone(),
+            version: VERSION.into(),
+            healthy: Some(problems.is_empty()),
+            problems,
+            tasks: self.shared.task_ids(),
         };
         self.service.controller.heartbeat(&self.session, &beat)
     }

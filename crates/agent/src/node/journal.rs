@@ -6,13 +6,13 @@
 //! stored before it is executed, and its result before it is reported. So after kill -9 at any
 //! point, a finished task is only reported again, and a begun task is known to have begun.
 
-use super::wire::Task;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use wire::node::Task;
 
 const LOCK: &str = "lock";
 const ENROLLING: &str = "enrolling.json";

@@ -4,8 +4,8 @@
 //! never lost. Of a long log the beginning and the end are kept, with a note of how much is missing
 //! in between: a hook must fill neither the memory of the node nor Farrier's database.
 
-use super::wire::{MAX_LOG_BYTES, beginning};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use wire::node::MAX_LOG_BYTES;
 
 /// How much of the last line is kept.
 const MAX_LAST_BYTES: usize = 512;
@@ -151,6 +151,13 @@ fn end(text: &str, most: usize) -> &str {
     &text[from.unwrap_or(text.len())..]
 }
 
+/// The beginning of a text, within so many bytes and without cutting a character.
+pub fn beginning(text: &str, most: usize) -> &str {
+    let most = most.min(text.len());
+    let end = (0..=most).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,5 +236,12 @@ mod tests {
             .map(|(a, b)| (a.to_owned(), b.len()))
             .unwrap();
         assert_eq!(missing.trim_start_matches('[').parse::<usize>().unwrap() + end, 100_000);
+    }
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        for (most, cut) in [(0, ""), (1, "a"), (2, "a"), (3, "aé"), (9, "aé")] {
+            assert_eq!(beginning("aé", most), cut);
+        }
     }
 }

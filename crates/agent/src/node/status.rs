@@ -114,7 +114,7 @@ impl fmt::Display for Status {
 mod tests {
     use super::*;
     use crate::node::journal::{Contact, NodeIdentity, PendingEnrollment, UninstallMarker};
-    use crate::node::wire::Task;
+    use wire::node::Task;
 
     #[test]
     fn status_shows_the_state_without_secrets() {

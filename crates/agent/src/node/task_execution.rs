@@ -6,12 +6,11 @@ use super::config::Config;
 use super::deadline::{Deadline, Interrupt};
 use super::gpu::{GpuPresence, Gpus, describe_processes};
 use super::hook::{Hook, HookCall, variable_name};
-use super::log::TaskLog;
+use super::log::{TaskLog, beginning};
 use super::scratch;
-use super::task_kind::TaskKind;
-use super::wire::{MAX_SAID_BYTES, Task, beginning};
 use std::sync::Arc;
 use std::time::Duration;
+use wire::node::{MAX_SAID_BYTES, Task, TaskKind};
 
 /// The default time between SIGTERM and SIGKILL.
 const DEFAULT_GRACE_SECONDS: u64 = 10;

@@ -7,14 +7,12 @@
 //! may have given it up, and asks for it again once a controller answers.
 
 use super::EnrolledService;
-use super::controller::RequestError;
+use super::controller::{RequestError, Unknown};
 use super::deadline::{Deadline, Lease};
 use super::journal::{StoredTask, TaskResult, UninstallMarker};
 use super::log::TaskLog;
 use super::task_execution::{TaskExecution, TaskOutcome};
-use super::task_kind::TaskKind;
 use super::timing::with_jitter;
-use super::wire::{Heard, Renew, Renewed, Report, Taken, Task, Then, Unknown};
 use crate::console::print_line;
 use crate::timing::Backoff;
 use std::sync::Arc;
@@ -22,6 +20,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
+use wire::node::{
+    RenewReply, RenewRequest, ReportReply, ReportRequest, TakeReply, Task, TaskKind, Then,
+};
 
 /// How often a lease is renewed within its length.
 const RENEWALS: u32 = 3;
@@ -55,17 +56,17 @@ enum AfterReport {
 fn after_report(
     kind: Option<TaskKind>,
     ok: bool,
-    answer: &Result<Heard, RequestError>,
+    answer: &Result<ReportReply, RequestError>,
 ) -> AfterReport {
     let last_word = ok && kind == Some(TaskKind::Uninstall);
     match answer {
-        Ok(Heard {})
+        Ok(ReportReply {})
         | Err(RequestError::SessionUnknown(Unknown::Deleted | Unknown::Session, _))
             if last_word =>
         {
             AfterReport::Uninstall
         }
-        Ok(Heard {}) | Err(RequestError::TaskOver) => AfterReport::Forget,
+        Ok(ReportReply {}) | Err(RequestError::TaskOver) => AfterReport::Forget,
         Err(RequestError::SessionUnknown(
             Unknown::Deleted | Unknown::Session | Unknown::Other,
             said,
@@ -85,10 +86,10 @@ enum AfterRenewal {
     Forget,
 }
 
-fn after_renewal(answer: &Result<Renewed, RequestError>) -> AfterRenewal {
+fn after_renewal(answer: &Result<RenewReply, RequestError>) -> AfterRenewal {
     match answer {
-        Ok(Renewed { then: Then::GoOn }) => AfterRenewal::Continue,
-        Ok(Renewed { then: Then::Stop }) | Err(RequestError::SessionUnknown(_, _)) => {
+        Ok(RenewReply { then: Then::GoOn }) => AfterRenewal::Continue,
+        Ok(RenewReply { then: Then::Stop }) | Err(RequestError::SessionUnknown(_, _)) => {
             AfterRenewal::Stop
         }
         Err(RequestError::TaskOver) => AfterRenewal::Forget,
@@ -157,7 +158,7 @@ impl EnrolledService<'_> {
     fn take(&self, backoff: &mut Backoff) -> TakeResult {
         let since = Instant::now();
         match self.service.controller.take(&self.session) {
-            Ok(Taken { task }) => {
+            Ok(TakeReply { task }) => {
                 backoff.reset();
                 if task.is_none() {
                     // A server that answers "none" at once is not asked again at once.
@@ -328,7 +329,7 @@ impl EnrolledService<'_> {
 
     fn renew(&self, task: &Task, log: &TaskLog) -> AfterRenewal {
         let part = log.next_part();
-        let renew = Renew { id: &task.id, log: &part };
+        let renew = RenewRequest { id: task.id.clone(), log: part.clone() };
         let after = after_renewal(&self.service.controller.renew(&self.session, &renew));
         match after {
             AfterRenewal::Continue | AfterRenewal::Stop => log.drop_part(&part),
@@ -352,7 +353,12 @@ impl EnrolledService<'_> {
         ended: &TaskResult,
         backoff: &mut Backoff,
     ) -> Result<AfterReport, String> {
-        let report = Report { id: &task.id, ok: ended.ok, said: &ended.said, log: &ended.log };
+        let report = ReportRequest {
+            id: task.id.clone(),
+            ok: Some(ended.ok),
+            said: ended.said.clone(),
+            log: ended.log.clone(),
+        };
         let answer = self.service.controller.report(&self.session, &report);
         let after = after_report(TaskKind::parse(&task.kind), ended.ok, &answer);
         match &after {
@@ -405,15 +411,15 @@ fn panicked() -> TaskOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Refusal;
+    use wire::Refusal;
 
     #[test]
     fn answers_to_reports_are_classified() {
         use AfterReport::*;
         let unknown = |why| Err(RequestError::SessionUnknown(why, "why".into()));
         let rest = || PauseRarely("why".into());
-        let answers: [(Result<Heard, RequestError>, AfterReport, AfterReport); 7] = [
-            (Ok(Heard {}), Forget, Uninstall),
+        let answers: [(Result<ReportReply, RequestError>, AfterReport, AfterReport); 7] = [
+            (Ok(ReportReply {}), Forget, Uninstall),
             (Err(RequestError::TaskOver), Forget, Forget),
             (unknown(Unknown::Deleted), rest(), Uninstall),
             (unknown(Unknown::Session), rest(), Uninstall),
@@ -434,8 +440,8 @@ mod tests {
     #[test]
     fn answers_to_renewals_are_classified() {
         for (answer, after) in [
-            (Ok(Renewed { then: Then::GoOn }), AfterRenewal::Continue),
-            (Ok(Renewed { then: Then::Stop }), AfterRenewal::Stop),
+            (Ok(RenewReply { then: Then::GoOn }), AfterRenewal::Continue),
+            (Ok(RenewReply { then: Then::Stop }), AfterRenewal::Stop),
             (Err(RequestError::TaskOver), AfterRenewal::Forget),
             (
                 Err(RequestError::SessionUnknown(Unknown::Session, String::new())),

@@ -214,7 +214,7 @@ fn disk_beyond_the_image_is_not_touched() {
 #[test]
 fn truncated_images_are_refused() {
     let file = plain().file();
-    let broken = |cut: usize| matches!(write_and_read_back(file[..cut].to_vec(), Vec::new(), 3 << 20), Err(DeployError::Failed(failure)) if failure.code == Code::ImageBroken);
+    let broken = |cut: usize| matches!(write_and_read_back(file[..cut].to_vec(), Vec::new(), 3 << 20), Err(DeployError::Failed(failure)) if failure.code == FailureCode::ImageBroken);
     for cut in [0, 3, 50, 100, 4096, 8191, 8192, 12_287] {
         assert!(broken(cut), "{cut}");
     }
@@ -253,5 +253,7 @@ fn changed_tables_are_detected() {
     let image = Qcow2::read_tables(reading).unwrap();
     let mut disk = DiskWriter::open(&path, "/dev/vda", 3 << 20).unwrap();
     let halt = image.write_image(&mut ImageStream::new(reading), &mut disk, &status).unwrap_err();
-    assert!(matches!(halt, DeployError::Failed(failure) if failure.code == Code::ChecksumWrong));
+    assert!(
+        matches!(halt, DeployError::Failed(failure) if failure.code == FailureCode::ChecksumWrong)
+    );
 }

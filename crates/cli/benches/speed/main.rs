@@ -4,6 +4,14 @@
 //! A program, not a test: a target that is missed is printed. It fails only when something went wrong, such as a run
 //! that did not succeed or an event that came twice.
 
+#![allow(
+    clippy::expect_used,
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a bench or an example stops by panicking"
+)]
+
 mod age;
 mod bmcs;
 mod crash;

@@ -4,6 +4,14 @@
 //! time, where each process stands behind a [`gate`] at which it can be struck. `rack_matrix` is the same proof for records with a
 //! lifecycle and for operations with parts.
 
+#![allow(
+    clippy::expect_used,
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test fails by panicking, and its tables are long"
+)]
+
 mod agent_lives;
 mod audit;
 mod board;

@@ -200,15 +200,11 @@ fn moot(effect: &Effect) -> bool {
 
 /// A drain that is given up says what was in its way, so it ends a little before its step does.
 fn within(effect: Effect, timeout_seconds: u32) -> Effect {
-    match effect {
-        Effect::Drain { cluster_ref, deadline_seconds } => {
-            let rest = (timeout_seconds / 10).clamp(1, LAST_WORDS_SECONDS);
-            let most = timeout_seconds.saturating_sub(rest).max(1);
-            let deadline_seconds = Some(deadline_seconds.unwrap_or(most).min(most));
-            Effect::Drain { cluster_ref, deadline_seconds }
-        }
-        other => other,
-    }
+    let Effect::Drain { cluster_ref, deadline_seconds } = effect else { return effect };
+    let rest = (timeout_seconds / 10).clamp(1, LAST_WORDS_SECONDS);
+    let most = timeout_seconds.saturating_sub(rest).max(1);
+    let deadline_seconds = Some(deadline_seconds.unwrap_or(most).min(most));
+    Effect::Drain { cluster_ref, deadline_seconds }
 }
 
 /// What neither the plan, the parameters nor the machine says.
@@ -343,11 +339,11 @@ mod tests {
         let without = rma.resolve(&machine(""), &Params::new(), &defaults).unwrap();
         assert_eq!(names(&with), ["drain", "record", "power-off", "mark"]);
         assert_eq!(names(&without), ["record", "power-off", "mark"]);
-        let deadline = |step: &RunStep| match &step.effect {
-            Effect::Drain { cluster_ref, deadline_seconds } => {
-                (cluster_ref.clone(), *deadline_seconds)
-            }
-            other => panic!("{other:?}"),
+        let deadline = |step: &RunStep| {
+            let Effect::Drain { cluster_ref, deadline_seconds } = &step.effect else {
+                panic!("{:?}", step.effect)
+            };
+            (cluster_ref.clone(), *deadline_seconds)
         };
         assert_eq!(deadline(&with[0]), ("cluster-a".into(), Some(1_770)));
         // Somebody's own plan does it all the same, and says that there was nothing to do.

@@ -1,5 +1,6 @@
 //! How parameters are written down, in a path, behind a question mark, or in a body: MAAS takes forms, not JSON.
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use secrecy::{ExposeSecret, SecretString};
 
 /// The parameters of one request, in order. Not to be shown: a power password is among them.
@@ -42,18 +43,11 @@ impl Form {
     }
 }
 
-/// Everything but the letters, digits and signs that mean themselves everywhere.
+/// Everything but the characters that stand for themselves in every part of a URL (RFC 3986).
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
 pub(super) fn encode(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                encoded.push(char::from(byte));
-            }
-            other => encoded.push_str(&format!("%{other:02X}")),
-        }
-    }
-    encoded
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Makes foreign text safe to show. Devices send colour codes and cursor movements; a page shows
 //! neither, nor characters that hide or reorder the text beside them.
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
 /// The longest foreign text that is shown in one place, in characters.
 const MAX_SHOWN: usize = 4_096;
 
@@ -69,18 +71,12 @@ fn is_harmful(c: char) -> bool {
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
+/// All characters but the unreserved ones of RFC 3986.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
 /// Escapes a value for the query of a URL.
 pub(super) fn encode_query(value: &str) -> String {
-    let mut safe = String::with_capacity(value.len() + 8);
-    for byte in value.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                safe.push(char::from(byte));
-            }
-            other => safe.push_str(&format!("%{other:02X}")),
-        }
-    }
-    safe
+    utf8_percent_encode(value, RESERVED).to_string()
 }
 
 #[cfg(test)]

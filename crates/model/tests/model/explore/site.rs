@@ -1,10 +1,10 @@
 //! What can happen to a site: its MAAS answers or does not, and its nodes are silent or otherwise than expected, or are not.
 
 use super::{AT_ONCE, Explore, Happening};
-use crate::id::SiteId;
-use crate::machine::Labels;
-use crate::site::{Report, Site, SiteSpec, SiteState};
-use crate::time::Timestamp;
+use model::id::SiteId;
+use model::machine::Labels;
+use model::site::{Report, Site, SiteSpec, SiteState};
+use model::time::Timestamp;
 
 impl Explore for Site {
     const TITLE: &'static str = "The states of a site";

@@ -10,13 +10,13 @@ mod node;
 mod rack;
 mod site;
 
-use crate::fault::{Code, Fault};
-use crate::id::{PlanId, RunId};
-use crate::lifecycle::{Lifecycle, Next};
-use crate::plan::{OnFailure, Params, RunType};
-use crate::run::{ENGINE_VERSION, Failure, Progress, Run, RunSpec, Workflow};
-use crate::target::{TargetId, TargetKind};
-use crate::time::Timestamp;
+use model::fault::{Code, Fault};
+use model::id::{PlanId, RunId};
+use model::lifecycle::{Lifecycle, Next};
+use model::plan::{OnFailure, Params, RunType};
+use model::run::{ENGINE_VERSION, Failure, Progress, Run, RunSpec, Workflow};
+use model::target::{TargetId, TargetKind};
+use model::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
@@ -392,10 +392,10 @@ fn cell(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::here;
-    use crate::lifecycle::{Change, Head, SubjectKind, Why};
-    use crate::machine::Labels;
-    use crate::run::Note;
+    use model::here;
+    use model::lifecycle::{Change, Head, SubjectKind, Why};
+    use model::machine::Labels;
+    use model::run::Note;
     use serde::{Deserialize, Serialize};
     use std::time::Duration;
 

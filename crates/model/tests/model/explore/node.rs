@@ -4,17 +4,17 @@
 //! they are: each stage of each mode in hand, and each of the ways in which it may end there.
 
 use super::{AT_ONCE, Explore, Happening, OWN, run_in};
-use crate::id::{MachineId, NodeId, RunId, SiteId};
-use crate::node::door::{Ask, Known, ask, decommission};
-use crate::node::drift::{Act, Case};
-use crate::node::silence::{Heard, Limits, When, judge};
-use crate::node::{
+use model::id::{MachineId, NodeId, RunId, SiteId};
+use model::node::door::{Ask, Known, ask, decommission};
+use model::node::drift::{Act, Case};
+use model::node::silence::{Heard, Limits, When, judge};
+use model::node::{
     MODE, Mode, Node, NodeState, Owner, Quarantine, Seen, Stage, Upstream, UpstreamSeen, Whose,
     fits, follow, steps,
 };
-use crate::plan::RunType;
-use crate::run::{Progress, Run, StepPhase, Workflow};
-use crate::time::Timestamp;
+use model::plan::RunType;
+use model::run::{Progress, Run, StepPhase, Workflow};
+use model::time::Timestamp;
 
 /// The commits of a run, and how each of them is told.
 const COMMITS: [(&str, Workflow); 5] = [
@@ -72,7 +72,15 @@ fn commits() -> Vec<(&'static str, Run)> {
     all
 }
 
-impl Node {
+/// What the walk asks of a node beside its lifecycle.
+trait NodeWalk: Sized {
+    fn as_it_stands(&self) -> Seen;
+    fn of_its_runs(&self) -> Vec<(&'static str, Self)>;
+    fn of_watching(&self) -> Vec<(&'static str, Self)>;
+    fn of_requests(&self) -> Vec<(&'static str, Self)>;
+}
+
+impl NodeWalk for Node {
     /// Somebody is at work on it while it is on its way, and nobody else's turn depends on a run.
     fn as_it_stands(&self) -> Seen {
         let mode = Some(Mode::FullDecommission);
@@ -112,7 +120,7 @@ impl Node {
                 changed_at: Timestamp::default(),
             };
             let moves = judge(&[heard], &Limits::default(), when).moves;
-            let moved = |one: &crate::node::silence::Moved| {
+            let moved = |one: &model::node::silence::Moved| {
                 self.become_(one.to, Owner::Heartbeat, &one.why).ok()
             };
             all.extend(moves.iter().filter_map(moved).map(|node| (what, node)));

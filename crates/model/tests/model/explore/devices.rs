@@ -1,16 +1,16 @@
 //! What can happen to switches and power shelves: to their own runs, by requests, and by operations on their rack.
 
 use super::{AT_ONCE, Explore, Happening, OWN, RACK, run_in};
-use crate::device::Device;
-use crate::effect::PowerTo;
-use crate::id::RunId;
-use crate::lifecycle::{Around, DeviceSpec, Head};
-use crate::machine::Labels;
-use crate::plan::RunType;
-use crate::power_shelf::{MaintenanceRequest, PowerShelf, PowerShelfState};
-use crate::run::{Run, Workflow};
-use crate::switch::{Switch, SwitchState};
-use crate::time::Timestamp;
+use model::device::Device;
+use model::effect::PowerTo;
+use model::id::RunId;
+use model::lifecycle::{Around, DeviceSpec, Head};
+use model::machine::Labels;
+use model::plan::RunType;
+use model::power_shelf::{MaintenanceRequest, PowerShelf, PowerShelfState};
+use model::run::{Run, Workflow};
+use model::switch::{Switch, SwitchState};
+use model::time::Timestamp;
 
 fn around(run: Option<Run>) -> Around {
     Around { fresh: RunId::trusted(OWN), run, against: None }

@@ -1,14 +1,14 @@
 //! What can happen to the reprovisioning of a host's firmware.
 
 use super::{AT_ONCE, Explore, Happening, OWN, RACK, run_in};
-use crate::firmware::{Component, Firmware, Resolution};
-use crate::host::{Host, HostState, Owner, RETRY_INTERVAL, ReprovisionRequest, Seen};
-use crate::id::{FirmwareId, MachineId, RunId};
-use crate::plan::RunType;
-use crate::refusal::Refusal;
-use crate::run::{Run, Workflow};
-use crate::target::TargetKind;
-use crate::time::Timestamp;
+use model::firmware::{Component, Firmware, Resolution};
+use model::host::{Host, HostState, Owner, RETRY_INTERVAL, ReprovisionRequest, Seen};
+use model::id::{FirmwareId, MachineId, RunId};
+use model::plan::RunType;
+use model::refusal::Refusal;
+use model::run::{Run, Workflow};
+use model::target::TargetKind;
+use model::time::Timestamp;
 use std::collections::BTreeMap;
 
 /// Firmware that the host does not have.
@@ -34,7 +34,14 @@ fn run(id: &str, workflow: Workflow) -> Option<Run> {
     Some(run_in(&RunId::trusted(id), RunType::Firmware, workflow))
 }
 
-impl Host {
+/// What the walk asks of a host beside its lifecycle.
+trait HostWalk: Sized {
+    fn as_it_stands(&self) -> Seen;
+    fn asked(&self) -> Vec<(&'static str, Self)>;
+    fn sights(&self) -> Vec<(&'static str, Seen)>;
+}
+
+impl HostWalk for Host {
     fn as_it_stands(&self) -> Seen {
         Seen {
             fresh: RunId::trusted(OWN),

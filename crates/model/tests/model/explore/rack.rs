@@ -1,16 +1,16 @@
 //! What can happen to a rack: to its operations, to its devices, and by requests.
 
 use super::{AT_ONCE, Explore, Happening, OWN, RACK};
-use crate::firmware::Resolution;
-use crate::health::Standing;
-use crate::id::RunId;
-use crate::lifecycle::{Head, Trouble};
-use crate::machine::Labels;
-use crate::rack::maintenance::{Leg, Limits};
-use crate::rack::{Device, During, Operation, Rack, RackSpec, RackState, RackTrouble, Seen, Stage};
-use crate::run::RunPhase;
-use crate::target::{TargetId, TargetKind};
-use crate::time::Timestamp;
+use model::firmware::Resolution;
+use model::health::Standing;
+use model::id::RunId;
+use model::lifecycle::{Head, Trouble};
+use model::machine::Labels;
+use model::rack::maintenance::{Leg, Limits};
+use model::rack::{Device, During, Operation, Rack, RackSpec, RackState, RackTrouble, Seen, Stage};
+use model::run::RunPhase;
+use model::target::{TargetId, TargetKind};
+use model::time::Timestamp;
 
 /// How many operations the walk lets work at once: one, and one that joins it.
 const MAX_AT_WORK: usize = 2;
@@ -50,7 +50,16 @@ fn operation(id: &RunId, phase: RunPhase, leg: Option<Leg>) -> Operation {
     }
 }
 
-impl Rack {
+/// What the walk asks of a rack beside its lifecycle.
+trait RackWalk: Sized {
+    fn sees(&self, devices: &[Device], at_work: (RunPhase, Option<Leg>), pending: RunPhase)
+    -> Seen;
+    fn leg(&self) -> Option<Leg>;
+    fn as_it_stands(&self) -> Seen;
+    fn asked(&self) -> Vec<(&'static str, Self)>;
+}
+
+impl RackWalk for Rack {
     /// What a turn sees when those at work are so, and those that have not begun are so.
     fn sees(
         &self,
