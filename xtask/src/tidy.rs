@@ -10,6 +10,7 @@ mod reasons;
 mod size;
 mod source;
 mod symbols;
+mod wildcard;
 mod words;
 
 use crate::reference::Text;
@@ -113,13 +114,12 @@ fn check(path: &str, text: &str, tree: &RepositoryFiles) -> Vec<Finding> {
 fn check_rust(source: &Source) -> Vec<Finding> {
     let rules = [
         size::file,
-        size::functions,
         words::unfinished,
         words::ignored_tests,
-        words::unwraps,
         words::sql,
         words::impure_model,
         words::module_doc,
+        wildcard::check,
     ];
     let mut findings: Vec<Finding> = rules.iter().flat_map(|rule| rule(source)).collect();
     findings.extend(words::lifecycle(&source.path, &source.text));

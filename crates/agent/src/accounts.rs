@@ -1,9 +1,9 @@
-//! The accounts of a system, as its `/etc/passwd` has them.
+//! The accounts of a system, from its `/etc/passwd`.
 
-use crate::inside::Owner;
+use crate::confined_fs::FileOwner;
 
 const ROOT: u32 = 0;
-/// Where people's accounts begin, by the habit of every distribution.
+/// The first user id of human users, by convention of all distributions.
 const FIRST_PERSON: u32 = 1000;
 const NOBODY: u32 = 65_534;
 const MAX_NAMED: usize = 16;
@@ -11,11 +11,11 @@ const MAX_NAMED: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
     pub name: String,
-    pub owner: Owner,
+    pub owner: FileOwner,
     pub home: String,
 }
 
-/// Reads the lines that are accounts; what is not one is left out, as the system itself does.
+/// Parses the lines that are accounts and skips the others, as the system itself does.
 pub fn parse(passwd: &str) -> Vec<Account> {
     passwd.lines().filter_map(account).collect()
 }
@@ -23,12 +23,12 @@ pub fn parse(passwd: &str) -> Vec<Account> {
 fn account(line: &str) -> Option<Account> {
     let fields: Vec<&str> = line.split(':').collect();
     let [name, _, user, group, _, home, _] = fields.as_slice() else { return None };
-    let owner = Owner { user: user.parse().ok()?, group: group.parse().ok()? };
+    let owner = FileOwner { user: user.parse().ok()?, group: group.parse().ok()? };
     Some(Account { name: (*name).to_owned(), owner, home: (*home).to_owned() })
 }
 
-/// The names that somebody may have meant.
-pub fn people(accounts: &[Account]) -> String {
+/// The names of accounts that an operator may have meant: root and human users.
+pub fn list_login_names(accounts: &[Account]) -> String {
     let is_person = |account: &&Account| {
         let user = account.owner.user;
         user == ROOT || (user >= FIRST_PERSON && user != NOBODY)
@@ -50,23 +50,23 @@ mod tests {
         nobody:x:65534:65534::/nonexistent:/bin/false\ndebian:x:1000:1001:,,,:/srv/debian:/bin/sh\n+nis\n";
 
     #[test]
-    fn accounts_are_read_and_the_rest_is_left_out() {
+    fn other_lines_of_passwd_are_skipped() {
         let accounts = parse(PASSWD);
         let names: Vec<&str> = accounts.iter().map(|account| account.name.as_str()).collect();
         assert_eq!(names, ["root", "daemon", "nobody", "debian"]);
         let debian = Account {
             name: "debian".into(),
-            owner: Owner { user: 1000, group: 1001 },
+            owner: FileOwner { user: 1000, group: 1001 },
             home: "/srv/debian".into(),
         };
         assert_eq!(accounts[3], debian);
     }
 
     #[test]
-    fn people_are_named_and_not_too_many() {
-        assert_eq!(people(&parse(PASSWD)), "root, debian");
-        assert_eq!(people(&[]), "nobody");
+    fn login_names_are_limited() {
+        assert_eq!(list_login_names(&parse(PASSWD)), "root, debian");
+        assert_eq!(list_login_names(&[]), "nobody");
         let many: String = (0..40).map(|n| format!("p{n}:x:{}:1::/:/\n", 1000 + n)).collect();
-        assert!(people(&parse(&many)).ends_with("p15, …"));
+        assert!(list_login_names(&parse(&many)).ends_with("p15, …"));
     }
 }

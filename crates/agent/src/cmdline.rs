@@ -1,4 +1,4 @@
-//! What the machine was booted with: where Farrier is, and the token that is good for one claim.
+//! The kernel command line: the URL of Farrier, and the token, which is valid for one claim.
 
 use crate::http::Url;
 use secrecy::SecretString;
@@ -6,16 +6,16 @@ use secrecy::SecretString;
 const TOKEN_DIGITS: usize = 64;
 
 #[derive(Debug, Clone)]
-pub struct Boot {
+pub struct BootParameters {
     pub url: Url,
     pub token: SecretString,
     pub mac: String,
-    /// The `console=…` words, in order: a system that is installed here has the same ones.
+    /// The `console=…` parameters, in order. The installed system gets the same ones.
     pub consoles: Vec<String>,
 }
 
-impl Boot {
-    /// Reads the words of a kernel command line. Of a word that stands there twice the last counts, as it does for the kernel.
+impl BootParameters {
+    /// Parses a kernel command line. Of a repeated parameter the last one counts, as in the kernel.
     pub fn parse(cmdline: &str) -> Result<Self, String> {
         let word = |name: &str| {
             let value = |word: &str| Some(word.strip_prefix(name)?.strip_prefix('=')?.to_owned());
@@ -49,12 +49,12 @@ mod tests {
     use secrecy::ExposeSecret;
 
     #[test]
-    fn the_words_are_found_among_others() {
+    fn parameters_are_found_among_others() {
         let token = "0123456789abcdef".repeat(4);
         let text = format!(
             "console=tty0 farrier.url=http://10.0.0.1:8080 farrier.token={token} farrier.mac=AA:bb:cc:dd:ee:0f quiet console=ttyS0,115200\n"
         );
-        let boot = Boot::parse(&text).unwrap();
+        let boot = BootParameters::parse(&text).unwrap();
         assert_eq!(boot.url.to_string(), "http://10.0.0.1:8080");
         assert_eq!(boot.token.expose_secret(), token);
         assert_eq!(boot.mac, "aa:bb:cc:dd:ee:0f");
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named() {
+    fn missing_or_invalid_parameters_are_named() {
         let token = "a".repeat(64);
         let table = [
             (String::new(), "no farrier.url="),
@@ -77,7 +77,7 @@ mod tests {
             ),
         ];
         for (text, wrong) in table {
-            let said = Boot::parse(&text).unwrap_err();
+            let said = BootParameters::parse(&text).unwrap_err();
             assert!(said.contains(wrong), "{text:?}: {said}");
             assert!(!said.contains(&token));
         }

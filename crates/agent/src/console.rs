@@ -1,11 +1,11 @@
-//! What a person sees who watches the machine's console.
+//! Output on the machine's console.
 
 use std::io::{self, Write};
 
-/// Says a line. A console that is not there is no reason to fail.
-pub fn say(line: &str) {
+/// Prints a line. A missing console is not an error.
+pub fn print_line(line: &str) {
     if cfg!(test) {
-        // Only this is kept back by the test runner while tests are well.
+        // The test runner captures only `println!`.
         return println!("farrier-agent: {line}");
     }
     let mut out = io::stdout().lock();
@@ -13,13 +13,13 @@ pub fn say(line: &str) {
     let _ = out.flush();
 }
 
-/// Says what somebody should see to, beside the answer to what was asked.
-pub fn warn(line: &str) {
+/// Prints a warning to stderr, apart from the output of the command.
+pub fn print_warning(line: &str) {
     eprintln!("farrier-agent: warning: {line}");
 }
 
-/// A size as people say it.
-pub fn spoken_size(bytes: u64) -> String {
+/// A size with a binary unit.
+pub fn format_size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
         return format!("{bytes} bytes");
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_spoken() {
+    fn sizes_have_binary_units() {
         for (bytes, said) in [
             (0, "0 bytes"),
             (1023, "1023 bytes"),
@@ -43,7 +43,7 @@ mod tests {
             (8 << 30, "8.0 GiB"),
             (u64::MAX, "15.9 EiB"),
         ] {
-            assert_eq!(spoken_size(bytes), said);
+            assert_eq!(format_size(bytes), said);
         }
     }
 }

@@ -1,10 +1,11 @@
-//! Writing to a disk.
+//! Writes to a disk.
 //!
-//! The first MiB, which makes a disk bootable, is kept in memory and written last, once the image has been found to be right. So
-//! a disk that was given up half-way, by a wrong checksum or by a pulled plug, does not boot into half a system.
+//! The first MiB, which makes a disk bootable, is kept in memory and written last, after the
+//! checksum of the image has been verified. So a disk whose deployment stopped half-way, by a wrong
+//! checksum or a power failure, does not boot half a system.
 
-use crate::failure::{Failure, Halt};
-use crate::status::Status;
+use crate::failure::{DeployError, Failure};
+use crate::status::DeployStatus;
 use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate};
 use std::fs::File;
 use std::io;
@@ -13,12 +14,13 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 pub const MIB: u64 = 1024 * 1024;
-/// After so many bytes they are forced out: progress that is reported is real, and memory is not full of what is not.
+/// Written bytes are synced at this interval, so that reported progress is real and the page cache
+/// stays small.
 const SYNC_EVERY_BYTES: u64 = 64 * MIB;
-/// How much is cleared before somebody may say stop again.
+/// How much is cleared between two checks for a stop.
 const CLEAR_BYTES: u64 = 64 * MIB;
 
-pub struct Disk {
+pub struct DiskWriter {
     file: File,
     path: String,
     size: u64,
@@ -26,21 +28,22 @@ pub struct Disk {
     unsynced: u64,
 }
 
-impl Disk {
-    /// Opens a disk that nobody else uses. `path` is how it is called in what is said.
+impl DiskWriter {
+    /// Opens a disk exclusively. `path` is its name in error texts.
     pub fn open(device: &Path, path: &str, size: u64) -> Result<Self, Failure> {
-        // The kernel gives a block device with this flag to one user only, and to none while it is mounted.
+        // With O_EXCL the kernel gives a block device to one user only, and to none while it is
+        // mounted.
         let exclusive = OFlags::EXCL.bits().cast_signed();
         let file = File::options().read(true).write(true).custom_flags(exclusive).open(device);
         let file = file.map_err(|error| {
-            Failure::install(format!("{path} cannot be opened for writing: {error}"))
+            Failure::install_failed(format!("{path} cannot be opened for writing: {error}"))
         })?;
         let head = vec![0; size.min(MIB) as usize];
         Ok(Self { file, path: path.to_owned(), size, head, unsynced: 0 })
     }
 
-    /// Takes away old partition tables, at both ends: a backup table at the end would be found again.
-    pub fn clear_ends(&mut self) -> Result<(), Failure> {
+    /// Clears old partition tables at both ends: the kernel would find a backup table at the end.
+    pub fn clear_partition_tables(&mut self) -> Result<(), Failure> {
         let zeros = vec![0; self.head.len()];
         let length = zeros.len() as u64;
         for at in [0, self.size - length] {
@@ -56,7 +59,7 @@ impl Disk {
                 self.failed(at, &io::Error::other("the image goes on after the end of the disk"))
             );
         }
-        let (in_head, rest) = bytes.split_at(self.in_head(at, bytes.len() as u64));
+        let (in_head, rest) = bytes.split_at(self.bytes_in_head(at, bytes.len() as u64));
         if !in_head.is_empty() {
             self.head[at as usize..at as usize + in_head.len()].copy_from_slice(in_head);
         }
@@ -70,9 +73,14 @@ impl Disk {
         Ok(())
     }
 
-    /// Makes a range zero, by the disk itself where it can do that.
-    pub fn zero(&mut self, at: u64, length: u64, status: &Status) -> Result<(), Halt> {
-        let in_head = self.in_head(at, length);
+    /// Makes a range read as zero, by the disk itself if it can do that.
+    pub fn zero_range(
+        &mut self,
+        at: u64,
+        length: u64,
+        status: &DeployStatus,
+    ) -> Result<(), DeployError> {
+        let in_head = self.bytes_in_head(at, length);
         if in_head > 0 {
             self.head[at as usize..at as usize + in_head].fill(0);
         }
@@ -81,15 +89,16 @@ impl Disk {
         while from < end {
             status.check()?;
             let piece = (end - from).min(CLEAR_BYTES);
-            self.zero_piece(from, piece)?;
+            self.zero_chunk(from, piece)?;
             from += piece;
         }
         Ok(())
     }
 
-    /// The kernel promises that what it deallocates or clears in this way reads as zero. A device that cannot do the first
-    /// clears in its own way, or is written to by the kernel; what is not aligned to its blocks is written by us.
-    fn zero_piece(&self, at: u64, length: u64) -> Result<(), Failure> {
+    /// The kernel guarantees that ranges which it deallocates or zeroes in this way read as zero. A
+    /// device that cannot deallocate zeroes the range, or the kernel writes zeros; a range that is
+    /// not aligned to blocks is written here.
+    fn zero_chunk(&self, at: u64, length: u64) -> Result<(), Failure> {
         let ways = [
             FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
             FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
@@ -107,19 +116,19 @@ impl Disk {
         Ok(())
     }
 
-    /// Writes the first MiB, forces everything out, and reads that MiB back from the disk itself.
+    /// Writes the first MiB, syncs everything, and reads the MiB back from the disk.
     pub fn finish(self) -> Result<(), Failure> {
         self.sync()?;
         self.file.write_all_at(&self.head, 0).map_err(|error| self.failed(0, &error))?;
         self.sync()?;
-        // What the kernel remembers is forgotten first, so that it is the disk that answers.
+        // Drops the page cache first, so that the read reaches the disk.
         let _ = fadvise(&self.file, 0, NonZeroU64::new(self.head.len() as u64), Advice::DontNeed);
         let mut found = vec![0; self.head.len()];
         self.file.read_exact_at(&mut found, 0).map_err(|error| self.failed(0, &error))?;
         if found == self.head {
             return Ok(());
         }
-        Err(Failure::install(format!(
+        Err(Failure::install_failed(format!(
             "{} does not give back what was written to its first MiB; replace the disk",
             self.path
         )))
@@ -129,13 +138,13 @@ impl Disk {
         self.file.sync_all().map_err(|error| self.failed(self.size, &error))
     }
 
-    /// How many bytes of a range lie in the first MiB.
-    fn in_head(&self, at: u64, length: u64) -> usize {
+    /// How many bytes of a range are in the first MiB.
+    fn bytes_in_head(&self, at: u64, length: u64) -> usize {
         (self.head.len() as u64).saturating_sub(at).min(length) as usize
     }
 
     fn failed(&self, at: u64, error: &io::Error) -> Failure {
-        Failure::install(format!("writing to {} failed at byte {at}: {error}", self.path))
+        Failure::install_failed(format!("writing to {} failed at byte {at}: {error}", self.path))
     }
 }
 
@@ -145,19 +154,19 @@ pub mod tests {
     use proptest::prelude::*;
     use std::fs;
 
-    /// A disk full of what was there before.
-    pub fn used(folder: &Path, size: u64) -> std::path::PathBuf {
+    /// A disk full of old content.
+    pub fn disk_with_old_content(folder: &Path, size: u64) -> std::path::PathBuf {
         let path = folder.join("disk");
         fs::write(&path, vec![0xAA; size as usize]).unwrap();
         path
     }
 
     #[test]
-    fn nothing_boots_before_the_end() {
+    fn disk_is_not_bootable_before_finish() {
         let folder = tempfile::tempdir().unwrap();
-        let path = used(folder.path(), 4 * MIB);
-        let mut disk = Disk::open(&path, "/dev/vda", 4 * MIB).unwrap();
-        disk.clear_ends().unwrap();
+        let path = disk_with_old_content(folder.path(), 4 * MIB);
+        let mut disk = DiskWriter::open(&path, "/dev/vda", 4 * MIB).unwrap();
+        disk.clear_partition_tables().unwrap();
         disk.write_at(0, &vec![1; 2 * MIB as usize]).unwrap();
         let before = fs::read(&path).unwrap();
         assert!(before[..MIB as usize].iter().all(|byte| *byte == 0));
@@ -169,11 +178,11 @@ pub mod tests {
     }
 
     #[test]
-    fn a_small_disk_has_ends_too() {
+    fn small_disks_can_be_written() {
         let folder = tempfile::tempdir().unwrap();
-        let path = used(folder.path(), 4096);
-        let mut disk = Disk::open(&path, "/dev/vda", 4096).unwrap();
-        disk.clear_ends().unwrap();
+        let path = disk_with_old_content(folder.path(), 4096);
+        let mut disk = DiskWriter::open(&path, "/dev/vda", 4096).unwrap();
+        disk.clear_partition_tables().unwrap();
         disk.write_at(4000, &[1; 96]).unwrap();
         assert!(disk.write_at(4000, &[1; 97]).is_err());
         assert!(disk.write_at(u64::MAX, &[1]).is_err());
@@ -184,21 +193,21 @@ pub mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
-        fn writes_and_zeros_end_where_they_belong(
+        fn writes_and_zeros_reach_their_offsets(
             steps in proptest::collection::vec((0..3 * MIB, 1..700_000_u64, any::<Option<u8>>()), 1..12)
         ) {
             const SIZE: u64 = 3 * MIB;
             let folder = tempfile::tempdir().unwrap();
-            let path = used(folder.path(), SIZE);
-            let mut disk = Disk::open(&path, "/dev/vda", SIZE).unwrap();
-            let status = Status::default();
+            let path = disk_with_old_content(folder.path(), SIZE);
+            let mut disk = DiskWriter::open(&path, "/dev/vda", SIZE).unwrap();
+            let status = DeployStatus::default();
             let mut expected = vec![0xAA; SIZE as usize];
             expected[..MIB as usize].fill(0);
             for (at, length, fill) in steps {
                 let length = length.min(SIZE - at);
                 match fill {
                     Some(byte) => disk.write_at(at, &vec![byte; length as usize]).unwrap(),
-                    None => disk.zero(at, length, &status).unwrap(),
+                    None => disk.zero_range(at, length, &status).unwrap(),
                 }
                 expected[at as usize..(at + length) as usize].fill(fill.unwrap_or(0));
             }
@@ -208,12 +217,12 @@ pub mod tests {
     }
 
     #[test]
-    fn clearing_stops_when_told() {
+    fn zeroing_stops_on_request() {
         let folder = tempfile::tempdir().unwrap();
-        let path = used(folder.path(), 4 * MIB);
-        let mut disk = Disk::open(&path, "/dev/vda", 4 * MIB).unwrap();
-        let status = Status::default();
-        status.end(crate::status::End::PowerOff);
-        assert_eq!(disk.zero(0, 4 * MIB, &status), Err(Halt::Stopped));
+        let path = disk_with_old_content(folder.path(), 4 * MIB);
+        let mut disk = DiskWriter::open(&path, "/dev/vda", 4 * MIB).unwrap();
+        let status = DeployStatus::default();
+        status.finish_with(crate::status::FinalAction::PowerOff);
+        assert_eq!(disk.zero_range(0, 4 * MIB, &status), Err(DeployError::Stopped));
     }
 }

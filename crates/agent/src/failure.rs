@@ -1,45 +1,45 @@
-//! Why the work ends early: it failed, in words for an operator, or it was told to stop.
+//! Why a deployment ends early: it failed, or Farrier told it to stop.
 
-use crate::wire::Code;
 use std::fmt;
+use wire::deploy::FailureCode;
 
-/// What went wrong: a code that Farrier knows, and one sentence that says where and what to do.
+/// A code that Farrier knows, and one sentence for the operator: where it failed and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    pub code: Code,
+    pub code: FailureCode,
     pub said: String,
 }
 
 impl Failure {
-    pub fn new(code: Code, said: impl Into<String>) -> Self {
+    pub fn new(code: FailureCode, said: impl Into<String>) -> Self {
         Self { code, said: said.into() }
     }
 
-    /// The image is not what its kind says it is.
-    pub fn broken(said: impl Into<String>) -> Self {
-        Self::new(Code::ImageBroken, said)
+    /// The image does not match its kind.
+    pub fn image_broken(said: impl Into<String>) -> Self {
+        Self::new(FailureCode::ImageBroken, said)
     }
 
-    /// The disk, or the system that was written to it, would not do what was asked.
-    pub fn install(said: impl Into<String>) -> Self {
-        Self::new(Code::InstallFailed, said)
+    /// The disk, or the system that was written to it, could not be used.
+    pub fn install_failed(said: impl Into<String>) -> Self {
+        Self::new(FailureCode::InstallFailed, said)
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Halt {
-    /// Farrier has told us to stop. That is no failure, and there is nothing to report.
+pub enum DeployError {
+    /// Farrier told the agent to stop. This is not a failure, and nothing is reported.
     Stopped,
     Failed(Failure),
 }
 
-impl From<Failure> for Halt {
+impl From<Failure> for DeployError {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
     }
 }
 
-impl fmt::Display for Halt {
+impl fmt::Display for DeployError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stopped => f.write_str("told to stop"),

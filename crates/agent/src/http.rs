@@ -1,8 +1,10 @@
-//! As much of HTTP/1.1 as the agent needs: one request on a connection, to an IP address, without TLS.
+//! The part of HTTP/1.1 that the agent needs: one request per connection, to an IP address, without
+//! TLS.
 //!
-//! Written on the standard library's sockets with `httparse`, because of time: an image may take an hour, and yet a
-//! connection that has gone silent must be noticed in seconds, and so must an order to stop. Clients that set one limit for a whole
-//! answer cannot say that. There are no redirects, no cookies and no names to look up, which a static binary could not do anyway.
+//! It is built on the standard library's sockets and `httparse` because of its timeouts: a download
+//! may take an hour, and yet a silent connection or a stop must be noticed within seconds. Clients
+//! with one timeout for the whole response cannot do that. There are no redirects, no cookies and
+//! no name resolution, which a static binary could not do anyway.
 
 mod url;
 
@@ -16,65 +18,66 @@ pub use url::Url;
 
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 const MAX_HEADERS: usize = 64;
-/// The line before a chunk: its length, and extensions that nobody uses.
+/// The limit of the line before a chunk: its length, and extensions that are never used.
 const MAX_CHUNK_LINE_BYTES: usize = 256;
 const READ_BYTES: usize = 16 * 1024;
-/// How soon an order to stop is noticed while nothing arrives.
-const TICK: Duration = Duration::from_millis(250);
+/// How soon a stop is noticed while nothing arrives.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct Timeouts {
     pub connect: Duration,
-    /// How long nothing at all may arrive, or be taken.
-    pub silence: Duration,
+    /// How long a read or a write may make no progress.
+    pub idle: Duration,
 }
 
 pub struct Client {
-    limits: Limits,
-    /// Once it is set, whatever waits ends.
-    brake: Arc<AtomicBool>,
+    timeouts: Timeouts,
+    /// Once it is set, blocked reads end.
+    stop_flag: Arc<AtomicBool>,
 }
 
 pub struct Request<'a> {
     pub method: &'static str,
     pub url: &'a Url,
     pub bearer: Option<&'a SecretString>,
-    /// The first byte that is wanted.
+    /// The first byte of a range request.
     pub from: Option<u64>,
     pub json: Option<&'a [u8]>,
 }
 
 pub struct Response {
     pub status: u16,
-    /// The first byte that follows, and the size of the whole where it is said.
+    /// The first byte of the body, and the size of the whole resource if the server gives it.
     pub range: Option<(u64, Option<u64>)>,
     pub body: Body,
 }
 
 impl Client {
-    pub fn new(limits: Limits, brake: Arc<AtomicBool>) -> Self {
-        Self { limits, brake }
+    pub fn new(timeouts: Timeouts, stop_flag: Arc<AtomicBool>) -> Self {
+        Self { timeouts, stop_flag }
     }
 
     pub fn send(&self, request: &Request) -> io::Result<Response> {
-        let stream = TcpStream::connect_timeout(&request.url.address(), self.limits.connect)?;
+        let stream = TcpStream::connect_timeout(&request.url.address(), self.timeouts.connect)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(TICK))?;
-        stream.set_write_timeout(Some(self.limits.silence))?;
-        let silence = self.limits.silence;
-        let mut wire = Wire { stream, held: Vec::new(), silence, brake: self.brake.clone() };
-        wire.stream.write_all(head(request).as_bytes())?;
-        wire.stream.write_all(request.json.unwrap_or_default())?;
-        let head = wire.read_head()?;
+        stream.set_read_timeout(Some(POLL_INTERVAL))?;
+        stream.set_write_timeout(Some(self.timeouts.idle))?;
+        let idle = self.timeouts.idle;
+        let mut connection =
+            Connection { stream, buffer: Vec::new(), idle, stop_flag: self.stop_flag.clone() };
+        connection.stream.write_all(format_head(request).as_bytes())?;
+        connection.stream.write_all(request.json.unwrap_or_default())?;
+        let head = connection.read_head()?;
         Ok(Response {
             status: head.status,
             range: head.range,
-            body: Body { wire, framing: head.framing },
+            body: Body { connection, framing: head.framing },
         })
     }
 }
 
-fn head(request: &Request) -> String {
+fn format_head(request: &Request) -> String {
     let Request { method, url, bearer, from, json } = request;
     let mut text = format!("{method} {} HTTP/1.1\r\nHost: {}\r\n", url.path(), url.address());
     text += "User-Agent: farrier-agent\r\nConnection: close\r\nAccept-Encoding: identity\r\n";
@@ -90,14 +93,14 @@ fn head(request: &Request) -> String {
     text + "\r\n"
 }
 
-/// How the end of a body is known.
+/// How the end of a body is detected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Framing {
-    /// So many bytes are still to come.
+    /// Bytes that are still to come.
     Length(u64),
-    /// So many of this chunk; its line has been read.
+    /// Bytes that are still to come of this chunk; its size line has been read.
     Chunk(u64),
-    /// A chunk has ended, or none has begun. The first has no line end before it.
+    /// Between two chunks. Before the first there is no line end.
     Between {
         first: bool,
     },
@@ -111,25 +114,25 @@ struct Head {
     framing: Framing,
 }
 
-struct Wire {
+struct Connection {
     stream: TcpStream,
-    /// What arrived with the head or with the line of a chunk and has not been handed out.
-    held: Vec<u8>,
-    silence: Duration,
-    brake: Arc<AtomicBool>,
+    /// Bytes that arrived with the head or with a chunk's size line and have not been returned yet.
+    buffer: Vec<u8>,
+    idle: Duration,
+    stop_flag: Arc<AtomicBool>,
 }
 
-impl Wire {
-    /// Reads what there is, waiting no longer than the silence that is allowed.
-    fn arrive(&mut self, into: &mut [u8]) -> io::Result<usize> {
+impl Connection {
+    /// Reads available bytes; fails after `idle` without any.
+    fn read_socket(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let since = Instant::now();
         loop {
-            if self.brake.load(Ordering::Relaxed) {
+            if self.stop_flag.load(Ordering::Relaxed) {
                 return Err(io::Error::new(ErrorKind::ConnectionAborted, "told to stop"));
             }
             match self.stream.read(into) {
-                Err(error) if is_tick(&error) && since.elapsed() < self.silence => {}
-                Err(error) if is_tick(&error) => {
+                Err(error) if is_poll_timeout(&error) && since.elapsed() < self.idle => {}
+                Err(error) if is_poll_timeout(&error) => {
                     return Err(io::Error::new(ErrorKind::TimedOut, "nothing arrives any more"));
                 }
                 done => return done,
@@ -137,26 +140,26 @@ impl Wire {
         }
     }
 
-    /// Hands out what is held first.
-    fn take(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if self.held.is_empty() {
-            return self.arrive(into);
+    /// Returns buffered bytes first.
+    fn read_buffered(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.buffer.is_empty() {
+            return self.read_socket(into);
         }
-        let count = self.held.len().min(into.len());
-        into[..count].copy_from_slice(&self.held[..count]);
-        self.held.drain(..count);
+        let count = self.buffer.len().min(into.len());
+        into[..count].copy_from_slice(&self.buffer[..count]);
+        self.buffer.drain(..count);
         Ok(count)
     }
 
-    fn hold_more(&mut self, limit: usize) -> io::Result<()> {
-        if self.held.len() >= limit {
-            return Err(garbled("the answer's head is too long"));
+    fn fill_buffer(&mut self, limit: usize) -> io::Result<()> {
+        if self.buffer.len() >= limit {
+            return Err(invalid_data("the answer's head is too long"));
         }
         let mut piece = [0; READ_BYTES];
-        match self.arrive(&mut piece)? {
-            0 => Err(cut()),
+        match self.read_socket(&mut piece)? {
+            0 => Err(cut_error()),
             count => {
-                self.held.extend_from_slice(&piece[..count]);
+                self.buffer.extend_from_slice(&piece[..count]);
                 Ok(())
             }
         }
@@ -164,36 +167,36 @@ impl Wire {
 
     fn read_head(&mut self) -> io::Result<Head> {
         loop {
-            if let Some((head, length)) = parse_head(&self.held)? {
-                self.held.drain(..length);
+            if let Some((head, length)) = parse_head(&self.buffer)? {
+                self.buffer.drain(..length);
                 return Ok(head);
             }
-            self.hold_more(MAX_HEAD_BYTES)?;
+            self.fill_buffer(MAX_HEAD_BYTES)?;
         }
     }
 
-    /// Reads the line before a chunk, with the end of the one before it.
+    /// Reads the size line of a chunk, with the line end of the previous chunk.
     fn read_chunk_line(&mut self, first: bool) -> io::Result<u64> {
         let skip = if first { 0 } else { 2 };
         loop {
-            let line = self.held.get(skip..).unwrap_or_default();
+            let line = self.buffer.get(skip..).unwrap_or_default();
             match httparse::parse_chunk_size(line) {
                 Ok(httparse::Status::Complete((length, size))) => {
-                    self.held.drain(..skip + length);
+                    self.buffer.drain(..skip + length);
                     return Ok(size);
                 }
-                Ok(httparse::Status::Partial) => self.hold_more(MAX_CHUNK_LINE_BYTES)?,
-                Err(_) => return Err(garbled("the length of a chunk is no number")),
+                Ok(httparse::Status::Partial) => self.fill_buffer(MAX_CHUNK_LINE_BYTES)?,
+                Err(_) => return Err(invalid_data("the length of a chunk is no number")),
             }
         }
     }
 }
 
-/// Reads a whole head, or says that there is more to come. Answers how many bytes it has.
+/// Parses a complete head and its length in bytes. None: more bytes are needed.
 fn parse_head(text: &[u8]) -> io::Result<Option<(Head, usize)>> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut response = httparse::Response::new(&mut headers);
-    let parsed = response.parse(text).map_err(|error| garbled(&error.to_string()))?;
+    let parsed = response.parse(text).map_err(|error| invalid_data(&error.to_string()))?;
     let httparse::Status::Complete(length) = parsed else { return Ok(None) };
     let status = response.code.unwrap_or_default();
     let value = |name: &str| {
@@ -206,7 +209,7 @@ fn parse_head(text: &[u8]) -> io::Result<Option<(Head, usize)>> {
         (204 | 304, _, _) => Framing::Ended,
         (_, true, _) => Framing::Between { first: true },
         (_, false, Some(text)) => {
-            let length = text.parse().map_err(|_| garbled("Content-Length is no number"))?;
+            let length = text.parse().map_err(|_| invalid_data("Content-Length is no number"))?;
             Framing::Length(length)
         }
         (_, false, None) => Framing::UntilClosed,
@@ -215,21 +218,21 @@ fn parse_head(text: &[u8]) -> io::Result<Option<(Head, usize)>> {
     Ok(Some((Head { status, range, framing }, length)))
 }
 
-/// `bytes 5-9/10`, or with `*` for a size that is not known.
+/// `bytes 5-9/10`, or with `*` for an unknown size.
 fn parse_range(text: &str) -> Option<(u64, Option<u64>)> {
     let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
     let (first, _) = range.split_once('-')?;
     Some((first.trim().parse().ok()?, total.trim().parse().ok()))
 }
 
-/// The body, as it comes. One that is cut is an error, never an early end.
+/// The body as a stream. A broken connection is an error, never an early end.
 pub struct Body {
-    wire: Wire,
+    connection: Connection,
     framing: Framing,
 }
 
 impl Body {
-    /// Reads a small body whole, within a limit of bytes and of time.
+    /// Reads a whole small body, within a limit of bytes and of time.
     pub fn read_all(mut self, limit: usize, time: Duration) -> io::Result<Vec<u8>> {
         let since = Instant::now();
         let mut whole = Vec::new();
@@ -240,7 +243,7 @@ impl Body {
                 count => whole.extend_from_slice(&piece[..count]),
             }
             if whole.len() > limit {
-                return Err(garbled("the answer is too long"));
+                return Err(invalid_data("the answer is too long"));
             }
             if since.elapsed() > time {
                 return Err(io::Error::new(ErrorKind::TimedOut, "the answer takes too long"));
@@ -250,8 +253,8 @@ impl Body {
 
     fn read_counted(&mut self, left: u64, into: &mut [u8]) -> io::Result<(usize, u64)> {
         let most = usize::try_from(left).unwrap_or(usize::MAX).min(into.len());
-        match self.wire.take(&mut into[..most])? {
-            0 => Err(cut()),
+        match self.connection.read_buffered(&mut into[..most])? {
+            0 => Err(cut_error()),
             count => Ok((count, left - count as u64)),
         }
     }
@@ -265,7 +268,7 @@ impl Read for Body {
         loop {
             match self.framing {
                 Framing::Ended | Framing::Length(0) => return Ok(0),
-                Framing::UntilClosed => return self.wire.take(into),
+                Framing::UntilClosed => return self.connection.read_buffered(into),
                 Framing::Length(left) => {
                     let (count, left) = self.read_counted(left, into)?;
                     self.framing = Framing::Length(left);
@@ -278,7 +281,7 @@ impl Read for Body {
                     return Ok(count);
                 }
                 Framing::Between { first } => {
-                    self.framing = match self.wire.read_chunk_line(first)? {
+                    self.framing = match self.connection.read_chunk_line(first)? {
                         0 => Framing::Ended,
                         size => Framing::Chunk(size),
                     };
@@ -288,15 +291,15 @@ impl Read for Body {
     }
 }
 
-fn is_tick(error: &io::Error) -> bool {
+fn is_poll_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-fn cut() -> io::Error {
+fn cut_error() -> io::Error {
     io::Error::new(ErrorKind::UnexpectedEof, "the connection was cut")
 }
 
-fn garbled(said: &str) -> io::Error {
+fn invalid_data(said: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, said)
 }
 
@@ -306,10 +309,11 @@ mod tests {
     use std::net::TcpListener;
     use std::thread;
 
-    const QUICK: Limits =
-        Limits { connect: Duration::from_secs(5), silence: Duration::from_millis(600) };
+    const QUICK: Timeouts =
+        Timeouts { connect: Duration::from_secs(5), idle: Duration::from_millis(600) };
 
-    /// Answers one request with these bytes, a few at a time, and closes or holds the connection.
+    /// Answers one request with these bytes, three at a time, and keeps the connection open for
+    /// `hold`.
     fn serve(answer: &'static [u8], hold: Duration) -> Url {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = Url::parse(&format!("http://{}/x", listener.local_addr().unwrap())).unwrap();
@@ -334,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_end_where_they_say() {
+    fn bodies_end_by_their_framing() {
         let table: [(&[u8], &[u8]); 5] = [
             (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello and more", b"hello"),
             (b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", b""),
@@ -348,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_silent_or_garbled_is_an_error() {
+    fn broken_connections_are_errors() {
         let hold = Duration::from_secs(3);
         let table: [(&[u8], Duration, ErrorKind); 6] = [
             (
@@ -377,15 +381,15 @@ mod tests {
     }
 
     #[test]
-    fn the_brake_ends_a_wait() {
+    fn stop_flag_interrupts_a_read() {
         let url = serve(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", Duration::from_secs(20));
-        let brake = Arc::new(AtomicBool::new(false));
-        let limits = Limits { silence: Duration::from_secs(20), ..QUICK };
+        let stop_flag = Arc::new(AtomicBool::new(false));
+        let timeouts = Timeouts { idle: Duration::from_secs(20), ..QUICK };
         let request = Request { method: "GET", url: &url, bearer: None, from: None, json: None };
-        let mut response = Client::new(limits, brake.clone()).send(&request).unwrap();
+        let mut response = Client::new(timeouts, stop_flag.clone()).send(&request).unwrap();
         thread::spawn(move || {
             thread::sleep(Duration::from_millis(50));
-            brake.store(true, Ordering::Relaxed);
+            stop_flag.store(true, Ordering::Relaxed);
         });
         let since = Instant::now();
         assert_eq!(
@@ -404,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_says_what_it_must() {
+    fn requests_have_the_required_headers() {
         let url = Url::parse("http://10.0.0.1:80/a").unwrap();
         let bearer = SecretString::from("s3cret");
         let request = Request {
@@ -414,7 +418,7 @@ mod tests {
             from: Some(7),
             json: Some(b"{}"),
         };
-        let text = head(&request);
+        let text = format_head(&request);
         for line in [
             "POST /a HTTP/1.1\r\n",
             "Host: 10.0.0.1:80\r\n",

@@ -1,46 +1,47 @@
-//! Reading an image over connections that may break at any byte.
+//! Reads an image over connections that may break at any byte.
 //!
-//! A [`Tap`] reads on from where it stopped, however often it has to connect for that. A [`Stream`] is a tap that reads the whole
-//! once, keeps the hash of what passed, and says how far it is. Neither holds more than what it was asked to read.
+//! A [`ResumingReader`] continues where it stopped, with a new connection if necessary. An
+//! [`ImageStream`] reads the whole image once through it, hashes it, and reports progress. Neither
+//! buffers more than the caller's buffer.
 
-use crate::console::say;
-use crate::failure::{Failure, Halt};
-use crate::farrier::{Missed, spoken};
-use crate::pace::{Pace, Pauses};
-use crate::status::{End, Status};
-use crate::wire::Code;
+use crate::console::print_line;
+use crate::deploy_client::{RequestError, describe_refusal};
+use crate::failure::{DeployError, Failure};
+use crate::status::{DeployStatus, FinalAction};
+use crate::timing::{Backoff, Timing};
 use sha2::{Digest, Sha256};
 use std::io::Read;
+use wire::deploy::FailureCode;
 
-/// Where an image comes from.
-pub trait Source {
-    /// Begins to read at a byte. What is read may be cut anywhere, and then it is opened again.
-    fn open(&self, from: u64) -> Result<Box<dyn Read + '_>, Missed>;
+/// The origin of an image.
+pub trait ImageSource {
+    /// Begins to read at a byte. The reader may break anywhere; the caller then opens it again.
+    fn open(&self, from: u64) -> Result<Box<dyn Read + '_>, RequestError>;
 }
 
-/// An image to be read, and those who have a say in it.
+/// An image to read, and the context of the read.
 #[derive(Clone, Copy)]
-pub struct Reading<'a> {
-    pub source: &'a dyn Source,
+pub struct ReadContext<'a> {
+    pub source: &'a dyn ImageSource,
     pub size: u64,
-    pub status: &'a Status,
-    pub pace: &'a Pace,
+    pub status: &'a DeployStatus,
+    pub timing: &'a Timing,
 }
 
-pub struct Tap<'a> {
-    reading: Reading<'a>,
+pub struct ResumingReader<'a> {
+    reading: ReadContext<'a>,
     position: u64,
     open: Option<Box<dyn Read + 'a>>,
-    pauses: Pauses,
+    backoff: Backoff,
 }
 
-impl<'a> Tap<'a> {
-    pub fn new(reading: Reading<'a>) -> Self {
-        Self { reading, position: 0, open: None, pauses: Pauses::new(reading.pace) }
+impl<'a> ResumingReader<'a> {
+    pub fn new(reading: ReadContext<'a>) -> Self {
+        Self { reading, position: 0, open: None, backoff: Backoff::new(reading.timing) }
     }
 
-    /// Goes elsewhere. A short way forward is read past, which costs less than a new connection.
-    pub fn seek(&mut self, to: u64) -> Result<(), Halt> {
+    /// Seeks. A short distance forward is read and skipped, which costs less than a new connection.
+    pub fn seek(&mut self, to: u64) -> Result<(), DeployError> {
         const SHORT_BYTES: u64 = 256 * 1024;
         if self.open.is_some() && to >= self.position && to - self.position <= SHORT_BYTES {
             let mut piece = [0; 16 * 1024];
@@ -59,13 +60,14 @@ impl<'a> Tap<'a> {
     }
 
     /// Reads some bytes. Zero: the image has ended.
-    pub fn read(&mut self, into: &mut [u8]) -> Result<usize, Halt> {
+    pub fn read(&mut self, into: &mut [u8]) -> Result<usize, DeployError> {
         let left = self.reading.size.saturating_sub(self.position);
         let most = usize::try_from(left).unwrap_or(usize::MAX).min(into.len());
         if most == 0 {
             return Ok(0);
         }
-        // Without end on purpose: Farrier may be away for as long as it likes, and says when to stop.
+        // Endless on purpose: Farrier may be unreachable for any time, and tells the agent when to
+        // stop.
         loop {
             self.reading.status.check()?;
             let Some(open) = &mut self.open else {
@@ -76,7 +78,7 @@ impl<'a> Tap<'a> {
                 Ok(0) => "the image ended too early".to_string(),
                 Ok(count) => {
                     self.position += count as u64;
-                    self.pauses.worked();
+                    self.backoff.reset();
                     return Ok(count);
                 }
                 Err(error) => error.to_string(),
@@ -87,7 +89,7 @@ impl<'a> Tap<'a> {
     }
 
     /// Reads until the buffer is full or the image has ended.
-    pub fn fill(&mut self, into: &mut [u8]) -> Result<usize, Halt> {
+    pub fn fill(&mut self, into: &mut [u8]) -> Result<usize, DeployError> {
         let mut full = 0;
         while full < into.len() {
             match self.read(&mut into[full..])? {
@@ -98,61 +100,64 @@ impl<'a> Tap<'a> {
         Ok(full)
     }
 
-    fn reopen(&mut self) -> Result<(), Halt> {
+    fn reopen(&mut self) -> Result<(), DeployError> {
         match self.reading.source.open(self.position) {
             Ok(open) => {
                 self.open = Some(open);
                 Ok(())
             }
-            Err(Missed::Again(said)) => self.wait(&said),
-            Err(Missed::Wrong(said)) => Err(Failure::broken(format!("image: {said}")).into()),
-            Err(Missed::Refused(refusal)) => {
-                say(&format!("image refused: {}", spoken(&refusal)));
-                self.reading.status.end(End::PowerOff);
-                Err(Halt::Stopped)
+            Err(RequestError::Retryable(said)) => self.wait(&said),
+            Err(RequestError::Invalid(said)) => {
+                Err(Failure::image_broken(format!("image: {said}")).into())
+            }
+            Err(RequestError::Refused(refusal)) => {
+                print_line(&format!("image refused: {}", describe_refusal(&refusal)));
+                self.reading.status.finish_with(FinalAction::PowerOff);
+                Err(DeployError::Stopped)
             }
         }
     }
 
-    fn wait(&mut self, said: &str) -> Result<(), Halt> {
+    fn wait(&mut self, said: &str) -> Result<(), DeployError> {
         self.reading.status.check()?;
-        say(&format!("image: {said}; going on from byte {}", self.position));
-        self.pauses.take(self.reading.status);
+        print_line(&format!("image: {said}; going on from byte {}", self.position));
+        self.backoff.pause(self.reading.status);
         self.reading.status.check()
     }
 }
 
 /// The whole image, once, from beginning to end.
-pub struct Stream<'a> {
-    tap: Tap<'a>,
+pub struct ImageStream<'a> {
+    reader: ResumingReader<'a>,
     hash: Sha256,
-    halted: Option<Halt>,
+    read_error: Option<DeployError>,
 }
 
-impl<'a> Stream<'a> {
-    pub fn new(reading: Reading<'a>) -> Self {
-        Self { tap: Tap::new(reading), hash: Sha256::new(), halted: None }
+impl<'a> ImageStream<'a> {
+    pub fn new(reading: ReadContext<'a>) -> Self {
+        Self { reader: ResumingReader::new(reading), hash: Sha256::new(), read_error: None }
     }
 
     pub fn position(&self) -> u64 {
-        self.tap.position
+        self.reader.position
     }
 
-    /// Why it could not be read, where whoever read only knows that it could not.
-    pub fn halted(&self) -> Option<Halt> {
-        self.halted.clone()
+    /// The reason of a read error, for callers that only see an `io::Error`.
+    pub fn read_error(&self) -> Option<DeployError> {
+        self.read_error.clone()
     }
 
-    /// Fills the buffer; less is read only at the end. Whoever asks for more has dealt with what was handed out before.
-    pub fn fill(&mut self, into: &mut [u8]) -> Result<usize, Halt> {
-        self.tap.reading.status.progress(self.tap.position);
-        let count = self.tap.fill(into)?;
+    /// Fills the buffer; reads less only at the end. The call implies that earlier bytes were
+    /// processed, and reports that as progress.
+    pub fn fill(&mut self, into: &mut [u8]) -> Result<usize, DeployError> {
+        self.reader.reading.status.progress(self.reader.position);
+        let count = self.reader.fill(into)?;
         self.hash.update(&into[..count]);
         Ok(count)
     }
 
-    /// Reads what nobody wanted, and compares the hash of everything.
-    pub fn finish(mut self, sha256: &str) -> Result<(), Halt> {
+    /// Reads the rest, and compares the hash of the whole image.
+    pub fn finish(mut self, sha256: &str) -> Result<(), DeployError> {
         let mut piece = vec![0; 256 * 1024];
         while self.fill(&mut piece)? > 0 {}
         let found = hex(&self.hash.finalize());
@@ -163,22 +168,22 @@ impl<'a> Stream<'a> {
             "the image that arrived has the SHA-256 {found} and should have {sha256}; \
              compare the file with its entry in the catalogue"
         );
-        Err(Failure::new(Code::ChecksumWrong, said).into())
+        Err(Failure::new(FailureCode::ChecksumWrong, said).into())
     }
 }
 
-/// For those who only know how to read: decompressors, and pipes to other programs.
-impl Read for Stream<'_> {
+/// For consumers that only need `Read`: decompressors, and pipes to other programs.
+impl Read for ImageStream<'_> {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        self.tap.reading.status.progress(self.tap.position);
-        match self.tap.read(into) {
+        self.reader.reading.status.progress(self.reader.position);
+        match self.reader.read(into) {
             Ok(count) => {
                 self.hash.update(&into[..count]);
                 Ok(count)
             }
             Err(halt) => {
                 let error = std::io::Error::other(halt.to_string());
-                self.halted = Some(halt);
+                self.read_error = Some(halt);
                 Err(error)
             }
         }
@@ -195,33 +200,34 @@ pub mod tests {
     use proptest::prelude::*;
     use std::cell::RefCell;
 
-    /// Bytes in memory that are cut after so many bytes, connection by connection, and then no more.
-    pub struct Flaky {
+    /// Bytes in memory. Each connection breaks after the next number of `cuts`; when there is none
+    /// left, connections last.
+    pub struct FlakySource {
         pub bytes: Vec<u8>,
         pub cuts: RefCell<Vec<usize>>,
     }
 
-    impl Flaky {
-        pub fn steady(bytes: Vec<u8>) -> Self {
+    impl FlakySource {
+        pub fn without_faults(bytes: Vec<u8>) -> Self {
             Self { bytes, cuts: RefCell::default() }
         }
     }
 
-    impl Source for Flaky {
-        fn open(&self, from: u64) -> Result<Box<dyn Read + '_>, Missed> {
+    impl ImageSource for FlakySource {
+        fn open(&self, from: u64) -> Result<Box<dyn Read + '_>, RequestError> {
             let rest = &self.bytes[from as usize..];
             match self.cuts.borrow_mut().pop() {
-                Some(0) => Err(Missed::Again("away".into())),
+                Some(0) => Err(RequestError::Retryable("away".into())),
                 Some(cut) => Ok(Box::new(&rest[..cut.min(rest.len())])),
                 None => Ok(Box::new(rest)),
             }
         }
     }
 
-    /// Pauses that cost a test nothing.
-    pub fn hurried() -> Pace {
+    /// Intervals without pauses, for tests.
+    pub fn timing_without_pauses() -> Timing {
         let none = std::time::Duration::ZERO;
-        Pace { pause: none, longest_pause: none, ..Pace::for_tests() }
+        Timing { pause: none, longest_pause: none, ..Timing::for_tests() }
     }
 
     pub fn sha256(bytes: &[u8]) -> String {
@@ -230,15 +236,15 @@ pub mod tests {
 
     proptest! {
         #[test]
-        fn cuts_change_nothing(
+        fn broken_connections_change_nothing(
             bytes in proptest::collection::vec(any::<u8>(), 0..5_000),
             cuts in proptest::collection::vec(0..900_usize, 0..20),
             piece in 1..700_usize,
         ) {
-            let source = Flaky { bytes: bytes.clone(), cuts: cuts.into() };
-            let (status, pace) = (Status::default(), hurried());
-            let reading = Reading { source: &source, size: bytes.len() as u64, status: &status, pace: &pace };
-            let mut stream = Stream::new(reading);
+            let source = FlakySource { bytes: bytes.clone(), cuts: cuts.into() };
+            let (status, timing) = (DeployStatus::default(), timing_without_pauses());
+            let reading = ReadContext { source: &source, size: bytes.len() as u64, status: &status, timing: &timing };
+            let mut stream = ImageStream::new(reading);
             let mut whole = Vec::new();
             let mut buffer = vec![0; piece];
             loop {
@@ -251,19 +257,19 @@ pub mod tests {
         }
 
         #[test]
-        fn any_place_can_be_looked_up(
+        fn seeks_reach_any_offset(
             places in proptest::collection::vec((0..600_000_u64, 1..2_000_usize), 1..12),
             cuts in proptest::collection::vec(0..100_000_usize, 0..6),
         ) {
             let bytes: Vec<u8> = (0..600_000_u32).map(|at| (at % 251) as u8).collect();
-            let source = Flaky { bytes: bytes.clone(), cuts: cuts.into() };
-            let (status, pace) = (Status::default(), hurried());
-            let reading = Reading { source: &source, size: bytes.len() as u64, status: &status, pace: &pace };
-            let mut tap = Tap::new(reading);
+            let source = FlakySource { bytes: bytes.clone(), cuts: cuts.into() };
+            let (status, timing) = (DeployStatus::default(), timing_without_pauses());
+            let reading = ReadContext { source: &source, size: bytes.len() as u64, status: &status, timing: &timing };
+            let mut reader = ResumingReader::new(reading);
             for (at, length) in places {
-                tap.seek(at).unwrap();
+                reader.seek(at).unwrap();
                 let mut found = vec![0; length];
-                let count = tap.fill(&mut found).unwrap();
+                let count = reader.fill(&mut found).unwrap();
                 let end = (at as usize + length).min(bytes.len());
                 prop_assert_eq!(&found[..count], &bytes[at as usize..end]);
             }
@@ -271,21 +277,24 @@ pub mod tests {
     }
 
     #[test]
-    fn another_hash_is_refused() {
-        let source = Flaky::steady(vec![7; 100]);
-        let (status, pace) = (Status::default(), hurried());
-        let reading = Reading { source: &source, size: 100, status: &status, pace: &pace };
-        let halt = Stream::new(reading).finish(&sha256(b"else")).unwrap_err();
-        assert!(matches!(halt, Halt::Failed(Failure { code: Code::ChecksumWrong, .. })));
-        assert_eq!(Stream::new(reading).finish(&sha256(&[7; 100]).to_uppercase()), Ok(()));
+    fn wrong_checksums_are_refused() {
+        let source = FlakySource::without_faults(vec![7; 100]);
+        let (status, timing) = (DeployStatus::default(), timing_without_pauses());
+        let reading = ReadContext { source: &source, size: 100, status: &status, timing: &timing };
+        let halt = ImageStream::new(reading).finish(&sha256(b"else")).unwrap_err();
+        assert!(matches!(
+            halt,
+            DeployError::Failed(Failure { code: FailureCode::ChecksumWrong, .. })
+        ));
+        assert_eq!(ImageStream::new(reading).finish(&sha256(&[7; 100]).to_uppercase()), Ok(()));
     }
 
     #[test]
-    fn an_order_to_stop_is_obeyed() {
-        let source = Flaky::steady(vec![7; 100]);
-        let (status, pace) = (Status::default(), hurried());
-        status.end(End::PowerOff);
-        let reading = Reading { source: &source, size: 100, status: &status, pace: &pace };
-        assert_eq!(Tap::new(reading).read(&mut [0; 10]), Err(Halt::Stopped));
+    fn reads_stop_on_request() {
+        let source = FlakySource::without_faults(vec![7; 100]);
+        let (status, timing) = (DeployStatus::default(), timing_without_pauses());
+        status.finish_with(FinalAction::PowerOff);
+        let reading = ReadContext { source: &source, size: 100, status: &status, timing: &timing };
+        assert_eq!(ResumingReader::new(reading).read(&mut [0; 10]), Err(DeployError::Stopped));
     }
 }

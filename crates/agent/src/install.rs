@@ -1,63 +1,64 @@
-//! Making the system that was written into this machine's own: its name, who may log in, the key it shows, and which image it is.
+//! Configures the written system for this machine: hostname, authorized keys, host key, and image
+//! stamp.
 
 use crate::accounts;
-use crate::console::say;
+use crate::confined_fs::{ConfinedDir, ConfinedRoot, FileOwner};
+use crate::console::print_line;
 use crate::failure::Failure;
-use crate::hands::{Hands, Tool};
 use crate::host_key::HostKey;
-use crate::inside::{Folder, Inside, Owner};
-use crate::inventory::{self, Disk};
-use crate::volume::{self, Content, FileSystem};
-use crate::wire::Granted;
+use crate::inventory::{self, DiskInfo};
+use crate::platform::{Platform, Tool};
+use crate::volume::{self, FileSystem, PartitionContent};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
+use wire::deploy::Assignment;
 
-/// Distributions have three at most; who has more has them by mistake.
+/// Distributions have three at most; more indicate an error.
 const MAX_PARTITIONS: usize = 128;
 const MAX_PASSWD_BYTES: u64 = 4 * 1024 * 1024;
-/// A device that was written to may be busy for a moment, and its partitions may show themselves a moment later.
+/// A device may be busy for a moment after writing, and its partitions may appear a moment later.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(250);
 const CLOUD_FOLDER: &str = "/etc/cloud";
 
-/// Where it is done.
-pub struct Site<'a> {
-    pub hands: &'a dyn Hands,
-    /// The root of `/sys` and `/dev`.
+/// The disk that the system is installed on, and the means to do it.
+pub struct InstallTarget<'a> {
+    pub platform: &'a dyn Platform,
+    /// The directory that contains `sys` and `dev`.
     pub root: &'a Path,
-    pub disk: &'a Disk,
+    pub disk: &'a DiskInfo,
 }
 
-/// How sure it is that a file system holds the system.
+/// How likely a file system is the root of the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Likeness {
+enum RootLikelihood {
     None,
     HasAccounts,
     NamesItself,
 }
 
-/// Something that can be mounted.
+/// A file system that can be mounted.
 #[derive(Debug, Clone)]
-pub struct Volume {
+pub struct MountableVolume {
     pub device: PathBuf,
     pub kind: FileSystem,
     pub options: &'static str,
 }
 
-impl Site<'_> {
+impl InstallTarget<'_> {
     pub fn device(&self) -> PathBuf {
         self.root.join("dev").join(&self.disk.name)
     }
 
-    /// Lets the kernel see the partitions that were written.
-    pub fn reread(&self) -> Result<(), Failure> {
+    /// Makes the kernel reread the partition table.
+    pub fn reread_partitions(&self) -> Result<(), Failure> {
         let device = self.device();
         let device = device.to_string_lossy();
         let mut tries = 1;
         loop {
-            match self.hands.run(Tool::Blockdev, &["--rereadpt", &device], "") {
+            match self.platform.run(Tool::Blockdev, &["--rereadpt", &device], "") {
                 Ok(()) => break,
                 Err(_) if tries < TRIES => {
                     tries += 1;
@@ -65,14 +66,15 @@ impl Site<'_> {
                 }
                 Err(said) => {
                     let path = &self.disk.path;
-                    return Err(Failure::install(format!(
+                    return Err(Failure::install_failed(format!(
                         "the partitions of {path} cannot be read: {said}"
                     )));
                 }
             }
         }
-        let there =
-            || inventory::partitions(self.root, &self.disk.name).iter().all(|path| path.exists());
+        let there = || {
+            inventory::list_partitions(self.root, &self.disk.name).iter().all(|path| path.exists())
+        };
         for _ in 0..TRIES {
             if there() {
                 break;
@@ -82,49 +84,53 @@ impl Site<'_> {
         Ok(())
     }
 
-    /// Finds the system on the disk and makes it this machine's own. Answers the public host keys.
-    pub fn install(&self, granted: &Granted) -> Result<Vec<String>, Failure> {
+    /// Finds the system on the disk and configures it for this machine. Returns the public host
+    /// keys.
+    pub fn install(&self, granted: &Assignment) -> Result<Vec<String>, Failure> {
         let root = self.find_root()?;
-        say(&format!("the system is on {}", root.device.display()));
-        let public = self.within(&root, "root", |at| furnish(&opened(at)?, granted))??;
+        print_line(&format!("the system is on {}", root.device.display()));
+        let public =
+            self.with_mounted(&root, "root", |at| configure_system(&open_root(at)?, granted))??;
         Ok(vec![public])
     }
 
-    fn find_root(&self) -> Result<Volume, Failure> {
-        let mut devices = inventory::partitions(self.root, &self.disk.name);
+    fn find_root(&self) -> Result<MountableVolume, Failure> {
+        let mut devices = inventory::list_partitions(self.root, &self.disk.name);
         devices.truncate(MAX_PARTITIONS);
         if devices.is_empty() {
             devices.push(self.device());
         }
-        let mut best: Option<(Likeness, Volume)> = None;
+        let mut best: Option<(RootLikelihood, MountableVolume)> = None;
         let mut seen = Vec::new();
         let mut mounted = false;
         for device in devices {
             let name = device.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let content = volume::look(&device).unwrap_or(Content::Unknown);
+            let content = volume::detect_content(&device).unwrap_or(PartitionContent::Unknown);
             seen.push(format!("{name}: {}", content.as_str()));
-            let Content::Files(kind) = content else { continue };
+            let PartitionContent::Mountable(kind) = content else { continue };
             for options in kind.options() {
-                let volume = Volume { device: device.clone(), kind, options };
-                let alike =
-                    self.within(&volume, "root", |at| opened(at).map(|inside| likeness(&inside)));
+                let volume = MountableVolume { device: device.clone(), kind, options };
+                let alike = self.with_mounted(&volume, "root", |at| {
+                    open_root(at).map(|inside| root_likelihood(&inside))
+                });
                 match alike.flatten() {
                     Ok(likeness) => {
                         mounted = true;
-                        if likeness > best.as_ref().map_or(Likeness::None, |(best, _)| *best) {
+                        if likeness > best.as_ref().map_or(RootLikelihood::None, |(best, _)| *best)
+                        {
                             best = Some((likeness, volume));
                         }
                     }
-                    // A part of a btrfs that is not there is no news.
+                    // A missing btrfs subvolume is not an error.
                     Err(_) if !options.is_empty() => {}
                     Err(failure) => seen.push(failure.said),
                 }
             }
         }
-        best.map(|(_, volume)| volume).ok_or_else(|| self.no_root(mounted, &seen))
+        best.map(|(_, volume)| volume).ok_or_else(|| self.no_root_failure(mounted, &seen))
     }
 
-    fn no_root(&self, mounted: bool, seen: &[String]) -> Failure {
+    fn no_root_failure(&self, mounted: bool, seen: &[String]) -> Failure {
         let (path, seen) = (&self.disk.path, seen.join(", "));
         let said = if mounted {
             format!(
@@ -135,67 +141,71 @@ impl Site<'_> {
                 "nothing on {path} can be mounted; seen: {seen}; an image has its root as ext4, xfs, btrfs or vfat"
             )
         };
-        Failure::install(said)
+        Failure::install_failed(said)
     }
 
-    /// Does something in a file system while it is mounted. The name keeps mounts apart that are there at the same time.
-    pub fn within<T>(
+    /// Runs `work` while the file system is mounted. The name distinguishes concurrent mounts.
+    pub fn with_mounted<T>(
         &self,
-        volume: &Volume,
+        volume: &MountableVolume,
         name: &str,
         work: impl FnOnce(&Path) -> T,
     ) -> Result<T, Failure> {
         let failed = |what: &str, error: io::Error| {
             let device = volume.device.display();
-            Failure::install(format!(
+            Failure::install_failed(format!(
                 "{device} ({}) cannot be {what}: {error}",
                 volume.kind.as_str()
             ))
         };
         let at = self
-            .hands
+            .platform
             .mount(&volume.device, volume.kind, volume.options, name)
             .map_err(|error| failed("mounted", error))?;
         let done = work(&at);
-        self.hands.unmount(&at).map_err(|error| failed("unmounted", error))?;
+        self.platform.unmount(&at).map_err(|error| failed("unmounted", error))?;
         Ok(done)
     }
 }
 
-fn opened(at: &Path) -> Result<Inside, Failure> {
-    Inside::open(at).map_err(|error| Failure::install(format!("the mounted system: {error}")))
+fn open_root(at: &Path) -> Result<ConfinedRoot, Failure> {
+    ConfinedRoot::open(at)
+        .map_err(|error| Failure::install_failed(format!("the mounted system: {error}")))
 }
 
-fn likeness(inside: &Inside) -> Likeness {
+fn root_likelihood(inside: &ConfinedRoot) -> RootLikelihood {
     if inside.has_file("/etc/os-release") || inside.has_file("/usr/lib/os-release") {
-        Likeness::NamesItself
+        RootLikelihood::NamesItself
     } else if inside.has_file("/etc/passwd") {
-        Likeness::HasAccounts
+        RootLikelihood::HasAccounts
     } else {
-        Likeness::None
+        RootLikelihood::None
     }
 }
 
-/// Everything that is written into the system. Answers its public host key.
-fn furnish(inside: &Inside, granted: &Granted) -> Result<String, Failure> {
+/// Writes all files of the configuration. Returns the public host key.
+fn configure_system(inside: &ConfinedRoot, granted: &Assignment) -> Result<String, Failure> {
     let wrong = |what: &str| {
         let what = what.to_owned();
-        move |error: io::Error| Failure::install(format!("{what} of the new system: {error}"))
+        move |error: io::Error| {
+            Failure::install_failed(format!("{what} of the new system: {error}"))
+        }
     };
     let owner = inside.owner().map_err(wrong("the root folder"))?;
-    let etc = inside.make_folder("/etc", 0o755, owner).map_err(wrong("/etc"))?;
+    let etc = inside.create_dir_all("/etc", 0o755, owner).map_err(wrong("/etc"))?;
     let hostname = format!("{}\n", granted.hostname);
     etc.write("hostname", 0o644, owner, hostname.as_bytes()).map_err(wrong("/etc/hostname"))?;
-    authorize(inside, granted)?;
-    let key = HostKey::make().map_err(|said| Failure::install(format!("no host key: {said}")))?;
-    show_key(inside, owner, &key).map_err(wrong("/etc/ssh"))?;
+    write_authorized_keys(inside, granted)?;
+    let key = HostKey::generate()
+        .map_err(|said| Failure::install_failed(format!("no host key: {said}")))?;
+    install_host_key(inside, owner, &key).map_err(wrong("/etc/ssh"))?;
     let stamp = format!("{}\n", granted.stamp.trim_end_matches('\n'));
     let farrier =
-        inside.make_folder("/etc/farrier", 0o755, owner).map_err(wrong("/etc/farrier"))?;
+        inside.create_dir_all("/etc/farrier", 0o755, owner).map_err(wrong("/etc/farrier"))?;
     farrier.write("image", 0o644, owner, stamp.as_bytes()).map_err(wrong("/etc/farrier/image"))?;
-    if inside.has_folder(CLOUD_FOLDER) {
+    if inside.has_dir(CLOUD_FOLDER) {
         let folder = format!("{CLOUD_FOLDER}/cloud.cfg.d");
-        let folder = inside.make_folder(&folder, 0o755, owner).map_err(wrong(&folder))?;
+        let folder = inside.create_dir_all(&folder, 0o755, owner).map_err(wrong(&folder))?;
         let text = cloud_init(&granted.user);
         folder
             .write("99-farrier.cfg", 0o644, owner, text.as_bytes())
@@ -204,45 +214,52 @@ fn furnish(inside: &Inside, granted: &Granted) -> Result<String, Failure> {
     Ok(key.public)
 }
 
-/// Lets those log in who may.
-fn authorize(inside: &Inside, granted: &Granted) -> Result<(), Failure> {
+/// Writes the authorized keys of the login user.
+fn write_authorized_keys(inside: &ConfinedRoot, granted: &Assignment) -> Result<(), Failure> {
     let user = &granted.user;
     let wrong = |what: &str, error: io::Error| {
-        Failure::install(format!("{what} of the new system: {error}"))
+        Failure::install_failed(format!("{what} of the new system: {error}"))
     };
     let passwd = inside
         .read("/etc/passwd", MAX_PASSWD_BYTES)
         .map_err(|error| wrong("/etc/passwd", error))?;
     let accounts = accounts::parse(&String::from_utf8_lossy(&passwd));
     let Some(account) = accounts.iter().find(|account| account.name == *user) else {
-        let people = accounts::people(&accounts);
-        return Err(Failure::install(format!("the image has no user {user:?}; it has: {people}")));
+        let people = accounts::list_login_names(&accounts);
+        return Err(Failure::install_failed(format!(
+            "the image has no user {user:?}; it has: {people}"
+        )));
     };
     if granted.authorized_keys.is_empty() {
         return Ok(());
     }
-    if let Some(elsewhere) = mounted_later(inside, &account.home) {
+    if let Some(elsewhere) = find_covering_mount(inside, &account.home) {
         let home = &account.home;
-        return Err(Failure::install(format!(
+        return Err(Failure::install_failed(format!(
             "the home {home} of {user} lies on a file system of its own ({elsewhere} in /etc/fstab), which is not supported; \
              use another user or image"
         )));
     }
     let keys: String =
         granted.authorized_keys.iter().map(|key| format!("{}\n", key.trim())).collect();
-    put_keys(inside, account, &keys).map_err(|error| {
+    write_keys_file(inside, account, &keys).map_err(|error| {
         wrong(&format!("{}/.ssh/authorized_keys", account.home.trim_end_matches('/')), error)
     })
 }
 
-fn put_keys(inside: &Inside, account: &accounts::Account, keys: &str) -> io::Result<()> {
-    let home: Folder = inside.make_folder(&account.home, 0o700, account.owner)?;
-    let ssh = home.ensure(".ssh", 0o700, account.owner)?;
+fn write_keys_file(
+    inside: &ConfinedRoot,
+    account: &accounts::Account,
+    keys: &str,
+) -> io::Result<()> {
+    let home: ConfinedDir = inside.create_dir_all(&account.home, 0o700, account.owner)?;
+    let ssh = home.ensure_dir(".ssh", 0o700, account.owner)?;
     ssh.write("authorized_keys", 0o600, account.owner, keys.as_bytes())
 }
 
-/// The mount point, other than the root, that will lie over a path once the system runs.
-fn mounted_later(inside: &Inside, path: &str) -> Option<String> {
+/// The mount point in `/etc/fstab`, other than the root, that will cover a path once the system
+/// runs.
+fn find_covering_mount(inside: &ConfinedRoot, path: &str) -> Option<String> {
     let fstab = inside.read("/etc/fstab", MAX_PASSWD_BYTES).ok()?;
     let fstab = String::from_utf8_lossy(&fstab).into_owned();
     let points = fstab.lines().filter(|line| !line.trim_start().starts_with('#'));
@@ -255,11 +272,13 @@ fn mounted_later(inside: &Inside, path: &str) -> Option<String> {
     points.find(over).map(str::to_owned)
 }
 
-/// Puts the new host key in place of all others: those came with the image, and so everybody who has the image has them.
-fn show_key(inside: &Inside, owner: Owner, key: &HostKey) -> io::Result<()> {
-    let ssh = inside.make_folder("/etc/ssh", 0o755, owner)?;
-    for name in
-        ssh.names()?.iter().filter(|name| name.starts_with("ssh_host_") && name.contains("_key"))
+/// Replaces all host keys of the image: everybody who has the image has those.
+fn install_host_key(inside: &ConfinedRoot, owner: FileOwner, key: &HostKey) -> io::Result<()> {
+    let ssh = inside.create_dir_all("/etc/ssh", 0o755, owner)?;
+    for name in ssh
+        .list_names()?
+        .iter()
+        .filter(|name| name.starts_with("ssh_host_") && name.contains("_key"))
     {
         ssh.remove(name)?;
     }
@@ -268,7 +287,7 @@ fn show_key(inside: &Inside, owner: Owner, key: &HostKey) -> io::Result<()> {
     ssh.write("ssh_host_ed25519_key.pub", 0o644, owner, public.as_bytes())
 }
 
-/// What cloud-init has to leave alone, and that there is no data source to wait for.
+/// The configuration that makes cloud-init preserve these files and not wait for a data source.
 fn cloud_init(user: &str) -> String {
     let mut text = String::from(
         "# Written by Farrier when it installed this machine.\n\
@@ -286,12 +305,12 @@ fn cloud_init(user: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Image, Kind};
     use std::fs;
     use std::os::unix::fs::{MetadataExt, symlink};
+    use wire::deploy::{Image, ImageKind};
 
-    fn granted(user: &str) -> Granted {
-        Granted {
+    fn granted(user: &str) -> Assignment {
+        Assignment {
             run: "op-1".into(),
             machine: "m-1".into(),
             hostname: "node-1".into(),
@@ -300,7 +319,7 @@ mod tests {
             root_disk: String::new(),
             image: Image {
                 name: "tiny".into(),
-                kind: Kind::Raw,
+                kind: ImageKind::Raw,
                 url: "/deploy/image".into(),
                 sha256: String::new(),
                 size: 0,
@@ -309,7 +328,7 @@ mod tests {
         }
     }
 
-    /// A small system in a folder, whose users are whoever runs the test.
+    /// A small system in a directory, with the test's user as the owner of all accounts.
     fn system() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
@@ -336,8 +355,8 @@ mod tests {
         folder
     }
 
-    fn furnished(root: &Path, user: &str) -> Result<String, Failure> {
-        furnish(&Inside::open(root).unwrap(), &granted(user))
+    fn configured(root: &Path, user: &str) -> Result<String, Failure> {
+        configure_system(&ConfinedRoot::open(root).unwrap(), &granted(user))
     }
 
     fn mode(path: &Path) -> u32 {
@@ -345,10 +364,10 @@ mod tests {
     }
 
     #[test]
-    fn the_system_becomes_this_machines_own() {
+    fn system_is_configured_for_the_machine() {
         let folder = system();
         let root = folder.path();
-        let public = furnished(root, "root").unwrap();
+        let public = configured(root, "root").unwrap();
         let text = |path: &str| fs::read_to_string(root.join(path)).unwrap();
         assert_eq!(text("etc/hostname"), "node-1\n");
         assert_eq!(text("etc/farrier/image"), "debian-12 0123\n");
@@ -360,7 +379,8 @@ mod tests {
         assert_eq!(mode(&root.join("root/.ssh/authorized_keys")), 0o600);
         assert_eq!(mode(&root.join("etc/ssh/ssh_host_ed25519_key")), 0o600);
         assert_eq!(text("etc/ssh/ssh_host_ed25519_key.pub"), format!("{public}\n"));
-        let names = Inside::open(root).unwrap().folder("/etc/ssh").unwrap().names().unwrap();
+        let names =
+            ConfinedRoot::open(root).unwrap().open_dir("/etc/ssh").unwrap().list_names().unwrap();
         let names: Vec<&str> =
             names.iter().map(String::as_str).filter(|name| !name.starts_with('.')).collect();
         assert_eq!(names, ["ssh_host_ed25519_key", "ssh_host_ed25519_key.pub", "sshd_config"]);
@@ -376,26 +396,26 @@ mod tests {
     }
 
     #[test]
-    fn a_home_is_made_where_there_is_none_and_never_outside() {
+    fn missing_homes_are_created_inside_only() {
         let folder = system();
         let root = folder.path();
-        furnished(root, "ann").unwrap();
+        configured(root, "ann").unwrap();
         assert_eq!(mode(&root.join("srv/ann/.ssh/authorized_keys")), 0o600);
-        furnished(root, "eve").unwrap();
+        configured(root, "eve").unwrap();
         assert!(root.join("farrier-agent-test-nowhere/.ssh/authorized_keys").exists());
         assert!(!Path::new("/farrier-agent-test-nowhere").exists());
     }
 
     #[test]
-    fn without_cloud_init_there_is_no_word_to_it() {
+    fn cloud_init_is_configured_only_where_present() {
         let folder = system();
         fs::remove_dir(folder.path().join("etc/cloud")).unwrap();
-        furnished(folder.path(), "root").unwrap();
+        configured(folder.path(), "root").unwrap();
         assert!(!folder.path().join("etc/cloud").exists());
     }
 
     #[test]
-    fn what_cannot_be_done_is_said() {
+    fn configuration_errors_are_named() {
         type Case = (&'static str, fn(&Path), &'static str);
         let cases: [Case; 5] = [
             ("bob", |_| (), "no user \"bob\"; it has: "),
@@ -425,13 +445,13 @@ mod tests {
         for (user, spoil, words) in cases {
             let folder = system();
             spoil(folder.path());
-            let failure = furnished(folder.path(), user).unwrap_err();
+            let failure = configured(folder.path(), user).unwrap_err();
             assert!(failure.said.contains(words), "{}", failure.said);
         }
     }
 
     #[test]
-    fn only_what_lies_over_a_home_matters() {
+    fn only_mounts_over_the_home_matter() {
         for (fstab, home, over) in [
             ("UUID=1 / ext4", "/srv/ann", false),
             ("UUID=1 /srv ext4", "/srv/ann", true),
@@ -445,8 +465,8 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             fs::create_dir(folder.path().join("etc")).unwrap();
             fs::write(folder.path().join("etc/fstab"), fstab).unwrap();
-            let inside = Inside::open(folder.path()).unwrap();
-            assert_eq!(mounted_later(&inside, home).is_some(), over, "{fstab} {home}");
+            let inside = ConfinedRoot::open(folder.path()).unwrap();
+            assert_eq!(find_covering_mount(&inside, home).is_some(), over, "{fstab} {home}");
         }
     }
 }

@@ -1,20 +1,21 @@
-//! What the machine has: its network addresses and its disks, as the kernel shows them under `/sys`.
+//! The machine's network interfaces and disks, from `/sys`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What is not a disk of the machine's own, by how the kernel names it: memory, loops, what is made of other disks, discs.
-const NO_DISKS: [&str; 10] =
+/// Name prefixes of block devices that are not physical disks: memory, loop devices, devices made
+/// of other disks, optical drives.
+const NON_DISK_PREFIXES: [&str; 10] =
     ["loop", "ram", "zram", "sr", "fd", "dm-", "md", "nbd", "mtdblock", "drbd"];
-/// A machine with more has its disks behind something that this list is not for.
+/// The limit of directory entries that are read.
 const MAX_DEVICES: usize = 4_096;
 const SECTOR_BYTES: u64 = 512;
 const ETHERNET: &str = "1";
 const NO_MAC: &str = "00:00:00:00:00:00";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Disk {
-    /// As the kernel calls it: `vda`.
+pub struct DiskInfo {
+    /// The kernel's name: `vda`.
     pub name: String,
     /// `/dev/vda`
     pub path: String,
@@ -26,27 +27,28 @@ pub struct Disk {
     pub read_only: bool,
 }
 
-/// The MAC addresses of all network cards, in order.
-pub fn macs(root: &Path) -> Vec<String> {
-    addresses(&entries(&root.join("sys/class/net")))
+/// The MAC addresses of all Ethernet interfaces, sorted.
+pub fn list_macs(root: &Path) -> Vec<String> {
+    mac_addresses(&list_entries(&root.join("sys/class/net")))
 }
 
-/// The same without bridges and the like, which come and go with containers; unless there is nothing else.
-pub fn own_macs(root: &Path) -> Vec<String> {
-    let cards = entries(&root.join("sys/class/net"));
+/// The MAC addresses of physical interfaces, without bridges and the like, which come and go with
+/// containers; those of all interfaces if no physical one exists.
+pub fn physical_macs(root: &Path) -> Vec<String> {
+    let cards = list_entries(&root.join("sys/class/net"));
     let own: Vec<PathBuf> =
         cards.iter().filter(|card| card.join("device").exists()).cloned().collect();
-    match addresses(&own) {
-        none if none.is_empty() => addresses(&cards),
+    match mac_addresses(&own) {
+        none if none.is_empty() => mac_addresses(&cards),
         own => own,
     }
 }
 
-fn addresses(cards: &[PathBuf]) -> Vec<String> {
+fn mac_addresses(cards: &[PathBuf]) -> Vec<String> {
     let mut macs: Vec<String> = cards
         .iter()
-        .filter(|card| line(&card.join("type")) == ETHERNET)
-        .map(|card| line(&card.join("address")).to_ascii_lowercase())
+        .filter(|card| read_line(&card.join("type")) == ETHERNET)
+        .map(|card| read_line(&card.join("address")).to_ascii_lowercase())
         .filter(|mac| !mac.is_empty() && mac != NO_MAC)
         .collect();
     macs.sort();
@@ -54,43 +56,45 @@ fn addresses(cards: &[PathBuf]) -> Vec<String> {
     macs
 }
 
-/// The disks, in order of their names.
-pub fn disks(root: &Path) -> Vec<Disk> {
-    let mut disks: Vec<Disk> =
-        entries(&root.join("sys/block")).iter().filter_map(|device| disk(device)).collect();
+/// The disks, sorted by name.
+pub fn list_disks(root: &Path) -> Vec<DiskInfo> {
+    let mut disks: Vec<DiskInfo> = list_entries(&root.join("sys/block"))
+        .iter()
+        .filter_map(|device| read_disk(device))
+        .collect();
     disks.sort_by(|one, other| (one.name.len(), &one.name).cmp(&(other.name.len(), &other.name)));
     disks
 }
 
-fn disk(device: &Path) -> Option<Disk> {
+fn read_disk(device: &Path) -> Option<DiskInfo> {
     let name = device.file_name()?.to_str()?.to_owned();
-    // A path of a multipath NVMe disk is hidden: the disk itself is there under its own name.
-    let hidden = line(&device.join("hidden")) == "1";
-    let size = line(&device.join("size")).parse::<u64>().ok()?.checked_mul(SECTOR_BYTES)?;
-    if hidden || size == 0 || NO_DISKS.iter().any(|begin| name.starts_with(begin)) {
+    // The paths of a multipath NVMe disk are hidden; the disk itself has its own name.
+    let hidden = read_line(&device.join("hidden")) == "1";
+    let size = read_line(&device.join("size")).parse::<u64>().ok()?.checked_mul(SECTOR_BYTES)?;
+    if hidden || size == 0 || NON_DISK_PREFIXES.iter().any(|begin| name.starts_with(begin)) {
         return None;
     }
-    Some(Disk {
+    Some(DiskInfo {
         path: format!("/dev/{name}"),
         size,
-        serial: first(device, &["serial", "device/serial"])
-            .or_else(|| page_80(&device.join("device/vpd_pg80")))
+        serial: read_first(device, &["serial", "device/serial"])
+            .or_else(|| read_serial_page(&device.join("device/vpd_pg80")))
             .unwrap_or_default(),
-        wwn: first(device, &["wwid", "device/wwid"]).unwrap_or_default(),
-        model: first(device, &["device/model"]).unwrap_or_default(),
-        removable: line(&device.join("removable")) == "1",
-        read_only: line(&device.join("ro")) == "1",
+        wwn: read_first(device, &["wwid", "device/wwid"]).unwrap_or_default(),
+        model: read_first(device, &["device/model"]).unwrap_or_default(),
+        removable: read_line(&device.join("removable")) == "1",
+        read_only: read_line(&device.join("ro")) == "1",
         name,
     })
 }
 
-/// Where the partitions of a disk are to be opened, in order.
-pub fn partitions(root: &Path, disk: &str) -> Vec<PathBuf> {
+/// The device files of a disk's partitions, in order.
+pub fn list_partitions(root: &Path, disk: &str) -> Vec<PathBuf> {
     let device = root.join("sys/block").join(disk);
-    let mut found: Vec<(u32, PathBuf)> = entries(&device)
+    let mut found: Vec<(u32, PathBuf)> = list_entries(&device)
         .iter()
         .filter_map(|entry| {
-            let number = line(&entry.join("partition")).parse().ok()?;
+            let number = read_line(&entry.join("partition")).parse().ok()?;
             Some((number, root.join("dev").join(entry.file_name()?)))
         })
         .collect();
@@ -98,28 +102,28 @@ pub fn partitions(root: &Path, disk: &str) -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).collect()
 }
 
-fn entries(folder: &Path) -> Vec<PathBuf> {
+fn list_entries(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     entries.flatten().map(|entry| entry.path()).take(MAX_DEVICES).collect()
 }
 
-/// A small file's only line.
-pub fn line(file: &Path) -> String {
-    fs::read(file).map(|bytes| clean(&bytes)).unwrap_or_default()
+/// The only line of a small file; empty if it cannot be read.
+pub fn read_line(file: &Path) -> String {
+    fs::read(file).map(|bytes| clean_text(&bytes)).unwrap_or_default()
 }
 
-fn first(device: &Path, files: &[&str]) -> Option<String> {
-    files.iter().map(|file| line(&device.join(file))).find(|text| !text.is_empty())
+fn read_first(device: &Path, files: &[&str]) -> Option<String> {
+    files.iter().map(|file| read_line(&device.join(file))).find(|text| !text.is_empty())
 }
 
-/// A SCSI or ATA disk's page of its serial number: four bytes, and then the number.
-fn page_80(file: &Path) -> Option<String> {
+/// The serial number page of a SCSI or ATA disk: a header of four bytes, then the number.
+fn read_serial_page(file: &Path) -> Option<String> {
     let page = fs::read(file).ok()?;
-    Some(clean(page.get(4..)?)).filter(|serial| !serial.is_empty())
+    Some(clean_text(page.get(4..)?)).filter(|serial| !serial.is_empty())
 }
 
-/// Vendors pad with blanks and zeros, and what is shown to people has no control characters.
-fn clean(bytes: &[u8]) -> String {
+/// Vendors pad with blanks and NUL bytes. Control characters are removed for display.
+fn clean_text(bytes: &[u8]) -> String {
     let text: String = String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).collect();
     text.trim().to_owned()
 }
@@ -135,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn disks_of_every_kind_are_found_and_what_is_none_is_not() {
+    fn only_physical_disks_are_listed() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         write(root, "sys/block/vda/size", "16777216\n");
@@ -156,12 +160,12 @@ mod tests {
         for none in ["loop0", "ram0", "zram0", "sr0", "fd0", "dm-0", "md127", "nbd0"] {
             write(root, &format!("sys/block/{none}/size"), "4096\n");
         }
-        let found = disks(root);
+        let found = list_disks(root);
         let names: Vec<&str> = found.iter().map(|disk| disk.name.as_str()).collect();
         assert_eq!(names, ["sda", "vda", "nvme0n1"]);
         assert_eq!(
             found[0],
-            Disk {
+            DiskInfo {
                 name: "sda".into(),
                 path: "/dev/sda".into(),
                 size: 1024 * 1024,
@@ -180,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn cards_have_their_addresses() {
+    fn mac_addresses_are_listed() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         for (card, kind, mac) in [
@@ -193,12 +197,12 @@ mod tests {
             write(root, &format!("sys/class/net/{card}/type"), format!("{kind}\n"));
             write(root, &format!("sys/class/net/{card}/address"), format!("{mac}\n"));
         }
-        assert_eq!(macs(root), ["aa:bb:cc:dd:ee:00", "aa:bb:cc:dd:ee:01"]);
-        assert!(macs(Path::new("/nowhere")).is_empty());
+        assert_eq!(list_macs(root), ["aa:bb:cc:dd:ee:00", "aa:bb:cc:dd:ee:01"]);
+        assert!(list_macs(Path::new("/nowhere")).is_empty());
     }
 
     #[test]
-    fn partitions_come_in_order() {
+    fn partitions_are_sorted() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         for (name, number) in [("vda10", "10"), ("vda2", "2"), ("vda1", "1")] {
@@ -206,6 +210,6 @@ mod tests {
         }
         write(root, "sys/block/vda/queue/rotational", "1");
         let expected = ["vda1", "vda2", "vda10"].map(|name| root.join("dev").join(name));
-        assert_eq!(partitions(root, "vda"), expected);
+        assert_eq!(list_partitions(root, "vda"), expected);
     }
 }

@@ -1,103 +1,111 @@
-//! What runs in the memory of a machine that was booted over the network to have an image written to its disk.
+//! The agent of the deploy environment, which runs from memory on a machine that was booted over
+//! the network to be imaged; and in `node` the agent of a node in service.
 //!
-//! It claims the work with the token of the kernel's command line, chooses the disk, looks whether the image fits, writes it as it
-//! arrives, compares the checksum, makes the new system this machine's own, reports, and waits to be told to reboot. Farrier may be away at any
-//! moment: what can be tried again is tried for ever, and what has arrived is not fetched twice. It is small, static and waits on threads.
+//! The deploy agent claims the deployment with the token in the kernel command line, chooses the
+//! disk, checks that the image fits, writes it as it arrives, verifies its checksum, configures the
+//! new system for this machine, reports, and waits for the command to reboot. Farrier may be
+//! unreachable at any time: retryable requests are retried for ever, and bytes that have arrived
+//! are not fetched again. The binary is small and static, and uses threads instead of async.
 //!
-//! `wire` is what is said, `farrier` how; `status` stands between the work and its reports. `image` reads, `disk` writes; `raw`,
-//! `qcow2` and `tar` are what is in between. `inventory` and `choose` are about disks, `install` about the system on one, and `inside` keeps that from getting out.
+//! The crate `wire` has the messages, `deploy_client` sends them, `status` passes progress from the
+//! `deployment` to the reports. `image` reads, `disk` writes; `raw`, `qcow2` and `tar` convert
+//! between them. `inventory` and `disk_selector` find the disk, `install` configures the system on
+//! it, and `confined_fs` confines all paths to that system.
 
 pub mod accounts;
-pub mod choose;
 pub mod cmdline;
+pub mod confined_fs;
 pub mod console;
+pub mod deploy_client;
+mod deployment;
 pub mod disk;
+pub mod disk_selector;
 pub mod failure;
-pub mod farrier;
-pub mod hands;
 pub mod host_key;
 pub mod http;
 pub mod image;
-pub mod inside;
 pub mod install;
 pub mod inventory;
 pub mod node;
-pub mod pace;
+pub mod platform;
 pub mod qcow2;
 pub mod random;
 pub mod raw;
 pub mod status;
 pub mod tar;
+pub mod timing;
 pub mod volume;
-pub mod wire;
-mod work;
 
-use cmdline::Boot;
-use console::say;
-use farrier::{Farrier, spoken};
-use hands::Hands;
-use pace::Pace;
+use cmdline::BootParameters;
+use console::print_line;
+use deploy_client::{DeployClient, describe_refusal};
+use deployment::Deployment;
+use platform::Platform;
 use secrecy::{ExposeSecret, SecretString};
-pub use status::End;
-use status::Status;
+use status::DeployStatus;
+pub use status::FinalAction;
 use std::path::PathBuf;
 use std::thread;
-use wire::{Claim, DiskSeen};
-use work::Work;
+use timing::Timing;
+use wire::deploy::{Claim, Disk};
 
-pub struct Config {
-    pub boot: Boot,
-    /// Where `/sys` and `/dev` are found.
+pub struct DeployConfig {
+    pub boot: BootParameters,
+    /// The directory that contains `sys` and `dev`.
     pub root: PathBuf,
-    pub pace: Pace,
+    pub timing: Timing,
 }
 
-/// Does the work there is, and answers how it ends. An error means that it could not even begin.
-pub fn run(config: &Config, hands: &dyn Hands) -> Result<End, String> {
-    let Config { boot, root, pace } = config;
-    let session = SecretString::from(random::session()?);
-    let macs = inventory::macs(root);
-    let disks = inventory::disks(root);
-    let status = Status::default();
-    let farrier = Farrier::new(boot.url.clone(), session.clone(), pace, &status);
+/// Carries out the deployment and returns how to end. An error means that it could not even be
+/// claimed.
+pub fn run(config: &DeployConfig, platform: &dyn Platform) -> Result<FinalAction, String> {
+    let DeployConfig { boot, root, timing } = config;
+    let session = SecretString::from(random::new_session()?);
+    let macs = inventory::list_macs(root);
+    let disks = inventory::list_disks(root);
+    let status = DeployStatus::default();
+    let client = DeployClient::new(boot.url.clone(), session.clone(), timing, &status);
     let claim = Claim {
-        token: boot.token.expose_secret(),
-        session: session.expose_secret(),
-        mac: &boot.mac,
-        macs: &macs,
+        token: boot.token.expose_secret().into(),
+        session: session.expose_secret().into(),
+        mac: boot.mac.clone(),
+        macs,
         disks: disks.iter().map(shown).collect(),
     };
-    say(&format!("claiming work from {}", boot.url));
-    let granted = match farrier.claim(&claim, &status) {
+    print_line(&format!("claiming work from {}", boot.url));
+    let granted = match client.claim(&claim, &status) {
         Ok(granted) => granted,
         Err(refusal) => {
-            say(&format!("the claim was refused: {}", spoken(&refusal)));
-            return Ok(End::PowerOff);
+            print_line(&format!("the claim was refused: {}", describe_refusal(&refusal)));
+            return Ok(FinalAction::PowerOff);
         }
     };
-    say(&format!("{} is to become {} by {}", granted.machine, granted.hostname, granted.run));
-    let work = Work {
+    print_line(&format!(
+        "{} is to become {} by {}",
+        granted.machine, granted.hostname, granted.run
+    ));
+    let work = Deployment {
         granted: &granted,
         disks: &disks,
-        farrier: &farrier,
+        client: &client,
         status: &status,
-        hands,
+        platform,
         root,
         consoles: &boot.consoles,
-        pace,
+        timing,
     };
     Ok(thread::scope(|scope| {
-        scope.spawn(|| farrier.run_reports(&status));
-        work.see_through()
+        scope.spawn(|| client.run_reports(&status));
+        work.run()
     }))
 }
 
-fn shown(disk: &inventory::Disk) -> DiskSeen<'_> {
-    DiskSeen {
-        path: &disk.path,
+fn shown(disk: &inventory::DiskInfo) -> Disk {
+    Disk {
+        path: disk.path.clone(),
         size: disk.size,
-        serial: &disk.serial,
-        wwn: &disk.wwn,
-        model: &disk.model,
+        serial: disk.serial.clone(),
+        wwn: disk.wwn.clone(),
+        model: disk.model.clone(),
     }
 }

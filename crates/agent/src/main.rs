@@ -1,11 +1,12 @@
-//! The program on a machine itself. Without a word it is that of the deploy environment: it reads how the machine was booted, does
-//! the work, and reboots or powers off. With the word `node` it is the agent of a node in service.
+//! The binary on the machine itself. Without a subcommand it is the agent of the deploy
+//! environment: it reads the kernel command line, carries out the deployment, and reboots or powers
+//! off. With the subcommand `node` it is the agent of a node in service.
 
-use agent::cmdline::Boot;
-use agent::console::say;
-use agent::hands::Real;
-use agent::pace::Pace;
-use agent::{Config, End, node};
+use agent::cmdline::BootParameters;
+use agent::console::print_line;
+use agent::platform::RealPlatform;
+use agent::timing::Timing;
+use agent::{DeployConfig, FinalAction, node};
 use rustix::system::{RebootCommand, reboot};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ usage: farrier-agent node run|status|enroll|unit [--config FILE]
   unit            print the systemd unit that runs this program
   --config FILE   in place of /etc/farrier/agent.toml";
 
-/// The word that makes it the agent of a node.
+/// The subcommand that selects the agent of a node.
 const NODE: &str = "node";
 
 struct Arguments {
@@ -48,55 +49,57 @@ fn arguments(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1).peekable();
     if words.next_if(|word| word == NODE).is_some() {
-        return serve(words);
+        return run_node_command(words);
     }
-    let Some(arguments) = arguments(words) else { return misused() };
-    match begin(&arguments) {
-        Ok(end) => leave(end, arguments.stay),
+    let Some(arguments) = arguments(words) else { return usage_error() };
+    match run_deployment(&arguments) {
+        Ok(end) => reboot_or_power_off(end, arguments.stay),
         Err(said) => {
-            say(&said);
+            print_line(&said);
             ExitCode::from(2)
         }
     }
 }
 
-fn misused() -> ExitCode {
+fn usage_error() -> ExitCode {
     eprintln!("{USAGE}");
     ExitCode::from(2)
 }
 
-/// Where this program is, as a unit names it.
+/// The path of this program, for the systemd unit.
 fn own_path() -> String {
     let own = std::env::current_exe().ok();
     own.map_or_else(|| "/usr/local/bin/farrier-agent".into(), |path| path.display().to_string())
 }
 
-/// The agent of a node.
-fn serve(mut words: impl Iterator<Item = String>) -> ExitCode {
+/// Runs a subcommand of `node`.
+fn run_node_command(mut words: impl Iterator<Item = String>) -> ExitCode {
     let all: [Option<String>; 4] = std::array::from_fn(|_| words.next());
-    let [Some(verb), option, path, None] = all else { return misused() };
+    let [Some(verb), option, path, None] = all else { return usage_error() };
     let path = match (option.as_deref(), path) {
         (None, None) => node::config::DEFAULT_PATH.into(),
         (Some("--config"), Some(path)) => path,
-        (Some(_) | None, _) => return misused(),
+        (Some(_) | None, _) => return usage_error(),
     };
     let load = || node::Config::load(Path::new(&path));
     let done = match verb.as_str() {
         "run" => load().and_then(|config| {
-            let ended = node::run(&config, &node::Pace::default(), &Default::default());
+            let ended = node::run(&config, &node::Timing::default(), &Default::default());
             ended.map(|_| String::new())
         }),
         "status" => {
             load().and_then(|config| node::status(&config).map(|status| status.to_string()))
         }
         "unit" => Ok(node::unit(&own_path())),
-        "enroll" => load().and_then(|config| match node::enroll(&config, &node::Pace::default()) {
-            Ok(name) => Ok(format!("this is {name}\n")),
-            Err(node::NotEnrolled::Unreachable(said) | node::NotEnrolled::Refused(said)) => {
-                Err(said)
-            }
-        }),
-        _ => return misused(),
+        "enroll" => {
+            load().and_then(|config| match node::enroll(&config, &node::Timing::default()) {
+                Ok(name) => Ok(format!("this is {name}\n")),
+                Err(node::NotEnrolled::Unreachable(said) | node::NotEnrolled::Refused(said)) => {
+                    Err(said)
+                }
+            })
+        }
+        _ => return usage_error(),
     };
     match done {
         Ok(text) => {
@@ -104,33 +107,33 @@ fn serve(mut words: impl Iterator<Item = String>) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(said) => {
-            say(&said);
+            print_line(&said);
             ExitCode::from(2)
         }
     }
 }
 
-fn begin(arguments: &Arguments) -> Result<End, String> {
+fn run_deployment(arguments: &Arguments) -> Result<FinalAction, String> {
     let cmdline = match &arguments.cmdline {
         Some(text) => text.clone(),
         None => fs::read_to_string("/proc/cmdline")
             .map_err(|error| format!("/proc/cmdline: {error}"))?,
     };
-    let config = Config {
-        boot: Boot::parse(&cmdline)?,
+    let config = DeployConfig {
+        boot: BootParameters::parse(&cmdline)?,
         root: arguments.root.clone(),
-        pace: Pace::default(),
+        timing: Timing::default(),
     };
-    agent::run(&config, &Real)
+    agent::run(&config, &RealPlatform)
 }
 
-/// Ends the machine's time in the deploy environment. On a real machine this does not return.
-fn leave(end: End, stay: bool) -> ExitCode {
+/// Reboots or powers off. On a real machine this does not return.
+fn reboot_or_power_off(end: FinalAction, stay: bool) -> ExitCode {
     let (word, command) = match end {
-        End::Reboot => ("reboot", RebootCommand::Restart),
-        End::PowerOff => ("power off", RebootCommand::PowerOff),
+        FinalAction::Reboot => ("reboot", RebootCommand::Restart),
+        FinalAction::PowerOff => ("power off", RebootCommand::PowerOff),
     };
-    say(word);
+    print_line(word);
     if stay {
         return ExitCode::SUCCESS;
     }
@@ -138,7 +141,7 @@ fn leave(end: End, stay: bool) -> ExitCode {
     match reboot(command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&format!("cannot {word}: {error}"));
+            print_line(&format!("cannot {word}: {error}"));
             ExitCode::FAILURE
         }
     }

@@ -1,59 +1,60 @@
-//! The agent of a node in service: it enrolls once, says that it lives, takes tasks, carries them out and reports.
+//! The agent of a node in service: it enrolls once, sends heartbeats, takes tasks, executes them
+//! and reports their results.
 //!
-//! It may be killed at any point, and so may Farrier: what it must remember is in its state folder before anything follows from it
-//! (`journal`), and every request may be repeated (`wire`, `controller`). There is no orderly shutdown, because there is none that is certain.
+//! The agent and Farrier may be killed at any point. So the agent writes everything that it must
+//! remember to its state directory before it acts on it (`journal`), and every request can be
+//! repeated (`controller`). There is no orderly shutdown, because none could be relied on.
 //!
-//! `enroll` makes it a node, `beat` is its pulse, `tasks` what it does and `work` how; `leave` is its end. `hook`, `gpu` and
-//! `scratch` are its hands, `program` holds whatever they start, and `board` is between the threads.
+//! `enroll` obtains the node's identity, `heartbeat` sends heartbeats, `tasks` takes and reports
+//! tasks and `task_execution` executes them; `uninstall` removes the agent. `hook`, `gpu` and
+//! `scratch` do the work on the node, `program` runs programs, `deadline` limits every wait, and
+//! `shared_state` is the state that the threads share.
 
-mod beat;
-mod board;
 pub mod config;
 mod controller;
+mod deadline;
 mod enroll;
 mod gpu;
 mod health;
+mod heartbeat;
 mod hook;
 mod identity;
 mod journal;
-mod kind;
-mod leave;
 mod log;
-pub mod pace;
-mod patience;
 mod program;
 mod scratch;
+mod shared_state;
 mod status;
+mod task_execution;
 mod tasks;
-mod wire;
-mod work;
+pub mod timing;
+mod uninstall;
 
-use crate::console::{say, warn};
-use board::Board;
+use crate::console::{print_line, print_warning};
 pub use config::Config;
 use controller::Controller;
-use enroll::{Known, Outside};
+use deadline::Deadline;
+use enroll::{EnrollFailure, EnrolledNode};
 use identity::Identity;
-use journal::{Contact, Journal, Node};
-pub use kind::Kind;
-pub use pace::Pace;
-use pace::scattered;
-use patience::Patience;
+use journal::{Contact, Journal, NodeIdentity};
 use secrecy::SecretString;
-pub use status::{Stage, Status, TaskStatus, status};
+use shared_state::SharedState;
+pub use status::{Status, TaskStage, TaskStatus, status};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
-use tasks::Served;
+use tasks::ServiceEnd;
+pub use timing::Timing;
+use timing::with_jitter;
 
-/// The unit that runs the agent.
+/// The systemd unit of the agent.
 pub const UNIT: &str = include_str!("../../../deploy/farrier-agent.service");
-/// The line of it that says what is run.
+/// The unit's line with the program to run.
 const RUN: &str = "ExecStart=";
 
-/// The same for this small agent, which is at this path.
+/// The unit for this standalone agent, which is at this path.
 pub fn unit(program: &str) -> String {
     let line = |line: &str| match line.starts_with(RUN) {
         true => format!("{RUN}{program} node run --config {}\n", config::DEFAULT_PATH),
@@ -62,178 +63,183 @@ pub fn unit(program: &str) -> String {
     UNIT.lines().map(line).collect()
 }
 
-/// How often `enroll` asks a controller that does not answer.
+/// How often `enroll` asks when no controller answers.
 const ENROLL_TRIES: u32 = 3;
 
-/// How the agent ends when nobody kills it.
+/// How `run` ends, apart from a kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// It has uninstalled itself.
-    Left,
-    /// The brake was set.
+pub enum AgentEnd {
+    /// The agent has uninstalled itself.
+    Uninstalled,
+    /// The stop flag was set.
     Stopped,
 }
 
-/// Why there is no node.
+/// Why the agent is not enrolled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotEnrolled {
-    /// No controller answered in time; it may be tried again.
+    /// No controller answered in time; a retry may succeed.
     Unreachable(String),
-    /// Somebody has to do something first.
+    /// An operator must act first.
     Refused(String),
 }
 
-/// Serves as the agent of this node until it has left it, or the brake is set. An error means that its state cannot be kept.
-pub fn run(config: &Config, pace: &Pace, brake: &Arc<AtomicBool>) -> Result<End, String> {
-    let service = Service::open(config, pace, brake)?;
-    // What the agent before this one had started is nobody's now.
+/// Runs the agent until it has uninstalled itself or the stop flag is set. An error means that its
+/// state cannot be stored.
+pub fn run(
+    config: &Config,
+    timing: &Timing,
+    stop_flag: &Arc<AtomicBool>,
+) -> Result<AgentEnd, String> {
+    let service = Service::open(config, timing, stop_flag)?;
+    // Programs that a previous process of this agent started have no owner now.
     ["task", "health"].iter().for_each(|what| program::kill_marked(&service.mark(what)));
-    // A turn is a whole enrollment.
+    // Each iteration is one enrollment.
     loop {
-        if let Some(leaving) = service.journal.leaving()? {
-            service.leave(&leaving)?;
-            return Ok(End::Left);
+        if let Some(leaving) = service.journal.uninstall_marker()? {
+            service.uninstall(&leaving)?;
+            return Ok(AgentEnd::Uninstalled);
         }
-        let Some(known) = service.enroll() else { return Ok(End::Stopped) };
+        let Some(known) = service.enroll() else { return Ok(AgentEnd::Stopped) };
         match service.serve(known)? {
-            Served::Stopped => return Ok(End::Stopped),
-            Served::Leave | Served::Enroll => {}
+            ServiceEnd::Stopped => return Ok(AgentEnd::Stopped),
+            ServiceEnd::Uninstall | ServiceEnd::Reenroll => {}
         }
     }
 }
 
-/// Enrolls, and answers the node's name. One that is enrolled stays what it is.
-pub fn enroll(config: &Config, pace: &Pace) -> Result<String, NotEnrolled> {
-    let brake = Arc::new(AtomicBool::new(false));
-    let service = Service::open(config, pace, &brake).map_err(NotEnrolled::Refused)?;
-    let mut pauses = pace.pauses();
+/// Enrolls, and returns the node's name. An enrolled node stays as it is.
+pub fn enroll(config: &Config, timing: &Timing) -> Result<String, NotEnrolled> {
+    let stop_flag = Arc::new(AtomicBool::new(false));
+    let service = Service::open(config, timing, &stop_flag).map_err(NotEnrolled::Refused)?;
+    let mut backoff = timing.backoff();
     let mut tries = 1;
     loop {
         match service.enroll_once() {
-            Ok(Known { node, refused }) if refused.is_empty() => return Ok(node.node),
-            Ok(Known { node, refused }) => {
+            Ok(EnrolledNode { node, refused }) if refused.is_empty() => return Ok(node.node),
+            Ok(EnrolledNode { node, refused }) => {
                 let said = format!("{refused}; this is still {}", node.node);
                 return Err(NotEnrolled::Refused(said));
             }
-            Err(Outside::Refused(said)) => return Err(NotEnrolled::Refused(said)),
-            Err(Outside::Again(said)) if tries == ENROLL_TRIES => {
+            Err(EnrollFailure::Refused(said)) => return Err(NotEnrolled::Refused(said)),
+            Err(EnrollFailure::Retryable(said)) if tries == ENROLL_TRIES => {
                 return Err(NotEnrolled::Unreachable(said));
             }
-            Err(Outside::Again(_)) => thread::sleep(scattered(pauses.step())),
+            Err(EnrollFailure::Retryable(_)) => thread::sleep(with_jitter(backoff.next_delay())),
         }
         tries += 1;
     }
 }
 
-/// Everything that does not change while the agent runs.
+/// What does not change while the agent runs.
 struct Service<'a> {
     config: &'a Config,
-    pace: &'a Pace,
-    brake: &'a Arc<AtomicBool>,
+    timing: &'a Timing,
+    stop_flag: &'a Arc<AtomicBool>,
     identity: Identity,
     journal: Journal,
     controller: Controller,
 }
 
-/// The same, once it is known which node this is.
-struct Life<'a> {
+/// The service of one enrollment.
+struct EnrolledService<'a> {
     service: &'a Service<'a>,
-    node: &'a Node,
+    node: &'a NodeIdentity,
     session: SecretString,
-    board: Board,
-    /// Set when it is over, so that no look at the health holds that up.
-    halt: AtomicBool,
-    /// Held by whoever writes down the contact.
-    pen: Mutex<()>,
+    shared: SharedState,
+    /// Set at the end, so that no health check delays it.
+    health_stop: AtomicBool,
+    /// Held while the contact file is written.
+    contact_lock: Mutex<()>,
 }
 
 impl<'a> Service<'a> {
     fn open(
         config: &'a Config,
-        pace: &'a Pace,
-        brake: &'a Arc<AtomicBool>,
+        timing: &'a Timing,
+        stop_flag: &'a Arc<AtomicBool>,
     ) -> Result<Self, String> {
-        if let Some(said) = config.exposed() {
-            warn(&said);
+        if let Some(said) = config.exposed_token_warning() {
+            print_warning(&said);
         }
         Ok(Self {
             config,
-            pace,
-            brake,
+            timing,
+            stop_flag,
             identity: Identity::read(Path::new("/")),
             journal: Journal::open(&config.state_dir)?,
-            controller: Controller::new(config.controllers.clone(), pace, brake),
+            controller: Controller::new(config.controllers.clone(), timing, stop_flag),
         })
     }
 
-    /// What marks the programs of this agent, which is not the only one where it is tested.
+    /// The mark of this agent's programs. Tests run several agents on one computer.
     fn mark(&self, what: &str) -> String {
         format!("{}#{what}", self.config.state_dir.display())
     }
 
-    /// Asks until it is known which node this is. None: the brake was set.
-    fn enroll(&self) -> Option<Known> {
-        let mut pauses = self.pace.pauses();
+    /// Retries until the agent is enrolled. None: the stop flag was set.
+    fn enroll(&self) -> Option<EnrolledNode> {
+        let mut backoff = self.timing.backoff();
         let mut told = String::new();
         loop {
             let (said, wait) = match self.enroll_once() {
                 Ok(known) => {
-                    say(&format!("this is {}", known.node.node));
-                    self.note_refused(&known.refused);
+                    print_line(&format!("this is {}", known.node.node));
+                    self.store_refused_token(&known.refused);
                     return Some(known);
                 }
-                Err(Outside::Again(said)) => (said, scattered(pauses.step())),
-                Err(Outside::Refused(said)) => (said, self.pace.rare),
+                Err(EnrollFailure::Retryable(said)) => (said, with_jitter(backoff.next_delay())),
+                Err(EnrollFailure::Refused(said)) => (said, self.timing.rare),
             };
             if said != told {
-                say(&format!("not enrolled: {said}"));
+                print_line(&format!("not enrolled: {said}"));
                 let trouble = format!("not enrolled: {said}");
-                let _ = self.journal.keep_contact(&Contact { trouble, ..Contact::default() });
+                let _ = self.journal.store_contact(&Contact { trouble, ..Contact::default() });
                 told = said;
             }
-            if Patience::new(Duration::MAX, self.brake).sleep(wait).is_err() {
+            if Deadline::new(Duration::MAX, self.stop_flag).sleep(wait).is_err() {
                 return None;
             }
         }
     }
 
-    /// Says once that the token which is there is of no use, and keeps it for whoever looks.
-    fn note_refused(&self, refused: &str) {
+    /// Prints once that the current token is refused, and stores the reason for `status`.
+    fn store_refused_token(&self, refused: &str) {
         let contact = self.journal.contact().ok().flatten().unwrap_or_default();
         if contact.refused == refused {
             return;
         }
         if !refused.is_empty() {
-            say(&format!("{refused}; {}", status::SERVED));
+            print_line(&format!("{refused}; {}", status::SERVED));
         }
         let refused = refused.to_owned();
-        let _ = self.journal.keep_contact(&Contact { refused, ..contact });
+        let _ = self.journal.store_contact(&Contact { refused, ..contact });
     }
 
-    fn serve(&self, known: Known) -> Result<Served, String> {
-        let Known { node, refused } = known;
+    fn serve(&self, known: EnrolledNode) -> Result<ServiceEnd, String> {
+        let EnrolledNode { node, refused } = known;
         let session = SecretString::from(node.session.as_str());
-        let life = Life {
+        let enrolled_service = EnrolledService {
             service: self,
             node: &node,
             session,
-            board: Board::new(refused),
-            halt: AtomicBool::new(false),
-            pen: Mutex::default(),
+            shared: SharedState::new(refused),
+            health_stop: AtomicBool::new(false),
+            contact_lock: Mutex::default(),
         };
         thread::scope(|scope| {
-            scope.spawn(|| life.run_heartbeats());
-            scope.spawn(|| life.run_looks());
-            let served = life.run_tasks();
-            life.halt.store(true, Ordering::Relaxed);
-            life.board.end();
+            scope.spawn(|| enrolled_service.run_heartbeats());
+            scope.spawn(|| enrolled_service.run_health_checks());
+            let served = enrolled_service.run_tasks();
+            enrolled_service.health_stop.store(true, Ordering::Relaxed);
+            enrolled_service.shared.finish();
             served
         })
     }
 }
 
-impl Life<'_> {
-    fn over(&self) -> bool {
-        self.board.over() || self.service.brake.load(Ordering::Relaxed)
+impl EnrolledService<'_> {
+    fn has_ended(&self) -> bool {
+        self.shared.has_ended() || self.service.stop_flag.load(Ordering::Relaxed)
     }
 }

@@ -1,65 +1,72 @@
-//! A qcow2 image, written to a disk while it arrives.
+//! Writes a qcow2 image to a disk while it arrives.
 //!
-//! A qcow2 says for each cluster of the disk where in the file it lies, and the file's own order is any. There is no room to keep
-//! the file, and fetching it cluster by cluster would be slow and could not be hashed. So its tables are read first and turned round, to
-//! say for each place in the file where on the disk it belongs; then the file is streamed once, and each cluster is put where it belongs as it
-//! passes. The tables are compared with themselves when they pass, so that what was hashed is what was acted upon.
+//! A qcow2 maps each cluster of the disk to a place in the file, in any order. The file cannot be
+//! stored here, and fetching it cluster by cluster would be slow and could not be hashed. So the
+//! agent first reads the tables and inverts them, to map each place in the file to a place on the
+//! disk; then it streams the file once and writes each cluster as it passes. When the tables pass
+//! in the stream, they are compared with those read before, so the hash covers the tables that were
+//! used.
 
+mod decompress;
 mod header;
 mod map;
-mod unpack;
 
-use crate::disk::{Disk, MIB};
-use crate::failure::{Failure, Halt};
-use crate::image::{Reading, Stream, Tap};
-use crate::status::Status;
-use crate::wire::Code;
+use crate::disk::{DiskWriter, MIB};
+use crate::failure::{DeployError, Failure};
+use crate::image::{ImageStream, ReadContext, ResumingReader};
+use crate::status::DeployStatus;
+use decompress::ClusterDecompressor;
 use header::Header;
-use map::{Extent, Map, What};
+use map::{ClusterMap, Extent, ExtentContent};
 use sha2::{Digest, Sha256};
-use unpack::Unpacker;
+use wire::deploy::FailureCode;
 
 /// An image whose tables have been read.
 pub struct Qcow2 {
     header: Header,
-    map: Map,
+    map: ClusterMap,
 }
 
 impl Qcow2 {
-    /// Reads what has to be known before anything is written.
-    pub fn look(reading: Reading) -> Result<Self, Halt> {
-        let mut tap = Tap::new(reading);
-        let (header, head) = Header::read(&mut tap, reading.size)?;
-        let map = Map::read(&mut tap, &header, head, reading.size)?;
+    /// Reads the tables, before anything is written.
+    pub fn read_tables(reading: ReadContext) -> Result<Self, DeployError> {
+        let mut reader = ResumingReader::new(reading);
+        let (header, head) = Header::read(&mut reader, reading.size)?;
+        let map = ClusterMap::read(&mut reader, &header, head, reading.size)?;
         Ok(Self { header, map })
     }
 
-    /// How large the disk is that it is an image of.
+    /// The size of the virtual disk.
     pub fn disk_size(&self) -> u64 {
         self.header.size
     }
 
-    pub fn pour(&self, stream: &mut Stream, disk: &mut Disk, status: &Status) -> Result<(), Halt> {
+    pub fn write_image(
+        &self,
+        stream: &mut ImageStream,
+        disk: &mut DiskWriter,
+        status: &DeployStatus,
+    ) -> Result<(), DeployError> {
         for (at, length) in &self.map.holes {
-            disk.zero(*at, *length, status)?;
+            disk.zero_range(*at, *length, status)?;
         }
         let mut window = Window { held: Vec::new(), from: 0, keep: self.header.longest_extent() };
-        let mut unpacker = Unpacker::new(&self.header);
+        let mut decompressor = ClusterDecompressor::new(&self.header);
         let mut left = self.map.extents.iter().peekable();
-        while window.more(stream)? {
+        while window.read_more(stream)? {
             while let Some(extent) = left.next_if(|extent| extent.end() <= window.end()) {
                 let bytes = window.get(extent)?;
-                match extent.what {
-                    What::Table(digest) => self.check_table(digest, bytes)?,
-                    What::Data(guest) => self.put(guest, bytes, disk, status)?,
-                    What::Compressed(guest) => {
-                        let bytes = unpacker.unpack(bytes).map_err(|said| {
-                            Failure::broken(format!(
+                match extent.content {
+                    ExtentContent::Table(digest) => self.check_table(digest, bytes)?,
+                    ExtentContent::Data(guest) => self.write_cluster(guest, bytes, disk, status)?,
+                    ExtentContent::Compressed(guest) => {
+                        let bytes = decompressor.decompress(bytes).map_err(|said| {
+                            Failure::image_broken(format!(
                                 "the cluster at byte {} of the image: {said}",
                                 extent.host
                             ))
                         })?;
-                        self.put(guest, bytes, disk, status)?;
+                        self.write_cluster(guest, bytes, disk, status)?;
                     }
                 }
             }
@@ -67,19 +74,26 @@ impl Qcow2 {
         match left.next() {
             None => Ok(()),
             Some(extent) => {
-                Err(Failure::broken(format!("the image has no byte {}", extent.host)).into())
+                Err(Failure::image_broken(format!("the image has no byte {}", extent.host)).into())
             }
         }
     }
 
-    /// A cluster at the end of the disk may be longer than the disk; one at the end of the file may be shorter than itself.
-    fn put(&self, guest: u32, bytes: &[u8], disk: &mut Disk, status: &Status) -> Result<(), Halt> {
+    /// The last cluster of the disk may exceed the disk; the last one of the file may be
+    /// incomplete.
+    fn write_cluster(
+        &self,
+        guest: u32,
+        bytes: &[u8],
+        disk: &mut DiskWriter,
+        status: &DeployStatus,
+    ) -> Result<(), DeployError> {
         let at = u64::from(guest) << self.header.cluster_bits;
         let length = self.header.cluster_size().min(self.header.size - at);
         let bytes = &bytes[..bytes.len().min(length as usize)];
         disk.write_at(at, bytes)?;
         let missing = length - bytes.len() as u64;
-        if missing > 0 { disk.zero(at + bytes.len() as u64, missing, status) } else { Ok(()) }
+        if missing > 0 { disk.zero_range(at + bytes.len() as u64, missing, status) } else { Ok(()) }
     }
 
     fn check_table(&self, digest: u32, bytes: &[u8]) -> Result<(), Failure> {
@@ -88,14 +102,14 @@ impl Qcow2 {
             return Ok(());
         }
         let said = "the image's tables are not what they were a moment ago; was it replaced while it was read?";
-        Err(Failure::new(Code::ChecksumWrong, said))
+        Err(Failure::new(FailureCode::ChecksumWrong, said))
     }
 }
 
-/// The newest part of the stream: as much as the longest thing in it may need.
+/// The most recent part of the stream: as long as the longest extent, plus one read.
 struct Window {
     held: Vec<u8>,
-    /// Where in the file it begins.
+    /// Its offset in the file.
     from: u64,
     keep: usize,
 }
@@ -105,8 +119,8 @@ impl Window {
         self.from + self.held.len() as u64
     }
 
-    /// Reads on. False: there is no more.
-    fn more(&mut self, stream: &mut Stream) -> Result<bool, Halt> {
+    /// Reads more. False: the stream has ended.
+    fn read_more(&mut self, stream: &mut ImageStream) -> Result<bool, DeployError> {
         let old = self.held.len().saturating_sub(self.keep);
         self.held.drain(..old);
         self.from += old as u64;
@@ -121,7 +135,7 @@ impl Window {
         let place = extent.host.checked_sub(self.from).map(|at| at as usize);
         let bytes = place.and_then(|at| self.held.get(at..at + extent.length as usize));
         bytes.ok_or_else(|| {
-            Failure::broken(format!("byte {} of the image has passed already", extent.host))
+            Failure::image_broken(format!("byte {} of the image has passed already", extent.host))
         })
     }
 }

@@ -1,11 +1,12 @@
-//! Randomness from the kernel, which waits until it has some: a machine that has just booted may have to.
+//! Random bytes from the kernel. The call blocks until the entropy pool is ready, which may take a
+//! while after boot.
 
 use crate::image::hex;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 const SECRET_BYTES: usize = 32;
 
-pub fn random() -> Result<[u8; SECRET_BYTES], String> {
+pub fn random_bytes() -> Result<[u8; SECRET_BYTES], String> {
     let mut bytes = [0; SECRET_BYTES];
     match getrandom(&mut bytes, GetRandomFlags::empty()) {
         Ok(SECRET_BYTES) => Ok(bytes),
@@ -14,14 +15,14 @@ pub fn random() -> Result<[u8; SECRET_BYTES], String> {
     }
 }
 
-/// The name of this boot, which nobody can guess: 64 hexadecimal digits.
-pub fn session() -> Result<String, String> {
-    random().map(|bytes| hex(&bytes))
+/// The secret session of this boot: 64 hexadecimal digits.
+pub fn new_session() -> Result<String, String> {
+    random_bytes().map(|bytes| hex(&bytes))
 }
 
 /// A random UUID.
-pub fn uuid() -> Result<String, String> {
-    let mut bytes = random()?;
+pub fn new_uuid() -> Result<String, String> {
+    let mut bytes = random_bytes()?;
     bytes[6] = bytes[6] & 0x0F | 0x40;
     bytes[8] = bytes[8] & 0x3F | 0x80;
     let text = hex(&bytes[..16]);
@@ -34,11 +35,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_comes_twice() {
-        assert_eq!(session().unwrap().len(), 64);
-        assert_ne!(session(), session());
-        let one = uuid().unwrap();
-        assert_ne!(Ok(one.clone()), uuid());
+    fn random_values_differ() {
+        assert_eq!(new_session().unwrap().len(), 64);
+        assert_ne!(new_session(), new_session());
+        let one = new_uuid().unwrap();
+        assert_ne!(Ok(one.clone()), new_uuid());
         assert_eq!(one.len(), 36);
         assert_eq!(one.as_bytes()[14], b'4');
         assert!(b"89ab".contains(&one.as_bytes()[19]));

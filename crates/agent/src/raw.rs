@@ -1,11 +1,11 @@
-//! A raw image: its bytes are the disk's bytes, from the first one on.
+//! A raw image: its bytes are the bytes of the disk, from the first one on.
 
-use crate::disk::{Disk, MIB};
-use crate::failure::Halt;
-use crate::image::Stream;
+use crate::disk::{DiskWriter, MIB};
+use crate::failure::DeployError;
+use crate::image::ImageStream;
 
-/// Writes everything, zeros too: what was on the disk before must not shine through.
-pub fn pour(stream: &mut Stream, disk: &mut Disk) -> Result<(), Halt> {
+/// Writes everything, including zeros: no old content of the disk may remain in between.
+pub fn write_image(stream: &mut ImageStream, disk: &mut DiskWriter) -> Result<(), DeployError> {
     let mut piece = vec![0; MIB as usize];
     loop {
         let at = stream.position();

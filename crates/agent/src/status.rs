@@ -1,78 +1,80 @@
-//! Where the work stands and what Farrier has said to it: the one thing that the work and the reports share.
+//! The state that the work and the reports share.
 //!
-//! The work says how far it is and never waits for anybody. The thread that reports takes from here what is to be sent, and leaves here
-//! what was answered. A change of stage is kept until it has been sent, so that none is skipped however fast they follow.
+//! The work records its progress here and never blocks on the network. The reporting thread takes
+//! the reports to send from here, and stores Farrier's answers here. Every change of stage is
+//! queued until it has been sent, so none is skipped.
 
-use crate::console::say;
-use crate::failure::{Failure, Halt};
-use crate::pace::Pace;
-use crate::wire::{Report, Stage, Then};
+use crate::console::print_line;
+use crate::failure::{DeployError, Failure};
+use crate::timing::Timing;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use wire::deploy::{Report, Stage, Then};
 
-/// How often progress is shown on the console, in hundredths of the whole.
+/// How often progress is printed on the console, in percent of the image.
 const SHOW_EVERY_PERCENT: u64 = 5;
 
-/// How it ends.
+/// How the deployment ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum FinalAction {
     Reboot,
     PowerOff,
 }
 
-pub struct Status {
+pub struct DeployStatus {
     inner: Mutex<Inner>,
-    moved: Condvar,
-    brake: Arc<AtomicBool>,
+    changed: Condvar,
+    stop_flag: Arc<AtomicBool>,
 }
 
 struct Inner {
-    /// As it is now. Nothing is reported before the first stage begins.
+    /// The current report. None before the first stage begins.
     now: Option<Report>,
-    /// Changes of stage that have not been sent, oldest first. There are as many as stages at most: none comes twice.
+    /// Changes of stage that have not been sent, oldest first. At most one per stage, because no
+    /// stage repeats.
     unsent: VecDeque<Report>,
-    end: Option<End>,
+    end: Option<FinalAction>,
     shown_percent: u64,
 }
 
-impl Default for Status {
+impl Default for DeployStatus {
     fn default() -> Self {
         let inner = Inner { now: None, unsent: VecDeque::new(), end: None, shown_percent: 0 };
-        Self { inner: Mutex::new(inner), moved: Condvar::new(), brake: Arc::default() }
+        Self { inner: Mutex::new(inner), changed: Condvar::new(), stop_flag: Arc::default() }
     }
 }
 
-impl Status {
+impl DeployStatus {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Set once the work has to stop.
-    pub fn brake(&self) -> Arc<AtomicBool> {
-        self.brake.clone()
+    /// Set once the work must stop.
+    pub fn stop_flag(&self) -> Arc<AtomicBool> {
+        self.stop_flag.clone()
     }
 
-    pub fn check(&self) -> Result<(), Halt> {
-        if self.brake.load(Ordering::Relaxed) { Err(Halt::Stopped) } else { Ok(()) }
+    pub fn check(&self) -> Result<(), DeployError> {
+        if self.stop_flag.load(Ordering::Relaxed) { Err(DeployError::Stopped) } else { Ok(()) }
     }
 
-    pub fn begin(&self, total: u64, said: String) {
-        self.change(|report| *report = blank(Stage::Writing, total, said));
+    pub fn start_writing(&self, total: u64, said: String) {
+        self.change(|report| *report = new_report(Stage::Writing, total, said));
     }
 
-    pub fn installing(&self, said: String) {
+    pub fn start_installing(&self, said: String) {
         self.change(|report| *report = Report { stage: Stage::Installing, said, ..report.clone() });
     }
 
-    pub fn installed(&self, said: String, host_keys: Vec<String>) {
+    pub fn set_installed(&self, said: String, host_keys: Vec<String>) {
         self.change(|report| {
             *report = Report { stage: Stage::Installed, said, host_keys, ..report.clone() };
         });
     }
 
-    pub fn failed(&self, failure: Failure) {
+    pub fn set_failed(&self, failure: Failure) {
         self.change(|report| {
             let (code, said) = (Some(failure.code), failure.said);
             *report = Report { stage: Stage::Failed, said, code, ..report.clone() };
@@ -82,15 +84,15 @@ impl Status {
     fn change(&self, to: impl FnOnce(&mut Report)) {
         let mut inner = self.inner();
         let mut report =
-            inner.now.clone().unwrap_or_else(|| blank(Stage::Writing, 0, String::new()));
+            inner.now.clone().unwrap_or_else(|| new_report(Stage::Writing, 0, String::new()));
         to(&mut report);
-        say(&report.said);
+        print_line(&report.said);
         inner.unsent.push_back(report.clone());
         inner.now = Some(report);
-        self.moved.notify_all();
+        self.changed.notify_all();
     }
 
-    /// So many bytes of the image have been dealt with.
+    /// Records how many bytes of the image have been processed.
     pub fn progress(&self, done: u64) {
         let mut inner = self.inner();
         let Some(report) = &mut inner.now else { return };
@@ -98,14 +100,16 @@ impl Status {
         let percent = percent(done, report.total);
         if percent >= inner.shown_percent + SHOW_EVERY_PERCENT {
             inner.shown_percent = percent;
-            say(&format!("{percent} %"));
+            print_line(&format!("{percent} %"));
         }
     }
 
-    /// The next report: at once when a stage has changed, otherwise when one is due. None: it is over.
-    pub fn next_report(&self, pace: &Pace) -> Option<Report> {
+    /// Blocks until the next report: at once after a change of stage, otherwise at the interval of
+    /// the stage. None: the deployment has ended.
+    pub fn next_report(&self, timing: &Timing) -> Option<Report> {
         let mut inner = self.inner();
-        // The first stage may be some time away; after that, a turn of this loop is one wait.
+        // Before the first stage the loop may wait several times; afterwards each iteration waits
+        // once.
         loop {
             if inner.end.is_some() {
                 return None;
@@ -113,9 +117,9 @@ impl Status {
             if let Some(report) = inner.unsent.pop_front() {
                 return Some(report);
             }
-            let every = inner.now.as_ref().map_or(pace.report, |now| pace.between(now.stage));
+            let every = inner.now.as_ref().map_or(timing.report, |now| timing.between(now.stage));
             let (after, wait) = self
-                .moved
+                .changed
                 .wait_timeout_while(inner, every, |inner| {
                     inner.unsent.is_empty() && inner.end.is_none()
                 })
@@ -127,50 +131,53 @@ impl Status {
         }
     }
 
-    /// Takes what Farrier answered to a report of a stage. A reboot in the middle of the work would leave half a system.
-    pub fn told(&self, stage: Stage, then: Then) {
+    /// Applies Farrier's answer to a report. A reboot during the work is ignored, because it would
+    /// leave half a system.
+    pub fn apply_answer(&self, stage: Stage, then: Then) {
         match (then, stage) {
             (Then::GoOn, _) => {}
-            (Then::Stop, _) => self.end(End::PowerOff),
-            (Then::Reboot, Stage::Installed | Stage::Failed) => self.end(End::Reboot),
+            (Then::Stop, _) => self.finish_with(FinalAction::PowerOff),
+            (Then::Reboot, Stage::Installed | Stage::Failed) => {
+                self.finish_with(FinalAction::Reboot)
+            }
             (Then::Reboot, Stage::Writing | Stage::Installing) => {
-                say("told to reboot before the work is done: going on");
+                print_line("told to reboot before the work is done: going on");
             }
         }
     }
 
-    pub fn end(&self, end: End) {
+    pub fn finish_with(&self, end: FinalAction) {
         let mut inner = self.inner();
         inner.end.get_or_insert(end);
-        if end == End::PowerOff {
-            self.brake.store(true, Ordering::Relaxed);
+        if end == FinalAction::PowerOff {
+            self.stop_flag.store(true, Ordering::Relaxed);
         }
-        self.moved.notify_all();
+        self.changed.notify_all();
     }
 
-    pub fn over(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.inner().end.is_some()
     }
 
-    /// Waits until Farrier has said how it ends. That may be never, if it never says so: Farrier has the deadline.
-    pub fn wait_for_end(&self) -> End {
+    /// Waits for Farrier's decision how to end. There is no timeout here: Farrier has the deadline.
+    pub fn wait_for_final_action(&self) -> FinalAction {
         let mut inner = self.inner();
         loop {
             if let Some(end) = inner.end {
                 return end;
             }
-            inner = self.moved.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            inner = self.changed.wait(inner).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Waits so long, or until it is over.
+    /// Waits for this time, or until the deployment has ended.
     pub fn pause(&self, time: Duration) {
         let inner = self.inner();
-        let _ = self.moved.wait_timeout_while(inner, time, |inner| inner.end.is_none());
+        let _ = self.changed.wait_timeout_while(inner, time, |inner| inner.end.is_none());
     }
 }
 
-fn blank(stage: Stage, total: u64, said: String) -> Report {
+fn new_report(stage: Stage, total: u64, said: String) -> Report {
     Report { stage, done: 0, total, said, code: None, host_keys: Vec::new() }
 }
 
@@ -181,18 +188,18 @@ fn percent(done: u64, total: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Code;
+    use wire::deploy::FailureCode;
 
     #[test]
     fn no_change_of_stage_is_skipped_and_then_the_newest_is_repeated() {
-        let status = Status::default();
-        let pace = Pace::for_tests();
-        status.begin(10, "writing".into());
+        let status = DeployStatus::default();
+        let timing = Timing::for_tests();
+        status.start_writing(10, "writing".into());
         status.progress(10);
-        status.installing("installing".into());
-        status.installed("installed".into(), vec!["key".into()]);
+        status.start_installing("installing".into());
+        status.set_installed("installed".into(), vec!["key".into()]);
         let sent: Vec<(Stage, u64)> = (0..5)
-            .filter_map(|_| status.next_report(&pace))
+            .filter_map(|_| status.next_report(&timing))
             .map(|report| (report.stage, report.done))
             .collect();
         let expected = [
@@ -206,41 +213,41 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_counts_by_stage() {
+    fn answers_depend_on_the_stage() {
         use {Stage::*, Then::*};
         for (stage, then, end, braked) in [
             (Writing, GoOn, None, false),
             (Writing, Reboot, None, false),
-            (Writing, Stop, Some(End::PowerOff), true),
+            (Writing, Stop, Some(FinalAction::PowerOff), true),
             (Installing, Reboot, None, false),
-            (Installing, Stop, Some(End::PowerOff), true),
+            (Installing, Stop, Some(FinalAction::PowerOff), true),
             (Installed, GoOn, None, false),
-            (Installed, Reboot, Some(End::Reboot), false),
-            (Installed, Stop, Some(End::PowerOff), true),
+            (Installed, Reboot, Some(FinalAction::Reboot), false),
+            (Installed, Stop, Some(FinalAction::PowerOff), true),
             (Failed, GoOn, None, false),
-            (Failed, Reboot, Some(End::Reboot), false),
-            (Failed, Stop, Some(End::PowerOff), true),
+            (Failed, Reboot, Some(FinalAction::Reboot), false),
+            (Failed, Stop, Some(FinalAction::PowerOff), true),
         ] {
-            let status = Status::default();
-            status.told(stage, then);
+            let status = DeployStatus::default();
+            status.apply_answer(stage, then);
             assert_eq!(status.inner().end, end, "{stage:?} {then:?}");
             assert_eq!(status.check().is_err(), braked, "{stage:?} {then:?}");
         }
     }
 
     #[test]
-    fn once_it_is_over_nothing_is_reported_and_nobody_waits() {
-        let status = Status::default();
-        status.failed(Failure::new(Code::DiskMissing, "none"));
-        status.end(End::Reboot);
-        status.end(End::PowerOff);
-        assert_eq!(status.wait_for_end(), End::Reboot);
-        assert_eq!(status.next_report(&Pace::for_tests()), None);
+    fn nothing_is_reported_after_the_end() {
+        let status = DeployStatus::default();
+        status.set_failed(Failure::new(FailureCode::DiskMissing, "none"));
+        status.finish_with(FinalAction::Reboot);
+        status.finish_with(FinalAction::PowerOff);
+        assert_eq!(status.wait_for_final_action(), FinalAction::Reboot);
+        assert_eq!(status.next_report(&Timing::for_tests()), None);
         status.pause(Duration::from_secs(3_600));
     }
 
     #[test]
-    fn hundredths_of_anything() {
+    fn percentages_are_rounded_down() {
         for (done, total, expected) in
             [(0, 0, 100), (0, 5, 0), (1, 3, 33), (5, 5, 100), (u64::MAX, 1, u64::MAX)]
         {

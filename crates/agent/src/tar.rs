@@ -1,111 +1,126 @@
-//! A tar of a root file system: the disk is partitioned, the files are unpacked, and what is needed to boot them is put beside them.
+//! A tar of a root file system: partitions the disk, unpacks the files, and installs boot loaders.
 //!
-//! There are two partitions: one for the firmware, which both an old BIOS and UEFI start from, and one for everything else. Nothing
-//! can be booted before the checksum has been found to be right.
+//! There are two partitions: one for the firmware, which both BIOS and UEFI boot from, and one for
+//! everything else. Nothing is bootable before the checksum has been verified.
 
 mod boot;
+mod decompress;
 mod layout;
-mod unpack;
 
-use crate::choose::check_room;
-use crate::disk::{Disk, MIB};
-use crate::failure::{Failure, Halt};
-use crate::hands::{Spilled, Tool};
-use crate::image::Stream;
-use crate::install::{Site, Volume};
+use crate::disk::{DiskWriter, MIB};
+use crate::disk_selector::check_disk_size;
+use crate::failure::{DeployError, Failure};
+use crate::image::ImageStream;
+use crate::install::{InstallTarget, MountableVolume};
 use crate::inventory;
+use crate::platform::{FeedError, Tool};
 use crate::volume::FileSystem;
-use crate::wire::{Code, Image};
 use layout::Layout;
 use std::path::Path;
+use wire::deploy::{FailureCode, Image};
 
-/// Beside what the files need: the file system's own tables.
+/// The overhead of the file system, in addition to the files.
 const OVERHEAD_BYTES: u64 = 64 * MIB;
 
-/// A disk that has been made ready to take the files.
-pub struct Prepared {
+/// A disk with partitions and file systems, ready for the files.
+pub struct PreparedDisk {
     layout: Layout,
-    firmware: Volume,
-    root: Volume,
+    firmware: MountableVolume,
+    root: MountableVolume,
 }
 
-/// Looks whether there can be room at all. How much the files need when they are unpacked is only known afterwards.
-pub fn check(site: &Site, image: &Image) -> Result<(), Failure> {
+/// Checks the minimum size. The size of the unpacked files is only known afterwards.
+pub fn check_size(target: &InstallTarget, image: &Image) -> Result<(), Failure> {
     let needed = layout::FIRMWARE_BYTES + image.size + OVERHEAD_BYTES;
-    check_room(site.disk, needed, &format!("{} with what it boots from", image.name))
+    check_disk_size(target.disk, needed, &format!("{} with what it boots from", image.name))
 }
 
-/// Makes the partitions and their file systems.
-pub fn prepare(site: &Site) -> Result<Prepared, Failure> {
-    // Only the ends are cleared; nobody may hold the disk while it is partitioned.
-    Disk::open(&site.device(), &site.disk.path, site.disk.size)?.clear_ends()?;
-    let layout = Layout::new().map_err(Failure::install)?;
-    let device = site.device();
+/// Creates the partitions and their file systems.
+pub fn prepare_disk(target: &InstallTarget) -> Result<PreparedDisk, Failure> {
+    // Only clears the ends; the disk must not be open while it is partitioned.
+    DiskWriter::open(&target.device(), &target.disk.path, target.disk.size)?
+        .clear_partition_tables()?;
+    let layout = Layout::new().map_err(Failure::install_failed)?;
+    let device = target.device();
     let run = |tool: Tool, arguments: &[&str], input: &str| {
-        let failed =
-            |said| Failure::install(format!("{} cannot be prepared: {said}", site.disk.path));
-        site.hands.run(tool, arguments, input).map_err(failed)
+        let failed = |said| {
+            Failure::install_failed(format!("{} cannot be prepared: {said}", target.disk.path))
+        };
+        target.platform.run(tool, arguments, input).map_err(failed)
     };
     let arguments = ["--quiet", "--wipe", "always", "--wipe-partitions", "always", &text(&device)];
     run(Tool::Sfdisk, &arguments, &layout.script())?;
-    site.reread()?;
-    let partitions = inventory::partitions(site.root, &site.disk.name);
+    target.reread_partitions()?;
+    let partitions = inventory::list_partitions(target.root, &target.disk.name);
     let [firmware, root] = partitions.as_slice() else {
-        return Err(Failure::install(format!(
+        return Err(Failure::install_failed(format!(
             "{} was given 2 partitions, and the kernel sees {}",
-            site.disk.path,
+            target.disk.path,
             partitions.len()
         )));
     };
     run(Tool::MkfsVfat, &["-F", "32", "-n", "FIRMWARE", &text(firmware)], "")?;
     run(Tool::MkfsExt4, &["-q", "-F", "-L", "root", &text(root)], "")?;
-    let volume = |device: &Path, kind| Volume { device: device.to_path_buf(), kind, options: "" };
-    Ok(Prepared {
+    let volume =
+        |device: &Path, kind| MountableVolume { device: device.to_path_buf(), kind, options: "" };
+    Ok(PreparedDisk {
         layout,
         firmware: volume(firmware, FileSystem::Vfat),
         root: volume(root, FileSystem::Ext4),
     })
 }
 
-impl Prepared {
+impl PreparedDisk {
     /// Unpacks the files as they arrive.
-    pub fn pour(&self, stream: &mut Stream, site: &Site) -> Result<(), Halt> {
-        site.within(&self.root, "root", |at| unpack(stream, site, at))?
+    pub fn unpack(
+        &self,
+        stream: &mut ImageStream,
+        target: &InstallTarget,
+    ) -> Result<(), DeployError> {
+        target.with_mounted(&self.root, "root", |at| feed_tar(stream, target, at))?
     }
 
-    /// Makes the disk bootable, once it is known that it should be.
-    pub fn finish(&self, site: &Site, consoles: &[String]) -> Result<(), Failure> {
-        site.within(&self.root, "root", |root| {
-            site.within(&self.firmware, "firmware", |firmware| {
-                let parts = boot::Parts { root, firmware, layout: &self.layout, consoles };
-                parts.put(site)
+    /// Makes the disk bootable, after the checksum has been verified.
+    pub fn make_bootable(
+        &self,
+        target: &InstallTarget,
+        consoles: &[String],
+    ) -> Result<(), Failure> {
+        target.with_mounted(&self.root, "root", |root| {
+            target.with_mounted(&self.firmware, "firmware", |firmware| {
+                let parts = boot::BootPartitions { root, firmware, layout: &self.layout, consoles };
+                parts.install(target)
             })
         })???;
-        boot::put_starter(site)
+        boot::write_bios_boot_code(target)
     }
 }
 
-fn unpack(stream: &mut Stream, site: &Site, at: &Path) -> Result<(), Halt> {
+fn feed_tar(
+    stream: &mut ImageStream,
+    target: &InstallTarget,
+    at: &Path,
+) -> Result<(), DeployError> {
     let arguments = ["-x", "-p", "--numeric-owner", "-f", "-", "-C", &text(at)];
-    let poured = match unpack::open(&mut *stream) {
-        Ok(mut files) => site.hands.pour(Tool::Tar, &arguments, &mut files),
-        Err(error) => Err(Spilled::Source(error)),
+    let poured = match decompress::open_tar(&mut *stream) {
+        Ok(mut files) => target.platform.run_with_source(Tool::Tar, &arguments, &mut files),
+        Err(error) => Err(FeedError::Source(error)),
     };
-    match (poured, stream.halted()) {
+    match (poured, stream.read_error()) {
         (Ok(()), _) => Ok(()),
         (Err(_), Some(halt)) => Err(halt),
-        (Err(Spilled::Source(error)), None) => {
-            Err(Failure::broken(format!("the image cannot be decompressed: {error}")).into())
+        (Err(FeedError::Source(error)), None) => {
+            Err(Failure::image_broken(format!("the image cannot be decompressed: {error}")).into())
         }
-        (Err(Spilled::Tool(said)), None) if said.contains("No space left") => {
-            let path = &site.disk.path;
+        (Err(FeedError::Tool(said)), None) if said.contains("No space left") => {
+            let path = &target.disk.path;
             let said = format!(
                 "{path} has no room for the files of the image: {said}; choose a smaller image or another root_disk"
             );
-            Err(Failure::new(Code::DiskTooSmall, said).into())
+            Err(Failure::new(FailureCode::DiskTooSmall, said).into())
         }
-        (Err(Spilled::Tool(said)), None) => {
-            Err(Failure::broken(format!("the image cannot be unpacked: {said}")).into())
+        (Err(FeedError::Tool(said)), None) => {
+            Err(Failure::image_broken(format!("the image cannot be unpacked: {said}")).into())
         }
     }
 }

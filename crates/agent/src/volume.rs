@@ -1,12 +1,13 @@
-//! What a partition holds, by the marks in its first blocks. The kernel is asked to mount only what was recognised.
+//! Detects the content of a partition by the signatures in its first blocks. Only known file
+//! systems are mounted.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// As far as the last mark is from the beginning.
-const LOOK_BYTES: usize = 68 * 1024;
+/// The distance of the last signature from the beginning, rounded up.
+const SIGNATURE_AREA_BYTES: usize = 68 * 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileSystem {
@@ -26,7 +27,8 @@ impl FileSystem {
         }
     }
 
-    /// What to mount it with, one after the other, to find the root: distributions keep it in a part of a btrfs of these names.
+    /// The mount options to try, in order, to find the root: distributions use these btrfs
+    /// subvolumes.
     pub const fn options(self) -> &'static [&'static str] {
         match self {
             Self::Btrfs => &["", "subvol=@", "subvol=root", "subvol=@rootfs"],
@@ -36,41 +38,41 @@ impl FileSystem {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Content {
-    Files(FileSystem),
-    /// Something that has a name and cannot be looked into.
-    Closed(&'static str),
+pub enum PartitionContent {
+    Mountable(FileSystem),
+    /// A known format that cannot be mounted.
+    Unmountable(&'static str),
     Unknown,
 }
 
-impl Content {
+impl PartitionContent {
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Files(kind) => kind.as_str(),
-            Self::Closed(name) => name,
+            Self::Mountable(kind) => kind.as_str(),
+            Self::Unmountable(name) => name,
             Self::Unknown => "nothing that is known",
         }
     }
 }
 
-/// A mark: where it stands, and what it says.
-const MARKS: [(usize, &[u8], Content); 11] = [
-    (1024 + 56, &[0x53, 0xEF], Content::Files(FileSystem::Ext4)),
-    (0, b"XFSB", Content::Files(FileSystem::Xfs)),
-    (64 * 1024 + 64, b"_BHRfS_M", Content::Files(FileSystem::Btrfs)),
-    (82, b"FAT32   ", Content::Files(FileSystem::Vfat)),
-    (54, b"FAT16   ", Content::Files(FileSystem::Vfat)),
-    (54, b"FAT12   ", Content::Files(FileSystem::Vfat)),
-    (512, b"LABELONE", Content::Closed("LVM")),
-    (0, b"LUKS\xBA\xBE", Content::Closed("an encrypted volume")),
-    (4096, &[0xFC, 0x4E, 0x2B, 0xA9], Content::Closed("a part of a RAID")),
-    (4086, b"SWAPSPACE2", Content::Closed("swap space")),
-    (3, b"NTFS    ", Content::Closed("NTFS")),
+/// A signature: its offset, its bytes, and the content that it identifies.
+const SIGNATURES: [(usize, &[u8], PartitionContent); 11] = [
+    (1024 + 56, &[0x53, 0xEF], PartitionContent::Mountable(FileSystem::Ext4)),
+    (0, b"XFSB", PartitionContent::Mountable(FileSystem::Xfs)),
+    (64 * 1024 + 64, b"_BHRfS_M", PartitionContent::Mountable(FileSystem::Btrfs)),
+    (82, b"FAT32   ", PartitionContent::Mountable(FileSystem::Vfat)),
+    (54, b"FAT16   ", PartitionContent::Mountable(FileSystem::Vfat)),
+    (54, b"FAT12   ", PartitionContent::Mountable(FileSystem::Vfat)),
+    (512, b"LABELONE", PartitionContent::Unmountable("LVM")),
+    (0, b"LUKS\xBA\xBE", PartitionContent::Unmountable("an encrypted volume")),
+    (4096, &[0xFC, 0x4E, 0x2B, 0xA9], PartitionContent::Unmountable("a part of a RAID")),
+    (4086, b"SWAPSPACE2", PartitionContent::Unmountable("swap space")),
+    (3, b"NTFS    ", PartitionContent::Unmountable("NTFS")),
 ];
 
-pub fn look(device: &Path) -> io::Result<Content> {
+pub fn detect_content(device: &Path) -> io::Result<PartitionContent> {
     let file = File::open(device)?;
-    let mut start = vec![0; LOOK_BYTES];
+    let mut start = vec![0; SIGNATURE_AREA_BYTES];
     let mut full = 0;
     while full < start.len() {
         match file.read_at(&mut start[full..], full as u64)? {
@@ -78,13 +80,13 @@ pub fn look(device: &Path) -> io::Result<Content> {
             count => full += count,
         }
     }
-    Ok(recognise(&start[..full]))
+    Ok(match_signature(&start[..full]))
 }
 
-fn recognise(start: &[u8]) -> Content {
+fn match_signature(start: &[u8]) -> PartitionContent {
     let stands = |at: usize, mark: &[u8]| start.get(at..at + mark.len()) == Some(mark);
-    let found = MARKS.iter().find(|(at, mark, _)| stands(*at, mark));
-    found.map_or(Content::Unknown, |(_, _, content)| *content)
+    let found = SIGNATURES.iter().find(|(at, mark, _)| stands(*at, mark));
+    found.map_or(PartitionContent::Unknown, |(_, _, content)| *content)
 }
 
 #[cfg(test)]
@@ -93,18 +95,18 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn every_mark_is_recognised_where_it_stands() {
-        for (at, mark, content) in MARKS {
-            let mut start = vec![0; LOOK_BYTES];
+    fn signatures_are_recognised_at_their_offsets() {
+        for (at, mark, content) in SIGNATURES {
+            let mut start = vec![0; SIGNATURE_AREA_BYTES];
             start[at..at + mark.len()].copy_from_slice(mark);
-            assert_eq!(recognise(&start), content);
+            assert_eq!(match_signature(&start), content);
             start[at] ^= 1;
-            assert_eq!(recognise(&start), Content::Unknown);
+            assert_eq!(match_signature(&start), PartitionContent::Unknown);
         }
-        assert_eq!(recognise(b"short"), Content::Unknown);
+        assert_eq!(match_signature(b"short"), PartitionContent::Unknown);
     }
 
-    /// The tools of the real file systems write what we look for, where those tools are there.
+    /// The tools of the real file systems write these signatures; skipped where a tool is missing.
     #[test]
     fn what_mkfs_makes_is_recognised() {
         let folder = tempfile::tempdir().unwrap();
@@ -118,7 +120,7 @@ mod tests {
             File::create(&path).unwrap().set_len(320 << 20).unwrap();
             match Command::new(tool).args(arguments).arg(&path).output() {
                 Ok(output) if output.status.success() => {
-                    assert_eq!(look(&path).unwrap(), Content::Files(kind));
+                    assert_eq!(detect_content(&path).unwrap(), PartitionContent::Mountable(kind));
                 }
                 Ok(output) => panic!("{tool}: {}", String::from_utf8_lossy(&output.stderr)),
                 Err(_) => eprintln!("skipped: there is no {tool} here"),

@@ -6,7 +6,7 @@ use crate::exit::{Exit, Failure};
 use crate::output::Screen;
 use crate::text::one_line;
 use ::agent::node::config::EXAMPLE;
-use ::agent::node::{self, Config, NotEnrolled, Pace, UNIT};
+use ::agent::node::{self, Config, NotEnrolled, Timing, UNIT};
 use std::sync::Arc;
 
 pub fn run(screen: &mut Screen, command: AgentCommand) -> Result<Exit, Failure> {
@@ -14,11 +14,11 @@ pub fn run(screen: &mut Screen, command: AgentCommand) -> Result<Exit, Failure> 
         AgentCommand::Run(args) => {
             let config = load_config(&args)?;
             let never = Arc::default();
-            node::run(&config, &Pace::default(), &never).map_err(Failure::refused)?;
+            node::run(&config, &Timing::default(), &never).map_err(Failure::refused)?;
         }
         AgentCommand::Enroll(args) => {
-            let name =
-                node::enroll(&load_config(&args)?, &Pace::default()).map_err(enrollment_failure)?;
+            let name = node::enroll(&load_config(&args)?, &Timing::default())
+                .map_err(enrollment_failure)?;
             screen.print_line(&format!("this is {}", one_line(&name)))?;
         }
         AgentCommand::Status(args) => {

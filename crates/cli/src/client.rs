@@ -5,7 +5,7 @@
 //! command that starts one.
 
 use crate::exit::{Exit, Failure};
-use crate::time::format_duration;
+use model::time::spoken;
 use proto::v1::{
     admin_service_client::AdminServiceClient, component_service_client::ComponentServiceClient,
     credential_service_client::CredentialServiceClient,
@@ -149,7 +149,7 @@ impl Client {
                 format!(
                     "the Farrier server at {} did not answer within {}",
                     self.server,
-                    format_duration(limit)
+                    spoken(limit)
                 ),
             )),
         }

@@ -113,11 +113,11 @@ pub fn eprint_quietly(text: &str) {
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
-        match error.kind() {
+        if error.kind() == std::io::ErrorKind::BrokenPipe {
             // The reader of the pipe has closed it, as `head` does.
-            std::io::ErrorKind::BrokenPipe => Self::new(Exit::Success, ""),
-            _ => Self::bug(format!("cannot write the output: {error}")),
+            return Self::new(Exit::Success, "");
         }
+        Self::bug(format!("cannot write the output: {error}"))
     }
 }
 

@@ -14,9 +14,9 @@ use crate::exit::{Exit, Failure};
 use crate::output::Screen;
 use crate::table::Tone;
 use crate::text::one_line;
-use crate::time::format_duration;
 use feed::{FeedMessage, ReconnectPolicy, RunEventSource, RunLogSource, is_terminal};
 use log::LogLineBuffer;
+use model::time::spoken;
 use progress::{LinePosition, Progress, ProgressLine};
 use proto::v1::{LogChunk, Run, RunEvent, StreamRunLogsRequest, WatchRunsRequest};
 use std::time::Duration;
@@ -76,7 +76,7 @@ pub async fn follow(
     tokio::select! {
         ended = follower.run() => ended,
         () = tokio::time::sleep(timeout) => {
-            let message = format!("{run_id} has not ended after {}; {goes_on}", format_duration(timeout));
+            let message = format!("{run_id} has not ended after {}; {goes_on}", spoken(timeout));
             Err(Failure::new(Exit::TimedOut, message))
         }
         _ = tokio::signal::ctrl_c() => {

@@ -68,14 +68,12 @@ async fn register(client: &Client, row: ImportRow) -> Result<Machine, Failure> {
     let ImportRow { place, machine } = row;
     let name = machine.machine_id.clone();
     let request = RegisterMachineRequest { machine: Some(machine) };
-    client.call(client.machines().register_machine(request)).await.map_err(|failure| match failure
-        .exit
-    {
-        Exit::Refused if place.is_empty() => {
-            Failure::refused(format!("{name}: {}", failure.message))
+    client.call(client.machines().register_machine(request)).await.map_err(|failure| {
+        match (failure.exit == Exit::Refused, place.is_empty()) {
+            (true, true) => Failure::refused(format!("{name}: {}", failure.message)),
+            (true, false) => Failure::refused(format!("{place} ({name}): {}", failure.message)),
+            (false, _) => failure,
         }
-        Exit::Refused => Failure::refused(format!("{place} ({name}): {}", failure.message)),
-        _ => failure,
     })
 }
 

@@ -243,10 +243,8 @@ async fn start_operation(
 }
 
 pub fn phase_name(machine: &Machine) -> &'static str {
-    match machine.status.as_ref().map_or(Phase::Unspecified, |status| status.phase()) {
-        Phase::Unspecified => "-",
-        known => known.as_str_name(),
-    }
+    let phase = machine.status.as_ref().map_or(Phase::Unspecified, |status| status.phase());
+    if phase == Phase::Unspecified { "-" } else { phase.as_str_name() }
 }
 
 fn effective(machine: &Machine) -> EffectiveState {

@@ -87,17 +87,13 @@ pub fn operation_to_run(operation: Operation) -> Run {
 }
 
 pub fn type_name(operation: &Operation) -> &'static str {
-    match operation.r#type() {
-        OperationType::Unspecified => "-",
-        known => known.as_str_name(),
-    }
+    let kind = operation.r#type();
+    if kind == OperationType::Unspecified { "-" } else { kind.as_str_name() }
 }
 
 pub fn phase_name(operation: &Operation) -> &'static str {
-    match operation.phase() {
-        operation::Phase::Unspecified => "-",
-        known => known.as_str_name(),
-    }
+    let phase = operation.phase();
+    if phase == operation::Phase::Unspecified { "-" } else { phase.as_str_name() }
 }
 
 /// The target of an operation: its machine, or the ID of another kind of target.

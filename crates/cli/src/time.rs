@@ -4,6 +4,7 @@
 //! the real ones.
 
 use jiff::tz::TimeZone;
+use model::time::spoken;
 use proto::Timestamp;
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ impl Clock {
     /// `4m 32s ago`, or a dash.
     pub fn ago(&self, at: Option<&Timestamp>) -> String {
         match at.and_then(to_jiff) {
-            Some(at) => format!("{} ago", format_duration(duration_between(at, self.now))),
+            Some(at) => format!("{} ago", spoken(duration_between(at, self.now))),
             None => "-".into(),
         }
     }
@@ -45,9 +46,7 @@ impl Clock {
     /// The time from `from` to `to`, or to now if `to` is missing; a dash if it has not begun.
     pub fn elapsed(&self, from: Option<&Timestamp>, to: Option<&Timestamp>) -> String {
         match from.and_then(to_jiff) {
-            Some(from) => {
-                format_duration(duration_between(from, to.and_then(to_jiff).unwrap_or(self.now)))
-            }
+            Some(from) => spoken(duration_between(from, to.and_then(to_jiff).unwrap_or(self.now))),
             None => "-".into(),
         }
     }
@@ -65,19 +64,6 @@ fn to_jiff(at: &Timestamp) -> Option<jiff::Timestamp> {
 /// The time between two instants. Clocks that disagree give zero, not a negative time.
 fn duration_between(from: jiff::Timestamp, to: jiff::Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from)).unwrap_or(Duration::ZERO)
-}
-
-/// `4m 32s`: the two largest units.
-pub fn format_duration(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
-    match (days, hours, minutes) {
-        (0, 0, 0) if seconds == 0 => format!("{}ms", duration.subsec_millis()),
-        (0, 0, 0) => format!("{seconds}s"),
-        (0, 0, _) => format!("{minutes}m {}s", seconds % 60),
-        (0, _, _) => format!("{hours}h {minutes}m"),
-        (_, _, _) => format!("{days}d {hours}h"),
-    }
 }
 
 /// The longest duration that a user may type.
@@ -142,21 +128,6 @@ mod tests {
             ["", "5", "m", "5x", "-5m", "5 m", "1.5h", "0s", "31d", "99999999999999999999s", "5µ"]
         {
             assert!(parse_duration(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn durations_as_read() {
-        for (ms, shown) in [
-            (0, "0ms"),
-            (340, "340ms"),
-            (12_900, "12s"),
-            (272_000, "4m 32s"),
-            (3_600_000, "1h 0m"),
-            (7_500_000, "2h 5m"),
-            (273_600_000, "3d 4h"),
-        ] {
-            assert_eq!(format_duration(Duration::from_millis(ms)), shown);
         }
     }
 

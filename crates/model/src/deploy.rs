@@ -305,15 +305,6 @@ pub fn image_lines(image: &Image) -> String {
 }
 
 impl Trouble {
-    pub const ALL: [Trouble; 6] = [
-        Self::ChecksumWrong,
-        Self::DiskTooSmall,
-        Self::DiskMissing,
-        Self::DiskAmbiguous,
-        Self::ImageBroken,
-        Self::InstallFailed,
-    ];
-
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::ChecksumWrong => "checksum-wrong",
@@ -323,10 +314,6 @@ impl Trouble {
             Self::ImageBroken => "image-broken",
             Self::InstallFailed => "install-failed",
         }
-    }
-
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|trouble| trouble.as_str() == name)
     }
 
     pub fn fault(self, said: &str) -> Fault {
@@ -436,8 +423,5 @@ mod tests {
         assert_eq!(one.hear(&report(failed, 0), at(2)), (Then::GoOn, true));
         assert_eq!(one.hear(&report(ReportStep::Installed, 0), at(9)), (Then::GoOn, false));
         assert_eq!(one.stage, Stage::Failed(Trouble::DiskTooSmall));
-        for trouble in Trouble::ALL {
-            assert_eq!(Trouble::parse(trouble.as_str()), Some(trouble));
-        }
     }
 }

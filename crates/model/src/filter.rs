@@ -74,9 +74,12 @@ pub enum Item<'a> {
 impl Filter {
     /// A label that every match must have, if the filter names one.
     pub fn label(&self) -> Option<(&str, &str)> {
-        self.terms.iter().find_map(|term| match (&term.field, term.values.as_slice()) {
-            (Field::Label(key), [value]) if !term.negated => Some((key.as_str(), value.as_str())),
-            _ => None,
+        self.terms.iter().find_map(|term| {
+            let Field::Label(key) = &term.field else { return None };
+            match term.values.as_slice() {
+                [value] if !term.negated => Some((key.as_str(), value.as_str())),
+                _ => None,
+            }
         })
     }
 

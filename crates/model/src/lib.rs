@@ -11,7 +11,6 @@ pub mod condition;
 pub mod deploy;
 pub mod device;
 pub mod effect;
-pub mod explore;
 pub mod fault;
 pub mod filter;
 pub mod firmware;

@@ -112,10 +112,7 @@ impl RunType {
 
     /// The operator's name for it, as in Run.type, where a reimage is called a repave.
     pub const fn run_word(self) -> &'static str {
-        match self {
-            Self::Reimage => "REPAVE",
-            other => other.as_str(),
-        }
+        if matches!(self, Self::Reimage) { "REPAVE" } else { self.as_str() }
     }
 
     /// Accepts the customer's and the operator's name.

@@ -90,7 +90,9 @@ impl TargetId {
     pub fn key(&self) -> String {
         match self.kind {
             TargetKind::Machine => self.id.clone(),
-            kind => format!("{}:{}", kind.as_str(), self.id),
+            TargetKind::Switch | TargetKind::PowerShelf | TargetKind::Rack => {
+                format!("{}:{}", self.kind.as_str(), self.id)
+            }
         }
     }
 

@@ -53,14 +53,16 @@ impl Sub<Duration> for Timestamp {
     }
 }
 
-/// Formats a duration for people: `4m 32s`, `350ms`, `2h 5m`.
+/// Formats a duration in its two largest units: `3d 4h`, `2h 5m`, `4m 32s`, `12s`, `350ms`.
 pub fn spoken(duration: Duration) -> String {
+    const DAY: u64 = 24 * 3_600;
     let seconds = duration.as_secs();
     match seconds {
         0 => format!("{}ms", duration.as_millis()),
         1..60 => format!("{seconds}s"),
         60..3_600 => format!("{}m {}s", seconds / 60, seconds % 60),
-        _ => format!("{}h {}m", seconds / 3_600, seconds % 3_600 / 60),
+        3_600..DAY => format!("{}h {}m", seconds / 3_600, seconds % 3_600 / 60),
+        DAY.. => format!("{}d {}h", seconds / DAY, seconds % DAY / 3_600),
     }
 }
 
@@ -77,9 +79,18 @@ mod tests {
 
     #[test]
     fn durations_are_spoken() {
-        for (millis, said) in
-            [(0, "0ms"), (350, "350ms"), (59_999, "59s"), (272_000, "4m 32s"), (7_500_000, "2h 5m")]
-        {
+        for (millis, said) in [
+            (0, "0ms"),
+            (350, "350ms"),
+            (12_900, "12s"),
+            (59_999, "59s"),
+            (272_000, "4m 32s"),
+            (3_600_000, "1h 0m"),
+            (7_500_000, "2h 5m"),
+            (86_399_999, "23h 59m"),
+            (86_400_000, "1d 0h"),
+            (273_600_000, "3d 4h"),
+        ] {
             assert_eq!(spoken(Duration::from_millis(millis)), said);
         }
     }

@@ -1,17 +1,22 @@
-//! What is said on the wire: `farrier.v1`, its generated code, and the descriptor set that
-//! reflection serves. No logic lives here; `server` turns these types into the model's.
+//! The wire format: `farrier.v1`, its generated code, and the descriptor set that reflection
+//! serves. No logic lives here; `server` converts these types to and from the model's.
 
 /// The package `farrier.v1`, with gRPC clients and servers and the JSON form of each message.
-#[allow(clippy::all)]
+#[allow(
+    clippy::all,
+    clippy::expect_used,
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "the code is generated"
+)]
 pub mod v1 {
     tonic::include_proto!("farrier.v1");
     include!(concat!(env!("OUT_DIR"), "/farrier.v1.serde.rs"));
 }
 
-/// Timestamps as they travel.
 pub use pbjson_types::Timestamp;
 
-/// Nothing, as it travels.
 pub use pbjson_types::Empty;
 
 /// The compiled descriptors of every proto file, with their comments.

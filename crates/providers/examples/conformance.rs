@@ -4,6 +4,14 @@
 //! served over HTTP by this process, so the client meets it as it would meet the device. A recording may
 //! lack resources; then they are counted as skipped. What is there and cannot be decoded is a failure.
 
+#![allow(
+    clippy::expect_used,
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a bench or an example stops by panicking"
+)]
+
 #[allow(dead_code, reason = "the tests' server does more than a recording needs")]
 #[path = "../tests/peers/http.rs"]
 mod http;

@@ -1,5 +1,13 @@
 //! The simulated fleet, asked as the engine asks it. Everything holds in RAM and in a directory.
 
+#![allow(
+    clippy::expect_used,
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test fails by panicking, and its tables are long"
+)]
+
 use model::condition::ConditionType::{
     self, BmcReachable, Drained, InCustomerCluster, Provisioned, Reachable, Rma,
 };

@@ -1,10 +1,12 @@
-//! The door for agents: JSON over HTTP, on a port of its own, as it faces the nodes' network and not the operators'.
+//! The HTTP API for agents: JSON, on a separate port, because it faces the nodes' network and not
+//! the operators'.
 //!
-//! An agent enrolls once with the token that was issued for its node, and is known from then on by the session that it made for
-//! itself. Who is not let in is told why by a code and a sentence; while we cannot look, everybody is asked to try again. `wire` is
-//! what is said.
+//! An agent enrolls once with the token that was issued for its node, and then authenticates with
+//! the session secret that it generated. A denied request is answered with a code and a sentence;
+//! while the database does not answer, every request is answered with "try again". The crate `wire`
+//! has the message formats; `convert` reads them.
 
-mod wire;
+mod convert;
 
 use crate::config::Nodes;
 use crate::netboot::{send, session};
@@ -17,84 +19,86 @@ use axum::{Json, Router};
 use engine::nodes::Agents;
 use model::node::enroll::Denied;
 use model::refusal::Refusal;
-use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use store::StoreError;
-use wire::Told;
+use wire::node::{self, EnrollReply, HeartbeatReply, RenewReply, ReportReply, TakeRequest};
 
-/// The most that an agent says at once: a piece of log, with every byte of it escaped, and a little more.
+/// The largest request: a chunk of log with every byte escaped, and a small margin.
 const MAX_BODY: usize = 512 * 1024;
 
 #[derive(Clone)]
-struct Shared {
+struct AgentApi {
     agents: Agents,
     heartbeat_seconds: u32,
     binary: Arc<PathBuf>,
 }
 
 pub fn router(agents: Agents, settings: &Nodes) -> Router {
-    let shared = Shared {
+    let shared = AgentApi {
         agents,
         heartbeat_seconds: settings.heartbeat_seconds,
         binary: Arc::new(settings.agent_binary.clone()),
     };
     Router::new()
-        .route("/agent/v1/enroll", post(enroll))
-        .route("/agent/v1/heartbeat", post(heartbeat))
-        .route("/agent/v1/tasks/take", post(take))
-        .route("/agent/v1/tasks/renew", post(renew))
-        .route("/agent/v1/tasks/report", post(report))
+        .route(node::ENROLL, post(enroll))
+        .route(node::HEARTBEAT, post(heartbeat))
+        .route(node::TAKE, post(take))
+        .route(node::RENEW, post(renew))
+        .route(node::REPORT, post(report))
         .route("/agent/v1/binary", get(binary))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(shared)
 }
 
-/// Why an agent gets no answer to its question.
-enum Refused {
-    /// It has not said what it had to.
-    Said(Refusal),
-    /// It may not, at the door where tokens are shown.
-    Token(Denied),
-    /// It may not, with the session that it shows.
-    Session(Denied),
+/// Why a request of an agent fails.
+enum AgentError {
+    /// A field of the request is missing or malformed.
+    Malformed(Refusal),
+    /// The enrollment token is refused.
+    TokenDenied(Denied),
+    /// The session, or the task it names, is refused.
+    SessionDenied(Denied),
     Store(StoreError),
 }
 
-impl From<Refusal> for Refused {
+impl From<Refusal> for AgentError {
     fn from(refusal: Refusal) -> Self {
-        Self::Said(refusal)
+        Self::Malformed(refusal)
     }
 }
 
-impl From<StoreError> for Refused {
+impl From<StoreError> for AgentError {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
     }
 }
 
-impl IntoResponse for Refused {
+impl IntoResponse for AgentError {
     fn into_response(self) -> Response {
-        let denied = |status: StatusCode, denied: Denied| {
-            let body = json!({ "code": denied.as_str(), "said": denied.said() });
-            (status, Json(body)).into_response()
-        };
+        let denied =
+            |status: StatusCode, denied: Denied| refusal(status, denied.as_str(), denied.said());
         match self {
-            Self::Said(refusal) => {
-                let body = json!({ "code": "not-understood", "said": refusal.said });
-                (StatusCode::BAD_REQUEST, Json(body)).into_response()
+            Self::Malformed(wrong) => {
+                refusal(StatusCode::BAD_REQUEST, "not-understood", &wrong.said)
             }
-            Self::Token(why) => denied(StatusCode::FORBIDDEN, why),
-            Self::Session(Denied::TaskOver) => denied(StatusCode::CONFLICT, Denied::TaskOver),
-            Self::Session(why) => denied(StatusCode::UNAUTHORIZED, why),
+            Self::TokenDenied(why) => denied(StatusCode::FORBIDDEN, why),
+            Self::SessionDenied(Denied::TaskOver) => denied(StatusCode::CONFLICT, Denied::TaskOver),
+            Self::SessionDenied(why) => denied(StatusCode::UNAUTHORIZED, why),
             Self::Store(error) => unavailable(&error),
         }
     }
 }
 
-/// The agent tries again until we can look, or until what is in its way has ended.
+fn refusal(status: StatusCode, code: &str, said: &str) -> Response {
+    let refusal = wire::Refusal { code: code.into(), said: said.into() };
+    (status, Json(refusal)).into_response()
+}
+
+/// The agent retries until the database answers or the obstacle is gone.
 fn unavailable(error: &StoreError) -> Response {
-    tracing::warn!(%error, "an agent has to wait");
+    tracing::warn!(%error, "request of an agent answered with 503");
     let said = match error {
         StoreError::Refused(refusal) => format!("try again: {}\n", refusal.said),
         StoreError::Unavailable(_) | StoreError::Conflict | StoreError::Corrupt(_) => {
@@ -104,56 +108,56 @@ fn unavailable(error: &StoreError) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, said).into_response()
 }
 
-type Answer = Result<Response, Refused>;
+type Answer = Result<Response, AgentError>;
 
-async fn enroll(State(shared): State<Shared>, body: Bytes) -> Answer {
-    let (token, applicant) = Told::read(&body)?.enrollment()?;
+async fn enroll(State(shared): State<AgentApi>, body: Bytes) -> Answer {
+    let (token, applicant) = convert::enrollment(convert::read(&body)?)?;
     let hostname = applicant.hostname.clone();
     match shared.agents.enroll(&token, applicant).await? {
         Ok(node) => {
-            tracing::info!(%node, hostname, "an agent has enrolled");
-            let heartbeat = shared.heartbeat_seconds;
-            Ok(Json(json!({ "node": node.to_string(), "heartbeat_seconds": heartbeat }))
-                .into_response())
+            tracing::info!(%node, hostname, "agent enrolled");
+            let heartbeat_seconds = shared.heartbeat_seconds.into();
+            Ok(Json(EnrollReply { heartbeat_seconds, node: node.to_string() }).into_response())
         }
         Err(denied) => {
-            tracing::warn!(hostname, why = denied.as_str(), "an agent was not let in");
-            Err(Refused::Token(denied))
+            tracing::warn!(hostname, why = denied.as_str(), "enrollment denied");
+            Err(AgentError::TokenDenied(denied))
         }
     }
 }
 
-async fn heartbeat(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) -> Answer {
-    let problems = Told::read(&body)?.problems()?;
+async fn heartbeat(State(shared): State<AgentApi>, headers: HeaderMap, body: Bytes) -> Answer {
+    let problems = convert::problems(&convert::read(&body)?)?;
     let heard = shared.agents.heartbeat(session(&headers), problems).await?;
-    let beat = heard.map_err(Refused::Session)?;
-    let answer = json!({ "heartbeat_seconds": shared.heartbeat_seconds, "waiting": beat.waiting });
-    Ok(Json(answer).into_response())
+    let beat = heard.map_err(AgentError::SessionDenied)?;
+    let heartbeat_seconds = shared.heartbeat_seconds.into();
+    Ok(Json(HeartbeatReply { heartbeat_seconds, waiting: beat.waiting }).into_response())
 }
 
-async fn take(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) -> Answer {
-    let wait = Told::read(&body)?.wait()?;
+async fn take(State(shared): State<AgentApi>, headers: HeaderMap, body: Bytes) -> Answer {
+    let TakeRequest { wait_seconds } = convert::read(&body)?;
+    let wait = Duration::from_secs(wait_seconds);
     let taken = shared.agents.take(session(&headers), wait).await?;
-    let taken = taken.map_err(Refused::Session)?;
-    Ok(Json(json!({ "task": taken.as_ref().map(wire::task) })).into_response())
+    let taken = taken.map_err(AgentError::SessionDenied)?;
+    Ok(Json(convert::take_reply(taken)).into_response())
 }
 
-async fn renew(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) -> Answer {
-    let (key, log) = Told::read(&body)?.renewal()?;
+async fn renew(State(shared): State<AgentApi>, headers: HeaderMap, body: Bytes) -> Answer {
+    let (key, log) = convert::renewal(convert::read(&body)?)?;
     let then = shared.agents.renew(session(&headers), &key, log).await?;
-    let then = then.map_err(Refused::Session)?;
-    Ok(Json(json!({ "then": wire::then(then) })).into_response())
+    let then = then.map_err(AgentError::SessionDenied)?;
+    Ok(Json(RenewReply { then: convert::then(then) }).into_response())
 }
 
-async fn report(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) -> Answer {
-    let report = Told::read(&body)?.report()?;
+async fn report(State(shared): State<AgentApi>, headers: HeaderMap, body: Bytes) -> Answer {
+    let report = convert::report(convert::read(&body)?)?;
     let heard = shared.agents.report(session(&headers), report).await?;
-    heard.map_err(Refused::Session)?;
-    Ok(Json(json!({})).into_response())
+    heard.map_err(AgentError::SessionDenied)?;
+    Ok(Json(ReportReply {}).into_response())
 }
 
-/// The agent itself, for a node that has just been installed.
-async fn binary(State(shared): State<Shared>, request: Request) -> Response {
+/// The agent binary, for a node that has just been installed.
+async fn binary(State(shared): State<AgentApi>, request: Request) -> Response {
     if shared.binary.as_os_str().is_empty() {
         let said =
             "this server gives out no agent: nodes.agent_binary is not set in its configuration\n";

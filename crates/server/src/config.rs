@@ -33,13 +33,14 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// A PostgreSQL URL, `postgres://user@host:5432/name`. Empty: SQLite in `data_dir`.
     pub database_url: String,
-    /// How many PostgreSQL connections this replica may open, at least 3: one listens, the others work.
+    /// How many PostgreSQL connections this replica may open, at least 3: one listens for
+    /// notifications, the others run transactions.
     pub database_connections: usize,
-    /// What this replica is called, over restarts. Empty: the host's name and the port,
-    /// or `farrier` on SQLite.
+    /// The name of this replica, stable over restarts. Empty: the host's name and the port, or
+    /// `farrier` on SQLite.
     pub replica_name: String,
-    /// The key that secrets are sealed with; made when it is missing. Empty: `seal.key` in `data_dir`. Replicas
-    /// share one.
+    /// The file with the key that seals secrets; created when it is missing. Empty: `seal.key` in
+    /// `data_dir`. All replicas must have the same key.
     pub seal_key_file: PathBuf,
     /// Files with plans to load at start, as JSON or TOML.
     pub plan_files: Vec<PathBuf>,
@@ -47,7 +48,7 @@ pub struct Config {
     pub engine: EngineConfig,
     pub defaults: StepDefaults,
     pub probes: Probes,
-    pub retention: Keep,
+    pub retention: RetentionConfig,
     pub datacenter: Datacenter,
     pub netboot: Netboot,
     pub racks: Racks,
@@ -74,19 +75,19 @@ pub enum LogFormat {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EngineConfig {
-    /// How many runs this replica works on at once.
+    /// How many runs this replica executes concurrently.
     pub max_in_flight: usize,
-    /// Up to this many, a run is worked on by the replica that accepted it.
+    /// Below this number the replica that accepts a run also claims it, in the same transaction.
     pub eager_in_flight: usize,
-    /// After this long without a sign of life a replica's work goes to the others.
+    /// A replica without a heartbeat for this long is dead, and other replicas claim its work.
     pub lease_ms: u64,
-    /// How often a replica gives a sign of life.
+    /// The interval of a replica's heartbeats.
     pub renew_ms: u64,
-    /// How often to look for work although no signal came.
+    /// How often to look for due work when no signal arrives.
     pub poll_ms: u64,
-    /// How long work under way may go on after SIGTERM before it is handed back.
+    /// How long running work may go on after SIGTERM before it is released.
     pub grace_ms: u64,
-    /// The wait before the second attempt at a step; it doubles from there.
+    /// The wait before the second attempt of a step; doubles with every attempt.
     pub backoff_first_ms: u64,
     /// The longest wait between two attempts.
     pub backoff_most_ms: u64,
@@ -108,36 +109,37 @@ pub struct StepDefaults {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Probes {
-    /// Every machine is looked at once in this time.
+    /// Every machine is probed once in this time.
     pub interval_ms: u64,
-    /// How long one look may take.
+    /// The timeout of one probe.
     pub timeout_ms: u64,
-    /// How many looks may be under way at once.
+    /// How many probes may run concurrently.
     pub at_once: usize,
-    /// How many looks in a row it takes to believe bad news, and good news.
+    /// A condition turns bad after `down_after` failed probes in a row, and good after `up_after`
+    /// successful ones.
     pub down_after: u32,
     pub up_after: u32,
-    /// The health of a machine's parts is asked for once in this time.
+    /// The health of a machine's components is read once in this time.
     pub health_interval_ms: u64,
-    /// How long after a run a machine may be away without being called degraded.
+    /// For this long after a run an unreachable machine is not degraded: it may be booting.
     pub settling_ms: u64,
 }
 
-/// What is kept, and for how long. Zero is without limit.
+/// Retention limits. Zero: no limit.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Keep {
-    /// A run goes this long after its end, with its history, its log and its request id.
+pub struct RetentionConfig {
+    /// A run is deleted this long after its end, with its history, its log and its request id.
     pub runs_days: u32,
-    /// The log of a run goes this long after its end, and with the run at the latest.
+    /// The log of a run is deleted this long after its end, at the latest with the run.
     pub logs_days: u32,
-    /// Events of everything but runs go at this age.
+    /// Events of all other objects are deleted at this age.
     pub events_days: u32,
-    /// Of runs that have ended, the newest so many stay.
+    /// The newest ended runs are kept up to this number.
     pub max_runs: u64,
-    /// Of the logs of runs that have ended, the newest so many bytes stay.
+    /// The newest logs of ended runs are kept up to this number of bytes.
     pub max_log_bytes: u64,
-    /// Of those events, the newest so many stay.
+    /// The newest events of other objects are kept up to this number.
     pub max_events: u64,
 }
 
@@ -148,10 +150,10 @@ pub struct Sim {
     pub machines: usize,
     /// `zero`, `fast` or `human`.
     pub speed: Speed,
-    /// Where the simulated hardware keeps its memory. Empty: `sim` in `data_dir`. Replicas that share
-    /// one simulated fleet name one directory here.
+    /// The directory with the state of the simulated hardware. Empty: `sim` in `data_dir`. Replicas
+    /// that share a simulated fleet use the same directory.
     pub dir: PathBuf,
-    /// Rules by which the simulated hardware misbehaves.
+    /// Fault rules of the simulated hardware.
     pub faults: Vec<FaultRule>,
 }
 
@@ -169,7 +171,7 @@ impl Default for Config {
             engine: EngineConfig::default(),
             defaults: StepDefaults::default(),
             probes: Probes::default(),
-            retention: Keep::default(),
+            retention: RetentionConfig::default(),
             datacenter: Datacenter::default(),
             netboot: Netboot::default(),
             racks: Racks::default(),
@@ -238,12 +240,12 @@ impl Default for Probes {
     }
 }
 
-/// A century: more is a slip of the hand.
+/// A century: a larger value is a typing error.
 const MOST_DAYS: u32 = 36_500;
 const DAY: Duration = Duration::from_secs(86_400);
-/// With fewer PostgreSQL connections a replica could not keep its lease under load.
+/// With fewer PostgreSQL connections a replica could not renew its lease under load.
 const LEAST_CONNECTIONS: usize = 3;
-/// Less room for logs would not hold the log of one run.
+/// A smaller limit would not hold the log of one run.
 const LEAST_LOG_BYTES: u64 = 1_048_576;
 
 fn days(duration: Option<Duration>) -> u32 {
@@ -251,7 +253,7 @@ fn days(duration: Option<Duration>) -> u32 {
     u32::try_from(days).unwrap_or(MOST_DAYS)
 }
 
-impl Default for Keep {
+impl Default for RetentionConfig {
     fn default() -> Self {
         let kept = Retention::default();
         Self {
@@ -265,7 +267,7 @@ impl Default for Keep {
     }
 }
 
-impl Keep {
+impl RetentionConfig {
     fn check(&self) -> Result<(), String> {
         let ages = [
             ("runs_days", self.runs_days),
@@ -308,7 +310,7 @@ impl Default for Sim {
 }
 
 impl Config {
-    /// Reads a file. The error names the file, the line and what is known instead.
+    /// Reads a file. The error names the file, the line and the known keys.
     pub fn load(path: &Path) -> Result<Self, String> {
         let text = std::fs::read_to_string(path).map_err(|error| {
             format!("cannot read the configuration {}: {error}", path.display())
@@ -319,7 +321,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Values that would stop the engine from working are refused at start.
+    /// Refuses values with which the engine could not work.
     pub fn check(&self) -> Result<(), String> {
         let engine = &self.engine;
         let positive = [
@@ -359,7 +361,7 @@ impl Config {
         self.retention.check()
     }
 
-    /// The same without what must not be shown.
+    /// A copy without the password of the database URL.
     #[must_use]
     pub fn redacted(&self) -> Self {
         let mut shown = self.clone();
@@ -405,8 +407,9 @@ impl Config {
         }
     }
 
-    /// What the provider of real machines is told. It must give up before its prober does, or it would not learn that a BMC hangs;
-    /// and a list of nodes is asked for once in a round.
+    /// Settings of the provider of real machines. Its calls must time out before the prober does,
+    /// or it would not notice that a BMC hangs; its cached list of cluster nodes must expire
+    /// once per probe round.
     pub(crate) fn datacenter(&self) -> Result<providers::datacenter::Settings, String> {
         let most = |ms: u64| Duration::from_millis(ms) * 4 / 5;
         Ok(providers::datacenter::Settings {
@@ -421,7 +424,8 @@ impl Config {
             return self.replica_name.clone();
         }
         if self.database_url.is_empty() {
-            // Nobody else can use this SQLite: whatever it holds was ours, whatever port we have now.
+            // Only one process can use this SQLite file: all claims in it are ours, whatever the
+            // port is now.
             return "farrier".into();
         }
         let host = std::fs::read_to_string("/etc/hostname").unwrap_or_default();
@@ -492,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_checked_and_zero_is_for_ever() {
+    fn retention_is_checked_and_zero_means_forever() {
         let read = |text: &str| toml::from_str::<Config>(&format!("[retention]\n{text}"));
         for (text, words) in [
             ("runs = 90", "runs_days"),

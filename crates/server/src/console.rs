@@ -1,14 +1,15 @@
-//! The web console: what an operator sees in a browser. It only reads.
+//! The web console: a read-only view for operators.
 //!
-//! Every page is a whole document, rendered here from the engine's own answers, so it works without a
-//! script, in any browser, and over a slow line in the night. One small script makes open pages live:
-//! it listens to a stream of "something changed" and fetches the same page again, so there is one way
-//! to draw anything. Scripts and styles are files of ours; the policy sent with each page allows no others.
+//! Every page is a complete HTML document that the server renders, so it works without a script and
+//! in any browser. One small script keeps open pages current: it listens to a stream of change
+//! events and fetches the same page again, so each page is rendered in one place only. Scripts and
+//! styles are served by Farrier; the Content-Security-Policy of every page allows no others.
 
 mod assets;
 mod badge;
 mod clock;
 mod device;
+mod error_page;
 mod fault;
 mod fleet;
 mod frame;
@@ -18,17 +19,13 @@ mod log;
 mod machine;
 mod markdown;
 mod node;
-mod nodes;
-mod operation;
-mod operations;
+mod queries;
 mod rack;
-mod racks;
-mod read;
+mod run;
 mod stream;
 mod summary;
 mod text;
 mod why;
-mod wrong;
 
 use axum::Router;
 use axum::http::header::{self, HeaderName, HeaderValue};
@@ -40,16 +37,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
-/// What a page is asked for, beside its path.
-type Asked = HashMap<String, String>;
+/// The query parameters of a page.
+type QueryParams = HashMap<String, String>;
 
-/// How many pages may be live at once. Each holds a connection and a place in the events.
+/// How many pages may have an open stream. Each holds a connection and a watch.
 const MAX_STREAMS: usize = 1_024;
 
 #[derive(Clone)]
 struct Console {
     engine: Engine,
-    summary: Arc<summary::Cache>,
+    summary: Arc<summary::SummaryCache>,
     streams: Arc<Semaphore>,
 }
 
@@ -60,27 +57,27 @@ pub(crate) fn router(engine: Engine) -> Router {
         .route("/", get(fleet::show))
         .route("/machines", get(|| async { Redirect::temporary("/") }))
         .route("/machines/{id}", get(machine::show))
-        .route("/racks", get(racks::show))
+        .route("/racks", get(rack::list::show))
         .route("/racks/{id}", get(rack::show))
-        .route("/nodes", get(nodes::show))
+        .route("/nodes", get(node::list::show))
         .route("/nodes/{id}", get(node::show))
         .route("/switches/{id}", get(device::switch))
         .route("/power-shelves/{id}", get(device::power_shelf))
-        .route("/operations", get(operations::show))
-        .route("/operations/{id}", get(operation::show))
-        .route("/operations/{id}/stream", get(stream::of_operation))
-        .route("/stream", get(stream::of_changes))
+        .route("/operations", get(run::list::show))
+        .route("/operations/{id}", get(run::show))
+        .route("/operations/{id}/stream", get(stream::stream_run))
+        .route("/stream", get(stream::stream_changes))
         .route("/faults", get(fault::list))
         .route("/faults/{code}", get(fault::show))
         .route("/console.css", get(assets::css))
         .route("/console.js", get(assets::js))
         .route("/favicon.svg", get(assets::icon))
-        .route("/{*path}", any(wrong::nowhere))
+        .route("/{*path}", any(error_page::no_route))
         .layer(map_response(with_headers))
         .with_state(console)
 }
 
-/// What a browser may do with our pages: load our own files, and nothing else.
+/// The Content-Security-Policy: a page may load our own files and nothing else.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
                       connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 

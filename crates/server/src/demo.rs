@@ -1,5 +1,5 @@
-//! The simulated datacenter: machines that are registered at start, and in the demo the racks they stand in, with their switches
-//! and power shelves, and a site at which some of the machines serve as nodes.
+//! The simulated datacenter: machines that are registered at start, and in the demo also their
+//! racks, switches and power shelves, and a site where some of the machines are nodes.
 
 use engine::nodes::Onboard;
 use engine::racks::DescribedRack;
@@ -20,13 +20,14 @@ pub(crate) const RACKS: usize = 2;
 pub(crate) const PER_RACK: usize = 18;
 const SWITCHES: usize = 3;
 const SHELVES: usize = 2;
-/// How many machines serve as nodes: those at the top of the last rack.
+/// How many machines become nodes: the uppermost ones of the last rack.
 const NODES: usize = 4;
 const SITE: &str = "site-demo";
-/// How many machines are registered at once.
+/// How many machines are registered concurrently.
 const AT_ONCE: usize = 64;
 
-/// Two racks of eighteen. From the bottom: a shelf, nine machines, the switches, nine machines, a shelf.
+/// Two racks of eighteen machines each. From the bottom: a shelf, nine machines, the switches, nine
+/// machines, a shelf.
 pub(crate) async fn register_demo(engine: &Engine) -> Result<()> {
     for rack in 1..=RACKS {
         let env = if rack == 1 { "prod" } else { "stage" };
@@ -53,7 +54,7 @@ pub(crate) async fn register_demo(engine: &Engine) -> Result<()> {
     onboard_nodes(engine).await
 }
 
-/// Makes the site, and has some machines serve there. Whatever was made of them since stays as it is.
+/// Creates the site and onboards some machines. Existing objects are not changed.
 async fn onboard_nodes(engine: &Engine) -> Result<()> {
     let site = SiteId::trusted(SITE);
     match engine.site(&site).await {
@@ -71,15 +72,15 @@ async fn onboard_nodes(engine: &Engine) -> Result<()> {
         let wanted = Onboard {
             machine: MachineId::trusted(format!("r{RACKS}-m{slot:02}")),
             site: site.clone(),
-            // The same at every start: a node that has been taken away since does not come back.
+            // The same id at every start: a node that was removed since does not come back.
             request_id: "demo".into(),
             by: "demo".into(),
         };
         match engine.onboard(wanted).await {
             Ok(_) => {}
-            // Somebody uses the machine for something else by now.
+            // The machine is used for something else now.
             Err(StoreError::Refused(refusal)) => {
-                tracing::debug!(%refusal, "a machine of the demo does not become a node");
+                tracing::debug!(%refusal, "demo machine not onboarded");
             }
             Err(error) => return Err(error),
         }
@@ -87,7 +88,7 @@ async fn onboard_nodes(engine: &Engine) -> Result<()> {
     Ok(())
 }
 
-/// Makes a rack, or finds the one that was made of it since.
+/// Creates a rack unless it exists.
 async fn create_rack(engine: &Engine, rack: usize, env: &str) -> Result<RackId> {
     let id = RackId::trusted(format!("rack-r{rack}"));
     match engine.rack(&id).await {
@@ -111,7 +112,7 @@ async fn create_rack(engine: &Engine, rack: usize, env: &str) -> Result<RackId> 
     Ok(id)
 }
 
-/// Registers a device that is not there yet; one that is keeps what was made of it.
+/// Registers a device unless it exists.
 async fn register_device<D: Device>(
     engine: &Engine,
     id: &str,
@@ -135,17 +136,17 @@ async fn register_device<D: Device>(
     engine.register_device::<D>(described, "demo".into()).await.map(drop)
 }
 
-/// `count` machines, forty to a rack.
+/// Registers `count` machines, forty to a rack.
 pub(crate) async fn register_fleet(engine: &Engine, count: usize) -> Result<()> {
     let each = stream::iter(0..count).map(|index| async move {
         let (rack, slot) = (index / 40 + 1, index % 40 + 1);
         register(engine, &format!("sim-{:05}", index + 1), (rack, slot), "sim", None).await
     });
-    // Many at once share their commits.
+    // Concurrent requests share commits.
     each.buffer_unordered(AT_ONCE).try_collect().await
 }
 
-/// Registers a machine that is not there yet; one that is keeps what was made of it.
+/// Registers a machine unless it exists.
 async fn register(
     engine: &Engine,
     id: &str,

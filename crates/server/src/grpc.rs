@@ -1,32 +1,33 @@
-//! The gRPC services: parse, ask the engine, answer. One file for each service.
+//! The gRPC services: each call parses its request, calls the engine and converts the result. One
+//! file for each service.
 
 mod admin;
-mod components;
+mod component;
 mod convert;
-mod credentials;
-mod devices;
+mod credential;
+mod device;
 mod explain;
 mod firmware;
 mod hardware;
 mod health;
-mod hosts;
-mod images;
-mod machines;
-mod nodes;
-mod operations;
+mod host;
+mod image;
+mod machine;
+mod node;
+mod operation;
 mod page;
-mod plans;
-mod power_shelves;
-mod racks;
-mod runs;
+mod plan;
+mod power_shelf;
+mod rack;
+mod run;
 mod simulator;
-mod sites;
+mod site;
 mod status;
 mod stream;
-mod switches;
+mod switch;
 
 pub(crate) use convert::plan_from;
-pub(crate) use nodes::workflow_kind;
+pub(crate) use node::workflow_kind;
 
 use crate::netboot::artifacts::Artifacts;
 use engine::Engine;
@@ -36,22 +37,24 @@ use proto::v1;
 use providers::sim::Sim;
 use tonic::service::Routes;
 
-/// What every service works with.
+/// What the gRPC services share. Every service is implemented on this type.
 #[derive(Clone)]
-pub(crate) struct Doors {
+pub(crate) struct GrpcServices {
     pub engine: Engine,
     pub sim: Sim,
     pub vault: Vault,
     pub artifacts: Artifacts,
-    /// How machines reach the netboot service, if there is one.
+    /// The base URL under which machines reach the netboot service; none: it is off.
     pub netboot_url: Option<String>,
     pub agents: Agents,
-    /// How agents reach this server; empty: they cannot.
+    /// The URLs under which agents reach this server, separated by commas; empty: they cannot.
     pub agents_url: String,
 }
 
 /// All services, with reflection and health.
-pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::server::Error> {
+pub(crate) async fn routes(
+    services: GrpcServices,
+) -> Result<Routes, tonic_reflection::server::Error> {
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
@@ -59,36 +62,36 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
     };
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_service_status("", tonic_health::ServingStatus::Serving).await;
-    tokio::spawn(run_health(doors.engine.clone(), health));
+    tokio::spawn(run_health(services.engine.clone(), health));
 
     let mut routes = Routes::builder();
     routes
-        .add_service(v1::machine_service_server::MachineServiceServer::new(doors.clone()))
-        .add_service(v1::operation_service_server::OperationServiceServer::new(doors.clone()))
-        .add_service(v1::plan_service_server::PlanServiceServer::new(doors.clone()))
-        .add_service(v1::run_service_server::RunServiceServer::new(doors.clone()))
-        .add_service(v1::admin_service_server::AdminServiceServer::new(doors.clone()))
-        .add_service(v1::credential_service_server::CredentialServiceServer::new(doors.clone()))
-        .add_service(v1::hardware_service_server::HardwareServiceServer::new(doors.clone()))
-        .add_service(v1::health_service_server::HealthServiceServer::new(doors.clone()))
-        .add_service(v1::image_service_server::ImageServiceServer::new(doors.clone()))
-        .add_service(v1::switch_service_server::SwitchServiceServer::new(doors.clone()))
-        .add_service(v1::power_shelf_service_server::PowerShelfServiceServer::new(doors.clone()))
-        .add_service(v1::host_service_server::HostServiceServer::new(doors.clone()))
-        .add_service(v1::component_service_server::ComponentServiceServer::new(doors.clone()))
-        .add_service(v1::firmware_service_server::FirmwareServiceServer::new(doors.clone()))
-        .add_service(v1::rack_service_server::RackServiceServer::new(doors.clone()))
-        .add_service(v1::node_service_server::NodeServiceServer::new(doors.clone()))
-        .add_service(v1::site_service_server::SiteServiceServer::new(doors.clone()))
-        .add_service(v1::explain_service_server::ExplainServiceServer::new(doors.clone()))
-        .add_service(v1::simulator_service_server::SimulatorServiceServer::new(doors))
+        .add_service(v1::machine_service_server::MachineServiceServer::new(services.clone()))
+        .add_service(v1::operation_service_server::OperationServiceServer::new(services.clone()))
+        .add_service(v1::plan_service_server::PlanServiceServer::new(services.clone()))
+        .add_service(v1::run_service_server::RunServiceServer::new(services.clone()))
+        .add_service(v1::admin_service_server::AdminServiceServer::new(services.clone()))
+        .add_service(v1::credential_service_server::CredentialServiceServer::new(services.clone()))
+        .add_service(v1::hardware_service_server::HardwareServiceServer::new(services.clone()))
+        .add_service(v1::health_service_server::HealthServiceServer::new(services.clone()))
+        .add_service(v1::image_service_server::ImageServiceServer::new(services.clone()))
+        .add_service(v1::switch_service_server::SwitchServiceServer::new(services.clone()))
+        .add_service(v1::power_shelf_service_server::PowerShelfServiceServer::new(services.clone()))
+        .add_service(v1::host_service_server::HostServiceServer::new(services.clone()))
+        .add_service(v1::component_service_server::ComponentServiceServer::new(services.clone()))
+        .add_service(v1::firmware_service_server::FirmwareServiceServer::new(services.clone()))
+        .add_service(v1::rack_service_server::RackServiceServer::new(services.clone()))
+        .add_service(v1::node_service_server::NodeServiceServer::new(services.clone()))
+        .add_service(v1::site_service_server::SiteServiceServer::new(services.clone()))
+        .add_service(v1::explain_service_server::ExplainServiceServer::new(services.clone()))
+        .add_service(v1::simulator_service_server::SimulatorServiceServer::new(services))
         .add_service(health_service)
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?);
     Ok(routes.routes())
 }
 
-/// The services whose health is told by name.
+/// The services whose health is reported by name.
 const SERVICES: [&str; 19] = [
     "farrier.v1.MachineService",
     "farrier.v1.OperationService",
@@ -111,7 +114,7 @@ const SERVICES: [&str; 19] = [
     "farrier.v1.SiteService",
 ];
 
-/// Serving means that the database answers.
+/// Reports every service as serving while the database answers.
 async fn run_health(engine: Engine, health: tonic_health::server::HealthReporter) {
     loop {
         let status = match engine.healthy().await {

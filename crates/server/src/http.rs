@@ -1,4 +1,4 @@
-//! What the port serves beside gRPC: metrics and health for machines, a first page for people.
+//! What the port serves beside gRPC and the console: metrics and health.
 
 use crate::telemetry;
 use axum::Router;
@@ -13,7 +13,7 @@ use std::time::Instant;
 use tonic::service::Routes;
 
 #[derive(Clone)]
-struct Shared {
+struct HttpState {
     engine: Engine,
     metrics: Option<PrometheusHandle>,
 }
@@ -25,7 +25,7 @@ pub(crate) fn router(
     metrics: Option<PrometheusHandle>,
     console: Router,
 ) -> Router {
-    let shared = Shared { engine, metrics };
+    let shared = HttpState { engine, metrics };
     let pages = Router::new()
         .route("/metrics", get(show_metrics))
         .route("/healthz", get(show_health))
@@ -33,7 +33,7 @@ pub(crate) fn router(
     grpc.into_axum_router().merge(pages).merge(console).layer(middleware::from_fn(count))
 }
 
-async fn show_metrics(State(shared): State<Shared>) -> Response {
+async fn show_metrics(State(shared): State<HttpState>) -> Response {
     let Some(metrics) = shared.metrics else {
         return StatusCode::NOT_FOUND.into_response();
     };
@@ -41,21 +41,22 @@ async fn show_metrics(State(shared): State<Shared>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics.render()).into_response()
 }
 
-async fn show_health(State(shared): State<Shared>) -> Response {
+async fn show_health(State(shared): State<HttpState>) -> Response {
     match shared.engine.healthy().await {
         Ok(()) => "ok\n".into_response(),
         Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
     }
 }
 
-/// Counts requests. Paths are bounded: what no route knows is counted as one.
+/// Counts requests. The number of paths is bounded: requests outside gRPC are counted as `http`,
+/// unimplemented gRPC methods as `unknown`.
 async fn count(request: Request, next: Next) -> Response {
     let started = Instant::now();
     let path = request.uri().path();
     let known = path.starts_with("/farrier.v1.") || path.starts_with("/grpc.");
     let path = if known { path.to_string() } else { "http".to_string() };
     let response = next.run(request).await;
-    // A unary call that failed says so in its headers; the status of others is in their trailers.
+    // A failed unary call has its status in the headers; other calls have it in the trailers.
     let said = response.headers().get("grpc-status").and_then(|status| status.to_str().ok());
     let path = if said == Some("12") { "unknown".into() } else { path };
     let status = said.unwrap_or("0").to_string();

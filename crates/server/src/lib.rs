@@ -1,8 +1,9 @@
-//! The doors.
+//! The API server.
 //!
-//! Requests come in as proto, are parsed once into the model's values or refused with the field's name,
-//! and are handed to the engine. Answers go out the same way. gRPC, metrics and the console share one
-//! port. Nothing here touches hardware or decides anything about a machine.
+//! Requests arrive as proto messages, are parsed once into the model's values or refused with the
+//! name of the field, and are passed to the engine. gRPC, metrics and the console share one port;
+//! agents and machines that boot over the network have listeners of their own. Nothing here touches
+//! hardware or decides anything about a machine.
 
 mod agents;
 pub mod config;

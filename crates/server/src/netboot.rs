@@ -1,14 +1,16 @@
-//! What machines fetch when they boot over the network, and what the deploy environment says to Farrier.
+//! The HTTP API for machines that boot over the network: boot scripts and files, and the reports of
+//! the deploy environment.
 //!
-//! It has a port of its own, as it faces the machines' network and not the operators'. A machine is known by its MAC
-//! address, and only while an operation wants it to boot; then by the token it was given; then by the session that claimed
-//! it. `script` is what its firmware is told, `dhcp` what its DHCP server is told, `artifacts` the files, `wire` the words of the
-//! deploy environment.
+//! It has a separate port, because it faces the machines' network and not the operators'. A machine
+//! is identified by its MAC address while a deployment is pending for it, then by the token in its
+//! boot script, then by the session that claimed the deployment. `script` makes the iPXE scripts,
+//! `dhcp` the configuration of the DHCP server, `artifacts` stores the files, `convert` reads and
+//! writes the messages of the deploy environment.
 
 pub mod artifacts;
+mod convert;
 pub mod dhcp;
 mod script;
-mod wire;
 
 use crate::config::Netboot;
 use artifacts::Artifacts;
@@ -27,45 +29,45 @@ use std::sync::Arc;
 use store::StoreError;
 use tower::ServiceExt;
 use tower_http::services::ServeFile;
-use wire::{Assignment, Claimed, Reported};
+use wire::deploy::{self, Claim, Report};
 
-/// The most that the deploy environment says at once.
+/// The largest request of the deploy environment, in bytes.
 const MAX_BODY: usize = 256 * 1024;
 
 #[derive(Clone)]
-struct Shared {
+struct NetbootApi {
     vault: Vault,
     artifacts: Artifacts,
     settings: Arc<Netboot>,
 }
 
 pub fn router(vault: Vault, artifacts: Artifacts, settings: Netboot) -> Router {
-    let shared = Shared { vault, artifacts, settings: Arc::new(settings) };
+    let shared = NetbootApi { vault, artifacts, settings: Arc::new(settings) };
     Router::new()
         .route("/netboot/boot.ipxe", get(first_script))
         .route("/netboot/by-mac/{mac}", get(script_of))
         .route("/netboot/{token}/{file}", get(boot_file))
-        .route("/deploy/claim", post(claim))
-        .route("/deploy/report", post(report))
-        .route("/deploy/image", get(image))
+        .route(deploy::CLAIM, post(claim))
+        .route(deploy::REPORT, post(report))
+        .route(deploy::IMAGE, get(image))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(shared)
 }
 
-/// The same for every machine: it asks on with its MAC address.
-async fn first_script(State(shared): State<Shared>) -> String {
-    script::first(&shared.settings.url())
+/// The same script for every machine: it chains to the script of the machine's MAC address.
+async fn first_script(State(shared): State<NetbootApi>) -> String {
+    script::first_script(&shared.settings.url())
 }
 
-async fn script_of(State(shared): State<Shared>, Path(mac): Path<String>) -> Response {
+async fn script_of(State(shared): State<NetbootApi>, Path(mac): Path<String>) -> Response {
     let Ok(mac) = text::mac("mac", &mac) else {
         let said = "write the MAC address as 52:54:00:12:34:56 or 52-54-00-12-34-56\n";
         return (StatusCode::BAD_REQUEST, said).into_response();
     };
     match shared.vault.boot_of(&mac).await {
         Ok(Some(boot)) => {
-            tracing::info!(machine = %boot.deployment.machine_id, %mac, "asked what to boot");
-            script::of(&shared.settings, &boot, &mac).into_response()
+            tracing::info!(machine = %boot.deployment.machine_id, %mac, "boot script sent");
+            script::machine_script(&shared.settings, &boot, &mac).into_response()
         }
         Ok(None) => {
             let said = format!("no operation wants {mac} to boot from here\n");
@@ -75,9 +77,9 @@ async fn script_of(State(shared): State<Shared>, Path(mac): Path<String>) -> Res
     }
 }
 
-/// The kernel and the ramdisk of what is to be booted, or the disc.
+/// The kernel, the initrd or the ISO that a machine boots.
 async fn boot_file(
-    State(shared): State<Shared>,
+    State(shared): State<NetbootApi>,
     Path((token, file)): Path<(String, String)>,
     request: Request,
 ) -> Response {
@@ -94,7 +96,7 @@ async fn boot_file(
     }
 }
 
-impl Shared {
+impl NetbootApi {
     fn boot_path(&self, deployment: &Deployment, file: &str) -> Option<PathBuf> {
         match (&deployment.image.body, file) {
             (ImageBody::Disk { .. }, "kernel") => Some(self.settings.deploy_dir.join("vmlinuz")),
@@ -109,18 +111,18 @@ impl Shared {
     }
 }
 
-async fn claim(State(shared): State<Shared>, Json(claimed): Json<Claimed>) -> Response {
-    let macs = match claimed.macs() {
+async fn claim(State(shared): State<NetbootApi>, Json(claim): Json<Claim>) -> Response {
+    let macs = match convert::macs(&claim) {
         Ok(macs) => macs,
         Err(refusal) => return (StatusCode::BAD_REQUEST, refusal.said).into_response(),
     };
-    match shared.vault.claim(&claimed.token, &claimed.session, macs).await {
+    match shared.vault.claim(&claim.token, &claim.session, macs).await {
         Ok(Ok(deployment)) => {
-            tracing::info!(machine = %deployment.machine_id, key = %deployment.key, "claimed");
-            Json(Assignment::of(&deployment)).into_response()
+            tracing::info!(machine = %deployment.machine_id, key = %deployment.key, "deployment claimed");
+            Json(convert::assignment(&deployment)).into_response()
         }
         Ok(Err(denied)) => {
-            tracing::warn!(mac = %claimed.mac, why = denied.as_str(), "a claim was refused");
+            tracing::warn!(mac = %claim.mac, why = denied.as_str(), "claim of a deployment denied");
             forbidden(denied)
         }
         Err(error) => unavailable(&error),
@@ -128,23 +130,23 @@ async fn claim(State(shared): State<Shared>, Json(claimed): Json<Claimed>) -> Re
 }
 
 async fn report(
-    State(shared): State<Shared>,
+    State(shared): State<NetbootApi>,
     headers: HeaderMap,
-    Json(reported): Json<Reported>,
+    Json(reported): Json<Report<String>>,
 ) -> Response {
-    let report = match reported.report() {
+    let report = match convert::report(reported) {
         Ok(report) => report,
         Err(refusal) => return (StatusCode::BAD_REQUEST, refusal.said).into_response(),
     };
     match shared.vault.hear(session(&headers), report).await {
-        Ok(Ok(then)) => Json(wire::Next::of(then)).into_response(),
+        Ok(Ok(then)) => Json(convert::report_reply(then)).into_response(),
         Ok(Err(denied)) => forbidden(denied),
         Err(error) => unavailable(&error),
     }
 }
 
-/// The file of the image, from whichever byte.
-async fn image(State(shared): State<Shared>, headers: HeaderMap, request: Request) -> Response {
+/// The image file; range requests are supported.
+async fn image(State(shared): State<NetbootApi>, headers: HeaderMap, request: Request) -> Response {
     match shared.vault.claimed(session(&headers)).await {
         Ok(Some(deployment)) => match &deployment.image.body {
             ImageBody::Disk { file, .. } => send(shared.artifacts.path(file), request).await,
@@ -157,18 +159,18 @@ async fn image(State(shared): State<Shared>, headers: HeaderMap, request: Reques
     }
 }
 
-/// The session that a machine or an agent shows.
+/// The session secret of a request from a machine or an agent.
 pub(crate) fn session(headers: &HeaderMap) -> &str {
     let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     given.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default()
 }
 
-/// A file of this server, from whichever byte.
+/// Sends a file of this server; range requests are supported.
 pub(crate) async fn send(path: PathBuf, request: Request) -> Response {
     match ServeFile::new(&path).oneshot(request).await {
         Ok(response) if response.status() == StatusCode::NOT_FOUND => {
-            tracing::error!(path = %path.display(), "a file that was asked for is not here");
-            // Another replica may have it, or it may be put back: the machine tries again.
+            tracing::error!(path = %path.display(), "requested file is missing");
+            // Another replica may have it, or an operator may restore it: the machine retries.
             let said = "the file is missing on this server\n";
             (StatusCode::SERVICE_UNAVAILABLE, said).into_response()
         }
@@ -178,11 +180,11 @@ pub(crate) async fn send(path: PathBuf, request: Request) -> Response {
 }
 
 fn forbidden(denied: Denied) -> Response {
-    (StatusCode::FORBIDDEN, Json(wire::Refused::of(denied))).into_response()
+    (StatusCode::FORBIDDEN, Json(convert::refusal(denied))).into_response()
 }
 
-/// The machine tries again until we can look.
+/// The machine retries until the database answers.
 fn unavailable(error: &StoreError) -> Response {
-    tracing::warn!(%error, "a machine that boots has to wait");
+    tracing::warn!(%error, "request of a booting machine answered with 503");
     (StatusCode::SERVICE_UNAVAILABLE, "try again\n").into_response()
 }

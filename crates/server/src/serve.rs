@@ -1,7 +1,7 @@
-//! From a configuration to a running server, and back down again without losing anything.
+//! Starts a server from a configuration, and shuts it down without losing work.
 
 use crate::config::Config;
-use crate::grpc::{self, Doors};
+use crate::grpc::{self, GrpcServices};
 use crate::netboot::{self, artifacts::Artifacts};
 use crate::{agents, console, demo, http, telemetry};
 use axum::serve::ListenerExt;
@@ -23,10 +23,10 @@ use store::{Options, Store, StoreError};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// Why a server could not start or go on. Each says what to do.
+/// Why a server could not start or continue. The text says what to do.
 #[derive(Debug)]
 pub enum ServeError {
-    /// The configuration or the surroundings are wrong.
+    /// The configuration or the environment is wrong.
     Refused(String),
     /// The database does not answer.
     Unavailable(String),
@@ -46,8 +46,8 @@ impl From<StoreError> for ServeError {
     }
 }
 
-/// How long connections may take to end after the engine has let go of its work.
-const LINGER: Duration = Duration::from_secs(3);
+/// How long connections may take to close after the engine has released its claims.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Serves until SIGTERM or Ctrl-C. `ready` is called once requests are answered.
 ///
@@ -76,7 +76,7 @@ async fn run_server(
     let listening = listener.local_addr().unwrap_or(config.listen);
     let config = Config { listen: listening, ..config };
     if !listening.ip().is_loopback() {
-        tracing::warn!(%listening, "there is no authentication yet: whoever reaches this port may act");
+        tracing::warn!(%listening, "no authentication: every client that can reach this port has full access");
     }
 
     let sim = open_sim(&config)?;
@@ -84,7 +84,7 @@ async fn run_server(
     let vault = open_vault(&config, &store)?;
     let datacenter = config.datacenter().map_err(ServeError::Refused)?;
     let datacenter = Settings { imaging: config.netboot.imaging(), ..datacenter };
-    let maas = MaasProvider::new(Arc::new(vault.clone()), behind_maas(&config, &datacenter));
+    let maas = MaasProvider::new(Arc::new(vault.clone()), maas_settings(&config, &datacenter));
     let datacenter = Arc::new(Datacenter::new(Arc::new(vault.clone()), datacenter));
     let providers = Providers::default()
         .with(Arc::new(sim.clone()))
@@ -100,7 +100,7 @@ async fn run_server(
     }
     demo::register_fleet(&engine, config.sim.machines).await?;
 
-    let doors = Doors {
+    let services = GrpcServices {
         artifacts: open_artifacts(&config)?,
         agents: Agents::new(engine.clone(), vault.clone()),
         engine: engine.clone(),
@@ -110,10 +110,10 @@ async fn run_server(
         agents_url: config.nodes.urls(),
     };
     let others = [
-        listen_for_machines(&config, doors.vault.clone(), doors.artifacts.clone()).await?,
-        listen_for_agents(&config, doors.agents.clone()).await?,
+        listen_for_machines(&config, services.vault.clone(), services.artifacts.clone()).await?,
+        listen_for_agents(&config, services.agents.clone()).await?,
     ];
-    let grpc = grpc::routes(doors)
+    let grpc = grpc::routes(services)
         .await
         .map_err(|error| ServeError::Refused(format!("the API cannot be described: {error}")))?;
     let router = http::router(engine.clone(), grpc, metrics, console::router(engine.clone()));
@@ -126,7 +126,7 @@ async fn run_server(
     ended
 }
 
-/// Serves the agents of nodes, on a port of their own.
+/// Serves the agents of nodes, on a separate port.
 async fn listen_for_agents(
     config: &Config,
     agents: Agents,
@@ -137,19 +137,19 @@ async fn listen_for_agents(
         ServeError::Refused(said)
     })?;
     if !address.ip().is_loopback() {
-        tracing::warn!(%address, "agents are served over plain HTTP: whoever listens on the way sees their sessions, and they speak no TLS; keep this address in a private network or a tunnel");
+        tracing::warn!(%address, "agents are served over plain HTTP without TLS, so their sessions can be read in transit; keep this address in a private network or a tunnel");
     }
     let router = agents::router(agents, &config.nodes);
     tracing::info!(%address, url = config.nodes.urls(), "serving agents");
     Ok(Some(tokio::spawn(async move {
         if let Err(error) = axum::serve(listener, router).await {
-            tracing::error!(%error, "the door for agents has closed");
+            tracing::error!(%error, "the agent listener ended");
         }
     })))
 }
 
-/// MAAS is believed as BMCs are, and is told the same BMCs.
-fn behind_maas(config: &Config, datacenter: &Settings) -> MaasSettings {
+/// MAAS is verified by the same trust policy as BMCs, and gets the same BMC credential.
+fn maas_settings(config: &Config, datacenter: &Settings) -> MaasSettings {
     MaasSettings {
         bmc_credential: datacenter.bmc_credential.clone(),
         agent_binary: config.nodes.agent_binary.clone(),
@@ -157,7 +157,7 @@ fn behind_maas(config: &Config, datacenter: &Settings) -> MaasSettings {
     }
 }
 
-/// Serves machines that boot over the network, on a port of their own.
+/// Serves machines that boot over the network, on a separate port.
 async fn listen_for_machines(
     config: &Config,
     vault: Vault,
@@ -169,10 +169,10 @@ async fn listen_for_machines(
         ServeError::Refused(said)
     })?;
     let router = netboot::router(vault, artifacts, config.netboot.clone());
-    tracing::info!(%address, url = config.netboot.url(), "serving machines that boot");
+    tracing::info!(%address, url = config.netboot.url(), "serving netboot");
     Ok(Some(tokio::spawn(async move {
         if let Err(error) = axum::serve(listener, router).await {
-            tracing::error!(%error, "the netboot service ended");
+            tracing::error!(%error, "the netboot listener ended");
         }
     })))
 }
@@ -184,7 +184,7 @@ fn open_artifacts(config: &Config) -> Result<Artifacts, ServeError> {
     })
 }
 
-/// Serves until asked to stop; then the engine hands its work back, and the connections end.
+/// Serves until a stop signal; then the engine releases its claims and the connections close.
 async fn run(
     listener: TcpListener,
     router: axum::Router,
@@ -194,27 +194,27 @@ async fn run(
     let stopped = Arc::clone(&stopping);
     let listener = listener.tap_io(|stream| {
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "a connection keeps its delay");
+            tracing::debug!(%error, "cannot set TCP_NODELAY on a connection");
         }
     });
     let serving = tokio::spawn(async move {
         let graceful = async move { stopped.notified().await };
         axum::serve(listener, router).with_graceful_shutdown(graceful).await
     });
-    asked_to_stop().await;
-    tracing::info!("stopping: no run is lost, what is under way goes on after the next start");
+    wait_for_stop_signal().await;
+    tracing::info!("stopping; active runs continue after the next start or on another replica");
     stopping.notify_one();
     engine.shut_down().await;
-    match tokio::time::timeout(LINGER, serving).await {
-        Ok(Ok(Err(error))) => tracing::warn!(%error, "the server ended badly"),
+    match tokio::time::timeout(CLOSE_TIMEOUT, serving).await {
+        Ok(Ok(Err(error))) => tracing::warn!(%error, "the API listener ended with an error"),
         Ok(_) => {}
-        Err(_) => tracing::debug!("some connections did not end in time"),
+        Err(_) => tracing::debug!("some connections did not close in time"),
     }
     Ok(())
 }
 
-/// SIGTERM, or Ctrl-C.
-async fn asked_to_stop() {
+/// Waits for SIGTERM or Ctrl-C.
+async fn wait_for_stop_signal() {
     let interrupted = tokio::signal::ctrl_c();
     match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
         Ok(mut terminated) => tokio::select! {
@@ -222,7 +222,7 @@ async fn asked_to_stop() {
             _ = terminated.recv() => {}
         },
         Err(error) => {
-            tracing::warn!(%error, "SIGTERM cannot be heard");
+            tracing::warn!(%error, "cannot listen for SIGTERM");
             let _ = interrupted.await;
         }
     }
@@ -238,7 +238,7 @@ fn options(config: &Config) -> Options {
     }
 }
 
-/// Makes the data directory and, for SQLite, sees to it that no other server uses it.
+/// Creates the data directory and, for SQLite, locks it against other servers.
 fn prepare_data_dir(config: &Config) -> Result<Option<File>, ServeError> {
     let dir = &config.data_dir;
     let refused = |what: &str, error: std::io::Error| {
@@ -269,7 +269,7 @@ fn lock(dir: &Path) -> Result<File, LockError> {
     let mut file = options.open(&path).map_err(LockError::Io)?;
     match file.try_lock() {
         Ok(()) => {
-            // The pid is for the person who finds the lock; failing to write it does no harm.
+            // The pid helps an operator who finds the lock; a failed write does no harm.
             let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
             Ok(file)
         }
@@ -299,7 +299,7 @@ fn open_sim(config: &Config) -> Result<Sim, ServeError> {
     for (index, rule) in config.sim.faults.iter().enumerate() {
         let mut rule = rule.clone();
         if rule.id.is_empty() {
-            // A fixed id keeps a restart from adding the same rule again.
+            // A fixed id prevents a restart from adding the same rule again.
             rule.id = format!("config-{index}");
         }
         sim.add_fault(rule)
@@ -308,7 +308,7 @@ fn open_sim(config: &Config) -> Result<Sim, ServeError> {
     Ok(sim)
 }
 
-/// Loads plans from files. A plan that exists already must be the same: plans never change.
+/// Loads plans from files. A plan that already exists must be identical: plans are immutable.
 async fn load_plans(engine: &Engine, config: &Config) -> Result<(), ServeError> {
     for path in &config.plan_files {
         let wrong = |said: String| {

@@ -1,4 +1,4 @@
-//! What operators of Farrier itself see: structured logs and Prometheus metrics.
+//! Structured logs and Prometheus metrics, for the operators of Farrier itself.
 
 use crate::config::{Log, LogFormat};
 use engine::Engine;
@@ -7,34 +7,51 @@ use model::health::{Class, Tally};
 use model::lifecycle::SubjectKind;
 use model::node::TaskKind;
 use model::target::TargetKind;
+use std::fmt::Display;
 use std::io::IsTerminal;
 use store::{Result, Tx};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
-/// Buckets for everything that is measured in seconds: from a commit to a reimage.
+/// Buckets for all durations in seconds: from a commit to a reimage.
 const SECONDS: [f64; 14] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0, 1800.0];
 
 /// Starts logging to stderr. A second call in one process is ignored.
 pub(crate) fn start_logging(log: &Log) -> std::result::Result<(), String> {
-    let filter = EnvFilter::try_new(&log.level)
-        .map_err(|error| format!("log.level {:?} is wrong: {error}", log.level))?;
-    // A log that cannot be written, on a full disk say, must not take its writer with it.
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let filtered = tracing_subscriber::registry().with(parse_filter(&log.level)?);
+    // A log line that cannot be written, on a full disk for example, must not fail its writer.
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .log_internal_errors(false);
     let started = match log.format {
-        LogFormat::Text => builder.with_target(false).try_init(),
-        LogFormat::Json => builder.json().try_init(),
+        LogFormat::Text => filtered.with(lines.with_target(false)).try_init(),
+        LogFormat::Json => filtered.with(lines.json()).try_init(),
     };
-    // Tests start several servers in one process; the first one's logging serves them all.
+    // Tests start several servers in one process; they share the logging of the first one.
     drop(started);
     Ok(())
 }
 
-/// Starts counting. None when this process counts already, which only happens in tests.
+/// Parses `log.level`: levels, and targets with or without one. Without a directive, only errors
+/// are logged.
+fn parse_filter(level: &str) -> std::result::Result<Targets, String> {
+    let wrong = |why: &dyn Display| format!("log.level {level:?} is wrong: {why}");
+    if level.contains(['[', ']', '{', '}']) {
+        let why = "spans and fields cannot be filtered; write targets such as info,engine=debug";
+        return Err(wrong(&why));
+    }
+    let directives: Vec<&str> = level.split(',').filter(|one| !one.is_empty()).collect();
+    if directives.is_empty() {
+        return Ok(Targets::new().with_default(LevelFilter::ERROR));
+    }
+    directives.join(",").parse().map_err(|error| wrong(&error))
+}
+
+/// Installs the metrics recorder. None when this process has one already, which only happens in
+/// tests.
 pub(crate) fn start_metrics() -> Option<PrometheusHandle> {
     let builder = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)
@@ -57,7 +74,7 @@ fn describe() {
     describe_counter!("farrier_unreadable_records_total", "Claimed runs that cannot be read.");
     describe_counter!("farrier_requests_total", "Requests, by path and gRPC status.");
     describe_counter!("farrier_retention_removed_total", "Rows cleared away, by what they were.");
-    // What has not happened yet is zero, not absent.
+    // A counter that has not counted yet is exported as zero, not absent.
     for what in ["runs", "events", "logs"] {
         metrics::counter!("farrier_retention_removed_total", "what" => what).increment(0);
     }
@@ -105,8 +122,8 @@ fn describe_nodes() {
     describe_histogram!("farrier_reconcile_seconds", "Time per pass over a site.");
 }
 
-/// Brings the gauges that are read and not counted up to date. The numbers may be missing when the
-/// database does not answer; the rest of the page is served all the same.
+/// Updates the gauges that are read at scrape time. When the database does not answer, its numbers
+/// keep their last values and the rest of the page is served.
 pub(crate) async fn refresh(engine: &Engine) {
     metrics::gauge!("farrier_runs_in_hand").set(engine.in_flight() as f64);
     metrics::gauge!("farrier_watchers").set(engine.hub().watchers() as f64);
@@ -135,7 +152,8 @@ pub(crate) async fn refresh(engine: &Engine) {
     }
 }
 
-/// Kinds and classifications are ours, so there are never more series than these; what there is none of is zero.
+/// The number of series is bounded, because kinds and classifications are closed sets; a missing
+/// count is exported as zero.
 fn show_health(tallies: &[(TargetKind, Tally)]) {
     for kind in TargetKind::ALL {
         let found = tallies.iter().find(|(one, _)| *one == kind);
@@ -168,10 +186,11 @@ async fn count(tx: &mut Tx) -> Result<Counted> {
     })
 }
 
-/// How many there are by kind and state.
+/// Counts by kind and state.
 type Devices = Vec<(String, String, i64)>;
 
-/// With a zero for every state in which none is: a gauge that is not set again would go on showing what was.
+/// Adds a zero for every state that no object is in: a gauge that is not set would keep its last
+/// value.
 fn with_zeros(counted: Devices) -> Devices {
     let known = SubjectKind::ALL
         .into_iter()
@@ -187,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_state_of_every_kind_is_counted_once_and_what_none_is_in_is_zero() {
+    fn every_state_is_counted_once_with_zeros() {
         let counted = [("rack", "Error", 2), ("host", "Ready", 7), ("switch", "Ready", 1)];
         let counted = counted.map(|(kind, state, count)| (kind.into(), state.into(), count));
         let all = with_zeros(counted.to_vec());
@@ -210,5 +229,29 @@ mod tests {
         }
         let states: usize = SubjectKind::ALL.into_iter().map(|kind| kind.states().len()).sum();
         assert_eq!(all.len(), states);
+    }
+
+    #[test]
+    fn directives_name_levels_and_targets() {
+        use tracing::Level;
+        for (level, target, most) in [
+            ("info", "engine::turn", Some(Level::INFO)),
+            ("info,engine=debug", "engine::turn", Some(Level::DEBUG)),
+            ("info,engine=debug", "store", Some(Level::INFO)),
+            ("engine=WARN,", "engine", Some(Level::WARN)),
+            ("engine=warn", "store", None),
+            ("engine", "engine", Some(Level::TRACE)),
+            ("off", "engine", None),
+            ("", "engine", Some(Level::ERROR)),
+        ] {
+            let filter = parse_filter(level).unwrap();
+            let levels = [Level::TRACE, Level::DEBUG, Level::INFO, Level::WARN, Level::ERROR];
+            let found = levels.into_iter().find(|one| filter.would_enable(target, one));
+            assert_eq!(found, most, "{level:?} {target}");
+        }
+        for bad in ["info,[turn{run=op-1}]=debug", "engine=loud", "engine=info=debug"] {
+            let said = parse_filter(bad).unwrap_err();
+            assert!(said.starts_with(&format!("log.level {bad:?} is wrong: ")), "{said}");
+        }
     }
 }

@@ -3,6 +3,14 @@
 //! It lives here because it is SQL. `cargo xtask bench` runs it first and sets the figures of the real server
 //! beside these. All files lie in the temporary folder, as do those of the server; TMPDIR chooses the disk.
 
+#![allow(
+    clippy::expect_used,
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a bench or an example stops by panicking"
+)]
+
 use rusqlite::Connection;
 use std::fs::File;
 use std::io::Write;

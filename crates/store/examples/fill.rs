@@ -10,6 +10,14 @@
 //! The rows are made by SQL out of one reimage that the model wrote, past the engine and without durability: on a crash,
 //! begin again with an empty database. Stop the server first.
 
+#![allow(
+    clippy::expect_used,
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a bench or an example stops by panicking"
+)]
+
 use model::id::{MachineId, RunId};
 use model::machine::{Labels, Machine, MachineSpec};
 use model::plan::{Defaults, Params, RunType, default_plan};

@@ -122,7 +122,7 @@ fn close(open: &mut Vec<Block>, done: &mut Vec<Block>) {
             about: format!("One of `{}`. {}", block.name, row.about).trim().to_owned(),
             ..row
         })),
-        _ => done.push(block),
+        (Kind::Oneof, None) | (Kind::Service | Kind::Message | Kind::Enum, _) => done.push(block),
     }
 }
 

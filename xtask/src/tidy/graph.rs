@@ -9,15 +9,16 @@ use super::Finding;
 use super::source::numbered;
 
 /// A crate, and the crates that it may use.
-const CRATES: [(&str, &[&str]); 8] = [
+const CRATES: [(&str, &[&str]); 9] = [
     ("model", &[]),
     ("store", &["model"]),
     ("providers", &["model"]),
     ("engine", &["model", "store", "providers"]),
     ("proto", &[]),
-    ("server", &["model", "store", "engine", "providers", "proto"]),
+    ("server", &["model", "store", "engine", "providers", "proto", "wire"]),
     ("cli", &["model", "proto", "server", "agent"]),
-    ("agent", &[]),
+    ("agent", &["wire"]),
+    ("wire", &[]),
 ];
 
 /// External dependencies that only some crates may use, by name prefix.
@@ -172,6 +173,8 @@ mod tests {
             ("server", "engine"),
             ("server", "providers"),
             ("server", "proto"),
+            ("server", "wire"),
+            ("agent", "wire"),
             ("cli", "model"),
             ("cli", "proto"),
             ("cli", "server"),

@@ -33,36 +33,6 @@ pub fn ignored_tests(source: &Source) -> Vec<Finding> {
         .collect()
 }
 
-/// A panic ends a worker. Outside tests an unwrap is forbidden, unless the line gives a reason.
-pub fn unwraps(source: &Source) -> Vec<Finding> {
-    if !in_our_crates(source) || source.is_test_file() || source.path.ends_with("/build.rs") {
-        return Vec::new();
-    }
-    let lines: Vec<&str> = source.text.lines().collect();
-    let excused = |line: usize| lines.get(line - 1).is_some_and(|text| is_excused(text));
-    source
-        .code_lines()
-        .filter(|(line, code)| {
-            (code.contains(".unwrap()") || code.contains(".expect(")) && !excused(*line)
-        })
-        .map(|(line, _)| {
-            Finding::new(
-                &source.path,
-                line,
-                "may panic",
-                "return the error, or end the line with `// tidy: allow unwrap — REASON`",
-            )
-        })
-        .collect()
-}
-
-fn is_excused(line: &str) -> bool {
-    let reason = line
-        .split_once("// tidy: allow unwrap")
-        .map(|(_, rest)| rest.trim_start_matches([' ', '—', '-', ':']));
-    reason.is_some_and(|reason| !reason.trim().is_empty())
-}
-
 pub fn sql(source: &Source) -> Vec<Finding> {
     if source.path.starts_with("crates/store/") {
         return Vec::new();
@@ -202,10 +172,6 @@ fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-fn in_our_crates(source: &Source) -> bool {
-    source.path.starts_with("crates/")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,32 +214,6 @@ mod tests {
         assert_eq!(lines(ignored_tests, FILE, "#[test]\n#[ignore]\nfn a() {}\n"), [2]);
         assert_eq!(lines(ignored_tests, FILE, "#[ignore = \"slow\"]\nfn a() {}\n"), [1]);
         assert!(lines(ignored_tests, FILE, "// #[ignore] would hide it\nfn a() {}\n").is_empty());
-    }
-
-    #[test]
-    fn unwraps_are_found_outside_tests() {
-        let body = "fn a() {\n    b().unwrap();\n    c()\n        .expect(\"c\");\n}\n";
-        assert_eq!(lines(unwraps, FILE, body), [2, 4]);
-        assert!(
-            lines(unwraps, FILE, &format!("#[cfg(test)]\nmod tests {{\n{body}}}\n")).is_empty()
-        );
-        for free in ["crates/engine/tests/it/main.rs", "crates/proto/build.rs", "xtask/src/main.rs"]
-        {
-            assert!(lines(unwraps, free, body).is_empty(), "{free}");
-        }
-        assert!(
-            lines(unwraps, FILE, "a.unwrap_or(1); // not .unwrap()\nlet b = \".unwrap()\";\n")
-                .is_empty()
-        );
-    }
-
-    #[test]
-    fn an_unwrap_is_excused_by_a_reason_only() {
-        assert!(
-            lines(unwraps, FILE, "a.unwrap(); // tidy: allow unwrap — checked above\n").is_empty()
-        );
-        assert_eq!(lines(unwraps, FILE, "a.unwrap(); // tidy: allow unwrap —\n"), [1]);
-        assert_eq!(lines(unwraps, FILE, "a.unwrap(); // fine\n"), [1]);
     }
 
     #[test]

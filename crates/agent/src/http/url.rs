@@ -1,4 +1,4 @@
-//! An address to speak to: plain HTTP, to an IP address. There is no name service in the deploy environment.
+//! A URL with plain HTTP and an IP address. The deploy environment has no name resolution.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -25,7 +25,7 @@ impl Url {
         Ok(Self { address, path: path.to_owned() })
     }
 
-    /// What a reference means here: an absolute URL itself, a path below this one.
+    /// Resolves a reference: an absolute URL stays as it is, a path is appended to this one.
     pub fn join(&self, reference: &str) -> Result<Self, String> {
         if reference.contains("://") {
             return Self::parse(reference);
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read() {
+    fn urls_are_parsed() {
         for (text, shown, path) in [
             ("http://10.0.0.1", "http://10.0.0.1:80", "/"),
             ("http://10.0.0.1:8080/", "http://10.0.0.1:8080/", "/"),
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn references_are_below_or_elsewhere() {
+    fn references_are_resolved() {
         for (base, reference, whole) in [
             ("http://10.0.0.1:8080", "/deploy/image", "http://10.0.0.1:8080/deploy/image"),
             ("http://10.0.0.1:8080/", "deploy/image", "http://10.0.0.1:8080/deploy/image"),

@@ -1,7 +1,8 @@
 //! The agent's settings: one TOML file, read once and checked before anything is done.
 //!
-//! The folders to be emptied are the dangerous part. A name that would take the system with it is refused here, by the file that
-//! says it, and not when a task has already begun. Every refusal names the key and says what to write instead.
+//! The directories to be emptied are the dangerous part. A path that belongs to the system is
+//! refused here, and not after a task has begun. Every refusal names the key and says what to write
+//! instead.
 
 use crate::http::Url;
 use secrecy::SecretString;
@@ -10,7 +11,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
-/// What `config` prints. A test reads it and finds the defaults.
+/// The output of `farrier agent config`. A test checks that it has the defaults.
 pub const EXAMPLE: &str = include_str!("agent.example.toml");
 pub const DEFAULT_PATH: &str = "/etc/farrier/agent.toml";
 
@@ -18,18 +19,18 @@ pub const DEFAULT_PATH: &str = "/etc/farrier/agent.toml";
 const MAX_CONTROLLERS: usize = 16;
 const MAX_SCRATCH_DIRS: usize = 64;
 const MAX_TOKEN_BYTES: usize = 1024;
-/// The group and everybody else.
+/// Read permission of the group and of others.
 const OTHERS_READ: u32 = 0o044;
 
-/// Nothing in these is anybody's scratch.
+/// Nothing below these is scratch.
 const SYSTEM: [&str; 13] = [
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/root", "/run", "/sbin",
     "/sys", "/usr",
 ];
-/// These hold what belongs to the system or to people, though a folder in them may be scratch.
+/// These are not scratch themselves, though a directory in them may be.
 const SHARED: [&str; 9] =
     ["/", "/home", "/media", "/mnt", "/opt", "/srv", "/var", "/var/lib", "/var/log"];
-/// Shared memory, which jobs leave behind like files.
+/// Shared memory, where jobs leave files behind.
 const SHARED_MEMORY: &str = "/dev/shm";
 
 #[derive(Debug)]
@@ -39,22 +40,23 @@ pub struct Config {
     pub token: Token,
     pub state_dir: PathBuf,
     pub hooks_dir: PathBuf,
-    /// None: nobody has said what is to be cleaned. An empty list says that nothing is stored here.
+    /// None: not configured. An empty list says that nothing is stored here.
     pub scratch_dirs: Option<Vec<PathBuf>>,
     pub nvidia_smi: PathBuf,
-    /// Where the kernel lists what is on the PCI bus.
+    /// The kernel's list of PCI devices.
     pub pci_devices: PathBuf,
     pub systemctl: PathBuf,
-    /// The unit that runs this agent, which an uninstall disables.
+    /// The unit of this agent, which an uninstall disables.
     pub unit: String,
-    /// The file that all of this was read from.
+    /// The file that this was read from.
     pub path: Option<PathBuf>,
 }
 
-/// Where the one-time token is. It is read anew for each try, so that a new one can be put in place of an old.
+/// The source of the one-time token. It is read for each attempt, so that an operator can replace
+/// it.
 #[derive(Debug)]
 pub enum Token {
-    /// A node that has been enrolled needs none.
+    /// An enrolled node needs no token.
     None,
     Here(SecretString),
     File(PathBuf),
@@ -67,7 +69,7 @@ impl Token {
             Self::Here(token) => Ok(Some(token.clone())),
             Self::File(path) => match fs::read_to_string(path) {
                 Ok(text) => checked_token("token_file", text.trim()).map(Some),
-                // Whoever deploys the node may put it there later, or take it away once it is used.
+                // The file may be created later, or removed once the token is used.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
                 Err(error) => Err(format!("token_file: {}: {error}", path.display())),
             },
@@ -75,7 +77,7 @@ impl Token {
     }
 }
 
-/// The keys that there are.
+/// The known keys.
 const KEYS: [&str; 10] = [
     "controllers",
     "token",
@@ -89,10 +91,10 @@ const KEYS: [&str; 10] = [
     "unit",
 ];
 
-/// The file as it is written.
+/// The file as written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct ConfigFile {
     controllers: Vec<String>,
     token: Option<String>,
     token_file: Option<PathBuf>,
@@ -144,8 +146,8 @@ impl Config {
         Ok(Self { path: Some(path.to_owned()), ..parsed })
     }
 
-    /// What to say of a token that more than its owner can read.
-    pub fn exposed(&self) -> Option<String> {
+    /// A warning about a token that not only its owner can read.
+    pub fn exposed_token_warning(&self) -> Option<String> {
         let (what, path) = match (&self.token, &self.path) {
             (Token::File(path), _) => ("token_file", path),
             (Token::Here(_), Some(path)) => ("the token in the configuration", path),
@@ -159,11 +161,12 @@ impl Config {
     }
 
     pub fn parse(text: &str) -> Result<Self, String> {
-        let written: Written = toml::from_str(text).map_err(|error| spoken(text, &error))?;
+        let written: ConfigFile =
+            toml::from_str(text).map_err(|error| describe_toml_error(text, &error))?;
         let config = Self {
             controllers: controllers(&written.controllers)?,
             token: token(written.token, written.token_file)?,
-            state_dir: own_folder("state_dir", written.state_dir)?,
+            state_dir: own_dir("state_dir", written.state_dir)?,
             hooks_dir: absolute("hooks_dir", written.hooks_dir)?,
             scratch_dirs: written.scratch_dirs,
             nvidia_smi: absolute("nvidia_smi", written.nvidia_smi)?,
@@ -177,8 +180,9 @@ impl Config {
     }
 }
 
-/// What is wrong with the file, by its line and its key. What is written there is not repeated: it may be a token, or half of one.
-fn spoken(text: &str, error: &toml::de::Error) -> String {
+/// The error with its line and key. The text itself is not repeated: it may be a token, or part of
+/// one.
+fn describe_toml_error(text: &str, error: &toml::de::Error) -> String {
     let message = error.message();
     let message = match message.split_once("expected ") {
         Some((problem, expected)) if problem.starts_with("invalid ") => {
@@ -217,7 +221,7 @@ fn token(token: Option<String>, file: Option<PathBuf>) -> Result<Token, String> 
     }
 }
 
-/// What goes into a request in one piece. The token itself is a secret and is not repeated.
+/// A token must fit into a request. The error does not repeat it, because it is a secret.
 fn checked_token(key: &str, text: &str) -> Result<SecretString, String> {
     let sound = !text.is_empty()
         && text.len() <= MAX_TOKEN_BYTES
@@ -242,12 +246,12 @@ fn unit_name(name: String) -> Result<String, String> {
     }
 }
 
-/// A path that means the same wherever it is read: from the root, without detours.
+/// An absolute path without `.` and `..`.
 fn absolute(key: &str, path: PathBuf) -> Result<PathBuf, String> {
     let straight = path.is_absolute()
         && path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
     match straight {
-        // Built anew, so that doubled and trailing slashes are gone.
+        // Rebuilt, to remove doubled and trailing slashes.
         true => Ok(path.components().collect()),
         false => Err(format!(
             "{key}: {:?} is not an absolute path without `.` and `..`; write it from / on",
@@ -256,8 +260,8 @@ fn absolute(key: &str, path: PathBuf) -> Result<PathBuf, String> {
     }
 }
 
-/// The folder that an uninstall removes.
-fn own_folder(key: &str, path: PathBuf) -> Result<PathBuf, String> {
+/// The directory that an uninstall removes.
+fn own_dir(key: &str, path: PathBuf) -> Result<PathBuf, String> {
     let path = absolute(key, path)?;
     match is_system(&path) {
         false => Ok(path),
@@ -327,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_says_the_defaults() {
+    fn example_has_the_defaults() {
         let example = Config::parse(EXAMPLE).unwrap();
         let least = Config::parse(LEAST).unwrap();
         assert_eq!(example.state_dir, least.state_dir);
@@ -344,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_by_its_key() {
+    fn errors_name_the_key() {
         for (line, key) in [
             ("scratch_dir = []", "scratch_dir"),
             ("token = \"a\"\ntoken_file = \"/t\"", "token_file"),
@@ -376,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_not_repeated() {
+    fn errors_do_not_repeat_values() {
         for (line, key) in [
             ("token = \"geheim", "token"),
             ("token = geheim", "token"),
@@ -394,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_others_can_read_is_named() {
+    fn readable_tokens_cause_a_warning() {
         let folder = tempfile::tempdir().unwrap();
         let (file, token) = (folder.path().join("agent.toml"), folder.path().join("token"));
         for path in [&file, &token] {
@@ -408,17 +412,20 @@ mod tests {
             mode(&file, bits);
             mode(&token, bits);
             for config in [&Config::load(&file).unwrap(), &named] {
-                let said = config.exposed();
+                let said = config.exposed_token_warning();
                 assert_eq!(said.is_some(), exposed, "{bits:o}: {said:?}");
                 assert!(said.is_none_or(|said| said.contains("chmod 600 /")));
             }
         }
         fs::remove_file(&token).unwrap();
-        assert!(named.exposed().is_none() && Config::parse(LEAST).unwrap().exposed().is_none());
+        assert!(
+            named.exposed_token_warning().is_none()
+                && Config::parse(LEAST).unwrap().exposed_token_warning().is_none()
+        );
     }
 
     #[test]
-    fn only_scratch_can_be_scratch() {
+    fn system_directories_cannot_be_scratch() {
         for dir in [
             "/",
             "//",
@@ -455,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_comes_from_where_it_is_now() {
+    fn token_file_is_read_each_time() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("token");
         let token = with(&format!("token_file = {:?}", file.display())).unwrap().token;

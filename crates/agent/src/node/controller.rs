@@ -1,106 +1,141 @@
-//! The way to Farrier's replicas: one function for each thing that is asked, and what an answer means.
+//! The client of Farrier's agent API: one function for each request, and the meaning of each
+//! answer.
 //!
-//! Replicas are tried in turn, and the one that answered is asked first the next time. A request whose answer was lost may have counted:
-//! that is why each of them may be repeated, here and by whoever asked. Nothing is waited for here but an answer.
+//! Controllers are tried in turn, starting with the one that answered last. A request whose answer
+//! was lost may have taken effect: that is why every request can be repeated, here and by the
+//! caller. Nothing here pauses between attempts.
 
-use super::pace::Pace;
-use super::wire::{
-    self, Beaten, Enroll, Enrolled, Heard, Heartbeat, Renew, Renewed, Report, Take, Taken, Unknown,
-};
-use crate::http::{Client, Limits, Request, Url};
-use crate::wire::Refusal;
+use super::timing::Timing;
+use crate::http::{Client, Request, Timeouts, Url};
 use secrecy::SecretString;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use wire::Refusal;
+use wire::node::{
+    self, EnrollReply, EnrollRequest, HeartbeatReply, HeartbeatRequest, RenewReply, RenewRequest,
+    ReportReply, ReportRequest, TakeReply, TakeRequest,
+};
 
-/// Answers are far shorter.
+/// The limit of an answer; all are far shorter.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 
-/// What did not come of a request.
+/// Why this node is not known any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unknown {
+    Session,
+    Deleted,
+    /// A reason that a newer Farrier knows, or none.
+    Other,
+}
+
+impl Unknown {
+    fn of(code: &str) -> Self {
+        match code {
+            node::SESSION_UNKNOWN => Self::Session,
+            node::NODE_DELETED => Self::Deleted,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Missed {
-    /// It may come yet.
-    Again(String),
+pub enum RequestError {
+    /// A retry may succeed.
+    Retryable(String),
     /// The token was refused.
-    Refused(Refusal),
-    /// This node is not known, or not any more.
-    Unknown(Unknown, String),
-    /// Nobody wants this task any more.
-    Over,
+    TokenRefused(Refusal),
+    /// The session is unknown, or the node has been deleted.
+    SessionUnknown(Unknown, String),
+    /// The task is no longer wanted.
+    TaskOver,
 }
 
 pub struct Controller {
     urls: Vec<Url>,
-    /// Which of them answered last.
+    /// The index of the controller that answered last.
     at: AtomicUsize,
     client: Client,
-    /// For a request that is answered when there is something to say.
-    patient: Client,
-    pace: Pace,
+    /// For long polling: the server answers when there is a task.
+    long_poll_client: Client,
+    timing: Timing,
 }
 
-/// Whom a request comes from.
+/// The sender of a request.
 #[derive(Clone, Copy)]
-enum From<'a> {
-    /// Somebody with a token in the request.
-    Stranger,
+enum Sender<'a> {
+    /// An enrolling agent, with a token in the request.
+    EnrollingAgent,
     Node(&'a SecretString),
 }
 
 impl Controller {
-    pub fn new(urls: Vec<Url>, pace: &Pace, brake: &Arc<AtomicBool>) -> Self {
-        let limits = pace.limits;
-        let silence = limits.silence + pace.take_wait;
+    pub fn new(urls: Vec<Url>, timing: &Timing, stop_flag: &Arc<AtomicBool>) -> Self {
+        let timeouts = timing.timeouts;
+        let idle = timeouts.idle + timing.take_wait;
         Self {
             urls,
             at: AtomicUsize::new(0),
-            client: Client::new(limits, brake.clone()),
-            patient: Client::new(Limits { silence, ..limits }, brake.clone()),
-            pace: *pace,
+            client: Client::new(timeouts, stop_flag.clone()),
+            long_poll_client: Client::new(Timeouts { idle, ..timeouts }, stop_flag.clone()),
+            timing: *timing,
         }
     }
 
-    pub fn enroll(&self, enroll: &Enroll) -> Result<Enrolled, Missed> {
-        self.post(&self.client, wire::ENROLL, From::Stranger, enroll)
+    pub fn enroll(&self, enroll: &EnrollRequest) -> Result<EnrollReply, RequestError> {
+        self.post(&self.client, node::ENROLL, Sender::EnrollingAgent, enroll)
     }
 
-    pub fn heartbeat(&self, session: &SecretString, beat: &Heartbeat) -> Result<Beaten, Missed> {
-        self.post(&self.client, wire::HEARTBEAT, From::Node(session), beat)
+    pub fn heartbeat(
+        &self,
+        session: &SecretString,
+        beat: &HeartbeatRequest,
+    ) -> Result<HeartbeatReply, RequestError> {
+        self.post(&self.client, node::HEARTBEAT, Sender::Node(session), beat)
     }
 
-    /// Waits for a task for a while.
-    pub fn take(&self, session: &SecretString) -> Result<Taken, Missed> {
-        let take = Take { wait_seconds: self.pace.take_wait.as_secs() };
-        self.post(&self.patient, wire::TAKE, From::Node(session), &take)
+    /// Long polling for a task.
+    pub fn take(&self, session: &SecretString) -> Result<TakeReply, RequestError> {
+        let take = TakeRequest { wait_seconds: self.timing.take_wait.as_secs() };
+        self.post(&self.long_poll_client, node::TAKE, Sender::Node(session), &take)
     }
 
-    pub fn renew(&self, session: &SecretString, renew: &Renew) -> Result<Renewed, Missed> {
-        self.post(&self.client, wire::RENEW, From::Node(session), renew)
+    pub fn renew(
+        &self,
+        session: &SecretString,
+        renew: &RenewRequest,
+    ) -> Result<RenewReply, RequestError> {
+        self.post(&self.client, node::RENEW, Sender::Node(session), renew)
     }
 
-    pub fn report(&self, session: &SecretString, report: &Report) -> Result<Heard, Missed> {
-        self.post(&self.client, wire::REPORT, From::Node(session), report)
+    pub fn report(
+        &self,
+        session: &SecretString,
+        report: &ReportRequest,
+    ) -> Result<ReportReply, RequestError> {
+        self.post(&self.client, node::REPORT, Sender::Node(session), report)
     }
 
-    /// Asks each replica once at most, and takes the first answer that means something.
+    /// Asks each controller at most once and returns the first conclusive answer.
     fn post<T: DeserializeOwned>(
         &self,
         client: &Client,
         path: &str,
-        from: From,
+        from: Sender,
         content: &impl Serialize,
-    ) -> Result<T, Missed> {
-        let json = serde_json::to_vec(content).map_err(|error| Missed::Again(error.to_string()))?;
+    ) -> Result<T, RequestError> {
+        let json = serde_json::to_vec(content)
+            .map_err(|error| RequestError::Retryable(error.to_string()))?;
         let first = self.at.load(Ordering::Relaxed);
-        let mut missed = Missed::Again("there is no controller to ask".into());
+        let mut missed = RequestError::Retryable("there is no controller to ask".into());
         for turn in 0..self.urls.len() {
             let at = (first + turn) % self.urls.len();
-            let answer = self.ask(client, &self.urls[at], path, from, &json);
+            let answer = self.post_to(client, &self.urls[at], path, from, &json);
             match answer {
-                Err(Missed::Again(said)) => missed = Missed::Again(said),
+                Err(RequestError::Retryable(said)) => missed = RequestError::Retryable(said),
                 meant => {
                     self.at.store(at, Ordering::Relaxed);
                     return meant;
@@ -110,45 +145,49 @@ impl Controller {
         Err(missed)
     }
 
-    fn ask<T: DeserializeOwned>(
+    fn post_to<T: DeserializeOwned>(
         &self,
         client: &Client,
         base: &Url,
         path: &str,
-        from: From,
+        from: Sender,
         json: &[u8],
-    ) -> Result<T, Missed> {
-        let url = base.join(path).map_err(Missed::Again)?;
+    ) -> Result<T, RequestError> {
+        let url = base.join(path).map_err(RequestError::Retryable)?;
         let bearer = match from {
-            From::Stranger => None,
-            From::Node(session) => Some(session),
+            Sender::EnrollingAgent => None,
+            Sender::Node(session) => Some(session),
         };
         let request = Request { method: "POST", url: &url, bearer, from: None, json: Some(json) };
-        let again = |error: io::Error| Missed::Again(format!("{url}: {error}"));
+        let again = |error: io::Error| RequestError::Retryable(format!("{url}: {error}"));
         let response = client.send(&request).map_err(again)?;
         let status = response.status;
-        let body = response.body.read_all(MAX_ANSWER_BYTES, self.pace.answer).map_err(again)?;
+        let body = response.body.read_all(MAX_ANSWER_BYTES, self.timing.answer).map_err(again)?;
         if status == 200 {
             return serde_json::from_slice(&body).map_err(|error| {
-                Missed::Again(format!("{url} answered what cannot be read: {error}"))
+                RequestError::Retryable(format!("{url} answered what cannot be read: {error}"))
             });
         }
         let refusal: Refusal = serde_json::from_slice(&body).unwrap_or_default();
-        Err(meaning(status, from, refusal, &url))
+        Err(classify_answer(status, from, refusal, &url))
     }
 }
 
-/// What an answer other than 200 means. A status without a code that is known may come from a proxy in between.
-fn meaning(status: u16, from: From, refusal: Refusal, url: &Url) -> Missed {
+/// The meaning of an answer other than 200. A status without a known code may come from a proxy.
+fn classify_answer(status: u16, from: Sender, refusal: Refusal, url: &Url) -> RequestError {
     match (status, from) {
-        (403, From::Stranger) if !refusal.code.is_empty() => Missed::Refused(refusal),
-        (401, From::Node(_)) => {
-            Missed::Unknown(Unknown::of(&refusal.code), crate::farrier::spoken(&refusal))
+        (403, Sender::EnrollingAgent) if !refusal.code.is_empty() => {
+            RequestError::TokenRefused(refusal)
         }
-        (409, From::Node(_)) if refusal.code == "task-over" => Missed::Over,
-        (status, From::Stranger | From::Node(_)) => {
-            Missed::Again(format!("{url} answered {status}: {}", crate::farrier::spoken(&refusal)))
-        }
+        (401, Sender::Node(_)) => RequestError::SessionUnknown(
+            Unknown::of(&refusal.code),
+            crate::deploy_client::describe_refusal(&refusal),
+        ),
+        (409, Sender::Node(_)) if refusal.code == node::TASK_OVER => RequestError::TaskOver,
+        (status, Sender::EnrollingAgent | Sender::Node(_)) => RequestError::Retryable(format!(
+            "{url} answered {status}: {}",
+            crate::deploy_client::describe_refusal(&refusal)
+        )),
     }
 }
 
@@ -157,37 +196,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_agreed_is_final() {
+    fn only_known_codes_are_final() {
         let url = Url::parse("http://10.0.0.1").unwrap();
         let session = SecretString::from("s");
-        let node = From::Node(&session);
+        let node = Sender::Node(&session);
         let means = |status, from, code: &str| {
             let refusal = Refusal { code: code.into(), said: "why".into() };
-            meaning(status, from, refusal, &url)
+            classify_answer(status, from, refusal, &url)
         };
-        assert!(matches!(means(403, From::Stranger, "token-used"), Missed::Refused(_)));
+        assert!(matches!(
+            means(403, Sender::EnrollingAgent, "token-used"),
+            RequestError::TokenRefused(_)
+        ));
         for (code, unknown) in [
             ("session-unknown", Unknown::Session),
             ("node-deleted", Unknown::Deleted),
             ("", Unknown::Other),
         ] {
             assert!(
-                matches!(means(401, node, code), Missed::Unknown(found, _) if found == unknown)
+                matches!(means(401, node, code), RequestError::SessionUnknown(found, _) if found == unknown)
             );
         }
-        assert_eq!(means(409, node, "task-over"), Missed::Over);
+        assert_eq!(means(409, node, "task-over"), RequestError::TaskOver);
         for (status, from, code) in [
-            (403, From::Stranger, ""),
-            (401, From::Stranger, "session-unknown"),
+            (403, Sender::EnrollingAgent, ""),
+            (401, Sender::EnrollingAgent, "session-unknown"),
             (403, node, "token-used"),
             (409, node, ""),
-            (409, From::Stranger, "task-over"),
+            (409, Sender::EnrollingAgent, "task-over"),
             (404, node, ""),
             (429, node, ""),
             (500, node, ""),
             (503, node, "task-over"),
         ] {
-            assert!(matches!(means(status, from, code), Missed::Again(_)), "{status} {code}");
+            assert!(
+                matches!(means(status, from, code), RequestError::Retryable(_)),
+                "{status} {code}"
+            );
         }
     }
 }

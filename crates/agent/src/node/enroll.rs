@@ -1,128 +1,151 @@
-//! Becoming a node: the one-time token is traded for a name, under a session that is on disk before anybody hears of it.
+//! Enrollment: exchanges the one-time token for a node's identity, with a session secret that is
+//! stored before it is sent.
 //!
-//! An answer that was lost is asked for again with the same token and session, which Farrier knows to be the same. Another token is
-//! another enrollment: that is how a node whose session is not known any more comes back, without anybody removing files. One that is
-//! refused changes nothing: a node that is enrolled goes on as what it is, and says what is wrong with the token.
+//! After a lost answer the agent repeats the request with the same token and session, which Farrier
+//! recognizes. Another token is another enrollment: this is how a node whose session is no longer
+//! valid comes back, without removing files. A refused token changes nothing: an enrolled node
+//! keeps its identity and reports the refusal.
 
 use super::Service;
-use super::controller::Missed;
+use super::controller::RequestError;
 use super::identity::VERSION;
-use super::journal::{Enrolling, Node};
-use super::wire::Enroll;
-use crate::farrier::spoken;
+use super::journal::{NodeIdentity, PendingEnrollment};
+use crate::deploy_client::describe_refusal;
 use crate::image::hex;
 use crate::random;
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
+use wire::node::EnrollRequest;
 
-/// What is to be done about enrolling.
+/// What to do about enrollment.
 #[derive(PartialEq, Eq)]
-pub enum Plan {
-    /// This is who we are.
-    Serve(Node),
-    /// Ask with this session, for the first time or again.
-    Ask(Enrolling),
-    /// Make a session for this token, and ask.
+pub enum EnrollmentPlan {
+    /// The node is enrolled.
+    Serve(NodeIdentity),
+    /// Send the stored enrollment, for the first time or again.
+    Send(PendingEnrollment),
+    /// Create a session for this token, store it and send it.
     Begin {
         token_sha256: String,
     },
     NoToken,
 }
 
-pub fn plan(node: Option<Node>, asked: Option<Enrolling>, token_sha256: Option<String>) -> Plan {
+pub fn plan(
+    node: Option<NodeIdentity>,
+    asked: Option<PendingEnrollment>,
+    token_sha256: Option<String>,
+) -> EnrollmentPlan {
     match (node, asked, token_sha256) {
-        (Some(node), _, None) => Plan::Serve(node),
-        (Some(node), _, Some(sum)) if node.token_sha256 == sum => Plan::Serve(node),
-        (_, Some(asked), Some(sum)) if asked.token_sha256 == sum => Plan::Ask(asked),
-        (_, _, Some(token_sha256)) => Plan::Begin { token_sha256 },
-        (None, _, None) => Plan::NoToken,
+        (Some(node), _, None) => EnrollmentPlan::Serve(node),
+        (Some(node), _, Some(sum)) if node.token_sha256 == sum => EnrollmentPlan::Serve(node),
+        (_, Some(asked), Some(sum)) if asked.token_sha256 == sum => EnrollmentPlan::Send(asked),
+        (_, _, Some(token_sha256)) => EnrollmentPlan::Begin { token_sha256 },
+        (None, _, None) => EnrollmentPlan::NoToken,
     }
 }
 
-/// Who this is.
-pub struct Known {
-    pub node: Node,
-    /// Why the token that is there now is of no use; empty: it has been used, or there is none.
+/// An enrolled node.
+pub struct EnrolledNode {
+    pub node: NodeIdentity,
+    /// Why the current token is refused; empty: it has been used, or there is none.
     pub refused: String,
 }
 
-/// Why there is no node yet.
+/// Why the node is not enrolled yet.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Outside {
-    /// It may work the next time.
-    Again(String),
-    /// Somebody has to do something first.
+pub enum EnrollFailure {
+    /// A retry may succeed.
+    Retryable(String),
+    /// An operator must act first.
     Refused(String),
 }
 
 impl Service<'_> {
-    /// Who this node is; asks once where that is not known.
-    pub fn enroll_once(&self) -> Result<Known, Outside> {
-        let known = self.journal.node().map_err(Outside::Refused)?;
-        let asked = self.journal.enrolling().map_err(Outside::Refused)?;
+    /// The node's identity; sends one request if it is not known.
+    pub fn enroll_once(&self) -> Result<EnrolledNode, EnrollFailure> {
+        let known = self.journal.node().map_err(EnrollFailure::Refused)?;
+        let asked = self.journal.pending_enrollment().map_err(EnrollFailure::Refused)?;
         let token = match (self.config.token.read(), &known) {
             (Ok(token), _) => token,
-            // A node that is enrolled needs no token, so a broken one is no reason to be away.
+            // An enrolled node needs no token, so a broken token file does not stop it.
             (Err(_), Some(_)) => None,
-            (Err(said), None) => return Err(Outside::Refused(said)),
+            (Err(said), None) => return Err(EnrollFailure::Refused(said)),
         };
-        let (enrolling, token) = match (plan(known.clone(), asked, token.as_ref().map(sum)), token)
-        {
-            (Plan::Serve(node), _) => return Ok(Known { node, refused: String::new() }),
-            (Plan::Ask(enrolling), Some(token)) => (enrolling, token),
-            (Plan::Begin { token_sha256 }, Some(token)) => {
-                let session = random::session().map_err(Outside::Again)?;
-                let enrolling = Enrolling { token_sha256, session };
-                self.journal.keep_enrolling(&enrolling).map_err(Outside::Again)?;
-                (enrolling, token)
-            }
-            (Plan::NoToken | Plan::Ask(_) | Plan::Begin { .. }, _) => {
-                return Err(Outside::Refused(
-                    "there is no token: write the one you were given to token or token_file".into(),
-                ));
-            }
-        };
-        match (self.ask(enrolling, &token), known) {
-            (Ok(node), _) => Ok(Known { node, refused: String::new() }),
-            (Err(Outside::Refused(refused)), Some(node)) => {
-                // Nobody has been let in with its session.
-                self.journal.forget_enrolling().map_err(Outside::Again)?;
-                Ok(Known { node, refused })
+        let (enrolling, token) =
+            match (plan(known.clone(), asked, token.as_ref().map(token_checksum)), token) {
+                (EnrollmentPlan::Serve(node), _) => {
+                    return Ok(EnrolledNode { node, refused: String::new() });
+                }
+                (EnrollmentPlan::Send(enrolling), Some(token)) => (enrolling, token),
+                (EnrollmentPlan::Begin { token_sha256 }, Some(token)) => {
+                    let session = random::new_session().map_err(EnrollFailure::Retryable)?;
+                    let enrolling = PendingEnrollment { token_sha256, session };
+                    self.journal.store_enrollment(&enrolling).map_err(EnrollFailure::Retryable)?;
+                    (enrolling, token)
+                }
+                (
+                    EnrollmentPlan::NoToken
+                    | EnrollmentPlan::Send(_)
+                    | EnrollmentPlan::Begin { .. },
+                    _,
+                ) => {
+                    return Err(EnrollFailure::Refused(
+                        "there is no token: write the one you were given to token or token_file"
+                            .into(),
+                    ));
+                }
+            };
+        match (self.send_enrollment(enrolling, &token), known) {
+            (Ok(node), _) => Ok(EnrolledNode { node, refused: String::new() }),
+            (Err(EnrollFailure::Refused(refused)), Some(node)) => {
+                // The refused enrollment's session is not valid anywhere.
+                self.journal.remove_enrollment().map_err(EnrollFailure::Retryable)?;
+                Ok(EnrolledNode { node, refused })
             }
             (Err(outside), _) => Err(outside),
         }
     }
 
-    fn ask(&self, enrolling: Enrolling, token: &SecretString) -> Result<Node, Outside> {
+    fn send_enrollment(
+        &self,
+        enrolling: PendingEnrollment,
+        token: &SecretString,
+    ) -> Result<NodeIdentity, EnrollFailure> {
         let identity = &self.identity;
-        let request = Enroll {
-            token: token.expose_secret(),
-            session: &enrolling.session,
-            hostname: &identity.hostname,
-            serial: &identity.serial,
-            macs: &identity.macs,
-            boot_id: &identity.boot_id,
-            version: VERSION,
+        let request = EnrollRequest {
+            token: token.expose_secret().into(),
+            session: enrolling.session.clone(),
+            hostname: identity.hostname.clone(),
+            serial: identity.serial.clone(),
+            macs: identity.macs.clone(),
+            boot_id: identity.boot_id.clone(),
+            version: VERSION.into(),
         };
         match self.controller.enroll(&request) {
             Ok(enrolled) => {
-                let Enrolling { token_sha256, session } = enrolling;
+                let PendingEnrollment { token_sha256, session } = enrolling;
                 let (node, heartbeat_seconds) = (enrolled.node, enrolled.heartbeat_seconds);
-                let node = Node { token_sha256, session, node, heartbeat_seconds };
-                self.journal.keep_node(&node).map_err(Outside::Again)?;
+                let node = NodeIdentity { token_sha256, session, node, heartbeat_seconds };
+                self.journal.store_node(&node).map_err(EnrollFailure::Retryable)?;
                 Ok(node)
             }
-            Err(Missed::Refused(refusal)) => {
-                Err(Outside::Refused(format!("the token is refused: {}", spoken(&refusal))))
+            Err(RequestError::TokenRefused(refusal)) => Err(EnrollFailure::Refused(format!(
+                "the token is refused: {}",
+                describe_refusal(&refusal)
+            ))),
+            Err(RequestError::SessionUnknown(_, said) | RequestError::Retryable(said)) => {
+                Err(EnrollFailure::Retryable(said))
             }
-            Err(Missed::Unknown(_, said) | Missed::Again(said)) => Err(Outside::Again(said)),
-            Err(Missed::Over) => Err(Outside::Again("the controller speaks of a task".into())),
+            Err(RequestError::TaskOver) => {
+                Err(EnrollFailure::Retryable("the controller speaks of a task".into()))
+            }
         }
     }
 }
 
-/// The token's checksum: enough to know it again, and of no use to anybody else.
-pub fn sum(token: &SecretString) -> String {
+/// The checksum of the token: enough to recognize it, useless to an attacker.
+pub fn token_checksum(token: &SecretString) -> String {
     hex(&Sha256::digest(token.expose_secret().as_bytes()))
 }
 
@@ -131,28 +154,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_token_is_a_new_enrollment_and_an_old_one_is_none() {
-        let node = || Node {
+    fn only_a_new_token_starts_an_enrollment() {
+        let node = || NodeIdentity {
             token_sha256: "one".into(),
             session: "s1".into(),
             node: "node-1".into(),
             heartbeat_seconds: 30,
         };
-        let asked = || Enrolling { token_sha256: "two".into(), session: "s2".into() };
+        let asked = || PendingEnrollment { token_sha256: "two".into(), session: "s2".into() };
         let some = |sum: &str| Some(sum.to_string());
-        let begin = |sum: &str| Plan::Begin { token_sha256: sum.into() };
+        let begin = |sum: &str| EnrollmentPlan::Begin { token_sha256: sum.into() };
         let table = [
-            (None, None, None, Plan::NoToken),
-            (None, Some(asked()), None, Plan::NoToken),
+            (None, None, None, EnrollmentPlan::NoToken),
+            (None, Some(asked()), None, EnrollmentPlan::NoToken),
             (None, None, some("two"), begin("two")),
-            (None, Some(asked()), some("two"), Plan::Ask(asked())),
+            (None, Some(asked()), some("two"), EnrollmentPlan::Send(asked())),
             (None, Some(asked()), some("three"), begin("three")),
-            (Some(node()), None, None, Plan::Serve(node())),
-            (Some(node()), Some(asked()), None, Plan::Serve(node())),
-            (Some(node()), None, some("one"), Plan::Serve(node())),
+            (Some(node()), None, None, EnrollmentPlan::Serve(node())),
+            (Some(node()), Some(asked()), None, EnrollmentPlan::Serve(node())),
+            (Some(node()), None, some("one"), EnrollmentPlan::Serve(node())),
             (Some(node()), None, some("two"), begin("two")),
-            (Some(node()), Some(asked()), some("two"), Plan::Ask(asked())),
-            (Some(node()), Some(asked()), some("one"), Plan::Serve(node())),
+            (Some(node()), Some(asked()), some("two"), EnrollmentPlan::Send(asked())),
+            (Some(node()), Some(asked()), some("one"), EnrollmentPlan::Serve(node())),
         ];
         for (row, (node, asked, token, expected)) in table.into_iter().enumerate() {
             assert!(plan(node, asked, token) == expected, "row {row}");

@@ -1,12 +1,14 @@
-//! The GPUs of the node, as nvidia-smi shows them: who computes on them, ending that, and resetting them.
+//! The GPUs of the node, through nvidia-smi: lists the processes on them, ends these, and resets
+//! the GPUs.
 //!
-//! nvidia-smi hangs when a driver does, so it has a limit of its own. Where there is no such program and nothing of NVIDIA's on the PCI
-//! bus there are no GPUs, which is said in the log. GPUs on the bus that nobody can ask are no clean GPUs.
+//! nvidia-smi hangs when the driver does, so it has a timeout. Without nvidia-smi and without
+//! NVIDIA devices on the PCI bus the node has no GPUs, which the log notes. GPUs on the bus that
+//! cannot be queried never count as clean.
 
-use super::log::Log;
-use super::patience::{Halt, Patience};
-use super::program::{self, Stray};
-use super::work::Fail;
+use super::deadline::{Deadline, Interrupt};
+use super::log::TaskLog;
+use super::program::{self, ProgramError};
+use super::task_execution::TaskError;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,128 +18,147 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const QUERY: [&str; 2] = ["--query-compute-apps=pid", "--format=csv,noheader"];
-/// How the kernel writes NVIDIA's number, and the beginning of the class of displays and 3D controllers.
+/// NVIDIA's PCI vendor id, and the prefix of the PCI class of displays and 3D controllers.
 const NVIDIA: &str = "0x10de";
 const DISPLAY: &str = "0x03";
 const RESET: [&str; 1] = ["--gpu-reset"];
 const QUERY_LIMIT: Duration = Duration::from_secs(60);
 const RESET_LIMIT: Duration = Duration::from_secs(300);
-/// What some versions say in place of an empty list.
-const NOBODY: &str = "no running processes found";
-/// How many processes are named in a sentence.
+/// What some versions print for an empty list.
+const EMPTY_LIST: &str = "no running processes found";
+/// How many processes a sentence lists.
 const MAX_NAMED: usize = 8;
-/// The first process is never a job.
+/// The init process is never a job.
 const INIT: i32 = 1;
 
-/// Whether there are GPUs.
+/// Whether the node has GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Seen {
-    None,
-    Some,
-    /// They are on the bus, and nobody can ask them, for this reason.
-    Hidden(String),
+pub enum GpuPresence {
+    Absent,
+    Present,
+    /// They are on the bus and cannot be queried, for this reason.
+    Unqueryable(String),
 }
 
 pub struct Gpus<'a> {
     pub program: &'a Path,
     pub pci_devices: &'a Path,
     pub mark: &'a str,
-    /// Between two looks.
-    pub look: Duration,
+    /// The interval of checks.
+    pub poll_interval: Duration,
 }
 
 impl Gpus<'_> {
-    pub fn seen(&self, log: &Log) -> Seen {
+    pub fn detect(&self, log: &TaskLog) -> GpuPresence {
         if self.program.exists() {
-            return Seen::Some;
+            return GpuPresence::Present;
         }
         let name = self.program.display();
-        match on_the_bus(self.pci_devices) {
+        match count_pci_gpus(self.pci_devices) {
             0 => {
                 log.line(&format!("no GPUs: there is no {name}, and no NVIDIA device on the bus"));
-                Seen::None
+                GpuPresence::Absent
             }
             count => {
                 let said = format!(
                     "{count} NVIDIA devices are on the PCI bus, and there is no {name} to ask them: install the driver, or write where it is to nvidia_smi in agent.toml"
                 );
                 log.line(&said);
-                Seen::Hidden(said)
+                GpuPresence::Unqueryable(said)
             }
         }
     }
 
-    /// Who computes on them now.
-    pub fn processes(&self, patience: Patience) -> Result<Vec<Pid>, Fail> {
-        let said = self.ask(&QUERY, QUERY_LIMIT, patience)?;
-        parse(&said)
+    /// The processes that run on the GPUs.
+    pub fn processes(&self, deadline: Deadline) -> Result<Vec<Pid>, TaskError> {
+        let said = self.run_nvidia_smi(&QUERY, QUERY_LIMIT, deadline)?;
+        parse_processes(&said)
     }
 
-    pub fn reset(&self, patience: Patience, log: &Log) -> Result<(), Fail> {
-        let said = self.ask(&RESET, RESET_LIMIT, patience)?;
+    pub fn reset(&self, deadline: Deadline, log: &TaskLog) -> Result<(), TaskError> {
+        let said = self.run_nvidia_smi(&RESET, RESET_LIMIT, deadline)?;
         log.add(&said);
         Ok(())
     }
 
-    /// Waits until nobody computes on them.
-    pub fn wait(&self, patience: Patience, log: &Log) -> Result<(), Fail> {
+    /// Waits until no process runs on the GPUs.
+    pub fn wait(&self, deadline: Deadline, log: &TaskLog) -> Result<(), TaskError> {
         let mut told = String::new();
         loop {
-            let left = self.processes(patience)?;
+            let left = self.processes(deadline)?;
             if left.is_empty() {
                 return Ok(());
             }
-            tell(&mut told, format!("waiting for {}", named(&left)), log);
-            patience.sleep(self.look).map_err(|halt| still(halt, &left))?;
+            log_once(&mut told, format!("waiting for {}", describe_processes(&left)), log);
+            deadline.sleep(self.poll_interval).map_err(|halt| deadline_failure(halt, &left))?;
         }
     }
 
-    /// Ends whoever computes on them: asked first, and made to after a while.
-    pub fn release(&self, grace: Duration, patience: Patience, log: &Log) -> Result<(), Fail> {
+    /// Ends the processes on the GPUs: SIGTERM first, SIGKILL after the grace period.
+    pub fn release(
+        &self,
+        grace: Duration,
+        deadline: Deadline,
+        log: &TaskLog,
+    ) -> Result<(), TaskError> {
         let mut asked: BTreeMap<i32, Instant> = BTreeMap::new();
         loop {
-            let left = self.processes(patience)?;
+            let left = self.processes(deadline)?;
             if left.is_empty() {
                 return Ok(());
             }
-            // A number that is not listed any more may be somebody else's by the next look.
-            asked.retain(|number, _| left.iter().any(|pid| number_of(*pid) == *number));
+            // The process id of a process that ended may be reused.
+            asked.retain(|number, _| left.iter().any(|pid| raw_pid(*pid) == *number));
             for pid in &left {
-                let since = asked.get(&number_of(*pid)).map(Instant::elapsed);
-                if let Some(signal) = due(since, grace) {
-                    log.line(&format!("{} to process {}", word(signal), number_of(*pid)));
-                    // One that has just ended is what is wanted; the next look says so.
+                let since = asked.get(&raw_pid(*pid)).map(Instant::elapsed);
+                if let Some(signal) = due_signal(since, grace) {
+                    log.line(&format!("{} to process {}", signal_name(signal), raw_pid(*pid)));
+                    // The process may have ended meanwhile; the next check shows that.
                     let _ = kill_process(*pid, signal);
                 }
-                asked.entry(number_of(*pid)).or_insert_with(Instant::now);
+                asked.entry(raw_pid(*pid)).or_insert_with(Instant::now);
             }
-            patience.sleep(self.look).map_err(|halt| still(halt, &left))?;
+            deadline.sleep(self.poll_interval).map_err(|halt| deadline_failure(halt, &left))?;
         }
     }
 
-    fn ask(&self, arguments: &[&str], limit: Duration, patience: Patience) -> Result<String, Fail> {
+    fn run_nvidia_smi(
+        &self,
+        arguments: &[&str],
+        limit: Duration,
+        deadline: Deadline,
+    ) -> Result<String, TaskError> {
         let mut command = Command::new(self.program);
         command.args(arguments);
         let name = self.program.display();
-        let said = Arc::new(Log::default());
-        match program::run(command, self.mark, patience.at_most(limit), &said) {
+        let said = Arc::new(TaskLog::default());
+        match program::run_program(command, self.mark, deadline.at_most(limit), &said) {
             Ok(status) if status.success() => Ok(said.text()),
             Ok(status) => {
                 let arguments = arguments.join(" ");
-                Err(Fail::Said(format!("{name} {arguments} ended with {status}: {}", said.last())))
+                Err(TaskError::Failed(format!(
+                    "{name} {arguments} ended with {status}: {}",
+                    said.last_line()
+                )))
             }
-            Err(Stray::Halt(Halt::Late)) if patience.check().is_ok() => Err(Fail::Said(format!(
-                "{name} did not answer within {} s; is the driver well?",
-                limit.as_secs()
-            ))),
-            Err(Stray::Halt(halt)) => Err(Fail::Halt(halt)),
-            Err(Stray::Lost(error)) => Err(Fail::Said(format!("{name} does not run: {error}"))),
+            Err(ProgramError::Interrupted(Interrupt::DeadlineExceeded))
+                if deadline.check().is_ok() =>
+            {
+                Err(TaskError::Failed(format!(
+                    "{name} did not answer within {} s; is the driver well?",
+                    limit.as_secs()
+                )))
+            }
+            Err(ProgramError::Interrupted(halt)) => Err(TaskError::Interrupted(halt)),
+            Err(ProgramError::Lost(error)) => {
+                Err(TaskError::Failed(format!("{name} does not run: {error}")))
+            }
         }
     }
 }
 
-/// How many displays and 3D controllers of NVIDIA's the kernel lists.
-fn on_the_bus(devices: &Path) -> usize {
+/// The number of NVIDIA displays and 3D controllers on the PCI bus.
+fn count_pci_gpus(devices: &Path) -> usize {
     let is = |device: &Path, file: &str, value: &str| {
         fs::read_to_string(device.join(file)).is_ok_and(|text| text.trim().starts_with(value))
     };
@@ -145,28 +166,30 @@ fn on_the_bus(devices: &Path) -> usize {
     listed.filter(|one| is(one, "vendor", NVIDIA) && is(one, "class", DISPLAY)).count()
 }
 
-fn number_of(pid: Pid) -> i32 {
+fn raw_pid(pid: Pid) -> i32 {
     pid.as_raw_nonzero().get()
 }
 
-fn parse(said: &str) -> Result<Vec<Pid>, Fail> {
+fn parse_processes(said: &str) -> Result<Vec<Pid>, TaskError> {
     let lines = said.lines().map(str::trim);
     let mut found = Vec::new();
-    for line in lines.filter(|line| !line.is_empty() && !line.eq_ignore_ascii_case(NOBODY)) {
+    for line in lines.filter(|line| !line.is_empty() && !line.eq_ignore_ascii_case(EMPTY_LIST)) {
         match line.parse().ok().filter(|number| *number > INIT).and_then(Pid::from_raw) {
             Some(pid) => found.push(pid),
             None => {
-                return Err(Fail::Said(format!("nvidia-smi lists {line:?}, which is no process")));
+                return Err(TaskError::Failed(format!(
+                    "nvidia-smi lists {line:?}, which is no process"
+                )));
             }
         }
     }
-    found.sort_by_key(|pid| number_of(*pid));
+    found.sort_by_key(|pid| raw_pid(*pid));
     found.dedup();
     Ok(found)
 }
 
-/// What a process is sent, by how long ago it was asked to end.
-fn due(asked: Option<Duration>, grace: Duration) -> Option<Signal> {
+/// The signal that is due, by the time since SIGTERM.
+fn due_signal(asked: Option<Duration>, grace: Duration) -> Option<Signal> {
     match asked {
         None => Some(Signal::TERM),
         Some(since) if since >= grace => Some(Signal::KILL),
@@ -174,21 +197,24 @@ fn due(asked: Option<Duration>, grace: Duration) -> Option<Signal> {
     }
 }
 
-fn word(signal: Signal) -> &'static str {
+fn signal_name(signal: Signal) -> &'static str {
     if signal == Signal::KILL { "SIGKILL" } else { "SIGTERM" }
 }
 
-/// What stands in the way when the time is over.
-fn still(halt: Halt, left: &[Pid]) -> Fail {
+/// The failure when the deadline passes while processes remain.
+fn deadline_failure(halt: Interrupt, left: &[Pid]) -> TaskError {
     match halt {
-        Halt::Stopped | Halt::Lapsed => Fail::Halt(halt),
-        Halt::Late => Fail::Said(format!("the time is over, and there is still {}", named(left))),
+        Interrupt::Stopped | Interrupt::LeaseLost => TaskError::Interrupted(halt),
+        Interrupt::DeadlineExceeded => TaskError::Failed(format!(
+            "the time is over, and there is still {}",
+            describe_processes(left)
+        )),
     }
 }
 
-pub fn named(pids: &[Pid]) -> String {
+pub fn describe_processes(pids: &[Pid]) -> String {
     let some: Vec<String> =
-        pids.iter().take(MAX_NAMED).map(|pid| number_of(*pid).to_string()).collect();
+        pids.iter().take(MAX_NAMED).map(|pid| raw_pid(*pid).to_string()).collect();
     let more = match pids.len().saturating_sub(MAX_NAMED) {
         0 => String::new(),
         count => format!(" and {count} more"),
@@ -196,8 +222,8 @@ pub fn named(pids: &[Pid]) -> String {
     format!("work on the GPUs: process {}{more}", some.join(", "))
 }
 
-/// Says what is new.
-fn tell(told: &mut String, line: String, log: &Log) {
+/// Logs a line unless it was the last one logged.
+fn log_once(told: &mut String, line: String, log: &TaskLog) {
     if *told != line {
         log.line(&line);
         *told = line;
@@ -209,9 +235,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_is_read_whole_or_refused() {
+    fn process_lists_are_parsed_completely_or_refused() {
         let numbers = |said: &str| {
-            parse(said).map(|pids| pids.into_iter().map(number_of).collect::<Vec<_>>()).ok()
+            parse_processes(said).map(|pids| pids.into_iter().map(raw_pid).collect::<Vec<_>>()).ok()
         };
         for (said, found) in [
             ("", Some(vec![])),
@@ -228,12 +254,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_the_bus_and_cannot_be_asked_is_not_nothing() {
+    fn gpus_without_a_driver_are_detected() {
         let folder = tempfile::tempdir().unwrap();
         let (program, bus) = (folder.path().join("smi"), folder.path().join("devices"));
-        let gpus = Gpus { program: &program, pci_devices: &bus, mark: "", look: Duration::ZERO };
-        let log = Log::default();
-        assert_eq!(gpus.seen(&log), Seen::None);
+        let gpus =
+            Gpus { program: &program, pci_devices: &bus, mark: "", poll_interval: Duration::ZERO };
+        let log = TaskLog::default();
+        assert_eq!(gpus.detect(&log), GpuPresence::Absent);
         for (slot, vendor, class) in [
             ("0000:01:00.0", "0x15b3", "0x020000"),
             ("0000:02:00.0", "0x1a03", "0x030000"),
@@ -241,13 +268,15 @@ mod tests {
         ] {
             put(&bus, slot, vendor, class);
         }
-        assert_eq!(gpus.seen(&log), Seen::None, "other cards, and the sound of one");
+        assert_eq!(gpus.detect(&log), GpuPresence::Absent, "other cards, and the sound of one");
         put(&bus, "0000:03:00.0", "0x10de", "0x030000");
         put(&bus, "0000:04:00.0", "0x10de", "0x030200");
-        let Seen::Hidden(said) = gpus.seen(&log) else { panic!("nobody sees the GPUs") };
+        let GpuPresence::Unqueryable(said) = gpus.detect(&log) else {
+            panic!("nobody sees the GPUs")
+        };
         assert!(said.starts_with("2 NVIDIA devices") && said.contains("nvidia_smi"), "{said}");
         fs::write(&program, "").unwrap();
-        assert_eq!(gpus.seen(&log), Seen::Some);
+        assert_eq!(gpus.detect(&log), GpuPresence::Present);
     }
 
     fn put(bus: &Path, slot: &str, vendor: &str, class: &str) {
@@ -258,19 +287,22 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_asked_first() {
+    fn sigterm_comes_before_sigkill() {
         let grace = Duration::from_secs(10);
         for (asked, signal) in
             [(None, Some(Signal::TERM)), (Some(9), None), (Some(10), Some(Signal::KILL))]
         {
-            assert_eq!(due(asked.map(Duration::from_secs), grace), signal);
+            assert_eq!(due_signal(asked.map(Duration::from_secs), grace), signal);
         }
-        assert_eq!(due(Some(Duration::ZERO), Duration::ZERO), Some(Signal::KILL));
+        assert_eq!(due_signal(Some(Duration::ZERO), Duration::ZERO), Some(Signal::KILL));
     }
 
     #[test]
-    fn many_processes_are_counted() {
+    fn long_process_lists_are_abbreviated() {
         let pids: Vec<Pid> = (2..12).filter_map(Pid::from_raw).collect();
-        assert_eq!(named(&pids), "work on the GPUs: process 2, 3, 4, 5, 6, 7, 8, 9 and 2 more");
+        assert_eq!(
+            describe_processes(&pids),
+            "work on the GPUs: process 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"
+        );
     }
 }

@@ -1,9 +1,10 @@
-//! Hooks: the site's own programs, by which a task does what only the site knows how to do. Each is optional.
+//! Hooks: the site's programs, which do the parts of a task that depend on the site. Each is
+//! optional.
 
-use super::log::Log;
-use super::patience::Patience;
-use super::program::{self, Stray};
-use super::work::Fail;
+use super::deadline::Deadline;
+use super::log::TaskLog;
+use super::program::{self, ProgramError};
+use super::task_execution::TaskError;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
@@ -37,7 +38,7 @@ impl Hook {
         }
     }
 
-    /// Where it is, if there is one.
+    /// Its path, if it exists.
     pub fn find(self, folder: &Path) -> Result<Option<PathBuf>, String> {
         let path = folder.join(self.as_str());
         match fs::metadata(&path) {
@@ -56,35 +57,36 @@ impl Hook {
     }
 }
 
-/// A hook that is about to be run.
-pub struct Call<'a> {
+/// A call of a hook.
+pub struct HookCall<'a> {
     pub hook: Hook,
     pub path: &'a Path,
     pub variables: Vec<(String, String)>,
     pub mark: &'a str,
 }
 
-impl Call<'_> {
-    pub fn run(self, patience: Patience, log: &Arc<Log>) -> Result<(), Fail> {
+impl HookCall<'_> {
+    pub fn run(self, deadline: Deadline, log: &Arc<TaskLog>) -> Result<(), TaskError> {
         let mut command = Command::new(self.path);
         command.current_dir("/").envs(self.variables);
         let name = self.hook.as_str();
-        match program::run(command, self.mark, patience, log) {
+        match program::run_program(command, self.mark, deadline, log) {
             Ok(status) if status.success() => Ok(()),
             Ok(status) => {
-                let last = log.last();
-                Err(Fail::Said(format!("the hook {name} ended with {status}: {last}")))
+                let last = log.last_line();
+                Err(TaskError::Failed(format!("the hook {name} ended with {status}: {last}")))
             }
-            Err(Stray::Halt(halt)) => Err(Fail::Halt(halt)),
-            Err(Stray::Lost(error)) => {
-                Err(Fail::Said(format!("the hook {} does not run: {error}", self.path.display())))
-            }
+            Err(ProgramError::Interrupted(halt)) => Err(TaskError::Interrupted(halt)),
+            Err(ProgramError::Lost(error)) => Err(TaskError::Failed(format!(
+                "the hook {} does not run: {error}",
+                self.path.display()
+            ))),
         }
     }
 }
 
-/// The variable that a parameter is found in: `grace_seconds` in FARRIER_GRACE_SECONDS.
-pub fn variable(parameter: &str) -> String {
+/// The environment variable of a parameter: FARRIER_GRACE_SECONDS for `grace_seconds`.
+pub fn variable_name(parameter: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
     format!("FARRIER_{}", parameter.chars().map(plain).collect::<String>())
 }
@@ -100,12 +102,12 @@ mod tests {
             ("a.b-c", "FARRIER_A_B_C"),
             ("é=", "FARRIER___"),
         ] {
-            assert_eq!(variable(parameter), name);
+            assert_eq!(variable_name(parameter), name);
         }
     }
 
     #[test]
-    fn a_hook_is_there_or_not_or_wrong() {
+    fn hooks_are_found_or_refused() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(Hook::Drain.find(folder.path()), Ok(None));
         let path = folder.path().join("drain");

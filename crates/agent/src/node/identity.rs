@@ -1,10 +1,10 @@
-//! How this node is recognised: by what its hardware and its kernel say of themselves.
+//! The attributes that identify this node: hardware serial, MAC addresses, hostname and boot id.
 
-use crate::inventory::{line, own_macs};
+use crate::inventory::{physical_macs, read_line};
 use std::path::Path;
 
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// A node with more network cards is recognised by the first of them.
+/// The limit of MAC addresses that are sent.
 const MAX_MACS: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,20 +12,20 @@ pub struct Identity {
     pub hostname: String,
     pub serial: String,
     pub macs: Vec<String>,
-    /// New with each boot of the kernel.
+    /// Changes with each boot of the kernel.
     pub boot_id: String,
 }
 
 impl Identity {
-    /// What `/sys` and `/proc` below this folder say. What is not known is empty.
+    /// Reads `/sys` and `/proc` below this directory. Unknown values are empty.
     pub fn read(root: &Path) -> Self {
-        let mut macs = own_macs(root);
+        let mut macs = physical_macs(root);
         macs.truncate(MAX_MACS);
         Self {
-            hostname: line(&root.join("proc/sys/kernel/hostname")),
-            serial: line(&root.join("sys/class/dmi/id/product_serial")),
+            hostname: read_line(&root.join("proc/sys/kernel/hostname")),
+            serial: read_line(&root.join("sys/class/dmi/id/product_serial")),
             macs,
-            boot_id: line(&root.join("proc/sys/kernel/random/boot_id")),
+            boot_id: read_line(&root.join("proc/sys/kernel/random/boot_id")),
         }
     }
 }
@@ -36,7 +36,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_node_is_what_its_kernel_says() {
+    fn identity_is_read_from_the_kernel() {
         let folder = tempfile::tempdir().unwrap();
         assert!(Identity::read(folder.path()).serial.is_empty());
         let write = |file: &str, text: &str| {

@@ -1,16 +1,18 @@
-//! What the agent must remember when it dies: who it is, which task it has begun, and how that ended.
+//! The persistent state of the agent: its identity, the task that it has begun, and the result of
+//! that task.
 //!
-//! Each is a small file in the state folder, written under another name, synced, renamed, and the folder synced: a file is there whole or
-//! not at all. The task is here before anything is done for it and its result before anybody hears of it, so that after kill -9 at any
-//! point what has ended is only reported again, and what had begun is known to have begun.
+//! Each is a small file in the state directory, written under a temporary name, synced, renamed,
+//! and followed by a sync of the directory: a file is there complete or not at all. A task is
+//! stored before it is executed, and its result before it is reported. So after kill -9 at any
+//! point, a finished task is only reported again, and a begun task is known to have begun.
 
-use super::wire::Task;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use wire::node::Task;
 
 const LOCK: &str = "lock";
 const ENROLLING: &str = "enrolling.json";
@@ -18,42 +20,43 @@ const NODE: &str = "node.json";
 const TASK: &str = "task.json";
 const CONTACT: &str = "contact.json";
 const LEAVING: &str = "leaving.json";
-/// What may be removed before the last file goes.
+/// The files that are removed before the last one.
 const FORGOTTEN: [&str; 5] = [ENROLLING, NODE, TASK, CONTACT, LOCK];
 
-/// An enrollment that has been asked for. The session is kept before it is said, so that a lost answer can be asked for again.
+/// A requested enrollment. The session is stored before it is sent, so that a request with a lost
+/// answer can be repeated.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Enrolling {
-    /// The checksum of the token, by which a new one is told from the one that was used.
+pub struct PendingEnrollment {
+    /// The checksum of the token, to distinguish a new token from the used one.
     pub token_sha256: String,
     pub session: String,
 }
 
-/// Who this node is. It holds a secret, so it cannot be printed.
+/// The identity of this node. It holds a secret, so it has no `Debug`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Node {
+pub struct NodeIdentity {
     pub token_sha256: String,
     pub session: String,
     pub node: String,
     pub heartbeat_seconds: u64,
 }
 
-/// A task that has begun, and how it ended if it has.
+/// A task that has begun, and its result if it has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct StoredTask {
     pub task: Task,
-    pub result: Option<Ended>,
+    pub result: Option<TaskResult>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ended {
+pub struct TaskResult {
     pub ok: bool,
     pub said: String,
-    /// What of the log had not been sent.
+    /// The part of the log that has not been sent.
     pub log: String,
 }
 
-/// When Farrier was last heard of, and what stands in the way. Only for people.
+/// When Farrier last answered, and what is wrong. Only shown to operators.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Contact {
     pub heard_unix_seconds: Option<u64>,
@@ -61,20 +64,20 @@ pub struct Contact {
     pub trouble: String,
     #[serde(default)]
     pub problems: Vec<String>,
-    /// Why the token that is there is of no use to a node that is enrolled.
+    /// Why the current token is refused, for a node that is already enrolled.
     #[serde(default)]
     pub refused: String,
 }
 
-/// The last word has been reported, and the node is being left.
+/// Marker: the last report has been accepted, and the agent is uninstalling itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Leaving {
+pub struct UninstallMarker {
     pub task: String,
 }
 
 pub struct Journal {
     folder: PathBuf,
-    /// One agent at a time: the kernel lets go of it however the process ends.
+    /// Only one agent at a time; the kernel releases the lock however the process ends.
     _lock: Option<File>,
 }
 
@@ -107,20 +110,20 @@ impl Journal {
         }
     }
 
-    /// For who only looks.
-    pub fn look(folder: &Path) -> Self {
+    /// For readers, without the lock.
+    pub fn open_read_only(folder: &Path) -> Self {
         Self { folder: folder.to_owned(), _lock: None }
     }
 
-    pub fn enrolling(&self) -> Result<Option<Enrolling>, String> {
+    pub fn pending_enrollment(&self) -> Result<Option<PendingEnrollment>, String> {
         self.read(ENROLLING)
     }
 
-    pub fn node(&self) -> Result<Option<Node>, String> {
+    pub fn node(&self) -> Result<Option<NodeIdentity>, String> {
         self.read(NODE)
     }
 
-    pub fn held(&self) -> Result<Option<Held>, String> {
+    pub fn stored_task(&self) -> Result<Option<StoredTask>, String> {
         self.read(TASK)
     }
 
@@ -128,48 +131,48 @@ impl Journal {
         self.read(CONTACT)
     }
 
-    pub fn leaving(&self) -> Result<Option<Leaving>, String> {
+    pub fn uninstall_marker(&self) -> Result<Option<UninstallMarker>, String> {
         self.read(LEAVING)
     }
 
-    pub fn keep_enrolling(&self, enrolling: &Enrolling) -> Result<(), String> {
+    pub fn store_enrollment(&self, enrolling: &PendingEnrollment) -> Result<(), String> {
         self.write(ENROLLING, enrolling)
     }
 
-    /// The node first: until it is there, the enrollment is what can be asked again.
-    pub fn keep_node(&self, node: &Node) -> Result<(), String> {
+    /// Writes the node first: until it is stored, the enrollment can be repeated.
+    pub fn store_node(&self, node: &NodeIdentity) -> Result<(), String> {
         self.write(NODE, node)?;
-        self.forget(ENROLLING)
+        self.remove_file(ENROLLING)
     }
 
-    pub fn forget_enrolling(&self) -> Result<(), String> {
-        self.forget(ENROLLING)
+    pub fn remove_enrollment(&self) -> Result<(), String> {
+        self.remove_file(ENROLLING)
     }
 
-    pub fn keep_held(&self, held: &Held) -> Result<(), String> {
+    pub fn store_task(&self, held: &StoredTask) -> Result<(), String> {
         self.write(TASK, held)
     }
 
-    pub fn keep_contact(&self, contact: &Contact) -> Result<(), String> {
+    pub fn store_contact(&self, contact: &Contact) -> Result<(), String> {
         self.write(CONTACT, contact)
     }
 
-    pub fn keep_leaving(&self, leaving: &Leaving) -> Result<(), String> {
+    pub fn store_uninstall_marker(&self, leaving: &UninstallMarker) -> Result<(), String> {
         self.write(LEAVING, leaving)
     }
 
-    pub fn forget_held(&self) -> Result<(), String> {
-        self.forget(TASK)
+    pub fn remove_task(&self) -> Result<(), String> {
+        self.remove_file(TASK)
     }
 
-    /// Removes everything but the note that the node is being left, which a restart needs to go on.
-    pub fn forget_all_but_leaving(&self) -> Result<(), String> {
-        FORGOTTEN.iter().try_for_each(|name| self.forget(name))
+    /// Removes everything but the marker of the uninstall, which a restart needs to continue.
+    pub fn remove_all_but_uninstall_marker(&self) -> Result<(), String> {
+        FORGOTTEN.iter().try_for_each(|name| self.remove_file(name))
     }
 
-    /// Removes the rest, and the folder if nobody has put anything else into it.
+    /// Removes the marker, and the directory if nothing else is in it.
     pub fn remove(&self) -> Result<(), String> {
-        self.forget(LEAVING)?;
+        self.remove_file(LEAVING)?;
         match fs::remove_dir(&self.folder) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 Err(format!("state_dir: {}: {error}", self.folder.display()))
@@ -178,7 +181,7 @@ impl Journal {
         }
     }
 
-    /// What cannot be read is an error and stays where it is: who it was is nothing to guess.
+    /// A file that cannot be read is an error and is not removed: the identity must not be guessed.
     fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, String> {
         let path = self.folder.join(name);
         match fs::read(&path) {
@@ -211,7 +214,7 @@ impl Journal {
         written().map_err(|error| format!("state_dir: {}: {error}", path.display()))
     }
 
-    fn forget(&self, name: &str) -> Result<(), String> {
+    fn remove_file(&self, name: &str) -> Result<(), String> {
         let path = self.folder.join(name);
         for path in [self.folder.join(format!("{name}.new")), path.clone()] {
             match fs::remove_file(&path) {
@@ -234,7 +237,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn held() -> Held {
+    fn stored_task() -> StoredTask {
         let task = Task {
             id: "t-1".into(),
             kind: "node.drain".into(),
@@ -242,30 +245,30 @@ mod tests {
             deadline_seconds: 60,
             params: [("a".to_string(), "b".to_string())].into(),
         };
-        Held { task, result: None }
+        StoredTask { task, result: None }
     }
 
     #[test]
-    fn what_is_kept_is_found_by_the_next_and_only_one_may_write() {
+    fn state_survives_a_restart_and_is_locked() {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("a/b");
         let journal = Journal::open(&dir).unwrap();
         assert!(Journal::open(&dir).err().unwrap().contains("another agent"));
-        assert_eq!(journal.held(), Ok(None));
-        journal.keep_held(&held()).unwrap();
-        let result = Some(Ended { ok: true, said: "done".into(), log: "l".into() });
-        journal.keep_held(&Held { result: result.clone(), ..held() }).unwrap();
+        assert_eq!(journal.stored_task(), Ok(None));
+        journal.store_task(&stored_task()).unwrap();
+        let result = Some(TaskResult { ok: true, said: "done".into(), log: "l".into() });
+        journal.store_task(&StoredTask { result: result.clone(), ..stored_task() }).unwrap();
         drop(journal);
         let journal = Journal::open(&dir).unwrap();
-        assert_eq!(journal.held().unwrap().unwrap().result, result);
-        journal.forget_held().unwrap();
-        assert_eq!(Journal::look(&dir).held(), Ok(None));
+        assert_eq!(journal.stored_task().unwrap().unwrap().result, result);
+        journal.remove_task().unwrap();
+        assert_eq!(Journal::open_read_only(&dir).stored_task(), Ok(None));
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&dir), mode(&dir.join(LOCK))), (0o700, 0o600));
     }
 
     #[test]
-    fn a_file_that_is_broken_is_named_and_left() {
+    fn broken_files_are_named_and_kept() {
         let folder = tempfile::tempdir().unwrap();
         let journal = Journal::open(folder.path()).unwrap();
         fs::write(folder.path().join(NODE), "{").unwrap();
@@ -275,13 +278,13 @@ mod tests {
     }
 
     #[test]
-    fn half_of_a_write_is_nothing() {
+    fn incomplete_writes_are_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let journal = Journal::open(folder.path()).unwrap();
-        journal.keep_held(&held()).unwrap();
+        journal.store_task(&stored_task()).unwrap();
         fs::write(folder.path().join("task.json.new"), "{\"task\":").unwrap();
-        assert_eq!(journal.held(), Ok(Some(held())));
-        journal.forget_all_but_leaving().unwrap();
+        assert_eq!(journal.stored_task(), Ok(Some(stored_task())));
+        journal.remove_all_but_uninstall_marker().unwrap();
         journal.remove().unwrap();
         assert!(!folder.path().exists());
     }

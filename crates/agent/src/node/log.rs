@@ -1,45 +1,45 @@
-//! What is said while a task goes on, until it has been sent. Whoever speaks never waits for whoever listens.
+//! The log of a task until it has been sent. Writers never wait for the network.
 //!
-//! A part is looked at, sent, and only then dropped: a log may be said twice after a lost answer, and not be lost. Of a task that says too
-//! much its beginning and its end are kept, with a word of how much is missing between them: neither the memory of a node nor Farrier's
-//! database is to be filled by a hook.
+//! A part is read, sent, and only then dropped: after a lost answer it may be sent twice, but it is
+//! never lost. Of a long log the beginning and the end are kept, with a note of how much is missing
+//! in between: a hook must fill neither the memory of the node nor Farrier's database.
 
-use super::wire::{MAX_LOG_BYTES, beginning};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use wire::node::MAX_LOG_BYTES;
 
-/// How much of the newest line is remembered.
+/// How much of the last line is kept.
 const MAX_LAST_BYTES: usize = 512;
-/// How much of the beginning is sent while the task goes on. Farrier keeps as much, and the end.
+/// How much of the beginning is sent during the task. Farrier keeps the same amount, and the end.
 const MAX_HEAD_BYTES: usize = 2 * MAX_LOG_BYTES;
-/// Room for the word of what is missing.
+/// Space for the note of the missing bytes.
 const NOTE_BYTES: usize = 64;
 /// How much of the end is kept.
 const MAX_TAIL_BYTES: usize = MAX_LOG_BYTES - NOTE_BYTES;
 
 #[derive(Default)]
-pub struct Log(Mutex<Waiting>);
+pub struct TaskLog(Mutex<LogBuffer>);
 
 #[derive(Default)]
-struct Waiting {
-    /// What is left to be sent of the beginning.
+struct LogBuffer {
+    /// The part of the beginning that has not been sent.
     head: String,
-    /// How much of the beginning there was.
+    /// The size of the beginning so far, sent or not.
     begun: usize,
     left_out: usize,
-    /// What comes after the beginning, as far as it is kept.
+    /// What follows the beginning, as far as it is kept.
     tail: String,
-    /// The newest line that says something, whether it has been sent or not.
+    /// The last line with text, sent or not.
     last: String,
 }
 
-impl Log {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+impl TaskLog {
+    fn buffer(&self) -> MutexGuard<'_, LogBuffer> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a line, or a piece of one.
+    /// Adds a line or a part of one.
     pub fn add(&self, text: &str) {
-        let mut waiting = self.waiting();
+        let mut waiting = self.buffer();
         if let Some(line) = text.lines().map(str::trim).rfind(|line| !line.is_empty()) {
             waiting.last = beginning(line, MAX_LAST_BYTES).to_owned();
         }
@@ -51,9 +51,9 @@ impl Log {
         self.add(&format!("{line}\n"));
     }
 
-    /// The oldest part of the beginning, as much as goes with one request, cut after a line where there is one.
-    pub fn part(&self) -> String {
-        let waiting = self.waiting();
+    /// The oldest part of the beginning that fits into one request, cut after a line if possible.
+    pub fn next_part(&self) -> String {
+        let waiting = self.buffer();
         let most = beginning(&waiting.head, MAX_LOG_BYTES);
         match most.rfind('\n') {
             Some(at) if most.len() < waiting.head.len() => most[..=at].to_owned(),
@@ -61,25 +61,26 @@ impl Log {
         }
     }
 
-    /// That part has been sent.
-    pub fn sent(&self, part: &str) {
-        self.waiting().head.drain(..part.len());
+    /// Drops a part that has been sent.
+    pub fn drop_part(&self, part: &str) {
+        self.buffer().head.drain(..part.len());
     }
 
-    /// True when there is more to be sent than goes with one request.
-    pub fn overflows(&self) -> bool {
-        self.waiting().head.len() > MAX_LOG_BYTES
+    /// Whether there is more to send than fits into one request.
+    pub fn exceeds_one_part(&self) -> bool {
+        self.buffer().head.len() > MAX_LOG_BYTES
     }
 
-    /// True when all that waits does not fit into the last request, and some of it can be sent before.
-    pub fn spills(&self) -> bool {
-        let waiting = self.waiting();
+    /// Whether the rest does not fit into the last request and a part can be sent before.
+    pub fn exceeds_report(&self) -> bool {
+        let waiting = self.buffer();
         !waiting.head.is_empty() && waiting.text().len() > MAX_LOG_BYTES
     }
 
-    /// The end of all that waits, as much as goes with one request: what was said last explains how it ended.
-    pub fn rest(&self) -> String {
-        let waiting = self.waiting();
+    /// The end of the unsent log, as much as fits into one request: the last lines explain the
+    /// result.
+    pub fn final_part(&self) -> String {
+        let waiting = self.buffer();
         let text = waiting.text();
         if text.len() <= MAX_LOG_BYTES {
             return text;
@@ -89,22 +90,22 @@ impl Log {
                 let kept = end(&text, MAX_TAIL_BYTES);
                 (kept, text.len() - kept.len())
             }
-            // Beside such an end there is no room for anything of the beginning.
+            // The kept end leaves no space for anything of the beginning.
             (kept, missing) => (kept, missing + waiting.head.len()),
         };
         format!("[{missing} bytes left out]\n{kept}")
     }
 
-    pub fn last(&self) -> String {
-        self.waiting().last.clone()
+    pub fn last_line(&self) -> String {
+        self.buffer().last.clone()
     }
 
     pub fn text(&self) -> String {
-        self.waiting().text()
+        self.buffer().text()
     }
 }
 
-impl Waiting {
+impl LogBuffer {
     fn add(&mut self, text: &str) {
         let room = match self.tail.is_empty() {
             true => MAX_HEAD_BYTES - self.begun,
@@ -114,21 +115,21 @@ impl Waiting {
         self.begun += first.len();
         self.head += first;
         self.tail += rest;
-        // Not for each line: what is cut off is copied.
+        // Not for every line, because cutting copies.
         if self.tail.len() > 2 * MAX_TAIL_BYTES {
-            self.cut();
+            self.trim_tail();
         }
     }
 
-    /// Forgets the oldest of the end.
-    fn cut(&mut self) {
+    /// Drops the oldest part of the tail.
+    fn trim_tail(&mut self) {
         let kept = end(&self.tail, MAX_TAIL_BYTES).len();
         let from = self.tail.len() - kept;
         self.left_out += from;
         self.tail.drain(..from);
     }
 
-    /// The end of it, and how much is missing before that.
+    /// The end of the log, and how much is missing before it.
     fn end(&self) -> (&str, usize) {
         let kept = end(&self.tail, MAX_TAIL_BYTES);
         (kept, self.left_out + self.tail.len() - kept.len())
@@ -143,11 +144,18 @@ impl Waiting {
     }
 }
 
-/// The end of a text, within so many bytes and without cutting a character.
+/// The end of a text, at most so many bytes, cut between characters.
 fn end(text: &str, most: usize) -> &str {
     let from = text.len().saturating_sub(most);
     let from = (from..text.len()).find(|at| text.is_char_boundary(*at));
     &text[from.unwrap_or(text.len())..]
+}
+
+/// The beginning of a text, within so many bytes and without cutting a character.
+pub fn beginning(text: &str, most: usize) -> &str {
+    let most = most.min(text.len());
+    let end = (0..=most).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
 }
 
 #[cfg(test)]
@@ -155,52 +163,52 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_whole_lines_and_nothing_is_lost() {
-        let log = Log::default();
+    fn parts_are_whole_lines() {
+        let log = TaskLog::default();
         let line = "é".repeat(500);
         (0..120).for_each(|_| log.line(&line));
-        assert!(log.overflows() && log.spills());
+        assert!(log.exceeds_one_part() && log.exceeds_report());
         let mut whole = String::new();
         for _ in 0..8 {
-            let part = log.part();
+            let part = log.next_part();
             assert!(part.len() <= MAX_LOG_BYTES);
             assert!(part.is_empty() || part.ends_with('\n'));
-            assert_eq!(log.part(), part, "looking changes nothing");
-            log.sent(&part);
+            assert_eq!(log.next_part(), part, "looking changes nothing");
+            log.drop_part(&part);
             whole += &part;
         }
         assert_eq!(whole, format!("{line}\n").repeat(120));
-        assert!(!log.overflows() && !log.spills() && log.rest().is_empty());
+        assert!(!log.exceeds_one_part() && !log.exceeds_report() && log.final_part().is_empty());
     }
 
     #[test]
-    fn a_line_without_end_is_cut_between_characters() {
-        let log = Log::default();
+    fn long_lines_are_cut_between_characters() {
+        let log = TaskLog::default();
         log.add(&"é".repeat(MAX_LOG_BYTES));
         log.add("\u{1b}[1m");
-        let part = log.part();
+        let part = log.next_part();
         assert_eq!(part.len(), MAX_LOG_BYTES);
-        log.sent(&part);
-        log.sent(&log.part());
-        assert_eq!(log.rest(), "[1m", "nothing that moves a cursor is passed on");
+        log.drop_part(&part);
+        log.drop_part(&log.next_part());
+        assert_eq!(log.final_part(), "[1m", "nothing that moves a cursor is passed on");
     }
 
     #[test]
-    fn of_too_much_the_beginning_and_the_end_are_kept() {
-        let log = Log::default();
+    fn long_logs_keep_beginning_and_end() {
+        let log = TaskLog::default();
         (0..1_000_000).for_each(|number| log.line(&format!("{number:09}")));
         log.line("the end");
-        let waiting = log.waiting();
+        let waiting = log.buffer();
         assert!(waiting.head.len() + waiting.tail.capacity() < 6 * MAX_LOG_BYTES);
         drop(waiting);
         let (mut sent, mut parts) = (String::new(), 0);
-        while log.spills() {
-            let part = log.part();
-            log.sent(&part);
+        while log.exceeds_report() {
+            let part = log.next_part();
+            log.drop_part(&part);
             sent += &part;
             parts += 1;
         }
-        let rest = log.rest();
+        let rest = log.final_part();
         assert!(parts <= 3 && rest.len() <= MAX_LOG_BYTES, "{parts} parts, {}", rest.len());
         assert!(sent.starts_with("000000000\n000000001\n") && rest.ends_with("999999\nthe end\n"));
         let whole = 10 * 1_000_000 + "the end\n".len();
@@ -208,25 +216,32 @@ mod tests {
         let (first, missing) = before.rsplit_once('[').unwrap();
         let missing: usize = missing.parse().unwrap();
         assert_eq!(sent.len() + first.len() + missing + end.len(), whole);
-        assert_eq!(log.last(), "the end");
+        assert_eq!(log.last_line(), "the end");
     }
 
     #[test]
-    fn what_could_not_be_sent_is_counted() {
-        let log = Log::default();
+    fn missing_bytes_are_counted() {
+        let log = TaskLog::default();
         (0..30_000).for_each(|number| log.line(&format!("{number:09}")));
-        let rest = log.rest();
+        let rest = log.final_part();
         assert!(rest.len() <= MAX_LOG_BYTES && rest.ends_with("29999\n"), "{}", rest.len());
         let (missing, end) = rest.split_once(" bytes left out]\n").unwrap();
         let missing: usize = missing.trim_start_matches('[').parse().unwrap();
         assert_eq!(missing + end.len(), 300_000);
-        let log = Log::default();
+        let log = TaskLog::default();
         (0..10_000).for_each(|number| log.line(&format!("{number:09}")));
         let (missing, end) = log
-            .rest()
+            .final_part()
             .split_once(" bytes left out]\n")
             .map(|(a, b)| (a.to_owned(), b.len()))
             .unwrap();
         assert_eq!(missing.trim_start_matches('[').parse::<usize>().unwrap() + end, 100_000);
+    }
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        for (most, cut) in [(0, ""), (1, "a"), (2, "a"), (3, "aé"), (9, "aé")] {
+            assert_eq!(beginning("aé", most), cut);
+        }
     }
 }

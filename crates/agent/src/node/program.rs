@@ -1,11 +1,12 @@
-//! Running somebody else's program on the node: with an end, with its output, and with nothing left behind.
+//! Runs a program on the node: with a deadline, with its output in the log, and without leftovers.
 //!
-//! A program is the head of a process group of its own, and whatever it starts carries a mark in its environment. When it ends,
-//! by itself or because it must, the group is killed, and so is whoever left the group and still has the mark: this is also how a
-//! restarted agent finds what the one before it had started. A daemon is started by systemd, not by a hook.
+//! A program leads its own process group, and every process that it starts inherits a mark in its
+//! environment. When it ends or must end, the group is killed, and so is every process outside the
+//! group with the mark. A restarted agent finds leftovers of its predecessor in the same way.
+//! Daemons must be started by systemd, not by a hook.
 
-use super::log::Log;
-use super::patience::{Halt, Patience};
+use super::deadline::{Deadline, Interrupt};
+use super::log::TaskLog;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
 };
@@ -18,90 +19,90 @@ use std::sync::atomic::AtomicBool;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The variable that marks what belongs to the agent.
+/// The environment variable that marks the agent's processes.
 const MARK: &str = "FARRIER_AGENT_MARK";
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Between being asked to end and being made to.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// The time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(3);
-/// How long is waited for what the kernel itself must end.
+/// How long to wait for a killed process to disappear.
 const LAST_WAIT: Duration = Duration::from_secs(5);
-/// A longer line is passed on in pieces.
+/// A longer line is logged in parts.
 const MAX_LINE_BYTES: u64 = 8 * 1024;
-/// Whoever starts new processes faster than they are killed is not chased for ever.
+/// The limit of attempts against a program that starts processes faster than they are killed.
 const MAX_ROUNDS: usize = 50;
 const MAX_ENVIRONMENT_BYTES: u64 = 4 * 1024 * 1024;
 
 #[derive(Debug)]
-pub enum Stray {
-    Halt(Halt),
-    /// It could not be started, or is lost.
+pub enum ProgramError {
+    Interrupted(Interrupt),
+    /// It could not be started, or its state is lost.
     Lost(io::Error),
 }
 
-/// Runs a program to its end, with what it says in the log.
-pub fn run(
+/// Runs a program to its end, with its output in the log.
+pub fn run_program(
     mut command: Command,
     mark: &str,
-    patience: Patience,
-    log: &Arc<Log>,
-) -> Result<ExitStatus, Stray> {
-    let (reader, writer) = io::pipe().map_err(Stray::Lost)?;
-    let second = writer.try_clone().map_err(Stray::Lost)?;
+    deadline: Deadline,
+    log: &Arc<TaskLog>,
+) -> Result<ExitStatus, ProgramError> {
+    let (reader, writer) = io::pipe().map_err(ProgramError::Lost)?;
+    let second = writer.try_clone().map_err(ProgramError::Lost)?;
     command.stdin(Stdio::null()).stdout(writer).stderr(second).process_group(0).env(MARK, mark);
-    let mut child = command.spawn().map_err(Stray::Lost)?;
-    // It holds the pipe's other end, which must be the program's alone.
+    let mut child = command.spawn().map_err(ProgramError::Lost)?;
+    // It holds the write end of the pipe, which only the program may have.
     drop(command);
     let log = log.clone();
-    let listener = thread::spawn(move || listen(reader, &log));
-    let ended = wait(&child, patience);
+    let listener = thread::spawn(move || log_output(reader, &log));
+    let ended = wait_for_exit(&child, deadline);
     if ended.is_err() {
         signal_group(&child, Signal::TERM);
         let stop = AtomicBool::new(false);
-        let _ = wait(&child, Patience::new(GRACE, &stop));
+        let _ = wait_for_exit(&child, Deadline::new(GRACE, &stop));
     }
-    // Its head has not been reaped yet, so that nobody else can have its number.
+    // The leader has not been reaped yet, so its process id cannot have been reused.
     signal_group(&child, Signal::KILL);
     kill_marked(mark);
     let status = reap(&mut child);
-    finish_listening(listener);
+    join_reader(listener);
     ended?;
     status
 }
 
-fn wait(child: &Child, patience: Patience) -> Result<(), Stray> {
+fn wait_for_exit(child: &Child, deadline: Deadline) -> Result<(), ProgramError> {
     let pid = Pid::from_child(child);
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     loop {
         match waitid(WaitId::Pid(pid), look) {
             Ok(Some(_)) => return Ok(()),
-            Ok(None) => patience.sleep(LOOK_EVERY).map_err(Stray::Halt)?,
-            Err(error) => return Err(Stray::Lost(error.into())),
+            Ok(None) => deadline.sleep(POLL_INTERVAL).map_err(ProgramError::Interrupted)?,
+            Err(error) => return Err(ProgramError::Lost(error.into())),
         }
     }
 }
 
-/// Takes the status of a program that has been killed or has ended. One that hangs in the kernel is left to it.
-fn reap(child: &mut Child) -> Result<ExitStatus, Stray> {
+/// Reaps a program that has ended or was killed. One that hangs in the kernel is given up.
+fn reap(child: &mut Child) -> Result<ExitStatus, ProgramError> {
     let since = Instant::now();
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return Ok(status),
             Ok(None) if since.elapsed() > LAST_WAIT => {
-                return Err(Stray::Lost(io::Error::other("it cannot be killed")));
+                return Err(ProgramError::Lost(io::Error::other("it cannot be killed")));
             }
-            Ok(None) => thread::sleep(LOOK_EVERY),
-            Err(error) => return Err(Stray::Lost(error)),
+            Ok(None) => thread::sleep(POLL_INTERVAL),
+            Err(error) => return Err(ProgramError::Lost(error)),
         }
     }
 }
 
 fn signal_group(child: &Child, signal: Signal) {
-    // A group in which nobody lives any more is what is wanted.
+    // An empty group is fine.
     let _ = kill_process_group(Pid::from_child(child), signal);
 }
 
-/// Passes on what is said, a line at a time, until everybody who could say something has gone.
-fn listen(reader: impl Read, log: &Log) {
+/// Logs the output line by line, until all writers are gone.
+fn log_output(reader: impl Read, log: &TaskLog) {
     let mut reader = BufReader::new(reader);
     let mut line = Vec::new();
     while let Ok(1..) = Read::take(&mut reader, MAX_LINE_BYTES).read_until(b'\n', &mut line) {
@@ -110,28 +111,29 @@ fn listen(reader: impl Read, log: &Log) {
     }
 }
 
-fn finish_listening(listener: JoinHandle<()>) {
+fn join_reader(listener: JoinHandle<()>) {
     let since = Instant::now();
     while !listener.is_finished() && since.elapsed() < LAST_WAIT {
-        thread::sleep(LOOK_EVERY);
+        thread::sleep(POLL_INTERVAL);
     }
     if listener.is_finished() {
         let _ = listener.join();
     }
 }
 
-/// Kills whatever carries this mark, wherever it has gone.
+/// Kills all processes with this mark.
 pub fn kill_marked(mark: &str) {
     let entry = format!("{MARK}={mark}").into_bytes();
     for _ in 0..MAX_ROUNDS {
-        let found: Vec<Pid> = processes().filter(|pid| has_entry(*pid, &entry)).collect();
+        let found: Vec<Pid> =
+            processes().filter(|pid| has_environment_entry(*pid, &entry)).collect();
         if found.is_empty() {
             return;
         }
         for pid in found {
             let _ = kill_process(pid, Signal::KILL);
         }
-        thread::sleep(LOOK_EVERY);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -144,8 +146,8 @@ fn processes() -> impl Iterator<Item = Pid> {
         .filter(move |pid| *pid != own)
 }
 
-/// One that has ended and not been reaped has no environment any more.
-fn has_entry(pid: Pid, entry: &[u8]) -> bool {
+/// A zombie has no environment.
+fn has_environment_entry(pid: Pid, entry: &[u8]) -> bool {
     let Ok(file) = fs::File::open(format!("/proc/{}/environ", pid.as_raw_nonzero())) else {
         return false;
     };
@@ -165,66 +167,72 @@ mod tests {
         command
     }
 
-    /// A mark that nobody else has.
+    /// A unique mark.
     fn mark() -> String {
-        crate::random::uuid().unwrap()
+        crate::random::new_uuid().unwrap()
     }
 
     fn marked(mark: &str) -> usize {
         let entry = format!("{MARK}={mark}").into_bytes();
-        processes().filter(|pid| has_entry(*pid, &entry)).count()
+        processes().filter(|pid| has_environment_entry(*pid, &entry)).count()
     }
 
     #[test]
-    fn both_outputs_are_heard_and_the_status_is_its_own() {
-        let (stop, log) = (AtomicBool::new(false), Arc::new(Log::default()));
-        let patience = Patience::new(Duration::MAX, &stop);
+    fn output_is_logged_and_the_status_returned() {
+        let (stop, log) = (AtomicBool::new(false), Arc::new(TaskLog::default()));
+        let deadline = Deadline::new(Duration::MAX, &stop);
         let script = "echo one; echo two >&2; printf three; exit 7";
-        let status = run(shell(script), &mark(), patience, &log).unwrap();
+        let status = run_program(shell(script), &mark(), deadline, &log).unwrap();
         assert_eq!(status.code(), Some(7));
         assert_eq!(log.text(), "one\ntwo\nthree");
-        let missing = run(Command::new("/nowhere"), &mark(), patience, &log);
-        assert!(matches!(missing, Err(Stray::Lost(_))));
+        let missing = run_program(Command::new("/nowhere"), &mark(), deadline, &log);
+        assert!(matches!(missing, Err(ProgramError::Lost(_))));
     }
 
     #[test]
-    fn nobody_outlives_a_program_that_ends() {
-        let (stop, log, mark) = (AtomicBool::new(false), Arc::new(Log::default()), mark());
-        let patience = Patience::new(Duration::MAX, &stop);
+    fn child_processes_do_not_outlive_a_program() {
+        let (stop, log, mark) = (AtomicBool::new(false), Arc::new(TaskLog::default()), mark());
+        let deadline = Deadline::new(Duration::MAX, &stop);
         let script = "sleep 3600 & setsid sleep 3600 & exit 0";
-        assert!(run(shell(script), &mark, patience, &log).unwrap().success());
+        assert!(run_program(shell(script), &mark, deadline, &log).unwrap().success());
         assert_eq!(marked(&mark), 0);
     }
 
     #[test]
-    fn a_program_that_is_late_or_not_wanted_goes_with_its_children() {
+    fn interrupted_programs_are_killed_with_their_children() {
         let stop = AtomicBool::new(false);
         let script = "trap '' TERM; sleep 3600 & setsid sleep 3600 & echo ready; wait";
-        let (log, own) = (Arc::new(Log::default()), mark());
-        let late = Patience::new(Duration::from_millis(200), &stop);
-        assert!(matches!(run(shell(script), &own, late, &log), Err(Stray::Halt(Halt::Late))));
+        let (log, own) = (Arc::new(TaskLog::default()), mark());
+        let late = Deadline::new(Duration::from_millis(200), &stop);
+        assert!(matches!(
+            run_program(shell(script), &own, late, &log),
+            Err(ProgramError::Interrupted(Interrupt::DeadlineExceeded))
+        ));
         assert_eq!(marked(&own), 0);
 
-        let (log, own) = (Arc::new(Log::default()), mark());
-        let patience = Patience::new(Duration::MAX, &stop);
+        let (log, own) = (Arc::new(TaskLog::default()), mark());
+        let deadline = Deadline::new(Duration::MAX, &stop);
         thread::scope(|scope| {
-            let running = scope.spawn(|| run(shell(script), &own, patience, &log));
+            let running = scope.spawn(|| run_program(shell(script), &own, deadline, &log));
             while !log.text().contains("ready") {
-                thread::sleep(LOOK_EVERY);
+                thread::sleep(POLL_INTERVAL);
             }
             stop.store(true, Ordering::Relaxed);
-            assert!(matches!(running.join().unwrap(), Err(Stray::Halt(Halt::Stopped))));
+            assert!(matches!(
+                running.join().unwrap(),
+                Err(ProgramError::Interrupted(Interrupt::Stopped))
+            ));
         });
         assert_eq!(marked(&own), 0);
     }
 
     #[test]
-    fn a_mark_is_found_whole() {
+    fn marks_are_matched_completely() {
         let mark = mark();
         let mut child = shell("sleep 3600").env(MARK, &mark).spawn().unwrap();
-        // Until the kernel has its environment in place, it has none.
+        // The process has no environment until the kernel has set it up.
         while marked(&mark) == 0 {
-            thread::sleep(LOOK_EVERY);
+            thread::sleep(POLL_INTERVAL);
         }
         kill_marked(&mark[..mark.len() - 1]);
         assert!(child.try_wait().unwrap().is_none());

@@ -1,12 +1,12 @@
-//! Emptying the scratch folders, and nothing else.
+//! Empties the scratch directories, and nothing else.
 //!
-//! Every step down is made by the kernel from an open folder, which neither follows a link nor crosses into another file system, bind
-//! mounts included; so a link that somebody left leads nowhere, even one that appears in between. What cannot be removed is named, and the
-//! rest is removed all the same.
+//! The kernel opens every subdirectory relative to its open parent, follows no link, and enters no
+//! other file system, including bind mounts; so a link leads nowhere, even one that appears
+//! meanwhile. What cannot be removed is reported, and the rest is removed all the same.
 
-use super::log::Log;
-use super::patience::Patience;
-use super::work::Fail;
+use super::deadline::Deadline;
+use super::log::TaskLog;
+use super::task_execution::TaskError;
 use rustix::fs::{
     AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, open, openat2, statat, unlinkat,
 };
@@ -19,54 +19,54 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Nobody works so deep; each step holds a folder open.
+/// A deeper tree is an error; each level holds a directory open.
 const MAX_DEPTH: usize = 256;
 /// How many names are read before they are removed.
 const BATCH: usize = 4_096;
-/// After so many things that cannot be removed, it is not worth going on.
+/// After so many failures it gives up.
 const MAX_PROBLEMS: usize = 20;
-/// How many leftovers are named.
+/// How many leftovers are listed.
 const MAX_NAMED: usize = 5;
 const FOLDER: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Whether anything is left of a folder's content.
+/// Whether a directory still has content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Left {
-    Nothing,
-    Something,
+enum Remainder {
+    Empty,
+    NotEmpty,
 }
 
-/// Empties all of them.
-pub fn empty(dirs: &[PathBuf], patience: Patience, log: &Log) -> Result<(), Fail> {
-    let mut broom = Broom { dirs, patience, removed: 0, problems: Vec::new() };
+/// Empties all directories.
+pub fn empty_dirs(dirs: &[PathBuf], deadline: Deadline, log: &TaskLog) -> Result<(), TaskError> {
+    let mut cleaner = ScratchCleaner { dirs, deadline, removed: 0, problems: Vec::new() };
     for dir in dirs {
-        broom.removed = 0;
-        match root(dir) {
+        cleaner.removed = 0;
+        match open_root(dir) {
             Ok(Some(folder)) => {
-                broom.empty(folder.as_fd(), dir, 0)?;
-                log.line(&format!("{}: removed {}", dir.display(), broom.removed));
+                cleaner.empty_dir(folder.as_fd(), dir, 0)?;
+                log.line(&format!("{}: removed {}", dir.display(), cleaner.removed));
             }
-            Ok(None) => broom.problems.push(missing(dir)),
-            Err(said) => broom.problems.push(said),
+            Ok(None) => cleaner.problems.push(missing_message(dir)),
+            Err(said) => cleaner.problems.push(said),
         }
     }
-    broom.problems.iter().for_each(|problem| log.line(problem));
-    match broom.problems.is_empty() {
+    cleaner.problems.iter().for_each(|problem| log.line(problem));
+    match cleaner.problems.is_empty() {
         true => Ok(()),
-        false => Err(Fail::Said(broom.problems.join("; "))),
+        false => Err(TaskError::Failed(cleaner.problems.join("; "))),
     }
 }
 
-/// What is in them, as sentences.
-pub fn leftovers(dirs: &[PathBuf]) -> Vec<String> {
-    dirs.iter().filter_map(|dir| leftover(dir, dirs)).collect()
+/// The leftovers of each directory, as sentences.
+pub fn find_leftovers(dirs: &[PathBuf]) -> Vec<String> {
+    dirs.iter().filter_map(|dir| describe_leftovers(dir, dirs)).collect()
 }
 
-fn leftover(dir: &Path, dirs: &[PathBuf]) -> Option<String> {
-    let found = match root(dir) {
-        Ok(Some(_)) => content(dir, dirs, 0),
-        Ok(None) => return Some(missing(dir)),
+fn describe_leftovers(dir: &Path, dirs: &[PathBuf]) -> Option<String> {
+    let found = match open_root(dir) {
+        Ok(Some(_)) => list_content(dir, dirs, 0),
+        Ok(None) => return Some(missing_message(dir)),
         Err(said) => return Some(said),
     };
     match found {
@@ -80,20 +80,21 @@ fn leftover(dir: &Path, dirs: &[PathBuf]) -> Option<String> {
     }
 }
 
-/// A folder whose disk is not mounted has not been emptied, though nothing is in it.
-fn missing(dir: &Path) -> String {
+/// A directory whose disk is not mounted has not been emptied, although it has no content.
+fn missing_message(dir: &Path) -> String {
     let dir = dir.display();
     format!("{dir} is not there: mount its disk, make it, or take it out of scratch_dirs")
 }
 
-/// What is in a folder, but for the way to another scratch folder, which is looked at by itself.
-fn content(folder: &Path, dirs: &[PathBuf], depth: usize) -> io::Result<Vec<String>> {
+/// The content of a directory, except the path to another scratch directory, which is checked
+/// separately.
+fn list_content(folder: &Path, dirs: &[PathBuf], depth: usize) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let on_the_way = dirs.iter().any(|dir| *dir != path && dir.starts_with(&path));
         if on_the_way && depth < MAX_DEPTH {
-            names.extend(content(&path, dirs, depth + 1)?);
+            names.extend(list_content(&path, dirs, depth + 1)?);
         } else if !dirs.contains(&path) {
             names.push(format!("{:?}", path.file_name().unwrap_or_default()));
         }
@@ -104,8 +105,8 @@ fn content(folder: &Path, dirs: &[PathBuf], depth: usize) -> io::Result<Vec<Stri
     Ok(names)
 }
 
-/// Opens a folder that is where its name says, and no link to another.
-fn root(dir: &Path) -> Result<Option<OwnedFd>, String> {
+/// Opens a directory whose path contains no link.
+fn open_root(dir: &Path) -> Result<Option<OwnedFd>, String> {
     let wrong = |said: &dyn std::fmt::Display| format!("scratch_dirs: {}: {said}", dir.display());
     match fs::canonicalize(dir) {
         Ok(real) if real == dir => {}
@@ -118,117 +119,122 @@ fn root(dir: &Path) -> Result<Option<OwnedFd>, String> {
     open(dir, FOLDER, Mode::empty()).map(Some).map_err(|error| wrong(&error))
 }
 
-struct Broom<'a> {
+struct ScratchCleaner<'a> {
     dirs: &'a [PathBuf],
-    patience: Patience<'a>,
+    deadline: Deadline<'a>,
     removed: u64,
     problems: Vec<String>,
 }
 
-impl Broom<'_> {
-    /// Empties an open folder.
-    fn empty(&mut self, folder: BorrowedFd, at: &Path, depth: usize) -> Result<Left, Fail> {
-        // What stays is remembered, so that each turn of the loop finds less.
+impl ScratchCleaner<'_> {
+    /// Empties an open directory.
+    fn empty_dir(
+        &mut self,
+        folder: BorrowedFd,
+        at: &Path,
+        depth: usize,
+    ) -> Result<Remainder, TaskError> {
+        // Names that remain are collected, so that each iteration finds fewer.
         let mut kept = BTreeSet::new();
         loop {
-            let names = match names(folder, &kept) {
+            let names = match read_names(folder, &kept) {
                 Ok(names) => names,
                 Err(error) => {
-                    self.problem(at, &error.to_string())?;
-                    return Ok(Left::Something);
+                    self.add_problem(at, &error.to_string())?;
+                    return Ok(Remainder::NotEmpty);
                 }
             };
             if names.is_empty() {
-                let left = if kept.is_empty() { Left::Nothing } else { Left::Something };
+                let left = if kept.is_empty() { Remainder::Empty } else { Remainder::NotEmpty };
                 return Ok(left);
             }
             for name in names {
-                self.patience.check().map_err(Fail::Halt)?;
+                self.deadline.check().map_err(TaskError::Interrupted)?;
                 let path = at.join(OsStr::from_bytes(name.as_bytes()));
-                if self.remove(folder, &name, &path, depth)? == Left::Something {
+                if self.remove_entry(folder, &name, &path, depth)? == Remainder::NotEmpty {
                     kept.insert(name);
                 }
             }
         }
     }
 
-    fn remove(
+    fn remove_entry(
         &mut self,
         folder: BorrowedFd,
         name: &CString,
         path: &Path,
         depth: usize,
-    ) -> Result<Left, Fail> {
+    ) -> Result<Remainder, TaskError> {
         if self.dirs.iter().any(|dir| dir == path) {
-            return Ok(Left::Something);
+            return Ok(Remainder::NotEmpty);
         }
         let is_folder = statat(folder, name.as_c_str(), AtFlags::SYMLINK_NOFOLLOW)
             .map(|found| FileType::from_raw_mode(found.st_mode) == FileType::Directory);
         let unlinked = match is_folder {
             Ok(false) => unlinkat(folder, name.as_c_str(), AtFlags::empty()),
-            Ok(true) => match self.descend(folder, name, path, depth)? {
-                Left::Nothing => unlinkat(folder, name.as_c_str(), AtFlags::REMOVEDIR),
-                Left::Something => return Ok(Left::Something),
+            Ok(true) => match self.remove_content(folder, name, path, depth)? {
+                Remainder::Empty => unlinkat(folder, name.as_c_str(), AtFlags::REMOVEDIR),
+                Remainder::NotEmpty => return Ok(Remainder::NotEmpty),
             },
             Err(error) => Err(error),
         };
         match unlinked {
             Ok(()) => {
                 self.removed += 1;
-                Ok(Left::Nothing)
+                Ok(Remainder::Empty)
             }
-            // Somebody else removed it.
-            Err(Errno::NOENT) => Ok(Left::Nothing),
-            // Somebody put something into it meanwhile: the next turn of the loop finds it.
-            Err(Errno::NOTEMPTY) => Ok(Left::Nothing),
+            // Another process removed it.
+            Err(Errno::NOENT) => Ok(Remainder::Empty),
+            // Another process added something meanwhile: the next iteration finds it.
+            Err(Errno::NOTEMPTY) => Ok(Remainder::Empty),
             Err(error) => {
-                self.problem(path, &error.to_string())?;
-                Ok(Left::Something)
+                self.add_problem(path, &error.to_string())?;
+                Ok(Remainder::NotEmpty)
             }
         }
     }
 
-    fn descend(
+    fn remove_content(
         &mut self,
         folder: BorrowedFd,
         name: &CString,
         path: &Path,
         depth: usize,
-    ) -> Result<Left, Fail> {
+    ) -> Result<Remainder, TaskError> {
         if depth >= MAX_DEPTH {
-            self.problem(path, "is too deep; remove it by hand")?;
-            return Ok(Left::Something);
+            self.add_problem(path, "is too deep; remove it by hand")?;
+            return Ok(Remainder::NotEmpty);
         }
         let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
         match openat2(folder, name.as_c_str(), FOLDER, Mode::empty(), within) {
-            Ok(inner) => self.empty(inner.as_fd(), path, depth + 1),
-            Err(Errno::NOENT) => Ok(Left::Nothing),
+            Ok(inner) => self.empty_dir(inner.as_fd(), path, depth + 1),
+            Err(Errno::NOENT) => Ok(Remainder::Empty),
             Err(Errno::XDEV) => {
-                self.problem(
+                self.add_problem(
                     path,
                     "is another file system; unmount it, or name it in scratch_dirs as well",
                 )?;
-                Ok(Left::Something)
+                Ok(Remainder::NotEmpty)
             }
             Err(error) => {
-                self.problem(path, &error.to_string())?;
-                Ok(Left::Something)
+                self.add_problem(path, &error.to_string())?;
+                Ok(Remainder::NotEmpty)
             }
         }
     }
 
-    fn problem(&mut self, path: &Path, said: &str) -> Result<(), Fail> {
+    fn add_problem(&mut self, path: &Path, said: &str) -> Result<(), TaskError> {
         self.problems.push(format!("{}: {said}", path.display()));
         if self.problems.len() > MAX_PROBLEMS {
             let all = self.problems.join("; ");
-            return Err(Fail::Said(format!("too much cannot be removed: {all}")));
+            return Err(TaskError::Failed(format!("too much cannot be removed: {all}")));
         }
         Ok(())
     }
 }
 
-/// Some of the names in a folder, without those that stay.
-fn names(folder: BorrowedFd, kept: &BTreeSet<CString>) -> io::Result<Vec<CString>> {
+/// A batch of the names in a directory, without those that remain.
+fn read_names(folder: BorrowedFd, kept: &BTreeSet<CString>) -> io::Result<Vec<CString>> {
     let entries = Dir::read_from(folder)?;
     let mut names = Vec::new();
     for entry in entries {
@@ -251,13 +257,13 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::time::Duration;
 
-    fn emptied(dirs: &[PathBuf]) -> Result<(), Fail> {
+    fn emptied(dirs: &[PathBuf]) -> Result<(), TaskError> {
         let stop = AtomicBool::new(false);
-        empty(dirs, Patience::new(Duration::MAX, &stop), &Log::default())
+        empty_dirs(dirs, Deadline::new(Duration::MAX, &stop), &TaskLog::default())
     }
 
     #[test]
-    fn everything_goes_and_no_link_is_followed() {
+    fn directories_are_emptied_without_following_links() {
         let folder = tempfile::tempdir().unwrap();
         let base = fs::canonicalize(folder.path()).unwrap();
         let (scratch, outside) = (base.join("scratch"), base.join("outside"));
@@ -273,53 +279,53 @@ mod tests {
             fs::write(scratch.join(format!("a/{number}")), "").unwrap();
         }
         let dirs = [scratch.clone()];
-        let left = leftovers(&dirs);
+        let left = find_leftovers(&dirs);
         assert!(left.len() == 1 && left[0].contains("is not empty"), "{left:?}");
         for _ in 0..2 {
             emptied(&dirs).unwrap();
-            assert!(leftovers(&dirs).is_empty());
+            assert!(find_leftovers(&dirs).is_empty());
             assert!(scratch.is_dir(), "the folder itself stays");
         }
         assert_eq!(fs::read(outside.join("d/precious")).unwrap(), b"x");
     }
 
     #[test]
-    fn what_is_not_there_has_not_been_emptied() {
+    fn missing_directories_are_problems() {
         let folder = tempfile::tempdir().unwrap();
         let base = fs::canonicalize(folder.path()).unwrap();
         fs::create_dir(base.join("a")).unwrap();
         fs::write(base.join("a/file"), "x").unwrap();
         let dirs = [base.join("missing"), base.join("a")];
-        let Err(Fail::Said(said)) = emptied(&dirs) else { panic!("nobody misses it") };
+        let Err(TaskError::Failed(said)) = emptied(&dirs) else { panic!("nobody misses it") };
         assert!(said.contains("missing is not there") && said.contains("mount"), "{said}");
         assert!(!base.join("a/file").exists(), "the others are emptied all the same");
-        assert_eq!(leftovers(&dirs).len(), 1);
+        assert_eq!(find_leftovers(&dirs).len(), 1);
     }
 
     #[test]
-    fn a_folder_that_is_a_link_is_refused() {
+    fn scratch_links_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let base = fs::canonicalize(folder.path()).unwrap();
         fs::create_dir(base.join("real")).unwrap();
         fs::write(base.join("real/precious"), "x").unwrap();
         symlink(base.join("real"), base.join("scratch")).unwrap();
         let dirs = [base.join("scratch")];
-        let Err(Fail::Said(said)) = emptied(&dirs) else { panic!("a link was followed") };
+        let Err(TaskError::Failed(said)) = emptied(&dirs) else { panic!("a link was followed") };
         assert!(said.contains("leads to") && said.contains("scratch_dirs"), "{said}");
-        assert_eq!(leftovers(&dirs).len(), 1);
+        assert_eq!(find_leftovers(&dirs).len(), 1);
         assert!(base.join("real/precious").exists());
     }
 
     #[test]
-    fn a_scratch_folder_in_another_stays_as_a_folder() {
+    fn nested_scratch_directories_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let base = fs::canonicalize(folder.path()).unwrap();
         let dirs = [base.join("s"), base.join("s/a/b")];
         fs::create_dir_all(base.join("s/a/b/c")).unwrap();
         fs::write(base.join("s/a/other"), "x").unwrap();
-        assert_eq!(leftovers(&dirs).len(), 2);
+        assert_eq!(find_leftovers(&dirs).len(), 2);
         emptied(&dirs).unwrap();
-        assert!(leftovers(&dirs).is_empty());
+        assert!(find_leftovers(&dirs).is_empty());
         assert!(base.join("s/a/b").is_dir() && !base.join("s/a/other").exists());
     }
 }

@@ -1,28 +1,28 @@
-//! What a person who is logged in to the node is shown: who it is, what it does, and what stands in the way. Read from the state folder,
-//! so that it can be asked while the agent runs and when it does not.
+//! The status for an operator who is logged in to the node: its identity, its task, and its
+//! problems. It is read from the state directory, so it works whether the agent runs or not.
 
-use super::beat::now;
 use super::config::Config;
-use super::journal::{Ended, Held, Journal};
+use super::heartbeat::unix_seconds;
+use super::journal::{Journal, StoredTask, TaskResult};
 use serde::Serialize;
 use std::fmt;
 
-/// What becomes of a node whose new token is refused.
+/// What happens to a node whose new token is refused.
 pub const SERVED: &str = "the node goes on as what it is: take the token away, or replace it";
 
-/// There are no secrets in it.
+/// Contains no secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Status {
     pub node: Option<String>,
-    /// An enrollment has been asked for and not been answered.
+    /// An enrollment has been requested and not been answered.
     pub enrolling: bool,
     pub heard_seconds_ago: Option<u64>,
     pub trouble: String,
     pub problems: Vec<String>,
-    /// Why the token that is there is of no use to a node that is enrolled.
+    /// Why the current token is refused, for a node that is already enrolled.
     pub refused: String,
     pub task: Option<TaskStatus>,
-    /// The agent has been told to uninstall itself, and is at it.
+    /// The agent is uninstalling itself.
     pub leaving: bool,
 }
 
@@ -30,21 +30,21 @@ pub struct Status {
 pub struct TaskStatus {
     pub id: String,
     pub kind: String,
-    pub stage: Stage,
+    pub stage: TaskStage,
     pub said: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Stage {
-    /// It has begun.
+pub enum TaskStage {
+    /// Started, without a result yet.
     Begun,
-    /// It has ended well, and that has not been reported.
+    /// Succeeded, and not yet reported.
     Done,
     Failed,
 }
 
-impl Stage {
+impl TaskStage {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Begun => "begun",
@@ -55,25 +55,27 @@ impl Stage {
 }
 
 pub fn status(config: &Config) -> Result<Status, String> {
-    let journal = Journal::look(&config.state_dir);
+    let journal = Journal::open_read_only(&config.state_dir);
     let contact = journal.contact()?.unwrap_or_default();
     Ok(Status {
         node: journal.node()?.map(|node| node.node),
-        enrolling: journal.enrolling()?.is_some(),
-        heard_seconds_ago: contact.heard_unix_seconds.map(|then| now().saturating_sub(then)),
+        enrolling: journal.pending_enrollment()?.is_some(),
+        heard_seconds_ago: contact
+            .heard_unix_seconds
+            .map(|then| unix_seconds().saturating_sub(then)),
         trouble: contact.trouble,
         problems: contact.problems,
         refused: contact.refused,
-        task: journal.held()?.map(shown),
-        leaving: journal.leaving()?.is_some(),
+        task: journal.stored_task()?.map(task_status),
+        leaving: journal.uninstall_marker()?.is_some(),
     })
 }
 
-fn shown(held: Held) -> TaskStatus {
+fn task_status(held: StoredTask) -> TaskStatus {
     let (stage, said) = match held.result {
-        None => (Stage::Begun, String::new()),
-        Some(Ended { ok: true, said, .. }) => (Stage::Done, said),
-        Some(Ended { ok: false, said, .. }) => (Stage::Failed, said),
+        None => (TaskStage::Begun, String::new()),
+        Some(TaskResult { ok: true, said, .. }) => (TaskStage::Done, said),
+        Some(TaskResult { ok: false, said, .. }) => (TaskStage::Failed, said),
     };
     TaskStatus { id: held.task.id, kind: held.task.kind, stage, said }
 }
@@ -111,11 +113,11 @@ impl fmt::Display for Status {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::journal::{Contact, Enrolling, Leaving, Node};
-    use crate::node::wire::Task;
+    use crate::node::journal::{Contact, NodeIdentity, PendingEnrollment, UninstallMarker};
+    use wire::node::Task;
 
     #[test]
-    fn what_is_in_the_folder_is_shown_without_secrets() {
+    fn status_shows_the_state_without_secrets() {
         let folder = tempfile::tempdir().unwrap();
         let text = format!(
             "controllers = [\"http://10.0.0.1\"]\nstate_dir = {:?}",
@@ -126,18 +128,20 @@ mod tests {
         let shown = || status(&config).unwrap().to_string();
         assert!(shown().contains("farrier agent enroll") && shown().contains("never"));
         let (token_sha256, session) = ("sum".to_string(), "geheim".to_string());
-        let enrolling = Enrolling { token_sha256: token_sha256.clone(), session: session.clone() };
-        journal.keep_enrolling(&enrolling).unwrap();
+        let enrolling =
+            PendingEnrollment { token_sha256: token_sha256.clone(), session: session.clone() };
+        journal.store_enrollment(&enrolling).unwrap();
         assert!(shown().contains("has been asked for"));
-        let node = Node { token_sha256, session, node: "node-1".into(), heartbeat_seconds: 1 };
-        journal.keep_node(&node).unwrap();
+        let node =
+            NodeIdentity { token_sha256, session, node: "node-1".into(), heartbeat_seconds: 1 };
+        journal.store_node(&node).unwrap();
         let contact = Contact {
             heard_unix_seconds: Some(1),
             trouble: "away".into(),
             problems: vec!["hot".into()],
             refused: "the token is refused: no".into(),
         };
-        journal.keep_contact(&contact).unwrap();
+        journal.store_contact(&contact).unwrap();
         let task = Task {
             id: "t-1".into(),
             kind: "node.scrub".into(),
@@ -151,8 +155,8 @@ mod tests {
             (Some((false, "broken")), "failed, to be reported: broken"),
         ] {
             let result =
-                result.map(|(ok, said)| Ended { ok, said: said.into(), log: String::new() });
-            journal.keep_held(&Held { task: task.clone(), result }).unwrap();
+                result.map(|(ok, said)| TaskResult { ok, said: said.into(), log: String::new() });
+            journal.store_task(&StoredTask { task: task.clone(), result }).unwrap();
             let shown = shown();
             for word in [
                 words,
@@ -165,7 +169,7 @@ mod tests {
             }
             assert!(!shown.contains("geheim"));
         }
-        journal.keep_leaving(&Leaving { task: "t-1".into() }).unwrap();
+        journal.store_uninstall_marker(&UninstallMarker { task: "t-1".into() }).unwrap();
         assert!(shown().contains("leaves this node"));
     }
 }

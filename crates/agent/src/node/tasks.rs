@@ -1,315 +1,347 @@
-//! The tasks of a node, one after another: taken, written down, carried out, written down again, reported, forgotten.
+//! Executes the node's tasks one after another: take, store, execute, store the result, report,
+//! forget.
 //!
-//! What had begun when the agent died is given again by whoever leases it, and is then begun again. What had ended is
-//! only reported again. What nobody wants any more is forgotten. An agent whose lease was not renewed in time stops: the task may have been
-//! given up meanwhile. It asks for it again once somebody answers.
+//! After a crash, Farrier returns a begun task to the agent, which starts it again from its
+//! beginning. A task with a stored result is only reported again. A task that Farrier no longer
+//! wants is forgotten. An agent whose lease was not renewed in time stops the task, because Farrier
+//! may have given it up, and asks for it again once a controller answers.
 
-use super::Life;
-use super::controller::Missed;
-use super::journal::{Ended, Held, Leaving};
-use super::kind::Kind;
-use super::log::Log;
-use super::pace::scattered;
-use super::patience::{Lease, Patience};
-use super::wire::{Heard, Renew, Renewed, Report, Taken, Task, Then, Unknown};
-use super::work::{Outcome, Work};
-use crate::console::say;
-use crate::pace::Pauses;
+use super::EnrolledService;
+use super::controller::{RequestError, Unknown};
+use super::deadline::{Deadline, Lease};
+use super::journal::{StoredTask, TaskResult, UninstallMarker};
+use super::log::TaskLog;
+use super::task_execution::{TaskExecution, TaskOutcome};
+use super::timing::with_jitter;
+use crate::console::print_line;
+use crate::timing::Backoff;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
+use wire::node::{
+    RenewReply, RenewRequest, ReportReply, ReportRequest, TakeReply, Task, TaskKind, Then,
+};
 
-/// A lease is renewed so many times before it would end.
+/// How often a lease is renewed within its length.
 const RENEWALS: u32 = 3;
 const MAX_LEASE_SECONDS: u64 = 3_600;
-/// As many parts as the beginning of a log can have, and one for a line that is cut.
+/// As many parts as the beginning of a log can have, and one for a cut line.
 const MAX_LAST_PARTS: usize = 4;
 
-/// Why the tasks end.
+/// Why `run_tasks` ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Served {
-    /// The brake is set.
+pub enum ServiceEnd {
+    /// The stop flag is set.
     Stopped,
-    /// This node's last word has been heard.
-    Leave,
-    /// There may be a new token.
-    Enroll,
+    /// Farrier has accepted the report of the uninstall.
+    Uninstall,
+    /// There is a new token to enroll with.
+    Reenroll,
 }
 
 /// What follows from the answer to a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum AfterReport {
     Forget,
-    Leave,
-    Again,
-    /// Nobody knows this node, for this reason.
-    Rest(String),
+    Uninstall,
+    Retry,
+    /// The session is unknown, for this reason.
+    PauseRarely(String),
 }
 
-/// The last word may have been heard though its answer was lost: then the node has been deleted since, or its session revoked.
-fn after_report(kind: Option<Kind>, ok: bool, answer: &Result<Heard, Missed>) -> AfterReport {
-    let last_word = ok && kind == Some(Kind::Uninstall);
+/// A report of the uninstall may have been accepted although its answer was lost: then the node has
+/// been deleted since, or its session revoked.
+fn after_report(
+    kind: Option<TaskKind>,
+    ok: bool,
+    answer: &Result<ReportReply, RequestError>,
+) -> AfterReport {
+    let last_word = ok && kind == Some(TaskKind::Uninstall);
     match answer {
-        Ok(Heard {}) | Err(Missed::Unknown(Unknown::Deleted | Unknown::Session, _))
+        Ok(ReportReply {})
+        | Err(RequestError::SessionUnknown(Unknown::Deleted | Unknown::Session, _))
             if last_word =>
         {
-            AfterReport::Leave
+            AfterReport::Uninstall
         }
-        Ok(Heard {}) | Err(Missed::Over) => AfterReport::Forget,
-        Err(Missed::Unknown(Unknown::Deleted | Unknown::Session | Unknown::Other, said)) => {
-            AfterReport::Rest(said.clone())
-        }
-        Err(Missed::Again(_) | Missed::Refused(_)) => AfterReport::Again,
+        Ok(ReportReply {}) | Err(RequestError::TaskOver) => AfterReport::Forget,
+        Err(RequestError::SessionUnknown(
+            Unknown::Deleted | Unknown::Session | Unknown::Other,
+            said,
+        )) => AfterReport::PauseRarely(said.clone()),
+        Err(RequestError::Retryable(_) | RequestError::TokenRefused(_)) => AfterReport::Retry,
     }
 }
 
 /// What follows from the answer to a renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AfterRenewal {
-    GoOn,
-    /// The answer did not come; the work goes on while the lease lasts, because whoever did not answer may want it.
-    Missed,
+    Continue,
+    /// There was no answer; the work continues while the lease lasts, because Farrier may still
+    /// want it.
+    NoAnswer,
     Stop,
     Forget,
 }
 
-fn after_renewal(answer: &Result<Renewed, Missed>) -> AfterRenewal {
+fn after_renewal(answer: &Result<RenewReply, RequestError>) -> AfterRenewal {
     match answer {
-        Ok(Renewed { then: Then::GoOn }) => AfterRenewal::GoOn,
-        Ok(Renewed { then: Then::Stop }) | Err(Missed::Unknown(_, _)) => AfterRenewal::Stop,
-        Err(Missed::Over) => AfterRenewal::Forget,
-        Err(Missed::Again(_) | Missed::Refused(_)) => AfterRenewal::Missed,
+        Ok(RenewReply { then: Then::GoOn }) => AfterRenewal::Continue,
+        Ok(RenewReply { then: Then::Stop }) | Err(RequestError::SessionUnknown(_, _)) => {
+            AfterRenewal::Stop
+        }
+        Err(RequestError::TaskOver) => AfterRenewal::Forget,
+        Err(RequestError::Retryable(_) | RequestError::TokenRefused(_)) => AfterRenewal::NoAnswer,
     }
 }
 
-/// Whether anybody still wants what has been carried out.
+/// Whether Farrier still wants the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+enum ResultWanted {
     Yes,
     No,
-    /// Its lease was lost, so nobody knows.
+    /// The lease was lost, so this is unknown.
     Unknown,
 }
 
-/// What came of asking for a task.
-enum Asked {
+/// The result of a request for a task.
+enum TakeResult {
     Answered(Option<Task>),
-    Missed,
+    NoAnswer,
     Unknown,
 }
 
-/// What is renewed while it goes on.
-struct Keeping<'a> {
+/// The task whose lease is renewed while it is executed.
+struct LeasedTask<'a> {
     task: &'a Task,
-    log: &'a Log,
+    log: &'a TaskLog,
     lease: &'a Lease,
     stop: &'a AtomicBool,
 }
 
-impl Life<'_> {
-    /// Until it is over. An error means that the state folder cannot be read.
-    pub fn run_tasks(&self) -> Result<Served, String> {
-        let mut pauses = self.service.pace.pauses();
-        let mut held = self.service.journal.held()?;
-        while !self.over() {
-            // Until it has been reported: whoever leases it out must not take it for lost.
-            self.board.hold(held.as_ref().map(|held| held.task.id.as_str()));
+impl EnrolledService<'_> {
+    /// Runs until the end. An error means that the state directory cannot be read.
+    pub fn run_tasks(&self) -> Result<ServiceEnd, String> {
+        let mut backoff = self.service.timing.backoff();
+        let mut held = self.service.journal.stored_task()?;
+        while !self.has_ended() {
+            // Heartbeats list the task until it has been reported, so that Farrier does not take it
+            // for lost.
+            self.shared.set_task(held.as_ref().map(|held| held.task.id.as_str()));
             held = match held {
-                Some(Held { task, result: Some(ended) }) => {
-                    match self.report(&task, &ended, &mut pauses)? {
-                        AfterReport::Leave => return Ok(Served::Leave),
+                Some(StoredTask { task, result: Some(ended) }) => {
+                    match self.report(&task, &ended, &mut backoff)? {
+                        AfterReport::Uninstall => return Ok(ServiceEnd::Uninstall),
                         AfterReport::Forget => None,
-                        AfterReport::Rest(_) if self.has_new_token() => return Ok(Served::Enroll),
-                        AfterReport::Again | AfterReport::Rest(_) => {
-                            Some(Held { task, result: Some(ended) })
+                        AfterReport::PauseRarely(_) if self.has_new_token() => {
+                            return Ok(ServiceEnd::Reenroll);
+                        }
+                        AfterReport::Retry | AfterReport::PauseRarely(_) => {
+                            Some(StoredTask { task, result: Some(ended) })
                         }
                     }
                 }
-                begun => match self.take(&mut pauses) {
-                    Asked::Answered(task) => self.go_on(begun, task)?,
-                    Asked::Missed => begun,
-                    Asked::Unknown if self.has_new_token() => return Ok(Served::Enroll),
-                    Asked::Unknown => begun,
+                begun => match self.take(&mut backoff) {
+                    TakeResult::Answered(task) => self.resume_or_start(begun, task)?,
+                    TakeResult::NoAnswer => begun,
+                    TakeResult::Unknown if self.has_new_token() => return Ok(ServiceEnd::Reenroll),
+                    TakeResult::Unknown => begun,
                 },
             };
         }
-        Ok(Served::Stopped)
+        Ok(ServiceEnd::Stopped)
     }
 
-    /// Asks for a task, and waits before the next time where that is called for.
-    fn take(&self, pauses: &mut Pauses) -> Asked {
+    /// Asks for a task; pauses before the next request if necessary.
+    fn take(&self, backoff: &mut Backoff) -> TakeResult {
         let since = Instant::now();
         match self.service.controller.take(&self.session) {
-            Ok(Taken { task }) => {
-                pauses.worked();
+            Ok(TakeReply { task }) => {
+                backoff.reset();
                 if task.is_none() {
-                    // Whoever says at once that there is nothing is not asked again at once.
-                    let early = self.service.pace.pause.saturating_sub(since.elapsed());
-                    self.board.pause_for_ring(early);
+                    // A server that answers "none" at once is not asked again at once.
+                    let early = self.service.timing.pause.saturating_sub(since.elapsed());
+                    self.shared.pause_until_woken(early);
                 }
-                Asked::Answered(task)
+                TakeResult::Answered(task)
             }
-            Err(Missed::Unknown(_, said)) => {
-                self.rest(&said);
-                Asked::Unknown
+            Err(RequestError::SessionUnknown(_, said)) => {
+                self.pause_rarely(&said);
+                TakeResult::Unknown
             }
-            Err(Missed::Again(_) | Missed::Over | Missed::Refused(_)) => {
-                self.board.pause_for_ring(scattered(pauses.step()));
-                Asked::Missed
+            Err(
+                RequestError::Retryable(_) | RequestError::TaskOver | RequestError::TokenRefused(_),
+            ) => {
+                self.shared.pause_until_woken(with_jitter(backoff.next_delay()));
+                TakeResult::NoAnswer
             }
         }
     }
 
-    /// Nobody knows this node: it asks rarely, unless a heartbeat is answered.
-    fn rest(&self, said: &str) {
-        self.not_known(said);
-        self.board.pause_for_ring(self.service.pace.rare);
+    /// The session is unknown: retry rarely, until a heartbeat is answered.
+    fn pause_rarely(&self, said: &str) {
+        self.report_unknown_session(said);
+        self.shared.pause_until_woken(self.service.timing.rare);
     }
 
     fn has_new_token(&self) -> bool {
         let token = self.service.config.token.read().ok().flatten();
-        token.is_some_and(|token| super::enroll::sum(&token) != self.node.token_sha256)
+        token.is_some_and(|token| super::enroll::token_checksum(&token) != self.node.token_sha256)
     }
 
-    /// Takes up what was handed out, with regard to what had begun before.
-    fn go_on(&self, begun: Option<Held>, task: Option<Task>) -> Result<Option<Held>, String> {
+    /// Continues with the task that Farrier returned; `begun` is the stored task.
+    fn resume_or_start(
+        &self,
+        begun: Option<StoredTask>,
+        task: Option<Task>,
+    ) -> Result<Option<StoredTask>, String> {
         let before = begun.map(|held| held.task.id);
         let Some(task) = task else {
             if let Some(id) = before {
-                say(&format!("{id} had begun, and nobody wants it any more"));
-                self.service.journal.forget_held()?;
+                print_line(&format!("{id} had begun, and nobody wants it any more"));
+                self.service.journal.remove_task()?;
             }
             return Ok(None);
         };
         match before {
-            Some(id) if id == task.id => say(&format!("{id} had begun: once more")),
-            Some(id) => say(&format!("{id} had begun, and {} is wanted in its place", task.id)),
+            Some(id) if id == task.id => print_line(&format!("{id} had begun: once more")),
+            Some(id) => {
+                print_line(&format!("{id} had begun, and {} is wanted in its place", task.id))
+            }
             None => {}
         }
-        self.carry_out(task)
+        self.execute(task)
     }
 
-    fn carry_out(&self, task: Task) -> Result<Option<Held>, String> {
-        let held = Held { task, result: None };
-        if !self.written(&held) {
+    fn execute(&self, task: Task) -> Result<Option<StoredTask>, String> {
+        let held = StoredTask { task, result: None };
+        if !self.store_or_pause(&held) {
             return Ok(Some(held));
         }
         let task = held.task;
-        self.board.hold(Some(&task.id));
-        say(&format!("{}: {}", task.id, task.kind));
-        let log = Arc::new(Log::default());
-        let (outcome, wanted) = self.work(&task, &log);
-        if self.over() && !outcome.ok {
-            // The agent itself was stopped; the task is begun again with the next.
-            return Ok(Some(Held { task, result: None }));
+        self.shared.set_task(Some(&task.id));
+        print_line(&format!("{}: {}", task.id, task.kind));
+        let log = Arc::new(TaskLog::default());
+        let (outcome, wanted) = self.run_leased(&task, &log);
+        if self.has_ended() && !outcome.ok {
+            // The agent itself was stopped; its next process starts the task again.
+            return Ok(Some(StoredTask { task, result: None }));
         }
-        say(&format!(
+        print_line(&format!(
             "{}: {}: {}",
             task.id,
             if outcome.ok { "done" } else { "failed" },
             outcome.said
         ));
         match wanted {
-            Wanted::Yes => {}
-            Wanted::No => {
-                self.service.journal.forget_held()?;
+            ResultWanted::Yes => {}
+            ResultWanted::No => {
+                self.service.journal.remove_task()?;
                 return Ok(None);
             }
-            // It has begun and has no result: it is asked for again.
-            Wanted::Unknown => return Ok(Some(Held { task, result: None })),
+            // Begun and without a result: the agent asks for it again.
+            ResultWanted::Unknown => return Ok(Some(StoredTask { task, result: None })),
         }
         self.send_last_parts(&task, &log);
-        let ended = Ended { ok: outcome.ok, said: outcome.said, log: log.rest() };
-        let held = Held { task, result: Some(ended) };
-        self.write_for_certain(&held);
+        let ended = TaskResult { ok: outcome.ok, said: outcome.said, log: log.final_part() };
+        let held = StoredTask { task, result: Some(ended) };
+        self.store_until_written(&held);
         Ok(Some(held))
     }
 
-    /// Carries out a task in a thread, and keeps its lease meanwhile.
-    fn work(&self, task: &Task, log: &Arc<Log>) -> (Outcome, Wanted) {
+    /// Executes a task in a thread and renews its lease meanwhile.
+    fn run_leased(&self, task: &Task, log: &Arc<TaskLog>) -> (TaskOutcome, ResultWanted) {
         let stop = AtomicBool::new(false);
-        let lease = Lease::new(lease_of(task));
+        let lease = Lease::new(lease_length(task));
         let mark = self.service.mark("task");
-        let work = Work {
+        let work = TaskExecution {
             config: self.service.config,
             task,
             mark: &mark,
-            patience: Patience::new(Duration::from_secs(task.deadline_seconds), &stop)
-                .under(&lease),
+            deadline: Deadline::new(Duration::from_secs(task.deadline_seconds), &stop)
+                .with_lease(&lease),
             log,
-            look: self.service.pace.look,
+            poll_interval: self.service.timing.poll_interval,
         };
         thread::scope(|scope| {
             let (sender, done) = mpsc::channel::<()>();
             let worker = scope.spawn(move || {
-                // Dropped at the end, however that comes about.
+                // Dropped at the end of the thread, even by a panic.
                 let _sender = sender;
-                work.carry_out()
+                work.execute()
             });
-            let wanted = self.keep_lease(Keeping { task, log, lease: &lease, stop: &stop }, &done);
-            let outcome = worker.join().unwrap_or_else(|_| broken());
+            let wanted =
+                self.keep_lease(LeasedTask { task, log, lease: &lease, stop: &stop }, &done);
+            let outcome = worker.join().unwrap_or_else(|_| panicked());
             match wanted {
-                // What came to a good end in spite of it need not be done again.
-                Wanted::Yes if lease.was_lost() && !outcome.ok => (outcome, Wanted::Unknown),
-                Wanted::Yes | Wanted::No | Wanted::Unknown => (outcome, wanted),
+                // Work that succeeded in spite of it need not be repeated.
+                ResultWanted::Yes if lease.was_lost() && !outcome.ok => {
+                    (outcome, ResultWanted::Unknown)
+                }
+                ResultWanted::Yes | ResultWanted::No | ResultWanted::Unknown => (outcome, wanted),
             }
         })
     }
 
-    /// Renews until the work is done, or need not be.
-    fn keep_lease(&self, keeping: Keeping<'_>, done: &Receiver<()>) -> Wanted {
-        let Keeping { task, log, lease, stop } = keeping;
-        let every = lease_of(task) / RENEWALS;
-        let mut pauses = self.service.pace.pauses();
+    /// Renews the lease until the work is done or is no longer wanted.
+    fn keep_lease(&self, leased: LeasedTask<'_>, done: &Receiver<()>) -> ResultWanted {
+        let LeasedTask { task, log, lease, stop } = leased;
+        let every = lease_length(task) / RENEWALS;
+        let mut backoff = self.service.timing.backoff();
         let mut wait = every;
-        // As long as the work; it has a deadline of its own.
+        // Bounded by the work, which has its own deadline.
         loop {
             match done.recv_timeout(wait) {
-                Ok(()) | Err(RecvTimeoutError::Disconnected) => return Wanted::Yes,
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => return ResultWanted::Yes,
                 Err(RecvTimeoutError::Timeout) => {}
             }
             let sent = Instant::now();
             wait = match self.renew(task, log) {
-                AfterRenewal::GoOn => {
+                AfterRenewal::Continue => {
                     lease.renewed(sent);
-                    pauses.worked();
-                    // A hook that says a lot is heard sooner, and not without a pause: each renewal is a write for Farrier.
-                    if log.overflows() { self.service.pace.pause.min(every) } else { every }
+                    backoff.reset();
+                    // A long log is sent sooner, but with a pause: each renewal is a database write
+                    // for Farrier.
+                    if log.exceeds_one_part() {
+                        self.service.timing.pause.min(every)
+                    } else {
+                        every
+                    }
                 }
-                AfterRenewal::Missed => scattered(pauses.step()).min(every),
+                AfterRenewal::NoAnswer => with_jitter(backoff.next_delay()).min(every),
                 AfterRenewal::Stop => {
                     stop.store(true, Ordering::Relaxed);
-                    return Wanted::Yes;
+                    return ResultWanted::Yes;
                 }
                 AfterRenewal::Forget => {
                     stop.store(true, Ordering::Relaxed);
-                    return Wanted::No;
+                    return ResultWanted::No;
                 }
             };
-            if self.over() {
+            if self.has_ended() {
                 stop.store(true, Ordering::Relaxed);
-                return Wanted::Yes;
+                return ResultWanted::Yes;
             }
         }
     }
 
-    fn renew(&self, task: &Task, log: &Log) -> AfterRenewal {
-        let part = log.part();
-        let renew = Renew { id: &task.id, log: &part };
+    fn renew(&self, task: &Task, log: &TaskLog) -> AfterRenewal {
+        let part = log.next_part();
+        let renew = RenewRequest { id: task.id.clone(), log: part.clone() };
         let after = after_renewal(&self.service.controller.renew(&self.session, &renew));
         match after {
-            AfterRenewal::GoOn | AfterRenewal::Stop => log.sent(&part),
-            AfterRenewal::Missed | AfterRenewal::Forget => {}
+            AfterRenewal::Continue | AfterRenewal::Stop => log.drop_part(&part),
+            AfterRenewal::NoAnswer | AfterRenewal::Forget => {}
         }
         after
     }
 
-    /// Sends what does not fit into the report, as long as somebody listens.
-    fn send_last_parts(&self, task: &Task, log: &Log) {
+    /// Sends the parts of the log that do not fit into the report, while Farrier answers.
+    fn send_last_parts(&self, task: &Task, log: &TaskLog) {
         for _ in 0..MAX_LAST_PARTS {
-            if !log.spills() || self.renew(task, log) != AfterRenewal::GoOn {
+            if !log.exceeds_report() || self.renew(task, log) != AfterRenewal::Continue {
                 return;
             }
         }
@@ -318,78 +350,86 @@ impl Life<'_> {
     fn report(
         &self,
         task: &Task,
-        ended: &Ended,
-        pauses: &mut Pauses,
+        ended: &TaskResult,
+        backoff: &mut Backoff,
     ) -> Result<AfterReport, String> {
-        let report = Report { id: &task.id, ok: ended.ok, said: &ended.said, log: &ended.log };
+        let report = ReportRequest {
+            id: task.id.clone(),
+            ok: Some(ended.ok),
+            said: ended.said.clone(),
+            log: ended.log.clone(),
+        };
         let answer = self.service.controller.report(&self.session, &report);
-        let after = after_report(Kind::parse(&task.kind), ended.ok, &answer);
+        let after = after_report(TaskKind::parse(&task.kind), ended.ok, &answer);
         match &after {
             AfterReport::Forget => {
-                pauses.worked();
-                self.service.journal.forget_held()?;
+                backoff.reset();
+                self.service.journal.remove_task()?;
             }
-            AfterReport::Leave => {
-                self.service.journal.keep_leaving(&Leaving { task: task.id.clone() })?;
+            AfterReport::Uninstall => {
+                self.service
+                    .journal
+                    .store_uninstall_marker(&UninstallMarker { task: task.id.clone() })?;
             }
-            AfterReport::Again => self.board.pause_for_ring(scattered(pauses.step())),
-            AfterReport::Rest(said) => self.rest(said),
+            AfterReport::Retry => self.shared.pause_until_woken(with_jitter(backoff.next_delay())),
+            AfterReport::PauseRarely(said) => self.pause_rarely(said),
         }
         Ok(after)
     }
 
-    /// Writes down what is held. Where that cannot be done, nothing may be done.
-    fn written(&self, held: &Held) -> bool {
-        match self.service.journal.keep_held(held) {
+    /// Stores the task. The agent must not act on a task that it could not store.
+    fn store_or_pause(&self, held: &StoredTask) -> bool {
+        match self.service.journal.store_task(held) {
             Ok(()) => {
-                self.board.unwritten(None);
+                self.shared.set_storage_problem(None);
                 true
             }
             Err(said) => {
-                say(&said);
-                self.board.unwritten(Some(said));
-                self.board.pause(self.service.pace.longest_pause);
+                print_line(&said);
+                self.shared.set_storage_problem(Some(said));
+                self.shared.pause(self.service.timing.longest_pause);
                 false
             }
         }
     }
 
-    /// The work is done, and must not be done again because a disk is full: it is tried for as long as the agent lives.
-    fn write_for_certain(&self, held: &Held) {
-        while !self.written(held) && !self.over() {}
+    /// The work is done and must not be repeated because of a full disk: retries for as long as the
+    /// agent runs.
+    fn store_until_written(&self, held: &StoredTask) {
+        while !self.store_or_pause(held) && !self.has_ended() {}
     }
 }
 
-fn lease_of(task: &Task) -> Duration {
+fn lease_length(task: &Task) -> Duration {
     Duration::from_secs(task.lease_seconds.clamp(1, MAX_LEASE_SECONDS))
 }
 
-fn broken() -> Outcome {
-    Outcome { ok: false, said: "the agent broke while it carried this out; see its log".into() }
+fn panicked() -> TaskOutcome {
+    TaskOutcome { ok: false, said: "the agent broke while it carried this out; see its log".into() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Refusal;
+    use wire::Refusal;
 
     #[test]
-    fn what_follows_a_report() {
+    fn answers_to_reports_are_classified() {
         use AfterReport::*;
-        let unknown = |why| Err(Missed::Unknown(why, "why".into()));
-        let rest = || Rest("why".into());
-        let answers: [(Result<Heard, Missed>, AfterReport, AfterReport); 7] = [
-            (Ok(Heard {}), Forget, Leave),
-            (Err(Missed::Over), Forget, Forget),
-            (unknown(Unknown::Deleted), rest(), Leave),
-            (unknown(Unknown::Session), rest(), Leave),
+        let unknown = |why| Err(RequestError::SessionUnknown(why, "why".into()));
+        let rest = || PauseRarely("why".into());
+        let answers: [(Result<ReportReply, RequestError>, AfterReport, AfterReport); 7] = [
+            (Ok(ReportReply {}), Forget, Uninstall),
+            (Err(RequestError::TaskOver), Forget, Forget),
+            (unknown(Unknown::Deleted), rest(), Uninstall),
+            (unknown(Unknown::Session), rest(), Uninstall),
             (unknown(Unknown::Other), rest(), rest()),
-            (Err(Missed::Again(String::new())), Again, Again),
-            (Err(Missed::Refused(Refusal::default())), Again, Again),
+            (Err(RequestError::Retryable(String::new())), Retry, Retry),
+            (Err(RequestError::TokenRefused(Refusal::default())), Retry, Retry),
         ];
         for (answer, usual, last_word) in answers {
-            for kind in Kind::ALL.into_iter().map(Some).chain([None]) {
-                let leaves = kind == Some(Kind::Uninstall);
+            for kind in TaskKind::ALL.into_iter().map(Some).chain([None]) {
+                let leaves = kind == Some(TaskKind::Uninstall);
                 let expected = if leaves { &last_word } else { &usual };
                 assert_eq!(after_report(kind, true, &answer), *expected, "{kind:?} {answer:?}");
                 assert_eq!(after_report(kind, false, &answer), usual, "{kind:?} {answer:?}");
@@ -398,14 +438,17 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_renewal() {
+    fn answers_to_renewals_are_classified() {
         for (answer, after) in [
-            (Ok(Renewed { then: Then::GoOn }), AfterRenewal::GoOn),
-            (Ok(Renewed { then: Then::Stop }), AfterRenewal::Stop),
-            (Err(Missed::Over), AfterRenewal::Forget),
-            (Err(Missed::Unknown(Unknown::Session, String::new())), AfterRenewal::Stop),
-            (Err(Missed::Again(String::new())), AfterRenewal::Missed),
-            (Err(Missed::Refused(Refusal::default())), AfterRenewal::Missed),
+            (Ok(RenewReply { then: Then::GoOn }), AfterRenewal::Continue),
+            (Ok(RenewReply { then: Then::Stop }), AfterRenewal::Stop),
+            (Err(RequestError::TaskOver), AfterRenewal::Forget),
+            (
+                Err(RequestError::SessionUnknown(Unknown::Session, String::new())),
+                AfterRenewal::Stop,
+            ),
+            (Err(RequestError::Retryable(String::new())), AfterRenewal::NoAnswer),
+            (Err(RequestError::TokenRefused(Refusal::default())), AfterRenewal::NoAnswer),
         ] {
             assert_eq!(after_renewal(&answer), after, "{answer:?}");
         }

@@ -1,20 +1,21 @@
-//! The header of a qcow2: what is in the file, and whether we understand all of it.
+//! The header of a qcow2: its properties, and whether all of them are supported.
 
-use crate::failure::{Failure, Halt};
-use crate::image::Tap;
+use crate::failure::{DeployError, Failure};
+use crate::image::ResumingReader;
 
 const MAGIC: &[u8] = b"QFI\xFB";
-/// Of version 2; version 3 says how long its own is.
+/// The header length of version 2; version 3 states its own.
 const SHORT_BYTES: usize = 72;
 const LONG_BYTES: usize = 104;
-/// As much of it as we read. Later fields say nothing that we have to know, or else a bit says so that we refuse.
+/// How much of the header is read. Later fields are optional, or an incompatible feature bit
+/// announces them.
 pub const READ_BYTES: usize = 112;
 const SMALLEST_CLUSTER_BITS: u32 = 9;
 const LARGEST_CLUSTER_BITS: u32 = 21;
-/// The limit that QEMU has too: 2 TiB with the smallest usual clusters, and far more with others.
+/// QEMU's limit for the first table: 2 TiB with the smallest usual clusters, far more with others.
 const MAX_TABLE_BYTES: u64 = 32 * 1024 * 1024;
 
-/// What an image may have that must be understood to read it.
+/// Incompatible features: a reader must understand them.
 const DIRTY: u64 = 1;
 const CORRUPT: u64 = 1 << 1;
 const EXTERNAL_DATA: u64 = 1 << 2;
@@ -31,28 +32,31 @@ pub enum Compression {
 pub struct Header {
     pub version: u32,
     pub cluster_bits: u32,
-    /// Of the disk it is an image of.
+    /// The size of the virtual disk.
     pub size: u64,
     pub table_at: u64,
     pub compression: Compression,
 }
 
 impl Header {
-    /// Reads the header, and answers it with its bytes.
-    pub fn read(tap: &mut Tap, file_size: u64) -> Result<(Self, Vec<u8>), Halt> {
+    /// Reads the header. Returns it with its bytes.
+    pub fn read(
+        reader: &mut ResumingReader,
+        file_size: u64,
+    ) -> Result<(Self, Vec<u8>), DeployError> {
         let mut bytes = vec![0; READ_BYTES];
-        tap.seek(0)?;
-        let count = tap.fill(&mut bytes)?;
+        reader.seek(0)?;
+        let count = reader.fill(&mut bytes)?;
         bytes.truncate(count);
         Ok((Self::parse(&bytes, file_size)?, bytes))
     }
 
     fn parse(bytes: &[u8], file_size: u64) -> Result<Self, Failure> {
-        let short = || Failure::broken("the image ends within its qcow2 header");
+        let short = || Failure::image_broken("the image ends within its qcow2 header");
         let u32_at = |at: usize| bytes.get(at..at + 4).map(be32).ok_or_else(short);
         let u64_at = |at: usize| bytes.get(at..at + 8).map(be64).ok_or_else(short);
         if !bytes.starts_with(MAGIC) {
-            return Err(Failure::broken(
+            return Err(Failure::image_broken(
                 "the image does not begin as a qcow2 does; is its kind right?",
             ));
         }
@@ -69,7 +73,7 @@ impl Header {
                 2 => Compression::Zlib,
                 3 => extensions(bytes).ok_or_else(short)??,
                 other => {
-                    return Err(Failure::broken(format!(
+                    return Err(Failure::image_broken(format!(
                         "the image is qcow2 version {other}; 2 and 3 are known"
                     )));
                 }
@@ -87,14 +91,14 @@ impl Header {
 
     fn check(&self, table_entries: u64, file_size: u64) -> Result<(), Failure> {
         if !(SMALLEST_CLUSTER_BITS..=LARGEST_CLUSTER_BITS).contains(&self.cluster_bits) {
-            return Err(Failure::broken(format!(
+            return Err(Failure::image_broken(format!(
                 "clusters of 2^{} bytes are none of qcow2's",
                 self.cluster_bits
             )));
         }
         let needed = self.tables();
         if self.size == 0 || needed > table_entries || needed * 8 > MAX_TABLE_BYTES {
-            return Err(Failure::broken(format!(
+            return Err(Failure::image_broken(format!(
                 "a disk of {} bytes does not go with a table of {table_entries} entries",
                 self.size
             )));
@@ -107,7 +111,7 @@ impl Header {
             || self.table_at == 0
             || end.is_none_or(|end| end > file_size)
         {
-            return Err(Failure::broken(
+            return Err(Failure::image_broken(
                 "its first table lies outside of the image; is the file whole?",
             ));
         }
@@ -118,35 +122,36 @@ impl Header {
         1 << self.cluster_bits
     }
 
-    /// How many clusters one second table has entries for.
+    /// How many clusters one second-level table maps.
     pub fn clusters_per_table(&self) -> u64 {
         self.cluster_size() / 8
     }
 
-    /// How many second tables the disk needs.
+    /// How many second-level tables the disk needs.
     pub fn tables(&self) -> u64 {
         self.size.div_ceil(self.cluster_size() * self.clusters_per_table())
     }
 
-    /// The format has no compressed cluster that says it takes more than two plain ones.
+    /// The format limits a compressed cluster to the size of two plain ones.
     pub fn longest_extent(&self) -> usize {
         2 << self.cluster_bits
     }
 }
 
-/// What version 3 has more. None: it is cut.
+/// The fields of version 3. None: the header is truncated.
 fn extensions(bytes: &[u8]) -> Option<Result<Compression, Failure>> {
     let incompatible = be64(bytes.get(72..80)?);
     let length = be32(bytes.get(100..LONG_BYTES)?) as usize;
     let unknown =
         incompatible & !(DIRTY | CORRUPT | EXTERNAL_DATA | COMPRESSION_TYPE | EXTENDED_TABLES);
-    // A dirty image has counts of users that may be wrong; its tables are right, and we count nobody.
+    // In a dirty image the reference counts may be wrong; the tables are right, and reference
+    // counts are not used here.
     let refusal = if unknown != 0 {
         Some(refused(&format!(
             "needs something that is not known here (incompatible features {unknown:#x})"
         )))
     } else if incompatible & CORRUPT != 0 {
-        Some(Failure::broken(
+        Some(Failure::image_broken(
             "the image is marked as corrupt; repair it with `qemu-img check -r all`",
         ))
     } else if incompatible & EXTERNAL_DATA != 0 {
@@ -168,7 +173,9 @@ fn extensions(bytes: &[u8]) -> Option<Result<Compression, Failure>> {
 }
 
 fn refused(what: &str) -> Failure {
-    Failure::broken(format!("the image {what}; make a plain one with `qemu-img convert -O qcow2`"))
+    Failure::image_broken(format!(
+        "the image {what}; make a plain one with `qemu-img convert -O qcow2`"
+    ))
 }
 
 pub fn be32(bytes: &[u8]) -> u32 {
@@ -231,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_and_named() {
+    fn unsupported_features_are_refused_by_name() {
         type Spoil = fn(&mut Vec<u8>);
         let table: [(Spoil, &str); 18] = [
             (|b| b[0] = 0, "does not begin as a qcow2"),

@@ -1,23 +1,25 @@
-//! The tables of a qcow2, turned round: from "where in the file is this cluster of the disk" to "what is this piece of the file".
+//! The inverted tables of a qcow2: from "where in the file is this cluster of the disk" to "what is
+//! this part of the file".
 
 use super::header::{Header, be64};
-use crate::failure::{Failure, Halt};
-use crate::image::Tap;
+use crate::failure::{DeployError, Failure};
+use crate::image::ResumingReader;
 use sha2::{Digest, Sha256};
 
-/// 24 bytes each, so 96 MiB: what a machine with 512 MiB has to spare. It is enough for 256 GiB of data in clusters of the usual size.
+/// 24 bytes each, so 96 MiB, which a machine with 512 MiB can spare. Enough for 256 GiB of data in
+/// clusters of the usual size.
 const MAX_EXTENTS: usize = 4 * 1024 * 1024;
 const OFFSET_BITS: u64 = 0x00FF_FFFF_FFFF_FE00;
 const COMPRESSED: u64 = 1 << 62;
 const ZERO: u64 = 1;
 const SECTOR_BYTES: u64 = 512;
 
-/// What a piece of the file is. Clusters are named by their number on the disk.
+/// The content of a part of the file. Clusters are numbered by their position on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum What {
+pub enum ExtentContent {
     Data(u32),
     Compressed(u32),
-    /// A piece of a table, by the place of its digest.
+    /// Part of a table; the number is the index of its digest.
     Table(u32),
 }
 
@@ -25,7 +27,7 @@ pub enum What {
 pub struct Extent {
     pub host: u64,
     pub length: u32,
-    pub what: What,
+    pub content: ExtentContent,
 }
 
 impl Extent {
@@ -34,28 +36,28 @@ impl Extent {
     }
 }
 
-pub struct Map {
-    /// By where they end.
+pub struct ClusterMap {
+    /// Sorted by their ends.
     pub extents: Vec<Extent>,
-    /// What has to read as zero: place and length on the disk, in order.
+    /// Ranges of the disk that must read as zero: offset and length, in order.
     pub holes: Vec<(u64, u64)>,
     pub digests: Vec<[u8; 32]>,
 }
 
-/// What an entry of a second table says.
+/// A decoded entry of a second-level table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Entry {
+enum TableEntry {
     Zero,
     Data { host: u64 },
     Compressed { host: u64, length: u64 },
 }
 
-fn entry(header: &Header, raw: u64) -> Result<Entry, String> {
+fn parse_entry(header: &Header, raw: u64) -> Result<TableEntry, String> {
     if raw & COMPRESSED != 0 {
         let bits = 62 - (header.cluster_bits - 8);
         let host = raw & ((1 << bits) - 1);
         let sectors = ((raw & (COMPRESSED - 1)) >> bits) + 1;
-        return Ok(Entry::Compressed {
+        return Ok(TableEntry::Compressed {
             host,
             length: sectors * SECTOR_BYTES - host % SECTOR_BYTES,
         });
@@ -63,109 +65,125 @@ fn entry(header: &Header, raw: u64) -> Result<Entry, String> {
     let host = raw & OFFSET_BITS;
     match (raw & ZERO != 0, header.version) {
         (true, 2) => Err("is marked as zero, which version 2 does not know".into()),
-        (true, _) => Ok(Entry::Zero),
-        (false, _) if host == 0 => Ok(Entry::Zero),
+        (true, _) => Ok(TableEntry::Zero),
+        (false, _) if host == 0 => Ok(TableEntry::Zero),
         (false, _) if !host.is_multiple_of(header.cluster_size()) => {
             Err(format!("lies at byte {host}, where no cluster begins"))
         }
-        (false, _) => Ok(Entry::Data { host }),
+        (false, _) => Ok(TableEntry::Data { host }),
     }
 }
 
-impl Map {
+impl ClusterMap {
     pub fn read(
-        tap: &mut Tap,
+        reader: &mut ResumingReader,
         header: &Header,
         head: Vec<u8>,
         file_size: u64,
-    ) -> Result<Self, Halt> {
-        let mut maker = Maker {
+    ) -> Result<Self, DeployError> {
+        let mut builder = MapBuilder {
             header,
             file_size,
-            map: Map { extents: Vec::new(), holes: Vec::new(), digests: Vec::new() },
+            map: ClusterMap { extents: Vec::new(), holes: Vec::new(), digests: Vec::new() },
         };
-        maker.table(0, &head)?;
-        let first = maker.read_table(tap, header.table_at, header.tables() * 8)?;
+        builder.add_table(0, &head)?;
+        let first = builder.read_table(reader, header.table_at, header.tables() * 8)?;
         let span = header.clusters_per_table();
         for (number, raw) in first.chunks_exact(8).map(be64).enumerate() {
             let begin = number as u64 * span;
             let host = raw & OFFSET_BITS;
             if host == 0 {
-                maker.hole(begin, span);
+                builder.add_hole(begin, span);
                 continue;
             }
             if !host.is_multiple_of(header.cluster_size()) {
-                return Err(Failure::broken(format!(
+                return Err(Failure::image_broken(format!(
                     "a table of the image lies at byte {host}, where no cluster begins"
                 ))
                 .into());
             }
-            let second = maker.read_table(tap, host, header.cluster_size())?;
-            maker.clusters(begin, &second)?;
+            let second = builder.read_table(reader, host, header.cluster_size())?;
+            builder.add_clusters(begin, &second)?;
         }
-        let mut map = maker.map;
-        map.extents.sort_unstable_by_key(|extent| (extent.end(), extent.host, extent.what));
+        let mut map = builder.map;
+        map.extents.sort_unstable_by_key(|extent| (extent.end(), extent.host, extent.content));
         Ok(map)
     }
 }
 
-struct Maker<'a> {
+struct MapBuilder<'a> {
     header: &'a Header,
     file_size: u64,
-    map: Map,
+    map: ClusterMap,
 }
 
-impl Maker<'_> {
-    fn read_table(&mut self, tap: &mut Tap, at: u64, length: u64) -> Result<Vec<u8>, Halt> {
+impl MapBuilder<'_> {
+    fn read_table(
+        &mut self,
+        reader: &mut ResumingReader,
+        at: u64,
+        length: u64,
+    ) -> Result<Vec<u8>, DeployError> {
         if at.checked_add(length).is_none_or(|end| end > self.file_size) {
-            return Err(Failure::broken(format!(
+            return Err(Failure::image_broken(format!(
                 "a table at byte {at} lies outside of the image; is the file whole?"
             ))
             .into());
         }
         let mut bytes = vec![0; length as usize];
-        tap.seek(at)?;
-        tap.fill(&mut bytes)?;
-        self.table(at, &bytes)?;
+        reader.seek(at)?;
+        reader.fill(&mut bytes)?;
+        self.add_table(at, &bytes)?;
         Ok(bytes)
     }
 
-    /// Remembers what a table said, in pieces no longer than a cluster.
-    fn table(&mut self, at: u64, bytes: &[u8]) -> Result<(), Failure> {
+    /// Records the digest of a table, in parts of at most a cluster.
+    fn add_table(&mut self, at: u64, bytes: &[u8]) -> Result<(), Failure> {
         let size = self.header.cluster_size();
         for (number, piece) in bytes.chunks(size as usize).enumerate() {
             let digest = self.map.digests.len() as u32;
             self.map.digests.push(Sha256::digest(piece).into());
-            self.extent(at + number as u64 * size, piece.len() as u64, What::Table(digest))?;
+            self.add_extent(
+                at + number as u64 * size,
+                piece.len() as u64,
+                ExtentContent::Table(digest),
+            )?;
         }
         Ok(())
     }
 
-    /// Takes the entries of one second table, whose first cluster is this one.
-    fn clusters(&mut self, begin: u64, table: &[u8]) -> Result<(), Failure> {
+    /// Adds the entries of one second-level table. `begin` is the number of its first cluster.
+    fn add_clusters(&mut self, begin: u64, table: &[u8]) -> Result<(), Failure> {
         let end = self.header.size.div_ceil(self.header.cluster_size());
         for (raw, guest) in table.chunks_exact(8).map(be64).zip(begin..end) {
-            let wrong =
-                |said: String| Failure::broken(format!("cluster {guest} of the image {said}"));
+            let wrong = |said: String| {
+                Failure::image_broken(format!("cluster {guest} of the image {said}"))
+            };
             let number = guest as u32;
-            match entry(self.header, raw).map_err(wrong)? {
-                Entry::Zero => self.hole(guest, 1),
-                Entry::Data { host } => {
-                    self.extent(host, self.header.cluster_size(), What::Data(number))?
+            match parse_entry(self.header, raw).map_err(wrong)? {
+                TableEntry::Zero => self.add_hole(guest, 1),
+                TableEntry::Data { host } => {
+                    self.add_extent(host, self.header.cluster_size(), ExtentContent::Data(number))?
                 }
-                Entry::Compressed { host, length } => {
-                    self.extent(host, length, What::Compressed(number))?
+                TableEntry::Compressed { host, length } => {
+                    self.add_extent(host, length, ExtentContent::Compressed(number))?
                 }
             }
         }
         Ok(())
     }
 
-    /// The last piece of a file may be cut where only zeros would follow, or where the rest of a sector does.
-    fn extent(&mut self, host: u64, length: u64, what: What) -> Result<(), Failure> {
+    /// The file may end inside the last extent, where only zeros or the rest of a sector would
+    /// follow.
+    fn add_extent(
+        &mut self,
+        host: u64,
+        length: u64,
+        content: ExtentContent,
+    ) -> Result<(), Failure> {
         let length = self.file_size.saturating_sub(host).min(length);
         if length == 0 {
-            return Err(Failure::broken(format!(
+            return Err(Failure::image_broken(format!(
                 "byte {host} lies outside of the image; is the file whole?"
             )));
         }
@@ -173,13 +191,13 @@ impl Maker<'_> {
             let said = format!(
                 "the image has more than {MAX_EXTENTS} clusters; convert it with larger ones: `qemu-img convert -O qcow2 -o cluster_size=2M`"
             );
-            return Err(Failure::broken(said));
+            return Err(Failure::image_broken(said));
         }
-        self.map.extents.push(Extent { host, length: length as u32, what });
+        self.map.extents.push(Extent { host, length: length as u32, content });
         Ok(())
     }
 
-    fn hole(&mut self, begin: u64, clusters: u64) {
+    fn add_hole(&mut self, begin: u64, clusters: u64) {
         let at = begin << self.header.cluster_bits;
         let end = ((begin + clusters) << self.header.cluster_bits).min(self.header.size);
         match self.map.holes.last_mut() {
@@ -208,45 +226,52 @@ mod tests {
     fn entries_say_where_a_cluster_is() {
         let copied = 1 << 63;
         for (version, bits, raw, expected) in [
-            (3, 16, 0, Ok(Entry::Zero)),
-            (3, 16, copied | 0x50000, Ok(Entry::Data { host: 0x50000 })),
-            (2, 16, 0x50000, Ok(Entry::Data { host: 0x50000 })),
-            (3, 16, 0x50001, Ok(Entry::Zero)),
-            (3, 16, 1, Ok(Entry::Zero)),
+            (3, 16, 0, Ok(TableEntry::Zero)),
+            (3, 16, copied | 0x50000, Ok(TableEntry::Data { host: 0x50000 })),
+            (2, 16, 0x50000, Ok(TableEntry::Data { host: 0x50000 })),
+            (3, 16, 0x50001, Ok(TableEntry::Zero)),
+            (3, 16, 1, Ok(TableEntry::Zero)),
             (2, 16, 1, Err(())),
             (3, 16, 0x50200, Err(())),
-            (3, 9, 0x50200, Ok(Entry::Data { host: 0x50200 })),
-            // One sector more than the one it begins in; it begins 100 bytes after a sector does.
+            (3, 9, 0x50200, Ok(TableEntry::Data { host: 0x50200 })),
+            // One sector more than the one it begins in; it begins 100 bytes into a sector.
             (
                 3,
                 16,
                 COMPRESSED | 1 << 54 | 0x50064,
-                Ok(Entry::Compressed { host: 0x50064, length: 1024 - 100 }),
+                Ok(TableEntry::Compressed { host: 0x50064, length: 1024 - 100 }),
             ),
-            (3, 16, COMPRESSED | 0x50064, Ok(Entry::Compressed { host: 0x50064, length: 412 })),
+            (
+                3,
+                16,
+                COMPRESSED | 0x50064,
+                Ok(TableEntry::Compressed { host: 0x50064, length: 412 }),
+            ),
             (
                 3,
                 9,
                 COMPRESSED | 1 << 61 | 0x200,
-                Ok(Entry::Compressed { host: 0x200, length: 1024 }),
+                Ok(TableEntry::Compressed { host: 0x200, length: 1024 }),
             ),
-            (3, 21, COMPRESSED | 0x1FFF << 49, Ok(Entry::Compressed { host: 0, length: 4 << 20 })),
+            (
+                3,
+                21,
+                COMPRESSED | 0x1FFF << 49,
+                Ok(TableEntry::Compressed { host: 0, length: 4 << 20 }),
+            ),
         ] {
-            let found = entry(&header(version, bits), raw);
+            let found = parse_entry(&header(version, bits), raw);
             assert_eq!(found.map_err(drop), expected, "{raw:#x}");
         }
     }
 
     #[test]
-    fn no_extent_is_longer_than_what_is_kept() {
+    fn extents_fit_the_window() {
         for bits in 9..=21 {
             let header = header(3, bits);
-            match entry(&header, COMPRESSED | (COMPRESSED - 1) & !0x1FF).unwrap() {
-                Entry::Compressed { length, .. } => {
-                    assert!(length <= header.longest_extent() as u64, "{bits}")
-                }
-                other => panic!("{other:?}"),
-            }
+            let found = parse_entry(&header, COMPRESSED | (COMPRESSED - 1) & !0x1FF).unwrap();
+            let TableEntry::Compressed { length, .. } = found else { panic!("{found:?}") };
+            assert!(length <= header.longest_extent() as u64, "{bits}");
         }
     }
 

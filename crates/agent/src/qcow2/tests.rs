@@ -1,16 +1,17 @@
-//! Images of every shape, made here cluster by cluster, against the disk that they are images of.
+//! Images of every shape, generated cluster by cluster, and compared with the disk that they
+//! describe.
 
 use super::*;
-use crate::disk::tests::used;
-use crate::image::tests::{Flaky, hurried, sha256};
+use crate::disk::tests::disk_with_old_content;
+use crate::image::tests::{FlakySource, sha256, timing_without_pauses};
 use flate2::{Compress, FlushCompress};
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::fs;
 
-/// How a cluster is kept.
+/// How a cluster is stored.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Kept {
+enum StoredCluster {
     Absent,
     Zero,
     Data(u8),
@@ -18,18 +19,18 @@ enum Kept {
 }
 
 #[derive(Debug, Clone)]
-struct Shape {
+struct ImageShape {
     cluster_bits: u32,
-    clusters: Vec<Kept>,
-    /// How much the last cluster lacks.
+    clusters: Vec<StoredCluster>,
+    /// How many bytes the last cluster of the disk lacks.
     short: u64,
-    /// In which order clusters come in the file.
+    /// The order of the clusters in the file.
     order: Vec<usize>,
-    /// The file ends right after the last byte that matters.
+    /// The file ends right after the last significant byte.
     trimmed: bool,
 }
 
-impl Shape {
+impl ImageShape {
     fn size(&self) -> u64 {
         ((self.clusters.len() as u64) << self.cluster_bits) - self.short
     }
@@ -37,8 +38,8 @@ impl Shape {
     fn content(&self, number: usize) -> Vec<u8> {
         let size = 1_usize << self.cluster_bits;
         match self.clusters[number] {
-            Kept::Absent | Kept::Zero => vec![0; size],
-            Kept::Data(seed) | Kept::Compressed(seed) => {
+            StoredCluster::Absent | StoredCluster::Zero => vec![0; size],
+            StoredCluster::Data(seed) | StoredCluster::Compressed(seed) => {
                 (0..size).map(|at| (at / 5) as u8 ^ seed ^ number as u8 | 1).collect()
             }
         }
@@ -56,23 +57,24 @@ impl Shape {
         let per_table = size / 8;
         let tables = self.clusters.len().div_ceil(per_table);
         let table_clusters = (tables * 8).div_ceil(size);
-        // Header, first table, second tables, data.
+        // Header, first-level table, second-level tables, data.
         let mut file = vec![0; (1 + table_clusters + tables) * size];
         let mut packed_end = 0;
         let mut entries = vec![0_u64; tables * per_table];
         for number in self.order.iter().copied().filter(|number| *number < self.clusters.len()) {
             entries[number] = match self.clusters[number] {
-                Kept::Absent => 0,
-                Kept::Zero => 1,
-                Kept::Data(_) => {
+                StoredCluster::Absent => 0,
+                StoredCluster::Zero => 1,
+                StoredCluster::Data(_) => {
                     file.resize(file.len().next_multiple_of(size), 0);
                     let host = file.len() as u64;
                     file.extend(self.content(number));
                     packed_end = 0;
                     host | 1 << 63
                 }
-                Kept::Compressed(_) => {
-                    // Packed clusters follow each other without a gap, so that their sectors overlap.
+                StoredCluster::Compressed(_) => {
+                    // Compressed clusters follow each other without a gap, so their sectors
+                    // overlap.
                     if packed_end == 0 {
                         file.resize(file.len().next_multiple_of(size), 0);
                     } else {
@@ -115,17 +117,17 @@ impl Shape {
     }
 }
 
-fn kept() -> impl Strategy<Value = Kept> {
+fn stored_cluster() -> impl Strategy<Value = StoredCluster> {
     prop_oneof![
-        Just(Kept::Absent),
-        Just(Kept::Zero),
-        any::<u8>().prop_map(Kept::Data),
-        any::<u8>().prop_map(Kept::Compressed),
+        Just(StoredCluster::Absent),
+        Just(StoredCluster::Zero),
+        any::<u8>().prop_map(StoredCluster::Data),
+        any::<u8>().prop_map(StoredCluster::Compressed),
     ]
 }
 
-fn shape() -> impl Strategy<Value = Shape> {
-    // Small clusters make for many tables.
+fn shape() -> impl Strategy<Value = ImageShape> {
+    // Small clusters need many tables.
     (
         prop_oneof![Just(9_u32), Just(10), Just(12), Just(16)],
         1..200_usize,
@@ -135,24 +137,33 @@ fn shape() -> impl Strategy<Value = Shape> {
         .prop_flat_map(|(cluster_bits, most, trimmed, short)| {
             let count = if cluster_bits == 16 { most.div_ceil(8) } else { most };
             let order: Vec<usize> = (0..count).collect();
-            (proptest::collection::vec(kept(), count), Just(order).prop_shuffle()).prop_map(
-                move |(clusters, order)| Shape { cluster_bits, clusters, short, order, trimmed },
-            )
+            (proptest::collection::vec(stored_cluster(), count), Just(order).prop_shuffle())
+                .prop_map(move |(clusters, order)| ImageShape {
+                    cluster_bits,
+                    clusters,
+                    short,
+                    order,
+                    trimmed,
+                })
         })
 }
 
-/// Writes an image to a disk that was full of something else, and answers what is on it.
-fn poured(file: Vec<u8>, cuts: Vec<usize>, disk_size: u64) -> Result<Vec<u8>, Halt> {
-    let source = Flaky { bytes: file.clone(), cuts: RefCell::new(cuts) };
-    let (status, pace) = (Status::default(), hurried());
+/// Writes an image to a disk full of old content. Returns the content of the disk.
+fn write_and_read_back(
+    file: Vec<u8>,
+    cuts: Vec<usize>,
+    disk_size: u64,
+) -> Result<Vec<u8>, DeployError> {
+    let source = FlakySource { bytes: file.clone(), cuts: RefCell::new(cuts) };
+    let (status, timing) = (DeployStatus::default(), timing_without_pauses());
     let reading =
-        Reading { source: &source, size: file.len() as u64, status: &status, pace: &pace };
+        ReadContext { source: &source, size: file.len() as u64, status: &status, timing: &timing };
     let folder = tempfile::tempdir().unwrap();
-    let path = used(folder.path(), disk_size);
-    let image = Qcow2::look(reading)?;
-    let mut disk = Disk::open(&path, "/dev/vda", disk_size)?;
-    let mut stream = Stream::new(reading);
-    image.pour(&mut stream, &mut disk, &status)?;
+    let path = disk_with_old_content(folder.path(), disk_size);
+    let image = Qcow2::read_tables(reading)?;
+    let mut disk = DiskWriter::open(&path, "/dev/vda", disk_size)?;
+    let mut stream = ImageStream::new(reading);
+    image.write_image(&mut stream, &mut disk, &status)?;
     stream.finish(&sha256(&file))?;
     disk.finish()?;
     Ok(fs::read(&path).unwrap())
@@ -161,74 +172,88 @@ fn poured(file: Vec<u8>, cuts: Vec<usize>, disk_size: u64) -> Result<Vec<u8>, Ha
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
-    fn every_cluster_ends_where_it_belongs(shape in shape(), cuts in proptest::collection::vec(0..40_000_usize, 0..5)) {
+    fn clusters_reach_their_offsets(shape in shape(), cuts in proptest::collection::vec(0..40_000_usize, 0..5)) {
         let expected = shape.disk();
-        let found = poured(shape.file(), cuts, shape.size()).unwrap();
+        let found = write_and_read_back(shape.file(), cuts, shape.size()).unwrap();
         prop_assert!(found == expected);
     }
 
     #[test]
-    fn garbage_is_refused_and_never_a_panic(shape in shape(), noise in proptest::collection::vec((0..4_096_usize, any::<u8>()), 1..30)) {
+    fn corrupt_images_never_panic(shape in shape(), noise in proptest::collection::vec((0..4_096_usize, any::<u8>()), 1..30)) {
         let mut file = shape.file();
         for (at, byte) in noise {
             let at = at % file.len();
             file[at] = byte;
         }
-        // What it makes of it is its own affair, as long as it says so and stays within the disk.
-        if let Ok(found) = poured(file, Vec::new(), shape.size().max(4 << 20)) {
+        // Any result is accepted, as long as it does not panic and stays within the disk.
+        if let Ok(found) = write_and_read_back(file, Vec::new(), shape.size().max(4 << 20)) {
             prop_assert!(found.len() as u64 == shape.size().max(4 << 20));
         }
     }
 }
 
-fn plain() -> Shape {
-    let clusters =
-        vec![Kept::Data(1), Kept::Absent, Kept::Compressed(2), Kept::Zero, Kept::Data(3)];
-    Shape { cluster_bits: 12, clusters, short: 0, order: vec![4, 2, 0, 1, 3], trimmed: true }
+fn plain() -> ImageShape {
+    let clusters = vec![
+        StoredCluster::Data(1),
+        StoredCluster::Absent,
+        StoredCluster::Compressed(2),
+        StoredCluster::Zero,
+        StoredCluster::Data(3),
+    ];
+    ImageShape { cluster_bits: 12, clusters, short: 0, order: vec![4, 2, 0, 1, 3], trimmed: true }
 }
 
 #[test]
-fn what_is_after_the_image_on_the_disk_is_left_alone() {
+fn disk_beyond_the_image_is_not_touched() {
     let shape = plain();
-    let found = poured(shape.file(), Vec::new(), 3 << 20).unwrap();
+    let found = write_and_read_back(shape.file(), Vec::new(), 3 << 20).unwrap();
     assert!(found[..shape.size() as usize] == shape.disk()[..]);
     assert!(found[2 << 20..].iter().all(|byte| *byte == 0xAA));
 }
 
 #[test]
-fn a_file_that_is_cut_is_refused_before_or_while_it_is_read() {
+fn truncated_images_are_refused() {
     let file = plain().file();
-    let broken = |cut: usize| matches!(poured(file[..cut].to_vec(), Vec::new(), 3 << 20), Err(Halt::Failed(failure)) if failure.code == Code::ImageBroken);
+    let broken = |cut: usize| matches!(write_and_read_back(file[..cut].to_vec(), Vec::new(), 3 << 20), Err(DeployError::Failed(failure)) if failure.code == FailureCode::ImageBroken);
     for cut in [0, 3, 50, 100, 4096, 8191, 8192, 12_287] {
         assert!(broken(cut), "{cut}");
     }
 }
 
-/// Tables that are one thing when they are read and another when they pass.
+/// Tables that differ between the first read and the stream.
 #[test]
-fn tables_that_change_under_way_are_noticed() {
+fn changed_tables_are_detected() {
     struct Changing(RefCell<u32>, Vec<u8>, Vec<u8>);
-    impl crate::image::Source for Changing {
-        fn open(&self, from: u64) -> Result<Box<dyn std::io::Read + '_>, crate::farrier::Missed> {
+    impl crate::image::ImageSource for Changing {
+        fn open(
+            &self,
+            from: u64,
+        ) -> Result<Box<dyn std::io::Read + '_>, crate::deploy_client::RequestError> {
             *self.0.borrow_mut() += 1;
             let bytes = if *self.0.borrow() == 1 { &self.1 } else { &self.2 };
             Ok(Box::new(&bytes[from as usize..]))
         }
     }
     let (before, mut after) = (plain().file(), plain().file());
-    // The second table's first two entries change places.
+    // Swap the first two entries of the second-level table.
     let table = 2 * 4096;
     let (one, other) = after[table..table + 16].split_at_mut(8);
     one.swap_with_slice(other);
     assert_ne!(before, after);
     let source = Changing(RefCell::new(0), before.clone(), after);
-    let (status, pace) = (Status::default(), hurried());
-    let reading =
-        Reading { source: &source, size: before.len() as u64, status: &status, pace: &pace };
+    let (status, timing) = (DeployStatus::default(), timing_without_pauses());
+    let reading = ReadContext {
+        source: &source,
+        size: before.len() as u64,
+        status: &status,
+        timing: &timing,
+    };
     let folder = tempfile::tempdir().unwrap();
-    let path = used(folder.path(), 3 << 20);
-    let image = Qcow2::look(reading).unwrap();
-    let mut disk = Disk::open(&path, "/dev/vda", 3 << 20).unwrap();
-    let halt = image.pour(&mut Stream::new(reading), &mut disk, &status).unwrap_err();
-    assert!(matches!(halt, Halt::Failed(failure) if failure.code == Code::ChecksumWrong));
+    let path = disk_with_old_content(folder.path(), 3 << 20);
+    let image = Qcow2::read_tables(reading).unwrap();
+    let mut disk = DiskWriter::open(&path, "/dev/vda", 3 << 20).unwrap();
+    let halt = image.write_image(&mut ImageStream::new(reading), &mut disk, &status).unwrap_err();
+    assert!(
+        matches!(halt, DeployError::Failed(failure) if failure.code == FailureCode::ChecksumWrong)
+    );
 }

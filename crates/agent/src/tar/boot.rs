@@ -1,57 +1,63 @@
-//! What makes unpacked files a system that boots: a kernel where the firmware can read it, and something that starts it, for an old BIOS
-//! (extlinux, from the partition that is marked for it) and for UEFI (systemd-boot, under the name that is looked for without being asked).
+//! Makes unpacked files bootable: a kernel that the firmware can read, and a boot loader for BIOS
+//! (extlinux, on the partition with the boot attribute) and for UEFI (systemd-boot, under the
+//! default name).
 
 use super::layout::Layout;
-use crate::console::say;
+use crate::confined_fs::ConfinedRoot;
+use crate::console::print_line;
 use crate::failure::Failure;
-use crate::hands::{Brought, Tool};
-use crate::inside::Inside;
-use crate::install::Site;
+use crate::install::InstallTarget;
+use crate::platform::{BundledFile, Tool};
 use std::cmp::Ordering;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// So much of the first sector is code; the rest belongs to partition tables.
-const STARTER_BYTES: usize = 440;
+/// The size of the boot code in the first sector; the rest belongs to partition tables.
+const BOOT_CODE_BYTES: usize = 440;
 const KERNEL: &str = "vmlinuz";
 const INITRD: &str = "initrd.img";
 
-/// Both mounted file systems, and what is to be written into them.
-pub struct Parts<'a> {
+/// The mounted file systems, and what is written into them.
+pub struct BootPartitions<'a> {
     pub root: &'a Path,
     pub firmware: &'a Path,
     pub layout: &'a Layout,
     pub consoles: &'a [String],
 }
 
-impl Parts<'_> {
-    pub fn put(&self, site: &Site) -> Result<(), Failure> {
-        let wrong = |what: &str, error: io::Error| Failure::install(format!("{what}: {error}"));
-        let inside = Inside::open(self.root).map_err(|error| wrong("the unpacked files", error))?;
+impl BootPartitions<'_> {
+    pub fn install(&self, target: &InstallTarget) -> Result<(), Failure> {
+        let wrong =
+            |what: &str, error: io::Error| Failure::install_failed(format!("{what}: {error}"));
+        let inside =
+            ConfinedRoot::open(self.root).map_err(|error| wrong("the unpacked files", error))?;
         let none = |why: &str| {
-            Failure::install(format!(
+            Failure::install_failed(format!(
                 "the image has no /boot/vmlinuz*{why}; a tar has to bring its own kernel"
             ))
         };
-        let names = inside.folder("/boot").and_then(|boot| boot.names());
+        let names = inside.open_dir("/boot").and_then(|boot| boot.list_names());
         let names = names.map_err(|error| none(&format!(" (/boot: {error})")))?;
-        let found = Kernel::newest(&names).ok_or_else(|| none(""))?;
-        say(&format!("it boots {}", found.kernel));
+        let found = KernelFiles::newest(&names).ok_or_else(|| none(""))?;
+        print_line(&format!("it boots {}", found.kernel));
         self.copy(&inside, &found.kernel, KERNEL)?;
         if let Some(initrd) = &found.initrd {
             self.copy(&inside, initrd, INITRD)?;
         }
-        self.configure(site, found.initrd.is_some())
+        self.configure(target, found.initrd.is_some())
             .map_err(|error| wrong("the firmware's partition", error))?;
         let firmware = self.firmware.to_string_lossy();
-        site.hands.run(Tool::Extlinux, &["--install", &firmware], "").map_err(Failure::install)?;
+        target
+            .platform
+            .run(Tool::Extlinux, &["--install", &firmware], "")
+            .map_err(Failure::install_failed)?;
         self.write_fstab(&inside).map_err(|error| wrong("/etc/fstab of the new system", error))
     }
 
-    /// The partition is new and ours, so there are no links to mind on this side.
-    fn copy(&self, inside: &Inside, from: &str, to: &str) -> Result<(), Failure> {
+    /// The firmware partition is newly created, so it contains no links.
+    fn copy(&self, inside: &ConfinedRoot, from: &str, to: &str) -> Result<(), Failure> {
         let copied = || -> io::Result<()> {
             let mut source = inside.open_file(&format!("/boot/{from}"))?;
             let mut target = File::create(self.firmware.join(to))?;
@@ -59,11 +65,11 @@ impl Parts<'_> {
             target.sync_all()
         };
         copied().map_err(|error| {
-            Failure::install(format!("/boot/{from} of the image cannot be copied: {error}"))
+            Failure::install_failed(format!("/boot/{from} of the image cannot be copied: {error}"))
         })
     }
 
-    fn configure(&self, site: &Site, initrd: bool) -> io::Result<()> {
+    fn configure(&self, target: &InstallTarget, initrd: bool) -> io::Result<()> {
         let cmdline = self.layout.cmdline(self.consoles);
         let write = |name: &str, text: String| {
             let path = self.firmware.join(name);
@@ -73,35 +79,35 @@ impl Parts<'_> {
         write("syslinux.cfg", syslinux(&cmdline, initrd))?;
         write("loader/loader.conf", "default farrier.conf\ntimeout 0\n".into())?;
         write("loader/entries/farrier.conf", systemd_boot(&cmdline, initrd))?;
-        let loader = fs::read(Brought::SystemdBoot.path(site.root))?;
+        let loader = fs::read(BundledFile::SystemdBoot.path(target.root))?;
         let place = self.firmware.join("EFI/BOOT/BOOTX64.EFI");
         place.parent().map_or(Ok(()), fs::create_dir_all)?;
         fs::write(place, loader)
     }
 
-    fn write_fstab(&self, inside: &Inside) -> io::Result<()> {
+    fn write_fstab(&self, inside: &ConfinedRoot) -> io::Result<()> {
         let owner = inside.owner()?;
-        inside.make_folder("/boot/efi", 0o700, owner)?;
-        let etc = inside.make_folder("/etc", 0o755, owner)?;
+        inside.create_dir_all("/boot/efi", 0o700, owner)?;
+        let etc = inside.create_dir_all("/etc", 0o755, owner)?;
         etc.write("fstab", 0o644, owner, self.layout.fstab().as_bytes())
     }
 }
 
-/// Puts the code into the first sector that an old BIOS runs. The last thing that is written.
-pub fn put_starter(site: &Site) -> Result<(), Failure> {
+/// Writes the boot code for BIOS into the first sector. This is the last write.
+pub fn write_bios_boot_code(target: &InstallTarget) -> Result<(), Failure> {
     let written = || -> io::Result<()> {
-        let mut code = fs::read(Brought::GptStarter.path(site.root))?;
-        if code.len() > STARTER_BYTES {
+        let mut code = fs::read(BundledFile::BiosBootCode.path(target.root))?;
+        if code.len() > BOOT_CODE_BYTES {
             return Err(io::Error::other("it does not fit before the partition table"));
         }
-        code.resize(STARTER_BYTES, 0);
-        let disk = File::options().write(true).open(site.device())?;
+        code.resize(BOOT_CODE_BYTES, 0);
+        let disk = File::options().write(true).open(target.device())?;
         disk.write_all_at(&code, 0)?;
         disk.sync_all()
     };
-    let path = &site.disk.path;
+    let path = &target.disk.path;
     written().map_err(|error| {
-        Failure::install(format!("{path} cannot be made bootable for a BIOS: {error}"))
+        Failure::install_failed(format!("{path} cannot be made bootable for a BIOS: {error}"))
     })
 }
 
@@ -117,20 +123,20 @@ fn systemd_boot(cmdline: &str, initrd: bool) -> String {
     format!("title Linux\nlinux /{KERNEL}\n{initrd}options {cmdline}\n")
 }
 
-/// The files of a kernel, by their names under `/boot`.
+/// The files of a kernel, by their names in `/boot`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Kernel {
+struct KernelFiles {
     kernel: String,
     initrd: Option<String>,
 }
 
-impl Kernel {
-    /// The one with the highest version. A kernel for emergencies is not what anybody means.
+impl KernelFiles {
+    /// The kernel with the highest version; rescue kernels are ignored.
     fn newest(names: &[String]) -> Option<Self> {
         let version = |name: &str| name.strip_prefix("vmlinuz").map(str::to_owned);
         let is_usual = |version: &String| !version.contains("rescue") && !version.ends_with(".old");
         let versions = names.iter().filter_map(|name| version(name)).filter(is_usual);
-        let newest = versions.max_by(|one, other| by_version(one, other))?;
+        let newest = versions.max_by(|one, other| compare_versions(one, other))?;
         let candidates = [
             format!("initrd.img{newest}"),
             format!("initramfs{newest}.img"),
@@ -143,10 +149,10 @@ impl Kernel {
     }
 }
 
-/// Numbers by what they count, the rest by its letters.
-fn by_version(one: &str, other: &str) -> Ordering {
-    let (mut one, mut other) = (pieces(one).into_iter(), pieces(other).into_iter());
-    // Each turn takes a piece of both, and names are short.
+/// Compares numbers by value, the rest by letters.
+fn compare_versions(one: &str, other: &str) -> Ordering {
+    let (mut one, mut other) = (version_parts(one).into_iter(), version_parts(other).into_iter());
+    // Each iteration consumes one part of both, and names are short.
     loop {
         match (one.next(), other.next()) {
             (None, None) => return Ordering::Equal,
@@ -167,16 +173,16 @@ fn by_version(one: &str, other: &str) -> Ordering {
     }
 }
 
-/// Runs of digits, and runs of what is none. Separators only separate.
-fn pieces(version: &str) -> Vec<&str> {
+/// Splits into runs of digits and runs of other characters, without separators.
+fn version_parts(version: &str) -> Vec<&str> {
     let words = version.split(['-', '.', '_', '+', '~']).filter(|word| !word.is_empty());
     words
-        .flat_map(|word| word.as_bytes().chunk_by(alike))
+        .flat_map(|word| word.as_bytes().chunk_by(same_class))
         .filter_map(|piece| std::str::from_utf8(piece).ok())
         .collect()
 }
 
-fn alike(one: &u8, other: &u8) -> bool {
+fn same_class(one: &u8, other: &u8) -> bool {
     one.is_ascii_digit() == other.is_ascii_digit()
 }
 
@@ -224,16 +230,16 @@ mod tests {
         ];
         for (names, expected) in table {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            let expected = expected.map(|(kernel, initrd)| Kernel {
+            let expected = expected.map(|(kernel, initrd)| KernelFiles {
                 kernel: kernel.into(),
                 initrd: initrd.map(str::to_owned),
             });
-            assert_eq!(Kernel::newest(&names), expected, "{names:?}");
+            assert_eq!(KernelFiles::newest(&names), expected, "{names:?}");
         }
     }
 
     #[test]
-    fn versions_are_ordered_by_what_they_count() {
+    fn versions_are_compared_by_number() {
         let ordered = [
             "",
             "-5.9",
@@ -245,14 +251,14 @@ mod tests {
             "-6.1.0-18-cloud-amd64",
         ];
         for pair in ordered.windows(2) {
-            assert_eq!(by_version(pair[0], pair[1]), Ordering::Less, "{pair:?}");
-            assert_eq!(by_version(pair[1], pair[0]), Ordering::Greater, "{pair:?}");
+            assert_eq!(compare_versions(pair[0], pair[1]), Ordering::Less, "{pair:?}");
+            assert_eq!(compare_versions(pair[1], pair[0]), Ordering::Greater, "{pair:?}");
         }
-        assert_eq!(by_version("-6.1", "-6.1"), Ordering::Equal);
+        assert_eq!(compare_versions("-6.1", "-6.1"), Ordering::Equal);
     }
 
     #[test]
-    fn both_starters_say_the_same() {
+    fn both_boot_loaders_get_the_same_entry() {
         for initrd in [true, false] {
             let (old, new) = (syslinux("root=X rw", initrd), systemd_boot("root=X rw", initrd));
             assert!(old.contains("LINUX /vmlinuz\n") && new.contains("linux /vmlinuz\n"));

@@ -1,7 +1,8 @@
-//! How a disk is divided for a tar, and what is written down of it. Names are made here, so that they are known before they are needed.
+//! The partition layout for a tar image. UUIDs are generated here, so that they are known before
+//! the partitions exist.
 
 use crate::disk::MIB;
-use crate::random::uuid;
+use crate::random::new_uuid;
 
 pub const FIRMWARE_BYTES: u64 = 512 * MIB;
 const FIRMWARE_TYPE: &str = "C12A7328-F81F-11D2-BA4B-00A0C93EC93B";
@@ -14,10 +15,10 @@ pub struct Layout {
 
 impl Layout {
     pub fn new() -> Result<Self, String> {
-        Ok(Self { firmware: uuid()?, root: uuid()? })
+        Ok(Self { firmware: new_uuid()?, root: new_uuid()? })
     }
 
-    /// For `sfdisk`. A BIOS finds the partition that it is to start from by its attribute, UEFI by its type.
+    /// The script for `sfdisk`. A BIOS finds its boot partition by the attribute, UEFI by the type.
     pub fn script(&self) -> String {
         let Self { firmware, root } = self;
         let size = FIRMWARE_BYTES / MIB;
@@ -37,7 +38,7 @@ impl Layout {
         )
     }
 
-    /// The command line of the new system's kernel, with the consoles that this machine was booted with.
+    /// The kernel command line of the new system, with the consoles of the deploy environment.
     pub fn cmdline(&self, consoles: &[String]) -> String {
         let consoles: String = consoles.iter().map(|word| format!(" {word}")).collect();
         format!("root=PARTUUID={} rw{consoles}", self.root)
@@ -49,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_names_stand_everywhere() {
+    fn uuids_agree_in_all_files() {
         let layout = Layout { firmware: "F".into(), root: "R".into() };
         assert_eq!(
             layout.script(),

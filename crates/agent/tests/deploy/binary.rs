@@ -1,7 +1,7 @@
 //! The program itself, as the deploy environment starts it.
 
+use crate::environment::{MAC, MIB, TOKEN, TestMachine, image, successful_script};
 use crate::server::Server;
-use crate::stage::{MAC, MIB, Stage, TOKEN, image, well};
 use std::process::{Command, Output};
 
 fn agent(arguments: &[&str]) -> Output {
@@ -9,16 +9,16 @@ fn agent(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn it_says_how_it_ends() {
-    let stage = Stage::new(MIB);
+fn program_prints_the_final_action() {
+    let machine = TestMachine::new(MIB);
     for (told, word) in [("stop", "power off"), ("reboot", "reboot")] {
-        let mut script = well("raw", image(2 * MIB));
+        let mut script = successful_script("raw", image(2 * MIB));
         script.then = [("failed", told)].into();
         let server = Server::start(script);
         let address = server.address;
         let cmdline =
             format!("quiet farrier.url=http://{address} farrier.token={TOKEN} farrier.mac={MAC}");
-        let root = stage.folder.path().to_str().unwrap();
+        let root = machine.folder.path().to_str().unwrap();
         let output = agent(&["--cmdline", &cmdline, "--root", root, "--stay"]);
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{said}");
@@ -29,7 +29,7 @@ fn it_says_how_it_ends() {
 }
 
 #[test]
-fn without_a_way_to_farrier_it_does_not_begin() {
+fn missing_url_is_a_usage_error() {
     let output = agent(&["--cmdline", "quiet", "--stay"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stdout).contains("no farrier.url="));

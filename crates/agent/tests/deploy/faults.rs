@@ -1,16 +1,16 @@
-//! What breaks on the way, and must not matter.
+//! Faults of the network and of the server that must not change the result.
 
+use crate::environment::{MIB, TestMachine, image, successful_script, wait_until};
 use crate::server::{Fault, Server};
-use crate::stage::{MIB, Stage, eventually, image, well};
-use agent::End;
+use agent::FinalAction;
 use proptest::prelude::*;
 use std::thread;
 use std::time::Duration;
 
 #[test]
-fn claims_are_repeated_with_the_same_session_until_there_is_an_answer() {
-    let stage = Stage::new(4 * MIB);
-    let mut script = well("raw", image(MIB));
+fn claims_are_retried_with_the_same_session() {
+    let machine = TestMachine::new(4 * MIB);
+    let mut script = successful_script("raw", image(MIB));
     script.claim_faults = [
         Fault::Close,
         Fault::Status(503),
@@ -21,17 +21,17 @@ fn claims_are_repeated_with_the_same_session_until_there_is_an_answer() {
     ]
     .into();
     let server = Server::start(script);
-    assert_eq!(stage.run(&server), End::Reboot);
+    assert_eq!(machine.run(&server), FinalAction::Reboot);
     let heard = server.heard.lock().unwrap();
     assert_eq!(heard.claims.len(), 7);
     assert!(heard.claims.iter().all(|claim| *claim == heard.claims[0]));
 }
 
 #[test]
-fn the_image_goes_on_from_the_byte_where_it_was_cut() {
+fn downloads_resume_at_the_last_byte() {
     let raw = image(3 * MIB);
-    let stage = Stage::new(4 * MIB);
-    let mut script = well("raw", raw.clone());
+    let machine = TestMachine::new(4 * MIB);
+    let mut script = successful_script("raw", raw.clone());
     script.image_faults = [
         Fault::Status(503),
         Fault::Cut(1_000_000),
@@ -44,8 +44,8 @@ fn the_image_goes_on_from_the_byte_where_it_was_cut() {
     ]
     .into();
     let server = Server::start(script);
-    assert_eq!(stage.run(&server), End::Reboot);
-    assert!(stage.disk()[..raw.len()] == raw[..]);
+    assert_eq!(machine.run(&server), FinalAction::Reboot);
+    assert!(machine.disk()[..raw.len()] == raw[..]);
     let ranges = server.heard.lock().unwrap().ranges.clone();
     assert_eq!(
         ranges,
@@ -54,59 +54,60 @@ fn the_image_goes_on_from_the_byte_where_it_was_cut() {
 }
 
 #[test]
-fn servers_that_know_no_ranges_or_send_chunks_are_understood() {
+fn servers_without_ranges_or_with_chunks_work() {
     let raw = image(3 * MIB + 5);
-    let stage = Stage::new(4 * MIB);
-    let mut script = well("raw", raw.clone());
+    let machine = TestMachine::new(4 * MIB);
+    let mut script = successful_script("raw", raw.clone());
     script.chunked = true;
     script.image_faults = [Fault::Cut(MIB + 3), Fault::Whole].into();
-    assert_eq!(stage.run(&Server::start(script)), End::Reboot);
-    assert!(stage.disk()[..raw.len()] == raw[..]);
+    assert_eq!(machine.run(&Server::start(script)), FinalAction::Reboot);
+    assert!(machine.disk()[..raw.len()] == raw[..]);
 }
 
 #[test]
-fn reports_that_are_not_heard_hold_nothing_up() {
+fn undelivered_reports_do_not_delay_the_work() {
     let raw = image(3 * MIB);
-    let stage = Stage::new(4 * MIB);
-    let mut script = well("raw", raw.clone());
-    // Nothing is heard until the test has seen enough.
+    let machine = TestMachine::new(4 * MIB);
+    let mut script = successful_script("raw", raw.clone());
+    // The server accepts no report until the test has seen enough.
     script.report_faults = vec![Fault::Close; 100_000].into();
     let server = Server::start(script);
     thread::scope(|scope| {
-        let agent = scope.spawn(|| stage.run(&server));
-        eventually("the whole image on the disk", || stage.disk()[..raw.len()] == raw[..]);
+        let agent = scope.spawn(|| machine.run(&server));
+        wait_until("the whole image on the disk", || machine.disk()[..raw.len()] == raw[..]);
         assert!(server.heard.lock().unwrap().reports.is_empty(), "no report was heard");
         server.script.lock().unwrap().report_faults =
             [Fault::Status(500), Fault::Hang(Duration::from_secs(2)), Fault::Garble, Fault::Cut(3)]
                 .into();
-        assert_eq!(agent.join().unwrap(), End::Reboot);
+        assert_eq!(agent.join().unwrap(), FinalAction::Reboot);
     });
-    // No change of stage was skipped, although all of them had happened before the first was heard.
+    // No change of stage was skipped, although all of them happened before the first report was
+    // accepted.
     assert_eq!(server.stages(), ["writing", "installing", "installed"]);
 }
 
 #[test]
-fn a_farrier_that_is_killed_and_started_again_loses_nothing() {
+fn server_restarts_lose_nothing() {
     let raw = image(12 * MIB);
-    let stage = Stage::new(16 * MIB);
-    let mut script = well("raw", raw.clone());
-    // Slow enough to be killed three times before its end, however late the kills come.
+    let machine = TestMachine::new(16 * MIB);
+    let mut script = successful_script("raw", raw.clone());
+    // Slow enough for three kills before the end, however late the kills come.
     script.slow = Some((64 * 1024, Duration::from_millis(15)));
     let mut server = Server::start(script);
     let (address, heard) = (server.address, server.heard.clone());
     let requests = || heard.lock().unwrap().ranges.len();
     thread::scope(|scope| {
-        let agent = scope.spawn(|| stage.run_at(address, &stage));
+        let agent = scope.spawn(|| machine.run_at(address, &machine));
         for times in 1..=3 {
-            eventually("a request for the image", || requests() >= times);
+            wait_until("a request for the image", || requests() >= times);
             thread::sleep(Duration::from_millis(60));
             server.kill();
             thread::sleep(Duration::from_millis(150));
             server.restart();
         }
-        assert_eq!(agent.join().unwrap(), End::Reboot);
+        assert_eq!(agent.join().unwrap(), FinalAction::Reboot);
     });
-    assert!(stage.disk()[..raw.len()] == raw[..]);
+    assert!(machine.disk()[..raw.len()] == raw[..]);
     let ranges = heard.lock().unwrap().ranges.clone();
     assert!(ranges.len() >= 4 && ranges.is_sorted(), "{ranges:?}");
     assert!(
@@ -119,7 +120,7 @@ fn a_farrier_that_is_killed_and_started_again_loses_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn whatever_breaks_in_whatever_order(
+    fn random_faults_do_not_change_the_result(
         image_faults in proptest::collection::vec(fault(), 0..12),
         claim_faults in proptest::collection::vec(fault(), 0..4),
         report_faults in proptest::collection::vec(fault(), 0..6),
@@ -127,20 +128,20 @@ proptest! {
         chunked: bool,
     ) {
         let raw = image(bytes);
-        let stage = Stage::new(3 * MIB);
-        let mut script = well("raw", raw.clone());
+        let machine = TestMachine::new(3 * MIB);
+        let mut script = successful_script("raw", raw.clone());
         script.image_faults = image_faults.into();
         script.claim_faults = claim_faults.into();
         script.report_faults = report_faults.into();
         script.chunked = chunked;
         let server = Server::start(script);
-        prop_assert_eq!(stage.run(&server), End::Reboot);
-        prop_assert!(stage.disk()[..raw.len()] == raw[..]);
+        prop_assert_eq!(machine.run(&server), FinalAction::Reboot);
+        prop_assert!(machine.disk()[..raw.len()] == raw[..]);
         prop_assert_eq!(server.stages(), ["writing", "installing", "installed"]);
     }
 }
 
-/// Everything that may pass.
+/// All retryable faults.
 fn fault() -> impl Strategy<Value = Fault> {
     prop_oneof![
         Just(Fault::Close),

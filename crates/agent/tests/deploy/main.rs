@@ -1,12 +1,21 @@
-//! The agent against a Farrier that is scripted: it breaks off, refuses, lies and comes back.
+//! The deploy agent against a scripted server that breaks connections, refuses, sends wrong data
+//! and restarts.
+
+#![allow(
+    clippy::expect_used,
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test fails by panicking, and its tables are long"
+)]
 
 mod binary;
+mod environment;
 mod faults;
-mod loops;
+mod loop_devices;
+mod outcomes;
 mod qemu;
 mod server;
-mod stage;
-mod tars;
-mod verdicts;
+mod tar_images;
 #[path = "../wire/mod.rs"]
 mod wire;

@@ -1,6 +1,6 @@
-//! A Farrier that does what a test says: it keeps what it was told, and goes wrong where it is asked to.
+//! A scripted test server: it records requests and injects faults.
 
-use crate::stage::eventually;
+use crate::environment::wait_until;
 use crate::wire::{head, read_request};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -11,19 +11,19 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// How one answer goes wrong.
+/// A fault of one answer.
 #[derive(Debug, Clone, Copy)]
 pub enum Fault {
-    /// The connection ends before an answer.
+    /// The connection closes before an answer.
     Close,
-    /// After so many bytes of the body. The request counts all the same.
+    /// The body ends after so many bytes. The request takes effect.
     Cut(usize),
     Status(u16),
-    /// No answer for so long, and then none.
+    /// No answer for this time, then the connection closes.
     Hang(Duration),
-    /// 200 and something that is no JSON; for an image, one byte is another.
+    /// 200 with a body that is not JSON; for an image, one byte differs.
     Garble,
-    /// The whole image with 200, as by a server that knows no ranges.
+    /// The whole image with 200, like a server without range requests.
     Whole,
 }
 
@@ -31,26 +31,26 @@ pub enum Fault {
 pub struct Script {
     pub granted: Value,
     pub image: Vec<u8>,
-    /// Sent in the body of an answer that refuses.
+    /// The body of a refusal.
     pub refusal: Value,
     pub claim_faults: VecDeque<Fault>,
     pub image_faults: VecDeque<Fault>,
     pub report_faults: VecDeque<Fault>,
-    /// What is answered to a report, by its stage. `go-on` where nothing is said.
+    /// The answer to a report, by its stage. Default: `go-on`.
     pub then: BTreeMap<&'static str, &'static str>,
-    /// What is answered once so many bytes of the image have been reported.
+    /// Answers `stop` once so many bytes of the image have been reported.
     pub stop_after: Option<u64>,
-    /// Bytes per piece and the pause after each, so that something can happen meanwhile.
+    /// Bytes per chunk and the pause after each, so that a test can act meanwhile.
     pub slow: Option<(usize, Duration)>,
     pub chunked: bool,
 }
 
-/// What came in.
+/// The recorded requests.
 #[derive(Default)]
-pub struct Heard {
+pub struct RecordedRequests {
     pub claims: Vec<Value>,
     pub reports: Vec<Value>,
-    /// Where each request for the image began.
+    /// The first byte of each request for the image.
     pub ranges: Vec<u64>,
     pub bearers: Vec<String>,
 }
@@ -58,7 +58,7 @@ pub struct Heard {
 pub struct Server {
     pub address: SocketAddr,
     pub script: Arc<Mutex<Script>>,
-    pub heard: Arc<Mutex<Heard>>,
+    pub heard: Arc<Mutex<RecordedRequests>>,
     up: Option<Arc<AtomicBool>>,
 }
 
@@ -91,18 +91,18 @@ impl Server {
         });
     }
 
-    /// Like a process that is killed: connections break, and the port is closed.
+    /// Acts like a killed process: connections break, and the port is closed.
     pub fn kill(&mut self) {
         if let Some(up) = self.up.take() {
             up.store(false, Ordering::SeqCst);
-            // Wakes the thread that listens, so that it goes.
+            // Wakes the listening thread, so that it ends.
             let _ = TcpStream::connect(self.address);
         }
     }
 
     pub fn restart(&mut self) {
         let mut listener = None;
-        eventually("a port that is free again", || {
+        wait_until("a port that is free again", || {
             listener = TcpListener::bind(self.address).ok();
             listener.is_some()
         });
@@ -136,7 +136,7 @@ impl Drop for Server {
 fn answer(
     stream: &TcpStream,
     script: &Mutex<Script>,
-    heard: &Mutex<Heard>,
+    heard: &Mutex<RecordedRequests>,
     up: &AtomicBool,
 ) -> std::io::Result<()> {
     let Some(request) = read_request(stream) else { return Ok(()) };

@@ -1,11 +1,19 @@
-//! The agent of a node, as the real program, against a Farrier that is scripted and strict: it is killed at every request, told to stop, kept
-//! waiting, and told to go.
+//! The real agent program of a node against a scripted, strict server: it is killed at every
+//! request, stopped, kept waiting, and uninstalled.
 
-mod becoming;
-mod kinds;
-mod leaving;
-mod lives;
+#![allow(
+    clippy::expect_used,
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test fails by panicking, and its tables are long"
+)]
+
+mod enrollment;
+mod environment;
 mod server;
-mod stage;
+mod task_execution;
+mod task_kinds;
+mod uninstall;
 #[path = "../wire/mod.rs"]
 mod wire;

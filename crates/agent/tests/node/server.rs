@@ -1,4 +1,5 @@
-//! A Farrier for one node. It answers as agreed and refuses what is not; and it strikes the agent dead where a test says.
+//! A test server for one node. It implements the agent API, records every violation, and kills the
+//! agent where a test says.
 
 use crate::wire::{Request, head, read_request};
 use rustix::process::{Pid, Signal, kill_process};
@@ -14,19 +15,19 @@ use std::time::{Duration, Instant};
 
 pub const TOKEN: &str = "token-1";
 pub const NODE: &str = "node-1";
-/// Nothing in a test takes so long unless it hangs.
+/// A test that waits longer hangs.
 pub const PATIENCE: Duration = Duration::from_secs(120);
-/// How long a request for a task is left open here.
+/// How long a request for a task is kept open here.
 const TAKE_WAIT: Duration = Duration::from_millis(300);
 
-/// What happens to one request.
+/// A fault of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It counts, and its answer is lost.
+    /// The request takes effect, and its answer is lost.
     Lose,
-    /// It does not count.
+    /// The request has no effect.
     Status(u16),
-    /// The agent is killed before it counts, when it has counted, when it has been answered.
+    /// The agent is killed before the request takes effect, after that, or after the answer.
     KillBefore,
     KillCounted,
     KillAnswered,
@@ -37,20 +38,20 @@ pub struct State {
     pub session: Option<String>,
     pub tasks: VecDeque<Value>,
     pub held: Option<Value>,
-    /// The first report of each task, and how often it came.
+    /// The first report of each task, and how often it arrived.
     pub reports: BTreeMap<String, (Value, usize)>,
     pub logs: BTreeMap<String, String>,
     pub heard: Vec<(String, Value)>,
     pub faults: BTreeMap<&'static str, VecDeque<Fault>>,
     pub then: &'static str,
-    /// What everything but an enrollment is answered with.
+    /// The code that every request except an enrollment is answered with.
     pub unknown: Option<&'static str>,
-    /// The agent's process.
+    /// The agent's process id.
     pub pid: Option<Pid>,
-    /// Made when a renewal counts.
+    /// A file that is created when a renewal is accepted.
     pub gate: Option<PathBuf>,
     up: bool,
-    /// What the agent did that was not agreed.
+    /// Violations of the protocol by the agent.
     pub wrong: Vec<String>,
 }
 
@@ -101,7 +102,7 @@ impl Server {
         });
     }
 
-    /// Like a process that is killed: the port is closed.
+    /// Acts like a killed process: the port is closed.
     pub fn kill(&self) {
         self.state().up = false;
         self.shared.1.notify_all();
@@ -125,9 +126,9 @@ impl Server {
         lock(&self.shared)
     }
 
-    /// Waits until something is so.
+    /// Waits for a condition.
     #[track_caller]
-    pub fn until(&self, what: &str, so: impl Fn(&State) -> bool) {
+    pub fn wait_until(&self, what: &str, so: impl Fn(&State) -> bool) {
         let (done, waited) =
             self.shared.1.wait_timeout_while(self.state(), PATIENCE, |state| !so(state)).unwrap();
         assert!(!waited.timed_out(), "never: {what}\n{:?}\n{:?}", done.heard, done.wrong);
@@ -146,10 +147,11 @@ impl Server {
         self.state().faults.entry(path).or_default().push_back(fault);
     }
 
-    /// Waits for the report of a task, and for the agent to have forgotten it: it asks for the next.
+    /// Waits for the report of a task, and until the agent has forgotten the task: it then asks for
+    /// the next.
     #[track_caller]
     pub fn report(&self, id: &str) -> Value {
-        self.until(&format!("a report of {id}"), |state| {
+        self.wait_until(&format!("a report of {id}"), |state| {
             let reported =
                 state.heard.iter().rposition(|(path, body)| path == "report" && body["id"] == id);
             let asked = state.heard.iter().rposition(|(path, _)| path == "take");
@@ -182,7 +184,7 @@ fn answer(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
     let Some(request) = read_request(stream) else { return Ok(()) };
     let mut state = lock(shared);
     let Some(name) = name_of(&request, &mut state) else {
-        return say(stream, 404, &json!({}));
+        return send_json(stream, 404, &json!({}));
     };
     if name == "take" {
         let nothing = |state: &mut State| {
@@ -195,8 +197,8 @@ fn answer(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
     }
     let fault = state.faults.get_mut(name).and_then(VecDeque::pop_front);
     match fault {
-        Some(Fault::KillBefore) => return strike(&mut state, shared),
-        Some(Fault::Status(status)) => return say(stream, status, &json!({})),
+        Some(Fault::KillBefore) => return kill_agent(&mut state, shared),
+        Some(Fault::Status(status)) => return send_json(stream, status, &json!({})),
         Some(Fault::Lose | Fault::KillCounted | Fault::KillAnswered) | None => {}
     }
     let (status, body) = state.count(name, &request);
@@ -204,29 +206,29 @@ fn answer(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
     shared.1.notify_all();
     match fault {
         Some(Fault::Lose) => Ok(()),
-        Some(Fault::KillCounted) => strike(&mut state, shared),
+        Some(Fault::KillCounted) => kill_agent(&mut state, shared),
         Some(Fault::KillAnswered) => {
-            say(stream, status, &body)?;
-            strike(&mut state, shared)
+            send_json(stream, status, &body)?;
+            kill_agent(&mut state, shared)
         }
-        Some(Fault::KillBefore | Fault::Status(_)) | None => say(stream, status, &body),
+        Some(Fault::KillBefore | Fault::Status(_)) | None => send_json(stream, status, &body),
     }
 }
 
-fn strike(state: &mut State, shared: &Shared) -> std::io::Result<()> {
+fn kill_agent(state: &mut State, shared: &Shared) -> std::io::Result<()> {
     let pid = state.pid.take().expect("there is an agent to be killed");
     kill_process(pid, Signal::KILL)?;
     shared.1.notify_all();
     Ok(())
 }
 
-fn say(mut stream: &TcpStream, status: u16, body: &Value) -> std::io::Result<()> {
+fn send_json(mut stream: &TcpStream, status: u16, body: &Value) -> std::io::Result<()> {
     let text = body.to_string();
     head(stream, status, "", text.len())?;
     stream.write_all(text.as_bytes())
 }
 
-/// Which of the five requests it is. Whatever is not as agreed is written down, and fails the test at its end.
+/// The name of the request. Violations of the protocol are recorded and fail the test at its end.
 fn name_of(request: &Request, state: &mut State) -> Option<&'static str> {
     let (name, keys): (_, &[&str]) = match request.path.as_str() {
         "/agent/v1/enroll" => {

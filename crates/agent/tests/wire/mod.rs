@@ -1,4 +1,4 @@
-//! The least of HTTP that a server in a test needs, for every test binary of this crate.
+//! A minimal HTTP server for the test binaries of this crate.
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -5,6 +5,14 @@
 //! This is a program, not a test: a missed target is only printed. It fails only on a wrong result,
 //! such as a run that did not succeed or an event that arrived twice.
 
+#![allow(
+    clippy::expect_used,
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a bench or an example stops by panicking"
+)]
+
 mod age;
 mod bmcs;
 mod crash;

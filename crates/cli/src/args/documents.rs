@@ -68,17 +68,18 @@ fn commands(page: &str) -> Vec<String> {
 /// Help and groups without a verb are fine; unknown words and missing values are not.
 fn parse(command: &str) -> Result<(), String> {
     let words = words(command);
-    match Cli::try_parse_from(&words) {
-        Ok(_) => Ok(()),
-        Err(error) => match error.kind() {
-            ErrorKind::DisplayHelp
-            | ErrorKind::DisplayVersion
-            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
-            // Prose names a command without what it acts on.
-            | ErrorKind::MissingRequiredArgument
-            | ErrorKind::MissingSubcommand => Ok(()),
-            _ => Err(error.to_string().lines().next().unwrap_or_default().to_owned()),
-        },
+    let Err(error) = Cli::try_parse_from(&words) else { return Ok(()) };
+    let fine = [
+        ErrorKind::DisplayHelp,
+        ErrorKind::DisplayVersion,
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand,
+        // Prose names a command without its arguments.
+        ErrorKind::MissingRequiredArgument,
+        ErrorKind::MissingSubcommand,
+    ];
+    match fine.contains(&error.kind()) {
+        true => Ok(()),
+        false => Err(error.to_string().lines().next().unwrap_or_default().to_owned()),
     }
 }
 

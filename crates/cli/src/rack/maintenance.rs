@@ -16,9 +16,10 @@ use crate::output::Screen;
 use crate::run::{cancel, fetch_run};
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::text::{MAX_IN_CELL, join_names, one_line};
-use crate::time::{Clock, format_duration};
+use crate::time::Clock;
 use crate::watch;
 use model::blast::MAX_NAMED;
+use model::time::spoken;
 use proto::v1::maintenance_activity_config::Activity;
 use proto::v1::{
     CancelOperationRequest, ConfigureNmxClusterActivity, FirmwareUpgradeActivity,
@@ -311,8 +312,7 @@ async fn watch_maintenance(
         let filter = build_id_filter("machine_id", &args.id, "")?.replacen('=', "=rack:", 1);
         let watching = watch::watch_runs(client, screen, filter, false);
         return tokio::time::timeout(args.timeout, watching).await.unwrap_or_else(|_| {
-            let said =
-                format!("{} was watched for {}", one_line(&args.id), format_duration(args.timeout));
+            let said = format!("{} was watched for {}", one_line(&args.id), spoken(args.timeout));
             Err(Failure::new(Exit::TimedOut, said))
         });
     };
@@ -392,12 +392,13 @@ mod tests {
     fn typed(words: &str) -> RackMaintenanceStartArgs {
         let line = format!("farrier rack maintenance start rack-1{words}");
         let command = Cli::try_parse_from(line.split(' ')).unwrap().command;
-        match command {
-            Command::Client(ClientCommand::Rack(RackCommand::Maintenance(
-                RackMaintenanceCommand::Start(args),
-            ))) => args,
-            other => panic!("{other:?}"),
-        }
+        let Command::Client(ClientCommand::Rack(RackCommand::Maintenance(
+            RackMaintenanceCommand::Start(args),
+        ))) = command
+        else {
+            panic!("{words} is not the start of a maintenance")
+        };
+        args
     }
 
     #[test]

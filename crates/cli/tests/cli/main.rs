@@ -1,5 +1,13 @@
 //! The real binary, from outside: against a scripted server, and as a server with real clients.
 
+#![allow(
+    clippy::expect_used,
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test fails by panicking, and its tables are long"
+)]
+
 mod actions;
 mod agents;
 mod api;

@@ -2,6 +2,14 @@
 //! emulators and runs these tests one after the other. `cargo test` excludes this program, because
 //! it needs that environment.
 
+#![allow(
+    clippy::expect_used,
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test fails by panicking, and its tables are long"
+)]
+
 #[path = "../cli/fleet.rs"]
 #[allow(dead_code)]
 mod fleet;

@@ -4,6 +4,14 @@
 //! `chaos` is the proof by random choice. Both run in a [`world`] of simulated time, where everything a
 //! process does passes a [`gate`] at which it can be crashed.
 
+#![allow(
+    clippy::expect_used,
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test fails by panicking, and its tables are long"
+)]
+
 mod admission;
 mod agent_scenarios;
 mod audit;

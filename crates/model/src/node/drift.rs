@@ -76,7 +76,11 @@ impl Case<'_> {
             NodeState::Enrolling => match self.run.map_or(Act::Nothing, |run| self.workflow(run)) {
                 Act::Nothing => forget(node),
                 _ if flooded => Act::Nothing,
-                act => self.confirmed(|| act),
+                act @ (Act::Count(_)
+                | Act::Quarantine(_)
+                | Act::Heal
+                | Act::Adopt(_)
+                | Act::MarkManual(..)) => self.confirmed(|| act),
             },
             NodeState::BootstrapIssued
             | NodeState::Quarantined
@@ -98,34 +102,33 @@ impl Case<'_> {
 
     fn said(&self) -> String {
         let UpstreamSeen { state, said, .. } = self.seen;
-        let because = if said.is_empty() { String::new() } else { format!(" ({said})") };
-        match state {
-            Upstream::Absent => "MAAS has no such machine any more".into(),
-            state => format!("MAAS has its machine as {state}{because}, not as Deployed"),
+        if *state == Upstream::Absent {
+            return "MAAS has no such machine any more".into();
         }
+        let because = if said.is_empty() { String::new() } else { format!(" ({said})") };
+        format!("MAAS has its machine as {state}{because}, not as Deployed")
     }
 
     /// A failed onboarding whose machine has progressed without Farrier, or is gone from MAAS.
     fn workflow(&self, run: &Run) -> Act {
         let id = &run.spec.id;
-        if run.spec.run_type != RunType::Onboard {
+        let failed = run.progress.workflow == Workflow::FailedRetryable;
+        if run.spec.run_type != RunType::Onboard || !failed {
             return Act::Nothing;
         }
-        let stage = run.progress.failure.as_ref().and_then(|failure| Stage::parse(&failure.step));
-        match (run.progress.workflow, self.seen.state, stage) {
-            (Workflow::FailedRetryable, Upstream::Absent, _) if !self.node.system_id.is_empty() => {
-                Act::MarkManual(id.clone(), "MAAS has no such machine any more".into())
-            }
-            (
-                Workflow::FailedRetryable,
-                Upstream::Ready | Upstream::Deployed,
-                Some(Stage::WaitForReady),
-            )
-            | (Workflow::FailedRetryable, Upstream::Deployed, Some(Stage::WaitForDeployed)) => {
-                Act::Adopt(id.clone())
-            }
-            _ => Act::Nothing,
+        let state = self.seen.state;
+        if state == Upstream::Absent && !self.node.system_id.is_empty() {
+            return Act::MarkManual(id.clone(), "MAAS has no such machine any more".into());
         }
+        let stage = run.progress.failure.as_ref().and_then(|failure| Stage::parse(&failure.step));
+        let deployed = state == Upstream::Deployed;
+        let ready = deployed || state == Upstream::Ready;
+        if (stage == Some(Stage::WaitForReady) && ready)
+            || (stage == Some(Stage::WaitForDeployed) && deployed)
+        {
+            return Act::Adopt(id.clone());
+        }
+        Act::Nothing
     }
 }
 

@@ -74,7 +74,25 @@ fn onboarding(node: &Node, run: &Run) -> Option<Step> {
             let why = format!("{id} was canceled, and could not be taken back as a whole");
             Some(Step::quarantine(Owner::Onboarding, Quarantine::Onboarding, why))
         }
-        _ => None,
+        (
+            NodeState::Enrolling,
+            Workflow::Pending
+            | Workflow::Running
+            | Workflow::Compensating
+            | Workflow::FailedRetryable
+            | Workflow::FailedManualIntervention
+            | Workflow::Cancelled,
+        )
+        | (
+            NodeState::Active
+            | NodeState::Offline
+            | NodeState::Quarantined
+            | NodeState::Draining
+            | NodeState::Retired
+            | NodeState::Removing
+            | NodeState::Deleted,
+            _,
+        ) => None,
     }
 }
 
@@ -146,19 +164,26 @@ fn under_way(node: &Node, run: &Run) -> Option<Step> {
 
 fn completed(node: &Node, run: &Run) -> Option<Step> {
     let id = &run.spec.id;
-    match (node.state, mode(run)?.ends_in()) {
-        (NodeState::Removing, NodeState::Deleted) => {
+    let ends_in = mode(run)?.ends_in();
+    match node.state {
+        NodeState::Removing if ends_in == NodeState::Deleted => {
             let why = format!("{id} has removed it");
             Some(Step::new(NodeState::Deleted, Owner::Decommission, why))
         }
-        (NodeState::Retired, NodeState::Offline) => {
+        NodeState::Retired if ends_in == NodeState::Offline => {
             let why = format!("{id} gives it back; its health must prove it active");
             Some(Step::new(NodeState::Offline, Owner::Decommission, why))
         }
         // Transitions that this same commit causes. A node that was released has left this run
         // behind.
-        (NodeState::Draining | NodeState::Retired, _) => under_way(node, run),
-        _ => None,
+        NodeState::Draining | NodeState::Retired => under_way(node, run),
+        NodeState::BootstrapIssued
+        | NodeState::Enrolling
+        | NodeState::Active
+        | NodeState::Offline
+        | NodeState::Quarantined
+        | NodeState::Removing
+        | NodeState::Deleted => None,
     }
 }
 

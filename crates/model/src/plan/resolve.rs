@@ -165,15 +165,11 @@ fn moot(effect: &Effect) -> bool {
 /// Limits the deadline of a drain so that it ends shortly before its step: the remaining time is
 /// for reporting what blocked it.
 fn within(effect: Effect, timeout_seconds: u32) -> Effect {
-    match effect {
-        Effect::Drain { cluster_ref, deadline_seconds } => {
-            let rest = (timeout_seconds / 10).clamp(1, LAST_WORDS_SECONDS);
-            let most = timeout_seconds.saturating_sub(rest).max(1);
-            let deadline_seconds = Some(deadline_seconds.unwrap_or(most).min(most));
-            Effect::Drain { cluster_ref, deadline_seconds }
-        }
-        other => other,
-    }
+    let Effect::Drain { cluster_ref, deadline_seconds } = effect else { return effect };
+    let rest = (timeout_seconds / 10).clamp(1, LAST_WORDS_SECONDS);
+    let most = timeout_seconds.saturating_sub(rest).max(1);
+    let deadline_seconds = Some(deadline_seconds.unwrap_or(most).min(most));
+    Effect::Drain { cluster_ref, deadline_seconds }
 }
 
 /// A value that is missing in the plan, the parameters and the machine.
@@ -310,11 +306,11 @@ mod tests {
         let without = rma.resolve(&machine(""), &Params::new(), &defaults).unwrap();
         assert_eq!(names(&with), ["drain", "record", "power-off", "mark"]);
         assert_eq!(names(&without), ["record", "power-off", "mark"]);
-        let deadline = |step: &RunStep| match &step.effect {
-            Effect::Drain { cluster_ref, deadline_seconds } => {
-                (cluster_ref.clone(), *deadline_seconds)
-            }
-            other => panic!("{other:?}"),
+        let deadline = |step: &RunStep| {
+            let Effect::Drain { cluster_ref, deadline_seconds } = &step.effect else {
+                panic!("{:?}", step.effect)
+            };
+            (cluster_ref.clone(), *deadline_seconds)
         };
         assert_eq!(deadline(&with[0]), ("cluster-a".into(), Some(1_770)));
         // A user-defined plan keeps the step, which reports that there was nothing to do.

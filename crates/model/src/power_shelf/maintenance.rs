@@ -169,9 +169,10 @@ fn standing(asked: &Asked, named: &Named) -> Result<Standing, Refusal> {
     }
     if let Some(request) = &shelf.maintenance_requested {
         let (name, by) = (step_name(request.operation), &request.initiator);
-        let how = match (&shelf.state, &shelf.run) {
-            (PowerShelfState::Maintenance { .. }, Some(run)) => format!("is under way as {run}"),
-            (_, _) => "has not begun yet".into(),
+        let begun = matches!(shelf.state, PowerShelfState::Maintenance { .. });
+        let how = match shelf.run.as_ref().filter(|_| begun) {
+            Some(run) => format!("is under way as {run}"),
+            None => "has not begun yet".into(),
         };
         let said = format!("{id} is asked for a {name} already, by {by}, which {how}");
         return Err(Refusal::precondition("MAINTENANCE_REQUESTED", said).next(look));

@@ -208,10 +208,8 @@ fn go_on(run: &Run, action: Action, who: &Who) -> Result<Acted, Refusal> {
 /// done.
 fn unseen(run: &Run) -> Option<Stage> {
     let step = run.progress.current().and_then(|step| run.plan_step(step))?;
-    match &step.effect {
-        Effect::Stage { stage, .. } if stage.task().is_some() => Some(*stage),
-        _ => None,
-    }
+    let Effect::Stage { stage, .. } = &step.effect else { return None };
+    stage.task().is_some().then_some(*stage)
 }
 
 fn not_observable(run: &Run, stage: Stage) -> Refusal {

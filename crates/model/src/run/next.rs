@@ -157,11 +157,9 @@ fn ask(run: &Run, step: &StepState, epoch: i64, now: Timestamp) -> Next {
     };
     let mut progress = run.progress.clone();
     let name = run.step_name(step);
-    let verb = match step.pursuit {
-        // The deadline passed while the run was idle: read the status once more, then stop it.
-        Verb::Follow if now >= step.attempt_since + plan.timeout() => Verb::Inquire,
-        other => other,
-    };
+    // The deadline passed while the run was idle: read the status once more, then stop it.
+    let late = step.pursuit == Verb::Follow && now >= step.attempt_since + plan.timeout();
+    let verb = if late { Verb::Inquire } else { step.pursuit };
     let mut note = Note::new(format!("step {name}: {}", asking_words(verb)), here!());
     let mut attempt = step.attempt;
     if let Some(step) = progress.current_mut() {

@@ -1,8 +1,8 @@
 //! The pages in docs/states match the lifecycles exactly.
 
+use crate::explore::{Chart, Edge, Explore, Stay, chart};
 use crate::support::{netboot, wipe};
 use crate::walk::moves;
-use model::explore::{Chart, Edge, Explore, Stay, chart};
 use model::host::Host;
 use model::node::Node;
 use model::power_shelf::PowerShelf;

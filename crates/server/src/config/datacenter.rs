@@ -1,4 +1,4 @@
-//! `[datacenter]`: machines with a BMC of their own.
+//! `[datacenter]`: machines with their own BMC.
 
 use providers::datacenter::Settings;
 use providers::http_client::Trust;
@@ -12,31 +12,31 @@ use std::time::Duration;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Datacenter {
-    /// The credential for BMCs of machines that name none.
+    /// The BMC credential of machines that name none.
     pub bmc_credential: String,
-    /// The credential for hosts of machines that name none.
+    /// The SSH credential of machines that name none.
     pub ssh_credential: String,
-    /// Jump hosts on the way to every host, in order: `bastion`, `bastion:2222`.
+    /// Jump hosts for every SSH connection, in order: `bastion`, `bastion:2222`.
     pub jump_hosts: Vec<String>,
     /// The credential for the jump hosts.
     pub jump_credential: String,
     /// `first-use`, `ca` or `pinned`.
     pub trust: TrustKind,
-    /// Certificates of authorities, as PEM.
+    /// CA certificates, as PEM.
     pub ca_file: PathBuf,
-    /// How long a machine may take to shut down when it is asked to. 0: it is cut off at once.
+    /// How long a machine has for a graceful shutdown. 0: it is powered off at once.
     pub graceful_seconds: u32,
-    /// Whether a machine that does not shut down is cut off.
+    /// Whether a machine that does not shut down is powered off.
     pub force: bool,
-    /// How long power may take to follow a command that a machine cannot ignore.
+    /// How long a forced change of power may take.
     pub power_seconds: u32,
-    /// How long one call to a BMC may take, waiting for its turn included.
+    /// The timeout of one call to a BMC, including the wait for a free slot.
     pub call_ms: u64,
-    /// How many calls one BMC gets at a time.
+    /// How many concurrent calls one BMC gets.
     pub calls_per_bmc: usize,
-    /// How many calls all of them get at most.
+    /// How many concurrent calls all BMCs together get.
     pub calls_at_once: usize,
-    /// After so many failures in a row probes leave a BMC alone for a while.
+    /// After this many failures in a row the circuit breaker stops probes of a BMC for a while.
     pub break_after: u32,
 }
 
@@ -91,7 +91,7 @@ impl Datacenter {
         Ok(())
     }
 
-    /// What the provider is told. Reads the certificates.
+    /// The provider's settings. Reads the certificates.
     pub fn settings(&self) -> Result<Settings, String> {
         let defaults = Settings::default();
         let graceful = Duration::from_secs(self.graceful_seconds.into());
@@ -100,7 +100,7 @@ impl Datacenter {
             ssh_credential: self.ssh_credential.clone(),
             jump_hosts: self.jump_hosts.clone(),
             jump_credential: self.jump_credential.clone(),
-            trust: self.trusting()?,
+            trust: self.trust_policy()?,
             power_timeouts: PowerTimeouts {
                 graceful,
                 force: self.force,
@@ -108,7 +108,8 @@ impl Datacenter {
                 ..defaults.power_timeouts
             },
             call: Duration::from_millis(self.call_ms),
-            // A run that waits for a look at power and one at the parts must have half its time left for itself.
+            // A run that waits for one read of the power state and one of the components must have
+            // half of its time left.
             poll: defaults.poll.min(Duration::from_millis(self.call_ms / 6)),
             governor: governor::Settings {
                 per_bmc: self.calls_per_bmc,
@@ -120,7 +121,7 @@ impl Datacenter {
         })
     }
 
-    fn trusting(&self) -> Result<TrustPolicy, String> {
+    fn trust_policy(&self) -> Result<TrustPolicy, String> {
         match self.trust {
             TrustKind::FirstUse => Ok(TrustPolicy::FirstUse),
             TrustKind::Pinned => Ok(TrustPolicy::Pinned),

@@ -1,4 +1,4 @@
-//! `[netboot]`: machines that boot over the network to have an image put on them.
+//! `[netboot]`: machines that boot over the network to be imaged.
 
 use providers::datacenter::Imaging;
 use serde::{Deserialize, Serialize};
@@ -9,25 +9,25 @@ use std::time::Duration;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Netboot {
-    /// The address that machines boot from, in their own network. Absent: no images are put on machines.
+    /// The address in the machines' network that they boot from. Absent: machines cannot be imaged.
     pub listen: Option<SocketAddr>,
-    /// How machines reach it, `http://10.0.0.1:8480`. Empty: `listen`.
+    /// The URL under which machines reach it, `http://10.0.0.1:8480`. Empty: made from `listen`.
     pub url: String,
-    /// The folder with the deploy environment: `vmlinuz` and `initrd`.
+    /// The directory with the deploy environment: `vmlinuz` and `initrd`.
     pub deploy_dir: PathBuf,
-    /// The folder for the files of images. Empty: `images` in `data_dir`. Replicas share one.
+    /// The directory for the files of images. Empty: `images` in `data_dir`. Replicas share one.
     pub images_dir: PathBuf,
-    /// Words for the kernel of the deploy environment, such as `console=ttyS0`.
+    /// Kernel parameters of the deploy environment, such as `console=ttyS0`.
     pub cmdline: String,
-    /// How long the token is good that a machine boots with.
+    /// The lifetime of the token that a machine boots with.
     pub token_minutes: u32,
-    /// How long a machine may take from power on to its first word.
+    /// How long a machine may take from power on to its first report.
     pub boot_seconds: u32,
-    /// How long the deploy environment may be silent.
+    /// How long the deploy environment may go without a report.
     pub silence_seconds: u32,
 }
 
-/// Reports are a second apart, and are written down every few seconds.
+/// The deploy environment reports every second, and a report is stored every few seconds.
 const LEAST_SILENCE: u32 = 10;
 
 impl Default for Netboot {
@@ -92,7 +92,7 @@ impl Netboot {
         Ok(())
     }
 
-    /// How machines reach it, without a slash at the end.
+    /// The URL under which machines reach it, without a trailing slash.
     pub fn url(&self) -> String {
         match self.listen {
             Some(listen) if self.url.is_empty() => format!("http://{listen}"),
@@ -107,7 +107,7 @@ impl Netboot {
         }
     }
 
-    /// What the provider is told.
+    /// The provider's settings; none: netboot is off.
     pub fn imaging(&self) -> Option<Imaging> {
         self.listen.map(|_| Imaging {
             url: self.url(),
@@ -118,7 +118,7 @@ impl Netboot {
     }
 }
 
-/// What the folder of the deploy environment holds.
+/// The files that the directory of the deploy environment must contain.
 pub const DEPLOY_FILES: [&str; 2] = ["vmlinuz", "initrd"];
 
 #[cfg(test)]
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_work_is_said_at_the_start() {
+    fn invalid_settings_are_refused_at_start() {
         let dir = tempfile::tempdir().unwrap();
         let sound = Netboot {
             listen: Some("10.0.0.1:8480".parse().unwrap()),

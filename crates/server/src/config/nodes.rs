@@ -7,31 +7,33 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The longest that may be set for anything here.
+/// The upper limit of every duration here.
 const MAX_SECONDS: u32 = 7 * 24 * 3_600;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Nodes {
-    /// The address that serves agents. Unset: there are none, but simulated ones.
+    /// The address that serves agents. Unset: only simulated agents are possible.
     pub listen: Option<SocketAddr>,
-    /// How agents reach it; several, with commas between them. Empty: `http://` and the address that is listened on.
+    /// The URLs under which agents reach it, separated by commas. Empty: `http://` and `listen`.
     pub url: String,
-    /// The static agent that new nodes fetch. Empty: nodes get theirs by another way, which the document of their site must know.
+    /// The static agent binary that new nodes download. Empty: nodes get it in another way, which
+    /// the cloud-init document of their site must define.
     pub agent_binary: PathBuf,
-    /// How often an agent is to be heard.
+    /// The interval of an agent's heartbeats.
     pub heartbeat_seconds: u32,
-    /// How long a node may be silent before it is offline.
+    /// A node is offline after this long without a heartbeat.
     pub silence_seconds: u32,
-    /// So many of a hundred active nodes of a site, silent or drifting at once, are not to blame themselves.
+    /// A mass outage: this percentage of a site's active nodes is silent or drifting at once. The
+    /// cause is then not the nodes themselves.
     pub flood_percent: u32,
-    /// The same as a number that there must be at least.
+    /// The least number of nodes that makes a mass outage.
     pub flood_least: u32,
-    /// How long such a flood keeps nodes from being called offline.
+    /// How long a mass outage keeps silent nodes from becoming offline.
     pub flood_hold_seconds: u32,
-    /// How often it is looked who is silent.
+    /// The interval of the check for silent nodes.
     pub sweep_seconds: u32,
-    /// How often each site is asked.
+    /// The interval at which each site is reconciled.
     pub reconcile_seconds: u32,
 }
 
@@ -112,7 +114,7 @@ impl Nodes {
         }
     }
 
-    /// How agents reach this server.
+    /// The URLs under which agents reach this server, separated by commas.
     pub fn urls(&self) -> String {
         match (self.url.as_str(), self.listen) {
             ("", Some(listen)) => format!("http://{listen}"),
@@ -127,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_work_is_said_at_the_start() {
+    fn invalid_settings_are_refused_at_start() {
         let anywhere = Some("0.0.0.0:8481".parse().unwrap());
         let sound =
             Nodes { listen: anywhere, url: "http://10.0.0.1:8481".into(), ..Nodes::default() };

@@ -1,4 +1,4 @@
-//! `[racks]`: how long the legs of a rack's maintenance may take, and how many devices are at work at once.
+//! `[racks]`: timeouts of the steps of a rack's maintenance, and its concurrency.
 
 use model::host::RETRY_INTERVAL;
 use model::plan::MAX_TIMEOUT_SECONDS;
@@ -9,19 +9,19 @@ use std::time::Duration;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Racks {
-    /// How long a rack waits until its devices are all there.
+    /// How long a rack waits for its expected devices.
     pub discovery_seconds: u32,
-    /// How long the firmware of all devices of one kind may take.
+    /// The timeout of the firmware step of all devices of one kind.
     pub firmware_seconds: u32,
-    /// How long a step of the fabric may take, on all switches.
+    /// The timeout of a fabric step, for all switches.
     pub fabric_seconds: u32,
-    /// How long all devices of one kind may take to be switched on or off.
+    /// The timeout of switching all devices of one kind on or off.
     pub power_seconds: u32,
-    /// How long the last look at all devices may take.
+    /// The timeout of the final check of all devices.
     pub check_seconds: u32,
-    /// How many devices of one rack's operation are at work at once.
+    /// How many devices of one rack's operation are worked on concurrently.
     pub at_once: u32,
-    /// How long a failed upgrade of a host's firmware rests before it is tried again by itself.
+    /// How long to wait before a failed firmware upgrade of a host is retried automatically.
     pub host_firmware_upgrade_retry_interval_seconds: u32,
 }
 
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_is_what_holds_and_nothing_is_zero() {
+    fn settings_are_applied_and_zero_is_refused() {
         assert_eq!(Racks::default().limits(), Limits::default());
         assert_eq!(Racks::default().host_retry_interval(), RETRY_INTERVAL);
         let none = Racks { at_once: 0, ..Racks::default() };

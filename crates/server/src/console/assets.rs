@@ -1,7 +1,7 @@
-//! The style, the script and the icon: files of ours, compiled in. Their addresses carry a mark of
-//! their contents, so a browser may keep them and still never mixes two versions.
+//! The style sheet, the script and the icon, compiled into the binary. Their URLs contain a hash of
+//! their contents, so browsers may cache them and never mix two versions.
 
-use super::Asked;
+use super::QueryParams;
 use axum::extract::Query;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -12,35 +12,35 @@ const JS: &str = include_str!("console.js");
 const ICON: &str = include_str!("favicon.svg");
 
 const KEEP: &str = "public, max-age=31536000, immutable";
-/// For whoever asks for contents that this replica does not have: an older or a newer one did.
+/// For a URL with the hash of another version: a replica with an older or newer binary made it.
 const ASK_AGAIN: &str = "no-cache";
 
 pub(super) fn css_address() -> String {
-    format!("/console.css?v={}", mark(CSS))
+    format!("/console.css?v={}", content_hash(CSS))
 }
 
 pub(super) fn js_address() -> String {
-    format!("/console.js?v={}", mark(JS))
+    format!("/console.js?v={}", content_hash(JS))
 }
 
-pub(super) async fn css(Query(asked): Query<Asked>) -> Response {
+pub(super) async fn css(Query(asked): Query<QueryParams>) -> Response {
     serve("text/css; charset=utf-8", CSS, &asked)
 }
 
-pub(super) async fn js(Query(asked): Query<Asked>) -> Response {
+pub(super) async fn js(Query(asked): Query<QueryParams>) -> Response {
     serve("text/javascript; charset=utf-8", JS, &asked)
 }
 
-pub(super) async fn icon(Query(asked): Query<Asked>) -> Response {
+pub(super) async fn icon(Query(asked): Query<QueryParams>) -> Response {
     serve("image/svg+xml", ICON, &asked)
 }
 
-fn mark(contents: &str) -> String {
+fn content_hash(contents: &str) -> String {
     format!("{:016x}", hash(contents, 0))
 }
 
-fn serve(kind: &'static str, contents: &'static str, asked: &Asked) -> Response {
-    let same = asked.get("v").is_some_and(|v| *v == mark(contents));
+fn serve(kind: &'static str, contents: &'static str, asked: &QueryParams) -> Response {
+    let same = asked.get("v").is_some_and(|v| *v == content_hash(contents));
     let keep = if same { KEEP } else { ASK_AGAIN };
     ([(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, keep)], contents).into_response()
 }

@@ -1,14 +1,14 @@
-//! States as people see them: a sign, a word and a colour, so that none is told by colour alone. The
-//! meanings are those of the API's document.
+//! Badges of states: a sign, a word and a colour, so that colour is never the only difference. The
+//! meanings are those of the API documentation.
 
-use super::text::clean;
+use super::text::clean_text;
 use maud::{Markup, html};
 use model::condition::{Condition, ConditionType};
 use model::machine::view::EffectiveState;
 use model::node::NodeState;
 use model::run::{RunPhase, StepPhase, Workflow};
 
-/// How something is going; each is a colour of the style.
+/// The colour of a badge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tone {
     Gray,
@@ -32,19 +32,19 @@ impl Tone {
     }
 }
 
-/// A state, ready to be shown.
+/// How a state is displayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct Badge {
     pub tone: Tone,
     pub sign: &'static str,
     pub word: &'static str,
-    /// What it means, and what the user does about it.
+    /// What the state means, and what the operator does about it.
     pub meaning: &'static str,
     pub action: &'static str,
 }
 
-impl Look {
-    pub fn badge(self) -> Markup {
+impl Badge {
+    pub fn draw(self) -> Markup {
         let told = format!("{}: {}", self.meaning, self.action);
         html! {
             span class={ "badge " (self.tone.class()) } title=[(!self.meaning.is_empty()).then_some(told)] {
@@ -54,11 +54,11 @@ impl Look {
     }
 }
 
-const fn look(tone: Tone, sign: &'static str, word: &'static str) -> Look {
-    Look { tone, sign, word, meaning: "", action: "" }
+const fn plain_badge(tone: Tone, sign: &'static str, word: &'static str) -> Badge {
+    Badge { tone, sign, word, meaning: "", action: "" }
 }
 
-pub(super) const fn effective(state: EffectiveState) -> Look {
+pub(super) const fn effective_state_badge(state: EffectiveState) -> Badge {
     let (tone, sign, meaning, action) = match state {
         EffectiveState::New => (Tone::Gray, "○", "needs setup", "enter maintenance, reimage"),
         EffectiveState::Idle => (Tone::Green, "✓", "healthy", "ready for work"),
@@ -67,36 +67,37 @@ pub(super) const fn effective(state: EffectiveState) -> Look {
         EffectiveState::Attention => (Tone::Orange, "!", "needs help", "investigate, remediate"),
         EffectiveState::Blocked => (Tone::Red, "×", "unusable", "RMA or decommission"),
     };
-    Look { tone, sign, word: state.as_str(), meaning, action }
+    Badge { tone, sign, word: state.as_str(), meaning, action }
 }
 
-/// The state of the work on something, with the look of its phase.
-pub(super) const fn workflow(state: Workflow) -> Look {
-    Look { word: state.as_str(), ..run_phase(state.phase()) }
+/// A workflow state, displayed as its phase.
+pub(super) const fn workflow_badge(state: Workflow) -> Badge {
+    Badge { word: state.as_str(), ..run_phase_badge(state.phase()) }
 }
 
-pub(super) const fn run_phase(phase: RunPhase) -> Look {
+pub(super) const fn run_phase_badge(phase: RunPhase) -> Badge {
     match phase {
-        RunPhase::Pending => look(Tone::Gray, "○", phase.as_str()),
-        RunPhase::Running => look(Tone::Blue, "▸", phase.as_str()),
-        RunPhase::Succeeded => look(Tone::Green, "✓", phase.as_str()),
-        RunPhase::Failed => look(Tone::Red, "×", phase.as_str()),
-        RunPhase::Canceled => look(Tone::Yellow, "‖", phase.as_str()),
+        RunPhase::Pending => plain_badge(Tone::Gray, "○", phase.as_str()),
+        RunPhase::Running => plain_badge(Tone::Blue, "▸", phase.as_str()),
+        RunPhase::Succeeded => plain_badge(Tone::Green, "✓", phase.as_str()),
+        RunPhase::Failed => plain_badge(Tone::Red, "×", phase.as_str()),
+        RunPhase::Canceled => plain_badge(Tone::Yellow, "‖", phase.as_str()),
     }
 }
 
-pub(super) const fn step_phase(phase: StepPhase) -> Look {
+pub(super) const fn step_phase_badge(phase: StepPhase) -> Badge {
     match phase {
-        StepPhase::Waiting => look(Tone::Gray, "○", "waiting"),
-        StepPhase::Running => look(Tone::Blue, "▸", "running"),
-        StepPhase::Succeeded => look(Tone::Green, "✓", "succeeded"),
-        StepPhase::Failed => look(Tone::Red, "×", "failed"),
+        StepPhase::Waiting => plain_badge(Tone::Gray, "○", "waiting"),
+        StepPhase::Running => plain_badge(Tone::Blue, "▸", "running"),
+        StepPhase::Succeeded => plain_badge(Tone::Green, "✓", "succeeded"),
+        StepPhase::Failed => plain_badge(Tone::Red, "×", "failed"),
     }
 }
 
-/// The state of a rack, a switch, a power shelf, a node or a machine in a rack, by its word.
-pub(super) fn record_state(word: &str, shown: &str) -> Markup {
-    let sign = match tone_of_record(word) {
+/// The badge of a rack, a switch, a power shelf, a node, a site or a machine in a rack. `word` is
+/// its state.
+pub(super) fn record_state_badge(word: &str, shown: &str) -> Markup {
+    let sign = match record_tone(word) {
         Tone::Gray => "○",
         Tone::Green => "✓",
         Tone::Blue => "▸",
@@ -105,16 +106,16 @@ pub(super) fn record_state(word: &str, shown: &str) -> Markup {
         Tone::Red => "×",
     };
     html! {
-        span class={ "badge " (tone_of_record(word).class()) } {
-            span aria-hidden="true" { (sign) " " } (clean(shown))
+        span class={ "badge " (record_tone(word).class()) } {
+            span aria-hidden="true" { (sign) " " } (clean_text(shown))
         }
     }
 }
 
-/// How a record in this state is going. Words that are not known here are neither good nor bad.
-pub(super) fn tone_of_record(word: &str) -> Tone {
+/// The colour of a record's state. Unknown states are gray.
+pub(super) fn record_tone(word: &str) -> Tone {
     if let Some(state) = EffectiveState::ALL.into_iter().find(|state| state.as_str() == word) {
-        return effective(state).tone;
+        return effective_state_badge(state).tone;
     }
     match word {
         "Ready" | "Connected" => Tone::Green,
@@ -122,11 +123,11 @@ pub(super) fn tone_of_record(word: &str) -> Tone {
         "Error" | "FailedFirmwareUpgrade" => Tone::Red,
         "Deleting" => Tone::Yellow,
         "Created" => Tone::Gray,
-        word => NodeState::parse(word).map_or_else(|| under_way(word), tone_of_node),
+        word => NodeState::parse(word).map_or_else(|| transition_tone(word), node_tone),
     }
 }
 
-pub(super) const fn tone_of_node(state: NodeState) -> Tone {
+pub(super) const fn node_tone(state: NodeState) -> Tone {
     match state {
         NodeState::Active => Tone::Green,
         NodeState::Enrolling | NodeState::Draining | NodeState::Removing => Tone::Blue,
@@ -137,7 +138,7 @@ pub(super) const fn tone_of_node(state: NodeState) -> Tone {
     }
 }
 
-fn under_way(word: &str) -> Tone {
+fn transition_tone(word: &str) -> Tone {
     match word {
         "Initializing"
         | "FetchingData"
@@ -152,20 +153,20 @@ fn under_way(word: &str) -> Tone {
     }
 }
 
-/// The state that an event names, as a badge where it is one we know.
-pub(super) fn named(word: &str) -> Markup {
+/// The state in an event, as a badge if it is known.
+pub(super) fn event_state_badge(word: &str) -> Markup {
     let state = EffectiveState::ALL.into_iter().find(|state| state.as_str() == word);
     if let Some(state) = state {
-        return effective(state).badge();
+        return effective_state_badge(state).draw();
     }
     match Workflow::parse(word) {
-        Some(state) => workflow(state).badge(),
-        None => html! { (clean(word)) },
+        Some(state) => workflow_badge(state).draw(),
+        None => html! { (clean_text(word)) },
     }
 }
 
-/// Whether a condition's status is good news, bad news or neither.
-pub(super) const fn tone_of(condition: ConditionType, status: bool) -> Tone {
+/// Whether a condition's status is good, bad or neutral.
+pub(super) const fn condition_tone(condition: ConditionType, status: bool) -> Tone {
     match (condition, status) {
         (ConditionType::Reachable | ConditionType::BmcReachable, false) => Tone::Red,
         (
@@ -192,15 +193,15 @@ pub(super) const fn tone_of(condition: ConditionType, status: bool) -> Tone {
     }
 }
 
-/// A condition in a cell: yes, no, or a dash when nobody has ever looked.
-pub(super) fn mark(condition: ConditionType, known: Option<&Condition>) -> Markup {
+/// A condition in a table cell: yes, no, or a dash when it was never probed.
+pub(super) fn condition_mark(condition: ConditionType, known: Option<&Condition>) -> Markup {
     let Some(known) = known else {
         return html! { span.mark.gray title="not known yet" { "–" span.vh { " not known" } } };
     };
     let (sign, word) = if known.status { ("✓", "yes") } else { ("×", "no") };
-    let tone = tone_of(condition, known.status).class();
+    let tone = condition_tone(condition, known.status).class();
     html! {
-        span class={ "mark " (tone) } title=(clean(&known.reason)) {
+        span class={ "mark " (tone) } title=(clean_text(&known.reason)) {
             span aria-hidden="true" { (sign) " " } (word)
         }
     }
@@ -211,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_look_as_the_document_says() {
+    fn badges_match_the_documentation() {
         let table = [
             (EffectiveState::New, Tone::Gray),
             (EffectiveState::Idle, Tone::Green),
@@ -221,16 +222,16 @@ mod tests {
             (EffectiveState::Blocked, Tone::Red),
         ];
         for (state, tone) in table {
-            let look = effective(state);
-            assert_eq!(look.tone, tone);
-            let shown = look.badge().into_string();
-            assert!(shown.contains(state.as_str()) && shown.contains(look.meaning), "{shown}");
+            let badge = effective_state_badge(state);
+            assert_eq!(badge.tone, tone);
+            let shown = badge.draw().into_string();
+            assert!(shown.contains(state.as_str()) && shown.contains(badge.meaning), "{shown}");
         }
     }
 
     #[test]
     fn no_two_states_differ_by_colour_alone() {
-        let all = EffectiveState::ALL.map(effective);
+        let all = EffectiveState::ALL.map(effective_state_badge);
         for (index, one) in all.iter().enumerate() {
             for other in &all[index + 1..] {
                 assert!(one.sign != other.sign && one.word != other.word);
@@ -239,9 +240,9 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_events_are_known_or_escaped() {
-        assert!(named("ATTENTION").into_string().contains("orange"));
-        assert!(named("failed_retryable").into_string().contains("red"));
-        assert_eq!(named("<b>").into_string(), "&lt;b&gt;");
+    fn event_states_are_known_or_escaped() {
+        assert!(event_state_badge("ATTENTION").into_string().contains("orange"));
+        assert!(event_state_badge("failed_retryable").into_string().contains("red"));
+        assert_eq!(event_state_badge("<b>").into_string(), "&lt;b&gt;");
     }
 }

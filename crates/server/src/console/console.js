@@ -1,10 +1,10 @@
-// Makes open pages live. A stream says that something changed; the page is fetched again, and the
-// regions of the new one take the place of the old. Log lines are added as they come. Without this
+// Keeps open pages current. A stream reports that something changed; the script fetches the page
+// again and replaces the regions that differ. Log lines are appended as they arrive. Without this
 // script every page still works.
 (() => {
   "use strict";
   const MIN_GAP_MS = 1000; // between two fetches
-  const AT_LEAST_EVERY_MS = 10000; // what no stream tells of, like a probe, is seen after this
+  const AT_LEAST_EVERY_MS = 10000; // picks up changes without events, such as probes
   const RETRY_MS = 5000;
   const MAX_LINES = 2000;
 
@@ -13,7 +13,7 @@
   let source = null;
   let timer = null;
   let fetching = false;
-  let again = false; // something changed while a page was on its way
+  let again = false; // something changed during a fetch
   let lastFetch = Date.now();
 
   const say = (words, tone) => {
@@ -21,7 +21,7 @@
     note.className = tone;
   };
 
-  // Commands are copied by a button; where the clipboard is closed to us they are selected instead.
+  // A button copies a command; where the clipboard is not available it selects the command.
   document.documentElement.classList.add("js");
   document.addEventListener("click", async (event) => {
     const button = event.target.closest(".cmd button");
@@ -55,7 +55,7 @@
     if (atEnd) toEnd();
   };
 
-  // Somebody who is selecting text would lose it.
+  // Replacing a region would lose the text that the user is selecting in it.
   const selectingIn = (region) => {
     const selection = getSelection();
     return !selection.isCollapsed && region.contains(selection.anchorNode);
@@ -80,7 +80,7 @@
     }
     const fresh = page.getElementById("main");
     if (fresh.dataset.mode === main.dataset.mode) return;
-    // The operation ended, or was resumed: another stream, and the log as it is now.
+    // The operation ended or was resumed: use the other stream, and the log as it is now.
     const section = document.getElementById("log-section");
     section?.replaceWith(page.getElementById("log-section"));
     toEnd();
@@ -125,20 +125,21 @@
     opened.onerror = () => {
       say("! not live: trying again", "bad");
       if (opened.readyState !== EventSource.CLOSED) return;
-      // The server refused, so the browser gives up. A fresh page says where to listen instead.
+      // The server refused, so the browser does not reconnect. A new page has the stream to use
+      // instead.
       disconnect();
       main.dataset.mode = "lost";
       soon(RETRY_MS);
     };
   };
 
-  // A hidden page holds no connection: browsers allow only a few to one server.
+  // A hidden page holds no connection: browsers allow only a few per server.
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) {
       clearTimeout(timer);
       disconnect();
     } else {
-      // What happened meanwhile comes with a fresh page, its log included.
+      // The new page has everything that happened in between, including the log.
       main.dataset.mode = "hidden";
       refresh();
     }

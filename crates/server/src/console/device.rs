@@ -1,13 +1,14 @@
-//! One switch or one power shelf: why it is as it is, and what it says of itself.
+//! One switch or power shelf: the explanation of its state, its spec, and what it reports about
+//! itself.
 
-use super::badge::{record_state, run_phase, tone_of_record};
-use super::clock::{absolute, stamp};
+use super::badge::{record_state_badge, record_tone, run_phase_badge};
+use super::clock::{format_utc, relative_time};
+use super::error_page::{ErrorPage, PageResult};
 use super::fleet::label_list;
-use super::frame::{Frame, Live, Section, facts, run_link, target_link};
-use super::text::clean;
+use super::frame::{Frame, PageStream, Section, facts, run_link, target_link};
+use super::text::clean_text;
 use super::why::why;
-use super::wrong::{Page, Wrong};
-use super::{Asked, Console, history, read};
+use super::{Console, QueryParams, history, queries};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use maud::{Markup, html};
@@ -27,39 +28,40 @@ const RECENT: i64 = 10;
 pub(super) async fn switch(
     State(console): State<Console>,
     Path(id): Path<String>,
-    Query(asked): Query<Asked>,
-) -> Page {
-    let id = SwitchId::parse(&id).map_err(Wrong::unknown)?;
+    Query(asked): Query<QueryParams>,
+) -> PageResult {
+    let id = SwitchId::parse(&id).map_err(ErrorPage::not_found)?;
     show::<Switch>(&console, TargetId::from(&id), &asked).await
 }
 
 pub(super) async fn power_shelf(
     State(console): State<Console>,
     Path(id): Path<String>,
-    Query(asked): Query<Asked>,
-) -> Page {
-    let id = PowerShelfId::parse(&id).map_err(Wrong::unknown)?;
+    Query(asked): Query<QueryParams>,
+) -> PageResult {
+    let id = PowerShelfId::parse(&id).map_err(ErrorPage::not_found)?;
     show::<PowerShelf>(&console, TargetId::from(&id), &asked).await
 }
 
-async fn show<D: Device>(console: &Console, target: TargetId, asked: &Asked) -> Page {
+async fn show<D: Device>(console: &Console, target: TargetId, asked: &QueryParams) -> PageResult {
     let engine = &console.engine;
-    let drawn_at = read::horizon(engine).await?;
+    let drawn_at = queries::read_horizon(engine).await?;
     let device = engine.device::<D>(target.as_str()).await?;
     let explained = engine.explain(target.as_str()).await?;
     let of_device = format!("machine_id=\"{}\"", target.key());
     let runs = engine.runs(Filter::parse(&of_device, Subject::Run)?, None, RECENT).await?;
     let head = device.head();
     let history =
-        history::read(engine, target.as_str(), head.version, history::before(asked)).await?;
+        history::read_history(engine, target.as_str(), head.version, history::before(asked))
+            .await?;
     let now = engine.now();
     let word = device.word();
     let body = html! {
-        h1 #title data-region { (target) " " (record_state(word, word)) " " span.dim { (target.kind.noun()) } }
-        (why(&explained, target.as_str(), tone_of_record(word), now))
+        h1 #title data-region { (target) " " (record_state_badge(word, word)) " " span.dim { (target.kind.noun()) } }
+        (why(&explained, target.as_str(), record_tone(word), now))
         div #state .columns data-region {
             (about(head, device.spec(), now))
-            (said(device.facts()))
+            (reported_facts(device.facts()))
         }
         section #recent data-region aria-labelledby="recent-title" {
             h2 #recent-title { "Recent operations" }
@@ -71,17 +73,17 @@ async fn show<D: Device>(console: &Console, target: TargetId, asked: &Asked) -> 
                 tbody { @for run in &runs.runs { tr {
                     th scope="row" { (run_link(&run.spec.id)) }
                     td { (run.spec.run_type.as_str()) }
-                    td { (run_phase(run.phase()).badge()) }
+                    td { (run_phase_badge(run.phase()).draw()) }
                     td { @if let Some(whole) = &run.spec.part_of { (run_link(whole)) } }
-                    td.when { (stamp(run.spec.created_at, now)) }
-                    td.words { @if let Some(failure) = &run.progress.failure { (clean(&failure.fault.said)) } }
+                    td.when { (relative_time(run.spec.created_at, now)) }
+                    td.words { @if let Some(failure) = &run.progress.failure { (clean_text(&failure.fault.said)) } }
                 } } }
             }
         }
         (history.draw(&address(&target), now))
     };
     let title = format!("{word} {target}");
-    let live = Some(Live::changes(&of_device, drawn_at));
+    let live = Some(PageStream::changes(&of_device, drawn_at));
     Ok(Frame { title: &title, section: Section::Racks, live, body }.answer(StatusCode::OK))
 }
 
@@ -95,8 +97,8 @@ fn address(target: &TargetId) -> String {
 }
 
 fn about(head: &Head, spec: &DeviceSpec, now: Timestamp) -> Markup {
-    let words = |text: &str| (!text.is_empty()).then(|| html! { (clean(text)) });
-    let code = |text: &str| (!text.is_empty()).then(|| html! { code { (clean(text)) } });
+    let words = |text: &str| (!text.is_empty()).then(|| html! { (clean_text(text)) });
+    let code = |text: &str| (!text.is_empty()).then(|| html! { code { (clean_text(text)) } });
     let rack = head.rack.as_ref().map(|rack| target_link(&TargetId::from(rack)));
     html! {
         section aria-labelledby="about-title" {
@@ -105,9 +107,9 @@ fn about(head: &Head, spec: &DeviceSpec, now: Timestamp) -> Markup {
                 ("rack", rack),
                 ("place", head.slot.map(|slot| html! { (slot) })),
                 ("worked on by", head.active_run.as_ref().map(run_link)),
-                ("in this state", Some(stamp(head.since, now))),
+                ("in this state", Some(relative_time(head.since, now))),
                 ("version", Some(html! { (head.version) })),
-                ("registered", Some(html! { (absolute(head.created_at)) })),
+                ("registered", Some(html! { (format_utc(head.created_at)) })),
                 ("labels", (!head.labels.is_empty()).then(|| label_list(&head.labels))),
                 ("BMC endpoint", code(&spec.bmc_endpoint)),
                 ("BMC credential", words(&spec.bmc_credential)),
@@ -120,8 +122,8 @@ fn about(head: &Head, spec: &DeviceSpec, now: Timestamp) -> Markup {
     }
 }
 
-fn said(seen: &Facts) -> Markup {
-    let words = |text: &str| (!text.is_empty()).then(|| html! { (clean(text)) });
+fn reported_facts(seen: &Facts) -> Markup {
+    let words = |text: &str| (!text.is_empty()).then(|| html! { (clean_text(text)) });
     html! {
         section aria-labelledby="said-title" {
             h2 #said-title { "What it says of itself" }
@@ -135,7 +137,7 @@ fn said(seen: &Facts) -> Markup {
                 table {
                     caption { "Firmware" }
                     tbody { @for (component, version) in &seen.firmware {
-                        tr { th scope="row" { (clean(component)) } td { (clean(version)) } }
+                        tr { th scope="row" { (clean_text(component)) } td { (clean_text(version)) } }
                     } }
                 }
             }

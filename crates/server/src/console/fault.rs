@@ -1,9 +1,9 @@
-//! The pages about faults: what a code means and what to do, as compiled in from the documentation.
+//! The pages of fault codes, compiled in from the documentation.
 
 use super::badge::Tone;
+use super::error_page::{ErrorPage, PageResult};
 use super::frame::{Frame, Section, command, fault_link};
 use super::markdown;
-use super::wrong::{Page, Wrong};
 use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -11,10 +11,10 @@ use maud::{Markup, html};
 use model::fault::{Class, Code, Happened};
 use model::refusal::Refusal;
 
-pub(super) async fn show(Path(code): Path<String>) -> Page {
+pub(super) async fn show(Path(code): Path<String>) -> PageResult {
     let Some(code) = Code::parse(&code) else {
         let shown: String = code.chars().take(64).collect();
-        return Err(Wrong::from(Refusal::not_found("fault", shown, "farrier why <id>")));
+        return Err(ErrorPage::from(Refusal::not_found("fault", shown, "farrier why <id>")));
     };
     let body = html! {
         p { a href="/faults" { "« all faults" } " · in your terminal: "

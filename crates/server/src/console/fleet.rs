@@ -1,13 +1,13 @@
-//! The fleet: first what is wrong and what to type, then the numbers, then every machine.
+//! The fleet: first the problems and the commands to type, then the counts, then every machine.
 
-use super::badge::{effective, mark};
-use super::clock::stamp;
-use super::frame::{Frame, Live, Section, command, fault_link, machine_link, run_link};
+use super::badge::{condition_mark, effective_state_badge};
+use super::clock::relative_time;
+use super::error_page::PageResult;
+use super::frame::{Frame, PageStream, Section, command, fault_link, machine_link, run_link};
 use super::list::{List, PAGE_SIZE};
 use super::summary::Summary;
-use super::text::clean;
-use super::wrong::Page;
-use super::{Asked, Console, read};
+use super::text::clean_text;
+use super::{Console, QueryParams, queries};
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use engine::{Engine, Explained};
@@ -29,12 +29,12 @@ const LIST: List = List {
     from: "after",
 };
 
-/// How many machines in trouble the fleet begins with; the rest are a click away.
+/// How many machines with problems are shown at the top; a link leads to the rest.
 const MAX_TROUBLE: i64 = 8;
 const ATTENTION: &str = "effective_state=ATTENTION";
 const UNREACHABLE: &str = "effective_state=IDLE AND condition.Reachable=false";
 
-/// The order in which states are counted: what needs somebody first.
+/// The order of the counts: states that need an operator first.
 const ORDER: [EffectiveState; 6] = [
     EffectiveState::Attention,
     EffectiveState::Blocked,
@@ -44,14 +44,17 @@ const ORDER: [EffectiveState; 6] = [
     EffectiveState::Idle,
 ];
 
-pub(super) async fn show(State(console): State<Console>, Query(asked): Query<Asked>) -> Page {
+pub(super) async fn show(
+    State(console): State<Console>,
+    Query(asked): Query<QueryParams>,
+) -> PageResult {
     let filter = match LIST.filter(&asked) {
         Ok(filter) => filter,
         Err(refusal) => return Ok(LIST.not_understood(&asked, &refusal)),
     };
     let after = asked.get("after").map(|id| MachineId::parse_field(id, "after")).transpose()?;
     let engine = &console.engine;
-    let drawn_at = read::horizon(engine).await?;
+    let drawn_at = queries::read_horizon(engine).await?;
     let now = engine.now();
     let summary = console.summary.get(engine).await?;
     let first = after.is_none();
@@ -68,12 +71,12 @@ pub(super) async fn show(State(console): State<Console>, Query(asked): Query<Ask
             (LIST.next_page(text, page.next.as_deref(), first))
         }
     };
-    let live = Some(Live::changes("", drawn_at));
+    let live = Some(PageStream::changes("", drawn_at));
     let title = title(&summary);
     Ok(Frame { title: &title, section: Section::Fleet, live, body }.answer(StatusCode::OK))
 }
 
-/// The trouble is in the name of the tab, too.
+/// The page title, which shows in the browser tab, counts the problems too.
 fn title(summary: &Summary) -> String {
     match summary.count(EffectiveState::Attention) {
         0 => "Fleet".into(),
@@ -82,14 +85,14 @@ fn title(summary: &Summary) -> String {
     }
 }
 
-/// Machines that need somebody, each with its reason.
+/// Machines that need an operator, each with its explanation.
 async fn trouble(engine: &Engine) -> Result<Vec<(Machine, Explained)>> {
     let mut found = Vec::new();
     for filter in [ATTENTION, UNREACHABLE] {
         let filter = Filter::parse(filter, Subject::Machine)?;
         let page = engine.machines(filter, None, MAX_TROUBLE).await?;
         for machine in page.machines {
-            // Nobody has looked yet: that is no trouble.
+            // A machine that was never probed is not a problem.
             let looked_at = machine.conditions.get(ConditionType::Reachable).is_some();
             if looked_at || machine.effective_state() == EffectiveState::Attention {
                 let why = engine.explain(machine.id.as_str()).await?;
@@ -135,7 +138,7 @@ fn headline(attention: usize, shown: usize, overdue: usize) -> String {
         1 => parts.push("1 machine needs attention".to_string()),
         many => parts.push(format!("{many} machines need attention")),
     }
-    // What is shown beside those is ready, and cannot be reached.
+    // The others in the list are ready and unreachable.
     match shown.saturating_sub(attention) {
         0 => {}
         1 => parts.push("1 ready machine does not answer".to_string()),
@@ -163,12 +166,12 @@ fn trouble_table(trouble: &[(Machine, Explained)], now: Timestamp) -> Markup {
                         tr {
                             th scope="row" { (machine_link(&machine.id)) }
                             td.words {
-                                (clean(reason(why)))
+                                (clean_text(reason(why)))
                                 @if let Some(code) = why.told.fault {
                                     " " span.dim { "(" (fault_link(code)) ")" }
                                 }
                             }
-                            td.when { @if let Some(at) = why.told.since { (stamp(at, now)) } }
+                            td.when { @if let Some(at) = why.told.since { (relative_time(at, now)) } }
                             td { (command(&type_next(machine, why))) }
                         }
                     }
@@ -178,12 +181,12 @@ fn trouble_table(trouble: &[(Machine, Explained)], now: Timestamp) -> Markup {
     }
 }
 
-/// What failed, where something did; otherwise what is the matter.
+/// The failure if there is one, otherwise the headline.
 fn reason(why: &Explained) -> &str {
     if why.told.failed.is_empty() { &why.told.headline } else { &why.told.failed }
 }
 
-/// The first thing that changes something; the page of the machine has the rest.
+/// The first command that acts; the machine's page has the rest.
 fn type_next(machine: &Machine, why: &Explained) -> String {
     let acts = why.told.next_commands.iter().find(|one| !one.contains(" logs "));
     acts.cloned().unwrap_or_else(|| format!("farrier why {}", machine.id))
@@ -203,15 +206,15 @@ fn counts(summary: &Summary, filter: &str) -> Markup {
 }
 
 fn count(state: EffectiveState, number: usize, filter: &str) -> Markup {
-    let look = effective(state);
+    let badge = effective_state_badge(state);
     let selects = format!("effective_state={}", state.as_str());
-    let tone = if number == 0 { "none" } else { look.tone.class() };
+    let tone = if number == 0 { "none" } else { badge.tone.class() };
     html! {
         a class={ "count " (tone) } href=(LIST.with_filter(&selects))
-            aria-current=[(filter == selects).then_some("true")] title=(look.action) {
-            span.what { span aria-hidden="true" { (look.sign) " " } (look.word) }
+            aria-current=[(filter == selects).then_some("true")] title=(badge.action) {
+            span.what { span aria-hidden="true" { (badge.sign) " " } (badge.word) }
             span.number { (number) }
-            span.dim { (look.meaning) }
+            span.dim { (badge.meaning) }
         }
     }
 }
@@ -237,12 +240,12 @@ fn table(page: &MachinePage) -> Markup {
 }
 
 fn row(machine: &Machine) -> Markup {
-    let look = effective(machine.effective_state());
-    let known = |condition| mark(condition, machine.conditions.get(condition));
+    let badge = effective_state_badge(machine.effective_state());
+    let known = |condition| condition_mark(condition, machine.conditions.get(condition));
     html! {
         tr {
             th scope="row" { (machine_link(&machine.id)) }
-            td { (look.badge()) span.dim { " " (look.meaning) } }
+            td { (badge.draw()) span.dim { " " (badge.meaning) } }
             td { (machine.phase.as_str()) }
             td { (known(ConditionType::Reachable)) }
             td { (known(ConditionType::BmcReachable)) }
@@ -254,25 +257,25 @@ fn row(machine: &Machine) -> Markup {
     }
 }
 
-/// Labels, each a way to its likes.
-/// Labels of something that no list here filters by.
+/// Labels without links, for objects that no list filters by label.
 pub(super) fn label_list(labels: &Labels) -> Markup {
     html! {
-        @for (key, value) in labels { span.label { (clean(key)) "=" (clean(value)) } " " }
+        @for (key, value) in labels { span.label { (clean_text(key)) "=" (clean_text(value)) } " " }
     }
 }
 
+/// Labels, each with a link to the machines that have it.
 pub(super) fn labels(machine: &Machine) -> Markup {
     html! {
         @for (key, value) in &machine.labels {
             a.label href=(LIST.with_filter(&format!("labels.{key}={}", quoted(value)))) {
-                (clean(key)) "=" (clean(value)) }
+                (clean_text(key)) "=" (clean_text(value)) }
             " "
         }
     }
 }
 
-/// A value as the filter language has it.
+/// A value in the syntax of the filter language.
 fn quoted(value: &str) -> String {
     let bare = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | '/' | ':');
     if !value.is_empty() && value.chars().all(bare) {
@@ -286,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_label_leads_to_a_filter_that_is_understood() {
+    fn label_links_are_valid_filters() {
         for value in ["prod", "a b", "say \"x\"", "back\\slash", ""] {
             let text = format!("labels.key={}", quoted(value));
             let filter = Filter::parse(&text, Subject::Machine).unwrap();
@@ -295,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_headline_names_what_there_is() {
+    fn headline_counts_the_problems() {
         assert_eq!(headline(1, 1, 0), "! 1 machine needs attention");
         assert_eq!(headline(0, 2, 1), "! 2 ready machines do not answer, 1 operation is overdue");
         assert_eq!(headline(12, 8, 0), "! 12 machines need attention");

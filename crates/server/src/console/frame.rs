@@ -1,15 +1,14 @@
-//! What stands around every page: landmarks, navigation, and, where a page is live, where its changes
-//! come from.
+//! The frame of every page: landmarks, navigation, and the stream that keeps the page current.
 
 use super::assets::{css_address, js_address};
-use super::text::in_query;
+use super::text::encode_query;
 use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
 use model::target::{TargetId, TargetKind};
 use store::Cursor;
 
-/// Where in the console a page belongs.
+/// The entry of the navigation that a page belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Section {
     Fleet,
@@ -28,21 +27,21 @@ const NAVIGATION: [(Section, &str, &str); 5] = [
     (Section::Faults, "/faults", "Faults"),
 ];
 
-/// How a page hears of changes.
+/// The stream that keeps a page current.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Live {
-    /// Where the events come from, with the place at which this page was drawn.
+pub(super) struct PageStream {
+    /// The URL of the stream, with the cursor at which this page was rendered.
     pub stream: String,
-    /// Pages of another mode listen to something else.
+    /// When a fetched page has another mode, the script switches to that page's stream.
     pub mode: &'static str,
 }
 
-impl Live {
-    /// Hears of every run that matches a filter; empty for all.
+impl PageStream {
+    /// Reports every change of a run that matches the filter; empty: of any run.
     pub fn changes(filter: &str, drawn_at: Cursor) -> Self {
         let stream = match filter {
             "" => format!("/stream?after={drawn_at}"),
-            filter => format!("/stream?after={drawn_at}&filter={}", in_query(filter)),
+            filter => format!("/stream?after={drawn_at}&filter={}", encode_query(filter)),
         };
         Self { stream, mode: "changes" }
     }
@@ -51,7 +50,7 @@ impl Live {
 pub(super) struct Frame<'a> {
     pub title: &'a str,
     pub section: Section,
-    pub live: Option<Live>,
+    pub live: Option<PageStream>,
     pub body: Markup,
 }
 
@@ -74,7 +73,7 @@ impl Frame<'_> {
                     link rel="stylesheet" href=(css_address());
                     script src=(js_address()) defer {}
                     @if live.is_some() {
-                        // Without a script the page is fetched again now and then.
+                        // Without a script the browser reloads the page every 10 s.
                         noscript { meta http-equiv="refresh" content="10"; }
                     }
                 }
@@ -109,7 +108,7 @@ impl Frame<'_> {
     }
 }
 
-/// A command to type: one click selects all of it, and the script adds a button that copies it.
+/// A command to type. The script makes its button copy it.
 pub(super) fn command(typed: &str) -> Markup {
     html! {
         span.cmd {
@@ -119,7 +118,7 @@ pub(super) fn command(typed: &str) -> Markup {
     }
 }
 
-/// Names and what they stand for; those without a value are left out.
+/// A list of names and values; names without a value are left out.
 pub(super) fn facts(facts: &[(&str, Option<Markup>)]) -> Markup {
     html! {
         dl.facts {
@@ -140,7 +139,7 @@ pub(super) fn node_link(id: impl std::fmt::Display) -> Markup {
     html! { a.id href={ "/nodes/" (id) } { (id) } }
 }
 
-/// A link to what a run acts on.
+/// A link to the target of a run.
 pub(super) fn target_link(target: &TargetId) -> Markup {
     let page = match target.kind {
         TargetKind::Machine => "machines",

@@ -1,8 +1,8 @@
-//! How an object came to be as it is: its transitions, newest first, some at a time.
+//! The history of an object: its transitions, newest first, in pages.
 
-use super::badge::named;
-use super::clock::{absolute, stamp};
-use super::text::clean;
+use super::badge::event_state_badge;
+use super::clock::{format_utc, relative_time};
+use super::text::clean_text;
 use engine::Engine;
 use maud::{Markup, html};
 use model::time::Timestamp;
@@ -13,13 +13,13 @@ const PAGE: i64 = 50;
 pub(super) struct History {
     /// Newest first.
     events: Vec<Event>,
-    /// The version before which the next page begins, when there is one.
+    /// The next page has the versions below this one; none: this is the last page.
     older: Option<i64>,
     newest: bool,
 }
 
-/// The latest transitions of an object that is at `version`, or those before one.
-pub(super) async fn read(
+/// The newest transitions of an object at `version`, or those before the version `before`.
+pub(super) async fn read_history(
     engine: &Engine,
     id: &str,
     version: i64,
@@ -27,22 +27,23 @@ pub(super) async fn read(
 ) -> Result<History> {
     let newest = before.is_none_or(|before| before > version);
     let end = before.unwrap_or(i64::MAX).min(version.saturating_add(1));
-    // Versions count up by one, so the page before `end` begins a page's length before it.
+    // Versions increase by one, so the page begins `PAGE` versions before `end`.
     let after = end.saturating_sub(PAGE + 1).max(0);
     let mut events = match engine.history(id, after, PAGE).await {
         Ok(events) => events,
-        // No history is kept any more; the object itself is there.
+        // The history has expired; the object still exists.
         Err(StoreError::Refused(_)) => Vec::new(),
         Err(error) => return Err(error),
     };
     events.retain(|event| event.version < end);
-    // Old ones are cleared away from the beginning: where the page is not full, nothing is before it.
+    // Retention deletes the oldest events first: when the page is not full, there are none before
+    // it.
     let full = events.first().is_some_and(|first| first.version == after + 1);
     events.reverse();
     Ok(History { events, older: (after > 0 && full).then_some(after + 1), newest })
 }
 
-pub(super) fn before(asked: &super::Asked) -> Option<i64> {
+pub(super) fn before(asked: &super::QueryParams) -> Option<i64> {
     asked.get("before").and_then(|version| version.parse().ok()).filter(|version| *version > 0)
 }
 
@@ -79,13 +80,13 @@ impl History {
 fn row(event: &Event, now: Timestamp) -> Markup {
     html! {
         tr {
-            td.when { (absolute(event.ts)) span.dim { " · " (stamp(event.ts, now)) } }
+            td.when { (format_utc(event.ts)) span.dim { " · " (relative_time(event.ts, now)) } }
             td.num { (event.version) }
-            td { (named(&event.word)) }
-            td { (clean(&event.cause)) }
-            td { (clean(&event.actor)) }
-            td.words { (clean(&event.message)) }
-            td { code.dim { (clean(&event.decided_by)) } }
+            td { (event_state_badge(&event.word)) }
+            td { (clean_text(&event.cause)) }
+            td { (clean_text(&event.actor)) }
+            td.words { (clean_text(&event.message)) }
+            td { code.dim { (clean_text(&event.decided_by)) } }
         }
     }
 }

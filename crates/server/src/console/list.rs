@@ -1,11 +1,10 @@
-//! What the lists share: the box for a filter, a filter that was not understood, and the way to the
-//! next page. Pages are found by the id after which they begin, so nothing is skipped or repeated
-//! while the list changes.
+//! What the lists share: the filter box, the answer to an invalid filter, and the link to the next
+//! page. A page begins after an id, so nothing is skipped or repeated while the list changes.
 
-use super::Asked;
+use super::QueryParams;
+use super::error_page::draw_message;
 use super::frame::{Frame, Section};
-use super::text::in_query;
-use super::wrong::said;
+use super::text::encode_query;
 use axum::http::StatusCode;
 use axum::response::Response;
 use maud::{Markup, html};
@@ -14,19 +13,19 @@ use model::refusal::Refusal;
 
 pub(super) const PAGE_SIZE: i64 = 100;
 
-/// A list of the console, as its pages know it.
+/// The properties of a list.
 pub(super) struct List {
     pub title: &'static str,
     pub section: Section,
     pub address: &'static str,
     pub subject: Subject,
     pub example: &'static str,
-    /// The parameter that says where a page begins.
+    /// The query parameter with the id at which a page begins.
     pub from: &'static str,
 }
 
 impl List {
-    pub fn filter(&self, asked: &Asked) -> Result<Filter, Refusal> {
+    pub fn filter(&self, asked: &QueryParams) -> Result<Filter, Refusal> {
         Filter::parse(asked.get("filter").map_or("", String::as_str), self.subject)
     }
 
@@ -48,7 +47,7 @@ impl List {
                 @if !first { a href=(self.with_filter(filter)) { "« first page" } }
                 @if let Some(next) = next {
                     a rel="next" href={ (self.with_filter(filter)) (if filter.is_empty() { "?" } else { "&" })
-                        (self.from) "=" (in_query(next)) } { "next " (PAGE_SIZE) " »" }
+                        (self.from) "=" (encode_query(next)) } { "next " (PAGE_SIZE) " »" }
                 }
             }
         }
@@ -57,18 +56,18 @@ impl List {
     pub fn with_filter(&self, filter: &str) -> String {
         match filter {
             "" => self.address.to_string(),
-            filter => format!("{}?filter={}", self.address, in_query(filter)),
+            filter => format!("{}?filter={}", self.address, encode_query(filter)),
         }
     }
 
-    /// The same page, saying what is wrong with the filter that was asked for.
-    pub fn not_understood(&self, asked: &Asked, refusal: &Refusal) -> Response {
+    /// The list's page with the error in its filter.
+    pub fn not_understood(&self, asked: &QueryParams, refusal: &Refusal) -> Response {
         let text = asked.get("filter").map_or("", String::as_str);
         let body = html! {
             h1 { (self.title) }
             (self.filter_box(text))
             section.why.red role="alert" aria-label="The filter" {
-                (said(&refusal.said))
+                (draw_message(&refusal.said))
                 p { "For example: " code { (self.example) } }
             }
         };

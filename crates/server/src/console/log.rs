@@ -1,9 +1,9 @@
-//! The log of an operation as lines on a page: the last ones at first, then what comes. Both are drawn
-//! here, so a line looks the same however it arrived.
+//! The log of an operation as lines of a page: first the last ones, then those of the stream. Both
+//! are rendered here, so they look the same.
 
-use super::clock::{absolute, time_of_day};
+use super::clock::{format_utc, time_of_day};
 use super::frame::command;
-use super::read;
+use super::queries;
 use super::text;
 use engine::Engine;
 use maud::{Markup, html};
@@ -11,23 +11,23 @@ use model::id::RunId;
 use std::collections::VecDeque;
 use store::{LogLine, Result};
 
-/// How many lines a page begins with.
+/// How many lines a page shows at first.
 const MAX_LINES: usize = 500;
-/// How far from its end a log is read for them.
+/// How many bytes before its end a log is read for them.
 const TAIL_BYTES: i64 = 256 * 1_024;
 
 /// The end of a log.
-pub(super) struct Tail {
+pub(super) struct LogTail {
     lines: VecDeque<Markup>,
-    /// There is more before these lines.
+    /// The log has lines before these.
     cut: bool,
-    /// Where what is shown ends.
+    /// The offset at which the shown lines end.
     pub end: i64,
 }
 
-pub(super) async fn read(engine: &Engine, id: &RunId) -> Result<Tail> {
-    let from = (read::log_end(engine, id).await? - TAIL_BYTES).max(0);
-    let mut tail = Tail { lines: VecDeque::new(), cut: from > 0, end: from };
+pub(super) async fn read_tail(engine: &Engine, id: &RunId) -> Result<LogTail> {
+    let from = (queries::read_log_end(engine, id).await? - TAIL_BYTES).max(0);
+    let mut tail = LogTail { lines: VecDeque::new(), cut: from > 0, end: from };
     let mut log = engine.follow_log(id, from, false).await?;
     loop {
         let pieces = log.next().await?;
@@ -41,23 +41,23 @@ pub(super) async fn read(engine: &Engine, id: &RunId) -> Result<Tail> {
         let excess = tail.lines.len().saturating_sub(MAX_LINES);
         tail.cut |= excess > 0;
         tail.lines.drain(..excess);
-        // What came while this was read is for the stream.
+        // The stream delivers what was logged since.
         if tail.end >= from + 2 * TAIL_BYTES {
             return Ok(tail);
         }
     }
 }
 
-/// The lines of one piece.
+/// The lines of one chunk.
 pub(super) fn rows(piece: &LogLine) -> Vec<Markup> {
-    text::lines(&piece.data).iter().map(|line| row(piece, line)).collect()
+    text::clean_lines(&piece.data).iter().map(|line| row(piece, line)).collect()
 }
 
 fn row(piece: &LogLine, line: &str) -> Markup {
     let error = piece.stream == "stderr";
     html! {
         div.line.err[error] {
-            time title=(absolute(piece.ts)) { (time_of_day(piece.ts)) } " "
+            time title=(format_utc(piece.ts)) { (time_of_day(piece.ts)) } " "
             b { (piece.step) } " "
             @if error { i { "stderr " } }
             span { (line) }
@@ -65,7 +65,7 @@ fn row(piece: &LogLine, line: &str) -> Markup {
     }
 }
 
-impl Tail {
+impl LogTail {
     pub fn draw(&self, id: &RunId, ended: bool) -> Markup {
         html! {
             section #log-section aria-labelledby="log-title" {

@@ -1,13 +1,13 @@
-//! One machine: why it is as it is, and everything that leads there.
+//! One machine: the explanation of its state, conditions, spec, recent operations and history.
 
-use super::badge::{effective, run_phase, tone_of};
-use super::clock::{absolute, lasted, stamp};
+use super::badge::{condition_tone, effective_state_badge, run_phase_badge};
+use super::clock::{format_elapsed, format_utc, relative_time};
+use super::error_page::{ErrorPage, PageResult};
 use super::fleet::labels;
-use super::frame::{Frame, Live, Section, facts, node_link, run_link};
-use super::text::{clean, in_query};
+use super::frame::{Frame, PageStream, Section, facts, node_link, run_link};
+use super::text::{clean_text, encode_query};
 use super::why::why;
-use super::wrong::{Page, Wrong};
-use super::{Asked, Console, history, read};
+use super::{Console, QueryParams, history, queries};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use maud::{Markup, html};
@@ -24,11 +24,11 @@ const RECENT: i64 = 10;
 pub(super) async fn show(
     State(console): State<Console>,
     Path(id): Path<String>,
-    Query(asked): Query<Asked>,
-) -> Page {
-    let id = MachineId::parse(&id).map_err(Wrong::unknown)?;
+    Query(asked): Query<QueryParams>,
+) -> PageResult {
+    let id = MachineId::parse(&id).map_err(ErrorPage::not_found)?;
     let engine = &console.engine;
-    let drawn_at = read::horizon(engine).await?;
+    let drawn_at = queries::read_horizon(engine).await?;
     let machine = engine.machine(&id).await?;
     let explained = engine.explain(id.as_str()).await?;
     let of_machine = format!("machine_id={id}");
@@ -36,14 +36,14 @@ pub(super) async fn show(
     let runs = engine.runs(filter, None, RECENT).await?;
     let node = engine.node_on(&id).await?;
     let before = history::before(&asked);
-    let history = history::read(engine, id.as_str(), machine.version, before).await?;
+    let history = history::read_history(engine, id.as_str(), machine.version, before).await?;
     let now = engine.now();
-    let look = effective(machine.effective_state());
+    let badge = effective_state_badge(machine.effective_state());
     let body = html! {
         h1 #title data-region {
-            (id) " " (look.badge()) " " span.dim { "phase " (machine.phase.as_str()) " · " (look.meaning) }
+            (id) " " (badge.draw()) " " span.dim { "phase " (machine.phase.as_str()) " · " (badge.meaning) }
         }
-        (why(&explained, id.as_str(), look.tone, now))
+        (why(&explained, id.as_str(), badge.tone, now))
         div #state .columns data-region {
             (conditions(&machine, now))
             (spec(&machine, node.as_ref(), now))
@@ -51,8 +51,8 @@ pub(super) async fn show(
         (recent(&runs, &of_machine, now))
         (history.draw(&format!("/machines/{id}"), now))
     };
-    let title = format!("{} {id}", look.word);
-    let live = Some(Live::changes(&of_machine, drawn_at));
+    let title = format!("{} {id}", badge.word);
+    let live = Some(PageStream::changes(&of_machine, drawn_at));
     Ok(Frame { title: &title, section: Section::Fleet, live, body }.answer(StatusCode::OK))
 }
 
@@ -69,10 +69,10 @@ fn conditions(machine: &Machine, now: Timestamp) -> Markup {
                     @for (condition, known) in machine.conditions.iter() {
                         tr {
                             th scope="row" { (condition.as_str()) }
-                            td { span class={ "mark " (tone_of(condition, known.status).class()) } {
+                            td { span class={ "mark " (condition_tone(condition, known.status).class()) } {
                                 @if known.status { "✓ true" } @else { "× false" } } }
-                            td.words { (clean(&known.reason)) }
-                            td.when { (stamp(known.last_transition, now)) }
+                            td.words { (clean_text(&known.reason)) }
+                            td.when { (relative_time(known.last_transition, now)) }
                         }
                     }
                     @if machine.conditions.iter().next().is_none() {
@@ -86,8 +86,8 @@ fn conditions(machine: &Machine, now: Timestamp) -> Markup {
 
 fn spec(machine: &Machine, node: Option<&NodeId>, now: Timestamp) -> Markup {
     let spec = &machine.spec;
-    let words = |text: &str| (!text.is_empty()).then(|| html! { (clean(text)) });
-    let code = |text: &str| (!text.is_empty()).then(|| html! { code { (clean(text)) } });
+    let words = |text: &str| (!text.is_empty()).then(|| html! { (clean_text(text)) });
+    let code = |text: &str| (!text.is_empty()).then(|| html! { code { (clean_text(text)) } });
     let active = machine.active_run.as_ref().map_or(html! { span.dim { "none" } }, run_link);
     html! {
         section aria-labelledby="spec-title" {
@@ -97,8 +97,8 @@ fn spec(machine: &Machine, node: Option<&NodeId>, now: Timestamp) -> Markup {
                 ("active operation", Some(active)),
                 ("serves as", node.map(node_link)),
                 ("version", Some(html! { (machine.version) })),
-                ("updated", Some(stamp(machine.updated_at, now))),
-                ("registered", Some(html! { (absolute(machine.created_at)) })),
+                ("updated", Some(relative_time(machine.updated_at, now))),
+                ("registered", Some(html! { (format_utc(machine.created_at)) })),
                 ("labels", (!machine.labels.is_empty()).then(|| labels(machine))),
                 ("SSH endpoint", code(&spec.ssh_endpoint)),
                 ("BMC endpoint", code(&spec.bmc_endpoint)),
@@ -131,7 +131,7 @@ fn recent(runs: &RunPage, of_machine: &str, now: Timestamp) -> Markup {
                 }
             } }
             @if runs.next.is_some() {
-                p { a href={ "/operations?filter=" (in_query(of_machine)) } { "all operations of this machine »" } }
+                p { a href={ "/operations?filter=" (encode_query(of_machine)) } { "all operations of this machine »" } }
             }
         }
     }
@@ -143,12 +143,12 @@ fn run_row(run: &Run, now: Timestamp) -> Markup {
         tr {
             th scope="row" { (run_link(&run.spec.id)) }
             td { (run.spec.run_type.as_str()) }
-            td { (run_phase(run.phase()).badge()) }
+            td { (run_phase_badge(run.phase()).draw()) }
             td { (run.current_step()) }
-            td.when { (stamp(run.spec.created_at, now)) }
-            td.when { (lasted(progress.started_at, progress.finished_at, now)) }
-            td { (clean(&run.spec.initiator)) }
-            td.words { @if let Some(failure) = &progress.failure { (clean(&failure.fault.said)) } }
+            td.when { (relative_time(run.spec.created_at, now)) }
+            td.when { (format_elapsed(progress.started_at, progress.finished_at, now)) }
+            td { (clean_text(&run.spec.initiator)) }
+            td.words { @if let Some(failure) = &progress.failure { (clean_text(&failure.fault.said)) } }
         }
     }
 }

@@ -1,14 +1,16 @@
-//! One node: why it is as it is, and its three layers side by side, which are never one: its own state, the work on it, and what
-//! MAAS says of its machine.
+//! One node: the explanation of its state, and its three separate layers side by side: the node's
+//! state, the operation on it, and the observed state of its machine in MAAS.
 
-use super::badge::{Tone, record_state, tone_of_node, workflow};
-use super::clock::{absolute, stamp};
-use super::frame::{Frame, Live, Section, facts, fault_link, machine_link, run_link};
-use super::operation::steps;
-use super::text::clean;
+pub(super) mod list;
+
+use super::badge::{Tone, node_tone, record_state_badge, workflow_badge};
+use super::clock::{format_utc, relative_time};
+use super::error_page::{ErrorPage, PageResult};
+use super::frame::{Frame, PageStream, Section, facts, fault_link, machine_link, run_link};
+use super::run::steps;
+use super::text::clean_text;
 use super::why::why;
-use super::wrong::{Page, Wrong};
-use super::{Asked, Console, history, read};
+use super::{Console, QueryParams, history, queries};
 use crate::grpc::workflow_kind;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
@@ -24,22 +26,22 @@ use store::NodeHeartbeat;
 pub(super) async fn show(
     State(console): State<Console>,
     Path(id): Path<String>,
-    Query(asked): Query<Asked>,
-) -> Page {
-    let id = NodeId::parse(&id).map_err(Wrong::unknown)?;
+    Query(asked): Query<QueryParams>,
+) -> PageResult {
+    let id = NodeId::parse(&id).map_err(ErrorPage::not_found)?;
     let engine = &console.engine;
-    let drawn_at = read::horizon(engine).await?;
+    let drawn_at = queries::read_horizon(engine).await?;
     let NodeView { node, run, word, enrolled, site_answered, .. } = engine.node(&id).await?;
     let explained = engine.explain(id.as_str()).await?;
     let before = history::before(&asked);
-    let history = history::read(engine, id.as_str(), node.head.version, before).await?;
+    let history = history::read_history(engine, id.as_str(), node.head.version, before).await?;
     let now = engine.now();
     let body = html! {
         h1 #title data-region {
-            (id) " " (record_state(node.word(), node.word())) " "
+            (id) " " (record_state_badge(node.word(), node.word())) " "
             span.dim { "on " (machine_link(&node.machine)) }
         }
-        (why(&explained, id.as_str(), tone_of_node(node.state), now))
+        (why(&explained, id.as_str(), node_tone(node.state), now))
         div #layers .columns.layers data-region {
             (coarse(&node, now))
             (work(run.as_ref(), now))
@@ -53,12 +55,12 @@ pub(super) async fn show(
     };
     let title = format!("{} {id}", node.word());
     let of_machine = format!("machine_id={}", node.machine);
-    let live = Some(Live::changes(&of_machine, drawn_at));
+    let live = Some(PageStream::changes(&of_machine, drawn_at));
     Ok(Frame { title: &title, section: Section::Nodes, live, body }.answer(StatusCode::OK))
 }
 
 fn words(text: &str) -> Option<Markup> {
-    (!text.is_empty()).then(|| html! { (clean(text)) })
+    (!text.is_empty()).then(|| html! { (clean_text(text)) })
 }
 
 fn coarse(node: &Node, now: Timestamp) -> Markup {
@@ -66,14 +68,14 @@ fn coarse(node: &Node, now: Timestamp) -> Markup {
         section aria-labelledby="coarse-title" {
             h2 #coarse-title { "Node" }
             (facts(&[
-                ("state", Some(record_state(node.word(), node.word()))),
+                ("state", Some(record_state_badge(node.word(), node.word()))),
                 ("because", words(&node.reason)),
                 ("quarantined for", node.quarantine.map(Quarantine::as_str).and_then(words)),
                 ("moved by", words(node.moved_by.as_str())),
-                ("in this state", Some(stamp(node.head.since, now))),
+                ("in this state", Some(relative_time(node.head.since, now))),
                 ("site", node.site.as_ref().map(|site| html! { (site) })),
                 ("version", Some(html! { (node.head.version) })),
-                ("made", Some(html! { (absolute(node.head.created_at)) })),
+                ("made", Some(html! { (format_utc(node.head.created_at)) })),
             ]))
         }
     }
@@ -94,7 +96,7 @@ fn work(run: Option<&Run>, now: Timestamp) -> Markup {
         section aria-labelledby="work-title" {
             h2 #work-title { "Work on it" }
             (facts(&[
-                ("workflow state", Some(workflow(run.progress.workflow).badge())),
+                ("workflow state", Some(workflow_badge(run.progress.workflow).draw())),
                 ("workflow", words(&workflow_kind(run))),
                 ("operation", Some(run_link(&run.spec.id))),
                 ("stage", words(&run.current_step())),
@@ -102,7 +104,7 @@ fn work(run: Option<&Run>, now: Timestamp) -> Markup {
                 ("attempts", failure.map(|failure| html! { (failure.attempts) })),
                 ("fault", fault.map(|fault| html! { (fault_link(fault.code)) ", " (fault.class().as_str()) })),
                 ("asked for by", words(&run.spec.initiator)),
-                ("created", Some(stamp(run.spec.created_at, now))),
+                ("created", Some(relative_time(run.spec.created_at, now))),
             ]))
         }
     }
@@ -115,12 +117,12 @@ fn observed(node: &Node, asked_at: Option<Timestamp>, now: Timestamp) -> Markup 
             @if let Some(seen) = &node.upstream {
                 @let fits = expected(node.state, seen.state);
                 (facts(&[
-                    ("as", Some(html! { (seen.state.as_str()) " " (mark(fits)) })),
+                    ("as", Some(html! { (seen.state.as_str()) " " (expected_mark(fits)) })),
                     ("says", words(&seen.said)),
                     ("power", seen.on.map(|on| html! { (if on { "on" } else { "off" }) })),
                     ("system id", words(&node.system_id)),
-                    ("since", Some(stamp(seen.at, now))),
-                    ("asked", asked_at.map(|at| stamp(at, now))),
+                    ("since", Some(relative_time(seen.at, now))),
+                    ("asked", asked_at.map(|at| relative_time(at, now))),
                 ]))
             } @else if node.site.is_some() {
                 p { "It was not looked for yet." }
@@ -131,8 +133,8 @@ fn observed(node: &Node, asked_at: Option<Timestamp>, now: Timestamp) -> Markup 
     }
 }
 
-/// Whether what MAAS says is what a node in its state is to have.
-fn mark(fits: bool) -> Markup {
+/// Whether the state in MAAS is the expected one for the node's state.
+fn expected_mark(fits: bool) -> Markup {
     let (tone, sign, said) = match fits {
         true => (Tone::Green, "✓", "expected"),
         false => (Tone::Red, "×", "not expected"),
@@ -148,12 +150,12 @@ fn agent(node: &Node, word: &NodeHeartbeat, enrolled: bool, now: Timestamp) -> M
             @if known.is_none() && word.at.is_none() { p { "Nobody has enrolled yet." } }
             @if known.is_some() && !enrolled { p { "It is not enrolled any more." } }
             (facts(&[
-                ("heard", word.at.map(|at| stamp(at, now))),
+                ("heard", word.at.map(|at| relative_time(at, now))),
                 ("complains of", words(&word.problems)),
                 ("host", known.and_then(|agent| words(&agent.hostname))),
                 ("version", known.and_then(|agent| words(&agent.version))),
                 ("serial", known.and_then(|agent| words(&agent.serial))),
-                ("enrolled", known.map(|agent| stamp(agent.enrolled_at, now))),
+                ("enrolled", known.map(|agent| relative_time(agent.enrolled_at, now))),
             ]))
         }
     }

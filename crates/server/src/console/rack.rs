@@ -1,13 +1,15 @@
-//! One rack: why it is as it is, what stands in it, from top to bottom, and what is being done to it.
+//! One rack: the explanation of its state, its devices from top to bottom, and its maintenance.
 
-use super::badge::{record_state, run_phase, step_phase, tone_of_record};
-use super::clock::{absolute, lasted, stamp};
+pub(super) mod list;
+
+use super::badge::{record_state_badge, record_tone, run_phase_badge, step_phase_badge};
+use super::clock::{format_elapsed, format_utc, relative_time};
+use super::error_page::{ErrorPage, PageResult};
 use super::fleet::label_list;
-use super::frame::{Frame, Live, Section, facts, run_link, target_link};
-use super::text::clean;
+use super::frame::{Frame, PageStream, Section, facts, run_link, target_link};
+use super::text::clean_text;
 use super::why::why;
-use super::wrong::{Page, Wrong};
-use super::{Asked, Console, history, read};
+use super::{Console, QueryParams, history, queries};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use engine::racks::{LegStatus, MaintenanceStatus, PartStatus, RackView};
@@ -21,25 +23,25 @@ use model::time::Timestamp;
 pub(super) async fn show(
     State(console): State<Console>,
     Path(id): Path<String>,
-    Query(asked): Query<Asked>,
-) -> Page {
-    let id = RackId::parse(&id).map_err(Wrong::unknown)?;
+    Query(asked): Query<QueryParams>,
+) -> PageResult {
+    let id = RackId::parse(&id).map_err(ErrorPage::not_found)?;
     let engine = &console.engine;
-    let drawn_at = read::horizon(engine).await?;
+    let drawn_at = queries::read_horizon(engine).await?;
     let view = engine.rack(&id).await?;
     let explained = engine.explain(id.as_str()).await?;
     let operations = engine.maintenance_in(&id).await?;
     let head = &view.rack.head;
     let before = history::before(&asked);
-    let history = history::read(engine, id.as_str(), head.version, before).await?;
+    let history = history::read_history(engine, id.as_str(), head.version, before).await?;
     let now = engine.now();
     let word = view.rack.word();
     let body = html! {
         h1 #title data-region {
-            (id) " " (record_state(word, &view.rack.state_words())) " "
-            span.dim { (clean(&view.rack.spec.hardware_type)) }
+            (id) " " (record_state_badge(word, &view.rack.state_words())) " "
+            span.dim { (clean_text(&view.rack.spec.hardware_type)) }
         }
-        (why(&explained, id.as_str(), tone_of_record(word), now))
+        (why(&explained, id.as_str(), record_tone(word), now))
         div #state .columns data-region {
             (elevation(&view))
             (about(&view, now))
@@ -52,11 +54,11 @@ pub(super) async fn show(
         (history.draw(&format!("/racks/{id}"), now))
     };
     let title = format!("{word} {id}");
-    let live = Some(Live::changes("", drawn_at));
+    let live = Some(PageStream::changes("", drawn_at));
     Ok(Frame { title: &title, section: Section::Racks, live, body }.answer(StatusCode::OK))
 }
 
-/// What stands in the rack, highest place first; what has no place comes last.
+/// The devices by slot, highest first; those without a slot come last.
 fn elevation(view: &RackView) -> Markup {
     let mut devices: Vec<&Device> = view.devices.iter().collect();
     let place = |device: &Device| (device.slot.is_none(), std::cmp::Reverse(device.slot));
@@ -89,7 +91,7 @@ fn slot(device: &Device) -> Markup {
             td.num { @if let Some(slot) = device.slot { (slot) } @else { "–" } }
             th scope="row" { (target_link(&device.target)) }
             td { (device.target.kind.noun()) }
-            td { (record_state(&device.state, &device.state)) }
+            td { (record_state_badge(&device.state, &device.state)) }
             td { (power) }
             td { @if let Some(run) = &device.active_run { (run_link(run)) } }
         }
@@ -99,7 +101,7 @@ fn slot(device: &Device) -> Markup {
 fn about(view: &RackView, now: Timestamp) -> Markup {
     let rack = &view.rack;
     let expected = rack.spec.expected;
-    let words = |text: &str| (!text.is_empty()).then(|| html! { (clean(text)) });
+    let words = |text: &str| (!text.is_empty()).then(|| html! { (clean_text(text)) });
     html! {
         section aria-labelledby="about-title" {
             h2 #about-title { "Rack" }
@@ -110,9 +112,9 @@ fn about(view: &RackView, now: Timestamp) -> Markup {
                     (expected.power_shelves) " power shelves"
                 })),
                 ("waits for", words(&view.waits_for)),
-                ("in this state", Some(stamp(rack.head.since, now))),
+                ("in this state", Some(relative_time(rack.head.since, now))),
                 ("version", Some(html! { (rack.head.version) })),
-                ("registered", Some(html! { (absolute(rack.head.created_at)) })),
+                ("registered", Some(html! { (format_utc(rack.head.created_at)) })),
                 ("labels", (!rack.head.labels.is_empty()).then(|| label_list(&rack.head.labels))),
             ]))
         }
@@ -123,8 +125,8 @@ fn operation(one: &MaintenanceStatus, now: Timestamp) -> Markup {
     let run = &one.run;
     html! {
         h3 {
-            (run_link(&run.spec.id)) " " (run_phase(run.phase()).badge()) " "
-            span.dim { "by " (clean(&run.spec.initiator)) " · " (stamp(run.spec.created_at, now)) }
+            (run_link(&run.spec.id)) " " (run_phase_badge(run.phase()).draw()) " "
+            span.dim { "by " (clean_text(&run.spec.initiator)) " · " (relative_time(run.spec.created_at, now)) }
         }
         div.scroll { table {
             caption.vh { "The legs of " (run.spec.id) }
@@ -140,25 +142,25 @@ fn operation(one: &MaintenanceStatus, now: Timestamp) -> Markup {
 fn row(leg: &LegStatus, now: Timestamp) -> Markup {
     html! {
         tr {
-            th scope="row" { (clean(&leg.name)) }
-            td { (step_phase(leg.state.state).badge()) }
-            td.when { (lasted(leg.state.started_at, leg.state.finished_at, now)) }
+            th scope="row" { (clean_text(&leg.name)) }
+            td { (step_phase_badge(leg.state.state).draw()) }
+            td.when { (format_elapsed(leg.state.started_at, leg.state.finished_at, now)) }
             td { @for part in &leg.parts { (device(part)) " " } }
-            td.words { (clean(&leg.state.message)) }
+            td.words { (clean_text(&leg.state.message)) }
         }
     }
 }
 
-/// A device's part: where it stands, and a way to its own operation.
+/// A device's child run in a step: its phase, with a link to it.
 fn device(part: &PartStatus) -> Markup {
     match &part.run {
         None => html! { span.dim { (part.target) } },
         Some(run) => {
-            let look = run_phase(run.phase());
+            let badge = run_phase_badge(run.phase());
             html! {
-                a href={ "/operations/" (run.spec.id) } class={ "badge " (look.tone.class()) } {
-                    span aria-hidden="true" { (look.sign) " " } (part.target)
-                    span.vh { " " (look.word) }
+                a href={ "/operations/" (run.spec.id) } class={ "badge " (badge.tone.class()) } {
+                    span aria-hidden="true" { (badge.sign) " " } (part.target)
+                    span.vh { " " (badge.word) }
                 }
             }
         }

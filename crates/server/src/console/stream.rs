@@ -1,11 +1,11 @@
-//! What makes open pages live: Server-Sent Events that say "something changed" and bring log lines.
+//! Server-Sent Events that keep open pages current: they report changes and deliver log lines.
 //!
-//! A stream is pulled by its connection: a browser that reads slowly makes its own stream wait, and one
-//! that went away drops it. Every event carries the place at which a new connection goes on. Streams
-//! end when the process stops; the browser then connects again by itself.
+//! The connection pulls its stream: a slow browser delays only its own stream, and a closed
+//! connection drops it. Every event carries the position at which a new connection resumes. Streams
+//! end when the process stops; the browser then reconnects.
 
-use super::wrong::{Page, Wrong};
-use super::{Asked, Console, log, read};
+use super::error_page::{ErrorPage, PageResult};
+use super::{Console, QueryParams, log, queries};
 use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -23,51 +23,51 @@ use std::time::Duration;
 use store::LogLine;
 use tokio::sync::OwnedSemaphorePermit;
 
-/// How often a quiet stream says that it is still there.
+/// The interval of keep-alive comments on a quiet stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// How long a browser waits before it connects again.
+/// How long a browser waits before it reconnects.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Changes of runs, of all or of those that match.
-pub(super) async fn of_changes(
+/// Changes of all runs, or of those that match a filter.
+pub(super) async fn stream_changes(
     State(console): State<Console>,
-    Query(asked): Query<Asked>,
+    Query(asked): Query<QueryParams>,
     headers: HeaderMap,
-) -> Page {
+) -> PageResult {
     let filter = asked.get("filter").map_or("", String::as_str);
     let filter = Filter::parse(filter, Subject::Run)?;
-    let at = console.place(&asked, &headers).await?;
-    let permit = console.permit()?;
+    let at = console.resume_position(&asked, &headers).await?;
+    let permit = console.acquire_permit()?;
     let watch = console.engine.watch(filter, Some(at.place.clone())).await?;
     Ok(answer(changes(watch).boxed(), at, permit))
 }
 
 /// Changes of one operation, and its log.
-pub(super) async fn of_operation(
+pub(super) async fn stream_run(
     State(console): State<Console>,
     Path(id): Path<String>,
-    Query(asked): Query<Asked>,
+    Query(asked): Query<QueryParams>,
     headers: HeaderMap,
-) -> Page {
-    let id = RunId::parse_field(&id, "operation_id").map_err(Wrong::unknown)?;
+) -> PageResult {
+    let id = RunId::parse_field(&id, "operation_id").map_err(ErrorPage::not_found)?;
     let filter = Filter::parse(&format!("run_id={id}"), Subject::Run)?;
-    let at = console.place(&asked, &headers).await?;
-    let permit = console.permit()?;
+    let at = console.resume_position(&asked, &headers).await?;
+    let permit = console.acquire_permit()?;
     let log = console.engine.follow_log(&id, at.offset, true).await?;
     let watch = console.engine.watch(filter, Some(at.place.clone())).await?;
     let both = stream::select(changes(watch), lines(log));
     Ok(answer(both.boxed(), at, permit))
 }
 
-/// Where a page stands: in the events, and in a log.
+/// The position of a page: in the events, and in a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct At {
+struct StreamPosition {
     place: Place,
     offset: i64,
 }
 
-impl At {
-    /// The word that the browser sends when it connects again.
+impl StreamPosition {
+    /// The event id, which the browser sends back when it reconnects.
     fn to_word(&self) -> String {
         format!("{}@{}", self.place.to_word(), self.offset)
     }
@@ -82,79 +82,83 @@ impl At {
 }
 
 impl Console {
-    /// Where the browser stopped, where the page was drawn, or now.
-    async fn place(&self, asked: &Asked, headers: &HeaderMap) -> Result<At, Wrong> {
+    /// Where the browser stopped, where the page was rendered, or now.
+    async fn resume_position(
+        &self,
+        asked: &QueryParams,
+        headers: &HeaderMap,
+    ) -> Result<StreamPosition, ErrorPage> {
         if let Some(last) = headers.get("last-event-id").and_then(|last| last.to_str().ok())
             && !last.is_empty()
         {
-            return Ok(At::parse(last)?);
+            return Ok(StreamPosition::parse(last)?);
         }
         let after = match asked.get("after") {
             Some(after) => after.clone(),
-            None => read::horizon(&self.engine).await?.to_string(),
+            None => queries::read_horizon(&self.engine).await?.to_string(),
         };
         let offset = asked.get("offset").map_or("0", String::as_str);
-        Ok(At::parse(&format!("{after}@{offset}"))?)
+        Ok(StreamPosition::parse(&format!("{after}@{offset}"))?)
     }
 
-    fn permit(&self) -> Result<OwnedSemaphorePermit, Wrong> {
-        Arc::clone(&self.streams).try_acquire_owned().map_err(|_| Wrong::crowded())
+    fn acquire_permit(&self) -> Result<OwnedSemaphorePermit, ErrorPage> {
+        Arc::clone(&self.streams).try_acquire_owned().map_err(|_| ErrorPage::too_many_streams())
     }
 }
 
-/// One thing to tell a page.
-enum Bit {
+/// One message of a stream.
+enum StreamMessage {
     Changed(Place),
     Log(Vec<LogLine>),
     /// The run has ended and its log is complete.
     End,
-    /// The process stops, or the database does not answer: the browser is to connect again.
+    /// The process stops or the database does not answer: the browser reconnects.
     Lost,
 }
 
-type Bits = Pin<Box<dyn Stream<Item = Bit> + Send>>;
+type MessageStream = Pin<Box<dyn Stream<Item = StreamMessage> + Send>>;
 
-fn changes(watch: Watch) -> impl Stream<Item = Bit> + Send {
+fn changes(watch: Watch) -> impl Stream<Item = StreamMessage> + Send {
     stream::unfold(Some(watch), |watch| async move {
         let mut watch = watch?;
         match watch.next().await {
             Ok(seen) => match seen.last() {
-                Some(last) => Some((Bit::Changed(last.place.clone()), Some(watch))),
-                None => Some((Bit::Lost, None)),
+                Some(last) => Some((StreamMessage::Changed(last.place.clone()), Some(watch))),
+                None => Some((StreamMessage::Lost, None)),
             },
             Err(error) => {
-                tracing::debug!(%error, "a live page is cut off");
-                Some((Bit::Lost, None))
+                tracing::debug!(%error, "change stream of a console page ended");
+                Some((StreamMessage::Lost, None))
             }
         }
     })
 }
 
-fn lines(log: LogStream) -> impl Stream<Item = Bit> + Send {
+fn lines(log: LogStream) -> impl Stream<Item = StreamMessage> + Send {
     stream::unfold(Some(log), |log| async move {
         let mut log = log?;
         match log.next().await {
-            Ok(lines) if !lines.is_empty() => Some((Bit::Log(lines), Some(log))),
-            Ok(_) if log.complete() => Some((Bit::End, None)),
-            Ok(_) => Some((Bit::Lost, None)),
+            Ok(lines) if !lines.is_empty() => Some((StreamMessage::Log(lines), Some(log))),
+            Ok(_) if log.complete() => Some((StreamMessage::End, None)),
+            Ok(_) => Some((StreamMessage::Lost, None)),
             Err(error) => {
-                tracing::debug!(%error, "a live log is cut off");
-                Some((Bit::Lost, None))
+                tracing::debug!(%error, "log stream of a console page ended");
+                Some((StreamMessage::Lost, None))
             }
         }
     })
 }
 
-fn answer(bits: Bits, at: At, permit: OwnedSemaphorePermit) -> Response {
+fn answer(messages: MessageStream, at: StreamPosition, permit: OwnedSemaphorePermit) -> Response {
     let hello = Event::default().retry(RETRY).comment("open");
-    // The permit goes with the stream and is given back when either end drops it.
-    let told = stream::unfold(Some((bits, at, permit)), |state| async move {
-        let (mut bits, mut at, permit) = state?;
-        let bit = bits.next().await?;
-        let event = tell(bit, &mut at)?;
+    // The stream owns the permit and releases it when either end drops the stream.
+    let told = stream::unfold(Some((messages, at, permit)), |state| async move {
+        let (mut messages, mut at, permit) = state?;
+        let message = messages.next().await?;
+        let event = to_event(message, &mut at)?;
         Some(match event {
-            Told::More(event) => (event, Some((bits, at, permit))),
-            Told::Last(event) => (event, None),
+            SseEvent::More(event) => (event, Some((messages, at, permit))),
+            SseEvent::Last(event) => (event, None),
         })
     });
     let events = stream::once(async { hello }).chain(told).map(Ok::<_, Infallible>);
@@ -162,27 +166,29 @@ fn answer(bits: Bits, at: At, permit: OwnedSemaphorePermit) -> Response {
     Sse::new(events).keep_alive(alive).into_response()
 }
 
-enum Told {
+enum SseEvent {
     More(Event),
     Last(Event),
 }
 
-/// The event for a bit; none when the stream is to end without a word.
-fn tell(bit: Bit, at: &mut At) -> Option<Told> {
-    match bit {
-        Bit::Changed(place) => {
+/// The SSE event of a message; none when the stream ends without one.
+fn to_event(message: StreamMessage, at: &mut StreamPosition) -> Option<SseEvent> {
+    match message {
+        StreamMessage::Changed(place) => {
             at.place = place;
-            Some(Told::More(Event::default().event("changed").id(at.to_word()).data("1")))
+            Some(SseEvent::More(Event::default().event("changed").id(at.to_word()).data("1")))
         }
-        Bit::Log(lines) => {
+        StreamMessage::Log(lines) => {
             if let Some(last) = lines.last() {
                 at.offset = last.start + last.data.len() as i64;
             }
             let drawn: String = lines.iter().flat_map(log::rows).map(Markup::into_string).collect();
-            Some(Told::More(Event::default().event("log").id(at.to_word()).data(drawn)))
+            Some(SseEvent::More(Event::default().event("log").id(at.to_word()).data(drawn)))
         }
-        Bit::End => Some(Told::Last(Event::default().event("end").id(at.to_word()).data("1"))),
-        Bit::Lost => None,
+        StreamMessage::End => {
+            Some(SseEvent::Last(Event::default().event("end").id(at.to_word()).data("1")))
+        }
+        StreamMessage::Lost => None,
     }
 }
 
@@ -191,13 +197,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_survives_the_browser() {
-        let at = At::parse("12.34@567").unwrap();
+    fn stream_positions_round_trip() {
+        let at = StreamPosition::parse("12.34@567").unwrap();
         assert_eq!(at.offset, 567);
         assert_eq!(at.to_word(), "12.34@567");
-        assert_eq!(At::parse("12.34").unwrap().offset, 0);
+        assert_eq!(StreamPosition::parse("12.34").unwrap().offset, 0);
         for bad in ["", "x", "12.34@-1", "12.34@x", "@1"] {
-            assert!(At::parse(bad).is_err(), "{bad:?}");
+            assert!(StreamPosition::parse(bad).is_err(), "{bad:?}");
         }
     }
 }

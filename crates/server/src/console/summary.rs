@@ -1,6 +1,5 @@
-//! The numbers above the fleet. They are counted by reading every machine, so the result is kept for
-//! a while: the dearer it was, the longer, so that open pages never cost more than a small share of
-//! the server.
+//! The counts above the fleet. Counting reads every machine, so the result is cached for a multiple
+//! of the time that it took: open pages use only a small share of the server.
 
 use engine::Engine;
 use model::filter::Filter;
@@ -10,10 +9,10 @@ use store::Result;
 use tokio::sync::Mutex;
 
 const PAGE: i64 = 1_000;
-/// The most machines that are counted; more are told as "at least".
+/// The largest number of machines that are counted; a larger fleet is shown as "at least".
 const MAX_COUNTED: usize = 200_000;
 const KEEP_AT_LEAST: Duration = Duration::from_secs(1);
-/// How many times longer a count is kept than it took.
+/// A count is cached this many times longer than it took.
 const KEEP_FACTOR: u32 = 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,11 +39,11 @@ impl Summary {
     }
 }
 
-/// The last count, and until when it is good. Whoever comes while it is counted waits for it.
+/// The last count, and when it expires. Single-flight: concurrent callers wait for one count.
 #[derive(Default)]
-pub(super) struct Cache(Mutex<Option<(Instant, Summary)>>);
+pub(super) struct SummaryCache(Mutex<Option<(Instant, Summary)>>);
 
-impl Cache {
+impl SummaryCache {
     pub async fn get(&self, engine: &Engine) -> Result<Summary> {
         let mut kept = self.0.lock().await;
         let begun = Instant::now();

@@ -12,13 +12,13 @@ use store::{Options, Store};
 use tempfile::TempDir;
 use tonic::codegen::Service;
 
-struct Site {
+struct TestConsole {
     router: Router,
     engine: Engine,
     _dir: TempDir,
 }
 
-async fn site() -> Site {
+async fn start_console() -> TestConsole {
     let dir = tempfile::tempdir().unwrap();
     let options = Options::Sqlite { path: dir.path().join("farrier.db") };
     let store = Store::open(&options).await.unwrap();
@@ -28,10 +28,10 @@ async fn site() -> Site {
         Engine::start_up(store, providers, Settings::default(), clock::system(), random::system())
             .await
             .unwrap();
-    Site { router: router(engine.clone()), engine, _dir: dir }
+    TestConsole { router: router(engine.clone()), engine, _dir: dir }
 }
 
-impl Site {
+impl TestConsole {
     async fn get(&mut self, address: &str) -> (StatusCode, HeaderMap, String) {
         let request = Request::get(address).body(Body::empty()).unwrap();
         self.ask(request).await
@@ -54,8 +54,8 @@ impl Site {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_address_has_its_status() {
-    let mut site = site().await;
-    site.register("m-1").await;
+    let mut console = start_console().await;
+    console.register("m-1").await;
     for (address, status) in [
         ("/", 200),
         ("/?filter=effective_state%3DNEW", 200),
@@ -86,7 +86,7 @@ async fn every_address_has_its_status() {
         ("/favicon.svg", 200),
         ("/no/such/page", 404),
     ] {
-        let (got, headers, _) = site.get(address).await;
+        let (got, headers, _) = console.get(address).await;
         assert_eq!(got.as_u16(), status, "{address}");
         let policy = headers[header::CONTENT_SECURITY_POLICY].to_str().unwrap();
         assert!(policy.contains("script-src 'self'") && !policy.contains("unsafe"), "{address}");
@@ -95,21 +95,21 @@ async fn every_address_has_its_status() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_filter_is_shown_with_its_caret_and_escaped() {
-    let (status, _, page) = site().await.get("/?filter=%3Cscript%3E").await;
+    let (status, _, page) = start_console().await.get("/?filter=%3Cscript%3E").await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert!(page.contains("<pre class=\"caret\">  &lt;script&gt;\n  ^</pre>"), "{page}");
     assert!(!page.contains("<script>"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_others_wrote_is_escaped_on_every_page() {
-    let mut site = site().await;
-    site.register("m-1").await;
+async fn foreign_text_is_escaped_on_every_page() {
+    let mut console = start_console().await;
+    console.register("m-1").await;
     for address in ["/", "/machines/m-1"] {
-        let (_, _, page) = site.get(address).await;
+        let (_, _, page) = console.get(address).await;
         assert!(page.contains("a&lt;b&gt;&amp;"), "{page}");
         assert!(!page.contains("<b>&") && !page.contains("<i>me"), "{page}");
-        // No handlers, styles or scripts within the page: the policy would refuse them.
+        // The policy would refuse inline handlers, styles and scripts.
         assert!(!page.contains(" style=") && !page.contains(" onclick="), "{page}");
         assert_eq!(page.matches("<script").count(), 1, "{page}");
     }
@@ -117,29 +117,29 @@ async fn what_others_wrote_is_escaped_on_every_page() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_shows_its_three_layers_side_by_side() {
-    let mut site = site().await;
-    site.register("m-1").await;
+    let mut console = start_console().await;
+    console.register("m-1").await;
     let who = || model::run::act::Who { by: "me".into(), reason: String::new() };
     let spec = model::site::SiteSpec { provider: "sim".into(), ..Default::default() };
     let id = model::id::SiteId::trusted("site-1");
     let described = engine::DescribedSite { id: id.clone(), spec, labels: Labels::new() };
-    site.engine.put_site(described, None, who()).await.unwrap();
+    console.engine.put_site(described, None, who()).await.unwrap();
     let wanted = engine::nodes::Onboard {
         machine: MachineId::trusted("m-1"),
         site: id,
         request_id: "r".into(),
         by: "<i>me</i>".into(),
     };
-    let started = site.engine.onboard(wanted).await.unwrap();
+    let started = console.engine.onboard(wanted).await.unwrap();
     let node = started.node.id();
-    while !site.engine.run(&started.run.spec.id).await.unwrap().ended() {
+    while !console.engine.run(&started.run.spec.id).await.unwrap().ended() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
-    let (_, _, list) = site.get("/nodes").await;
+    let (_, _, list) = console.get("/nodes").await;
     assert!(list.contains(&format!("href=\"/nodes/{node}\"")) && list.contains("active"), "{list}");
     assert!(list.contains(">site-1</th>"), "{list}");
     assert!(!list.contains("completed"), "the list shows coarse states only: {list}");
-    let (status, _, page) = site.get(&format!("/nodes/{node}")).await;
+    let (status, _, page) = console.get(&format!("/nodes/{node}")).await;
     assert_eq!(status, StatusCode::OK);
     for words in
         ["active", "completed", "Deployed", "✓ </span>expected", "wait_for_agent_enrollment"]
@@ -148,74 +148,74 @@ async fn a_node_shows_its_three_layers_side_by_side() {
     }
     assert!(page.contains(&format!("farrier node get {node}")), "{page}");
     assert!(!page.contains("<i>me"), "{page}");
-    let (_, _, machine) = site.get("/machines/m-1").await;
+    let (_, _, machine) = console.get("/machines/m-1").await;
     assert!(machine.contains(&format!("/nodes/{node}")), "{machine}");
-    // Somebody keeps it from scheduling: the work on it stays as it ended.
+    // An operator quarantines the node: its last operation is still shown as it ended.
     let why = "smells <b>burnt</b>".to_string();
     let ask = model::node::door::Ask::Quarantine { why };
-    site.engine.ask_node(&node, ask, who()).await.unwrap();
-    let (_, _, page) = site.get(&format!("/nodes/{node}")).await;
+    console.engine.ask_node(&node, ask, who()).await.unwrap();
+    let (_, _, page) = console.get(&format!("/nodes/{node}")).await;
     for words in ["quarantined", "operator", "smells &lt;b&gt;burnt", "completed", "node release"] {
         assert!(page.contains(words), "{words}: {page}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lists_go_on_at_the_next_page() {
-    let mut site = site().await;
+async fn lists_link_to_the_next_page() {
+    let mut console = start_console().await;
     for index in 0..=list::PAGE_SIZE {
-        site.register(&format!("m-{index:03}")).await;
+        console.register(&format!("m-{index:03}")).await;
     }
-    let (_, _, first) = site.get("/?filter=provider%3Dsim").await;
+    let (_, _, first) = console.get("/?filter=provider%3Dsim").await;
     let next = "/?filter=provider%3Dsim&after=m-099";
     assert!(first.contains(&next.replace('&', "&amp;")) && !first.contains("m-100"));
-    let (_, _, second) = site.get(next).await;
+    let (_, _, second) = console.get(next).await;
     assert!(second.contains("/machines/m-100") && !second.contains("/machines/m-099"));
     assert!(second.contains("first page") && !second.contains("rel=\"next\""));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_are_kept_only_under_their_own_mark() {
-    let mut site = site().await;
+async fn assets_are_cached_only_under_their_hash() {
+    let mut console = start_console().await;
     for (address, kept) in [(assets::css_address(), true), ("/console.css?v=other".into(), false)] {
-        let (_, headers, _) = site.get(&address).await;
+        let (_, headers, _) = console.get(&address).await;
         let said = headers[header::CACHE_CONTROL].to_str().unwrap();
         assert_eq!(said.contains("immutable"), kept, "{address}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_grpc_client_is_answered_in_its_own_words() {
+async fn unknown_grpc_methods_get_a_grpc_status() {
     let request = Request::post("/farrier.v1.Nope/Do")
         .header(header::CONTENT_TYPE, "application/grpc")
         .body(Body::empty())
         .unwrap();
-    let (status, headers, _) = site().await.ask(request).await;
+    let (status, headers, _) = start_console().await.ask(request).await;
     assert_eq!(status, StatusCode::OK);
     assert_eq!(headers["grpc-status"], "12");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_ends_when_the_process_stops() {
-    let mut site = site().await;
+    let mut console = start_console().await;
     let request = Request::get("/stream").body(Body::empty()).unwrap();
-    let response = site.router.call(request).await.unwrap();
+    let response = console.router.call(request).await.unwrap();
     assert_eq!(response.headers()[header::CONTENT_TYPE], "text/event-stream");
-    let engine = site.engine.clone();
+    let engine = console.engine.clone();
     tokio::spawn(async move { engine.shut_down().await });
     let told = to_bytes(response.into_body(), 1 << 20).await.unwrap();
     assert!(told.starts_with(b"retry: "), "{told:?}");
 }
 
 #[tokio::test]
-async fn a_database_that_does_not_answer_is_told_in_words() {
+async fn store_errors_become_error_pages() {
     use axum::response::IntoResponse;
     for (error, status) in [
         (store::StoreError::Unavailable("<gone>".into()), StatusCode::SERVICE_UNAVAILABLE),
         (store::StoreError::Conflict, StatusCode::SERVICE_UNAVAILABLE),
         (store::StoreError::Corrupt("x".into()), StatusCode::INTERNAL_SERVER_ERROR),
     ] {
-        let response = wrong::Wrong::from(error).into_response();
+        let response = error_page::ErrorPage::from(error).into_response();
         assert_eq!(response.status(), status);
         let page = to_bytes(response.into_body(), 1 << 20).await.unwrap();
         let page = String::from_utf8(page.to_vec()).unwrap();

@@ -1,11 +1,13 @@
-//! Text from elsewhere, made safe to show. Devices colour their output and move the cursor; a page
-//! shows neither, and no character that hides or reorders what stands beside it.
+//! Makes foreign text safe to show. Devices send colour codes and cursor movements; a page shows
+//! neither, nor characters that hide or reorder the text beside them.
 
-/// The longest piece of foreign text that is shown in one place.
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+/// The longest foreign text that is shown in one place, in characters.
 const MAX_SHOWN: usize = 4_096;
 
-/// One line, without control characters and terminal sequences, at most so long.
-pub(super) fn clean(text: &str) -> String {
+/// One line without control characters and terminal sequences, at most `MAX_SHOWN` characters.
+pub(super) fn clean_text(text: &str) -> String {
     let mut shown = String::with_capacity(text.len().min(MAX_SHOWN));
     let mut rest = text.chars().peekable();
     let mut count = 0;
@@ -26,17 +28,18 @@ pub(super) fn clean(text: &str) -> String {
     shown
 }
 
-/// The lines of a piece of a log. A lone carriage return begins a new one, as progress bars have it.
-pub(super) fn lines(data: &[u8]) -> Vec<String> {
+/// The lines of a chunk of a log. A lone carriage return begins a new line, as in progress bars.
+pub(super) fn clean_lines(data: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(data);
     let text = text.replace("\r\n", "\n");
     let text = text.strip_suffix(['\n', '\r']).unwrap_or(&text);
-    text.split(['\n', '\r']).map(clean).collect()
+    text.split(['\n', '\r']).map(clean_text).collect()
 }
 
 type Chars<'a> = std::iter::Peekable<std::str::Chars<'a>>;
 
-/// What follows an escape: a control sequence, a command up to its terminator, or one character.
+/// Skips what follows an escape: a control sequence, a command up to its terminator, or one
+/// character.
 fn skip_sequence(rest: &mut Chars<'_>) {
     match rest.next() {
         Some('[') => skip_parameters(rest),
@@ -56,30 +59,24 @@ fn skip_sequence(rest: &mut Chars<'_>) {
     }
 }
 
-/// Parameters, then the one character that ends a control sequence.
+/// Skips the parameters and the final character of a control sequence.
 fn skip_parameters(rest: &mut Chars<'_>) {
     while rest.next_if(|c| matches!(c, '\u{20}'..='\u{3f}')).is_some() {}
     rest.next_if(|c| matches!(c, '\u{40}'..='\u{7e}'));
 }
 
-/// Control characters, and what turns the direction of the text around or hides it.
+/// Control characters, and characters that hide text or change its direction.
 fn is_harmful(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// A value as it stands in the query of an address.
-pub(super) fn in_query(value: &str) -> String {
-    let mut safe = String::with_capacity(value.len() + 8);
-    for byte in value.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                safe.push(char::from(byte));
-            }
-            other => safe.push_str(&format!("%{other:02X}")),
-        }
-    }
-    safe
+/// All characters but the unreserved ones of RFC 3986.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Escapes a value for the query of a URL.
+pub(super) fn encode_query(value: &str) -> String {
+    utf8_percent_encode(value, RESERVED).to_string()
 }
 
 #[cfg(test)]
@@ -101,21 +98,21 @@ mod tests {
             ("cut \u{1b}[", "cut "),
             ("\u{1b}", ""),
         ] {
-            assert_eq!(clean(raw), shown, "{raw:?}");
+            assert_eq!(clean_text(raw), shown, "{raw:?}");
         }
-        let long = clean(&"x".repeat(MAX_SHOWN + 1));
+        let long = clean_text(&"x".repeat(MAX_SHOWN + 1));
         assert!(long.ends_with('…') && long.chars().count() == MAX_SHOWN + 1);
     }
 
     #[test]
-    fn pieces_fall_into_lines() {
-        assert_eq!(lines(b"one\r\ntwo\n"), ["one", "two"]);
-        assert_eq!(lines(b"10%\r20%\r"), ["10%", "20%"]);
-        assert_eq!(lines(b"bad \xff byte"), ["bad \u{fffd} byte"]);
+    fn log_chunks_split_into_lines() {
+        assert_eq!(clean_lines(b"one\r\ntwo\n"), ["one", "two"]);
+        assert_eq!(clean_lines(b"10%\r20%\r"), ["10%", "20%"]);
+        assert_eq!(clean_lines(b"bad \xff byte"), ["bad \u{fffd} byte"]);
     }
 
     #[test]
     fn queries_are_escaped() {
-        assert_eq!(in_query("a=b AND c!=\"d&e\""), "a%3Db%20AND%20c%21%3D%22d%26e%22");
+        assert_eq!(encode_query("a=b AND c!=\"d&e\""), "a%3Db%20AND%20c%21%3D%22d%26e%22");
     }
 }

@@ -1,20 +1,21 @@
-//! The box that stands first: what is the matter, since when, whether that is normal, and what to
-//! type now.
+//! The box at the top of a page: the state, since when, whether that is normal, and the command to
+//! type next.
 
 use super::badge::Tone;
-use super::clock::{absolute, stamp};
+use super::clock::{format_utc, relative_time};
 use super::frame::{command, facts, fault_link, machine_link, run_link};
-use super::text::clean;
+use super::text::clean_text;
 use engine::Explained;
 use maud::{Markup, html};
 use model::time::Timestamp;
 
-/// `about` is the id of the page, which need not be told again.
+/// `about` is the id of the page's object, which is not linked again.
 pub(super) fn why(why: &Explained, about: &str, tone: Tone, now: Timestamp) -> Markup {
     let told = &why.told;
     let tone = if told.overdue { Tone::Red } else { tone };
-    let words = |text: &str| (!text.is_empty()).then(|| html! { (clean(text)) });
-    let since = told.since.map(|at| html! { (stamp(at, now)) span.dim { " · " (absolute(at)) } });
+    let words = |text: &str| (!text.is_empty()).then(|| html! { (clean_text(text)) });
+    let since =
+        told.since.map(|at| html! { (relative_time(at, now)) span.dim { " · " (format_utc(at)) } });
     let normal = (!told.normal.is_empty() || told.overdue).then(|| {
         html! { (told.normal) @if told.overdue { " " strong.overdue { "! overdue" } } }
     });
@@ -22,7 +23,7 @@ pub(super) fn why(why: &Explained, about: &str, tone: Tone, now: Timestamp) -> M
     let machine = why.machine_id.as_ref().filter(|id| id.as_str() != about);
     html! {
         section #why data-region class={ "why " (tone.class()) } aria-labelledby="headline" {
-            p.headline #headline { (clean(&told.headline)) }
+            p.headline #headline { (clean_text(&told.headline)) }
             div.columns {
                 (facts(&[
                     ("failed", words(&told.failed)),

@@ -1,8 +1,8 @@
-//! AdminService: flags that only an administrator sets, each with a reason.
+//! AdminService: conditions that only an administrator sets, each with a reason.
 
-use super::Doors;
+use super::GrpcServices;
 use super::convert::{initiator, machine};
-use super::status::{failed, refused};
+use super::status::{refusal_status, store_error_status};
 use model::condition::ConditionType;
 use model::id::MachineId;
 use model::run::act::Who;
@@ -13,46 +13,47 @@ use tonic::{Request, Response, Status};
 
 type Answer = Result<Response<v1::Machine>, Status>;
 
-impl Doors {
-    async fn flag(
+impl GrpcServices {
+    async fn set_condition(
         &self,
         metadata: &MetadataMap,
         (machine_id, reason): (&str, &str),
         condition: ConditionType,
         status: bool,
     ) -> Answer {
-        let id = MachineId::parse(machine_id).map_err(refused)?;
-        let reason = text::reason("reason", reason).map_err(refused)?;
+        let id = MachineId::parse(machine_id).map_err(refusal_status)?;
+        let reason = text::reason("reason", reason).map_err(refusal_status)?;
         let who = Who { by: initiator(metadata), reason };
-        let done = self.engine.flag(id, condition, status, who).await.map_err(failed)?;
+        let done =
+            self.engine.flag(id, condition, status, who).await.map_err(store_error_status)?;
         Ok(Response::new(machine(done)))
     }
 }
 
 #[tonic::async_trait]
-impl v1::admin_service_server::AdminService for Doors {
+impl v1::admin_service_server::AdminService for GrpcServices {
     async fn set_rma(&self, request: Request<v1::SetRmaRequest>) -> Answer {
         let asked = request.get_ref();
         let what = (asked.machine_id.as_str(), asked.reason.as_str());
-        self.flag(request.metadata(), what, ConditionType::Rma, true).await
+        self.set_condition(request.metadata(), what, ConditionType::Rma, true).await
     }
 
     async fn clear_rma(&self, request: Request<v1::ClearRmaRequest>) -> Answer {
         let asked = request.get_ref();
         let what = (asked.machine_id.as_str(), asked.reason.as_str());
-        self.flag(request.metadata(), what, ConditionType::Rma, false).await
+        self.set_condition(request.metadata(), what, ConditionType::Rma, false).await
     }
 
     async fn set_retired(&self, request: Request<v1::SetRetiredRequest>) -> Answer {
         let asked = request.get_ref();
         let what = (asked.machine_id.as_str(), asked.reason.as_str());
-        self.flag(request.metadata(), what, ConditionType::Retired, true).await
+        self.set_condition(request.metadata(), what, ConditionType::Retired, true).await
     }
 
     async fn clear_retired(&self, request: Request<v1::ClearRetiredRequest>) -> Answer {
         let asked = request.get_ref();
         let what = (asked.machine_id.as_str(), asked.reason.as_str());
-        self.flag(request.metadata(), what, ConditionType::Retired, false).await
+        self.set_condition(request.metadata(), what, ConditionType::Retired, false).await
     }
 
     async fn clear_needs_intervention(
@@ -61,6 +62,6 @@ impl v1::admin_service_server::AdminService for Doors {
     ) -> Answer {
         let asked = request.get_ref();
         let what = (asked.machine_id.as_str(), asked.reason.as_str());
-        self.flag(request.metadata(), what, ConditionType::NeedsIntervention, false).await
+        self.set_condition(request.metadata(), what, ConditionType::NeedsIntervention, false).await
     }
 }

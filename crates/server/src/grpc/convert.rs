@@ -1,9 +1,9 @@
-//! Between the wire and the model. Everything that comes in is parsed here once, and refused with the
-//! field's name; everything that goes out is made here.
+//! Conversion between the wire and the model. Every incoming field is parsed here once and refused
+//! with its name; every response is built here.
 
 mod plan;
 
-use super::health::standing;
+use super::health::health_summary;
 pub(crate) use plan::plan_from;
 pub(super) use plan::{plan, run_step};
 
@@ -25,10 +25,10 @@ use std::collections::HashMap;
 use store::LogLine;
 use tonic::metadata::MetadataMap;
 
-/// The metadata in which a client says who is asking.
+/// The request metadata with the caller's name.
 const INITIATOR: &str = "farrier-initiator";
 
-/// Who asks, by their own account: there is no authentication yet.
+/// The caller's name as the client states it: there is no authentication yet.
 pub(super) fn initiator(metadata: &MetadataMap) -> String {
     let said = metadata.get(INITIATOR).and_then(|value| value.to_str().ok()).unwrap_or_default();
     match text::short(INITIATOR, said) {
@@ -37,8 +37,8 @@ pub(super) fn initiator(metadata: &MetadataMap) -> String {
     }
 }
 
-/// The same, and none where nobody says, or a client has to say that it does not know.
-pub(super) fn user(metadata: &MetadataMap) -> Option<String> {
+/// The caller's name; none when the client gives none or does not know it.
+pub(super) fn known_caller(metadata: &MetadataMap) -> Option<String> {
     Some(initiator(metadata)).filter(|name| !["anonymous", "unknown"].contains(&name.as_str()))
 }
 
@@ -46,8 +46,9 @@ pub(super) fn who(metadata: &MetadataMap, reason: &str) -> Result<Who, Refusal> 
     Ok(Who { by: initiator(metadata), reason: text::optional_reason("reason", reason)? })
 }
 
-/// The reason of a request that goes through by force. One without force would be heard by nobody.
-pub(super) fn forced(force: bool, reason: &str) -> Result<Option<String>, Refusal> {
+/// The reason of a forced request. A reason without force is refused, because it would not be
+/// recorded.
+pub(super) fn force_reason(force: bool, reason: &str) -> Result<Option<String>, Refusal> {
     match (force, reason.is_empty()) {
         (true, _) => text::reason("reason", reason).map(Some),
         (false, true) => Ok(None),
@@ -71,7 +72,7 @@ pub(super) fn time_from(at: &proto::Timestamp) -> Timestamp {
     Timestamp::from_micros(micros.saturating_add(i64::from(at.nanos) / 1_000))
 }
 
-/// A machine as a client describes it. Status is the server's and is ignored.
+/// A machine as a client describes it. Its status is ignored.
 pub(super) fn machine_from(machine: Option<v1::Machine>) -> Result<Described, Refusal> {
     let machine = machine.ok_or_else(|| Refusal::missing("machine"))?;
     let id = match machine.machine_id.as_str() {
@@ -81,7 +82,7 @@ pub(super) fn machine_from(machine: Option<v1::Machine>) -> Result<Described, Re
     let labels: Labels = machine.labels.into_iter().collect();
     text::labels("machine.labels", &labels)?;
     let placed =
-        machine.spec.as_ref().map(|spec| place_from("machine.spec", &spec.rack_id, spec.slot));
+        machine.spec.as_ref().map(|spec| location_from("machine.spec", &spec.rack_id, spec.slot));
     let placed = placed.transpose()?;
     let spec = machine.spec.map(|spec| MachineSpec {
         ssh_endpoint: spec.ssh_endpoint,
@@ -101,8 +102,8 @@ pub(super) fn machine_from(machine: Option<v1::Machine>) -> Result<Described, Re
     Ok(Described { id, spec, labels })
 }
 
-/// Where a device stands, as a client wrote it.
-pub(super) fn place_from(
+/// The rack and slot of a device, as a client describes them.
+pub(super) fn location_from(
     field: &str,
     rack_id: &str,
     slot: Option<i32>,
@@ -174,7 +175,7 @@ pub(super) fn machine(machine: Machine) -> v1::Machine {
         version: machine.version,
         created_at: Some(time(machine.created_at)),
         updated_at: Some(time(machine.updated_at)),
-        health: standing(&TargetId::from(&machine.id), &machine.health),
+        health: health_summary(&TargetId::from(&machine.id), &machine.health),
     };
     v1::Machine {
         machine_id: machine.id.to_string(),
@@ -312,7 +313,7 @@ fn step_status(run: &Run, state: &StepState) -> v1::StepStatus {
     }
 }
 
-/// The error of a failed run, as the documents have it.
+/// The error of a failed run.
 fn error(run: &Run) -> Option<v1::ErrorStatus> {
     let failure = run.progress.failure.as_ref()?;
     let class = failure.fault.class();

@@ -1,9 +1,9 @@
-//! ExplainService: why something is as it is, and how it came to be so.
+//! ExplainService: why an object is in its state, and its history.
 
-use super::Doors;
+use super::GrpcServices;
 use super::convert::time;
 use super::page::{List, Page};
-use super::status::{failed, refused};
+use super::status::{refusal_status, store_error_status};
 use model::fault::Code;
 use model::id::ObjectId;
 use model::refusal::Refusal;
@@ -11,13 +11,13 @@ use proto::v1;
 use tonic::{Request, Response, Status};
 
 #[tonic::async_trait]
-impl v1::explain_service_server::ExplainService for Doors {
+impl v1::explain_service_server::ExplainService for GrpcServices {
     async fn explain(
         &self,
         request: Request<v1::ExplainRequest>,
     ) -> Result<Response<v1::Explanation>, Status> {
-        let id = ObjectId::parse(&request.get_ref().id).map_err(refused)?;
-        let found = self.engine.explain(id.as_str()).await.map_err(failed)?;
+        let id = ObjectId::parse(&request.get_ref().id).map_err(refusal_status)?;
+        let found = self.engine.explain(id.as_str()).await.map_err(store_error_status)?;
         let told = found.told;
         Ok(Response::new(v1::Explanation {
             id: id.to_string(),
@@ -42,12 +42,15 @@ impl v1::explain_service_server::ExplainService for Doors {
         request: Request<v1::ListHistoryRequest>,
     ) -> Result<Response<v1::ListHistoryResponse>, Status> {
         let asked = request.into_inner();
-        let id = ObjectId::parse(&asked.id).map_err(refused)?;
+        let id = ObjectId::parse(&asked.id).map_err(refusal_status)?;
         let page = Page::new(List::History, id.as_str(), asked.page_size, &asked.page_token)
-            .map_err(refused)?;
+            .map_err(refusal_status)?;
         let after = page.from.as_deref().and_then(|from| from.parse().ok()).unwrap_or(0);
-        let mut events =
-            self.engine.history(id.as_str(), after, page.size + 1).await.map_err(failed)?;
+        let mut events = self
+            .engine
+            .history(id.as_str(), after, page.size + 1)
+            .await
+            .map_err(store_error_status)?;
         let more = events.len() as i64 > page.size;
         events.truncate(usize::try_from(page.size).unwrap_or(usize::MAX));
         let last = events.last().filter(|_| more).map(|event| event.version.to_string());
@@ -77,7 +80,7 @@ impl v1::explain_service_server::ExplainService for Doors {
             let shown: String = asked.chars().take(64).collect();
             let problem = format!("{shown:?} is not a fault code");
             let instead = format!("the codes are {}", codes.join(", "));
-            return Err(refused(Refusal::invalid("code", problem, instead)));
+            return Err(refusal_status(Refusal::invalid("code", problem, instead)));
         };
         Ok(Response::new(v1::FaultPage {
             code: code.as_str().into(),

@@ -1,9 +1,9 @@
-//! FirmwareService: the catalogue of firmware, and the history of what was applied where.
+//! FirmwareService: the catalogue of firmware, and the history of what was applied to each device.
 
-use super::Doors;
+use super::GrpcServices;
 use super::convert::{initiator, time};
 use super::page::{List, Page};
-use super::status::{failed, refused};
+use super::status::{refusal_status, store_error_status};
 use engine::firmware::Change;
 use model::firmware::{Applied, Component, DEVICES, Firmware};
 use model::id::FirmwareId;
@@ -20,23 +20,23 @@ use tonic::{Request, Response, Status};
 type Answer<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
-impl v1::firmware_service_server::FirmwareService for Doors {
+impl v1::firmware_service_server::FirmwareService for GrpcServices {
     async fn create_firmware(
         &self,
         request: Request<v1::CreateFirmwareRequest>,
     ) -> Answer<v1::Firmware> {
         let who = who(request.metadata());
         let v1::CreateFirmwareRequest { firmware: asked, dry_run } = request.into_inner();
-        let asked = asked.ok_or_else(|| refused(Refusal::missing("firmware")))?;
-        let wanted = firmware_from(asked).map_err(refused)?;
+        let asked = asked.ok_or_else(|| refusal_status(Refusal::missing("firmware")))?;
+        let wanted = firmware_from(asked).map_err(refusal_status)?;
         let engine = self.engine.with_dry_run(dry_run);
-        let created = engine.create_firmware(wanted, who).await.map_err(failed)?;
+        let created = engine.create_firmware(wanted, who).await.map_err(store_error_status)?;
         Ok(Response::new(firmware(&created)))
     }
 
     async fn get_firmware(&self, request: Request<v1::GetFirmwareRequest>) -> Answer<v1::Firmware> {
-        let id = FirmwareId::parse(&request.get_ref().firmware_id).map_err(refused)?;
-        let found = self.engine.firmware(&id).await.map_err(failed)?;
+        let id = FirmwareId::parse(&request.get_ref().firmware_id).map_err(refusal_status)?;
+        let found = self.engine.firmware(&id).await.map_err(store_error_status)?;
         Ok(Response::new(firmware(&found)))
     }
 
@@ -47,12 +47,15 @@ impl v1::firmware_service_server::FirmwareService for Doors {
         let asked = request.into_inner();
         let page =
             Page::new(List::Firmware, &asked.hardware_type, asked.page_size, &asked.page_token)
-                .map_err(refused)?;
+                .map_err(refusal_status)?;
         let of = Some(asked.hardware_type).filter(|one| !one.is_empty());
         let found = self.engine.firmware_list(of, page.after(), page.size + 1).await;
-        let named: Vec<(String, Firmware)> =
-            found.map_err(failed)?.into_iter().map(|one| (one.id.to_string(), one)).collect();
-        let (found, next_page_token) = page.cut(named, |(id, _)| id);
+        let named: Vec<(String, Firmware)> = found
+            .map_err(store_error_status)?
+            .into_iter()
+            .map(|one| (one.id.to_string(), one))
+            .collect();
+        let (found, next_page_token) = page.split_page(named, |(id, _)| id);
         let firmware = found.iter().map(|(_, one)| firmware(one)).collect();
         Ok(Response::new(v1::ListFirmwareResponse { firmware, next_page_token }))
     }
@@ -92,22 +95,24 @@ impl v1::firmware_service_server::FirmwareService for Doors {
         let asked = request.into_inner();
         let device = match asked.device_id.as_str() {
             "" => None,
-            id => Some(TargetId::parse_field(id, "device_id").map_err(refused)?),
+            id => Some(TargetId::parse_field(id, "device_id").map_err(refusal_status)?),
         };
         let page =
             Page::new(List::FirmwareHistory, &asked.device_id, asked.page_size, &asked.page_token)
-                .map_err(refused)?;
-        let before = page.from.as_deref().map(place_from).transpose().map_err(refused)?;
-        let found = self.engine.applied(device, before, page.size + 1).await.map_err(failed)?;
+                .map_err(refusal_status)?;
+        let before =
+            page.from.as_deref().map(history_key_from).transpose().map_err(refusal_status)?;
+        let found =
+            self.engine.applied(device, before, page.size + 1).await.map_err(store_error_status)?;
         let placed: Vec<(String, Applied)> =
-            found.into_iter().map(|one| (place(&one), one)).collect();
-        let (found, next_page_token) = page.cut(placed, |(place, _)| place);
+            found.into_iter().map(|one| (history_key(&one), one)).collect();
+        let (found, next_page_token) = page.split_page(placed, |(place, _)| place);
         let applied = found.iter().map(|(_, one)| applied(one)).collect();
         Ok(Response::new(v1::ListFirmwareHistoryResponse { applied, next_page_token }))
     }
 }
 
-impl Doors {
+impl GrpcServices {
     async fn change(
         &self,
         id: &str,
@@ -115,9 +120,9 @@ impl Doors {
         dry_run: bool,
         who: Who,
     ) -> Answer<v1::Firmware> {
-        let id = FirmwareId::parse(id).map_err(refused)?;
+        let id = FirmwareId::parse(id).map_err(refusal_status)?;
         let engine = self.engine.with_dry_run(dry_run);
-        let done = engine.change_firmware(id, change, who).await.map_err(failed)?;
+        let done = engine.change_firmware(id, change, who).await.map_err(store_error_status)?;
         Ok(Response::new(firmware(&done)))
     }
 }
@@ -126,13 +131,13 @@ fn who(metadata: &MetadataMap) -> Who {
     Who { by: initiator(metadata), reason: String::new() }
 }
 
-/// A place in the history, as a page's token has it.
-fn place(one: &Applied) -> String {
+/// A position in the history, as in a page token.
+fn history_key(one: &Applied) -> String {
     let AppliedPlace { at, run, step } = AppliedPlace::of(one);
     format!("{at} {run} {step}")
 }
 
-fn place_from(text: &str) -> Result<AppliedPlace, Refusal> {
+fn history_key_from(text: &str) -> Result<AppliedPlace, Refusal> {
     let mut words = text.splitn(3, ' ');
     let (at, run, step) = (words.next(), words.next(), words.next());
     match (at.and_then(|at| at.parse().ok()), run, step) {

@@ -1,9 +1,9 @@
-//! HardwareService: hardware as it is now, and BMCs that nobody has registered.
+//! HardwareService: reads hardware now, and tests and discovers BMCs that are not registered.
 
-use super::Doors;
+use super::GrpcServices;
 use super::convert::{initiator, machine, time};
 use super::page::{List, Page};
-use super::status::{failed, missed, refused};
+use super::status::{hardware_error_status, refusal_status, store_error_status};
 use super::stream::Streaming;
 use engine::hardware::{Discovered, MAX_LOG, Outcome, Search, Standing, Tested};
 use futures_util::stream::{StreamExt, TryStreamExt};
@@ -23,20 +23,20 @@ use tonic::{Request, Response, Status};
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// How many addresses are asked at a time, unless somebody says otherwise.
+/// How many addresses are tried concurrently by default.
 const AT_ONCE: usize = 64;
 const MAX_AT_ONCE: i32 = 256;
-/// The largest file of certificates that is taken.
+/// The largest accepted file of certificates, in bytes.
 const MAX_PEM: usize = 256 * 1024;
 
 #[tonic::async_trait]
-impl v1::hardware_service_server::HardwareService for Doors {
+impl v1::hardware_service_server::HardwareService for GrpcServices {
     async fn inspect_machine(
         &self,
         request: Request<v1::InspectMachineRequest>,
     ) -> Answer<v1::Inspection> {
-        let id = MachineId::parse(&request.get_ref().machine_id).map_err(refused)?;
-        let seen = self.engine.inspect(&id).await.map_err(missed)?;
+        let id = MachineId::parse(&request.get_ref().machine_id).map_err(refusal_status)?;
+        let seen = self.engine.inspect(&id).await.map_err(hardware_error_status)?;
         Ok(Response::new(inspection(&id, seen, self.engine.now())))
     }
 
@@ -45,19 +45,19 @@ impl v1::hardware_service_server::HardwareService for Doors {
         request: Request<v1::GetConsoleLogRequest>,
     ) -> Answer<v1::ConsoleLog> {
         let asked = request.into_inner();
-        let id = MachineId::parse(&asked.machine_id).map_err(refused)?;
-        let since = asked.since.as_ref().map(moment);
+        let id = MachineId::parse(&asked.machine_id).map_err(refusal_status)?;
+        let since = asked.since.as_ref().map(timestamp_from);
         let filter = format!("{id} {since:?}");
         let page = Page::new(List::ConsoleLog, &filter, asked.page_size, &asked.page_token)
-            .map_err(refused)?;
-        let found = self.engine.event_log(&id).await.map_err(missed)?;
-        let (entries, next_page_token) = log_page(found, since, &page).map_err(refused)?;
+            .map_err(refusal_status)?;
+        let found = self.engine.event_log(&id).await.map_err(hardware_error_status)?;
+        let (entries, next_page_token) = log_page(found, since, &page).map_err(refusal_status)?;
         Ok(Response::new(v1::ConsoleLog { entries, next_page_token }))
     }
 
     async fn get_power(&self, request: Request<v1::GetPowerRequest>) -> Answer<v1::PowerReading> {
-        let id = MachineId::parse(&request.get_ref().machine_id).map_err(refused)?;
-        let seen = self.engine.power(&id).await.map_err(missed)?;
+        let id = MachineId::parse(&request.get_ref().machine_id).map_err(refusal_status)?;
+        let seen = self.engine.power(&id).await.map_err(hardware_error_status)?;
         Ok(Response::new(v1::PowerReading {
             machine_id: id.to_string(),
             power: power(Some(seen)).into(),
@@ -66,8 +66,8 @@ impl v1::hardware_service_server::HardwareService for Doors {
     }
 
     async fn test_bmc(&self, request: Request<v1::TestBmcRequest>) -> Answer<v1::BmcReport> {
-        let approach = approach_from(request.into_inner()).map_err(refused)?;
-        let tested = self.engine.test_bmc(&approach).await.map_err(missed)?;
+        let approach = approach_from(request.into_inner()).map_err(refusal_status)?;
+        let tested = self.engine.test_bmc(&approach).await.map_err(hardware_error_status)?;
         Ok(Response::new(report(&tested)))
     }
 
@@ -75,11 +75,11 @@ impl v1::hardware_service_server::HardwareService for Doors {
         &self,
         request: Request<v1::UnlockBmcRequest>,
     ) -> Answer<v1::UnlockBmcResponse> {
-        let endpoint = endpoint_from(&request.get_ref().endpoint).map_err(refused)?;
-        let peer = self.engine.bmc_peer(&endpoint).map_err(missed)?;
-        let was_locked = self.vault.unlock(&peer).await.map_err(failed)?;
+        let endpoint = endpoint_from(&request.get_ref().endpoint).map_err(refusal_status)?;
+        let peer = self.engine.bmc_peer(&endpoint).map_err(hardware_error_status)?;
+        let was_locked = self.vault.unlock(&peer).await.map_err(store_error_status)?;
         let by = initiator(request.metadata());
-        tracing::info!(%peer, %by, was_locked, "a refused login may be tried again");
+        tracing::info!(%peer, %by, was_locked, "BMC lockout cleared");
         Ok(Response::new(v1::UnlockBmcResponse { peer, was_locked }))
     }
 
@@ -90,13 +90,14 @@ impl v1::hardware_service_server::HardwareService for Doors {
         request: Request<v1::DiscoverRequest>,
     ) -> Answer<Streaming<v1::Discovered>> {
         let actor = initiator(request.metadata());
-        let search = search_from(request.into_inner(), actor).map_err(refused)?;
-        let found = self.engine.discover(search).await.map_err(missed)?;
-        Ok(Response::new(found.map_ok(discovered).map_err(failed).boxed()))
+        let search = search_from(request.into_inner(), actor).map_err(refusal_status)?;
+        let found = self.engine.discover(search).await.map_err(hardware_error_status)?;
+        Ok(Response::new(found.map_ok(discovered).map_err(store_error_status).boxed()))
     }
 }
 
-/// A page of a log that is read anew each time: it begins behind the last entry of the page before.
+/// A page of a log. The log is read again for each page, which begins after the last entry of the
+/// previous one.
 fn log_page(
     found: Vec<LogEntry>,
     since: Option<Timestamp>,
@@ -106,7 +107,7 @@ fn log_page(
         |entry: &LogEntry| since.is_none_or(|since| entry.at.is_some_and(|at| at >= since));
     let mut wanted: Vec<LogEntry> = found.into_iter().filter(recent).collect();
     if let Some(last) = &page.from {
-        let at = wanted.iter().position(|entry| place(entry) == *last).ok_or_else(|| {
+        let at = wanted.iter().position(|entry| entry_key(entry) == *last).ok_or_else(|| {
             let said = "the BMC's log was cleared while it was read; read it from the beginning";
             Refusal::new(RefusalKind::Gone, "LOG_CLEARED", said)
         })?;
@@ -115,7 +116,7 @@ fn log_page(
     let size = usize::try_from(page.size).unwrap_or(MAX_LOG);
     let more = wanted.len() > size;
     wanted.truncate(size);
-    let next = wanted.last().filter(|_| more).map(|last| page.token(&place(last)));
+    let next = wanted.last().filter(|_| more).map(|last| page.token(&entry_key(last)));
     let entries = wanted.into_iter().map(|entry| v1::ConsoleLogEntry {
         id: entry.id,
         log: entry.log,
@@ -126,13 +127,13 @@ fn log_page(
     Ok((entries.collect(), next.unwrap_or_default()))
 }
 
-/// What an entry is found again by.
-fn place(entry: &LogEntry) -> String {
+/// Identifies an entry of the log in a page token.
+fn entry_key(entry: &LogEntry) -> String {
     let short: String = entry.id.chars().take(text::MAX_SHORT).collect();
     format!("{}/{short}", entry.log)
 }
 
-fn moment(at: &proto::Timestamp) -> Timestamp {
+fn timestamp_from(at: &proto::Timestamp) -> Timestamp {
     let micros = at.seconds.saturating_mul(1_000_000).saturating_add(i64::from(at.nanos) / 1_000);
     Timestamp::from_micros(micros)
 }
@@ -142,7 +143,8 @@ fn endpoint_from(endpoint: &str) -> Result<String, Refusal> {
     if endpoint.is_empty() {
         return Err(Refusal::missing("endpoint"));
     }
-    // A password in an address must not be repeated, and the provider knows better what an address is.
+    // The endpoint may contain a password, so the refusal does not repeat it. The provider checks
+    // the rest.
     if endpoint.len() > text::MAX_ENDPOINT {
         let instead = format!("use at most {} bytes", text::MAX_ENDPOINT);
         return Err(Refusal::invalid("endpoint", "is too long", instead));
@@ -396,7 +398,7 @@ mod tests {
         let page = |token: &str| Page::new(List::ConsoleLog, "m-1", 2, token).unwrap();
         let (first, next) = log_page(log(), None, &page("")).unwrap();
         assert_eq!(ids(&first), ["4", "3"]);
-        // Something new between two pages moves nothing.
+        // A new entry between two pages does not shift the second page.
         let mut grown = log();
         grown.insert(0, entry(5, Some(50)));
         let (second, end) = log_page(grown, None, &page(&next)).unwrap();
@@ -408,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_is_checked_and_named() {
+    fn invalid_requests_are_refused_by_field() {
         let test = v1::TestBmcRequest { endpoint: "10.0.0.5".into(), ..Default::default() };
         assert!(approach_from(test.clone()).is_ok());
         for (asked, field) in [

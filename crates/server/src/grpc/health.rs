@@ -1,9 +1,9 @@
-//! HealthService: what others report of machines, racks, switches and power shelves.
+//! HealthService: health reports about machines, racks, switches and power shelves.
 
-use super::Doors;
+use super::GrpcServices;
 use super::convert::{initiator, time, time_from};
 use super::page::{List, Page};
-use super::status::{failed, refused};
+use super::status::{refusal_status, store_error_status};
 use model::health::{Alert, Alerts, Change, Filter, Reports, Standing};
 use model::refusal::Refusal;
 use model::run::act::Who;
@@ -17,11 +17,11 @@ use tonic::{Request, Response, Status};
 type Answer<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
-impl v1::health_service_server::HealthService for Doors {
+impl v1::health_service_server::HealthService for GrpcServices {
     async fn get_health(&self, request: Request<v1::GetHealthRequest>) -> Answer<v1::Health> {
-        let object = TargetId::parse(&request.get_ref().id).map_err(refused)?;
-        let found = self.engine.health(&object).await.map_err(failed)?;
-        Ok(Response::new(reported(&object, &found)))
+        let object = TargetId::parse(&request.get_ref().id).map_err(refusal_status)?;
+        let found = self.engine.health(&object).await.map_err(store_error_status)?;
+        Ok(Response::new(health_with_reports(&object, &found)))
     }
 
     async fn list_health(
@@ -31,16 +31,21 @@ impl v1::health_service_server::HealthService for Doors {
         let asked = request.into_inner();
         let wanted = format!("{} {}", asked.source, asked.classification);
         let page = Page::new(List::Health, &wanted, asked.page_size, &asked.page_token)
-            .map_err(refused)?;
+            .map_err(refusal_status)?;
         let filter = Filter {
-            source: word("source", asked.source).map_err(refused)?,
-            class: word("classification", asked.classification).map_err(refused)?,
+            source: word("source", asked.source).map_err(refusal_status)?,
+            class: word("classification", asked.classification).map_err(refusal_status)?,
         };
         let limit = usize::try_from(page.size + 1).unwrap_or(usize::MAX);
-        let found = self.engine.health_list(filter, page.after(), limit).await.map_err(failed)?;
+        let found = self
+            .engine
+            .health_list(filter, page.after(), limit)
+            .await
+            .map_err(store_error_status)?;
         let found = found.into_iter().map(|(object, reports)| (object.key(), object, reports));
-        let (found, next_page_token) = page.cut(found.collect(), |(key, _, _)| key);
-        let objects = found.iter().map(|(_, object, reports)| reported(object, reports)).collect();
+        let (found, next_page_token) = page.split_page(found.collect(), |(key, _, _)| key);
+        let objects =
+            found.iter().map(|(_, object, reports)| health_with_reports(object, reports)).collect();
         Ok(Response::new(v1::ListHealthResponse { objects, next_page_token }))
     }
 
@@ -49,9 +54,9 @@ impl v1::health_service_server::HealthService for Doors {
         request: Request<v1::MergeHealthReportRequest>,
     ) -> Answer<v1::Health> {
         let (metadata, _, asked) = request.into_parts();
-        let alerts = alerts_from(asked.alerts, self.engine.now()).map_err(refused)?;
+        let alerts = alerts_from(asked.alerts, self.engine.now()).map_err(refusal_status)?;
         if alerts.is_empty() {
-            return Err(refused(Refusal::missing("alerts")));
+            return Err(refusal_status(Refusal::missing("alerts")));
         }
         let about = (asked.id.as_str(), asked.source);
         self.change_health(&metadata, about, Change::Merge(alerts), asked.dry_run).await
@@ -62,7 +67,7 @@ impl v1::health_service_server::HealthService for Doors {
         request: Request<v1::ReplaceHealthReportRequest>,
     ) -> Answer<v1::Health> {
         let (metadata, _, asked) = request.into_parts();
-        let alerts = alerts_from(asked.alerts, self.engine.now()).map_err(refused)?;
+        let alerts = alerts_from(asked.alerts, self.engine.now()).map_err(refusal_status)?;
         let about = (asked.id.as_str(), asked.source);
         self.change_health(&metadata, about, Change::Replace(alerts), asked.dry_run).await
     }
@@ -78,7 +83,7 @@ impl v1::health_service_server::HealthService for Doors {
     }
 }
 
-impl Doors {
+impl GrpcServices {
     async fn change_health(
         &self,
         metadata: &MetadataMap,
@@ -86,14 +91,16 @@ impl Doors {
         change: Change,
         dry_run: bool,
     ) -> Answer<v1::Health> {
-        let object = TargetId::parse(id).map_err(refused)?;
+        let object = TargetId::parse(id).map_err(refusal_status)?;
         let who = Who { by: initiator(metadata), reason: String::new() };
         let engine = self.engine.with_dry_run(dry_run);
-        let after = engine.change_health(&object, source, change, who).await.map_err(failed)?;
-        Ok(Response::new(reported(&object, &after)))
+        let after =
+            engine.change_health(&object, source, change, who).await.map_err(store_error_status)?;
+        Ok(Response::new(health_with_reports(&object, &after)))
     }
 
-    /// What an object's status shows of its health, its reports included; nothing where nothing is said, and then nothing is read.
+    /// The health of an object with its reports; none when it has no alerts, and then nothing is
+    /// read.
     pub(super) async fn health_of(
         &self,
         object: &TargetId,
@@ -102,8 +109,8 @@ impl Doors {
         if standing.is_clear() {
             return Ok(None);
         }
-        let reports = self.engine.health(object).await.map_err(failed)?;
-        Ok((!reports.is_empty()).then(|| reported(object, &reports)))
+        let reports = self.engine.health(object).await.map_err(store_error_status)?;
+        Ok((!reports.is_empty()).then(|| health_with_reports(object, &reports)))
     }
 }
 
@@ -119,7 +126,7 @@ fn alerts_from(asked: Vec<v1::HealthAlert>, now: Timestamp) -> Result<Alerts, Re
             part: one.target,
             message: one.message,
             classes: one.classifications.into_iter().collect(),
-            // What begins tomorrow is not so yet.
+            // A time in the future is replaced by now.
             since: one.since.map_or(now, |since| time_from(&since)).min(now),
         };
         if alerts.contains_key(&one.id) {
@@ -132,13 +139,13 @@ fn alerts_from(asked: Vec<v1::HealthAlert>, now: Timestamp) -> Result<Alerts, Re
 }
 
 /// An object's health with all its reports.
-fn reported(object: &TargetId, reports: &Reports) -> v1::Health {
+fn health_with_reports(object: &TargetId, reports: &Reports) -> v1::Health {
     let report = |(source, report): (&String, &model::health::Report)| v1::HealthReport {
         source: source.clone(),
         alerts: report.alerts.iter().map(|(id, one)| alert(id, one)).collect(),
         updated_at: Some(time(report.updated_at)),
     };
-    let summary = standing(object, &Standing::of(reports)).unwrap_or_else(|| v1::Health {
+    let summary = health_summary(object, &Standing::of(reports)).unwrap_or_else(|| v1::Health {
         id: object.to_string(),
         kind: object.kind.as_str().into(),
         ..v1::Health::default()
@@ -156,8 +163,8 @@ fn alert(id: &str, alert: &Alert) -> v1::HealthAlert {
     }
 }
 
-/// The same without the reports, for lists; none where nothing is said.
-pub(super) fn standing(object: &TargetId, standing: &Standing) -> Option<v1::Health> {
+/// An object's health without the reports, for lists; none when it has no alerts.
+pub(super) fn health_summary(object: &TargetId, standing: &Standing) -> Option<v1::Health> {
     let bars = standing.bars().into_iter().map(|(class, bar)| v1::HealthBar {
         classification: class.as_str().into(),
         source: bar.source.clone(),

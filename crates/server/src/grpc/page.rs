@@ -1,4 +1,4 @@
-//! Pages: sizes, and tokens that fit one list and one filter only.
+//! Pages: sizes, and tokens that are valid for one list and one filter only.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -54,18 +54,18 @@ impl List {
     }
 }
 
-/// A request for a page, checked.
+/// A validated request for a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Page {
     list: List,
     filter: String,
     pub size: i64,
-    /// Where the page before this one ended.
+    /// The key of the last item of the previous page.
     pub from: Option<String>,
 }
 
 impl Page {
-    /// `filter` is whatever else selects the list: the token fits no other.
+    /// `filter` is everything else that selects the list; a token of another filter is refused.
     pub fn new(list: List, filter: &str, size: i32, token: &str) -> Result<Self, Refusal> {
         let size = match i64::from(size) {
             0 => DEFAULT_SIZE,
@@ -77,18 +77,23 @@ impl Page {
         };
         let mut page = Self { list, filter: filter.to_string(), size, from: None };
         if !token.is_empty() {
-            page.from = Some(page.open(token)?);
+            page.from = Some(page.parse_token(token)?);
         }
         Ok(page)
     }
 
-    /// What the page begins after; empty for the first.
+    /// The key after which the page begins; empty for the first page.
     pub fn after(&self) -> &str {
         self.from.as_deref().unwrap_or_default()
     }
 
-    /// One page out of what may be one more, and the token of the next.
-    pub fn cut<T>(&self, mut found: Vec<T>, name: impl Fn(&T) -> &String) -> (Vec<T>, String) {
+    /// Cuts `found`, which may hold one item more than the page, and makes the token of the next
+    /// page.
+    pub fn split_page<T>(
+        &self,
+        mut found: Vec<T>,
+        name: impl Fn(&T) -> &String,
+    ) -> (Vec<T>, String) {
         let size = usize::try_from(self.size).unwrap_or(usize::MAX);
         let more = found.len() > size;
         found.truncate(size);
@@ -98,14 +103,14 @@ impl Page {
 
     /// The token of the page that begins after `last`.
     pub fn token(&self, last: &str) -> String {
-        URL_SAFE_NO_PAD.encode(format!("{} {last}", self.stamp()))
+        URL_SAFE_NO_PAD.encode(format!("{} {last}", self.token_scope()))
     }
 
-    fn stamp(&self) -> String {
+    fn token_scope(&self) -> String {
         format!("{}:{:016x}", self.list.word(), hash(&self.filter, 1))
     }
 
-    fn open(&self, token: &str) -> Result<String, Refusal> {
+    fn parse_token(&self, token: &str) -> Result<String, Refusal> {
         let wrong = |problem: &str| {
             let instead = "use next_page_token of the page before, with the same filter";
             Refusal::invalid("page_token", problem, instead)
@@ -117,7 +122,7 @@ impl Page {
         let text = text.ok_or_else(|| wrong("was not given out by this server"))?;
         let (stamp, last) =
             text.split_once(' ').ok_or_else(|| wrong("was not given out by this server"))?;
-        if stamp != self.stamp() {
+        if stamp != self.token_scope() {
             return Err(wrong("belongs to another list or another filter"));
         }
         Ok(last.to_string())

@@ -1,22 +1,22 @@
-//! SimulatorService: faults as data, and the count of every effect asked for.
+//! SimulatorService: fault rules, and counters of every requested effect.
 
-use super::Doors;
-use super::status::refused;
+use super::GrpcServices;
+use super::status::refusal_status;
 use model::refusal::Refusal;
 use proto::v1;
 use providers::sim::FaultRule;
 use tonic::{Request, Response, Status};
 
 #[tonic::async_trait]
-impl v1::simulator_service_server::SimulatorService for Doors {
+impl v1::simulator_service_server::SimulatorService for GrpcServices {
     async fn add_fault(
         &self,
         request: Request<v1::AddFaultRequest>,
     ) -> Result<Response<v1::SimFault>, Status> {
         let asked = request.into_inner().fault;
-        let asked = asked.ok_or_else(|| refused(Refusal::missing("fault")))?;
-        let rule = rule_from(asked).map_err(refused)?;
-        let added = self.sim.add_fault(rule).map_err(refused)?;
+        let asked = asked.ok_or_else(|| refusal_status(Refusal::missing("fault")))?;
+        let rule = rule_from(asked).map_err(refusal_status)?;
+        let added = self.sim.add_fault(rule).map_err(refusal_status)?;
         Ok(Response::new(fault(added)))
     }
 
@@ -24,7 +24,7 @@ impl v1::simulator_service_server::SimulatorService for Doors {
         &self,
         _: Request<v1::ListFaultsRequest>,
     ) -> Result<Response<v1::ListFaultsResponse>, Status> {
-        let rules = self.sim.list_faults().map_err(refused)?;
+        let rules = self.sim.list_faults().map_err(refusal_status)?;
         let faults = rules.into_iter().map(fault).collect();
         Ok(Response::new(v1::ListFaultsResponse { faults }))
     }
@@ -35,32 +35,36 @@ impl v1::simulator_service_server::SimulatorService for Doors {
     ) -> Result<Response<v1::ClearFaultsResponse>, Status> {
         let id = request.into_inner().fault_id;
         let which = (!id.is_empty()).then_some(id.as_str());
-        let cleared = self.sim.clear_faults(which).map_err(refused)?;
+        let cleared = self.sim.clear_faults(which).map_err(refusal_status)?;
         if cleared == 0
             && let Some(id) = which
         {
-            return Err(refused(Refusal::not_found("fault rule", id, "farrier sim fault list")));
+            return Err(refusal_status(Refusal::not_found(
+                "fault rule",
+                id,
+                "farrier sim fault list",
+            )));
         }
-        Ok(Response::new(v1::ClearFaultsResponse { cleared: whole(cleared) }))
+        Ok(Response::new(v1::ClearFaultsResponse { cleared: saturate(cleared) }))
     }
 
     async fn list_effects(
         &self,
         request: Request<v1::ListEffectsRequest>,
     ) -> Result<Response<v1::ListEffectsResponse>, Status> {
-        let counts = self.sim.effects(&request.get_ref().key_prefix).map_err(refused)?;
+        let counts = self.sim.effects(&request.get_ref().key_prefix).map_err(refusal_status)?;
         let effects = counts.into_iter().map(|count| v1::SimEffect {
             key: count.key,
             machine: count.machine,
             effect: count.effect,
-            asked: whole(count.asked),
-            applied: whole(count.applied),
+            asked: saturate(count.asked),
+            applied: saturate(count.applied),
         });
         Ok(Response::new(v1::ListEffectsResponse { effects: effects.collect() }))
     }
 }
 
-fn whole(count: impl TryInto<i32>) -> i32 {
+fn saturate(count: impl TryInto<i32>) -> i32 {
     count.try_into().unwrap_or(i32::MAX)
 }
 
@@ -69,7 +73,7 @@ fn count(field: &str, value: i32) -> Result<u32, Refusal> {
         .map_err(|_| Refusal::invalid(field, format!("is {value}"), "use 0 or a positive number"))
 }
 
-/// A rule as a client describes it. Its id is the simulator's to give.
+/// A fault rule as a client describes it. The simulator assigns its id.
 fn rule_from(asked: v1::SimFault) -> Result<FaultRule, Refusal> {
     let rule = FaultRule::from_words(&asked.verb, &asked.action)?;
     Ok(FaultRule {
@@ -90,9 +94,9 @@ fn fault(rule: FaultRule) -> v1::SimFault {
         effect: rule.effect,
         verb: rule.verb.as_str().into(),
         action: rule.action.as_str().into(),
-        times: whole(rule.times),
-        delay_ms: whole(rule.delay_ms),
+        times: saturate(rule.times),
+        delay_ms: saturate(rule.delay_ms),
         message: rule.message,
-        struck: whole(rule.struck),
+        struck: saturate(rule.struck),
     }
 }

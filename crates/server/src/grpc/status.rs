@@ -1,4 +1,4 @@
-//! The one place where what went wrong becomes a gRPC code.
+//! The only place where an error becomes a gRPC code.
 
 use engine::hardware::Missed;
 use model::fault::{Class, Fault};
@@ -8,10 +8,10 @@ use store::StoreError;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-/// Who says so, in ErrorInfo.
+/// The domain of ErrorInfo.
 const DOMAIN: &str = "farrier";
 
-pub(super) fn refused(refusal: Refusal) -> Status {
+pub(super) fn refusal_status(refusal: Refusal) -> Status {
     let code = match refusal.kind {
         RefusalKind::Invalid => Code::InvalidArgument,
         RefusalKind::NotFound => Code::NotFound,
@@ -35,8 +35,8 @@ pub(super) fn refused(refusal: Refusal) -> Status {
     Status::with_error_details(code, message, details)
 }
 
-/// Hardware that did not answer as it should. The class says whether the same again may help.
-pub(super) fn faulted(fault: Fault) -> Status {
+/// A fault of the hardware. Its class decides whether a retry may help.
+pub(super) fn fault_status(fault: Fault) -> Status {
     let code = match fault.class() {
         Class::Retryable => Code::Unavailable,
         Class::NeedsIntervention | Class::Rejected => Code::FailedPrecondition,
@@ -49,16 +49,16 @@ pub(super) fn faulted(fault: Fault) -> Status {
     Status::with_error_details(code, format!("{fault}; try: {next}"), details)
 }
 
-pub(super) fn missed(missed: Missed) -> Status {
+pub(super) fn hardware_error_status(missed: Missed) -> Status {
     match missed {
-        Missed::Store(error) => failed(error),
-        Missed::Fault(fault) => faulted(fault),
+        Missed::Store(error) => store_error_status(error),
+        Missed::Fault(fault) => fault_status(fault),
     }
 }
 
-pub(super) fn failed(error: StoreError) -> Status {
+pub(super) fn store_error_status(error: StoreError) -> Status {
     match error {
-        StoreError::Refused(refusal) => refused(refusal),
+        StoreError::Refused(refusal) => refusal_status(refusal),
         StoreError::Unavailable(_) => {
             Status::unavailable(format!("{error}; nothing was lost, try again shortly"))
         }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_has_its_code_and_says_what_to_do() {
+    fn refusals_map_to_grpc_codes() {
         let table = [
             (Refusal::missing("request_id"), Code::InvalidArgument),
             (Refusal::not_found("machine", "m-1", "farrier list"), Code::NotFound),
@@ -84,7 +84,7 @@ mod tests {
             (Refusal::new(RefusalKind::Gone, "CURSOR_GONE", "gone"), Code::OutOfRange),
         ];
         for (refusal, code) in table {
-            let status = refused(refusal.clone());
+            let status = refusal_status(refusal.clone());
             assert_eq!(status.code(), code);
             let details = status.get_error_details();
             assert_eq!(details.error_info().unwrap().reason, refusal.reason);
@@ -95,19 +95,22 @@ mod tests {
                 assert!(status.message().contains(next.as_str()));
             }
         }
-        assert_eq!(failed(StoreError::Unavailable("gone".into())).code(), Code::Unavailable);
-        assert_eq!(failed(StoreError::Corrupt("x".into())).code(), Code::Internal);
+        assert_eq!(
+            store_error_status(StoreError::Unavailable("gone".into())).code(),
+            Code::Unavailable
+        );
+        assert_eq!(store_error_status(StoreError::Corrupt("x".into())).code(), Code::Internal);
     }
 
     #[test]
-    fn a_fault_of_the_hardware_has_its_page_named() {
+    fn hardware_faults_map_to_grpc_codes() {
         for (code, expected) in [
             (model::fault::Code::BmcUnreachable, Code::Unavailable),
             (model::fault::Code::LoginRefused, Code::FailedPrecondition),
             (model::fault::Code::NotSupported, Code::FailedPrecondition),
             (model::fault::Code::ProtocolBroken, Code::Internal),
         ] {
-            let status = missed(Missed::Fault(Fault::new(code, "smoke")));
+            let status = hardware_error_status(Missed::Fault(Fault::new(code, "smoke")));
             assert_eq!(status.code(), expected);
             let page = format!("smoke ({0}); try: farrier fault {0}", code.as_str());
             assert_eq!(status.message(), page);

@@ -1,7 +1,6 @@
-//! Watches and logs as gRPC streams. A client that reads slowly makes its own stream wait, and nothing
-//! else.
+//! Watches and logs as gRPC streams. A slow client delays only its own stream.
 
-use super::status::failed;
+use super::status::store_error_status;
 use engine::watch::{LogStream, Seen, Watch};
 use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
 use std::pin::Pin;
@@ -14,17 +13,18 @@ fn stopping(resume: &str) -> Status {
     Status::unavailable(format!("the server is stopping; connect again and resume {resume}"))
 }
 
-/// The metadata in which a watch says where it begins, for who loses it before the first event.
+/// The metadata with the cursor at which a watch begins, for a client whose stream breaks before
+/// the first event.
 const CURSOR: &str = "farrier-cursor";
 
-/// A watch as an answer.
+/// The response of a watch, with its cursor in the metadata.
 pub(super) fn watching<T: Send + 'static>(
     begun: Watch,
     convert: impl Fn(Seen) -> T + Send + 'static,
 ) -> Response<Streaming<T>> {
     let place = begun.place().to_word().parse();
     let mut answer = Response::new(watch(begun, convert));
-    // Cursors are made of plain characters; one that were not would only be missing.
+    // Cursors are plain ASCII; otherwise the metadata would be left out.
     if let Ok(place) = place {
         answer.metadata_mut().insert(CURSOR, place);
     }
@@ -36,7 +36,7 @@ fn watch<T: Send + 'static>(
     convert: impl Fn(Seen) -> T + Send + 'static,
 ) -> Streaming<T> {
     let batches = stream::try_unfold(watch, |mut watch| async move {
-        let seen = watch.next().await.map_err(failed)?;
+        let seen = watch.next().await.map_err(store_error_status)?;
         if seen.is_empty() {
             return Err(stopping("after your last cursor"));
         }
@@ -50,7 +50,7 @@ pub(super) fn logs<T: Send + 'static>(
     convert: impl Fn(LogLine) -> T + Send + 'static,
 ) -> Streaming<T> {
     let batches = stream::try_unfold(log, |mut log| async move {
-        let lines = log.next().await.map_err(failed)?;
+        let lines = log.next().await.map_err(store_error_status)?;
         if lines.is_empty() {
             return if log.complete() { Ok(None) } else { Err(stopping("from your last offset")) };
         }

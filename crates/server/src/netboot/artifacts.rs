@@ -1,4 +1,4 @@
-//! The files of images, by their checksums. A file is there whole or not at all.
+//! The files of images, named by their checksums. A file appears complete or not at all.
 
 use futures_util::{Stream, StreamExt};
 use model::image::{self, Artifact};
@@ -10,9 +10,10 @@ use std::time::{Duration, SystemTime};
 use tokio::fs::{self, File};
 use tokio::io::AsyncWriteExt;
 
-/// What is half there begins like this.
+/// Prefix of incomplete files.
 const PART: &str = ".part-";
-/// So old that nobody is still sending it: replicas share the folder.
+/// An incomplete file of this age is abandoned. Younger ones may belong to another replica, which
+/// shares the directory.
 const PART_AGE: Duration = Duration::from_secs(24 * 3_600);
 static PARTS: AtomicU64 = AtomicU64::new(0);
 
@@ -21,16 +22,16 @@ pub struct Artifacts {
     dir: PathBuf,
 }
 
-/// Why a file was not taken in.
+/// Why a file was not stored.
 #[derive(Debug)]
-pub enum NotTaken<E> {
+pub enum UploadError<E> {
     Refused(Refusal),
-    /// Whoever sent it went away.
-    Cut(E),
+    /// The sender disconnected.
+    Disconnected(E),
 }
 
 impl Artifacts {
-    /// The folder, made if it is missing. What a server that was killed had half taken in is removed.
+    /// Creates the directory if it is missing, and removes abandoned incomplete files.
     pub fn open(dir: PathBuf) -> std::io::Result<Self> {
         std::fs::create_dir_all(&dir)?;
         for entry in std::fs::read_dir(&dir)? {
@@ -47,7 +48,7 @@ impl Artifacts {
         self.dir.join(&artifact.sha256)
     }
 
-    /// A file that is here, by its checksum.
+    /// A stored file, by its checksum.
     pub async fn find(&self, field: &str, sha256: &str) -> Result<Artifact, Refusal> {
         image::sha256(&format!("{field}.sha256"), sha256)?;
         match fs::metadata(self.dir.join(sha256)).await {
@@ -59,58 +60,63 @@ impl Artifacts {
         }
     }
 
-    /// Takes a file in. `expected` may be empty.
+    /// Stores a file. `expected` is its checksum, or empty.
     pub async fn receive<E>(
         &self,
         expected: &str,
         pieces: impl Stream<Item = Result<Vec<u8>, E>>,
-    ) -> Result<Artifact, NotTaken<E>> {
-        let (part, file) = self.part().await.map_err(no_space)?;
+    ) -> Result<Artifact, UploadError<E>> {
+        let (part, file) = self.part().await.map_err(storage_error)?;
         let (sha256, size) = write(file, pieces).await?;
         let wrong = |said: String| {
-            NotTaken::Refused(Refusal::invalid("sha256", said, "upload it again, or correct it"))
+            UploadError::Refused(Refusal::invalid("sha256", said, "upload it again, or correct it"))
         };
         if !expected.is_empty() && expected != sha256 {
             return Err(wrong(format!("is {expected}, and the file that arrived has {sha256}")));
         }
         if size == 0 {
-            return Err(NotTaken::Refused(Refusal::invalid("data", "is empty", "send the file")));
+            return Err(UploadError::Refused(Refusal::invalid(
+                "data",
+                "is empty",
+                "send the file",
+            )));
         }
-        fs::rename(&part.0, self.dir.join(&sha256)).await.map_err(no_space)?;
-        sync_dir(&self.dir).await.map_err(no_space)?;
+        fs::rename(&part.0, self.dir.join(&sha256)).await.map_err(storage_error)?;
+        sync_dir(&self.dir).await.map_err(storage_error)?;
         Ok(Artifact { sha256, size, url: None })
     }
 
-    /// A new file of our own: replicas share the folder, and in containers all of them may have the same process id.
-    async fn part(&self) -> std::io::Result<(PartFile, File)> {
+    /// Creates a new incomplete file. The name must be unique across replicas, which share the
+    /// directory and may all have the same process id in containers.
+    async fn part(&self) -> std::io::Result<(IncompleteFile, File)> {
         loop {
             let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
             let count = PARTS.fetch_add(1, Ordering::Relaxed);
             let path = self.dir.join(format!("{PART}{}-{since:x}-{count}", std::process::id()));
             match File::create_new(&path).await {
-                Ok(file) => return Ok((PartFile(path), file)),
+                Ok(file) => return Ok((IncompleteFile(path), file)),
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Removes a file that no image has any more.
+    /// Removes a file that no image uses.
     pub async fn remove(&self, artifact: &Artifact) {
         if artifact.url.is_none()
             && let Err(error) = fs::remove_file(self.path(artifact)).await
         {
-            tracing::warn!(%error, sha256 = artifact.sha256, "a file of a deleted image stays");
+            tracing::warn!(%error, sha256 = artifact.sha256, "cannot remove the file of a deleted image");
         }
     }
 }
 
-/// A file that is removed unless it was renamed.
-struct PartFile(PathBuf);
+/// An incomplete file; dropped, it is removed unless it was renamed.
+struct IncompleteFile(PathBuf);
 
-impl Drop for PartFile {
+impl Drop for IncompleteFile {
     fn drop(&mut self) {
-        // It is gone when it was renamed.
+        // Fails after a rename, which is fine.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -118,17 +124,17 @@ impl Drop for PartFile {
 async fn write<E>(
     mut file: File,
     pieces: impl Stream<Item = Result<Vec<u8>, E>>,
-) -> Result<(String, u64), NotTaken<E>> {
+) -> Result<(String, u64), UploadError<E>> {
     let mut digest = Sha256::new();
     let mut size = 0;
     let mut pieces = std::pin::pin!(pieces);
     while let Some(piece) = pieces.next().await {
-        let piece = piece.map_err(NotTaken::Cut)?;
+        let piece = piece.map_err(UploadError::Disconnected)?;
         digest.update(&piece);
         size += piece.len() as u64;
-        file.write_all(&piece).await.map_err(no_space)?;
+        file.write_all(&piece).await.map_err(storage_error)?;
     }
-    file.sync_all().await.map_err(no_space)?;
+    file.sync_all().await.map_err(storage_error)?;
     let sha256 = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
     Ok((sha256, size))
 }
@@ -137,9 +143,9 @@ async fn sync_dir(dir: &Path) -> std::io::Result<()> {
     File::open(dir).await?.sync_all().await
 }
 
-fn no_space<E>(error: std::io::Error) -> NotTaken<E> {
+fn storage_error<E>(error: std::io::Error) -> UploadError<E> {
     let said = format!("the server cannot keep the file: {error}; make room in its images folder");
-    NotTaken::Refused(Refusal::precondition("NO_ROOM", said))
+    UploadError::Refused(Refusal::precondition("NO_ROOM", said))
 }
 
 #[cfg(test)]
@@ -160,13 +166,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_is_there_whole_or_not_at_all() {
+    async fn files_appear_complete_or_not_at_all() {
         let dir = tempfile::tempdir().unwrap();
         let artifacts = Artifacts::open(dir.path().into()).unwrap();
         let cut = artifacts.receive("", pieces(true)).await;
-        assert!(matches!(cut, Err(NotTaken::Cut("gone"))));
+        assert!(matches!(cut, Err(UploadError::Disconnected("gone"))));
         let wrong = artifacts.receive(&"0".repeat(64), pieces(false)).await;
-        assert!(matches!(wrong, Err(NotTaken::Refused(_))));
+        assert!(matches!(wrong, Err(UploadError::Refused(_))));
         assert_eq!(names(dir.path()), Vec::<String>::new());
         for _ in 0..2 {
             let taken = artifacts.receive(ABC, pieces(false)).await.unwrap();

@@ -1,15 +1,15 @@
-//! What a DHCP server has to know, as a configuration for dnsmasq.
+//! The configuration of the DHCP server, for dnsmasq.
 
 use model::machine::Machine;
 use model::refusal::Refusal;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// What the operator says about the network.
+/// The operator's choices for the network.
 #[derive(Debug, Default)]
 pub struct Network {
     pub interface: String,
-    /// `FIRST,LAST`, or empty: only machines that are known get an address.
+    /// `FIRST,LAST`, or empty: only registered machines get an address.
     pub range: String,
 }
 
@@ -30,7 +30,7 @@ impl Network {
     }
 }
 
-/// The configuration. Machines that have a MAC address and an IP address as their SSH endpoint get that address.
+/// Machines that have a MAC address and an IP address as their SSH endpoint get that address.
 pub fn dnsmasq(url: &str, network: &Network, machines: &[Machine]) -> String {
     let mut text = String::from(
         "# Machines that boot over the network ask Farrier what to boot.\n\
@@ -79,7 +79,7 @@ fn address_of(url: &str) -> Option<Ipv4Addr> {
     place.rsplit_once(':').map_or(place, |(host, _)| host).parse().ok()
 }
 
-/// The IP address of an SSH endpoint that is one.
+/// The IP address in an SSH endpoint, if it has one and not a name.
 fn host_address(endpoint: &str) -> Option<IpAddr> {
     let place = endpoint.rsplit_once('@').map_or(endpoint, |(_, place)| place);
     let host = place.rsplit_once(':').map_or(place, |(host, _)| host);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_operator_says_is_checked() {
+    fn network_options_are_checked() {
         let network = |interface: &str, range: &str| {
             let network = Network { interface: interface.into(), range: range.into() };
             network.checked().map_err(|refusal| refusal.field.unwrap_or_default())

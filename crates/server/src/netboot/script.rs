@@ -1,17 +1,18 @@
-//! What a machine's firmware is told, in iPXE's language.
+//! The iPXE scripts that machines boot.
 
 use crate::config::Netboot;
 use engine::vault::Boot;
 use model::image::Body;
 
-/// How often a machine asks again before it boots from its disk: Farrier may be starting again.
+/// Attempts to fetch the machine's script before it boots from its disk: Farrier may be restarting.
 const TRIES: [&str; 3] = ["a", "b", "c"];
 
-/// How often a machine tries to fetch what it was told to boot, 3 s apart.
+/// Attempts to fetch a boot file, 3 s apart.
 const MAX_FETCHES: u32 = 60;
 
-/// For every machine: ask on with the MAC address of the card it boots from; who is not wanted boots from its disk.
-pub fn first(url: &str) -> String {
+/// For every machine: fetch the script of the MAC address it boots from. A machine without a
+/// pending deployment boots from its disk.
+pub fn first_script(url: &str) -> String {
     let mut script = String::from("#!ipxe\n");
     let ask = format!("chain --replace {url}/netboot/by-mac/${{netX/mac:hexhyp}}");
     for (index, name) in TRIES.iter().enumerate() {
@@ -25,14 +26,14 @@ pub fn first(url: &str) -> String {
               iseq ${platform} pcbios && sanboot --no-describe --drive 0x80 || exit\n"
 }
 
-/// For a machine that is wanted.
-pub fn of(settings: &Netboot, boot: &Boot, mac: &str) -> String {
+/// For a machine with a pending deployment.
+pub fn machine_script(settings: &Netboot, boot: &Boot, mac: &str) -> String {
     let (deployment, token) = (&boot.deployment, &boot.token);
     let url = settings.url();
     let what = match &deployment.image.body {
         Body::Disk { .. } => "the deploy environment",
         Body::Kernel { .. } => deployment.image.name.as_str(),
-        // The BMC shows the disc; there is nothing to fetch.
+        // The BMC attaches the ISO; there is nothing to fetch.
         Body::Iso { .. } => return "#!ipxe\nexit\n".into(),
     };
     let initrd = match &deployment.image.body {
@@ -41,7 +42,7 @@ pub fn of(settings: &Netboot, boot: &Boot, mac: &str) -> String {
     };
     let mut words: Vec<String> = Vec::new();
     if initrd {
-        // UEFI hands the ramdisk over by this name.
+        // UEFI passes the initrd to the kernel under this name.
         words.push("initrd=initrd".into());
     }
     match &deployment.image.body {
@@ -72,15 +73,16 @@ pub fn of(settings: &Netboot, boot: &Boot, mac: &str) -> String {
         );
     }
     script += "boot\n";
-    script += &again("kernel");
+    script += &retry_fetch("kernel");
     if initrd {
-        script += &again("initrd");
+        script += &retry_fetch("initrd");
     }
     script
 }
 
-/// Fetches it once more: Farrier may be starting again. Not for ever: it may have been told not to give it out any more.
-fn again(what: &str) -> String {
+/// Retries a fetch, because Farrier may be restarting; not for ever, because the token may have
+/// been revoked.
+fn retry_fetch(what: &str) -> String {
     format!(
         ":again_{what}\ninc tries\niseq ${{tries}} {MAX_FETCHES} && exit ||\nsleep 3\ngoto {what}\n"
     )
@@ -114,7 +116,7 @@ mod tests {
     fn a_disk_image_boots_the_deploy_environment_with_its_token() {
         let file = Artifact { sha256: "a".repeat(64), size: 1, url: None };
         let boot = boot(Body::Disk { format: DiskFormat::Raw, file });
-        let script = of(&settings(), &boot, "52:54:00:00:00:01");
+        let script = machine_script(&settings(), &boot, "52:54:00:00:00:01");
         let kernel = "kernel http://10.0.0.1:8480/netboot/t0k/kernel initrd=initrd console=ttyS0 \
                       farrier.url=http://10.0.0.1:8480 farrier.token=t0k \
                       farrier.mac=52:54:00:00:00:01 || goto again_kernel\n";
@@ -123,10 +125,10 @@ mod tests {
     }
 
     #[test]
-    fn an_installer_of_ones_own_gets_what_it_asks_for() {
+    fn kernel_images_get_their_command_line() {
         let kernel = Artifact { sha256: "a".repeat(64), size: 1, url: None };
         let cmdline = "quiet seed={url}/x?t={token} ip={mac} {hostname} {machine}".into();
-        let script = of(
+        let script = machine_script(
             &settings(),
             &boot(Body::Kernel { kernel, initrd: None, cmdline }),
             "52:54:00:00:00:01",
@@ -137,8 +139,8 @@ mod tests {
     }
 
     #[test]
-    fn every_machine_asks_with_its_own_address_and_not_for_ever() {
-        let script = first("http://10.0.0.1:8480");
+    fn first_script_has_a_bounded_number_of_attempts() {
+        let script = first_script("http://10.0.0.1:8480");
         assert_eq!(script.matches("/netboot/by-mac/${netX/mac:hexhyp}").count(), TRIES.len());
         for goal in script.lines().filter_map(|line| line.split("goto ").nth(1)) {
             assert!(script.contains(&format!("\n:{goal}\n")), "{goal} is nowhere in\n{script}");

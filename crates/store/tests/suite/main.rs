@@ -1,5 +1,13 @@
 //! The store suite: the same promises, kept by both databases.
 
+#![allow(
+    clippy::expect_used,
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test fails by panicking, and its tables are long"
+)]
+
 #[macro_use]
 mod harness;
 

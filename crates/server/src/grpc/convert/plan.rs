@@ -1,4 +1,4 @@
-//! Plans and their steps, in and out.
+//! Conversion of plans and their steps.
 
 use model::effect::{
     DeviceWork, Effect, Expect, NetbootMode, PowerOffPolicy, PowerTo, RebootMode, RmaAction, Taint,
@@ -47,7 +47,7 @@ fn kind(effect: &Effect) -> Option<v1::step::Kind> {
                 RebootMode::Bmc => "bmc",
                 RebootMode::InBand => "in_band",
             };
-            let (graceful_seconds, force) = said(power_off);
+            let (graceful_seconds, force) = power_off_fields(power_off);
             K::Reboot(v1::Reboot { mode: mode.into(), graceful_seconds, force })
         }
         Effect::Netboot { mode } => {
@@ -77,7 +77,7 @@ fn kind(effect: &Effect) -> Option<v1::step::Kind> {
                 RmaAction::PowerOff => "POWER_OFF",
                 RmaAction::Mark => "MARK",
             };
-            let (graceful_seconds, force) = said(power_off);
+            let (graceful_seconds, force) = power_off_fields(power_off);
             K::Rma(v1::RmaAction { action: action.into(), graceful_seconds, force })
         }
         Effect::Drain { cluster_ref, deadline_seconds } => {
@@ -86,7 +86,7 @@ fn kind(effect: &Effect) -> Option<v1::step::Kind> {
         }
         Effect::Uncordon { cluster_ref, .. } => K::Uncordon(v1::UncordonNode { cluster_ref }),
         Effect::Power { to, power_off } => {
-            let (graceful_seconds, force) = said(power_off);
+            let (graceful_seconds, force) = power_off_fields(power_off);
             K::Power(v1::SetPower { to: to.as_str().into(), graceful_seconds, force })
         }
         Effect::Device { work } => K::Device(v1::DeviceStep {
@@ -101,7 +101,7 @@ fn kind(effect: &Effect) -> Option<v1::step::Kind> {
             target_ids: group.parts.iter().map(|part| part.target.to_string()).collect(),
             at_once: group.at_once as i32,
         }),
-        // Only ever an undo; plans cannot name it.
+        // Only an undo; a plan cannot contain it.
         Effect::Leave { .. } => return None,
     })
 }
@@ -123,7 +123,7 @@ fn details(work: &DeviceWork) -> Vec<(&'static str, String)> {
     }
 }
 
-fn said(power_off: PowerOffPolicy) -> (Option<i32>, Option<bool>) {
+fn power_off_fields(power_off: PowerOffPolicy) -> (Option<i32>, Option<bool>) {
     (power_off.graceful_seconds.map(|seconds| seconds as i32), power_off.force)
 }
 
@@ -166,14 +166,14 @@ pub(crate) fn plan_from(plan: v1::Plan) -> Result<Plan, Refusal> {
 
 fn step_from(field: &str, step: v1::Step) -> Result<Step, Refusal> {
     Ok(Step {
-        timeout_seconds: whole(&format!("{field}.timeout_seconds"), step.timeout_seconds)?,
-        max_retries: whole(&format!("{field}.max_retries"), step.max_retries)?,
+        timeout_seconds: parse_count(&format!("{field}.timeout_seconds"), step.timeout_seconds)?,
+        max_retries: parse_count(&format!("{field}.max_retries"), step.max_retries)?,
         effect: effect_from(field, step.kind)?,
         name: step.name,
     })
 }
 
-fn whole(field: &str, value: Option<i32>) -> Result<Option<u32>, Refusal> {
+fn parse_count(field: &str, value: Option<i32>) -> Result<Option<u32>, Refusal> {
     match value {
         None => Ok(None),
         Some(value) => u32::try_from(value).map(Some).map_err(|_| {
@@ -193,7 +193,7 @@ fn effect_from(field: &str, kind: Option<v1::step::Kind>) -> Result<Effect, Refu
     Ok(match kind {
         K::Ssh(ssh) => Effect::Ssh { command: ssh.command, destructive: ssh.destructive },
         K::Reboot(reboot) => Effect::Reboot {
-            mode: among(
+            mode: parse_choice(
                 &format!("{field}.reboot.mode"),
                 &reboot.mode,
                 &[("bmc", RebootMode::Bmc), ("in_band", RebootMode::InBand)],
@@ -205,7 +205,7 @@ fn effect_from(field: &str, kind: Option<v1::step::Kind>) -> Result<Effect, Refu
             )?,
         },
         K::Netboot(netboot) => Effect::Netboot {
-            mode: among(
+            mode: parse_choice(
                 &format!("{field}.netboot.mode"),
                 &netboot.mode,
                 &[("PXE", NetbootMode::Pxe), ("DISK", NetbootMode::Disk)],
@@ -218,7 +218,7 @@ fn effect_from(field: &str, kind: Option<v1::step::Kind>) -> Result<Effect, Refu
             taints: taints_from(&format!("{field}.join.taints"), join.taints)?,
         },
         K::Verify(verify) => Effect::Verify {
-            expect: among(
+            expect: parse_choice(
                 &format!("{field}.verify.expect"),
                 &verify.expect,
                 &[("READY", Expect::Ready), ("DRAINED", Expect::Drained)],
@@ -229,7 +229,7 @@ fn effect_from(field: &str, kind: Option<v1::step::Kind>) -> Result<Effect, Refu
         K::Net(net) => Effect::Net { document: net.document },
         K::Rma(rma) => rma_from(&format!("{field}.rma"), &rma)?,
         K::Drain(drain) => Effect::Drain {
-            deadline_seconds: whole(
+            deadline_seconds: parse_count(
                 &format!("{field}.drain.deadline_seconds"),
                 drain.deadline_seconds,
             )?,
@@ -248,7 +248,7 @@ fn effect_from(field: &str, kind: Option<v1::step::Kind>) -> Result<Effect, Refu
 fn power_from(field: &str, power: &v1::SetPower) -> Result<Effect, Refusal> {
     let words = [("ON", PowerTo::On), ("OFF", PowerTo::Off)];
     Ok(Effect::Power {
-        to: required(&format!("{field}.to"), &power.to, &words)?,
+        to: parse_required(&format!("{field}.to"), &power.to, &words)?,
         power_off: power_off_policy_from(field, power.graceful_seconds, power.force)?,
     })
 }
@@ -260,7 +260,7 @@ fn rma_from(field: &str, rma: &v1::RmaAction) -> Result<Effect, Refusal> {
         ("MARK", RmaAction::Mark),
     ];
     Ok(Effect::Rma {
-        action: required(&format!("{field}.action"), &rma.action, &words)?,
+        action: parse_required(&format!("{field}.action"), &rma.action, &words)?,
         power_off: power_off_policy_from(field, rma.graceful_seconds, rma.force)?,
     })
 }
@@ -270,29 +270,29 @@ fn power_off_policy_from(
     graceful_seconds: Option<i32>,
     force: Option<bool>,
 ) -> Result<PowerOffPolicy, Refusal> {
-    let graceful_seconds = whole(&format!("{field}.graceful_seconds"), graceful_seconds)?;
+    let graceful_seconds = parse_count(&format!("{field}.graceful_seconds"), graceful_seconds)?;
     Ok(PowerOffPolicy { graceful_seconds, force })
 }
 
 fn taints_from(field: &str, taints: Vec<v1::NodeTaint>) -> Result<Vec<Taint>, Refusal> {
     let words = TaintEffect::ALL.map(|effect| (effect.as_str(), effect));
     let taints = taints.into_iter().enumerate().map(|(index, taint)| {
-        let effect = required(&format!("{field}[{index}].effect"), &taint.effect, &words)?;
+        let effect = parse_required(&format!("{field}[{index}].effect"), &taint.effect, &words)?;
         Ok(Taint { key: taint.key, value: taint.value, effect })
     });
     taints.collect()
 }
 
-/// The value behind a word that must be there.
-fn required<T: Copy>(field: &str, word: &str, words: &[(&str, T)]) -> Result<T, Refusal> {
+/// The value of a word that must not be empty.
+fn parse_required<T: Copy>(field: &str, word: &str, words: &[(&str, T)]) -> Result<T, Refusal> {
     if word.is_empty() {
         return Err(Refusal::missing(field));
     }
-    among(field, word, words)
+    parse_choice(field, word, words)
 }
 
-/// The value behind a word; the first one behind none.
-fn among<T: Copy>(field: &str, word: &str, words: &[(&str, T)]) -> Result<T, Refusal> {
+/// The value of a word; an empty word means the first value.
+fn parse_choice<T: Copy>(field: &str, word: &str, words: &[(&str, T)]) -> Result<T, Refusal> {
     let found = words.iter().find(|(name, _)| word.is_empty() || *name == word);
     found.map(|(_, value)| *value).ok_or_else(|| {
         let names: Vec<_> = words.iter().map(|(name, _)| *name).collect();

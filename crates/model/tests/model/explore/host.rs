@@ -1,0 +1,162 @@
+//! The events of a host's firmware reprovisioning.
+
+use super::{AT_ONCE, Explore, Happening, OWN, RACK, run_in};
+use model::firmware::{Component, Firmware, Resolution};
+use model::host::{Host, HostState, Owner, RETRY_INTERVAL, ReprovisionRequest, Seen};
+use model::id::{FirmwareId, MachineId, RunId};
+use model::plan::RunType;
+use model::refusal::Refusal;
+use model::run::{Run, Workflow};
+use model::target::TargetKind;
+use model::time::Timestamp;
+use std::collections::BTreeMap;
+
+/// A firmware that the host does not have.
+fn other_firmware() -> Resolution {
+    let component = Component {
+        name: "BMC".into(),
+        version: "2".into(),
+        url: "http://10.0.0.2/bmc".into(),
+        sha256: "0".repeat(64),
+    };
+    Resolution::Use(Box::new(Firmware {
+        id: FirmwareId::trusted("fw-2"),
+        hardware_type: "type".into(),
+        description: String::new(),
+        components: BTreeMap::from([(TargetKind::Machine, vec![component])]),
+        is_default: true,
+        available: true,
+        created_at: Timestamp::default(),
+    }))
+}
+
+fn run(id: &str, workflow: Workflow) -> Option<Run> {
+    Some(run_in(&RunId::trusted(id), RunType::Firmware, workflow))
+}
+
+/// What the exploration needs of a host beside its lifecycle.
+trait HostWalk: Sized {
+    fn as_it_stands(&self) -> Seen;
+    fn asked(&self) -> Vec<(&'static str, Self)>;
+    fn sights(&self) -> Vec<(&'static str, Seen)>;
+}
+
+impl HostWalk for Host {
+    fn as_it_stands(&self) -> Seen {
+        Seen {
+            fresh: RunId::trusted(OWN),
+            run: self.run.as_ref().and_then(|id| run(id.as_str(), Workflow::Running)),
+            firmware: other_firmware(),
+            gate: Ok(()),
+            operation: self.rack_operation().and_then(|id| run(id.as_str(), Workflow::Running)),
+            part: None,
+            retry_interval: RETRY_INTERVAL,
+        }
+    }
+
+    /// The requests that the API admits.
+    fn asked(&self) -> Vec<(&'static str, Self)> {
+        let request = |owner| ReprovisionRequest {
+            owner,
+            firmware: None,
+            requested_at: Timestamp::default(),
+            started_at: None,
+        };
+        let with = |request| Self { request, ..self.clone() };
+        let mut asked = Vec::new();
+        if self.admit().is_ok() {
+            let operator = Owner::Operator { name: "somebody".into() };
+            asked.push(("an operator requests it", with(Some(request(operator)))));
+        }
+        let fresh = self.request.as_ref().is_some_and(|request| request.started_at.is_none());
+        if !fresh {
+            let rack = Owner::Rack { operation: RunId::trusted(RACK) };
+            asked.push(("an operation on its rack requests it", with(Some(request(rack)))));
+        }
+        if self.request.is_some() {
+            asked.push(("the request is withdrawn", with(None)));
+        }
+        asked
+    }
+
+    fn sights(&self) -> Vec<(&'static str, Seen)> {
+        let now = self.as_it_stands();
+        let mut all = vec![(AT_ONCE, now.clone())];
+        if let Some(id) = &self.run {
+            for (what, workflow) in [
+                ("its operation succeeds", Workflow::Completed),
+                ("its operation fails, and trying again is safe", Workflow::FailedRetryable),
+                ("its operation stops for a person", Workflow::FailedManualIntervention),
+                ("its operation is canceled", Workflow::Cancelled),
+            ] {
+                all.push((what, Seen { run: run(id.as_str(), workflow), ..now.clone() }));
+            }
+        }
+        if matches!(self.state, HostState::CheckingFirmwareV2 { .. }) && self.run.is_none() {
+            let none = Resolution::Skip("there is none".into());
+            let unknown = Resolution::Unknown(FirmwareId::trusted("fw-9"));
+            let shut = Err(Refusal::precondition("MACHINE_BUSY", "something holds the machine"));
+            all.push(("no firmware is to be applied", Seen { firmware: none, ..now.clone() }));
+            all.push((
+                "its firmware is not in the catalogue",
+                Seen { firmware: unknown, ..now.clone() },
+            ));
+            all.push(("its machine may not be upgraded now", Seen { gate: shut, ..now.clone() }));
+        }
+        let waits = matches!(self.state, HostState::WaitingForRackFirmwareUpgrade);
+        let failed = matches!(self.state, HostState::FailedFirmwareUpgrade { .. });
+        if self.rack_operation().is_some() && (waits || failed) {
+            for (what, workflow) in [
+                ("the part of its rack's operation begins", Workflow::Running),
+                ("the part of its rack's operation succeeds", Workflow::Completed),
+                ("the part of its rack's operation fails", Workflow::FailedManualIntervention),
+            ] {
+                all.push((what, Seen { part: run("op-other", workflow), ..now.clone() }));
+            }
+        }
+        if self.rack_operation().is_some() && waits {
+            for (what, workflow) in [
+                ("its rack's operation succeeds without it", Workflow::Completed),
+                ("its rack's operation fails before it", Workflow::FailedManualIntervention),
+                ("its rack's operation is canceled before it", Workflow::Cancelled),
+            ] {
+                all.push((what, Seen { operation: run(RACK, workflow), ..now.clone() }));
+            }
+        }
+        all
+    }
+}
+
+impl Explore for Host {
+    const TITLE: &'static str = "The states of a host that is being reprovisioned";
+    const ABOUT: &'static str = "The firmware of a machine is seen to by the host itself, for an operator, or by an operation on its rack. What failed is tried \
+         again by itself where that is safe, at most three times; then a person is waited for. A fresh request starts over.";
+
+    fn fresh() -> Self {
+        Self::new(&MachineId::trusted("m-1"), Timestamp::default())
+    }
+
+    fn happens(&self) -> Vec<Happening<Self>> {
+        let seen = self.sights().into_iter();
+        let mut all: Vec<Happening<Self>> =
+            seen.map(|(what, seen)| Happening { what, record: self.clone(), seen }).collect();
+        all.extend(self.asked().into_iter().map(|(what, record)| {
+            let seen = record.as_it_stands();
+            Happening { what, record, seen }
+        }));
+        all
+    }
+
+    fn advice(&self) -> &'static str {
+        match &self.state {
+            HostState::Ready => "ask for it: `farrier machine reprovision <machine>`",
+            HostState::CheckingFirmwareV2 { .. } => "wait, or withdraw the request",
+            HostState::WaitingForRackFirmwareUpgrade => {
+                "wait, withdraw the request, or cancel the operation on the rack"
+            }
+            HostState::FailedFirmwareUpgrade { .. } => {
+                "`farrier why <operation>`, then ask for it anew, or withdraw the request"
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! ComponentService: upgrades compute trays, switches and power shelves with one request.
+
+use super::GrpcServices;
+use super::convert::{force_reason, initiator};
+use super::rack::convert::{dark_ids, gate};
+use super::status::{refusal_status, store_error_status};
+use engine::components::{ComponentStatus, ComponentVersions, Outcome, Update, Updated};
+use model::firmware::Resolution;
+use model::id::{FirmwareId, MachineId, PowerShelfId, SwitchId};
+use model::refusal::Refusal;
+use model::target::TargetId;
+use model::text;
+use proto::v1;
+use tonic::{Request, Response, Status};
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl v1::component_service_server::ComponentService for GrpcServices {
+    async fn update_component_firmware(
+        &self,
+        request: Request<v1::UpdateComponentFirmwareRequest>,
+    ) -> Answer<v1::UpdateComponentFirmwareResponse> {
+        let by = initiator(request.metadata());
+        let update = update_from(request.into_inner(), by).map_err(refusal_status)?;
+        let done = self.engine.update_components(update).await.map_err(store_error_status)?;
+        let results = done.into_iter().map(result).collect();
+        Ok(Response::new(v1::UpdateComponentFirmwareResponse { results }))
+    }
+
+    async fn get_component_firmware_status(
+        &self,
+        request: Request<v1::GetComponentFirmwareStatusRequest>,
+    ) -> Answer<v1::GetComponentFirmwareStatusResponse> {
+        let asked = request.into_inner();
+        let targets = targets_from(asked.compute_trays, asked.switches, asked.power_shelves);
+        let targets = targets.map_err(refusal_status)?;
+        let firmware = firmware_from(&asked.target_version).map_err(refusal_status)?;
+        let found =
+            self.engine.component_status(&targets, firmware).await.map_err(store_error_status)?;
+        let components = found.into_iter().map(status).collect();
+        Ok(Response::new(v1::GetComponentFirmwareStatusResponse { components }))
+    }
+
+    async fn list_component_firmware_versions(
+        &self,
+        request: Request<v1::ListComponentFirmwareVersionsRequest>,
+    ) -> Answer<v1::ListComponentFirmwareVersionsResponse> {
+        let asked = request.into_inner();
+        let targets = targets_from(asked.compute_trays, asked.switches, asked.power_shelves);
+        let targets = targets.map_err(refusal_status)?;
+        let found = self.engine.component_versions(&targets).await.map_err(store_error_status)?;
+        let components = found.into_iter().map(versions).collect();
+        Ok(Response::new(v1::ListComponentFirmwareVersionsResponse { components }))
+    }
+}
+
+fn update_from(asked: v1::UpdateComponentFirmwareRequest, by: String) -> Result<Update, Refusal> {
+    let force = force_reason(asked.force, &asked.reason)?;
+    text::short("reference", &asked.reference)?;
+    Ok(Update {
+        targets: targets_from(asked.compute_trays, asked.switches, asked.power_shelves)?,
+        firmware: firmware_from(&asked.target_version)?,
+        request_id: match asked.dry_run {
+            true => asked.request_id,
+            false => text::request_id(&asked.request_id)?,
+        },
+        by,
+        reference: asked.reference,
+        force,
+        dry_run: asked.dry_run,
+    })
+}
+
+fn firmware_from(id: &str) -> Result<Option<FirmwareId>, Refusal> {
+    match id {
+        "" => Ok(None),
+        id => FirmwareId::parse_field(id, "target_version").map(Some),
+    }
+}
+
+fn targets_from(
+    trays: Option<v1::ComputeTrays>,
+    switches: Option<v1::Switches>,
+    shelves: Option<v1::PowerShelves>,
+) -> Result<Vec<TargetId>, Refusal> {
+    let mut targets = Vec::new();
+    for (index, id) in trays.unwrap_or_default().machine_ids.iter().enumerate() {
+        let field = format!("compute_trays.machine_ids[{index}]");
+        targets.push(TargetId::from(&MachineId::parse_field(id, &field)?));
+    }
+    for (index, id) in switches.unwrap_or_default().switch_ids.iter().enumerate() {
+        let field = format!("switches.switch_ids[{index}]");
+        targets.push(TargetId::from(&SwitchId::parse_field(id, &field)?));
+    }
+    for (index, id) in shelves.unwrap_or_default().power_shelf_ids.iter().enumerate() {
+        let field = format!("power_shelves.power_shelf_ids[{index}]");
+        targets.push(TargetId::from(&PowerShelfId::parse_field(id, &field)?));
+    }
+    Ok(targets)
+}
+
+fn result(done: Updated) -> v1::ComponentResult {
+    use v1::ComponentOutcome as O;
+    let mut result = v1::ComponentResult {
+        device_type: done.target.kind.as_str().into(),
+        device_id: done.target.id.clone(),
+        rack_id: done.rack.map(|rack| rack.to_string()).unwrap_or_default(),
+        success: true,
+        ..v1::ComponentResult::default()
+    };
+    if let Some(preview) = &done.preview {
+        result.steps = preview.planned.steps.iter().map(|step| step.name.clone()).collect();
+        result.refusals = preview.refusals.iter().map(gate).collect();
+        result.dark_machine_ids = dark_ids(preview);
+        result.notes.clone_from(&preview.planned.notes);
+    }
+    match done.outcome {
+        Outcome::Started(run) => {
+            result.set_outcome(O::Started);
+            result.message = format!("{run} upgrades it");
+            result.next = format!("farrier why {run}");
+            result.operation_id = run.to_string();
+        }
+        Outcome::Would(steps) => {
+            result.set_outcome(O::WouldStart);
+            result.message = "it would be upgraded".into();
+            result.steps = steps;
+        }
+        Outcome::Refused(refusal) => {
+            result.set_outcome(O::Refused);
+            result.success = false;
+            result.message = refusal.said;
+            result.next = refusal.next.unwrap_or_default();
+        }
+    }
+    result
+}
+
+fn status(found: ComponentStatus) -> v1::ComponentFirmwareStatus {
+    let ComponentStatus { device, differs } = found;
+    let (firmware_id, wanted) = match &device.wanted {
+        Resolution::Use(one) => (one.id.to_string(), one.versions(device.target.kind)),
+        Resolution::Unknown(id) => (id.to_string(), Default::default()),
+        Resolution::Skip(_) => Default::default(),
+    };
+    v1::ComponentFirmwareStatus {
+        device_type: device.target.kind.as_str().into(),
+        device_id: device.target.id,
+        rack_id: device.rack.map(|rack| rack.to_string()).unwrap_or_default(),
+        current: device.facts.firmware.into_iter().collect(),
+        firmware_id,
+        wanted: wanted.into_iter().collect(),
+        differs,
+        operation_id: device.active_run.map(|run| run.to_string()).unwrap_or_default(),
+    }
+}
+
+fn versions(found: ComponentVersions) -> v1::ComponentFirmwareVersions {
+    let ComponentVersions { target, hardware_type, facts, firmware } = found;
+    let versions = firmware.iter().map(|one| v1::ComponentFirmwareVersion {
+        firmware_id: one.id.to_string(),
+        components: one.versions(target.kind).into_iter().collect(),
+        is_default: one.is_default,
+        available: one.available,
+        installed: one.missing_on(target.kind, &facts.firmware).is_empty(),
+    });
+    v1::ComponentFirmwareVersions {
+        device_type: target.kind.as_str().into(),
+        device_id: target.id.clone(),
+        hardware_type,
+        versions: versions.collect(),
+    }
+}

@@ -1,0 +1,185 @@
+//! CredentialService: secrets are write-only.
+
+use super::GrpcServices;
+use super::convert::{initiator, time};
+use super::page::{List, Page};
+use super::status::{refusal_status, store_error_status};
+use engine::vault::CredentialInfo;
+use model::refusal::Refusal;
+use model::run::act::Who;
+use model::text;
+use proto::v1;
+use proto::v1::set_credential_request::Secret as Asked;
+use providers::state_store::Secret;
+use store::IdentityRow;
+use tonic::{Request, Response, Status};
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// The largest accepted secret, in bytes.
+const MAX_SECRET: usize = 64 * 1024;
+
+#[tonic::async_trait]
+impl v1::credential_service_server::CredentialService for GrpcServices {
+    async fn set_credential(
+        &self,
+        request: Request<v1::SetCredentialRequest>,
+    ) -> Answer<v1::Credential> {
+        let who = Who { by: initiator(request.metadata()), reason: String::new() };
+        let asked = request.into_inner();
+        let secret = secret_from(asked.secret).map_err(refusal_status)?;
+        let set = self.vault.set(&asked.name, &secret, who).await.map_err(store_error_status)?;
+        Ok(Response::new(credential(set)))
+    }
+
+    async fn list_credentials(
+        &self,
+        request: Request<v1::ListCredentialsRequest>,
+    ) -> Answer<v1::ListCredentialsResponse> {
+        let asked = request.into_inner();
+        let page = Page::new(List::Credentials, "", asked.page_size, &asked.page_token)
+            .map_err(refusal_status)?;
+        let found =
+            self.vault.list(page.after(), page.size + 1).await.map_err(store_error_status)?;
+        let (found, next_page_token) = page.split_page(found, |one| &one.name);
+        let credentials = found.into_iter().map(credential).collect();
+        Ok(Response::new(v1::ListCredentialsResponse { credentials, next_page_token }))
+    }
+
+    async fn delete_credential(
+        &self,
+        request: Request<v1::DeleteCredentialRequest>,
+    ) -> Answer<v1::Credential> {
+        let who = Who { by: initiator(request.metadata()), reason: String::new() };
+        let name = request.into_inner().name;
+        let gone = self.vault.delete(&name, who).await.map_err(store_error_status)?;
+        Ok(Response::new(credential(gone)))
+    }
+
+    async fn list_identities(
+        &self,
+        request: Request<v1::ListIdentitiesRequest>,
+    ) -> Answer<v1::ListIdentitiesResponse> {
+        let asked = request.into_inner();
+        let page = Page::new(List::Identities, "", asked.page_size, &asked.page_token)
+            .map_err(refusal_status)?;
+        let found =
+            self.vault.identities(page.after(), page.size + 1).await.map_err(store_error_status)?;
+        let (found, next_page_token) = page.split_page(found, |one| &one.peer);
+        let identities = found.into_iter().map(identity).collect();
+        Ok(Response::new(v1::ListIdentitiesResponse { identities, next_page_token }))
+    }
+
+    async fn set_identity(&self, request: Request<v1::SetIdentityRequest>) -> Answer<v1::Identity> {
+        let v1::SetIdentityRequest { peer, identity: shown } = request.into_inner();
+        let known = self.vault.set_identity(&peer, &shown).await.map_err(store_error_status)?;
+        Ok(Response::new(identity(known)))
+    }
+
+    async fn forget_identity(
+        &self,
+        request: Request<v1::ForgetIdentityRequest>,
+    ) -> Answer<v1::ForgetIdentityResponse> {
+        let peer = request.into_inner().peer;
+        self.vault.forget_identity(&peer).await.map_err(store_error_status)?;
+        Ok(Response::new(v1::ForgetIdentityResponse {}))
+    }
+}
+
+fn identity(row: IdentityRow) -> v1::Identity {
+    let IdentityRow { peer, identity, first_seen } = row;
+    v1::Identity { peer, identity, first_seen: Some(time(first_seen)) }
+}
+
+fn credential(info: CredentialInfo) -> v1::Credential {
+    v1::Credential {
+        name: info.name,
+        kind: info.kind,
+        user: info.login,
+        version: info.version,
+        updated_at: Some(time(info.updated_at)),
+    }
+}
+
+/// Refuses a secret that is incomplete or too long.
+fn secret_from(asked: Option<Asked>) -> Result<Secret, Refusal> {
+    Ok(match asked.ok_or_else(|| Refusal::missing("secret"))? {
+        Asked::Password(v1::Password { user, password }) => Secret::Password {
+            user: login("password.user", user)?,
+            password: given("password.password", password)?.into(),
+        },
+        Asked::SshKey(v1::SshKey { user, private_key, passphrase }) => Secret::Key {
+            user: login("ssh_key.user", user)?,
+            pem: given("ssh_key.private_key", private_key)?.into(),
+            passphrase: (!passphrase.is_empty()).then(|| passphrase.into()),
+        },
+        Asked::Kubeconfig(v1::Kubeconfig { text }) => {
+            Secret::Kubeconfig { text: given("kubeconfig.text", text)?.into() }
+        }
+        Asked::MaasKey(v1::MaasKey { key }) => {
+            Secret::MaasKey { key: maas_key("maas_key.key", key)?.into() }
+        }
+    })
+}
+
+/// Checks for three parts. The refusal counts the parts, because it must not repeat the key.
+fn maas_key(field: &str, key: String) -> Result<String, Refusal> {
+    let key = given(field, key.trim().to_string())?;
+    let parts: Vec<&str> = key.split(':').collect();
+    let whole = |part: &&str| !part.is_empty() && part.chars().all(|c| c.is_ascii_graphic());
+    let problem = match parts.len() {
+        3 if parts.iter().all(whole) => return Ok(key),
+        3 => "has a part that is empty, or that has blanks in it".to_string(),
+        count => format!("has {count} parts and not 3"),
+    };
+    let instead = "give the API key as MAAS shows it, consumer:token:secret";
+    Err(Refusal::invalid(field, problem, instead))
+}
+
+fn login(field: &str, user: String) -> Result<String, Refusal> {
+    text::short(field, &user)?;
+    given(field, user)
+}
+
+fn given(field: &str, value: String) -> Result<String, Refusal> {
+    match value.len() {
+        0 => Err(Refusal::missing(field)),
+        length if length > MAX_SECRET => {
+            let instead = format!("use at most {MAX_SECRET} bytes");
+            Err(Refusal::invalid(field, format!("is {length} bytes long"), instead))
+        }
+        _ => Ok(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn invalid_secrets_are_refused_by_field() {
+        let password = |user: &str, password: &str| {
+            Some(Asked::Password(v1::Password { user: user.into(), password: password.into() }))
+        };
+        let maas = |key: &str| Some(Asked::MaasKey(v1::MaasKey { key: key.into() }));
+        let long = "x".repeat(MAX_SECRET + 1);
+        for (asked, field) in [
+            (None, "secret"),
+            (password("", "p"), "password.user"),
+            (password("u", ""), "password.password"),
+            (password("u", &long), "password.password"),
+            (Some(Asked::Kubeconfig(v1::Kubeconfig::default())), "kubeconfig.text"),
+            (maas(""), "maas_key.key"),
+            (maas("xxx:yyy"), "maas_key.key"),
+            (maas("xxx::zzz"), "maas_key.key"),
+            (maas("xxx:y y:zzz"), "maas_key.key"),
+            (maas("xxx:yyy:zzz:four"), "maas_key.key"),
+        ] {
+            let refusal = secret_from(asked).unwrap_err();
+            assert_eq!(refusal.field.as_deref(), Some(field));
+            assert!(!refusal.said.contains("xxx"), "{}", refusal.said);
+        }
+        assert!(secret_from(password("u", "p")).is_ok());
+        assert!(secret_from(maas("consumer:token:secret\n")).is_ok());
+    }
+}

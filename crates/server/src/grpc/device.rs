@@ -1,0 +1,168 @@
+//! Conversions that switches and power shelves share.
+
+use super::GrpcServices;
+use super::convert::{location_from, time};
+use super::health::health_summary;
+use super::page::{List, Page};
+use super::status::{refusal_status, store_error_status};
+use engine::{DescribedDevice, PlacedSpec};
+use model::device::{Device, Observed};
+use model::effect::{Facts, PowerTo};
+use model::id::RackId;
+use model::lifecycle::{DeviceSpec, Trouble};
+use model::machine::Labels;
+use model::refusal::Refusal;
+use model::text;
+use proto::v1;
+use std::collections::{BTreeMap, HashMap};
+use store::RecordFilter;
+use tonic::Status;
+
+/// A device as a client describes it. The caller has parsed its id.
+pub(super) fn described<D: Device>(
+    id: String,
+    labels: HashMap<String, String>,
+    spec: Option<v1::DeviceSpec>,
+) -> Result<DescribedDevice, Refusal> {
+    let labels: Labels = labels.into_iter().collect();
+    text::labels(&format!("{}.labels", D::FIELD), &labels)?;
+    let spec = spec.map(spec_from::<D>).transpose()?;
+    Ok(DescribedDevice { id, spec, labels })
+}
+
+fn spec_from<D: Device>(asked: v1::DeviceSpec) -> Result<PlacedSpec, Refusal> {
+    let (rack, slot) = location_from(&format!("{}.spec", D::FIELD), &asked.rack_id, asked.slot)?;
+    let spec = DeviceSpec {
+        provider: asked.provider,
+        bmc_endpoint: asked.bmc_endpoint,
+        bmc_credential: asked.bmc_credential,
+        ssh_endpoint: asked.ssh_endpoint,
+        ssh_credential: asked.ssh_credential,
+        serial: asked.serial,
+    };
+    Ok(PlacedSpec { spec: spec.checked(D::FIELD)?, rack, slot })
+}
+
+pub(super) fn labels<D: Device>(device: &D) -> HashMap<String, String> {
+    device.head().labels.clone().into_iter().collect()
+}
+
+pub(super) fn spec<D: Device>(device: &D) -> v1::DeviceSpec {
+    let (head, spec) = (device.head(), device.spec().clone());
+    v1::DeviceSpec {
+        provider: spec.provider,
+        bmc_endpoint: spec.bmc_endpoint,
+        bmc_credential: spec.bmc_credential,
+        ssh_endpoint: spec.ssh_endpoint,
+        ssh_credential: spec.ssh_credential,
+        serial: spec.serial,
+        rack_id: head.rack.as_ref().map(ToString::to_string).unwrap_or_default(),
+        slot: head.slot.and_then(|slot| i32::try_from(slot).ok()),
+    }
+}
+
+pub(super) fn status<D: Device>(device: &D) -> v1::DeviceStatus {
+    let head = device.head();
+    v1::DeviceStatus {
+        state: device.word().into(),
+        detail: device.detail(),
+        since: Some(time(head.since)),
+        cause: device.trouble().map(trouble),
+        facts: Some(facts(device.facts())),
+        observed: device.observed().map(observed),
+        active_operation_id: head.active_run.as_ref().map(ToString::to_string).unwrap_or_default(),
+        deleted: head.deleted,
+        version: head.version,
+        created_at: Some(time(head.created_at)),
+        updated_at: Some(time(head.updated_at)),
+        health: health_summary(&device.target(), &head.health),
+        would_follow: Vec::new(),
+    }
+}
+
+fn trouble(cause: &Trouble) -> v1::DeviceTrouble {
+    v1::DeviceTrouble {
+        message: cause.said.clone(),
+        operation_id: cause.run.as_ref().map(ToString::to_string).unwrap_or_default(),
+        fault: cause.code.clone(),
+    }
+}
+
+fn facts(facts: &Facts) -> v1::DeviceFacts {
+    let power = match facts.power {
+        Some(PowerTo::On) => "ON",
+        Some(PowerTo::Off) => "OFF",
+        None => "",
+    };
+    v1::DeviceFacts {
+        manufacturer: facts.manufacturer.clone(),
+        model: facts.model.clone(),
+        serial: facts.serial.clone(),
+        firmware: facts.firmware.clone().into_iter().collect(),
+        power: power.into(),
+    }
+}
+
+fn observed(seen: &Observed) -> v1::DeviceObserved {
+    v1::DeviceObserved {
+        reachable: seen.reachable,
+        message: seen.said.clone(),
+        at: Some(time(seen.at)),
+    }
+}
+
+/// The validated filter of a list.
+fn filter_from<D: Device>(asked: v1::DeviceFilter) -> Result<RecordFilter, Refusal> {
+    let rack = match asked.rack_id.as_str() {
+        "" => None,
+        id => Some(RackId::parse_field(id, "filter.rack_id")?),
+    };
+    for state in &asked.states {
+        if !D::STATES.contains(&state.as_str()) {
+            let shown: String = state.chars().take(64).collect();
+            let instead = format!("use one of: {}", D::STATES.join(", "));
+            return Err(Refusal::invalid("filter.states", format!("has {shown:?}"), instead));
+        }
+    }
+    let labels: Labels = asked.labels.into_iter().collect();
+    text::labels("filter.labels", &labels)?;
+    Ok(RecordFilter { rack, states: asked.states, labels: labels.into_iter().collect() })
+}
+
+/// A request for a page of devices.
+pub(super) struct DevicePageRequest<'a> {
+    pub list: List,
+    pub filter: Option<v1::DeviceFilter>,
+    pub size: i32,
+    pub token: &'a str,
+}
+
+impl GrpcServices {
+    /// The status of one device, with all its health reports.
+    pub(super) async fn device_status<D: Device>(
+        &self,
+        device: &D,
+    ) -> Result<v1::DeviceStatus, Status> {
+        let health = self.health_of(&device.target(), &device.head().health).await?;
+        Ok(v1::DeviceStatus { health, ..status(device) })
+    }
+
+    /// The devices of a page, and the token of the next page.
+    pub(super) async fn device_page<D: Device>(
+        &self,
+        wanted: DevicePageRequest<'_>,
+    ) -> Result<(Vec<D>, String), Status> {
+        let asked = wanted.filter.unwrap_or_default();
+        // Sorted, because a map has no order and the same filter must yield the same token.
+        let labels: BTreeMap<_, _> = asked.labels.iter().collect();
+        let stamp = format!("{} {:?} {labels:?}", asked.rack_id, asked.states);
+        let page =
+            Page::new(wanted.list, &stamp, wanted.size, wanted.token).map_err(refusal_status)?;
+        let filter = filter_from::<D>(asked).map_err(refusal_status)?;
+        let size = usize::try_from(page.size).unwrap_or(usize::MAX);
+        let found = self.engine.devices::<D>(filter, page.from.clone(), size);
+        let found = found.await.map_err(store_error_status)?;
+        let next = found.next.map(|last| page.token(&last)).unwrap_or_default();
+        Ok((found.records, next))
+    }
+}

@@ -1,0 +1,173 @@
+//! MachineService.
+
+use super::GrpcServices;
+use super::convert::{initiator, machine, machine_from, operation, who};
+use super::page::{List, Page};
+use super::status::{refusal_status, store_error_status};
+use engine::admission::Start;
+use model::filter::{Filter, Subject};
+use model::id::{MachineId, PlanId, RunId};
+use model::plan::{IMAGE_REF, Maintenance, Params, RunType};
+use model::refusal::Refusal;
+use model::run::act::Action;
+use model::target::TargetId;
+use model::text;
+use proto::v1;
+use tonic::{Request, Response, Status};
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// A customer's request, with the type of the run that serves it.
+struct OperationRequest {
+    run_type: RunType,
+    /// None: the default plan of the type.
+    plan_id: Option<PlanId>,
+    params: Params,
+}
+
+impl OperationRequest {
+    fn of_type(run_type: RunType) -> Self {
+        Self { run_type, plan_id: None, params: Params::new() }
+    }
+
+    fn with_maintenance_plan(run_type: RunType, way: Option<Maintenance>) -> Self {
+        Self { plan_id: way.map(Maintenance::plan_id), ..Self::of_type(run_type) }
+    }
+}
+
+impl GrpcServices {
+    /// Starts the run of a reboot, a reimage, or entering or leaving maintenance.
+    async fn start_operation(
+        &self,
+        wanted: OperationRequest,
+        machine_id: &str,
+        request_id: &str,
+        initiator: String,
+    ) -> Answer<v1::Operation> {
+        let OperationRequest { run_type, plan_id, params } = wanted;
+        let start = Start {
+            machine_id: MachineId::parse(machine_id).map_err(refusal_status)?,
+            request_id: text::request_id(request_id).map_err(refusal_status)?,
+            run_type,
+            plan_id,
+            params,
+            initiator,
+        };
+        let started = self.engine.start(start).await.map_err(store_error_status)?;
+        Ok(Response::new(operation(&started.run)))
+    }
+}
+
+#[tonic::async_trait]
+impl v1::machine_service_server::MachineService for GrpcServices {
+    async fn register_machine(
+        &self,
+        request: Request<v1::RegisterMachineRequest>,
+    ) -> Answer<v1::Machine> {
+        let actor = initiator(request.metadata());
+        let described = machine_from(request.into_inner().machine).map_err(refusal_status)?;
+        let done = self.engine.register(described, actor).await.map_err(store_error_status)?;
+        Ok(Response::new(machine(done)))
+    }
+
+    async fn get_machine(&self, request: Request<v1::GetMachineRequest>) -> Answer<v1::Machine> {
+        let id = MachineId::parse(&request.get_ref().machine_id).map_err(refusal_status)?;
+        let found = self.engine.machine(&id).await.map_err(store_error_status)?;
+        let health = self.health_of(&TargetId::from(&id), &found.health).await?;
+        let mut shown = machine(found);
+        if let Some(status) = &mut shown.status {
+            status.health = health;
+        }
+        Ok(Response::new(shown))
+    }
+
+    async fn list_machines(
+        &self,
+        request: Request<v1::ListMachinesRequest>,
+    ) -> Answer<v1::ListMachinesResponse> {
+        let asked = request.into_inner();
+        let filter = Filter::parse(&asked.filter, Subject::Machine).map_err(refusal_status)?;
+        let page = Page::new(List::Machines, &asked.filter, asked.page_size, &asked.page_token)
+            .map_err(refusal_status)?;
+        let found = self
+            .engine
+            .machines(filter, page.from.clone(), page.size)
+            .await
+            .map_err(store_error_status)?;
+        Ok(Response::new(v1::ListMachinesResponse {
+            machines: found.machines.into_iter().map(machine).collect(),
+            next_page_token: found.next.map(|last| page.token(&last)).unwrap_or_default(),
+        }))
+    }
+
+    async fn update_machine(
+        &self,
+        request: Request<v1::UpdateMachineRequest>,
+    ) -> Answer<v1::Machine> {
+        let actor = initiator(request.metadata());
+        let asked = request.into_inner();
+        let version = (asked.expected_version != 0).then_some(asked.expected_version);
+        let described = machine_from(asked.machine).map_err(refusal_status)?;
+        if described.id.is_none() {
+            return Err(refusal_status(Refusal::missing("machine.machine_id")));
+        }
+        let done =
+            self.engine.update(described, version, actor).await.map_err(store_error_status)?;
+        Ok(Response::new(machine(done)))
+    }
+
+    async fn reboot_machine(
+        &self,
+        request: Request<v1::RebootMachineRequest>,
+    ) -> Answer<v1::Operation> {
+        let by = initiator(request.metadata());
+        let asked = request.into_inner();
+        let wanted = OperationRequest::of_type(RunType::Reboot);
+        self.start_operation(wanted, &asked.machine_id, &asked.request_id, by).await
+    }
+
+    async fn reimage_machine(
+        &self,
+        request: Request<v1::ReimageMachineRequest>,
+    ) -> Answer<v1::Operation> {
+        let by = initiator(request.metadata());
+        let asked = request.into_inner();
+        let params = Params::from([(IMAGE_REF.to_string(), asked.image_ref)]);
+        let wanted = OperationRequest { params, ..OperationRequest::of_type(RunType::Reimage) };
+        self.start_operation(wanted, &asked.machine_id, &asked.request_id, by).await
+    }
+
+    async fn enter_maintenance(
+        &self,
+        request: Request<v1::EnterMaintenanceRequest>,
+    ) -> Answer<v1::Operation> {
+        let by = initiator(request.metadata());
+        let asked = request.into_inner();
+        let way = asked.drain.then_some(Maintenance::EnterDraining);
+        let wanted = OperationRequest::with_maintenance_plan(RunType::EnterMaintenance, way);
+        self.start_operation(wanted, &asked.machine_id, &asked.request_id, by).await
+    }
+
+    async fn exit_maintenance(
+        &self,
+        request: Request<v1::ExitMaintenanceRequest>,
+    ) -> Answer<v1::Operation> {
+        let by = initiator(request.metadata());
+        let asked = request.into_inner();
+        let way = asked.uncordon.then_some(Maintenance::ExitUncordoning);
+        let wanted = OperationRequest::with_maintenance_plan(RunType::ExitMaintenance, way);
+        self.start_operation(wanted, &asked.machine_id, &asked.request_id, by).await
+    }
+
+    async fn cancel_operation(
+        &self,
+        request: Request<v1::CancelOperationRequest>,
+    ) -> Answer<v1::Operation> {
+        let asked = request.get_ref();
+        let id = RunId::parse_field(&asked.operation_id, "operation_id").map_err(refusal_status)?;
+        let who = who(request.metadata(), &asked.reason).map_err(refusal_status)?;
+        let engine = self.engine.with_dry_run(asked.dry_run);
+        let done = engine.act(id, Action::Cancel, who).await.map_err(store_error_status)?;
+        Ok(Response::new(operation(&done)))
+    }
+}

@@ -1,0 +1,114 @@
+//! OperationService: the customer's view of runs.
+
+use super::GrpcServices;
+use super::convert::{log_chunk, operation, operation_event};
+use super::page::{List, Page};
+use super::status::{refusal_status, store_error_status};
+use super::stream::{self, Streaming};
+use engine::watch::{LogStream, Place, Watch};
+use model::filter::{Filter, Subject};
+use model::id::RunId;
+use model::refusal::Refusal;
+use proto::v1;
+use store::RunPage;
+use tonic::{Request, Response, Status};
+
+impl GrpcServices {
+    /// A page of runs, and the token of the next.
+    pub(super) async fn run_page(
+        &self,
+        list: List,
+        filter: &str,
+        size: i32,
+        token: &str,
+    ) -> Result<(RunPage, String), Status> {
+        let parsed = Filter::parse(filter, Subject::Run).map_err(refusal_status)?;
+        let page = Page::new(list, filter, size, token).map_err(refusal_status)?;
+        let found = self
+            .engine
+            .runs(parsed, page.from.clone(), page.size)
+            .await
+            .map_err(store_error_status)?;
+        let next = found.next.as_ref().map(|last| page.token(last)).unwrap_or_default();
+        Ok((found, next))
+    }
+
+    pub(super) async fn open_watch(
+        &self,
+        filter: &str,
+        cursor: &str,
+        skip_ended: bool,
+    ) -> Result<Watch, Status> {
+        let filter = Filter::parse(filter, Subject::Run).map_err(refusal_status)?;
+        let place = match cursor {
+            "" => None,
+            word => Some(Place::parse(word).map_err(refusal_status)?),
+        };
+        let watch = self.engine.watch(filter, place).await.map_err(store_error_status)?;
+        Ok(if skip_ended { watch.without_ended() } else { watch })
+    }
+
+    pub(super) async fn open_log(
+        &self,
+        id: &RunId,
+        offset: i64,
+        no_follow: bool,
+    ) -> Result<LogStream, Status> {
+        if offset < 0 {
+            let instead = "use 0 for the beginning, or the end of the last chunk you saw";
+            return Err(refusal_status(Refusal::invalid(
+                "offset",
+                format!("is {offset}"),
+                instead,
+            )));
+        }
+        self.engine.follow_log(id, offset, !no_follow).await.map_err(store_error_status)
+    }
+}
+
+#[tonic::async_trait]
+impl v1::operation_service_server::OperationService for GrpcServices {
+    type WatchOperationsStream = Streaming<v1::OperationEvent>;
+    type StreamOperationLogsStream = Streaming<v1::LogChunk>;
+
+    async fn get_operation(
+        &self,
+        request: Request<v1::GetOperationRequest>,
+    ) -> Result<Response<v1::Operation>, Status> {
+        let id = RunId::parse_field(&request.get_ref().operation_id, "operation_id");
+        let found =
+            self.engine.run(&id.map_err(refusal_status)?).await.map_err(store_error_status)?;
+        Ok(Response::new(operation(&found)))
+    }
+
+    async fn list_operations(
+        &self,
+        request: Request<v1::ListOperationsRequest>,
+    ) -> Result<Response<v1::ListOperationsResponse>, Status> {
+        let asked = request.into_inner();
+        let (found, next_page_token) = self
+            .run_page(List::Operations, &asked.filter, asked.page_size, &asked.page_token)
+            .await?;
+        let operations = found.runs.iter().map(operation).collect();
+        Ok(Response::new(v1::ListOperationsResponse { operations, next_page_token }))
+    }
+
+    async fn watch_operations(
+        &self,
+        request: Request<v1::WatchOperationsRequest>,
+    ) -> Result<Response<Self::WatchOperationsStream>, Status> {
+        let asked = request.into_inner();
+        let watch = self.open_watch(&asked.filter, &asked.cursor, asked.skip_ended).await?;
+        Ok(stream::watching(watch, operation_event))
+    }
+
+    async fn stream_operation_logs(
+        &self,
+        request: Request<v1::StreamOperationLogsRequest>,
+    ) -> Result<Response<Self::StreamOperationLogsStream>, Status> {
+        let asked = request.into_inner();
+        let id = RunId::parse_field(&asked.operation_id, "operation_id").map_err(refusal_status)?;
+        let log = self.open_log(&id, asked.offset, asked.no_follow).await?;
+        Ok(Response::new(stream::logs(log, move |line| log_chunk(&id, line))))
+    }
+}

@@ -1,0 +1,51 @@
+//! PlanService.
+
+use super::GrpcServices;
+use super::convert::{plan, plan_from};
+use super::page::{List, Page};
+use super::status::{refusal_status, store_error_status};
+use model::filter::{Filter, Subject};
+use model::id::PlanId;
+use model::refusal::Refusal;
+use proto::v1;
+use tonic::{Request, Response, Status};
+
+#[tonic::async_trait]
+impl v1::plan_service_server::PlanService for GrpcServices {
+    async fn get_plan(
+        &self,
+        request: Request<v1::GetPlanRequest>,
+    ) -> Result<Response<v1::Plan>, Status> {
+        let id = PlanId::parse(&request.get_ref().plan_id).map_err(refusal_status)?;
+        let found = self.engine.plan(&id).await.map_err(store_error_status)?;
+        Ok(Response::new(plan(&found)))
+    }
+
+    async fn list_plans(
+        &self,
+        request: Request<v1::ListPlansRequest>,
+    ) -> Result<Response<v1::ListPlansResponse>, Status> {
+        let asked = request.into_inner();
+        let filter = Filter::parse(&asked.filter, Subject::Plan).map_err(refusal_status)?;
+        let page = Page::new(List::Plans, &asked.filter, asked.page_size, &asked.page_token)
+            .map_err(refusal_status)?;
+        let after = page.from.as_deref().unwrap_or_default();
+        let found =
+            self.engine.plans(&filter, after, page.size).await.map_err(store_error_status)?;
+        Ok(Response::new(v1::ListPlansResponse {
+            plans: found.plans.iter().map(plan).collect(),
+            next_page_token: found.next.map(|last| page.token(&last)).unwrap_or_default(),
+        }))
+    }
+
+    async fn create_plan(
+        &self,
+        request: Request<v1::CreatePlanRequest>,
+    ) -> Result<Response<v1::Plan>, Status> {
+        let asked = request.into_inner().plan;
+        let asked = asked.ok_or_else(|| refusal_status(Refusal::missing("plan")))?;
+        let wanted = plan_from(asked).map_err(refusal_status)?;
+        let made = self.engine.create_plan(wanted).await.map_err(store_error_status)?;
+        Ok(Response::new(plan(&made)))
+    }
+}

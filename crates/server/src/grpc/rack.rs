@@ -1,0 +1,187 @@
+//! RackService: racks, and the maintenance of the devices in them.
+
+pub(super) mod convert;
+
+use super::GrpcServices;
+use super::convert::{force_reason, initiator};
+use super::page::{List, Page};
+use super::status::{refusal_status, store_error_status};
+use engine::racks::{MaintenanceStart, MaintenanceStatus, RackFilter};
+use model::id::{RackId, RunId};
+use model::rack::maintenance::{Trigger, Wanted};
+use model::refusal::Refusal;
+use model::text;
+use proto::v1;
+use store::RecordFilter;
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status};
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// Distinguishes a rack's id from an operation's.
+const RACK_PREFIX: &str = "rack-";
+
+/// The fields that both maintenance requests share.
+struct MaintenanceFields {
+    request_id: String,
+    reference: String,
+    force: bool,
+    reason: String,
+    dry_run: bool,
+}
+
+impl MaintenanceFields {
+    fn start(
+        self,
+        metadata: &MetadataMap,
+        rack_id: RackId,
+        wanted: Wanted,
+        trigger: Trigger,
+    ) -> Result<MaintenanceStart, Refusal> {
+        if !self.request_id.is_empty() {
+            text::request_id(&self.request_id)?;
+        }
+        let force = force_reason(self.force, &self.reason)?;
+        Ok(MaintenanceStart {
+            rack_id,
+            wanted,
+            trigger,
+            request_id: self.request_id,
+            by: initiator(metadata),
+            reference: self.reference,
+            force,
+            dry_run: self.dry_run,
+        })
+    }
+}
+
+impl GrpcServices {
+    async fn start_maintenance(
+        &self,
+        start: MaintenanceStart,
+    ) -> Answer<v1::RackMaintenanceOnDemandResponse> {
+        let started =
+            self.engine.start_rack_maintenance(start).await.map_err(store_error_status)?;
+        Ok(Response::new(convert::started(&started)))
+    }
+
+    async fn maintenance_statuses(&self, id: &str) -> Result<Vec<MaintenanceStatus>, Status> {
+        if id.starts_with(RACK_PREFIX) {
+            let rack = RackId::parse_field(id, "id").map_err(refusal_status)?;
+            return self.engine.maintenance_in(&rack).await.map_err(store_error_status);
+        }
+        let run = RunId::parse_field(id, "id").map_err(refusal_status)?;
+        Ok(vec![self.engine.maintenance_status(&run).await.map_err(store_error_status)?])
+    }
+}
+
+#[tonic::async_trait]
+impl v1::rack_service_server::RackService for GrpcServices {
+    async fn create_rack(&self, request: Request<v1::CreateRackRequest>) -> Answer<v1::Rack> {
+        let by = initiator(request.metadata());
+        let asked = request.into_inner();
+        let described = convert::described(asked.rack).map_err(refusal_status)?;
+        let engine = self.engine.with_dry_run(asked.dry_run);
+        let made = engine.create_rack(described, by).await.map_err(store_error_status)?;
+        Ok(Response::new(convert::rack(&made)))
+    }
+
+    async fn get_rack(&self, request: Request<v1::GetRackRequest>) -> Answer<v1::Rack> {
+        let id = RackId::parse(&request.get_ref().rack_id).map_err(refusal_status)?;
+        let view = self.engine.rack(&id).await.map_err(store_error_status)?;
+        let health = self.health_of(&view.rack.target(), &view.rack.head.health).await?;
+        let mut shown = convert::view(&view);
+        if let Some(status) = &mut shown.status {
+            status.health = health;
+        }
+        Ok(Response::new(shown))
+    }
+
+    async fn list_racks(
+        &self,
+        request: Request<v1::ListRacksRequest>,
+    ) -> Answer<v1::ListRacksResponse> {
+        let asked = request.into_inner();
+        let states = convert::states(asked.states).map_err(refusal_status)?;
+        let mut labels: Vec<_> = asked.labels.into_iter().collect();
+        labels.sort();
+        let selected = format!("{states:?} {:?} {labels:?}", asked.hardware_types);
+        let page = Page::new(List::Racks, &selected, asked.page_size, &asked.page_token)
+            .map_err(refusal_status)?;
+        let records = RecordFilter { rack: None, states, labels };
+        let filter = RackFilter { records, hardware_types: asked.hardware_types };
+        let size = usize::try_from(page.size).unwrap_or(usize::MAX);
+        let found =
+            self.engine.racks(filter, page.from.clone(), size).await.map_err(store_error_status)?;
+        Ok(Response::new(v1::ListRacksResponse {
+            racks: found.records.iter().map(convert::rack).collect(),
+            next_page_token: found.next.map(|last| page.token(&last)).unwrap_or_default(),
+        }))
+    }
+
+    async fn update_rack(&self, request: Request<v1::UpdateRackRequest>) -> Answer<v1::Rack> {
+        let by = initiator(request.metadata());
+        let asked = request.into_inner();
+        let version = (asked.expected_version != 0).then_some(asked.expected_version);
+        let described = convert::described(asked.rack).map_err(refusal_status)?;
+        let engine = self.engine.with_dry_run(asked.dry_run);
+        let done = engine.update_rack(described, version, by).await.map_err(store_error_status)?;
+        Ok(Response::new(convert::rack(&done)))
+    }
+
+    async fn delete_rack(&self, request: Request<v1::DeleteRackRequest>) -> Answer<v1::Rack> {
+        let by = initiator(request.metadata());
+        let asked = request.into_inner();
+        let id = RackId::parse(&asked.rack_id).map_err(refusal_status)?;
+        let engine = self.engine.with_dry_run(asked.dry_run);
+        let marked = engine.delete_rack(id, asked.force, by).await.map_err(store_error_status)?;
+        Ok(Response::new(convert::view(&marked)))
+    }
+
+    async fn on_demand_rack_maintenance(
+        &self,
+        request: Request<v1::RackMaintenanceOnDemandRequest>,
+    ) -> Answer<v1::RackMaintenanceOnDemandResponse> {
+        let metadata = request.metadata().clone();
+        let asked = request.into_inner();
+        let rack = asked.rack_id.map(|rack| rack.id).unwrap_or_default();
+        let rack = RackId::parse(&rack).map_err(refusal_status)?;
+        let wanted = convert::wanted(asked.scope.unwrap_or_default()).map_err(refusal_status)?;
+        let ask = MaintenanceFields {
+            request_id: asked.request_id,
+            reference: asked.reference,
+            force: asked.force,
+            reason: asked.reason,
+            dry_run: asked.dry_run,
+        };
+        let start = ask.start(&metadata, rack, wanted, Trigger::OnDemand);
+        self.start_maintenance(start.map_err(refusal_status)?).await
+    }
+
+    async fn reprovision_rack(
+        &self,
+        request: Request<v1::ReprovisionRackRequest>,
+    ) -> Answer<v1::RackMaintenanceOnDemandResponse> {
+        let metadata = request.metadata().clone();
+        let asked = request.into_inner();
+        let rack = RackId::parse(&asked.rack_id).map_err(refusal_status)?;
+        let ask = MaintenanceFields {
+            request_id: asked.request_id,
+            reference: asked.reference,
+            force: asked.force,
+            reason: asked.reason,
+            dry_run: asked.dry_run,
+        };
+        let start = ask.start(&metadata, rack, Wanted::default(), Trigger::Reprovision);
+        self.start_maintenance(start.map_err(refusal_status)?).await
+    }
+
+    async fn get_rack_maintenance_status(
+        &self,
+        request: Request<v1::GetRackMaintenanceStatusRequest>,
+    ) -> Answer<v1::GetRackMaintenanceStatusResponse> {
+        let found = self.maintenance_statuses(&request.get_ref().id).await?;
+        let operations = found.iter().map(convert::status).collect();
+        Ok(Response::new(v1::GetRackMaintenanceStatusResponse { operations }))
+    }
+}

@@ -1,0 +1,142 @@
+//! RunService: the operator's view of runs, and the actions on them.
+
+use super::GrpcServices;
+use super::convert::{initiator, log_chunk, run, run_event, who};
+use super::page::List;
+use super::status::{refusal_status, store_error_status};
+use super::stream::{self, Streaming};
+use engine::admission::Start;
+use model::id::{MachineId, PlanId, RunId};
+use model::plan::RunType;
+use model::run::act::{Action, RestartMode, Who};
+use model::text;
+use proto::v1;
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status};
+
+type Answer = Result<Response<v1::Run>, Status>;
+
+impl GrpcServices {
+    async fn act_on_run(
+        &self,
+        metadata: &MetadataMap,
+        id: &str,
+        reason: &str,
+        action: Action,
+    ) -> Answer {
+        let id = RunId::parse(id).map_err(refusal_status)?;
+        let who = who(metadata, reason).map_err(refusal_status)?;
+        let done = self.engine.act(id, action, who).await.map_err(store_error_status)?;
+        Ok(Response::new(run(&done)))
+    }
+
+    async fn restart_run(&self, id: &str, request_id: &str, who: Who, how: RestartMode) -> Answer {
+        let id = RunId::parse(id).map_err(refusal_status)?;
+        let request_id = text::request_id(request_id).map_err(refusal_status)?;
+        let started =
+            self.engine.restart(id, how, request_id, who).await.map_err(store_error_status)?;
+        Ok(Response::new(run(&started.run)))
+    }
+}
+
+#[tonic::async_trait]
+impl v1::run_service_server::RunService for GrpcServices {
+    type WatchRunsStream = Streaming<v1::RunEvent>;
+    type StreamRunLogsStream = Streaming<v1::LogChunk>;
+
+    async fn start_run(&self, request: Request<v1::StartRunRequest>) -> Answer {
+        let initiator = initiator(request.metadata());
+        let asked = request.into_inner();
+        let plan_id = match asked.plan_id.as_str() {
+            "" => None,
+            id => Some(PlanId::parse(id).map_err(refusal_status)?),
+        };
+        let start = Start {
+            machine_id: MachineId::parse(&asked.machine_id).map_err(refusal_status)?,
+            request_id: text::request_id(&asked.request_id).map_err(refusal_status)?,
+            run_type: RunType::parse_field("type", &asked.r#type).map_err(refusal_status)?,
+            plan_id,
+            params: asked.params.into_iter().collect(),
+            initiator,
+        };
+        let started = self.engine.start(start).await.map_err(store_error_status)?;
+        Ok(Response::new(run(&started.run)))
+    }
+
+    async fn get_run(&self, request: Request<v1::GetRunRequest>) -> Answer {
+        let id = RunId::parse(&request.get_ref().run_id).map_err(refusal_status)?;
+        let found = self.engine.run(&id).await.map_err(store_error_status)?;
+        Ok(Response::new(run(&found)))
+    }
+
+    async fn list_runs(
+        &self,
+        request: Request<v1::ListRunsRequest>,
+    ) -> Result<Response<v1::ListRunsResponse>, Status> {
+        let asked = request.into_inner();
+        let (found, next_page_token) =
+            self.run_page(List::Runs, &asked.filter, asked.page_size, &asked.page_token).await?;
+        let runs = found.runs.iter().map(run).collect();
+        Ok(Response::new(v1::ListRunsResponse { runs, next_page_token }))
+    }
+
+    async fn cancel_run(&self, request: Request<v1::CancelRunRequest>) -> Answer {
+        let asked = request.get_ref();
+        self.act_on_run(request.metadata(), &asked.run_id, &asked.reason, Action::Cancel).await
+    }
+
+    async fn watch_runs(
+        &self,
+        request: Request<v1::WatchRunsRequest>,
+    ) -> Result<Response<Self::WatchRunsStream>, Status> {
+        let asked = request.into_inner();
+        let watch = self.open_watch(&asked.filter, &asked.cursor, asked.skip_ended).await?;
+        Ok(stream::watching(watch, run_event))
+    }
+
+    async fn stream_run_logs(
+        &self,
+        request: Request<v1::StreamRunLogsRequest>,
+    ) -> Result<Response<Self::StreamRunLogsStream>, Status> {
+        let asked = request.into_inner();
+        let id = RunId::parse(&asked.run_id).map_err(refusal_status)?;
+        let log = self.open_log(&id, asked.offset, asked.no_follow).await?;
+        Ok(Response::new(stream::logs(log, move |line| log_chunk(&id, line))))
+    }
+
+    async fn retry_step(&self, request: Request<v1::RetryStepRequest>) -> Answer {
+        let asked = request.get_ref();
+        self.act_on_run(request.metadata(), &asked.run_id, &asked.reason, Action::RetryStep).await
+    }
+
+    async fn resume_run(&self, request: Request<v1::ResumeRunRequest>) -> Answer {
+        let asked = request.get_ref();
+        self.act_on_run(request.metadata(), &asked.run_id, &asked.reason, Action::Resume).await
+    }
+
+    async fn rerun(&self, request: Request<v1::RerunRequest>) -> Answer {
+        let asked = request.get_ref();
+        let who = who(request.metadata(), &asked.reason).map_err(refusal_status)?;
+        self.restart_run(&asked.run_id, &asked.request_id, who, RestartMode::Rerun).await
+    }
+
+    async fn restart_clean(&self, request: Request<v1::RestartCleanRequest>) -> Answer {
+        let asked = request.get_ref();
+        let who = who(request.metadata(), &asked.reason).map_err(refusal_status)?;
+        self.restart_run(&asked.run_id, &asked.request_id, who, RestartMode::RestartClean).await
+    }
+
+    async fn adopt_observed_state(
+        &self,
+        request: Request<v1::AdoptObservedStateRequest>,
+    ) -> Answer {
+        let asked = request.get_ref();
+        self.act_on_run(request.metadata(), &asked.run_id, &asked.reason, Action::Adopt).await
+    }
+
+    async fn mark_manual(&self, request: Request<v1::MarkManualRequest>) -> Answer {
+        let asked = request.get_ref();
+        text::reason("reason", &asked.reason).map_err(refusal_status)?;
+        self.act_on_run(request.metadata(), &asked.run_id, &asked.reason, Action::MarkManual).await
+    }
+}

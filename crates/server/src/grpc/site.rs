@@ -1,0 +1,211 @@
+//! SiteService: a MAAS, and the configuration of the nodes that it deploys.
+
+use super::GrpcServices;
+use super::convert::{time, who};
+use super::page::{List, Page};
+use super::status::{refusal_status, store_error_status};
+use engine::DescribedSite;
+use model::id::SiteId;
+use model::machine::Labels;
+use model::refusal::Refusal;
+use model::site::{Network, Site, SiteSpec};
+use proto::v1;
+use tonic::{Request, Response, Status};
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// The wire value of an empty `boot_disk_model` (MAAS chooses), because empty means the default
+/// there.
+const NO_MODEL: &str = "-";
+
+#[tonic::async_trait]
+impl v1::site_service_server::SiteService for GrpcServices {
+    async fn put_site(&self, request: Request<v1::PutSiteRequest>) -> Answer<v1::Site> {
+        let who = who(request.metadata(), "").map_err(refusal_status)?;
+        let v1::PutSiteRequest { site: asked, version } = request.into_inner();
+        let described = described(asked).map_err(refusal_status)?;
+        let put =
+            self.engine.put_site(described, version, who).await.map_err(store_error_status)?;
+        Ok(Response::new(site(&put)))
+    }
+
+    async fn get_site(&self, request: Request<v1::GetSiteRequest>) -> Answer<v1::Site> {
+        let id = SiteId::parse(&request.get_ref().site_id).map_err(refusal_status)?;
+        let found = self.engine.site(&id).await.map_err(store_error_status)?;
+        Ok(Response::new(site(&found)))
+    }
+
+    async fn list_sites(
+        &self,
+        request: Request<v1::ListSitesRequest>,
+    ) -> Answer<v1::ListSitesResponse> {
+        let asked = request.into_inner();
+        let page = Page::new(List::Sites, "", asked.page_size, &asked.page_token)
+            .map_err(refusal_status)?;
+        let size = usize::try_from(page.size).unwrap_or_default();
+        let found = self.engine.sites(page.from.clone(), size).await.map_err(store_error_status)?;
+        let sites = found.records.iter().map(site).collect();
+        let next_page_token = found.next.map(|last| page.token(&last)).unwrap_or_default();
+        Ok(Response::new(v1::ListSitesResponse { sites, next_page_token }))
+    }
+
+    async fn delete_site(&self, request: Request<v1::DeleteSiteRequest>) -> Answer<v1::Site> {
+        let who = who(request.metadata(), "").map_err(refusal_status)?;
+        let id = SiteId::parse(&request.get_ref().site_id).map_err(refusal_status)?;
+        let gone = self.engine.delete_site(&id, who).await.map_err(store_error_status)?;
+        Ok(Response::new(site(&gone)))
+    }
+
+    async fn check_site(&self, request: Request<v1::CheckSiteRequest>) -> Answer<v1::Site> {
+        let id = SiteId::parse(&request.get_ref().site_id).map_err(refusal_status)?;
+        self.engine.look_at_site(&id).await.map_err(store_error_status)?;
+        let seen = self.engine.site(&id).await.map_err(store_error_status)?;
+        Ok(Response::new(site(&seen)))
+    }
+}
+
+fn described(asked: Option<v1::Site>) -> Result<DescribedSite, Refusal> {
+    let asked = asked.ok_or_else(|| Refusal::missing("site"))?;
+    let labels: Labels = asked.labels.into_iter().collect();
+    Ok(DescribedSite {
+        id: SiteId::parse_field(&asked.site_id, "site.site_id")?,
+        spec: spec_from(asked.spec.unwrap_or_default())?,
+        labels,
+    })
+}
+
+/// An empty field means its default; the engine checks the values.
+fn spec_from(asked: v1::SiteSpec) -> Result<SiteSpec, Refusal> {
+    let default = SiteSpec::default();
+    let or = |given: String, default: String| if given.is_empty() { default } else { given };
+    let network = asked.network.unwrap_or_default();
+    let count = |field: &str, given: Option<i32>, default: u32| match given {
+        None => Ok(default),
+        Some(count) => number(field, count),
+    };
+    Ok(SiteSpec {
+        provider: or(asked.provider, default.provider),
+        maas_url: asked.maas_url,
+        maas_credential: asked.maas_credential,
+        zone: asked.zone,
+        pool: asked.pool,
+        image: or(asked.image, default.image),
+        storage_layout: or(asked.storage_layout, default.storage_layout),
+        boot_disk_model: match asked.boot_disk_model.as_str() {
+            NO_MODEL => String::new(),
+            _ => or(asked.boot_disk_model, default.boot_disk_model),
+        },
+        network: Network {
+            roce_interfaces: network.roce_interfaces,
+            roce_mtu: number("network.roce_mtu", network.roce_mtu)?,
+            roce_subnet: network.roce_subnet,
+        },
+        cloud_init: asked.cloud_init,
+        datasource_retries: count(
+            "datasource_retries",
+            asked.datasource_retries,
+            default.datasource_retries,
+        )?,
+        erase_on_release: asked.erase_on_release.unwrap_or(default.erase_on_release),
+        keep_in_maas: asked.keep_in_maas.unwrap_or(default.keep_in_maas),
+        calls_at_once: count("calls_at_once", asked.calls_at_once, default.calls_at_once)?,
+        calls_per_second: count(
+            "calls_per_second",
+            asked.calls_per_second,
+            default.calls_per_second,
+        )?,
+    })
+}
+
+fn number(field: &str, given: i32) -> Result<u32, Refusal> {
+    u32::try_from(given).map_err(|_| {
+        let field = format!("site.spec.{field}");
+        Refusal::invalid(&field, format!("is {given}"), "use 0 or more, or leave it out")
+    })
+}
+
+fn site(site: &Site) -> v1::Site {
+    v1::Site {
+        site_id: site.head.id.clone(),
+        spec: Some(spec(&site.spec)),
+        labels: site.head.labels.clone().into_iter().collect(),
+        status: Some(v1::SiteStatus {
+            state: site.state().as_str().into(),
+            since: Some(time(site.head.since)),
+            alarms: site.alarms().into_iter().map(|alarm| alarm.said.clone()).collect(),
+            machines: site.machines.map(|count| i64::try_from(count).unwrap_or(i64::MAX)),
+        }),
+        version: site.head.version,
+    }
+}
+
+/// Putting the result again changes nothing.
+fn spec(spec: &SiteSpec) -> v1::SiteSpec {
+    let number = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
+    v1::SiteSpec {
+        provider: spec.provider.clone(),
+        maas_url: spec.maas_url.clone(),
+        maas_credential: spec.maas_credential.clone(),
+        zone: spec.zone.clone(),
+        pool: spec.pool.clone(),
+        image: spec.image.clone(),
+        storage_layout: spec.storage_layout.clone(),
+        boot_disk_model: match spec.boot_disk_model.as_str() {
+            "" => NO_MODEL.into(),
+            model => model.into(),
+        },
+        network: Some(v1::SiteNetwork {
+            roce_interfaces: spec.network.roce_interfaces.clone(),
+            roce_mtu: number(spec.network.roce_mtu),
+            roce_subnet: spec.network.roce_subnet.clone(),
+        }),
+        cloud_init: spec.cloud_init.clone(),
+        datasource_retries: Some(number(spec.datasource_retries)),
+        erase_on_release: Some(spec.erase_on_release),
+        keep_in_maas: Some(spec.keep_in_maas),
+        calls_at_once: Some(number(spec.calls_at_once)),
+        calls_per_second: Some(number(spec.calls_per_second)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_fields_use_defaults_and_specs_round_trip() {
+        assert_eq!(spec_from(v1::SiteSpec::default()).unwrap(), SiteSpec::default());
+        let other = SiteSpec {
+            boot_disk_model: String::new(),
+            network: Network {
+                roce_interfaces: "enp".into(),
+                roce_mtu: 9_000,
+                ..Network::default()
+            },
+            datasource_retries: 0,
+            erase_on_release: false,
+            keep_in_maas: true,
+            ..SiteSpec::default()
+        };
+        for one in [SiteSpec::default(), other] {
+            assert_eq!(spec_from(spec(&one)).unwrap(), one);
+        }
+    }
+
+    #[test]
+    fn invalid_specs_are_refused_by_field() {
+        let network = Some(v1::SiteNetwork { roce_mtu: -1, ..Default::default() });
+        for (asked, field) in [
+            (v1::SiteSpec { network, ..Default::default() }, "site.spec.network.roce_mtu"),
+            (
+                v1::SiteSpec { calls_at_once: Some(-5), ..Default::default() },
+                "site.spec.calls_at_once",
+            ),
+        ] {
+            assert_eq!(spec_from(asked).unwrap_err().field.as_deref(), Some(field));
+        }
+        assert_eq!(described(None).unwrap_err().field.as_deref(), Some("site"));
+        let unnamed = Some(v1::Site::default());
+        assert_eq!(described(unnamed).unwrap_err().field.as_deref(), Some("site.site_id"));
+    }
+}

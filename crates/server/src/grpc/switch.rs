@@ -1,0 +1,110 @@
+//! SwitchService.
+
+use super::GrpcServices;
+use super::convert::{initiator, who};
+use super::device::{DevicePageRequest, described, labels, spec, status};
+use super::page::List;
+use super::status::{refusal_status, store_error_status};
+use engine::DescribedDevice;
+use model::id::SwitchId;
+use model::refusal::Refusal;
+use model::switch::Switch;
+use proto::v1;
+use tonic::{Request, Response, Status};
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl v1::switch_service_server::SwitchService for GrpcServices {
+    async fn register_switch(
+        &self,
+        request: Request<v1::RegisterSwitchRequest>,
+    ) -> Answer<v1::Switch> {
+        let actor = initiator(request.metadata());
+        let asked = request.into_inner();
+        let described = switch_from(asked.switch).map_err(refusal_status)?;
+        let engine = self.engine.with_dry_run(asked.dry_run);
+        let done = engine.register_device(described, actor).await.map_err(store_error_status)?;
+        self.switch_response(&done, asked.dry_run).await
+    }
+
+    async fn get_switch(&self, request: Request<v1::GetSwitchRequest>) -> Answer<v1::Switch> {
+        let id = SwitchId::parse(&request.get_ref().switch_id).map_err(refusal_status)?;
+        let found = self.engine.device(id.as_str()).await.map_err(store_error_status)?;
+        let status = Some(self.device_status(&found).await?);
+        Ok(Response::new(v1::Switch { status, ..switch(&found) }))
+    }
+
+    async fn list_switches(
+        &self,
+        request: Request<v1::ListSwitchesRequest>,
+    ) -> Answer<v1::ListSwitchesResponse> {
+        let v1::ListSwitchesRequest { filter, page_size, page_token } = request.into_inner();
+        let wanted =
+            DevicePageRequest { list: List::Switches, filter, size: page_size, token: &page_token };
+        let (found, next_page_token) = self.device_page(wanted).await?;
+        let switches = found.iter().map(switch).collect();
+        Ok(Response::new(v1::ListSwitchesResponse { switches, next_page_token }))
+    }
+
+    async fn update_switch(&self, request: Request<v1::UpdateSwitchRequest>) -> Answer<v1::Switch> {
+        let actor = initiator(request.metadata());
+        let asked = request.into_inner();
+        let version = (asked.expected_version != 0).then_some(asked.expected_version);
+        let described = switch_from(asked.switch).map_err(refusal_status)?;
+        if described.id.is_empty() {
+            return Err(refusal_status(Refusal::missing("switch.switch_id")));
+        }
+        let engine = self.engine.with_dry_run(asked.dry_run);
+        let done =
+            engine.update_device(described, version, actor).await.map_err(store_error_status)?;
+        self.switch_response(&done, asked.dry_run).await
+    }
+
+    async fn delete_switch(&self, request: Request<v1::DeleteSwitchRequest>) -> Answer<v1::Switch> {
+        let id = SwitchId::parse(&request.get_ref().switch_id).map_err(refusal_status)?;
+        let who = who(request.metadata(), "").map_err(refusal_status)?;
+        let dry_run = request.get_ref().dry_run;
+        let engine = self.engine.with_dry_run(dry_run);
+        let done = engine.delete_device(id.as_str(), who).await.map_err(store_error_status)?;
+        self.switch_response(&done, dry_run).await
+    }
+
+    async fn retry_switch(&self, request: Request<v1::RetrySwitchRequest>) -> Answer<v1::Switch> {
+        let id = SwitchId::parse(&request.get_ref().switch_id).map_err(refusal_status)?;
+        let who = who(request.metadata(), "").map_err(refusal_status)?;
+        let dry_run = request.get_ref().dry_run;
+        let engine = self.engine.with_dry_run(dry_run);
+        let done = engine.retry_device(id.as_str(), who).await.map_err(store_error_status)?;
+        self.switch_response(&done, dry_run).await
+    }
+}
+
+impl GrpcServices {
+    /// The response of a change; in a dry run with the transitions that would follow.
+    async fn switch_response(&self, done: &Switch, dry_run: bool) -> Answer<v1::Switch> {
+        let mut told = switch(done);
+        if let (true, Some(status)) = (dry_run, &mut told.status) {
+            status.would_follow =
+                self.engine.switch_ahead(done).await.map_err(store_error_status)?;
+        }
+        Ok(Response::new(told))
+    }
+}
+
+fn switch_from(asked: Option<v1::Switch>) -> Result<DescribedDevice, Refusal> {
+    let asked = asked.ok_or_else(|| Refusal::missing("switch"))?;
+    if !asked.switch_id.is_empty() {
+        SwitchId::parse_field(&asked.switch_id, "switch.switch_id")?;
+    }
+    described::<Switch>(asked.switch_id, asked.labels, asked.spec)
+}
+
+fn switch(switch: &Switch) -> v1::Switch {
+    v1::Switch {
+        switch_id: switch.head.id.clone(),
+        labels: labels(switch),
+        spec: Some(spec(switch)),
+        status: Some(status(switch)),
+    }
+}

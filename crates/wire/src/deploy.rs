@@ -1,0 +1,197 @@
+//! The messages of the deploy environment.
+//!
+//! A claim trades the one-time token of the kernel's command line for an assignment. The image is
+//! fetched by ranges. Reports carry the progress, and their replies say what to do next.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+pub const CLAIM: &str = "/deploy/claim";
+pub const REPORT: &str = "/deploy/report";
+/// Where the image is fetched that Farrier stores itself.
+pub const IMAGE: &str = "/deploy/image";
+
+/// Asks for the assignment. The same token and session may ask again, because a reply may be lost.
+/// It holds secrets, so it has no `Debug`.
+#[derive(Serialize, Deserialize)]
+pub struct Claim {
+    pub token: String,
+    /// The secret that the agent chose for itself.
+    pub session: String,
+    /// The network card that the machine booted from.
+    pub mac: String,
+    /// All network cards.
+    #[serde(default)]
+    pub macs: Vec<String>,
+    #[serde(default)]
+    pub disks: Vec<Disk>,
+}
+
+/// A disk that the machine has.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Disk {
+    pub path: String,
+    pub size: u64,
+    pub serial: String,
+    pub wwn: String,
+    pub model: String,
+}
+
+/// The work to do. The agent requires an image; the server sends `null` for an image that is not
+/// written to a disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Assignment<I = Image> {
+    pub run: String,
+    pub machine: String,
+    pub hostname: String,
+    pub user: String,
+    #[serde(default)]
+    pub authorized_keys: Vec<String>,
+    /// Which disk to write; empty: the only one there is.
+    #[serde(default)]
+    pub root_disk: String,
+    pub image: I,
+    /// What the new system answers when it is asked which image it is.
+    #[serde(default)]
+    pub stamp: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Image {
+    pub name: String,
+    pub kind: ImageKind,
+    /// Relative to Farrier's own address, or absolute.
+    pub url: String,
+    /// Of the file as it is served, like the size.
+    pub sha256: String,
+    pub size: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ImageKind {
+    Raw,
+    Qcow2,
+    Tar,
+    /// A kind that a newer Farrier knows.
+    #[serde(other)]
+    Unknown,
+}
+
+impl ImageKind {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Qcow2 => "qcow2",
+            Self::Tar => "tar",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// How far the work is. The server reads the stage as a word, so that it can name one that it does
+/// not know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report<S = Stage> {
+    pub stage: S,
+    /// Bytes of the image file.
+    #[serde(default)]
+    pub done: u64,
+    #[serde(default)]
+    pub total: u64,
+    #[serde(default)]
+    pub said: String,
+    /// Set when the stage is `failed`. A reader takes a code that it does not know for none.
+    #[serde(default, serialize_with = "write_code", deserialize_with = "read_code")]
+    pub code: Option<FailureCode>,
+    /// The host keys of the new system, each as a line of a `.pub` file.
+    #[serde(default)]
+    pub host_keys: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stage {
+    Writing,
+    Installing,
+    Installed,
+    Failed,
+}
+
+impl Stage {
+    pub const ALL: [Self; 4] = [Self::Writing, Self::Installing, Self::Installed, Self::Failed];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Writing => "writing",
+            Self::Installing => "installing",
+            Self::Installed => "installed",
+            Self::Failed => "failed",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|stage| stage.as_str() == word)
+    }
+}
+
+/// Why the work failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailureCode {
+    ChecksumWrong,
+    DiskTooSmall,
+    DiskMissing,
+    DiskAmbiguous,
+    ImageBroken,
+    InstallFailed,
+}
+
+impl FailureCode {
+    pub const ALL: [Self; 6] = [
+        Self::ChecksumWrong,
+        Self::DiskTooSmall,
+        Self::DiskMissing,
+        Self::DiskAmbiguous,
+        Self::ImageBroken,
+        Self::InstallFailed,
+    ];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ChecksumWrong => "checksum-wrong",
+            Self::DiskTooSmall => "disk-too-small",
+            Self::DiskMissing => "disk-missing",
+            Self::DiskAmbiguous => "disk-ambiguous",
+            Self::ImageBroken => "image-broken",
+            Self::InstallFailed => "install-failed",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|code| code.as_str() == word)
+    }
+}
+
+fn write_code<S: Serializer>(code: &Option<FailureCode>, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(code.map_or("", FailureCode::as_str))
+}
+
+fn read_code<'de, D: Deserializer<'de>>(from: D) -> Result<Option<FailureCode>, D::Error> {
+    Ok(FailureCode::parse(&String::deserialize(from)?))
+}
+
+/// The reply to a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportReply {
+    pub then: Then,
+}
+
+/// What the deploy environment does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Then {
+    GoOn,
+    /// Only after `installed` or `failed`.
+    Reboot,
+    Stop,
+}
