@@ -71,7 +71,7 @@ impl Engine {
                 }
             }
             Verb::Perform | Verb::Follow => self.see_through(whole, order, journal).await,
-            Verb::Inquire => {
+            Verb::GetStatus => {
                 let parts = self.standings(whole, &order.key).await.map_err(unread)?;
                 let begun = parts.iter().any(|(_, one)| *one != Standing::NotBegun);
                 Ok(match (begun, all_done(&parts)) {

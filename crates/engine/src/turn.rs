@@ -233,7 +233,7 @@ impl Turn {
     /// Gives an order that has been committed, and waits for what comes of it.
     async fn ask(&mut self, order: Order, limit: Duration) -> std::result::Result<Given, Ended> {
         let given = self.carry_out(order.clone(), limit).await?;
-        if let Given::Answered(Verb::Inquire, Ok(Answer::Done(_))) = &given {
+        if let Given::Answered(Verb::GetStatus, Ok(Answer::Done(_))) = &given {
             // The work ended while nobody followed it: what it said since then is still to be had.
             // Following starts nothing, and its answer adds nothing to the one we have.
             self.carry_out(Order { verb: Verb::Follow, ..order }, limit).await?;
@@ -495,6 +495,6 @@ async fn sleep_until(at: Option<Instant>) {
 const fn interruptible(verb: Verb) -> bool {
     match verb {
         Verb::Perform | Verb::Follow => true,
-        Verb::Inquire | Verb::Observe | Verb::Stop => false,
+        Verb::GetStatus | Verb::Observe | Verb::Stop => false,
     }
 }

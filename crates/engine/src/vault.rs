@@ -3,7 +3,7 @@
 //! A secret is sealed with a key of this installation before the store sees it, together with its
 //! name, so that a row that was copied or renamed does not open. It is opened only for the provider
 //! that logs in with it, and shown to nobody. The rest of what a provider may remember goes through
-//! here too: it is the [`Keeper`] that every provider is given.
+//! here too: it is the [`ProviderStateStore`] that every provider is given.
 
 mod cipher;
 mod desk;
@@ -30,7 +30,8 @@ use model::text;
 use model::time::Timestamp;
 use providers::pin::Pin;
 use providers::state_store::{
-    Credential, Keeper, Lockout, Note, Secret, no_credential, no_image, no_node, no_site,
+    Checkpoint, Credential, Lockout, ProviderStateStore, Secret, no_credential, no_image, no_node,
+    no_site,
 };
 use secrecy::SecretString;
 use serde_json::Value;
@@ -207,7 +208,7 @@ async fn enrollment(tx: &mut Tx, secrets: &Vault, id: &NodeId, now: Timestamp) -
 }
 
 #[async_trait]
-impl Keeper for Vault {
+impl ProviderStateStore for Vault {
     async fn credential(&self, name: &str) -> std::result::Result<Credential, Fault> {
         let row = self.store.read(name.to_string(), |name, tx| Box::pin(tx.credential(name)));
         let row = row.await.map_err(lost)?.ok_or_else(|| no_credential(name))?;
@@ -220,7 +221,11 @@ impl Keeper for Vault {
         Ok(found.await.map_err(lost)?.map(|row| row.identity))
     }
 
-    async fn meet(&self, peer: &str, identity: &str) -> std::result::Result<String, Fault> {
+    async fn trust_on_first_use(
+        &self,
+        peer: &str,
+        identity: &str,
+    ) -> std::result::Result<String, Fault> {
         let (peer, identity) = (peer.to_string(), identity.to_string());
         let met = IdentityRow { peer, identity, first_seen: (self.clock)() };
         self.store.write("pin_identity", met, |met, tx| Box::pin(tx.meet(met))).await.map_err(lost)
@@ -240,15 +245,19 @@ impl Keeper for Vault {
         self.store.write("lock_out", row, |row, tx| Box::pin(tx.lock_out(row))).await.map_err(lost)
     }
 
-    async fn recall(&self, key: &Key) -> std::result::Result<Option<Note>, Fault> {
+    async fn recall(&self, key: &Key) -> std::result::Result<Option<Checkpoint>, Fault> {
         let found = self.store.read(key.clone(), |key, tx| Box::pin(tx.note(key)));
         found.await.map_err(lost)?.map(|row| note(key, &row)).transpose()
     }
 
-    async fn begin(&self, key: &Key, first: &Note) -> std::result::Result<Option<Note>, Fault> {
+    async fn begin(
+        &self,
+        key: &Key,
+        first: &Checkpoint,
+    ) -> std::result::Result<Option<Checkpoint>, Fault> {
         let first = match first {
-            Note::Begun(body) => NoteRow { barred: false, body: body.to_string() },
-            Note::Barred => NoteRow { barred: true, body: "null".into() },
+            Checkpoint::Begun(body) => NoteRow { barred: false, body: body.to_string() },
+            Checkpoint::Barred => NoteRow { barred: true, body: "null".into() },
         };
         let input = (key.clone(), first, (self.clock)());
         let before = self.store.write("begin_note", input, |(key, first, now), tx| {
@@ -257,7 +266,7 @@ impl Keeper for Vault {
         before.await.map_err(lost)?.map(|row| note(key, &row)).transpose()
     }
 
-    async fn amend(
+    async fn compare_and_swap(
         &self,
         key: &Key,
         before: &Value,
@@ -270,17 +279,17 @@ impl Keeper for Vault {
         amended.await.map_err(lost)
     }
 
-    async fn introduce(
+    async fn pin(
         &self,
         peer: &str,
         identity: Option<&str>,
     ) -> std::result::Result<(), Fault> {
         let input = (peer.to_string(), identity.map(String::from), (self.clock)());
-        let introduced =
+        let pinned =
             self.store.write("replace_identity", input, |(peer, identity, now), tx| {
                 Box::pin(replace_identity(tx, peer, identity.clone(), *now))
             });
-        introduced.await.map_err(lost)
+        pinned.await.map_err(lost)
     }
 
     async fn image(&self, name: &str) -> std::result::Result<Image, Fault> {
@@ -332,13 +341,13 @@ impl Keeper for Vault {
     }
 }
 
-fn note(key: &Key, row: &NoteRow) -> std::result::Result<Note, Fault> {
+fn note(key: &Key, row: &NoteRow) -> std::result::Result<Checkpoint, Fault> {
     if row.barred {
-        return Ok(Note::Barred);
+        return Ok(Checkpoint::Barred);
     }
     let unreadable =
         |error| Fault::new(Code::RecordUnreadable, format!("the note of {key}: {error}"));
-    serde_json::from_str(&row.body).map(Note::Begun).map_err(unreadable)
+    serde_json::from_str(&row.body).map(Checkpoint::Begun).map_err(unreadable)
 }
 
 /// Without our own memory nothing is tried.

@@ -324,7 +324,8 @@ pub enum Verb {
     /// Wait for the end of what the key started; never start it. Answers `Done`.
     Follow,
     /// Get the status of the key. Answers `Done`, `UnderWay`, `NeverStarted` or `Unknown`.
-    Inquire,
+    #[serde(rename = "inquire")]
+    GetStatus,
     /// Read whether the goal holds, without changing anything. Answers `Done` or `Differs`.
     Observe,
     /// Stop what the key started. Answers `Stopped`, `Done` when it had already ended, or
@@ -335,13 +336,13 @@ pub enum Verb {
 
 impl Verb {
     pub const ALL: [Verb; 5] =
-        [Self::Perform, Self::Follow, Self::Inquire, Self::Observe, Self::Stop];
+        [Self::Perform, Self::Follow, Self::GetStatus, Self::Observe, Self::Stop];
 
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Perform => "perform",
             Self::Follow => "follow",
-            Self::Inquire => "inquire",
+            Self::GetStatus => "inquire",
             Self::Observe => "observe",
             Self::Stop => "stop",
         }

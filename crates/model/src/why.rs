@@ -368,7 +368,7 @@ fn step_wait(run: &Run, step: &StepState) -> Wait {
             Verb::Perform => {
                 format!("the next attempt at step {name} (attempt {} failed)", step.attempt)
             }
-            Verb::Follow | Verb::Inquire | Verb::Observe | Verb::Stop => {
+            Verb::Follow | Verb::GetStatus | Verb::Observe | Verb::Stop => {
                 format!("the next look at step {name} ({})", step.message)
             }
         };
@@ -383,7 +383,7 @@ fn step_wait(run: &Run, step: &StepState) -> Wait {
         Verb::Follow => {
             (format!("step {name}, begun earlier, to finish"), step.attempt_since, timeout)
         }
-        Verb::Inquire => (format!("word of what became of step {name}"), asked.at, LOOK_PATIENCE),
+        Verb::GetStatus => (format!("word of what became of step {name}"), asked.at, LOOK_PATIENCE),
         Verb::Observe => {
             (format!("a look at whether step {name} already holds"), asked.at, LOOK_PATIENCE)
         }

@@ -26,7 +26,7 @@ use providers::http_client::Trust;
 use providers::inspect::Inspector;
 use providers::redfish::{Auth, Bmc, BmcAddress, Login, Settings, System, Wanted};
 use providers::scout::{Approach, Scout};
-use providers::state_store::{Forgetful, Secret};
+use providers::state_store::{InMemoryStateStore, Secret};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -119,11 +119,11 @@ impl Reading {
 
     /// The same as an operator sees it, through the provider.
     async fn tools(&mut self, peer: &Peer) {
-        let keeper = Arc::new(Forgetful::default());
+        let store = Arc::new(InMemoryStateStore::default());
         let password = "of recordings".to_string().into();
-        keeper.set("bmc", Secret::Password { user: "reader".into(), password });
+        store.set("bmc", Secret::Password { user: "reader".into(), password });
         let settings = datacenter::Settings { bmc_credential: "bmc".into(), ..Default::default() };
-        let datacenter = Datacenter::new(keeper, settings);
+        let datacenter = Datacenter::new(store, settings);
         let spec = MachineSpec { bmc_endpoint: peer.url(), ..MachineSpec::default() };
         let target =
             Target { id: model::target::TargetId::from(&MachineId::trusted("recording")), spec };

@@ -1,19 +1,21 @@
 //! Machines in a datacenter of one's own: a BMC for power and boot, SSH for the host.
 //!
-//! A BMC remembers nothing of ours. So each order first leaves a note under its key with the [`Keeper`], which says what
-//! was there before and how far it came; whoever comes after a crash reads the note, looks at the device, and goes on. What
-//! is asked twice by that does no harm twice: the note says what was seen, and only what does not hold yet is asked.
+//! A BMC keeps no record of our calls. So each order first stores a checkpoint under its effect key in the
+//! [`ProviderStateStore`]: what was there before, and how far the order came. After a crash the next
+//! worker reads the checkpoint, reads the device, and goes on; only what does not hold yet is requested.
 //!
-//! `admittance` is being let in, `bmcs` and `hosts` the ways to a BMC and to a host, `kept` the logins that are kept, `controller` what
-//! one says to a BMC, `power` the decisions about power and `course` following them, `orders` what is asked and its notes, `exec` commands on the host, `net` its
-//! network, `imaging` its disk, `devices` what switches and power shelves are asked, `firmware` what is installed on anything, `fabric` what a switch runs, `cluster` the node, `drain` what runs on it, `record` what is written down before it goes; `probe` is how a machine is,
-//! and `roster` the nodes of a cluster as probes see them; `inspect` looks for a person, `scout` and `trial` at BMCs without a machine; `ipmi_only` is the
-//! same for less.
+//! `bmcs` and `hosts` connect to BMCs and hosts, `session_cache` keeps logins for the next call,
+//! `controller` is a BMC of either protocol, `power_sequence` follows a power sequence, `orders` routes
+//! orders and stores their checkpoints, `exec` runs commands on the host, `net` configures its network,
+//! `imaging` installs its disk, `devices` handles switches and power shelves, `firmware` installs
+//! firmware, `fabric` configures a switch, `cluster` and `drain` handle the node, `record` is the RMA
+//! record; `probe` observes a machine and `node_cache` shares the node list of a cluster; `inspect`
+//! reads a machine for a person, `scout` and `trial` BMCs without a machine; `ipmi_only` is the same
+//! provider for BMCs without Redfish.
 
 mod bmcs;
 mod cluster;
 mod controller;
-mod course;
 mod devices;
 mod drain;
 mod exec;
@@ -23,13 +25,14 @@ mod hosts;
 mod imaging;
 mod inspect;
 mod ipmi_only;
-mod kept;
 mod net;
+mod node_cache;
 mod orders;
+mod power_sequence;
 mod probe;
 mod record;
-mod roster;
 mod scout;
+mod session_cache;
 mod trial;
 
 use crate::fetch::Fetcher;
@@ -40,7 +43,7 @@ use crate::port::{Journal, Provider, Target};
 use crate::power::PowerTimeouts;
 use crate::redfish;
 use crate::scout::Scout;
-use crate::state_store::Keeper;
+use crate::state_store::ProviderStateStore;
 use crate::{ipmi, ssh};
 use async_trait::async_trait;
 use bmcs::Bmcs;
@@ -54,7 +57,7 @@ use model::effect::{Answer, Capability, Facts, Order};
 use model::fault::Fault;
 use model::time::spoken;
 pub use net::Netplan;
-use roster::Rosters;
+use node_cache::NodeCaches;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -113,21 +116,21 @@ impl Default for Settings {
 pub struct Datacenter {
     bmcs: Bmcs,
     hosts: Hosts,
-    rosters: Rosters,
+    node_caches: NodeCaches,
     fetcher: Fetcher,
-    keeper: Arc<dyn Keeper>,
+    store: Arc<dyn ProviderStateStore>,
     settings: Settings,
 }
 
 impl Datacenter {
     pub const NAME: &'static str = "datacenter";
 
-    pub fn new(keeper: Arc<dyn Keeper>, settings: Settings) -> Self {
-        let logins = PeerLogin(Arc::clone(&keeper));
+    pub fn new(store: Arc<dyn ProviderStateStore>, settings: Settings) -> Self {
+        let logins = PeerLogin(Arc::clone(&store));
         let bmcs = Bmcs::new(logins.clone(), settings.clone());
         let hosts = Hosts::new(logins, settings.clone());
-        let rosters = Rosters::new(settings.roster);
-        Self { bmcs, hosts, rosters, fetcher: Fetcher::default(), keeper, settings }
+        let node_caches = NodeCaches::new(settings.roster);
+        Self { bmcs, hosts, node_caches, fetcher: Fetcher::default(), store, settings }
     }
 }
 
@@ -199,7 +202,7 @@ impl Provider for Datacenter {
 
     fn hindrance(&self, target: &Target) -> Option<String> {
         let mut told = Vec::new();
-        if let Some(said) = self.rosters.hindrance(&target.spec.target_cluster_ref) {
+        if let Some(said) = self.node_caches.hindrance(&target.spec.target_cluster_ref) {
             told.push(format!("its cluster cannot be asked: {said}"));
         }
         let standing = self.bmcs.standing(target).unwrap_or_default();

@@ -3,7 +3,7 @@
 //! A [`Provider`] turns orders into talk with real or simulated hardware, and what came back into an
 //! answer or a fault. It never sees the store, never retries and never decides: it reports. Dropping
 //! the future of [`Provider::ask`] must be safe at any await: the work goes on in the world under
-//! its key, and a later `Inquire` finds out what became of it.
+//! its key, and a later `GetStatus` finds out what became of it.
 
 #![allow(clippy::wildcard_enum_match_arm, reason = "this crate does not keep to it yet")]
 

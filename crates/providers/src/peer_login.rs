@@ -2,7 +2,7 @@
 //! for BMCs, hosts and MAAS regions.
 
 use crate::http_client::{Fingerprint, Trust};
-use crate::state_store::{Credential, Keeper, Lockout, Secret};
+use crate::state_store::{Credential, Lockout, ProviderStateStore, Secret};
 use model::fault::{Code, Fault};
 use secrecy::SecretString;
 use std::fmt;
@@ -47,7 +47,7 @@ impl Login {
 }
 
 #[derive(Clone)]
-pub struct PeerLogin(pub Arc<dyn Keeper>);
+pub struct PeerLogin(pub Arc<dyn ProviderStateStore>);
 
 impl PeerLogin {
     /// The first of these credentials that is named, unless this peer has refused it before.
@@ -122,8 +122,8 @@ impl PeerLogin {
     }
 
     /// Trusts an identity on first use. Another replica may have seen another one at the same moment.
-    pub async fn meet(&self, peer: &str, shown: &str) -> Result<(), Fault> {
-        let known = self.0.meet(peer, shown).await?;
+    pub async fn trust_on_first_use(&self, peer: &str, shown: &str) -> Result<(), Fault> {
+        let known = self.0.trust_on_first_use(peer, shown).await?;
         if known == shown {
             return Ok(());
         }

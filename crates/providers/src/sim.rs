@@ -150,7 +150,7 @@ impl Sim {
                 let found = self.find(machine, order)?;
                 self.see_through(machine, order, found, journal).await
             }
-            Verb::Inquire => self.with_hardware(machine, |hardware, _| hardware.inquire(key)),
+            Verb::GetStatus => self.with_hardware(machine, |hardware, _| hardware.inquire(key)),
             Verb::Observe => self.with_hardware(machine, |hardware, _| {
                 hardware.look(key, effect).map_or_else(Answer::Differs, Answer::Done)
             }),
@@ -215,7 +215,7 @@ impl Sim {
             }
             Verb::Perform | Verb::Follow => Code::EffectFailed,
             // Nothing was to be done, so nothing failed: the device could not be asked.
-            Verb::Inquire | Verb::Observe | Verb::Stop => {
+            Verb::GetStatus | Verb::Observe | Verb::Stop => {
                 return Err(Fault::new(Code::BmcUnreachable, said));
             }
         };
@@ -266,7 +266,7 @@ impl Provider for Sim {
         let machine = &target.machine_id();
         let rule = self.take_order(machine, order).map_err(|fault| match order.verb {
             Verb::Follow => out_of_sight(fault),
-            Verb::Perform | Verb::Inquire | Verb::Observe | Verb::Stop => fault,
+            Verb::Perform | Verb::GetStatus | Verb::Observe | Verb::Stop => fault,
         })?;
         let Some(rule) = rule else { return self.carry_out(target, order, journal).await };
         tracing::debug!(%machine, key = %order.key, rule = rule.id, "a fault rule strikes");

@@ -1,6 +1,6 @@
 //! What a provider may know and remember beyond its own process.
 //!
-//! A device remembers nothing of ours, so what a provider has to find again after a crash it gives to its [`Keeper`]: the
+//! A device remembers nothing of ours, so what a provider has to find again after a crash it gives to its [`ProviderStateStore`]: the
 //! credentials it logs in with, the certificates and host keys it has met, the logins that were refused, and a note
 //! under each key it works on. The engine keeps them in its store, which no provider ever sees.
 
@@ -57,35 +57,40 @@ pub struct Lockout {
 
 /// What is remembered of a key.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Note {
+pub enum Checkpoint {
     Begun(Value),
     /// It was stopped before it had begun, and never will begin.
     Barred,
 }
 
 #[async_trait]
-pub trait Keeper: Send + Sync {
+pub trait ProviderStateStore: Send + Sync {
     /// The credential of this name, or the fault `credential-missing`.
     async fn credential(&self, name: &str) -> Result<Credential, Fault>;
 
     /// Who was met first at an address.
     async fn identity(&self, peer: &str) -> Result<Option<String>, Fault>;
     /// Remembers who was met, unless somebody is known there. Answers who is known.
-    async fn meet(&self, peer: &str, identity: &str) -> Result<String, Fault>;
+    async fn trust_on_first_use(&self, peer: &str, identity: &str) -> Result<String, Fault>;
 
     async fn lockout(&self, peer: &str) -> Result<Option<Lockout>, Fault>;
     async fn lock_out(&self, peer: &str, lockout: &Lockout) -> Result<(), Fault>;
 
-    async fn recall(&self, key: &Key) -> Result<Option<Note>, Fault>;
+    async fn recall(&self, key: &Key) -> Result<Option<Checkpoint>, Fault>;
     /// Writes the first note of a key, before anything is touched. None: it is ours to do. Otherwise what was there.
-    async fn begin(&self, key: &Key, note: &Note) -> Result<Option<Note>, Fault>;
+    async fn begin(&self, key: &Key, note: &Checkpoint) -> Result<Option<Checkpoint>, Fault>;
     /// Replaces the note of a key that has begun, if it still says `before`. False: somebody else has gone on with it, or
     /// stopped it, and the caller must not act on what it believes.
-    async fn amend(&self, key: &Key, before: &Value, after: &Value) -> Result<bool, Fault>;
+    async fn compare_and_swap(
+        &self,
+        key: &Key,
+        before: &Value,
+        after: &Value,
+    ) -> Result<bool, Fault>;
 
     /// Knows another one at an address from now on, as the one before is gone; with None, whoever is met there first. Logins that the one
     /// before refused may be tried again.
-    async fn introduce(&self, peer: &str, identity: Option<&str>) -> Result<(), Fault>;
+    async fn pin(&self, peer: &str, identity: Option<&str>) -> Result<(), Fault>;
 
     /// The image of this name, or the fault `image-unknown`.
     async fn image(&self, name: &str) -> Result<Image, Fault>;
@@ -108,21 +113,21 @@ pub trait Keeper: Send + Sync {
 
 /// A keeper whose memory ends with it, for tests and for talking to a device that no machine is registered for.
 #[derive(Default)]
-pub struct Forgetful(Mutex<Held>);
+pub struct InMemoryStateStore(Mutex<Held>);
 
 #[derive(Default)]
 struct Held {
     credentials: BTreeMap<String, Credential>,
     identities: BTreeMap<String, String>,
     lockouts: BTreeMap<String, Lockout>,
-    notes: BTreeMap<Key, Note>,
+    notes: BTreeMap<Key, Checkpoint>,
     images: BTreeMap<String, Image>,
     deployments: BTreeMap<Key, Deployment>,
     sites: BTreeMap<SiteId, Site>,
     nodes: BTreeMap<NodeId, Node>,
 }
 
-impl Forgetful {
+impl InMemoryStateStore {
     fn held(&self) -> MutexGuard<'_, Held> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -154,7 +159,7 @@ impl Forgetful {
 }
 
 #[async_trait]
-impl Keeper for Forgetful {
+impl ProviderStateStore for InMemoryStateStore {
     async fn credential(&self, name: &str) -> Result<Credential, Fault> {
         self.held().credentials.get(name).cloned().ok_or_else(|| no_credential(name))
     }
@@ -163,7 +168,7 @@ impl Keeper for Forgetful {
         Ok(self.held().identities.get(peer).cloned())
     }
 
-    async fn meet(&self, peer: &str, identity: &str) -> Result<String, Fault> {
+    async fn trust_on_first_use(&self, peer: &str, identity: &str) -> Result<String, Fault> {
         let mut held = self.held();
         Ok(held.identities.entry(peer.into()).or_insert_with(|| identity.into()).clone())
     }
@@ -177,11 +182,11 @@ impl Keeper for Forgetful {
         Ok(())
     }
 
-    async fn recall(&self, key: &Key) -> Result<Option<Note>, Fault> {
+    async fn recall(&self, key: &Key) -> Result<Option<Checkpoint>, Fault> {
         Ok(self.held().notes.get(key).cloned())
     }
 
-    async fn begin(&self, key: &Key, note: &Note) -> Result<Option<Note>, Fault> {
+    async fn begin(&self, key: &Key, note: &Checkpoint) -> Result<Option<Checkpoint>, Fault> {
         let mut held = self.held();
         let before = held.notes.get(key).cloned();
         if before.is_none() {
@@ -190,9 +195,14 @@ impl Keeper for Forgetful {
         Ok(before)
     }
 
-    async fn amend(&self, key: &Key, before: &Value, after: &Value) -> Result<bool, Fault> {
+    async fn compare_and_swap(
+        &self,
+        key: &Key,
+        before: &Value,
+        after: &Value,
+    ) -> Result<bool, Fault> {
         Ok(match self.held().notes.get_mut(key) {
-            Some(Note::Begun(known)) if known == before => {
+            Some(Checkpoint::Begun(known)) if known == before => {
                 *known = after.clone();
                 true
             }
@@ -200,7 +210,7 @@ impl Keeper for Forgetful {
         })
     }
 
-    async fn introduce(&self, peer: &str, identity: Option<&str>) -> Result<(), Fault> {
+    async fn pin(&self, peer: &str, identity: Option<&str>) -> Result<(), Fault> {
         let mut held = self.held();
         held.lockouts.remove(peer);
         match identity {
@@ -216,7 +226,7 @@ impl Keeper for Forgetful {
 
     async fn want(&self, one: &Deployment, note: &Value) -> Result<Option<Deployment>, Fault> {
         let mut held = self.held();
-        if held.notes.get(&one.key) != Some(&Note::Begun(note.clone())) {
+        if held.notes.get(&one.key) != Some(&Checkpoint::Begun(note.clone())) {
             return Ok(None);
         }
         for other in held.deployments.values_mut() {

@@ -191,7 +191,7 @@ async fn every_effect_by_every_verb() {
     for memory in memories {
         let sim = Sim::new(memory, Speed::Zero);
         for (step, effect, proof) in course() {
-            let before = answer(&sim, Verb::Inquire, step, effect.clone()).await;
+            let before = answer(&sim, Verb::GetStatus, step, effect.clone()).await;
             assert_eq!(before, Ok(Answer::NeverStarted), "{step}");
             let before = answer(&sim, Verb::Follow, step, effect.clone()).await;
             assert_eq!(before, Ok(Answer::NeverStarted), "{step}");
@@ -201,7 +201,7 @@ async fn every_effect_by_every_verb() {
             assert_eq!(evidence(outcome), proof, "{step}");
             assert!(log.ends_with(&format!("{}\n", outcome.said)), "{step}: {log}");
 
-            for verb in [Verb::Inquire, Verb::Follow, Verb::Perform, Verb::Stop] {
+            for verb in [Verb::GetStatus, Verb::Follow, Verb::Perform, Verb::Stop] {
                 let again = answer(&sim, verb, step, effect.clone()).await;
                 assert_eq!(again, done, "{step} {verb:?}");
             }
@@ -249,7 +249,7 @@ async fn the_order_of_steps_matters() {
     assert_eq!(fault, Fault::new(Code::EffectFailed, "machine booted from disk, not PXE"));
     assert_eq!(sim.effects("op-1/early").unwrap()[0].applied, 0);
     // Whoever asks what became of it is sent to its end, which says the same.
-    let inquired = answer(&sim, Verb::Inquire, "early", repave("a")).await;
+    let inquired = answer(&sim, Verb::GetStatus, "early", repave("a")).await;
     assert_eq!(inquired, Ok(Answer::UnderWay));
     let followed = answer(&sim, Verb::Follow, "early", repave("a")).await;
     assert_eq!(followed, Err(fault));
@@ -403,7 +403,7 @@ async fn a_crash_in_the_middle_of_a_repave_loses_nothing() {
         // The hardware goes on while no controller is there.
         hand.advance(8_000);
         let second = hand.sim(&memory);
-        let inquired = answer(&second, Verb::Inquire, "repave", repave("a")).await;
+        let inquired = answer(&second, Verb::GetStatus, "repave", repave("a")).await;
         assert_eq!(inquired, Ok(Answer::UnderWay));
         let mut follow = order(Verb::Follow, "repave", repave("a"));
         follow.logged = heard.len() as u64;
@@ -443,7 +443,7 @@ async fn stopping() {
         hand.advance(60_000);
         let look = answer(&sim, Verb::Observe, "repave", repave("a")).await;
         assert_eq!(look, Ok(Answer::Differs("image partial is on disk".into())));
-        let inquired = answer(&sim, Verb::Inquire, "repave", repave("a")).await;
+        let inquired = answer(&sim, Verb::GetStatus, "repave", repave("a")).await;
         assert_eq!(inquired, Ok(Answer::Unknown("repave was stopped after 3s".into())));
         let (followed, log) = ask(&sim, &order(Verb::Follow, "repave", repave("a"))).await;
         assert_eq!(followed.unwrap_err().code, Code::EffectFailed);
@@ -471,7 +471,7 @@ async fn a_stop_by_another_process_is_noticed() {
         let slow = Sim::new(memory.clone(), Speed::Human);
         let working =
             tokio::spawn(async move { answer(&slow, Verb::Perform, "repave", repave("a")).await });
-        while answer(&instant, Verb::Inquire, "repave", repave("a")).await != Ok(Answer::UnderWay) {
+        while answer(&instant, Verb::GetStatus, "repave", repave("a")).await != Ok(Answer::UnderWay) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let stopped = answer(&instant, Verb::Stop, "repave", repave("a")).await;
@@ -550,7 +550,7 @@ async fn every_fault_action() {
             assert_eq!(sim.list_faults().unwrap()[0].struck, 1);
             // Another controller finds out the truth.
             let other = Sim::new(memory.clone(), Speed::Zero);
-            let inquired = answer(&other, Verb::Inquire, step, REBOOT).await.unwrap();
+            let inquired = answer(&other, Verb::GetStatus, step, REBOOT).await.unwrap();
             assert_eq!(matches!(inquired, Answer::Done(_)), happened, "{inquired:?}");
             let never = action == Action::Hang;
             assert_eq!(inquired == Answer::NeverStarted, never, "{inquired:?}");
@@ -583,7 +583,7 @@ async fn faults_by_verb_and_effect() {
         (REBOOT, Verb::Follow, "reboot", Code::EffectFailed),
         // It was done before: that cannot be unsaid.
         (REBOOT, Verb::Follow, "done", Code::AnswerLost),
-        (REBOOT, Verb::Inquire, "done", Code::BmcUnreachable),
+        (REBOOT, Verb::GetStatus, "done", Code::BmcUnreachable),
         (REBOOT, Verb::Observe, "done", Code::BmcUnreachable),
         (REBOOT, Verb::Stop, "done", Code::BmcUnreachable),
     ] {

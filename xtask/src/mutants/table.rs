@@ -74,8 +74,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "an intent of before is tried again",
         file: "crates/model/src/run/next.rs",
-        sound: "            step.pursuit = Verb::Inquire;\n",
-        broken: "            step.pursuit = if AWAKE { Verb::Perform } else { Verb::Inquire };
+        sound: "            step.pursuit = Verb::GetStatus;\n",
+        broken: "            step.pursuit = if AWAKE { Verb::Perform } else { Verb::GetStatus };
             step.open &= !AWAKE;\n",
         test: RESTART,
         life: REIMAGE,

@@ -89,11 +89,11 @@ impl Engine {
                     Err(Fault::new(Code::StateDisagrees, format!("{id} is {state}, not retired")))
                 }
             },
-            (Stage::CleanupSecrets, Verb::Observe | Verb::Inquire) => {
+            (Stage::CleanupSecrets, Verb::Observe | Verb::GetStatus) => {
                 let has = self.has_agent(id).await.map_err(unread)?;
                 Ok(match (has, order.verb) {
                     (false, _) => done(format!("nobody speaks for {id}")),
-                    (true, Verb::Inquire) => Answer::NeverStarted,
+                    (true, Verb::GetStatus) => Answer::NeverStarted,
                     (true, _) => Answer::Differs(format!("an agent may still speak for {id}")),
                 })
             }
@@ -115,7 +115,7 @@ impl Engine {
         };
         match order.verb {
             Verb::Observe => Ok(look().await?.map_or_else(Answer::Differs, done)),
-            Verb::Inquire => Ok(look().await?.map_or(Answer::NeverStarted, done)),
+            Verb::GetStatus => Ok(look().await?.map_or(Answer::NeverStarted, done)),
             Verb::Stop => Ok(Answer::Stopped),
             Verb::Perform | Verb::Follow => {
                 let _waits = self.waits_for_others();
@@ -163,7 +163,7 @@ impl Engine {
                 self.wait_for_task(work, order, journal).await
             }
             Verb::Follow => self.wait_for_task(work, order, journal).await,
-            Verb::Inquire => Ok(match self.task_now(&order.key).await? {
+            Verb::GetStatus => Ok(match self.task_now(&order.key).await? {
                 None => Answer::NeverStarted,
                 Some(task) => match task.state {
                     // It can be followed to its end, and that end says why.

@@ -222,7 +222,7 @@ mod tests {
     use model::deploy::{ReportStep, Stage};
     use model::id::{MachineId, RunId};
     use model::image::{Artifact, Body, DiskFormat, Image};
-    use providers::state_store::{Keeper, Note};
+    use providers::state_store::{Checkpoint, ProviderStateStore};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicI64, Ordering};
     use std::time::Duration;
@@ -264,7 +264,7 @@ mod tests {
     impl Scene {
         async fn open(&self, one: &Deployment) -> Deployment {
             let note = serde_json::json!({ "begun": one.key.as_str() });
-            self.vault.begin(&one.key, &Note::Begun(note.clone())).await.unwrap();
+            self.vault.begin(&one.key, &Checkpoint::Begun(note.clone())).await.unwrap();
             self.vault.want(one, &note).await.unwrap().unwrap()
         }
 
@@ -322,7 +322,7 @@ mod tests {
         // Two machines with one network card: somebody made a mistake.
         let note = serde_json::json!("begun");
         let stranger = Deployment { key: key(3), ..wanted(3, "m-2") };
-        scene.vault.begin(&stranger.key, &Note::Begun(note.clone())).await.unwrap();
+        scene.vault.begin(&stranger.key, &Checkpoint::Begun(note.clone())).await.unwrap();
         let fault = scene.vault.want(&stranger, &note).await.unwrap_err();
         assert!(fault.said.contains("m-1, which has the same MAC address"), "{fault}");
     }
@@ -332,7 +332,7 @@ mod tests {
         let scene = scene().await;
         let note = serde_json::json!("begun");
         assert_eq!(scene.vault.want(&wanted(1, "m-1"), &note).await, Ok(None), "never begun");
-        scene.vault.begin(&key(1), &Note::Barred).await.unwrap();
+        scene.vault.begin(&key(1), &Checkpoint::Barred).await.unwrap();
         assert_eq!(scene.vault.want(&wanted(1, "m-1"), &note).await, Ok(None));
         assert!(scene.vault.boot_of(MAC).await.unwrap().is_none());
     }

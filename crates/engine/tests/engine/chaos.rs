@@ -208,7 +208,7 @@ async fn make_mischief(world: &World, door: &Door, processes: &mut [Process], mu
             Mischief::BreakHardware => {
                 use sim::Action::{Drop, Fail, Garbage, Twice};
                 let actions = [Fail, Drop, Garbage, Twice];
-                let verbs = [Verb::Perform, Verb::Perform, Verb::Follow, Verb::Inquire];
+                let verbs = [Verb::Perform, Verb::Perform, Verb::Follow, Verb::GetStatus];
                 let rule = FaultRule {
                     effect: dice.pick(&Effect::WORDS).into(),
                     verb: dice.pick(&verbs),

@@ -210,7 +210,7 @@ fn an_unknown_outcome_is_left_to_a_person() {
         break_firmware(&world, sim::Action::Drop, 1);
         let unseen = FaultRule {
             effect: "firmware".into(),
-            verb: Verb::Inquire,
+            verb: Verb::GetStatus,
             ..FaultRule::new(sim::Action::Fail)
         };
         world.sim.add_fault(unseen).expect("a rule");

@@ -240,7 +240,7 @@ fn reopened(run: &Run, action: Action) -> Progress {
             _ if scanning => Verb::Observe,
             Action::Adopt => Verb::Observe,
             // The status of the last attempt must be known before anything else is done.
-            Action::Resume if begun && step.open => Verb::Inquire,
+            Action::Resume if begun && step.open => Verb::GetStatus,
             Action::Resume | Action::RetryStep | Action::Cancel | Action::MarkManual => {
                 Verb::Perform
             }

@@ -62,7 +62,7 @@ pub fn judge(
     let mut verdict = match verb {
         Verb::Perform => case.performed(result),
         Verb::Follow => case.followed(result),
-        Verb::Inquire => case.inquired(result),
+        Verb::GetStatus => case.inquired(result),
         Verb::Observe => case.observed(result),
         Verb::Stop => case.stopped(result),
     };
@@ -238,7 +238,7 @@ impl Case<'_> {
         let note = Note::new(format!("step {}: {}; looking", self.name, fault.said), here!());
         let mut progress = self.progress();
         if let Some(step) = progress.current_mut() {
-            step.pursuit = Verb::Inquire;
+            step.pursuit = Verb::GetStatus;
             step.looks = 0;
             step.message = fault.said.clone();
             step.doubt = Some(fault);
@@ -279,15 +279,15 @@ impl Case<'_> {
         match self.step.pursuit {
             Verb::Observe if self.run.progress.scan.is_some() => self.scan_back(&fault.said),
             Verb::Observe => self.not_adoptable(said),
-            Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Stop if self.destructive() => {
+            Verb::Perform | Verb::Follow | Verb::GetStatus | Verb::Stop if self.destructive() => {
                 self.step_failed(Fault::new(Code::OutcomeUnknown, said))
             }
-            Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Stop
+            Verb::Perform | Verb::Follow | Verb::GetStatus | Verb::Stop
                 if self.run.progress.halting() =>
             {
                 self.halted()
             }
-            Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Stop => {
+            Verb::Perform | Verb::Follow | Verb::GetStatus | Verb::Stop => {
                 self.attempt_failed(Fault::new(Code::EffectFailed, said))
             }
         }
@@ -297,7 +297,7 @@ impl Case<'_> {
     /// anyway; then the status of an open attempt must still be read.
     fn not_adoptable(&self, said: String) -> Verdict {
         match (self.run.progress.halting(), self.step.open) {
-            (true, true) => self.pursue(Verb::Inquire, "looking what became of it", here!()),
+            (true, true) => self.pursue(Verb::GetStatus, "looking what became of it", here!()),
             (true, false) => self.halted(),
             (false, _) => self.step_failed(Fault::new(Code::NotAdoptable, said)),
         }

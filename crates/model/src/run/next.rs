@@ -123,13 +123,13 @@ fn taken_over(run: &Run, step: &StepState, now: Timestamp) -> Move {
         Verb::Perform | Verb::Follow => {
             format!("took over step {}: looking what became of it", run.step_name(step))
         }
-        Verb::Inquire | Verb::Observe | Verb::Stop => {
+        Verb::GetStatus | Verb::Observe | Verb::Stop => {
             format!("took over step {}", run.step_name(step))
         }
     };
     if let Some(step) = progress.current_mut() {
         if step.asked.take().is_some_and(|asked| changes_the_world(asked.verb)) {
-            step.pursuit = Verb::Inquire;
+            step.pursuit = Verb::GetStatus;
             // The attempt was not supervised meanwhile: if it is still in progress, it gets its
             // full time again.
             step.attempt_since = now;
@@ -143,7 +143,7 @@ fn taken_over(run: &Run, step: &StepState, now: Timestamp) -> Move {
 const fn changes_the_world(verb: Verb) -> bool {
     match verb {
         Verb::Perform | Verb::Follow => true,
-        Verb::Inquire | Verb::Observe | Verb::Stop => false,
+        Verb::GetStatus | Verb::Observe | Verb::Stop => false,
     }
 }
 
@@ -159,7 +159,7 @@ fn ask(run: &Run, step: &StepState, epoch: i64, now: Timestamp) -> Next {
     let name = run.step_name(step);
     // The deadline passed while the run was idle: read the status once more, then stop it.
     let late = step.pursuit == Verb::Follow && now >= step.attempt_since + plan.timeout();
-    let verb = if late { Verb::Inquire } else { step.pursuit };
+    let verb = if late { Verb::GetStatus } else { step.pursuit };
     let mut note = Note::new(format!("step {name}: {}", asking_words(verb)), here!());
     let mut attempt = step.attempt;
     if let Some(step) = progress.current_mut() {
@@ -189,7 +189,7 @@ fn ask(run: &Run, step: &StepState, epoch: i64, now: Timestamp) -> Next {
             let since = progress.current().map_or(now, |step| step.attempt_since);
             (since + plan.timeout()).since(now)
         }
-        Verb::Inquire | Verb::Observe | Verb::Stop => LOOK_TIMEOUT,
+        Verb::GetStatus | Verb::Observe | Verb::Stop => LOOK_TIMEOUT,
     };
     let key = crate::effect::Key::new(&run.spec.id, &name, attempt);
     let order = Order { key, verb, effect, logged: 0 };
@@ -201,7 +201,7 @@ const fn asking_words(verb: Verb) -> &'static str {
     match verb {
         Verb::Perform => "asked for",
         Verb::Follow => "following it",
-        Verb::Inquire => "asking what became of it",
+        Verb::GetStatus => "asking what became of it",
         Verb::Observe => "asking whether it already holds",
         Verb::Stop => "asking for it to stop",
     }

@@ -204,7 +204,7 @@ fn retrying_is_a_new_attempt_and_resuming_looks_first() {
     let mut retried = Story::begin(unknown.clone());
     retried.act(Action::RetryStep).expect(Verb::Perform, "wipe/2");
     let mut resumed = Story::begin(unknown);
-    resumed.act(Action::Resume).expect(Verb::Inquire, "wipe/1");
+    resumed.act(Action::Resume).expect(Verb::GetStatus, "wipe/1");
     // An attempt that is known to have ended needs no status call.
     let mut plain = Story::begin(run_in(Workflow::FailedRetryable));
     plain.act(Action::Resume).expect(Verb::Perform, "netboot/2").answer(done());
@@ -273,7 +273,7 @@ fn a_failed_undo_does_not_keep_the_others_from_being_undone() {
 #[test]
 fn a_canceled_run_that_is_frozen_and_resumed_stays_canceled() {
     let mut story = Story::begin(run_in(Workflow::Compensating));
-    story.take_over().expect(Verb::Inquire, "undo-netboot/1").act(Action::MarkManual);
+    story.take_over().expect(Verb::GetStatus, "undo-netboot/1").act(Action::MarkManual);
     story.answer(Ok(Answer::NeverStarted)).expect(Verb::Stop, "undo-netboot/1");
     story.answer(Ok(Answer::Stopped));
     assert_eq!(story.run.progress.workflow, Workflow::FailedManualIntervention);
@@ -296,7 +296,7 @@ fn a_cancel_after_a_freeze_goes_on_undoing() {
         run.progress = progress;
     }
     let mut story = Story::begin(run);
-    story.expect(Verb::Inquire, "undo-netboot/1").answer(done());
+    story.expect(Verb::GetStatus, "undo-netboot/1").answer(done());
     assert_eq!(story.run.progress.workflow, Workflow::Cancelled);
     assert_eq!(story.run.progress.steps.len(), steps);
 }

@@ -112,7 +112,7 @@ fn a_rerun_that_is_frozen_while_looking_goes_on_looking() {
 /// A run whose destructive step has an unknown outcome.
 fn unknown() -> Story {
     let mut story = Story::of(steps());
-    story.answer(done()).answer(fault(Code::AnswerLost)).expect(Verb::Inquire, "wipe/1");
+    story.answer(done()).answer(fault(Code::AnswerLost)).expect(Verb::GetStatus, "wipe/1");
     story.answer(Ok(Answer::Unknown("no trace".into())));
     let failure = story.run.progress.failure.as_ref().expect("it failed");
     assert_eq!(failure.fault.code, Code::OutcomeUnknown);
@@ -138,7 +138,7 @@ fn what_differs_is_not_adopted() {
     assert_eq!((failure.fault.code, failure.step.as_str()), (Code::NotAdoptable, "wipe"));
     assert!(failure.fault.said.contains("something else"), "{}", failure.fault.said);
     // The outcome of the attempt is still unknown.
-    story.act(Action::Resume).expect(Verb::Inquire, "wipe/1");
+    story.act(Action::Resume).expect(Verb::GetStatus, "wipe/1");
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn an_observation_that_never_comes_is_not_an_adoption() {
 fn a_cancel_while_observing_is_kept() {
     let mut story = unknown();
     story.act(Action::Adopt).act(Action::Cancel).answer(differs());
-    story.expect(Verb::Inquire, "wipe/1").answer(Ok(Answer::NeverStarted));
+    story.expect(Verb::GetStatus, "wipe/1").answer(Ok(Answer::NeverStarted));
     // A late call must find the key stopped before the run ends.
     story.expect(Verb::Stop, "wipe/1").answer(Ok(Answer::Stopped));
     story.expect(Verb::Perform, "undo-netboot/1").answer(done());

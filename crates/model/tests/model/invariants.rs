@@ -95,12 +95,12 @@ impl Past {
         match (verb, result) {
             (Verb::Observe, _) => {}
             (_, Ok(Answer::Done(_))) => trace.in_doubt = false,
-            (Verb::Inquire, Ok(Answer::NeverStarted)) => {
+            (Verb::GetStatus, Ok(Answer::NeverStarted)) => {
                 trace.in_doubt = false;
                 trace.never_started = true;
             }
             (Verb::Stop, Ok(Answer::Stopped)) => trace.in_doubt = false,
-            (Verb::Inquire | Verb::Stop, Ok(Answer::Unknown(_))) if destructive => {
+            (Verb::GetStatus | Verb::Stop, Ok(Answer::Unknown(_))) if destructive => {
                 self.unknown = true;
             }
             (Verb::Perform | Verb::Follow, Ok(_)) => trace.just_now = true,
@@ -109,7 +109,7 @@ impl Past {
                 Happened::Maybe => trace.just_now = true,
                 Happened::No => trace.in_doubt = false,
             },
-            (Verb::Inquire | Verb::Stop, Ok(_) | Err(_)) => {}
+            (Verb::GetStatus | Verb::Stop, Ok(_) | Err(_)) => {}
         }
     }
 
@@ -132,7 +132,7 @@ impl Past {
         let destructive = order.effect.destructive();
         let trace = self.trace(run);
         if std::mem::take(&mut trace.just_now) {
-            let looks = matches!(order.verb, Verb::Inquire | Verb::Stop);
+            let looks = matches!(order.verb, Verb::GetStatus | Verb::Stop);
             assert!(looks, "{:?} although it may have happened\n{}", order.verb, said());
         }
         if order.verb != Verb::Perform {

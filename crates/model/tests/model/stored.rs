@@ -70,8 +70,8 @@ fn golden_progress() -> Progress {
             step(2, false, StepPhase::Waiting, 0),
             StepState {
                 open: true,
-                pursuit: Verb::Inquire,
-                asked: Some(Asked { verb: Verb::Inquire, epoch: 7, at: at(5) }),
+                pursuit: Verb::GetStatus,
+                asked: Some(Asked { verb: Verb::GetStatus, epoch: 7, at: at(5) }),
                 doubt: Some(lost.clone()),
                 looks: 2,
                 not_before: Some(at(6)),

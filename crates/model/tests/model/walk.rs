@@ -167,7 +167,7 @@ impl Bleak {
         match (self, run.open_order().map(|(_, verb)| verb)) {
             (_, None) => Input::Due,
             (Self::Silent, Some(_)) => lost(),
-            (Self::Endless, Some(Verb::Inquire)) => Input::Answered(Ok(Answer::UnderWay)),
+            (Self::Endless, Some(Verb::GetStatus)) => Input::Answered(Ok(Answer::UnderWay)),
             (Self::Endless, Some(Verb::Perform | Verb::Follow | Verb::Observe | Verb::Stop)) => {
                 lost()
             }

@@ -3,7 +3,7 @@
 
 use super::Settings;
 use super::controller::Controller;
-use super::kept::Kept;
+use super::session_cache::SessionCache;
 use crate::governor::{Governor, Priority, Standing};
 use crate::http_client::{Fingerprint, Trust};
 use crate::ipmi;
@@ -23,7 +23,7 @@ pub struct Bmcs {
     pub governor: Governor,
     logins: PeerLogin,
     settings: Settings,
-    kept: Mutex<Kept<Opened>>,
+    kept: Mutex<SessionCache<Opened>>,
 }
 
 /// A BMC that one is logged in at, with what, and since when.
@@ -170,7 +170,7 @@ impl Bmcs {
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept<Opened>> {
+    fn kept(&self) -> MutexGuard<'_, SessionCache<Opened>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -264,7 +264,7 @@ impl Bmcs {
         };
         let bmc = redfish::Bmc::connect(address, login, trust, self.settings.redfish).await?;
         if let (true, Some(shown)) = (first, bmc.fingerprint()) {
-            self.logins.meet(peer, &shown.to_string()).await?;
+            self.logins.trust_on_first_use(peer, &shown.to_string()).await?;
         }
         Ok(bmc)
     }

@@ -5,7 +5,7 @@
 
 use super::Datacenter;
 use super::exec::{barred, see_through};
-use super::orders::{Memo, Remembered};
+use super::orders::{OrderCheckpoint, Remembered};
 use crate::fault::possibly_happened;
 use crate::kubernetes::{Cluster, Node, NodeTaintEffect, Settings, Taint};
 use crate::peer_login::wrong_kind;
@@ -45,7 +45,7 @@ impl Datacenter {
         name: &str,
         deadline: Duration,
     ) -> Result<Cluster, Fault> {
-        let credential = self.keeper.credential(name).await?;
+        let credential = self.store.credential(name).await?;
         match &credential.secret {
             Secret::Kubeconfig { text } => Cluster::from_kubeconfig(text, Settings { deadline }),
             Secret::Password { .. } | Secret::Key { .. } | Secret::MaasKey { .. } => {
@@ -80,7 +80,7 @@ impl Datacenter {
         match (holds || advisory, order.verb) {
             (true, _) => Ok(Answer::Done(outcome)),
             (false, Verb::Observe) => Ok(Answer::Differs(outcome.said)),
-            (false, Verb::Inquire) => Ok(Answer::NeverStarted),
+            (false, Verb::GetStatus) => Ok(Answer::NeverStarted),
             (false, Verb::Perform | Verb::Follow | Verb::Stop) => {
                 Err(Fault::new(Code::NotInCluster, outcome.said))
             }
@@ -96,19 +96,21 @@ impl Datacenter {
     ) -> Result<Answer, Fault> {
         let api = self.cluster(joining.cluster).await?;
         match (order.verb, self.recall(&order.key).await?) {
-            (Verb::Perform, None | Some(Remembered::Memo(_))) => {
+            (Verb::Perform, None | Some(Remembered::Checkpoint(_))) => {
                 let host = self.hosts.connect(target).await?;
                 self.begin_join(target, order, &api, &host, journal).await?;
                 self.joined(target, order, &api, joining, journal).await
             }
             (Verb::Perform, Some(Remembered::Barred)) => Err(barred(&order.key)),
-            (Verb::Follow, Some(Remembered::Memo(_))) => {
+            (Verb::Follow, Some(Remembered::Checkpoint(_))) => {
                 self.joined(target, order, &api, joining, journal).await
             }
-            (Verb::Follow | Verb::Inquire, None | Some(Remembered::Barred)) => {
+            (Verb::Follow | Verb::GetStatus, None | Some(Remembered::Barred)) => {
                 Ok(Answer::NeverStarted)
             }
-            (Verb::Inquire, Some(Remembered::Memo(_))) => self.inquire_join(target, order).await,
+            (Verb::GetStatus, Some(Remembered::Checkpoint(_))) => {
+                self.inquire_join(target, order).await
+            }
             (Verb::Observe, _) => {
                 let node = api.node(target.id.as_str()).await?;
                 let seen = told(joining.cluster, node.as_ref());
@@ -122,7 +124,7 @@ impl Datacenter {
             }
             (Verb::Stop, noted) => {
                 let stopped = self.stop_job(target, order).await?;
-                if let Some(Remembered::Memo(Memo::Join { token })) = noted {
+                if let Some(Remembered::Checkpoint(OrderCheckpoint::Join { token })) = noted {
                     api.forget_token(&token).await?;
                 }
                 Ok(stopped)
@@ -161,16 +163,16 @@ impl Datacenter {
             | JobStatus::Lost(Lost::Rebooted | Lost::Gone) => return Ok(()),
         }
         let token = api.draw_token()?;
-        let memo = Memo::Join { token: token.id.clone() };
+        let memo = OrderCheckpoint::Join { token: token.id.clone() };
         match self.begin(&order.key, memo.clone()).await? {
             None => {}
             Some(Remembered::Barred) => return Err(barred(&order.key)),
-            Some(Remembered::Memo(before)) => {
+            Some(Remembered::Checkpoint(before)) => {
                 // Begun before, and never sent: its token is of no use any more.
-                if let Memo::Join { token } = &before {
+                if let OrderCheckpoint::Join { token } = &before {
                     api.forget_token(token).await?;
                 }
-                self.amend(&order.key, before, memo).await?;
+                self.compare_and_swap(&order.key, before, memo).await?;
             }
         }
         let material = api.join_material(&token, TOKEN_LIFE).await?;
@@ -198,7 +200,7 @@ impl Datacenter {
         let host = self.hosts.connect(target).await.map_err(possibly_happened)?;
         let ended = see_through(&host, order.key.as_str(), order.logged, journal).await;
         let over = !matches!(&ended, Err(fault) if fault.code.happened() == Happened::Maybe);
-        if let (true, Some(Remembered::Memo(Memo::Join { token }))) =
+        if let (true, Some(Remembered::Checkpoint(OrderCheckpoint::Join { token }))) =
             (over, self.recall(&order.key).await?)
         {
             api.forget_token(&token).await.map_err(possibly_happened)?;
@@ -240,7 +242,7 @@ impl Datacenter {
                 api.remove_node(name).await?;
                 Ok(Answer::Done(told(cluster, None)))
             }
-            Verb::Inquire => match self.command(target, order, RESET, journal).await? {
+            Verb::GetStatus => match self.command(target, order, RESET, journal).await? {
                 // The host has left; whoever follows takes the node out.
                 Answer::Done(_) if api.node(name).await?.is_some() => Ok(Answer::UnderWay),
                 other => Ok(other),

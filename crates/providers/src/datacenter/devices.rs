@@ -152,7 +152,7 @@ impl Datacenter {
                 Ok(Answer::Done(Outcome { said, facts, ..Outcome::default() }))
             }
             (some, Verb::Observe) => Ok(Answer::Differs(some.join("; "))),
-            (some, Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Stop) => {
+            (some, Verb::Perform | Verb::Follow | Verb::GetStatus | Verb::Stop) => {
                 Err(Fault::new(Code::ReadBackDiffers, some.join("; ")))
             }
         }
@@ -170,7 +170,7 @@ struct Sight {
 const fn idle(verb: Verb) -> Option<Answer> {
     match verb {
         Verb::Perform | Verb::Follow | Verb::Observe => None,
-        Verb::Inquire => Some(Answer::NeverStarted),
+        Verb::GetStatus => Some(Answer::NeverStarted),
         Verb::Stop => Some(Answer::Stopped),
     }
 }

@@ -7,10 +7,10 @@
 use super::Datacenter;
 use super::cluster::{nowhere, told};
 use super::exec::barred;
-use super::orders::{Memo, Remembered, two_effects};
+use super::orders::{OrderCheckpoint, Remembered, two_effects};
 use crate::kubernetes::{Cluster, Node, PodEviction, PodName, TerminatingPod};
 use crate::port::{Journal, Target, hostname};
-use crate::state_store::Note;
+use crate::state_store::Checkpoint;
 use model::condition::{ConditionType, Evidence};
 use model::effect::{Answer, Key, Order, Outcome, Verb};
 use model::fault::{Code, Fault};
@@ -60,8 +60,10 @@ impl Datacenter {
             return self.stop_drain(target, order, cluster).await;
         }
         let before = match order.verb {
-            Verb::Perform => self.begin(&order.key, Memo::Drain { stage: Draining::Begun }).await?,
-            Verb::Follow | Verb::Inquire | Verb::Observe | Verb::Stop => {
+            Verb::Perform => {
+                self.begin(&order.key, OrderCheckpoint::Drain { stage: Draining::Begun }).await?
+            }
+            Verb::Follow | Verb::GetStatus | Verb::Observe | Verb::Stop => {
                 self.recall(&order.key).await?
             }
         };
@@ -69,15 +71,15 @@ impl Datacenter {
             (Verb::Observe, _) => return self.observe_drain(target, cluster).await,
             (Verb::Perform, None) => Draining::Begun,
             (Verb::Perform, Some(Remembered::Barred)) => return Err(barred(&order.key)),
-            (Verb::Follow | Verb::Inquire | Verb::Stop, None | Some(Remembered::Barred)) => {
+            (Verb::Follow | Verb::GetStatus | Verb::Stop, None | Some(Remembered::Barred)) => {
                 return Ok(Answer::NeverStarted);
             }
-            (_, Some(Remembered::Memo(Memo::Drain { stage }))) => stage,
-            (_, Some(Remembered::Memo(_))) => return Err(two_effects()),
+            (_, Some(Remembered::Checkpoint(OrderCheckpoint::Drain { stage }))) => stage,
+            (_, Some(Remembered::Checkpoint(_))) => return Err(two_effects()),
         };
         match (order.verb, stage) {
-            (Verb::Inquire, Draining::Begun) => Ok(Answer::UnderWay),
-            (Verb::Inquire, Draining::Stopped) => Ok(Answer::Unknown(STOPPED.into())),
+            (Verb::GetStatus, Draining::Begun) => Ok(Answer::UnderWay),
+            (Verb::GetStatus, Draining::Stopped) => Ok(Answer::Unknown(STOPPED.into())),
             (_, Draining::Stopped) => Err(Fault::new(Code::EffectFailed, STOPPED)),
             (_, Draining::Done) => self.drained(target, cluster).await,
             (_, Draining::Begun) => {
@@ -100,12 +102,13 @@ impl Datacenter {
     async fn empty(&self, drain: &Drain<'_>, journal: &Journal) -> Result<Answer, Fault> {
         let mut said = BTreeMap::new();
         loop {
-            if self.recall(drain.key).await? != Some(Remembered::Memo(at(Draining::Begun))) {
+            if self.recall(drain.key).await? != Some(Remembered::Checkpoint(at(Draining::Begun))) {
                 return Err(Fault::new(Code::EffectFailed, STOPPED));
             }
             let fault = match drain.pass(&mut said, journal).await {
                 Ok(Passed::Empty(outcome)) => {
-                    self.amend(drain.key, at(Draining::Begun), at(Draining::Done)).await?;
+                    self.compare_and_swap(drain.key, at(Draining::Begun), at(Draining::Done))
+                        .await?;
                     journal.line(format!("drain: {}", outcome.said)).await;
                     return Ok(Answer::Done(outcome));
                 }
@@ -162,16 +165,17 @@ impl Datacenter {
         order: &Order,
         cluster: &str,
     ) -> Result<Answer, Fault> {
-        match self.keeper.begin(&order.key, &Note::Barred).await? {
-            None | Some(Note::Barred) => return Ok(Answer::Stopped),
-            Some(Note::Begun(_)) => {}
+        match self.store.begin(&order.key, &Checkpoint::Barred).await? {
+            None | Some(Checkpoint::Barred) => return Ok(Answer::Stopped),
+            Some(Checkpoint::Begun(_)) => {}
         }
         match self.recall(&order.key).await? {
-            Some(Remembered::Memo(Memo::Drain { stage: Draining::Begun })) => {
-                self.amend(&order.key, at(Draining::Begun), at(Draining::Stopped)).await?;
+            Some(Remembered::Checkpoint(OrderCheckpoint::Drain { stage: Draining::Begun })) => {
+                self.compare_and_swap(&order.key, at(Draining::Begun), at(Draining::Stopped))
+                    .await?;
                 Ok(Answer::Stopped)
             }
-            Some(Remembered::Memo(Memo::Drain { stage: Draining::Done })) => {
+            Some(Remembered::Checkpoint(OrderCheckpoint::Drain { stage: Draining::Done })) => {
                 self.drained(target, cluster).await
             }
             None | Some(_) => Ok(Answer::Stopped),
@@ -192,20 +196,22 @@ impl Datacenter {
         let whose = own.then(|| order.key.run());
         match order.verb {
             Verb::Perform => {
-                if let Some(Remembered::Barred) = self.begin(&order.key, Memo::Uncordon).await? {
+                if let Some(Remembered::Barred) =
+                    self.begin(&order.key, OrderCheckpoint::Uncordon).await?
+                {
                     return Err(barred(&order.key));
                 }
             }
-            Verb::Follow | Verb::Inquire => match self.recall(&order.key).await? {
+            Verb::Follow | Verb::GetStatus => match self.recall(&order.key).await? {
                 None | Some(Remembered::Barred) => return Ok(Answer::NeverStarted),
-                Some(Remembered::Memo(_)) if order.verb == Verb::Inquire => {
+                Some(Remembered::Checkpoint(_)) if order.verb == Verb::GetStatus => {
                     return Ok(Answer::UnderWay);
                 }
-                Some(Remembered::Memo(_)) => {}
+                Some(Remembered::Checkpoint(_)) => {}
             },
             Verb::Stop => {
                 // It is one call: it was made, or never will be.
-                self.keeper.begin(&order.key, &Note::Barred).await?;
+                self.store.begin(&order.key, &Checkpoint::Barred).await?;
                 return Ok(Answer::Stopped);
             }
             Verb::Observe => {
@@ -283,8 +289,8 @@ impl Drain<'_> {
     }
 }
 
-const fn at(stage: Draining) -> Memo {
-    Memo::Drain { stage }
+const fn at(stage: Draining) -> OrderCheckpoint {
+    OrderCheckpoint::Drain { stage }
 }
 
 /// A node that is broken never confirms that its pods have ended; what has been told to go from there, and had its time, has
@@ -308,7 +314,7 @@ fn words(eviction: PodEviction) -> (PodName, String) {
 fn nothing_to_do(verb: Verb) -> Answer {
     match verb {
         Verb::Stop => Answer::Stopped,
-        Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe => {
+        Verb::Perform | Verb::Follow | Verb::GetStatus | Verb::Observe => {
             Answer::Done(nowhere("the machine belongs to no cluster, so there is nothing to do"))
         }
     }

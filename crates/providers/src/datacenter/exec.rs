@@ -4,11 +4,11 @@
 //! again. A reboot from within is proved by another boot id than the one that was noted before.
 
 use super::Datacenter;
-use super::orders::{Memo, Remembered, done, two_effects};
+use super::orders::{OrderCheckpoint, Remembered, done, two_effects};
 use crate::fault::possibly_happened;
 use crate::port::{Journal, Target};
 use crate::ssh::{End, Host, JobStatus, Lost, Started, Stopped};
-use crate::state_store::Note;
+use crate::state_store::Checkpoint;
 use model::effect::{Answer, Key, Order, Verb};
 use model::fault::{Code, Fault};
 use std::time::Duration;
@@ -32,7 +32,7 @@ impl Datacenter {
     ) -> Result<Answer, Fault> {
         let host = match order.verb {
             Verb::Follow => self.hosts.connect(target).await.map_err(possibly_happened)?,
-            Verb::Perform | Verb::Inquire | Verb::Observe | Verb::Stop => {
+            Verb::Perform | Verb::GetStatus | Verb::Observe | Verb::Stop => {
                 self.hosts.connect(target).await?
             }
         };
@@ -48,7 +48,7 @@ impl Datacenter {
                 Started::Barred => Err(barred(&order.key)),
             },
             Verb::Follow => see_through(&host, key, order.logged, journal).await,
-            Verb::Inquire => Ok(match host.status(key).await? {
+            Verb::GetStatus => Ok(match host.status(key).await? {
                 JobStatus::Never | JobStatus::Barred => Answer::NeverStarted,
                 JobStatus::Ended(End::Code(0)) => {
                     Answer::Done(done("the command ended well".into()))
@@ -78,19 +78,21 @@ impl Datacenter {
         match (order.verb, self.recall(&order.key).await?) {
             (Verb::Perform, None) => {
                 let host = self.hosts.connect(target).await?;
-                let memo = Memo::InBand { boot: host.boot_id().await? };
+                let memo = OrderCheckpoint::InBand { boot: host.boot_id().await? };
                 match self.begin(&order.key, memo.clone()).await? {
                     None => {
                         journal.line("reboot: asking the host to start again").await;
                         host.start(order.key.as_str(), REBOOT).await.map_err(possibly_happened)?;
                         self.until_back(target, &memo, journal).await
                     }
-                    Some(Remembered::Memo(memo)) => self.until_back(target, &memo, journal).await,
+                    Some(Remembered::Checkpoint(memo)) => {
+                        self.until_back(target, &memo, journal).await
+                    }
                     Some(Remembered::Barred) => Err(barred(&order.key)),
                 }
             }
             (Verb::Perform, Some(Remembered::Barred)) => Err(barred(&order.key)),
-            (Verb::Perform | Verb::Follow, Some(Remembered::Memo(memo))) => {
+            (Verb::Perform | Verb::Follow, Some(Remembered::Checkpoint(memo))) => {
                 if let Ok(host) = self.hosts.connect(target).await
                     && let Ok(false) = self.is_newer(&host, &memo).await
                 {
@@ -103,8 +105,8 @@ impl Datacenter {
                 self.until_back(target, &memo, journal).await
             }
             (Verb::Follow, None | Some(Remembered::Barred)) => Ok(Answer::NeverStarted),
-            (Verb::Inquire, None | Some(Remembered::Barred)) => Ok(Answer::NeverStarted),
-            (Verb::Inquire, Some(Remembered::Memo(memo))) => {
+            (Verb::GetStatus, None | Some(Remembered::Barred)) => Ok(Answer::NeverStarted),
+            (Verb::GetStatus, Some(Remembered::Checkpoint(memo))) => {
                 let host = self.hosts.connect(target).await?;
                 Ok(match self.is_newer(&host, &memo).await? {
                     true => Answer::Done(done("the host has started again".into())),
@@ -112,14 +114,14 @@ impl Datacenter {
                 })
             }
             (Verb::Observe, _) => Ok(Answer::Differs("a reboot leaves nothing to see".into())),
-            (Verb::Stop, Some(Remembered::Memo(memo))) => {
+            (Verb::Stop, Some(Remembered::Checkpoint(memo))) => {
                 // It cannot be called back: it is seen through.
                 self.until_back(target, &memo, journal).await
             }
             (Verb::Stop, None | Some(Remembered::Barred)) => {
-                match self.keeper.begin(&order.key, &Note::Barred).await? {
-                    None | Some(Note::Barred) => Ok(Answer::Stopped),
-                    Some(Note::Begun(_)) => Err(Fault::new(
+                match self.store.begin(&order.key, &Checkpoint::Barred).await? {
+                    None | Some(Checkpoint::Barred) => Ok(Answer::Stopped),
+                    Some(Checkpoint::Begun(_)) => Err(Fault::new(
                         Code::AnswerLost,
                         "the host was told to start again at this very moment",
                     )),
@@ -132,7 +134,7 @@ impl Datacenter {
     async fn until_back(
         &self,
         target: &Target,
-        memo: &Memo,
+        memo: &OrderCheckpoint,
         journal: &Journal,
     ) -> Result<Answer, Fault> {
         loop {
@@ -153,17 +155,17 @@ impl Datacenter {
         }
     }
 
-    async fn is_newer(&self, host: &Host, memo: &Memo) -> Result<bool, Fault> {
+    async fn is_newer(&self, host: &Host, memo: &OrderCheckpoint) -> Result<bool, Fault> {
         match memo {
-            Memo::InBand { boot } => Ok(host.boot_id().await? != *boot),
-            Memo::Power { .. }
-            | Memo::Netboot { .. }
-            | Memo::Join { .. }
-            | Memo::Image { .. }
-            | Memo::Drain { .. }
-            | Memo::Uncordon
-            | Memo::Firmware { .. }
-            | Memo::Fabric { .. } => Err(two_effects()),
+            OrderCheckpoint::InBand { boot } => Ok(host.boot_id().await? != *boot),
+            OrderCheckpoint::Power { .. }
+            | OrderCheckpoint::Netboot { .. }
+            | OrderCheckpoint::Join { .. }
+            | OrderCheckpoint::Image { .. }
+            | OrderCheckpoint::Drain { .. }
+            | OrderCheckpoint::Uncordon
+            | OrderCheckpoint::Firmware { .. }
+            | OrderCheckpoint::Fabric { .. } => Err(two_effects()),
         }
     }
 }

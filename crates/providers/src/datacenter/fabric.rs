@@ -5,12 +5,12 @@
 
 use super::Datacenter;
 use super::exec::barred;
-use super::orders::{Memo, Remembered, done, two_effects};
+use super::orders::{OrderCheckpoint, Remembered, done, two_effects};
 use crate::clock::now;
 use crate::fabric::{FabricManager, Goal, Nvos, Seen, Step, Tell, next};
 use crate::port::{Journal, Target};
 use crate::power::{MAX_UNWATCHED, WATCH_EVERY};
-use crate::state_store::Note;
+use crate::state_store::Checkpoint;
 use model::effect::{Answer, Order, Outcome, Verb};
 use model::fault::{Code, Fault, Happened};
 use model::time::{Timestamp, spoken};
@@ -49,25 +49,30 @@ impl Datacenter {
         let work = Work { at: self, target, order, goal, journal };
         let noted = match order.verb {
             Verb::Perform => {
-                let before = self.begin(&order.key, Memo::Fabric { told: None }).await?;
-                Some(before.unwrap_or(Remembered::Memo(Memo::Fabric { told: None })))
+                let before = self.begin(&order.key, OrderCheckpoint::Fabric { told: None }).await?;
+                Some(
+                    before
+                        .unwrap_or(Remembered::Checkpoint(OrderCheckpoint::Fabric { told: None })),
+                )
             }
-            Verb::Follow | Verb::Inquire => self.recall(&order.key).await?,
+            Verb::Follow | Verb::GetStatus => self.recall(&order.key).await?,
             Verb::Observe => return work.observe().await,
             // What it was told before stays: half a fabric is none, and the next one finds it as it is.
             Verb::Stop => {
-                self.keeper.begin(&order.key, &Note::Barred).await?;
+                self.store.begin(&order.key, &Checkpoint::Barred).await?;
                 return Ok(Answer::Stopped);
             }
         };
         match (order.verb, noted) {
             (Verb::Perform, Some(Remembered::Barred)) => Err(barred(&order.key)),
             (_, None | Some(Remembered::Barred)) => Ok(Answer::NeverStarted),
-            (Verb::Inquire, Some(Remembered::Memo(Memo::Fabric { told }))) => {
+            (Verb::GetStatus, Some(Remembered::Checkpoint(OrderCheckpoint::Fabric { told }))) => {
                 work.inquire(told).await
             }
-            (_, Some(Remembered::Memo(Memo::Fabric { told }))) => work.lead(told).await,
-            (_, Some(Remembered::Memo(_))) => Err(two_effects()),
+            (_, Some(Remembered::Checkpoint(OrderCheckpoint::Fabric { told }))) => {
+                work.lead(told).await
+            }
+            (_, Some(Remembered::Checkpoint(_))) => Err(two_effects()),
         }
     }
 }
@@ -165,8 +170,9 @@ impl Work<'_> {
             return Ok(before);
         }
         let after = Some(now());
-        let (before, next) = (Memo::Fabric { told: before }, Memo::Fabric { told: after });
-        self.at.amend(&self.order.key, before, next).await?;
+        let (before, next) =
+            (OrderCheckpoint::Fabric { told: before }, OrderCheckpoint::Fabric { told: after });
+        self.at.compare_and_swap(&self.order.key, before, next).await?;
         Ok(after)
     }
 

@@ -10,14 +10,14 @@ mod stage;
 use super::Datacenter;
 use super::controller::Controller;
 use super::exec::barred;
-use super::orders::{Memo, Remembered, two_effects};
+use super::orders::{OrderCheckpoint, Remembered, two_effects};
 use crate::clock::now;
 use crate::fetch::{Fetched, shown};
 use crate::governor::Priority;
 use crate::http_client::upload::sending_time;
 use crate::port::{Journal, Target};
 use crate::redfish::{Image, Offer, TaskRef, Way};
-use crate::state_store::Note;
+use crate::state_store::Checkpoint;
 use model::effect::{Answer, Facts, Order, Outcome, Verb};
 use model::fault::{Code, Fault, Happened};
 pub(super) use stage::Flash;
@@ -75,8 +75,8 @@ impl Mark {
         Self { stage, from: self.from.clone() }
     }
 
-    fn memo(&self) -> Memo {
-        Memo::Firmware { stage: self.stage.clone(), from: self.from.clone() }
+    fn memo(&self) -> OrderCheckpoint {
+        OrderCheckpoint::Firmware { stage: self.stage.clone(), from: self.from.clone() }
     }
 }
 
@@ -106,7 +106,7 @@ impl Datacenter {
                 None => Ok(Answer::NeverStarted),
                 Some(before) => work.go_on(before).await,
             },
-            Verb::Inquire => work.inquire().await,
+            Verb::GetStatus => work.inquire().await,
             Verb::Observe => work.observe().await,
             Verb::Stop => work.stop().await,
         }
@@ -130,26 +130,26 @@ impl Work<'_> {
         self.at.bmcs.call(self.target, Priority::Operator, self.at.settings.call, work).await
     }
 
-    async fn amend(&self, before: &Mark, after: Mark) -> Result<Mark, Fault> {
-        self.at.amend(&self.order.key, before.memo(), after.memo()).await?;
+    async fn compare_and_swap(&self, before: &Mark, after: Mark) -> Result<Mark, Fault> {
+        self.at.compare_and_swap(&self.order.key, before.memo(), after.memo()).await?;
         Ok(after)
     }
 
     async fn go_on(&self, before: Remembered) -> Result<Answer, Fault> {
         match before {
             Remembered::Barred => Err(barred(&self.order.key)),
-            Remembered::Memo(Memo::Firmware { stage, from }) => {
+            Remembered::Checkpoint(OrderCheckpoint::Firmware { stage, from }) => {
                 self.carry_out(Mark { stage, from }).await
             }
-            Remembered::Memo(
-                Memo::Power { .. }
-                | Memo::Netboot { .. }
-                | Memo::InBand { .. }
-                | Memo::Join { .. }
-                | Memo::Image { .. }
-                | Memo::Drain { .. }
-                | Memo::Uncordon
-                | Memo::Fabric { .. },
+            Remembered::Checkpoint(
+                OrderCheckpoint::Power { .. }
+                | OrderCheckpoint::Netboot { .. }
+                | OrderCheckpoint::InBand { .. }
+                | OrderCheckpoint::Join { .. }
+                | OrderCheckpoint::Image { .. }
+                | OrderCheckpoint::Drain { .. }
+                | OrderCheckpoint::Uncordon
+                | OrderCheckpoint::Fabric { .. },
             ) => Err(two_effects()),
         }
     }
@@ -157,8 +157,10 @@ impl Work<'_> {
     async fn inquire(&self) -> Result<Answer, Fault> {
         let mark = match self.at.recall(&self.order.key).await? {
             None | Some(Remembered::Barred) => return Ok(Answer::NeverStarted),
-            Some(Remembered::Memo(Memo::Firmware { stage, from })) => Mark { stage, from },
-            Some(Remembered::Memo(_)) => return Err(two_effects()),
+            Some(Remembered::Checkpoint(OrderCheckpoint::Firmware { stage, from })) => {
+                Mark { stage, from }
+            }
+            Some(Remembered::Checkpoint(_)) => return Err(two_effects()),
         };
         Ok(match &mark.stage {
             Flash::Stopped => Answer::NeverStarted,
@@ -195,17 +197,21 @@ impl Work<'_> {
     /// written: it is seen through.
     async fn stop(&self) -> Result<Answer, Fault> {
         let key = &self.order.key;
-        match self.at.keeper.begin(key, &Note::Barred).await? {
-            None | Some(Note::Barred) => return Ok(Answer::Stopped),
-            Some(Note::Begun(_)) => {}
+        match self.at.store.begin(key, &Checkpoint::Barred).await? {
+            None | Some(Checkpoint::Barred) => return Ok(Answer::Stopped),
+            Some(Checkpoint::Begun(_)) => {}
         }
         let mark = match self.at.recall(key).await? {
-            Some(Remembered::Memo(Memo::Firmware { stage, from })) => Mark { stage, from },
-            Some(Remembered::Memo(_) | Remembered::Barred) | None => return Ok(Answer::Stopped),
+            Some(Remembered::Checkpoint(OrderCheckpoint::Firmware { stage, from })) => {
+                Mark { stage, from }
+            }
+            Some(Remembered::Checkpoint(_) | Remembered::Barred) | None => {
+                return Ok(Answer::Stopped);
+            }
         };
         match mark.stage {
             Flash::Begun => {
-                self.amend(&mark, mark.at(Flash::Stopped)).await?;
+                self.compare_and_swap(&mark, mark.at(Flash::Stopped)).await?;
                 Ok(Answer::Stopped)
             }
             Flash::Stopped => Ok(Answer::Stopped),
@@ -241,7 +247,7 @@ impl Work<'_> {
         let Wish { component, version, .. } = self.wish;
         if before.version == version {
             self.journal.line(format!("firmware: {component} is at {version} already")).await;
-            self.amend(begun, begun.at(Flash::Done)).await?;
+            self.compare_and_swap(begun, begun.at(Flash::Done)).await?;
             return Ok(Answer::Done(self.reached(None)));
         }
         let said = format!("firmware: {component} is at {}, {version} is wanted", before.version);
@@ -297,7 +303,7 @@ impl Work<'_> {
         let targets = [before.target];
         let named = match (way, file) {
             (Way::Fetch, _) => {
-                self.amend(begun, asked.clone()).await?;
+                self.compare_and_swap(begun, asked.clone()).await?;
                 let url = self.wish.url;
                 let ask = async |bmc: &Controller| {
                     bmc.updates()?.fetch(&before.offer, url, &targets).await
@@ -316,7 +322,7 @@ impl Work<'_> {
             }
             None => Flash::Taken { since: now(), ended: false },
         };
-        self.amend(&asked, asked.at(next)).await.map_err(after_asked)
+        self.compare_and_swap(&asked, asked.at(next)).await.map_err(after_asked)
     }
 
     /// Sends the file. That it was asked is noted before its last piece: until then nobody has been asked for anything.
@@ -329,7 +335,7 @@ impl Work<'_> {
         (begun, asked): (&Mark, &Mark),
     ) -> Result<Option<TaskRef>, Fault> {
         let limit = self.at.settings.call + sending_time(file.size);
-        let last = async || self.amend(begun, asked.clone()).await.map(drop);
+        let last = async || self.compare_and_swap(begun, asked.clone()).await.map(drop);
         let image =
             Image { file: Arc::clone(&file.file), size: file.size, sha256: file.sha256.clone() };
         let send = async |bmc: &Controller| {
@@ -379,9 +385,9 @@ impl Work<'_> {
             self.tell(&sight, &mut told).await;
             match self.turn(&mark.stage, &sight) {
                 Turn::Look => tokio::time::sleep(patience.look_every).await,
-                Turn::Become(next) => mark = self.amend(&mark, mark.at(next)).await?,
+                Turn::Become(next) => mark = self.compare_and_swap(&mark, mark.at(next)).await?,
                 Turn::Done => {
-                    self.amend(&mark, mark.at(Flash::Done)).await?;
+                    self.compare_and_swap(&mark, mark.at(Flash::Done)).await?;
                     return Ok(Answer::Done(self.reached(mark.from)));
                 }
                 Turn::Fail(fault) => return Err(fault),
@@ -396,7 +402,7 @@ impl Work<'_> {
                 if now().since(since) > self.at.settings.firmware.settle / 2 =>
             {
                 let next = mark.at(Flash::Taken { since: now(), ended });
-                self.amend(&mark, next).await
+                self.compare_and_swap(&mark, next).await
             }
             Flash::Begun
             | Flash::Asked { .. }

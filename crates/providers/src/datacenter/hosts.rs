@@ -76,11 +76,11 @@ impl Hosts {
     }
 
     /// Knows the machine's host by this key from now on; with None, by the one it shows first.
-    pub async fn introduce(&self, target: &Target, key: Option<&str>) -> Result<(), Fault> {
+    pub async fn pin(&self, target: &Target, key: Option<&str>) -> Result<(), Fault> {
         let key = key.map(str::parse::<HostKey>).transpose();
         let key = key.map_err(|said| Fault::new(Code::AnswerGarbled, said))?;
         let key = key.map(|key| key.to_string());
-        self.logins.0.introduce(&peer(&place_of(target)?), key.as_deref()).await
+        self.logins.0.pin(&peer(&place_of(target)?), key.as_deref()).await
     }
 
     async fn hop(&self, text: &str, named: [&str; 2], field: &str) -> Result<(Hop, Stop), Fault> {
@@ -106,7 +106,7 @@ impl Hosts {
     /// Writes down who was met on the way.
     async fn met(&self, stops: &[Stop], host: Host) -> Result<Host, Fault> {
         for (stop, (_, key)) in stops.iter().zip(host.host_keys()) {
-            self.logins.meet(&stop.peer, &key.to_string()).await?;
+            self.logins.trust_on_first_use(&stop.peer, &key.to_string()).await?;
         }
         Ok(host)
     }

@@ -10,15 +10,15 @@ mod teller;
 
 use super::Datacenter;
 use super::controller::Controller;
-use super::course::Course;
 use super::exec::barred;
-use super::orders::{Memo, Remembered, done, two_effects, value};
+use super::orders::{OrderCheckpoint, Remembered, done, two_effects, value};
+use super::power_sequence::PowerSequence;
 use crate::clock::now;
 use crate::fault::possibly_happened;
 use crate::governor::Priority;
 use crate::port::{Journal, Target};
 use crate::power::{PowerGoal, PowerStage};
-use crate::state_store::Note;
+use crate::state_store::Checkpoint;
 use model::condition::{ConditionType, Evidence};
 use model::deploy::{Deployment, Stage, Steer, image_lines};
 use model::effect::{Answer, NetbootMode, Order, Outcome, PowerOffPolicy, Verb};
@@ -68,7 +68,7 @@ impl Datacenter {
                 None => Ok(Answer::NeverStarted),
                 Some(before) => work.go_on(before).await,
             },
-            Verb::Inquire => work.inquire().await,
+            Verb::GetStatus => work.inquire().await,
             Verb::Observe => work.observe().await,
             Verb::Stop => work.stop().await,
         }
@@ -97,8 +97,8 @@ struct Leg {
 impl Leg {
     const FIRST: Self = Self { stage: PowerStage::Begun, on: false };
 
-    fn memo(self) -> Memo {
-        Memo::Image { stage: self.stage, on: self.on }
+    fn memo(self) -> OrderCheckpoint {
+        OrderCheckpoint::Image { stage: self.stage, on: self.on }
     }
 }
 
@@ -115,18 +115,22 @@ struct Work<'a> {
 impl Work<'_> {
     async fn go_on(&self, before: Remembered) -> Result<Answer, Fault> {
         match before {
-            Remembered::Memo(Memo::Image { stage: PowerStage::Stopped, .. })
+            Remembered::Checkpoint(OrderCheckpoint::Image {
+                stage: PowerStage::Stopped, ..
+            })
             | Remembered::Barred => Err(barred(&self.order.key)),
-            Remembered::Memo(Memo::Image { stage, on }) => self.carry_out(Leg { stage, on }).await,
-            Remembered::Memo(
-                Memo::Power { .. }
-                | Memo::Netboot { .. }
-                | Memo::InBand { .. }
-                | Memo::Join { .. }
-                | Memo::Drain { .. }
-                | Memo::Uncordon
-                | Memo::Firmware { .. }
-                | Memo::Fabric { .. },
+            Remembered::Checkpoint(OrderCheckpoint::Image { stage, on }) => {
+                self.carry_out(Leg { stage, on }).await
+            }
+            Remembered::Checkpoint(
+                OrderCheckpoint::Power { .. }
+                | OrderCheckpoint::Netboot { .. }
+                | OrderCheckpoint::InBand { .. }
+                | OrderCheckpoint::Join { .. }
+                | OrderCheckpoint::Drain { .. }
+                | OrderCheckpoint::Uncordon
+                | OrderCheckpoint::Firmware { .. }
+                | OrderCheckpoint::Fabric { .. },
             ) => Err(two_effects()),
         }
     }
@@ -136,13 +140,15 @@ impl Work<'_> {
             None
             | Some(
                 Remembered::Barred
-                | Remembered::Memo(Memo::Image { stage: PowerStage::Stopped, .. }),
+                | Remembered::Checkpoint(OrderCheckpoint::Image {
+                    stage: PowerStage::Stopped, ..
+                }),
             ) => {
                 return Ok(Answer::NeverStarted);
             }
-            Some(Remembered::Memo(_)) => {}
+            Some(Remembered::Checkpoint(_)) => {}
         }
-        Ok(match self.at.keeper.deployment(&self.order.key).await? {
+        Ok(match self.at.store.deployment(&self.order.key).await? {
             Some(one) if one.stage == Stage::Finished => Answer::Done(installed(&one)),
             Some(_) | None => Answer::UnderWay,
         })
@@ -150,7 +156,7 @@ impl Work<'_> {
 
     /// Whether the machine runs this image already, whoever put it there.
     async fn observe(&self) -> Result<Answer, Fault> {
-        let image = self.at.keeper.image(self.image).await?;
+        let image = self.at.store.image(self.image).await?;
         let said = self.stamp_there().await?;
         Ok(match said.starts_with(&image_lines(&image)) {
             true => Answer::Done(runs(&image.name)),
@@ -163,20 +169,22 @@ impl Work<'_> {
     /// followed. The boot is put back, and a machine that is half off is brought back.
     async fn stop(&self) -> Result<Answer, Fault> {
         let (at, key) = (self.at, &self.order.key);
-        match at.keeper.begin(key, &Note::Barred).await? {
-            None | Some(Note::Barred) => return Ok(Answer::Stopped),
-            Some(Note::Begun(_)) => {}
+        match at.store.begin(key, &Checkpoint::Barred).await? {
+            None | Some(Checkpoint::Barred) => return Ok(Answer::Stopped),
+            Some(Checkpoint::Begun(_)) => {}
         }
         let mut leg = match at.recall(key).await? {
-            Some(Remembered::Memo(Memo::Image { stage, on })) => Leg { stage, on },
-            Some(Remembered::Memo(_) | Remembered::Barred) | None => return Ok(Answer::Stopped),
+            Some(Remembered::Checkpoint(OrderCheckpoint::Image { stage, on })) => Leg { stage, on },
+            Some(Remembered::Checkpoint(_) | Remembered::Barred) | None => {
+                return Ok(Answer::Stopped);
+            }
         };
         if leg == Leg::FIRST {
             let stopped = Leg { stage: PowerStage::Stopped, on: false };
-            at.amend(key, leg.memo(), stopped.memo()).await?;
+            at.compare_and_swap(key, leg.memo(), stopped.memo()).await?;
             leg = stopped;
         }
-        let Some(one) = at.keeper.steer(key, Steer::Stop).await? else {
+        let Some(one) = at.store.steer(key, Steer::Stop).await? else {
             return Ok(Answer::Stopped);
         };
         match one.stage {
@@ -218,7 +226,7 @@ impl Work<'_> {
         if let Err(fault) = &ended
             && fault.code.happened() == Happened::No
         {
-            let closed = self.at.keeper.steer(&self.order.key, Steer::Close).await;
+            let closed = self.at.store.steer(&self.order.key, Steer::Close).await;
             if let Some(one) = closed.map_err(possibly_happened)?
                 && let Err(also) = self.put_boot_back(&one).await
             {
@@ -256,17 +264,17 @@ impl Work<'_> {
     async fn off_and_on(&self, leg: &mut Leg) -> Result<(), Fault> {
         let key = &self.order.key;
         if !leg.on {
-            let note = |_, stage| Memo::Image { stage, on: false };
+            let note = |_, stage| OrderCheckpoint::Image { stage, on: false };
             self.lead(PowerGoal::Off, &mut leg.stage, note).await?;
-            self.at.keeper.steer(key, Steer::Arm).await.map_err(possibly_happened)?;
+            self.at.store.steer(key, Steer::Arm).await.map_err(possibly_happened)?;
             let next = Leg { stage: PowerStage::Begun, on: true };
-            self.at.amend(key, leg.memo(), next.memo()).await?;
+            self.at.compare_and_swap(key, leg.memo(), next.memo()).await?;
             *leg = next;
         }
         if leg.stage == PowerStage::Done {
             return Ok(());
         }
-        let note = |_, stage| Memo::Image { stage, on: true };
+        let note = |_, stage| OrderCheckpoint::Image { stage, on: true };
         self.lead(PowerGoal::On, &mut leg.stage, note).await.map_err(possibly_happened)
     }
 
@@ -274,10 +282,10 @@ impl Work<'_> {
         &self,
         goal: PowerGoal,
         stage: &mut PowerStage,
-        note: fn(Course, PowerStage) -> Memo,
+        note: fn(PowerSequence, PowerStage) -> OrderCheckpoint,
     ) -> Result<(), Fault> {
         let power_off = PowerOffPolicy::CONFIGURED;
-        let course = Course { goal, power_off, back: false, watched: None };
+        let course = PowerSequence { goal, power_off, back: false, watched: None };
         let key = &self.order.key;
         self.at.follow_course(self.target, key, course, stage, note, self.journal).await.map(drop)
     }
@@ -292,13 +300,13 @@ impl Work<'_> {
 
     /// The deployment of this key, wanted now if it was not before.
     async fn wanted(&self, leg: Leg) -> Result<Deployment, Fault> {
-        if let Some(known) = self.at.keeper.deployment(&self.order.key).await? {
+        if let Some(known) = self.at.store.deployment(&self.order.key).await? {
             return Ok(known);
         }
         let key = &self.order.key;
         let wanted = self.new_deployment().await?;
         let note = value(key, leg.memo())?;
-        let opened = self.at.keeper.want(&wanted, &note).await?;
+        let opened = self.at.store.want(&wanted, &note).await?;
         let slept = || {
             let said = format!("another worker has gone on with {key}, or stopped it");
             Fault::new(Code::AnswerLost, said)
@@ -312,7 +320,7 @@ impl Work<'_> {
 
     async fn new_deployment(&self) -> Result<Deployment, Fault> {
         let Self { target, imaging, order, .. } = self;
-        let image = self.at.keeper.image(self.image).await?;
+        let image = self.at.store.image(self.image).await?;
         let macs = target.spec.mac_addresses.clone();
         if macs.is_empty() && !matches!(image.body, Body::Iso { .. }) {
             let said = "the machine has no mac_addresses, and would not be known when it boots; \
@@ -352,7 +360,7 @@ impl Work<'_> {
         if let Some(url) = &file.url {
             return Ok(Some(url.clone()));
         }
-        let token = self.at.keeper.token(&wanted.key).await?;
+        let token = self.at.store.token(&wanted.key).await?;
         Ok(Some(format!("{}/netboot/{}/disc.iso", self.imaging.url, token.expose_secret())))
     }
 }

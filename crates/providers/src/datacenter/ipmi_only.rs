@@ -99,13 +99,13 @@ fn by_ipmi(target: &Target) -> Target {
 mod tests {
     use super::*;
     use crate::datacenter::Settings;
-    use crate::state_store::Forgetful;
+    use crate::state_store::InMemoryStateStore;
     use model::id::MachineId;
 
     #[test]
     fn only_addresses_of_ipmi_are_taken() {
         let ipmi = IpmiOnly(Arc::new(Datacenter::new(
-            Arc::new(Forgetful::default()),
+            Arc::new(InMemoryStateStore::default()),
             Settings::default(),
         )));
         for (endpoint, expected) in [

@@ -62,7 +62,7 @@ impl Datacenter {
                 }
             }
             Verb::Follow => self.confirm(target, order, journal).await,
-            Verb::Inquire => {
+            Verb::GetStatus => {
                 let host = self.hosts.connect(target).await?;
                 Ok(match host.status(key).await? {
                     JobStatus::Never | JobStatus::Barred | JobStatus::Lost(Lost::Unmade) => {

@@ -2,14 +2,14 @@
 
 use super::Datacenter;
 use super::cluster::Joining;
-use super::course::Course;
 use super::drain::Draining;
 use super::firmware::Flash;
+use super::power_sequence::PowerSequence;
 use crate::governor::Priority;
 use crate::host_probe::host_answers;
 use crate::port::{Journal, Target};
 use crate::power::{LOOK_EVERY, PowerGoal, PowerStage, PowerState};
-use crate::state_store::Note;
+use crate::state_store::Checkpoint;
 use model::condition::{ConditionType, Evidence};
 use model::effect::{
     Answer, Effect, Facts, Key, NetbootMode, Order, Outcome, PowerOffPolicy, PowerTo, RebootMode,
@@ -24,7 +24,7 @@ use serde_json::Value;
 /// What is remembered of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
-pub(super) enum Memo {
+pub(super) enum OrderCheckpoint {
     Power {
         goal: PowerGoal,
         stage: PowerStage,
@@ -72,7 +72,7 @@ pub(super) enum Memo {
 
 /// What an effect comes down to here.
 enum Task {
-    Power(Course),
+    Power(PowerSequence),
     Netboot(NetbootMode),
     /// The mark is a condition; nothing is done at the machine.
     Mark,
@@ -142,7 +142,7 @@ impl Datacenter {
         match (order.verb, task) {
             (Verb::Perform, Task::Power(course)) => {
                 let back = course.goal == PowerGoal::Cycle && host_answers(target).await;
-                let course = Course { back, ..course };
+                let course = PowerSequence { back, ..course };
                 match self.begin(&order.key, noted(course, PowerStage::Begun)).await? {
                     None => {
                         self.reboot_or_so(target, order, course, PowerStage::Begun, journal).await
@@ -151,7 +151,7 @@ impl Datacenter {
                 }
             }
             (Verb::Perform, Task::Netboot(mode)) => {
-                match self.begin(&order.key, Memo::Netboot { mode }).await? {
+                match self.begin(&order.key, OrderCheckpoint::Netboot { mode }).await? {
                     None => self.set_netboot(target, mode, journal).await,
                     Some(before) => self.go_on(target, order, before, journal).await,
                 }
@@ -162,10 +162,10 @@ impl Datacenter {
                     Some(before) => self.go_on(target, order, before, journal).await,
                 }
             }
-            (Verb::Inquire, Task::Power(_) | Task::Netboot(_)) => {
+            (Verb::GetStatus, Task::Power(_) | Task::Netboot(_)) => {
                 Ok(match self.recall(&order.key).await? {
                     None | Some(Remembered::Barred) => Answer::NeverStarted,
-                    Some(Remembered::Memo(Memo::Power {
+                    Some(Remembered::Checkpoint(OrderCheckpoint::Power {
                         stage: PowerStage::Done,
                         goal,
                         back,
@@ -173,10 +173,10 @@ impl Datacenter {
                     })) if !back || host_answers(target).await => {
                         Answer::Done(reached(target, goal, "it was seen before"))
                     }
-                    Some(Remembered::Memo(Memo::Power { stage, watched, .. })) => {
-                        self.unwatched(target, stage, watched).await?
-                    }
-                    Some(Remembered::Memo(_)) => Answer::UnderWay,
+                    Some(Remembered::Checkpoint(OrderCheckpoint::Power {
+                        stage, watched, ..
+                    })) => self.unwatched(target, stage, watched).await?,
+                    Some(Remembered::Checkpoint(_)) => Answer::UnderWay,
                 })
             }
             (Verb::Stop, Task::Power(_) | Task::Netboot(_)) => {
@@ -184,7 +184,7 @@ impl Datacenter {
             }
             (Verb::Observe, Task::Power(course)) => self.observe_power(target, course.goal).await,
             (Verb::Observe, Task::Netboot(mode)) => self.observe_netboot(target, mode).await,
-            (Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe, Task::Mark) => {
+            (Verb::Perform | Verb::Follow | Verb::GetStatus | Verb::Observe, Task::Mark) => {
                 let evidence = vec![Evidence::new(ConditionType::Rma, true, "RmaRun")];
                 let said = "marked for return to the vendor".into();
                 Ok(Answer::Done(Outcome { said, evidence, facts: None }))
@@ -206,21 +206,21 @@ impl Datacenter {
                 let said = format!("{} was stopped before it began", order.key);
                 Err(Fault::new(Code::EffectFailed, said))
             }
-            Remembered::Memo(Memo::Power { goal, stage, back, watched }) => {
+            Remembered::Checkpoint(OrderCheckpoint::Power { goal, stage, back, watched }) => {
                 let power_off = power_off_for(target.id.kind, power_off_of(&order.effect));
-                let course = Course { goal, power_off, back, watched };
+                let course = PowerSequence { goal, power_off, back, watched };
                 self.reboot_or_so(target, order, course, stage, journal).await
             }
-            Remembered::Memo(
-                Memo::InBand { .. }
-                | Memo::Join { .. }
-                | Memo::Image { .. }
-                | Memo::Drain { .. }
-                | Memo::Uncordon
-                | Memo::Firmware { .. }
-                | Memo::Fabric { .. },
+            Remembered::Checkpoint(
+                OrderCheckpoint::InBand { .. }
+                | OrderCheckpoint::Join { .. }
+                | OrderCheckpoint::Image { .. }
+                | OrderCheckpoint::Drain { .. }
+                | OrderCheckpoint::Uncordon
+                | OrderCheckpoint::Firmware { .. }
+                | OrderCheckpoint::Fabric { .. },
             ) => Err(two_effects()),
-            Remembered::Memo(Memo::Netboot { mode }) => {
+            Remembered::Checkpoint(OrderCheckpoint::Netboot { mode }) => {
                 self.set_netboot(target, mode, journal).await
             }
         }
@@ -232,7 +232,7 @@ impl Datacenter {
         &self,
         target: &Target,
         order: &Order,
-        course: Course,
+        course: PowerSequence,
         mut stage: PowerStage,
         journal: &Journal,
     ) -> Result<Answer, Fault> {
@@ -289,19 +289,24 @@ impl Datacenter {
         order: &Order,
         journal: &Journal,
     ) -> Result<Answer, Fault> {
-        match self.keeper.begin(&order.key, &Note::Barred).await? {
-            None | Some(Note::Barred) => return Ok(Answer::Stopped),
-            Some(Note::Begun(_)) => {}
+        match self.store.begin(&order.key, &Checkpoint::Barred).await? {
+            None | Some(Checkpoint::Barred) => return Ok(Answer::Stopped),
+            Some(Checkpoint::Begun(_)) => {}
         }
         match self.recall(&order.key).await? {
-            Some(Remembered::Memo(Memo::Power { goal, mut stage, back, watched })) => {
+            Some(Remembered::Checkpoint(OrderCheckpoint::Power {
+                goal,
+                mut stage,
+                back,
+                watched,
+            })) => {
                 let power_off = power_off_for(target.id.kind, power_off_of(&order.effect));
-                let course = Course { goal, power_off, back, watched };
+                let course = PowerSequence { goal, power_off, back, watched };
                 match stage {
                     PowerStage::Begun => {
                         let (before, after) =
                             (noted(course, stage), noted(course, PowerStage::Stopped));
-                        self.amend(&order.key, before, after).await?;
+                        self.compare_and_swap(&order.key, before, after).await?;
                         Ok(Answer::Stopped)
                     }
                     PowerStage::Stopped => Ok(Answer::Stopped),
@@ -323,18 +328,27 @@ impl Datacenter {
         }
     }
 
-    pub(super) async fn begin(&self, key: &Key, memo: Memo) -> Result<Option<Remembered>, Fault> {
-        let before = self.keeper.begin(key, &Note::Begun(value(key, memo)?)).await?;
+    pub(super) async fn begin(
+        &self,
+        key: &Key,
+        memo: OrderCheckpoint,
+    ) -> Result<Option<Remembered>, Fault> {
+        let before = self.store.begin(key, &Checkpoint::Begun(value(key, memo)?)).await?;
         before.map(|note| remembered(key, note)).transpose()
     }
 
     pub(super) async fn recall(&self, key: &Key) -> Result<Option<Remembered>, Fault> {
-        self.keeper.recall(key).await?.map(|note| remembered(key, note)).transpose()
+        self.store.recall(key).await?.map(|note| remembered(key, note)).transpose()
     }
 
     /// Goes from one note to the next. Whoever finds another one than its own has slept, and must not act any more.
-    pub(super) async fn amend(&self, key: &Key, before: Memo, after: Memo) -> Result<(), Fault> {
-        match self.keeper.amend(key, &value(key, before)?, &value(key, after)?).await? {
+    pub(super) async fn compare_and_swap(
+        &self,
+        key: &Key,
+        before: OrderCheckpoint,
+        after: OrderCheckpoint,
+    ) -> Result<(), Fault> {
+        match self.store.compare_and_swap(key, &value(key, before)?, &value(key, after)?).await? {
             true => Ok(()),
             false => {
                 let said = format!("another worker has gone on with {key}, or stopped it");
@@ -345,29 +359,31 @@ impl Datacenter {
 }
 
 /// The note of a course that is a whole order.
-fn noted(course: Course, stage: PowerStage) -> Memo {
-    let Course { goal, back, watched, .. } = course;
-    Memo::Power { goal, stage, back, watched }
+fn noted(course: PowerSequence, stage: PowerStage) -> OrderCheckpoint {
+    let PowerSequence { goal, back, watched, .. } = course;
+    OrderCheckpoint::Power { goal, stage, back, watched }
 }
 
 /// A note, read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Remembered {
     Barred,
-    Memo(Memo),
+    Checkpoint(OrderCheckpoint),
 }
 
-pub(super) fn value(key: &Key, memo: Memo) -> Result<Value, Fault> {
+pub(super) fn value(key: &Key, memo: OrderCheckpoint) -> Result<Value, Fault> {
     serde_json::to_value(memo)
         .map_err(|error| Fault::new(Code::ProtocolBroken, format!("the note of {key}: {error}")))
 }
 
-fn remembered(key: &Key, note: Note) -> Result<Remembered, Fault> {
+fn remembered(key: &Key, note: Checkpoint) -> Result<Remembered, Fault> {
     match note {
-        Note::Barred => Ok(Remembered::Barred),
-        Note::Begun(body) => serde_json::from_value(body).map(Remembered::Memo).map_err(|error| {
-            Fault::new(Code::RecordUnreadable, format!("the note of {key}: {error}"))
-        }),
+        Checkpoint::Barred => Ok(Remembered::Barred),
+        Checkpoint::Begun(body) => {
+            serde_json::from_value(body).map(Remembered::Checkpoint).map_err(|error| {
+                Fault::new(Code::RecordUnreadable, format!("the note of {key}: {error}"))
+            })
+        }
     }
 }
 
@@ -398,7 +414,7 @@ const fn power_off_for(kind: TargetKind, power_off: PowerOffPolicy) -> PowerOffP
 }
 
 const fn course(goal: PowerGoal, power_off: PowerOffPolicy) -> Task {
-    Task::Power(Course { goal, power_off, back: false, watched: None })
+    Task::Power(PowerSequence { goal, power_off, back: false, watched: None })
 }
 
 /// How an effect has power switched off.

@@ -3,7 +3,7 @@
 use super::Datacenter;
 use super::cluster::sight;
 use super::devices::power_to;
-use super::roster::Nodes;
+use super::node_cache::Nodes;
 use crate::host_probe::{HOST_TIMEOUT, probe_host};
 use crate::port::Target;
 use model::condition::{ConditionType, Evidence};
@@ -69,7 +69,7 @@ impl Datacenter {
         // Half of the time, so that whoever waits for the list of somebody else still gets it.
         let limit = self.settings.poll / 2;
         let list = self.list_nodes(cluster, limit);
-        match self.rosters.nodes(cluster, limit, list).await {
+        match self.node_caches.nodes(cluster, limit, list).await {
             Ok(nodes) => sight(cluster, nodes.get(target.id.as_str())),
             Err(_) => Vec::new(),
         }

@@ -32,7 +32,7 @@ impl Datacenter {
     ) -> Result<Answer, Fault> {
         match verb {
             Verb::Perform | Verb::Follow => {}
-            Verb::Inquire => return Ok(Answer::NeverStarted),
+            Verb::GetStatus => return Ok(Answer::NeverStarted),
             Verb::Observe => {
                 return Ok(Answer::Differs("a record taken earlier cannot be observed".into()));
             }

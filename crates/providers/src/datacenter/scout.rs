@@ -34,7 +34,7 @@ impl Scout for Datacenter {
                 "no credential is named: give --credential NAME, or set datacenter.bmc_credential";
             Fault::new(Code::CredentialMissing, said)
         })?;
-        Login::of(&self.keeper.credential(name).await?)?;
+        Login::of(&self.store.credential(name).await?)?;
         Ok(name.to_string())
     }
 

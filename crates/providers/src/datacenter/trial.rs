@@ -9,7 +9,7 @@ use crate::governor::Priority;
 use crate::http_client::{Certificate, Endpoint, Fingerprint, Trust};
 use crate::ipmi;
 use crate::ipmi::is_ipmi;
-use crate::redfish::{self, Bmc, BmcAddress, Doorstep, Reset, System};
+use crate::redfish::{self, Bmc, BmcAddress, Reset, System, UnauthenticatedBmc};
 use crate::scout::{Approach, Found, Report, Scout, Step};
 use model::fault::{Code, Fault};
 use model::time::Timestamp;
@@ -113,7 +113,7 @@ impl Datacenter {
         report: &mut Report,
     ) -> bool {
         let door = BmcAddress::parse(&approach.endpoint).and_then(|address| {
-            Doorstep::new(address.endpoint, trust.clone(), &self.settings.redfish)
+            UnauthenticatedBmc::new(address.endpoint, trust.clone(), &self.settings.redfish)
         });
         let door = match door {
             Ok(door) => door,

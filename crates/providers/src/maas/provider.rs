@@ -9,6 +9,7 @@
 //! what is written on machines, `masking` what nobody is shown, `find` which machine it is, `letting` how one is let go. The stages: `prepare`, `record`, `commission`, `storage`,
 //! `wiring`, `deploy`, `failure` and `reinstall`, `sync`, `release`; `undo` takes them back. `machine` and `power` are for machines that are no nodes.
 
+mod checkpoint;
 mod commission;
 mod deploy;
 mod failure;
@@ -18,7 +19,6 @@ mod letting;
 mod machine;
 mod marks;
 mod masking;
-mod notes;
 mod power;
 mod prepare;
 mod record;
@@ -37,7 +37,7 @@ use crate::inspect::Inspector;
 use crate::peer_login::TrustPolicy;
 use crate::port::{Journal, Provider, Sighting, Target};
 use crate::power::PowerTimeouts;
-use crate::state_store::Keeper;
+use crate::state_store::ProviderStateStore;
 use async_trait::async_trait;
 use hand::{Hand, Work};
 use machine::Errand;
@@ -94,7 +94,7 @@ impl Settings {
 }
 
 pub struct MaasProvider {
-    keeper: Arc<dyn Keeper>,
+    store: Arc<dyn ProviderStateStore>,
     settings: Settings,
     sites: Sites,
 }
@@ -102,9 +102,9 @@ pub struct MaasProvider {
 impl MaasProvider {
     pub const NAME: &'static str = "maas";
 
-    pub fn new(keeper: Arc<dyn Keeper>, settings: Settings) -> Self {
-        let sites = Sites::new(Arc::clone(&keeper), settings.clone());
-        Self { keeper, settings, sites }
+    pub fn new(store: Arc<dyn ProviderStateStore>, settings: Settings) -> Self {
+        let sites = Sites::new(Arc::clone(&store), settings.clone());
+        Self { store, settings, sites }
     }
 
     async fn perform_stage(
@@ -223,8 +223,8 @@ impl Provider for MaasProvider {
                 format!("no MAAS manages {node}: it has no site"),
             ));
         };
-        let site = self.keeper.site(site).await?;
-        let node = self.keeper.node(node).await?;
+        let site = self.store.site(site).await?;
+        let node = self.store.node(node).await?;
         let open = self.sites.open(&site).await?;
         let hand = Hand { at: self, open, order, journal, limit: stage.patience() };
         let work = Work { hand, site, node, stage: *stage };

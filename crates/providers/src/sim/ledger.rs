@@ -86,7 +86,7 @@ impl Tally {
                 (key, machine, effect, 1, 0)
             }
             Entry::Asked {
-                verb: Verb::Follow | Verb::Inquire | Verb::Observe | Verb::Stop,
+                verb: Verb::Follow | Verb::GetStatus | Verb::Observe | Verb::Stop,
                 ..
             } => return,
             Entry::Applied { key, machine, effect, .. } => (key, machine, effect, 0, 1),

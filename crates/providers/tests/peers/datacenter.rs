@@ -10,7 +10,7 @@ use model::machine::MachineSpec;
 use providers::datacenter::{Datacenter, Settings};
 use providers::power::PowerTimeouts;
 use providers::redfish::Auth;
-use providers::state_store::{Forgetful, Keeper, Note, Secret};
+use providers::state_store::{Checkpoint, InMemoryStateStore, ProviderStateStore, Secret};
 use providers::{Journal, Provider, Target};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const REBOOT: Effect =
 const PXE: Effect = Effect::Netboot { mode: NetbootMode::Pxe };
 
 /// One replica. What it knows is kept elsewhere, so another one may go on.
-fn replica(keeper: &Arc<Forgetful>) -> Datacenter {
+fn replica(store: &Arc<InMemoryStateStore>) -> Datacenter {
     let power_timeouts = PowerTimeouts {
         graceful: Duration::ZERO,
         force: true,
@@ -37,18 +37,18 @@ fn replica(keeper: &Arc<Forgetful>) -> Datacenter {
         redfish: settings(Auth::Basic),
         ..Settings::default()
     };
-    Datacenter::new(Arc::clone(keeper) as Arc<dyn Keeper>, settings)
+    Datacenter::new(Arc::clone(store) as Arc<dyn ProviderStateStore>, settings)
 }
 
-fn keeper() -> Arc<Forgetful> {
-    let keeper = Arc::new(Forgetful::default());
-    set(&keeper, PASSWORD);
-    keeper
+fn store() -> Arc<InMemoryStateStore> {
+    let store = Arc::new(InMemoryStateStore::default());
+    set(&store, PASSWORD);
+    store
 }
 
-fn set(keeper: &Forgetful, password: &str) {
+fn set(store: &InMemoryStateStore, password: &str) {
     let password = password.to_string().into();
-    keeper.set("bmc", Secret::Password { user: "root".into(), password });
+    store.set("bmc", Secret::Password { user: "root".into(), password });
 }
 
 fn key(step: &str) -> Key {
@@ -89,16 +89,16 @@ fn on() -> World {
 
 #[tokio::test]
 async fn a_reboot_is_seen_off_and_on_and_is_not_repeated_under_its_key() {
-    let (keeper, peer) = (keeper(), on().serve().await);
-    let one = replica(&keeper);
-    assert_eq!(ask(&one, &peer, Verb::Inquire, &REBOOT).await, Ok(Answer::NeverStarted));
+    let (store, peer) = (store(), on().serve().await);
+    let one = replica(&store);
+    assert_eq!(ask(&one, &peer, Verb::GetStatus, &REBOOT).await, Ok(Answer::NeverStarted));
     let done = ask(&one, &peer, Verb::Perform, &REBOOT).await.unwrap();
     let Answer::Done(outcome) = done else { panic!("{done:?}") };
     assert_eq!(outcome.said, "rebooted: it was seen off, and is on again");
     assert_eq!(resets(&peer), ["ForceOff", "On"]);
     // Another replica, the same key: it was done.
-    let other = replica(&keeper);
-    for verb in [Verb::Inquire, Verb::Follow, Verb::Perform] {
+    let other = replica(&store);
+    for verb in [Verb::GetStatus, Verb::Follow, Verb::Perform] {
         let answer = ask(&other, &peer, verb, &REBOOT).await.unwrap();
         assert!(matches!(answer, Answer::Done(_)), "{verb:?}: {answer:?}");
     }
@@ -119,13 +119,13 @@ async fn a_bmc_that_goes_away_in_the_middle_leaves_a_doubt_and_another_goes_on()
             gone.load(Ordering::SeqCst).then(|| Said::status(503, "{}"))
         })
         .await;
-    let keeper = keeper();
-    let fault = ask(&replica(&keeper), &peer, Verb::Perform, &REBOOT).await.unwrap_err();
+    let store = store();
+    let fault = ask(&replica(&store), &peer, Verb::Perform, &REBOOT).await.unwrap_err();
     assert_eq!(fault.code, Code::AnswerLost, "{fault}");
-    let other = replica(&keeper);
+    let other = replica(&store);
     let fault = ask(&other, &peer, Verb::Follow, &REBOOT).await.unwrap_err();
     assert_eq!(fault.code, Code::AnswerLost, "{fault}");
-    assert_eq!(ask(&other, &peer, Verb::Inquire, &REBOOT).await, Ok(Answer::UnderWay));
+    assert_eq!(ask(&other, &peer, Verb::GetStatus, &REBOOT).await, Ok(Answer::UnderWay));
     away.store(false, Ordering::SeqCst);
     let answer = ask(&other, &peer, Verb::Follow, &REBOOT).await.unwrap();
     assert!(matches!(answer, Answer::Done(_)), "{answer:?}");
@@ -135,25 +135,25 @@ async fn a_bmc_that_goes_away_in_the_middle_leaves_a_doubt_and_another_goes_on()
 /// The note was written, and the process died before the command was sent.
 #[tokio::test]
 async fn a_command_that_was_noted_and_never_sent_is_sent_by_the_next() {
-    let (keeper, peer) = (keeper(), on().serve().await);
+    let (store, peer) = (store(), on().serve().await);
     let long_ago = json!({"what": "power", "goal": "cycle", "stage": {"cutting": 1_000_000}});
-    keeper.begin(&key("reboot"), &Note::Begun(long_ago.clone())).await.unwrap();
-    let fault = ask(&replica(&keeper), &peer, Verb::Follow, &REBOOT).await.unwrap_err();
+    store.begin(&key("reboot"), &Checkpoint::Begun(long_ago.clone())).await.unwrap();
+    let fault = ask(&replica(&store), &peer, Verb::Follow, &REBOOT).await.unwrap_err();
     // Its patience ended long ago.
     assert_eq!(fault.code, Code::ReadBackDiffers, "{fault}");
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let just_now = json!({"cutting": now.as_micros() as i64});
     let note = json!({"what": "power", "goal": "cycle", "stage": just_now});
-    assert!(keeper.amend(&key("reboot"), &long_ago, &note).await.unwrap());
-    let answer = ask(&replica(&keeper), &peer, Verb::Follow, &REBOOT).await.unwrap();
+    assert!(store.compare_and_swap(&key("reboot"), &long_ago, &note).await.unwrap());
+    let answer = ask(&replica(&store), &peer, Verb::Follow, &REBOOT).await.unwrap();
     assert!(matches!(answer, Answer::Done(_)), "{answer:?}");
     assert_eq!(resets(&peer), ["ForceOff", "On"]);
 }
 
 #[tokio::test]
 async fn what_was_stopped_before_it_began_never_begins() {
-    let (keeper, peer) = (keeper(), on().serve().await);
-    let one = replica(&keeper);
+    let (store, peer) = (store(), on().serve().await);
+    let one = replica(&store);
     for effect in [&REBOOT, &PXE] {
         assert_eq!(ask(&one, &peer, Verb::Stop, effect).await, Ok(Answer::Stopped));
         let late = ask(&one, &peer, Verb::Perform, effect).await.unwrap_err();
@@ -166,7 +166,7 @@ async fn what_was_stopped_before_it_began_never_begins() {
 /// A worker that slept after it had begun wakes when another has stopped the key: it acts no more.
 #[tokio::test]
 async fn a_sleeper_that_wakes_after_a_stop_asks_for_nothing() {
-    let keeper = keeper();
+    let store = store();
     let (asleep, woken) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
     let (sleeping, waking) = (Arc::clone(&asleep), Arc::clone(&woken));
     let peer = on()
@@ -179,24 +179,24 @@ async fn a_sleeper_that_wakes_after_a_stop_asks_for_nothing() {
             None
         })
         .await;
-    let fault = ask(&replica(&keeper), &peer, Verb::Perform, &REBOOT).await.unwrap_err();
+    let fault = ask(&replica(&store), &peer, Verb::Perform, &REBOOT).await.unwrap_err();
     assert_eq!(fault.code, Code::BmcBusy, "nothing was asked yet: {fault}");
     assert!(woken.load(Ordering::SeqCst));
     // Another stops it; then the first goes on with what it believes.
-    assert_eq!(ask(&replica(&keeper), &peer, Verb::Stop, &REBOOT).await, Ok(Answer::Stopped));
+    assert_eq!(ask(&replica(&store), &peer, Verb::Stop, &REBOOT).await, Ok(Answer::Stopped));
     asleep.store(false, Ordering::SeqCst);
     let begun = json!({"what": "power", "goal": "cycle", "stage": "begun"});
     let cutting = json!({"what": "power", "goal": "cycle", "stage": {"cutting": 1}});
-    assert!(!keeper.amend(&key("reboot"), &begun, &cutting).await.unwrap());
-    let late = ask(&replica(&keeper), &peer, Verb::Perform, &REBOOT).await.unwrap_err();
+    assert!(!store.compare_and_swap(&key("reboot"), &begun, &cutting).await.unwrap());
+    let late = ask(&replica(&store), &peer, Verb::Perform, &REBOOT).await.unwrap_err();
     assert!(late.said.contains("stopped before it began"), "{late}");
     assert_eq!(resets(&peer), [""; 0]);
 }
 
 #[tokio::test]
 async fn netboot_is_set_read_back_and_observed() {
-    let (keeper, peer) = (keeper(), on().serve().await);
-    let one = replica(&keeper);
+    let (store, peer) = (store(), on().serve().await);
+    let one = replica(&store);
     let before = ask(&one, &peer, Verb::Observe, &PXE).await.unwrap();
     assert!(matches!(before, Answer::Differs(_)), "{before:?}");
     let done = ask(&one, &peer, Verb::Perform, &PXE).await.unwrap();
@@ -215,27 +215,27 @@ async fn a_refused_login_is_not_tried_again_until_it_has_changed() {
             (!right && !open).then(|| Said::status(401, "{}"))
         })
         .await;
-    let keeper = Arc::new(Forgetful::default());
-    set(&keeper, "wrong");
-    let fault = ask(&replica(&keeper), &peer, Verb::Perform, &REBOOT).await.unwrap_err();
+    let store = Arc::new(InMemoryStateStore::default());
+    set(&store, "wrong");
+    let fault = ask(&replica(&store), &peer, Verb::Perform, &REBOOT).await.unwrap_err();
     assert_eq!(fault.code, Code::LoginRefused, "{fault}");
     let tried = peer.calls().len();
     // Nor by another replica.
     for _ in 0..3 {
-        let fault = ask(&replica(&keeper), &peer, Verb::Follow, &REBOOT).await.unwrap_err();
+        let fault = ask(&replica(&store), &peer, Verb::Follow, &REBOOT).await.unwrap_err();
         assert_eq!(fault.code, Code::LoginRefused, "{fault}");
         assert!(fault.said.contains("was not asked"), "{fault}");
     }
     assert_eq!(peer.calls().len(), tried);
-    set(&keeper, PASSWORD);
-    let answer = ask(&replica(&keeper), &peer, Verb::Follow, &REBOOT).await.unwrap();
+    set(&store, PASSWORD);
+    let answer = ask(&replica(&store), &peer, Verb::Follow, &REBOOT).await.unwrap();
     assert!(matches!(answer, Answer::Done(_)), "{answer:?}");
 }
 
 #[tokio::test]
 async fn without_a_credential_or_an_endpoint_nothing_is_tried() {
     let peer = on().serve().await;
-    let nobody = Arc::new(Forgetful::default());
+    let nobody = Arc::new(InMemoryStateStore::default());
     let fault = ask(&replica(&nobody), &peer, Verb::Perform, &REBOOT).await.unwrap_err();
     assert_eq!(fault.code, Code::CredentialMissing, "{fault}");
     assert_eq!(peer.calls().len(), 0);
@@ -243,7 +243,7 @@ async fn without_a_credential_or_an_endpoint_nothing_is_tried() {
     let target =
         Target { id: model::target::TargetId::from(&machine_id), spec: MachineSpec::default() };
     let order = Order { key: key("x"), verb: Verb::Perform, effect: REBOOT, logged: 0 };
-    let fault = replica(&keeper()).ask(&target, &order, &Journal::new().0).await.unwrap_err();
+    let fault = replica(&store()).ask(&target, &order, &Journal::new().0).await.unwrap_err();
     assert!(fault.said.contains("no bmc_endpoint"), "{fault}");
 }
 
@@ -274,8 +274,8 @@ async fn a_host_that_answered_before_a_reboot_has_to_answer_after_it() {
             None
         })
         .await;
-    let keeper = keeper();
-    let one = replica(&keeper);
+    let store = store();
+    let one = replica(&store);
     let spec =
         MachineSpec { bmc_endpoint: peer.url(), ssh_endpoint: host, ..MachineSpec::default() };
     let target = Target { id: model::target::TargetId::from(&MachineId::trusted("m-1")), spec };
@@ -293,12 +293,12 @@ async fn a_host_that_answered_before_a_reboot_has_to_answer_after_it() {
         }
         () = switched_on => {}
     }
-    let asked = one.ask(&target, &order(Verb::Inquire), &journal).await;
+    let asked = one.ask(&target, &order(Verb::GetStatus), &journal).await;
     assert_eq!(asked, Ok(Answer::UnderWay));
     let stopped = one.ask(&target, &order(Verb::Stop), &journal).await;
     assert_eq!(stopped, Ok(Answer::Stopped), "it did not come back in its time");
     up.store(true, Ordering::SeqCst);
-    for verb in [Verb::Inquire, Verb::Follow, Verb::Stop] {
+    for verb in [Verb::GetStatus, Verb::Follow, Verb::Stop] {
         let answer = one.ask(&target, &order(verb), &journal).await;
         assert!(matches!(answer, Ok(Answer::Done(_))), "{verb:?}: {answer:?}");
     }
@@ -308,19 +308,19 @@ async fn a_host_that_answered_before_a_reboot_has_to_answer_after_it() {
 /// It was asked to go off, and nobody looked for an hour. It is on: perhaps it never went off, perhaps somebody switched it on again.
 #[tokio::test]
 async fn what_nobody_watched_is_left_to_a_person() {
-    let (keeper, peer) = (keeper(), on().serve().await);
+    let (store, peer) = (store(), on().serve().await);
     let now = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_micros() as i64;
     let hour = 3_600_000_000;
     for (watched, expected) in [(now() - hour, "nobody looked for 1h 0m"), (now(), "")] {
         let note = json!({
             "what": "power", "goal": "cycle", "stage": {"cutting": now() - hour}, "watched": watched});
         let step = format!("reboot-{watched}");
-        keeper.begin(&key(&step), &Note::Begun(note)).await.unwrap();
+        store.begin(&key(&step), &Checkpoint::Begun(note)).await.unwrap();
         let spec = MachineSpec { bmc_endpoint: peer.url(), ..MachineSpec::default() };
         let target = Target { id: model::target::TargetId::from(&MachineId::trusted("m-1")), spec };
-        let order = Order { key: key(&step), verb: Verb::Inquire, effect: REBOOT, logged: 0 };
+        let order = Order { key: key(&step), verb: Verb::GetStatus, effect: REBOOT, logged: 0 };
         let (journal, _lines) = Journal::new();
-        match replica(&keeper).ask(&target, &order, &journal).await.unwrap() {
+        match replica(&store).ask(&target, &order, &journal).await.unwrap() {
             Answer::Unknown(said) => {
                 assert!(!expected.is_empty() && said.contains(expected), "{said}")
             }

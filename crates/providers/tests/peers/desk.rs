@@ -10,21 +10,21 @@ use model::target::{TargetId, TargetKind};
 use providers::datacenter::{Datacenter, FabricPatience, FirmwarePatience, Settings};
 use providers::power::PowerTimeouts;
 use providers::redfish::Auth;
-use providers::state_store::{Forgetful, Keeper, Secret};
+use providers::state_store::{InMemoryStateStore, ProviderStateStore, Secret};
 use providers::{Journal, Provider, Target};
 use std::sync::Arc;
 use std::time::Duration;
 
 pub struct Desk {
-    pub keeper: Arc<Forgetful>,
+    pub store: Arc<InMemoryStateStore>,
     pub settings: Settings,
 }
 
 impl Desk {
     pub fn new() -> Self {
-        let keeper = Arc::new(Forgetful::default());
+        let store = Arc::new(InMemoryStateStore::default());
         let password = PASSWORD.to_string().into();
-        keeper.set("bmc", Secret::Password { user: "root".into(), password });
+        store.set("bmc", Secret::Password { user: "root".into(), password });
         let power_timeouts = PowerTimeouts {
             graceful: Duration::ZERO,
             force: true,
@@ -49,12 +49,15 @@ impl Desk {
             },
             ..Settings::default()
         };
-        Self { keeper, settings }
+        Self { store, settings }
     }
 
     /// A process that remembers nothing.
     pub fn replica(&self) -> Datacenter {
-        Datacenter::new(Arc::clone(&self.keeper) as Arc<dyn Keeper>, self.settings.clone())
+        Datacenter::new(
+            Arc::clone(&self.store) as Arc<dyn ProviderStateStore>,
+            self.settings.clone(),
+        )
     }
 
     /// Asks a new replica, and returns what it wrote into the log, too.

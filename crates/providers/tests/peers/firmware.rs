@@ -13,7 +13,7 @@ use model::fault::{Code, Fault, Happened};
 use model::machine::MachineSpec;
 use model::target::TargetKind;
 use providers::peer_login::TrustPolicy;
-use providers::state_store::{Keeper, Note};
+use providers::state_store::{Checkpoint, ProviderStateStore};
 use providers::{Journal, Provider, Target};
 use serde_json::json;
 use std::time::Duration;
@@ -53,15 +53,15 @@ impl Scene {
         self.desk.ask(&self.target, verb, &self.effect).await
     }
 
-    async fn noted(&self) -> Option<Note> {
-        self.desk.keeper.recall(&key(&self.effect)).await.unwrap()
+    async fn noted(&self) -> Option<Checkpoint> {
+        self.desk.store.recall(&key(&self.effect)).await.unwrap()
     }
 }
 
 #[tokio::test]
 async fn a_file_is_checked_sent_followed_and_the_version_read_back() {
     let scene = Scene::new(Takes::Form, Fate::Well).await;
-    assert_eq!(scene.ask(Verb::Inquire).await, Ok(Answer::NeverStarted));
+    assert_eq!(scene.ask(Verb::GetStatus).await, Ok(Answer::NeverStarted));
     let Ok(Answer::Differs(seen)) = scene.ask(Verb::Observe).await else { panic!() };
     assert_eq!(seen, format!("BMC_0 is at {OLD}"));
     let (answer, log) = scene.desk.ask_and_read(&scene.target, Verb::Perform, &scene.effect).await;
@@ -77,7 +77,7 @@ async fn a_file_is_checked_sent_followed_and_the_version_read_back() {
     let (parameters, file) = parts(&scene.device.files()[0]);
     assert_eq!((parameters, file.as_str()), (json!({ "Targets": [COMPONENT] }), FILE));
     // Whoever comes again finds it done.
-    for verb in [Verb::Inquire, Verb::Follow, Verb::Perform, Verb::Observe, Verb::Stop] {
+    for verb in [Verb::GetStatus, Verb::Follow, Verb::Perform, Verb::Observe, Verb::Stop] {
         let answer = scene.ask(verb).await;
         assert!(matches!(answer, Ok(Answer::Done(_))), "{verb:?}: {answer:?}");
     }
@@ -123,7 +123,7 @@ async fn what_has_the_version_is_left_alone() {
     assert_eq!(outcome.facts.unwrap().replaced, None);
     assert!(scene.device.files().is_empty());
     assert!(scene.files.calls().is_empty(), "nothing was fetched for nothing");
-    assert_eq!(said(scene.ask(Verb::Inquire).await), outcome.said);
+    assert_eq!(said(scene.ask(Verb::GetStatus).await), outcome.said);
 }
 
 #[tokio::test]
@@ -195,13 +195,13 @@ async fn a_task_that_is_lost_is_left_to_a_person() {
     let fault = scene.ask(Verb::Perform).await.unwrap_err();
     assert_eq!(fault.code, Code::TaskLost, "{fault}");
     for _ in 0..2 {
-        let Ok(Answer::Unknown(seen)) = scene.ask(Verb::Inquire).await else { panic!() };
+        let Ok(Answer::Unknown(seen)) = scene.ask(Verb::GetStatus).await else { panic!() };
         assert!(seen.contains("it shows 1.0"), "{seen}");
     }
     assert_eq!(scene.device.files().len(), 1);
     // Somebody looked, and it has the version after all.
     scene.device.world.set(COMPONENT, "/Version", json!(NEW));
-    assert_eq!(said(scene.ask(Verb::Inquire).await), format!("BMC_0 is at {NEW}"));
+    assert_eq!(said(scene.ask(Verb::GetStatus).await), format!("BMC_0 is at {NEW}"));
 }
 
 /// The note says that it was asked, and nothing shows that it was: it is not asked again.
@@ -212,12 +212,12 @@ async fn what_may_have_been_asked_is_never_asked_again() {
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap() - ago;
         json!({"what": "firmware", "stage": {"asked": {"since": now.as_micros() as i64, "before": []}}})
     };
-    let note = Note::Begun(asked(Duration::ZERO));
-    scene.desk.keeper.begin(&key(&scene.effect), &note).await.unwrap();
-    assert_eq!(scene.ask(Verb::Inquire).await, Ok(Answer::UnderWay), "it may need a moment");
+    let note = Checkpoint::Begun(asked(Duration::ZERO));
+    scene.desk.store.begin(&key(&scene.effect), &note).await.unwrap();
+    assert_eq!(scene.ask(Verb::GetStatus).await, Ok(Answer::UnderWay), "it may need a moment");
     let fault = scene.ask(Verb::Follow).await.unwrap_err();
     assert_eq!(fault.code.happened(), Happened::Maybe, "{fault}");
-    let Ok(Answer::Unknown(seen)) = scene.ask(Verb::Inquire).await else { panic!() };
+    let Ok(Answer::Unknown(seen)) = scene.ask(Verb::GetStatus).await else { panic!() };
     assert!(seen.contains("no task came of it, and the version is 1.0"), "{seen}");
     let fault = scene.ask(Verb::Perform).await.unwrap_err();
     assert_eq!(fault.code.happened(), Happened::Maybe, "{fault}");
@@ -247,7 +247,7 @@ async fn what_is_under_way_is_found_again_by_its_task() {
             () = working => {}
         }
     }
-    assert_eq!(scene.ask(Verb::Inquire).await, Ok(Answer::UnderWay));
+    assert_eq!(scene.ask(Verb::GetStatus).await, Ok(Answer::UnderWay));
     scene.device.world.set("/redfish/v1/TaskService/Tasks/1", "/TaskState", json!("Completed"));
     scene.device.world.set(COMPONENT, "/Version", json!(NEW));
     assert_eq!(said(scene.ask(Verb::Follow).await), format!("BMC_0 is at {NEW}"));
@@ -267,7 +267,7 @@ async fn what_has_begun_is_seen_through_and_what_has_not_is_stopped() {
         let path = "/redfish/v1/TaskService/Tasks/1";
         scene.device.world.put(path, json!({"@odata.id": path, "TaskState": "Running"}));
         let note = json!({"what": "firmware", "stage": {"task": {"task": path}}});
-        scene.desk.keeper.begin(&key(&scene.effect), &Note::Begun(note)).await.unwrap();
+        scene.desk.store.begin(&key(&scene.effect), &Checkpoint::Begun(note)).await.unwrap();
         let answer = scene.ask(Verb::Stop).await.unwrap();
         assert_eq!(matches!(answer, Answer::Done(_)), expected, "{answer:?}");
         assert!(expected || answer == Answer::Stopped, "{answer:?}");
@@ -291,7 +291,7 @@ async fn half_a_file_is_no_file() {
     let effect = firmware(&files.url(), checksum);
     let fault = scene.desk.ask(&target, Verb::Perform, &effect).await.unwrap_err();
     assert_eq!(fault.code, Code::BmcUnreachable, "{fault}");
-    let begun = Note::Begun(json!({"what": "firmware", "stage": "begun"}));
+    let begun = Checkpoint::Begun(json!({"what": "firmware", "stage": "begun"}));
     assert_eq!(scene.noted().await, Some(begun));
     door.abort();
 }
@@ -343,13 +343,13 @@ async fn sushy_installs_firmware() {
     assert_eq!(outcome.facts.unwrap().replaced.as_deref(), Some("1.0.0"));
     assert_eq!(files.calls().len(), 1);
     // Under another key the same is left alone, and another version is not what comes of it.
-    desk.keeper = Desk::new().keeper;
+    desk.store = Desk::new().store;
     let told = said(desk.ask(&target, Verb::Perform, &bios("1.1.0")).await);
     assert_eq!(told, "BIOS is already at 1.1.0, and was left alone");
-    desk.keeper = Desk::new().keeper;
+    desk.store = Desk::new().store;
     let fault = desk.ask(&target, Verb::Perform, &bios("7.0.0")).await.unwrap_err();
     assert_eq!(fault.code, Code::TaskLost, "{fault}");
-    let Ok(Answer::Unknown(seen)) = desk.ask(&target, Verb::Inquire, &bios("7.0.0")).await else {
+    let Ok(Answer::Unknown(seen)) = desk.ask(&target, Verb::GetStatus, &bios("7.0.0")).await else {
         panic!()
     };
     assert!(seen.contains("it shows 1.2.0"), "{seen}");

@@ -14,7 +14,7 @@ use model::time::Timestamp;
 use providers::datacenter::{Datacenter, Imaging, Settings};
 use providers::power::PowerTimeouts;
 use providers::redfish::Auth;
-use providers::state_store::{Forgetful, Keeper, Secret};
+use providers::state_store::{InMemoryStateStore, ProviderStateStore, Secret};
 use providers::{Journal, Provider, Target};
 use serde_json::json;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const HOST_KEY: &str =
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIOWmp6IWg6RFBqK2hqkVqDLKjNPXA4pSkPq5L7fMnnE";
 
 struct Scene {
-    keeper: Arc<Forgetful>,
+    store: Arc<InMemoryStateStore>,
     world: World,
     peer: Peer,
     /// How long the machine has to boot, and may be silent.
@@ -42,20 +42,20 @@ impl Scene {
     }
 
     async fn within(boot: Duration, silence: Duration) -> Self {
-        let keeper = Arc::new(Forgetful::default());
+        let store = Arc::new(InMemoryStateStore::default());
         let secret = |user: &str| Secret::Password {
             user: user.into(),
             password: PASSWORD.to_string().into(),
         };
-        keeper.set("bmc", secret("root"));
-        keeper.set("host", secret("admin"));
+        store.set("bmc", secret("root"));
+        store.set("host", secret("admin"));
         let file = Artifact { sha256: "ab".repeat(32), size: 1_000, url: None };
         let body = Body::Disk { format: DiskFormat::Raw, file };
-        keeper.add_image(Image { name: "debian".into(), body, created_at: now() });
+        store.add_image(Image { name: "debian".into(), body, created_at: now() });
         let world = World::new();
         world.set(SYSTEM, "/PowerState", json!("On"));
         let peer = world.serve().await;
-        Self { keeper, world, peer, boot, silence }
+        Self { store, world, peer, boot, silence }
     }
 
     /// One replica; another one may go on.
@@ -76,7 +76,7 @@ impl Scene {
             imaging: Some(imaging),
             ..Settings::default()
         };
-        Datacenter::new(Arc::clone(&self.keeper) as Arc<dyn Keeper>, settings)
+        Datacenter::new(Arc::clone(&self.store) as Arc<dyn ProviderStateStore>, settings)
     }
 
     fn target(&self) -> Target {
@@ -122,11 +122,11 @@ impl Scene {
         change: impl FnOnce(&mut Deployment),
     ) {
         loop {
-            if let Some(one) = self.keeper.deployment(&key()).await.unwrap()
+            if let Some(one) = self.store.deployment(&key()).await.unwrap()
                 && ready(&one)
                 && self.resets() == ["ForceOff", "On"]
             {
-                self.keeper.change(&key(), change).unwrap();
+                self.store.change(&key(), change).unwrap();
                 return;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -141,7 +141,7 @@ impl Scene {
     }
 
     async fn stage(&self) -> Option<Stage> {
-        self.keeper.deployment(&key()).await.unwrap().map(|one| one.stage)
+        self.store.deployment(&key()).await.unwrap().map(|one| one.stage)
     }
 
     fn boot(&self) -> String {
@@ -237,7 +237,7 @@ async fn what_was_installed_is_let_go_to_its_disk_and_must_come_back() {
         scene.when(|_| true, says(ReportStep::Installed, 1_000, "installed")).await;
         scene.when(|one| one.stage == Stage::Released, |_| {}).await;
         assert_eq!(scene.boot(), "None", "its own boot order before it is let go");
-        let known = scene.keeper.identity("ssh://127.0.0.1:9").await.unwrap();
+        let known = scene.store.identity("ssh://127.0.0.1:9").await.unwrap();
         assert_eq!(known.as_deref(), Some(HOST_KEY), "whom we will meet");
     };
     let (fault, ()) = tokio::join!(scene.ask(Verb::Perform), plays);
@@ -249,7 +249,7 @@ async fn what_was_installed_is_let_go_to_its_disk_and_must_come_back() {
 #[tokio::test]
 async fn another_replica_goes_on_without_touching_power() {
     let scene = Scene::new().await;
-    assert_eq!(scene.ask(Verb::Inquire).await, Ok(Answer::NeverStarted));
+    assert_eq!(scene.ask(Verb::GetStatus).await, Ok(Answer::NeverStarted));
     let dies = async {
         scene.when(wanted, claim).await;
         scene.when(|_| true, says(ReportStep::Writing, 10, "writing")).await;
@@ -258,7 +258,7 @@ async fn another_replica_goes_on_without_touching_power() {
         ended = scene.ask(Verb::Perform) => panic!("{ended:?}"),
         () = dies => {}
     }
-    assert_eq!(scene.ask(Verb::Inquire).await, Ok(Answer::UnderWay));
+    assert_eq!(scene.ask(Verb::GetStatus).await, Ok(Answer::UnderWay));
     let broken = says(ReportStep::Failed(Trouble::ImageBroken), 0, "not a disk");
     let (fault, ()) = tokio::join!(scene.ask(Verb::Follow), scene.when(|_| true, broken));
     assert_eq!(fault.unwrap_err().code, Code::InstallFailed);
@@ -362,7 +362,7 @@ async fn a_disc_is_shown_and_taken_out_again() {
     let scene = Scene::new().await;
     let file = Artifact { sha256: "cd".repeat(32), size: 1_000, url: None };
     let body = Body::Iso { file };
-    scene.keeper.add_image(Image { name: "rescue".into(), body, created_at: now() });
+    scene.store.add_image(Image { name: "rescue".into(), body, created_at: now() });
     let drives = "/redfish/v1/Systems/1/VirtualMedia";
     scene.world.set(SYSTEM, "/VirtualMedia", json!({ "@odata.id": drives }));
     scene.world.put_list(drives, &[DRIVE]);

@@ -10,19 +10,19 @@ use providers::datacenter::{Datacenter, Settings};
 use providers::inspect::Inspector;
 use providers::power::PowerState;
 use providers::redfish::{Auth, Health};
-use providers::state_store::{Forgetful, Keeper, Secret};
+use providers::state_store::{InMemoryStateStore, ProviderStateStore, Secret};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub fn keeper(user: &str, password: &str) -> Arc<Forgetful> {
-    let keeper = Arc::new(Forgetful::default());
+pub fn store(user: &str, password: &str) -> Arc<InMemoryStateStore> {
+    let store = Arc::new(InMemoryStateStore::default());
     let password = password.to_string().into();
-    keeper.set("bmc", Secret::Password { user: user.into(), password });
-    keeper
+    store.set("bmc", Secret::Password { user: user.into(), password });
+    store
 }
 
-pub fn datacenter(keeper: &Arc<Forgetful>) -> Datacenter {
+pub fn datacenter(store: &Arc<InMemoryStateStore>) -> Datacenter {
     let settings = Settings {
         bmc_credential: "bmc".into(),
         call: Duration::from_secs(20),
@@ -30,7 +30,7 @@ pub fn datacenter(keeper: &Arc<Forgetful>) -> Datacenter {
         ipmi: ipmi_settings(),
         ..Settings::default()
     };
-    Datacenter::new(Arc::clone(keeper) as Arc<dyn Keeper>, settings)
+    Datacenter::new(Arc::clone(store) as Arc<dyn ProviderStateStore>, settings)
 }
 
 fn target(id: &str, bmc_endpoint: String) -> Target {
@@ -88,7 +88,7 @@ async fn a_machine_is_described_and_what_could_not_be_read_is_named() {
     let world = rich();
     world.set(SYSTEM, "/Memory", json!({"@odata.id": "/redfish/v1/Systems/1/Memory"}));
     let peer = world.serve().await;
-    let datacenter = datacenter(&keeper("root", PASSWORD));
+    let datacenter = datacenter(&store("root", PASSWORD));
     let seen = datacenter.inspect(&target("m-1", peer.url())).await.unwrap();
     let inventory = &seen.inventory;
     assert_eq!(inventory.vendor.as_deref(), Some("Acme"));
@@ -111,7 +111,7 @@ async fn a_part_that_cannot_be_read_leaves_the_rest() {
     let world = rich();
     world.set(SYSTEM, "/Boot", json!(null));
     let peer = world.serve().await;
-    let datacenter = datacenter(&keeper("root", PASSWORD));
+    let datacenter = datacenter(&store("root", PASSWORD));
     let seen = datacenter.inspect(&target("m-1", peer.url())).await.unwrap();
     assert_eq!((seen.boot, seen.power), (None, Some(PowerState::On)));
     let skipped = &seen.inventory.skipped;
@@ -129,7 +129,7 @@ async fn a_part_that_cannot_be_read_leaves_the_rest() {
 #[tokio::test]
 async fn the_log_is_read_from_its_newest_entry() {
     let peer = rich().serve().await;
-    let datacenter = datacenter(&keeper("root", PASSWORD));
+    let datacenter = datacenter(&store("root", PASSWORD));
     let log = datacenter.event_log(&target("m-1", peer.url()), 2).await.unwrap();
     let days: Vec<&str> = log.iter().map(|entry| entry.message.as_str()).collect();
     assert_eq!(days, ["Day 3", "Day 2"]);
@@ -155,7 +155,7 @@ pub fn two() -> World {
 #[tokio::test]
 async fn two_machines_behind_one_bmc_are_never_taken_for_each_other() {
     let peer = two().serve().await;
-    let datacenter = datacenter(&keeper("root", PASSWORD));
+    let datacenter = datacenter(&store("root", PASSWORD));
     let one = target("one", format!("{}{SYSTEM}", peer.url()));
     let other = target("other", format!("{}{OTHER}", peer.url()));
     let mut by_serial = target("other", peer.url());
@@ -174,7 +174,7 @@ async fn two_machines_behind_one_bmc_are_never_taken_for_each_other() {
 async fn ipmi_tells_what_it_can() {
     let entry = "sel_add 0x20 0x02 0 0 0 0x60 0x20 0x00 0x04 0x08 0x07 0x6f 0x01 0xff 0xff\n";
     let Some(sim) = Sim::start_with(entry).await else { return };
-    let datacenter = datacenter(&keeper("admin", IPMI_PASSWORD));
+    let datacenter = datacenter(&store("admin", IPMI_PASSWORD));
     let target = target("m-1", sim.url());
     let seen = datacenter.inspect(&target).await.unwrap();
     assert_eq!(seen.power, Some(PowerState::Off));

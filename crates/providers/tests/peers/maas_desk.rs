@@ -17,7 +17,7 @@ use providers::maas::Status;
 use providers::maas::provider::{MaasProvider, Settings};
 use providers::peer_login::TrustPolicy;
 use providers::power::PowerTimeouts;
-use providers::state_store::{Forgetful, Keeper, Secret};
+use providers::state_store::{InMemoryStateStore, ProviderStateStore, Secret};
 use providers::{Journal, Provider, Target};
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub const SUBNET: &str = "192.168.50.0/24";
 
 pub struct Desk {
     pub api: MaasApi,
-    pub keeper: Arc<Forgetful>,
+    pub store: Arc<InMemoryStateStore>,
     pub reaper: Arc<Reaper>,
     pub settings: Settings,
     pub target: Target,
@@ -44,13 +44,13 @@ impl Desk {
 
     pub async fn with(reaper: Arc<Reaper>) -> Self {
         let api = MaasApi::start().await.unwrap();
-        let keeper = Arc::new(Forgetful::default());
+        let store = Arc::new(InMemoryStateStore::default());
         let password = |text: &str| Secret::Password {
             user: "root".into(),
             password: text.to_string().into(),
         };
-        keeper.set("maas-east", Secret::MaasKey { key: KEY.to_string().into() });
-        keeper.set("bmc", password("calvin"));
+        store.set("maas-east", Secret::MaasKey { key: KEY.to_string().into() });
+        store.set("bmc", password("calvin"));
         let spec = SiteSpec {
             maas_url: api.url(),
             maas_credential: "maas-east".into(),
@@ -65,7 +65,7 @@ impl Desk {
             ..SiteSpec::default()
         };
         let now = Timestamp::default();
-        keeper.set_site(Site::new(&SiteId::trusted(SITE), spec, Labels::new(), now));
+        store.set_site(Site::new(&SiteId::trusted(SITE), spec, Labels::new(), now));
         let mut settings = Settings::new("http://farrier:8440".into(), TrustPolicy::FirstUse);
         // Any file has a checksum.
         settings.agent_binary = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml").into();
@@ -86,7 +86,7 @@ impl Desk {
             ..MachineSpec::default()
         };
         let target = Target { id: TargetId::from(&MachineId::trusted("m-1")), spec };
-        let desk = Self { api, keeper, reaper, settings, target, run: RUN.into() };
+        let desk = Self { api, store, reaper, settings, target, run: RUN.into() };
         desk.put_node(NODE, "", NodeState::Enrolling);
         desk
     }
@@ -96,17 +96,17 @@ impl Desk {
         let mut node = Node::new(&NodeId::trusted(id), &MachineId::trusted("m-1"), state, now);
         node.site = Some(SiteId::trusted(SITE));
         node.system_id = system_id.into();
-        self.keeper.set_node(node);
+        self.store.set_node(node);
     }
 
     pub async fn node(&self) -> Node {
-        self.keeper.node(&NodeId::trusted(NODE)).await.unwrap()
+        self.store.node(&NodeId::trusted(NODE)).await.unwrap()
     }
 
     pub async fn change_site(&self, change: impl FnOnce(&mut SiteSpec)) {
-        let mut site = self.keeper.site(&SiteId::trusted(SITE)).await.unwrap();
+        let mut site = self.store.site(&SiteId::trusted(SITE)).await.unwrap();
         change(&mut site.spec);
-        self.keeper.set_site(site);
+        self.store.set_site(site);
     }
 
     /// A machine that MAAS has, with cards for the fabric, and the node knows it. Its system id.
@@ -146,8 +146,8 @@ impl Desk {
 
     /// A process that remembers nothing.
     pub fn replica(&self) -> MaasProvider {
-        let keeper = Watched { kept: Arc::clone(&self.keeper), reaper: Arc::clone(&self.reaper) };
-        MaasProvider::new(Arc::new(keeper), self.settings.clone())
+        let store = Watched { kept: Arc::clone(&self.store), reaper: Arc::clone(&self.reaper) };
+        MaasProvider::new(Arc::new(store), self.settings.clone())
     }
 
     pub async fn ask_effect(
@@ -171,7 +171,7 @@ impl Desk {
         if let Ok(Answer::Done(Outcome { facts: Some(facts), .. })) = &answer {
             let mut node = self.node().await;
             node.learn(facts);
-            self.keeper.set_node(node);
+            self.store.set_node(node);
         }
         (answer, reader.await.unwrap())
     }

@@ -264,7 +264,7 @@ async fn what_failed_its_tests_in_service_is_not_taken_for_free() {
 #[tokio::test]
 async fn what_was_begun_stops_where_somebody_has_come_since() {
     use model::effect::Key;
-    use providers::state_store::{Keeper, Note};
+    use providers::state_store::{Checkpoint, ProviderStateStore};
     for (stage, note) in [
         (
             Stage::RecoverForDatasourceRetry,
@@ -286,7 +286,7 @@ async fn what_was_begun_stops_where_somebody_has_come_since() {
             machine.power = "on";
         }
         let key = Key::trusted(format!("op-1/{stage}/1"));
-        desk.keeper.begin(&key, &Note::Begun(note)).await.unwrap();
+        desk.store.begin(&key, &Checkpoint::Begun(note)).await.unwrap();
         let fault = desk.ask(stage, Verb::Follow).await.unwrap_err();
         assert_eq!(fault.code, Code::StateDisagrees, "{stage}: {fault}");
         assert_eq!(desk.ask(stage, Verb::Stop).await, Ok(Answer::Stopped), "{stage}");
@@ -321,7 +321,7 @@ async fn a_storm_of_busy_answers_is_waited_out() {
         desk.api.world().trouble("deploy", trouble, 1);
         let fault = desk.fails(Stage::DeployViaMaas, 1).await;
         assert_eq!(fault.code.happened(), Happened::Maybe, "{fault}");
-        let answer = desk.ask(Stage::DeployViaMaas, Verb::Inquire).await;
+        let answer = desk.ask(Stage::DeployViaMaas, Verb::GetStatus).await;
         assert!(matches!(answer, Ok(Answer::Done(_))), "{answer:?}");
         assert_eq!(desk.count(&id, "deploy"), 1);
     }
@@ -332,7 +332,7 @@ async fn a_storm_of_busy_answers_is_waited_out() {
     let fault = desk.fails(Stage::DeployViaMaas, 1).await;
     assert_eq!(fault.code, Code::AnswerLost);
     let ask = async |verb| desk.ask(Stage::DeployViaMaas, verb).await;
-    assert_eq!(ask(Verb::Inquire).await, Ok(Answer::NeverStarted));
+    assert_eq!(ask(Verb::GetStatus).await, Ok(Answer::NeverStarted));
     assert_eq!(ask(Verb::Stop).await, Ok(Answer::Stopped));
     let late = ask(Verb::Perform).await.unwrap_err();
     assert!(late.said.contains("was stopped"), "{late}");
@@ -351,7 +351,7 @@ async fn what_is_stuck_ends_with_what_maas_says() {
     desk.api.world().machines.get_mut(&id).unwrap().status_message = "Loading ephemeral".into();
     desk.fails_as(Stage::WaitForDeployed, Code::StepTimeout, &["Deploying", "Loading ephemeral"])
         .await;
-    assert_eq!(desk.ask(Stage::WaitForDeployed, Verb::Inquire).await, Ok(Answer::NeverStarted));
+    assert_eq!(desk.ask(Stage::WaitForDeployed, Verb::GetStatus).await, Ok(Answer::NeverStarted));
     assert_eq!((desk.status(&id), desk.api.world().changes(&id)), (Status::Deploying, 0));
 }
 

@@ -200,9 +200,9 @@ async fn live(desk: &Desk, effect: &Effect, mut verb: Verb, said: &str) {
     for _ in 0..MAX_TURNS {
         verb = match (verb, desk.ask_effect(verb, effect, 1).await.0) {
             (_, Ok(Answer::Done(_))) => return,
-            (Verb::Inquire, Ok(Answer::UnderWay)) => Verb::Follow,
-            (Verb::Inquire, Ok(Answer::NeverStarted)) => Verb::Perform,
-            (_, Err(fault)) if fault.code.happened() == Happened::Maybe => Verb::Inquire,
+            (Verb::GetStatus, Ok(Answer::UnderWay)) => Verb::Follow,
+            (Verb::GetStatus, Ok(Answer::NeverStarted)) => Verb::Perform,
+            (_, Err(fault)) if fault.code.happened() == Happened::Maybe => Verb::GetStatus,
             (verb, other) => panic!("{verb:?} was answered with {other:?}: {said}"),
         };
     }
@@ -215,7 +215,7 @@ async fn die_at(life: &Life, point: Point) -> bool {
     let reaper = Arc::clone(&desk.reaper);
     tokio::select! {
         () = live(&desk, &effect, Verb::Perform, &said) => {}
-        () = reaper.wait() => live(&desk, &effect, Verb::Inquire, &said).await,
+        () = reaper.wait() => live(&desk, &effect, Verb::GetStatus, &said).await,
     }
     life.check(&desk, &said);
     reaper.has_struck()

@@ -82,7 +82,7 @@ async fn power_by_hand_is_never_taken_for_done() {
                 }
                 other => panic!("{kind} {power}: {other:?}"),
             }
-            assert_eq!(ask(&desk, Verb::Inquire, effect).await, Ok(Answer::NeverStarted));
+            assert_eq!(ask(&desk, Verb::GetStatus, effect).await, Ok(Answer::NeverStarted));
             match ask(&desk, Verb::Observe, effect).await {
                 Ok(Answer::Done(outcome)) if adopted => {
                     // Nobody has seen it.
@@ -105,7 +105,7 @@ async fn an_image_is_put_on_once() {
         ask(&desk, Verb::Perform, &repave).await.unwrap();
         assert_eq!((desk.status(&id), desk.count(&id, "deploy")), (Status::Deployed, 1));
         assert!(matches!(ask(&desk, Verb::Observe, &repave).await, Ok(Answer::Done(_))));
-        assert!(matches!(ask(&desk, Verb::Inquire, &repave).await, Ok(Answer::Done(_))));
+        assert!(matches!(ask(&desk, Verb::GetStatus, &repave).await, Ok(Answer::Done(_))));
         let other = Effect::Repave { image: "custom/gpu-node".into() };
         assert!(matches!(ask(&desk, Verb::Observe, &other).await, Ok(Answer::Differs(_))));
     }
@@ -121,12 +121,12 @@ async fn an_image_is_put_on_once() {
 #[tokio::test]
 async fn what_somebody_has_installed_since_is_not_taken_from_him() {
     use model::effect::Key;
-    use providers::state_store::{Keeper, Note};
+    use providers::state_store::{Checkpoint, ProviderStateStore};
     let (desk, id) = behind(Status::Deployed).await;
     let repave = Effect::Repave { image: IMAGE.into() };
     let asked = serde_json::json!({"what": "reinstall", "round": 1, "leg": {"letting": {"asked": {"marked": true, "at": 0}}}});
-    desk.keeper.begin(&Key::trusted("op-1/repave/1"), &Note::Begun(asked)).await.unwrap();
-    let answer = ask(&desk, Verb::Inquire, &repave).await;
+    desk.store.begin(&Key::trusted("op-1/repave/1"), &Checkpoint::Begun(asked)).await.unwrap();
+    let answer = ask(&desk, Verb::GetStatus, &repave).await;
     assert!(matches!(answer, Ok(Answer::Unknown(_))), "{answer:?}");
     assert_eq!(ask(&desk, Verb::Follow, &repave).await.unwrap_err().code, Code::OutcomeUnknown);
     assert_eq!(desk.api.world().changes(&id), 0);

@@ -114,12 +114,12 @@ async fn a_card_of_the_fabric_moves_to_the_vlan_of_its_subnet() {
 #[tokio::test]
 async fn a_record_is_made_for_the_architecture_of_its_site() {
     use model::id::SiteId;
-    use providers::state_store::Keeper;
+    use providers::state_store::ProviderStateStore;
     for (label, expected) in [(None, "amd64/generic"), (Some("arm64"), "arm64/generic")] {
         let desk = Desk::new().await;
-        let mut site = desk.keeper.site(&SiteId::trusted("site-east")).await.unwrap();
+        let mut site = desk.store.site(&SiteId::trusted("site-east")).await.unwrap();
         site.head.labels.extend(label.map(|name| ("architecture".into(), name.into())));
-        desk.keeper.set_site(site);
+        desk.store.set_site(site);
         desk.done(Stage::CreateOrFindInMaas).await;
         let id = desk.node().await.system_id;
         assert_eq!(desk.api.world().machines[&id].architecture, expected);
@@ -196,7 +196,7 @@ async fn disks_are_erased_as_the_site_says_and_that_is_not_called_back() {
         desk.api.world().takes = Takes::Hand;
         desk.fails_as(Stage::ReleaseMaasNode, Code::StepTimeout, &[status.words()]).await;
         assert_eq!(desk.status(&id), status);
-        for verb in [Verb::Inquire, Verb::Stop] {
+        for verb in [Verb::GetStatus, Verb::Stop] {
             assert_eq!(desk.ask(Stage::ReleaseMaasNode, verb).await, Ok(Answer::UnderWay));
         }
         while desk.status(&id) != Status::Ready {
@@ -215,7 +215,7 @@ async fn a_wait_for_a_machine_that_is_gone_is_begun_anew_and_says_so() {
         let desk = Desk::new().await;
         desk.add(Status::Deploying);
         desk.api.world().machines.clear();
-        assert_eq!(desk.ask(stage, Verb::Inquire).await, Ok(Answer::NeverStarted), "{stage}");
+        assert_eq!(desk.ask(stage, Verb::GetStatus).await, Ok(Answer::NeverStarted), "{stage}");
         assert_eq!(desk.ask(stage, Verb::Stop).await, Ok(Answer::Stopped), "{stage}");
         desk.fails_as(stage, Code::MaasMachineGone, &[]).await;
     }
@@ -340,14 +340,14 @@ async fn what_maas_does_not_let_go_of_is_not_taken_back() {
 #[tokio::test]
 async fn erasing_that_takes_too_long_is_no_riddle() {
     use model::effect::Key;
-    use providers::state_store::{Keeper, Note};
+    use providers::state_store::{Checkpoint, ProviderStateStore};
     let desk = Desk::new().await;
     let id = desk.add(Status::DiskErasing);
     desk.api.world().takes = Takes::Hand;
     let note = json!({"what": "release", "letting": {"asked": {"marked": true, "at": 0}}});
     let key = Key::trusted(format!("op-1/{}/1", Stage::ReleaseMaasNode));
-    desk.keeper.begin(&key, &Note::Begun(note)).await.unwrap();
-    assert_eq!(desk.ask(Stage::ReleaseMaasNode, Verb::Inquire).await, Ok(Answer::UnderWay));
+    desk.store.begin(&key, &Checkpoint::Begun(note)).await.unwrap();
+    assert_eq!(desk.ask(Stage::ReleaseMaasNode, Verb::GetStatus).await, Ok(Answer::UnderWay));
     assert_eq!(desk.ask(Stage::ReleaseMaasNode, Verb::Stop).await, Ok(Answer::Stopped));
     desk.api.world().takes = Takes::Looks(1);
     let release = crate::maas_desk::effect(Stage::ReleaseMaasNode, false);
@@ -360,12 +360,12 @@ async fn erasing_that_takes_too_long_is_no_riddle() {
 async fn a_whole_site_is_seen_with_one_question() {
     use model::id::{MachineId, NodeId, SiteId};
     use providers::Provider;
-    use providers::state_store::Keeper;
+    use providers::state_store::ProviderStateStore;
     let desk = Desk::new().await;
     let id = desk.add(Status::Deployed);
     desk.mark(&id, NODE, "op-1/deploy_via_maas/1");
     desk.api.world().add("aa:bb:cc:00:00:09").power = "on";
-    let site = desk.keeper.site(&SiteId::trusted("site-east")).await.unwrap();
+    let site = desk.store.site(&SiteId::trusted("site-east")).await.unwrap();
     let nodes = [(NodeId::trusted(NODE), MachineId::trusted("m-1"))];
     let replica = desk.replica();
     let seen = replica.observe_site(&site, &nodes).await.unwrap();

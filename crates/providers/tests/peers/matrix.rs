@@ -253,14 +253,14 @@ async fn live(site: &Site, mut verb: Verb, said: &str) -> End {
         // Each time by a process that remembers nothing.
         verb = match (verb, site.ask(verb).await) {
             (_, Ok(Answer::Done(_))) => return End::Done,
-            (Verb::Inquire, Ok(Answer::Unknown(_))) => return End::Unknown,
-            (Verb::Inquire, Ok(Answer::UnderWay)) => Verb::Follow,
-            (Verb::Inquire, Ok(Answer::NeverStarted)) => Verb::Perform,
+            (Verb::GetStatus, Ok(Answer::Unknown(_))) => return End::Unknown,
+            (Verb::GetStatus, Ok(Answer::UnderWay)) => Verb::Follow,
+            (Verb::GetStatus, Ok(Answer::NeverStarted)) => Verb::Perform,
             // Only of what may have to be left to a person is a doubt to be expected.
             (Verb::Follow, Err(fault))
                 if site.life == Life::Firmware && fault.code.happened() == Happened::Maybe =>
             {
-                Verb::Inquire
+                Verb::GetStatus
             }
             (verb, other) => panic!("{verb:?} was answered with {other:?}: {said}"),
         };
@@ -274,7 +274,7 @@ async fn die_at(life: Life, point: Point) -> (bool, End) {
     let site = Site::new(life, Some(point)).await.unwrap();
     let end = tokio::select! {
         end = live(&site, Verb::Perform, &said) => end,
-        () = site.struck() => live(&site, Verb::Inquire, &said).await,
+        () = site.struck() => live(&site, Verb::GetStatus, &said).await,
     };
     life.check(&site, end, &said);
     (site.reaper.has_struck(), end)
@@ -314,7 +314,7 @@ fn assert_covered(life: Life, calls: &[(Who, usize)], struck: &[(Point, bool)]) 
     eprintln!("{life:?}: {calls:?}, {count} of {} points", struck.len());
     let asked: BTreeSet<Who> = calls.iter().filter(|(_, n)| *n > 0).map(|(who, _)| *who).collect();
     let expected: BTreeSet<Who> = [
-        (Who::Keeper, true),
+        (Who::ProviderStateStore, true),
         (Who::Bmc, life.needs_bmc()),
         (Who::Host, life.needs_host()),
         (Who::Api, life.needs_cluster()),

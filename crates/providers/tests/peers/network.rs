@@ -8,7 +8,7 @@ use model::id::{MachineId, RunId};
 use model::machine::MachineSpec;
 use providers::datacenter::{Datacenter, Netplan, Settings};
 use providers::ssh::Proof;
-use providers::state_store::{Forgetful, Keeper, Secret};
+use providers::state_store::{InMemoryStateStore, ProviderStateStore, Secret};
 use providers::{Journal, Provider, Target};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -36,10 +36,10 @@ impl Site {
         let folder = sshd.home.path().join("disk/netplan");
         fs::create_dir(&folder).unwrap();
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
-        let keeper = Forgetful::default();
+        let store = InMemoryStateStore::default();
         let login = sshd.login(sshd.key());
         let Proof::Key { pem, passphrase } = login.proof else { panic!("a key") };
-        keeper.set("host", Secret::Key { user: login.user, pem, passphrase });
+        store.set("host", Secret::Key { user: login.user, pem, passphrase });
         let settings = Settings {
             ssh_credential: "host".into(),
             ssh: sshd.settings(),
@@ -49,7 +49,7 @@ impl Site {
             },
             ..Settings::default()
         };
-        let provider = Datacenter::new(Arc::new(keeper) as Arc<dyn Keeper>, settings);
+        let provider = Datacenter::new(Arc::new(store) as Arc<dyn ProviderStateStore>, settings);
         // Hosts of tests share a folder for temporary files, so each has a key of its own.
         static SITES: AtomicUsize = AtomicUsize::new(0);
         let site = SITES.fetch_add(1, Ordering::SeqCst);
@@ -87,7 +87,7 @@ async fn a_network_is_applied_and_confirmed_over_a_new_connection() {
         "{done:?}"
     );
     assert_eq!(site.document().unwrap().trim_end(), DOCUMENT);
-    for verb in [Verb::Inquire, Verb::Observe, Verb::Follow] {
+    for verb in [Verb::GetStatus, Verb::Observe, Verb::Follow] {
         assert!(matches!(site.ask(verb).await.unwrap(), Answer::Done(_)), "{verb:?}");
     }
 }
@@ -103,7 +103,7 @@ async fn a_network_that_nobody_comes_back_over_is_taken_back() {
         ended = site.ask(Verb::Perform) => panic!("{ended:?}"),
         () = until("the document is there", async || is(DOCUMENT)) => {}
     }
-    assert_eq!(site.ask(Verb::Inquire).await, Ok(Answer::UnderWay));
+    assert_eq!(site.ask(Verb::GetStatus).await, Ok(Answer::UnderWay));
     until("the old document is back", async || is("before")).await;
     let fault = site.ask(Verb::Follow).await.unwrap_err();
     assert_eq!(fault.code, Code::EffectFailed, "{fault}");

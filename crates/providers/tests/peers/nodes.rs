@@ -16,7 +16,7 @@ use model::target::TargetId;
 use providers::datacenter::{Datacenter, Settings};
 use providers::sim::{Sim, Speed};
 use providers::ssh::Proof;
-use providers::state_store::{Forgetful, Keeper, Secret};
+use providers::state_store::{InMemoryStateStore, ProviderStateStore, Secret};
 use providers::{Journal, Provider, Providers, Target};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -26,24 +26,24 @@ const BUDGET: Budget = Budget { name: "db-budget", app: "db", allowed: 0 };
 /// A cluster with one node, and what is known of it.
 struct Site {
     api: Api,
-    keeper: Arc<Forgetful>,
+    store: Arc<InMemoryStateStore>,
 }
 
 impl Site {
     async fn start() -> Self {
         let pki = Pki::new();
         let api = Api::start(&pki).await;
-        let keeper = Arc::new(Forgetful::default());
+        let store = Arc::new(InMemoryStateStore::default());
         let text = pki.kubeconfig(api.address, &format!("token: {TOKEN}"));
-        keeper.set("c1", Secret::Kubeconfig { text });
-        let site = Self { api, keeper };
+        store.set("c1", Secret::Kubeconfig { text });
+        let site = Self { api, store };
         site.api.world.lock().add_node(node(json!({})));
         site
     }
 
     /// One replica. What it knows is kept elsewhere, so another one may go on.
     fn replica(&self) -> Datacenter {
-        Datacenter::new(Arc::clone(&self.keeper) as Arc<dyn Keeper>, Settings::default())
+        Datacenter::new(Arc::clone(&self.store) as Arc<dyn ProviderStateStore>, Settings::default())
     }
 
     fn add_pods(&self) {
@@ -152,7 +152,7 @@ async fn a_node_is_cordoned_and_emptied_of_what_must_go() {
     let one = site.replica();
     let (before, _) = ask(&one, Verb::Observe, "drain", &drain(30)).await;
     assert_eq!(before, Ok(Answer::Differs("its node in c1 takes work".into())));
-    assert_eq!(ask(&one, Verb::Inquire, "drain", &drain(30)).await.0, Ok(Answer::NeverStarted));
+    assert_eq!(ask(&one, Verb::GetStatus, "drain", &drain(30)).await.0, Ok(Answer::NeverStarted));
     assert_eq!(ask(&one, Verb::Follow, "drain", &drain(30)).await.0, Ok(Answer::NeverStarted));
     let (answer, log) = ask(&one, Verb::Perform, "drain", &drain(30)).await;
     let outcome = done(answer);
@@ -166,7 +166,7 @@ async fn a_node_is_cordoned_and_emptied_of_what_must_go() {
     }
     // Another replica, the same key: it was done, and is not done again.
     let (other, evicted) = (site.replica(), site.evictions());
-    for verb in [Verb::Inquire, Verb::Follow, Verb::Perform, Verb::Stop, Verb::Observe] {
+    for verb in [Verb::GetStatus, Verb::Follow, Verb::Perform, Verb::Stop, Verb::Observe] {
         let again = done(ask(&other, verb, "drain", &drain(30)).await.0);
         assert_eq!(proof(&again), expected, "{verb:?}");
     }
@@ -265,7 +265,7 @@ async fn whoever_comes_after_a_crash_goes_on() {
     let _ = killed.await;
     site.allow(1);
     let other = site.replica();
-    assert_eq!(ask(&other, Verb::Inquire, "drain", &drain(60)).await.0, Ok(Answer::UnderWay));
+    assert_eq!(ask(&other, Verb::GetStatus, "drain", &drain(60)).await.0, Ok(Answer::UnderWay));
     let (answer, log) = ask(&other, Verb::Follow, "drain", &drain(60)).await;
     done(answer);
     assert!(!log.contains("web-0") && log.contains("db-0"), "only what was left: {log}");
@@ -289,7 +289,7 @@ async fn a_stop_ends_the_evictions_and_leaves_the_cordon() {
         let fault = ask(&other, verb, "drain", &drain(60)).await.0.unwrap_err();
         assert_eq!(fault.code, Code::EffectFailed, "{verb:?}: {fault}");
     }
-    let inquired = ask(&other, Verb::Inquire, "drain", &drain(60)).await.0;
+    let inquired = ask(&other, Verb::GetStatus, "drain", &drain(60)).await.0;
     assert!(matches!(inquired, Ok(Answer::Unknown(_))), "{inquired:?}");
     assert_eq!(ask(&other, Verb::Stop, "drain", &drain(60)).await.0, Ok(Answer::Stopped));
     assert_eq!(site.evictions(), evicted);
@@ -298,7 +298,7 @@ async fn a_stop_ends_the_evictions_and_leaves_the_cordon() {
     assert_eq!(ask(&other, Verb::Stop, "late", &drain(60)).await.0, Ok(Answer::Stopped));
     let fault = ask(&other, Verb::Perform, "late", &drain(60)).await.0.unwrap_err();
     assert!(fault.said.contains("stopped before it began"), "{fault}");
-    assert_eq!(ask(&other, Verb::Inquire, "late", &drain(60)).await.0, Ok(Answer::NeverStarted));
+    assert_eq!(ask(&other, Verb::GetStatus, "late", &drain(60)).await.0, Ok(Answer::NeverStarted));
 }
 
 #[tokio::test]
@@ -324,7 +324,7 @@ async fn an_undo_takes_back_what_the_run_did_and_no_more() {
     let (other, effect) = (site.replica(), uncordon(false));
     let released = done(ask(&other, Verb::Perform, "uncordon", &effect).await.0);
     assert_eq!(proof(&released), open);
-    assert_eq!(ask(&other, Verb::Inquire, "uncordon", &effect).await.0, Ok(Answer::UnderWay));
+    assert_eq!(ask(&other, Verb::GetStatus, "uncordon", &effect).await.0, Ok(Answer::UnderWay));
     done(ask(&other, Verb::Follow, "uncordon", &effect).await.0);
     assert_eq!(ask(&other, Verb::Stop, "barred", &effect).await.0, Ok(Answer::Stopped));
     let fault = ask(&other, Verb::Perform, "barred", &effect).await.0.unwrap_err();
@@ -411,15 +411,15 @@ async fn a_node_that_joins_is_given_its_labels_and_taints() {
     let Some(sshd) = Sshd::with(&wish) else { return };
     let pki = Pki::new();
     let api = Api::start(&pki).await;
-    let keeper = Arc::new(Forgetful::default());
+    let store = Arc::new(InMemoryStateStore::default());
     let user = format!("token: {TOKEN}");
-    keeper.set("c1", Secret::Kubeconfig { text: pki.kubeconfig(api.address, &user) });
+    store.set("c1", Secret::Kubeconfig { text: pki.kubeconfig(api.address, &user) });
     let login = sshd.login(sshd.key());
     let Proof::Key { pem, passphrase } = login.proof else { panic!("a key") };
-    keeper.set("host", Secret::Key { user: login.user, pem, passphrase });
+    store.set("host", Secret::Key { user: login.user, pem, passphrase });
     let settings =
         Settings { ssh_credential: "host".into(), ssh: sshd.settings(), ..Settings::default() };
-    let provider = Datacenter::new(Arc::clone(&keeper) as Arc<dyn Keeper>, settings);
+    let provider = Datacenter::new(Arc::clone(&store) as Arc<dyn ProviderStateStore>, settings);
     {
         let mut world = api.world.lock();
         let theirs = json!({ "taints": [{ "key": "theirs", "effect": "NoExecute" }] });

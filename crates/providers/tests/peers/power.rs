@@ -15,7 +15,7 @@ use providers::datacenter::{Datacenter, Settings};
 use providers::peer_login::TrustPolicy;
 use providers::power::PowerTimeouts;
 use providers::redfish::Auth;
-use providers::state_store::{Forgetful, Keeper, Secret};
+use providers::state_store::{InMemoryStateStore, ProviderStateStore, Secret};
 use providers::{Journal, Provider, Target};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -25,11 +25,11 @@ const RESETS: &str = "/Actions/#ComputerSystem.Reset/ResetType@Redfish.Allowable
 
 /// What is configured: a minute to shut down, and force.
 fn provider(settings: Settings) -> Datacenter {
-    let keeper = Forgetful::default();
+    let store = InMemoryStateStore::default();
     let password = PASSWORD.to_string().into();
-    keeper.set("bmc", Secret::Password { user: "root".into(), password });
+    store.set("bmc", Secret::Password { user: "root".into(), password });
     let settings = Settings { bmc_credential: "bmc".into(), ..settings };
-    Datacenter::new(Arc::new(keeper) as Arc<dyn Keeper>, settings)
+    Datacenter::new(Arc::new(store) as Arc<dyn ProviderStateStore>, settings)
 }
 
 fn scripted() -> Datacenter {
@@ -265,7 +265,7 @@ async fn a_record_has_what_tells_one_machine_from_another() {
         assert!(log.contains(line), "{line}:\n{log}");
     }
     // It changes nothing, so it is taken again when nobody knows whether it was.
-    let inquired = ask(&provider, peer.url(), Verb::Inquire, &record).await.0;
+    let inquired = ask(&provider, peer.url(), Verb::GetStatus, &record).await.0;
     assert_eq!(inquired, Ok(Answer::NeverStarted));
     assert_eq!(ask(&provider, peer.url(), Verb::Stop, &record).await.0, Ok(Answer::Stopped));
     assert_eq!(resets(&peer), [""; 0]);

@@ -14,7 +14,7 @@ use model::machine::MachineSpec;
 use providers::datacenter::{Datacenter, Settings};
 use providers::power::PowerTimeouts;
 use providers::redfish::Auth;
-use providers::state_store::{Forgetful, Keeper, Secret};
+use providers::state_store::{InMemoryStateStore, ProviderStateStore, Secret};
 use providers::{Journal, Provider, Target};
 use serde_json::json;
 use std::sync::Arc;
@@ -23,18 +23,18 @@ use tokio::net::TcpStream;
 
 const CHASSIS: &str = "/redfish/v1/Chassis/1";
 
-fn keeper() -> Arc<Forgetful> {
-    let keeper = Arc::new(Forgetful::default());
-    set(&keeper, PASSWORD);
-    keeper
+fn store() -> Arc<InMemoryStateStore> {
+    let store = Arc::new(InMemoryStateStore::default());
+    set(&store, PASSWORD);
+    store
 }
 
-fn set(keeper: &Forgetful, password: &str) {
+fn set(store: &InMemoryStateStore, password: &str) {
     let password = password.to_string().into();
-    keeper.set("bmc", Secret::Password { user: "root".into(), password });
+    store.set("bmc", Secret::Password { user: "root".into(), password });
 }
 
-fn provider(keeper: &Arc<Forgetful>) -> Datacenter {
+fn provider(store: &Arc<InMemoryStateStore>) -> Datacenter {
     let settings = Settings {
         bmc_credential: "bmc".into(),
         poll: Duration::from_secs(5),
@@ -42,7 +42,7 @@ fn provider(keeper: &Arc<Forgetful>) -> Datacenter {
         redfish: redfish_settings(Auth::Basic),
         ..Settings::default()
     };
-    Datacenter::new(Arc::clone(keeper) as Arc<dyn Keeper>, settings)
+    Datacenter::new(Arc::clone(store) as Arc<dyn ProviderStateStore>, settings)
 }
 
 fn target(id: &str, spec: MachineSpec) -> Target {
@@ -61,7 +61,7 @@ fn told(seen: &[Evidence], condition: ConditionType) -> Option<(bool, &str)> {
 #[tokio::test]
 async fn a_bmc_is_looked_at_with_one_question_once_it_is_known() {
     let peer = World::new().serve().await;
-    let provider = provider(&keeper());
+    let provider = provider(&store());
     let target = target("m-1", behind(&peer));
     let seen = provider.probe(&target).await.unwrap();
     assert_eq!(told(&seen, ConditionType::BmcReachable), Some((true, "Answers")));
@@ -75,14 +75,14 @@ async fn a_bmc_is_looked_at_with_one_question_once_it_is_known() {
 
 #[tokio::test]
 async fn what_a_bmc_does_wrong_is_the_reason() {
-    let (keeper, peer) = (keeper(), World::new().serve().await);
-    set(&keeper, "wrong");
+    let (store, peer) = (store(), World::new().serve().await);
+    set(&store, "wrong");
     let shut = Peer::start(|call| match call.path.trim_end_matches('/') {
         "/redfish/v1" => Said::json("{}"),
         _ => Said::status(401, "{}"),
     })
     .await;
-    let provider = provider(&keeper);
+    let provider = provider(&store);
     let seen = provider.probe(&target("m-1", behind(&shut))).await.unwrap();
     assert_eq!(told(&seen, ConditionType::BmcReachable), Some((false, "login-refused")));
     let (gone, address) = (behind(&peer), peer.url().replace("http://", ""));
@@ -103,7 +103,7 @@ async fn parts_that_are_not_well_are_named() {
     let fans = [fan(1, "OK"), fan(2, "Warning"), fan(3, "Critical")];
     world.put(&thermal, json!({"@odata.id": thermal, "Fans": fans}));
     let peer = world.serve().await;
-    let (provider, target) = (provider(&keeper()), target("m-1", behind(&peer)));
+    let (provider, target) = (provider(&store()), target("m-1", behind(&peer)));
     let ill = provider.examine(&target).await.unwrap().unwrap();
     assert_eq!((ill.status, ill.reason.as_str()), (true, "Fan 3 Critical, Fan 2 Warning"));
     // With nothing named, the system's own word has to do.
@@ -127,9 +127,9 @@ async fn neighbours_behind_one_bmc_are_not_confused() {
     world.put(OTHER, neighbour);
     world.put_list("/redfish/v1/Systems", &[SYSTEM, OTHER]);
     let peer = world.serve().await;
-    let (keeper, spec) =
-        (keeper(), |serial: &str| MachineSpec { serial: serial.into(), ..behind(&peer) });
-    let provider = provider(&keeper);
+    let (store, spec) =
+        (store(), |serial: &str| MachineSpec { serial: serial.into(), ..behind(&peer) });
+    let provider = provider(&store);
     for serial in ["S2", "S1"] {
         let seen = provider.probe(&target(serial, spec(serial))).await.unwrap();
         assert_eq!(told(&seen, ConditionType::BmcReachable), Some((true, "Answers")), "{serial}");
@@ -149,7 +149,7 @@ async fn neighbours_behind_one_bmc_are_not_confused() {
 /// A password that was changed on both sides is used by the next run at once, and the old one locks nobody out.
 #[tokio::test]
 async fn a_login_that_is_kept_is_not_used_after_its_credential_has_changed() {
-    let keeper = keeper();
+    let store = store();
     let strict = Arc::new(std::sync::Mutex::new(String::from("cm9vdDpzM2NyZXQtb2YtdGhlLWJtYw==")));
     let wanted = Arc::clone(&strict);
     let world = World::new();
@@ -161,11 +161,11 @@ async fn a_login_that_is_kept_is_not_used_after_its_credential_has_changed() {
             (!right && !open).then(|| Said::status(401, "{}"))
         })
         .await;
-    let (provider, target) = (provider(&keeper), target("m-1", behind(&peer)));
+    let (provider, target) = (provider(&store), target("m-1", behind(&peer)));
     let seen = provider.probe(&target).await.unwrap();
     assert_eq!(told(&seen, ConditionType::BmcReachable), Some((true, "Answers")));
     *strict.lock().unwrap() = "cm9vdDpuZXc=".into();
-    set(&keeper, "new");
+    set(&store, "new");
     // The next look still comes with the old one, is refused, and gives it up; the one after has the new one.
     let seen = provider.probe(&target).await.unwrap();
     assert_eq!(told(&seen, ConditionType::BmcReachable), Some((false, "login-refused")));
@@ -177,9 +177,9 @@ async fn a_login_that_is_kept_is_not_used_after_its_credential_has_changed() {
 async fn one_list_of_nodes_serves_all_machines_of_a_cluster() {
     let pki = Pki::new();
     let api = Api::start(&pki).await;
-    let keeper = keeper();
+    let store = store();
     let text = pki.kubeconfig(api.address, &format!("token: {TOKEN}"));
-    keeper.set("cluster-a", Secret::Kubeconfig { text });
+    store.set("cluster-a", Secret::Kubeconfig { text });
     {
         let mut world = api.world.lock();
         for n in 0..1_200 {
@@ -193,7 +193,7 @@ async fn one_list_of_nodes_serves_all_machines_of_a_cluster() {
             json!([{"type": "Ready", "status": "False", "reason": "KubeletNotReady"}]);
         world.add_node(ill);
     }
-    let provider = Arc::new(provider(&keeper));
+    let provider = Arc::new(provider(&store));
     let spec = MachineSpec { target_cluster_ref: "cluster-a".into(), ..MachineSpec::default() };
     let mut looks = Vec::new();
     for n in 0..100 {
@@ -223,11 +223,11 @@ async fn one_list_of_nodes_serves_all_machines_of_a_cluster() {
 async fn a_cluster_that_cannot_be_asked_changes_nothing_and_is_named() {
     let pki = Pki::new();
     let api = Api::start(&pki).await;
-    let keeper = keeper();
+    let store = store();
     let text = pki.kubeconfig(api.address, &format!("token: {TOKEN}"));
-    keeper.set("cluster-a", Secret::Kubeconfig { text });
+    store.set("cluster-a", Secret::Kubeconfig { text });
     api.trouble(Method::GET, Trouble::Status(500), 1);
-    let provider = provider(&keeper);
+    let provider = provider(&store);
     for (cluster, words) in
         [("cluster-a", "was asked to list nodes"), ("cluster-b", "no credential")]
     {

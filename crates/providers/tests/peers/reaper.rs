@@ -10,7 +10,9 @@ use model::id::{NodeId, SiteId};
 use model::image::Image;
 use model::node::Node;
 use model::site::Site;
-use providers::state_store::{Credential, Forgetful, Keeper, Lockout, Note};
+use providers::state_store::{
+    Checkpoint, Credential, InMemoryStateStore, Lockout, ProviderStateStore,
+};
 use secrecy::SecretString;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -21,7 +23,7 @@ use tokio::sync::Notify;
 /// Who is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
-    Keeper,
+    ProviderStateStore,
     Bmc,
     Api,
     /// Counted on the host itself, by its warden.
@@ -105,77 +107,86 @@ impl Reaper {
 
 /// A keeper whose every call is counted. What it keeps outlives those who use it.
 pub struct Watched {
-    pub kept: Arc<Forgetful>,
+    pub kept: Arc<InMemoryStateStore>,
     pub reaper: Arc<Reaper>,
 }
 
 #[async_trait]
-impl Keeper for Watched {
+impl ProviderStateStore for Watched {
     async fn credential(&self, name: &str) -> Result<Credential, Fault> {
-        self.reaper.guard(Who::Keeper, self.kept.credential(name)).await
+        self.reaper.guard(Who::ProviderStateStore, self.kept.credential(name)).await
     }
 
     async fn identity(&self, peer: &str) -> Result<Option<String>, Fault> {
-        self.reaper.guard(Who::Keeper, self.kept.identity(peer)).await
+        self.reaper.guard(Who::ProviderStateStore, self.kept.identity(peer)).await
     }
 
-    async fn meet(&self, peer: &str, identity: &str) -> Result<String, Fault> {
-        self.reaper.guard(Who::Keeper, self.kept.meet(peer, identity)).await
+    async fn trust_on_first_use(&self, peer: &str, identity: &str) -> Result<String, Fault> {
+        self.reaper
+            .guard(Who::ProviderStateStore, self.kept.trust_on_first_use(peer, identity))
+            .await
     }
 
     async fn lockout(&self, peer: &str) -> Result<Option<Lockout>, Fault> {
-        self.reaper.guard(Who::Keeper, self.kept.lockout(peer)).await
+        self.reaper.guard(Who::ProviderStateStore, self.kept.lockout(peer)).await
     }
 
     async fn lock_out(&self, peer: &str, lockout: &Lockout) -> Result<(), Fault> {
-        self.reaper.guard(Who::Keeper, self.kept.lock_out(peer, lockout)).await
+        self.reaper.guard(Who::ProviderStateStore, self.kept.lock_out(peer, lockout)).await
     }
 
-    async fn recall(&self, key: &Key) -> Result<Option<Note>, Fault> {
-        self.reaper.guard(Who::Keeper, self.kept.recall(key)).await
+    async fn recall(&self, key: &Key) -> Result<Option<Checkpoint>, Fault> {
+        self.reaper.guard(Who::ProviderStateStore, self.kept.recall(key)).await
     }
 
-    async fn begin(&self, key: &Key, note: &Note) -> Result<Option<Note>, Fault> {
-        self.reaper.guard(Who::Keeper, self.kept.begin(key, note)).await
+    async fn begin(&self, key: &Key, note: &Checkpoint) -> Result<Option<Checkpoint>, Fault> {
+        self.reaper.guard(Who::ProviderStateStore, self.kept.begin(key, note)).await
     }
 
-    async fn amend(&self, key: &Key, before: &Value, after: &Value) -> Result<bool, Fault> {
-        self.reaper.guard(Who::Keeper, self.kept.amend(key, before, after)).await
+    async fn compare_and_swap(
+        &self,
+        key: &Key,
+        before: &Value,
+        after: &Value,
+    ) -> Result<bool, Fault> {
+        self.reaper
+            .guard(Who::ProviderStateStore, self.kept.compare_and_swap(key, before, after))
+            .await
     }
 
-    async fn introduce(&self, peer: &str, identity: Option<&str>) -> Result<(), Fault> {
-        self.reaper.guard(Who::Keeper, self.kept.introduce(peer, identity)).await
+    async fn pin(&self, peer: &str, identity: Option<&str>) -> Result<(), Fault> {
+        self.reaper.guard(Who::ProviderStateStore, self.kept.pin(peer, identity)).await
     }
 
     async fn image(&self, name: &str) -> Result<Image, Fault> {
-        self.reaper.guard(Who::Keeper, self.kept.image(name)).await
+        self.reaper.guard(Who::ProviderStateStore, self.kept.image(name)).await
     }
 
     async fn want(&self, one: &Deployment, note: &Value) -> Result<Option<Deployment>, Fault> {
-        self.reaper.guard(Who::Keeper, self.kept.want(one, note)).await
+        self.reaper.guard(Who::ProviderStateStore, self.kept.want(one, note)).await
     }
 
     async fn deployment(&self, key: &Key) -> Result<Option<Deployment>, Fault> {
-        self.reaper.guard(Who::Keeper, self.kept.deployment(key)).await
+        self.reaper.guard(Who::ProviderStateStore, self.kept.deployment(key)).await
     }
 
     async fn steer(&self, key: &Key, to: Steer) -> Result<Option<Deployment>, Fault> {
-        self.reaper.guard(Who::Keeper, self.kept.steer(key, to)).await
+        self.reaper.guard(Who::ProviderStateStore, self.kept.steer(key, to)).await
     }
 
     async fn token(&self, key: &Key) -> Result<SecretString, Fault> {
-        self.reaper.guard(Who::Keeper, self.kept.token(key)).await
+        self.reaper.guard(Who::ProviderStateStore, self.kept.token(key)).await
     }
 
     async fn site(&self, id: &SiteId) -> Result<Site, Fault> {
-        self.reaper.guard(Who::Keeper, self.kept.site(id)).await
+        self.reaper.guard(Who::ProviderStateStore, self.kept.site(id)).await
     }
 
     async fn node(&self, id: &NodeId) -> Result<Node, Fault> {
-        self.reaper.guard(Who::Keeper, self.kept.node(id)).await
+        self.reaper.guard(Who::ProviderStateStore, self.kept.node(id)).await
     }
 
     async fn enrollment(&self, id: &NodeId) -> Result<SecretString, Fault> {
-        self.reaper.guard(Who::Keeper, self.kept.enrollment(id)).await
+        self.reaper.guard(Who::ProviderStateStore, self.kept.enrollment(id)).await
     }
 }

@@ -3,7 +3,7 @@
 use crate::certs::Authority;
 use crate::http::{Call, Peer, Said};
 use crate::ipmi_sim::{PASSWORD as IPMI_PASSWORD, Sim};
-use crate::looks::{OTHER, datacenter, keeper, rich, two};
+use crate::looks::{OTHER, datacenter, rich, store, two};
 use crate::world::PASSWORD;
 use model::fault::Code;
 use providers::datacenter::Datacenter;
@@ -11,7 +11,7 @@ use providers::http_client::Trust;
 use providers::power::PowerState;
 use providers::redfish::Wanted;
 use providers::scout::{Approach, Report, Scout, Step, Survey, Verdict};
-use providers::state_store::{Forgetful, Keeper, Secret};
+use providers::state_store::{InMemoryStateStore, ProviderStateStore, Secret};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -46,8 +46,8 @@ async fn a_bmc_is_tried_out_step_by_step_and_nothing_is_changed_on_it() {
     let answers = Arc::new(move |call: &Call| guarded(call).unwrap_or_else(|| world.answer(call)));
     let identity = authority.issue("127.0.0.1", 2099);
     let peer = Peer::serve(Some(identity.acceptor()), answers).await;
-    let keeper = keeper("root", PASSWORD);
-    let report = datacenter(&keeper).test(&to(&peer.url())).await;
+    let store = store("root", PASSWORD);
+    let report = datacenter(&store).test(&to(&peer.url())).await;
     says(&report, Step::Name, Verdict::Ok, "an address");
     says(&report, Step::Port, Verdict::Ok, "takes connections");
     says(&report, Step::Tls, Verdict::Ok, "would be trusted on first use");
@@ -73,30 +73,30 @@ async fn a_bmc_is_tried_out_step_by_step_and_nothing_is_changed_on_it() {
     assert!(report.summary().contains("it cannot update its firmware"), "{}", report.summary());
     assert_eq!(report.chosen.unwrap().macs, ["02:00:00:00:00:0a"]);
     assert!(peer.calls().iter().all(|call| call.method == "GET"));
-    assert_eq!(keeper.identity(&peer.url()).await, Ok(None), "nobody is trusted by a test");
+    assert_eq!(store.identity(&peer.url()).await, Ok(None), "nobody is trusted by a test");
 
     // By an authority, ours and another's.
     let trusting = |authority: &Authority| Approach {
         trust: Some(Trust::ca_from_pem(authority.pem().as_bytes()).unwrap()),
         ..to(&peer.url())
     };
-    let report = datacenter(&keeper).test(&trusting(&authority)).await;
+    let report = datacenter(&store).test(&trusting(&authority)).await;
     says(&report, Step::Tls, Verdict::Ok, "signed by an authority that is trusted");
-    let report = datacenter(&keeper).test(&trusting(&Authority::new())).await;
+    let report = datacenter(&store).test(&trusting(&Authority::new())).await;
     says(&report, Step::Tls, Verdict::Cannot, "until 2099-12-31");
     says(&report, Step::Login, Verdict::NotTried, "TLS comes first");
     assert!(!report.usable());
 
     // Somebody else was met there before.
-    keeper.meet(&peer.url(), &format!("sha256:{}", "0a".repeat(32))).await.unwrap();
-    let report = datacenter(&keeper).test(&to(&peer.url())).await;
+    store.trust_on_first_use(&peer.url(), &format!("sha256:{}", "0a".repeat(32))).await.unwrap();
+    let report = datacenter(&store).test(&to(&peer.url())).await;
     says(&report, Step::Tls, Verdict::Cannot, "was trusted before");
 }
 
 #[tokio::test]
 async fn how_far_one_gets_is_said() {
-    let keeper = keeper("root", PASSWORD);
-    let datacenter = datacenter(&keeper);
+    let store = store("root", PASSWORD);
+    let datacenter = datacenter(&store);
     for (endpoint, step, words) in [
         ("https://u:p@h", Step::Address, "credential"),
         ("ftp://h", Step::Address, "https://"),
@@ -130,13 +130,13 @@ async fn how_far_one_gets_is_said() {
 #[tokio::test]
 async fn a_refused_login_counts_and_is_not_tried_again() {
     let peer = rich().serve_but(guarded).await;
-    let keeper = Arc::new(Forgetful::default());
+    let store = Arc::new(InMemoryStateStore::default());
     let set = |password: &str| {
         let password = password.to_string().into();
-        keeper.set("bmc", Secret::Password { user: "root".into(), password });
+        store.set("bmc", Secret::Password { user: "root".into(), password });
     };
     set("wrong");
-    let datacenter = datacenter(&keeper);
+    let datacenter = datacenter(&store);
     let report = datacenter.test(&to(&peer.url())).await;
     says(&report, Step::Login, Verdict::Cannot, "401");
     assert_eq!(tries(&peer), 1);
@@ -157,7 +157,7 @@ fn tries(peer: &Peer) -> usize {
 #[tokio::test]
 async fn several_systems_are_named_and_one_is_chosen_by_what_is_known() {
     let peer = two().serve().await;
-    let datacenter = datacenter(&keeper("root", PASSWORD));
+    let datacenter = datacenter(&store("root", PASSWORD));
     let report = datacenter.test(&to(&peer.url())).await;
     says(&report, Step::Systems, Verdict::Cannot, "2 (serial S2222, no MAC address)");
     says(&report, Step::Systems, Verdict::Cannot, "--serial");
@@ -182,8 +182,8 @@ async fn found(
 
 #[tokio::test]
 async fn every_system_behind_an_address_is_found() {
-    let keeper = keeper("root", PASSWORD);
-    let datacenter = datacenter(&keeper);
+    let store = store("root", PASSWORD);
+    let datacenter = datacenter(&store);
     let peer = two().serve().await;
     let url = peer.url();
     let one = (format!("{url}/redfish/v1/Systems/1"), "S1".to_string(), Some(PowerState::On));
@@ -221,8 +221,8 @@ async fn every_system_behind_an_address_is_found() {
 #[tokio::test]
 async fn ipmi_is_tried_out_and_found_too() {
     let Some(sim) = Sim::start_with("").await else { return };
-    let keeper = keeper("admin", IPMI_PASSWORD);
-    let datacenter = datacenter(&keeper);
+    let store = store("admin", IPMI_PASSWORD);
+    let datacenter = datacenter(&store);
     let report = datacenter.test(&to(&sim.url())).await;
     says(&report, Step::Login, Verdict::Ok, "right");
     says(&report, Step::Power, Verdict::Ok, "Off");
@@ -234,7 +234,7 @@ async fn ipmi_is_tried_out_and_found_too() {
         [(sim.url(), String::new(), Some(PowerState::Off))]
     );
     let password = "wrong".to_string().into();
-    keeper.set("bmc", Secret::Password { user: "admin".into(), password });
+    store.set("bmc", Secret::Password { user: "admin".into(), password });
     let report = datacenter.test(&to(&sim.url())).await;
     says(&report, Step::Login, Verdict::Cannot, "refused the login");
     let Survey::Failed(fault) = datacenter.survey(&sim.url(), "bmc").await else { panic!() };

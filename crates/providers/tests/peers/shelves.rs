@@ -200,7 +200,7 @@ async fn a_shelf_that_loses_one_of_its_supplies_half_way_is_gone_on_with() {
     let fault = desk.ask(&one(&peer), Verb::Perform, &OFF).await.unwrap_err();
     assert_eq!(fault.code, Code::AnswerLost, "half of it is off: {fault}");
     assert!(fault.said.contains("1 parts were switched"), "{fault}");
-    assert_eq!(desk.ask(&one(&peer), Verb::Inquire, &OFF).await, Ok(Answer::UnderWay));
+    assert_eq!(desk.ask(&one(&peer), Verb::GetStatus, &OFF).await, Ok(Answer::UnderWay));
     deaf.store(false, Ordering::SeqCst);
     assert_eq!(said(desk.ask(&one(&peer), Verb::Follow, &OFF).await), "power is off: it is off");
 }

@@ -26,7 +26,7 @@ use providers::datacenter::{
 use providers::power::PowerTimeouts;
 use providers::redfish::Auth;
 use providers::ssh::Proof;
-use providers::state_store::{Forgetful, Keeper, Secret};
+use providers::state_store::{InMemoryStateStore, ProviderStateStore, Secret};
 use providers::{Journal, Provider, Target};
 use serde_json::json;
 use std::fs;
@@ -64,7 +64,7 @@ pub struct Site {
     /// Of this site alone: hosts of tests share a folder for temporary files.
     key: Key,
     pub reaper: Arc<Reaper>,
-    keeper: Arc<Watched>,
+    store: Arc<Watched>,
     pub bmc: Option<(World, Peer)>,
     pub host: Option<Sshd>,
     pub api: Option<Api>,
@@ -89,7 +89,7 @@ impl Site {
     /// The world before the life; None where a peer is missing.
     pub async fn new(life: Life, at: Option<Point>) -> Option<Self> {
         let reaper = Reaper::new(at);
-        let kept = Arc::new(Forgetful::default());
+        let kept = Arc::new(InMemoryStateStore::default());
         let firmware = if life == Life::Firmware {
             let (peer, url) = file_server().await;
             Some((Updater::new(Takes::Form, Fate::Well), peer, url))
@@ -128,7 +128,7 @@ impl Site {
                 fs::write(home(host).join("strike"), format!("{call} {when}\n")).unwrap();
             }
         }
-        let keeper = Arc::new(Watched { kept, reaper: Arc::clone(&reaper) });
+        let store = Arc::new(Watched { kept, reaper: Arc::clone(&reaper) });
         static SITES: AtomicUsize = AtomicUsize::new(0);
         let site = SITES.fetch_add(1, Ordering::SeqCst);
         let key = Key::new(&RunId::trusted(format!("op-{}-{site}", std::process::id())), "step", 1);
@@ -137,7 +137,7 @@ impl Site {
             life,
             key,
             reaper,
-            keeper,
+            store,
             bmc,
             host,
             api,
@@ -184,7 +184,7 @@ impl Site {
             let folder = home(host).join("netplan").display().to_string();
             settings.netplan = Netplan { folder, confirm_seconds: 20 };
         }
-        Datacenter::new(Arc::clone(&self.keeper) as Arc<dyn Keeper>, settings)
+        Datacenter::new(Arc::clone(&self.store) as Arc<dyn ProviderStateStore>, settings)
     }
 
     pub async fn ask(&self, verb: Verb) -> Result<Answer, Fault> {
@@ -288,7 +288,7 @@ impl Site {
         let file = Artifact { sha256: "ab".repeat(32), size: 10, url: None };
         let body = Body::Disk { format: DiskFormat::Raw, file };
         let created_at = Timestamp::default();
-        let kept = Arc::clone(&self.keeper.kept);
+        let kept = Arc::clone(&self.store.kept);
         kept.add_image(Image { name: IMAGE.into(), body, created_at });
         let (world, host) = (self.bmc.as_ref()?.0.clone(), self.host.as_ref()?);
         let (key, installed) = (self.key.clone(), Arc::clone(&self.installed));
@@ -424,7 +424,7 @@ async fn serve(
     .await
 }
 
-async fn serve_cluster(life: Life, kept: &Forgetful, reaper: &Arc<Reaper>) -> Api {
+async fn serve_cluster(life: Life, kept: &InMemoryStateStore, reaper: &Arc<Reaper>) -> Api {
     let pki = Pki::new();
     let api = Api::start(&pki).await;
     let text = pki.kubeconfig(api.address, &format!("token: {TOKEN}"));

@@ -96,7 +96,7 @@ impl Scene {
         let desk = Desk::new();
         let login = host.login(host.key());
         let Proof::Key { pem, passphrase } = login.proof else { panic!("a key") };
-        desk.keeper.set("host", Secret::Key { user: login.user, pem, passphrase });
+        desk.store.set("host", Secret::Key { user: login.user, pem, passphrase });
         let spec =
             MachineSpec { ssh_endpoint: host.endpoint().to_string(), ..MachineSpec::default() };
         Some(Self { desk, host, target: target(TargetKind::Switch, spec) })
@@ -220,22 +220,22 @@ async fn what_a_switch_refuses_is_said_in_its_words() {
 /// It was told to go off, and nobody looked for a while. It is on: perhaps somebody has switched it on again.
 #[tokio::test]
 async fn a_fabric_that_nobody_watched_is_left_to_a_person() {
-    use providers::state_store::{Keeper, Note};
+    use providers::state_store::{Checkpoint, ProviderStateStore};
     let Some(scene) = Scene::new() else { return };
     let effect = fabric(FabricTo::Off);
     set(&scene.host, "state", "enabled");
     let long_ago =
         std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_micros() as i64 - 90_000_000;
-    let note = Note::Begun(serde_json::json!({"what": "fabric", "told": long_ago}));
-    scene.desk.keeper.begin(&crate::desk::key(&effect), &note).await.unwrap();
-    match scene.desk.ask(&scene.target, Verb::Inquire, &effect).await {
+    let note = Checkpoint::Begun(serde_json::json!({"what": "fabric", "told": long_ago}));
+    scene.desk.store.begin(&crate::desk::key(&effect), &note).await.unwrap();
+    match scene.desk.ask(&scene.target, Verb::GetStatus, &effect).await {
         Ok(Answer::Unknown(seen)) => assert!(seen.contains("nobody looked for 1m"), "{seen}"),
         other => panic!("{other:?}"),
     }
     assert_eq!(scene.told(), [""; 0]);
     set(&scene.host, "state", "disabled");
     assert!(
-        said(scene.desk.ask(&scene.target, Verb::Inquire, &effect).await)
+        said(scene.desk.ask(&scene.target, Verb::GetStatus, &effect).await)
             .contains("the fabric is off")
     );
 }

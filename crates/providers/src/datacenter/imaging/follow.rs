@@ -67,7 +67,7 @@ impl Work<'_> {
     }
 
     async fn look(&self) -> Result<Deployment, Fault> {
-        let found = self.at.keeper.deployment(&self.order.key).await?;
+        let found = self.at.store.deployment(&self.order.key).await?;
         found.ok_or_else(|| Fault::new(Code::RecordUnreadable, "the deployment is gone"))
     }
 
@@ -75,8 +75,8 @@ impl Work<'_> {
     async fn let_go(&self, one: &Deployment) -> Result<(), Fault> {
         self.boot_from(NetbootMode::Disk).await?;
         let key = one.host_keys.first().map(String::as_str);
-        self.at.hosts.introduce(self.target, key).await?;
-        self.at.keeper.steer(&self.order.key, Steer::Release).await.map(drop)
+        self.at.hosts.pin(self.target, key).await?;
+        self.at.store.steer(&self.order.key, Steer::Release).await.map(drop)
     }
 
     /// Waits for the new system, and sees that it is the right one.
@@ -103,7 +103,7 @@ impl Work<'_> {
         if let Some(url) = self.disc(wanted).await? {
             self.at.take_disc_out(self.target, &url).await?;
         }
-        let one = self.at.keeper.steer(&self.order.key, Steer::Finish).await?;
+        let one = self.at.store.steer(&self.order.key, Steer::Finish).await?;
         Ok(Answer::Done(installed(one.as_ref().unwrap_or(wanted))))
     }
 
@@ -131,7 +131,7 @@ impl Work<'_> {
                 if fault.code == Code::IdentityChanged
                     && !matches!(self.at.settings.trust, TrustPolicy::Pinned) =>
             {
-                hosts.introduce(self.target, None).await?;
+                hosts.pin(self.target, None).await?;
                 hosts.connect(self.target).await.map(drop)
             }
             (Err(fault), _) => Err(fault),

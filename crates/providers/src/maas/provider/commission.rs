@@ -1,8 +1,8 @@
 //! Commissioning: MAAS boots the machine to see what it is made of, and perhaps tests it.
 
+use super::checkpoint::{OrderCheckpoint, Stopping, two_effects};
 use super::hand::{Owner, Work, disagrees, done, has, inquired, state, unlocked};
 use super::letting::TESTS_FAILED;
-use super::notes::{Memo, Stopping, two_effects};
 use crate::clock::now;
 use crate::maas::{Machine, Status};
 use model::effect::{Answer, Verb};
@@ -68,14 +68,14 @@ impl Work<'_> {
                 if let Some(why) = adopts(self.stage, self.node.state, before) {
                     return Ok(done(&machine, why));
                 }
-                let memo = notes.begin(Memo::Commission { before, asked: None }).await?;
+                let memo = notes.begin(OrderCheckpoint::Commission { before, asked: None }).await?;
                 self.commission_now(machine, &memo).await
             }
             Verb::Follow => match notes.recall().await? {
                 None => Ok(Answer::NeverStarted),
                 Some(memo) => self.commission_now(self.locate().await?, &memo).await,
             },
-            Verb::Inquire => match notes.recall().await? {
+            Verb::GetStatus => match notes.recall().await? {
                 None => Ok(Answer::NeverStarted),
                 Some(memo) => inquired(self.commissioned(found(&memo)).await),
             },
@@ -92,16 +92,22 @@ impl Work<'_> {
         })
     }
 
-    async fn commission_now(&self, machine: Machine, memo: &Memo) -> Result<Answer, Fault> {
+    async fn commission_now(
+        &self,
+        machine: Machine,
+        memo: &OrderCheckpoint,
+    ) -> Result<Answer, Fault> {
         unlocked(&machine)?;
         match next(&machine, found(memo)) {
             Move::Done => Ok(done(&machine, has(&machine))),
             Move::Disagree(instead) => Err(disagrees(&machine, instead)),
             Move::Commission => {
                 let id = &machine.system_id;
-                let Memo::Commission { before, .. } = memo else { return Err(two_effects()) };
-                let asked = Memo::Commission { before: *before, asked: Some(now()) };
-                self.hand.notes().amend(memo, &asked).await?;
+                let OrderCheckpoint::Commission { before, .. } = memo else {
+                    return Err(two_effects());
+                };
+                let asked = OrderCheckpoint::Commission { before: *before, asked: Some(now()) };
+                self.hand.notes().compare_and_swap(memo, &asked).await?;
                 self.hand.journal.line(format!("maas: {id} is commissioned")).await;
                 let machine = self.hand.maas().commission(id).await?;
                 match next(&machine, found(memo)) {
@@ -126,7 +132,7 @@ impl Work<'_> {
                 self.hand.maas().abort(&machine.system_id, self.hand.key().as_str()).await?;
             }
         }
-        notes.amend(&memo, &Memo::Stopped).await?;
+        notes.compare_and_swap(&memo, &OrderCheckpoint::Stopped).await?;
         Ok(Answer::Stopped)
     }
 
@@ -141,7 +147,7 @@ impl Work<'_> {
         match self.hand.verb() {
             Verb::Perform | Verb::Follow => {}
             Verb::Stop => return Ok(Answer::Stopped),
-            Verb::Inquire | Verb::Observe => {
+            Verb::GetStatus | Verb::Observe => {
                 return self.waited(|machine| matches!(is_ready(machine), Some(Ok(())))).await;
             }
         }
@@ -160,17 +166,17 @@ impl Work<'_> {
 }
 
 /// What a note says was there before.
-fn found(memo: &Memo) -> Option<Upstream> {
+fn found(memo: &OrderCheckpoint) -> Option<Upstream> {
     match memo {
-        Memo::Commission { before, .. } => Some(*before),
-        Memo::Begun
-        | Memo::Asked { .. }
-        | Memo::Deploy { .. }
-        | Memo::Release { .. }
-        | Memo::Reinstall { .. }
-        | Memo::Power { .. }
-        | Memo::Stopped
-        | Memo::FirstSeen { .. } => None,
+        OrderCheckpoint::Commission { before, .. } => Some(*before),
+        OrderCheckpoint::Begun
+        | OrderCheckpoint::Asked { .. }
+        | OrderCheckpoint::Deploy { .. }
+        | OrderCheckpoint::Release { .. }
+        | OrderCheckpoint::Reinstall { .. }
+        | OrderCheckpoint::Power { .. }
+        | OrderCheckpoint::Stopped
+        | OrderCheckpoint::FirstSeen { .. } => None,
     }
 }
 

@@ -3,9 +3,9 @@
 //! What tells our deployment from somebody else's is the mark on the machine. A deployment of this run was begun, whatever became
 //! of it; one that MAAS had before the run began is adopted; any other is somebody's, and left alone.
 
+use super::checkpoint::{OrderCheckpoint, Stopping, two_effects};
 use super::hand::{Owner, Work, disagrees, done, has, state};
 use super::marks::{self, Whose};
-use super::notes::{Memo, Stopping, two_effects};
 use crate::clock::now;
 use crate::maas::{Deploy, Machine, Status};
 use model::effect::{Answer, Verb};
@@ -93,14 +93,14 @@ impl Work<'_> {
                 let machine = self.locate().await?;
                 let before = self.hand.first_seen().await?.unwrap_or(Upstream::Unknown);
                 self.hand.see_first(before).await?;
-                let memo = notes.begin(Memo::Deploy { asked: None }).await?;
+                let memo = notes.begin(OrderCheckpoint::Deploy { asked: None }).await?;
                 self.deploy_now(machine, memo).await
             }
             Verb::Follow => match notes.recall().await? {
                 None => Ok(Answer::NeverStarted),
                 Some(memo) => self.deploy_now(self.locate().await?, memo).await,
             },
-            Verb::Inquire => match notes.recall().await? {
+            Verb::GetStatus => match notes.recall().await? {
                 None => Ok(Answer::NeverStarted),
                 Some(_) => self.became().await,
             },
@@ -136,8 +136,8 @@ impl Work<'_> {
         marks::whose(machine, self.hand.key().run(), Some(&self.node.id()))
     }
 
-    async fn deploy_now(&self, machine: Machine, memo: Memo) -> Result<Answer, Fault> {
-        let Memo::Deploy { .. } = memo else { return Err(two_effects()) };
+    async fn deploy_now(&self, machine: Machine, memo: OrderCheckpoint) -> Result<Answer, Fault> {
+        let OrderCheckpoint::Deploy { .. } = memo else { return Err(two_effects()) };
         let whose = self.hand.whose(&machine, Some(&self.node.id())).await?;
         let before = self.hand.first_seen().await?.unwrap_or(Upstream::Unknown);
         let owner = self.hand.owner(&machine).await?;
@@ -148,7 +148,10 @@ impl Work<'_> {
             Move::Install => {
                 super::hand::unlocked(&machine)?;
                 let deploy = self.installation().await?;
-                self.hand.notes().amend(&memo, &Memo::Deploy { asked: Some(now()) }).await?;
+                self.hand
+                    .notes()
+                    .compare_and_swap(&memo, &OrderCheckpoint::Deploy { asked: Some(now()) })
+                    .await?;
                 let now = self.hand.install(&machine, Some(&self.node.id()), &deploy).await?;
                 match matches!(now.status, Status::Deploying | Status::Deployed) {
                     true => Ok(done(&now, has(&now))),
@@ -178,7 +181,7 @@ impl Work<'_> {
             Stopping::Begun(memo) => memo,
         };
         let machine = self.there().await?;
-        if let (Memo::Deploy { asked: Some(_) }, Some(machine)) = (&memo, &machine) {
+        if let (OrderCheckpoint::Deploy { asked: Some(_) }, Some(machine)) = (&memo, &machine) {
             let young = self.hand.in_flight(&memo);
             let of_this_run = self.mark(machine) == Whose::ThisRun;
             if of_this_run && machine.status == Status::Deployed {
@@ -192,7 +195,7 @@ impl Work<'_> {
                 return Ok(Answer::UnderWay);
             }
         }
-        notes.amend(&memo, &Memo::Stopped).await?;
+        notes.compare_and_swap(&memo, &OrderCheckpoint::Stopped).await?;
         Ok(Answer::Stopped)
     }
 
@@ -201,7 +204,7 @@ impl Work<'_> {
         match self.hand.verb() {
             Verb::Stop => return Ok(Answer::Stopped),
             Verb::Observe => return self.waited(is).await,
-            Verb::Inquire => {
+            Verb::GetStatus => {
                 let failed = |machine: &Machine| machine.status == Status::FailedDeployment;
                 return self.waited(|machine| is(machine) || failed(machine)).await;
             }

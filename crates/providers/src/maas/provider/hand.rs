@@ -1,11 +1,11 @@
 //! How one order is carried out at a region: it looks, waits, notes, and says what it saw.
 
 use super::MaasProvider;
+use super::checkpoint::{Notes, OrderCheckpoint};
 use super::find::{Found, find};
 use super::machine::system_id_at;
 use super::marks::{self, Whose};
 use super::masking::masked;
-use super::notes::{Memo, Notes};
 use super::sites::Open;
 use super::wiring::Cards;
 use crate::clock::now;
@@ -58,7 +58,7 @@ impl Hand<'_> {
     }
 
     pub fn notes(&self) -> Notes<'_> {
-        Notes { keeper: self.at.keeper.as_ref(), key: &self.order.key }
+        Notes { store: self.at.store.as_ref(), key: &self.order.key }
     }
 
     /// Looks until `ended` has something to say, as long as the step may take. A region that cannot be seen is waited for: that says nothing
@@ -103,7 +103,7 @@ impl Hand<'_> {
     }
 
     pub async fn lives(&self, node: &NodeId) -> Result<bool, Fault> {
-        match self.at.keeper.node(node).await {
+        match self.at.store.node(node).await {
             Ok(node) => Ok(node.state != NodeState::Deleted),
             Err(fault) if fault.code == Code::MachineGone => Ok(false),
             Err(fault) => Err(fault),
@@ -128,7 +128,7 @@ impl Hand<'_> {
     pub async fn first_seen(&self) -> Result<Option<Upstream>, Fault> {
         let notes = Notes { key: &self.first(), ..self.notes() };
         Ok(match notes.recall().await? {
-            Some(Memo::FirstSeen { before }) => Some(before),
+            Some(OrderCheckpoint::FirstSeen { before }) => Some(before),
             Some(_) | None => None,
         })
     }
@@ -136,7 +136,7 @@ impl Hand<'_> {
     /// The same, which is now where there was nothing.
     pub async fn see_first(&self, now: Upstream) -> Result<(), Fault> {
         let notes = Notes { key: &self.first(), ..self.notes() };
-        notes.begin(Memo::FirstSeen { before: now }).await.map(drop)
+        notes.begin(OrderCheckpoint::FirstSeen { before: now }).await.map(drop)
     }
 
     /// Writes the last events of a machine into the log, and answers what MAAS has noted lately, the oldest first.
@@ -242,7 +242,7 @@ impl Work<'_> {
     ) -> Result<Answer, Fault> {
         match self.hand.verb() {
             Verb::Perform | Verb::Follow => look.await.map(Answer::Done),
-            Verb::Inquire => Ok(Answer::NeverStarted),
+            Verb::GetStatus => Ok(Answer::NeverStarted),
             Verb::Observe => observed(look.await),
             Verb::Stop => Ok(Answer::Stopped),
         }
@@ -250,7 +250,7 @@ impl Work<'_> {
 
     /// What a wait has come to. It begins nothing: whoever comes back to it waits anew, and is told then if the machine is gone.
     pub async fn waited(&self, over: impl Fn(&Machine) -> bool) -> Result<Answer, Fault> {
-        let anew = self.hand.verb() == Verb::Inquire;
+        let anew = self.hand.verb() == Verb::GetStatus;
         match self.locate().await {
             Ok(machine) if over(&machine) => Ok(done(&machine, has(&machine))),
             Ok(_) if anew => Ok(Answer::NeverStarted),
@@ -266,14 +266,14 @@ impl Work<'_> {
         match self.hand.verb() {
             Verb::Perform => {
                 let machine = self.locate().await?;
-                notes.begin(Memo::Begun).await?;
+                notes.begin(OrderCheckpoint::Begun).await?;
                 self.set(machine, what).await
             }
             Verb::Follow => match notes.recall().await? {
                 None => Ok(Answer::NeverStarted),
                 Some(_) => self.set(self.locate().await?, what).await,
             },
-            Verb::Inquire => match notes.recall().await? {
+            Verb::GetStatus => match notes.recall().await? {
                 None => Ok(Answer::NeverStarted),
                 Some(_) => match what {
                     Setting::Disks => Ok(Answer::UnderWay),
@@ -318,19 +318,19 @@ pub(super) enum Setting {
 impl Hand<'_> {
     /// Stops what can be left at any point.
     pub async fn stop_begun(&self) -> Result<Answer, Fault> {
-        use super::notes::Stopping;
+        use super::checkpoint::Stopping;
         if let Stopping::Begun(memo) = self.notes().stop().await? {
             if self.in_flight(&memo) {
                 return Ok(Answer::UnderWay);
             }
-            self.notes().amend(&memo, &Memo::Stopped).await?;
+            self.notes().compare_and_swap(&memo, &OrderCheckpoint::Stopped).await?;
         }
         Ok(Answer::Stopped)
     }
 
     /// Whether what was asked may still be on its way to MAAS, so that what MAAS shows now says nothing of it. Whoever is stopped in the middle
     /// of a request does not call the request back.
-    pub fn in_flight(&self, memo: &Memo) -> bool {
+    pub fn in_flight(&self, memo: &OrderCheckpoint) -> bool {
         memo.asked().is_some_and(|at| now().since(at) < self.at.settings.in_flight)
     }
 }

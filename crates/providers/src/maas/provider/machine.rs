@@ -2,8 +2,8 @@
 //! through the region of that site.
 
 use super::MaasProvider;
+use super::checkpoint::{OrderCheckpoint, two_effects};
 use super::hand::{Hand, disagrees, done, has, state};
-use super::notes::{Memo, two_effects};
 use super::power::Switch;
 use super::reinstall::{Anew, FIRST, Round, What};
 use crate::fault::possibly_happened;
@@ -85,7 +85,7 @@ impl<'a> Errand<'a> {
         journal: &'a Journal,
     ) -> Result<Self, Fault> {
         let Place { site, system_id } = at.place(target)?;
-        let site = at.keeper.site(&site).await?;
+        let site = at.store.site(&site).await?;
         let open = at.sites.open(&site).await?;
         Ok(Self { hand: Hand { at, open, order, journal, limit: LIMIT }, system_id })
     }
@@ -139,7 +139,7 @@ impl<'a> Errand<'a> {
     fn said(&self, said: &str) -> Answer {
         match self.hand.verb() {
             Verb::Stop => Answer::Stopped,
-            Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe => {
+            Verb::Perform | Verb::Follow | Verb::GetStatus | Verb::Observe => {
                 Answer::Done(Outcome { said: said.into(), ..Outcome::default() })
             }
         }
@@ -160,7 +160,7 @@ impl<'a> Errand<'a> {
     async fn record(&self) -> Result<Answer, Fault> {
         match self.hand.verb() {
             Verb::Perform | Verb::Follow => {}
-            Verb::Inquire => return Ok(Answer::NeverStarted),
+            Verb::GetStatus => return Ok(Answer::NeverStarted),
             Verb::Observe => {
                 return Ok(Answer::Differs("a record taken earlier cannot be observed".into()));
             }
@@ -196,7 +196,7 @@ impl<'a> Errand<'a> {
                     self.install(&deploy, memo).await.map_err(possibly_happened)
                 }
             },
-            Verb::Inquire => match notes.recall().await? {
+            Verb::GetStatus => match notes.recall().await? {
                 None => Ok(Answer::NeverStarted),
                 Some(memo) => match self.machine().await {
                     Ok(machine) => Ok(self.hand.left_at(&machine, &memo, None)),
@@ -236,8 +236,8 @@ impl<'a> Errand<'a> {
         }
     }
 
-    async fn install(&self, deploy: &Deploy, memo: Memo) -> Result<Answer, Fault> {
-        let Memo::Reinstall { round, leg } = memo else { return Err(two_effects()) };
+    async fn install(&self, deploy: &Deploy, memo: OrderCheckpoint) -> Result<Answer, Fault> {
+        let OrderCheckpoint::Reinstall { round, leg } = memo else { return Err(two_effects()) };
         let what = What::Image(deploy);
         let anew = Anew { system_id: &self.system_id, node: None, what };
         match self.hand.round(&anew, (round, leg)).await? {
@@ -283,7 +283,7 @@ impl MaasProvider {
         target: &Target,
     ) -> Result<(std::sync::Arc<super::sites::Open>, Machine), Fault> {
         let Place { site, system_id } = self.place(target)?;
-        let open = self.sites.open(&self.keeper.site(&site).await?).await?;
+        let open = self.sites.open(&self.store.site(&site).await?).await?;
         let machine = open.maas.machine(&system_id).await?;
         Ok((open, machine))
     }

@@ -2,8 +2,8 @@
 //! is for every other machine; only who is asked differs. MAAS may take a power-on for more than that, so it is not asked of a machine
 //! that it would install.
 
+use super::checkpoint::{OrderCheckpoint, Stopping, two_effects};
 use super::hand::{Hand, disagrees, has, outcome};
-use super::notes::{Memo, Stopping, two_effects};
 use crate::clock::now;
 use crate::fault::possibly_happened;
 use crate::maas::{MaasPowerState, Machine, Status, StopMode};
@@ -33,23 +33,23 @@ struct Course {
 }
 
 impl Course {
-    fn memo(self) -> Memo {
-        Memo::Power { goal: self.goal, stage: self.stage, watched: self.watched }
+    fn memo(self) -> OrderCheckpoint {
+        OrderCheckpoint::Power { goal: self.goal, stage: self.stage, watched: self.watched }
     }
 
-    fn of(memo: &Memo) -> Result<Self, Fault> {
+    fn of(memo: &OrderCheckpoint) -> Result<Self, Fault> {
         match memo {
-            Memo::Power { goal, stage, watched } => {
+            OrderCheckpoint::Power { goal, stage, watched } => {
                 Ok(Self { goal: *goal, stage: *stage, watched: *watched })
             }
-            Memo::Begun
-            | Memo::Asked { .. }
-            | Memo::Commission { .. }
-            | Memo::Deploy { .. }
-            | Memo::Release { .. }
-            | Memo::Reinstall { .. }
-            | Memo::Stopped
-            | Memo::FirstSeen { .. } => Err(two_effects()),
+            OrderCheckpoint::Begun
+            | OrderCheckpoint::Asked { .. }
+            | OrderCheckpoint::Commission { .. }
+            | OrderCheckpoint::Deploy { .. }
+            | OrderCheckpoint::Release { .. }
+            | OrderCheckpoint::Reinstall { .. }
+            | OrderCheckpoint::Stopped
+            | OrderCheckpoint::FirstSeen { .. } => Err(two_effects()),
         }
     }
 }
@@ -70,7 +70,7 @@ impl Switch<'_> {
                 None => Ok(Answer::NeverStarted),
                 Some(memo) => self.follow(Course::of(&memo)?, machine).await,
             },
-            Verb::Inquire => match notes.recall().await? {
+            Verb::GetStatus => match notes.recall().await? {
                 None => Ok(Answer::NeverStarted),
                 Some(memo) => self.became(Course::of(&memo)?, machine).await,
             },
@@ -97,7 +97,7 @@ impl Switch<'_> {
     async fn by_hand(&self, goal: PowerGoal, machine: &Machine) -> Result<Answer, Fault> {
         match (self.hand.verb(), goal) {
             (Verb::Stop, _) => Ok(Answer::Stopped),
-            (Verb::Inquire, PowerGoal::Off) => Ok(Answer::NeverStarted),
+            (Verb::GetStatus, PowerGoal::Off) => Ok(Answer::NeverStarted),
             (Verb::Perform | Verb::Follow, PowerGoal::Off) => match self.glimpse().await? {
                 MaasPowerState::Off => Ok(Answer::Done(reached(machine, goal, "MAAS says so"))),
                 MaasPowerState::On | MaasPowerState::Unknown | MaasPowerState::Error => {
@@ -121,7 +121,7 @@ impl Switch<'_> {
                 }
             }),
             (
-                Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe,
+                Verb::Perform | Verb::Follow | Verb::GetStatus | Verb::Observe,
                 PowerGoal::On | PowerGoal::Cycle,
             ) => {
                 let said = format!(
@@ -208,7 +208,7 @@ impl Switch<'_> {
     /// On disk before MAAS hears of it.
     async fn note(&self, course: &mut Course, stage: PowerStage) -> Result<(), Fault> {
         let after = Course { stage, watched: Some(now()), ..*course };
-        self.hand.notes().amend(&course.memo(), &after.memo()).await?;
+        self.hand.notes().compare_and_swap(&course.memo(), &after.memo()).await?;
         *course = after;
         Ok(())
     }
@@ -252,7 +252,7 @@ impl Switch<'_> {
         let course = Course::of(&memo)?;
         match course.stage {
             PowerStage::Begun | PowerStage::Stopped => {
-                notes.amend(&memo, &Memo::Stopped).await?;
+                notes.compare_and_swap(&memo, &OrderCheckpoint::Stopped).await?;
                 Ok(Answer::Stopped)
             }
             PowerStage::Shutting(_)

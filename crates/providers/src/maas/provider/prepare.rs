@@ -107,7 +107,7 @@ impl Work<'_> {
                 format!("the machine names no bmc_credential for its BMC; name one: {instead}");
             return Err(Fault::new(Code::CredentialMissing, said));
         }
-        let credential = self.hand.at.keeper.credential(name).await.map_err(|fault| {
+        let credential = self.hand.at.store.credential(name).await.map_err(|fault| {
             if fault.code != Code::CredentialMissing {
                 return fault;
             }
@@ -139,7 +139,7 @@ impl Work<'_> {
 
     /// What the new system is told. There is a token in it.
     pub async fn cloud_init(&self) -> Result<SecretString, Fault> {
-        let token = self.hand.at.keeper.enrollment(&self.node.id()).await?;
+        let token = self.hand.at.store.enrollment(&self.node.id()).await?;
         let urls = &self.hand.at.settings.farrier_url;
         let values = Values {
             node_id: &self.node.head.id,

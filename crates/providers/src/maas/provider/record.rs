@@ -1,8 +1,8 @@
 //! The record of a machine in MAAS: found or made, brought to what is wanted, removed. What `undo` takes back it made here.
 
+use super::checkpoint::OrderCheckpoint;
 use super::hand::{Work, done, outcome, state, unlocked};
 use super::marks::{self, Whose};
-use super::notes::Memo;
 use crate::clock::now;
 use crate::maas::{Change, Machine, NewMachine, Power, Status};
 use crate::port::{Target, hostname};
@@ -25,7 +25,7 @@ impl Work<'_> {
                 let found = self.known(target).await?;
                 let before = found.as_ref().map_or(Upstream::Absent, state);
                 self.hand.see_first(before).await?;
-                let memo = notes.begin(Memo::Begun).await?;
+                let memo = notes.begin(OrderCheckpoint::Begun).await?;
                 self.make_or_adjust(target, found, memo).await
             }
             Verb::Follow => match notes.recall().await? {
@@ -36,7 +36,7 @@ impl Work<'_> {
                 }
             },
             // That there is a record does not say that it was brought to what is wanted.
-            Verb::Inquire => match notes.recall().await? {
+            Verb::GetStatus => match notes.recall().await? {
                 None => Ok(Answer::NeverStarted),
                 Some(_) => Ok(Answer::UnderWay),
             },
@@ -89,7 +89,7 @@ impl Work<'_> {
         &self,
         target: &Target,
         found: Option<Machine>,
-        memo: Memo,
+        memo: OrderCheckpoint,
     ) -> Result<Answer, Fault> {
         let power = self.power(target).await?;
         let (id, how) = match found {
@@ -107,7 +107,7 @@ impl Work<'_> {
         &self,
         target: &Target,
         power: Option<Power>,
-        memo: &Memo,
+        memo: &OrderCheckpoint,
     ) -> Result<Machine, Fault> {
         let macs = target.spec.mac_addresses.clone();
         let id = &target.id;
@@ -134,7 +134,7 @@ impl Work<'_> {
             .journal
             .line(format!("maas: {id} is made known by {}", new.macs.join(", ")))
             .await;
-        self.hand.notes().amend(memo, &Memo::Asked { at: now() }).await?;
+        self.hand.notes().compare_and_swap(memo, &OrderCheckpoint::Asked { at: now() }).await?;
         self.hand.maas().create(&new).await
     }
 
@@ -197,7 +197,7 @@ impl Work<'_> {
         match self.hand.verb() {
             Verb::Perform => {
                 let Some(machine) = self.there().await? else { return Ok(gone()) };
-                let memo = notes.begin(Memo::Begun).await?;
+                let memo = notes.begin(OrderCheckpoint::Begun).await?;
                 self.forget(&machine, &memo).await
             }
             Verb::Follow => match (notes.recall().await?, self.there().await?) {
@@ -205,7 +205,7 @@ impl Work<'_> {
                 (Some(_), None) => Ok(gone()),
                 (Some(memo), Some(machine)) => self.forget(&machine, &memo).await,
             },
-            Verb::Inquire => match (notes.recall().await?, self.there().await?) {
+            Verb::GetStatus => match (notes.recall().await?, self.there().await?) {
                 (None, _) => Ok(Answer::NeverStarted),
                 (Some(_), None) => Ok(gone()),
                 (Some(_), Some(_)) => Ok(Answer::UnderWay),
@@ -221,12 +221,16 @@ impl Work<'_> {
         }
     }
 
-    pub(super) async fn forget(&self, machine: &Machine, memo: &Memo) -> Result<Answer, Fault> {
+    pub(super) async fn forget(
+        &self,
+        machine: &Machine,
+        memo: &OrderCheckpoint,
+    ) -> Result<Answer, Fault> {
         unlocked(machine)?;
         self.hand.unused(machine, &self.node.id()).await?;
         let id = &machine.system_id;
         self.hand.journal.line(format!("maas: {id} is deleted")).await;
-        self.hand.notes().amend(memo, &Memo::Asked { at: now() }).await?;
+        self.hand.notes().compare_and_swap(memo, &OrderCheckpoint::Asked { at: now() }).await?;
         match self.hand.maas().delete(id).await {
             Ok(()) => {}
             Err(fault) if fault.code == Code::MaasMachineGone => {}

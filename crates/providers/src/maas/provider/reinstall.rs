@@ -3,11 +3,11 @@
 //!
 //! A node whose new system did not get its data gets as many rounds as its site allows; a machine that is no node gets one.
 
+use super::checkpoint::{Leg, OrderCheckpoint, Stopping, two_effects};
 use super::failure::Cause;
 use super::hand::{Hand, Owner, Work, disagrees, done, has};
 use super::letting::{self, Letting};
 use super::marks::{self, Whose};
-use super::notes::{Leg, Memo, Stopping, two_effects};
 use super::{deploy, release};
 use crate::clock::now;
 use crate::fault::possibly_happened;
@@ -18,7 +18,8 @@ use model::id::NodeId;
 
 /// How many moves a round may take: each of them brings it further, or waits until MAAS has.
 const MAX_MOVES: usize = 16;
-pub(super) const FIRST: Memo = Memo::Reinstall { round: 1, leg: Leg::Letting(Letting::Begun) };
+pub(super) const FIRST: OrderCheckpoint =
+    OrderCheckpoint::Reinstall { round: 1, leg: Leg::Letting(Letting::Begun) };
 
 /// What is installed anew.
 pub(super) struct Anew<'a> {
@@ -109,13 +110,13 @@ impl Hand<'_> {
         (round, mut leg): (u32, Leg),
     ) -> Result<Round, Fault> {
         let id = anew.system_id;
-        let memo = |leg| Memo::Reinstall { round, leg };
+        let memo = |leg| OrderCheckpoint::Reinstall { round, leg };
         for _ in 0..MAX_MOVES {
             let machine = self.maas().machine(id).await?;
             match leg {
                 Leg::Letting(letting) => {
                     let after = self.let_go_once(anew, &machine, letting).await?;
-                    self.notes().amend(&memo(leg), &memo(after)).await?;
+                    self.notes().compare_and_swap(&memo(leg), &memo(after)).await?;
                     if let Leg::Letting(_) = after {
                         self.ask_or_wait(&machine).await?;
                     }
@@ -129,7 +130,7 @@ impl Hand<'_> {
                             let deploy = anew.what.prepare(&machine).await?;
                             let after = Leg::Installing { asked: Some(now()) };
                             self.notes()
-                                .amend(&memo(Leg::Installing { asked }), &memo(after))
+                                .compare_and_swap(&memo(Leg::Installing { asked }), &memo(after))
                                 .await?;
                             leg = after;
                             self.install(&machine, anew.node, &deploy).await?;
@@ -187,8 +188,13 @@ impl Hand<'_> {
     }
 
     /// What became of a round that somebody else has left.
-    pub fn left_at(&self, machine: &Machine, memo: &Memo, node: Option<&NodeId>) -> Answer {
-        let Memo::Reinstall { leg, .. } = memo else { return Answer::UnderWay };
+    pub fn left_at(
+        &self,
+        machine: &Machine,
+        memo: &OrderCheckpoint,
+        node: Option<&NodeId>,
+    ) -> Answer {
+        let OrderCheckpoint::Reinstall { leg, .. } = memo else { return Answer::UnderWay };
         let ours = marks::whose(machine, self.key().run(), node) == Whose::ThisRun;
         match leg {
             Leg::Installing { .. } if ours && machine.status == Status::Deployed => {
@@ -218,7 +224,7 @@ impl Hand<'_> {
             Stopping::Barred => return Ok(Answer::Stopped),
             Stopping::Begun(memo) => memo,
         };
-        if let (Memo::Reinstall { leg, .. }, Some(machine)) = (&memo, &machine) {
+        if let (OrderCheckpoint::Reinstall { leg, .. }, Some(machine)) = (&memo, &machine) {
             let ours = marks::whose(machine, self.key().run(), node) == Whose::ThisRun;
             let status = machine.status;
             match leg {
@@ -240,7 +246,7 @@ impl Hand<'_> {
                 }
             }
         }
-        self.notes().amend(&memo, &Memo::Stopped).await?;
+        self.notes().compare_and_swap(&memo, &OrderCheckpoint::Stopped).await?;
         Ok(Answer::Stopped)
     }
 }
@@ -257,7 +263,7 @@ impl Work<'_> {
                 Some(memo) => self.rounds(memo).await.map_err(possibly_happened),
                 None => Ok(Answer::NeverStarted),
             },
-            Verb::Inquire => match (notes.recall().await?, self.there().await?) {
+            Verb::GetStatus => match (notes.recall().await?, self.there().await?) {
                 (None, _) => Ok(Answer::NeverStarted),
                 (Some(_), None) => Ok(Answer::UnderWay),
                 (Some(memo), Some(machine)) => {
@@ -303,8 +309,8 @@ impl Work<'_> {
         self.rounds(memo).await.map_err(possibly_happened)
     }
 
-    async fn rounds(&self, memo: Memo) -> Result<Answer, Fault> {
-        let Memo::Reinstall { round, mut leg } = memo else { return Err(two_effects()) };
+    async fn rounds(&self, memo: OrderCheckpoint) -> Result<Answer, Fault> {
+        let OrderCheckpoint::Reinstall { round, mut leg } = memo else { return Err(two_effects()) };
         let machine = self.locate().await?;
         let (id, node) = (machine.system_id, self.node.id());
         let anew = Anew { system_id: &id, node: Some(&node), what: What::Node(self) };
@@ -334,9 +340,9 @@ impl Work<'_> {
                 return Err(Fault::new(Code::DatasourceFailed, said));
             }
             let again = Leg::Letting(Letting::Begun);
-            let before = Memo::Reinstall { round, leg: ended };
-            let after = Memo::Reinstall { round: round + 1, leg: again };
-            self.hand.notes().amend(&before, &after).await?;
+            let before = OrderCheckpoint::Reinstall { round, leg: ended };
+            let after = OrderCheckpoint::Reinstall { round: round + 1, leg: again };
+            self.hand.notes().compare_and_swap(&before, &after).await?;
             leg = again;
         }
         Err(Fault::new(Code::DatasourceFailed, format!("{id} was not installed")))

@@ -1,9 +1,9 @@
 //! The end of a node at MAAS: let go, with its disks erased where the site wants that, and switched off.
 
+use super::checkpoint::{OrderCheckpoint, Stopping, two_effects};
 use super::hand::{Work, disagrees, done, has, unlocked};
 use super::letting::{self, Letting};
 use super::marks;
-use super::notes::{Memo, Stopping, two_effects};
 use super::power::Switch;
 use crate::clock::now;
 use crate::maas::{Machine, Status};
@@ -53,7 +53,7 @@ impl Work<'_> {
         match self.hand.verb() {
             Verb::Perform => {
                 let Some(machine) = self.there().await? else { return Ok(gone()) };
-                let first = Memo::Release { letting: Letting::Begun };
+                let first = OrderCheckpoint::Release { letting: Letting::Begun };
                 let memo = notes.begin(first).await?;
                 self.release_now(machine, memo).await
             }
@@ -62,7 +62,7 @@ impl Work<'_> {
                 (Some(_), None) => Ok(gone()),
                 (Some(memo), Some(machine)) => self.release_now(machine, memo).await,
             },
-            Verb::Inquire => match (notes.recall().await?, self.there().await?) {
+            Verb::GetStatus => match (notes.recall().await?, self.there().await?) {
                 (None, _) => Ok(Answer::NeverStarted),
                 (Some(_), None) => Ok(gone()),
                 (Some(memo), Some(machine)) => Ok(self.released(&machine, &memo)),
@@ -81,12 +81,14 @@ impl Work<'_> {
         }
     }
 
-    fn decided(&self, machine: &Machine, memo: &Memo) -> letting::Move {
-        let Memo::Release { letting } = memo else { return letting::Move::Fail(two_effects()) };
+    fn decided(&self, machine: &Machine, memo: &OrderCheckpoint) -> letting::Move {
+        let OrderCheckpoint::Release { letting } = memo else {
+            return letting::Move::Fail(two_effects());
+        };
         letting::next(machine, *letting, marks::being_let_go(machine, self.hand.key()))
     }
 
-    fn released(&self, machine: &Machine, memo: &Memo) -> Answer {
+    fn released(&self, machine: &Machine, memo: &OrderCheckpoint) -> Answer {
         match self.decided(machine, memo) {
             letting::Move::Free => done(machine, has(machine)),
             letting::Move::Lost(said) => Answer::Unknown(said),
@@ -94,7 +96,7 @@ impl Work<'_> {
         }
     }
 
-    async fn release_now(&self, machine: Machine, memo: Memo) -> Result<Answer, Fault> {
+    async fn release_now(&self, machine: Machine, memo: OrderCheckpoint) -> Result<Answer, Fault> {
         match self.decided(&machine, &memo) {
             letting::Move::Free => return Ok(done(&machine, has(&machine))),
             letting::Move::Fail(fault) => return Err(fault),
@@ -103,8 +105,9 @@ impl Work<'_> {
             letting::Move::Ask => {
                 self.hand.may_let_go(&machine, &self.node.id()).await?;
                 let marked = self.hand.mark_letting(&machine).await?;
-                let asked = Memo::Release { letting: Letting::Asked { marked, at: now() } };
-                self.hand.notes().amend(&memo, &asked).await?;
+                let asked =
+                    OrderCheckpoint::Release { letting: Letting::Asked { marked, at: now() } };
+                self.hand.notes().compare_and_swap(&memo, &asked).await?;
                 self.hand.ask_to_let_go(&machine, self.site.spec.erase_on_release).await?;
             }
         }
@@ -120,7 +123,7 @@ impl Work<'_> {
             Stopping::Barred => return Ok(Answer::Stopped),
             Stopping::Begun(memo) => memo,
         };
-        if memo != (Memo::Release { letting: Letting::Begun }) {
+        if memo != (OrderCheckpoint::Release { letting: Letting::Begun }) {
             match self.there().await? {
                 None => return Ok(self.gone("MAAS has no record of it")),
                 Some(machine) => match self.decided(&machine, &memo) {
@@ -135,12 +138,12 @@ impl Work<'_> {
                 },
             }
         }
-        notes.amend(&memo, &Memo::Stopped).await?;
+        notes.compare_and_swap(&memo, &OrderCheckpoint::Stopped).await?;
         Ok(Answer::Stopped)
     }
 
     /// Whether the attempt has had its time.
-    fn is_late(&self, memo: &Memo) -> bool {
+    fn is_late(&self, memo: &OrderCheckpoint) -> bool {
         memo.asked().is_some_and(|at| now().since(at) + LATE >= self.hand.limit)
     }
 
@@ -148,7 +151,7 @@ impl Work<'_> {
         let Some(machine) = self.there().await? else {
             return Ok(match self.hand.verb() {
                 Verb::Stop => Answer::Stopped,
-                Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe => {
+                Verb::Perform | Verb::Follow | Verb::GetStatus | Verb::Observe => {
                     self.gone("MAAS has no record of it: its power is nobody's")
                 }
             });
@@ -165,7 +168,7 @@ impl Work<'_> {
             Verb::Follow => free?,
             // What was begun is not finished where somebody has come in between.
             Verb::Stop if free.is_err() => return self.hand.stop_begun().await,
-            Verb::Stop | Verb::Inquire | Verb::Observe => {}
+            Verb::Stop | Verb::GetStatus | Verb::Observe => {}
         }
         // What is let go has no system that could be asked to shut down.
         let power_off = PowerOffPolicy { graceful_seconds: Some(0), force: Some(true) };

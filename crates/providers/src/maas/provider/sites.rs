@@ -7,7 +7,7 @@ use super::watching::Watching;
 use crate::http_client::Trust;
 use crate::maas::{Address, ApiKey, Filter, Maas};
 use crate::peer_login::{PeerLogin, wrong_kind};
-use crate::state_store::{Credential, Keeper, Secret};
+use crate::state_store::{Credential, ProviderStateStore, Secret};
 use model::fault::{Code, Fault};
 use model::id::SiteId;
 use model::site::Site;
@@ -47,8 +47,8 @@ pub(super) struct Open {
 }
 
 impl Sites {
-    pub fn new(keeper: Arc<dyn Keeper>, settings: Settings) -> Self {
-        Self { logins: PeerLogin(keeper), settings, open: Mutex::default() }
+    pub fn new(store: Arc<dyn ProviderStateStore>, settings: Settings) -> Self {
+        Self { logins: PeerLogin(store), settings, open: Mutex::default() }
     }
 
     pub async fn open(&self, site: &Site) -> Result<Arc<Open>, Fault> {
@@ -117,7 +117,7 @@ impl Sites {
         if first {
             maas.version().await?;
             if let Some(shown) = maas.fingerprint() {
-                self.logins.meet(&peer, &shown.to_string()).await?;
+                self.logins.trust_on_first_use(&peer, &shown.to_string()).await?;
             }
         }
         Ok(maas)

@@ -1,8 +1,8 @@
 //! Hardware sync: what MAAS has installed tells it from time to time what it is made of. A machine that does is alive, and MAAS knows it.
 
+use super::checkpoint::{Notes, OrderCheckpoint};
 use super::hand::{Work, disagrees, done, has};
 use super::marks;
-use super::notes::{Memo, Notes};
 use crate::clock::now;
 use crate::maas::{Machine, Status};
 use model::effect::{Answer, Verb};
@@ -91,10 +91,10 @@ impl Work<'_> {
         let installed = self.installed_at(&machine).await?;
         match self.hand.verb() {
             Verb::Perform | Verb::Follow | Verb::Stop => {}
-            Verb::Inquire | Verb::Observe => {
+            Verb::GetStatus | Verb::Observe => {
                 return Ok(match (healthy(&machine, installed, now()), self.hand.verb()) {
                     (Ok(said), _) => done(&machine, said),
-                    (Err(_), Verb::Inquire) => Answer::NeverStarted,
+                    (Err(_), Verb::GetStatus) => Answer::NeverStarted,
                     (Err(said), _) => Answer::Differs(said),
                 });
             }
@@ -130,7 +130,7 @@ impl Work<'_> {
         let Some(key) = marks::key_of(machine) else { return Ok(None) };
         let notes = Notes { key: &key, ..self.hand.notes() };
         Ok(match notes.recall().await? {
-            Some(Memo::Deploy { asked }) => asked,
+            Some(OrderCheckpoint::Deploy { asked }) => asked,
             Some(_) | None => None,
         })
     }

@@ -1,10 +1,10 @@
 //! Undoing what an onboarding has made in MAAS, for a cancel and a clean restart: its record, its commissioning, its installation. Whatever
 //! was there before the run, or is somebody else's, stays.
 
+use super::checkpoint::OrderCheckpoint;
 use super::hand::{Owner, Work, done, has, state};
 use super::letting::{self, Letting};
 use super::marks::{self, Whose};
-use super::notes::Memo;
 use crate::clock::now;
 use crate::maas::{Machine, Status};
 use crate::port::Target;
@@ -23,7 +23,7 @@ impl Work<'_> {
     async fn undo<F>(
         &self,
         left: impl Future<Output = Result<Left, Fault>>,
-        act: impl FnOnce(Machine, Memo) -> F,
+        act: impl FnOnce(Machine, OrderCheckpoint) -> F,
     ) -> Result<Answer, Fault>
     where
         F: Future<Output = Result<Answer, Fault>>,
@@ -31,15 +31,15 @@ impl Work<'_> {
         let (notes, verb) = (self.hand.notes(), self.hand.verb());
         match verb {
             Verb::Stop => return self.hand.stop_begun().await,
-            Verb::Inquire if notes.recall().await?.is_none() => return Ok(Answer::NeverStarted),
-            Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe => {}
+            Verb::GetStatus if notes.recall().await?.is_none() => return Ok(Answer::NeverStarted),
+            Verb::Perform | Verb::Follow | Verb::GetStatus | Verb::Observe => {}
         }
         match (left.await?, verb) {
             (Left::Nothing(answer), _) => Ok(answer),
             (Left::Of(machine), Verb::Observe) => Ok(Answer::Differs(has(&machine))),
-            (Left::Of(_), Verb::Inquire | Verb::Stop) => Ok(Answer::UnderWay),
+            (Left::Of(_), Verb::GetStatus | Verb::Stop) => Ok(Answer::UnderWay),
             (Left::Of(machine), Verb::Perform | Verb::Follow) => {
-                act(*machine, notes.begin(Memo::Begun).await?).await
+                act(*machine, notes.begin(OrderCheckpoint::Begun).await?).await
             }
         }
     }
@@ -97,8 +97,12 @@ impl Work<'_> {
         self.undo(left, |machine, memo| self.break_off_now(machine, memo)).await
     }
 
-    async fn break_off_now(&self, machine: Machine, memo: Memo) -> Result<Answer, Fault> {
-        self.hand.notes().amend(&memo, &Memo::Asked { at: now() }).await?;
+    async fn break_off_now(
+        &self,
+        machine: Machine,
+        memo: OrderCheckpoint,
+    ) -> Result<Answer, Fault> {
+        self.hand.notes().compare_and_swap(&memo, &OrderCheckpoint::Asked { at: now() }).await?;
         let id = &machine.system_id;
         self.hand.journal.line(format!("maas: the commissioning of {id} is broken off")).await;
         let machine = self.hand.maas().abort(id, self.hand.key().as_str()).await?;
@@ -124,10 +128,17 @@ impl Work<'_> {
         self.undo(left, |machine, memo| self.take_back_now(machine, memo)).await
     }
 
-    async fn take_back_now(&self, machine: Machine, memo: Memo) -> Result<Answer, Fault> {
+    async fn take_back_now(
+        &self,
+        machine: Machine,
+        memo: OrderCheckpoint,
+    ) -> Result<Answer, Fault> {
         match letting::next(&machine, Letting::Begun, false) {
             letting::Move::Ask => {
-                self.hand.notes().amend(&memo, &Memo::Asked { at: now() }).await?;
+                self.hand
+                    .notes()
+                    .compare_and_swap(&memo, &OrderCheckpoint::Asked { at: now() })
+                    .await?;
                 self.hand.ask_to_let_go(&machine, false).await?;
             }
             letting::Move::Free | letting::Move::Wait | letting::Move::Lost(_) => {}

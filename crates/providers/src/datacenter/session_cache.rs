@@ -19,18 +19,18 @@ struct Entry<T> {
     used: Instant,
 }
 
-pub struct Kept<T> {
+pub struct SessionCache<T> {
     entries: HashMap<String, Entry<T>>,
     most: usize,
 }
 
-impl<T> Default for Kept<T> {
+impl<T> Default for SessionCache<T> {
     fn default() -> Self {
         Self { entries: HashMap::new(), most: MAX_KEPT }
     }
 }
 
-impl<T> Kept<T> {
+impl<T> SessionCache<T> {
     /// Takes one out, unless it is too old.
     pub fn take(&mut self, place: &str, now: Instant) -> Option<T> {
         let entry = self.entries.remove(place)?;
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn the_one_that_was_used_longest_ago_goes_first() {
-        let mut kept = Kept { most: 2, ..Kept::default() };
+        let mut kept = SessionCache { most: 2, ..SessionCache::default() };
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         kept.keep("a".into(), 1, start, at(1));
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn one_that_is_too_old_is_made_anew_however_often_it_is_used() {
-        let mut kept = Kept::default();
+        let mut kept = SessionCache::default();
         let made = Instant::now();
         kept.keep("a".into(), 1, made, made + KEPT_FOR - Duration::from_secs(1));
         assert_eq!(kept.take("a", made + KEPT_FOR - Duration::from_secs(1)), Some(1));

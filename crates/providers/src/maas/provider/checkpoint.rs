@@ -2,7 +2,7 @@
 
 use super::letting::Letting;
 use crate::power::{PowerGoal, PowerStage};
-use crate::state_store::{Keeper, Note};
+use crate::state_store::{Checkpoint, ProviderStateStore};
 use model::effect::Key;
 use model::fault::{Code, Fault};
 use model::node::Upstream;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
-pub(super) enum Memo {
+pub(super) enum OrderCheckpoint {
     /// Begun, and harmless to be done again.
     Begun,
     /// The same, and MAAS was asked to make a record, to delete one, or to take back an installation.
@@ -59,7 +59,7 @@ pub(super) enum Leg {
     },
 }
 
-impl Memo {
+impl OrderCheckpoint {
     /// When MAAS was asked for something that cannot be called back while it is on its way. A course of power is finished instead.
     pub fn asked(&self) -> Option<Timestamp> {
         let let_go = |letting: &Letting| match letting {
@@ -80,7 +80,7 @@ impl Memo {
 /// The notes of one key.
 #[derive(Clone, Copy)]
 pub(super) struct Notes<'a> {
-    pub keeper: &'a dyn Keeper,
+    pub store: &'a dyn ProviderStateStore,
     pub key: &'a Key,
 }
 
@@ -88,40 +88,44 @@ pub(super) struct Notes<'a> {
 pub(super) enum Stopping {
     /// It never began, and never will.
     Barred,
-    Begun(Memo),
+    Begun(OrderCheckpoint),
 }
 
 impl Notes<'_> {
     /// Writes the first note, unless there is one. Answers what holds now. Whoever was stopped does not begin.
-    pub async fn begin(&self, first: Memo) -> Result<Memo, Fault> {
-        match self.keeper.begin(self.key, &Note::Begun(self.written(&first)?)).await? {
+    pub async fn begin(&self, first: OrderCheckpoint) -> Result<OrderCheckpoint, Fault> {
+        match self.store.begin(self.key, &Checkpoint::Begun(self.written(&first)?)).await? {
             None => Ok(first),
-            Some(Note::Barred) => Err(self.barred()),
-            Some(Note::Begun(body)) => match self.read(body)? {
-                Memo::Stopped => Err(self.barred()),
+            Some(Checkpoint::Barred) => Err(self.barred()),
+            Some(Checkpoint::Begun(body)) => match self.read(body)? {
+                OrderCheckpoint::Stopped => Err(self.barred()),
                 memo => Ok(memo),
             },
         }
     }
 
     /// What was begun; none when nothing was, or when it was stopped.
-    pub async fn recall(&self) -> Result<Option<Memo>, Fault> {
-        match self.keeper.recall(self.key).await? {
-            None | Some(Note::Barred) => Ok(None),
-            Some(Note::Begun(body)) => Ok(match self.read(body)? {
-                Memo::Stopped => None,
+    pub async fn recall(&self) -> Result<Option<OrderCheckpoint>, Fault> {
+        match self.store.recall(self.key).await? {
+            None | Some(Checkpoint::Barred) => Ok(None),
+            Some(Checkpoint::Begun(body)) => Ok(match self.read(body)? {
+                OrderCheckpoint::Stopped => None,
                 memo => Some(memo),
             }),
         }
     }
 
     /// Goes from one note to the next. Whoever finds another one than its own has slept, and must not act any more.
-    pub async fn amend(&self, before: &Memo, after: &Memo) -> Result<(), Fault> {
+    pub async fn compare_and_swap(
+        &self,
+        before: &OrderCheckpoint,
+        after: &OrderCheckpoint,
+    ) -> Result<(), Fault> {
         if before == after {
             return Ok(());
         }
         let (old, new) = (self.written(before)?, self.written(after)?);
-        match self.keeper.amend(self.key, &old, &new).await? {
+        match self.store.compare_and_swap(self.key, &old, &new).await? {
             true => Ok(()),
             false => {
                 let said = format!("another worker has gone on with {}, or stopped it", self.key);
@@ -132,22 +136,22 @@ impl Notes<'_> {
 
     /// Bars the key where nothing has begun.
     pub async fn stop(&self) -> Result<Stopping, Fault> {
-        match self.keeper.begin(self.key, &Note::Barred).await? {
-            None | Some(Note::Barred) => Ok(Stopping::Barred),
-            Some(Note::Begun(body)) => Ok(match self.read(body)? {
-                Memo::Stopped => Stopping::Barred,
+        match self.store.begin(self.key, &Checkpoint::Barred).await? {
+            None | Some(Checkpoint::Barred) => Ok(Stopping::Barred),
+            Some(Checkpoint::Begun(body)) => Ok(match self.read(body)? {
+                OrderCheckpoint::Stopped => Stopping::Barred,
                 memo => Stopping::Begun(memo),
             }),
         }
     }
 
-    fn written(&self, memo: &Memo) -> Result<Value, Fault> {
+    fn written(&self, memo: &OrderCheckpoint) -> Result<Value, Fault> {
         let wrong =
             |error| Fault::new(Code::ProtocolBroken, format!("the note of {}: {error}", self.key));
         serde_json::to_value(memo).map_err(wrong)
     }
 
-    fn read(&self, body: Value) -> Result<Memo, Fault> {
+    fn read(&self, body: Value) -> Result<OrderCheckpoint, Fault> {
         let wrong = |error| {
             Fault::new(Code::RecordUnreadable, format!("the note of {}: {error}", self.key))
         };

@@ -16,14 +16,14 @@ const MAX_CLUSTERS: usize = 1_024;
 
 pub type Nodes = BTreeMap<String, Node>;
 
-pub struct Rosters {
+pub struct NodeCaches {
     /// How old a list may be.
     every: Duration,
-    clusters: Mutex<HashMap<String, Arc<Roster>>>,
+    clusters: Mutex<HashMap<String, Arc<NodeCache>>>,
 }
 
 #[derive(Default)]
-struct Roster {
+struct NodeCache {
     listed: tokio::sync::Mutex<Option<Listed>>,
     /// Why the last list could not be had, for those who must not wait.
     trouble: Mutex<Option<String>>,
@@ -34,16 +34,16 @@ struct Listed {
     nodes: Result<Arc<Nodes>, Fault>,
 }
 
-impl Rosters {
+impl NodeCaches {
     pub fn new(every: Duration) -> Self {
         Self { every, clusters: Mutex::default() }
     }
 
-    fn clusters(&self) -> MutexGuard<'_, HashMap<String, Arc<Roster>>> {
+    fn clusters(&self) -> MutexGuard<'_, HashMap<String, Arc<NodeCache>>> {
         self.clusters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn roster(&self, cluster: &str) -> Arc<Roster> {
+    fn roster(&self, cluster: &str) -> Arc<NodeCache> {
         let mut clusters = self.clusters();
         if clusters.len() >= MAX_CLUSTERS && !clusters.contains_key(cluster) {
             // Lists can be had again; those that somebody waits for right now stay.
@@ -92,11 +92,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_cluster_is_asked_once_in_a_round_however_many_want_to_know() {
-        let (rosters, asked) = (Arc::new(Rosters::new(EVERY)), Arc::new(AtomicUsize::new(0)));
+        let (node_caches, asked) =
+            (Arc::new(NodeCaches::new(EVERY)), Arc::new(AtomicUsize::new(0)));
         for round in 1..=3 {
             let mut looks = Vec::new();
             for machine in 0..200 {
-                let (rosters, asked) = (Arc::clone(&rosters), Arc::clone(&asked));
+                let (node_caches, asked) = (Arc::clone(&node_caches), Arc::clone(&asked));
                 looks.push(tokio::spawn(async move {
                     let list = async {
                         asked.fetch_add(1, Ordering::SeqCst);
@@ -104,7 +105,7 @@ mod tests {
                         Ok(Nodes::new())
                     };
                     let cluster = format!("cluster-{}", machine % 2);
-                    rosters.nodes(&cluster, LIMIT, list).await
+                    node_caches.nodes(&cluster, LIMIT, list).await
                 }));
             }
             for look in looks {
@@ -117,15 +118,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_that_does_not_answer_is_left_alone_until_the_next_round() {
-        let rosters = Rosters::new(EVERY);
-        let fault = rosters.nodes("a", LIMIT, std::future::pending()).await.unwrap_err();
+        let node_caches = NodeCaches::new(EVERY);
+        let fault = node_caches.nodes("a", LIMIT, std::future::pending()).await.unwrap_err();
         assert_eq!(fault.code, Code::ClusterUnreachable);
         let begun = Instant::now();
-        let again = rosters.nodes("a", LIMIT, std::future::pending()).await.unwrap_err();
+        let again = node_caches.nodes("a", LIMIT, std::future::pending()).await.unwrap_err();
         assert_eq!((again, begun.elapsed()), (fault.clone(), Duration::ZERO));
-        assert_eq!(rosters.hindrance("a"), Some(fault.said));
+        assert_eq!(node_caches.hindrance("a"), Some(fault.said));
         tokio::time::advance(EVERY).await;
-        rosters.nodes("a", LIMIT, async { Ok(Nodes::new()) }).await.unwrap();
-        assert_eq!((rosters.hindrance("a"), rosters.hindrance("b")), (None, None));
+        node_caches.nodes("a", LIMIT, async { Ok(Nodes::new()) }).await.unwrap();
+        assert_eq!((node_caches.hindrance("a"), node_caches.hindrance("b")), (None, None));
     }
 }

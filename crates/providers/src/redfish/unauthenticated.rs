@@ -7,9 +7,9 @@ use crate::http_client::{Certificate, Endpoint, Trust};
 use model::fault::Fault;
 
 /// A BMC that nothing has been said to yet.
-pub struct Doorstep(Link);
+pub struct UnauthenticatedBmc(Link);
 
-impl Doorstep {
+impl UnauthenticatedBmc {
     pub fn new(endpoint: Endpoint, trust: Trust, settings: &Settings) -> Result<Self, Fault> {
         // No request from here carries a login, so there is none to have.
         let nobody = Login { user: String::new(), password: String::new().into() };

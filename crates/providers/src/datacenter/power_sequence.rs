@@ -1,7 +1,7 @@
 //! A course of power, followed: look, decide, write down, ask, and look again until its goal is seen.
 
 use super::Datacenter;
-use super::orders::Memo;
+use super::orders::OrderCheckpoint;
 use crate::clock::now;
 use crate::fault::possibly_happened;
 use crate::governor::Priority;
@@ -16,7 +16,7 @@ use model::time::{Timestamp, spoken};
 
 /// Where power is to be led, and how.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Course {
+pub(super) struct PowerSequence {
     pub goal: PowerGoal,
     pub power_off: PowerOffPolicy,
     /// The host has to answer when it is done.
@@ -32,9 +32,9 @@ impl Datacenter {
         &self,
         target: &Target,
         key: &Key,
-        course: Course,
+        course: PowerSequence,
         stage: &mut PowerStage,
-        note: fn(Course, PowerStage) -> Memo,
+        note: fn(PowerSequence, PowerStage) -> OrderCheckpoint,
         journal: &Journal,
     ) -> Result<&'static str, Fault> {
         let ended = self.walk_course(target, key, course, stage, note, journal).await;
@@ -51,13 +51,13 @@ impl Datacenter {
         &self,
         target: &Target,
         key: &Key,
-        course: Course,
+        course: PowerSequence,
         stage: &mut PowerStage,
-        note: fn(Course, PowerStage) -> Memo,
+        note: fn(PowerSequence, PowerStage) -> OrderCheckpoint,
         journal: &Journal,
     ) -> Result<&'static str, Fault> {
         let mut course = course;
-        let Course { goal, power_off, .. } = course;
+        let PowerSequence { goal, power_off, .. } = course;
         let begun = |stage: &PowerStage, fault| match stage {
             PowerStage::Begun => nothing_yet(fault),
             PowerStage::Shutting(_)
@@ -78,10 +78,10 @@ impl Datacenter {
             match power::next(goal, *stage, seen, now(), patience) {
                 PowerMove::Look => {
                     if course.watched.is_none_or(|at| now().since(at) >= WATCH_EVERY) {
-                        let seen = Course { watched: Some(now()), ..course };
+                        let seen = PowerSequence { watched: Some(now()), ..course };
                         let (before, after) = (note(course, *stage), note(seen, *stage));
                         if before != after {
-                            self.amend(key, before, after).await?;
+                            self.compare_and_swap(key, before, after).await?;
                         }
                         course = seen;
                     }
@@ -89,8 +89,8 @@ impl Datacenter {
                 }
                 PowerMove::Command(ask, next) => {
                     // On disk before the BMC hears of it.
-                    let seen = Course { watched: Some(now()), ..course };
-                    self.amend(key, note(course, *stage), note(seen, next)).await?;
+                    let seen = PowerSequence { watched: Some(now()), ..course };
+                    self.compare_and_swap(key, note(course, *stage), note(seen, next)).await?;
                     course = seen;
                     journal.line(asking(ask, *stage, next)).await;
                     *stage = next;
@@ -101,7 +101,12 @@ impl Datacenter {
                     }
                 }
                 PowerMove::Done(how) => {
-                    self.amend(key, note(course, *stage), note(course, PowerStage::Done)).await?;
+                    self.compare_and_swap(
+                        key,
+                        note(course, *stage),
+                        note(course, PowerStage::Done),
+                    )
+                    .await?;
                     *stage = PowerStage::Done;
                     journal.line(format!("power: {how}")).await;
                     return Ok(how);
