@@ -21,6 +21,7 @@ use crate::state_store::Checkpoint;
 use model::effect::{Answer, Facts, Order, Outcome, Verb};
 use model::fault::{Code, Fault, Happened};
 pub(super) use stage::Flash;
+pub use stage::Patience;
 use stage::{Sight, Turn, after_asked, asked_before, is_http, next, way};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,27 +31,6 @@ use std::time::Duration;
 const MAX_TASKS_NOTED: usize = 200;
 /// How long a stop looks on before it says that the update is still under way. Less than a look may take.
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
-
-/// How patient one is with a device that is being updated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Patience {
-    /// Between two looks.
-    pub look_every: Duration,
-    /// How long a version may take to show itself once the device says that it is installed, or no longer says anything.
-    pub settle: Duration,
-    /// How long a device may be away while it is updated: many restart.
-    pub away: Duration,
-}
-
-impl Default for Patience {
-    fn default() -> Self {
-        Self {
-            look_every: Duration::from_secs(5),
-            settle: Duration::from_secs(180),
-            away: Duration::from_secs(1_200),
-        }
-    }
-}
 
 /// What is wanted of a component.
 #[derive(Debug, Clone, Copy)]

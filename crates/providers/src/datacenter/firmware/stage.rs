@@ -7,6 +7,27 @@ use model::time::{Timestamp, spoken};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
+/// How long a device that is being updated is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// Between two looks.
+    pub look_every: Duration,
+    /// How long a version may take to show itself once the device says that it is installed, or no longer says anything.
+    pub settle: Duration,
+    /// How long a device may be away while it is updated: many restart.
+    pub away: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            look_every: Duration::from_secs(5),
+            settle: Duration::from_secs(180),
+            away: Duration::from_secs(1_200),
+        }
+    }
+}
+
 /// How far an update has come. Each is written down before what it names is done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
