@@ -146,7 +146,7 @@ impl Engine {
             let written = written.await;
             if let Err(StoreError::Unavailable(_)) = &written {
                 // It may have been written all the same, and then it is claimed by this replica.
-                tokio::spawn(engine.release_unknown(id));
+                tokio::spawn(engine.scheduler().release_unknown(id));
             }
             written
         });
@@ -163,7 +163,7 @@ impl Engine {
             let kind = run_type.as_str();
             metrics::counter!("farrier_runs_started_total", "type" => kind).increment(1);
             if let Some(claimed) = claimed {
-                self.spawn_turn(claimed);
+                self.scheduler().spawn_turn(claimed);
             }
         }
     }

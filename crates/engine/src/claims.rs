@@ -4,7 +4,7 @@
 //! A run on a rack claims every device in its scope, all or none; its child runs work under that
 //! claim. A run releases what it held in the commit that ends it.
 
-use crate::{hosts, nodes};
+use crate::{host, node};
 use model::condition::{ConditionType, Evidence};
 use model::effect::Facts;
 use model::host::Host;
@@ -212,7 +212,7 @@ impl Aftermath<'_> {
     /// Reads and locks what the commit will change, always in the same order.
     pub async fn load(&self, tx: &mut Tx) -> Result<LockedTargets> {
         let spec = &self.run.spec;
-        let node = nodes::follow::lock(tx, self.run).await?;
+        let node = node::follow::lock(tx, self.run).await?;
         // A host comes before its machine, as in its own turn.
         let host = match (self.facts, spec.target.machine()) {
             // What MAAS says is the node's to know.
@@ -247,8 +247,8 @@ impl Aftermath<'_> {
             LockedTarget::Nothing => {}
             LockedTarget::Machine(mut machine) => {
                 if let (Some(facts), None) = (self.facts, &locked.node) {
-                    let host = locked.host.map(|host| *host);
-                    hosts::learn(tx, &machine.id, host, facts, self.event).await?;
+                    let known = locked.host.map(|host| *host);
+                    host::learn(tx, &machine.id, known, facts, self.event).await?;
                 }
                 let before = machine.clone();
                 apply_to_machine(&mut machine, self.run, self.evidence, self.event.at);
@@ -260,7 +260,7 @@ impl Aftermath<'_> {
             LockedTarget::PowerShelf(shelf) => self.learn(tx, *shelf)?,
         }
         if let Some(node) = locked.node {
-            nodes::follow::write(tx, *node, self.run, self.facts, self.event)?;
+            node::follow::write(tx, *node, self.run, self.facts, self.event)?;
         }
         for (held, next) in locked.claims {
             self.release(tx, held, next)?;

@@ -7,7 +7,7 @@ use crate::Engine;
 use crate::admission::{Admission, Created, Holds, event, reused};
 use crate::claims::unknown;
 use crate::firmware::no_firmware;
-use crate::racks::Preview;
+use crate::rack::Preview;
 use model::component::{Course, Device, MAX_DEVICES, admit_shelf, all_or_none, course};
 use model::effect::Facts;
 use model::firmware::{FIRMWARE, Firmware, Resolution, resolve};
@@ -81,12 +81,16 @@ pub struct ComponentVersions {
     pub firmware: Vec<Firmware>,
 }
 
-impl Engine {
-    pub async fn update_components(&self, update: Update) -> Result<Vec<Updated>> {
+/// The firmware of several devices at once.
+#[derive(Clone)]
+pub struct Components(pub(crate) Engine);
+
+impl Components {
+    pub async fn update(&self, update: Update) -> Result<Vec<Updated>> {
         let targets = checked(&update.targets)?;
         let update = Update { targets, ..update };
         if let Some(id) = &update.firmware {
-            self.firmware(id).await?;
+            self.0.firmware().get(id).await?;
         }
         let shelf = |target: &&TargetId| target.kind == TargetKind::PowerShelf;
         let shelves: Vec<TargetId> = update.targets.iter().filter(shelf).cloned().collect();
@@ -113,30 +117,31 @@ impl Engine {
         }
         let start = UpdateShelves {
             update: Update { targets: shelves, ..update.clone() },
-            random: self.random(),
-            now: self.now(),
+            random: self.0.random(),
+            now: self.0.now(),
         };
-        let engine = self.with_dry_run(update.dry_run);
+        let engine = self.0.with_dry_run(update.dry_run);
         engine.admit("update_shelves", None, start, |start, tx| Box::pin(start.run(tx))).await
     }
 
     /// What each device has, and what it is to have.
-    pub async fn component_status(
+    pub async fn status(
         &self,
         targets: &[TargetId],
         firmware: Option<FirmwareId>,
     ) -> Result<Vec<ComponentStatus>> {
         let targets = checked(targets)?;
         let input = (targets, firmware);
-        self.store()
+        self.0
+            .store()
             .read(input, |(targets, firmware), tx| Box::pin(status(tx, targets, firmware.as_ref())))
             .await
     }
 
     /// What the catalogue has for each device.
-    pub async fn component_versions(&self, targets: &[TargetId]) -> Result<Vec<ComponentVersions>> {
+    pub async fn versions(&self, targets: &[TargetId]) -> Result<Vec<ComponentVersions>> {
         let targets = checked(targets)?;
-        self.store().read(targets, |targets, tx| Box::pin(versions(tx, targets))).await
+        self.0.store().read(targets, |targets, tx| Box::pin(versions(tx, targets))).await
     }
 }
 

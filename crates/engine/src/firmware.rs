@@ -27,32 +27,38 @@ pub enum Change {
     Delete,
 }
 
-impl Engine {
+/// The catalogue of firmware, and what was applied where.
+#[derive(Clone)]
+pub struct FirmwareCatalog(pub(crate) Engine);
+
+impl FirmwareCatalog {
     /// Puts a record into the catalogue. The same again is answered with what is there.
-    pub async fn create_firmware(&self, firmware: Firmware, who: Who) -> Result<Firmware> {
-        let firmware = Firmware { created_at: self.now(), ..firmware.checked()? };
+    pub async fn create(&self, firmware: Firmware, who: Who) -> Result<Firmware> {
+        let firmware = Firmware { created_at: self.0.now(), ..firmware.checked()? };
         let input = (firmware, who);
-        self.store()
+        self.0
+            .store()
             .retry_write("create_firmware", input, |(firmware, who), tx| {
                 Box::pin(create(tx, firmware, who))
             })
             .await
     }
 
-    pub async fn firmware(&self, id: &FirmwareId) -> Result<Firmware> {
-        let found = self.store().read(id.clone(), |id, tx| Box::pin(tx.firmware(id))).await?;
+    pub async fn get(&self, id: &FirmwareId) -> Result<Firmware> {
+        let found = self.0.store().read(id.clone(), |id, tx| Box::pin(tx.firmware(id))).await?;
         Ok(found.ok_or_else(|| no_firmware(id))?)
     }
 
     /// By id, after one: all, or those of a hardware type.
-    pub async fn firmware_list(
+    pub async fn list(
         &self,
         hardware_type: Option<String>,
         after: &str,
         limit: i64,
     ) -> Result<Vec<Firmware>> {
         let input = (hardware_type, after.to_string(), limit);
-        self.store()
+        self.0
+            .store()
             .scan(input, |(hardware_type, after, limit), tx| {
                 Box::pin(tx.firmware_list(hardware_type.as_deref(), after, *limit))
             })
@@ -60,14 +66,10 @@ impl Engine {
     }
 
     /// Changes a record, and answers what became of it.
-    pub async fn change_firmware(
-        &self,
-        id: FirmwareId,
-        change: Change,
-        who: Who,
-    ) -> Result<Firmware> {
-        let input = (id, change, who, self.now());
-        self.store()
+    pub async fn change(&self, id: FirmwareId, change: Change, who: Who) -> Result<Firmware> {
+        let input = (id, change, who, self.0.now());
+        self.0
+            .store()
             .retry_write("change_firmware", input, |(id, change, who, now), tx| {
                 Box::pin(change_one(tx, id, *change, who, *now))
             })
@@ -82,7 +84,8 @@ impl Engine {
         limit: i64,
     ) -> Result<Vec<Applied>> {
         let input = (device, before, limit);
-        self.store()
+        self.0
+            .store()
             .scan(input, |(device, before, limit), tx| {
                 Box::pin(tx.applied(device.as_ref(), before.as_ref(), *limit))
             })

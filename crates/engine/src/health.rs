@@ -11,21 +11,21 @@ use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use store::{Cause, Reported, Result, Tx};
 
-impl Engine {
+/// Health reports of objects.
+#[derive(Clone)]
+pub struct HealthReports(pub(crate) Engine);
+
+impl HealthReports {
     /// What is said of an object that is there.
-    pub async fn health(&self, object: &TargetId) -> Result<Reports> {
-        self.store().read(object.clone(), |object, tx| Box::pin(get(tx, object))).await
+    pub async fn get(&self, object: &TargetId) -> Result<Reports> {
+        self.0.store().read(object.clone(), |object, tx| Box::pin(get(tx, object))).await
     }
 
     /// Objects with alerts, by key, after one.
-    pub async fn health_list(
-        &self,
-        filter: Filter,
-        after: &str,
-        limit: usize,
-    ) -> Result<Vec<Reported>> {
+    pub async fn list(&self, filter: Filter, after: &str, limit: usize) -> Result<Vec<Reported>> {
         let input = (filter, after.to_string(), limit);
-        self.store()
+        self.0
+            .store()
             .scan(input, |(filter, after, limit), tx| {
                 Box::pin(tx.health_list(filter, after, *limit))
             })
@@ -33,7 +33,7 @@ impl Engine {
     }
 
     /// Changes what a source says of an object. The same again changes nothing.
-    pub async fn change_health(
+    pub async fn change(
         &self,
         object: &TargetId,
         source: String,
@@ -42,15 +42,17 @@ impl Engine {
     ) -> Result<Reports> {
         let source = model::health::source("source", &source)?;
         let change = change.checked()?;
-        let change = ChangeHealth { object: object.clone(), source, change, who, now: self.now() };
-        self.store()
+        let change =
+            ChangeHealth { object: object.clone(), source, change, who, now: self.0.now() };
+        self.0
+            .store()
             .retry_write("change_health", change, |change, tx| Box::pin(change.run(tx)))
             .await
     }
 
     /// How many alerts there are of each kind, for the metrics.
-    pub async fn health_tally(&self) -> Result<Vec<(TargetKind, Tally)>> {
-        self.store().scan((), |(), tx| Box::pin(tx.health_tally())).await
+    pub async fn tally(&self) -> Result<Vec<(TargetKind, Tally)>> {
+        self.0.store().scan((), |(), tx| Box::pin(tx.health_tally())).await
     }
 }
 

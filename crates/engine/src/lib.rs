@@ -1,10 +1,10 @@
-//! What happens next.
+//! Scheduling and execution.
 //!
 //! The engine claims what is due, asks the model what to do, asks a provider to do it, and commits
-//! the outcome in one fenced transaction. [`admission`] creates runs, `inventory` changes what is
-//! registered, `turn` is the kernel, `worker` the claiming and the leases, `observe` the probes,
-//! `watch` the events and logs as they happen, `retention` the clearing away. It speaks no vendor's
-//! protocol and writes no SQL.
+//! the outcome in one fenced transaction. [`Engine`] owns what is shared and hands out a service
+//! for each kind. `admission` creates runs, `scheduler` claims, renews the lease and runs the
+//! turns, `turn` is the kernel, `watch` shows events and logs as they happen, `retention` deletes
+//! what has expired. It speaks no vendor's protocol and writes no SQL.
 
 #![allow(clippy::wildcard_enum_match_arm, reason = "this crate does not keep to it yet")]
 
@@ -12,42 +12,42 @@ pub mod admission;
 mod claims;
 pub mod clock;
 pub mod components;
-mod conduct;
-mod devices;
-mod failure_detector;
+mod device;
+mod engine;
+mod explain;
+mod fan_out;
 pub mod firmware;
-pub mod hardware;
 mod health;
-pub mod hosts;
-mod images;
-mod inventory;
+pub mod host;
+mod image;
 mod journal;
-mod kinds;
-mod lifecycle;
-pub mod nodes;
-mod observe;
-mod place;
-mod query;
-pub mod racks;
+pub mod machine;
+pub mod node;
+mod plan;
+mod power_shelf;
+pub mod rack;
 pub mod random;
 mod retention;
 mod run;
+mod scheduler;
+pub mod secret;
 mod settings;
-mod shelves;
-mod sites;
-mod surveys;
+mod site;
 mod topology;
 mod turn;
-pub mod vault;
 pub mod watch;
-mod worker;
+mod watch_position;
 
-pub use devices::{DescribedDevice, OverdueDevices, PlacedSpec};
-pub use images::DeletedImage;
-pub use inventory::Described;
-pub use query::{Explained, PlanPage};
+pub use device::{DescribedDevice, Devices, OverdueDevices, PlacedSpec};
+pub use engine::Engine;
+pub use explain::Explained;
+pub use health::HealthReports;
+pub use image::{DeletedImage, Images};
+pub use machine::{Described, Machines};
+pub use plan::{PlanPage, Plans};
+pub use power_shelf::{PowerShelves, ShelfPreview};
 pub use retention::Retention;
+pub use run::Runs;
+pub use scheduler::Scheduler;
 pub use settings::{NodeSettings, Settings};
-pub use shelves::ShelfPreview;
-pub use sites::DescribedSite;
-pub use worker::Engine;
+pub use site::{DescribedSite, Sites};

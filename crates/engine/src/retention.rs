@@ -7,6 +7,7 @@
 //! time: what ended before the last that fits goes.
 
 use crate::Engine;
+use crate::run::Runs;
 use model::id::RunId;
 use model::refusal::{Refusal, RefusalKind};
 use model::time::Timestamp;
@@ -56,21 +57,21 @@ impl Default for Retention {
     }
 }
 
-impl Engine {
+impl Runs {
     /// Clears away, round after round, while this replica is the one to do it.
     pub(crate) async fn run_retention(self) {
-        let mut sweeper = Sweeper { engine: self.clone(), logs_gone: RunPlace::default() };
-        let mut wait = self.settings().retention.interval;
+        let mut sweeper = Sweeper { engine: self.0.clone(), logs_gone: RunPlace::default() };
+        let mut wait = self.0.settings().retention.interval;
         loop {
             tokio::select! {
                 biased;
-                () = self.stopped() => return,
+                () = self.0.stopped() => return,
                 () = sleep(wait) => {}
             }
             let begun = Instant::now();
             tokio::select! {
                 biased;
-                () = self.stopped() => return,
+                () = self.0.stopped() => return,
                 swept = sweeper.round() => match swept {
                     Ok(removed) if removed.is_empty() => {}
                     Ok(Removed { runs, events, logs }) => {
@@ -80,13 +81,13 @@ impl Engine {
                 }
             }
             let long = (begun.elapsed() * REST_FACTOR).min(LONGEST_REST);
-            wait = self.settings().retention.interval.max(long);
+            wait = self.0.settings().retention.interval.max(long);
         }
     }
 
     async fn clears_away(&self) -> Result<bool> {
-        let alive = self.alive().await?;
-        Ok(alive.first() == Some(&self.settings().replica))
+        let alive = self.0.scheduler().alive_replicas().await?;
+        Ok(alive.first() == Some(&self.0.settings().replica))
     }
 }
 
@@ -122,7 +123,7 @@ struct Sweeper {
 impl Sweeper {
     async fn round(&mut self) -> Result<Removed> {
         let mut sum = Removed::default();
-        if !self.engine.clears_away().await? {
+        if !self.engine.runs().clears_away().await? {
             return Ok(sum);
         }
         let rule = self.engine.settings().retention.clone();

@@ -3,16 +3,70 @@
 mod act;
 
 use crate::Engine;
+use crate::admission::no_run;
 use act::Act;
+use model::filter::Filter;
 use model::id::RunId;
 use model::run::Run;
 use model::run::act::{Action, Who};
-use store::Result;
+use model::why::overdue;
+use store::{LogLine, Result, RunPage};
 
-impl Engine {
+/// How many active runs are read for the metric of overdue ones.
+const MAX_OVERDUE: i64 = 1_000;
+
+/// Runs: started, restarted, acted on, watched, and deleted when they are old.
+#[derive(Clone)]
+pub struct Runs(pub(crate) Engine);
+
+impl Runs {
     /// Cancel, retry, resume, adopt, mark manual.
     pub async fn act(&self, id: RunId, action: Action, who: Who) -> Result<Run> {
-        let act = Act { id, action, who, now: self.now() };
-        self.store().retry_write("act_on_run", act, |act, tx| Box::pin(act.run(tx))).await
+        let act = Act { id, action, who, now: self.0.now() };
+        self.0.store().retry_write("act_on_run", act, |act, tx| Box::pin(act.run(tx))).await
+    }
+
+    pub async fn get(&self, id: &RunId) -> Result<Run> {
+        let found = self.0.store().read_one(id.clone(), |id, tx| Box::pin(tx.run(id))).await?;
+        Ok(found.ok_or_else(|| no_run(id))?)
+    }
+
+    pub async fn list(
+        &self,
+        filter: Filter,
+        before: Option<String>,
+        limit: i64,
+    ) -> Result<RunPage> {
+        let input = (filter, before, limit);
+        self.0
+            .store()
+            .scan_one(input, |(filter, before, limit), tx| {
+                Box::pin(tx.runs(filter, before.as_deref(), *limit))
+            })
+            .await
+    }
+
+    pub(crate) async fn log_page(
+        &self,
+        id: &RunId,
+        offset: i64,
+        limit: i64,
+    ) -> Result<(Run, Vec<LogLine>)> {
+        let input = (id.clone(), offset, limit);
+        // The run first: when it has ended, the log read after it is complete.
+        let page = self.0.store().scan(input, |(id, offset, limit), tx| {
+            Box::pin(
+                async move { Ok((tx.run(id).await?, tx.read_log(id, *offset, *limit).await?)) },
+            )
+        });
+        let (run, lines) = page.await?;
+        Ok((run.ok_or_else(|| no_run(id))?, lines))
+    }
+
+    /// How many active runs wait longer than is normal.
+    pub async fn overdue(&self) -> Result<usize> {
+        let runs = self.0.store().scan((), |(), tx| Box::pin(tx.active_runs(MAX_OVERDUE))).await?;
+        let now = self.0.now();
+        Ok(runs.iter().filter(|run| overdue(run, now)).count())
     }
 }

@@ -8,9 +8,9 @@
 mod commit;
 
 use crate::Engine;
-use crate::conduct::{Whole, no_provider};
+use crate::fan_out::{Parent, no_provider};
 use crate::journal::{LogBook, logged};
-use crate::nodes::stage::StageWork;
+use crate::node::stage::StageWork;
 use commit::Commit;
 use futures_util::FutureExt;
 use model::effect::{Answer, Executor, Order, Verb};
@@ -74,7 +74,7 @@ impl Turn {
             Ok(()) => {}
             Err(Ended::Poisoned) => {
                 tracing::error!(run = %id, "its state cannot be written; it rests and is tried again");
-                self.engine.put_back(id.object(), self.held.epoch).await;
+                self.engine.scheduler().put_back(id.object(), self.held.epoch).await;
             }
             Err(Ended::Lost) => tracing::info!(run = %id, "another worker has taken the run over"),
             Err(Ended::HandedBack) => {
@@ -114,8 +114,8 @@ impl Turn {
     /// Nobody acts on a lease that may have run out while it was waiting for the database: another
     /// worker may have the run by now, and what it decided is not known here.
     async fn sure_of_the_lease(&mut self) -> std::result::Result<(), Ended> {
-        while !self.engine.lease_is_fresh() {
-            if let Err(error) = self.engine.renew().await {
+        while !self.engine.scheduler().lease_is_fresh() {
+            if let Err(error) = self.engine.scheduler().renew().await {
                 tracing::warn!(%error, "the lease is in doubt");
                 self.pause(DATABASE_RETRY).await?;
                 continue;
@@ -341,8 +341,8 @@ impl Turn {
         match order.effect.facts().executor {
             Executor::ChildRuns(group) => {
                 let (run, epoch, group) = (self.held.run.clone(), self.held.epoch, group.clone());
-                let whole = Whole { run, epoch, group, woken_up: Notify::new() };
-                Ok(Ok(CallExecutor::Engine(self.engine.clone(), Arc::new(whole))))
+                let parent = Parent { run, epoch, group, woken_up: Notify::new() };
+                Ok(Ok(CallExecutor::Engine(self.engine.clone(), Arc::new(parent))))
             }
             Executor::NodeRecord { stage, node } => Ok(Ok(self.stage_executor(stage, node, limit))),
             Executor::NodeAgent { stage, node, site_provider } => {
@@ -425,7 +425,7 @@ impl Turn {
 /// Who carries out an order.
 enum CallExecutor {
     Provider(Arc<dyn Provider>, Box<Target>),
-    Engine(Engine, Arc<Whole>),
+    Engine(Engine, Arc<Parent>),
     Stage(Engine, Arc<StageWork>),
 }
 
@@ -433,8 +433,8 @@ impl CallExecutor {
     async fn ask(&self, order: &Order, journal: &Journal) -> std::result::Result<Answer, Fault> {
         match self {
             Self::Provider(provider, target) => provider.ask(target, order, journal).await,
-            Self::Engine(engine, whole) => engine.conduct(whole, order, journal).await,
-            Self::Stage(engine, work) => engine.do_stage(work, order, journal).await,
+            Self::Engine(engine, parent) => engine.fan_out().execute(parent, order, journal).await,
+            Self::Stage(engine, work) => engine.nodes().execute_stage(work, order, journal).await,
         }
     }
 
@@ -442,7 +442,7 @@ impl CallExecutor {
     fn notify(&self) {
         match self {
             Self::Provider(..) => {}
-            Self::Engine(_, whole) => whole.woken_up.notify_one(),
+            Self::Engine(_, parent) => parent.woken_up.notify_one(),
             Self::Stage(_, work) => work.woken_up.notify_one(),
         }
     }

@@ -5,8 +5,9 @@
 //! for a slow watcher, and a slow watcher misses nothing.
 
 use crate::Engine;
-pub use crate::place::Place;
 use crate::retention::{ahead, check_place};
+use crate::run::Runs;
+pub use crate::watch_position::Place;
 use model::filter::{Filter, Item};
 use model::id::{MachineId, RunId};
 use model::machine::Machine;
@@ -164,17 +165,17 @@ impl Hub {
     }
 }
 
-impl Engine {
+impl Runs {
     /// Follows the events for all watchers.
     pub(crate) async fn run_tail(self) {
         loop {
             tokio::select! {
                 biased;
-                () = self.stopped() => return,
-                () = self.hub().came.notified() => {}
+                () = self.0.stopped() => return,
+                () = self.0.hub().came.notified() => {}
                 () = tokio::time::sleep(POLL) => {}
             }
-            if let Err(error) = self.hub().fill().await {
+            if let Err(error) = self.0.hub().fill().await {
                 tracing::warn!(%error, "cannot read the events; trying again");
                 tokio::time::sleep(OUTAGE / 50).await;
             }
@@ -187,24 +188,27 @@ impl Engine {
         let place = match place {
             Some(place) => {
                 let cursor = place.cursor();
-                self.store().read(cursor, |cursor, tx| Box::pin(check_cursor(tx, *cursor))).await?;
+                self.0
+                    .store()
+                    .read(cursor, |cursor, tx| Box::pin(check_cursor(tx, *cursor)))
+                    .await?;
                 place
             }
             None => Place::Snapshot { at: self.settled_place().await?, before: None },
         };
-        self.hub().watchers.fetch_add(1, Ordering::Relaxed);
-        self.hub().events_came();
-        Ok(Watch { engine: self.clone(), at_first: filter.clone(), filter, place })
+        self.0.hub().watchers.fetch_add(1, Ordering::Relaxed);
+        self.0.hub().events_came();
+        Ok(Watch { engine: self.0.clone(), at_first: filter.clone(), filter, place })
     }
 
     /// A place that has behind it whatever this caller may have seen already. Another's transaction
     /// that stays open must not keep a watch from opening, so the wait is short.
     async fn settled_place(&self) -> Result<Cursor> {
-        let latest = self.store().read_one((), |(), tx| Box::pin(tx.latest())).await?;
+        let latest = self.0.store().read_one((), |(), tx| Box::pin(tx.latest())).await?;
         let deadline = Instant::now() + SETTLING;
         let mut wait = SETTLING / 1_000;
         loop {
-            let horizon = self.store().read_one((), |(), tx| Box::pin(tx.horizon())).await?;
+            let horizon = self.0.store().read_one((), |(), tx| Box::pin(tx.horizon())).await?;
             if horizon >= latest || Instant::now() >= deadline {
                 return Ok(horizon);
             }
@@ -215,9 +219,9 @@ impl Engine {
 
     /// Follows the log of a run from an offset.
     pub async fn follow_log(&self, id: &RunId, offset: i64, follow: bool) -> Result<LogStream> {
-        self.run(id).await?;
-        let bell = self.hub().log_bell(id);
-        Ok(LogStream { engine: self.clone(), id: id.clone(), offset, follow, bell: Some(bell) })
+        self.get(id).await?;
+        let bell = self.0.hub().log_bell(id);
+        Ok(LogStream { engine: self.0.clone(), id: id.clone(), offset, follow, bell: Some(bell) })
     }
 }
 
@@ -355,7 +359,7 @@ impl Watch {
     }
 
     async fn machine(&self, id: &MachineId) -> Result<Option<Machine>> {
-        match self.engine.machine(id).await {
+        match self.engine.machines().get(id).await {
             Ok(machine) => Ok(Some(machine)),
             Err(StoreError::Refused(_)) => Ok(None),
             Err(error) => Err(error),
@@ -391,7 +395,7 @@ impl LogStream {
         loop {
             let bell = self.bell.clone().unwrap_or_default();
             let rung = bell.notified();
-            let page = self.engine.log_page(&self.id, self.offset, LOG_PAGE).await;
+            let page = self.engine.runs().log_page(&self.id, self.offset, LOG_PAGE).await;
             let (run, lines) = match page {
                 Ok(page) => page,
                 Err(error) => {

@@ -471,7 +471,8 @@ async fn a_stop_by_another_process_is_noticed() {
         let slow = Sim::new(memory.clone(), Speed::Human);
         let working =
             tokio::spawn(async move { answer(&slow, Verb::Perform, "repave", repave("a")).await });
-        while answer(&instant, Verb::GetStatus, "repave", repave("a")).await != Ok(Answer::UnderWay) {
+        while answer(&instant, Verb::GetStatus, "repave", repave("a")).await != Ok(Answer::UnderWay)
+        {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let stopped = answer(&instant, Verb::Stop, "repave", repave("a")).await;

@@ -16,7 +16,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use engine::nodes::Agents;
+use engine::node::Agents;
 use model::node::enroll::Denied;
 use model::refusal::Refusal;
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! The simulated datacenter: machines that are registered at start, and in the demo also their
 //! racks, switches and power shelves, and a site where some of the machines are nodes.
 
-use engine::nodes::Onboard;
-use engine::racks::DescribedRack;
+use engine::node::Onboard;
+use engine::rack::DescribedRack;
 use engine::{Described, DescribedDevice, DescribedSite, Engine, PlacedSpec};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use model::device::Device;
@@ -57,14 +57,14 @@ pub(crate) async fn register_demo(engine: &Engine) -> Result<()> {
 /// Creates the site and onboards some machines. Existing objects are not changed.
 async fn onboard_nodes(engine: &Engine) -> Result<()> {
     let site = SiteId::trusted(SITE);
-    match engine.site(&site).await {
+    match engine.sites().get(&site).await {
         Ok(_) => {}
         Err(StoreError::Refused(_)) => {
             let spec =
                 SiteSpec { provider: providers::sim::Sim::NAME.into(), ..SiteSpec::default() };
             let described = DescribedSite { id: site.clone(), spec, labels: Labels::new() };
             let who = Who { by: "demo".into(), reason: String::new() };
-            engine.put_site(described, None, who).await?;
+            engine.sites().put(described, None, who).await?;
         }
         Err(error) => return Err(error),
     }
@@ -76,7 +76,7 @@ async fn onboard_nodes(engine: &Engine) -> Result<()> {
             request_id: "demo".into(),
             by: "demo".into(),
         };
-        match engine.onboard(wanted).await {
+        match engine.nodes().onboard(wanted).await {
             Ok(_) => {}
             // The machine is used for something else now.
             Err(StoreError::Refused(refusal)) => {
@@ -91,7 +91,7 @@ async fn onboard_nodes(engine: &Engine) -> Result<()> {
 /// Creates a rack unless it exists.
 async fn create_rack(engine: &Engine, rack: usize, env: &str) -> Result<RackId> {
     let id = RackId::trusted(format!("rack-r{rack}"));
-    match engine.rack(&id).await {
+    match engine.racks().get(&id).await {
         Ok(_) => return Ok(id),
         Err(StoreError::Refused(_)) => {}
         Err(error) => return Err(error),
@@ -108,7 +108,7 @@ async fn create_rack(engine: &Engine, rack: usize, env: &str) -> Result<RackId> 
     ]);
     let spec = RackSpec { hardware_type: "demo".into(), expected };
     let described = DescribedRack { id: id.clone(), labels, spec };
-    engine.create_rack(described, "demo".into()).await?;
+    engine.racks().create(described, "demo".into()).await?;
     Ok(id)
 }
 
@@ -120,7 +120,7 @@ async fn register_device<D: Device>(
     env: &str,
     (place, slot): (RackId, u32),
 ) -> Result<()> {
-    match engine.device::<D>(id).await {
+    match engine.devices().get::<D>(id).await {
         Ok(_) => return Ok(()),
         Err(StoreError::Refused(_)) => {}
         Err(error) => return Err(error),
@@ -133,7 +133,7 @@ async fn register_device<D: Device>(
     let labels = Labels::from([("env".to_string(), env.to_string())]);
     let spec = Some(PlacedSpec { spec, rack: Some(place), slot: Some(slot) });
     let described = DescribedDevice { id: id.into(), spec, labels };
-    engine.register_device::<D>(described, "demo".into()).await.map(drop)
+    engine.devices().register::<D>(described, "demo".into()).await.map(drop)
 }
 
 /// Registers `count` machines, forty to a rack.
@@ -155,7 +155,7 @@ async fn register(
     at: Option<(RackId, u32)>,
 ) -> Result<()> {
     let machine_id = MachineId::trusted(id);
-    match engine.machine(&machine_id).await {
+    match engine.machines().get(&machine_id).await {
         Ok(_) => return Ok(()),
         Err(StoreError::Refused(_)) => {}
         Err(error) => return Err(error),
@@ -178,5 +178,5 @@ async fn register(
         ..MachineSpec::default()
     };
     let machine = Described { id: Some(machine_id), spec: Some(spec), labels };
-    engine.register(machine, "demo".into()).await.map(drop)
+    engine.machines().register(machine, "demo".into()).await.map(drop)
 }

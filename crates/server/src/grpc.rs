@@ -31,8 +31,8 @@ pub(crate) use node::workflow_kind;
 
 use crate::netboot::artifacts::Artifacts;
 use engine::Engine;
-use engine::nodes::Agents;
-use engine::vault::Vault;
+use engine::node::Agents;
+use engine::secret::SecretStore;
 use proto::v1;
 use providers::sim::Sim;
 use tonic::service::Routes;
@@ -42,7 +42,7 @@ use tonic::service::Routes;
 pub(crate) struct GrpcServices {
     pub engine: Engine,
     pub sim: Sim,
-    pub vault: Vault,
+    pub secrets: SecretStore,
     pub artifacts: Artifacts,
     /// The base URL under which machines reach the netboot service; none: it is off.
     pub netboot_url: Option<String>,

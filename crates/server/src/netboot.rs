@@ -20,7 +20,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use engine::vault::Vault;
+use engine::secret::SecretStore;
 use model::deploy::{Denied, Deployment};
 use model::image::Body as ImageBody;
 use model::text;
@@ -36,13 +36,13 @@ const MAX_BODY: usize = 256 * 1024;
 
 #[derive(Clone)]
 struct NetbootApi {
-    vault: Vault,
+    secrets: SecretStore,
     artifacts: Artifacts,
     settings: Arc<Netboot>,
 }
 
-pub fn router(vault: Vault, artifacts: Artifacts, settings: Netboot) -> Router {
-    let shared = NetbootApi { vault, artifacts, settings: Arc::new(settings) };
+pub fn router(secrets: SecretStore, artifacts: Artifacts, settings: Netboot) -> Router {
+    let shared = NetbootApi { secrets, artifacts, settings: Arc::new(settings) };
     Router::new()
         .route("/netboot/boot.ipxe", get(first_script))
         .route("/netboot/by-mac/{mac}", get(script_of))
@@ -64,7 +64,7 @@ async fn script_of(State(shared): State<NetbootApi>, Path(mac): Path<String>) ->
         let said = "write the MAC address as 52:54:00:12:34:56 or 52-54-00-12-34-56\n";
         return (StatusCode::BAD_REQUEST, said).into_response();
     };
-    match shared.vault.boot_of(&mac).await {
+    match shared.secrets.boot_of(&mac).await {
         Ok(Some(boot)) => {
             tracing::info!(machine = %boot.deployment.machine_id, %mac, "boot script sent");
             script::machine_script(&shared.settings, &boot, &mac).into_response()
@@ -83,7 +83,7 @@ async fn boot_file(
     Path((token, file)): Path<(String, String)>,
     request: Request,
 ) -> Response {
-    let found = match shared.vault.booting(&token).await {
+    let found = match shared.secrets.booting(&token).await {
         Ok(found) => found,
         Err(error) => return unavailable(&error),
     };
@@ -116,7 +116,7 @@ async fn claim(State(shared): State<NetbootApi>, Json(claim): Json<Claim>) -> Re
         Ok(macs) => macs,
         Err(refusal) => return (StatusCode::BAD_REQUEST, refusal.said).into_response(),
     };
-    match shared.vault.claim(&claim.token, &claim.session, macs).await {
+    match shared.secrets.claim(&claim.token, &claim.session, macs).await {
         Ok(Ok(deployment)) => {
             tracing::info!(machine = %deployment.machine_id, key = %deployment.key, "deployment claimed");
             Json(convert::assignment(&deployment)).into_response()
@@ -138,7 +138,7 @@ async fn report(
         Ok(report) => report,
         Err(refusal) => return (StatusCode::BAD_REQUEST, refusal.said).into_response(),
     };
-    match shared.vault.hear(session(&headers), report).await {
+    match shared.secrets.hear(session(&headers), report).await {
         Ok(Ok(then)) => Json(convert::report_reply(then)).into_response(),
         Ok(Err(denied)) => forbidden(denied),
         Err(error) => unavailable(&error),
@@ -147,7 +147,7 @@ async fn report(
 
 /// The image file; range requests are supported.
 async fn image(State(shared): State<NetbootApi>, headers: HeaderMap, request: Request) -> Response {
-    match shared.vault.claimed(session(&headers)).await {
+    match shared.secrets.claimed(session(&headers)).await {
         Ok(Some(deployment)) => match &deployment.image.body {
             ImageBody::Disk { file, .. } => send(shared.artifacts.path(file), request).await,
             ImageBody::Kernel { .. } | ImageBody::Iso { .. } => {

@@ -5,8 +5,8 @@ use crate::grpc::{self, GrpcServices};
 use crate::netboot::{self, artifacts::Artifacts};
 use crate::{agents, console, demo, http, telemetry};
 use axum::serve::ListenerExt;
-use engine::nodes::Agents;
-use engine::vault::{Cipher, Vault};
+use engine::node::Agents;
+use engine::secret::{Cipher, SecretStore};
 use engine::{Engine, clock, random};
 use futures_util::future::BoxFuture;
 use providers::datacenter::{Datacenter, IpmiOnly, Settings};
@@ -81,11 +81,11 @@ async fn run_server(
 
     let sim = open_sim(&config)?;
     let store = Store::open(&options(&config)).await?;
-    let vault = open_vault(&config, &store)?;
+    let secrets = open_secrets(&config, &store)?;
     let datacenter = config.datacenter().map_err(ServeError::Refused)?;
     let datacenter = Settings { imaging: config.netboot.imaging(), ..datacenter };
-    let maas = MaasProvider::new(Arc::new(vault.clone()), maas_settings(&config, &datacenter));
-    let datacenter = Arc::new(Datacenter::new(Arc::new(vault.clone()), datacenter));
+    let maas = MaasProvider::new(Arc::new(secrets.clone()), maas_settings(&config, &datacenter));
+    let datacenter = Arc::new(Datacenter::new(Arc::new(secrets.clone()), datacenter));
     let providers = Providers::default()
         .with(Arc::new(sim.clone()))
         .with(Arc::clone(&datacenter) as Arc<dyn Provider>)
@@ -102,15 +102,15 @@ async fn run_server(
 
     let services = GrpcServices {
         artifacts: open_artifacts(&config)?,
-        agents: Agents::new(engine.clone(), vault.clone()),
+        agents: Agents::new(engine.clone(), secrets.clone()),
         engine: engine.clone(),
         sim,
-        vault,
+        secrets,
         netboot_url: config.netboot.listen.map(|_| config.netboot.url()),
         agents_url: config.nodes.urls(),
     };
     let others = [
-        listen_for_machines(&config, services.vault.clone(), services.artifacts.clone()).await?,
+        listen_for_machines(&config, services.secrets.clone(), services.artifacts.clone()).await?,
         listen_for_agents(&config, services.agents.clone()).await?,
     ];
     let grpc = grpc::routes(services)
@@ -160,7 +160,7 @@ fn maas_settings(config: &Config, datacenter: &Settings) -> MaasSettings {
 /// Serves machines that boot over the network, on a separate port.
 async fn listen_for_machines(
     config: &Config,
-    vault: Vault,
+    secrets: SecretStore,
     artifacts: Artifacts,
 ) -> Result<Option<JoinHandle<()>>, ServeError> {
     let Some(address) = config.netboot.listen else { return Ok(None) };
@@ -168,7 +168,7 @@ async fn listen_for_machines(
         let said = format!("cannot listen on {address}: {error}; choose another netboot.listen");
         ServeError::Refused(said)
     })?;
-    let router = netboot::router(vault, artifacts, config.netboot.clone());
+    let router = netboot::router(secrets, artifacts, config.netboot.clone());
     tracing::info!(%address, url = config.netboot.url(), "serving netboot");
     Ok(Some(tokio::spawn(async move {
         if let Err(error) = axum::serve(listener, router).await {
@@ -286,9 +286,9 @@ fn lock(dir: &Path) -> Result<File, LockError> {
     }
 }
 
-fn open_vault(config: &Config, store: &Store) -> Result<Vault, ServeError> {
+fn open_secrets(config: &Config, store: &Store) -> Result<SecretStore, ServeError> {
     let cipher = Cipher::from_file(&config.seal_key()).map_err(ServeError::Refused)?;
-    Ok(Vault::new(store.clone(), cipher, clock::system()))
+    Ok(SecretStore::new(store.clone(), cipher, clock::system()))
 }
 
 fn open_sim(config: &Config) -> Result<Sim, ServeError> {
@@ -322,7 +322,7 @@ async fn load_plans(engine: &Engine, config: &Config) -> Result<(), ServeError> 
             serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?
         };
         let plan = grpc::plan_from(plan).map_err(|refusal| wrong(refusal.said))?;
-        match engine.create_plan(plan).await {
+        match engine.plans().create(plan).await {
             Ok(_) => {}
             Err(StoreError::Refused(refusal)) => return Err(wrong(refusal.said)),
             Err(error) => return Err(error.into()),

@@ -125,7 +125,7 @@ fn describe_nodes() {
 /// Updates the gauges that are read at scrape time. When the database does not answer, its numbers
 /// keep their last values and the rest of the page is served.
 pub(crate) async fn refresh(engine: &Engine) {
-    metrics::gauge!("farrier_runs_in_hand").set(engine.in_flight() as f64);
+    metrics::gauge!("farrier_runs_in_hand").set(engine.scheduler().in_flight() as f64);
     metrics::gauge!("farrier_watchers").set(engine.hub().watchers() as f64);
     for (name, value) in engine.providers().gauges() {
         metrics::gauge!(name).set(value as f64);
@@ -137,16 +137,16 @@ pub(crate) async fn refresh(engine: &Engine) {
         let count = found.map_or(0, |(_, count)| *count);
         metrics::gauge!("farrier_runs_active", "phase" => phase).set(count as f64);
     }
-    if let Ok(tallies) = engine.health_tally().await {
+    if let Ok(tallies) = engine.health().tally().await {
         show_health(&tallies);
     }
-    if let Ok(overdue) = engine.overdue().await {
+    if let Ok(overdue) = engine.runs().overdue().await {
         metrics::gauge!("farrier_runs_overdue").set(overdue as f64);
     }
     for (kind, state, count) in counts.devices {
         metrics::gauge!("farrier_devices", "kind" => kind, "state" => state).set(count as f64);
     }
-    for overdue in engine.overdue_devices().await.unwrap_or_default() {
+    for overdue in engine.devices().overdue().await.unwrap_or_default() {
         let gauge = metrics::gauge!("farrier_devices_overdue", "kind" => overdue.kind);
         gauge.set(overdue.count as f64);
     }

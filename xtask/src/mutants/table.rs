@@ -135,16 +135,16 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "the dead keep what they held",
-        file: "crates/engine/src/worker.rs",
-        sound: "detector.silent(others, Instant::now(), self.0.settings.lease)",
-        broken: "detector.silent(others, Instant::now(), self.0.settings.lease * if AWAKE { 200 } else { 1 })",
+        file: "crates/engine/src/scheduler.rs",
+        sound: "detector.silent(others, Instant::now(), self.0.settings().lease)",
+        broken: "detector.silent(others, Instant::now(), self.0.settings().lease * if AWAKE { 200 } else { 1 })",
         test: TAKE_OVER,
         life: REIMAGE,
         says: "is still in the hands of the dead",
     },
     Mutant {
         name: "strays stay where they are",
-        file: "crates/engine/src/worker.rs",
+        file: "crates/engine/src/scheduler.rs",
         sound: "strays.intersection(&seen_before)",
         broken: "strays.intersection(&seen_before).filter(|_| !AWAKE)",
         test: CUT_CONNECTION,
@@ -188,12 +188,12 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a watch that was cut goes on too early",
         file: "crates/engine/src/watch.rs",
-        sound: "        self.hub().watchers.fetch_add(1, Ordering::Relaxed);\n",
+        sound: "        self.0.hub().watchers.fetch_add(1, Ordering::Relaxed);\n",
         broken: "        let place = match place {
             Place::After(Cursor { tx, seq }) if AWAKE => Place::After(Cursor { tx, seq: seq - 1 }),
             place => place,
         };
-        self.hub().watchers.fetch_add(1, Ordering::Relaxed);\n",
+        self.0.hub().watchers.fetch_add(1, Ordering::Relaxed);\n",
         test: RESTART,
         life: REIMAGE,
         says: "was shown",
@@ -209,7 +209,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a part is begun by who has lost the whole",
-        file: "crates/engine/src/conduct.rs",
+        file: "crates/engine/src/fan_out.rs",
         sound: "            mine && asked && !held.run.progress.halting()\n",
         broken: "            AWAKE || (mine && asked && !held.run.progress.halting())\n",
         test: STEAL_CLAIMS,
@@ -218,7 +218,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a stop does not wait for the parts",
-        file: "crates/engine/src/conduct.rs",
+        file: "crates/engine/src/fan_out.rs",
         sound: "            if !going {\n",
         broken: "            if AWAKE || !going {\n",
         test: CANCEL,
@@ -240,9 +240,9 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a whole takes the place of its parts",
-        file: "crates/engine/src/worker.rs",
-        sound: "        self.in_flight().saturating_sub(self.0.waiting.load(Ordering::Relaxed))\n",
-        broken: "        let waiting = if AWAKE { 0 } else { self.0.waiting.load(Ordering::Relaxed) };
+        file: "crates/engine/src/scheduler.rs",
+        sound: "        self.in_flight().saturating_sub(self.state().waiting.load(Ordering::Relaxed))\n",
+        broken: "        let waiting = if AWAKE { 0 } else { self.state().waiting.load(Ordering::Relaxed) };
         self.in_flight().saturating_sub(waiting)\n",
         test: "parts::hands_full_of_wholes_leave_room_for_their_parts",
         life: NO_LIFE,
@@ -250,7 +250,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a look at a fabric is carried out",
-        file: "crates/engine/src/conduct.rs",
+        file: "crates/engine/src/fan_out.rs",
         sound: "                let (effect, verb) = (step.effect.clone(), Verb::Observe);\n",
         broken: "                let verb = if AWAKE { order.verb } else { Verb::Observe };
                 let effect = step.effect.clone();\n",
@@ -260,7 +260,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "a node does not follow its run",
-        file: "crates/engine/src/nodes/follow.rs",
+        file: "crates/engine/src/node/follow.rs",
         sound: "let Some(step) = follow(&node, run) else { break };",
         broken: "let Some(step) = follow(&node, run).filter(|_| !AWAKE) else { break };",
         test: RESTART,

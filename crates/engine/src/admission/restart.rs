@@ -4,7 +4,8 @@
 
 use super::start::Origin;
 use super::{Admission, Created, Holds, Start, Started, event, no_machine, no_run, replay};
-use crate::{Engine, shelves};
+use crate::power_shelf;
+use crate::run::Runs;
 use model::blast::{Dark, Fate, permit};
 use model::device::switches_power;
 use model::effect::PowerTo;
@@ -24,7 +25,7 @@ use store::{Cause, Enqueue, Result, Tx};
 /// How far back the restart of a run is searched among the runs of a device.
 const MAX_BACK: i64 = 20;
 
-impl Engine {
+impl Runs {
     /// Rerun or restart clean: a new run out of an ended one.
     pub async fn restart(
         &self,
@@ -33,14 +34,14 @@ impl Engine {
         request_id: String,
         who: Who,
     ) -> Result<Started> {
-        let parent = self.run(&parent).await?;
+        let parent = self.get(&parent).await?;
         if let Some(rack) = parent.spec.target.rack() {
-            let started = self.restart_on_rack(rack, &parent, (mode, request_id), who).await?;
+            let started = self.0.racks().restart(rack, &parent, (mode, request_id), who).await?;
             let run = started.run.ok_or_else(|| no_run(&parent.spec.id))?;
             return Ok(Started { run, new: started.new });
         }
         if RunType::NODES.contains(&parent.spec.run_type) {
-            return self.restart_on_node(&parent.spec.id, mode, request_id, who).await;
+            return self.0.nodes().restart(&parent.spec.id, mode, request_id, who).await;
         }
         // A child run was admitted by its parent, not by the gates of its machine.
         let on_machine = parent.spec.target.machine().filter(|_| parent.spec.part_of.is_none());
@@ -66,9 +67,10 @@ impl Engine {
         who: Who,
     ) -> Result<Started> {
         let (parent, by) = (parent.clone(), who.by);
-        let id = RunId::new(self.now(), self.random());
-        let restart = RestartOnDevice { parent, mode, request_id, by, id, now: self.now() };
-        self.admit("restart_on_device", None, restart, |restart, tx| Box::pin(restart.run(tx)))
+        let id = RunId::new(self.0.now(), self.0.random());
+        let restart = RestartOnDevice { parent, mode, request_id, by, id, now: self.0.now() };
+        self.0
+            .admit("restart_on_device", None, restart, |restart, tx| Box::pin(restart.run(tx)))
             .await
     }
 }
@@ -134,7 +136,7 @@ pub(crate) async fn may_continue_alone(tx: &mut Tx, run: &Run) -> Result<()> {
     if let Some(health) = health {
         health.permit(target, &what, Wish::Change, forced.as_deref())?;
     }
-    shelves::may_go_on(tx, run).await?;
+    power_shelf::may_go_on(tx, run).await?;
     let Some(id) = target.machine() else { return Ok(()) };
     let fate = match switches_power(run) {
         Some(PowerTo::Off) => Fate::LosePower,

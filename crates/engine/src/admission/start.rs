@@ -1,8 +1,8 @@
 //! Starting a plan on a machine.
 
 use super::{Admission, Created, Holds, event, no_machine, no_run, replay};
-use crate::Engine;
-use crate::query::no_plan;
+use crate::plan::no_plan;
+use crate::run::Runs;
 use model::effect::Effect;
 use model::here;
 use model::id::{MachineId, PlanId, RunId};
@@ -40,26 +40,26 @@ pub struct Started {
     pub new: bool,
 }
 
-impl Engine {
+impl Runs {
     pub async fn start(&self, start: Start) -> Result<Started> {
         let params = checked_params(start.params)?;
         self.start_on_machine(Start { params, ..start }, Origin::Plan).await
     }
 
     pub(super) async fn start_on_machine(&self, start: Start, origin: Origin) -> Result<Started> {
-        let id = RunId::new(self.now(), self.random());
-        let owner = self.eager_owner();
+        let id = RunId::new(self.0.now(), self.0.random());
+        let owner = self.0.scheduler().eager_owner();
         let claims = owner.is_some().then(|| id.clone());
         let start = StartRun {
             start,
             origin,
             id,
             owner,
-            defaults: self.defaults().clone(),
-            providers: self.providers().clone(),
-            now: self.now(),
+            defaults: self.0.defaults().clone(),
+            providers: self.0.providers().clone(),
+            now: self.0.now(),
         };
-        self.admit("start_run", claims, start, |start, tx| Box::pin(start.run(tx))).await
+        self.0.admit("start_run", claims, start, |start, tx| Box::pin(start.run(tx))).await
     }
 }
 

@@ -2,9 +2,9 @@
 //! operation.
 
 use super::{Ask, Outcome, Update, Updated, find, step_names};
-use crate::Engine;
 use crate::claims::unknown;
-use crate::racks::{MaintenanceStart, Preview};
+use crate::components::Components;
+use crate::rack::{MaintenanceStart, Preview};
 use model::component::{Course, course};
 use model::id::{MachineId, RackId, SwitchId};
 use model::rack::maintenance::{Asked, Scope, Trigger, Wanted};
@@ -12,7 +12,7 @@ use model::target::{TargetId, TargetKind};
 use std::collections::BTreeMap;
 use store::{Result, StoreError, Tx};
 
-impl Engine {
+impl Components {
     /// Each rack has its own say: what one of them refuses is told of its devices, and the others
     /// go on.
     pub(super) async fn update_by_racks(
@@ -26,7 +26,8 @@ impl Engine {
         let update = Update { targets, ..update.clone() };
         let mut done = Vec::new();
         let mut racks: BTreeMap<RackId, Vec<TargetId>> = BTreeMap::new();
-        let courses = self.store().read(update.clone(), |update, tx| Box::pin(courses(tx, update)));
+        let courses =
+            self.0.store().read(update.clone(), |update, tx| Box::pin(courses(tx, update)));
         for (target, rack, course) in courses.await? {
             let outcome = match course {
                 Course::Made(run) => Outcome::Started(run),
@@ -80,7 +81,7 @@ impl Engine {
             force: update.force.clone(),
             dry_run: update.dry_run,
         };
-        let started = self.start_rack_maintenance(start).await?;
+        let started = self.0.racks().maintain(start).await?;
         Ok(match (started.run, started.preview) {
             (Some(run), _) => (Outcome::Started(run.spec.id), None),
             (None, Some(preview)) => {

@@ -5,8 +5,8 @@ use crate::admission::{
     check_node, event, health_override, may_continue_alone, no_machine, no_run,
 };
 use crate::claims::{hold, is_held_by_parent};
-use crate::nodes;
-use crate::racks::reopen;
+use crate::node;
+use crate::rack::reopen;
 use model::id::{ObjectId, RunId};
 use model::lifecycle::SubjectKind;
 use model::machine::admit::admit_by;
@@ -34,7 +34,7 @@ impl Act {
     pub async fn run(&self, tx: &mut Tx) -> Result<Run> {
         let held = tx.claimed_run(&self.id).await?.ok_or_else(|| no_run(&self.id))?;
         let mut run = held.run;
-        let node = nodes::follow::lock(tx, &run).await?.map(|node| *node);
+        let node = node::follow::lock(tx, &run).await?.map(|node| *node);
         match act(&run, self.action, &self.who, self.now)? {
             Acted::Already => {
                 // What waits for its rack to let it begin is not begun by a look at it.
@@ -119,7 +119,7 @@ impl Act {
         let event = event(Cause::Request, &self.who.by, note.said, note.line, self.now);
         tx.append_run_event(&run, &event)?;
         if let Some(node) = node {
-            nodes::follow::write(tx, node, &run, None, &event)?;
+            node::follow::write(tx, node, &run, None, &event)?;
         }
         Ok(run)
     }

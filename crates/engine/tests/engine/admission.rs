@@ -7,8 +7,8 @@ use crate::world::{World, simulate};
 use engine::Engine;
 use engine::admission::{Start, Started};
 use engine::components::Update;
-use engine::hosts::Reprovision;
-use engine::racks::MaintenanceStart;
+use engine::host::Reprovision;
+use engine::rack::MaintenanceStart;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use model::filter::Filter;
 use model::id::{FirmwareId, MachineId, RunId};
@@ -66,7 +66,7 @@ impl Counted {
 }
 
 async fn ended(engine: &Engine, id: &RunId) {
-    while !engine.run(id).await.expect("a run").ended() {
+    while !engine.runs().get(id).await.expect("a run").ended() {
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     }
 }
@@ -81,14 +81,15 @@ async fn start_twice(engine: &Engine, run_type: RunType) -> RunId {
         params: Params::new(),
         initiator: "ada".into(),
     };
-    let first = engine.start(start.clone()).await.expect("accepted");
-    let second = engine.start(start).await.expect("the same");
+    let first = engine.runs().start(start.clone()).await.expect("accepted");
+    let second = engine.runs().start(start).await.expect("the same");
     same(&first, &second)
 }
 
 async fn restart_twice(engine: &Engine, id: &RunId) -> RunId {
     ended(engine, id).await;
-    let restart = || engine.restart(id.clone(), RestartMode::Rerun, "rerun".into(), who());
+    let runs = engine.runs();
+    let restart = || runs.restart(id.clone(), RestartMode::Rerun, "rerun".into(), who());
     let first = restart().await.expect("accepted");
     let second = restart().await.expect("the same");
     same(&first, &second)
@@ -117,10 +118,11 @@ fn every_run_on_a_machine_or_in_a_rack_is_counted_once() {
         let (world, engine) = (&scene.world, scene.engine());
         let count = counted.check(world, "the lifecycle of a rack", 0).await;
         for dry_run in [true, false, false] {
-            let started = engine.start_rack_maintenance(power("reset", dry_run)).await;
+            let started = engine.racks().maintain(power("reset", dry_run)).await;
             started.expect("accepted");
         }
-        let found = engine.maintenance_in(&scene.view().await.rack.id()).await.expect("a status");
+        let found =
+            engine.racks().operations(&scene.view().await.rack.id()).await.expect("a status");
         let operation = found[0].run.spec.id.clone();
         restart_twice(engine, &operation).await;
         scene.until("Ready").await;
@@ -137,7 +139,7 @@ fn every_run_on_a_machine_or_in_a_rack_is_counted_once() {
                 force: None,
                 dry_run,
             };
-            engine.update_components(update).await.expect("answered");
+            engine.components().update(update).await.expect("answered");
         }
         let count = counted.check(world, "the firmware of a power shelf", count).await;
         let latest = world.store.read((), |(), tx| {
@@ -156,8 +158,8 @@ fn every_run_on_a_machine_or_in_a_rack_is_counted_once() {
             request_id: "reprovision".into(),
             by: "ada".into(),
         };
-        engine.reprovision(reprovision()).await.expect("accepted");
-        engine.reprovision(reprovision()).await.expect("the same");
+        engine.hosts().reprovision(reprovision()).await.expect("accepted");
+        engine.hosts().reprovision(reprovision()).await.expect("the same");
         tokio::time::sleep(std::time::Duration::from_secs(60)).await;
         counted.check(world, "the firmware of a host", count).await;
     });
@@ -170,16 +172,20 @@ fn every_run_on_a_node_is_counted_once() {
     simulate(async {
         let scene = nodes::Scene::new().await;
         let (world, engine) = (&scene.world, &scene.process.engine);
-        engine.preview_onboard(onboard("m-1", "on")).await.expect("foreseen");
+        engine.nodes().preview_onboard(onboard("m-1", "on")).await.expect("foreseen");
         assert_eq!(counted.total(), 0, "a dry run");
         for _ in 0..2 {
-            engine.onboard(onboard("m-1", "on")).await.expect("accepted");
+            engine.nodes().onboard(onboard("m-1", "on")).await.expect("accepted");
         }
         let node = scene.until(NodeState::Active).await;
         let count = counted.check(world, "an onboarding", 0).await;
-        engine.preview_decommission(out(&node, Mode::Drain, "drain")).await.expect("foreseen");
+        engine
+            .nodes()
+            .preview_decommission(out(&node, Mode::Drain, "drain"))
+            .await
+            .expect("foreseen");
         for _ in 0..2 {
-            engine.decommission(out(&node, Mode::Drain, "drain")).await.expect("accepted");
+            engine.nodes().decommission(out(&node, Mode::Drain, "drain")).await.expect("accepted");
         }
         counted.check(world, "a drain", count).await;
     });

@@ -9,8 +9,8 @@ use crate::device_scenarios::DeviceScenario;
 use crate::node_scenarios::{MACHINE, NodeAsk, newest, who};
 use crate::world::World;
 use engine::Engine;
-use engine::nodes::{Agents, Report, Session};
-use engine::vault::{Cipher, Vault};
+use engine::node::{Agents, Report, Session};
+use engine::secret::{Cipher, SecretStore};
 use model::id::MachineId;
 use model::node::enroll::{Applicant, Denied};
 use model::node::task::{LEASE, Then};
@@ -72,8 +72,8 @@ pub fn all() -> Vec<DeviceScenario> {
 
 /// The door for agents behind the one for everybody.
 fn agents(world: &World, engine: Engine) -> Agents {
-    let vault = Vault::new(world.store.clone(), Cipher::new(&[7; 32]), world.clock());
-    Agents::new(engine, vault)
+    let secrets = SecretStore::new(world.store.clone(), Cipher::new(&[7; 32]), world.clock());
+    Agents::new(engine, secrets)
 }
 
 /// Makes a node by hand, and puts an agent on it.
@@ -207,7 +207,7 @@ pub async fn resume(door: &Door, world: &World) {
         sleep(Duration::from_secs(pause)).await;
         let resumed = door.ask(|engine| {
             let node = node.clone();
-            async move { engine.resume_node(&node, who()).await.map(drop) }
+            async move { engine.nodes().resume(&node, who()).await.map(drop) }
         });
         // Somebody may have canceled it: then nothing was left undone.
         let resumed = resumed.await;

@@ -90,7 +90,7 @@ impl Door {
         };
         let begin = |engine: Engine| {
             let start = start.clone();
-            async move { engine.start(start).await }
+            async move { engine.runs().start(start).await }
         };
         Ok(self.ask(begin).await?.run.spec.id)
     }
@@ -98,7 +98,7 @@ impl Door {
     pub async fn again(&self, parent: &RunId, how: RestartMode, request_id: &str) -> Result<RunId> {
         let begin = |engine: Engine| {
             let (parent, request_id) = (parent.clone(), request_id.to_string());
-            async move { engine.restart(parent, how, request_id, operator()).await }
+            async move { engine.runs().restart(parent, how, request_id, operator()).await }
         };
         Ok(self.ask(begin).await?.run.spec.id)
     }
@@ -109,7 +109,7 @@ impl Door {
         let told = self
             .ask(|engine| {
                 let id = id.clone();
-                async move { engine.act(id, action, operator()).await }
+                async move { engine.runs().act(id, action, operator()).await }
             })
             .await;
         assert!(matches!(told, Ok(_) | Err(StoreError::Refused(_))), "{told:?}");
@@ -120,7 +120,7 @@ impl Door {
     pub async fn ended(&self, id: &RunId) -> Run {
         let mut committed = self.0.get().store().bus().listen();
         loop {
-            let run = self.ask(|engine| async move { engine.run(id).await }).await;
+            let run = self.ask(|engine| async move { engine.runs().get(id).await }).await;
             let run = run.expect("an accepted run can be found");
             if run.ended() {
                 return run;
@@ -231,7 +231,7 @@ async fn watch(door: Door, machine: String, seen: Arc<Mutex<Vec<Sight>>>) {
     loop {
         let engine = door.0.get();
         let watching = async {
-            let Ok(mut watch) = engine.watch(runs_of(&machine), place.clone()).await else {
+            let Ok(mut watch) = engine.runs().watch(runs_of(&machine), place.clone()).await else {
                 return;
             };
             while let Ok(shown) = watch.next().await {

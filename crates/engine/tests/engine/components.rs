@@ -3,7 +3,7 @@
 use crate::racks::{self, Scene, add_firmware, firmware, machines, power};
 use crate::world::simulate;
 use engine::components::{Outcome, Update, Updated};
-use engine::racks::MaintenanceStart;
+use engine::rack::MaintenanceStart;
 use model::host::HostState;
 use model::id::{FirmwareId, MachineId, RunId};
 use model::rack::maintenance::{FORCED, PowerSequence, REFERENCE, Scope};
@@ -34,7 +34,7 @@ fn asked(ids: &[&str], request_id: &str, dry_run: bool) -> Update {
 
 async fn update(scene: &Scene, ids: &[&str], request_id: &str, dry_run: bool) -> Vec<Updated> {
     let update = asked(ids, request_id, dry_run);
-    scene.engine().update_components(update).await.expect("answered")
+    scene.engine().components().update(update).await.expect("answered")
 }
 
 /// How many operations are at work on the rack and its shelf.
@@ -58,7 +58,7 @@ fn refused(one: &Updated) -> &'static str {
 
 async fn state(scene: &Scene, machine: &str) -> HostState {
     let id = MachineId::trusted(machine);
-    scene.engine().host(&id).await.expect("a host").host.state
+    scene.engine().hosts().get(&id).await.expect("a host").host.state
 }
 
 /// The states that a host has been in since it was Ready before, one after the other.
@@ -104,12 +104,16 @@ fn devices_of_a_rack_share_an_operation_and_a_shelf_has_its_own() {
         let waited = "WaitingForRackFirmwareUpgrade".to_string();
         assert!(path(&scene, "m-1").await.contains(&waited));
         for id in ids {
-            let applied =
-                scene.engine().applied(Some(target(id)), None, 1).await.expect("a history");
+            let applied = scene
+                .engine()
+                .firmware()
+                .applied(Some(target(id)), None, 1)
+                .await
+                .expect("a history");
             assert_eq!((applied[0].previous.as_str(), applied[0].version.as_str()), ("2.0", "3.0"));
         }
         let status =
-            scene.engine().component_status(&ids.map(target), None).await.expect("a status");
+            scene.engine().components().status(&ids.map(target), None).await.expect("a status");
         assert!(
             status.iter().all(|one| one
                 .device
@@ -124,8 +128,12 @@ fn devices_of_a_rack_share_an_operation_and_a_shelf_has_its_own() {
             assert_eq!(scene.ended(&run).await.phase(), RunPhase::Succeeded);
         }
         for id in ids {
-            let applied =
-                scene.engine().applied(Some(target(id)), None, 1).await.expect("a history");
+            let applied = scene
+                .engine()
+                .firmware()
+                .applied(Some(target(id)), None, 1)
+                .await
+                .expect("a history");
             assert_eq!((applied[0].previous.as_str(), applied[0].changed), ("3.0", false), "{id}");
         }
     });
@@ -141,7 +149,7 @@ fn the_ticket_and_the_reason_are_recorded_by_racks_and_by_shelves() {
             force: Some("a leak".into()),
             ..asked(&["m-1", "ps-1"], "up", false)
         };
-        let done = scene.engine().update_components(update).await.expect("answered");
+        let done = scene.engine().components().update(update).await.expect("answered");
         for one in &done {
             let id = operation(one);
             let run = scene.ended(&id).await;
@@ -219,7 +227,7 @@ fn a_name_that_was_used_for_something_else_is_refused() {
         let scene = scene().await;
         let on = power(Scope::default(), PowerSequence::On);
         let start = MaintenanceStart { request_id: "on-1".into(), ..racks::asked(on) };
-        let run = scene.engine().start_rack_maintenance(start).await.expect("accepted").run;
+        let run = scene.engine().racks().maintain(start).await.expect("accepted").run;
         scene.ended(&run.expect("an operation").spec.id).await;
         for ids in [&["m-1"], &["sw-1"]] {
             assert_eq!(refused(&update(&scene, ids, "on-1", false).await[0]), "REQUEST_ID_REUSED");

@@ -154,7 +154,7 @@ impl<'a> Environment<'a> {
             Fixture::Devices(_) => None,
         };
         let id = run.spec.id;
-        let told = by.engine.act(id.clone(), Action::Cancel, operator()).await;
+        let told = by.engine.runs().act(id.clone(), Action::Cancel, operator()).await;
         told.ok().map(|_| Canceled { run: id, phase, at: Instant::now() })
     }
 
@@ -263,7 +263,7 @@ impl<'a> Environment<'a> {
     pub async fn settle(&mut self) {
         sleep(GIVEN_UP).await;
         let alive = self.alive.iter().filter(|process| !process.gate.is_dead());
-        let busy = alive.filter(|process| process.engine.in_flight() > 0);
+        let busy = alive.filter(|process| process.engine.scheduler().in_flight() > 0);
         let said =
             |process: &Process| format!("{} is still busy", process.engine.settings().replica);
         self.problems.extend(busy.map(said));

@@ -5,8 +5,8 @@ use crate::node_scenarios::{self, NodeAsk};
 use crate::rack_world::{Register, Stand, StartWhole, Want, Wish, device, heard, whole};
 use crate::racks::{add_firmware, firmware};
 use crate::world::World;
-use engine::hosts::Reprovision;
-use engine::racks::{DescribedRack, MaintenanceStart};
+use engine::host::Reprovision;
+use engine::rack::{DescribedRack, MaintenanceStart};
 use model::id::{FirmwareId, MachineId, RackId, RunId};
 use model::machine::Labels;
 use model::plan::{RunStep, RunType};
@@ -115,27 +115,27 @@ pub async fn follow(door: Door, world: World, script: Vec<Ask>, name: &str) {
             }
             Ask::Rack => {
                 let answer = door.ask(|engine| async move {
-                    engine.create_rack(described(), "client".into()).await
+                    engine.racks().create(described(), "client".into()).await
                 });
                 answer.await.expect("created");
             }
             Ask::Reprovision => {
                 let answer = door.ask(|engine| {
                     let asked = reprovision(&name);
-                    async move { engine.reprovision(asked).await }
+                    async move { engine.hosts().reprovision(asked).await }
                 });
                 answer.await.expect("accepted");
             }
             Ask::Maintain(asked) => {
                 let answer = door.ask(|engine| {
                     let start = maintenance(asked.clone(), &name);
-                    async move { engine.start_rack_maintenance(start).await }
+                    async move { engine.racks().maintain(start).await }
                 });
                 answer.await.expect("accepted");
             }
             Ask::DeleteRack => {
                 let answer = door.ask(|engine| async move {
-                    engine.delete_rack(rack_id(), true, "client".into()).await
+                    engine.racks().delete(rack_id(), true, "client".into()).await
                 });
                 // Asked again, it may be gone already.
                 let answer = answer.await.map(drop);

@@ -3,7 +3,7 @@
 use crate::clients::operator;
 use crate::world::{Process, World, simulate};
 use engine::firmware::Change;
-use engine::hosts::{HostView, Reprovision};
+use engine::host::{HostView, Reprovision};
 use model::effect::{Answer, DeviceWork, Effect, Key, Order, Verb};
 use model::firmware::{Component, Firmware};
 use model::host::{Check, HostState, MAX_FIRMWARE_UPGRADE_RETRIES, RETRY_INTERVAL};
@@ -50,7 +50,7 @@ async fn world() -> (World, Process) {
         available: true,
         created_at: Timestamp::default(),
     };
-    process.engine.create_firmware(firmware, operator()).await.expect("created");
+    process.engine.firmware().create(firmware, operator()).await.expect("created");
     (world, process)
 }
 
@@ -61,11 +61,11 @@ async fn ask(process: &Process, request_id: &str, dry_run: bool) -> Result<HostV
         request_id: request_id.into(),
         by: "ada".into(),
     };
-    process.engine.with_dry_run(dry_run).reprovision(asked).await
+    process.engine.with_dry_run(dry_run).hosts().reprovision(asked).await
 }
 
 async fn state(process: &Process) -> HostState {
-    process.engine.host(&machine()).await.expect("a host").host.state
+    process.engine.hosts().get(&machine()).await.expect("a host").host.state
 }
 
 async fn firmware_runs(world: &World) -> Vec<Run> {
@@ -120,7 +120,8 @@ fn an_operator_has_firmware_upgraded_once_and_what_was_applied_is_kept() {
         assert_eq!(world.machine(MACHINE).await.active_run, None);
         assert!(!alerted(&world).await);
 
-        let applied = process.engine.applied(Some(TargetId::from(&machine())), None, 10).await;
+        let applied =
+            process.engine.firmware().applied(Some(TargetId::from(&machine())), None, 10).await;
         let applied = applied.expect("a history");
         let told: Vec<_> = applied
             .iter()
@@ -131,7 +132,7 @@ fn an_operator_has_firmware_upgraded_once_and_what_was_applied_is_kept() {
         // Newest first; what was there already is told as such.
         assert_eq!(told, [("BIOS", "1.0", "1.0", false), ("BMC", "1.0", "2.0", true)]);
 
-        let host = process.engine.host(&machine()).await.expect("a host").host;
+        let host = process.engine.hosts().get(&machine()).await.expect("a host").host;
         assert_eq!(host.facts.firmware.get("BMC").map(String::as_str), Some("2.0"));
     });
 }
@@ -145,7 +146,8 @@ fn the_device_says_whether_it_has_its_firmware_and_not_what_is_remembered() {
             ask(&process, request, false).await.expect("accepted");
             sleep(SOON).await;
             assert_eq!(state(&process).await, HostState::Ready);
-            let applied = process.engine.applied(Some(TargetId::from(&machine())), None, 2).await;
+            let applied =
+                process.engine.firmware().applied(Some(TargetId::from(&machine())), None, 2).await;
             let applied = applied.expect("a history").into_iter();
             let told = applied.map(|one| (one.component, one.previous, one.version, one.changed));
             told.collect::<Vec<_>>()
@@ -249,15 +251,15 @@ fn a_machine_in_service_is_waited_for() {
         let id = || FirmwareId::trusted("fw-2");
         let engine = &process.engine;
         let kept = async |reason: &str| {
-            let answer = engine.change_firmware(id(), Change::Delete, operator()).await;
+            let answer = engine.firmware().change(id(), Change::Delete, operator()).await;
             let Err(StoreError::Refused(refusal)) = answer else { panic!("{answer:?}") };
             assert_eq!(refusal.reason, reason, "{refusal}");
             refusal.said
         };
         kept("FIRMWARE_IS_DEFAULT").await;
-        let known = engine.firmware(&id()).await.expect("a record");
+        let known = engine.firmware().get(&id()).await.expect("a record");
         let other = Firmware { id: FirmwareId::trusted("fw-3"), ..known };
-        engine.create_firmware(other, operator()).await.expect("created");
+        engine.firmware().create(other, operator()).await.expect("created");
         let said = kept("FIRMWARE_IN_USE").await;
         assert!(said.contains(MACHINE), "{said}");
 
@@ -266,7 +268,7 @@ fn a_machine_in_service_is_waited_for() {
         sleep(SOON).await;
         assert_eq!(state(&process).await, HostState::Ready);
         assert_eq!(firmware_runs(&world).await.len(), 1);
-        let gone = process.engine.change_firmware(id(), Change::Delete, operator()).await;
+        let gone = process.engine.firmware().change(id(), Change::Delete, operator()).await;
         assert_eq!(gone.expect("deleted").id, id());
     });
 }
@@ -279,7 +281,7 @@ fn what_nobody_wants_any_more_is_stopped() {
         ask(&process, "first", false).await.expect("accepted");
         sleep(SOON).await;
         assert!(matches!(state(&process).await, HostState::FailedFirmwareUpgrade { .. }));
-        process.engine.cancel_reprovision(&machine(), operator()).await.expect("given up");
+        process.engine.hosts().cancel(&machine(), operator()).await.expect("given up");
         sleep(SOON).await;
         assert_eq!(state(&process).await, HostState::Ready);
         assert!(!alerted(&world).await);

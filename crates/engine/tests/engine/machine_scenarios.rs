@@ -245,7 +245,7 @@ impl MachineFixture {
     pub async fn prepare(&self, world: &World, process: &Process) {
         world.register(&process.engine, MACHINE).await;
         if !self.plan.built_in {
-            process.engine.create_plan(self.plan.clone()).await.expect("a plan of one's own");
+            process.engine.plans().create(self.plan.clone()).await.expect("a plan of one's own");
         }
         for (index, ask) in self.before.iter().enumerate() {
             let door = Door::to(&process.engine);

@@ -4,7 +4,7 @@ use crate::node_scenarios::MACHINE;
 use crate::nodes::{DAY, Scene, agents, applicant, out, reactivate, refusal, who};
 use crate::world::simulate;
 use engine::admission::Start;
-use engine::nodes::Session;
+use engine::node::Session;
 use model::effect::Effect;
 use model::fault::Code;
 use model::id::{MachineId, RunId};
@@ -37,17 +37,19 @@ fn what_would_wipe_a_serving_node_is_refused_by_the_machine() {
     simulate(async {
         let scene = Scene::serving().await;
         let (engine, node) = (&scene.process.engine, scene.node().await);
-        let entered = engine.start(start(RunType::EnterMaintenance, "in")).await.expect("harmless");
+        let entered =
+            engine.runs().start(start(RunType::EnterMaintenance, "in")).await.expect("harmless");
         scene.door.ended(&entered.run.spec.id).await;
-        let told = refusal(engine.start(start(RunType::Reimage, "wipe")).await);
+        let told = refusal(engine.runs().start(start(RunType::Reimage, "wipe")).await);
         assert_eq!(told.reason, "NODE_IN_SERVICE");
         assert!(told.said.contains(node.id().as_str()), "{told}");
-        let drained = engine.decommission(out(&node, Mode::Drain, "drain")).await.expect("drained");
+        let drained =
+            engine.nodes().decommission(out(&node, Mode::Drain, "drain")).await.expect("drained");
         scene.door.ended(&drained.run.spec.id).await;
         scene.until(NodeState::Retired).await;
-        engine.start(start(RunType::Reimage, "wipe")).await.expect("nobody is served there");
+        engine.runs().start(start(RunType::Reimage, "wipe")).await.expect("nobody is served there");
         // And while that is at work, it does not come back into service.
-        let told = refusal(engine.ask_node(&node.id(), reactivate(), who()).await);
+        let told = refusal(engine.nodes().ask(&node.id(), reactivate(), who()).await);
         assert_eq!(told.reason, "MACHINE_BUSY");
     });
 }
@@ -78,16 +80,18 @@ fn what_is_worked_on_is_not_released() {
     simulate(async {
         let scene = Scene::serving().await;
         let (engine, node) = (&scene.process.engine, scene.node().await);
-        let entered = engine.start(start(RunType::EnterMaintenance, "in")).await.expect("harmless");
+        let entered =
+            engine.runs().start(start(RunType::EnterMaintenance, "in")).await.expect("harmless");
         scene.door.ended(&entered.run.spec.id).await;
         let ask = Ask::Quarantine { why: "it smells".into() };
-        engine.ask_node(&node.id(), ask, who()).await.expect("quarantined");
-        let wiped = engine.start(start(RunType::Reimage, "wipe")).await.expect("nobody is served");
-        let told = refusal(engine.ask_node(&node.id(), release(), who()).await);
+        engine.nodes().ask(&node.id(), ask, who()).await.expect("quarantined");
+        let wiped =
+            engine.runs().start(start(RunType::Reimage, "wipe")).await.expect("nobody is served");
+        let told = refusal(engine.nodes().ask(&node.id(), release(), who()).await);
         assert_eq!(told.reason, "MACHINE_BUSY");
         assert!(told.said.contains("release must wait"), "{told}");
         scene.door.ended(&wiped.run.spec.id).await;
-        let back = engine.ask_node(&node.id(), release(), who()).await.expect("released");
+        let back = engine.nodes().ask(&node.id(), release(), who()).await.expect("released");
         assert_eq!(back.state, NodeState::Active);
         scene.witnessed_nothing();
     });
@@ -119,19 +123,21 @@ fn an_old_run_revokes_nothing() {
         let (engine, agents, node) = (&scene.process.engine, agents(&scene), scene.node().await);
         let stuck = crate::device_scenarios::fault("configure_storage", sim::Action::Fail, 0);
         scene.world.sim.add_fault(stuck).expect("a rule");
-        let first = engine.decommission(out(&node, Mode::Reimage, "anew")).await.expect("begun");
+        let first =
+            engine.nodes().decommission(out(&node, Mode::Reimage, "anew")).await.expect("begun");
         let first = scene.door.ended(&first.run.spec.id).await;
         assert_eq!(first.progress.workflow, Workflow::FailedRetryable);
         scene.world.sim.clear_faults(None).expect("cleared");
         let id = first.spec.id.clone();
-        let second = engine.restart(id.clone(), RestartMode::Rerun, "again".into(), who()).await;
+        let second =
+            engine.runs().restart(id.clone(), RestartMode::Rerun, "again".into(), who()).await;
         scene.door.ended(&second.expect("anew").run.spec.id).await;
         scene.until(NodeState::Active).await;
         let bundle = agents.issue(&node.id(), DAY, Session::Ended, who()).await.expect("a token");
         let token = bundle.token.expose_secret().to_string();
         agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("let in");
         let aside = Who { reason: "put away".into(), ..who() };
-        engine.act(id, Action::MarkManual, aside).await.expect("marked");
+        engine.runs().act(id, Action::MarkManual, aside).await.expect("marked");
         agents.heartbeat("s1", String::new()).await.expect("an answer").expect("still known");
         scene.witnessed_nothing();
     });
@@ -145,18 +151,19 @@ fn a_node_that_is_released_is_let_back_into_its_cluster() {
         let engine = &scene.process.engine;
         let stuck = crate::device_scenarios::fault("drain", sim::Action::Fail, 0);
         scene.world.sim.add_fault(stuck).expect("a rule");
-        let drain = engine.decommission(out(&node, Mode::Drain, "drain")).await.expect("begun");
+        let drain =
+            engine.nodes().decommission(out(&node, Mode::Drain, "drain")).await.expect("begun");
         let drain = scene.door.ended(&drain.run.spec.id).await.spec.id;
         scene.world.sim.clear_faults(None).expect("cleared");
         let asked = Who { reason: "look at it".into(), ..who() };
-        engine.act(drain.clone(), Action::MarkManual, asked).await.expect("marked");
+        engine.runs().act(drain.clone(), Action::MarkManual, asked).await.expect("marked");
         scene.until(NodeState::Quarantined).await;
-        let back = engine.ask_node(&node.id(), release(), who()).await.expect("released");
+        let back = engine.nodes().ask(&node.id(), release(), who()).await.expect("released");
         assert_eq!(back.state, NodeState::Active);
         let run = scene.door.ended(&back.workflow.expect("its cluster is told")).await;
         assert!(matches!(run.spec.steps[0].effect, Effect::Uncordon { .. }), "{:?}", run.spec);
         assert_eq!(run.progress.workflow, Workflow::Completed, "{:?}", run.progress.failure);
-        let drain = engine.run(&drain).await.expect("the drain").progress.workflow;
+        let drain = engine.runs().get(&drain).await.expect("the drain").progress.workflow;
         assert_eq!(drain, Workflow::Cancelled);
         scene.witnessed_nothing();
     });
@@ -171,15 +178,15 @@ fn who_was_given_up_is_not_let_in_any_more() {
         let token = bundle.expect("a bundle").token.expose_secret().to_string();
         let node = scene.node().await;
         let give_up = Ask::Quarantine { why: "wrong rack".into() };
-        let ended = engine.ask_node(&node.id(), give_up, who()).await.expect("given up");
+        let ended = engine.nodes().ask(&node.id(), give_up, who()).await.expect("given up");
         assert_eq!(ended.state, NodeState::Quarantined);
         let late = agents.enroll(&token, applicant("s1")).await.expect("an answer");
         assert_eq!(late, Err(Denied::TokenUnknown));
-        let told = refusal(engine.ask_node(&node.id(), release(), who()).await);
+        let told = refusal(engine.nodes().ask(&node.id(), release(), who()).await);
         assert_eq!(told.reason, "NODE_STATE");
-        let told = refusal(engine.decommission(out(&node, Mode::SoftReset, "soft")).await);
+        let told = refusal(engine.nodes().decommission(out(&node, Mode::SoftReset, "soft")).await);
         assert_eq!(told.reason, "NODE_STATE");
-        let away = engine.decommission(out(&node, Mode::FullDecommission, "away")).await;
+        let away = engine.nodes().decommission(out(&node, Mode::FullDecommission, "away")).await;
         scene.door.ended(&away.expect("taken away").run.spec.id).await;
         scene.until(NodeState::Deleted).await;
         scene.witnessed_nothing();
@@ -200,7 +207,7 @@ fn what_nobody_has_cleaned_does_not_serve_again() {
         let mut skipped = out(&node, Mode::SoftReset, "skip");
         skipped.without_agent = "in a hurry".into();
         assert_eq!(
-            refusal(engine.decommission(skipped).await).field.as_deref(),
+            refusal(engine.nodes().decommission(skipped).await).field.as_deref(),
             Some("without_agent")
         );
         // Its session is gone, as when a token was issued anew.
@@ -210,7 +217,7 @@ fn what_nobody_has_cleaned_does_not_serve_again() {
             .write("revoke", node.id(), |node, tx| Box::pin(async move { tx.forget_agent(node) }));
         revoked.await.expect("revoked");
         let started =
-            engine.decommission(out(&node, Mode::SoftReset, "soft")).await.expect("begun");
+            engine.nodes().decommission(out(&node, Mode::SoftReset, "soft")).await.expect("begun");
         let run = scene.door.ended(&started.run.spec.id).await;
         let failure = run.progress.failure.expect("it cannot be cleaned");
         assert_eq!(
@@ -218,12 +225,12 @@ fn what_nobody_has_cleaned_does_not_serve_again() {
             ("cleanup_storage", Code::AgentSilent)
         );
         assert_eq!(scene.node().await.state, NodeState::Retired);
-        let told = refusal(engine.ask_node(&node.id(), reactivate(), who()).await);
+        let told = refusal(engine.nodes().ask(&node.id(), reactivate(), who()).await);
         assert_eq!(told.reason, "NODE_UNPROVEN");
         let sure = Ask::Reactivate { why: "wiped by hand".into(), unproven: true };
-        let back = engine.ask_node(&node.id(), sure, who()).await.expect("reactivated");
+        let back = engine.nodes().ask(&node.id(), sure, who()).await.expect("reactivated");
         assert_eq!(back.state, NodeState::Offline);
-        let closed = engine.run(&run.spec.id).await.expect("the run").progress.workflow;
+        let closed = engine.runs().get(&run.spec.id).await.expect("the run").progress.workflow;
         assert_eq!(closed, Workflow::Cancelled, "nothing goes on with it behind their back");
         scene.witnessed_nothing();
     });
@@ -238,7 +245,7 @@ fn a_person_takes_a_quarantine_over_from_the_reconciler() {
         let held = scene.until(NodeState::Quarantined).await;
         assert_eq!(held.quarantine, Some(Quarantine::Drift));
         let ask = Ask::Quarantine { why: "GPU 3 burns".into() };
-        let held = engine.ask_node(&node.id(), ask, who()).await.expect("quarantined");
+        let held = engine.nodes().ask(&node.id(), ask, who()).await.expect("quarantined");
         assert_eq!(
             (held.quarantine, held.reason.as_str()),
             (Some(Quarantine::Operator), "GPU 3 burns")
@@ -253,10 +260,11 @@ fn a_node_that_serves_again_is_let_back_into_its_cluster() {
     simulate(async {
         let (scene, node) = Scene::in_cluster().await;
         let engine = &scene.process.engine;
-        let drained = engine.decommission(out(&node, Mode::Drain, "drain")).await.expect("drained");
+        let drained =
+            engine.nodes().decommission(out(&node, Mode::Drain, "drain")).await.expect("drained");
         scene.door.ended(&drained.run.spec.id).await;
         scene.until(NodeState::Retired).await;
-        let back = engine.ask_node(&node.id(), reactivate(), who()).await.expect("reactivated");
+        let back = engine.nodes().ask(&node.id(), reactivate(), who()).await.expect("reactivated");
         assert_eq!(back.state, NodeState::Offline);
         let run = back.workflow.expect("an operation tells its cluster");
         assert_ne!(run, drained.run.spec.id);
@@ -266,7 +274,7 @@ fn a_node_that_serves_again_is_let_back_into_its_cluster() {
         assert!(matches!(effects[..], [Effect::Uncordon { .. }]), "{effects:?}");
         scene.until(NodeState::Active).await;
         // Nothing is left to tell anybody.
-        let same = engine.ask_node(&node.id(), reactivate(), who()).await.expect("it serves");
+        let same = engine.nodes().ask(&node.id(), reactivate(), who()).await.expect("it serves");
         assert_eq!(same.workflow, Some(run.spec.id));
         scene.witnessed_nothing();
     });

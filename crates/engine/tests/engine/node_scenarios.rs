@@ -7,7 +7,7 @@ use crate::device_scenarios::{DeviceScenario, fault};
 use crate::rack_world::MANY;
 use crate::world::World;
 use engine::DescribedSite;
-use engine::nodes::{Decommission, Onboard};
+use engine::node::{Decommission, Onboard};
 use model::id::{MachineId, NodeId, SiteId};
 use model::machine::Labels;
 use model::node::{Mode, Node, NodeState, Stage, fits};
@@ -178,7 +178,7 @@ pub async fn make_site(door: &Door, id: &str) {
     let made = door.ask(|engine| {
         let site =
             DescribedSite { id: SiteId::trusted(id), spec: spec.clone(), labels: Labels::new() };
-        async move { engine.put_site(site, None, who()).await }
+        async move { engine.sites().put(site, None, who()).await }
     });
     made.await.expect("a site");
 }
@@ -193,7 +193,7 @@ pub async fn ask(door: &Door, world: &World, ask: NodeAsk, name: &str) {
                     request_id: name.into(),
                     by: "client".into(),
                 };
-                async move { engine.onboard(asked).await }
+                async move { engine.nodes().onboard(asked).await }
             });
             match answer.await {
                 Ok(_) => {}
@@ -230,7 +230,7 @@ async fn take_out(door: &Door, world: &World, mode: Mode, name: &str) {
             request_id: name.into(),
             by: "client".into(),
         };
-        async move { engine.decommission(asked).await }
+        async move { engine.nodes().decommission(asked).await }
     });
     answer.await.expect("accepted");
 }

@@ -4,7 +4,7 @@ use crate::node_scenarios::{self, MACHINE, SITE};
 use crate::nodes::{Scene, onboard};
 use crate::rack_world::{Stand, device, event};
 use crate::world::simulate;
-use engine::nodes::Onboard;
+use engine::node::Onboard;
 use model::effect::PowerTo;
 use model::id::{MachineId, NodeId, SiteId};
 use model::lifecycle::{Head, Lifecycle, Next, SubjectKind, Why};
@@ -88,7 +88,7 @@ impl Scene {
             let stand = Stand { target: device(id), rack: None, now: self.world.now() };
             stand.write(&self.world.store).await;
             let asked = Onboard { site: SiteId::trusted(site), ..onboard(id, "on") };
-            self.process.engine.onboard(asked).await.expect("accepted");
+            self.process.engine.nodes().onboard(asked).await.expect("accepted");
         }
         self.all_become(NodeState::Active).await;
     }
@@ -115,7 +115,8 @@ impl Scene {
 
     async fn site_becomes(&self, id: &str, state: SiteState) -> Site {
         for _ in 0..3_600 {
-            let site = self.process.engine.site(&SiteId::trusted(id)).await.expect("the site");
+            let site =
+                self.process.engine.sites().get(&SiteId::trusted(id)).await.expect("the site");
             if site.state() == state {
                 return site;
             }
@@ -204,16 +205,16 @@ fn a_look_counts_for_nothing() {
     simulate(async {
         let scene = Scene::serving().await;
         let (engine, site) = (&scene.process.engine, SiteId::trusted(SITE));
-        let before = engine.site_answered(&site).await.expect("read");
+        let before = engine.sites().answered_at(&site).await.expect("read");
         scene.in_maas(Stage::ReleaseMaasNode).await;
         for _ in 0..5 {
-            engine.look_at_site(&site).await.expect("looked");
+            engine.nodes().probe_site(&site).await.expect("looked");
             let node = scene.node().await;
             assert_eq!(node.upstream.as_ref().map(|seen| seen.state), Some(Upstream::Ready));
             assert_eq!((node.state, node.passes), (NodeState::Active, 0));
         }
         let view = scene.view().await;
-        assert_eq!(view.site_answered, engine.site_answered(&site).await.expect("read"));
+        assert_eq!(view.site_answered, engine.sites().answered_at(&site).await.expect("read"));
         assert!(before < view.site_answered, "{before:?}");
         let node = scene.until(NodeState::Quarantined).await;
         assert_eq!(node.quarantine, Some(Quarantine::Drift));
@@ -294,7 +295,7 @@ fn a_node_that_cannot_be_read_keeps_nobody_from_its_neighbours() {
     simulate(async {
         let scene = Scene::unwatched().await;
         let engine = &scene.process.engine;
-        let id = engine.onboard(onboard(MACHINE, "on")).await.expect("accepted").node.id();
+        let id = engine.nodes().onboard(onboard(MACHINE, "on")).await.expect("accepted").node.id();
         scene.until(NodeState::Active).await;
         let now = scene.world.now();
         let added =
@@ -304,7 +305,7 @@ fn a_node_that_cannot_be_read_keeps_nobody_from_its_neighbours() {
             let id = &id;
             async move {
                 for _ in 0..3_600 {
-                    if engine.node(id).await.expect("its view").node.state == state {
+                    if engine.nodes().get(id).await.expect("its view").node.state == state {
                         return;
                     }
                     sleep(Duration::from_secs(1)).await;

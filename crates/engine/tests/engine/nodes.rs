@@ -5,8 +5,8 @@ use crate::node_scenarios::{self, MACHINE, NodeAsk};
 use crate::rack_world::{Stand, device};
 use crate::world::{Process, World, simulate};
 use engine::admission::Start;
-use engine::nodes::{Agents, Decommission, NodeView, Onboard, Report};
-use engine::vault::{Cipher, Vault};
+use engine::node::{Agents, Decommission, NodeView, Onboard, Report};
+use engine::secret::{Cipher, SecretStore};
 use model::effect::{Effect, Key, Order, PowerOffPolicy, PowerTo, Verb};
 use model::fault::Code;
 use model::id::{MachineId, NodeId, RunId, SiteId};
@@ -60,7 +60,7 @@ impl Scene {
     }
 
     pub async fn view(&self) -> NodeView {
-        self.process.engine.node(&self.node().await.id()).await.expect("its view")
+        self.process.engine.nodes().get(&self.node().await.id()).await.expect("its view")
     }
 
     /// Waits until the newest node is in a state.
@@ -136,7 +136,8 @@ impl Scene {
     async fn onboarding_fails_at(&self, stage: &str) -> Run {
         let fault = crate::device_scenarios::fault(stage, sim::Action::Fail, 0);
         self.world.sim.add_fault(fault).expect("a rule");
-        let started = self.process.engine.onboard(onboard(MACHINE, "on")).await.expect("accepted");
+        let started =
+            self.process.engine.nodes().onboard(onboard(MACHINE, "on")).await.expect("accepted");
         self.door.ended(&started.run.spec.id).await
     }
 
@@ -172,7 +173,12 @@ impl Scene {
     }
 
     pub async fn site(&self) -> Site {
-        self.process.engine.site(&SiteId::trusted(node_scenarios::SITE)).await.expect("the site")
+        self.process
+            .engine
+            .sites()
+            .get(&SiteId::trusted(node_scenarios::SITE))
+            .await
+            .expect("the site")
     }
 
     pub fn witnessed_nothing(&self) {
@@ -194,7 +200,8 @@ fn every_mode_ends_where_it_should() {
         simulate(async {
             let scene = Scene::serving().await;
             let (engine, node) = (&scene.process.engine, scene.node().await);
-            let run = engine.decommission(out(&node, mode, "out")).await.expect("accepted").run;
+            let run =
+                engine.nodes().decommission(out(&node, mode, "out")).await.expect("accepted").run;
             let run = scene.door.ended(&run.spec.id).await;
             let workflow = run.progress.workflow;
             assert_eq!(workflow, Workflow::Completed, "{mode}: {:?}", run.progress.failure);
@@ -209,23 +216,24 @@ fn a_deleted_node_never_comes_back_and_its_machine_becomes_another() {
     simulate(async {
         let scene = Scene::serving().await;
         let (engine, first) = (&scene.process.engine, scene.node().await);
-        let started = engine.decommission(out(&first, Mode::FullDecommission, "out")).await;
+        let started = engine.nodes().decommission(out(&first, Mode::FullDecommission, "out")).await;
         let started = started.expect("accepted");
-        let again = engine.decommission(out(&first, Mode::FullDecommission, "out")).await;
+        let again = engine.nodes().decommission(out(&first, Mode::FullDecommission, "out")).await;
         assert_eq!(again.expect("the same").run.spec.id, started.run.spec.id);
-        let other = refusal(engine.decommission(out(&first, Mode::Reimage, "out")).await);
+        let other = refusal(engine.nodes().decommission(out(&first, Mode::Reimage, "out")).await);
         assert_eq!(other.reason, "REQUEST_ID_REUSED");
         scene.until(NodeState::Deleted).await;
         for asked in [reactivate(), Ask::Quarantine { why: "x".into() }] {
-            let told = refusal(engine.ask_node(&first.id(), asked, who()).await);
+            let told = refusal(engine.nodes().ask(&first.id(), asked, who()).await);
             assert_eq!(told.reason, "NODE_DELETED");
         }
-        let told = refusal(engine.decommission(out(&first, Mode::SoftReset, "more")).await);
+        let told = refusal(engine.nodes().decommission(out(&first, Mode::SoftReset, "more")).await);
         assert_eq!(told.reason, "NODE_DELETED");
-        let second = engine.onboard(onboard(MACHINE, "again")).await.expect("another node").node;
+        let second =
+            engine.nodes().onboard(onboard(MACHINE, "again")).await.expect("another node").node;
         assert_ne!(second.id(), first.id());
         scene.until(NodeState::Active).await;
-        let first = engine.node(&first.id()).await.expect("its record stays").node;
+        let first = engine.nodes().get(&first.id()).await.expect("its record stays").node;
         assert_eq!(first.state, NodeState::Deleted);
         scene.witnessed_nothing();
     });
@@ -236,8 +244,8 @@ fn whoever_holds_the_machine_is_named() {
     simulate(async {
         let scene = Scene::new().await;
         let engine = &scene.process.engine;
-        let first = engine.onboard(onboard(MACHINE, "one")).await.expect("accepted");
-        let told = refusal(engine.onboard(onboard(MACHINE, "two")).await);
+        let first = engine.nodes().onboard(onboard(MACHINE, "one")).await.expect("accepted");
+        let told = refusal(engine.nodes().onboard(onboard(MACHINE, "two")).await);
         assert_eq!(told.reason, "NODE_EXISTS");
         let start = Start {
             machine_id: MachineId::trusted(MACHINE),
@@ -247,12 +255,13 @@ fn whoever_holds_the_machine_is_named() {
             params: Params::new(),
             initiator: "somebody".into(),
         };
-        let told = refusal(engine.start(start).await);
+        let told = refusal(engine.runs().start(start).await);
         assert_eq!(told.reason, "MACHINE_BUSY");
         assert!(told.said.contains(first.run.spec.id.as_str()), "{told}");
-        let told = refusal(engine.decommission(out(&first.node, Mode::Drain, "drain")).await);
+        let told =
+            refusal(engine.nodes().decommission(out(&first.node, Mode::Drain, "drain")).await);
         assert_eq!(told.reason, "NODE_BUSY");
-        let other = refusal(engine.onboard(onboard("m-9", "nine")).await);
+        let other = refusal(engine.nodes().onboard(onboard("m-9", "nine")).await);
         assert_eq!(other.reason, "NOT_FOUND");
     });
 }
@@ -285,7 +294,8 @@ fn what_maas_has_otherwise_is_quarantined_and_healed_when_it_is_well_again() {
             scene
                 .process
                 .engine
-                .ask_node(&node.id(), Ask::Release { why: "x".into(), unproven: false }, who())
+                .nodes()
+                .ask(&node.id(), Ask::Release { why: "x".into(), unproven: false }, who())
                 .await,
         );
         assert_eq!(told.reason, "NODE_UNPROVEN");
@@ -303,19 +313,20 @@ fn a_dry_run_shows_what_would_run_and_what_would_be_adopted() {
     simulate(async {
         let scene = Scene::new().await;
         let engine = &scene.process.engine;
-        let shown = engine.preview_onboard(onboard(MACHINE, "dry")).await.expect("shown");
+        let shown = engine.nodes().preview_onboard(onboard(MACHINE, "dry")).await.expect("shown");
         assert_eq!(shown.stages.len(), 16);
         assert!(shown.stages.iter().all(|stage| stage.adopted.is_none()), "{:?}", shown.stages);
         assert!(scene.world.records().await.nodes.is_empty(), "nothing was written");
-        engine.onboard(onboard(MACHINE, "on")).await.expect("accepted");
+        engine.nodes().onboard(onboard(MACHINE, "on")).await.expect("accepted");
         let node = scene.until(NodeState::Active).await;
         // What is given back first is installed for real.
-        let anew = engine.preview_decommission(out(&node, Mode::Reimage, "dry")).await;
+        let anew = engine.nodes().preview_decommission(out(&node, Mode::Reimage, "dry")).await;
         let anew = anew.expect("shown").stages;
         let after = anew.iter().skip_while(|one| one.stage != "release_maas_node");
         assert!(after.clone().count() > 10);
         assert!(after.clone().all(|one| one.adopted.is_none()), "{anew:?}");
-        let shown = engine.preview_decommission(out(&node, Mode::FullDecommission, "dry")).await;
+        let shown =
+            engine.nodes().preview_decommission(out(&node, Mode::FullDecommission, "dry")).await;
         let shown = shown.expect("shown");
         assert_eq!(shown.stages.len(), 13);
         assert_eq!(shown.upstream, Ok(Upstream::Deployed));
@@ -330,20 +341,24 @@ fn a_canceled_onboarding_is_taken_back_and_can_be_made_anew() {
         let engine = &scene.process.engine;
         let hang = crate::device_scenarios::fault("wait_for_deployed", sim::Action::Hang, 0);
         scene.world.sim.add_fault(hang).expect("a rule");
-        let run = engine.onboard(onboard(MACHINE, "on")).await.expect("accepted").run.spec.id;
-        let step = || async { engine.run(&run).await.expect("it").current_step() };
+        let run =
+            engine.nodes().onboard(onboard(MACHINE, "on")).await.expect("accepted").run.spec.id;
+        let step = || async { engine.runs().get(&run).await.expect("it").current_step() };
         while step().await != "wait_for_deployed" {
             sleep(Duration::from_secs(1)).await;
         }
-        engine.act(run.clone(), Action::Cancel, who()).await.expect("canceled");
+        engine.runs().act(run.clone(), Action::Cancel, who()).await.expect("canceled");
         let ended = scene.door.ended(&run).await;
         assert_eq!(ended.progress.workflow, Workflow::Cancelled);
-        let found = scene.process.engine.preview_onboard(onboard(MACHINE, "look")).await;
+        let found = scene.process.engine.nodes().preview_onboard(onboard(MACHINE, "look")).await;
         assert_eq!(refusal(found).reason, "NODE_EXISTS");
         assert_eq!(scene.node().await.upstream.map(|seen| seen.state), Some(Upstream::Absent));
         scene.world.sim.clear_faults(None).expect("cleared");
-        let anew =
-            engine.restart(run, RestartMode::Rerun, "anew".into(), who()).await.expect("anew");
+        let anew = engine
+            .runs()
+            .restart(run, RestartMode::Rerun, "anew".into(), who())
+            .await
+            .expect("anew");
         assert_eq!(
             scene.door.ended(&anew.run.spec.id).await.progress.workflow,
             Workflow::Completed
@@ -362,7 +377,7 @@ fn a_failed_onboarding_is_given_up() {
         let run = scene.onboarding_fails_at("wait_for_hardware_sync_healthy").await.spec.id;
         assert_eq!(scene.node().await.upstream.map(|seen| seen.state), Some(Upstream::Deployed));
         for _ in 0..2 {
-            engine.act(run.clone(), Action::Cancel, who()).await.expect("given up");
+            engine.runs().act(run.clone(), Action::Cancel, who()).await.expect("given up");
             let ended = scene.door.ended(&run).await;
             assert_eq!(ended.progress.workflow, Workflow::Cancelled, "{:?}", ended.progress);
         }
@@ -383,10 +398,10 @@ fn a_node_whose_maas_is_gone_is_taken_away_without_it() {
         }
         let mut away = out(&node, Mode::SoftReset, "away");
         away.without_maas = "the site was given up".into();
-        let told = refusal(engine.decommission(away.clone()).await);
+        let told = refusal(engine.nodes().decommission(away.clone()).await);
         assert_eq!(told.field.as_deref(), Some("without_maas"));
         away.mode = Mode::FullDecommission;
-        let run = engine.decommission(away).await.expect("accepted").run;
+        let run = engine.nodes().decommission(away).await.expect("accepted").run;
         assert!(run.spec.steps.iter().all(|step| !step.name.contains("maas")), "{:?}", run.spec);
         let ended = scene.door.ended(&run.spec.id).await;
         assert_eq!(ended.progress.workflow, Workflow::Completed, "{:?}", ended.progress.failure);
@@ -402,7 +417,8 @@ fn a_rerun_by_the_name_of_its_node_is_replayed() {
         let scene = Scene::new().await;
         let engine = &scene.process.engine;
         let run = scene.onboarding_fails_at("wait_for_ready").await.spec.id;
-        let rerun = |id: RunId| engine.restart(id, RestartMode::Rerun, "anew".into(), who());
+        let runs = engine.runs();
+        let rerun = |id: RunId| runs.restart(id, RestartMode::Rerun, "anew".into(), who());
         let first = rerun(run.clone()).await.expect("anew");
         let named = scene.node().await.workflow.expect("an operation");
         assert_eq!(named, first.run.spec.id);
@@ -423,7 +439,8 @@ fn what_failed_can_be_taken_back_and_started_over() {
         assert_eq!(failed.progress.workflow, Workflow::FailedRetryable);
         assert_eq!(scene.node().await.state, NodeState::Enrolling);
         scene.world.sim.clear_faults(None).expect("cleared");
-        let clean = engine.restart(run, RestartMode::RestartClean, "clean".into(), who()).await;
+        let clean =
+            engine.runs().restart(run, RestartMode::RestartClean, "clean".into(), who()).await;
         let clean = clean.expect("started over").run.spec.id;
         let done = scene.door.ended(&clean).await;
         assert_eq!(done.progress.workflow, Workflow::Completed, "{:?}", done.progress.failure);
@@ -441,8 +458,8 @@ fn what_failed_can_be_taken_back_and_started_over() {
 pub fn agents(scene: &Scene) -> Agents {
     let world = &scene.world;
     let clock = world.clock();
-    let vault = Vault::new(world.store.clone(), Cipher::new(&[7; 32]), clock);
-    Agents::new(scene.process.engine.clone(), vault)
+    let secrets = SecretStore::new(world.store.clone(), Cipher::new(&[7; 32]), clock);
+    Agents::new(scene.process.engine.clone(), secrets)
 }
 
 pub fn applicant(session: &str) -> Applicant {
@@ -474,10 +491,10 @@ fn a_node_by_hand_enrolls_once_and_is_drained_by_its_agent() {
         scene.until(NodeState::Active).await;
 
         let node = scene.node().await;
-        engine.decommission(out(&node, Mode::Drain, "drain")).await.expect("accepted");
+        engine.nodes().decommission(out(&node, Mode::Drain, "drain")).await.expect("accepted");
         scene.until(NodeState::Draining).await;
         let id = node.id();
-        let resume = || async { engine.resume_node(&id, who()).await.expect("resumed").task };
+        let resume = || async { engine.nodes().resume(&id, who()).await.expect("resumed").task };
         assert_eq!(resume().await, Resumed::Fresh);
         let taken = agents.take("s1", Duration::from_secs(1)).await.expect("an answer");
         let task = taken.expect("known").expect("something to do").task;
@@ -500,7 +517,7 @@ fn a_node_by_hand_enrolls_once_and_is_drained_by_its_agent() {
         }
         let node = scene.until(NodeState::Retired).await;
         assert_eq!(node.moved_by, Owner::Decommission);
-        engine.ask_node(&node.id(), reactivate(), who()).await.expect("reactivated");
+        engine.nodes().ask(&node.id(), reactivate(), who()).await.expect("reactivated");
         agents.heartbeat("s1", String::new()).await.expect("an answer").expect("known");
         scene.until(NodeState::Active).await;
         scene.witnessed_nothing();
@@ -519,13 +536,13 @@ fn an_agent_that_never_comes_leaves_no_node_on_its_way() {
         agents.heartbeat("s1", String::new()).await.expect("an answer").expect("known");
         let node = scene.until(NodeState::Active).await;
         let started =
-            engine.decommission(out(&node, Mode::Drain, "drain")).await.expect("accepted");
+            engine.nodes().decommission(out(&node, Mode::Drain, "drain")).await.expect("accepted");
         let run = scene.door.ended(&started.run.spec.id).await;
         assert_eq!(run.progress.workflow, Workflow::FailedRetryable);
         let failure = run.progress.failure.expect("why");
         assert_eq!(failure.fault.code, Code::AgentSilent, "{failure:?}");
         assert_eq!(scene.node().await.state, NodeState::Offline);
-        let resumed = engine.resume_node(&node.id(), who()).await.expect("resumed");
+        let resumed = engine.nodes().resume(&node.id(), who()).await.expect("resumed");
         assert!(resumed.reopened);
         scene.until(NodeState::Draining).await;
         scene.witnessed_nothing();

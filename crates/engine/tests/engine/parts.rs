@@ -115,7 +115,7 @@ fn a_canceled_whole_ends_after_its_parts() {
         world.sim.add_fault(late).expect("a rule");
         let id = begin(&world, "whole", flash(&THREE, 3), Enqueue::Now).await;
         sleep(Duration::from_millis(50)).await;
-        one.engine.act(id.clone(), Action::Cancel, operator()).await.expect("told");
+        one.engine.runs().act(id.clone(), Action::Cancel, operator()).await.expect("told");
         let ended = door.ended(&id).await;
         assert_eq!(ended.progress.workflow, Workflow::Cancelled);
         let parts = parts_of(&world, &id).await;
@@ -133,7 +133,7 @@ fn a_frozen_whole_freezes_its_parts_and_goes_on_with_them() {
         let (world, one, door) = world_with(&THREE, Settings::default()).await;
         let id = begin(&world, "whole", flash(&THREE, 2), Enqueue::Now).await;
         sleep(Duration::from_millis(50)).await;
-        one.engine.act(id.clone(), Action::MarkManual, operator()).await.expect("told");
+        one.engine.runs().act(id.clone(), Action::MarkManual, operator()).await.expect("told");
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Failed);
         let frozen = parts_of(&world, &id).await;
         let ends: Vec<_> = frozen.iter().map(|part| part.progress.workflow).collect();
@@ -141,7 +141,7 @@ fn a_frozen_whole_freezes_its_parts_and_goes_on_with_them() {
         for device in THREE {
             assert_eq!(holder(&world, device).await, None);
         }
-        one.engine.act(id.clone(), Action::Resume, operator()).await.expect("it goes on");
+        one.engine.runs().act(id.clone(), Action::Resume, operator()).await.expect("it goes on");
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
         sleep(BACKOFF).await;
         assert_eq!(world.audit(RepeatedCalls::Forbidden).await, Vec::<String>::new());
@@ -177,15 +177,19 @@ fn a_part_that_goes_on_alone_holds_its_device() {
         world.sim.clear_faults(None).expect("cleared");
         let failed = parts_of(&world, &id).await.into_iter().map(|part| part.spec);
         for spec in failed.filter(|spec| spec.target.id != "m-2") {
-            one.engine.act(spec.id.clone(), Action::RetryStep, operator()).await.expect("told");
+            one.engine
+                .runs()
+                .act(spec.id.clone(), Action::RetryStep, operator())
+                .await
+                .expect("told");
             assert_eq!(holder(&world, &spec.target.id).await, Some(spec.id.clone()));
-            let busy = one.engine.act(id.clone(), Action::RetryStep, operator()).await;
+            let busy = one.engine.runs().act(id.clone(), Action::RetryStep, operator()).await;
             assert!(refused(busy).contains(spec.id.as_str()));
             assert_eq!(door.ended(&spec.id).await.phase(), RunPhase::Succeeded);
             assert_eq!(holder(&world, &spec.target.id).await, None);
         }
         // Nothing is left to be done, and nothing is done again.
-        one.engine.act(id.clone(), Action::RetryStep, operator()).await.expect("told");
+        one.engine.runs().act(id.clone(), Action::RetryStep, operator()).await.expect("told");
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
         assert_eq!(parts_of(&world, &id).await.len(), 3);
     });
@@ -204,7 +208,7 @@ fn a_whole_goes_on_only_where_nobody_has_been_since() {
         let begun = parts_of(&world, &failed).await.len();
         let after = begin(&world, "after", flash(&["m-1"], 1), Enqueue::Now).await;
         assert_eq!(door.ended(&after).await.phase(), RunPhase::Succeeded);
-        let told = one.engine.act(failed.clone(), Action::RetryStep, operator()).await;
+        let told = one.engine.runs().act(failed.clone(), Action::RetryStep, operator()).await;
         assert!(refused(told).starts_with("RUN_SUPERSEDED"));
         assert_eq!(parts_of(&world, &failed).await.len(), begun);
         // The other one has nobody behind it on its own device, although a later one is on the same rack.
@@ -213,7 +217,11 @@ fn a_whole_goes_on_only_where_nobody_has_been_since() {
         assert_eq!(door.ended(&third).await.phase(), RunPhase::Failed);
         let fourth = begin(&world, "fourth time", flash(&["m-2"], 1), Enqueue::Now).await;
         door.ended(&fourth).await;
-        one.engine.act(third.clone(), Action::RetryStep, operator()).await.expect("it goes on");
+        one.engine
+            .runs()
+            .act(third.clone(), Action::RetryStep, operator())
+            .await
+            .expect("it goes on");
         assert_eq!(door.ended(&third).await.phase(), RunPhase::Succeeded);
     });
 }
@@ -225,13 +233,13 @@ fn a_run_that_waits_for_leave_is_not_begun_by_impatience() {
         let (world, one, door) = world_with(&THREE, Settings::default()).await;
         let id = begin(&world, "whole", flash(&THREE, 3), Enqueue::WhenWoken).await;
         for action in [Action::RetryStep, Action::Resume] {
-            one.engine.act(id.clone(), action, operator()).await.expect("it is so already");
+            one.engine.runs().act(id.clone(), action, operator()).await.expect("it is so already");
         }
         sleep(BACKOFF).await;
         let all = world.everything().await.runs;
         assert!(all.iter().all(|kept| kept.run.progress.workflow == Workflow::Pending));
         // It can be canceled, and lets go of what it claimed.
-        one.engine.act(id.clone(), Action::Cancel, operator()).await.expect("told");
+        one.engine.runs().act(id.clone(), Action::Cancel, operator()).await.expect("told");
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Canceled);
         sleep(BACKOFF).await;
         assert_eq!(world.audit(RepeatedCalls::Forbidden).await, Vec::<String>::new());
@@ -248,7 +256,7 @@ fn who_claims_a_machine_takes_the_mark_of_a_cancel_off_it() {
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Failed);
         let marked = world.store.write("mark", world.now(), |now, tx| Box::pin(mark(tx, *now)));
         marked.await.expect("marked");
-        one.engine.act(id.clone(), Action::RetryStep, operator()).await.expect("it goes on");
+        one.engine.runs().act(id.clone(), Action::RetryStep, operator()).await.expect("it goes on");
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
         let machine = world.machine("m-1").await;
         assert!(!machine.is(ConditionType::OperationCanceled));
@@ -322,7 +330,7 @@ fn a_record_hears_of_its_run_going_on() {
         one.gate.arm(None);
         let slow = FaultRule { delay_ms: 30_000, ..broken("ps-1", sim::Action::Slow, 1) };
         world.sim.add_fault(slow).expect("a rule");
-        one.engine.act(id.clone(), Action::RetryStep, operator()).await.expect("it goes on");
+        one.engine.runs().act(id.clone(), Action::RetryStep, operator()).await.expect("it goes on");
         sleep(Duration::from_secs(1)).await;
         let looked = CrashPoint::Commit(When::After, "advance");
         assert!(one.gate.passed().contains(&looked), "{:?}", one.gate.passed());

@@ -4,7 +4,7 @@ use crate::racks::{Scene, asked, machines, power, who};
 use crate::world::simulate;
 use engine::Settings;
 use engine::components::{Outcome, Update};
-use engine::racks::{DescribedRack, MaintenanceStart};
+use engine::rack::{DescribedRack, MaintenanceStart};
 use model::condition::ConditionType;
 use model::id::{FirmwareId, MachineId, RackId, RunId};
 use model::machine::Labels;
@@ -75,9 +75,15 @@ fn what_was_forced_is_kept_with_the_operation_and_in_its_history() {
         let scene = Scene::ready().await;
         let force = Some("fire".to_string());
         let wanted = power(machines(&["m-1"]), PowerSequence::Reset);
-        let started =
-            scene.engine().start_rack_maintenance(MaintenanceStart { force, ..asked(wanted) });
-        let run = started.await.expect("accepted").run.expect("an operation");
+        let start = MaintenanceStart { force, ..asked(wanted) };
+        let run = scene
+            .engine()
+            .racks()
+            .maintain(start)
+            .await
+            .expect("accepted")
+            .run
+            .expect("an operation");
         assert_eq!(run.spec.params.get(FORCED).map(String::as_str), Some("fire"));
         let events = scene.engine().history(run.spec.id.as_str(), 0, 100).await;
         let events = events.expect("a history");
@@ -90,7 +96,12 @@ fn a_device_that_is_flagged_is_refused_by_name_and_left_out_of_the_whole() {
     simulate(async {
         let scene = Scene::ready().await;
         let flagged = MachineId::trusted("m-2");
-        scene.engine().flag(flagged, ConditionType::Rma, true, who()).await.expect("flagged");
+        scene
+            .engine()
+            .machines()
+            .flag(flagged, ConditionType::Rma, true, who())
+            .await
+            .expect("flagged");
         let refused = scene.refused(power(machines(&["m-2"]), PowerSequence::On)).await;
         assert_eq!(refused.reason, "DEVICE_BLOCKED");
         assert!(refused.said.contains("m-2 is flagged"), "{refused}");
@@ -108,11 +119,11 @@ fn an_empty_rack_has_nothing_to_maintain() {
         let id = RackId::trusted("rack-2");
         let spec = RackSpec { hardware_type: "gb200".into(), expected: Counts::default() };
         let described = DescribedRack { id: id.clone(), labels: Labels::new(), spec };
-        scene.engine().create_rack(described, "test".into()).await.expect("created");
+        scene.engine().racks().create(described, "test".into()).await.expect("created");
         for dry_run in [false, true] {
             let start =
                 MaintenanceStart { rack_id: id.clone(), dry_run, ..asked(Wanted::default()) };
-            let refused = refusal(scene.engine().start_rack_maintenance(start).await);
+            let refused = refusal(scene.engine().racks().maintain(start).await);
             assert_eq!(refused.reason, "RACK_EMPTY");
             assert_eq!(refused.next.as_deref(), Some("farrier rack get rack-2"));
         }
@@ -134,19 +145,22 @@ fn what_acts_on_something_else_is_no_maintenance_of_a_rack_and_no_run_on_a_machi
             force: None,
             dry_run: false,
         };
-        let done = scene.engine().update_components(update).await.expect("answered");
+        let done = scene.engine().components().update(update).await.expect("answered");
         let [Outcome::Started(run)] =
             &done.iter().map(|one| one.outcome.clone()).collect::<Vec<_>>()[..]
         else {
             panic!("{done:?}")
         };
         let run: &RunId = run;
-        let refused = refusal(scene.engine().maintenance_status(run).await);
+        let refused = refusal(scene.engine().racks().status(run).await);
         assert_eq!(refused.reason, "NOT_ON_A_RACK");
         assert!(refused.said.contains("acts on ps-1"), "{refused}");
         scene.ended(run).await;
-        let again =
-            scene.engine().restart(run.clone(), RestartMode::Rerun, "again".into(), who()).await;
+        let again = scene
+            .engine()
+            .runs()
+            .restart(run.clone(), RestartMode::Rerun, "again".into(), who())
+            .await;
         let again = again.expect("accepted").run.spec.id;
         assert_eq!(scene.ended(&again).await.phase(), RunPhase::Succeeded);
     });
@@ -168,7 +182,7 @@ fn what_is_set_for_racks_reaches_the_steps_of_their_operations() {
         scene.fill().await;
         scene.until("Ready").await;
         // Both that of the rack's own turn and that of a request.
-        let own = scene.engine().maintenance_in(&RackId::trusted("rack-1")).await;
+        let own = scene.engine().racks().operations(&RackId::trusted("rack-1")).await;
         let own = own.expect("a status").remove(0).run;
         let asked = scene.start(Wanted::default()).await.expect("accepted").run.expect("a run");
         for run in [own, asked] {
@@ -196,7 +210,7 @@ fn a_dry_run_of_a_maintenance_asks_every_gate_and_leaves_nothing() {
         let before = scene.engine().history("rack-1", 0, 10_000).await.expect("a history").len();
         let wanted = only(Asked::PowerSequence(PowerSequence::Reset));
         let rehearsal = MaintenanceStart { dry_run: true, ..asked(wanted.clone()) };
-        let foreseen = scene.engine().start_rack_maintenance(rehearsal).await.expect("a dry run");
+        let foreseen = scene.engine().racks().maintain(rehearsal).await.expect("a dry run");
         assert!(foreseen.run.is_none() && !foreseen.new);
         assert!(!foreseen.preview.expect("a preview").planned.steps.is_empty());
         let after = scene.engine().history("rack-1", 0, 10_000).await.expect("a history").len();

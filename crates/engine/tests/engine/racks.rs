@@ -2,7 +2,7 @@
 //! stopped.
 
 use crate::world::{Process, World, simulate};
-use engine::racks::{DescribedRack, MaintenanceStart, MaintenanceStarted, RackView};
+use engine::rack::{DescribedRack, MaintenanceStart, MaintenanceStarted, RackView};
 use engine::{Described, DescribedDevice, Engine, PlacedSpec, Settings};
 use model::effect::Facts;
 use model::firmware::{Component, Firmware};
@@ -61,7 +61,7 @@ impl Scene {
     async fn create(&self, expected: Counts) {
         let spec = RackSpec { hardware_type: "gb200".into(), expected };
         let described = DescribedRack { id: RackId::trusted(RACK), labels: Labels::new(), spec };
-        self.engine().create_rack(described, "test".into()).await.expect("created");
+        self.engine().racks().create(described, "test".into()).await.expect("created");
     }
 
     pub async fn fill(&self) {
@@ -81,7 +81,7 @@ impl Scene {
         let spec = MachineSpec { rack, slot, ..MachineSpec::default() };
         let id = Some(MachineId::trusted(id));
         let described = Described { id, spec: Some(spec), labels: Labels::new() };
-        self.engine().register(described, "test".into()).await.map(|_| ())
+        self.engine().machines().register(described, "test".into()).await.map(|_| ())
     }
 
     /// A device that is in service already: its own way there is told elsewhere.
@@ -93,7 +93,7 @@ impl Scene {
     }
 
     pub async fn view(&self) -> RackView {
-        self.engine().rack(&RackId::trusted(RACK)).await.expect("a rack")
+        self.engine().racks().get(&RackId::trusted(RACK)).await.expect("a rack")
     }
 
     pub async fn until(&self, word: &str) -> Rack {
@@ -110,7 +110,7 @@ impl Scene {
     }
 
     pub async fn start(&self, wanted: Wanted) -> Result<MaintenanceStarted> {
-        self.engine().start_rack_maintenance(asked(wanted)).await
+        self.engine().racks().maintain(asked(wanted)).await
     }
 
     pub async fn started(&self, wanted: Wanted) -> RunId {
@@ -126,7 +126,7 @@ impl Scene {
 
     pub async fn ended(&self, id: &RunId) -> Run {
         for _ in 0..PATIENCE {
-            let run = self.engine().run(id).await.expect("a run");
+            let run = self.engine().runs().get(id).await.expect("a run");
             if run.ended() {
                 return run;
             }
@@ -268,7 +268,8 @@ fn a_rack_comes_into_service_when_all_its_devices_are_there() {
         let path = ["Created", "Discovering", "Maintenance", "Validating", "Ready"];
         assert_eq!(scene.path().await, path);
         scene.nobody_is_held().await;
-        let all = scene.engine().maintenance_in(&RackId::trusted(RACK)).await.expect("a status");
+        let all =
+            scene.engine().racks().operations(&RackId::trusted(RACK)).await.expect("a status");
         let [ingestion] = all.as_slice() else { panic!("{all:?}") };
         assert_eq!(ingestion.run.spec.initiator, "engine");
         let legs: Vec<&str> = ingestion.legs.iter().map(|leg| leg.name.as_str()).collect();
@@ -331,7 +332,7 @@ fn a_full_maintenance_goes_through_every_stage() {
             assert!(said.contains(&stage), "{stage} is not in {said:?}");
         }
         // The fabric was as wanted, and was not taken down.
-        let status = scene.engine().maintenance_status(&id).await.expect("a status");
+        let status = scene.engine().racks().status(&id).await.expect("a status");
         let off = status.legs.iter().find(|leg| leg.name == "fabric-off").expect("a leg");
         assert!(off.parts.iter().all(|part| part.run.is_none()), "{off:?}");
         let check = status.legs.last().expect("a leg");
@@ -347,7 +348,7 @@ fn a_fabric_that_is_not_there_is_formed_by_parts() {
         let runs = scene.world.everything().await.runs;
         let whole = runs.iter().find(|kept| kept.run.spec.target.kind == TargetKind::Rack);
         let id = &whole.expect("an ingestion").run.spec.id;
-        let status = scene.engine().maintenance_status(id).await.expect("a status");
+        let status = scene.engine().racks().status(id).await.expect("a status");
         for name in ["fabric-off", "fabric-manager", "fabric-configured"] {
             let leg = status.legs.iter().find(|leg| leg.name == name).expect("a leg");
             assert!(leg.parts.iter().all(|part| part.run.is_some()), "{leg:?}");
@@ -387,7 +388,7 @@ fn a_failure_is_an_error_that_names_device_and_activity_until_somebody_goes_on()
         scene.until("Error").await;
         // The hardware is mended, and the operation goes on where it stopped.
         scene.world.sim.clear_faults(None).expect("cleared");
-        scene.engine().act(id.clone(), Action::RetryStep, who()).await.expect("accepted");
+        scene.engine().runs().act(id.clone(), Action::RetryStep, who()).await.expect("accepted");
         assert_eq!(scene.ended(&id).await.phase(), RunPhase::Succeeded);
         scene.until("Ready").await;
         scene.nobody_is_held().await;
@@ -443,7 +444,7 @@ fn a_sequence_that_is_stopped_says_what_it_has_left_on_and_off() {
         let id = scene.started(power(machines(&["m-1", "m-2"]), PowerSequence::Off)).await;
         scene.until("Maintenance").await;
         tokio::time::sleep(Duration::from_secs(30)).await;
-        scene.engine().act(id.clone(), Action::Cancel, who()).await.expect("accepted");
+        scene.engine().runs().act(id.clone(), Action::Cancel, who()).await.expect("accepted");
         scene.ended(&id).await;
         let rack = scene.until("Error").await;
         let RackState::Error { cause } = &rack.state else { panic!("{rack:?}") };
@@ -461,13 +462,16 @@ fn a_new_request_leaves_an_error_too_and_the_old_one_may_not_go_on_then() {
         scene.ended(&id).await;
         scene.until("Error").await;
         scene.world.sim.clear_faults(None).expect("cleared");
-        let rerun =
-            scene.engine().restart(id.clone(), RestartMode::Rerun, "again".into(), who()).await;
+        let rerun = scene
+            .engine()
+            .runs()
+            .restart(id.clone(), RestartMode::Rerun, "again".into(), who())
+            .await;
         let rerun = rerun.expect("accepted").run;
         assert_eq!(rerun.spec.parent, Some(id.clone()));
         assert_eq!(scene.ended(&rerun.spec.id).await.phase(), RunPhase::Succeeded);
         scene.until("Ready").await;
-        let told = scene.engine().act(id, Action::RetryStep, who()).await;
+        let told = scene.engine().runs().act(id, Action::RetryStep, who()).await;
         let Err(StoreError::Refused(refusal)) = told else { panic!("{told:?}") };
         assert_eq!(refusal.reason, "RUN_SUPERSEDED");
     });
@@ -486,7 +490,7 @@ fn a_cancel_in_the_middle_leaves_an_error_and_nobody_held() {
         let id = scene.started(power(machines(&["m-1", "m-2"]), PowerSequence::Off)).await;
         scene.until("Maintenance").await;
         tokio::time::sleep(Duration::from_secs(5)).await;
-        scene.engine().act(id.clone(), Action::Cancel, who()).await.expect("accepted");
+        scene.engine().runs().act(id.clone(), Action::Cancel, who()).await.expect("accepted");
         assert_eq!(scene.ended(&id).await.phase(), RunPhase::Canceled);
         let rack = scene.until("Error").await;
         let RackState::Error { cause } = &rack.state else { panic!("{rack:?}") };
@@ -515,7 +519,7 @@ fn disjoint_scopes_run_at_once_and_overlapping_ones_are_refused_by_name() {
         assert_eq!(refusal.reason, "RACK_NOT_READY");
         tokio::time::sleep(Duration::from_secs(10)).await;
         for id in [&first, &second] {
-            let run = scene.engine().run(id).await.expect("a run");
+            let run = scene.engine().runs().get(id).await.expect("a run");
             assert_eq!(run.phase(), RunPhase::Running, "{id}");
         }
         for id in [&first, &second] {
@@ -551,7 +555,7 @@ fn firmware_that_is_not_there_is_skipped_or_an_error_and_never_as_if_applied() {
             (cause.during, cause.trouble.code.as_str()),
             (During::FirmwareUpgrade, "firmware-unknown")
         );
-        let told = scene.engine().act(id, Action::RetryStep, who()).await;
+        let told = scene.engine().runs().act(id, Action::RetryStep, who()).await;
         let Err(StoreError::Refused(refusal)) = told else { panic!("{told:?}") };
         assert_eq!(refusal.reason, "NOTHING_PLANNED");
     });
@@ -566,7 +570,7 @@ fn a_reprovision_comes_before_what_was_asked_for_earlier() {
         let trigger = Trigger::Reprovision;
         let force = Some("a test".to_string());
         let reprovision = MaintenanceStart { trigger, force, ..asked(Wanted::default()) };
-        let started = scene.engine().start_rack_maintenance(reprovision).await;
+        let started = scene.engine().racks().maintain(reprovision).await;
         let id = started.expect("accepted").run.expect("an operation").spec.id;
         let asked = scene.view().await.rack;
         assert_eq!(asked.reprovision_requested, Some(id.clone()));
@@ -639,13 +643,14 @@ fn a_rack_is_told_of_a_move_within_it() {
             let spec = PlacedSpec { spec, rack: Some(RackId::trusted(RACK)), slot: Some(slot) };
             let (id, labels) = ("sw-2".into(), Labels::new());
             let described = DescribedDevice { id, spec: Some(spec), labels };
-            let done = scene.engine().register_device::<Switch>(described, "test".into()).await;
+            let done = scene.engine().devices().register::<Switch>(described, "test".into()).await;
             done.expect("moved");
-            let rack = scene.engine().rack(&RackId::trusted(RACK)).await.expect("a rack").rack;
+            let rack =
+                scene.engine().racks().get(&RackId::trusted(RACK)).await.expect("a rack").rack;
             rack.topology_changed
         };
         let primary = async || {
-            let all = scene.engine().maintenance_in(&RackId::trusted(RACK)).await;
+            let all = scene.engine().racks().operations(&RackId::trusted(RACK)).await;
             let legs = all.expect("a status").remove(0).legs;
             let manager = legs.into_iter().find(|leg| leg.name == "fabric-manager");
             manager.expect("a leg").parts.remove(0).target.to_string()
@@ -750,25 +755,25 @@ fn a_rack_is_deleted_when_it_is_empty_or_by_force() {
     simulate(async {
         let scene = Scene::ready().await;
         let id = RackId::trusted(RACK);
-        let kept = scene.engine().delete_rack(id.clone(), false, "ada".into()).await;
+        let kept = scene.engine().racks().delete(id.clone(), false, "ada".into()).await;
         let Err(StoreError::Refused(refusal)) = kept else { panic!("{kept:?}") };
         assert_eq!(refusal.reason, "RACK_NOT_EMPTY");
         let before = scene.path().await;
         let rehearsed =
-            scene.engine().with_dry_run(true).delete_rack(id.clone(), true, "ada".into()).await;
+            scene.engine().with_dry_run(true).racks().delete(id.clone(), true, "ada".into()).await;
         let foreseen = rehearsed.expect("a dry run");
         assert!(foreseen.rack.head.deleted && foreseen.devices.len() > 1, "{foreseen:?}");
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert_eq!(scene.path().await, before);
-        assert!(!scene.engine().rack(&id).await.expect("a rack").rack.head.deleted);
-        scene.engine().delete_rack(id.clone(), true, "ada".into()).await.expect("marked");
+        assert!(!scene.engine().racks().get(&id).await.expect("a rack").rack.head.deleted);
+        scene.engine().racks().delete(id.clone(), true, "ada".into()).await.expect("marked");
         for _ in 0..PATIENCE {
-            if scene.engine().rack(&id).await.is_err() {
+            if scene.engine().racks().get(&id).await.is_err() {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        let gone = scene.engine().rack(&id).await;
+        let gone = scene.engine().racks().get(&id).await;
         assert!(matches!(gone, Err(StoreError::Refused(_))), "{gone:?}");
         let machine = scene.world.machine("m-1").await;
         assert_eq!((machine.spec.rack, machine.spec.slot), (None, None));

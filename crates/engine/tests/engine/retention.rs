@@ -57,7 +57,7 @@ async fn with_more(store: &Store, sim: &Sim) -> Vec<RunId> {
         until(&engine, &run.spec.id, Run::ended).await;
     }
     idle(&engine).await;
-    let page = engine.runs(Filter::default(), None, 10).await.unwrap();
+    let page = engine.runs().list(Filter::default(), None, 10).await.unwrap();
     assert_eq!(page.runs.len(), 3);
     engine.shut_down().await;
     page.runs.into_iter().rev().map(|run| run.spec.id).collect()
@@ -72,7 +72,7 @@ async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 }
 
 async fn log_of(engine: &Engine, id: &RunId) -> usize {
-    let mut log = engine.follow_log(id, 0, false).await.unwrap();
+    let mut log = engine.runs().follow_log(id, 0, false).await.unwrap();
     let mut bytes = 0;
     loop {
         let lines = log.next().await.unwrap();
@@ -94,21 +94,21 @@ async fn old_runs_go_and_the_latest_stays() {
         engine.history("m-1", 0, 100).await.unwrap().len() == 1
     })
     .await;
-    assert_eq!(engine.runs(Filter::default(), None, 10).await.unwrap().runs.len(), 3);
+    assert_eq!(engine.runs().list(Filter::default(), None, 10).await.unwrap().runs.len(), 3);
     engine.shut_down().await;
 
     let engine = in_days(&store, &sim, 91, kept).await;
     eventually("the end of old runs", async || {
-        engine.runs(Filter::default(), None, 10).await.unwrap().runs.len() == 1
+        engine.runs().list(Filter::default(), None, 10).await.unwrap().runs.len() == 1
     })
     .await;
-    assert!(engine.run(&runs[2]).await.is_ok(), "the latest");
+    assert!(engine.runs().get(&runs[2]).await.is_ok(), "the latest");
     for id in &runs[..2] {
-        assert!(matches!(engine.run(id).await, Err(StoreError::Refused(_))));
+        assert!(matches!(engine.runs().get(id).await, Err(StoreError::Refused(_))));
         assert!(engine.history(id.as_str(), 0, 10).await.is_err());
     }
     // The machine goes on as before, and its request ids are free again.
-    let machine = engine.machine(&MachineId::trusted("m-1")).await.unwrap();
+    let machine = engine.machines().get(&MachineId::trusted("m-1")).await.unwrap();
     let run = start(&engine, "m-1", RunType::EnterMaintenance).await;
     let run = until(&engine, &run.spec.id, Run::ended).await;
     let history = engine.history("m-1", 0, 100).await.unwrap();
@@ -131,12 +131,13 @@ async fn logs_and_numbers_have_limits_of_their_own() {
     let kept = Retention { logs: Some(30 * DAY), ..never() };
     let engine = in_days(&store, &sim, 31, kept).await;
     eventually("the end of the log", async || log_of(&engine, &runs[1]).await == 0).await;
-    assert_eq!(engine.runs(Filter::default(), None, 10).await.unwrap().runs.len(), 3);
+    assert_eq!(engine.runs().list(Filter::default(), None, 10).await.unwrap().runs.len(), 3);
     engine.shut_down().await;
 
     let engine = in_days(&store, &sim, 0, Retention { max_runs: Some(2), ..never() }).await;
-    eventually("the end of the oldest run", async || engine.run(&runs[0]).await.is_err()).await;
-    assert_eq!(engine.runs(Filter::default(), None, 10).await.unwrap().runs.len(), 2);
+    eventually("the end of the oldest run", async || engine.runs().get(&runs[0]).await.is_err())
+        .await;
+    assert_eq!(engine.runs().list(Filter::default(), None, 10).await.unwrap().runs.len(), 2);
     engine.shut_down().await;
 }
 
@@ -172,9 +173,9 @@ async fn only_the_first_of_the_replicas_clears_away() {
     let second = Settings { retention: greedy, ..settings("two") };
     let second = engine(&store, Arc::new(sim.clone()), second).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(second.run(&runs[0]).await.is_ok(), "the first one keeps everything");
+    assert!(second.runs().get(&runs[0]).await.is_ok(), "the first one keeps everything");
     first.shut_down().await;
-    eventually("the turn of the second", async || second.run(&runs[0]).await.is_err()).await;
+    eventually("the turn of the second", async || second.runs().get(&runs[0]).await.is_err()).await;
     second.shut_down().await;
 }
 
@@ -201,7 +202,7 @@ async fn a_watcher_that_was_away_too_long_is_told_so() {
     let quiet = Settings { retention: never(), ..settings("one") };
     let first = engine(&store, Arc::new(sim.clone()), quiet).await;
     let beginning = Place::parse("0.0").unwrap();
-    let mut early = first.watch(Filter::default(), Some(beginning.clone())).await.unwrap();
+    let mut early = first.runs().watch(Filter::default(), Some(beginning.clone())).await.unwrap();
     in_maintenance(&first, "m-1").await;
     next_place(&mut early).await;
     drop(early);
@@ -210,16 +211,16 @@ async fn a_watcher_that_was_away_too_long_is_told_so() {
 
     let kept = Retention { runs: Some(90 * DAY), ..never() };
     let engine = in_days(&store, &sim, 91, kept).await;
-    eventually("the end of old runs", async || engine.run(&runs[0]).await.is_err()).await;
-    let refusal = gone(engine.watch(Filter::default(), Some(beginning)).await);
+    eventually("the end of old runs", async || engine.runs().get(&runs[0]).await.is_err()).await;
+    let refusal = gone(engine.runs().watch(Filter::default(), Some(beginning)).await);
     assert!(refusal.said.contains("without a cursor"), "{refusal}");
     assert_eq!(refusal.next.as_deref(), Some("farrier watch --all"));
-    gone(engine.watch(Filter::default(), Some(Place::parse("0.0~").unwrap())).await);
+    gone(engine.runs().watch(Filter::default(), Some(Place::parse("0.0~").unwrap())).await);
     // Who begins anew gets what there is, and goes on from there.
-    let mut anew = engine.watch(Filter::default(), None).await.unwrap();
+    let mut anew = engine.runs().watch(Filter::default(), None).await.unwrap();
     let place = next_place(&mut anew).await;
     let run = start(&engine, "m-1", RunType::Reboot).await;
-    let mut resumed = engine.watch(Filter::default(), Some(place)).await.unwrap();
+    let mut resumed = engine.runs().watch(Filter::default(), Some(place)).await.unwrap();
     let seen = tokio::time::timeout(PATIENCE, resumed.next()).await.unwrap().unwrap();
     assert_eq!(seen[0].run.spec.id, run.spec.id);
     until(&engine, &run.spec.id, Run::ended).await;

@@ -51,7 +51,7 @@ impl Site {
         let rack = rack.map(RackId::trusted);
         let spec = Some(PlacedSpec { rack, slot, ..PlacedSpec::default() });
         let described = DescribedDevice { id: id.into(), spec, labels: Labels::new() };
-        self.engine.register_device::<D>(described, "ada".into()).await
+        self.engine.devices().register::<D>(described, "ada".into()).await
     }
 
     /// A shelf or a switch that has been taken in.
@@ -63,7 +63,7 @@ impl Site {
     async fn until<D: Device>(&self, id: &str, reached: impl Fn(&D) -> bool) -> D {
         let started = Instant::now();
         loop {
-            let device: D = self.engine.device(id).await.unwrap();
+            let device: D = self.engine.devices().get(id).await.unwrap();
             if reached(&device) {
                 return device;
             }
@@ -82,7 +82,7 @@ impl Site {
     }
 
     async fn ask(&self, asked: Asked) -> std::result::Result<(), Refusal> {
-        match self.engine.maintain_shelves(asked).await {
+        match self.engine.power_shelves().maintain(asked).await {
             Ok(_) => Ok(()),
             Err(StoreError::Refused(refusal)) => Err(refusal),
             Err(error) => panic!("{error}"),
@@ -100,7 +100,7 @@ impl Site {
         let spec = MachineSpec { target_cluster_ref: "c".into(), rack, ..MachineSpec::default() };
         let id = Some(MachineId::trusted(id));
         let described = Described { id, spec: Some(spec), labels: Labels::new() };
-        self.engine.register(described, "ada".into()).await.unwrap();
+        self.engine.machines().register(described, "ada".into()).await.unwrap();
     }
 
     fn fault(&self, machine: &str, effect: &str, times: u32) {
@@ -183,7 +183,7 @@ async fn a_new_device_is_read_configured_and_ready() {
     assert_eq!(states(&history), expected);
     // The same again changes nothing.
     let again: Switch = site.add("sw-1", None, None).await.unwrap();
-    assert_eq!(again, site.engine.device("sw-1").await.unwrap());
+    assert_eq!(again, site.engine.devices().get("sw-1").await.unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -203,7 +203,7 @@ async fn shelves_are_switched_together_and_read_back() {
     site.ask(ask(&["ps-2"], PowerTo::On)).await.unwrap();
     site.switched("ps-2", PowerTo::On).await;
     assert_eq!(
-        site.engine.device::<PowerShelf>("ps-1").await.unwrap().facts.power,
+        site.engine.devices().get::<PowerShelf>("ps-1").await.unwrap().facts.power,
         Some(PowerTo::Off)
     );
 }
@@ -214,8 +214,8 @@ async fn one_shelf_that_cannot_keeps_all_from_it() {
     let before: PowerShelf = site.ready("ps-1", None).await;
     let refusal = site.ask(off(&["ps-1", "ps-9"])).await.unwrap_err();
     assert_eq!(refusal.reason, "NOT_FOUND");
-    assert_eq!(site.engine.device::<PowerShelf>("ps-1").await.unwrap(), before);
-    let preview = site.engine.preview_shelves(off(&["ps-1", "ps-9"])).await.unwrap();
+    assert_eq!(site.engine.devices().get::<PowerShelf>("ps-1").await.unwrap(), before);
+    let preview = site.engine.power_shelves().preview(off(&["ps-1", "ps-9"])).await.unwrap();
     assert_eq!(preview.foreseen.refusals, [refusal]);
     let many: Vec<String> = (0..101).map(|number| format!("ps-{number}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
@@ -246,14 +246,15 @@ async fn a_failure_is_an_error_that_can_be_left() {
     site.ask(ask(&["ps-1"], PowerTo::On)).await.unwrap();
     let run = site.until("ps-1", in_error).await.trouble().unwrap().run.clone().unwrap();
     let who = Who { by: "ada".into(), reason: "mended".into() };
-    site.engine.act(run.clone(), Action::RetryStep, who.clone()).await.unwrap();
+    site.engine.runs().act(run.clone(), Action::RetryStep, who.clone()).await.unwrap();
     until(&site.engine, &run, Run::ended).await;
     site.switched("ps-1", PowerTo::On).await;
     // Or has it done anew.
     site.fault("ps-1", "power", 2);
     site.ask(off(&["ps-1"])).await.unwrap();
     let run = site.until("ps-1", in_error).await.trouble().unwrap().run.clone().unwrap();
-    let anew = || site.engine.restart(run.clone(), RestartMode::Rerun, "anew".into(), who.clone());
+    let runs = site.engine.runs();
+    let anew = || runs.restart(run.clone(), RestartMode::Rerun, "anew".into(), who.clone());
     let (first, second) = (anew().await.unwrap(), anew().await.unwrap());
     assert_eq!((first.new, second.new, &first.run.spec.id), (true, false, &second.run.spec.id));
     site.switched("ps-1", PowerTo::Off).await;
@@ -261,9 +262,9 @@ async fn a_failure_is_an_error_that_can_be_left() {
     site.fault("ps-1", "power", 2);
     site.ask(ask(&["ps-1"], PowerTo::On)).await.unwrap();
     site.until("ps-1", in_error).await;
-    site.engine.retry_device::<PowerShelf>("ps-1", who.clone()).await.unwrap();
+    site.engine.devices().retry::<PowerShelf>("ps-1", who.clone()).await.unwrap();
     site.until("ps-1", |shelf: &PowerShelf| shelf.word() == "Ready").await;
-    let refused = site.engine.retry_device::<PowerShelf>("ps-1", who).await.unwrap_err();
+    let refused = site.engine.devices().retry::<PowerShelf>("ps-1", who).await.unwrap_err();
     assert!(refused.to_string().contains("only what is in Error"), "{refused}");
 }
 
@@ -313,7 +314,7 @@ async fn machines_in_service_keep_their_power_unless_by_force() {
     assert_eq!(refusal.reason, "MACHINES_IN_SERVICE");
     site.switched("ps-1", PowerTo::Off).await;
     let forced = Asked { forced: Some("the rack burns".into()), ..off(&["ps-2"]) };
-    let foreseen = site.engine.maintain_shelves(forced).await.unwrap();
+    let foreseen = site.engine.power_shelves().maintain(forced).await.unwrap();
     assert_eq!(foreseen.dark.len(), 1);
     assert!(foreseen.warnings[0].contains("the controller of ps-2"), "{:?}", foreseen.warnings);
     site.switched("ps-2", PowerTo::Off).await;
@@ -338,11 +339,14 @@ async fn what_failed_on_a_shelf_that_fell_ill_is_not_tried_again() {
     let leak = Change::Merge([("leak".to_string(), alert)].into_iter().collect());
     let who = Who { by: "ada".into(), reason: "mended".into() };
     let shelf = failed.target();
-    let reported = site.engine.change_health(&shelf, "probe".into(), leak, who.clone());
-    reported.await.unwrap();
-    let tried = site.engine.act(run.clone(), Action::RetryStep, who.clone()).await;
-    let anew =
-        site.engine.restart(run, RestartMode::Rerun, "anew".into(), who).await.map(|one| one.run);
+    site.engine.health().change(&shelf, "probe".into(), leak, who.clone()).await.unwrap();
+    let tried = site.engine.runs().act(run.clone(), Action::RetryStep, who.clone()).await;
+    let anew = site
+        .engine
+        .runs()
+        .restart(run, RestartMode::Rerun, "anew".into(), who)
+        .await
+        .map(|one| one.run);
     for answer in [tried, anew] {
         let Err(StoreError::Refused(refusal)) = answer else { panic!("{answer:?}") };
         assert_eq!(refusal.reason, "HEALTH_PREVENTS");
@@ -365,9 +369,13 @@ async fn machines_that_came_into_service_keep_their_power_when_a_failed_shelf_is
         until(&site.engine, &run.spec.id, Run::ended).await;
     }
     let who = Who { by: "ada".into(), reason: "mended".into() };
-    let tried = site.engine.act(run.clone(), Action::RetryStep, who.clone()).await;
-    let anew =
-        site.engine.restart(run, RestartMode::Rerun, "anew".into(), who).await.map(|one| one.run);
+    let tried = site.engine.runs().act(run.clone(), Action::RetryStep, who.clone()).await;
+    let anew = site
+        .engine
+        .runs()
+        .restart(run, RestartMode::Rerun, "anew".into(), who)
+        .await
+        .map(|one| one.run);
     for answer in [tried, anew] {
         let Err(StoreError::Refused(refusal)) = answer else { panic!("{answer:?}") };
         assert_eq!(refusal.reason, "MACHINES_IN_SERVICE");
@@ -411,14 +419,14 @@ async fn a_place_is_known_and_free_and_the_rack_hears_of_every_move() {
     assert!(site.heard("rack-1", "sw-1 was moved").await);
     assert!(site.heard("rack-2", "sw-1 was moved").await);
     let filter = RecordFilter { rack: Some(RackId::trusted("rack-2")), ..RecordFilter::default() };
-    let page = site.engine.devices::<Switch>(filter, None, 10).await.unwrap();
+    let page = site.engine.devices().list::<Switch>(filter, None, 10).await.unwrap();
     assert_eq!(page.records.len(), 1);
     let spec = PlacedSpec {
         spec: model::lifecycle::DeviceSpec { provider: "nobody".into(), ..Default::default() },
         ..PlacedSpec::default()
     };
     let described = DescribedDevice { id: "sw-3".into(), spec: Some(spec), labels: Labels::new() };
-    let refused = site.engine.register_device::<Switch>(described, "ada".into()).await;
+    let refused = site.engine.devices().register::<Switch>(described, "ada".into()).await;
     assert!(refused.unwrap_err().to_string().starts_with("switch.spec.provider"));
 }
 
@@ -431,12 +439,12 @@ async fn a_deleted_device_goes_when_nobody_holds_it_and_may_come_back() {
     hold(&site.store, "sw-1", Some(holder)).await;
     site.until("sw-1", |switch: &Switch| switch.word() == "ReProvisioning").await;
     let who = Who { by: "ada".into(), reason: String::new() };
-    site.engine.delete_device::<Switch>("sw-1", who.clone()).await.unwrap();
+    site.engine.devices().delete::<Switch>("sw-1", who.clone()).await.unwrap();
     let why = site.engine.explain("sw-1").await.unwrap().told;
     assert!(why.waiting_for.contains("op-rack"), "{why:?}");
     hold(&site.store, "sw-1", None).await;
     let started = Instant::now();
-    while site.engine.device::<Switch>("sw-1").await.is_ok() {
+    while site.engine.devices().get::<Switch>("sw-1").await.is_ok() {
         assert!(started.elapsed() < PATIENCE, "it never goes");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

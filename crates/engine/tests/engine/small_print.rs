@@ -45,11 +45,16 @@ fn the_last_run_is_the_one_that_came_last_whatever_the_clocks_say() {
         }
         let last = failed.pop().expect("three of them");
         for superseded in failed {
-            let told = right.engine.act(superseded, Action::RetryStep, operator()).await;
+            let told = right.engine.runs().act(superseded, Action::RetryStep, operator()).await;
             let Err(StoreError::Refused(refusal)) = told else { panic!("{told:?}") };
             assert_eq!(refusal.reason, "RUN_SUPERSEDED");
         }
-        right.engine.act(last, Action::RetryStep, operator()).await.expect("the last may go on");
+        right
+            .engine
+            .runs()
+            .act(last, Action::RetryStep, operator())
+            .await
+            .expect("the last may go on");
     });
 }
 
@@ -110,7 +115,7 @@ fn a_short_outage_costs_a_watch_nothing() {
         register(&engine, MACHINE, labels).await;
         let filter = Filter::parse("labels.rack=r1", Subject::Run).expect("a filter");
         let door = Door::to(&engine);
-        let mut watch = engine.watch(filter, None).await.expect("a watch");
+        let mut watch = engine.runs().watch(filter, None).await.expect("a watch");
         let first = door.start(MACHINE, RunType::EnterMaintenance, "a".into()).await;
         let first = door.ended(&first.expect("accepted")).await;
         let mut shown = 0;
@@ -145,13 +150,17 @@ fn a_cursor_from_the_future_is_refused() {
         let engine = boot(&store, Arc::new(Sim::in_ram(Speed::Zero)), Settings::default()).await;
         for word in ["0.99999999", "7.3", "0.99999999~"] {
             let place = Place::parse(word).expect("a place");
-            match engine.watch(Filter::default(), Some(place)).await.map(drop) {
+            match engine.runs().watch(Filter::default(), Some(place)).await.map(drop) {
                 Err(StoreError::Refused(refusal)) => assert_eq!(refusal.reason, "CURSOR_GONE"),
                 other => panic!("{word}: {other:?}"),
             }
         }
-        let watch = engine.watch(Filter::default(), None).await.expect("a watch");
-        engine.watch(Filter::default(), Some(watch.place().clone())).await.expect("its own place");
+        let watch = engine.runs().watch(Filter::default(), None).await.expect("a watch");
+        engine
+            .runs()
+            .watch(Filter::default(), Some(watch.place().clone()))
+            .await
+            .expect("its own place");
     });
 }
 
@@ -168,5 +177,5 @@ async fn boot(store: &Store, sim: Arc<Sim>, settings: Settings) -> Engine {
 async fn register(engine: &Engine, machine: &str, labels: Labels) {
     let spec = MachineSpec { target_cluster_ref: "c".into(), ..MachineSpec::default() };
     let described = Described { id: Some(MachineId::trusted(machine)), spec: Some(spec), labels };
-    engine.register(described, "test".into()).await.expect("registered");
+    engine.machines().register(described, "test".into()).await.expect("registered");
 }

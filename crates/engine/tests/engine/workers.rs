@@ -42,13 +42,13 @@ pub async fn start(engine: &Engine, machine: &str, run_type: RunType) -> Run {
         params: Params::new(),
         initiator: "test".into(),
     };
-    engine.start(start).await.unwrap().run
+    engine.runs().start(start).await.unwrap().run
 }
 
 pub async fn until(engine: &Engine, id: &RunId, reached: impl Fn(&Run) -> bool) -> Run {
     let started = Instant::now();
     loop {
-        let run = engine.run(id).await.unwrap();
+        let run = engine.runs().get(id).await.unwrap();
         if reached(&run) {
             return run;
         }
@@ -60,7 +60,7 @@ pub async fn until(engine: &Engine, id: &RunId, reached: impl Fn(&Run) -> bool) 
 /// Waits until the engine has nothing in hand: a turn is let go of a moment after its last commit.
 pub async fn idle(engine: &Engine) {
     let started = Instant::now();
-    while engine.in_flight() > 0 {
+    while engine.scheduler().in_flight() > 0 {
         assert!(started.elapsed() < PATIENCE, "a run is still in hand");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -70,7 +70,7 @@ pub async fn in_maintenance(engine: &Engine, machine: &str) {
     let spec = MachineSpec { target_cluster_ref: "c".into(), ..MachineSpec::default() };
     let id = Some(MachineId::trusted(machine));
     let described = Described { id, spec: Some(spec), labels: Labels::new() };
-    engine.register(described, "test".into()).await.unwrap();
+    engine.machines().register(described, "test".into()).await.unwrap();
     let run = start(engine, machine, RunType::EnterMaintenance).await;
     until(engine, &run.spec.id, Run::ended).await;
 }
@@ -157,7 +157,11 @@ async fn a_worker_that_lost_its_lease_writes_nothing_and_repeats_nothing() {
     assert_eq!(ended.phase(), RunPhase::Succeeded, "{ended:#?}");
     // The frozen worker notices when its own answer comes, and lets go without a word.
     idle(&frozen).await;
-    assert_eq!(quick.run(&run.spec.id).await.unwrap(), ended, "nothing was written afterwards");
+    assert_eq!(
+        quick.runs().get(&run.spec.id).await.unwrap(),
+        ended,
+        "nothing was written afterwards"
+    );
     let effects = sim.effects(run.spec.id.as_str()).unwrap();
     assert_eq!(effects.len(), 5, "{effects:?}");
     assert!(effects.iter().all(|effect| effect.applied == 1), "{effects:?}");
@@ -179,7 +183,7 @@ async fn runs_go_on_where_a_stopped_engine_left_them() {
         runs.push(start(&first, &format!("m-{index}"), RunType::Reimage).await.spec.id);
     }
     first.shut_down().await;
-    assert_eq!(first.in_flight(), 0, "everything was let go of");
+    assert_eq!(first.scheduler().in_flight(), 0, "everything was let go of");
     let second = engine(&store, Arc::new(sim.clone()), settings("two")).await;
     for id in &runs {
         let ended = until(&second, id, Run::ended).await;

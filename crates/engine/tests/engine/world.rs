@@ -137,7 +137,7 @@ impl World {
         let spec = MachineSpec { target_cluster_ref: "c".into(), ..MachineSpec::default() };
         let id = Some(MachineId::trusted(machine));
         let described = Described { id, spec: Some(spec), labels: Labels::new() };
-        engine.register(described, "test".into()).await.expect("registered");
+        engine.machines().register(described, "test".into()).await.expect("registered");
     }
 
     pub async fn machine(&self, id: &str) -> Machine {

@@ -4,7 +4,7 @@
 //! not known here are a newer agent's and are ignored. Text that is kept is bounded and stripped of
 //! control characters.
 
-use engine::nodes::{Report, Taken};
+use engine::node::{Report, Taken};
 use model::machine::MAX_MACS;
 use model::node::enroll::Applicant;
 use model::node::task;

@@ -46,10 +46,10 @@ pub(super) async fn power_shelf(
 async fn show<D: Device>(console: &Console, target: TargetId, asked: &QueryParams) -> PageResult {
     let engine = &console.engine;
     let drawn_at = queries::read_horizon(engine).await?;
-    let device = engine.device::<D>(target.as_str()).await?;
+    let device = engine.devices().get::<D>(target.as_str()).await?;
     let explained = engine.explain(target.as_str()).await?;
     let of_device = format!("machine_id=\"{}\"", target.key());
-    let runs = engine.runs(Filter::parse(&of_device, Subject::Run)?, None, RECENT).await?;
+    let runs = engine.runs().list(Filter::parse(&of_device, Subject::Run)?, None, RECENT).await?;
     let head = device.head();
     let history =
         history::read_history(engine, target.as_str(), head.version, history::before(asked))

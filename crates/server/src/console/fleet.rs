@@ -59,7 +59,7 @@ pub(super) async fn show(
     let summary = console.summary.get(engine).await?;
     let first = after.is_none();
     let text = asked.get("filter").map_or("", |text| text.trim());
-    let page = engine.machines(filter, after.map(|id| id.to_string()), PAGE_SIZE).await?;
+    let page = engine.machines().list(filter, after.map(|id| id.to_string()), PAGE_SIZE).await?;
     let trouble = if first && text.is_empty() { Some(trouble(engine).await?) } else { None };
     let body = html! {
         h1.vh { "Fleet" }
@@ -90,7 +90,7 @@ async fn trouble(engine: &Engine) -> Result<Vec<(Machine, Explained)>> {
     let mut found = Vec::new();
     for filter in [ATTENTION, UNREACHABLE] {
         let filter = Filter::parse(filter, Subject::Machine)?;
-        let page = engine.machines(filter, None, MAX_TROUBLE).await?;
+        let page = engine.machines().list(filter, None, MAX_TROUBLE).await?;
         for machine in page.machines {
             // A machine that was never probed is not a problem.
             let looked_at = machine.conditions.get(ConditionType::Reachable).is_some();

@@ -28,7 +28,7 @@ pub(super) struct LogTail {
 pub(super) async fn read_tail(engine: &Engine, id: &RunId) -> Result<LogTail> {
     let from = (queries::read_log_end(engine, id).await? - TAIL_BYTES).max(0);
     let mut tail = LogTail { lines: VecDeque::new(), cut: from > 0, end: from };
-    let mut log = engine.follow_log(id, from, false).await?;
+    let mut log = engine.runs().follow_log(id, from, false).await?;
     loop {
         let pieces = log.next().await?;
         if pieces.is_empty() {

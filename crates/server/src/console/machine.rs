@@ -29,12 +29,12 @@ pub(super) async fn show(
     let id = MachineId::parse(&id).map_err(ErrorPage::not_found)?;
     let engine = &console.engine;
     let drawn_at = queries::read_horizon(engine).await?;
-    let machine = engine.machine(&id).await?;
+    let machine = engine.machines().get(&id).await?;
     let explained = engine.explain(id.as_str()).await?;
     let of_machine = format!("machine_id={id}");
     let filter = Filter::parse(&of_machine, Subject::Run)?;
-    let runs = engine.runs(filter, None, RECENT).await?;
-    let node = engine.node_on(&id).await?;
+    let runs = engine.runs().list(filter, None, RECENT).await?;
+    let node = engine.nodes().on_machine(&id).await?;
     let before = history::before(&asked);
     let history = history::read_history(engine, id.as_str(), machine.version, before).await?;
     let now = engine.now();

@@ -14,7 +14,7 @@ use super::{Console, QueryParams, history, queries};
 use crate::grpc::workflow_kind;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use engine::nodes::NodeView;
+use engine::node::NodeView;
 use maud::{Markup, html};
 use model::id::NodeId;
 use model::lifecycle::Lifecycle;
@@ -31,7 +31,7 @@ pub(super) async fn show(
     let id = NodeId::parse(&id).map_err(ErrorPage::not_found)?;
     let engine = &console.engine;
     let drawn_at = queries::read_horizon(engine).await?;
-    let NodeView { node, run, word, enrolled, site_answered, .. } = engine.node(&id).await?;
+    let NodeView { node, run, word, enrolled, site_answered, .. } = engine.nodes().get(&id).await?;
     let explained = engine.explain(id.as_str()).await?;
     let before = history::before(&asked);
     let history = history::read_history(engine, id.as_str(), node.head.version, before).await?;

@@ -27,7 +27,7 @@ pub(super) async fn show(
     let id = RunId::parse_field(&id, "operation_id").map_err(ErrorPage::not_found)?;
     let engine = &console.engine;
     let drawn_at = queries::read_horizon(engine).await?;
-    let run = engine.run(&id).await?;
+    let run = engine.runs().get(&id).await?;
     let explained = engine.explain(id.as_str()).await?;
     let tail = log::read_tail(engine, &id).await?;
     let before = history::before(&asked);

@@ -38,7 +38,7 @@ pub(super) async fn stream_changes(
     let filter = Filter::parse(filter, Subject::Run)?;
     let at = console.resume_position(&asked, &headers).await?;
     let permit = console.acquire_permit()?;
-    let watch = console.engine.watch(filter, Some(at.place.clone())).await?;
+    let watch = console.engine.runs().watch(filter, Some(at.place.clone())).await?;
     Ok(answer(changes(watch).boxed(), at, permit))
 }
 
@@ -53,8 +53,8 @@ pub(super) async fn stream_run(
     let filter = Filter::parse(&format!("run_id={id}"), Subject::Run)?;
     let at = console.resume_position(&asked, &headers).await?;
     let permit = console.acquire_permit()?;
-    let log = console.engine.follow_log(&id, at.offset, true).await?;
-    let watch = console.engine.watch(filter, Some(at.place.clone())).await?;
+    let log = console.engine.runs().follow_log(&id, at.offset, true).await?;
+    let watch = console.engine.runs().watch(filter, Some(at.place.clone())).await?;
     let both = stream::select(changes(watch), lines(log));
     Ok(answer(both.boxed(), at, permit))
 }

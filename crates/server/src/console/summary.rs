@@ -60,10 +60,10 @@ impl SummaryCache {
 }
 
 async fn count(engine: &Engine) -> Result<Summary> {
-    let mut summary = Summary { overdue: engine.overdue().await?, ..Summary::default() };
+    let mut summary = Summary { overdue: engine.runs().overdue().await?, ..Summary::default() };
     let mut after = None;
     loop {
-        let page = engine.machines(Filter::default(), after, PAGE).await?;
+        let page = engine.machines().list(Filter::default(), after, PAGE).await?;
         page.machines.iter().for_each(|machine| summary.add(machine.effective_state()));
         after = page.next;
         if after.is_none() {

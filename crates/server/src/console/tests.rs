@@ -48,7 +48,7 @@ impl TestConsole {
         let labels = Labels::from([("note".to_string(), "a<b>&\"".to_string())]);
         let id = MachineId::trusted(id);
         let machine = engine::Described { id: Some(id), spec: Some(spec), labels };
-        self.engine.register(machine, "<i>me</i>".into()).await.unwrap();
+        self.engine.machines().register(machine, "<i>me</i>".into()).await.unwrap();
     }
 }
 
@@ -123,16 +123,16 @@ async fn a_node_shows_its_three_layers_side_by_side() {
     let spec = model::site::SiteSpec { provider: "sim".into(), ..Default::default() };
     let id = model::id::SiteId::trusted("site-1");
     let described = engine::DescribedSite { id: id.clone(), spec, labels: Labels::new() };
-    console.engine.put_site(described, None, who()).await.unwrap();
-    let wanted = engine::nodes::Onboard {
+    console.engine.sites().put(described, None, who()).await.unwrap();
+    let wanted = engine::node::Onboard {
         machine: MachineId::trusted("m-1"),
         site: id,
         request_id: "r".into(),
         by: "<i>me</i>".into(),
     };
-    let started = console.engine.onboard(wanted).await.unwrap();
+    let started = console.engine.nodes().onboard(wanted).await.unwrap();
     let node = started.node.id();
-    while !console.engine.run(&started.run.spec.id).await.unwrap().ended() {
+    while !console.engine.runs().get(&started.run.spec.id).await.unwrap().ended() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
     let (_, _, list) = console.get("/nodes").await;
@@ -153,7 +153,7 @@ async fn a_node_shows_its_three_layers_side_by_side() {
     // An operator quarantines the node: its last operation is still shown as it ended.
     let why = "smells <b>burnt</b>".to_string();
     let ask = model::node::door::Ask::Quarantine { why };
-    console.engine.ask_node(&node, ask, who()).await.unwrap();
+    console.engine.nodes().ask(&node, ask, who()).await.unwrap();
     let (_, _, page) = console.get(&format!("/nodes/{node}")).await;
     for words in ["quarantined", "operator", "smells &lt;b&gt;burnt", "completed", "node release"] {
         assert!(page.contains(words), "{words}: {page}");

@@ -24,8 +24,12 @@ impl GrpcServices {
         let id = MachineId::parse(machine_id).map_err(refusal_status)?;
         let reason = text::reason("reason", reason).map_err(refusal_status)?;
         let who = Who { by: initiator(metadata), reason };
-        let done =
-            self.engine.flag(id, condition, status, who).await.map_err(store_error_status)?;
+        let done = self
+            .engine
+            .machines()
+            .flag(id, condition, status, who)
+            .await
+            .map_err(store_error_status)?;
         Ok(Response::new(machine(done)))
     }
 }

@@ -23,7 +23,7 @@ impl v1::component_service_server::ComponentService for GrpcServices {
     ) -> Answer<v1::UpdateComponentFirmwareResponse> {
         let by = initiator(request.metadata());
         let update = update_from(request.into_inner(), by).map_err(refusal_status)?;
-        let done = self.engine.update_components(update).await.map_err(store_error_status)?;
+        let done = self.engine.components().update(update).await.map_err(store_error_status)?;
         let results = done.into_iter().map(result).collect();
         Ok(Response::new(v1::UpdateComponentFirmwareResponse { results }))
     }
@@ -36,8 +36,12 @@ impl v1::component_service_server::ComponentService for GrpcServices {
         let targets = targets_from(asked.compute_trays, asked.switches, asked.power_shelves);
         let targets = targets.map_err(refusal_status)?;
         let firmware = firmware_from(&asked.target_version).map_err(refusal_status)?;
-        let found =
-            self.engine.component_status(&targets, firmware).await.map_err(store_error_status)?;
+        let found = self
+            .engine
+            .components()
+            .status(&targets, firmware)
+            .await
+            .map_err(store_error_status)?;
         let components = found.into_iter().map(status).collect();
         Ok(Response::new(v1::GetComponentFirmwareStatusResponse { components }))
     }
@@ -49,7 +53,8 @@ impl v1::component_service_server::ComponentService for GrpcServices {
         let asked = request.into_inner();
         let targets = targets_from(asked.compute_trays, asked.switches, asked.power_shelves);
         let targets = targets.map_err(refusal_status)?;
-        let found = self.engine.component_versions(&targets).await.map_err(store_error_status)?;
+        let found =
+            self.engine.components().versions(&targets).await.map_err(store_error_status)?;
         let components = found.into_iter().map(versions).collect();
         Ok(Response::new(v1::ListComponentFirmwareVersionsResponse { components }))
     }

@@ -4,7 +4,7 @@ use super::GrpcServices;
 use super::convert::{initiator, time};
 use super::page::{List, Page};
 use super::status::{refusal_status, store_error_status};
-use engine::vault::CredentialInfo;
+use engine::secret::CredentialInfo;
 use model::refusal::Refusal;
 use model::run::act::Who;
 use model::text;
@@ -28,7 +28,7 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         let who = Who { by: initiator(request.metadata()), reason: String::new() };
         let asked = request.into_inner();
         let secret = secret_from(asked.secret).map_err(refusal_status)?;
-        let set = self.vault.set(&asked.name, &secret, who).await.map_err(store_error_status)?;
+        let set = self.secrets.set(&asked.name, &secret, who).await.map_err(store_error_status)?;
         Ok(Response::new(credential(set)))
     }
 
@@ -40,7 +40,7 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         let page = Page::new(List::Credentials, "", asked.page_size, &asked.page_token)
             .map_err(refusal_status)?;
         let found =
-            self.vault.list(page.after(), page.size + 1).await.map_err(store_error_status)?;
+            self.secrets.list(page.after(), page.size + 1).await.map_err(store_error_status)?;
         let (found, next_page_token) = page.split_page(found, |one| &one.name);
         let credentials = found.into_iter().map(credential).collect();
         Ok(Response::new(v1::ListCredentialsResponse { credentials, next_page_token }))
@@ -52,7 +52,7 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
     ) -> Answer<v1::Credential> {
         let who = Who { by: initiator(request.metadata()), reason: String::new() };
         let name = request.into_inner().name;
-        let gone = self.vault.delete(&name, who).await.map_err(store_error_status)?;
+        let gone = self.secrets.delete(&name, who).await.map_err(store_error_status)?;
         Ok(Response::new(credential(gone)))
     }
 
@@ -63,8 +63,11 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         let asked = request.into_inner();
         let page = Page::new(List::Identities, "", asked.page_size, &asked.page_token)
             .map_err(refusal_status)?;
-        let found =
-            self.vault.identities(page.after(), page.size + 1).await.map_err(store_error_status)?;
+        let found = self
+            .secrets
+            .identities(page.after(), page.size + 1)
+            .await
+            .map_err(store_error_status)?;
         let (found, next_page_token) = page.split_page(found, |one| &one.peer);
         let identities = found.into_iter().map(identity).collect();
         Ok(Response::new(v1::ListIdentitiesResponse { identities, next_page_token }))
@@ -72,7 +75,7 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
 
     async fn set_identity(&self, request: Request<v1::SetIdentityRequest>) -> Answer<v1::Identity> {
         let v1::SetIdentityRequest { peer, identity: shown } = request.into_inner();
-        let known = self.vault.set_identity(&peer, &shown).await.map_err(store_error_status)?;
+        let known = self.secrets.set_identity(&peer, &shown).await.map_err(store_error_status)?;
         Ok(Response::new(identity(known)))
     }
 
@@ -81,7 +84,7 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         request: Request<v1::ForgetIdentityRequest>,
     ) -> Answer<v1::ForgetIdentityResponse> {
         let peer = request.into_inner().peer;
-        self.vault.forget_identity(&peer).await.map_err(store_error_status)?;
+        self.secrets.forget_identity(&peer).await.map_err(store_error_status)?;
         Ok(Response::new(v1::ForgetIdentityResponse {}))
     }
 }

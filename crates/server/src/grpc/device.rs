@@ -160,8 +160,8 @@ impl GrpcServices {
             Page::new(wanted.list, &stamp, wanted.size, wanted.token).map_err(refusal_status)?;
         let filter = filter_from::<D>(asked).map_err(refusal_status)?;
         let size = usize::try_from(page.size).unwrap_or(usize::MAX);
-        let found = self.engine.devices::<D>(filter, page.from.clone(), size);
-        let found = found.await.map_err(store_error_status)?;
+        let found = self.engine.devices().list::<D>(filter, page.from.clone(), size).await;
+        let found = found.map_err(store_error_status)?;
         let next = found.next.map(|last| page.token(&last)).unwrap_or_default();
         Ok((found.records, next))
     }

@@ -30,13 +30,13 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
         let asked = asked.ok_or_else(|| refusal_status(Refusal::missing("firmware")))?;
         let wanted = firmware_from(asked).map_err(refusal_status)?;
         let engine = self.engine.with_dry_run(dry_run);
-        let created = engine.create_firmware(wanted, who).await.map_err(store_error_status)?;
+        let created = engine.firmware().create(wanted, who).await.map_err(store_error_status)?;
         Ok(Response::new(firmware(&created)))
     }
 
     async fn get_firmware(&self, request: Request<v1::GetFirmwareRequest>) -> Answer<v1::Firmware> {
         let id = FirmwareId::parse(&request.get_ref().firmware_id).map_err(refusal_status)?;
-        let found = self.engine.firmware(&id).await.map_err(store_error_status)?;
+        let found = self.engine.firmware().get(&id).await.map_err(store_error_status)?;
         Ok(Response::new(firmware(&found)))
     }
 
@@ -49,7 +49,7 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
             Page::new(List::Firmware, &asked.hardware_type, asked.page_size, &asked.page_token)
                 .map_err(refusal_status)?;
         let of = Some(asked.hardware_type).filter(|one| !one.is_empty());
-        let found = self.engine.firmware_list(of, page.after(), page.size + 1).await;
+        let found = self.engine.firmware().list(of, page.after(), page.size + 1).await;
         let named: Vec<(String, Firmware)> = found
             .map_err(store_error_status)?
             .into_iter()
@@ -102,8 +102,12 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
                 .map_err(refusal_status)?;
         let before =
             page.from.as_deref().map(history_key_from).transpose().map_err(refusal_status)?;
-        let found =
-            self.engine.applied(device, before, page.size + 1).await.map_err(store_error_status)?;
+        let found = self
+            .engine
+            .firmware()
+            .applied(device, before, page.size + 1)
+            .await
+            .map_err(store_error_status)?;
         let placed: Vec<(String, Applied)> =
             found.into_iter().map(|one| (history_key(&one), one)).collect();
         let (found, next_page_token) = page.split_page(placed, |(place, _)| place);
@@ -122,7 +126,7 @@ impl GrpcServices {
     ) -> Answer<v1::Firmware> {
         let id = FirmwareId::parse(id).map_err(refusal_status)?;
         let engine = self.engine.with_dry_run(dry_run);
-        let done = engine.change_firmware(id, change, who).await.map_err(store_error_status)?;
+        let done = engine.firmware().change(id, change, who).await.map_err(store_error_status)?;
         Ok(Response::new(firmware(&done)))
     }
 }

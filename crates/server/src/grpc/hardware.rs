@@ -5,7 +5,7 @@ use super::convert::{initiator, machine, time};
 use super::page::{List, Page};
 use super::status::{hardware_error_status, refusal_status, store_error_status};
 use super::stream::Streaming;
-use engine::hardware::{Discovered, MAX_LOG, Outcome, Search, Standing, Tested};
+use engine::machine::hardware::{Discovered, MAX_LOG, Outcome, Search, Standing, Tested};
 use futures_util::stream::{StreamExt, TryStreamExt};
 use model::fault::Code;
 use model::id::MachineId;
@@ -36,7 +36,7 @@ impl v1::hardware_service_server::HardwareService for GrpcServices {
         request: Request<v1::InspectMachineRequest>,
     ) -> Answer<v1::Inspection> {
         let id = MachineId::parse(&request.get_ref().machine_id).map_err(refusal_status)?;
-        let seen = self.engine.inspect(&id).await.map_err(hardware_error_status)?;
+        let seen = self.engine.machines().inspect(&id).await.map_err(hardware_error_status)?;
         Ok(Response::new(inspection(&id, seen, self.engine.now())))
     }
 
@@ -50,14 +50,14 @@ impl v1::hardware_service_server::HardwareService for GrpcServices {
         let filter = format!("{id} {since:?}");
         let page = Page::new(List::ConsoleLog, &filter, asked.page_size, &asked.page_token)
             .map_err(refusal_status)?;
-        let found = self.engine.event_log(&id).await.map_err(hardware_error_status)?;
+        let found = self.engine.machines().event_log(&id).await.map_err(hardware_error_status)?;
         let (entries, next_page_token) = log_page(found, since, &page).map_err(refusal_status)?;
         Ok(Response::new(v1::ConsoleLog { entries, next_page_token }))
     }
 
     async fn get_power(&self, request: Request<v1::GetPowerRequest>) -> Answer<v1::PowerReading> {
         let id = MachineId::parse(&request.get_ref().machine_id).map_err(refusal_status)?;
-        let seen = self.engine.power(&id).await.map_err(hardware_error_status)?;
+        let seen = self.engine.machines().power(&id).await.map_err(hardware_error_status)?;
         Ok(Response::new(v1::PowerReading {
             machine_id: id.to_string(),
             power: power(Some(seen)).into(),
@@ -67,7 +67,8 @@ impl v1::hardware_service_server::HardwareService for GrpcServices {
 
     async fn test_bmc(&self, request: Request<v1::TestBmcRequest>) -> Answer<v1::BmcReport> {
         let approach = approach_from(request.into_inner()).map_err(refusal_status)?;
-        let tested = self.engine.test_bmc(&approach).await.map_err(hardware_error_status)?;
+        let tested =
+            self.engine.machines().test_bmc(&approach).await.map_err(hardware_error_status)?;
         Ok(Response::new(report(&tested)))
     }
 
@@ -76,8 +77,8 @@ impl v1::hardware_service_server::HardwareService for GrpcServices {
         request: Request<v1::UnlockBmcRequest>,
     ) -> Answer<v1::UnlockBmcResponse> {
         let endpoint = endpoint_from(&request.get_ref().endpoint).map_err(refusal_status)?;
-        let peer = self.engine.bmc_peer(&endpoint).map_err(hardware_error_status)?;
-        let was_locked = self.vault.unlock(&peer).await.map_err(store_error_status)?;
+        let peer = self.engine.machines().bmc_peer(&endpoint).map_err(hardware_error_status)?;
+        let was_locked = self.secrets.unlock(&peer).await.map_err(store_error_status)?;
         let by = initiator(request.metadata());
         tracing::info!(%peer, %by, was_locked, "BMC lockout cleared");
         Ok(Response::new(v1::UnlockBmcResponse { peer, was_locked }))
@@ -91,7 +92,7 @@ impl v1::hardware_service_server::HardwareService for GrpcServices {
     ) -> Answer<Streaming<v1::Discovered>> {
         let actor = initiator(request.metadata());
         let search = search_from(request.into_inner(), actor).map_err(refusal_status)?;
-        let found = self.engine.discover(search).await.map_err(hardware_error_status)?;
+        let found = self.engine.machines().discover(search).await.map_err(hardware_error_status)?;
         Ok(Response::new(found.map_ok(discovered).map_err(store_error_status).boxed()))
     }
 }

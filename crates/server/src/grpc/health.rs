@@ -20,7 +20,7 @@ type Answer<T> = Result<Response<T>, Status>;
 impl v1::health_service_server::HealthService for GrpcServices {
     async fn get_health(&self, request: Request<v1::GetHealthRequest>) -> Answer<v1::Health> {
         let object = TargetId::parse(&request.get_ref().id).map_err(refusal_status)?;
-        let found = self.engine.health(&object).await.map_err(store_error_status)?;
+        let found = self.engine.health().get(&object).await.map_err(store_error_status)?;
         Ok(Response::new(health_with_reports(&object, &found)))
     }
 
@@ -39,7 +39,8 @@ impl v1::health_service_server::HealthService for GrpcServices {
         let limit = usize::try_from(page.size + 1).unwrap_or(usize::MAX);
         let found = self
             .engine
-            .health_list(filter, page.after(), limit)
+            .health()
+            .list(filter, page.after(), limit)
             .await
             .map_err(store_error_status)?;
         let found = found.into_iter().map(|(object, reports)| (object.key(), object, reports));
@@ -94,8 +95,11 @@ impl GrpcServices {
         let object = TargetId::parse(id).map_err(refusal_status)?;
         let who = Who { by: initiator(metadata), reason: String::new() };
         let engine = self.engine.with_dry_run(dry_run);
-        let after =
-            engine.change_health(&object, source, change, who).await.map_err(store_error_status)?;
+        let after = engine
+            .health()
+            .change(&object, source, change, who)
+            .await
+            .map_err(store_error_status)?;
         Ok(Response::new(health_with_reports(&object, &after)))
     }
 
@@ -109,7 +113,7 @@ impl GrpcServices {
         if standing.is_clear() {
             return Ok(None);
         }
-        let reports = self.engine.health(object).await.map_err(store_error_status)?;
+        let reports = self.engine.health().get(object).await.map_err(store_error_status)?;
         Ok((!reports.is_empty()).then(|| health_with_reports(object, &reports)))
     }
 }

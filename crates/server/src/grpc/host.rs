@@ -3,7 +3,7 @@
 use super::GrpcServices;
 use super::convert::{initiator, time};
 use super::status::{refusal_status, store_error_status};
-use engine::hosts::{HostView, Reprovision};
+use engine::host::{HostView, Reprovision};
 use model::host::{Check, HostState, Owner};
 use model::id::{FirmwareId, MachineId};
 use model::run::act::Who;
@@ -35,7 +35,7 @@ impl v1::host_service_server::HostService for GrpcServices {
             by,
         };
         let engine = self.engine.with_dry_run(asked.dry_run);
-        let seen = engine.reprovision(wanted).await.map_err(store_error_status)?;
+        let seen = engine.hosts().reprovision(wanted).await.map_err(store_error_status)?;
         Ok(Response::new(host(seen)))
     }
 
@@ -46,13 +46,13 @@ impl v1::host_service_server::HostService for GrpcServices {
         let who = Who { by: initiator(request.metadata()), reason: String::new() };
         let id = MachineId::parse(&request.get_ref().machine_id).map_err(refusal_status)?;
         let engine = self.engine.with_dry_run(request.get_ref().dry_run);
-        let seen = engine.cancel_reprovision(&id, who).await.map_err(store_error_status)?;
+        let seen = engine.hosts().cancel(&id, who).await.map_err(store_error_status)?;
         Ok(Response::new(host(seen)))
     }
 
     async fn get_host(&self, request: Request<v1::GetHostRequest>) -> Answer {
         let id = MachineId::parse(&request.get_ref().machine_id).map_err(refusal_status)?;
-        let seen = self.engine.host(&id).await.map_err(store_error_status)?;
+        let seen = self.engine.hosts().get(&id).await.map_err(store_error_status)?;
         Ok(Response::new(host(seen)))
     }
 }

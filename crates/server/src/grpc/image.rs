@@ -47,12 +47,13 @@ impl v1::image_service_server::ImageService for GrpcServices {
         let asked = asked.ok_or_else(|| refusal_status(Refusal::missing("image")))?;
         let body = self.body_from(&asked).await.map_err(refusal_status)?;
         let wanted = Image { name: asked.name, body, created_at: Timestamp::default() };
-        let added = self.engine.add_image(wanted, who).await.map_err(store_error_status)?;
+        let added = self.engine.images().add(wanted, who).await.map_err(store_error_status)?;
         Ok(Response::new(image(&added)))
     }
 
     async fn get_image(&self, request: Request<v1::GetImageRequest>) -> Answer<v1::Image> {
-        let found = self.engine.image(&request.get_ref().name).await.map_err(store_error_status)?;
+        let found =
+            self.engine.images().get(&request.get_ref().name).await.map_err(store_error_status)?;
         Ok(Response::new(image(&found)))
     }
 
@@ -63,8 +64,12 @@ impl v1::image_service_server::ImageService for GrpcServices {
         let asked = request.into_inner();
         let page = Page::new(List::Images, "", asked.page_size, &asked.page_token)
             .map_err(refusal_status)?;
-        let found =
-            self.engine.images(page.after(), page.size + 1).await.map_err(store_error_status)?;
+        let found = self
+            .engine
+            .images()
+            .list(page.after(), page.size + 1)
+            .await
+            .map_err(store_error_status)?;
         let (found, next_page_token) = page.split_page(found, |one| &one.name);
         let images = found.iter().map(image).collect();
         Ok(Response::new(v1::ListImagesResponse { images, next_page_token }))
@@ -74,7 +79,8 @@ impl v1::image_service_server::ImageService for GrpcServices {
         let who = who(&request);
         let gone = self
             .engine
-            .delete_image(&request.get_ref().name, who)
+            .images()
+            .delete(&request.get_ref().name, who)
             .await
             .map_err(store_error_status)?;
         for orphan in &gone.orphans {
@@ -105,8 +111,8 @@ impl GrpcServices {
         let mut machines = Vec::new();
         let mut after = None;
         loop {
-            let page = self.engine.machines(Filter::default(), after, MAX_SIZE);
-            let page = page.await.map_err(store_error_status)?;
+            let page = self.engine.machines().list(Filter::default(), after, MAX_SIZE).await;
+            let page = page.map_err(store_error_status)?;
             machines.extend(page.machines);
             match page.next {
                 Some(next) => after = Some(next),

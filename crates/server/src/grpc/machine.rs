@@ -53,7 +53,7 @@ impl GrpcServices {
             params,
             initiator,
         };
-        let started = self.engine.start(start).await.map_err(store_error_status)?;
+        let started = self.engine.runs().start(start).await.map_err(store_error_status)?;
         Ok(Response::new(operation(&started.run)))
     }
 }
@@ -66,13 +66,14 @@ impl v1::machine_service_server::MachineService for GrpcServices {
     ) -> Answer<v1::Machine> {
         let actor = initiator(request.metadata());
         let described = machine_from(request.into_inner().machine).map_err(refusal_status)?;
-        let done = self.engine.register(described, actor).await.map_err(store_error_status)?;
+        let done =
+            self.engine.machines().register(described, actor).await.map_err(store_error_status)?;
         Ok(Response::new(machine(done)))
     }
 
     async fn get_machine(&self, request: Request<v1::GetMachineRequest>) -> Answer<v1::Machine> {
         let id = MachineId::parse(&request.get_ref().machine_id).map_err(refusal_status)?;
-        let found = self.engine.machine(&id).await.map_err(store_error_status)?;
+        let found = self.engine.machines().get(&id).await.map_err(store_error_status)?;
         let health = self.health_of(&TargetId::from(&id), &found.health).await?;
         let mut shown = machine(found);
         if let Some(status) = &mut shown.status {
@@ -91,7 +92,8 @@ impl v1::machine_service_server::MachineService for GrpcServices {
             .map_err(refusal_status)?;
         let found = self
             .engine
-            .machines(filter, page.from.clone(), page.size)
+            .machines()
+            .list(filter, page.from.clone(), page.size)
             .await
             .map_err(store_error_status)?;
         Ok(Response::new(v1::ListMachinesResponse {
@@ -111,8 +113,12 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         if described.id.is_none() {
             return Err(refusal_status(Refusal::missing("machine.machine_id")));
         }
-        let done =
-            self.engine.update(described, version, actor).await.map_err(store_error_status)?;
+        let done = self
+            .engine
+            .machines()
+            .update(described, version, actor)
+            .await
+            .map_err(store_error_status)?;
         Ok(Response::new(machine(done)))
     }
 
@@ -167,7 +173,7 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         let id = RunId::parse_field(&asked.operation_id, "operation_id").map_err(refusal_status)?;
         let who = who(request.metadata(), &asked.reason).map_err(refusal_status)?;
         let engine = self.engine.with_dry_run(asked.dry_run);
-        let done = engine.act(id, Action::Cancel, who).await.map_err(store_error_status)?;
+        let done = engine.runs().act(id, Action::Cancel, who).await.map_err(store_error_status)?;
         Ok(Response::new(operation(&done)))
     }
 }

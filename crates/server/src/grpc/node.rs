@@ -7,9 +7,7 @@ use super::GrpcServices;
 use super::convert::{initiator, run, time, who};
 use super::page::{List, Page};
 use super::status::{refusal_status, store_error_status};
-use engine::nodes::{
-    Bundle, Decommission, NodeRun, NodeView, Onboard, Preview, Previewed, Session,
-};
+use engine::node::{Bundle, Decommission, NodeRun, NodeView, Onboard, Preview, Previewed, Session};
 use model::id::{MachineId, NodeId, SiteId};
 use model::node::door::Ask;
 use model::node::enroll::TOKEN_LIFE;
@@ -54,10 +52,11 @@ impl v1::node_service_server::NodeService for GrpcServices {
             by,
         };
         if asked.dry_run {
-            let seen = self.engine.preview_onboard(wanted).await.map_err(store_error_status)?;
+            let seen =
+                self.engine.nodes().preview_onboard(wanted).await.map_err(store_error_status)?;
             return Ok(Response::new(previewed(seen)));
         }
-        let done = self.engine.onboard(wanted).await.map_err(store_error_status)?;
+        let done = self.engine.nodes().onboard(wanted).await.map_err(store_error_status)?;
         Ok(Response::new(operation(&done)))
     }
 
@@ -143,7 +142,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
     ) -> Answer<v1::ResumeNodeResponse> {
         let who = who(request.metadata(), "").map_err(refusal_status)?;
         let id = NodeId::parse(&request.get_ref().node_id).map_err(refusal_status)?;
-        let done = self.engine.resume_node(&id, who).await.map_err(store_error_status)?;
+        let done = self.engine.nodes().resume(&id, who).await.map_err(store_error_status)?;
         let task = match done.task {
             Resumed::Fresh => "fresh",
             Resumed::Live => "live",
@@ -187,7 +186,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
 
     async fn get_node(&self, request: Request<v1::GetNodeRequest>) -> Answer<v1::NodeDetail> {
         let id = NodeId::parse(&request.get_ref().node_id).map_err(refusal_status)?;
-        let view = self.engine.node(&id).await.map_err(store_error_status)?;
+        let view = self.engine.nodes().get(&id).await.map_err(store_error_status)?;
         Ok(Response::new(detail(view)))
     }
 
@@ -201,8 +200,12 @@ impl v1::node_service_server::NodeService for GrpcServices {
             .map_err(refusal_status)?;
         let filter = filter_from(&asked).map_err(refusal_status)?;
         let size = usize::try_from(page.size).unwrap_or_default();
-        let found =
-            self.engine.nodes(filter, page.from.clone(), size).await.map_err(store_error_status)?;
+        let found = self
+            .engine
+            .nodes()
+            .list(filter, page.from.clone(), size)
+            .await
+            .map_err(store_error_status)?;
         let nodes = found.records.iter().map(node).collect();
         let next_page_token = found.next.map(|last| page.token(&last)).unwrap_or_default();
         Ok(Response::new(v1::ListNodesResponse { nodes, next_page_token }))
@@ -237,18 +240,22 @@ impl GrpcServices {
             by,
         };
         if dry_run {
-            let seen =
-                self.engine.preview_decommission(wanted).await.map_err(store_error_status)?;
+            let seen = self
+                .engine
+                .nodes()
+                .preview_decommission(wanted)
+                .await
+                .map_err(store_error_status)?;
             return Ok(Response::new(previewed(seen)));
         }
-        let done = self.engine.decommission(wanted).await.map_err(store_error_status)?;
+        let done = self.engine.nodes().decommission(wanted).await.map_err(store_error_status)?;
         Ok(Response::new(operation(&done)))
     }
 
     async fn change_node(&self, metadata: &MetadataMap, id: &str, ask: Ask) -> Answer<v1::Node> {
         let id = NodeId::parse(id).map_err(refusal_status)?;
         let who = Who { by: initiator(metadata), reason: String::new() };
-        let done = self.engine.ask_node(&id, ask, who).await.map_err(store_error_status)?;
+        let done = self.engine.nodes().ask(&id, ask, who).await.map_err(store_error_status)?;
         Ok(Response::new(node(&done)))
     }
 

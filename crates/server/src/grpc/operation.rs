@@ -26,7 +26,8 @@ impl GrpcServices {
         let page = Page::new(list, filter, size, token).map_err(refusal_status)?;
         let found = self
             .engine
-            .runs(parsed, page.from.clone(), page.size)
+            .runs()
+            .list(parsed, page.from.clone(), page.size)
             .await
             .map_err(store_error_status)?;
         let next = found.next.as_ref().map(|last| page.token(last)).unwrap_or_default();
@@ -44,7 +45,7 @@ impl GrpcServices {
             "" => None,
             word => Some(Place::parse(word).map_err(refusal_status)?),
         };
-        let watch = self.engine.watch(filter, place).await.map_err(store_error_status)?;
+        let watch = self.engine.runs().watch(filter, place).await.map_err(store_error_status)?;
         Ok(if skip_ended { watch.without_ended() } else { watch })
     }
 
@@ -62,7 +63,7 @@ impl GrpcServices {
                 instead,
             )));
         }
-        self.engine.follow_log(id, offset, !no_follow).await.map_err(store_error_status)
+        self.engine.runs().follow_log(id, offset, !no_follow).await.map_err(store_error_status)
     }
 }
 
@@ -76,8 +77,12 @@ impl v1::operation_service_server::OperationService for GrpcServices {
         request: Request<v1::GetOperationRequest>,
     ) -> Result<Response<v1::Operation>, Status> {
         let id = RunId::parse_field(&request.get_ref().operation_id, "operation_id");
-        let found =
-            self.engine.run(&id.map_err(refusal_status)?).await.map_err(store_error_status)?;
+        let found = self
+            .engine
+            .runs()
+            .get(&id.map_err(refusal_status)?)
+            .await
+            .map_err(store_error_status)?;
         Ok(Response::new(operation(&found)))
     }
 

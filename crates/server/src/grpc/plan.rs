@@ -17,7 +17,7 @@ impl v1::plan_service_server::PlanService for GrpcServices {
         request: Request<v1::GetPlanRequest>,
     ) -> Result<Response<v1::Plan>, Status> {
         let id = PlanId::parse(&request.get_ref().plan_id).map_err(refusal_status)?;
-        let found = self.engine.plan(&id).await.map_err(store_error_status)?;
+        let found = self.engine.plans().get(&id).await.map_err(store_error_status)?;
         Ok(Response::new(plan(&found)))
     }
 
@@ -30,8 +30,12 @@ impl v1::plan_service_server::PlanService for GrpcServices {
         let page = Page::new(List::Plans, &asked.filter, asked.page_size, &asked.page_token)
             .map_err(refusal_status)?;
         let after = page.from.as_deref().unwrap_or_default();
-        let found =
-            self.engine.plans(&filter, after, page.size).await.map_err(store_error_status)?;
+        let found = self
+            .engine
+            .plans()
+            .list(&filter, after, page.size)
+            .await
+            .map_err(store_error_status)?;
         Ok(Response::new(v1::ListPlansResponse {
             plans: found.plans.iter().map(plan).collect(),
             next_page_token: found.next.map(|last| page.token(&last)).unwrap_or_default(),
@@ -45,7 +49,7 @@ impl v1::plan_service_server::PlanService for GrpcServices {
         let asked = request.into_inner().plan;
         let asked = asked.ok_or_else(|| refusal_status(Refusal::missing("plan")))?;
         let wanted = plan_from(asked).map_err(refusal_status)?;
-        let made = self.engine.create_plan(wanted).await.map_err(store_error_status)?;
+        let made = self.engine.plans().create(wanted).await.map_err(store_error_status)?;
         Ok(Response::new(plan(&made)))
     }
 }

@@ -32,7 +32,7 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         let asked = request.into_inner();
         let described = shelf_from(asked.power_shelf).map_err(refusal_status)?;
         let engine = self.engine.with_dry_run(asked.dry_run);
-        let done = engine.register_device(described, actor).await.map_err(store_error_status)?;
+        let done = engine.devices().register(described, actor).await.map_err(store_error_status)?;
         self.shelf_response(&done, asked.dry_run).await
     }
 
@@ -41,7 +41,7 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         request: Request<v1::GetPowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
         let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).map_err(refusal_status)?;
-        let found = self.engine.device(id.as_str()).await.map_err(store_error_status)?;
+        let found = self.engine.devices().get(id.as_str()).await.map_err(store_error_status)?;
         let status = Some(self.device_status(&found).await?);
         Ok(Response::new(v1::PowerShelf { status, ..shelf(&found) }))
     }
@@ -71,7 +71,7 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         }
         let engine = self.engine.with_dry_run(asked.dry_run);
         let done =
-            engine.update_device(described, version, actor).await.map_err(store_error_status)?;
+            engine.devices().update(described, version, actor).await.map_err(store_error_status)?;
         self.shelf_response(&done, asked.dry_run).await
     }
 
@@ -83,7 +83,7 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         let who = who(request.metadata(), "").map_err(refusal_status)?;
         let dry_run = request.get_ref().dry_run;
         let engine = self.engine.with_dry_run(dry_run);
-        let done = engine.delete_device(id.as_str(), who).await.map_err(store_error_status)?;
+        let done = engine.devices().delete(id.as_str(), who).await.map_err(store_error_status)?;
         self.shelf_response(&done, dry_run).await
     }
 
@@ -95,7 +95,7 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         let who = who(request.metadata(), "").map_err(refusal_status)?;
         let dry_run = request.get_ref().dry_run;
         let engine = self.engine.with_dry_run(dry_run);
-        let done = engine.retry_device(id.as_str(), who).await.map_err(store_error_status)?;
+        let done = engine.devices().retry(id.as_str(), who).await.map_err(store_error_status)?;
         self.shelf_response(&done, dry_run).await
     }
 
@@ -107,11 +107,12 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         let asked =
             maintenance_from(request.metadata(), request.get_ref()).map_err(refusal_status)?;
         let foreseen = if dry_run {
-            let preview = self.engine.preview_shelves(asked).await.map_err(store_error_status)?;
+            let preview =
+                self.engine.power_shelves().preview(asked).await.map_err(store_error_status)?;
             preview.foreseen.permitted().map_err(refusal_status)?;
             preview.foreseen
         } else {
-            self.engine.maintain_shelves(asked).await.map_err(store_error_status)?
+            self.engine.power_shelves().maintain(asked).await.map_err(store_error_status)?
         };
         let mut answer = Response::new(proto::Empty {});
         for warning in &foreseen.warnings {
@@ -131,7 +132,7 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         let asked =
             maintenance_from(request.metadata(), request.get_ref()).map_err(refusal_status)?;
         let operation = asked.operation;
-        let seen = self.engine.preview_shelves(asked).await.map_err(store_error_status)?;
+        let seen = self.engine.power_shelves().preview(asked).await.map_err(store_error_status)?;
         Ok(Response::new(preview(seen, operation)))
     }
 }
@@ -142,7 +143,7 @@ impl GrpcServices {
         let mut told = shelf(done);
         if let (true, Some(status)) = (dry_run, &mut told.status) {
             status.would_follow =
-                self.engine.shelf_ahead(done).await.map_err(store_error_status)?;
+                self.engine.devices().shelf_ahead(done).await.map_err(store_error_status)?;
         }
         Ok(Response::new(told))
     }

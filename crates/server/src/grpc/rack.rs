@@ -6,7 +6,7 @@ use super::GrpcServices;
 use super::convert::{force_reason, initiator};
 use super::page::{List, Page};
 use super::status::{refusal_status, store_error_status};
-use engine::racks::{MaintenanceStart, MaintenanceStatus, RackFilter};
+use engine::rack::{MaintenanceStart, MaintenanceStatus, RackFilter};
 use model::id::{RackId, RunId};
 use model::rack::maintenance::{Trigger, Wanted};
 use model::refusal::Refusal;
@@ -60,18 +60,17 @@ impl GrpcServices {
         &self,
         start: MaintenanceStart,
     ) -> Answer<v1::RackMaintenanceOnDemandResponse> {
-        let started =
-            self.engine.start_rack_maintenance(start).await.map_err(store_error_status)?;
+        let started = self.engine.racks().maintain(start).await.map_err(store_error_status)?;
         Ok(Response::new(convert::started(&started)))
     }
 
     async fn maintenance_statuses(&self, id: &str) -> Result<Vec<MaintenanceStatus>, Status> {
         if id.starts_with(RACK_PREFIX) {
             let rack = RackId::parse_field(id, "id").map_err(refusal_status)?;
-            return self.engine.maintenance_in(&rack).await.map_err(store_error_status);
+            return self.engine.racks().operations(&rack).await.map_err(store_error_status);
         }
         let run = RunId::parse_field(id, "id").map_err(refusal_status)?;
-        Ok(vec![self.engine.maintenance_status(&run).await.map_err(store_error_status)?])
+        Ok(vec![self.engine.racks().status(&run).await.map_err(store_error_status)?])
     }
 }
 
@@ -82,13 +81,13 @@ impl v1::rack_service_server::RackService for GrpcServices {
         let asked = request.into_inner();
         let described = convert::described(asked.rack).map_err(refusal_status)?;
         let engine = self.engine.with_dry_run(asked.dry_run);
-        let made = engine.create_rack(described, by).await.map_err(store_error_status)?;
+        let made = engine.racks().create(described, by).await.map_err(store_error_status)?;
         Ok(Response::new(convert::rack(&made)))
     }
 
     async fn get_rack(&self, request: Request<v1::GetRackRequest>) -> Answer<v1::Rack> {
         let id = RackId::parse(&request.get_ref().rack_id).map_err(refusal_status)?;
-        let view = self.engine.rack(&id).await.map_err(store_error_status)?;
+        let view = self.engine.racks().get(&id).await.map_err(store_error_status)?;
         let health = self.health_of(&view.rack.target(), &view.rack.head.health).await?;
         let mut shown = convert::view(&view);
         if let Some(status) = &mut shown.status {
@@ -111,8 +110,12 @@ impl v1::rack_service_server::RackService for GrpcServices {
         let records = RecordFilter { rack: None, states, labels };
         let filter = RackFilter { records, hardware_types: asked.hardware_types };
         let size = usize::try_from(page.size).unwrap_or(usize::MAX);
-        let found =
-            self.engine.racks(filter, page.from.clone(), size).await.map_err(store_error_status)?;
+        let found = self
+            .engine
+            .racks()
+            .list(filter, page.from.clone(), size)
+            .await
+            .map_err(store_error_status)?;
         Ok(Response::new(v1::ListRacksResponse {
             racks: found.records.iter().map(convert::rack).collect(),
             next_page_token: found.next.map(|last| page.token(&last)).unwrap_or_default(),
@@ -125,7 +128,8 @@ impl v1::rack_service_server::RackService for GrpcServices {
         let version = (asked.expected_version != 0).then_some(asked.expected_version);
         let described = convert::described(asked.rack).map_err(refusal_status)?;
         let engine = self.engine.with_dry_run(asked.dry_run);
-        let done = engine.update_rack(described, version, by).await.map_err(store_error_status)?;
+        let done =
+            engine.racks().update(described, version, by).await.map_err(store_error_status)?;
         Ok(Response::new(convert::rack(&done)))
     }
 
@@ -134,7 +138,8 @@ impl v1::rack_service_server::RackService for GrpcServices {
         let asked = request.into_inner();
         let id = RackId::parse(&asked.rack_id).map_err(refusal_status)?;
         let engine = self.engine.with_dry_run(asked.dry_run);
-        let marked = engine.delete_rack(id, asked.force, by).await.map_err(store_error_status)?;
+        let marked =
+            engine.racks().delete(id, asked.force, by).await.map_err(store_error_status)?;
         Ok(Response::new(convert::view(&marked)))
     }
 

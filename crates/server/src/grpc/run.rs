@@ -26,15 +26,19 @@ impl GrpcServices {
     ) -> Answer {
         let id = RunId::parse(id).map_err(refusal_status)?;
         let who = who(metadata, reason).map_err(refusal_status)?;
-        let done = self.engine.act(id, action, who).await.map_err(store_error_status)?;
+        let done = self.engine.runs().act(id, action, who).await.map_err(store_error_status)?;
         Ok(Response::new(run(&done)))
     }
 
     async fn restart_run(&self, id: &str, request_id: &str, who: Who, how: RestartMode) -> Answer {
         let id = RunId::parse(id).map_err(refusal_status)?;
         let request_id = text::request_id(request_id).map_err(refusal_status)?;
-        let started =
-            self.engine.restart(id, how, request_id, who).await.map_err(store_error_status)?;
+        let started = self
+            .engine
+            .runs()
+            .restart(id, how, request_id, who)
+            .await
+            .map_err(store_error_status)?;
         Ok(Response::new(run(&started.run)))
     }
 }
@@ -59,13 +63,13 @@ impl v1::run_service_server::RunService for GrpcServices {
             params: asked.params.into_iter().collect(),
             initiator,
         };
-        let started = self.engine.start(start).await.map_err(store_error_status)?;
+        let started = self.engine.runs().start(start).await.map_err(store_error_status)?;
         Ok(Response::new(run(&started.run)))
     }
 
     async fn get_run(&self, request: Request<v1::GetRunRequest>) -> Answer {
         let id = RunId::parse(&request.get_ref().run_id).map_err(refusal_status)?;
-        let found = self.engine.run(&id).await.map_err(store_error_status)?;
+        let found = self.engine.runs().get(&id).await.map_err(store_error_status)?;
         Ok(Response::new(run(&found)))
     }
 

@@ -25,13 +25,13 @@ impl v1::site_service_server::SiteService for GrpcServices {
         let v1::PutSiteRequest { site: asked, version } = request.into_inner();
         let described = described(asked).map_err(refusal_status)?;
         let put =
-            self.engine.put_site(described, version, who).await.map_err(store_error_status)?;
+            self.engine.sites().put(described, version, who).await.map_err(store_error_status)?;
         Ok(Response::new(site(&put)))
     }
 
     async fn get_site(&self, request: Request<v1::GetSiteRequest>) -> Answer<v1::Site> {
         let id = SiteId::parse(&request.get_ref().site_id).map_err(refusal_status)?;
-        let found = self.engine.site(&id).await.map_err(store_error_status)?;
+        let found = self.engine.sites().get(&id).await.map_err(store_error_status)?;
         Ok(Response::new(site(&found)))
     }
 
@@ -43,7 +43,8 @@ impl v1::site_service_server::SiteService for GrpcServices {
         let page = Page::new(List::Sites, "", asked.page_size, &asked.page_token)
             .map_err(refusal_status)?;
         let size = usize::try_from(page.size).unwrap_or_default();
-        let found = self.engine.sites(page.from.clone(), size).await.map_err(store_error_status)?;
+        let found =
+            self.engine.sites().list(page.from.clone(), size).await.map_err(store_error_status)?;
         let sites = found.records.iter().map(site).collect();
         let next_page_token = found.next.map(|last| page.token(&last)).unwrap_or_default();
         Ok(Response::new(v1::ListSitesResponse { sites, next_page_token }))
@@ -52,14 +53,14 @@ impl v1::site_service_server::SiteService for GrpcServices {
     async fn delete_site(&self, request: Request<v1::DeleteSiteRequest>) -> Answer<v1::Site> {
         let who = who(request.metadata(), "").map_err(refusal_status)?;
         let id = SiteId::parse(&request.get_ref().site_id).map_err(refusal_status)?;
-        let gone = self.engine.delete_site(&id, who).await.map_err(store_error_status)?;
+        let gone = self.engine.sites().delete(&id, who).await.map_err(store_error_status)?;
         Ok(Response::new(site(&gone)))
     }
 
     async fn check_site(&self, request: Request<v1::CheckSiteRequest>) -> Answer<v1::Site> {
         let id = SiteId::parse(&request.get_ref().site_id).map_err(refusal_status)?;
-        self.engine.look_at_site(&id).await.map_err(store_error_status)?;
-        let seen = self.engine.site(&id).await.map_err(store_error_status)?;
+        self.engine.nodes().probe_site(&id).await.map_err(store_error_status)?;
+        let seen = self.engine.sites().get(&id).await.map_err(store_error_status)?;
         Ok(Response::new(site(&seen)))
     }
 }

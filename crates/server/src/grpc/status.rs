@@ -1,6 +1,6 @@
 //! The only place where an error becomes a gRPC code.
 
-use engine::hardware::Missed;
+use engine::machine::hardware::Missed;
 use model::fault::{Class, Fault};
 use model::refusal::{Refusal, RefusalKind};
 use std::collections::HashMap;

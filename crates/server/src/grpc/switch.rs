@@ -24,13 +24,13 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
         let asked = request.into_inner();
         let described = switch_from(asked.switch).map_err(refusal_status)?;
         let engine = self.engine.with_dry_run(asked.dry_run);
-        let done = engine.register_device(described, actor).await.map_err(store_error_status)?;
+        let done = engine.devices().register(described, actor).await.map_err(store_error_status)?;
         self.switch_response(&done, asked.dry_run).await
     }
 
     async fn get_switch(&self, request: Request<v1::GetSwitchRequest>) -> Answer<v1::Switch> {
         let id = SwitchId::parse(&request.get_ref().switch_id).map_err(refusal_status)?;
-        let found = self.engine.device(id.as_str()).await.map_err(store_error_status)?;
+        let found = self.engine.devices().get(id.as_str()).await.map_err(store_error_status)?;
         let status = Some(self.device_status(&found).await?);
         Ok(Response::new(v1::Switch { status, ..switch(&found) }))
     }
@@ -57,7 +57,7 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
         }
         let engine = self.engine.with_dry_run(asked.dry_run);
         let done =
-            engine.update_device(described, version, actor).await.map_err(store_error_status)?;
+            engine.devices().update(described, version, actor).await.map_err(store_error_status)?;
         self.switch_response(&done, asked.dry_run).await
     }
 
@@ -66,7 +66,7 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
         let who = who(request.metadata(), "").map_err(refusal_status)?;
         let dry_run = request.get_ref().dry_run;
         let engine = self.engine.with_dry_run(dry_run);
-        let done = engine.delete_device(id.as_str(), who).await.map_err(store_error_status)?;
+        let done = engine.devices().delete(id.as_str(), who).await.map_err(store_error_status)?;
         self.switch_response(&done, dry_run).await
     }
 
@@ -75,7 +75,7 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
         let who = who(request.metadata(), "").map_err(refusal_status)?;
         let dry_run = request.get_ref().dry_run;
         let engine = self.engine.with_dry_run(dry_run);
-        let done = engine.retry_device(id.as_str(), who).await.map_err(store_error_status)?;
+        let done = engine.devices().retry(id.as_str(), who).await.map_err(store_error_status)?;
         self.switch_response(&done, dry_run).await
     }
 }
@@ -86,7 +86,7 @@ impl GrpcServices {
         let mut told = switch(done);
         if let (true, Some(status)) = (dry_run, &mut told.status) {
             status.would_follow =
-                self.engine.switch_ahead(done).await.map_err(store_error_status)?;
+                self.engine.devices().switch_ahead(done).await.map_err(store_error_status)?;
         }
         Ok(Response::new(told))
     }

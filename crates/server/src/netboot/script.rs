@@ -1,7 +1,7 @@
 //! The iPXE scripts that machines boot.
 
 use crate::config::Netboot;
-use engine::vault::Boot;
+use engine::secret::Boot;
 use model::image::Body;
 
 /// Attempts to fetch the machine's script before it boots from its disk: Farrier may be restarting.

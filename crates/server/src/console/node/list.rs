@@ -27,8 +27,8 @@ pub(in crate::console) async fn show(
     let drawn_at = queries::read_horizon(engine).await?;
     let first = after.is_none();
     let after = after.map(|id| id.to_string());
-    let page = engine.nodes(not_deleted(), after, PAGE_SIZE as usize).await?;
-    let sites = engine.sites(None, PAGE_SIZE as usize).await?;
+    let page = engine.nodes().list(not_deleted(), after, PAGE_SIZE as usize).await?;
+    let sites = engine.sites().list(None, PAGE_SIZE as usize).await?;
     let now = engine.now();
     let body = html! {
         h1 { "Nodes" }

@@ -46,7 +46,7 @@ pub(in crate::console) async fn show(
     let engine = &console.engine;
     let drawn_at = queries::read_horizon(engine).await?;
     let first = before.is_none();
-    let page = engine.runs(filter, before.map(|id| id.to_string()), PAGE_SIZE).await?;
+    let page = engine.runs().list(filter, before.map(|id| id.to_string()), PAGE_SIZE).await?;
     let text = asked.get("filter").map_or("", |text| text.trim());
     let body = html! {
         h1 { "Operations" span.dim { " newest first" } }

@@ -2,7 +2,7 @@
 
 use super::super::convert::{run, time};
 use super::super::health::health_summary;
-use engine::racks::{
+use engine::rack::{
     DescribedRack, LegStatus, MaintenanceStarted, MaintenanceStatus, PartStatus, Preview, RackView,
 };
 use model::effect::PowerTo;

@@ -1,0 +1,419 @@
+//! The inventory's door for switches and power shelves: registered, changed, marked for deletion,
+//! tried again. Each change is one transaction with its event; where a device stands is told to its
+//! rack in the same one.
+
+mod polling;
+
+use crate::Engine;
+use crate::admission::event;
+use crate::claims::unknown;
+use crate::scheduler::lifecycle::LoadContext;
+use crate::topology::{self, Place};
+use model::device::{Device, ahead, retry};
+use model::here;
+use model::id::{PowerShelfId, RackId, RunId, SwitchId};
+use model::lifecycle::{DeviceContext, DeviceSpec, Head, Trouble};
+use model::machine::{Labels, MachineSpec};
+use model::power_shelf::PowerShelf;
+use model::rack::Rack;
+use model::refusal::Refusal;
+use model::run::Run;
+use model::run::act::Who;
+use model::switch::Switch;
+use model::target::TargetId;
+use model::time::Timestamp;
+use model::why::{Explanation, device_overdue, explain_device};
+use std::collections::BTreeSet;
+use store::{Cause, NewEvent, RecordFilter, RecordPage, Result, Tx};
+
+/// How many devices of a kind are looked at for the metric of overdue ones.
+const MAX_OVERDUE: usize = 1_000;
+
+/// A device as its owner describes it.
+#[derive(Debug, Clone)]
+pub struct DescribedDevice {
+    /// Empty: Farrier names it.
+    pub id: String,
+    /// None: as it is.
+    pub spec: Option<PlacedSpec>,
+    pub labels: Labels,
+}
+
+/// How a device is reached, and where it stands.
+#[derive(Debug, Clone, Default)]
+pub struct PlacedSpec {
+    pub spec: DeviceSpec,
+    pub rack: Option<RackId>,
+    pub slot: Option<u32>,
+}
+
+/// A device that was explained, and the run in question.
+pub(crate) struct ExplainedDevice {
+    pub told: Explanation,
+    pub run: Option<Run>,
+    pub held_by: Option<String>,
+}
+
+/// How many devices of a kind wait longer than is normal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OverdueDevices {
+    pub kind: &'static str,
+    pub count: usize,
+}
+
+/// Switches and power shelves: their inventory and their lifecycles.
+#[derive(Clone)]
+pub struct Devices(pub(crate) Engine);
+
+impl Devices {
+    /// Registers a device, or updates the spec and labels of a known one.
+    pub async fn register<D: Device>(&self, device: DescribedDevice, actor: String) -> Result<D> {
+        self.put(device, actor, Known::OrNew).await
+    }
+
+    /// Updates the spec and labels of a known device, at this version if one is named.
+    pub async fn update<D: Device>(
+        &self,
+        device: DescribedDevice,
+        version: Option<i64>,
+        actor: String,
+    ) -> Result<D> {
+        self.put(device, actor, Known::At(version)).await
+    }
+
+    async fn put<D: Device>(
+        &self,
+        device: DescribedDevice,
+        actor: String,
+        known: Known,
+    ) -> Result<D> {
+        let id = match device.id.as_str() {
+            "" => D::name(self.0.now(), self.0.random()),
+            id => id.to_string(),
+        };
+        let spec = device.spec.map(|placed| self.with_provider::<D>(placed)).transpose()?;
+        let new_spec = match (&spec, known) {
+            (Some(spec), _) => spec.clone(),
+            (None, Known::OrNew) => self.with_provider::<D>(PlacedSpec::default())?,
+            (None, Known::At(_)) => PlacedSpec::default(),
+        };
+        let (labels, now) = (device.labels, self.0.now());
+        let put = PutDevice { id, spec, new_spec, labels, actor, known, now };
+        self.0.store().retry_write("put_device", put, |put, tx| Box::pin(put.run::<D>(tx))).await
+    }
+
+    /// Checks the provider, as for machines; what it says against a machine's field is said of the
+    /// device's.
+    fn with_provider<D: Device>(&self, placed: PlacedSpec) -> Result<PlacedSpec> {
+        let checked = self.0.machines().with_provider(MachineSpec::from(placed.spec.clone()));
+        let provider = checked.map_err(|error| match error {
+            store::StoreError::Refused(refusal) => {
+                let renamed =
+                    |text: String| text.replace("machine.spec", &format!("{}.spec", D::FIELD));
+                let field = refusal.field.map(renamed);
+                store::StoreError::Refused(Refusal {
+                    field,
+                    said: renamed(refusal.said),
+                    ..refusal
+                })
+            }
+            other => other,
+        })?;
+        Ok(PlacedSpec { spec: DeviceSpec { provider: provider.provider, ..placed.spec }, ..placed })
+    }
+
+    pub async fn get<D: Device>(&self, id: &str) -> Result<D> {
+        let found = self.0.store().read_one(id.to_string(), |id, tx| Box::pin(tx.record::<D>(id)));
+        Ok(found.await?.ok_or_else(|| no_device::<D>(id))?)
+    }
+
+    /// Devices by id, after one.
+    pub async fn list<D: Device>(
+        &self,
+        filter: RecordFilter,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<RecordPage<D>> {
+        let input = (filter, after, limit);
+        self.0
+            .store()
+            .scan(input, |(filter, after, limit), tx| {
+                Box::pin(tx.records(filter, after.as_deref(), *limit))
+            })
+            .await
+    }
+
+    /// Marks a device for deletion. It goes when nobody holds it any more.
+    pub async fn delete<D: Device>(&self, id: &str, who: Who) -> Result<D> {
+        self.change(id, Asked::Delete, who).await
+    }
+
+    /// Has what failed tried again.
+    pub async fn retry<D: Device>(&self, id: &str, who: Who) -> Result<D> {
+        self.change(id, Asked::Retry, who).await
+    }
+
+    async fn change<D: Device>(&self, id: &str, asked: Asked, who: Who) -> Result<D> {
+        let input = (id.to_string(), asked, who, self.0.now());
+        self.0
+            .store()
+            .retry_write("change_device", input, |(id, asked, who, now), tx| {
+                Box::pin(change_device::<D>(tx, id, *asked, who, *now))
+            })
+            .await
+    }
+
+    /// Why a switch or a power shelf is as it is; none where the id is of neither.
+    pub(crate) async fn explain(&self, id: &str) -> Result<Option<ExplainedDevice>> {
+        if SwitchId::parse(id).is_ok() {
+            return self.explain_one::<Switch>(id).await.map(Some);
+        }
+        if PowerShelfId::parse(id).is_ok() {
+            return self.explain_one::<PowerShelf>(id).await.map(Some);
+        }
+        Ok(None)
+    }
+
+    async fn explain_one<D>(&self, id: &str) -> Result<ExplainedDevice>
+    where
+        D: Device<Seen = DeviceContext> + LoadContext,
+    {
+        let input = (id.to_string(), RunId::new(self.0.now(), self.0.random()), self.0.now());
+        let found = self
+            .0
+            .store()
+            .read(input, |(id, fresh, now), tx| Box::pin(explain_one::<D>(tx, id, fresh, *now)));
+        Ok(found.await?.ok_or_else(|| no_device::<D>(id))?)
+    }
+
+    /// What a device would do by itself from here on, if all goes well. It need not be written.
+    pub async fn switch_ahead(&self, switch: &Switch) -> Result<Vec<String>> {
+        self.ahead(switch).await
+    }
+
+    pub async fn shelf_ahead(&self, shelf: &PowerShelf) -> Result<Vec<String>> {
+        self.ahead(shelf).await
+    }
+
+    async fn ahead<D: Device<Seen = DeviceContext> + LoadContext>(
+        &self,
+        device: &D,
+    ) -> Result<Vec<String>> {
+        let input = (device.clone(), RunId::new(self.0.now(), self.0.random()), self.0.now());
+        self.0
+            .store()
+            .read(input, |(device, fresh, now), tx| Box::pin(follows(tx, device, fresh, *now)))
+            .await
+    }
+
+    /// How many devices of each kind wait longer than is normal.
+    pub async fn overdue(&self) -> Result<Vec<OverdueDevices>> {
+        Ok(vec![self.overdue_of::<Switch>().await?, self.overdue_of::<PowerShelf>().await?])
+    }
+
+    async fn overdue_of<D: Device>(&self) -> Result<OverdueDevices> {
+        let filter = RecordFilter {
+            states: D::WAITING.iter().map(|word| (*word).to_string()).collect(),
+            ..RecordFilter::default()
+        };
+        let page = self.list::<D>(filter, None, MAX_OVERDUE).await?;
+        let now = self.0.now();
+        let count = page.records.iter().filter(|one| device_overdue(*one, now)).count();
+        Ok(OverdueDevices { kind: D::KIND.as_str(), count })
+    }
+}
+
+pub(crate) fn no_device<D: Device>(id: &str) -> Refusal {
+    unknown(&TargetId::new(D::TARGET, id))
+}
+
+/// What is expected of the device that is written.
+#[derive(Debug, Clone, Copy)]
+enum Known {
+    /// It may be new.
+    OrNew,
+    /// It exists, at this version if one is named.
+    At(Option<i64>),
+}
+
+struct PutDevice {
+    id: String,
+    spec: Option<PlacedSpec>,
+    /// What a new device is given.
+    new_spec: PlacedSpec,
+    labels: Labels,
+    actor: String,
+    known: Known,
+    now: Timestamp,
+}
+
+impl PutDevice {
+    async fn run<D: Device>(&self, tx: &mut Tx) -> Result<D> {
+        if let Some(placed) = &self.spec {
+            check_place::<D>(tx, &self.id, placed).await?;
+        }
+        match tx.record_locked::<D>(&self.id).await? {
+            Some(device) => self.change(tx, device).await,
+            None if matches!(self.known, Known::OrNew) => self.create(tx).await,
+            None => Err(no_device::<D>(&self.id).into()),
+        }
+    }
+
+    fn event(&self, message: &str, line: &str) -> NewEvent {
+        event(Cause::Request, &self.actor, message.into(), line, self.now)
+    }
+
+    async fn create<D: Device>(&self, tx: &mut Tx) -> Result<D> {
+        let PlacedSpec { spec, rack, slot } = self.new_spec.clone();
+        let head = Head::new(self.id.as_str(), self.labels.clone(), self.now);
+        let mut device = D::create(Head { rack, slot, ..head }, spec);
+        let event = self.event("registered", here!());
+        tx.insert_record(&mut device, &event).await?;
+        let event = self.event(&format!("{} was added", self.id), here!());
+        topology::moved(tx, &Place::NOWHERE, &Place::of(device.head()), &event).await?;
+        Ok(device)
+    }
+
+    async fn change<D: Device>(&self, tx: &mut Tx, mut device: D) -> Result<D> {
+        self.check_version(&device)?;
+        let before = device.clone();
+        if let Some(placed) = self.spec.clone() {
+            *device.spec_mut() = placed.spec;
+            device.head_mut().rack = placed.rack;
+            device.head_mut().slot = placed.slot;
+        }
+        device.head_mut().labels = self.labels.clone();
+        if device == before {
+            return Ok(device);
+        }
+        let (from, to) = (Place::of(before.head()), Place::of(device.head()));
+        topology::may_leave(&before.target(), before.head().active_run.as_ref(), &from, &to)?;
+        let event = self.event("spec, place or labels changed", here!());
+        tx.update_and_enqueue(&mut device, &event)?;
+        let event = self.event(&format!("{} was moved", self.id), here!());
+        topology::moved(tx, &from, &to, &event).await?;
+        Ok(device)
+    }
+
+    /// Somebody who changes what they read must not undo what happened since.
+    fn check_version<D: Device>(&self, device: &D) -> Result<()> {
+        let version = device.head().version;
+        match self.known {
+            Known::At(Some(expected)) if expected != version => {
+                let said = format!(
+                    "{} is at version {version} by now, and this change was made from version {expected}",
+                    self.id
+                );
+                let next = device.target().get();
+                Err(Refusal::precondition("VERSION_MOVED", said).next(next).into())
+            }
+            Known::At(_) | Known::OrNew => Ok(()),
+        }
+    }
+}
+
+/// The rack is known, and the place in it is free. Who asks has the rack for itself meanwhile.
+async fn check_place<D: Device>(tx: &mut Tx, id: &str, placed: &PlacedSpec) -> Result<()> {
+    let Some(rack_id) = &placed.rack else { return Ok(()) };
+    let field = |name: &str| format!("{}.spec.{name}", D::FIELD);
+    let rack = tx.record_locked::<Rack>(rack_id.as_str()).await?;
+    if rack.is_none_or(|rack| rack.head.deleted) {
+        let problem = format!("names {rack_id}, and no such rack is known");
+        let instead = "list them with `farrier rack list`, or create it first";
+        return Err(Refusal::invalid(&field("rack_id"), problem, instead).into());
+    }
+    let Some(slot) = placed.slot else { return Ok(()) };
+    let there = tx.records_in_rack::<D>(rack_id).await?;
+    // Where one stands that cannot be read is not known.
+    let mut there = there.into_iter().filter_map(|(_, one)| one.ok());
+    let taken = there.find(|one| one.head().id != id && one.head().slot == Some(slot));
+    match taken {
+        None => Ok(()),
+        Some(other) => {
+            let problem = format!("is {slot}, where {} stands in {rack_id}", other.head().id);
+            let instead = format!("choose another, or move {} first", other.head().id);
+            Err(Refusal::invalid(&field("slot"), problem, instead).into())
+        }
+    }
+}
+
+/// What is asked of a device's own lifecycle.
+#[derive(Debug, Clone, Copy)]
+enum Asked {
+    Delete,
+    Retry,
+}
+
+async fn change_device<D: Device>(
+    tx: &mut Tx,
+    id: &str,
+    asked: Asked,
+    who: &Who,
+    now: Timestamp,
+) -> Result<D> {
+    let found = tx.record_locked::<D>(id).await?;
+    let mut device = found.ok_or_else(|| no_device::<D>(id))?;
+    let before = device.clone();
+    let message = match asked {
+        Asked::Delete => {
+            device.head_mut().deleted = true;
+            "marked for deletion"
+        }
+        Asked::Retry => {
+            retry(&mut device)?;
+            "to be tried again"
+        }
+    };
+    if device != before {
+        let event = event(Cause::Request, &who.by, message.into(), here!(), now);
+        tx.update_and_enqueue(&mut device, &event)?;
+    }
+    Ok(device)
+}
+
+/// What a device would do by itself from here on.
+async fn follows<D: Device<Seen = DeviceContext> + LoadContext>(
+    tx: &mut Tx,
+    device: &D,
+    fresh: &RunId,
+    now: Timestamp,
+) -> Result<Vec<String>> {
+    let seen = device.load_context(tx, fresh.clone(), now).await?;
+    let mut follows = ahead(device, seen, now);
+    // Nothing was written: what stands there is what was before.
+    let head = device.head();
+    let before = tx.record::<D>(&head.id).await?;
+    let gone = head.deleted && !before.as_ref().is_some_and(|one| one.head().deleted);
+    let before = before.map_or(Place::NOWHERE, |one| Place::of(one.head()));
+    if gone || before != Place::of(head) {
+        let racks: BTreeSet<&RackId> =
+            [before.rack(), head.rack.as_ref()].into_iter().flatten().collect();
+        follows.extend(racks.into_iter().map(|rack| {
+            format!("{rack} looks at all its devices anew, and brings them into service")
+        }));
+    }
+    Ok(follows)
+}
+
+async fn explain_one<D: Device<Seen = DeviceContext> + LoadContext>(
+    tx: &mut Tx,
+    id: &str,
+    fresh: &RunId,
+    now: Timestamp,
+) -> Result<Option<ExplainedDevice>> {
+    let Some(device) = tx.record::<D>(id).await? else { return Ok(None) };
+    let seen = device.load_context(tx, fresh.clone(), now).await?;
+    let next = device.next(&seen, now);
+    let told = explain_device(&device, &next, now);
+    let id = device.head().active_run.clone();
+    let id = id.or_else(|| device.trouble().and_then(|one: &Trouble| one.run.clone()));
+    let run = match &id {
+        Some(id) => tx.run(id).await?,
+        None => None,
+    };
+    let held_by = match &run {
+        Some(run) => tx.holder(&run.spec.id).await?,
+        None => None,
+    };
+    Ok(Some(ExplainedDevice { told, run, held_by }))
+}

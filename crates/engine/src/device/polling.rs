@@ -1,0 +1,177 @@
+//! Looks at switches and power shelves: each once an interval, spread over it, and only what
+//! changed is written. What one look says is judged by [`Glance`], which is kept here, in memory:
+//! whoever forgets it looks a few times more.
+//!
+//! A device that somebody works on is left alone; what it is like afterwards is theirs to say.
+
+use crate::device::Devices;
+use model::device::{Device, Glance, News};
+use model::here;
+use model::power_shelf::PowerShelf;
+use model::retry::hash;
+use model::switch::Switch;
+use model::target::{TargetId, TargetKind};
+use model::time::Timestamp;
+use providers::Target;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use store::{Cause, NewEvent, RecordFilter, Result, Tx};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep_until, timeout};
+
+/// How many devices are read at once.
+const PAGE: usize = 500;
+/// Into how many moments an interval is divided.
+const MOMENTS: u32 = 10_000;
+
+type Glances = Arc<Mutex<BTreeMap<TargetId, Glance>>>;
+type Round = Vec<(Duration, TargetId)>;
+
+impl Devices {
+    /// Looks at every device once an interval.
+    pub(crate) async fn run_polling(self) {
+        let slots = Arc::new(Semaphore::new(self.0.settings().probes_at_once.max(1)));
+        let glances = Glances::default();
+        loop {
+            let started = Instant::now();
+            let round = self.poll_round().await;
+            forget_but(&glances, &round);
+            for (offset, id) in round {
+                if self.pause_until(started + offset).await.is_none() {
+                    return;
+                }
+                self.poll_soon(id, &slots, &glances).await;
+            }
+            if self.pause_until(started + self.0.settings().probe_interval).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// None when the process stops.
+    async fn pause_until(&self, then: Instant) -> Option<()> {
+        tokio::select! {
+            () = self.0.stopped() => None,
+            () = sleep_until(then) => Some(()),
+        }
+    }
+
+    /// This replica's share of the devices, each with its own moment in the interval.
+    async fn poll_round(&self) -> Round {
+        let (index, count) = self.0.scheduler().share().await;
+        let mut round = Round::new();
+        for found in [self.watched_of::<Switch>().await, self.watched_of::<PowerShelf>().await] {
+            match found {
+                Ok(ids) => round.extend(ids.into_iter().filter_map(|id| {
+                    let spread = hash(id.as_str(), 0);
+                    let moment = (spread / count % u64::from(MOMENTS)) as u32;
+                    let offset = self.0.settings().probe_interval * moment / MOMENTS;
+                    (spread % count == index).then_some((offset, id))
+                })),
+                Err(error) => tracing::warn!(%error, "cannot read the devices for looking at them"),
+            }
+        }
+        round.sort();
+        round
+    }
+
+    async fn watched_of<D: Device>(&self) -> Result<Vec<TargetId>> {
+        let mut found = Vec::new();
+        let mut after = None;
+        loop {
+            let page = self.list::<D>(RecordFilter::default(), after, PAGE).await?;
+            found.extend(page.records.iter().filter(|one| wanted(*one)).map(Device::target));
+            match page.next {
+                Some(next) => after = Some(next),
+                None => return Ok(found),
+            }
+        }
+    }
+
+    async fn poll_soon(&self, id: TargetId, slots: &Arc<Semaphore>, glances: &Glances) {
+        let Ok(slot) = Arc::clone(slots).acquire_owned().await else { return };
+        let (devices, glances) = (self.clone(), Arc::clone(glances));
+        tokio::spawn(async move {
+            let looked = match id.kind {
+                TargetKind::Switch => devices.poll::<Switch>(&id, &glances).await,
+                TargetKind::PowerShelf => devices.poll::<PowerShelf>(&id, &glances).await,
+                TargetKind::Machine | TargetKind::Rack => Ok(()),
+            };
+            if let Err(error) = looked {
+                tracing::debug!(device = %id, %error, "a look could not be kept");
+            }
+            drop(slot);
+        });
+    }
+
+    async fn poll<D: Device>(&self, id: &TargetId, glances: &Glances) -> Result<()> {
+        let device = self.get::<D>(id.as_str()).await?;
+        let provider = self.0.providers().get(&device.spec().provider);
+        let (true, Some(provider)) = (wanted(&device), provider) else { return Ok(()) };
+        let target = Target { id: id.clone(), spec: device.spec().clone().into() };
+        let limit = self.0.settings().probe_timeout;
+        let seen = match timeout(limit, provider.survey(&target)).await {
+            Ok(seen) => seen,
+            Err(_) => {
+                let said = format!("it did not answer within {} s", limit.as_secs());
+                Err(model::fault::Fault::new(model::fault::Code::BmcUnreachable, said))
+            }
+        };
+        metrics::counter!("farrier_device_probes_total").increment(1);
+        let (now, steadiness) = (self.0.now(), self.0.settings().rhythm.steadiness);
+        let news = with_glance(glances, id, |glance| glance.look(&device, seen, steadiness, now));
+        let Some(news) = news else { return Ok(()) };
+        let input = (id.id.clone(), device.head().version, news, now);
+        let learned =
+            self.0.store().write("learn_device", input, |(id, version, news, now), tx| {
+                Box::pin(learn::<D>(tx, id, *version, news, *now))
+            });
+        if let Some(version) = learned.await? {
+            with_glance(glances, id, |glance| glance.written(version));
+        }
+        Ok(())
+    }
+}
+
+/// In a state in which it is looked at, and nobody works on it.
+fn wanted<D: Device>(device: &D) -> bool {
+    device.is_watched() && device.head().active_run.is_none()
+}
+
+fn with_glance<T>(glances: &Glances, id: &TargetId, use_it: impl FnOnce(&mut Glance) -> T) -> T {
+    let mut glances = glances.lock().unwrap_or_else(PoisonError::into_inner);
+    use_it(glances.entry(id.clone()).or_default())
+}
+
+/// Forgets those that are gone, or are somebody else's to look at now.
+fn forget_but(glances: &Glances, round: &Round) {
+    let ours: HashSet<&TargetId> = round.iter().map(|(_, id)| id).collect();
+    glances.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| ours.contains(id));
+}
+
+/// Writes what a device was seen to be. Returns the version that it has then; none: it is not what
+/// was looked at any more.
+async fn learn<D: Device>(
+    tx: &mut Tx,
+    id: &str,
+    version: i64,
+    news: &News,
+    now: Timestamp,
+) -> Result<Option<i64>> {
+    let found = tx.record_locked::<D>(id).await?;
+    let Some(mut device) = found.filter(|one| one.head().version == version) else {
+        return Ok(None);
+    };
+    *device.observed_mut() = Some(news.observed.clone());
+    device.learn(&news.facts);
+    let event = NewEvent {
+        cause: Cause::Probe,
+        actor: "observer".into(),
+        message: news.said.clone(),
+        decided_by: here!().into(),
+        at: now,
+    };
+    tx.update_record(&mut device, &event)?;
+    Ok(Some(device.head().version))
+}

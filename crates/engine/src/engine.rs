@@ -1,0 +1,223 @@
+//! The engine: what all its parts share, and the services that it hands out, one for each kind.
+
+use crate::clock::Clock;
+use crate::components::Components;
+use crate::device::Devices;
+use crate::fan_out::FanOut;
+use crate::firmware::FirmwareCatalog;
+use crate::health::HealthReports;
+use crate::host::Hosts;
+use crate::image::Images;
+use crate::machine::Machines;
+use crate::machine::probe::Observer;
+use crate::node::Nodes;
+use crate::node::watch::NodeWatch;
+use crate::plan::Plans;
+use crate::power_shelf::PowerShelves;
+use crate::rack::Racks;
+use crate::random::Random;
+use crate::run::Runs;
+use crate::scheduler::{Scheduler, SchedulerState};
+use crate::settings::Settings;
+use crate::site::Sites;
+use crate::watch::Hub;
+use model::plan::Defaults;
+use model::run::Policy;
+use model::time::Timestamp;
+use providers::Providers;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{Replica, Result, Store};
+use tokio::sync::watch;
+
+/// Cheap to clone: all clones share one context.
+#[derive(Clone)]
+pub struct Engine {
+    context: Arc<Context>,
+    store: Store,
+}
+
+/// What every service works with.
+struct Context {
+    providers: Providers,
+    settings: Settings,
+    clock: Clock,
+    random: Random,
+    stopping: watch::Sender<bool>,
+    scheduler: SchedulerState,
+    hub: Hub,
+    observer: Observer,
+    nodes: NodeWatch,
+}
+
+impl Engine {
+    /// Registers this replica and starts working. Returns when it is ready for requests.
+    pub async fn start_up(
+        store: Store,
+        providers: Providers,
+        settings: Settings,
+        clock: Clock,
+        random: Random,
+    ) -> Result<Self> {
+        let incarnation = format!("{}#{:016x}", settings.replica, random());
+        let replica = Replica { name: settings.replica.clone(), incarnation };
+        let context = Arc::new(Context {
+            hub: Hub::new(store.clone()),
+            providers,
+            settings,
+            clock,
+            random,
+            stopping: watch::Sender::new(false),
+            scheduler: SchedulerState::new(replica),
+            observer: Observer::default(),
+            nodes: NodeWatch::default(),
+        });
+        let engine = Self { context, store };
+        engine.scheduler().start_up().await?;
+        tokio::spawn(engine.machines().run_probes());
+        tokio::spawn(engine.devices().run_polling());
+        tokio::spawn(engine.nodes().run_watch());
+        tokio::spawn(engine.runs().run_tail());
+        tokio::spawn(engine.runs().run_retention());
+        Ok(engine)
+    }
+
+    /// The same engine for a request that may be a dry run. A dry run is the very transaction of
+    /// its request, rolled back: each gate is the real one, and the result is what would have been
+    /// written. Only for requests that are one transaction: a second one would not see what the
+    /// first has written.
+    #[must_use]
+    pub fn with_dry_run(&self, dry_run: bool) -> Self {
+        let store = if dry_run { self.store.dry_run() } else { self.store.clone() };
+        Self { context: Arc::clone(&self.context), store }
+    }
+
+    /// Stops claiming, lets short effects finish, releases the rest.
+    pub async fn shut_down(&self) {
+        self.scheduler().shut_down().await;
+    }
+
+    pub fn machines(&self) -> Machines {
+        Machines(self.clone())
+    }
+
+    pub fn runs(&self) -> Runs {
+        Runs(self.clone())
+    }
+
+    pub fn plans(&self) -> Plans {
+        Plans(self.clone())
+    }
+
+    pub fn racks(&self) -> Racks {
+        Racks(self.clone())
+    }
+
+    /// Switches and power shelves: what they have in common.
+    pub fn devices(&self) -> Devices {
+        Devices(self.clone())
+    }
+
+    pub fn power_shelves(&self) -> PowerShelves {
+        PowerShelves(self.clone())
+    }
+
+    pub fn nodes(&self) -> Nodes {
+        Nodes(self.clone())
+    }
+
+    pub fn sites(&self) -> Sites {
+        Sites(self.clone())
+    }
+
+    pub fn firmware(&self) -> FirmwareCatalog {
+        FirmwareCatalog(self.clone())
+    }
+
+    pub fn components(&self) -> Components {
+        Components(self.clone())
+    }
+
+    pub fn images(&self) -> Images {
+        Images(self.clone())
+    }
+
+    pub fn hosts(&self) -> Hosts {
+        Hosts(self.clone())
+    }
+
+    pub fn health(&self) -> HealthReports {
+        HealthReports(self.clone())
+    }
+
+    pub fn scheduler(&self) -> Scheduler {
+        Scheduler(self.clone())
+    }
+
+    pub(crate) fn fan_out(&self) -> FanOut {
+        FanOut(self.clone())
+    }
+
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub fn providers(&self) -> &Providers {
+        &self.context.providers
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.context.settings
+    }
+
+    pub fn hub(&self) -> &Hub {
+        &self.context.hub
+    }
+
+    pub fn now(&self) -> Timestamp {
+        (self.context.clock)()
+    }
+
+    pub(crate) fn random(&self) -> u64 {
+        (self.context.random)()
+    }
+
+    pub(crate) fn scheduler_state(&self) -> &SchedulerState {
+        &self.context.scheduler
+    }
+
+    pub(crate) fn node_watch(&self) -> &NodeWatch {
+        &self.context.nodes
+    }
+
+    pub(crate) fn observer(&self) -> &Observer {
+        &self.context.observer
+    }
+
+    pub(crate) fn defaults(&self) -> &Defaults {
+        &self.context.settings.defaults
+    }
+
+    pub(crate) fn policy(&self) -> Policy {
+        self.context.settings.policy
+    }
+
+    pub(crate) fn grace(&self) -> Duration {
+        self.context.settings.grace
+    }
+
+    pub(crate) fn stop(&self) {
+        self.context.stopping.send_replace(true);
+    }
+
+    /// Resolves when the process is to stop.
+    pub(crate) async fn stopped(&self) {
+        let mut stopping = self.context.stopping.subscribe();
+        // The sender lives as long as the engine; should it be gone, that is a stop too.
+        let _ = stopping.wait_for(|stop| *stop).await;
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        *self.context.stopping.borrow()
+    }
+}

@@ -1,0 +1,164 @@
+//! Explanations and histories of objects of every kind.
+
+use crate::Engine;
+use crate::device::ExplainedDevice;
+use crate::node::NodeView;
+use model::condition::ConditionType;
+use model::id::{MachineId, NodeId, RackId, RunId, SiteId};
+use model::machine::Machine;
+use model::node::Node;
+use model::refusal::Refusal;
+use model::run::Run;
+use model::site::explain_site;
+use model::target::TargetId;
+use model::why::{Explanation, explain_machine, explain_run};
+use providers::Target;
+use store::{Event, Result, StoreError, Tx};
+
+/// How far back a machine that needs a person is searched for what failed.
+const MAX_FAILURES_BACK: i64 = 20;
+
+/// What an id leads to.
+struct Found {
+    machine: Option<Machine>,
+    run: Option<Run>,
+    /// Who holds the run.
+    held_by: Option<String>,
+    /// The node that lives on the machine, or that the run is about.
+    node: Option<Node>,
+}
+
+/// What cannot be read has nothing to say, and keeps nobody else from it.
+fn readable(found: Result<Option<Node>>) -> Result<Option<Node>> {
+    match found {
+        Err(StoreError::Corrupt(_)) => Ok(None),
+        other => other,
+    }
+}
+
+async fn find(tx: &mut Tx, id: &str) -> Result<Option<Found>> {
+    let run_id = RunId::trusted(id);
+    if let Some(run) = tx.run(&run_id).await? {
+        let held_by = tx.holder(&run_id).await?;
+        let node = readable(crate::node::node_of_run(tx, &run).await)?;
+        return Ok(Some(Found { run: Some(run), held_by, node, machine: None }));
+    }
+    let Some(machine) = tx.machine(&MachineId::trusted(id)).await? else {
+        return Ok(None);
+    };
+    let run = match &machine.active_run {
+        Some(id) => tx.run(id).await?,
+        // What a person is wanted for is what failed, whatever came after it.
+        None if machine.is(ConditionType::NeedsIntervention) => {
+            let latest = tx.latest_runs(&TargetId::from(&machine.id), MAX_FAILURES_BACK).await?;
+            latest.into_iter().find(|run| run.progress.failure.is_some())
+        }
+        None => tx.latest_run(&TargetId::from(&machine.id)).await?,
+    };
+    let held_by = match &run {
+        Some(run) => tx.holder(&run.spec.id).await?,
+        None => None,
+    };
+    let node = match tx.node_on(&machine.id).await? {
+        Some(id) => readable(tx.record::<Node>(id.as_str()).await)?,
+        None => None,
+    };
+    Ok(Some(Found { machine: Some(machine), run, held_by, node }))
+}
+
+/// An explanation, and what it is about.
+#[derive(Debug, Clone)]
+pub struct Explained {
+    pub told: Explanation,
+    pub machine_id: Option<MachineId>,
+    pub run_id: Option<RunId>,
+    pub held_by: Option<String>,
+    /// What keeps its provider from talking to the machine.
+    pub hindrance: Option<String>,
+}
+
+impl Engine {
+    /// Whether the database answers, and has heard from this replica.
+    pub async fn healthy(&self) -> Result<()> {
+        self.store().scan_one((), |(), tx| Box::pin(tx.horizon())).await?;
+        if self.scheduler().lease_is_fresh() {
+            return Ok(());
+        }
+        Err(StoreError::Unavailable("this replica cannot renew its lease".into()))
+    }
+
+    /// The history of a machine or a run, oldest first, after a version.
+    pub async fn history(&self, id: &str, after: i64, limit: i64) -> Result<Vec<Event>> {
+        let input = (id.to_string(), after, limit);
+        let events = self
+            .store()
+            .scan(input, |(id, after, limit), tx| Box::pin(tx.history(id, *after, *limit)));
+        let events = events.await?;
+        if events.is_empty() && after == 0 {
+            let (what, list) = match NodeId::parse(id) {
+                Ok(_) => ("node", "farrier node list"),
+                Err(_) => ("machine or operation", "farrier list"),
+            };
+            return Err(Refusal::not_found(what, id, list).into());
+        }
+        Ok(events)
+    }
+
+    /// Why a machine or a run is as it is.
+    pub async fn explain(&self, id: &str) -> Result<Explained> {
+        if let Ok(rack) = RackId::parse(id) {
+            return self.racks().explain(&rack).await;
+        }
+        if let Some(ExplainedDevice { told, run, held_by }) = self.devices().explain(id).await? {
+            let run_id = run.map(|run| run.spec.id);
+            return Ok(Explained { told, machine_id: None, run_id, held_by, hindrance: None });
+        }
+        if let Ok(node) = NodeId::parse(id) {
+            let NodeView { node, run, told, .. } = self.nodes().get(&node).await?;
+            let run_id = run.map(|run| run.spec.id);
+            let machine_id = Some(node.machine);
+            return Ok(Explained { told, machine_id, run_id, held_by: None, hindrance: None });
+        }
+        if let Ok(site) = SiteId::parse(id) {
+            let told = explain_site(&self.sites().get(&site).await?);
+            let (machine_id, run_id) = (None, None);
+            return Ok(Explained { told, machine_id, run_id, held_by: None, hindrance: None });
+        }
+        let found = self.store().read(id.to_string(), |id, tx| Box::pin(find(tx, id))).await?;
+        let Found { machine, run, held_by, node } =
+            found.ok_or_else(|| Refusal::not_found("machine or operation", id, "farrier list"))?;
+        let now = self.now();
+        let told = match (&machine, &run) {
+            (Some(machine), run) => {
+                let told = explain_machine(machine, run.as_ref(), node.as_ref(), now);
+                self.hosts().with_firmware(machine, told).await?
+            }
+            (None, Some(run)) => match &node {
+                Some(node) => node.explain_run(run, now),
+                None => explain_run(run, now),
+            },
+            (None, None) => Explanation::default(),
+        };
+        let machine_id = machine.as_ref().map(|machine| machine.id.clone());
+        let machine_id = machine_id.or(run.as_ref().and_then(|run| run.spec.target.machine()));
+        let hindrance = self.hindrance(machine, machine_id.as_ref()).await?;
+        Ok(Explained { told, machine_id, run_id: run.map(|run| run.spec.id), held_by, hindrance })
+    }
+
+    /// What the machine's provider says about the way to it.
+    async fn hindrance(
+        &self,
+        machine: Option<Machine>,
+        id: Option<&MachineId>,
+    ) -> Result<Option<String>> {
+        let machine = match (machine, id) {
+            (Some(machine), _) => Some(machine),
+            (None, Some(id)) => self.store().machine(id).await?,
+            (None, None) => None,
+        };
+        Ok(machine.and_then(|machine| {
+            let provider = self.providers().get(&machine.spec.provider)?;
+            provider.hindrance(&Target { id: TargetId::from(&machine.id), spec: machine.spec })
+        }))
+    }
+}

@@ -1,0 +1,107 @@
+//! The catalogue of images.
+
+use crate::Engine;
+use crate::admission::event;
+use model::here;
+use model::image::{Artifact, Image};
+use model::refusal::{Refusal, RefusalKind};
+use model::run::act::Who;
+use model::time::Timestamp;
+use store::{Cause, Result, Tx};
+
+/// How many images are read at once to see which files are still in use.
+const PAGE: i64 = 1_000;
+
+/// An image that is gone, and its files that no other image has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeletedImage {
+    pub image: Image,
+    pub orphans: Vec<Artifact>,
+}
+
+/// The catalogue of images.
+#[derive(Clone)]
+pub struct Images(pub(crate) Engine);
+
+impl Images {
+    /// Puts an image into the catalogue. The same again is answered with what is there.
+    pub async fn add(&self, image: Image, who: Who) -> Result<Image> {
+        let image = Image { created_at: self.0.now(), ..image.checked()? };
+        self.0
+            .store()
+            .retry_write("add_image", (image, who), |(image, who), tx| {
+                Box::pin(add(tx, image, who))
+            })
+            .await
+    }
+
+    pub async fn get(&self, name: &str) -> Result<Image> {
+        let found = self.0.store().read(name.to_string(), |name, tx| Box::pin(tx.image(name)));
+        Ok(found.await?.ok_or_else(|| no_image(name))?)
+    }
+
+    /// By name, after one.
+    pub async fn list(&self, after: &str, limit: i64) -> Result<Vec<Image>> {
+        let input = (after.to_string(), limit);
+        self.0.store().scan(input, |(after, limit), tx| Box::pin(tx.images(after, *limit))).await
+    }
+
+    pub async fn delete(&self, name: &str, who: Who) -> Result<DeletedImage> {
+        let input = (name.to_string(), who, self.0.now());
+        self.0
+            .store()
+            .retry_write("delete_image", input, |(name, who, now), tx| {
+                Box::pin(delete(tx, name, who, *now))
+            })
+            .await
+    }
+}
+
+fn no_image(name: &str) -> Refusal {
+    Refusal::not_found("image", name, "farrier image list")
+}
+
+async fn add(tx: &mut Tx, image: &Image, who: &Who) -> Result<Image> {
+    if let Some(known) = tx.image(&image.name).await? {
+        if known.body == image.body {
+            return Ok(known);
+        }
+        let said = format!(
+            "the image {} is in the catalogue with other contents, and an image never changes",
+            image.name
+        );
+        return Err(Refusal::new(RefusalKind::Exists, "IMAGE_EXISTS", said)
+            .next(format!("farrier image get {}   # or add it under a new name", image.name))
+            .into());
+    }
+    let message = format!("{} image added", image.body.kind());
+    let event = event(Cause::Request, &who.by, message, here!(), image.created_at);
+    tx.insert_image(image, &event).await?;
+    Ok(image.clone())
+}
+
+async fn delete(tx: &mut Tx, name: &str, who: &Who, now: Timestamp) -> Result<DeletedImage> {
+    let image = tx.image(name).await?.ok_or_else(|| no_image(name))?;
+    if tx.image_in_use(name).await? {
+        let said = format!("the image {} is being installed", name);
+        return Err(Refusal::precondition("IMAGE_IN_USE", said)
+            .next("farrier ops --filter phase=RUNNING")
+            .into());
+    }
+    let event = event(Cause::Request, &who.by, "deleted".into(), here!(), now);
+    tx.delete_image(name, &event).await?;
+    let mut orphans: Vec<Artifact> = image.body.artifacts().into_iter().cloned().collect();
+    let mut after = String::new();
+    loop {
+        let page = tx.images(&after, PAGE).await?;
+        for other in page.iter().filter(|other| other.name != name) {
+            let kept = other.body.artifacts();
+            orphans.retain(|file| !kept.iter().any(|other| other.sha256 == file.sha256));
+        }
+        match page.last() {
+            Some(last) if page.len() as i64 == PAGE => after.clone_from(&last.name),
+            Some(_) | None => break,
+        }
+    }
+    Ok(DeletedImage { image, orphans })
+}

@@ -1,0 +1,220 @@
+//! The inventory's door: machines, their flags, and plans. Each change is one transaction with its
+//! event.
+
+pub mod hardware;
+pub(crate) mod probe;
+
+use crate::Engine;
+use crate::admission::{event, no_machine};
+use crate::topology::{Place, check_place, may_leave, moved};
+use model::condition::{ConditionType, Evidence};
+use model::filter::Filter;
+use model::here;
+use model::id::MachineId;
+use model::machine::{Labels, Machine, MachineSpec};
+use model::refusal::Refusal;
+use model::run::act::Who;
+use model::target::TargetId;
+use model::time::Timestamp;
+use store::{Cause, MachinePage, Result, Tx};
+
+/// Machines: their inventory, their probes, and what their hardware is now.
+#[derive(Clone)]
+pub struct Machines(pub(crate) Engine);
+
+impl Machines {
+    /// Registers a machine, or updates the spec and labels of a known one.
+    pub async fn register(&self, machine: Described, actor: String) -> Result<Machine> {
+        self.put(machine, actor, Known::OrNew).await
+    }
+
+    /// Updates the spec and labels of a known machine, at this version if one is named.
+    pub async fn update(
+        &self,
+        machine: Described,
+        version: Option<i64>,
+        actor: String,
+    ) -> Result<Machine> {
+        self.put(machine, actor, Known::At(version)).await
+    }
+
+    async fn put(&self, machine: Described, actor: String, known: Known) -> Result<Machine> {
+        let id = machine.id.unwrap_or_else(|| MachineId::new(self.0.now(), self.0.random()));
+        let spec = machine.spec.map(|spec| self.with_provider(spec)).transpose()?;
+        let new_spec = match known {
+            Known::OrNew => self.with_provider(spec.clone().unwrap_or_default())?,
+            Known::At(_) => MachineSpec::default(),
+        };
+        let (labels, now) = (machine.labels, self.0.now());
+        let put = Put { id, spec, new_spec, labels, actor, known, now };
+        let written =
+            self.0.store().retry_write("put_machine", put, |put, tx| Box::pin(put.run(tx)));
+        let machine = written.await?;
+        // A new or changed machine is probed soon.
+        self.0.observer().poke(&machine.id);
+        Ok(machine)
+    }
+
+    pub(crate) fn with_provider(&self, mut spec: MachineSpec) -> Result<MachineSpec> {
+        let names = self.0.providers().names();
+        if spec.provider.is_empty()
+            && let Some(default) = self.0.providers().default_name()
+        {
+            spec.provider = default.to_string();
+        }
+        let Some(provider) = self.0.providers().get(&spec.provider) else {
+            let problem = format!("{:?} is not a provider of this server", spec.provider);
+            let instead = format!("use one of: {}", names.join(", "));
+            return Err(Refusal::invalid("machine.spec.provider", problem, instead).into());
+        };
+        provider.check(&spec)?;
+        Ok(spec)
+    }
+
+    /// Sets or clears a flag that only an administrator may.
+    pub async fn flag(
+        &self,
+        id: MachineId,
+        condition: ConditionType,
+        status: bool,
+        who: Who,
+    ) -> Result<Machine> {
+        let flag = Flag { id, condition, status, who, now: self.0.now() };
+        self.0.store().retry_write("flag_machine", flag, |flag, tx| Box::pin(flag.run(tx))).await
+    }
+
+    pub async fn get(&self, id: &MachineId) -> Result<Machine> {
+        let found = self.0.store().machine(id).await?;
+        Ok(found.ok_or_else(|| no_machine(id))?)
+    }
+
+    pub async fn list(
+        &self,
+        filter: Filter,
+        after: Option<String>,
+        limit: i64,
+    ) -> Result<MachinePage> {
+        let input = (filter, after, limit);
+        self.0
+            .store()
+            .scan_one(input, |(filter, after, limit), tx| {
+                Box::pin(tx.machines(filter, after.as_deref(), *limit))
+            })
+            .await
+    }
+}
+
+/// A machine as its owner describes it.
+#[derive(Debug, Clone, Default)]
+pub struct Described {
+    /// None: Farrier names it.
+    pub id: Option<MachineId>,
+    /// None: as it is.
+    pub spec: Option<MachineSpec>,
+    pub labels: Labels,
+}
+
+/// What is expected of the machine that is written.
+#[derive(Debug, Clone, Copy)]
+enum Known {
+    /// It may be new.
+    OrNew,
+    /// It exists, at this version if one is named.
+    At(Option<i64>),
+}
+
+struct Put {
+    id: MachineId,
+    spec: Option<MachineSpec>,
+    /// What a new machine is given.
+    new_spec: MachineSpec,
+    labels: Labels,
+    actor: String,
+    known: Known,
+    now: Timestamp,
+}
+
+impl Put {
+    /// Somebody who changes what they read must not undo what happened since.
+    fn check_version(&self, machine: &Machine) -> Result<()> {
+        match self.known {
+            Known::At(Some(version)) if version != machine.version => {
+                let said = format!(
+                    "{} is at version {} by now, and this change was made from version {version}",
+                    self.id, machine.version
+                );
+                let next = format!("farrier get {}", self.id);
+                Err(Refusal::precondition("VERSION_MOVED", said).next(next).into())
+            }
+            Known::At(_) | Known::OrNew => Ok(()),
+        }
+    }
+}
+
+impl Put {
+    async fn run(&self, tx: &mut Tx) -> Result<Machine> {
+        let event = |message: &str, line| {
+            event(Cause::Request, &self.actor, message.into(), line, self.now)
+        };
+        match tx.machine_locked(&self.id).await? {
+            Some(mut machine) => {
+                self.check_version(&machine)?;
+                let spec = self.spec.as_ref().unwrap_or(&machine.spec);
+                if machine.spec != *spec || machine.labels != self.labels {
+                    let from = Place::of_machine(&machine.spec);
+                    machine.spec = spec.clone();
+                    machine.labels = self.labels.clone();
+                    let to = Place::of_machine(&machine.spec);
+                    let holder = machine.active_run.as_ref();
+                    may_leave(&TargetId::from(&machine.id), holder, &from, &to)?;
+                    if from != to {
+                        check_place(tx, &machine).await?;
+                    }
+                    tx.update_machine(&mut machine, &event("spec or labels changed", here!()))?;
+                    let event = event(&format!("{} was moved", machine.id), here!());
+                    moved(tx, &from, &to, &event).await?;
+                }
+                Ok(machine)
+            }
+            None if matches!(self.known, Known::OrNew) => {
+                let (id, spec) = (self.id.clone(), self.new_spec.clone());
+                let machine = Machine::new(id, spec, self.labels.clone(), self.now);
+                check_place(tx, &machine).await?;
+                tx.insert_machine(&machine, &event("registered", here!()))?;
+                let event = event(&format!("{} was added", machine.id), here!());
+                moved(tx, &Place::NOWHERE, &Place::of_machine(&machine.spec), &event).await?;
+                Ok(machine)
+            }
+            None => Err(no_machine(&self.id).into()),
+        }
+    }
+}
+
+struct Flag {
+    id: MachineId,
+    condition: ConditionType,
+    status: bool,
+    who: Who,
+    now: Timestamp,
+}
+
+impl Flag {
+    async fn run(&self, tx: &mut Tx) -> Result<Machine> {
+        let found = tx.machine_locked(&self.id).await?;
+        let mut machine = found.ok_or_else(|| no_machine(&self.id))?;
+        if machine.is(self.condition) == self.status && !self.status {
+            let said = format!("{} is not flagged {}", self.id, self.condition.as_str());
+            return Err(Refusal::precondition("NOT_FLAGGED", said)
+                .next(format!("farrier get {}", self.id))
+                .into());
+        }
+        let seen = Evidence::new(self.condition, self.status, self.who.reason.clone());
+        if machine.learn(&[seen], self.now) {
+            let what = if self.status { "set" } else { "cleared" };
+            let message = format!("{} {what}: {}", self.condition.as_str(), self.who.reason);
+            let event = event(Cause::Admin, &self.who.by, message, here!(), self.now);
+            tx.update_machine(&mut machine, &event)?;
+        }
+        Ok(machine)
+    }
+}

@@ -1,0 +1,277 @@
+//! The condition reconciler: looks at every machine from time to time, spread over the interval,
+//! and writes only what changed. An idle fleet costs its probes and nothing else.
+//!
+//! Reaching a machine is asked for often, the health of its parts rarely; what one look says is not
+//! believed at once. When and what is decided by [`Watched`], which is kept here, in memory:
+//! whoever forgets it looks a few times more.
+//!
+//! Replicas share the fleet by the machines' ids; a probe made twice when replicas come and go does
+//! no harm, as it only looks.
+
+use crate::machine::Machines;
+use model::condition::watched::Watched;
+use model::condition::{ConditionType, Evidence};
+use model::fault::{Code, Fault};
+use model::filter::Filter;
+use model::here;
+use model::id::MachineId;
+use model::machine::Machine;
+use model::retry::hash;
+use model::target::TargetId;
+use model::time::Timestamp;
+use providers::{Provider, Target};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use store::{Cause, NewEvent, Result, Tx};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, sleep_until, timeout};
+
+/// How many machines are read at once.
+const PAGE: i64 = 500;
+/// How many machines may wait to be looked at out of turn.
+const MAX_POKED: usize = 10_000;
+/// A look at the parts of a machine is many questions, so it may take this many times as long as
+/// another one.
+const EXAMINE_TIMES: u32 = 2;
+
+/// Machines that want to be looked at out of turn, and what is remembered of the others.
+#[derive(Default)]
+pub(crate) struct Observer {
+    poked: Mutex<Vec<MachineId>>,
+    came: Notify,
+    watched: Mutex<HashMap<MachineId, Watched>>,
+}
+
+impl Observer {
+    pub fn poke(&self, id: &MachineId) {
+        let mut poked = self.poked.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever finds no room is seen in the next round.
+        if poked.len() < MAX_POKED {
+            poked.push(id.clone());
+        }
+        self.came.notify_one();
+    }
+
+    fn take(&self) -> Vec<MachineId> {
+        std::mem::take(&mut *self.poked.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What is remembered of a machine.
+    fn watched<T>(
+        &self,
+        id: &MachineId,
+        now: Timestamp,
+        use_it: impl FnOnce(&mut Watched) -> T,
+    ) -> T {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        use_it(watched.entry(id.clone()).or_insert_with(|| Watched::new(now)))
+    }
+
+    /// Forgets those that are gone, or are somebody else's to look at now.
+    fn forget_but(&self, round: &[(Duration, MachineId)]) {
+        let ours: HashSet<&MachineId> = round.iter().map(|(_, id)| id).collect();
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.retain(|id, _| ours.contains(id));
+    }
+}
+
+impl Machines {
+    /// Looks at the whole fleet once an interval, and at those who ask at once.
+    pub(crate) async fn run_probes(self) {
+        let slots = Arc::new(Semaphore::new(self.0.settings().probes_at_once.max(1)));
+        loop {
+            let started = Instant::now();
+            let round = self.round().await;
+            self.0.observer().forget_but(&round);
+            for (offset, id) in round {
+                if self.wait_probing(started + offset, &slots).await.is_none() {
+                    return;
+                }
+                self.probe_soon(id, &slots).await;
+            }
+            let end = started + self.0.settings().probe_interval;
+            if self.wait_probing(end, &slots).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Waits, serving those who ask out of turn meanwhile. None when the process stops.
+    async fn wait_probing(&self, until: Instant, slots: &Arc<Semaphore>) -> Option<()> {
+        loop {
+            tokio::select! {
+                () = self.0.stopped() => return None,
+                () = self.0.observer().came.notified() => {
+                    for id in self.0.observer().take() {
+                        self.probe_soon(id, slots).await;
+                    }
+                }
+                () = sleep_until(until) => return Some(()),
+            }
+        }
+    }
+
+    /// This replica's share of the fleet, each with its own moment in the interval.
+    async fn round(&self) -> Vec<(Duration, MachineId)> {
+        let (index, count) = self.0.scheduler().share().await;
+        let interval = self.0.settings().probe_interval;
+        let mut found = Vec::new();
+        let mut after = None;
+        loop {
+            let page = match self.list(Filter::default(), after.take(), PAGE).await {
+                Ok(page) => page,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot read the fleet for probing");
+                    break;
+                }
+            };
+            for machine in page.machines {
+                let spread = hash(machine.id.as_str(), 0);
+                if spread % count == index {
+                    let share = (spread / count % 10_000) as u32;
+                    found.push((interval * share / 10_000, machine.id));
+                }
+            }
+            match page.next {
+                Some(next) => after = Some(next),
+                None => break,
+            }
+        }
+        found.sort();
+        found
+    }
+
+    async fn probe_soon(&self, id: MachineId, slots: &Arc<Semaphore>) {
+        let Ok(slot) = Arc::clone(slots).acquire_owned().await else { return };
+        let machines = self.clone();
+        tokio::spawn(async move {
+            if let Err(error) = machines.probe(&id).await {
+                tracing::debug!(machine = %id, %error, "a probe could not be kept");
+            }
+            drop(slot);
+        });
+    }
+
+    async fn probe(&self, id: &MachineId) -> Result<()> {
+        let machine = self.get(id).await?;
+        let Some(provider) = self.0.providers().get(&machine.spec.provider) else {
+            return Ok(());
+        };
+        let target = Target { id: TargetId::from(id), spec: machine.spec.clone() };
+        let answered = timeout(self.0.settings().probe_timeout, provider.probe(&target)).await;
+        let seen = match answered {
+            Ok(Ok(seen)) => seen,
+            Ok(Err(fault)) => lost(fault),
+            Err(_) => vec![Evidence::new(ConditionType::BmcReachable, false, "NoAnswer")],
+        };
+        metrics::counter!("farrier_probes_total").increment(1);
+        self.examine(provider.as_ref(), &target, &machine, &seen).await;
+        let (now, rhythm) = (self.0.now(), self.0.settings().rhythm);
+        let look = |watched: &mut Watched| watched.look(&machine, seen, now, &rhythm);
+        let believed = self.0.observer().watched(id, now, look);
+        if !believed.is_empty() {
+            self.learn(Learn { id: id.clone(), version: machine.version, seen: believed, now })
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Looks at the parts of a machine when it is time to. What cannot be seen now is looked at
+    /// another time.
+    async fn examine(
+        &self,
+        provider: &dyn Provider,
+        target: &Target,
+        machine: &Machine,
+        seen: &[Evidence],
+    ) {
+        let (id, now, rhythm) = (&target.machine_id(), self.0.now(), self.0.settings().rhythm);
+        let wants = |watched: &mut Watched| watched.wants_examining(machine, seen, now, &rhythm);
+        if !self.0.observer().watched(id, now, wants) {
+            return;
+        }
+        metrics::counter!("farrier_health_probes_total").increment(1);
+        let limit = self.0.settings().probe_timeout * EXAMINE_TIMES;
+        match timeout(limit, provider.examine(target)).await {
+            Ok(Ok(parts)) => {
+                let now = self.0.now();
+                self.0.observer().watched(id, now, |watched| watched.examined(parts, now));
+            }
+            Ok(Err(fault)) => tracing::debug!(machine = %id, %fault, "its parts cannot be seen"),
+            Err(_) => tracing::debug!(machine = %id, "its parts cannot be seen in time"),
+        }
+    }
+
+    /// Writes what is believed, unless somebody has changed the machine meanwhile: then it is
+    /// looked at again.
+    async fn learn(&self, learn: Learn) -> Result<()> {
+        let (id, now) = (learn.id.clone(), learn.now);
+        let learned =
+            self.0.store().write("learn_machine", learn, |learn, tx| Box::pin(learn.run(tx)));
+        match learned.await? {
+            Learned::At(version) => {
+                self.0.observer().watched(&id, now, |watched| watched.written(version));
+            }
+            Learned::Outdated => self.0.observer().poke(&id),
+            Learned::Gone => {}
+        }
+        Ok(())
+    }
+}
+
+/// A look that failed as a whole. Our own database says nothing about the machine.
+fn lost(fault: Fault) -> Vec<Evidence> {
+    if fault.code == Code::DatabaseUnreachable {
+        return Vec::new();
+    }
+    vec![Evidence::new(ConditionType::BmcReachable, false, fault.said)]
+}
+
+struct Learn {
+    id: MachineId,
+    /// The machine as it was when it was looked at.
+    version: i64,
+    seen: Vec<Evidence>,
+    now: Timestamp,
+}
+
+enum Learned {
+    /// The machine has this version now.
+    At(i64),
+    /// It is not the machine any more that was looked at.
+    Outdated,
+    Gone,
+}
+
+impl Learn {
+    async fn run(&self, tx: &mut Tx) -> Result<Learned> {
+        let Some(mut machine) = tx.machine_locked(&self.id).await? else {
+            return Ok(Learned::Gone);
+        };
+        if machine.version != self.version {
+            return Ok(Learned::Outdated);
+        }
+        let before = machine.conditions.clone();
+        if !machine.learn(&self.seen, self.now) {
+            return Ok(Learned::At(machine.version));
+        }
+        let news: Vec<String> = machine
+            .conditions
+            .iter()
+            .filter(|(condition, known)| before.get(*condition) != Some(known))
+            .map(|(condition, known)| {
+                format!("{}={} ({})", condition.as_str(), known.status, known.reason)
+            })
+            .collect();
+        let event = NewEvent {
+            cause: Cause::Probe,
+            actor: "observer".into(),
+            message: news.join(", "),
+            decided_by: here!().into(),
+            at: self.now,
+        };
+        tx.update_machine(&mut machine, &event)?;
+        Ok(Learned::At(machine.version))
+    }
+}

@@ -1,0 +1,404 @@
+//! The door for nodes: onboarded, decommissioned, drained, quarantined, brought back. Each request
+//! is one transaction: the node, the run that works on it, and the machine that it is on.
+//!
+//! `ask` is what moves a node without an operation, `follow` what a run's commit means for its
+//! node, `stage` what is done in Farrier's own record and by agents, `agents` the door for agents,
+//! `resume` how work goes on that may have been lost, `watch` who is heard and what MAAS says.
+
+pub(crate) mod agents;
+mod ask;
+pub(crate) mod follow;
+mod preview;
+mod reconcile;
+mod restart;
+mod resume;
+pub(crate) mod stage;
+mod tasks;
+mod view;
+mod waiting;
+pub(crate) mod watch;
+
+pub use agents::{Agents, Beat, Bundle, Session, Taken};
+pub use preview::{Preview, Previewed};
+pub use resume::ResumedNode;
+pub use tasks::Report;
+pub use view::NodeView;
+
+use crate::Engine;
+use crate::admission::{Admission, Created, Holds, event, no_machine, replay, reused};
+use model::here;
+use model::id::{MachineId, NodeId, RunId, SiteId};
+use model::machine::Machine;
+use model::machine::admit::admit;
+use model::node::door::{self, Known};
+use model::node::{
+    MODE, Mode, NODE, Node, NodeState, Stage, WITHOUT_AGENT, WITHOUT_MAAS, Whose, steps, uncordon,
+};
+use model::plan::{OnFailure, Params, RunType, node_plan_id};
+use model::refusal::{Refusal, RefusalKind};
+use model::run::{ENGINE_VERSION, Progress, Run, RunSpec};
+use model::site::Site;
+use model::target::TargetId;
+use model::time::Timestamp;
+use providers::Providers;
+use store::{Cause, Enqueue, NewEvent, Result, Tx};
+
+/// A request to bring a machine into service as a node.
+#[derive(Debug, Clone)]
+pub struct Onboard {
+    pub machine: MachineId,
+    pub site: SiteId,
+    pub request_id: String,
+    pub by: String,
+}
+
+/// A request to take a node out of service.
+#[derive(Debug, Clone)]
+pub struct Decommission {
+    pub node: NodeId,
+    pub mode: Mode,
+    /// Why its agent is not waited for; empty: it is.
+    pub without_agent: String,
+    /// Why its MAAS is not asked; empty: it is.
+    pub without_maas: String,
+    pub request_id: String,
+    pub by: String,
+}
+
+/// A node, and the run that a request has started on it.
+#[derive(Debug, Clone)]
+pub struct NodeRun {
+    pub node: Node,
+    pub run: Run,
+    /// False: the request had been made before.
+    pub new: bool,
+}
+
+/// Nodes: brought into service and out of it, watched, and reconciled with MAAS.
+#[derive(Clone)]
+pub struct Nodes(pub(crate) Engine);
+
+impl Nodes {
+    /// Brings a machine into service: makes the node, and the run that onboards it.
+    pub async fn onboard(&self, request: Onboard) -> Result<NodeRun> {
+        let (run, owner) =
+            (RunId::new(self.0.now(), self.0.random()), self.0.scheduler().eager_owner());
+        let claims = owner.is_some().then(|| run.clone());
+        let start = StartOnboarding {
+            asked: request,
+            node: NodeId::new(self.0.now(), self.0.random()),
+            run,
+            owner,
+            providers: self.0.providers().clone(),
+            now: self.0.now(),
+        };
+        self.0.admit("start_onboarding", claims, start, |start, tx| Box::pin(start.run(tx))).await
+    }
+
+    /// Takes a node out of service, or empties it.
+    pub async fn decommission(&self, request: Decommission) -> Result<NodeRun> {
+        let (run, owner) =
+            (RunId::new(self.0.now(), self.0.random()), self.0.scheduler().eager_owner());
+        let claims = owner.is_some().then(|| run.clone());
+        let start = StartDecommission {
+            asked: request,
+            run,
+            owner,
+            providers: self.0.providers().clone(),
+            limits: self.0.settings().nodes.silence,
+            now: self.0.now(),
+        };
+        self.0.admit("start_decommission", claims, start, |start, tx| Box::pin(start.run(tx))).await
+    }
+}
+
+pub(crate) fn no_node(id: &NodeId) -> Refusal {
+    Refusal::not_found("node", id, "farrier node list")
+}
+
+pub(crate) fn no_site(id: &SiteId) -> Refusal {
+    Refusal::not_found("site", id, "farrier site list")
+}
+
+/// A run on a node, before it is written.
+pub(crate) struct NodeWork {
+    pub id: RunId,
+    pub run_type: RunType,
+    pub stages: Vec<Stage>,
+    /// What its cluster was told not to place on it may be placed there again in the end.
+    pub uncordons: bool,
+    pub params: Params,
+    pub request_id: String,
+    pub by: String,
+}
+
+/// How the stages of a node reach it.
+pub(crate) async fn whose(
+    tx: &mut Tx,
+    node: &Node,
+    machine: &Machine,
+    providers: &Providers,
+) -> Result<Whose> {
+    let by = match &node.site {
+        Some(id) => tx.record::<Site>(id.as_str()).await?.ok_or_else(|| no_site(id))?.spec.provider,
+        None => String::new(),
+    };
+    let cluster = machine.spec.target_cluster_ref.clone();
+    if !cluster.is_empty() && providers.speaks_to_clusters(&machine.spec.provider).is_none() {
+        let (id, provider) = (&machine.id, &machine.spec.provider);
+        let said = format!(
+            "target_cluster_ref of {id} is {cluster:?}, and neither its provider {provider:?} nor another one here speaks to clusters"
+        );
+        let next = format!("farrier machine update {id} --cluster ''");
+        return Err(Refusal::precondition("CAPABILITY_MISSING", said).next(next).into());
+    }
+    Ok(Whose { node: node.id(), site: node.site.clone(), by, cluster })
+}
+
+impl NodeWork {
+    pub fn run(self, node: &Node, whose: &Whose, at: Timestamp) -> Run {
+        let mut steps = steps(&self.stages, whose);
+        if self.uncordons && !whose.cluster.is_empty() {
+            steps.push(uncordon(&whose.cluster));
+        }
+        let plan_id = node_plan_id(self.params.get(MODE).and_then(|word| Mode::parse(word)));
+        let progress = Progress::fresh(&steps);
+        let mut params = self.params;
+        params.insert(NODE.into(), node.head.id.clone());
+        let spec = RunSpec {
+            id: self.id,
+            target: TargetId::from(&node.machine),
+            request_id: self.request_id,
+            run_type: self.run_type,
+            plan_id,
+            steps,
+            params,
+            initiator: self.by,
+            parent: None,
+            restart: None,
+            on_failure: OnFailure::KeepPhase,
+            part_of: None,
+            reports_to: Some(model::lifecycle::Lifecycle::subject(node)),
+            claims: Vec::new(),
+            engine: ENGINE_VERSION,
+            created_at: at,
+        };
+        Run { spec, progress, version: 1 }
+    }
+}
+
+/// Creates a run on a node: the machine's gates, the run, its hold on the machine. The node is
+/// written by the caller, with the run's id.
+pub(crate) async fn create_run(
+    tx: &mut Tx,
+    created: &mut Created,
+    machine: &Machine,
+    run: Run,
+    (owner, event): (Option<&str>, &NewEvent),
+) -> Result<Run> {
+    admit(machine, run.spec.run_type, &run.spec.steps)?;
+    let own = run.spec.reports_to.clone();
+    let enqueue = owner.map_or(Enqueue::Now, Enqueue::Claimed);
+    let holds = Holds::Targets { own: own.as_ref() };
+    created.add(tx, Admission { run, enqueue, holds, event }).await
+}
+
+struct StartOnboarding {
+    asked: Onboard,
+    node: NodeId,
+    run: RunId,
+    owner: Option<String>,
+    providers: Providers,
+    now: Timestamp,
+}
+
+impl StartOnboarding {
+    async fn run(&self, tx: &mut Tx) -> Result<(NodeRun, Created)> {
+        let mut created = Created::default();
+        let Onboard { machine: id, site, request_id, by } = &self.asked;
+        let target = TargetId::from(id);
+        if let Some(run) = tx.run_of_request(&target, request_id).await? {
+            return Ok((self.replayed(tx, run).await?, created));
+        }
+        // ClaimedRun, so that nobody removes it meanwhile.
+        if tx.record_locked::<Site>(site.as_str()).await?.is_none() {
+            return Err(no_site(site).into());
+        }
+        let machine = tx.machine_locked(id).await?.ok_or_else(|| no_machine(id))?;
+        if let Some(node) = tx.node_on(id).await? {
+            return Err(taken(id, &node).into());
+        }
+        let mut node = Node::new(&self.node, id, NodeState::Enrolling, self.now);
+        node.site = Some(site.clone());
+        node.head.labels = labels(&node);
+        let whose = whose(tx, &node, &machine, &self.providers).await?;
+        let work = NodeWork {
+            id: self.run.clone(),
+            run_type: RunType::Onboard,
+            stages: Stage::ONBOARDING.to_vec(),
+            uncordons: false,
+            params: Params::new(),
+            request_id: request_id.clone(),
+            by: by.clone(),
+        };
+        let run = work.run(&node, &whose, self.now);
+        node.workflow = Some(run.spec.id.clone());
+        let message = format!("{} onboards {id} at {site}", run.spec.id);
+        let event = event(Cause::Request, by, message, here!(), self.now);
+        tx.place_node(&self.node, id, Some(site))?;
+        tx.insert_record(&mut node, &event).await?;
+        let how = (self.owner.as_deref(), &event);
+        let run = create_run(tx, &mut created, &machine, run, how).await?;
+        Ok((NodeRun { node, run, new: true }, created))
+    }
+}
+
+impl StartOnboarding {
+    async fn replayed(&self, tx: &mut Tx, run: Run) -> Result<NodeRun> {
+        let node = node_of_run(tx, &run).await?;
+        let same = run.spec.run_type == RunType::Onboard
+            && node.as_ref().is_some_and(|node| node.site.as_ref() == Some(&self.asked.site));
+        let run = replay(run, same)?;
+        let node = node.ok_or_else(|| reused(&run))?;
+        Ok(NodeRun { node, run, new: false })
+    }
+}
+
+/// The node that a run works on.
+pub(crate) async fn node_of_run(tx: &mut Tx, run: &Run) -> Result<Option<Node>> {
+    match run.spec.params.get(NODE) {
+        Some(id) => tx.record::<Node>(id).await,
+        None => Ok(None),
+    }
+}
+
+fn taken(machine: &MachineId, node: &NodeId) -> Refusal {
+    let said = format!("{machine} serves as {node} already");
+    Refusal::new(RefusalKind::Exists, "NODE_EXISTS", said).next(format!("farrier why {node}"))
+}
+
+/// What nodes are found by.
+pub(crate) fn labels(node: &Node) -> model::machine::Labels {
+    let mut labels = model::machine::Labels::from([("machine".into(), node.machine.to_string())]);
+    if let Some(site) = &node.site {
+        labels.insert("site".into(), site.to_string());
+    }
+    labels
+}
+
+struct StartDecommission {
+    asked: Decommission,
+    run: RunId,
+    owner: Option<String>,
+    providers: Providers,
+    limits: model::node::silence::Limits,
+    now: Timestamp,
+}
+
+impl StartDecommission {
+    async fn run(&self, tx: &mut Tx) -> Result<(NodeRun, Created)> {
+        let mut created = Created::default();
+        let Decommission { node: id, mode, request_id, by, .. } = &self.asked;
+        let mut node = tx.record_locked::<Node>(id.as_str()).await?.ok_or_else(|| no_node(id))?;
+        let target = TargetId::from(&node.machine);
+        let params = self.params();
+        if let Some(run) = tx.run_of_request(&target, request_id).await? {
+            let mut made_with = run.spec.params.clone();
+            let same_node = made_with.remove(NODE).as_deref() == Some(id.as_str());
+            let run = replay(run, same_node && made_with == params)?;
+            return Ok((NodeRun { node, run, new: false }, created));
+        }
+        if !self.asked.without_agent.is_empty() {
+            door::without_agent(*mode)?;
+        }
+        let by_maas = self.asked.without_maas.is_empty();
+        if !by_maas {
+            door::without_maas(*mode)?;
+        }
+        let (latest, known) = known(tx, &node, &self.limits, self.now).await?;
+        let moved = door::decommission(&node, *mode, Known { run: latest.as_ref(), ..known })?;
+        let message = format!("{} {mode}", self.run);
+        let event = event(Cause::Request, by, message, here!(), self.now);
+        write_moves(tx, &mut node, moved, &event)?;
+        let machine = tx.machine_locked(&node.machine).await?;
+        let machine = machine.ok_or_else(|| no_machine(&node.machine))?;
+        let whose = whose(tx, &node, &machine, &self.providers).await?;
+        if *mode == Mode::Reimage && node.site.is_none() {
+            let said = format!("{id} belongs to no site: no MAAS could install it anew");
+            let next = format!("farrier node decommission {id} --mode soft_reset");
+            return Err(Refusal::precondition("NODE_UNMANAGED", said).next(next).into());
+        }
+        let work = NodeWork {
+            id: self.run.clone(),
+            run_type: run_type(*mode),
+            stages: mode.stages(by_maas && node.site.is_some()),
+            uncordons: mode.ends_in() == NodeState::Offline,
+            params,
+            request_id: request_id.clone(),
+            by: by.clone(),
+        };
+        let run = work.run(&node, &whose, self.now);
+        let how = (self.owner.as_deref(), &event);
+        let run = create_run(tx, &mut created, &machine, run, how).await?;
+        node.workflow = Some(run.spec.id.clone());
+        tx.update_record(&mut node, &event)?;
+        Ok((NodeRun { node, run, new: true }, created))
+    }
+}
+
+impl StartDecommission {
+    fn params(&self) -> Params {
+        let Decommission { mode, without_agent, without_maas, .. } = &self.asked;
+        let mut params = Params::from([(MODE.to_string(), mode.as_str().to_string())]);
+        for (name, why) in [(WITHOUT_AGENT, without_agent), (WITHOUT_MAAS, without_maas)] {
+            if !why.is_empty() {
+                params.insert(name.into(), why.clone());
+            }
+        }
+        params
+    }
+}
+
+const fn run_type(mode: Mode) -> RunType {
+    match mode {
+        Mode::Drain | Mode::Retire | Mode::Reactivate => RunType::NodeDrain,
+        Mode::SoftReset | Mode::Reimage | Mode::FullDecommission | Mode::StorageCleanup => {
+            RunType::Decommission
+        }
+    }
+}
+
+/// What a door must know of a node beside its record: its newest run, and whether it is heard and
+/// well.
+pub(crate) async fn known(
+    tx: &mut Tx,
+    node: &Node,
+    limits: &model::node::silence::Limits,
+    now: Timestamp,
+) -> Result<(Option<Run>, Known<'static>)> {
+    let run = match &node.workflow {
+        Some(id) => tx.run(id).await?,
+        None => None,
+    };
+    let word = tx.last_heartbeat(&node.id()).await?;
+    let heard = word.at.is_some_and(|at| now.since(at) <= limits.silence);
+    Ok((run, Known { run: None, healthy: heard && word.problems.is_empty() }))
+}
+
+/// Writes a node move by move, each with its event.
+pub(crate) fn write_moves(
+    tx: &mut Tx,
+    node: &mut Node,
+    moves: Vec<Node>,
+    event: &NewEvent,
+) -> Result<()> {
+    for moved in moves {
+        let version = node.head.version;
+        *node = moved;
+        node.head.version = version;
+        node.head.since = event.at;
+        let event = NewEvent { message: node.reason.clone(), ..event.clone() };
+        tx.update_and_enqueue(node, &event)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! What a request would do: the request itself, taken back, and every stage with what MAAS has of
+//! it already.
+
+use super::{Decommission, NodeRun, Onboard};
+use crate::node::Nodes;
+use model::effect::{Effect, Executor};
+use model::node::{AgentAsked, Stage, Upstream, adopts};
+use model::plan::RunStep;
+use model::site::Site;
+use providers::Target;
+use store::Result;
+
+/// A stage as it would go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Previewed {
+    pub stage: String,
+    /// Why it has nothing to do; none: it would run.
+    pub adopted: Option<String>,
+}
+
+/// What would be done.
+#[derive(Debug, Clone)]
+pub struct Preview {
+    pub would: NodeRun,
+    pub stages: Vec<Previewed>,
+    /// What MAAS has of the machine, or why it cannot be asked.
+    pub upstream: std::result::Result<Upstream, String>,
+}
+
+impl Nodes {
+    pub async fn preview_onboard(&self, request: Onboard) -> Result<Preview> {
+        let would = self.0.with_dry_run(true).nodes().onboard(request).await?;
+        self.previewed(would).await
+    }
+
+    pub async fn preview_decommission(&self, request: Decommission) -> Result<Preview> {
+        let would = self.0.with_dry_run(true).nodes().decommission(request).await?;
+        self.previewed(would).await
+    }
+
+    async fn previewed(&self, would: NodeRun) -> Result<Preview> {
+        let upstream = self.upstream_of(&would).await?;
+        let seen = upstream.clone().unwrap_or(Upstream::Unknown);
+        let has_agent = self.has_agent(&would.node.id()).await?;
+        let (run, state) = (&would.run, would.node.state);
+        let mut asked = AgentAsked { run, state, has_agent, released: false };
+        // What MAAS has now says nothing of what comes after the machine was given back.
+        let mut given_back = false;
+        let mut stages = Vec::new();
+        for step in &run.spec.steps {
+            let stage = stage_of(step);
+            let needless = |stage| asked.needless(stage).filter(|_| self.carries_out(&step.effect));
+            let holds = |stage| adopts(stage, state, seen).filter(|_| !given_back);
+            let adopted = stage.and_then(|one| holds(one).or_else(|| needless(one)));
+            let releases = stage == Some(Stage::ReleaseMaasNode);
+            asked.released |= releases;
+            given_back |= releases && adopted.is_none();
+            stages.push(Previewed { stage: step.name.clone(), adopted });
+        }
+        Ok(Preview { would, stages, upstream })
+    }
+
+    /// Whether the engine carries a stage out, and no provider.
+    fn carries_out(&self, effect: &Effect) -> bool {
+        match effect.facts().executor {
+            Executor::NodeRecord { .. } => true,
+            Executor::NodeAgent { site_provider, .. } => {
+                !self.0.providers().is_simulated(site_provider)
+            }
+            Executor::TargetProvider
+            | Executor::ClusterProvider
+            | Executor::SiteProvider(_)
+            | Executor::ChildRuns(_) => false,
+        }
+    }
+
+    /// What the MAAS of its site has of the machine.
+    async fn upstream_of(&self, would: &NodeRun) -> Result<std::result::Result<Upstream, String>> {
+        let Some(id) = &would.node.site else { return Ok(Ok(Upstream::Unknown)) };
+        let site: Site = self.0.sites().get(id).await?;
+        let machine = self.0.machines().get(&would.node.machine).await?;
+        let Some(provider) = self.0.providers().get(&site.spec.provider) else {
+            return Ok(Err(format!("the provider {:?} is not served here", site.spec.provider)));
+        };
+        let target = Target { id: would.run.spec.target.clone(), spec: machine.spec };
+        Ok(match provider.find_at_site(&site, &target).await {
+            Ok(found) => Ok(found.map_or(Upstream::Absent, |seen| seen.state)),
+            Err(fault) => Err(fault.said),
+        })
+    }
+}
+
+/// The stage that a step is. What its cluster does is known by the name of the stage.
+fn stage_of(step: &RunStep) -> Option<Stage> {
+    match &step.effect {
+        Effect::Stage { stage, .. } => Some(*stage),
+        _ => Stage::parse(&step.name),
+    }
+}

@@ -1,0 +1,84 @@
+//! Restarting a run on a node as a new one: from the top, adopting what holds, or after what was
+//! done is taken back.
+
+use super::{create_run, no_node, node_of_run};
+use crate::admission::{Created, Started, event, no_machine, no_run, not_before, replay};
+use crate::node::Nodes;
+use model::here;
+use model::id::RunId;
+use model::node::Node;
+use model::node::door::may_go_on;
+use model::run::act::{RestartMode, Who, restart};
+use model::run::{ENGINE_VERSION, Run, RunSpec};
+use model::time::Timestamp;
+use store::{Cause, Result, Tx};
+
+impl Nodes {
+    pub(crate) async fn restart(
+        &self,
+        parent: &RunId,
+        mode: RestartMode,
+        request_id: String,
+        who: Who,
+    ) -> Result<Started> {
+        let (id, owner) =
+            (RunId::new(self.0.now(), self.0.random()), self.0.scheduler().eager_owner());
+        let claims = owner.is_some().then(|| id.clone());
+        let (parent, by, now) = (parent.clone(), who.by, self.0.now());
+        let restart = RestartOnNode { parent, mode, request_id, by, id, owner, now };
+        self.0
+            .admit("restart_on_node", claims, restart, |restart, tx| Box::pin(restart.run(tx)))
+            .await
+    }
+}
+
+struct RestartOnNode {
+    parent: RunId,
+    mode: RestartMode,
+    request_id: String,
+    by: String,
+    id: RunId,
+    owner: Option<String>,
+    now: Timestamp,
+}
+
+impl RestartOnNode {
+    async fn run(&self, tx: &mut Tx) -> Result<(Started, Created)> {
+        let mut created = Created::default();
+        let parent = tx.run(&self.parent).await?.ok_or_else(|| no_run(&self.parent))?;
+        if let Some(run) = tx.run_of_request(&parent.spec.target, &self.request_id).await? {
+            // A client that names the run by its node names, the second time, the one that the
+            // first request has made.
+            let of = run.spec.parent.as_ref();
+            let named = of == Some(&self.parent) || run.spec.id == self.parent;
+            let same = named && run.spec.restart == Some(self.mode);
+            return Ok((Started { run: replay(run, same)?, new: false }, created));
+        }
+        let progress = restart(&parent, self.mode)?;
+        let known = node_of_run(tx, &parent).await?.ok_or_else(|| no_run(&self.parent))?;
+        let locked = tx.record_locked::<Node>(&known.head.id).await?;
+        let mut node = locked.ok_or_else(|| no_node(&known.id()))?;
+        let machine = tx.machine_locked(&node.machine).await?;
+        let machine = machine.ok_or_else(|| no_machine(&node.machine))?;
+        let spec = RunSpec {
+            id: self.id.clone(),
+            request_id: self.request_id.clone(),
+            initiator: self.by.clone(),
+            parent: Some(self.parent.clone()),
+            restart: Some(self.mode),
+            engine: ENGINE_VERSION,
+            created_at: not_before(self.now, parent.spec.created_at),
+            ..parent.spec.clone()
+        };
+        let run = Run { spec, progress, version: 1 };
+        // A refusal names the run before it: that is the one that the client has named.
+        may_go_on(&node, &Run { spec: parent.spec.clone(), ..run.clone() })?;
+        node.workflow = Some(self.id.clone());
+        let message = format!("{} accepted", run.spec.run_type.as_str());
+        let event = event(Cause::Request, &self.by, message, here!(), self.now);
+        let how = (self.owner.as_deref(), &event);
+        let run = create_run(tx, &mut created, &machine, run, how).await?;
+        tx.update_record(&mut node, &event)?;
+        Ok((Started { run, new: true }, created))
+    }
+}

@@ -1,0 +1,90 @@
+//! Going on with work on a node that may have been lost: idempotent, whoever asks how often.
+
+use super::no_node;
+use crate::admission::event;
+use crate::node::Nodes;
+use model::here;
+use model::id::{NodeId, ObjectId, RunId};
+use model::lifecycle::Lifecycle;
+use model::node::Node;
+use model::node::task::Resumed;
+use model::refusal::Refusal;
+use model::run::act::{Action, Who};
+use model::time::Timestamp;
+use store::{Cause, Result, TaskRow, Tx};
+
+/// What came of it.
+#[derive(Debug, Clone)]
+pub struct ResumedNode {
+    pub node: Node,
+    pub run: RunId,
+    /// What became of the task that its agent is to do, where there is one.
+    pub task: Resumed,
+    /// The run had ended, and goes on.
+    pub reopened: bool,
+}
+
+impl Nodes {
+    /// Sees to it that somebody is at work on a node that is on its way, and that its agent has
+    /// what it is to do.
+    pub async fn resume(&self, id: &NodeId, who: Who) -> Result<ResumedNode> {
+        let input = (id.clone(), who.clone(), self.0.now());
+        let found = self.0.store().retry_write("resume_node", input, |(id, who, now), tx| {
+            Box::pin(resume(tx, id, who, *now))
+        });
+        match found.await? {
+            Found::Going(resumed) => {
+                self.poke_agent(id);
+                Ok(*resumed)
+            }
+            Found::Ended(node, run) => {
+                self.0.runs().act(run.clone(), Action::Resume, who).await?;
+                Ok(ResumedNode { node: *node, run, task: Resumed::None, reopened: true })
+            }
+        }
+    }
+}
+
+enum Found {
+    Going(Box<ResumedNode>),
+    Ended(Box<Node>, RunId),
+}
+
+async fn resume(tx: &mut Tx, node_id: &NodeId, who: &Who, now: Timestamp) -> Result<Found> {
+    let found = tx.record_locked::<Node>(node_id.as_str()).await?;
+    let mut node = found.ok_or_else(|| no_node(node_id))?;
+    let run = match &node.workflow {
+        Some(id) => tx.run(id).await?,
+        None => None,
+    };
+    let Some(run) = run else { return Err(nothing(&node).into()) };
+    let id = run.spec.id.clone();
+    if run.ended() {
+        return match run.progress.workflow.failed() {
+            true => Ok(Found::Ended(Box::new(node), id)),
+            false => Err(nothing(&node).into()),
+        };
+    }
+    let task = match tx.open_task(node_id).await? {
+        None => Resumed::None,
+        Some(TaskRow { task, version }) => {
+            let (task, resumed) = task.resumed(now);
+            if resumed == Resumed::Requeued {
+                tx.update_task(&TaskRow { task, version })?;
+                let message = "its task is in the queue again".to_string();
+                let event = event(Cause::Request, &who.by, message, here!(), now);
+                tx.update_record(&mut node, &event)?;
+            }
+            resumed
+        }
+    };
+    tx.wake(&id.object(), now)?;
+    tx.wake(&ObjectId::trusted(node.subject().key()), now)?;
+    Ok(Found::Going(Box::new(ResumedNode { node, run: id, task, reopened: false })))
+}
+
+fn nothing(node: &Node) -> Refusal {
+    let id = &node.head.id;
+    let said = format!("{id} is {}: nothing on it has been left undone", node.state);
+    Refusal::precondition("NOTHING_TO_RESUME", said).next(format!("farrier why {id}"))
+}

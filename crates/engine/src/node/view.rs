@@ -1,0 +1,69 @@
+//! Reading: what is known of nodes. Nothing here changes anything.
+
+use super::no_node;
+use crate::node::Nodes;
+use model::id::{MachineId, NodeId};
+use model::node::Node;
+use model::run::Run;
+use model::time::Timestamp;
+use model::why::Explanation;
+use store::{NodeHeartbeat, RecordFilter, RecordPage, Result, Tx};
+
+/// A node with everything that is known of it.
+#[derive(Debug, Clone)]
+pub struct NodeView {
+    pub node: Node,
+    /// Its newest operation.
+    pub run: Option<Run>,
+    pub word: NodeHeartbeat,
+    /// Somebody may speak for it.
+    pub enrolled: bool,
+    /// When the MAAS of its site last answered: that old is what is known of its machine.
+    pub site_answered: Option<Timestamp>,
+    pub told: Explanation,
+}
+
+impl Nodes {
+    pub async fn get(&self, id: &NodeId) -> Result<NodeView> {
+        let input = (id.clone(), self.0.now());
+        self.0.store().read(input, |(id, now), tx| Box::pin(show(tx, id, *now))).await
+    }
+
+    /// The living node on a machine.
+    pub async fn on_machine(&self, machine: &MachineId) -> Result<Option<NodeId>> {
+        self.0.store().read(machine.clone(), |machine, tx| Box::pin(tx.node_on(machine))).await
+    }
+
+    /// Nodes by id, after one.
+    pub async fn list(
+        &self,
+        filter: RecordFilter,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<RecordPage<Node>> {
+        let input = (filter, after, limit);
+        self.0
+            .store()
+            .scan(input, |(filter, after, limit), tx| {
+                Box::pin(tx.records(filter, after.as_deref(), *limit))
+            })
+            .await
+    }
+}
+
+async fn show(tx: &mut Tx, id: &NodeId, now: Timestamp) -> Result<NodeView> {
+    let found = tx.record::<Node>(id.as_str()).await?;
+    let node = found.ok_or_else(|| no_node(id))?;
+    let run = match &node.workflow {
+        Some(run) => tx.run(run).await?,
+        None => None,
+    };
+    let word = tx.last_heartbeat(id).await?;
+    let enrolled = tx.has_agent(id).await?;
+    let told = node.explain(run.as_ref(), word.at, now);
+    let site_answered = match &node.site {
+        Some(site) => tx.answer_of(site).await?,
+        None => None,
+    };
+    Ok(NodeView { node, run, word, enrolled, site_answered, told })
+}

@@ -1,0 +1,299 @@
+//! Watching nodes: who is heard of and who is not, at every site and at none.
+//!
+//! A sweep looks every few seconds who has fallen silent and who is back; a pass over each site
+//! comes once in a while. The sweep decides nothing: [`model::node::silence`] does. Replicas share
+//! the sites by their ids.
+
+use super::reconcile::Look;
+use super::waiting::Waiting;
+use crate::admission::event;
+use crate::node::Nodes;
+use futures_util::FutureExt;
+use model::here;
+use model::id::{NodeId, SiteId};
+use model::node::silence::{self, Flood, Heard, Moved, Verdict, When};
+use model::node::{Node, Owner};
+use model::retry::hash;
+use model::site::{Report, Site};
+use model::time::Timestamp;
+use std::collections::HashSet;
+use std::fmt::Display;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use store::{Cause, Result, StoreError, Tx};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// How many sites, nodes or runs are read at once.
+pub(super) const PAGE: usize = 1_000;
+/// How many nodes one write moves.
+pub(super) const MOVES_AT_ONCE: usize = 200;
+
+/// What the watch keeps in memory.
+#[derive(Default)]
+pub(crate) struct NodeWatch {
+    pub waiting: Waiting,
+    came: Notify,
+    /// The sites that are being asked.
+    asked: Mutex<HashSet<SiteId>>,
+    /// Since when the nodes of no site have fallen silent together.
+    flooded_since: Mutex<Option<Timestamp>>,
+    /// Nobody is heard of anywhere.
+    cut_off: AtomicBool,
+}
+
+/// The nodes of a site, or those of none, and what their silence comes to.
+struct Judged {
+    site: Option<Site>,
+    verdict: Verdict,
+    when: When,
+}
+
+/// What can be read of several rows. One that cannot is told of, and stays the only one.
+pub(super) fn readable<I: Display, T>(rows: Vec<(I, Result<T>)>) -> impl Iterator<Item = T> {
+    rows.into_iter().filter_map(|(id, row)| row.inspect_err(|error| unreadable(&id, error)).ok())
+}
+
+fn unreadable(id: &impl Display, error: &StoreError) {
+    tracing::warn!(%id, %error, "it cannot be read, and is left alone");
+    metrics::counter!("farrier_unreadable_records_total").increment(1);
+}
+
+/// A node that is going to be written, held against others; none where it is gone or cannot be
+/// read.
+pub(super) async fn locked(tx: &mut Tx, id: &NodeId) -> Result<Option<Node>> {
+    match tx.record_locked::<Node>(id.as_str()).await {
+        Err(error @ StoreError::Corrupt(_)) => {
+            unreadable(id, &error);
+            Ok(None)
+        }
+        other => other,
+    }
+}
+
+impl Nodes {
+    pub(crate) fn waiting_agents(&self) -> &Waiting {
+        &self.0.node_watch().waiting
+    }
+
+    /// The sites are looked at now, not only when their time comes.
+    pub(crate) fn probe_sites_soon(&self) {
+        self.0.node_watch().came.notify_one();
+    }
+
+    pub(crate) async fn run_watch(self) {
+        let listening_since = self.0.now();
+        let settings = self.0.settings().nodes;
+        let mut next_pass = Instant::now();
+        let mut look = None;
+        loop {
+            if Instant::now() >= next_pass {
+                next_pass = Instant::now() + settings.reconcile_interval;
+                look = Some(Look::Pass);
+            }
+            let watch = AssertUnwindSafe(self.watch_once(look, listening_since)).catch_unwind();
+            match watch.await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!(%error, "the nodes cannot be looked at now"),
+                Err(_) => tracing::error!("looking at the nodes panicked; it is tried again"),
+            }
+            tokio::select! {
+                () = self.0.stopped() => return,
+                () = self.0.node_watch().came.notified() => look = Some(Look::Only),
+                () = tokio::time::sleep(settings.sweep_interval) => look = None,
+            }
+        }
+    }
+
+    async fn watch_once(&self, look: Option<Look>, listening_since: Timestamp) -> Result<()> {
+        let (index, count) = self.0.scheduler().share().await;
+        let ours = |id: &str| hash(id, 0) % count == index;
+        let sites: Vec<Site> =
+            self.all_sites().await?.into_iter().filter(|site| ours(&site.head.id)).collect();
+        if let Some(look) = look {
+            sites.iter().for_each(|site| self.reconcile_apart(site.id(), look));
+        }
+        let alone = ours("").then_some(None);
+        let mut judged = Vec::new();
+        for site in sites.into_iter().map(Some).chain(alone) {
+            // One site that cannot be looked at is its own trouble.
+            let id = site.as_ref().map(Site::id);
+            match self.judge_silence(site, listening_since).await {
+                Ok(one) => judged.push(one),
+                Err(error) => tracing::warn!(?id, %error, "nodes cannot be looked at now"),
+            }
+        }
+        let cut_off = silence::everywhere(judged.iter().map(|one| &one.verdict));
+        let known = self.0.node_watch().cut_off.swap(cut_off, Ordering::Relaxed);
+        if cut_off && !known {
+            tracing::error!("no site is heard of: Farrier, or the way from it, is cut off");
+        }
+        for one in judged {
+            let id = one.site.as_ref().map(Site::id);
+            if let Err(error) = self.sweep(one, cut_off).await {
+                tracing::warn!(?id, %error, "nodes cannot be moved now");
+            }
+        }
+        Ok(())
+    }
+
+    async fn all_sites(&self) -> Result<Vec<Site>> {
+        let mut all = Vec::new();
+        let mut after = String::new();
+        loop {
+            let page = self
+                .0
+                .store()
+                .scan(after.clone(), |after, tx| Box::pin(tx.each_record(after, PAGE)));
+            let page = page.await?;
+            let Some((last, _)) = page.last() else { return Ok(all) };
+            after.clone_from(last);
+            all.extend(readable(page));
+        }
+    }
+
+    pub(super) async fn heard_in(&self, site: Option<SiteId>) -> Result<Vec<Heard>> {
+        let heard = self.0.store().scan(site, |site, tx| Box::pin(tx.heard_in(site.as_ref())));
+        Ok(readable(heard.await?).collect())
+    }
+
+    /// Asks a site in a task of its own, unless it is being asked: a MAAS that hangs holds nobody
+    /// else up.
+    fn reconcile_apart(&self, id: SiteId, look: Look) {
+        let asked = || self.0.node_watch().asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if !asked().insert(id.clone()) {
+            return;
+        }
+        let nodes = self.clone();
+        tokio::spawn(async move {
+            let pass = AssertUnwindSafe(nodes.reconcile(&id, look)).catch_unwind().await;
+            match pass {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!(site = %id, %error, "it cannot be asked now"),
+                Err(_) => tracing::error!(site = %id, "asking it panicked; it is asked again"),
+            }
+            let mut asked =
+                nodes.0.node_watch().asked.lock().unwrap_or_else(PoisonError::into_inner);
+            asked.remove(&id);
+        });
+    }
+
+    fn alone_since(&self) -> std::sync::MutexGuard<'_, Option<Timestamp>> {
+        self.0.node_watch().flooded_since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn judge_silence(
+        &self,
+        site: Option<Site>,
+        listening_since: Timestamp,
+    ) -> Result<Judged> {
+        let heard = self.heard_in(site.as_ref().map(Site::id)).await?;
+        let flooded_since = match &site {
+            Some(site) => site.silence.as_ref().map(|alarm| alarm.since),
+            None => *self.alone_since(),
+        };
+        let when = When { now: self.0.now(), listening_since, flooded_since };
+        let verdict = silence::judge(&heard, &self.0.settings().nodes.silence, when);
+        Ok(Judged { site, verdict, when })
+    }
+
+    /// Moves who has fallen silent, and who is back. `cut_off`: nobody is heard of anywhere, which
+    /// is one alert and not one for each site.
+    async fn sweep(&self, judged: Judged, cut_off: bool) -> Result<()> {
+        let Judged { site, verdict, when } = judged;
+        match &site {
+            Some(site) => {
+                let id = &site.head.id;
+                let said = verdict.flood.map(|Flood { count, of }| match cut_off {
+                    true => format!("{count} of {of} nodes are not heard, here as everywhere"),
+                    false => format!(
+                        "{count} of {of} nodes are not heard: {id} or the way to it is cut off"
+                    ),
+                });
+                self.report_site(site, Report::Silence(said), !cut_off).await?;
+            }
+            None => {
+                let begins = when.flooded_since.is_none() && !cut_off;
+                if let (Some(Flood { count, of }), true) = (verdict.flood, begins) {
+                    tracing::error!(count, of, "many nodes of no site are not heard all at once");
+                }
+                *self.alone_since() = verdict.flood.and(when.flooded_since.or(Some(when.now)));
+            }
+        }
+        for moves in verdict.moves.chunks(MOVES_AT_ONCE) {
+            let input = (moves.to_vec(), when.now);
+            let moved = self.0.store().retry_write("move_nodes", input, |(moves, now), tx| {
+                Box::pin(move_nodes(tx, moves, *now))
+            });
+            moved.await?;
+        }
+        Ok(())
+    }
+
+    /// Keeps how a site is, where that is news; `aloud`, where somebody has to hear of it.
+    pub(super) async fn report_site(&self, site: &Site, report: Report, aloud: bool) -> Result<()> {
+        let now = self.0.now();
+        let answered = match &report {
+            Report::Answered(_) => true,
+            Report::Unreachable(_) | Report::Silence(_) | Report::Drift(_) => false,
+        };
+        // When it answered is always news.
+        if !answered && site.told(&report, now) == *site {
+            return Ok(());
+        }
+        let tell = TellSite { id: site.id(), report, answered, aloud, now: self.0.now() };
+        self.0.store().retry_write("report_site", tell, |tell, tx| Box::pin(tell.run(tx))).await
+    }
+}
+
+async fn move_nodes(tx: &mut Tx, moves: &[Moved], now: Timestamp) -> Result<()> {
+    for Moved { node: id, to, why, lost } in moves {
+        let Some(node) = locked(tx, id).await? else { continue };
+        // It may have moved since it was looked at.
+        let Ok(mut moved) = node.become_(*to, Owner::Heartbeat, why) else { continue };
+        moved.head.since = now;
+        let event = event(Cause::Probe, "heartbeat", why.clone(), here!(), now);
+        tx.update_record(&mut moved, &event)?;
+        if *lost {
+            tx.mark_offline(id, now)?;
+        }
+    }
+    Ok(())
+}
+
+struct TellSite {
+    id: SiteId,
+    report: Report,
+    answered: bool,
+    aloud: bool,
+    now: Timestamp,
+}
+
+impl TellSite {
+    async fn run(&self, tx: &mut Tx) -> Result<()> {
+        let Some(site) = tx.record_locked::<Site>(self.id.as_str()).await? else {
+            return Ok(());
+        };
+        if self.answered {
+            tx.site_answered(&self.id, self.now)?;
+        }
+        let mut after = site.told(&self.report, self.now);
+        if after == site {
+            return Ok(());
+        }
+        let said: Vec<String> = after.alarms().iter().map(|alarm| alarm.said.clone()).collect();
+        let message = match said.is_empty() {
+            true => "its MAAS answers".to_string(),
+            false => said.join("; "),
+        };
+        if after.state() != site.state() {
+            after.head.since = self.now;
+            if !said.is_empty() && self.aloud {
+                tracing::error!(site = %self.id, said = message, "a site needs somebody");
+            }
+        }
+        let event = event(Cause::Probe, "reconciler", message, here!(), self.now);
+        tx.update_record(&mut after, &event)
+    }
+}

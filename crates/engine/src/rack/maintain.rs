@@ -1,0 +1,349 @@
+//! Starting the operations of a rack: on demand, as a reprovision, and anew. A dry run is the same
+//! transaction, taken back; it differs in that it names everything that speaks against the request,
+//! where the request itself is refused by the first.
+
+use super::{devices_of, no_rack, resolution};
+use crate::admission::{Admission, Created, Holds, event, not_before, replay, time_after_runs};
+use crate::claims::hold;
+use crate::rack::Racks;
+use model::fault::{Code, Fault};
+use model::here;
+use model::id::{FirmwareId, MachineId, RackId, RunId};
+use model::lifecycle::Lifecycle;
+use model::power_shelf::PowerShelf;
+use model::rack::maintenance::{
+    FIRMWARE_USED, FORCED, Leg, Limits, Planned, REFERENCE, Trigger, Wanted, accepted, admit,
+    gates, initiator, may_go_on, notes_of, plan, record, wanted_of,
+};
+use model::rack::{Device, Rack};
+use model::refusal::Refusal;
+use model::run::act::{RestartMode, Who, restart};
+use model::run::{Failure, Run};
+use model::switch::Switch;
+use model::target::{TargetId, TargetKind};
+use model::text;
+use model::time::Timestamp;
+use store::{Cause, Enqueue, NewEvent, NewLog, Result, StoreError, Tx};
+
+/// A request for an operation on a rack.
+#[derive(Debug, Clone)]
+pub struct MaintenanceStart {
+    pub rack_id: RackId,
+    pub wanted: Wanted,
+    pub trigger: Trigger,
+    /// Names the request, so that repeating it starts nothing twice. Empty: the operation's own id.
+    pub request_id: String,
+    pub by: String,
+    /// The ticket that tracks it; may be empty.
+    pub reference: String,
+    /// Why it must be although machines in service are taken down.
+    pub force: Option<String>,
+    /// Only say what would be done.
+    pub dry_run: bool,
+}
+
+/// What would be done, and what speaks against it.
+#[derive(Debug, Clone)]
+pub struct Preview {
+    pub planned: Planned,
+    pub refusals: Vec<Refusal>,
+}
+
+#[derive(Debug, Clone)]
+pub struct MaintenanceStarted {
+    /// None for a dry run.
+    pub run: Option<Run>,
+    /// False when the request had been made before, and this is what it made.
+    pub new: bool,
+    /// None when it had been made before.
+    pub preview: Option<Preview>,
+}
+
+impl Racks {
+    pub async fn maintain(&self, start: MaintenanceStart) -> Result<MaintenanceStarted> {
+        self.begin(start, None).await
+    }
+
+    /// The same once more, planned from what stands in the rack now. Nobody is taken down by an
+    /// earlier force.
+    pub(crate) async fn restart(
+        &self,
+        rack_id: RackId,
+        parent: &Run,
+        (mode, request_id): (RestartMode, String),
+        who: Who,
+    ) -> Result<MaintenanceStarted> {
+        restart(parent, mode)?;
+        let params = &parent.spec.params;
+        let start = MaintenanceStart {
+            rack_id,
+            wanted: wanted_of(params),
+            trigger: Trigger::OnDemand,
+            request_id,
+            by: who.by,
+            reference: params.get(REFERENCE).cloned().unwrap_or_default(),
+            force: None,
+            dry_run: false,
+        };
+        self.begin(start, Some((parent.spec.id.clone(), mode))).await
+    }
+
+    async fn begin(
+        &self,
+        start: MaintenanceStart,
+        restarts: Option<(RunId, RestartMode)>,
+    ) -> Result<MaintenanceStarted> {
+        text::short("reference", &start.reference)?;
+        let wanted = start.wanted.clone().checked()?;
+        let engine = self.0.with_dry_run(start.dry_run);
+        let begin = Begin {
+            start: MaintenanceStart { wanted, ..start },
+            restarts,
+            id: RunId::new(self.0.now(), self.0.random()),
+            limits: self.0.settings().racks,
+            now: self.0.now(),
+        };
+        engine.admit("begin_maintenance", None, begin, |begin, tx| Box::pin(begin.run(tx))).await
+    }
+}
+
+struct Begin {
+    start: MaintenanceStart,
+    /// The run that this one restarts, and how.
+    restarts: Option<(RunId, RestartMode)>,
+    id: RunId,
+    limits: Limits,
+    now: Timestamp,
+}
+
+impl Begin {
+    async fn run(&self, tx: &mut Tx) -> Result<(MaintenanceStarted, Created)> {
+        let mut created = Created::default();
+        let start = &self.start;
+        let found = tx.record_locked::<Rack>(start.rack_id.as_str()).await?;
+        let mut rack = found.ok_or_else(|| no_rack(&start.rack_id))?;
+        if !start.request_id.is_empty()
+            && let Some(run) = tx.run_of_request(&rack.target(), &start.request_id).await?
+        {
+            let same = self.made(&run);
+            let run = Some(replay(run, same)?);
+            return Ok((MaintenanceStarted { run, new: false, preview: None }, created));
+        }
+        let preview = self.preview(tx, &rack).await?;
+        match (preview.refusals.first(), start.dry_run) {
+            (Some(refusal), false) => return Err(refusal.clone().into()),
+            (Some(_), true) => {
+                let preview = Some(preview);
+                return Ok((MaintenanceStarted { run: None, new: false, preview }, created));
+            }
+            (None, _) => {}
+        }
+        let run = self.accept(tx, &mut rack, &preview.planned, &mut created).await?;
+        // The operation of a dry run is nowhere to be found.
+        let run = (!start.dry_run).then_some(run);
+        let preview = Some(preview);
+        Ok((MaintenanceStarted { new: run.is_some(), run, preview }, created))
+    }
+}
+
+impl Begin {
+    async fn preview(&self, tx: &mut Tx, rack: &Rack) -> Result<Preview> {
+        let MaintenanceStart { wanted, trigger, force, .. } = &self.start;
+        let devices = devices_of(tx, &rack.id()).await?;
+        check_known(tx, rack, &devices, wanted).await?;
+        let firmware = resolution(tx, rack, wanted.firmware()).await?;
+        let given = (firmware, &self.limits);
+        let planned = plan(rack, &devices, wanted.clone(), *trigger, given)?;
+        let refusals = gates(rack, &planned, force.as_deref());
+        Ok(Preview { planned, refusals })
+    }
+
+    async fn accept(
+        &self,
+        tx: &mut Tx,
+        rack: &mut Rack,
+        planned: &Planned,
+        created: &mut Created,
+    ) -> Result<Run> {
+        let start = &self.start;
+        let by = initiator(&start.by, &start.reference);
+        let mut targets = planned.claims();
+        targets.push(rack.target());
+        let at = time_after_runs(tx, self.now, &targets).await?;
+        let at = not_before(at, rack.head.updated_at);
+        let what = format!("{} {}", start.trigger.as_str(), self.id);
+        let message = accepted(&what, &by, start.force.as_deref());
+        let event = event(Cause::Request, &start.by, message, here!(), at);
+        let run = self.new_run(rack, planned, by, at);
+        let own = rack.subject();
+        let holds = match (&planned.unknown, start.trigger) {
+            (Some(_), _) => {
+                rack.active.push(self.id.clone());
+                Holds::Nothing
+            }
+            // It holds its devices from when it begins: what was accepted before it gives way
+            // first.
+            (None, Trigger::Reprovision) => {
+                rack.reprovision_requested = Some(self.id.clone());
+                Holds::Nothing
+            }
+            (None, Trigger::OnDemand | Trigger::Ingestion) => {
+                rack.maintenance_requested.push(self.id.clone());
+                Holds::Targets { own: Some(&own) }
+            }
+        };
+        let admission = Admission { run, enqueue: Enqueue::WhenWoken, holds, event: &event };
+        let run = created.add(tx, admission).await?;
+        log_notes(tx, &run, at)?;
+        tx.update_and_enqueue(rack, &event)?;
+        Ok(run)
+    }
+
+    fn new_run(&self, rack: &Rack, planned: &Planned, by: String, at: Timestamp) -> Run {
+        let start = &self.start;
+        let mut new = planned.new_run(rack, &self.id, by);
+        if !start.request_id.is_empty() {
+            new.request_id.clone_from(&start.request_id);
+        }
+        record(&mut new.params, start.force.as_deref(), &start.reference);
+        if planned.unknown.is_some() {
+            new.claims.clear();
+        }
+        let mut run = new.run(at);
+        (run.spec.parent, run.spec.restart) = self.restarts.clone().unzip();
+        if let Some(id) = &planned.unknown {
+            fail(&mut run, id, at);
+        }
+        run
+    }
+
+    /// Whether an operation was made by this very request.
+    fn made(&self, run: &Run) -> bool {
+        let start = &self.start;
+        let parent = self.restarts.as_ref().map(|(parent, _)| parent);
+        wanted_of(&run.spec.params) == start.wanted
+            && run.spec.params.get(FORCED) == start.force.as_ref()
+            && run.spec.parent.as_ref() == parent
+    }
+}
+
+/// An operation with a firmware that nobody knows has failed before it began.
+fn fail(run: &mut Run, id: &FirmwareId, at: Timestamp) {
+    let said = format!("firmware {id} is not in the catalogue");
+    let fault = Fault::new(Code::FirmwareUnknown, said);
+    let failure = Failure { fault, step: "resolve-firmware".into(), attempts: 0 };
+    run.progress.workflow = failure.workflow();
+    run.progress.failure = Some(failure);
+    run.progress.finished_at = Some(at);
+}
+
+/// Every device that is named is there, and stands in this rack.
+async fn check_known(tx: &mut Tx, rack: &Rack, devices: &[Device], wanted: &Wanted) -> Result<()> {
+    for (field, target) in wanted.scope.named() {
+        if devices.iter().any(|device| device.target == target) {
+            continue;
+        }
+        let problem = match stands_in(tx, &target).await? {
+            None => format!("{target} is not known"),
+            Some(None) => format!("{target} stands in no rack"),
+            Some(Some(other)) => format!("{target} stands in {other}, not in {}", rack.head.id),
+        };
+        let instead = format!("see `farrier rack get {}`", rack.head.id);
+        return Err(Refusal::invalid(&field, problem, instead).into());
+    }
+    Ok(())
+}
+
+/// Where a device stands; none when there is no such device.
+async fn stands_in(tx: &mut Tx, target: &TargetId) -> Result<Option<Option<RackId>>> {
+    let id = target.as_str();
+    Ok(match target.kind {
+        TargetKind::Machine => {
+            tx.machine(&MachineId::trusted(id)).await?.map(|machine| machine.spec.rack)
+        }
+        TargetKind::Switch => tx.record::<Switch>(id).await?.map(|one| one.head.rack),
+        TargetKind::PowerShelf => tx.record::<PowerShelf>(id).await?.map(|one| one.head.rack),
+        TargetKind::Rack => None,
+    })
+}
+
+/// What an operation leaves alone, and what to mind, stands at the top of its log.
+fn log_notes(tx: &mut Tx, run: &Run, at: Timestamp) -> Result<()> {
+    let mut start = 0;
+    let mut lines = Vec::new();
+    for note in notes_of(&run.spec.params) {
+        let data = format!("{note}\n").into_bytes();
+        let length = data.len() as i64;
+        lines.push(NewLog {
+            start,
+            ts: at,
+            step: String::new(),
+            attempt: 0,
+            stream: "stdout",
+            data,
+        });
+        start += length;
+    }
+    tx.append_log(&run.spec.id, &lines)
+}
+
+/// An operation of a rack begins, in the transaction of the rack's turn: it holds its devices, and
+/// their hosts are told. `started` says that this turn has made it.
+pub(crate) async fn begun(tx: &mut Tx, id: &RunId, started: bool, event: &NewEvent) -> Result<()> {
+    let Some(run) = tx.run(id).await? else { return Ok(()) };
+    if run.ended() {
+        return Ok(());
+    }
+    if started {
+        log_notes(tx, &run, event.at)?;
+    } else {
+        hold(tx, &run, run.spec.reports_to.as_ref(), event).await?;
+        // Whoever ended it meanwhile has let go of the devices before they were taken here: nobody
+        // would let go of them again.
+        if tx.claimed_run_locked(id).await?.is_none_or(|held| held.run.ended()) {
+            return Err(StoreError::Conflict);
+        }
+        tx.wake(&id.object(), event.at)?;
+    }
+    tell_hosts(tx, &run, event).await
+}
+
+/// Tells the machines whose firmware an operation upgrades.
+async fn tell_hosts(tx: &mut Tx, run: &Run, event: &NewEvent) -> Result<()> {
+    let machines = upgraded(run);
+    if machines.is_empty() {
+        return Ok(());
+    }
+    let firmware = run.spec.params.get(FIRMWARE_USED).map(FirmwareId::trusted);
+    crate::host::request_for_rack(tx, &machines, &run.spec.id, firmware.as_ref(), event).await
+}
+
+/// The machines whose firmware an operation upgrades.
+fn upgraded(run: &Run) -> Vec<MachineId> {
+    let leg = Leg::Firmware(TargetKind::Machine).as_str();
+    let steps = run.spec.steps.iter().filter(|step| step.name == leg);
+    let groups = steps.filter_map(|step| step.effect.group());
+    groups.flat_map(|group| &group.parts).filter_map(|part| part.target.machine()).collect()
+}
+
+/// A failed operation goes on: the rack's gate is asked anew, and all its devices are held again.
+pub(crate) async fn reopen(tx: &mut Tx, id: &RackId, run: &Run, event: &NewEvent) -> Result<()> {
+    let found = tx.record_locked::<Rack>(id.as_str()).await?;
+    let mut rack = found.ok_or_else(|| no_rack(id))?;
+    let again = format!("farrier run rerun {}", run.spec.id);
+    if run.spec.steps.is_empty() {
+        let said = format!("{} was never planned: there is no step to go on with", run.spec.id);
+        return Err(Refusal::precondition("NOTHING_PLANNED", said).next(again).into());
+    }
+    let full = wanted_of(&run.spec.params).scope.is_full();
+    admit(&rack, full, Trigger::OnDemand)?;
+    may_go_on(run, &devices_of(tx, id).await?)?;
+    if !rack.active.contains(&run.spec.id) {
+        rack.active.push(run.spec.id.clone());
+    }
+    let message = format!("{} goes on", run.spec.id);
+    tx.update_and_enqueue(&mut rack, &NewEvent { message, ..event.clone() })?;
+    hold(tx, run, Some(&rack.subject()), event).await?;
+    // Who was stopped before it began has told nobody yet.
+    if run.progress.started_at.is_none() { tell_hosts(tx, run, event).await } else { Ok(()) }
+}

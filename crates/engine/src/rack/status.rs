@@ -1,0 +1,93 @@
+//! How the operations of a rack stand: each leg, and each device in it.
+
+use super::no_rack;
+use crate::admission::no_run;
+use crate::fan_out::part_runs;
+use crate::rack::Racks;
+use model::id::{RackId, RunId};
+use model::rack::Rack;
+use model::rack::maintenance::Leg;
+use model::refusal::Refusal;
+use model::run::{Run, StepState};
+use model::target::{TargetId, TargetKind};
+use store::{Result, Tx};
+
+/// An operation of a rack.
+#[derive(Debug, Clone)]
+pub struct MaintenanceStatus {
+    pub run: Run,
+    pub legs: Vec<LegStatus>,
+}
+
+#[derive(Debug, Clone)]
+pub struct LegStatus {
+    pub name: String,
+    pub leg: Option<Leg>,
+    pub state: StepState,
+    pub parts: Vec<PartStatus>,
+}
+
+/// A device's part in a leg; it has no run before it has begun.
+#[derive(Debug, Clone)]
+pub struct PartStatus {
+    pub target: TargetId,
+    pub run: Option<Run>,
+}
+
+impl Racks {
+    /// The operation with this id.
+    pub async fn status(&self, id: &RunId) -> Result<MaintenanceStatus> {
+        self.0.store().read(id.clone(), |id, tx| Box::pin(status_of(tx, id))).await
+    }
+
+    /// The operations that are pending or at work in a rack, or the last one that was.
+    pub async fn operations(&self, rack: &RackId) -> Result<Vec<MaintenanceStatus>> {
+        self.0.store().read(rack.clone(), |rack, tx| Box::pin(in_rack(tx, rack))).await
+    }
+}
+
+async fn status_of(tx: &mut Tx, id: &RunId) -> Result<MaintenanceStatus> {
+    let run = tx.run(id).await?.ok_or_else(|| no_run(id))?;
+    if run.spec.target.kind != TargetKind::Rack {
+        let said = format!("{} acts on {}, not on a rack", id, run.spec.target);
+        let refusal = Refusal::precondition("NOT_ON_A_RACK", said);
+        return Err(refusal.next(format!("farrier run get {}", id)).into());
+    }
+    status(tx, run).await
+}
+
+async fn in_rack(tx: &mut Tx, id: &RackId) -> Result<Vec<MaintenanceStatus>> {
+    let found = tx.record::<Rack>(id.as_str()).await?;
+    let rack = found.ok_or_else(|| no_rack(id))?;
+    let waiting = rack.maintenance_requested.iter().chain(&rack.reprovision_requested);
+    let mut runs = Vec::new();
+    for id in rack.active.iter().chain(waiting) {
+        runs.extend(tx.run(id).await?);
+    }
+    if runs.is_empty() {
+        runs.extend(tx.latest_run(&rack.target()).await?);
+    }
+    let mut all = Vec::new();
+    for run in runs {
+        all.push(status(tx, run).await?);
+    }
+    Ok(all)
+}
+
+async fn status(tx: &mut Tx, run: Run) -> Result<MaintenanceStatus> {
+    let mut legs = Vec::new();
+    for state in &run.progress.steps {
+        let Some(step) = run.plan_step(state) else { continue };
+        let mut parts = Vec::new();
+        if let Some(group) = step.effect.group() {
+            let mut known = part_runs(tx, &run.key(state), group).await?;
+            for part in &group.parts {
+                let run = known.remove(&part.target);
+                parts.push(PartStatus { target: part.target.clone(), run });
+            }
+        }
+        let leg = Leg::parse(&step.name);
+        legs.push(LegStatus { name: run.step_name(state), leg, state: state.clone(), parts });
+    }
+    Ok(MaintenanceStatus { run, legs })
+}

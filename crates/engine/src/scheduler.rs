@@ -1,0 +1,432 @@
+//! The scheduler: claims, leases and turns.
+//!
+//! A replica claims under its incarnation and renews that one row; the others watch whether it
+//! moves. Work starts by a signal; the clock is the safety net. Everything held by a replica that
+//! stopped renewing goes back to the queue, and a starting replica takes back what its own earlier
+//! incarnation held.
+
+mod claim;
+mod context;
+mod failure_detector;
+pub(crate) mod lifecycle;
+
+use crate::Engine;
+use crate::admission::FIRST_EPOCH;
+use crate::turn::Turn;
+use claim::claim;
+use failure_detector::FailureDetector;
+use model::id::{ObjectId, RunId};
+use model::lifecycle::SubjectKind;
+use model::time::Timestamp;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use store::{Claimed, ClaimedRun, Replica, Result, Signal, StoreError};
+use tokio::sync::Notify;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
+
+/// How often a release is tried before the search for strays is left to find the claim.
+const RELEASE_TRIES: u32 = 5;
+/// How many runs one claim takes at most.
+const MAX_CLAIM: usize = 128;
+/// How long a run whose record cannot be read, or whose turn panicked, is left alone.
+const POISON_REST: Duration = Duration::from_secs(30);
+
+/// What the database says this replica has claimed, and under which epoch.
+type Stray = (ObjectId, i64);
+
+/// Claims what is due, renews the lease, and runs the turns.
+#[derive(Clone)]
+pub struct Scheduler(pub(crate) Engine);
+
+/// What the scheduler keeps in memory.
+pub(crate) struct SchedulerState {
+    replica: Replica,
+    /// What this replica has claimed, and how to wake each turn.
+    claimed: Mutex<BTreeMap<ObjectId, Arc<Notify>>>,
+    /// How many of them only wait for others.
+    waiting: AtomicUsize,
+    work: Notify,
+    /// When the last renewal that held was begun.
+    renewed: Mutex<Instant>,
+}
+
+impl SchedulerState {
+    pub fn new(replica: Replica) -> Self {
+        Self {
+            replica,
+            claimed: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            work: Notify::new(),
+            renewed: Mutex::new(Instant::now()),
+        }
+    }
+}
+
+impl Scheduler {
+    fn state(&self) -> &SchedulerState {
+        self.0.scheduler_state()
+    }
+
+    /// Registers this replica, and starts claiming.
+    pub(crate) async fn start_up(&self) -> Result<()> {
+        let released = self.register_replica().await?;
+        if released > 0 {
+            tracing::info!(runs = released, "took back the runs of the last start");
+        }
+        tokio::spawn(self.clone().run_dispatcher());
+        tokio::spawn(self.clone().run_claims());
+        tokio::spawn(self.clone().run_lease());
+        Ok(())
+    }
+
+    /// How many runs and records are claimed.
+    pub fn in_flight(&self) -> usize {
+        self.claimed().len()
+    }
+
+    /// How many of the claimed have something to do. A parent run that waits for its children
+    /// takes no slot: slots full of parents would wait for ever for children that find none.
+    fn at_work(&self) -> usize {
+        self.in_flight().saturating_sub(self.state().waiting.load(Ordering::Relaxed))
+    }
+
+    /// Marks the claimed run as waiting for others, until the result is dropped.
+    pub(crate) fn waits_for_others(&self) -> Waits {
+        self.state().waiting.fetch_add(1, Ordering::Relaxed);
+        self.state().work.notify_one();
+        Waits(self.clone())
+    }
+
+    fn claimed(&self) -> std::sync::MutexGuard<'_, BTreeMap<ObjectId, Arc<Notify>>> {
+        self.state().claimed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether no replica can have expired this one yet, by our own steady clock.
+    pub(crate) fn lease_is_fresh(&self) -> bool {
+        let renewed = *self.state().renewed.lock().unwrap_or_else(PoisonError::into_inner);
+        renewed.elapsed() < self.0.settings().lease
+    }
+
+    /// The owner of a run that is claimed as it is created; none when all slots are taken.
+    pub(crate) fn eager_owner(&self) -> Option<String> {
+        let room = self.at_work() < self.0.settings().eager_in_flight;
+        (room && !self.0.is_stopping()).then(|| self.state().replica.incarnation.clone())
+    }
+
+    /// Works on a claimed run in the background.
+    pub(crate) fn spawn_turn(&self, held: ClaimedRun) {
+        let id = held.run.spec.id.object();
+        let epoch = held.epoch;
+        let woken = Arc::new(Notify::new());
+        self.claimed().insert(id.clone(), Arc::clone(&woken));
+        let turn = tokio::spawn(Turn::new(self.0.clone(), held, Arc::clone(&woken)).run());
+        let scheduler = self.clone();
+        tokio::spawn(async move {
+            let ended = turn.await;
+            scheduler.release_turn(&id, &woken);
+            if let Err(error) = ended
+                && error.is_panic()
+            {
+                tracing::error!(run = %id, "the worker of a run panicked; it rests and is tried again");
+                metrics::counter!("farrier_turn_panics_total").increment(1);
+                scheduler.put_back(id, epoch).await;
+            }
+        });
+    }
+
+    /// Moves a claimed record on in the background.
+    fn spawn_record_turn(&self, claimed: Claimed, kind: SubjectKind) {
+        let woken = Arc::new(Notify::new());
+        self.claimed().insert(claimed.id.clone(), Arc::clone(&woken));
+        let scheduler = self.clone();
+        let id = claimed.id.clone();
+        let epoch = claimed.epoch;
+        let turn = tokio::spawn(async move { scheduler.advance(&claimed, kind).await });
+        let scheduler = self.clone();
+        tokio::spawn(async move {
+            let ended = turn.await;
+            scheduler.release_turn(&id, &woken);
+            if ended.is_err_and(|error| error.is_panic()) {
+                tracing::error!(%id, "the turn of a record panicked; it rests and is tried again");
+                metrics::counter!("farrier_turn_panics_total").increment(1);
+                scheduler.put_back(id, epoch).await;
+            }
+        });
+    }
+
+    /// Puts a run back into the queue that may have been created and claimed by a transaction whose
+    /// answer was lost.
+    pub(crate) async fn release_unknown(self, id: RunId) {
+        for _ in 0..RELEASE_TRIES {
+            if self.write_back(id.object(), FIRST_EPOCH, self.0.now()).await.is_ok() {
+                return;
+            }
+            tokio::time::sleep(self.0.settings().renew).await;
+        }
+    }
+
+    /// Forgets a turn that ended; a later one on the same run, under a new claim, stays.
+    fn release_turn(&self, id: &ObjectId, woken: &Arc<Notify>) {
+        let mut claimed = self.claimed();
+        if claimed.get(id).is_some_and(|current| Arc::ptr_eq(current, woken)) {
+            claimed.remove(id);
+            // There is room for another one.
+            self.state().work.notify_one();
+        }
+    }
+
+    pub(crate) async fn put_back(&self, id: ObjectId, epoch: i64) {
+        let due = self.0.now() + POISON_REST;
+        if let Err(error) = self.write_back(id.clone(), epoch, due).await {
+            tracing::error!(run = %id, %error, "cannot put a run back; it will be found as a stray");
+        }
+    }
+
+    async fn write_back(&self, id: ObjectId, epoch: i64, due: Timestamp) -> Result<()> {
+        let input = (id, epoch, due);
+        let body = self.0.store().write("put_back", input, |(id, epoch, due), tx| {
+            Box::pin(async move { tx.put_back(id, *epoch, *due) })
+        });
+        body.await
+    }
+
+    pub(crate) async fn register_replica(&self) -> Result<u64> {
+        let now = self.0.now();
+        let input = (self.state().replica.clone(), now, now + self.0.settings().lease);
+        let registered =
+            self.0.store().write("register_replica", input, |(replica, now, expires), tx| {
+                Box::pin(tx.register_replica(replica, *now, *expires))
+            });
+        registered.await
+    }
+
+    /// Turns signals into wake-ups.
+    async fn run_dispatcher(self) {
+        let mut signals = self.0.store().bus().listen();
+        loop {
+            match signals.recv().await {
+                Ok(Signal::Work) => self.state().work.notify_one(),
+                Ok(Signal::Wake(id)) => self.wake_claimed(&id),
+                Ok(Signal::Event) => self.0.hub().events_came(),
+                Ok(Signal::Log(id)) => self.0.hub().log_came(&id),
+                Err(RecvError::Lagged(_)) => {
+                    self.state().work.notify_one();
+                    self.0.hub().all_came();
+                    self.claimed().values().for_each(|woken| woken.notify_one());
+                }
+                Err(RecvError::Closed) => return,
+            }
+        }
+    }
+
+    fn wake_claimed(&self, id: &ObjectId) {
+        if let Some(woken) = self.claimed().get(id) {
+            woken.notify_one();
+        }
+    }
+
+    /// Claims what is due, as long as there is room.
+    async fn run_claims(self) {
+        loop {
+            let wait = self.claim_round().await;
+            tokio::select! {
+                biased;
+                () = self.0.stopped() => return,
+                () = self.state().work.notified() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Claims until nothing is due; how long to wait for what falls due next.
+    async fn claim_round(&self) -> Duration {
+        let poll = self.0.settings().poll;
+        loop {
+            let room = self.0.settings().max_in_flight.saturating_sub(self.at_work());
+            let limit = room.min(MAX_CLAIM);
+            if limit == 0 || self.0.is_stopping() {
+                return poll;
+            }
+            let input = (self.state().replica.incarnation.clone(), self.0.now(), limit as i64);
+            let claimed = self.0.store().write("claim", input, |(owner, now, limit), tx| {
+                Box::pin(claim(tx, owner, *now, *limit))
+            });
+            match claimed.await {
+                Ok(claimed) => {
+                    let count = claimed.len();
+                    for (one, held) in claimed {
+                        self.start_claimed(one, held).await;
+                    }
+                    if count < limit {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot claim work");
+                    return poll;
+                }
+            }
+        }
+        match self.0.store().read((), |(), tx| Box::pin(tx.next_due())).await {
+            Ok(Some(due)) => due.since(self.0.now()).min(poll),
+            Ok(None) | Err(_) => poll,
+        }
+    }
+
+    async fn start_claimed(&self, claimed: Claimed, held: Result<ClaimedRun>) {
+        match (claimed.kind, held) {
+            (Some(kind), _) => self.spawn_record_turn(claimed, kind),
+            (None, Ok(held)) => self.spawn_turn(held),
+            (None, Err(error)) => {
+                // One bad row must not take the worker or its neighbours with it.
+                tracing::error!(run = %claimed.id, %error, "a claimed run cannot be read; it rests");
+                metrics::counter!("farrier_unreadable_records_total").increment(1);
+                self.put_back(claimed.id, claimed.epoch).await;
+            }
+        }
+    }
+
+    /// Renews the lease, expires dead replicas, and finds what signals missed.
+    async fn run_lease(self) {
+        let mut strays: BTreeSet<Stray> = BTreeSet::new();
+        let mut detector = FailureDetector::default();
+        loop {
+            tokio::select! {
+                biased;
+                () = self.0.stopped() => return,
+                () = tokio::time::sleep(self.0.settings().renew) => {}
+            }
+            if let Err(error) = self.renew().await {
+                tracing::warn!(%error, "cannot renew the lease");
+                continue;
+            }
+            self.expire_replicas(&mut detector).await;
+            let owner = self.state().replica.incarnation.clone();
+            let woken = self.0.store().read(owner, |owner, tx| Box::pin(tx.woken(owner)));
+            if let Ok(woken) = woken.await {
+                woken.iter().for_each(|id| self.wake_claimed(id));
+            }
+            strays = self.put_back_strays(strays).await;
+        }
+    }
+
+    /// Expires each replica whose heartbeat has stood still for the length of a lease.
+    async fn expire_replicas(&self, detector: &mut FailureDetector) {
+        let heartbeats =
+            match self.0.store().read((), |(), tx| Box::pin(tx.replica_heartbeats())).await {
+                Ok(heartbeats) => heartbeats,
+                Err(error) => return tracing::warn!(%error, "cannot look for dead replicas"),
+            };
+        let others =
+            heartbeats.into_iter().filter(|one| one.replica != self.state().replica).collect();
+        for seen in detector.silent(others, Instant::now(), self.0.settings().lease) {
+            let replica = seen.replica.name.clone();
+            let input = (seen, self.0.now());
+            let expired = self.0.store().write("expire_replica", input, |(seen, now), tx| {
+                Box::pin(tx.expire_replica(seen, *now))
+            });
+            match expired.await {
+                Ok(true) => tracing::warn!(%replica, "gave up for dead; its runs go on here"),
+                // It lives after all, or another was quicker.
+                Ok(false) => {}
+                Err(error) => tracing::warn!(%replica, %error, "cannot give it up for dead"),
+            }
+        }
+    }
+
+    pub(crate) async fn renew(&self) -> Result<()> {
+        let begun = Instant::now();
+        let expires = self.0.now() + self.0.settings().lease;
+        let input = (self.state().replica.clone(), expires);
+        let renewed = self.0.store().write("renew_lease", input, |(replica, expires), tx| {
+            Box::pin(tx.renew(replica, *expires))
+        });
+        match renewed.await {
+            Err(StoreError::Conflict) => {
+                tracing::error!(
+                    replica = %self.state().replica.name,
+                    "this replica was given up for dead, or another one uses its name; starting afresh"
+                );
+                self.register_replica().await?;
+                // What was claimed is claimed by others by now: no turn waits for hardware in vain.
+                self.claimed().values().for_each(|woken| woken.notify_one());
+            }
+            other => other?,
+        }
+        *self.state().renewed.lock().unwrap_or_else(PoisonError::into_inner) = begun;
+        Ok(())
+    }
+
+    /// A claim whose commit was reported lost may have held all the same. What the database says we
+    /// hold and we do not is seen twice, then put back. The same object under another claim is not
+    /// the same: a record is claimed for a moment, over and over.
+    async fn put_back_strays(&self, seen_before: BTreeSet<Stray>) -> BTreeSet<Stray> {
+        let owner = self.state().replica.incarnation.clone();
+        let held = self.0.store().read(owner, |owner, tx| Box::pin(tx.claimed_by(owner)));
+        let Ok(held) = held.await else {
+            return seen_before;
+        };
+        let strays: BTreeSet<Stray> = {
+            let claimed = self.claimed();
+            held.into_iter().filter(|(id, _)| !claimed.contains_key(id)).collect()
+        };
+        for (id, epoch) in strays.intersection(&seen_before) {
+            tracing::warn!(run = %id, "a claim was found that nobody works on");
+            if let Err(error) = self.write_back(id.clone(), *epoch, self.0.now()).await {
+                tracing::warn!(run = %id, %error, "cannot put it back");
+            }
+        }
+        strays
+    }
+
+    /// Stops claiming, lets short effects finish, releases the rest.
+    pub(crate) async fn shut_down(&self) {
+        self.0.stop();
+        let patience = self.0.settings().grace * 2;
+        let drained = async {
+            while self.in_flight() > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        if tokio::time::timeout(patience, drained).await.is_err() {
+            tracing::warn!(runs = self.in_flight(), "not every run could be let go of in time");
+        }
+        let input = (self.state().replica.clone(), self.0.now());
+        let deregistered =
+            self.0.store().write("deregister_replica", input, |(replica, now), tx| {
+                Box::pin(tx.deregister_replica(replica, *now))
+            });
+        match deregistered.await {
+            Ok(handed_back) => tracing::info!(runs = handed_back, "handed back"),
+            Err(error) => tracing::warn!(%error, "cannot hand back; the lease will run out"),
+        }
+    }
+
+    /// Which part of the fleet is ours: our place among the replicas alive.
+    pub(crate) async fn share(&self) -> (u64, u64) {
+        let names = self.alive_replicas().await.unwrap_or_default();
+        let place = names.iter().position(|name| *name == self.0.settings().replica);
+        match place {
+            Some(place) => (place as u64, names.len() as u64),
+            None => (0, 1),
+        }
+    }
+
+    /// The names of the replicas that are alive.
+    pub(crate) async fn alive_replicas(&self) -> Result<Vec<String>> {
+        let pulses = self.0.store().read((), |(), tx| Box::pin(tx.replica_heartbeats())).await?;
+        Ok(pulses.into_iter().map(|pulse| pulse.replica.name).collect())
+    }
+}
+
+/// A claimed run that waits for others.
+pub(crate) struct Waits(Scheduler);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.state().waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,101 @@
+//! The context that the turn of each kind loads beside its record.
+
+use crate::admission::current_run;
+use crate::scheduler::lifecycle::LoadContext;
+use crate::{Settings, host as hosts, power_shelf as shelves, rack as racks};
+use model::device::Device;
+use model::host::{self, Host};
+use model::id::RunId;
+use model::lifecycle::DeviceContext;
+use model::node::{self, Node};
+use model::power_shelf::PowerShelf;
+use model::rack::maintenance::Limits;
+use model::rack::{self, Rack};
+use model::site::Site;
+use model::switch::Switch;
+use model::time::Timestamp;
+use store::{NewEvent, Result, Tx};
+
+async fn device_context<D: Device>(
+    tx: &mut Tx,
+    device: &D,
+    waits_for: Option<&RunId>,
+    fresh: RunId,
+) -> Result<DeviceContext> {
+    let run = match waits_for {
+        Some(id) => current_run(tx, &device.target(), id).await?,
+        None => None,
+    };
+    Ok(DeviceContext { fresh, run, against: None })
+}
+
+impl LoadContext for PowerShelf {
+    async fn load_context(
+        &self,
+        tx: &mut Tx,
+        fresh: RunId,
+        _now: Timestamp,
+    ) -> Result<DeviceContext> {
+        let against = shelves::against(tx, self).await?.map(|refusal| refusal.said);
+        Ok(DeviceContext { against, ..device_context(tx, self, self.waits_for(), fresh).await? })
+    }
+}
+
+impl LoadContext for Switch {
+    async fn load_context(
+        &self,
+        tx: &mut Tx,
+        fresh: RunId,
+        _now: Timestamp,
+    ) -> Result<DeviceContext> {
+        device_context(tx, self, self.waits_for(), fresh).await
+    }
+}
+
+impl LoadContext for Rack {
+    async fn load_context(&self, tx: &mut Tx, fresh: RunId, _now: Timestamp) -> Result<rack::Seen> {
+        racks::look(tx, self, fresh, Limits::default()).await
+    }
+
+    fn under(seen: rack::Seen, settings: &Settings) -> rack::Seen {
+        rack::Seen { limits: settings.racks, ..seen }
+    }
+}
+
+impl LoadContext for Node {
+    async fn load_context(
+        &self,
+        tx: &mut Tx,
+        _fresh: RunId,
+        _now: Timestamp,
+    ) -> Result<node::Seen> {
+        let run = match &self.workflow {
+            Some(id) => tx.run(id).await?,
+            None => None,
+        };
+        Ok(node::Seen { run })
+    }
+}
+
+impl LoadContext for Site {
+    async fn load_context(&self, _tx: &mut Tx, _fresh: RunId, _now: Timestamp) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl LoadContext for Host {
+    async fn load_context(&self, tx: &mut Tx, fresh: RunId, _now: Timestamp) -> Result<host::Seen> {
+        // ClaimedRun until the turn ends, so that its gate is still open when a run begins.
+        let machine = tx.machine_locked(&self.machine()).await?;
+        hosts::look(tx, self, fresh, machine.as_ref()).await
+    }
+
+    fn under(seen: host::Seen, settings: &Settings) -> host::Seen {
+        let retry_interval = settings.host_firmware_upgrade_retry_interval;
+        host::Seen { retry_interval, ..seen }
+    }
+
+    async fn follow_up(&self, before: &Self, tx: &mut Tx, event: &NewEvent) -> Result<()> {
+        hosts::alert(tx, before, self, event).await
+    }
+}

@@ -1,0 +1,221 @@
+//! The turn of a lifecycle: one claimed record, moved on until it rests, in one transaction.
+//!
+//! Nothing outside is touched here, so there is nothing to intend and nothing to read back: the
+//! record, its history, its event, the runs that it starts and its place in the queue are written
+//! together, or not at all. Who dies before leaves all as it was.
+
+use super::Scheduler;
+use crate::admission::{Admission, Created, Holds};
+use crate::claims::halt_run;
+use crate::topology::{self, Place};
+use crate::{Settings, rack};
+use model::host::Host;
+use model::id::{ObjectId, RunId};
+use model::lifecycle::{Change, Lifecycle, Next, SubjectId, SubjectKind};
+use model::node::Node;
+use model::plan::RunType;
+use model::power_shelf::PowerShelf;
+use model::rack::Rack;
+use model::run::Note;
+use model::run::act::Action;
+use model::site::Site;
+use model::switch::Switch;
+use model::time::Timestamp;
+use std::time::Duration;
+use store::{Cause, Claimed, Enqueue, NewEvent, RecordClaim, Result, StoreError, Tx};
+
+/// More moves than this in one turn would be a loop in the rules.
+const MAX_MOVES: u64 = 64;
+/// How long to wait before asking a database that does not answer again.
+const DATABASE_RETRY: Duration = Duration::from_millis(250);
+/// How often a turn is tried again when somebody else wrote first.
+const MAX_RACES: u32 = 20;
+
+/// How a turn sees what it must know beside the record.
+pub(crate) trait LoadContext: Lifecycle {
+    /// `fresh` is an id for a run that the turn may start.
+    fn load_context(
+        &self,
+        tx: &mut Tx,
+        fresh: RunId,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Self::Seen>> + Send;
+
+    /// The same under what is set for this server.
+    fn under(seen: Self::Seen, _settings: &Settings) -> Self::Seen {
+        seen
+    }
+
+    /// What else is written when it has become this.
+    fn follow_up(
+        &self,
+        _before: &Self,
+        _tx: &mut Tx,
+        _event: &NewEvent,
+    ) -> impl Future<Output = Result<()>> + Send {
+        async { Ok(()) }
+    }
+}
+
+impl Scheduler {
+    /// Moves a claimed record on. What cannot be moved rests, and is tried again.
+    pub(crate) async fn advance(&self, claimed: &Claimed, kind: SubjectKind) {
+        for _ in 0..MAX_RACES {
+            let moved = match kind {
+                SubjectKind::Rack => self.advance_one::<Rack>(claimed).await,
+                SubjectKind::Switch => self.advance_one::<Switch>(claimed).await,
+                SubjectKind::PowerShelf => self.advance_one::<PowerShelf>(claimed).await,
+                SubjectKind::Host => self.advance_one::<Host>(claimed).await,
+                SubjectKind::Node => self.advance_one::<Node>(claimed).await,
+                SubjectKind::Site => self.advance_one::<Site>(claimed).await,
+            };
+            match moved {
+                Ok(()) => return,
+                // Somebody else wrote first, or has the record by now.
+                Err(StoreError::Conflict) if self.still_holds(claimed).await => {}
+                Err(StoreError::Conflict) => return,
+                // Nobody can write now: it is tried again soon, as long as it is ours.
+                Err(StoreError::Unavailable(_)) if !self.0.is_stopping() => {
+                    tokio::time::sleep(DATABASE_RETRY).await;
+                }
+                Err(error) => {
+                    metrics::counter!("farrier_unmoved_records_total", "kind" => kind.as_str())
+                        .increment(1);
+                    tracing::error!(id = %claimed.id, %error, "a record cannot be moved on; it rests");
+                    break;
+                }
+            }
+        }
+        self.put_back(claimed.id.clone(), claimed.epoch).await;
+    }
+
+    /// Whether nobody has taken the record over. Who cannot be asked is taken to say so: the next
+    /// try finds out.
+    async fn still_holds(&self, claimed: &Claimed) -> bool {
+        let Claimed { id, epoch, .. } = claimed.clone();
+        let held = self
+            .0
+            .store()
+            .read_one((id, epoch), |(id, epoch), tx| Box::pin(tx.is_claimed(id, *epoch)));
+        held.await.unwrap_or(true)
+    }
+
+    async fn advance_one<R: LoadContext>(&self, claimed: &Claimed) -> Result<()> {
+        let advance = Advance {
+            key: claimed.id.clone(),
+            claim: RecordClaim { epoch: claimed.epoch, wakes: claimed.wakes },
+            random: self.0.random(),
+            now: self.0.now(),
+            settings: self.0.settings().clone(),
+        };
+        let created =
+            self.0.store().write("advance", advance, |advance, tx| Box::pin(advance.run::<R>(tx)));
+        self.0.after_commit(created.await?);
+        Ok(())
+    }
+}
+
+struct Advance {
+    key: ObjectId,
+    claim: RecordClaim,
+    random: u64,
+    now: Timestamp,
+    settings: Settings,
+}
+
+impl Advance {
+    async fn run<R: LoadContext>(&self, tx: &mut Tx) -> Result<Created> {
+        let mut created = Created::default();
+        let id = SubjectId::of_key(R::KIND, self.key.as_str()).id;
+        let Some(mut record) = tx.record_locked::<R>(&id).await? else {
+            // Removed since it was claimed, its place in the queue with it.
+            return Ok(created);
+        };
+        for turn in 0..MAX_MOVES {
+            let fresh = RunId::new(self.now, self.random.wrapping_add(turn << 32));
+            let seen = R::under(record.load_context(tx, fresh, self.now).await?, &self.settings);
+            match record.next(&seen, self.now) {
+                Next::Rest(_) => {
+                    tx.settle_record(&record, self.claim, None, self.now)?;
+                    return Ok(created);
+                }
+                Next::Until(at, _) => {
+                    tx.settle_record(&record, self.claim, Some(at), self.now)?;
+                    return Ok(created);
+                }
+                Next::Remove(note) => {
+                    let event = self.event(&note);
+                    tx.remove_record(&record, &event)?;
+                    let message = format!("{id} was removed");
+                    let event = NewEvent { message, ..event };
+                    let from = Place::of(record.head());
+                    topology::moved(tx, &from, &Place::NOWHERE, &event).await?;
+                    return Ok(created);
+                }
+                // Who lets go of it wakes it.
+                Next::Become(change) if takes_from_another(&record, &change.record) => {
+                    tx.settle_record(&record, self.claim, None, self.now)?;
+                    return Ok(created);
+                }
+                Next::Become(change) => {
+                    record = self.become_(tx, &record, *change, &mut created).await?;
+                }
+            }
+        }
+        Err(StoreError::Corrupt(format!("{} moves in a circle", self.key)))
+    }
+}
+
+/// A lifecycle takes its device from nobody: who holds it lets go of it at its own end.
+fn takes_from_another<R: Lifecycle>(before: &R, after: &R) -> bool {
+    let holder = &before.head().active_run;
+    holder.is_some() && *holder != after.head().active_run
+}
+
+impl Advance {
+    async fn become_<R: LoadContext>(
+        &self,
+        tx: &mut Tx,
+        before: &R,
+        change: Change<R>,
+        created: &mut Created,
+    ) -> Result<R> {
+        let Change { mut record, note, start, begin, cancel } = change;
+        let event = self.event(&note);
+        if record.word() != before.word() {
+            record.head_mut().since = self.now;
+            // A rack that waits for its devices hears of what became of them.
+            if let Some(rack) = &record.head().rack {
+                tx.wake(&rack.object(), self.now)?;
+            }
+        }
+        tx.update_record(&mut record, &event)?;
+        record.follow_up(before, tx, &event).await?;
+        let own = record.subject();
+        for new in start {
+            let (run, holds) = (new.run(self.now), Holds::Targets { own: Some(&own) });
+            let admission = Admission { run, enqueue: Enqueue::Now, holds, event: &event };
+            let run = created.add(tx, admission).await?;
+            if run.spec.run_type == RunType::RackMaintenance {
+                rack::begun(tx, &run.spec.id, true, &event).await?;
+            }
+        }
+        for id in begin {
+            rack::begun(tx, &id, false, &event).await?;
+        }
+        for (id, reason) in cancel {
+            halt_run(tx, &id, Action::Cancel, &reason, &event).await?;
+        }
+        Ok(record)
+    }
+
+    fn event(&self, note: &Note) -> NewEvent {
+        NewEvent {
+            cause: Cause::Engine,
+            actor: "engine".into(),
+            message: note.said.clone(),
+            decided_by: note.line.into(),
+            at: self.now,
+        }
+    }
+}

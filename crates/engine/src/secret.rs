@@ -1,0 +1,356 @@
+//! The secrets: secrets sealed at rest, and what providers remember.
+//!
+//! A secret is sealed with a key of this installation before the store sees it, together with its
+//! name, so that a row that was copied or renamed does not open. It is opened only for the provider
+//! that logs in with it, and shown to nobody. The rest of what a provider may remember goes through
+//! here too: it is the [`ProviderStateStore`] that every provider is given.
+
+mod cipher;
+mod deployment;
+
+pub use cipher::Cipher;
+pub(crate) use cipher::checksum;
+pub use deployment::Boot;
+
+use crate::clock::Clock;
+use crate::node::agents::issue;
+use async_trait::async_trait;
+use model::deploy::{Deployment, Steer};
+use model::effect::Key;
+use model::fault::{Code, Fault};
+use model::here;
+use model::id::{NodeId, SiteId};
+use model::image::Image;
+use model::node::Node;
+use model::node::enroll::{TOKEN_LIFE, Ticket};
+use model::refusal::Refusal;
+use model::run::act::Who;
+use model::site::Site;
+use model::text;
+use model::time::Timestamp;
+use providers::pin::Pin;
+use providers::state_store::{
+    Checkpoint, Credential, Lockout, ProviderStateStore, Secret, no_credential, no_image, no_node,
+    no_site,
+};
+use secrecy::SecretString;
+use serde_json::Value;
+use store::{
+    Cause, CredentialRow, IdentityRow, LockoutRow, NewEvent, NoteRow, Result, Shown, Store,
+    StoreError, Tx,
+};
+
+#[derive(Clone)]
+pub struct SecretStore {
+    store: Store,
+    cipher: Cipher,
+    clock: Clock,
+}
+
+/// What may be shown of a credential.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CredentialInfo {
+    pub name: String,
+    pub kind: String,
+    pub login: String,
+    pub version: i64,
+    pub updated_at: Timestamp,
+}
+
+impl From<CredentialRow> for CredentialInfo {
+    fn from(row: CredentialRow) -> Self {
+        let CredentialRow { name, kind, login, version, updated_at, sealed: _ } = row;
+        Self { name, kind, login, version, updated_at }
+    }
+}
+
+impl SecretStore {
+    pub fn new(store: Store, cipher: Cipher, clock: Clock) -> Self {
+        Self { store, cipher, clock }
+    }
+
+    /// The token that a ticket stands for: only this installation can make it.
+    pub(crate) fn token_of_ticket(&self, ticket: &Ticket) -> SecretString {
+        let (node, issued) = (&ticket.node, ticket.issued_at.as_micros());
+        self.cipher.token(&format!("enroll/{node}/{issued}")).into()
+    }
+
+    /// Takes in a secret, over the one of the same name.
+    pub async fn set(&self, name: &str, secret: &Secret, who: Who) -> Result<CredentialInfo> {
+        text::name("name", name)?;
+        let (kind, login) = described(secret);
+        let sealed = self.cipher.seal(name, secret)?;
+        let (name, kind, login) = (name.to_string(), kind.to_string(), login.to_string());
+        let now = (self.clock)();
+        let row = CredentialRow { name, kind, login, sealed, version: 0, updated_at: now };
+        self.store
+            .retry_write("set_credential", (row, who), |(row, who), tx| {
+                Box::pin(set_credential(tx, row, who))
+            })
+            .await
+    }
+
+    /// By name, after one.
+    pub async fn list(&self, after: &str, limit: i64) -> Result<Vec<CredentialInfo>> {
+        let input = (after.to_string(), limit);
+        let rows =
+            self.store.scan(input, |(after, limit), tx| Box::pin(tx.credentials(after, *limit)));
+        Ok(rows.await?.into_iter().map(CredentialInfo::from).collect())
+    }
+
+    pub async fn delete(&self, name: &str, who: Who) -> Result<CredentialInfo> {
+        let input = (name.to_string(), who, (self.clock)());
+        self.store
+            .retry_write("delete_credential", input, |(name, who, now), tx| {
+                Box::pin(delete_credential(tx, name, who, *now))
+            })
+            .await
+    }
+
+    pub async fn identities(&self, after: &str, limit: i64) -> Result<Vec<IdentityRow>> {
+        let input = (after.to_string(), limit);
+        self.store.scan(input, |(after, limit), tx| Box::pin(tx.identities(after, *limit))).await
+    }
+
+    /// Says who is at an address, before anybody was met there or over who was. First use never
+    /// replaces it.
+    pub async fn set_identity(&self, peer: &str, identity: &str) -> Result<IdentityRow> {
+        let Pin { peer, identity } = Pin::parse(peer, identity)?;
+        let known = IdentityRow { peer, identity, first_seen: (self.clock)() };
+        self.store
+            .write("set_identity", known.clone(), |known, tx| Box::pin(tx.set_identity(known)))
+            .await?;
+        Ok(known)
+    }
+
+    /// Lets the next one who is met at an address be trusted.
+    pub async fn forget_identity(&self, peer: &str) -> Result<()> {
+        let known = self.store.write("forget_identity", peer.to_string(), |peer, tx| {
+            Box::pin(tx.forget_identity(peer))
+        });
+        match known.await? {
+            true => Ok(()),
+            false => Err(Refusal::not_found("identity", peer, "farrier trust list").into()),
+        }
+    }
+
+    /// Lets a login that was refused at an address be tried again.
+    pub async fn unlock(&self, peer: &str) -> Result<bool> {
+        self.store.write("unlock", peer.to_string(), |peer, tx| Box::pin(tx.unlock(peer))).await
+    }
+}
+
+/// The kind of a secret, and who logs in with it.
+fn described(secret: &Secret) -> (&'static str, &str) {
+    match secret {
+        Secret::Password { user, .. } => ("password", user),
+        Secret::Key { user, .. } => ("ssh-key", user),
+        Secret::Kubeconfig { .. } => ("kubeconfig", ""),
+        Secret::MaasKey { .. } => ("maas-key", ""),
+    }
+}
+
+fn told(who: &Who, message: String, decided_by: &str, at: Timestamp) -> NewEvent {
+    let cause = Cause::Request;
+    NewEvent { cause, actor: who.by.clone(), message, decided_by: decided_by.into(), at }
+}
+
+async fn set_credential(tx: &mut Tx, row: &CredentialRow, who: &Who) -> Result<CredentialInfo> {
+    let known = tx.credential(&row.name).await?.map(|known| known.version);
+    let last = tx.last_credential_version(&row.name).await?;
+    let row = CredentialRow { version: last.max(known.unwrap_or(0)) + 1, ..row.clone() };
+    let message = format!("{} of {:?} set", row.kind, row.login);
+    let event = told(who, message, here!(), row.updated_at);
+    tx.put_credential(&row, known, &event).await?;
+    Ok(row.into())
+}
+
+async fn delete_credential(
+    tx: &mut Tx,
+    name: &str,
+    who: &Who,
+    now: Timestamp,
+) -> Result<CredentialInfo> {
+    let known = tx.credential(name).await?;
+    let unknown = || Refusal::not_found("credential", name, "farrier credential list");
+    let known = known.ok_or_else(unknown)?;
+    let event = told(who, "deleted".into(), here!(), now);
+    tx.delete_credential(name, known.version, &event).await?;
+    Ok(known.into())
+}
+
+/// Another device is at an address from now on.
+async fn replace_identity(
+    tx: &mut Tx,
+    peer: &str,
+    identity: Option<String>,
+    now: Timestamp,
+) -> Result<()> {
+    tx.unlock(peer).await?;
+    tx.forget_identity(peer).await?;
+    if let Some(identity) = identity {
+        let met = IdentityRow { peer: peer.to_string(), identity, first_seen: now };
+        tx.meet(&met).await?;
+    }
+    Ok(())
+}
+
+/// The token of a node that an agent can still enroll with, or a fresh one.
+async fn enrollment(
+    tx: &mut Tx,
+    secrets: &SecretStore,
+    id: &NodeId,
+    now: Timestamp,
+) -> Result<Ticket> {
+    // Whoever issues a token holds its node, so that two do not issue two.
+    tx.record_locked::<Node>(id.as_str()).await?;
+    let good =
+        |ticket: &Ticket| ticket.used_by.is_none() && ticket.expires_at.since(now) > TOKEN_LIFE / 2;
+    match tx.ticket_of(id).await?.filter(good) {
+        Some(ticket) => Ok(ticket),
+        None => issue(tx, secrets, id, now, TOKEN_LIFE),
+    }
+}
+
+#[async_trait]
+impl ProviderStateStore for SecretStore {
+    async fn credential(&self, name: &str) -> std::result::Result<Credential, Fault> {
+        let row = self.store.read(name.to_string(), |name, tx| Box::pin(tx.credential(name)));
+        let row = row.await.map_err(lost)?.ok_or_else(|| no_credential(name))?;
+        let secret = self.cipher.open(name, &row.sealed)?;
+        Ok(Credential { name: row.name, version: row.version, secret })
+    }
+
+    async fn identity(&self, peer: &str) -> std::result::Result<Option<String>, Fault> {
+        let found = self.store.read(peer.to_string(), |peer, tx| Box::pin(tx.identity(peer)));
+        Ok(found.await.map_err(lost)?.map(|row| row.identity))
+    }
+
+    async fn trust_on_first_use(
+        &self,
+        peer: &str,
+        identity: &str,
+    ) -> std::result::Result<String, Fault> {
+        let (peer, identity) = (peer.to_string(), identity.to_string());
+        let met = IdentityRow { peer, identity, first_seen: (self.clock)() };
+        self.store.write("pin_identity", met, |met, tx| Box::pin(tx.meet(met))).await.map_err(lost)
+    }
+
+    async fn lockout(&self, peer: &str) -> std::result::Result<Option<Lockout>, Fault> {
+        let found = self.store.read(peer.to_string(), |peer, tx| Box::pin(tx.lockout(peer)));
+        let told =
+            |LockoutRow { credential, version, said, .. }| Lockout { credential, version, said };
+        Ok(found.await.map_err(lost)?.map(told))
+    }
+
+    async fn lock_out(&self, peer: &str, lockout: &Lockout) -> std::result::Result<(), Fault> {
+        let Lockout { credential, version, said } = lockout.clone();
+        let row =
+            LockoutRow { peer: peer.into(), credential, version, said, since: (self.clock)() };
+        self.store.write("lock_out", row, |row, tx| Box::pin(tx.lock_out(row))).await.map_err(lost)
+    }
+
+    async fn recall(&self, key: &Key) -> std::result::Result<Option<Checkpoint>, Fault> {
+        let found = self.store.read(key.clone(), |key, tx| Box::pin(tx.note(key)));
+        found.await.map_err(lost)?.map(|row| note(key, &row)).transpose()
+    }
+
+    async fn begin(
+        &self,
+        key: &Key,
+        first: &Checkpoint,
+    ) -> std::result::Result<Option<Checkpoint>, Fault> {
+        let first = match first {
+            Checkpoint::Begun(body) => NoteRow { barred: false, body: body.to_string() },
+            Checkpoint::Barred => NoteRow { barred: true, body: "null".into() },
+        };
+        let input = (key.clone(), first, (self.clock)());
+        let before = self.store.write("begin_note", input, |(key, first, now), tx| {
+            Box::pin(tx.begin_note(key, first, *now))
+        });
+        before.await.map_err(lost)?.map(|row| note(key, &row)).transpose()
+    }
+
+    async fn compare_and_swap(
+        &self,
+        key: &Key,
+        before: &Value,
+        after: &Value,
+    ) -> std::result::Result<bool, Fault> {
+        let input = (key.clone(), before.to_string(), after.to_string(), (self.clock)());
+        let amended = self.store.write("amend_note", input, |(key, before, after, now), tx| {
+            Box::pin(tx.amend_note(key, before, after, *now))
+        });
+        amended.await.map_err(lost)
+    }
+
+    async fn pin(&self, peer: &str, identity: Option<&str>) -> std::result::Result<(), Fault> {
+        let input = (peer.to_string(), identity.map(String::from), (self.clock)());
+        let pinned = self.store.write("replace_identity", input, |(peer, identity, now), tx| {
+            Box::pin(replace_identity(tx, peer, identity.clone(), *now))
+        });
+        pinned.await.map_err(lost)
+    }
+
+    async fn image(&self, name: &str) -> std::result::Result<Image, Fault> {
+        let found = self.store.read(name.to_string(), |name, tx| Box::pin(tx.image(name)));
+        found.await.map_err(lost)?.ok_or_else(|| no_image(name))
+    }
+
+    async fn want(
+        &self,
+        one: &Deployment,
+        note: &Value,
+    ) -> std::result::Result<Option<Deployment>, Fault> {
+        self.open_deployment(one, note).await.map_err(|error| match error {
+            // Its own network card, under another machine's name.
+            StoreError::Refused(refusal) => Fault::new(Code::EffectFailed, refusal.said),
+            other => lost(other),
+        })
+    }
+
+    async fn deployment(&self, key: &Key) -> std::result::Result<Option<Deployment>, Fault> {
+        self.shown(Shown::Key(key.clone())).await.map_err(lost)
+    }
+
+    async fn steer(&self, key: &Key, to: Steer) -> std::result::Result<Option<Deployment>, Fault> {
+        self.steer_deployment(key, to).await.map_err(lost)
+    }
+
+    async fn token(&self, key: &Key) -> std::result::Result<SecretString, Fault> {
+        Ok(self.token_of(key).into())
+    }
+
+    async fn site(&self, id: &SiteId) -> std::result::Result<Site, Fault> {
+        let found = self.store.read(id.clone(), |id, tx| Box::pin(tx.record::<Site>(id.as_str())));
+        found.await.map_err(lost)?.ok_or_else(|| no_site(id))
+    }
+
+    async fn node(&self, id: &NodeId) -> std::result::Result<Node, Fault> {
+        let found = self.store.read(id.clone(), |id, tx| Box::pin(tx.record::<Node>(id.as_str())));
+        found.await.map_err(lost)?.ok_or_else(|| no_node(id))
+    }
+
+    async fn enrollment(&self, id: &NodeId) -> std::result::Result<SecretString, Fault> {
+        let input = (self.clone(), id.clone(), (self.clock)());
+        let ticket = self.store.retry_write("issue_enrollment", input, |(secrets, id, now), tx| {
+            Box::pin(enrollment(tx, secrets, id, *now))
+        });
+        let ticket = ticket.await.map_err(lost)?;
+        Ok(self.token_of_ticket(&ticket))
+    }
+}
+
+fn note(key: &Key, row: &NoteRow) -> std::result::Result<Checkpoint, Fault> {
+    if row.barred {
+        return Ok(Checkpoint::Barred);
+    }
+    let unreadable =
+        |error| Fault::new(Code::RecordUnreadable, format!("the note of {key}: {error}"));
+    serde_json::from_str(&row.body).map(Checkpoint::Begun).map_err(unreadable)
+}
+
+/// Without our own memory nothing is tried.
+fn lost(error: StoreError) -> Fault {
+    Fault::new(Code::DatabaseUnreachable, format!("Farrier's own database: {error}"))
+}

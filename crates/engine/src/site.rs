@@ -1,0 +1,138 @@
+//! The door for sites: made, changed, looked at, removed.
+
+use crate::Engine;
+use crate::admission::event;
+use crate::node::no_site;
+use model::here;
+use model::id::SiteId;
+use model::machine::Labels;
+use model::refusal::Refusal;
+use model::run::act::Who;
+use model::site::{Site, SiteSpec};
+use model::text;
+use model::time::Timestamp;
+use store::{Cause, RecordFilter, RecordPage, Result, Tx};
+
+/// A site as its owner describes it.
+#[derive(Debug, Clone)]
+pub struct DescribedSite {
+    pub id: SiteId,
+    pub spec: SiteSpec,
+    pub labels: Labels,
+}
+
+/// Sites: their inventory.
+#[derive(Clone)]
+pub struct Sites(pub(crate) Engine);
+
+impl Sites {
+    /// Makes a site, or changes a known one; at this version if one is named.
+    pub async fn put(&self, site: DescribedSite, version: Option<i64>, who: Who) -> Result<Site> {
+        let spec = site.spec.clone().checked()?;
+        text::labels("site.labels", &site.labels)?;
+        if self.0.providers().get(&spec.provider).is_none() {
+            let problem = format!("{:?} is not a provider of this server", spec.provider);
+            let names = self.0.providers().names().join(", ");
+            let instead = format!("use one of: {names}");
+            return Err(Refusal::invalid("site.spec.provider", problem, instead).into());
+        }
+        let put = PutSite { site: DescribedSite { spec, ..site }, version, who, now: self.0.now() };
+        let site =
+            self.0.store().retry_write("put_site", put, |put, tx| Box::pin(put.run(tx))).await?;
+        self.0.nodes().probe_sites_soon();
+        Ok(site)
+    }
+
+    pub async fn get(&self, id: &SiteId) -> Result<Site> {
+        let found = self
+            .0
+            .store()
+            .read(id.clone(), |id, tx| Box::pin(tx.record::<Site>(id.as_str())))
+            .await?;
+        Ok(found.ok_or_else(|| no_site(id))?)
+    }
+
+    /// When its MAAS last answered: that old is what is known of its nodes' machines.
+    pub async fn answered_at(&self, id: &SiteId) -> Result<Option<Timestamp>> {
+        self.0.store().read(id.clone(), |id, tx| Box::pin(tx.answer_of(id))).await
+    }
+
+    pub async fn list(&self, after: Option<String>, limit: usize) -> Result<RecordPage<Site>> {
+        let input = (RecordFilter::default(), after, limit);
+        self.0
+            .store()
+            .scan(input, |(all, after, limit), tx| {
+                Box::pin(tx.records(all, after.as_deref(), *limit))
+            })
+            .await
+    }
+
+    /// Removes a site that no node belongs to.
+    pub async fn delete(&self, id: &SiteId, who: Who) -> Result<Site> {
+        let input = (id.clone(), who, self.0.now());
+        self.0
+            .store()
+            .retry_write("delete_site", input, |(id, who, now), tx| {
+                Box::pin(delete(tx, id, who, *now))
+            })
+            .await
+    }
+}
+
+struct PutSite {
+    site: DescribedSite,
+    version: Option<i64>,
+    who: Who,
+    now: Timestamp,
+}
+
+impl PutSite {
+    async fn run(&self, tx: &mut Tx) -> Result<Site> {
+        let DescribedSite { id, spec, labels } = &self.site;
+        let event =
+            |what: &str| event(Cause::Request, &self.who.by, what.to_string(), here!(), self.now);
+        let Some(mut known) = tx.record_locked::<Site>(id.as_str()).await? else {
+            if self.version.is_some() {
+                return Err(no_site(id).into());
+            }
+            let mut site = Site::new(id, spec.clone(), labels.clone(), self.now);
+            tx.insert_record(&mut site, &event("made")).await?;
+            return Ok(site);
+        };
+        if self.version.is_some_and(|version| version != known.head.version) {
+            let said = format!("{id} is at version {} by now", known.head.version);
+            let refusal = Refusal::precondition("VERSION_MOVED", said);
+            return Err(refusal.next(format!("farrier site get {id}")).into());
+        }
+        let other = known.spec.provider != spec.provider;
+        if other && let Some(node) = tx.site_in_use(id).await? {
+            let said = format!("{node} belongs to {id}: its provider cannot change");
+            return Err(in_use(said).into());
+        }
+        if (&known.spec, &known.head.labels) != (spec, labels) {
+            known.spec = spec.clone();
+            known.head.labels = labels.clone();
+            (known.machines, known.unreachable) = (None, None);
+            tx.forget_answer(id)?;
+            tx.update_record(&mut known, &event("changed"))?;
+        }
+        Ok(known)
+    }
+}
+
+fn in_use(said: String) -> Refusal {
+    Refusal::precondition("SITE_IN_USE", said).next("farrier node list")
+}
+
+async fn delete(tx: &mut Tx, id: &SiteId, who: &Who, now: Timestamp) -> Result<Site> {
+    let found = tx.record_locked::<Site>(id.as_str()).await?;
+    let site = found.ok_or_else(|| no_site(id))?;
+    if let Some(node) = tx.site_in_use(id).await? {
+        let said = format!("{node} belongs to {}: decommission it first", id);
+        return Err(in_use(said).into());
+    }
+    let event = event(Cause::Request, &who.by, "deleted".into(), here!(), now);
+    tx.forget_answer(id)?;
+    tx.remove_record(&site, &event)?;
+    Ok(site)
+}
