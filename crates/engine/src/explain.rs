@@ -73,7 +73,7 @@ pub struct Explained {
     pub machine_id: Option<MachineId>,
     pub run_id: Option<RunId>,
     pub held_by: Option<String>,
-    /// Why the provider cannot reach the machine, such as an open circuit breaker or a lockout.
+    /// Why calls of the provider are degraded, such as failures in a row or an open circuit.
     pub hindrance: Option<String>,
 }
 
