@@ -1,10 +1,10 @@
 //! Admission: the only code that creates runs.
 //!
-//! Requests, lifecycles and parent runs all create their runs through [`CreatedRuns::add`]: it
-//! recognises a repeated request, takes the device holds, sets the creation time, and inserts the
-//! run with its event and its queue row. After the commit every new run is counted once, and a run
-//! that this replica has claimed gets its turn. The gates are pure functions of the model; the
-//! transaction makes them hold under concurrency.
+//! Requests, lifecycles and parent runs all create their runs here: a repeated request is
+//! recognised, the devices are held, the creation time is set, and the run is inserted with its
+//! event and its queue row. After the commit every new run is counted once, and a run that this
+//! replica has claimed gets its turn. The gates are pure functions of the model; the transaction
+//! makes them hold under concurrency.
 
 mod restart;
 mod start;

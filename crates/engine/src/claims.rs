@@ -304,7 +304,7 @@ impl Aftermath<'_> {
         {
             tx.wake(&parent.object(), at)?;
         }
-        // The host has its own lifecycle, whoever started the upgrade.
+        // The host has its own lifecycle, independent of the run that upgrades it.
         if self.run.ended() && spec.run_type == RunType::Firmware && spec.target.machine().is_some()
         {
             let host = SubjectId::new(SubjectKind::Host, spec.target.as_str());

@@ -137,7 +137,7 @@ impl FanOut {
         match self.0.store().read(devices, |devices, tx| Box::pin(power_of(tx, devices))).await {
             Ok(known) => Fault { said: format!("{}; {}", fault.said, power_said(&known)), ..fault },
             Err(error) => {
-                tracing::warn!(run = %parent.run.spec.id, %error, "reading the power states for the fault message failed");
+                tracing::warn!(run = %parent.run.spec.id, %error, "reading power states failed");
                 fault
             }
         }
@@ -287,7 +287,7 @@ pub(crate) fn no_provider(name: &str) -> Fault {
     Fault::new(Code::ProviderMissing, format!("this server has no provider {name:?}"))
 }
 
-/// A failed read tells nothing about the children.
+/// A failed read is not a failure of the children.
 fn unread(error: StoreError) -> Fault {
     Fault::new(Code::DatabaseUnreachable, format!("Farrier's own database: {error}"))
 }

@@ -171,7 +171,7 @@ impl Nodes {
                 match run {
                     Ok(run) => drop(runs.insert(id, run)),
                     Err(error) => {
-                        tracing::warn!(run = %id, %error, "reading a run failed; its node is skipped in this pass");
+                        tracing::warn!(run = %id, %error, "reading a run failed; node skipped");
                         unreadable.insert(id);
                     }
                 }
@@ -191,7 +191,7 @@ impl Nodes {
             let written = written.await?;
             for change in changes.iter().filter(|change| written.contains(&change.id)) {
                 if let Err(error) = self.act_on(change).await {
-                    tracing::warn!(node = %change.id, %error, "acting on drift failed; retried in the next pass");
+                    tracing::warn!(node = %change.id, %error, "acting on drift failed; retried");
                 }
             }
         }

@@ -120,9 +120,7 @@ impl Nodes {
             let id = site.as_ref().map(Site::id);
             match self.judge_silence(site, listening_since).await {
                 Ok(one) => judged.push(one),
-                Err(error) => {
-                    tracing::warn!(?id, %error, "assessing the heartbeats of a site failed")
-                }
+                Err(error) => tracing::warn!(?id, %error, "assessing heartbeats failed"),
             }
         }
         let cut_off = silence::everywhere(judged.iter().map(|one| &one.verdict));
@@ -172,9 +170,7 @@ impl Nodes {
             match pass {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::warn!(site = %id, %error, "reconciling a site failed"),
-                Err(_) => {
-                    tracing::error!(site = %id, "reconciling a site panicked; retried in the next pass")
-                }
+                Err(_) => tracing::error!(site = %id, "reconciling panicked; retried"),
             }
             let mut asked =
                 nodes.0.node_watch().asked.lock().unwrap_or_else(PoisonError::into_inner);
