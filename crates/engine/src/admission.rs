@@ -1,10 +1,10 @@
-//! Admission: the one way in which a run is created.
+//! Admission: the only code that creates runs.
 //!
-//! A request, a lifecycle and a parent run each build what is to be created. Here a repeated
-//! request is recognised, the run takes what it holds, gets its time, and is inserted with its
-//! event and its place in the queue. After the commit every new run is counted once, and a run that
-//! this replica has claimed gets its turn. The gates are the model's; the transaction makes them
-//! hold under concurrency.
+//! Requests, lifecycles and parent runs all create their runs here: a repeated request is
+//! recognised, the devices are held, the creation time is set, and the run is inserted with its
+//! event and its queue row. After the commit every new run is counted once, and a run that this
+//! replica has claimed gets its turn. The gates are pure functions of the model; the transaction
+//! makes them hold under concurrency.
 
 mod restart;
 mod start;
@@ -29,18 +29,17 @@ use store::{Cause, ClaimedRun, Enqueue, NewEvent, Result, StoreError, Tx, TxFutu
 /// The epoch of a run that is claimed by the transaction that creates it.
 pub(crate) const FIRST_EPOCH: i64 = 1;
 
-/// What a new run holds.
+/// The devices that a new run holds.
 pub(crate) enum Holds<'a> {
-    /// This machine, which the caller has locked.
+    /// The caller has locked this machine.
     Machine(&'a mut Machine),
-    /// Its target and its claims, all or none. `own` is the record that creates the run: it names
-    /// the run itself.
+    /// The target and the claims of the run, all or none. `own` is the record that creates the run;
+    /// it names the run itself.
     Targets { own: Option<&'a SubjectId> },
-    /// Nothing of its own yet: its parent holds its target, or it takes its devices when it begins.
+    /// None yet: the parent run holds the target, or the run takes its devices when it begins.
     Nothing,
 }
 
-/// A run that is to be created.
 pub(crate) struct Admission<'a> {
     pub run: Run,
     pub enqueue: Enqueue<'a>,
@@ -48,19 +47,19 @@ pub(crate) struct Admission<'a> {
     pub event: &'a NewEvent,
 }
 
-/// The runs that a transaction has created, for after its commit: see [`Engine::after_commit`].
+/// The runs that a transaction has created; passed to [`Engine::after_commit`].
 #[derive(Default)]
 #[must_use]
 pub(crate) struct Created(Vec<(RunType, Option<ClaimedRun>)>);
 
 impl Created {
-    /// Writes a run: its time, what it holds, its row with its event, and its place in the queue.
+    /// Inserts a run: creation time, holds, row with event, and queue row.
     pub async fn add(&mut self, tx: &mut Tx, admission: Admission<'_>) -> Result<Run> {
         let Admission { mut run, enqueue, holds, event } = admission;
         let at = match &holds {
             Holds::Machine(machine) => not_before(event.at, machine.updated_at),
             Holds::Targets { own } => {
-                // Locked first, so that no other run is created on the target meanwhile.
+                // Lock first, so that no other run is created on the target meanwhile.
                 hold(tx, &run, *own, event).await?;
                 time_after_runs(tx, event.at, std::slice::from_ref(&run.spec.target)).await?
             }
@@ -86,14 +85,13 @@ impl Created {
     }
 }
 
-/// When something happens that must come after a change, whatever the clock of the replica that
-/// made the change said: the latest run on a target is found by its time, and only that one may go
-/// on.
+/// A time after `last_change`, even if the replica that made the change has a faster clock. The
+/// latest run on a target is found by its creation time, and only that run may continue.
 pub(crate) fn not_before(now: Timestamp, last_change: Timestamp) -> Timestamp {
     now.max(last_change + Timestamp::TICK)
 }
 
-/// The same after every run on these targets.
+/// [`not_before`] for every run on these targets.
 pub(crate) async fn time_after_runs(
     tx: &mut Tx,
     now: Timestamp,
@@ -102,12 +100,12 @@ pub(crate) async fn time_after_runs(
     Ok(not_before(now, tx.newest_run_at(targets).await?))
 }
 
-/// Answers a repeated request with the run that it made. Another request under its name is refused.
+/// Returns the run of a repeated request. A different request with the same id is refused.
 pub(crate) fn replay(run: Run, same: bool) -> Result<Run> {
     if same { Ok(run) } else { Err(reused(&run).into()) }
 }
 
-/// Another request was made under the name of the one that made this run.
+/// The request id was used before, with other parameters.
 pub(crate) fn reused(run: &Run) -> Refusal {
     let RunSpec { request_id, target, run_type, id, .. } = &run.spec;
     let kind = run_type.as_str();
@@ -119,7 +117,7 @@ pub(crate) fn reused(run: &Run) -> Refusal {
 }
 
 impl Engine {
-    /// Writes a request that may create runs. `claims` is the run that this replica claims as it
+    /// Commits a request that may create runs. `claims` is the run that this replica claims as it
     /// creates it.
     pub(crate) async fn admit<I, T>(
         &self,
@@ -140,12 +138,11 @@ impl Engine {
         };
         let Some(id) = claims else { return written.await };
         let engine = self.clone();
-        // In a task of its own: a client that goes away must not leave a claimed run without its
-        // turn.
+        // In its own task: a disconnected client must not leave a claimed run without its turn.
         let task = tokio::spawn(async move {
             let written = written.await;
             if let Err(StoreError::Unavailable(_)) = &written {
-                // It may have been written all the same, and then it is claimed by this replica.
+                // The commit may have succeeded, and then this replica has claimed the run.
                 tokio::spawn(engine.scheduler().release_unknown(id));
             }
             written
@@ -153,8 +150,8 @@ impl Engine {
         task.await.unwrap_or_else(|_| Err(StoreError::Corrupt("a panic".into())))
     }
 
-    /// Counts the runs of a transaction that has been committed, and starts the turns of those that
-    /// it has claimed. A dry run has created none.
+    /// Counts the runs of a committed transaction and starts the turns of the claimed ones. A dry
+    /// run has created none.
     pub(crate) fn after_commit(&self, created: Created) {
         if self.store().is_dry_run() {
             return;

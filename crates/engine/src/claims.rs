@@ -1,8 +1,8 @@
-//! What runs hold while they last.
+//! Device holds of runs.
 //!
 //! A machine, a switch and a power shelf each name the run that works on them or has claimed them.
 //! A run on a rack claims every device in its scope, all or none; its child runs work under that
-//! claim. A run releases what it held in the commit that ends it.
+//! claim. The commit that ends a run releases its devices.
 
 use crate::{host, node};
 use model::condition::{ConditionType, Evidence};
@@ -21,7 +21,7 @@ use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use store::{NewEvent, Result, Tx};
 
-/// Claims what a run holds, all or nothing.
+/// Takes the target and the claims of a run, all or none.
 pub(crate) async fn hold(
     tx: &mut Tx,
     run: &Run,
@@ -39,8 +39,7 @@ pub(crate) async fn hold(
     Ok(())
 }
 
-/// Whether the record is the device itself. A host or a node is not its machine: it has no device
-/// of its own.
+/// Whether the record is the device itself. Hosts and nodes are not: their device is a machine.
 fn is_record_of(record: &SubjectId, target: &TargetId) -> bool {
     let kind = match record.kind {
         SubjectKind::Rack => Some(TargetKind::Rack),
@@ -84,7 +83,7 @@ async fn name_holder(tx: &mut Tx, target: &TargetId, by: &RunId, event: &NewEven
         }
         TargetKind::Switch => name_on_record::<Switch>(tx, target, by, &event).await,
         TargetKind::PowerShelf => name_on_record::<PowerShelf>(tx, target, by, &event).await,
-        // Several may work in one rack; what they hold of it are their claims.
+        // Several runs may work in one rack; each holds its claims, not the rack.
         TargetKind::Rack => Ok(()),
     }
 }
@@ -116,8 +115,7 @@ pub(crate) fn unknown(target: &TargetId) -> Refusal {
     Refusal::not_found(target.kind.noun(), target, target.kind.list())
 }
 
-/// Asks a run to stop, canceled or frozen, as an operator would. One that has ended already is left
-/// as it is.
+/// Requests that a run stops, canceled or frozen, as an operator would. No effect on an ended run.
 pub(crate) async fn halt_run(
     tx: &mut Tx,
     id: &RunId,
@@ -145,8 +143,7 @@ pub(crate) async fn halt_run(
     }
 }
 
-/// A device, read and locked before the run's own row: the same order everywhere, so that nobody
-/// waits in a ring.
+/// A device, locked before the run's own row: the same lock order everywhere, so no deadlock.
 pub(crate) enum LockedTarget {
     Nothing,
     Machine(Box<Machine>),
@@ -179,24 +176,23 @@ async fn lock(tx: &mut Tx, target: &TargetId) -> Result<LockedTarget> {
             .record_locked::<PowerShelf>(id)
             .await?
             .map(|one| LockedTarget::PowerShelf(Box::new(one))),
-        // Nobody holds a rack as a whole.
+        // A rack has no holder.
         TargetKind::Rack => None,
     };
     Ok(found.unwrap_or(LockedTarget::Nothing))
 }
 
-/// What the commit of a run has locked: what it acts on, and what it lets go of with who holds that
-/// from then on.
+/// The rows that the commit of a run has locked. Each claim comes with the run that holds the
+/// device afterwards.
 pub(crate) struct LockedTargets {
     target: LockedTarget,
-    /// The node that it works on.
     node: Option<Box<Node>>,
-    /// What is known of a machine's firmware, where that changes too.
+    /// Set when the run has read facts of a machine that is not a node.
     host: Option<Box<Host>>,
     claims: Vec<(LockedTarget, Option<RunId>)>,
 }
 
-/// What a commit of a run means for what it acts on.
+/// The changes that a commit of a run makes to its devices.
 pub(crate) struct Aftermath<'a> {
     pub run: &'a Run,
     pub evidence: &'a [Evidence],
@@ -209,13 +205,13 @@ impl Aftermath<'_> {
         self.run.ended() || !self.evidence.is_empty() || self.facts.is_some()
     }
 
-    /// Reads and locks what the commit will change, always in the same order.
+    /// Reads and locks the rows that the commit changes, always in the same order.
     pub async fn load(&self, tx: &mut Tx) -> Result<LockedTargets> {
         let spec = &self.run.spec;
         let node = node::follow::lock(tx, self.run).await?;
-        // A host comes before its machine, as in its own turn.
+        // Lock order: the host before its machine, as in the host's own turn.
         let host = match (self.facts, spec.target.machine()) {
-            // What MAAS says is the node's to know.
+            // Facts from MAAS belong to the node.
             (Some(_), Some(_)) if node.is_some() => None,
             (Some(_), Some(id)) => tx.record_locked::<Host>(id.as_str()).await?.map(Box::new),
             (Some(_), None) | (None, _) => None,
@@ -231,7 +227,7 @@ impl Aftermath<'_> {
             for target in &targets {
                 claims.push((target.key(), lock(tx, target).await?));
             }
-            // A child run that is still at work there holds its device by itself from now on.
+            // A child run that is still active holds its device itself from now on.
             let mut at_work = tx.active_runs_on(&targets).await?;
             let with_next = |(key, held): (String, LockedTarget)| (held, at_work.remove(&key));
             let claims = claims.into_iter().map(with_next).collect();
@@ -240,7 +236,7 @@ impl Aftermath<'_> {
         Ok(LockedTargets { target, node, host, claims: Vec::new() })
     }
 
-    /// Writes what it means, and wakes who waits for the run.
+    /// Writes the changes and wakes the objects that wait for the run.
     pub async fn write(&self, tx: &mut Tx, locked: LockedTargets) -> Result<()> {
         let alone = locked.target.holder() == Some(&self.run.spec.id);
         match locked.target {
@@ -279,7 +275,7 @@ impl Aftermath<'_> {
         if record == before { Ok(()) } else { tx.update_and_enqueue(&mut record, self.event) }
     }
 
-    /// Lets go of a device that this run had claimed.
+    /// Releases a device that this run had claimed.
     fn release(&self, tx: &mut Tx, held: LockedTarget, next: Option<RunId>) -> Result<()> {
         let id = &self.run.spec.id;
         let event = NewEvent { message: format!("let go by {id}"), ..self.event.clone() };
@@ -288,7 +284,7 @@ impl Aftermath<'_> {
             LockedTarget::Machine(mut machine) if machine.active_run.as_ref() == Some(id) => {
                 machine.active_run = next;
                 tx.update_machine(&mut machine, &event)?;
-                // It may wait for what will not come any more.
+                // The host may wait for a child run that will not be started.
                 let host = SubjectId::new(SubjectKind::Host, machine.id.as_str());
                 tx.wake(&ObjectId::trusted(host.key()), event.at)
             }
@@ -298,8 +294,8 @@ impl Aftermath<'_> {
         }
     }
 
-    /// Wakes the parent run, and the lifecycle that waits for this run. A run on a rack is followed
-    /// step by step. `alone`: it held its device by itself.
+    /// Wakes the parent run and the lifecycle that waits for this run. A run on a rack wakes its
+    /// lifecycle after each step. `alone`: the run itself held its device, not its parent.
     fn report(&self, tx: &mut Tx, alone: bool) -> Result<()> {
         let spec = &self.run.spec;
         let at = self.event.at;
@@ -308,7 +304,7 @@ impl Aftermath<'_> {
         {
             tx.wake(&parent.object(), at)?;
         }
-        // A machine's firmware has a lifecycle of its own, whoever has it upgraded.
+        // The host has its own lifecycle, independent of the run that upgrades it.
         if self.run.ended() && spec.run_type == RunType::Firmware && spec.target.machine().is_some()
         {
             let host = SubjectId::new(SubjectKind::Host, spec.target.as_str());

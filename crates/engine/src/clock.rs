@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
-/// What time it is. Tests bring their own.
+/// Returns the current time. Tests inject their own.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// The system's clock, made steady.
+/// The system clock, made monotonic.
 pub fn system() -> Clock {
     steady(|| {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -16,9 +16,8 @@ pub fn system() -> Clock {
     })
 }
 
-/// A clock that never goes back. Where the one it follows is set back, it goes on at its own pace
-/// until the other has caught up: what is due stays due, and a wait takes as long as it was meant
-/// to.
+/// A clock that never goes back. When the wall clock is set back, this clock continues at its own
+/// pace until the wall clock has caught up, so deadlines and waits keep their length.
 pub fn steady(wall: impl Fn() -> Timestamp + Send + Sync + 'static) -> Clock {
     let anchor = Mutex::new((wall(), Instant::now()));
     Arc::new(move || {
@@ -45,11 +44,11 @@ mod tests {
         let clock = steady(move || Timestamp::from_millis(millis.load(Ordering::Relaxed)));
         assert_eq!(clock().as_millis(), 10_000);
         set.store(20_000, Ordering::Relaxed);
-        assert_eq!(clock().as_millis(), 20_000, "it follows forward");
+        assert_eq!(clock().as_millis(), 20_000, "follows the wall clock forward");
         set.store(5_000, Ordering::Relaxed);
-        assert_eq!(clock().as_millis(), 20_000, "and never back");
+        assert_eq!(clock().as_millis(), 20_000, "does not go back");
         tokio::time::advance(Duration::from_secs(3)).await;
-        assert_eq!(clock().as_millis(), 23_000, "but on");
+        assert_eq!(clock().as_millis(), 23_000, "continues at its own pace");
         set.store(24_000, Ordering::Relaxed);
         assert_eq!(clock().as_millis(), 24_000);
     }

@@ -1,5 +1,5 @@
-//! Component firmware: several devices brought to a version by one request. Power shelves are
-//! upgraded directly, all or none in one transaction; machines and switches by their rack.
+//! Component firmware: one request upgrades several devices. Power shelves are upgraded directly,
+//! all or none in one transaction; machines and switches by their rack.
 
 mod by_rack;
 
@@ -26,10 +26,10 @@ use model::time::Timestamp;
 use std::collections::BTreeMap;
 use store::{Cause, Enqueue, Result, StoreError, Tx};
 
-/// How many records of the catalogue are shown for one hardware type.
+/// The most catalogue records shown for one hardware type.
 const MAX_VERSIONS: i64 = 200;
 
-/// A request for the firmware of several devices.
+/// A request to upgrade the firmware of several devices.
 #[derive(Debug, Clone)]
 pub struct Update {
     pub targets: Vec<TargetId>,
@@ -39,40 +39,39 @@ pub struct Update {
     pub by: String,
     /// The ticket that tracks it; may be empty.
     pub reference: String,
-    /// Why it must be although machines in service are taken down.
+    /// The reason for taking down machines in service.
     pub force: Option<String>,
-    /// Say what would be done, and change nothing.
     pub dry_run: bool,
 }
 
-/// What became of one device.
+/// The result for one device.
 #[derive(Debug, Clone)]
 pub struct Updated {
     pub target: TargetId,
     pub rack: Option<RackId>,
     pub outcome: Outcome,
-    /// A dry run: what the operation on its rack would be, and all that speaks against it.
+    /// Dry run only: the planned operation on the rack, and every refusal.
     pub preview: Option<Preview>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// This operation upgrades it.
+    /// The operation that upgrades it.
     Started(RunId),
-    /// A dry run: these steps would.
+    /// Dry run only: the planned steps.
     Would(Vec<String>),
     Refused(Refusal),
 }
 
-/// What a device has, and what it is to have.
+/// Installed and desired firmware of a device.
 #[derive(Debug, Clone)]
 pub struct ComponentStatus {
     pub device: Device,
-    /// What differs, component by component.
+    /// One entry per component.
     pub differs: Vec<String>,
 }
 
-/// What the catalogue has for a device.
+/// The catalogue records that fit a device.
 #[derive(Debug, Clone)]
 pub struct ComponentVersions {
     pub target: TargetId,
@@ -81,7 +80,7 @@ pub struct ComponentVersions {
     pub firmware: Vec<Firmware>,
 }
 
-/// The firmware of several devices at once.
+/// Firmware upgrades of several devices.
 #[derive(Clone)]
 pub struct Components(pub(crate) Engine);
 
@@ -103,7 +102,7 @@ impl Components {
         for one in self.update_shelves(&update, shelves).await? {
             done.insert(one.target.clone(), one);
         }
-        // In the order in which they were named.
+        // In the order of the request.
         Ok(update.targets.iter().filter_map(|target| done.remove(target)).collect())
     }
 
@@ -124,7 +123,7 @@ impl Components {
         engine.admit("update_shelves", None, start, |start, tx| Box::pin(start.run(tx))).await
     }
 
-    /// What each device has, and what it is to have.
+    /// Installed and desired firmware of each device.
     pub async fn status(
         &self,
         targets: &[TargetId],
@@ -138,14 +137,14 @@ impl Components {
             .await
     }
 
-    /// What the catalogue has for each device.
+    /// The catalogue records that fit each device.
     pub async fn versions(&self, targets: &[TargetId]) -> Result<Vec<ComponentVersions>> {
         let targets = checked(targets)?;
         self.0.store().read(targets, |targets, tx| Box::pin(versions(tx, targets))).await
     }
 }
 
-/// Each device once, in the order of the request.
+/// Removes duplicates, keeping the order of the request.
 fn checked(targets: &[TargetId]) -> Result<Vec<TargetId>> {
     let mut seen: Vec<TargetId> = Vec::new();
     for target in targets {
@@ -164,7 +163,6 @@ fn checked(targets: &[TargetId]) -> Result<Vec<TargetId>> {
     }
 }
 
-/// A device as it is now.
 async fn find(tx: &mut Tx, target: &TargetId, ask: &Ask<'_>) -> Result<Device> {
     let missing = || StoreError::from(unknown(target));
     let id = target.as_str();
@@ -199,18 +197,18 @@ async fn find(tx: &mut Tx, target: &TargetId, ask: &Ask<'_>) -> Result<Device> {
     Ok(Device { target: target.clone(), rack, facts, active_run, wanted, gate, made })
 }
 
-/// What is asked of every device of a request.
+/// The parameters of a request that apply to every device.
 struct Ask<'a> {
     firmware: Option<&'a FirmwareId>,
-    /// Empty: nothing was made under a name.
+    /// Empty: do not look for an earlier run.
     request_id: &'a str,
     force: Option<&'a str>,
-    /// Whether shelves are held against other writers.
+    /// Whether to lock the rows of power shelves.
     lock: bool,
 }
 
-/// What a request has made for a device before, on itself or on its rack. Another request under its
-/// name is refused: here, or by the rack.
+/// The run that this request has started before, on the device or on its rack. A different request
+/// with the same id is refused: here, or by the rack.
 async fn made(
     tx: &mut Tx,
     target: &TargetId,
@@ -232,7 +230,7 @@ async fn made(
     Ok(of_this.map(|run| run.spec.id))
 }
 
-/// What a device is to have: what was named, or the default of its rack's hardware type.
+/// The desired firmware: the named one, or the default of the rack's hardware type.
 pub(crate) async fn wanted(
     tx: &mut Tx,
     rack: Option<&RackId>,
@@ -278,7 +276,7 @@ impl UpdateShelves {
         let mut racks = BTreeMap::new();
         let mut courses = Vec::new();
         let mut targets = update.targets.clone();
-        // The same order everywhere, so that nobody waits in a ring.
+        // The same lock order everywhere, so no deadlock.
         targets.sort();
         for target in targets {
             let course = match find(tx, &target, &ask).await {

@@ -1,6 +1,5 @@
-//! The inventory's door for switches and power shelves: registered, changed, marked for deletion,
-//! tried again. Each change is one transaction with its event; where a device stands is told to its
-//! rack in the same one.
+//! The inventory of switches and power shelves: register, update, delete, retry. Each change is one
+//! transaction with its event, which also updates the rack when a device moves.
 
 mod polling;
 
@@ -26,20 +25,20 @@ use model::why::{Explanation, device_overdue, explain_device};
 use std::collections::BTreeSet;
 use store::{Cause, NewEvent, RecordFilter, RecordPage, Result, Tx};
 
-/// How many devices of a kind are looked at for the metric of overdue ones.
+/// The most devices of a kind that are counted for the metric of overdue ones.
 const MAX_OVERDUE: usize = 1_000;
 
-/// A device as its owner describes it.
+/// The desired spec and labels of a device.
 #[derive(Debug, Clone)]
 pub struct DescribedDevice {
-    /// Empty: Farrier names it.
+    /// Empty: Farrier generates one.
     pub id: String,
-    /// None: as it is.
+    /// None: unchanged.
     pub spec: Option<PlacedSpec>,
     pub labels: Labels,
 }
 
-/// How a device is reached, and where it stands.
+/// How a device is reached, and its rack and slot.
 #[derive(Debug, Clone, Default)]
 pub struct PlacedSpec {
     pub spec: DeviceSpec,
@@ -47,21 +46,21 @@ pub struct PlacedSpec {
     pub slot: Option<u32>,
 }
 
-/// A device that was explained, and the run in question.
+/// The explanation of a device, and the run that it is about.
 pub(crate) struct ExplainedDevice {
     pub told: Explanation,
     pub run: Option<Run>,
     pub held_by: Option<String>,
 }
 
-/// How many devices of a kind wait longer than is normal.
+/// The number of devices of a kind whose state lasts longer than is normal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OverdueDevices {
     pub kind: &'static str,
     pub count: usize,
 }
 
-/// Switches and power shelves: their inventory and their lifecycles.
+/// Switches and power shelves: inventory and lifecycles.
 #[derive(Clone)]
 pub struct Devices(pub(crate) Engine);
 
@@ -102,8 +101,7 @@ impl Devices {
         self.0.store().retry_write("put_device", put, |put, tx| Box::pin(put.run::<D>(tx))).await
     }
 
-    /// Checks the provider, as for machines; what it says against a machine's field is said of the
-    /// device's.
+    /// Checks the provider, as for machines. A refusal names the device's field.
     fn with_provider<D: Device>(&self, placed: PlacedSpec) -> Result<PlacedSpec> {
         let checked = self.0.machines().with_provider(MachineSpec::from(placed.spec.clone()));
         let provider = checked.map_err(|error| match error {
@@ -127,7 +125,7 @@ impl Devices {
         Ok(found.await?.ok_or_else(|| no_device::<D>(id))?)
     }
 
-    /// Devices by id, after one.
+    /// Devices by id, after `after`.
     pub async fn list<D: Device>(
         &self,
         filter: RecordFilter,
@@ -143,12 +141,12 @@ impl Devices {
             .await
     }
 
-    /// Marks a device for deletion. It goes when nobody holds it any more.
+    /// Marks a device for deletion. It is deleted when no run holds it.
     pub async fn delete<D: Device>(&self, id: &str, who: Who) -> Result<D> {
         self.change(id, Asked::Delete, who).await
     }
 
-    /// Has what failed tried again.
+    /// Retries the failed transition.
     pub async fn retry<D: Device>(&self, id: &str, who: Who) -> Result<D> {
         self.change(id, Asked::Retry, who).await
     }
@@ -163,7 +161,7 @@ impl Devices {
             .await
     }
 
-    /// Why a switch or a power shelf is as it is; none where the id is of neither.
+    /// Explains a switch or a power shelf; none for an id of another kind.
     pub(crate) async fn explain(&self, id: &str) -> Result<Option<ExplainedDevice>> {
         if SwitchId::parse(id).is_ok() {
             return self.explain_one::<Switch>(id).await.map(Some);
@@ -186,7 +184,7 @@ impl Devices {
         Ok(found.await?.ok_or_else(|| no_device::<D>(id))?)
     }
 
-    /// What a device would do by itself from here on, if all goes well. It need not be written.
+    /// The next transitions of a device, if all goes well. The device need not be stored.
     pub async fn switch_ahead(&self, switch: &Switch) -> Result<Vec<String>> {
         self.ahead(switch).await
     }
@@ -206,7 +204,7 @@ impl Devices {
             .await
     }
 
-    /// How many devices of each kind wait longer than is normal.
+    /// Counts the overdue devices of each kind.
     pub async fn overdue(&self) -> Result<Vec<OverdueDevices>> {
         Ok(vec![self.overdue_of::<Switch>().await?, self.overdue_of::<PowerShelf>().await?])
     }
@@ -227,19 +225,19 @@ pub(crate) fn no_device<D: Device>(id: &str) -> Refusal {
     unknown(&TargetId::new(D::TARGET, id))
 }
 
-/// What is expected of the device that is written.
+/// What must hold for a write.
 #[derive(Debug, Clone, Copy)]
 enum Known {
-    /// It may be new.
+    /// The device may be new.
     OrNew,
-    /// It exists, at this version if one is named.
+    /// The device exists, at this version if one is given.
     At(Option<i64>),
 }
 
 struct PutDevice {
     id: String,
     spec: Option<PlacedSpec>,
-    /// What a new device is given.
+    /// The spec of a new device.
     new_spec: PlacedSpec,
     labels: Labels,
     actor: String,
@@ -295,7 +293,7 @@ impl PutDevice {
         Ok(device)
     }
 
-    /// Somebody who changes what they read must not undo what happened since.
+    /// Optimistic concurrency: a change made from an old version is refused.
     fn check_version<D: Device>(&self, device: &D) -> Result<()> {
         let version = device.head().version;
         match self.known {
@@ -312,7 +310,7 @@ impl PutDevice {
     }
 }
 
-/// The rack is known, and the place in it is free. Who asks has the rack for itself meanwhile.
+/// Checks that the rack exists and the slot is free. The rack stays locked until the commit.
 async fn check_place<D: Device>(tx: &mut Tx, id: &str, placed: &PlacedSpec) -> Result<()> {
     let Some(rack_id) = &placed.rack else { return Ok(()) };
     let field = |name: &str| format!("{}.spec.{name}", D::FIELD);
@@ -324,7 +322,7 @@ async fn check_place<D: Device>(tx: &mut Tx, id: &str, placed: &PlacedSpec) -> R
     }
     let Some(slot) = placed.slot else { return Ok(()) };
     let there = tx.records_in_rack::<D>(rack_id).await?;
-    // Where one stands that cannot be read is not known.
+    // Unreadable devices are skipped: their slot is unknown.
     let mut there = there.into_iter().filter_map(|(_, one)| one.ok());
     let taken = there.find(|one| one.head().id != id && one.head().slot == Some(slot));
     match taken {
@@ -337,7 +335,7 @@ async fn check_place<D: Device>(tx: &mut Tx, id: &str, placed: &PlacedSpec) -> R
     }
 }
 
-/// What is asked of a device's own lifecycle.
+/// A request to a device's lifecycle.
 #[derive(Debug, Clone, Copy)]
 enum Asked {
     Delete,
@@ -371,7 +369,6 @@ async fn change_device<D: Device>(
     Ok(device)
 }
 
-/// What a device would do by itself from here on.
 async fn follows<D: Device<Seen = DeviceContext> + LoadContext>(
     tx: &mut Tx,
     device: &D,
@@ -380,7 +377,7 @@ async fn follows<D: Device<Seen = DeviceContext> + LoadContext>(
 ) -> Result<Vec<String>> {
     let seen = device.load_context(tx, fresh.clone(), now).await?;
     let mut follows = ahead(device, seen, now);
-    // Nothing was written: what stands there is what was before.
+    // A dry run has written nothing: the stored record is the old one.
     let head = device.head();
     let before = tx.record::<D>(&head.id).await?;
     let gone = head.deleted && !before.as_ref().is_some_and(|one| one.head().deleted);

@@ -1,4 +1,4 @@
-//! The engine: what all its parts share, and the services that it hands out, one for each kind.
+//! The engine: the shared context, and one service for each kind.
 
 use crate::clock::Clock;
 use crate::components::Components;
@@ -37,7 +37,6 @@ pub struct Engine {
     store: Store,
 }
 
-/// What every service works with.
 struct Context {
     providers: Providers,
     settings: Settings,
@@ -51,7 +50,7 @@ struct Context {
 }
 
 impl Engine {
-    /// Registers this replica and starts working. Returns when it is ready for requests.
+    /// Registers this replica and starts its workers. Returns when it is ready for requests.
     pub async fn start_up(
         store: Store,
         providers: Providers,
@@ -82,17 +81,16 @@ impl Engine {
         Ok(engine)
     }
 
-    /// The same engine for a request that may be a dry run. A dry run is the very transaction of
-    /// its request, rolled back: each gate is the real one, and the result is what would have been
-    /// written. Only for requests that are one transaction: a second one would not see what the
-    /// first has written.
+    /// The same engine for a request that may be a dry run: its transaction is executed and rolled
+    /// back, so each gate is the real one and the result is what would have been written. Only for
+    /// requests of one transaction: a second one would not see the writes of the first.
     #[must_use]
     pub fn with_dry_run(&self, dry_run: bool) -> Self {
         let store = if dry_run { self.store.dry_run() } else { self.store.clone() };
         Self { context: Arc::clone(&self.context), store }
     }
 
-    /// Stops claiming, lets short effects finish, releases the rest.
+    /// Stops claiming, waits for short effects, and releases the other claims.
     pub async fn shut_down(&self) {
         self.scheduler().shut_down().await;
     }
@@ -113,7 +111,7 @@ impl Engine {
         Racks(self.clone())
     }
 
-    /// Switches and power shelves: what they have in common.
+    /// Switches and power shelves.
     pub fn devices(&self) -> Devices {
         Devices(self.clone())
     }
@@ -210,10 +208,10 @@ impl Engine {
         self.context.stopping.send_replace(true);
     }
 
-    /// Resolves when the process is to stop.
+    /// Resolves when the process stops.
     pub(crate) async fn stopped(&self) {
         let mut stopping = self.context.stopping.subscribe();
-        // The sender lives as long as the engine; should it be gone, that is a stop too.
+        // A dropped sender means that the engine is gone: that is a stop too.
         let _ = stopping.wait_for(|stop| *stop).await;
     }
 

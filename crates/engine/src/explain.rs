@@ -15,20 +15,20 @@ use model::why::{Explanation, explain_machine, explain_run};
 use providers::Target;
 use store::{Event, Result, StoreError, Tx};
 
-/// How far back a machine that needs a person is searched for what failed.
+/// How many of a machine's newest runs are searched for the failure that needs intervention.
 const MAX_FAILURES_BACK: i64 = 20;
 
-/// What an id leads to.
+/// The objects that an id refers to.
 struct Found {
     machine: Option<Machine>,
     run: Option<Run>,
-    /// Who holds the run.
+    /// The replica that has claimed the run.
     held_by: Option<String>,
-    /// The node that lives on the machine, or that the run is about.
+    /// The node on the machine, or the node of the run.
     node: Option<Node>,
 }
 
-/// What cannot be read has nothing to say, and keeps nobody else from it.
+/// Treats a corrupt node as absent, so that it does not block other explanations.
 fn readable(found: Result<Option<Node>>) -> Result<Option<Node>> {
     match found {
         Err(StoreError::Corrupt(_)) => Ok(None),
@@ -48,7 +48,7 @@ async fn find(tx: &mut Tx, id: &str) -> Result<Option<Found>> {
     };
     let run = match &machine.active_run {
         Some(id) => tx.run(id).await?,
-        // What a person is wanted for is what failed, whatever came after it.
+        // Explain the run that failed, even if later runs succeeded.
         None if machine.is(ConditionType::NeedsIntervention) => {
             let latest = tx.latest_runs(&TargetId::from(&machine.id), MAX_FAILURES_BACK).await?;
             latest.into_iter().find(|run| run.progress.failure.is_some())
@@ -66,19 +66,19 @@ async fn find(tx: &mut Tx, id: &str) -> Result<Option<Found>> {
     Ok(Some(Found { machine: Some(machine), run, held_by, node }))
 }
 
-/// An explanation, and what it is about.
+/// An explanation and the objects that it is about.
 #[derive(Debug, Clone)]
 pub struct Explained {
     pub told: Explanation,
     pub machine_id: Option<MachineId>,
     pub run_id: Option<RunId>,
     pub held_by: Option<String>,
-    /// What keeps its provider from talking to the machine.
+    /// Why calls of the provider are degraded, such as failures in a row or an open circuit.
     pub hindrance: Option<String>,
 }
 
 impl Engine {
-    /// Whether the database answers, and has heard from this replica.
+    /// Checks that the database answers and that the lease of this replica is fresh.
     pub async fn healthy(&self) -> Result<()> {
         self.store().scan_one((), |(), tx| Box::pin(tx.horizon())).await?;
         if self.scheduler().lease_is_fresh() {
@@ -87,7 +87,7 @@ impl Engine {
         Err(StoreError::Unavailable("this replica cannot renew its lease".into()))
     }
 
-    /// The history of a machine or a run, oldest first, after a version.
+    /// The history of an object, oldest first, after a version.
     pub async fn history(&self, id: &str, after: i64, limit: i64) -> Result<Vec<Event>> {
         let input = (id.to_string(), after, limit);
         let events = self
@@ -104,7 +104,7 @@ impl Engine {
         Ok(events)
     }
 
-    /// Why a machine or a run is as it is.
+    /// Explains the state of an object of any kind.
     pub async fn explain(&self, id: &str) -> Result<Explained> {
         if let Ok(rack) = RackId::parse(id) {
             return self.racks().explain(&rack).await;
@@ -145,7 +145,7 @@ impl Engine {
         Ok(Explained { told, machine_id, run_id: run.map(|run| run.spec.id), held_by, hindrance })
     }
 
-    /// What the machine's provider says about the way to it.
+    /// The degraded reason of the machine's provider, if any.
     async fn hindrance(
         &self,
         machine: Option<Machine>,

@@ -1,10 +1,10 @@
-//! Fan-out: the step of a run on a rack that starts and follows child runs, one for each device.
+//! Fan-out: a rack step starts and follows child runs, one for each device.
 //!
-//! The children carry the key of the attempt that starts them as their request id, so the worker
-//! that comes after a crash finds what was started and starts the rest. A child is created in a
-//! transaction that locks the parent and checks that the parent still wants it: a worker that has
-//! lost the claim, or whose parent is to stop, starts nothing. A child that an earlier attempt has
-//! completed is not started again. The step ends when no child is at work.
+//! The request id of a child is the effect key of the attempt that starts it, so after a crash the
+//! next worker finds the started children and starts the rest. A child is created in a transaction
+//! that locks the parent and checks its claim and its halt flag: a worker that has lost the claim,
+//! or whose parent is to stop, starts nothing. A child that an earlier attempt has completed is not
+//! started again. The step ends when no child is active.
 
 mod standing;
 
@@ -35,23 +35,22 @@ use store::{Cause, Enqueue, NewEvent, Result, StoreError, Tx};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long to trust that a signal would have come.
+/// The wait for a wake-up signal before the children are read again.
 const POLL: Duration = Duration::from_secs(2);
-/// How long to wait when somebody else wrote first, or the database does not answer. Whoever waits
-/// for it has a deadline.
+/// The delay after a conflict or a database failure. The step's deadline bounds the retries.
 const RETRY: Duration = Duration::from_millis(100);
-/// How long a stop waits for its parts to end before it says that some are still at work. Less than
-/// a look may take.
+/// How long a stop waits for its children before it answers that some are still active. Shorter
+/// than the timeout of a read-only call.
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
-/// How many devices are looked at at once.
+/// The most devices observed concurrently.
 const LOOKS_AT_ONCE: usize = 16;
 
-/// The parent run, as the worker has claimed it.
+/// The parent run as claimed by this worker.
 pub(crate) struct Parent {
     pub run: Run,
     pub epoch: i64,
     pub group: Group,
-    /// Somebody woke the parent: a part has ended, most likely.
+    /// Signaled when the parent is woken, usually because a child has ended.
     pub woken_up: Notify,
 }
 
@@ -88,15 +87,15 @@ impl FanOut {
         }
     }
 
-    /// Begins what is to begin, and waits until all parts have ended, or those that were begun when
-    /// one failed. The step's own deadline ends it.
+    /// Starts children and waits until all have ended, or after a failure until the started ones
+    /// have ended. The step's deadline ends it.
     async fn see_through(
         &self,
         parent: &Arc<Parent>,
         order: &Order,
         journal: &Journal,
     ) -> std::result::Result<Answer, Fault> {
-        // Who only waits for others must not keep them from being taken up.
+        // A turn that waits for children must not use up a slot that they need.
         let _waits = self.0.scheduler().waits_for_others();
         let mut told = Told::default();
         loop {
@@ -106,12 +105,11 @@ impl FanOut {
                     let said = "the operation is in other hands, or is to stop";
                     return Err(Fault::new(Code::AnswerLost, said));
                 }
-                // Somebody else wrote first, or nobody can write now: look again.
                 Err(StoreError::Conflict | StoreError::Unavailable(_)) => {
                     tokio::time::sleep(RETRY).await;
                     continue;
                 }
-                // What was begun goes on whatever cannot be read here.
+                // Started children continue even if they cannot be read here.
                 Err(error @ (StoreError::Refused(_) | StoreError::Corrupt(_))) => {
                     return Err(Fault::new(Code::AnswerLost, error.to_string()));
                 }
@@ -124,13 +122,13 @@ impl FanOut {
             if let (false, Some(fault)) = (going, failure(&parts)) {
                 return Err(self.with_power(parent, fault).await);
             }
-            // A lost signal costs a little time, never the work.
+            // A lost signal costs time, never work.
             let _ = tokio::time::timeout(POLL, parent.woken_up.notified()).await;
         }
     }
 
-    /// A power sequence that stops says what is on and what is off. That this cannot be read keeps
-    /// no failure from being told.
+    /// Adds to the fault of a power sequence which devices are on and off. If that cannot be read,
+    /// the fault is returned unchanged.
     async fn with_power(&self, parent: &Parent, fault: Fault) -> Fault {
         if !parent.group.switches_power() {
             return fault;
@@ -139,14 +137,14 @@ impl FanOut {
         match self.0.store().read(devices, |devices, tx| Box::pin(power_of(tx, devices))).await {
             Ok(known) => Fault { said: format!("{}; {}", fault.said, power_said(&known)), ..fault },
             Err(error) => {
-                tracing::warn!(run = %parent.run.spec.id, %error, "what is on cannot be read");
+                tracing::warn!(run = %parent.run.spec.id, %error, "reading power states failed");
                 fault
             }
         }
     }
 
-    /// What was seen, where all that the group is for holds already and nothing of it was begun.
-    /// Who cannot see that does it.
+    /// The outcome if the goal of the group already holds and no child was started. If the goal
+    /// cannot be observed, the step is executed.
     async fn already(
         &self,
         parent: &Arc<Parent>,
@@ -179,8 +177,8 @@ impl FanOut {
         }
     }
 
-    /// How the parts stand, after as many have been begun as may be at work. None: the parent does
-    /// not want them any more.
+    /// Starts as many children as may be active and returns the statuses. None: the worker has lost
+    /// its claim, or the parent is to stop.
     async fn begin_children(&self, parent: &Arc<Parent>, key: &Key) -> Result<Option<Standings>> {
         let parts = self.standings(parent, key).await?;
         if to_begin(&parts, &parent.group) == 0 {
@@ -202,8 +200,8 @@ impl FanOut {
             .await
     }
 
-    /// Asks every part that is at work to stop, and waits until they have: what has stopped may be
-    /// taken by others.
+    /// Requests that every active child stops and waits until all have: other runs may take a
+    /// stopped child's device.
     async fn stop_children(
         &self,
         parent: &Arc<Parent>,
@@ -228,7 +226,7 @@ impl FanOut {
         }
     }
 
-    /// Asks every device whether what is wanted of it holds already.
+    /// Observes on every device whether the goal of its steps holds.
     async fn observe_children(
         &self,
         order: &Order,
@@ -238,7 +236,7 @@ impl FanOut {
         let mut wanted = Vec::new();
         for part in &group.parts {
             for step in &part.steps {
-                // Whatever the parent was asked for: a device is only looked at here.
+                // Devices are only observed here, whatever the verb of the parent's call.
                 let (effect, verb) = (step.effect.clone(), Verb::Observe);
                 let order = Order { effect, verb, ..order.clone() };
                 wanted.push((self.0.clone(), part.target.clone(), order, journal.clone()));
@@ -289,12 +287,12 @@ pub(crate) fn no_provider(name: &str) -> Fault {
     Fault::new(Code::ProviderMissing, format!("this server has no provider {name:?}"))
 }
 
-/// A look that failed says nothing about the parts.
+/// A failed read is not a failure of the children.
 fn unread(error: StoreError) -> Fault {
     Fault::new(Code::DatabaseUnreachable, format!("Farrier's own database: {error}"))
 }
 
-/// Begins as many parts as may be at work, unless one has failed or the parent is to stop.
+/// Starts as many children as may be active, unless one has failed or the parent is to stop.
 struct BeginParts {
     parent: Arc<Parent>,
     key: Key,
@@ -345,8 +343,8 @@ impl BeginParts {
 }
 
 impl BeginParts {
-    /// Nothing begins for a worker that has lost its claim, nor for a parent that is to stop. Until
-    /// the parts are written nobody else may claim the parent or tell it anything.
+    /// False if the worker has lost its claim or the parent is to stop. The parent stays locked
+    /// until the children are written.
     async fn is_wanted(&self, tx: &mut Tx) -> Result<bool> {
         let held = tx.claimed_run_locked(&self.parent.run.spec.id).await?;
         Ok(held.is_some_and(|held| {
@@ -359,8 +357,8 @@ impl BeginParts {
     }
 }
 
-/// Asks every part that is at work to stop: frozen when the parent is frozen, canceled otherwise.
-/// They end by themselves, and hold their devices until they have.
+/// Requests that every active child stops: frozen when the parent is frozen, canceled otherwise.
+/// Children hold their devices until they have ended.
 async fn stop_parts(tx: &mut Tx, parent: &Parent, key: &Key, now: Timestamp) -> Result<Standings> {
     let parts = read_parts(tx, key, &parent.group).await?;
     let Run { spec, progress, .. } = &parent.run;

@@ -1,4 +1,4 @@
-//! The catalogue of firmware, and the history of what was applied where.
+//! The firmware catalogue, and the history of applied firmware.
 
 use crate::Engine;
 use crate::admission::event;
@@ -14,12 +14,12 @@ use model::target::TargetId;
 use model::time::Timestamp;
 use store::{AppliedPlace, Cause, NewEvent, RecordFilter, Result, Tx};
 
-/// How many operations and hosts are read at once to see who applies a record.
+/// Operations or hosts per page.
 const PAGE: i64 = 500;
-/// The operations that apply firmware.
+/// The run types that apply firmware.
 const APPLYING: [RunType; 2] = [RunType::Firmware, RunType::RackMaintenance];
 
-/// What may be done with a record of the catalogue.
+/// A change of a catalogue record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     MakeDefault,
@@ -27,12 +27,12 @@ pub enum Change {
     Delete,
 }
 
-/// The catalogue of firmware, and what was applied where.
+/// The firmware catalogue and the history of applied firmware.
 #[derive(Clone)]
 pub struct FirmwareCatalog(pub(crate) Engine);
 
 impl FirmwareCatalog {
-    /// Puts a record into the catalogue. The same again is answered with what is there.
+    /// Adds a record to the catalogue. Idempotent.
     pub async fn create(&self, firmware: Firmware, who: Who) -> Result<Firmware> {
         let firmware = Firmware { created_at: self.0.now(), ..firmware.checked()? };
         let input = (firmware, who);
@@ -49,7 +49,7 @@ impl FirmwareCatalog {
         Ok(found.ok_or_else(|| no_firmware(id))?)
     }
 
-    /// By id, after one: all, or those of a hardware type.
+    /// Records by id, after `after`; optionally of one hardware type.
     pub async fn list(
         &self,
         hardware_type: Option<String>,
@@ -65,7 +65,6 @@ impl FirmwareCatalog {
             .await
     }
 
-    /// Changes a record, and answers what became of it.
     pub async fn change(&self, id: FirmwareId, change: Change, who: Who) -> Result<Firmware> {
         let input = (id, change, who, self.0.now());
         self.0
@@ -76,7 +75,7 @@ impl FirmwareCatalog {
             .await
     }
 
-    /// What was applied, newest first, before one: to all devices, or to one.
+    /// Applied firmware, newest first, before `before`: to all devices, or to one.
     pub async fn applied(
         &self,
         device: Option<TargetId>,
@@ -119,7 +118,7 @@ async fn create(tx: &mut Tx, firmware: &Firmware, who: &Who) -> Result<Firmware>
     Ok(firmware.clone())
 }
 
-/// The default of the same hardware type stops being it: there is one.
+/// Clears the present default of the hardware type: there is at most one.
 async fn step_down(tx: &mut Tx, next: &Firmware, event: &NewEvent) -> Result<()> {
     let default = tx.default_firmware(&next.hardware_type).await?;
     if let Some(before) = default.filter(|before| before.id != next.id) {
@@ -168,7 +167,7 @@ async fn change_one(
     Ok(after)
 }
 
-/// Nobody may be left with a name for which there is nothing.
+/// A default record, or one that is being applied, must not be deleted.
 async fn check_unused(tx: &mut Tx, found: &Firmware) -> Result<()> {
     let id = &found.id;
     if found.is_default {
@@ -189,7 +188,7 @@ async fn check_unused(tx: &mut Tx, found: &Firmware) -> Result<()> {
     }
 }
 
-/// Who applies a record now, or is about to: an operation, or the machine whose host was asked to.
+/// The user of a record: an operation that applies it, or the machine of a host that requested it.
 async fn applying(tx: &mut Tx, firmware: &Firmware) -> Result<Option<String>> {
     let mut after = String::new();
     loop {

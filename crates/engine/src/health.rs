@@ -1,5 +1,4 @@
-//! The door for health reports: each change is one transaction, a change of the object that it is
-//! about.
+//! Health reports. Each change is one transaction on the object that the report is about.
 
 use crate::Engine;
 use crate::admission::event;
@@ -11,17 +10,16 @@ use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use store::{Cause, Reported, Result, Tx};
 
-/// Health reports of objects.
 #[derive(Clone)]
 pub struct HealthReports(pub(crate) Engine);
 
 impl HealthReports {
-    /// What is said of an object that is there.
+    /// The health reports of an object.
     pub async fn get(&self, object: &TargetId) -> Result<Reports> {
         self.0.store().read(object.clone(), |object, tx| Box::pin(get(tx, object))).await
     }
 
-    /// Objects with alerts, by key, after one.
+    /// Objects with alerts, by key, after `after`.
     pub async fn list(&self, filter: Filter, after: &str, limit: usize) -> Result<Vec<Reported>> {
         let input = (filter, after.to_string(), limit);
         self.0
@@ -32,7 +30,7 @@ impl HealthReports {
             .await
     }
 
-    /// Changes what a source says of an object. The same again changes nothing.
+    /// Changes the report of one source. Idempotent.
     pub async fn change(
         &self,
         object: &TargetId,
@@ -50,7 +48,7 @@ impl HealthReports {
             .await
     }
 
-    /// How many alerts there are of each kind, for the metrics.
+    /// The number of alerts of each kind, for the metrics.
     pub async fn tally(&self) -> Result<Vec<(TargetKind, Tally)>> {
         self.0.store().scan((), |(), tx| Box::pin(tx.health_tally())).await
     }
@@ -88,7 +86,7 @@ impl ChangeHealth {
 }
 
 impl ChangeHealth {
-    /// Who takes back what was never said has mistyped something.
+    /// Removing an unknown alert is refused: the id is probably mistyped.
     fn nothing(&self, what: &str) -> Refusal {
         let said = format!("there is {what} of {} on {}", self.source, self.object);
         Refusal::new(RefusalKind::NotFound, "NOT_FOUND", said)

@@ -1,5 +1,5 @@
-//! Hosts: the firmware of machines, seen to for an operator or for their rack. What becomes of a
-//! request is the model's; here it is written down, and what a turn must know is read.
+//! Hosts: the firmware upgrades of machines, requested by an operator or by their rack. The model
+//! decides the transitions; this module writes requests and loads the context of a turn.
 
 use crate::Engine;
 use crate::admission::current_run;
@@ -24,42 +24,41 @@ use model::why::Explanation;
 use std::time::Duration;
 use store::{Cause, NewEvent, Result, Tx};
 
-/// Who says that a machine's firmware is being upgraded, and what the alert is called.
+/// The source and the id of the alert that a machine's firmware is being upgraded.
 const SOURCE: &str = "host-reprovision";
 const ALERT: &str = "host-fw-update";
-/// How far back the part of a rack's operation is searched among the runs of a machine.
+/// How many of a machine's newest runs are searched for the child of a rack operation.
 const MAX_PARTS_BACK: i64 = 20;
 
-/// A request to see to the firmware of a machine.
+/// A request to check and upgrade the firmware of a machine.
 #[derive(Debug, Clone)]
 pub struct Reprovision {
     pub machine: MachineId,
-    /// None: the default of its rack's hardware type.
+    /// None: the default of the rack's hardware type.
     pub firmware: Option<FirmwareId>,
-    /// Empty in a dry run: it is no request that could be repeated.
+    /// Empty in a dry run, which is never a repeated request.
     pub request_id: String,
     pub by: String,
 }
 
-/// A host as it is, and what is to be done about it.
+/// A host and what remains to be done.
 #[derive(Debug, Clone)]
 pub struct HostView {
     pub host: Host,
-    /// What it is to have comes to this.
+    /// The comparison of installed and desired firmware.
     pub check: Check,
-    /// Why its machine would not let an upgrade begin now.
+    /// Why the machine would refuse an upgrade now.
     pub gate: Option<Refusal>,
     pub told: Option<Explanation>,
-    /// When a failure is tried again by itself.
+    /// The time of the next automatic retry after a failure.
     pub next_attempt: Option<Timestamp>,
 }
 
-/// Hosts: the firmware of machines.
 #[derive(Clone)]
 pub struct Hosts(pub(crate) Engine);
 
 impl Hosts {
-    /// Has a machine's firmware checked, and upgraded where it differs.
+    /// Checks a machine's firmware and upgrades it where it differs.
     pub async fn reprovision(&self, request: Reprovision) -> Result<HostView> {
         let request = Request { asked: request, at: self.moment() };
         self.0
@@ -68,7 +67,7 @@ impl Hosts {
             .await
     }
 
-    /// Gives up what was asked of a host. What runs is stopped first.
+    /// Withdraws the request to a host. An active run is stopped first.
     pub async fn cancel(&self, machine: &MachineId, who: Who) -> Result<HostView> {
         let input = (machine.clone(), who, self.moment());
         self.0
@@ -79,7 +78,7 @@ impl Hosts {
             .await
     }
 
-    /// The host of a machine, Ready where nothing was ever asked of it.
+    /// The host of a machine; Ready if nothing was ever requested.
     pub async fn get(&self, machine: &MachineId) -> Result<HostView> {
         let input = (machine.clone(), self.moment());
         self.0.store().read(input, |(machine, at), tx| Box::pin(show(tx, machine, at))).await
@@ -91,7 +90,7 @@ impl Hosts {
     }
 }
 
-/// Tells machines that an operation on their rack is about to upgrade their firmware.
+/// Records on each host that an operation on its rack is about to upgrade its firmware.
 pub(crate) async fn request_for_rack(
     tx: &mut Tx,
     machines: &[MachineId],
@@ -100,7 +99,7 @@ pub(crate) async fn request_for_rack(
     event: &NewEvent,
 ) -> Result<()> {
     let mut machines: Vec<&MachineId> = machines.iter().collect();
-    // The same order everywhere, so that nobody waits in a ring.
+    // The same lock order everywhere, so no deadlock.
     machines.sort();
     for machine in machines {
         let found = tx.record_locked::<Host>(machine.as_str()).await?;
@@ -118,7 +117,7 @@ pub(crate) async fn request_for_rack(
     Ok(())
 }
 
-/// Writes a host that has something to do, and has its turn look at it.
+/// Writes a host and enqueues its turn.
 async fn write(tx: &mut Tx, host: &mut Host, known: bool, event: &NewEvent) -> Result<()> {
     match known {
         true => tx.update_and_enqueue(host, event),
@@ -126,7 +125,7 @@ async fn write(tx: &mut Tx, host: &mut Host, known: bool, event: &NewEvent) -> R
     }
 }
 
-/// Keeps what a run has read of a machine. `host` was locked before the machine.
+/// Stores the facts that a run has read of a machine. `host` was locked before the machine.
 pub(crate) async fn learn(
     tx: &mut Tx,
     machine: &MachineId,
@@ -148,8 +147,8 @@ pub(crate) async fn learn(
     }
 }
 
-/// What a host's turn sees; under its own lock the machine is held too, so that its gate is still
-/// open when a run begins.
+/// The context of a host's turn. The caller has locked the machine, so that its gate is still open
+/// when a run begins.
 pub(crate) async fn look(
     tx: &mut Tx,
     host: &Host,
@@ -171,7 +170,7 @@ pub(crate) async fn look(
     Ok(Seen { fresh, run, firmware, gate, operation, part, retry_interval: RETRY_INTERVAL })
 }
 
-/// The newest run on the machine's firmware that is a part of the operation.
+/// The newest firmware run on the machine that is a child of the operation.
 async fn part_of(tx: &mut Tx, host: &Host, operation: &RunId) -> Result<Option<Run>> {
     let target = TargetId::from(&host.machine());
     let latest = tx.latest_runs(&target, MAX_PARTS_BACK).await?;
@@ -193,8 +192,8 @@ fn gate(
     }
 }
 
-/// The alert is there while the firmware is seen to, and gone when it is Ready again: written with
-/// the state itself.
+/// Sets the alert when the host leaves Ready and removes it when the host is Ready again, in the
+/// commit that changes the state.
 pub(crate) async fn alert(
     tx: &mut Tx,
     before: &Host,
@@ -219,9 +218,9 @@ pub(crate) async fn alert(
     }
 }
 
-/// When a host is looked at, and under which settings.
+/// The time and the settings for a view of a host.
 struct Moment {
-    /// An id for a run that would begin now.
+    /// The id of a run that would begin now.
     fresh: RunId,
     interval: Duration,
     now: Timestamp,
@@ -239,14 +238,14 @@ async fn view(tx: &mut Tx, host: Host, machine: &Machine, at: &Moment) -> Result
     })
 }
 
-/// Why a machine's firmware is as it is; none when nothing is asked of it.
+/// Explains a machine's firmware; none when nothing is requested.
 async fn explain(tx: &mut Tx, machine: &Machine, at: &Moment) -> Result<Option<Explanation>> {
     let Some(host) = tx.record::<Host>(machine.id.as_str()).await? else { return Ok(None) };
     Ok(view(tx, host, machine, at).await?.told)
 }
 
 impl Hosts {
-    /// What is said of a machine, and of its firmware where somebody waits for it.
+    /// Adds the explanation of a pending firmware request to that of the machine.
     pub(crate) async fn with_firmware(
         &self,
         machine: &Machine,
@@ -262,8 +261,8 @@ impl Hosts {
     }
 }
 
-/// While an operation works on the machine, that is what is waited for; otherwise it is the
-/// firmware.
+/// While an operation is active on the machine, its explanation comes first, otherwise the one of
+/// the firmware.
 fn both(machine: Explanation, firmware: Explanation, busy: bool) -> Explanation {
     let headline = format!("{}; {}", machine.headline, firmware.headline);
     let (first, then) = if busy { (machine, firmware) } else { (firmware, machine) };

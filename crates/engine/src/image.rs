@@ -1,4 +1,4 @@
-//! The catalogue of images.
+//! The image catalogue.
 
 use crate::Engine;
 use crate::admission::event;
@@ -9,22 +9,22 @@ use model::run::act::Who;
 use model::time::Timestamp;
 use store::{Cause, Result, Tx};
 
-/// How many images are read at once to see which files are still in use.
+/// Images per page.
 const PAGE: i64 = 1_000;
 
-/// An image that is gone, and its files that no other image has.
+/// A deleted image, and its files that no other image uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeletedImage {
     pub image: Image,
     pub orphans: Vec<Artifact>,
 }
 
-/// The catalogue of images.
+/// The image catalogue.
 #[derive(Clone)]
 pub struct Images(pub(crate) Engine);
 
 impl Images {
-    /// Puts an image into the catalogue. The same again is answered with what is there.
+    /// Adds an image to the catalogue. Idempotent.
     pub async fn add(&self, image: Image, who: Who) -> Result<Image> {
         let image = Image { created_at: self.0.now(), ..image.checked()? };
         self.0
@@ -40,7 +40,7 @@ impl Images {
         Ok(found.await?.ok_or_else(|| no_image(name))?)
     }
 
-    /// By name, after one.
+    /// Images by name, after `after`.
     pub async fn list(&self, after: &str, limit: i64) -> Result<Vec<Image>> {
         let input = (after.to_string(), limit);
         self.0.store().scan(input, |(after, limit), tx| Box::pin(tx.images(after, *limit))).await

@@ -1,6 +1,5 @@
-//! The log of a run while it is being worked on: pieces get their offsets here, wait a moment to be
-//! written together, and go to disk with the next commit or after a short while, whichever is
-//! first.
+//! The log buffer of a claimed run: lines get their offsets here and are written in batches, with
+//! the next commit or after a short while, whichever is first.
 
 use model::id::RunId;
 use model::time::Timestamp;
@@ -9,21 +8,21 @@ use std::time::Duration;
 use store::{NewLog, Result, Store};
 use tokio::time::Instant;
 
-/// The largest piece that is stored as one row; longer output is cut into several.
+/// The most bytes in one row; longer output is split.
 const MAX_PIECE: usize = 32 * 1_024;
-/// How many pieces may wait before they are written without waiting longer.
+/// A buffer with this many pieces is flushed at once.
 pub(crate) const FULL: usize = 256;
 
-/// How long a log that could not be written is left alone.
+/// The delay before a failed write is repeated.
 const REST: Duration = Duration::from_secs(5);
 
-/// What is waiting to be written, and where the log ends.
+/// The pending lines of a log, and its end offset.
 pub(crate) struct LogBook {
     run: RunId,
     epoch: i64,
     end: Option<i64>,
     waiting: Vec<NewLog>,
-    /// After a failure, not tried again before then.
+    /// Set after a failed write.
     rest_until: Option<Instant>,
 }
 
@@ -33,7 +32,7 @@ impl LogBook {
         Self { run, epoch, end, waiting: Vec::new(), rest_until: None }
     }
 
-    /// Finds out where the log of a run that was begun earlier ends.
+    /// Reads the end offset of the log of a run that was begun earlier.
     pub async fn find_end(&mut self, store: &Store) -> Result<()> {
         if self.end.is_none() {
             self.end =
@@ -67,7 +66,7 @@ impl LogBook {
         self.waiting.drain(..count.min(self.waiting.len()));
     }
 
-    /// Writes what waits. A log that cannot be written now is kept and tried again later.
+    /// Writes the pending lines. After a failure they are kept and written later.
     pub async fn flush(&mut self, store: &Store) {
         let resting = self.rest_until.is_some_and(|until| Instant::now() < until);
         if self.waiting.is_empty() || resting {
@@ -80,9 +79,9 @@ impl LogBook {
         match written.await {
             Ok(()) => self.waiting.clear(),
             Err(error) => {
-                tracing::warn!(run = %self.run, %error, "log lines wait to be written");
+                tracing::warn!(run = %self.run, %error, "writing log lines failed; retried later");
                 self.rest_until = Some(Instant::now() + REST);
-                // Better to lose the oldest lines than to grow without bound.
+                // Bounded: the oldest lines are dropped.
                 let excess = self.waiting.len().saturating_sub(16 * FULL);
                 self.waiting.drain(..excess);
             }
@@ -90,7 +89,7 @@ impl LogBook {
     }
 }
 
-/// How much one attempt has logged already, so that following it goes on from there.
+/// The bytes that one attempt has logged, so that following it continues from there.
 pub(crate) async fn logged(store: &Store, run: &RunId, step: &str, attempt: u32) -> Result<u64> {
     let input = (run.clone(), step.to_string(), attempt);
     store.read(input, |(run, step, attempt), tx| Box::pin(tx.logged_by(run, step, *attempt))).await

@@ -1,10 +1,10 @@
 //! Scheduling and execution.
 //!
-//! The engine claims what is due, asks the model what to do, asks a provider to do it, and commits
-//! the outcome in one fenced transaction. [`Engine`] owns what is shared and hands out a service
-//! for each kind. `admission` creates runs, `scheduler` claims, renews the lease and runs the
-//! turns, `turn` is the kernel, `watch` shows events and logs as they happen, `retention` deletes
-//! what has expired. It speaks no vendor's protocol and writes no SQL.
+//! The engine claims due objects, lets the model decide, calls a provider, and commits the outcome
+//! in one fenced transaction. [`Engine`] owns the shared context and provides a service for each
+//! kind. `admission` creates runs, `scheduler` claims objects, renews the lease and runs the turns,
+//! `turn` is the kernel, `watch` streams events and logs, `retention` deletes expired rows. The
+//! engine contains no vendor protocol and no SQL.
 
 #![allow(clippy::wildcard_enum_match_arm, reason = "this crate does not keep to it yet")]
 

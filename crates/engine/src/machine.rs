@@ -1,5 +1,4 @@
-//! The inventory's door: machines, their flags, and plans. Each change is one transaction with its
-//! event.
+//! The inventory of machines and their flags. Each change is one transaction with its event.
 
 pub mod hardware;
 pub(crate) mod probe;
@@ -18,7 +17,7 @@ use model::target::TargetId;
 use model::time::Timestamp;
 use store::{Cause, MachinePage, Result, Tx};
 
-/// Machines: their inventory, their probes, and what their hardware is now.
+/// Machines: inventory, probes, and live hardware queries.
 #[derive(Clone)]
 pub struct Machines(pub(crate) Engine);
 
@@ -71,7 +70,7 @@ impl Machines {
         Ok(spec)
     }
 
-    /// Sets or clears a flag that only an administrator may.
+    /// Sets or clears a condition on an administrator's request.
     pub async fn flag(
         &self,
         id: MachineId,
@@ -104,29 +103,29 @@ impl Machines {
     }
 }
 
-/// A machine as its owner describes it.
+/// The desired spec and labels of a machine.
 #[derive(Debug, Clone, Default)]
 pub struct Described {
-    /// None: Farrier names it.
+    /// None: Farrier generates one.
     pub id: Option<MachineId>,
-    /// None: as it is.
+    /// None: unchanged.
     pub spec: Option<MachineSpec>,
     pub labels: Labels,
 }
 
-/// What is expected of the machine that is written.
+/// What must hold for a write.
 #[derive(Debug, Clone, Copy)]
 enum Known {
-    /// It may be new.
+    /// The machine may be new.
     OrNew,
-    /// It exists, at this version if one is named.
+    /// The machine exists, at this version if one is given.
     At(Option<i64>),
 }
 
 struct Put {
     id: MachineId,
     spec: Option<MachineSpec>,
-    /// What a new machine is given.
+    /// The spec of a new machine.
     new_spec: MachineSpec,
     labels: Labels,
     actor: String,
@@ -135,7 +134,7 @@ struct Put {
 }
 
 impl Put {
-    /// Somebody who changes what they read must not undo what happened since.
+    /// Optimistic concurrency: a change made from an old version is refused.
     fn check_version(&self, machine: &Machine) -> Result<()> {
         match self.known {
             Known::At(Some(version)) if version != machine.version => {

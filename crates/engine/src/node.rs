@@ -1,9 +1,10 @@
-//! The door for nodes: onboarded, decommissioned, drained, quarantined, brought back. Each request
-//! is one transaction: the node, the run that works on it, and the machine that it is on.
+//! Nodes: onboard, decommission, drain, quarantine, reactivate. Each request is one transaction
+//! over the node, the run that works on it, and its machine.
 //!
-//! `ask` is what moves a node without an operation, `follow` what a run's commit means for its
-//! node, `stage` what is done in Farrier's own record and by agents, `agents` the door for agents,
-//! `resume` how work goes on that may have been lost, `watch` who is heard and what MAAS says.
+//! `node_request` changes a node without an operation, `run_update` applies a run's commit to its
+//! node, `stage` executes the stages in Farrier's own record and by agents, `agents` is the API for
+//! agents, `resume` continues work that may have been lost, `watch` tracks heartbeats, and
+//! `reconcile` compares nodes with MAAS.
 
 pub(crate) mod agents;
 mod ask;
@@ -57,29 +58,29 @@ pub struct Onboard {
 pub struct Decommission {
     pub node: NodeId,
     pub mode: Mode,
-    /// Why its agent is not waited for; empty: it is.
+    /// The reason for not waiting for the agent; empty: wait.
     pub without_agent: String,
-    /// Why its MAAS is not asked; empty: it is.
+    /// The reason for not calling MAAS; empty: call it.
     pub without_maas: String,
     pub request_id: String,
     pub by: String,
 }
 
-/// A node, and the run that a request has started on it.
+/// A node and the run that a request has started on it.
 #[derive(Debug, Clone)]
 pub struct NodeRun {
     pub node: Node,
     pub run: Run,
-    /// False: the request had been made before.
+    /// False: a repeated request.
     pub new: bool,
 }
 
-/// Nodes: brought into service and out of it, watched, and reconciled with MAAS.
+/// Nodes: onboarding, decommission, watching, and reconciliation with MAAS.
 #[derive(Clone)]
 pub struct Nodes(pub(crate) Engine);
 
 impl Nodes {
-    /// Brings a machine into service: makes the node, and the run that onboards it.
+    /// Brings a machine into service: creates the node and its onboarding run.
     pub async fn onboard(&self, request: Onboard) -> Result<NodeRun> {
         let (run, owner) =
             (RunId::new(self.0.now(), self.0.random()), self.0.scheduler().eager_owner());
@@ -120,19 +121,19 @@ pub(crate) fn no_site(id: &SiteId) -> Refusal {
     Refusal::not_found("site", id, "farrier site list")
 }
 
-/// A run on a node, before it is written.
+/// The parameters of a new run on a node.
 pub(crate) struct NodeWork {
     pub id: RunId,
     pub run_type: RunType,
     pub stages: Vec<Stage>,
-    /// What its cluster was told not to place on it may be placed there again in the end.
+    /// Whether the run ends by uncordoning the node in its cluster.
     pub uncordons: bool,
     pub params: Params,
     pub request_id: String,
     pub by: String,
 }
 
-/// How the stages of a node reach it.
+/// The MAAS provider and the cluster that the stages of a node use.
 pub(crate) async fn whose(
     tx: &mut Tx,
     node: &Node,
@@ -187,8 +188,8 @@ impl NodeWork {
     }
 }
 
-/// Creates a run on a node: the machine's gates, the run, its hold on the machine. The node is
-/// written by the caller, with the run's id.
+/// Creates a run on a node: checks the machine's gates, inserts the run, takes its holds. The
+/// caller writes the node with the run's id.
 pub(crate) async fn create_run(
     tx: &mut Tx,
     created: &mut Created,
@@ -220,7 +221,7 @@ impl StartOnboarding {
         if let Some(run) = tx.run_of_request(&target, request_id).await? {
             return Ok((self.replayed(tx, run).await?, created));
         }
-        // ClaimedRun, so that nobody removes it meanwhile.
+        // Locked, so that the site is not deleted meanwhile.
         if tx.record_locked::<Site>(site.as_str()).await?.is_none() {
             return Err(no_site(site).into());
         }
@@ -264,7 +265,6 @@ impl StartOnboarding {
     }
 }
 
-/// The node that a run works on.
 pub(crate) async fn node_of_run(tx: &mut Tx, run: &Run) -> Result<Option<Node>> {
     match run.spec.params.get(NODE) {
         Some(id) => tx.record::<Node>(id).await,
@@ -277,7 +277,7 @@ fn taken(machine: &MachineId, node: &NodeId) -> Refusal {
     Refusal::new(RefusalKind::Exists, "NODE_EXISTS", said).next(format!("farrier why {node}"))
 }
 
-/// What nodes are found by.
+/// The labels by which nodes are listed.
 pub(crate) fn labels(node: &Node) -> model::machine::Labels {
     let mut labels = model::machine::Labels::from([("machine".into(), node.machine.to_string())]);
     if let Some(site) = &node.site {
@@ -368,8 +368,8 @@ const fn run_type(mode: Mode) -> RunType {
     }
 }
 
-/// What a door must know of a node beside its record: its newest run, and whether it is heard and
-/// well.
+/// The context that the gates need beside the node's record: its newest run, and whether its agent
+/// sends heartbeats and reports no problems.
 pub(crate) async fn known(
     tx: &mut Tx,
     node: &Node,
@@ -385,7 +385,7 @@ pub(crate) async fn known(
     Ok((run, Known { run: None, healthy: heard && word.problems.is_empty() }))
 }
 
-/// Writes a node move by move, each with its event.
+/// Writes the transitions of a node, each with its event.
 pub(crate) fn write_moves(
     tx: &mut Tx,
     node: &mut Node,

@@ -1,6 +1,6 @@
-//! Restarting an ended run as a new one. A run on a rack or a node is restarted by its own kind;
-//! here is what is done for machines, switches and power shelves: the same steps in a new run,
-//! which the lifecycle of the device follows as it followed the first.
+//! Restarts an ended run as a new one. Runs on racks and nodes are restarted by their own modules;
+//! this one restarts runs on machines, switches and power shelves. The new run has the same steps,
+//! and the lifecycle of the device follows it as it followed the first.
 
 use super::start::Origin;
 use super::{Admission, Created, Holds, Start, Started, event, no_machine, no_run, replay};
@@ -22,11 +22,11 @@ use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use store::{Cause, Enqueue, Result, Tx};
 
-/// How far back the restart of a run is searched among the runs of a device.
+/// How many of a device's newest runs are searched for the restart of a run.
 const MAX_BACK: i64 = 20;
 
 impl Runs {
-    /// Rerun or restart clean: a new run out of an ended one.
+    /// Creates a new run from an ended one: rerun or restart clean.
     pub async fn restart(
         &self,
         parent: RunId,
@@ -105,7 +105,7 @@ impl RestartOnDevice {
             created_at: self.now,
             ..parent.spec
         };
-        // No machine is taken down by an earlier force.
+        // The force of the earlier request does not apply to the restart.
         spec.params.remove(FORCED);
         let run = Run { spec, progress, version: 1 };
         may_continue_alone(tx, &run).await?;
@@ -117,8 +117,8 @@ impl RestartOnDevice {
     }
 }
 
-/// Whether a run on a device, or a child run without its parent, may go on: machines may have come
-/// into service since it was accepted, and its target may have become unhealthy.
+/// Checks whether a run on a device, or a child run without its parent, may continue: machines may
+/// have come into service since it was accepted, and its target may have become unhealthy.
 pub(crate) async fn may_continue_alone(tx: &mut Tx, run: &Run) -> Result<()> {
     let target = &run.spec.target;
     let forced = forced_by(tx, run).await?;
@@ -150,7 +150,7 @@ pub(crate) async fn may_continue_alone(tx: &mut Tx, run: &Run) -> Result<()> {
     Ok(missed.map_err(|refusal| refusal.next(format!("farrier enter-maintenance {id}")))?)
 }
 
-/// Why a run was admitted by force; a child run was with its parent.
+/// The reason given for a forced run. A child run inherits it from its parent.
 pub(crate) async fn forced_by(tx: &mut Tx, run: &Run) -> Result<Option<String>> {
     if let Some(own) = run.spec.params.get(FORCED) {
         return Ok(Some(own.clone()));
@@ -160,7 +160,7 @@ pub(crate) async fn forced_by(tx: &mut Tx, run: &Run) -> Result<Option<String>> 
     Ok(parent.and_then(|parent| parent.spec.params.get(FORCED).cloned()))
 }
 
-/// The run that is waited for, or the one that has restarted it.
+/// The run with this id, or the run that has restarted it.
 pub(crate) async fn current_run(tx: &mut Tx, target: &TargetId, id: &RunId) -> Result<Option<Run>> {
     let Some(run) = tx.run(id).await? else { return Ok(None) };
     if !run.ended() {

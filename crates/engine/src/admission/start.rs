@@ -1,4 +1,4 @@
-//! Starting a plan on a machine.
+//! Starts a plan on a machine.
 
 use super::{Admission, Created, Holds, event, no_machine, no_run, replay};
 use crate::plan::no_plan;
@@ -32,11 +32,10 @@ pub struct Start {
     pub initiator: String,
 }
 
-/// What a start came to.
 #[derive(Debug, Clone)]
 pub struct Started {
     pub run: Run,
-    /// False when the request had been made before, and this is what it made.
+    /// False when a repeated request returns the run of the first one.
     pub new: bool,
 }
 
@@ -78,7 +77,7 @@ struct StartRun {
     now: Timestamp,
 }
 
-/// Where the steps of a new run come from.
+/// The source of a new run's steps.
 pub(super) enum Origin {
     Plan,
     Restart { parent: RunId, mode: RestartMode },
@@ -105,8 +104,8 @@ impl StartRun {
             return Ok((Started { run: replay(run, same)?, new: false }, created));
         }
         let run = self.new_run(tx, &machine).await?;
-        // The node first: a refusal by the machine's phase would have the caller change that for
-        // nothing.
+        // Check the node first: it may refuse even after the caller has changed the machine's
+        // phase.
         check_node(tx, &machine, &run).await?;
         admit_by(&machine, start.run_type, &run.spec.steps, health_override(&run))?;
         self.check_capabilities(&machine, &run)?;
@@ -159,7 +158,7 @@ impl StartRun {
         Ok(Run { spec, progress, version: 1 })
     }
 
-    /// Whether a run was made by this very request.
+    /// Whether this request made the run.
     fn made(&self, run: &Run) -> bool {
         let start = &self.start;
         let spec = &run.spec;
@@ -167,7 +166,7 @@ impl StartRun {
         let plan = start.plan_id.clone().or_else(usual);
         let mut made_with = spec.params.clone();
         if !start.params.contains_key(IMAGE_REF) {
-            // The server chose the image; it may choose another one today.
+            // The server chose the image; its default may have changed since.
             made_with.remove(IMAGE_REF);
         }
         spec.run_type == start.run_type
@@ -176,7 +175,7 @@ impl StartRun {
             && (spec.parent.clone(), spec.restart) == self.origin.parent()
     }
 
-    /// A missing image is refused now, not when the machine is half way there.
+    /// Refuses a missing image at the start, not in the middle of the run.
     async fn check_images(&self, tx: &mut Tx, machine: &Machine, run: &Run) -> Result<()> {
         let provider = self.providers.get(&machine.spec.provider);
         if !provider.is_some_and(|provider| provider.catalogued()) {
@@ -216,7 +215,7 @@ impl StartRun {
     }
 }
 
-/// What works on a node is asked of the node's own API, not of its machine's.
+/// While a machine serves as a node, operations on the node go through the node API.
 pub(crate) async fn check_node(tx: &mut Tx, machine: &Machine, run: &Run) -> Result<()> {
     match tx.serving(&machine.id).await? {
         Some(node) if !run.is_of_node() => Ok(spare(&node, run.spec.run_type, &run.spec.steps)?),
@@ -224,7 +223,7 @@ pub(crate) async fn check_node(tx: &mut Tx, machine: &Machine, run: &Run) -> Res
     }
 }
 
-/// Why a run goes ahead whatever is reported of its machine's health.
+/// The reason for which a run ignores the health alerts of its machine.
 pub(crate) fn health_override(run: &Run) -> Option<&str> {
     run.spec.params.get(HEALTH_OVERRIDE).map(String::as_str)
 }

@@ -1,5 +1,4 @@
-//! Machines and switches, whose firmware is upgraded by their rack: all devices of one rack in one
-//! operation.
+//! Machines and switches are upgraded by their rack: all devices of one rack in one operation.
 
 use super::{Ask, Outcome, Update, Updated, find, step_names};
 use crate::claims::unknown;
@@ -13,8 +12,7 @@ use std::collections::BTreeMap;
 use store::{Result, StoreError, Tx};
 
 impl Components {
-    /// Each rack has its own say: what one of them refuses is told of its devices, and the others
-    /// go on.
+    /// Each rack decides for itself: a refusal applies to its devices only.
     pub(super) async fn update_by_racks(
         &self,
         update: &Update,
@@ -96,7 +94,7 @@ impl Components {
     }
 }
 
-/// How each device gets its firmware.
+/// Decides for each device how it is upgraded.
 async fn courses(tx: &mut Tx, update: &Update) -> Result<Vec<(TargetId, Option<RackId>, Course)>> {
     let Update { targets, firmware, request_id, force, .. } = update;
     let ask = Ask { firmware: firmware.as_ref(), request_id, force: force.as_deref(), lock: false };

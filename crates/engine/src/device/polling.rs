@@ -1,8 +1,7 @@
-//! Looks at switches and power shelves: each once an interval, spread over it, and only what
-//! changed is written. What one look says is judged by [`Glance`], which is kept here, in memory:
-//! whoever forgets it looks a few times more.
+//! Polls switches and power shelves: each once per probe interval, spread over it. Only changes are
+//! written. The hysteresis of each device is kept in memory; losing it costs a few more probes.
 //!
-//! A device that somebody works on is left alone; what it is like afterwards is theirs to say.
+//! A device that a run holds is not polled: the run reports its state.
 
 use crate::device::Devices;
 use model::device::{Device, Glance, News};
@@ -20,16 +19,15 @@ use store::{Cause, NewEvent, RecordFilter, Result, Tx};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// How many devices are read at once.
+/// Devices per page.
 const PAGE: usize = 500;
-/// Into how many moments an interval is divided.
+/// The number of possible start times within an interval.
 const MOMENTS: u32 = 10_000;
 
 type Glances = Arc<Mutex<BTreeMap<TargetId, Glance>>>;
 type Round = Vec<(Duration, TargetId)>;
 
 impl Devices {
-    /// Looks at every device once an interval.
     pub(crate) async fn run_polling(self) {
         let slots = Arc::new(Semaphore::new(self.0.settings().probes_at_once.max(1)));
         let glances = Glances::default();
@@ -57,7 +55,7 @@ impl Devices {
         }
     }
 
-    /// This replica's share of the devices, each with its own moment in the interval.
+    /// This replica's share of the devices, each with its own offset in the interval.
     async fn poll_round(&self) -> Round {
         let (index, count) = self.0.scheduler().share().await;
         let mut round = Round::new();
@@ -69,7 +67,7 @@ impl Devices {
                     let offset = self.0.settings().probe_interval * moment / MOMENTS;
                     (spread % count == index).then_some((offset, id))
                 })),
-                Err(error) => tracing::warn!(%error, "cannot read the devices for looking at them"),
+                Err(error) => tracing::warn!(%error, "reading the devices for polling failed"),
             }
         }
         round.sort();
@@ -99,7 +97,7 @@ impl Devices {
                 TargetKind::Machine | TargetKind::Rack => Ok(()),
             };
             if let Err(error) = looked {
-                tracing::debug!(device = %id, %error, "a look could not be kept");
+                tracing::debug!(device = %id, %error, "polling a device failed");
             }
             drop(slot);
         });
@@ -134,7 +132,6 @@ impl Devices {
     }
 }
 
-/// In a state in which it is looked at, and nobody works on it.
 fn wanted<D: Device>(device: &D) -> bool {
     device.is_watched() && device.head().active_run.is_none()
 }
@@ -144,14 +141,14 @@ fn with_glance<T>(glances: &Glances, id: &TargetId, use_it: impl FnOnce(&mut Gla
     use_it(glances.entry(id.clone()).or_default())
 }
 
-/// Forgets those that are gone, or are somebody else's to look at now.
+/// Drops devices that were deleted or that another replica polls now.
 fn forget_but(glances: &Glances, round: &Round) {
     let ours: HashSet<&TargetId> = round.iter().map(|(_, id)| id).collect();
     glances.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| ours.contains(id));
 }
 
-/// Writes what a device was seen to be. Returns the version that it has then; none: it is not what
-/// was looked at any more.
+/// Writes the observation of a device. Returns its new version; none if the device has changed
+/// since the probe.
 async fn learn<D: Device>(
     tx: &mut Tx,
     id: &str,

@@ -1,4 +1,4 @@
-//! How the parts of a group stand, what that comes to, and how it is said.
+//! The statuses of the children of a group, their outcome, and its text.
 
 use model::effect::{Group, Key, Outcome, Part};
 use model::fault::{Code, Fault};
@@ -11,16 +11,16 @@ use providers::Journal;
 use std::collections::BTreeMap;
 use store::{Result, Tx};
 
-/// How many devices a sentence names; the others are counted.
+/// The most devices named in a message; the others are counted.
 const MAX_NAMED: usize = 4;
 
-/// How one part stands.
+/// The status of one child.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Standing {
     NotBegun,
     Going(RunId),
     Done(String),
-    /// `run` is the one that failed, or the one that is in its way.
+    /// `run` is the child that failed, or the run that holds its device.
     Failed {
         run: RunId,
         said: String,
@@ -29,12 +29,12 @@ pub(super) enum Standing {
 
 pub(super) type Standings = Vec<(Part, Standing)>;
 
-/// What has been written into the log.
+/// The statuses already written to the log.
 #[derive(Default)]
 pub(super) struct Told(BTreeMap<TargetId, Standing>);
 
 impl Told {
-    /// Writes into the log what has changed since the last look.
+    /// Logs the statuses that have changed since the last call.
     pub async fn tell(&mut self, parts: &Standings, journal: &Journal) {
         for (part, standing) in parts {
             let device = &part.target;
@@ -54,7 +54,7 @@ impl Told {
     }
 }
 
-/// How many parts may begin now: none after a failure.
+/// The number of children that may be started now: none after a failure.
 pub(super) fn to_begin(parts: &Standings, group: &Group) -> usize {
     let count = |wanted: fn(&Standing) -> bool| parts.iter().filter(|(_, one)| wanted(one)).count();
     if count(|one| matches!(one, Standing::Failed { .. })) > 0 {
@@ -65,7 +65,7 @@ pub(super) fn to_begin(parts: &Standings, group: &Group) -> usize {
     count(|one| *one == Standing::NotBegun).min(room)
 }
 
-/// The outcome, once every part has reached its end.
+/// The outcome once every child is done.
 pub(super) fn all_done(parts: &Standings) -> Option<Outcome> {
     let done = |(_, standing): &(Part, Standing)| match standing {
         Standing::Done(said) => Some(said.clone()),
@@ -80,7 +80,7 @@ pub(super) fn all_done(parts: &Standings) -> Option<Outcome> {
     Some(Outcome { said: format!("{} done{how}", counted(parts.len())), ..Outcome::default() })
 }
 
-/// What failed: the device, what was said, and what was left alone.
+/// The fault: which devices failed and why, and how many were not started.
 pub(super) fn failure(parts: &Standings) -> Option<Fault> {
     let failed: Vec<String> = parts
         .iter()
@@ -109,8 +109,8 @@ pub(super) fn counted(count: usize) -> String {
     if count == 1 { "1 device".into() } else { format!("{count} devices") }
 }
 
-/// How the parts of a group stand: the newest run of each, whichever attempt began it. What failed
-/// under an earlier attempt is to begin anew under this one.
+/// The statuses of the children: the newest run of each, whichever attempt started it. A failure
+/// under an earlier attempt counts as not started, so this attempt starts it again.
 pub(super) async fn read_parts(tx: &mut Tx, key: &Key, group: &Group) -> Result<Standings> {
     let mut known: BTreeMap<TargetId, Standing> = BTreeMap::new();
     for (target, run) in part_runs(tx, key, group).await? {
@@ -125,7 +125,7 @@ pub(super) async fn read_parts(tx: &mut Tx, key: &Key, group: &Group) -> Result<
     Ok(group.parts.iter().cloned().zip(standings).collect())
 }
 
-/// The newest run of each part by its target, whichever attempt began it.
+/// The newest run of each child by its target, whichever attempt started it.
 pub(crate) async fn part_runs(
     tx: &mut Tx,
     key: &Key,
@@ -141,7 +141,7 @@ pub(crate) async fn part_runs(
     Ok(known)
 }
 
-/// The part that the failure of a run is about.
+/// The child run that caused the failure of a parent.
 pub(crate) async fn failed_part(tx: &mut Tx, parent: &Run) -> Result<Option<Run>> {
     if parent.progress.failure.is_none() {
         return Ok(None);
@@ -157,8 +157,8 @@ pub(crate) async fn failed_part(tx: &mut Tx, parent: &Run) -> Result<Option<Run>
     Ok(first.and_then(|target| known.remove(target)))
 }
 
-/// Whether parts of a run that was stopped are still at work. One that was not stopped has seen all
-/// of them through.
+/// Whether children of a stopped or failed parent are still active. Any other parent has waited for
+/// all of them.
 pub(crate) async fn has_parts_at_work(tx: &mut Tx, parent: &Run) -> Result<bool> {
     if parent.progress.halt.is_none() && parent.progress.failure.is_none() {
         return Ok(false);

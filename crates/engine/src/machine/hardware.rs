@@ -1,9 +1,7 @@
-//! Hardware as it is now, for a person who asks: through the machine's provider, within a deadline,
-//! and kept nowhere.
+//! Live hardware queries through the machine's provider, within a timeout. Results are not stored.
 //!
-//! What comes of a search for BMCs is the one thing that may be written: machines that nobody knew,
-//! when the person wants them registered. A name is made out of what was found, so two who find the
-//! same machine register it once.
+//! Only BMC discovery may write: it registers new machines on request. A machine's id is derived
+//! from what was found, so concurrent discoveries register it once.
 
 use super::Machines;
 use crate::{Described, Engine};
@@ -27,18 +25,18 @@ use std::time::Duration;
 use store::{Result, StoreError};
 use tokio::time::timeout;
 
-/// The longest anybody waits for a device, whatever its provider allows.
+/// The timeout of a query, whatever the provider allows.
 const LOOK_WITHIN: Duration = Duration::from_secs(600);
-/// The most entries of an event log that are read.
+/// The most entries read from an event log.
 pub const MAX_LOG: usize = 500;
-/// How many machines are read at once to compare with what is found.
+/// Machines per page.
 const PAGE: i64 = 500;
 
-/// Why there is no answer.
+/// Why a query failed.
 #[derive(Debug)]
 pub enum Missed {
     Store(StoreError),
-    /// The device, or the way to it.
+    /// The device failed or cannot be reached.
     Fault(Fault),
 }
 
@@ -60,21 +58,21 @@ impl From<Fault> for Missed {
     }
 }
 
-/// What a person wants found.
+/// A request to discover BMCs.
 #[derive(Debug, Clone)]
 pub struct Search {
     pub endpoints: Vec<String>,
-    /// Empty: the configured one.
+    /// Empty: the configured default.
     pub credential: String,
-    /// Empty: the provider that finds BMCs.
+    /// Empty: the first provider that can discover BMCs.
     pub provider: String,
-    /// What the machines that are registered are labelled with. None: nothing is registered.
+    /// Register new machines with these labels. None: register nothing.
     pub import: Option<Labels>,
     pub at_once: usize,
     pub actor: String,
 }
 
-/// What there is at one address.
+/// The result for one address.
 #[derive(Debug)]
 pub struct Discovered {
     pub address: String,
@@ -90,7 +88,7 @@ pub enum Outcome {
     Found(Vec<(Found, Standing)>),
 }
 
-/// Whether a machine that was found is registered.
+/// The registration of a discovered machine.
 #[derive(Debug)]
 pub enum Standing {
     New,
@@ -128,7 +126,7 @@ impl Machines {
         Ok((Arc::clone(provider), Target { id: TargetId::from(&machine.id), spec: machine.spec }))
     }
 
-    /// The provider that finds BMCs: the one that is named, or the first that can.
+    /// The provider for BMC discovery: the named one, or the first that can.
     fn scouting(&self, name: &str) -> std::result::Result<Arc<dyn Provider>, Missed> {
         let names = self.0.providers().names();
         let able = |name: &str| self.0.providers().get(name).filter(|one| one.scout().is_some());
@@ -144,8 +142,8 @@ impl Machines {
         Ok(found)
     }
 
-    /// Tries out a BMC. The answer has what the BMC is called, and the machine that is registered
-    /// for it, if any.
+    /// Tests the connection to a BMC. The result has its peer name and the registered machine, if
+    /// any.
     pub async fn test_bmc(&self, approach: &Approach) -> std::result::Result<Tested, Missed> {
         let provider = self.scouting("")?;
         let scout = able(&*provider)?;
@@ -160,7 +158,7 @@ impl Machines {
         Ok(Tested { peer, report, standing, provider: provider.name(), credential })
     }
 
-    /// What a BMC is called in trust and lockouts.
+    /// The name of a BMC in pins and lockouts.
     pub fn bmc_peer(&self, endpoint: &str) -> std::result::Result<String, Missed> {
         let provider = self.scouting("")?;
         Ok(able(&*provider)?.peer(endpoint).map_err(|fault| {
@@ -169,7 +167,7 @@ impl Machines {
         })?)
     }
 
-    /// Asks every address, several at a time, and tells of each as it is found out.
+    /// Probes every address, several at a time, and streams the results in order of completion.
     pub async fn discover(
         &self,
         search: Search,
@@ -187,7 +185,7 @@ impl Machines {
         let (total, at_once) = (search.endpoints.len(), search.at_once.max(1));
         let surveys = stream::iter(search.endpoints).map(move |address| {
             let (provider, credential) = (Arc::clone(&provider), credential.clone());
-            // In a task of its own: whoever reads the results slowly must not hold a BMC's turn.
+            // In its own task: a slow reader of the results must not block the BMC governor.
             tokio::spawn(async move {
                 let survey = survey(&*provider, &address, &credential).await;
                 (address, survey)
@@ -205,7 +203,7 @@ impl Machines {
         Ok(told.boxed())
     }
 
-    /// Every registered machine, by what it is recognised by.
+    /// All registered machines, indexed by their identifying attributes.
     async fn roster(&self) -> Result<Roster> {
         let mut roster = Roster::default();
         let mut after = None;
@@ -220,20 +218,20 @@ impl Machines {
     }
 }
 
-/// What came of trying out a BMC.
+/// The result of a BMC test.
 #[derive(Debug)]
 pub struct Tested {
     pub peer: String,
     pub report: Report,
-    /// Whether the machine behind it is registered.
+    /// The registered machine behind the BMC, if any.
     pub standing: Option<Recognition>,
-    /// Who would be asked to act on it.
+    /// The provider that a registration would name.
     pub provider: &'static str,
     pub credential: String,
 }
 
 impl Tested {
-    /// What to type next.
+    /// The next command for the operator.
     pub fn next(&self) -> String {
         let peer = &self.peer;
         if let Some(fault) = &self.report.ended_by {
@@ -270,7 +268,7 @@ async fn survey(provider: &dyn Provider, address: &str, credential: &str) -> Sur
     asked.unwrap_or_else(|_| Survey::Failed(late(address)))
 }
 
-/// Compares what is found with what is known, one after the other, so that nothing is registered
+/// Compares discovered machines with registered ones, sequentially, so that none is registered
 /// twice.
 struct Clerk {
     engine: Engine,
@@ -318,7 +316,7 @@ impl Clerk {
             Err(refusal) => return Ok(Standing::Refused(refusal.said)),
         };
         let id = name_for(&found.sighting);
-        // Somebody may have registered it since the search began.
+        // It may have been registered since the discovery began.
         if let Some(machine) = self.engine.store().machine(&id).await? {
             self.roster.add(&machine);
             return Ok(match self.roster.recognise(&found.sighting) {
@@ -347,7 +345,6 @@ async fn within<T>(
     Ok(looked.map_err(|_| late(target.machine_id().as_str()))??)
 }
 
-/// Whoever can look at the machine, or the refusal that nobody can.
 fn inspector<'a>(
     provider: &'a dyn Provider,
     target: &Target,

@@ -1,12 +1,12 @@
-//! The condition reconciler: looks at every machine from time to time, spread over the interval,
-//! and writes only what changed. An idle fleet costs its probes and nothing else.
+//! The condition reconciler: probes every machine once per interval, spread over it, and writes
+//! only changes. An idle fleet costs its probes and nothing else.
 //!
-//! Reaching a machine is asked for often, the health of its parts rarely; what one look says is not
-//! believed at once. When and what is decided by [`Watched`], which is kept here, in memory:
-//! whoever forgets it looks a few times more.
+//! Reachability is probed often, component health rarely, and a condition changes only after
+//! several consecutive probes. That hysteresis is kept in memory; losing it costs a few more
+//! probes.
 //!
-//! Replicas share the fleet by the machines' ids; a probe made twice when replicas come and go does
-//! no harm, as it only looks.
+//! Replicas share the fleet by machine id. A probe is read-only, so a duplicate one does no harm
+//! when replicas come and go.
 
 use crate::machine::Machines;
 use model::condition::watched::Watched;
@@ -27,15 +27,14 @@ use store::{Cause, NewEvent, Result, Tx};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// How many machines are read at once.
+/// Machines per page.
 const PAGE: i64 = 500;
-/// How many machines may wait to be looked at out of turn.
+/// The most machines that wait for a requested probe.
 const MAX_POKED: usize = 10_000;
-/// A look at the parts of a machine is many questions, so it may take this many times as long as
-/// another one.
+/// A health probe makes many calls: its timeout is this many times `probe_timeout`.
 const EXAMINE_TIMES: u32 = 2;
 
-/// Machines that want to be looked at out of turn, and what is remembered of the others.
+/// Requested probes, and the hysteresis of each machine.
 #[derive(Default)]
 pub(crate) struct Observer {
     poked: Mutex<Vec<MachineId>>,
@@ -46,7 +45,7 @@ pub(crate) struct Observer {
 impl Observer {
     pub fn poke(&self, id: &MachineId) {
         let mut poked = self.poked.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever finds no room is seen in the next round.
+        // When the queue is full, the machine is probed in the next round.
         if poked.len() < MAX_POKED {
             poked.push(id.clone());
         }
@@ -57,7 +56,6 @@ impl Observer {
         std::mem::take(&mut *self.poked.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What is remembered of a machine.
     fn watched<T>(
         &self,
         id: &MachineId,
@@ -68,7 +66,7 @@ impl Observer {
         use_it(watched.entry(id.clone()).or_insert_with(|| Watched::new(now)))
     }
 
-    /// Forgets those that are gone, or are somebody else's to look at now.
+    /// Drops machines that were deleted or that another replica probes now.
     fn forget_but(&self, round: &[(Duration, MachineId)]) {
         let ours: HashSet<&MachineId> = round.iter().map(|(_, id)| id).collect();
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,7 +75,7 @@ impl Observer {
 }
 
 impl Machines {
-    /// Looks at the whole fleet once an interval, and at those who ask at once.
+    /// Probes this replica's machines once per interval, and requested ones at once.
     pub(crate) async fn run_probes(self) {
         let slots = Arc::new(Semaphore::new(self.0.settings().probes_at_once.max(1)));
         loop {
@@ -97,7 +95,7 @@ impl Machines {
         }
     }
 
-    /// Waits, serving those who ask out of turn meanwhile. None when the process stops.
+    /// Waits, serving requested probes meanwhile. None when the process stops.
     async fn wait_probing(&self, until: Instant, slots: &Arc<Semaphore>) -> Option<()> {
         loop {
             tokio::select! {
@@ -112,7 +110,7 @@ impl Machines {
         }
     }
 
-    /// This replica's share of the fleet, each with its own moment in the interval.
+    /// This replica's share of the fleet, each with its own offset in the interval.
     async fn round(&self) -> Vec<(Duration, MachineId)> {
         let (index, count) = self.0.scheduler().share().await;
         let interval = self.0.settings().probe_interval;
@@ -122,7 +120,7 @@ impl Machines {
             let page = match self.list(Filter::default(), after.take(), PAGE).await {
                 Ok(page) => page,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot read the fleet for probing");
+                    tracing::warn!(%error, "reading the machines for probing failed");
                     break;
                 }
             };
@@ -147,7 +145,7 @@ impl Machines {
         let machines = self.clone();
         tokio::spawn(async move {
             if let Err(error) = machines.probe(&id).await {
-                tracing::debug!(machine = %id, %error, "a probe could not be kept");
+                tracing::debug!(machine = %id, %error, "probing a machine failed");
             }
             drop(slot);
         });
@@ -177,8 +175,7 @@ impl Machines {
         Ok(())
     }
 
-    /// Looks at the parts of a machine when it is time to. What cannot be seen now is looked at
-    /// another time.
+    /// Runs the health probe of a machine when it is due. A failure is retried in a later round.
     async fn examine(
         &self,
         provider: &dyn Provider,
@@ -198,13 +195,12 @@ impl Machines {
                 let now = self.0.now();
                 self.0.observer().watched(id, now, |watched| watched.examined(parts, now));
             }
-            Ok(Err(fault)) => tracing::debug!(machine = %id, %fault, "its parts cannot be seen"),
-            Err(_) => tracing::debug!(machine = %id, "its parts cannot be seen in time"),
+            Ok(Err(fault)) => tracing::debug!(machine = %id, %fault, "health probe failed"),
+            Err(_) => tracing::debug!(machine = %id, "health probe timed out"),
         }
     }
 
-    /// Writes what is believed, unless somebody has changed the machine meanwhile: then it is
-    /// looked at again.
+    /// Writes changed conditions. If the machine has changed since the probe, it is probed again.
     async fn learn(&self, learn: Learn) -> Result<()> {
         let (id, now) = (learn.id.clone(), learn.now);
         let learned =
@@ -220,7 +216,8 @@ impl Machines {
     }
 }
 
-/// A look that failed as a whole. Our own database says nothing about the machine.
+/// The evidence of a failed probe. A failure of Farrier's own database says nothing about the
+/// machine.
 fn lost(fault: Fault) -> Vec<Evidence> {
     if fault.code == Code::DatabaseUnreachable {
         return Vec::new();
@@ -230,16 +227,16 @@ fn lost(fault: Fault) -> Vec<Evidence> {
 
 struct Learn {
     id: MachineId,
-    /// The machine as it was when it was looked at.
+    /// The version of the machine that was probed.
     version: i64,
     seen: Vec<Evidence>,
     now: Timestamp,
 }
 
 enum Learned {
-    /// The machine has this version now.
+    /// Stored; the machine has this version now.
     At(i64),
-    /// It is not the machine any more that was looked at.
+    /// The machine has changed since the probe.
     Outdated,
     Gone,
 }

@@ -1,10 +1,8 @@
-//! The door for agents: they enroll with a token, are heard, take what is to be done on their
-//! nodes, and report.
+//! The API for agents: enroll with a token, send heartbeats, take tasks, and report.
 //!
-//! A token is made of its node and this installation's secret, so every replica can give it out
-//! again and nobody finds it in the database. An agent that asks for work is kept waiting until
-//! there is some: who puts a task into the queue here pokes it at once, and one that was put there
-//! by another replica is found a little later.
+//! A token is derived from its node and this installation's secret, so every replica can issue it
+//! again and the database does not contain it. An agent long-polls for tasks: a task enqueued on
+//! this replica wakes it at once, one enqueued on another replica is found by polling.
 
 use super::tasks::{Report, has_task, renew_task, report_task, take_task};
 use super::{NodeWork, create_run, no_node, taken, whose};
@@ -28,19 +26,19 @@ use std::time::Duration;
 use store::{Cause, Result, Tx};
 use tokio::time::Instant;
 
-/// The longest that an agent waits for work in one question.
+/// The limit of one long poll for a task.
 pub const MAX_WAIT: Duration = Duration::from_secs(60);
-/// How often it is looked for what another replica has put into the queue.
+/// The interval at which tasks enqueued by other replicas are found.
 const LOOK: Duration = Duration::from_secs(5);
 
 impl Nodes {
-    /// There may be something to do for the agent of a node.
+    /// Wakes the long poll of a node's agent.
     pub(crate) fn poke_agent(&self, node: &NodeId) {
         self.waiting_agents().poke(node);
     }
 }
 
-/// What a person installs by hand to make a machine a node.
+/// What an operator installs by hand to make a machine a node.
 #[derive(Debug, Clone)]
 pub struct Bundle {
     pub node: Node,
@@ -48,33 +46,33 @@ pub struct Bundle {
     pub expires_at: Timestamp,
 }
 
-/// What becomes of the agent that is enrolled when another token is issued.
+/// What happens to the enrolled agent's session when another token is issued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Session {
     Ended,
     Kept,
 }
 
-/// What an agent is told when it is heard.
+/// The answer to a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Beat {
     pub node: NodeId,
-    /// Something is to be done.
+    /// A task is open.
     pub waiting: bool,
 }
 
-/// A task in the hands of an agent.
+/// A task dispatched to an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
     pub task: Task,
     pub lease: Duration,
-    /// How long it may take from now on.
+    /// The time until its deadline.
     pub left: Duration,
 }
 
 type Heard<T> = Result<std::result::Result<T, Denied>>;
 
-/// The door. It needs the secrets beside the engine: tokens are made there.
+/// The API for agents. Tokens are derived in the secret store.
 #[derive(Clone)]
 pub struct Agents {
     engine: Engine,
@@ -86,7 +84,7 @@ impl Agents {
         Self { engine, secrets }
     }
 
-    /// Makes a node that somebody brings into service by hand, with the token for it.
+    /// Creates a node that an operator brings into service by hand, with its token.
     pub async fn bootstrap(&self, machine: MachineId, life: Duration, who: Who) -> Result<Bundle> {
         check_life(life)?;
         let engine = &self.engine;
@@ -108,8 +106,8 @@ impl Agents {
         Bundle { node, token, expires_at: ticket.expires_at }
     }
 
-    /// Issues another token for a node, in place of the one before. Who speaks for the node until
-    /// now does so no longer, unless that is to be kept until the token is used.
+    /// Issues another token for a node, which replaces the one before. [`SessionPolicy`] decides
+    /// whether the enrolled agent's session ends now or when the token is used.
     pub async fn issue(
         &self,
         node: &NodeId,
@@ -127,7 +125,6 @@ impl Agents {
         Ok(self.bundle(node, &ticket))
     }
 
-    /// Lets an agent in.
     pub async fn enroll(&self, token: &str, applicant: Applicant) -> Heard<NodeId> {
         let engine = &self.engine;
         let who = Applicant { session: checksum(&applicant.session), ..applicant };
@@ -141,7 +138,7 @@ impl Agents {
         engine.admit("enroll", None, enroll, |enroll, tx| Box::pin(enroll.run(tx))).await
     }
 
-    /// An agent is heard, with what it complains of.
+    /// Records a heartbeat with the problems that the agent reports.
     pub async fn heartbeat(&self, session: &str, problems: String) -> Heard<Beat> {
         let engine = &self.engine;
         let input = (checksum(session), problems, engine.now());
@@ -157,7 +154,7 @@ impl Agents {
         Ok(heard)
     }
 
-    /// What an agent is to do, waiting for it for a while.
+    /// Takes the next task of an agent; waits for one up to `wait`.
     pub async fn take(&self, session: &str, wait: Duration) -> Heard<Option<Taken>> {
         let engine = &self.engine;
         let session = checksum(session);
@@ -170,7 +167,7 @@ impl Agents {
         };
         let poked = engine.nodes().waiting_agents().of(&node);
         let taken = loop {
-            // Most of the time there is nothing: looking for it costs the writer nothing.
+            // Usually there is no task, and a read costs no write lock.
             let found =
                 engine.store().read(session.clone(), |session, tx| Box::pin(has_task(tx, session)));
             let taken = match found.await? {
@@ -202,7 +199,7 @@ impl Agents {
         Ok(taken)
     }
 
-    /// An agent is still at work, and says this.
+    /// Renews the lease of a task and appends to its log.
     pub async fn renew(&self, session: &str, key: &str, log: String) -> Heard<Then> {
         let engine = &self.engine;
         let input = (checksum(session), key.to_string(), log, engine.now());
@@ -214,7 +211,7 @@ impl Agents {
             .await
     }
 
-    /// An agent has come to an end with its task.
+    /// Records the end of a task.
     pub async fn report(&self, session: &str, report: Report) -> Heard<()> {
         let engine = &self.engine;
         let end = if report.ok { "done" } else { "failed" };
@@ -258,7 +255,7 @@ impl MakeNode {
         if let Some(node) = tx.node_on(id).await? {
             return Err(taken(id, &node).into());
         }
-        // Whoever enrolls later must find the gate open: better said now, to who can open it.
+        // Check the gate now, while the operator can act on a refusal, not when the agent enrolls.
         admit(&machine, RunType::Onboard, &[])?;
         let mut node = Node::new(&self.node, id, NodeState::BootstrapIssued, self.now);
         node.head.labels = super::labels(&node);
@@ -271,7 +268,7 @@ impl MakeNode {
     }
 }
 
-/// Issues a token for a node. The time tells it from any before.
+/// Issues a token for a node. The issue time makes it different from earlier tokens.
 pub(crate) fn issue(
     tx: &mut Tx,
     secrets: &SecretStore,
@@ -303,7 +300,7 @@ impl Issue {
             return Err(Refusal::precondition("NODE_DELETED", said).into());
         }
         let message = match self.kept {
-            // Who asks for another token may do so because the session is in the wrong hands.
+            // The session may be compromised: that may be why another token is requested.
             Session::Ended => {
                 tx.forget_agent(&self.node)?;
                 "a token is issued, in place of any before; who has enrolled must enroll again"
@@ -322,7 +319,7 @@ struct Enroll {
     token: String,
     who: Applicant,
     providers: Providers,
-    /// The run that sees a node through that is brought into service by hand.
+    /// The onboarding run of a node that is brought into service by hand.
     run: RunId,
     now: Timestamp,
 }
@@ -339,8 +336,7 @@ impl Enroll {
             return Ok(Err(Denied::TokenUnknown));
         };
         let id = ticket.node.clone();
-        // The node before what is beside it, as everywhere; and then the ticket once more, as it is
-        // now.
+        // Lock the node before its other rows, as everywhere, then read the enrollment token again.
         let found = tx.record_locked::<Node>(id.as_str()).await?;
         let Some(ticket) = tx.ticket(&self.token).await? else {
             return Ok(Err(Denied::TokenUnknown));
@@ -368,7 +364,7 @@ impl Enroll {
         });
         let message = format!("the agent on {hostname:?} has enrolled");
         let event = event(Cause::Request, &id.to_string(), message, here!(), self.now);
-        // What was brought into service by hand is seen through from here on.
+        // A node that was brought into service by hand gets its onboarding run now.
         if node.state == NodeState::BootstrapIssued {
             let whose = whose(tx, &node, &machine, &self.providers).await?;
             let work = NodeWork {
@@ -396,7 +392,7 @@ impl Enroll {
     }
 }
 
-/// Whoever waits for the agent of a node hears of it.
+/// Wakes the run that waits for the agent of a node.
 fn wake_workflow(tx: &mut Tx, node: &Node, now: Timestamp) -> Result<()> {
     match &node.workflow {
         Some(run) => tx.wake(&run.object(), now),
@@ -404,7 +400,7 @@ fn wake_workflow(tx: &mut Tx, node: &Node, now: Timestamp) -> Result<()> {
     }
 }
 
-/// The node whose agent shows this session, while it lives.
+/// The node of an agent's session, while the session is valid.
 pub(super) async fn speaker(
     tx: &mut Tx,
     session: &str,

@@ -1,5 +1,6 @@
-//! What a person asks of a node beside its operations: quarantine, release, reactivate. One
-//! transaction: the node, the operation that is over by it, and the one that tells its cluster.
+//! Operator requests to a node that are not operations: quarantine, release, reactivate. One
+//! transaction changes the node, closes the run that the request ends, and creates the run that
+//! uncordons the node in its cluster.
 
 use super::{NodeWork, create_run, known, no_node, run_type, whose, write_moves};
 use crate::admission::{Created, event, no_machine};
@@ -37,7 +38,7 @@ struct AskNode {
     id: NodeId,
     ask: Ask,
     who: Who,
-    /// The run that lets its cluster place work on it again, where there is one.
+    /// The id of the uncordon run, if one is needed.
     run: RunId,
     providers: Providers,
     limits: model::node::silence::Limits,
@@ -67,7 +68,7 @@ impl AskNode {
             let (progress, note) = close(run, end, &self.who)?;
             Some((Run { progress, ..run.clone() }, note))
         });
-        // Whoever was to bring it into service by hand is not let in any more.
+        // The token for bringing it into service by hand is revoked.
         if node.state == NodeState::BootstrapIssued {
             tx.forget_agent(&self.id)?;
         }
@@ -93,7 +94,7 @@ impl AskNode {
 }
 
 impl AskNode {
-    /// How its cluster is reached, where that may have to be told to place work on the node again.
+    /// The cluster in which the node may have to be uncordoned, if any.
     async fn to_uncordon(
         &self,
         tx: &mut Tx,
@@ -113,7 +114,6 @@ impl AskNode {
         Ok(Some(whose).filter(|whose| !whose.cluster.is_empty()))
     }
 
-    /// The run that does it.
     fn uncordon_run(&self, node: &Node, whose: &Whose) -> Run {
         let work = NodeWork {
             id: self.run.clone(),
@@ -128,7 +128,7 @@ impl AskNode {
     }
 }
 
-/// What works on the machine may take away what the node is to serve with.
+/// A run that holds the machine may undo what the node needs for service.
 fn held(node: &Node, what: &str, run: &RunId) -> Refusal {
     let (id, machine) = (&node.head.id, &node.machine);
     let said = format!("{machine}, which {id} is on, is held by {run}: {what} must wait for it");

@@ -1,5 +1,4 @@
-//! What a commit of a run means for its node: written in that very commit, so that the two never
-//! disagree.
+//! Applies the commit of a run to its node, in the same transaction, so that both always agree.
 
 use model::effect::Facts;
 use model::lifecycle::{Lifecycle, SubjectKind};
@@ -8,10 +7,10 @@ use model::node::{Node, NodeState, follow};
 use model::run::Run;
 use store::{NewEvent, Result, Tx};
 
-/// More moves than this at once would be a loop in the rules.
+/// The most transitions in one commit; more would be a loop in the rules.
 const MAX_MOVES: usize = 8;
 
-/// The node that a run works on, locked before anything else that it changes.
+/// Locks the node of a run, before any other row that the commit changes.
 pub(crate) async fn lock(tx: &mut Tx, run: &Run) -> Result<Option<Box<Node>>> {
     match &run.spec.reports_to {
         Some(subject) if subject.kind == SubjectKind::Node => {
@@ -21,7 +20,7 @@ pub(crate) async fn lock(tx: &mut Tx, run: &Run) -> Result<Option<Box<Node>>> {
     }
 }
 
-/// Takes in what the run has read, and moves the node to where the run has brought it.
+/// Stores the facts that the run has read, and makes the node's transitions.
 pub(crate) fn write(
     tx: &mut Tx,
     mut node: Node,
@@ -42,9 +41,9 @@ pub(crate) fn write(
             node = before;
         }
     }
-    // With the commit that says so, so that nobody who has lost his claim revokes what was issued
-    // since; and not by an old run, which somebody may still mark or close when another one has
-    // installed the node anew.
+    // In the same commit: a worker that has lost its claim must not revoke a newer token. Only by
+    // the node's current run: an old one may still be marked or closed after another run has
+    // reinstalled the node.
     if node.workflow.as_ref() == Some(&run.spec.id) && revokes(run) {
         tx.forget_agent(&node.id())?;
     }

@@ -1,5 +1,5 @@
-//! What a request would do: the request itself, taken back, and every stage with what MAAS has of
-//! it already.
+//! Dry runs of node requests: the request, rolled back, and for each stage whether MAAS shows its
+//! goal already.
 
 use super::{Decommission, NodeRun, Onboard};
 use crate::node::Nodes;
@@ -10,20 +10,19 @@ use model::site::Site;
 use providers::Target;
 use store::Result;
 
-/// A stage as it would go.
+/// The preview of one stage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Previewed {
     pub stage: String,
-    /// Why it has nothing to do; none: it would run.
+    /// Why the stage is skipped; none: it would run.
     pub adopted: Option<String>,
 }
 
-/// What would be done.
 #[derive(Debug, Clone)]
 pub struct Preview {
     pub would: NodeRun,
     pub stages: Vec<Previewed>,
-    /// What MAAS has of the machine, or why it cannot be asked.
+    /// The state of the machine in MAAS, or why MAAS cannot be called.
     pub upstream: std::result::Result<Upstream, String>,
 }
 
@@ -44,7 +43,7 @@ impl Nodes {
         let has_agent = self.has_agent(&would.node.id()).await?;
         let (run, state) = (&would.run, would.node.state);
         let mut asked = AgentAsked { run, state, has_agent, released: false };
-        // What MAAS has now says nothing of what comes after the machine was given back.
+        // The present MAAS state is not valid for stages after the machine's release.
         let mut given_back = false;
         let mut stages = Vec::new();
         for step in &run.spec.steps {
@@ -60,7 +59,7 @@ impl Nodes {
         Ok(Preview { would, stages, upstream })
     }
 
-    /// Whether the engine carries a stage out, and no provider.
+    /// Whether the engine executes a stage, not a provider.
     fn carries_out(&self, effect: &Effect) -> bool {
         match effect.facts().executor {
             Executor::NodeRecord { .. } => true,
@@ -74,7 +73,7 @@ impl Nodes {
         }
     }
 
-    /// What the MAAS of its site has of the machine.
+    /// The state of the machine in the MAAS of its site.
     async fn upstream_of(&self, would: &NodeRun) -> Result<std::result::Result<Upstream, String>> {
         let Some(id) = &would.node.site else { return Ok(Ok(Upstream::Unknown)) };
         let site: Site = self.0.sites().get(id).await?;
@@ -90,7 +89,7 @@ impl Nodes {
     }
 }
 
-/// The stage that a step is. What its cluster does is known by the name of the stage.
+/// The stage of a step. Cluster steps are recognised by the name of their stage.
 fn stage_of(step: &RunStep) -> Option<Stage> {
     match &step.effect {
         Effect::Stage { stage, .. } => Some(*stage),

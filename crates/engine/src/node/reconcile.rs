@@ -1,9 +1,9 @@
-//! One look at a site: what its MAAS says of all of its machines, in one question, written down
-//! where it is news; and, where it is a pass, what follows from it.
+//! Observes a site: reads all its machines from MAAS in one call, stores changes, and in a
+//! reconcile pass acts on drift.
 //!
-//! A pass comes when its time has come, and what it sees counts: two in a row are believed. Whoever
-//! wants to know now has a look without that, so that nobody quarantines a node by asking twice.
-//! [`model::node::drift`] decides.
+//! Passes are periodic and counted: drift is acted on after two in a row. A probe on request stores
+//! the observation only, so that repeated probes cannot quarantine a node. [`model::node::drift`]
+//! decides.
 
 use super::watch::{MOVES_AT_ONCE, PAGE, locked, readable};
 use crate::admission::event;
@@ -23,20 +23,18 @@ use std::time::Duration;
 use store::{Cause, NewEvent, Result, StoreError, Tx};
 use tokio::time::{Instant, timeout};
 
-/// How long one site may take to answer.
 const SITE_PATIENCE: Duration = Duration::from_secs(120);
 
-/// What comes of a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// What is seen is written down, and nothing follows.
+    /// Store the observation; take no action.
     Only,
-    /// It is counted, and acted on.
+    /// Count the pass and act on drift.
     Pass,
 }
 
 impl Nodes {
-    /// Looks at a site now, for somebody who wants to know how it is.
+    /// Observes a site now, on an operator's request.
     pub async fn probe_site(&self, id: &SiteId) -> Result<()> {
         self.reconcile(id, Look::Only).await
     }
@@ -56,7 +54,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// What its MAAS says, or why it says nothing.
+    /// The machines in MAAS, or why it cannot be read.
     async fn observe_site(
         &self,
         site: &Site,
@@ -92,7 +90,7 @@ impl Nodes {
         }
     }
 
-    /// Agents that the provider itself has seen are heard by that.
+    /// A provider that has contact with an agent counts as its heartbeat.
     async fn record_heartbeats(&self, seen: &[Sighting]) -> Result<()> {
         let heard: Vec<NodeId> = seen
             .iter()
@@ -130,7 +128,7 @@ impl Nodes {
             .filter_map(|node| Some((node, upstream_of(node, &by_system, now)?)))
             .collect();
         let (runs, unreadable) = self.runs_in_question(&looked).await?;
-        // Nobody knows whether somebody is at work on it.
+        // Without its run it is unknown whether the node is being worked on.
         looked
             .retain(|(node, _)| !node.workflow.as_ref().is_some_and(|id| unreadable.contains(id)));
         let cases: Vec<Case<'_>> = looked
@@ -154,8 +152,8 @@ impl Nodes {
         self.write_changes(changes.collect(), now).await
     }
 
-    /// The newest runs of nodes that are not simply as they should be, few as a rule; and those
-    /// that cannot be read.
+    /// The newest runs of the nodes that are not both active and deployed, usually few; and the ids
+    /// of those that cannot be read.
     async fn runs_in_question(
         &self,
         looked: &[(&Node, UpstreamSeen)],
@@ -166,14 +164,14 @@ impl Nodes {
         let in_question = looked.iter().filter(|(node, seen)| !settled(node, seen));
         let ids: Vec<RunId> = in_question.filter_map(|(node, _)| node.workflow.clone()).collect();
         let (mut runs, mut unreadable) = (HashMap::new(), HashSet::new());
-        // Those that are not found have been cleared away: nobody waits for them.
+        // Missing runs were deleted by retention.
         for ids in ids.chunks(PAGE) {
             let found = self.0.store().scan(ids.to_vec(), |ids, tx| Box::pin(read_runs(tx, ids)));
             for (id, run) in found.await? {
                 match run {
                     Ok(run) => drop(runs.insert(id, run)),
                     Err(error) => {
-                        tracing::warn!(run = %id, %error, "it cannot be read; its node is left alone");
+                        tracing::warn!(run = %id, %error, "reading a run failed; node skipped");
                         unreadable.insert(id);
                     }
                 }
@@ -185,7 +183,7 @@ impl Nodes {
     async fn write_changes(&self, changes: Vec<Change>, now: Timestamp) -> Result<()> {
         for changes in changes.chunks(MOVES_AT_ONCE) {
             let input = (changes.to_vec(), now);
-            // What was decided on another version of a record is decided anew in the next pass.
+            // A change decided on an old version is skipped; the next pass decides again.
             let written =
                 self.0.store().retry_write("reconcile_nodes", input, |(changes, now), tx| {
                     Box::pin(reconcile(tx, changes, *now))
@@ -193,14 +191,14 @@ impl Nodes {
             let written = written.await?;
             for change in changes.iter().filter(|change| written.contains(&change.id)) {
                 if let Err(error) = self.act_on(change).await {
-                    tracing::warn!(node = %change.id, %error, "nothing can be done about it now");
+                    tracing::warn!(node = %change.id, %error, "acting on drift failed; retried");
                 }
             }
         }
         Ok(())
     }
 
-    /// What a person may do with a run, under the same gates.
+    /// Acts on the node's run as an operator could, under the same gates.
     async fn act_on(&self, change: &Change) -> Result<()> {
         let (by, reason) = ("reconciler".into(), format!("MAAS has it as {}", change.seen.state));
         match &change.act {
@@ -213,12 +211,12 @@ impl Nodes {
         }
     }
 
-    /// What is refused now is seen again in the next pass.
+    /// A refused action is decided again in the next pass.
     async fn try_act(&self, run: &RunId, action: Action, who: Who) -> Result<()> {
         match self.0.runs().act(run.clone(), action, who).await {
             Ok(_) => Ok(()),
             Err(StoreError::Refused(refusal)) => {
-                tracing::debug!(%run, %refusal, "the reconciler may not");
+                tracing::debug!(%run, %refusal, "an action of the reconciler was refused");
                 Ok(())
             }
             Err(error) => Err(error),
@@ -230,7 +228,7 @@ fn is_well(one: &Heard, limits: &Limits, now: Timestamp) -> bool {
     one.problems.is_empty() && one.at.is_some_and(|at| now.since(at) <= limits.silence)
 }
 
-/// What MAAS says of a node's machine; none where it was never found there.
+/// The observed state of a node's machine; none if it was never found in MAAS.
 fn upstream_of(
     node: &Node,
     seen: &HashMap<&str, &Sighting>,
@@ -244,7 +242,7 @@ fn upstream_of(
     Some(seen.get(node.system_id.as_str()).map_or_else(absent, |one| one.seen.clone()))
 }
 
-/// Whether this was first seen less than so long ago.
+/// Whether this state was first observed less than `apart` ago.
 fn seen_lately(node: &Node, now_seen: &UpstreamSeen, now: Timestamp, apart: Duration) -> bool {
     node.upstream.as_ref().is_some_and(|old| old.same(now_seen) && now.since(old.at) < apart)
 }
@@ -262,18 +260,18 @@ async fn hear_all(tx: &mut Tx, nodes: &[NodeId], now: Timestamp) -> Result<()> {
     Ok(())
 }
 
-/// What a look comes to for one node.
+/// The change of one node after an observation.
 #[derive(Debug, Clone)]
 struct Change {
     id: NodeId,
-    /// The record that it was decided on.
+    /// The version that it was decided on.
     version: i64,
     seen: UpstreamSeen,
     act: Act,
 }
 
 impl Change {
-    /// None: there is nothing to be written.
+    /// None: nothing to write.
     fn of(case: &Case<'_>, look: Look, flooded: bool) -> Option<Self> {
         let act = match look {
             Look::Only => Act::Nothing,
@@ -288,7 +286,7 @@ impl Change {
         })
     }
 
-    /// Whether the record was still the one that was decided on.
+    /// Returns false if the record's version had moved.
     async fn write(&self, tx: &mut Tx, now: Timestamp) -> Result<bool> {
         let found = locked(tx, &self.id).await?;
         let Some(mut node) = found.filter(|node| node.head.version == self.version) else {
@@ -306,7 +304,7 @@ impl Change {
             Act::Quarantine(why) => {
                 node.quarantined(Quarantine::Drift, Owner::Reconciler, why).ok()
             }
-            // What works on its machine may take away what the node is to serve with.
+            // A run that holds the machine may undo what the node needs for service.
             Act::Heal if is_held(tx, &node.machine).await? => None,
             Act::Heal => {
                 let why = "proven healthy again";
@@ -326,8 +324,8 @@ impl Change {
     }
 }
 
-/// Whether an operation has the machine of a node, or nobody can tell; locked, so that none begins
-/// while the node comes back into service.
+/// Whether an operation holds the node's machine, or that is unknown. The machine is locked, so
+/// that no run begins while the node returns to service.
 async fn is_held(tx: &mut Tx, machine: &MachineId) -> Result<bool> {
     match tx.machine_locked(machine).await {
         Err(StoreError::Corrupt(_)) | Ok(None) => Ok(true),
@@ -336,8 +334,8 @@ async fn is_held(tx: &mut Tx, machine: &MachineId) -> Result<bool> {
     }
 }
 
-/// Writes several changes, each on the version of its own record. Returns the nodes whose version
-/// had not moved.
+/// Writes changes, each fenced by its record's version. Returns the nodes whose version had not
+/// moved.
 async fn reconcile(tx: &mut Tx, changes: &[Change], now: Timestamp) -> Result<HashSet<NodeId>> {
     let mut written = HashSet::new();
     for change in changes {

@@ -1,5 +1,4 @@
-//! Restarting a run on a node as a new one: from the top, adopting what holds, or after what was
-//! done is taken back.
+//! Restarts a run on a node as a new one: rerun or restart clean.
 
 use super::{create_run, no_node, node_of_run};
 use crate::admission::{Created, Started, event, no_machine, no_run, not_before, replay};
@@ -47,8 +46,8 @@ impl RestartOnNode {
         let mut created = Created::default();
         let parent = tx.run(&self.parent).await?.ok_or_else(|| no_run(&self.parent))?;
         if let Some(run) = tx.run_of_request(&parent.spec.target, &self.request_id).await? {
-            // A client that names the run by its node names, the second time, the one that the
-            // first request has made.
+            // A client may name the run by its node: when it repeats the request, that resolves to
+            // the run that the first request has made.
             let of = run.spec.parent.as_ref();
             let named = of == Some(&self.parent) || run.spec.id == self.parent;
             let same = named && run.spec.restart == Some(self.mode);
@@ -71,7 +70,7 @@ impl RestartOnNode {
             ..parent.spec.clone()
         };
         let run = Run { spec, progress, version: 1 };
-        // A refusal names the run before it: that is the one that the client has named.
+        // A refusal names the parent: the client has named that run.
         may_go_on(&node, &Run { spec: parent.spec.clone(), ..run.clone() })?;
         node.workflow = Some(self.id.clone());
         let message = format!("{} accepted", run.spec.run_type.as_str());

@@ -1,4 +1,4 @@
-//! Going on with work on a node that may have been lost: idempotent, whoever asks how often.
+//! Continues work on a node that may have been lost. Idempotent.
 
 use super::no_node;
 use crate::admission::event;
@@ -13,20 +13,20 @@ use model::run::act::{Action, Who};
 use model::time::Timestamp;
 use store::{Cause, Result, TaskRow, Tx};
 
-/// What came of it.
+/// The result of a resume.
 #[derive(Debug, Clone)]
 pub struct ResumedNode {
     pub node: Node,
     pub run: RunId,
-    /// What became of the task that its agent is to do, where there is one.
+    /// What happened to the open task of its agent, if any.
     pub task: Resumed,
-    /// The run had ended, and goes on.
+    /// The run had failed and was reopened.
     pub reopened: bool,
 }
 
 impl Nodes {
-    /// Sees to it that somebody is at work on a node that is on its way, and that its agent has
-    /// what it is to do.
+    /// Wakes the run of a node and enqueues a stale task of its agent again. A failed run is
+    /// resumed.
     pub async fn resume(&self, id: &NodeId, who: Who) -> Result<ResumedNode> {
         let input = (id.clone(), who.clone(), self.0.now());
         let found = self.0.store().retry_write("resume_node", input, |(id, who, now), tx| {

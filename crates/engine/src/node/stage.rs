@@ -1,9 +1,8 @@
-//! The stages of a node that Farrier carries out itself: those in its own record, and those that
-//! the agent on the node is asked for.
+//! The stages of a node that the engine executes: in its own record, or by the agent on the node.
 //!
-//! What stands in the record is written by the very commit that ends the stage. A task has the name
-//! of the attempt that wants it, so it is wanted once; here it is put into the queue and waited
-//! for, and put there again when its agent has fallen silent.
+//! A record stage is written by the commit that ends it. A task has the effect key of its attempt
+//! as its id, so it is created once. The worker enqueues it, waits for it, and enqueues it again
+//! when the agent becomes silent.
 
 use crate::node::Nodes;
 use model::effect::{Answer, Key, Order, Outcome, Verb};
@@ -19,27 +18,27 @@ use std::time::Duration;
 use store::{NodeHeartbeat, Result, StoreError, TaskRow, Tx};
 use tokio::sync::Notify;
 
-/// How long to trust that a signal would have come.
+/// The wait for a wake-up signal before the state is read again.
 const POLL: Duration = Duration::from_secs(2);
-/// How long to wait when somebody else wrote first, or the database does not answer.
+/// The delay after a conflict or a database failure.
 const RETRY: Duration = Duration::from_millis(100);
-/// So long before the step's own deadline its task is over: who waited for it then says why.
+/// A task ends this long before the step's deadline, so that the worker can report why.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// A stage in the hands of a worker.
+/// The stage that a worker executes.
 pub(crate) struct StageWork {
     pub run: Run,
     pub stage: Stage,
     pub node: NodeId,
     pub limit: Duration,
-    /// Somebody woke the run: its task has ended, or its agent has enrolled.
+    /// Signaled when the run is woken: its task has ended, or its agent has enrolled.
     pub woken_up: Notify,
 }
 
 type Asked = std::result::Result<Answer, Fault>;
 
 impl Nodes {
-    /// Carries out one order about a stage.
+    /// Executes one provider call for a stage.
     pub(crate) async fn execute_stage(
         &self,
         work: &StageWork,
@@ -62,7 +61,7 @@ impl Nodes {
         })
     }
 
-    /// What is only written down: the commit that ends the stage writes it.
+    /// A record stage: the commit that ends the stage writes it.
     async fn record(&self, work: &StageWork, order: &Order) -> Asked {
         let node = self.node_now(&work.node).await?;
         let id = &work.node;
@@ -106,7 +105,8 @@ impl Nodes {
         }
     }
 
-    /// Waits until the agent has enrolled and was heard, and well, since this run began.
+    /// Waits until the agent has enrolled and has sent a heartbeat without problems since this run
+    /// began.
     async fn enrollment(&self, work: &StageWork, order: &Order, journal: &Journal) -> Asked {
         let since = work.run.spec.created_at;
         let look = || async {
@@ -140,7 +140,7 @@ impl Nodes {
         }
     }
 
-    /// Has the agent do its task.
+    /// Executes the stage as a task of the agent.
     async fn task(
         &self,
         work: &StageWork,
@@ -167,7 +167,7 @@ impl Nodes {
             Verb::GetStatus => Ok(match self.task_now(&order.key).await? {
                 None => Answer::NeverStarted,
                 Some(task) => match task.state {
-                    // It can be followed to its end, and that end says why.
+                    // Following it returns its end, and for a failure the reason.
                     TaskState::Queued | TaskState::Dispatched | TaskState::Failed => {
                         Answer::UnderWay
                     }
@@ -196,7 +196,7 @@ impl Nodes {
         }
     }
 
-    /// Why there is nothing for an agent to do. What it was given already is waited for.
+    /// Why the stage needs no task. A task that exists already is waited for.
     async fn needless(
         &self,
         work: &StageWork,
@@ -215,8 +215,8 @@ impl Nodes {
         Ok(asked.needless(work.stage))
     }
 
-    /// Wants a task. While nobody says whether that was written down, it is wanted again under the
-    /// same key: under another one it might be done twice. The deadline of the step ends it.
+    /// Enqueues a task. While the database does not confirm, it repeats with the same key: another
+    /// key could run the task twice. The deadline of the step ends it.
     async fn wanted(&self, task: Task) -> std::result::Result<Task, Fault> {
         loop {
             let wanted = self
@@ -230,7 +230,7 @@ impl Nodes {
         }
     }
 
-    /// Has a task stopped, or barred where it was never queued.
+    /// Stops a task, or bars its key if it was never enqueued.
     async fn bar(&self, task: Task) -> std::result::Result<Task, Fault> {
         let barred =
             self.0.store().retry_write("bar_task", task, |task, tx| Box::pin(bar_task(tx, task)));
@@ -265,7 +265,7 @@ impl Nodes {
     }
 
     async fn wait_for_task(&self, work: &StageWork, order: &Order, journal: &Journal) -> Asked {
-        // Who only waits for others must not keep them from being taken up.
+        // A turn that waits must not use up a slot that other work needs.
         let _waits = self.0.scheduler().waits_for_others();
         let mut told = usize::try_from(order.logged).unwrap_or(usize::MAX);
         loop {
@@ -304,7 +304,7 @@ impl Nodes {
         }
     }
 
-    /// The time is up: nobody may begin it any more, and what was seen is said.
+    /// The deadline has passed: stops the task and returns its result or a fault.
     async fn too_late(&self, work: &StageWork, task: &Task) -> Asked {
         let ended = self.bar(task.stopped()).await?;
         let (id, kind) = (&work.node, task.kind.as_str());
@@ -320,8 +320,8 @@ impl Nodes {
     }
 }
 
-/// What it means that no agent came: one silence is tried again, but a system that was installed
-/// and stays silent in every attempt was not set up.
+/// The fault code when no agent appears: retryable at first; on the last attempt after an
+/// installation, the system was not seeded.
 fn silence(run: &Run) -> Code {
     let tried_all = run.progress.current().is_some_and(|step| step.attempt >= step.budget);
     let installed = has_done(run, Stage::WaitForDeployed);
@@ -348,7 +348,7 @@ fn unread(error: StoreError) -> Fault {
     Fault::new(Code::DatabaseUnreachable, format!("Farrier's own: {error}"))
 }
 
-/// Passes on what was said behind the first `told` bytes. Answers how many are told now.
+/// Forwards the log after the first `told` bytes. Returns the number of bytes forwarded.
 async fn tell(log: &str, told: usize, journal: &Journal) -> usize {
     let new = log.get(told..).unwrap_or_default();
     if !new.is_empty() {
@@ -357,14 +357,14 @@ async fn tell(log: &str, told: usize, journal: &Journal) -> usize {
     told.max(log.len())
 }
 
-/// What is known of a node's agent.
 pub(super) struct AgentSeen {
     enrolled: bool,
     word: NodeHeartbeat,
 }
 
 impl AgentSeen {
-    /// Whether it is enrolled, heard and well; or what is missing.
+    /// Ok if the agent is enrolled and sends heartbeats without problems; otherwise what is
+    /// missing.
     fn judged(&self, since: Timestamp) -> std::result::Result<String, String> {
         match (self.enrolled, self.word.at) {
             (false, _) => Err("waiting for an agent to enroll".into()),
@@ -391,7 +391,7 @@ async fn want_task(tx: &mut Tx, task: &Task) -> Result<Task> {
 
 async fn bar_task(tx: &mut Tx, task: &Task) -> Result<Task> {
     match tx.task(&task.key).await? {
-        // Another worker queues it at this very moment: then that one is stopped.
+        // Another worker enqueues it concurrently: retry, and stop that task.
         None if !tx.want_task(task).await? => Err(StoreError::Conflict),
         None => Ok(task.clone()),
         Some(row) => {

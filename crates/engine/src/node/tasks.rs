@@ -1,5 +1,4 @@
-//! What agents are given to do, as one transaction each: looked for, taken, gone on with, and
-//! reported.
+//! The transactions on agent tasks: find, take, renew, report.
 
 use super::agents::{Taken, speaker};
 use model::node::TaskKind;
@@ -8,7 +7,7 @@ use model::node::task::{LEASE, Task, Then};
 use model::time::Timestamp;
 use store::{Result, TaskRow, Tx};
 
-/// How a task has ended.
+/// The end of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     pub key: String,
@@ -39,7 +38,7 @@ pub(super) async fn take_task(
     let Some(row) = tx.open_task(&node).await? else { return Ok(Ok(None)) };
     let left = row.task.deadline.since(now);
     if left.is_zero() {
-        // Nobody waits for it any more: it does not stand in the way of the next.
+        // Its deadline has passed; it must not block the next task.
         tx.update_task(&TaskRow { task: row.task.stopped(), version: row.version })?;
         tx.wake(&row.task.run.object(), now)?;
         return Ok(Ok(None));
@@ -50,7 +49,7 @@ pub(super) async fn take_task(
     Ok(Ok(Some(taken)))
 }
 
-/// The task of this name, if it is that of the node whose agent asks.
+/// The task with this key, if it belongs to the node of the session.
 async fn own_task(
     tx: &mut Tx,
     session: &str,
@@ -80,7 +79,7 @@ pub(super) async fn renew_task(
     if task != row.task {
         tx.update_task(&TaskRow { task, version: row.version })?;
     }
-    // What is not kept is nothing to wake anybody for.
+    // Wake the run only if log lines were stored.
     if news {
         tx.wake(&row.task.run.object(), now)?;
     }
@@ -88,7 +87,7 @@ pub(super) async fn renew_task(
     Ok(Ok(then))
 }
 
-/// What has ended by the report; none: it had been reported before.
+/// The kind of the ended task; none if it had been reported before.
 pub(super) async fn report_task(
     tx: &mut Tx,
     session: &str,
@@ -101,7 +100,7 @@ pub(super) async fn report_task(
         Err(denied) => return Ok(Err(denied)),
     };
     let Some(task) = row.task.reported(*ok, said, log) else {
-        // Its agent has let go of what was stopped: who waits for that hears of it.
+        // The agent has released a stopped task: wake the run that waits for it.
         if row.task.lingers(now) {
             let task = Task { lease_until: None, ..row.task };
             tx.wake(&task.run.object(), now)?;

@@ -1,4 +1,4 @@
-//! Reading: what is known of nodes. Nothing here changes anything.
+//! Read-only views of nodes.
 
 use super::no_node;
 use crate::node::Nodes;
@@ -9,16 +9,16 @@ use model::time::Timestamp;
 use model::why::Explanation;
 use store::{NodeHeartbeat, RecordFilter, RecordPage, Result, Tx};
 
-/// A node with everything that is known of it.
+/// A node with its run, agent, site and explanation.
 #[derive(Debug, Clone)]
 pub struct NodeView {
     pub node: Node,
-    /// Its newest operation.
+    /// The newest operation.
     pub run: Option<Run>,
     pub word: NodeHeartbeat,
-    /// Somebody may speak for it.
+    /// The node has an agent session.
     pub enrolled: bool,
-    /// When the MAAS of its site last answered: that old is what is known of its machine.
+    /// When the MAAS of its site last answered: the age of the upstream state.
     pub site_answered: Option<Timestamp>,
     pub told: Explanation,
 }
@@ -29,12 +29,12 @@ impl Nodes {
         self.0.store().read(input, |(id, now), tx| Box::pin(show(tx, id, *now))).await
     }
 
-    /// The living node on a machine.
+    /// The node on a machine that is not deleted.
     pub async fn on_machine(&self, machine: &MachineId) -> Result<Option<NodeId>> {
         self.0.store().read(machine.clone(), |machine, tx| Box::pin(tx.node_on(machine))).await
     }
 
-    /// Nodes by id, after one.
+    /// Nodes by id, after `after`.
     pub async fn list(
         &self,
         filter: RecordFilter,

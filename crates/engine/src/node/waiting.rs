@@ -1,11 +1,11 @@
-//! The agents that wait for something to do, so that who puts it into the queue can poke them.
+//! The long polls of agents, so that enqueueing a task can wake them.
 
 use model::id::NodeId;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 
-/// The agents that wait for work, by node.
+/// One signal for each node with a waiting agent.
 #[derive(Default)]
 pub(crate) struct Waiting(Mutex<HashMap<NodeId, Arc<Notify>>>);
 
@@ -22,10 +22,10 @@ impl Waiting {
         }
     }
 
-    /// Nobody waits there any more.
+    /// Ends a wait. The signal is removed with the last one.
     pub fn leave(&self, node: &NodeId, own: &Arc<Notify>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // The map and the one who leaves hold it; anybody else still waits.
+        // Two references: the map's and the caller's. More: another call still waits.
         if Arc::strong_count(own) <= 2 {
             all.remove(node);
         }

@@ -1,8 +1,8 @@
-//! Watching nodes: who is heard of and who is not, at every site and at none.
+//! Watches the heartbeats of nodes, by site, and of those without a site.
 //!
-//! A sweep looks every few seconds who has fallen silent and who is back; a pass over each site
-//! comes once in a while. The sweep decides nothing: [`model::node::silence`] does. Replicas share
-//! the sites by their ids.
+//! A sweep runs every `sweep_interval` and moves nodes that became silent or returned;
+//! [`model::node::silence`] decides. Each site is reconciled every `reconcile_interval`. Replicas
+//! share the sites by id.
 
 use super::reconcile::Look;
 use super::waiting::Waiting;
@@ -25,43 +25,42 @@ use store::{Cause, Result, StoreError, Tx};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How many sites, nodes or runs are read at once.
+/// Sites, nodes or runs per page.
 pub(super) const PAGE: usize = 1_000;
-/// How many nodes one write moves.
+/// The most nodes moved in one transaction.
 pub(super) const MOVES_AT_ONCE: usize = 200;
 
-/// What the watch keeps in memory.
+/// The in-memory state of the watch.
 #[derive(Default)]
 pub(crate) struct NodeWatch {
     pub waiting: Waiting,
     came: Notify,
-    /// The sites that are being asked.
+    /// The sites with a reconcile pass in progress.
     asked: Mutex<HashSet<SiteId>>,
-    /// Since when the nodes of no site have fallen silent together.
+    /// The start of a mass outage among the nodes without a site.
     flooded_since: Mutex<Option<Timestamp>>,
-    /// Nobody is heard of anywhere.
+    /// All sites are silent.
     cut_off: AtomicBool,
 }
 
-/// The nodes of a site, or those of none, and what their silence comes to.
+/// The silence assessment of one site, or of the nodes without a site.
 struct Judged {
     site: Option<Site>,
     verdict: Verdict,
     when: When,
 }
 
-/// What can be read of several rows. One that cannot is told of, and stays the only one.
+/// Skips unreadable rows; each is logged and counted.
 pub(super) fn readable<I: Display, T>(rows: Vec<(I, Result<T>)>) -> impl Iterator<Item = T> {
     rows.into_iter().filter_map(|(id, row)| row.inspect_err(|error| unreadable(&id, error)).ok())
 }
 
 fn unreadable(id: &impl Display, error: &StoreError) {
-    tracing::warn!(%id, %error, "it cannot be read, and is left alone");
+    tracing::warn!(%id, %error, "skipping an unreadable record");
     metrics::counter!("farrier_unreadable_records_total").increment(1);
 }
 
-/// A node that is going to be written, held against others; none where it is gone or cannot be
-/// read.
+/// Locks a node for writing; none if it is gone or unreadable.
 pub(super) async fn locked(tx: &mut Tx, id: &NodeId) -> Result<Option<Node>> {
     match tx.record_locked::<Node>(id.as_str()).await {
         Err(error @ StoreError::Corrupt(_)) => {
@@ -77,7 +76,7 @@ impl Nodes {
         &self.0.node_watch().waiting
     }
 
-    /// The sites are looked at now, not only when their time comes.
+    /// Observes the sites now, before their next pass.
     pub(crate) fn probe_sites_soon(&self) {
         self.0.node_watch().came.notify_one();
     }
@@ -95,8 +94,8 @@ impl Nodes {
             let watch = AssertUnwindSafe(self.watch_once(look, listening_since)).catch_unwind();
             match watch.await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!(%error, "the nodes cannot be looked at now"),
-                Err(_) => tracing::error!("looking at the nodes panicked; it is tried again"),
+                Ok(Err(error)) => tracing::warn!(%error, "watching the nodes failed; retried"),
+                Err(_) => tracing::error!("watching the nodes panicked; retried"),
             }
             tokio::select! {
                 () = self.0.stopped() => return,
@@ -117,22 +116,22 @@ impl Nodes {
         let alone = ours("").then_some(None);
         let mut judged = Vec::new();
         for site in sites.into_iter().map(Some).chain(alone) {
-            // One site that cannot be looked at is its own trouble.
+            // A failure of one site does not affect the others.
             let id = site.as_ref().map(Site::id);
             match self.judge_silence(site, listening_since).await {
                 Ok(one) => judged.push(one),
-                Err(error) => tracing::warn!(?id, %error, "nodes cannot be looked at now"),
+                Err(error) => tracing::warn!(?id, %error, "assessing heartbeats failed"),
             }
         }
         let cut_off = silence::everywhere(judged.iter().map(|one| &one.verdict));
         let known = self.0.node_watch().cut_off.swap(cut_off, Ordering::Relaxed);
         if cut_off && !known {
-            tracing::error!("no site is heard of: Farrier, or the way from it, is cut off");
+            tracing::error!("all sites are silent: Farrier or its network is cut off");
         }
         for one in judged {
             let id = one.site.as_ref().map(Site::id);
             if let Err(error) = self.sweep(one, cut_off).await {
-                tracing::warn!(?id, %error, "nodes cannot be moved now");
+                tracing::warn!(?id, %error, "moving the nodes of a site failed");
             }
         }
         Ok(())
@@ -158,8 +157,8 @@ impl Nodes {
         Ok(readable(heard.await?).collect())
     }
 
-    /// Asks a site in a task of its own, unless it is being asked: a MAAS that hangs holds nobody
-    /// else up.
+    /// Reconciles a site in its own task, unless a pass is in progress: a MAAS that hangs delays no
+    /// other site.
     fn reconcile_apart(&self, id: SiteId, look: Look) {
         let asked = || self.0.node_watch().asked.lock().unwrap_or_else(PoisonError::into_inner);
         if !asked().insert(id.clone()) {
@@ -170,8 +169,8 @@ impl Nodes {
             let pass = AssertUnwindSafe(nodes.reconcile(&id, look)).catch_unwind().await;
             match pass {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!(site = %id, %error, "it cannot be asked now"),
-                Err(_) => tracing::error!(site = %id, "asking it panicked; it is asked again"),
+                Ok(Err(error)) => tracing::warn!(site = %id, %error, "reconciling a site failed"),
+                Err(_) => tracing::error!(site = %id, "reconciling panicked; retried"),
             }
             let mut asked =
                 nodes.0.node_watch().asked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -198,8 +197,8 @@ impl Nodes {
         Ok(Judged { site, verdict, when })
     }
 
-    /// Moves who has fallen silent, and who is back. `cut_off`: nobody is heard of anywhere, which
-    /// is one alert and not one for each site.
+    /// Moves nodes that became silent or returned. `cut_off`: all sites are silent, which raises
+    /// one alert instead of one for each site.
     async fn sweep(&self, judged: Judged, cut_off: bool) -> Result<()> {
         let Judged { site, verdict, when } = judged;
         match &site {
@@ -216,7 +215,7 @@ impl Nodes {
             None => {
                 let begins = when.flooded_since.is_none() && !cut_off;
                 if let (Some(Flood { count, of }), true) = (verdict.flood, begins) {
-                    tracing::error!(count, of, "many nodes of no site are not heard all at once");
+                    tracing::error!(count, of, "mass outage among the nodes without a site");
                 }
                 *self.alone_since() = verdict.flood.and(when.flooded_since.or(Some(when.now)));
             }
@@ -231,14 +230,14 @@ impl Nodes {
         Ok(())
     }
 
-    /// Keeps how a site is, where that is news; `aloud`, where somebody has to hear of it.
+    /// Stores a change of a site's alarms. `aloud`: also log it as an error.
     pub(super) async fn report_site(&self, site: &Site, report: Report, aloud: bool) -> Result<()> {
         let now = self.0.now();
         let answered = match &report {
             Report::Answered(_) => true,
             Report::Unreachable(_) | Report::Silence(_) | Report::Drift(_) => false,
         };
-        // When it answered is always news.
+        // The time of an answer is always stored.
         if !answered && site.told(&report, now) == *site {
             return Ok(());
         }
@@ -250,7 +249,7 @@ impl Nodes {
 async fn move_nodes(tx: &mut Tx, moves: &[Moved], now: Timestamp) -> Result<()> {
     for Moved { node: id, to, why, lost } in moves {
         let Some(node) = locked(tx, id).await? else { continue };
-        // It may have moved since it was looked at.
+        // The node may have changed since the assessment.
         let Ok(mut moved) = node.become_(*to, Owner::Heartbeat, why) else { continue };
         moved.head.since = now;
         let event = event(Cause::Probe, "heartbeat", why.clone(), here!(), now);
@@ -290,7 +289,7 @@ impl TellSite {
         if after.state() != site.state() {
             after.head.since = self.now;
             if !said.is_empty() && self.aloud {
-                tracing::error!(site = %self.id, said = message, "a site needs somebody");
+                tracing::error!(site = %self.id, said = message, "site alarm");
             }
         }
         let event = event(Cause::Probe, "reconciler", message, here!(), self.now);
