@@ -143,8 +143,7 @@ impl Store {
         job.result()
     }
 
-    /// Like [`Store::read`] for a body of one statement, which needs no transaction for a
-    /// consistent view.
+    /// Like [`Store::read`] for a body of one statement, which is consistent by itself.
     pub async fn read_one<I, T>(
         &self,
         input: I,
