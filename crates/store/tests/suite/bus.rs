@@ -1,4 +1,4 @@
-//! Signals: whoever waits hears of what was committed, and of nothing else.
+//! Signals: listeners receive the signals of committed transactions, and no others.
 
 use crate::harness::{Db, at, event, machine, settle_of, soon};
 use model::refusal::Refusal;
@@ -15,7 +15,7 @@ fn line() -> NewLog {
     NewLog { start: 0, ts: at(1), step, attempt: 1, stream: "stdout", data }
 }
 
-/// What has been heard so far. On PostgreSQL a store hears itself at once and others a little later.
+/// The signals received so far. On PostgreSQL those of other stores arrive with a delay.
 fn heard(bus: &mut Receiver<Signal>) -> Vec<Signal> {
     let mut all = Vec::new();
     loop {
@@ -37,7 +37,7 @@ async fn a_commit_is_heard(db: Db) {
     assert!(heard(&mut bus).contains(&Signal::Wake(id.object())));
     db.write(tx!([id], |tx| tx.append_log(&id, &[line()]))).await.unwrap();
     assert!(heard(&mut bus).contains(&Signal::Log(id.clone())));
-    // The end of a run ends its log.
+    // The end of a run signals its log.
     let claimed = db.claim("a", at(100), 1).await.remove(0);
     let mut run = run;
     run.progress.workflow = Workflow::Completed;
@@ -67,7 +67,8 @@ mod replicas {
 
     on_postgres!(a_write_in_one_store_is_heard_in_another);
 
-    /// Listening begins some time after a store is opened, so it is said until it is heard.
+    /// A store starts to listen some time after it was opened, so the write is repeated until a
+    /// signal arrives.
     async fn a_write_in_one_store_is_heard_in_another(db: Db) {
         let run = db.add_run("op-1").await;
         let other = db.another().await;
@@ -77,7 +78,7 @@ mod replicas {
             Signal::Event,
             Signal::Work,
         ];
-        // What a new listener is told once, that it should look, must not count.
+        // Waits for the signals that a new listener gets once at its start; they must not count.
         let mut bus = other.store.bus().listen();
         let id = run.spec.id.clone();
         let first = async {

@@ -1,5 +1,5 @@
-//! Claims: what is due is taken by exactly one, under an epoch of its own, and comes back when it is let
-//! go or woken.
+//! Claims: a due object is claimed by exactly one worker, under its own epoch, and becomes due
+//! again when it is released or woken.
 
 use crate::harness::{Db, at, run, settle_of, soon};
 use model::id::RunId;
@@ -121,7 +121,7 @@ async fn the_longest_due_comes_first(db: Db) {
 async fn a_wake_during_work_makes_it_due_again(db: Db) {
     let run = db.add_run("op-1").await;
     let id = run.spec.id.clone();
-    // Once let go by a release, once by a settle: neither may lose the wake-up.
+    // Neither a release nor a settle may lose the wake-up.
     let claimed = only(db.claim("a", at(10), 1).await);
     wake(&db, &id).await;
     assert_eq!(db.claim("b", at(100), 1).await, [], "being woken takes it from nobody");
@@ -143,7 +143,7 @@ async fn a_wake_that_was_taken_into_account_does_not(db: Db) {
     let run = db.add_run("op-1").await;
     let mut claimed = only(db.claim("a", at(10), 1).await);
     wake(&db, &run.spec.id).await;
-    // The worker read the run again and saw the wake-up.
+    // The worker has read the run again and has handled the wake-up.
     claimed.wakes += 1;
     db.settle(&settle_of(&run, &claimed, Hold::Keep)).await.unwrap();
     assert_eq!(db.read(tx!([], |tx| tx.woken("a").await)).await.unwrap(), []);
@@ -160,7 +160,7 @@ async fn what_rests_is_due_when_it_is_woken(db: Db) {
     assert_eq!(next_due(&db).await, Some(at(15)));
     let claimed = only(db.claim("a", at(100), 1).await);
     release(&db, &claimed, None).await;
-    // Telling it something wakes it, too.
+    // An update without a claim wakes the run, too.
     db.tell(&run, Workflow::Running).await;
     assert_eq!(next_due(&db).await, Some(at(50)));
 }
@@ -188,7 +188,7 @@ async fn what_is_put_back_is_due_when_said(db: Db) {
     assert_eq!((again.epoch, again.wakes), (2, 1), "nothing was handled");
 }
 
-/// A claim that is not yet committed stands in nobody's way.
+/// A claim that is not committed yet does not block other claims.
 mod skipping {
     use super::*;
 

@@ -1,4 +1,4 @@
-//! Events: one order of everything, which nothing can slip into behind a reader.
+//! Events: one order of all events, in which no event can appear behind a reader.
 
 use crate::harness::{Db, Dice, PATIENCE, at, event, machine, soon};
 use model::id::MachineId;
@@ -73,13 +73,13 @@ const WRITERS: usize = 8;
 const TURNS: usize = 30;
 const OBJECTS: usize = 12;
 
-/// Each turn changes up to three objects in one transaction, some of which take their time.
+/// Each transaction changes up to three objects; some transactions are slow.
 async fn write_much(db: Db, writer: usize) -> usize {
     let mut dice = Dice::new(writer as u64);
     let mut written = 0;
     for turn in 0..TURNS {
         let count = 1 + dice.roll(3);
-        // In one order, so that nobody waits in a ring.
+        // In one order, to avoid deadlocks.
         let mut ids: Vec<_> = (0..count).map(|_| dice.roll(OBJECTS)).collect();
         ids.sort_unstable();
         ids.dedup();
@@ -111,13 +111,13 @@ async fn write_much(db: Db, writer: usize) -> usize {
     written
 }
 
-/// Reads on and on until everything that was written has come, `limit` at a time.
+/// Reads until all written events have arrived, `limit` at a time.
 async fn read_all(db: Db, limit: i64, mut written: watch::Receiver<Option<usize>>) -> Vec<Event> {
     let mut seen: Vec<Event> = Vec::new();
     let started = std::time::Instant::now();
     loop {
         let known = *written.borrow_and_update();
-        // A new connection each time, as a client that was cut off has it.
+        // Resumes from the cursor's text each time, as a client that reconnects does.
         let cursor = seen.last().map(|one| one.cursor.to_string()).unwrap_or("0.0".into());
         let more = db.events_after(Cursor::parse(&cursor).unwrap(), limit).await;
         seen.extend(more);
@@ -159,7 +159,7 @@ async fn readers_miss_nothing_while_many_write(db: Db) {
     }
 }
 
-/// What only happens where several write at once.
+/// Cases with concurrent writers.
 mod concurrent {
     use super::*;
 
@@ -207,7 +207,8 @@ mod concurrent {
         let cursor = db.events(3).await[2].cursor;
         let (slow, go_on) = change_in_two_goes(&db, "m-1", "m-2").await;
         change(&db, "m-3").await;
-        // The quick one is committed; a reader that saw it now would never see the slow one.
+        // The quick transaction is committed; a reader that saw it now would never see the slow
+        // one.
         assert_eq!(db.events_after(cursor, 10).await.len(), 0);
         let horizon = db.read(tx!([], |tx| tx.horizon().await)).await.unwrap();
         go_on.notify_one();
@@ -217,8 +218,8 @@ mod concurrent {
         assert_eq!(db.events_after(horizon, 10).await.len(), 3, "nor had the horizon passed it");
     }
 
-    /// The slow transaction began before the quick one and ends after it: its change of the second
-    /// machine is the later one, and must be told later.
+    /// The slow transaction begins before the quick one and ends after it: its change of the second
+    /// machine is the later one and must come later in the order of events.
     async fn an_object_changes_in_the_order_of_its_versions(db: Db) {
         db.add_machines(vec![machine("m-1"), machine("m-2")]).await;
         let (slow, go_on) = change_in_two_goes(&db, "m-1", "m-2").await;

@@ -1,4 +1,4 @@
-//! Logs: bytes at offsets, kept once, read from anywhere.
+//! Logs: chunks at byte offsets, stored once, readable from any offset.
 
 use crate::harness::{Db, at, run};
 use model::id::RunId;

@@ -1,5 +1,5 @@
-//! Nodes beside their records: one living node per machine, transitions that only their owners make, tokens that work once, agents that
-//! are heard, and the tasks that they are given.
+//! Nodes: one live node per machine, transitions that only their owners make, single-use tokens,
+//! heartbeats, and the tasks of agents.
 
 use crate::harness::{Db, at, ended, event, run, soon};
 use model::effect::Key;
@@ -55,7 +55,7 @@ fn at_site(name: &str) -> SiteId {
     SiteId::trusted(name)
 }
 
-/// A node in some state, placed on a machine, as it was written.
+/// Adds a node in this state on a machine.
 async fn add(db: &Db, name: &str, machine: &str, state: NodeState) -> Node {
     place(db, name, machine, None, state).await.unwrap()
 }
@@ -139,14 +139,14 @@ async fn two_that_want_one_machine_do_not_both_get_it(db: Db) {
     assert_eq!(node_on(&db, "m-1").await, placed.pop());
 }
 
-/// The record as somebody writes it who asks nobody whether it may.
+/// Builds a record with a transition that the model did not check.
 fn forced(node: &Node, to: NodeState, owner: Owner) -> Node {
     Node { state: to, moved_by: owner, ..node.clone() }
 }
 
 async fn a_way_belongs_to_its_owner(db: Db) {
     let node = add(&db, "node-1", "m-1", NodeState::Active).await;
-    // A heartbeat says that a node is silent. It empties nobody, and quarantines nobody.
+    // The owner of heartbeats may not drain or quarantine a node.
     for to in [NodeState::Draining, NodeState::Quarantined] {
         let moved = write(&db, &forced(&node, to, Owner::Heartbeat)).await;
         assert_eq!(moved.map(drop), Err(StoreError::Conflict), "{to}");
@@ -159,7 +159,8 @@ async fn a_way_belongs_to_its_owner(db: Db) {
     assert_eq!((moved.head.version, events_of(&db, "node-1").await), (2, 2));
 }
 
-/// Every state, every other state, every owner: what the store takes is what the table of ways says, and it asks its own row.
+/// For every transition and owner, the store accepts exactly what the model's table permits,
+/// checked against the stored state.
 async fn every_way_is_written_by_its_owners_alone(db: Db) {
     let try_all = tx!([], |tx| {
         for from in NodeState::ALL {
@@ -176,7 +177,8 @@ async fn every_way_is_written_by_its_owners_alone(db: Db) {
                 let node = get(&db, from.as_str()).await;
                 let way = WAYS.iter().find(|way| (way.0, way.1) == (from, to));
                 let may = way.is_some_and(|way| way.2.contains(&owner));
-                // What is taken is taken back, so that every try begins in the same place.
+                // Accepted transitions are rolled back, so that every attempt starts in the same
+                // state.
                 let moved = forced(&node, to, owner);
                 let tried = tx!([moved], |tx| {
                     let mut node = moved;
@@ -220,7 +222,7 @@ async fn a_refused_transition_takes_everything_back(db: Db) {
     assert_eq!(node_on(&db, "m-1").await, Some(node.id()));
 }
 
-/// What is learned of it is no transition, whoever made the last one.
+/// A change of other fields is no transition and has no owner.
 async fn a_node_changes_without_moving(db: Db) {
     let mut node = add(&db, "node-1", "m-1", NodeState::Active).await;
     node = node.quarantined(Quarantine::Drift, Owner::Reconciler, "drifts").unwrap();
@@ -537,7 +539,7 @@ async fn tasks_go_with_their_runs(db: Db) {
         runs.push(run.spec.id);
     }
     let key = |name: &str| task(name, "drain_node", "node-1", 1).key;
-    // Other tests on the same server may hold the horizon back.
+    // Other tests on the same server may hold back the horizon.
     let gone = async {
         loop {
             let removed = db.write(tx!([runs], |tx| tx.remove_runs(&runs).await)).await.unwrap();
@@ -563,7 +565,7 @@ async fn make_site(db: &Db, name: &str) -> Site {
     db.write(insert).await.unwrap()
 }
 
-/// Has everything that is due looked at, which finds nothing to do. The kinds that were.
+/// Claims and settles everything that is due, without changes. Returns the claimed kinds.
 async fn look(db: &Db) -> Vec<SubjectKind> {
     let claimed = db.claim("a", at(50), 99).await;
     for one in claimed.clone() {
@@ -596,7 +598,7 @@ async fn a_node_and_a_site_are_claimed_and_rest(db: Db) {
     assert_eq!(next_due().await, Ok(Some(at(0))), "both are new");
     assert_eq!(look(&db).await, [SubjectKind::Node, SubjectKind::Site]);
     assert_eq!((look(&db).await, next_due().await), (vec![], Ok(None)), "who rests is not due");
-    // What somebody only writes down about it does not make it due; whoever wakes it does.
+    // An update does not make it due; a wake-up does.
     let node = write(&db, &node).await.unwrap();
     assert_eq!(next_due().await, Ok(None));
     let tell = tx!([node], |tx| {
@@ -629,7 +631,7 @@ async fn the_runs_of_a_node_go_when_it_has_looked(db: Db) {
     assert_eq!(superseded().await, runs[..1], "the newest stays");
 }
 
-/// Nobody owns the ways between the states of a site.
+/// The transitions of a site have no owners.
 async fn a_site_moves_as_it_likes(db: Db) {
     let mut site = make_site(&db, "site-a").await;
     for (report, word) in [

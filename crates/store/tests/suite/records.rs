@@ -1,4 +1,4 @@
-//! Records with a lifecycle: written with their place in the queue and their history, moved by who holds the claim, found by page.
+//! Records with a lifecycle: their queue rows, history, claims and pages.
 
 use crate::harness::{Db, at, event, run, soon};
 use model::id::{ObjectId, RackId, RunId};
@@ -62,7 +62,7 @@ fn claim_of(claimed: &Claimed) -> RecordClaim {
     RecordClaim { epoch: claimed.epoch, wakes: claimed.wakes }
 }
 
-/// The whole turn of a record: it becomes ready, and its place in the queue is settled.
+/// One turn of a record: it becomes ready, and its queue row is settled.
 async fn turn(
     db: &Db,
     record: &PowerShelf,
@@ -159,7 +159,7 @@ async fn a_record_rests_or_waits_for_its_time(db: Db) {
     let record = get(&db, "ps-1").await.unwrap();
     turn(&db, &record, claim_of(&claimed), None).await.unwrap();
     assert_eq!(db.read(tx!([], |tx| tx.next_due().await)).await, Ok(None));
-    // Who tells it something has it looked at.
+    // An update by a request makes the record due.
     tell(&db, &get(&db, "ps-1").await.unwrap()).await.unwrap();
     assert_eq!(db.claim("a", at(90), 9).await.len(), 1);
 }
@@ -301,7 +301,7 @@ async fn what_runs_hold_is_found_by_target(db: Db) {
     db.insert_run(&second, None).await.unwrap();
     let twice = on("op-3", &targets[0], 10);
     assert_eq!(db.insert_run(&twice, None).await, Err(StoreError::Conflict), "it is held");
-    // Several may be at work in one rack.
+    // Several runs may be active on one rack.
     let rack = TargetId::new(TargetKind::Rack, "rack-1");
     for id in ["op-4", "op-5"] {
         db.insert_run(&on(id, &rack, 1), None).await.unwrap();
@@ -325,7 +325,8 @@ async fn end(db: &Db, mut run: Run) -> RunId {
     run.spec.id
 }
 
-/// Whether a run goes when it is to go. Other tests on the same server may hold the horizon back: what must go is tried for a while.
+/// Checks whether retention deletes a run. Other tests on the same server may hold back the
+/// horizon, so the deletion is retried for a while.
 async fn clear_away(db: &Db, run: &RunId, goes: bool) {
     let runs = vec![run.clone()];
     let try_once = || db.write(tx!([runs], |tx| tx.remove_runs(&runs).await));
@@ -376,7 +377,7 @@ async fn a_run_stays_until_who_waits_for_it_has_looked(db: Db) {
     clear_away(&db, &waited_for, false).await;
     turn(&db, &record, claim_of(claimed), None).await.unwrap();
     let back = tx!([waited_for], |tx| {
-        // Whoever claimed the ended runs with it lets them go.
+        // Releases the ended runs that were claimed with it.
         for (id, epoch) in tx.claimed_by("a").await? {
             tx.release(&id, epoch, 1, None, at(6))?;
         }
@@ -398,7 +399,7 @@ async fn the_events_of_a_removed_record_go(db: Db) {
     assert_eq!(spare, [false, true, true], "of {kept:?} something must stay");
 }
 
-/// Runs were kept in another table, which knew machines only.
+/// An older schema had another table of runs, for machines only.
 async fn an_older_database_keeps_its_runs(db: Db) {
     let active = db.add_run("op-1").await;
     let done = db.add_run("op-2").await;
@@ -426,7 +427,8 @@ mod together {
 
     on_postgres!(a_whole_that_begins_its_parts_is_neither_claimed_nor_told);
 
-    /// Parts are written while the whole is locked: a claim passes it by, and whoever tells it something waits until they are there.
+    /// Child runs are inserted while the parent is locked: a claim skips it, and an update waits
+    /// for the commit.
     async fn a_whole_that_begins_its_parts_is_neither_claimed_nor_told(db: Db) {
         let whole = db.add_run("op-1").await;
         let (locked, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));

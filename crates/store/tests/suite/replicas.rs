@@ -1,4 +1,4 @@
-//! Replicas: who is alive holds what it took; who is not, gives it back.
+//! Replicas: a live replica keeps its claims; those of a dead one are released.
 
 use crate::harness::{Db, at};
 use store::{Replica, ReplicaHeartbeat, Result, StoreError};

@@ -1,5 +1,5 @@
-//! Clearing away: what may go goes whole and in small pieces, what may not stays whoever asks, and what
-//! went is remembered.
+//! Retention: removable rows are deleted completely and in small batches, other rows stay, and the
+//! newest deleted event is recorded.
 
 use crate::harness::{Db, at, ended, event, machine, run};
 use model::filter::{Filter, Subject};
@@ -58,7 +58,7 @@ async fn log_end(db: &Db, run: &str) -> i64 {
     db.read(tx!([run], |tx| tx.log_end(&run).await)).await.unwrap()
 }
 
-/// Other tests on the same server may hold the horizon back: what is not final does not go yet.
+/// Other tests on the same server may hold back the horizon, and events that are not final stay.
 async fn remove(db: &Db, runs: &[&str]) -> Removed {
     db.events(count_events(db).await).await;
     let runs: Vec<RunId> = runs.iter().map(|run| id(run)).collect();
@@ -101,14 +101,14 @@ async fn a_run_goes_whole(db: Db) {
     assert_eq!(removed(&db, "run").await, last, "and what went last is remembered");
     let again = remove(&db, &["op-1", "op-2"]).await;
     assert!(again.is_empty(), "{again:?}");
-    // Its request id is free again.
+    // Its request id can be used again.
     let mut newer = run("op-3", "m-1");
     newer.spec.request_id = old.spec.request_id;
     db.insert_run(&newer, None).await.unwrap();
 }
 
 async fn what_a_gate_may_look_at_stays(db: Db) {
-    // One that is active, though another came after it; and one that is ended, but in hand.
+    // An active run with a newer one on its machine, and an ended run that is claimed.
     db.add_machine("m-1").await;
     db.add_machine("m-2").await;
     db.insert_run(&run("op-1", "m-1"), None).await.unwrap();
@@ -249,7 +249,7 @@ async fn the_newest_event_of_a_machine_stays(db: Db) {
     assert_eq!(behind, Some(at(50)));
 }
 
-/// Past the store, which has no such thing yet.
+/// By SQL, because the store cannot delete machines.
 async fn delete_machine(db: &Db, name: &str) {
     let statement = format!("DELETE FROM machines WHERE id = '{name}'");
     db.past_the_store(&statement, &statement).await;
@@ -265,13 +265,13 @@ async fn the_events_of_a_deleted_machine_go(db: Db) {
     assert_eq!(remove_events(&db, later()).await.events, 1);
 }
 
-/// Also when nothing newer is left: a watch that begins now stands behind all that went.
+/// Holds even if no newer event is left: a new watch starts after everything that was deleted.
 async fn the_mark_only_moves_forward(db: Db) {
     db.add_machine("m-1").await;
     end_run(&db, "op-1", "m-1", 10).await;
     end_run(&db, "op-2", "m-1", 20).await;
     end_run(&db, "op-3", "m-1", 30).await;
-    // The last event of all is one of an old run.
+    // The last event belongs to an old run.
     let run = db.run(&id("op-2")).await;
     db.tell(&run, Workflow::Reconciled).await;
     let last = db.events(5).await[4].cursor;
@@ -324,7 +324,7 @@ mod unfinished {
 
     on_postgres!(what_is_not_final_stays);
 
-    /// A watcher may still stand before it.
+    /// A watch may still be before it.
     async fn what_is_not_final_stays(db: Db) {
         db.add_machine("m-1").await;
         end_run(&db, "op-1", "m-1", 10).await;
