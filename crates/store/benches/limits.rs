@@ -1,8 +1,7 @@
 //! The limits of the disk and the databases without Farrier: durable commits of one row.
 //!
-//! It is here because it contains SQL. `cargo xtask bench` runs it first and compares the server
-//! with it. All files, including those of the server, are in the temporary directory; TMPDIR
-//! selects the disk.
+//! It is here because it contains SQL. `cargo xtask bench` compares the server with its figures.
+//! All files, including those of the server, are in the temporary directory; TMPDIR selects it.
 
 #![allow(
     clippy::expect_used,
@@ -70,7 +69,7 @@ fn sqlite(folder: &Path) -> Outcome<f64> {
         conn.pragma_update(None, name, value)?;
     }
     conn.execute_batch("CREATE TABLE raw (id INTEGER PRIMARY KEY, said TEXT)")?;
-    // From then on the log is overwritten, which is cheaper than extending it.
+    // Fills the log once. From then on it is overwritten, which is cheaper than extending it.
     conn.execute("INSERT INTO raw (said) VALUES (?1)", ["x".repeat(LOG_BYTES)])?;
     conn.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()))?;
     let mut insert = conn.prepare("INSERT INTO raw (said) VALUES (?1)")?;

@@ -264,7 +264,7 @@ impl Fill {
         )
     }
 
-    /// Updates the planner statistics, then the conditions of the machines.
+    /// Analyzes or checkpoints the database, then sets the versions of the machines.
     fn finish(&self) -> [&'static str; 2] {
         let analyze =
             if self.postgres { "VACUUM ANALYZE" } else { "PRAGMA wal_checkpoint(TRUNCATE)" };

@@ -67,8 +67,7 @@ mod replicas {
 
     on_postgres!(a_write_in_one_store_is_heard_in_another);
 
-    /// A store starts to listen some time after it was opened, so the write is repeated until a
-    /// signal arrives.
+    /// Repeats the write until a signal arrives, because a new store starts to listen with a delay.
     async fn a_write_in_one_store_is_heard_in_another(db: Db) {
         let run = db.add_run("op-1").await;
         let other = db.another().await;
@@ -78,7 +77,7 @@ mod replicas {
             Signal::Event,
             Signal::Work,
         ];
-        // Waits for the signals that a new listener gets once at its start; they must not count.
+        // The signals that a new listener publishes once must not count.
         let mut bus = other.store.bus().listen();
         let id = run.spec.id.clone();
         let first = async {
@@ -87,7 +86,7 @@ mod replicas {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        soon("the first word", first).await;
+        soon("the first signal", first).await;
         for signal in wanted {
             let mut bus = other.store.bus().listen();
             let said = async {

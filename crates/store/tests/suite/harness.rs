@@ -87,7 +87,7 @@ pub struct Db {
 }
 
 pub async fn on_sqlite<F: Future<Output = ()> + Send + 'static>(body: fn(Db) -> F) {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("a temporary directory");
     let options = Options::Sqlite { path: folder.path().join("farrier.db") };
     let store = Store::open(&options).await.expect("a fresh database");
     body(Db { store, options }).await;

@@ -155,7 +155,7 @@ async fn racing_updates_are_all_applied(db: Db) {
                 let key = format!("w{writer}.{turn}");
                 let add = || {
                     tx!([id, key], |tx| {
-                        let mut machine = tx.machine(&id).await?.expect("it is there");
+                        let mut machine = tx.machine(&id).await?.expect("the machine exists");
                         machine.labels.insert(key, "x".into());
                         tx.update_machine(&mut machine, &event())
                     })

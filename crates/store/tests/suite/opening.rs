@@ -110,7 +110,7 @@ async fn a_read_only_database_is_read_and_says_why_it_is_not_written() {
     let write = tx!([more], |tx| tx.insert_machine(&more, &event()));
     let said = words(db.write(write).await);
     assert!(said.contains("read-only") && said.contains("writable"), "{said}");
-    assert_eq!(db.machine(&machine_id).await.version, 1, "and it can still be read");
+    assert_eq!(db.machine(&machine_id).await.version, 1, "it can be read");
 }
 
 fn nowhere(url: String) -> Options {

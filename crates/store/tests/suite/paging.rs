@@ -50,7 +50,7 @@ where
 /// Waits for one more write, so that every page reads a changed database.
 async fn another_write(counted: &mut watch::Receiver<usize>) {
     counted.mark_unchanged();
-    soon("another write", counted.changed()).await.expect("the writer goes on");
+    soon("another write", counted.changed()).await.expect("the writer is running");
 }
 
 async fn machines_are_paged_while_others_write(db: Db) {
@@ -72,7 +72,7 @@ async fn machines_are_paged_while_others_write(db: Db) {
             });
             db.write(insert).await.unwrap();
             let update = tx!([old], |tx| {
-                let mut machine = tx.machine_locked(&old).await?.expect("it is there");
+                let mut machine = tx.machine_locked(&old).await?.expect("the machine exists");
                 machine.labels.insert("seen".into(), "again".into());
                 tx.update_machine(&mut machine, &event())
             });
@@ -97,7 +97,7 @@ async fn machines_are_paged_while_others_write(db: Db) {
     assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "in order, none twice");
     let old: Vec<_> = seen.iter().filter(|id| id.ends_with(['0', '2', '4', '6', '8'])).collect();
     assert!(old.into_iter().eq((0..ROWS).map(machine_name).collect::<Vec<_>>().iter()));
-    assert!(seen.len() > ROWS, "some of the new ones came, too");
+    assert!(seen.len() > ROWS, "some concurrent inserts are listed, too");
 }
 
 async fn runs_are_paged_while_others_write(db: Db) {

@@ -98,7 +98,7 @@ async fn a_run_goes_whole(db: Db) {
     assert!(!known(&db, "op-1").await && known(&db, "op-2").await);
     assert_eq!(db.read(tx!([], |tx| tx.history("op-1", 0, 9).await)).await.unwrap().len(), 0);
     assert_eq!(log_end(&db, "op-1").await, 0);
-    assert_eq!(removed(&db, "run").await, last, "and what went last is remembered");
+    assert_eq!(removed(&db, "run").await, last, "the newest deleted event is recorded");
     let again = remove(&db, &["op-1", "op-2"]).await;
     assert!(again.is_empty(), "{again:?}");
     // Its request id can be used again.
@@ -136,8 +136,8 @@ async fn a_long_log_goes_in_pieces(db: Db) {
     for _ in 0..2 {
         let gone = remove(&db, &["op-1"]).await;
         assert_eq!(gone, Removed { logs: MAX_REMOVED as u64, ..Removed::default() });
-        assert!(known(&db, "op-1").await, "the row goes last");
-        assert_eq!(log_end(&db, "op-1").await, lines * 4, "from the beginning");
+        assert!(known(&db, "op-1").await, "the row is deleted last");
+        assert_eq!(log_end(&db, "op-1").await, lines * 4, "the oldest chunks are deleted first");
     }
     let gone = remove(&db, &["op-1"]).await;
     assert_eq!(gone, Removed { runs: 1, events: 1, logs: 7 });
@@ -160,7 +160,7 @@ async fn logs_go_before_their_runs(db: Db) {
     assert_eq!(db.read(sizes).await.unwrap(), [(place, 20)]);
     assert!(ended_runs(&db, later(), RunPlace::default(), 9).await[0].logged);
     let gone = db.write(tx!([runs], |tx| tx.remove_logs(&runs).await)).await.unwrap();
-    assert_eq!(gone, Removed { logs: 5, ..Removed::default() }, "not that of the active one");
+    assert_eq!(gone, Removed { logs: 5, ..Removed::default() }, "the log of the active run stays");
     assert!(known(&db, "op-1").await);
     assert!(!ended_runs(&db, later(), RunPlace::default(), 9).await[0].logged);
     assert_eq!((log_end(&db, "op-1").await, log_end(&db, "op-2").await), (0, 20));
@@ -234,17 +234,17 @@ async fn the_newest_event_of_a_machine_stays(db: Db) {
     change_machine(&db, "m-1", 5).await;
     let all = db.events(8).await;
     let spare: Vec<_> = aged(&db, later()).await.iter().map(|event| event.spare).collect();
-    assert_eq!(spare, [true, false, true, true, true, true, false], "of runs there is none here");
+    assert_eq!(spare, [true, false, true, true, true, true, false], "events of runs are not listed");
     assert_eq!(remove_events(&db, at(30)).await, Removed { events: 3, ..Removed::default() });
     assert_eq!(versions(&db, "m-1").await, [4, 5, 6]);
-    assert_eq!(versions(&db, "m-2").await, [1], "it has no other");
-    assert_eq!(versions(&db, "op-1").await, [1], "it goes with its run only");
+    assert_eq!(versions(&db, "m-2").await, [1], "its only event stays");
+    assert_eq!(versions(&db, "op-1").await, [1], "events of a run are deleted with the run");
     assert_eq!(removed(&db, "machine").await, all[4].cursor);
     assert_eq!(removed(&db, "run").await, Cursor::default(), "a watch of runs has missed nothing");
     remove_events(&db, later()).await;
     assert_eq!(versions(&db, "m-1").await, [6]);
     change_machine(&db, "m-1", 1).await;
-    assert_eq!(versions(&db, "m-1").await, [6, 7], "versions go on");
+    assert_eq!(versions(&db, "m-1").await, [6, 7], "versions continue");
     let behind = db.read(tx!([], |tx| tx.aged_behind(1).await)).await.unwrap();
     assert_eq!(behind, Some(at(50)));
 }

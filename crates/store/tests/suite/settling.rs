@@ -27,7 +27,7 @@ async fn commit(db: &Db, settle: &Settle, machine_first: bool) -> Result<()> {
     let settle = settle.clone();
     let commit = tx!([settle], |tx| {
         let id = &settle.run.spec.target.machine().expect("a machine");
-        let mut machine = tx.machine_locked(id).await?.expect("it is there");
+        let mut machine = tx.machine_locked(id).await?.expect("the machine exists");
         machine.phase = Phase::Maintenance;
         if machine_first {
             tx.update_machine(&mut machine, &event())?;

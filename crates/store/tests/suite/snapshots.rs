@@ -45,7 +45,7 @@ async fn a_snapshot_shows_the_past(db: Db) {
 
     let everything = Filter::default();
     let seen = page(&db, &everything, None, 10, at).await;
-    assert_eq!(seen.runs, [two.clone(), one_then], "newest first, and none that came later");
+    assert_eq!(seen.runs, [two.clone(), one_then], "newest first, without later runs");
     assert_eq!(seen.next, None);
     let first = page(&db, &everything, None, 2, at).await;
     assert_eq!((first.runs, first.next.as_deref()), (vec![two], Some("op-2")));
@@ -80,7 +80,7 @@ async fn write_runs(
 ) {
     for n in 0..RUNS_EACH {
         if n == RUNS_EACH / 2 {
-            soon("leave to go on", go_on.wait_for(|open| *open)).await.unwrap();
+            soon("the permission to continue", go_on.wait_for(|open| *open)).await.unwrap();
         }
         let (id, host) = (format!("op-{writer}-{n:02}"), format!("m-{writer}-{n}"));
         let mut run = run(&id, &host);
@@ -141,7 +141,7 @@ async fn watch_runs(db: Db) -> Seen {
             tokio::task::yield_now().await;
         }
     };
-    soon("the end of all runs", all).await;
+    soon("all runs to end", all).await;
     seen
 }
 

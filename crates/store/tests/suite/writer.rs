@@ -134,7 +134,7 @@ async fn reads_see_one_moment(db: Db) {
         async move {
             while !*stopped.borrow() {
                 let change = tx!([id], |tx| {
-                    let mut machine = tx.machine_locked(&id).await?.expect("it is there");
+                    let mut machine = tx.machine_locked(&id).await?.expect("the machine exists");
                     tx.update_machine(&mut machine, &event())
                 });
                 db.write(change).await.unwrap();
@@ -144,12 +144,12 @@ async fn reads_see_one_moment(db: Db) {
     let mut versions = Vec::new();
     while versions.last().is_none_or(|version| *version < 50) {
         let twice = tx!([id], |tx| {
-            let first = tx.machine(&id).await?.expect("it is there").version;
+            let first = tx.machine(&id).await?.expect("the machine exists").version;
             let last = tx.history(id.as_str(), first - 1, 10).await?;
             Ok((first, last.iter().map(|one| one.version).collect::<Vec<_>>()))
         });
         let (version, history) = db.read(twice).await.unwrap();
-        assert_eq!(history, [version], "the machine and its history at one moment");
+        assert_eq!(history, [version], "the machine and its history are consistent");
         versions.push(version);
     }
     stop.send(true).unwrap();
