@@ -595,7 +595,11 @@ async fn a_node_and_a_site_are_claimed_and_rest(db: Db) {
     let next_due = || db.read(tx!([], |tx| tx.next_due().await));
     assert_eq!(next_due().await, Ok(Some(at(0))), "both are new");
     assert_eq!(look(&db).await, [SubjectKind::Node, SubjectKind::Site]);
-    assert_eq!((look(&db).await, next_due().await), (vec![], Ok(None)), "an idle object is not due");
+    assert_eq!(
+        (look(&db).await, next_due().await),
+        (vec![], Ok(None)),
+        "an idle object is not due"
+    );
     // An update does not make it due; a wake-up does.
     let node = write(&db, &node).await.unwrap();
     assert_eq!(next_due().await, Ok(None));

@@ -300,7 +300,11 @@ async fn what_runs_hold_is_found_by_target(db: Db) {
     db.insert_run(&first, None).await.unwrap();
     db.insert_run(&second, None).await.unwrap();
     let twice = on("op-3", &targets[0], 10);
-    assert_eq!(db.insert_run(&twice, None).await, Err(StoreError::Conflict), "another run holds the target");
+    assert_eq!(
+        db.insert_run(&twice, None).await,
+        Err(StoreError::Conflict),
+        "another run holds the target"
+    );
     // Several runs may be active on one rack.
     let rack = TargetId::new(TargetKind::Rack, "rack-1");
     for id in ["op-4", "op-5"] {
@@ -410,7 +414,11 @@ async fn an_older_database_keeps_its_runs(db: Db) {
     let again = tx!([target], |tx| tx.run_of_request(&target, "req-op-1").await);
     assert_eq!(db.read(again).await, Ok(Some(active.clone())));
     let mut second = run("op-3", active.spec.target.as_str());
-    assert_eq!(db.insert_run(&second, None).await, Err(StoreError::Conflict), "another run still holds the target");
+    assert_eq!(
+        db.insert_run(&second, None).await,
+        Err(StoreError::Conflict),
+        "another run still holds the target"
+    );
     second.spec.target = done.spec.target.clone();
     db.insert_run(&second, None).await.unwrap();
     let targets = vec![active.spec.target];

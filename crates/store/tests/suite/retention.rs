@@ -234,7 +234,11 @@ async fn the_newest_event_of_a_machine_stays(db: Db) {
     change_machine(&db, "m-1", 5).await;
     let all = db.events(8).await;
     let spare: Vec<_> = aged(&db, later()).await.iter().map(|event| event.spare).collect();
-    assert_eq!(spare, [true, false, true, true, true, true, false], "events of runs are not listed");
+    assert_eq!(
+        spare,
+        [true, false, true, true, true, true, false],
+        "events of runs are not listed"
+    );
     assert_eq!(remove_events(&db, at(30)).await, Removed { events: 3, ..Removed::default() });
     assert_eq!(versions(&db, "m-1").await, [4, 5, 6]);
     assert_eq!(versions(&db, "m-2").await, [1], "its only event stays");
