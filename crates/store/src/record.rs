@@ -114,7 +114,7 @@ impl Tx {
             serde_json::to_string(record)?,
             head.updated_at,
         ];
-        // Where transitions have owners, the stored state must be one that this owner may leave.
+        // If transitions have owners, the stored state must be one that this owner may leave.
         let statement = match record.sources() {
             None => Statement::new(sql, values),
             Some(sources) => {

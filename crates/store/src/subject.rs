@@ -25,7 +25,7 @@ pub struct Claimed {
     pub wakes: i64,
 }
 
-/// How a new run enters the queue.
+/// The initial queue state of a new run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Enqueue<'a> {
     /// Due at once, for the next worker that claims.
