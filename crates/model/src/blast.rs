@@ -7,10 +7,10 @@ use crate::machine::{Machine, Phase};
 use crate::refusal::Refusal;
 use crate::text;
 
-/// How many machines a message names: more than a rack holds. The rest is counted.
+/// The number of machines that a message names: more than a rack holds. The rest is counted.
 pub const MAX_NAMED: usize = 64;
 
-/// What happens to the affected machines.
+/// The impact on the affected machines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     LosePower,
@@ -91,8 +91,8 @@ impl Dark {
     }
 }
 
-/// Whether these machines may be affected: without objection if none is needed, else only by force
-/// with a reason, which is recorded.
+/// Checks whether these machines may be affected: without objection if none is needed, else only by
+/// force with a reason, which is recorded.
 pub fn permit(what: &str, fate: Fate, dark: &[Dark], force: Option<&str>) -> Result<(), Refusal> {
     if let Some(reason) = force {
         text::short("reason", reason)?;

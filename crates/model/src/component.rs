@@ -26,14 +26,14 @@ pub struct Device {
     pub active_run: Option<RunId>,
     /// The firmware that the request resolves to for this device.
     pub wanted: Resolution,
-    /// Whether the device admits an upgrade now. Used for power shelves only: for machines and
-    /// switches the rack decides.
+    /// The gate's decision on an upgrade of the device. Used for power shelves only: for machines
+    /// and switches the rack decides.
     pub gate: Result<(), Refusal>,
     /// The run that an earlier delivery of the same request created.
     pub made: Option<RunId>,
 }
 
-/// How a device gets its firmware.
+/// The way in which a device gets its firmware.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Course {
     /// An earlier delivery of the same request created this run.
@@ -89,7 +89,7 @@ pub fn course(device: &Device) -> Course {
     }
 }
 
-/// Whether a power shelf admits a firmware upgrade now: no run holds it, it is `Ready` or in
+/// Checks whether a power shelf admits a firmware upgrade now: no run holds it, it is `Ready` or in
 /// `Error`, and its health permits the change.
 pub fn admit_shelf(shelf: &PowerShelf, force: Option<&str>) -> Result<(), Refusal> {
     let id = &shelf.head.id;

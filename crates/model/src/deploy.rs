@@ -114,7 +114,7 @@ pub enum Steer {
     Stop,
 }
 
-/// What the deploy environment does next.
+/// The next action of the deploy environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
     GoOn,
@@ -188,17 +188,17 @@ impl Deployment {
         }
     }
 
-    /// Whether anything may still happen in this deployment.
+    /// True if anything may still happen in this deployment.
     pub const fn open(&self) -> bool {
         !matches!(self.stage, Stage::Finished | Stage::Closed)
     }
 
-    /// Whether the machine is told what to boot.
+    /// True if the machine is told what to boot.
     pub fn boots(&self, now: Timestamp) -> bool {
         self.stage == Stage::Wanted && now < self.token_until
     }
 
-    /// Whether the bearer of the token may download its files. A BMC may copy an ISO as soon as it
+    /// True if the bearer of the token may download its files. A BMC may copy an ISO as soon as it
     /// is attached, while the machine is still on.
     pub fn gives_files(&self, now: Timestamp) -> bool {
         let early = matches!(self.image.body, Body::Iso { .. }) && self.stage == Stage::Prepared;

@@ -63,7 +63,7 @@ pub trait Device: Lifecycle {
     fn trouble(&self) -> Option<&Trouble>;
     /// Requests a retry of what failed.
     fn want_retry(&mut self);
-    /// Whether the device is polled in its current state.
+    /// True if the device is polled in its current state.
     fn is_watched(&self) -> bool;
     /// The activity within its state, such as the operation of a maintenance.
     fn detail(&self) -> String {
@@ -145,7 +145,7 @@ pub struct Glance {
     version: Option<i64>,
 }
 
-/// What a probe changes.
+/// The changes that a probe causes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct News {
     pub observed: Observed,

@@ -71,8 +71,8 @@ pub enum Effect {
     Drain {
         /// Empty when the machine is in no cluster; then there is nothing to drain.
         cluster_ref: String,
-        /// How long evictions are retried. A run always has a value; a plan may omit it and use the
-        /// step's timeout.
+        /// The time for which evictions are retried. A run always has a value; a plan may omit it
+        /// and use the step's timeout.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline_seconds: Option<u32>,
     },
@@ -158,7 +158,7 @@ impl PowerTo {
     }
 }
 
-/// What a provider is able to do.
+/// A capability of a provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Capability {
     Inspect,
@@ -207,7 +207,7 @@ impl Effect {
         self.facts().capability
     }
 
-    /// Whether a repetition does harm. If so, a lost answer needs an operator's decision.
+    /// True if a repetition does harm. If so, a lost answer needs an operator's decision.
     pub const fn destructive(&self) -> bool {
         self.facts().destructive
     }
@@ -218,7 +218,7 @@ impl Effect {
         Some(group)
     }
 
-    /// How it switches the machine off through its BMC, where it does.
+    /// The power-off policy, if the effect switches the machine off through its BMC.
     pub const fn power_off_policy(&self) -> Option<PowerOffPolicy> {
         if let Self::Reboot { mode: RebootMode::Bmc, power_off }
         | Self::Rma { action: RmaAction::PowerOff, power_off }
@@ -315,7 +315,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// What a call asks the provider to do about an effect.
+/// The verb of a provider call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verb {
@@ -355,7 +355,7 @@ pub struct Order {
     pub key: Key,
     pub verb: Verb,
     pub effect: Effect,
-    /// How many bytes of this attempt's log are stored already; `Follow` continues from there.
+    /// The bytes of this attempt's log that are stored already; `Follow` continues from there.
     pub logged: u64,
 }
 
@@ -378,9 +378,9 @@ pub enum Answer {
 pub struct Outcome {
     /// One sentence for the step's message.
     pub said: String,
-    /// What the result proves about the machine's conditions.
+    /// The conditions of the machine that the result proves.
     pub evidence: Vec<Evidence>,
-    /// What was read from the device, if it was read.
+    /// The facts read from the device, if it was read.
     pub facts: Option<Facts>,
 }
 

@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What may be done about a fault.
+/// The permitted reaction to a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
@@ -51,12 +51,12 @@ macro_rules! codes {
                 match self { $(Self::$variant => Class::$class,)* }
             }
 
-            /// Whether the effect may have happened in spite of the fault.
+            /// True if the effect may have happened in spite of the fault.
             pub const fn happened(self) -> Happened {
                 match self { $(Self::$variant => Happened::$happened,)* }
             }
 
-            /// What the code means and what to do, as Markdown.
+            /// The page of the code: its meaning and the remedy, as Markdown.
             pub const fn page(self) -> &'static str {
                 match self {
                     $(Self::$variant => include_str!(concat!("../../../docs/faults/", $name, ".md")),)*
@@ -133,7 +133,7 @@ codes! {
 }
 
 impl Code {
-    /// Whether the peer could not be reached, did not accept the call or answered garbage. Such a
+    /// True if the peer could not be reached, did not accept the call or answered garbage. Such a
     /// fault says nothing about work in progress.
     pub const fn unseen(self) -> bool {
         matches!(

@@ -103,7 +103,7 @@ impl Filter {
         self.terms.iter().all(|term| term.holds(item))
     }
 
-    /// Whether matching a run needs its machine.
+    /// True if matching a run needs its machine.
     pub fn needs_machine(&self) -> bool {
         self.terms.iter().any(|term| term.field.is_of_machine())
     }
@@ -118,7 +118,7 @@ impl Term {
 }
 
 impl Field {
-    /// Whether the field is a property of the machine, not of the run.
+    /// True if the field is a property of the machine, not of the run.
     pub const fn is_of_machine(&self) -> bool {
         match self {
             Self::Phase

@@ -43,7 +43,7 @@ pub const DEVICES: [TargetKind; 3] =
     [TargetKind::Machine, TargetKind::Switch, TargetKind::PowerShelf];
 /// The number of components of one kind of device in a record.
 pub const MAX_COMPONENTS: usize = 32;
-/// How many applied entries are kept per device; older ones are deleted.
+/// The number of applied entries kept per device; older ones are deleted.
 pub const MAX_APPLIED: i64 = 256;
 
 /// Timeout in seconds and number of retries of one component. A BMC restarts meanwhile.
@@ -87,7 +87,7 @@ impl Firmware {
         Ok(self)
     }
 
-    /// Whether both records have the same content, apart from id, flags and age.
+    /// True if both records have the same content, apart from id, flags and age.
     pub fn same_as(&self, other: &Self) -> bool {
         let said = |one: &Self| {
             (one.hardware_type.clone(), one.description.clone(), one.components.clone())
@@ -95,7 +95,7 @@ impl Firmware {
         said(self) == said(other)
     }
 
-    /// Whether these steps install a file of this record, directly or in a group.
+    /// True if these steps install a file of this record, directly or in a group.
     pub fn installed_by(&self, steps: &[RunStep]) -> bool {
         steps.iter().any(|step| {
             if let Some(group) = step.effect.group() {
@@ -184,8 +184,8 @@ pub struct Applied {
     pub at: Timestamp,
 }
 
-/// What the current step applied, once it has ended with these facts. None if it is no firmware
-/// step.
+/// The firmware that the current step applied, once it has ended with these facts. None if it is no
+/// firmware step.
 pub fn applied(run: &Run, facts: &Facts, at: Timestamp) -> Option<Applied> {
     let state = run.progress.current()?;
     let Effect::Device { work: DeviceWork::Firmware { component, version, .. } } =

@@ -256,7 +256,7 @@ pub struct Standing {
     pub state_changes: Option<Bar>,
 }
 
-/// What a request does to the object, for the health gate.
+/// The impact of a request on the object, for the health gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
     /// It changes the object.
@@ -280,7 +280,7 @@ impl Standing {
         *self == Self::default()
     }
 
-    /// What is prevented, and by which alert.
+    /// The prevented classes of requests, each with its alert.
     pub fn bars(&self) -> Vec<(Class, &Bar)> {
         let all = [
             (Class::PreventStateChanges, &self.state_changes),

@@ -23,15 +23,15 @@ use crate::time::{Timestamp, spoken};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// How often a failed upgrade is retried automatically.
+/// The maximum number of automatic retries of a failed upgrade.
 pub const MAX_FIRMWARE_UPGRADE_RETRIES: u32 = 3;
 /// The default interval before a failed upgrade is retried.
 pub const RETRY_INTERVAL: Duration = Duration::from_secs(600);
-/// How long a host waits until the rack's operation reaches its machine.
+/// The time for which a host waits until the rack's operation reaches its machine.
 pub const RACK_PATIENCE: Duration = Duration::from_secs(24 * 3_600);
-/// How often the machine's gate is checked again while it refuses an upgrade.
+/// The interval of checks of the machine's gate while it refuses an upgrade.
 const GATE_PAUSE: Duration = Duration::from_secs(60);
-/// How long the gate is checked; after that the upgrade fails.
+/// The time for which the gate is checked; after that the upgrade fails.
 const GATE_PATIENCE: Duration = Duration::from_secs(24 * 3_600);
 /// The normal maximum duration of an upgrade by the host itself.
 const UPGRADE_PATIENCE: Duration = Duration::from_secs(3_600);
@@ -60,7 +60,7 @@ impl HostState {
     }
 }
 
-/// Who requested a reprovisioning.
+/// The party that requested a reprovisioning.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "owner", rename_all = "snake_case")]
 pub enum Owner {
@@ -109,7 +109,7 @@ pub struct Seen {
     pub run: Option<Run>,
     /// The firmware that the request resolves to.
     pub firmware: Resolution,
-    /// Whether its machine admits an upgrade now.
+    /// The decision of its machine's gate on an upgrade.
     pub gate: Result<(), Refusal>,
     /// The rack's operation, if it owns the request.
     pub operation: Option<Run>,
@@ -118,7 +118,7 @@ pub struct Seen {
     pub retry_interval: Duration,
 }
 
-/// What an upgrade by the host itself has to do.
+/// The work of an upgrade by the host itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Check {
     /// Nothing to do, and why.
@@ -135,8 +135,7 @@ pub enum Check {
     },
 }
 
-/// Decides what to do for a host to have a firmware. Whether the host has it already is read in the
-/// run.
+/// Decides what to do for a host to have a firmware. The run reads whether the host has it already.
 pub fn check(facts: &Facts, firmware: &Resolution) -> Check {
     let kind = TargetKind::Machine;
     match firmware {
@@ -198,8 +197,8 @@ impl Host {
         }
     }
 
-    /// Whether an operator may request a reprovisioning now: in `Ready` or after a failure, and no
-    /// unstarted request may be pending.
+    /// Checks whether an operator may request a reprovisioning now: in `Ready` or after a failure,
+    /// and no unstarted request may be pending.
     pub fn admit(&self) -> Result<(), Refusal> {
         let fresh = self.request.as_ref().is_some_and(|request| request.started_at.is_none());
         let idle = match self.state {
@@ -218,7 +217,7 @@ impl Host {
         Err(Refusal::precondition("REPROVISION_UNDER_WAY", said).next(format!("farrier why {id}")))
     }
 
-    /// Whether the request may be withdrawn for this machine alone: not while the rack's
+    /// Checks whether the request may be withdrawn for this machine alone: not while the rack's
     /// `operation` is active.
     pub fn admit_give_up(&self, operation: Option<&Run>) -> Result<(), Refusal> {
         let going = operation.filter(|run| !run.ended());

@@ -20,7 +20,7 @@ pub trait Kind {
     const NAMING: Naming;
 }
 
-/// Who chooses the ids of a kind, and in which form.
+/// The party that chooses the ids of a kind, and their form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Naming {
     /// Farrier makes every id; the prefix is required.

@@ -59,7 +59,7 @@ pub struct Artifact {
     /// In lower-case hexadecimal.
     pub sha256: String,
     pub size: u64,
-    /// Where a machine downloads it. None: from Farrier, which stores it.
+    /// The address from which a machine downloads it. None: from Farrier, which stores it.
     pub url: Option<String>,
 }
 
@@ -86,7 +86,7 @@ impl Body {
         }
     }
 
-    /// Whether the booted system reports its progress to Farrier. If not, Farrier only waits for
+    /// True if the booted system reports its progress to Farrier. If not, Farrier only waits for
     /// it.
     pub fn phones_home(&self) -> bool {
         match self {
@@ -142,7 +142,7 @@ impl Artifact {
     }
 }
 
-/// Whether a machine without TLS and DNS can download from this URL.
+/// True if a machine without TLS and DNS can download from this URL.
 pub fn plain_place(url: &str) -> bool {
     let Some(rest) = url.strip_prefix("http://") else { return false };
     if rest.chars().any(|c| c.is_whitespace() || c.is_control()) {

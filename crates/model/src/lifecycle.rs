@@ -321,8 +321,8 @@ pub trait Lifecycle:
     fn word(&self) -> &'static str;
     fn next(&self, seen: &Self::Seen, now: Timestamp) -> Next<Self>;
 
-    /// How long the record normally stays in its current state; none means without limit. A record
-    /// that stays longer is shown as stuck.
+    /// The normal time of the record in its current state; none means without limit. A record that
+    /// stays longer is shown as stuck.
     fn patience(&self) -> Option<Duration> {
         None
     }
@@ -350,7 +350,7 @@ pub enum Waited {
     Failed(Trouble),
 }
 
-/// What went wrong with a device.
+/// A failure of a device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trouble {
     pub said: String,

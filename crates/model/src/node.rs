@@ -52,7 +52,7 @@ pub const MODE: &str = "mode";
 pub const WITHOUT_AGENT: &str = "without_agent";
 /// The reason for which the run does not call MAAS.
 pub const WITHOUT_MAAS: &str = "without_maas";
-/// How long a node is normally enrolling, draining or being removed.
+/// The normal time for which a node is enrolling, draining or being removed.
 const PROGRESS_PATIENCE: Duration = Duration::from_secs(6 * 3_600);
 
 /// Why a node is in quarantine. The reconciler only ends a quarantine for drift.
@@ -80,7 +80,7 @@ impl Quarantine {
     }
 }
 
-/// What the agent reported when it enrolled.
+/// The agent's report at its enrollment.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Agent {
@@ -111,10 +111,10 @@ pub struct Node {
     /// The machine's id in MAAS; empty until it was found there.
     #[serde(default)]
     pub system_id: String,
-    /// What MAAS last reported.
+    /// The last report of MAAS.
     #[serde(default)]
     pub upstream: Option<UpstreamSeen>,
-    /// How many consecutive reconciler passes saw it drift, or saw it healthy again.
+    /// The number of consecutive reconciler passes that saw it drift, or saw it healthy again.
     #[serde(default)]
     pub passes: u32,
     #[serde(default)]

@@ -201,7 +201,7 @@ impl Plan {
         Ok(self)
     }
 
-    /// Whether both plans have the same content, apart from id and origin.
+    /// True if both plans have the same content, apart from id and origin.
     pub fn same_work(&self, other: &Self) -> bool {
         self.steps == other.steps
             && self.on_failure == other.on_failure

@@ -74,7 +74,7 @@ pub struct PowerShelf {
 
 /// Timeout in seconds and number of retries of a power change.
 const POWER: (u32, u32) = (300, 1);
-/// How long another operation normally holds a shelf that is being deleted.
+/// The normal time for which another operation holds a shelf that is being deleted.
 const HELD: Duration = Duration::from_secs(3_600);
 
 impl PowerShelf {

@@ -29,12 +29,12 @@ use std::time::Duration;
 
 /// The limit of expected devices of one kind.
 pub const MAX_EXPECTED: u32 = 256;
-/// How soon to check again whether a device was released, in case no wake-up arrives.
+/// The interval of checks whether a device was released, in case no wake-up arrives.
 const RECHECK: Duration = Duration::from_secs(15);
-/// How many items a message names; the rest is counted.
+/// The number of items that a message names; the rest is counted.
 const MAX_NAMED: usize = 6;
 
-/// How many devices the rack is expected to hold.
+/// The numbers of devices that the rack is expected to hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Counts {
     pub machines: u32,
@@ -122,7 +122,7 @@ impl Rack {
         }
     }
 
-    /// What its lifecycle waits for now, in words.
+    /// Describes what its lifecycle waits for now.
     pub fn waits_for(&self, seen: &Seen, now: Timestamp) -> String {
         match self.next(seen, now) {
             Next::Rest(Why(said)) | Next::Until(_, Why(said)) => said,
@@ -248,7 +248,7 @@ impl Rack {
         Next::Become(Box::new(Change { cancel, ..Change::new(left, note) }))
     }
 
-    /// Whether a changed topology restarts discovery; after a failed maintenance it does not.
+    /// True if a changed topology restarts discovery; after a failed maintenance it does not.
     fn looks_for_devices(&self) -> bool {
         match &self.state {
             RackState::Error { cause } => cause.during == During::Discovery,

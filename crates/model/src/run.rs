@@ -46,7 +46,7 @@ pub struct RunSpec {
     pub params: Params,
     pub initiator: String,
     pub parent: Option<RunId>,
-    /// How it was derived from its parent.
+    /// The way in which it was derived from its parent.
     #[serde(default, rename = "again")]
     pub restart: Option<act::RestartMode>,
     pub on_failure: OnFailure,
@@ -167,7 +167,7 @@ pub struct StepState {
     pub asked: Option<Asked>,
     /// The fault that made the attempt's result uncertain, until it is known.
     pub doubt: Option<Fault>,
-    /// How many calls in a row failed to learn the state of the attempt.
+    /// The number of consecutive calls that failed to get the status of the attempt.
     pub looks: u32,
     pub not_before: Option<Timestamp>,
     pub message: String,
@@ -314,7 +314,7 @@ impl Progress {
         self.steps.get_mut(self.scan.unwrap_or(self.at))
     }
 
-    /// Whether a requested stop has not taken effect yet.
+    /// True if a requested stop has not taken effect yet.
     pub fn halting(&self) -> bool {
         self.halt.as_ref().is_some_and(|halt| halt.kind == HaltKind::Freeze || !halt.undoing)
     }

@@ -55,13 +55,13 @@ pub struct SiteSpec {
     pub network: Network,
     /// Empty: [`DEFAULT_TEMPLATE`].
     pub cloud_init: String,
-    /// How often a deployment that failed because of its datasource is repeated.
+    /// The number of retries of a deployment that failed because of its datasource.
     pub datasource_retries: u32,
-    /// Whether MAAS erases disks when a machine is released.
+    /// True if MAAS erases disks when a machine is released.
     pub erase_on_release: bool,
-    /// Whether the machine's record stays in MAAS when its node is decommissioned.
+    /// True if the machine's record stays in MAAS when its node is decommissioned.
     pub keep_in_maas: bool,
-    /// How many calls its MAAS gets concurrently, and per second.
+    /// The limits of the calls to its MAAS: concurrent, and per second.
     pub calls_at_once: u32,
     pub calls_per_second: u32,
 }
@@ -209,7 +209,7 @@ pub fn controllers(urls: &str) -> String {
     format!("{:?}", addresses(urls))
 }
 
-/// Whether a template uses a variable.
+/// True if a template uses a variable.
 pub fn names(template: &str, variable: &str) -> bool {
     let mut named = template.split("{{").skip(1).filter_map(|rest| rest.split_once("}}"));
     named.any(|(name, _)| name.trim() == variable)
@@ -295,7 +295,7 @@ pub enum Report {
 pub struct Site {
     pub head: Head,
     pub spec: SiteSpec,
-    /// How many machines the MAAS had when it last answered; none before its first answer.
+    /// The number of machines in MAAS at its last answer; none before its first answer.
     #[serde(default)]
     pub machines: Option<usize>,
     #[serde(default)]

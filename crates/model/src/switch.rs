@@ -56,7 +56,7 @@ pub struct Switch {
 /// Timeout in seconds and number of retries of the validation: a switch may still be booting after
 /// an operation.
 const CHECK: (u32, u32) = (120, 5);
-/// How long an operation on a rack normally holds a switch.
+/// The normal time for which an operation on a rack holds a switch.
 const HELD: Duration = Duration::from_secs(3 * 3_600);
 
 impl Switch {

@@ -47,14 +47,14 @@ impl Explanation {
     }
 }
 
-/// What a run waits for and how long that normally takes.
+/// The reason why a run waits, and the normal duration of the wait.
 struct Wait {
     what: String,
     since: Timestamp,
     patience: Duration,
 }
 
-/// How long a run normally waits for a worker to claim it.
+/// The normal time for which a run waits for a worker to claim it.
 const PENDING_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -325,7 +325,7 @@ fn headline(run: &Run) -> String {
     }
 }
 
-/// Who froze the run, and why.
+/// Names the actor that froze the run, and the reason.
 fn frozen(run: &Run) -> String {
     let by_hand = |halt: &&Halt| halt.kind == HaltKind::Freeze && !halt.reason.is_empty();
     run.progress.halt.as_ref().filter(by_hand).map_or_else(String::new, |halt| {
@@ -424,7 +424,7 @@ pub fn next_command(run: &Run) -> Option<String> {
     }
 }
 
-/// Whether an active run has waited longer than normal, for the metric of stuck objects.
+/// True if an active run has waited longer than normal, for the metric of stuck objects.
 pub fn overdue(run: &Run, now: Timestamp) -> bool {
     waiting(run).is_some_and(|wait| now.since(wait.since) > wait.patience)
 }

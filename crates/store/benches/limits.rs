@@ -1,7 +1,7 @@
-//! What the disk and the databases allow, without Farrier: one row, one commit, made durable each time.
+//! The limits of the disk and the databases without Farrier: durable commits of one row.
 //!
-//! It lives here because it is SQL. `cargo xtask bench` runs it first and sets the figures of the real server
-//! beside these. All files lie in the temporary folder, as do those of the server; TMPDIR chooses the disk.
+//! It is here because it contains SQL. `cargo xtask bench` compares the server with its figures.
+//! All files, including those of the server, are in the temporary directory; TMPDIR selects it.
 
 #![allow(
     clippy::expect_used,
@@ -22,9 +22,9 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const WARM_UP: Duration = Duration::from_millis(200);
 const SPAN: Duration = Duration::from_millis(1_500);
-/// As much as SQLite or PostgreSQL write for a small commit.
+/// The bytes that SQLite or PostgreSQL write for a small commit.
 const BLOCK: [u8; 4096] = [7; 4096];
-/// More than the log holds before it is written back.
+/// More than the size at which the log is checkpointed.
 const LOG_BYTES: usize = 20 << 20;
 const MANY: usize = 32;
 
@@ -48,7 +48,7 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// How long it takes to append a block and have it on the disk, as a log does.
+/// The time to append a block and to sync it, as a log does.
 fn fsync(folder: &Path) -> Outcome<Vec<Duration>> {
     let mut file = File::create(folder.join("block"))?;
     let mut taken = Vec::new();
@@ -69,7 +69,7 @@ fn sqlite(folder: &Path) -> Outcome<f64> {
         conn.pragma_update(None, name, value)?;
     }
     conn.execute_batch("CREATE TABLE raw (id INTEGER PRIMARY KEY, said TEXT)")?;
-    // A log that has been filled once is written over from then on, which is cheaper than making it longer.
+    // Fills the log once. From then on it is overwritten, which is cheaper than extending it.
     conn.execute("INSERT INTO raw (said) VALUES (?1)", ["x".repeat(LOG_BYTES)])?;
     conn.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()))?;
     let mut insert = conn.prepare("INSERT INTO raw (said) VALUES (?1)")?;
@@ -82,7 +82,7 @@ fn sqlite(folder: &Path) -> Outcome<f64> {
     Ok(f64::from(done) / open.elapsed().as_secs_f64())
 }
 
-/// Single-row commits of one client, and of many at once.
+/// Single-row commits of one client, and of many concurrent clients.
 async fn postgres(cluster: &str) -> Outcome<(f64, f64)> {
     let admin = connect(&format!("{cluster}/postgres")).await?;
     let name = format!("farrier_limits_{}", std::process::id());
@@ -111,7 +111,7 @@ async fn commits(url: &str, clients: usize) -> Outcome<f64> {
     Ok(f64::from(done) / SPAN.as_secs_f64())
 }
 
-/// Counts the commits that end within the span.
+/// Counts the commits within the time span.
 async fn insert(client: Client, open: Instant) -> Outcome<u32> {
     let insert = client.prepare("INSERT INTO raw (said) VALUES ($1)").await?;
     let mut done = 0;

@@ -1,14 +1,13 @@
-//! Fills a database with runs that have ended, as if it had served for a long time, so that a bench can compare an
-//! empty one with a full one:
+//! Fills a database with ended runs, so that a benchmark can compare an empty one with a full one:
 //!
 //! ```sh
 //! cargo run --release -p farrier-store --example fill -- farrier-data/farrier.db 1000000
 //! cargo run --release -p farrier-store --example fill -- postgres://user@host/name 1000000 1000 60
 //! ```
 //!
-//! The arguments are the database, the number of runs, of machines (1,000), and of days that the runs lie back at most (60).
-//! The rows are made by SQL out of one reimage that the model wrote, past the engine and without durability: on a crash,
-//! begin again with an empty database. Stop the server first.
+//! The arguments are the database, the number of runs, of machines (1,000), and the maximum age of
+//! the runs in days (60). SQL makes the rows from one reimage of the model, without the engine and
+//! without durability: after a crash, start over with an empty database. Stop the server first.
 
 #![allow(
     clippy::expect_used,
@@ -31,14 +30,14 @@ use tokio_postgres::NoTls;
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// How many runs one transaction writes.
+/// The number of runs in one transaction.
 const CHUNK: u64 = 5_000;
-/// What stands in the template for what differs from run to run.
+/// Placeholders in the template.
 const RUN: &str = "op-@";
 const MACHINE: &str = "@machine";
 const REQUEST: &str = "@request";
 const CREATED: Timestamp = Timestamp::from_micros(4_040_404_040_404_040);
-/// Events of a run beside its first and its last.
+/// The events of a run without its first and last.
 const STEPS: u64 = 5;
 const LOG_LINES: u64 = 5;
 const DAY: Duration = Duration::from_secs(86_400);
@@ -132,7 +131,7 @@ fn machine(name: &str, at: Timestamp) -> Machine {
     Machine::new(MachineId::trusted(name), spec, Labels::new(), at)
 }
 
-/// The reimage that all runs are copies of, before and after.
+/// The reimage that all runs are copies of, at its start and at its end.
 fn template() -> Outcome<(Run, Progress)> {
     let plan = default_plan(RunType::Reimage).unwrap();
     let params = Params::from([("image_ref".to_string(), "ubuntu-2204".to_string())]);
@@ -166,7 +165,7 @@ fn template() -> Outcome<(Run, Progress)> {
     Ok((run, done))
 }
 
-/// The statements, with everything that is the same for all runs filled in.
+/// The statements, with all values filled in that are the same for all runs.
 struct Fill {
     postgres: bool,
     machines: u64,
@@ -204,10 +203,10 @@ impl Fill {
         }
     }
 
-    /// The names and the time of run `n`, as columns.
+    /// The ids and the time of run `n`, as columns.
     fn numbers(&self, first: u64, upto: u64) -> String {
         let (machines, from, step) = (self.machines, self.from, self.step);
-        // Before every id that is made of a real time.
+        // Sorts before every id that contains a real time.
         let id = format!("'op-00' || {}", self.padded("n", 18));
         let machine = format!("'fill-' || {}", self.padded(&format!("n % {machines}"), 6));
         let last = upto - 1;
@@ -265,7 +264,7 @@ impl Fill {
         )
     }
 
-    /// The machines have seen all that. The planner is told first what there is now.
+    /// Analyzes or checkpoints the database, then sets the versions of the machines.
     fn finish(&self) -> [&'static str; 2] {
         let analyze =
             if self.postgres { "VACUUM ANALYZE" } else { "PRAGMA wal_checkpoint(TRUNCATE)" };
@@ -280,7 +279,7 @@ fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
-/// A connection past the store.
+/// A connection without the store.
 enum Writer {
     Sqlite(rusqlite::Connection),
     Postgres(tokio_postgres::Client),
@@ -299,7 +298,7 @@ impl Writer {
         Ok(Self::Sqlite(conn))
     }
 
-    /// What was written without durability reaches the disk now, and not while somebody measures.
+    /// Syncs to the disk now, so that it does not disturb a measurement.
     async fn sync(&self, asked: &Asked) -> Outcome<()> {
         match self {
             Self::Sqlite(_) => std::fs::File::open(&asked.database)?.sync_all()?,

@@ -1,10 +1,10 @@
--- Words in braces differ between the databases; src/driver/*.rs says what they stand for.
+-- Placeholders in braces differ between the databases; src/driver/*.rs defines them.
 
 CREATE TABLE machines (
     id          {id}   NOT NULL PRIMARY KEY,
     version     BIGINT NOT NULL,
     phase       TEXT   NOT NULL,
-    -- The conditions that hold, as bits, for filters.
+    -- The conditions that are true, as bits, for filters.
     holds       BIGINT NOT NULL,
     active_run  TEXT,
     provider    TEXT   NOT NULL,
@@ -13,7 +13,7 @@ CREATE TABLE machines (
     created_at  BIGINT NOT NULL,
     updated_at  BIGINT NOT NULL
 );
--- Filters for the few that need a person must not read the whole fleet.
+-- A filter for machines that need an operator must not read the whole fleet.
 CREATE INDEX machines_active ON machines (active_run) WHERE active_run IS NOT NULL;
 
 CREATE TABLE plans (
@@ -22,7 +22,7 @@ CREATE TABLE plans (
     created_at  BIGINT NOT NULL
 );
 
--- What never changes of a run.
+-- The immutable part of a run.
 CREATE TABLE runs (
     id          {id}   NOT NULL PRIMARY KEY,
     machine_id  TEXT   NOT NULL REFERENCES machines (id),
@@ -35,11 +35,11 @@ CREATE TABLE runs (
 CREATE UNIQUE INDEX runs_request ON runs (machine_id, request_id);
 CREATE INDEX runs_machine ON runs (machine_id, created_at);
 
--- What moves, for every kind of object with a lifecycle: its state, and its place in the one queue.
+-- The mutable state of every object with a lifecycle, and its row in the queue.
 CREATE TABLE subjects (
     id            {id}   NOT NULL PRIMARY KEY,
     kind          TEXT   NOT NULL,
-    -- One active subject per machine, whatever asks: null once it has ended.
+    -- One active run per machine; null once the run has ended.
     holds_machine TEXT,
     version       BIGINT NOT NULL,
     epoch         BIGINT NOT NULL,
@@ -56,7 +56,7 @@ CREATE UNIQUE INDEX subjects_holds ON subjects (holds_machine) WHERE holds_machi
 CREATE INDEX subjects_due ON subjects (due_at) WHERE owner IS NULL AND due_at IS NOT NULL;
 CREATE INDEX subjects_owner ON subjects (owner) WHERE owner IS NOT NULL;
 
--- Every transition of every object: the history when read by object, the watch when read in order.
+-- Every transition of every object: read by object, a history; read in order, a watch.
 CREATE TABLE events (
     seq         {serial},
     tx          {txid},

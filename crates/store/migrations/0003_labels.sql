@@ -1,5 +1,5 @@
--- Machines by label: a rack out of a hundred thousand machines is found without reading them all. Kept by the database
--- itself, so that no writer can forget it.
+-- Machines by label, so that a rack of a large fleet is found without a scan. Triggers maintain it,
+-- so that no writer can forget it.
 CREATE TABLE machine_labels (
     key         TEXT   NOT NULL,
     value       TEXT   NOT NULL,

@@ -1,5 +1,5 @@
--- What a provider remembers of an order, by its key. A device remembers nothing of ours, so what was seen before it
--- was touched is written down first. A key that is barred never begins.
+-- Checkpoints of provider calls, by effect key. A device does not know effect keys, so what was
+-- observed before it was changed is recorded first. A barred key never begins.
 CREATE TABLE notes (
     key         {id}   NOT NULL PRIMARY KEY,
     run_id      {id}   NOT NULL,
@@ -9,8 +9,7 @@ CREATE TABLE notes (
 );
 CREATE INDEX notes_run ON notes (run_id);
 
--- Secrets, sealed before they come here. The version moves with every change, so that who was refused with an older one may
--- try again.
+-- Encrypted secrets. Every change raises the version, which ends a lockout of an older one.
 CREATE TABLE credentials (
     name        {id}   NOT NULL PRIMARY KEY,
     kind        TEXT   NOT NULL,
@@ -20,15 +19,15 @@ CREATE TABLE credentials (
     updated_at  BIGINT NOT NULL
 );
 
--- The certificate or host key by which a device was known first.
+-- The pinned certificate or host key of a device.
 CREATE TABLE identities (
     peer        {id}   NOT NULL PRIMARY KEY,
     identity    TEXT   NOT NULL,
     first_seen  BIGINT NOT NULL
 );
 
--- Logins that a device refused. Nobody tries the same one there again: an account that is locked is worse than a step that
--- failed.
+-- Logins that a device refused. They are not repeated, so that the device does not lock the
+-- account.
 CREATE TABLE lockouts (
     peer        {id}   NOT NULL PRIMARY KEY,
     credential  TEXT   NOT NULL,

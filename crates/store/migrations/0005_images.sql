@@ -1,12 +1,12 @@
--- Images by name. One never changes.
+-- Images by name. An image never changes.
 CREATE TABLE images (
     name        {id}   NOT NULL PRIMARY KEY,
     body        TEXT   NOT NULL,
     created_at  BIGINT NOT NULL
 );
 
--- Machines that are to boot over the network, by the key of the attempt that wants it. The token and the session are checksums: whoever
--- reads this table can use neither.
+-- Machines that are to boot over the network, by the effect key of the attempt. The token and the
+-- session are checksums and cannot be used to log in.
 CREATE TABLE deployments (
     key         {id}   NOT NULL PRIMARY KEY,
     run_id      {id}   NOT NULL,
@@ -22,7 +22,7 @@ CREATE TABLE deployments (
 CREATE INDEX deployments_run ON deployments (run_id);
 CREATE INDEX deployments_open ON deployments (machine_id) WHERE is_open = 1;
 
--- A network card is wanted by one deployment at a time.
+-- A MAC address belongs to one open deployment at a time.
 CREATE TABLE deployment_macs (
     mac         {id}   NOT NULL PRIMARY KEY,
     key         {id}   NOT NULL

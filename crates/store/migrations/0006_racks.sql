@@ -1,5 +1,5 @@
--- Runs act on more than machines now: the column keeps its name, and holds the key of any target. So it can no longer refer to
--- the table of machines. A part names the whole, and a run the record whose lifecycle waits for it: neither is cleared away too soon.
+-- Runs act on targets other than machines now: machine_id holds the key of any target, so it has no
+-- foreign key. part_of (parent run) and reports_to (waiting record) delay the deletion of a run.
 CREATE TABLE runs_on_anything (
     id          {id}   NOT NULL PRIMARY KEY,
     machine_id  {id}   NOT NULL,
@@ -22,8 +22,8 @@ CREATE INDEX runs_part_of ON runs (part_of, id) WHERE part_of IS NOT NULL;
 ALTER TABLE machines ADD COLUMN rack_id {id};
 CREATE INDEX machines_rack ON machines (rack_id, id) WHERE rack_id IS NOT NULL;
 
--- Racks, switches, power shelves, hosts: every record with a lifecycle beside runs. Its place in the queue is in subjects, under
--- the same id.
+-- Every record with a lifecycle other than runs: racks, switches, power shelves, hosts. Its queue
+-- row is in subjects, under the same id.
 CREATE TABLE records (
     id          {id}   NOT NULL PRIMARY KEY,
     kind        {id}   NOT NULL,
@@ -37,7 +37,7 @@ CREATE TABLE records (
 CREATE INDEX records_kind ON records (kind, id);
 CREATE INDEX records_rack ON records (rack_id, kind, id) WHERE rack_id IS NOT NULL;
 
--- Firmware by id, and which of them is the default for a type of rack.
+-- Firmware records by id, and the default of each hardware type.
 CREATE TABLE firmware (
     id            {id}   NOT NULL PRIMARY KEY,
     hardware_type {id}   NOT NULL,
@@ -48,7 +48,7 @@ CREATE TABLE firmware (
 );
 CREATE UNIQUE INDEX firmware_default ON firmware (hardware_type) WHERE is_default = 1;
 
--- What was put on which device, by which step of which run. Written with the step's own end.
+-- Firmware applied to devices, by step and run. Written in the commit that ends the step.
 CREATE TABLE firmware_applied (
     run_id      {id}   NOT NULL,
     step        TEXT   NOT NULL,
@@ -63,7 +63,7 @@ CREATE TABLE firmware_applied (
 CREATE INDEX firmware_applied_device ON firmware_applied (device, at, run_id, step);
 CREATE INDEX firmware_applied_at ON firmware_applied (at, run_id, step);
 
--- What is said of an object's health, by whoever says it, and how many of the alerts the metrics count as what.
+-- Health reports by object and source, with counts of their alerts for the metrics.
 CREATE TABLE health (
     object_id   {id}   NOT NULL,
     source      {id}   NOT NULL,

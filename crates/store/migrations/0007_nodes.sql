@@ -1,15 +1,15 @@
--- What moves often about a node, or is found by something else than its id: when its agent was heard, and what that agent shows. The
--- node itself is a record. A machine has one living node at a time.
+-- The data of a node that changes often or is a lookup key: heartbeats, tokens, sessions. The node
+-- itself is a record. A machine has at most one live node.
 CREATE TABLE nodes (
     id          {id}   NOT NULL PRIMARY KEY,
     machine_id  {id}   NOT NULL,
     site_id     {id},
     live        BIGINT NOT NULL,
     heard_at    BIGINT,
-    -- When it went offline for its silence, until it is heard again.
+    -- When the node went offline because of its silence; null after the next heartbeat.
     lost_at     BIGINT,
     problems    TEXT   NOT NULL,
-    -- Checksums: nobody finds a token or a session here.
+    -- Checksums of the enrollment token and of the session.
     token       {id},
     ticket      TEXT,
     session     {id}
@@ -19,13 +19,13 @@ CREATE INDEX nodes_site ON nodes (site_id, id) WHERE live = 1;
 CREATE UNIQUE INDEX nodes_token ON nodes (token) WHERE token IS NOT NULL;
 CREATE UNIQUE INDEX nodes_session ON nodes (session) WHERE session IS NOT NULL;
 
--- When each site last answered. It is no change of the site, and has no history.
+-- The last answer of each site. It is not a change of the site and has no history.
 CREATE TABLE site_answers (
     id          {id}   NOT NULL PRIMARY KEY,
     answered_at BIGINT NOT NULL
 );
 
--- What agents are asked to do, by the attempt that wants it.
+-- Tasks of agents, by the effect key of the attempt.
 CREATE TABLE tasks (
     key         {id}   NOT NULL PRIMARY KEY,
     run_id      {id}   NOT NULL,

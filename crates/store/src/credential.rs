@@ -1,4 +1,4 @@
-//! Credentials by name. What comes here is sealed already; nothing here could open it.
+//! Credentials by name. Their secrets are encrypted by the caller; the store cannot decrypt them.
 
 use crate::driver::{Expect, Statement};
 use crate::event::NewEvent;
@@ -11,15 +11,15 @@ use model::time::Timestamp;
 pub struct CredentialRow {
     pub name: String,
     pub kind: String,
-    /// Who logs in with it, for people to see.
+    /// The login name, shown to operators.
     pub login: String,
     pub sealed: Vec<u8>,
-    /// Moves by one with every change.
+    /// Raised by every change.
     pub version: i64,
     pub updated_at: Timestamp,
 }
 
-/// The object that the history of a credential is about.
+/// The event object id of a credential.
 fn object(name: &str) -> String {
     format!("credential/{name}")
 }
@@ -32,7 +32,7 @@ impl Tx {
         self.query_one(&sql, values![name]).await?.as_ref().map(credential).transpose()
     }
 
-    /// Credentials by name, after one.
+    /// One page of credentials, ordered by name.
     pub async fn credentials(&mut self, after: &str, limit: i64) -> Result<Vec<CredentialRow>> {
         let sql =
             format!("SELECT {COLUMNS} FROM credentials WHERE name > $1 ORDER BY name LIMIT $2");
@@ -40,8 +40,8 @@ impl Tx {
         rows.iter().map(credential).collect()
     }
 
-    /// Writes a new or changed credential, over the version `read_at`, if any. A conflict means
-    /// that somebody else wrote.
+    /// Inserts a credential, or replaces version `read_at` of it. A conflict means
+    /// that another transaction wrote it first.
     pub async fn put_credential(
         &mut self,
         row: &CredentialRow,
@@ -96,7 +96,7 @@ impl Tx {
         Ok(())
     }
 
-    /// The version that the last change of a credential of this name had, also when it is gone.
+    /// The version of the last change of this credential, even if it was deleted.
     pub async fn last_credential_version(&mut self, name: &str) -> Result<i64> {
         self.last_version(&object(name)).await
     }

@@ -1,5 +1,4 @@
-//! Deployments by key, and by what the machine in question shows: a MAC address, a token, a
-//! session.
+//! Deployments, found by effect key, MAC address, token or session.
 
 use crate::driver::{Expect, Statement};
 use crate::value::{Row, values};
@@ -9,14 +8,13 @@ use model::effect::Key;
 use model::id::MachineId;
 use model::time::Timestamp;
 
-/// A deployment as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeploymentRow {
     pub deployment: Deployment,
     pub version: i64,
 }
 
-/// By what one is found. Tokens and sessions are checksums.
+/// A unique lookup key of a deployment. Tokens and sessions are stored as checksums.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Shown {
     Key(Key),
@@ -39,7 +37,7 @@ impl Tx {
         self.query_one(&sql, values![value]).await?.as_ref().map(deployment).transpose()
     }
 
-    /// Those of a machine that are open.
+    /// The open deployments of a machine.
     pub async fn open_deployments(&mut self, machine: &MachineId) -> Result<Vec<DeploymentRow>> {
         let sql = "SELECT body, version FROM deployments \
                    WHERE machine_id = $1 AND is_open = 1 ORDER BY key";
@@ -47,14 +45,14 @@ impl Tx {
         rows.iter().map(deployment).collect()
     }
 
-    /// Whether an open one is about this image.
+    /// True if an open deployment uses this image.
     pub async fn image_in_use(&mut self, name: &str) -> Result<bool> {
         let sql = "SELECT key FROM deployments WHERE image = $1 AND is_open = 1 LIMIT 1";
         Ok(self.query_one(sql, values![name]).await?.is_some())
     }
 
-    /// Opens one, with the checksum of its token. A conflict means that one of its network cards is
-    /// wanted already.
+    /// Inserts an open deployment with the checksum of its token. A conflict means
+    /// that another open deployment has one of its MAC addresses.
     pub async fn insert_deployment(
         &mut self,
         deployment: &Deployment,
@@ -81,7 +79,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Writes one over the version that was read. One that has ended lets its network cards go.
+    /// Replaces the version that was read. A closed deployment releases its MAC addresses.
     pub async fn update_deployment(&mut self, row: &DeploymentRow, now: Timestamp) -> Result<()> {
         let deployment = &row.deployment;
         let sql = "UPDATE deployments SET session = $2, is_open = $3, version = $4 + 1, body = $5, \

@@ -17,10 +17,10 @@ use model::machine::Machine;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// How often [`Store::retry_write`] runs a transaction that others wrote before.
+/// The number of conflicts after which [`Store::retry_write`] gives up.
 const MAX_CONFLICTS: u32 = 20;
 
-/// Where the state is kept.
+/// Selects and configures the database.
 #[derive(Debug, Clone)]
 pub enum Options {
     Sqlite {
@@ -28,12 +28,12 @@ pub enum Options {
     },
     Postgres {
         url: String,
-        /// How many there may be, the one that listens to the other replicas included.
+        /// The maximum number of connections, including the one that listens for notifications.
         connections: usize,
-        /// What the connections are called in the database's own list.
+        /// The `application_name` of the connections.
         name: String,
     },
-    /// Gone with the process.
+    /// Lost when the process ends.
     Memory,
 }
 
@@ -42,7 +42,7 @@ pub struct Store {
     driver: Driver,
     bus: Bus,
     tap: Option<Arc<dyn Tap>>,
-    /// Rollback: this store is a [`Store::dry_run`].
+    /// `Rollback` for a [`Store::dry_run`].
     ending: Ending,
 }
 
@@ -54,7 +54,7 @@ enum Driver {
 }
 
 impl Store {
-    /// Opens the database, brings its schema up to date, and starts listening to other replicas.
+    /// Opens the database, migrates its schema, and starts to listen for other replicas.
     pub async fn open(options: &Options) -> Result<Self> {
         let bus = Bus::default();
         let driver = match options {
@@ -68,20 +68,19 @@ impl Store {
         Ok(Self { driver, bus, tap: None, ending: Ending::Commit })
     }
 
-    /// The same store behind a tap.
+    /// Returns the same store with a transaction hook.
     #[must_use]
     pub fn tapped(&self, tap: Arc<dyn Tap>) -> Self {
         Self { tap: Some(tap), ..self.clone() }
     }
 
-    /// The same store for a dry run: each write runs whole, with every check that the database
-    /// makes, and is rolled back. Its result is what it would have been, and no signal is sent.
+    /// Returns the same store for dry runs: a write runs with every check that the database makes,
+    /// returns its result and is rolled back. It sends no signals.
     #[must_use]
     pub fn dry_run(&self) -> Self {
         Self { ending: Ending::Rollback, ..self.clone() }
     }
 
-    /// Whether writes are rolled back.
     pub fn is_dry_run(&self) -> bool {
         self.ending == Ending::Rollback
     }
@@ -93,10 +92,10 @@ impl Store {
         }
     }
 
-    /// Runs a body in one durable transaction: all of it, or nothing. A driver may run it several
-    /// times before it is committed (a savepoint in a group, a deadlock), so the body takes its
-    /// input by shared reference and touches nothing but the transaction. `name` is what the fault
-    /// injector of the tests calls it.
+    /// Runs a body in one durable, atomic transaction. A driver may run the body several times
+    /// before the commit (a savepoint in a group, a deadlock), so it takes its input by shared
+    /// reference and has no effect outside the transaction. `name` identifies the transaction to
+    /// the fault injector of the tests.
     pub async fn write<I, T>(
         &self,
         name: &'static str,
@@ -112,8 +111,8 @@ impl Store {
         job.result()
     }
 
-    /// The same for a request: run again while other transactions write the same rows first, so
-    /// that its gates are asked of what is stored now.
+    /// Like [`Store::write`], and runs the body again after a conflict, so that its gates are
+    /// checked against the rows that are stored now.
     pub async fn retry_write<I, T>(
         &self,
         name: &'static str,
@@ -129,7 +128,7 @@ impl Store {
         job.result()
     }
 
-    /// Runs a short body that only reads, on one consistent view.
+    /// Runs a short read-only body on one consistent snapshot.
     pub async fn read<I, T>(
         &self,
         input: I,
@@ -144,7 +143,7 @@ impl Store {
         job.result()
     }
 
-    /// The same for a body of one statement: that has one view without a transaction around it.
+    /// Like [`Store::read`] for a body of one statement, which is consistent by itself.
     pub async fn read_one<I, T>(
         &self,
         input: I,
@@ -159,7 +158,7 @@ impl Store {
         job.result()
     }
 
-    /// [`Store::read`] for what may take milliseconds: it does not block other tasks.
+    /// Like [`Store::read`] for a read that may take milliseconds: it does not block other tasks.
     pub async fn scan<I, T>(
         &self,
         input: I,
@@ -174,7 +173,7 @@ impl Store {
         job.result()
     }
 
-    /// [`Store::read_one`] for what may take milliseconds.
+    /// Like [`Store::read_one`] for a read that may take milliseconds.
     pub async fn scan_one<I, T>(
         &self,
         input: I,
@@ -189,7 +188,7 @@ impl Store {
         job.result()
     }
 
-    /// One machine. Where that is a round trip, concurrent lookups share it.
+    /// Reads one machine. On PostgreSQL, concurrent lookups share one statement.
     pub async fn machine(&self, id: &MachineId) -> Result<Option<Machine>> {
         match &self.driver {
             Driver::Postgres(db) => {
@@ -214,7 +213,7 @@ impl Store {
 
     async fn commit(&self, name: &'static str, job: Arc<dyn Job>) -> Result<()> {
         match self.ending {
-            // Nothing is committed, so no crash can come between a commit and its answer.
+            // Without a commit there is no crash point between a commit and its answer.
             Ending::Rollback => {
                 self.pass(Passing::Read).await?;
                 self.transact(job).await
@@ -259,18 +258,18 @@ impl Store {
     }
 }
 
-/// An open transaction. Its methods are spread over the files of this crate, by noun.
+/// An open transaction. Its methods are defined in the module of the table that they access.
 pub struct Tx {
     conn: Conn,
     signals: Vec<Signal>,
-    /// What was put and has not been sent; see [`Tx::put`].
+    /// Statements of [`Tx::put`] that were not sent yet.
     pending: Vec<(Statement, Expect)>,
 }
 
-/// How many rows a statement must touch.
+/// The number of rows that a statement must change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expect {
-    /// One; otherwise somebody else wrote first.
+    /// One; anything else is a [`StoreError::Conflict`].
     One,
     Any,
 }
@@ -280,7 +279,7 @@ enum Conn {
     Postgres(deadpool_postgres::Object),
 }
 
-/// What differs between the two, in words of SQL.
+/// The SQL dialect of the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialect {
     Sqlite,
@@ -299,7 +298,7 @@ impl Tx {
         }
     }
 
-    /// Sent after the commit.
+    /// Queues a signal that is sent after the commit.
     pub(crate) fn signal(&mut self, signal: Signal) {
         if !self.signals.contains(&signal) {
             self.signals.push(signal);
@@ -326,9 +325,8 @@ impl Tx {
         }
     }
 
-    /// Writes something of which nothing but its success matters. Where each statement costs a
-    /// round trip it waits, until something is read or the transaction ends, and goes with its
-    /// neighbours.
+    /// Queues a write whose only result is success or failure. On PostgreSQL it is sent in one
+    /// round trip with the other queued writes, before the next read or the commit.
     pub(crate) fn put(&mut self, statement: Statement, expect: Expect) -> Result<()> {
         match &self.conn {
             Conn::Sqlite(conn) => {
@@ -342,7 +340,7 @@ impl Tx {
         }
     }
 
-    /// Sends what was put, all in one round trip.
+    /// Sends all queued writes in one round trip.
     pub(crate) async fn flush(&mut self) -> Result<()> {
         if self.pending.is_empty() {
             return Ok(());
@@ -350,7 +348,7 @@ impl Tx {
         let pending = std::mem::take(&mut self.pending);
         let touched = match &self.conn {
             Conn::Postgres(conn) => postgres::execute_all(conn, &pending).await?,
-            // Nothing waits here.
+            // SQLite queues nothing.
             Conn::Sqlite(_) => Vec::new(),
         };
         pending.iter().zip(touched).try_for_each(|((_, expect), touched)| expect.check(touched))
@@ -366,7 +364,6 @@ impl Expect {
     }
 }
 
-/// A statement with its parameters.
 pub(crate) struct Statement {
     pub sql: String,
     pub values: Vec<Value>,
@@ -379,7 +376,7 @@ impl Statement {
 }
 
 impl Dialect {
-    /// Fills the words in braces that migrations and a few statements leave open.
+    /// Replaces the placeholders in braces by the SQL of this dialect.
     pub fn fill(self, sql: &str) -> String {
         let words: &[(&str, &str)] = match self {
             Self::Sqlite => sqlite::WORDS,
@@ -387,7 +384,7 @@ impl Dialect {
         };
         let mut filled = String::with_capacity(sql.len() + 64);
         let mut rest = sql;
-        // In one pass: every event that is written comes through here.
+        // In one pass, because every event insert is filled here.
         while let Some(brace) = rest.find('{') {
             let (before, word) = rest.split_at(brace);
             filled.push_str(before);
@@ -400,7 +397,7 @@ impl Dialect {
         filled
     }
 
-    /// The text of one key of a JSON object kept as text.
+    /// The SQL for the text value of a key in a JSON object that is stored as text.
     pub fn json_text(self, column: &str, key: &str) -> String {
         match self {
             Self::Sqlite => format!("({column} ->> {key})"),
@@ -409,7 +406,7 @@ impl Dialect {
     }
 }
 
-/// The schema, step by step. A step never changes once it has been released.
+/// The schema migrations. The SQL of a released migration never changes.
 const MIGRATIONS: [&str; 7] = [
     include_str!("../migrations/0001_init.sql"),
     include_str!("../migrations/0002_retention.sql"),
@@ -420,7 +417,7 @@ const MIGRATIONS: [&str; 7] = [
     include_str!("../migrations/0007_nodes.sql"),
 ];
 
-/// The steps that a database at `version` still needs.
+/// The migrations that a database at schema `version` still needs.
 fn migrations(version: i64, dialect: Dialect) -> Result<Vec<(i64, String)>> {
     let known = MIGRATIONS.len() as i64;
     if version > known {

@@ -1,17 +1,17 @@
-//! What can go wrong between us and the database.
+//! Errors of the store.
 
 use model::refusal::Refusal;
 use std::fmt;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreError {
-    /// The database cannot be written or read now. Nothing is known to have been written.
+    /// The database cannot be read or written now. It is not known that anything was written.
     Unavailable(String),
-    /// A version or an epoch moved: somebody else wrote first, and nothing of this was written.
+    /// A version or an epoch has moved: another transaction wrote first. Nothing was written.
     Conflict,
-    /// The work itself refused, by the model's rules. Nothing was written.
+    /// The transaction's body refused the request. Nothing was written.
     Refused(Refusal),
-    /// A row cannot be understood.
+    /// A row cannot be decoded.
     Corrupt(String),
 }
 

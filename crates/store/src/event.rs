@@ -1,6 +1,5 @@
-//! Events: every transition of every object, one row each. Read by object they are its history,
-//! read in order they are the watch. An event is written by the transaction that made the change,
-//! and by nothing else.
+//! Events: one row for every transition of every object. Read by object, they are its history; read
+//! by cursor, they are a watch. Only the transaction that makes a change writes its event.
 
 use crate::driver::{Expect, Statement};
 use crate::signal::Signal;
@@ -12,7 +11,7 @@ use model::time::Timestamp;
 use std::fmt;
 use std::sync::Arc;
 
-/// What brought a change about.
+/// The component that caused a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     Request,
@@ -32,7 +31,7 @@ impl Cause {
     }
 }
 
-/// A place in the order of all events. Clients carry it as an opaque word.
+/// A position in the order of all events. Clients get it as an opaque string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Cursor {
     pub tx: i64,
@@ -53,36 +52,35 @@ impl Cursor {
     }
 }
 
-/// What to say about a change.
+/// The description of a change.
 #[derive(Debug, Clone)]
 pub struct NewEvent {
     pub cause: Cause,
     pub actor: String,
     pub message: String,
-    /// The line of code that decided it.
+    /// The source line that decided it.
     pub decided_by: String,
     pub at: Timestamp,
 }
 
-/// An event as it was written.
 #[derive(Debug, Clone)]
 pub struct Event {
     pub cursor: Cursor,
     pub ts: Timestamp,
     pub object_id: String,
     pub version: i64,
-    /// What the object became, in one word.
+    /// The state of the object after the change.
     pub word: String,
     pub cause: String,
     pub actor: String,
     pub message: String,
     pub decided_by: String,
-    /// The run as it was after the change, where the object is a run.
+    /// The run after the change, if the object is a run.
     pub run: Option<Arc<Run>>,
 }
 
 impl Tx {
-    /// Appends a run's change to its history. `run` is the run after the change, at its new
+    /// Appends an event to the history of a run. `run` is the run after the change, at its new
     /// version.
     pub fn append_run_event(&mut self, run: &Run, event: &NewEvent) -> Result<()> {
         let statement = self.run_event(run, event)?;
@@ -104,7 +102,7 @@ impl Tx {
         self.plain_event("machine", id, version, machine.effective_state().as_str(), event)
     }
 
-    /// An event that says all there is to say in its message.
+    /// The insert of an event without a body.
     pub(crate) fn plain_event(
         &self,
         kind: &str,
@@ -118,14 +116,14 @@ impl Tx {
         statement
     }
 
-    /// The version that the last change of an object had, also when it is gone.
+    /// The version of the last event of an object, even if the object was deleted.
     pub(crate) async fn last_version(&mut self, id: &str) -> Result<i64> {
         let sql = "SELECT version FROM events WHERE object_id = $1 ORDER BY version DESC LIMIT 1";
         self.query_one(sql, values![id]).await?.as_ref().map_or(Ok(0), |row| row.int(0))
     }
 
-    /// The events after a cursor, in order, at most `limit`. What is returned is final: nothing can
-    /// appear before the last of them any more.
+    /// The next `limit` events after a cursor, in order. Returned events are final: no event can
+    /// appear before the last of them later.
     pub async fn events_after(&mut self, cursor: Cursor, limit: i64) -> Result<Vec<Event>> {
         let sql = self.dialect().fill(
             "SELECT e.tx, e.seq, e.ts, e.object_id, e.version, e.word, e.cause, e.actor, \
@@ -137,7 +135,7 @@ impl Tx {
         rows.iter().map(event).collect()
     }
 
-    /// The place after everything that is final now.
+    /// The cursor of the last final event.
     pub async fn horizon(&mut self) -> Result<Cursor> {
         let sql = self.dialect().fill("{horizon}");
         match self.query_one(&sql, &[]).await? {
@@ -146,8 +144,8 @@ impl Tx {
         }
     }
 
-    /// The place before which everything lies that was committed until now. The horizon gets there
-    /// as soon as the transactions that are open now have ended.
+    /// A cursor at or after everything that is committed now. The horizon reaches it as soon as the
+    /// transactions that are open now have ended.
     pub async fn latest(&mut self) -> Result<Cursor> {
         let sql = self.dialect().fill("{latest}");
         match self.query_one(&sql, &[]).await? {
@@ -156,7 +154,7 @@ impl Tx {
         }
     }
 
-    /// The history of one object after a version, oldest first.
+    /// The events of one object after a version, oldest first.
     pub async fn history(&mut self, id: &str, after: i64, limit: i64) -> Result<Vec<Event>> {
         let sql = "SELECT e.tx, e.seq, e.ts, e.object_id, e.version, e.word, e.cause, e.actor, \
                    e.message, e.decided_by, e.kind, e.body, NULL FROM events e \

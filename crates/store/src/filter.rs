@@ -1,5 +1,5 @@
-//! Filters as SQL. The terms come parsed from the model; the derived states are compiled from the
-//! very rule lists that the model computes them by.
+//! Compiles filters to SQL. Derived states are compiled from the rule lists that the model computes
+//! them by.
 
 use crate::driver::Dialect;
 use crate::value::Value;
@@ -7,10 +7,10 @@ use model::filter::{Field, Filter, Term};
 use model::machine::view::{EFFECTIVE, EffectiveState, Guard, LIFECYCLE, LifecycleState, Rules};
 use model::run::{RunPhase, Workflow};
 
-/// A WHERE clause in the making.
+/// Builds a WHERE clause.
 pub(crate) struct Select {
     dialect: Dialect,
-    /// The column that names the machine: machines and runs each have one.
+    /// The column with the machine id: it differs between lists of machines and of runs.
     machine_id: &'static str,
     terms: Vec<String>,
     pub values: Vec<Value>,
@@ -21,7 +21,7 @@ impl Select {
         Self { dialect, machine_id, terms: Vec::new(), values: Vec::new() }
     }
 
-    /// A placeholder for the value.
+    /// Adds a parameter and returns its placeholder.
     pub fn bind(&mut self, value: impl Into<Value>) -> String {
         self.values.push(value.into());
         format!("${}", self.values.len())
@@ -55,9 +55,8 @@ pub(crate) fn sql_of(filter: &Filter, select: &mut Select) {
     select.terms.extend(active_or_ended(filter).map(String::from));
 }
 
-/// A filter by phase says whether it is about runs that have ended, of which there are very many,
-/// or about the few that have not. Said in these words, the database has an index for it. A filter
-/// that names machines or runs is answered by those.
+/// A term that lets the database use an index on active or on ended runs, if the filter implies one
+/// of the two. A filter by machine or run id has a better index already.
 fn active_or_ended(filter: &Filter) -> Option<&'static str> {
     let wanted = || filter.terms.iter().filter(|term| !term.negated);
     if wanted().any(|term| matches!(term.field, Field::MachineId | Field::RunId)) {
@@ -66,8 +65,7 @@ fn active_or_ended(filter: &Filter) -> Option<&'static str> {
     if wanted().any(|term| term.values.iter().all(|word| ended(&term.field, word) == Some(false))) {
         return Some("s.id IN (SELECT id FROM subjects WHERE holds_machine IS NOT NULL)");
     }
-    // Of several ways to end, each has its own order in the index: merging them would sort them
-    // all.
+    // The index is ordered by id within each phase. Several phases would need a sort.
     let one_end = |term: &Term| {
         let word = term.values.first().filter(|_| term.values.len() == 1);
         let is_end = word.is_some_and(|word| ended(&term.field, word) == Some(true));
@@ -76,7 +74,7 @@ fn active_or_ended(filter: &Filter) -> Option<&'static str> {
     wanted().any(one_end).then_some("s.ended_at IS NOT NULL")
 }
 
-/// Whether a run of which this is said has ended; none when it says nothing about that.
+/// True if a run with this value has ended, false if it has not, `None` if the field does not tell.
 fn ended(field: &Field, word: &str) -> Option<bool> {
     match field {
         Field::RunPhase => {
@@ -104,7 +102,7 @@ fn term_sql(term: &Term, select: &mut Select) -> String {
     let values: Vec<String> = term.values.iter().map(|one| select.bind(one.as_str())).collect();
     let values = values.join(", ");
     if term.negated {
-        // A label that is not there is none of the values.
+        // A missing label equals none of the values.
         format!("({column} IS NULL OR {column} NOT IN ({values}))")
     } else {
         format!("{column} IN ({values})")

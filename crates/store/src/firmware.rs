@@ -1,4 +1,4 @@
-//! The catalogue of firmware, and what was applied where.
+//! The firmware catalogue, and the history of applied firmware.
 
 use crate::driver::{Expect, Statement};
 use crate::event::NewEvent;
@@ -9,7 +9,7 @@ use model::firmware::{Applied, Firmware, MAX_APPLIED};
 use model::id::{FirmwareId, RunId};
 use model::target::TargetId;
 
-/// The object that the history of a record is about.
+/// The event object id of a firmware record.
 fn object(id: &FirmwareId) -> String {
     format!("firmware/{id}")
 }
@@ -30,7 +30,7 @@ impl Tx {
         row.as_ref().map(firmware).transpose()
     }
 
-    /// Records by id, after one: all of them, or those of a hardware type.
+    /// One page of records, ordered by id: all, or those of a hardware type.
     pub async fn firmware_list(
         &mut self,
         hardware_type: Option<&str>,
@@ -45,7 +45,7 @@ impl Tx {
         rows.iter().map(firmware).collect()
     }
 
-    /// Writes a new record. A conflict means that the id is taken, or that another is the default.
+    /// A conflict means that the id exists, or that the hardware type has a default.
     pub async fn insert_firmware(&mut self, one: &Firmware, event: &NewEvent) -> Result<()> {
         let sql = "INSERT INTO firmware (id, hardware_type, is_default, available, body, created_at) \
                    VALUES ($1, $2, $3, $4, $5, $6)";
@@ -61,7 +61,7 @@ impl Tx {
         self.firmware_event(&one.id, "added", event).await
     }
 
-    /// Writes the two flags that may change.
+    /// Writes the two flags, the only fields that may change.
     pub async fn update_firmware(&mut self, one: &Firmware, event: &NewEvent) -> Result<()> {
         let sql = "UPDATE firmware SET is_default = $2, available = $3 WHERE id = $1";
         let values = values![one.id.as_str(), i64::from(one.is_default), i64::from(one.available)];
@@ -75,7 +75,7 @@ impl Tx {
         self.firmware_event(id, "removed", event).await
     }
 
-    /// Writes down what was applied, and lets the oldest of that device go.
+    /// Records applied firmware and deletes entries of that device beyond [`MAX_APPLIED`].
     pub fn insert_applied(&mut self, one: &Applied) -> Result<()> {
         let sql = "INSERT INTO firmware_applied (run_id, step, device, component, previous, version, \
                    changed, at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING";
@@ -97,7 +97,7 @@ impl Tx {
         self.put(Statement::new(sql, values![device, MAX_APPLIED - 1]), Expect::Any)
     }
 
-    /// What was applied, newest first, before one: to all devices, or to one.
+    /// One page of applied firmware, newest first: of all devices, or of one.
     pub async fn applied(
         &mut self,
         device: Option<&TargetId>,
@@ -133,7 +133,7 @@ impl Tx {
     }
 }
 
-/// Where a page of the history ended.
+/// A position in the history of applied firmware.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AppliedPlace {
     pub at: i64,

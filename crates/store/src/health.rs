@@ -1,5 +1,5 @@
-//! Health reports by object and source. What they come to is kept with the object itself: a change
-//! of a report is a change of the object, with the object's own version and in its own history.
+//! Health reports by object and source. Their summary is stored in the object itself: a change of a
+//! report raises the object's version and is in the object's history.
 
 use crate::driver::{Expect, Statement};
 use crate::event::NewEvent;
@@ -15,14 +15,12 @@ use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many rows one question reads: more than one object can have.
+/// The rows of one query. One object never has this many.
 const BATCH: i64 = 500;
 
-/// An object with its reports.
 pub type Reported = (TargetId, Reports);
 
 impl Tx {
-    /// Whether there is such an object.
     pub async fn exists(&mut self, object: &TargetId) -> Result<bool> {
         let (table, kind) = match object.kind {
             TargetKind::Machine => ("machines", None),
@@ -36,14 +34,14 @@ impl Tx {
         Ok(self.query_one(&sql, values![key]).await?.is_some())
     }
 
-    /// What all sources say of an object.
+    /// The reports of all sources on an object.
     pub async fn health(&mut self, object: &TargetId) -> Result<Reports> {
         let sql = "SELECT object_id, source, body FROM health WHERE object_id = $1";
         let rows = self.query(sql, values![object.key()]).await?;
         Ok(gathered(&rows)?.into_values().next().unwrap_or_default())
     }
 
-    /// The same for several. Those of whom nothing is said are left out.
+    /// The reports on several objects. Objects without reports are omitted.
     pub async fn health_among(
         &mut self,
         objects: &[TargetId],
@@ -56,7 +54,7 @@ impl Tx {
         Ok(found.map(|(key, reports)| (TargetId::trusted(&key), reports)).collect())
     }
 
-    /// Objects with alerts, by key, after one, at most `limit`.
+    /// One page of objects with alerts, ordered by key.
     pub async fn health_list(
         &mut self,
         filter: &Filter,
@@ -72,7 +70,7 @@ impl Tx {
             let more = rows.len() as i64 == BATCH;
             let mut objects = gathered(&rows)?;
             if more {
-                // The last one may go on behind the end of what was read.
+                // The last object may have more rows than were read.
                 objects.pop_last();
             }
             for (key, reports) in objects {
@@ -87,7 +85,7 @@ impl Tx {
         }
     }
 
-    /// How many alerts there are on the objects of each kind, for the metrics.
+    /// The number of alerts by kind of object, for the metrics.
     pub async fn health_tally(&mut self) -> Result<Vec<(TargetKind, Tally)>> {
         let sql = "SELECT kind, CAST(SUM(allocations) AS BIGINT), CAST(SUM(changes) AS BIGINT), \
                    CAST(SUM(other) AS BIGINT), CAST(SUM(suppressed) AS BIGINT) \
@@ -107,8 +105,7 @@ impl Tx {
         self.query(sql, &[]).await?.iter().map(tally).collect()
     }
 
-    /// Adds alerts to what a source says of an object; those with the same ids take the place of
-    /// the old ones.
+    /// Adds alerts to the report of a source; an alert with the same id is replaced.
     pub async fn merge_health(
         &mut self,
         object: &TargetId,
@@ -119,7 +116,7 @@ impl Tx {
         self.change_health(object, source, &Change::Merge(alerts.clone()), event).await
     }
 
-    /// Makes what a source says of an object exactly this.
+    /// Replaces the report of a source.
     pub async fn replace_health(
         &mut self,
         object: &TargetId,
@@ -130,7 +127,7 @@ impl Tx {
         self.change_health(object, source, &Change::Replace(alerts.clone()), event).await
     }
 
-    /// Takes back all that a source says of an object.
+    /// Deletes the report of a source.
     pub async fn remove_health(
         &mut self,
         object: &TargetId,
@@ -140,9 +137,9 @@ impl Tx {
         self.change_health(object, source, &Change::Remove(BTreeSet::new()), event).await
     }
 
-    /// Changes a report, what the reports come to, and the object's history: one change of the
-    /// object. What changes nothing is no event. Whoever holds the object itself in this
-    /// transaction must read it again afterwards.
+    /// Changes a report, the summary in the object, and the object's history. No event is written
+    /// if nothing changes. A caller that has read the object in this transaction must read it
+    /// again.
     pub async fn change_health(
         &mut self,
         object: &TargetId,
@@ -187,7 +184,7 @@ impl Tx {
         Ok(after)
     }
 
-    /// Writes one report. The object is locked.
+    /// Writes one report. The caller has locked the object.
     async fn changed(
         &mut self,
         object: &TargetId,
@@ -209,13 +206,13 @@ impl Tx {
         Ok((known, after))
     }
 
-    /// Forgets all that is said of an object that is removed.
+    /// Deletes the reports on a deleted object.
     pub(crate) fn forget_health(&mut self, subject: &SubjectId) -> Result<()> {
         let kind = match subject.kind {
             SubjectKind::Rack => TargetKind::Rack,
             SubjectKind::Switch => TargetKind::Switch,
             SubjectKind::PowerShelf => TargetKind::PowerShelf,
-            // What is said of the machine stays with the machine; nodes and sites have no reports.
+            // Reports on a host are on its machine; nodes and sites have none.
             SubjectKind::Host | SubjectKind::Node | SubjectKind::Site => return Ok(()),
         };
         let sql = "DELETE FROM health WHERE object_id = $1";
@@ -249,7 +246,7 @@ fn unknown(object: &TargetId) -> Refusal {
     Refusal::not_found(object.kind.noun(), object, object.kind.list())
 }
 
-/// Rows of object, source and report, by object.
+/// Groups rows of object, source and report by object.
 fn gathered(rows: &[Row]) -> Result<BTreeMap<String, Reports>> {
     let mut objects: BTreeMap<String, Reports> = BTreeMap::new();
     for row in rows {

@@ -1,4 +1,4 @@
-//! Who a device was when it was met first: the certificate or host key it showed.
+//! Pinned identities of devices: certificates and host keys.
 
 use crate::value::{Row, values};
 use crate::{Result, Tx};
@@ -6,7 +6,7 @@ use model::time::Timestamp;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdentityRow {
-    /// The address, with how it was spoken to: `https://10.0.0.5`, `ssh://10.0.0.7:22`.
+    /// The address with its scheme: `https://10.0.0.5`, `ssh://10.0.0.7:22`.
     pub peer: String,
     pub identity: String,
     pub first_seen: Timestamp,
@@ -18,14 +18,14 @@ impl Tx {
         self.query_one(sql, values![peer]).await?.as_ref().map(identity).transpose()
     }
 
-    /// Devices by address, after one.
+    /// One page of identities, ordered by address.
     pub async fn identities(&mut self, after: &str, limit: i64) -> Result<Vec<IdentityRow>> {
         let sql = "SELECT peer, identity, first_seen FROM identities WHERE peer > $1 \
                    ORDER BY peer LIMIT $2";
         self.query(sql, values![after, limit]).await?.iter().map(identity).collect()
     }
 
-    /// Writes down who a device is, unless it is known. Answers who it is known as.
+    /// Trust on first use: pins an identity unless one is pinned. Returns the pinned one.
     pub async fn meet(&mut self, met: &IdentityRow) -> Result<String> {
         let sql = "INSERT INTO identities (peer, identity, first_seen) VALUES ($1, $2, $3) \
                    ON CONFLICT (peer) DO NOTHING";
@@ -35,7 +35,7 @@ impl Tx {
         Ok(known.map_or_else(|| met.identity.clone(), |known| known.identity))
     }
 
-    /// Says who a device is, whoever it was before.
+    /// Replaces the pinned identity.
     pub async fn set_identity(&mut self, known: &IdentityRow) -> Result<()> {
         let sql = "INSERT INTO identities (peer, identity, first_seen) VALUES ($1, $2, $3) \
                    ON CONFLICT (peer) DO UPDATE SET identity = excluded.identity, \
@@ -45,7 +45,7 @@ impl Tx {
         Ok(())
     }
 
-    /// The next one to be met there is trusted again. False when nobody was known there.
+    /// Deletes a pin, so that the next identity is trusted. False if there was none.
     pub async fn forget_identity(&mut self, peer: &str) -> Result<bool> {
         let sql = "DELETE FROM identities WHERE peer = $1";
         Ok(self.execute(sql, values![peer]).await? == 1)

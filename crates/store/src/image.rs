@@ -7,7 +7,7 @@ use crate::value::{Row, values};
 use crate::{Result, Tx};
 use model::image::Image;
 
-/// The object that the history of an image is about.
+/// The event object id of an image.
 fn object(name: &str) -> String {
     format!("image/{name}")
 }
@@ -18,13 +18,13 @@ impl Tx {
         self.query_one(sql, values![name]).await?.as_ref().map(image).transpose()
     }
 
-    /// Images by name, after one.
+    /// One page of images, ordered by name.
     pub async fn images(&mut self, after: &str, limit: i64) -> Result<Vec<Image>> {
         let sql = "SELECT body FROM images WHERE name > $1 ORDER BY name LIMIT $2";
         self.query(sql, values![after, limit]).await?.iter().map(image).collect()
     }
 
-    /// A conflict means that the name is taken.
+    /// A conflict means that the name exists.
     pub async fn insert_image(&mut self, image: &Image, event: &NewEvent) -> Result<()> {
         let sql = "INSERT INTO images (name, body, created_at) VALUES ($1, $2, $3)";
         let body = serde_json::to_string(image)?;

@@ -1,9 +1,8 @@
-//! Persistence, and the only crate with SQL.
+//! Persistence. The only crate with SQL.
 //!
-//! A transaction is an input and a body, written where it is used and handed to [`Store::write`] or
-//! [`Store::read`]. Inside, one set of statements serves both databases; what differs lives in
-//! `driver/sqlite.rs` and `driver/postgres.rs`. The store decides nothing: the caller says what is
-//! written, and the store writes it whole or not at all.
+//! A transaction is an input and a body, passed to [`Store::write`] or [`Store::read`] by the
+//! caller. One set of statements serves both databases; the differences are in `driver/sqlite.rs`
+//! and `driver/postgres.rs`. The store decides nothing: it writes all of a transaction or nothing.
 
 #![allow(clippy::wildcard_enum_match_arm, reason = "this crate does not keep to it yet")]
 

@@ -1,4 +1,4 @@
-//! Logins that a device refused, and that nobody tries there again.
+//! Lockouts: logins that a device refused and that are not tried again.
 
 use crate::value::{Row, values};
 use crate::{Result, Tx};
@@ -8,7 +8,7 @@ use model::time::Timestamp;
 pub struct LockoutRow {
     pub peer: String,
     pub credential: String,
-    /// The version of the credential that was refused. A newer one may be tried.
+    /// The refused version of the credential. A newer version may be tried.
     pub version: i64,
     pub said: String,
     pub since: Timestamp,
@@ -20,7 +20,7 @@ impl Tx {
         self.query_one(sql, values![peer]).await?.as_ref().map(lockout).transpose()
     }
 
-    /// The latest refusal counts.
+    /// Inserts or replaces the lockout of a device.
     pub async fn lock_out(&mut self, row: &LockoutRow) -> Result<()> {
         let sql = "INSERT INTO lockouts (peer, credential, version, said, since) \
                    VALUES ($1, $2, $3, $4, $5) ON CONFLICT (peer) DO UPDATE SET \
@@ -30,7 +30,7 @@ impl Tx {
         self.execute(sql, values).await.map(drop)
     }
 
-    /// The same login may be tried again. False when none was refused there.
+    /// Allows the login again. False if there was no lockout.
     pub async fn unlock(&mut self, peer: &str) -> Result<bool> {
         let sql = "DELETE FROM lockouts WHERE peer = $1";
         Ok(self.execute(sql, values![peer]).await? == 1)

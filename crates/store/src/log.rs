@@ -1,5 +1,5 @@
-//! Logs: what came out of the work, by run, at byte offsets. Appending never fails a transition:
-//! lines that are there already are passed over.
+//! Logs of runs, as chunks at byte offsets. Appending never fails a transition: chunks that exist
+//! already are ignored.
 
 use crate::driver::{Expect, Statement};
 use crate::signal::Signal;
@@ -8,7 +8,7 @@ use crate::{Result, StoreError, Tx};
 use model::id::RunId;
 use model::time::Timestamp;
 
-/// A piece of log to keep.
+/// A log chunk to append.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewLog {
     pub start: i64,
@@ -19,7 +19,7 @@ pub struct NewLog {
     pub data: Vec<u8>,
 }
 
-/// A piece of log that was kept.
+/// A stored log chunk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogLine {
     pub start: i64,
@@ -29,7 +29,7 @@ pub struct LogLine {
     pub data: Vec<u8>,
 }
 
-/// How many rows one INSERT carries; both databases have a limit on parameters.
+/// The rows of one INSERT; both databases limit the number of parameters.
 const ROWS_AT_ONCE: usize = 64;
 
 impl Tx {
@@ -71,7 +71,7 @@ impl Tx {
         Ok(())
     }
 
-    /// The same, from a worker that may have lost its claim: then nothing is written.
+    /// Like [`Tx::append_log`], but a conflict if the claim under `epoch` was lost.
     pub async fn append_log_held(
         &mut self,
         run: &RunId,
@@ -86,7 +86,7 @@ impl Tx {
         }
     }
 
-    /// The log from the piece that holds byte `offset` on.
+    /// The log from byte `offset` on, at most `limit` chunks.
     pub async fn read_log(&mut self, run: &RunId, offset: i64, limit: i64) -> Result<Vec<LogLine>> {
         let sql = "SELECT start, ts, step, stream, data FROM logs WHERE run_id = $1 AND start >= \
                    COALESCE((SELECT MAX(start) FROM logs WHERE run_id = $1 AND start <= $2), 0) \
@@ -96,7 +96,7 @@ impl Tx {
         Ok(lines.into_iter().filter_map(|line| from_offset(line, offset)).collect())
     }
 
-    /// Where the log of a run ends.
+    /// The length of a run's log in bytes.
     pub async fn log_end(&mut self, run: &RunId) -> Result<i64> {
         let sql = "SELECT start, data FROM logs WHERE run_id = $1 ORDER BY start DESC LIMIT 1";
         match self.query_one(sql, values![run.as_str()]).await? {
@@ -105,7 +105,7 @@ impl Tx {
         }
     }
 
-    /// How many bytes one attempt at one step has written.
+    /// The bytes that one attempt of a step has logged.
     pub async fn logged_by(&mut self, run: &RunId, step: &str, attempt: u32) -> Result<u64> {
         let sql = "SELECT CAST(COALESCE(SUM(LENGTH(data)), 0) AS BIGINT) FROM logs \
                    WHERE run_id = $1 AND step = $2 AND attempt = $3";
@@ -125,7 +125,7 @@ fn line(row: &Row) -> Result<LogLine> {
     })
 }
 
-/// The part of a piece that lies at or after the offset.
+/// Cuts off the bytes before the offset.
 fn from_offset(mut line: LogLine, offset: i64) -> Option<LogLine> {
     let skip = usize::try_from(offset - line.start).unwrap_or(0);
     if skip >= line.data.len() {

@@ -1,4 +1,4 @@
-//! Machines, as rows. The columns beside the body are those that filters select by.
+//! Machines. Fields that filters select by have a column of their own; the rest is in the body.
 
 use crate::driver::{Expect, Statement};
 use crate::event::NewEvent;
@@ -13,7 +13,7 @@ use model::id::{MachineId, RackId, RunId};
 use model::machine::{Labels, Machine, MachineSpec, Phase};
 use serde::{Deserialize, Serialize};
 
-/// What no filter asks about.
+/// The fields that no filter uses.
 #[derive(Serialize, Deserialize)]
 struct Body {
     spec: MachineSpec,
@@ -22,11 +22,10 @@ struct Body {
     health: Standing,
 }
 
-/// One page of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MachinePage {
     pub machines: Vec<Machine>,
-    /// The id after which the next page begins, when there is one.
+    /// The id after which the next page starts, if there is one.
     pub next: Option<String>,
 }
 
@@ -39,7 +38,7 @@ impl Tx {
         row.as_ref().map(machine).transpose()
     }
 
-    /// Several of them. One that cannot be read leaves the others readable.
+    /// Reads several machines. One that cannot be decoded does not hide the others.
     pub async fn machines_among(
         &mut self,
         ids: &[&str],
@@ -50,7 +49,7 @@ impl Tx {
         rows.iter().map(|row| Ok((MachineId::trusted(row.text(0)?), machine(row)))).collect()
     }
 
-    /// The same, held against other writers until the transaction ends.
+    /// Reads a machine and locks it until the transaction ends.
     pub async fn machine_locked(&mut self, id: &MachineId) -> Result<Option<Machine>> {
         let sql = format!("SELECT {COLUMNS} FROM machines WHERE id = $1 {{lock}}");
         let sql = self.dialect().fill(&sql);
@@ -58,7 +57,7 @@ impl Tx {
         row.as_ref().map(machine).transpose()
     }
 
-    /// Writes a new machine and tells of it. A conflict means that the id is taken.
+    /// Inserts a machine and its event. A conflict means that the id exists.
     pub fn insert_machine(&mut self, machine: &Machine, event: &NewEvent) -> Result<()> {
         let body = body(machine)?;
         let sql = "INSERT INTO machines (id, version, phase, holds, active_run, provider, labels, \
@@ -83,11 +82,11 @@ impl Tx {
         Ok(())
     }
 
-    /// Writes a changed machine and tells of it. `machine.version` is the version it was read at.
+    /// Writes a changed machine and its event. `machine.version` is the version that was read.
     pub fn update_machine(&mut self, machine: &mut Machine, event: &NewEvent) -> Result<()> {
         let read_at = machine.version;
         machine.version += 1;
-        // Whoever looked at the clock first may write last; a history goes forward all the same.
+        // The clocks of replicas differ; the times in a history never go back.
         machine.updated_at = event.at.max(machine.updated_at);
         let event = &NewEvent { at: machine.updated_at, ..event.clone() };
         let sql = "UPDATE machines SET version = $3, phase = $4, holds = $5, active_run = $6, \
@@ -112,7 +111,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Machines by id, after one, at most `limit`.
+    /// One page of machines, ordered by id.
     pub async fn machines(
         &mut self,
         filter: &Filter,
@@ -120,7 +119,7 @@ impl Tx {
         limit: i64,
     ) -> Result<MachinePage> {
         let mut select = Select::new(self.dialect(), "machines.id");
-        // A label finds its machines by an index, in the order of their ids.
+        // The label index has the machines of a label ordered by id.
         let (from, id) = match filter.label() {
             Some((key, value)) => {
                 select.compare("l.key", "=", Some(key));
@@ -143,7 +142,7 @@ impl Tx {
         Ok(MachinePage { machines, next })
     }
 
-    /// The machines of a rack, by id. One that cannot be read leaves the others readable.
+    /// The machines of a rack, ordered by id. One that cannot be decoded does not hide the others.
     pub async fn machines_in_rack(
         &mut self,
         rack: &RackId,

@@ -1,5 +1,5 @@
-//! Nodes beside their records: whose machine they are on, when their agents were heard, what those
-//! agents show; and the tasks that agents are given.
+//! Nodes beside their records: machine, heartbeats, enrollment tokens and sessions; and the tasks
+//! of agents.
 
 use crate::driver::{Expect, Statement};
 use crate::record::record;
@@ -14,19 +14,18 @@ use model::node::{Node, NodeState};
 use model::time::Timestamp;
 use std::collections::BTreeMap;
 
-/// Nodes with their states, and which of them are in service: `NodeState::in_service`, as a test
-/// holds.
+/// Nodes joined with their states, and the condition for being in service. A test compares it with
+/// `NodeState::in_service`.
 const SERVING: &str = "nodes n JOIN records r ON r.id = n.id";
 const IN_SERVICE: &str = "n.live = 1 AND r.state IN ('active', 'offline')";
 
-/// The last heartbeat of the agent of a node, and the problems that it reported.
+/// The last heartbeat of a node's agent, and the problems that it reported.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeHeartbeat {
     pub at: Option<Timestamp>,
     pub problems: String,
 }
 
-/// A task as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskRow {
     pub task: Task,
@@ -34,7 +33,7 @@ pub struct TaskRow {
 }
 
 impl Tx {
-    /// Takes a machine for a node. A conflict means that another living node is on it.
+    /// Attaches a node to a machine. A conflict means that another live node has it.
     pub fn place_node(
         &mut self,
         id: &NodeId,
@@ -47,21 +46,20 @@ impl Tx {
         self.put(Statement::new(sql, values), Expect::One)
     }
 
-    /// Detaches a deleted node: its machine is free for another one, and its agent may not speak
-    /// for it any more.
+    /// Detaches a deleted node: its machine can get another node, and its token and session end.
     pub fn detach_node(&mut self, id: &NodeId) -> Result<()> {
         let sql =
             "UPDATE nodes SET live = 0, token = NULL, ticket = NULL, session = NULL WHERE id = $1";
         self.put(Statement::new(sql, values![id.as_str()]), Expect::One)
     }
 
-    /// Nobody speaks for it any more.
+    /// Revokes the token and the session of a node's agent.
     pub fn forget_agent(&mut self, id: &NodeId) -> Result<()> {
         let sql = "UPDATE nodes SET token = NULL, ticket = NULL, session = NULL WHERE id = $1";
         self.put(Statement::new(sql, values![id.as_str()]), Expect::One)
     }
 
-    /// The living node on a machine.
+    /// The live node of a machine.
     pub async fn node_on(&mut self, machine: &MachineId) -> Result<Option<NodeId>> {
         let sql = "SELECT id FROM nodes WHERE machine_id = $1 AND live = 1";
         let row = self.query_one(sql, values![machine.as_str()]).await?;
@@ -87,15 +85,15 @@ impl Tx {
         rows.iter().map(pair).collect()
     }
 
-    /// Whether living nodes belong to a site.
+    /// One live node of a site, if there is any.
     pub async fn site_in_use(&mut self, site: &SiteId) -> Result<Option<NodeId>> {
         let sql = "SELECT id FROM nodes WHERE site_id = $1 AND live = 1 ORDER BY id LIMIT 1";
         let row = self.query_one(sql, values![site.as_str()]).await?;
         row.map(|row| Ok(NodeId::trusted(row.text(0)?))).transpose()
     }
 
-    /// Records the heartbeat of an agent. It is no change of the node, so it has no history. False:
-    /// there is no such node any more.
+    /// Records a heartbeat. It does not change the node's record, so it writes no event. False if
+    /// the node is not live.
     pub async fn record_heartbeat(
         &mut self,
         id: &NodeId,
@@ -107,7 +105,7 @@ impl Tx {
         Ok(self.execute(sql, values![id.as_str(), at, problems]).await? == 1)
     }
 
-    /// The same from an agent that reports no problems list: its last one still holds.
+    /// Records a heartbeat without a problem list: the last reported list still holds.
     pub async fn renew_heartbeat(&mut self, id: &NodeId, at: Timestamp) -> Result<bool> {
         let sql = "UPDATE nodes SET heard_at = $2, lost_at = NULL WHERE id = $1 AND live = 1";
         Ok(self.execute(sql, values![id.as_str(), at]).await? == 1)
@@ -125,8 +123,8 @@ impl Tx {
         row.map_or(Ok(NodeHeartbeat::default()), |row| heartbeat(&row, 0))
     }
 
-    /// The living nodes of a site, by id, after one. One that cannot be read leaves the others
-    /// readable.
+    /// One page of the live nodes of a site, ordered by id. One that cannot be decoded does not
+    /// hide the others.
     pub async fn nodes_at(
         &mut self,
         site: &SiteId,
@@ -140,28 +138,27 @@ impl Tx {
         rows.iter().map(|row| Ok((NodeId::trusted(row.text(2)?), record(row)))).collect()
     }
 
-    /// Writes down that a site has answered.
+    /// Records that the MAAS of a site answered.
     pub fn site_answered(&mut self, id: &SiteId, at: Timestamp) -> Result<()> {
         let sql = "INSERT INTO site_answers (id, answered_at) VALUES ($1, $2) \
                    ON CONFLICT (id) DO UPDATE SET answered_at = excluded.answered_at";
         self.put(Statement::new(sql, values![id.as_str(), at]), Expect::One)
     }
 
-    /// When a site last answered; never, where there is none.
+    /// The time of a site's last answer; `None` if it never answered.
     pub async fn answer_of(&mut self, id: &SiteId) -> Result<Option<Timestamp>> {
         let sql = "SELECT answered_at FROM site_answers WHERE id = $1";
         self.query_one(sql, values![id.as_str()]).await?.map(|row| row.time(0)).transpose()
     }
 
-    /// The site is gone, or another MAAS is behind it: what was answered says nothing of it any
-    /// more.
+    /// Deletes the time of the last answer: the site was deleted or has another MAAS now.
     pub fn forget_answer(&mut self, id: &SiteId) -> Result<()> {
         let sql = "DELETE FROM site_answers WHERE id = $1";
         self.put(Statement::new(sql, values![id.as_str()]), Expect::Any)
     }
 
-    /// When the living nodes of a site were heard; of those that belong to none, where none is
-    /// named. One whose state is a word of a newer version leaves the others readable.
+    /// The heartbeats of the live nodes of a site, or of the nodes without one. A node in a state
+    /// that only a newer version knows does not hide the others.
     pub async fn heard_in(
         &mut self,
         site: Option<&SiteId>,
@@ -178,50 +175,50 @@ impl Tx {
         rows.iter().map(|row| Ok((NodeId::trusted(row.text(0)?), heard(row)))).collect()
     }
 
-    /// Issues a token for a node, in place of the one before.
+    /// Replaces the enrollment token of a node.
     pub fn issue(&mut self, ticket: &Ticket, token: &str) -> Result<()> {
         let sql = "UPDATE nodes SET token = $2, ticket = $3 WHERE id = $1 AND live = 1";
         let values = values![ticket.node.as_str(), token, serde_json::to_string(ticket)?];
         self.put(Statement::new(sql, values), Expect::One)
     }
 
-    /// The ticket of a token, by its checksum. Whoever changes it holds its node.
+    /// The enrollment token with this checksum. A caller that changes it must lock the node.
     pub async fn ticket(&mut self, token: &str) -> Result<Option<Ticket>> {
         let sql = "SELECT ticket FROM nodes WHERE token = $1";
         let row = self.query_one(sql, values![token]).await?;
         row.map(|row| row.json(0)).transpose()
     }
 
-    /// The last ticket of a node.
+    /// The last enrollment token of a node.
     pub async fn ticket_of(&mut self, id: &NodeId) -> Result<Option<Ticket>> {
         let sql = "SELECT ticket FROM nodes WHERE id = $1 AND ticket IS NOT NULL";
         let row = self.query_one(sql, values![id.as_str()]).await?;
         row.map(|row| row.json(0)).transpose()
     }
 
-    /// Lets an agent in under its session. A session before it is over.
+    /// Starts the session of an agent and ends the session before it.
     pub fn enroll(&mut self, ticket: &Ticket, session: &str) -> Result<()> {
-        // It is heard by its first heartbeat, which says how it is.
+        // The state of the agent is unknown until its first heartbeat.
         let sql = "UPDATE nodes SET ticket = $2, session = $3, heard_at = NULL, lost_at = NULL, \
                    problems = '' WHERE id = $1 AND live = 1";
         let values = values![ticket.node.as_str(), serde_json::to_string(ticket)?, session];
         self.put(Statement::new(sql, values), Expect::One)
     }
 
-    /// Whose session it is, by its checksum.
+    /// The node whose session has this checksum.
     pub async fn node_of_session(&mut self, session: &str) -> Result<Option<NodeId>> {
         let sql = "SELECT id FROM nodes WHERE session = $1";
         let row = self.query_one(sql, values![session]).await?;
         row.map(|row| Ok(NodeId::trusted(row.text(0)?))).transpose()
     }
 
-    /// Whether an agent is enrolled for it.
+    /// True if an agent is enrolled for the node.
     pub async fn has_agent(&mut self, id: &NodeId) -> Result<bool> {
         let sql = "SELECT id FROM nodes WHERE id = $1 AND session IS NOT NULL";
         Ok(self.query_one(sql, values![id.as_str()]).await?.is_some())
     }
 
-    /// Wants a task. What was there before under its key stays.
+    /// Inserts a task. False if its effect key exists already; that task is not changed.
     pub async fn want_task(&mut self, task: &Task) -> Result<bool> {
         let sql = "INSERT INTO tasks (key, run_id, node_id, is_open, version, body, created_at) \
                    VALUES ($1, $2, $3, $4, 1, $5, $6) ON CONFLICT (key) DO NOTHING";
@@ -242,7 +239,7 @@ impl Tx {
         row.as_ref().map(task).transpose()
     }
 
-    /// The oldest task of a node that is not over.
+    /// The oldest unfinished task of a node.
     pub async fn open_task(&mut self, node: &NodeId) -> Result<Option<TaskRow>> {
         let sql = "SELECT body, version FROM tasks WHERE node_id = $1 AND is_open = 1 \
                    ORDER BY created_at, key LIMIT 1";
@@ -250,7 +247,7 @@ impl Tx {
         row.as_ref().map(task).transpose()
     }
 
-    /// Writes a task over the version that was read.
+    /// Replaces the version of a task that was read.
     pub fn update_task(&mut self, row: &TaskRow) -> Result<()> {
         let sql = "UPDATE tasks SET is_open = $2, version = $3 + 1, body = $4 \
                    WHERE key = $1 AND version = $3";
@@ -294,7 +291,6 @@ fn heard(row: &Row) -> Result<Heard> {
 mod tests {
     use super::*;
 
-    /// The statement and the model mean the same by being in service.
     #[test]
     fn in_service_is_what_the_model_says() {
         for state in NodeState::ALL {

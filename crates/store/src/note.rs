@@ -1,16 +1,16 @@
-//! What providers remember of their orders, by key.
+//! Checkpoints: what providers remember about their calls, by effect key.
 
 use crate::value::{Row, values};
 use crate::{Result, Tx};
 use model::effect::Key;
 use model::time::Timestamp;
 
-/// What is remembered of one key.
+/// The checkpoint of one effect key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoteRow {
-    /// It was stopped before it had begun, and never will begin.
+    /// The key was stopped before it began and can never begin.
     pub barred: bool,
-    /// JSON, the provider's own.
+    /// JSON, defined by the provider.
     pub body: String,
 }
 
@@ -21,7 +21,7 @@ impl Tx {
         row.as_ref().map(note).transpose()
     }
 
-    /// Writes the first note of a key. What was there before stays, and is the answer.
+    /// Inserts the first checkpoint of a key. If one exists, returns that one unchanged.
     pub async fn begin_note(
         &mut self,
         key: &Key,
@@ -38,8 +38,7 @@ impl Tx {
         }
     }
 
-    /// Changes the note of a key that has begun, if it still says what the caller believes. False:
-    /// it does not.
+    /// Compare-and-swap of a begun checkpoint. False if the stored body is not the expected one.
     pub async fn amend_note(
         &mut self,
         key: &Key,

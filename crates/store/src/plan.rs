@@ -1,4 +1,4 @@
-//! Plans that somebody made. The built-in ones live in the model.
+//! Plans of operators. The built-in plans are in the model.
 
 use crate::value::{Row, values};
 use crate::{Result, Tx};
@@ -13,14 +13,14 @@ impl Tx {
         row.as_ref().map(plan).transpose()
     }
 
-    /// A conflict means that the id is taken.
+    /// A conflict means that the id exists.
     pub async fn insert_plan(&mut self, plan: &Plan, now: Timestamp) -> Result<()> {
         let sql = "INSERT INTO plans (id, body, created_at) VALUES ($1, $2, $3)";
         let body = serde_json::to_string(plan)?;
         self.execute(sql, values![plan.id.as_str(), body, now]).await.map(drop)
     }
 
-    /// Plans by id, after one.
+    /// One page of plans, ordered by id.
     pub async fn plans(&mut self, after: &str, limit: i64) -> Result<Vec<Plan>> {
         let sql = "SELECT body FROM plans WHERE id > $1 ORDER BY id LIMIT $2";
         let rows = self.query(sql, values![after, limit]).await?;

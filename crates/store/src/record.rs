@@ -1,8 +1,8 @@
-//! Racks, switches, power shelves, hosts: records with a lifecycle, as rows. One table for all of
-//! them, and one place in the queue each.
+//! Records with a lifecycle: racks, switches, power shelves, hosts, nodes and sites. All are in one
+//! table, and each has one row in the queue.
 //!
-//! A record is moved by the turn that holds it ([`Tx::settle_record`]) or by a request
-//! ([`Tx::tell_record`]); both name the version it was read at, and both tell of it in the same
+//! A record is changed by the turn that has claimed it ([`Tx::settle_record`]) or by a request
+//! ([`Tx::update_and_enqueue`]). Both name the version that was read and write an event in the same
 //! transaction.
 
 use crate::driver::{Expect, Statement};
@@ -18,28 +18,27 @@ use model::time::Timestamp;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordClaim {
     pub epoch: i64,
-    /// The wake-ups that the turn has taken into account.
+    /// The number of wake-ups that the turn has handled.
     pub wakes: i64,
 }
 
-/// Which records a list shows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecordFilter {
     pub rack: Option<RackId>,
-    /// States by their words; empty: all.
+    /// The names of the selected states; empty selects all.
     pub states: Vec<String>,
-    /// Labels that must be there with these values; an empty value takes any.
+    /// Required labels; an empty value matches any value.
     pub labels: Vec<(String, String)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordPage<R> {
     pub records: Vec<R>,
-    /// The id after which the next page begins, when there is one.
+    /// The id after which the next page starts, if there is one.
     pub next: Option<String>,
 }
 
-/// How many rows one question reads.
+/// The rows of one query.
 const BATCH: i64 = 500;
 
 impl Tx {
@@ -47,7 +46,7 @@ impl Tx {
         self.find_record(id, "").await
     }
 
-    /// The same, held against other writers until the transaction ends.
+    /// Reads a record and locks it until the transaction ends.
     pub async fn record_locked<R: Lifecycle>(&mut self, id: &str) -> Result<Option<R>> {
         self.find_record(id, "{lock}").await
     }
@@ -60,15 +59,15 @@ impl Tx {
         row.as_ref().map(record).transpose()
     }
 
-    /// Writes a new record, its place in the queue, due now, and its first event. A conflict means
-    /// that the id is taken.
+    /// Inserts a record, its queue row, due now, and its first event. [`StoreError::Conflict`]
+    /// means that the id exists.
     pub async fn insert_record<R: Lifecycle>(
         &mut self,
         record: &mut R,
         event: &NewEvent,
     ) -> Result<()> {
         let key = record.subject().key();
-        // One that was there before and is gone has a history to go on with.
+        // A deleted record of the same id has a history that continues.
         record.head_mut().version = self.last_version(&key).await? + 1;
         let head = record.head();
         let sql = "INSERT INTO records (id, kind, rack_id, state, version, body, created_at, updated_at) \
@@ -94,12 +93,12 @@ impl Tx {
         Ok(())
     }
 
-    /// Writes a changed record and tells of it. `head.version` is the version it was read at.
+    /// Writes a changed record and its event. `head.version` is the version that was read.
     pub fn update_record<R: Lifecycle>(&mut self, record: &mut R, event: &NewEvent) -> Result<()> {
         let read_at = record.head().version;
         let head = record.head_mut();
         head.version += 1;
-        // Whoever looked at the clock first may write last; a history goes forward all the same.
+        // The clocks of replicas differ; the times in a history never go back.
         head.updated_at = event.at.max(head.updated_at);
         let event = &NewEvent { at: head.updated_at, ..event.clone() };
         let key = record.subject().key();
@@ -115,12 +114,11 @@ impl Tx {
             serde_json::to_string(record)?,
             head.updated_at,
         ];
-        // Where somebody owns the ways between the states, the row itself must stand where that one
-        // may come from.
+        // If transitions have owners, the stored state must be one that this owner may leave.
         let statement = match record.sources() {
             None => Statement::new(sql, values),
             Some(sources) => {
-                // Words of our own, so that each set of them is one statement.
+                // State names are constants, so inlining them makes one statement for each set.
                 let words: Vec<String> = sources.iter().map(|word| format!("'{word}'")).collect();
                 Statement::new(format!("{sql} AND state IN ({})", words.join(", ")), values)
             }
@@ -129,7 +127,7 @@ impl Tx {
         self.record_event(record, event)
     }
 
-    /// The same, and makes its lifecycle due.
+    /// Like [`Tx::update_record`], and makes the record due now.
     pub fn update_and_enqueue<R: Lifecycle>(
         &mut self,
         record: &mut R,
@@ -139,8 +137,7 @@ impl Tx {
         self.wake(&ObjectId::trusted(record.subject().key()), event.at)
     }
 
-    /// Ends a turn: the record's place in the queue, due then. Refused whole when another has the
-    /// claim.
+    /// Ends a turn: releases the record, due at `due`. A conflict if the claim was lost.
     pub fn settle_record<R: Lifecycle>(
         &mut self,
         record: &R,
@@ -166,7 +163,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Removes a record and its place in the queue. Its history stays.
+    /// Deletes a record and its queue row. Its history stays.
     pub fn remove_record<R: Lifecycle>(&mut self, record: &R, event: &NewEvent) -> Result<()> {
         let key = record.subject().key();
         let (kind, version) = (R::KIND.as_str(), record.head().version);
@@ -180,8 +177,8 @@ impl Tx {
         Ok(())
     }
 
-    /// Every record of a kind that stands in a rack, by id. One that cannot be read leaves the
-    /// others readable.
+    /// The records of a kind in a rack, ordered by id. One that cannot be decoded does not hide the
+    /// others.
     pub async fn records_in_rack<R: Lifecycle>(
         &mut self,
         rack: &RackId,
@@ -192,7 +189,7 @@ impl Tx {
         rows.iter().map(|row| Ok((row.text(2)?.to_string(), record(row)))).collect()
     }
 
-    /// Every record of a kind by id, after one. One that cannot be read leaves the others readable.
+    /// One page of the records of a kind. One that cannot be decoded does not hide the others.
     pub async fn each_record<R: Lifecycle>(
         &mut self,
         after: &str,
@@ -205,7 +202,7 @@ impl Tx {
         rows.iter().map(|row| Ok((row.text(2)?.to_string(), record(row)))).collect()
     }
 
-    /// Records by id, after one, at most `limit`.
+    /// One page of the records that match a filter, ordered by id.
     pub async fn records<R: Lifecycle>(
         &mut self,
         filter: &RecordFilter,
@@ -246,7 +243,7 @@ impl Tx {
         }
     }
 
-    /// How many records of each kind are in each state, for the metrics.
+    /// The number of records by kind and state, for the metrics.
     pub async fn record_counts(&mut self) -> Result<Vec<(String, String, i64)>> {
         let sql = "SELECT kind, state, COUNT(*) FROM records GROUP BY kind, state";
         let rows = self.query(sql, &[]).await?;
@@ -273,7 +270,7 @@ fn matches<R: Lifecycle>(filter: &RecordFilter, record: &R) -> bool {
     in_state && filter.labels.iter().all(labelled)
 }
 
-/// A record from its body and its version, the first two of a row.
+/// Decodes a record from the columns 0 (body) and 1 (version).
 pub(crate) fn record<R: Lifecycle>(row: &Row) -> Result<R> {
     let mut record: R = row.json(0)?;
     record.head_mut().version = row.int(1)?;

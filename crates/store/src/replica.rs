@@ -10,12 +10,12 @@ use model::time::Timestamp;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replica {
     pub name: String,
-    /// This start of it; what claims are made under.
+    /// One start of the replica. Claims name it.
     pub incarnation: String,
 }
 
-/// A replica, and until when it last renewed its lease. That time is by its own clock, so it only
-/// serves to see whether it moves.
+/// A replica, and the end of its lease by its own clock. Other replicas only compare it for
+/// changes, because clocks differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaHeartbeat {
     pub replica: Replica,
@@ -68,7 +68,7 @@ impl Tx {
     }
 
     /// Expires a replica and releases its claims, unless it has sent a heartbeat since `seen`. True
-    /// when it is gone.
+    /// if it was expired.
     pub async fn expire_replica(
         &mut self,
         seen: &ReplicaHeartbeat,

@@ -1,13 +1,12 @@
-//! Clearing away: what is old goes in small pieces, so that no writer waits long for it.
+//! Retention: expired rows are deleted in small batches, so that no writer waits long.
 //!
-//! Candidates are found in a read, page by page; a short write then removes some of them, and looks
-//! at the rules again before it does. A run goes as a whole, but in steps: its log, its events, and
-//! the rows only when nothing of it is left, so whoever is stopped half-way goes on where it
-//! stopped.
+//! Candidates are read page by page. A short write then deletes some of them, after it has checked
+//! the rules again. A run is deleted in steps: its log, its events, and its rows last, so an
+//! interrupted deletion continues where it stopped.
 //!
-//! Never removed: a run that has not ended, the latest run of each machine, a part of an operation
-//! that is still on record, a run whose end the record that waits for it has not looked at, the
-//! newest event of each object that lives, and an event that is not final yet.
+//! Never deleted: an active run, the latest run of each machine, a child run whose parent exists, a
+//! run whose end the record that waits for it has not handled, the newest event of each existing
+//! object, and an event that is not final.
 
 use crate::event::Cursor;
 use crate::subject::record_kinds;
@@ -17,27 +16,26 @@ use model::id::RunId;
 use model::time::Timestamp;
 use std::sync::LazyLock;
 
-/// How many rows of logs and events one transaction removes at most.
+/// The maximum number of log and event rows that one transaction deletes.
 pub const MAX_REMOVED: i64 = 500;
-/// How many runs one transaction takes on at most.
+/// The maximum number of runs that one transaction deletes.
 pub const RUNS_AT_ONCE: usize = 32;
 
-/// A place in the order in which runs ended. The default is before all of them.
+/// A position in the order in which runs ended. The default is before all runs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct RunPlace {
     pub at: Timestamp,
     pub id: String,
 }
 
-/// A run that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
     pub id: RunId,
     pub at: Timestamp,
-    /// Another run came after it on its machine. No gate looks at it any more, nothing reopens it,
-    /// and nobody waits for it.
+    /// A newer run exists on its machine, and neither a parent run nor a record waits for this one.
+    /// So no gate reads it and no action reopens it.
     pub superseded: bool,
-    /// There is a log of it.
+    /// It has log rows.
     pub logged: bool,
 }
 
@@ -47,7 +45,7 @@ impl Ended {
     }
 }
 
-/// A place in the order of age of the events that belong to no run.
+/// A position in the order of age of the events that belong to no run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct EventPlace {
     pub at: Timestamp,
@@ -58,11 +56,11 @@ pub struct EventPlace {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Aged {
     pub place: EventPlace,
-    /// It may go: its object has a newer one, or is gone.
+    /// It may be deleted: its object has a newer event, or was deleted.
     pub spare: bool,
 }
 
-/// What went, in rows.
+/// The numbers of deleted rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Removed {
     pub runs: u64,
@@ -76,15 +74,15 @@ impl Removed {
     }
 }
 
-/// Whether another run came after `r` on its machine, and nobody will ask for `r` again: neither
-/// the whole that it is a part of, nor the record that it reports to.
+/// True for a run `r` with a newer run on its machine, if neither its parent run nor the record
+/// that it reports to needs it any more.
 const SUPERSEDED: &str = "(EXISTS (SELECT 1 FROM runs n WHERE n.machine_id = r.machine_id \
      AND (n.created_at, n.id) > (r.created_at, r.id)) \
      AND NOT EXISTS (SELECT 1 FROM runs w WHERE w.id = r.part_of) \
      AND NOT EXISTS (SELECT 1 FROM subjects q WHERE q.id = r.reports_to \
      AND (q.owner IS NOT NULL OR q.wakes_asked > q.wakes_handled)))";
 
-/// Whether the event `e` may go without leaving a living object without any.
+/// True for an event `e` that is not the newest event of an existing object.
 static SPARE: LazyLock<String> = LazyLock::new(|| {
     format!(
         "(EXISTS (SELECT 1 FROM events n WHERE n.object_id = e.object_id \
@@ -97,7 +95,7 @@ static SPARE: LazyLock<String> = LazyLock::new(|| {
 });
 
 impl Tx {
-    /// Runs that ended before `before`, oldest first, after a place.
+    /// One page of runs that ended before `before`, oldest first.
     pub async fn ended_runs(
         &mut self,
         before: Timestamp,
@@ -116,15 +114,15 @@ impl Tx {
         rows.iter().map(ended).collect()
     }
 
-    /// When the run ended that has `newer` runs which ended after it.
+    /// The end of the run after which `newer` runs ended.
     pub async fn ended_behind(&mut self, newer: i64) -> Result<Option<Timestamp>> {
         let sql = "SELECT ended_at FROM subjects WHERE ended_at IS NOT NULL \
                    ORDER BY ended_at DESC, id DESC LIMIT 1 OFFSET $1";
         self.query_one(sql, values![newer]).await?.map(|row| row.time(0)).transpose()
     }
 
-    /// Removes some of what there is of these runs, as far as they may go at all. To be called
-    /// again until nothing goes any more.
+    /// Deletes one batch of these runs, as far as the rules permit. The caller repeats it until
+    /// nothing is deleted.
     pub async fn remove_runs(&mut self, runs: &[RunId]) -> Result<Removed> {
         let sql = format!(
             "SELECT s.id FROM subjects s JOIN runs r ON r.id = s.id WHERE s.id IN ({}) \
@@ -143,8 +141,8 @@ impl Tx {
         Ok(Removed { runs, events, logs })
     }
 
-    /// Removes some of the logs of those of these runs that have ended. To be called again until
-    /// nothing goes any more.
+    /// Deletes one batch of the logs of these runs, if they have ended. The caller repeats it until
+    /// nothing is deleted.
     pub async fn remove_logs(&mut self, runs: &[RunId]) -> Result<Removed> {
         let sql = format!(
             "SELECT id FROM subjects WHERE id IN ({}) AND ended_at IS NOT NULL AND owner IS NULL",
@@ -157,13 +155,13 @@ impl Tx {
         Ok(Removed { logs, ..Removed::default() })
     }
 
-    /// How many bytes of log the ended runs have, newest first, before a place.
+    /// The log sizes of ended runs in bytes, newest first, before a position.
     pub async fn log_sizes(
         &mut self,
         before: &RunPlace,
         limit: i64,
     ) -> Result<Vec<(RunPlace, i64)>> {
-        // Offsets count bytes, so a log is as long as the end of its last piece.
+        // Offsets count bytes, so the size of a log is the end of its last chunk.
         let sql = "SELECT s.ended_at, s.id, CAST(COALESCE((SELECT l.start + LENGTH(l.data) \
                    FROM logs l WHERE l.run_id = s.id ORDER BY l.start DESC LIMIT 1), 0) AS BIGINT) \
                    FROM subjects s WHERE s.ended_at IS NOT NULL AND (s.ended_at, s.id) < ($1, $2) \
@@ -175,7 +173,7 @@ impl Tx {
         rows.iter().map(size).collect()
     }
 
-    /// Events older than `before` that belong to no run, oldest first, after a place.
+    /// One page of events older than `before` that belong to no run, oldest first.
     pub async fn aged_events(
         &mut self,
         before: Timestamp,
@@ -195,14 +193,14 @@ impl Tx {
         rows.iter().map(aged).collect()
     }
 
-    /// When the event that belongs to no run was written that has `newer` newer ones.
+    /// The time of the event that belongs to no run and has `newer` newer ones.
     pub async fn aged_behind(&mut self, newer: i64) -> Result<Option<Timestamp>> {
         let sql = "SELECT e.ts FROM events e WHERE e.kind <> 'run' \
                    ORDER BY e.ts DESC, e.seq DESC LIMIT 1 OFFSET $1";
         self.query_one(sql, values![newer]).await?.map(|row| row.time(0)).transpose()
     }
 
-    /// Removes the events between two places that belong to no run and may go, at most a batch.
+    /// Deletes up to one batch of removable events of no run in a range of positions.
     pub async fn remove_events(&mut self, after: EventPlace, upto: EventPlace) -> Result<Removed> {
         let sql = self.dialect().fill(&format!(
             "DELETE FROM events WHERE seq IN (SELECT e.seq FROM events e WHERE e.kind <> 'run' \
@@ -215,7 +213,7 @@ impl Tx {
         Ok(Removed { events, ..Removed::default() })
     }
 
-    /// The newest event of a kind that has been cleared away. Who stands before it has missed it.
+    /// The newest deleted event of a kind. A watch at an older cursor has missed events.
     pub async fn removed(&mut self, kind: &str) -> Result<Cursor> {
         let sql = "SELECT tx, seq FROM removed WHERE kind = $1";
         match self.query_one(sql, values![kind]).await? {
@@ -236,7 +234,7 @@ impl Tx {
         self.execute(&sql, &[vec![Value::from(most)], ids(runs)].concat()).await
     }
 
-    /// Oldest first, so that what is left of a history is its end.
+    /// Deletes the oldest events first, so that the remaining history has no gaps.
     pub(crate) async fn cut_events(&mut self, runs: &[RunId], most: i64) -> Result<u64> {
         let sql = self.dialect().fill(&format!(
             "DELETE FROM events WHERE seq IN (SELECT e.seq FROM events e \
@@ -247,7 +245,7 @@ impl Tx {
         self.forget_events(&sql, &[vec![Value::from(most)], ids(runs)].concat()).await
     }
 
-    /// The rows of those of which nothing else is left.
+    /// Deletes the rows of the runs that have no logs and events left.
     pub(crate) async fn cut_rows(&mut self, runs: &[RunId]) -> Result<u64> {
         let sql = format!(
             "DELETE FROM subjects WHERE id IN ({}) \
@@ -274,8 +272,8 @@ impl Tx {
         self.execute(&format!("DELETE FROM runs WHERE id IN ({places})"), &gone).await
     }
 
-    /// Deletes events, and remembers the newest of each kind in the same breath: a watcher that
-    /// comes back must be able to tell that it missed something.
+    /// Deletes events and records the newest deleted one of each kind in the same transaction, so
+    /// that a returning watch can detect that it missed events.
     async fn forget_events(&mut self, sql: &str, values: &[Value]) -> Result<u64> {
         let rows = self.query(sql, values).await?;
         let mut newest: Vec<(&str, Cursor)> = Vec::new();
@@ -305,12 +303,12 @@ fn ended(row: &Row) -> Result<Ended> {
     })
 }
 
-/// A condition as a number, which both databases return alike.
+/// A condition as 0 or 1, which both databases return as an integer.
 fn flag(condition: &str) -> String {
     format!("CAST(CASE WHEN {condition} THEN 1 ELSE 0 END AS BIGINT)")
 }
 
-/// `count` placeholders from `$first` on.
+/// `count` placeholders, starting with `$first`.
 fn places(first: usize, count: usize) -> String {
     let places: Vec<String> = (first..first + count).map(|n| format!("${n}")).collect();
     places.join(", ")

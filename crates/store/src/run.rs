@@ -1,4 +1,4 @@
-//! Runs, as rows: what never changes in `runs`, what moves in `subjects`.
+//! Runs: the immutable spec is in `runs`, the mutable progress in `subjects`.
 
 use crate::driver::{Expect, Statement};
 use crate::event::{Cursor, NewEvent};
@@ -19,11 +19,10 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunPage {
     pub runs: Vec<Run>,
-    /// The id before which the next page begins, when there is one.
+    /// The id before which the next page starts, if there is one.
     pub next: Option<String>,
 }
 
-/// A run, and the claim on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimedRun {
     pub run: Run,
@@ -43,28 +42,28 @@ impl Tx {
         row.as_ref().map(run).transpose()
     }
 
-    /// The same with its place in the queue.
+    /// Reads a run with its claim.
     pub async fn claimed_run(&mut self, id: &RunId) -> Result<Option<ClaimedRun>> {
         let sql = format!("{CLAIMED} WHERE r.id = $1");
         let row = self.query_one(&sql, values![id.as_str()]).await?;
         row.as_ref().map(claimed_run).transpose()
     }
 
-    /// The same, locked against claims and other writers until the transaction ends.
+    /// Reads a run and locks it against claims and other writers until the transaction ends.
     pub async fn claimed_run_locked(&mut self, id: &RunId) -> Result<Option<ClaimedRun>> {
         let sql = self.dialect().fill("SELECT id FROM subjects WHERE id = $1 {lock}");
         self.query_one(&sql, values![id.as_str()]).await?;
         self.claimed_run(id).await
     }
 
-    /// Several of them. One that cannot be read leaves the others readable.
+    /// Reads several runs. One that cannot be decoded does not hide the others.
     pub async fn claimed_runs(&mut self, ids: &[&str]) -> Result<Vec<(RunId, Result<ClaimedRun>)>> {
         let sql = self.dialect().fill(&format!("{CLAIMED} WHERE r.id {{among $1}}"));
         let rows = self.query(&sql, values![serde_json::to_string(ids)?]).await?;
         rows.iter().map(|row| Ok((RunId::trusted(row.text(6)?), claimed_run(row)))).collect()
     }
 
-    /// The run that a request made on a target.
+    /// The run that a request id created on a target.
     pub async fn run_of_request(
         &mut self,
         target: &TargetId,
@@ -77,7 +76,6 @@ impl Tx {
         row.as_ref().map(run).transpose()
     }
 
-    /// The latest run on a target.
     pub async fn latest_run(&mut self, target: &TargetId) -> Result<Option<Run>> {
         Ok(self.latest_runs(target, 1).await?.into_iter().next())
     }
@@ -92,7 +90,7 @@ impl Tx {
         rows.iter().map(run).collect()
     }
 
-    /// Those that were started on these targets under one request id: the parts of a group.
+    /// The runs with this request id on these targets: the child runs of a group.
     pub async fn runs_of_request(
         &mut self,
         targets: &[TargetId],
@@ -106,7 +104,7 @@ impl Tx {
         rows.iter().map(run).collect()
     }
 
-    /// The runs that work on these targets now, as the queue knows it, by the target's key.
+    /// The active runs on these targets, by the target's key.
     pub async fn active_runs_on(
         &mut self,
         targets: &[TargetId],
@@ -120,8 +118,8 @@ impl Tx {
             .collect()
     }
 
-    /// When the newest run on any of these targets was made, by whichever clock; long ago when
-    /// there is none.
+    /// The creation time of the newest run on these targets, by the clock of any replica; the epoch
+    /// if there is none.
     pub async fn newest_run_at(&mut self, targets: &[TargetId]) -> Result<Timestamp> {
         let sql = self
             .dialect()
@@ -130,7 +128,7 @@ impl Tx {
         row.map_or(Ok(Timestamp::default()), |row| row.time(0))
     }
 
-    /// Runs that have not ended, at most `limit`.
+    /// Up to `limit` runs that have not ended.
     pub async fn active_runs(&mut self, limit: i64) -> Result<Vec<Run>> {
         let sql = "SELECT r.spec, s.state, s.version FROM subjects s JOIN runs r ON r.id = s.id \
                    WHERE s.holds_machine IS NOT NULL LIMIT $1";
@@ -138,7 +136,7 @@ impl Tx {
         rows.iter().map(run).collect()
     }
 
-    /// Runs of these types that have not ended, by id, after one.
+    /// One page of active runs of these types, ordered by id.
     pub async fn active_runs_of(
         &mut self,
         types: &[RunType],
@@ -154,8 +152,8 @@ impl Tx {
         rows.iter().map(run).collect()
     }
 
-    /// Writes a new run, its place in the queue and its first event. A conflict means that another
-    /// request won the race.
+    /// Inserts a run, its queue row and its first event. A conflict means that
+    /// another request won the race.
     pub fn insert_run(&mut self, run: &Run, enqueue: Enqueue<'_>, event: &NewEvent) -> Result<()> {
         let spec = &run.spec;
         let row = Statement {
@@ -184,7 +182,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Runs, newest first, before one, at most `limit`.
+    /// One page of runs, newest first.
     pub async fn runs(
         &mut self,
         filter: &Filter,
@@ -208,9 +206,8 @@ impl Tx {
         Ok(RunPage { runs, next })
     }
 
-    /// The same list as it was at a place in the order of events: what changed since is given as it
-    /// was then, and what did not exist or did not match then is left out. So a watch that goes on
-    /// from that place misses nothing and repeats nothing.
+    /// Like [`Tx::runs`], as of a cursor: later changes are undone, and runs that did not exist
+    /// then are omitted. So a watch that continues from that cursor misses and repeats nothing.
     pub async fn runs_as_of(
         &mut self,
         filter: &Filter,
@@ -231,8 +228,8 @@ impl Tx {
                     runs.push(Run { version, progress, ..run });
                 }
                 None => {
-                    // It did not exist then, unless its events have been cleared away: then it has
-                    // not changed for long.
+                    // It did not exist then, or retention has deleted all of its events: then it
+                    // has not changed since.
                     let sql = "SELECT version FROM events WHERE object_id = $1 LIMIT 1";
                     if self.query_one(sql, values![id]).await?.is_none() {
                         runs.push(run);
@@ -244,7 +241,7 @@ impl Tx {
     }
 }
 
-/// The keys of targets, as a list that one statement takes.
+/// The keys of targets as a JSON array, for `{among}`.
 fn keys(targets: &[TargetId]) -> Result<String> {
     Ok(serde_json::to_string(targets)?)
 }

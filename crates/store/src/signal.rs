@@ -1,24 +1,24 @@
-//! Signals: something was committed that somebody may be waiting for.
+//! Signals: hints that a commit may concern a waiting task.
 //!
-//! A lost signal costs latency, never truth: whoever waits also looks by itself from time to time.
-//! On PostgreSQL the signals of one process reach the others through LISTEN/NOTIFY.
+//! A lost signal costs latency, never work, because every waiter also polls. On PostgreSQL the
+//! signals of one process reach the others through LISTEN/NOTIFY.
 
 use model::id::{ObjectId, RunId};
 use tokio::sync::broadcast;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Signal {
-    /// Something is due.
+    /// An object is due.
     Work,
-    /// This object was written by somebody who does not hold it.
+    /// A request changed this object without a claim on it.
     Wake(ObjectId),
-    /// There are new events.
+    /// New events exist.
     Event,
-    /// There is more log of this run.
+    /// The log of this run has grown or ended.
     Log(RunId),
 }
 
-/// How many signals a slow listener may be behind before it is told that it missed some.
+/// The number of signals that a slow receiver may lag behind before it misses some.
 const CAPACITY: usize = 8_192;
 
 #[derive(Debug, Clone)]
@@ -35,14 +35,14 @@ impl Bus {
         self.0.subscribe()
     }
 
-    /// True when nobody listens, and nobody ever will: only listeners of the bus hold it.
+    /// True if no receiver exists and the caller holds the last clone of the bus.
     pub(crate) fn is_deserted(&self) -> bool {
         self.0.receiver_count() == 0 && self.0.strong_count() <= 1
     }
 
     pub(crate) fn publish(&self, signals: impl IntoIterator<Item = Signal>) {
         for signal in signals {
-            // Nobody listening is no error.
+            // Fails only without receivers.
             let _ = self.0.send(signal);
         }
     }

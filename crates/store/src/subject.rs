@@ -1,9 +1,8 @@
-//! The one queue: claiming, settling, waking. Every object with a lifecycle has one row here.
+//! The queue: claims, settles and wake-ups. Every object with a lifecycle has one row in it.
 //!
-//! A claim takes an object for a replica and moves its epoch. A settle names the epoch and the
-//! version it was decided on, and is refused whole when either moved. The row counts the wake-ups
-//! that were asked for and those that were handled, so an object woken while it is being worked on
-//! runs again.
+//! A claim assigns an object to a replica and raises its epoch. A settle names the epoch and the
+//! version that it was decided on, and fails as a whole if either has moved. The row counts the
+//! wake-ups requested and handled, so an object that is woken during a turn gets another turn.
 
 use crate::driver::{Expect, Statement};
 use crate::signal::Signal;
@@ -16,17 +15,17 @@ use model::target::TargetKind;
 use model::time::Timestamp;
 use std::sync::LazyLock;
 
-/// An object taken from the queue.
+/// An object claimed from the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claimed {
     pub id: ObjectId,
-    /// None: it is a run.
+    /// `None` for a run.
     pub kind: Option<SubjectKind>,
     pub epoch: i64,
     pub wakes: i64,
 }
 
-/// How a new run enters the queue.
+/// The initial queue state of a new run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Enqueue<'a> {
     /// Due at once, for the next worker that claims.
@@ -37,39 +36,36 @@ pub enum Enqueue<'a> {
     WhenWoken,
 }
 
-/// What happens to the claim when the state is written.
+/// The claim after a settle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
-    /// The worker goes on with it.
+    /// The worker keeps the claim.
     Keep,
-    /// Back to the queue, due then; never, unless it is woken, when there is no time.
+    /// The object goes back to the queue, due at this time; `None` means when woken.
     Release(Option<Timestamp>),
 }
 
-/// One fenced write of a run's progress.
+/// A write of a run's progress, fenced by the epoch.
 #[derive(Debug, Clone)]
 pub struct Settle {
     pub run: Run,
     pub epoch: i64,
-    /// The wake-ups that this decision has taken into account.
+    /// The number of wake-ups that the decision has handled.
     pub wakes: i64,
     pub hold: Hold,
     pub now: Timestamp,
 }
 
-/// What the row became.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settled {
     pub version: i64,
 }
 
-/// A kind that a newer replica knows is left to it: one such row must not keep us from all the
-/// others.
+/// Excludes kinds that only a newer replica knows: such a row must not block the others.
 static KNOWN_KIND: LazyLock<String> =
     LazyLock::new(|| format!("kind IN ('run', {})", record_kinds()));
 
-/// The kinds of record with a lifecycle, as SQL lists them: all that there are, so that a new one
-/// is forgotten nowhere.
+/// All record kinds, as an SQL list.
 pub(crate) fn record_kinds() -> String {
     let words = SubjectKind::ALL.map(|kind| format!("'{}'", kind.as_str()));
     words.join(", ")
@@ -79,13 +75,13 @@ fn state_of(progress: &Progress) -> Result<Value> {
     Ok(Value::Text(serde_json::to_string(progress)?))
 }
 
-/// When the run ended, once it has.
+/// The end of a run; null while it is active.
 fn ended_at(run: &Run, now: Timestamp) -> Value {
     Value::from(run.ended().then_some(now))
 }
 
-/// What an active run holds. Several may be at work in a rack: what they hold of it are their
-/// claims.
+/// The target that an active run holds. Several runs may be active on one rack, so a rack run holds
+/// only its own id; the devices that it needs are in its claims.
 fn holds(run: &Run) -> Value {
     let held = || match run.spec.target.kind {
         TargetKind::Machine | TargetKind::Switch | TargetKind::PowerShelf => run.spec.target.key(),
@@ -124,7 +120,7 @@ impl Tx {
         })
     }
 
-    /// Takes up to `limit` objects that are due.
+    /// Claims up to `limit` due objects.
     pub async fn claim_due(
         &mut self,
         owner: &str,
@@ -142,7 +138,7 @@ impl Tx {
         rows.iter().map(claimed).collect()
     }
 
-    /// When the next object falls due.
+    /// The time at which the next object is due.
     pub async fn next_due(&mut self) -> Result<Option<Timestamp>> {
         let sql = format!(
             "SELECT due_at FROM subjects WHERE owner IS NULL AND due_at IS NOT NULL \
@@ -152,8 +148,8 @@ impl Tx {
         self.query_one(&sql, &[]).await?.map(|row| row.time(0)).transpose()
     }
 
-    /// Writes a decision of the worker that has claimed the run. Refused whole when the epoch or
-    /// the version moved; the caller's other writes go with it.
+    /// Writes a decision under a claim. If the epoch or the version has moved, the whole
+    /// transaction fails with [`StoreError::Conflict`].
     pub fn settle(&mut self, settle: &Settle) -> Result<Settled> {
         let run = &settle.run;
         let version = run.version + 1;
@@ -187,13 +183,13 @@ impl Tx {
             self.signal(Signal::Work);
         }
         if run.ended() {
-            // Those who follow its log learn that it is complete.
+            // Tells followers of its log that it is complete.
             self.signal(Signal::Log(run.spec.id.clone()));
         }
         Ok(Settled { version })
     }
 
-    /// Writes a change of a run without a claim on it, as a request makes it, and wakes the run.
+    /// Writes a change that a request makes to a run without a claim on it, and wakes the run.
     pub fn update_unclaimed(&mut self, run: &Run, now: Timestamp) -> Result<Settled> {
         let version = run.version + 1;
         let sql = "UPDATE subjects SET version = $3, phase = $4, workflow = $5, state = $6, \
@@ -216,7 +212,7 @@ impl Tx {
         Ok(Settled { version })
     }
 
-    /// Asks for a look at an object, changing nothing about it.
+    /// Requests a turn for an object without changing it.
     pub fn wake(&mut self, id: &ObjectId, now: Timestamp) -> Result<()> {
         let sql = "UPDATE subjects SET wakes_asked = wakes_asked + 1, due_at = $2 WHERE id = $1";
         self.put(Statement::new(sql, values![id.as_str(), now]), Expect::Any)?;
@@ -225,14 +221,14 @@ impl Tx {
         Ok(())
     }
 
-    /// The wake-ups asked for so far of everything that `owner` holds and has not handled.
+    /// The objects that `owner` has claimed and that have unhandled wake-ups.
     pub async fn woken(&mut self, owner: &str) -> Result<Vec<ObjectId>> {
         let sql = "SELECT id FROM subjects WHERE owner = $1 AND wakes_asked > wakes_handled";
         let rows = self.query(sql, values![owner]).await?;
         rows.iter().map(|row| Ok(ObjectId::trusted(row.text(0)?))).collect()
     }
 
-    /// Releases an object about which there was nothing to decide.
+    /// Releases an object without a change.
     pub fn release(
         &mut self,
         id: &ObjectId,
@@ -249,20 +245,20 @@ impl Tx {
         Ok(())
     }
 
-    /// What the database says a replica has claimed.
+    /// The claims of a replica in the database.
     pub async fn claimed_by(&mut self, owner: &str) -> Result<Vec<(ObjectId, i64)>> {
         let rows =
             self.query("SELECT id, epoch FROM subjects WHERE owner = $1", values![owner]).await?;
         rows.iter().map(|row| Ok((ObjectId::trusted(row.text(0)?), row.int(1)?))).collect()
     }
 
-    /// Whether an object is still claimed under this epoch.
+    /// True if an object is still claimed under this epoch.
     pub async fn is_claimed(&mut self, id: &ObjectId, epoch: i64) -> Result<bool> {
         let sql = "SELECT id FROM subjects WHERE id = $1 AND owner IS NOT NULL AND epoch = $2";
         Ok(self.query_one(sql, values![id.as_str(), epoch]).await?.is_some())
     }
 
-    /// Releases one object without a decision; it is due again at `due`.
+    /// Releases an object without handling its wake-ups; it is due at `due`.
     pub fn put_back(&mut self, id: &ObjectId, epoch: i64, due: Timestamp) -> Result<()> {
         let sql = "UPDATE subjects SET owner = NULL, due_at = $3 WHERE id = $1 AND epoch = $2";
         self.put(Statement::new(sql, values![id.as_str(), epoch, due]), Expect::Any)?;
@@ -270,7 +266,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Who holds a run, by the name of the replica.
+    /// The name of the replica that has claimed a run.
     pub async fn holder(&mut self, id: &RunId) -> Result<Option<String>> {
         let sql = "SELECT COALESCE(r.name, s.owner) FROM subjects s \
                    LEFT JOIN replicas r ON r.incarnation = s.owner WHERE s.id = $1";
@@ -278,7 +274,7 @@ impl Tx {
         Ok(row.map(|row| row.opt_text(0).map(|name| name.map(String::from))).transpose()?.flatten())
     }
 
-    /// How many objects are in each phase, for the metrics.
+    /// The number of active runs by phase, for the metrics.
     pub async fn phase_counts(&mut self) -> Result<Vec<(String, i64)>> {
         let sql =
             "SELECT phase, COUNT(*) FROM subjects WHERE holds_machine IS NOT NULL GROUP BY phase";

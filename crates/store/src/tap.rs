@@ -1,24 +1,24 @@
-//! A tap: somebody who stands between a process and its database.
+//! The transaction hook between a process and its database.
 //!
-//! In production nobody does. A test puts one there to let a process die, freeze or lose an answer
-//! at any of its transactions, without the process having a word about it in its own code.
+//! Production has none. Tests install a fault injector here, which crashes or freezes a process or
+//! drops an answer at any transaction, without test code in the process itself.
 
 use crate::Result;
 use futures_util::future::BoxFuture;
 
-/// Where the tap is passed.
+/// A point in a transaction at which the hook is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Passing {
-    /// Something is about to be read.
+    /// Before a read.
     Read,
-    /// The transaction of this name is about to be written.
+    /// Before the transaction of this name is written.
     BeforeCommit(&'static str),
-    /// It has been committed, and the process is about to hear of it.
+    /// After the commit, before the process gets the result.
     AfterCommit(&'static str),
 }
 
 pub trait Tap: Send + Sync {
-    /// Lets the process pass, now or later or never. An error is what the process is told; after a
-    /// commit that means: it held, and nobody here knows.
+    /// Returns when the process may continue, which may be never. An error goes to the process;
+    /// after a commit it means that the commit holds but its result was lost.
     fn pass(&self, passing: Passing) -> BoxFuture<'_, Result<()>>;
 }

@@ -1,5 +1,5 @@
-//! Values as both databases know them, and rows of them. Decoding is total: a column of the wrong
-//! type is an error that names it, never a default.
+//! Column values of both databases, and rows of them. A column of the wrong type is an error that
+//! names the column, never a default.
 
 use crate::{Result, StoreError};
 use model::time::Timestamp;
@@ -82,7 +82,7 @@ impl ToSql for Value {
     to_sql_checked!();
 }
 
-/// Makes the parameters of a statement.
+/// Builds the parameters of a statement.
 macro_rules! values {
     ($($value:expr),* $(,)?) => { &[$($crate::value::Value::from($value)),*][..] };
 }

@@ -10,7 +10,7 @@
 use super::{Condition, ConditionType, Conditions, Evidence};
 use std::collections::BTreeMap;
 
-/// How many consecutive probes change a condition.
+/// The numbers of consecutive probes that change a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Steadiness {
     /// To turn bad.
@@ -25,7 +25,7 @@ impl Default for Steadiness {
     }
 }
 
-/// What preceded a probe.
+/// The situation before a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     /// Nothing in particular.
@@ -85,7 +85,7 @@ impl Doubts {
         believed
     }
 
-    /// Whether the last probe of this condition differed from the known condition.
+    /// True if the last probe of this condition differed from the known condition.
     pub fn about(&self, condition: ConditionType) -> bool {
         self.0.contains_key(&condition)
     }

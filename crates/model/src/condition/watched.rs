@@ -19,8 +19,8 @@ pub struct Rhythm {
     pub steadiness: Steadiness,
     /// The interval of component health probes.
     pub health_every: Duration,
-    /// How long after an operation a machine may be unreachable without being degraded: it may be
-    /// booting.
+    /// The time after an operation in which a machine may be unreachable without being degraded: it
+    /// may be booting.
     pub settling: Duration,
 }
 
@@ -34,7 +34,7 @@ impl Default for Rhythm {
     }
 }
 
-/// What the poller remembers of one machine.
+/// The poller's memory of one machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watched {
     doubts: Doubts,
@@ -63,7 +63,7 @@ impl Watched {
         }
     }
 
-    /// Whether to probe the component health now, given the reachability just observed.
+    /// True if to probe the component health now, given the reachability just observed.
     pub fn wants_examining(
         &self,
         machine: &Machine,

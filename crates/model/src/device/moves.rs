@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Timeout in seconds and number of retries of a device's own steps.
 pub(crate) const READ: (u32, u32) = (120, 3);
 pub(crate) const CONFIGURE: (u32, u32) = (120, 3);
-/// How long a device normally waits for the next worker.
+/// The normal time for which a device waits for the next worker.
 pub(crate) const SOON: Duration = Duration::from_secs(10);
 
 /// A transition to a state that waits for no run.

@@ -72,7 +72,7 @@ impl DeviceWork {
 /// Longer texts from a device are cut to this length.
 pub const MAX_FACT: usize = 256;
 
-/// What a device reported about itself. An empty field was not reported.
+/// The report of a device about itself. An empty field was not reported.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Facts {

@@ -11,7 +11,7 @@ use crate::plan::RunType;
 pub struct EffectFacts<'a> {
     /// The word for it in plans, logs and fault rules.
     pub word: &'static str,
-    /// What a provider must be able to do for it.
+    /// The capability that a provider needs for it.
     pub capability: Capability,
     /// Doing it a second time does harm, so a lost answer must stop for a person.
     pub destructive: bool,

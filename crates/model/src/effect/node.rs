@@ -24,7 +24,7 @@ pub struct Taint {
     pub effect: TaintEffect,
 }
 
-/// What a taint does to pods that do not tolerate it; the names are those of Kubernetes.
+/// The effect of a taint on pods that do not tolerate it, as named by Kubernetes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum TaintEffect {
     NoSchedule,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Group {
     pub parts: Vec<Part>,
-    /// How many child runs may run at the same time.
+    /// The maximum number of concurrent child runs.
     pub at_once: u32,
     /// Checks: if all of them hold already, the group is done and nothing starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -27,7 +27,7 @@ pub struct Part {
 }
 
 impl Group {
-    /// Whether a child run switches power.
+    /// True if a child run switches power.
     pub fn switches_power(&self) -> bool {
         self.parts.iter().any(|part| part.run_type == RunType::Power)
     }

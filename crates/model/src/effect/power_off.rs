@@ -10,10 +10,10 @@ pub const MAX_GRACEFUL_SECONDS: u32 = 3_600;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PowerOffPolicy {
-    /// How long the machine may take for a graceful shutdown. 0 cuts the power at once.
+    /// The time for a graceful shutdown of the machine. 0 cuts the power at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub graceful_seconds: Option<u32>,
-    /// Whether the power is cut when the graceful shutdown times out. If false, the timeout is a
+    /// If true, the power is cut when the graceful shutdown times out. If false, the timeout is a
     /// fault, and the power stays on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub force: Option<bool>,

@@ -8,7 +8,7 @@ use crate::plan::RunType;
 use crate::refusal::Refusal;
 use crate::run::{RunPhase, Workflow};
 
-/// How many characters an error shows on either side of the caret.
+/// The number of characters that an error shows on either side of the caret.
 const SHOWN: usize = 40;
 
 pub(super) fn parse(text: &str, subject: Subject) -> Result<Filter, Refusal> {

@@ -42,7 +42,7 @@ pub const fn allowed_for(effect: &Effect) -> &'static [Phase] {
     allowed(effect.facts().gate)
 }
 
-/// What the run means to the health gate: it changes the machine, or also places workloads on it.
+/// The impact for the health gate: the run changes the machine, or also places workloads on it.
 fn wish(run_type: RunType, steps: &[RunStep]) -> Wish {
     match run_type {
         RunType::ExitMaintenance | RunType::Onboard => Wish::Place,
@@ -68,7 +68,7 @@ fn wish(run_type: RunType, steps: &[RunStep]) -> Wish {
     }
 }
 
-/// Whether a run of this type with these steps may start.
+/// Checks whether a run of this type with these steps may start.
 pub fn admit(machine: &Machine, run_type: RunType, steps: &[RunStep]) -> Result<(), Refusal> {
     admit_by(machine, run_type, steps, None)
 }

@@ -48,7 +48,7 @@ pub fn adopts(stage: Stage, state: NodeState, upstream: Upstream) -> Option<Stri
     has.then(|| format!("MAAS has the machine as {upstream}"))
 }
 
-/// What is known of a node before its agent gets a task.
+/// The facts about a node that decide whether its agent gets a task.
 #[derive(Debug, Clone, Copy)]
 pub struct AgentAsked<'a> {
     pub run: &'a Run,
@@ -88,7 +88,7 @@ fn drained_by_cluster(run: &Run) -> bool {
     run.spec.steps.iter().any(|step| matches!(step.effect, Effect::Drain { .. }))
 }
 
-/// Whether only the agent can do this stage: a system that stays installed serves again, so it must
+/// True if only the agent can do this stage: a system that stays installed serves again, so it must
 /// be clean.
 fn is_missed(stage: Stage, run: &Run) -> bool {
     let cleaning =

@@ -33,7 +33,7 @@ impl Ask {
     }
 }
 
-/// What is known of a node besides its record.
+/// The facts about a node outside its record.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Known<'a> {
     /// Its newest operation.
@@ -131,7 +131,7 @@ fn release(node: &Node, why: &str, unproven: bool, known: Known<'_>) -> Result<V
     }
 }
 
-/// Whether the node never served and cannot any more: its onboarding was canceled, or never began.
+/// True if the node never served and cannot any more: its onboarding was canceled, or never began.
 fn given_up(node: &Node, known: Known<'_>) -> bool {
     !node.served && known.run.is_none_or(|run| !run.progress.workflow.failed())
 }
@@ -194,12 +194,12 @@ fn reactivate(
     }
 }
 
-/// Whether an active operation is uncordoning the node in its cluster.
+/// True if an active operation is uncordoning the node in its cluster.
 fn is_reactivated(known: Known<'_>) -> bool {
     known.at_work().and_then(mode) == Some(Mode::Reactivate)
 }
 
-/// Whether the cluster may still have the node cordoned, although it serves or is to serve again.
+/// True if the cluster may still have the node cordoned, although it serves or is to serve again.
 pub fn may_be_cordoned(node: &Node, known: Known<'_>) -> bool {
     let stopped = |run: &Run| {
         matches!(run.spec.run_type, RunType::Decommission | RunType::NodeDrain)
@@ -209,7 +209,7 @@ pub fn may_be_cordoned(node: &Node, known: Known<'_>) -> bool {
     node.state == NodeState::Retired || known.run.is_some_and(stopped)
 }
 
-/// Whether a cleanup failed or was canceled before the node was proven clean: data of its last user
+/// True if a cleanup failed or was canceled before the node was proven clean: data of its last user
 /// may remain.
 fn is_unclean(run: &Run) -> bool {
     let cleans =
@@ -233,7 +233,7 @@ fn unclean(node: &Node, run: &Run) -> Refusal {
     ))
 }
 
-/// Whether a decommission may start, and the transitions before it: a node that never served is
+/// Admits a decommission and returns the transitions before it: a node that never served is
 /// quarantined first.
 pub fn decommission(node: &Node, mode: Mode, known: Known<'_>) -> Result<Vec<Node>, Refusal> {
     idle(node, mode.as_str(), known)?;
@@ -272,8 +272,8 @@ pub fn decommission(node: &Node, mode: Mode, known: Known<'_>) -> Result<Vec<Nod
     }
 }
 
-/// Whether MAAS may be left out: only for a full decommission, because otherwise MAAS must install
-/// or release the machine.
+/// Checks whether MAAS may be left out: only for a full decommission, because otherwise MAAS must
+/// install or release the machine.
 pub fn without_maas(mode: Mode) -> Result<(), Refusal> {
     match mode == Mode::FullDecommission {
         true => Ok(()),
@@ -285,8 +285,8 @@ pub fn without_maas(mode: Mode) -> Result<(), Refusal> {
     }
 }
 
-/// Whether the agent may be left out: not if the installed system serves again, because only the
-/// agent can clean it.
+/// Checks whether the agent may be left out: not if the installed system serves again, because only
+/// the agent can clean it.
 pub fn without_agent(mode: Mode) -> Result<(), Refusal> {
     match mode.keeps_system() {
         false => Ok(()),
@@ -351,7 +351,7 @@ fn deleted(node: &Node) -> Refusal {
     Refusal::precondition("NODE_DELETED", said).next(next)
 }
 
-/// Whether a failed run may continue: its node must still be where the run left it.
+/// Checks whether a failed run may continue: its node must still be where the run left it.
 pub fn may_go_on(node: &Node, run: &Run) -> Result<(), Refusal> {
     let mut after = node.clone();
     after.workflow = Some(run.spec.id.clone());
@@ -365,7 +365,7 @@ pub fn may_go_on(node: &Node, run: &Run) -> Result<(), Refusal> {
     Err(Refusal::precondition("NODE_MOVED_ON", said).next(format!("farrier why {id}")))
 }
 
-/// Whether the node's state fits the run once it is active again.
+/// True if the node's state fits the run once it is active again.
 fn goes_on(node: &Node, run: &Run) -> bool {
     let mut running = run.clone();
     running.progress.workflow = Workflow::Running;

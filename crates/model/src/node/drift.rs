@@ -10,10 +10,10 @@ use crate::id::RunId;
 use crate::plan::RunType;
 use crate::run::{Run, Workflow};
 
-/// How many consecutive passes must see the same before the reconciler acts.
+/// The number of consecutive passes that must agree before the reconciler acts.
 pub const CONFIRMATIONS: u32 = 2;
 
-/// What to do about a node.
+/// The reconciler's action on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Act {
     /// The state is as expected, or an operation takes care of it.
@@ -44,7 +44,7 @@ pub struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Whether a node is in service although MAAS reports that it cannot be. An unknown MAAS state
+    /// True if a node is in service although MAAS reports that it cannot be. An unknown MAAS state
     /// is not drift.
     pub fn drifts(&self) -> bool {
         let (node, seen) = (self.node, self.seen.state);
@@ -132,7 +132,7 @@ impl Case<'_> {
     }
 }
 
-/// Whether the newest operation lets the node serve: one that stopped for an operator in the middle
+/// True if the newest operation lets the node serve: one that stopped for an operator in the middle
 /// of its work does not.
 pub fn lets_serve(run: &Run) -> bool {
     fits(NodeState::Active, run)

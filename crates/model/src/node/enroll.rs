@@ -101,7 +101,7 @@ impl Ticket {
     }
 }
 
-/// Whether the agent can be on this machine. A value that one side does not know is not compared.
+/// True if the agent can be on this machine. A value that one side does not know is not compared.
 fn same_machine(who: &Applicant, machine: &MachineSpec) -> bool {
     let serials = (who.serial.trim(), machine.serial.trim());
     let other_serial = !serials.0.is_empty()

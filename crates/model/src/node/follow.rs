@@ -1,5 +1,4 @@
-//! What a commit of a run means for its node: the node's state follows from the run's progress in
-//! the same commit.
+//! Derives the state of a node from each commit of its run, in the same commit.
 //!
 //! So the documents' two tables, of node states beside workflow states, hold at every commit.
 
@@ -69,7 +68,7 @@ fn onboarding(node: &Node, run: &Run) -> Option<Step> {
         (NodeState::Enrolling, Workflow::Completed | Workflow::Reconciled) => {
             Some(Step::new(NodeState::Active, Owner::Onboarding, format!("{id} has onboarded it")))
         }
-        // What could not be undone is no basis for another onboarding.
+        // A failed undo is no basis for another onboarding.
         (NodeState::Enrolling, Workflow::Cancelled) if run.progress.failure.is_some() => {
             let why = format!("{id} was canceled, and could not be taken back as a whole");
             Some(Step::quarantine(Owner::Onboarding, Quarantine::Onboarding, why))
@@ -101,7 +100,7 @@ pub fn mode(run: &Run) -> Option<Mode> {
     run.spec.params.get(MODE).and_then(|word| Mode::parse(word))
 }
 
-/// Whether a stage of a run has succeeded.
+/// True if a stage of a run has succeeded.
 pub fn has_done(run: &Run, stage: Stage) -> bool {
     let mut steps = run.progress.steps.iter().filter(|step| !step.undo);
     steps.any(|step| {
@@ -110,7 +109,7 @@ pub fn has_done(run: &Run, stage: Stage) -> bool {
     })
 }
 
-/// Whether a stage was started, or found to hold already.
+/// True if a stage was started, or found to hold already.
 fn begun(run: &Run, stage: Stage) -> bool {
     let mut steps = run.progress.steps.iter().filter(|step| !step.undo);
     let tried = steps.any(|step| {
@@ -230,7 +229,7 @@ fn unsafe_(node: &Node, run: &Run) -> Option<Step> {
     Some(Step::quarantine(Owner::Decommission, Quarantine::Cleanup, why))
 }
 
-/// Whether a node in this state fits its newest run: the documents' tables, and the cases that they
+/// True if a node in this state fits its newest run: the documents' tables, and the cases that they
 /// leave open.
 pub fn fits(state: NodeState, run: &Run) -> bool {
     use NodeState::{
@@ -270,14 +269,14 @@ pub fn fits(state: NodeState, run: &Run) -> bool {
     }
 }
 
-/// Whether the node's sessions are revoked: its machine was released or its secrets were cleaned
+/// True if the node's sessions are revoked: its machine was released or its secrets were cleaned
 /// up, and no new installation has begun.
 pub fn revokes(run: &Run) -> bool {
     let gone = has_done(run, Stage::ReleaseMaasNode) || has_done(run, Stage::CleanupSecrets);
     gone && !begun(run, Stage::RenderCloudInit)
 }
 
-/// Whether a node came back into service after this run had drained it: then the run's results no
+/// True if a node came back into service after this run had drained it: then the run's results no
 /// longer apply. Such a node reaches quarantine only through service.
 pub(super) fn served_since(node: &Node, run: &Run) -> bool {
     let emptied = run.spec.run_type != RunType::Onboard && has_done(run, Stage::DrainNode);

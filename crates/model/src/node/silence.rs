@@ -11,13 +11,13 @@ use std::time::Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// How long a node may be silent before it is offline.
+    /// The time without a heartbeat after which a node is offline.
     pub silence: Duration,
     /// A mass outage: at least this percentage of the nodes in service, and at least `flood_least`
     /// nodes.
     pub flood_percent: u32,
     pub flood_least: usize,
-    /// How long a mass outage keeps nodes in their state. After that they go offline.
+    /// The time for which a mass outage keeps nodes in their state. After that they go offline.
     pub flood_hold: Duration,
 }
 
@@ -46,7 +46,7 @@ impl Limits {
     }
 }
 
-/// What is known of a node's agent.
+/// The heartbeat of a node's agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heard {
     pub node: NodeId,
@@ -80,7 +80,7 @@ pub struct Verdict {
     pub expects: bool,
 }
 
-/// Whether all sites have a mass outage: then Farrier is cut off, not the sites.
+/// True if all sites have a mass outage: then Farrier is cut off, not the sites.
 pub fn everywhere<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> bool {
     let (mut places, mut flooded) = (0, 0);
     for verdict in verdicts.filter(|verdict| verdict.expects) {
@@ -157,7 +157,7 @@ pub fn judge(nodes: &[Heard], limits: &Limits, when: When) -> Verdict {
     Verdict { moves, flood, expects: of > 0 }
 }
 
-/// Whether a recent heartbeat reported no problem. The start of listening proves nothing: a
+/// True if a recent heartbeat reported no problem. The start of listening proves nothing: a
 /// heartbeat must have arrived.
 fn proven(one: &Heard, limits: &Limits, now: Timestamp) -> bool {
     let lately = one.at.is_some_and(|at| now.since(at) <= limits.silence / 2);

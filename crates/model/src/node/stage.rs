@@ -128,7 +128,7 @@ impl Stage {
         Duration::from_secs(self.limits().0 as u64)
     }
 
-    /// Whether a repetition does harm: a disk is written, or taken from a new user.
+    /// True if a repetition does harm: a disk is written, or taken from a new user.
     pub const fn destructive(self) -> bool {
         matches!(
             self,
@@ -140,7 +140,7 @@ impl Stage {
         )
     }
 
-    /// Whether a cancel has something to undo: what this run created, commissioned or installed in
+    /// True if a cancel has something to undo: what this run created, commissioned or installed in
     /// MAAS.
     pub const fn undoable(self) -> bool {
         matches!(self, Self::CreateOrFindInMaas | Self::CommissionNode | Self::DeployViaMaas)
@@ -226,7 +226,7 @@ impl TaskKind {
     }
 }
 
-/// How a node is taken out of service.
+/// A way to take a node out of service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {

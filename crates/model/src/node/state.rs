@@ -25,7 +25,7 @@ pub enum NodeState {
     Deleted,
 }
 
-/// Who makes a transition.
+/// The component that makes a transition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Owner {
@@ -116,7 +116,7 @@ impl NodeState {
         Self::ALL.into_iter().find(|state| state.as_str() == word)
     }
 
-    /// Who may make this transition; empty if it does not exist.
+    /// The owners of this transition; empty if it does not exist.
     pub fn owners(self, to: Self) -> &'static [Owner] {
         WAYS.iter().find(|way| (way.0, way.1) == (self, to)).map_or(&[], |way| way.2)
     }
@@ -127,7 +127,7 @@ impl NodeState {
         Self::ALL.into_iter().filter(leads).collect()
     }
 
-    /// Whether the node serves, or would if it sent healthy heartbeats.
+    /// True if the node serves, or would if it sent healthy heartbeats.
     pub const fn in_service(self) -> bool {
         match self {
             Self::Active | Self::Offline => true,
@@ -141,7 +141,7 @@ impl NodeState {
         }
     }
 
-    /// Whether the state requires an active operation.
+    /// True if the state requires an active operation.
     pub const fn in_progress(self) -> bool {
         match self {
             Self::Draining | Self::Removing => true,

@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long an agent holds a task without a message.
+/// The time for which an agent holds a task without a message.
 pub const LEASE: Duration = Duration::from_secs(60);
 /// The length limit of a task's log, in bytes.
 pub const MAX_LOG: usize = 256 * 1_024;
-/// How much of the log is reserved for its last message, which says how the task ended.
+/// The bytes of the log that are reserved for its last message, with the result of the task.
 const TAIL: usize = 64 * 1_024;
 /// Marks the gap in a shortened log.
 const CUT: &str = "\n[it says too much: the rest is left out up to its end]\n";
@@ -44,7 +44,7 @@ pub struct Task {
     /// The end of the agent's lease.
     #[serde(default)]
     pub lease_until: Option<Timestamp>,
-    /// How often the task was dispatched.
+    /// The number of times the task was dispatched.
     #[serde(default)]
     pub dispatched: u32,
     pub deadline: Timestamp,
@@ -158,7 +158,7 @@ impl Task {
         }
     }
 
-    /// Whether a stopped task may still be running on its agent.
+    /// True if a stopped task may still be running on its agent.
     pub fn lingers(&self, now: Timestamp) -> bool {
         self.state == TaskState::Stopped && self.lease_until.is_some_and(|until| now < until)
     }

@@ -157,13 +157,13 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Whether both observations are equal, apart from their time.
+    /// True if both observations are equal, apart from their time.
     pub fn same(&self, other: &Self) -> bool {
         (self.state, &self.said, self.on) == (other.state, &other.said, other.on)
     }
 }
 
-/// Whether the MAAS state is the one that the document expects in this node state.
+/// True if the MAAS state is the one that the document expects in this node state.
 pub const fn expected(state: NodeState, upstream: Upstream) -> bool {
     use Upstream::{
         Absent, Allocated, Commissioning, Deployed, Deploying, DiskErasing, New, Ready, Releasing,

@@ -7,7 +7,7 @@ use crate::time::{Timestamp, spoken};
 use crate::why::{Explanation, explain_run};
 
 impl Node {
-    /// What the node waits for in its state.
+    /// Explains what the node waits for in its state.
     pub(super) fn rests(&self) -> String {
         match self.state {
             NodeState::BootstrapIssued => "an agent to enroll with the token that was issued",
@@ -102,7 +102,7 @@ impl Node {
         }
     }
 
-    /// Whether a failed run still determines this state.
+    /// True if a failed run still determines this state.
     fn owes(&self, run: &Run) -> bool {
         run.progress.workflow.failed()
             && !self.state.in_service()
@@ -167,7 +167,7 @@ fn is_done(run: &Run) -> bool {
     matches!(run.progress.workflow, Workflow::Completed | Workflow::Reconciled)
 }
 
-/// Whether a failed run may have left the node cordoned.
+/// True if a failed run may have left the node cordoned.
 fn is_cordoned_by(run: &Run) -> bool {
     let speaks = |effect: &Effect| matches!(effect, Effect::Drain { .. } | Effect::Uncordon { .. });
     run.progress.workflow.failed() && run.spec.steps.iter().any(|step| speaks(&step.effect))

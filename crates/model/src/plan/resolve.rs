@@ -153,7 +153,7 @@ impl RunStep {
     }
 }
 
-/// Whether the effect has nothing to act on, because the machine is in no cluster.
+/// True if the effect has nothing to act on, because the machine is in no cluster.
 fn moot(effect: &Effect) -> bool {
     matches!(
         effect,

@@ -97,7 +97,7 @@ pub struct Fed {
     pub machines: Vec<Dark>,
 }
 
-/// What a request would do.
+/// The consequences of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Foreseen {
     /// The shelves that would get the request, without those that have it from an earlier delivery.
@@ -106,7 +106,7 @@ pub struct Foreseen {
     pub refusals: Vec<Refusal>,
     pub dark: Vec<Dark>,
     pub warnings: Vec<String>,
-    /// How the affected machines were determined.
+    /// The rules that determined the affected machines.
     pub rules: Vec<String>,
 }
 
@@ -187,7 +187,7 @@ fn standing(asked: &Asked, named: &Named) -> Result<Standing, Refusal> {
     }
 }
 
-/// Whether the same request was delivered before. A different request with the same id is refused.
+/// True if the same request was delivered before. A different request with the same id is refused.
 fn replayed(asked: &Asked, shelf: &PowerShelf, made: Option<&Run>) -> Result<bool, Refusal> {
     let pending =
         shelf.maintenance_requested.as_ref().filter(|one| one.request_id == asked.request_id);
@@ -206,14 +206,14 @@ fn replayed(asked: &Asked, shelf: &PowerShelf, made: Option<&Run>) -> Result<boo
         .next("repeat it with a new --request-id"))
 }
 
-/// Whether one shelf may be switched off now. It may have been requested, or have failed, long ago.
+/// Checks whether one shelf may be switched off now. It may have been requested long ago.
 pub fn may_go_off(shelf: &PowerShelf, fed: &Fed, forced: Option<&str>) -> Result<(), Refusal> {
     let mut seen = Foreseen::default();
     darken(&mut seen, std::slice::from_ref(&shelf.id()), fed);
     permit(&format!("PowerOff of {}", shelf.head.id), Fate::LosePower, &seen.dark, forced)
 }
 
-/// Whether a shelf keeps feeding its rack: it reports its power as on, and no operation is about to
+/// True if a shelf keeps feeding its rack: it reports its power as on, and no operation is about to
 /// change that.
 fn stays_on(shelf: &PowerShelf) -> bool {
     let asked_off =
@@ -259,7 +259,7 @@ fn own_controller(shelves: &[&str]) -> String {
     )
 }
 
-/// How many shelves a message names; the rest is counted.
+/// The number of shelves that a message names; the rest is counted.
 const MAX_NAMED: usize = 4;
 
 fn listed(ids: &[PowerShelfId]) -> String {

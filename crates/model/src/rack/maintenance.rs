@@ -163,7 +163,7 @@ impl Wanted {
     }
 }
 
-/// What caused an operation.
+/// The cause of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
     OnDemand,
@@ -197,7 +197,7 @@ pub struct Planned {
     /// The named firmware is not in the catalogue: the operation fails, and the rack enters the
     /// error state.
     pub unknown: Option<FirmwareId>,
-    /// What is left out, and warnings.
+    /// Omissions and warnings.
     pub notes: Vec<String>,
 }
 

@@ -5,7 +5,7 @@ use crate::effect::PowerTo;
 use crate::say::few;
 use crate::target::TargetId;
 
-/// How many devices are named per power state; a rack has fewer.
+/// The number of devices named per power state; a rack has fewer.
 const MAX_NAMED: usize = 64;
 
 /// A device and its known power state.

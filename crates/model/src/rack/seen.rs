@@ -105,7 +105,7 @@ impl Device {
         }
     }
 
-    /// Whether it is a machine whose workloads have not been moved away.
+    /// True if it is a machine whose workloads have not been moved away.
     pub fn in_service(&self) -> bool {
         let against = self.dark.as_ref().and_then(|dark| dark.against.as_ref());
         matches!(against, Some(Against::InService | Against::Serves(_)))
@@ -152,7 +152,7 @@ impl Operation {
         }
     }
 
-    /// Whether a power sequence stopped before its end.
+    /// True if a power sequence stopped before its end.
     pub fn stopped_switching(&self) -> bool {
         self.trouble.as_ref().is_some_and(|trouble| trouble.during == During::PowerSequence)
     }
@@ -168,7 +168,7 @@ impl Operation {
         }
     }
 
-    /// Whether the operation and all its child runs have ended.
+    /// True if the operation and all its child runs have ended.
     pub(crate) fn is_over(&self) -> bool {
         self.phase.ended() && !self.parts_at_work
     }
@@ -246,14 +246,14 @@ impl Seen {
         self.operation(id).is_some_and(|one| one.phase == RunPhase::Succeeded)
     }
 
-    /// Whether one of these operations includes the device that failed. A failure without a device
+    /// True if one of these operations includes the device that failed. A failure without a device
     /// concerns all of them.
     pub(crate) fn touches(&self, ids: &[RunId], cause: &RackTrouble) -> bool {
         let mut at_work = ids.iter().filter_map(|id| self.operation(id));
         cause.device.as_ref().is_none_or(|device| at_work.any(|one| one.claims.contains(device)))
     }
 
-    /// Whether `one` reruns `of`.
+    /// True if `one` reruns `of`.
     pub(crate) fn is_anew(&self, one: &RunId, of: &RunId) -> bool {
         self.operation(one).is_some_and(|one| one.parent.as_ref() == Some(of))
     }
@@ -283,7 +283,7 @@ impl Seen {
         })
     }
 
-    /// What is missing for the rack to be complete, in words.
+    /// Describes the devices that are missing for the rack to be complete.
     pub(crate) fn missing(&self, expected: Counts) -> Vec<String> {
         let count = |kind: TargetKind| {
             let there = self.devices.iter().filter(|device| device.target.kind == kind).count();

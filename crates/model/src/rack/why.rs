@@ -6,7 +6,7 @@ use crate::time::{Timestamp, spoken};
 use crate::why::Explanation;
 use std::time::Duration;
 
-/// How long a rack normally waits for its next turn.
+/// The normal time for which a rack waits for its next turn.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// `waits_for` is what its lifecycle waits for.

@@ -1,4 +1,4 @@
-//! What a run changes on its machine: conditions, phase, and the hold.
+//! The changes that a run makes to its machine: conditions, phase, and the hold.
 
 use super::{HaltKind, Run, RunPhase};
 use crate::condition::{ConditionType, Evidence};

@@ -18,14 +18,14 @@ pub enum Given {
     Interrupted,
 }
 
-/// What to commit, and what to do after the commit.
+/// The next commit, and the action after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
     /// The run to write; it still has the version at which it was read.
     pub run: Run,
     pub notes: Vec<Note>,
     pub evidence: Vec<Evidence>,
-    /// What the step that just ended read from its device.
+    /// The facts that the step that just ended read from its device.
     pub facts: Option<Facts>,
     pub then: Then,
 }

@@ -15,7 +15,7 @@ use crate::retry::Backoff;
 use crate::time::Timestamp;
 use std::time::Duration;
 
-/// How many status calls may fail in a row before the run stops trying.
+/// The number of consecutive status calls that may fail before the run stops trying.
 pub const MAX_LOOKS: u32 = 8;
 
 /// The limit of doublings of the delay before a call is followed again.
@@ -34,7 +34,7 @@ pub struct Verdict {
     pub progress: Progress,
     pub note: Note,
     pub evidence: Vec<Evidence>,
-    /// What was read from the device.
+    /// The facts read from the device.
     pub facts: Option<Facts>,
 }
 

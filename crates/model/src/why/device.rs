@@ -81,7 +81,7 @@ fn in_error<D: Device>(
     }
 }
 
-/// Whether a device has been in its state longer than normal.
+/// True if a device has been in its state longer than normal.
 pub fn device_overdue<D: Device>(device: &D, now: Timestamp) -> bool {
     device.patience().is_some_and(|patience| now.since(device.head().since) > patience)
 }

@@ -3,7 +3,7 @@
 use crate::fault::Code;
 use crate::run::Run;
 
-/// How a failure is best resolved.
+/// The best way to resolve a failure.
 enum Mend {
     /// Retry: the cause may be gone.
     TryAgain,

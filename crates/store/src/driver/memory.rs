@@ -1,10 +1,9 @@
-//! SQLite in memory, on the caller's own thread. For simulations: with no thread of its own and no
-//! disk to wait for, nothing happens beside the clock that the simulation moves.
+//! SQLite in memory, on the caller's thread, for simulations: without threads and disk waits, only
+//! the simulated clock determines the order of things.
 //!
-//! To make the schema and to prepare the statements takes as long as a short simulation, so a
-//! database that is done with is kept for the next one. All that is ever written to it is one
-//! transaction that nobody commits: rolled back, it leaves an empty database, with its schema and
-//! its statements as they are.
+//! Creating the schema and preparing the statements takes as long as a short simulation, so
+//! databases are reused. Everything is written in one transaction that is never committed; its
+//! rollback leaves an empty database with its schema and prepared statements.
 
 use super::{Conn, Ending, Job, Tx, sqlite};
 use crate::Result;
@@ -12,10 +11,10 @@ use crate::signal::Bus;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How many are kept: one for each simulation that may run at once.
+/// The maximum number of idle databases: one for each concurrent simulation.
 const MAX_SPARE: usize = 16;
 
-/// Databases that are done with, each empty again.
+/// Idle databases, all empty.
 static SPARE: Mutex<Vec<Arc<Mutex<Tx>>>> = Mutex::new(Vec::new());
 
 pub(crate) struct Memory {
@@ -31,7 +30,7 @@ impl Memory {
         Ok(Arc::new(Self { tx, bus }))
     }
 
-    /// One transaction, whole or not at all. A read sends no signals.
+    /// Runs one transaction. A read queues no signals.
     pub fn run(&self, job: &dyn Job, ending: Ending) -> Result<()> {
         let mut tx = locked(&self.tx);
         let result = sqlite::in_savepoint(&mut tx, job, ending);

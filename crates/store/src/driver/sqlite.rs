@@ -1,8 +1,8 @@
 //! SQLite: one writer thread that groups the commits of concurrent requests, and a few readers.
 //!
 //! `synchronous=FULL` makes every commit durable; grouping makes that affordable: the writer takes
-//! what is waiting, runs each transaction in a savepoint of its own, commits once, and only then
-//! answers them all.
+//! all waiting transactions, runs each in its own savepoint, commits once, and then answers them
+//! all.
 
 mod plans;
 
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use tokio::sync::{Semaphore, oneshot};
 
-/// What the words in braces mean here.
+/// The SQL of the placeholders in braces.
 pub(super) const WORDS: &[(&str, &str)] = &[
     ("{id}", "TEXT"),
     ("{serial}", "INTEGER PRIMARY KEY AUTOINCREMENT"),
@@ -28,10 +28,10 @@ pub(super) const WORDS: &[(&str, &str)] = &[
     ("{bytes}", "BLOB"),
     ("{events_order}", ""),
     ("{ids_by_bytes}", ""),
-    // One writer at a time: what is committed is in order, and rows need no locks.
+    // With a single writer, commits are in order of `seq`, and rows need no locks.
     ("{after_cursor}", "e.seq > $2 AND e.tx >= $1"),
     ("{is_final}", "1 = 1"),
-    // A list of ids, as the text of a JSON array.
+    // `$1` is a JSON array of ids.
     ("{among $1}", "IN (SELECT value FROM json_each($1))"),
     ("{keyed}", " WITHOUT ROWID"),
     ("{labels_of m}", "json_each(m.labels)"),
@@ -48,12 +48,12 @@ pub(super) const WORDS: &[(&str, &str)] = &[
     ),
     ("{lock}", ""),
     ("{skip_locked}", ""),
-    // The last number that was given out, whether or not its event has been cleared away since.
+    // The last sequence number used, even if retention has deleted its event.
     ("{horizon}", "SELECT 0, COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0)"),
     ("{latest}", "SELECT 0, 0"),
 ];
 
-/// How every connection is set up. Whoever measures the raw database sets it up the same way.
+/// The settings of every connection. The benchmark of raw SQLite uses the same ones.
 pub const SQLITE_PRAGMAS: [(&str, &str); 6] = [
     ("journal_mode", "WAL"),
     ("synchronous", "FULL"),
@@ -63,18 +63,18 @@ pub const SQLITE_PRAGMAS: [(&str, &str); 6] = [
     ("journal_size_limit", "67108864"),
 ];
 
-/// How many requests may share one commit.
+/// The maximum number of transactions in one commit.
 const MAX_GROUP: usize = 256;
 const STATEMENTS_CACHED: usize = 128;
-/// How many lists are read at once, and how many connections are kept for the next ones: each has a
-/// cache of its own.
+/// The maximum number of concurrent scans, and of idle read connections, each of which has its own
+/// page cache.
 const READERS: usize = 8;
-/// The writer goes over the upper pages of every index again and again; with the default of 2 MB a
-/// database with a past would read them from the file each time.
+/// The writer always needs the upper pages of every index. The default of 2 MB is too small for a
+/// large database, which would read them from the file each time.
 const WRITER_CACHE_KB: i64 = 32_768;
 const BUSY_MS: u64 = 5_000;
 
-/// A transaction on its way through the writer.
+/// A transaction in the queue of the writer.
 struct Pending {
     job: Arc<dyn Job>,
     ending: Ending,
@@ -87,10 +87,10 @@ impl Pending {
         self.result = Some(in_savepoint(tx, &*self.job, self.ending));
     }
 
-    /// Answers the request once it is known whether the commit held.
+    /// Answers the caller after the commit.
     fn finish(self, committed: Result<()>) {
         let unrun = || Err(StoreError::Unavailable("the work was not begun".into()));
-        // A requester that went away does not undo what was committed.
+        // Fails only if the caller was dropped; the commit holds.
         let _ = self.answer.send(committed.and_then(|()| self.result.unwrap_or_else(unrun)));
     }
 }
@@ -152,7 +152,7 @@ impl Sqlite {
 
     pub async fn scan(self: &Arc<Self>, job: Arc<dyn Job>, view: View) -> Result<()> {
         let this = Arc::clone(self);
-        // The semaphore is never closed.
+        // Fails only if the semaphore is closed, which never happens.
         let _turn = self.scans.acquire().await;
         tokio::task::spawn_blocking(move || this.read(&*job, view))
             .await
@@ -160,7 +160,7 @@ impl Sqlite {
     }
 }
 
-/// Takes what waits, commits it together, answers. Ends when nobody can ask any more.
+/// Commits waiting transactions in groups and answers them. Ends when all senders are dropped.
 fn run_writer(conn: Connection, jobs: &Receiver<Pending>, bus: &Bus) {
     let mut tx = Tx::new(Conn::Sqlite(conn));
     while let Ok(first) = jobs.recv() {
@@ -170,7 +170,7 @@ fn run_writer(conn: Connection, jobs: &Receiver<Pending>, bus: &Bus) {
         match &committed {
             Ok(()) => bus.publish(signals),
             Err(error) => {
-                tracing::error!(%error, requests = group.len(), "a commit failed");
+                tracing::error!(%error, requests = group.len(), "the commit of a group failed");
                 // A failed COMMIT may leave the transaction open.
                 let _ = begin(&tx, "ROLLBACK");
             }
@@ -181,7 +181,7 @@ fn run_writer(conn: Connection, jobs: &Receiver<Pending>, bus: &Bus) {
     }
 }
 
-/// Runs the first job and whatever has come in meanwhile in one transaction.
+/// Runs the first job, and those that arrive meanwhile, in one transaction.
 fn commit_group(tx: &mut Tx, group: &mut Vec<Pending>, jobs: &Receiver<Pending>) -> Result<()> {
     begin(tx, "BEGIN IMMEDIATE")?;
     let mut done = 0;
@@ -199,9 +199,8 @@ fn commit_group(tx: &mut Tx, group: &mut Vec<Pending>, jobs: &Receiver<Pending>)
     begin(tx, "COMMIT")
 }
 
-/// True when the database has rolled the whole transaction back by itself, as it does when the disk
-/// is full or fails. What is left of the group must not be run then: it would be committed piece by
-/// piece.
+/// True if SQLite has rolled back the whole transaction by itself, as it does when the disk is full
+/// or fails. The rest of the group must not run then: each statement would commit by itself.
 fn given_up(tx: &Tx) -> bool {
     match &tx.conn {
         Conn::Sqlite(conn) => conn.is_autocommit(),
@@ -209,7 +208,7 @@ fn given_up(tx: &Tx) -> bool {
     }
 }
 
-/// Runs one transaction of a group so that its failure leaves the others untouched.
+/// Runs one transaction of a group; its failure does not affect the others.
 pub(super) fn in_savepoint(tx: &mut Tx, job: &dyn Job, ending: Ending) -> Result<()> {
     let signals_before = tx.signals.len();
     let result = begin(tx, "SAVEPOINT work").and_then(|()| {
@@ -224,7 +223,7 @@ pub(super) fn in_savepoint(tx: &mut Tx, job: &dyn Job, ending: Ending) -> Result
     }
 }
 
-/// Takes back what a transaction of a group has written, and its signals.
+/// Reverts the writes and the signals of one transaction of a group.
 fn undo(tx: &mut Tx, signals_before: usize) -> Result<()> {
     tx.signals.truncate(signals_before);
     begin(tx, "ROLLBACK TO work").and_then(|()| begin(tx, "RELEASE work"))
@@ -240,7 +239,7 @@ pub(super) fn begin(tx: &Tx, statement: &str) -> Result<()> {
     }
 }
 
-/// SQLite answers at once, so a future over it is ready at its first poll.
+/// SQLite calls are synchronous, so a future over them is ready at its first poll.
 fn now<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     let mut future = std::pin::pin!(future);
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -253,9 +252,8 @@ pub(super) fn connect(path: &Path) -> Result<Connection> {
     let conn = Connection::open(path).map_err(trouble)?;
     conn.busy_timeout(std::time::Duration::from_millis(BUSY_MS)).map_err(trouble)?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
-    // A plan comes from the schema alone. Without this SQLite prepares a statement again each time
-    // other values are bound to it, the limit of a page for one, to see whether they make for a
-    // better plan.
+    // Makes query plans depend on the schema alone. Otherwise SQLite prepares a statement again
+    // whenever other values are bound to it, such as the limit of a page.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(trouble)?;
     for (name, value) in SQLITE_PRAGMAS {
         conn.pragma_update(None, name, value).map_err(trouble)?;
@@ -275,7 +273,7 @@ pub(super) fn migrate(conn: &mut Connection) -> Result<()> {
     Ok(())
 }
 
-/// `$1` is a name to SQLite and a number to PostgreSQL; `?1` is the number here.
+/// Turns `$1`, which is a named parameter in SQLite, into the numbered parameter `?1`.
 fn numbered(sql: &str) -> String {
     sql.replace('$', "?")
 }
@@ -368,8 +366,8 @@ mod tests {
         assert_eq!(statement.get_status(StatementStatus::RePrepare), 0);
     }
 
-    /// SQLite rolls the whole transaction back when it runs out of space. What is told of each
-    /// piece is what became of it: the group is gone, and what came after it is written on its own.
+    /// SQLite rolls back the whole transaction when the disk is full: the group fails, and the next
+    /// transaction commits by itself.
     #[test]
     fn a_disk_that_fills_up_takes_the_whole_group_back() {
         let folder = tempfile::tempdir().unwrap();

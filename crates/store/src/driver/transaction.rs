@@ -1,4 +1,4 @@
-//! A transaction as a value: an input and a body that may run as often as a driver must run it.
+//! A transaction as a value: an input and a body that a driver may run several times.
 //!
 //! The drivers see it as a [`Job`], without its types, so that they are compiled once and not for
 //! each transaction.
@@ -8,28 +8,28 @@ use crate::{Result, StoreError};
 use futures_util::future::BoxFuture;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What the body of a transaction returns. Boxed, as the future of a closure cannot be bounded
+/// The future of a transaction's body. Boxed, because the future of a closure cannot be bounded
 /// `Send` by name.
 pub type TxFuture<'a, T> = BoxFuture<'a, Result<T>>;
 
-/// How a transaction that succeeded ends.
+/// The end of a transaction whose body succeeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     Commit,
-    /// What it wrote is taken back: only its result is wanted.
+    /// Only its result is used.
     Rollback,
 }
 
-/// What a read needs to see one state of the database.
+/// The consistency that a read needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum View {
-    /// It is one statement, which is a transaction of its own.
+    /// The body is one statement, which is consistent by itself.
     Statement,
     Snapshot,
 }
 
 pub(crate) trait Job: Send + Sync {
-    /// Runs the body once. The result of the last run is kept.
+    /// Runs the body once and stores its result.
     fn run<'a>(&'a self, tx: &'a mut Tx) -> TxFuture<'a, ()>;
 }
 
@@ -47,7 +47,7 @@ where
         Arc::new(Self { input, body, result: Mutex::new(None) })
     }
 
-    /// What the last run returned.
+    /// The result of the last run.
     pub fn result(&self) -> Result<T> {
         let mut result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
         result.take().ok_or_else(|| StoreError::Corrupt("a transaction has no result".into()))

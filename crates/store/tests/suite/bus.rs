@@ -1,4 +1,4 @@
-//! Signals: whoever waits hears of what was committed, and of nothing else.
+//! Signals: listeners receive the signals of committed transactions, and no others.
 
 use crate::harness::{Db, at, event, machine, settle_of, soon};
 use model::refusal::Refusal;
@@ -15,7 +15,7 @@ fn line() -> NewLog {
     NewLog { start: 0, ts: at(1), step, attempt: 1, stream: "stdout", data }
 }
 
-/// What has been heard so far. On PostgreSQL a store hears itself at once and others a little later.
+/// The signals received so far. On PostgreSQL those of other stores arrive with a delay.
 fn heard(bus: &mut Receiver<Signal>) -> Vec<Signal> {
     let mut all = Vec::new();
     loop {
@@ -37,7 +37,7 @@ async fn a_commit_is_heard(db: Db) {
     assert!(heard(&mut bus).contains(&Signal::Wake(id.object())));
     db.write(tx!([id], |tx| tx.append_log(&id, &[line()]))).await.unwrap();
     assert!(heard(&mut bus).contains(&Signal::Log(id.clone())));
-    // The end of a run ends its log.
+    // The end of a run signals its log.
     let claimed = db.claim("a", at(100), 1).await.remove(0);
     let mut run = run;
     run.progress.workflow = Workflow::Completed;
@@ -67,7 +67,7 @@ mod replicas {
 
     on_postgres!(a_write_in_one_store_is_heard_in_another);
 
-    /// Listening begins some time after a store is opened, so it is said until it is heard.
+    /// Repeats the write until a signal arrives, because a new store starts to listen with a delay.
     async fn a_write_in_one_store_is_heard_in_another(db: Db) {
         let run = db.add_run("op-1").await;
         let other = db.another().await;
@@ -77,7 +77,7 @@ mod replicas {
             Signal::Event,
             Signal::Work,
         ];
-        // What a new listener is told once, that it should look, must not count.
+        // The signals that a new listener publishes once must not count.
         let mut bus = other.store.bus().listen();
         let id = run.spec.id.clone();
         let first = async {
@@ -86,7 +86,7 @@ mod replicas {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        soon("the first word", first).await;
+        soon("the first signal", first).await;
         for signal in wanted {
             let mut bus = other.store.bus().listen();
             let said = async {

@@ -1,5 +1,5 @@
-//! Claims: what is due is taken by exactly one, under an epoch of its own, and comes back when it is let
-//! go or woken.
+//! Claims: a due object is claimed by exactly one worker, under its own epoch, and becomes due
+//! again when it is released or woken.
 
 use crate::harness::{Db, at, run, settle_of, soon};
 use model::id::RunId;
@@ -45,7 +45,7 @@ async fn a_claim_moves_the_epoch(db: Db) {
     let id = db.add_run("op-1").await.spec.id;
     let first = only(db.claim("a", at(10), 10).await);
     assert_eq!(first, Claimed { id: id.object(), kind: None, epoch: 1, wakes: 1 });
-    assert_eq!(db.claim("b", at(10), 10).await, [], "it is taken");
+    assert_eq!(db.claim("b", at(10), 10).await, [], "it is claimed");
     let held = db.read(tx!([id], |tx| tx.claimed_run(&id).await)).await.unwrap().unwrap();
     assert_eq!((held.epoch, held.owner.as_deref()), (1, Some("a")));
     release(&db, &first, Some(at(10))).await;
@@ -55,7 +55,7 @@ async fn a_claim_moves_the_epoch(db: Db) {
 
 async fn what_is_not_due_is_left(db: Db) {
     db.add_run("op-1").await;
-    assert_eq!(db.claim("a", at(-1), 10).await, [], "it falls due when it is made");
+    assert_eq!(db.claim("a", at(-1), 10).await, [], "it is due when it is created");
     assert_eq!(next_due(&db).await, Some(at(0)));
     let claimed = only(db.claim("a", at(0), 10).await);
     assert_eq!(next_due(&db).await, None);
@@ -80,7 +80,7 @@ async fn racing_claimers_never_share(db: Db) {
                 let mut mine = Vec::new();
                 loop {
                     let some = db.claim(owner, at(100), 7).await;
-                    assert!(some.len() <= 7, "more than was asked for");
+                    assert!(some.len() <= 7, "more than the limit");
                     if some.is_empty() {
                         return (owner, mine);
                     }
@@ -121,14 +121,14 @@ async fn the_longest_due_comes_first(db: Db) {
 async fn a_wake_during_work_makes_it_due_again(db: Db) {
     let run = db.add_run("op-1").await;
     let id = run.spec.id.clone();
-    // Once let go by a release, once by a settle: neither may lose the wake-up.
+    // Neither a release nor a settle may lose the wake-up.
     let claimed = only(db.claim("a", at(10), 1).await);
     wake(&db, &id).await;
-    assert_eq!(db.claim("b", at(100), 1).await, [], "being woken takes it from nobody");
+    assert_eq!(db.claim("b", at(100), 1).await, [], "a wake-up does not end a claim");
     let woken = db.read(tx!([], |tx| tx.woken("a").await)).await.unwrap();
     assert_eq!(woken, [id.object()]);
     release(&db, &claimed, None).await;
-    assert_eq!(next_due(&db).await, Some(at(20)), "due at once, although it was to rest");
+    assert_eq!(next_due(&db).await, Some(at(20)), "the wake-up makes it due at once");
 
     let claimed = only(db.claim("a", at(100), 1).await);
     assert_eq!(claimed.wakes, 2);
@@ -143,7 +143,7 @@ async fn a_wake_that_was_taken_into_account_does_not(db: Db) {
     let run = db.add_run("op-1").await;
     let mut claimed = only(db.claim("a", at(10), 1).await);
     wake(&db, &run.spec.id).await;
-    // The worker read the run again and saw the wake-up.
+    // The worker has read the run again and has handled the wake-up.
     claimed.wakes += 1;
     db.settle(&settle_of(&run, &claimed, Hold::Keep)).await.unwrap();
     assert_eq!(db.read(tx!([], |tx| tx.woken("a").await)).await.unwrap(), []);
@@ -160,7 +160,7 @@ async fn what_rests_is_due_when_it_is_woken(db: Db) {
     assert_eq!(next_due(&db).await, Some(at(15)));
     let claimed = only(db.claim("a", at(100), 1).await);
     release(&db, &claimed, None).await;
-    // Telling it something wakes it, too.
+    // An update without a claim wakes the run, too.
     db.tell(&run, Workflow::Running).await;
     assert_eq!(next_due(&db).await, Some(at(50)));
 }
@@ -185,10 +185,10 @@ async fn what_is_put_back_is_due_when_said(db: Db) {
     db.write(back).await.unwrap();
     assert_eq!(next_due(&db).await, Some(at(70)));
     let again = only(db.claim("b", at(70), 1).await);
-    assert_eq!((again.epoch, again.wakes), (2, 1), "nothing was handled");
+    assert_eq!((again.epoch, again.wakes), (2, 1), "no wake-up was handled");
 }
 
-/// A claim that is not yet committed stands in nobody's way.
+/// A claim that is not committed yet does not block other claims.
 mod skipping {
     use super::*;
 
@@ -211,7 +211,7 @@ mod skipping {
         });
         soon("the slow claim", took.notified()).await;
         let quick = db.claim("quick", at(10), 10).await;
-        assert_eq!(quick.len(), 3, "those that are not being claimed, without waiting");
+        assert_eq!(quick.len(), 3, "unlocked rows are claimed without waiting");
         go_on.notify_one();
         let slow = soon("the slow claim", slow).await.unwrap();
         let ids: HashSet<_> = slow.iter().chain(&quick).map(|one| &one.id).collect();

@@ -1,4 +1,4 @@
-//! Dry runs: a transaction runs whole, its result is what it would have been, and nothing of it stays.
+//! Dry runs: a transaction runs completely, returns its result, and writes nothing.
 
 use crate::harness::{Db, at, event, machine};
 use model::id::{MachineId, ObjectId};
@@ -14,9 +14,9 @@ on_both!(
 async fn a_dry_run_has_a_result_and_leaves_nothing(db: Db) {
     db.add_run("op-1").await;
     let mut bus = db.store.bus().listen();
-    // Nobody else ever wakes it: what the run above is woken with may be heard late.
+    // Uses another object, because the wake-up signal of the first run may arrive late.
     let (more, woken) = (machine("m-2"), ObjectId::trusted("op-2"));
-    // It sees what it has written itself, as the real request would.
+    // It reads its own writes, as the real request would.
     let work = tx!([more, woken], |tx| {
         tx.insert_machine(&more, &event())?;
         tx.wake(&woken, at(1))?;
@@ -29,9 +29,9 @@ async fn a_dry_run_has_a_result_and_leaves_nothing(db: Db) {
     while let Ok(signal) = bus.try_recv() {
         assert_ne!(signal, Signal::Wake(woken.clone()));
     }
-    // What a dry run has taken is free for the real request.
+    // The id that a dry run inserted is free for the real request.
     db.write(tx!([more], |tx| tx.insert_machine(&more, &event()))).await.unwrap();
-    // A machine, its run, and the machine that was meant.
+    // A machine, its run, and the machine of the real request.
     let told: Vec<_> = db.events(3).await.into_iter().map(|event| event.object_id).collect();
     assert_eq!(told.iter().filter(|id| *id == "m-2").count(), 1, "{told:?}");
 }
@@ -40,7 +40,7 @@ async fn the_database_checks_a_dry_run(db: Db) {
     let known = machine("m-1");
     let insert = || tx!([known], |tx| tx.insert_machine(&known, &event()));
     db.write(insert()).await.unwrap();
-    // It is the last thing that is written, so that only the end of the transaction can tell.
+    // The conflict is in the last write, so only the end of the transaction can detect it.
     assert_eq!(db.dry_run(insert()).await, Err(StoreError::Conflict));
     let refused = tx!([], |_tx| Err::<(), _>(Refusal::precondition("NOT_NOW", "not now").into()));
     let answer = db.dry_run(refused).await;
@@ -49,7 +49,7 @@ async fn the_database_checks_a_dry_run(db: Db) {
 
 async fn what_is_written_beside_a_dry_run_stays(db: Db) {
     let (one, two) = (machine("m-1"), machine("m-2"));
-    // On SQLite they share a commit when they come at once.
+    // On SQLite, concurrent transactions share a commit.
     let (kept, tried) = tokio::join!(
         db.write(tx!([one], |tx| tx.insert_machine(&one, &event()))),
         db.dry_run(tx!([two], |tx| tx.insert_machine(&two, &event()))),

@@ -1,4 +1,4 @@
-//! Events: one order of everything, which nothing can slip into behind a reader.
+//! Events: one order of all events, in which no event can appear behind a reader.
 
 use crate::harness::{Db, Dice, PATIENCE, at, event, machine, soon};
 use model::id::MachineId;
@@ -73,13 +73,13 @@ const WRITERS: usize = 8;
 const TURNS: usize = 30;
 const OBJECTS: usize = 12;
 
-/// Each turn changes up to three objects in one transaction, some of which take their time.
+/// Each transaction changes up to three objects; some transactions are slow.
 async fn write_much(db: Db, writer: usize) -> usize {
     let mut dice = Dice::new(writer as u64);
     let mut written = 0;
     for turn in 0..TURNS {
         let count = 1 + dice.roll(3);
-        // In one order, so that nobody waits in a ring.
+        // In one order, to avoid deadlocks.
         let mut ids: Vec<_> = (0..count).map(|_| dice.roll(OBJECTS)).collect();
         ids.sort_unstable();
         ids.dedup();
@@ -88,7 +88,7 @@ async fn write_much(db: Db, writer: usize) -> usize {
             tx!([ids], |tx| {
                 for id in &ids {
                     let id = MachineId::trusted(format!("m-{id}"));
-                    let mut machine = tx.machine_locked(&id).await?.expect("it is there");
+                    let mut machine = tx.machine_locked(&id).await?.expect("the machine exists");
                     machine.labels.insert("turn".into(), format!("{writer}.{turn}"));
                     tx.update_machine(&mut machine, &event())?;
                     if pause > 0 {
@@ -111,13 +111,13 @@ async fn write_much(db: Db, writer: usize) -> usize {
     written
 }
 
-/// Reads on and on until everything that was written has come, `limit` at a time.
+/// Reads until all written events have arrived, `limit` at a time.
 async fn read_all(db: Db, limit: i64, mut written: watch::Receiver<Option<usize>>) -> Vec<Event> {
     let mut seen: Vec<Event> = Vec::new();
     let started = std::time::Instant::now();
     loop {
         let known = *written.borrow_and_update();
-        // A new connection each time, as a client that was cut off has it.
+        // Resumes from the cursor's text each time, as a client that reconnects does.
         let cursor = seen.last().map(|one| one.cursor.to_string()).unwrap_or("0.0".into());
         let more = db.events_after(Cursor::parse(&cursor).unwrap(), limit).await;
         seen.extend(more);
@@ -150,7 +150,7 @@ async fn readers_miss_nothing_while_many_write(db: Db) {
     for seen in &all {
         assert_eq!(seen.len(), OBJECTS + count, "each exactly once");
         assert!(seen.windows(2).all(|pair| pair[0].cursor < pair[1].cursor));
-        assert_eq!(order(seen), last, "the order is the same for everybody, then and now");
+        assert_eq!(order(seen), last, "all readers see the same order");
         let mut versions: HashMap<&str, i64> = HashMap::new();
         for one in seen {
             let before = versions.insert(&one.object_id, one.version).unwrap_or(0);
@@ -159,7 +159,7 @@ async fn readers_miss_nothing_while_many_write(db: Db) {
     }
 }
 
-/// What only happens where several write at once.
+/// Cases with concurrent writers.
 mod concurrent {
     use super::*;
 
@@ -175,7 +175,7 @@ mod concurrent {
         let ids = [MachineId::trusted(first), MachineId::trusted(second)];
         let slow = tx!([begun, go_on, ids], |tx| {
             for (index, id) in ids.iter().enumerate() {
-                let mut machine = tx.machine_locked(id).await?.expect("it is there");
+                let mut machine = tx.machine_locked(id).await?.expect("the machine exists");
                 machine.labels.insert("by".into(), "slow".into());
                 tx.update_machine(&mut machine, &event())?;
                 if index == 0 {
@@ -189,14 +189,14 @@ mod concurrent {
             let db = db.clone();
             async move { db.write(slow).await.unwrap() }
         });
-        soon("the slow one", begun.notified()).await;
+        soon("the slow transaction", begun.notified()).await;
         (task, go_on)
     }
 
     async fn change(db: &Db, id: &str) {
         let id = MachineId::trusted(id);
         let change = tx!([id], |tx| {
-            let mut machine = tx.machine(&id).await?.expect("it is there");
+            let mut machine = tx.machine(&id).await?.expect("the machine exists");
             tx.update_machine(&mut machine, &event())
         });
         db.write(change).await.unwrap();
@@ -207,24 +207,24 @@ mod concurrent {
         let cursor = db.events(3).await[2].cursor;
         let (slow, go_on) = change_in_two_goes(&db, "m-1", "m-2").await;
         change(&db, "m-3").await;
-        // The quick one is committed; a reader that saw it now would never see the slow one.
+        // A reader that saw the quick transaction now would never see the slow one.
         assert_eq!(db.events_after(cursor, 10).await.len(), 0);
         let horizon = db.read(tx!([], |tx| tx.horizon().await)).await.unwrap();
         go_on.notify_one();
-        soon("the slow one", slow).await.unwrap();
+        soon("the slow transaction", slow).await.unwrap();
         let names: Vec<_> = db.events(6).await.drain(3..).map(|one| one.object_id).collect();
         assert_eq!(names, ["m-1", "m-2", "m-3"]);
-        assert_eq!(db.events_after(horizon, 10).await.len(), 3, "nor had the horizon passed it");
+        assert_eq!(db.events_after(horizon, 10).await.len(), 3, "the horizon was not past it");
     }
 
-    /// The slow transaction began before the quick one and ends after it: its change of the second
-    /// machine is the later one, and must be told later.
+    /// The slow transaction begins before the quick one and ends after it: its change of the second
+    /// machine is the later one and must come later in the order of events.
     async fn an_object_changes_in_the_order_of_its_versions(db: Db) {
         db.add_machines(vec![machine("m-1"), machine("m-2")]).await;
         let (slow, go_on) = change_in_two_goes(&db, "m-1", "m-2").await;
         change(&db, "m-2").await;
         go_on.notify_one();
-        soon("the slow one", slow).await.unwrap();
+        soon("the slow transaction", slow).await.unwrap();
         let events = db.events(5).await;
         let versions: Vec<_> =
             events.iter().filter(|one| one.object_id == "m-2").map(|one| one.version).collect();

@@ -1,4 +1,4 @@
-//! Filters: what a database selects is what the model says matches, for any filter and any fleet.
+//! Filters: the database selects exactly what the model matches, for random filters and fleets.
 
 use crate::harness::{Db, Dice, ended, knows, machine, run};
 use model::condition::ConditionType;
@@ -52,7 +52,7 @@ fn quoted(value: &str) -> String {
     format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// A field and the values worth asking for.
+/// A field, and values that occur in the fleet.
 fn random_field(dice: &mut Dice, subject: Subject) -> (String, Vec<String>) {
     let words = |all: &[&str]| all.iter().map(|word| (*word).to_string()).collect::<Vec<_>>();
     let ids = |prefix: &str| (0..6).map(|n| format!("{prefix}-{:03}", n * 10)).collect::<Vec<_>>();

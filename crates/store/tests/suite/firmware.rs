@@ -1,4 +1,4 @@
-//! The catalogue of firmware, and what was applied where.
+//! The firmware catalogue, and the history of applied firmware.
 
 use crate::harness::{Db, at, event};
 use model::firmware::{Applied, Component, Firmware, MAX_APPLIED};
@@ -42,7 +42,7 @@ async fn a_hardware_type_has_one_default(db: Db) {
     let second = firmware("c", "x", true);
     let update = tx!([second], |tx| tx.update_firmware(&second, &event()).await);
     assert_eq!(db.write(update).await, Err(StoreError::Conflict));
-    // The old one goes and the new one comes in one transaction.
+    // The default changes in one transaction.
     let change = tx!([second], |tx| {
         tx.update_firmware(&firmware("a", "x", false), &event()).await?;
         tx.update_firmware(&second, &event()).await

@@ -1,7 +1,7 @@
-//! A fresh database for each test, on SQLite and on PostgreSQL.
+//! A new database for each test, on SQLite and on PostgreSQL.
 //!
-//! PostgreSQL is the server that FARRIER_TEST_POSTGRES names, `postgres://user@host:port`. Each test
-//! makes a database of its own there and drops it at its end, whether it passed or not.
+//! FARRIER_TEST_POSTGRES names the PostgreSQL server, `postgres://user@host:port`. Each test
+//! creates its own database there and drops it at its end, even if the test fails.
 
 use model::condition::{ConditionType, Evidence};
 use model::fault::{Code, Fault};
@@ -19,11 +19,11 @@ use store::{
 use tokio_postgres::NoTls;
 
 const POSTGRES: &str = "FARRIER_TEST_POSTGRES";
-/// How long anything that must happen may take.
+/// The timeout of everything that a test waits for.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 const CONNECTIONS: usize = 10;
 
-/// Makes a test of each function, on each database.
+/// Runs each function as a test on both databases.
 macro_rules! on_both {
     ($($name:ident),* $(,)?) => {
         mod sqlite {
@@ -36,7 +36,7 @@ macro_rules! on_both {
     };
 }
 
-/// Makes a test of each function, on PostgreSQL only.
+/// Runs each function as a test on PostgreSQL only.
 macro_rules! on_postgres {
     ($($name:ident),* $(,)?) => {
         mod postgres {
@@ -48,7 +48,7 @@ macro_rules! on_postgres {
     };
 }
 
-/// Takes back what the schema of racks added, and that of nodes after it.
+/// Reverts the schema migrations of racks and of nodes.
 pub const NO_RACKS: &str = "DROP TABLE nodes; DROP TABLE tasks; DROP TABLE site_answers; DROP INDEX machines_rack; ALTER TABLE machines DROP COLUMN rack_id; \
      DROP TABLE records; DROP TABLE firmware; DROP TABLE firmware_applied; DROP TABLE health; \
      CREATE TABLE runs_before (id TEXT NOT NULL PRIMARY KEY, \
@@ -59,7 +59,7 @@ pub const NO_RACKS: &str = "DROP TABLE nodes; DROP TABLE tasks; DROP TABLE site_
      CREATE UNIQUE INDEX runs_request ON runs (machine_id, request_id); \
      CREATE INDEX runs_machine ON runs (machine_id, created_at, id);";
 
-/// A transaction, written where it is used; what stands in brackets is cloned into each try of it.
+/// A transaction body; the variables in brackets are cloned into each attempt.
 macro_rules! tx {
     ([$($captured:ident),*], |$tx:ident| $body:expr) => {{
         $(let $captured = $captured.clone();)*
@@ -70,7 +70,7 @@ macro_rules! tx {
     }};
 }
 
-/// The body of a transaction, with what it needs.
+/// The body of a transaction with its captured input.
 pub type Body<T> = Box<dyn for<'a> Fn(&'a mut Tx) -> TxFuture<'a, T> + Send + Sync>;
 
 pub fn body<T, F>(body: F) -> Body<T>
@@ -87,7 +87,7 @@ pub struct Db {
 }
 
 pub async fn on_sqlite<F: Future<Output = ()> + Send + 'static>(body: fn(Db) -> F) {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().expect("a temporary directory");
     let options = Options::Sqlite { path: folder.path().join("farrier.db") };
     let store = Store::open(&options).await.expect("a fresh database");
     body(Db { store, options }).await;
@@ -105,7 +105,7 @@ pub async fn on_postgres<F: Future<Output = ()> + Send + 'static>(body: fn(Db) -
     let server = server.trim_end_matches('/');
     sql(&format!("{server}/postgres"), &format!("CREATE DATABASE {name}")).await;
     let url = format!("{server}/{name}");
-    // In a task of its own, so that the database is dropped when the test fails, too.
+    // In its own task, so that the database is dropped even if the test fails.
     let ended = tokio::spawn(async move {
         let options = Options::Postgres { url, connections: CONNECTIONS, name: "test".into() };
         let store = Store::open(&options).await.expect("a fresh database");
@@ -118,7 +118,7 @@ pub async fn on_postgres<F: Future<Output = ()> + Send + 'static>(body: fn(Db) -
     }
 }
 
-/// Runs a statement on a connection of its own, past the store.
+/// Executes a statement on a separate connection.
 pub async fn sql(url: &str, statement: &str) {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("PostgreSQL");
     let pump = tokio::spawn(connection);
@@ -127,7 +127,7 @@ pub async fn sql(url: &str, statement: &str) {
     pump.await.expect("no panic").expect("a clean end");
 }
 
-/// Waits for something that must come.
+/// Waits for a future, with a timeout.
 pub async fn soon<T>(what: &str, wait: impl Future<Output = T>) -> T {
     match tokio::time::timeout(PATIENCE, wait).await {
         Ok(value) => value,
@@ -140,7 +140,7 @@ impl Db {
         matches!(self.options, Options::Sqlite { .. })
     }
 
-    /// Runs what fits the database, past the store.
+    /// Executes the statement of this database on a separate connection.
     pub async fn past_the_store(&self, on_sqlite: &str, on_postgres: &str) {
         match &self.options {
             Options::Sqlite { path } => {
@@ -173,7 +173,7 @@ impl Db {
         Self { store, options: self.options.clone() }
     }
 
-    /// The same database as one that was made before there were racks, opened again.
+    /// Reverts the database to the schema before racks and opens it again.
     pub async fn before_racks(&self) -> Self {
         let on_sqlite = format!("{NO_RACKS} PRAGMA user_version = 5");
         let on_postgres = format!("{NO_RACKS} DELETE FROM schema_version WHERE version > 5");
@@ -197,7 +197,7 @@ impl Db {
         self.write(insert).await.unwrap();
     }
 
-    /// A machine and an active run on it, due now.
+    /// Adds a machine and an active run on it, due now.
     pub async fn add_run(&self, id: &str) -> Run {
         let machine = format!("m-{id}");
         self.add_machine(&machine).await;
@@ -234,7 +234,7 @@ impl Db {
         self.write(tx!([settle], |tx| tx.settle(&settle))).await
     }
 
-    /// Moves a run as an operator does, with its event, and returns it as it is then.
+    /// Changes a run without a claim, as an operator does, with its event. Returns the new run.
     pub async fn tell(&self, run: &Run, workflow: Workflow) -> Run {
         let mut run = run.clone();
         run.progress.workflow = workflow;
@@ -251,8 +251,8 @@ impl Db {
         self.read(tx!([], |tx| tx.events_after(cursor, limit).await)).await.unwrap()
     }
 
-    /// The first `count` events. On PostgreSQL an event is shown once everything before it is final,
-    /// which other tests on the same server may delay.
+    /// The first `count` events. On PostgreSQL other tests on the same server may delay them,
+    /// because an event is shown only when everything before it is final.
     pub async fn events(&self, count: usize) -> Vec<Event> {
         let mut all: Vec<Event> = Vec::new();
         let wait = async {
@@ -290,7 +290,7 @@ pub fn knows(machine: &mut Machine, condition: ConditionType, status: bool) {
     machine.learn(&[Evidence::new(condition, status, "test")], at(2));
 }
 
-/// A run of two steps, not yet begun.
+/// A run of two steps that has not started.
 pub fn run(id: &str, machine: &str) -> Run {
     let step = |name: &str| RunStep {
         name: name.into(),
@@ -318,7 +318,7 @@ pub fn run(id: &str, machine: &str) -> Run {
     })
 }
 
-/// The same after it has ended.
+/// The same run after its end.
 pub fn ended(mut run: Run, workflow: Workflow) -> Run {
     run.progress.workflow = workflow;
     run.progress.finished_at = Some(at(40));
@@ -333,7 +333,7 @@ pub fn settle_of(run: &Run, claimed: &Claimed, hold: Hold) -> Settle {
     Settle { run: run.clone(), epoch: claimed.epoch, wakes: claimed.wakes, hold, now: at(20) }
 }
 
-/// Chance that is the same each time.
+/// A deterministic random source.
 pub struct Dice(u64);
 
 impl Dice {

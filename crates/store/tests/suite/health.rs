@@ -1,4 +1,4 @@
-//! Health reports: by object and source, with what they come to kept on the object.
+//! Health reports: stored by object and source, with their summary in the object.
 
 use crate::harness::{Db, at};
 use model::health::{Alert, Alerts, Change, Filter, Standing, Tally};
@@ -72,7 +72,7 @@ async fn reports_change_their_object_in_one_commit(db: Db) {
     let one = add_machine(&db, "m-1").await;
     merge(&db, &one, "site", alerts(&[("fan", &["prevent-allocations"])])).await;
     merge(&db, &one, "site", alerts(&[("psu", &[])])).await;
-    // Said twice is said once.
+    // A repeated report changes nothing.
     merge(&db, &one, "site", alerts(&[("psu", &[])])).await;
     merge(&db, &one, "vendor", alerts(&[("fan", &["prevent-state-changes"])])).await;
     let found = db.read(tx!([one], |tx| tx.health(&one).await)).await.unwrap();

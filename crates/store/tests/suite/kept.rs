@@ -1,4 +1,4 @@
-//! What is kept for the hardware: notes of orders, sealed credentials, and who a device was when it was met.
+//! Provider state: checkpoints, encrypted credentials, pinned identities, lockouts and deployments.
 
 use crate::harness::{Db, at, event};
 use model::deploy::{Claim, Deployment, Stage};
@@ -50,7 +50,7 @@ async fn a_key_begins_once_whoever_comes_first(db: Db) {
     assert_eq!(first, 1);
     let kept = db.read(tx!([], |tx| tx.note(&key(1)).await)).await.unwrap().unwrap();
     assert!(seen.iter().all(|before| *before == kept), "{seen:?}");
-    // Who believes that it still says something else changes nothing.
+    // A compare-and-swap with an outdated body changes nothing.
     for (before, changed) in [("old", false), (kept.body.as_str(), true), (&kept.body, false)] {
         let before = before.to_string();
         let amend = tx!([before], |tx| tx.amend_note(&key(1), &before, "new", at(2)).await);
@@ -67,7 +67,7 @@ async fn a_barred_key_never_begins(db: Db) {
     assert_eq!(db.write(late).await, Ok(Some(bar())));
     let amended = db.write(tx!([], |tx| tx.amend_note(&key(1), "null", "late", at(3)).await)).await;
     assert_eq!(amended, Ok(false));
-    // What has begun is not barred any more: whoever stops it is told what it is.
+    // A key that has begun cannot be barred: the caller gets its checkpoint instead.
     db.write(tx!([], |tx| tx.begin_note(&key(2), &begun("b"), at(1)).await)).await.unwrap();
     let stop = tx!([], |tx| tx.begin_note(&key(2), &bar(), at(2)).await);
     assert_eq!(db.write(stop).await, Ok(Some(begun("b"))));
@@ -174,7 +174,7 @@ async fn an_image_has_its_name_for_itself(db: Db) {
     db.write(delete()).await.unwrap();
     assert_eq!(db.write(delete()).await, Err(StoreError::Conflict));
     assert_eq!(db.read(tx!([], |tx| tx.image("a").await)).await, Ok(None));
-    // A name may be used anew; its history goes on.
+    // A name may be reused; its history continues.
     db.write(tx!([], |tx| tx.insert_image(&image("a"), &event()).await)).await.unwrap();
 }
 
@@ -190,7 +190,7 @@ async fn a_network_card_is_wanted_once(db: Db) {
     let machine = MachineId::trusted("m-1");
     let mine = db.read(tx!([machine], |tx| tx.open_deployments(&machine).await)).await.unwrap();
     assert_eq!(mine.len(), 1);
-    // One that has ended lets its network cards go, and is written once over what was read.
+    // A closed deployment releases its MAC addresses; a second write of the same version fails.
     let deployment = Deployment { stage: Stage::Closed, ..mine[0].deployment.clone() };
     let row = DeploymentRow { deployment, version: mine[0].version };
     let close = || tx!([row], |tx| tx.update_deployment(&row, at(2)).await);

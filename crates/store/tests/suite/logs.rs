@@ -1,4 +1,4 @@
-//! Logs: bytes at offsets, kept once, read from anywhere.
+//! Logs: chunks at byte offsets, stored once, readable from any offset.
 
 use crate::harness::{Db, at, run};
 use model::id::RunId;
@@ -121,13 +121,13 @@ async fn a_worker_that_lost_its_claim_writes_no_log(db: Db) {
         let lines = [piece(start, "one", 1, b"hello")];
         db.write(tx!([id, lines], |tx| tx.append_log_held(&id, epoch, &lines).await))
     };
-    assert_eq!(write(0, 0).await, Err(StoreError::Conflict), "nobody holds it");
+    assert_eq!(write(0, 0).await, Err(StoreError::Conflict), "it is not claimed");
     db.claim("a", at(10), 1).await;
     assert_eq!(write(1, 0).await, Ok(()));
     db.write(tx!([id], |tx| tx.put_back(&id.object(), 1, at(10)))).await.unwrap();
-    assert_eq!(write(1, 5).await, Err(StoreError::Conflict), "it was let go");
+    assert_eq!(write(1, 5).await, Err(StoreError::Conflict), "the claim was released");
     db.claim("b", at(10), 1).await;
-    assert_eq!(write(1, 5).await, Err(StoreError::Conflict), "another one holds it");
+    assert_eq!(write(1, 5).await, Err(StoreError::Conflict), "another worker has claimed it");
     assert_eq!(write(2, 5).await, Ok(()));
     assert_eq!(text(&log_from(&db, &id, 0, 10).await), "hellohello");
 }

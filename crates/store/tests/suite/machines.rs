@@ -1,4 +1,4 @@
-//! Machines: written whole, read back the same, changed only by who read the latest.
+//! Machines: written and read completely, and changed only at the latest version.
 
 use crate::harness::{Db, at, event, knows, machine};
 use model::condition::ConditionType;
@@ -71,8 +71,8 @@ async fn every_field_comes_back(db: Db) {
     assert!(events.iter().all(|one| one.object_id == "m-1" && one.run.is_none()));
 }
 
-/// More than one statement reads, many of the same machine, some of none, one of a damaged one; and some who ask
-/// go away before they are answered.
+/// More lookups than one statement reads: many of one machine, of unknown machines, of a damaged
+/// row, and some whose callers are dropped.
 async fn lookups_at_once_are_answered_each_with_its_own(db: Db) {
     let id = |n: usize| MachineId::trusted(format!("m-{n}"));
     let stands = |n: usize| {
@@ -105,7 +105,7 @@ async fn lookups_at_once_are_answered_each_with_its_own(db: Db) {
     let together = together.await.unwrap().into_iter();
     let readable: Vec<_> = together.map(|(id, found)| (id.to_string(), found.is_ok())).collect();
     assert_eq!(readable, [("m-7".to_string(), false), ("m-8".to_string(), true)]);
-    // And whoever asks after a change sees it.
+    // A lookup after a change sees the change.
     let mut changed = db.machine(&id(0)).await;
     for _ in 0..20 {
         let next = tx!([changed], |tx| {
@@ -138,7 +138,7 @@ async fn an_old_version_changes_nothing(db: Db) {
     }
     let stored = db.machine(&machine.id).await;
     assert_eq!((stored.phase, stored.version), (Phase::Ready, 2));
-    // Two events: the second update told nobody.
+    // Two events: the failed update wrote none.
     db.add_machine("m-2").await;
     assert_eq!(db.events(3).await[2].object_id, "m-2");
 }
@@ -155,12 +155,12 @@ async fn racing_updates_are_all_applied(db: Db) {
                 let key = format!("w{writer}.{turn}");
                 let add = || {
                     tx!([id, key], |tx| {
-                        let mut machine = tx.machine(&id).await?.expect("it is there");
+                        let mut machine = tx.machine(&id).await?.expect("the machine exists");
                         machine.labels.insert(key, "x".into());
                         tx.update_machine(&mut machine, &event())
                     })
                 };
-                // Whoever read an old version reads again.
+                // After a conflict, read the machine again.
                 while let Err(error) = db.write(add()).await {
                     assert_eq!(error, StoreError::Conflict);
                 }

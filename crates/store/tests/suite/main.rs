@@ -1,4 +1,4 @@
-//! The store suite: the same promises, kept by both databases.
+//! The store suite: the same tests on both databases.
 
 #![allow(
     clippy::expect_used,

@@ -1,5 +1,5 @@
-//! Nodes beside their records: one living node per machine, transitions that only their owners make, tokens that work once, agents that
-//! are heard, and the tasks that they are given.
+//! Nodes: one live node per machine, transitions that only their owners make, single-use tokens,
+//! heartbeats, and the tasks of agents.
 
 use crate::harness::{Db, at, ended, event, run, soon};
 use model::effect::Key;
@@ -55,7 +55,7 @@ fn at_site(name: &str) -> SiteId {
     SiteId::trusted(name)
 }
 
-/// A node in some state, placed on a machine, as it was written.
+/// Adds a node in this state on a machine.
 async fn add(db: &Db, name: &str, machine: &str, state: NodeState) -> Node {
     place(db, name, machine, None, state).await.unwrap()
 }
@@ -81,7 +81,7 @@ async fn place(
 async fn get(db: &Db, name: &str) -> Node {
     let name = name.to_string();
     let found = db.read(tx!([name], |tx| tx.record::<Node>(&name).await)).await.unwrap();
-    found.expect("the node is there")
+    found.expect("the node exists")
 }
 
 async fn write(db: &Db, node: &Node) -> Result<Node> {
@@ -113,9 +113,9 @@ async fn a_machine_has_one_living_node(db: Db) {
     assert_eq!(node_on(&db, "m-1").await, Some(first.id()));
     assert_eq!(node_on(&db, "m-2").await, None);
     let second = place(&db, "node-2", "m-1", None, NodeState::Enrolling).await;
-    assert_eq!(second.map(drop), Err(StoreError::Conflict), "another living node is on it");
+    assert_eq!(second.map(drop), Err(StoreError::Conflict), "the machine has another live node");
     let left = db.read(tx!([], |tx| tx.record::<Node>("node-2").await)).await;
-    assert_eq!(left, Ok(None), "nothing of it was written");
+    assert_eq!(left, Ok(None), "the refused node was not written");
     add(&db, "node-2", "m-2", NodeState::Enrolling).await;
     assert_eq!(node_on(&db, "m-2").await, Some(id("node-2")));
 }
@@ -139,27 +139,27 @@ async fn two_that_want_one_machine_do_not_both_get_it(db: Db) {
     assert_eq!(node_on(&db, "m-1").await, placed.pop());
 }
 
-/// The record as somebody writes it who asks nobody whether it may.
+/// Builds a record with a transition that the model did not check.
 fn forced(node: &Node, to: NodeState, owner: Owner) -> Node {
     Node { state: to, moved_by: owner, ..node.clone() }
 }
 
 async fn a_way_belongs_to_its_owner(db: Db) {
     let node = add(&db, "node-1", "m-1", NodeState::Active).await;
-    // A heartbeat says that a node is silent. It empties nobody, and quarantines nobody.
+    // The owner of heartbeats may not drain or quarantine a node.
     for to in [NodeState::Draining, NodeState::Quarantined] {
         let moved = write(&db, &forced(&node, to, Owner::Heartbeat)).await;
         assert_eq!(moved.map(drop), Err(StoreError::Conflict), "{to}");
     }
     assert_eq!(get(&db, "node-1").await, node);
-    assert_eq!(events_of(&db, "node-1").await, 1, "nothing is told of what did not happen");
+    assert_eq!(events_of(&db, "node-1").await, 1, "a refused transition writes no event");
     let moved = node.become_(NodeState::Offline, Owner::Heartbeat, "silent").unwrap();
     let moved = write(&db, &moved).await.unwrap();
     assert_eq!(get(&db, "node-1").await, moved);
     assert_eq!((moved.head.version, events_of(&db, "node-1").await), (2, 2));
 }
 
-/// Every state, every other state, every owner: what the store takes is what the table of ways says, and it asks its own row.
+/// For every transition and owner, the store accepts exactly what the model's table permits.
 async fn every_way_is_written_by_its_owners_alone(db: Db) {
     let try_all = tx!([], |tx| {
         for from in NodeState::ALL {
@@ -176,7 +176,7 @@ async fn every_way_is_written_by_its_owners_alone(db: Db) {
                 let node = get(&db, from.as_str()).await;
                 let way = WAYS.iter().find(|way| (way.0, way.1) == (from, to));
                 let may = way.is_some_and(|way| way.2.contains(&owner));
-                // What is taken is taken back, so that every try begins in the same place.
+                // Accepted transitions are rolled back; every attempt starts in the same state.
                 let moved = forced(&node, to, owner);
                 let tried = tx!([moved], |tx| {
                     let mut node = moved;
@@ -190,7 +190,7 @@ async fn every_way_is_written_by_its_owners_alone(db: Db) {
             }
         }
     }
-    assert_eq!(written, 27, "as many as there are ways and owners of them");
+    assert_eq!(written, 27, "one for each transition and owner");
 }
 
 async fn nothing_leads_out_of_deleted(db: Db) {
@@ -220,7 +220,7 @@ async fn a_refused_transition_takes_everything_back(db: Db) {
     assert_eq!(node_on(&db, "m-1").await, Some(node.id()));
 }
 
-/// What is learned of it is no transition, whoever made the last one.
+/// A change of other fields is no transition and has no owner.
 async fn a_node_changes_without_moving(db: Db) {
     let mut node = add(&db, "node-1", "m-1", NodeState::Active).await;
     node = node.quarantined(Quarantine::Drift, Owner::Reconciler, "drifts").unwrap();
@@ -251,9 +251,9 @@ async fn a_token_works_for_its_node_until_another_is_issued(db: Db) {
     assert_eq!(find_ticket(&db, "t1").await, Some(ticket("node-1", 1)));
     assert_eq!(find_ticket(&db, "t2").await, None);
     let clash = issue(&db, &ticket("node-2", 2), "t1").await;
-    assert_eq!(clash, Err(StoreError::Conflict), "a token is that of one node");
+    assert_eq!(clash, Err(StoreError::Conflict), "a token belongs to one node");
     issue(&db, &ticket("node-1", 5), "t2").await.unwrap();
-    assert_eq!(find_ticket(&db, "t1").await, None, "the one before is over");
+    assert_eq!(find_ticket(&db, "t1").await, None, "a new token replaces the old one");
     assert_eq!(find_ticket(&db, "t2").await, Some(ticket("node-1", 5)));
     let last = db.read(tx!([], |tx| tx.ticket_of(&id("node-1")).await)).await;
     assert_eq!(last, Ok(Some(ticket("node-1", 5))));
@@ -281,18 +281,18 @@ async fn a_session_speaks_for_one_node(db: Db) {
     enroll(&db, &ticket("node-1", 1), "s1").await.unwrap();
     assert_eq!(node_of(&db, "s1").await, Some(id("node-1")));
     assert!(has_agent(&db, "node-1").await && !has_agent(&db, "node-2").await);
-    assert_eq!(word_of(&db, "node-1").await.at, None, "its first heartbeat says how it is");
-    let used = find_ticket(&db, "t1").await.expect("it stays, so that it is known as used");
+    assert_eq!(word_of(&db, "node-1").await.at, None, "enrolling is no heartbeat");
+    let used = find_ticket(&db, "t1").await.expect("a used token is kept");
     assert_eq!(used.used_by.as_deref(), Some("s1"));
     let clash = enroll(&db, &ticket("node-2", 1), "s1").await;
-    assert_eq!(clash, Err(StoreError::Conflict), "a session is that of one node");
+    assert_eq!(clash, Err(StoreError::Conflict), "a session belongs to one node");
     enroll(&db, &ticket("node-1", 2), "s2").await.unwrap();
-    assert_eq!(node_of(&db, "s1").await, None, "the session before is over");
+    assert_eq!(node_of(&db, "s1").await, None, "a new session replaces the old one");
     assert_eq!(node_of(&db, "s2").await, Some(id("node-1")));
     db.write(tx!([], |tx| tx.forget_agent(&id("node-1")))).await.unwrap();
     assert!(!has_agent(&db, "node-1").await);
     assert_eq!((node_of(&db, "s2").await, find_ticket(&db, "t1").await), (None, None));
-    assert_eq!(node_on(&db, "m-1").await, Some(id("node-1")), "the node itself lives on");
+    assert_eq!(node_on(&db, "m-1").await, Some(id("node-1")), "the node is still live");
 }
 
 async fn hear(db: &Db, name: &'static str, seconds: i64, problems: &'static str) -> bool {
@@ -312,12 +312,12 @@ async fn what_is_buried_speaks_no_more(db: Db) {
     bury(&db, "node-1").await;
     assert_eq!((node_of(&db, "s1").await, find_ticket(&db, "t1").await), (None, None));
     assert_eq!(node_on(&db, "m-1").await, None);
-    assert!(!hear(&db, "node-1", 20, "").await, "nobody hears the dead");
+    assert!(!hear(&db, "node-1", 20, "").await, "a detached node gets no heartbeats");
     assert_eq!(heard_in(&db, None).await, []);
     let late = issue(&db, &ticket("node-1", 30), "t2").await;
     assert_eq!(late, Err(StoreError::Conflict), "no token is issued for it");
     let late = enroll(&db, &ticket("node-1", 30), "s3").await;
-    assert_eq!(late, Err(StoreError::Conflict), "nobody enrolls as it");
+    assert_eq!(late, Err(StoreError::Conflict), "no agent enrolls for it");
     let nobody = db.write(tx!([], |tx| tx.detach_node(&id("node-9")))).await;
     assert_eq!(nobody, Err(StoreError::Conflict));
 }
@@ -327,7 +327,7 @@ async fn a_machine_gets_another_node_after_its_first(db: Db) {
     bury(&db, "node-1").await;
     let second = add(&db, "node-2", "m-1", NodeState::Enrolling).await;
     assert_eq!(node_on(&db, "m-1").await, Some(second.id()));
-    assert_eq!(get(&db, "node-1").await, first, "the first is remembered");
+    assert_eq!(get(&db, "node-1").await, first, "the record of the first node is kept");
     bury(&db, "node-2").await;
     add(&db, "node-3", "m-1", NodeState::Enrolling).await;
     assert_eq!(node_on(&db, "m-1").await, Some(id("node-3")));
@@ -368,12 +368,12 @@ async fn agents_are_heard_by_site(db: Db) {
     assert_eq!(heard_in(&db, Some("site-c")).await, []);
     let word = NodeHeartbeat { at: Some(at(20)), problems: "a GPU is lost".into() };
     assert_eq!(word_of(&db, "node-1").await, word);
-    assert_eq!(events_of(&db, "node-1").await, 1, "whoever goes on living has no history");
+    assert_eq!(events_of(&db, "node-1").await, 1, "a heartbeat writes no event");
     let in_use = |site| db.read(tx!([], |tx| tx.site_in_use(&at_site(site)).await));
     assert_eq!(in_use("site-a").await, Ok(Some(id("node-1"))));
     assert_eq!(in_use("site-c").await, Ok(None));
     bury(&db, "node-3").await;
-    assert_eq!(in_use("site-b").await, Ok(None), "the dead use nothing");
+    assert_eq!(in_use("site-b").await, Ok(None), "a detached node does not use its site");
 }
 
 async fn who_is_lost_is_so_until_it_is_heard(db: Db) {
@@ -391,7 +391,7 @@ async fn who_is_lost_is_so_until_it_is_heard(db: Db) {
     lose().await.unwrap();
     issue(&db, &ticket("node-1", 1), "t1").await.unwrap();
     enroll(&db, &ticket("node-1", 1), "s1").await.unwrap();
-    assert_eq!(lost_at().await, None, "another agent speaks for it now");
+    assert_eq!(lost_at().await, None, "another agent is enrolled");
 }
 
 async fn nodes_at(db: &Db, after: &'static str, limit: usize) -> Vec<(NodeId, Result<Node>)> {
@@ -486,11 +486,11 @@ async fn a_task_is_wanted_once(db: Db) {
     let first = task("op-1", "drain_node", "node-1", 1);
     assert!(want(&db, &first).await);
     let other = Task { kind: TaskKind::Uninstall, ..first.clone() };
-    assert!(!want(&db, &other).await, "it is there under this key");
+    assert!(!want(&db, &other).await, "the key exists");
     assert_eq!(find(&db, &first.key).await, Some(TaskRow { task: first.clone(), version: 1 }));
     let stopped = TaskRow { task: first.stopped(), version: 1 };
     update(&db, &stopped).await.unwrap();
-    assert!(!want(&db, &first).await, "what was stopped does not begin again");
+    assert!(!want(&db, &first).await, "a stopped task does not restart");
     assert_eq!(find(&db, &first.key).await.unwrap().task.state, TaskState::Stopped);
     assert_eq!(find(&db, &Key::trusted("op-9/x/1")).await, None);
 }
@@ -502,10 +502,10 @@ async fn a_task_moves_by_version(db: Db) {
     let taken = TaskRow { task: read.task.taken(at(5)).unwrap(), ..read.clone() };
     update(&db, &taken).await.unwrap();
     let late = TaskRow { task: read.task.stopped(), ..read };
-    assert_eq!(update(&db, &late).await, Err(StoreError::Conflict), "it has moved on since");
+    assert_eq!(update(&db, &late).await, Err(StoreError::Conflict), "the version has moved");
     let now = find(&db, &queued.key).await.unwrap();
     assert_eq!((&now.task, now.version), (&taken.task, 2));
-    assert_eq!(open(&db, "node-1").await, Some(queued.key.clone()), "what is held is not over");
+    assert_eq!(open(&db, "node-1").await, Some(queued.key.clone()), "a leased task is still open");
     let done = now.task.reported(true, "empty", "").unwrap();
     update(&db, &TaskRow { task: done.clone(), version: 2 }).await.unwrap();
     assert_eq!(open(&db, "node-1").await, None);
@@ -537,7 +537,7 @@ async fn tasks_go_with_their_runs(db: Db) {
         runs.push(run.spec.id);
     }
     let key = |name: &str| task(name, "drain_node", "node-1", 1).key;
-    // Other tests on the same server may hold the horizon back.
+    // Other tests on the same server may hold back the horizon.
     let gone = async {
         loop {
             let removed = db.write(tx!([runs], |tx| tx.remove_runs(&runs).await)).await.unwrap();
@@ -549,7 +549,7 @@ async fn tasks_go_with_their_runs(db: Db) {
     };
     soon("the end of the older run", gone).await;
     assert_eq!(find(&db, &key("op-1")).await, None);
-    assert!(find(&db, &key("op-2")).await.is_some(), "its run is still on record");
+    assert!(find(&db, &key("op-2")).await.is_some(), "its run still exists");
     assert_eq!(open(&db, "node-1").await, Some(key("op-2")));
 }
 
@@ -563,7 +563,7 @@ async fn make_site(db: &Db, name: &str) -> Site {
     db.write(insert).await.unwrap()
 }
 
-/// Has everything that is due looked at, which finds nothing to do. The kinds that were.
+/// Claims and settles everything that is due, without changes. Returns the claimed kinds.
 async fn look(db: &Db) -> Vec<SubjectKind> {
     let claimed = db.claim("a", at(50), 99).await;
     for one in claimed.clone() {
@@ -595,8 +595,12 @@ async fn a_node_and_a_site_are_claimed_and_rest(db: Db) {
     let next_due = || db.read(tx!([], |tx| tx.next_due().await));
     assert_eq!(next_due().await, Ok(Some(at(0))), "both are new");
     assert_eq!(look(&db).await, [SubjectKind::Node, SubjectKind::Site]);
-    assert_eq!((look(&db).await, next_due().await), (vec![], Ok(None)), "who rests is not due");
-    // What somebody only writes down about it does not make it due; whoever wakes it does.
+    assert_eq!(
+        (look(&db).await, next_due().await),
+        (vec![], Ok(None)),
+        "an idle object is not due"
+    );
+    // An update does not make it due; a wake-up does.
     let node = write(&db, &node).await.unwrap();
     assert_eq!(next_due().await, Ok(None));
     let tell = tx!([node], |tx| {
@@ -624,12 +628,12 @@ async fn the_runs_of_a_node_go_when_it_has_looked(db: Db) {
         let ended = db.read(ended).await.unwrap();
         ended.into_iter().filter(|run| run.superseded).map(|run| run.id).collect::<Vec<_>>()
     };
-    assert_eq!(superseded().await, [], "the node has not looked yet");
+    assert_eq!(superseded().await, [], "the node has not handled its wake-up");
     look(&db).await;
     assert_eq!(superseded().await, runs[..1], "the newest stays");
 }
 
-/// Nobody owns the ways between the states of a site.
+/// The transitions of a site have no owners.
 async fn a_site_moves_as_it_likes(db: Db) {
     let mut site = make_site(&db, "site-a").await;
     for (report, word) in [

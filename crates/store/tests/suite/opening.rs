@@ -1,4 +1,4 @@
-//! Opening: an old database is kept, a newer one is refused, and one that cannot be had says why.
+//! Opening: an old schema is migrated, a newer one is refused, and an error names its cause.
 
 use crate::harness::{Db, NO_RACKS, at, event, machine, sql};
 use model::run::Workflow;
@@ -23,7 +23,7 @@ async fn what_was_written_is_there_after_reopening(db: Db) {
     assert_eq!(held, [(run.spec.id.object(), claimed[0].epoch)]);
 }
 
-/// From the first schema, in which nothing says when a run ended.
+/// Starts from the first schema, which has no `ended_at`.
 async fn an_older_schema_is_brought_up_to_date(db: Db) {
     db.add_run("op-1").await;
     let done = db.add_run("op-2").await;
@@ -60,7 +60,7 @@ async fn a_newer_schema_is_refused_in_words(db: Db) {
     }
 }
 
-/// The words of an error that says that the database cannot be had.
+/// The text of an Unavailable error.
 fn words(result: Result<(), StoreError>) -> String {
     match result {
         Err(StoreError::Unavailable(said)) => said,
@@ -79,7 +79,7 @@ async fn a_folder_that_is_not_there_or_not_ours_says_so() {
     assert!(words(open(missing).await).contains("unable to open"));
     let itself = Options::Sqlite { path: folder.path().to_path_buf() };
     assert!(words(open(itself).await).contains("unable to open"));
-    // Not even root may make files there.
+    // Not even root can create files there.
     let forbidden = Options::Sqlite { path: "/sys/farrier.db".into() };
     assert!(!words(open(forbidden).await).is_empty());
 }
@@ -101,7 +101,7 @@ async fn a_read_only_database_is_read_and_says_why_it_is_not_written() {
     let options = Options::Sqlite { path: path.clone() };
     let db = Db { store: Store::open(&options).await.unwrap(), options };
     let machine_id = db.add_machine("m-1").await.id;
-    // Root may write whatever the permissions say, so SQLite itself is told not to.
+    // Root ignores file permissions, so SQLite opens the file in read-only mode.
     let path = format!("file:{}?mode=ro", path.display()).into();
     let options = Options::Sqlite { path };
     let db = Db { store: Store::open(&options).await.unwrap(), options };
@@ -110,7 +110,7 @@ async fn a_read_only_database_is_read_and_says_why_it_is_not_written() {
     let write = tx!([more], |tx| tx.insert_machine(&more, &event()));
     let said = words(db.write(write).await);
     assert!(said.contains("read-only") && said.contains("writable"), "{said}");
-    assert_eq!(db.machine(&machine_id).await.version, 1, "and it can still be read");
+    assert_eq!(db.machine(&machine_id).await.version, 1, "it can be read");
 }
 
 fn nowhere(url: String) -> Options {
@@ -145,7 +145,7 @@ mod together {
         db.add_machine("m-1").await;
     }
 
-    /// A dump of another cluster brings transaction ids that this one has not given out yet.
+    /// A dump of another cluster has transaction ids that this cluster has not assigned yet.
     async fn events_from_another_cluster_come_first(db: Db) {
         let run = db.add_run("op-1").await;
         db.events(2).await;

@@ -1,4 +1,4 @@
-//! Paging: however much is written meanwhile, what was there throughout comes exactly once.
+//! Paging: a row that exists throughout appears exactly once, despite concurrent writes.
 
 use crate::harness::{Db, Dice, ended, event, machine, run, soon};
 use model::filter::{Filter, Subject};
@@ -14,7 +14,7 @@ const ROWS: usize = 2_500;
 const PAGE: i64 = 100;
 
 fn machine_name(number: usize) -> String {
-    // Every second name is left free, for those that come in between.
+    // Every second number stays free for concurrent inserts.
     format!("m-{:05}", number * 2)
 }
 
@@ -28,7 +28,7 @@ async fn fill(db: &Db) {
     }
 }
 
-/// Writes without a pause until it is told to stop, and counts.
+/// Writes until it is stopped, and counts the writes.
 fn spawn_writer<F, W>(stop: &Arc<AtomicBool>, write: F) -> watch::Receiver<usize>
 where
     F: Fn(usize) -> W + Send + 'static,
@@ -47,10 +47,10 @@ where
     counted
 }
 
-/// Waits until the writer has written once more, so that every page sees another database.
+/// Waits for one more write, so that every page reads a changed database.
 async fn another_write(counted: &mut watch::Receiver<usize>) {
     counted.mark_unchanged();
-    soon("another write", counted.changed()).await.expect("the writer goes on");
+    soon("another write", counted.changed()).await.expect("the writer is running");
 }
 
 async fn machines_are_paged_while_others_write(db: Db) {
@@ -61,7 +61,7 @@ async fn machines_are_paged_while_others_write(db: Db) {
         let db = writer.clone();
         async move {
             let mut dice = Dice::new(number as u64);
-            // Now a new row somewhere among the others, now a change of an old one.
+            // Inserts a row between the others, or changes an existing one.
             let fresh = machine(&format!("m-{:05}", dice.roll(ROWS) * 2 + 1));
             let old = MachineId::trusted(machine_name(dice.roll(ROWS)));
             let insert = tx!([fresh], |tx| {
@@ -72,7 +72,7 @@ async fn machines_are_paged_while_others_write(db: Db) {
             });
             db.write(insert).await.unwrap();
             let update = tx!([old], |tx| {
-                let mut machine = tx.machine_locked(&old).await?.expect("it is there");
+                let mut machine = tx.machine_locked(&old).await?.expect("the machine exists");
                 machine.labels.insert("seen".into(), "again".into());
                 tx.update_machine(&mut machine, &event())
             });
@@ -97,7 +97,7 @@ async fn machines_are_paged_while_others_write(db: Db) {
     assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "in order, none twice");
     let old: Vec<_> = seen.iter().filter(|id| id.ends_with(['0', '2', '4', '6', '8'])).collect();
     assert!(old.into_iter().eq((0..ROWS).map(machine_name).collect::<Vec<_>>().iter()));
-    assert!(seen.len() > ROWS, "some of the new ones came, too");
+    assert!(seen.len() > ROWS, "some concurrent inserts are listed, too");
 }
 
 async fn runs_are_paged_while_others_write(db: Db) {
@@ -120,7 +120,7 @@ async fn runs_are_paged_while_others_write(db: Db) {
     let mut counted = spawn_writer(&stop, move |number| {
         let db = writer.clone();
         async move {
-            // New runs come at the top; old ones change where they are.
+            // New runs are inserted at the top; old runs change in place.
             let fresh = ended(run(&format!("op-9{number:05}"), "m-1"), Workflow::Completed);
             db.insert_run(&fresh, None).await.unwrap();
             let old = RunId::trusted(run_name(Dice::new(number as u64).roll(ROWS)));

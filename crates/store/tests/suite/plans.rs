@@ -1,4 +1,4 @@
-//! Plans that somebody made.
+//! Plans of operators.
 
 use crate::harness::{Db, at};
 use model::id::PlanId;

@@ -1,4 +1,4 @@
-//! Records with a lifecycle: written with their place in the queue and their history, moved by who holds the claim, found by page.
+//! Records with a lifecycle: their queue rows, history, claims and pages.
 
 use crate::harness::{Db, at, event, run, soon};
 use model::id::{ObjectId, RackId, RunId};
@@ -62,7 +62,7 @@ fn claim_of(claimed: &Claimed) -> RecordClaim {
     RecordClaim { epoch: claimed.epoch, wakes: claimed.wakes }
 }
 
-/// The whole turn of a record: it becomes ready, and its place in the queue is settled.
+/// One turn of a record: it becomes ready, and its queue row is settled.
 async fn turn(
     db: &Db,
     record: &PowerShelf,
@@ -121,7 +121,7 @@ async fn a_lost_claim_takes_everything_back(db: Db) {
     let back = claimed.clone();
     db.write(tx!([back], |tx| tx.put_back(&back.id, back.epoch, at(6)))).await.unwrap();
     let lost = turn(&db, &record, claim_of(&claimed), None).await;
-    assert_eq!(lost, Err(StoreError::Conflict), "it is in nobody's hands");
+    assert_eq!(lost, Err(StoreError::Conflict), "it is not claimed");
     let taken = db.claim("b", at(6), 9).await.remove(0);
     assert_eq!(taken.epoch, 2);
     assert_eq!(turn(&db, &record, claim_of(&claimed), None).await, Err(StoreError::Conflict));
@@ -146,7 +146,7 @@ async fn a_wake_during_a_turn_makes_it_due_again(db: Db) {
     assert_eq!((again.epoch, again.wakes), (2, 2));
     let record = get(&db, "ps-1").await.unwrap();
     turn(&db, &record, claim_of(&again), None).await.unwrap();
-    assert!(db.claim("a", at(1_000), 9).await.is_empty(), "it was taken into account");
+    assert!(db.claim("a", at(1_000), 9).await.is_empty(), "the wake-up was handled");
 }
 
 async fn a_record_rests_or_waits_for_its_time(db: Db) {
@@ -159,7 +159,7 @@ async fn a_record_rests_or_waits_for_its_time(db: Db) {
     let record = get(&db, "ps-1").await.unwrap();
     turn(&db, &record, claim_of(&claimed), None).await.unwrap();
     assert_eq!(db.read(tx!([], |tx| tx.next_due().await)).await, Ok(None));
-    // Who tells it something has it looked at.
+    // An update by a request makes the record due.
     tell(&db, &get(&db, "ps-1").await.unwrap()).await.unwrap();
     assert_eq!(db.claim("a", at(90), 9).await.len(), 1);
 }
@@ -171,7 +171,7 @@ async fn remove(db: &Db, record: &PowerShelf) -> Result<()> {
 async fn what_is_removed_leaves_its_history_and_its_name(db: Db) {
     let first = insert(&db, shelf("ps-1", None)).await.unwrap();
     let second = tell(&db, &first).await.unwrap();
-    assert_eq!(remove(&db, &first).await, Err(StoreError::Conflict), "it has moved on");
+    assert_eq!(remove(&db, &first).await, Err(StoreError::Conflict), "the version has moved");
     remove(&db, &second).await.unwrap();
     assert_eq!(get(&db, "ps-1").await, None);
     assert!(db.claim("a", at(100), 9).await.is_empty(), "nothing is left in the queue");
@@ -282,7 +282,7 @@ async fn a_kind_that_is_not_known_here_is_left_alone(db: Db) {
     let due = db.read(tx!([], |tx| tx.next_due().await)).await;
     assert_eq!(due, Ok(Some(Timestamp::from_micros(1))));
     let kinds = db.claim("a", at(5), 99).await.into_iter().map(|one| one.kind);
-    assert_eq!(kinds.flatten().count(), SubjectKind::ALL.len(), "each that is known, and no other");
+    assert_eq!(kinds.flatten().count(), SubjectKind::ALL.len(), "exactly the known kinds");
     assert_eq!(db.read(tx!([], |tx| tx.next_due().await)).await, Ok(None));
 }
 
@@ -300,8 +300,12 @@ async fn what_runs_hold_is_found_by_target(db: Db) {
     db.insert_run(&first, None).await.unwrap();
     db.insert_run(&second, None).await.unwrap();
     let twice = on("op-3", &targets[0], 10);
-    assert_eq!(db.insert_run(&twice, None).await, Err(StoreError::Conflict), "it is held");
-    // Several may be at work in one rack.
+    assert_eq!(
+        db.insert_run(&twice, None).await,
+        Err(StoreError::Conflict),
+        "another run holds the target"
+    );
+    // Several runs may be active on one rack.
     let rack = TargetId::new(TargetKind::Rack, "rack-1");
     for id in ["op-4", "op-5"] {
         db.insert_run(&on(id, &rack, 1), None).await.unwrap();
@@ -325,7 +329,7 @@ async fn end(db: &Db, mut run: Run) -> RunId {
     run.spec.id
 }
 
-/// Whether a run goes when it is to go. Other tests on the same server may hold the horizon back: what must go is tried for a while.
+/// Checks whether retention deletes a run. Retries, as other tests may hold back the horizon.
 async fn clear_away(db: &Db, run: &RunId, goes: bool) {
     let runs = vec![run.clone()];
     let try_once = || db.write(tx!([runs], |tx| tx.remove_runs(&runs).await));
@@ -338,7 +342,7 @@ async fn clear_away(db: &Db, run: &RunId, goes: bool) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    soon("its end", gone).await;
+    soon("the deletion of the run", gone).await;
 }
 
 async fn superseded(db: &Db, run: &RunId) -> bool {
@@ -355,7 +359,7 @@ async fn a_part_stays_as_long_as_its_whole(db: Db) {
     part.spec.part_of = Some(whole.clone());
     let part = end(&db, part).await;
     end(&db, on("op-3", &target, 3)).await;
-    assert!(!superseded(&db, &part).await, "its whole is still on record");
+    assert!(!superseded(&db, &part).await, "its parent run exists");
     clear_away(&db, &part, false).await;
     end(&db, on("op-4", &rack, 4)).await;
     clear_away(&db, &whole, true).await;
@@ -376,7 +380,7 @@ async fn a_run_stays_until_who_waits_for_it_has_looked(db: Db) {
     clear_away(&db, &waited_for, false).await;
     turn(&db, &record, claim_of(claimed), None).await.unwrap();
     let back = tx!([waited_for], |tx| {
-        // Whoever claimed the ended runs with it lets them go.
+        // Releases the ended runs that were claimed with it.
         for (id, epoch) in tx.claimed_by("a").await? {
             tx.release(&id, epoch, 1, None, at(6))?;
         }
@@ -395,10 +399,10 @@ async fn the_events_of_a_removed_record_go(db: Db) {
     let aged = tx!([], |tx| tx.aged_events(at(100), store::EventPlace::default(), 9).await);
     let aged = db.read(aged).await.unwrap();
     let spare: Vec<bool> = aged.iter().map(|event| event.spare).collect();
-    assert_eq!(spare, [false, true, true], "of {kept:?} something must stay");
+    assert_eq!(spare, [false, true, true], "the newest event of {kept:?} stays");
 }
 
-/// Runs were kept in another table, which knew machines only.
+/// An older schema had another table of runs, for machines only.
 async fn an_older_database_keeps_its_runs(db: Db) {
     let active = db.add_run("op-1").await;
     let done = db.add_run("op-2").await;
@@ -410,7 +414,11 @@ async fn an_older_database_keeps_its_runs(db: Db) {
     let again = tx!([target], |tx| tx.run_of_request(&target, "req-op-1").await);
     assert_eq!(db.read(again).await, Ok(Some(active.clone())));
     let mut second = run("op-3", active.spec.target.as_str());
-    assert_eq!(db.insert_run(&second, None).await, Err(StoreError::Conflict), "it is still held");
+    assert_eq!(
+        db.insert_run(&second, None).await,
+        Err(StoreError::Conflict),
+        "another run still holds the target"
+    );
     second.spec.target = done.spec.target.clone();
     db.insert_run(&second, None).await.unwrap();
     let targets = vec![active.spec.target];
@@ -426,7 +434,7 @@ mod together {
 
     on_postgres!(a_whole_that_begins_its_parts_is_neither_claimed_nor_told);
 
-    /// Parts are written while the whole is locked: a claim passes it by, and whoever tells it something waits until they are there.
+    /// While a parent is locked to insert its child runs, claims skip it and updates wait.
     async fn a_whole_that_begins_its_parts_is_neither_claimed_nor_told(db: Db) {
         let whole = db.add_run("op-1").await;
         let (locked, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -435,7 +443,7 @@ mod together {
             let (locked, go_on) = (Arc::clone(&locked), Arc::clone(&go_on));
             let id = id.clone();
             tx!([locked, go_on, id], |tx| {
-                let held = tx.claimed_run_locked(&id).await?.expect("it is there");
+                let held = tx.claimed_run_locked(&id).await?.expect("the run exists");
                 locked.notify_one();
                 go_on.notified().await;
                 let target = TargetId::new(TargetKind::Switch, "sw-1");
@@ -446,16 +454,16 @@ mod together {
         };
         let begun = tokio::spawn(db.write(begin));
         soon("the lock", locked.notified()).await;
-        assert!(db.claim("b", at(100), 9).await.is_empty(), "it is passed by");
+        assert!(db.claim("b", at(100), 9).await.is_empty(), "a claim skips the locked row");
         let telling = {
             let db = db.clone();
             tokio::spawn(async move { db.tell(&whole, Workflow::Running).await })
         };
         tokio::time::sleep(Duration::from_millis(200)).await;
-        assert!(!telling.is_finished(), "it waits for the parts");
+        assert!(!telling.is_finished(), "it waits for the insert of the child runs");
         go_on.notify_one();
         begun.await.unwrap().unwrap();
-        soon("the other", telling).await.unwrap();
+        soon("the update", telling).await.unwrap();
         let part = RunId::trusted("op-2");
         assert!(db.read(tx!([part], |tx| tx.run(&part).await)).await.unwrap().is_some());
     }

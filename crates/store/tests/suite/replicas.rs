@@ -1,4 +1,4 @@
-//! Replicas: who is alive holds what it took; who is not, gives it back.
+//! Replicas: a live replica keeps its claims; those of a dead one are released.
 
 use crate::harness::{Db, at};
 use store::{Replica, ReplicaHeartbeat, Result, StoreError};
@@ -57,7 +57,7 @@ async fn a_restarted_replica_takes_back_its_own(db: Db) {
 
 async fn a_replica_that_was_replaced_cannot_renew(db: Db) {
     let (old, new) = (replica("a", "a-1"), replica("a", "a-2"));
-    assert_eq!(renew(&db, &old, 30).await, Err(StoreError::Conflict), "it never enlisted");
+    assert_eq!(renew(&db, &old, 30).await, Err(StoreError::Conflict), "it is not registered");
     enlist(&db, &old, 20).await;
     assert_eq!(renew(&db, &old, 30).await, Ok(()));
     enlist(&db, &new, 20).await;
@@ -74,9 +74,9 @@ async fn only_the_dead_are_buried(db: Db) {
     db.claim("alive-1", at(10), 2).await;
     let [seen_alive, seen_dead] = pulses(&db).await.try_into().unwrap();
     renew(&db, &alive, 30).await.unwrap();
-    assert!(!bury(&db, &seen_alive, 21).await, "its pulse has moved");
+    assert!(!bury(&db, &seen_alive, 21).await, "it has sent a heartbeat since");
     assert!(bury(&db, &seen_dead, 21).await);
-    assert!(!bury(&db, &seen_dead, 21).await, "once is enough");
+    assert!(!bury(&db, &seen_dead, 21).await, "it has expired already");
     let left = pulses(&db).await;
     assert_eq!(left, [ReplicaHeartbeat { replica: alive, beat: at(30) }]);
     assert_eq!((held(&db, "dead-1").await, held(&db, "alive-1").await), (0, 1));

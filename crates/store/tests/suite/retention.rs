@@ -1,5 +1,5 @@
-//! Clearing away: what may go goes whole and in small pieces, what may not stays whoever asks, and what
-//! went is remembered.
+//! Retention: removable rows are deleted completely and in small batches, other rows stay, and the
+//! newest deleted event is recorded.
 
 use crate::harness::{Db, at, ended, event, machine, run};
 use model::filter::{Filter, Subject};
@@ -58,7 +58,7 @@ async fn log_end(db: &Db, run: &str) -> i64 {
     db.read(tx!([run], |tx| tx.log_end(&run).await)).await.unwrap()
 }
 
-/// Other tests on the same server may hold the horizon back: what is not final does not go yet.
+/// Other tests on the same server may hold back the horizon, and events that are not final stay.
 async fn remove(db: &Db, runs: &[&str]) -> Removed {
     db.events(count_events(db).await).await;
     let runs: Vec<RunId> = runs.iter().map(|run| id(run)).collect();
@@ -98,17 +98,17 @@ async fn a_run_goes_whole(db: Db) {
     assert!(!known(&db, "op-1").await && known(&db, "op-2").await);
     assert_eq!(db.read(tx!([], |tx| tx.history("op-1", 0, 9).await)).await.unwrap().len(), 0);
     assert_eq!(log_end(&db, "op-1").await, 0);
-    assert_eq!(removed(&db, "run").await, last, "and what went last is remembered");
+    assert_eq!(removed(&db, "run").await, last, "the newest deleted event is recorded");
     let again = remove(&db, &["op-1", "op-2"]).await;
     assert!(again.is_empty(), "{again:?}");
-    // Its request id is free again.
+    // Its request id can be used again.
     let mut newer = run("op-3", "m-1");
     newer.spec.request_id = old.spec.request_id;
     db.insert_run(&newer, None).await.unwrap();
 }
 
 async fn what_a_gate_may_look_at_stays(db: Db) {
-    // One that is active, though another came after it; and one that is ended, but in hand.
+    // An active run with a newer one on its machine, and an ended run that is claimed.
     db.add_machine("m-1").await;
     db.add_machine("m-2").await;
     db.insert_run(&run("op-1", "m-1"), None).await.unwrap();
@@ -136,8 +136,8 @@ async fn a_long_log_goes_in_pieces(db: Db) {
     for _ in 0..2 {
         let gone = remove(&db, &["op-1"]).await;
         assert_eq!(gone, Removed { logs: MAX_REMOVED as u64, ..Removed::default() });
-        assert!(known(&db, "op-1").await, "the row goes last");
-        assert_eq!(log_end(&db, "op-1").await, lines * 4, "from the beginning");
+        assert!(known(&db, "op-1").await, "the row is deleted last");
+        assert_eq!(log_end(&db, "op-1").await, lines * 4, "the oldest chunks are deleted first");
     }
     let gone = remove(&db, &["op-1"]).await;
     assert_eq!(gone, Removed { runs: 1, events: 1, logs: 7 });
@@ -160,7 +160,7 @@ async fn logs_go_before_their_runs(db: Db) {
     assert_eq!(db.read(sizes).await.unwrap(), [(place, 20)]);
     assert!(ended_runs(&db, later(), RunPlace::default(), 9).await[0].logged);
     let gone = db.write(tx!([runs], |tx| tx.remove_logs(&runs).await)).await.unwrap();
-    assert_eq!(gone, Removed { logs: 5, ..Removed::default() }, "not that of the active one");
+    assert_eq!(gone, Removed { logs: 5, ..Removed::default() }, "the log of the active run stays");
     assert!(known(&db, "op-1").await);
     assert!(!ended_runs(&db, later(), RunPlace::default(), 9).await[0].logged);
     assert_eq!((log_end(&db, "op-1").await, log_end(&db, "op-2").await), (0, 20));
@@ -234,22 +234,26 @@ async fn the_newest_event_of_a_machine_stays(db: Db) {
     change_machine(&db, "m-1", 5).await;
     let all = db.events(8).await;
     let spare: Vec<_> = aged(&db, later()).await.iter().map(|event| event.spare).collect();
-    assert_eq!(spare, [true, false, true, true, true, true, false], "of runs there is none here");
+    assert_eq!(
+        spare,
+        [true, false, true, true, true, true, false],
+        "events of runs are not listed"
+    );
     assert_eq!(remove_events(&db, at(30)).await, Removed { events: 3, ..Removed::default() });
     assert_eq!(versions(&db, "m-1").await, [4, 5, 6]);
-    assert_eq!(versions(&db, "m-2").await, [1], "it has no other");
-    assert_eq!(versions(&db, "op-1").await, [1], "it goes with its run only");
+    assert_eq!(versions(&db, "m-2").await, [1], "its only event stays");
+    assert_eq!(versions(&db, "op-1").await, [1], "events of a run are deleted with the run");
     assert_eq!(removed(&db, "machine").await, all[4].cursor);
     assert_eq!(removed(&db, "run").await, Cursor::default(), "a watch of runs has missed nothing");
     remove_events(&db, later()).await;
     assert_eq!(versions(&db, "m-1").await, [6]);
     change_machine(&db, "m-1", 1).await;
-    assert_eq!(versions(&db, "m-1").await, [6, 7], "versions go on");
+    assert_eq!(versions(&db, "m-1").await, [6, 7], "versions continue");
     let behind = db.read(tx!([], |tx| tx.aged_behind(1).await)).await.unwrap();
     assert_eq!(behind, Some(at(50)));
 }
 
-/// Past the store, which has no such thing yet.
+/// By SQL, because the store cannot delete machines.
 async fn delete_machine(db: &Db, name: &str) {
     let statement = format!("DELETE FROM machines WHERE id = '{name}'");
     db.past_the_store(&statement, &statement).await;
@@ -265,13 +269,13 @@ async fn the_events_of_a_deleted_machine_go(db: Db) {
     assert_eq!(remove_events(&db, later()).await.events, 1);
 }
 
-/// Also when nothing newer is left: a watch that begins now stands behind all that went.
+/// Holds even if no newer event is left: a new watch starts after everything that was deleted.
 async fn the_mark_only_moves_forward(db: Db) {
     db.add_machine("m-1").await;
     end_run(&db, "op-1", "m-1", 10).await;
     end_run(&db, "op-2", "m-1", 20).await;
     end_run(&db, "op-3", "m-1", 30).await;
-    // The last event of all is one of an old run.
+    // The last event belongs to an old run.
     let run = db.run(&id("op-2")).await;
     db.tell(&run, Workflow::Reconciled).await;
     let last = db.events(5).await[4].cursor;
@@ -324,7 +328,7 @@ mod unfinished {
 
     on_postgres!(what_is_not_final_stays);
 
-    /// A watcher may still stand before it.
+    /// A watch may still be before it.
     async fn what_is_not_final_stays(db: Db) {
         db.add_machine("m-1").await;
         end_run(&db, "op-1", "m-1", 10).await;

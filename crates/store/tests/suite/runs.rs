@@ -1,4 +1,4 @@
-//! Runs: one for each request, one active on each machine, whoever asks.
+//! Runs: one for each request id, and one active run on each machine.
 
 use crate::harness::{Db, at, ended, run};
 use model::id::RunId;
@@ -45,7 +45,7 @@ async fn a_request_makes_one_run(db: Db) {
     let mut second = run("op-2", "m-1");
     second.spec.request_id = first.spec.request_id.clone();
     assert_eq!(db.insert_run(&second, None).await, Err(StoreError::Conflict));
-    // The same words on another machine are another request.
+    // The same request id on another machine is another request.
     db.add_machine("m-2").await;
     second.spec.target = model::target::TargetId::trusted("m-2");
     db.insert_run(&second, None).await.unwrap();
@@ -57,10 +57,10 @@ async fn a_machine_has_one_active_run(db: Db) {
     let machine = first.spec.target.as_str();
     let second = run("op-2", machine);
     assert_eq!(db.insert_run(&second, None).await, Err(StoreError::Conflict));
-    // Once the first has ended, the machine is free.
+    // Once the first run has ended, the machine is free.
     let first = db.tell(&first, Workflow::Cancelled).await;
     db.insert_run(&second, None).await.unwrap();
-    // And then the first may not be reopened.
+    // After that the first run cannot be reopened.
     let mut reopened = first.clone();
     reopened.progress.workflow = Workflow::Running;
     let reopen = tx!([reopened], |tx| tx.update_unclaimed(&reopened, at(60)));
@@ -84,7 +84,7 @@ async fn racing_starts_make_one_run(db: Db) {
     let won = results.iter().filter(|result| result.is_ok()).count();
     let lost = results.iter().filter(|result| **result == Err(StoreError::Conflict)).count();
     assert_eq!((won, lost), (1, 39), "{results:?}");
-    // The losers left nothing behind.
+    // The losing requests wrote nothing.
     assert_eq!(db.events(2).await[1].word, "pending");
     db.add_machine("m-2").await;
     assert_eq!(db.events(3).await[2].object_id, "m-2");

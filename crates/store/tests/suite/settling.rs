@@ -1,4 +1,4 @@
-//! Settling: a decision is written whole by the worker that still holds the run, or not at all.
+//! Settling: a decision is written completely under the claim, or not at all.
 
 use crate::harness::{Db, at, event, settle_of};
 use model::machine::Phase;
@@ -22,12 +22,12 @@ async fn held(db: &Db) -> (Run, Claimed) {
     (run, claimed)
 }
 
-/// The whole commit of a worker: the machine, the run, and what there is to say about both.
+/// A worker's commit: the machine, the run, and the events of both.
 async fn commit(db: &Db, settle: &Settle, machine_first: bool) -> Result<()> {
     let settle = settle.clone();
     let commit = tx!([settle], |tx| {
         let id = &settle.run.spec.target.machine().expect("a machine");
-        let mut machine = tx.machine_locked(id).await?.expect("it is there");
+        let mut machine = tx.machine_locked(id).await?.expect("the machine exists");
         machine.phase = Phase::Maintenance;
         if machine_first {
             tx.update_machine(&mut machine, &event())?;
@@ -50,7 +50,7 @@ async fn commit(db: &Db, settle: &Settle, machine_first: bool) -> Result<()> {
     db.write(commit).await
 }
 
-/// Says that a commit was refused and left no trace, wherever in it the run comes.
+/// Checks that a commit is refused and writes nothing, wherever in it the run is written.
 async fn is_refused(db: &Db, settle: &Settle, events: usize) {
     let before = db.run(&settle.run.spec.id).await;
     for machine_first in [true, false] {
@@ -61,7 +61,7 @@ async fn is_refused(db: &Db, settle: &Settle, events: usize) {
     let machine = db.machine(&settle.run.spec.target.machine().unwrap()).await;
     assert_eq!((machine.phase, machine.version), (Phase::FactoryReady, 1));
     assert_eq!(db.read(tx!([id], |tx| tx.log_end(&id).await)).await, Ok(0));
-    // Whatever comes next in the order of events is what is written next.
+    // The next event must be the next write.
     db.add_machine("m-after").await;
     assert_eq!(db.events(events + 1).await[events].object_id, "m-after");
 }
@@ -74,7 +74,7 @@ async fn a_settle_writes_the_run_and_keeps_the_claim(db: Db) {
     let held = db.read(tx!([id], |tx| tx.claimed_run(&id).await)).await.unwrap().unwrap();
     assert_eq!(held.run, Run { version: 2, ..run.clone() });
     assert_eq!((held.epoch, held.owner.as_deref()), (1, Some("a")));
-    // The next one goes on from there.
+    // The next settle continues from there.
     let next = Settle { run: held.run, ..settle };
     assert_eq!(db.settle(&next).await.map(|settled| settled.version), Ok(3));
     let words: Vec<_> = db.events(4).await.into_iter().map(|one| one.word).collect();
@@ -105,7 +105,7 @@ async fn a_moved_version_refuses_the_whole_transaction(db: Db) {
     )
     .await;
     is_refused(&db, &settle_of(&run, &claimed, Hold::Keep), 3).await;
-    // Decided anew on what is stored now, it is written.
+    // Decided again on the stored version, it is written.
     let run = Run { version: 2, ..run };
     commit(&db, &settle_of(&run, &claimed, Hold::Keep), true).await.unwrap();
 }

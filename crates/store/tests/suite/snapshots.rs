@@ -1,5 +1,5 @@
-//! Snapshots: the list as it was at a place in the order of events, so that going on from that place
-//! misses nothing and repeats nothing.
+//! Snapshots: the list of runs as of a cursor, from which a watch continues without gaps or
+//! repetitions.
 
 use crate::harness::{Db, machine, run, soon};
 use model::filter::{Filter, Subject};
@@ -26,7 +26,7 @@ async fn page(db: &Db, filter: &Filter, before: Option<String>, limit: i64, at: 
     db.read(page).await.unwrap()
 }
 
-/// A place that everything written so far comes before.
+/// A cursor after everything that was written so far.
 async fn settled_horizon(db: &Db, events: usize) -> Cursor {
     let last = db.events(events).await.pop().unwrap().cursor;
     let at = horizon(db).await;
@@ -45,7 +45,7 @@ async fn a_snapshot_shows_the_past(db: Db) {
 
     let everything = Filter::default();
     let seen = page(&db, &everything, None, 10, at).await;
-    assert_eq!(seen.runs, [two.clone(), one_then], "newest first, and none that came later");
+    assert_eq!(seen.runs, [two.clone(), one_then], "newest first, without later runs");
     assert_eq!(seen.next, None);
     let first = page(&db, &everything, None, 2, at).await;
     assert_eq!((first.runs, first.next.as_deref()), (vec![two], Some("op-2")));
@@ -71,7 +71,7 @@ const CHANGES: usize = 5;
 const WRITES: usize = RUNS * CHANGES;
 const WATCHERS: usize = 8;
 
-/// Makes runs and changes them, and says so. In the middle it waits until it is let go on.
+/// Creates and changes runs. In the middle it waits for `go_on`.
 async fn write_runs(
     db: Db,
     writer: usize,
@@ -80,7 +80,7 @@ async fn write_runs(
 ) {
     for n in 0..RUNS_EACH {
         if n == RUNS_EACH / 2 {
-            soon("leave to go on", go_on.wait_for(|open| *open)).await.unwrap();
+            soon("the permission to continue", go_on.wait_for(|open| *open)).await.unwrap();
         }
         let (id, host) = (format!("op-{writer}-{n:02}"), format!("m-{writer}-{n}"));
         let mut run = run(&id, &host);
@@ -94,7 +94,7 @@ async fn write_runs(
     }
 }
 
-/// What a watcher saw of each run.
+/// The runs that a watch has seen.
 #[derive(Default)]
 struct Seen {
     in_snapshot: BTreeMap<RunId, i64>,
@@ -113,7 +113,7 @@ impl Seen {
     }
 }
 
-/// Takes a snapshot and goes on from there until every run has ended.
+/// Takes a snapshot and continues from its cursor until every run has ended.
 async fn watch_runs(db: Db) -> Seen {
     let at = horizon(&db).await;
     let mut seen = Seen::default();
@@ -141,7 +141,7 @@ async fn watch_runs(db: Db) -> Seen {
             tokio::task::yield_now().await;
         }
     };
-    soon("the end of all runs", all).await;
+    soon("all runs to end", all).await;
     seen
 }
 
@@ -154,12 +154,12 @@ async fn a_snapshot_and_what_follows_it_are_the_whole_story(db: Db) {
     for writer in 0..WRITERS {
         writers.spawn(write_runs(db.clone(), writer, Arc::clone(&written), go_on.clone()));
     }
-    // Watchers come at different moments, counted in what has been written by then.
+    // Watches start at different times, measured in the number of writes.
     let mut watchers = tokio::task::JoinSet::new();
     for watcher in 0..WATCHERS {
         let moment = watcher * WRITES / WATCHERS;
         if moment > WRITES / 2 && !*open.borrow() {
-            // All that was written so far is final, and who comes now finds it in the snapshot.
+            // Everything written so far is final, so a new watch finds it in its snapshot.
             db.events(RUNS + WRITES / 2).await;
             watchers.spawn(watch_runs(db.clone()));
             open.send_replace(true);

@@ -1,4 +1,4 @@
-//! The writer: many pieces of work at once, and one that goes wrong stays one.
+//! The writer: concurrent transactions, of which a failed one does not affect the others.
 
 use crate::harness::{Db, event, machine, soon};
 use model::machine::Phase;
@@ -25,9 +25,9 @@ async fn a_refused_piece_leaves_its_neighbours_alone(db: Db) {
                 tx.insert_machine(&own, &event())?;
                 match number % 3 {
                     0 => Ok(()),
-                    // The database refuses this one, after it has written something,
+                    // The database refuses this one after its first write,
                     1 => tx.insert_machine(&other, &event()),
-                    // and the model that one.
+                    // and the body refuses this one.
                     _ => Err(Refusal::precondition("NOT_NOW", "not now").into()),
                 }
             });
@@ -67,7 +67,7 @@ async fn a_panic_stays_one(db: Db) {
         let db = db.clone();
         async move { db.write(bad).await }
     });
-    // SQLite's writer answers for it; on PostgreSQL it is the task's own panic.
+    // On SQLite the writer reports the panic; on PostgreSQL the task itself panics.
     match soon("the panic", task).await {
         Ok(result) => assert!(matches!(result, Err(StoreError::Corrupt(_))), "{result:?}"),
         Err(error) => assert!(error.is_panic() && !db.is_sqlite()),
@@ -90,7 +90,7 @@ async fn a_panic_stays_one(db: Db) {
     assert_eq!(db.read(tx!([], |tx| tx.count_machines().await)).await, Ok(20));
 }
 
-/// Whoever asked may be gone; what was asked for is written as a whole, or not at all.
+/// The caller may be dropped; its transaction is written completely or not at all.
 async fn a_request_that_went_away_is_whole_or_nothing(db: Db) {
     for number in 0..50 {
         let pair = [machine(&format!("m-{number}-a")), machine(&format!("m-{number}-b"))];
@@ -110,7 +110,7 @@ async fn a_request_that_went_away_is_whole_or_nothing(db: Db) {
         asked.abort();
         let _ = asked.await;
     }
-    // Once this is written, everything before it has been, or never will be.
+    // Once this is written, every earlier transaction has been written or has failed.
     db.add_machine("m-last").await;
     let everything = model::filter::Filter::default();
     let page = || tx!([everything], |tx| tx.machines(&everything, None, 1_000).await);
@@ -134,7 +134,7 @@ async fn reads_see_one_moment(db: Db) {
         async move {
             while !*stopped.borrow() {
                 let change = tx!([id], |tx| {
-                    let mut machine = tx.machine_locked(&id).await?.expect("it is there");
+                    let mut machine = tx.machine_locked(&id).await?.expect("the machine exists");
                     tx.update_machine(&mut machine, &event())
                 });
                 db.write(change).await.unwrap();
@@ -144,12 +144,12 @@ async fn reads_see_one_moment(db: Db) {
     let mut versions = Vec::new();
     while versions.last().is_none_or(|version| *version < 50) {
         let twice = tx!([id], |tx| {
-            let first = tx.machine(&id).await?.expect("it is there").version;
+            let first = tx.machine(&id).await?.expect("the machine exists").version;
             let last = tx.history(id.as_str(), first - 1, 10).await?;
             Ok((first, last.iter().map(|one| one.version).collect::<Vec<_>>()))
         });
         let (version, history) = db.read(twice).await.unwrap();
-        assert_eq!(history, [version], "the machine and its history at one moment");
+        assert_eq!(history, [version], "the machine and its history are consistent");
         versions.push(version);
     }
     stop.send(true).unwrap();

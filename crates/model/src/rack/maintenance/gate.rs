@@ -91,8 +91,8 @@ pub fn interlock(planned: &Planned, force: Option<&str>) -> Result<(), Refusal> 
     permit(what, planned.fate, &planned.dark, force)
 }
 
-/// Whether an operation may execute its remaining steps now. It may have been accepted, or have
-/// failed, long ago. `devices` are all devices of the rack.
+/// Checks whether an operation may execute its remaining steps now. It may have been accepted, or
+/// have failed, long ago. `devices` are all devices of the rack.
 pub fn may_go_on(run: &Run, devices: &[Device]) -> Result<(), Refusal> {
     let (id, rack) = (&run.spec.id, &run.spec.target);
     let stands = |target: &TargetId| devices.iter().any(|device| device.target == *target);

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// The timeouts of a rack's steps, and how many devices are worked on at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// How long a rack waits for its devices.
+    /// The time for which a rack waits for its devices.
     pub discovery_seconds: u32,
     pub firmware_seconds: u32,
     pub fabric_seconds: u32,
@@ -121,7 +121,7 @@ impl Leg {
     }
 }
 
-/// What a maintenance does to which devices.
+/// The actions of a maintenance and the devices in its scope.
 pub(super) struct Course {
     /// Ordered by kind and slot.
     pub devices: Vec<Device>,

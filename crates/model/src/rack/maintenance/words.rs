@@ -22,7 +22,7 @@ pub const FORCED: &str = "forced";
 pub const REFERENCE: &str = "reference";
 /// `on-demand`, `ingestion` or `reprovision`.
 pub const TRIGGER: &str = "trigger";
-/// What is left out, and warnings, one per line.
+/// Omissions and warnings, one per line.
 pub const NOTES: &str = "notes";
 
 pub(super) fn params(planned: &Planned) -> Params {

@@ -1,9 +1,8 @@
-//! Machines that are asked for one by one, read together.
+//! Batches concurrent lookups of single machines.
 //!
-//! A lookup is a round trip, however small its answer. Lookups that come while others are under way
-//! share the next one. Nobody waits for company: what comes alone is read alone. And nobody is told
-//! of an older machine than it could have read by itself, as a statement begins after all that it
-//! answers have asked.
+//! Every lookup costs a round trip. Lookups that arrive while others are in progress share the next
+//! statement; a single lookup is not delayed. A statement starts after all lookups that it answers,
+//! so none of them gets an older machine than it could have read by itself.
 
 use super::{Postgres, READ_LIMIT, too_long};
 use crate::driver::{Transaction, View};
@@ -14,10 +13,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// How many statements may be under way. More than one, so that a slow connection holds up only a
-/// part.
+/// The maximum number of concurrent statements. Two, so that a slow connection delays only some
+/// lookups.
 const READERS: usize = 2;
-/// How many machines one statement reads.
+/// The maximum number of machines that one statement reads.
 const MAX_TOGETHER: usize = 256;
 
 type Found = HashMap<MachineId, Result<Machine>>;
@@ -41,7 +40,7 @@ impl Lookups {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds one. True when the caller has to see to a reader.
+    /// Queues a lookup. True if the caller must spawn a reader.
     fn ask(&self, lookup: Lookup) -> bool {
         let mut queue = self.queue();
         queue.asked.push(lookup);
@@ -50,7 +49,7 @@ impl Lookups {
         wanted
     }
 
-    /// What the next statement reads; empty when a reader may go.
+    /// The lookups of the next statement; empty if the reader may end.
     fn take(&self) -> Vec<Lookup> {
         let mut queue = self.queue();
         queue.asked.retain(|lookup| !lookup.answer.is_closed());
@@ -63,12 +62,12 @@ impl Postgres {
     pub async fn machine(self: &Arc<Self>, id: &MachineId) -> Result<Option<Machine>> {
         let (answer, answered) = oneshot::channel();
         if self.lookups.ask(Lookup { id: id.clone(), answer }) {
-            // On its own: whoever asked may go away, and others count on the reader.
+            // In its own task: the caller may be dropped, but other lookups need the reader.
             tokio::spawn(Reader(Arc::clone(self)).run());
         }
         let gone = || StoreError::Unavailable("the reading of machines was stopped".into());
-        // Who waited this long has waited for another's statement as well; the queue forgets who
-        // goes.
+        // This includes the wait for an earlier statement. The queue drops lookups whose caller is
+        // gone.
         let answered = tokio::time::timeout(READ_LIMIT, answered).await;
         answered.map_err(|_| too_long(READ_LIMIT))?.map_err(|_| gone())?
     }
@@ -94,7 +93,7 @@ impl Reader {
                     Ok(found) => found.get(&id).cloned().transpose(),
                     Err(error) => Err(error.clone()),
                 };
-                // Who went away needs no answer.
+                // Fails only if the caller was dropped.
                 let _ = answer.send(found);
             }
         }
@@ -102,14 +101,14 @@ impl Reader {
 }
 
 impl Drop for Reader {
-    /// Also after a panic. What came between the last look and now finds no reader: it gets one.
+    /// Also runs after a panic. Lookups queued since the last `take_batch` get a new reader.
     fn drop(&mut self) {
         let mut queue = self.0.lookups.queue();
         queue.readers -= 1;
         if queue.asked.is_empty() {
             return;
         }
-        // Without a runtime the process is ending, and nobody is left to be answered.
+        // Without a runtime the process is ending.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             queue.readers += 1;
             runtime.spawn(Reader(Arc::clone(&self.0)).run());

@@ -1,5 +1,4 @@
-//! LISTEN and NOTIFY: how the replicas hear of each other's commits. What is lost here costs time,
-//! never truth.
+//! LISTEN and NOTIFY: signals between replicas. A lost notification costs latency, never work.
 
 use super::{WRITE_LIMIT, execute, too_long};
 use crate::signal::{Bus, Signal};
@@ -12,13 +11,13 @@ use tokio::sync::mpsc;
 use tokio_postgres::{AsyncMessage, Config, NoTls};
 
 const CHANNEL: &str = "farrier";
-/// How many signals one notification carries.
+/// The maximum number of signals in one notification.
 const MAX_COALESCED: usize = 64;
-/// After a notification, what is to be said in this long is said together.
+/// The pause after a notification; signals of this time go into the next one.
 const GATHER: Duration = Duration::from_millis(2);
 const RECONNECT: Duration = Duration::from_millis(500);
 
-/// Tells the other replicas, some time after the commit and never in its way.
+/// Sends signals to the other replicas after the commit, without delaying it.
 pub(super) async fn run_notifier(
     pool: Pool,
     origin: String,
@@ -35,7 +34,7 @@ pub(super) async fn run_notifier(
         let payload = format!("{origin}\n{}", words.join("\n"));
         let told = tokio::time::timeout(WRITE_LIMIT, notify(&pool, &payload)).await;
         if let Err(error) = told.unwrap_or_else(|_| Err(too_long(WRITE_LIMIT))) {
-            tracing::debug!(%error, "a notification was lost; the others will look by themselves");
+            tracing::debug!(%error, "NOTIFY failed; other replicas find the change by polling");
         }
         tokio::time::sleep(GATHER).await;
     }
@@ -48,12 +47,12 @@ async fn notify(pool: &Pool, payload: &str) -> Result<()> {
     execute(&conn, sql, &[Value::from(CHANNEL), Value::from(payload)]).await.map(drop)
 }
 
-/// Hears the other replicas. A lost connection is opened again; what was missed meanwhile is found
-/// by those who look by themselves, and they are told to look at once.
+/// Receives the signals of other replicas. After a reconnect it signals [`Signal::Work`] and
+/// [`Signal::Event`], because notifications may have been missed.
 pub(super) async fn run_listener(config: Config, origin: String, bus: Bus) {
     loop {
         if let Err(error) = listen(&config, &origin, &bus).await {
-            tracing::debug!(%error, "not listening to the database; trying again");
+            tracing::debug!(%error, "the LISTEN connection failed; reconnecting");
         }
         if bus.is_deserted() {
             return;
@@ -96,7 +95,7 @@ async fn listen(
     Ok(())
 }
 
-/// A number that tells this process from the other replicas.
+/// A random number that identifies this process among the replicas.
 pub(super) fn origin() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())

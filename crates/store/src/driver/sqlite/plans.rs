@@ -1,6 +1,6 @@
-//! A database that has seen a million runs is as fast as a new one: no statement that the work
-//! needs reads a table from end to end. SQLite says how it means to find the rows, and it chooses
-//! by the schema alone, so an empty database tells it all.
+//! Checks the query plans: no statement of normal operation scans a table, so a database with a
+//! million runs is as fast as a new one. SQLite plans by the schema alone, so an empty database
+//! suffices.
 
 #![cfg(test)]
 
@@ -26,9 +26,9 @@ use model::time::Timestamp;
 use rusqlite::trace::{TraceEvent, TraceEventCodes};
 use std::collections::BTreeSet;
 
-/// What may be read from one end on: tables with a row or two, the index of what is due, which
-/// knows nothing of the runs that have ended, the list of all runs, which stops after a page, and
-/// the index that is counted to keep the newest events, and the list of ids that somebody asks for.
+/// The permitted scans: tables with a few rows; the index of due objects, which has no ended runs;
+/// the list of all runs, which stops after a page; the index that is counted to keep the newest
+/// events; and the list of ids in a parameter.
 const FREE: [&str; 9] = [
     "SCAN replicas",
     "SCAN replicas USING INDEX sqlite_autoindex_replicas_1",
@@ -66,7 +66,7 @@ fn run_on(machine: &Machine) -> Run {
     })
 }
 
-/// Requests, and what a worker does with them.
+/// The statements of requests and of workers.
 async fn work(tx: &mut Tx) -> Result<()> {
     let mut machine =
         Machine::new(MachineId::trusted("m"), MachineSpec::default(), Labels::new(), at(0));
@@ -137,7 +137,7 @@ fn task_of(node: &NodeId) -> Task {
     }
 }
 
-/// What agents say, and what is asked about nodes.
+/// The statements about nodes and their agents.
 async fn nodes(tx: &mut Tx) -> Result<()> {
     let (id, machine) = (NodeId::trusted("node-1"), MachineId::trusted("m"));
     let site = SiteId::trusted("site-1");
@@ -182,7 +182,7 @@ async fn nodes(tx: &mut Tx) -> Result<()> {
     tx.detach_node(&id)
 }
 
-/// Questions, and watches.
+/// The statements of queries and watches.
 async fn look(tx: &mut Tx) -> Result<()> {
     let (machine, id) = (MachineId::trusted("m"), RunId::trusted("op-1"));
     tx.machine(&machine).await?;
@@ -225,7 +225,7 @@ async fn clear_away(tx: &mut Tx) -> Result<()> {
     tx.aged_behind(5).await?;
     tx.remove_events(first, last).await?;
     tx.removed("run").await?;
-    // What is only reached when there is something to remove.
+    // The statements that run only if there is something to delete.
     tx.cut_logs(&runs, 5).await?;
     tx.cut_events(&runs, 5).await?;
     tx.cut_rows(&runs).await?;
@@ -240,11 +240,11 @@ fn no_statement_reads_a_whole_table() {
     migrate(&mut conn).unwrap();
     let (sender, said) = channel();
     let note = move |event: TraceEvent<'_>| {
-        // What triggers do is told as a comment.
+        // Statements of triggers are traced as comments.
         if let TraceEvent::Stmt(_, sql) = event
             && !sql.starts_with("--")
         {
-            // Who hears it has not gone away while the connection is open.
+            // The receiver lives longer than the connection.
             let _ = sender.send(sql.to_string());
         }
     };
@@ -261,7 +261,7 @@ fn no_statement_reads_a_whole_table() {
     let mut wrong = Vec::new();
     for sql in &statements {
         let mut explain = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
-        // What is not bound is null, which a plan does not look at.
+        // Unbound parameters are null, which does not change the plan.
         let mut rows = explain.raw_query();
         while let Some(row) = rows.next().unwrap() {
             let line: String = row.get(3).unwrap();
