@@ -2,8 +2,7 @@
 
 use model::fault::{Code, Fault, Happened};
 
-/// Converts the fault of a device that cannot be read after an effect was started: the effect may
-/// have happened.
+/// The fault of a failed read after an effect was started: the effect may have happened.
 pub(crate) fn possibly_happened(fault: Fault) -> Fault {
     match fault.code.happened() {
         Happened::Maybe => fault,

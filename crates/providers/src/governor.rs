@@ -106,8 +106,7 @@ impl Governor {
         made.await?.unwrap_or_else(|| Err(busy(peer, limit)))
     }
 
-    /// Makes a call with the lowest priority. None: it was not admitted within half of `limit`, so
-    /// nothing is known.
+    /// Makes a call with the lowest priority. None: it was not admitted within half of `limit`.
     pub async fn poll<T>(
         &self,
         peer: &str,

@@ -1,5 +1,4 @@
-//! Logging in to a peer: its credential, the logins it refused before, and its known identity. The same
-//! for BMCs, hosts and MAAS regions.
+//! Logins to BMCs, hosts and MAAS regions: credential, refused logins, and known identity.
 
 use crate::http_client::{Fingerprint, Trust};
 use crate::state_store::{Credential, Lockout, ProviderStateStore, Secret};
@@ -50,8 +49,7 @@ impl Login {
 pub struct PeerLogin(pub Arc<dyn ProviderStateStore>);
 
 impl PeerLogin {
-    /// The first of these names that is not empty, unless this peer has refused that credential
-    /// before.
+    /// The first of these names that is not empty, unless this peer has refused that credential.
     pub async fn credential(
         &self,
         peer: &str,
@@ -122,8 +120,7 @@ impl PeerLogin {
         Ok((believing(trusting, peer, known)?, known))
     }
 
-    /// Pins an identity on first use. Fails when another replica has pinned another one
-    /// concurrently.
+    /// Pins an identity on first use. Fails when another replica has pinned another one.
     pub async fn trust_on_first_use(&self, peer: &str, shown: &str) -> Result<(), Fault> {
         let known = self.0.trust_on_first_use(peer, shown).await?;
         if known == shown {

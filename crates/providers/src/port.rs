@@ -24,8 +24,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// The id as a machine id: clusters and deployments know machines only, and the simulator
-    /// treats every device as one.
+    /// Clusters and deployments know machines only; the simulator treats every device as one.
     pub fn machine_id(&self) -> MachineId {
         MachineId::trusted(self.id.as_str())
     }
@@ -105,15 +104,13 @@ pub trait Provider: Send + Sync {
     /// Probes the machine; changes nothing.
     async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault>;
 
-    /// Reads the present state of a switch or a power shelf; changes nothing. Cheap enough for
-    /// polling.
+    /// Reads the state of a switch or power shelf; changes nothing. Cheap enough for polling.
     async fn survey(&self, target: &Target) -> Result<Facts, Fault> {
         let said = format!("{} cannot look at {}", self.name(), target.id);
         Err(Fault::new(Code::NotSupported, said))
     }
 
-    /// Reads all machines of a site with one request; changes nothing. `nodes` are the nodes of the
-    /// site that Farrier knows.
+    /// Reads all machines of a site with one request; changes nothing. `nodes`: those of the site.
     async fn observe_site(
         &self,
         site: &Site,
@@ -144,8 +141,7 @@ pub trait Provider: Send + Sync {
         Ok(None)
     }
 
-    /// Why calls to the machine do not work normally, in one sentence, from memory and without a
-    /// call.
+    /// Why calls to the machine do not work normally, in one sentence, without calling it.
     fn hindrance(&self, _target: &Target) -> Option<String> {
         None
     }
@@ -195,8 +191,7 @@ impl Providers {
         self.by_name.get(name)
     }
 
-    /// The provider that reaches the cluster of a machine: its own if it can, else any real one
-    /// that can.
+    /// The provider that reaches the cluster of a machine: its own, or any real one that can.
     pub fn speaks_to_clusters(&self, own: &str) -> Option<&Arc<dyn Provider>> {
         let speaks =
             |one: &&Arc<dyn Provider>| one.capabilities().contains(&Capability::ClusterJoin);

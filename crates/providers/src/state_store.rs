@@ -75,8 +75,7 @@ pub trait ProviderStateStore: Send + Sync {
     async fn lock_out(&self, peer: &str, lockout: &Lockout) -> Result<(), Fault>;
 
     async fn recall(&self, key: &Key) -> Result<Option<Checkpoint>, Fault>;
-    /// Creates the checkpoint of a key before any device is called. None: created. Otherwise the
-    /// existing one.
+    /// Creates the checkpoint of a key before a device is called. Some: the existing one.
     async fn begin(&self, key: &Key, note: &Checkpoint) -> Result<Option<Checkpoint>, Fault>;
     /// Replaces the checkpoint of a key that has begun, if it still equals `before`. False: another
     /// worker has continued or stopped it, and the caller must not act on its copy.
@@ -107,8 +106,7 @@ pub trait ProviderStateStore: Send + Sync {
     async fn site(&self, id: &SiteId) -> Result<Site, Fault>;
     /// The node with this id, or the fault `machine-gone`.
     async fn node(&self, id: &NodeId) -> Result<Node, Fault>;
-    /// A token with which an agent enrolls as this node: the last one while it is valid, or a new
-    /// one.
+    /// A token with which an agent enrolls as this node: the last one while valid, or a new one.
     async fn enrollment(&self, id: &NodeId) -> Result<SecretString, Fault>;
 }
 

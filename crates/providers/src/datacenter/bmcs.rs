@@ -62,9 +62,8 @@ impl Bmcs {
         self.governor.call(&peer, priority, limit, call).await
     }
 
-    /// Probes the machine's BMC. None: not admitted in time. It is as cheap as possible: a cached
-    /// session is used without reading the credential again, and its connection is closed
-    /// afterwards.
+    /// Probes the machine's BMC. None: not admitted in time. To be cheap, it uses a cached session
+    /// without reading the credential again, and closes the connection afterwards.
     pub async fn poll<T>(
         &self,
         target: &Target,

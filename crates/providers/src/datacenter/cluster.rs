@@ -146,8 +146,7 @@ impl Datacenter {
         })
     }
 
-    /// Starts the join unless the host has already started it. The token is stored before it is
-    /// created.
+    /// Starts the join unless the host has already started it. Stores the token before creating it.
     async fn begin_join(
         &self,
         target: &Target,
@@ -189,8 +188,7 @@ impl Datacenter {
         begun
     }
 
-    /// Follows the join to its end, deletes its token, waits for the node, and sets labels and
-    /// taints.
+    /// Follows the join to its end, deletes its token, waits for the node, and sets its labels.
     async fn joined(
         &self,
         target: &Target,
@@ -211,8 +209,7 @@ impl Datacenter {
             Answer::Done(_) => {}
             other => return Ok(other),
         }
-        // The node is listed shortly after kubeadm has ended. The timeout of the step limits the
-        // wait.
+        // The node appears shortly after kubeadm has ended. The step's timeout limits the wait.
         loop {
             let node = api.node(target.id.as_str()).await.map_err(possibly_happened)?;
             if let Some(node) = node {

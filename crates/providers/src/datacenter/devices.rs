@@ -86,8 +86,7 @@ impl Datacenter {
         Ok(Answer::Done(Outcome { said, facts: Some(facts), ..Outcome::default() }))
     }
 
-    /// Checks that our login may change the device, and that its telemetry is on; switches that on
-    /// if `change`.
+    /// Checks that our login may change the device and that telemetry is on, or switches it on.
     async fn configured(
         &self,
         target: &Target,

@@ -158,8 +158,7 @@ impl Datacenter {
         })
     }
 
-    /// No more pods are evicted. The node stays cordoned: a cancel uncordons it in its own step,
-    /// and a frozen run keeps the node as it is.
+    /// Evicts no more pods. The node stays cordoned; a cancelled run uncordons it in a later step.
     async fn stop_drain(
         &self,
         target: &Target,
@@ -293,8 +292,7 @@ const fn at(stage: Draining) -> OrderCheckpoint {
     OrderCheckpoint::Drain { stage }
 }
 
-/// A node that is not ready never confirms the end of its pods, so an overdue pod on it counts as
-/// gone.
+/// A node that is not ready never confirms that a pod has ended: an overdue pod counts as gone.
 fn is_waited_for(node: &Node, waiting: &TerminatingPod) -> bool {
     node.ready || waiting.overdue_s < LOST_AFTER_S
 }

@@ -57,8 +57,7 @@ impl Datacenter {
             }
             Verb::Follow | Verb::GetStatus => self.recall(&order.key).await?,
             Verb::Observe => return work.observe().await,
-            // Earlier commands are not reverted: a half-configured fabric does not work, and the
-            // next call continues from it.
+            // Earlier commands are not reverted: the next call continues from this state.
             Verb::Stop => {
                 self.store.begin(&order.key, &Checkpoint::Barred).await?;
                 return Ok(Answer::Stopped);
@@ -99,8 +98,7 @@ impl Work<'_> {
     }
 
     /// A fabric that was switched off and is on may have been off in between and switched on by an
-    /// operator. After a gap in watching, the outcome is therefore unknown, and it is not switched
-    /// off again.
+    /// operator. After a gap in watching, the outcome is unknown, and it is not switched off again.
     async fn inquire(&self, told: Option<Timestamp>) -> Result<Answer, Fault> {
         let Some(told) = told else { return Ok(Answer::UnderWay) };
         let away = now().since(told);

@@ -28,11 +28,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many existing tasks are stored before a request. With more, the new task could not be
-/// recognized.
+/// How many existing tasks are stored. With more, the new task could not be recognized.
 const MAX_TASKS_NOTED: usize = 200;
-/// How long a stop waits before it answers that the update is still in progress. Less than the
-/// timeout of a call.
+/// How long a stop waits for the update to end. Less than the timeout of a call.
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 
 /// The desired version of a component, and its file.
@@ -308,8 +306,7 @@ impl Work<'_> {
         self.compare_and_swap(&asked, asked.at(next)).await.map_err(after_asked)
     }
 
-    /// Uploads the file. The checkpoint is stored before its last piece: until then nothing is
-    /// requested.
+    /// Uploads the file. Stores the checkpoint before the last piece, which makes the request.
     async fn send(
         &self,
         way: Way,
@@ -332,8 +329,7 @@ impl Work<'_> {
         self.at.bmcs.call(self.target, Priority::Operator, limit, send).await
     }
 
-    /// The file, if Farrier can fetch it. The checksum of a file that only the device can fetch is
-    /// not verified.
+    /// The file, if Farrier can fetch it. Otherwise its checksum is not verified.
     async fn fetched(&self) -> Result<Option<Arc<Fetched>>, Fault> {
         let Wish { url, sha256, .. } = self.wish;
         if !is_http(url) {
@@ -380,8 +376,7 @@ impl Work<'_> {
         }
     }
 
-    /// A device that was unreachable gets its settle time again: it counts from the last failed
-    /// read.
+    /// An unreachable device gets its settle time again, counted from the last failed read.
     async fn later(&self, mark: Mark) -> Result<Mark, Fault> {
         match mark.stage {
             Flash::Taken { since, ended }
@@ -480,8 +475,7 @@ fn unfetchable(url: &str) -> Fault {
     Fault::new(Code::NotSupported, said)
 }
 
-/// A restarting device is unreachable, drops connections, or returns errors of services that are
-/// not ready.
+/// A restarting device is unreachable, drops connections, or has services that are not ready.
 fn is_away(fault: &Fault) -> bool {
     let half_there = matches!(
         fault.code,

@@ -1,5 +1,4 @@
-//! SSH connections to the hosts of machines: through the jump hosts, with credential and pinned
-//! host key.
+//! SSH connections to hosts: through the jump hosts, with credential and pinned host key.
 
 use super::Settings;
 use super::bmcs::nowhere;

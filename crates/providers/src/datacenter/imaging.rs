@@ -166,8 +166,7 @@ impl Work<'_> {
     }
 
     /// Closes the deployment, so that nothing more is written. A machine that was already released
-    /// boots the new system and is followed. Otherwise the boot target is restored, and a power
-    /// cycle in progress is completed.
+    /// is followed. Otherwise the boot target is restored, and a begun power cycle is completed.
     async fn stop(&self) -> Result<Answer, Fault> {
         let (at, key) = (self.at, &self.order.key);
         match at.store.begin(key, &Checkpoint::Barred).await? {
@@ -212,8 +211,7 @@ impl Work<'_> {
         Ok(Answer::Stopped)
     }
 
-    /// Restores the boot target, so that the machine boots neither from the network nor from the
-    /// ISO.
+    /// Restores the boot target: neither the network nor the ISO.
     async fn put_boot_back(&self, wanted: &Deployment) -> Result<(), Fault> {
         if let Some(url) = self.disc(wanted).await? {
             self.at.take_disc_out(self.target, &url).await?;
@@ -221,8 +219,7 @@ impl Work<'_> {
         self.boot_from(NetbootMode::Disk).await
     }
 
-    /// Continues from the stored progress. A definite failure closes the deployment, so that the
-    /// machine cannot continue it.
+    /// Continues from the stored progress. A definite failure closes the deployment.
     async fn carry_out(&self, leg: Leg) -> Result<Answer, Fault> {
         let ended = self.see_through(leg).await;
         if let Err(fault) = &ended
@@ -262,8 +259,7 @@ impl Work<'_> {
         self.follow(&wanted).await.map_err(possibly_happened)
     }
 
-    /// Power off, then on. The deployment is armed in between, so that the system that ran before
-    /// cannot claim it.
+    /// Power off, then on. Arms the deployment in between, so that the old system cannot claim it.
     async fn off_and_on(&self, leg: &mut Leg) -> Result<(), Fault> {
         let key = &self.order.key;
         if !leg.on {

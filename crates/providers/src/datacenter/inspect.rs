@@ -1,6 +1,5 @@
-//! Reads a machine's BMC for an operator. Each section is a call of its own, so that a run that
-//! needs the BMC is admitted in between, and a section that fails is listed as skipped without
-//! failing the rest.
+//! Reads a machine's BMC for an operator. Each section is a call of its own, so that runs are
+//! admitted in between, and a section that fails is listed as skipped without failing the rest.
 
 use super::Datacenter;
 use super::controller::Controller;

@@ -1,6 +1,5 @@
 //! The provider for machines with IPMI only: power and boot device, no host. It wraps the
-//! datacenter provider with fewer capabilities, so that a plan that needs more is refused before a
-//! run begins.
+//! datacenter provider with fewer capabilities, so that a plan that needs more is refused.
 
 use super::Datacenter;
 use crate::inspect::{Inspection, Inspector};

@@ -227,7 +227,6 @@ impl Datacenter {
     }
 
     /// Follows the power sequence to its goal, and until the host answers again if it did before.
-    /// The timeout of the step limits the wait.
     async fn reboot_or_so(
         &self,
         target: &Target,
@@ -282,8 +281,7 @@ impl Datacenter {
         })
     }
 
-    /// Before the first command nothing has happened. After it the sequence is finished, so that
-    /// the machine is not left half off.
+    /// Before the first command nothing has happened. After it the sequence is finished.
     async fn stop(
         &self,
         target: &Target,
@@ -342,8 +340,7 @@ impl Datacenter {
         self.store.recall(key).await?.map(|note| remembered(key, note)).transpose()
     }
 
-    /// Replaces a checkpoint. A worker that finds another one than its own has lost its claim, and
-    /// must not act.
+    /// Replaces a checkpoint. A worker that finds a different one has lost its claim and must stop.
     pub(super) async fn compare_and_swap(
         &self,
         key: &Key,

@@ -27,8 +27,7 @@ pub(super) struct PowerSequence {
 
 impl Datacenter {
     /// Follows the sequence until its goal is observed; `note` builds the caller's checkpoint.
-    /// After the first command an unreachable BMC means that the outcome is unknown. Returns how
-    /// the goal was observed.
+    /// After the first command an unreachable BMC means an unknown outcome. Returns the evidence.
     pub(super) async fn follow_course(
         &self,
         target: &Target,

@@ -18,8 +18,7 @@ const PARTS_TIMES: u32 = 2;
 const NAMED: usize = 3;
 
 impl Datacenter {
-    /// Probes everything concurrently. What is not configured or could not be read gives no
-    /// evidence.
+    /// Probes everything concurrently. What is not configured or readable gives no evidence.
     pub(super) async fn look(&self, target: &Target) -> Vec<Evidence> {
         let limit = HOST_TIMEOUT.min(self.settings.poll);
         let (bmc, host, node) = tokio::join!(

@@ -1,5 +1,4 @@
-//! Discovers what is at an address: nothing, a BMC and its systems, or a BMC that refuses the
-//! login.
+//! Discovers what is at an address: nothing, a BMC and its systems, or a BMC with another login.
 
 use super::Datacenter;
 use super::bmcs::{Visited, peer_at};
@@ -48,8 +47,7 @@ impl Scout for Datacenter {
             Ok(peer) => peer,
             Err(fault) => return Survey::Failed(fault),
         };
-        // Without a listener there is no BMC to protect, and the governor must not count it as a
-        // failure.
+        // Without a listener there is no BMC to protect, and no failure for the governor to count.
         if let Ok(place) = BmcAddress::parse(endpoint)
             && !is_ipmi(endpoint)
             && let Err(said) = knock(&place.endpoint, KNOCK).await

@@ -182,8 +182,7 @@ async fn try_redfish(bmc: &Bmc, approach: &Approach, report: &mut Report) {
     report.note(Step::Quirks, Ok(quirks));
 }
 
-/// The System that would be used, and a description of all. The fault of an ambiguous choice lists
-/// them too.
+/// The System that would be used, and a description of all, which the fault contains too.
 async fn chosen(bmc: &Bmc, approach: &Approach) -> Result<(System, Found, String), Fault> {
     let hosts = bmc.hosts().await?;
     let alone = hosts.len() == 1;

@@ -16,8 +16,7 @@ struct Inner {
     lines: [VecDeque<oneshot::Sender<Pass>>; 3],
 }
 
-/// One permit, returned on drop. A permit sent to a waiter that was cancelled is dropped with the
-/// channel.
+/// One permit, returned on drop, also when it is on its way to a cancelled waiter.
 pub struct Pass(Gate);
 
 impl Drop for Pass {
@@ -74,8 +73,7 @@ impl Gate {
                 next
             };
             if let Err(pass) = next.send(Pass(self.clone())) {
-                // The waiter was cancelled. Return the permit here: its drop would recurse into
-                // this function.
+                // The waiter was cancelled. Dropping the permit would recurse into this function.
                 std::mem::forget(pass);
                 self.inner().inside -= 1;
             }

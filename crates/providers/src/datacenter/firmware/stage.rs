@@ -31,8 +31,7 @@ impl Default for Patience {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Flash {
-    /// Nothing was requested. An upload may be in progress; without its last piece it has no
-    /// effect.
+    /// Nothing was requested. An unfinished upload may be in progress; it has no effect.
     Begun,
     /// The request is being or was sent. `before`: the tasks that existed before it, if known.
     Asked {
@@ -236,8 +235,7 @@ mod tests {
         }
     }
 
-    /// Only what the device itself reported may end as "nothing happened"; every other failure is
-    /// unknown.
+    /// Only a failure that the device reported means that nothing happened; the rest is unknown.
     #[test]
     fn every_end_has_its_code() {
         let asked = Flash::Asked { since: at(0), before: None };

@@ -14,8 +14,7 @@ impl Work<'_> {
     pub(super) async fn until_installed(&self) -> Result<(), Fault> {
         let began = Instant::now();
         let mut teller = Teller::default();
-        // Measured by our own clock from the start of this loop: while no worker listened, no
-        // report could arrive.
+        // By our own clock, from the start of this loop: earlier reports may have been missed.
         let mut heard = (None, began);
         loop {
             let one = self.look().await?;
@@ -123,8 +122,7 @@ impl Work<'_> {
         Err(Fault::new(Code::ReadBackDiffers, said))
     }
 
-    /// A foreign installer has succeeded when the host shows another key than before. Where none
-    /// was pinned, any key counts.
+    /// A foreign installer has succeeded when the host key has changed, or none was pinned.
     async fn another_answers(&self) -> Result<(), Fault> {
         let hosts = &self.at.hosts;
         let before = hosts.known(self.target).await?;
