@@ -46,8 +46,10 @@ pub enum PowerGoal {
 pub enum PowerStage {
     Begun,
     /// A graceful shutdown was requested at this time.
+    #[serde(rename = "shutting")]
     Shutting(Timestamp),
     /// The power was forced off at this time.
+    #[serde(rename = "cutting")]
     Cutting(Timestamp),
     /// A start was requested at this time, after the machine was observed off.
     Starting(Timestamp),

@@ -29,7 +29,7 @@ pub(super) enum OrderCheckpoint {
         goal: PowerGoal,
         stage: PowerStage,
         /// The host answered before, so it must answer again afterwards.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        #[serde(rename = "back", default, skip_serializing_if = "std::ops::Not::not")]
         back: bool,
         /// When the power state was last read.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,7 +65,7 @@ pub(super) enum OrderCheckpoint {
     },
     Fabric {
         /// When the switch was told to switch the fabric off, or was last observed since.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(rename = "told", default, skip_serializing_if = "Option::is_none")]
         told: Option<Timestamp>,
     },
 }

@@ -34,9 +34,10 @@ pub enum Flash {
     /// Nothing was requested. An unfinished upload may be in progress; it has no effect.
     Begun,
     /// The request is being or was sent. `before`: the tasks that existed before it, if known.
+    #[serde(rename = "asked")]
     Asked {
         since: Timestamp,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(rename = "before", default, skip_serializing_if = "Option::is_none")]
         before: Option<Vec<String>>,
     },
     /// The device executes the update as this task.
@@ -44,6 +45,7 @@ pub enum Flash {
         task: String,
     },
     /// Only the version decides now: the task has succeeded, or is gone, or there was none.
+    #[serde(rename = "taken")]
     Taken {
         since: Timestamp,
         ended: bool,
