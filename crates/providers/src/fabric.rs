@@ -91,7 +91,7 @@ pub trait FabricManager: Send + Sync {
     async fn tell(&self, what: Tell) -> Result<(), Fault>;
 }
 
-/// The next step towards a goal. `Goal::Configured` sends no command: the manager configures it.
+/// The next step towards a goal. `FabricGoal::Configured` sends none: the manager configures it.
 pub fn next(goal: Goal, seen: &Seen) -> Step {
     match (goal, seen.cluster) {
         (Goal::Off, Cluster::Disabled) => Step::Done,

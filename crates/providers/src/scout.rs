@@ -116,7 +116,7 @@ impl Report {
         self.note(step, Err(fault));
     }
 
-    /// Adds the checks that were not made, with the reason, in the order of `Step::ALL`.
+    /// Adds the checks that were not made, with the reason, in the order of `BmcCheck::ALL`.
     pub fn close(&mut self) {
         let said = match self.findings.iter().rev().find(|one| one.verdict == Verdict::Cannot) {
             Some(last) if self.ended_by.is_some() => format!("{} comes first", last.step.as_str()),

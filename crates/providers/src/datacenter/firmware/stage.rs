@@ -33,7 +33,7 @@ impl Default for Patience {
 pub enum Flash {
     /// Nothing was requested. An unfinished upload may be in progress; it has no effect.
     Begun,
-    /// The request is being or was sent. `before`: the tasks that existed before it, if known.
+    /// The request is being or was sent. `tasks_before`: the tasks before it, if known.
     #[serde(rename = "asked")]
     Asked {
         since: Timestamp,
