@@ -1,17 +1,19 @@
-//! Machines in a datacenter of one's own: a BMC for power and boot, SSH for the host.
+//! The provider for datacenters without MAAS: a BMC for power and boot, SSH for the host.
 //!
-//! A BMC keeps no record of our calls. So each order first stores a checkpoint under its effect key in the
-//! [`ProviderStateStore`]: what was there before, and how far the order came. After a crash the next
-//! worker reads the checkpoint, reads the device, and goes on; only what does not hold yet is requested.
+//! A BMC keeps no record of our calls. Each provider call therefore first stores a checkpoint under
+//! its effect key in the [`ProviderStateStore`]: the state before, and the progress since. After a
+//! crash the next worker reads the checkpoint, reads the device, and requests only what does not
+//! hold yet.
 //!
 //! `bmcs` and `hosts` connect to BMCs and hosts, `session_cache` keeps logins for the next call,
-//! `controller` is a BMC of either protocol, `power_sequence` follows a power sequence, `orders` routes
-//! orders and stores their checkpoints, `exec` runs commands on the host, `net` configures its network,
-//! `imaging` installs its disk, `devices` handles switches and power shelves, `firmware` installs
-//! firmware, `fabric` configures a switch, `cluster` and `drain` handle the node, `record` is the RMA
-//! record; `probe` observes a machine and `node_cache` shares the node list of a cluster; `inspect`
-//! reads a machine for a person, `scout` and `trial` BMCs without a machine; `ipmi_only` is the same
-//! provider for BMCs without Redfish.
+//! `controller` is a BMC of either protocol, `power_sequence` follows a power sequence,
+//! `provider_calls` routes calls and stores their checkpoints, `exec` runs commands on the host,
+//! `net` configures its network, `imaging` installs its disk, `devices` handles switches and power
+//! shelves, `firmware` installs firmware, `fabric` configures a switch, `cluster` and `drain`
+//! handle the Kubernetes node, `record` is the RMA record, `probe` observes a machine, `node_cache`
+//! shares the node list of a cluster, `inspect` reads a machine for an operator, `bmc_discovery`
+//! and `bmc_test` read BMCs without a machine, and `ipmi_only` is the same provider for BMCs
+//! without Redfish.
 
 mod bmcs;
 mod cluster;
@@ -67,23 +69,23 @@ pub struct Settings {
     pub bmc_credential: String,
     pub trust: TrustPolicy,
     pub power_timeouts: PowerTimeouts,
-    /// How long one call to a BMC may take, its waiting included.
+    /// The timeout of one call to a BMC, including the wait for its turn.
     pub call: Duration,
-    /// The same for a look that polling makes.
+    /// The same for a probe.
     pub poll: Duration,
-    /// How old the list of a cluster's nodes may be that probes share.
+    /// The maximum age of a cluster's node list that probes share.
     pub roster: Duration,
     pub governor: governor::Settings,
     pub redfish: redfish::Settings,
     pub ipmi: ipmi::Settings,
     /// The credential for hosts of machines that name none.
     pub ssh_credential: String,
-    /// On the way to every host, in order.
+    /// The jump hosts on the path to every host, in order.
     pub jump_hosts: Vec<String>,
     pub jump_credential: String,
     pub ssh: ssh::Settings,
     pub netplan: Netplan,
-    /// How images are put on machines; None: they are not.
+    /// How images are installed. None: the capability is absent.
     pub imaging: Option<Imaging>,
     pub firmware: FirmwarePatience,
     pub fabric: FabricPatience,
@@ -153,7 +155,7 @@ impl Provider for Datacenter {
         ];
         match self.settings.imaging {
             Some(_) => &ALL,
-            // Without a place to serve from there is nothing to boot.
+            // Imaging is the last capability: without a deploy server no machine can be imaged.
             None => ALL.split_last().map_or(&[], |(_, rest)| rest),
         }
     }

@@ -1,9 +1,9 @@
 //! The scale-up fabric of a rack, as one of its switches runs it.
 //!
-//! A [`FabricManager`] is a switch that can be asked how its part of the fabric is and be told to change it. What a change takes is
-//! decided by [`next`], a pure function from what is wanted and what the switch shows to the one thing to tell it now; whoever
-//! carries it out looks again after each, so it may be taken up by anybody at any point. What holds already is
-//! left alone.
+//! A [`FabricManager`] reads and changes one switch's part of the fabric. [`next_step`] is a pure
+//! function of the goal and the observation; it returns the one command to send now. The caller
+//! observes again after each command, so any worker can continue at any point. State that already
+//! holds is not changed.
 
 mod nvos;
 
@@ -19,38 +19,38 @@ pub enum Cluster {
     Disabled,
 }
 
-/// How the application that manages the fabric is.
+/// The state of the application that manages the fabric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Controller {
-    /// It is not shown: the fabric does not run here, or it has not come up yet.
+    /// Not listed: the fabric does not run here, or the application has not started yet.
     Absent,
     Stopped,
-    /// It runs, and has not configured the fabric.
+    /// Running, but the fabric is not configured.
     Unconfigured,
     Configured,
 }
 
-/// What a switch shows.
+/// The observed state of a switch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     pub cluster: Cluster,
     pub controller: Controller,
-    /// Whether others may reach the manager here.
+    /// Whether other switches may reach the manager on this one.
     pub open: bool,
-    /// Whether this switch has its connection to the manager, wherever that runs.
+    /// Whether this switch is connected to the manager, wherever the manager runs.
     pub connected: bool,
-    /// What the switch says about it, for people.
+    /// The state in the switch's words, for operators.
     pub said: String,
 }
 
-/// What a switch may be told.
+/// A command to a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tell {
     Enable,
     Disable,
     /// Start the application that manages the fabric.
     Start,
-    /// Let others reach the manager.
+    /// Let other switches reach the manager.
     Open,
 }
 
@@ -65,34 +65,33 @@ impl Tell {
     }
 }
 
-/// What is wanted of a switch.
+/// The desired state of a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goal {
     /// The fabric does not run here.
     Off,
-    /// The manager runs here, and can be reached.
+    /// The manager runs here and can be reached.
     Manager,
-    /// The switch says that the fabric is configured: as the one that manages it, or as one that is managed from elsewhere.
+    /// The switch reports a configured fabric, as its manager or as managed by another switch.
     Configured,
 }
 
-/// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     Done,
     Tell(Tell),
-    /// It takes its time.
+    /// The switch is still changing: observe again.
     Look,
 }
 
 #[async_trait]
 pub trait FabricManager: Send + Sync {
     async fn look(&self) -> Result<Seen, Fault>;
-    /// Tells it once. That it was taken does not mean that it holds.
+    /// Sends the command once. Success means that it was accepted, not that the state holds.
     async fn tell(&self, what: Tell) -> Result<(), Fault>;
 }
 
-/// The next step towards a goal. A switch that is to be configured is not told anything: the manager does that.
+/// The next step towards a goal. `FabricGoal::Configured` sends none: the manager configures it.
 pub fn next(goal: Goal, seen: &Seen) -> Step {
     match (goal, seen.cluster) {
         (Goal::Off, Cluster::Disabled) => Step::Done,
@@ -118,7 +117,7 @@ pub fn next(goal: Goal, seen: &Seen) -> Step {
 mod tests {
     use super::*;
 
-    /// One whose manager is open is connected to it, too.
+    /// A switch whose manager is open is also connected to it.
     fn seen(cluster: Cluster, controller: Controller, open: bool) -> Seen {
         Seen { cluster, controller, open, connected: open, said: String::new() }
     }
@@ -147,7 +146,7 @@ mod tests {
         }
     }
 
-    /// A switch that does what it is told is told each thing at most once.
+    /// A switch that obeys gets each command at most once.
     #[test]
     fn a_switch_that_listens_comes_to_its_goal() {
         for goal in [Goal::Off, Goal::Manager] {

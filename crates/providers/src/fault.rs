@@ -1,8 +1,8 @@
-//! What a fault means for an effect that was already started.
+//! The meaning of a fault for an effect that was already started.
 
 use model::fault::{Code, Fault, Happened};
 
-/// The fault of a device that cannot be read after an effect was started: the effect may have happened.
+/// The fault of a failed read after an effect was started: the effect may have happened.
 pub(crate) fn possibly_happened(fault: Fault) -> Fault {
     match fault.code.happened() {
         Happened::Maybe => fault,

@@ -1,8 +1,8 @@
-//! Fetching a file from a server, and knowing that it is the right one.
+//! Fetches a file from a server and verifies its checksum.
 //!
-//! A file is written into a temporary one without a name, which is gone with us, and its checksum is compared before anybody gets
-//! to see it. Servers are believed by the authorities of this computer. Who fetches the same file while
-//! somebody has it shares it.
+//! The data goes into an unnamed temporary file, which the system deletes with the process. The
+//! checksum is compared before the file is returned. Servers are verified with the CA certificates
+//! of the system. Concurrent users of one checksum share one file.
 
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
@@ -26,17 +26,16 @@ use tokio::time::timeout;
 /// The largest file that is fetched.
 const MAX_BYTES: u64 = 4 << 30;
 const MAX_REDIRECTS: usize = 5;
-/// How long a server may take to be connected to.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// How long a server may be silent.
+/// How long a server may send nothing.
 const SILENCE: Duration = Duration::from_secs(30);
-/// How many checksums are remembered whose files may be in use.
+/// How many checksums are remembered before unused ones are dropped.
 const MAX_SHARED: usize = 256;
 
-/// A file that was fetched, and is what it should be.
+/// A fetched file whose checksum matched.
 #[derive(Debug)]
 pub struct Fetched {
-    /// To be read at places that the reader names: others may read it too.
+    /// Shared by several readers: read it at explicit offsets, never through the file position.
     pub file: Arc<std::fs::File>,
     pub size: u64,
     pub sha256: String,
@@ -44,14 +43,14 @@ pub struct Fetched {
 
 type Turn = tokio::sync::Mutex<Weak<Fetched>>;
 
-/// Fetches files, each once while it is used.
+/// Fetches files. A file that is still in use is not fetched a second time.
 #[derive(Default)]
 pub struct Fetcher {
     shared: Mutex<BTreeMap<String, Arc<Turn>>>,
 }
 
 impl Fetcher {
-    /// The file with this checksum, from this place.
+    /// The file with this checksum, from this URL.
     pub async fn fetch(&self, url: &str, sha256: &str) -> Result<Arc<Fetched>, Fault> {
         let turn = self.turn(sha256);
         let mut known = turn.lock().await;
@@ -66,7 +65,7 @@ impl Fetcher {
     fn turn(&self, sha256: &str) -> Arc<Turn> {
         let mut shared = self.shared();
         if shared.len() >= MAX_SHARED {
-            // Nobody waits for those, and nobody has their files.
+            // Keep the entries that have a waiter or a file in use.
             shared.retain(|_, turn| {
                 Arc::strong_count(turn) > 1
                     || turn.try_lock().is_ok_and(|known| known.strong_count() > 0)
@@ -92,7 +91,7 @@ async fn fetch(url: &str, sha256: &str) -> Result<Fetched, Fault> {
     Ok(Fetched { file: Arc::new(file), size, sha256: found })
 }
 
-/// The answer with the file, wherever the server leads.
+/// The response that contains the file, after redirects.
 async fn open(url: &str) -> Result<Response<Incoming>, Fault> {
     let client = Client::builder(TokioExecutor::new()).build(connector()?);
     let mut place: Uri = url.parse().map_err(|error| unfetched(url, error))?;
@@ -114,7 +113,7 @@ async fn open(url: &str) -> Result<Response<Incoming>, Fault> {
     Err(unfetched(url, "its server leads in a circle"))
 }
 
-/// Where a redirect leads. Once encrypted, it stays so.
+/// The target of a redirect. A redirect from https to http is refused.
 fn led(from: &Uri, to: &str) -> Option<Uri> {
     let next: Uri = to.parse().ok()?;
     let whole = match next.authority() {
@@ -129,7 +128,7 @@ fn led(from: &Uri, to: &str) -> Option<Uri> {
     kept.then_some(whole)
 }
 
-/// Everything that is sent, in a file without a name, with its size and its checksum.
+/// Receives the body into an unnamed file; returns its size and checksum too.
 async fn receive(url: &str, mut body: Incoming) -> Result<(std::fs::File, u64, String), Fault> {
     let kept = |error: std::io::Error| unfetched(url, format!("no room for it: {error}"));
     let opened = tokio::task::spawn_blocking(tempfile::tempfile).await;
@@ -175,7 +174,7 @@ fn unfetched(url: &str, why: impl Display) -> Fault {
     Fault::new(Code::FirmwareUnfetched, format!("{} could not be fetched: {why}", shown(url)))
 }
 
-/// A place as it may be written into a log: without who logs in there, and without what a signed one is signed with.
+/// The URL for logs: without user information, query and fragment, which may contain secrets.
 pub fn shown(url: &str) -> String {
     let bare = url.split(['?', '#']).next().unwrap_or_default();
     let Some((scheme, rest)) = bare.split_once("://") else { return bare.to_owned() };
@@ -184,7 +183,7 @@ pub fn shown(url: &str) -> String {
     format!("{scheme}://{host}{path}")
 }
 
-/// An error with what caused it, which often is the only part that says something.
+/// An error with its causes: hyper's outermost error seldom names the reason.
 fn caused(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(cause) => format!("{error}: {}", caused(cause)),

@@ -1,9 +1,9 @@
-//! The governor: who may call a management controller (BMC), and when.
+//! The governor: limits and orders the calls to BMCs.
 //!
-//! BMCs are small computers that fall over when several callers talk to them at once, lock accounts, and hang for minutes. So each
-//! has a gate for one call at a time, all share a gate whose width follows how the fleet answers, the ones that do not
-//! answer are left alone by polling for a while, and whoever waits is let in by what the call is for: safety before operators
-//! before polling. Every call has a deadline, its waiting included.
+//! BMCs fail under concurrent calls, lock accounts, and hang for minutes. So each BMC gets one call
+//! at a time; all share a concurrency limit that follows the failure rate of the fleet; a circuit
+//! breaker stops probes of BMCs that do not answer; and waiting calls are admitted by priority:
+//! safety, then operators, then polling. Every call has a deadline, which includes the wait.
 
 mod adapt;
 mod breaker;
@@ -19,26 +19,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// What a call is for. The order is the order in which they are let in.
+/// The purpose of a call. Waiting calls are admitted in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
-    /// Stopping or taking back something.
+    /// Stops or reverts an effect.
     Safety,
-    /// Somebody asked for it, or a run does.
+    /// Requested by an operator or by a run.
     Operator,
-    /// A look that can be had later.
+    /// A probe, which can be repeated later.
     Polling,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// How many calls one BMC gets at a time.
+    /// How many concurrent calls one BMC gets.
     pub per_bmc: usize,
-    /// How many calls all of them get at a time, at most.
+    /// The upper limit of concurrent calls to all BMCs.
     pub at_once: usize,
-    /// After so many failures in a row polling leaves a BMC alone for a while.
+    /// The number of failures in a row that opens the circuit for polling.
     pub break_after: u32,
-    /// The first such rest; it doubles up to the longest.
+    /// How long the circuit stays open the first time; it doubles up to the maximum.
     pub rest: Duration,
     pub longest_rest: Duration,
 }
@@ -55,13 +55,13 @@ impl Default for Settings {
     }
 }
 
-/// Until when a call waits for its turn, and for its answer.
+/// The deadlines of one call: to be admitted, and to be answered.
 struct Patience {
     turn: Instant,
     answer: Instant,
 }
 
-/// A clone governs the same fleet.
+/// Clones share their state.
 #[derive(Clone)]
 pub struct Governor {
     settings: Settings,
@@ -76,12 +76,12 @@ struct Peer {
     breaker: Breaker,
 }
 
-/// How a BMC stands with the governor, for people.
+/// What the governor knows about a BMC, for operators.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Standing {
     pub waiting: usize,
     pub failures: u32,
-    /// How long polling leaves it alone yet.
+    /// How long the circuit stays open from now on.
     pub rests: Option<Duration>,
     pub said: String,
 }
@@ -93,7 +93,7 @@ impl Governor {
         Self { settings, all, width: Arc::new(Mutex::new(width)), peers: Arc::default() }
     }
 
-    /// Makes a call when it is its turn. The deadline counts from now.
+    /// Makes a call when it is admitted. `limit` counts from now and includes the wait.
     pub async fn call<T>(
         &self,
         peer: &str,
@@ -106,7 +106,7 @@ impl Governor {
         made.await?.unwrap_or_else(|| Err(busy(peer, limit)))
     }
 
-    /// Makes a call that can be had later. None: it did not come to its turn in half of its time, so nothing was learned.
+    /// Makes a call with the lowest priority. None: it was not admitted within half of `limit`.
     pub async fn poll<T>(
         &self,
         peer: &str,
@@ -118,7 +118,7 @@ impl Governor {
         self.take_turn(peer, Priority::Polling, patience, call).await?.transpose()
     }
 
-    /// None: its turn did not come.
+    /// None: the call was not admitted in time.
     async fn take_turn<T>(
         &self,
         peer: &str,
@@ -137,7 +137,7 @@ impl Governor {
         Ok(Some(answered))
     }
 
-    /// First the BMC's own gate: who waits there must not keep others from the shared one.
+    /// The BMC's own limit comes first, so that a call that waits for it holds no shared permit.
     async fn pass(&self, own: &Gate, priority: Priority) -> (Pass, Pass) {
         let own = own.pass(priority).await;
         (own, self.all.pass(priority).await)
@@ -163,7 +163,7 @@ impl Governor {
         }
     }
 
-    /// Takes in how a call went.
+    /// Records the result of a call in the circuit breaker and the concurrency limit.
     fn learn(&self, peer: &str, fault: Option<&Fault>) {
         let down = fault.filter(|fault| is_down(fault.code));
         let now = Instant::now();
@@ -179,7 +179,7 @@ impl Governor {
         }
     }
 
-    /// How a BMC stands; none when nobody has called it.
+    /// The status of a BMC; None before its first call.
     pub fn standing(&self, peer: &str) -> Option<Standing> {
         let peers = self.peers();
         let known = peers.get(peer)?;
@@ -191,7 +191,7 @@ impl Governor {
         })
     }
 
-    /// How many BMCs polling leaves alone, how many calls are under way, and how many may be.
+    /// The number of BMCs with an open circuit, of calls in progress, and the limit of calls.
     pub fn totals(&self) -> (usize, usize, usize) {
         let now = Instant::now();
         let resting =
@@ -205,7 +205,7 @@ impl Governor {
     }
 }
 
-/// Whether a fault says that the BMC does not work, and not that the request was wrong.
+/// Whether a fault means that the BMC does not work, rather than that the request was wrong.
 fn is_down(code: Code) -> bool {
     matches!(code, Code::BmcUnreachable | Code::BmcBusy | Code::AnswerLost | Code::AnswerGarbled)
 }
@@ -215,7 +215,7 @@ fn busy(peer: &str, limit: Duration) -> Fault {
     Fault::new(Code::BmcBusy, said)
 }
 
-/// The call was under way: what it wanted may have happened.
+/// The call had been sent, so its effect may have happened.
 fn silent(peer: &str, limit: Duration) -> Fault {
     Fault::new(Code::AnswerLost, format!("{peer} did not answer within {}", spoken(limit)))
 }
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(governor.totals().0, 1);
         let fault = call(Priority::Operator).await.unwrap_err();
         assert_eq!(fault.said, "no route");
-        // A rest later it is looked at again, and one good answer mends it.
+        // The circuit closes after its open period, and one good answer resets it.
         tokio::time::advance(Duration::from_secs(31)).await;
         governor.call("b", Priority::Polling, LIMIT, async { Ok(()) }).await.unwrap();
         assert_eq!(governor.standing("b").unwrap().rests, None);
@@ -287,7 +287,7 @@ mod tests {
         tokio::task::yield_now().await;
         let waited = governor.call("b", Priority::Operator, LIMIT, async { Ok(()) }).await;
         assert_eq!(waited.unwrap_err().code, Code::BmcBusy);
-        // A look that does not come to its turn has learned nothing, and does not wait until it could not be answered any more.
+        // A poll that is not admitted gives up after half of its time and records no failure.
         let begun = Instant::now();
         let polled = governor.poll("b", LIMIT, async { Ok(()) }).await;
         assert_eq!((polled, begun.elapsed()), (Ok(None), LIMIT / 2));

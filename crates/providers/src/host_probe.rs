@@ -1,4 +1,4 @@
-//! Whether the host of a machine is reachable: whether an SSH server answers at its address.
+//! Probes whether the host of a machine is reachable: whether an SSH server answers at its address.
 
 use crate::port::Target;
 use model::condition::{ConditionType, Evidence};
@@ -9,11 +9,10 @@ use tokio::time::timeout;
 
 /// How long a host has to send the first bytes of its banner.
 pub(crate) const HOST_TIMEOUT: Duration = Duration::from_secs(4);
-/// How the banner of every SSH server begins.
+/// The first bytes of every SSH banner.
 const BANNER: &[u8] = b"SSH-";
 const SSH_PORT: u16 = 22;
 
-/// Whether an SSH server answers now.
 pub(crate) async fn host_answers(target: &Target) -> bool {
     let seen = probe_host(&target.spec.ssh_endpoint, HOST_TIMEOUT).await;
     seen.is_some_and(|evidence| evidence.status)
@@ -41,7 +40,7 @@ async fn banner(endpoint: &str) -> std::io::Result<bool> {
     Ok(first == BANNER)
 }
 
-/// The host and the port of `host`, `host:port`, `[v6]` or `[v6]:port`, checked when the machine was registered.
+/// The host and port of `host`, `host:port`, `[v6]` or `[v6]:port`, validated at registration.
 fn host_and_port(endpoint: &str) -> (&str, u16) {
     let endpoint = endpoint.rsplit_once('@').map_or(endpoint, |(_, place)| place);
     let parsed = |port: &str| port.parse().unwrap_or(SSH_PORT);

@@ -1,8 +1,8 @@
 //! The HTTP client that the providers share.
 //!
-//! `endpoint` is the address of a server, `trust` and `certificate` how it proves its identity,
-//! `transport` one request and how far it got, `upload` a request with a large file, `form` the encoding
-//! of parameters, `text` what is passed on of a server's message.
+//! `endpoint` is the address of a server, `trust` and `certificate` verify its identity,
+//! `transport` sends one request and reports how far it got, `upload` sends a large file, `form`
+//! encodes parameters, `text` sanitizes a server's message.
 
 pub(crate) mod certificate;
 pub(crate) mod endpoint;
@@ -22,10 +22,9 @@ pub(crate) use upload::FileUpload;
 
 use std::time::Duration;
 
-/// How long a request may take.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// Until a connection stands, TLS included.
+    /// Until the connection is established, TLS included.
     pub connect: Duration,
     /// From sending a request to the last byte of its answer.
     pub answer: Duration,

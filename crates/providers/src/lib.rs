@@ -1,9 +1,9 @@
-//! Who can be asked.
+//! The adapters to hardware and to other systems.
 //!
-//! A [`Provider`] turns orders into talk with real or simulated hardware, and what came back into an
-//! answer or a fault. It never sees the store, never retries and never decides: it reports. Dropping
-//! the future of [`Provider::ask`] must be safe at any await: the work goes on in the world under
-//! its key, and a later `GetStatus` finds out what became of it.
+//! A [`Provider`] executes provider calls on real or simulated hardware and returns an answer or a
+//! fault. It never sees the database, never retries and never decides. Dropping the future of
+//! [`Provider::call`] must be safe at any await: the work continues under its effect key, and a
+//! later `GetStatus` reads its outcome.
 
 #![allow(clippy::wildcard_enum_match_arm, reason = "this crate does not keep to it yet")]
 

@@ -1,5 +1,4 @@
-//! Logging in to a peer: its credential, the logins it refused before, and its known identity. The same
-//! for BMCs, hosts and MAAS regions.
+//! Logins to BMCs, hosts and MAAS regions: credential, refused logins, and known identity.
 
 use crate::http_client::{Fingerprint, Trust};
 use crate::state_store::{Credential, Lockout, ProviderStateStore, Secret};
@@ -11,9 +10,9 @@ use std::sync::Arc;
 /// How a peer must prove its identity.
 #[derive(Debug, Clone)]
 pub enum TrustPolicy {
-    /// Its certificate is signed by an authority of ours.
+    /// A configured CA signed its certificate.
     Ca(Trust),
-    /// The first certificate or host key that is seen is trusted, and no other.
+    /// The first certificate or host key is pinned, and no other is trusted.
     FirstUse,
     /// Only pinned certificates and host keys are trusted.
     Pinned,
@@ -33,7 +32,7 @@ impl fmt::Debug for Login {
 }
 
 impl Login {
-    /// The login in a credential, which must be a password.
+    /// The login in a credential; a fault unless it is a password.
     pub fn of(credential: &Credential) -> Result<Self, Fault> {
         match &credential.secret {
             Secret::Password { user, password } => {
@@ -50,7 +49,7 @@ impl Login {
 pub struct PeerLogin(pub Arc<dyn ProviderStateStore>);
 
 impl PeerLogin {
-    /// The first of these credentials that is named, unless this peer has refused it before.
+    /// The first of these names that is not empty, unless this peer has refused that credential.
     pub async fn credential(
         &self,
         peer: &str,
@@ -79,7 +78,7 @@ impl PeerLogin {
         }
     }
 
-    /// Records the result of a login: a refused credential is not tried again.
+    /// Records a refused login, so that it is not repeated.
     pub async fn after_login<T>(
         &self,
         peer: &str,
@@ -121,7 +120,7 @@ impl PeerLogin {
         Ok((believing(trusting, peer, known)?, known))
     }
 
-    /// Trusts an identity on first use. Another replica may have seen another one at the same moment.
+    /// Pins an identity on first use. Fails when another replica has pinned another one.
     pub async fn trust_on_first_use(&self, peer: &str, shown: &str) -> Result<(), Fault> {
         let known = self.0.trust_on_first_use(peer, shown).await?;
         if known == shown {
@@ -132,13 +131,13 @@ impl PeerLogin {
     }
 }
 
-/// A credential of another kind than is needed.
+/// The fault of a credential of the wrong kind.
 pub fn wrong_kind(credential: &Credential, wanted: &str) -> Fault {
     let said = format!("the credential {:?} is not {wanted}", credential.name);
     Fault::new(Code::CredentialMissing, said)
 }
 
-/// The peer has no pinned identity, and the policy trusts pinned ones only.
+/// The fault of a peer without a pinned identity when the policy is `pinned`.
 pub fn unpinned(peer: &str) -> Fault {
     let said = format!(
         "{peer} was not asked: nobody has said who it is, and the configuration has trust = \"pinned\"; \
@@ -147,7 +146,7 @@ pub fn unpinned(peer: &str) -> Fault {
     Fault::new(Code::IdentityUntrusted, said)
 }
 
-/// The stored identity of a peer. One that cannot be read must not count as unknown.
+/// The stored identity of a peer. An unreadable one is a fault, not an unknown peer.
 fn fingerprint(peer: &str, known: Option<&str>) -> Result<Option<Fingerprint>, Fault> {
     known.map(str::parse).transpose().map_err(|said| {
         let said = format!("what is remembered of {peer} cannot be read: {said}");

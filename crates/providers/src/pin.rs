@@ -1,4 +1,4 @@
-//! Identities that are known beforehand: read from what a person types, in the form in which they are compared later.
+//! Pinned identities: parsed from the operator's input into the form in which they are compared.
 
 use crate::http_client::{Fingerprint, NoFingerprint};
 use crate::redfish::BmcAddress;
@@ -6,7 +6,7 @@ use crate::ssh;
 use crate::ssh::HostKey;
 use model::refusal::Refusal;
 
-/// Who is at an address.
+/// The identity that is expected at an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pin {
     pub peer: String,
@@ -14,7 +14,7 @@ pub struct Pin {
 }
 
 impl Pin {
-    /// `https://…` with the fingerprint of a certificate, or `ssh://…` with a host key.
+    /// Accepts `https://…` with the fingerprint of a certificate, or `ssh://…` with a host key.
     pub fn parse(peer: &str, identity: &str) -> Result<Self, Refusal> {
         if peer.starts_with("ssh://") {
             let ssh::Endpoint { host, port, .. } = ssh::Endpoint::parse("peer", peer)?;
@@ -44,7 +44,7 @@ impl Pin {
     }
 }
 
-/// How much of a text that is no address is shown.
+/// How many characters of an invalid address are shown.
 const MAX_SHOWN: usize = 80;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The port: what the engine sees of the world.
+//! The interface between the engine and the providers.
 
 use crate::inspect::Inspector;
 use crate::scout::Scout;
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// The machine or device an order is about.
+/// The machine or device of a provider call.
 #[derive(Debug, Clone)]
 pub struct Target {
     pub id: TargetId,
@@ -24,20 +24,20 @@ pub struct Target {
 }
 
 impl Target {
-    /// The name it goes by. Clusters and deployments know machines only; a simulator knows every device as one.
+    /// Clusters and deployments know machines only; the simulator treats every device as one.
     pub fn machine_id(&self) -> MachineId {
         MachineId::trusted(self.id.as_str())
     }
 }
 
-/// A machine as the MAAS of its site has it.
+/// A machine as the MAAS of its site reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sighting {
     pub system_id: String,
-    /// The node that it is, where the provider knows.
+    /// Its node, if the provider knows it.
     pub node: Option<NodeId>,
     pub seen: UpstreamSeen,
-    /// Whether its agent is heard, where the provider knows.
+    /// Whether its agent sends heartbeats, if the provider knows it.
     pub heard: Option<bool>,
 }
 
@@ -47,20 +47,20 @@ pub enum Stream {
     Stderr,
 }
 
-/// A piece of log as it came from the hardware.
+/// A piece of log output of the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
     pub stream: Stream,
     pub data: Vec<u8>,
 }
 
-/// Where a provider writes the log of an order. It waits when the reader is behind, so that a
+/// Where a provider writes the log of a call. Writing waits while the channel is full, so a
 /// gigabyte of output costs time and not memory.
 #[derive(Debug, Clone)]
 pub struct Journal(mpsc::Sender<Line>);
 
 impl Journal {
-    /// How many lines may wait to be stored.
+    /// How many chunks may wait to be stored.
     pub const CAPACITY: usize = 256;
 
     pub fn new() -> (Self, mpsc::Receiver<Line>) {
@@ -68,7 +68,7 @@ impl Journal {
         (Self(sender), receiver)
     }
 
-    /// Writes one line. A log that nobody reads any more is no reason to fail.
+    /// Writes one line. A closed log is not an error.
     pub async fn line(&self, text: impl AsRef<str>) {
         let mut data = text.as_ref().as_bytes().to_vec();
         data.push(b'\n');
@@ -92,26 +92,25 @@ pub trait Provider: Send + Sync {
         false
     }
 
-    /// Whether a machine like this can be one of its own.
+    /// Whether a machine with this spec can belong to the provider.
     fn check(&self, _spec: &MachineSpec) -> Result<(), Refusal> {
         Ok(())
     }
 
-    /// Carries out one order. See [`model::effect::Verb`] for what each verb may answer.
+    /// Executes one provider call. [`model::effect::Verb`] says which answers each verb allows.
     async fn ask(&self, target: &Target, order: &Order, journal: &Journal)
     -> Result<Answer, Fault>;
 
-    /// Looks how the machine is, changing nothing.
+    /// Probes the machine; changes nothing.
     async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault>;
 
-    /// Reads what a switch or a power shelf says of itself now, changing nothing. Cheap enough to be asked from time to time.
+    /// Reads the state of a switch or power shelf; changes nothing. Cheap enough for polling.
     async fn survey(&self, target: &Target) -> Result<Facts, Fault> {
         let said = format!("{} cannot look at {}", self.name(), target.id);
         Err(Fault::new(Code::NotSupported, said))
     }
 
-    /// Looks at all machines of a site at once, changing nothing: one question for the whole site. `nodes` are those that Farrier has
-    /// there.
+    /// Reads all machines of a site with one request; changes nothing. `nodes`: those of the site.
     async fn observe_site(
         &self,
         site: &Site,
@@ -121,7 +120,7 @@ pub trait Provider: Send + Sync {
         Err(Fault::new(Code::NotSupported, said))
     }
 
-    /// What the MAAS of a site has of one machine; none: it has no such machine.
+    /// One machine as the MAAS of a site reports it; None: MAAS has no such machine.
     async fn find_at_site(
         &self,
         site: &Site,
@@ -131,53 +130,52 @@ pub trait Provider: Send + Sync {
         Err(Fault::new(Code::NotSupported, said))
     }
 
-    /// Whether images must be in the catalogue before it can install them.
+    /// Whether an image must be in the catalogue before it can be installed.
     fn catalogued(&self) -> bool {
         false
     }
 
-    /// Looks how the machine's parts are, changing nothing: a dear look, made rarely. The evidence is about `Degraded`; none
-    /// where there is nobody to ask.
+    /// Probes the hardware components of the machine; changes nothing. Expensive, so it is rarely
+    /// called. The evidence is about `Degraded`; None: there is no BMC to read.
     async fn examine(&self, _target: &Target) -> Result<Option<Evidence>, Fault> {
         Ok(None)
     }
 
-    /// What keeps it from talking to the machine as it would, in one sentence, as far as it knows without asking.
+    /// Why calls to the machine do not work normally, in one sentence, without calling it.
     fn hindrance(&self, _target: &Target) -> Option<String> {
         None
     }
 
-    /// How a person looks at its machines, where it has [`Capability::Inspect`].
+    /// Reads machines for operators, where it has [`Capability::Inspect`].
     fn inspector(&self) -> Option<&dyn Inspector> {
         None
     }
 
-    /// How BMCs are found and tried out, where its machines have any.
+    /// Finds and tests BMCs, where its machines have any.
     fn scout(&self) -> Option<&dyn Scout> {
         None
     }
 
-    /// Numbers about itself, by the names of the metrics they are.
+    /// Gauges of the provider, by metric name.
     fn gauges(&self) -> Vec<(&'static str, usize)> {
         Vec::new()
     }
 }
 
-/// The longest name of a host.
 const MAX_HOSTNAME: usize = 63;
 
-/// What the host on a machine is called where we name it: its id, as far as that may name a host.
+/// The host name of a machine: its id, with the characters that a host name may have.
 pub(crate) fn hostname(machine: &str) -> String {
     let fit = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let name: String = machine.chars().take(MAX_HOSTNAME).map(fit).collect();
     name.trim_matches('-').to_owned()
 }
 
-/// The providers this process has, by name.
+/// The providers of this process, by name.
 #[derive(Clone, Default)]
 pub struct Providers {
     by_name: BTreeMap<&'static str, Arc<dyn Provider>>,
-    /// For machines that name none: the one that came first.
+    /// For machines that name none: the first that was added.
     default: Option<&'static str>,
 }
 
@@ -193,7 +191,7 @@ impl Providers {
         self.by_name.get(name)
     }
 
-    /// Who speaks to the cluster of a machine: its own provider where that can, or another one here that can. None: nobody.
+    /// The provider that reaches the cluster of a machine: its own, or any real one that can.
     pub fn speaks_to_clusters(&self, own: &str) -> Option<&Arc<dyn Provider>> {
         let speaks =
             |one: &&Arc<dyn Provider>| one.capabilities().contains(&Capability::ClusterJoin);
@@ -201,7 +199,6 @@ impl Providers {
         self.get(own).into_iter().chain(real).find(speaks)
     }
 
-    /// Whether a provider of this name is here, and is simulated.
     pub fn is_simulated(&self, name: &str) -> bool {
         self.get(name).is_some_and(|provider| provider.is_simulated())
     }
@@ -210,7 +207,6 @@ impl Providers {
         self.default
     }
 
-    /// The numbers of all of them.
     pub fn gauges(&self) -> Vec<(&'static str, usize)> {
         self.by_name.values().flat_map(|provider| provider.gauges()).collect()
     }

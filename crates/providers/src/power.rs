@@ -1,9 +1,10 @@
-//! PowerState, decided: what to ask of a BMC next, given what was asked before and what it shows now.
+//! Decides the next command to a BMC from the stage of a power sequence and the observed power
+//! state.
 //!
-//! A reboot is an observed Off and then an observed On. That is slower than a reset, and it is proof: no clock of the BMC has to
-//! be believed, and whoever finds the course after a crash knows how far it came. A shutdown is asked for politely
-//! first; what does not listen is cut off, where that is allowed. Asking for what already holds does no harm, so a course may
-//! be taken up again at any point.
+//! A power cycle is an observed Off and then an observed On. That is slower than a reset, but it
+//! proves the restart without the BMC's clock, and after a crash the stage says how far it came. A
+//! graceful shutdown is tried first, then the power is forced off where that is allowed. Requesting
+//! a state that already holds does no harm, so a sequence can be resumed at any point.
 
 use model::effect::PowerOffPolicy;
 use model::fault::{Code, Fault};
@@ -11,12 +12,12 @@ use model::time::{Timestamp, spoken};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What a BMC shows.
+/// The power state that a BMC reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PowerState {
     On,
     Off,
-    /// On its way to one or the other.
+    /// Between on and off.
     Changing,
 }
 
@@ -36,27 +37,27 @@ impl PowerState {
 pub enum PowerGoal {
     On,
     Off,
-    /// Off, and then on.
     Cycle,
 }
 
-/// How far a course has come. It is written down before what it names is asked.
+/// The progress of a power sequence. It is stored before the command that it names is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PowerStage {
     Begun,
-    /// Asked to shut down.
+    /// A graceful shutdown was requested at this time.
+    #[serde(rename = "shutting")]
     Shutting(Timestamp),
-    /// Cut off.
+    /// The power was forced off at this time.
+    #[serde(rename = "cutting")]
     Cutting(Timestamp),
-    /// Asked to start, after it was seen off.
+    /// A start was requested at this time, after the machine was observed off.
     Starting(Timestamp),
     Done,
-    /// Given up before anything was asked.
+    /// Stopped before the first command.
     Stopped,
 }
 
-/// What is asked of the BMC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PowerCommand {
     Shutdown,
@@ -66,25 +67,24 @@ pub enum PowerCommand {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PowerMove {
-    /// Write the stage down, then ask.
+    /// Store the stage, then send the command.
     Command(PowerCommand, PowerStage),
-    /// Look again in a while.
+    /// Read the power state again later.
     Look,
-    /// The goal holds. The text says how that was seen.
+    /// The goal holds; the text is the evidence.
     Done(&'static str),
     Fail(Fault),
 }
 
-/// How long is waited for what.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PowerTimeouts {
-    /// For a polite shutdown. Zero: it is not tried.
+    /// For a graceful shutdown. Zero: it is not tried.
     pub graceful: Duration,
-    /// Whether what does not shut down is cut off.
+    /// Whether the power is forced off when the shutdown takes too long.
     pub force: bool,
-    /// For power to follow a command that cannot be ignored.
+    /// For the power state to follow a forced off or a start.
     pub change: Duration,
-    /// After this long without effect a command is given again: the one before may never have been sent.
+    /// A command without effect is repeated after this time: it may never have been sent.
     pub again: Duration,
 }
 
@@ -100,22 +100,22 @@ impl Default for PowerTimeouts {
 }
 
 impl PowerTimeouts {
-    /// As a step wants it; where it is silent, as configured.
+    /// The policy of the step; what it leaves open is taken from the configuration.
     fn with_policy(&self, power_off: PowerOffPolicy) -> Self {
         let said = power_off.graceful_seconds.map(|seconds| Duration::from_secs(seconds.into()));
         let graceful = said.unwrap_or(self.graceful);
-        // Whoever says that the machine gets no time says that it is cut off.
+        // A graceful period of zero means that the power is forced off.
         let cuts = said.is_some_and(|said| said.is_zero());
         let force = power_off.force.unwrap_or(self.force || cuts);
-        // A step that forbids a cut overrules a configuration that asks for nothing else.
+        // A step that forbids force overrides a configuration without a graceful period.
         let insists = power_off.force == Some(false) && graceful.is_zero();
         let graceful = if insists { Self::default().graceful } else { graceful };
         Self { graceful, force, ..self.clone() }
     }
 }
 
-/// The patience for one course at one BMC. One that cannot ask for a shutdown is not waited for, but cut off, where that
-/// is allowed.
+/// The timeouts of one sequence at one BMC. Without support for graceful shutdown the power is
+/// forced off at once, where that is allowed.
 pub fn patience(
     configured: &PowerTimeouts,
     power_off: PowerOffPolicy,
@@ -133,7 +133,7 @@ pub fn patience(
     }
 }
 
-/// Whether the patience matters for the next move: something is on that is to be switched off.
+/// Whether the next decision depends on the timeouts: the machine is on and is to be switched off.
 pub const fn needs_patience(goal: PowerGoal, stage: PowerStage, seen: PowerState) -> bool {
     match (goal, stage, seen) {
         (PowerGoal::On, _, _) | (_, _, PowerState::Off) => false,
@@ -150,7 +150,8 @@ pub const fn needs_patience(goal: PowerGoal, stage: PowerStage, seen: PowerState
     }
 }
 
-/// A shutdown was asked for and the BMC said no: nothing has happened. What is left of the patience, or why it ends here.
+/// The BMC refused a graceful shutdown, so nothing has happened. Returns the timeouts to continue
+/// with, or the fault that ends the sequence.
 pub fn refused(
     fault: Fault,
     ask: PowerCommand,
@@ -168,7 +169,7 @@ pub fn refused(
     }
 }
 
-/// The next move of a course.
+/// The next decision of a power sequence.
 pub fn next(
     goal: PowerGoal,
     stage: PowerStage,
@@ -234,7 +235,7 @@ fn shutting(since: Timestamp, now: Timestamp, patience: &PowerTimeouts) -> Power
     PowerMove::Fail(Fault::new(Code::ReadBackDiffers, said))
 }
 
-/// Gives a command again that has had no effect, until patience ends.
+/// Repeats a command that had no effect, until the timeout.
 fn insist(
     since: Timestamp,
     now: Timestamp,
@@ -247,13 +248,13 @@ fn insist(
         PowerCommand::Shutdown | PowerCommand::Cut => "switch off",
     };
     match wait(since, now, patience, word) {
-        // The stage stays as it is: patience counts from the first time.
+        // The stage stays the same: the timeout counts from the first command.
         PowerMove::Look if again(since, now, patience) => PowerMove::Command(ask, stage),
         other => other,
     }
 }
 
-/// True once in each span of patience, within a look or two.
+/// True once per `repeat_after`, for one or two reads.
 fn again(since: Timestamp, now: Timestamp, patience: &PowerTimeouts) -> bool {
     let span = patience.again.as_millis().max(1);
     let waited = now.since(since).as_millis();
@@ -272,7 +273,7 @@ fn wait(since: Timestamp, now: Timestamp, patience: &PowerTimeouts, word: &str) 
 pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often a worker records that it watches the power state.
 pub(crate) const WATCH_EVERY: Duration = Duration::from_secs(10);
-/// The longest gap between two recorded reads. Within it, no person switches a machine off and on again.
+/// The longest gap between two recorded reads. No person switches a machine off and on within it.
 pub(crate) const MAX_UNWATCHED: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
@@ -346,7 +347,8 @@ mod tests {
         PowerOffPolicy { graceful_seconds, force }
     }
 
-    /// Rows: what is configured, what the step says, what the BMC can. Columns: how long politely, and whether by force.
+    /// Rows: configuration, policy of the step, whether the BMC supports a graceful shutdown.
+    /// Expected: the graceful period in seconds, and whether force is allowed.
     #[test]
     fn a_step_has_its_say() {
         let configured = |seconds, force| PowerTimeouts {
@@ -397,7 +399,7 @@ mod tests {
         }
     }
 
-    /// Without force no course ever cuts, whatever the machine does.
+    /// Without force no sequence forces the power off, whatever the machine does.
     #[test]
     fn what_is_forbidden_is_not_asked() {
         let polite = PowerTimeouts { force: false, ..PATIENCE };
@@ -419,7 +421,7 @@ mod tests {
         }
     }
 
-    /// Whatever a machine does, a course ends.
+    /// Every sequence ends, whatever the machine does.
     #[test]
     fn a_course_always_ends() {
         for goal in [On, Off, Cycle] {

@@ -1,6 +1,6 @@
-//! Finding out about a BMC that no machine may be registered for: what it can do, and what is behind it.
+//! Discovers and tests BMCs that may belong to no registered machine.
 //!
-//! Nothing is changed on it. A login that it refuses counts like any other: it is written down and not tried again.
+//! Nothing is changed on the BMC. A refused login is recorded as a lockout and not repeated.
 
 use crate::http_client::Trust;
 use crate::power::PowerState;
@@ -9,21 +9,21 @@ use async_trait::async_trait;
 use model::fault::Fault;
 use model::machine::roster::Sighting;
 
-/// How to come to a BMC.
+/// How to reach a BMC.
 #[derive(Debug, Clone, Default)]
 pub struct Approach {
     pub endpoint: String,
-    /// The credential's name. Empty: the configured one.
+    /// The name of the credential. Empty: the configured one.
     pub credential: String,
-    /// Whom to believe that it is the BMC. None: as configured.
+    /// How the BMC must prove its identity. None: as configured.
     pub trust: Option<Trust>,
-    /// What is known of the machine that is meant.
+    /// Selects one of the systems behind the BMC.
     pub wanted: Wanted,
 }
 
 macro_rules! steps {
     ($($variant:ident = $word:literal, $ability:expr;)*) => {
-        /// What is tried of a BMC, in this order.
+        /// The checks of a BMC, in this order.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Step { $($variant,)* }
 
@@ -34,7 +34,7 @@ macro_rules! steps {
                 match self { $(Self::$variant => $word,)* }
             }
 
-            /// What Farrier can do where this holds; none for a step on the way.
+            /// What Farrier can do when the check succeeds; None for a prerequisite.
             pub const fn ability(self) -> Option<&'static str> {
                 match self { $(Self::$variant => $ability,)* }
             }
@@ -69,7 +69,7 @@ pub enum Verdict {
     NotTried,
 }
 
-/// What came of one step.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     pub step: Step,
@@ -77,13 +77,13 @@ pub struct Finding {
     pub said: String,
 }
 
-/// What came of all of them.
+/// The results of all checks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     pub findings: Vec<Finding>,
-    /// The computer that would be chosen.
+    /// The system that a machine with this address would use.
     pub chosen: Option<Sighting>,
-    /// The fault that ended it early.
+    /// The fault that ended the test early.
     pub ended_by: Option<Fault>,
 }
 
@@ -96,12 +96,12 @@ impl Report {
         self.findings.push(Finding { step, verdict, said });
     }
 
-    /// Says why a step is not tried.
+    /// Records why a check was not made.
     pub fn skip(&mut self, step: Step, said: &str) {
         self.findings.push(Finding { step, verdict: Verdict::NotTried, said: said.into() });
     }
 
-    /// Notes a step without which the others cannot be tried. False: it ends here.
+    /// Records a check that the later ones depend on. False: the test ends here.
     pub fn needs(&mut self, step: Step, told: Result<String, Fault>) -> bool {
         match told {
             Ok(said) => self.note(step, Ok(said)),
@@ -110,13 +110,13 @@ impl Report {
         self.ended_by.is_none()
     }
 
-    /// Notes the step that ends it.
+    /// Records the check that ends the test.
     pub fn end(&mut self, step: Step, fault: Fault) {
         self.ended_by = Some(fault.clone());
         self.note(step, Err(fault));
     }
 
-    /// Names what was not tried, so that nobody takes it for tried.
+    /// Adds the checks that were not made, with the reason, in the order of `BmcCheck::ALL`.
     pub fn close(&mut self) {
         let said = match self.findings.iter().rev().find(|one| one.verdict == Verdict::Cannot) {
             Some(last) if self.ended_by.is_some() => format!("{} comes first", last.step.as_str()),
@@ -136,12 +136,12 @@ impl Report {
         self.findings.iter().any(|one| one.step == step && one.verdict == verdict)
     }
 
-    /// Whether a machine can be worked with through this BMC.
+    /// Whether Farrier can manage a machine through this BMC.
     pub fn usable(&self) -> bool {
         self.ended_by.is_none() && self.chosen.is_some() && self.is(Step::Power, Verdict::Ok)
     }
 
-    /// What Farrier can do with it, in a sentence.
+    /// One sentence about what Farrier can do with the BMC.
     pub fn summary(&self) -> String {
         if let Some(fault) = &self.ended_by {
             return format!("Farrier cannot work with this BMC: {fault}");
@@ -159,17 +159,17 @@ impl Report {
     }
 }
 
-/// A computer that was found, and its power.
+/// A discovered system and its power state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     pub sighting: Sighting,
     pub power: Option<PowerState>,
 }
 
-/// What there is at an address.
+/// The result of probing one address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Survey {
-    /// Nobody answers there.
+    /// Nothing answers at the address.
     Nobody(String),
     Found(Vec<Found>),
     Failed(Fault),
@@ -177,16 +177,16 @@ pub enum Survey {
 
 #[async_trait]
 pub trait Scout: Send + Sync {
-    /// What the BMC is called in trust and lockouts: how it is spoken to, and where.
+    /// The name of the BMC in pins and lockouts: protocol and address.
     fn peer(&self, endpoint: &str) -> Result<String, Fault>;
 
-    /// The credential that a BMC is logged in at with: this one, or the configured one.
+    /// The name of the credential for a BMC: this one, or the configured one if it is empty.
     async fn credential(&self, name: &str) -> Result<String, Fault>;
 
-    /// Tries out what a BMC can do, changing nothing on it and trusting nobody for the future.
+    /// Tests what a BMC supports. Changes nothing on it and pins no identity.
     async fn test(&self, approach: &Approach) -> Report;
 
-    /// Looks what is at an address.
+    /// Lists the systems at an address.
     async fn survey(&self, endpoint: &str, credential: &str) -> Survey;
 }
 

@@ -1,8 +1,8 @@
-//! What a provider may know and remember beyond its own process.
+//! The state that a provider keeps outside its own process.
 //!
-//! A device remembers nothing of ours, so what a provider has to find again after a crash it gives to its [`ProviderStateStore`]: the
-//! credentials it logs in with, the certificates and host keys it has met, the logins that were refused, and a note
-//! under each key it works on. The engine keeps them in its store, which no provider ever sees.
+//! A device stores nothing for us, so what a provider needs after a crash goes to its
+//! [`ProviderStateStore`]: credentials, pinned certificates and host keys, refused logins, and one
+//! checkpoint per effect key. The engine implements it on the database, which no provider sees.
 
 use async_trait::async_trait;
 use model::deploy::{Deployment, Steer};
@@ -17,7 +17,6 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What somebody logs in with.
 #[derive(Debug, Clone)]
 pub enum Secret {
     Password {
@@ -38,11 +37,10 @@ pub enum Secret {
     },
 }
 
-/// A credential as it is now.
 #[derive(Debug, Clone)]
 pub struct Credential {
     pub name: String,
-    /// Moves with every change, so that a refused login is tried again once it has changed.
+    /// Raised by every change; a refused login is retried with a new version only.
     pub version: i64,
     pub secret: Secret,
 }
@@ -55,11 +53,11 @@ pub struct Lockout {
     pub said: String,
 }
 
-/// What is remembered of a key.
+/// The stored progress of one effect key.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Checkpoint {
     Begun(Value),
-    /// It was stopped before it had begun, and never will begin.
+    /// Stopped before it began; it must never begin.
     Barred,
 }
 
@@ -68,19 +66,19 @@ pub trait ProviderStateStore: Send + Sync {
     /// The credential of this name, or the fault `credential-missing`.
     async fn credential(&self, name: &str) -> Result<Credential, Fault>;
 
-    /// Who was met first at an address.
+    /// The pinned identity of an address.
     async fn identity(&self, peer: &str) -> Result<Option<String>, Fault>;
-    /// Remembers who was met, unless somebody is known there. Answers who is known.
+    /// Pins an identity unless one is pinned already. Returns the pinned one.
     async fn trust_on_first_use(&self, peer: &str, identity: &str) -> Result<String, Fault>;
 
     async fn lockout(&self, peer: &str) -> Result<Option<Lockout>, Fault>;
     async fn lock_out(&self, peer: &str, lockout: &Lockout) -> Result<(), Fault>;
 
     async fn recall(&self, key: &Key) -> Result<Option<Checkpoint>, Fault>;
-    /// Writes the first note of a key, before anything is touched. None: it is ours to do. Otherwise what was there.
+    /// Creates the checkpoint of a key before a device is called. Some: the existing one.
     async fn begin(&self, key: &Key, note: &Checkpoint) -> Result<Option<Checkpoint>, Fault>;
-    /// Replaces the note of a key that has begun, if it still says `before`. False: somebody else has gone on with it, or
-    /// stopped it, and the caller must not act on what it believes.
+    /// Replaces the checkpoint of a key that has begun, if it still equals `before`. False: another
+    /// worker has continued or stopped it, and the caller must not act on its copy.
     async fn compare_and_swap(
         &self,
         key: &Key,
@@ -88,30 +86,31 @@ pub trait ProviderStateStore: Send + Sync {
         after: &Value,
     ) -> Result<bool, Fault>;
 
-    /// Knows another one at an address from now on, as the one before is gone; with None, whoever is met there first. Logins that the one
-    /// before refused may be tried again.
+    /// Pins another identity at an address, after a replacement; None: the next one is trusted on
+    /// first use. Clears the lockout of the address.
     async fn pin(&self, peer: &str, identity: Option<&str>) -> Result<(), Fault>;
 
     /// The image of this name, or the fault `image-unknown`.
     async fn image(&self, name: &str) -> Result<Image, Fault>;
-    /// Wants a deployment, if the note of its key still says `note`, and closes what is open for the same machine under other
-    /// keys. Answers the one of this key, which may have come further. None: the note says something else.
+    /// Creates a deployment if the checkpoint of its key still equals `note`, and closes the open
+    /// ones of the same machine under other keys. Returns the deployment of this key, which may
+    /// have progressed. None: the checkpoint differs.
     async fn want(&self, one: &Deployment, note: &Value) -> Result<Option<Deployment>, Fault>;
     async fn deployment(&self, key: &Key) -> Result<Option<Deployment>, Fault>;
-    /// Says how it goes on. Answers how it is now.
+    /// Sends a command to the deployment. Returns its state after it.
     async fn steer(&self, key: &Key, to: Steer) -> Result<Option<Deployment>, Fault>;
     /// The token of a key's deployment, the same each time.
     async fn token(&self, key: &Key) -> Result<SecretString, Fault>;
 
-    /// The site of this name, or the fault `site-unfit`.
+    /// The site with this id, or the fault `site-unfit`.
     async fn site(&self, id: &SiteId) -> Result<Site, Fault>;
-    /// The node of this name, or the fault `machine-gone`.
+    /// The node with this id, or the fault `machine-gone`.
     async fn node(&self, id: &NodeId) -> Result<Node, Fault>;
-    /// A token that an agent can enroll with as this node: the one that was issued last while it is good, or a fresh one.
+    /// A token with which an agent enrolls as this node: the last one while valid, or a new one.
     async fn enrollment(&self, id: &NodeId) -> Result<SecretString, Fault>;
 }
 
-/// A keeper whose memory ends with it, for tests and for talking to a device that no machine is registered for.
+/// A state store in memory, for tests and for BMCs without a registered machine.
 #[derive(Default)]
 pub struct InMemoryStateStore(Mutex<Held>);
 
@@ -132,14 +131,13 @@ impl InMemoryStateStore {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a secret in, over the one of the same name.
+    /// Stores a secret; replaces the one of the same name.
     pub fn set(&self, name: &str, secret: Secret) {
         let mut held = self.held();
         let version = held.credentials.get(name).map_or(1, |known| known.version + 1);
         held.credentials.insert(name.into(), Credential { name: name.into(), version, secret });
     }
 
-    /// Takes an image in.
     pub fn add_image(&self, image: Image) {
         self.held().images.insert(image.name.clone(), image);
     }
@@ -152,7 +150,7 @@ impl InMemoryStateStore {
         self.held().nodes.insert(node.id(), node);
     }
 
-    /// Lets somebody at the machine change a deployment, as the server would for the deploy environment.
+    /// Changes a deployment as the server does for the deploy environment.
     pub fn change<T>(&self, key: &Key, change: impl FnOnce(&mut Deployment) -> T) -> Option<T> {
         self.held().deployments.get_mut(key).map(change)
     }
@@ -265,23 +263,19 @@ impl ProviderStateStore for InMemoryStateStore {
     }
 }
 
-/// Nobody has a credential of this name.
 pub fn no_credential(name: &str) -> Fault {
     let said = format!("there is no credential {name:?}");
     Fault::new(Code::CredentialMissing, said)
 }
 
-/// There is no such site any more.
 pub fn no_site(id: &SiteId) -> Fault {
     Fault::new(Code::SiteUnfit, format!("there is no site {id}"))
 }
 
-/// There is no such node any more.
 pub fn no_node(id: &NodeId) -> Fault {
     Fault::new(Code::MachineGone, format!("there is no node {id}"))
 }
 
-/// Nobody has an image of this name.
 pub fn no_image(name: &str) -> Fault {
     let said = format!("there is no image {name:?} in the catalogue");
     Fault::new(Code::ImageUnknown, said)

@@ -1,5 +1,5 @@
-//! The way to a machine's BMC: its turn with the governor, its credential, whom to trust, and a connection that is kept for the
-//! next call.
+//! Connections to the BMCs of machines: the governor's admission, the credential, the pinned
+//! identity, and a cached session for the next call.
 
 use super::Settings;
 use super::controller::Controller;
@@ -26,7 +26,6 @@ pub struct Bmcs {
     kept: Mutex<SessionCache<Opened>>,
 }
 
-/// A BMC that one is logged in at, with what, and since when.
 struct Opened {
     controller: Arc<Controller>,
     credential: String,
@@ -40,7 +39,7 @@ impl Bmcs {
         Self { governor, logins, settings, kept: Mutex::default() }
     }
 
-    /// Does something at the machine's BMC, when it is its turn.
+    /// Runs `work` at the machine's BMC when the governor admits it.
     pub async fn call<T>(
         &self,
         target: &Target,
@@ -63,8 +62,8 @@ impl Bmcs {
         self.governor.call(&peer, priority, limit, call).await
     }
 
-    /// Looks at the machine's BMC, when it is its turn. None: it was not. Nobody waits for it, so it is as cheap as can be: one
-    /// that is logged in is not asked who it is, and the line is not held until the next time.
+    /// Probes the machine's BMC. None: not admitted in time. To be cheap, it uses a cached session
+    /// without reading the credential again, and closes the connection afterwards.
     pub async fn poll<T>(
         &self,
         target: &Target,
@@ -88,12 +87,11 @@ impl Bmcs {
         self.governor.poll(&peer, limit, call).await
     }
 
-    /// How the machine's BMC stands with the governor.
     pub fn standing(&self, target: &Target) -> Option<Standing> {
         self.governor.standing(&peer_to(target).ok()?)
     }
 
-    /// Keeps a login that works, and writes down one that was refused.
+    /// Caches a session that works, and records a refused login.
     async fn after<T>(
         &self,
         peer: &str,
@@ -123,7 +121,7 @@ impl Bmcs {
         [spec.bmc_credential.as_str(), &self.settings.bmc_credential]
     }
 
-    /// What a login is kept under. Behind one BMC there may be several machines, and each is another System.
+    /// The cache key of a session. One BMC may serve several machines, each with its own System.
     fn place(&self, peer: &str, Target { id, spec }: &Target) -> String {
         let [own, usual] = self.named(spec);
         let credential = if own.is_empty() { usual } else { own };
@@ -179,7 +177,7 @@ impl Bmcs {
     }
 }
 
-/// Whether a fault says that the next one had better log in anew: it was not heard, or is not who it was.
+/// Whether the next call must log in again: the BMC did not answer, or it is another one.
 fn spoils(code: Code) -> bool {
     let stranger = matches!(
         code,
@@ -188,7 +186,7 @@ fn spoils(code: Code) -> bool {
     stranger || code.unseen()
 }
 
-/// What a BMC is called in trust, lockouts and the governor: how it is spoken to, and where.
+/// The name of a BMC in pins, lockouts and the governor: protocol and address.
 pub fn peer_to(target: &Target) -> Result<String, Fault> {
     if target.spec.bmc_endpoint.is_empty() {
         return Err(nowhere(target.id.kind, "bmc_endpoint"));
@@ -196,7 +194,7 @@ pub fn peer_to(target: &Target) -> Result<String, Fault> {
     peer_at(&target.spec.bmc_endpoint)
 }
 
-/// Nobody has said where something is.
+/// The fault of a device that was registered without this address.
 pub fn nowhere(kind: TargetKind, field: &str) -> Fault {
     let said = match kind {
         TargetKind::Machine => {
@@ -210,7 +208,7 @@ pub fn nowhere(kind: TargetKind, field: &str) -> Fault {
     Fault::new(Code::NotSupported, said)
 }
 
-/// The same for a BMC that no machine may be registered for.
+/// The same for an endpoint that may belong to no machine.
 pub fn peer_at(endpoint: &str) -> Result<String, Fault> {
     if is_ipmi(endpoint) {
         return Ok(endpoint.to_string());
@@ -218,15 +216,15 @@ pub fn peer_at(endpoint: &str) -> Result<String, Fault> {
     Ok(BmcAddress::parse(endpoint)?.to_string())
 }
 
-/// A BMC that one is logged in at, with no System chosen.
+/// A BMC after the login, before a System is chosen.
 pub enum Visited {
     Redfish(redfish::Bmc),
     Ipmi(ipmi::Bmc),
 }
 
 impl Bmcs {
-    /// Logs in at a BMC, once, with this credential or the configured one. With `trust` the caller says whom to
-    /// believe, and nobody is remembered.
+    /// Logs in to a BMC once, with this credential or the configured one. With `trust` the caller
+    /// decides which identity is accepted, and none is pinned.
     pub async fn visit(
         &self,
         peer: &str,
@@ -245,7 +243,7 @@ impl Bmcs {
         self.logins.after_login(peer, &credential, opened).await
     }
 
-    /// Logs in at a Redfish BMC. Unless the caller says whom to believe, who is met for the first time is written down.
+    /// Logs in to a Redfish BMC. Without `trust` its identity is pinned on first use.
     async fn connect(
         &self,
         peer: &str,
@@ -269,13 +267,13 @@ impl Bmcs {
         Ok(bmc)
     }
 
-    /// How the configuration says that this BMC is believed, and who was met there before.
+    /// The configured trust policy of this BMC, and its pinned identity.
     pub async fn trust(&self, peer: &str) -> Result<(Trust, Option<Fingerprint>), Fault> {
         self.logins.trust(&self.settings.trust, peer).await
     }
 }
 
-/// IPMI logs in with every question, so one is asked to see whether the login is right.
+/// IPMI logs in with every request, so one request verifies the login.
 async fn ask_who(bmc: ipmi::Bmc) -> Result<Visited, Fault> {
     bmc.identity().await?;
     Ok(Visited::Ipmi(bmc))

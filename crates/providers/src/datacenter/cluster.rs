@@ -1,7 +1,7 @@
-//! Joining and leaving a customer's cluster, and looking at the node in it.
+//! Joins a machine to a customer's cluster, removes it, and reads its node.
 //!
-//! A cluster is reached with the kubeconfig that is kept as a credential of the cluster's name. A machine is a node of its own
-//! name there. The token of a join is minted for it alone and taken back when the join has ended.
+//! The kubeconfig of a cluster is the credential with the cluster's name. The node has the
+//! machine's name. Each join gets its own token, which is deleted when the join has ended.
 
 use super::Datacenter;
 use super::exec::{barred, see_through};
@@ -18,15 +18,15 @@ use model::fault::{Code, Fault, Happened};
 use secrecy::ExposeSecret;
 use std::time::Duration;
 
-/// How long a token lives that nobody takes back.
+/// The lifetime of a token that is not deleted.
 const TOKEN_LIFE: Duration = Duration::from_secs(3_600);
-/// How long between two looks for a node that has just joined.
+/// Between two reads while a new node is not listed yet.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// `kubeadm reset` leaves the node's object to whoever has the cluster's keys.
+/// `kubeadm reset` does not delete the Node object; that needs the cluster's credential.
 const RESET: &str = "PATH=$PATH:/usr/sbin:/usr/local/bin; kubeadm reset --force";
 const FIND_KUBEADM: &str = "PATH=$PATH:/usr/sbin:/usr/local/bin";
 
-/// What a join leads to.
+/// The parameters of a join.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Joining<'a> {
     pub cluster: &'a str,
@@ -39,7 +39,7 @@ impl Datacenter {
         self.cluster_within(name, Settings::default().deadline).await
     }
 
-    /// The way to a cluster, each request of which has this long.
+    /// The client of a cluster, with this timeout for each request.
     pub(super) async fn cluster_within(
         &self,
         name: &str,
@@ -54,7 +54,7 @@ impl Datacenter {
         }
     }
 
-    /// Looks at the node. An advisory look tells what it saw, and holds whatever that was.
+    /// Reads the node. An advisory check succeeds and reports what it found.
     pub(super) async fn verify(
         &self,
         target: &Target,
@@ -132,21 +132,21 @@ impl Datacenter {
         }
     }
 
-    /// The note says that a token was drawn; only the host knows whether anything was begun with it.
+    /// The checkpoint only records the token; the host knows whether kubeadm was started with it.
     async fn inquire_join(&self, target: &Target, order: &Order) -> Result<Answer, Fault> {
         let host = self.hosts.connect(target).await?;
         Ok(match host.status(order.key.as_str()).await? {
             JobStatus::Never | JobStatus::Barred | JobStatus::Lost(Lost::Unmade) => {
                 Answer::NeverStarted
             }
-            // How it ended is told to whoever follows it, who also takes its token back.
+            // `Follow` reports how it ended, and deletes its token.
             JobStatus::Running { .. }
             | JobStatus::Ended(_)
             | JobStatus::Lost(Lost::Rebooted | Lost::Gone) => Answer::UnderWay,
         })
     }
 
-    /// Begins the join, unless the host has it already. The token is noted before it is made.
+    /// Starts the join unless the host has already started it. Stores the token before creating it.
     async fn begin_join(
         &self,
         target: &Target,
@@ -168,7 +168,7 @@ impl Datacenter {
             None => {}
             Some(Remembered::Barred) => return Err(barred(&order.key)),
             Some(Remembered::Checkpoint(before)) => {
-                // Begun before, and never sent: its token is of no use any more.
+                // A former attempt stored a token and never started: delete that token.
                 if let OrderCheckpoint::Join { token } = &before {
                     api.forget_token(token).await?;
                 }
@@ -188,7 +188,7 @@ impl Datacenter {
         begun
     }
 
-    /// Sees the join through, takes its token back, looks for the node, and gives it what the step wants.
+    /// Follows the join to its end, deletes its token, waits for the node, and sets its labels.
     async fn joined(
         &self,
         target: &Target,
@@ -209,7 +209,7 @@ impl Datacenter {
             Answer::Done(_) => {}
             other => return Ok(other),
         }
-        // The node shows itself a moment after kubeadm has ended; how long is the step's to say.
+        // The node appears shortly after kubeadm has ended. The step's timeout limits the wait.
         loop {
             let node = api.node(target.id.as_str()).await.map_err(possibly_happened)?;
             if let Some(node) = node {
@@ -243,7 +243,7 @@ impl Datacenter {
                 Ok(Answer::Done(told(cluster, None)))
             }
             Verb::GetStatus => match self.command(target, order, RESET, journal).await? {
-                // The host has left; whoever follows takes the node out.
+                // The host has left; `Follow` deletes the Node object.
                 Answer::Done(_) if api.node(name).await?.is_some() => Ok(Answer::UnderWay),
                 other => Ok(other),
             },
@@ -253,7 +253,7 @@ impl Datacenter {
 }
 
 impl Joining<'_> {
-    /// Sets labels and taints beside those the node has, and reads them back. Asking again does no harm.
+    /// Adds labels and taints to those of the node, and reads them back. Idempotent.
     async fn dress(&self, api: &Cluster, node: Node, journal: &Journal) -> Result<Node, Fault> {
         if self.missing(&node).is_none() {
             return Ok(node);
@@ -282,7 +282,7 @@ impl Joining<'_> {
         }
     }
 
-    /// What the node does not have of it.
+    /// The labels and taints that the node lacks.
     fn missing(&self, node: &Node) -> Option<String> {
         let labels = self
             .labels
@@ -312,12 +312,12 @@ fn taint(wanted: &effect::Taint) -> Taint {
     }
 }
 
-/// What a node, or that there is none, proves about its machine.
+/// The evidence that the node, or its absence, gives about its machine.
 pub(super) fn sight(cluster: &str, node: Option<&Node>) -> Vec<Evidence> {
     told(cluster, node).evidence
 }
 
-/// What was seen, and what it proves.
+/// The outcome and evidence of reading a node.
 pub(super) fn told(cluster: &str, node: Option<&Node>) -> Outcome {
     let Some(node) = node else {
         return nowhere(&format!("it is no node of {cluster}"));
@@ -343,7 +343,7 @@ pub(super) fn told(cluster: &str, node: Option<&Node>) -> Outcome {
     Outcome { said: format!("its node in {cluster} is {health}{cordoned}"), evidence, facts: None }
 }
 
-/// Where there is no node, nothing is left to drain.
+/// Without a node there is nothing to drain.
 pub(super) fn nowhere(said: &str) -> Outcome {
     let evidence = vec![
         Evidence::new(ConditionType::InCustomerCluster, false, "NotJoined"),

@@ -1,4 +1,4 @@
-//! A BMC that one is logged in at, whatever it speaks: Redfish, or IPMI where there is nothing better.
+//! A BMC after the login, by Redfish, or by IPMI where there is no Redfish.
 
 use crate::power::{PowerCommand, PowerState};
 use crate::redfish::Health;
@@ -8,12 +8,12 @@ use model::fault::{Code, Fault};
 
 pub enum Controller {
     Redfish(Box<redfish::System>),
-    /// A power shelf: it has power and firmware, and nothing that boots.
+    /// A power shelf: it has power and firmware, and nothing to boot.
     Shelf(Box<redfish::Shelf>),
     Ipmi(ipmi::Bmc),
 }
 
-/// What a device is, as it says itself.
+/// The identity that a device reports.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
     pub vendor: Option<String>,
@@ -33,7 +33,7 @@ impl Controller {
         })
     }
 
-    /// What of the machine is not well, the worst first, as far as the BMC says.
+    /// The unhealthy components that the BMC reports, the worst first.
     pub async fn ailments(&self) -> Result<Vec<String>, Fault> {
         match self {
             Self::Ipmi(bmc) => Ok(bmc.faults().await?.into_iter().map(str::to_owned).collect()),
@@ -44,29 +44,29 @@ impl Controller {
         }
     }
 
-    /// Closes the line, and stays logged in.
+    /// Closes the connection and keeps the session.
     pub fn close_idle(&self) {
         match self {
             Self::Redfish(system) => system.close_idle(),
             Self::Shelf(shelf) => shelf.place().close_idle(),
-            // It has a session for each question.
+            // IPMI opens a session for each request.
             Self::Ipmi(_) => {}
         }
     }
 
-    /// Whether it can ask the operating system to shut down.
+    /// Whether it supports a graceful shutdown.
     pub async fn can_shut_down(&self) -> Result<bool, Fault> {
         match self {
             Self::Redfish(system) => {
                 Ok(system.resets().await?.contains(&redfish::Reset::GracefulShutdown))
             }
-            // There is no operating system that could be asked.
+            // A shelf has no operating system.
             Self::Shelf(_) => Ok(false),
             Self::Ipmi(_) => Ok(true),
         }
     }
 
-    /// Asks for a change of power. That it was taken does not mean that it happened.
+    /// Sends a power command. Success means that it was accepted, not that the state holds.
     pub async fn ask(&self, ask: PowerCommand) -> Result<(), Fault> {
         match self {
             Self::Redfish(system) => {
@@ -90,7 +90,7 @@ impl Controller {
         }
     }
 
-    /// What the next boot leads to, in the device's words.
+    /// The boot target of the next boot, in the device's words.
     pub async fn boot_shown(&self) -> Result<String, Fault> {
         match self {
             Self::Redfish(system) => Ok(override_shown(&system.boot().await?)),
@@ -99,7 +99,7 @@ impl Controller {
         }
     }
 
-    /// Whether the next boot leads there. The text is what was seen.
+    /// Whether the next boot uses this target, and the target that was read.
     pub async fn boots_from(&self, mode: NetbootMode) -> Result<(bool, String), Fault> {
         match self {
             Self::Redfish(system) => {
@@ -116,7 +116,7 @@ impl Controller {
         }
     }
 
-    /// Shows the machine a disc, and boots from it once.
+    /// Inserts an ISO as virtual media, and boots from it once.
     pub async fn boot_disc(&self, url: &str) -> Result<String, Fault> {
         let system = match self {
             Self::Redfish(system) => system,
@@ -131,7 +131,7 @@ impl Controller {
         Ok(shown(&system.set_boot(source, span).await?))
     }
 
-    /// Takes the disc out again, if it is in.
+    /// Ejects the ISO if it is inserted.
     pub async fn take_disc_out(&self, url: &str) -> Result<(), Fault> {
         let Self::Redfish(system) = self else { return Ok(()) };
         for drive in system.media().await? {
@@ -142,7 +142,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Sets what the next boot leads to, and reads it back. The text is what was seen.
+    /// Sets the target of the next boot and reads it back. Returns the target that was read.
     pub async fn boot_from(&self, mode: NetbootMode) -> Result<String, Fault> {
         match self {
             Self::Redfish(system) => {
@@ -158,7 +158,7 @@ impl Controller {
     }
 }
 
-/// What is the same for whatever speaks Redfish.
+/// The functions that every Redfish device has.
 impl Controller {
     fn redfish(&self, what: &str) -> Result<&redfish::System, Fault> {
         match self {
@@ -185,7 +185,7 @@ impl Controller {
         Ok(self.redfish("accounts and telemetry")?.services())
     }
 
-    /// How many sensors, fans and supplies it tells of.
+    /// The number of sensors, fans and power supplies that it reports.
     pub async fn readings(&self) -> Result<usize, Fault> {
         Ok(self.redfish("sensors")?.health().await?.looked_at)
     }
@@ -209,7 +209,7 @@ fn boots_nothing() -> Fault {
     Fault::new(Code::NotSupported, "a power shelf boots nothing")
 }
 
-/// Parts by their name, without what they measure: that would be other words each time.
+/// Names components without their readings, so that the text stays the same between probes.
 fn ailments(
     overall: Health,
     bad: &[redfish::BadPart],
@@ -226,7 +226,7 @@ fn ailments(
     }
 }
 
-/// The best of what the device has; some have no plain On.
+/// The preferred reset type that the device supports; some have no plain On.
 fn reset_for(ask: PowerCommand, known: &[redfish::Reset]) -> Option<redfish::Reset> {
     use redfish::Reset;
     let wanted: &[Reset] = match ask {
@@ -248,7 +248,7 @@ fn lacks(ask: PowerCommand, known: &[redfish::Reset]) -> Fault {
     Fault::new(Code::NotSupported, said)
 }
 
-/// Back to the disk means back to the machine's own boot order, which has its disk first.
+/// `Disk` means the machine's own boot order, which has its disk first.
 async fn source(system: &redfish::System, mode: NetbootMode) -> Result<redfish::BootSource, Fault> {
     match mode {
         NetbootMode::Pxe => Ok(redfish::BootSource::Pxe),
@@ -263,7 +263,7 @@ const fn device(mode: NetbootMode) -> ipmi::BootDevice {
     }
 }
 
-/// An override that is switched off may still name what it led to.
+/// A disabled override may still name its former target.
 pub fn override_shown(seen: &redfish::BootOverride) -> String {
     match seen.leads_to(redfish::BootSource::None) {
         true => format!("its own boot order, by {}", shown(seen)),

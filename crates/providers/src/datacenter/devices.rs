@@ -1,6 +1,6 @@
-//! What devices are asked in the course of their lifecycle: what they are, whether our login may change something there, and whether
-//! they are as they should be. Nothing of it does harm twice, so it needs no note: who does not know whether it was done does
-//! it again.
+//! The lifecycle calls to devices: read the inventory, check the rights of our login, and compare
+//! with the desired state. All of them are idempotent, so they need no checkpoint: an unknown
+//! outcome is resolved by repeating the call.
 
 use super::Datacenter;
 use super::controller::{Controller, Identity};
@@ -15,9 +15,9 @@ use model::effect::{Answer, DeviceWork, FabricTo, Facts, MAX_FACT, Order, Outcom
 use model::fault::{Code, Fault};
 use std::collections::BTreeMap;
 
-/// How many components of one device are written down.
+/// How many components of one device are recorded.
 const MAX_COMPONENTS: usize = 200;
-/// Reading all of a device is many questions, so it may take this many times as long as one.
+/// Reading a whole device takes many requests; its timeout is this multiple of one call's.
 const READ_TIMES: u32 = 4;
 
 impl Datacenter {
@@ -50,7 +50,7 @@ impl Datacenter {
         }
     }
 
-    /// Everything that is read of a device, in one turn at its controller.
+    /// Reads a whole device in one admitted call.
     async fn survey_device(&self, target: &Target) -> Result<Sight, Fault> {
         let look = async |bmc: &Controller| {
             let power = bmc.power().await?;
@@ -86,7 +86,7 @@ impl Datacenter {
         Ok(Answer::Done(Outcome { said, facts: Some(facts), ..Outcome::default() }))
     }
 
-    /// That our login may change something, and that the device watches itself.
+    /// Checks that our login may change the device and that telemetry is on, or switches it on.
     async fn configured(
         &self,
         target: &Target,
@@ -159,14 +159,13 @@ impl Datacenter {
     }
 }
 
-/// What was read of a device.
 struct Sight {
     power: PowerState,
     identity: Identity,
     components: Components,
 }
 
-/// What is answered without asking anybody, to whoever does not want it done.
+/// The answer to verbs that need no request to the device.
 const fn idle(verb: Verb) -> Option<Answer> {
     match verb {
         Verb::Perform | Verb::Follow | Verb::Observe => None,
@@ -183,8 +182,8 @@ const fn goal_of(to: FabricTo) -> Goal {
     }
 }
 
-/// What a device says of itself: its components by the names that it has for them, and by those that were asked for. What is known
-/// under the catalogue's name would otherwise stay as it was when it was installed.
+/// The facts about a device: its components by its own names and by the `asked` names of the
+/// catalogue. Without the latter a catalogue entry would keep the version of its last installation.
 fn facts_of<'a>(sight: &Sight, asked: impl IntoIterator<Item = &'a String>) -> Facts {
     let text = |text: &Option<String>| kept(text.as_deref().unwrap_or_default());
     let Identity { vendor, model, serial } = &sight.identity;
@@ -217,7 +216,7 @@ pub(super) const fn power_to(power: PowerState) -> Option<PowerTo> {
     }
 }
 
-/// Everything that is not as expected.
+/// All differences from the expected state.
 fn wrongs(
     sight: &Sight,
     firmware: &BTreeMap<String, String>,
@@ -286,7 +285,7 @@ mod tests {
         assert_eq!(between, ["power is changing, and should be on"]);
     }
 
-    /// Otherwise a version that was installed under the catalogue's name would be believed for ever.
+    /// Otherwise the version that was installed under the catalogue's name would never be updated.
     #[test]
     fn what_was_asked_for_by_name_is_known_by_that_name() {
         let mut seen = sight(PowerState::On, &[("BIOS_0", "1.4"), ("BMC_0", "2.0")]);

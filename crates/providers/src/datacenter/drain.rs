@@ -1,8 +1,9 @@
-//! Emptying a machine's node, and letting it take work again.
+//! Drains and uncordons the Kubernetes node of a machine.
 //!
-//! A drain cordons the node and then passes over its pods until none is left that must go, or until its deadline. The node
-//! itself shows how far it came, so whoever takes over looks there and goes on. The cordon has the run's name on it: what a
-//! cancel takes back is what this run did, and never a cordon that was there before.
+//! A drain cordons the node and evicts its pods in passes until none is left that must go, or until
+//! the deadline. The node itself shows the progress, so another worker can continue after a crash.
+//! The cordon carries the id of the run: a cancelled run removes its own cordon only, never one
+//! that existed before.
 
 use super::Datacenter;
 use super::cluster::{nowhere, told};
@@ -19,24 +20,23 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long between two passes over the pods.
+/// Between two passes over the pods.
 const PASS_EVERY: Duration = Duration::from_secs(2);
-/// How long a pod should have been gone before a node that is not ready is taken not to tell about it any more.
+/// After this many seconds past its deadline a pod on a node that is not ready counts as gone.
 const LOST_AFTER_S: u64 = 30;
-/// For an order without a deadline; those of a run have one.
+/// For a call without a deadline; the calls of runs have one.
 const DEADLINE: Duration = Duration::from_secs(600);
 
-/// How far a drain has come, beside what the node shows.
+/// The progress of a drain that the node itself does not show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Draining {
     Begun,
     Done,
-    /// No more pods are to be evicted under this key. The node stays cordoned.
+    /// No more pods are evicted under this key. The node stays cordoned.
     Stopped,
 }
 
-/// One drain under way.
 struct Drain<'a> {
     api: &'a Cluster,
     node: &'a str,
@@ -97,8 +97,9 @@ impl Datacenter {
         }
     }
 
-    /// Evicts until the node is empty. Only the deadline, a stop or a no ends it: a cluster that cannot be reached for a while
-    /// is asked again. That it could not be reached to the end is a plain fault and no doubt, as draining twice does no harm.
+    /// Evicts pods until the node is empty. Only the deadline, a stop or a permanent fault ends it;
+    /// an unreachable cluster is called again. Draining twice does no harm, so being unreachable
+    /// until the deadline is a plain fault, not an unknown outcome.
     async fn empty(&self, drain: &Drain<'_>, journal: &Journal) -> Result<Answer, Fault> {
         let mut said = BTreeMap::new();
         loop {
@@ -126,7 +127,7 @@ impl Datacenter {
         }
     }
 
-    /// What is there now of what was done before.
+    /// The present state of a completed drain.
     async fn drained(&self, target: &Target, cluster: &str) -> Result<Answer, Fault> {
         let api = self.cluster(cluster).await?;
         let node = api.node(&named(&api, target).await?).await?;
@@ -157,8 +158,7 @@ impl Datacenter {
         })
     }
 
-    /// No more pods are evicted. The node stays cordoned: a cancel takes that back by itself, and whoever only freezes the run
-    /// finds the node as it was left.
+    /// Evicts no more pods. The node stays cordoned; a cancelled run uncordons it in a later step.
     async fn stop_drain(
         &self,
         target: &Target,
@@ -182,7 +182,7 @@ impl Datacenter {
         }
     }
 
-    /// Lets the node take work again; with `own` only if this run has cordoned it.
+    /// Uncordons the node; with `own` only if this run has cordoned it.
     pub(super) async fn uncordon(
         &self,
         target: &Target,
@@ -210,7 +210,7 @@ impl Datacenter {
                 Some(Remembered::Checkpoint(_)) => {}
             },
             Verb::Stop => {
-                // It is one call: it was made, or never will be.
+                // It is a single request: it was sent before, or never will be.
                 self.store.begin(&order.key, &Checkpoint::Barred).await?;
                 return Ok(Answer::Stopped);
             }
@@ -231,8 +231,8 @@ impl Datacenter {
     }
 }
 
-/// What a cluster calls a machine: its id, under which it joins, or the name of its host, where that was installed by somebody else and
-/// an id is no name for a host.
+/// The node name of a machine: its id, under which Farrier joins it, or its host name, if it was
+/// installed otherwise and its id is not a valid host name.
 async fn named(api: &Cluster, target: &Target) -> Result<String, Fault> {
     let id = target.id.as_str();
     let host = hostname(id);
@@ -242,15 +242,14 @@ async fn named(api: &Cluster, target: &Target) -> Result<String, Fault> {
 
 const STOPPED: &str = "the drain was stopped; its node is cordoned, and may be half empty";
 
-/// What one pass came to.
 enum Passed {
     Empty(Outcome),
-    /// Why it is not empty yet.
+    /// The reason why it is not empty yet.
     Occupied(Fault),
 }
 
 impl Drain<'_> {
-    /// Cordons the node if it is not, and evicts what is on it. What became of a pod is told when it changes.
+    /// Cordons the node if necessary and evicts its pods. Logs the state of a pod when it changes.
     async fn pass(
         &self,
         said: &mut BTreeMap<PodName, String>,
@@ -277,7 +276,7 @@ impl Drain<'_> {
         if let Some(fault) = pass.fault(self.node) {
             return Ok(Passed::Occupied(fault));
         }
-        // Somebody may have let work onto the node meanwhile.
+        // An operator may have uncordoned the node meanwhile.
         match self.api.node(self.node).await? {
             Some(node) if node.schedulable => {
                 let said = format!("somebody uncordoned node `{}` while it was drained", self.node);
@@ -293,8 +292,7 @@ const fn at(stage: Draining) -> OrderCheckpoint {
     OrderCheckpoint::Drain { stage }
 }
 
-/// A node that is broken never confirms that its pods have ended; what has been told to go from there, and had its time, has
-/// gone as far as anybody can tell.
+/// A node that is not ready never confirms that a pod has ended: an overdue pod counts as gone.
 fn is_waited_for(node: &Node, waiting: &TerminatingPod) -> bool {
     node.ready || waiting.overdue_s < LOST_AFTER_S
 }
@@ -320,7 +318,7 @@ fn nothing_to_do(verb: Verb) -> Answer {
     }
 }
 
-/// The node is cordoned, and what is left on it may stay.
+/// The node is cordoned, and only pods that may stay are left.
 fn emptied(cluster: &str, node: &Node) -> Outcome {
     let mut seen = told(cluster, Some(node));
     seen.evidence.retain(|one| one.condition != ConditionType::Drained);

@@ -1,7 +1,8 @@
-//! Commands on the host, and reboots from within.
+//! Executes commands on the host, and reboots from within.
 //!
-//! A command is a job under the order's key: the host itself sees to it that it begins once, runs on without us, and is found
-//! again. A reboot from within is proved by another boot id than the one that was noted before.
+//! A command is a job under the effect key: the host starts each key once, keeps the job running
+//! without a connection, and finds it again. An in-band reboot is proved by a boot id that differs
+//! from the stored one.
 
 use super::Datacenter;
 use super::orders::{OrderCheckpoint, Remembered, done, two_effects};
@@ -13,13 +14,13 @@ use model::effect::{Answer, Key, Order, Verb};
 use model::fault::{Code, Fault};
 use std::time::Duration;
 
-/// How long a command has to end by itself when it is told to.
+/// How long a command may take to end after it is told to stop.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-/// How long a host keeps what a command said.
+/// How many days a host keeps the output of a command.
 const KEPT_DAYS: u32 = 7;
-/// How long between two looks whether a host is back.
+/// Between two checks whether a host is back.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Goes away by itself, so that the answer is sent before the host is gone.
+/// Delayed, so that the answer is sent before the host goes down.
 const REBOOT: &str = "sleep 1; PATH=$PATH:/sbin:/usr/sbin; reboot || shutdown -r now";
 
 impl Datacenter {
@@ -40,7 +41,7 @@ impl Datacenter {
         match order.verb {
             Verb::Perform => match host.start(key, command).await? {
                 Started::Now => {
-                    // What is left of old jobs is nobody's concern today.
+                    // A failed cleanup of old jobs must not fail this call.
                     let _ = host.prune(KEPT_DAYS).await;
                     see_through(&host, key, 0, journal).await
                 }
@@ -53,7 +54,7 @@ impl Datacenter {
                 JobStatus::Ended(End::Code(0)) => {
                     Answer::Done(done("the command ended well".into()))
                 }
-                // How it failed is told to whoever follows it.
+                // `Follow` reports how it failed.
                 JobStatus::Running { .. } | JobStatus::Ended(_) => Answer::UnderWay,
                 JobStatus::Lost(Lost::Unmade) => Answer::NeverStarted,
                 JobStatus::Lost(lost) => Answer::Unknown(lost_words(lost).into()),
@@ -96,7 +97,8 @@ impl Datacenter {
                 if let Ok(host) = self.hosts.connect(target).await
                     && let Ok(false) = self.is_newer(&host, &memo).await
                 {
-                    // Begun, and perhaps never sent. The host begins a key once, and may go away while it is told.
+                    // The checkpoint exists, but the command may never have been sent. The host
+                    // starts each key once, and may go down during the call.
                     match host.start(order.key.as_str(), REBOOT).await {
                         Err(fault) if !is_away(&fault) => return Err(fault),
                         Ok(_) | Err(_) => {}
@@ -115,7 +117,7 @@ impl Datacenter {
             }
             (Verb::Observe, _) => Ok(Answer::Differs("a reboot leaves nothing to see".into())),
             (Verb::Stop, Some(Remembered::Checkpoint(memo))) => {
-                // It cannot be called back: it is seen through.
+                // A reboot cannot be undone: wait for its end.
                 self.until_back(target, &memo, journal).await
             }
             (Verb::Stop, None | Some(Remembered::Barred)) => {
@@ -130,7 +132,7 @@ impl Datacenter {
         }
     }
 
-    /// Waits until the host has another boot id. How long is the step's to say.
+    /// Waits until the boot id differs. The timeout of the step limits the wait.
     async fn until_back(
         &self,
         target: &Target,
@@ -170,7 +172,7 @@ impl Datacenter {
     }
 }
 
-/// While a host starts again it is not there, or cuts the line.
+/// A rebooting host is unreachable or drops the connection.
 fn is_away(fault: &Fault) -> bool {
     matches!(fault.code, Code::HostUnreachable | Code::AnswerLost | Code::AnswerGarbled)
 }
@@ -188,7 +190,7 @@ async fn stop(host: &Host, key: &str) -> Result<Answer, Fault> {
     })
 }
 
-/// Passes on what the job says until it ends, and says how.
+/// Copies the output of the job to the log until it ends, and returns the result.
 pub(super) async fn see_through(
     host: &Host,
     key: &str,

@@ -1,7 +1,8 @@
-//! The scale-up fabric on one switch: looked at, told one thing, and looked at again, until it is as wanted.
+//! Brings the fabric of one switch to its goal: observe, send one command, observe again.
 //!
-//! What is told does no harm twice, and what holds already is not told, so whoever comes after a crash simply goes on. The switch
-//! says in its own words what it is waiting for, and those are in the log and in the fault when it takes too long.
+//! Commands are idempotent and only sent for state that does not hold, so another worker can simply
+//! continue after a crash. The switch's own description of its state is in the log, and in the
+//! fault at a timeout.
 
 use super::Datacenter;
 use super::exec::barred;
@@ -17,14 +18,13 @@ use model::time::{Timestamp, spoken};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How patient one is with a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
-    /// Between two looks.
+    /// Between two observations.
     pub look_every: Duration,
-    /// After this long without effect a switch is told again.
+    /// A command without effect is repeated after this time.
     pub again: Duration,
-    /// How long a switch may take to show what is wanted.
+    /// How long a switch may take to reach the goal.
     pub within: Duration,
 }
 
@@ -57,7 +57,7 @@ impl Datacenter {
             }
             Verb::Follow | Verb::GetStatus => self.recall(&order.key).await?,
             Verb::Observe => return work.observe().await,
-            // What it was told before stays: half a fabric is none, and the next one finds it as it is.
+            // Earlier commands are not reverted: the next call continues from this state.
             Verb::Stop => {
                 self.store.begin(&order.key, &Checkpoint::Barred).await?;
                 return Ok(Answer::Stopped);
@@ -77,7 +77,7 @@ impl Datacenter {
     }
 }
 
-/// One order about a switch's part of the fabric.
+/// One provider call about a switch's part of the fabric.
 struct Work<'a> {
     at: &'a Datacenter,
     target: &'a Target,
@@ -86,7 +86,6 @@ struct Work<'a> {
     journal: &'a Journal,
 }
 
-/// A connection to the switch, while there is one.
 type Line = Option<Box<dyn FabricManager>>;
 
 impl Work<'_> {
@@ -98,8 +97,8 @@ impl Work<'_> {
         })
     }
 
-    /// A fabric that was to go off, and is on, may have been off in between and have been switched on by a person: who has not
-    /// watched must not switch it off again.
+    /// A fabric that was switched off and is on may have been off in between and switched on by an
+    /// operator. After a gap in watching, the outcome is unknown, and it is not switched off again.
     async fn inquire(&self, told: Option<Timestamp>) -> Result<Answer, Fault> {
         let Some(told) = told else { return Ok(Answer::UnderWay) };
         let away = now().since(told);
@@ -125,7 +124,7 @@ impl Work<'_> {
         loop {
             let seen = match self.sight(&mut line).await {
                 Ok(seen) => seen,
-                // Applying a change may cost the switch its connections for a moment.
+                // Applying a change may interrupt the switch's connections.
                 Err(fault) if !told.is_empty() && may_pass(&fault, began, patience) => {
                     tokio::time::sleep(patience.look_every).await;
                     continue;
@@ -160,7 +159,7 @@ impl Work<'_> {
         }
     }
 
-    /// Writes down, where it matters, that somebody tells the switch to go off now, or looks now.
+    /// If `matters`, stores that the switch is told to go off, or is observed, now.
     async fn note(
         &self,
         before: Option<Timestamp>,
@@ -184,7 +183,7 @@ impl Work<'_> {
         }
     }
 
-    /// What the switch shows, over the connection that there is or a new one.
+    /// Reads the switch over the present connection, or over a new one.
     async fn sight(&self, line: &mut Line) -> Result<Seen, Fault> {
         let switch = match line.take() {
             Some(switch) => switch,
@@ -201,7 +200,7 @@ fn is_due(told: &[(Tell, Instant)], what: Tell, again: Duration) -> bool {
     last.is_none_or(|(_, at)| at.elapsed() >= again)
 }
 
-/// What may have been done is looked at next. What was refused was not done.
+/// A command with an unknown outcome is followed by an observation. A refused one was not executed.
 fn heard(told: Result<(), Fault>) -> Result<(), Fault> {
     match told {
         Err(fault) if fault.code.happened() == Happened::Maybe => Ok(()),

@@ -1,9 +1,10 @@
-//! Firmware: one component of one device, brought to a version.
+//! Updates one firmware component of a device to a version.
 //!
-//! The file is fetched and its checksum compared before the device hears of anything; a component that has the version is left
-//! alone. Then the note says that it is asked, and from there nobody calls it back: the task is followed to
-//! its end, through the restart of a BMC that updates itself, and the version is read back. What was asked and cannot be
-//! found again is never asked a second time on hope. `stage` decides, this file does.
+//! The file is fetched and verified before the device is called; a component that already has the
+//! version is not changed. The checkpoint is stored before the update is requested. From there it
+//! cannot be cancelled: the task is followed to its end, also through a restart of the BMC, and the
+//! version is read back. A requested update that cannot be found again is never requested a second
+//! time. `stage` decides, this file acts.
 
 mod stage;
 
@@ -27,12 +28,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many tasks are noted before one is asked for. With more, a task of ours would not be recognised.
+/// How many existing tasks are stored. With more, the new task could not be recognized.
 const MAX_TASKS_NOTED: usize = 200;
-/// How long a stop looks on before it says that the update is still under way. Less than a look may take.
+/// How long a stop waits for the update to end. Less than the timeout of a call.
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 
-/// What is wanted of a component.
+/// The desired version of a component, and its file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wish<'a> {
     pub component: &'a str,
@@ -41,7 +42,7 @@ pub(super) struct Wish<'a> {
     pub sha256: &'a str,
 }
 
-/// How far an update has come, and which version it replaces.
+/// The stage of an update, and the version that it replaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mark {
     stage: Flash,
@@ -60,7 +61,7 @@ impl Mark {
     }
 }
 
-/// A component as it is before it is touched.
+/// A component before the update.
 struct Before {
     version: String,
     target: String,
@@ -93,7 +94,7 @@ impl Datacenter {
     }
 }
 
-/// One order to update a component.
+/// One provider call to update a component.
 struct Work<'a> {
     at: &'a Datacenter,
     target: &'a Target,
@@ -153,7 +154,7 @@ impl Work<'_> {
                     Turn::Fail(fault) if fault.code.happened() == Happened::Maybe => {
                         Answer::Unknown(fault.said)
                     }
-                    // How it failed is told to whoever follows it.
+                    // `Follow` reports how it failed.
                     Turn::Look | Turn::Become(_) | Turn::Fail(_) => Answer::UnderWay,
                 }
             }
@@ -164,7 +165,7 @@ impl Work<'_> {
         next(stage, sight, self.wish.version, now(), self.at.settings.firmware.settle)
     }
 
-    /// Whether the component has the version, whoever put it there.
+    /// Whether the component has the version, regardless of who installed it.
     async fn observe(&self) -> Result<Answer, Fault> {
         let seen = self.version().await?;
         Ok(match seen == self.wish.version {
@@ -173,8 +174,8 @@ impl Work<'_> {
         })
     }
 
-    /// Before it was asked, nothing has happened. Afterwards it cannot be called back, and a device is never left half
-    /// written: it is seen through.
+    /// Before the request nothing has happened. Afterwards it cannot be cancelled: the update is
+    /// followed, so that no device is left half written.
     async fn stop(&self) -> Result<Answer, Fault> {
         let key = &self.order.key;
         match self.at.store.begin(key, &Checkpoint::Barred).await? {
@@ -204,7 +205,7 @@ impl Work<'_> {
                         Ok(Answer::Stopped)
                     }
                     Ok(other) => other,
-                    // It has begun and cannot be stopped: whoever asked asks again.
+                    // Still in progress and not stoppable: the engine repeats the stop.
                     Err(_) => Ok(Answer::UnderWay),
                 }
             }
@@ -236,7 +237,7 @@ impl Work<'_> {
         self.follow(asked).await
     }
 
-    /// Everything that is to be known before the device is touched.
+    /// Reads everything that the update needs before the device is changed.
     async fn before(&self) -> Result<Before, Fault> {
         let component = self.wish.component;
         self.call(async |bmc| {
@@ -258,7 +259,7 @@ impl Work<'_> {
         .await
     }
 
-    /// Fetches the file, and asks the device to install it. What it returns is noted.
+    /// Fetches the file, requests the update, and stores the device's task.
     async fn ask(&self, begun: &Mark, before: Before) -> Result<Mark, Fault> {
         if !before.offer.enabled() {
             let said = "updates are switched off on the device (ServiceEnabled is false)";
@@ -305,7 +306,7 @@ impl Work<'_> {
         self.compare_and_swap(&asked, asked.at(next)).await.map_err(after_asked)
     }
 
-    /// Sends the file. That it was asked is noted before its last piece: until then nobody has been asked for anything.
+    /// Uploads the file. Stores the checkpoint before the last piece, which makes the request.
     async fn send(
         &self,
         way: Way,
@@ -328,7 +329,7 @@ impl Work<'_> {
         self.at.bmcs.call(self.target, Priority::Operator, limit, send).await
     }
 
-    /// The file, where it can be fetched by us. What only the device can fetch cannot be compared.
+    /// The file, if Farrier can fetch it. Otherwise its checksum is not verified.
     async fn fetched(&self) -> Result<Option<Arc<Fetched>>, Fault> {
         let Wish { url, sha256, .. } = self.wish;
         if !is_http(url) {
@@ -346,7 +347,7 @@ impl Work<'_> {
         Ok(Some(file))
     }
 
-    /// Follows what was asked until the device shows the version.
+    /// Follows the update until the device reports the version.
     async fn follow(&self, mut mark: Mark) -> Result<Answer, Fault> {
         let patience = self.at.settings.firmware;
         let mut last_seen = now();
@@ -375,7 +376,7 @@ impl Work<'_> {
         }
     }
 
-    /// A device that was away gets its time to show what it is now: that counts from the last moment at which nobody saw it.
+    /// An unreachable device gets its settle time again, counted from the last failed read.
     async fn later(&self, mark: Mark) -> Result<Mark, Fault> {
         match mark.stage {
             Flash::Taken { since, ended }
@@ -404,7 +405,7 @@ impl Work<'_> {
         }
     }
 
-    /// What matters now: the task while there is one, else the version, and tasks that were not there before.
+    /// Reads the task while there is one, else the version and the tasks that are new.
     async fn look(&self, stage: &Flash) -> Result<Sight, Fault> {
         if let Flash::Task { task } = stage {
             let Some(task) = TaskRef::parse(task) else { return Ok(Sight::TaskGone) };
@@ -430,7 +431,7 @@ impl Work<'_> {
         Ok(Sight::Version { version, new })
     }
 
-    /// The tasks that came after it was asked and are about an update.
+    /// The update tasks that were created after the request.
     async fn new_tasks(&self, before: &[String]) -> Result<Vec<String>, Fault> {
         let look = async |bmc: &Controller| {
             let updates = bmc.updates()?;
@@ -455,7 +456,7 @@ impl Work<'_> {
         self.call(look).await
     }
 
-    /// With no version replaced, it was left alone.
+    /// `from` is None when nothing was replaced.
     fn reached(&self, from: Option<String>) -> Outcome {
         let Wish { component, version, .. } = self.wish;
         let said = match from {
@@ -474,7 +475,7 @@ fn unfetchable(url: &str) -> Fault {
     Fault::new(Code::NotSupported, said)
 }
 
-/// A device that restarts is not there, hangs up, or answers with what is not ready yet.
+/// A restarting device is unreachable, drops connections, or has services that are not ready.
 fn is_away(fault: &Fault) -> bool {
     let half_there = matches!(
         fault.code,

@@ -1,4 +1,4 @@
-//! The way to a machine's host over SSH: through the jump hosts, with its credential, to a host key that is known.
+//! SSH connections to hosts: through the jump hosts, with credential and pinned host key.
 
 use super::Settings;
 use super::bmcs::nowhere;
@@ -14,7 +14,7 @@ pub struct Hosts {
     settings: Settings,
 }
 
-/// A server on the way: where it is, and what one logs in with.
+/// One server on the path and its credential.
 struct Stop {
     peer: String,
     credential: Credential,
@@ -25,7 +25,6 @@ impl Hosts {
         Self { logins, settings }
     }
 
-    /// Logs in to the machine's host.
     pub async fn connect(&self, target: &Target) -> Result<Host, Fault> {
         place_of(target)?;
         let mut hops = Vec::new();
@@ -50,7 +49,7 @@ impl Hosts {
         }
     }
 
-    /// Who logs in to the machine's host, and the public half of the key they show, if it is a key.
+    /// The user that logs in to the machine's host, and the public key, if the credential is a key.
     pub async fn owner(&self, target: &Target) -> Result<(String, Option<String>), Fault> {
         let endpoint = place_of(target)?;
         let named = [target.spec.ssh_credential.as_str(), &self.settings.ssh_credential];
@@ -70,12 +69,12 @@ impl Hosts {
         Ok((user, key))
     }
 
-    /// Who was met at the machine's host before.
+    /// The pinned host key of the machine's host.
     pub async fn known(&self, target: &Target) -> Result<Option<String>, Fault> {
         self.logins.known(&peer(&place_of(target)?)).await
     }
 
-    /// Knows the machine's host by this key from now on; with None, by the one it shows first.
+    /// Pins this host key; None: the next one is trusted on first use.
     pub async fn pin(&self, target: &Target, key: Option<&str>) -> Result<(), Fault> {
         let key = key.map(str::parse::<HostKey>).transpose();
         let key = key.map_err(|said| Fault::new(Code::AnswerGarbled, said))?;
@@ -103,7 +102,7 @@ impl Hosts {
         Ok((Hop { endpoint, login, trust }, Stop { peer, credential }))
     }
 
-    /// Writes down who was met on the way.
+    /// Pins the host keys of all servers on the path.
     async fn met(&self, stops: &[Stop], host: Host) -> Result<Host, Fault> {
         for (stop, (_, key)) in stops.iter().zip(host.host_keys()) {
             self.logins.trust_on_first_use(&stop.peer, &key.to_string()).await?;
@@ -124,12 +123,12 @@ fn parsed(text: &str) -> Result<Endpoint, Fault> {
         .map_err(|refusal| Fault::new(Code::NotSupported, refusal.said))
 }
 
-/// What a host is called in trust and lockouts.
+/// The name of a host in pins and lockouts.
 fn peer(endpoint: &Endpoint) -> String {
     format!("ssh://{}:{}", endpoint.host, endpoint.port)
 }
 
-/// Whoever wrote `user@host` wants that user, whatever the credential says.
+/// A user in the endpoint (`user@host`) overrides the user of the credential.
 fn login(credential: &Credential, endpoint: &Endpoint) -> Result<Login, Fault> {
     let (user, proof) = match &credential.secret {
         Secret::Password { user, password } => (user, Proof::Password(password.clone())),

@@ -1,9 +1,10 @@
-//! Putting an image on a machine.
+//! Installs an image on a machine.
 //!
-//! A deployment is wanted, the machine is told to boot over the network, and its power is cycled. What it boots is the deploy
-//! environment, which claims the deployment, writes the disk, and says how it goes. When all is installed, the boot goes back to
-//! the disk, the machine is let go, and the new system must answer over SSH, with the host key that was made for it and
-//! with the stamp of this very attempt. An installer of somebody's own that says nothing is waited for until its system answers.
+//! A deployment is created, the machine is set to boot from the network, and its power is cycled.
+//! It boots the deploy environment, which claims the deployment, writes the disk, and reports
+//! progress. After the installation the boot target is the disk again, the machine is released, and
+//! the new system must answer over SSH with the host key that was generated for it and the stamp of
+//! this attempt. A foreign installer that reports nothing is waited for until its system answers.
 
 mod follow;
 mod teller;
@@ -27,22 +28,21 @@ use model::image::{Body, Image};
 use secrecy::ExposeSecret;
 use std::time::Duration;
 
-/// How often one looks how it goes.
+/// Between two reads of the deployment.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long a question to the new system may take.
+/// The timeout of a command on the new system.
 const ASK_LIMIT: Duration = Duration::from_secs(10);
 const READ_STAMP: &str = "cat /etc/farrier/image";
 
-/// How images are put on machines.
 #[derive(Debug, Clone)]
 pub struct Imaging {
-    /// Where machines find the netboot service.
+    /// The URL of the netboot service, as machines reach it.
     pub url: String,
-    /// How long a token is good.
+    /// The lifetime of a token.
     pub token: Duration,
-    /// How long a machine may take from power on to its first word.
+    /// How long a machine may take from power on to its first request.
     pub boot: Duration,
-    /// How long the deploy environment may be silent.
+    /// How long the deploy environment may send nothing.
     pub silence: Duration,
 }
 
@@ -87,7 +87,7 @@ impl Datacenter {
     }
 }
 
-/// How far the machine's power is: on its way off, and then on its way on.
+/// The progress of the power cycle: first off, then on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Leg {
     stage: PowerStage,
@@ -102,7 +102,7 @@ impl Leg {
     }
 }
 
-/// One order to put an image on a machine.
+/// One provider call to install an image.
 struct Work<'a> {
     at: &'a Datacenter,
     imaging: &'a Imaging,
@@ -154,7 +154,7 @@ impl Work<'_> {
         })
     }
 
-    /// Whether the machine runs this image already, whoever put it there.
+    /// Whether the machine runs this image, regardless of who installed it.
     async fn observe(&self) -> Result<Answer, Fault> {
         let image = self.at.store.image(self.image).await?;
         let said = self.stamp_there().await?;
@@ -165,8 +165,8 @@ impl Work<'_> {
         })
     }
 
-    /// Closes the deployment, so that nothing more is written. What has been let go already boots the new system, and is
-    /// followed. The boot is put back, and a machine that is half off is brought back.
+    /// Closes the deployment, so that nothing more is written. A machine that was already released
+    /// is followed. Otherwise the boot target is restored, and a begun power cycle is completed.
     async fn stop(&self) -> Result<Answer, Fault> {
         let (at, key) = (self.at, &self.order.key);
         match at.store.begin(key, &Checkpoint::Barred).await? {
@@ -211,7 +211,7 @@ impl Work<'_> {
         Ok(Answer::Stopped)
     }
 
-    /// Nobody is to boot what is not wanted any more, neither from the network nor from a disc.
+    /// Restores the boot target: neither the network nor the ISO.
     async fn put_boot_back(&self, wanted: &Deployment) -> Result<(), Fault> {
         if let Some(url) = self.disc(wanted).await? {
             self.at.take_disc_out(self.target, &url).await?;
@@ -219,8 +219,7 @@ impl Work<'_> {
         self.boot_from(NetbootMode::Disk).await
     }
 
-    /// Goes on from wherever it is. A failure that is one for certain closes the deployment: whatever the machine still does, it
-    /// does not do in our name.
+    /// Continues from the stored progress. A definite failure closes the deployment.
     async fn carry_out(&self, leg: Leg) -> Result<Answer, Fault> {
         let ended = self.see_through(leg).await;
         if let Err(fault) = &ended
@@ -260,7 +259,7 @@ impl Work<'_> {
         self.follow(&wanted).await.map_err(possibly_happened)
     }
 
-    /// Off, and on again. Only in between is the deployment armed: what runs before it was switched off is told nothing.
+    /// Power off, then on. Arms the deployment in between, so that the old system cannot claim it.
     async fn off_and_on(&self, leg: &mut Leg) -> Result<(), Fault> {
         let key = &self.order.key;
         if !leg.on {
@@ -298,7 +297,7 @@ impl Work<'_> {
         self.until_back(wanted).await
     }
 
-    /// The deployment of this key, wanted now if it was not before.
+    /// The deployment of this key; created if it does not exist.
     async fn wanted(&self, leg: Leg) -> Result<Deployment, Fault> {
         if let Some(known) = self.at.store.deployment(&self.order.key).await? {
             return Ok(known);
@@ -338,7 +337,7 @@ impl Work<'_> {
         })
     }
 
-    /// Sees to it that the next boot leads to the image.
+    /// Sets the next boot to the image.
     async fn point_boot(&self, wanted: &Deployment) -> Result<(), Fault> {
         match self.disc(wanted).await? {
             None => self.boot_from(NetbootMode::Pxe).await,
@@ -354,7 +353,7 @@ impl Work<'_> {
         self.at.set_netboot(self.target, mode, self.journal).await.map(drop)
     }
 
-    /// Where the BMC fetches the disc, if the image is one.
+    /// The URL of the ISO, if the image is one.
     async fn disc(&self, wanted: &Deployment) -> Result<Option<String>, Fault> {
         let Body::Iso { file } = &wanted.image.body else { return Ok(None) };
         if let Some(url) = &file.url {

@@ -1,5 +1,5 @@
-//! A machine's BMC, looked at for a person. Each part is a call of its own, so that a run that wants the same BMC
-//! gets its turn in between, and a part that fails is named and costs nobody the rest.
+//! Reads a machine's BMC for an operator. Each section is a call of its own, so that runs are
+//! admitted in between, and a section that fails is listed as skipped without failing the rest.
 
 use super::Datacenter;
 use super::controller::Controller;
@@ -16,7 +16,7 @@ use model::time::Timestamp;
 #[async_trait]
 impl Inspector for Datacenter {
     async fn inspect(&self, target: &Target) -> Result<Inspection, Fault> {
-        // The first call shows whether it can be spoken to; the others add to what it says.
+        // The first call shows whether the BMC can be reached.
         let power = self.power_now(target).await?;
         let mut skipped = Vec::new();
         let boot = kept(self.looking(target, Controller::boot_shown).await, &mut skipped);
@@ -59,7 +59,7 @@ impl Controller {
         }
     }
 
-    /// IPMI has only numbers of sensors, which say nothing without the vendor's tables.
+    /// IPMI only has sensor numbers, which mean nothing without the vendor's tables.
     async fn health(&self) -> Result<Option<HealthReport>, Fault> {
         match self {
             Self::Redfish(system) => system.health().await.map(Some),
@@ -84,7 +84,7 @@ impl Controller {
     }
 }
 
-/// All that IPMI tells of a machine.
+/// Everything that IPMI reports about a machine.
 fn described(identity: ipmi::Identity) -> Inventory {
     let ipmi::Identity { manufacturer, product, firmware, ipmi_version, guid } = identity;
     Inventory {

@@ -1,5 +1,5 @@
-//! Machines with IPMI and nothing else: power and the boot device, and no host that is spoken to. A second name over the same
-//! machinery, so that what such a machine lacks is refused before a run begins.
+//! The provider for machines with IPMI only: power and boot device, no host. It wraps the
+//! datacenter provider with fewer capabilities, so that a plan that needs more is refused.
 
 use super::Datacenter;
 use crate::inspect::{Inspection, Inspector};
@@ -85,7 +85,7 @@ impl Inspector for IpmiOnly {
     }
 }
 
-/// Here a bare address is spoken to with IPMI.
+/// Here an address without a scheme means IPMI.
 fn by_ipmi(target: &Target) -> Target {
     let mut target = target.clone();
     let endpoint = &mut target.spec.bmc_endpoint;

@@ -1,8 +1,8 @@
-//! The host's network, changed so that a mistake takes itself back.
+//! Changes the host's network so that a mistake is reverted automatically.
 //!
-//! A job on the host writes the document for netplan, applies it, and waits. We come back over a new connection, through the
-//! network as it is now, and confirm. Whoever cannot come back confirms nothing, and the host goes back to what it had by
-//! itself, whether we live or not.
+//! A job on the host writes the netplan document, applies it, and waits. Farrier reconnects through
+//! the new network and confirms. Without a confirmation the host restores its former network by
+//! itself, even if Farrier is down.
 
 use super::Datacenter;
 use super::exec::{barred, see_through};
@@ -15,25 +15,25 @@ use model::fault::{Code, Fault};
 use model::retry::hash;
 use std::time::Duration;
 
-/// How long between two attempts to come back.
+/// Between two attempts to reconnect.
 const COME_BACK_EVERY: Duration = Duration::from_secs(1);
-/// How long going back may take when it is told to.
+/// How long a revert may take after a stop.
 const STOP_GRACE: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_secs(10);
-/// After those of the distribution and of cloud-init, so that ours holds.
+/// Sorts after the files of the distribution and of cloud-init, so that ours takes precedence.
 const FILE: &str = "90-farrier.yaml";
-/// How the job ends, beside well.
+/// The exit codes of the job, besides 0.
 const REFUSED: u8 = 65;
 const UNCONFIRMED: u8 = 66;
 const TAKEN_BACK: u8 = 67;
 const NO_NETPLAN: u8 = 68;
 
-/// How hosts keep their network.
+/// The netplan settings of hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Netplan {
-    /// Where the documents are.
+    /// The folder of the documents.
     pub folder: String,
-    /// How long a host waits for us before it goes back.
+    /// How long a host waits for the confirmation before it reverts.
     pub confirm_seconds: u32,
 }
 
@@ -90,7 +90,7 @@ impl Datacenter {
         }
     }
 
-    /// Comes back until the job has heard of it or has ended, then tells how it ended.
+    /// Reconnects until the job is confirmed or has ended, then returns the result.
     async fn confirm(
         &self,
         target: &Target,
@@ -101,7 +101,7 @@ impl Datacenter {
         let confirm = format!("[ -e {0}.applied ] && : >{0}.seen", mark(&order.key));
         let mut away = 0;
         let host = loop {
-            // A new connection each time: one from before proves nothing about the network of now.
+            // A new connection each time: an old one proves nothing about the new network.
             match self.come_back(target, key, &confirm).await {
                 Ok(Some(host)) => break host,
                 Ok(None) => {}
@@ -131,7 +131,7 @@ impl Datacenter {
         }
     }
 
-    /// Says that we are back. The host, once the job does not wait for that any more.
+    /// Sends the confirmation. Returns the host once the job no longer waits.
     async fn come_back(
         &self,
         target: &Target,
@@ -180,12 +180,12 @@ fn ended_with(code: u8) -> Option<Fault> {
     Some(Fault::new(code, said))
 }
 
-/// Where the job and we meet on the host.
+/// The path prefix of the files by which the job and Farrier communicate.
 fn mark(key: &Key) -> String {
     format!("/var/tmp/farrier-net-{:016x}", hash(key.as_str(), 0))
 }
 
-/// What the host does. The document is not quoted into a line: it stands between two lines that it does not contain.
+/// The script of the job. The document is a here-document whose end marker it does not contain.
 fn script(netplan: &Netplan, mark: &str, document: &str) -> String {
     let Netplan { folder, confirm_seconds } = netplan;
     let mut end = String::from("END_OF_DOCUMENT");

@@ -1,7 +1,8 @@
-//! The nodes of a cluster, as probes see them: one list for all machines of the cluster, asked for once in a round.
+//! The nodes of each cluster, for probes: one list per cluster and poll round serves all its
+//! machines.
 //!
-//! Who comes first asks, and the others wait for the same answer. A cluster that does not answer is not asked again before the
-//! next round either, and what is known of its machines stays as it is.
+//! Single-flight: concurrent callers share one request. A failed request is not repeated before the
+//! next round either; the known state of the machines stays unchanged.
 
 use crate::kubernetes::Node;
 use model::fault::{Code, Fault};
@@ -11,13 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
-/// How many clusters are remembered.
+/// How many clusters are cached.
 const MAX_CLUSTERS: usize = 1_024;
 
 pub type Nodes = BTreeMap<String, Node>;
 
 pub struct NodeCaches {
-    /// How old a list may be.
+    /// The maximum age of a list.
     every: Duration,
     clusters: Mutex<HashMap<String, Arc<NodeCache>>>,
 }
@@ -25,7 +26,7 @@ pub struct NodeCaches {
 #[derive(Default)]
 struct NodeCache {
     listed: tokio::sync::Mutex<Option<Listed>>,
-    /// Why the last list could not be had, for those who must not wait.
+    /// The error of the last request, for callers that must not wait.
     trouble: Mutex<Option<String>>,
 }
 
@@ -46,13 +47,13 @@ impl NodeCaches {
     fn roster(&self, cluster: &str) -> Arc<NodeCache> {
         let mut clusters = self.clusters();
         if clusters.len() >= MAX_CLUSTERS && !clusters.contains_key(cluster) {
-            // Lists can be had again; those that somebody waits for right now stay.
+            // Lists can be fetched again; entries with waiters are kept.
             clusters.retain(|_, roster| Arc::strong_count(roster) > 1);
         }
         Arc::clone(clusters.entry(cluster.to_string()).or_default())
     }
 
-    /// The nodes of a cluster: those that are known, or else what `list` finds within the limit.
+    /// The nodes of a cluster: the cached list, or the result of `list` within the limit.
     pub async fn nodes(
         &self,
         cluster: &str,
@@ -75,7 +76,7 @@ impl NodeCaches {
         nodes
     }
 
-    /// Why nothing is known of a cluster.
+    /// Why the nodes of a cluster are unknown.
     pub fn hindrance(&self, cluster: &str) -> Option<String> {
         let roster = Arc::clone(self.clusters().get(cluster)?);
         roster.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -1,4 +1,4 @@
-//! Orders, each with its note.
+//! Routes provider calls and stores their checkpoints.
 
 use super::Datacenter;
 use super::cluster::Joining;
@@ -21,35 +21,35 @@ use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What is remembered of a key.
+/// The progress of one effect key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub(super) enum OrderCheckpoint {
     Power {
         goal: PowerGoal,
         stage: PowerStage,
-        /// The host answered before, and has to answer afterwards.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        /// The host answered before, so it must answer again afterwards.
+        #[serde(rename = "back", default, skip_serializing_if = "std::ops::Not::not")]
         back: bool,
-        /// When somebody looked last.
+        /// When the power state was last read.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         watched: Option<Timestamp>,
     },
     Netboot {
         mode: NetbootMode,
     },
-    /// The boot id before.
+    /// The boot id before the reboot.
     InBand {
         boot: String,
     },
-    /// The public half of the token that was minted for it.
+    /// The public id of the join token.
     Join {
         token: String,
     },
-    /// How far the power course is that boots the machine into it; the rest is in the deployment.
+    /// The progress of the power cycle into the image; the rest is in the deployment.
     Image {
         stage: PowerStage,
-        /// It was seen off, and is on its way on.
+        /// It was observed off, and is being switched on.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         on: bool,
     },
@@ -59,22 +59,22 @@ pub(super) enum OrderCheckpoint {
     Uncordon,
     Firmware {
         stage: Flash,
-        /// The version that is replaced, once one is.
+        /// The replaced version, once one is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         from: Option<String>,
     },
     Fabric {
-        /// When the switch was told to switch it off, or somebody looked since.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        /// When the switch was told to switch the fabric off, or was last observed since.
+        #[serde(rename = "told", default, skip_serializing_if = "Option::is_none")]
         told: Option<Timestamp>,
     },
 }
 
-/// What an effect comes down to here.
+/// An effect that is executed at the BMC.
 enum Task {
     Power(PowerSequence),
     Netboot(NetbootMode),
-    /// The mark is a condition; nothing is done at the machine.
+    /// Sets a condition only; the machine is not called.
     Mark,
 }
 
@@ -193,7 +193,7 @@ impl Datacenter {
         }
     }
 
-    /// Goes on with what a key has begun.
+    /// Continues what a key has begun.
     async fn go_on(
         &self,
         target: &Target,
@@ -226,8 +226,7 @@ impl Datacenter {
         }
     }
 
-    /// Follows the course until its goal is seen, and the host answers again where it did before. How long that may take is
-    /// the step's to say.
+    /// Follows the power sequence to its goal, and until the host answers again if it did before.
     async fn reboot_or_so(
         &self,
         target: &Target,
@@ -282,7 +281,7 @@ impl Datacenter {
         })
     }
 
-    /// Before the first command nothing has happened. After it the machine is not left half off: the course is finished.
+    /// Before the first command nothing has happened. After it the sequence is finished.
     async fn stop(
         &self,
         target: &Target,
@@ -310,7 +309,7 @@ impl Datacenter {
                         Ok(Answer::Stopped)
                     }
                     PowerStage::Stopped => Ok(Answer::Stopped),
-                    // It was rebooted, and did not come back.
+                    // The reboot is done, but the host did not come back.
                     PowerStage::Done if back && !host_answers(target).await => Ok(Answer::Stopped),
                     PowerStage::Shutting(_)
                     | PowerStage::Cutting(_)
@@ -341,7 +340,7 @@ impl Datacenter {
         self.store.recall(key).await?.map(|note| remembered(key, note)).transpose()
     }
 
-    /// Goes from one note to the next. Whoever finds another one than its own has slept, and must not act any more.
+    /// Replaces a checkpoint. A worker that finds a different one has lost its claim and must stop.
     pub(super) async fn compare_and_swap(
         &self,
         key: &Key,
@@ -358,13 +357,13 @@ impl Datacenter {
     }
 }
 
-/// The note of a course that is a whole order.
+/// The checkpoint of a power sequence that is a call of its own.
 fn noted(course: PowerSequence, stage: PowerStage) -> OrderCheckpoint {
     let PowerSequence { goal, back, watched, .. } = course;
     OrderCheckpoint::Power { goal, stage, back, watched }
 }
 
-/// A note, read.
+/// A decoded checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Remembered {
     Barred,
@@ -387,7 +386,7 @@ fn remembered(key: &Key, note: Checkpoint) -> Result<Remembered, Fault> {
     }
 }
 
-/// What was seen, and what it proves: of a machine that is on, nobody knows yet whether its host answers.
+/// The outcome and its evidence. Power on does not prove that the host is reachable.
 fn reached(target: &Target, goal: PowerGoal, how: &str) -> Outcome {
     let (said, power) = match goal {
         PowerGoal::On => (format!("power is on: {how}"), PowerTo::On),
@@ -405,7 +404,7 @@ fn reached(target: &Target, goal: PowerGoal, how: &str) -> Outcome {
     Outcome { said, evidence, facts: Some(facts) }
 }
 
-/// A shelf has no operating system that could be given time, whatever is configured for those that have.
+/// A shelf has no operating system, so a graceful period does not apply to it.
 const fn power_off_for(kind: TargetKind, power_off: PowerOffPolicy) -> PowerOffPolicy {
     match kind {
         TargetKind::PowerShelf => PowerOffPolicy { graceful_seconds: Some(0), force: Some(true) },
@@ -417,7 +416,7 @@ const fn course(goal: PowerGoal, power_off: PowerOffPolicy) -> Task {
     Task::Power(PowerSequence { goal, power_off, back: false, watched: None })
 }
 
-/// How an effect has power switched off.
+/// The power-off policy of an effect.
 fn power_off_of(effect: &Effect) -> PowerOffPolicy {
     effect.power_off_policy().unwrap_or(PowerOffPolicy::CONFIGURED)
 }

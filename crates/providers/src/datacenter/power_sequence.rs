@@ -1,4 +1,4 @@
-//! A course of power, followed: look, decide, write down, ask, and look again until its goal is seen.
+//! Follows a power sequence: read, decide, store, send, and read again until the goal is observed.
 
 use super::Datacenter;
 use super::orders::OrderCheckpoint;
@@ -14,20 +14,20 @@ use model::effect::{Answer, Key, PowerOffPolicy};
 use model::fault::{Code, Fault, Happened};
 use model::time::{Timestamp, spoken};
 
-/// Where power is to be led, and how.
+/// The goal of a power sequence and its options.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PowerSequence {
     pub goal: PowerGoal,
     pub power_off: PowerOffPolicy,
-    /// The host has to answer when it is done.
+    /// The host must answer at the end.
     pub back: bool,
-    /// When somebody looked last.
+    /// When the power state was last read.
     pub watched: Option<Timestamp>,
 }
 
 impl Datacenter {
-    /// Follows the course until its goal is seen, with notes as the caller keeps them. Once something was asked, a BMC that cannot be
-    /// seen says nothing about it. The answer says how the goal was seen.
+    /// Follows the sequence until its goal is observed; `note` builds the caller's checkpoint.
+    /// After the first command an unreachable BMC means an unknown outcome. Returns the evidence.
     pub(super) async fn follow_course(
         &self,
         target: &Target,
@@ -88,7 +88,7 @@ impl Datacenter {
                     tokio::time::sleep(LOOK_EVERY).await;
                 }
                 PowerMove::Command(ask, next) => {
-                    // On disk before the BMC hears of it.
+                    // Stored before the BMC is called.
                     let seen = PowerSequence { watched: Some(now()), ..course };
                     self.compare_and_swap(key, note(course, *stage), note(seen, next)).await?;
                     course = seen;
@@ -116,8 +116,9 @@ impl Datacenter {
         }
     }
 
-    /// What became of a course that somebody else has left. A machine that was asked to go off, and is on, may have been off in
-    /// between and have been switched on by a person: who has not watched must not switch it off again.
+    /// The status of a sequence that another worker has left. A machine that was to go off and is
+    /// on may have been off in between and switched on by an operator. After a gap in watching, the
+    /// outcome is therefore unknown, and it is not switched off again.
     pub(super) async fn unwatched(
         &self,
         target: &Target,
@@ -144,7 +145,7 @@ impl Datacenter {
         self.bmcs.call(target, Priority::Operator, limit, async |bmc| bmc.ask(ask).await).await
     }
 
-    /// What the step wants, at this BMC.
+    /// The timeouts of the step at this BMC.
     async fn patience(
         &self,
         target: &Target,
@@ -166,7 +167,7 @@ impl Datacenter {
     }
 }
 
-/// Before the first command the BMC was only read: whatever went wrong, nothing has happened.
+/// Before the first command the BMC was only read, so nothing has happened.
 fn nothing_yet(fault: Fault) -> Fault {
     match (fault.code.happened(), fault.code) {
         (Happened::No, _) => fault,

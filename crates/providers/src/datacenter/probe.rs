@@ -1,4 +1,4 @@
-//! How a machine is: its BMC, its host, its node, and rarely its parts.
+//! Probes a machine: its BMC, its host, its node, and less often its hardware.
 
 use super::Datacenter;
 use super::cluster::sight;
@@ -12,13 +12,13 @@ use model::fault::{Code, Fault};
 use model::target::TargetKind;
 use std::time::Duration;
 
-/// A look at the parts of a machine is many questions, so it may take this many times as long as one.
+/// Reading the hardware takes several requests; its timeout is this multiple of a probe's.
 const PARTS_TIMES: u32 = 2;
-/// How many parts are named that are not well.
+/// How many unhealthy components are named.
 const NAMED: usize = 3;
 
 impl Datacenter {
-    /// Looks at all sides at once. What is not configured is not spoken of, nor what could not be learned.
+    /// Probes everything concurrently. What is not configured or readable gives no evidence.
     pub(super) async fn look(&self, target: &Target) -> Vec<Evidence> {
         let limit = HOST_TIMEOUT.min(self.settings.poll);
         let (bmc, host, node) = tokio::join!(
@@ -29,7 +29,7 @@ impl Datacenter {
         bmc.into_iter().chain(host).chain(node).collect()
     }
 
-    /// What a device shows of its power. That its turn at the controller did not come is no news about it.
+    /// The power state of a device. A probe that was not admitted is a fault, not a state.
     pub(super) async fn look_at_power(&self, target: &Target) -> Result<Facts, Fault> {
         let limit = self.settings.poll;
         let power = self.bmcs.poll(target, limit, async |bmc| bmc.power().await).await?;
@@ -46,7 +46,7 @@ impl Datacenter {
         answers(power.map(|turn| turn.map(drop)))
     }
 
-    /// What the BMC says about the parts of the machine. None: it has no BMC.
+    /// The health that the BMC reports for the hardware. None: the machine has no BMC.
     pub(super) async fn look_at_parts(&self, target: &Target) -> Result<Option<Evidence>, Fault> {
         if target.spec.bmc_endpoint.is_empty() {
             return Ok(None);
@@ -56,7 +56,7 @@ impl Datacenter {
         seen.map(|ailments| Some(judged(&ailments))).ok_or_else(busy)
     }
 
-    /// Whether the machine is a node of the cluster that it is meant for. One list of nodes serves all machines.
+    /// Whether the machine is a node of its target cluster.
     async fn look_at_node(&self, target: &Target) -> Vec<Evidence> {
         if target.id.kind != TargetKind::Machine {
             return Vec::new();
@@ -66,7 +66,7 @@ impl Datacenter {
             let condition = ConditionType::InCustomerCluster;
             return vec![Evidence::new(condition, false, "NotJoined")];
         }
-        // Half of the time, so that whoever waits for the list of somebody else still gets it.
+        // Half of the time, so that callers that wait for another caller's list still get it.
         let limit = self.settings.poll / 2;
         let list = self.list_nodes(cluster, limit);
         match self.node_caches.nodes(cluster, limit, list).await {
@@ -85,7 +85,7 @@ fn busy() -> Fault {
     Fault::new(Code::BmcBusy, "its BMC was busy with other calls")
 }
 
-/// What a look at a BMC says. Waiting in vain for a turn at it, or for our own database, says nothing about it.
+/// The evidence of a probe. Not being admitted, or a database fault, says nothing about the BMC.
 fn answers(looked: Result<Option<()>, Fault>) -> Option<Evidence> {
     let condition = ConditionType::BmcReachable;
     match looked {
@@ -96,7 +96,7 @@ fn answers(looked: Result<Option<()>, Fault>) -> Option<Evidence> {
     }
 }
 
-/// A machine is degraded when something of it is not well, which is named.
+/// A machine is degraded when any component is unhealthy; the reason names some.
 fn judged(ailments: &[String]) -> Evidence {
     if ailments.is_empty() {
         return Evidence::new(ConditionType::Degraded, false, "Healthy");

@@ -1,6 +1,6 @@
-//! What a machine was before it goes to the vendor, and what has come back: its inventory and the newest of its event log,
-//! written into the log of the run. A record changes nothing at the machine, so it is simply taken again when nobody knows
-//! whether it was.
+//! The RMA record: the inventory and the newest event log entries, written to the log of the run
+//! before a machine goes to the vendor and after it returns. It changes nothing at the machine, so
+//! an unknown outcome is resolved by taking it again.
 
 use super::Datacenter;
 use super::controller::Controller;
@@ -13,11 +13,11 @@ use model::effect::{Answer, Verb};
 use model::fault::Fault;
 use model::time::Timestamp;
 
-/// How many entries of the event log are written down.
+/// How many entries of the event log are recorded.
 const NEWEST: usize = 20;
 const BYTES_PER_GB: u64 = 1_000_000_000;
 
-/// What was read, line by line, and the one sentence about it.
+/// The lines of the record, and their summary.
 struct Record {
     lines: Vec<String>,
     said: String,
@@ -75,7 +75,7 @@ async fn read_ipmi(bmc: &ipmi::Bmc) -> Result<Record, Fault> {
     Ok(Record { lines, said })
 }
 
-/// The newest last, as in any log. A log that the device does not give away costs nobody the rest.
+/// Newest last. A log that the device refuses to return does not fail the record.
 fn log_lines<T>(
     read: Result<Vec<T>, Fault>,
     line: impl Fn(&T) -> String,

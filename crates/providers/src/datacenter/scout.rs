@@ -1,4 +1,4 @@
-//! What is at an address: nobody, a BMC and the computers behind it, or one that does not let us in.
+//! Discovers what is at an address: nothing, a BMC and its systems, or a BMC with another login.
 
 use super::Datacenter;
 use super::bmcs::{Visited, peer_at};
@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// How long an address has to take a connection before it counts as nobody's. A BMC does so in milliseconds.
+/// How long an address may take to accept a connection. A BMC takes milliseconds.
 const KNOCK: Duration = Duration::from_secs(3);
 
 #[async_trait]
@@ -47,7 +47,7 @@ impl Scout for Datacenter {
             Ok(peer) => peer,
             Err(fault) => return Survey::Failed(fault),
         };
-        // Where nobody listens there is no BMC to be gentle with, and the governor is not to learn from it.
+        // Without a listener there is no BMC to protect, and no failure for the governor to count.
         if let Ok(place) = BmcAddress::parse(endpoint)
             && !is_ipmi(endpoint)
             && let Err(said) = knock(&place.endpoint, KNOCK).await
@@ -75,7 +75,7 @@ impl Datacenter {
             Visited::Ipmi(bmc) => Ok(vec![ipmi_found(endpoint, &bmc).await?]),
             Visited::Redfish(bmc) => {
                 let found = behind(&bmc).await;
-                // BMCs have few sessions.
+                // BMCs allow few sessions.
                 bmc.close().await;
                 found
             }
@@ -93,7 +93,7 @@ async fn behind(bmc: &Bmc) -> Result<Vec<Found>, Fault> {
     Ok(found)
 }
 
-/// A computer behind a Redfish BMC. Its endpoint names it where there are others.
+/// A system behind a Redfish BMC. Its endpoint contains its path if there are several.
 pub(super) async fn glanced(bmc: &Bmc, system: &System, alone: bool) -> Result<Found, Fault> {
     let Glance { path, vendor, model, serial, power, nics, .. } = system.glance().await?;
     let named = !alone || bmc.names_system();
@@ -132,7 +132,7 @@ const fn simple(power: redfish::Power) -> PowerState {
     }
 }
 
-/// Whether somebody takes a connection there. The text says why not.
+/// Whether a TCP connection is accepted. The error text says why not.
 pub(super) async fn knock(place: &Endpoint, limit: Duration) -> Result<(), String> {
     let address = (place.host(), place.port());
     match timeout(limit, TcpStream::connect(address)).await {

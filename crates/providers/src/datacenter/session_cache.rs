@@ -1,20 +1,19 @@
-//! Logins that are kept for the next call, so that polling a fleet does not log in at each BMC each time.
+//! Sessions that are kept for the next call, so that polling does not log in to each BMC each time.
 //!
-//! One is kept for a while and no longer: whoever changes a credential or whom to trust does not wait for ever until that is
-//! heeded. There is a most; then the one that was used longest ago goes.
+//! A session has a maximum age, so that a changed credential or trust policy takes effect. When the
+//! cache is full, the least recently used session is dropped.
 
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How many are kept: one for each machine of a large fleet.
+/// One for each machine of a large fleet.
 const MAX_KEPT: usize = 32_768;
-/// How long one is used before it is made anew.
+/// How long a session is used before a new login.
 const KEPT_FOR: Duration = Duration::from_secs(1_800);
 
 struct Entry<T> {
     kept: T,
-    /// When it was made.
     made: Instant,
     used: Instant,
 }
@@ -31,13 +30,13 @@ impl<T> Default for SessionCache<T> {
 }
 
 impl<T> SessionCache<T> {
-    /// Takes one out, unless it is too old.
+    /// Removes and returns a session, unless it is too old.
     pub fn take(&mut self, place: &str, now: Instant) -> Option<T> {
         let entry = self.entries.remove(place)?;
         (now.saturating_duration_since(entry.made) < KEPT_FOR).then_some(entry.kept)
     }
 
-    /// Keeps one that was made then and used now.
+    /// Stores a session that was created at `made` and used at `now`.
     pub fn keep(&mut self, place: String, kept: T, made: Instant, now: Instant) {
         if self.entries.len() >= self.most && !self.entries.contains_key(&place) {
             let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used);

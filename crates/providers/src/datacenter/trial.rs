@@ -1,5 +1,5 @@
-//! Trying out a BMC: how far one gets, step by step, and what it offers. Only looks are taken, and nobody that is met
-//! is trusted for the future; a login that is refused counts, as it does everywhere.
+//! Tests a BMC step by step: how far a connection gets, and what the BMC supports. Nothing is
+//! changed and no identity is pinned; a refused login counts as everywhere.
 
 use super::Datacenter;
 use super::bmcs::{Visited, peer_at};
@@ -18,9 +18,9 @@ use std::time::Duration;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
-/// How long a name may take to be resolved, and a port to answer.
+/// For name resolution and for the TCP connection.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The most addresses of a name, and parts that are not well, that are named.
+/// How many addresses, and how many unhealthy components, are named.
 const MAX_NAMED: usize = 5;
 
 impl Datacenter {
@@ -39,7 +39,7 @@ impl Datacenter {
         report
     }
 
-    /// The way there, which takes no turn with the BMC. False: there is none.
+    /// Checks the network path, without an admission by the governor. False: there is none.
     async fn reach(&self, approach: &Approach, report: &mut Report) -> bool {
         if is_ipmi(&approach.endpoint) {
             report.skip(
@@ -70,7 +70,7 @@ impl Datacenter {
             report.ended_by.clone().map_or(Ok(()), Err)
         };
         let talked = self.bmcs.governor.call(peer, Priority::Operator, limit, talk).await;
-        // What ran into the deadline has left no word of its own.
+        // A timeout of the governor is not in the report yet.
         report.ended_by = talked.err();
     }
 
@@ -104,7 +104,7 @@ impl Datacenter {
         }
     }
 
-    /// What can be learned before anybody logs in.
+    /// The checks that need no login.
     async fn greet(
         &self,
         approach: &Approach,
@@ -182,7 +182,7 @@ async fn try_redfish(bmc: &Bmc, approach: &Approach, report: &mut Report) {
     report.note(Step::Quirks, Ok(quirks));
 }
 
-/// The System that would be chosen, and a word about all of them. That none can be chosen names them too.
+/// The System that would be used, and a description of all, which the fault contains too.
 async fn chosen(bmc: &Bmc, approach: &Approach) -> Result<(System, Found, String), Fault> {
     let hosts = bmc.hosts().await?;
     let alone = hosts.len() == 1;
@@ -308,7 +308,7 @@ async fn resolved(endpoint: &Endpoint) -> Result<String, Fault> {
     Ok(format!("{} is {}", endpoint.host(), all.join(", ")))
 }
 
-/// Why a certificate was believed.
+/// Why a certificate is trusted.
 fn believed(trust: &Trust, known: Option<Fingerprint>) -> &'static str {
     match (trust, known) {
         (Trust::Ca(_), _) => "signed by an authority that is trusted",

@@ -1,8 +1,8 @@
-//! A switch that runs NVOS, spoken to over SSH with the commands that people type there.
+//! A switch that runs NVOS, called over SSH with its `nv` commands.
 //!
-//! `nv show … -o json` tells how it is; of what it says, only the few fields that matter are needed, and those are read strictly: a
-//! state that nobody knows is a fault and never taken for another. `nv set`, `nv config apply` and `nv action` change it.
-//! Whoever sets what is set already is told so by the switch, and that is no failure.
+//! `nv show … -o json` reads the state. Only a few fields are read, and strictly: an unknown state
+//! is a fault. `nv set`, `nv config apply` and `nv action` change the state. Setting a value that
+//! is already set is no failure.
 
 use super::{Cluster, Controller, FabricManager, Seen, Tell};
 use crate::ssh::{Host, Output};
@@ -11,24 +11,22 @@ use model::fault::{Code, Fault};
 use serde_json::Value;
 use std::time::Duration;
 
-/// How long a look may take.
 const LOOK_WITHIN: Duration = Duration::from_secs(30);
-/// How long a change may take: applying one starts or stops services.
+/// Applying a configuration starts or stops services.
 const TELL_WITHIN: Duration = Duration::from_secs(180);
-/// The longest sentence that is passed on from a switch.
+/// The longest message that is passed on from a switch.
 const MAX_SAID_CHARS: usize = 400;
-/// How a shell says that there is no such command.
+/// The exit status of a shell that does not find the command.
 const NO_SUCH_COMMAND: u32 = 127;
 
 const SHOW_CLUSTER: &str = "nv show cluster -o json";
 const SHOW_CONTROLLER: &str = "nv show cluster apps nmx-controller -o json";
 const CONFIGURED: &str = "CONTROL_PLANE_STATE_CONFIGURED";
-/// How the switch says that it has no such application now.
+/// The message of a switch that has no such application now.
 const ABSENT: &str = "does not exist";
-/// How the switch says that what was set is what there is.
+/// The message of a switch when the new value equals the present one.
 const NOTHING_NEW: &str = "no config diff";
 
-/// A switch whose operating system one is logged in at.
 pub struct Nvos {
     host: Host,
 }
@@ -38,7 +36,7 @@ impl Nvos {
         Self { host }
     }
 
-    /// What a command that only looks says; None: there is no such thing.
+    /// The output of a read-only command; None: the object does not exist.
     async fn show(&self, command: &str) -> Result<Option<Value>, Fault> {
         let output = self.host.run(command, b"", LOOK_WITHIN).await.map_err(only_looked)?;
         if output.status == Some(0) {
@@ -78,7 +76,7 @@ impl FabricManager for Nvos {
     }
 }
 
-/// What is typed, in order. What is set is saved, or the next start of the switch would take it back.
+/// The commands, in order. A setting is saved, or the switch would lose it at its next start.
 const fn commands(what: Tell) -> &'static [&'static str] {
     match what {
         Tell::Enable => {
@@ -92,7 +90,6 @@ const fn commands(what: Tell) -> &'static [&'static str] {
     }
 }
 
-/// What was shown, read.
 fn seen(cluster: &Value, controller: Option<&Value>) -> Result<Seen, String> {
     let state = text(cluster, "state").ok_or("`nv show cluster` shows no state")?;
     let known = match state {
@@ -107,7 +104,7 @@ fn seen(cluster: &Value, controller: Option<&Value>) -> Result<Seen, String> {
         let (controller, open) = (Controller::Absent, false);
         return Ok(Seen { cluster: known, controller, open, connected, said: told });
     };
-    // Releases differ in how they spell it.
+    // The spelling depends on the release.
     let info = text(app, "addition-info").or_else(|| text(app, "additional-info"));
     let info = info.unwrap_or_default();
     let status = text(app, "status").unwrap_or_default();
@@ -131,7 +128,7 @@ const fn up(connected: bool) -> &'static str {
     if connected { "up" } else { "down" }
 }
 
-/// A field that is a word, or that has its word under `state`.
+/// A field that is a string, or that has its string under `state`.
 fn text<'a>(value: &'a Value, name: &str) -> Option<&'a str> {
     match value.get(name)? {
         Value::String(word) => Some(word),
@@ -140,7 +137,7 @@ fn text<'a>(value: &'a Value, name: &str) -> Option<&'a str> {
     }
 }
 
-/// What the switch said, in one line. Errors are said on either stream.
+/// The output in one line. The switch reports errors on either stream.
 fn words(output: &Output) -> String {
     let said = [&output.stderr, &output.stdout];
     let said: Vec<String> =
@@ -158,7 +155,7 @@ fn failed(command: &str, output: &Output) -> Fault {
     Fault::new(code, format!("`{command}` {how}: {}", words(output)))
 }
 
-/// A look that was not answered has changed nothing.
+/// A read without an answer has changed nothing.
 fn only_looked(fault: Fault) -> Fault {
     match matches!(fault.code, Code::AnswerLost | Code::StepTimeout) {
         true => Fault::new(Code::HostUnreachable, fault.said),
@@ -203,7 +200,7 @@ mod tests {
                 Some(json!({"status": "ok", "additional-info": CONFIGURED})),
                 (Cluster::Enabled, Controller::Configured, false, true),
             ),
-            // Configured, and not well: not configured, then.
+            // Configured but not healthy counts as unconfigured.
             (
                 &on,
                 Some(app("not ok", CONFIGURED, "active")),

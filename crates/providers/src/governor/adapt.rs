@@ -1,13 +1,15 @@
-//! How many calls the fleet bears at once: a little more while it answers and somebody waits, much less when it does not.
+//! The limit of concurrent calls to all BMCs: it grows slowly while calls succeed and callers wait,
+//! and is halved when many calls fail.
 //!
-//! One dead BMC says nothing about the others, and it is left alone soon. Many failures at once say that something is shared: a
-//! switch, a jump host, our own network. Then more calls make it worse.
+//! One dead BMC says nothing about the others, and its circuit breaker opens soon. Many failures at
+//! once point to something shared (a switch, a jump host, our own network), and more calls make
+//! that worse.
 
-/// How many answers are judged together.
+/// The number of answers that are evaluated together.
 const WINDOW: u32 = 64;
-/// One in so many may fail without a word about the rest.
+/// One failure in this many answers is tolerated.
 const BEARABLE: u32 = 4;
-/// There are always so many places, or the fleet would never be seen to recover.
+/// The lower limit: with fewer calls a recovery would not be noticed.
 const LEAST: usize = 8;
 
 #[derive(Debug)]
@@ -19,7 +21,7 @@ pub struct Width {
 }
 
 impl Width {
-    /// Begins in the middle: wide enough to be of use, narrow enough to do no harm.
+    /// Starts at a quarter of the maximum.
     pub fn new(most: usize) -> Self {
         let most = most.max(LEAST);
         Self { most, now: (most / 4).max(LEAST), seen: 0, failed: 0 }
@@ -29,7 +31,7 @@ impl Width {
         self.now
     }
 
-    /// Takes in one answer. A new width, when a window is full and it changes.
+    /// Records one answer. Returns the new limit when a window is full and the limit changes.
     pub fn learn(&mut self, failed: bool, crowded: bool) -> Option<usize> {
         self.seen += 1;
         self.failed += u32::from(failed);

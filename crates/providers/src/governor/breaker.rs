@@ -1,4 +1,4 @@
-//! Leaving a BMC alone that does not answer.
+//! The circuit breaker of one BMC.
 
 use super::Settings;
 use std::time::Duration;
@@ -25,7 +25,7 @@ impl Breaker {
         }
     }
 
-    /// How long it is left alone yet.
+    /// How long the circuit stays open from now on.
     pub fn rests(&self, now: Instant) -> Option<Duration> {
         let left = self.until?.saturating_duration_since(now);
         (!left.is_zero()).then_some(left)

@@ -1,22 +1,22 @@
-//! A gate with so many places, that lets in by priority and then by who came first.
+//! A semaphore that grants permits by priority, then first come, first served.
 
 use super::Priority;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// A clone is the same gate.
+/// Clones share their permits.
 #[derive(Clone)]
 pub struct Gate(Arc<Mutex<Inner>>);
 
 struct Inner {
     places: usize,
     inside: usize,
-    /// One line for each priority.
+    /// One queue per priority.
     lines: [VecDeque<oneshot::Sender<Pass>>; 3],
 }
 
-/// Being inside, until it is dropped. One that was handed to somebody who went away drops with the letter.
+/// One permit, returned on drop, also when it is on its way to a cancelled waiter.
 pub struct Pass(Gate);
 
 impl Drop for Pass {
@@ -36,7 +36,7 @@ impl Gate {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a place.
+    /// Waits for a permit.
     pub async fn pass(&self, priority: Priority) -> Pass {
         loop {
             let waiting = {
@@ -49,16 +49,16 @@ impl Gate {
                 inner.lines[priority as usize].push_back(letter);
                 arrives
             };
-            // A place may have become free in between.
+            // A permit may have been returned since the check.
             self.let_in();
-            // The letter is lost only when the gate itself went, and we hold it.
+            // The sender is dropped only with the semaphore, which `self` keeps alive.
             if let Ok(pass) = waiting.await {
                 return pass;
             }
         }
     }
 
-    /// Lets in whoever is first, while there are places.
+    /// Grants permits to the first waiters while there are any.
     fn let_in(&self) {
         loop {
             let next = {
@@ -73,25 +73,25 @@ impl Gate {
                 next
             };
             if let Err(pass) = next.send(Pass(self.clone())) {
-                // Nobody waits there any more. Giving the place back by hand: dropping the pass would come here again.
+                // The waiter was cancelled. Dropping the permit would recurse into this function.
                 std::mem::forget(pass);
                 self.inner().inside -= 1;
             }
         }
     }
 
-    /// Fewer places let nobody out, but fewer in.
+    /// A lower limit revokes no permit; it only delays new ones.
     pub fn resize(&self, places: usize) {
         self.inner().places = places;
         self.let_in();
     }
 
-    /// How many wait. Some of them may have gone away without a word.
+    /// The number of waiters, including cancelled ones that are still queued.
     pub fn waiting(&self) -> usize {
         self.inner().lines.iter().map(VecDeque::len).sum()
     }
 
-    /// How many are inside, and how many there may be.
+    /// The number of permits in use, and the limit.
     pub fn use_now(&self) -> (usize, usize) {
         let inner = self.inner();
         (inner.inside, inner.places)
@@ -136,7 +136,7 @@ mod tests {
             waiting.push(tokio::spawn(async move { drop(gate.pass(Operator).await) }));
         }
         tokio::task::yield_now().await;
-        // Some before they are let in, some at that very moment.
+        // Some are cancelled before they get a permit, some at that moment.
         waiting.iter().step_by(2).for_each(tokio::task::JoinHandle::abort);
         drop(inside);
         waiting.iter().skip(1).step_by(4).for_each(tokio::task::JoinHandle::abort);

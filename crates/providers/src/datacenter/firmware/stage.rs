@@ -1,4 +1,4 @@
-//! How far an update has come, and what follows from what is seen: decided, and nothing done.
+//! The stages of an update, and the pure decision of the next step.
 
 use crate::fetch::shown;
 use crate::redfish::{TaskSeen, Way};
@@ -7,14 +7,13 @@ use model::time::{Timestamp, spoken};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// How long a device that is being updated is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
-    /// Between two looks.
+    /// Between two reads.
     pub look_every: Duration,
-    /// How long a version may take to show itself once the device says that it is installed, or no longer says anything.
+    /// How long the new version may take to appear after the task has ended or is gone.
     pub settle: Duration,
-    /// How long a device may be away while it is updated: many restart.
+    /// How long a device may be unreachable during the update: many restart.
     pub away: Duration,
 }
 
@@ -28,45 +27,45 @@ impl Default for Patience {
     }
 }
 
-/// How far an update has come. Each is written down before what it names is done.
+/// The stage of an update. It is stored before the step that it names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Flash {
-    /// Nothing was asked. A file may be on its way; without its last piece it is none.
+    /// Nothing was requested. An unfinished upload may be in progress; it has no effect.
     Begun,
-    /// It is being asked for, or was. `before` are the tasks that were there, as far as they are known.
+    /// The request is being or was sent. `tasks_before`: the tasks before it, if known.
+    #[serde(rename = "asked")]
     Asked {
         since: Timestamp,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(rename = "before", default, skip_serializing_if = "Option::is_none")]
         before: Option<Vec<String>>,
     },
-    /// The device works on it under this name.
+    /// The device executes the update as this task.
     Task {
         task: String,
     },
-    /// Only the version tells now: the task has ended well, or there is none, or it is gone.
+    /// Only the version decides now: the task has succeeded, or is gone, or there was none.
+    #[serde(rename = "taken")]
     Taken {
         since: Timestamp,
         ended: bool,
     },
     Done,
-    /// Given up before anything was asked.
+    /// Stopped before the request.
     Stopped,
 }
 
-/// What was seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sight {
     Task(TaskSeen),
     TaskGone,
-    /// The version that is shown, and the tasks that came since it was asked.
+    /// The present version, and the tasks that are new since the request.
     Version {
         version: String,
         new: Vec<String>,
     },
 }
 
-/// What follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Turn {
     Look,
@@ -141,7 +140,7 @@ fn unknown(why: String) -> Fault {
     Fault::new(Code::AnswerLost, format!("the device was asked to update, and {why}"))
 }
 
-/// The way by which a file gets to the device. What we cannot fetch the device must.
+/// The transfer method. A file that Farrier cannot fetch must be fetched by the device.
 pub fn way(offered: &[Way], url: &str) -> Result<Way, Fault> {
     let fits = |way: &&Way| match way {
         Way::Form | Way::Plain => is_http(url),
@@ -169,7 +168,7 @@ pub fn is_http(url: &str) -> bool {
     ["http://", "https://"].iter().any(|scheme| url.to_ascii_lowercase().starts_with(scheme))
 }
 
-/// A device that refuses has done nothing. What it could not say may have happened.
+/// A refusal means that nothing has happened; any other fault leaves the outcome unknown.
 pub fn asked_before(fault: Fault) -> Fault {
     match fault.code == Code::EffectFailed {
         true => Fault::new(Code::FirmwareFailed, format!("the device refused it: {}", fault.said)),
@@ -177,7 +176,7 @@ pub fn asked_before(fault: Fault) -> Fault {
     }
 }
 
-/// Once it was asked, a fault that says nothing about it must not say that nothing happened.
+/// After the request, a fault that says nothing about the update leaves its outcome unknown.
 pub fn after_asked(fault: Fault) -> Fault {
     match (fault.code.happened(), fault.code) {
         (Happened::Maybe, _) | (_, Code::FirmwareFailed | Code::FirmwareDiffers) => fault,
@@ -238,7 +237,7 @@ mod tests {
         }
     }
 
-    /// What ends badly says how, and only what the device itself has said ends as if nothing had happened.
+    /// Only a failure that the device reported means that nothing happened; the rest is unknown.
     #[test]
     fn every_end_has_its_code() {
         let asked = Flash::Asked { since: at(0), before: None };

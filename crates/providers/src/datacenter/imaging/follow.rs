@@ -1,4 +1,4 @@
-//! What is waited for once the machine is on: the deploy environment, and then the new system.
+//! Waits after power on: for the deploy environment, then for the new system.
 
 use super::teller::Teller;
 use super::{ASK_LIMIT, LOOK_EVERY, READ_STAMP, Work, installed};
@@ -10,11 +10,11 @@ use model::time::spoken;
 use std::time::Instant;
 
 impl Work<'_> {
-    /// Follows the deploy environment until the machine is let go to boot what was installed.
+    /// Follows the deploy environment until the machine is released to boot the installed system.
     pub(super) async fn until_installed(&self) -> Result<(), Fault> {
         let began = Instant::now();
         let mut teller = Teller::default();
-        // By our own watch, from when we began to listen: while we were away, nobody could be heard.
+        // By our own clock, from the start of this loop: earlier reports may have been missed.
         let mut heard = (None, began);
         loop {
             let one = self.look().await?;
@@ -49,7 +49,7 @@ impl Work<'_> {
         }
     }
 
-    /// Waits until what is to be booted has been fetched, which is the last that is heard of an installer that says nothing.
+    /// Waits until the boot files have been fetched: a foreign installer sends nothing after that.
     pub(super) async fn until_fetched(&self, wanted: &Deployment) -> Result<(), Fault> {
         let began = Instant::now();
         loop {
@@ -71,7 +71,7 @@ impl Work<'_> {
         found.ok_or_else(|| Fault::new(Code::RecordUnreadable, "the deployment is gone"))
     }
 
-    /// Back to the disk, whose host key is known from now on; then the machine may go.
+    /// Restores the boot from disk and pins the new host key, then releases the machine.
     async fn let_go(&self, one: &Deployment) -> Result<(), Fault> {
         self.boot_from(NetbootMode::Disk).await?;
         let key = one.host_keys.first().map(String::as_str);
@@ -79,7 +79,7 @@ impl Work<'_> {
         self.at.store.steer(&self.order.key, Steer::Release).await.map(drop)
     }
 
-    /// Waits for the new system, and sees that it is the right one.
+    /// Waits for the new system, and verifies that it is the installed one.
     pub(super) async fn until_back(&self, wanted: &Deployment) -> Result<Answer, Fault> {
         let began = Instant::now();
         self.journal.line("image: waiting for the new system to answer").await;
@@ -88,7 +88,7 @@ impl Work<'_> {
                 Ok(()) => break,
                 Err(fault) => fault,
             };
-            // What refuses us now refuses us in a minute, and counts.
+            // A refused login will be refused again, and each attempt counts towards a lockout.
             let refused = matches!(fault.code, Code::LoginRefused | Code::CredentialMissing);
             if refused || began.elapsed() > self.imaging.boot {
                 let waited = spoken(began.elapsed());
@@ -122,7 +122,7 @@ impl Work<'_> {
         Err(Fault::new(Code::ReadBackDiffers, said))
     }
 
-    /// An installer that says nothing is believed when the host has another key than before. Where none was known, any will do.
+    /// A foreign installer has succeeded when the host key has changed, or none was pinned.
     async fn another_answers(&self) -> Result<(), Fault> {
         let hosts = &self.at.hosts;
         let before = hosts.known(self.target).await?;
@@ -143,7 +143,7 @@ impl Work<'_> {
         }
     }
 
-    /// What the system that answers now says of its image; empty when it says nothing.
+    /// The image stamp of the system that answers; empty if it has none.
     pub(super) async fn stamp_there(&self) -> Result<String, Fault> {
         let host = self.at.hosts.connect(self.target).await?;
         let output = host.run(READ_STAMP, b"", ASK_LIMIT).await?;

@@ -1,13 +1,12 @@
-//! What is told of a deployment while it goes on: each new stage, and a percentage now and then.
+//! Selects the log lines about a deployment: each new stage, and a percentage now and then.
 
 use model::deploy::{Deployment, Stage};
 use std::time::{Duration, Instant};
 
-/// How often a percentage is worth a line when nothing else changes.
+/// The minimum time between two lines that differ only in the percentage.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 const TELL_PERCENT: u64 = 10;
 
-/// Turns what is seen into lines that are worth reading.
 #[derive(Default)]
 pub struct Teller {
     stage: Option<Stage>,
