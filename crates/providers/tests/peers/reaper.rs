@@ -1,6 +1,6 @@
-//! Dying at a chosen point. Everything that a provider asks of its keeper and of its peers comes by here and is counted; at one
-//! of these calls, before it has had its effect or after, whoever asked is never answered, and the test drops it there as a
-//! crash would.
+//! Crashes at a chosen call. Every call of a provider to its state store and to its peers is
+//! counted here. At one of them, before or after its effect, the caller never gets an answer, and
+//! the test drops the caller as a crash would.
 
 use async_trait::async_trait;
 use model::deploy::{Deployment, Steer};
@@ -59,12 +59,12 @@ impl Reaper {
         Arc::new(Self { at, ..Self::default() })
     }
 
-    /// How often each was asked.
+    /// How often each component was called.
     pub fn calls(&self) -> BTreeMap<Who, usize> {
         self.calls.lock().unwrap().clone()
     }
 
-    /// Somebody is asked. Whether it is the one that is struck at, and when.
+    /// Counts a call. Returns when the crash happens, if this is the call to crash at.
     pub fn arrive(&self, who: Who) -> Option<When> {
         let mut calls = self.calls.lock().unwrap();
         let call = calls.entry(who).or_default();

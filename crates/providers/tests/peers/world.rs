@@ -1,5 +1,5 @@
-//! A BMC made of data: resources by path, and the few things that happen when they are changed. Tests
-//! take it as it is, change a resource, or answer some requests themselves.
+//! A BMC made of data: resources by path, and the few changes that a BMC makes itself. Tests use it
+//! as it is, change a resource, or answer some requests themselves.
 
 use crate::http::{Call, Peer, Said};
 use providers::http_client::{Timeouts, Trust};
