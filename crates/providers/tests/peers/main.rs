@@ -69,13 +69,14 @@ async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// Skips a test for what this computer lacks. On CI that is a failure: a test that is silently never run there proves nothing.
+/// Skips a test when this computer lacks something. On CI that fails: a skipped test proves
+/// nothing.
 fn skip(missing: &str) {
     assert!(std::env::var_os("CI").is_none(), "this is CI, and {missing}");
     eprintln!("skipped: {missing}");
 }
 
-/// Where a peer's program is. None skips the test.
+/// The path of a peer's program. None skips the test.
 fn peer(variable: &str) -> Option<PathBuf> {
     let path = std::env::var_os(variable).map(PathBuf::from);
     if path.is_none() {
@@ -84,8 +85,8 @@ fn peer(variable: &str) -> Option<PathBuf> {
     path
 }
 
-/// A port on loopback for a peer that starts later. It is none of those that the kernel gives to outgoing connections (32768
-/// and above on Linux), and it is given out once.
+/// A port on loopback for a peer that starts later, given out once. It is outside the range of
+/// ephemeral ports (32768 and above on Linux).
 fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
     const COUNT: u32 = 22_000;

@@ -20,25 +20,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
-/// Who is asked.
+/// The component that is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
     ProviderStateStore,
     Bmc,
     Api,
-    /// Counted on the host itself, by its warden.
+    /// Commands on the host, counted there by its command wrapper.
     Host,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// It is asked, and does nothing any more.
+    /// The call arrives and has no effect.
     Before,
-    /// It does what it was asked for, and nobody hears of it.
+    /// The call has its effect and is not answered.
     After,
 }
 
-/// One of the calls that are made, counted from 1.
+/// One of the calls, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Point {
     pub who: Who,
@@ -82,12 +82,12 @@ impl Reaper {
         self.struck.load(Ordering::SeqCst)
     }
 
-    /// Ends when it has struck.
+    /// Ends when the crash has happened.
     pub async fn wait(&self) {
         self.news.notified().await;
     }
 
-    /// Makes a call, unless it is struck at.
+    /// Makes a call, unless the crash happens before it.
     pub async fn guard<T>(&self, who: Who, call: impl Future<Output = T>) -> T {
         match self.arrive(who) {
             None => call.await,
@@ -105,7 +105,7 @@ impl Reaper {
     }
 }
 
-/// A keeper whose every call is counted. What it keeps outlives those who use it.
+/// A state store that counts its calls. What it stores outlives the replicas that use it.
 pub struct Watched {
     pub kept: Arc<InMemoryStateStore>,
     pub reaper: Arc<Reaper>,
