@@ -1,7 +1,9 @@
-//! What the disk and the databases allow, without Farrier: one row, one commit, made durable each time.
+//! The limits of the disk and the databases, without Farrier: one row per commit, durable each
+//! time.
 //!
-//! It lives here because it is SQL. `cargo xtask bench` runs it first and sets the figures of the real server
-//! beside these. All files lie in the temporary folder, as do those of the server; TMPDIR chooses the disk.
+//! It is in this crate because it contains SQL. `cargo xtask bench` runs it first and compares the
+//! figures of the real server with these. All files are in the temporary folder, like those of the
+//! server; TMPDIR chooses the disk.
 
 #![allow(
     clippy::expect_used,
@@ -24,7 +26,7 @@ const WARM_UP: Duration = Duration::from_millis(200);
 const SPAN: Duration = Duration::from_millis(1_500);
 /// As much as SQLite or PostgreSQL write for a small commit.
 const BLOCK: [u8; 4096] = [7; 4096];
-/// More than the log holds before it is written back.
+/// More than the log holds before it is checkpointed.
 const LOG_BYTES: usize = 20 << 20;
 const MANY: usize = 32;
 
@@ -48,7 +50,7 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// How long it takes to append a block and have it on the disk, as a log does.
+/// The time to append a block and sync it, as a log does.
 fn fsync(folder: &Path) -> Outcome<Vec<Duration>> {
     let mut file = File::create(folder.join("block"))?;
     let mut taken = Vec::new();
@@ -69,7 +71,7 @@ fn sqlite(folder: &Path) -> Outcome<f64> {
         conn.pragma_update(None, name, value)?;
     }
     conn.execute_batch("CREATE TABLE raw (id INTEGER PRIMARY KEY, said TEXT)")?;
-    // A log that has been filled once is written over from then on, which is cheaper than making it longer.
+    // A log that was filled once is overwritten from then on, which is cheaper than extending it.
     conn.execute("INSERT INTO raw (said) VALUES (?1)", ["x".repeat(LOG_BYTES)])?;
     conn.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()))?;
     let mut insert = conn.prepare("INSERT INTO raw (said) VALUES (?1)")?;

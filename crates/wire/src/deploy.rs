@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub const CLAIM: &str = "/deploy/claim";
 pub const REPORT: &str = "/deploy/report";
-/// Where the image is fetched that Farrier stores itself.
+/// The path of an image that Farrier stores itself.
 pub const IMAGE: &str = "/deploy/image";
 
 /// Asks for the assignment. The same token and session may ask again, because a reply may be lost.
@@ -47,11 +47,11 @@ pub struct Assignment<I = Image> {
     pub user: String,
     #[serde(default)]
     pub authorized_keys: Vec<String>,
-    /// Which disk to write; empty: the only one there is.
+    /// The disk to write; empty if the machine has only one.
     #[serde(default)]
     pub root_disk: String,
     pub image: I,
-    /// What the new system answers when it is asked which image it is.
+    /// The answer of the new system to the question which image it is.
     #[serde(default)]
     pub stamp: String,
 }
@@ -89,8 +89,8 @@ impl ImageKind {
     }
 }
 
-/// How far the work is. The server reads the stage as a word, so that it can name one that it does
-/// not know.
+/// The progress of the work. The server reads the stage as a string, so that it can name an unknown
+/// one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report<S = Stage> {
     pub stage: S,
@@ -101,7 +101,7 @@ pub struct Report<S = Stage> {
     pub total: u64,
     #[serde(default)]
     pub said: String,
-    /// Set when the stage is `failed`. A reader takes a code that it does not know for none.
+    /// Set when the stage is `failed`. A reader treats an unknown code as none.
     #[serde(default, serialize_with = "write_code", deserialize_with = "read_code")]
     pub code: Option<FailureCode>,
     /// The host keys of the new system, each as a line of a `.pub` file.

@@ -11,7 +11,7 @@ pub mod node;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a request was refused. A proxy may answer without one, so both fields may be empty.
+/// The reason of a refusal. A proxy may answer without one, so both fields may be empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Refusal {
