@@ -10,7 +10,7 @@ pub const REPORT: &str = "/deploy/report";
 /// The path of an image that Farrier stores itself.
 pub const IMAGE: &str = "/deploy/image";
 
-/// Asks for the assignment. The same token and session may ask again, because a reply may be lost.
+/// Requests the assignment. The same token and session may repeat it, because a reply may be lost.
 /// It holds secrets, so it has no `Debug`.
 #[derive(Serialize, Deserialize)]
 pub struct Claim {
@@ -62,7 +62,7 @@ pub struct Image {
     pub kind: ImageKind,
     /// Relative to Farrier's own address, or absolute.
     pub url: String,
-    /// Of the file as it is served, like the size.
+    /// The checksum of the file as it is served, like the size.
     pub sha256: String,
     pub size: u64,
 }
@@ -186,7 +186,7 @@ pub struct ReportReply {
     pub then: Then,
 }
 
-/// What the deploy environment does next.
+/// The next action of the deploy environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Then {

@@ -64,7 +64,7 @@ pub struct HeartbeatReply {
     pub waiting: bool,
 }
 
-/// Asks for a task, and waits this long for one.
+/// Requests a task, and waits this long for one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TakeRequest {
@@ -145,7 +145,7 @@ pub struct RenewReply {
     pub then: Then,
 }
 
-/// Whether the agent continues a task.
+/// The next action of the agent on a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Then {
