@@ -99,7 +99,7 @@ pub struct Report<S = Stage> {
     pub done: u64,
     #[serde(default)]
     pub total: u64,
-    #[serde(default)]
+    #[serde(default, rename = "said")]
     pub said: String,
     /// Set when the stage is `failed`. A reader treats an unknown code as none.
     #[serde(default, serialize_with = "write_code", deserialize_with = "read_code")]
@@ -183,6 +183,7 @@ fn read_code<'de, D: Deserializer<'de>>(from: D) -> Result<Option<FailureCode>, 
 /// The reply to a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportReply {
+    #[serde(rename = "then")]
     pub then: Then,
 }
 
@@ -190,6 +191,7 @@ pub struct ReportReply {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Then {
+    #[serde(rename = "go-on")]
     GoOn,
     /// Only after `installed` or `failed`.
     Reboot,

@@ -16,5 +16,6 @@ use serde::{Deserialize, Serialize};
 #[serde(default)]
 pub struct Refusal {
     pub code: String,
+    #[serde(rename = "said")]
     pub said: String,
 }

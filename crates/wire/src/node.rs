@@ -142,6 +142,7 @@ pub struct RenewRequest {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RenewReply {
+    #[serde(rename = "then")]
     pub then: Then,
 }
 
@@ -149,6 +150,7 @@ pub struct RenewReply {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Then {
+    #[serde(rename = "go-on")]
     GoOn,
     Stop,
 }
@@ -160,6 +162,7 @@ pub struct ReportRequest {
     pub id: String,
     /// Required.
     pub ok: Option<bool>,
+    #[serde(rename = "said")]
     pub said: String,
     pub log: String,
 }
