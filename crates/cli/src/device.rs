@@ -72,7 +72,7 @@ pub fn apply_update(
     }
 }
 
-/// What a command did to a device, or would do in a dry run.
+/// The action of a command on a device, done or (in a dry run) planned.
 #[derive(Debug, Clone, Copy)]
 pub enum DeviceChange {
     Registered,

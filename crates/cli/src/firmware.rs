@@ -56,7 +56,7 @@ pub async fn run(
     Ok(Exit::Success)
 }
 
-/// What happened to a record, or would happen in a dry run.
+/// The change of a record, done or (in a dry run) planned.
 fn format_change(one: &Firmware, dry_run: bool, what: &str) -> String {
     let how = if dry_run { "would be" } else { "is" };
     let unchanged = if dry_run { "; nothing was changed" } else { "" };

@@ -23,11 +23,11 @@ use std::time::Duration;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{Instant, timeout_at};
 
-/// How long the end line of a step waits for the rest of its log.
+/// The time that the end line of a step waits for the rest of its log.
 const STEP_GRACE: Duration = Duration::from_millis(150);
 /// The same while the log stream is disconnected: longer than the longest pause between reconnects.
 const LOST_GRACE: Duration = Duration::from_secs(8);
-/// How long the end of a run waits for the rest of the log.
+/// The time that the end of a run waits for the rest of the log.
 const RUN_GRACE: Duration = Duration::from_secs(5);
 /// The maximum number of log lines that are held for steps without a start line.
 const MAX_HELD_LINES: usize = 10_000;
@@ -35,7 +35,7 @@ const MAX_HELD_LINES: usize = 10_000;
 /// Printed when the connection breaks.
 pub const CONNECTION_LOST: &str = "connection lost; waiting for the server…";
 
-/// Where a follower starts.
+/// The position at which a follower starts.
 pub struct FollowStart {
     pub run_id: String,
     /// The changes that are already printed; empty to print all from the start.

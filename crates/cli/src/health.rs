@@ -76,7 +76,7 @@ pub fn optional_section(health: Option<&Health>, clock: &Clock) -> String {
     health.map(|health| format_section(health, clock)).unwrap_or_default()
 }
 
-/// What the alerts prevent, and all alerts; empty if there are none.
+/// The prevented actions, and all alerts; empty if there are none.
 fn format_section(health: &Health, clock: &Clock) -> String {
     if health.alerts == 0 {
         return String::new();

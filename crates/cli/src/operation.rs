@@ -48,7 +48,7 @@ impl ExpectedEnd {
     }
 }
 
-/// How the command came to follow the run.
+/// The reason why the command follows the run.
 pub enum RunOrigin {
     /// The command has requested it. A run that has already ended was found by its request ID.
     Submitted,

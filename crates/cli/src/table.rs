@@ -17,7 +17,7 @@ pub enum Tone {
     Dim,
 }
 
-/// Whether the output has colours.
+/// Colours of the output: on or off.
 #[derive(Debug, Clone, Copy)]
 pub struct ColorMode {
     pub enabled: bool,

@@ -78,7 +78,7 @@ fn explanation_facts(why: &Explanation, clock: &Clock) -> Vec<(&'static str, Str
         ("machine", why.machine_id.clone()),
     ];
     facts.extend(why.health.iter().map(|said| ("health", said.clone())));
-    // The ID that was asked about is not repeated.
+    // The requested ID is not repeated.
     facts.retain(|(_, value)| !value.is_empty() && *value != why.id);
     facts
 }

@@ -1,4 +1,4 @@
-//! The simulated fleet, asked as the engine asks it. Everything holds in RAM and in a directory.
+//! The simulated fleet, called as the engine calls it. Every test holds in memory and on disk.
 
 #![allow(
     clippy::expect_used,
@@ -77,7 +77,7 @@ fn ssh(command: &str) -> Effect {
 const REBOOT: Effect =
     Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::CONFIGURED };
 
-/// Asks, and gives back what was answered and what was logged.
+/// Calls the provider. Returns the answer and the log.
 async fn ask(sim: &Sim, order: &Order) -> (Result<Answer, Fault>, String) {
     let (journal, mut lines) = Journal::new();
     let target = target("m-1");
@@ -108,14 +108,14 @@ fn evidence(outcome: &Outcome) -> Vec<(ConditionType, bool, &str)> {
     outcome.evidence.iter().map(|one| (one.condition, one.status, one.reason.as_str())).collect()
 }
 
-/// Both memories; the directory lives as long as the first value.
+/// Both kinds of memory; the directory exists as long as the first value.
 fn memories() -> (tempfile::TempDir, Vec<Memory>) {
     let dir = tempfile::tempdir().unwrap();
     let on_disk = Memory::dir(dir.path().join("sim")).unwrap();
     (dir, vec![Memory::ram(), on_disk])
 }
 
-/// A clock that stands still until it is moved.
+/// A clock that moves only when the test advances it.
 #[derive(Clone)]
 struct Hand(Arc<AtomicI64>);
 
@@ -146,17 +146,17 @@ async fn begin_and_die(sim: &Sim, order: &Order) -> String {
         tokio::select! {
             biased;
             Some(line) = lines.recv() => log.extend(line.data),
-            answer = &mut asked => panic!("it was to be under way: {answer:?}"),
+            answer = &mut asked => panic!("it should be in progress: {answer:?}"),
             () = tokio::time::sleep(Duration::from_millis(20)), if !log.is_empty() => break,
         }
     }
     String::from_utf8(log).unwrap()
 }
 
-/// Evidence, as it is written in a table.
+/// Evidence, as a test table writes it.
 type Proof = Vec<(ConditionType, bool, &'static str)>;
 
-/// Every effect, in an order in which each works, with its evidence.
+/// Every effect, in an order in which each succeeds, with its evidence.
 fn course() -> Vec<(&'static str, Effect, Proof)> {
     vec![
         ("pxe", netboot(NetbootMode::Pxe), vec![]),
@@ -239,7 +239,7 @@ async fn what_differs_is_said() {
         let answer = answer(&sim, Verb::Observe, "look", effect).await;
         assert_eq!(answer, Ok(Answer::Differs(seen.into())));
     }
-    assert!(sim.effects("").unwrap().is_empty(), "looking counts as nothing");
+    assert!(sim.effects("").unwrap().is_empty(), "observing counts as no effect");
 }
 
 #[tokio::test]
@@ -248,7 +248,7 @@ async fn the_order_of_steps_matters() {
     let fault = perform(&sim, "early", repave("a")).await.unwrap_err();
     assert_eq!(fault, Fault::new(Code::EffectFailed, "machine booted from disk, not PXE"));
     assert_eq!(sim.effects("op-1/early").unwrap()[0].applied, 0);
-    // Whoever asks what became of it is sent to its end, which says the same.
+    // `get_status` refers to the end, which reports the same fault.
     let inquired = answer(&sim, Verb::GetStatus, "early", repave("a")).await;
     assert_eq!(inquired, Ok(Answer::UnderWay));
     let followed = answer(&sim, Verb::Follow, "early", repave("a")).await;
@@ -300,7 +300,8 @@ async fn a_node_has_what_its_join_gave_it() {
     assert!(matches!(seen, Ok(Answer::Done(_))), "{seen:?}");
 }
 
-/// A drain begins with a cordon, goes on while nobody looks, and leaves what it has done when it is stopped.
+/// A drain begins with a cordon, continues without polls, and keeps its progress when it is
+/// stopped.
 #[tokio::test]
 async fn a_drain_takes_its_time() {
     let (_dir, memories) = memories();
@@ -328,7 +329,7 @@ async fn a_drain_takes_its_time() {
     }
 }
 
-/// What a cancel takes back is this run's own doing.
+/// A cancel undoes only what this run did.
 #[tokio::test]
 async fn a_cordon_of_another_is_not_taken_back() {
     let sim = Sim::in_ram(Speed::Zero);
@@ -344,7 +345,7 @@ async fn a_cordon_of_another_is_not_taken_back() {
     assert_eq!(evidence(&released), [(Drained, false, "Schedulable")]);
 }
 
-/// A budget that allows nothing is a rule like any other, and leaves the node cordoned.
+/// A budget that allows nothing is a fault rule like any other, and leaves the node cordoned.
 #[tokio::test]
 async fn a_budget_blocks_by_a_rule() {
     let sim = Sim::in_ram(Speed::Zero);
@@ -387,7 +388,7 @@ async fn one_key_stands_for_one_effect() {
 async fn a_crash_in_the_middle_of_a_repave_loses_nothing() {
     let (_dir, memories) = memories();
     for memory in memories {
-        // How it goes when nothing happens to it.
+        // The undisturbed log.
         let calm = Sim::in_ram(Speed::Zero);
         perform(&calm, "pxe", netboot(NetbootMode::Pxe)).await.unwrap();
         let whole = ask(&calm, &order(Verb::Perform, "repave", repave("a"))).await.1;
@@ -400,7 +401,7 @@ async fn a_crash_in_the_middle_of_a_repave_loses_nothing() {
         assert_eq!(heard, "Booting from PXE\n");
         drop(first);
 
-        // The hardware goes on while no controller is there.
+        // The hardware continues while no controller runs.
         hand.advance(8_000);
         let second = hand.sim(&memory);
         let inquired = answer(&second, Verb::GetStatus, "repave", repave("a")).await;
@@ -449,7 +450,7 @@ async fn stopping() {
         assert_eq!(followed.unwrap_err().code, Code::EffectFailed);
         assert!(log.ends_with("Progress: 10%\nStopped on request\n"), "{log}");
 
-        // What was stopped before it began does not begin late.
+        // A key that was stopped before it began never begins.
         assert_eq!(stop("late").await, Ok(Answer::Stopped));
         let fault = perform(&instant, "late", repave("a")).await.unwrap_err();
         assert_eq!(fault.said, "stopped on request before it began");
@@ -507,7 +508,7 @@ async fn two_controllers_race_for_one_key() {
     }
 }
 
-/// Long enough for the busiest computer; a test that waits this long has failed.
+/// A test that waits this long has failed.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn rule(action: Action) -> FaultRule {
@@ -521,7 +522,7 @@ async fn every_fault_action() {
     for memory in memories {
         for action in Action::ALL {
             let sim = Sim::new(memory.clone(), Speed::Zero);
-            // Two of them do not answer while anybody waits; the others answer, however long that takes.
+            // Two actions never answer in time; the others answer, however long that takes.
             let late = FaultRule { delay_ms: 600_000, ..rule(action) };
             let made = sim.add_fault(if action == Action::Slow { late } else { rule(action) });
             let (made, step) = (made.unwrap(), action.as_str());
@@ -549,7 +550,7 @@ async fn every_fault_action() {
                 (_, other) => panic!("{action:?}: {other:?}"),
             };
             assert_eq!(sim.list_faults().unwrap()[0].struck, 1);
-            // Another controller finds out the truth.
+            // Another controller reads what really happened.
             let other = Sim::new(memory.clone(), Speed::Zero);
             let inquired = answer(&other, Verb::GetStatus, step, REBOOT).await.unwrap();
             assert_eq!(matches!(inquired, Answer::Done(_)), happened, "{inquired:?}");
@@ -582,7 +583,7 @@ async fn faults_by_verb_and_effect() {
         (ssh("false"), Verb::Perform, "ssh", Code::CommandFailed),
         (REBOOT, Verb::Perform, "reboot", Code::EffectFailed),
         (REBOOT, Verb::Follow, "reboot", Code::EffectFailed),
-        // It was done before: that cannot be unsaid.
+        // It was done before, and stays done.
         (REBOOT, Verb::Follow, "done", Code::AnswerLost),
         (REBOOT, Verb::GetStatus, "done", Code::BmcUnreachable),
         (REBOOT, Verb::Observe, "done", Code::BmcUnreachable),
@@ -627,7 +628,7 @@ async fn probes() {
     for memory in memories {
         let sim = Sim::new(memory, Speed::Zero);
         perform(&sim, "join", join("c1")).await.unwrap();
-        // A rule for every effect is none for probes.
+        // A rule for every effect does not apply to probes.
         sim.add_fault(FaultRule { times: 0, ..rule(Action::Fail) }).unwrap();
         let seen = sim.probe(&target("m-1")).await.unwrap();
         let seen = Outcome { evidence: seen, ..Outcome::default() };
@@ -688,7 +689,7 @@ async fn a_damaged_file_is_a_fault_and_harms_no_neighbour() {
     std::fs::remove_dir_all(dir.path().join("machines")).unwrap();
     let fault = sim.probe(&target("m-2")).await.unwrap_err();
     assert_eq!(fault.code, Code::BmcUnreachable);
-    // Who follows must not be told that nothing happened.
+    // `follow` must not report that nothing happened.
     std::fs::remove_dir_all(dir.path().join("locks")).unwrap();
     let fault = answer(&sim, Verb::Follow, "reboot", REBOOT).await.unwrap_err();
     assert_eq!(fault.code, Code::AnswerLost);

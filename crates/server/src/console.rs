@@ -40,7 +40,7 @@ use tokio::sync::Semaphore;
 /// The query parameters of a page.
 type QueryParams = HashMap<String, String>;
 
-/// How many pages may have an open stream. Each holds a connection and a watch.
+/// The maximum number of pages with an open stream. Each holds a connection and a watch.
 const MAX_STREAMS: usize = 1_024;
 
 #[derive(Clone)]

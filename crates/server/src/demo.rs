@@ -20,10 +20,10 @@ pub(crate) const RACKS: usize = 2;
 pub(crate) const PER_RACK: usize = 18;
 const SWITCHES: usize = 3;
 const SHELVES: usize = 2;
-/// How many machines become nodes: the uppermost ones of the last rack.
+/// The number of machines that become nodes: the uppermost ones of the last rack.
 const NODES: usize = 4;
 const SITE: &str = "site-demo";
-/// How many machines are registered concurrently.
+/// The number of machines that are registered concurrently.
 const AT_ONCE: usize = 64;
 
 /// Two racks of eighteen machines each. From the bottom: a shelf, nine machines, the switches, nine

@@ -37,7 +37,7 @@ use proto::v1;
 use providers::sim::Sim;
 use tonic::service::Routes;
 
-/// What the gRPC services share. Every service is implemented on this type.
+/// The state that the gRPC services share. Every service is implemented on this type.
 #[derive(Clone)]
 pub(crate) struct GrpcServices {
     pub engine: Engine,

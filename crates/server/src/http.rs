@@ -1,4 +1,4 @@
-//! What the port serves beside gRPC and the console: metrics and health.
+//! The endpoints beside gRPC and the console: metrics and health.
 
 use crate::telemetry;
 use axum::Router;

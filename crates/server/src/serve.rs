@@ -46,7 +46,7 @@ impl From<StoreError> for ServeError {
     }
 }
 
-/// How long connections may take to close after the engine has released its claims.
+/// The time for connections to close after the engine has released its claims.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Serves until SIGTERM or Ctrl-C. `ready` is called once requests are answered.

@@ -7,10 +7,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub const CLAIM: &str = "/deploy/claim";
 pub const REPORT: &str = "/deploy/report";
-/// Where the image is fetched that Farrier stores itself.
+/// The path of an image that Farrier stores itself.
 pub const IMAGE: &str = "/deploy/image";
 
-/// Asks for the assignment. The same token and session may ask again, because a reply may be lost.
+/// Requests the assignment. The same token and session may repeat it, because a reply may be lost.
 /// It holds secrets, so it has no `Debug`.
 #[derive(Serialize, Deserialize)]
 pub struct Claim {
@@ -47,11 +47,11 @@ pub struct Assignment<I = Image> {
     pub user: String,
     #[serde(default)]
     pub authorized_keys: Vec<String>,
-    /// Which disk to write; empty: the only one there is.
+    /// The disk to write; empty if the machine has only one.
     #[serde(default)]
     pub root_disk: String,
     pub image: I,
-    /// What the new system answers when it is asked which image it is.
+    /// The answer of the new system to the question which image it is.
     #[serde(default)]
     pub stamp: String,
 }
@@ -62,7 +62,7 @@ pub struct Image {
     pub kind: ImageKind,
     /// Relative to Farrier's own address, or absolute.
     pub url: String,
-    /// Of the file as it is served, like the size.
+    /// The checksum of the file as it is served, like the size.
     pub sha256: String,
     pub size: u64,
 }
@@ -89,8 +89,8 @@ impl ImageKind {
     }
 }
 
-/// How far the work is. The server reads the stage as a word, so that it can name one that it does
-/// not know.
+/// The progress of the work. The server reads the stage as a string, so that it can name an unknown
+/// one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report<S = Stage> {
     pub stage: S,
@@ -99,9 +99,9 @@ pub struct Report<S = Stage> {
     pub done: u64,
     #[serde(default)]
     pub total: u64,
-    #[serde(default)]
+    #[serde(default, rename = "said")]
     pub said: String,
-    /// Set when the stage is `failed`. A reader takes a code that it does not know for none.
+    /// Set when the stage is `failed`. A reader treats an unknown code as none.
     #[serde(default, serialize_with = "write_code", deserialize_with = "read_code")]
     pub code: Option<FailureCode>,
     /// The host keys of the new system, each as a line of a `.pub` file.
@@ -183,13 +183,15 @@ fn read_code<'de, D: Deserializer<'de>>(from: D) -> Result<Option<FailureCode>, 
 /// The reply to a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportReply {
+    #[serde(rename = "then")]
     pub then: Then,
 }
 
-/// What the deploy environment does next.
+/// The next action of the deploy environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Then {
+    #[serde(rename = "go-on")]
     GoOn,
     /// Only after `installed` or `failed`.
     Reboot,

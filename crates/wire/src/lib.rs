@@ -11,10 +11,11 @@ pub mod node;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a request was refused. A proxy may answer without one, so both fields may be empty.
+/// The reason of a refusal. A proxy may answer without one, so both fields may be empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Refusal {
     pub code: String,
+    #[serde(rename = "said")]
     pub said: String,
 }

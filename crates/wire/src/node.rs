@@ -1,10 +1,10 @@
 //! The messages of the agent of a node in service. Every request may be repeated.
 //!
-//! Enrolling trades a one-time token for a node's name, under a session that the agent has made
-//! itself. Every later request carries the session. Heartbeats say that the node lives. Tasks are
-//! taken, renewed while they go on, and reported when they end.
+//! Enrollment trades a one-time token for a node's id, under a session that the agent chose. Every
+//! later request carries the session. Heartbeats report that the node is alive. Tasks are taken,
+//! renewed while they run, and reported when they end.
 //!
-//! Every field of a request may be absent, so that the server can name the one that is missing.
+//! Every field of a request may be absent, so that the server can name the missing one.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -17,10 +17,10 @@ pub const REPORT: &str = "/agent/v1/tasks/report";
 
 /// The longest piece of a log in one request.
 pub const MAX_LOG_BYTES: usize = 64 * 1024;
-/// The longest sentence about how a task ended.
+/// The longest message about the end of a task.
 pub const MAX_SAID_BYTES: usize = 4 * 1024;
 
-/// Codes of refusals that change what an agent does.
+/// Refusal codes that change what an agent does.
 pub const SESSION_UNKNOWN: &str = "session-unknown";
 pub const NODE_DELETED: &str = "node-deleted";
 pub const TASK_OVER: &str = "task-over";
@@ -52,7 +52,7 @@ pub struct HeartbeatRequest {
     /// Required.
     pub healthy: Option<bool>,
     pub problems: Vec<String>,
-    /// The tasks that the agent carries out.
+    /// The tasks that the agent executes.
     pub tasks: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ pub struct HeartbeatReply {
     pub waiting: bool,
 }
 
-/// Asks for a task, and waits this long for one.
+/// Requests a task, and waits this long for one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TakeRequest {
@@ -79,10 +79,11 @@ pub struct TakeReply {
 /// A task, as it is sent and as the agent keeps it on disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
-    /// How much time is left, counted from the reply.
+    /// The time left, counted from the reply.
     pub deadline_seconds: u64,
     pub id: String,
-    /// A [`TaskKind`]. It is a word, because a newer Farrier may know kinds that this agent does not.
+    /// A [`TaskKind`]. It is a string, because a newer Farrier may know kinds that this agent does
+    /// not.
     pub kind: String,
     pub lease_seconds: u64,
     #[serde(default)]
@@ -131,7 +132,7 @@ impl TaskKind {
     }
 }
 
-/// Renews the lease of a task, and sends what its log has gained.
+/// Renews the lease of a task, and sends the new part of its log.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RenewRequest {
@@ -141,24 +142,27 @@ pub struct RenewRequest {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RenewReply {
+    #[serde(rename = "then")]
     pub then: Then,
 }
 
-/// Whether the agent goes on with a task.
+/// The next action of the agent on a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Then {
+    #[serde(rename = "go-on")]
     GoOn,
     Stop,
 }
 
-/// How a task ended, with the end of its log.
+/// The end of a task, with the end of its log.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReportRequest {
     pub id: String,
     /// Required.
     pub ok: Option<bool>,
+    #[serde(rename = "said")]
     pub said: String,
     pub log: String,
 }

@@ -1,4 +1,4 @@
-//! Every message as literal JSON: what one side writes, the other side reads.
+//! Every message as literal JSON: one side writes it, the other side reads it.
 
 #![allow(
     clippy::expect_used,
@@ -15,7 +15,8 @@ use wire::Refusal;
 use wire::deploy::{self, Assignment, Claim, Disk, FailureCode, Image, ImageKind, Stage};
 use wire::node::{self, EnrollRequest, HeartbeatRequest, Task, TaskKind};
 
-/// The message is written as this text, and read back from it, also with a field of a newer peer.
+/// The message is written as this text, and read back from it, also with an unknown field of a
+/// newer peer.
 fn agree<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, text: &str) {
     assert_eq!(serde_json::to_string(message).unwrap(), text);
     assert_eq!(&read::<T>(text), message);

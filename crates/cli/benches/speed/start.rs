@@ -28,7 +28,7 @@ const FAST_FSYNC_MS: f64 = 0.5;
 /// target.
 const SLOW_FSYNC_MS: f64 = 3.0;
 
-/// Where an accepted run waits.
+/// The place where an accepted run waits.
 #[derive(Clone, Copy)]
 enum Wait {
     Queue,

@@ -92,7 +92,7 @@ async fn run<S: FeedSource>(
     }
 }
 
-/// How one connection ended.
+/// The reason why one connection ended.
 enum SessionEnd {
     Ended,
     ReceiverDropped,

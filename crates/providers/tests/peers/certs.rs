@@ -1,4 +1,4 @@
-//! Certificates made for one test: good, expired, for another name, without their key.
+//! Certificates for one test: valid, expired, for another name, without their key.
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 use rustls::crypto::ring::{default_provider, sign::any_supported_type};
@@ -11,7 +11,6 @@ use tokio_rustls::TlsAcceptor;
 
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
-/// A certificate and its key.
 pub struct Identity {
     pub certificate: CertificateDer<'static>,
     pub pem: String,
@@ -30,7 +29,7 @@ impl Authority {
         self.0.pem()
     }
 
-    /// A certificate for this name or address, until the end of this year.
+    /// A certificate for this name or address, valid until the end of this year.
     pub fn issue(&self, name: &str, until: i32) -> Identity {
         let mut params = CertificateParams::new([name.to_owned()]).expect("a name");
         params.not_before = date_time_ymd(2000, 1, 1);
@@ -46,7 +45,8 @@ impl Identity {
         self.with_key_of(self, ALL_VERSIONS)
     }
 
-    /// A server that shows this certificate and signs with the key of one, perhaps another.
+    /// A server that shows this certificate and signs with the given key, which may belong to
+    /// another.
     pub fn with_key_of(
         &self,
         other: &Self,

@@ -1,4 +1,5 @@
-//! The datacenter provider against a scripted BMC: what it notes, what it asks, and what it makes of a BMC that goes away.
+//! The datacenter provider against a scripted BMC: its checkpoints, its requests, and a BMC that
+//! becomes unreachable.
 
 use crate::http::{Call, Peer, Said};
 use crate::until;
@@ -22,7 +23,7 @@ const REBOOT: Effect =
     Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::CONFIGURED };
 const PXE: Effect = Effect::Netboot { mode: NetbootMode::Pxe };
 
-/// One replica. What it knows is kept elsewhere, so another one may go on.
+/// One replica. Its state is in the store, so another replica can continue.
 fn replica(store: &Arc<InMemoryStateStore>) -> Datacenter {
     let power_timeouts = PowerTimeouts {
         graceful: Duration::ZERO,
@@ -96,7 +97,7 @@ async fn a_reboot_is_seen_off_and_on_and_is_not_repeated_under_its_key() {
     let Answer::Done(outcome) = done else { panic!("{done:?}") };
     assert_eq!(outcome.said, "rebooted: it was seen off, and is on again");
     assert_eq!(resets(&peer), ["ForceOff", "On"]);
-    // Another replica, the same key: it was done.
+    // Another replica with the same key reports it as done.
     let other = replica(&store);
     for verb in [Verb::GetStatus, Verb::Follow, Verb::Perform] {
         let answer = ask(&other, &peer, verb, &REBOOT).await.unwrap();
@@ -112,7 +113,7 @@ async fn a_bmc_that_goes_away_in_the_middle_leaves_a_doubt_and_another_goes_on()
     let peer = on()
         .serve_but(move |call| {
             if call.is("POST", RESET) && call.body.contains("ForceOff") {
-                // It hears this, and is gone.
+                // The BMC receives this and becomes unreachable.
                 gone.store(true, Ordering::SeqCst);
                 return None;
             }
@@ -132,14 +133,14 @@ async fn a_bmc_that_goes_away_in_the_middle_leaves_a_doubt_and_another_goes_on()
     assert_eq!(resets(&peer), ["ForceOff", "On"]);
 }
 
-/// The note was written, and the process died before the command was sent.
+/// The checkpoint was written, and the process crashed before it sent the command.
 #[tokio::test]
 async fn a_command_that_was_noted_and_never_sent_is_sent_by_the_next() {
     let (store, peer) = (store(), on().serve().await);
     let long_ago = json!({"what": "power", "goal": "cycle", "stage": {"cutting": 1_000_000}});
     store.begin(&key("reboot"), &Checkpoint::Begun(long_ago.clone())).await.unwrap();
     let fault = ask(&replica(&store), &peer, Verb::Follow, &REBOOT).await.unwrap_err();
-    // Its patience ended long ago.
+    // Its timeout passed long ago.
     assert_eq!(fault.code, Code::ReadBackDiffers, "{fault}");
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let just_now = json!({"cutting": now.as_micros() as i64});
@@ -163,7 +164,8 @@ async fn what_was_stopped_before_it_began_never_begins() {
     assert_eq!(peer.count("PATCH", SYSTEM), 0);
 }
 
-/// A worker that slept after it had begun wakes when another has stopped the key: it acts no more.
+/// A worker that paused after it began resumes after another replica stopped the key: it sends
+/// nothing.
 #[tokio::test]
 async fn a_sleeper_that_wakes_after_a_stop_asks_for_nothing() {
     let store = store();
@@ -171,7 +173,7 @@ async fn a_sleeper_that_wakes_after_a_stop_asks_for_nothing() {
     let (sleeping, waking) = (Arc::clone(&asleep), Arc::clone(&woken));
     let peer = on()
         .serve_but(move |call| {
-            // The first look at the power lasts until somebody has stopped it.
+            // The first read of the power hangs until the key is stopped.
             if call.is("GET", SYSTEM) && sleeping.load(Ordering::SeqCst) {
                 waking.store(true, Ordering::SeqCst);
                 return Some(Said::status(503, "{}"));
@@ -180,9 +182,9 @@ async fn a_sleeper_that_wakes_after_a_stop_asks_for_nothing() {
         })
         .await;
     let fault = ask(&replica(&store), &peer, Verb::Perform, &REBOOT).await.unwrap_err();
-    assert_eq!(fault.code, Code::BmcBusy, "nothing was asked yet: {fault}");
+    assert_eq!(fault.code, Code::BmcBusy, "nothing was sent yet: {fault}");
     assert!(woken.load(Ordering::SeqCst));
-    // Another stops it; then the first goes on with what it believes.
+    // Another replica stops it; then the first one continues with its stale state.
     assert_eq!(ask(&replica(&store), &peer, Verb::Stop, &REBOOT).await, Ok(Answer::Stopped));
     asleep.store(false, Ordering::SeqCst);
     let begun = json!({"what": "power", "goal": "cycle", "stage": "begun"});
@@ -220,7 +222,7 @@ async fn a_refused_login_is_not_tried_again_until_it_has_changed() {
     let fault = ask(&replica(&store), &peer, Verb::Perform, &REBOOT).await.unwrap_err();
     assert_eq!(fault.code, Code::LoginRefused, "{fault}");
     let tried = peer.calls().len();
-    // Nor by another replica.
+    // Another replica does not retry it either.
     for _ in 0..3 {
         let fault = ask(&replica(&store), &peer, Verb::Follow, &REBOOT).await.unwrap_err();
         assert_eq!(fault.code, Code::LoginRefused, "{fault}");
@@ -247,7 +249,7 @@ async fn without_a_credential_or_an_endpoint_nothing_is_tried() {
     assert!(fault.said.contains("no bmc_endpoint"), "{fault}");
 }
 
-/// Something that speaks SSH while it is up.
+/// A host that speaks SSH while it is up.
 async fn banner(up: Arc<AtomicBool>) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -283,20 +285,20 @@ async fn a_host_that_answered_before_a_reboot_has_to_answer_after_it() {
     let (journal, _lines) = Journal::new();
     let perform = order(Verb::Perform);
     let switched_on = async {
-        until("it is on again", async || resets(&peer) == ["ForceOff", "On"]).await;
-        // Whoever does not wait for the host is done by then.
+        until("the machine is on again", async || resets(&peer) == ["ForceOff", "On"]).await;
+        // A provider that does not wait for the host is done by then.
         tokio::time::sleep(Duration::from_secs(2)).await;
     };
     tokio::select! {
         answer = one.ask(&target, &perform, &journal) => {
-            panic!("its host did not answer, and it was told {answer:?}");
+            panic!("the host did not answer, and the result was {answer:?}");
         }
         () = switched_on => {}
     }
     let asked = one.ask(&target, &order(Verb::GetStatus), &journal).await;
     assert_eq!(asked, Ok(Answer::UnderWay));
     let stopped = one.ask(&target, &order(Verb::Stop), &journal).await;
-    assert_eq!(stopped, Ok(Answer::Stopped), "it did not come back in its time");
+    assert_eq!(stopped, Ok(Answer::Stopped), "the host did not come back in time");
     up.store(true, Ordering::SeqCst);
     for verb in [Verb::GetStatus, Verb::Follow, Verb::Stop] {
         let answer = one.ask(&target, &order(verb), &journal).await;
@@ -305,7 +307,8 @@ async fn a_host_that_answered_before_a_reboot_has_to_answer_after_it() {
     assert_eq!(resets(&peer), ["ForceOff", "On"]);
 }
 
-/// It was asked to go off, and nobody looked for an hour. It is on: perhaps it never went off, perhaps somebody switched it on again.
+/// The machine was asked to power off and was not polled for an hour. It is on: either it never
+/// went off, or it was switched on again.
 #[tokio::test]
 async fn what_nobody_watched_is_left_to_a_person() {
     let (store, peer) = (store(), on().serve().await);

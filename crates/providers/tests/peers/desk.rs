@@ -1,4 +1,5 @@
-//! Whoever asks the datacenter about devices in tests: what it knows is kept here, so that one replica after the other may be asked.
+//! A caller of the datacenter provider for tests. It keeps the state store, so that each call can
+//! go to a new replica.
 
 use crate::http::Peer;
 use crate::world::{PASSWORD, settings as redfish_settings};
@@ -52,7 +53,7 @@ impl Desk {
         Self { store, settings }
     }
 
-    /// A process that remembers nothing.
+    /// A replica without memory.
     pub fn replica(&self) -> Datacenter {
         Datacenter::new(
             Arc::clone(&self.store) as Arc<dyn ProviderStateStore>,
@@ -60,7 +61,7 @@ impl Desk {
         )
     }
 
-    /// Asks a new replica, and returns what it wrote into the log, too.
+    /// Calls a new replica and returns its answer and its log.
     pub async fn ask_and_read(
         &self,
         target: &Target,
@@ -102,7 +103,7 @@ pub fn work(work: DeviceWork) -> Effect {
     Effect::Device { work }
 }
 
-/// What was said when it was done; anything else ends the test.
+/// The message of the outcome. Panics unless the effect is done.
 pub fn said(answer: Result<Answer, Fault>) -> String {
     match answer {
         Ok(Answer::Done(outcome)) => outcome.said,

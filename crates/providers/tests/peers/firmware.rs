@@ -1,4 +1,5 @@
-//! Firmware on scripted devices: what is sent, what is followed, what is believed, and that nothing is installed twice.
+//! Firmware on scripted devices: what is sent, followed and read back, and that nothing is
+//! installed twice.
 
 use crate::desk::{Desk, behind, key, said, target, work};
 use crate::http::Peer;
@@ -29,7 +30,7 @@ fn firmware(url: &str, checksum: String) -> Effect {
     })
 }
 
-/// A device of this kind with a server for its files.
+/// A device of this kind, with a file server for its firmware.
 struct Scene {
     desk: Desk,
     device: Updater,
@@ -76,7 +77,7 @@ async fn a_file_is_checked_sent_followed_and_the_version_read_back() {
     }
     let (parameters, file) = parts(&scene.device.files()[0]);
     assert_eq!((parameters, file.as_str()), (json!({ "Targets": [COMPONENT] }), FILE));
-    // Whoever comes again finds it done.
+    // A repeated call finds it done.
     for verb in [Verb::GetStatus, Verb::Follow, Verb::Perform, Verb::Observe, Verb::Stop] {
         let answer = scene.ask(verb).await;
         assert!(matches!(answer, Ok(Answer::Done(_))), "{verb:?}: {answer:?}");
@@ -199,12 +200,13 @@ async fn a_task_that_is_lost_is_left_to_a_person() {
         assert!(seen.contains("it shows 1.0"), "{seen}");
     }
     assert_eq!(scene.device.files().len(), 1);
-    // Somebody looked, and it has the version after all.
+    // The operator checked, and the device has the version after all.
     scene.device.world.set(COMPONENT, "/Version", json!(NEW));
     assert_eq!(said(scene.ask(Verb::GetStatus).await), format!("BMC_0 is at {NEW}"));
 }
 
-/// The note says that it was asked, and nothing shows that it was: it is not asked again.
+/// The checkpoint says that the update was requested, and the device shows no trace of it: it is
+/// not requested again.
 #[tokio::test]
 async fn what_may_have_been_asked_is_never_asked_again() {
     let scene = Scene::new(Takes::Form, Fate::Well).await;
@@ -238,8 +240,8 @@ async fn what_is_under_way_is_found_again_by_its_task() {
             effect: scene.effect.clone(),
             logged: 0,
         };
-        // It dies while the device works, and has written down the task.
-        let working = until("the task is noted", async || {
+        // The process crashes while the device works, after it stored the task.
+        let working = until("the task is stored", async || {
             format!("{:?}", scene.noted().await).contains("Tasks/1")
         });
         tokio::select! {
@@ -274,7 +276,7 @@ async fn what_has_begun_is_seen_through_and_what_has_not_is_stopped() {
     }
 }
 
-/// A file that did not arrive whole is none: nothing has happened, and nobody doubts it.
+/// A file that did not arrive completely is refused: nothing happened, and the fault says so.
 #[tokio::test]
 async fn half_a_file_is_no_file() {
     let scene = Scene::new(Takes::Form, Fate::Well).await;
@@ -296,7 +298,7 @@ async fn half_a_file_is_no_file() {
     door.abort();
 }
 
-/// Passes everything on to the device, and hangs up in the middle of a file.
+/// Forwards everything to the device, and closes the connection in the middle of a file.
 async fn half_deaf(listener: TcpListener, device: Updater) {
     let inner = device.serve().await;
     let to = inner.url().trim_start_matches("http://").to_owned();
@@ -319,7 +321,7 @@ async fn half_deaf(listener: TcpListener, device: Updater) {
     }
 }
 
-/// An emulator that nobody here wrote: it raises the version of its BIOS by one each time it is asked to update it.
+/// A third-party emulator: it raises the version of its BIOS by one with each update.
 #[tokio::test]
 async fn sushy_installs_firmware() {
     let Some(emulator) = Emulator::with_firmware().await else { return };
@@ -342,7 +344,8 @@ async fn sushy_installs_firmware() {
     assert_eq!(outcome.said, "BIOS is at 1.1.0");
     assert_eq!(outcome.facts.unwrap().replaced.as_deref(), Some("1.0.0"));
     assert_eq!(files.calls().len(), 1);
-    // Under another key the same is left alone, and another version is not what comes of it.
+    // Under another key the same version is left alone, and another version is not what the update
+    // yields.
     desk.store = Desk::new().store;
     let told = said(desk.ask(&target, Verb::Perform, &bios("1.1.0")).await);
     assert_eq!(told, "BIOS is already at 1.1.0, and was left alone");

@@ -1,5 +1,5 @@
-//! A small HTTP server that does what a script says, right or wrong: answers, broken answers, silence.
-//! It writes down every request it hears, so that a test can tell what was sent, and how often.
+//! A small HTTP server that follows a script: answers, broken answers, silence. It records every
+//! request, so that a test can check what was sent, and how often.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use tokio_rustls::TlsAcceptor;
 
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 
-/// A request as it was heard.
+/// A recorded request.
 #[derive(Debug, Clone)]
 pub struct Call {
     pub method: String,
@@ -30,7 +30,7 @@ impl Call {
     }
 }
 
-/// What the server does about a request.
+/// The server's reaction to a request.
 #[derive(Debug, Clone)]
 pub enum Said {
     Reply {
@@ -38,9 +38,9 @@ pub enum Said {
         headers: Vec<(String, String)>,
         body: String,
     },
-    /// Announces the whole body, sends half of it and hangs up.
+    /// Announces the full length, sends half of the body and closes the connection.
     CutOff(String),
-    /// Answers, and closes the connection without having announced that.
+    /// Answers, and closes the connection without announcing it.
     ThenGone(String),
     Hang,
     HangUp,
@@ -66,7 +66,7 @@ impl Said {
 
 pub type Script = Arc<dyn Fn(&Call) -> Said + Send + Sync>;
 
-/// A server that runs as long as this value lives.
+/// A server that runs as long as this value exists.
 pub struct Peer {
     address: SocketAddr,
     tls: bool,
@@ -109,7 +109,7 @@ impl Peer {
     }
 
     pub fn calls(&self) -> Vec<Call> {
-        self.calls.lock().expect("no test panicked here").clone()
+        self.calls.lock().expect("the lock is not poisoned").clone()
     }
 
     pub fn count(&self, method: &str, path: &str) -> usize {
@@ -128,7 +128,7 @@ where
     T: AsyncRead + AsyncWrite + Unpin,
 {
     while let Some(call) = read_call(&mut stream).await {
-        heard.lock().expect("no test panicked here").push(call.clone());
+        heard.lock().expect("the lock is not poisoned").push(call.clone());
         let (bytes, goes_on) = match script(&call) {
             Said::Reply { status, headers, body } => (reply(status, &headers, &body), true),
             Said::ThenGone(body) => (reply(200, &[], &body), false),

@@ -1,5 +1,6 @@
-//! Putting an image on a machine, against a scripted BMC and a machine that the test plays: what is asked of the BMC, what
-//! the step makes of each thing the machine says or does not say, and what a stop leaves behind.
+//! Writing an image to a machine, against a scripted BMC and a deploy environment played by the
+//! test: the requests to the BMC, the result of each report or missing report, and what a stop
+//! leaves behind.
 
 use crate::DEADLINE;
 use crate::http::{Call, Peer};
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const MAC: &str = "52:54:00:00:00:01";
-/// A limit that runs out while a test waits, and that nothing exceeds that is not meant to.
+/// A limit that expires while a test waits, and that nothing else exceeds.
 const SHORT: Duration = Duration::from_secs(4);
 const HOST_KEY: &str =
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIOWmp6IWg6RFBqK2hqkVqDLKjNPXA4pSkPq5L7fMnnE";
@@ -30,13 +31,13 @@ struct Scene {
     store: Arc<InMemoryStateStore>,
     world: World,
     peer: Peer,
-    /// How long the machine has to boot, and may be silent.
+    /// The limits for booting and for silence.
     boot: Duration,
     silence: Duration,
 }
 
 impl Scene {
-    /// Where nothing runs out.
+    /// With limits that do not expire.
     async fn new() -> Self {
         Self::within(DEADLINE, DEADLINE).await
     }
@@ -58,7 +59,7 @@ impl Scene {
         Self { store, world, peer, boot, silence }
     }
 
-    /// One replica; another one may go on.
+    /// One replica; another one can continue.
     fn replica(&self) -> Datacenter {
         let power_timeouts = PowerTimeouts { graceful: Duration::ZERO, ..PowerTimeouts::default() };
         let imaging = Imaging {
@@ -82,7 +83,7 @@ impl Scene {
     fn target(&self) -> Target {
         let spec = MachineSpec {
             bmc_endpoint: self.peer.url(),
-            // Nobody is there.
+            // Nothing listens there.
             ssh_endpoint: "127.0.0.1:9".into(),
             mac_addresses: vec![MAC.into()],
             ..MachineSpec::default()
@@ -115,7 +116,7 @@ impl Scene {
         (answer, reader.await.unwrap())
     }
 
-    /// Waits until the deployment is as the test wants it, then changes it.
+    /// Waits until the deployment matches, then changes it.
     async fn when(
         &self,
         ready: impl Fn(&Deployment) -> bool,
@@ -330,10 +331,10 @@ async fn while_nobody_listened_nobody_was_silent() {
         ended = scene.ask(Verb::Perform) => panic!("{ended:?}"),
         () = dies => {}
     }
-    // Longer than the deploy environment may be silent; it could tell nobody.
+    // Longer than the deploy environment may be silent; there was no listener to report to.
     tokio::time::sleep(SHORT + SHORT / 4).await;
     let goes_on = async {
-        // Whoever counts the time before it listened has given up by then.
+        // A provider that counts the time before it listened has given up by then.
         tokio::time::sleep(SHORT / 8).await;
         let broken = says(ReportStep::Failed(Trouble::ImageBroken), 0, "not a disk");
         scene.when(|_| true, broken).await;
@@ -355,7 +356,8 @@ async fn what_is_stopped_does_not_boot_from_the_network() {
     assert_eq!(scene.resets(), ["ForceOff", "On"], "it is on, and was not switched off again");
 }
 
-/// A disc is put in before the machine is switched off, and taken out when it is not wanted any more.
+/// The virtual medium is inserted before the machine is switched off, and ejected when it is no
+/// longer needed.
 #[tokio::test]
 async fn a_disc_is_shown_and_taken_out_again() {
     const DRIVE: &str = "/redfish/v1/Systems/1/VirtualMedia/Cd";

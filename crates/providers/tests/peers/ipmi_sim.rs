@@ -1,5 +1,6 @@
-//! IPMI against OpenIPMI's `ipmi_sim`, each test with a controller of its own. The chassis behind it is a script: it
-//! keeps the power and the boot device in files, writes down every call, and is slow, hangs or refuses on demand.
+//! IPMI against OpenIPMI's `ipmi_sim`, one controller per test. The chassis behind it is a script:
+//! it keeps the power and the boot device in files, records every call, and is slow, hangs or
+//! refuses on demand.
 
 use crate::{DEADLINE, free_port, peer};
 use model::fault::{Code, Fault};
@@ -67,7 +68,7 @@ while [ $# -gt 0 ]; do
 done
 "#;
 
-/// A controller and the folder that is its chassis.
+/// A controller and the folder of its chassis.
 pub struct Sim {
     home: TempDir,
     port: u16,
@@ -86,7 +87,7 @@ impl Sim {
         Self::start_with("").await
     }
 
-    /// With more commands for the simulator.
+    /// Starts it with more commands for the simulator.
     pub async fn start_with(commands: &str) -> Option<Self> {
         let program = peer(PEER)?;
         let home = tempfile::tempdir().unwrap();
@@ -131,7 +132,7 @@ impl Sim {
         format!("ipmi://127.0.0.1:{}", self.port)
     }
 
-    /// From now on the chassis is slow, hangs or refuses.
+    /// Makes the chassis slow, hang or refuse from now on.
     fn make(&self, trouble: &str) {
         fs::write(self.home.path().join(trouble), "").unwrap();
     }
@@ -163,7 +164,7 @@ fn start(program: &Path, home: &Path) -> Child {
         .unwrap()
 }
 
-/// The simulator keeps the device alone, and has no cipher suite 17.
+/// The simulator stores only the boot device, and has no cipher suite 17.
 pub fn settings() -> Settings {
     Settings { boot_memory: BootMemory::DeviceOnly, ..Settings::default() }
 }
@@ -176,7 +177,7 @@ async fn wait_for(bmc: &Bmc, wanted: Power) {
     }
 }
 
-/// Until the chassis was told to change so many times.
+/// Waits until the chassis received this many changes.
 async fn wait_for_calls(sim: &Sim, count: usize) {
     let started = Instant::now();
     while sim.calls().iter().filter(|call| call.starts_with("set")).count() < count {
@@ -224,7 +225,7 @@ async fn a_slow_chassis_is_seen_to_change_later() {
     sim.make("slow");
     let bmc = sim.bmc();
     bmc.set_power(PowerKind::On).await.unwrap();
-    assert_eq!(bmc.power().await.unwrap(), Power::Off, "taken, and not done yet");
+    assert_eq!(bmc.power().await.unwrap(), Power::Off, "accepted, and not done yet");
     wait_for(&bmc, Power::On).await;
     assert_eq!(sim.count("set power 1"), 1);
 }
@@ -247,10 +248,10 @@ async fn a_change_that_is_not_answered_is_lost_and_was_asked_for_once() {
     let fault = bmc.set_power(PowerKind::On).await.unwrap_err();
     check_said(&sim, &fault, Code::AnswerLost);
     fs::remove_file(sim.home.path().join("hang")).unwrap();
-    // It happened all the same, which is why the only thing to do after such a fault is to look.
+    // The change took effect nevertheless, so the only correct follow-up is a read.
     let started = Instant::now();
     while !matches!(bmc.power().await, Ok(Power::On)) {
-        assert!(started.elapsed() < DEADLINE, "it never came back");
+        assert!(started.elapsed() < DEADLINE, "the chassis never answered again");
     }
     assert_eq!(sim.count("set power 1"), 1);
 }
@@ -273,7 +274,7 @@ async fn a_wrong_login_is_refused_and_says_whose() {
         check_said(&sim, &fault, Code::LoginRefused);
         assert!(fault.said.contains(&format!("`{user}`")), "{fault}");
     }
-    assert_eq!(sim.calls(), Vec::<String>::new(), "nobody got as far as the chassis");
+    assert_eq!(sim.calls(), Vec::<String>::new(), "no call reached the chassis");
 }
 
 #[tokio::test]
@@ -292,7 +293,7 @@ async fn nobody_there_is_unreachable() {
     if peer(PEER).is_none() {
         return;
     }
-    // Bound, so that nobody else answers there; read by nobody.
+    // Bound but never read, so that no other process answers there.
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("ipmi://{}", socket.local_addr().unwrap());
     let login = Login { user: "admin".into(), password: PASSWORD.into() };

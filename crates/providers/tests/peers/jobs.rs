@@ -1,4 +1,4 @@
-//! Jobs on a host that OpenSSH serves: what they survive, how they end, and that they begin once.
+//! Jobs on a host behind OpenSSH: what they survive, how they end, and that each starts once.
 
 use crate::sshd::{Sshd, Userland, Wish, needs_root, send};
 use model::fault::{Code, Happened};
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 pub const LIMIT: Duration = crate::DEADLINE;
 const GRACE: Duration = Duration::from_secs(1);
 
-/// What somebody hears of a job who listens from a byte on, until its end.
+/// The output of a job from a byte on, until its end: stdout, stderr and the length.
 pub async fn hear(host: &Host, key: &str, from: u64) -> (String, String, u64) {
     let (journal, mut lines) = Journal::new();
     let listener = tokio::spawn(async move {
@@ -42,13 +42,13 @@ async fn settled(host: &Host, key: &str) -> JobStatus {
     }
 }
 
-/// What a shell on the host answers in the home that jobs have, without its last line's end.
+/// The output of a shell command in the home of the jobs, without the last newline.
 pub async fn say(host: &Host, command: &str) -> String {
     let output = host.run(&format!("cd; {command}"), b"", LIMIT).await.unwrap();
     String::from_utf8(output.stdout).unwrap().trim_end().to_string()
 }
 
-/// A whole life of jobs, on whatever shell the host has.
+/// Starts, repeats, stops and removes jobs, on the given userland.
 async fn live(userland: Userland) {
     let Some(sshd) = Sshd::with(&Wish { userland, ..Wish::default() }) else { return };
     let host = sshd.host().await;
@@ -134,7 +134,7 @@ async fn until(host: &Host, command: &str) {
     }
 }
 
-/// Cuts every connection to the host the hard way, and waits until they are gone.
+/// Kills every connection to the host, and waits until they are gone.
 async fn cut(sshd: &Sshd) {
     let started = Instant::now();
     while !sshd.sessions().is_empty() {
@@ -148,7 +148,7 @@ async fn cut(sshd: &Sshd) {
 async fn a_job_outlives_the_connection_and_is_read_on_from_the_same_byte() {
     let Some(sshd) = Sshd::start() else { return };
     let host = sshd.host().await;
-    // It stands still half-way until the test lets it go on, however slow the computer is.
+    // It pauses half-way until the test continues it, however slow the computer is.
     let command = "i=0; while [ $i -lt 40 ]; do i=$((i+1)); echo out $i; echo err $i >&2; sleep 0.05; \
                    while [ $i -eq 20 ] && [ ! -e go ]; do sleep 0.1; done; done; exit 5";
     assert_eq!(host.start("long", command).await.unwrap(), Started::Now);
@@ -180,7 +180,7 @@ async fn a_job_outlives_the_connection_and_is_read_on_from_the_same_byte() {
     assert!(stored > 0 && !out.is_empty(), "it was cut in the middle: {stored} of {length}");
     assert_eq!(host.status("long").await.unwrap(), JobStatus::Ended(End::Code(5)));
 
-    // The same bytes every time, from wherever.
+    // The same bytes every time, from any offset.
     let all = tell(&host, "long", 0).await;
     assert_eq!(all.len() as u64, length);
     for from in [0, 1, stored, length - 1, length, length + 10] {
@@ -189,7 +189,7 @@ async fn a_job_outlives_the_connection_and_is_read_on_from_the_same_byte() {
     }
 }
 
-/// The log as one text, in the order in which it was told.
+/// The log as one text, in the order of its arrival.
 async fn tell(host: &Host, key: &str, from: u64) -> String {
     let (journal, mut lines) = Journal::new();
     let listener = tokio::spawn(async move {
@@ -233,7 +233,7 @@ async fn twenty_who_start_or_stop_at_once_begin_it_once_or_never() {
         for (at, host) in hosts.into_iter().enumerate() {
             let key = key.clone();
             starts.spawn(async move {
-                // In every second round some would rather have it stopped.
+                // In every second round some callers stop it.
                 let stops = round % 2 == 1 && at % 5 == 0;
                 let started = match stops {
                     true => Err(host.stop(&key, GRACE).await.unwrap()),
@@ -268,7 +268,7 @@ async fn twenty_who_start_or_stop_at_once_begin_it_once_or_never() {
             assert!(matches!(status, JobStatus::Ended(_)), "round {round}: {status:?}");
         }
         let times = say(&hosts[0], &format!("cat {key} 2>/dev/null")).await.lines().count();
-        // A stop may come before the first word.
+        // A stop may come before the first output.
         assert!(
             times == begun || round % 2 == 1 && times <= begun,
             "round {round}: {times} of {begun}"
@@ -294,7 +294,7 @@ async fn two_hundred_megabytes_cost_neither_our_memory_nor_the_hosts_disk() {
     assert_eq!(err, words);
     assert_eq!(length, KEPT + words.len() as u64);
     assert_eq!(tell(&host, "loud", length - 9).await, "not kept\n");
-    // The command itself came to its end.
+    // The command itself ran to its end.
     assert_eq!(host.status("loud").await.unwrap(), JobStatus::Ended(End::Code(0)));
     assert_eq!(say(&host, "cat ready").await, "done");
     let folder = sshd.settings().folder.unwrap();
@@ -310,7 +310,7 @@ async fn two_hundred_megabytes_cost_neither_our_memory_nor_the_hosts_disk() {
     assert_eq!(say(&host, &format!("ls -A {}", folder.as_str())).await, "");
 }
 
-/// The most memory this process has had.
+/// The peak memory of this process.
 fn memory_kib() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
@@ -344,7 +344,8 @@ async fn on_a_full_disk_nothing_begins() {
         say(&host, &format!("rm {disk}/fill")).await;
         assert_eq!(host.start("full", "echo hi").await.unwrap(), Started::Now, "{userland:?}");
 
-        // A job that fills the disk itself still has its status, and a log that says that it was cut.
+        // A job that fills the disk itself still has a status, and a log that reports the
+        // truncation.
         let kept = format!("while ! test -s {disk}/jobs/greedy/job/out; do sleep 0.1; done");
         let fill = format!("cat /dev/zero >{disk}/fill; seq 1 100000; exit 9");
         let greedy = format!("echo first; {kept}; {fill}");
@@ -362,7 +363,7 @@ async fn on_a_full_disk_nothing_begins() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_whose_answer_is_lost_may_have_happened_and_did() {
-    // The host takes its time to make sure of its disk, in the middle of a start.
+    // The host is slow to sync its disk in the middle of a start.
     let slow = ("sync", "#!/bin/sh\ntouch syncing; sleep 2\n".to_string());
     let Some(sshd) = Sshd::with(&Wish { shims: vec![slow], ..Wish::default() }) else { return };
     let (host, other) = (sshd.host().await, sshd.host().await);
@@ -401,7 +402,7 @@ async fn a_stop_in_the_middle_of_a_start_is_heard() {
             Some(0),
             "{userland:?}"
         );
-        // Where the group is shared, the starter is stopped with it and cannot answer.
+        // Where the process group is shared, the starter is stopped with it and cannot answer.
         drop(start.await.unwrap());
         let status = other.status("slow").await.unwrap();
         assert!(matches!(status, JobStatus::Ended(End::Signal(_))), "{userland:?}: {status:?}");
@@ -420,7 +421,7 @@ async fn a_command_that_is_cut_off_or_too_slow_may_have_happened() {
     );
     let fault = host.run("yes", b"", LIMIT).await.unwrap_err();
     assert_eq!(fault.code, Code::AnswerGarbled, "{fault}");
-    // Neither took the connection with it.
+    // Neither closed the connection.
     assert_eq!(say(&host, "echo still here").await, "still here");
     let other = sshd.host().await;
     let lost =
@@ -429,7 +430,7 @@ async fn a_command_that_is_cut_off_or_too_slow_may_have_happened() {
     cut(&sshd).await;
     let fault = lost.await.unwrap().unwrap_err();
     assert_eq!((fault.code, fault.code.happened()), (Code::AnswerLost, Happened::Maybe), "{fault}");
-    // A look that is lost has done nothing; neither has a start that was never sent.
+    // A lost read has done nothing; neither has a start that was never sent.
     assert_eq!(other.status("any").await.unwrap_err().code, Code::HostUnreachable);
     assert_eq!(other.start("any", "true").await.unwrap_err().code, Code::HostUnreachable);
     assert!(!other.is_open());
@@ -444,14 +445,14 @@ async fn a_host_that_falls_silent_is_given_up() {
         ..sshd.settings()
     };
     let host = Host::connect(Route::direct(sshd.hop()), settings).await.unwrap();
-    // Once it has answered, every process is there that will serve the connection.
+    // After its first answer every process exists that serves the connection.
     assert_eq!(say(&host, "echo awake").await, "awake");
     sshd.signal_sessions("STOP");
     let started = Instant::now();
     let fault = host.status("quiet").await.unwrap_err();
     assert_eq!(fault.code, Code::HostUnreachable, "{fault}");
     while host.is_open() {
-        assert!(started.elapsed() < LIMIT, "nobody noticed that the host is silent");
+        assert!(started.elapsed() < LIMIT, "the silent host was not detected");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     sshd.signal_sessions("CONT");
@@ -467,13 +468,13 @@ async fn a_job_without_a_status_is_lost_and_not_guessed() {
         host.start(key, "echo said; sleep 600").await.unwrap();
         until(&host, &format!("test -s {}/samples", job(key))).await;
     }
-    // As if the host had been started again: its jobs are of another boot.
+    // As after a reboot of the host: its jobs belong to another boot.
     say(&host, &format!("echo 00000000-0000-0000-0000-000000000000 >{}/boot", job("rebooted")))
         .await;
     assert_eq!(host.status("rebooted").await.unwrap(), JobStatus::Lost(Lost::Rebooted));
     assert_eq!(hear(&host, "rebooted", 0).await.0, "said\n");
     assert_eq!(host.stop("rebooted", GRACE).await.unwrap(), Stopped::Lost(Lost::Rebooted));
-    // Somebody killed the one who watches over it; what it watched over can still be stopped.
+    // The runner was killed; the job that it watched can still be stopped.
     let runner = say(&host, &format!("cat {}/runner", job("gone"))).await;
     send("KILL", runner.split(' ').next().unwrap().parse().unwrap());
     until(&host, &format!("test -n \"$(cat {}/runner)\"", job("gone"))).await;
@@ -485,7 +486,7 @@ async fn a_job_without_a_status_is_lost_and_not_guessed() {
     assert_eq!(host.stop("gone", GRACE).await.unwrap(), Stopped::Lost(Lost::Gone));
     assert!(!is_alive(&leader));
     assert_eq!(hear(&host, "gone", 0).await.0, "said\n");
-    // A status that is not whole is none.
+    // An incomplete status counts as none.
     say(&host, &format!("printf '0 5 0' >{}/status", job("torn"))).await;
     assert!(matches!(host.status("torn").await.unwrap(), JobStatus::Running { .. }));
 }

@@ -1,9 +1,10 @@
-//! A small Kubernetes API server, as there is none in any package registry: the real paths, over TLS with an authority
-//! of its own, and stricter than the real one about what it is sent. A wrong content type, a field it does not know, a
-//! missing kind, an unknown query parameter or selector is refused, so that the client cannot be wrong unnoticed.
+//! A small, strict Kubernetes API server, because no package registry has one: the real paths, over
+//! TLS with its own authority. It refuses a wrong content type, an unknown field, a missing kind,
+//! an unknown query parameter or selector, so that no mistake of the client passes unnoticed.
 //!
-//! It keeps nodes, pods, secrets and config maps as JSON; disruption budgets refuse evictions; pods that are evicted go
-//! when their grace period is over, unless they are stubborn; and each request can be made to go wrong.
+//! It stores nodes, pods, secrets and config maps as JSON. Disruption budgets refuse evictions.
+//! Evicted pods go when their grace period ends, unless they are stubborn. Each request can be made
+//! to fail.
 
 use crate::kube_pki::Pki;
 use crate::kube_schema::{DELETE_OPTIONS, EVICTION, NODE, SECRET, Schema, mismatch};
@@ -28,22 +29,23 @@ use tokio_rustls::server::TlsStream;
 pub const TOKEN: &str = "letmein";
 const MAX_BODY_BYTES: usize = 1024 * 1024;
 
-/// How a request goes wrong.
+/// How a request fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
     Status(u16),
-    /// It is carried out, and the line breaks in the middle of the answer.
+    /// It is executed, and the connection breaks in the middle of the answer.
     Cut,
     Hang,
-    /// Somebody in between who does not speak JSON.
+    /// A proxy answers, and not with JSON.
     Proxy(u16),
-    /// A success with these words.
+    /// A success with this body.
     Says(&'static str),
-    /// Somebody else is faster: nodes are changed, and pods are replaced under the same names.
+    /// A concurrent writer is faster: nodes are changed, and pods are replaced under the same
+    /// names.
     Race,
 }
 
-/// So many pods of an application may go.
+/// How many pods of an application may be evicted.
 #[derive(Debug, Clone)]
 pub struct Budget {
     pub name: &'static str,
@@ -58,19 +60,19 @@ pub struct World {
     pub secrets: BTreeMap<String, Value>,
     pub config_maps: BTreeMap<String, Value>,
     pub budgets: Vec<Budget>,
-    /// Pods that do not go.
+    /// Pods that do not end.
     pub stubborn: BTreeSet<String>,
     /// `METHOD path?query`, in order.
     pub requests: Vec<String>,
-    /// Verb and resource that are not allowed.
+    /// Verb and resource that are forbidden.
     pub forbidden: Vec<(Method, &'static str)>,
-    /// Whoever wants to strike at a request.
+    /// Counts the requests and crashes at one of them.
     pub reaper: Option<Arc<Reaper>>,
     troubles: Vec<(Method, Trouble)>,
     version: u64,
 }
 
-/// A running server. Dropping it ends it.
+/// A running server. Dropping it stops it.
 pub struct Api {
     pub address: SocketAddr,
     pub world: Shared,
@@ -83,7 +85,7 @@ impl Drop for Api {
     }
 }
 
-/// The world, and whether a token is asked for: a client certificate has done its work before HTTP begins.
+/// The state, and whether a token is required: a client certificate is checked before HTTP begins.
 #[derive(Clone)]
 pub struct Shared {
     world: Arc<Mutex<World>>,
@@ -109,12 +111,12 @@ impl Api {
         Self::serve(TlsAcceptor::from(pki.server()), Shared::new(true)).await
     }
 
-    /// One that knows its users by their certificates.
+    /// A server that identifies its users by their certificates.
     pub async fn start_with_client_certificates(pki: &Pki) -> Self {
         Self::serve(TlsAcceptor::from(pki.server_with_clients()), Shared::new(false)).await
     }
 
-    /// One whose own certificate has run out.
+    /// A server whose certificate has expired.
     pub async fn start_that_ran_out(pki: &Pki) -> Self {
         Self::serve(TlsAcceptor::from(pki.server_that_ran_out()), Shared::new(true)).await
     }
@@ -126,7 +128,7 @@ impl Api {
         Self { address, world, server: tokio::spawn(async move { serve.await }) }
     }
 
-    /// Lets the next requests of this method go wrong, so many times.
+    /// Makes the next requests of this method fail, this many times.
     pub fn trouble(&self, method: Method, trouble: Trouble, times: usize) {
         let mut world = self.world.lock();
         world.troubles.extend(std::iter::repeat_n((method, trouble), times));
@@ -156,7 +158,7 @@ impl Listener for Tls {
     }
 }
 
-/// A no, as the API server says it.
+/// A refusal, as the API server writes it.
 pub struct No(StatusCode, Value);
 
 fn no(code: u16, reason: &str, message: impl Into<String>) -> No {
@@ -178,7 +180,7 @@ impl IntoResponse for No {
     }
 }
 
-/// One request, taken apart.
+/// One parsed request.
 struct Call {
     method: Method,
     path: Vec<String>,
@@ -258,7 +260,7 @@ impl Call {
         })
     }
 
-    /// The query parameters that this request may have, and no others.
+    /// Refuses query parameters other than these.
     fn check_query(&self, known: &[&str]) -> Result<(), No> {
         match self.query.keys().find(|key| !known.contains(&key.as_str())) {
             Some(key) => Err(no(400, "BadRequest", format!("unknown query parameter {key}"))),
@@ -266,7 +268,7 @@ impl Call {
         }
     }
 
-    /// The body as an object of one kind, with nothing in it that the kind does not have.
+    /// The body as an object of one kind, without fields that the kind does not have.
     fn object(&self, schema: &Schema, api_version: &str, kind: &str) -> Result<Value, No> {
         if self.content_type != "application/json" {
             return Err(no(415, "UnsupportedMediaType", format!("not {}", self.content_type)));
@@ -295,7 +297,7 @@ impl Call {
     }
 }
 
-/// `a%3Db` is all that occurs.
+/// `a%3Db` is the only escape that occurs.
 fn pair(text: &str) -> (String, String) {
     let (key, value) = text.split_once('=').unwrap_or((text, ""));
     (key.to_owned(), value.replace("%3D", "=").replace("%2F", "/"))
@@ -373,7 +375,7 @@ impl World {
         self.pods.values_mut().for_each(|pod| pod["metadata"]["uid"] = uid.clone());
     }
 
-    /// Removes the pods whose time is over.
+    /// Removes the pods whose grace period has ended.
     fn reap(&mut self) {
         let now = jiff::Timestamp::now();
         let stubborn = &self.stubborn;
@@ -491,7 +493,7 @@ fn blocked(budget: &Budget) -> No {
     refusal
 }
 
-/// The part of a list that was asked for, and where the next one begins.
+/// The requested page of a list, and the start of the next one.
 fn page(call: &Call, kind: &str, all: &[&Value], version: u64) -> Result<Response, No> {
     let number = |key: &str, default: usize| match call.query.get(key) {
         None => Ok(default),
@@ -512,7 +514,7 @@ fn page(call: &Call, kind: &str, all: &[&Value], version: u64) -> Result<Respons
 }
 
 fn unknown_path() -> No {
-    // The real one answers so, in plain words, for paths that it does not have.
+    // The real server answers so, in plain text, for unknown paths.
     No(StatusCode::NOT_FOUND, json!("404 page not found"))
 }
 
@@ -544,7 +546,8 @@ fn delete(
     }
 }
 
-/// A strategic merge for what nodes have: maps are merged, nothing removes, lists are taken whole.
+/// A strategic merge for the fields of nodes: maps are merged, lists are replaced, nothing is
+/// removed.
 fn merge(into: &mut Value, patch: &Value) {
     let Value::Object(fields) = patch else {
         *into = patch.clone();

@@ -1,4 +1,4 @@
-//! Authorities and certificates for the tests' API server and its users, made anew for each test.
+//! Authorities and certificates for the fake API server and its users, new for each test.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -13,15 +13,15 @@ use secrecy::SecretString;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// An authority and what it has signed.
+/// An authority and the certificates that it signed.
 pub struct Pki {
     issuer: Issuer<'static, KeyPair>,
     authority: rcgen::Certificate,
-    /// The public key of the authority, with what it is a key for.
+    /// The public key of the authority, as a SubjectPublicKeyInfo.
     pub authority_key: Vec<u8>,
 }
 
-/// Whether a certificate still holds.
+/// Whether a certificate is valid or expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Validity {
     Holds,
@@ -40,7 +40,7 @@ impl Pki {
         Self { issuer: Issuer::new(params, key), authority, authority_key }
     }
 
-    /// A kubeconfig for a server at this address, with the words for its user.
+    /// A kubeconfig for a server at this address, with this user entry.
     pub fn kubeconfig(&self, address: SocketAddr, user: &str) -> SecretString {
         let authority = self.authority_data();
         format!(
@@ -56,7 +56,7 @@ impl Pki {
         BASE64_STANDARD.encode(self.authority.pem())
     }
 
-    /// The words for a user with a certificate of this authority.
+    /// The user entry with a certificate of this authority.
     pub fn user(&self, validity: Validity) -> String {
         let (certificate, key) =
             self.sign("farrier", ExtendedKeyUsagePurpose::ClientAuth, validity);

@@ -1,15 +1,15 @@
-//! Which fields the kinds of the tests' API server have, written down from the Kubernetes API reference. The client's own
-//! types are not used: a field that the client misspells must be found here.
+//! The fields of the kinds that the fake API server knows, from the Kubernetes API reference. The
+//! client's own types are not used: a field that the client misspells must be found here.
 
 use serde_json::Value;
 
-/// What a value may be.
+/// The type of a value.
 pub enum Schema {
     Any,
     Bool,
     Number,
     Text,
-    /// A map of texts.
+    /// A map of strings.
     Texts,
     List(&'static Schema),
     Object(&'static [(&'static str, Schema)]),
@@ -85,7 +85,7 @@ pub const EVICTION: Schema = Object(&[
     ("metadata", METADATA),
 ]);
 
-/// The first field that is unknown or of another type, by its path. A null is no field.
+/// The path of the first field that is unknown or of another type. A null is no field.
 pub fn mismatch(schema: &Schema, value: &Value, place: &str) -> Option<String> {
     if value.is_null() {
         return None;

@@ -1,4 +1,5 @@
-//! Kubernetes against the tests' own API server: what a cluster is asked, what is sent for it, and every way to fail.
+//! The Kubernetes client against the fake API server: what it reads, what it sends, and every
+//! failure.
 
 use crate::DEADLINE;
 use crate::kube_api::{Api, Budget, Shared, TOKEN, Trouble};
@@ -12,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use tower::ServiceExt;
 
-/// A server with one node, and a way to it.
+/// A server with one node, and a client of it.
 async fn start() -> (Api, Cluster) {
     let pki = Pki::new();
     let api = Api::start(&pki).await;
@@ -62,7 +63,7 @@ pub fn cluster_info(pki: &Pki, server: &str) -> Value {
     json!({ "kind": "ConfigMap", "apiVersion": "v1", "metadata": { "name": "cluster-info" }, "data": { "kubeconfig": kubeconfig } })
 }
 
-/// The fault's code, when it says where and what was asked.
+/// The code of the fault, after checking that its message names the server and these words.
 fn code_of(fault: &Fault, words: &[&str]) -> Code {
     for word in words {
         assert!(fault.said.contains(word), "{word}: {fault}");
@@ -95,7 +96,7 @@ async fn a_node_is_cordoned_labelled_and_let_go() {
     let (api, cluster) = start().await;
     for by in ["op-1", "op-2"] {
         let node = cluster.cordon("n1", by).await.unwrap();
-        // Whoever comes second finds it done, and by whom.
+        // A second cordon finds it done, and by which run.
         assert_eq!((node.schedulable, node.cordoned_by.as_deref()), (false, Some("op-1")));
     }
     let kept = cluster.uncordon("n1", Some("op-2")).await.unwrap().unwrap();
@@ -140,7 +141,7 @@ async fn taints_are_set_beside_those_of_others() {
         value: Some("repair".into()),
         effect: NodeTaintEffect::NoSchedule,
     };
-    // Twice somebody else is faster.
+    // A concurrent writer is faster twice.
     api.trouble(Method::PATCH, Trouble::Race, 2);
     let node = cluster.taint("n1", std::slice::from_ref(&ours), &[]).await.unwrap();
     assert_eq!(node.taints.len(), 2);
@@ -264,7 +265,7 @@ async fn a_node_is_emptied_page_by_page_of_what_must_go() {
     assert_eq!(left, kept.map(str::to_owned).into());
 }
 
-/// Passes until nothing is left that must go.
+/// Repeats passes until nothing is left to evict.
 async fn empty(cluster: &Cluster) -> providers::kubernetes::EvictionPass {
     let started = Instant::now();
     loop {
@@ -296,7 +297,7 @@ async fn a_disruption_budget_is_waited_for() {
         fault.said.contains("shop/db-2") && fault.said.contains("db-budget needs 2 healthy pods"),
         "{fault}"
     );
-    // The application is healthy again elsewhere, one pod at a time.
+    // The application becomes healthy elsewhere, one pod at a time.
     let mut blocked = pass.blocked.len();
     while blocked > 0 {
         api.world.lock().budgets[0].allowed = 1;
@@ -314,7 +315,7 @@ async fn a_pod_that_took_the_name_of_another_is_not_evicted_for_it() {
     api.world.lock().add_pod("shop/db-0", json!({}));
     api.trouble(Method::POST, Trouble::Race, 1);
     let pass = cluster.evict_all("n1", |_| {}).await.unwrap();
-    assert!(!pass.is_done(), "who has the name now is seen in the next pass");
+    assert!(!pass.is_done(), "the next pass sees the new pod of that name");
     let pod = api.world.lock().pods["shop/db-0"].clone();
     assert!(pod["metadata"].get("deletionTimestamp").is_none(), "{pod}");
     empty(&cluster).await;
@@ -349,7 +350,7 @@ async fn a_pod_that_ignores_its_grace_period_is_named() {
     let started = Instant::now();
     let late = loop {
         let pass = cluster.evict_all("n1", |_| {}).await.unwrap();
-        assert!(!pass.is_done(), "it does not go");
+        assert!(!pass.is_done(), "the pod does not end");
         if pass.waiting[0].overdue_s > 0 {
             break pass;
         }
@@ -361,7 +362,7 @@ async fn a_pod_that_ignores_its_grace_period_is_named() {
     assert!(fault.said.contains("shop/deaf (should have been gone"), "{fault}");
     let evictions =
         api.world.lock().requests.iter().filter(|request| request.contains("/eviction")).count();
-    assert_eq!(evictions, 1, "what is going is not evicted again");
+    assert_eq!(evictions, 1, "a terminating pod is not evicted again");
 }
 
 #[tokio::test]
@@ -389,7 +390,7 @@ async fn what_somebody_in_between_says_is_no_answer() {
     let (api, cluster) = start().await;
     api.trouble(Method::DELETE, Trouble::Proxy(404), 1);
     assert_eq!(cluster.remove_node("n1").await.unwrap_err().code, Code::AnswerGarbled);
-    assert!(cluster.node("n1").await.unwrap().is_some(), "it was not taken for deleted");
+    assert!(cluster.node("n1").await.unwrap().is_some(), "the node does not count as deleted");
     api.trouble(Method::GET, Trouble::Proxy(404), 1);
     assert_eq!(cluster.node("n1").await.unwrap_err().code, Code::AnswerGarbled);
     api.trouble(Method::GET, Trouble::Proxy(502), 1);
@@ -454,7 +455,8 @@ async fn a_server_that_hangs_is_left_at_the_deadline() {
 async fn nobody_there_is_unreachable_even_for_a_change() {
     let (api, cluster) = start().await;
     let pki = Pki::new();
-    // A port that was free a moment ago may be another test's by now; nobody listens on this one.
+    // Nothing listens on port 1; a port that was free a moment ago may belong to another test by
+    // now.
     let config = pki.kubeconfig(std::net::SocketAddr::from(([127, 0, 0, 1], 1)), "token: t");
     let lonely = Cluster::from_kubeconfig(&config, Settings::default()).unwrap();
     let fault = lonely.remove_node("n1").await.unwrap_err();
@@ -513,7 +515,7 @@ async fn a_client_certificate_is_taken_while_it_holds() {
     assert!(good.node("n1").await.unwrap().is_some());
 }
 
-/// The server must be able to say no, or the tests above prove nothing about what is sent.
+/// The server must be able to refuse, or the tests above prove nothing about the requests.
 #[tokio::test]
 async fn the_server_is_strict() {
     let shared = Shared::new(false);

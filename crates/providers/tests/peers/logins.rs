@@ -1,4 +1,4 @@
-//! Getting in to OpenSSH, and being kept out.
+//! Logins to OpenSSH, accepted and refused.
 
 use crate::jobs::{LIMIT, hear, say};
 use crate::sshd::{PASSWORD, Sshd, needs_root, secret};
@@ -74,7 +74,7 @@ async fn a_host_must_be_who_it_was() {
     };
     for (trust, code) in [
         (Trust::FirstUse(Some(own.clone())), None),
-        // The host has two keys, and shows the one that is known.
+        // The host has two keys, and shows the known one.
         (Trust::FirstUse(Some(second)), None),
         (pinned(&[&stranger, &own]), None),
         (Trust::FirstUse(Some(stranger.clone())), Some(Code::IdentityChanged)),
@@ -93,7 +93,8 @@ async fn a_host_that_cannot_be_reached_is_said_to_be() {
     let Some(sshd) = Sshd::start() else { return };
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     for (host, port) in [
-        // Nobody listens there; a port that was free a moment ago may be another test's by now.
+        // Nothing listens on port 1; a port that was free a moment ago may belong to another test
+        // by now.
         ("127.0.0.1", 1),
         ("127.0.0.1", silent.local_addr().unwrap().port()),
         ("no-such-host.invalid", 22),
@@ -121,14 +122,14 @@ async fn a_host_is_reached_through_others() {
     let (out, _, length) = hear(&host, "far", 0).await;
     assert_eq!(out.len() as u64, length);
     assert!(out.starts_with("far\n1\n") && out.ends_with("\n200000\n"));
-    // The key of every hop counts, and a way that ends nowhere is said to.
+    // The key of every hop is checked, and an unreachable last hop is reported.
     let mut forged = second.hop();
     forged.trust = Trust::Pinned(vec![first.file("stranger_key.pub").parse().unwrap()]);
     let route = Route { hops: vec![first.hop(), forged], last: third.hop() };
     let fault = Host::connect(route, third.settings()).await.err().unwrap();
     assert_eq!(fault.code, Code::IdentityUntrusted, "{fault}");
     let mut nowhere = third.hop();
-    // Nobody listens there; a port that was free a moment ago may be another test's by now.
+    // Nothing listens on port 1.
     nowhere.endpoint.port = 1;
     let route = Route { hops: vec![first.hop()], last: nowhere };
     let fault = Host::connect(route, third.settings()).await.err().unwrap();

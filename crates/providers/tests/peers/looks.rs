@@ -1,4 +1,4 @@
-//! A person looks at machines: what the datacenter reads of a BMC for them, and whose it is.
+//! Inspection of machines: what the datacenter provider reads from a BMC, and for which machine.
 
 use crate::ipmi_sim::{PASSWORD as IPMI_PASSWORD, Sim, settings as ipmi_settings};
 use crate::world::{PASSWORD, SYSTEM, World, settings};
@@ -38,7 +38,7 @@ fn target(id: &str, bmc_endpoint: String) -> Target {
     Target { id: model::target::TargetId::from(&MachineId::trusted(id)), spec }
 }
 
-/// A BMC with a manager, a log, and a fan that is not well.
+/// A BMC with a manager, a log, and an unhealthy fan.
 pub fn rich() -> World {
     let (manager, logs) = ("/redfish/v1/Managers/1", "/redfish/v1/Systems/1/LogServices");
     let (chassis, sel) = ("/redfish/v1/Chassis/1", "/redfish/v1/Systems/1/LogServices/SEL");
@@ -117,7 +117,7 @@ async fn a_part_that_cannot_be_read_leaves_the_rest() {
     let skipped = &seen.inventory.skipped;
     assert!(skipped[0].contains("no boot override"), "{skipped:?}");
     assert_eq!(seen.inventory.vendor.as_deref(), Some("Acme"));
-    // A BMC that is not there at all is a fault.
+    // A BMC that does not exist is a fault.
     let gone = target("m-1", "http://127.0.0.1:1".into());
     let fault = datacenter.inspect(&gone).await.unwrap_err();
     assert_eq!(fault.code, Code::BmcUnreachable, "{fault}");
@@ -133,13 +133,13 @@ async fn the_log_is_read_from_its_newest_entry() {
     let log = datacenter.event_log(&target("m-1", peer.url()), 2).await.unwrap();
     let days: Vec<&str> = log.iter().map(|entry| entry.message.as_str()).collect();
     assert_eq!(days, ["Day 3", "Day 2"]);
-    // No log is not the same as an empty one.
+    // A missing log is not an empty log.
     let without = World::new().serve().await;
     let fault = datacenter.event_log(&target("m-2", without.url()), 2).await.unwrap_err();
     assert_eq!(fault.code, Code::NotSupported, "{fault}");
 }
 
-/// The second computer behind the BMC, which is off.
+/// The second System behind the BMC, which is off.
 pub const OTHER: &str = "/redfish/v1/Systems/2";
 
 pub fn two() -> World {
@@ -151,7 +151,7 @@ pub fn two() -> World {
     world
 }
 
-/// One login serves many calls; it must never serve the neighbour's.
+/// A session is reused for many calls, but never for another machine behind the same BMC.
 #[tokio::test]
 async fn two_machines_behind_one_bmc_are_never_taken_for_each_other() {
     let peer = two().serve().await;
@@ -178,7 +178,7 @@ async fn ipmi_tells_what_it_can() {
     let target = target("m-1", sim.url());
     let seen = datacenter.inspect(&target).await.unwrap();
     assert_eq!(seen.power, Some(PowerState::Off));
-    // The simulator calls its own order the disk.
+    // The simulator reports its own boot order as the disk.
     assert_eq!(seen.boot.as_deref(), Some("the disk"));
     assert!(seen.inventory.vendor.unwrap().starts_with("manufacturer "));
     assert!(seen.inventory.uuid.is_some() && seen.inventory.bmc_version.is_some());

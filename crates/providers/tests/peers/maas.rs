@@ -1,5 +1,5 @@
-//! The client of MAAS against a MAAS that answers as the real one does: every call, every fault, answers that get lost,
-//! storms, limits, and the bound on pages.
+//! The MAAS client against a fake MAAS that answers like the real one: every call, every fault,
+//! lost answers, overload, limits, and the bound on pages.
 
 use crate::certs::Authority;
 use crate::http::{Call, Peer, Said};
@@ -37,7 +37,7 @@ async fn start() -> (MaasApi, Maas) {
     (api, maas)
 }
 
-/// A machine in this status, and its system id.
+/// Adds a machine in this status. Returns its system id.
 fn add(api: &MaasApi, status: Status) -> String {
     let mut world = api.world();
     let machine = world.add(MAC);
@@ -50,7 +50,7 @@ fn add(api: &MaasApi, status: Status) -> String {
 
 fn code<T>(result: Result<T, Fault>) -> Code {
     match result {
-        Ok(_) => panic!("it was done"),
+        Ok(_) => panic!("the call succeeded"),
         Err(fault) => {
             assert!(!fault.said.contains("s3cret") && fault.said.contains("http://"), "{fault}");
             fault.code
@@ -100,7 +100,7 @@ async fn the_region_says_who_it_is_and_who_we_are() {
     assert_eq!(maas.subnets().await.unwrap()[0].cidr, "10.10.0.0/24");
     assert_eq!(maas.boot_resources().await.unwrap()[1].name, "custom/gpu-node");
     assert_eq!(maas.fingerprint(), None);
-    // The version is for everybody, so a wrong key is found by the question who we are.
+    // The version is public, so a wrong key is detected by `whoami`.
     for key in ["wrong:token:s3cret", "consumer:wrong:s3cret", "consumer:token:wrong"] {
         let stranger = client_with(&api, key, settings());
         assert!(stranger.version().await.is_ok());
@@ -116,7 +116,7 @@ async fn a_machine_is_made_known_once_and_found() {
     assert_eq!((made.pool.name.as_str(), made.zone.name.as_str()), ("gpu", "east"));
     assert_eq!((made.hostname.as_str(), made.power_type.as_str()), ("gpu-1", "redfish"));
     assert_eq!(made.description, "rack 7, unit 3 & 4");
-    assert_eq!(made.serial(), None, "nobody has looked at it yet");
+    assert_eq!(made.serial(), None, "it was never commissioned");
     assert!(made.has_mac(MAC) && made.has_mac("AA-BB-CC-00-00-02"));
     let sent = api.world().machines[&made.system_id].power_parameters.clone();
     assert_eq!(
@@ -195,7 +195,10 @@ async fn a_life_from_new_to_released() {
     api.world().advance(&id);
     let free = maas.machine(&id).await.unwrap();
     assert_eq!((free.status, free.owner), (Status::Ready, None));
-    assert!(free.workload_annotations.is_empty(), "what its owner wrote is gone with him");
+    assert!(
+        free.workload_annotations.is_empty(),
+        "the annotations of the owner are deleted with the allocation"
+    );
     let world = api.world();
     assert_eq!((world.count(&id, "deploy"), world.changes(&id)), (1, 10));
 }
@@ -211,16 +214,16 @@ async fn what_surprises_people_about_maas() {
     maas.release(&id, &Release::default()).await.unwrap();
     api.world().advance(&id);
     assert_eq!(maas.machine(&id).await.unwrap().status, Status::New);
-    // Or nowhere.
+    // A release may never end.
     let stuck = add(&api, Status::Deployed);
     api.world().machines.get_mut(&stuck).unwrap().fate =
         Fate { release: Released::Fails, ..Fate::default() };
     maas.release(&stuck, &Release::default()).await.unwrap();
     api.world().advance(&stuck);
     assert_eq!(maas.machine(&stuck).await.unwrap().status, Status::FailedReleasing);
-    // Nobody switches on what nobody has.
+    // A machine that is allocated to no user cannot be switched on.
     assert_eq!(code(maas.power_on(&id).await), Code::EffectFailed);
-    // Switching on what is allocated deploys it.
+    // Switching on an allocated machine deploys it.
     let id = add(&api, Status::Allocated);
     assert_eq!(maas.power_on(&id).await.unwrap().status, Status::Deploying);
     // A new machine is commissioned at once unless that is forbidden.
@@ -230,7 +233,7 @@ async fn what_surprises_people_about_maas() {
         ..new_machine(Power::Manual)
     };
     assert_eq!(maas.create(&new).await.unwrap().status, Status::Commissioning);
-    // Deploying a machine that is Ready takes it first.
+    // Deploying a machine that is Ready allocates it first.
     let id = add(&api, Status::Ready);
     assert_eq!(maas.deploy(&id, &jammy()).await.unwrap().owner.as_deref(), Some("admin"));
 }
@@ -243,7 +246,7 @@ async fn power_is_switched_and_asked_for() {
     assert_eq!(maas.query_power_state(&id).await, Ok(MaasPowerState::On));
     maas.power_off(&id, StopMode::Soft).await.unwrap();
     assert_eq!(maas.query_power_state(&id).await, Ok(MaasPowerState::Off));
-    assert_eq!(api.world().changes(&id), 2, "a look changes nothing");
+    assert_eq!(api.world().changes(&id), 2, "a read changes nothing");
 }
 
 #[tokio::test]
@@ -253,7 +256,11 @@ async fn a_machine_is_marked_broken_and_mended_and_work_is_broken_off() {
     let broken = maas.mark_broken(&id, "no BOSS disk").await.unwrap();
     assert_eq!((broken.status, broken.owner), (Status::Broken, None));
     assert_eq!(broken.status_message, "no BOSS disk");
-    assert_eq!(code(maas.mark_broken(&id, "").await), Code::MaasRefused, "it is not ours any more");
+    assert_eq!(
+        code(maas.mark_broken(&id, "").await),
+        Code::MaasRefused,
+        "it is no longer allocated to this user"
+    );
     assert_eq!(maas.mark_fixed(&id, "").await.unwrap().status, Status::Ready);
     assert_eq!(code(maas.mark_fixed(&id, "").await), Code::EffectFailed);
     assert_eq!(maas.commission(&id).await.unwrap().status, Status::Commissioning);
@@ -436,7 +443,7 @@ async fn a_wrong_state_is_told_from_a_busy_maas() {
         assert_eq!((done, api.world().count(&id, name)), (Code::EffectFailed, 1), "{name}");
     }
     assert_eq!(code(maas.allocate(&id, "").await), Code::EffectFailed);
-    // A conflict of the database has changed nothing, so even a deployment is asked for again.
+    // A conflict in the database has changed nothing, so even a deployment is retried.
     let id = add(&api, Status::Ready);
     for retry_after in [None, Some(0)] {
         api.world().machines.get_mut(&id).unwrap().status = Status::Ready;
@@ -463,7 +470,7 @@ async fn a_storm_passes_or_outlasts_us() {
     assert_eq!((fault.code, fault.code.unseen()), (Code::MaasBusy, true));
     assert!(fault.said.contains("rack controller"), "{fault}");
     assert_eq!(api.world().requests.len() - asked, 5, "bounded");
-    // It wants to be asked later than anybody waits here.
+    // The requested delay is longer than the client waits.
     api.world().trouble("read", Trouble::Busy { retry_after: Some(3600) }, 1);
     let fault = maas.machine(&id).await.unwrap_err();
     assert_eq!(fault.code, Code::MaasBusy);
@@ -476,12 +483,16 @@ async fn what_may_not_be_asked_twice_is_asked_once() {
     let (api, maas) = start().await;
     let id = add(&api, Status::Ready);
     api.world().takes = Takes::Hand;
-    // The change was made, and the power that was asked for behind it made a 503 of it.
+    // The change was made, and the power action after it failed with a 503.
     api.world().trouble("deploy", Trouble::BusyAfterActing { retry_after: Some(0) }, 1);
     let fault = maas.deploy(&id, &jammy()).await.unwrap_err();
     assert_eq!((fault.code, fault.code.happened()), (Code::AnswerLost, Happened::Maybe));
     assert_eq!(api.world().count(&id, "deploy"), 1);
-    assert_eq!(maas.machine(&id).await.unwrap().status, Status::Deploying, "it had happened");
+    assert_eq!(
+        maas.machine(&id).await.unwrap().status,
+        Status::Deploying,
+        "the deployment has begun"
+    );
 }
 
 #[tokio::test]
@@ -508,7 +519,7 @@ async fn a_lost_answer_is_in_doubt_only_for_a_change() {
         api.world().trouble("read", lost, 1);
         let asked = api.world().requests.len();
         assert_eq!(code(maas.machine(&id).await), Code::MaasUnreachable);
-        assert_eq!(api.world().requests.len() - asked, 1, "the same number is never sent twice");
+        assert_eq!(api.world().requests.len() - asked, 1, "a nonce is never sent twice");
     }
 }
 
@@ -533,7 +544,7 @@ async fn every_other_no_has_its_fault() {
         api.world().trouble("commission", says(), 1);
         assert_eq!(code(maas.commission(&id).await), change, "{status} {words}");
     }
-    assert_eq!(maas.machine(&id).await.unwrap().status, Status::Ready, "nothing came of any of it");
+    assert_eq!(maas.machine(&id).await.unwrap().status, Status::Ready, "no request had an effect");
     api.world().is_superuser = false;
     let fault = maas.commission(&id).await.unwrap_err();
     assert_eq!(fault.code, Code::MaasRefused);
@@ -553,7 +564,7 @@ async fn a_login_that_is_refused_is_not_tried_again() {
 async fn nobody_is_there() {
     let (api, maas) = start().await;
     drop(api);
-    // The listener goes with its task, which ends when it is next looked at.
+    // The listener ends with its task, which ends when it is next polled.
     for _ in 0..200 {
         if let Err(fault) = maas.version().await {
             assert_eq!((fault.code, fault.code.unseen()), (Code::MaasUnreachable, true));
@@ -617,7 +628,7 @@ async fn a_deleted_machine_is_gone_for_every_call() {
     ] {
         assert_eq!(gone, Code::MaasMachineGone);
     }
-    // By allocation it is only not available, and it is not among the others.
+    // For an allocation it is only unavailable, and it is not in the list.
     assert_eq!(code(maas.allocate(&id, "").await), Code::EffectFailed);
     assert!(maas.machines(&Filter::default()).await.unwrap().is_empty());
 }

@@ -1,10 +1,9 @@
-//! A MAAS over HTTP, as there is none in any package registry: the paths, status codes and words of MAAS 3.4, and stricter
-//! than it about what it is sent. A wrong content type, a parameter it does not know or a number used twice is refused, so
-//! that a client cannot be wrong unnoticed.
+//! A fake MAAS over HTTP, because no package registry has one: the paths, status codes and texts of
+//! MAAS 3.4, and stricter than it. It refuses a wrong content type, an unknown parameter and a
+//! nonce used twice, so that no mistake of a client passes unnoticed.
 //!
-//! `world` is what it knows and how machines move, `ops` what may be asked of a machine, `region` everything else, `form`
-//! how parameters are read. This file is the door: who asks, what goes wrong on purpose, and the way to the rest. It needs
-//! nothing of the tests around it.
+//! `world` is its state and how machines change, `ops` are the operations on a machine, and
+//! `region` is the rest.
 
 mod form;
 mod ops;
@@ -29,18 +28,18 @@ use tokio::task::JoinHandle;
 
 const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
 const API: &str = "/MAAS/api/2.0/";
-/// The key that is right, and its parts.
+/// The valid key, and its parts.
 pub const KEY: &str = "consumer:token:s3cret";
 const CONSUMER: &str = "consumer";
 const TOKEN: &str = "token";
 const SIGNATURE: &str = "&s3cret";
-/// How far a clock may be off.
+/// The tolerated difference of the clocks, in seconds.
 const MAX_SKEW_S: u64 = 300;
-/// What is said when MAAS wants to be asked again, after a conflict and when it is not there.
+/// The answers when MAAS asks for a retry: after a conflict, and when it is unavailable.
 pub const CONFLICT_PAGE: &str =
     "<!DOCTYPE html><html><body>Conflict error. Try your request again.</body></html>";
 
-/// A running MAAS. Dropping it ends it.
+/// A running MAAS. Dropping it stops it.
 pub struct MaasApi {
     pub address: SocketAddr,
     world: Arc<Mutex<World>>,
@@ -63,12 +62,12 @@ impl MaasApi {
         Ok(Self { address, world, server: tokio::spawn(async move { serve.await }) })
     }
 
-    /// The address as a site has it.
+    /// The URL, as a site has it.
     pub fn url(&self) -> String {
         format!("http://{}/MAAS", self.address)
     }
 
-    /// What it knows, to be looked at and changed. Not to be held while it is asked something.
+    /// The state, for reading and changing. Do not hold the lock during a request.
     pub fn world(&self) -> MutexGuard<'_, World> {
         lock(&self.world)
     }
@@ -78,11 +77,11 @@ fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
     world.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What MAAS says.
+/// An answer of MAAS.
 pub enum Said {
     Json(Value),
     Text(u16, String),
-    /// What is wrong, by field.
+    /// The errors by field.
     Wrong(Value),
     Gone,
     Deleted,
@@ -93,7 +92,7 @@ impl Said {
         Self::Text(status, words.into())
     }
 
-    /// One field, and what is wrong with it.
+    /// An error in one field.
     fn field(name: &str, words: impl Into<String>) -> Self {
         Self::Wrong(serde_json::json!({name: [words.into()]}))
     }
@@ -121,10 +120,10 @@ impl IntoResponse for Said {
     }
 }
 
-/// One request, taken apart.
+/// One parsed request.
 pub struct Call {
     pub method: Method,
-    /// Behind the path of the API, without slashes.
+    /// The path below the API's root, without slashes.
     pub path: Vec<String>,
     pub query: Form,
     pub form: Form,
@@ -132,7 +131,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// What it is called in counts and troubles: the operation, or what the method does.
+    /// The name in counts and troubles: the operation, or what the method does.
     pub fn name(&self) -> &str {
         match (&self.op, self.method.as_str()) {
             (Some(op), _) => op,
@@ -147,7 +146,7 @@ impl Call {
         self.method != Method::GET
     }
 
-    /// The machine it is about.
+    /// The system id of the machine in the path.
     pub fn machine(&self) -> &str {
         let named = self.path.get(1).map(String::as_str);
         match self.path.first().map(String::as_str) {
@@ -165,7 +164,7 @@ async fn answer(State(world): State<Arc<Mutex<World>>>, request: Request) -> Res
     }
 }
 
-/// Counts who is inside, for tests of limits.
+/// Counts the concurrent requests, for tests of limits.
 struct UnderWay(Arc<Mutex<World>>);
 
 impl UnderWay {
@@ -275,7 +274,7 @@ fn read_form(headers: &HeaderMap, body: &Bytes) -> Result<Form, Said> {
     Ok(Form::parse(&String::from_utf8_lossy(body)))
 }
 
-/// OAuth 1.0a with PLAINTEXT, every part of it.
+/// OAuth 1.0a with PLAINTEXT, with all of its parts.
 fn authenticate(world: &Mutex<World>, headers: &HeaderMap) -> Result<(), Said> {
     let no = |words: String| Said::text(401, format!("Authorization Error: {words}"));
     let header = headers.get("authorization").and_then(|value| value.to_str().ok());

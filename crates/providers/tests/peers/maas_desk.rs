@@ -1,5 +1,6 @@
-//! Whoever asks the MAAS provider in tests. What it knows is kept here, so that every question may go to a process that remembers nothing,
-//! and what a stage learns of the machine is taken into its node, as the engine does.
+//! A caller of the MAAS provider for tests. It keeps the state store, so that every call can go to
+//! a process without memory, and stores what a stage learns of the machine in its node, as the
+//! engine does.
 
 use crate::maas_api::{KEY, MaasApi};
 use crate::reaper::{Reaper, Watched};
@@ -109,7 +110,7 @@ impl Desk {
         self.store.set_site(site);
     }
 
-    /// A machine that MAAS has, with cards for the fabric, and the node knows it. Its system id.
+    /// Adds a machine with fabric cards to MAAS and links the node to it. Returns its system id.
     pub fn add(&self, status: Status) -> String {
         let mut world = self.api.world();
         let id = world.add(MAC).system_id.clone();
@@ -144,7 +145,7 @@ impl Desk {
         self.api.world().count(id, name)
     }
 
-    /// A process that remembers nothing.
+    /// A process without memory.
     pub fn replica(&self) -> MaasProvider {
         let store = Watched { kept: Arc::clone(&self.store), reaper: Arc::clone(&self.reaper) };
         MaasProvider::new(Arc::new(store), self.settings.clone())
@@ -180,7 +181,7 @@ impl Desk {
         self.ask_effect(verb, &effect(stage, false), 1).await.0
     }
 
-    /// Performs a stage that must be done. What it said.
+    /// Performs a stage that must succeed. Returns its message.
     pub async fn done(&self, stage: Stage) -> String {
         said(self.ask(stage, Verb::Perform).await, stage)
     }

@@ -1,4 +1,5 @@
-//! What goes wrong between Farrier and MAAS, each with its code, what was seen, and what was not touched.
+//! Failures between Farrier and MAAS: the code of each, what was observed, and what was not
+//! changed.
 
 use crate::maas_api::{End, Fate, Takes, Trouble};
 use crate::maas_desk::{Desk, MAC, NODE, effect};
@@ -69,14 +70,14 @@ async fn conflicting_candidates_stop_for_a_person() {
     let (one, two) = (desk.add(Status::New), desk.add(Status::Ready));
     desk.put_node(NODE, "", NodeState::Enrolling);
     desk.fails_as(Stage::CreateOrFindInMaas, Code::CandidatesConflict, &[&one, &two, "MAC"]).await;
-    // The MAC address says one, the serial number another.
+    // The MAC address names one machine, the serial number another.
     let mut desk = Desk::new().await;
     desk.add(Status::Ready);
     desk.put_node(NODE, "", NodeState::Enrolling);
     desk.api.world().add("aa:bb:cc:00:00:09").serial = "J7".into();
     desk.target.spec.serial = "J7".into();
     desk.fails_as(Stage::CreateOrFindInMaas, Code::CandidatesConflict, &["by serial number"]).await;
-    // It is another node's, while that lives.
+    // It belongs to another node that is not deleted.
     let desk = Desk::new().await;
     let id = desk.add(Status::Deployed);
     desk.put_node(NODE, "", NodeState::Enrolling);
@@ -125,7 +126,8 @@ async fn a_machine_deleted_on_the_way_is_said_by_every_stage() {
     assert_eq!(answer.unwrap_err().code, Code::MaasMachineGone);
 }
 
-/// Once the node's record is gone, another one with its MAC address is somebody else's, except to who finds or makes the record.
+/// Once the node's record is gone, another record with its MAC address is not the node's, except to
+/// the stage that finds or creates the record.
 #[tokio::test]
 async fn a_record_that_has_come_since_is_left_alone() {
     let at_maas = |stage: &Stage| stage.room() == Room::Maas && *stage != Stage::CreateOrFindInMaas;
@@ -135,7 +137,8 @@ async fn a_record_that_has_come_since_is_left_alone() {
             let id = desk.add(Status::Ready);
             desk.api.world().machines.get_mut(&id).unwrap().power = "on";
             desk.put_node(NODE, known, NodeState::Retired);
-            // The first stage learns that it is gone, and the next one must still know which it was.
+            // The first stage learns that it is gone, and the next one must still know its system
+            // id.
             desk.done(Stage::ReleaseMaasNode).await;
             assert_eq!(desk.node().await.system_id, known);
             match desk.ask_effect(Verb::Perform, &effect(stage, false), 2).await.0 {
@@ -200,7 +203,7 @@ async fn what_somebody_else_uses_is_neither_released_nor_switched_off() {
                 machine.power = "on";
             }
             match desk.ask(stage, Verb::Perform).await {
-                // What MAAS is letting go of already is not asked for once more.
+                // A release in progress is not requested again.
                 Ok(Answer::Done(_)) if may && status == Status::DiskErasing => {}
                 Ok(Answer::Done(_)) if may => assert_eq!(desk.count(&id, name), 1, "{said}"),
                 Err(fault) if !may => {
@@ -213,7 +216,7 @@ async fn what_somebody_else_uses_is_neither_released_nor_switched_off() {
     }
 }
 
-/// The record of a machine that another user has is theirs, whatever MAAS has it as.
+/// A record of a machine that another user owns is left alone, whatever its status in MAAS.
 #[tokio::test]
 async fn what_somebody_else_has_is_not_forgotten() {
     for (owner, status, kept) in [
@@ -251,7 +254,7 @@ async fn what_failed_its_tests_in_service_is_not_taken_for_free() {
         desk.fails_as(stage, Code::StateDisagrees, &["override the failed tests in MAAS"]).await;
         assert_eq!(desk.api.world().changes(&id), 0, "{stage}");
     }
-    // One that failed them while it was commissioned stops for a person, too: MAAS would refuse.
+    // One that failed during commissioning stops for the operator, too: MAAS would refuse.
     let desk = Desk::new().await;
     let id = desk.add(Status::FailedTesting);
     desk.api.world().machines.get_mut(&id).unwrap().owner = None;
@@ -260,7 +263,7 @@ async fn what_failed_its_tests_in_service_is_not_taken_for_free() {
     assert_eq!(desk.api.world().changes(&id), 0);
 }
 
-/// What was begun is not gone on with on somebody's back who has come in between.
+/// A stage that has begun does not continue after another user allocated the machine.
 #[tokio::test]
 async fn what_was_begun_stops_where_somebody_has_come_since() {
     use model::effect::Key;
@@ -299,7 +302,7 @@ async fn a_storm_of_busy_answers_is_waited_out() {
     let desk = Desk::new().await;
     let id = desk.add(Status::Deploying);
     desk.mark(&id, NODE, "op-1/deploy_via_maas/1");
-    // More than the client asks again by itself.
+    // More failures than the client retries itself.
     desk.api.world().takes = Takes::Hand;
     let wait = desk.ask(Stage::WaitForDeployed, Verb::Perform);
     let storm = async {
@@ -314,7 +317,7 @@ async fn a_storm_of_busy_answers_is_waited_out() {
     };
     let (answer, ()) = tokio::join!(wait, storm);
     assert!(matches!(answer, Ok(Answer::Done(_))), "{answer:?}");
-    // A deployment whose answer is lost is looked for, and not asked for again.
+    // A deployment whose answer is lost is read back, and not requested again.
     for trouble in [Trouble::BusyAfterActing { retry_after: None }, Trouble::CutAfterActing] {
         let desk = Desk::new().await;
         let id = desk.add(Status::Ready);
@@ -325,7 +328,7 @@ async fn a_storm_of_busy_answers_is_waited_out() {
         assert!(matches!(answer, Ok(Answer::Done(_))), "{answer:?}");
         assert_eq!(desk.count(&id, "deploy"), 1);
     }
-    // One that was never begun is.
+    // One that never began is requested again.
     let desk = Desk::new().await;
     let id = desk.add(Status::Ready);
     desk.api.world().trouble("deploy", Trouble::Busy { retry_after: None }, 1);
@@ -398,7 +401,7 @@ async fn a_missing_boot_disk_stops_for_a_person() {
     assert_eq!(json!(desk.api.world().machines[&id].boot_disk), disks[1]["id"]);
 }
 
-/// MAAS changes disks of what is Ready only.
+/// MAAS changes the disks of machines in Ready only.
 #[tokio::test]
 async fn disks_of_what_is_allocated_are_left_alone() {
     for (marked, words) in [(true, "restart-clean"), (false, "release it in MAAS")] {
@@ -436,12 +439,12 @@ async fn a_deployment_that_fails_is_classified() {
     assert_eq!(fault.code, Code::DeployFailed);
     assert!(fault.said.ends_with("Failed to format sda"), "{fault}");
     assert!(log.contains("event: ") && log.contains("install: Failed to format sda"), "{log}");
-    // What the installer was given is in its log, and the keys in it are nobody's to see.
+    // The installer's input is in its log; the keys in it must not be shown.
     assert!(log.contains("oauth_token_secret=***"), "{log}");
     for secret in ["k3y", "t0k3n", "s3cr3t"] {
         assert!(!log.contains(secret) && !fault.said.contains(secret), "{log}");
     }
-    // The next run finds it so, and does not build on it.
+    // The next run finds the failed deployment and does not build on it.
     let desk = Desk { run: "op-2".into(), ..desk };
     desk.fails_as(Stage::CommissionNode, Code::StateDisagrees, &["restart-clean"]).await;
     assert_eq!(desk.count(&id, "commission"), 0);
@@ -449,25 +452,25 @@ async fn a_deployment_that_fails_is_classified() {
 
 #[tokio::test]
 async fn a_missing_datasource_is_recovered_from_within_its_bound() {
-    // It goes away in the first round.
+    // The failure disappears in the first round.
     let (desk, id) = deployed_badly(DATASOURCE).await;
     assert!(desk.done(Stage::ClassifyDeployFailure).await.contains("no datasource found"));
     desk.api.world().machines.get_mut(&id).unwrap().fate = Fate::default();
     desk.done(Stage::RecoverForDatasourceRetry).await;
     let counts = |desk: &Desk, id: &str| (desk.count(id, "deploy"), desk.count(id, "release"));
     assert_eq!((desk.status(&id), counts(&desk, &id)), (Status::Deployed, (2, 1)));
-    // It stays: two more rounds, and then a person.
+    // The failure persists: two more rounds, then the operator.
     let (desk, id) = deployed_badly(DATASOURCE).await;
     desk.fails_as(Stage::RecoverForDatasourceRetry, Code::DatasourceFailed, &["2 more rounds"])
         .await;
     assert_eq!((desk.status(&id), counts(&desk, &id)), (Status::FailedDeployment, (3, 2)));
-    // Another cause ends it.
+    // Another cause ends the recovery.
     let (desk, id) = deployed_badly(DATASOURCE).await;
     desk.api.world().machines.get_mut(&id).unwrap().fate = failing("Failed to format sda");
     desk.fails_as(Stage::RecoverForDatasourceRetry, Code::DeployFailed, &["Failed to format"])
         .await;
     assert_eq!(counts(&desk, &id), (2, 1));
-    // The installer was through, and the new system never came for its data.
+    // The installer finished, and the new system never fetched its data.
     let (desk, id) = deployed_badly("curtin: Installation finished.").await;
     desk.fails_as(Stage::ClassifyDeployFailure, Code::DeployFailed, &["finished"]).await;
     let late = "Machine operation 'Deploying' timed out after 30 minutes.";
@@ -475,7 +478,7 @@ async fn a_missing_datasource_is_recovered_from_within_its_bound() {
     let classify = effect(Stage::ClassifyDeployFailure, false);
     let answer = desk.ask_effect(Verb::Perform, &classify, 2).await.0;
     assert!(matches!(answer, Ok(Answer::Done(outcome)) if outcome.said.contains(late)));
-    // None is allowed.
+    // No recovery is allowed.
     let (desk, id) = deployed_badly(DATASOURCE).await;
     desk.change_site(|spec| spec.datasource_retries = 0).await;
     desk.fails_as(

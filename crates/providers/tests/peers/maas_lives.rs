@@ -1,7 +1,8 @@
-//! The crash matrix of the MAAS provider: every stage is lived once undisturbed, counting what is asked of the keeper and of MAAS; then
-//! once for each of these calls, struck before it and after it. A process that remembers nothing goes on as the engine would have it. The
-//! end must be the same, and nothing that does harm twice may have happened twice. Then once more for each, stopped instead: what was stopped
-//! does not happen, also where the request was on its way when whoever made it went away.
+//! The crash matrix of the MAAS provider. Every stage runs once undisturbed while the calls to the
+//! state store and to MAAS are counted; then once for each of these calls, with a crash before it
+//! and one after it. A process without memory continues as the engine would. The end must be the
+//! same, and no destructive effect may happen twice. Then each is stopped instead: a stopped effect
+//! must not happen, even if the request was in transit when its caller crashed.
 
 use crate::maas_api::{End as Ends, Fall, Fate};
 use crate::maas_desk::{Desk, NODE, SITE, effect};
@@ -14,18 +15,18 @@ use providers::maas::Status;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many turns a life may take after it was struck.
+/// The most turns that a scenario may take after its crash.
 const MAX_TURNS: usize = 12;
-/// How many lives are lived at once.
+/// The number of scenarios that run at the same time.
 const AT_ONCE: usize = 8;
 
 #[derive(Debug, Clone)]
 enum Life {
     Stage(Stage),
-    /// A record that MAAS has already, which is to be brought to what is wanted.
+    /// An existing record in MAAS that is updated to the desired settings.
     Find,
     Undo(Stage),
-    /// Of a machine that is no node.
+    /// An effect on a machine that is no node.
     Machine(Effect),
 }
 
@@ -39,7 +40,7 @@ impl Life {
         }
     }
 
-    /// What MAAS has before it.
+    /// The status in MAAS before the scenario.
     fn status(&self) -> Option<Status> {
         match self {
             Self::Stage(stage) => match stage {
@@ -61,7 +62,7 @@ impl Life {
         }
     }
 
-    /// What must have been asked how often, whatever happened on the way.
+    /// How often each change must have been requested, with any crash.
     fn acted(&self) -> &'static [(&'static str, usize)] {
         match self {
             Self::Stage(Stage::DeployViaMaas) => &[("deploy", 1), ("allocate", 1), ("release", 0)],
@@ -70,7 +71,7 @@ impl Life {
             }
             Self::Stage(Stage::CommissionNode) => &[("commission", 1)],
             Self::Undo(Stage::CommissionNode) => &[("abort", 1), ("commission", 0)],
-            // The record is made under no machine's name.
+            // The record is created before the machine has a system id.
             Self::Stage(Stage::CreateOrFindInMaas) => &[("commission", 0), ("update", 0)],
             Self::Find => &[("create", 0), ("commission", 0), ("delete", 0)],
             Self::Stage(Stage::ConfigureStorage) => &[("set_boot_disk", 0), ("deploy", 0)],
@@ -93,7 +94,7 @@ impl Life {
         }
     }
 
-    /// As what MAAS has the machine afterwards.
+    /// The status in MAAS afterwards.
     fn ends(&self) -> Option<Status> {
         match self {
             Self::Stage(stage) => match stage {
@@ -102,7 +103,7 @@ impl Life {
                 Stage::ReleaseMaasNode | Stage::WaitForReady => Some(Status::Ready),
                 Stage::RemoveMaasRecord => None,
                 Stage::ClassifyDeployFailure => Some(Status::FailedDeployment),
-                // By how often it was looked at.
+                // It depends on the number of reads.
                 Stage::CommissionNode | Stage::DeployViaMaas => self.status(),
                 _ => self.status(),
             },
@@ -113,7 +114,7 @@ impl Life {
         }
     }
 
-    /// `before` is how a request falls that has not had its effect.
+    /// `before` is how a request loses its answer before its effect.
     async fn desk(&self, at: Option<Point>, before: Fall) -> Desk {
         let reaper = Reaper::new(at);
         let mut desk = Desk::with(Arc::clone(&reaper)).await;
@@ -164,8 +165,8 @@ impl Life {
                 assert_eq!(ends, self.ends(), "{said}")
             }
         }
-        assert!(world.machines.len() <= 1, "it was made twice: {said}");
-        // What is deleted was the first that there was.
+        assert!(world.machines.len() <= 1, "the record was created twice: {said}");
+        // The deleted machine was the first one.
         let id = id.unwrap_or_else(|| "m00001".into());
         if let (Self::Find, Some(machine)) = (self, world.machines.get(&id)) {
             let is = (machine.pool.as_str(), machine.zone.as_str());
@@ -195,7 +196,7 @@ fn struck_by(desk: Desk, reaper: Arc<Reaper>, before: Fall) -> Desk {
     desk
 }
 
-/// Does what the engine would, from this verb on, until it is done.
+/// Acts like the engine, beginning with this verb, until the effect is done.
 async fn live(desk: &Desk, effect: &Effect, mut verb: Verb, said: &str) {
     for _ in 0..MAX_TURNS {
         verb = match (verb, desk.ask_effect(verb, effect, 1).await.0) {
@@ -221,7 +222,7 @@ async fn die_at(life: &Life, point: Point) -> bool {
     reaper.has_struck()
 }
 
-/// Struck, and then stopped. Whether it was struck.
+/// Crashes, then stops the effect. Returns whether it crashed.
 async fn stop_at(life: &Life, point: Point) -> bool {
     let said = format!("{life:?} stopped at {point:?}");
     let (mut desk, effect) = (life.desk(Some(point), Fall::Late).await, life.effect());
@@ -234,7 +235,7 @@ async fn stop_at(life: &Life, point: Point) -> bool {
         let world = desk.api.world();
         world.machines.values().map(|one| (one.status, one.owner.clone())).collect()
     };
-    // What is made has no name when it is asked for.
+    // A create request has no system id yet.
     let changes = |desk: &Desk| ["", "m00001"].map(|id| desk.api.world().changes(id));
     desk.settings.in_flight = Duration::from_secs(3_600);
     for _ in 0..MAX_TURNS {
@@ -243,13 +244,13 @@ async fn stop_at(life: &Life, point: Point) -> bool {
             Ok(Answer::Stopped) => {
                 let before = seen(&desk);
                 desk.api.world().arrive();
-                assert_eq!(seen(&desk), before, "it was stopped, and happened: {said}");
+                assert_eq!(seen(&desk), before, "the stopped effect happened: {said}");
                 let asked = changes(&desk);
                 let _refused = desk.ask_effect(Verb::Perform, &effect, 1).await;
                 assert_eq!(changes(&desk), asked, "it began again: {said}");
                 return true;
             }
-            // What was on its way is there by now, or will never be.
+            // A request in transit has arrived by now, or never will.
             Ok(Answer::UnderWay) => {
                 desk.api.world().arrive();
                 desk.settings.in_flight = Duration::ZERO;
@@ -260,7 +261,7 @@ async fn stop_at(life: &Life, point: Point) -> bool {
     panic!("it did not stop in {MAX_TURNS} turns: {said}");
 }
 
-/// All points of a life that is lived undisturbed.
+/// All crash points of an undisturbed scenario.
 async fn points(life: &Life) -> Vec<Point> {
     let said = format!("{life:?} undisturbed");
     let desk = life.desk(None, Fall::Before).await;
@@ -275,7 +276,7 @@ async fn points(life: &Life) -> Vec<Point> {
         .collect()
 }
 
-/// How a life ends at a point.
+/// What follows a crash.
 #[derive(Clone, Copy)]
 enum Blow {
     Death,
@@ -299,7 +300,7 @@ async fn matrix(life: Life, blow: Blow) {
         .collect()
         .await;
     let hit = struck.iter().filter(|struck| **struck).count();
-    assert!(count > 0 && hit == count, "{life:?} was never struck at {} points", count - hit);
+    assert!(count > 0 && hit == count, "{life:?} never crashed at {} points", count - hit);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -329,7 +330,8 @@ async fn machines_behind_maas_survive_every_death() {
     }
 }
 
-/// What takes something away, makes something or deletes it: a stop must not be answered while it is still on its way.
+/// Effects that release, create or delete: a stop must not be answered while the request is still
+/// in transit.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_stopped_does_not_happen_afterwards() {
     let stages = [

@@ -1,4 +1,4 @@
-//! Machines that are no nodes, behind MAAS: power, images, looks.
+//! Machines behind MAAS that are no nodes: power, images, inspection.
 
 use crate::maas_desk::{Desk, NODE, SITE};
 use model::condition::ConditionType;
@@ -44,7 +44,7 @@ async fn power_follows_and_is_read_back() {
     let cycle = Effect::Reboot { mode: RebootMode::Bmc, power_off };
     ask(&desk, Verb::Perform, &cycle).await.unwrap();
     assert_eq!((desk.count(&id, "power_off"), desk.count(&id, "power_on")), (2, 2));
-    // To MAAS, switching on what is allocated is installing it.
+    // In MAAS, switching on an allocated machine deploys it.
     let (desk, id) = behind(Status::Allocated).await;
     let fault = ask(&desk, Verb::Perform, &on).await.unwrap_err();
     assert_eq!(fault.code, Code::StateDisagrees);
@@ -54,7 +54,7 @@ async fn power_follows_and_is_read_back() {
     assert_eq!(fault.code, Code::NotSupported);
 }
 
-/// What MAAS cannot switch is switched by a person, and only a person's word says that it was.
+/// Where MAAS cannot switch the power, the operator does it, and only the operator can confirm it.
 #[tokio::test]
 async fn power_by_hand_is_never_taken_for_done() {
     let power_off = PowerOffPolicy::CONFIGURED;
@@ -85,7 +85,7 @@ async fn power_by_hand_is_never_taken_for_done() {
             assert_eq!(ask(&desk, Verb::GetStatus, effect).await, Ok(Answer::NeverStarted));
             match ask(&desk, Verb::Observe, effect).await {
                 Ok(Answer::Done(outcome)) if adopted => {
-                    // Nobody has seen it.
+                    // The power was not observed.
                     let seen = outcome.facts.unwrap().power;
                     assert_eq!(seen, performed.then_some(PowerTo::Off), "{kind} {power}");
                 }

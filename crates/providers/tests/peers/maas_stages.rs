@@ -1,4 +1,5 @@
-//! The lives of nodes at MAAS when nothing goes wrong: onboarding stage by stage, every mode of decommission, and what is adopted.
+//! Nodes at MAAS without failures: onboarding stage by stage, every mode of decommission, and
+//! adoption.
 
 use crate::maas_api::{Fate, Released, Takes};
 use crate::maas_desk::{Desk, MAC, NODE, SUBNET};
@@ -9,12 +10,12 @@ use providers::maas::Status;
 use serde_json::json;
 use std::time::Duration;
 
-/// The stages at MAAS of an onboarding.
+/// The stages of an onboarding that run at MAAS.
 fn onboarding() -> impl Iterator<Item = Stage> {
     Stage::ONBOARDING.into_iter().filter(|stage| stage.room() == Room::Maas)
 }
 
-/// Lets what is deployed tell of its hardware.
+/// Lets the deployed machine report its hardware.
 fn sync(desk: &Desk, id: &str) {
     let now = jiff::Timestamp::now().to_string();
     desk.api.world().machines.get_mut(id).unwrap().last_sync = Some(now);
@@ -58,7 +59,7 @@ async fn a_machine_that_maas_does_not_know_is_made_and_installed() {
             assert_eq!(world.count(&id, name), times, "{name}");
         }
     }
-    // All of it again, from the top and by another run: nothing is done twice.
+    // A second pass by another run changes nothing.
     let changes = desk.api.world().changes(&id);
     let mut again = desk;
     again.run = "op-2".into();
@@ -77,11 +78,11 @@ async fn a_machine_that_maas_has_is_found_and_brought_to_what_is_wanted() {
         .await
         .0
         .unwrap();
-    assert_eq!(desk.count(&id, "update"), 1, "nothing differs any more");
+    assert_eq!(desk.count(&id, "update"), 1, "nothing differs");
     assert!(desk.done(Stage::CommissionNode).await.contains("MAAS has the machine as Ready"));
     desk.done(Stage::WaitForReady).await;
     assert_eq!(desk.count(&id, "commission"), 0);
-    // One that is in use keeps what it has.
+    // A machine in use keeps its settings.
     desk.api.world().machines.get_mut(&id).unwrap().pool = "default".into();
     desk.api.world().machines.get_mut(&id).unwrap().status = Status::Deployed;
     desk.ask_effect(Verb::Perform, &crate::maas_desk::effect(Stage::CreateOrFindInMaas, false), 3)
@@ -91,7 +92,7 @@ async fn a_machine_that_maas_has_is_found_and_brought_to_what_is_wanted() {
     assert_eq!(desk.count(&id, "update"), 1);
 }
 
-/// A card on another VLAN than its subnet moves there: MAAS takes its links away by that.
+/// A card on another VLAN than its subnet is moved there, which removes its links in MAAS.
 #[tokio::test]
 async fn a_card_of_the_fabric_moves_to_the_vlan_of_its_subnet() {
     let desk = Desk::new().await;
@@ -110,7 +111,7 @@ async fn a_card_of_the_fabric_moves_to_the_vlan_of_its_subnet() {
     assert_eq!((links.len(), &links[0]["subnet"]["cidr"]), (1, &json!(SUBNET)));
 }
 
-/// What is not amd64 is made known as what its site says.
+/// The site's architecture is used for machines that are not amd64.
 #[tokio::test]
 async fn a_record_is_made_for_the_architecture_of_its_site() {
     use model::id::SiteId;
@@ -203,12 +204,12 @@ async fn disks_are_erased_as_the_site_says_and_that_is_not_called_back() {
             desk.api.world().advance(&id);
         }
         let answer = desk.ask(Stage::ReleaseMaasNode, Verb::Stop).await;
-        assert!(matches!(answer, Ok(Answer::Done(_))), "it was too late: {answer:?}");
+        assert!(matches!(answer, Ok(Answer::Done(_))), "the stop came too late: {answer:?}");
         assert_eq!(desk.count(&id, "release"), 1);
     }
 }
 
-/// Whoever comes back to a wait asks whether it has begun: it says that the machine is gone when it waits anew, and as what it is.
+/// A wait is resumed by `get_status`: it reports that the machine is gone when it waits again.
 #[tokio::test]
 async fn a_wait_for_a_machine_that_is_gone_is_begun_anew_and_says_so() {
     for stage in [Stage::WaitForReady, Stage::WaitForDeployed] {
@@ -247,7 +248,7 @@ async fn what_is_begun_is_broken_off_where_maas_can() {
         assert_eq!(desk.status(&id), begun);
         assert_eq!(desk.ask(stage, Verb::Stop).await, Ok(Answer::Stopped));
         assert_eq!((desk.status(&id), desk.count(&id, "abort")), (after, 1));
-        // Twice is once, and nothing begins under this key any more.
+        // A second stop changes nothing, and nothing begins under this key any more.
         assert_eq!(desk.ask(stage, Verb::Stop).await, Ok(Answer::Stopped));
         let late = desk.fails(stage, 1).await;
         assert!(late.said.contains("was stopped"), "{late}");
@@ -257,7 +258,7 @@ async fn what_is_begun_is_broken_off_where_maas_can() {
 
 #[tokio::test]
 async fn a_cancel_takes_back_what_the_run_has_made_and_nothing_else() {
-    // Made and installed by this run.
+    // Created and installed by this run.
     let desk = Desk::new().await;
     desk.change_site(|spec| spec.network.roce_interfaces.clear()).await;
     onboard(&desk).await;
@@ -266,7 +267,7 @@ async fn a_cancel_takes_back_what_the_run_has_made_and_nothing_else() {
     assert_eq!(desk.status(&id), Status::Ready);
     assert!(desk.undo(Stage::CreateOrFindInMaas).await.contains("deleted"));
     assert!(desk.api.world().machines.is_empty());
-    // Made by this run, and being commissioned for it.
+    // Created by this run, and in commissioning for it.
     let desk = Desk::new().await;
     desk.done(Stage::CreateOrFindInMaas).await;
     desk.api.world().takes = Takes::Hand;
@@ -277,7 +278,7 @@ async fn a_cancel_takes_back_what_the_run_has_made_and_nothing_else() {
     assert_eq!((desk.status(&id), desk.count(&id, "abort")), (Status::New, 1));
     desk.undo(Stage::CreateOrFindInMaas).await;
     assert!(desk.api.world().machines.is_empty());
-    // Commissioned by somebody else, or before this run: it goes on.
+    // Commissioned by another user, or before this run: it continues.
     for (owner, seen) in [("eve", false), ("admin", true)] {
         let desk = Desk::new().await;
         let id = desk.add(Status::Commissioning);
@@ -289,7 +290,7 @@ async fn a_cancel_takes_back_what_the_run_has_made_and_nothing_else() {
         desk.undo(Stage::CommissionNode).await;
         assert_eq!(desk.count(&id, "abort"), 0, "{owner}");
     }
-    // Installed by somebody else, and adopted.
+    // Installed by another user, and adopted.
     let desk = Desk::new().await;
     let id = desk.add(Status::Deployed);
     desk.done(Stage::CreateOrFindInMaas).await;
@@ -297,14 +298,14 @@ async fn a_cancel_takes_back_what_the_run_has_made_and_nothing_else() {
     desk.undo(Stage::DeployViaMaas).await;
     desk.undo(Stage::CreateOrFindInMaas).await;
     assert_eq!((desk.status(&id), desk.count(&id, "release")), (Status::Deployed, 0));
-    // A run that begins by taking back what the one before has installed.
+    // A run that begins with the undo of the earlier run's installation.
     desk.mark(&id, NODE, "op-1/deploy_via_maas/1");
     let again = Desk { run: "op-2".into(), ..desk };
     again.undo(Stage::DeployViaMaas).await;
     assert_eq!((again.status(&id), again.count(&id, "release")), (Status::Ready, 1));
 }
 
-/// What MAAS fails to let go of is not taken back, however often it is asked.
+/// A machine whose release fails in MAAS is not taken back, however often it is requested.
 #[tokio::test]
 async fn what_maas_does_not_let_go_of_is_not_taken_back() {
     let desk = Desk::new().await;
@@ -321,7 +322,7 @@ async fn what_maas_does_not_let_go_of_is_not_taken_back() {
         assert_eq!(fault.code, Code::EffectFailed, "{fault}");
         assert_eq!(desk.count(&id, "release"), attempt as usize);
     }
-    // Others work on it: that is for a person to sort out.
+    // Another user works on it: the operator must decide.
     for status in [Status::Testing, Status::RescueMode, Status::FailedTesting] {
         desk.api.world().takes = Takes::Hand;
         desk.api.world().machines.get_mut(&id).unwrap().status = status;
@@ -336,7 +337,8 @@ async fn what_maas_does_not_let_go_of_is_not_taken_back() {
     assert_eq!((desk.status(&id), desk.count(&id, "release")), (Status::Ready, 3));
 }
 
-/// MAAS may take longer to erase than a stage may: then its time is up, and the next attempt goes on waiting.
+/// Erasing may take longer than a stage may: the stage times out, and the next attempt continues to
+/// wait.
 #[tokio::test]
 async fn erasing_that_takes_too_long_is_no_riddle() {
     use model::effect::Key;
@@ -375,7 +377,7 @@ async fn a_whole_site_is_seen_with_one_question() {
     assert_eq!(told, [(Upstream::Deployed, Some(false), true), (Upstream::New, Some(true), false)]);
     let found = replica.find_at_site(&site, &desk.target).await.unwrap();
     assert_eq!(found.map(|seen| seen.state), Some(Upstream::Deployed));
-    // Whose it is by its mark is told, also where that is a node of which nobody has asked.
+    // The marked node is reported, even if it was not part of the request.
     desk.mark(&id, "node-2", "op-9/deploy_via_maas/1");
     let seen = replica.observe_site(&site, &nodes).await.unwrap();
     assert_eq!(
@@ -384,15 +386,15 @@ async fn a_whole_site_is_seen_with_one_question() {
     );
     assert_eq!(seen[1].seen.said, "");
     desk.done(Stage::WaitForDeployed).await;
-    assert!(desk.node().await.upstream.unwrap().same(&seen[0].seen), "a stage sees it otherwise");
-    // Whoever asks at the same time shares the answer.
+    assert!(desk.node().await.upstream.unwrap().same(&seen[0].seen), "a stage observes the same");
+    // Single-flight: concurrent callers share one answer.
     let before = desk.api.world().requests.len();
     let looks = (0..20).map(|_| replica.find_at_site(&site, &desk.target));
     for found in futures_util::future::join_all(looks).await {
         assert!(found.unwrap().is_some());
     }
-    assert!(desk.api.world().requests.len() - before <= 2, "a list for each");
-    // What the inventory calls it in MAAS is enough.
+    assert!(desk.api.world().requests.len() - before <= 2, "concurrent callers share a list");
+    // The machine's name in MAAS from the inventory is enough.
     let mut named = desk.target.clone();
     named.spec.mac_addresses = vec!["aa:bb:cc:00:00:77".into()];
     assert_eq!(replica.find_at_site(&site, &named).await, Ok(None));
@@ -404,7 +406,7 @@ async fn a_whole_site_is_seen_with_one_question() {
     assert_eq!(fault.code, Code::CandidatesConflict);
 }
 
-/// Many who wait ask together, and one who asks for one machine is not behind them.
+/// Many waits share one request, and a read of one machine does not queue behind them.
 #[tokio::test]
 async fn many_wait_with_one_question() {
     use model::effect::{Effect, Key, Order};
@@ -445,7 +447,7 @@ async fn many_wait_with_one_question() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let asked = desk.api.world().requests.len() - before;
-        assert!(asked < MANY, "{asked} questions in {ROUNDS} rounds");
+        assert!(asked < MANY, "{asked} requests in {ROUNDS} rounds");
         ids.iter().for_each(|id| desk.api.world().advance(id));
     };
     let (answers, ()) = tokio::join!(all, end);
@@ -454,7 +456,7 @@ async fn many_wait_with_one_question() {
     }
 }
 
-/// What a stage wants is seen before it is so, and after, and a question changes nothing.
+/// The goal of a stage is observed before it holds, and after, and the observation changes nothing.
 #[tokio::test]
 async fn every_stage_says_whether_its_goal_holds() {
     for stage in Stage::ALL.iter().copied().filter(|stage| stage.room() == Room::Maas) {
@@ -483,12 +485,12 @@ async fn every_stage_says_whether_its_goal_holds() {
         desk.api.world().machines.get_mut(&id).unwrap().power = "on";
         let differs = desk.ask(stage, Verb::Observe).await;
         match stage {
-            // They hold whatever MAAS has of the machine.
+            // They hold whatever the status in MAAS.
             Stage::LoadSiteConfig
             | Stage::ResolvePowerCredentials
             | Stage::RenderCloudInit
             | Stage::CreateOrFindInMaas
-            // Its boot disk is right by chance.
+            // The boot disk happens to be right.
             | Stage::ConfigureStorage => {
                 assert!(matches!(differs, Ok(Answer::Done(_))), "{stage}: {differs:?}");
             }

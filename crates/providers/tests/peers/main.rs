@@ -1,6 +1,6 @@
-//! The providers against peers that speak the real protocols: software that nobody here wrote where it can be had, small
-//! and strict ones of the tests' own for what goes wrong. A peer is found by an environment variable that `cargo xtask
-//! test` sets.
+//! The providers against peers that speak the real protocols: third-party software where it is
+//! available, and small strict fakes for failures. A peer's program is found by an environment
+//! variable that `cargo xtask test` sets.
 
 #![allow(
     clippy::expect_used,
@@ -56,26 +56,27 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Long enough for the busiest computer; a test that waits this long has failed.
+/// A test that waits this long has failed.
 const DEADLINE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 
-/// Waits until something holds.
+/// Polls until the condition holds.
 async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let started = Instant::now();
     while !holds().await {
-        assert!(started.elapsed() < DEADLINE, "it never came to pass that {what}");
+        assert!(started.elapsed() < DEADLINE, "timed out waiting until {what}");
         tokio::time::sleep(POLL).await;
     }
 }
 
-/// Skips a test for what this computer lacks. On CI that is a failure: a test that is silently never run there proves nothing.
+/// Skips a test when this computer lacks something. On CI that fails: a skipped test proves
+/// nothing.
 fn skip(missing: &str) {
     assert!(std::env::var_os("CI").is_none(), "this is CI, and {missing}");
     eprintln!("skipped: {missing}");
 }
 
-/// Where a peer's program is. None skips the test.
+/// The path of a peer's program. None skips the test.
 fn peer(variable: &str) -> Option<PathBuf> {
     let path = std::env::var_os(variable).map(PathBuf::from);
     if path.is_none() {
@@ -84,8 +85,8 @@ fn peer(variable: &str) -> Option<PathBuf> {
     path
 }
 
-/// A port on loopback for a peer that starts later. It is none of those that the kernel gives to outgoing connections (32768
-/// and above on Linux), and it is given out once.
+/// A port on loopback for a peer that starts later, given out once. It is outside the range of
+/// ephemeral ports (32768 and above on Linux).
 fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
     const COUNT: u32 = 22_000;
@@ -94,7 +95,7 @@ fn free_port() -> u16 {
         let address = ("127.0.0.1", *port);
         TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok()
     };
-    // Test programs that run at the same time begin at different places.
+    // Test programs that run at the same time begin at different ports.
     let begin = std::process::id().wrapping_mul(613);
     let next = || {
         let offset = begin.wrapping_add(GIVEN_OUT.fetch_add(1, Ordering::Relaxed)) % COUNT;

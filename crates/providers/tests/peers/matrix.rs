@@ -1,7 +1,8 @@
-//! The crash matrix of the datacenter provider: every order it knows is lived once undisturbed, counting what is asked of the keeper
-//! and of the peers; then once for each of these calls, struck before it and after it. A new process goes on from what is kept, as
-//! the engine would have it: inquire, follow what is under way, perform what never started. The end must be the same, and
-//! nothing that does harm twice may have happened twice.
+//! The crash matrix of the datacenter provider. Every effect runs once undisturbed while the calls
+//! to the state store and to the peers are counted; then once for each of these calls, with a crash
+//! before it and one after it. A new process continues from the stored state as the engine would:
+//! get the status, follow what is in progress, perform what never started. The end must be the
+//! same, and no destructive effect may happen twice.
 
 use crate::reaper::{Point, When, Who};
 use crate::sites::{CLUSTER, IMAGE, MACHINE, Site};
@@ -18,12 +19,12 @@ use model::fault::Happened;
 use model::target::TargetKind;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many turns a life may take after it was struck.
+/// The most turns that a scenario may take after its crash.
 const MAX_TURNS: usize = 10;
-/// How many lives of an order are lived at once.
+/// The number of scenarios that run at the same time.
 const AT_ONCE: usize = 12;
-/// At how many points of a life nobody can tell: between the note that something is asked and the device that hears of it there is
-/// one death of ours and one of the device.
+/// The number of crash points of a scenario whose outcome may be unknown: between the checkpoint
+/// and the device's receipt of the command lie one crash of Farrier and one of the device.
 const MAX_UNKNOWN: usize = 2;
 const DOCUMENT: &str = "network: {version: 2}";
 
@@ -71,7 +72,7 @@ impl Life {
         Self::FabricOff,
     ];
 
-    /// `files` is where firmware is fetched.
+    /// `files` is the server that firmware is downloaded from.
     pub fn effect(self, files: &str) -> Effect {
         let (cluster_ref, power_off) = (CLUSTER.to_string(), PowerOffPolicy::CONFIGURED);
         match self {
@@ -125,7 +126,7 @@ impl Life {
         }
     }
 
-    /// Only its BMC is asked, and as often each time.
+    /// Calls only the BMC, and the same number of times in every run.
     fn only_bmc(self) -> bool {
         match self {
             Self::Cycle
@@ -165,9 +166,9 @@ impl Life {
         self == Self::InBand
     }
 
-    /// What must hold when it has ended, whatever happened on the way.
+    /// Checks what must hold at the end of every crash.
     fn check(self, site: &Site, end: End, said: &str) {
-        assert!(end == End::Done || self == Self::Firmware, "nobody knows: {said}");
+        assert!(end == End::Done || self == Self::Firmware, "the outcome is unknown: {said}");
         match self {
             Self::Cycle => assert_eq!(site.resets(), ["ForceOff", "On"], "{said}"),
             Self::PowerOff => assert_eq!(site.resets(), ["ForceOff"], "{said}"),
@@ -203,7 +204,7 @@ impl Life {
                 assert_eq!(boot_target(site), "None", "{said}");
                 assert_eq!(site.installed(), 1, "{said}");
             }
-            // Only of what was never installed may nobody know whether it was.
+            // Only firmware that was never installed may end as unknown.
             Self::Firmware => {
                 let device = site.device();
                 let (files, version) = match end {
@@ -226,11 +227,11 @@ impl Life {
     }
 }
 
-/// How a life ended.
+/// How a scenario ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Done,
-    /// Nobody can tell, and it is left to a person.
+    /// The outcome is unknown and is left to the operator.
     Unknown,
 }
 
@@ -240,23 +241,23 @@ fn boot_target(site: &Site) -> String {
     target.as_str().unwrap().to_string()
 }
 
-/// Each of these once.
+/// Each of these lines occurs exactly once.
 fn happened(site: &Site, lines: &[&str], said: &str) {
     for line in lines {
         assert_eq!(site.happened(line), 1, "{line:?} happened once: {said}");
     }
 }
 
-/// Does what the engine would, from this verb on, until the order is done.
+/// Acts like the engine, beginning with this verb, until the effect is done.
 async fn live(site: &Site, mut verb: Verb, said: &str) -> End {
     for _ in 0..MAX_TURNS {
-        // Each time by a process that remembers nothing.
+        // Each turn is a new process without memory.
         verb = match (verb, site.ask(verb).await) {
             (_, Ok(Answer::Done(_))) => return End::Done,
             (Verb::GetStatus, Ok(Answer::Unknown(_))) => return End::Unknown,
             (Verb::GetStatus, Ok(Answer::UnderWay)) => Verb::Follow,
             (Verb::GetStatus, Ok(Answer::NeverStarted)) => Verb::Perform,
-            // Only of what may have to be left to a person is a doubt to be expected.
+            // A fault is expected only where the outcome may be left to the operator.
             (Verb::Follow, Err(fault))
                 if site.life == Life::Firmware && fault.code.happened() == Happened::Maybe =>
             {
@@ -268,7 +269,8 @@ async fn live(site: &Site, mut verb: Verb, said: &str) -> End {
     panic!("it did not end in {MAX_TURNS} turns: {said}");
 }
 
-/// Lives once and dies at a point: whether it was struck there, and how it ended. Not struck: the life was over before.
+/// Runs a scenario with a crash. Returns whether it crashed (if not, it ended before that call),
+/// and how it ended.
 async fn die_at(life: Life, point: Point) -> (bool, End) {
     let said = format!("{life:?} struck at {point:?}");
     let site = Site::new(life, Some(point)).await.unwrap();
@@ -302,13 +304,14 @@ async fn matrix(life: Life) {
         .await;
     let unknown: Vec<&Point> =
         lived.iter().filter(|(_, (_, end))| *end == End::Unknown).map(|(point, _)| point).collect();
-    assert!(unknown.len() <= MAX_UNKNOWN, "{life:?} is left to a person at {unknown:?}");
+    assert!(unknown.len() <= MAX_UNKNOWN, "{life:?} is left to the operator at {unknown:?}");
     let struck: Vec<(Point, bool)> =
         lived.into_iter().map(|(point, (struck, _))| (point, struck)).collect();
     assert_covered(life, &calls, &struck);
 }
 
-/// Every call was struck, except that a life which waits for something may wait a little less than the first one did.
+/// Every call was crashed at, but a scenario that polls may poll a little less often than the first
+/// run did.
 fn assert_covered(life: Life, calls: &[(Who, usize)], struck: &[(Point, bool)]) {
     let count = struck.iter().filter(|(_, struck)| *struck).count();
     eprintln!("{life:?}: {calls:?}, {count} of {} points", struck.len());
@@ -327,15 +330,15 @@ fn assert_covered(life: Life, calls: &[(Who, usize)], struck: &[(Point, bool)]) 
     let missed: Vec<&Point> =
         struck.iter().filter(|(_, struck)| !struck).map(|(point, _)| point).collect();
     if life.only_bmc() {
-        assert!(missed.is_empty(), "{life:?} was never struck at {missed:?}");
+        assert!(missed.is_empty(), "{life:?} never crashed at {missed:?}");
     }
-    assert!(missed.len() * 5 <= struck.len(), "{life:?} was never struck at {missed:?}");
+    assert!(missed.len() * 5 <= struck.len(), "{life:?} never crashed at {missed:?}");
 }
 
 #[test]
 fn every_effect_is_lived_or_does_nothing() {
     let lived: BTreeSet<&str> = Life::ALL.iter().map(|life| life.effect("").word()).collect();
-    // What only looks, does no harm twice, or is no order to a device.
+    // These only read, are harmless when repeated, or are not sent to a device.
     let idle = ["verify", "read", "configure", "check", "parts"];
     let all: BTreeSet<&str> = Effect::WORDS.into_iter().collect();
     assert_eq!(lived.iter().copied().chain(idle).collect::<BTreeSet<_>>(), all);

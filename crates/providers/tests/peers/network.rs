@@ -1,4 +1,4 @@
-//! The network of a host, over a real sshd and a netplan that only writes down what it was told.
+//! The network of a host, over a real sshd and a fake netplan that records its calls.
 
 use crate::sshd::{Sshd, Wish};
 use crate::until;
@@ -29,7 +29,7 @@ struct Site {
 }
 
 impl Site {
-    /// `generate` is what netplan says about a document.
+    /// `generate` is netplan's answer to a document.
     fn start(generate: &str) -> Option<Self> {
         let netplan = format!("#!/bin/sh\nif [ \"$1\" = generate ]; then {generate}; fi\n");
         let sshd = Sshd::with(&Wish { shims: vec![("netplan", netplan)], ..Wish::default() })?;
@@ -50,7 +50,7 @@ impl Site {
             ..Settings::default()
         };
         let provider = Datacenter::new(Arc::new(store) as Arc<dyn ProviderStateStore>, settings);
-        // Hosts of tests share a folder for temporary files, so each has a key of its own.
+        // Test hosts share a folder for temporary files, so each has its own key.
         static SITES: AtomicUsize = AtomicUsize::new(0);
         let site = SITES.fetch_add(1, Ordering::SeqCst);
         let run = RunId::trusted(format!("op-{}-{site}", std::process::id()));
@@ -97,7 +97,7 @@ async fn a_network_that_nobody_comes_back_over_is_taken_back() {
     let slow = format!("exit 0; else sleep {APPLY_SECONDS}");
     let Some(site) = Site::start(&slow) else { return };
     fs::write(site.folder.join("90-farrier.yaml"), "before").unwrap();
-    // We begin it, and are gone while it is still being applied.
+    // The provider begins it, and crashes while it is being applied.
     let is = |text: &str| site.document().is_some_and(|document| document.trim_end() == text);
     tokio::select! {
         ended = site.ask(Verb::Perform) => panic!("{ended:?}"),

@@ -1,5 +1,5 @@
-//! A machine's node, through the datacenter provider and the tests' own API server: drained as budgets allow, let go again,
-//! and given its labels and taints when it joins.
+//! A machine's Kubernetes node, through the datacenter provider and the fake API server: drained as
+//! budgets allow, uncordoned, and given its labels and taints when it joins.
 
 use crate::kube_api::{Api, Budget, TOKEN, Trouble};
 use crate::kube_pki::Pki;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 const BUDGET: Budget = Budget { name: "db-budget", app: "db", allowed: 0 };
 
-/// A cluster with one node, and what is known of it.
+/// A cluster with one node, and the state store.
 struct Site {
     api: Api,
     store: Arc<InMemoryStateStore>,
@@ -41,7 +41,7 @@ impl Site {
         site
     }
 
-    /// One replica. What it knows is kept elsewhere, so another one may go on.
+    /// One replica. Its state is in the store, so another replica can continue.
     fn replica(&self) -> Datacenter {
         Datacenter::new(Arc::clone(&self.store) as Arc<dyn ProviderStateStore>, Settings::default())
     }
@@ -97,7 +97,7 @@ fn uncordon(own: bool) -> Effect {
     Effect::Uncordon { cluster_ref: "c1".into(), own }
 }
 
-/// Asks about the node n1, in the run op-1, and gives back what was answered and logged.
+/// Calls the provider for node n1 in run op-1. Returns the answer and the log.
 async fn ask(
     provider: &dyn Provider,
     verb: Verb,
@@ -164,7 +164,7 @@ async fn a_node_is_cordoned_and_emptied_of_what_must_go() {
     for words in ["cordoning n1 in c1", "shop/web-0 is evicted", "shop/db-0 is evicted"] {
         assert_eq!(log.matches(words).count(), 1, "{words}: {log}");
     }
-    // Another replica, the same key: it was done, and is not done again.
+    // Another replica with the same key reports it as done and does not repeat it.
     let (other, evicted) = (site.replica(), site.evictions());
     for verb in [Verb::GetStatus, Verb::Follow, Verb::Perform, Verb::Stop, Verb::Observe] {
         let again = done(ask(&other, verb, "drain", &drain(30)).await.0);
@@ -173,7 +173,7 @@ async fn a_node_is_cordoned_and_emptied_of_what_must_go() {
     assert_eq!(site.evictions(), evicted);
 }
 
-/// Somebody else has installed it, and its id is no name for a host.
+/// The node was installed by other means, and the machine's id is not its host name.
 #[tokio::test]
 async fn a_node_is_drained_and_let_go_by_the_name_of_its_host() {
     let site = Site::start().await;
@@ -207,7 +207,7 @@ async fn a_machine_behind_maas_is_drained_by_who_speaks_to_its_cluster() {
     site.add_pods();
     let maas = Providers::default().with(Arc::new(Desk::new().await.replica()));
     assert!(maas.speaks_to_clusters("maas").is_none());
-    // What is simulated drains nothing real.
+    // Simulated machines drain nothing real.
     let simulated = maas.clone().with(Arc::new(Sim::in_ram(Speed::Zero)));
     assert!(simulated.speaks_to_clusters("maas").is_none());
     assert_eq!(simulated.speaks_to_clusters("sim").map(|one| one.name()), Some("sim"));
@@ -232,7 +232,7 @@ async fn a_budget_is_waited_for() {
     site.allow(1);
     let (answer, log) = drained.await.unwrap();
     done(answer);
-    // What stays the same is said once.
+    // An unchanged obstacle is logged once.
     assert_eq!(log.matches("shop/db-0 may not go yet").count(), 1, "{log}");
     assert!(log.contains("db-budget needs 2 healthy pods"), "{log}");
 }
@@ -248,11 +248,11 @@ async fn a_budget_that_never_allows_it_is_named() {
     for words in ["`n1`", "shop/db-0", "db-budget needs 2 healthy pods"] {
         assert!(fault.said.contains(words), "{words}: {fault}");
     }
-    assert!(site.is_cordoned(), "nothing new is put on it meanwhile");
-    assert!(site.pods().contains(&"shop/db-0".to_string()), "no pod goes by force");
+    assert!(site.is_cordoned(), "no pod is scheduled to it meanwhile");
+    assert!(site.pods().contains(&"shop/db-0".to_string()), "no pod is deleted by force");
 }
 
-/// The process dies while it waits for a budget, and another goes on from what the node shows.
+/// The process crashes while it waits for a budget, and another continues from what the node shows.
 #[tokio::test]
 async fn whoever_comes_after_a_crash_goes_on() {
     let site = Site::start().await;
@@ -294,7 +294,7 @@ async fn a_stop_ends_the_evictions_and_leaves_the_cordon() {
     assert_eq!(ask(&other, Verb::Stop, "drain", &drain(60)).await.0, Ok(Answer::Stopped));
     assert_eq!(site.evictions(), evicted);
     assert!(site.is_cordoned());
-    // What was stopped before it began never begins.
+    // A key that was stopped before it began never begins.
     assert_eq!(ask(&other, Verb::Stop, "late", &drain(60)).await.0, Ok(Answer::Stopped));
     let fault = ask(&other, Verb::Perform, "late", &drain(60)).await.0.unwrap_err();
     assert!(fault.said.contains("stopped before it began"), "{fault}");
@@ -313,14 +313,14 @@ async fn an_undo_takes_back_what_the_run_did_and_no_more() {
     assert_eq!(proof(&released), open);
     assert!(!site.is_cordoned() && site.cordoned_by().is_null(), "{}", site.node());
 
-    // The owner has cordoned it: a drain leaves it so, and its undo too.
+    // The owner has cordoned it: neither a drain nor its undo changes that.
     site.api.world.lock().add_node(node(json!({ "unschedulable": true })));
     done(ask(&one, Verb::Perform, "drain-2", &drain(30)).await.0);
     assert!(site.cordoned_by().is_null());
     let kept = done(ask(&one, Verb::Perform, "undo-drain-2", &uncordon(true)).await.0);
     assert!(kept.said.contains("it was so before this operation"), "{kept:?}");
     assert!(site.is_cordoned());
-    // Whoever asks for it outright gets it.
+    // An explicit uncordon removes it.
     let (other, effect) = (site.replica(), uncordon(false));
     let released = done(ask(&other, Verb::Perform, "uncordon", &effect).await.0);
     assert_eq!(proof(&released), open);
@@ -358,13 +358,14 @@ async fn a_cluster_that_is_away_for_a_moment_is_asked_again() {
     let (answer, log) = ask(&site.replica(), Verb::Perform, "drain", &drain(60)).await;
     done(answer);
     assert_eq!(log.matches("asking again").count(), 2, "{log}");
-    // For good, it is the cluster's fault and nobody's doubt.
+    // A lasting outage is a fault of the cluster, and certainly nothing happened.
     site.api.trouble(Method::GET, Trouble::Status(503), 100);
     let fault = ask(&site.replica(), Verb::Perform, "again", &drain(3)).await.0.unwrap_err();
     assert_eq!(fault.code, Code::ClusterUnreachable, "{fault}");
 }
 
-/// A machine that goes to its vendor is often dead already, and nobody there confirms that a pod has ended.
+/// A machine that returns to its vendor is often broken, and no kubelet confirms that a pod has
+/// ended.
 #[tokio::test]
 async fn a_broken_node_is_not_waited_for_for_ever() {
     let site = Site::start().await;
@@ -374,7 +375,7 @@ async fn a_broken_node_is_not_waited_for_for_ever() {
         world.add_pod("shop/lost-0", gone);
         world.stubborn.insert("shop/lost-0".into());
     }
-    // While the node is ready, a pod that does not go is in the way.
+    // While the node is ready, a pod that does not end blocks the drain.
     let one = site.replica();
     let fault = ask(&one, Verb::Perform, "ready", &drain(3)).await.0.unwrap_err();
     assert_eq!(fault.code, Code::EvictionBlocked, "{fault}");
@@ -386,7 +387,7 @@ async fn a_broken_node_is_not_waited_for_for_ever() {
     assert!(outcome.said.contains("not ready"), "{outcome:?}");
     assert!(proof(&outcome).contains(&(Drained, true, "Evicted")), "{outcome:?}");
     done(ask(&one, Verb::Observe, "broken", &drain(30)).await.0);
-    // One that was only just told to go has its time all the same.
+    // A pod that was just evicted still gets its grace period.
     site.api
         .world
         .lock()
@@ -395,7 +396,7 @@ async fn a_broken_node_is_not_waited_for_for_ever() {
     assert!(fault.said.contains("shop/new-0") && !fault.said.contains("lost-0"), "{fault}");
 }
 
-/// Somebody else is faster at the node, twice.
+/// A concurrent writer changes the node first, twice.
 #[tokio::test]
 async fn a_cordon_is_written_on_what_was_read() {
     let site = Site::start().await;
@@ -404,7 +405,7 @@ async fn a_cordon_is_written_on_what_was_read() {
     assert_eq!(site.cordoned_by(), "op-1");
 }
 
-/// The host has a kubeadm that only says well done, and the node shows itself.
+/// The host has a kubeadm that only reports success, and the node appears.
 #[tokio::test]
 async fn a_node_that_joins_is_given_its_labels_and_taints() {
     let wish = Wish { shims: vec![("kubeadm", "#!/bin/sh\nexit 0\n".into())], ..Wish::default() };

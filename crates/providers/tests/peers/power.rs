@@ -1,5 +1,5 @@
-//! Power as a step wants it: politely, by force, or not at all. Against a scripted BMC that obeys, ignores or refuses, and
-//! against an emulator that nobody here wrote.
+//! Power as a step requests it: gracefully, by force, or unchanged. Against a scripted BMC that
+//! obeys, ignores or refuses, and against a third-party emulator.
 
 use crate::http::{Call, Peer, Said};
 use crate::sushy::Emulator;
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 const RESETS: &str = "/Actions/#ComputerSystem.Reset/ResetType@Redfish.AllowableValues";
 
-/// What is configured: a minute to shut down, and force.
+/// The configured policy: one minute for the shutdown, then force.
 fn provider(settings: Settings) -> Datacenter {
     let store = InMemoryStateStore::default();
     let password = PASSWORD.to_string().into();
@@ -41,7 +41,7 @@ fn scripted() -> Datacenter {
     })
 }
 
-/// A BMC whose machine is on, and that can ask it to shut down.
+/// A BMC whose machine is on, and that supports a graceful shutdown.
 fn on() -> World {
     let world = World::new();
     world.set(SYSTEM, "/PowerState", json!("On"));
@@ -85,7 +85,7 @@ async fn ask_at(
     (answer, reader.await.unwrap())
 }
 
-/// Performs it under a key of its own.
+/// Performs it under its own key.
 async fn perform(provider: &Datacenter, peer: &Peer, effect: Effect) -> Result<Outcome, Fault> {
     let spec = MachineSpec { bmc_endpoint: peer.url(), ..MachineSpec::default() };
     let step = format!("step-{}", peer.calls().len());
@@ -133,7 +133,7 @@ async fn what_is_so_already_is_a_success_and_says_so() {
     assert_eq!(done.said, "power is on: it was on already");
     assert_eq!(done.facts.unwrap().power, Some(PowerTo::On));
     world.set(SYSTEM, "/PowerState", json!("Off"));
-    // Also without force, and where no shutdown could be asked for.
+    // The same without force, and where no graceful shutdown is supported.
     world.set(SYSTEM, RESETS, json!(["On", "ForceOff"]));
     let done = perform(&provider, &peer, off(None, Some(false))).await.unwrap();
     assert_eq!(done.said, "power is off: it was off already");
@@ -264,7 +264,7 @@ async fn a_record_has_what_tells_one_machine_from_another() {
     ] {
         assert!(log.contains(line), "{line}:\n{log}");
     }
-    // It changes nothing, so it is taken again when nobody knows whether it was.
+    // It changes nothing, so it is repeated when its outcome is unknown.
     let inquired = ask(&provider, peer.url(), Verb::GetStatus, &record).await.0;
     assert_eq!(inquired, Ok(Answer::NeverStarted));
     assert_eq!(ask(&provider, peer.url(), Verb::Stop, &record).await.0, Ok(Answer::Stopped));

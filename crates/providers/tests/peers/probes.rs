@@ -1,4 +1,4 @@
-//! Looks at machines: what a BMC, a host and a cluster show, and how little they are asked for it.
+//! Probes of machines: what a BMC, a host and a cluster show, with few requests.
 
 use crate::http::{Peer, Said};
 use crate::kube_api::{Api, TOKEN, Trouble};
@@ -65,7 +65,7 @@ async fn a_bmc_is_looked_at_with_one_question_once_it_is_known() {
     let target = target("m-1", behind(&peer));
     let seen = provider.probe(&target).await.unwrap();
     assert_eq!(told(&seen, ConditionType::BmcReachable), Some((true, "Answers")));
-    assert_eq!(told(&seen, ConditionType::Reachable), None, "it has no host that is known");
+    assert_eq!(told(&seen, ConditionType::Reachable), None, "it has no SSH endpoint");
     let first = peer.calls().len();
     for look in 1..=3 {
         provider.probe(&target).await.unwrap();
@@ -87,7 +87,7 @@ async fn what_a_bmc_does_wrong_is_the_reason() {
     assert_eq!(told(&seen, ConditionType::BmcReachable), Some((false, "login-refused")));
     let (gone, address) = (behind(&peer), peer.url().replace("http://", ""));
     drop(peer);
-    until("nobody listens there", async || TcpStream::connect(&address).await.is_err()).await;
+    until("the port is closed", async || TcpStream::connect(&address).await.is_err()).await;
     let seen = provider.probe(&target("m-2", gone)).await.unwrap();
     assert_eq!(told(&seen, ConditionType::BmcReachable), Some((false, "bmc-unreachable")));
 }
@@ -106,7 +106,7 @@ async fn parts_that_are_not_well_are_named() {
     let (provider, target) = (provider(&store()), target("m-1", behind(&peer)));
     let ill = provider.examine(&target).await.unwrap().unwrap();
     assert_eq!((ill.status, ill.reason.as_str()), (true, "Fan 3 Critical, Fan 2 Warning"));
-    // With nothing named, the system's own word has to do.
+    // Without a named component, the health of the System is the reason.
     world.put(&thermal, json!({"@odata.id": thermal, "Fans": [fan(1, "OK")]}));
     let ill = provider.examine(&target).await.unwrap().unwrap();
     assert_eq!((ill.status, ill.reason.as_str()), (true, "system Critical"));
@@ -115,7 +115,8 @@ async fn parts_that_are_not_well_are_named() {
     assert_eq!((well.status, well.reason.as_str()), (false, "Healthy"));
 }
 
-/// Two machines behind one BMC, known by their serial numbers: each is its own System, whoever was asked for before.
+/// Two machines behind one BMC, known by their serial numbers: each probe reads its own System,
+/// whichever was read before.
 #[tokio::test]
 async fn neighbours_behind_one_bmc_are_not_confused() {
     const OTHER: &str = "/redfish/v1/Systems/2";
@@ -146,7 +147,8 @@ async fn neighbours_behind_one_bmc_are_not_confused() {
     assert!(resets.clone().count() > 0 && resets.clone().all(|call| call.is("POST", RESET)));
 }
 
-/// A password that was changed on both sides is used by the next run at once, and the old one locks nobody out.
+/// A password that was changed on both sides is used by the next run at once, and the old one
+/// causes no lockout.
 #[tokio::test]
 async fn a_login_that_is_kept_is_not_used_after_its_credential_has_changed() {
     let store = store();
@@ -166,7 +168,8 @@ async fn a_login_that_is_kept_is_not_used_after_its_credential_has_changed() {
     assert_eq!(told(&seen, ConditionType::BmcReachable), Some((true, "Answers")));
     *strict.lock().unwrap() = "cm9vdDpuZXc=".into();
     set(&store, "new");
-    // The next look still comes with the old one, is refused, and gives it up; the one after has the new one.
+    // The next probe still uses the old session, is refused, and drops it; the one after uses the
+    // new password.
     let seen = provider.probe(&target).await.unwrap();
     assert_eq!(told(&seen, ConditionType::BmcReachable), Some((false, "login-refused")));
     let seen = provider.probe(&target).await.unwrap();
@@ -214,7 +217,7 @@ async fn one_list_of_nodes_serves_all_machines_of_a_cluster() {
     assert_eq!(told(&stranger, Drained), Some((true, "NotInCluster")));
     let pages = api.world.lock().requests.clone();
     assert_eq!(pages.len(), 3, "three pages for 101 machines: {pages:?}");
-    // One that belongs to none is asked about nowhere.
+    // A machine without a cluster causes no request.
     let loose = provider.probe(&target("m-0", MachineSpec::default())).await.unwrap();
     assert_eq!(told(&loose, InCustomerCluster), Some((false, "NotJoined")));
 }

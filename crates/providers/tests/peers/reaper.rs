@@ -1,6 +1,6 @@
-//! Dying at a chosen point. Everything that a provider asks of its keeper and of its peers comes by here and is counted; at one
-//! of these calls, before it has had its effect or after, whoever asked is never answered, and the test drops it there as a
-//! crash would.
+//! Crashes at a chosen call. Every call of a provider to its state store and to its peers is
+//! counted here. At one of them, before or after its effect, the caller never gets an answer, and
+//! the test drops the caller as a crash would.
 
 use async_trait::async_trait;
 use model::deploy::{Deployment, Steer};
@@ -20,25 +20,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
-/// Who is asked.
+/// The component that is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
     ProviderStateStore,
     Bmc,
     Api,
-    /// Counted on the host itself, by its warden.
+    /// Commands on the host, counted there by its command wrapper.
     Host,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// It is asked, and does nothing any more.
+    /// The call arrives and has no effect.
     Before,
-    /// It does what it was asked for, and nobody hears of it.
+    /// The call has its effect and is not answered.
     After,
 }
 
-/// One of the calls that are made, counted from 1.
+/// One of the calls, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Point {
     pub who: Who,
@@ -59,12 +59,12 @@ impl Reaper {
         Arc::new(Self { at, ..Self::default() })
     }
 
-    /// How often each was asked.
+    /// How often each component was called.
     pub fn calls(&self) -> BTreeMap<Who, usize> {
         self.calls.lock().unwrap().clone()
     }
 
-    /// Somebody is asked. Whether it is the one that is struck at, and when.
+    /// Counts a call. Returns when the crash happens, if this is the call to crash at.
     pub fn arrive(&self, who: Who) -> Option<When> {
         let mut calls = self.calls.lock().unwrap();
         let call = calls.entry(who).or_default();
@@ -82,12 +82,12 @@ impl Reaper {
         self.struck.load(Ordering::SeqCst)
     }
 
-    /// Ends when it has struck.
+    /// Ends when the crash has happened.
     pub async fn wait(&self) {
         self.news.notified().await;
     }
 
-    /// Makes a call, unless it is struck at.
+    /// Makes a call, unless the crash happens before it.
     pub async fn guard<T>(&self, who: Who, call: impl Future<Output = T>) -> T {
         match self.arrive(who) {
             None => call.await,
@@ -105,7 +105,7 @@ impl Reaper {
     }
 }
 
-/// A keeper whose every call is counted. What it keeps outlives those who use it.
+/// A state store that counts its calls. What it stores outlives the replicas that use it.
 pub struct Watched {
     pub kept: Arc<InMemoryStateStore>,
     pub reaper: Arc<Reaper>,

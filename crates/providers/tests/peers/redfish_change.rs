@@ -20,7 +20,7 @@ async fn power_is_changed_and_seen() {
     let peer = World::new().serve().await;
     let system = system(&peer).await;
     assert_eq!(system.power().await, Ok(Power::Off));
-    assert_eq!(system.last_reset().await, Ok(None), "1970 is no time of a reset");
+    assert_eq!(system.last_reset().await, Ok(None), "1970 is not a valid reset time");
     system.reset(Reset::On).await.unwrap();
     system.wait_for_power(Power::On, DEADLINE).await.unwrap();
     assert_eq!(sent(&peer, "POST", RESET), [json!({"ResetType": "On"})]);
@@ -49,7 +49,7 @@ async fn a_boot_override_is_read_back() {
     let fault = system.set_boot(BootSource::Cd, BootSpan::Once).await.unwrap_err();
     assert_eq!(fault.code, Code::NotSupported, "{fault}");
     assert_eq!(peer.count("PATCH", SYSTEM), 2);
-    // Not every device has a word for none; then the override is only switched off.
+    // Some devices have no value for none; then the override is only disabled.
     world.set(SYSTEM, "/Boot/BootSourceOverrideTarget@Redfish.AllowableValues", json!(["Pxe"]));
     let off = system.set_boot(BootSource::None, BootSpan::Once).await.unwrap();
     assert!(off.leads_to(BootSource::None));
@@ -67,7 +67,7 @@ async fn an_override_that_is_not_kept_is_seen() {
     assert!(fault.said.contains("Pxe") && fault.said.contains("Disabled"), "{fault}");
 }
 
-/// Refuses everything with this status once something was changed.
+/// Refuses everything with this status after the first change.
 async fn gone_after_a_change(world: World, status: u16) -> Peer {
     let changed = AtomicBool::new(false);
     let inner = world.clone();
@@ -117,7 +117,7 @@ async fn quirks_change_what_is_sent() {
     assert_eq!(sent(&peer, "PATCH", SYSTEM), [json!({ "Boot": boot })]);
 }
 
-/// A BMC that wants the tag it gave, and gives a new one with every change.
+/// A BMC that requires its current ETag, and issues a new one with every change.
 fn tagged(call: &Call, changes: &AtomicUsize, world: &World) -> Option<Said> {
     let tag = format!("\"{}\"", changes.load(Ordering::Relaxed));
     if call.is("GET", SYSTEM) {
@@ -127,7 +127,7 @@ fn tagged(call: &Call, changes: &AtomicUsize, world: &World) -> Option<Said> {
         return None;
     }
     let fits = call.header("if-match") == Some(&tag);
-    // Somebody else changes it after the first read.
+    // Another client changes it after the first read.
     changes.fetch_add(1, Ordering::Relaxed);
     let first = changes.load(Ordering::Relaxed) == 1;
     if first || !fits {
@@ -238,12 +238,12 @@ async fn an_image_goes_in_and_out() {
     let media = system.insert_media(url).await.unwrap();
     assert_eq!((media.id.as_str(), media.image.as_deref()), ("Cd", Some(url)));
     system.insert_media(url).await.unwrap();
-    assert_eq!(peer.count("POST", &format!("{DRIVE}/Insert")), 1, "it was in already");
+    assert_eq!(peer.count("POST", &format!("{DRIVE}/Insert")), 1, "it was inserted already");
     let full = system.insert_media("http://10.0.0.1/other.iso").await.unwrap_err();
     assert_eq!(full.code, Code::EffectFailed, "{full}");
     assert!(!system.eject_media(DRIVE).await.unwrap().inserted);
     system.eject_media(DRIVE).await.unwrap();
-    assert_eq!(peer.count("POST", &format!("{DRIVE}/Eject")), 1, "it was out already");
+    assert_eq!(peer.count("POST", &format!("{DRIVE}/Eject")), 1, "it was ejected already");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Which System is meant, on BMCs that show several.
+//! The choice of the System on BMCs that show several.
 
 use crate::http::Peer;
 use crate::world::{World, connect};

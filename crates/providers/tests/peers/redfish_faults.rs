@@ -1,4 +1,4 @@
-//! What goes wrong between us and a BMC, and the fault that each ends in.
+//! Failures between Farrier and a BMC, and the fault of each.
 
 use crate::http::{Call, Peer, Said};
 use crate::world::{PASSWORD, RESET, SYSTEM, World, connect, connect_as, login, settings, system};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const SESSIONS: &str = "/redfish/v1/SessionService/Sessions";
 
-/// What a test may never find in a fault: the password, nor anything that stands for it.
+/// Checks a fault: its code, these words, and that it never contains the password.
 fn says(fault: &Fault, code: Code, words: &[&str]) {
     assert_eq!(fault.code, code, "{fault}");
     for word in words {
@@ -25,7 +25,7 @@ fn says(fault: &Fault, code: Code, words: &[&str]) {
 #[tokio::test]
 async fn nobody_is_there() {
     let url = World::new().serve().await.url();
-    // The server is gone, and its port with it.
+    // The server is gone, and its port is closed.
     let endpoint = BmcAddress::parse(&url).unwrap();
     let refused =
         Bmc::connect(endpoint, login(), Trust::FirstUse(None), settings(Auth::Auto)).await;
@@ -50,7 +50,7 @@ async fn a_password_that_changed_is_tried_once() {
     assert_eq!(peer.calls().len(), before + 1, "a wrong password is not tried twice");
 }
 
-/// A BMC with sessions. Each login gets a token of its own; only the newest is good.
+/// A BMC with sessions. Each login gets a new token; only the newest is valid.
 struct Sessions {
     logins: AtomicUsize,
     refuse: AtomicBool,
@@ -124,7 +124,7 @@ async fn a_session_ends_when_it_is_closed_and_when_it_is_dropped() {
 async fn without_sessions_there_is_basic_unless_a_session_was_asked_for() {
     let world = World::new();
     world.set("/redfish/v1", "/Links", json!({"Sessions": {"@odata.id": SESSIONS}}));
-    // The list of sessions is announced and does not exist, as on some emulators.
+    // The session collection is linked and does not exist, as on some emulators.
     let peer = world.serve().await;
     let bmc = connect(&peer).await;
     assert!(bmc.system(&Wanted::default()).await.is_ok());
@@ -151,7 +151,7 @@ async fn a_busy_bmc_says_when_to_come_back() {
         says(&busy, Code::BmcBusy, &["503", "120 s", RESET]);
     }
     assert_eq!(system.reset(Reset::On).await, Ok(()));
-    assert_eq!(peer.count("POST", RESET), 3, "nothing is retried in secret");
+    assert_eq!(peer.count("POST", RESET), 3, "the client does not retry by itself");
 }
 
 #[tokio::test]
@@ -242,7 +242,7 @@ async fn a_connection_that_was_closed_in_silence_is_made_again() {
     let system = system(&peer).await;
     for _ in 0..5 {
         assert_eq!(system.power().await, Ok(Power::Off));
-        // The server's end of the connection is gone, and the change must not run into it.
+        // The server closed the connection, and the change must not be lost on it.
         assert_eq!(system.reset(Reset::ForceOff).await, Ok(()));
     }
     assert_eq!(peer.count("POST", RESET), 5);
@@ -266,7 +266,7 @@ async fn a_bmc_that_is_away_for_a_while_is_waited_for() {
             if !call.is("GET", SYSTEM) {
                 return None;
             }
-            // The first look is the choice of the System.
+            // The first read is the choice of the System.
             match looks.fetch_add(1, Ordering::Relaxed) {
                 1 => Some(Said::status(503, "{}")),
                 2 => Some(Said::status(500, "<html>")),

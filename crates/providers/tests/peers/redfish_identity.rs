@@ -1,4 +1,4 @@
-//! Who is at the other end: certificates that are right, wrong, changed, expired or stolen.
+//! The identity of the BMC: certificates that are valid, wrong, changed, expired or stolen.
 
 use crate::certs::{Authority, Identity};
 use crate::http::Peer;
@@ -23,12 +23,12 @@ async fn connect(peer: &Peer, trust: Trust) -> Result<Bmc, Fault> {
 }
 
 async fn refused(peer: &Peer, trust: Trust) -> Fault {
-    let fault = connect(peer, trust).await.err().expect("it must not be believed");
+    let fault = connect(peer, trust).await.err().expect("the identity must be refused");
     assert!(peer.calls().is_empty(), "nothing may be sent to it: {fault}");
     fault
 }
 
-/// The fingerprint as another tool computes it.
+/// The fingerprint, computed by another implementation.
 fn fingerprint(identity: &Identity) -> Fingerprint {
     let digest = ring::digest::digest(&ring::digest::SHA256, &identity.certificate);
     let hex: Vec<String> = digest.as_ref().iter().map(|byte| format!("{byte:02X}")).collect();
@@ -63,7 +63,7 @@ async fn a_pinned_certificate_is_enough_and_nothing_else_is() {
     let identity = Authority::new().issue("bmc.example", 2001);
     let peer = serve(identity.acceptor()).await;
     let pinned = Trust::Pinned(fingerprint(&identity));
-    assert!(connect(&peer, pinned.clone()).await.is_ok(), "it is pinned, though it ran out");
+    assert!(connect(&peer, pinned.clone()).await.is_ok(), "a pinned certificate may be expired");
 
     let other = Authority::new().issue(HERE, SOON);
     let fault = refused(&serve(other.acceptor()).await, pinned).await;

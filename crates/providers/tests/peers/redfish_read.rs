@@ -1,4 +1,4 @@
-//! Reading: what vendors leave out, break, or spread over pages.
+//! Reads: what vendors leave out, break, or spread over pages.
 
 use crate::world::{SYSTEM, World, system};
 use providers::redfish::{Health, Redundancy};
@@ -15,7 +15,8 @@ async fn a_member_that_is_not_there_is_skipped_and_named() {
     let modules: Vec<String> = (1..=3).map(|number| format!("{LIST}/{number}")).collect();
     let first: Vec<Value> =
         modules[..2].iter().map(|path| json!({"@odata.id": format!("{path}/")})).collect();
-    // The second page has its member in it, and is linked with the name of a host that is not ours.
+    // The second page has its member inline, and its link names a host that is not the BMC's
+    // address.
     let next = format!("https://internal.example{LIST}/page2");
     world.put(LIST, json!({"Members": first, "Members@odata.nextLink": next}));
     world.put(
@@ -176,5 +177,5 @@ async fn a_log_of_links_is_read_from_its_newest_end() {
     let said: Vec<&str> = log.iter().map(|entry| entry.message.as_str()).collect();
     assert_eq!(said, ["Event 30", "Event 29", "Event 28"]);
     let read = peer.calls().iter().filter(|call| call.path.contains("/Entries/")).count();
-    assert_eq!(read, 3, "the others are not asked for");
+    assert_eq!(read, 3, "the other entries are not read");
 }

@@ -1,4 +1,4 @@
-//! BMCs that no machine is registered for: trying one out, and looking what is at an address.
+//! BMCs without a registered machine: testing one, and discovering what is at an address.
 
 use crate::certs::Authority;
 use crate::http::{Call, Peer, Said};
@@ -73,9 +73,9 @@ async fn a_bmc_is_tried_out_step_by_step_and_nothing_is_changed_on_it() {
     assert!(report.summary().contains("it cannot update its firmware"), "{}", report.summary());
     assert_eq!(report.chosen.unwrap().macs, ["02:00:00:00:00:0a"]);
     assert!(peer.calls().iter().all(|call| call.method == "GET"));
-    assert_eq!(store.identity(&peer.url()).await, Ok(None), "nobody is trusted by a test");
+    assert_eq!(store.identity(&peer.url()).await, Ok(None), "a test pins no identity");
 
-    // By an authority, ours and another's.
+    // With our authority, and with another one.
     let trusting = |authority: &Authority| Approach {
         trust: Some(Trust::ca_from_pem(authority.pem().as_bytes()).unwrap()),
         ..to(&peer.url())
@@ -87,7 +87,7 @@ async fn a_bmc_is_tried_out_step_by_step_and_nothing_is_changed_on_it() {
     says(&report, Step::Login, Verdict::NotTried, "TLS comes first");
     assert!(!report.usable());
 
-    // Somebody else was met there before.
+    // Another identity was pinned there before.
     store.trust_on_first_use(&peer.url(), &format!("sha256:{}", "0a".repeat(32))).await.unwrap();
     let report = datacenter(&store).test(&to(&peer.url())).await;
     says(&report, Step::Tls, Verdict::Cannot, "was trusted before");
@@ -120,7 +120,7 @@ async fn how_far_one_gets_is_said() {
         Verdict::Cannot,
         "no credential \"nobody\"",
     );
-    // Silence does not last for ever, and what was learned before it stays.
+    // A silent BMC times out, and the results of the earlier steps stay.
     let silent = rich().serve_but(|call| call.path.contains("Systems").then_some(Said::Hang)).await;
     let report = datacenter.test(&to(&silent.url())).await;
     says(&report, Step::Root, Verdict::Ok, "Acme");
@@ -197,7 +197,7 @@ async fn every_system_behind_an_address_is_found() {
     let web = Peer::start(|_| Said::status(404, "<html>")).await;
     assert!(matches!(datacenter.survey(&web.url(), "bmc").await, Survey::Failed(_)));
     assert_eq!(tries(&web), 0, "a password is only sent to what says that it is a BMC");
-    // A session is opened once and ended.
+    // A session is opened once and closed.
     let world = rich();
     world.set("/redfish/v1", "/Links", json!({"Sessions": {"@odata.id": "/redfish/v1/S"}}));
     let peer = world

@@ -1,4 +1,5 @@
-//! Power shelves: services without a System, with power at the chassis, at the outlets or at each supply.
+//! Power shelves: services without a System, with power at the chassis, at the outlets or at each
+//! supply.
 
 use crate::desk::{Desk, behind, said, work};
 use crate::http::{Call, Peer, Said};
@@ -20,7 +21,7 @@ const OUTLETS: &str = "/redfish/v1/PowerEquipment/PowerShelves/1/Outlets";
 const ON: Effect = Effect::Power { to: PowerTo::On, power_off: PowerOffPolicy::CONFIGURED };
 const OFF: Effect = Effect::Power { to: PowerTo::Off, power_off: PowerOffPolicy::CONFIGURED };
 
-/// Where a shelf is switched.
+/// The resource that switches the shelf's power.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum At {
     Chassis,
@@ -66,7 +67,7 @@ pub fn shelf(at: At) -> World {
         }
         world.put(path, supply);
     }
-    // An empty place is no supply.
+    // An empty bay is no supply.
     world.put(&supplies[2], json!({"Status": {"State": "Absent"}}));
     match at {
         At::Supplies => {}
@@ -80,7 +81,7 @@ pub fn shelf(at: At) -> World {
     world
 }
 
-/// The same as equipment, with two outlets.
+/// The same shelf under PowerEquipment, with two outlets.
 fn equip(world: &World) {
     world.set("/redfish/v1", "/PowerEquipment", json!({"@odata.id": "/redfish/v1/PowerEquipment"}));
     let list = "/redfish/v1/PowerEquipment/PowerShelves";
@@ -109,7 +110,7 @@ fn reset(path: &str, kind: &str) -> Value {
         "ResetType@Redfish.AllowableValues": ["On", "ForceOff"]}})
 }
 
-/// Does what a shelf does that is switched.
+/// Switches the power as a shelf does.
 pub fn switched(world: &World, call: &Call) -> Option<Said> {
     let (path, action) = call.path.split_once("/Actions/").filter(|_| call.method == "POST")?;
     let body: Value = serde_json::from_str(&call.body).unwrap();
@@ -172,7 +173,7 @@ async fn a_shelf_is_switched_off_and_on_wherever_its_power_is() {
     }
 }
 
-/// However machines are to be switched off, a shelf has nobody to ask.
+/// A shelf has no operating system to shut down, whatever policy is configured for machines.
 #[tokio::test]
 async fn a_configuration_for_machines_is_none_for_shelves() {
     let peer = serve(&shelf(At::Chassis)).await;
@@ -198,7 +199,7 @@ async fn a_shelf_that_loses_one_of_its_supplies_half_way_is_gone_on_with() {
         .await;
     let desk = Desk::new();
     let fault = desk.ask(&one(&peer), Verb::Perform, &OFF).await.unwrap_err();
-    assert_eq!(fault.code, Code::AnswerLost, "half of it is off: {fault}");
+    assert_eq!(fault.code, Code::AnswerLost, "half of the shelf is off: {fault}");
     assert!(fault.said.contains("1 parts were switched"), "{fault}");
     assert_eq!(desk.ask(&one(&peer), Verb::GetStatus, &OFF).await, Ok(Answer::UnderWay));
     deaf.store(false, Ordering::SeqCst);
@@ -284,7 +285,7 @@ async fn a_check_names_everything_that_is_wrong_and_a_login_that_may_only_look()
     world.set(account, "/RoleId", json!("ReadOnly"));
     let fault = desk.ask(&one(&peer), Verb::Perform, &configure).await.unwrap_err();
     assert_eq!(fault.code, Code::CredentialMissing, "{fault}");
-    // That is no refused login, and nobody is locked out by it.
+    // That is no refused login, and causes no lockout.
     assert!(desk.replica().survey(&one(&peer)).await.is_ok());
 }
 

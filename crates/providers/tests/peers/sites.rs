@@ -1,5 +1,5 @@
-//! The world of one life in the crash matrix: a BMC, a host and a cluster as far as the life needs them, all of its own, so that
-//! what happened in it can be counted.
+//! The fixture of one scenario of the crash matrix: its own BMC, host and cluster, as far as the
+//! scenario needs them, so that every effect in it can be counted.
 
 use crate::http::{Call, Peer, Said};
 use crate::kube_api::{Api, TOKEN};
@@ -41,7 +41,7 @@ pub const CLUSTER: &str = "cluster-a";
 pub const IMAGE: &str = "debian-12";
 const MAC: &str = "52:54:00:00:00:01";
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Counts every command and, at the one that is struck at, never comes back.
+/// Counts every command and, at the crash point, never returns.
 const WARDEN: &str = r#"#!/bin/sh
 here=$HOME
 until mkdir "$here/lock" 2>/dev/null; do sleep 0.01; done
@@ -61,18 +61,18 @@ exec sh -c "$SSH_ORIGINAL_COMMAND"
 
 pub struct Site {
     pub life: Life,
-    /// Of this site alone: hosts of tests share a folder for temporary files.
+    /// Unique per site: test hosts share a folder for temporary files.
     key: Key,
     pub reaper: Arc<Reaper>,
     store: Arc<Watched>,
     pub bmc: Option<(World, Peer)>,
     pub host: Option<Sshd>,
     pub api: Option<Api>,
-    /// A device that takes firmware, and where its file is fetched.
+    /// A device that accepts firmware, and the server of the file.
     firmware: Option<(Updater, Peer, String)>,
-    /// Makes a node of a host that has joined.
+    /// Adds the node of a host that has joined.
     kubelet: Option<JoinHandle<()>>,
-    /// Does what a machine does that boots over the network, and counts how often it installs.
+    /// Plays a machine that boots over the network, and counts its installations.
     machine: Option<JoinHandle<()>>,
     installed: Arc<AtomicUsize>,
 }
@@ -86,7 +86,7 @@ impl Drop for Site {
 }
 
 impl Site {
-    /// The world before the life; None where a peer is missing.
+    /// The state before the scenario; None if a peer is missing.
     pub async fn new(life: Life, at: Option<Point>) -> Option<Self> {
         let reaper = Reaper::new(at);
         let kept = Arc::new(InMemoryStateStore::default());
@@ -151,7 +151,7 @@ impl Site {
         Some(site)
     }
 
-    /// A process of ours. What it knows is kept elsewhere.
+    /// A process of Farrier. Its state is in the store.
     fn replica(&self) -> Datacenter {
         let power_timeouts = PowerTimeouts {
             graceful: Duration::ZERO,
@@ -210,7 +210,7 @@ impl Site {
         answer
     }
 
-    /// Ends when the life has been struck.
+    /// Ends when the scenario has crashed.
     pub async fn struck(&self) {
         let Some(host) = &self.host else { return self.reaper.wait().await };
         let mark = home(host).join("struck");
@@ -226,7 +226,7 @@ impl Site {
         }
     }
 
-    /// How many calls each was asked for; those on the host were counted there.
+    /// The number of calls of each component; commands on the host are counted there.
     pub fn calls(&self) -> Vec<(Who, usize)> {
         let mut calls: Vec<(Who, usize)> = self.reaper.calls().into_iter().collect();
         if let Some(host) = &self.host {
@@ -236,7 +236,7 @@ impl Site {
         calls
     }
 
-    /// How often this line is in what the host's programs have written down.
+    /// How often this line is in the records of the host's programs.
     pub fn happened(&self, line: &str) -> usize {
         let Some(host) = &self.host else { return 0 };
         let log = fs::read_to_string(home(host).join("happened")).unwrap_or_default();
@@ -247,7 +247,7 @@ impl Site {
         fs::read_to_string(home(self.host.as_ref()?).join("netplan/90-farrier.yaml")).ok()
     }
 
-    /// The resets that the BMC was asked for and heard.
+    /// The resets that the BMC received.
     pub fn resets(&self) -> Vec<String> {
         let Some((world, _)) = &self.bmc else { return Vec::new() };
         let heard = world.get("/heard");
@@ -269,7 +269,7 @@ impl Site {
         world.get(shelves::CHASSIS)["PowerState"].as_str().unwrap().to_owned()
     }
 
-    /// Whether the fabric runs on the switch, and whether its manager is open.
+    /// The state of the fabric on the switch, and of its manager.
     pub fn fabric(&self) -> (String, String) {
         let folder = switches::state(self.host.as_ref().unwrap());
         let read = |name| fs::read_to_string(folder.join(name)).unwrap().trim().to_owned();
@@ -280,7 +280,8 @@ impl Site {
         self.installed.load(Ordering::SeqCst)
     }
 
-    /// A machine that boots what it is told once it was switched off and on, installs it, and comes back as that.
+    /// A machine that, once power cycled, boots the deploy environment, installs the image, and
+    /// comes back with it.
     fn machine(&self) -> Option<JoinHandle<()>> {
         if self.life != Life::Repave {
             return None;
@@ -343,7 +344,7 @@ impl Site {
     }
 }
 
-/// The folder of the host's user.
+/// The home of the host's user.
 fn home(host: &Sshd) -> PathBuf {
     host.home.path().join("user")
 }
@@ -356,7 +357,7 @@ fn start_host(life: Life) -> Option<Sshd> {
         ("netplan", write("netplan $1")),
         ("reboot", write("reboot") + reboot),
         ("nv", switches::NV.into()),
-        // A host of a test has no /etc of its own.
+        // A test host has no /etc of its own.
         ("cat", "#!/bin/sh\n[ \"$1\" = /etc/farrier/image ] && set -- \"$HOME/stamp\"\nexec busybox cat \"$@\"\n".into()),
     ];
     let own_boot_id = life.reboots_host();
@@ -373,7 +374,7 @@ fn start_host(life: Life) -> Option<Sshd> {
     Some(host)
 }
 
-/// A BMC whose machine is on, or a shelf. What it heard is a resource of it, too.
+/// A BMC whose machine is on, or a shelf. It records the requests in a resource of its own.
 async fn serve_bmc(life: Life, reaper: &Arc<Reaper>) -> (World, Peer) {
     if life.kind() == TargetKind::PowerShelf {
         let world = shelves::shelf(At::Chassis);
@@ -401,7 +402,7 @@ async fn serve_bmc(life: Life, reaper: &Arc<Reaper>) -> (World, Peer) {
     (world, serve(reaper, answer).await)
 }
 
-/// Whoever answers so, as long as nobody is struck.
+/// A peer that answers with this function, until the crash.
 async fn serve(
     reaper: &Arc<Reaper>,
     answer: impl Fn(&Call) -> Said + Send + Sync + 'static,

@@ -1,7 +1,8 @@
-//! A real sshd for one test: its own port, keys, users and view of the file system; gone with the test.
+//! A real sshd for one test: its own port, keys, users and view of the file system. It stops with
+//! the test.
 //!
-//! As root it runs in a mount namespace of its own, where it sees other files of users than the computer has. So a test can
-//! have a user with a password or an odd shell, and a small disk, and touches nothing.
+//! As root it runs in its own mount namespace with its own user database. So a test can have a user
+//! with a password or an unusual shell, and a small disk, without changing the computer.
 
 use crate::{DEADLINE, free_port, peer, skip};
 use providers::ssh::{Endpoint, Hop, Host, HostKey, Login, Proof, Route, Settings, Trust};
@@ -24,16 +25,16 @@ pub const PASSWORD: &str = "correct horse";
 const PASSWORD_HASH: &str = "$6$farriertest$w6aTHS16nS4nG9c27W8zxmXGK/mmJDn/SXYdjZIkySbiYOjasXaqIPAJsUvV61peQTnSYBuiJiAgUFoP.jkmd.";
 pub const FIRST_BOOT_ID: &str = "00000000-0000-4000-8000-000000000001\n";
 const START_ATTEMPTS: usize = 5;
-/// What a job on a host without `setsid` may use.
+/// The programs that a job may use on a host without `setsid`.
 const USERLAND: [&str; 24] = [
     "cat", "chmod", "dd", "du", "echo", "find", "head", "id", "kill", "ls", "mkdir", "mkfifo",
     "mv", "ps", "rm", "rmdir", "seq", "sleep", "sync", "tail", "touch", "tr", "wc", "yes",
 ];
 
-/// The shells and the userlands a host may have.
+/// The shells and userlands of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Userland {
-    /// What this computer has.
+    /// Those of this computer.
     Own,
     Busybox,
     Bash,
@@ -43,13 +44,13 @@ pub enum Userland {
 #[derive(Debug, Clone)]
 pub struct Wish {
     pub userland: Userland,
-    /// A file system of this size, in KiB, for the jobs. Only root can have one.
+    /// A file system of this size, in KiB, for the jobs. Requires root.
     pub disk_kib: Option<u32>,
-    /// Programs that stand in front of the host's own: a name and a script.
+    /// Programs that shadow those of the host: a name and a script.
     pub shims: Vec<(&'static str, String)>,
-    /// A script that every command is given to, in `SSH_ORIGINAL_COMMAND`. It finds its folder in `HOME`.
+    /// A script that receives every command in `SSH_ORIGINAL_COMMAND`. Its folder is `HOME`.
     pub warden: Option<&'static str>,
-    /// A boot id of the host's own, in the file `user/boot_id`. Only root can have one.
+    /// The host's own boot id, in the file `user/boot_id`. Requires root.
     pub own_boot_id: bool,
 }
 
@@ -81,7 +82,7 @@ fn id(option: &str) -> String {
     String::from_utf8(said).unwrap().trim().to_string()
 }
 
-/// For what only root can try.
+/// Skips a test that requires root.
 pub fn needs_root() -> bool {
     if !is_root() {
         skip("this needs root, for users and disks of its own");
@@ -94,7 +95,7 @@ impl Sshd {
         Self::with(&Wish::default())
     }
 
-    /// Starts a server, unless what it takes is missing.
+    /// Starts a server, unless a program that it needs is missing.
     pub fn with(wish: &Wish) -> Option<Self> {
         let program = peer(SSHD)?;
         let busybox = match wish.userland {
@@ -102,7 +103,7 @@ impl Sshd {
             Userland::Own | Userland::Bash | Userland::WithoutSetsid => None,
         };
         for _ in 0..START_ATTEMPTS {
-            // Somebody else may take the port in between, so it is tried with another one.
+            // Another process may take the port in between; then another port is tried.
             let port = free_port();
             let home = tempfile::Builder::new().prefix("farrier-sshd-").tempdir().unwrap();
             fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -117,7 +118,8 @@ impl Sshd {
         panic!("sshd did not start")
     }
 
-    /// Whether it listens, by its own word: where somebody else has taken the port, that one would answer as well.
+    /// Whether it listens, according to its own log: another process on the port would answer as
+    /// well.
     fn listens(&mut self) -> bool {
         let started = Instant::now();
         let said = format!("Server listening on 127.0.0.1 port {}.", self.port);
@@ -163,7 +165,7 @@ impl Sshd {
         }
     }
 
-    /// Everything lies in the server's own folder, so that it goes with it.
+    /// All files are in the server's own folder, and are deleted with it.
     pub fn settings(&self) -> Settings {
         let folder = self.home.path().join("disk/jobs");
         let folder = providers::ssh::Folder::parse(folder.to_str().unwrap()).unwrap();
@@ -174,7 +176,7 @@ impl Sshd {
         Host::connect(Route::direct(self.hop()), self.settings()).await.unwrap()
     }
 
-    /// The processes that serve connections now, everybody below the listener.
+    /// The processes that serve connections now: all below the listener.
     pub fn sessions(&self) -> Vec<u32> {
         self.sessions_among(&processes())
     }
@@ -194,7 +196,7 @@ impl Sshd {
 }
 
 impl Drop for Sshd {
-    /// Ends the server, and every job that a test has left behind: they know their host by their search path.
+    /// Ends the server, and every job that a test left behind, found by its search path.
     fn drop(&mut self) {
         let bin = self.home.path().join("bin").display().to_string();
         let ours = |pid: u32| {
@@ -239,7 +241,7 @@ fn ancestors(processes: &Processes, pid: u32) -> impl Iterator<Item = u32> {
     std::iter::successors(parent(&pid), parent).take(MAX_DEPTH)
 }
 
-/// Makes the keys, the users' files and the programs. Answers the user's login shell.
+/// Creates the keys, the user database and the programs. Returns the user's login shell.
 fn lay_out(home: &Path, wish: &Wish, busybox: Option<&Path>) -> PathBuf {
     for folder in ["bin", "disk", "user"] {
         fs::create_dir(home.join(folder)).unwrap();
@@ -265,7 +267,8 @@ fn lay_out(home: &Path, wish: &Wish, busybox: Option<&Path>) -> PathBuf {
     let bin = home.join("bin");
     let shell = match (wish.userland, busybox) {
         (Userland::Busybox, Some(busybox)) => {
-            // Where the tests are not root the user's shell is another one, which has to find the rest.
+            // Without root the user's shell is another one, which has to find the programs of
+            // busybox.
             let applets = Command::new(busybox).arg("--list").output().unwrap().stdout;
             for name in String::from_utf8(applets).unwrap().lines() {
                 symlink(busybox, bin.join(name)).unwrap();
@@ -294,7 +297,7 @@ fn lay_out(home: &Path, wish: &Wish, busybox: Option<&Path>) -> PathBuf {
 /// A key: its name, the private half and the public half.
 type Key = (&'static str, String, String);
 
-/// The keys of the users, the same for all servers: they take a second to make.
+/// The keys of the users, shared by all servers, because they take a second to create.
 fn user_keys() -> &'static [Key] {
     static KEYS: OnceLock<Vec<Key>> = OnceLock::new();
     KEYS.get_or_init(|| {
@@ -307,7 +310,7 @@ fn user_keys() -> &'static [Key] {
     })
 }
 
-/// The keys of one server, which are its own.
+/// The keys of one server.
 fn host_keys() -> Vec<Key> {
     make_keys(&[("host_key", "ed25519", ""), ("other_host_key", "ecdsa", "")])
 }
@@ -360,13 +363,13 @@ fn configure(home: &Path, port: u16, wish: &Wish) {
         "UseDNS no".into(),
         "MaxStartups 200".into(),
         "MaxSessions 50".into(),
-        // Whoever runs the tests keeps their own home clean.
+        // Keeps the home of the user who runs the tests clean.
         format!("SetEnv PATH={path} HOME={}", at("user")),
     ];
     fs::write(home.join("sshd_config"), lines.join("\n") + "\n").unwrap();
 }
 
-/// Starts the server: plainly, or as root with the users and the disk that the test wants.
+/// Starts the server: directly, or as root with the requested users and disk.
 fn spawn(program: &Path, home: &Path, shell: &Path, wish: &Wish) -> Child {
     let at = |name: &str| home.join(name);
     let mut command = if is_root() {
@@ -384,7 +387,7 @@ fn spawn(program: &Path, home: &Path, shell: &Path, wish: &Wish) -> Child {
             true => "mount --bind user/boot_id /proc/sys/kernel/random/boot_id\n",
             false => "",
         };
-        // The folder that sshd wants for separating privileges is the namespace's own, too.
+        // The folder for sshd's privilege separation is the namespace's own, too.
         let script = format!(
             "set -e\ncd \"$1\"\nmount --bind passwd /etc/passwd\nmount --bind shadow /etc/shadow\n\
              mount -t tmpfs -o mode=755 tmpfs /run\nmkdir /run/sshd\n{disk}{boot_id}shift\nexec \"$@\"\n"
@@ -394,7 +397,7 @@ fn spawn(program: &Path, home: &Path, shell: &Path, wish: &Wish) -> Child {
         command.arg(home).arg(program);
         command
     } else {
-        assert!(wish.disk_kib.is_none() && !wish.own_boot_id, "only root can have these");
+        assert!(wish.disk_kib.is_none() && !wish.own_boot_id, "these options require root");
         Command::new(program)
     };
     command.arg("-D").arg("-f").arg(at("sshd_config")).arg("-E").arg(at("log"));

@@ -1,5 +1,5 @@
-//! The Redfish client against sushy-tools, a Redfish emulator that nobody here wrote: TLS with an
-//! authority of our own, basic authentication, two Systems, and power that takes seconds to change.
+//! The Redfish client against sushy-tools, a third-party Redfish emulator: TLS with our own
+//! authority, basic authentication, two Systems, and power that takes seconds to change.
 
 use crate::certs::Authority;
 use crate::http::{Peer, Said};
@@ -16,12 +16,12 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const PROGRAM: &str = "FARRIER_TEST_SUSHY";
-/// The emulator changes the power up to 11 s after it was asked.
+/// The emulator changes the power up to 11 s after the request.
 const POWER_WITHIN: Duration = Duration::from_secs(90);
-/// The hash of the password that all tests use, by bcrypt with the least work.
+/// The bcrypt hash of the password that all tests use, with the lowest cost.
 const HTPASSWD: &str = "root:$2y$04$g1kJ9kcG.7ROVx4dfHP3q.2bFHUKoKB8aGBjgBl1RNSZswkYBCR7W\n";
 
-/// An emulator that runs as long as this value lives.
+/// An emulator that runs as long as this value exists.
 pub struct Emulator {
     process: Child,
     port: u16,
@@ -30,12 +30,13 @@ pub struct Emulator {
 }
 
 impl Emulator {
-    /// One that is started, unless its program is missing.
+    /// Starts one, unless its program is missing.
     pub async fn or_skip() -> Option<Self> {
         Some(Self::start(peer(PROGRAM)?, &fake()).await)
     }
 
-    /// One with a machine of libvirt's test driver, which takes firmware; unless its program or libvirt's binding is missing.
+    /// Starts one with a machine of libvirt's test driver, which accepts firmware, unless its
+    /// program or libvirt's binding is missing.
     pub async fn with_firmware() -> Option<Self> {
         let program = peer(PROGRAM)?;
         let bound = Command::new(program.with_file_name("python"))
@@ -53,7 +54,7 @@ impl Emulator {
         format!("https://127.0.0.1:{}", self.port)
     }
 
-    /// Of one of its machines, which tells it from the other.
+    /// The MAC address of one of its machines, which the other does not have.
     pub fn mac(&self) -> String {
         mac(1)
     }
@@ -121,7 +122,7 @@ impl Drop for Emulator {
     }
 }
 
-/// Two machines that are only made up.
+/// Two fake machines.
 fn fake() -> String {
     format!(
         "SUSHY_EMULATOR_FAKE_DRIVER = True\nSUSHY_EMULATOR_FAKE_SYSTEMS = [{}, {}]\n",
@@ -158,7 +159,7 @@ async fn sushy_is_read_and_changed() {
     let system = bmc.system(&wanted).await.unwrap();
     let asked = system.reset(Reset::On).await;
     assert_eq!(asked, Ok(()));
-    // While the power takes its time, everything else.
+    // The other tests run while the power changes.
     boots(&system).await;
     cannot_do_everything(&system).await;
     carries_media(&system).await;
@@ -181,7 +182,7 @@ async fn the_system_is_chosen(bmc: &Bmc) {
     let fault = bmc.system(&Wanted::default()).await.err().unwrap();
     assert_eq!(fault.code, Code::SystemAmbiguous, "{fault}");
     assert!(fault.said.contains(&uuid(1)) && fault.said.contains(&uuid(2)), "{fault}");
-    // By name it answers with a redirect to the id.
+    // A System's name is redirected to its id.
     let named = Wanted { id: Some("node1".into()), ..Wanted::default() };
     assert_eq!(bmc.system(&named).await.unwrap().id(), uuid(1));
 }
@@ -189,19 +190,19 @@ async fn the_system_is_chosen(bmc: &Bmc) {
 async fn boots(system: &System) {
     for source in [BootSource::Pxe, BootSource::Cd, BootSource::Hdd] {
         let seen = system.set_boot(source, BootSpan::Once).await.unwrap();
-        // It shows every override as lasting, and that is what must be reported.
+        // It shows every override as continuous, and that must be reported.
         assert_eq!((seen.source, seen.span), (Some(source), Some(BootSpan::Continuous)));
     }
 }
 
-/// It cannot be without an override, and stumbles over an update of a fake machine.
+/// It cannot disable an override, and fails on an update of a fake machine.
 async fn cannot_do_everything(system: &System) {
     let fault = system.set_boot(BootSource::None, BootSpan::Once).await.unwrap_err();
     assert_eq!(fault.code, Code::EffectFailed, "{fault}");
     let target = [system.path().to_owned()];
     let fault = system.simple_update("http://127.0.0.1/bios.bin", &target).await.unwrap_err();
     assert_eq!(fault.code, Code::AnswerLost, "{fault}");
-    assert!(fault.said.contains("BIOS"), "the emulator's words are passed on: {fault}");
+    assert!(fault.said.contains("BIOS"), "the emulator's message is passed on: {fault}");
     let fault = system.reset(Reset::PowerCycle).await.unwrap_err();
     assert_eq!(fault.code, Code::NotSupported, "{fault}");
 }

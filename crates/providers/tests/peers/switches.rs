@@ -1,4 +1,4 @@
-//! The fabric on a switch: a real sshd, and an `nv` that speaks as the manual of NVOS shows it.
+//! The fabric on a switch: a real sshd, and an `nv` that follows the manual of NVOS.
 
 use crate::DEADLINE;
 use crate::desk::{Desk, said, target, work};
@@ -13,7 +13,8 @@ use providers::state_store::Secret;
 use std::fs;
 use std::path::PathBuf;
 
-/// A switch. Its state is in files of its user: whether the fabric runs, what was set and not applied, how the controller is.
+/// A switch. Its state is in files of its user: whether the fabric runs, what was set and not
+/// applied, and the state of the controller.
 pub const NV: &str = r#"#!/bin/sh
 here=$HOME/nv
 say() { cat "$here/$1" 2>/dev/null; }
@@ -63,7 +64,7 @@ pub fn set(host: &Sshd, name: &str, value: &str) {
     fs::write(state(host).join(name), format!("{value}\n")).unwrap();
 }
 
-/// Lays out a switch on which the fabric is off.
+/// Prepares a switch on which the fabric is off.
 pub fn lay_out(host: &Sshd) {
     fs::create_dir(state(host)).unwrap();
     let anybody = || std::os::unix::fs::PermissionsExt::from_mode(0o777);
@@ -102,7 +103,7 @@ impl Scene {
         Some(Self { desk, host, target: target(TargetKind::Switch, spec) })
     }
 
-    /// Everything that was typed there and was no look.
+    /// Every recorded command except reads.
     fn told(&self) -> Vec<String> {
         let log =
             fs::read_to_string(self.host.home.path().join("user/happened")).unwrap_or_default();
@@ -137,7 +138,7 @@ async fn the_fabric_manager_comes_up_where_it_is_wanted() {
     );
     assert_eq!((scene.is("state"), scene.is("manager")), ("enabled".into(), "enabled".into()));
     assert!(log.contains("starting the fabric manager"), "{log}");
-    // It is so already: nothing is typed a second time, by whoever asks.
+    // It is so already: no replica repeats a command.
     let count = scene.told().len();
     for verb in [Verb::Observe, Verb::Follow, Verb::Perform] {
         let told = said(scene.desk.ask(&scene.target, verb, &effect).await);
@@ -183,8 +184,8 @@ async fn a_switch_is_configured_when_it_says_so_and_not_before() {
     let ask = scene.desk.ask(&scene.target, Verb::Follow, &effect);
     let (answer, ()) = tokio::join!(ask, soon);
     assert!(said(answer).starts_with("the switch reports the fabric as configured"));
-    assert_eq!(scene.told(), [""; 0], "who waits tells nobody anything");
-    // One that is managed from elsewhere has no controller, and a connection to it.
+    assert_eq!(scene.told(), [""; 0], "a wait sends no command");
+    // A switch that is managed from elsewhere has no controller, and a connection to it.
     set(&scene.host, "state", "disabled");
     set(&scene.host, "conn", "up");
     assert!(
@@ -217,7 +218,8 @@ async fn what_a_switch_refuses_is_said_in_its_words() {
     assert_eq!(fault.code, Code::NotSupported, "{fault}");
 }
 
-/// It was told to go off, and nobody looked for a while. It is on: perhaps somebody has switched it on again.
+/// The fabric was switched off and not polled for a while. It is on: it may have been switched on
+/// again.
 #[tokio::test]
 async fn a_fabric_that_nobody_watched_is_left_to_a_person() {
     use providers::state_store::{Checkpoint, ProviderStateStore};

@@ -1,5 +1,6 @@
-//! A device that takes firmware, made of data: it installs what it is sent, at its own pace, well or badly. What no emulator does is
-//! done here: a task that fails, one that is forgotten, a controller that restarts, a version that is another one.
+//! A device that accepts firmware, made of data: it installs what it receives, in a few polls, well
+//! or badly. It plays what no emulator does: a failed task, a forgotten task, a controller that
+//! restarts, a wrong version.
 
 use crate::http::{Call, Peer, Said};
 use crate::world::World;
@@ -13,14 +14,14 @@ pub const FORM: &str = "/redfish/v1/UpdateService/update-multipart";
 pub const PLAIN: &str = "/redfish/v1/UpdateService/update";
 pub const FETCH: &str = "/redfish/v1/UpdateService/Actions/UpdateService.SimpleUpdate";
 const TASKS: &str = "/redfish/v1/TaskService/Tasks";
-/// The version it has at first, and the one that is in the file.
+/// The initial version, and the version in the file.
 pub const OLD: &str = "1.0";
 pub const NEW: &str = "2.0";
 pub const FILE: &str = "the firmware of a controller, version 2.0\n";
-/// How often its task is looked at until it ends.
+/// The number of polls until its task ends.
 const LOOKS: usize = 3;
 
-/// How it takes a file.
+/// How it accepts a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
     Form,
@@ -28,21 +29,22 @@ pub enum Takes {
     Fetch,
 }
 
-/// What comes of an update.
+/// The outcome of an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     Well,
-    /// The task ends badly.
+    /// The task fails.
     Fails,
-    /// The task is forgotten, and the version is there.
+    /// The task is forgotten, and the version is installed.
     Forgotten,
     /// The task is forgotten, and nothing has changed.
     Lost,
-    /// The controller goes away for so many questions, comes back with the version, and has forgotten its tasks.
+    /// The controller is away for this many requests, comes back with the version, and has
+    /// forgotten its tasks.
     Restarts(usize),
-    /// The task ends well, and another version is there.
+    /// The task succeeds, and another version is installed.
     Wrong,
-    /// The task goes on for ever.
+    /// The task never ends.
     Slow,
     /// It names no task, and has the version at once.
     Silent,
@@ -55,7 +57,7 @@ struct State {
     away: usize,
 }
 
-/// A clone is the same device.
+/// Clones share the device.
 #[derive(Clone)]
 pub struct Updater {
     pub world: World,
@@ -95,7 +97,7 @@ impl Updater {
         Self { world, fate, state: Arc::default() }
     }
 
-    /// What it was given to install.
+    /// The files that it received.
     pub fn files(&self) -> Vec<String> {
         self.state.lock().unwrap().files.clone()
     }
@@ -201,7 +203,7 @@ pub fn sha256(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What a form was about: its parameters and its file.
+/// The parameters and the file of a multipart form.
 pub fn parts(body: &str) -> (Value, String) {
     let boundary = body.lines().next().unwrap();
     let mut parts = body.split(boundary).filter_map(|part| part.split_once("\r\n\r\n"));

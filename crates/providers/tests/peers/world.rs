@@ -1,5 +1,5 @@
-//! A BMC made of data: resources by path, and the few things that happen when they are changed. Tests
-//! take it as it is, change a resource, or answer some requests themselves.
+//! A BMC made of data: resources by path, and the few changes that a BMC makes itself. Tests use it
+//! as it is, change a resource, or answer some requests themselves.
 
 use crate::http::{Call, Peer, Said};
 use providers::http_client::{Timeouts, Trust};
@@ -13,7 +13,7 @@ pub const SYSTEM: &str = "/redfish/v1/Systems/1";
 pub const RESET: &str = "/redfish/v1/Systems/1/Actions/ComputerSystem.Reset";
 pub const PASSWORD: &str = "s3cret-of-the-bmc";
 
-/// The resources of one BMC. A clone is the same BMC.
+/// The resources of one BMC. Clones share them.
 #[derive(Clone)]
 pub struct World(Arc<Mutex<BTreeMap<String, Value>>>);
 
@@ -51,7 +51,7 @@ impl World {
         self.put(path, json!({"@odata.id": path, "Members": members}));
     }
 
-    /// Changes one field of a resource; the field is a JSON pointer, and is made when it is missing.
+    /// Sets one field of a resource, by JSON pointer. A missing field is created.
     pub fn set(&self, path: &str, field: &str, value: Value) {
         let mut resources = self.0.lock().unwrap();
         let resource = resources.get_mut(path).unwrap();
@@ -67,7 +67,7 @@ impl World {
         self.0.lock().unwrap()[path].clone()
     }
 
-    /// Answers as a well-behaved BMC does. A reset takes effect at once.
+    /// Answers like a well-behaved BMC. A reset takes effect at once.
     pub fn answer(&self, call: &Call) -> Said {
         let path = call.path.trim_end_matches('/');
         let mut resources = self.0.lock().unwrap();
@@ -98,7 +98,7 @@ impl World {
         Peer::start(move |call| world.answer(call)).await
     }
 
-    /// Serves it, except for what the test answers by itself.
+    /// Serves it, except for the requests that the test answers itself.
     pub async fn serve_but(
         &self,
         except: impl Fn(&Call) -> Option<Said> + Send + Sync + 'static,

@@ -20,10 +20,10 @@ use wire::node::{
 const LEAST_SESSION: usize = 32;
 /// The longest token, session or name of a task.
 const MAX_WORD: usize = 512;
-/// How many problems are read, and how much of them is kept.
+/// The number of problems that are read, and the characters of them that are stored.
 const MAX_PROBLEMS: usize = 64;
 const MAX_SAID: usize = 4_096;
-/// What is kept of an agent that is not healthy and reports no problem.
+/// The stored problem of an unhealthy agent that reports none.
 const UNSAID: &str = "it does not say why";
 
 /// Reads a request. A field that is null counts as absent.
@@ -47,8 +47,8 @@ pub fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
     })
 }
 
-/// Whether a request with this field alone can be read. No field of a request is required by its
-/// type, so this is about the type of the value.
+/// True if a request with this field alone can be read. No field of a request is required by its
+/// type, so this checks the type of the value.
 fn accepts<T: DeserializeOwned>(field: &str, value: &Value) -> bool {
     let one = Map::from_iter([(field.to_string(), value.clone())]);
     serde_json::from_value::<T>(Value::Object(one)).is_ok()
@@ -103,7 +103,7 @@ pub fn problems(beat: &HeartbeatRequest) -> Result<String, Refusal> {
     })
 }
 
-/// The task whose lease is renewed, and what its log has gained.
+/// The task whose lease is renewed, and the new part of its log.
 pub fn renewal(request: RenewRequest) -> Result<(String, String), Refusal> {
     Ok((word("id", request.id)?, request.log))
 }
@@ -117,7 +117,7 @@ pub fn report(request: ReportRequest) -> Result<Report, Refusal> {
     })
 }
 
-/// A text that must be there.
+/// A text that must not be empty.
 fn word(field: &str, word: String) -> Result<String, Refusal> {
     match word.len() {
         0 => Err(Refusal::missing(field)),
@@ -129,7 +129,7 @@ fn word(field: &str, word: String) -> Result<String, Refusal> {
     }
 }
 
-/// As much of a text as is kept, on one line.
+/// The text on one line, cut to the stored length.
 fn kept(said: &str, most: usize) -> String {
     let line = said.chars().map(|c| if c.is_whitespace() { ' ' } else { c });
     line.filter(|c| !c.is_control()).take(most).collect()

@@ -32,13 +32,13 @@ impl Tone {
     }
 }
 
-/// How a state is displayed.
+/// The display of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Badge {
     pub tone: Tone,
     pub sign: &'static str,
     pub word: &'static str,
-    /// What the state means, and what the operator does about it.
+    /// The meaning of the state, and what the operator does about it.
     pub meaning: &'static str,
     pub action: &'static str,
 }
@@ -165,7 +165,7 @@ pub(super) fn event_state_badge(word: &str) -> Markup {
     }
 }
 
-/// Whether a condition's status is good, bad or neutral.
+/// The tone of a condition's status: good, bad or neutral.
 pub(super) const fn condition_tone(condition: ConditionType, status: bool) -> Tone {
     match (condition, status) {
         (ConditionType::Reachable | ConditionType::BmcReachable, false) => Tone::Red,

@@ -22,7 +22,7 @@ use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 
-/// How many operations a device's page shows.
+/// The number of operations that a device's page shows.
 const RECENT: i64 = 10;
 
 pub(super) async fn switch(

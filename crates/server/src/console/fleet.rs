@@ -29,7 +29,7 @@ const LIST: List = List {
     from: "after",
 };
 
-/// How many machines with problems are shown at the top; a link leads to the rest.
+/// The number of machines with problems at the top; a link leads to the rest.
 const MAX_TROUBLE: i64 = 8;
 const ATTENTION: &str = "effective_state=ATTENTION";
 const UNREACHABLE: &str = "effective_state=IDLE AND condition.Reachable=false";

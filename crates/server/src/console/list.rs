@@ -1,4 +1,4 @@
-//! What the lists share: the filter box, the answer to an invalid filter, and the link to the next
+//! Shared by the lists: the filter box, the answer to an invalid filter, and the link to the next
 //! page. A page begins after an id, so nothing is skipped or repeated while the list changes.
 
 use super::QueryParams;

@@ -11,9 +11,9 @@ use model::id::RunId;
 use std::collections::VecDeque;
 use store::{LogLine, Result};
 
-/// How many lines a page shows at first.
+/// The number of lines that a page shows at first.
 const MAX_LINES: usize = 500;
-/// How many bytes before its end a log is read for them.
+/// The number of bytes at the end of a log that are read for them.
 const TAIL_BYTES: i64 = 256 * 1_024;
 
 /// The end of a log.

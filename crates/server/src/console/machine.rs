@@ -18,7 +18,7 @@ use model::run::Run;
 use model::time::Timestamp;
 use store::RunPage;
 
-/// How many operations a machine's page shows.
+/// The number of operations that a machine's page shows.
 const RECENT: i64 = 10;
 
 pub(super) async fn show(

@@ -1,5 +1,5 @@
-//! Our own Markdown pages as HTML. A page has no raw HTML: what looks like it is escaped text, as is
-//! every element that is not drawn here.
+//! Our own Markdown pages as HTML. Raw HTML in a page is escaped, as is every element that is not
+//! rendered here.
 
 use maud::{Markup, PreEscaped, Render};
 use pulldown_cmark::{Event, HeadingLevel, Parser, Tag, TagEnd};
@@ -44,7 +44,7 @@ fn draw_event(event: Event<'_>, drawn: &mut String) {
     }
 }
 
-/// What begins and what ends an element; nothing for one whose content is drawn as text.
+/// The start tag and the end tag of an element; none for an element that is rendered as text.
 #[expect(clippy::wildcard_enum_match_arm, reason = "Markdown has more elements than our pages")]
 fn element(tag: TagEnd) -> (&'static str, &'static str) {
     match tag {

@@ -133,7 +133,7 @@ fn observed(node: &Node, asked_at: Option<Timestamp>, now: Timestamp) -> Markup 
     }
 }
 
-/// Whether the state in MAAS is the expected one for the node's state.
+/// The mark of a state in MAAS that fits the node's state, or does not.
 fn expected_mark(fits: bool) -> Markup {
     let (tone, sign, said) = match fits {
         true => (Tone::Green, "✓", "expected"),

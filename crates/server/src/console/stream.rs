@@ -25,7 +25,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 /// The interval of keep-alive comments on a quiet stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// How long a browser waits before it reconnects.
+/// The time that a browser waits before it reconnects.
 const RETRY: Duration = Duration::from_secs(2);
 
 /// Changes of all runs, or of those that match a filter.
@@ -82,7 +82,7 @@ impl StreamPosition {
 }
 
 impl Console {
-    /// Where the browser stopped, where the page was rendered, or now.
+    /// The position where the browser stopped, where the page was rendered, or now.
     async fn resume_position(
         &self,
         asked: &QueryParams,

@@ -23,7 +23,7 @@ use tonic::{Request, Response, Status};
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// How many addresses are tried concurrently by default.
+/// The default number of addresses that are tried concurrently.
 const AT_ONCE: usize = 64;
 const MAX_AT_ONCE: i32 = 256;
 /// The largest accepted file of certificates, in bytes.

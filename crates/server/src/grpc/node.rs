@@ -34,7 +34,7 @@ const STORAGE: &str = "# The folders that users of this machine can write to. Th
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// How many characters of an unknown word a refusal repeats.
+/// The number of characters of an unknown word that a refusal repeats.
 const MAX_SHOWN: usize = 64;
 
 #[tonic::async_trait]
@@ -416,8 +416,8 @@ fn observed(node: &Node, seen: &UpstreamSeen, asked_at: Option<Timestamp>) -> v1
     }
 }
 
-/// What is known of the node's agent; none before the first enrollment or heartbeat. An enrolled
-/// agent may have lost its session since: `enrolled` tells.
+/// The status of the node's agent; none before the first enrollment or heartbeat. `enrolled` is
+/// false if the agent has lost its session since.
 fn agent(node: &Node, word: &NodeHeartbeat, enrolled: bool) -> Option<v1::AgentStatus> {
     if node.agent.is_none() && word.at.is_none() {
         return None;

@@ -8,7 +8,7 @@ use model::retry::hash;
 pub(super) const DEFAULT_SIZE: i64 = 100;
 pub(super) const MAX_SIZE: i64 = 1_000;
 
-/// Which list a token belongs to.
+/// The list that a token belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum List {
     Machines,

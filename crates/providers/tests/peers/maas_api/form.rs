@@ -1,4 +1,4 @@
-//! Parameters as forms have them: names and values, a name perhaps several times.
+//! Form parameters: names and values; a name may occur several times.
 
 #[derive(Debug, Clone, Default)]
 pub struct Form(Vec<(String, String)>);
@@ -33,13 +33,13 @@ impl Form {
         matches!(self.get(name), Some("true" | "True" | "1" | "on" | "yes"))
     }
 
-    /// The first name that is none of these.
+    /// The first name that is not among these.
     pub fn unknown(&self, known: &[&str]) -> Option<&str> {
         self.0.iter().map(|(name, _)| name.as_str()).find(|name| !known.contains(name))
     }
 }
 
-/// A text with `%41` in it.
+/// Decodes `%41`.
 pub fn decode(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();

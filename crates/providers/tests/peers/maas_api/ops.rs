@@ -1,4 +1,5 @@
-//! What may be asked of a machine, and when MAAS says no. The states and the words are its own.
+//! The operations on a machine, and when MAAS refuses them. The states and the texts are those of
+//! MAAS.
 
 use super::world::{Machine, USER, World};
 use super::{Call, Said};
@@ -23,7 +24,7 @@ const RELEASABLE: [Status; 8] = [
 ];
 const WIREABLE: [Status; 3] = [Status::Ready, Status::Allocated, Status::Broken];
 
-/// Which parameters an operation knows. MAAS overlooks others; here they are a mistake.
+/// The parameters of an operation. MAAS ignores others; here they are an error.
 fn known(name: &str) -> &'static [&'static str] {
     match name {
         "commission" => &["enable_ssh", "skip_networking", "skip_storage", "testing_scripts"],
@@ -153,7 +154,7 @@ impl World {
         if let Some(machine) = self.machines.get_mut(&id) {
             machine.serial = "Unknown".into();
             place(machine, call);
-            // An administrator's machine is commissioned unless that is forbidden.
+            // A machine created by an administrator is commissioned unless that is forbidden.
             if !matches!(form.get("commission"), Some("false" | "0")) {
                 let _accepted = commission(machine);
             }
@@ -173,7 +174,7 @@ impl World {
         self.told(id)
     }
 
-    /// What is wrong with where or how a machine is to be.
+    /// The error in the pool, the zone or the power settings of a machine.
     fn misplaced(&self, call: &Call) -> Option<Said> {
         let form = &call.form;
         let choice = "Select a valid choice. That choice is not one of the available choices.";
@@ -410,7 +411,7 @@ fn release(machine: &mut Machine, call: &Call) -> Option<Said> {
     None
 }
 
-/// Starting an Allocated machine is what deploys it.
+/// Switching on an Allocated machine deploys it.
 fn power_on(machine: &mut Machine) -> Option<Said> {
     if machine.owner.is_none() {
         return Some(wrong_state("Can't start node: it hasn't been allocated."));
@@ -500,7 +501,7 @@ fn rewire(interface: &Value, call: &Call) -> Result<Value, Said> {
             ("name", _) => changed["name"] = json!(value),
             ("tags", _) => changed["tags"] = value.split(',').collect(),
             ("vlan", Ok(vlan)) => {
-                // What it was linked to is on another VLAN.
+                // The old links are on another VLAN.
                 if changed["vlan"]["id"] != vlan {
                     changed["links"] = json!([]);
                 }

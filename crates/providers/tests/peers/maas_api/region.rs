@@ -1,4 +1,4 @@
-//! Everything that is not about one machine's life: who we are, what there is to choose from, events and results.
+//! Everything that is not about one machine: the user, the choices, events and results.
 
 use super::ops::unrecognised;
 use super::world::{USER, World};
@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 const DEFAULT_EVENTS: usize = 100;
 const MAX_EVENTS: usize = 1000;
-/// How every log of curtin begins: it shows what it was given, and in it the key with which the new system asks MAAS.
+/// The beginning of every curtin log: it shows its input, including the key of the new system for
+/// MAAS.
 const CURTIN: &str = r"start: cmd-install/stage-curthooks/builtin/cmd-curthooks: curtin command curthooks
 curthooks handling apt to target /tmp/tmpq0/target with config {'preserve_sources_list': False, 'debconf_selections': {'maas': 'cloud-init   cloud-init/datasources  multiselect MAAS\ncloud-init   cloud-init/maas-metadata-url  string http://10.0.0.1:5248/MAAS/metadata/curtin\ncloud-init   cloud-init/maas-metadata-credentials  string oauth_consumer_key=k3y&oauth_token_key=t0k3n&oauth_token_secret=s3cr3t\n'}}
 request to http://10.0.0.1:5248/MAAS/metadata/status/abc failed. sleeping 1.: HTTP Error 503: Service Unavailable
@@ -98,7 +99,8 @@ impl World {
                 && after.is_none_or(|after| id > after)
                 && before.is_none_or(|before| id < before)
         };
-        // Those behind one are the oldest of them, all others the newest; either way the newest is told first.
+        // With `after`, the oldest events that match; otherwise the newest. The answer lists the
+        // newest first.
         let fitting: Vec<&Value> = self.events.iter().filter(fits).collect();
         let skipped = fitting.len().saturating_sub(limit);
         let page: Vec<&Value> = match after {

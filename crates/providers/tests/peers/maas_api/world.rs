@@ -1,4 +1,4 @@
-//! What this MAAS knows, how its machines move, and what a test may have go wrong.
+//! The state of the fake MAAS, how its machines change, and the failures that a test can request.
 
 use super::form::Form;
 use super::{Call, Said};
@@ -8,70 +8,70 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The user whose key is known.
+/// The user that the valid key belongs to.
 pub const USER: &str = "admin";
-/// How many of the last requests are remembered.
+/// The number of requests that are remembered.
 const MAX_REQUESTS: usize = 10_000;
 
-/// How long MAAS works on something.
+/// How long an operation of MAAS takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
-    /// So many looks at the machine, alone or in a list.
+    /// This many reads of the machine, alone or in a list.
     Looks(u32),
     /// Until [`World::advance`].
     Hand,
 }
 
-/// How a piece of work ends.
+/// How an operation ends.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum End {
     #[default]
     Well,
-    /// With what is noted of it, and what the installer wrote.
+    /// With these events, and this log of the installer.
     Fails { events: Vec<String>, log: String },
-    /// It never does.
+    /// It never ends.
     Stuck,
 }
 
-/// Where a machine is after it was released.
+/// The status of a machine after its release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Released {
     #[default]
     Ready,
-    /// As MAAS does with one that it never commissioned itself.
+    /// As MAAS does with a machine that it never commissioned.
     New,
     Fails,
 }
 
-/// What will become of a machine.
+/// The outcomes that a test chose for a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Fate {
     pub commissioning: End,
-    /// Commissioning is followed by tests.
+    /// Tests run after commissioning.
     pub tests: bool,
     pub deployment: End,
     pub release: Released,
 }
 
-/// What goes wrong with a request.
+/// How a request fails.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trouble {
-    /// 503, and nothing is done.
+    /// 503, without an effect.
     Busy {
         retry_after: Option<u64>,
     },
-    /// 409 of the database, and nothing is done.
+    /// 409 of the database, without an effect.
     Conflict {
         retry_after: Option<u64>,
     },
     Says(u16, String),
-    /// 503 from the power that is asked for after the change was made.
+    /// 503 from the power action that follows the change.
     BusyAfterActing {
         retry_after: Option<u64>,
     },
-    /// It is done, and the line breaks in the middle of the answer.
+    /// It is executed, and the connection breaks in the middle of the answer.
     CutAfterActing,
-    /// It is done, and no answer comes.
+    /// It is executed, and no answer comes.
     HangAfterActing,
     Slow(Duration),
 }
@@ -87,7 +87,7 @@ pub struct Machine {
     pub owner: Option<String>,
     pub power: &'static str,
     pub power_type: String,
-    /// As they were sent; MAAS shows them to nobody but administrators.
+    /// As they were sent; MAAS shows them only to administrators.
     pub power_parameters: BTreeMap<String, String>,
     pub osystem: String,
     pub distro_series: String,
@@ -106,24 +106,24 @@ pub struct Machine {
     pub sync_interval_s: f64,
     pub annotations: BTreeMap<String, String>,
     pub fate: Fate,
-    /// What the installer wrote, each time.
+    /// The logs of the installer, one per deployment.
     pub logs: Vec<String>,
     pub(super) looks: u32,
     pub(super) before: Status,
 }
 
-/// Where in a request whoever asked is never answered.
+/// How a request loses its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fall {
-    /// It arrives, and nothing is done.
+    /// It arrives and is not executed.
     Before,
-    /// It is done.
+    /// It is executed.
     After,
-    /// It is on its way, and is done when [`World::arrive`] says so.
+    /// It is in transit, and is executed by [`World::arrive`].
     Late,
 }
 
-/// Says of each request that arrives whether it falls, and hears when it has.
+/// Decides for each request whether its answer is lost. The callback reports that it was.
 pub type Falls = Arc<dyn Fn() -> Option<(Fall, Box<dyn FnOnce() + Send>)> + Send + Sync>;
 
 pub struct World {
@@ -138,13 +138,13 @@ pub struct World {
     pub images: Vec<String>,
     pub subnets: Vec<Value>,
     pub events: Vec<Value>,
-    /// What whoever asked has gone away from, and what is done all the same.
+    /// Requests in transit whose caller is gone; they are executed nevertheless.
     pub late: Vec<Call>,
     /// The last requests, `METHOD path?query`.
     pub requests: VecDeque<String>,
     pub under_way: usize,
     pub most_under_way: usize,
-    /// How often something was changed, by machine and name. What was refused counts too.
+    /// How often a change was requested, by machine and name. Refused requests count too.
     counts: BTreeMap<(String, String), usize>,
     troubles: Vec<(String, Trouble)>,
     nonces: BTreeSet<String>,
@@ -187,22 +187,24 @@ impl World {
         self.next_id
     }
 
-    /// Lets the next requests of this name go wrong, so many times. A name is an operation, or `read`, `create`, `update`, `delete`.
+    /// Makes the next requests of this name fail, this many times. A name is an operation, or
+    /// `read`, `create`, `update`, `delete`.
     pub fn trouble(&mut self, name: &str, trouble: Trouble, times: usize) {
         self.troubles.extend(std::iter::repeat_n((name.to_owned(), trouble), times));
     }
 
-    /// How often a change of this name was asked for on this machine.
+    /// How often this change was requested on this machine.
     pub fn count(&self, system_id: &str, name: &str) -> usize {
         self.counts.get(&(system_id.to_owned(), name.to_owned())).copied().unwrap_or_default()
     }
 
-    /// How often anything was to be changed on this machine.
+    /// How often any change was requested on this machine.
     pub fn changes(&self, system_id: &str) -> usize {
         self.counts.iter().filter(|((id, _), _)| id == system_id).map(|(_, times)| times).sum()
     }
 
-    /// A machine that is here without anybody's asking, with one disk and one interface. Others may have the same MAC address.
+    /// Adds a machine that MAAS knows without a request, with one disk and one interface. Several
+    /// may have the same MAC address.
     pub fn add(&mut self, mac: &str) -> &mut Machine {
         let number = self.id();
         let system_id = format!("m{number:05}");
@@ -264,7 +266,7 @@ impl World {
             "created": "Mon, 16 Nov. 2026 10:00:00", "type": kind, "description": description}));
     }
 
-    /// Lets a machine's work end now.
+    /// Ends the operation in progress on a machine.
     pub fn advance(&mut self, system_id: &str) {
         let Some(machine) = self.machines.get_mut(system_id) else { return };
         machine.looks = 0;
@@ -279,7 +281,7 @@ impl World {
         }
     }
 
-    /// Somebody looked. Work that takes so many looks comes to its end.
+    /// Counts a read. An operation that takes a number of reads may end by it.
     pub(super) fn looked(&mut self, system_id: &str) {
         let (Takes::Looks(most), Some(machine)) = (self.takes, self.machines.get_mut(system_id))
         else {
@@ -313,14 +315,14 @@ impl World {
         Some(self.troubles.remove(place).1)
     }
 
-    /// Does what was on its way.
+    /// Executes the requests in transit.
     pub fn arrive(&mut self) {
         for call in std::mem::take(&mut self.late) {
             let _nobody_hears = self.act(&call);
         }
     }
 
-    /// What is asked, done.
+    /// Executes a request.
     pub(super) fn act(&mut self, call: &Call) -> Said {
         let path: Vec<&str> = call.path.iter().map(String::as_str).collect();
         match path[..] {
@@ -342,7 +344,7 @@ impl World {
         }
     }
 
-    /// The machines that a list asks for, oldest first.
+    /// The machines that match a list request, oldest first.
     pub(super) fn fitting(&self, query: &Form) -> Vec<String> {
         let fits = |machine: &&Machine| {
             let mac = |mac: &str| machine.interfaces.iter().any(|i| i["mac_address"] == mac);
@@ -385,7 +387,7 @@ impl Machine {
         self.power = "off";
     }
 
-    /// What follows on what MAAS is doing, and how it ended.
+    /// The next status of the operation in progress, and how it ends.
     fn next(&self) -> (Option<Status>, End) {
         let ended = |end: &End, well: Status, badly: Status| match end {
             End::Well => (Some(well), End::Well),
@@ -410,7 +412,7 @@ impl Machine {
         }
     }
 
-    /// As MAAS tells it.
+    /// The machine as MAAS shows it.
     pub fn told(&self) -> Value {
         let named = |id: i64, name: &str| json!({"id": id, "name": name, "description": ""});
         let boot_disk = self.disks.iter().find(|disk| disk["id"] == self.boot_disk);
