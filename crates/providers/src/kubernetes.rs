@@ -1,12 +1,11 @@
-//! A customer's cluster, through the Kubernetes API: its nodes, what a machine needs to join, and
-//! how it leaves.
+//! A customer's cluster, through the Kubernetes API: its nodes, what a machine needs to join, and how it leaves.
 //!
 //! A [`Cluster`] is made from a kubeconfig and sends one request per call, each with a deadline. It
 //! keeps no state and never retries: it returns an answer, or a fault with the address, the request
 //! and what the server said. Every change is idempotent: a second call finds it done.
 //!
-//! `config` and `kubeconfig` read the kubeconfig, `client` sends requests, `object` has the types
-//! of the API, `fault` classifies failures; `node`, `join` and `evict` are the requests.
+//! `config` and `kubeconfig` read the kubeconfig, `client` sends requests, `object` has the types of the API, `fault`
+//! classifies failures; `node`, `join` and `evict` are the requests.
 
 mod client;
 mod config;

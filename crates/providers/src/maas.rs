@@ -6,8 +6,7 @@
 //!
 //! [`provider`] builds on it. `address` and `key` hold the address and the login, `rate_limit`
 //! limits the load, `call` sends one request with its retries, `classify` maps an answer to a
-//! fault. The types are in `status`, `machine`, `hardware` and `request`; the other modules are the
-//! requests.
+//! fault. The types are in `status`, `machine`, `hardware` and `request`.
 
 mod address;
 mod call;
@@ -102,8 +101,7 @@ impl Maas {
             timeouts,
             headers: &[],
             max_answer_bytes: MAX_ANSWER_BYTES,
-            // An OAuth nonce is good for one request: a silent resend would be refused as a wrong
-            // login.
+            // An OAuth nonce is good for one request: MAAS refuses a resend as a wrong login.
             keeps_connection: false,
         };
         let http = HttpClient::new(address.endpoint().clone(), settings.trust, http_settings)?;

@@ -1,9 +1,9 @@
 //! Reads a kubeconfig: the address of a cluster, its certificate authority, and our user there.
 //!
 //! Only data in the text itself counts. A kubeconfig may also name files, or programs to run for a
-//! token; ours comes out of a sealed credential, and must neither read this computer's files nor
-//! start a program on it. One that disables certificate checks is refused as well. Errors never
-//! quote the text: it holds keys.
+//! token; ours comes out of a sealed credential, and must neither read this computer's files nor start
+//! a program on it. One that disables certificate checks is refused as well. Errors never quote the
+//! text: it holds keys.
 
 use super::kubeconfig::{ClusterEntry, Context, Kubeconfig, UserEntry};
 use base64::Engine;

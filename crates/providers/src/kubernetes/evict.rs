@@ -1,6 +1,6 @@
-//! Drains a node, one pass at a time. A pass lists the pods of the node and requests the eviction
-//! of each that is not terminating already; the caller repeats it until [`EvictionPass::is_done`],
-//! or until its own deadline.
+//! Drains a node, one pass at a time. A pass lists the pods of the node and requests the eviction of
+//! each that is not terminating already; the caller repeats it until [`EvictionPass::is_done`], or
+//! until its own deadline.
 //!
 //! Pods are evicted and never deleted, so that disruption budgets hold. Left alone are pods of a
 //! DaemonSet and mirror pods, which come back at once, and finished ones.
@@ -216,8 +216,7 @@ fn eviction(pod: &PodName, uid: Option<&str>) -> Value {
     })
 }
 
-/// What a refusal means for this pod alone. `None` when it concerns our user or the whole API
-/// server.
+/// What a refusal means for this pod alone. `None` when it concerns our user or the whole API server.
 fn refusal(pod: &PodName, status: &Status) -> Option<PodEviction> {
     match status.code {
         404 if status.is_not_found() => Some(PodEviction::Gone(pod.clone())),

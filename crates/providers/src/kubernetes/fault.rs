@@ -69,8 +69,8 @@ pub fn classify(address: &str, call: &ApiCall<'_>, error: &RequestError) -> Faul
     Fault::new(code, format!("{}; it {rest}", call.words(address)))
 }
 
-/// Whether the API server said that the object does not exist. A 404 without its reason comes from
-/// a proxy that does not know the path, and proves nothing about the object.
+/// Whether the API server said that the object does not exist. A 404 without its reason comes from a
+/// proxy that does not know the path, and proves nothing about the object.
 pub fn is_absent(error: &RequestError) -> bool {
     matches!(error, RequestError::Refused(status) if status.is_not_found())
 }

@@ -1,9 +1,9 @@
-//! What a machine needs to join a kubeadm cluster: the address of the API, a token that expires,
-//! and the fingerprint of the cluster's certificate authority.
+//! What a machine needs to join a kubeadm cluster: the address of the API, a token that expires, and the
+//! fingerprint of the cluster's certificate authority.
 //!
-//! The token is a secret in `kube-system` that the cluster itself removes when it has expired. It
-//! is drawn first, so that the caller can store its id, and created last, after everything that can
-//! fail without it.
+//! The token is a secret in `kube-system` that the cluster itself removes when it has expired. It is
+//! drawn first, so that the caller can store its id, and created last, after everything that can fail
+//! without it.
 
 use super::client::{ApiRequest, RequestError};
 use super::fault::ApiCall;
@@ -34,8 +34,7 @@ const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 /// The largest multiple of the alphabet's length that fits a byte: a byte above it would favour the
 /// first letters.
 const FAIR_BYTES: u8 = 252;
-/// Random bytes drawn at most for one word. One in 64 is discarded, so this never runs out in
-/// practice.
+/// Random bytes drawn at most for one word. One in 64 is discarded, so this never runs out in practice.
 const MAX_DRAWS: usize = 1024;
 /// A join takes minutes: a token that lives longer than a day is a risk without a use.
 const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
@@ -55,8 +54,7 @@ pub struct JoinMaterial {
 }
 
 impl JoinMaterial {
-    /// The arguments of `kubeadm` for a shell. No part needs quoting: each was checked when it was
-    /// read.
+    /// The arguments of `kubeadm` for a shell. No part needs quoting: each was checked when it was read.
     pub fn arguments(&self) -> SecretString {
         let mut line = format!("join {} --token {}", self.server, self.token.expose_secret());
         for hash in &self.ca_hashes {
@@ -231,8 +229,7 @@ fn ca_hashes(pem: &[u8]) -> Option<Vec<String>> {
     Some(roots.roots.iter().map(|root| key_hash(&root.subject_public_key_info)).collect())
 }
 
-/// The hash of a SubjectPublicKeyInfo. The parser strips the outer DER sequence, and the hash is
-/// over all.
+/// The hash of a SubjectPublicKeyInfo. The parser strips the outer DER sequence, and the hash is over all.
 fn key_hash(content: &[u8]) -> String {
     let mut hash = ring::digest::Context::new(&ring::digest::SHA256);
     hash.update(&der_sequence_header(content.len()));
@@ -248,8 +245,7 @@ fn der_sequence_header(length: usize) -> Vec<u8> {
         _ => {
             let bytes: Vec<u8> =
                 length.to_be_bytes().into_iter().skip_while(|byte| *byte == 0).collect();
-            // A length has at most eight bytes, which fits the seven bits that say how many there
-            // are.
+            // A length has at most eight bytes, which fits the seven bits that say how many there are.
             let count = 0x80 | u8::try_from(bytes.len()).unwrap_or_default();
             [vec![SEQUENCE, count], bytes].concat()
         }

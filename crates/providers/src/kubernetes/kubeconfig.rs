@@ -1,5 +1,4 @@
-//! The fields of a kubeconfig that count. A field that is only refused is read as present or
-//! absent.
+//! The fields of a kubeconfig that count. A field that is only refused is read as present or absent.
 
 use secrecy::SecretString;
 use serde::de::IgnoredAny;

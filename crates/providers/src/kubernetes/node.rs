@@ -1,6 +1,6 @@
-//! Nodes: their state, and what we may set on them. Labels are patched one by one. The API replaces
-//! the list of taints as a whole, and a cordon has an owner, so both are read, changed and written
-//! back under the version that was read.
+//! Nodes: their state, and what we may set on them. Labels are patched one by one. The API replaces the
+//! list of taints as a whole, and a cordon has an owner, so both are read, changed and written back under
+//! the version that was read.
 
 use super::client::{ApiRequest, RequestError};
 use super::fault::{self, ApiCall};
@@ -124,8 +124,8 @@ impl Cluster {
         Ok(node)
     }
 
-    /// Uncordons the node; with `whose` only if that run cordoned it. `None` when the cluster does
-    /// not know the node.
+    /// Uncordons the node; with `whose` only if that run cordoned it. `None` when the cluster does not
+    /// know the node.
     pub async fn uncordon(&self, name: &str, whose: Option<&str>) -> Result<Option<Node>, Fault> {
         let node = self.change_node(name, |node| {
             let seen = read(node.clone());
@@ -166,8 +166,8 @@ impl Cluster {
         node.await?.ok_or_else(|| self.not_a_node(name))
     }
 
-    /// Reads the node and writes what `change` returns, if anything. On a version conflict the node
-    /// is read again. `None` when the cluster does not know the node.
+    /// Reads the node and writes what `change` returns, if anything. On a version conflict the node is
+    /// read again. `None` when the cluster does not know the node.
     async fn change_node(
         &self,
         name: &str,

@@ -1,17 +1,13 @@
 //! Nodes and machines behind MAAS.
 //!
-//! The stages of onboarding and decommission are carried out at the MAAS of the node's site;
-//! machines whose BMC MAAS has are switched and installed through it. MAAS moves by itself and may
-//! be moved by others, so every step looks first, decides by what it sees, and reads back. What
-//! does harm twice leaves a note under its key before it is asked, and a mark on the machine in
-//! MAAS: after a crash the two say whether it was us.
+//! The stages of onboarding and decommission are carried out at the MAAS of the node's site; machines whose BMC MAAS has are
+//! switched and installed through it. MAAS moves by itself and may be moved by others, so every step looks first, decides by what it
+//! sees, and reads back. What does harm twice leaves a note under its key before it is asked, and a mark on the machine in MAAS: after
+//! a crash the two say whether it was us.
 //!
-//! `sites` are the regions that are spoken to, `watching` how many wait at one together, `hand` is
-//! how one order looks, waits and notes, `notes` what it remembers, `marks` what is written on
-//! machines, `masking` what nobody is shown, `find` which machine it is, `letting` how one is let
-//! go. The stages: `prepare`, `record`, `commission`, `storage`, `wiring`, `deploy`, `failure` and
-//! `reinstall`, `sync`, `release`; `undo` takes them back. `machine` and `power` are for machines
-//! that are no nodes.
+//! `sites` are the regions that are spoken to, `watching` how many wait at one together, `hand` is how one order looks, waits and notes, `notes` what it remembers, `marks`
+//! what is written on machines, `masking` what nobody is shown, `find` which machine it is, `letting` how one is let go. The stages: `prepare`, `record`, `commission`, `storage`,
+//! `wiring`, `deploy`, `failure` and `reinstall`, `sync`, `release`; `undo` takes them back. `machine` and `power` are for machines that are no nodes.
 
 mod checkpoint;
 mod commission;

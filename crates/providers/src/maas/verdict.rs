@@ -2,9 +2,8 @@
 //! the request may be repeated.
 //!
 //! MAAS runs a request in one transaction. A database conflict is a 409 with `Retry-After` and has
-//! changed nothing; a 409 without it is a wrong state. Power requests are sent after the
-//! transaction, so a 503 may follow a change that was made. Only a 404 of MAAS itself proves
-//! absence.
+//! changed nothing; a 409 without it is a wrong state. Power requests follow the transaction, so a
+//! 503 may come after a change that was made. Only a 404 of MAAS itself proves absence.
 
 use super::address::Address;
 use crate::http_client::text::one_line;

@@ -1,5 +1,4 @@
-//! What is remembered of an order at MAAS, under its key. It is written before what it names is
-//! asked.
+//! What is remembered of an order at MAAS, under its key. It is written before what it names is asked.
 
 use super::letting::Letting;
 use crate::power::{PowerGoal, PowerStage};
@@ -16,8 +15,7 @@ use serde_json::Value;
 pub(super) enum OrderCheckpoint {
     /// Begun, and harmless to be done again.
     Begun,
-    /// The same, and MAAS was asked to make a record, to delete one, or to take back an
-    /// installation.
+    /// The same, and MAAS was asked to make a record, to delete one, or to take back an installation.
     Asked {
         at: Timestamp,
     },
@@ -62,8 +60,7 @@ pub(super) enum Leg {
 }
 
 impl OrderCheckpoint {
-    /// When MAAS was asked for something that cannot be called back while it is on its way. A
-    /// course of power is finished instead.
+    /// When MAAS was asked for something that cannot be called back while it is on its way. A course of power is finished instead.
     pub fn asked(&self) -> Option<Timestamp> {
         let let_go = |letting: &Letting| match letting {
             Letting::Begun => None,
@@ -95,8 +92,7 @@ pub(super) enum Stopping {
 }
 
 impl Notes<'_> {
-    /// Writes the first note, unless there is one. Answers what holds now. Whoever was stopped does
-    /// not begin.
+    /// Writes the first note, unless there is one. Answers what holds now. Whoever was stopped does not begin.
     pub async fn begin(&self, first: OrderCheckpoint) -> Result<OrderCheckpoint, Fault> {
         match self.store.begin(self.key, &Checkpoint::Begun(self.written(&first)?)).await? {
             None => Ok(first),
@@ -119,8 +115,7 @@ impl Notes<'_> {
         }
     }
 
-    /// Goes from one note to the next. Whoever finds another one than its own has slept, and must
-    /// not act any more.
+    /// Goes from one note to the next. Whoever finds another one than its own has slept, and must not act any more.
     pub async fn compare_and_swap(
         &self,
         before: &OrderCheckpoint,

@@ -120,8 +120,7 @@ impl Work<'_> {
         }
     }
 
-    /// Breaks off what this key has begun. That it is over is noted last: who dies in between
-    /// breaks it off again.
+    /// Breaks off what this key has begun. That it is over is noted last: who dies in between breaks it off again.
     async fn break_off(&self) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         let Stopping::Begun(memo) = notes.stop().await? else { return Ok(Answer::Stopped) };

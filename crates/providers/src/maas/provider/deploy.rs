@@ -1,8 +1,7 @@
 //! Installing a node through MAAS: begun here, waited for in the next stage.
 //!
-//! What tells our deployment from somebody else's is the mark on the machine. A deployment of this
-//! run was begun, whatever became of it; one that MAAS had before the run began is adopted; any
-//! other is somebody's, and left alone.
+//! What tells our deployment from somebody else's is the mark on the machine. A deployment of this run was begun, whatever became
+//! of it; one that MAAS had before the run began is adopted; any other is somebody's, and left alone.
 
 use super::checkpoint::{OrderCheckpoint, Stopping, two_effects};
 use super::hand::{Owner, Work, disagrees, done, has, state};
@@ -174,8 +173,7 @@ impl Work<'_> {
         })
     }
 
-    /// Breaks off an installation that this key has begun. One that is through stays: it is too
-    /// late.
+    /// Breaks off an installation that this key has begun. One that is through stays: it is too late.
     async fn stop_deploying(&self) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         let memo = match notes.stop().await? {

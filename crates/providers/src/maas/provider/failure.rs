@@ -1,5 +1,5 @@
-//! Why an installation failed, as far as what was written about it says. A new system that does not
-//! get its data from MAAS when it first boots is the one cause that goes away by trying again.
+//! Why an installation failed, as far as what was written about it says. A new system that does not get its data from MAAS when it
+//! first boots is the one cause that goes away by trying again.
 
 use super::hand::{Work, disagrees, done, has};
 use super::marks;
@@ -34,8 +34,8 @@ const TOGETHER: [&[&str]; 3] = [
     &["url_helper", "metadata", "timed out"],
 ];
 
-/// In small letters: a line with one of these shows what the installer was given, not what
-/// happened. Datasources are named there whatever it is that failed.
+/// In small letters: a line with one of these shows what the installer was given, not what happened. Datasources are named there whatever it is
+/// that failed.
 const CONFIGURATION: [&str; 2] = ["debconf_selections", "cloud-init/"];
 
 /// In small letters: what curtin says when it is through, and when it is not.
@@ -52,8 +52,7 @@ pub(super) enum Cause {
     Other(String),
 }
 
-/// What was noted since the installation was asked for. MAAS notes the comment of who asks, which
-/// is the key.
+/// What was noted since the installation was asked for. MAAS notes the comment of who asks, which is the key.
 fn since<'a>(events: &'a [Event], key: Option<&Key>) -> &'a [Event] {
     let asked = |event: &Event| {
         event.kind == ASKED || key.is_some_and(|key| event.description.contains(key.as_str()))
@@ -209,8 +208,7 @@ mod tests {
                 "cloud-init: finished at 10:00\nCommand 'grub-install' failed",
                 "Command 'grub-install' failed",
             ),
-            // What curtin was given names a datasource, and so does every deployment that is on its
-            // way.
+            // What curtin was given names a datasource, and so does every deployment that is on its way.
             (
                 vec![
                     "Node status event: 'cloudinit' searching for network data from DataSourceMAAS",

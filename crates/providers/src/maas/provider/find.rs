@@ -1,5 +1,5 @@
-//! Which machine of MAAS is one of ours: by what MAAS calls it, by the addresses of its network
-//! cards and by its serial number. More than one answer is none: a person says which it is.
+//! Which machine of MAAS is one of ours: by what MAAS calls it, by the addresses of its network cards and by its serial number. More than one
+//! answer is none: a person says which it is.
 
 use super::hand::seen;
 use super::marks;
@@ -70,8 +70,7 @@ pub(super) fn find<'a>(machines: &'a [Listed], spec: &MachineSpec, id: Option<&s
     match fitting[..] {
         [] => Found::None,
         [one] => match &one.serial {
-            // Its name or its network card is ours and its board is not: one of the two was
-            // exchanged.
+            // Its name or its network card is ours and its board is not: one of the two was exchanged.
             Some(other) if !serial.is_empty() && !by_serial(one) => Found::Conflict(format!(
                 "{} has the {} of the machine, and the serial number {other:?} instead of {serial:?}",
                 named(one),
@@ -121,8 +120,7 @@ mod tests {
         }
     }
 
-    /// MAC addresses, serial number, and the machine that is found, none, or what is said of
-    /// several.
+    /// MAC addresses, serial number, and the machine that is found, none, or what is said of several.
     type Row =
         (&'static [&'static str], &'static str, Result<&'static str, &'static [&'static str]>);
 

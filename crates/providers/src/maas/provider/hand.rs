@@ -61,8 +61,8 @@ impl Hand<'_> {
         Notes { store: self.at.store.as_ref(), key: &self.order.key }
     }
 
-    /// Looks until `ended` has something to say, as long as the step may take. A region that cannot
-    /// be seen is waited for: that says nothing about the machine.
+    /// Looks until `ended` has something to say, as long as the step may take. A region that cannot be seen is waited for: that says nothing
+    /// about the machine.
     pub async fn wait<T>(
         &self,
         system_id: &str,
@@ -139,8 +139,7 @@ impl Hand<'_> {
         notes.begin(OrderCheckpoint::FirstSeen { before: now }).await.map(drop)
     }
 
-    /// Writes the last events of a machine into the log, and answers what MAAS has noted lately,
-    /// the oldest first.
+    /// Writes the last events of a machine into the log, and answers what MAAS has noted lately, the oldest first.
     pub async fn tell_events(&self, system_id: &str) -> Result<Vec<Event>, Fault> {
         let events = self.maas().last_events(system_id).await?;
         let from = events.len().saturating_sub(LAST_EVENTS);
@@ -151,8 +150,7 @@ impl Hand<'_> {
         Ok(events)
     }
 
-    /// Takes a machine that is Ready, marks it as this run's, and has it installed. The note must
-    /// say that before.
+    /// Takes a machine that is Ready, marks it as this run's, and has it installed. The note must say that before.
     pub async fn install(
         &self,
         machine: &Machine,
@@ -166,8 +164,7 @@ impl Hand<'_> {
         self.maas().set_workload_annotations(id, &marks::installing(key, node)).await?;
         self.journal.line(format!("maas: {id} is asked to install {}", image(deploy))).await;
         match self.maas().deploy(id, deploy).await {
-            // It may have begun before: then this is the second request, and MAAS refuses it for
-            // the first one's sake.
+            // It may have begun before: then this is the second request, and MAAS refuses it for the first one's sake.
             Err(fault) if fault.code == Code::EffectFailed => {
                 let now = self.maas().machine(id).await?;
                 let ours = marks::whose(&now, key.run(), node) == Whose::ThisRun;
@@ -192,9 +189,8 @@ pub(super) enum Owner {
 }
 
 impl Work<'_> {
-    /// What MAAS has of the node's machine, by the name that it was found or made under: a record
-    /// that has come since under another name may be somebody else's. It is `maas-machine-gone`
-    /// where MAAS has none.
+    /// What MAAS has of the node's machine, by the name that it was found or made under: a record that has come since under another name
+    /// may be somebody else's. It is `maas-machine-gone` where MAAS has none.
     pub async fn locate(&self) -> Result<Machine, Fault> {
         if !self.node.system_id.is_empty() {
             return self.hand.maas().machine(&self.node.system_id).await;
@@ -217,8 +213,7 @@ impl Work<'_> {
         }
     }
 
-    /// It is done because MAAS has no such machine. The node keeps the name that it had: without
-    /// it, its next stage would have to guess.
+    /// It is done because MAAS has no such machine. The node keeps the name that it had: without it, its next stage would have to guess.
     pub fn gone(&self, said: &str) -> Answer {
         Answer::Done(self.absent(said))
     }
@@ -229,8 +224,7 @@ impl Work<'_> {
         told(&self.node.system_id, none, said.to_owned())
     }
 
-    /// The machine by what it is made of, or by the name that the inventory has for it. Only who
-    /// finds or makes its record may go by that.
+    /// The machine by what it is made of, or by the name that the inventory has for it. Only who finds or makes its record may go by that.
     pub async fn search(&self, target: &Target) -> Result<Option<Machine>, Fault> {
         let machines = self.hand.open.list().await?;
         let id = system_id_at(&target.spec, &self.site.id());
@@ -241,8 +235,7 @@ impl Work<'_> {
         }
     }
 
-    /// A stage that only looks: there is nothing to find out about an earlier look, and nothing to
-    /// stop.
+    /// A stage that only looks: there is nothing to find out about an earlier look, and nothing to stop.
     pub async fn only_look(
         &self,
         look: impl Future<Output = Result<Outcome, Fault>> + Send,
@@ -255,8 +248,7 @@ impl Work<'_> {
         }
     }
 
-    /// What a wait has come to. It begins nothing: whoever comes back to it waits anew, and is told
-    /// then if the machine is gone.
+    /// What a wait has come to. It begins nothing: whoever comes back to it waits anew, and is told then if the machine is gone.
     pub async fn waited(&self, over: impl Fn(&Machine) -> bool) -> Result<Answer, Fault> {
         let anew = self.hand.verb() == Verb::GetStatus;
         match self.locate().await {
@@ -268,8 +260,7 @@ impl Work<'_> {
         }
     }
 
-    /// A stage that may be done again at any point. How disks are divided MAAS does not tell, so it
-    /// is done again where that was left.
+    /// A stage that may be done again at any point. How disks are divided MAAS does not tell, so it is done again where that was left.
     pub async fn bring_about(&self, what: Setting) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         match self.hand.verb() {
@@ -337,15 +328,14 @@ impl Hand<'_> {
         Ok(Answer::Stopped)
     }
 
-    /// Whether what was asked may still be on its way to MAAS, so that what MAAS shows now says
-    /// nothing of it. Whoever is stopped in the middle of a request does not call the request back.
+    /// Whether what was asked may still be on its way to MAAS, so that what MAAS shows now says nothing of it. Whoever is stopped in the middle
+    /// of a request does not call the request back.
     pub fn in_flight(&self, memo: &OrderCheckpoint) -> bool {
         memo.asked().is_some_and(|at| now().since(at) < self.at.settings.in_flight)
     }
 }
 
-/// What a look says to who asks whether the goal holds: what only a person can mend means that it
-/// does not.
+/// What a look says to who asks whether the goal holds: what only a person can mend means that it does not.
 pub(super) fn observed(looked: Result<Outcome, Fault>) -> Result<Answer, Fault> {
     use model::fault::Class;
     match looked {
@@ -355,8 +345,8 @@ pub(super) fn observed(looked: Result<Outcome, Fault>) -> Result<Answer, Fault> 
     }
 }
 
-/// What a look says to who asks what became of something that was begun. What is missing is gone on
-/// with; that the machine is gone is found again there, and said as it is.
+/// What a look says to who asks what became of something that was begun. What is missing is gone on with; that the machine is gone is
+/// found again there, and said as it is.
 pub(super) fn inquired(looked: Result<Answer, Fault>) -> Result<Answer, Fault> {
     match looked {
         Ok(Answer::Differs(_)) => Ok(Answer::UnderWay),
@@ -379,9 +369,8 @@ pub(super) fn has(machine: &Machine) -> String {
     }
 }
 
-/// What is remembered of a look. What MAAS says beside the state is kept only while there is
-/// something to say: it changes all the time, and each change is written down. Of what is in use
-/// the mark is told, so that it is seen where that is another node's.
+/// What is remembered of a look. What MAAS says beside the state is kept only while there is something to say: it changes all the
+/// time, and each change is written down. Of what is in use the mark is told, so that it is seen where that is another node's.
 pub(super) fn seen(machine: &Machine, at: Timestamp) -> UpstreamSeen {
     let speaks = machine.status.failed() || machine.status.in_progress();
     let said = match (speaks, marks::node_of(machine)) {

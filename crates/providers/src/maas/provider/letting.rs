@@ -1,9 +1,7 @@
-//! Letting a machine go, decided: what to ask of MAAS next, given what was asked before and what it
-//! shows now.
+//! Letting a machine go, decided: what to ask of MAAS next, given what was asked before and what it shows now.
 //!
-//! A release takes away what is installed, so it must not be asked of somebody who has come since.
-//! Before it is asked, the machine is marked where we own it; the mark goes with the release. What
-//! is installed and still has the mark was not let go yet.
+//! A release takes away what is installed, so it must not be asked of somebody who has come since. Before it is asked, the machine is
+//! marked where we own it; the mark goes with the release. What is installed and still has the mark was not let go yet.
 
 use super::hand::{Hand, Owner, disagrees, has, unlocked};
 use super::marks::{self, Whose};
@@ -35,8 +33,7 @@ pub(super) enum Move {
     Fail(Fault),
 }
 
-/// What a person does about a machine whose tests have failed: MAAS neither commissions nor
-/// releases it so.
+/// What a person does about a machine whose tests have failed: MAAS neither commissions nor releases it so.
 pub(super) const TESTS_FAILED: &str =
     "override the failed tests in MAAS, or have it tested again there, then retry";
 
@@ -85,9 +82,8 @@ pub(super) fn next(machine: &Machine, letting: Letting, there: bool) -> Move {
     }
 }
 
-/// Why a machine must be neither switched off nor forgotten; none where nobody uses it. What
-/// another user has in MAAS is theirs in every status, and MAAS is not disturbed in the middle of
-/// its work.
+/// Why a machine must be neither switched off nor forgotten; none where nobody uses it. What another user has in MAAS is theirs in every
+/// status, and MAAS is not disturbed in the middle of its work.
 fn used(machine: &Machine, whose: &Whose, owner: &Owner) -> Option<String> {
     if let Some(why) = others(whose, owner) {
         return Some(why);
@@ -120,8 +116,7 @@ fn used(machine: &Machine, whose: &Whose, owner: &Owner) -> Option<String> {
     }
 }
 
-/// Why a machine is not this node's to let go of, to switch off or to forget; none where it is, or
-/// is nobody's.
+/// Why a machine is not this node's to let go of, to switch off or to forget; none where it is, or is nobody's.
 fn others(whose: &Whose, owner: &Owner) -> Option<String> {
     match (whose, owner) {
         (Whose::Other(node), _) => Some(format!("it is {node}'s: decommission that first")),

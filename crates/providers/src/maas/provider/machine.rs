@@ -1,5 +1,5 @@
-//! Machines that are no nodes, with MAAS in the place of a BMC: `maas://SITE/SYSTEM_ID`. They are
-//! switched, installed and looked at through the region of that site.
+//! Machines that are no nodes, with MAAS in the place of a BMC: `maas://SITE/SYSTEM_ID`. They are switched, installed and looked at
+//! through the region of that site.
 
 use super::MaasProvider;
 use super::checkpoint::{OrderCheckpoint, two_effects};
@@ -288,8 +288,7 @@ impl MaasProvider {
         Ok((open, machine))
     }
 
-    /// How the machine is, as MAAS and its own host say. A region that does not answer says nothing
-    /// of it.
+    /// How the machine is, as MAAS and its own host say. A region that does not answer says nothing of it.
     pub(super) async fn look_at(&self, target: &Target) -> Result<Vec<Evidence>, Fault> {
         let (bmc, host) = tokio::join!(
             self.machine_of(target),

@@ -1,6 +1,5 @@
-//! What Farrier writes on machines in MAAS, so that whoever comes later knows whose they are.
-//! Workload annotations go when a machine is released, which tells one deployment from the next;
-//! the description stays, and says who made the record.
+//! What Farrier writes on machines in MAAS, so that whoever comes later knows whose they are. Workload annotations go when a machine is
+//! released, which tells one deployment from the next; the description stays, and says who made the record.
 
 use crate::maas::Machine;
 use model::effect::Key;

@@ -1,6 +1,5 @@
-//! What installers write is shown to people and kept. curtin writes down the configuration that it
-//! was given, and in it are the keys with which the new system asks MAAS for its data: their values
-//! are covered before anything is said.
+//! What installers write is shown to people and kept. curtin writes down the configuration that it was given, and in it are the keys with which
+//! the new system asks MAAS for its data: their values are covered before anything is said.
 
 /// How the names of what is covered begin.
 const NAMES: [&str; 4] = ["oauth_", "consumer_key", "token_key", "token_secret"];

@@ -1,7 +1,6 @@
-//! PowerState through MAAS, followed: look, decide, write down, ask, and look again until its goal
-//! is seen. What to do next is decided where it is for every other machine; only who is asked
-//! differs. MAAS may take a power-on for more than that, so it is not asked of a machine that it
-//! would install.
+//! PowerState through MAAS, followed: look, decide, write down, ask, and look again until its goal is seen. What to do next is decided where it
+//! is for every other machine; only who is asked differs. MAAS may take a power-on for more than that, so it is not asked of a machine
+//! that it would install.
 
 use super::checkpoint::{OrderCheckpoint, Stopping, two_effects};
 use super::hand::{Hand, disagrees, has, outcome};
@@ -93,8 +92,8 @@ impl Switch<'_> {
         }
     }
 
-    /// MAAS does not switch it: a person does, and mostly nobody can see whether it was done. Then
-    /// only a person's word counts, who adopts what is there.
+    /// MAAS does not switch it: a person does, and mostly nobody can see whether it was done. Then only a person's word counts, who
+    /// adopts what is there.
     async fn by_hand(&self, goal: PowerGoal, machine: &Machine) -> Result<Answer, Fault> {
         match (self.hand.verb(), goal) {
             (Verb::Stop, _) => Ok(Answer::Stopped),
@@ -223,8 +222,7 @@ impl Switch<'_> {
         }
     }
 
-    /// What became of a course that somebody else has left. A machine that was asked to go off, and
-    /// is on, may have been off in between.
+    /// What became of a course that somebody else has left. A machine that was asked to go off, and is on, may have been off in between.
     async fn became(&self, course: Course, machine: &Machine) -> Result<Answer, Fault> {
         let since = match course.stage {
             PowerStage::Done => {
@@ -247,8 +245,7 @@ impl Switch<'_> {
         Ok(Answer::Unknown(said))
     }
 
-    /// Before the first command nothing has happened. After it the machine is not left half off:
-    /// the course is finished.
+    /// Before the first command nothing has happened. After it the machine is not left half off: the course is finished.
     async fn stop(&self, machine: &Machine) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         let Stopping::Begun(memo) = notes.stop().await? else { return Ok(Answer::Stopped) };

@@ -1,5 +1,5 @@
-//! Before MAAS is asked for anything: whether the site fits its region, with what the machine's BMC
-//! is reached, and what the new system is told when it first boots.
+//! Before MAAS is asked for anything: whether the site fits its region, with what the machine's BMC is reached, and what the new system
+//! is told when it first boots.
 
 use super::hand::Work;
 use super::machine;
@@ -211,8 +211,8 @@ fn problems(spec: &SiteSpec, offers: &Offers, farrier_url: &str) -> Vec<String> 
     found
 }
 
-/// The checksum of the agent that new nodes fetch; empty where their document fetches none. It is
-/// read anew each time, because another agent may have been put in its place.
+/// The checksum of the agent that new nodes fetch; empty where their document fetches none. It is read anew each time, because another
+/// agent may have been put in its place.
 async fn agent_sha256(template: &str, binary: &Path) -> Result<String, Fault> {
     if !fetches_agent(template) {
         return Ok(String::new());

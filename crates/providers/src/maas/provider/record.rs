@@ -1,5 +1,4 @@
-//! The record of a machine in MAAS: found or made, brought to what is wanted, removed. What `undo`
-//! takes back it made here.
+//! The record of a machine in MAAS: found or made, brought to what is wanted, removed. What `undo` takes back it made here.
 
 use super::checkpoint::OrderCheckpoint;
 use super::hand::{Work, done, outcome, state, unlocked};
@@ -14,8 +13,7 @@ use model::node::Upstream;
 use secrecy::{ExposeSecret, SecretString};
 use std::collections::BTreeMap;
 
-/// What a machine is until it has been commissioned: then MAAS has seen it for itself. A label of
-/// its site may say otherwise.
+/// What a machine is until it has been commissioned: then MAAS has seen it for itself. A label of its site may say otherwise.
 const ARCHITECTURE: &str = "amd64";
 const ARCHITECTURE_LABEL: &str = "architecture";
 
@@ -47,8 +45,7 @@ impl Work<'_> {
         }
     }
 
-    /// What MAAS has of the machine, whoever made it. One that is another node's is not taken from
-    /// it.
+    /// What MAAS has of the machine, whoever made it. One that is another node's is not taken from it.
     async fn known(&self, target: &Target) -> Result<Option<Machine>, Fault> {
         let found = match self.there().await? {
             Some(machine) => Some(machine),

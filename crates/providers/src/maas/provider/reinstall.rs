@@ -1,9 +1,7 @@
-//! Installing anew: a machine is let go, taken, installed and waited for, which is a round. Each
-//! leg of it is noted before it begins, so that after a crash it goes on where it was, and no round
-//! is made twice.
+//! Installing anew: a machine is let go, taken, installed and waited for, which is a round. Each leg of it is noted before it begins, so that
+//! after a crash it goes on where it was, and no round is made twice.
 //!
-//! A node whose new system did not get its data gets as many rounds as its site allows; a machine
-//! that is no node gets one.
+//! A node whose new system did not get its data gets as many rounds as its site allows; a machine that is no node gets one.
 
 use super::checkpoint::{Leg, OrderCheckpoint, Stopping, two_effects};
 use super::failure::Cause;

@@ -1,5 +1,4 @@
-//! The end of a node at MAAS: let go, with its disks erased where the site wants that, and switched
-//! off.
+//! The end of a node at MAAS: let go, with its disks erased where the site wants that, and switched off.
 
 use super::checkpoint::{OrderCheckpoint, Stopping, two_effects};
 use super::hand::{Work, disagrees, done, has, unlocked};
@@ -116,8 +115,8 @@ impl Work<'_> {
         Ok(done(&machine, has(&machine)))
     }
 
-    /// What has not been asked never is. What is being let go cannot be called back; that its time
-    /// is up is said while MAAS is still at it, and the next attempt goes on waiting.
+    /// What has not been asked never is. What is being let go cannot be called back; that its time is up is said while MAAS is still at it, and
+    /// the next attempt goes on waiting.
     async fn stop_releasing(&self) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         let memo = match notes.stop().await? {

@@ -1,6 +1,5 @@
-//! The regions that are spoken to: one client for each site, kept while the site is asked in the
-//! same way, so that its limits hold for everybody. The list of all machines is shared, too: of
-//! those who want it at the same time one asks, and all get what it was told.
+//! The regions that are spoken to: one client for each site, kept while the site is asked in the same way, so that its limits hold
+//! for everybody. The list of all machines is shared, too: of those who want it at the same time one asks, and all get what it was told.
 
 use super::Settings;
 use super::find::Listed;
@@ -139,8 +138,7 @@ fn api_key(credential: &Credential) -> Result<&SecretString, Fault> {
 }
 
 impl Open {
-    /// All machines of the region, as they are now. Who waits while somebody else asks gets what
-    /// the next one is told.
+    /// All machines of the region, as they are now. Who waits while somebody else asks gets what the next one is told.
     pub async fn list(&self) -> Result<Arc<Vec<Listed>>, Fault> {
         let wanted = Instant::now();
         let mut listed = self.listed.lock().await;

@@ -84,8 +84,7 @@ impl Work<'_> {
     }
 }
 
-/// The disk to boot from, by a part of its model. None: MAAS's own choice. The one that it boots
-/// from already goes before others.
+/// The disk to boot from, by a part of its model. None: MAAS's own choice. The one that it boots from already goes before others.
 fn choose<'a>(machine: &'a Machine, model: &str) -> Result<Option<&'a BlockDevice>, Fault> {
     if model.is_empty() {
         return Ok(None);

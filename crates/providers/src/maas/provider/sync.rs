@@ -1,5 +1,4 @@
-//! Hardware sync: what MAAS has installed tells it from time to time what it is made of. A machine
-//! that does is alive, and MAAS knows it.
+//! Hardware sync: what MAAS has installed tells it from time to time what it is made of. A machine that does is alive, and MAAS knows it.
 
 use super::checkpoint::{Notes, OrderCheckpoint};
 use super::hand::{Work, disagrees, done, has};
@@ -23,8 +22,7 @@ const SINCE: (u32, u32) = (3, 2);
 /// What it mostly means: what MAAS calls Deployed has only fetched its data.
 const UNCONFIGURED: &str = "the new system may not have set itself up: look at its console and at what its cloud-init wrote";
 
-/// Whether a region of this version has hardware sync. One that does not say what it is is taken
-/// for a new one.
+/// Whether a region of this version has hardware sync. One that does not say what it is is taken for a new one.
 fn known_by(version: &str) -> bool {
     let mut numbers = version.split('.').map(|part| part.parse::<u32>().ok());
     match (numbers.next().flatten(), numbers.next().flatten()) {

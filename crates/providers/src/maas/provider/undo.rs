@@ -1,6 +1,5 @@
-//! Undoing what an onboarding has made in MAAS, for a cancel and a clean restart: its record, its
-//! commissioning, its installation. Whatever was there before the run, or is somebody else's,
-//! stays.
+//! Undoing what an onboarding has made in MAAS, for a cancel and a clean restart: its record, its commissioning, its installation. Whatever
+//! was there before the run, or is somebody else's, stays.
 
 use super::checkpoint::OrderCheckpoint;
 use super::hand::{Owner, Work, done, has, state};
@@ -20,8 +19,7 @@ enum Left {
 }
 
 impl Work<'_> {
-    /// What all undos have in common: they look first, and are harmless to be done again. `left` is
-    /// the look.
+    /// What all undos have in common: they look first, and are harmless to be done again. `left` is the look.
     async fn undo<F>(
         &self,
         left: impl Future<Output = Result<Left, Fault>>,
@@ -58,9 +56,8 @@ impl Work<'_> {
         self.undo(left, async |machine, memo| self.forget(&machine, &memo).await).await
     }
 
-    /// The record that may have to be taken back. One that was made and never learned of is known
-    /// by who made it; any other is not the node's, and where it is unclear which it is, nothing
-    /// was made.
+    /// The record that may have to be taken back. One that was made and never learned of is known by who made it; any other is not the
+    /// node's, and where it is unclear which it is, nothing was made.
     async fn perhaps_made(&self, target: &Target) -> Result<Option<Machine>, Fault> {
         if let Some(machine) = self.there().await? {
             return Ok(Some(machine));
@@ -73,8 +70,7 @@ impl Work<'_> {
         }
     }
 
-    /// A run that has seen nothing yet takes back what the one before it has made for the same
-    /// node; any other only what is its own.
+    /// A run that has seen nothing yet takes back what the one before it has made for the same node; any other only what is its own.
     async fn made_here(&self, machine: &Machine) -> Result<bool, Fault> {
         let Some((node, run)) = marks::maker(&machine.description) else { return Ok(false) };
         if node != self.node.id() {
@@ -83,8 +79,8 @@ impl Work<'_> {
         Ok(run == self.hand.key().run() || self.hand.first_seen().await?.is_none())
     }
 
-    /// Breaks off the commissioning that this run, or the one before it, has begun for the node.
-    /// What is through stays: a cancel takes nothing from anybody by it.
+    /// Breaks off the commissioning that this run, or the one before it, has begun for the node. What is through stays: a cancel takes nothing
+    /// from anybody by it.
     pub async fn uncommission(&self) -> Result<Answer, Fault> {
         let left = async {
             let Some(machine) = self.there().await? else { return Ok(self.none()) };
@@ -116,8 +112,7 @@ impl Work<'_> {
         }
     }
 
-    /// Takes back what this run has installed, or was about to. What somebody else has installed
-    /// stays.
+    /// Takes back what this run has installed, or was about to. What somebody else has installed stays.
     pub async fn take_back(&self) -> Result<Answer, Fault> {
         let left = async {
             let Some(machine) = self.there().await? else { return Ok(self.none()) };
@@ -153,9 +148,8 @@ impl Work<'_> {
         Ok(done(&machine, format!("{}: what was installed is taken back", has(&machine))))
     }
 
-    /// A run that has seen nothing yet takes back what another one of the same node has installed;
-    /// any other only what is its own. The mark stays until MAAS has let go of the machine,
-    /// whatever it is called meanwhile. An allocation without a mark is its own where there was
+    /// A run that has seen nothing yet takes back what another one of the same node has installed; any other only what is its own. The mark
+    /// stays until MAAS has let go of the machine, whatever it is called meanwhile. An allocation without a mark is its own where there was
     /// none before.
     async fn installed_here(&self, machine: &Machine) -> Result<bool, Fault> {
         let taken = !matches!(

@@ -1,6 +1,5 @@
-//! Waiting for machines of one region together. Thousands may be installed at once, each for an
-//! hour: whoever waits says for which machine, and what one of them is told about all of them
-//! serves everybody who has not seen it yet.
+//! Waiting for machines of one region together. Thousands may be installed at once, each for an hour: whoever waits says for which machine, and
+//! what one of them is told about all of them serves everybody who has not seen it yet.
 
 use crate::maas::{Filter, Maas, Machine};
 use model::fault::Fault;

@@ -1,6 +1,5 @@
-//! Network cards: those of the fabric get their size of packets and their subnet, and the one that
-//! boots gets its address from MAAS. What is to be changed is computed from what is there, so that
-//! what fits is not touched.
+//! Network cards: those of the fabric get their size of packets and their subnet, and the one that boots gets its address from MAAS.
+//! What is to be changed is computed from what is there, so that what fits is not touched.
 
 use super::hand::{Setting, Work, disagrees, done, has, unlocked};
 use crate::maas::{
@@ -216,8 +215,7 @@ fn roce_card(card: &Interface, mtu: u32, subnet: Option<&Subnet>) -> Vec<Fix> {
     let mtu = Some(mtu).filter(|mtu| *mtu != 0 && *mtu != card.effective_mtu);
     let wanted = subnet.and_then(|subnet| subnet.vlan.as_ref()).map(|vlan| vlan.id);
     let vlan = wanted.filter(|wanted| card.vlan.as_ref().map(|vlan| vlan.id) != Some(*wanted));
-    // A card that moves to another VLAN loses its links by that, so they are taken off before, the
-    // right one among them.
+    // A card that moves to another VLAN loses its links by that, so they are taken off before, the right one among them.
     let right = |link: &Link| {
         let linked = link.subnet.as_ref().map(|subnet| subnet.id);
         vlan.is_none()
