@@ -16,45 +16,50 @@ pub(super) enum OrderCheckpoint {
     /// Started; repeating it is harmless.
     Begun,
     /// The same, after a request to create or delete a record or to abort or release.
-    Asked {
-        at: Timestamp,
-    },
+    #[serde(rename = "asked")]
+    Asked { at: Timestamp },
     /// The state before, and when MAAS was requested to commission.
     Commission {
         before: Upstream,
+        #[serde(rename = "asked")]
         asked: Option<Timestamp>,
     },
     /// When MAAS was requested to install.
     Deploy {
+        #[serde(rename = "asked")]
         asked: Option<Timestamp>,
     },
     Release {
+        #[serde(rename = "letting")]
         letting: Letting,
     },
     Reinstall {
         round: u32,
+        #[serde(rename = "leg")]
         leg: Leg,
     },
     Power {
         goal: PowerGoal,
         stage: PowerStage,
+        #[serde(rename = "watched")]
         watched: Option<Timestamp>,
     },
     /// Stopped; nothing more is requested under this key.
     Stopped,
     /// Kept for a whole run: the state when the run first read the machine.
-    FirstSeen {
-        before: Upstream,
-    },
+    #[serde(rename = "first_seen")]
+    FirstSeen { before: Upstream },
 }
 
 /// The phase of one reinstall round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Leg {
+    #[serde(rename = "letting")]
     Letting(Letting),
     /// When MAAS was requested to install.
     Installing {
+        #[serde(rename = "asked")]
         asked: Option<Timestamp>,
     },
 }

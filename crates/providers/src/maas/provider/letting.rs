@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 pub(super) enum Letting {
     Begun,
+    #[serde(rename = "asked")]
     Asked {
         /// The machine was annotated before; false when another MAAS user owns it.
         marked: bool,
