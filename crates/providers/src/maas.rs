@@ -114,7 +114,7 @@ impl Maas {
         &self.0.address
     }
 
-    /// The certificate that was seen, for the caller to record. None without TLS.
+    /// The certificate of the last connection, for the caller to store. `None` without TLS.
     pub fn fingerprint(&self) -> Option<Fingerprint> {
         self.0.http.fingerprint()
     }

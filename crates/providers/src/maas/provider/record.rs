@@ -45,7 +45,7 @@ impl Work<'_> {
         }
     }
 
-    /// The record of the machine, whoever made it. Refuses another node's.
+    /// The record of the machine, of any maker. Refuses another node's.
     async fn known(&self, target: &Target) -> Result<Option<Machine>, Fault> {
         let found = match self.there().await? {
             Some(machine) => Some(machine),

@@ -168,7 +168,7 @@ impl Hand<'_> {
             letting::Move::Free => Err(disagrees(machine, "commission it in MAAS, then retry")),
             letting::Move::Wait => Ok(Leg::Letting(letting)),
             letting::Move::Ask => {
-                // The operator may reinstall a machine that is not a node, whoever owns it in MAAS.
+                // A machine that is not a node may be reinstalled under any MAAS owner.
                 if let Some(node) = anew.node {
                     self.may_let_go(machine, node).await?;
                 }
