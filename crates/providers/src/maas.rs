@@ -114,7 +114,7 @@ impl Maas {
         &self.0.address
     }
 
-    /// The certificate of the last connection, for the caller to store. `None` without TLS.
+    /// The certificate that the region presented, for the caller to store. `None` without TLS.
     pub fn fingerprint(&self) -> Option<Fingerprint> {
         self.0.http.fingerprint()
     }

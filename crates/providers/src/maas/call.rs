@@ -150,7 +150,7 @@ impl Inner {
             let again = failures <= self.retries && asked.may_repeat(answer);
             let pause = again.then(|| answer.pause(self.pauses, failures, &nonce)).flatten();
             let Some(pause) = pause else { return Err(asked.refused(answer)) };
-            tracing::debug!(address = %self.address, %status, ?pause, "MAAS is busy; the request is retried after the pause");
+            tracing::debug!(address = %self.address, %status, ?pause, "MAAS request retried");
             sleep(pause).await;
         }
     }
