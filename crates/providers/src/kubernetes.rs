@@ -1,11 +1,11 @@
-//! A customer's cluster, through the Kubernetes API: its nodes, what a machine needs to join, and how it leaves.
+//! The Kubernetes API of a customer's cluster: its nodes, how a machine joins, and how it leaves.
 //!
 //! A [`Cluster`] is made from a kubeconfig and sends one request per call, each with a deadline. It
 //! keeps no state and never retries: it returns an answer, or a fault with the address, the request
 //! and what the server said. Every change is idempotent: a second call finds it done.
 //!
-//! `config` and `kubeconfig` read the kubeconfig, `client` sends requests, `object` has the types of the API, `fault`
-//! classifies failures; `node`, `join` and `evict` are the requests.
+//! `config` and `kubeconfig` read the kubeconfig, `client` sends requests, `object` has the API
+//! types, `fault` classifies failures; `node`, `join` and `evict` are the requests.
 
 mod client;
 mod config;
@@ -69,7 +69,6 @@ impl Cluster {
         Ok(Self { client, address, settings })
     }
 
-    /// Where its API is.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -87,7 +86,7 @@ impl Cluster {
         }
     }
 
-    /// The same, where "there is no such object" is an answer.
+    /// The same, with `None` when the object does not exist.
     async fn call_opt<T>(
         &self,
         call: &ApiCall<'_>,
@@ -103,7 +102,6 @@ impl Cluster {
         self.call(call, found).await
     }
 
-    /// Reads a list, page by page.
     async fn list<T: DeserializeOwned>(
         &self,
         call: &ApiCall<'_>,
@@ -137,7 +135,7 @@ impl Cluster {
     }
 }
 
-/// A list that was read, or how much of one that did not end.
+/// A complete list, or the number of items read when the page limit was reached.
 enum Listed<T> {
     Whole(Vec<T>),
     Endless(usize),
@@ -152,7 +150,7 @@ fn confirms_deletion(answer: Value, name: &str) -> Result<bool, serde_json::Erro
     Ok(object.metadata.name.as_deref() == Some(name))
 }
 
-/// A name goes into a path, so it must be a name and nothing else.
+/// A name becomes part of a path, so other characters are refused.
 fn check_name(what: &str, name: &str) -> Result<(), Fault> {
     let plain = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
     let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);

@@ -1,12 +1,12 @@
 //! A client of one MAAS region, over its REST API 2.0.
 //!
-//! [`Maas`] is a key at a region. It reads and changes what there is: machines and what becomes of them, their disks and
-//! interfaces, tags, pools, zones, subnets, images, events, results. It keeps nothing and never decides: it reports what
-//! MAAS says now, or a fault that names the address, what was asked and what came back.
+//! [`Maas`] is an API key at a region. It reads and changes machines, disks, interfaces, tags,
+//! pools, zones, subnets, images, events and script results. It keeps no state and decides nothing:
+//! it returns what MAAS reports, or a fault with the address, the request and the answer.
 //!
-//! [`provider`] is what Farrier does with it. From the outside in: `address` and `key` say where and who, `pace` how much at once,
-//! `call` one question with its tries, `verdict` what an answer means; the types are in `status`, `machine`, `parts` and
-//! `wanted`, and `machines`, `storage`, `network`, `region` and `history` are what can be asked.
+//! [`provider`] builds on it. `address` and `key` hold the address and the login, `rate_limit`
+//! limits the load, `call` sends one request with its retries, `classify` maps an answer to a
+//! fault. The types are in `status`, `machine`, `hardware` and `request`.
 
 mod address;
 mod call;
@@ -43,25 +43,25 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The largest answer that is read: a whole site of ten thousand machines is one list, and each is some twenty kilobytes.
+/// The list of a site with ten thousand machines is one answer, about 20 KB for each machine.
 const MAX_ANSWER_BYTES: usize = 512 * 1024 * 1024;
 
-/// How patient we are with a region, and how gentle.
+/// Timeouts, retries and rate limits of the requests to a region.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How the region proves who it is, where it speaks TLS.
+    /// How the region's TLS certificate is verified.
     pub trust: Trust,
-    /// Until a connection stands, TLS included.
+    /// Until the connection is established, TLS included.
     pub connect_timeout: Duration,
-    /// From sending a request to the last byte of its answer. MAAS itself waits a minute for a power controller.
+    /// From sending a request to the last byte of its answer. MAAS waits a minute for a BMC.
     pub answer_timeout: Duration,
-    /// How often a request that MAAS is too busy for is asked again.
+    /// How often a request is repeated while MAAS is too busy.
     pub retries: u32,
-    /// How long is waited in between. MAAS may want longer, up to `most`; when it wants more than that, nobody waits here.
+    /// The delay between retries. `Retry-After` is honoured up to `most`; beyond it is a fault.
     pub pauses: Backoff,
-    /// How many requests are under way at once.
+    /// How many requests may be in flight at once.
     pub at_once: usize,
-    /// How many requests may begin in a second. Zero means as many as there are.
+    /// How many requests may start per second. Zero: no limit.
     pub per_second: u32,
 }
 
@@ -79,7 +79,7 @@ impl Settings {
     }
 }
 
-/// A key at one MAAS region. A clone is the same client: it shares the limits.
+/// A client of one MAAS region. Clones share the limits.
 #[derive(Clone)]
 pub struct Maas(Arc<Inner>);
 
@@ -93,7 +93,7 @@ struct Inner {
 }
 
 impl Maas {
-    /// A client that has said nothing yet. It fails only when what is given to recognise the region by cannot be used.
+    /// Sends nothing. Fails only when the trust settings cannot be used.
     pub fn new(address: Address, key: ApiKey, settings: Settings) -> Result<Self, Fault> {
         let timeouts =
             Timeouts { connect: settings.connect_timeout, answer: settings.answer_timeout };
@@ -101,7 +101,7 @@ impl Maas {
             timeouts,
             headers: &[],
             max_answer_bytes: MAX_ANSWER_BYTES,
-            // What says who we are is good for one request, and MAAS refuses the second as a wrong login.
+            // An OAuth nonce is good for one request: MAAS refuses a resend as a wrong login.
             keeps_connection: false,
         };
         let http = HttpClient::new(address.endpoint().clone(), settings.trust, http_settings)?;
@@ -114,7 +114,7 @@ impl Maas {
         &self.0.address
     }
 
-    /// The certificate that was seen, for the caller to record. None without TLS.
+    /// The certificate that the region presented, for the caller to store. `None` without TLS.
     pub fn fingerprint(&self) -> Option<Fingerprint> {
         self.0.http.fingerprint()
     }

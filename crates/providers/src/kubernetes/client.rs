@@ -30,7 +30,7 @@ const IDLE_FOR: Duration = Duration::from_secs(30);
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const JSON: &str = "application/json";
 const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
-/// Under this name the API server records which fields we set.
+/// The API server records our fields under this name.
 const FIELD_MANAGER: &str = "farrier";
 
 type Pool = hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
@@ -147,7 +147,7 @@ impl Client {
     }
 }
 
-/// The status that the server wrote into its answer. The page of a proxy has none, and no reason.
+/// The status in the server's answer. The page of a proxy has none, and so no reason.
 fn refusal(code: StatusCode, text: &str) -> Status {
     let status = serde_json::from_str::<Status>(text);
     let mut status =

@@ -1,9 +1,9 @@
 //! Reads a kubeconfig: the address of a cluster, its certificate authority, and our user there.
 //!
-//! Only data in the text itself counts. A kubeconfig may also name files, or programs to run for a
-//! token; ours comes out of a sealed credential, and must neither read this computer's files nor start
-//! a program on it. One that disables certificate checks is refused as well. Errors never quote the
-//! text: it holds keys.
+//! Only data in the text itself is used. A kubeconfig may also name files, or programs to run for a
+//! token; ours comes out of a sealed credential and must neither read local files nor start a
+//! program. One that disables certificate checks is refused as well. Errors never quote the text:
+//! it holds keys.
 
 use super::kubeconfig::{ClusterEntry, Context, Kubeconfig, UserEntry};
 use base64::Engine;
@@ -15,12 +15,11 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use secrecy::{ExposeSecret, SecretString};
 
-/// More than any kubeconfig, and little enough to be read at once.
+/// More than any kubeconfig needs.
 const MAX_KUBECONFIG_BYTES: usize = 1024 * 1024;
 
-/// All that is needed to talk to a cluster.
 pub struct Access {
-    /// As it is written in the kubeconfig, for people.
+    /// As written in the kubeconfig, for messages.
     pub address: String,
     pub uri: Uri,
     pub roots: RootCertStore,
@@ -78,7 +77,7 @@ fn current_user(config: &Kubeconfig) -> Result<&UserEntry, Fault> {
     config.user(&name).ok_or_else(|| unusable(&format!("has no user `{name}`")))
 }
 
-/// What would take us out of the text: files, programs, other servers, other people.
+/// Refuses fields that refer to files, programs, other servers or other users.
 fn refuse_foreign(cluster: &ClusterEntry, user: &UserEntry) -> Result<(), Fault> {
     let foreign = [
         (cluster.certificate_authority.is_some(), "certificate-authority"),
@@ -115,7 +114,7 @@ fn authorities(address: &str, cluster: &ClusterEntry) -> Result<RootCertStore, F
     roots(&pem).ok_or_else(|| unusable("has certificate-authority-data that is no certificate"))
 }
 
-/// The authorities in a PEM text; nothing when there is none or one of them is broken.
+/// The authorities in a PEM text; `None` when there is none or one is invalid.
 pub fn roots(pem: &[u8]) -> Option<RootCertStore> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
@@ -177,7 +176,7 @@ mod tests {
 
     fn refused(cluster: &str, user: &str) -> Fault {
         match read(&config(cluster, user)) {
-            Ok(_) => panic!("{cluster} with {user} was taken"),
+            Ok(_) => panic!("{cluster} with {user} was accepted"),
             Err(fault) => fault,
         }
     }
@@ -240,7 +239,7 @@ mod tests {
             assert!(!fault.said.contains("hush") && !fault.said.contains("aHVz"), "{fault}");
         }
         for text in ["", "users: [hush", "hush: [", "current-context: nowhere"] {
-            let Err(fault) = read(&text.to_owned().into()) else { panic!("{text} was taken") };
+            let Err(fault) = read(&text.to_owned().into()) else { panic!("{text} was accepted") };
             assert_eq!(fault.code, Code::CredentialMissing, "{text}");
             assert!(!fault.said.contains("hush"), "{fault}");
         }

@@ -1,6 +1,6 @@
-//! Drains a node, one pass at a time. A pass lists the pods of the node and requests the eviction of
-//! each that is not terminating already; the caller repeats it until [`EvictionPass::is_done`], or
-//! until its own deadline.
+//! Drains a node, one pass at a time. A pass lists the pods of the node and requests the eviction
+//! of each that is not terminating already; the caller repeats it until [`EvictionPass::is_done`],
+//! or until its own deadline.
 //!
 //! Pods are evicted and never deleted, so that disruption budgets hold. Left alone are pods of a
 //! DaemonSet and mirror pods, which come back at once, and finished ones.
@@ -23,7 +23,6 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 const NAMED: usize = 5;
 const BUDGET: &str = "DisruptionBudget";
 
-/// A pod, by its name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodName {
     pub namespace: String,
@@ -40,7 +39,7 @@ impl fmt::Display for PodName {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TerminatingPod {
     pub pod: PodName,
-    /// For how long it should have been gone: its grace period is over and it is still there.
+    /// Seconds since its grace period ended; zero before that.
     pub overdue_s: u64,
 }
 
@@ -48,11 +47,10 @@ pub struct TerminatingPod {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockedPod {
     pub pod: PodName,
-    /// Why, in the words of the API server: mostly those of a disruption budget.
+    /// The reason from the API server, usually a disruption budget.
     pub said: String,
 }
 
-/// What became of one pod in this pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodEviction {
     Evicted(PodName),
@@ -61,19 +59,18 @@ pub enum PodEviction {
     Gone(PodName),
 }
 
-/// What one pass found and did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EvictionPass {
     /// Pods that went away during this pass.
     pub gone: usize,
     pub waiting: Vec<TerminatingPod>,
     pub blocked: Vec<BlockedPod>,
-    /// Pods that need not go.
+    /// Pods that may stay.
     pub left_alone: usize,
 }
 
 impl EvictionPass {
-    /// Whether nothing is left that must go.
+    /// Whether no pod is left that must go.
     pub fn is_done(&self) -> bool {
         self.waiting.is_empty() && self.blocked.is_empty()
     }
@@ -216,7 +213,7 @@ fn eviction(pod: &PodName, uid: Option<&str>) -> Value {
     })
 }
 
-/// What a refusal means for this pod alone. `None` when it concerns our user or the whole API server.
+/// The result for this pod. `None` when the refusal concerns our user or the whole API server.
 fn refusal(pod: &PodName, status: &Status) -> Option<PodEviction> {
     match status.code {
         404 if status.is_not_found() => Some(PodEviction::Gone(pod.clone())),
@@ -230,7 +227,7 @@ fn refusal(pod: &PodName, status: &Status) -> Option<PodEviction> {
     }
 }
 
-/// The budget's own words, where there are any.
+/// The message of the API server and of the disruption budget, if any.
 fn words(status: &Status) -> String {
     let causes = status.details.iter().flat_map(|details| details.causes.iter());
     let budget = causes.filter(|cause| cause.reason == BUDGET).map(|cause| cause.message.clone());
@@ -249,7 +246,7 @@ fn class_of(pod: &PodObject, now: Timestamp) -> PodClass {
         return PodClass::LeftAlone;
     }
     match &pod.metadata.deletion_timestamp {
-        // The time by which it should be gone: the grace period is already in it.
+        // The grace period is already included.
         Some(due) => {
             let overdue = now.as_second().saturating_sub(due.as_second());
             PodClass::Terminating { overdue_s: u64::try_from(overdue).unwrap_or_default() }

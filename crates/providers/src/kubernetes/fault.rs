@@ -11,12 +11,12 @@ use std::error::Error;
 use std::io;
 use std::time::Duration;
 
-/// How many causes of an error are followed.
+/// How many nested causes of an error are examined.
 const MAX_CAUSES: usize = 16;
-/// The longest part of a server's message that is passed on.
+/// The longest server message that a fault quotes.
 const MAX_SAID_CHARS: usize = 300;
 
-/// One request, in the words of the API server's own permissions.
+/// One request, in the terms of Kubernetes RBAC.
 pub struct ApiCall<'a> {
     pub verb: &'static str,
     pub resource: &'static str,
@@ -46,7 +46,7 @@ pub fn late(address: &str, call: &ApiCall<'_>, deadline: Duration) -> Fault {
     Fault::new(lost(call), said)
 }
 
-/// An answer that is well-formed and about something else.
+/// A well-formed answer about something else.
 pub fn garbled(address: &str, call: &ApiCall<'_>, what: &str) -> Fault {
     Fault::new(Code::AnswerGarbled, format!("{}; it answered with {what}", call.words(address)))
 }
@@ -69,8 +69,8 @@ pub fn classify(address: &str, call: &ApiCall<'_>, error: &RequestError) -> Faul
     Fault::new(code, format!("{}; it {rest}", call.words(address)))
 }
 
-/// Whether the API server said that the object does not exist. A 404 without its reason comes from a
-/// proxy that does not know the path, and proves nothing about the object.
+/// Whether the API server said that the object does not exist. A 404 without its reason comes from
+/// a proxy that does not know the path, and proves nothing about the object.
 pub fn is_absent(error: &RequestError) -> bool {
     matches!(error, RequestError::Refused(status) if status.is_not_found())
 }
@@ -81,7 +81,7 @@ fn refusal(call: &ApiCall<'_>, status: &Status) -> (Code, String) {
         401 | 403 => Code::LoginRefused,
         404 if status.is_not_found() => Code::NotInCluster,
         404 | 405 => Code::AnswerGarbled,
-        // What went on behind it before it failed is not known.
+        // The change may have been made before the failure.
         500 | 502 | 504 => lost(call),
         429 | 503 => Code::ClusterUnreachable,
         409 | 410 => Code::EffectFailed,
@@ -98,7 +98,7 @@ fn refusal(call: &ApiCall<'_>, status: &Status) -> (Code, String) {
     (code, format!("{said}{hint}"))
 }
 
-/// Something below HTTP.
+/// An error below HTTP.
 fn broken(call: &ApiCall<'_>, error: &(dyn Error + Send + Sync + 'static)) -> (Code, String) {
     let error: &(dyn Error + 'static) = error;
     for cause in causes(error) {
@@ -146,17 +146,17 @@ fn tls(call: &ApiCall<'_>, error: &rustls::Error) -> (Code, String) {
     }
 }
 
-/// What it means that no answer came.
+/// The code for a missing answer.
 fn lost(call: &ApiCall<'_>) -> Code {
     if call.changes() { Code::AnswerLost } else { Code::ClusterUnreachable }
 }
 
-/// The error and what is behind it, each wrapped in the one before.
+/// The error and its sources.
 fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |error| behind(*error)).take(MAX_CAUSES)
 }
 
-/// An I/O error passes over the error it was made from when asked for its source.
+/// `io::Error::source` skips the error that it wraps.
 fn behind<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
     match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
         Some(inner) => Some(inner),

@@ -1,9 +1,9 @@
-//! What a machine needs to join a kubeadm cluster: the address of the API, a token that expires, and the
-//! fingerprint of the cluster's certificate authority.
+//! What a machine needs to join a kubeadm cluster: the address of the API, a token that expires,
+//! and the fingerprint of the cluster's certificate authority.
 //!
-//! The token is a secret in `kube-system` that the cluster itself removes when it has expired. It is
-//! drawn first, so that the caller can store its id, and created last, after everything that can fail
-//! without it.
+//! The token is a secret in `kube-system` that the cluster removes when it expires. It is generated
+//! first, so that the caller can store its id, and created last, after everything else that can
+//! fail.
 
 use super::client::{ApiRequest, RequestError};
 use super::fault::ApiCall;
@@ -31,12 +31,11 @@ const TOKEN_GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
 const ID_CHARS: usize = 6;
 const SECRET_CHARS: usize = 16;
 const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
-/// The largest multiple of the alphabet's length that fits a byte: a byte above it would favour the
-/// first letters.
+/// The largest multiple of the alphabet's length in a byte; larger values would bias the choice.
 const FAIR_BYTES: u8 = 252;
-/// Random bytes drawn at most for one word. One in 64 is discarded, so this never runs out in practice.
+/// Upper limit of random bytes per word. One in 64 is discarded, so it is never reached.
 const MAX_DRAWS: usize = 1024;
-/// A join takes minutes: a token that lives longer than a day is a risk without a use.
+/// A join takes minutes: a token valid for more than a day is an unneeded risk.
 const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 const HTTPS_PORT: u16 = 443;
 
@@ -45,7 +44,7 @@ const HTTPS_PORT: u16 = 443;
 pub struct JoinMaterial {
     /// `HOST:PORT` of the API.
     pub server: String,
-    /// The public half, by which the token is removed again.
+    /// The public half; the token is deleted by it.
     pub token_id: String,
     pub token: SecretString,
     /// The authority's public keys, as `sha256:…`.
@@ -54,7 +53,7 @@ pub struct JoinMaterial {
 }
 
 impl JoinMaterial {
-    /// The arguments of `kubeadm` for a shell. No part needs quoting: each was checked when it was read.
+    /// The arguments of `kubeadm` for a shell. They need no quoting: each part was checked.
     pub fn arguments(&self) -> SecretString {
         let mut line = format!("join {} --token {}", self.server, self.token.expose_secret());
         for hash in &self.ca_hashes {
@@ -65,7 +64,7 @@ impl JoinMaterial {
     }
 }
 
-/// A token that was drawn and does not exist in the cluster yet.
+/// A generated token that does not exist in the cluster yet.
 #[derive(Debug, Clone)]
 pub struct Token {
     /// The public half.
@@ -73,20 +72,20 @@ pub struct Token {
     secret: SecretString,
 }
 
-/// What the cluster publishes about itself.
+/// What the cluster publishes in `cluster-info`.
 struct Info {
     server: String,
     ca_hashes: Vec<String>,
 }
 
 impl Cluster {
-    /// Draws a token. Nothing is sent: the caller stores its id before it is created.
+    /// Generates a token and sends nothing: the caller stores its id before it is created.
     pub fn draw_token(&self) -> Result<Token, Fault> {
         let (id, secret) = (self.random(ID_CHARS)?, self.random(SECRET_CHARS)?);
         Ok(Token { id, secret: secret.into() })
     }
 
-    /// Creates the token, which lives for `ttl`, and reads the rest.
+    /// Reads the cluster's data and creates the token with the lifetime `ttl`.
     pub async fn join_material(&self, token: &Token, ttl: Duration) -> Result<JoinMaterial, Fault> {
         let lifetime =
             SignedDuration::try_from(ttl).ok().filter(|_| !ttl.is_zero() && ttl <= MAX_TTL);
@@ -95,7 +94,7 @@ impl Cluster {
             return Err(Fault::new(Code::NotSupported, said));
         };
         let Info { server, ca_hashes } = self.cluster_info().await?;
-        // Whole seconds, as the cluster reads them.
+        // Kubernetes reads whole seconds.
         let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
         let expires_at = now.saturating_add(lifetime).unwrap_or(now);
         let (id, secret) = (&token.id, token.secret.expose_secret());
@@ -142,7 +141,7 @@ impl Cluster {
         Ok(Info { server, ca_hashes: ca_hashes.ok_or_else(|| odd("has no readable authority"))? })
     }
 
-    /// Creates the token's secret. False when there is one of the same id.
+    /// Creates the token's secret. False when the id exists already.
     async fn mint(&self, id: &str, secret: &str, expires_at: Timestamp) -> Result<bool, Fault> {
         let name = format!("{TOKEN_PREFIX}{id}");
         let call = ApiCall::new("create", "secrets in kube-system", &name);
@@ -213,7 +212,7 @@ fn random(chars: usize) -> Option<String> {
     None
 }
 
-/// `HOST:PORT` of an address. It goes into a shell later, so it may hold nothing else.
+/// `HOST:PORT` of an address. It goes into a shell command, so other characters are refused.
 fn host_and_port(server: &str) -> Option<String> {
     let uri: Uri = server.parse().ok()?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '[' | ']');
@@ -229,7 +228,7 @@ fn ca_hashes(pem: &[u8]) -> Option<Vec<String>> {
     Some(roots.roots.iter().map(|root| key_hash(&root.subject_public_key_info)).collect())
 }
 
-/// The hash of a SubjectPublicKeyInfo. The parser strips the outer DER sequence, and the hash is over all.
+/// The hash of a SubjectPublicKeyInfo, whose outer DER sequence header the parser strips.
 fn key_hash(content: &[u8]) -> String {
     let mut hash = ring::digest::Context::new(&ring::digest::SHA256);
     hash.update(&der_sequence_header(content.len()));
@@ -245,7 +244,7 @@ fn der_sequence_header(length: usize) -> Vec<u8> {
         _ => {
             let bytes: Vec<u8> =
                 length.to_be_bytes().into_iter().skip_while(|byte| *byte == 0).collect();
-            // A length has at most eight bytes, which fits the seven bits that say how many there are.
+            // A length has at most eight bytes, so their count fits seven bits.
             let count = 0x80 | u8::try_from(bytes.len()).unwrap_or_default();
             [vec![SEQUENCE, count], bytes].concat()
         }

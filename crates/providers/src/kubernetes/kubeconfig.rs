@@ -1,4 +1,4 @@
-//! The fields of a kubeconfig that count. A field that is only refused is read as present or absent.
+//! The used fields of a kubeconfig. Of a field that is refused only its presence is read.
 
 use secrecy::SecretString;
 use serde::de::IgnoredAny;
@@ -70,11 +70,11 @@ pub struct UserEntry {
     pub impersonate_groups: Option<IgnoredAny>,
 }
 
-/// The text is no kubeconfig. Does not say why: the reason could quote a key.
+/// The text is not a kubeconfig. Has no reason: that could quote a key.
 pub struct NotAKubeconfig;
 
 impl Kubeconfig {
-    /// Reads all documents of a text. The first one that has a name wins.
+    /// Reads all documents of a text. On equal names the first one wins.
     pub fn parse(text: &str) -> Result<Self, NotAKubeconfig> {
         let documents: Vec<Self> = serde_saphyr::from_multiple(text).map_err(|_| NotAKubeconfig)?;
         Ok(documents.into_iter().fold(Self::default(), Self::merge))
@@ -104,7 +104,6 @@ impl Kubeconfig {
         named.find(|named| named.name == name)?.user.as_ref()
     }
 
-    /// The first cluster, whatever its name.
     pub fn first_cluster(&self) -> Option<&ClusterEntry> {
         self.clusters.iter().flatten().find_map(|named| named.cluster.as_ref())
     }

@@ -1,6 +1,6 @@
-//! Nodes: their state, and what we may set on them. Labels are patched one by one. The API replaces the
-//! list of taints as a whole, and a cordon has an owner, so both are read, changed and written back under
-//! the version that was read.
+//! Nodes: their state, and what Farrier sets on them. Labels are patched one by one. The API
+//! replaces the list of taints as a whole, and a cordon has an owner, so both are read, changed and
+//! written under the version that was read.
 
 use super::client::{ApiRequest, RequestError};
 use super::fault::{self, ApiCall};
@@ -11,11 +11,10 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 const NODES: &str = "/api/v1/nodes";
-/// How many nodes a page of the list has.
 const PAGE_SIZE: u32 = 500;
-/// More nodes than any cluster has.
+/// More pages than any cluster needs.
 const MAX_PAGES: usize = 40;
-/// How often a node is read again because another client wrote in between.
+/// How often a node is read again after a version conflict.
 const MAX_RACES: usize = 4;
 /// The annotation with the run that cordoned the node.
 const CORDONED_BY: &str = "farrier/cordoned-by";
@@ -32,12 +31,12 @@ pub struct Node {
     pub labels: BTreeMap<String, String>,
     pub taints: Vec<Taint>,
     pub internal_addresses: Vec<String>,
-    /// What is not as it should be.
+    /// The conditions that are not as they should be.
     pub bad: Vec<Condition>,
     pub kubelet_version: String,
 }
 
-/// A condition of a node, in the cluster's own words.
+/// A condition of a node, as the cluster reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
     pub kind: String,
@@ -59,7 +58,7 @@ pub enum NodeTaintEffect {
     NoSchedule,
     PreferNoSchedule,
     NoExecute,
-    /// One that came after this was written.
+    /// An effect that is unknown to Farrier.
     Other(String),
 }
 
@@ -84,19 +83,18 @@ impl NodeTaintEffect {
 }
 
 impl Node {
-    /// Whether an uncordon for `whose` leaves a cordon as it is, because it is another's.
+    /// Whether an uncordon for `whose` must leave the cordon, because another owner set it.
     pub fn is_left_alone(&self, whose: Option<&str>) -> bool {
         whose.is_some() && self.cordoned_by.as_deref() != whose
     }
 }
 
 impl Cluster {
-    /// The node of this name, or nothing when the cluster does not know it.
+    /// `None` when the cluster does not know the node.
     pub async fn node(&self, name: &str) -> Result<Option<Node>, Fault> {
         Ok(self.raw_node(name).await?.map(read))
     }
 
-    /// All its nodes.
     pub async fn nodes(&self) -> Result<Vec<Node>, Fault> {
         let call = ApiCall::new("list", "nodes", "");
         match self.list(&call, (NODES, None), (PAGE_SIZE, MAX_PAGES)).await? {
@@ -107,8 +105,7 @@ impl Cluster {
         }
     }
 
-    /// Cordons the node and annotates it with `by`. A node that is cordoned already stays as it is:
-    /// the cordon belongs to another.
+    /// Cordons the node and annotates it with `by`. An existing cordon stays: it has another owner.
     pub async fn cordon(&self, name: &str, by: &str) -> Result<Node, Fault> {
         let node = self.change_node(name, |node| {
             let open = !node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false);
@@ -124,8 +121,8 @@ impl Cluster {
         Ok(node)
     }
 
-    /// Uncordons the node; with `whose` only if that run cordoned it. `None` when the cluster does not
-    /// know the node.
+    /// Uncordons the node; with `whose` only if that run cordoned it. `None` when the cluster does
+    /// not know the node.
     pub async fn uncordon(&self, name: &str, whose: Option<&str>) -> Result<Option<Node>, Fault> {
         let node = self.change_node(name, |node| {
             let seen = read(node.clone());
@@ -156,7 +153,7 @@ impl Cluster {
         Ok(node)
     }
 
-    /// Sets taints and removes others. A taint is known by its key and its effect.
+    /// Sets taints and removes others. Key and effect identify a taint.
     pub async fn taint(&self, name: &str, set: &[Taint], remove: &[Taint]) -> Result<Node, Fault> {
         let node = self.change_node(name, |node| {
             let had = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
@@ -166,8 +163,8 @@ impl Cluster {
         node.await?.ok_or_else(|| self.not_a_node(name))
     }
 
-    /// Reads the node and writes what `change` returns, if anything. On a version conflict the node is
-    /// read again. `None` when the cluster does not know the node.
+    /// Reads the node and writes what `change` returns, if anything. On a version conflict the node
+    /// is read again. `None` when the cluster does not know the node.
     async fn change_node(
         &self,
         name: &str,
@@ -190,8 +187,8 @@ impl Cluster {
         Err(Fault::new(Code::EffectFailed, said))
     }
 
-    /// Requests the deletion of the node; an absent one counts as deleted. A finalizer may hold it:
-    /// whether it is gone is seen by reading it.
+    /// Requests the deletion of the node; an absent one counts as deleted. A finalizer may delay
+    /// it, so the caller reads the node to see whether it is gone.
     pub async fn remove_node(&self, name: &str) -> Result<(), Fault> {
         check_name("node", name)?;
         self.delete(NODES, &ApiCall::new("delete", "nodes", name)).await
@@ -212,7 +209,7 @@ impl Cluster {
         self.meant(&call, node).map(read)
     }
 
-    /// Almost anything can be read as a node; only what has the name is the one.
+    /// Almost any JSON decodes as a node, so the name must match.
     fn meant(&self, call: &ApiCall<'_>, node: NodeObject) -> Result<NodeObject, Fault> {
         if node.metadata.name.as_deref() == Some(call.name) {
             return Ok(node);
@@ -224,7 +221,7 @@ impl Cluster {
         self.client.send(ApiRequest::patch(format!("{NODES}/{name}"), patch)).await
     }
 
-    /// A patch counts when the answer to it shows what was asked for.
+    /// Checks that the answer to a patch shows the requested change.
     fn hold(&self, node: &Node, holds: bool, what: &str, wanted: &str) -> Result<(), Fault> {
         if holds {
             return Ok(());
@@ -241,7 +238,7 @@ impl Cluster {
     }
 }
 
-/// Makes a version conflict an answer.
+/// Turns a version conflict into `None`.
 async fn conflict(
     request: impl Future<Output = Result<NodeObject, RequestError>>,
 ) -> Result<Option<NodeObject>, RequestError> {
@@ -313,7 +310,7 @@ fn condition(condition: NodeCondition) -> Condition {
     }
 }
 
-/// `Ready` should be true; every other condition of a node names a trouble and should be false.
+/// `Ready` should be true; every other node condition names a problem and should be false.
 fn is_bad(condition: &Condition) -> bool {
     let wanted = if condition.kind == "Ready" { "True" } else { "False" };
     condition.status != wanted
@@ -333,7 +330,7 @@ mod tests {
         let ours = taint("ours", "a", NodeTaintEffect::NoSchedule);
         let both = retaint(&had, std::slice::from_ref(&ours), &[]);
         assert_eq!(both.len(), 2);
-        assert_eq!(retaint(&both, std::slice::from_ref(&ours), &[]), both, "asked for twice");
+        assert_eq!(retaint(&both, std::slice::from_ref(&ours), &[]), both, "set twice");
         let changed = retaint(&both, &[taint("ours", "b", NodeTaintEffect::NoSchedule)], &[]);
         assert_eq!(changed[1].value.as_deref(), Some("b"));
         assert_eq!(retaint(&both, &[], &[ours]), had);

@@ -1,6 +1,5 @@
-//! The parts of Kubernetes objects that are used here, read leniently: unknown fields are ignored
-//! and a missing field is empty. Only the list of a page must be there: a page without one is an
-//! answer about something else, and not an empty list.
+//! The used parts of Kubernetes objects, read leniently: unknown fields are ignored and a missing
+//! field is empty. Only the items of a page are required: without them the answer is not a list.
 
 use jiff::Timestamp;
 use serde::de::Error;
@@ -70,7 +69,7 @@ pub struct NodeSpec {
     pub taints: Option<Vec<TaintObject>>,
 }
 
-/// The API replaces the list of taints as a whole, so what others wrote is kept field by field.
+/// The API replaces the list of taints as a whole, so unknown fields are preserved.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TaintObject {
@@ -133,7 +132,7 @@ pub struct ConfigMap {
     pub data: Option<BTreeMap<String, String>>,
 }
 
-/// How the API server answers where there is no object to answer with, and every refusal.
+/// The answer of the API server for every refusal and where there is no object.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(default)]
 pub struct Status {
@@ -159,7 +158,7 @@ pub struct StatusCause {
 }
 
 impl Status {
-    /// Whether the API server itself said that the object does not exist.
+    /// Whether the API server itself reports that the object does not exist.
     pub fn is_not_found(&self) -> bool {
         self.code == 404 && self.reason == "NotFound"
     }
@@ -178,7 +177,7 @@ fn timestamp<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timest
     text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
 }
 
-/// With a function of its own, a field that is missing is an error, and `null` is none.
+/// Because of `deserialize_with` a missing field is an error, and `null` is empty.
 fn null_as_empty<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,

@@ -1,21 +1,19 @@
-//! Where a region is: `http://HOST:5240/MAAS`, as its own pages and its CLI show it. The path of the API may stand behind
-//! it or not. There is no scheme to guess: a region speaks plain HTTP until somebody gave it a certificate.
+//! The address of a region: `http://HOST:5240/MAAS`, as MAAS itself shows it, with or without the
+//! path of the API. The scheme is required: a region serves plain HTTP until it has a certificate.
 
 use crate::http_client::Endpoint;
 use model::refusal::Refusal;
 use std::fmt;
 
-/// The field that an address is typed into.
+/// The field that a refusal names.
 const FIELD: &str = "maas_url";
 const INSTEAD: &str =
     "write http://HOST:5240/MAAS, or https://HOST:5443/MAAS where MAAS speaks TLS";
-/// Where the API begins on every region.
 const ROOT: &str = "/MAAS";
 const API: &str = "/api/2.0";
-/// How much of a text that is no address is shown.
+/// How much of an invalid address a refusal quotes.
 const MAX_SHOWN: usize = 80;
 
-/// The address of one region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     endpoint: Endpoint,
@@ -27,7 +25,7 @@ impl Address {
         let text = text.trim();
         let wrong = |problem: String| Err(Refusal::invalid(FIELD, problem, INSTEAD));
         if text.contains('@') {
-            // Not shown again: what stands before the sign is probably a password.
+            // Not quoted: the part before the sign is probably a password.
             return wrong("has a user or password in it".into());
         }
         let shown: String = text.chars().take(MAX_SHOWN).collect();
@@ -48,7 +46,7 @@ impl Address {
         &self.endpoint
     }
 
-    /// The path of something that the API has: `machines/abc123/`.
+    /// The full path of an API resource such as `machines/abc123/`.
     pub(super) fn path(&self, rest: &str) -> String {
         format!("{}{API}/{rest}", self.root)
     }
@@ -60,7 +58,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// What stands before the path of the API. A proxy may have put the whole under a path of its own.
+/// The path before the path of the API. A proxy may have put the region under a path of its own.
 fn root(path: &str) -> Option<String> {
     let path = path.trim_end_matches('/');
     let path = path.strip_suffix(API.trim_start_matches('/')).unwrap_or(path).trim_end_matches('/');

@@ -1,4 +1,4 @@
-//! One question to a region, with its tries: our turn, who we are, the question, and what to do about the answer.
+//! Sends one request to a region: waits for the rate limit, signs, sends, and retries.
 
 use super::verdict::{About, Again, Answer, Asked};
 use super::{Inner, Maas};
@@ -17,10 +17,10 @@ use tokio::time::sleep;
 const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlencoded");
 const NONCE_BYTES: usize = 16;
 
-/// What to ask. A look may always be asked twice; a change only when it says so.
+/// One API request. Reads are idempotent; a change only when it is declared so.
 pub(super) struct Call {
     method: Method,
-    /// Behind the path of the API: `machines/abc123/`.
+    /// Below the path of the API: `machines/abc123/`.
     path: String,
     query: Form,
     form: Form,
@@ -53,7 +53,7 @@ impl Call {
         Self::new(Method::POST, path, Again::Harmful)
     }
 
-    /// An update says what is to be, so twice is the same as once.
+    /// A PUT sets values, so it is idempotent.
     pub fn put(path: impl Into<String>) -> Self {
         Self::new(Method::PUT, path, Again::Harmless)
     }
@@ -84,19 +84,19 @@ impl Call {
         Self { about, ..self }
     }
 
-    /// A change that may be asked for twice.
+    /// Declares a change idempotent.
     #[must_use]
     pub fn harmless(self) -> Self {
         Self { again: Again::Harmless, ..self }
     }
 
-    /// Something that MAAS tells everybody.
+    /// Sends no credentials: MAAS answers this request to every client.
     #[must_use]
     pub fn open(self) -> Self {
         Self { open: true, ..self }
     }
 
-    /// A look that can be had later: it makes way for what somebody waits for.
+    /// A background read: it yields to requests of running operations.
     #[must_use]
     pub fn polling(self) -> Self {
         Self { priority: Priority::Polling, ..self }
@@ -111,7 +111,7 @@ impl Call {
 }
 
 impl Maas {
-    /// Asks, and reads what comes back.
+    /// Sends a request and decodes the answer.
     pub(super) async fn read<T: DeserializeOwned>(&self, call: Call) -> Result<T, Fault> {
         let path = call.path();
         let asked = self.0.asked(&call, &path);
@@ -119,7 +119,7 @@ impl Maas {
         serde_json::from_slice(&body).map_err(|error| asked.garbled(&error.to_string()))
     }
 
-    /// Asks for something whose answer says nothing but yes.
+    /// Sends a request whose answer has no content.
     pub(super) async fn done(&self, call: Call) -> Result<(), Fault> {
         let path = call.path();
         self.0.ask(&call, &self.0.asked(&call, &path)).await.map(drop)
@@ -132,7 +132,7 @@ impl Inner {
         Asked { address: &self.address, method, path, about: *about, again: *again }
     }
 
-    /// Asks, and again while MAAS is too busy and asking again does no harm.
+    /// Sends a request, and repeats it while MAAS is busy and a repeat is safe.
     async fn ask(&self, call: &Call, asked: &Asked<'_>) -> Result<Bytes, Fault> {
         let mut failures = 0;
         loop {
@@ -150,12 +150,12 @@ impl Inner {
             let again = failures <= self.retries && asked.may_repeat(answer);
             let pause = again.then(|| answer.pause(self.pauses, failures, &nonce)).flatten();
             let Some(pause) = pause else { return Err(asked.refused(answer)) };
-            tracing::debug!(address = %self.address, %status, ?pause, "MAAS is asked again");
+            tracing::debug!(address = %self.address, %status, ?pause, "MAAS request retried");
             sleep(pause).await;
         }
     }
 
-    /// One question, one answer. Our place is given back before anybody waits for the next try.
+    /// One request and its answer. The rate limit slot is released before the delay of a retry.
     async fn once(
         &self,
         call: &Call,
@@ -163,7 +163,7 @@ impl Inner {
         nonce: &str,
     ) -> Result<HttpResponse, Fault> {
         let _turn = self.pace.turn(call.priority).await;
-        // Only now: what says who we are is good for some minutes, and a turn may be long in coming.
+        // Signed only now: the timestamp is valid for minutes, and the wait may be long.
         let request = self.request(call, asked, nonce)?;
         self.http.send(&request).await.map_err(|error| match error {
             SendError::Unsent(fault) if fault.code == Code::BmcUnreachable => {

@@ -1,5 +1,5 @@
-//! What happened to a machine: MAAS's events, and what its scripts and installers wrote. Both can be long, so events are read
-//! page by page up to a bound, and of a log the end is kept, where a failure says why.
+//! The history of a machine: the events of MAAS and the output of its scripts and installers.
+//! Events are read in a bounded number of pages; of a log only the end is kept, where the error is.
 
 use super::Maas;
 use super::call::Call;
@@ -11,13 +11,13 @@ use base64::engine::general_purpose::STANDARD;
 use model::fault::Fault;
 use serde::{Deserialize, Deserializer};
 
-/// How many events are asked for at once. MAAS gives a thousand at most.
+/// Events per page. MAAS allows at most a thousand.
 const PAGE: usize = 200;
-/// How many pages are read for one question.
+/// How many pages one query reads.
 pub const MAX_EVENT_PAGES: usize = 10;
-/// What MAAS calls the log of the installer itself. Beside it there is an archive of all that it had.
+/// MAAS's name for the installer's own log. The other result is an archive of everything.
 const INSTALL_LOG: &str = "/tmp/install.log";
-/// How much is kept of the end of what one script wrote.
+/// How much of the end of a script's output is kept.
 const MAX_OUTPUT_BYTES: usize = 256 * 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -37,21 +37,20 @@ pub struct Event {
     pub description: String,
 }
 
-/// Which events.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EventQuery {
     pub system_id: String,
-    /// Only those behind this one. Without it, the newest there are.
+    /// Only events after this id. Without it, the newest ones.
     pub after: Option<i64>,
-    /// From this level on, `DEBUG` to `CRITICAL`; MAAS's own default is `INFO`.
+    /// The lowest level, `DEBUG` to `CRITICAL`; the default of MAAS is `INFO`.
     pub level: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Events {
-    /// The oldest first.
+    /// Oldest first.
     pub events: Vec<Event>,
-    /// There are more: newer ones where `after` was given, otherwise older ones.
+    /// More exist: newer ones if `after` was given, otherwise older ones.
     pub more: bool,
 }
 
@@ -61,7 +60,6 @@ struct EventPage {
     events: Vec<Event>,
 }
 
-/// What a set of results is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResultKind {
     Commissioning,
@@ -79,7 +77,7 @@ impl ResultKind {
     }
 }
 
-/// One run of all scripts of a kind.
+/// One execution of all scripts of a kind.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct ResultSet {
     pub id: i64,
@@ -87,7 +85,7 @@ pub struct ResultSet {
     pub results: Vec<Output>,
 }
 
-/// What one script did.
+/// The result of one script.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Output {
     pub name: String,
@@ -95,13 +93,13 @@ pub struct Output {
     #[serde(default, deserialize_with = "nullable")]
     pub status_name: String,
     pub exit_status: Option<i64>,
-    /// The end of everything it wrote.
+    /// The end of its output.
     #[serde(default, deserialize_with = "written")]
     pub output: String,
 }
 
 impl Maas {
-    /// What MAAS noted about a machine, page by page.
+    /// The events of a machine, read page by page.
     pub async fn events(&self, query: &EventQuery) -> Result<Events, Fault> {
         let mut found: Vec<Event> = Vec::new();
         for _ in 0..MAX_EVENT_PAGES {
@@ -117,7 +115,7 @@ impl Maas {
         Ok(Events { events: found, more: true })
     }
 
-    /// The newest of what MAAS noted about a machine, the oldest of it first: one page.
+    /// The newest page of events of a machine, oldest first.
     pub async fn last_events(&self, system_id: &str) -> Result<Vec<Event>, Fault> {
         let query = EventQuery { system_id: system_id.to_owned(), ..EventQuery::default() };
         let mut page = self.event_page(&query, &[]).await?;
@@ -140,7 +138,7 @@ impl Maas {
         Ok(self.read::<EventPage>(call).await?.events)
     }
 
-    /// What the scripts of a kind did, each run of them as a set, the newest last.
+    /// The results of all scripts of a kind, one set per execution, newest last.
     pub async fn results(
         &self,
         system_id: &str,
@@ -155,7 +153,7 @@ impl Maas {
         Ok(sets)
     }
 
-    /// The end of what the last installation wrote. None where nothing was installed yet.
+    /// The end of the log of the last installation. `None` when nothing was installed yet.
     pub async fn installation_log(&self, system_id: &str) -> Result<Option<String>, Fault> {
         let newest = self.results(system_id, ResultKind::Installation).await?.pop();
         let Some(set) = newest else { return Ok(None) };
@@ -164,7 +162,7 @@ impl Maas {
     }
 }
 
-/// The end of a text in base64.
+/// Decodes base64 and keeps the end.
 fn written<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let encoded = Option::<String>::deserialize(deserializer)?.unwrap_or_default();
     let bytes = STANDARD.decode(encoded.trim()).map_err(serde::de::Error::custom)?;

@@ -1,5 +1,5 @@
-//! Who we are at a region: an API key of three parts, sent as OAuth 1.0a with the signature method PLAINTEXT. There is
-//! nothing to compute: the signature is the secret itself, so whoever may not see it must not see the request.
+//! The API key of a region: three parts, sent as OAuth 1.0a with the signature method PLAINTEXT.
+//! The signature is the secret itself, so the header must never be logged.
 
 use crate::http_client::form::encode;
 use hyper::header::HeaderValue;
@@ -11,7 +11,6 @@ const FIELD: &str = "api_key";
 const INSTEAD: &str =
     "give the three parts that `maas apikey --username=USER` prints, CONSUMER:TOKEN:SECRET";
 
-/// The key of one user of one region.
 #[derive(Clone)]
 pub struct ApiKey {
     consumer: String,
@@ -20,7 +19,7 @@ pub struct ApiKey {
 }
 
 impl ApiKey {
-    /// Reads `consumer:token:secret`. What is wrong is said without showing any of it.
+    /// Reads `consumer:token:secret`. A refusal quotes no part of it.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         let parts: Vec<&str> = text.trim().split(':').collect();
         let [consumer, token, secret] = parts[..] else {
@@ -36,9 +35,9 @@ impl ApiKey {
         Ok(Self { consumer: consumer.into(), token: token.into(), secret: secret.into() })
     }
 
-    /// The value of the header `Authorization`. A nonce is good for one request, and a timestamp for some minutes.
+    /// The header `Authorization`. A nonce is valid for one request, a timestamp for some minutes.
     pub(super) fn header(&self, nonce: &str, timestamp_s: u64) -> Option<HeaderValue> {
-        // The secrets are joined encoded, and what comes of that is a value that is encoded like every other.
+        // The secret is encoded twice: within the signature, and the signature as a header value.
         let signature = format!("&{}", encode(self.secret.expose_secret()));
         let value = format!(
             "OAuth oauth_version=\"1.0\", oauth_signature_method=\"PLAINTEXT\", \
@@ -70,7 +69,7 @@ mod tests {
         for (key, nonce, at, consumer, token, signature) in [
             ("abc:def:ghi", "n1", 0, "abc", "def", "%26ghi"),
             (" abc:def:ghi\n", "n2", 1_700_000_000, "abc", "def", "%26ghi"),
-            // Encoded twice: once as a part of the signature, once as a value of the header.
+            // Encoded twice: within the signature, and as a header value.
             ("a+:b/:c\"%", "n\"", 1, "a%2B", "b%2F", "%26c%2522%2525"),
         ] {
             let read = ApiKey::parse(key).unwrap();

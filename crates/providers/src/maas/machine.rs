@@ -1,4 +1,4 @@
-//! A machine as MAAS tells it, as far as it matters here.
+//! A machine as MAAS reports it. Fields that Farrier does not use are ignored.
 
 use super::parts::{BlockDevice, Interface, Named, nullable};
 use super::status::Status;
@@ -7,17 +7,17 @@ use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What MAAS writes where a board has nothing to say.
+/// MAAS's placeholder for a missing hardware detail.
 const UNKNOWN: &str = "Unknown";
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Machine {
     pub system_id: String,
     pub status: Status,
-    /// MAAS's word for the status, also for one that is new to us.
+    /// MAAS's name of the status, also when the number is unknown to Farrier.
     #[serde(default, deserialize_with = "nullable")]
     pub status_name: String,
-    /// What happened last, in MAAS's words.
+    /// MAAS's message about the last status change.
     #[serde(default, deserialize_with = "nullable")]
     pub status_message: String,
     #[serde(default, deserialize_with = "nullable")]
@@ -32,7 +32,7 @@ pub struct Machine {
     pub power_state: MaasPowerState,
     #[serde(default, deserialize_with = "nullable")]
     pub power_type: String,
-    /// Who has it. Commissioning gives it to whoever asked for that.
+    /// The MAAS user who owns it. Commissioning makes the requesting user the owner.
     pub owner: Option<String>,
     #[serde(default, deserialize_with = "nullable")]
     pub osystem: String,
@@ -65,24 +65,24 @@ pub struct Machine {
     pub next_sync: Option<Timestamp>,
     #[serde(default, deserialize_with = "seconds")]
     pub sync_interval: Option<Duration>,
-    /// What was written on it by its owner. It goes when the machine is released.
+    /// Set by the owner. MAAS removes them when the machine is released.
     #[serde(default, deserialize_with = "nullable")]
     pub workload_annotations: BTreeMap<String, String>,
 }
 
 impl Machine {
-    /// Whether somebody has it, or something is installed on it, whatever its status says: tests may fail on a machine in service.
+    /// Owned or installed, whatever its status: tests may fail on a machine in service.
     pub fn is_taken(&self) -> bool {
         self.owner.as_deref().is_some_and(|owner| !owner.is_empty()) || !self.osystem.is_empty()
     }
 
-    /// The serial number of the computer, where its board tells one.
+    /// The serial number of the system, if its board reports one.
     pub fn serial(&self) -> Option<&str> {
         let serial = self.hardware_info.system_serial.trim();
         (!serial.is_empty() && serial != UNKNOWN).then_some(serial)
     }
 
-    /// Whether one of its interfaces has this address, in whatever form either is written.
+    /// Compares hexadecimal digits only, so the notation does not matter.
     pub fn has_mac(&self, mac: &str) -> bool {
         let digits = |text: &str| -> String {
             let hex = text.chars().filter(char::is_ascii_hexdigit);
@@ -106,15 +106,15 @@ pub struct HardwareInfo {
     pub chassis_serial: String,
 }
 
-/// The power as MAAS saw it last, which may be a while ago.
+/// The power state that MAAS read last, possibly a while ago.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MaasPowerState {
     On,
     Off,
-    /// Nobody has asked, or it cannot be asked.
+    /// Never read, or not readable.
     #[default]
     Unknown,
-    /// It was asked, and that failed.
+    /// The last read failed.
     Error,
 }
 
@@ -136,8 +136,8 @@ impl<'de> Deserialize<'de> for MaasPowerState {
     }
 }
 
-/// A time as MAAS writes it, which is UTC whether it says so or not. One that cannot be read is none: it must not hide all other machines
-/// of the region.
+/// MAAS writes UTC, with or without an offset. A malformed time is `None`, so that one machine
+/// cannot make the whole list unreadable.
 fn moment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
     Ok(Option::<String>::deserialize(deserializer)?.and_then(|text| read_moment(&text)))
 }
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(machine.workload_annotations["farrier"], "op-1");
     }
 
-    /// One that cannot be read would hide all others of its region.
+    /// An error here would make the list of the whole region unreadable.
     #[test]
     fn words_that_are_new_to_us_hide_no_machine() {
         let strange = read(json!({

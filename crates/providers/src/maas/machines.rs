@@ -1,5 +1,5 @@
-//! What can be asked of machines: to be listed, known, commissioned, allocated, deployed, released, switched, forgotten.
-//! Each answers with the machine as MAAS has it right after; that something is done is seen later, in its status.
+//! The requests about machines. Each answers with the machine right after the request; whether an
+//! action has finished shows later, in its status.
 
 use super::Maas;
 use super::call::Call;
@@ -21,8 +21,8 @@ struct Power {
 }
 
 impl Maas {
-    /// Every machine that fits, with all it is made of, in one request: a whole site where nothing is filtered by. Who asks for one machine goes
-    /// before it.
+    /// All matching machines with their details, in one request. An empty filter lists the whole
+    /// site, so the request yields to those about single machines.
     pub async fn machines(&self, filter: &Filter) -> Result<Vec<Machine>, Fault> {
         let Filter { ids, mac_address, hostname, pool, zone } = filter;
         let call = ids.iter().fold(Call::get(ALL).polling(), |call, id| call.query("id", id));
@@ -39,7 +39,7 @@ impl Maas {
         self.read(Call::get(one(system_id)).about(About::Machine)).await
     }
 
-    /// Makes a machine known. MAAS refuses a MAC address that another has.
+    /// Creates the record of a machine. MAAS refuses a MAC address that another machine has.
     pub async fn create(&self, new: &NewMachine) -> Result<Machine, Fault> {
         self.read(Call::post(ALL).form(new.form())).await
     }
@@ -49,39 +49,39 @@ impl Maas {
         self.read(call.form(change.form())).await
     }
 
-    /// Makes MAAS forget it. It is not switched off.
+    /// Deletes the record. The machine is not powered off.
     pub async fn delete(&self, system_id: &str) -> Result<(), Fault> {
         self.done(Call::delete(one(system_id)).about(About::Machine)).await
     }
 
-    /// Boots it to be looked at. Whoever asks becomes its owner meanwhile.
+    /// Boots the machine to read its hardware. The requesting user owns it meanwhile.
     pub async fn commission(&self, system_id: &str) -> Result<Machine, Fault> {
         self.read(op(system_id, "commission")).await
     }
 
-    /// Breaks off commissioning, testing, deploying or erasing.
+    /// Aborts commissioning, testing, deploying or erasing.
     pub async fn abort(&self, system_id: &str, comment: &str) -> Result<Machine, Fault> {
         self.read(op(system_id, "abort").form(Form::default().with("comment", comment))).await
     }
 
-    /// Takes this one machine, which must be Ready.
+    /// Allocates this machine, which must be Ready.
     pub async fn allocate(&self, system_id: &str, comment: &str) -> Result<Machine, Fault> {
         let form = Form::default().with("system_id", system_id).with("comment", comment);
         self.read(Call::post(ALL).op("allocate").form(form)).await
     }
 
-    /// Puts an operating system on it. Everything on its disks is lost.
+    /// Installs an operating system. All data on its disks is lost.
     pub async fn deploy(&self, system_id: &str, deploy: &Deploy) -> Result<Machine, Fault> {
         self.read(op(system_id, "deploy").form(deploy.form())).await
     }
 
-    /// Gives it back. MAAS takes a second request for the first one.
+    /// Releases the machine. Idempotent: MAAS takes a second request for the first one.
     pub async fn release(&self, system_id: &str, release: &Release) -> Result<Machine, Fault> {
         self.read(op(system_id, "release").harmless().form(release.form())).await
     }
 
-    /// Switches it on. A machine that is Allocated is **deployed** by this: to MAAS it is the same request. And some power
-    /// types switch a machine off first that is on, so it is asked once.
+    /// Powers the machine on. MAAS **deploys** an Allocated machine on this request. Not
+    /// idempotent: some power types power-cycle a machine that is on.
     pub async fn power_on(&self, system_id: &str) -> Result<Machine, Fault> {
         self.read(op(system_id, "power_on")).await
     }
@@ -91,13 +91,13 @@ impl Maas {
         self.done(op(system_id, "power_off").harmless().form(form)).await
     }
 
-    /// Lets MAAS ask the machine's controller now, which may take a minute and a thread of the region.
+    /// MAAS queries the BMC now, which may take a minute and occupies a thread of the region.
     pub async fn query_power_state(&self, system_id: &str) -> Result<MaasPowerState, Fault> {
         let call = Call::get(one(system_id)).op("query_power_state").about(About::Machine);
         Ok(self.read::<Power>(call).await?.state)
     }
 
-    /// How MAAS switches it, by the names of the power type's parameters. A password is among them.
+    /// The power parameters by MAAS's names, the password included.
     pub async fn power_parameters(
         &self,
         system_id: &str,
@@ -111,7 +111,7 @@ impl Maas {
         Ok(told.into_iter().map(|(name, value)| (name, text(value).into())).collect())
     }
 
-    /// Only its owner may do this; MAAS releases it first.
+    /// Only the owner may do this; MAAS releases the machine first.
     pub async fn mark_broken(&self, system_id: &str, comment: &str) -> Result<Machine, Fault> {
         self.read(op(system_id, "mark_broken").form(Form::default().with("comment", comment))).await
     }
@@ -120,7 +120,7 @@ impl Maas {
         self.read(op(system_id, "mark_fixed").form(Form::default().with("comment", comment))).await
     }
 
-    /// A locked machine is neither released nor deleted by anybody. Locking one that is locked is refused.
+    /// Nobody can release or delete a locked machine. Locking it a second time is refused.
     pub async fn lock(&self, system_id: &str, comment: &str) -> Result<Machine, Fault> {
         self.read(op(system_id, "lock").form(Form::default().with("comment", comment))).await
     }
@@ -129,7 +129,7 @@ impl Maas {
         self.read(op(system_id, "unlock").form(Form::default().with("comment", comment))).await
     }
 
-    /// Writes on a machine that we own. An empty value removes its key; what is not named stays.
+    /// Sets annotations on a machine we own. An empty value removes its key; other keys stay.
     pub async fn set_workload_annotations(
         &self,
         system_id: &str,

@@ -1,4 +1,4 @@
-//! Interfaces, and the subnets they are linked to. They are changed while a machine is Ready, Allocated or SendError.
+//! Interfaces and their links to subnets. They can be changed while Ready, Allocated or Broken.
 
 use super::Maas;
 use super::call::Call;
@@ -7,22 +7,22 @@ use super::verdict::About;
 use crate::http_client::form::{Form, encode};
 use model::fault::Fault;
 
-/// What is to be different about an interface. What is not set stays.
+/// A change of an interface. Unset fields stay.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InterfaceChange {
     pub name: Option<String>,
     pub mtu: Option<u32>,
-    /// The id of a VLAN in MAAS, which is not its number.
+    /// The id of a VLAN in MAAS, not its VLAN number.
     pub vlan: Option<i64>,
     pub tags: Option<Vec<String>>,
 }
 
-/// How an interface is to get an address in a subnet.
+/// A link to create between an interface and a subnet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkWanted {
     pub subnet: i64,
     pub mode: LinkMode,
-    /// For a static one that MAAS is not to choose.
+    /// Only for static links; `None`: MAAS chooses.
     pub ip_address: Option<String>,
     pub default_gateway: bool,
 }
@@ -46,7 +46,7 @@ impl Maas {
         self.read(Call::put(one(system_id, interface)).about(About::Part).form(form)).await
     }
 
-    /// Adds a link: one that is there already stays, and there are two.
+    /// Adds a link. Not idempotent: a second request adds a second link.
     pub async fn link_subnet(
         &self,
         system_id: &str,

@@ -1,5 +1,5 @@
-//! How much one region is asked: so many requests at once, and so many in a second. A region is one process with a
-//! database behind it, and everybody who works with MAAS waits when it is swamped.
+//! The rate limit of one region: a number of requests in flight and a number of starts per second.
+//! A region is one process on one database, and overload slows down every user of MAAS.
 
 use crate::governor::Priority;
 use crate::governor::gate::{Gate, Pass};
@@ -9,27 +9,27 @@ use tokio::time::{Instant, sleep_until};
 
 pub(super) struct Pace {
     gate: Gate,
-    /// The time between two beginnings.
+    /// The time between two starts.
     apart: Duration,
-    /// When the next one may begin.
+    /// The earliest start of the next request.
     next: Mutex<Instant>,
 }
 
 impl Pace {
-    /// Places for at least one request. Zero in a second means that they are not held apart.
+    /// At least one request may be in flight. `per_second` zero: no limit on starts.
     pub fn new(at_once: usize, per_second: u32) -> Self {
         let apart = Duration::from_secs(1).checked_div(per_second).unwrap_or_default();
         Self { gate: Gate::new(at_once.max(1)), apart, next: Mutex::new(Instant::now()) }
     }
 
-    /// Waits for a place and a moment. The place is given back when the pass is dropped.
+    /// Waits for a slot and a start time. Dropping the pass releases the slot.
     pub async fn turn(&self, priority: Priority) -> Pass {
         let pass = self.gate.pass(priority).await;
         sleep_until(self.moment(Instant::now())).await;
         pass
     }
 
-    /// The moment of whoever asks now, and everybody else's is later. Moments that nobody took are not saved up.
+    /// Reserves the next start time. Unused start times do not accumulate.
     fn moment(&self, now: Instant) -> Instant {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let moment = (*next).max(now);

@@ -1,9 +1,9 @@
-//! What a machine is made of, as MAAS tells it: disks, interfaces, and how these are linked to subnets. What MAAS does not
-//! say, or says as null, is the default; what it says beyond this is left out.
+//! Disks, interfaces and their links to subnets, as MAAS reports them. A missing or null field is
+//! the default; unknown fields are ignored.
 
 use serde::{Deserialize, Deserializer};
 
-/// A null is the same as nothing.
+/// Reads null as the default.
 pub(super) fn nullable<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -30,14 +30,14 @@ pub struct BlockDevice {
     /// The kernel's name for it, `sda` or `nvme0n1`.
     #[serde(deserialize_with = "nullable")]
     pub name: String,
-    /// `physical`, or what else is made of physical ones.
+    /// `physical`, or the kind of a virtual device.
     #[serde(rename = "type", deserialize_with = "nullable")]
     pub kind: String,
     #[serde(deserialize_with = "nullable")]
     pub model: String,
     #[serde(deserialize_with = "nullable")]
     pub serial: String,
-    /// A path under /dev that does not change.
+    /// A stable path under /dev.
     #[serde(deserialize_with = "nullable")]
     pub id_path: String,
     #[serde(deserialize_with = "nullable")]
@@ -95,7 +95,7 @@ pub enum LinkMode {
 impl LinkMode {
     pub const ALL: [Self; 4] = [Self::Auto, Self::Dhcp, Self::Static, Self::LinkUp];
 
-    /// As MAAS takes it; it tells it in small letters.
+    /// As MAAS accepts it; MAAS reports it in lower case.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "AUTO",
@@ -106,7 +106,7 @@ impl LinkMode {
     }
 }
 
-/// One machine with a word that is new to us must not hide all others of its region: it is read, and the word is none.
+/// An unknown mode is `None`, so that one machine cannot make the whole list unreadable.
 fn mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<LinkMode>, D::Error> {
     let word: String = nullable(deserializer)?;
     Ok(LinkMode::ALL.into_iter().find(|mode| mode.as_str().eq_ignore_ascii_case(&word)))
@@ -137,7 +137,7 @@ pub struct Interface {
     pub enabled: bool,
     #[serde(deserialize_with = "nullable")]
     pub link_connected: bool,
-    /// In Mbit/s; zero when MAAS does not know.
+    /// In Mbit/s; zero when unknown.
     #[serde(deserialize_with = "nullable")]
     pub link_speed: u64,
     #[serde(deserialize_with = "nullable")]

@@ -1,13 +1,13 @@
 //! Nodes and machines behind MAAS.
 //!
-//! The stages of onboarding and decommission are carried out at the MAAS of the node's site; machines whose BMC MAAS has are
-//! switched and installed through it. MAAS moves by itself and may be moved by others, so every step looks first, decides by what it
-//! sees, and reads back. What does harm twice leaves a note under its key before it is asked, and a mark on the machine in MAAS: after
-//! a crash the two say whether it was us.
+//! The stages of onboarding and decommission run at the MAAS of the node's site. Machines whose BMC
+//! MAAS controls are powered and installed through it. MAAS changes by itself and by other users,
+//! so every step reads first, decides, and reads back. A request that must not be sent twice is
+//! preceded by a checkpoint and an annotation on the machine, which identify it after a crash.
 //!
-//! `sites` are the regions that are spoken to, `watching` how many wait at one together, `hand` is how one order looks, waits and notes, `notes` what it remembers, `marks`
-//! what is written on machines, `masking` what nobody is shown, `find` which machine it is, `letting` how one is let go. The stages: `prepare`, `record`, `commission`, `storage`,
-//! `wiring`, `deploy`, `failure` and `reinstall`, `sync`, `release`; `undo` takes them back. `machine` and `power` are for machines that are no nodes.
+//! `sites` has the clients, `shared_poll` shares polls among waiters, `executor` runs one provider
+//! call, `checkpoint` is its memory, `annotations` marks machines, `masking` hides secrets, `find`
+//! matches machines. `machine` and `power` serve machines that are not nodes.
 
 mod checkpoint;
 mod commission;
@@ -57,22 +57,22 @@ use std::time::Duration;
 
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How the agents of nodes reach Farrier.
+    /// The address of Farrier for the agents of nodes.
     pub farrier_url: String,
-    /// The agent that Farrier gives out to new nodes. Empty: none.
+    /// The agent binary for new nodes. Empty: none.
     pub agent_binary: PathBuf,
-    /// How a region is believed that speaks TLS.
+    /// How a region with TLS is trusted.
     pub trust: TrustPolicy,
-    /// The credential for BMCs of machines that name none.
+    /// The BMC credential of machines that name none.
     pub bmc_credential: String,
-    /// How long between two looks at a machine that is waited for.
+    /// The interval of polls while a stage waits for a machine.
     pub look_every: Duration,
-    /// The longest that is waited in one go, where a stage would wait longer.
+    /// The longest wait of one call, if the stage allows more.
     pub longest_wait: Duration,
-    /// So long a request whose answer was lost may still be on its way.
+    /// How long a request whose answer was lost may still reach MAAS.
     pub in_flight: Duration,
     pub power_timeouts: PowerTimeouts,
-    /// How a region is asked. What a site says itself goes before it.
+    /// Defaults of the client; the settings of a site override them.
     pub client: ClientSettings,
 }
 

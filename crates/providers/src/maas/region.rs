@@ -1,4 +1,4 @@
-//! What the region itself tells: who it is, who we are there, and what there is to choose from.
+//! Requests about the region itself: version, user, pools, zones, images and tags.
 
 use super::Maas;
 use super::call::Call;
@@ -18,11 +18,11 @@ pub struct Version {
     pub capabilities: Vec<String>,
 }
 
-/// The user whose key we have.
+/// The user of our API key.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Whoami {
     pub username: String,
-    /// Most of what is asked for here needs this.
+    /// Most requests need this.
     #[serde(default, deserialize_with = "nullable")]
     pub is_superuser: bool,
 }
@@ -32,19 +32,19 @@ pub struct Tag {
     pub name: String,
     #[serde(default, deserialize_with = "nullable")]
     pub comment: String,
-    /// A tag with a definition is put on machines by MAAS itself.
+    /// MAAS itself assigns a tag that has a definition.
     #[serde(default, deserialize_with = "nullable")]
     pub definition: String,
 }
 
-/// Which machines get a tag and which lose it, by their system ids.
+/// System ids of the machines that get a tag and of those that lose it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TagChange {
     pub add: Vec<String>,
     pub remove: Vec<String>,
 }
 
-/// An image that can be deployed, or something to boot one with.
+/// A deployable image, or a boot resource for one.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct BootResource {
     pub id: i64,
@@ -58,7 +58,7 @@ pub struct BootResource {
 }
 
 impl Maas {
-    /// MAAS tells its version to everybody, so this says whether it is there and not whether the key is right.
+    /// Needs no login: it shows that MAAS is there, not that the key is valid.
     pub async fn version(&self) -> Result<Version, Fault> {
         self.read(Call::get("version/").open()).await
     }
@@ -88,7 +88,6 @@ impl Maas {
         self.read(Call::post("tags/").form(form)).await
     }
 
-    /// Puts a tag on machines and takes it from others.
     pub async fn tag_machines(&self, tag: &str, change: &TagChange) -> Result<(), Fault> {
         let form = Form::default().each("add", &change.add).each("remove", &change.remove);
         let call = Call::post(format!("tags/{}/", encode(tag))).op("update_nodes").harmless();

@@ -1,5 +1,5 @@
-//! The status of a machine in MAAS: its numbers, and its own words for them. A number that is new to us is kept as it is,
-//! so that a newer MAAS can be looked at.
+//! The status of a machine in MAAS: numbers and MAAS's names for them. Unknown numbers of a newer
+//! MAAS are kept.
 
 use serde::{Deserialize, Deserializer};
 use std::fmt;
@@ -9,12 +9,12 @@ macro_rules! statuses {
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Status {
             $($variant,)*
-            /// A number that MAAS has and we do not know.
+            /// A number that is unknown to Farrier.
             Unknown(i64),
         }
 
         impl Status {
-            /// Every status that we know.
+            /// Every known status, by number.
             pub const ALL: &'static [Status] = &[$(Status::$variant,)*];
 
             pub const fn from_number(number: i64) -> Self {
@@ -31,7 +31,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// MAAS's own words.
+            /// MAAS's own name.
             pub const fn words(self) -> &'static str {
                 match self {
                     $(Self::$variant => $words,)*
@@ -69,7 +69,7 @@ statuses! {
 }
 
 impl Status {
-    /// True while MAAS is at work and something else follows by itself.
+    /// True while MAAS is working and the status will change by itself.
     pub const fn in_progress(self) -> bool {
         match self {
             Self::Commissioning
@@ -99,7 +99,7 @@ impl Status {
         }
     }
 
-    /// True where MAAS says that something went wrong.
+    /// True if MAAS reports a failure.
     pub const fn failed(self) -> bool {
         match self {
             Self::FailedCommissioning

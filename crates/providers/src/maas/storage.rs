@@ -1,4 +1,4 @@
-//! Disks, and how they are laid out. All of it is for machines that are Ready.
+//! Disks and storage layouts. MAAS changes them while a machine is Ready.
 
 use super::Maas;
 use super::call::Call;
@@ -9,7 +9,7 @@ use super::verdict::About;
 use crate::http_client::form::{Form, encode};
 use model::fault::Fault;
 
-/// How MAAS divides the disk that is booted from.
+/// How MAAS partitions the boot disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
     Flat,
@@ -47,13 +47,12 @@ impl Maas {
         self.read(Call::get(disks(system_id)).about(About::Machine)).await
     }
 
-    /// The disk that the firmware boots from.
     pub async fn set_boot_disk(&self, system_id: &str, disk: i64) -> Result<(), Fault> {
         let path = format!("{}{disk}/", disks(system_id));
         self.done(Call::post(path).op("set_boot_disk").about(About::Part).harmless()).await
     }
 
-    /// Takes the layout that there is away and makes this one, on the boot disk or on another.
+    /// Replaces the present layout, on the boot disk or on `root_device`.
     pub async fn set_storage_layout(
         &self,
         system_id: &str,

@@ -1,9 +1,9 @@
-//! What an answer of MAAS means.
+//! Classifies the answers of MAAS: a pure mapping from request and answer to a fault, and whether
+//! the request may be repeated.
 //!
-//! A pure table from what was asked and what came back to a fault, and whether the same may be asked again. The rules behind
-//! it are MAAS's own. A request is one transaction, so a conflict of the database, which is a 409 that says when to come back,
-//! has changed nothing; a 409 without that is a wrong state. Power is asked for after the transaction, so a 503 may come
-//! from a change that was made. And only MAAS itself may say that a machine is not there.
+//! MAAS runs a request in one transaction. A database conflict is a 409 with `Retry-After` and has
+//! changed nothing; a 409 without it is a wrong state. Power requests follow the transaction, so a
+//! 503 may come after a change that was made. Only a 404 of MAAS itself proves absence.
 
 use super::address::Address;
 use crate::http_client::text::one_line;
@@ -13,25 +13,24 @@ use model::retry::Backoff;
 use serde_json::Value;
 use std::time::Duration;
 
-/// What a request is about, as far as "not there" depends on it.
+/// What a request is about. A 404 is classified by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum About {
-    /// One machine whose system id we have from MAAS.
+    /// One machine, by a system id from MAAS.
     Machine,
     /// A disk or an interface of such a machine.
     Part,
-    /// Anything else that the region has.
+    /// Anything else in the region.
     Region,
 }
 
-/// Whether asking twice is the same as asking once.
+/// Whether a request may be repeated without harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Again {
     Harmless,
     Harmful,
 }
 
-/// What was asked.
 pub(super) struct Asked<'a> {
     pub address: &'a Address,
     pub method: &'a Method,
@@ -40,7 +39,6 @@ pub(super) struct Asked<'a> {
     pub again: Again,
 }
 
-/// What came back.
 #[derive(Clone, Copy)]
 pub(super) struct Answer<'a> {
     pub status: StatusCode,
@@ -57,7 +55,7 @@ impl Asked<'_> {
         format!("{} was asked to {} {}", self.address, self.method, self.path)
     }
 
-    /// The request was sent, and then this happened.
+    /// The request was sent and the answer never came.
     pub fn lost(&self, why: &str) -> Fault {
         let (code, end) = match self.changes() {
             true => (Code::AnswerLost, ", so it may have been done"),
@@ -66,13 +64,13 @@ impl Asked<'_> {
         Fault::new(code, format!("{}: {why}{end}", self.words()))
     }
 
-    /// It said yes, and nobody understands the rest.
+    /// A success whose body cannot be decoded.
     pub fn garbled(&self, why: &str) -> Fault {
         let code = if self.changes() { Code::AnswerGarbled } else { Code::MaasUnreachable };
         Fault::new(code, format!("{}; it answered with something else: {why}", self.words()))
     }
 
-    /// The fault in an answer that says no.
+    /// The fault of a refusal.
     pub fn refused(&self, answer: Answer<'_>) -> Fault {
         let words = Words::of(answer.body);
         let Self { address, method, path, .. } = self;
@@ -108,18 +106,18 @@ impl Asked<'_> {
 
     fn absent(&self, words: &Words) -> Code {
         let MaasSays::NotThere = words.absence() else {
-            // A proxy, or another program, that does not know the path.
+            // From a proxy or another program that does not know the path.
             return Code::MaasUnreachable;
         };
         match self.about {
             About::Machine => Code::MaasMachineGone,
-            // Either is gone, or both: who looks at the machine next finds out.
+            // The machine or only the component is gone: the next read of the machine shows which.
             About::Part => Code::EffectFailed,
             About::Region => Code::MaasRefused,
         }
     }
 
-    /// Whether the same may be asked again at once, because nothing was done or because twice is the same as once.
+    /// Whether to retry: nothing was changed, or the request is idempotent.
     pub fn may_repeat(&self, answer: Answer<'_>) -> bool {
         let words = Words::of(answer.body);
         match answer.status.as_u16() {
@@ -131,16 +129,16 @@ impl Asked<'_> {
     }
 }
 
-/// What MAAS says to an operation that it has not got.
+/// How MAAS refuses an unknown operation.
 const UNKNOWN_CALL: &str = "Unrecognised signature";
-/// What its forms say where others answer 409.
+/// How its forms report a wrong state, where other requests answer 409.
 const WRONG_STATE: &str = "because of the current state";
-/// How MAAS says that there is no such thing: the name of the kind is in between.
+/// How MAAS reports absence, around the name of the kind.
 const ABSENT: (&str, &str) = ("No ", " matches the given query.");
 const ABSENT_SHORT: &str = "Not Found";
-/// How many fields of a refusal are passed on.
+/// How many fields of a refusal a fault quotes.
 const MAX_FIELDS: usize = 8;
-/// The longest message of a region that is passed on.
+/// The longest message that a fault quotes.
 const MAX_SAID_CHARS: usize = 400;
 
 enum MaasSays {
@@ -148,10 +146,10 @@ enum MaasSays {
     SomethingElse,
 }
 
-/// What is said about a refusal.
+/// The message of a refusal.
 struct Words {
     said: String,
-    /// A page for a browser, and so not from the API.
+    /// An HTML page, so not from the API.
     page: bool,
 }
 
@@ -165,7 +163,7 @@ impl Words {
         let said = match serde_json::from_str(text) {
             Ok(Value::Object(fields)) => {
                 let field = |(name, value): (&String, &Value)| match name.as_str() {
-                    // What is wrong with the whole, and not with one field.
+                    // About the whole form, not one field.
                     "__all__" => flat(value),
                     name => format!("{name}: {}", flat(value)),
                 };
@@ -196,17 +194,17 @@ impl Answer<'_> {
         self.retry_after?.trim().parse().ok()
     }
 
-    /// A conflict of the database, after which MAAS took everything back. Before 3.4 it is told by its page alone.
+    /// A database conflict, which MAAS rolled back. Before 3.4 only its HTML page shows it.
     fn is_conflict(&self, words: &Words) -> bool {
         self.retry_after.is_some() || words.page
     }
 
-    /// How long to wait before the same is asked again. None: longer than anybody waits here.
+    /// The delay before a retry. `None`: MAAS asks for more than the client waits.
     pub fn pause(&self, pauses: Backoff, failures: u32, seed: &str) -> Option<Duration> {
         let Some(wanted) = self.wants_s().map(Duration::from_secs) else {
             return Some(pauses.delay(failures, seed));
         };
-        // A little later than it wants, and not all of us at the same moment.
+        // Jitter, so that the replicas do not retry at the same moment.
         let spread = Backoff { most: pauses.first, ..pauses }.delay(1, seed);
         (wanted <= pauses.most).then(|| wanted + spread)
     }
@@ -259,8 +257,7 @@ mod tests {
         r#"{"__all__": ["Commission is not available because of the current state of the node."]}"#;
     const PAGE: &str = "<!DOCTYPE html><p>Conflict error.";
 
-    /// What came back; then the code and whether it is asked again, for a look, for a change that may be asked twice,
-    /// and for one that may not.
+    /// The answer; then code and retry for a read, an idempotent change and another change.
     type Row = (u16, Option<&'static str>, &'static str, [(Code, bool); 3]);
 
     #[test]
@@ -377,7 +374,7 @@ mod tests {
             assert!(pause >= at_least && pause <= at_least + s(1), "{wants}: {pause:?}");
         }
         assert_eq!(pause(Some("16")), None);
-        // A date, or nonsense: as if nothing had been said.
+        // A date or an invalid value is ignored.
         assert_eq!(pause(Some("Wed, 21 Oct 2026 07:28:00 GMT")), Some(own));
     }
 }

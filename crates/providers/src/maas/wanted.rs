@@ -1,4 +1,4 @@
-//! What can be wanted of a machine, and how it is written down.
+//! The parameters of requests about machines, and their form encoding.
 
 use crate::http_client::form::Form;
 use base64::Engine;
@@ -7,10 +7,10 @@ use secrecy::SecretString;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Which machines are listed. Nothing set means all of them.
+/// Selects the machines of a list. Unset fields match all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// What MAAS calls them; none: whatever they are called.
+    /// System ids; empty: any.
     pub ids: Vec<String>,
     pub mac_address: Option<String>,
     pub hostname: Option<String>,
@@ -24,22 +24,22 @@ impl Filter {
     }
 }
 
-/// How MAAS switches a machine.
+/// How MAAS controls the power of a machine.
 #[derive(Debug, Clone)]
 pub enum Power {
-    /// Not at all: a person does.
+    /// Not at all: a person does it.
     Manual,
     Redfish(Bmc),
     Ipmi(Bmc),
 }
 
-/// Where a machine's controller is, and who logs in there.
+/// The address and login of a BMC.
 #[derive(Clone)]
 pub struct Bmc {
     pub address: String,
     pub user: String,
     pub password: SecretString,
-    /// Other parameters of the power type, as MAAS names them: `node_id`, `power_driver`, `cipher_suite_id`.
+    /// Other parameters by MAAS's names: `node_id`, `power_driver`, `cipher_suite_id`.
     pub more: BTreeMap<String, String>,
 }
 
@@ -74,7 +74,7 @@ impl Power {
     }
 }
 
-/// A machine that MAAS is to know.
+/// A machine record to create.
 #[derive(Debug, Clone)]
 pub struct NewMachine {
     /// `amd64/generic`.
@@ -85,7 +85,7 @@ pub struct NewMachine {
     pub pool: Option<String>,
     pub zone: Option<String>,
     pub description: Option<String>,
-    /// MAAS commissions a new machine at once unless it is told not to.
+    /// MAAS commissions a new machine at once unless this is false.
     pub commission: bool,
 }
 
@@ -103,7 +103,7 @@ impl NewMachine {
     }
 }
 
-/// What is to be different about a machine. What is not set stays.
+/// A change of a machine record. Unset fields stay.
 #[derive(Debug, Clone, Default)]
 pub struct Change {
     pub hostname: Option<String>,
@@ -129,16 +129,16 @@ impl Change {
     }
 }
 
-/// What is put on a machine. Deploying a machine that is Ready allocates it first.
+/// What to install. MAAS allocates a Ready machine first.
 #[derive(Clone, Default)]
 pub struct Deploy {
     pub osystem: Option<String>,
     pub distro_series: Option<String>,
-    /// What cloud-init gets, as it is; MAAS wants it in base64 and gets it so. There may be tokens in it.
+    /// For cloud-init; sent in base64. It may hold tokens.
     pub user_data: Option<SecretString>,
-    /// MAAS asks the deployed system for its hardware from time to time.
+    /// The deployed system reports its hardware to MAAS periodically.
     pub enable_hw_sync: bool,
-    /// For MAAS's own log of events.
+    /// For MAAS's event log.
     pub comment: Option<String>,
 }
 
@@ -165,12 +165,12 @@ impl Deploy {
     }
 }
 
-/// How a machine is given back, and what becomes of its disks.
+/// How to release a machine, and whether its disks are erased.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Release {
     pub comment: Option<String>,
     pub erase: bool,
-    /// How they are erased; none: as the region does. Saying no to both means zeroes over every disk, which takes hours.
+    /// Unset: the region's default. Both false: zeroes over every disk, which takes hours.
     pub secure_erase: Option<bool>,
     pub quick_erase: Option<bool>,
 }
@@ -187,7 +187,7 @@ impl Release {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopMode {
-    /// The operating system is asked to go down.
+    /// The operating system shuts down.
     Soft,
     Hard,
 }

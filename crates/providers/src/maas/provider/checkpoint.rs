@@ -1,4 +1,4 @@
-//! What is remembered of an order at MAAS, under its key. It is written before what it names is asked.
+//! The checkpoint of one provider call at MAAS. It is written before the request that it names.
 
 use super::letting::Letting;
 use crate::power::{PowerGoal, PowerStage};
@@ -13,54 +13,59 @@ use serde_json::Value;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub(super) enum OrderCheckpoint {
-    /// Begun, and harmless to be done again.
+    /// Started; repeating it is harmless.
     Begun,
-    /// The same, and MAAS was asked to make a record, to delete one, or to take back an installation.
-    Asked {
-        at: Timestamp,
-    },
-    /// As what MAAS had the machine before, and when it was asked to commission it.
+    /// The same, after a request to create or delete a record or to abort or release.
+    #[serde(rename = "asked")]
+    Asked { at: Timestamp },
+    /// The state before, and when MAAS was requested to commission.
     Commission {
         before: Upstream,
+        #[serde(rename = "asked")]
         asked: Option<Timestamp>,
     },
-    /// When MAAS was asked to install.
+    /// When MAAS was requested to install.
     Deploy {
+        #[serde(rename = "asked")]
         asked: Option<Timestamp>,
     },
     Release {
+        #[serde(rename = "letting")]
         letting: Letting,
     },
     Reinstall {
         round: u32,
+        #[serde(rename = "leg")]
         leg: Leg,
     },
     Power {
         goal: PowerGoal,
         stage: PowerStage,
+        #[serde(rename = "watched")]
         watched: Option<Timestamp>,
     },
-    /// Given up; nothing more is asked under its key.
+    /// Stopped; nothing more is requested under this key.
     Stopped,
-    /// Of a whole run: as what MAAS had the machine when the run first saw it.
-    FirstSeen {
-        before: Upstream,
-    },
+    /// Kept for a whole run: the state when the run first read the machine.
+    #[serde(rename = "first_seen")]
+    FirstSeen { before: Upstream },
 }
 
-/// How far a round of installing anew is.
+/// The phase of one reinstall round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Leg {
+    #[serde(rename = "letting")]
     Letting(Letting),
-    /// When MAAS was asked to install.
+    /// When MAAS was requested to install.
     Installing {
+        #[serde(rename = "asked")]
         asked: Option<Timestamp>,
     },
 }
 
 impl OrderCheckpoint {
-    /// When MAAS was asked for something that cannot be called back while it is on its way. A course of power is finished instead.
+    /// When MAAS got a request that cannot be recalled. A power sequence is completed instead.
     pub fn asked(&self) -> Option<Timestamp> {
         let let_go = |letting: &Letting| match letting {
             Letting::Begun => None,
@@ -77,22 +82,22 @@ impl OrderCheckpoint {
     }
 }
 
-/// The notes of one key.
+/// The checkpoint of one effect key.
 #[derive(Clone, Copy)]
 pub(super) struct Notes<'a> {
     pub store: &'a dyn ProviderStateStore,
     pub key: &'a Key,
 }
 
-/// What a stop finds.
+/// The result of a stop.
 pub(super) enum Stopping {
-    /// It never began, and never will.
+    /// It never started and never will.
     Barred,
     Begun(OrderCheckpoint),
 }
 
 impl Notes<'_> {
-    /// Writes the first note, unless there is one. Answers what holds now. Whoever was stopped does not begin.
+    /// Writes the first checkpoint unless one exists; returns the one in force. Fails when stopped.
     pub async fn begin(&self, first: OrderCheckpoint) -> Result<OrderCheckpoint, Fault> {
         match self.store.begin(self.key, &Checkpoint::Begun(self.written(&first)?)).await? {
             None => Ok(first),
@@ -104,7 +109,7 @@ impl Notes<'_> {
         }
     }
 
-    /// What was begun; none when nothing was, or when it was stopped.
+    /// `None` when nothing was started, or when it was stopped.
     pub async fn recall(&self) -> Result<Option<OrderCheckpoint>, Fault> {
         match self.store.recall(self.key).await? {
             None | Some(Checkpoint::Barred) => Ok(None),
@@ -115,7 +120,7 @@ impl Notes<'_> {
         }
     }
 
-    /// Goes from one note to the next. Whoever finds another one than its own has slept, and must not act any more.
+    /// Replaces the checkpoint. Fails when another worker has changed it: the caller must not act.
     pub async fn compare_and_swap(
         &self,
         before: &OrderCheckpoint,
@@ -134,7 +139,7 @@ impl Notes<'_> {
         }
     }
 
-    /// Bars the key where nothing has begun.
+    /// Bars the key if nothing has started.
     pub async fn stop(&self) -> Result<Stopping, Fault> {
         match self.store.begin(self.key, &Checkpoint::Barred).await? {
             None | Some(Checkpoint::Barred) => Ok(Stopping::Barred),
@@ -163,7 +168,7 @@ impl Notes<'_> {
     }
 }
 
-/// A note that belongs to another kind of order.
+/// The checkpoint belongs to another kind of call.
 pub(super) fn two_effects() -> Fault {
     Fault::new(Code::ProtocolBroken, "one key stands for two effects")
 }

@@ -1,4 +1,4 @@
-//! Commissioning: MAAS boots the machine to see what it is made of, and perhaps tests it.
+//! Commissioning: MAAS boots the machine to read its hardware and optionally tests it.
 
 use super::checkpoint::{OrderCheckpoint, Stopping, two_effects};
 use super::hand::{Owner, Work, disagrees, done, has, inquired, state, unlocked};
@@ -9,16 +9,16 @@ use model::effect::{Answer, Verb};
 use model::fault::{Code, Fault};
 use model::node::{Upstream, adopts};
 
-/// What follows from a status.
+/// The next step for a status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Move {
-    /// It is under way, or was done before.
+    /// In progress, or done before.
     Done,
     Commission,
     Disagree(&'static str),
 }
 
-/// `before` is the status that the order found when it began, where it has.
+/// `before` is the state when the call started, if it has.
 fn next(machine: &Machine, before: Option<Upstream>) -> Move {
     let begun = before.is_some_and(|before| before != state(machine));
     match machine.status {
@@ -28,11 +28,11 @@ fn next(machine: &Machine, before: Option<Upstream>) -> Move {
         | Status::Allocated
         | Status::Deploying
         | Status::Deployed => Move::Done,
-        // It ran, and failed at once: who waits for it says so.
+        // It ran and failed at once; the stage that waits reports it.
         Status::FailedCommissioning if begun => Move::Done,
         Status::FailedTesting if begun && machine.osystem.is_empty() => Move::Done,
         Status::New | Status::FailedCommissioning => Move::Commission,
-        // MAAS does not commission it so, and something may be installed on it.
+        // MAAS refuses to commission it, and it may be in service.
         Status::FailedTesting => Move::Disagree(TESTS_FAILED),
         Status::Broken => {
             Move::Disagree("somebody marked it broken: mend it, and mark it fixed in MAAS")
@@ -120,7 +120,7 @@ impl Work<'_> {
         }
     }
 
-    /// Breaks off what this key has begun. That it is over is noted last: who dies in between breaks it off again.
+    /// Aborts what this key started. The stop is recorded last, so a crash repeats the abort.
     async fn break_off(&self) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         let Stopping::Begun(memo) = notes.stop().await? else { return Ok(Answer::Stopped) };
@@ -136,7 +136,7 @@ impl Work<'_> {
         Ok(Answer::Stopped)
     }
 
-    /// Whether MAAS commissions it for us. Tests of what is installed are somebody's own.
+    /// Whether MAAS commissions it for us. Tests of an installed machine are not ours.
     pub(super) async fn is_being_commissioned(&self, machine: &Machine) -> Result<bool, Fault> {
         Ok(matches!(machine.status, Status::Commissioning | Status::Testing)
             && machine.osystem.is_empty()
@@ -165,7 +165,7 @@ impl Work<'_> {
     }
 }
 
-/// What a note says was there before.
+/// The state before the call, from its checkpoint.
 fn found(memo: &OrderCheckpoint) -> Option<Upstream> {
     match memo {
         OrderCheckpoint::Commission { before, .. } => Some(*before),
@@ -180,7 +180,7 @@ fn found(memo: &OrderCheckpoint) -> Option<Upstream> {
     }
 }
 
-/// Whether the wait for Ready is over, and how.
+/// The result of the wait for Ready; `None` while it continues.
 fn is_ready(machine: &Machine) -> Option<Result<(), Fault>> {
     match machine.status {
         Status::Ready | Status::Allocated | Status::Deploying | Status::Deployed => Some(Ok(())),

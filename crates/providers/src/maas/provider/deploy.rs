@@ -1,7 +1,7 @@
-//! Installing a node through MAAS: begun here, waited for in the next stage.
+//! Starts the installation of a node through MAAS; the next stage waits for it.
 //!
-//! What tells our deployment from somebody else's is the mark on the machine. A deployment of this run was begun, whatever became
-//! of it; one that MAAS had before the run began is adopted; any other is somebody's, and left alone.
+//! The annotation on the machine tells our deployment from others. One of this run counts as
+//! started; one from before the run is adopted; any other is left alone.
 
 use super::checkpoint::{OrderCheckpoint, Stopping, two_effects};
 use super::hand::{Owner, Work, disagrees, done, has, state};
@@ -14,15 +14,15 @@ use model::node::{NodeState, Stage, Upstream, adopts};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Move {
-    /// This run has begun it.
+    /// This run started it.
     Begun,
-    /// MAAS had it before.
+    /// MAAS had it deployed before the run.
     Adopt(String),
     Install,
     Disagree(String),
 }
 
-/// `before` is as what MAAS had the machine when this run first saw it, `owner` who has it now.
+/// `before` is the state when this run first read the machine, `owner` its present MAAS user.
 fn next(upstream: Upstream, whose: &Whose, before: Upstream, owner: &Owner) -> Move {
     let no = |why: &str| Move::Disagree(why.to_owned());
     match (upstream, whose) {
@@ -115,10 +115,10 @@ impl Work<'_> {
         }
     }
 
-    /// What became of a deployment that was noted: it is on the machine, or was never begun.
+    /// The status of a recorded deployment: on the machine, or never started.
     async fn became(&self) -> Result<Answer, Fault> {
         let machine = match self.locate().await {
-            // Whoever goes on with it says so.
+            // The next follow reports that it is gone.
             Err(fault) if fault.code == Code::MaasMachineGone => return Ok(Answer::UnderWay),
             other => other?,
         };
@@ -161,7 +161,7 @@ impl Work<'_> {
         }
     }
 
-    /// What is installed, and what it is told.
+    /// The image and the cloud-init of the node.
     pub async fn installation(&self) -> Result<Deploy, Fault> {
         let (osystem, release) = self.site.spec.system_and_release();
         Ok(Deploy {
@@ -173,7 +173,7 @@ impl Work<'_> {
         })
     }
 
-    /// Breaks off an installation that this key has begun. One that is through stays: it is too late.
+    /// Aborts an installation that this key started. A finished one stays.
     async fn stop_deploying(&self) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         let memo = match notes.stop().await? {
@@ -190,7 +190,7 @@ impl Work<'_> {
             if of_this_run && machine.status == Status::Deploying {
                 self.hand.maas().abort(&machine.system_id, self.hand.key().as_str()).await?;
             }
-            // The request may still be on its way to MAAS.
+            // The request may still reach MAAS.
             if young && matches!(machine.status, Status::Ready | Status::Allocated) {
                 return Ok(Answer::UnderWay);
             }
@@ -217,7 +217,7 @@ impl Work<'_> {
     }
 }
 
-/// Whether the wait for an installation is over, and how: true when it is installed.
+/// The result of the wait for an installation: true when installed, `None` while it continues.
 pub(super) fn installed(machine: &Machine) -> Option<Result<bool, Fault>> {
     match machine.status {
         Status::Deploying => None,

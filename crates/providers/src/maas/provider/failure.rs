@@ -1,5 +1,5 @@
-//! Why an installation failed, as far as what was written about it says. A new system that does not get its data from MAAS when it
-//! first boots is the one cause that goes away by trying again.
+//! Finds the cause of a failed installation in events and logs. Only one cause is worth a retry:
+//! the new system could not get its data from MAAS at first boot (datasource failure).
 
 use super::hand::{Work, disagrees, done, has};
 use super::marks;
@@ -8,14 +8,14 @@ use crate::maas::{Event, Machine, Status};
 use model::effect::{Answer, Key, Outcome};
 use model::fault::{Code, Fault};
 
-/// How many of the last lines of an installer's log are written down.
+/// How many of the last lines of an installer's log are copied.
 const LAST_LINES: usize = 60;
-/// The longest line that is said.
+/// The longest quoted line.
 const MAX_SAID: usize = 300;
-/// What MAAS notes when it is asked to install.
+/// The type of the event that MAAS writes for a deploy request.
 const ASKED: &str = "User starting deployment";
 
-/// In small letters: one of these in a line is enough.
+/// In lower case: any one of these in a line.
 const ALONE: [&str; 8] = [
     "datasourcenotfound",
     "no instance datasource found",
@@ -27,32 +27,31 @@ const ALONE: [&str; 8] = [
     "could not find a datasource",
 ];
 
-/// In small letters: all of a row in one line.
+/// In lower case: all of a row in one line.
 const TOGETHER: [&[&str]; 3] = [
     &["can not apply stage", "datasource"],
     &["calling 'http", "/maas/metadata", "failed"],
     &["url_helper", "metadata", "timed out"],
 ];
 
-/// In small letters: a line with one of these shows what the installer was given, not what happened. Datasources are named there whatever it is
-/// that failed.
+/// In lower case: such a line shows the installer's configuration, which always names datasources.
 const CONFIGURATION: [&str; 2] = ["debconf_selections", "cloud-init/"];
 
-/// In small letters: what curtin says when it is through, and when it is not.
+/// In lower case: curtin's messages for success and failure.
 const FINISHED: &str = "installation finished";
 const FAILED: &str = "installation failed";
-/// In small letters: what MAAS says when the machine did not come to it for its data.
+/// In lower case: MAAS's event when the machine did not report back in time.
 const TIMED_OUT: &str = "operation 'deploying' timed out";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// The line that says so.
+    /// The line that shows it.
     Datasource(String),
-    /// The last thing that was said.
+    /// The last line of events and log.
     Other(String),
 }
 
-/// What was noted since the installation was asked for. MAAS notes the comment of who asks, which is the key.
+/// The events since the deploy request, found by its type or by the key in its comment.
 fn since<'a>(events: &'a [Event], key: Option<&Key>) -> &'a [Event] {
     let asked = |event: &Event| {
         event.kind == ASKED || key.is_some_and(|key| event.description.contains(key.as_str()))
@@ -60,7 +59,7 @@ fn since<'a>(events: &'a [Event], key: Option<&Key>) -> &'a [Event] {
     &events[events.iter().rposition(asked).map_or(0, |at| at + 1)..]
 }
 
-/// The cause, from what MAAS noted and what the installer wrote, oldest first.
+/// The cause, from the events and the installer's log, oldest first.
 pub(super) fn cause(events: &[String], log: &str) -> Cause {
     let lines = || events.iter().map(String::as_str).chain(log.lines()).map(str::trim);
     if let Some(line) = lines().find(|line| is_datasource(line)) {
@@ -80,7 +79,7 @@ fn is_datasource(line: &str) -> bool {
         && (ALONE.iter().any(has) || TOGETHER.iter().any(|row| row.iter().all(has)))
 }
 
-/// Whether the installer was through, so that what failed came after it.
+/// Whether the installer succeeded, so that the failure came later.
 fn is_through(log: &str) -> bool {
     let log = log.to_lowercase();
     log.contains(FINISHED) && !log.contains(FAILED)
@@ -125,7 +124,7 @@ impl Work<'_> {
         }
     }
 
-    /// Why the last installation failed. All that is known of it goes into the log.
+    /// The cause of the last failed installation. Copies events and log to the run's log.
     pub async fn why(&self, machine: &Machine) -> Result<Cause, Fault> {
         let id = &machine.system_id;
         let noted = self.hand.tell_events(id).await?;
@@ -208,7 +207,7 @@ mod tests {
                 "cloud-init: finished at 10:00\nCommand 'grub-install' failed",
                 "Command 'grub-install' failed",
             ),
-            // What curtin was given names a datasource, and so does every deployment that is on its way.
+            // Configuration and normal progress name datasources too.
             (
                 vec![
                     "Node status event: 'cloudinit' searching for network data from DataSourceMAAS",
@@ -218,7 +217,7 @@ mod tests {
                  curtin: Installation failed with exception: Command 'grub-install' failed",
                 "curtin: Installation failed with exception: Command 'grub-install' failed",
             ),
-            // It took too long before it was through.
+            // It timed out before the installer finished.
             (
                 vec![
                     "Marking node failed: Machine operation 'Deploying' timed out after 30 minutes.",

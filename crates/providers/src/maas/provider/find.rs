@@ -1,5 +1,5 @@
-//! Which machine of MAAS is one of ours: by what MAAS calls it, by the addresses of its network cards and by its serial number. More than one
-//! answer is none: a person says which it is.
+//! Matches a machine of the inventory with one of MAAS: by system id, MAC addresses and serial
+//! number. Several candidates are a conflict that the operator resolves.
 
 use super::hand::seen;
 use super::marks;
@@ -9,17 +9,17 @@ use model::id::NodeId;
 use model::machine::MachineSpec;
 use model::node::UpstreamSeen;
 
-/// How many candidates are named.
+/// How many candidates a conflict names.
 const MAX_NAMED: usize = 8;
 
-/// What is kept of a machine in a list.
+/// What is kept of a machine in the list of a site.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Listed {
     pub system_id: String,
     pub hostname: String,
     pub serial: Option<String>,
     pub macs: Vec<String>,
-    /// The node that it is marked as.
+    /// The node in its annotation.
     pub node: Option<NodeId>,
     pub seen: UpstreamSeen,
 }
@@ -45,7 +45,7 @@ impl Listed {
     }
 }
 
-/// An address without how it is written.
+/// A MAC address without separators, in lower case.
 fn digits(mac: &str) -> String {
     let hex = mac.chars().filter(char::is_ascii_hexdigit);
     hex.map(|c| c.to_ascii_lowercase()).collect()
@@ -55,11 +55,11 @@ fn digits(mac: &str) -> String {
 pub(super) enum Found<'a> {
     None,
     One(&'a Listed),
-    /// The text names all candidates and what speaks for each.
+    /// Names all candidates and what matches of each.
     Conflict(String),
 }
 
-/// `id` is what MAAS calls it, where the inventory says so.
+/// `id` is the system id, if the inventory has it.
 pub(super) fn find<'a>(machines: &'a [Listed], spec: &MachineSpec, id: Option<&str>) -> Found<'a> {
     let macs: Vec<String> = spec.mac_addresses.iter().map(|mac| digits(mac)).collect();
     let serial = spec.serial.trim();
@@ -70,7 +70,7 @@ pub(super) fn find<'a>(machines: &'a [Listed], spec: &MachineSpec, id: Option<&s
     match fitting[..] {
         [] => Found::None,
         [one] => match &one.serial {
-            // Its name or its network card is ours and its board is not: one of the two was exchanged.
+            // Id or MAC address matches and the board does not: one of them was exchanged.
             Some(other) if !serial.is_empty() && !by_serial(one) => Found::Conflict(format!(
                 "{} has the {} of the machine, and the serial number {other:?} instead of {serial:?}",
                 named(one),
@@ -120,7 +120,7 @@ mod tests {
         }
     }
 
-    /// MAC addresses, serial number, and the machine that is found, none, or what is said of several.
+    /// MAC addresses, serial number, and the machine found, none, or parts of the conflict text.
     type Row =
         (&'static [&'static str], &'static str, Result<&'static str, &'static [&'static str]>);
 
@@ -138,7 +138,7 @@ mod tests {
             (&["aa:00:00:00:00:01"], "", Ok("a")),
             (&["AA-00-00-00-00-01"], "s1", Ok("a")),
             (&[], "S1", Ok("a")),
-            // Nobody has looked at its board yet.
+            // Not commissioned yet, so its serial number is unknown.
             (&["aa:00:00:00:00:02"], "S2", Ok("b")),
             (&["aa:00:00:00:00:09"], "S1", Ok("a")),
             (&["aa:00:00:00:00:01"], "S9", Err(&["a (host-a)", "S1", "S9"])),
@@ -173,7 +173,7 @@ mod tests {
         let none = "aa:00:00:00:00:09";
         assert_eq!(find(&all, &spec(none, ""), Some("a")), Found::One(&all[0]));
         assert_eq!(find(&all, &spec(none, "s1"), Some("a")), Found::One(&all[0]));
-        // It is not there any more under that name.
+        // No machine has that system id any more.
         assert_eq!(find(&all, &spec("aa:00:00:00:00:02", ""), Some("c")), Found::One(&all[1]));
         for (mac, serial, words) in [
             ("aa:00:00:00:00:02", "", ["a (host-a) by system id", "b (host-b) by MAC address"]),

@@ -1,4 +1,4 @@
-//! How one order is carried out at a region: it looks, waits, notes, and says what it saw.
+//! Executes one provider call at a region: reads, waits, checkpoints, and reports what it read.
 
 use super::MaasProvider;
 use super::checkpoint::{Notes, OrderCheckpoint};
@@ -21,22 +21,22 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// So long before the step's own deadline a wait is over: who waited then says what MAAS says.
+/// A wait ends this long before the step's deadline, so that it can report what MAAS says.
 const MARGIN: Duration = Duration::from_secs(5);
-/// How many of the last events are written into the log of a failure.
+/// How many of the last events are copied into the log of a failure.
 const LAST_EVENTS: usize = 20;
 
-/// One order at one region.
+/// One provider call at one region.
 pub(super) struct Hand<'a> {
     pub at: &'a MaasProvider,
     pub open: Arc<Open>,
     pub order: &'a Order,
     pub journal: &'a Journal,
-    /// How long an attempt may take.
+    /// The time limit of an attempt.
     pub limit: Duration,
 }
 
-/// One order about a stage of a node.
+/// Executes one stage of a node.
 pub(super) struct Work<'a> {
     pub hand: Hand<'a>,
     pub site: Site,
@@ -61,8 +61,8 @@ impl Hand<'_> {
         Notes { store: self.at.store.as_ref(), key: &self.order.key }
     }
 
-    /// Looks until `ended` has something to say, as long as the step may take. A region that cannot be seen is waited for: that says nothing
-    /// about the machine.
+    /// Polls until `ended` returns a result, within the step's time limit. An unreachable region
+    /// does not end the wait: it proves nothing about the machine.
     pub async fn wait<T>(
         &self,
         system_id: &str,
@@ -94,7 +94,7 @@ impl Hand<'_> {
         }
     }
 
-    /// Whose a machine is. A node that is no more has no claim.
+    /// The owner by annotation. The annotation of a deleted node does not count.
     pub async fn whose(&self, machine: &Machine, node: Option<&NodeId>) -> Result<Whose, Fault> {
         match marks::whose(machine, self.key().run(), node) {
             Whose::Other(other) if !self.lives(&other).await? => Ok(Whose::Nobody),
@@ -110,7 +110,7 @@ impl Hand<'_> {
         }
     }
 
-    /// Whether it is ours in MAAS, and who has it if not.
+    /// Which MAAS user owns the machine.
     pub async fn owner(&self, machine: &Machine) -> Result<Owner, Fault> {
         let user = self.open.user().await?;
         Ok(match machine.owner.as_deref() {
@@ -124,7 +124,7 @@ impl Hand<'_> {
         Key::trusted(format!("{}/first_seen", self.key().run()))
     }
 
-    /// As what MAAS had the machine when this run first saw it; none when it has not yet.
+    /// The state when this run first read the machine; `None` before that.
     pub async fn first_seen(&self) -> Result<Option<Upstream>, Fault> {
         let notes = Notes { key: &self.first(), ..self.notes() };
         Ok(match notes.recall().await? {
@@ -133,13 +133,13 @@ impl Hand<'_> {
         })
     }
 
-    /// The same, which is now where there was nothing.
+    /// Records the state at the first read. A later call changes nothing.
     pub async fn see_first(&self, now: Upstream) -> Result<(), Fault> {
         let notes = Notes { key: &self.first(), ..self.notes() };
         notes.begin(OrderCheckpoint::FirstSeen { before: now }).await.map(drop)
     }
 
-    /// Writes the last events of a machine into the log, and answers what MAAS has noted lately, the oldest first.
+    /// Copies the last events into the run's log and returns the newest page, oldest first.
     pub async fn tell_events(&self, system_id: &str) -> Result<Vec<Event>, Fault> {
         let events = self.maas().last_events(system_id).await?;
         let from = events.len().saturating_sub(LAST_EVENTS);
@@ -150,7 +150,7 @@ impl Hand<'_> {
         Ok(events)
     }
 
-    /// Takes a machine that is Ready, marks it as this run's, and has it installed. The note must say that before.
+    /// Allocates a Ready machine, annotates it and deploys. The checkpoint must be written before.
     pub async fn install(
         &self,
         machine: &Machine,
@@ -164,7 +164,7 @@ impl Hand<'_> {
         self.maas().set_workload_annotations(id, &marks::installing(key, node)).await?;
         self.journal.line(format!("maas: {id} is asked to install {}", image(deploy))).await;
         match self.maas().deploy(id, deploy).await {
-            // It may have begun before: then this is the second request, and MAAS refuses it for the first one's sake.
+            // MAAS refuses a second request: the first one may have started the installation.
             Err(fault) if fault.code == Code::EffectFailed => {
                 let now = self.maas().machine(id).await?;
                 let ours = marks::whose(&now, key.run(), node) == Whose::ThisRun;
@@ -180,7 +180,7 @@ fn image(deploy: &Deploy) -> String {
     format!("{}/{}", text(&deploy.osystem), text(&deploy.distro_series))
 }
 
-/// Who has a machine in MAAS.
+/// The MAAS user who owns a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Owner {
     Us,
@@ -189,8 +189,8 @@ pub(super) enum Owner {
 }
 
 impl Work<'_> {
-    /// What MAAS has of the node's machine, by the name that it was found or made under: a record that has come since under another name
-    /// may be somebody else's. It is `maas-machine-gone` where MAAS has none.
+    /// Reads the node's machine by its stored system id; another record may be another user's.
+    /// Fails with `maas-machine-gone` when MAAS has none.
     pub async fn locate(&self) -> Result<Machine, Fault> {
         if !self.node.system_id.is_empty() {
             return self.hand.maas().machine(&self.node.system_id).await;
@@ -204,7 +204,7 @@ impl Work<'_> {
         Err(Fault::new(Code::MaasMachineGone, said))
     }
 
-    /// The same, for whom it may be gone.
+    /// The same, with `None` when it is gone.
     pub async fn there(&self) -> Result<Option<Machine>, Fault> {
         match self.locate().await {
             Ok(machine) => Ok(Some(machine)),
@@ -213,7 +213,7 @@ impl Work<'_> {
         }
     }
 
-    /// It is done because MAAS has no such machine. The node keeps the name that it had: without it, its next stage would have to guess.
+    /// Done, because MAAS has no record. The node keeps its system id: later stages need it.
     pub fn gone(&self, said: &str) -> Answer {
         Answer::Done(self.absent(said))
     }
@@ -224,7 +224,7 @@ impl Work<'_> {
         told(&self.node.system_id, none, said.to_owned())
     }
 
-    /// The machine by what it is made of, or by the name that the inventory has for it. Only who finds or makes its record may go by that.
+    /// Finds the machine by hardware or inventory id. Only for stages that find or make its record.
     pub async fn search(&self, target: &Target) -> Result<Option<Machine>, Fault> {
         let machines = self.hand.open.list().await?;
         let id = system_id_at(&target.spec, &self.site.id());
@@ -235,7 +235,7 @@ impl Work<'_> {
         }
     }
 
-    /// A stage that only looks: there is nothing to find out about an earlier look, and nothing to stop.
+    /// A read-only stage: it has no earlier status, and nothing to stop.
     pub async fn only_look(
         &self,
         look: impl Future<Output = Result<Outcome, Fault>> + Send,
@@ -248,7 +248,7 @@ impl Work<'_> {
         }
     }
 
-    /// What a wait has come to. It begins nothing: whoever comes back to it waits anew, and is told then if the machine is gone.
+    /// The status of a wait. A wait starts nothing, so a takeover simply waits again.
     pub async fn waited(&self, over: impl Fn(&Machine) -> bool) -> Result<Answer, Fault> {
         let anew = self.hand.verb() == Verb::GetStatus;
         match self.locate().await {
@@ -260,7 +260,7 @@ impl Work<'_> {
         }
     }
 
-    /// A stage that may be done again at any point. How disks are divided MAAS does not tell, so it is done again where that was left.
+    /// An idempotent stage. MAAS does not report disk layouts, so after a crash it is set again.
     pub async fn bring_about(&self, what: Setting) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         match self.hand.verb() {
@@ -285,7 +285,7 @@ impl Work<'_> {
         }
     }
 
-    /// What is installed keeps the settings that it was installed with.
+    /// An installed machine keeps the settings it was installed with.
     async fn set(&self, machine: Machine, what: Setting) -> Result<Answer, Fault> {
         if let Some(why) = adopts(self.stage, self.node.state, state(&machine)) {
             return Ok(done(&machine, why));
@@ -308,7 +308,7 @@ impl Work<'_> {
     }
 }
 
-/// What is set on a machine before it is installed.
+/// What is configured on a machine before it is installed.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Setting {
     Disks,
@@ -316,7 +316,7 @@ pub(super) enum Setting {
 }
 
 impl Hand<'_> {
-    /// Stops what can be left at any point.
+    /// Stops a call that may be abandoned at any point.
     pub async fn stop_begun(&self) -> Result<Answer, Fault> {
         use super::checkpoint::Stopping;
         if let Stopping::Begun(memo) = self.notes().stop().await? {
@@ -328,14 +328,14 @@ impl Hand<'_> {
         Ok(Answer::Stopped)
     }
 
-    /// Whether what was asked may still be on its way to MAAS, so that what MAAS shows now says nothing of it. Whoever is stopped in the middle
-    /// of a request does not call the request back.
+    /// Whether a request may still reach MAAS, so that the present state proves nothing. A stop
+    /// does not recall a request.
     pub fn in_flight(&self, memo: &OrderCheckpoint) -> bool {
         memo.asked().is_some_and(|at| now().since(at) < self.at.settings.in_flight)
     }
 }
 
-/// What a look says to who asks whether the goal holds: what only a person can mend means that it does not.
+/// The answer to `Observe`: a fault that needs an operator means that the goal does not hold.
 pub(super) fn observed(looked: Result<Outcome, Fault>) -> Result<Answer, Fault> {
     use model::fault::Class;
     match looked {
@@ -345,8 +345,8 @@ pub(super) fn observed(looked: Result<Outcome, Fault>) -> Result<Answer, Fault> 
     }
 }
 
-/// What a look says to who asks what became of something that was begun. What is missing is gone on with; that the machine is gone is
-/// found again there, and said as it is.
+/// The answer to `GetStatus` of a started call. A missing goal is still in progress; a missing
+/// machine is reported by the next `Follow`.
 pub(super) fn inquired(looked: Result<Answer, Fault>) -> Result<Answer, Fault> {
     match looked {
         Ok(Answer::Differs(_)) => Ok(Answer::UnderWay),
@@ -359,7 +359,7 @@ pub(super) fn state(machine: &Machine) -> Upstream {
     Upstream::of_number(machine.status.number())
 }
 
-/// What MAAS has, in words.
+/// The state in MAAS as a sentence.
 pub(super) fn has(machine: &Machine) -> String {
     let Machine { system_id, status, status_message, .. } = machine;
     match status_message.as_str() {
@@ -369,8 +369,8 @@ pub(super) fn has(machine: &Machine) -> String {
     }
 }
 
-/// What is remembered of a look. What MAAS says beside the state is kept only while there is something to say: it changes all the
-/// time, and each change is written down. Of what is in use the mark is told, so that it is seen where that is another node's.
+/// What is stored of a read. MAAS's message changes often and every change is stored, so it is kept
+/// only during work and failures. Otherwise the annotated node is named, which may be another.
 pub(super) fn seen(machine: &Machine, at: Timestamp) -> UpstreamSeen {
     let speaks = machine.status.failed() || machine.status.in_progress();
     let said = match (speaks, marks::node_of(machine)) {
@@ -399,12 +399,12 @@ pub(super) fn done(machine: &Machine, said: impl Into<String>) -> Answer {
     Answer::Done(outcome(machine, said))
 }
 
-/// The state is one from which nothing follows by itself.
+/// A state that this stage cannot continue from.
 pub(super) fn disagrees(machine: &Machine, instead: &str) -> Fault {
     Fault::new(Code::StateDisagrees, format!("{}; {instead}", has(machine)))
 }
 
-/// A locked machine is left alone by everybody.
+/// Farrier does not change a locked machine.
 pub(super) fn unlocked(machine: &Machine) -> Result<(), Fault> {
     match machine.locked {
         false => Ok(()),

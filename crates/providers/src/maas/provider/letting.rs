@@ -1,7 +1,7 @@
-//! Letting a machine go, decided: what to ask of MAAS next, given what was asked before and what it shows now.
+//! Decides the next request of a release, from its progress and the present status.
 //!
-//! A release takes away what is installed, so it must not be asked of somebody who has come since. Before it is asked, the machine is
-//! marked where we own it; the mark goes with the release. What is installed and still has the mark was not let go yet.
+//! A release destroys an installation, so it must not hit a later user of the machine. Before the
+//! request a machine we own is annotated; MAAS removes the annotation with the release.
 
 use super::hand::{Hand, Owner, disagrees, has, unlocked};
 use super::marks::{self, Whose};
@@ -15,8 +15,9 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 pub(super) enum Letting {
     Begun,
+    #[serde(rename = "asked")]
     Asked {
-        /// The machine was marked before. None of ours could be, where somebody else owns it.
+        /// The machine was annotated before; false when another MAAS user owns it.
         marked: bool,
         at: Timestamp,
     },
@@ -24,26 +25,26 @@ pub(super) enum Letting {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Move {
-    /// It is let go.
+    /// It is released.
     Free,
     Wait,
     Ask,
-    /// It is installed, and nobody can tell whether it has been let go in between.
+    /// It is installed, and it may have been released and installed again in between.
     Lost(String),
     Fail(Fault),
 }
 
-/// What a person does about a machine whose tests have failed: MAAS neither commissions nor releases it so.
+/// For failed tests: MAAS neither commissions nor releases such a machine.
 pub(super) const TESTS_FAILED: &str =
     "override the failed tests in MAAS, or have it tested again there, then retry";
 
-/// `there`: the mark of this key is on it.
+/// `there`: the machine has the release annotation of this key.
 pub(super) fn next(machine: &Machine, letting: Letting, there: bool) -> Move {
     let asked = letting != Letting::Begun;
     match machine.status {
-        // What is installed is still on it, and MAAS does not let go of it so.
+        // It is installed, and MAAS refuses to release it.
         Status::FailedTesting if machine.is_taken() => Move::Fail(disagrees(machine, TESTS_FAILED)),
-        // What has failed to be commissioned was never given to anybody.
+        // A machine that failed commissioning was never allocated.
         Status::New | Status::Ready | Status::FailedCommissioning | Status::FailedTesting => {
             Move::Free
         }
@@ -82,8 +83,8 @@ pub(super) fn next(machine: &Machine, letting: Letting, there: bool) -> Move {
     }
 }
 
-/// Why a machine must be neither switched off nor forgotten; none where nobody uses it. What another user has in MAAS is theirs in every
-/// status, and MAAS is not disturbed in the middle of its work.
+/// Why a machine must not be powered off or deleted; `None` if it is unused. Another MAAS user's
+/// machine is in use in every status, and MAAS is not interrupted.
 fn used(machine: &Machine, whose: &Whose, owner: &Owner) -> Option<String> {
     if let Some(why) = others(whose, owner) {
         return Some(why);
@@ -116,12 +117,12 @@ fn used(machine: &Machine, whose: &Whose, owner: &Owner) -> Option<String> {
     }
 }
 
-/// Why a machine is not this node's to let go of, to switch off or to forget; none where it is, or is nobody's.
+/// Why another owner's machine must not be released, powered off or deleted; `None` otherwise.
 fn others(whose: &Whose, owner: &Owner) -> Option<String> {
     match (whose, owner) {
         (Whose::Other(node), _) => Some(format!("it is {node}'s: decommission that first")),
         (Whose::ThisRun | Whose::ThisNode, _) | (Whose::Nobody, Owner::Us) => None,
-        // What was marked broken belongs to nobody, so nothing is taken from anybody.
+        // A machine marked broken has no owner in MAAS.
         (Whose::Nobody, Owner::Nobody) => None,
         (Whose::Nobody, Owner::Other(owner)) => Some(format!(
             "{owner} owns it there, and no mark says that it was installed for the node: release it in MAAS"
@@ -130,7 +131,7 @@ fn others(whose: &Whose, owner: &Owner) -> Option<String> {
 }
 
 impl Hand<'_> {
-    /// Refuses to let go of what is not this node's.
+    /// Refuses to release a machine of another owner.
     pub async fn may_let_go(&self, machine: &Machine, node: &NodeId) -> Result<(), Fault> {
         let whose = self.whose(machine, Some(node)).await?;
         match others(&whose, &self.owner(machine).await?) {
@@ -142,7 +143,7 @@ impl Hand<'_> {
         }
     }
 
-    /// Refuses to touch what somebody uses.
+    /// Refuses to touch a machine in use.
     pub async fn unused(&self, machine: &Machine, node: &NodeId) -> Result<(), Fault> {
         let whose = self.whose(machine, Some(node)).await?;
         match used(machine, &whose, &self.owner(machine).await?) {
@@ -151,7 +152,7 @@ impl Hand<'_> {
         }
     }
 
-    /// What is installed for this very node is its own to switch off.
+    /// An installation of this node may be powered off by it.
     pub async fn may_switch_off(&self, machine: &Machine, node: &NodeId) -> Result<(), Fault> {
         match self.whose(machine, Some(node)).await? {
             Whose::ThisRun | Whose::ThisNode => Ok(()),
@@ -159,7 +160,7 @@ impl Hand<'_> {
         }
     }
 
-    /// Marks a machine that is about to be let go. False: it is not ours to write on.
+    /// Annotates a machine before its release. False: we do not own it.
     pub async fn mark_letting(&self, machine: &Machine) -> Result<bool, Fault> {
         if marks::being_let_go(machine, self.key()) {
             return Ok(true);
@@ -204,7 +205,7 @@ mod tests {
         serde_json::from_value(told).unwrap()
     }
 
-    /// One letter for each move, over all statuses by their numbers.
+    /// One letter for each step, over all statuses by number.
     fn row(letting: Letting, there: bool, locked: bool) -> String {
         let letter = |status: &Status| match next(&machine(*status, locked), letting, there) {
             Move::Free => 'f',

@@ -1,5 +1,5 @@
-//! Machines that are no nodes, with MAAS in the place of a BMC: `maas://SITE/SYSTEM_ID`. They are switched, installed and looked at
-//! through the region of that site.
+//! Machines that are not nodes, with MAAS in place of a BMC: `maas://SITE/SYSTEM_ID`. They are
+//! powered, installed and probed through the region of that site.
 
 use super::MaasProvider;
 use super::checkpoint::{OrderCheckpoint, two_effects};
@@ -28,22 +28,22 @@ use std::time::Duration;
 const FIELD: &str = "machine.spec.bmc_endpoint";
 const SCHEME: &str = "maas://";
 const INSTEAD: &str = "write maas://SITE/SYSTEM_ID, as `farrier site list` and MAAS call them";
-/// How long a machine may take to be installed, where its step does not say.
+/// The time limit of an installation whose step has none.
 const LIMIT: Duration = Duration::from_secs(4 * 3_600);
 
-/// Where a machine is: its site, and what MAAS calls it there.
+/// The site of a machine and its system id there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     site: SiteId,
     system_id: String,
 }
 
-/// Whether MAAS is in the place of the machine's BMC.
+/// Whether the machine is reached through MAAS instead of a BMC.
 pub(super) fn is_ours(spec: &MachineSpec) -> bool {
     spec.bmc_endpoint.starts_with(SCHEME)
 }
 
-/// What MAAS calls the machine, where the inventory says so and it is at this site.
+/// The system id from the inventory, if the machine is at this site.
 pub(super) fn system_id_at(spec: &MachineSpec, site: &SiteId) -> Option<String> {
     place(&spec.bmc_endpoint).ok().filter(|at| at.site == *site).map(|at| at.system_id)
 }
@@ -71,7 +71,7 @@ pub(super) fn place(endpoint: &str) -> Result<Place, Refusal> {
     }
 }
 
-/// One order about one machine.
+/// Executes one provider call for one machine.
 pub(super) struct Errand<'a> {
     hand: Hand<'a>,
     system_id: String,
@@ -135,7 +135,7 @@ impl<'a> Errand<'a> {
         }
     }
 
-    /// What needs nothing done.
+    /// An effect that needs no action at MAAS.
     fn said(&self, said: &str) -> Answer {
         match self.hand.verb() {
             Verb::Stop => Answer::Stopped,
@@ -156,7 +156,7 @@ impl<'a> Errand<'a> {
             .await
     }
 
-    /// What tells it from others, before it goes.
+    /// Logs the identity of the machine and its parts before it is returned.
     async fn record(&self) -> Result<Answer, Fault> {
         match self.hand.verb() {
             Verb::Perform | Verb::Follow => {}
@@ -223,7 +223,7 @@ impl<'a> Errand<'a> {
         }
     }
 
-    /// A node in service is not installed anew behind its back.
+    /// A node in service is reinstalled only through its decommission.
     async fn refuse_nodes(&self) -> Result<(), Fault> {
         let machine = self.machine().await?;
         match super::marks::node_of(&machine) {
@@ -288,7 +288,7 @@ impl MaasProvider {
         Ok((open, machine))
     }
 
-    /// How the machine is, as MAAS and its own host say. A region that does not answer says nothing of it.
+    /// Probes the machine through MAAS and the host itself. An unreachable region proves nothing.
     pub(super) async fn look_at(&self, target: &Target) -> Result<Vec<Evidence>, Fault> {
         let (bmc, host) = tokio::join!(
             self.machine_of(target),
@@ -357,7 +357,6 @@ const fn shown(state: MaasPowerState) -> Option<PowerState> {
     }
 }
 
-/// What MAAS knows of what the machine is made of.
 fn inventory(machine: &Machine) -> Inventory {
     let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let disk = |disk: &crate::maas::BlockDevice| Disk {

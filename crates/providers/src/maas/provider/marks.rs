@@ -1,28 +1,28 @@
-//! What Farrier writes on machines in MAAS, so that whoever comes later knows whose they are. Workload annotations go when a machine is
-//! released, which tells one deployment from the next; the description stays, and says who made the record.
+//! What Farrier writes on machines in MAAS to recognise its own. MAAS removes workload annotations
+//! on release, which tells one deployment from the next; the description stays and names the maker.
 
 use crate::maas::Machine;
 use model::effect::Key;
 use model::id::NodeId;
 use std::collections::BTreeMap;
 
-/// The node that is installed on it.
+/// The node that is installed.
 const NODE: &str = "farrier-node";
-/// The attempt that has installed it.
+/// The effect key that installed it.
 const KEY: &str = "farrier-key";
-/// The attempt that lets it go. It is gone once the machine has been let go.
+/// The effect key that releases it. MAAS removes it with the release.
 const RELEASE: &str = "farrier-release";
 const MADE: &str = "Made by Farrier for ";
 
-/// Whose a machine is by its marks.
+/// The owner of a machine by its annotations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Whose {
-    /// This very run has installed it, or was about to.
+    /// This run installed it or was about to.
     ThisRun,
-    /// Another run has, for the same node.
+    /// Another run did, for the same node.
     ThisNode,
     Other(NodeId),
-    /// There is no mark of ours on it.
+    /// It has no annotation of Farrier.
     Nobody,
 }
 
@@ -31,12 +31,12 @@ pub(super) fn node_of(machine: &Machine) -> Option<NodeId> {
     marked.and_then(|text| NodeId::parse(text).ok())
 }
 
-/// The attempt that installed it.
+/// The effect key that installed it.
 pub(super) fn key_of(machine: &Machine) -> Option<Key> {
     machine.workload_annotations.get(KEY).map(Key::trusted)
 }
 
-/// `node` is the one that is worked on; none for a machine that is no node.
+/// `node` is the node of this call; `None` for a machine that is not a node.
 pub(super) fn whose(machine: &Machine, run: &str, node: Option<&NodeId>) -> Whose {
     match (key_of(machine), node_of(machine)) {
         (Some(key), _) if key.run() == run => Whose::ThisRun,
@@ -58,17 +58,17 @@ pub(super) fn letting_go(key: &Key) -> BTreeMap<String, String> {
     BTreeMap::from([(RELEASE.to_owned(), key.to_string())])
 }
 
-/// Whether it was marked to be let go under this key, and has not been.
+/// Whether a release was prepared under this key and has not happened.
 pub(super) fn being_let_go(machine: &Machine, key: &Key) -> bool {
     machine.workload_annotations.get(RELEASE).is_some_and(|marked| marked == key.as_str())
 }
 
-/// The description of a record that is made.
+/// The description of a new record.
 pub(super) fn made_for(node: &NodeId, key: &Key) -> String {
     format!("{MADE}{node} ({key})")
 }
 
-/// Who made a record: the node that it was made for, and the run.
+/// The node and the run that made a record.
 pub(super) fn maker(description: &str) -> Option<(NodeId, String)> {
     let (_, made) = description.split_once(MADE)?;
     let (node, rest) = made.split_once(" (")?;

@@ -1,11 +1,11 @@
-//! What installers write is shown to people and kept. curtin writes down the configuration that it was given, and in it are the keys with which
-//! the new system asks MAAS for its data: their values are covered before anything is said.
+//! Masks secrets in installer logs before they are shown or stored: curtin logs its configuration,
+//! which holds the keys of the new system for MAAS.
 
-/// How the names of what is covered begin.
+/// How the names of secrets begin.
 const NAMES: [&str; 4] = ["oauth_", "consumer_key", "token_key", "token_secret"];
 const COVER: &str = "***";
 
-/// A line with the values of keys covered: `oauth_token_key=***`, `'token_secret': '***'`.
+/// Masks the values of keys: `oauth_token_key=***`, `'token_secret': '***'`.
 pub(super) fn masked(line: &str) -> String {
     let mut shown = String::with_capacity(line.len());
     let mut rest = line;

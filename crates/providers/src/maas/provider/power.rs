@@ -1,6 +1,6 @@
-//! PowerState through MAAS, followed: look, decide, write down, ask, and look again until its goal is seen. What to do next is decided where it
-//! is for every other machine; only who is asked differs. MAAS may take a power-on for more than that, so it is not asked of a machine
-//! that it would install.
+//! Power through MAAS: read, decide, checkpoint, request, and read until the goal is reached. The
+//! decisions are those of every other machine. MAAS may deploy a machine on a power-on request, so
+//! none is sent to an Allocated machine.
 
 use super::checkpoint::{OrderCheckpoint, Stopping, two_effects};
 use super::hand::{Hand, disagrees, has, outcome};
@@ -17,14 +17,14 @@ use model::time::{Timestamp, spoken};
 
 const MANUAL: &str = "manual";
 
-/// A machine's switch in MAAS.
+/// Controls the power of one machine through MAAS.
 pub(super) struct Switch<'a> {
     pub hand: &'a Hand<'a>,
     pub system_id: &'a str,
     pub power_off: PowerOffPolicy,
 }
 
-/// How far a course is.
+/// The progress of a power sequence.
 #[derive(Clone, Copy)]
 struct Course {
     goal: PowerGoal,
@@ -92,8 +92,8 @@ impl Switch<'_> {
         }
     }
 
-    /// MAAS does not switch it: a person does, and mostly nobody can see whether it was done. Then only a person's word counts, who
-    /// adopts what is there.
+    /// MAAS does not control the power and mostly cannot read it: a person switches it, and the
+    /// operator adopts the result.
     async fn by_hand(&self, goal: PowerGoal, machine: &Machine) -> Result<Answer, Fault> {
         match (self.hand.verb(), goal) {
             (Verb::Stop, _) => Ok(Answer::Stopped),
@@ -133,10 +133,10 @@ impl Switch<'_> {
         }
     }
 
-    /// What MAAS knows of a power that it does not control; mostly nothing.
+    /// The power state of a machine that MAAS does not control; mostly unknown.
     async fn glimpse(&self) -> Result<MaasPowerState, Fault> {
         match self.hand.maas().query_power_state(self.system_id).await {
-            // It does not ask about what it cannot switch.
+            // MAAS refuses to query what it does not control.
             Err(fault) if matches!(fault.code, Code::EffectFailed | Code::NotSupported) => {
                 Ok(MaasPowerState::Unknown)
             }
@@ -144,7 +144,7 @@ impl Switch<'_> {
         }
     }
 
-    /// What the machine's controller says, through MAAS.
+    /// The power state from the BMC, through MAAS.
     async fn read(&self) -> Result<PowerState, Fault> {
         match self.hand.maas().query_power_state(self.system_id).await? {
             MaasPowerState::On => Ok(PowerState::On),
@@ -162,7 +162,7 @@ impl Switch<'_> {
     async fn follow(&self, mut course: Course, machine: &Machine) -> Result<Answer, Fault> {
         self.walk(&mut course, machine).await.map_err(|fault| match course.stage {
             PowerStage::Begun | PowerStage::Stopped => fault,
-            // Something was asked: not seeing it says nothing about it.
+            // A command was sent: a failed read does not show that nothing happened.
             PowerStage::Shutting(_)
             | PowerStage::Cutting(_)
             | PowerStage::Starting(_)
@@ -205,7 +205,7 @@ impl Switch<'_> {
         }
     }
 
-    /// On disk before MAAS hears of it.
+    /// The checkpoint is stored before the request is sent.
     async fn note(&self, course: &mut Course, stage: PowerStage) -> Result<(), Fault> {
         let after = Course { stage, watched: Some(now()), ..*course };
         self.hand.notes().compare_and_swap(&course.memo(), &after.memo()).await?;
@@ -222,7 +222,7 @@ impl Switch<'_> {
         }
     }
 
-    /// What became of a course that somebody else has left. A machine that was asked to go off, and is on, may have been off in between.
+    /// The status after a takeover. A machine that is on may have been off unobserved.
     async fn became(&self, course: Course, machine: &Machine) -> Result<Answer, Fault> {
         let since = match course.stage {
             PowerStage::Done => {
@@ -245,7 +245,7 @@ impl Switch<'_> {
         Ok(Answer::Unknown(said))
     }
 
-    /// Before the first command nothing has happened. After it the machine is not left half off: the course is finished.
+    /// Before the first command nothing has happened; after it the sequence is completed.
     async fn stop(&self, machine: &Machine) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         let Stopping::Begun(memo) = notes.stop().await? else { return Ok(Answer::Stopped) };
@@ -271,7 +271,7 @@ const fn asking(ask: PowerCommand) -> &'static str {
     }
 }
 
-/// What was seen, and what it proves.
+/// The outcome of a reached goal, with its evidence.
 fn reached(machine: &Machine, goal: PowerGoal, how: &str) -> Outcome {
     let (said, power) = match goal {
         PowerGoal::On => (format!("power is on: {how}"), PowerTo::On),

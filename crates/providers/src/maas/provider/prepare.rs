@@ -1,5 +1,5 @@
-//! Before MAAS is asked for anything: whether the site fits its region, with what the machine's BMC is reached, and what the new system
-//! is told when it first boots.
+//! Checks before any change at MAAS: whether the site fits its region, how the BMC is reached, and
+//! the cloud-init of the new system.
 
 use super::hand::Work;
 use super::machine;
@@ -19,9 +19,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 const IPMI: &str = "ipmi://";
-/// How a template names where Farrier is.
+/// The template variables with Farrier's address.
 const URLS: [&str; 3] = ["farrier_url", "farrier_urls", "controllers"];
-/// How it names the agent that Farrier gives out, and where that is fetched.
+/// The template variable with the agent's checksum, and the path of its download.
 const SHA256: &str = "agent_sha256";
 const BINARY: &str = "/agent/v1/binary";
 
@@ -49,7 +49,7 @@ impl Work<'_> {
         .await
     }
 
-    /// What the region has to choose from. What the site does not name is not asked for.
+    /// What the region offers. Lists that the site does not use are not read.
     async fn offers(&self) -> Result<Offers, Fault> {
         let (maas, spec) = (self.hand.maas(), &self.site.spec);
         let whoami = maas.whoami().await?;
@@ -89,7 +89,7 @@ impl Work<'_> {
         .await
     }
 
-    /// How MAAS is to switch the machine. None: as it does already.
+    /// The power configuration for MAAS. `None`: MAAS has it already.
     pub async fn power(&self, target: &Target) -> Result<Option<Power>, Fault> {
         let spec = &target.spec;
         if spec.bmc_endpoint.is_empty() {
@@ -137,7 +137,7 @@ impl Work<'_> {
         agent_sha256(self.site.spec.template(), &self.hand.at.settings.agent_binary).await
     }
 
-    /// What the new system is told. There is a token in it.
+    /// The cloud-init of the new system. It holds an enrollment token.
     pub async fn cloud_init(&self) -> Result<SecretString, Fault> {
         let token = self.hand.at.store.enrollment(&self.node.id()).await?;
         let urls = &self.hand.at.settings.farrier_url;
@@ -159,7 +159,7 @@ impl Work<'_> {
     }
 }
 
-/// What a region has to choose from, as far as a site names it.
+/// What a region offers, as far as the site uses it.
 #[derive(Debug, Clone, Default)]
 struct Offers {
     user: String,
@@ -170,7 +170,7 @@ struct Offers {
     subnets: Vec<String>,
 }
 
-/// Everything that does not fit, each with its field.
+/// All mismatches, each with its field.
 fn problems(spec: &SiteSpec, offers: &Offers, farrier_url: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut say = |field: &str, problem: String| found.push(format!("site.spec.{field} {problem}"));
@@ -211,8 +211,8 @@ fn problems(spec: &SiteSpec, offers: &Offers, farrier_url: &str) -> Vec<String> 
     found
 }
 
-/// The checksum of the agent that new nodes fetch; empty where their document fetches none. It is read anew each time, because another
-/// agent may have been put in its place.
+/// The checksum of the agent binary; empty when the template does not fetch it. Read each time,
+/// because the file may have been replaced.
 async fn agent_sha256(template: &str, binary: &Path) -> Result<String, Fault> {
     if !fetches_agent(template) {
         return Ok(String::new());
@@ -239,7 +239,7 @@ fn sum(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A BMC as MAAS wants it: Redfish, unless its address says IPMI.
+/// The BMC for MAAS: Redfish, unless its address says IPMI.
 fn bmc(spec: &MachineSpec, user: String, password: SecretString) -> Result<Power, Fault> {
     let endpoint = &spec.bmc_endpoint;
     let mut more = BTreeMap::new();
@@ -249,7 +249,7 @@ fn bmc(spec: &MachineSpec, user: String, password: SecretString) -> Result<Power
         return Ok(Power::Ipmi(Bmc { address: place.to_owned(), user, password, more }));
     }
     let address = BmcAddress::parse(endpoint)?;
-    // Without it MAAS takes the first System that the BMC has.
+    // Without it MAAS uses the first System of the BMC.
     let system = address.system.as_deref();
     if let Some(id) = system.and_then(|path| path.trim_end_matches('/').rsplit('/').next()) {
         more.insert("node_id".to_owned(), id.to_owned());

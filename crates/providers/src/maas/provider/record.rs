@@ -1,4 +1,4 @@
-//! The record of a machine in MAAS: found or made, brought to what is wanted, removed. What `undo` takes back it made here.
+//! The record of a machine in MAAS: find or create, update, delete.
 
 use super::checkpoint::OrderCheckpoint;
 use super::hand::{Work, done, outcome, state, unlocked};
@@ -13,7 +13,7 @@ use model::node::Upstream;
 use secrecy::{ExposeSecret, SecretString};
 use std::collections::BTreeMap;
 
-/// What a machine is until it has been commissioned: then MAAS has seen it for itself. A label of its site may say otherwise.
+/// Until commissioning, when MAAS detects it. A label of the site overrides it.
 const ARCHITECTURE: &str = "amd64";
 const ARCHITECTURE_LABEL: &str = "architecture";
 
@@ -35,7 +35,7 @@ impl Work<'_> {
                     self.make_or_adjust(target, found, memo).await
                 }
             },
-            // That there is a record does not say that it was brought to what is wanted.
+            // The record may exist and not be updated yet.
             Verb::GetStatus => match notes.recall().await? {
                 None => Ok(Answer::NeverStarted),
                 Some(_) => Ok(Answer::UnderWay),
@@ -45,11 +45,11 @@ impl Work<'_> {
         }
     }
 
-    /// What MAAS has of the machine, whoever made it. One that is another node's is not taken from it.
+    /// The record of the machine, of any maker. Refuses another node's.
     async fn known(&self, target: &Target) -> Result<Option<Machine>, Fault> {
         let found = match self.there().await? {
             Some(machine) => Some(machine),
-            // Where somebody has removed it, it may be there under another name.
+            // The stored record was removed; the machine may have a new one.
             None => self.search(target).await?,
         };
         if let Some(machine) = &found {
@@ -138,7 +138,7 @@ impl Work<'_> {
         self.hand.maas().create(&new).await
     }
 
-    /// Brings a record to what is wanted, while nobody uses the machine.
+    /// Updates the record to the site's settings while the machine is unused.
     async fn adjust(&self, machine: &Machine, power: Option<Power>) -> Result<(), Fault> {
         let unused = machine.status == Status::FailedTesting && !machine.is_taken();
         let idle = unused
@@ -155,7 +155,7 @@ impl Work<'_> {
             zone: differs(&spec.zone, &machine.zone.name),
             ..Change::default()
         };
-        // A machine without a BMC of ours keeps the one that somebody gave it in MAAS.
+        // A machine without a BMC in Farrier keeps its power settings in MAAS.
         if let Some(power @ (Power::Redfish(_) | Power::Ipmi(_))) = power {
             let now = self.hand.maas().power_parameters(&machine.system_id).await?;
             if machine.power_type != power.kind() || other_power(&power, &now) {
@@ -251,7 +251,7 @@ fn architecture(labels: &Labels) -> String {
     format!("{name}/generic")
 }
 
-/// Whether MAAS switches a machine otherwise than is wanted.
+/// Whether MAAS has other power settings than desired.
 fn other_power(wanted: &Power, now: &BTreeMap<String, SecretString>) -> bool {
     let (Power::Redfish(bmc) | Power::Ipmi(bmc)) = wanted else { return false };
     let is = |name: &str| now.get(name).map_or("", |value| value.expose_secret());

@@ -1,7 +1,7 @@
-//! Installing anew: a machine is let go, taken, installed and waited for, which is a round. Each leg of it is noted before it begins, so that
-//! after a crash it goes on where it was, and no round is made twice.
+//! Reinstalls a machine. One round releases, allocates, installs and waits. Each phase is recorded
+//! before it starts, so after a crash the round continues and no round runs twice.
 //!
-//! A node whose new system did not get its data gets as many rounds as its site allows; a machine that is no node gets one.
+//! A node with a datasource failure gets `datasource_retries` rounds; another machine gets one.
 
 use super::checkpoint::{Leg, OrderCheckpoint, Stopping, two_effects};
 use super::failure::Cause;
@@ -16,35 +16,35 @@ use model::effect::{Answer, Verb};
 use model::fault::{Code, Fault};
 use model::id::NodeId;
 
-/// How many moves a round may take: each of them brings it further, or waits until MAAS has.
+/// A round takes at most this many steps; each step advances it or waits for MAAS.
 const MAX_MOVES: usize = 16;
 pub(super) const FIRST: OrderCheckpoint =
     OrderCheckpoint::Reinstall { round: 1, leg: Leg::Letting(Letting::Begun) };
 
-/// What is installed anew.
+/// The machine to reinstall.
 pub(super) struct Anew<'a> {
     pub system_id: &'a str,
     pub node: Option<&'a NodeId>,
     pub what: What<'a>,
 }
 
-/// How a round has ended.
+/// How a round ended.
 pub(super) struct Round {
     pub machine: Machine,
-    /// As it was noted last.
+    /// The last checkpoint.
     pub leg: Leg,
     pub installed: bool,
 }
 
-/// What is put on it.
+/// What to install.
 pub(super) enum What<'a> {
-    /// What the site of a node wants.
+    /// The image of the node's site.
     Node(&'a Work<'a>),
     Image(&'a Deploy),
 }
 
 impl What<'_> {
-    /// Makes the machine ready to be installed, and says with what.
+    /// Prepares the machine and returns the deploy request.
     async fn prepare(&self, machine: &Machine) -> Result<Deploy, Fault> {
         match self {
             Self::Image(deploy) => Ok((*deploy).clone()),
@@ -56,7 +56,7 @@ impl What<'_> {
     }
 }
 
-/// What follows while it is installed.
+/// The next step of the installing phase.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Move {
     Install,
@@ -66,7 +66,7 @@ enum Move {
     Disagree,
 }
 
-/// Our own allocation may have lost its answer before it was marked.
+/// An unmarked allocation of our user counts as ours: its answer may have been lost.
 fn next(status: Status, whose: &Whose, owner: &Owner) -> Move {
     let of_this_run = *whose == Whose::ThisRun;
     match status {
@@ -103,7 +103,7 @@ fn next(status: Status, whose: &Whose, owner: &Owner) -> Move {
 }
 
 impl Hand<'_> {
-    /// Sees one round through, from the leg that it is on.
+    /// Runs one round from its present phase.
     pub async fn round(
         &self,
         anew: &Anew<'_>,
@@ -151,7 +151,7 @@ impl Hand<'_> {
         ))
     }
 
-    /// The leg that follows while it is let go. It is noted before anything is asked.
+    /// The next phase of the release. The caller records it before the request.
     async fn let_go_once(
         &self,
         anew: &Anew<'_>,
@@ -168,7 +168,7 @@ impl Hand<'_> {
             letting::Move::Free => Err(disagrees(machine, "commission it in MAAS, then retry")),
             letting::Move::Wait => Ok(Leg::Letting(letting)),
             letting::Move::Ask => {
-                // A machine that is no node is its user's to install anew, whoever has it in MAAS.
+                // A machine that is not a node may be reinstalled under any MAAS owner.
                 if let Some(node) = anew.node {
                     self.may_let_go(machine, node).await?;
                 }
@@ -187,7 +187,7 @@ impl Hand<'_> {
         self.wait(&machine.system_id, release::let_go).await.map(drop)
     }
 
-    /// What became of a round that somebody else has left.
+    /// The status of a round after a takeover.
     pub fn left_at(
         &self,
         machine: &Machine,
@@ -214,7 +214,7 @@ impl Hand<'_> {
         }
     }
 
-    /// Stops a round: what is being installed is broken off, what is being let go cannot be.
+    /// Stops a round: an installation is aborted; a release cannot be.
     pub async fn stop_round(
         &self,
         machine: Option<Machine>,

@@ -1,4 +1,4 @@
-//! The end of a node at MAAS: let go, with its disks erased where the site wants that, and switched off.
+//! The end of a node at MAAS: released, its disks erased if the site says so, and powered off.
 
 use super::checkpoint::{OrderCheckpoint, Stopping, two_effects};
 use super::hand::{Work, disagrees, done, has, unlocked};
@@ -12,10 +12,10 @@ use model::effect::{Answer, PowerOffPolicy, Verb};
 use model::fault::{Code, Fault};
 use std::time::Duration;
 
-/// So long may have passed between the beginning of an attempt and its request.
+/// The longest time between the start of an attempt and its request.
 const LATE: Duration = Duration::from_secs(60);
 
-/// Whether a machine that was asked to be let go is.
+/// The result of the wait for a release; `None` while it continues.
 pub(super) fn let_go(machine: &Machine) -> Option<Result<Machine, Fault>> {
     match machine.status {
         Status::Ready | Status::New => Some(Ok(machine.clone())),
@@ -115,8 +115,8 @@ impl Work<'_> {
         Ok(done(&machine, has(&machine)))
     }
 
-    /// What has not been asked never is. What is being let go cannot be called back; that its time is up is said while MAAS is still at it, and
-    /// the next attempt goes on waiting.
+    /// Before the request the stop is final. A running release cannot be recalled; at its deadline
+    /// the attempt ends and the next one continues to wait.
     async fn stop_releasing(&self) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         let memo = match notes.stop().await? {
@@ -142,7 +142,7 @@ impl Work<'_> {
         Ok(Answer::Stopped)
     }
 
-    /// Whether the attempt has had its time.
+    /// Whether the attempt's time limit has passed.
     fn is_late(&self, memo: &OrderCheckpoint) -> bool {
         memo.asked().is_some_and(|at| now().since(at) + LATE >= self.hand.limit)
     }
@@ -166,11 +166,11 @@ impl Work<'_> {
                 unlocked(&machine)?;
             }
             Verb::Follow => free?,
-            // What was begun is not finished where somebody has come in between.
+            // A machine that others use by now is left as it is.
             Verb::Stop if free.is_err() => return self.hand.stop_begun().await,
             Verb::Stop | Verb::GetStatus | Verb::Observe => {}
         }
-        // What is let go has no system that could be asked to shut down.
+        // A released machine has no operating system to shut down.
         let power_off = PowerOffPolicy { graceful_seconds: Some(0), force: Some(true) };
         let switch = Switch { hand: &self.hand, system_id: &machine.system_id, power_off };
         switch.lead(PowerGoal::Off, &machine).await

@@ -1,5 +1,5 @@
-//! The regions that are spoken to: one client for each site, kept while the site is asked in the same way, so that its limits hold
-//! for everybody. The list of all machines is shared, too: of those who want it at the same time one asks, and all get what it was told.
+//! One client per site, cached while its configuration is the same, so that rate limits are shared.
+//! The list of all machines is single-flight: concurrent callers share one request.
 
 use super::Settings;
 use super::find::Listed;
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Mutex as AsyncMutex, OnceCell};
 use tokio::time::Instant;
 
-/// How many regions are kept open. When there are more, all are opened anew.
+/// How many clients are cached. When there are more, the cache is cleared.
 const MAX_OPEN: usize = 1_024;
 
 pub(super) struct Sites {
@@ -26,7 +26,7 @@ pub(super) struct Sites {
     open: Mutex<BTreeMap<SiteId, Arc<Open>>>,
 }
 
-/// What a client is made of. When any of it changes, another one is made.
+/// The configuration of a client. A change replaces the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Makings {
     url: String,
@@ -36,11 +36,11 @@ struct Makings {
     per_second: u32,
 }
 
-/// A region that is spoken to.
+/// The client of one region.
 pub(super) struct Open {
     pub maas: Maas,
     made_of: Makings,
-    /// When the last list was asked for, and what it said.
+    /// When the last list was requested, and its result.
     listed: AsyncMutex<Option<(Instant, Arc<Vec<Listed>>)>>,
     user: OnceCell<String>,
     pub watching: Watching,
@@ -75,7 +75,7 @@ impl Sites {
         open.get(site).filter(|open| open.made_of == *made_of).map(Arc::clone)
     }
 
-    /// Somebody else may have opened it meanwhile: then both use that one.
+    /// Another caller may have opened it meanwhile: then both use that one.
     fn keep(&self, site: SiteId, new: Open) -> Arc<Open> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.len() >= MAX_OPEN {
@@ -102,7 +102,7 @@ impl Sites {
         let peer = address.endpoint().to_string();
         let (trust, known) = match address.endpoint().tls() {
             true => self.logins.trust(&self.settings.trust, &peer).await?,
-            // There is no certificate that could be looked at.
+            // Plain HTTP has no certificate.
             false => (Trust::FirstUse(None), None),
         };
         let first =
@@ -124,7 +124,6 @@ impl Sites {
     }
 }
 
-/// The API key in a credential.
 fn api_key(credential: &Credential) -> Result<&SecretString, Fault> {
     match &credential.secret {
         Secret::MaasKey { key } => Ok(key),
@@ -138,7 +137,7 @@ fn api_key(credential: &Credential) -> Result<&SecretString, Fault> {
 }
 
 impl Open {
-    /// All machines of the region, as they are now. Who waits while somebody else asks gets what the next one is told.
+    /// All machines of the region. Waiting callers share the next request that starts after theirs.
     pub async fn list(&self) -> Result<Arc<Vec<Listed>>, Fault> {
         let wanted = Instant::now();
         let mut listed = self.listed.lock().await;
@@ -154,7 +153,7 @@ impl Open {
         Ok(machines)
     }
 
-    /// Who we are there.
+    /// The MAAS user of our API key.
     pub async fn user(&self) -> Result<&str, Fault> {
         let ask = || async { Ok(self.maas.whoami().await?.username) };
         self.user.get_or_try_init(ask).await.map(String::as_str)

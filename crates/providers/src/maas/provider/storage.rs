@@ -1,4 +1,4 @@
-//! The disk that a node boots from, and how it is laid out.
+//! The boot disk of a node and its layout.
 
 use super::hand::{Setting, Work, disagrees, done, has, unlocked};
 use super::marks::Whose;
@@ -14,7 +14,7 @@ impl Work<'_> {
         self.bring_about(Setting::Disks).await
     }
 
-    /// Whether it boots from the disk that it should. How the disk is divided MAAS does not tell.
+    /// Whether it boots from the desired disk. MAAS does not report the layout.
     pub fn laid_out(&self, machine: &Machine) -> Answer {
         let chosen = choose(machine, &self.site.spec.boot_disk_model);
         let boots = machine.boot_disk.as_ref().map(|disk| disk.id);
@@ -57,7 +57,7 @@ impl Work<'_> {
         }
     }
 
-    /// How a machine becomes Ready again: MAAS changes disks then only.
+    /// What makes the machine Ready again: MAAS changes disks only then.
     async fn back_to_ready(&self, machine: &Machine) -> Result<&'static str, Fault> {
         let ours = match self.hand.whose(machine, Some(&self.node.id())).await? {
             Whose::ThisRun | Whose::ThisNode => machine.status == Status::Allocated,
@@ -71,7 +71,7 @@ impl Work<'_> {
         })
     }
 
-    /// None: as MAAS lays it out.
+    /// `None`: MAAS's default.
     fn layout(&self) -> Result<Option<Layout>, Fault> {
         match self.site.spec.storage_layout.as_str() {
             "" => Ok(None),
@@ -84,7 +84,7 @@ impl Work<'_> {
     }
 }
 
-/// The disk to boot from, by a part of its model. None: MAAS's own choice. The one that it boots from already goes before others.
+/// The boot disk by a part of its model; the present one is preferred. `None`: MAAS's choice.
 fn choose<'a>(machine: &'a Machine, model: &str) -> Result<Option<&'a BlockDevice>, Fault> {
     if model.is_empty() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Hardware sync: what MAAS has installed tells it from time to time what it is made of. A machine that does is alive, and MAAS knows it.
+//! Hardware sync: an installed system that works reports its hardware to MAAS periodically.
 
 use super::checkpoint::{Notes, OrderCheckpoint};
 use super::hand::{Work, disagrees, done, has};
@@ -10,19 +10,19 @@ use model::fault::{Code, Fault};
 use model::time::{Timestamp, spoken};
 use std::time::Duration;
 
-/// How often a machine tells, where MAAS does not say.
+/// The interval if MAAS reports none.
 const USUAL_INTERVAL: Duration = Duration::from_secs(15 * 60);
-/// So many intervals may pass: one may be lost.
+/// One report may be lost.
 const INTERVALS: u32 = 2;
-/// So long before its time is up the stage says what it has seen: that its time is up says nothing.
+/// The stage ends this long before its time limit, so that it can report what it read.
 const SPARE: Duration = Duration::from_secs(60);
-/// The first MAAS that has it.
+/// The first MAAS version with hardware sync.
 const SINCE: (u32, u32) = (3, 2);
 
-/// What it mostly means: what MAAS calls Deployed has only fetched its data.
+/// The usual cause: Deployed means only that the system fetched its data.
 const UNCONFIGURED: &str = "the new system may not have set itself up: look at its console and at what its cloud-init wrote";
 
-/// Whether a region of this version has hardware sync. One that does not say what it is is taken for a new one.
+/// Whether this version has hardware sync. An unknown MAAS version is treated as the newest.
 fn known_by(version: &str) -> bool {
     let mut numbers = version.split('.').map(|part| part.parse::<u32>().ok());
     match (numbers.next().flatten(), numbers.next().flatten()) {
@@ -31,13 +31,13 @@ fn known_by(version: &str) -> bool {
     }
 }
 
-/// How long a machine may be silent, in a stage that may take so long.
+/// How long a machine may stay silent, within the stage's time limit.
 fn patience(machine: &Machine, limit: Duration) -> Duration {
     let usual = machine.sync_interval.unwrap_or(USUAL_INTERVAL) * INTERVALS;
     usual.min(limit.saturating_sub(SPARE))
 }
 
-/// Whether a machine has told of itself lately, and since it was installed; or what is missing.
+/// Whether the machine has reported lately and since its installation; or what is missing.
 fn healthy(
     machine: &Machine,
     installed: Option<Timestamp>,
@@ -125,7 +125,7 @@ impl Work<'_> {
         }
     }
 
-    /// When MAAS was asked to install what is on it, where that was us.
+    /// When MAAS was requested to install the present system, if Farrier did it.
     async fn installed_at(&self, machine: &Machine) -> Result<Option<Timestamp>, Fault> {
         let Some(key) = marks::key_of(machine) else { return Ok(None) };
         let notes = Notes { key: &key, ..self.hand.notes() };
@@ -175,7 +175,6 @@ mod tests {
             .unwrap()
         };
         let at = |second: i64| Timestamp::from_millis(1_763_287_200_000 + second * 1_000);
-        // 10:00:00 on that day.
         let told = Some("2025-11-16T10:00:00");
         for (last, installed, now, expected) in [
             (told, None, 60, Ok("1m 0s ago")),

@@ -1,5 +1,5 @@
-//! Undoing what an onboarding has made in MAAS, for a cancel and a clean restart: its record, its commissioning, its installation. Whatever
-//! was there before the run, or is somebody else's, stays.
+//! Undoes an onboarding in MAAS for a cancel or a clean restart: record, commissioning,
+//! installation. What existed before the run or belongs to others stays.
 
 use super::checkpoint::OrderCheckpoint;
 use super::hand::{Owner, Work, done, has, state};
@@ -12,14 +12,13 @@ use model::effect::{Answer, Verb};
 use model::fault::{Code, Fault};
 use model::node::Upstream;
 
-/// What there is to undo.
 enum Left {
     Nothing(Answer),
     Of(Box<Machine>),
 }
 
 impl Work<'_> {
-    /// What all undos have in common: they look first, and are harmless to be done again. `left` is the look.
+    /// Runs an undo: all are idempotent and read first. `left` reads what there is to undo.
     async fn undo<F>(
         &self,
         left: impl Future<Output = Result<Left, Fault>>,
@@ -44,7 +43,7 @@ impl Work<'_> {
         }
     }
 
-    /// Takes the record back that this run has made; what was there before stays.
+    /// Deletes the record that this run made; one from before stays.
     pub async fn unmake(&self, target: &Target) -> Result<Answer, Fault> {
         let left = async {
             let Some(machine) = self.perhaps_made(target).await? else { return Ok(self.none()) };
@@ -56,8 +55,8 @@ impl Work<'_> {
         self.undo(left, async |machine, memo| self.forget(&machine, &memo).await).await
     }
 
-    /// The record that may have to be taken back. One that was made and never learned of is known by who made it; any other is not the
-    /// node's, and where it is unclear which it is, nothing was made.
+    /// The record that may have to be deleted. One whose id was never stored is recognised by its
+    /// description. On a conflict nothing was made.
     async fn perhaps_made(&self, target: &Target) -> Result<Option<Machine>, Fault> {
         if let Some(machine) = self.there().await? {
             return Ok(Some(machine));
@@ -70,7 +69,7 @@ impl Work<'_> {
         }
     }
 
-    /// A run that has seen nothing yet takes back what the one before it has made for the same node; any other only what is its own.
+    /// A run without a first read undoes its predecessor's record, others only their own.
     async fn made_here(&self, machine: &Machine) -> Result<bool, Fault> {
         let Some((node, run)) = marks::maker(&machine.description) else { return Ok(false) };
         if node != self.node.id() {
@@ -79,8 +78,8 @@ impl Work<'_> {
         Ok(run == self.hand.key().run() || self.hand.first_seen().await?.is_none())
     }
 
-    /// Breaks off the commissioning that this run, or the one before it, has begun for the node. What is through stays: a cancel takes nothing
-    /// from anybody by it.
+    /// Aborts the commissioning that this run or its predecessor started. A finished one stays,
+    /// since it takes nothing from anyone.
     pub async fn uncommission(&self) -> Result<Answer, Fault> {
         let left = async {
             let Some(machine) = self.there().await? else { return Ok(self.none()) };
@@ -112,7 +111,7 @@ impl Work<'_> {
         }
     }
 
-    /// Takes back what this run has installed, or was about to. What somebody else has installed stays.
+    /// Releases what this run installed or was about to. Other installations stay.
     pub async fn take_back(&self) -> Result<Answer, Fault> {
         let left = async {
             let Some(machine) = self.there().await? else { return Ok(self.none()) };
@@ -148,9 +147,9 @@ impl Work<'_> {
         Ok(done(&machine, format!("{}: what was installed is taken back", has(&machine))))
     }
 
-    /// A run that has seen nothing yet takes back what another one of the same node has installed; any other only what is its own. The mark
-    /// stays until MAAS has let go of the machine, whatever it is called meanwhile. An allocation without a mark is its own where there was
-    /// none before.
+    /// A run without a first read undoes the installation of another run of the node, others only
+    /// their own. The annotation stays until the release. An allocation without one is ours if
+    /// there was none before.
     async fn installed_here(&self, machine: &Machine) -> Result<bool, Fault> {
         let taken = !matches!(
             machine.status,

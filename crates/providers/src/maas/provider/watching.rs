@@ -1,5 +1,5 @@
-//! Waiting for machines of one region together. Thousands may be installed at once, each for an hour: whoever waits says for which machine, and
-//! what one of them is told about all of them serves everybody who has not seen it yet.
+//! Shares polls among the waits at one region. Thousands of machines may be installed at once, each
+//! for an hour: one poll reads all awaited machines and serves every waiter.
 
 use crate::maas::{Filter, Maas, Machine};
 use model::fault::Fault;
@@ -8,31 +8,31 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 
-/// How many machines one question names, so that it stays short enough to be asked.
+/// How many machines one request names, so that its URL stays short enough.
 const MAX_NAMED: usize = 200;
 
-/// Who waits at one region.
+/// The waits at one region.
 #[derive(Default)]
 pub(super) struct Watching {
-    /// The machines that are waited for, and by how many.
+    /// The awaited machines, and the number of waiters of each.
     awaited: Mutex<BTreeMap<String, usize>>,
-    /// The last look. Who waits for it while another looks gets what that one saw.
+    /// The last poll. Single-flight: concurrent waiters share it.
     look: AsyncMutex<Option<Look>>,
 }
 
 type Seen = Result<Arc<BTreeMap<String, Arc<Machine>>>, Fault>;
 
 struct Look {
-    /// When it was begun: what it shows is not older.
+    /// When it started: its result is not older.
     asked: Instant,
     seen: Seen,
 }
 
-/// One who waits for one machine.
+/// One wait for one machine.
 pub(super) struct Waiter<'a> {
     at: &'a Watching,
     system_id: &'a str,
-    /// What it has seen is as old as this. A look before it began to wait tells it nothing.
+    /// The start of the newest poll it has used. Polls before the wait do not count.
     newest: Instant,
 }
 
@@ -72,12 +72,12 @@ impl Watching {
 }
 
 impl Waiter<'_> {
-    /// What MAAS has of the machine, and it is news to this one.
+    /// Returns the machine from a poll that this waiter has not used yet.
     pub async fn look(&mut self, maas: &Maas) -> Result<Arc<Machine>, Fault> {
         let seen = self.news(maas).await?;
         match seen.get(self.system_id) {
             Some(machine) => Ok(Arc::clone(machine)),
-            // It was not in the list: then MAAS says itself what has become of it.
+            // Not in the list: the single read reports why.
             None => maas.machine(self.system_id).await.map(Arc::new),
         }
     }

@@ -1,5 +1,5 @@
-//! Network cards: those of the fabric get their size of packets and their subnet, and the one that boots gets its address from MAAS.
-//! What is to be changed is computed from what is there, so that what fits is not touched.
+//! Network interfaces: those of the fabric get their MTU and subnet, the boot interface gets its
+//! address from MAAS. Only differences are changed.
 
 use super::hand::{Setting, Work, disagrees, done, has, unlocked};
 use crate::maas::{
@@ -9,7 +9,7 @@ use model::effect::Answer;
 use model::fault::{Code, Fault};
 use model::site::Network;
 
-/// One change of one card.
+/// One change of one interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Fix {
     Set { interface: i64, mtu: Option<u32>, vlan: Option<i64> },
@@ -17,7 +17,6 @@ enum Fix {
     Link { interface: i64, subnet: i64 },
 }
 
-/// Which cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cards {
     Fabric,
@@ -25,7 +24,7 @@ pub(super) enum Cards {
 }
 
 impl Cards {
-    /// What it is when MAAS does not let them be changed.
+    /// The fault code when MAAS refuses the change.
     const fn refused(self) -> Code {
         match self {
             Self::Fabric => Code::MaasRefused,
@@ -57,7 +56,7 @@ impl Work<'_> {
         }
     }
 
-    /// Whether its cards are as wanted.
+    /// Whether the interfaces are as desired.
     pub async fn wired(&self, machine: &Machine, cards: Cards) -> Result<Answer, Fault> {
         Ok(match self.fixes(machine, cards).await {
             Ok(fixes) if fixes.is_empty() => done(machine, "its network cards are as wanted"),
@@ -69,7 +68,7 @@ impl Work<'_> {
         })
     }
 
-    /// Brings its cards to what is wanted.
+    /// Changes the interfaces to the desired state.
     pub async fn http(&self, machine: Machine, cards: Cards) -> Result<Answer, Fault> {
         let fixes = self.fixes(&machine, cards).await?;
         if fixes.is_empty() {
@@ -157,7 +156,7 @@ impl Work<'_> {
         pxe(machine, &self.hand.maas().subnets().await?)
     }
 
-    /// The card that boots gets its address from MAAS again, before something is installed anew.
+    /// Restores the boot interface to AUTO before a reinstall.
     pub async fn rewire_pxe(&self, machine: &Machine) -> Result<(), Fault> {
         let fixes = self.pxe_fixes(machine).await?;
         self.apply(machine, &fixes, Code::PxeInterfaceUnfixable).await
@@ -177,7 +176,7 @@ fn told(machine: &Machine, fix: &Fix) -> String {
     }
 }
 
-/// The links that give an address, or are to.
+/// The links that give an address.
 fn links(card: &Interface) -> Vec<&Link> {
     card.links.iter().filter(|link| link.mode != Some(LinkMode::LinkUp)).collect()
 }
@@ -186,13 +185,13 @@ fn on_vlan(card: &Interface, link: &Link) -> bool {
     let vlan = link.subnet.as_ref().and_then(|subnet| subnet.vlan.as_ref());
     match (vlan, &card.vlan) {
         (Some(subnet), Some(own)) => subnet.id == own.id,
-        // MAAS does not always tell the VLAN of a subnet inside of a link.
+        // MAAS does not always include the VLAN of a link's subnet.
         (None, Some(_)) => link.subnet.is_some(),
         (_, None) => false,
     }
 }
 
-/// What is to be changed on the cards of the fabric.
+/// The changes of the fabric interfaces.
 fn roce(machine: &Machine, network: &Network, subnet: Option<&Subnet>) -> Result<Vec<Fix>, Fault> {
     let prefix = &network.roce_interfaces;
     let cards: Vec<&Interface> =
@@ -215,7 +214,7 @@ fn roce_card(card: &Interface, mtu: u32, subnet: Option<&Subnet>) -> Vec<Fix> {
     let mtu = Some(mtu).filter(|mtu| *mtu != 0 && *mtu != card.effective_mtu);
     let wanted = subnet.and_then(|subnet| subnet.vlan.as_ref()).map(|vlan| vlan.id);
     let vlan = wanted.filter(|wanted| card.vlan.as_ref().map(|vlan| vlan.id) != Some(*wanted));
-    // A card that moves to another VLAN loses its links by that, so they are taken off before, the right one among them.
+    // Moving to another VLAN drops all links, so they are removed first, the right one too.
     let right = |link: &Link| {
         let linked = link.subnet.as_ref().map(|subnet| subnet.id);
         vlan.is_none()
@@ -240,7 +239,7 @@ fn roce_card(card: &Interface, mtu: u32, subnet: Option<&Subnet>) -> Vec<Fix> {
     fixes
 }
 
-/// What is to be changed on the card that boots.
+/// The changes of the boot interface.
 fn pxe(machine: &Machine, subnets: &[Subnet]) -> Result<Vec<Fix>, Fault> {
     let unfixable = |why: String| {
         let said = format!("the interface that {} boots from {why}", machine.system_id);
@@ -256,7 +255,7 @@ fn pxe(machine: &Machine, subnets: &[Subnet]) -> Result<Vec<Fix>, Fault> {
     let linked = |subnet: &Subnet| {
         card.links.iter().any(|link| link.subnet.as_ref().is_some_and(|own| own.id == subnet.id))
     };
-    // The one it is on already, then one that MAAS gives addresses in.
+    // Prefer the present subnet, then one that MAAS manages.
     let best =
         subnets.iter().filter(of_vlan).min_by_key(|one| (!linked(one), !one.managed, one.id));
     let Some(subnet) = best else {
