@@ -1,5 +1,5 @@
-//! Every way of creating a run goes through admission: each run is counted once, a repeated request
-//! and a dry run are not.
+//! Every path that creates a run goes through admission: each run is counted once; repeated
+//! requests and dry runs are not.
 
 use crate::nodes::{self, DAY, agents, applicant, onboard, out, who};
 use crate::racks::{Scene, add_firmware, asked, firmware};
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const NAME: &str = "farrier_runs_started_total";
 
-/// Keeps one counter, whatever its labels.
+/// A recorder of one counter, whatever its labels.
 #[derive(Default)]
 struct Counted(Arc<AtomicU64>);
 
@@ -53,7 +53,7 @@ impl Counted {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// As many runs are stored as were counted, and by now there are more than before.
+    /// Stored and counted runs are equal, and more than before.
     async fn check(&self, world: &World, what: &str, before: u64) -> u64 {
         let runs = world.store.read((), |(), tx| {
             Box::pin(async move { tx.runs(&Filter::default(), None, 1_000).await })
@@ -113,7 +113,7 @@ fn every_run_on_a_machine_or_in_a_rack_is_counted_once() {
     let counted = Counted::default();
     let _recorder = metrics::set_default_local_recorder(&counted);
     simulate(async {
-        // The rack's lifecycle starts an operation, and that its child runs.
+        // The rack's lifecycle starts an operation, which starts its child runs.
         let scene = Scene::ready().await;
         let (world, engine) = (&scene.world, scene.engine());
         let count = counted.check(world, "the lifecycle of a rack", 0).await;

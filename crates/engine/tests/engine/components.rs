@@ -1,4 +1,4 @@
-//! Component firmware in simulated time: devices by their rack, shelves directly, and what their hosts see of it.
+//! Component firmware in simulated time: devices through their rack, shelves directly, and hosts.
 
 use crate::racks::{self, Scene, add_firmware, firmware, machines, power};
 use crate::world::simulate;
@@ -37,7 +37,7 @@ async fn update(scene: &Scene, ids: &[&str], request_id: &str, dry_run: bool) ->
     scene.engine().components().update(update).await.expect("answered")
 }
 
-/// How many operations are at work on the rack and its shelf.
+/// The number of active operations on the rack and its shelf.
 async fn operations(scene: &Scene) -> usize {
     scene.view().await.devices.iter().filter(|device| device.active_run.is_some()).count()
 }
@@ -61,7 +61,7 @@ async fn state(scene: &Scene, machine: &str) -> HostState {
     scene.engine().hosts().get(&id).await.expect("a host").host.state
 }
 
-/// The states that a host has been in since it was Ready before, one after the other.
+/// The states of a host since it was last Ready.
 async fn path(scene: &Scene, machine: &str) -> Vec<String> {
     let history = scene.engine().history(&format!("host:{machine}"), 0, 10_000).await;
     let mut words: Vec<String> =
@@ -122,7 +122,7 @@ fn devices_of_a_rack_share_an_operation_and_a_shelf_has_its_own() {
                 .get("BMC")
                 .is_some_and(|has| has == "3.0"))
         );
-        // RestartMode: the devices are asked, say that they have it, and are left alone.
+        // Rerun: the devices report that they have the version, and are left alone.
         let again = update(&scene, &ids, "more", false).await;
         for run in [operation(&again[0]), operation(&again[2])] {
             assert_eq!(scene.ended(&run).await.phase(), RunPhase::Succeeded);
@@ -139,7 +139,7 @@ fn devices_of_a_rack_share_an_operation_and_a_shelf_has_its_own() {
     });
 }
 
-/// Whoever asks for a rack's devices and for a shelf in one request is written down with both.
+/// One request for a rack's devices and a shelf records its reference in both.
 #[test]
 fn the_ticket_and_the_reason_are_recorded_by_racks_and_by_shelves() {
     simulate(async {
@@ -177,7 +177,7 @@ fn shelves_go_all_or_none_and_racks_each_for_themselves() {
     });
 }
 
-/// A machine whose part failed is stuck; the next operation of its rack brings it back without waiting for a retry.
+/// A host whose child run failed is freed by the next operation of its rack, without a retry.
 #[test]
 fn a_fresh_request_of_the_rack_frees_a_host_that_is_stuck() {
     simulate(async {
@@ -199,7 +199,7 @@ fn a_fresh_request_of_the_rack_frees_a_host_that_is_stuck() {
     });
 }
 
-/// Who looks first sees all that speaks against it, not the first of it, and who would go dark.
+/// A dry run reports all refusals, not only the first, and the affected machines.
 #[test]
 fn a_dry_run_names_all_that_speaks_against_it() {
     simulate(async {
@@ -220,7 +220,7 @@ fn a_dry_run_names_all_that_speaks_against_it() {
     });
 }
 
-/// What did something else under the same name has upgraded nothing.
+/// A request id that was used for another request is refused.
 #[test]
 fn a_name_that_was_used_for_something_else_is_refused() {
     simulate(async {

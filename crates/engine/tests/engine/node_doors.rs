@@ -1,4 +1,4 @@
-//! What a node may be asked, and what is not done behind its back: a machine that serves, one that was given up, one that nobody cleaned.
+//! Requests to nodes and the gates that refuse them: in service, revoked, not cleaned.
 
 use crate::node_scenarios::MACHINE;
 use crate::nodes::{DAY, Scene, agents, applicant, out, reactivate, refusal, who};
@@ -48,14 +48,14 @@ fn what_would_wipe_a_serving_node_is_refused_by_the_machine() {
         scene.door.ended(&drained.run.spec.id).await;
         scene.until(NodeState::Retired).await;
         engine.runs().start(start(RunType::Reimage, "wipe")).await.expect("nobody is served there");
-        // And while that is at work, it does not come back into service.
+        // While the machine is being reimaged the node cannot be reactivated.
         let told = refusal(engine.nodes().ask(&node.id(), reactivate(), who()).await);
         assert_eq!(told.reason, "MACHINE_BUSY");
     });
 }
 
 impl Scene {
-    /// One whose node serves in a cluster.
+    /// With a node that serves in a Kubernetes cluster.
     async fn in_cluster() -> (Self, Node) {
         let scene = Self::new().await;
         scene.amend(|machine| machine.spec.target_cluster_ref = "c".into()).await;
@@ -74,7 +74,7 @@ fn release() -> Ask {
     Ask::Release { why: "all the same".into(), unproven: true }
 }
 
-/// The machine of a node that does not serve may be worked on. Until that is over the node does not come back, by nobody's word.
+/// Runs may work on the machine of a node out of service. Until they end no request reactivates it.
 #[test]
 fn what_is_worked_on_is_not_released() {
     simulate(async {
@@ -115,7 +115,7 @@ fn what_is_worked_on_is_not_healed() {
     });
 }
 
-/// What has been installed anew since is not taken from it by a run of before, which somebody only puts away.
+/// Canceling an old failed run does not revoke a node that was reinstalled since.
 #[test]
 fn an_old_run_revokes_nothing() {
     simulate(async {
@@ -143,7 +143,7 @@ fn an_old_run_revokes_nothing() {
     });
 }
 
-/// A drain that stopped for a person has told the cluster to place nothing there. Whoever releases the node takes that back.
+/// A drain that failed has cordoned the Kubernetes node. Releasing the node uncordons it.
 #[test]
 fn a_node_that_is_released_is_let_back_into_its_cluster() {
     simulate(async {
@@ -193,7 +193,7 @@ fn who_was_given_up_is_not_let_in_any_more() {
     });
 }
 
-/// Nobody but an agent cleans what stays installed: without one, a soft reset has not happened.
+/// Only an agent can clean what stays installed: without one, a soft reset fails.
 #[test]
 fn what_nobody_has_cleaned_does_not_serve_again() {
     simulate(async {
@@ -210,7 +210,7 @@ fn what_nobody_has_cleaned_does_not_serve_again() {
             refusal(engine.nodes().decommission(skipped).await).field.as_deref(),
             Some("without_agent")
         );
-        // Its session is gone, as when a token was issued anew.
+        // Its session is revoked, as when a new token is issued.
         let revoked = scene
             .world
             .store
@@ -254,7 +254,7 @@ fn a_person_takes_a_quarantine_over_from_the_reconciler() {
     });
 }
 
-/// What a cluster was told not to place on a node may be placed there again when the node is to serve again.
+/// Reactivating a drained node uncordons it.
 #[test]
 fn a_node_that_serves_again_is_let_back_into_its_cluster() {
     simulate(async {
@@ -273,14 +273,13 @@ fn a_node_that_serves_again_is_let_back_into_its_cluster() {
         let effects: Vec<_> = run.spec.steps.iter().map(|step| &step.effect).collect();
         assert!(matches!(effects[..], [Effect::Uncordon { .. }]), "{effects:?}");
         scene.until(NodeState::Active).await;
-        // Nothing is left to tell anybody.
+        // It is uncordoned already, so no new run is started.
         let same = engine.nodes().ask(&node.id(), reactivate(), who()).await.expect("it serves");
         assert_eq!(same.workflow, Some(run.spec.id));
         scene.witnessed_nothing();
     });
 }
 
-/// Changes the record of the machine.
 async fn amend(tx: &mut Tx, how: fn(&mut Machine)) -> Result<()> {
     let found = tx.machine_locked(&MachineId::trusted(MACHINE)).await?;
     let mut machine = found.expect("the machine");

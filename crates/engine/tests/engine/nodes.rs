@@ -1,4 +1,4 @@
-//! Nodes in simulated time: brought into service and out of it, heard and not heard, as MAAS has them and as it does not.
+//! Nodes in simulated time: onboarding, decommission, heartbeats, and drift from MAAS.
 
 use crate::clients::Door;
 use crate::node_scenarios::{self, MACHINE, NodeAsk};
@@ -26,7 +26,7 @@ use std::time::Duration;
 use store::{Result, StoreError};
 use tokio::time::sleep;
 
-/// A machine at a site, and whoever asks.
+/// A machine at a site, a process and a client.
 pub struct Scene {
     pub world: World,
     pub process: Process,
@@ -40,7 +40,7 @@ impl Scene {
         scene
     }
 
-    /// The same, where nobody holds every commit against the documents.
+    /// As `new`, without the check of nodes after every commit.
     pub async fn unwatched() -> Self {
         let world = World::new(1).await;
         let process = world.boot("one").await;
@@ -63,7 +63,7 @@ impl Scene {
         self.process.engine.nodes().get(&self.node().await.id()).await.expect("its view")
     }
 
-    /// Waits until the newest node is in a state.
+    /// Waits until the newest node is in this state.
     pub async fn until(&self, state: NodeState) -> Node {
         for _ in 0..3_600 {
             let node = self.node().await;
@@ -132,7 +132,7 @@ impl Scene {
         scene
     }
 
-    /// An onboarding that has failed at a stage, which fails until the faults are cleared.
+    /// Starts an onboarding that fails at a stage until the faults are cleared.
     async fn onboarding_fails_at(&self, stage: &str) -> Run {
         let fault = crate::device_scenarios::fault(stage, sim::Action::Fail, 0);
         self.world.sim.add_fault(fault).expect("a rule");
@@ -141,7 +141,7 @@ impl Scene {
         self.door.ended(&started.run.spec.id).await
     }
 
-    /// Somebody does something to the hardware of a machine behind everybody's back.
+    /// Changes the hardware of a machine without Farrier.
     async fn by_hand(&self, machine: &str, effect: Effect) {
         let target = Target {
             id: TargetId::from(&MachineId::trusted(machine)),
@@ -165,7 +165,7 @@ impl Scene {
         self.by_maas(stage, &self.node().await.id()).await;
     }
 
-    /// The same with a node that is named.
+    /// As `in_maas`, for a given node.
     pub async fn by_maas(&self, stage: Stage, node: &NodeId) {
         let node = node.clone();
         let (site, by) = (Some(SiteId::trusted(node_scenarios::SITE)), "sim".into());
@@ -319,7 +319,7 @@ fn a_dry_run_shows_what_would_run_and_what_would_be_adopted() {
         assert!(scene.world.records().await.nodes.is_empty(), "nothing was written");
         engine.nodes().onboard(onboard(MACHINE, "on")).await.expect("accepted");
         let node = scene.until(NodeState::Active).await;
-        // What is given back first is installed for real.
+        // After the release nothing is adopted: every stage is executed.
         let anew = engine.nodes().preview_decommission(out(&node, Mode::Reimage, "dry")).await;
         let anew = anew.expect("shown").stages;
         let after = anew.iter().skip_while(|one| one.stage != "release_maas_node");
@@ -368,7 +368,7 @@ fn a_canceled_onboarding_is_taken_back_and_can_be_made_anew() {
     });
 }
 
-/// What failed is given up: what it made in MAAS is taken back, and to say so twice is to say it once.
+/// Canceling a failed onboarding undoes its changes in MAAS, and is idempotent.
 #[test]
 fn a_failed_onboarding_is_given_up() {
     simulate(async {
@@ -386,7 +386,7 @@ fn a_failed_onboarding_is_given_up() {
     });
 }
 
-/// Its MAAS will never answer again: the node goes without it, and its machine is free.
+/// A MAAS that is gone for ever is skipped, and the machine becomes free.
 #[test]
 fn a_node_whose_maas_is_gone_is_taken_away_without_it() {
     simulate(async {
@@ -410,7 +410,7 @@ fn a_node_whose_maas_is_gone_is_taken_away_without_it() {
     });
 }
 
-/// Whoever names an operation by its node names another one the second time; the request is the same.
+/// The node's newest operation differs on the second call, but the request id is the same.
 #[test]
 fn a_rerun_by_the_name_of_its_node_is_replayed() {
     simulate(async {
@@ -454,7 +454,7 @@ fn what_failed_can_be_taken_back_and_started_over() {
     });
 }
 
-/// The door for agents of a scene.
+/// The agent service of a fixture.
 pub fn agents(scene: &Scene) -> Agents {
     let world = &scene.world;
     let clock = world.clock();
@@ -480,7 +480,7 @@ fn a_node_by_hand_enrolls_once_and_is_drained_by_its_agent() {
         let wrong = agents.enroll("no", applicant("s1")).await.expect("an answer");
         assert_eq!(wrong, Err(Denied::TokenUnknown));
         let id = agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("let in");
-        // Its answer may have been lost; another one may not have the same token.
+        // The answer may have been lost, so the same session may retry; another one is denied.
         assert_eq!(
             agents.enroll(&token, applicant("s1")).await.expect("an answer"),
             Ok(id.clone())
@@ -500,7 +500,7 @@ fn a_node_by_hand_enrolls_once_and_is_drained_by_its_agent() {
         let task = taken.expect("known").expect("something to do").task;
         assert_eq!(resume().await, Resumed::Live);
         sleep(Duration::from_secs(61)).await;
-        // Nobody has looked since its lease ran out.
+        // The lease has expired, and no component has noticed yet.
         assert_eq!(resume().await, Resumed::Requeued);
         assert_eq!(resume().await, Resumed::Fresh);
         let again = agents.take("s1", Duration::from_secs(1)).await.expect("an answer");

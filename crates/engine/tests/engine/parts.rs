@@ -1,4 +1,4 @@
-//! Promises about operations with parts, and about records and their devices: each between the lines of the matrix.
+//! Parent runs and their child runs, records and their devices, beyond the crash matrix.
 
 use crate::audit::RepeatedCalls;
 use crate::clients::{Door, operator};
@@ -21,7 +21,7 @@ use tokio::time::sleep;
 
 const THREE: [&str; 3] = ["m-1", "m-2", "ps-1"];
 
-/// A world in which some devices stand, and a process.
+/// An environment with these devices in service, and a process.
 async fn world_with(devices: &[&str], settings: Settings) -> (World, Process, Door) {
     let world = World::new(1).await;
     for id in devices {
@@ -62,7 +62,7 @@ fn broken(machine: &str, action: sim::Action, times: u32) -> FaultRule {
     }
 }
 
-/// The parts of a whole, in the order in which they were begun.
+/// The child runs of a parent, in the order of their start.
 async fn parts_of(world: &World, id: &RunId) -> Vec<Run> {
     let all = world.everything().await.runs.into_iter().map(|kept| kept.run);
     all.filter(|run| run.spec.part_of.as_ref() == Some(id)).collect()
@@ -90,7 +90,7 @@ fn small_hands() -> Settings {
     Settings { max_in_flight: 1, eager_in_flight: 1, ..Settings::default() }
 }
 
-/// Wholes only wait: as many of them as there are hands leave a hand for a part.
+/// Parent runs only wait: they do not use up the workers that their child runs need.
 #[test]
 fn hands_full_of_wholes_leave_room_for_their_parts() {
     simulate(async {
@@ -104,12 +104,12 @@ fn hands_full_of_wholes_leave_room_for_their_parts() {
     });
 }
 
-/// Who is told that an operation was canceled may touch its devices.
+/// Once an operation is reported as canceled its devices are free.
 #[test]
 fn a_canceled_whole_ends_after_its_parts() {
     simulate(async {
         let (world, one, door) = world_with(&THREE, Settings::default()).await;
-        // The part does not hear of the cancel for a while.
+        // The child run notices the cancel only after a while.
         let late = FaultRule { delay_ms: 10_000, ..broken("m-1", sim::Action::Slow, 1) };
         let late = FaultRule { verb: model::effect::Verb::Stop, ..late };
         world.sim.add_fault(late).expect("a rule");
@@ -126,7 +126,7 @@ fn a_canceled_whole_ends_after_its_parts() {
     });
 }
 
-/// A freeze undoes nothing, in the parts as in the whole; and both go on from there.
+/// A freeze undoes nothing, in children and parent; both continue from there.
 #[test]
 fn a_frozen_whole_freezes_its_parts_and_goes_on_with_them() {
     simulate(async {
@@ -148,7 +148,7 @@ fn a_frozen_whole_freezes_its_parts_and_goes_on_with_them() {
     });
 }
 
-/// Somebody is at work on a device although its whole claims it: the step says who, and nobody waits for the deadline.
+/// Another run holds a claimed device: the step fails at once and names that run.
 #[test]
 fn a_device_in_other_hands_fails_the_step_and_is_named() {
     simulate(async {
@@ -165,7 +165,7 @@ fn a_device_in_other_hands_fails_the_step_and_is_named() {
     });
 }
 
-/// A part that an operator has go on when its whole is over holds its device by itself.
+/// A child run that is retried after its parent has ended holds its device itself.
 #[test]
 fn a_part_that_goes_on_alone_holds_its_device() {
     simulate(async {
@@ -188,14 +188,14 @@ fn a_part_that_goes_on_alone_holds_its_device() {
             assert_eq!(door.ended(&spec.id).await.phase(), RunPhase::Succeeded);
             assert_eq!(holder(&world, &spec.target.id).await, None);
         }
-        // Nothing is left to be done, and nothing is done again.
+        // Nothing is left to do, and nothing is repeated.
         one.engine.runs().act(id.clone(), Action::RetryStep, operator()).await.expect("told");
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
         assert_eq!(parts_of(&world, &id).await.len(), 3);
     });
 }
 
-/// What others have done to its devices since is not there for a whole to build on. What they did beside it does not matter.
+/// A parent cannot resume after later runs on its devices. Runs on other devices do not matter.
 #[test]
 fn a_whole_goes_on_only_where_nobody_has_been_since() {
     simulate(async {
@@ -211,7 +211,7 @@ fn a_whole_goes_on_only_where_nobody_has_been_since() {
         let told = one.engine.runs().act(failed.clone(), Action::RetryStep, operator()).await;
         assert!(refused(told).starts_with("RUN_SUPERSEDED"));
         assert_eq!(parts_of(&world, &failed).await.len(), begun);
-        // The other one has nobody behind it on its own device, although a later one is on the same rack.
+        // No later run was on its own device, although one was on the same rack.
         world.sim.add_fault(broken("m-3", sim::Action::Fail, 2)).expect("a rule");
         let third = begin(&world, "third time", flash(&["m-3"], 1), Enqueue::Now).await;
         assert_eq!(door.ended(&third).await.phase(), RunPhase::Failed);
@@ -226,7 +226,7 @@ fn a_whole_goes_on_only_where_nobody_has_been_since() {
     });
 }
 
-/// What was accepted and may not begin yet does not begin because somebody cannot wait.
+/// A retry does not start a run that was accepted and may not start yet.
 #[test]
 fn a_run_that_waits_for_leave_is_not_begun_by_impatience() {
     simulate(async {
@@ -238,7 +238,7 @@ fn a_run_that_waits_for_leave_is_not_begun_by_impatience() {
         sleep(BACKOFF).await;
         let all = world.everything().await.runs;
         assert!(all.iter().all(|kept| kept.run.progress.workflow == Workflow::Pending));
-        // It can be canceled, and lets go of what it claimed.
+        // It can be canceled, and releases its claims.
         one.engine.runs().act(id.clone(), Action::Cancel, operator()).await.expect("told");
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Canceled);
         sleep(BACKOFF).await;
@@ -246,7 +246,7 @@ fn a_run_that_waits_for_leave_is_not_begun_by_impatience() {
     });
 }
 
-/// A machine that is claimed by an operation that goes on is not one whose last operation was canceled.
+/// A new claim clears the condition `OperationCanceled`.
 #[test]
 fn who_claims_a_machine_takes_the_mark_of_a_cancel_off_it() {
     simulate(async {
@@ -276,7 +276,7 @@ async fn mark(tx: &mut Tx, now: model::time::Timestamp) -> Result<()> {
     tx.update_machine(&mut machine, &event(now, "canceled"))
 }
 
-/// A record in trouble that somebody wants tried again, while an operation has claimed its device: it waits until that lets go.
+/// A record in error is retried only after the operation that claims its device has ended.
 #[test]
 fn a_lifecycle_takes_its_device_from_nobody() {
     simulate(async {
@@ -314,7 +314,7 @@ async fn fail(tx: &mut Tx, now: model::time::Timestamp) -> Result<()> {
     tx.update_and_enqueue(&mut shelf, &event(now, "dark"))
 }
 
-/// Who waits for a run hears of it when it goes on, not only when it ends.
+/// A record is woken when its run is resumed, not only when it ends.
 #[test]
 fn a_record_hears_of_its_run_going_on() {
     simulate(async {
@@ -338,7 +338,7 @@ fn a_record_hears_of_its_run_going_on() {
     });
 }
 
-/// The parts of a step have a deadline of their own, and so has the step: whoever is late is stopped, and then the step is over.
+/// At the deadline of a step its child runs are stopped first, and then the step ends.
 #[test]
 fn a_step_that_is_late_stops_its_parts_and_ends_after_them() {
     simulate(async {
@@ -357,7 +357,7 @@ fn a_step_that_is_late_stops_its_parts_and_ends_after_them() {
     });
 }
 
-/// Which effect it is does not matter to the tests above; that power is one of them is seen here.
+/// The same with power as the effect.
 #[test]
 fn what_goes_dark_together_goes_dark_once() {
     simulate(async {

@@ -1,5 +1,4 @@
-//! Racks in simulated time: their way into service, their operations side by side, and what becomes of those that fail or are
-//! stopped.
+//! Racks in simulated time: intake, concurrent operations, failures and cancels.
 
 use crate::world::{Process, World, simulate};
 use engine::rack::{DescribedRack, MaintenanceStart, MaintenanceStarted, RackView};
@@ -31,7 +30,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// A rack of two machines, two switches and a shelf that has come into service.
+    /// A rack of two machines, two switches and a shelf, in service.
     pub async fn ready() -> Self {
         let scene =
             Self::with_expected(Counts { machines: 2, switches: 2, power_shelves: 1 }).await;
@@ -84,7 +83,7 @@ impl Scene {
         self.engine().machines().register(described, "test".into()).await.map(|_| ())
     }
 
-    /// A device that is in service already: its own way there is told elsewhere.
+    /// Inserts a device that is already in service.
     async fn add_device(&self, kind: TargetKind, id: &str, slot: u32) {
         let (id, now) = (id.into(), self.world.now());
         let add = AddDevice { kind, id, slot, now };
@@ -135,7 +134,7 @@ impl Scene {
         panic!("{id} never ends")
     }
 
-    /// The states that the rack has been in, one after the other.
+    /// The states in the history of the rack.
     async fn path(&self) -> Vec<String> {
         let events = self.engine().history(RACK, 0, 10_000).await.expect("a history");
         let mut words: Vec<String> = events.into_iter().map(|event| event.word).collect();
@@ -153,7 +152,7 @@ impl Scene {
         self.world.sim.add_fault(rule).expect("a rule");
     }
 
-    /// Nobody stays held once all is over. A switch that was let go looks at itself first.
+    /// No device stays held at the end. A released switch first checks itself.
     pub async fn nobody_is_held(&self) {
         for _ in 0..PATIENCE {
             let devices = self.view().await.devices;
@@ -331,7 +330,7 @@ fn a_full_maintenance_goes_through_every_stage() {
         for stage in ["at ConfigureNmxCluster", "at PowerSequence", "at Completed"] {
             assert!(said.contains(&stage), "{stage} is not in {said:?}");
         }
-        // The fabric was as wanted, and was not taken down.
+        // The fabric was as desired, and was not taken down.
         let status = scene.engine().racks().status(&id).await.expect("a status");
         let off = status.legs.iter().find(|leg| leg.name == "fabric-off").expect("a leg");
         assert!(off.parts.iter().all(|part| part.run.is_none()), "{off:?}");
@@ -340,7 +339,7 @@ fn a_full_maintenance_goes_through_every_stage() {
     });
 }
 
-/// A look whether the fabric is right is only a look: where it is not, the switches are sent to work one by one.
+/// The check of the fabric is only a check: if it fails, child runs configure each switch.
 #[test]
 fn a_fabric_that_is_not_there_is_formed_by_parts() {
     simulate(async {
@@ -356,7 +355,7 @@ fn a_fabric_that_is_not_there_is_formed_by_parts() {
     });
 }
 
-/// Rule 14: only what is in scope is looked at.
+/// Rule 14: only devices in scope are checked.
 #[test]
 fn a_partial_scope_works_next_to_a_broken_neighbour() {
     simulate(async {
@@ -386,7 +385,7 @@ fn a_failure_is_an_error_that_names_device_and_activity_until_somebody_goes_on()
         scene.nobody_is_held().await;
         tokio::time::sleep(Duration::from_secs(7_200)).await;
         scene.until("Error").await;
-        // The hardware is mended, and the operation goes on where it stopped.
+        // The hardware is repaired, and the operation resumes where it stopped.
         scene.world.sim.clear_faults(None).expect("cleared");
         scene.engine().runs().act(id.clone(), Action::RetryStep, who()).await.expect("accepted");
         assert_eq!(scene.ended(&id).await.phase(), RunPhase::Succeeded);
@@ -395,7 +394,7 @@ fn a_failure_is_an_error_that_names_device_and_activity_until_somebody_goes_on()
     });
 }
 
-/// What was read back is known at once, of machines too, and of those that a failed sequence has come to.
+/// Power states that were read back are recorded at once, also by a sequence that failed.
 #[test]
 fn what_is_on_and_what_is_off_is_known_after_every_sequence() {
     simulate(async {
@@ -430,7 +429,7 @@ fn what_is_on_and_what_is_off_is_known_after_every_sequence() {
     });
 }
 
-/// A stage that takes too long, and one that somebody stops, say it as well.
+/// A stage that times out or is canceled records them as well.
 #[test]
 fn a_sequence_that_is_stopped_says_what_it_has_left_on_and_off() {
     simulate(async {
@@ -565,7 +564,7 @@ fn firmware_that_is_not_there_is_skipped_or_an_error_and_never_as_if_applied() {
 fn a_reprovision_comes_before_what_was_asked_for_earlier() {
     simulate(async {
         let scene = Scene::ready().await;
-        // Both are accepted before the rack has a turn: this thread is the only one.
+        // Both are accepted before the rack has a turn: the runtime has one thread.
         let pending = scene.started(power(machines(&["m-1"]), PowerSequence::On)).await;
         let trigger = Trigger::Reprovision;
         let force = Some("a test".to_string());
@@ -619,7 +618,7 @@ fn places_are_checked_and_racks_are_told_of_moves() {
         let Err(StoreError::Refused(refusal)) = nowhere else { panic!("{nowhere:?}") };
         assert_eq!(refusal.field.as_deref(), Some("machine.spec.rack_id"));
         scene.add_machine("m-3", Some(12)).await.expect("registered");
-        // It looks for them anew, and brings the new one into service.
+        // It reads its devices again, and brings the new one into service.
         for _ in 0..PATIENCE {
             if scene.path().await.iter().filter(|word| *word == "Validating").count() == 2 {
                 break;
@@ -633,7 +632,7 @@ fn places_are_checked_and_racks_are_told_of_moves() {
     });
 }
 
-/// The lowest slot makes a switch the primary, so a rack looks anew when one changes its slot; what stays in place is no news.
+/// The lowest slot makes a switch the primary, so a changed slot wakes the rack; others do not.
 #[test]
 fn a_rack_is_told_of_a_move_within_it() {
     simulate(async {
@@ -689,7 +688,7 @@ fn a_machine_stays_in_its_rack_while_an_operation_holds_it() {
     });
 }
 
-/// A switch whose record lacks what every switch has.
+/// A switch record without the required fields.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 struct Half {
     head: Head,
@@ -723,7 +722,7 @@ async fn add_half(tx: &mut Tx, now: Timestamp) -> Result<()> {
     tx.insert_record(&mut Half { head }, &event(now)).await
 }
 
-/// One bad record stays one: its rack shows it, leaves it alone, and goes on with the others.
+/// The rack reports the bad record, skips it, and continues with the other devices.
 #[test]
 fn a_device_that_cannot_be_read_keeps_nobody_from_its_neighbours() {
     simulate(async {

@@ -1,4 +1,4 @@
-//! Promises that hold between the lines, each in simulated time.
+//! Details that the documentation promises, each in simulated time.
 
 use crate::clients::{Door, operator};
 use crate::world::{World, simulate};
@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep};
 
 const MACHINE: &str = "m-1";
 
-/// Only the last run of a machine may go on. Which one that is, no clock decides.
+/// Only the last run of a machine may resume. The order of acceptance decides, not the clocks.
 #[test]
 fn the_last_run_is_the_one_that_came_last_whatever_the_clocks_say() {
     simulate(async {
@@ -58,7 +58,7 @@ fn the_last_run_is_the_one_that_came_last_whatever_the_clocks_say() {
     });
 }
 
-/// Whoever ends makes room, and whoever waits is told: nobody waits for the next look.
+/// A worker that becomes free claims the next run at once, not at the next poll.
 #[test]
 fn full_hands_take_the_next_run_as_soon_as_one_ends() {
     simulate(async {
@@ -88,7 +88,7 @@ fn full_hands_take_the_next_run_as_soon_as_one_ends() {
     });
 }
 
-/// Reads fail while it says so.
+/// Reads fail while this is true.
 struct Away(AtomicBool);
 
 impl Tap for Away {
@@ -103,7 +103,7 @@ impl Tap for Away {
     }
 }
 
-/// A filter that asks about the machine reads it for each event, and may find the database away.
+/// A filter on machine fields reads the machine for each event, and must survive a database outage.
 #[test]
 fn a_short_outage_costs_a_watch_nothing() {
     simulate(async {
@@ -124,7 +124,7 @@ fn a_short_outage_costs_a_watch_nothing() {
         }
         let run = door.start(MACHINE, RunType::Reboot, "b".into()).await.expect("accepted");
         let run = door.ended(&run).await;
-        // The events are there, and at hand; the machine is not.
+        // The events are cached; the machine is not.
         sleep(Duration::from_secs(2)).await;
         away.0.store(true, Ordering::SeqCst);
         let mended = Arc::clone(&away);
@@ -142,7 +142,7 @@ fn a_short_outage_costs_a_watch_nothing() {
     });
 }
 
-/// A cursor of a database that an older copy was put back into would show nothing, for ever.
+/// After a restore from a backup such a cursor would never return an event.
 #[test]
 fn a_cursor_from_the_future_is_refused() {
     simulate(async {

@@ -1,4 +1,4 @@
-//! Workers that misbehave, in real time, on a real file.
+//! Misbehaving workers, in real time, on a database file.
 
 use async_trait::async_trait;
 use engine::admission::Start;
@@ -57,7 +57,7 @@ pub async fn until(engine: &Engine, id: &RunId, reached: impl Fn(&Run) -> bool) 
     }
 }
 
-/// Waits until the engine has nothing in hand: a turn is let go of a moment after its last commit.
+/// Waits until the engine has no claims: they are released shortly after the last commit.
 pub async fn idle(engine: &Engine) {
     let started = Instant::now();
     while engine.scheduler().in_flight() > 0 {
@@ -131,7 +131,7 @@ async fn a_worker_that_lost_its_lease_writes_nothing_and_repeats_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir).await;
     let sim = Sim::in_ram(Speed::Fast);
-    // This one never renews its lease, as if it were frozen while its work goes on.
+    // This one never renews its lease, as if it were frozen while its work continues.
     let frozen = Settings {
         lease: Duration::from_millis(200),
         renew: Duration::from_secs(3_600),
@@ -155,7 +155,7 @@ async fn a_worker_that_lost_its_lease_writes_nothing_and_repeats_nothing() {
     let quick = engine(&store, Arc::new(sim.clone()), quick).await;
     let ended = until(&quick, &run.spec.id, Run::ended).await;
     assert_eq!(ended.phase(), RunPhase::Succeeded, "{ended:#?}");
-    // The frozen worker notices when its own answer comes, and lets go without a word.
+    // The frozen worker notices when its own call returns, and releases without writing.
     idle(&frozen).await;
     assert_eq!(
         quick.runs().get(&run.spec.id).await.unwrap(),
