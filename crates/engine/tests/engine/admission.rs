@@ -58,7 +58,7 @@ impl Counted {
         let runs = world.store.read((), |(), tx| {
             Box::pin(async move { tx.runs(&Filter::default(), None, 1_000).await })
         });
-        let stored = runs.await.expect("the database answers").runs.len() as u64;
+        let stored = runs.await.expect("the in-memory database answers").runs.len() as u64;
         assert_eq!(self.total(), stored, "{what}");
         assert!(stored > before, "{what} created no run");
         stored
@@ -172,7 +172,7 @@ fn every_run_on_a_node_is_counted_once() {
     simulate(async {
         let scene = nodes::Scene::new().await;
         let (world, engine) = (&scene.world, &scene.process.engine);
-        engine.nodes().preview_onboard(onboard("m-1", "on")).await.expect("foreseen");
+        engine.nodes().preview_onboard(onboard("m-1", "on")).await.expect("a preview");
         assert_eq!(counted.total(), 0, "a dry run");
         for _ in 0..2 {
             engine.nodes().onboard(onboard("m-1", "on")).await.expect("accepted");
@@ -183,7 +183,7 @@ fn every_run_on_a_node_is_counted_once() {
             .nodes()
             .preview_decommission(out(&node, Mode::Drain, "drain"))
             .await
-            .expect("foreseen");
+            .expect("a preview");
         for _ in 0..2 {
             engine.nodes().decommission(out(&node, Mode::Drain, "drain")).await.expect("accepted");
         }
@@ -201,7 +201,7 @@ fn the_run_that_an_enrollment_creates_is_counted_once() {
         let bundle = agents.bootstrap(MachineId::trusted("m-1"), DAY, who()).await;
         let token = bundle.expect("a bundle").token.expose_secret().to_string();
         for _ in 0..2 {
-            agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("let in");
+            agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("enrolled");
         }
         counted.check(&scene.world, "an enrollment", 0).await;
     });

@@ -121,7 +121,7 @@ impl Agent {
             let token = token.clone();
             async move { agents.enroll(&token, applicant()).await }
         });
-        enrolled.await.expect("it is let in");
+        enrolled.await.expect("enrolled");
         loop {
             let heard = self.ask(|agents| async move {
                 agents.heartbeat(SESSION, String::new()).await.map(|beat| beat.map(drop))
@@ -179,7 +179,7 @@ impl Agent {
         match told.await {
             // The task was stopped meanwhile, or the session has ended.
             Ok(()) | Err(Denied::TaskOver | Denied::SessionUnknown) => {}
-            Err(denied) => panic!("an agent was told {denied:?}"),
+            Err(denied) => panic!("the report was denied: {denied:?}"),
         }
     }
 
@@ -189,7 +189,7 @@ impl Agent {
     {
         let world = &self.world;
         let answer = self.door.ask(|engine| call(agents(world, engine)));
-        answer.await.expect("agents are told no refusals")
+        answer.await.expect("agent calls are not refused")
     }
 }
 

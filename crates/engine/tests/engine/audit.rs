@@ -106,7 +106,7 @@ impl World {
         for Kept { run, .. } in all.runs.iter().filter(|kept| !own_look(&kept.run)) {
             let target = run.spec.target.key();
             let on_target = runs.entry(target.clone()).or_default();
-            for count in self.sim.effects(run.spec.id.as_str()).expect("the ledger") {
+            for count in self.sim.effects(run.spec.id.as_str()).expect("the effect counts") {
                 let step = (target.clone(), on_target.len(), step_of(&count.key));
                 *acted.entry(step).or_default() += count.applied;
             }
@@ -149,7 +149,7 @@ impl World {
         audit_claims(all, &mut wrong);
         self.audit_agents(all, &mut wrong);
         audit_width(&all.runs, &mut wrong);
-        wrong.extend(all.held.iter().map(|id| format!("{id} is still in somebody's hands")));
+        wrong.extend(all.held.iter().map(|id| format!("{id} is still claimed")));
         wrong
     }
 
@@ -157,7 +157,7 @@ impl World {
     /// keys, so performing one key twice is a violation by itself, unless `repeated` allows it.
     pub fn audit_effects(&self, kept: &Kept, repeated: RepeatedCalls, wrong: &mut Vec<String>) {
         let run = &kept.run;
-        let counts = self.sim.effects(run.spec.id.as_str()).expect("the ledger");
+        let counts = self.sim.effects(run.spec.id.as_str()).expect("the effect counts");
         for count in counts.iter().filter(|count| count.applied > 1) {
             wrong.push(format!("{} acted {} times", count.key, count.applied));
         }
@@ -215,7 +215,7 @@ pub fn gaps(id: &str, history: &[Event], version: i64, wrong: &mut Vec<String>) 
     let told: Vec<i64> = history.iter().map(|event| event.version).collect();
     let expected: Vec<i64> = (1..=version).collect();
     if told != expected {
-        wrong.push(format!("the history of {id} at version {version} tells of {told:?}"));
+        wrong.push(format!("the history of {id} at version {version} has {told:?}"));
     }
 }
 
@@ -224,13 +224,13 @@ pub fn audit_run(kept: &Kept, wrong: &mut Vec<String>) {
     let Kept { run, held, .. } = kept;
     let id = &run.spec.id;
     if !run.ended() {
-        wrong.push(format!("{id} is lost: it stays {}", run.progress.workflow.as_str()));
+        wrong.push(format!("{id} never ended: it is {}", run.progress.workflow.as_str()));
     }
     if let Some(owner) = &held.owner {
-        wrong.push(format!("{id} is still in the hands of {owner}"));
+        wrong.push(format!("{id} is still claimed by {owner}"));
     }
     for step in run.progress.steps.iter().filter(|step| step.asked.is_some()) {
-        wrong.push(format!("{id} still intends step {}", run.step_name(step)));
+        wrong.push(format!("{id} has an open intent for step {}", run.step_name(step)));
     }
     if run.progress.workflow == Workflow::Cancelled {
         audit_undo(kept, wrong);
@@ -271,7 +271,7 @@ impl World {
     /// No task is open, and each step was executed by an agent at most once.
     fn audit_agents(&self, all: &Everything, wrong: &mut Vec<String>) {
         let open = all.agents.iter().filter_map(|(_, task)| task.as_ref());
-        wrong.extend(open.map(|key| format!("{key} is still to be done")));
+        wrong.extend(open.map(|key| format!("{key} is still open")));
         let worked = self.worked.lock().unwrap_or_else(PoisonError::into_inner);
         let mut steps: BTreeMap<&str, u32> = BTreeMap::new();
         for (key, times) in worked.iter() {
@@ -306,7 +306,7 @@ fn audit_part(kept: &Kept, runs: &[Kept], wrong: &mut Vec<String>) {
     let Some(whole) = &kept.run.spec.part_of else { return };
     let (id, part) = (&kept.run.spec.id, &kept.run);
     let Some(whole) = runs.iter().find(|one| one.run.spec.id == *whole) else {
-        wrong.push(format!("{id} is a part of nothing"));
+        wrong.push(format!("{id} has no parent run"));
         return;
     };
     let (ended, end) = (part.progress.finished_at, whole.run.progress.finished_at);
@@ -366,7 +366,7 @@ fn audit_width(runs: &[Kept], wrong: &mut Vec<String>) {
                     begun <= at && at < ended
                 });
                 if together.count() > group.at_once as usize {
-                    wrong.push(format!("more parts of {of_step} were at work than may be"));
+                    wrong.push(format!("too many child runs of {of_step} at once"));
                 }
             }
         }

@@ -97,8 +97,8 @@ async fn story(seed: u64) -> (Vec<String>, u64) {
     for client in clients {
         match timeout(AFTERMATH, client).await {
             Ok(Ok(())) => {}
-            Ok(Err(panic)) => wrong.push(format!("a client was told nonsense: {panic}")),
-            Err(_) => wrong.push("a client waits for ever".into()),
+            Ok(Err(panic)) => wrong.push(format!("a client failed: {panic}")),
+            Err(_) => wrong.push("a client did not finish".into()),
         }
     }
     // Leases expire, strays are found, and watchers receive the last events.
@@ -221,7 +221,7 @@ async fn make_mischief(world: &World, door: &Door, processes: &mut [Process], mu
         }
         door.lead_to(&processes[dice.below(processes.len())].engine);
     }
-    world.sim.clear_faults(None).expect("mended");
+    world.sim.clear_faults(None).expect("cleared");
 }
 
 #[test]

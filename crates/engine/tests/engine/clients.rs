@@ -160,12 +160,12 @@ pub async fn follow_script(door: Door, sim: Sim, script: Vec<Ask>, first: usize)
                 continue;
             }
             Ask::Act(action) => {
-                let id = last.expect("something to act on").spec.id;
+                let id = last.expect("a run to act on").spec.id;
                 door.tell(&id, action).await;
                 id
             }
             Ask::RestartMode(how) => {
-                let parent = last.expect("something to do again").spec.id;
+                let parent = last.expect("a run to restart").spec.id;
                 door.again(&parent, how, &request_id).await.expect("accepted")
             }
         };

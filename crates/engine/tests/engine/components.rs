@@ -80,8 +80,12 @@ fn devices_of_a_rack_share_an_operation_and_a_shelf_has_its_own() {
             let Outcome::Would(steps) = &one.outcome else { panic!("{one:?}") };
             assert!(!steps.is_empty(), "{one:?}");
         }
-        let foreseen = preview[0].preview.as_ref().expect("what its rack would do");
-        assert_eq!(foreseen.planned.devices.len(), 3, "of its rack, all in one operation");
+        let foreseen = preview[0].preview.as_ref().expect("the preview of its rack");
+        assert_eq!(
+            foreseen.planned.devices.len(),
+            3,
+            "the devices of one rack share one operation"
+        );
         assert!(preview[2].preview.is_none(), "a shelf is upgraded by itself");
         assert_eq!(operations(&scene).await, 0, "nothing was changed");
         let done = update(&scene, &ids, "up", false).await;
@@ -122,7 +126,7 @@ fn devices_of_a_rack_share_an_operation_and_a_shelf_has_its_own() {
                 .get("BMC")
                 .is_some_and(|has| has == "3.0"))
         );
-        // Rerun: the devices report that they have the version, and are left alone.
+        // On a second request the devices report that they have the version, and are left alone.
         let again = update(&scene, &ids, "more", false).await;
         for run in [operation(&again[0]), operation(&again[2])] {
             assert_eq!(scene.ended(&run).await.phase(), RunPhase::Succeeded);
@@ -170,7 +174,7 @@ fn shelves_go_all_or_none_and_racks_each_for_themselves() {
         scene.place("m-9", None, None).await.expect("registered");
         let done = update(&scene, &["ps-1", "ps-9", "m-9", "m-1"], "up", false).await;
         assert_eq!(refused(&done[1]), "NOT_FOUND");
-        assert_eq!(refused(&done[0]), "NOT_FOUND", "it was left alone with the other");
+        assert_eq!(refused(&done[0]), "NOT_FOUND", "refused together with the other shelf");
         assert_eq!(refused(&done[2]), "NO_RACK");
         let run = scene.ended(&operation(&done[3])).await;
         assert_eq!(run.phase(), RunPhase::Succeeded, "{:?}", run.progress.failure);
@@ -187,7 +191,7 @@ fn a_fresh_request_of_the_rack_frees_a_host_that_is_stuck() {
         assert_eq!(scene.ended(&operation(&done[0])).await.phase(), RunPhase::Failed);
         scene.until("Error").await;
         assert!(matches!(state(&scene, "m-1").await, HostState::FailedFirmwareUpgrade { .. }));
-        scene.world.sim.clear_faults(None).expect("mended");
+        scene.world.sim.clear_faults(None).expect("cleared");
         let done = update(&scene, &["m-1"], "second", false).await;
         assert_eq!(scene.ended(&operation(&done[0])).await.phase(), RunPhase::Succeeded);
         scene.until("Ready").await;

@@ -51,10 +51,13 @@ impl Canceled {
         let (id, machine) = (&kept.run.spec.id, &about.machine);
         let mut problems = Vec::new();
         if machine.phase != phase {
-            problems.push(format!("the cancel of {id} made {:?} of {phase:?}", machine.phase));
+            problems.push(format!(
+                "the cancel of {id} changed the phase to {:?} from {phase:?}",
+                machine.phase
+            ));
         }
         if !machine.is(ConditionType::OperationCanceled) {
-            problems.push(format!("nothing says that {id} was canceled"));
+            problems.push(format!("no condition reports the cancel of {id}"));
         }
         problems
     }
@@ -163,7 +166,7 @@ impl<'a> Environment<'a> {
     async fn steal_claims(&mut self) {
         let now = self.world.now();
         let stolen = self.world.store.write("steal", now, |now, tx| Box::pin(steal(tx, *now)));
-        let stolen = stolen.await.expect("stolen");
+        let stolen = stolen.await.expect("claimed");
         let ids: HashSet<String> = stolen.iter().map(|one| one.id.to_string()).collect();
         let before = self.written(&ids).await;
         self.one.gate.thaw();
@@ -199,7 +202,10 @@ impl<'a> Environment<'a> {
                 let by_engine = kept.history.iter().filter(|one| one.cause == "engine").count();
                 written.insert(format!("{id} was written to"), by_engine as i64);
                 written.insert(format!("{id} was claimed"), kept.held.epoch);
-                written.insert(format!("{id} was held"), kept.held.owner.is_some().into());
+                written.insert(
+                    format!("{id} was claimed by an owner"),
+                    kept.held.owner.is_some().into(),
+                );
             }
         }
         for shelf in all.records.shelves.iter().filter(|shelf| ids.contains(&shelf.head.id)) {
@@ -224,7 +230,7 @@ impl<'a> Environment<'a> {
     pub async fn await_client(&mut self, client: JoinHandle<()>) {
         match timeout(SCRIPT_TIMEOUT, client).await {
             Ok(Ok(())) => {}
-            Ok(Err(panic)) => self.problems.push(format!("the client was told nonsense: {panic}")),
+            Ok(Err(panic)) => self.problems.push(format!("the client failed: {panic}")),
             Err(_) => self.problems.push(NEVER_ENDED.into()),
         }
     }

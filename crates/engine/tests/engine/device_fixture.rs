@@ -147,7 +147,7 @@ pub async fn follow(door: Door, world: World, script: Vec<Ask>, name: &str) {
             }
             Ask::Act(action) => {
                 // The run may have been canceled; then there is nothing to retry.
-                let id = last.clone().expect("a whole");
+                let id = last.clone().expect("a parent run");
                 let run = door.ended(&id).await;
                 if run.progress.workflow.failed() {
                     door.tell(&id, action).await;
@@ -201,7 +201,7 @@ async fn written<I: Send + Sync + 'static, T: Send + 'static>(
         let input = input();
         async move { heard(engine.store().write(name, input, body).await) }
     });
-    answer.await.unwrap_or_else(|error| panic!("a client was told {error}"))
+    answer.await.unwrap_or_else(|error| panic!("the request failed: {error}"))
 }
 
 /// Waits until a shelf has started a power run.
@@ -257,5 +257,5 @@ pub async fn at_work(world: &World) -> Option<Run> {
 
 async fn active_runs(world: &World) -> Vec<Run> {
     let active = world.store.read((), |(), tx| Box::pin(tx.active_runs(100)));
-    active.await.expect("the database answers")
+    active.await.expect("the in-memory database answers")
 }

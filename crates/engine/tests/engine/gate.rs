@@ -96,7 +96,7 @@ impl Gate {
     /// Resolves when the process has stopped at a point.
     pub async fn held(&self) -> CrashPoint {
         let held = self.held.wait_for(Option::is_some).await;
-        held.expect("it was waited for")
+        held.expect("a point")
     }
 
     /// Crashes the process: nothing of it ever continues.
@@ -146,7 +146,7 @@ impl Gate {
         let told = self.verdict.wait_for(Option::is_some).await;
         self.alive().await;
         match told {
-            Some(Verdict::LineCut) => Err(StoreError::Unavailable("the line was cut".into())),
+            Some(Verdict::LineCut) => Err(StoreError::Unavailable("the connection was cut".into())),
             Some(Verdict::GoOn) | None => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! Reprovisioning of hosts in simulated time: both branches, retries, reset, and their records.
+//! Reprovisioning of hosts in simulated time: both branches, retries, cancel, and their records.
 
 use crate::clients::operator;
 use crate::world::{Process, World, simulate};
@@ -110,7 +110,7 @@ fn an_operator_has_firmware_upgraded_once_and_what_was_applied_is_kept() {
         assert_eq!(state(&process).await, HostState::Ready);
 
         for _ in 0..2 {
-            ask(&process, "first", false).await.expect("accepted, and again the same");
+            ask(&process, "first", false).await.expect("accepted, and replayed");
         }
         sleep(SOON).await;
         assert_eq!(state(&process).await, HostState::Ready);
@@ -188,14 +188,14 @@ fn a_failure_is_tried_again_three_times_and_then_waits_for_a_person() {
         }
         sleep(RETRY_INTERVAL * 10).await;
         let tries = MAX_FIRMWARE_UPGRADE_RETRIES as usize + 1;
-        assert_eq!(firmware_runs(&world).await.len(), tries, "now a person is waited for");
+        assert_eq!(firmware_runs(&world).await.len(), tries, "it waits for the operator");
         let told = process.engine.explain(MACHINE).await.expect("an explanation").told;
         assert!(told.headline.contains("FailedFirmwareUpgrade"), "{told:?}");
         assert!(told.next_commands.iter().any(|one| one.contains("reprovision m-1")), "{told:?}");
 
         // A new request starts over without waiting, and its success clears the alert.
-        world.sim.clear_faults(None).expect("mended");
-        ask(&process, "second", false).await.expect("accepted from a failure");
+        world.sim.clear_faults(None).expect("cleared");
+        ask(&process, "second", false).await.expect("accepted after a failure");
         sleep(SOON).await;
         assert_eq!(state(&process).await, HostState::Ready);
         assert_eq!(firmware_runs(&world).await.len(), tries + 1);
@@ -281,7 +281,7 @@ fn what_nobody_wants_any_more_is_stopped() {
         ask(&process, "first", false).await.expect("accepted");
         sleep(SOON).await;
         assert!(matches!(state(&process).await, HostState::FailedFirmwareUpgrade { .. }));
-        process.engine.hosts().cancel(&machine(), operator()).await.expect("given up");
+        process.engine.hosts().cancel(&machine(), operator()).await.expect("canceled");
         sleep(SOON).await;
         assert_eq!(state(&process).await, HostState::Ready);
         assert!(!alerted(&world).await);

@@ -1,5 +1,5 @@
-//! The scenarios of one machine: every built-in plan, and the paths that a plan may take when hardware
-//! fails and operators act. A new plan is in the list by being built in; a new path is added here.
+//! Machine scenarios: every built-in plan, and the paths of a plan when hardware fails and operators
+//! act. Built-in plans are included automatically; a new path is added here.
 
 use crate::clients::{Ask, Door, follow_script};
 use crate::scenario::{Coverage, Fixture, Sampling, Scenario};

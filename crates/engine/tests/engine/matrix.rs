@@ -48,7 +48,7 @@ async fn run(scenario: &Scenario, injection: Injection, at: Option<usize>) -> Re
         biased;
         point = one.gate.held() => Some(point),
         ended = timeout(SCRIPT_TIMEOUT, &mut client) => {
-            ended.expect(NEVER_ENDED).expect("a client that is told nothing strange");
+            ended.expect(NEVER_ENDED).expect("the client succeeds");
             None
         }
     };
@@ -157,13 +157,13 @@ impl Case<'_> {
             problems.push("a cancel was refused while something was being done".into());
         }
         if !canceled && outcome != *undisturbed {
-            problems.push(format!("it came to {outcome:?}\n    instead of {undisturbed:?}"));
+            problems.push(format!("the outcome is {outcome:?}\n    instead of {undisturbed:?}"));
         }
         if canceled && !canceled_any {
             problems.push(format!("a cancel was accepted and ignored: {outcome:?}"));
         }
         if crashed_at.as_ref() != Some(self.point()) {
-            problems.push(format!("it came to another point: {crashed_at:?}"));
+            problems.push(format!("the process stopped at another point: {crashed_at:?}"));
         }
         problems
     }
@@ -189,7 +189,7 @@ fn inject_everywhere(injection: Injection) {
     }
     let cases = cases.len();
     println!("{injection:?}: {cases} cases of {} scenarios", baselines.len());
-    assert!(wrong.is_empty(), "{} of {cases} cases went wrong\n{}", wrong.len(), wrong.join("\n"));
+    assert!(wrong.is_empty(), "{} of {cases} cases failed\n{}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]

@@ -38,16 +38,16 @@ fn what_would_wipe_a_serving_node_is_refused_by_the_machine() {
         let scene = Scene::serving().await;
         let (engine, node) = (&scene.process.engine, scene.node().await);
         let entered =
-            engine.runs().start(start(RunType::EnterMaintenance, "in")).await.expect("harmless");
+            engine.runs().start(start(RunType::EnterMaintenance, "in")).await.expect("accepted");
         scene.door.ended(&entered.run.spec.id).await;
         let told = refusal(engine.runs().start(start(RunType::Reimage, "wipe")).await);
         assert_eq!(told.reason, "NODE_IN_SERVICE");
         assert!(told.said.contains(node.id().as_str()), "{told}");
         let drained =
-            engine.nodes().decommission(out(&node, Mode::Drain, "drain")).await.expect("drained");
+            engine.nodes().decommission(out(&node, Mode::Drain, "drain")).await.expect("accepted");
         scene.door.ended(&drained.run.spec.id).await;
         scene.until(NodeState::Retired).await;
-        engine.runs().start(start(RunType::Reimage, "wipe")).await.expect("nobody is served there");
+        engine.runs().start(start(RunType::Reimage, "wipe")).await.expect("accepted");
         // While the machine is being reimaged the node cannot be reactivated.
         let told = refusal(engine.nodes().ask(&node.id(), reactivate(), who()).await);
         assert_eq!(told.reason, "MACHINE_BUSY");
@@ -81,12 +81,11 @@ fn what_is_worked_on_is_not_released() {
         let scene = Scene::serving().await;
         let (engine, node) = (&scene.process.engine, scene.node().await);
         let entered =
-            engine.runs().start(start(RunType::EnterMaintenance, "in")).await.expect("harmless");
+            engine.runs().start(start(RunType::EnterMaintenance, "in")).await.expect("accepted");
         scene.door.ended(&entered.run.spec.id).await;
         let ask = Ask::Quarantine { why: "it smells".into() };
         engine.nodes().ask(&node.id(), ask, who()).await.expect("quarantined");
-        let wiped =
-            engine.runs().start(start(RunType::Reimage, "wipe")).await.expect("nobody is served");
+        let wiped = engine.runs().start(start(RunType::Reimage, "wipe")).await.expect("accepted");
         let told = refusal(engine.nodes().ask(&node.id(), release(), who()).await);
         assert_eq!(told.reason, "MACHINE_BUSY");
         assert!(told.said.contains("release must wait"), "{told}");
@@ -115,7 +114,7 @@ fn what_is_worked_on_is_not_healed() {
     });
 }
 
-/// Canceling an old failed run does not revoke a node that was reinstalled since.
+/// Closing an old failed run does not revoke the session of a node that was reinstalled since.
 #[test]
 fn an_old_run_revokes_nothing() {
     simulate(async {
@@ -124,18 +123,18 @@ fn an_old_run_revokes_nothing() {
         let stuck = crate::device_scenarios::fault("configure_storage", sim::Action::Fail, 0);
         scene.world.sim.add_fault(stuck).expect("a rule");
         let first =
-            engine.nodes().decommission(out(&node, Mode::Reimage, "anew")).await.expect("begun");
+            engine.nodes().decommission(out(&node, Mode::Reimage, "anew")).await.expect("accepted");
         let first = scene.door.ended(&first.run.spec.id).await;
         assert_eq!(first.progress.workflow, Workflow::FailedRetryable);
         scene.world.sim.clear_faults(None).expect("cleared");
         let id = first.spec.id.clone();
         let second =
             engine.runs().restart(id.clone(), RestartMode::Rerun, "again".into(), who()).await;
-        scene.door.ended(&second.expect("anew").run.spec.id).await;
+        scene.door.ended(&second.expect("restarted").run.spec.id).await;
         scene.until(NodeState::Active).await;
         let bundle = agents.issue(&node.id(), DAY, Session::Ended, who()).await.expect("a token");
         let token = bundle.token.expose_secret().to_string();
-        agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("let in");
+        agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("enrolled");
         let aside = Who { reason: "put away".into(), ..who() };
         engine.runs().act(id, Action::MarkManual, aside).await.expect("marked");
         agents.heartbeat("s1", String::new()).await.expect("an answer").expect("still known");
@@ -152,7 +151,7 @@ fn a_node_that_is_released_is_let_back_into_its_cluster() {
         let stuck = crate::device_scenarios::fault("drain", sim::Action::Fail, 0);
         scene.world.sim.add_fault(stuck).expect("a rule");
         let drain =
-            engine.nodes().decommission(out(&node, Mode::Drain, "drain")).await.expect("begun");
+            engine.nodes().decommission(out(&node, Mode::Drain, "drain")).await.expect("accepted");
         let drain = scene.door.ended(&drain.run.spec.id).await.spec.id;
         scene.world.sim.clear_faults(None).expect("cleared");
         let asked = Who { reason: "look at it".into(), ..who() };
@@ -160,7 +159,7 @@ fn a_node_that_is_released_is_let_back_into_its_cluster() {
         scene.until(NodeState::Quarantined).await;
         let back = engine.nodes().ask(&node.id(), release(), who()).await.expect("released");
         assert_eq!(back.state, NodeState::Active);
-        let run = scene.door.ended(&back.workflow.expect("its cluster is told")).await;
+        let run = scene.door.ended(&back.workflow.expect("an uncordon run")).await;
         assert!(matches!(run.spec.steps[0].effect, Effect::Uncordon { .. }), "{:?}", run.spec);
         assert_eq!(run.progress.workflow, Workflow::Completed, "{:?}", run.progress.failure);
         let drain = engine.runs().get(&drain).await.expect("the drain").progress.workflow;
@@ -178,7 +177,7 @@ fn who_was_given_up_is_not_let_in_any_more() {
         let token = bundle.expect("a bundle").token.expose_secret().to_string();
         let node = scene.node().await;
         let give_up = Ask::Quarantine { why: "wrong rack".into() };
-        let ended = engine.nodes().ask(&node.id(), give_up, who()).await.expect("given up");
+        let ended = engine.nodes().ask(&node.id(), give_up, who()).await.expect("canceled");
         assert_eq!(ended.state, NodeState::Quarantined);
         let late = agents.enroll(&token, applicant("s1")).await.expect("an answer");
         assert_eq!(late, Err(Denied::TokenUnknown));
@@ -187,7 +186,7 @@ fn who_was_given_up_is_not_let_in_any_more() {
         let told = refusal(engine.nodes().decommission(out(&node, Mode::SoftReset, "soft")).await);
         assert_eq!(told.reason, "NODE_STATE");
         let away = engine.nodes().decommission(out(&node, Mode::FullDecommission, "away")).await;
-        scene.door.ended(&away.expect("taken away").run.spec.id).await;
+        scene.door.ended(&away.expect("accepted").run.spec.id).await;
         scene.until(NodeState::Deleted).await;
         scene.witnessed_nothing();
     });
@@ -201,7 +200,7 @@ fn what_nobody_has_cleaned_does_not_serve_again() {
         let (engine, agents) = (&scene.process.engine, agents(&scene));
         let bundle = agents.bootstrap(MachineId::trusted(MACHINE), DAY, who()).await;
         let token = bundle.expect("a bundle").token.expose_secret().to_string();
-        agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("let in");
+        agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("enrolled");
         agents.heartbeat("s1", String::new()).await.expect("an answer").expect("known");
         let node = scene.until(NodeState::Active).await;
         let mut skipped = out(&node, Mode::SoftReset, "skip");
@@ -216,10 +215,13 @@ fn what_nobody_has_cleaned_does_not_serve_again() {
             .store
             .write("revoke", node.id(), |node, tx| Box::pin(async move { tx.forget_agent(node) }));
         revoked.await.expect("revoked");
-        let started =
-            engine.nodes().decommission(out(&node, Mode::SoftReset, "soft")).await.expect("begun");
+        let started = engine
+            .nodes()
+            .decommission(out(&node, Mode::SoftReset, "soft"))
+            .await
+            .expect("accepted");
         let run = scene.door.ended(&started.run.spec.id).await;
-        let failure = run.progress.failure.expect("it cannot be cleaned");
+        let failure = run.progress.failure.expect("a failure");
         assert_eq!(
             (failure.step.as_str(), failure.fault.code),
             ("cleanup_storage", Code::AgentSilent)
@@ -231,7 +233,7 @@ fn what_nobody_has_cleaned_does_not_serve_again() {
         let back = engine.nodes().ask(&node.id(), sure, who()).await.expect("reactivated");
         assert_eq!(back.state, NodeState::Offline);
         let closed = engine.runs().get(&run.spec.id).await.expect("the run").progress.workflow;
-        assert_eq!(closed, Workflow::Cancelled, "nothing goes on with it behind their back");
+        assert_eq!(closed, Workflow::Cancelled, "the run cannot resume");
         scene.witnessed_nothing();
     });
 }
@@ -261,12 +263,12 @@ fn a_node_that_serves_again_is_let_back_into_its_cluster() {
         let (scene, node) = Scene::in_cluster().await;
         let engine = &scene.process.engine;
         let drained =
-            engine.nodes().decommission(out(&node, Mode::Drain, "drain")).await.expect("drained");
+            engine.nodes().decommission(out(&node, Mode::Drain, "drain")).await.expect("accepted");
         scene.door.ended(&drained.run.spec.id).await;
         scene.until(NodeState::Retired).await;
         let back = engine.nodes().ask(&node.id(), reactivate(), who()).await.expect("reactivated");
         assert_eq!(back.state, NodeState::Offline);
-        let run = back.workflow.expect("an operation tells its cluster");
+        let run = back.workflow.expect("an uncordon run");
         assert_ne!(run, drained.run.spec.id);
         let run = scene.door.ended(&run).await;
         assert_eq!(run.progress.workflow, Workflow::Completed, "{:?}", run.progress.failure);
@@ -274,7 +276,7 @@ fn a_node_that_serves_again_is_let_back_into_its_cluster() {
         assert!(matches!(effects[..], [Effect::Uncordon { .. }]), "{effects:?}");
         scene.until(NodeState::Active).await;
         // It is uncordoned already, so no new run is started.
-        let same = engine.nodes().ask(&node.id(), reactivate(), who()).await.expect("it serves");
+        let same = engine.nodes().ask(&node.id(), reactivate(), who()).await.expect("reactivated");
         assert_eq!(same.workflow, Some(run.spec.id));
         scene.witnessed_nothing();
     });

@@ -198,7 +198,7 @@ pub async fn ask(door: &Door, world: &World, ask: NodeAsk, name: &str) {
                 Ok(_) => {}
                 // The previous run was canceled: its node still exists.
                 Err(StoreError::Refused(refusal)) => assert_eq!(refusal.reason, "NODE_EXISTS"),
-                Err(error) => panic!("a client was told {error}"),
+                Err(error) => panic!("the request failed: {error}"),
             }
         }
         NodeAsk::TakeOut(mode) => take_out(door, world, mode, name).await,
@@ -269,7 +269,7 @@ pub async fn check_nodes(tx: &mut Tx) -> Result<Vec<String>> {
             ));
         }
         if node.state.in_progress() && run.ended() {
-            wrong.push(format!("{} is {} and nobody works on it", node.head.id, node.state));
+            wrong.push(format!("{} is {} without an active run", node.head.id, node.state));
         }
         let living = tx.node_on(&node.machine).await?;
         let own = living == Some(NodeId::trusted(&node.head.id));

@@ -42,7 +42,7 @@ impl Scene {
         let (node, now) = (self.node().await, self.world.now());
         let lose = Lose { node, ways: ways.to_vec(), now };
         let lost = self.world.store.write("lose", lose, |lose, tx| Box::pin(lose.run(tx)));
-        lost.await.expect("lost");
+        lost.await.expect("moved");
     }
 
     /// The states in the history of the newest node.
@@ -104,7 +104,7 @@ impl Scene {
             }
             sleep(Duration::from_secs(1)).await;
         }
-        panic!("they never became {state}: {:?}", self.states().await);
+        panic!("the nodes never became {state}: {:?}", self.states().await);
     }
 
     async fn switch(&self, machines: &[String], to: PowerTo) {
@@ -208,7 +208,7 @@ fn a_look_counts_for_nothing() {
         let before = engine.sites().answered_at(&site).await.expect("read");
         scene.in_maas(Stage::ReleaseMaasNode).await;
         for _ in 0..5 {
-            engine.nodes().probe_site(&site).await.expect("looked");
+            engine.nodes().probe_site(&site).await.expect("probed");
             let node = scene.node().await;
             assert_eq!(node.upstream.as_ref().map(|seen| seen.state), Some(Upstream::Ready));
             assert_eq!((node.state, node.passes), (NodeState::Active, 0));
@@ -278,7 +278,7 @@ impl Lifecycle for Half {
     }
 
     fn next(&self, _seen: &(), _now: Timestamp) -> Next<Self> {
-        Next::Rest(Why::new("nobody asks it"))
+        Next::Rest(Why::new("never claimed"))
     }
 }
 
@@ -310,7 +310,7 @@ fn a_node_that_cannot_be_read_keeps_nobody_from_its_neighbours() {
                     }
                     sleep(Duration::from_secs(1)).await;
                 }
-                panic!("it never became {state}");
+                panic!("the node never became {state}");
             }
         };
         scene.power(MACHINE, PowerTo::Off).await;

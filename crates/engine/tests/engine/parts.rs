@@ -115,7 +115,7 @@ fn a_canceled_whole_ends_after_its_parts() {
         world.sim.add_fault(late).expect("a rule");
         let id = begin(&world, "whole", flash(&THREE, 3), Enqueue::Now).await;
         sleep(Duration::from_millis(50)).await;
-        one.engine.runs().act(id.clone(), Action::Cancel, operator()).await.expect("told");
+        one.engine.runs().act(id.clone(), Action::Cancel, operator()).await.expect("accepted");
         let ended = door.ended(&id).await;
         assert_eq!(ended.progress.workflow, Workflow::Cancelled);
         let parts = parts_of(&world, &id).await;
@@ -133,7 +133,7 @@ fn a_frozen_whole_freezes_its_parts_and_goes_on_with_them() {
         let (world, one, door) = world_with(&THREE, Settings::default()).await;
         let id = begin(&world, "whole", flash(&THREE, 2), Enqueue::Now).await;
         sleep(Duration::from_millis(50)).await;
-        one.engine.runs().act(id.clone(), Action::MarkManual, operator()).await.expect("told");
+        one.engine.runs().act(id.clone(), Action::MarkManual, operator()).await.expect("accepted");
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Failed);
         let frozen = parts_of(&world, &id).await;
         let ends: Vec<_> = frozen.iter().map(|part| part.progress.workflow).collect();
@@ -141,7 +141,7 @@ fn a_frozen_whole_freezes_its_parts_and_goes_on_with_them() {
         for device in THREE {
             assert_eq!(holder(&world, device).await, None);
         }
-        one.engine.runs().act(id.clone(), Action::Resume, operator()).await.expect("it goes on");
+        one.engine.runs().act(id.clone(), Action::Resume, operator()).await.expect("resumed");
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
         sleep(BACKOFF).await;
         assert_eq!(world.audit(RepeatedCalls::Forbidden).await, Vec::<String>::new());
@@ -181,7 +181,7 @@ fn a_part_that_goes_on_alone_holds_its_device() {
                 .runs()
                 .act(spec.id.clone(), Action::RetryStep, operator())
                 .await
-                .expect("told");
+                .expect("accepted");
             assert_eq!(holder(&world, &spec.target.id).await, Some(spec.id.clone()));
             let busy = one.engine.runs().act(id.clone(), Action::RetryStep, operator()).await;
             assert!(refused(busy).contains(spec.id.as_str()));
@@ -189,7 +189,7 @@ fn a_part_that_goes_on_alone_holds_its_device() {
             assert_eq!(holder(&world, &spec.target.id).await, None);
         }
         // Nothing is left to do, and nothing is repeated.
-        one.engine.runs().act(id.clone(), Action::RetryStep, operator()).await.expect("told");
+        one.engine.runs().act(id.clone(), Action::RetryStep, operator()).await.expect("accepted");
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
         assert_eq!(parts_of(&world, &id).await.len(), 3);
     });
@@ -217,11 +217,7 @@ fn a_whole_goes_on_only_where_nobody_has_been_since() {
         assert_eq!(door.ended(&third).await.phase(), RunPhase::Failed);
         let fourth = begin(&world, "fourth time", flash(&["m-2"], 1), Enqueue::Now).await;
         door.ended(&fourth).await;
-        one.engine
-            .runs()
-            .act(third.clone(), Action::RetryStep, operator())
-            .await
-            .expect("it goes on");
+        one.engine.runs().act(third.clone(), Action::RetryStep, operator()).await.expect("resumed");
         assert_eq!(door.ended(&third).await.phase(), RunPhase::Succeeded);
     });
 }
@@ -233,13 +229,13 @@ fn a_run_that_waits_for_leave_is_not_begun_by_impatience() {
         let (world, one, door) = world_with(&THREE, Settings::default()).await;
         let id = begin(&world, "whole", flash(&THREE, 3), Enqueue::WhenWoken).await;
         for action in [Action::RetryStep, Action::Resume] {
-            one.engine.runs().act(id.clone(), action, operator()).await.expect("it is so already");
+            one.engine.runs().act(id.clone(), action, operator()).await.expect("accepted");
         }
         sleep(BACKOFF).await;
         let all = world.everything().await.runs;
         assert!(all.iter().all(|kept| kept.run.progress.workflow == Workflow::Pending));
         // It can be canceled, and releases its claims.
-        one.engine.runs().act(id.clone(), Action::Cancel, operator()).await.expect("told");
+        one.engine.runs().act(id.clone(), Action::Cancel, operator()).await.expect("accepted");
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Canceled);
         sleep(BACKOFF).await;
         assert_eq!(world.audit(RepeatedCalls::Forbidden).await, Vec::<String>::new());
@@ -256,7 +252,7 @@ fn who_claims_a_machine_takes_the_mark_of_a_cancel_off_it() {
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Failed);
         let marked = world.store.write("mark", world.now(), |now, tx| Box::pin(mark(tx, *now)));
         marked.await.expect("marked");
-        one.engine.runs().act(id.clone(), Action::RetryStep, operator()).await.expect("it goes on");
+        one.engine.runs().act(id.clone(), Action::RetryStep, operator()).await.expect("resumed");
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
         let machine = world.machine("m-1").await;
         assert!(!machine.is(ConditionType::OperationCanceled));
@@ -270,7 +266,7 @@ async fn start(world: &World, start: StartWhole) -> RunId {
 
 async fn mark(tx: &mut Tx, now: model::time::Timestamp) -> Result<()> {
     let found = tx.machine_locked(&MachineId::trusted("m-1")).await?;
-    let mut machine = found.expect("it stands");
+    let mut machine = found.expect("the device exists");
     let seen = Evidence::new(ConditionType::OperationCanceled, true, "Canceled:op-before");
     machine.learn(&[seen], now);
     tx.update_machine(&mut machine, &event(now, "canceled"))
@@ -284,13 +280,13 @@ fn a_lifecycle_takes_its_device_from_nobody() {
         let slow = FaultRule { delay_ms: 30_000, ..broken("ps-1", sim::Action::Slow, 1) };
         world.sim.add_fault(slow).expect("a rule");
         let fails = world.store.write("fail", world.now(), |now, tx| Box::pin(fail(tx, *now)));
-        fails.await.expect("in trouble");
+        fails.await.expect("in error");
         let id = begin(&world, "whole", flash(&["ps-1"], 1), Enqueue::Now).await;
         sleep(Duration::from_secs(1)).await;
         let (wish, name) = (Wish::Retry, "again".to_string());
         let want = Want { wish, name, now: world.now() };
         let wanted = world.store.write("want", want, |want, tx| Box::pin(want.run(tx)));
-        wanted.await.expect("wanted");
+        wanted.await.expect("requested");
         sleep(Duration::from_secs(10)).await;
         assert_eq!(holder(&world, "ps-1").await, Some(id.clone()));
         let all = world.everything().await;
@@ -301,14 +297,14 @@ fn a_lifecycle_takes_its_device_from_nobody() {
         assert_eq!(
             all.records.shelves[0].state,
             PowerShelfState::Ready,
-            "it was woken when it was let go"
+            "a release wakes the record"
         );
         assert_eq!(world.audit(RepeatedCalls::Forbidden).await, Vec::<String>::new());
     });
 }
 
 async fn fail(tx: &mut Tx, now: model::time::Timestamp) -> Result<()> {
-    let mut shelf = tx.record_locked::<PowerShelf>("ps-1").await?.expect("it stands");
+    let mut shelf = tx.record_locked::<PowerShelf>("ps-1").await?.expect("the device exists");
     let cause = Trouble { said: "it was dark".into(), run: None, code: String::new() };
     shelf.state = PowerShelfState::Error { cause };
     tx.update_and_enqueue(&mut shelf, &event(now, "dark"))
@@ -330,7 +326,7 @@ fn a_record_hears_of_its_run_going_on() {
         one.gate.arm(None);
         let slow = FaultRule { delay_ms: 30_000, ..broken("ps-1", sim::Action::Slow, 1) };
         world.sim.add_fault(slow).expect("a rule");
-        one.engine.runs().act(id.clone(), Action::RetryStep, operator()).await.expect("it goes on");
+        one.engine.runs().act(id.clone(), Action::RetryStep, operator()).await.expect("resumed");
         sleep(Duration::from_secs(1)).await;
         let looked = CrashPoint::Commit(When::After, "advance");
         assert!(one.gate.passed().contains(&looked), "{:?}", one.gate.passed());
@@ -350,7 +346,7 @@ fn a_step_that_is_late_stops_its_parts_and_ends_after_them() {
         let ended = door.ended(&id).await;
         assert_eq!(ended.phase(), RunPhase::Failed);
         let parts = parts_of(&world, &id).await;
-        assert_eq!(parts.len(), 1, "nothing else was begun");
+        assert_eq!(parts.len(), 1, "no other child run was started");
         assert!(parts[0].progress.finished_at <= ended.progress.finished_at, "{parts:#?}");
         sleep(BACKOFF).await;
         assert_eq!(world.audit(RepeatedCalls::Allowed).await, Vec::<String>::new());
@@ -366,7 +362,7 @@ fn what_goes_dark_together_goes_dark_once() {
         let id = begin(&world, "whole", vec![group("dark", &off, &THREE, 2)], Enqueue::Now).await;
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
         for part in parts_of(&world, &id).await {
-            let counts = world.sim.effects(part.spec.id.as_str()).expect("the ledger");
+            let counts = world.sim.effects(part.spec.id.as_str()).expect("the effect counts");
             assert_eq!(counts.iter().map(|one| one.applied).sum::<u32>(), 1);
         }
     });

@@ -82,7 +82,7 @@ pub struct Stand {
 impl Stand {
     pub async fn write(self, store: &Store) {
         let written = store.write("stand", self, |stand, tx| Box::pin(stand.run(tx)));
-        written.await.expect("it stands");
+        written.await.expect("the device exists");
     }
 
     async fn run(&self, tx: &mut Tx) -> Result<()> {
@@ -207,7 +207,7 @@ impl StartWhole {
             match target.kind {
                 TargetKind::Machine => {
                     let id = MachineId::trusted(&target.id);
-                    let mut machine = tx.machine_locked(&id).await?.expect("it stands");
+                    let mut machine = tx.machine_locked(&id).await?.expect("the device exists");
                     assert_eq!(machine.active_run, None, "{target} is free");
                     machine.active_run = Some(spec.id.clone());
                     tx.update_machine(&mut machine, &event)?;
@@ -228,7 +228,7 @@ async fn claim<R: Lifecycle>(
     by: &RunId,
     event: &NewEvent,
 ) -> Result<()> {
-    let mut record: R = tx.record_locked(&target.id).await?.expect("it stands");
+    let mut record: R = tx.record_locked(&target.id).await?.expect("the device exists");
     assert_eq!(record.head().active_run, None, "{target} is free");
     record.head_mut().active_run = Some(by.clone());
     tx.update_and_enqueue(&mut record, event)
@@ -324,7 +324,7 @@ async fn read_everything(tx: &mut Tx) -> Result<Everything> {
     let page = tx.runs(&model::filter::Filter::default(), None, MANY).await?;
     for run in page.runs.into_iter().rev() {
         let id = run.spec.id.clone();
-        let held = tx.claimed_run(&id).await?.expect("every run is in the queue's table");
+        let held = tx.claimed_run(&id).await?.expect("every run has a queue row");
         runs.push(Kept { run, held, history: tx.history(id.as_str(), 0, MANY).await? });
     }
     let mut histories = BTreeMap::new();
@@ -340,24 +340,24 @@ async fn read_everything(tx: &mut Tx) -> Result<Everything> {
 impl World {
     pub async fn machines(&self) -> Vec<Machine> {
         let read = self.store.read((), |(), tx| Box::pin(read_machines(tx)));
-        read.await.expect("the database of a simulation always answers")
+        read.await.expect("the in-memory database answers")
     }
 
     pub async fn records(&self) -> Records {
         let read = self.store.read((), |(), tx| Box::pin(read_records(tx)));
-        read.await.expect("the database of a simulation always answers")
+        read.await.expect("the in-memory database answers")
     }
 
     pub async fn everything(&self) -> Everything {
         let read = self.store.read((), |(), tx| Box::pin(read_everything(tx)));
-        read.await.expect("the database of a simulation always answers")
+        read.await.expect("the in-memory database answers")
     }
 }
 
 /// Maps a conflict to `Unavailable`, so that the client retries.
 pub fn heard<T>(answer: Result<T>) -> Result<T> {
     match answer {
-        Err(StoreError::Conflict) => Err(StoreError::Unavailable("somebody else wrote".into())),
+        Err(StoreError::Conflict) => Err(StoreError::Unavailable("conflict".into())),
         other => other,
     }
 }

@@ -161,7 +161,7 @@ impl Scene {
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
-        panic!("somebody stays held: {:?}", self.view().await.devices);
+        panic!("a device is still held: {:?}", self.view().await.devices);
     }
 }
 
@@ -246,7 +246,7 @@ impl AddDevice {
                 shelf.facts = Facts::default();
                 tx.insert_record(&mut shelf, &event(self.now)).await?;
             }
-            TargetKind::Machine | TargetKind::Rack => panic!("registered in another way"),
+            TargetKind::Machine | TargetKind::Rack => panic!("not added here"),
         }
         let mut rack = tx.record_locked::<Rack>(RACK).await?.expect("a rack");
         rack.topology_changed = true;
@@ -287,7 +287,7 @@ fn a_rack_comes_into_service_when_all_its_devices_are_there() {
         assert_eq!(legs, expected);
         let manager = &ingestion.legs[4].parts;
         assert_eq!(manager.len(), 1);
-        assert_eq!(manager[0].target.as_str(), "sw-1", "the lowest place is the primary");
+        assert_eq!(manager[0].target.as_str(), "sw-1", "the lowest slot is the primary");
     });
 }
 
@@ -332,9 +332,9 @@ fn a_full_maintenance_goes_through_every_stage() {
         }
         // The fabric was as desired, and was not taken down.
         let status = scene.engine().racks().status(&id).await.expect("a status");
-        let off = status.legs.iter().find(|leg| leg.name == "fabric-off").expect("a leg");
+        let off = status.legs.iter().find(|leg| leg.name == "fabric-off").expect("a rack step");
         assert!(off.parts.iter().all(|part| part.run.is_none()), "{off:?}");
-        let check = status.legs.last().expect("a leg");
+        let check = status.legs.last().expect("a rack step");
         assert_eq!(check.parts.len(), 5);
     });
 }
@@ -349,7 +349,7 @@ fn a_fabric_that_is_not_there_is_formed_by_parts() {
         let id = &whole.expect("an ingestion").run.spec.id;
         let status = scene.engine().racks().status(id).await.expect("a status");
         for name in ["fabric-off", "fabric-manager", "fabric-configured"] {
-            let leg = status.legs.iter().find(|leg| leg.name == name).expect("a leg");
+            let leg = status.legs.iter().find(|leg| leg.name == name).expect("a rack step");
             assert!(leg.parts.iter().all(|part| part.run.is_some()), "{leg:?}");
         }
     });
@@ -541,7 +541,7 @@ fn firmware_that_is_not_there_is_skipped_or_an_error_and_never_as_if_applied() {
         let id = scene.started(with("fw-0")).await;
         let run = scene.ended(&id).await;
         assert_eq!(run.phase(), RunPhase::Succeeded);
-        let skipped = run.spec.params.get("firmware_skipped").expect("it says so");
+        let skipped = run.spec.params.get("firmware_skipped").expect("a recorded reason");
         assert!(skipped.contains("fw-0 is not available"), "{skipped}");
         assert!(run.spec.steps.iter().all(|step| !step.name.starts_with("firmware-")));
         scene.until("Ready").await;
@@ -575,8 +575,8 @@ fn a_reprovision_comes_before_what_was_asked_for_earlier() {
         assert_eq!(asked.reprovision_requested, Some(id.clone()));
         assert_eq!(asked.maintenance_requested, std::slice::from_ref(&pending));
         let first = scene.ended(&pending).await;
-        assert_eq!(first.phase(), RunPhase::Canceled, "it gives way");
-        assert_eq!(first.progress.started_at, None, "and has never begun");
+        assert_eq!(first.phase(), RunPhase::Canceled, "it was superseded");
+        assert_eq!(first.progress.started_at, None, "it never started");
         assert!(scene.view().await.rack.maintenance_requested.is_empty());
         assert_eq!(scene.ended(&id).await.phase(), RunPhase::Succeeded);
         scene.until("Ready").await;
@@ -652,9 +652,9 @@ fn a_rack_is_told_of_a_move_within_it() {
             let all = scene.engine().racks().operations(&RackId::trusted(RACK)).await;
             let legs = all.expect("a status").remove(0).legs;
             let manager = legs.into_iter().find(|leg| leg.name == "fabric-manager");
-            manager.expect("a leg").parts.remove(0).target.to_string()
+            manager.expect("a rack step").parts.remove(0).target.to_string()
         };
-        assert!(!moved(3).await, "it stands there already");
+        assert!(!moved(3).await, "the slot is unchanged");
         assert_eq!(primary().await, "sw-1");
         assert!(moved(0).await);
         for _ in 0..PATIENCE {
@@ -684,7 +684,7 @@ fn a_machine_stays_in_its_rack_while_an_operation_holds_it() {
         assert_eq!(refusal.reason, "MACHINE_BUSY");
         assert!(refusal.said.contains(id.as_str()), "{}", refusal.said);
         scene.ended(&id).await;
-        scene.place("m-1", None, None).await.expect("nobody holds it any more");
+        scene.place("m-1", None, None).await.expect("moved");
     });
 }
 
@@ -712,7 +712,7 @@ impl Lifecycle for Half {
     }
 
     fn next(&self, (): &(), _now: Timestamp) -> Next<Self> {
-        Next::Rest(Why::new("nobody asks it"))
+        Next::Rest(Why::new("never claimed"))
     }
 }
 
@@ -733,7 +733,10 @@ fn a_device_that_cannot_be_read_keeps_nobody_from_its_neighbours() {
         added.await.expect("added");
         let devices = scene.view().await.devices;
         assert_eq!(devices.len(), 6);
-        let half = devices.iter().find(|one| one.target.as_str() == "sw-9").expect("it is shown");
+        let half = devices
+            .iter()
+            .find(|one| one.target.as_str() == "sw-9")
+            .expect("the unreadable device");
         assert_eq!(half.state, "Unreadable");
         let named = vec![SwitchId::trusted("sw-9")];
         let scope = Scope { switches: named, ..Scope::default() };

@@ -66,7 +66,7 @@ async fn with_more(store: &Store, sim: &Sim) -> Vec<RunId> {
 async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let started = Instant::now();
     while !holds().await {
-        assert!(started.elapsed() < PATIENCE, "{what} did not come");
+        assert!(started.elapsed() < PATIENCE, "timed out waiting for {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -173,7 +173,7 @@ async fn only_the_first_of_the_replicas_clears_away() {
     let second = Settings { retention: greedy, ..settings("two") };
     let second = engine(&store, Arc::new(sim.clone()), second).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(second.runs().get(&runs[0]).await.is_ok(), "the first one keeps everything");
+    assert!(second.runs().get(&runs[0]).await.is_ok(), "only the first replica deletes");
     first.shut_down().await;
     eventually("the turn of the second", async || second.runs().get(&runs[0]).await.is_err()).await;
     second.shut_down().await;
@@ -191,7 +191,7 @@ fn gone(result: Result<impl Sized, StoreError>) -> Refusal {
             refusal
         }
         Err(error) => panic!("{error}"),
-        Ok(_) => panic!("it was let through"),
+        Ok(_) => panic!("the cursor was accepted"),
     }
 }
 

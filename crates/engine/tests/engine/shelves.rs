@@ -67,7 +67,7 @@ impl Site {
             if reached(&device) {
                 return device;
             }
-            assert!(started.elapsed() < PATIENCE, "{id} is {} for ever", device.word());
+            assert!(started.elapsed() < PATIENCE, "{id} stays {}", device.word());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -145,7 +145,7 @@ async fn add_rack(tx: &mut Tx, id: &str) -> Result<()> {
 async fn hold(store: &Store, id: &str, by: Option<RunId>) {
     let held = store.write("hold", (id.to_string(), by), |(id, by), tx| {
         Box::pin(async move {
-            let mut switch: Switch = tx.record_locked(id).await?.expect("the switch is there");
+            let mut switch: Switch = tx.record_locked(id).await?.expect("the switch exists");
             switch.head.active_run = by.clone();
             tx.update_and_enqueue(&mut switch, &event("held or let go"))
         })
@@ -233,7 +233,7 @@ async fn a_failure_is_an_error_that_can_be_left() {
     let failed = site.until("ps-1", in_error).await;
     let cause = failed.trouble().unwrap();
     assert!(cause.said.contains("the breaker is out"), "{}", cause.said);
-    assert_eq!(failed.maintenance_requested, None, "it is not tried again on hope");
+    assert_eq!(failed.maintenance_requested, None, "it is not retried by itself");
     let why = site.engine.explain("ps-1").await.unwrap();
     assert!(why.told.headline.contains("the breaker is out"), "{why:?}");
     assert_eq!(why.told.next_commands[0], "farrier power-shelf retry ps-1");
@@ -291,7 +291,7 @@ async fn a_request_while_one_is_under_way_is_refused_and_its_repetition_is_not()
     site.switched("ps-1", PowerTo::Off).await;
     let count = site.said("ps-1").await.len();
     site.ask(named).await.unwrap();
-    assert_eq!(site.said("ps-1").await.len(), count, "it was done before");
+    assert_eq!(site.said("ps-1").await.len(), count, "the request was replayed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -412,7 +412,7 @@ async fn a_place_is_known_and_free_and_the_rack_hears_of_every_move() {
     assert!(!site.heard("rack-2", "sw-1 was added").await);
     let refused = site.add::<Switch>("sw-2", Some("rack-1"), Some(3)).await.unwrap_err();
     assert!(refused.to_string().contains("sw-1 stands"), "{refused}");
-    // A shelf is of another kind, and is stored in another table.
+    // Slots are counted per kind of device.
     site.add::<PowerShelf>("ps-1", Some("rack-1"), Some(3)).await.unwrap();
     site.until("sw-1", |switch: &Switch| switch.word() == "Ready").await;
     site.add::<Switch>("sw-1", Some("rack-2"), Some(3)).await.unwrap();
@@ -445,7 +445,7 @@ async fn a_deleted_device_goes_when_nobody_holds_it_and_may_come_back() {
     hold(&site.store, "sw-1", None).await;
     let started = Instant::now();
     while site.engine.devices().get::<Switch>("sw-1").await.is_ok() {
-        assert!(started.elapsed() < PATIENCE, "it never goes");
+        assert!(started.elapsed() < PATIENCE, "the switch is never deleted");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(states(&site.said("sw-1").await).last(), Some(&"removed"));
@@ -490,7 +490,7 @@ async fn power_that_others_switch_is_noticed_and_silence_is_believed_after_a_whi
     site.until("ps-1", |shelf: &PowerShelf| !lost(shelf)).await;
     let count = site.said("ps-1").await.len();
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(site.said("ps-1").await.len(), count, "what does not change is not written");
+    assert_eq!(site.said("ps-1").await.len(), count, "unchanged observations are not written");
     let target = TargetId::from(&PowerShelfId::trusted("ps-1"));
     assert_eq!(shelf.target(), target);
 }

@@ -43,7 +43,7 @@ fn the_last_run_is_the_one_that_came_last_whatever_the_clocks_say() {
             assert_eq!(door.ended(&id).await.phase(), RunPhase::Failed);
             failed.push(id);
         }
-        let last = failed.pop().expect("three of them");
+        let last = failed.pop().expect("three failed runs");
         for superseded in failed {
             let told = right.engine.runs().act(superseded, Action::RetryStep, operator()).await;
             let Err(StoreError::Refused(refusal)) = told else { panic!("{told:?}") };
@@ -54,7 +54,7 @@ fn the_last_run_is_the_one_that_came_last_whatever_the_clocks_say() {
             .runs()
             .act(last, Action::RetryStep, operator())
             .await
-            .expect("the last may go on");
+            .expect("the last run may resume");
     });
 }
 
@@ -149,7 +149,7 @@ fn a_cursor_from_the_future_is_refused() {
         let store = Store::open(&Options::Memory).await.expect("a database");
         let engine = boot(&store, Arc::new(Sim::in_ram(Speed::Zero)), Settings::default()).await;
         for word in ["0.99999999", "7.3", "0.99999999~"] {
-            let place = Place::parse(word).expect("a place");
+            let place = Place::parse(word).expect("a cursor");
             match engine.runs().watch(Filter::default(), Some(place)).await.map(drop) {
                 Err(StoreError::Refused(refusal)) => assert_eq!(refusal.reason, "CURSOR_GONE"),
                 other => panic!("{word}: {other:?}"),
@@ -160,7 +160,7 @@ fn a_cursor_from_the_future_is_refused() {
             .runs()
             .watch(Filter::default(), Some(watch.place().clone()))
             .await
-            .expect("its own place");
+            .expect("its own cursor");
     });
 }
 

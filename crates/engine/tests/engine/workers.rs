@@ -52,7 +52,7 @@ pub async fn until(engine: &Engine, id: &RunId, reached: impl Fn(&Run) -> bool) 
         if reached(&run) {
             return run;
         }
-        assert!(started.elapsed() < PATIENCE, "{run:#?} did not get there");
+        assert!(started.elapsed() < PATIENCE, "timed out: {run:#?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -61,7 +61,7 @@ pub async fn until(engine: &Engine, id: &RunId, reached: impl Fn(&Run) -> bool) 
 pub async fn idle(engine: &Engine) {
     let started = Instant::now();
     while engine.scheduler().in_flight() > 0 {
-        assert!(started.elapsed() < PATIENCE, "a run is still in hand");
+        assert!(started.elapsed() < PATIENCE, "a run is still claimed");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -183,7 +183,7 @@ async fn runs_go_on_where_a_stopped_engine_left_them() {
         runs.push(start(&first, &format!("m-{index}"), RunType::Reimage).await.spec.id);
     }
     first.shut_down().await;
-    assert_eq!(first.scheduler().in_flight(), 0, "everything was let go of");
+    assert_eq!(first.scheduler().in_flight(), 0, "all claims are released");
     let second = engine(&store, Arc::new(sim.clone()), settings("two")).await;
     for id in &runs {
         let ended = until(&second, id, Run::ended).await;

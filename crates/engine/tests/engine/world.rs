@@ -141,7 +141,7 @@ impl World {
 
     pub async fn machine(&self, id: &str) -> Machine {
         let machine = self.store.machine(&MachineId::trusted(id)).await;
-        machine.expect("the database of a simulation always answers").expect("it was registered")
+        machine.expect("the in-memory database answers").expect("it was registered")
     }
 
     /// Reads everything stored about one machine, bypassing the fault injectors.
@@ -157,7 +157,7 @@ impl World {
     pub async fn witness_nodes(&self) {
         if self.nodes.load(Ordering::Relaxed) {
             let checked = self.store.read((), |(), tx| Box::pin(check_nodes(tx)));
-            let wrong = checked.await.expect("the database answers");
+            let wrong = checked.await.expect("the in-memory database answers");
             self.witnessed.lock().unwrap_or_else(PoisonError::into_inner).extend(wrong);
         }
     }
@@ -179,7 +179,7 @@ impl World {
         };
         let recorded =
             self.store.read(RunId::trusted(run), |id, tx| Box::pin(tx.claimed_run(id))).await;
-        let recorded = recorded.expect("the database of a simulation always answers");
+        let recorded = recorded.expect("the in-memory database answers");
         let attempt: u32 = attempt.parse().expect("a key ends with a number");
         recorded.is_some_and(|ClaimedRun { run, .. }| {
             let mut steps = run.progress.steps.iter();
@@ -189,7 +189,7 @@ impl World {
 
     async fn look(&self, id: MachineId) -> About {
         let about = self.store.read(id, |id, tx| Box::pin(read_about(tx, id)));
-        about.await.expect("the database of a simulation always answers")
+        about.await.expect("the in-memory database answers")
     }
 }
 
@@ -215,7 +215,7 @@ async fn read_about(tx: &mut Tx, id: &MachineId) -> Result<About> {
     latest.reverse();
     for run in latest {
         let run_id: RunId = run.spec.id.clone();
-        let held = tx.claimed_run(&run_id).await?.expect("every run is in the queue's table");
+        let held = tx.claimed_run(&run_id).await?.expect("every run has a queue row");
         runs.push(Kept { run, held, history: tx.history(run_id.as_str(), 0, 10_000).await? });
     }
     Ok(About { machine, history, runs })
