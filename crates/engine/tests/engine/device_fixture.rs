@@ -103,14 +103,14 @@ pub async fn follow(door: Door, world: World, script: Vec<Ask>, name: &str) {
             }
             Ask::Want(wish) | Ask::Meanwhile(wish) => {
                 let want = || Want { wish, name: name.clone(), now: world.now() };
-                written(&door, "want", want, |want, tx| Box::pin(want.run(tx))).await;
+                written(&door, "request_shelf", want, |want, tx| Box::pin(want.run(tx))).await;
             }
             Ask::Whole(steps) => {
                 let id = RunId::new(world.now(), 7 + index as u64);
                 let run = whole(id, &name, steps, world.now());
                 let start = || StartWhole { run: run.clone(), enqueue: Enqueue::Now };
                 let started =
-                    written(&door, "start_whole", start, |start, tx| Box::pin(start.run(tx)));
+                    written(&door, "start_parent", start, |start, tx| Box::pin(start.run(tx)));
                 last = Some(started.await);
             }
             Ask::Rack => {

@@ -92,8 +92,8 @@ fn shelves() -> Vec<DeviceScenario> {
     };
     let ready = || vec![Ask::Register(SHELF)];
     const BORN: &[(&str, usize)] = &[("register", 1), ("advance", 3), ("commit", 4)];
-    const MOVED: &[(&str, usize)] = &[("want", 1), ("advance", 2), ("commit", 2)];
-    const MENDED: &[(&str, usize)] = &[("want", 2), ("advance", 4), ("commit", 4)];
+    const MOVED: &[(&str, usize)] = &[("request_shelf", 1), ("advance", 2), ("commit", 2)];
+    const MENDED: &[(&str, usize)] = &[("request_shelf", 2), ("advance", 4), ("commit", 4)];
     vec![
         shelf("a shelf is registered", vec![], vec![], ready(), BORN, &["read", "configure"]),
         shelf(
@@ -189,7 +189,7 @@ fn groups() -> Vec<DeviceScenario> {
         vec![FaultRule { machine: machine.into(), ..fault("firmware", action, times) }]
     };
     // Two commits for each of five child runs, three for the parent.
-    const ALL: &[(&str, usize)] = &[("start_whole", 1), ("begin_parts", 3), ("commit", 13)];
+    const ALL: &[(&str, usize)] = &[("start_parent", 1), ("begin_parts", 3), ("commit", 13)];
     const STEPS: &[&str] = &["firmware", "check"];
     let upgraded = || vec![Ask::Whole(upgrade())];
     vec![
@@ -198,7 +198,7 @@ fn groups() -> Vec<DeviceScenario> {
             "a group leaves its fabric and goes dark",
             vec![],
             vec![Ask::Whole(fabric())],
-            &[("start_whole", 1), ("begin_parts", 2), ("commit", 9)],
+            &[("start_parent", 1), ("begin_parts", 2), ("commit", 9)],
             &["fabric", "power"],
         ),
         of("a part fails once", firmware("m-1", sim::Action::Fail, 1), upgraded(), ALL, STEPS),
@@ -213,7 +213,7 @@ fn groups() -> Vec<DeviceScenario> {
             "a part fails, is mended, and the whole tried again",
             firmware("m-1", sim::Action::Fail, 0),
             vec![Ask::Whole(upgrade()), Ask::Mend, Ask::Act(Action::RetryStep)],
-            &[("start_whole", 1), ("begin_parts", 3), ("act_on_run", 1), ("commit", 13)],
+            &[("start_parent", 1), ("begin_parts", 3), ("act_on_run", 1), ("commit", 13)],
             STEPS,
         ),
     ]

@@ -260,7 +260,7 @@ fn who_claims_a_machine_takes_the_mark_of_a_cancel_off_it() {
 }
 
 async fn start(world: &World, start: StartWhole) -> RunId {
-    let started = world.store.write("start_whole", start, |start, tx| Box::pin(start.run(tx)));
+    let started = world.store.write("start_parent", start, |start, tx| Box::pin(start.run(tx)));
     started.await.expect("accepted")
 }
 
@@ -285,7 +285,7 @@ fn a_lifecycle_takes_its_device_from_nobody() {
         sleep(Duration::from_secs(1)).await;
         let (wish, name) = (Wish::Retry, "again".to_string());
         let want = Want { wish, name, now: world.now() };
-        let wanted = world.store.write("want", want, |want, tx| Box::pin(want.run(tx)));
+        let wanted = world.store.write("request_shelf", want, |want, tx| Box::pin(want.run(tx)));
         wanted.await.expect("requested");
         sleep(Duration::from_secs(10)).await;
         assert_eq!(holder(&world, "ps-1").await, Some(id.clone()));
