@@ -1,5 +1,5 @@
-//! Machine scenarios: every built-in plan, and the paths of a plan when hardware fails and operators
-//! act. Built-in plans are included automatically; a new path is added here.
+//! Machine scenarios: every built-in plan, and its paths when hardware fails and operators act.
+//! Built-in plans are included automatically; a new path is added here.
 
 use crate::clients::{Ask, Door, follow_script};
 use crate::scenario::{Coverage, Fixture, Sampling, Scenario};
