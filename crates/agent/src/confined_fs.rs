@@ -58,7 +58,7 @@ impl ConfinedRoot {
         Ok(FileOwner { user: found.st_uid, group: found.st_gid })
     }
 
-    /// Whether the path is a regular file; links are followed.
+    /// The path is a regular file; links are followed.
     pub fn has_file(&self, path: &str) -> bool {
         self.resolve(path, OFlags::PATH).is_ok_and(|file| is_type(&file, FileType::RegularFile))
     }

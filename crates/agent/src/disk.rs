@@ -17,7 +17,7 @@ pub const MIB: u64 = 1024 * 1024;
 /// Written bytes are synced at this interval, so that reported progress is real and the page cache
 /// stays small.
 const SYNC_EVERY_BYTES: u64 = 64 * MIB;
-/// How much is cleared between two checks for a stop.
+/// The bytes that are cleared between two checks for a stop.
 const CLEAR_BYTES: u64 = 64 * MIB;
 
 pub struct DiskWriter {
@@ -138,7 +138,7 @@ impl DiskWriter {
         self.file.sync_all().map_err(|error| self.failed(self.size, &error))
     }
 
-    /// How many bytes of a range are in the first MiB.
+    /// The number of bytes of a range that are in the first MiB.
     fn bytes_in_head(&self, at: u64, length: u64) -> usize {
         (self.head.len() as u64).saturating_sub(at).min(length) as usize
     }

@@ -21,13 +21,13 @@ const MAX_HEADERS: usize = 64;
 /// The limit of the line before a chunk: its length, and extensions that are never used.
 const MAX_CHUNK_LINE_BYTES: usize = 256;
 const READ_BYTES: usize = 16 * 1024;
-/// How soon a stop is noticed while nothing arrives.
+/// The interval of checks for a stop while nothing arrives.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
     pub connect: Duration,
-    /// How long a read or a write may make no progress.
+    /// The limit for a read or a write without progress.
     pub idle: Duration,
 }
 
@@ -93,7 +93,7 @@ fn format_head(request: &Request) -> String {
     text + "\r\n"
 }
 
-/// How the end of a body is detected.
+/// Detects the end of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Framing {
     /// Bytes that are still to come.

@@ -31,7 +31,7 @@ pub struct InstallTarget<'a> {
     pub disk: &'a DiskInfo,
 }
 
-/// How likely a file system is the root of the system.
+/// The evidence that a file system is the root of the system, weakest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum RootLikelihood {
     None,
@@ -272,7 +272,7 @@ fn find_covering_mount(inside: &ConfinedRoot, path: &str) -> Option<String> {
     points.find(over).map(str::to_owned)
 }
 
-/// Replaces all host keys of the image: everybody who has the image has those.
+/// Replaces all host keys of the image: they are known to every owner of the image.
 fn install_host_key(inside: &ConfinedRoot, owner: FileOwner, key: &HostKey) -> io::Result<()> {
     let ssh = inside.create_dir_all("/etc/ssh", 0o755, owner)?;
     for name in ssh

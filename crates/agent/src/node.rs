@@ -63,10 +63,10 @@ pub fn unit(program: &str) -> String {
     UNIT.lines().map(line).collect()
 }
 
-/// How often `enroll` asks when no controller answers.
+/// Attempts of `enroll` when no controller answers.
 const ENROLL_TRIES: u32 = 3;
 
-/// How `run` ends, apart from a kill.
+/// The end of `run`, apart from a kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AgentEnd {
     /// The agent has uninstalled itself.
@@ -131,7 +131,7 @@ pub fn enroll(config: &Config, timing: &Timing) -> Result<String, NotEnrolled> {
     }
 }
 
-/// What does not change while the agent runs.
+/// The constants of a running agent.
 struct Service<'a> {
     config: &'a Config,
     timing: &'a Timing,

@@ -1,5 +1,5 @@
-//! What only root on a real machine can do: mounting, and running the programs of the deploy
-//! environment. It is behind a trait, so that everything else can be tested without root.
+//! Operations that need root on a real machine: mounting, and running the programs of the deploy
+//! environment. They are behind a trait, so that everything else can be tested without root.
 
 use crate::volume::FileSystem;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -61,7 +61,7 @@ const MOUNT_DIR: &str = "/run/farrier-agent";
 /// A program that takes longer hangs; creating a file system on a large disk takes a minute.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(600);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// How much of a program's stderr is kept.
+/// The limit of a program's stored stderr.
 const MAX_STDERR_BYTES: u64 = 4 * 1024;
 const PIPE_BYTES: usize = 64 * 1024;
 const UNMOUNT_TRIES: u32 = 20;

@@ -13,10 +13,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use wire::deploy::{Report, Stage, Then};
 
-/// How often progress is printed on the console, in percent of the image.
+/// The interval of progress lines on the console, in percent of the image.
 const SHOW_EVERY_PERCENT: u64 = 5;
 
-/// How the deployment ends.
+/// The end of the deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinalAction {
     Reboot,

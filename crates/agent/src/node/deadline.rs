@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How soon a stop is noticed.
+/// The interval of checks for a stop.
 const TICK: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Lease {
         until.map(drop).ok_or(Interrupt::LeaseLost)
     }
 
-    /// Whether the work has seen the lease lapsed.
+    /// The work has noticed that the lease expired.
     pub fn was_lost(&self) -> bool {
         self.until.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
@@ -122,7 +122,7 @@ mod tests {
         let long_ago = Instant::now().checked_sub(Duration::from_secs(61)).unwrap();
         lease.renewed(long_ago);
         lease.renewed(Instant::now());
-        assert_eq!(deadline.check(), Ok(()), "nobody was told");
+        assert_eq!(deadline.check(), Ok(()), "no interrupt");
         lease.renewed(long_ago);
         assert!(!lease.was_lost());
         assert_eq!(deadline.sleep(Duration::MAX), Err(Interrupt::LeaseLost));

@@ -17,7 +17,7 @@ use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 use wire::node::EnrollRequest;
 
-/// What to do about enrollment.
+/// The next action of enrollment.
 #[derive(PartialEq, Eq)]
 pub enum EnrollmentPlan {
     /// The node is enrolled.

@@ -24,14 +24,13 @@ const DISPLAY: &str = "0x03";
 const RESET: [&str; 1] = ["--gpu-reset"];
 const QUERY_LIMIT: Duration = Duration::from_secs(60);
 const RESET_LIMIT: Duration = Duration::from_secs(300);
-/// What some versions print for an empty list.
+/// Some versions print this for an empty list.
 const EMPTY_LIST: &str = "no running processes found";
-/// How many processes a sentence lists.
+/// The maximum of processes in a message.
 const MAX_NAMED: usize = 8;
 /// The init process is never a job.
 const INIT: i32 = 1;
 
-/// Whether the node has GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GpuPresence {
     Absent,
@@ -272,7 +271,7 @@ mod tests {
         put(&bus, "0000:03:00.0", "0x10de", "0x030000");
         put(&bus, "0000:04:00.0", "0x10de", "0x030200");
         let GpuPresence::Unqueryable(said) = gpus.detect(&log) else {
-            panic!("nobody sees the GPUs")
+            panic!("the GPUs were read")
         };
         assert!(said.starts_with("2 NVIDIA devices") && said.contains("nvidia_smi"), "{said}");
         fs::write(&program, "").unwrap();

@@ -48,7 +48,7 @@ fn check_gpus(config: &Config, mark: &str, deadline: Deadline) -> Result<(), Str
     let gpus = Gpus { program, pci_devices, mark, poll_interval: Duration::ZERO };
     match gpus.detect(&TaskLog::default()) {
         GpuPresence::Present => {}
-        // Whether a node may serve without its GPU driver is for its health hook to decide.
+        // The health hook decides if a node may serve without its GPU driver.
         GpuPresence::Absent | GpuPresence::Unqueryable(_) => return Ok(()),
     }
     match gpus.processes(deadline) {

@@ -51,6 +51,7 @@ pub struct StoredTask {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskResult {
     pub ok: bool,
+    #[serde(rename = "said")]
     pub said: String,
     /// The part of the log that has not been sent.
     pub log: String,

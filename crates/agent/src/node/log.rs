@@ -7,13 +7,13 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use wire::node::MAX_LOG_BYTES;
 
-/// How much of the last line is kept.
+/// The limit of the stored last line.
 const MAX_LAST_BYTES: usize = 512;
-/// How much of the beginning is sent during the task. Farrier keeps the same amount, and the end.
+/// The limit of the beginning that is sent during the task. Farrier keeps as much, and the end.
 const MAX_HEAD_BYTES: usize = 2 * MAX_LOG_BYTES;
 /// Space for the note of the missing bytes.
 const NOTE_BYTES: usize = 64;
-/// How much of the end is kept.
+/// The limit of the stored end.
 const MAX_TAIL_BYTES: usize = MAX_LOG_BYTES - NOTE_BYTES;
 
 #[derive(Default)]
@@ -26,7 +26,7 @@ struct LogBuffer {
     /// The size of the beginning so far, sent or not.
     begun: usize,
     left_out: usize,
-    /// What follows the beginning, as far as it is kept.
+    /// The stored text after the beginning.
     tail: String,
     /// The last line with text, sent or not.
     last: String,
@@ -66,12 +66,12 @@ impl TaskLog {
         self.buffer().head.drain(..part.len());
     }
 
-    /// Whether there is more to send than fits into one request.
+    /// More is left than fits into one request.
     pub fn exceeds_one_part(&self) -> bool {
         self.buffer().head.len() > MAX_LOG_BYTES
     }
 
-    /// Whether the rest does not fit into the last request and a part can be sent before.
+    /// The rest does not fit into the last request, and a part can be sent before.
     pub fn exceeds_report(&self) -> bool {
         let waiting = self.buffer();
         !waiting.head.is_empty() && waiting.text().len() > MAX_LOG_BYTES

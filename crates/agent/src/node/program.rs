@@ -24,7 +24,7 @@ const MARK: &str = "FARRIER_AGENT_MARK";
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(3);
-/// How long to wait for a killed process to disappear.
+/// The time for a killed process to disappear.
 const LAST_WAIT: Duration = Duration::from_secs(5);
 /// A longer line is logged in parts.
 const MAX_LINE_BYTES: u64 = 8 * 1024;

@@ -21,16 +21,16 @@ use std::path::{Path, PathBuf};
 
 /// A deeper tree is an error; each level holds a directory open.
 const MAX_DEPTH: usize = 256;
-/// How many names are read before they are removed.
+/// Names that are read before they are removed.
 const BATCH: usize = 4_096;
 /// After so many failures it gives up.
 const MAX_PROBLEMS: usize = 20;
-/// How many leftovers are listed.
+/// The maximum of leftovers in a message.
 const MAX_NAMED: usize = 5;
 const FOLDER: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Whether a directory still has content.
+/// The content of a directory after its removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Remainder {
     Empty,
@@ -296,7 +296,9 @@ mod tests {
         fs::create_dir(base.join("a")).unwrap();
         fs::write(base.join("a/file"), "x").unwrap();
         let dirs = [base.join("missing"), base.join("a")];
-        let Err(TaskError::Failed(said)) = emptied(&dirs) else { panic!("nobody misses it") };
+        let Err(TaskError::Failed(said)) = emptied(&dirs) else {
+            panic!("the directory was emptied")
+        };
         assert!(said.contains("missing is not there") && said.contains("mount"), "{said}");
         assert!(!base.join("a/file").exists(), "the others are emptied all the same");
         assert_eq!(find_leftovers(&dirs).len(), 1);

@@ -7,7 +7,7 @@ use super::journal::{Journal, StoredTask, TaskResult};
 use serde::Serialize;
 use std::fmt;
 
-/// What happens to a node whose new token is refused.
+/// The advice for a node whose new token is refused.
 pub const SERVED: &str = "the node goes on as what it is: take the token away, or replace it";
 
 /// Contains no secrets.
@@ -31,6 +31,7 @@ pub struct TaskStatus {
     pub id: String,
     pub kind: String,
     pub stage: TaskStage,
+    #[serde(rename = "said")]
     pub said: String,
 }
 

@@ -1,4 +1,4 @@
-//! What each kind of task does: first the site's hook, then the agent's own part, then a
+//! Executes the kinds of tasks: first the site's hook, then the agent's own part, then a
 //! verification. A task is done when the node's state confirms it. Every task can be repeated from
 //! its beginning.
 
@@ -21,7 +21,7 @@ const MAX_PARAMETERS: usize = 64;
 /// The result for GPUs that are absent or cannot be queried.
 const UNSEEN: &str = "no GPUs were seen";
 
-/// Whether a hook exists and was run.
+/// `Yes` if a hook exists and was run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HookRun {
     Yes,

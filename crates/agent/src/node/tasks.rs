@@ -24,7 +24,7 @@ use wire::node::{
     RenewReply, RenewRequest, ReportReply, ReportRequest, TakeReply, Task, TaskKind, Then,
 };
 
-/// How often a lease is renewed within its length.
+/// Renewals per lease duration.
 const RENEWALS: u32 = 3;
 const MAX_LEASE_SECONDS: u64 = 3_600;
 /// As many parts as the beginning of a log can have, and one for a cut line.
@@ -41,7 +41,7 @@ pub enum ServiceEnd {
     Reenroll,
 }
 
-/// What follows from the answer to a report.
+/// The next action after the answer to a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum AfterReport {
     Forget,
@@ -75,7 +75,7 @@ fn after_report(
     }
 }
 
-/// What follows from the answer to a renewal.
+/// The next action after the answer to a renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AfterRenewal {
     Continue,
@@ -97,7 +97,7 @@ fn after_renewal(answer: &Result<RenewReply, RequestError>) -> AfterRenewal {
     }
 }
 
-/// Whether Farrier still wants the result.
+/// `No` if Farrier has withdrawn the task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ResultWanted {
     Yes,

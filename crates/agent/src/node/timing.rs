@@ -13,11 +13,11 @@ pub struct Timing {
     pub longest_pause: Duration,
     /// The retry interval of a node whose session is unknown.
     pub rare: Duration,
-    /// How long a request for a task is kept open by the server.
+    /// The server keeps a request for a task open for this long.
     pub take_wait: Duration,
     /// The interval of health checks.
     pub health: Duration,
-    /// How long the first heartbeat waits for the first health check.
+    /// The first heartbeat waits this long for the first health check.
     pub first_health: Duration,
     /// The interval of checks for processes on the GPUs.
     pub poll_interval: Duration,

@@ -7,8 +7,8 @@ const MAGIC: &[u8] = b"QFI\xFB";
 /// The header length of version 2; version 3 states its own.
 const SHORT_BYTES: usize = 72;
 const LONG_BYTES: usize = 104;
-/// How much of the header is read. Later fields are optional, or an incompatible feature bit
-/// announces them.
+/// The bytes of the header that are read. Later fields are optional, or an incompatible feature
+/// bit announces them.
 pub const READ_BYTES: usize = 112;
 const SMALLEST_CLUSTER_BITS: u32 = 9;
 const LARGEST_CLUSTER_BITS: u32 = 21;
@@ -122,12 +122,12 @@ impl Header {
         1 << self.cluster_bits
     }
 
-    /// How many clusters one second-level table maps.
+    /// The number of clusters that one second-level table maps.
     pub fn clusters_per_table(&self) -> u64 {
         self.cluster_size() / 8
     }
 
-    /// How many second-level tables the disk needs.
+    /// The number of second-level tables that the disk needs.
     pub fn tables(&self) -> u64 {
         self.size.div_ceil(self.cluster_size() * self.clusters_per_table())
     }

@@ -9,7 +9,6 @@ use proptest::prelude::*;
 use std::cell::RefCell;
 use std::fs;
 
-/// How a cluster is stored.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum StoredCluster {
     Absent,
@@ -22,7 +21,7 @@ enum StoredCluster {
 struct ImageShape {
     cluster_bits: u32,
     clusters: Vec<StoredCluster>,
-    /// How many bytes the last cluster of the disk lacks.
+    /// The missing bytes of the last cluster of the disk.
     short: u64,
     /// The order of the clusters in the file.
     order: Vec<usize>,

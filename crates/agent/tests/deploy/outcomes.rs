@@ -1,4 +1,4 @@
-//! How the agent handles its assignment and Farrier's answers.
+//! The handling of assignments and of Farrier's answers.
 
 use crate::environment::{MAC, MIB, OLD, TOKEN, TestMachine, image, successful_script, wait_until};
 use crate::server::{Fault, Script, Server};

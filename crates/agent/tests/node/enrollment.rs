@@ -26,7 +26,7 @@ fn lost_enrollments_are_retried_with_the_same_session() {
     assert_eq!((mode("state"), mode("state/node.json")), (0o700, 0o600));
 
     assert_eq!(node_env.run_command("enroll").0, 0);
-    assert_eq!(node_env.server.count("enroll"), 2, "who is enrolled does not ask");
+    assert_eq!(node_env.server.count("enroll"), 2, "an enrolled agent does not enroll again");
     let (code, said) = node_env.run_command("status");
     assert!(code == 0 && said.contains("Node:      node-1"), "{said}");
     assert!(!said.contains(sessions[0].as_str().unwrap()));

@@ -172,7 +172,6 @@ impl Drop for Job {
     }
 }
 
-/// Whether a process is alive.
 pub fn is_alive(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))

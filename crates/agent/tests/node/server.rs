@@ -17,7 +17,7 @@ pub const TOKEN: &str = "token-1";
 pub const NODE: &str = "node-1";
 /// A test that waits longer hangs.
 pub const PATIENCE: Duration = Duration::from_secs(120);
-/// How long a request for a task is kept open here.
+/// A request for a task is kept open for this long.
 const TAKE_WAIT: Duration = Duration::from_millis(300);
 
 /// A fault of one request.

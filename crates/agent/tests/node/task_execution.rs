@@ -21,7 +21,7 @@ fn runs(node_env: &TestNode) -> usize {
 #[test]
 fn crashes_at_any_request_neither_lose_nor_repeat_tasks() {
     use Fault::{KillAnswered, KillBefore, KillCounted};
-    // How often the hook may run: a reported task is never started again, a begun one is.
+    // The allowed hook runs: a reported task is never started again, a started one is.
     let table = [
         ("enroll", KillBefore, 1..=1),
         ("enroll", KillCounted, 1..=1),
@@ -87,7 +87,7 @@ fn withdrawn_tasks_are_forgotten() {
     node_env.server.give("t-2", "node.validate", json!({}));
     let _agent = node_env.run();
     assert_eq!(node_env.server.report("t-2")["ok"], true);
-    assert_eq!(runs(&node_env), 1, "nobody wants t-1 any more");
+    assert_eq!(runs(&node_env), 1, "t-1 was withdrawn");
 
     node_env.server.give("t-3", "node.drain", json!({}));
     wait_until("it has begun", || runs(&node_env) == 2);
@@ -188,7 +188,9 @@ fn unreachable_servers_are_retried() {
         node_env.read("state/task.json").contains("\"ok\":true")
     });
     let beats = node_env.server.count("heartbeat");
-    wait_until("somebody noticed", || node_env.run_command("status").1.contains("Trouble"));
+    wait_until("the status reports trouble", || {
+        node_env.run_command("status").1.contains("Trouble")
+    });
     node_env.server.fault("heartbeat", Fault::Status(503));
     for _ in 0..MANY {
         node_env.server.fault("report", Fault::Status(503));

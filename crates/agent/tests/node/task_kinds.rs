@@ -1,4 +1,4 @@
-//! What each kind of task does to a node.
+//! The effects of each kind of task on a node.
 
 use crate::environment::{Job, TestNode, is_alive, skip, wait_until};
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ fn late_drain_lists_gpu_processes() {
     node_env.write("pids", &job.id().to_string());
     let (ok, said) = carried_out(&node_env, "node.drain", json!({"deadline_seconds": 2}));
     assert!(!ok && said.contains(&job.id().to_string()), "{said}");
-    assert!(is_alive(&job.id().to_string()), "a drain ends nobody");
+    assert!(is_alive(&job.id().to_string()), "a drain kills no process");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Every way of creating a run goes through admission: each run is counted once, a repeated request
-//! and a dry run are not.
+//! Every path that creates a run goes through admission: each run is counted once; repeated
+//! requests and dry runs are not.
 
 use crate::nodes::{self, DAY, agents, applicant, onboard, out, who};
 use crate::racks::{Scene, add_firmware, asked, firmware};
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const NAME: &str = "farrier_runs_started_total";
 
-/// Keeps one counter, whatever its labels.
+/// A recorder of one counter, whatever its labels.
 #[derive(Default)]
 struct Counted(Arc<AtomicU64>);
 
@@ -53,12 +53,12 @@ impl Counted {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// As many runs are stored as were counted, and by now there are more than before.
+    /// Stored and counted runs are equal, and more than before.
     async fn check(&self, world: &World, what: &str, before: u64) -> u64 {
         let runs = world.store.read((), |(), tx| {
             Box::pin(async move { tx.runs(&Filter::default(), None, 1_000).await })
         });
-        let stored = runs.await.expect("the database answers").runs.len() as u64;
+        let stored = runs.await.expect("the in-memory database answers").runs.len() as u64;
         assert_eq!(self.total(), stored, "{what}");
         assert!(stored > before, "{what} created no run");
         stored
@@ -113,7 +113,7 @@ fn every_run_on_a_machine_or_in_a_rack_is_counted_once() {
     let counted = Counted::default();
     let _recorder = metrics::set_default_local_recorder(&counted);
     simulate(async {
-        // The rack's lifecycle starts an operation, and that its child runs.
+        // The rack's lifecycle starts an operation, which starts its child runs.
         let scene = Scene::ready().await;
         let (world, engine) = (&scene.world, scene.engine());
         let count = counted.check(world, "the lifecycle of a rack", 0).await;
@@ -172,7 +172,7 @@ fn every_run_on_a_node_is_counted_once() {
     simulate(async {
         let scene = nodes::Scene::new().await;
         let (world, engine) = (&scene.world, &scene.process.engine);
-        engine.nodes().preview_onboard(onboard("m-1", "on")).await.expect("foreseen");
+        engine.nodes().preview_onboard(onboard("m-1", "on")).await.expect("a preview");
         assert_eq!(counted.total(), 0, "a dry run");
         for _ in 0..2 {
             engine.nodes().onboard(onboard("m-1", "on")).await.expect("accepted");
@@ -183,7 +183,7 @@ fn every_run_on_a_node_is_counted_once() {
             .nodes()
             .preview_decommission(out(&node, Mode::Drain, "drain"))
             .await
-            .expect("foreseen");
+            .expect("a preview");
         for _ in 0..2 {
             engine.nodes().decommission(out(&node, Mode::Drain, "drain")).await.expect("accepted");
         }
@@ -201,7 +201,7 @@ fn the_run_that_an_enrollment_creates_is_counted_once() {
         let bundle = agents.bootstrap(MachineId::trusted("m-1"), DAY, who()).await;
         let token = bundle.expect("a bundle").token.expose_secret().to_string();
         for _ in 0..2 {
-            agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("let in");
+            agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("enrolled");
         }
         counted.check(&scene.world, "an enrollment", 0).await;
     });

@@ -1,7 +1,7 @@
-//! The scenarios of agents: a node that no MAAS manages is brought in by hand and taken out by its own agent.
+//! Agent scenarios: nodes without MAAS are bootstrapped by hand and decommissioned by their agent.
 //!
-//! The agent is a script. It stands outside like a client: it asks until it is answered, whoever answers, and remembers what it has
-//! done by the key that it was asked under, as the real one does.
+//! The agent is a script. Like a client, it retries every call until it is answered. Like the real
+//! agent, it remembers executed tasks by effect key.
 
 use crate::clients::Door;
 use crate::device_fixture::{Ask, at_work};
@@ -24,12 +24,12 @@ use tokio::time::sleep;
 
 const SESSION: &str = "session-1";
 const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// How long it waits for work in one question.
+/// The long-poll timeout for tasks.
 const WAIT: Duration = Duration::from_secs(30);
-/// How long half of a task takes.
+/// The time that half of a task takes.
 const WORK: Duration = Duration::from_secs(5);
 
-/// What was done on the nodes, by the key that it was done under.
+/// The number of executions by effect key.
 pub type Worked = BTreeMap<String, u32>;
 
 pub fn all() -> Vec<DeviceScenario> {
@@ -41,7 +41,7 @@ pub fn all() -> Vec<DeviceScenario> {
         faults: vec![],
         script: vec![Ask::Node(script)],
         commits,
-        // What an agent does passes no provider.
+        // Agent tasks make no provider calls.
         steps: &[],
         node: Some(node),
     };
@@ -70,13 +70,13 @@ pub fn all() -> Vec<DeviceScenario> {
     ]
 }
 
-/// The door for agents behind the one for everybody.
+/// The agent service of an engine.
 fn agents(world: &World, engine: Engine) -> Agents {
     let secrets = SecretStore::new(world.store.clone(), Cipher::new(&[7; 32]), world.clock());
     Agents::new(engine, secrets)
 }
 
-/// Makes a node by hand, and puts an agent on it.
+/// Bootstraps a node, and starts an agent for it.
 pub async fn bootstrap(door: &Door, world: &World, falls_silent: bool) {
     let made = door.ask(|engine| {
         let agents = agents(world, engine);
@@ -84,7 +84,7 @@ pub async fn bootstrap(door: &Door, world: &World, falls_silent: bool) {
     });
     let bundle = match made.await {
         Err(StoreError::Refused(refusal)) => {
-            // It was made, and its token got lost on the way.
+            // An earlier call created it, and its token was lost.
             assert_eq!(refusal.reason, "NODE_EXISTS");
             let node = newest(world).await.expect("a node").id();
             let issued = door.ask(|engine| {
@@ -103,14 +103,14 @@ pub async fn bootstrap(door: &Door, world: &World, falls_silent: bool) {
 struct Agent {
     door: Door,
     world: World,
-    /// Its journal: what it has done already is not done again.
+    /// The journal: executed tasks are not executed again.
     done: HashSet<String>,
 }
 
 type Answer<T> = std::result::Result<T, Denied>;
 
 impl Agent {
-    /// Until nobody knows it any more.
+    /// Runs until its session is unknown.
     async fn live(mut self, token: String, mut falls_silent: bool) {
         let applicant = || Applicant {
             session: SESSION.into(),
@@ -121,7 +121,7 @@ impl Agent {
             let token = token.clone();
             async move { agents.enroll(&token, applicant()).await }
         });
-        enrolled.await.expect("it is let in");
+        enrolled.await.expect("enrolled");
         loop {
             let heard = self.ask(|agents| async move {
                 agents.heartbeat(SESSION, String::new()).await.map(|beat| beat.map(drop))
@@ -136,7 +136,7 @@ impl Agent {
                 Err(denied) => return assert_eq!(denied, Denied::SessionUnknown),
             };
             if std::mem::take(&mut falls_silent) {
-                // Its lease runs out over this.
+                // The lease of the task expires meanwhile.
                 sleep(LEASE + WORK).await;
             }
             let key = task.key.as_str();
@@ -150,7 +150,7 @@ impl Agent {
         }
     }
 
-    /// Whether it was done; it may be told to stop in the middle.
+    /// Returns whether the task was completed; it may be stopped in the middle.
     async fn work(&mut self, key: &str) -> bool {
         if self.done.contains(key) {
             return true;
@@ -177,9 +177,9 @@ impl Agent {
             async move { agents.report(SESSION, report).await }
         });
         match told.await {
-            // Somebody stopped it meanwhile, or nobody knows who speaks.
+            // The task was stopped meanwhile, or the session has ended.
             Ok(()) | Err(Denied::TaskOver | Denied::SessionUnknown) => {}
-            Err(denied) => panic!("an agent was told {denied:?}"),
+            Err(denied) => panic!("the report was denied: {denied:?}"),
         }
     }
 
@@ -189,27 +189,27 @@ impl Agent {
     {
         let world = &self.world;
         let answer = self.door.ask(|engine| call(agents(world, engine)));
-        answer.await.expect("agents are told no refusals")
+        answer.await.expect("agent calls are not refused")
     }
 }
 
-/// Asks again and again, in the middle of a drain, that somebody sees to it.
+/// Requests a resume several times during a drain.
 pub async fn resume(door: &Door, world: &World) {
     let mut node = newest(world).await.expect("a node");
-    // Somebody may stop it before it is on its way.
+    // The run may be canceled before the node leaves `Active`.
     while node.state == NodeState::Active && at_work(world).await.is_some() {
         sleep(Duration::from_secs(1)).await;
         node = newest(world).await.expect("a node");
     }
     let node = node.id();
-    // While it is fresh or live, and when its lease has just run out.
+    // While the task is fresh, while it is leased, and just after its lease has expired.
     for pause in [1, 30, 31] {
         sleep(Duration::from_secs(pause)).await;
         let resumed = door.ask(|engine| {
             let node = node.clone();
             async move { engine.nodes().resume(&node, who()).await.map(drop) }
         });
-        // Somebody may have canceled it: then nothing was left undone.
+        // A refusal is fine if the run was canceled: nothing was left undone.
         let resumed = resumed.await;
         assert!(matches!(resumed, Ok(()) | Err(StoreError::Refused(_))), "{resumed:?}");
     }

@@ -1,4 +1,4 @@
-//! What must hold at the end, whatever happened before.
+//! The invariants that must hold at the end of a scenario, whatever was injected.
 
 use crate::clients::Sight;
 use crate::rack_world::{Everything, Seen};
@@ -17,30 +17,30 @@ use std::sync::PoisonError;
 use std::time::Duration;
 use store::Event;
 
-/// How a run ended, and how its steps did.
+/// The workflow state of a run, and the phase of each step.
 type Ended = (Workflow, Vec<(String, StepPhase)>);
 
 /// A machine's id, phase and conditions.
 type MachineOutcome = (String, Phase, Vec<(ConditionType, bool)>);
 
-/// The end of a scenario, as far as it must not depend on what happened on the way.
+/// The end of a scenario, without what an injection may legally change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// Phase and conditions of the machines, by id.
+    /// By id.
     pub machines: Vec<MachineOutcome>,
-    /// The states of records, by id.
+    /// The states of the records, by id.
     pub records: Vec<(String, &'static str)>,
-    /// What was done on each target, in order: how each run ended, and its steps.
+    /// The runs on each target, in order.
     pub runs: BTreeMap<String, Vec<Ended>>,
-    /// How often each step of each run acted, or was done by an agent.
+    /// How often each step of each run was applied by hardware or executed by an agent.
     pub acted: BTreeMap<(String, usize, String), u32>,
-    /// Of each node, whether it has an agent.
+    /// For each node, whether it has an agent.
     pub agents: Vec<bool>,
 }
 
 impl Outcome {
-    /// Undisturbed, every scenario ends well: the last run on each target is completed, every device is
-    /// ready or gone, and the newest node is where the scenario leads.
+    /// Without an injection the last run on each target is completed, every device is ready or
+    /// gone, and the newest node is in the state that the scenario names.
     pub fn assert_ends_well(&self, scenario: &Scenario) {
         let last = self.runs.values().filter_map(|runs| runs.last());
         let mut ends = last.map(|(workflow, _)| *workflow);
@@ -61,21 +61,21 @@ impl Outcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RepeatedCalls {
     Forbidden,
-    /// A process that was frozen may wake as it was about to call.
+    /// A process that was frozen just before its call makes it when it wakes.
     Allowed,
 }
 
 impl World {
-    /// Everything, after the hardware has done what is due: simulated hardware acts when it is read.
+    /// Probes the hardware first: the simulator applies pending effects when it is read.
     pub async fn everything_after_hardware(&self) -> Everything {
         for Machine { id, spec, .. } in self.machines().await {
-            // What is read does not matter, and it may be down.
+            // The result does not matter; the machine may be down.
             let _ = self.sim.probe(&Target { id: TargetId::from(&id), spec }).await;
         }
         self.everything().await
     }
 
-    /// Waits until no record is on its way to another state by itself, however long a claim that nobody uses any more holds it up.
+    /// Waits until no record changes state by itself, also when abandoned claims must expire first.
     pub async fn records_at_rest(&self) {
         for _ in 0..MAX_LOOKS {
             let all = self.records().await;
@@ -99,14 +99,14 @@ impl World {
         let records = all.records.all().map(named).collect();
         let mut runs: BTreeMap<String, Vec<_>> = BTreeMap::new();
         let mut acted = BTreeMap::new();
-        // How often a switch looks at itself depends on whether it saw who held it in between.
+        // A switch checks itself more or less often, depending on who held it in between.
         let own_look =
             |run: &Run| run.spec.run_type == RunType::Check && run.spec.part_of.is_none();
         let worked = self.worked.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for Kept { run, .. } in all.runs.iter().filter(|kept| !own_look(&kept.run)) {
             let target = run.spec.target.key();
             let on_target = runs.entry(target.clone()).or_default();
-            for count in self.sim.effects(run.spec.id.as_str()).expect("the ledger") {
+            for count in self.sim.effects(run.spec.id.as_str()).expect("the effect counts") {
                 let step = (target.clone(), on_target.len(), step_of(&count.key));
                 *acted.entry(step).or_default() += count.applied;
             }
@@ -133,7 +133,7 @@ impl World {
         self.audit_everything(&self.everything_after_hardware().await, repeated)
     }
 
-    /// Everything that is wrong with what is stored, and with what the hardware saw.
+    /// All violations, in the store and in the calls that the hardware received.
     pub fn audit_everything(&self, all: &Everything, repeated: RepeatedCalls) -> Vec<String> {
         let mut wrong = self.witnessed.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for kept in &all.runs {
@@ -149,15 +149,15 @@ impl World {
         audit_claims(all, &mut wrong);
         self.audit_agents(all, &mut wrong);
         audit_width(&all.runs, &mut wrong);
-        wrong.extend(all.held.iter().map(|id| format!("{id} is still in somebody's hands")));
+        wrong.extend(all.held.iter().map(|id| format!("{id} is still claimed")));
         wrong
     }
 
-    /// No key acts twice, and no step that harms when repeated acts under two keys. The hardware refuses to do one key
-    /// twice, so nobody may count on that: a key is not even asked for twice, unless a sleeper asks again.
+    /// No key acts twice, and no destructive step acts under two keys. The simulator deduplicates
+    /// keys, so performing one key twice is a violation by itself, unless `repeated` allows it.
     pub fn audit_effects(&self, kept: &Kept, repeated: RepeatedCalls, wrong: &mut Vec<String>) {
         let run = &kept.run;
-        let counts = self.sim.effects(run.spec.id.as_str()).expect("the ledger");
+        let counts = self.sim.effects(run.spec.id.as_str()).expect("the effect counts");
         for count in counts.iter().filter(|count| count.applied > 1) {
             wrong.push(format!("{} acted {} times", count.key, count.applied));
         }
@@ -184,7 +184,7 @@ impl World {
 }
 
 impl World {
-    /// Whether an agent has done a step of a run.
+    /// Whether an agent has executed a step of a run.
     fn worked_at(&self, run: &Run, step: &str) -> bool {
         let worked = self.worked.lock().unwrap_or_else(PoisonError::into_inner);
         let keys = format!("{}/{step}/", run.spec.id);
@@ -192,7 +192,7 @@ impl World {
     }
 }
 
-/// What is done in Farrier's own record acts on no hardware, and neither does waiting for an agent.
+/// Stages in Farrier's own record, and waiting for an agent, act on no hardware.
 fn is_only_written(effect: &Effect) -> bool {
     let Effect::Stage { stage, by, .. } = effect else { return false };
     match stage.room() {
@@ -210,34 +210,34 @@ pub fn step_of(key: &str) -> String {
     key.split('/').nth(1).unwrap_or_default().to_string()
 }
 
-/// A history is told version by version, and ends where the object is.
+/// A history has one event per version and ends at the version of the object.
 pub fn gaps(id: &str, history: &[Event], version: i64, wrong: &mut Vec<String>) {
     let told: Vec<i64> = history.iter().map(|event| event.version).collect();
     let expected: Vec<i64> = (1..=version).collect();
     if told != expected {
-        wrong.push(format!("the history of {id} at version {version} tells of {told:?}"));
+        wrong.push(format!("the history of {id} at version {version} has {told:?}"));
     }
 }
 
-/// Nobody holds it, nothing is under way, nothing is left to do.
+/// An ended run has no owner, no open intent and no step left to undo.
 pub fn audit_run(kept: &Kept, wrong: &mut Vec<String>) {
     let Kept { run, held, .. } = kept;
     let id = &run.spec.id;
     if !run.ended() {
-        wrong.push(format!("{id} is lost: it stays {}", run.progress.workflow.as_str()));
+        wrong.push(format!("{id} never ended: it is {}", run.progress.workflow.as_str()));
     }
     if let Some(owner) = &held.owner {
-        wrong.push(format!("{id} is still in the hands of {owner}"));
+        wrong.push(format!("{id} is still claimed by {owner}"));
     }
     for step in run.progress.steps.iter().filter(|step| step.asked.is_some()) {
-        wrong.push(format!("{id} still intends step {}", run.step_name(step)));
+        wrong.push(format!("{id} has an open intent for step {}", run.step_name(step)));
     }
     if run.progress.workflow == Workflow::Cancelled {
         audit_undo(kept, wrong);
     }
 }
 
-/// What a canceled run did and could undo, it has undone. What it found done it leaves alone.
+/// A canceled run undoes the steps that it did and that can be undone, but not adopted ones.
 fn audit_undo(kept: &Kept, wrong: &mut Vec<String>) {
     let run = &kept.run;
     let done = |step: &&StepState| step.state == StepPhase::Succeeded && !adopted(&step.message);
@@ -251,7 +251,7 @@ fn audit_undo(kept: &Kept, wrong: &mut Vec<String>) {
     }
 }
 
-/// A watcher saw every version once, in order, from the beginning or from a snapshot on.
+/// A watcher receives every version once, in order, from the first or from its snapshot.
 pub fn audit_watch(kept: &Kept, seen: &[Sight], wrong: &mut Vec<String>) {
     let id = &kept.run.spec.id;
     let of_run = || seen.iter().filter(|sight| sight.run == *id);
@@ -268,10 +268,10 @@ pub fn audit_watch(kept: &Kept, seen: &[Sight], wrong: &mut Vec<String>) {
 }
 
 impl World {
-    /// Nothing is left for an agent to do, and what one has done it has done under one key.
+    /// No task is open, and each step was executed by an agent at most once.
     fn audit_agents(&self, all: &Everything, wrong: &mut Vec<String>) {
         let open = all.agents.iter().filter_map(|(_, task)| task.as_ref());
-        wrong.extend(open.map(|key| format!("{key} is still to be done")));
+        wrong.extend(open.map(|key| format!("{key} is still open")));
         let worked = self.worked.lock().unwrap_or_else(PoisonError::into_inner);
         let mut steps: BTreeMap<&str, u32> = BTreeMap::new();
         for (key, times) in worked.iter() {
@@ -294,19 +294,19 @@ fn audit_requests(runs: &[Kept], wrong: &mut Vec<String>) {
     wrong.extend(twice.map(|pair| format!("one request made two runs: {:?}", pair[0])));
 }
 
-/// How many seconds records have to come to rest.
+/// The limit for records to become idle, in seconds.
 const MAX_LOOKS: u32 = 120;
 
 fn rests(word: &str) -> bool {
     matches!(word, "Ready" | "Error")
 }
 
-/// A part is begun and ends while its whole lasts.
+/// A child run ends before its parent.
 fn audit_part(kept: &Kept, runs: &[Kept], wrong: &mut Vec<String>) {
     let Some(whole) = &kept.run.spec.part_of else { return };
     let (id, part) = (&kept.run.spec.id, &kept.run);
     let Some(whole) = runs.iter().find(|one| one.run.spec.id == *whole) else {
-        wrong.push(format!("{id} is a part of nothing"));
+        wrong.push(format!("{id} has no parent run"));
         return;
     };
     let (ended, end) = (part.progress.finished_at, whole.run.progress.finished_at);
@@ -315,7 +315,7 @@ fn audit_part(kept: &Kept, runs: &[Kept], wrong: &mut Vec<String>) {
     }
 }
 
-/// Nobody holds anything when all is over, and no history has gaps.
+/// No device is held at the end, and no history has gaps.
 fn audit_claims(all: &Everything, wrong: &mut Vec<String>) {
     let machines = all.machines.iter().map(|one| (one.id.to_string(), one.active_run.clone()));
     for machine in &all.machines {
@@ -345,7 +345,7 @@ fn audit_claims(all: &Everything, wrong: &mut Vec<String>) {
     }
 }
 
-/// No group ever had more parts at work than it may.
+/// No group step ever ran more child runs at once than `at_once`.
 fn audit_width(runs: &[Kept], wrong: &mut Vec<String>) {
     for whole in runs {
         for step in &whole.run.spec.steps {
@@ -366,7 +366,7 @@ fn audit_width(runs: &[Kept], wrong: &mut Vec<String>) {
                     begun <= at && at < ended
                 });
                 if together.count() > group.at_once as usize {
-                    wrong.push(format!("more parts of {of_step} were at work than may be"));
+                    wrong.push(format!("too many child runs of {of_step} at once"));
                 }
             }
         }

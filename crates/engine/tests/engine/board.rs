@@ -1,5 +1,5 @@
-//! A value that many wait for. Unlike tokio's `watch` it wakes them in the order in which they came, so
-//! that a simulation goes the same way each time.
+//! A shared value with waiters. Unlike tokio's `watch` it wakes them in the order in which they
+//! began to wait, so that a simulation is deterministic.
 
 use std::pin::pin;
 use std::sync::{Mutex, PoisonError};

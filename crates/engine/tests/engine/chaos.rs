@@ -1,8 +1,8 @@
-//! The proof by chance: a few replicas, a few machines, people who ask for all sorts of things, and
-//! somebody who kills, freezes, cuts lines, sets clocks and breaks hardware, as the dice fall.
+//! Random tests: several replicas and machines, clients with random requests, and random crashes,
+//! freezes, cut connections, clock steps and hardware faults.
 //!
-//! A seed tells the whole story: the same one brings the same deaths at the same moments. Run longer with
-//! `cargo xtask chaos --seed N --minutes M`; what it prints on a failure is the seed to replay.
+//! A seed determines everything, including the moments of the crashes. Run longer with
+//! `cargo xtask chaos --seed N --minutes M`; a failure prints the seed to replay.
 
 use crate::audit::{RepeatedCalls, audit_watch};
 use crate::clients::{Door, Sight, Watcher};
@@ -22,12 +22,12 @@ use tokio::time::{Instant, sleep, timeout};
 
 const REPLICAS: [&str; 3] = ["one", "two", "three"];
 const MACHINES: [&str; 4] = ["m-1", "m-2", "m-3", "m-4"];
-/// How long a story is, in simulated time.
+/// The length of a scenario, in simulated time.
 const STORY: Duration = Duration::from_secs(300);
-/// How long everything may take to come to an end after that.
+/// The limit for all clients to finish after that.
 const AFTERMATH: Duration = Duration::from_secs(4 * 3_600);
 
-/// Somebody who throws dice.
+/// A seeded random source.
 struct Dice(SmallRng);
 
 impl Dice {
@@ -52,7 +52,7 @@ impl Dice {
     }
 }
 
-/// What goes wrong.
+/// A random fault.
 #[derive(Debug, Clone, Copy)]
 enum Mischief {
     Kill,
@@ -72,7 +72,7 @@ const MISCHIEF: [Mischief; 6] = [
     Mischief::MendHardware,
 ];
 
-/// One story. Answers what is wrong at its end, and a mark by which it is recognized.
+/// Runs one random scenario. Returns the problems and a fingerprint of the histories.
 async fn story(seed: u64) -> (Vec<String>, u64) {
     let world = World::new(seed).await;
     let mut processes = Vec::new();
@@ -97,11 +97,11 @@ async fn story(seed: u64) -> (Vec<String>, u64) {
     for client in clients {
         match timeout(AFTERMATH, client).await {
             Ok(Ok(())) => {}
-            Ok(Err(panic)) => wrong.push(format!("a client was told nonsense: {panic}")),
-            Err(_) => wrong.push("a client waits for ever".into()),
+            Ok(Err(panic)) => wrong.push(format!("a client failed: {panic}")),
+            Err(_) => wrong.push("a client did not finish".into()),
         }
     }
-    // A lease runs out, a stray is found, a watcher is shown the last of it.
+    // Leases expire, strays are found, and watchers receive the last events.
     sleep(Duration::from_secs(30)).await;
     let mut mark = DefaultHasher::new();
     let all = world.everything_after_hardware().await;
@@ -117,7 +117,7 @@ async fn story(seed: u64) -> (Vec<String>, u64) {
     (wrong, mark.finish())
 }
 
-/// Asks for one thing after the other, and now and then changes its mind.
+/// Sends one request after the other, and sometimes cancels.
 async fn client(door: Door, machine: String, mut dice: Dice) {
     const MOST: [RunType; 6] = [
         RunType::EnterMaintenance,
@@ -155,7 +155,7 @@ async fn client(door: Door, machine: String, mut dice: Dice) {
     }
 }
 
-/// What a person does about a run that failed.
+/// Handles a failed run as an operator would.
 async fn go_on(
     door: &Door,
     id: RunId,
@@ -177,7 +177,7 @@ async fn go_on(
     door.again(&id, how, &request_id).await
 }
 
-/// Does harm until the story is over, then puts everything right.
+/// Injects faults until the scenario is over, then repairs everything.
 async fn make_mischief(world: &World, door: &Door, processes: &mut [Process], mut dice: Dice) {
     let until = Instant::now() + STORY;
     while Instant::now() < until {
@@ -198,7 +198,7 @@ async fn make_mischief(world: &World, door: &Door, processes: &mut [Process], mu
             Mischief::CutLine => {
                 let gate = &processes[index].gate;
                 gate.arm(Some((dice.below(6), Scope::Task)));
-                // Held or not, whatever comes to that point finds the line cut.
+                // The point sees a lost connection, whether it was reached already or not.
                 gate.cut_the_line();
             }
             Mischief::SetClock => {
@@ -221,7 +221,7 @@ async fn make_mischief(world: &World, door: &Door, processes: &mut [Process], mu
         }
         door.lead_to(&processes[dice.below(processes.len())].engine);
     }
-    world.sim.clear_faults(None).expect("mended");
+    world.sim.clear_faults(None).expect("cleared");
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn a_seed_tells_the_whole_story() {
     assert_ne!(first, other, "another seed");
 }
 
-/// `FARRIER_CHAOS_SEED` and `FARRIER_CHAOS_SECONDS` say where to begin and for how long to go on.
+/// `FARRIER_CHAOS_SEED` and `FARRIER_CHAOS_SECONDS` set the first seed and the duration.
 #[test]
 fn whatever_happens_nothing_is_lost_and_nothing_happens_twice() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
@@ -243,7 +243,7 @@ fn whatever_happens_nothing_is_lost_and_nothing_happens_twice() {
     let mut stories = 0;
     for seed in first.. {
         if least.is_some() {
-            // However the story ends, whoever runs it knows which one it was.
+            // Printed first, so that the seed is known if the scenario panics.
             println!("story --seed {seed}");
         }
         let (wrong, _) = simulate(story(seed));

@@ -1,5 +1,5 @@
-//! Those outside: somebody who asks for things and asks again when the answer does not come, and
-//! somebody who watches and comes back where the watch was cut.
+//! Clients of Farrier: one sends requests and retries them until they are answered, one watches and
+//! resumes after its cursor.
 
 use crate::board::Board;
 use crate::machine_scenarios::{MACHINE, params};
@@ -18,22 +18,22 @@ use store::{Result, StoreError};
 use tokio::task::JoinHandle;
 
 const PAUSE: Duration = Duration::from_secs(1);
-/// Who waits for a run looks after so many pauses, whether or not anybody said that something was committed.
+/// Waiting for a run reads it after so many pauses even if no commit was signalled.
 const LOOK_ANYWAY: u32 = 60;
 
-/// One thing a client does. All but the first only once the run before it has failed.
+/// One action of a client. All but the first are done only if the previous run has failed.
 #[derive(Debug, Clone)]
 pub enum Ask {
     Start(RunType),
-    /// By another plan than the default one.
+    /// With another plan than the default.
     StartPlan(RunType, PlanId),
-    /// Somebody repairs the hardware.
+    /// Clears the faults of the hardware.
     Mend,
     Act(Action),
     RestartMode(RestartMode),
 }
 
-/// The address at which Farrier is found. Who is behind it may change.
+/// A client of one Farrier process; a test can switch it to another process.
 #[derive(Clone)]
 pub struct Door(Arc<Board<Engine>>);
 
@@ -46,7 +46,7 @@ impl Door {
         self.0.set(engine.clone());
     }
 
-    /// Asks until there is an answer, whoever gives it.
+    /// Calls until there is an answer, from whichever process is current.
     pub async fn ask<T, F>(&self, call: impl Fn(Engine) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
@@ -103,8 +103,8 @@ impl Door {
         Ok(self.ask(begin).await?.run.spec.id)
     }
 
-    /// Says it until it is heard. That it makes no sense any more is an answer too: it may have held
-    /// when it was said before, and the run gone on since.
+    /// Retries until there is an answer. A refusal counts: the action may have been accepted by an
+    /// earlier call, and the run continued since.
     pub async fn tell(&self, id: &RunId, action: Action) {
         let told = self
             .ask(|engine| {
@@ -115,8 +115,7 @@ impl Door {
         assert!(matches!(told, Ok(_) | Err(StoreError::Refused(_))), "{told:?}");
     }
 
-    /// Looks again and again whether a run has ended. Most of a life is waiting: where nothing was committed since the last
-    /// look, the next one would see the same.
+    /// Polls until the run has ended. Reads only after a commit, since nothing changes in between.
     pub async fn ended(&self, id: &RunId) -> Run {
         let mut committed = self.0.get().store().bus().listen();
         loop {
@@ -140,7 +139,7 @@ pub fn operator() -> Who {
     Who { by: "operator".into(), reason: "to see what happens".into() }
 }
 
-/// Does one thing after the other, each under a request id of its own, numbered from `first`. Gives the last run.
+/// Executes the actions in order; request ids are numbered from `first`. Returns the last run.
 pub async fn follow_script(door: Door, sim: Sim, script: Vec<Ask>, first: usize) -> Option<Run> {
     let mut last: Option<Run> = None;
     for (index, ask) in (first..).zip(script) {
@@ -161,12 +160,12 @@ pub async fn follow_script(door: Door, sim: Sim, script: Vec<Ask>, first: usize)
                 continue;
             }
             Ask::Act(action) => {
-                let id = last.expect("something to act on").spec.id;
+                let id = last.expect("a run to act on").spec.id;
                 door.tell(&id, action).await;
                 id
             }
             Ask::RestartMode(how) => {
-                let parent = last.expect("something to do again").spec.id;
+                let parent = last.expect("a run to restart").spec.id;
                 door.again(&parent, how, &request_id).await.expect("accepted")
             }
         };
@@ -175,8 +174,8 @@ pub async fn follow_script(door: Door, sim: Sim, script: Vec<Ask>, first: usize)
     last
 }
 
-/// Waits until the run rests before its next attempt, and asks for that attempt now. The run is woken and
-/// has nothing to do.
+/// Waits until the run is in backoff, and requests the attempt now. The woken run has nothing else
+/// to do.
 pub async fn nudge(door: Door, world: World) {
     let id = loop {
         let mut runs = world.about(MACHINE).await.runs;
@@ -192,23 +191,23 @@ pub async fn nudge(door: Door, world: World) {
     door.tell(&id, Action::RetryStep).await;
 }
 
-/// One thing that a watcher was shown.
+/// One entry that a watcher received.
 #[derive(Debug, Clone, Hash)]
 pub struct Sight {
     pub run: RunId,
     pub version: i64,
-    /// It was so when the watch began.
+    /// Part of the snapshot.
     pub initial: bool,
 }
 
-/// What a watcher has been shown, in order.
+/// Collects the entries of a watch, in order.
 pub struct Watcher {
     seen: Arc<Mutex<Vec<Sight>>>,
     task: JoinHandle<()>,
 }
 
 impl Watcher {
-    /// Watches the runs of a machine, and goes on elsewhere when the door leads elsewhere.
+    /// Watches the runs of a machine, and resumes when the client is switched to another process.
     pub fn spawn(door: &Door, machine: &str) -> Self {
         let seen = Arc::new(Mutex::default());
         let task = tokio::spawn(watch(door.clone(), machine.to_string(), Arc::clone(&seen)));

@@ -1,4 +1,4 @@
-//! Component firmware in simulated time: devices by their rack, shelves directly, and what their hosts see of it.
+//! Component firmware in simulated time: devices through their rack, shelves directly, and hosts.
 
 use crate::racks::{self, Scene, add_firmware, firmware, machines, power};
 use crate::world::simulate;
@@ -37,7 +37,7 @@ async fn update(scene: &Scene, ids: &[&str], request_id: &str, dry_run: bool) ->
     scene.engine().components().update(update).await.expect("answered")
 }
 
-/// How many operations are at work on the rack and its shelf.
+/// The number of active operations on the rack and its shelf.
 async fn operations(scene: &Scene) -> usize {
     scene.view().await.devices.iter().filter(|device| device.active_run.is_some()).count()
 }
@@ -61,7 +61,7 @@ async fn state(scene: &Scene, machine: &str) -> HostState {
     scene.engine().hosts().get(&id).await.expect("a host").host.state
 }
 
-/// The states that a host has been in since it was Ready before, one after the other.
+/// The states of a host since it was last Ready.
 async fn path(scene: &Scene, machine: &str) -> Vec<String> {
     let history = scene.engine().history(&format!("host:{machine}"), 0, 10_000).await;
     let mut words: Vec<String> =
@@ -80,8 +80,12 @@ fn devices_of_a_rack_share_an_operation_and_a_shelf_has_its_own() {
             let Outcome::Would(steps) = &one.outcome else { panic!("{one:?}") };
             assert!(!steps.is_empty(), "{one:?}");
         }
-        let foreseen = preview[0].preview.as_ref().expect("what its rack would do");
-        assert_eq!(foreseen.planned.devices.len(), 3, "of its rack, all in one operation");
+        let foreseen = preview[0].preview.as_ref().expect("the preview of its rack");
+        assert_eq!(
+            foreseen.planned.devices.len(),
+            3,
+            "the devices of one rack share one operation"
+        );
         assert!(preview[2].preview.is_none(), "a shelf is upgraded by itself");
         assert_eq!(operations(&scene).await, 0, "nothing was changed");
         let done = update(&scene, &ids, "up", false).await;
@@ -122,7 +126,7 @@ fn devices_of_a_rack_share_an_operation_and_a_shelf_has_its_own() {
                 .get("BMC")
                 .is_some_and(|has| has == "3.0"))
         );
-        // RestartMode: the devices are asked, say that they have it, and are left alone.
+        // On a second request the devices report that they have the version, and are left alone.
         let again = update(&scene, &ids, "more", false).await;
         for run in [operation(&again[0]), operation(&again[2])] {
             assert_eq!(scene.ended(&run).await.phase(), RunPhase::Succeeded);
@@ -139,7 +143,7 @@ fn devices_of_a_rack_share_an_operation_and_a_shelf_has_its_own() {
     });
 }
 
-/// Whoever asks for a rack's devices and for a shelf in one request is written down with both.
+/// One request for a rack's devices and a shelf records its reference in both.
 #[test]
 fn the_ticket_and_the_reason_are_recorded_by_racks_and_by_shelves() {
     simulate(async {
@@ -170,14 +174,14 @@ fn shelves_go_all_or_none_and_racks_each_for_themselves() {
         scene.place("m-9", None, None).await.expect("registered");
         let done = update(&scene, &["ps-1", "ps-9", "m-9", "m-1"], "up", false).await;
         assert_eq!(refused(&done[1]), "NOT_FOUND");
-        assert_eq!(refused(&done[0]), "NOT_FOUND", "it was left alone with the other");
+        assert_eq!(refused(&done[0]), "NOT_FOUND", "refused together with the other shelf");
         assert_eq!(refused(&done[2]), "NO_RACK");
         let run = scene.ended(&operation(&done[3])).await;
         assert_eq!(run.phase(), RunPhase::Succeeded, "{:?}", run.progress.failure);
     });
 }
 
-/// A machine whose part failed is stuck; the next operation of its rack brings it back without waiting for a retry.
+/// A host whose child run failed is freed by the next operation of its rack, without a retry.
 #[test]
 fn a_fresh_request_of_the_rack_frees_a_host_that_is_stuck() {
     simulate(async {
@@ -187,7 +191,7 @@ fn a_fresh_request_of_the_rack_frees_a_host_that_is_stuck() {
         assert_eq!(scene.ended(&operation(&done[0])).await.phase(), RunPhase::Failed);
         scene.until("Error").await;
         assert!(matches!(state(&scene, "m-1").await, HostState::FailedFirmwareUpgrade { .. }));
-        scene.world.sim.clear_faults(None).expect("mended");
+        scene.world.sim.clear_faults(None).expect("cleared");
         let done = update(&scene, &["m-1"], "second", false).await;
         assert_eq!(scene.ended(&operation(&done[0])).await.phase(), RunPhase::Succeeded);
         scene.until("Ready").await;
@@ -199,7 +203,7 @@ fn a_fresh_request_of_the_rack_frees_a_host_that_is_stuck() {
     });
 }
 
-/// Who looks first sees all that speaks against it, not the first of it, and who would go dark.
+/// A dry run reports all refusals, not only the first, and the affected machines.
 #[test]
 fn a_dry_run_names_all_that_speaks_against_it() {
     simulate(async {
@@ -220,7 +224,7 @@ fn a_dry_run_names_all_that_speaks_against_it() {
     });
 }
 
-/// What did something else under the same name has upgraded nothing.
+/// A request id that was used for another request is refused.
 #[test]
 fn a_name_that_was_used_for_something_else_is_refused() {
     simulate(async {

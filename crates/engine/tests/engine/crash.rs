@@ -1,4 +1,4 @@
-//! One case of the crash matrix: the processes, the injection at the crash point, and what is checked
+//! One case of the crash matrix: the processes, the injection at the crash point, and the checks
 //! while the rest of the scenario runs.
 
 use crate::clients::{Door, operator};
@@ -19,14 +19,14 @@ use store::{Claimed, Result, Tx};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long a script may take, in simulated time.
+/// In simulated time.
 pub const SCRIPT_TIMEOUT: Duration = Duration::from_secs(3_600);
 pub const NEVER_ENDED: &str = "the client never got to the end of it";
-/// Long enough for a lease to run out and for another replica to notice.
+/// Long enough for a lease to expire and for another replica to notice.
 const GIVEN_UP: Duration = Duration::from_secs(10);
-/// After this long another replica has claimed what a dead one held.
+/// Within this time another replica claims the objects of a dead one.
 const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(10);
-/// A cancel is handled at once, not when a backoff happens to end.
+/// A cancel takes effect at once, not at the end of a backoff.
 const CANCELED_WITHIN: Duration = BACKOFF.checked_div(4).unwrap();
 
 /// A cancel that was accepted.
@@ -38,8 +38,8 @@ pub struct Canceled {
 }
 
 impl Canceled {
-    /// The documented end of a cancel: the phase is as it was, no run holds the machine, and a condition
-    /// says that an operation was canceled. Unless another run came after it.
+    /// After a cancel the phase is unchanged, no run holds the machine, and a condition reports the
+    /// cancel, unless a later run exists.
     pub async fn audit(&self, world: &World) -> Vec<String> {
         let Some(phase) = self.phase else { return Vec::new() };
         let about = world.about(MACHINE).await;
@@ -51,16 +51,19 @@ impl Canceled {
         let (id, machine) = (&kept.run.spec.id, &about.machine);
         let mut problems = Vec::new();
         if machine.phase != phase {
-            problems.push(format!("the cancel of {id} made {:?} of {phase:?}", machine.phase));
+            problems.push(format!(
+                "the cancel of {id} changed the phase to {:?} from {phase:?}",
+                machine.phase
+            ));
         }
         if !machine.is(ConditionType::OperationCanceled) {
-            problems.push(format!("nothing says that {id} was canceled"));
+            problems.push(format!("no condition reports the cancel of {id}"));
         }
         problems
     }
 }
 
-/// The processes of one case, and what was seen to go wrong.
+/// The processes of one case, and the problems found.
 pub struct Environment<'a> {
     fixture: &'a Fixture,
     world: &'a World,
@@ -83,7 +86,7 @@ impl<'a> Environment<'a> {
         Self { fixture, world, door, one, other, alive, problems: Vec::new() }
     }
 
-    /// Says what was canceled, where that was accepted.
+    /// Returns the cancel, if the injection made one and it was accepted.
     pub async fn inject(&mut self, injection: Injection) -> Option<Canceled> {
         match injection {
             Injection::Restart => {
@@ -158,12 +161,12 @@ impl<'a> Environment<'a> {
         told.ok().map(|_| Canceled { run: id, phase, at: Instant::now() })
     }
 
-    /// A claim that is lost is lost: a process that wakes without it writes nothing, starts no child run
-    /// and moves no record.
+    /// A process that wakes without its claims writes nothing, starts no child run and moves no
+    /// record.
     async fn steal_claims(&mut self) {
         let now = self.world.now();
         let stolen = self.world.store.write("steal", now, |now, tx| Box::pin(steal(tx, *now)));
-        let stolen = stolen.await.expect("stolen");
+        let stolen = stolen.await.expect("claimed");
         let ids: HashSet<String> = stolen.iter().map(|one| one.id.to_string()).collect();
         let before = self.written(&ids).await;
         self.one.gate.thaw();
@@ -183,8 +186,8 @@ impl<'a> Environment<'a> {
         }
     }
 
-    /// What the engine wrote about these objects, under which epoch, and how many child runs each has.
-    /// A client may write meanwhile; the engine may not.
+    /// For these objects: engine writes, epochs, and child runs. Clients may write meanwhile; the
+    /// engine may not.
     async fn written(&self, ids: &HashSet<String>) -> HashMap<String, i64> {
         let all = self.world.everything().await;
         let mut written: HashMap<String, i64> = HashMap::new();
@@ -199,7 +202,10 @@ impl<'a> Environment<'a> {
                 let by_engine = kept.history.iter().filter(|one| one.cause == "engine").count();
                 written.insert(format!("{id} was written to"), by_engine as i64);
                 written.insert(format!("{id} was claimed"), kept.held.epoch);
-                written.insert(format!("{id} was held"), kept.held.owner.is_some().into());
+                written.insert(
+                    format!("{id} was claimed by an owner"),
+                    kept.held.owner.is_some().into(),
+                );
             }
         }
         for shelf in all.records.shelves.iter().filter(|shelf| ids.contains(&shelf.head.id)) {
@@ -210,7 +216,7 @@ impl<'a> Environment<'a> {
         written
     }
 
-    /// In time after a crash nothing is claimed by the dead process any more.
+    /// Checks that the dead process holds no claims any more.
     async fn expect_takeover(&mut self) {
         sleep(TAKEN_OVER_WITHIN).await;
         for kept in self.world.everything().await.runs {
@@ -224,12 +230,12 @@ impl<'a> Environment<'a> {
     pub async fn await_client(&mut self, client: JoinHandle<()>) {
         match timeout(SCRIPT_TIMEOUT, client).await {
             Ok(Ok(())) => {}
-            Ok(Err(panic)) => self.problems.push(format!("the client was told nonsense: {panic}")),
+            Ok(Err(panic)) => self.problems.push(format!("the client failed: {panic}")),
             Err(_) => self.problems.push(NEVER_ENDED.into()),
         }
     }
 
-    /// The script is over. What goes on by itself comes to its end, and a frozen process wakes too late.
+    /// After the script: waits for records to be idle, and wakes a frozen process.
     pub async fn await_rest(&mut self, injection: Injection, canceled: Option<&Canceled>) {
         match self.fixture {
             Fixture::Machine(_) => self.check_cancel(canceled),
@@ -248,7 +254,7 @@ impl<'a> Environment<'a> {
         }
     }
 
-    /// All is over, and so is whatever the frozen process was about to do.
+    /// A process that wakes after the end must change nothing.
     async fn thaw_too_late(&mut self) {
         let before = self.world.outcome().await;
         self.one.gate.thaw();
@@ -259,7 +265,7 @@ impl<'a> Environment<'a> {
         }
     }
 
-    /// Waits until no process has anything claimed.
+    /// Checks that no process is still working.
     pub async fn settle(&mut self) {
         sleep(GIVEN_UP).await;
         let alive = self.alive.iter().filter(|process| !process.gate.is_dead());
@@ -270,7 +276,7 @@ impl<'a> Environment<'a> {
     }
 }
 
-/// Expires every replica and claims what they held.
+/// Expires every replica and claims their objects.
 async fn steal(tx: &mut Tx, now: Timestamp) -> Result<Vec<Claimed>> {
     for heartbeat in tx.replica_heartbeats().await? {
         tx.expire_replica(&heartbeat, now).await?;

@@ -1,4 +1,4 @@
-//! The fixture of device scenarios: what stands there when one begins, and a client that follows its script.
+//! The fixture of device scenarios: the initial devices, and a client that follows a script.
 
 use crate::clients::Door;
 use crate::node_scenarios::{self, NodeAsk};
@@ -20,30 +20,30 @@ use std::time::Duration;
 use store::{Enqueue, StoreError, Tx, TxFuture};
 
 pub const FLASHED: [&str; 3] = ["m-1", "sw-1", "ps-2"];
-/// Firmware that nothing has when a scenario begins.
+/// Firmware that no device has when a scenario begins.
 pub const NEWER: &str = "fw-2";
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// One thing that a client does. Each waits until what came before has come to rest.
+/// One action of a client. Each waits until the previous ones are finished.
 #[derive(Debug, Clone)]
 pub enum Ask {
     Register(&'static str),
     Want(Wish),
     Whole(Vec<RunStep>),
     Mend,
-    /// On the last whole.
+    /// On the last parent run.
     Act(Action),
     Rack,
     Maintain(Asked),
     DeleteRack,
-    /// Have the firmware of the machine seen to.
+    /// Upgrade the firmware of the machine.
     Reprovision,
-    /// As soon as its power is being switched.
+    /// While its power is being switched.
     Meanwhile(Wish),
     Node(NodeAsk),
 }
 
-/// Devices, and what is asked for.
+/// Devices, and the requests to them.
 #[derive(Clone)]
 pub struct DeviceFixture {
     pub devices: &'static [&'static str],
@@ -78,7 +78,7 @@ impl DeviceFixture {
     }
 }
 
-/// Does one thing after the other, each under a name of its own.
+/// Executes the actions in order, each with its own request id.
 pub async fn follow(door: Door, world: World, script: Vec<Ask>, name: &str) {
     let mut last: Option<RunId> = None;
     for (index, ask) in script.into_iter().enumerate() {
@@ -103,14 +103,14 @@ pub async fn follow(door: Door, world: World, script: Vec<Ask>, name: &str) {
             }
             Ask::Want(wish) | Ask::Meanwhile(wish) => {
                 let want = || Want { wish, name: name.clone(), now: world.now() };
-                written(&door, "want", want, |want, tx| Box::pin(want.run(tx))).await;
+                written(&door, "request_shelf", want, |want, tx| Box::pin(want.run(tx))).await;
             }
             Ask::Whole(steps) => {
                 let id = RunId::new(world.now(), 7 + index as u64);
                 let run = whole(id, &name, steps, world.now());
                 let start = || StartWhole { run: run.clone(), enqueue: Enqueue::Now };
                 let started =
-                    written(&door, "start_whole", start, |start, tx| Box::pin(start.run(tx)));
+                    written(&door, "start_parent", start, |start, tx| Box::pin(start.run(tx)));
                 last = Some(started.await);
             }
             Ask::Rack => {
@@ -137,7 +137,7 @@ pub async fn follow(door: Door, world: World, script: Vec<Ask>, name: &str) {
                 let answer = door.ask(|engine| async move {
                     engine.racks().delete(rack_id(), true, "client".into()).await
                 });
-                // Asked again, it may be gone already.
+                // A retried request may find the rack deleted.
                 let answer = answer.await.map(drop);
                 assert!(matches!(answer, Ok(()) | Err(StoreError::Refused(_))), "{answer:?}");
             }
@@ -146,8 +146,8 @@ pub async fn follow(door: Door, world: World, script: Vec<Ask>, name: &str) {
                 world.sim.clear_faults(None).expect("cleared");
             }
             Ask::Act(action) => {
-                // Somebody may have stopped it: then there is nothing to try again.
-                let id = last.clone().expect("a whole");
+                // The run may have been canceled; then there is nothing to retry.
+                let id = last.clone().expect("a parent run");
                 let run = door.ended(&id).await;
                 if run.progress.workflow.failed() {
                     door.tell(&id, action).await;
@@ -190,7 +190,7 @@ fn maintenance(asked: Asked, name: &str) -> MaintenanceStart {
     }
 }
 
-/// Writes until it is written, whoever answers.
+/// Retries until it is written, through whichever process is current.
 async fn written<I: Send + Sync + 'static, T: Send + 'static>(
     door: &Door,
     name: &'static str,
@@ -201,10 +201,10 @@ async fn written<I: Send + Sync + 'static, T: Send + 'static>(
         let input = input();
         async move { heard(engine.store().write(name, input, body).await) }
     });
-    answer.await.unwrap_or_else(|error| panic!("a client was told {error}"))
+    answer.await.unwrap_or_else(|error| panic!("the request failed: {error}"))
 }
 
-/// Waits until a shelf has been told to switch its power.
+/// Waits until a shelf has started a power run.
 async fn power_is_switched(world: &World) {
     let is_power = |run: &Run| run.spec.run_type == RunType::Power;
     while !world.everything().await.runs.iter().any(|kept| is_power(&kept.run)) {
@@ -212,10 +212,10 @@ async fn power_is_switched(world: &World) {
     }
 }
 
-/// Waits until nothing is under way and every shelf is where it stays. Where nothing was committed there is nothing new to see.
+/// Waits until no run is active and every record is idle. Reads only after a commit.
 async fn rest(world: &World) {
     let mut committed = world.store.bus().listen();
-    // Who was just told something is given the time to hear it.
+    // Gives the woken workers time to start.
     tokio::time::sleep(PAUSE).await;
     loop {
         let all = world.records().await;
@@ -248,7 +248,7 @@ async fn rest(world: &World) {
     }
 }
 
-/// Who works on something now, for those who want to stop it: a whole before its parts.
+/// The active run that a cancel is aimed at: a parent before its children.
 pub async fn at_work(world: &World) -> Option<Run> {
     let active = active_runs(world).await;
     let whole = active.iter().find(|run| run.spec.part_of.is_none()).cloned();
@@ -257,5 +257,5 @@ pub async fn at_work(world: &World) -> Option<Run> {
 
 async fn active_runs(world: &World) -> Vec<Run> {
     let active = world.store.read((), |(), tx| Box::pin(tx.active_runs(100)));
-    active.await.expect("the database answers")
+    active.await.expect("the in-memory database answers")
 }

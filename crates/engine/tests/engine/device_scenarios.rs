@@ -1,5 +1,5 @@
-//! The scenarios of records with a lifecycle and of operations with parts. A new lifecycle, or a new path through one, is added
-//! here.
+//! Scenarios of records with a lifecycle and of parent runs. A new lifecycle, or a new path through
+//! one, is added here.
 
 use crate::agent_scenarios;
 use crate::device_fixture::{Ask, DeviceFixture, FLASHED, NEWER};
@@ -14,19 +14,19 @@ use model::run::act::Action;
 use providers::sim::{self, FaultRule};
 use std::collections::BTreeMap;
 
-/// A scenario, as it is listed.
+/// A scenario in its short form.
 pub struct DeviceScenario {
     pub name: &'static str,
-    /// What stands there when it begins.
+    /// The devices in service when it begins.
     pub devices: &'static [&'static str],
     pub before: Vec<Ask>,
     pub faults: Vec<FaultRule>,
     pub script: Vec<Ask>,
-    /// Commits that must have been crash points, and how often at least.
+    /// Commits that must be crash points, and the minimum number of each.
     pub commits: &'static [(&'static str, usize)],
-    /// Steps whose effect must have been a crash point.
+    /// Steps whose effect must be a crash point.
     pub steps: &'static [&'static str],
-    /// So long that only the first, the second and the last of each kind of point are crash points.
+    /// Crash only at the first two and the last of each kind of point.
     pub long: bool,
     /// The state of the newest node at the end.
     pub node: Option<&'static str>,
@@ -46,7 +46,7 @@ impl DeviceScenario {
             sampling: match (long, node) {
                 (false, _) => Sampling::Every,
                 (true, None) => Sampling::FirstTwoAndLast,
-                // The stages of nodes are many, and each is covered by one scenario.
+                // Nodes have many stages, and one scenario covers each.
                 (true, Some(_)) => Sampling::OwnSteps,
             },
         }
@@ -59,7 +59,7 @@ pub fn all() -> Vec<Scenario> {
     all.map(DeviceScenario::build).collect()
 }
 
-/// The words of every effect in these scenarios.
+/// The names of all effects in these scenarios.
 pub fn words() -> Vec<&'static str> {
     let groups = [upgrade(), fabric()].concat();
     let parts = groups.iter().flat_map(|step| match &step.effect {
@@ -74,7 +74,7 @@ pub fn fault(effect: &str, action: sim::Action, times: u32) -> FaultRule {
     FaultRule { effect: effect.into(), times, ..FaultRule::new(action) }
 }
 
-/// The ways of a power shelf.
+/// Power shelves.
 fn shelves() -> Vec<DeviceScenario> {
     let off = || Ask::Want(Wish::Power(PowerTo::Off));
     let on = || Ask::Want(Wish::Power(PowerTo::On));
@@ -92,8 +92,8 @@ fn shelves() -> Vec<DeviceScenario> {
     };
     let ready = || vec![Ask::Register(SHELF)];
     const BORN: &[(&str, usize)] = &[("register", 1), ("advance", 3), ("commit", 4)];
-    const MOVED: &[(&str, usize)] = &[("want", 1), ("advance", 2), ("commit", 2)];
-    const MENDED: &[(&str, usize)] = &[("want", 2), ("advance", 4), ("commit", 4)];
+    const MOVED: &[(&str, usize)] = &[("request_shelf", 1), ("advance", 2), ("commit", 2)];
+    const MENDED: &[(&str, usize)] = &[("request_shelf", 2), ("advance", 4), ("commit", 4)];
     vec![
         shelf("a shelf is registered", vec![], vec![], ready(), BORN, &["read", "configure"]),
         shelf(
@@ -164,7 +164,7 @@ fn upgrade() -> Vec<RunStep> {
     ]
 }
 
-/// What power does to two devices at once, after they have left their fabric.
+/// Two devices are powered off at once after a switch has left the fabric.
 fn fabric() -> Vec<RunStep> {
     let leave = Effect::Device { work: DeviceWork::Fabric { to: FabricTo::Off } };
     let off =
@@ -172,7 +172,7 @@ fn fabric() -> Vec<RunStep> {
     vec![group("leave", &leave, &["sw-1"], 1), group("dark", &off, &["m-1", "ps-2"], 2)]
 }
 
-/// The ways of an operation with parts.
+/// Parent runs.
 fn groups() -> Vec<DeviceScenario> {
     let of = |name, faults, script, commits, steps| DeviceScenario {
         name,
@@ -188,8 +188,8 @@ fn groups() -> Vec<DeviceScenario> {
     let firmware = |machine: &str, action, times| {
         vec![FaultRule { machine: machine.into(), ..fault("firmware", action, times) }]
     };
-    // Two commits for each of five parts, three for the whole.
-    const ALL: &[(&str, usize)] = &[("start_whole", 1), ("begin_parts", 3), ("commit", 13)];
+    // Two commits for each of five child runs, three for the parent.
+    const ALL: &[(&str, usize)] = &[("start_parent", 1), ("begin_parts", 3), ("commit", 13)];
     const STEPS: &[&str] = &["firmware", "check"];
     let upgraded = || vec![Ask::Whole(upgrade())];
     vec![
@@ -198,7 +198,7 @@ fn groups() -> Vec<DeviceScenario> {
             "a group leaves its fabric and goes dark",
             vec![],
             vec![Ask::Whole(fabric())],
-            &[("start_whole", 1), ("begin_parts", 2), ("commit", 9)],
+            &[("start_parent", 1), ("begin_parts", 2), ("commit", 9)],
             &["fabric", "power"],
         ),
         of("a part fails once", firmware("m-1", sim::Action::Fail, 1), upgraded(), ALL, STEPS),
@@ -213,13 +213,13 @@ fn groups() -> Vec<DeviceScenario> {
             "a part fails, is mended, and the whole tried again",
             firmware("m-1", sim::Action::Fail, 0),
             vec![Ask::Whole(upgrade()), Ask::Mend, Ask::Act(Action::RetryStep)],
-            &[("start_whole", 1), ("begin_parts", 3), ("act_on_run", 1), ("commit", 13)],
+            &[("start_parent", 1), ("begin_parts", 3), ("act_on_run", 1), ("commit", 13)],
             STEPS,
         ),
     ]
 }
 
-/// The ways of a rack: into service, through a maintenance, and out of it.
+/// Racks: intake, maintenance and deletion.
 fn racks() -> Vec<DeviceScenario> {
     let of = |name, before, faults, script, commits, steps| DeviceScenario {
         name,
@@ -272,7 +272,7 @@ fn racks() -> Vec<DeviceScenario> {
     ]
 }
 
-/// The ways of a host, whose machine stands in no rack.
+/// Hosts; the machine is in no rack.
 fn hosts() -> Vec<DeviceScenario> {
     let of = |name, faults, commits| DeviceScenario {
         name,

@@ -1,9 +1,8 @@
-//! The gate between a process and everything outside it: its database and its hardware.
+//! The fault injector between a process and its database and hardware.
 //!
-//! Each time the process is about to commit or to give an order, and each time it is about to hear what
-//! came of it, it passes the gate. There it can be held, and whoever holds it decides what becomes of
-//! it: it goes on, it is told that the line was cut, it stays frozen for a while, or it never moves
-//! again, which is what dying looks like from outside.
+//! A process passes it before and after each commit and each provider call. A test can stop the
+//! process there and then let it continue, report a lost connection, freeze it for a while, or
+//! crash it, which means that it never continues.
 
 use crate::board::Board;
 use crate::world::World;
@@ -20,19 +19,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use store::{Passing, Result, StoreError, Tap};
 
-/// Written in the background, whatever the runs do: to die there is to die anywhere.
+/// Background writes, independent of the runs: a crash there adds nothing to the other points.
 const BACKGROUND: [&str; 5] =
     ["renew_lease", "learn_machine", "learn_device", "record_heartbeats", "report_site"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum When {
     Before,
-    /// The hardware is at it.
+    /// The provider is executing the effect.
     During,
     After,
 }
 
-/// A place at which a process can be struck.
+/// A point at which a process can be crashed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum CrashPoint {
     Commit(When, &'static str),
@@ -46,12 +45,12 @@ enum Vital {
     Dead,
 }
 
-/// What is held at the gate.
+/// What stops at the crash point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// The whole process: nothing of it passes.
+    /// All tasks of the process.
     Process,
-    /// Only the task that came to the point.
+    /// Only the task that reached the point.
     Task,
 }
 
@@ -65,7 +64,7 @@ pub struct Gate {
     world: World,
     vital: Board<Vital>,
     passed: Mutex<Vec<CrashPoint>>,
-    /// Counting from here, this one is held.
+    /// The index of the point at which to stop, counted since `arm`.
     hold: Mutex<Option<(usize, Scope)>>,
     held: Board<Option<CrashPoint>>,
     verdict: Board<Option<Verdict>>,
@@ -83,24 +82,24 @@ impl Gate {
         })
     }
 
-    /// Forgets what passed so far, and holds what comes at this index from now on.
+    /// Forgets the passed points, and stops at the point with this index.
     pub fn arm(&self, hold: Option<(usize, Scope)>) {
         self.passed.lock().unwrap_or_else(PoisonError::into_inner).clear();
         *self.hold.lock().unwrap_or_else(PoisonError::into_inner) = hold;
     }
 
-    /// Everything that passed since the gate was armed.
+    /// All points passed since `arm`.
     pub fn passed(&self) -> Vec<CrashPoint> {
         self.passed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Resolves when something is held.
+    /// Resolves when the process has stopped at a point.
     pub async fn held(&self) -> CrashPoint {
         let held = self.held.wait_for(Option::is_some).await;
-        held.expect("it was waited for")
+        held.expect("a point")
     }
 
-    /// Nothing of the process passes ever again.
+    /// Crashes the process: nothing of it ever continues.
     pub fn kill(&self) {
         self.vital.set(Vital::Dead);
     }
@@ -109,7 +108,7 @@ impl Gate {
         self.turn(Vital::Alive, Vital::Frozen);
     }
 
-    /// What was frozen goes on as if no time had passed.
+    /// Continues a frozen process as if no time had passed.
     pub fn thaw(&self) {
         self.turn(Vital::Frozen, Vital::Alive);
         self.go_on();
@@ -147,12 +146,12 @@ impl Gate {
         let told = self.verdict.wait_for(Option::is_some).await;
         self.alive().await;
         match told {
-            Some(Verdict::LineCut) => Err(StoreError::Unavailable("the line was cut".into())),
+            Some(Verdict::LineCut) => Err(StoreError::Unavailable("the connection was cut".into())),
             Some(Verdict::GoOn) | None => Ok(()),
         }
     }
 
-    /// Whether this is the point to be held at.
+    /// Records the point. Returns the scope if the process must stop here.
     fn count(&self, point: &CrashPoint) -> Option<Scope> {
         let mut passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
         passed.push(point.clone());
@@ -190,7 +189,7 @@ impl Tap for Gate {
     }
 }
 
-/// The simulated hardware behind the gate.
+/// The simulated hardware behind the fault injector.
 pub struct Gated {
     pub world: World,
     pub gate: Arc<Gate>,
@@ -199,12 +198,12 @@ pub struct Gated {
 impl Gated {
     async fn at(&self, when: When, order: &Order) {
         let step = order.key.as_str().split('/').nth(1).unwrap_or_default().to_string();
-        // Only a line to the database can be cut here; faults of the hardware are the simulator's.
+        // Only database connections are cut here; hardware faults are rules of the simulator.
         let _ = self.gate.come_to(CrashPoint::Effect(when, order.verb, step)).await;
     }
 
-    /// Nothing outside is touched before the intent is on disk: a process that dies in between would
-    /// leave an effect that nobody knows of.
+    /// Checks that the intent is committed before the call: a crash in between would leave an
+    /// effect without a record.
     async fn see_the_intent(&self, order: &Order) {
         if order.verb == Verb::Perform && !self.world.intended(&order.key).await {
             let mut witnessed = self.world.witnessed.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! The reprovisioning of hosts, in simulated time: both branches, the retries, the way out, and what is written with each.
+//! Reprovisioning of hosts in simulated time: both branches, retries, cancel, and their records.
 
 use crate::clients::operator;
 use crate::world::{Process, World, simulate};
@@ -21,7 +21,7 @@ use store::{Result, StoreError};
 use tokio::time::sleep;
 
 const MACHINE: &str = "m-1";
-/// Longer than anything here takes, the retries aside.
+/// Longer than anything here takes, apart from retries.
 const SOON: Duration = Duration::from_secs(300);
 
 fn machine() -> MachineId {
@@ -78,7 +78,7 @@ fn break_firmware(world: &World, action: sim::Action, times: u32) {
     world.sim.add_fault(rule).expect("a rule");
 }
 
-/// Puts a version on the machine without a word to the engine.
+/// Puts a version on the machine without Farrier.
 async fn install_by_hand(world: &World, component: &str, version: &str) {
     let work = DeviceWork::Firmware {
         component: component.into(),
@@ -110,7 +110,7 @@ fn an_operator_has_firmware_upgraded_once_and_what_was_applied_is_kept() {
         assert_eq!(state(&process).await, HostState::Ready);
 
         for _ in 0..2 {
-            ask(&process, "first", false).await.expect("accepted, and again the same");
+            ask(&process, "first", false).await.expect("accepted, and replayed");
         }
         sleep(SOON).await;
         assert_eq!(state(&process).await, HostState::Ready);
@@ -129,7 +129,7 @@ fn an_operator_has_firmware_upgraded_once_and_what_was_applied_is_kept() {
                 (one.component.as_str(), one.previous.as_str(), one.version.as_str(), one.changed)
             })
             .collect();
-        // Newest first; what was there already is told as such.
+        // Newest first; versions that were already installed are marked.
         assert_eq!(told, [("BIOS", "1.0", "1.0", false), ("BMC", "1.0", "2.0", true)]);
 
         let host = process.engine.hosts().get(&machine()).await.expect("a host").host;
@@ -137,7 +137,7 @@ fn an_operator_has_firmware_upgraded_once_and_what_was_applied_is_kept() {
     });
 }
 
-/// What was read of a machine may be otherwise by now: it is asked each time, and what it has is left alone.
+/// The stored inventory may be outdated: the device is read each time.
 #[test]
 fn the_device_says_whether_it_has_its_firmware_and_not_what_is_remembered() {
     simulate(async {
@@ -162,7 +162,7 @@ fn the_device_says_whether_it_has_its_firmware_and_not_what_is_remembered() {
         assert!(known[0].contains("last seen at BIOS 1.0, BMC 2.0"), "{known:?}");
         assert_eq!(versions("second").await, [same.clone(), told("BMC", "2.0", "2.0", false)]);
         assert_eq!(firmware_runs(&world).await.len(), 2);
-        // Somebody puts another version on it by hand, and nobody is told.
+        // An operator installs another version by hand.
         install_by_hand(&world, "BMC", "1.5").await;
         assert_eq!(versions("third").await, [same, told("BMC", "1.5", "2.0", true)]);
     });
@@ -188,14 +188,14 @@ fn a_failure_is_tried_again_three_times_and_then_waits_for_a_person() {
         }
         sleep(RETRY_INTERVAL * 10).await;
         let tries = MAX_FIRMWARE_UPGRADE_RETRIES as usize + 1;
-        assert_eq!(firmware_runs(&world).await.len(), tries, "now a person is waited for");
+        assert_eq!(firmware_runs(&world).await.len(), tries, "it waits for the operator");
         let told = process.engine.explain(MACHINE).await.expect("an explanation").told;
         assert!(told.headline.contains("FailedFirmwareUpgrade"), "{told:?}");
         assert!(told.next_commands.iter().any(|one| one.contains("reprovision m-1")), "{told:?}");
 
-        // A fresh request starts over without waiting, and the alert goes with the last of it.
-        world.sim.clear_faults(None).expect("mended");
-        ask(&process, "second", false).await.expect("accepted from a failure");
+        // A new request starts over without waiting, and its success clears the alert.
+        world.sim.clear_faults(None).expect("cleared");
+        ask(&process, "second", false).await.expect("accepted after a failure");
         sleep(SOON).await;
         assert_eq!(state(&process).await, HostState::Ready);
         assert_eq!(firmware_runs(&world).await.len(), tries + 1);
@@ -203,12 +203,12 @@ fn a_failure_is_tried_again_three_times_and_then_waits_for_a_person() {
     });
 }
 
-/// What may have happened is never done again on hope.
+/// An effect that may have happened is never repeated.
 #[test]
 fn an_unknown_outcome_is_left_to_a_person() {
     simulate(async {
         let (world, process) = world().await;
-        // Its answer is lost, and nobody can look what became of it.
+        // Its answer is lost, and its status cannot be read.
         break_firmware(&world, sim::Action::Drop, 1);
         let unseen = FaultRule {
             effect: "firmware".into(),
@@ -247,7 +247,7 @@ fn a_machine_in_service_is_waited_for() {
         let Err(StoreError::Refused(refusal)) = refused else { panic!("{refused:?}") };
         assert_eq!(refusal.reason, "REPROVISION_UNDER_WAY");
 
-        // While it is asked for, a record that it names stays, by that alone once another is the default.
+        // A record that is requested cannot be deleted, even when another one is the default.
         let id = || FirmwareId::trusted("fw-2");
         let engine = &process.engine;
         let kept = async |reason: &str| {
@@ -281,7 +281,7 @@ fn what_nobody_wants_any_more_is_stopped() {
         ask(&process, "first", false).await.expect("accepted");
         sleep(SOON).await;
         assert!(matches!(state(&process).await, HostState::FailedFirmwareUpgrade { .. }));
-        process.engine.hosts().cancel(&machine(), operator()).await.expect("given up");
+        process.engine.hosts().cancel(&machine(), operator()).await.expect("canceled");
         sleep(SOON).await;
         assert_eq!(state(&process).await, HostState::Ready);
         assert!(!alerted(&world).await);

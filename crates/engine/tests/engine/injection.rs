@@ -1,4 +1,4 @@
-//! What the crash matrix does to a process at a crash point.
+//! The faults that the crash matrix injects into a process at a crash point.
 
 use crate::audit::RepeatedCalls;
 use crate::gate::{CrashPoint, Scope};
@@ -7,14 +7,14 @@ use crate::gate::{CrashPoint, Scope};
 pub enum Injection {
     /// The process dies and is started again under its name.
     Restart,
-    /// The process dies and a replica that was there all along takes over.
+    /// The process dies and a replica that already runs takes over.
     TakeOver,
     /// The process freezes past its lease and wakes while another replica works on the run.
     FreezeUntilTaken,
     /// The process freezes and wakes when another replica has ended the run.
     FreezeUntilDone,
-    /// The connection to the database is cut: before a commit nothing was written, after it the
-    /// process does not learn that it was.
+    /// The database connection is cut. Before a commit nothing was written; after it the process
+    /// does not learn that it was.
     CutConnection,
     /// An operator cancels at this point.
     Cancel,
@@ -22,7 +22,7 @@ pub enum Injection {
     CancelAndRestart,
     /// An operator cancels as the process freezes; it wakes when another replica has ended the run.
     CancelAndFreeze,
-    /// Another replica claims everything the process holds, does nothing with it and releases it later.
+    /// Another replica claims everything that the process holds, and releases it later unused.
     StealClaims,
 }
 
@@ -53,7 +53,7 @@ impl Injection {
         }
     }
 
-    /// The process wakes when everything is over.
+    /// The process wakes after the script has ended.
     pub const fn wakes_at_the_end(self) -> bool {
         match self {
             Self::FreezeUntilDone | Self::CancelAndFreeze => true,
@@ -67,7 +67,7 @@ impl Injection {
         }
     }
 
-    /// A process that wakes after another has taken over may make the call that it was about to make.
+    /// A process that wakes after a takeover may make the call that it was about to make.
     pub const fn repeated_calls(self) -> RepeatedCalls {
         match self {
             Self::FreezeUntilTaken | Self::FreezeUntilDone | Self::CancelAndFreeze => {

@@ -1,5 +1,5 @@
-//! The scenarios of one machine: every built-in plan, and the paths that a plan may take when hardware
-//! fails and operators act. A new plan is in the list by being built in; a new path is added here.
+//! Machine scenarios: every built-in plan, and its paths when hardware fails and operators act.
+//! Built-in plans are included automatically; a new path is added here.
 
 use crate::clients::{Ask, Door, follow_script};
 use crate::scenario::{Coverage, Fixture, Sampling, Scenario};
@@ -14,18 +14,17 @@ use model::run::act::{Action, RestartMode};
 use providers::sim::{self, FaultRule};
 use std::collections::BTreeSet;
 
-/// A machine, and what is asked for.
+/// A machine, and the requests to it.
 #[derive(Clone)]
 pub struct MachineFixture {
-    /// What the first run does.
+    /// The plan of the first run.
     pub plan: Plan,
-    /// What was done before the scenario begins.
+    /// Requests that are done before the scenario begins.
     pub before: Vec<Ask>,
-    /// What the hardware does wrong.
     pub faults: Vec<FaultRule>,
-    /// What is asked for, in order.
+    /// Requests, in order.
     pub script: Vec<Ask>,
-    /// Somebody cannot wait, and asks for the next attempt while the run rests before it.
+    /// An operator requests the next attempt during its backoff.
     pub nudged: bool,
 }
 
@@ -40,7 +39,7 @@ pub fn all() -> Vec<Scenario> {
     plans.chain(reimages()).chain(drains()).chain(powers()).collect()
 }
 
-/// The ways of a reimage.
+/// Reimages.
 fn reimages() -> Vec<Scenario> {
     let repave = |action, times| fault("repave", Verb::Perform, action, times);
     let reimage = |name: &str, faults, then| {
@@ -75,7 +74,7 @@ fn reimages() -> Vec<Scenario> {
     ]
 }
 
-/// The ways of a drain: alone on the way into maintenance, and before a machine goes to its vendor.
+/// Drains: to enter maintenance, and before an RMA.
 fn drains() -> Vec<Scenario> {
     let drain = |action, times| fault("drain", Verb::Perform, action, times);
     let way = variant(Maintenance::EnterDraining.plan_id().as_str());
@@ -91,7 +90,7 @@ fn drains() -> Vec<Scenario> {
             vec![drain(sim::Action::Fail, 0)],
             vec![Ask::Mend, Ask::RestartMode(RestartMode::Rerun)],
         ),
-        // What was drained is let go again, and drained once more.
+        // The drain is undone, and done again.
         scenario(
             "record mended, restarted clean",
             rma,
@@ -101,7 +100,7 @@ fn drains() -> Vec<Scenario> {
     ]
 }
 
-/// The ways of power: a machine is never switched off twice by one step.
+/// Power: one step never powers a machine off twice.
 fn powers() -> Vec<Scenario> {
     let power = |action, times| fault("power", Verb::Perform, action, times);
     let way = variant(PowerChange::Off.plan_id().as_str());
@@ -117,8 +116,8 @@ fn powers() -> Vec<Scenario> {
     ]
 }
 
-/// The hardware never begins with something, and never says so: that is waited for until the deadline of the step. Half an
-/// hour of it shows nothing that a minute does not, so there is a minute.
+/// The hardware never starts an effect and never reports it, so the step waits for its deadline.
+/// The deadline is set to one minute: half an hour shows nothing more.
 fn hanging(name: &str, effect: &str, (run_type, mut plan): (RunType, Plan)) -> Scenario {
     plan.id = PlanId::trusted(format!("{}-in-a-minute", plan.id));
     (plan.default_for, plan.built_in) = (None, false);
@@ -168,7 +167,7 @@ fn start(run_type: RunType, plan: &Plan) -> Ask {
     }
 }
 
-/// What brings the machine to where a run of this plan finds something to do.
+/// The requests that bring the machine to where a run of this plan has work to do.
 fn before(run_type: RunType, plan: &Plan) -> Vec<Ask> {
     let enter = Ask::Start(RunType::EnterMaintenance);
     let joined = || vec![enter.clone(), Ask::Start(RunType::Reimage)];
@@ -182,7 +181,7 @@ fn before(run_type: RunType, plan: &Plan) -> Vec<Ask> {
             let way = Maintenance::EnterDraining;
             [joined(), vec![Ask::StartPlan(way.run_type(), way.plan_id())]].concat()
         }
-        // Upgrading ends with a look into the cluster, and what goes to the vendor is drained there.
+        // An upgrade ends with a check of the cluster, and an RMA drains the machine there.
         RunType::Upgrade | RunType::Rma => joined(),
         RunType::ExitRma => vec![enter, Ask::Start(RunType::Rma)],
         RunType::Power if plan.id == PowerChange::On.plan_id() => {
@@ -236,12 +235,12 @@ pub fn params(run_type: RunType) -> Params {
 }
 
 impl MachineFixture {
-    /// The hardware never begins with something, and never says so.
+    /// Whether the hardware never starts an effect and never reports it.
     pub fn hangs(&self) -> bool {
         self.faults.iter().any(|rule| rule.action == sim::Action::Hang)
     }
 
-    /// Brings the machine to where the scenario begins.
+    /// Creates the initial state of the scenario.
     pub async fn prepare(&self, world: &World, process: &Process) {
         world.register(&process.engine, MACHINE).await;
         if !self.plan.built_in {
@@ -259,7 +258,7 @@ impl MachineFixture {
     }
 }
 
-/// Nothing is proved of a kind of step that no scenario does or undoes.
+/// A kind of step without a scenario would be untested.
 #[test]
 fn every_kind_of_step_has_a_scenario() {
     let scenarios = crate::scenario::all();

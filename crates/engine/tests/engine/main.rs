@@ -1,8 +1,8 @@
-//! The engine in one process: workers that misbehave, and the proof that it can be killed anywhere.
+//! Tests of the engine in one process: misbehaving workers, and crashes at every point.
 //!
-//! `matrix` is the proof by cases: every [`scenario`] with every [`injection`] at every crash point.
-//! `chaos` is the proof by random choice. Both run in a [`world`] of simulated time, where everything a
-//! process does passes a [`gate`] at which it can be crashed.
+//! `matrix` runs every [`scenario`] with every [`injection`] at every crash point; `chaos` picks at
+//! random. Both run in a [`test_env`] with simulated time. Every commit and provider call of a
+//! process passes a [`fault_injector`] that can crash the process there.
 
 #![allow(
     clippy::expect_used,

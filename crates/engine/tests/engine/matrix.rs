@@ -1,9 +1,9 @@
-//! The crash matrix: every scenario, with every injection at every crash point, and the same end each time.
+//! The crash matrix: every scenario, with every injection at every crash point, has one outcome.
 //!
-//! A scenario runs once undisturbed, and the matrix counts the points that its process passes: before
-//! and after each commit, before, during and after each provider call. Then it runs once for each of
-//! these points, with the injection made there. `FARRIER_MATRIX="plan-repave-v1/Restart/17"` runs one
-//! case, `FARRIER_MATRIX="plan-repave-v1"` one scenario.
+//! A scenario runs once undisturbed to count the points that its process passes: before and after
+//! each commit, and before, during and after each provider call. Then it runs once for each point,
+//! with the injection there. `FARRIER_MATRIX="plan-repave-v1/Restart/17"` runs one case,
+//! `FARRIER_MATRIX="plan-repave-v1"` one scenario.
 
 use crate::audit::{Outcome, RepeatedCalls, audit_watch};
 use crate::clients::Door;
@@ -18,20 +18,20 @@ use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
-/// What came of one run of a scenario.
+/// The result of one run of a scenario.
 struct Report {
-    /// What the process passed until the injection, or to the end.
+    /// The points passed until the injection, or to the end.
     points: Vec<CrashPoint>,
     crashed_at: Option<CrashPoint>,
-    /// A cancel was made, and accepted.
+    /// A cancel was requested and accepted.
     canceled: bool,
-    /// Some run ended canceled, be it one that a device starts by itself.
+    /// Some run ended canceled; a device may have started it by itself.
     canceled_any: bool,
     outcome: Outcome,
     problems: Vec<String>,
 }
 
-/// Runs a scenario, with an injection at one of its points or undisturbed.
+/// `at` is the index of the crash point; `None` runs undisturbed.
 async fn run(scenario: &Scenario, injection: Injection, at: Option<usize>) -> Report {
     let fixture = &scenario.fixture;
     let world = World::new(1).await;
@@ -48,7 +48,7 @@ async fn run(scenario: &Scenario, injection: Injection, at: Option<usize>) -> Re
         biased;
         point = one.gate.held() => Some(point),
         ended = timeout(SCRIPT_TIMEOUT, &mut client) => {
-            ended.expect(NEVER_ENDED).expect("a client that is told nothing strange");
+            ended.expect(NEVER_ENDED).expect("the client succeeds");
             None
         }
     };
@@ -76,7 +76,7 @@ async fn run(scenario: &Scenario, injection: Injection, at: Option<usize>) -> Re
     Report { points, crashed_at, canceled: canceled.is_some(), canceled_any, outcome, problems }
 }
 
-/// Hardware that hangs never began, and is called again when it has said so.
+/// A hanging effect never began, so the engine performs it again after get_status says so.
 fn repeated_calls(fixture: &Fixture, injection: Injection) -> RepeatedCalls {
     match fixture {
         Fixture::Machine(machine) if machine.hangs() => RepeatedCalls::Allowed,
@@ -84,7 +84,7 @@ fn repeated_calls(fixture: &Fixture, injection: Injection) -> RepeatedCalls {
     }
 }
 
-/// The scenario, or the case, that was asked for alone.
+/// The scenario or case selected by the environment.
 fn only() -> Option<String> {
     std::env::var("FARRIER_MATRIX").ok()
 }
@@ -96,7 +96,7 @@ struct Baseline<'a> {
 }
 
 impl<'a> Baseline<'a> {
-    /// Runs the scenario undisturbed, if any of its cases was asked for.
+    /// `None` if no case of the scenario is selected.
     fn run(scenario: &'a Scenario, injection: Injection) -> Option<Self> {
         let name = &scenario.name;
         let wanted = |only: String| format!("{only}/").starts_with(&format!("{name}/"));
@@ -138,7 +138,7 @@ impl Case<'_> {
         &self.baseline.report.points[self.index]
     }
 
-    /// What went wrong, in one piece.
+    /// Returns the problems as one text.
     fn run(&self) -> Option<String> {
         let report = simulate(run(self.baseline.scenario, self.injection, Some(self.index)));
         let problems = self.problems(report);
@@ -147,23 +147,23 @@ impl Case<'_> {
         (!problems.is_empty()).then(said)
     }
 
-    /// What differs from what the scenario must come to.
+    /// Compares the report with the undisturbed run.
     fn problems(&self, report: Report) -> Vec<String> {
         let Report { crashed_at, canceled, canceled_any, outcome, mut problems, .. } = report;
-        // While a provider performs something there is a run, and it can be canceled.
+        // While a provider performs an effect its run is active, so a cancel must be accepted.
         let performing = matches!(crashed_at, Some(CrashPoint::Effect(_, Verb::Perform, _)));
         let undisturbed = &self.baseline.report.outcome;
         if self.injection.cancels() && performing && !canceled {
             problems.push("a cancel was refused while something was being done".into());
         }
         if !canceled && outcome != *undisturbed {
-            problems.push(format!("it came to {outcome:?}\n    instead of {undisturbed:?}"));
+            problems.push(format!("the outcome is {outcome:?}\n    instead of {undisturbed:?}"));
         }
         if canceled && !canceled_any {
             problems.push(format!("a cancel was accepted and ignored: {outcome:?}"));
         }
         if crashed_at.as_ref() != Some(self.point()) {
-            problems.push(format!("it came to another point: {crashed_at:?}"));
+            problems.push(format!("the process stopped at another point: {crashed_at:?}"));
         }
         problems
     }
@@ -177,7 +177,7 @@ fn inject_everywhere(injection: Injection) {
     let cases: Vec<Case> = baselines.iter().flat_map(|one| one.cases(injection)).collect();
     let wrong: Vec<String> = on_all_cores(&cases, Case::run).into_iter().flatten().collect();
     for Baseline { scenario, .. } in &baselines {
-        // A scenario that was asked for as a whole is covered as a whole.
+        // Coverage is checked only for a scenario that runs completely.
         if only().is_some_and(|only| only != scenario.name) {
             continue;
         }
@@ -189,7 +189,7 @@ fn inject_everywhere(injection: Injection) {
     }
     let cases = cases.len();
     println!("{injection:?}: {cases} cases of {} scenarios", baselines.len());
-    assert!(wrong.is_empty(), "{} of {cases} cases went wrong\n{}", wrong.len(), wrong.join("\n"));
+    assert!(wrong.is_empty(), "{} of {cases} cases failed\n{}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a node may be asked, and what is not done behind its back: a machine that serves, one that was given up, one that nobody cleaned.
+//! Requests to nodes and the gates that refuse them: in service, revoked, not cleaned.
 
 use crate::node_scenarios::MACHINE;
 use crate::nodes::{DAY, Scene, agents, applicant, out, reactivate, refusal, who};
@@ -38,24 +38,24 @@ fn what_would_wipe_a_serving_node_is_refused_by_the_machine() {
         let scene = Scene::serving().await;
         let (engine, node) = (&scene.process.engine, scene.node().await);
         let entered =
-            engine.runs().start(start(RunType::EnterMaintenance, "in")).await.expect("harmless");
+            engine.runs().start(start(RunType::EnterMaintenance, "in")).await.expect("accepted");
         scene.door.ended(&entered.run.spec.id).await;
         let told = refusal(engine.runs().start(start(RunType::Reimage, "wipe")).await);
         assert_eq!(told.reason, "NODE_IN_SERVICE");
         assert!(told.said.contains(node.id().as_str()), "{told}");
         let drained =
-            engine.nodes().decommission(out(&node, Mode::Drain, "drain")).await.expect("drained");
+            engine.nodes().decommission(out(&node, Mode::Drain, "drain")).await.expect("accepted");
         scene.door.ended(&drained.run.spec.id).await;
         scene.until(NodeState::Retired).await;
-        engine.runs().start(start(RunType::Reimage, "wipe")).await.expect("nobody is served there");
-        // And while that is at work, it does not come back into service.
+        engine.runs().start(start(RunType::Reimage, "wipe")).await.expect("accepted");
+        // While the machine is being reimaged the node cannot be reactivated.
         let told = refusal(engine.nodes().ask(&node.id(), reactivate(), who()).await);
         assert_eq!(told.reason, "MACHINE_BUSY");
     });
 }
 
 impl Scene {
-    /// One whose node serves in a cluster.
+    /// With a node that serves in a Kubernetes cluster.
     async fn in_cluster() -> (Self, Node) {
         let scene = Self::new().await;
         scene.amend(|machine| machine.spec.target_cluster_ref = "c".into()).await;
@@ -74,19 +74,18 @@ fn release() -> Ask {
     Ask::Release { why: "all the same".into(), unproven: true }
 }
 
-/// The machine of a node that does not serve may be worked on. Until that is over the node does not come back, by nobody's word.
+/// Runs may work on the machine of a node out of service. Until they end no request reactivates it.
 #[test]
 fn what_is_worked_on_is_not_released() {
     simulate(async {
         let scene = Scene::serving().await;
         let (engine, node) = (&scene.process.engine, scene.node().await);
         let entered =
-            engine.runs().start(start(RunType::EnterMaintenance, "in")).await.expect("harmless");
+            engine.runs().start(start(RunType::EnterMaintenance, "in")).await.expect("accepted");
         scene.door.ended(&entered.run.spec.id).await;
         let ask = Ask::Quarantine { why: "it smells".into() };
         engine.nodes().ask(&node.id(), ask, who()).await.expect("quarantined");
-        let wiped =
-            engine.runs().start(start(RunType::Reimage, "wipe")).await.expect("nobody is served");
+        let wiped = engine.runs().start(start(RunType::Reimage, "wipe")).await.expect("accepted");
         let told = refusal(engine.nodes().ask(&node.id(), release(), who()).await);
         assert_eq!(told.reason, "MACHINE_BUSY");
         assert!(told.said.contains("release must wait"), "{told}");
@@ -115,7 +114,7 @@ fn what_is_worked_on_is_not_healed() {
     });
 }
 
-/// What has been installed anew since is not taken from it by a run of before, which somebody only puts away.
+/// Closing an old failed run does not revoke the session of a node that was reinstalled since.
 #[test]
 fn an_old_run_revokes_nothing() {
     simulate(async {
@@ -124,18 +123,18 @@ fn an_old_run_revokes_nothing() {
         let stuck = crate::device_scenarios::fault("configure_storage", sim::Action::Fail, 0);
         scene.world.sim.add_fault(stuck).expect("a rule");
         let first =
-            engine.nodes().decommission(out(&node, Mode::Reimage, "anew")).await.expect("begun");
+            engine.nodes().decommission(out(&node, Mode::Reimage, "anew")).await.expect("accepted");
         let first = scene.door.ended(&first.run.spec.id).await;
         assert_eq!(first.progress.workflow, Workflow::FailedRetryable);
         scene.world.sim.clear_faults(None).expect("cleared");
         let id = first.spec.id.clone();
         let second =
             engine.runs().restart(id.clone(), RestartMode::Rerun, "again".into(), who()).await;
-        scene.door.ended(&second.expect("anew").run.spec.id).await;
+        scene.door.ended(&second.expect("restarted").run.spec.id).await;
         scene.until(NodeState::Active).await;
         let bundle = agents.issue(&node.id(), DAY, Session::Ended, who()).await.expect("a token");
         let token = bundle.token.expose_secret().to_string();
-        agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("let in");
+        agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("enrolled");
         let aside = Who { reason: "put away".into(), ..who() };
         engine.runs().act(id, Action::MarkManual, aside).await.expect("marked");
         agents.heartbeat("s1", String::new()).await.expect("an answer").expect("still known");
@@ -143,7 +142,7 @@ fn an_old_run_revokes_nothing() {
     });
 }
 
-/// A drain that stopped for a person has told the cluster to place nothing there. Whoever releases the node takes that back.
+/// A drain that failed has cordoned the Kubernetes node. Releasing the node uncordons it.
 #[test]
 fn a_node_that_is_released_is_let_back_into_its_cluster() {
     simulate(async {
@@ -152,7 +151,7 @@ fn a_node_that_is_released_is_let_back_into_its_cluster() {
         let stuck = crate::device_scenarios::fault("drain", sim::Action::Fail, 0);
         scene.world.sim.add_fault(stuck).expect("a rule");
         let drain =
-            engine.nodes().decommission(out(&node, Mode::Drain, "drain")).await.expect("begun");
+            engine.nodes().decommission(out(&node, Mode::Drain, "drain")).await.expect("accepted");
         let drain = scene.door.ended(&drain.run.spec.id).await.spec.id;
         scene.world.sim.clear_faults(None).expect("cleared");
         let asked = Who { reason: "look at it".into(), ..who() };
@@ -160,7 +159,7 @@ fn a_node_that_is_released_is_let_back_into_its_cluster() {
         scene.until(NodeState::Quarantined).await;
         let back = engine.nodes().ask(&node.id(), release(), who()).await.expect("released");
         assert_eq!(back.state, NodeState::Active);
-        let run = scene.door.ended(&back.workflow.expect("its cluster is told")).await;
+        let run = scene.door.ended(&back.workflow.expect("an uncordon run")).await;
         assert!(matches!(run.spec.steps[0].effect, Effect::Uncordon { .. }), "{:?}", run.spec);
         assert_eq!(run.progress.workflow, Workflow::Completed, "{:?}", run.progress.failure);
         let drain = engine.runs().get(&drain).await.expect("the drain").progress.workflow;
@@ -178,7 +177,7 @@ fn who_was_given_up_is_not_let_in_any_more() {
         let token = bundle.expect("a bundle").token.expose_secret().to_string();
         let node = scene.node().await;
         let give_up = Ask::Quarantine { why: "wrong rack".into() };
-        let ended = engine.nodes().ask(&node.id(), give_up, who()).await.expect("given up");
+        let ended = engine.nodes().ask(&node.id(), give_up, who()).await.expect("canceled");
         assert_eq!(ended.state, NodeState::Quarantined);
         let late = agents.enroll(&token, applicant("s1")).await.expect("an answer");
         assert_eq!(late, Err(Denied::TokenUnknown));
@@ -187,13 +186,13 @@ fn who_was_given_up_is_not_let_in_any_more() {
         let told = refusal(engine.nodes().decommission(out(&node, Mode::SoftReset, "soft")).await);
         assert_eq!(told.reason, "NODE_STATE");
         let away = engine.nodes().decommission(out(&node, Mode::FullDecommission, "away")).await;
-        scene.door.ended(&away.expect("taken away").run.spec.id).await;
+        scene.door.ended(&away.expect("accepted").run.spec.id).await;
         scene.until(NodeState::Deleted).await;
         scene.witnessed_nothing();
     });
 }
 
-/// Nobody but an agent cleans what stays installed: without one, a soft reset has not happened.
+/// Only an agent can clean what stays installed: without one, a soft reset fails.
 #[test]
 fn what_nobody_has_cleaned_does_not_serve_again() {
     simulate(async {
@@ -201,7 +200,7 @@ fn what_nobody_has_cleaned_does_not_serve_again() {
         let (engine, agents) = (&scene.process.engine, agents(&scene));
         let bundle = agents.bootstrap(MachineId::trusted(MACHINE), DAY, who()).await;
         let token = bundle.expect("a bundle").token.expose_secret().to_string();
-        agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("let in");
+        agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("enrolled");
         agents.heartbeat("s1", String::new()).await.expect("an answer").expect("known");
         let node = scene.until(NodeState::Active).await;
         let mut skipped = out(&node, Mode::SoftReset, "skip");
@@ -210,16 +209,19 @@ fn what_nobody_has_cleaned_does_not_serve_again() {
             refusal(engine.nodes().decommission(skipped).await).field.as_deref(),
             Some("without_agent")
         );
-        // Its session is gone, as when a token was issued anew.
+        // Its session is revoked, as when a new token is issued.
         let revoked = scene
             .world
             .store
             .write("revoke", node.id(), |node, tx| Box::pin(async move { tx.forget_agent(node) }));
         revoked.await.expect("revoked");
-        let started =
-            engine.nodes().decommission(out(&node, Mode::SoftReset, "soft")).await.expect("begun");
+        let started = engine
+            .nodes()
+            .decommission(out(&node, Mode::SoftReset, "soft"))
+            .await
+            .expect("accepted");
         let run = scene.door.ended(&started.run.spec.id).await;
-        let failure = run.progress.failure.expect("it cannot be cleaned");
+        let failure = run.progress.failure.expect("a failure");
         assert_eq!(
             (failure.step.as_str(), failure.fault.code),
             ("cleanup_storage", Code::AgentSilent)
@@ -231,7 +233,7 @@ fn what_nobody_has_cleaned_does_not_serve_again() {
         let back = engine.nodes().ask(&node.id(), sure, who()).await.expect("reactivated");
         assert_eq!(back.state, NodeState::Offline);
         let closed = engine.runs().get(&run.spec.id).await.expect("the run").progress.workflow;
-        assert_eq!(closed, Workflow::Cancelled, "nothing goes on with it behind their back");
+        assert_eq!(closed, Workflow::Cancelled, "the run cannot resume");
         scene.witnessed_nothing();
     });
 }
@@ -254,33 +256,32 @@ fn a_person_takes_a_quarantine_over_from_the_reconciler() {
     });
 }
 
-/// What a cluster was told not to place on a node may be placed there again when the node is to serve again.
+/// Reactivating a drained node uncordons it.
 #[test]
 fn a_node_that_serves_again_is_let_back_into_its_cluster() {
     simulate(async {
         let (scene, node) = Scene::in_cluster().await;
         let engine = &scene.process.engine;
         let drained =
-            engine.nodes().decommission(out(&node, Mode::Drain, "drain")).await.expect("drained");
+            engine.nodes().decommission(out(&node, Mode::Drain, "drain")).await.expect("accepted");
         scene.door.ended(&drained.run.spec.id).await;
         scene.until(NodeState::Retired).await;
         let back = engine.nodes().ask(&node.id(), reactivate(), who()).await.expect("reactivated");
         assert_eq!(back.state, NodeState::Offline);
-        let run = back.workflow.expect("an operation tells its cluster");
+        let run = back.workflow.expect("an uncordon run");
         assert_ne!(run, drained.run.spec.id);
         let run = scene.door.ended(&run).await;
         assert_eq!(run.progress.workflow, Workflow::Completed, "{:?}", run.progress.failure);
         let effects: Vec<_> = run.spec.steps.iter().map(|step| &step.effect).collect();
         assert!(matches!(effects[..], [Effect::Uncordon { .. }]), "{effects:?}");
         scene.until(NodeState::Active).await;
-        // Nothing is left to tell anybody.
-        let same = engine.nodes().ask(&node.id(), reactivate(), who()).await.expect("it serves");
+        // It is uncordoned already, so no new run is started.
+        let same = engine.nodes().ask(&node.id(), reactivate(), who()).await.expect("reactivated");
         assert_eq!(same.workflow, Some(run.spec.id));
         scene.witnessed_nothing();
     });
 }
 
-/// Changes the record of the machine.
 async fn amend(tx: &mut Tx, how: fn(&mut Machine)) -> Result<()> {
     let found = tx.machine_locked(&MachineId::trusted(MACHINE)).await?;
     let mut machine = found.expect("the machine");

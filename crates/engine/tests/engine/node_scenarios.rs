@@ -1,4 +1,4 @@
-//! The scenarios of nodes: every stage of onboarding and of every mode of decommission.
+//! Node scenarios: every stage of onboarding and of every mode of decommission.
 
 use crate::agent_scenarios;
 use crate::clients::Door;
@@ -19,16 +19,16 @@ use store::{RecordFilter, Result, StoreError, Tx};
 pub const MACHINE: &str = "m-1";
 pub const SITE: &str = "site-1";
 
-/// What somebody does with the node on the machine.
+/// A request for the node on the machine.
 #[derive(Debug, Clone)]
 pub enum NodeAsk {
     Onboard,
     TakeOut(Mode),
-    /// The same, and in its middle it is asked to go on.
+    /// As `TakeOut`, with resume requests in the middle.
     TakeOutAndResume(Mode),
-    /// On its newest operation, if that has failed.
+    /// On its newest run, if that has failed.
     Act(Action),
-    /// By hand, without a site, with an agent of its own. That may fall silent over the first thing it is given to do.
+    /// Without a site, with an agent, which may fall silent during its first task.
     Bootstrap {
         falls_silent: bool,
     },
@@ -159,7 +159,7 @@ pub fn all() -> Vec<DeviceScenario> {
     ]
 }
 
-/// The words of the stages that these scenarios carry out.
+/// The names of the stages that these scenarios execute.
 pub fn stages() -> Vec<&'static str> {
     all().iter().flat_map(|scenario| scenario.steps.iter().copied()).collect()
 }
@@ -172,7 +172,6 @@ pub fn who() -> Who {
     Who { by: "client".into(), reason: String::new() }
 }
 
-/// Makes a site that nodes are onboarded at.
 pub async fn make_site(door: &Door, id: &str) {
     let spec = SiteSpec { provider: "sim".into(), ..SiteSpec::default() };
     let made = door.ask(|engine| {
@@ -197,9 +196,9 @@ pub async fn ask(door: &Door, world: &World, ask: NodeAsk, name: &str) {
             });
             match answer.await {
                 Ok(_) => {}
-                // Somebody stopped what went before: its node is still there.
+                // The previous run was canceled: its node still exists.
                 Err(StoreError::Refused(refusal)) => assert_eq!(refusal.reason, "NODE_EXISTS"),
-                Err(error) => panic!("a client was told {error}"),
+                Err(error) => panic!("the request failed: {error}"),
             }
         }
         NodeAsk::TakeOut(mode) => take_out(door, world, mode, name).await,
@@ -239,7 +238,7 @@ pub async fn newest(world: &World) -> Option<Node> {
     world.records().await.nodes.into_iter().next_back()
 }
 
-/// Whether nothing about the nodes is going to change by itself.
+/// No node changes state by itself.
 pub fn at_rest(nodes: &[Node]) -> bool {
     nodes.iter().all(|node| match node.state {
         NodeState::Active
@@ -247,7 +246,7 @@ pub fn at_rest(nodes: &[Node]) -> bool {
         | NodeState::Retired
         | NodeState::Deleted
         | NodeState::Enrolling => true,
-        // It is heard of soon, or is quarantined.
+        // A heartbeat arrives soon, or the node is quarantined.
         NodeState::Offline
         | NodeState::Draining
         | NodeState::Removing
@@ -255,7 +254,7 @@ pub fn at_rest(nodes: &[Node]) -> bool {
     })
 }
 
-/// The documents' tables, at this very moment: who stands beside which workflow state, and who works on what is on its way.
+/// Checks that the state of each node fits its run, and that transitional states have a run.
 pub async fn check_nodes(tx: &mut Tx) -> Result<Vec<String>> {
     let nodes = tx.records::<Node>(&RecordFilter::default(), None, MANY as usize).await?.records;
     let mut wrong = Vec::new();
@@ -270,7 +269,7 @@ pub async fn check_nodes(tx: &mut Tx) -> Result<Vec<String>> {
             ));
         }
         if node.state.in_progress() && run.ended() {
-            wrong.push(format!("{} is {} and nobody works on it", node.head.id, node.state));
+            wrong.push(format!("{} is {} without an active run", node.head.id, node.state));
         }
         let living = tx.node_on(&node.machine).await?;
         let own = living == Some(NodeId::trusted(&node.head.id));
@@ -284,7 +283,7 @@ pub async fn check_nodes(tx: &mut Tx) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// Nothing is proved of a stage that no scenario carries out. A stage that is only written down has no effect.
+/// A stage without a scenario would be untested. Stages in Farrier's own record have no effect.
 #[test]
 fn every_stage_has_a_scenario() {
     let lived = stages();

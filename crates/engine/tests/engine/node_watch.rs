@@ -1,4 +1,4 @@
-//! Nodes that somebody looks after: the guard over what is on its way, and the looks at whole sites.
+//! Supervision of nodes: stuck transitions, heartbeats, and the reconciliation of sites.
 
 use crate::node_scenarios::{self, MACHINE, SITE};
 use crate::nodes::{Scene, onboard};
@@ -17,7 +17,7 @@ use std::time::Duration;
 use store::{Result, Tx};
 use tokio::time::sleep;
 
-/// Moves a node as nobody does: on its way, and nobody is at work on it.
+/// Moves a node into a transitional state without a run, as no component does.
 struct Lose {
     node: Node,
     ways: Vec<(NodeState, Owner)>,
@@ -42,10 +42,10 @@ impl Scene {
         let (node, now) = (self.node().await, self.world.now());
         let lose = Lose { node, ways: ways.to_vec(), now };
         let lost = self.world.store.write("lose", lose, |lose, tx| Box::pin(lose.run(tx)));
-        lost.await.expect("lost");
+        lost.await.expect("moved");
     }
 
-    /// The states that the newest node has been through.
+    /// The states in the history of the newest node.
     async fn words(&self) -> Vec<String> {
         let all = self.world.everything().await;
         let node = all.records.nodes.last().expect("a node");
@@ -62,7 +62,7 @@ fn nobody_is_left_on_the_way_when_nothing_works_on_it() {
     simulate(async {
         let scene = Scene::serving().await;
         scene.lose(&[(Draining, Owner::Admin)]).await;
-        // It is offline by that, and does not stay so, as it is heard of.
+        // It goes offline, and the next heartbeat makes it active.
         sleep(Duration::from_secs(30)).await;
         let node = scene.until(Active).await;
         assert_eq!(node.moved_by, Owner::Heartbeat);
@@ -75,14 +75,14 @@ fn nobody_is_left_on_the_way_when_nothing_works_on_it() {
         sleep(Duration::from_secs(600)).await;
         let words = "enrolling active draining offline active draining retired removing retired";
         assert_eq!(scene.words().await.join(" "), words);
-        // Whoever rests costs nothing: no turn is due, for a node or for its site.
+        // An idle node or site costs nothing: no turn is due.
         let due = scene.world.store.read((), |(), tx| Box::pin(tx.next_due())).await;
         assert_eq!(due, Ok(None));
     });
 }
 
 impl Scene {
-    /// Nodes on machines of their own, in service at a site.
+    /// Onboards nodes on new machines at a site.
     async fn serve(&self, machines: &[String], site: &str) {
         for id in machines {
             let stand = Stand { target: device(id), rack: None, now: self.world.now() };
@@ -104,7 +104,7 @@ impl Scene {
             }
             sleep(Duration::from_secs(1)).await;
         }
-        panic!("they never became {state}: {:?}", self.states().await);
+        panic!("the nodes never became {state}: {:?}", self.states().await);
     }
 
     async fn switch(&self, machines: &[String], to: PowerTo) {
@@ -125,7 +125,7 @@ impl Scene {
         panic!("{id} never became {state:?}");
     }
 
-    /// The states that a site has been through, in its history.
+    /// The states in the history of a site.
     async fn site_words(&self, id: &str) -> String {
         let history = self.process.engine.history(id, 0, 1_000).await.expect("its history");
         let mut words: Vec<String> = history.into_iter().map(|event| event.word).collect();
@@ -148,13 +148,13 @@ fn a_site_that_is_cut_off_is_one_alarm_and_no_quarantine() {
         let cut_off = scene.site_becomes(SITE, SiteState::CutOff).await;
         assert_eq!(cut_off.alarms().len(), 1, "{cut_off:?}");
         assert!(scene.states().await.iter().all(|state| *state == NodeState::Active), "held");
-        // What is really down is offline in the end; it is never quarantined, and the alarm is still the same one.
+        // Nodes that are down go offline in the end, without quarantine, under the same alarm.
         sleep(Duration::from_secs(1_200)).await;
         assert!(scene.states().await.iter().all(|state| *state == NodeState::Offline));
         sleep(Duration::from_secs(3_600)).await;
         assert_eq!(scene.site().await.silence, cut_off.silence);
         scene.switch(&machines[..9], PowerTo::On).await;
-        // One that stays away is its own trouble.
+        // One silent node is no mass outage.
         scene.site_becomes(SITE, SiteState::Connected).await;
         scene.switch(&machines[9..], PowerTo::On).await;
         scene.all_become(NodeState::Active).await;
@@ -181,7 +181,7 @@ fn all_of_a_few_are_an_alarm_and_go_offline_at_once() {
     });
 }
 
-/// When nobody is heard anywhere it is said of Farrier, and of no site that it is cut off by itself.
+/// Silence at all sites is reported as Farrier's own outage.
 #[test]
 fn silence_at_every_site_is_farriers_own() {
     simulate(async {
@@ -199,7 +199,7 @@ fn silence_at_every_site_is_farriers_own() {
     });
 }
 
-/// Whoever asks how a site is sees it, and moves nobody by asking often.
+/// Reading a site on demand does not count as a reconciler pass.
 #[test]
 fn a_look_counts_for_nothing() {
     simulate(async {
@@ -208,7 +208,7 @@ fn a_look_counts_for_nothing() {
         let before = engine.sites().answered_at(&site).await.expect("read");
         scene.in_maas(Stage::ReleaseMaasNode).await;
         for _ in 0..5 {
-            engine.nodes().probe_site(&site).await.expect("looked");
+            engine.nodes().probe_site(&site).await.expect("probed");
             let node = scene.node().await;
             assert_eq!(node.upstream.as_ref().map(|seen| seen.state), Some(Upstream::Ready));
             assert_eq!((node.state, node.passes), (NodeState::Active, 0));
@@ -222,12 +222,12 @@ fn a_look_counts_for_nothing() {
     });
 }
 
-/// Farrier has listened for long when it comes, and nobody has heard it yet.
+/// The silence timeout of a new node begins when it comes into service.
 #[test]
 fn a_node_that_has_just_come_into_service_is_waited_for() {
     simulate(async {
         let scene = Scene::new().await;
-        // Wherever it comes between two passes over its site.
+        // At different times between two passes over its site.
         for seconds in 0..6 {
             sleep(Duration::from_secs(600 + seconds * 5)).await;
             let id = format!("m-{}", seconds + 2);
@@ -238,7 +238,7 @@ fn a_node_that_has_just_come_into_service_is_waited_for() {
     });
 }
 
-/// A site at which nothing is new is not written to, however often it is looked at.
+/// A pass without news writes nothing.
 #[test]
 fn what_stays_as_it_is_has_no_history() {
     simulate(async {
@@ -254,7 +254,7 @@ fn what_stays_as_it_is_has_no_history() {
     });
 }
 
-/// A record of a node that nobody can read: its word is strange, and there is nothing in it.
+/// A node record that cannot be decoded: its state is unknown and its fields are missing.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 struct Half {
     head: Head,
@@ -278,7 +278,7 @@ impl Lifecycle for Half {
     }
 
     fn next(&self, _seen: &(), _now: Timestamp) -> Next<Self> {
-        Next::Rest(Why::new("nobody asks it"))
+        Next::Rest(Why::new("never claimed"))
     }
 }
 
@@ -289,7 +289,7 @@ async fn add_half(tx: &mut Tx, now: Timestamp) -> Result<()> {
     tx.insert_record(&mut Half { head }, &event(now, "added")).await
 }
 
-/// One bad record stays one: its neighbours are heard, missed, and held against what MAAS says.
+/// The other nodes are still supervised and reconciled.
 #[test]
 fn a_node_that_cannot_be_read_keeps_nobody_from_its_neighbours() {
     simulate(async {
@@ -310,7 +310,7 @@ fn a_node_that_cannot_be_read_keeps_nobody_from_its_neighbours() {
                     }
                     sleep(Duration::from_secs(1)).await;
                 }
-                panic!("it never became {state}");
+                panic!("the node never became {state}");
             }
         };
         scene.power(MACHINE, PowerTo::Off).await;

@@ -1,4 +1,4 @@
-//! Nodes in simulated time: brought into service and out of it, heard and not heard, as MAAS has them and as it does not.
+//! Nodes in simulated time: onboarding, decommission, heartbeats, and drift from MAAS.
 
 use crate::clients::Door;
 use crate::node_scenarios::{self, MACHINE, NodeAsk};
@@ -26,7 +26,7 @@ use std::time::Duration;
 use store::{Result, StoreError};
 use tokio::time::sleep;
 
-/// A machine at a site, and whoever asks.
+/// A machine at a site, a process and a client.
 pub struct Scene {
     pub world: World,
     pub process: Process,
@@ -40,7 +40,7 @@ impl Scene {
         scene
     }
 
-    /// The same, where nobody holds every commit against the documents.
+    /// As `new`, without the check of nodes after every commit.
     pub async fn unwatched() -> Self {
         let world = World::new(1).await;
         let process = world.boot("one").await;
@@ -63,7 +63,7 @@ impl Scene {
         self.process.engine.nodes().get(&self.node().await.id()).await.expect("its view")
     }
 
-    /// Waits until the newest node is in a state.
+    /// Waits until the newest node is in this state.
     pub async fn until(&self, state: NodeState) -> Node {
         for _ in 0..3_600 {
             let node = self.node().await;
@@ -72,7 +72,7 @@ impl Scene {
             }
             sleep(Duration::from_secs(1)).await;
         }
-        panic!("it never became {state}: {:?}", self.view().await.told)
+        panic!("the node never became {state}: {:?}", self.view().await.told)
     }
 }
 
@@ -132,7 +132,7 @@ impl Scene {
         scene
     }
 
-    /// An onboarding that has failed at a stage, which fails until the faults are cleared.
+    /// Starts an onboarding that fails at a stage until the faults are cleared.
     async fn onboarding_fails_at(&self, stage: &str) -> Run {
         let fault = crate::device_scenarios::fault(stage, sim::Action::Fail, 0);
         self.world.sim.add_fault(fault).expect("a rule");
@@ -141,7 +141,7 @@ impl Scene {
         self.door.ended(&started.run.spec.id).await
     }
 
-    /// Somebody does something to the hardware of a machine behind everybody's back.
+    /// Changes the hardware of a machine without Farrier.
     async fn by_hand(&self, machine: &str, effect: Effect) {
         let target = Target {
             id: TargetId::from(&MachineId::trusted(machine)),
@@ -165,7 +165,7 @@ impl Scene {
         self.by_maas(stage, &self.node().await.id()).await;
     }
 
-    /// The same with a node that is named.
+    /// As `in_maas`, for a given node.
     pub async fn by_maas(&self, stage: Stage, node: &NodeId) {
         let node = node.clone();
         let (site, by) = (Some(SiteId::trusted(node_scenarios::SITE)), "sim".into());
@@ -182,7 +182,7 @@ impl Scene {
     }
 
     pub fn witnessed_nothing(&self) {
-        let witnessed = self.world.witnessed.lock().expect("nobody panicked").clone();
+        let witnessed = self.world.witnessed.lock().expect("the lock is not poisoned").clone();
         assert_eq!(witnessed, Vec::<String>::new());
     }
 }
@@ -233,7 +233,7 @@ fn a_deleted_node_never_comes_back_and_its_machine_becomes_another() {
             engine.nodes().onboard(onboard(MACHINE, "again")).await.expect("another node").node;
         assert_ne!(second.id(), first.id());
         scene.until(NodeState::Active).await;
-        let first = engine.nodes().get(&first.id()).await.expect("its record stays").node;
+        let first = engine.nodes().get(&first.id()).await.expect("the record is kept").node;
         assert_eq!(first.state, NodeState::Deleted);
         scene.witnessed_nothing();
     });
@@ -313,21 +313,22 @@ fn a_dry_run_shows_what_would_run_and_what_would_be_adopted() {
     simulate(async {
         let scene = Scene::new().await;
         let engine = &scene.process.engine;
-        let shown = engine.nodes().preview_onboard(onboard(MACHINE, "dry")).await.expect("shown");
+        let shown =
+            engine.nodes().preview_onboard(onboard(MACHINE, "dry")).await.expect("a preview");
         assert_eq!(shown.stages.len(), 16);
         assert!(shown.stages.iter().all(|stage| stage.adopted.is_none()), "{:?}", shown.stages);
         assert!(scene.world.records().await.nodes.is_empty(), "nothing was written");
         engine.nodes().onboard(onboard(MACHINE, "on")).await.expect("accepted");
         let node = scene.until(NodeState::Active).await;
-        // What is given back first is installed for real.
+        // After the release nothing is adopted: every stage is executed.
         let anew = engine.nodes().preview_decommission(out(&node, Mode::Reimage, "dry")).await;
-        let anew = anew.expect("shown").stages;
+        let anew = anew.expect("a preview").stages;
         let after = anew.iter().skip_while(|one| one.stage != "release_maas_node");
         assert!(after.clone().count() > 10);
         assert!(after.clone().all(|one| one.adopted.is_none()), "{anew:?}");
         let shown =
             engine.nodes().preview_decommission(out(&node, Mode::FullDecommission, "dry")).await;
-        let shown = shown.expect("shown");
+        let shown = shown.expect("a preview");
         assert_eq!(shown.stages.len(), 13);
         assert_eq!(shown.upstream, Ok(Upstream::Deployed));
         assert_eq!(scene.node().await.workflow, node.workflow, "nothing was written");
@@ -343,7 +344,7 @@ fn a_canceled_onboarding_is_taken_back_and_can_be_made_anew() {
         scene.world.sim.add_fault(hang).expect("a rule");
         let run =
             engine.nodes().onboard(onboard(MACHINE, "on")).await.expect("accepted").run.spec.id;
-        let step = || async { engine.runs().get(&run).await.expect("it").current_step() };
+        let step = || async { engine.runs().get(&run).await.expect("a run").current_step() };
         while step().await != "wait_for_deployed" {
             sleep(Duration::from_secs(1)).await;
         }
@@ -358,7 +359,7 @@ fn a_canceled_onboarding_is_taken_back_and_can_be_made_anew() {
             .runs()
             .restart(run, RestartMode::Rerun, "anew".into(), who())
             .await
-            .expect("anew");
+            .expect("restarted");
         assert_eq!(
             scene.door.ended(&anew.run.spec.id).await.progress.workflow,
             Workflow::Completed
@@ -368,7 +369,7 @@ fn a_canceled_onboarding_is_taken_back_and_can_be_made_anew() {
     });
 }
 
-/// What failed is given up: what it made in MAAS is taken back, and to say so twice is to say it once.
+/// Canceling a failed onboarding undoes its changes in MAAS, and is idempotent.
 #[test]
 fn a_failed_onboarding_is_given_up() {
     simulate(async {
@@ -377,7 +378,7 @@ fn a_failed_onboarding_is_given_up() {
         let run = scene.onboarding_fails_at("wait_for_hardware_sync_healthy").await.spec.id;
         assert_eq!(scene.node().await.upstream.map(|seen| seen.state), Some(Upstream::Deployed));
         for _ in 0..2 {
-            engine.runs().act(run.clone(), Action::Cancel, who()).await.expect("given up");
+            engine.runs().act(run.clone(), Action::Cancel, who()).await.expect("canceled");
             let ended = scene.door.ended(&run).await;
             assert_eq!(ended.progress.workflow, Workflow::Cancelled, "{:?}", ended.progress);
         }
@@ -386,7 +387,7 @@ fn a_failed_onboarding_is_given_up() {
     });
 }
 
-/// Its MAAS will never answer again: the node goes without it, and its machine is free.
+/// A MAAS that is gone for ever is skipped, and the machine becomes free.
 #[test]
 fn a_node_whose_maas_is_gone_is_taken_away_without_it() {
     simulate(async {
@@ -410,7 +411,7 @@ fn a_node_whose_maas_is_gone_is_taken_away_without_it() {
     });
 }
 
-/// Whoever names an operation by its node names another one the second time; the request is the same.
+/// The node's newest operation differs on the second call, but the request id is the same.
 #[test]
 fn a_rerun_by_the_name_of_its_node_is_replayed() {
     simulate(async {
@@ -419,7 +420,7 @@ fn a_rerun_by_the_name_of_its_node_is_replayed() {
         let run = scene.onboarding_fails_at("wait_for_ready").await.spec.id;
         let runs = engine.runs();
         let rerun = |id: RunId| runs.restart(id, RestartMode::Rerun, "anew".into(), who());
-        let first = rerun(run.clone()).await.expect("anew");
+        let first = rerun(run.clone()).await.expect("restarted");
         let named = scene.node().await.workflow.expect("an operation");
         assert_eq!(named, first.run.spec.id);
         for id in [run, named] {
@@ -441,12 +442,12 @@ fn what_failed_can_be_taken_back_and_started_over() {
         scene.world.sim.clear_faults(None).expect("cleared");
         let clean =
             engine.runs().restart(run, RestartMode::RestartClean, "clean".into(), who()).await;
-        let clean = clean.expect("started over").run.spec.id;
+        let clean = clean.expect("restarted").run.spec.id;
         let done = scene.door.ended(&clean).await;
         assert_eq!(done.progress.workflow, Workflow::Completed, "{:?}", done.progress.failure);
         let undone = done.progress.steps.iter().filter(|step| step.undo).count();
-        assert_eq!(undone, 3, "deployment, commissioning and record were taken back first");
-        let acted = scene.world.sim.effects(clean.as_str()).expect("the ledger");
+        assert_eq!(undone, 3, "deployment, commissioning and record were undone first");
+        let acted = scene.world.sim.effects(clean.as_str()).expect("the effect counts");
         let deployed = |one: &&sim::EffectCount| one.key.contains("/deploy_via_maas/");
         assert_eq!(acted.iter().filter(deployed).map(|one| one.applied).sum::<u32>(), 1);
         scene.until(NodeState::Active).await;
@@ -454,7 +455,7 @@ fn what_failed_can_be_taken_back_and_started_over() {
     });
 }
 
-/// The door for agents of a scene.
+/// The agent service of a fixture.
 pub fn agents(scene: &Scene) -> Agents {
     let world = &scene.world;
     let clock = world.clock();
@@ -479,8 +480,9 @@ fn a_node_by_hand_enrolls_once_and_is_drained_by_its_agent() {
         assert_eq!(scene.node().await.state, NodeState::BootstrapIssued);
         let wrong = agents.enroll("no", applicant("s1")).await.expect("an answer");
         assert_eq!(wrong, Err(Denied::TokenUnknown));
-        let id = agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("let in");
-        // Its answer may have been lost; another one may not have the same token.
+        let id =
+            agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("enrolled");
+        // The answer may have been lost, so the same session may retry; another one is denied.
         assert_eq!(
             agents.enroll(&token, applicant("s1")).await.expect("an answer"),
             Ok(id.clone())
@@ -497,10 +499,10 @@ fn a_node_by_hand_enrolls_once_and_is_drained_by_its_agent() {
         let resume = || async { engine.nodes().resume(&id, who()).await.expect("resumed").task };
         assert_eq!(resume().await, Resumed::Fresh);
         let taken = agents.take("s1", Duration::from_secs(1)).await.expect("an answer");
-        let task = taken.expect("known").expect("something to do").task;
+        let task = taken.expect("known").expect("a task").task;
         assert_eq!(resume().await, Resumed::Live);
         sleep(Duration::from_secs(61)).await;
-        // Nobody has looked since its lease ran out.
+        // The lease has expired, and no component has noticed yet.
         assert_eq!(resume().await, Resumed::Requeued);
         assert_eq!(resume().await, Resumed::Fresh);
         let again = agents.take("s1", Duration::from_secs(1)).await.expect("an answer");
@@ -513,7 +515,7 @@ fn a_node_by_hand_enrolls_once_and_is_drained_by_its_agent() {
             log: "draining\n".into(),
         };
         for _ in 0..2 {
-            agents.report("s1", report.clone()).await.expect("an answer").expect("taken in");
+            agents.report("s1", report.clone()).await.expect("an answer").expect("accepted");
         }
         let node = scene.until(NodeState::Retired).await;
         assert_eq!(node.moved_by, Owner::Decommission);
@@ -532,14 +534,14 @@ fn an_agent_that_never_comes_leaves_no_node_on_its_way() {
         let machine = MachineId::trusted(MACHINE);
         let bundle = agents.bootstrap(machine, DAY, who()).await.expect("a bundle");
         let token = bundle.token.expose_secret().to_string();
-        agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("let in");
+        agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("enrolled");
         agents.heartbeat("s1", String::new()).await.expect("an answer").expect("known");
         let node = scene.until(NodeState::Active).await;
         let started =
             engine.nodes().decommission(out(&node, Mode::Drain, "drain")).await.expect("accepted");
         let run = scene.door.ended(&started.run.spec.id).await;
         assert_eq!(run.progress.workflow, Workflow::FailedRetryable);
-        let failure = run.progress.failure.expect("why");
+        let failure = run.progress.failure.expect("a failure");
         assert_eq!(failure.fault.code, Code::AgentSilent, "{failure:?}");
         assert_eq!(scene.node().await.state, NodeState::Offline);
         let resumed = engine.nodes().resume(&node.id(), who()).await.expect("resumed");

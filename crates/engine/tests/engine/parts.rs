@@ -1,4 +1,4 @@
-//! Promises about operations with parts, and about records and their devices: each between the lines of the matrix.
+//! Parent runs and their child runs, records and their devices, beyond the crash matrix.
 
 use crate::audit::RepeatedCalls;
 use crate::clients::{Door, operator};
@@ -21,7 +21,7 @@ use tokio::time::sleep;
 
 const THREE: [&str; 3] = ["m-1", "m-2", "ps-1"];
 
-/// A world in which some devices stand, and a process.
+/// An environment with these devices in service, and a process.
 async fn world_with(devices: &[&str], settings: Settings) -> (World, Process, Door) {
     let world = World::new(1).await;
     for id in devices {
@@ -62,7 +62,7 @@ fn broken(machine: &str, action: sim::Action, times: u32) -> FaultRule {
     }
 }
 
-/// The parts of a whole, in the order in which they were begun.
+/// The child runs of a parent, in the order of their start.
 async fn parts_of(world: &World, id: &RunId) -> Vec<Run> {
     let all = world.everything().await.runs.into_iter().map(|kept| kept.run);
     all.filter(|run| run.spec.part_of.as_ref() == Some(id)).collect()
@@ -90,7 +90,7 @@ fn small_hands() -> Settings {
     Settings { max_in_flight: 1, eager_in_flight: 1, ..Settings::default() }
 }
 
-/// Wholes only wait: as many of them as there are hands leave a hand for a part.
+/// Parent runs only wait: they do not use up the workers that their child runs need.
 #[test]
 fn hands_full_of_wholes_leave_room_for_their_parts() {
     simulate(async {
@@ -104,18 +104,18 @@ fn hands_full_of_wholes_leave_room_for_their_parts() {
     });
 }
 
-/// Who is told that an operation was canceled may touch its devices.
+/// Once an operation is reported as canceled its devices are free.
 #[test]
 fn a_canceled_whole_ends_after_its_parts() {
     simulate(async {
         let (world, one, door) = world_with(&THREE, Settings::default()).await;
-        // The part does not hear of the cancel for a while.
+        // The child run notices the cancel only after a while.
         let late = FaultRule { delay_ms: 10_000, ..broken("m-1", sim::Action::Slow, 1) };
         let late = FaultRule { verb: model::effect::Verb::Stop, ..late };
         world.sim.add_fault(late).expect("a rule");
         let id = begin(&world, "whole", flash(&THREE, 3), Enqueue::Now).await;
         sleep(Duration::from_millis(50)).await;
-        one.engine.runs().act(id.clone(), Action::Cancel, operator()).await.expect("told");
+        one.engine.runs().act(id.clone(), Action::Cancel, operator()).await.expect("accepted");
         let ended = door.ended(&id).await;
         assert_eq!(ended.progress.workflow, Workflow::Cancelled);
         let parts = parts_of(&world, &id).await;
@@ -126,14 +126,14 @@ fn a_canceled_whole_ends_after_its_parts() {
     });
 }
 
-/// A freeze undoes nothing, in the parts as in the whole; and both go on from there.
+/// A freeze undoes nothing, in children and parent; both continue from there.
 #[test]
 fn a_frozen_whole_freezes_its_parts_and_goes_on_with_them() {
     simulate(async {
         let (world, one, door) = world_with(&THREE, Settings::default()).await;
         let id = begin(&world, "whole", flash(&THREE, 2), Enqueue::Now).await;
         sleep(Duration::from_millis(50)).await;
-        one.engine.runs().act(id.clone(), Action::MarkManual, operator()).await.expect("told");
+        one.engine.runs().act(id.clone(), Action::MarkManual, operator()).await.expect("accepted");
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Failed);
         let frozen = parts_of(&world, &id).await;
         let ends: Vec<_> = frozen.iter().map(|part| part.progress.workflow).collect();
@@ -141,14 +141,14 @@ fn a_frozen_whole_freezes_its_parts_and_goes_on_with_them() {
         for device in THREE {
             assert_eq!(holder(&world, device).await, None);
         }
-        one.engine.runs().act(id.clone(), Action::Resume, operator()).await.expect("it goes on");
+        one.engine.runs().act(id.clone(), Action::Resume, operator()).await.expect("resumed");
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
         sleep(BACKOFF).await;
         assert_eq!(world.audit(RepeatedCalls::Forbidden).await, Vec::<String>::new());
     });
 }
 
-/// Somebody is at work on a device although its whole claims it: the step says who, and nobody waits for the deadline.
+/// Another run holds a claimed device: the step fails at once and names that run.
 #[test]
 fn a_device_in_other_hands_fails_the_step_and_is_named() {
     simulate(async {
@@ -165,7 +165,7 @@ fn a_device_in_other_hands_fails_the_step_and_is_named() {
     });
 }
 
-/// A part that an operator has go on when its whole is over holds its device by itself.
+/// A child run that is retried after its parent has ended holds its device itself.
 #[test]
 fn a_part_that_goes_on_alone_holds_its_device() {
     simulate(async {
@@ -181,21 +181,21 @@ fn a_part_that_goes_on_alone_holds_its_device() {
                 .runs()
                 .act(spec.id.clone(), Action::RetryStep, operator())
                 .await
-                .expect("told");
+                .expect("accepted");
             assert_eq!(holder(&world, &spec.target.id).await, Some(spec.id.clone()));
             let busy = one.engine.runs().act(id.clone(), Action::RetryStep, operator()).await;
             assert!(refused(busy).contains(spec.id.as_str()));
             assert_eq!(door.ended(&spec.id).await.phase(), RunPhase::Succeeded);
             assert_eq!(holder(&world, &spec.target.id).await, None);
         }
-        // Nothing is left to be done, and nothing is done again.
-        one.engine.runs().act(id.clone(), Action::RetryStep, operator()).await.expect("told");
+        // Nothing is left to do, and nothing is repeated.
+        one.engine.runs().act(id.clone(), Action::RetryStep, operator()).await.expect("accepted");
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
         assert_eq!(parts_of(&world, &id).await.len(), 3);
     });
 }
 
-/// What others have done to its devices since is not there for a whole to build on. What they did beside it does not matter.
+/// A parent cannot resume after later runs on its devices. Runs on other devices do not matter.
 #[test]
 fn a_whole_goes_on_only_where_nobody_has_been_since() {
     simulate(async {
@@ -211,42 +211,38 @@ fn a_whole_goes_on_only_where_nobody_has_been_since() {
         let told = one.engine.runs().act(failed.clone(), Action::RetryStep, operator()).await;
         assert!(refused(told).starts_with("RUN_SUPERSEDED"));
         assert_eq!(parts_of(&world, &failed).await.len(), begun);
-        // The other one has nobody behind it on its own device, although a later one is on the same rack.
+        // No later run was on its own device, although one was on the same rack.
         world.sim.add_fault(broken("m-3", sim::Action::Fail, 2)).expect("a rule");
         let third = begin(&world, "third time", flash(&["m-3"], 1), Enqueue::Now).await;
         assert_eq!(door.ended(&third).await.phase(), RunPhase::Failed);
         let fourth = begin(&world, "fourth time", flash(&["m-2"], 1), Enqueue::Now).await;
         door.ended(&fourth).await;
-        one.engine
-            .runs()
-            .act(third.clone(), Action::RetryStep, operator())
-            .await
-            .expect("it goes on");
+        one.engine.runs().act(third.clone(), Action::RetryStep, operator()).await.expect("resumed");
         assert_eq!(door.ended(&third).await.phase(), RunPhase::Succeeded);
     });
 }
 
-/// What was accepted and may not begin yet does not begin because somebody cannot wait.
+/// A retry does not start a run that was accepted and may not start yet.
 #[test]
 fn a_run_that_waits_for_leave_is_not_begun_by_impatience() {
     simulate(async {
         let (world, one, door) = world_with(&THREE, Settings::default()).await;
         let id = begin(&world, "whole", flash(&THREE, 3), Enqueue::WhenWoken).await;
         for action in [Action::RetryStep, Action::Resume] {
-            one.engine.runs().act(id.clone(), action, operator()).await.expect("it is so already");
+            one.engine.runs().act(id.clone(), action, operator()).await.expect("accepted");
         }
         sleep(BACKOFF).await;
         let all = world.everything().await.runs;
         assert!(all.iter().all(|kept| kept.run.progress.workflow == Workflow::Pending));
-        // It can be canceled, and lets go of what it claimed.
-        one.engine.runs().act(id.clone(), Action::Cancel, operator()).await.expect("told");
+        // It can be canceled, and releases its claims.
+        one.engine.runs().act(id.clone(), Action::Cancel, operator()).await.expect("accepted");
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Canceled);
         sleep(BACKOFF).await;
         assert_eq!(world.audit(RepeatedCalls::Forbidden).await, Vec::<String>::new());
     });
 }
 
-/// A machine that is claimed by an operation that goes on is not one whose last operation was canceled.
+/// A new claim clears the condition `OperationCanceled`.
 #[test]
 fn who_claims_a_machine_takes_the_mark_of_a_cancel_off_it() {
     simulate(async {
@@ -256,7 +252,7 @@ fn who_claims_a_machine_takes_the_mark_of_a_cancel_off_it() {
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Failed);
         let marked = world.store.write("mark", world.now(), |now, tx| Box::pin(mark(tx, *now)));
         marked.await.expect("marked");
-        one.engine.runs().act(id.clone(), Action::RetryStep, operator()).await.expect("it goes on");
+        one.engine.runs().act(id.clone(), Action::RetryStep, operator()).await.expect("resumed");
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
         let machine = world.machine("m-1").await;
         assert!(!machine.is(ConditionType::OperationCanceled));
@@ -264,19 +260,19 @@ fn who_claims_a_machine_takes_the_mark_of_a_cancel_off_it() {
 }
 
 async fn start(world: &World, start: StartWhole) -> RunId {
-    let started = world.store.write("start_whole", start, |start, tx| Box::pin(start.run(tx)));
+    let started = world.store.write("start_parent", start, |start, tx| Box::pin(start.run(tx)));
     started.await.expect("accepted")
 }
 
 async fn mark(tx: &mut Tx, now: model::time::Timestamp) -> Result<()> {
     let found = tx.machine_locked(&MachineId::trusted("m-1")).await?;
-    let mut machine = found.expect("it stands");
+    let mut machine = found.expect("the device exists");
     let seen = Evidence::new(ConditionType::OperationCanceled, true, "Canceled:op-before");
     machine.learn(&[seen], now);
     tx.update_machine(&mut machine, &event(now, "canceled"))
 }
 
-/// A record in trouble that somebody wants tried again, while an operation has claimed its device: it waits until that lets go.
+/// A record in error is retried only after the operation that claims its device has ended.
 #[test]
 fn a_lifecycle_takes_its_device_from_nobody() {
     simulate(async {
@@ -284,13 +280,13 @@ fn a_lifecycle_takes_its_device_from_nobody() {
         let slow = FaultRule { delay_ms: 30_000, ..broken("ps-1", sim::Action::Slow, 1) };
         world.sim.add_fault(slow).expect("a rule");
         let fails = world.store.write("fail", world.now(), |now, tx| Box::pin(fail(tx, *now)));
-        fails.await.expect("in trouble");
+        fails.await.expect("in error");
         let id = begin(&world, "whole", flash(&["ps-1"], 1), Enqueue::Now).await;
         sleep(Duration::from_secs(1)).await;
         let (wish, name) = (Wish::Retry, "again".to_string());
         let want = Want { wish, name, now: world.now() };
-        let wanted = world.store.write("want", want, |want, tx| Box::pin(want.run(tx)));
-        wanted.await.expect("wanted");
+        let wanted = world.store.write("request_shelf", want, |want, tx| Box::pin(want.run(tx)));
+        wanted.await.expect("requested");
         sleep(Duration::from_secs(10)).await;
         assert_eq!(holder(&world, "ps-1").await, Some(id.clone()));
         let all = world.everything().await;
@@ -301,20 +297,20 @@ fn a_lifecycle_takes_its_device_from_nobody() {
         assert_eq!(
             all.records.shelves[0].state,
             PowerShelfState::Ready,
-            "it was woken when it was let go"
+            "a release wakes the record"
         );
         assert_eq!(world.audit(RepeatedCalls::Forbidden).await, Vec::<String>::new());
     });
 }
 
 async fn fail(tx: &mut Tx, now: model::time::Timestamp) -> Result<()> {
-    let mut shelf = tx.record_locked::<PowerShelf>("ps-1").await?.expect("it stands");
+    let mut shelf = tx.record_locked::<PowerShelf>("ps-1").await?.expect("the device exists");
     let cause = Trouble { said: "it was dark".into(), run: None, code: String::new() };
     shelf.state = PowerShelfState::Error { cause };
     tx.update_and_enqueue(&mut shelf, &event(now, "dark"))
 }
 
-/// Who waits for a run hears of it when it goes on, not only when it ends.
+/// A record is woken when its run is resumed, not only when it ends.
 #[test]
 fn a_record_hears_of_its_run_going_on() {
     simulate(async {
@@ -330,7 +326,7 @@ fn a_record_hears_of_its_run_going_on() {
         one.gate.arm(None);
         let slow = FaultRule { delay_ms: 30_000, ..broken("ps-1", sim::Action::Slow, 1) };
         world.sim.add_fault(slow).expect("a rule");
-        one.engine.runs().act(id.clone(), Action::RetryStep, operator()).await.expect("it goes on");
+        one.engine.runs().act(id.clone(), Action::RetryStep, operator()).await.expect("resumed");
         sleep(Duration::from_secs(1)).await;
         let looked = CrashPoint::Commit(When::After, "advance");
         assert!(one.gate.passed().contains(&looked), "{:?}", one.gate.passed());
@@ -338,7 +334,7 @@ fn a_record_hears_of_its_run_going_on() {
     });
 }
 
-/// The parts of a step have a deadline of their own, and so has the step: whoever is late is stopped, and then the step is over.
+/// At the deadline of a step its child runs are stopped first, and then the step ends.
 #[test]
 fn a_step_that_is_late_stops_its_parts_and_ends_after_them() {
     simulate(async {
@@ -350,14 +346,14 @@ fn a_step_that_is_late_stops_its_parts_and_ends_after_them() {
         let ended = door.ended(&id).await;
         assert_eq!(ended.phase(), RunPhase::Failed);
         let parts = parts_of(&world, &id).await;
-        assert_eq!(parts.len(), 1, "nothing else was begun");
+        assert_eq!(parts.len(), 1, "no other child run was started");
         assert!(parts[0].progress.finished_at <= ended.progress.finished_at, "{parts:#?}");
         sleep(BACKOFF).await;
         assert_eq!(world.audit(RepeatedCalls::Allowed).await, Vec::<String>::new());
     });
 }
 
-/// Which effect it is does not matter to the tests above; that power is one of them is seen here.
+/// The same with power as the effect.
 #[test]
 fn what_goes_dark_together_goes_dark_once() {
     simulate(async {
@@ -366,7 +362,7 @@ fn what_goes_dark_together_goes_dark_once() {
         let id = begin(&world, "whole", vec![group("dark", &off, &THREE, 2)], Enqueue::Now).await;
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
         for part in parts_of(&world, &id).await {
-            let counts = world.sim.effects(part.spec.id.as_str()).expect("the ledger");
+            let counts = world.sim.effects(part.spec.id.as_str()).expect("the effect counts");
             assert_eq!(counts.iter().map(|one| one.applied).sum::<u32>(), 1);
         }
     });

@@ -1,4 +1,4 @@
-//! Racks in simulated time: what goes wrong at the fabric and at the last look, what is refused, and what is set for them.
+//! Racks in simulated time: failures of fabric and validation, refusals, and settings.
 
 use crate::racks::{Scene, asked, machines, power, who};
 use crate::world::simulate;
@@ -27,7 +27,7 @@ fn only(activity: Asked) -> Wanted {
     Wanted { scope: Scope::default(), activities: vec![activity] }
 }
 
-/// Runs into a fault of a device, and gives what the rack then says of it.
+/// Runs into a fault of a device, and returns the state of the rack.
 async fn fails(device: &str, effect: &str, wanted: Wanted) -> (During, String, String) {
     let scene = Scene::ready().await;
     scene.fail(device, effect);
@@ -55,7 +55,7 @@ fn a_device_that_fails_the_last_look_is_an_error_of_the_validation() {
 #[test]
 fn a_switch_that_fails_at_the_fabric_is_an_error_of_its_activity() {
     simulate(async {
-        // In order already, it would be left alone; so the fabric is to be formed for the first time.
+        // A fabric in order would be left alone, so it is to be formed for the first time.
         let expected = Counts { machines: 2, switches: 2, power_shelves: 1 };
         let scene = Scene::under(Settings::default(), expected).await;
         scene.fail("sw-1", "fabric");
@@ -181,7 +181,7 @@ fn what_is_set_for_racks_reaches_the_steps_of_their_operations() {
         let scene = Scene::under(Settings { racks, ..Settings::default() }, expected).await;
         scene.fill().await;
         scene.until("Ready").await;
-        // Both that of the rack's own turn and that of a request.
+        // The operation of the rack's own lifecycle and the one of the request.
         let own = scene.engine().racks().operations(&RackId::trusted("rack-1")).await;
         let own = own.expect("a status").remove(0).run;
         let asked = scene.start(Wanted::default()).await.expect("accepted").run.expect("a run");
@@ -202,7 +202,7 @@ fn what_is_set_for_racks_reaches_the_steps_of_their_operations() {
     });
 }
 
-/// Every dry run is the transaction of its request: refused where that is, and nothing is left of it.
+/// A dry run is the transaction of its request, rolled back: it is refused for the same reasons.
 #[test]
 fn a_dry_run_of_a_maintenance_asks_every_gate_and_leaves_nothing() {
     simulate(async {

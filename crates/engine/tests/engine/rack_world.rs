@@ -1,5 +1,5 @@
-//! Devices in the simulated world, and what may be asked of them: each is one transaction, as a service would write it. Asking
-//! again for what was written already changes nothing.
+//! Devices in the test environment, and requests to them. Each request is one transaction, as a
+//! service would write it, and is idempotent.
 
 use crate::world::{Kept, World};
 use model::effect::{Effect, Group, Key, Part, PowerTo};
@@ -32,7 +32,7 @@ pub fn event(at: Timestamp, message: &str) -> NewEvent {
     }
 }
 
-/// A device by its id: `m-…`, `sw-…`, `ps-…`.
+/// The prefix of the id gives the kind: `m-…`, `sw-…`, `ps-…`.
 pub fn device(id: &str) -> TargetId {
     let kind = match id.split_once('-').map(|(kind, _)| kind) {
         Some("sw") => TargetKind::Switch,
@@ -47,7 +47,7 @@ fn spec() -> DeviceSpec {
     DeviceSpec { provider: "sim".into(), ..DeviceSpec::default() }
 }
 
-/// Registers a shelf or a switch, whose life begins with that.
+/// Registers a shelf or a switch in its initial state.
 pub struct Register {
     pub id: &'static str,
     pub now: Timestamp,
@@ -72,7 +72,7 @@ impl Register {
     }
 }
 
-/// A device that is in service already.
+/// Inserts a device that is already in service.
 pub struct Stand {
     pub target: TargetId,
     pub rack: Option<RackId>,
@@ -82,7 +82,7 @@ pub struct Stand {
 impl Stand {
     pub async fn write(self, store: &Store) {
         let written = store.write("stand", self, |stand, tx| Box::pin(stand.run(tx)));
-        written.await.expect("it stands");
+        written.await.expect("the device exists");
     }
 
     async fn run(&self, tx: &mut Tx) -> Result<()> {
@@ -109,7 +109,7 @@ impl Stand {
     }
 }
 
-/// What somebody may want of a shelf.
+/// A request to a shelf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
     Power(PowerTo),
@@ -117,7 +117,7 @@ pub enum Wish {
     Delete,
 }
 
-/// Writes a wish down, under a name, so that it is written once.
+/// Writes a request. Its name makes it idempotent.
 pub struct Want {
     pub wish: Wish,
     pub name: String,
@@ -148,7 +148,7 @@ impl Want {
     }
 }
 
-/// A step of a group: every device does the same, a few at a time.
+/// A group step: the same effect on every device, `at_once` at a time.
 pub fn group(name: &str, effect: &Effect, devices: &[&str], at_once: u32) -> RunStep {
     let part = |id: &&str| Part {
         target: device(id),
@@ -159,7 +159,7 @@ pub fn group(name: &str, effect: &Effect, devices: &[&str], at_once: u32) -> Run
     model::lifecycle::run_step(name, 3_600, 0, Effect::Parts { group })
 }
 
-/// A run on a rack that claims its devices.
+/// A parent run on a rack that claims its devices.
 pub fn whole(id: RunId, name: &str, steps: Vec<RunStep>, at: Timestamp) -> Run {
     let mut claims: Vec<TargetId> = steps
         .iter()
@@ -190,7 +190,7 @@ pub fn whole(id: RunId, name: &str, steps: Vec<RunStep>, at: Timestamp) -> Run {
     })
 }
 
-/// Writes a whole and names it on every device that it claims, all or none.
+/// Inserts a parent run and claims all of its devices in one transaction.
 pub struct StartWhole {
     pub run: Run,
     pub enqueue: Enqueue<'static>,
@@ -207,7 +207,7 @@ impl StartWhole {
             match target.kind {
                 TargetKind::Machine => {
                     let id = MachineId::trusted(&target.id);
-                    let mut machine = tx.machine_locked(&id).await?.expect("it stands");
+                    let mut machine = tx.machine_locked(&id).await?.expect("the device exists");
                     assert_eq!(machine.active_run, None, "{target} is free");
                     machine.active_run = Some(spec.id.clone());
                     tx.update_machine(&mut machine, &event)?;
@@ -228,13 +228,12 @@ async fn claim<R: Lifecycle>(
     by: &RunId,
     event: &NewEvent,
 ) -> Result<()> {
-    let mut record: R = tx.record_locked(&target.id).await?.expect("it stands");
+    let mut record: R = tx.record_locked(&target.id).await?.expect("the device exists");
     assert_eq!(record.head().active_run, None, "{target} is free");
     record.head_mut().active_run = Some(by.clone());
     tx.update_and_enqueue(&mut record, event)
 }
 
-/// The records of devices, hosts and nodes.
 pub struct Records {
     pub shelves: Vec<PowerShelf>,
     pub switches: Vec<Switch>,
@@ -243,21 +242,21 @@ pub struct Records {
     pub nodes: Vec<Node>,
 }
 
-/// Everything that is stored about devices and what was done on them.
+/// Everything stored about devices and their runs.
 pub struct Everything {
     pub machines: Vec<Machine>,
     pub records: Records,
-    /// Of each node, whether an agent speaks for it, and what that one has still to do.
+    /// For each node: whether it has an agent, and its open task.
     pub agents: Vec<(bool, Option<Key>)>,
-    /// The histories of the machines and the records, by their words in the queue.
+    /// The histories of machines and records, by queue key.
     pub histories: BTreeMap<String, Vec<Event>>,
-    /// What the queue says of the records: id, and whether somebody holds it.
+    /// The ids of claimed queue rows.
     pub held: Vec<String>,
-    /// In the order in which they were accepted.
+    /// In the order of acceptance.
     pub runs: Vec<Kept>,
 }
 
-/// What every record has.
+/// The common part of all records.
 pub struct Seen<'a> {
     pub key: String,
     pub word: &'static str,
@@ -281,7 +280,7 @@ impl Records {
         shelves.chain(self.switches.iter().map(Seen::new)).chain(self.racks.iter().map(Seen::new))
     }
 
-    /// Nothing is on its way to another state by itself. A host that tries again by itself is.
+    /// No host changes state by itself. A host that waits for its retry does.
     pub fn hosts_rest(&self) -> bool {
         self.hosts.iter().all(|host| match &host.state {
             HostState::Ready => host.request.is_none(),
@@ -293,7 +292,7 @@ impl Records {
     }
 }
 
-/// Reads the records alone, which is cheap: scripts wait for them over and over.
+/// Reads the records alone: scripts poll them, and this is cheap.
 async fn read_records(tx: &mut Tx) -> Result<Records> {
     let (all, many) = (RecordFilter::default(), MANY as usize);
     Ok(Records {
@@ -325,7 +324,7 @@ async fn read_everything(tx: &mut Tx) -> Result<Everything> {
     let page = tx.runs(&model::filter::Filter::default(), None, MANY).await?;
     for run in page.runs.into_iter().rev() {
         let id = run.spec.id.clone();
-        let held = tx.claimed_run(&id).await?.expect("every run is in the queue's table");
+        let held = tx.claimed_run(&id).await?.expect("every run has a queue row");
         runs.push(Kept { run, held, history: tx.history(id.as_str(), 0, MANY).await? });
     }
     let mut histories = BTreeMap::new();
@@ -341,24 +340,24 @@ async fn read_everything(tx: &mut Tx) -> Result<Everything> {
 impl World {
     pub async fn machines(&self) -> Vec<Machine> {
         let read = self.store.read((), |(), tx| Box::pin(read_machines(tx)));
-        read.await.expect("the database of a simulation always answers")
+        read.await.expect("the in-memory database answers")
     }
 
     pub async fn records(&self) -> Records {
         let read = self.store.read((), |(), tx| Box::pin(read_records(tx)));
-        read.await.expect("the database of a simulation always answers")
+        read.await.expect("the in-memory database answers")
     }
 
     pub async fn everything(&self) -> Everything {
         let read = self.store.read((), |(), tx| Box::pin(read_everything(tx)));
-        read.await.expect("the database of a simulation always answers")
+        read.await.expect("the in-memory database answers")
     }
 }
 
-/// What a client makes of an answer: that somebody else wrote first means that it must ask again.
+/// Maps a conflict to `Unavailable`, so that the client retries.
 pub fn heard<T>(answer: Result<T>) -> Result<T> {
     match answer {
-        Err(StoreError::Conflict) => Err(StoreError::Unavailable("somebody else wrote".into())),
+        Err(StoreError::Conflict) => Err(StoreError::Unavailable("conflict".into())),
         other => other,
     }
 }

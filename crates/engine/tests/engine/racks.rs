@@ -1,5 +1,4 @@
-//! Racks in simulated time: their way into service, their operations side by side, and what becomes of those that fail or are
-//! stopped.
+//! Racks in simulated time: intake, concurrent operations, failures and cancels.
 
 use crate::world::{Process, World, simulate};
 use engine::rack::{DescribedRack, MaintenanceStart, MaintenanceStarted, RackView};
@@ -31,7 +30,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// A rack of two machines, two switches and a shelf that has come into service.
+    /// A rack of two machines, two switches and a shelf, in service.
     pub async fn ready() -> Self {
         let scene =
             Self::with_expected(Counts { machines: 2, switches: 2, power_shelves: 1 }).await;
@@ -84,7 +83,7 @@ impl Scene {
         self.engine().machines().register(described, "test".into()).await.map(|_| ())
     }
 
-    /// A device that is in service already: its own way there is told elsewhere.
+    /// Inserts a device that is already in service.
     async fn add_device(&self, kind: TargetKind, id: &str, slot: u32) {
         let (id, now) = (id.into(), self.world.now());
         let add = AddDevice { kind, id, slot, now };
@@ -135,7 +134,7 @@ impl Scene {
         panic!("{id} never ends")
     }
 
-    /// The states that the rack has been in, one after the other.
+    /// The states in the history of the rack.
     async fn path(&self) -> Vec<String> {
         let events = self.engine().history(RACK, 0, 10_000).await.expect("a history");
         let mut words: Vec<String> = events.into_iter().map(|event| event.word).collect();
@@ -153,7 +152,7 @@ impl Scene {
         self.world.sim.add_fault(rule).expect("a rule");
     }
 
-    /// Nobody stays held once all is over. A switch that was let go looks at itself first.
+    /// No device stays held at the end. A released switch first checks itself.
     pub async fn nobody_is_held(&self) {
         for _ in 0..PATIENCE {
             let devices = self.view().await.devices;
@@ -162,7 +161,7 @@ impl Scene {
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
-        panic!("somebody stays held: {:?}", self.view().await.devices);
+        panic!("a device is still held: {:?}", self.view().await.devices);
     }
 }
 
@@ -247,7 +246,7 @@ impl AddDevice {
                 shelf.facts = Facts::default();
                 tx.insert_record(&mut shelf, &event(self.now)).await?;
             }
-            TargetKind::Machine | TargetKind::Rack => panic!("registered in another way"),
+            TargetKind::Machine | TargetKind::Rack => panic!("not added here"),
         }
         let mut rack = tx.record_locked::<Rack>(RACK).await?.expect("a rack");
         rack.topology_changed = true;
@@ -288,7 +287,7 @@ fn a_rack_comes_into_service_when_all_its_devices_are_there() {
         assert_eq!(legs, expected);
         let manager = &ingestion.legs[4].parts;
         assert_eq!(manager.len(), 1);
-        assert_eq!(manager[0].target.as_str(), "sw-1", "the lowest place is the primary");
+        assert_eq!(manager[0].target.as_str(), "sw-1", "the lowest slot is the primary");
     });
 }
 
@@ -331,16 +330,16 @@ fn a_full_maintenance_goes_through_every_stage() {
         for stage in ["at ConfigureNmxCluster", "at PowerSequence", "at Completed"] {
             assert!(said.contains(&stage), "{stage} is not in {said:?}");
         }
-        // The fabric was as wanted, and was not taken down.
+        // The fabric was as desired, and was not taken down.
         let status = scene.engine().racks().status(&id).await.expect("a status");
-        let off = status.legs.iter().find(|leg| leg.name == "fabric-off").expect("a leg");
+        let off = status.legs.iter().find(|leg| leg.name == "fabric-off").expect("a rack step");
         assert!(off.parts.iter().all(|part| part.run.is_none()), "{off:?}");
-        let check = status.legs.last().expect("a leg");
+        let check = status.legs.last().expect("a rack step");
         assert_eq!(check.parts.len(), 5);
     });
 }
 
-/// A look whether the fabric is right is only a look: where it is not, the switches are sent to work one by one.
+/// The check of the fabric is only a check: if it fails, child runs configure each switch.
 #[test]
 fn a_fabric_that_is_not_there_is_formed_by_parts() {
     simulate(async {
@@ -350,13 +349,13 @@ fn a_fabric_that_is_not_there_is_formed_by_parts() {
         let id = &whole.expect("an ingestion").run.spec.id;
         let status = scene.engine().racks().status(id).await.expect("a status");
         for name in ["fabric-off", "fabric-manager", "fabric-configured"] {
-            let leg = status.legs.iter().find(|leg| leg.name == name).expect("a leg");
+            let leg = status.legs.iter().find(|leg| leg.name == name).expect("a rack step");
             assert!(leg.parts.iter().all(|part| part.run.is_some()), "{leg:?}");
         }
     });
 }
 
-/// Rule 14: only what is in scope is looked at.
+/// Rule 14: only devices in scope are checked.
 #[test]
 fn a_partial_scope_works_next_to_a_broken_neighbour() {
     simulate(async {
@@ -386,7 +385,7 @@ fn a_failure_is_an_error_that_names_device_and_activity_until_somebody_goes_on()
         scene.nobody_is_held().await;
         tokio::time::sleep(Duration::from_secs(7_200)).await;
         scene.until("Error").await;
-        // The hardware is mended, and the operation goes on where it stopped.
+        // The hardware is repaired, and the operation resumes where it stopped.
         scene.world.sim.clear_faults(None).expect("cleared");
         scene.engine().runs().act(id.clone(), Action::RetryStep, who()).await.expect("accepted");
         assert_eq!(scene.ended(&id).await.phase(), RunPhase::Succeeded);
@@ -395,7 +394,7 @@ fn a_failure_is_an_error_that_names_device_and_activity_until_somebody_goes_on()
     });
 }
 
-/// What was read back is known at once, of machines too, and of those that a failed sequence has come to.
+/// Power states that were read back are recorded at once, also by a sequence that failed.
 #[test]
 fn what_is_on_and_what_is_off_is_known_after_every_sequence() {
     simulate(async {
@@ -430,7 +429,7 @@ fn what_is_on_and_what_is_off_is_known_after_every_sequence() {
     });
 }
 
-/// A stage that takes too long, and one that somebody stops, say it as well.
+/// A stage that times out or is canceled records them as well.
 #[test]
 fn a_sequence_that_is_stopped_says_what_it_has_left_on_and_off() {
     simulate(async {
@@ -542,7 +541,7 @@ fn firmware_that_is_not_there_is_skipped_or_an_error_and_never_as_if_applied() {
         let id = scene.started(with("fw-0")).await;
         let run = scene.ended(&id).await;
         assert_eq!(run.phase(), RunPhase::Succeeded);
-        let skipped = run.spec.params.get("firmware_skipped").expect("it says so");
+        let skipped = run.spec.params.get("firmware_skipped").expect("a recorded reason");
         assert!(skipped.contains("fw-0 is not available"), "{skipped}");
         assert!(run.spec.steps.iter().all(|step| !step.name.starts_with("firmware-")));
         scene.until("Ready").await;
@@ -565,7 +564,7 @@ fn firmware_that_is_not_there_is_skipped_or_an_error_and_never_as_if_applied() {
 fn a_reprovision_comes_before_what_was_asked_for_earlier() {
     simulate(async {
         let scene = Scene::ready().await;
-        // Both are accepted before the rack has a turn: this thread is the only one.
+        // Both are accepted before the rack has a turn: the runtime has one thread.
         let pending = scene.started(power(machines(&["m-1"]), PowerSequence::On)).await;
         let trigger = Trigger::Reprovision;
         let force = Some("a test".to_string());
@@ -576,8 +575,8 @@ fn a_reprovision_comes_before_what_was_asked_for_earlier() {
         assert_eq!(asked.reprovision_requested, Some(id.clone()));
         assert_eq!(asked.maintenance_requested, std::slice::from_ref(&pending));
         let first = scene.ended(&pending).await;
-        assert_eq!(first.phase(), RunPhase::Canceled, "it gives way");
-        assert_eq!(first.progress.started_at, None, "and has never begun");
+        assert_eq!(first.phase(), RunPhase::Canceled, "it was superseded");
+        assert_eq!(first.progress.started_at, None, "it never started");
         assert!(scene.view().await.rack.maintenance_requested.is_empty());
         assert_eq!(scene.ended(&id).await.phase(), RunPhase::Succeeded);
         scene.until("Ready").await;
@@ -619,7 +618,7 @@ fn places_are_checked_and_racks_are_told_of_moves() {
         let Err(StoreError::Refused(refusal)) = nowhere else { panic!("{nowhere:?}") };
         assert_eq!(refusal.field.as_deref(), Some("machine.spec.rack_id"));
         scene.add_machine("m-3", Some(12)).await.expect("registered");
-        // It looks for them anew, and brings the new one into service.
+        // It reads its devices again, and brings the new one into service.
         for _ in 0..PATIENCE {
             if scene.path().await.iter().filter(|word| *word == "Validating").count() == 2 {
                 break;
@@ -633,7 +632,7 @@ fn places_are_checked_and_racks_are_told_of_moves() {
     });
 }
 
-/// The lowest slot makes a switch the primary, so a rack looks anew when one changes its slot; what stays in place is no news.
+/// The lowest slot makes a switch the primary, so a changed slot wakes the rack; others do not.
 #[test]
 fn a_rack_is_told_of_a_move_within_it() {
     simulate(async {
@@ -653,9 +652,9 @@ fn a_rack_is_told_of_a_move_within_it() {
             let all = scene.engine().racks().operations(&RackId::trusted(RACK)).await;
             let legs = all.expect("a status").remove(0).legs;
             let manager = legs.into_iter().find(|leg| leg.name == "fabric-manager");
-            manager.expect("a leg").parts.remove(0).target.to_string()
+            manager.expect("a rack step").parts.remove(0).target.to_string()
         };
-        assert!(!moved(3).await, "it stands there already");
+        assert!(!moved(3).await, "the slot is unchanged");
         assert_eq!(primary().await, "sw-1");
         assert!(moved(0).await);
         for _ in 0..PATIENCE {
@@ -685,11 +684,11 @@ fn a_machine_stays_in_its_rack_while_an_operation_holds_it() {
         assert_eq!(refusal.reason, "MACHINE_BUSY");
         assert!(refusal.said.contains(id.as_str()), "{}", refusal.said);
         scene.ended(&id).await;
-        scene.place("m-1", None, None).await.expect("nobody holds it any more");
+        scene.place("m-1", None, None).await.expect("moved");
     });
 }
 
-/// A switch whose record lacks what every switch has.
+/// A switch record without the required fields.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 struct Half {
     head: Head,
@@ -713,7 +712,7 @@ impl Lifecycle for Half {
     }
 
     fn next(&self, (): &(), _now: Timestamp) -> Next<Self> {
-        Next::Rest(Why::new("nobody asks it"))
+        Next::Rest(Why::new("never claimed"))
     }
 }
 
@@ -723,7 +722,7 @@ async fn add_half(tx: &mut Tx, now: Timestamp) -> Result<()> {
     tx.insert_record(&mut Half { head }, &event(now)).await
 }
 
-/// One bad record stays one: its rack shows it, leaves it alone, and goes on with the others.
+/// The rack reports the bad record, skips it, and continues with the other devices.
 #[test]
 fn a_device_that_cannot_be_read_keeps_nobody_from_its_neighbours() {
     simulate(async {
@@ -734,7 +733,10 @@ fn a_device_that_cannot_be_read_keeps_nobody_from_its_neighbours() {
         added.await.expect("added");
         let devices = scene.view().await.devices;
         assert_eq!(devices.len(), 6);
-        let half = devices.iter().find(|one| one.target.as_str() == "sw-9").expect("it is shown");
+        let half = devices
+            .iter()
+            .find(|one| one.target.as_str() == "sw-9")
+            .expect("the unreadable device");
         assert_eq!(half.state, "Unreadable");
         let named = vec![SwitchId::trusted("sw-9")];
         let scope = Scope { switches: named, ..Scope::default() };

@@ -1,5 +1,5 @@
-//! Clearing away, as the engine does it by itself: what is old goes while others work, and a watcher that
-//! was away too long is told so.
+//! Retention in the engine: expired rows are deleted while work continues, and a watch whose cursor
+//! has expired is refused.
 
 use crate::workers::{PATIENCE, engine, idle, in_maintenance, open, settings, start, until};
 use engine::watch::{Place, Watch};
@@ -29,7 +29,7 @@ fn never() -> Retention {
     }
 }
 
-/// An engine that lives so many days from now.
+/// An engine whose clock is so many days ahead.
 async fn in_days(store: &Store, sim: &Sim, days: u32, retention: Retention) -> Engine {
     let providers = Providers::default().with(Arc::new(sim.clone()));
     let now = clock::system();
@@ -38,7 +38,7 @@ async fn in_days(store: &Store, sim: &Sim, days: u32, retention: Retention) -> E
     Engine::start_up(store.clone(), providers, settings, then, random::system()).await.unwrap()
 }
 
-/// A machine that has been through three runs, oldest first.
+/// A machine with three ended runs, oldest first.
 async fn with_three_runs(store: &Store, sim: &Sim) -> Vec<RunId> {
     let settings = Settings { retention: never(), ..settings("one") };
     let engine = engine(store, Arc::new(sim.clone()), settings).await;
@@ -48,7 +48,7 @@ async fn with_three_runs(store: &Store, sim: &Sim) -> Vec<RunId> {
     with_more(store, sim).await
 }
 
-/// Two more runs on the machine; all that there are, oldest first.
+/// Two more runs on the machine; returns all runs, oldest first.
 async fn with_more(store: &Store, sim: &Sim) -> Vec<RunId> {
     let settings = Settings { retention: never(), ..settings("one") };
     let engine = engine(store, Arc::new(sim.clone()), settings).await;
@@ -66,7 +66,7 @@ async fn with_more(store: &Store, sim: &Sim) -> Vec<RunId> {
 async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let started = Instant::now();
     while !holds().await {
-        assert!(started.elapsed() < PATIENCE, "{what} did not come");
+        assert!(started.elapsed() < PATIENCE, "timed out waiting for {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -107,12 +107,12 @@ async fn old_runs_go_and_the_latest_stays() {
         assert!(matches!(engine.runs().get(id).await, Err(StoreError::Refused(_))));
         assert!(engine.history(id.as_str(), 0, 10).await.is_err());
     }
-    // The machine goes on as before, and its request ids are free again.
+    // The machine works as before, and its request ids are free again.
     let machine = engine.machines().get(&MachineId::trusted("m-1")).await.unwrap();
     let run = start(&engine, "m-1", RunType::EnterMaintenance).await;
     let run = until(&engine, &run.spec.id, Run::ended).await;
     let history = engine.history("m-1", 0, 100).await.unwrap();
-    // What happened at this version may have been deleted as soon as a later one came.
+    // An event may be deleted as soon as a later one of the same object exists.
     assert!(history[0].version >= machine.version);
     assert!(history.len() > 1, "{run:?}");
     idle(&engine).await;
@@ -173,7 +173,7 @@ async fn only_the_first_of_the_replicas_clears_away() {
     let second = Settings { retention: greedy, ..settings("two") };
     let second = engine(&store, Arc::new(sim.clone()), second).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(second.runs().get(&runs[0]).await.is_ok(), "the first one keeps everything");
+    assert!(second.runs().get(&runs[0]).await.is_ok(), "only the first replica deletes");
     first.shut_down().await;
     eventually("the turn of the second", async || second.runs().get(&runs[0]).await.is_err()).await;
     second.shut_down().await;
@@ -191,7 +191,7 @@ fn gone(result: Result<impl Sized, StoreError>) -> Refusal {
             refusal
         }
         Err(error) => panic!("{error}"),
-        Ok(_) => panic!("it was let through"),
+        Ok(_) => panic!("the cursor was accepted"),
     }
 }
 
@@ -216,7 +216,7 @@ async fn a_watcher_that_was_away_too_long_is_told_so() {
     assert!(refusal.said.contains("without a cursor"), "{refusal}");
     assert_eq!(refusal.next.as_deref(), Some("farrier watch --all"));
     gone(engine.runs().watch(Filter::default(), Some(Place::parse("0.0~").unwrap())).await);
-    // Who begins anew gets what there is, and goes on from there.
+    // A new watch starts with a snapshot and continues from there.
     let mut anew = engine.runs().watch(Filter::default(), None).await.unwrap();
     let place = next_place(&mut anew).await;
     let run = start(&engine, "m-1", RunType::Reboot).await;

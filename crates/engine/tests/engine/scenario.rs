@@ -1,5 +1,5 @@
-//! What the crash matrix runs. A scenario is a fixture, a script of requests, and what the matrix must
-//! have covered when it has crashed the scenario everywhere.
+//! A scenario of the crash matrix: a fixture, a script of requests, and the crash points that the
+//! matrix must cover.
 
 use crate::clients::{Door, Watcher, follow_script, nudge};
 use crate::device_fixture::{self, DeviceFixture};
@@ -18,13 +18,13 @@ pub struct Scenario {
     pub sampling: Sampling,
 }
 
-/// All scenarios: a new plan is in the list by being built in; a new lifecycle, or a new path through
-/// one, is added to one of the two lists.
+/// Built-in plans are included automatically; a new lifecycle, or a new path through one, is added
+/// to one of the two lists.
 pub fn all() -> Vec<Scenario> {
     machine_scenarios::all().into_iter().chain(device_scenarios::all()).collect()
 }
 
-/// What stands there when a scenario begins, and who asks for what.
+/// The initial state of a scenario, and its script.
 #[derive(Clone)]
 pub enum Fixture {
     /// One machine and its operations.
@@ -34,7 +34,7 @@ pub enum Fixture {
 }
 
 impl Fixture {
-    /// Brings the environment to where the scenario begins.
+    /// Creates the initial state of the scenario.
     pub async fn prepare(&self, world: &World, process: &Process, door: &Door) {
         match self {
             Self::Machine(fixture) => fixture.prepare(world, process).await,
@@ -57,7 +57,7 @@ impl Fixture {
                 return device_fixture::follow(door, world, fixture.script, "asked").await;
             }
         };
-        // The requests before have taken the numbers before.
+        // The requests of `before` have used the lower numbers.
         let first = fixture.before.len();
         let script = follow_script(door.clone(), world.sim.clone(), fixture.script, first);
         let nudge = async {
@@ -74,19 +74,19 @@ impl Fixture {
     }
 }
 
-/// A matrix that crashes nothing proves nothing: this must have been crash points.
+/// The minimum of crash points; a matrix that crashes nothing proves nothing.
 pub struct Coverage {
-    /// Steps whose effect must have been crashed before, during and after it.
+    /// Steps whose effect must be crashed before, during and after.
     pub steps: Vec<String>,
-    /// Commits that must have been crashed on either side, and how often at least.
+    /// Commits that must be crashed before and after, and the minimum number of each.
     pub commits: Vec<(&'static str, usize)>,
-    /// Where two replicas share the work, the one that crashes does not come to everything: it comes
-    /// to the first step and to every kind of commit.
+    /// Two replicas share the work, so the crashed one passes only the first step and every kind of
+    /// commit.
     pub shared: bool,
 }
 
 impl Coverage {
-    /// Fails unless the injection was made everywhere, by how often it was made at each point.
+    /// `made` counts the injections at each point.
     pub fn assert(&self, scenario: &str, injection: Injection, made: &HashMap<CrashPoint, usize>) {
         let shared = self.shared && injection.needs_replica();
         let steps = if shared { self.steps.len().min(1) } else { self.steps.len() };
@@ -108,22 +108,22 @@ impl Coverage {
     }
 }
 
-/// Which of the points that a scenario passes are crash points.
+/// Selects the crash points of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sampling {
-    /// Of each kind the first and the last between two settled steps: a worker polls for work over and
-    /// over, and finds none but the last time.
+    /// The first and the last of each kind between two settled steps: a worker polls for work many
+    /// times and finds some only the last time.
     FirstAndLast,
-    /// All of them, except that polling for work counts once between two commits.
+    /// All, except that polling for work counts once between two commits.
     Every,
-    /// Of those, the first two and the last of each kind: a long scenario does the same over and over.
+    /// As `Every`, but the first two and the last of each kind: long scenarios repeat themselves.
     FirstTwoAndLast,
-    /// Of those, without the effects of steps that other scenarios cover.
+    /// As `FirstTwoAndLast`, without the effects of steps that other scenarios cover.
     OwnSteps,
 }
 
 impl Sampling {
-    /// The indexes of the crash points, in order.
+    /// The indexes of the crash points, in ascending order.
     pub fn choose(self, points: &[CrashPoint], coverage: &Coverage) -> Vec<usize> {
         let own = |index: &usize| match &points[*index] {
             CrashPoint::Effect(_, _, step) => coverage.steps.contains(step),

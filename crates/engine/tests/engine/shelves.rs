@@ -1,4 +1,4 @@
-//! Power shelves and switches with simulated hardware: read, configured, switched, broken and mended, placed and removed.
+//! Power shelves and switches on simulated hardware: intake, power, failures, placement, deletion.
 
 use crate::workers::{PATIENCE, engine, open, settings, until};
 use engine::{Described, DescribedDevice, Engine, PlacedSpec, Settings};
@@ -54,7 +54,7 @@ impl Site {
         self.engine.devices().register::<D>(described, "ada".into()).await
     }
 
-    /// A shelf or a switch that has been taken in.
+    /// A shelf or a switch that is in service.
     async fn ready<D: Device>(&self, id: &str, rack: Option<&str>) -> D {
         self.add::<D>(id, rack, None).await.unwrap();
         self.until::<D>(id, |device| device.word() == "Ready").await
@@ -67,7 +67,7 @@ impl Site {
             if reached(&device) {
                 return device;
             }
-            assert!(started.elapsed() < PATIENCE, "{id} is {} for ever", device.word());
+            assert!(started.elapsed() < PATIENCE, "{id} stays {}", device.word());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -135,17 +135,17 @@ fn ask(ids: &[&str], operation: PowerTo) -> Asked {
 
 async fn add_rack(tx: &mut Tx, id: &str) -> Result<()> {
     let head = Head::new(id, Labels::new(), Timestamp::from_millis(1));
-    // It waits for many more devices than come, so that it does nothing with those that do.
+    // It expects more devices than come, so that it stays in discovery.
     let expected = Counts { machines: 60, switches: 60, power_shelves: 60 };
     let mut rack = Rack::new(head, RackSpec { expected, ..RackSpec::default() });
     tx.insert_record(&mut rack, &event("made")).await
 }
 
-/// Has a device held by a run, or released.
+/// Sets or clears the run that holds a device.
 async fn hold(store: &Store, id: &str, by: Option<RunId>) {
     let held = store.write("hold", (id.to_string(), by), |(id, by), tx| {
         Box::pin(async move {
-            let mut switch: Switch = tx.record_locked(id).await?.expect("the switch is there");
+            let mut switch: Switch = tx.record_locked(id).await?.expect("the switch exists");
             switch.head.active_run = by.clone();
             tx.update_and_enqueue(&mut switch, &event("held or let go"))
         })
@@ -181,7 +181,7 @@ async fn a_new_device_is_read_configured_and_ready() {
     let history = site.said("sw-1").await;
     let expected = ["Created", "Initializing", "Configuring", "Validating", "Ready"];
     assert_eq!(states(&history), expected);
-    // The same again changes nothing.
+    // The same request again changes nothing.
     let again: Switch = site.add("sw-1", None, None).await.unwrap();
     assert_eq!(again, site.engine.devices().get("sw-1").await.unwrap());
 }
@@ -233,15 +233,15 @@ async fn a_failure_is_an_error_that_can_be_left() {
     let failed = site.until("ps-1", in_error).await;
     let cause = failed.trouble().unwrap();
     assert!(cause.said.contains("the breaker is out"), "{}", cause.said);
-    assert_eq!(failed.maintenance_requested, None, "it is not tried again on hope");
+    assert_eq!(failed.maintenance_requested, None, "it is not retried by itself");
     let why = site.engine.explain("ps-1").await.unwrap();
     assert!(why.told.headline.contains("the breaker is out"), "{why:?}");
     assert_eq!(why.told.next_commands[0], "farrier power-shelf retry ps-1");
     assert_eq!(why.run_id, cause.run);
-    // A new request leaves it.
+    // A new request leaves the error.
     site.ask(off(&["ps-1"])).await.unwrap();
     site.switched("ps-1", PowerTo::Off).await;
-    // So does the operator who has the very run tried again.
+    // So does a retry of the same run.
     site.fault("ps-1", "power", 2);
     site.ask(ask(&["ps-1"], PowerTo::On)).await.unwrap();
     let run = site.until("ps-1", in_error).await.trouble().unwrap().run.clone().unwrap();
@@ -249,7 +249,7 @@ async fn a_failure_is_an_error_that_can_be_left() {
     site.engine.runs().act(run.clone(), Action::RetryStep, who.clone()).await.unwrap();
     until(&site.engine, &run, Run::ended).await;
     site.switched("ps-1", PowerTo::On).await;
-    // Or has it done anew.
+    // So does a rerun.
     site.fault("ps-1", "power", 2);
     site.ask(off(&["ps-1"])).await.unwrap();
     let run = site.until("ps-1", in_error).await.trouble().unwrap().run.clone().unwrap();
@@ -258,7 +258,7 @@ async fn a_failure_is_an_error_that_can_be_left() {
     let (first, second) = (anew().await.unwrap(), anew().await.unwrap());
     assert_eq!((first.new, second.new, &first.run.spec.id), (true, false, &second.run.spec.id));
     site.switched("ps-1", PowerTo::Off).await;
-    // And so does a retry.
+    // So does a retry of the shelf.
     site.fault("ps-1", "power", 2);
     site.ask(ask(&["ps-1"], PowerTo::On)).await.unwrap();
     site.until("ps-1", in_error).await;
@@ -291,7 +291,7 @@ async fn a_request_while_one_is_under_way_is_refused_and_its_repetition_is_not()
     site.switched("ps-1", PowerTo::Off).await;
     let count = site.said("ps-1").await.len();
     site.ask(named).await.unwrap();
-    assert_eq!(site.said("ps-1").await.len(), count, "it was done before");
+    assert_eq!(site.said("ps-1").await.len(), count, "the request was replayed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -308,7 +308,7 @@ async fn machines_in_service_keep_their_power_unless_by_force() {
     let refusal = site.ask(off(&["ps-1", "ps-2"])).await.unwrap_err();
     assert_eq!(refusal.reason, "MACHINES_IN_SERVICE");
     assert!(refusal.said.contains("m-1 is READY and in service"), "{refusal}");
-    // One of them may go; then the other one is the last.
+    // One of them may be powered off; then the other one is the last.
     site.ask(off(&["ps-1"])).await.unwrap();
     let refusal = site.ask(off(&["ps-2"])).await.unwrap_err();
     assert_eq!(refusal.reason, "MACHINES_IN_SERVICE");
@@ -353,7 +353,7 @@ async fn what_failed_on_a_shelf_that_fell_ill_is_not_tried_again() {
     }
 }
 
-/// Days may pass between a failure and its second try.
+/// Days may pass between a failure and its retry.
 #[tokio::test(flavor = "multi_thread")]
 async fn machines_that_came_into_service_keep_their_power_when_a_failed_shelf_is_tried_again() {
     let site = site().await;
@@ -412,7 +412,7 @@ async fn a_place_is_known_and_free_and_the_rack_hears_of_every_move() {
     assert!(!site.heard("rack-2", "sw-1 was added").await);
     let refused = site.add::<Switch>("sw-2", Some("rack-1"), Some(3)).await.unwrap_err();
     assert!(refused.to_string().contains("sw-1 stands"), "{refused}");
-    // A shelf is of another kind, and stands in another row.
+    // Slots are counted per kind of device.
     site.add::<PowerShelf>("ps-1", Some("rack-1"), Some(3)).await.unwrap();
     site.until("sw-1", |switch: &Switch| switch.word() == "Ready").await;
     site.add::<Switch>("sw-1", Some("rack-2"), Some(3)).await.unwrap();
@@ -445,7 +445,7 @@ async fn a_deleted_device_goes_when_nobody_holds_it_and_may_come_back() {
     hold(&site.store, "sw-1", None).await;
     let started = Instant::now();
     while site.engine.devices().get::<Switch>("sw-1").await.is_ok() {
-        assert!(started.elapsed() < PATIENCE, "it never goes");
+        assert!(started.elapsed() < PATIENCE, "the switch is never deleted");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(states(&site.said("sw-1").await).last(), Some(&"removed"));
@@ -473,7 +473,7 @@ async fn power_that_others_switch_is_noticed_and_silence_is_believed_after_a_whi
     let shelf: PowerShelf = site.ready("ps-1", None).await;
     let seen = site.until("ps-1", |shelf: &PowerShelf| shelf.observed.is_some()).await;
     assert!(seen.observed.unwrap().reachable);
-    // Somebody at the rack presses the button.
+    // An operator presses the power button at the rack.
     let target = Target { id: shelf.target(), spec: shelf.spec.clone().into() };
     let effect = Effect::Power { to: PowerTo::Off, power_off: PowerOffPolicy::CONFIGURED };
     let key = Key::new(&RunId::trusted("op-hand"), "power", 1);
@@ -490,7 +490,7 @@ async fn power_that_others_switch_is_noticed_and_silence_is_believed_after_a_whi
     site.until("ps-1", |shelf: &PowerShelf| !lost(shelf)).await;
     let count = site.said("ps-1").await.len();
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(site.said("ps-1").await.len(), count, "what does not change is not written");
+    assert_eq!(site.said("ps-1").await.len(), count, "unchanged observations are not written");
     let target = TargetId::from(&PowerShelfId::trusted("ps-1"));
     assert_eq!(shelf.target(), target);
 }

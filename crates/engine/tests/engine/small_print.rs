@@ -1,4 +1,4 @@
-//! Promises that hold between the lines, each in simulated time.
+//! Details that the documentation promises, each in simulated time.
 
 use crate::clients::{Door, operator};
 use crate::world::{World, simulate};
@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep};
 
 const MACHINE: &str = "m-1";
 
-/// Only the last run of a machine may go on. Which one that is, no clock decides.
+/// Only the last run of a machine may resume. The order of acceptance decides, not the clocks.
 #[test]
 fn the_last_run_is_the_one_that_came_last_whatever_the_clocks_say() {
     simulate(async {
@@ -43,7 +43,7 @@ fn the_last_run_is_the_one_that_came_last_whatever_the_clocks_say() {
             assert_eq!(door.ended(&id).await.phase(), RunPhase::Failed);
             failed.push(id);
         }
-        let last = failed.pop().expect("three of them");
+        let last = failed.pop().expect("three failed runs");
         for superseded in failed {
             let told = right.engine.runs().act(superseded, Action::RetryStep, operator()).await;
             let Err(StoreError::Refused(refusal)) = told else { panic!("{told:?}") };
@@ -54,11 +54,11 @@ fn the_last_run_is_the_one_that_came_last_whatever_the_clocks_say() {
             .runs()
             .act(last, Action::RetryStep, operator())
             .await
-            .expect("the last may go on");
+            .expect("the last run may resume");
     });
 }
 
-/// Whoever ends makes room, and whoever waits is told: nobody waits for the next look.
+/// A worker that becomes free claims the next run at once, not at the next poll.
 #[test]
 fn full_hands_take_the_next_run_as_soon_as_one_ends() {
     simulate(async {
@@ -88,7 +88,7 @@ fn full_hands_take_the_next_run_as_soon_as_one_ends() {
     });
 }
 
-/// Reads fail while it says so.
+/// Reads fail while this is true.
 struct Away(AtomicBool);
 
 impl Tap for Away {
@@ -103,7 +103,7 @@ impl Tap for Away {
     }
 }
 
-/// A filter that asks about the machine reads it for each event, and may find the database away.
+/// A filter on machine fields reads the machine for each event, and must survive a database outage.
 #[test]
 fn a_short_outage_costs_a_watch_nothing() {
     simulate(async {
@@ -124,7 +124,7 @@ fn a_short_outage_costs_a_watch_nothing() {
         }
         let run = door.start(MACHINE, RunType::Reboot, "b".into()).await.expect("accepted");
         let run = door.ended(&run).await;
-        // The events are there, and at hand; the machine is not.
+        // The events are cached; the machine is not.
         sleep(Duration::from_secs(2)).await;
         away.0.store(true, Ordering::SeqCst);
         let mended = Arc::clone(&away);
@@ -142,14 +142,14 @@ fn a_short_outage_costs_a_watch_nothing() {
     });
 }
 
-/// A cursor of a database that an older copy was put back into would show nothing, for ever.
+/// After a restore from a backup such a cursor would never return an event.
 #[test]
 fn a_cursor_from_the_future_is_refused() {
     simulate(async {
         let store = Store::open(&Options::Memory).await.expect("a database");
         let engine = boot(&store, Arc::new(Sim::in_ram(Speed::Zero)), Settings::default()).await;
         for word in ["0.99999999", "7.3", "0.99999999~"] {
-            let place = Place::parse(word).expect("a place");
+            let place = Place::parse(word).expect("a cursor");
             match engine.runs().watch(Filter::default(), Some(place)).await.map(drop) {
                 Err(StoreError::Refused(refusal)) => assert_eq!(refusal.reason, "CURSOR_GONE"),
                 other => panic!("{word}: {other:?}"),
@@ -160,7 +160,7 @@ fn a_cursor_from_the_future_is_refused() {
             .runs()
             .watch(Filter::default(), Some(watch.place().clone()))
             .await
-            .expect("its own place");
+            .expect("its own cursor");
     });
 }
 

@@ -1,4 +1,4 @@
-//! Workers that misbehave, in real time, on a real file.
+//! Misbehaving workers, in real time, on a database file.
 
 use async_trait::async_trait;
 use engine::admission::Start;
@@ -52,16 +52,16 @@ pub async fn until(engine: &Engine, id: &RunId, reached: impl Fn(&Run) -> bool) 
         if reached(&run) {
             return run;
         }
-        assert!(started.elapsed() < PATIENCE, "{run:#?} did not get there");
+        assert!(started.elapsed() < PATIENCE, "timed out: {run:#?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Waits until the engine has nothing in hand: a turn is let go of a moment after its last commit.
+/// Waits until the engine has no claims: they are released shortly after the last commit.
 pub async fn idle(engine: &Engine) {
     let started = Instant::now();
     while engine.scheduler().in_flight() > 0 {
-        assert!(started.elapsed() < PATIENCE, "a run is still in hand");
+        assert!(started.elapsed() < PATIENCE, "a run is still claimed");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -131,7 +131,7 @@ async fn a_worker_that_lost_its_lease_writes_nothing_and_repeats_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir).await;
     let sim = Sim::in_ram(Speed::Fast);
-    // This one never renews its lease, as if it were frozen while its work goes on.
+    // This one never renews its lease, as if it were frozen while its work continues.
     let frozen = Settings {
         lease: Duration::from_millis(200),
         renew: Duration::from_secs(3_600),
@@ -155,7 +155,7 @@ async fn a_worker_that_lost_its_lease_writes_nothing_and_repeats_nothing() {
     let quick = engine(&store, Arc::new(sim.clone()), quick).await;
     let ended = until(&quick, &run.spec.id, Run::ended).await;
     assert_eq!(ended.phase(), RunPhase::Succeeded, "{ended:#?}");
-    // The frozen worker notices when its own answer comes, and lets go without a word.
+    // The frozen worker notices when its own call returns, and releases without writing.
     idle(&frozen).await;
     assert_eq!(
         quick.runs().get(&run.spec.id).await.unwrap(),
@@ -183,7 +183,7 @@ async fn runs_go_on_where_a_stopped_engine_left_them() {
         runs.push(start(&first, &format!("m-{index}"), RunType::Reimage).await.spec.id);
     }
     first.shut_down().await;
-    assert_eq!(first.scheduler().in_flight(), 0, "everything was let go of");
+    assert_eq!(first.scheduler().in_flight(), 0, "all claims are released");
     let second = engine(&store, Arc::new(sim.clone()), settings("two")).await;
     for id in &runs {
         let ended = until(&second, id, Run::ended).await;

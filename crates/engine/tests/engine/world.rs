@@ -1,5 +1,5 @@
-//! A world of simulated time: one database, one fleet of simulated hardware, and processes that come
-//! and go. Nothing here waits for a real clock, so hours pass in milliseconds, always the same way.
+//! The test environment: one database, one simulated fleet, processes that start and crash, and
+//! simulated time. Nothing waits for a real clock, so hours take milliseconds, deterministically.
 
 use crate::agent_scenarios::Worked;
 use crate::gate::{Gate, Gated};
@@ -23,29 +23,29 @@ use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 use store::{ClaimedRun, Event, Options, Result, Store, Tx};
 
-/// When the simulated time begins: some day in 2026.
+/// A day in 2026.
 const BEGINNING: Timestamp = Timestamp::from_millis(1_780_000_000_000);
-/// Looks that nobody asked for would only add noise.
+/// Periodic probes are off: they would only add noise.
 const NO_PROBES: Duration = Duration::from_secs(30 * 24 * 3_600);
 
-/// Long, so that somebody who is not woken out of it is found out.
+/// Long, so that a test notices a worker that is not woken during a backoff.
 pub const BACKOFF: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
 pub struct World {
     pub store: Store,
     pub sim: Sim,
-    /// What was seen to go wrong while it happened.
+    /// Violations that were found while the test ran.
     pub witnessed: Arc<Mutex<Vec<String>>>,
-    /// What agents have done.
+    /// Agent tasks that were executed, by effect key.
     pub worked: Arc<Mutex<Worked>>,
-    /// There are nodes, which are looked at after every commit.
+    /// Check the nodes after every commit.
     nodes: Arc<AtomicBool>,
     clock: engine::clock::Clock,
     chance: engine::random::Random,
 }
 
-/// One process of Farrier. Its clock may go wrong.
+/// One Farrier process. Its clock can be shifted.
 #[derive(Clone)]
 pub struct Process {
     pub gate: Arc<Gate>,
@@ -54,19 +54,18 @@ pub struct Process {
 }
 
 impl Process {
-    /// Sets the clock of the process forward or back.
     pub fn step_clock(&self, by_ms: i64) {
         self.skew_ms.fetch_add(by_ms, Ordering::Relaxed);
     }
 }
 
-/// Runs one story in simulated time, on this thread.
+/// Runs one future in simulated time, on this thread.
 pub fn simulate<T>(story: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.enable_time().start_paused(true).build().expect("a runtime").block_on(story)
 }
 
-/// What becomes of each, in their order. Whichever core is free takes the next one.
+/// Applies `each` to all items on all cores; the results keep the order of the items.
 pub fn on_all_cores<'a, T: Sync, R: Send>(
     items: &'a [T],
     each: impl Fn(&'a T) -> R + Sync,
@@ -93,7 +92,7 @@ impl World {
     pub async fn new(seed: u64) -> Self {
         let clock = tokio_clock(BEGINNING);
         let next = AtomicU64::new(seed);
-        // A walk through all numbers in a scattered order: enough for ids, and the same each time.
+        // Hashes of consecutive numbers: distinct enough for ids, and deterministic.
         let chance = Arc::new(move || {
             let number = next.fetch_add(1, Ordering::Relaxed);
             model::retry::hash(&number.to_string(), 0)
@@ -108,7 +107,7 @@ impl World {
         self.boot_with(Settings { replica: name.into(), ..Settings::default() }).await
     }
 
-    /// The same with settings of its own, as far as they do not wait for a real clock.
+    /// Overwrites the probe interval and the backoff of the settings.
     pub async fn boot_with(&self, settings: Settings) -> Process {
         let gate = Gate::before(self.clone());
         let skew_ms = Arc::new(AtomicI64::new(0));
@@ -142,15 +141,15 @@ impl World {
 
     pub async fn machine(&self, id: &str) -> Machine {
         let machine = self.store.machine(&MachineId::trusted(id)).await;
-        machine.expect("the database of a simulation always answers").expect("it was registered")
+        machine.expect("the in-memory database answers").expect("it was registered")
     }
 
-    /// What is stored about one machine, read past every gate.
+    /// Reads everything stored about one machine, bypassing the fault injectors.
     pub async fn about(&self, id: &str) -> About {
         self.look(MachineId::trusted(id)).await
     }
 
-    /// From now on nodes are held against the documents' tables after every commit.
+    /// From now on the states of nodes are checked after every commit.
     pub fn nodes_are_watched(&self) {
         self.nodes.store(true, Ordering::Relaxed);
     }
@@ -158,7 +157,7 @@ impl World {
     pub async fn witness_nodes(&self) {
         if self.nodes.load(Ordering::Relaxed) {
             let checked = self.store.read((), |(), tx| Box::pin(check_nodes(tx)));
-            let wrong = checked.await.expect("the database answers");
+            let wrong = checked.await.expect("the in-memory database answers");
             self.witnessed.lock().unwrap_or_else(PoisonError::into_inner).extend(wrong);
         }
     }
@@ -171,7 +170,7 @@ impl World {
         (self.clock)()
     }
 
-    /// Whether the attempt at a step under this key is on record.
+    /// Whether the store holds an attempt at the step with this key.
     pub async fn intended(&self, key: &Key) -> bool {
         let mut parts = key.as_str().split('/');
         let (Some(run), Some(step), Some(attempt)) = (parts.next(), parts.next(), parts.next())
@@ -180,7 +179,7 @@ impl World {
         };
         let recorded =
             self.store.read(RunId::trusted(run), |id, tx| Box::pin(tx.claimed_run(id))).await;
-        let recorded = recorded.expect("the database of a simulation always answers");
+        let recorded = recorded.expect("the in-memory database answers");
         let attempt: u32 = attempt.parse().expect("a key ends with a number");
         recorded.is_some_and(|ClaimedRun { run, .. }| {
             let mut steps = run.progress.steps.iter();
@@ -190,19 +189,18 @@ impl World {
 
     async fn look(&self, id: MachineId) -> About {
         let about = self.store.read(id, |id, tx| Box::pin(read_about(tx, id)));
-        about.await.expect("the database of a simulation always answers")
+        about.await.expect("the in-memory database answers")
     }
 }
 
-/// Everything that is stored about one machine.
 pub struct About {
     pub machine: Machine,
     pub history: Vec<Event>,
-    /// In the order in which they were accepted.
+    /// In the order of acceptance.
     pub runs: Vec<Kept>,
 }
 
-/// A run as it is kept, and its history.
+/// A run as stored, its queue row and its history.
 pub struct Kept {
     pub run: Run,
     pub held: ClaimedRun,
@@ -217,13 +215,12 @@ async fn read_about(tx: &mut Tx, id: &MachineId) -> Result<About> {
     latest.reverse();
     for run in latest {
         let run_id: RunId = run.spec.id.clone();
-        let held = tx.claimed_run(&run_id).await?.expect("every run is in the queue's table");
+        let held = tx.claimed_run(&run_id).await?.expect("every run has a queue row");
         runs.push(Kept { run, held, history: tx.history(run_id.as_str(), 0, 10_000).await? });
     }
     Ok(About { machine, history, runs })
 }
 
-/// A filter for the runs of one machine.
 pub fn runs_of(machine: &str) -> Filter {
     let text = format!("machine_id={machine}");
     Filter::parse(&text, model::filter::Subject::Run).expect("a filter")
