@@ -1,8 +1,9 @@
 //! What an answer means.
 //!
-//! A pure table from what was asked and what came back to a fault with the right code. The rule behind
-//! it: a device that says it refused has done nothing; a device that says it stumbled over a change may
-//! have made it. The vendor's own words go into the sentence, because they are often the only hint.
+//! A pure table from what was asked and what came back to a fault with the right code. The rule
+//! behind it: a device that says it refused has done nothing; a device that says it stumbled over a
+//! change may have made it. The vendor's own words go into the sentence, because they are often the
+//! only hint.
 
 use super::decode::{Part, shown};
 use crate::http_client::Endpoint;
