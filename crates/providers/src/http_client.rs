@@ -1,8 +1,8 @@
 //! The HTTP client that the providers share.
 //!
-//! `endpoint` is the address of a server, `trust` and `certificate` how it proves its identity,
-//! `transport` one request and how far it got, `upload` a request with a large file, `form` the encoding
-//! of parameters, `text` what is passed on of a server's message.
+//! `endpoint` is the address of a server, `trust` and `certificate` verify its identity,
+//! `transport` sends one request, `upload` a request with a large file, `form` encodes parameters,
+//! `text` shortens a server's message.
 
 pub(crate) mod certificate;
 pub(crate) mod endpoint;
@@ -22,17 +22,16 @@ pub(crate) use upload::FileUpload;
 
 use std::time::Duration;
 
-/// How long a request may take.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// Until a connection stands, TLS included.
+    /// Until the connection is open, TLS included.
     pub connect: Duration,
-    /// From sending a request to the last byte of its answer.
+    /// From sending a request to the last byte of its response.
     pub answer: Duration,
 }
 
 impl Default for Timeouts {
-    /// BMCs are slow: some need ten seconds for a list of firmware.
+    /// BMCs are slow: some need ten seconds for a firmware inventory.
     fn default() -> Self {
         Self { connect: Duration::from_secs(10), answer: Duration::from_secs(60) }
     }
