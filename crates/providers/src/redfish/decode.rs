@@ -1,9 +1,8 @@
 //! Lenient reading of the JSON that BMCs send.
 //!
 //! Vendors omit fields, send null for a list, a number as text, a link as an object or as text,
-//! absolute or relative, with or without a slash at its end. So nothing here is required and
-//! nothing fails: an unusable field counts as missing. The caller that needs a field names it in
-//! its fault.
+//! absolute or relative, with or without a final slash. So nothing here is required or fails: an
+//! unusable field counts as missing. The caller that needs a field names it in its fault.
 
 use super::address::ROOT;
 use crate::http_client::text::one_line;

@@ -1,8 +1,7 @@
 //! The event logs of a BMC.
 //!
-//! Devices have several logs, in any order, with their entries expanded or as links, thousands of
-//! them. Only event logs are read, up to a limit. The newest entries of all logs are returned,
-//! newest first.
+//! Devices have several logs with thousands of entries, expanded or as links, in any order. Only
+//! event logs are read, up to a limit; the newest entries of all logs are returned, newest first.
 
 use super::client::{MAX_MEMBERS, Skipped};
 use super::decode::{Doc, Entry, Part, last_piece, shown};
