@@ -1,14 +1,12 @@
 //! A BMC that speaks IPMI 2.0 over the network: power, boot device, event log, identity.
 //!
-//! Requests go through the program `ipmitool`, one RMCP+ session for each, and only as `raw`
-//! requests: their responses are bytes of the IPMI specification, not text that changes between
-//! versions. The existing crates were rejected: one accepts unsigned packets in a signed session
-//! and silently drops encryption, the other panics on a bad packet and ignores sequence numbers;
-//! neither has suite 17.
+//! Requests go through `ipmitool`, one RMCP+ session for each, and only as `raw` requests: their
+//! responses are bytes of the IPMI specification, not text that changes between versions. Existing
+//! crates were rejected: one accepts unsigned packets in a signed session and drops encryption, the
+//! other panics on bad packets and ignores sequence numbers; neither has cipher suite 17.
 //!
 //! A change is sent exactly once. `ipmitool` repeats a request without a response, and a slow BMC
-//! then executes it twice; so for a change a missing response is reported as lost and never
-//! repeated.
+//! then executes it twice; so a missing response to a change is reported as lost, never repeated.
 
 mod answer;
 mod event;
@@ -289,8 +287,7 @@ impl Bmc {
 
     /// Sets the boot device and returns what is read back.
     pub async fn set_boot(&self, device: BootDevice, lasts: Lasts) -> Result<Boot, Fault> {
-        // A BMC clears the override after a minute unless this is set; some lack it and never clear
-        // it.
+        // A BMC clears the override after a minute unless this is set. Some lack the setting.
         let keep = Question::change("to keep the boot device", &[0x00, 0x08, 0x03, 0x08]);
         match self.ask(&keep).await {
             Err(fault) if fault.code != Code::NotSupported => return Err(fault),

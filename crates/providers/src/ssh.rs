@@ -1,10 +1,9 @@
 //! SSH: jobs on a host that survive the connection and the process that started them.
 //!
-//! A [`Host`] is a connection, through any number of jump hosts, to a server whose key was
-//! verified. Probes use [`Host::run`]. Work is a *job* under an effect key: it starts at most once,
-//! runs detached in its own process group, and its output and exit status stay in a folder on the
-//! host until [`Host::forget`]. The host needs a POSIX shell and a small userland; the scripts are
-//! in `sh`.
+//! A [`Host`] is a connection, through any number of jump hosts, to a server with a verified key.
+//! Probes use [`Host::run`]. Work is a *job* under an effect key: it starts at most once, runs
+//! detached in its own process group, and its output and exit status stay on the host until
+//! [`Host::forget`]. The host needs a POSIX shell and a small userland; the scripts are in `sh`.
 //!
 //! `connect` logs in, `hostkey` verifies servers, `call` runs one command, `script` builds the
 //! scripts, `job` starts and stops jobs, `follow` reads their output.

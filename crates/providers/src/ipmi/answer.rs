@@ -1,6 +1,5 @@
 //! Classification of `ipmitool` output. The program has one exit code for all errors, so its few
-//! fixed phrases are parsed here and nowhere else; the completion codes are those of the IPMI
-//! specification.
+//! fixed phrases are parsed here. The completion codes are those of the IPMI specification.
 
 use super::tool::Ending;
 use model::fault::Code;

@@ -51,8 +51,7 @@ impl Tool<'_> {
             Ok(Ok(ending)) => ending,
             Ok(Err(error)) => Ending::NotRun(error.to_string()),
             Err(_) => {
-                // Dropping the child would kill it too, but leave a zombie until the next process
-                // starts.
+                // Dropping the child would leave a zombie until the next process starts.
                 let _ = child.kill().await;
                 Ending::Late
             }

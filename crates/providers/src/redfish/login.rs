@@ -1,9 +1,8 @@
 //! Authentication at a BMC.
 //!
-//! A session is one login for many requests: many BMCs answer it faster, and it leaves one line in
-//! their logs. Basic authentication works everywhere. An expired session is renewed once, and
-//! closed after use, because BMCs allow few sessions. A password is tried once, so that it cannot
-//! lock the account.
+//! A session is one login for many requests: faster on many BMCs, and one line in their logs.
+//! Basic authentication works everywhere. An expired session is renewed once and closed after use:
+//! BMCs allow few sessions. A password is tried once, so that it cannot lock the account.
 
 use super::client::Link;
 use super::decode::{Part, local_path};

@@ -1,7 +1,7 @@
 //! Firmware updates through the Redfish update service.
 //!
 //! A device takes a file in a form ([`UpdateMethod::MultipartPush`]), downloads it from a server
-//! ([`UpdateMethod::SimpleUpdate`]), or, if older, takes the raw file ([`PushMethod::HttpPush`]).
+//! ([`UpdateMethod::SimpleUpdate`]), or, if older, takes the raw file ([`UpdateMethod::HttpPush`]).
 //! An installation takes minutes and often restarts the BMC. So these calls only show that the
 //! request was accepted; the task and the versions afterwards show the result.
 

@@ -102,7 +102,7 @@ impl FaultRule {
         }
     }
 
-    /// A rule from a client's words; an empty verb is `perform`.
+    /// Parses the words of a request; an empty verb is `perform`.
     pub fn from_words(verb: &str, action: &str) -> Result<Self, Refusal> {
         if action.is_empty() {
             return Err(Refusal::missing("fault.action"));

@@ -60,8 +60,7 @@ impl Broken {
 impl Host {
     /// The limit of each output stream, in bytes.
     pub const MAX_ANSWER: usize = 1 << 20;
-    /// The limit of standard input. It fits the window that servers open, so that sending never
-    /// blocks.
+    /// The limit of standard input. It fits the servers' window, so that sending never blocks.
     pub const MAX_STDIN: usize = 1 << 20;
 
     /// Runs a command in the user's login shell and waits for its end. For probes, not for work:

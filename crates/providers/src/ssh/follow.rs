@@ -1,9 +1,8 @@
 //! Reads the log of a job from any byte on until the job has ended.
 //!
-//! The two outputs of a job are two files, and the host records their sizes from time to time.
-//! These samples define the order of the log: up to a sample first the new standard output, then
-//! the new standard error. Samples only grow, so a byte of the log is the same for every reader at
-//! any time.
+//! The two outputs of a job are two files, and the host records their sizes from time to time. The
+//! samples define the order of the log: up to a sample first the new standard output, then the new
+//! standard error. Samples only grow, so a byte of the log never changes.
 
 use super::call::Broken;
 use super::connect::Host;

@@ -1,6 +1,6 @@
 //! Jobs on a host: started at most once under a key, read, stopped, forgotten.
 //!
-//! A start or a stop that was sent may have been executed, so its fault says maybe. A read has no
+//! A start or a stop that was sent may have been executed, so its fault is `Happened::Maybe`. A read has no
 //! effect, so a lost read only means that the host is unreachable.
 
 use super::call::{Broken, Output};

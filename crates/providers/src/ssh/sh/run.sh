@@ -1,4 +1,4 @@
-# Runs the command, detached from the caller. Signals are meant for the command, so they are ignored here.
+# Runs the command, detached from the caller. It ignores the signals that are meant for the command.
 
 trap '' TERM HUP INT
 here=$(pwd)
