@@ -161,7 +161,7 @@ impl Sim {
         }
     }
 
-    /// The job of the key. If it cannot be read, the result must not be `Happened::No`.
+    /// The job of the key. If it cannot be read, the fault says that the effect may have happened.
     fn find(&self, machine: &MachineId, order: &Order) -> Result<Option<Sight>, Fault> {
         self.with_hardware(machine, |hardware, now| sight(hardware, order, now))
             .map_err(out_of_sight)
@@ -270,7 +270,7 @@ impl Provider for Sim {
             Verb::Perform | Verb::GetStatus | Verb::Observe | Verb::Stop => fault,
         })?;
         let Some(rule) = rule else { return self.carry_out(target, order, journal).await };
-        tracing::debug!(%machine, key = %order.key, rule = rule.id, "a fault rule matches the provider call");
+        tracing::debug!(%machine, key = %order.key, rule = rule.id, "fault rule applies");
         match rule.action {
             Action::Fail => self.fail(target, order, rule.words()),
             Action::Hang => pending().await,

@@ -173,10 +173,7 @@ mod tests {
         assert!(matches!(ending, Ending::Late), "{ending:?}");
         assert!(started.elapsed() < Duration::from_secs(30));
         let pid = std::fs::read_to_string(&pid_file).unwrap();
-        assert!(
-            !Path::new(&format!("/proc/{}/status", pid.trim())).exists(),
-            "the process still runs"
-        );
+        assert!(!Path::new(&format!("/proc/{}/status", pid.trim())).exists(), "still running");
     }
 
     #[tokio::test]

@@ -216,11 +216,7 @@ mod tests {
         assert!(none.said.contains("no firmware at all"), "{none}");
         let skipped = vec!["F/2 is not there".into()];
         let fault = Components { skipped, ..all }.find("CPLD").unwrap_err();
-        assert_eq!(
-            fault.code,
-            Code::EffectFailed,
-            "the skipped resource may be the component: {fault}"
-        );
+        assert_eq!(fault.code, Code::EffectFailed, "it may be the skipped one: {fault}");
     }
 
     #[test]

@@ -32,8 +32,7 @@ pub enum Action {
     Garbage,
     /// Executes the effect and delays the response.
     Slow,
-    /// Receives the call twice, as from a network that duplicates packets, and returns the second
-    /// result.
+    /// Receives the call twice, like a duplicated packet, and returns the second result.
     Twice,
 }
 

@@ -22,9 +22,8 @@ const PAGE_BLOCKS: u64 = 128;
 const PIECE: usize = 32 << 10;
 
 impl Host {
-    /// Writes the log from byte `from` on to the journal until the job has ended, was lost, or
-    /// turns out never to have started. Returns the length of the log. Dropping the future stops
-    /// the reading.
+    /// Writes the log from byte `from` on to the journal until the job ended, was lost, or never
+    /// started. Returns the length of the log. Dropping the future stops the reading.
     pub async fn read(&self, key: &str, from: u64, journal: &Journal) -> Result<u64, Fault> {
         let mut log = Log { told: from, ..Log::default() };
         let mut skip = 0;

@@ -94,8 +94,7 @@ impl Trust {
         }
     }
 
-    /// Known keys' algorithms come first, so that a host with several keys shows one we can
-    /// compare.
+    /// Algorithms of known keys come first, so that a host with several keys shows a known one.
     pub(super) fn algorithms(&self) -> Vec<Algorithm> {
         let mut wanted: Vec<Algorithm> = self.known().iter().map(|key| key.0.algorithm()).collect();
         wanted.extend([

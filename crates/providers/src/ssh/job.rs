@@ -1,6 +1,6 @@
 //! Jobs on a host: started at most once under a key, read, stopped, forgotten.
 //!
-//! A start or a stop that was sent may have been executed, so its fault is `Happened::Maybe`. A read has no
+//! A start or a stop that was sent may have been executed, and its fault reports that. A read has no
 //! effect, so a lost read only means that the host is unreachable.
 
 use super::call::{Broken, Output};
@@ -51,8 +51,7 @@ pub enum Lost {
     Rebooted,
     /// Its processes are gone and left no status.
     Gone,
-    /// It was marked as started, but the script that did so was interrupted. The command did not
-    /// run.
+    /// It was marked as started, but starting was interrupted. The command did not run.
     Unmade,
 }
 
