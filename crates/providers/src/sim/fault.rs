@@ -77,7 +77,7 @@ pub struct FaultRule {
     #[serde(default)]
     pub message: String,
     /// How often the rule has applied.
-    #[serde(default)]
+    #[serde(default, rename = "struck")]
     pub struck: u32,
 }
 

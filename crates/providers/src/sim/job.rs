@@ -155,6 +155,7 @@ pub struct Job {
 pub enum Ending {
     /// It was applied, and the goal held when it was read back.
     Done {
+        #[serde(rename = "said")]
         said: String,
         evidence: Vec<Evidence>,
         #[serde(default, skip_serializing_if = "Option::is_none")]

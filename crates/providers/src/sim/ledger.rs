@@ -19,6 +19,7 @@ pub struct EffectCount {
     pub machine: String,
     pub effect: String,
     /// The number of `perform` calls.
+    #[serde(rename = "asked")]
     pub asked: u32,
     /// How often it changed the hardware. More than once is a bug of the engine or the simulator.
     pub applied: u32,
@@ -28,6 +29,7 @@ pub struct EffectCount {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum Entry {
+    #[serde(rename = "asked")]
     Asked { key: Key, machine: String, effect: String, verb: Verb },
     Applied { key: Key, machine: String, effect: String, act: u64 },
 }

@@ -1,7 +1,7 @@
 //! Jobs on a host: started at most once under a key, read, stopped, forgotten.
 //!
-//! A start or a stop that was sent may have been executed, and its fault reports that. A read has no
-//! effect, so a lost read only means that the host is unreachable.
+//! A start or a stop that was sent may have been executed, and its fault reports that. A read has
+//! no effect, so a lost read only means that the host is unreachable.
 
 use super::call::{Broken, Output};
 use super::connect::Host;
