@@ -101,7 +101,7 @@ impl Sim {
         self.memory.counts(prefix).map_err(out_of_memory)
     }
 
-    /// Applies all jobs that are due, and then passes the hardware to `look`.
+    /// Applies all jobs that are due, and then calls `look` with the hardware.
     fn with_hardware<T>(
         &self,
         machine: &MachineId,

@@ -1,6 +1,6 @@
 //! Requests to one BMC.
 //!
-//! [`Link`] authenticates, follows redirects on the same device, renews an expired session once,
+//! [`RedfishClient`] authenticates, follows redirects on the same device, renews an expired session once,
 //! reads collections page by page, and changes a resource only if its ETag still matches. Each
 //! method returns a decoded resource or a fault.
 

@@ -30,8 +30,18 @@ pub struct EffectCount {
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum Entry {
     #[serde(rename = "asked")]
-    Asked { key: Key, machine: String, effect: String, verb: Verb },
-    Applied { key: Key, machine: String, effect: String, act: u64 },
+    Asked {
+        key: Key,
+        machine: String,
+        effect: String,
+        verb: Verb,
+    },
+    Applied {
+        key: Key,
+        machine: String,
+        effect: String,
+        act: u64,
+    },
 }
 
 impl Entry {
