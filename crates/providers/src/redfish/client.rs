@@ -1,8 +1,8 @@
 //! Requests to one BMC.
 //!
-//! [`RedfishClient`] authenticates, follows redirects on the same device, renews an expired session once,
-//! reads collections page by page, and changes a resource only if its ETag still matches. Each
-//! method returns a decoded resource or a fault.
+//! [`RedfishClient`] authenticates, follows redirects on the same device, renews an expired session
+//! once, reads collections page by page, and changes a resource only if its ETag still matches.
+//! Each method returns a decoded resource or a fault.
 
 use super::address::ROOT;
 use super::decode::{Doc, Entry, Part, entry, exact_path, local_path, shown};

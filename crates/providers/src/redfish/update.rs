@@ -221,7 +221,7 @@ impl Updates {
 }
 
 impl System {
-    /// Requests that the BMC downloads and installs an image, as [`Updates::fetch`].
+    /// Requests that the BMC downloads and installs an image, as [`UpdateService::fetch`].
     pub async fn simple_update(
         &self,
         image_url: &str,
