@@ -1,8 +1,8 @@
 //! The HTTP client that the providers share.
 //!
 //! `endpoint` is the address of a server, `trust` and `certificate` verify its identity,
-//! `transport` sends one request and reports how far it got, `upload` sends a large file, `form`
-//! encodes parameters, `text` sanitizes a server's message.
+//! `transport` sends one request, `upload` a request with a large file, `form` encodes parameters,
+//! `text` shortens a server's message.
 
 pub(crate) mod certificate;
 pub(crate) mod endpoint;
@@ -24,14 +24,14 @@ use std::time::Duration;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// Until the connection is established, TLS included.
+    /// Until the connection is open, TLS included.
     pub connect: Duration,
-    /// From sending a request to the last byte of its answer.
+    /// From sending a request to the last byte of its response.
     pub answer: Duration,
 }
 
 impl Default for Timeouts {
-    /// BMCs are slow: some need ten seconds for a list of firmware.
+    /// BMCs are slow: some need ten seconds for a firmware inventory.
     fn default() -> Self {
         Self { connect: Duration::from_secs(10), answer: Duration::from_secs(60) }
     }

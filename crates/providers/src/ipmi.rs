@@ -1,12 +1,12 @@
-//! A management controller that speaks IPMI 2.0 over the network: power, boot device, event log, identity.
+//! A BMC that speaks IPMI 2.0 over the network: power, boot device, event log, identity.
 //!
-//! It asks through the program `ipmitool`, one RMCP+ session per question, and only with `raw` requests: what comes
-//! back is bytes of the IPMI specification, not prose that changes between versions. The crates there are were read and
-//! left: one takes an unsigned packet for an answer in a signed session and quietly gives up encryption, the other
-//! panics on a bad packet and checks no sequence number; neither has cipher suite 17.
+//! Requests go through `ipmitool`, one RMCP+ session for each, and only as `raw` requests: their
+//! responses are bytes of the IPMI specification, not text that changes between versions. Existing
+//! crates were rejected: one accepts unsigned packets in a signed session and drops encryption, the
+//! other panics on bad packets and ignores sequence numbers; neither has cipher suite 17.
 //!
-//! Something that changes the machine is sent exactly once. `ipmitool` sends again what was not answered in time, and a
-//! slow controller then does it twice; so an answer that stays out is reported as lost and never asked for again here.
+//! A change is sent exactly once. `ipmitool` repeats a request without a response, and a slow BMC
+//! then executes it twice; so a missing response to a change is reported as lost, never repeated.
 
 mod answer;
 mod event;
@@ -26,30 +26,30 @@ use tool::{Ending, Tool};
 
 const SCHEME: &str = "ipmi://";
 const DEFAULT_PORT: u16 = 623;
-/// What the specification has room for.
+/// The limits of the specification.
 const MAX_USER_BYTES: usize = 16;
 const MAX_PASSWORD_BYTES: usize = 20;
 
-/// Whether the address of a BMC is one for IPMI.
+/// Whether the address of a BMC is an IPMI address.
 pub fn is_ipmi(endpoint: &str) -> bool {
     endpoint.starts_with(SCHEME)
 }
 
-/// Which algorithms protect the session.
+/// The cipher suite of the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cipher {
-    /// HMAC-SHA1 and AES-128: what every controller has.
+    /// HMAC-SHA1 and AES-128; every BMC has it.
     Suite3,
     /// HMAC-SHA256 and AES-128.
     Suite17,
-    /// 17, and 3 after the controller itself has said that it has no 17.
+    /// 17, and 3 only after the BMC itself has refused 17.
     Best,
 }
 
-/// As what the session asks to be let in. Changes need `Operator`, but many controllers know only administrators.
+/// The privilege of the session. Changes need `Operator`, but many BMCs have only administrators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Privilege {
-    /// May look and change nothing.
+    /// Read only.
     User,
     Operator,
     Administrator,
@@ -65,15 +65,14 @@ impl Privilege {
     }
 }
 
-/// What the machine starts with; the boot device is asked for in its words.
+/// The machine's firmware, which the boot flags must name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Firmware {
     Bios,
     Efi,
 }
 
-/// Whether the controller still knows, when asked, that a boot device was set and for how long. Some keep the device
-/// alone.
+/// Whether a BMC reports, besides the boot device, that an override is set and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BootMemory {
     Whole,
@@ -88,7 +87,7 @@ pub struct Settings {
     pub privilege: Privilege,
     pub firmware: Firmware,
     pub boot_memory: BootMemory,
-    /// How long one question may take, its session included.
+    /// The time limit of one request, its session included.
     pub deadline: Duration,
 }
 
@@ -111,14 +110,13 @@ pub enum Power {
     Off,
 }
 
-/// What may be asked of the power.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PowerKind {
     On,
     Off,
     Cycle,
     Reset,
-    /// Asks the operating system to shut down; it may take its time or not listen.
+    /// Asks the operating system to shut down, which may be slow or ignored.
     Soft,
 }
 
@@ -146,7 +144,7 @@ impl PowerKind {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BootDevice {
-    /// No override: the order in the firmware's own settings.
+    /// No override: the firmware's own boot order.
     None,
     Pxe,
     Disk,
@@ -166,18 +164,18 @@ impl BootDevice {
     }
 }
 
-/// How long an override lasts.
+/// How long an override applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lasts {
     Once,
     Always,
 }
 
-/// What a controller says it will boot from.
+/// The boot device that a BMC reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BootFrom {
     Device(BootDevice),
-    /// A device that we never ask for, by its number in the specification.
+    /// A device that Farrier never requests, by its number in the specification.
     Unlisted(u8),
 }
 
@@ -185,29 +183,27 @@ pub enum BootFrom {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Boot {
     pub from: BootFrom,
-    /// Nothing, when there is no override or the controller does not keep how long it lasts.
+    /// None without an override, or if the BMC does not report it.
     pub lasts: Option<Lasts>,
 }
 
-/// Who the controller says it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// Numbers of the manufacturer, as registered with IANA, and of its product.
+    /// The manufacturer's IANA number and its product number.
     pub manufacturer: u32,
     pub product: u16,
     pub firmware: String,
     pub ipmi_version: String,
-    /// The machine's own number, as 32 hexadecimal digits, where the controller knows it.
+    /// The machine's GUID, as 32 hexadecimal digits, if the BMC reports it.
     pub guid: Option<String>,
 }
 
-/// One controller.
 pub struct Bmc {
     host: String,
     port: u16,
     login: Login,
     settings: Settings,
-    /// The suite that the controller was found to have.
+    /// The cipher suite that the BMC accepted.
     suite: OnceLock<u8>,
 }
 
@@ -217,7 +213,7 @@ impl fmt::Debug for Bmc {
     }
 }
 
-/// What is asked, in words and in bytes.
+/// A request: a description for faults, and its bytes.
 struct Question<'a> {
     asked: &'a str,
     changes: bool,
@@ -235,7 +231,7 @@ impl<'a> Question<'a> {
 }
 
 impl Bmc {
-    /// A controller at `ipmi://HOST[:PORT]`. Nothing is sent yet.
+    /// A BMC at `ipmi://HOST[:PORT]`. Nothing is sent yet.
     pub fn new(endpoint: &str, login: Login, settings: Settings) -> Result<Self, Fault> {
         let (host, port) = parse_endpoint(endpoint).ok_or_else(|| {
             let said =
@@ -263,7 +259,7 @@ impl Bmc {
         }
     }
 
-    /// What the chassis itself calls a fault; asked for with the power state, so it costs no more than that.
+    /// The fault bits of the chassis status.
     pub async fn faults(&self) -> Result<Vec<&'static str>, Fault> {
         let question = Question::look("for the state of its chassis", &[0x00, 0x01]);
         let bytes = self.ask(&question).await?;
@@ -273,7 +269,7 @@ impl Bmc {
         }
     }
 
-    /// Asks for it once. That it was taken does not mean that it happened: ask for [`Bmc::power`] afterwards.
+    /// Sent once. Success means accepted, not done: read [`Bmc::power`] afterwards.
     pub async fn set_power(&self, kind: PowerKind) -> Result<(), Fault> {
         self.ask(&Question::change(kind.asked(), &[0x00, 0x02, kind.byte()])).await.map(drop)
     }
@@ -289,9 +285,9 @@ impl Bmc {
         }
     }
 
-    /// Sets the boot device and reads it back; the answer is what was read.
+    /// Sets the boot device and returns what is read back.
     pub async fn set_boot(&self, device: BootDevice, lasts: Lasts) -> Result<Boot, Fault> {
-        // A controller drops the wish after a minute unless it is told not to. Some cannot be told, and do not drop it.
+        // A BMC clears the override after a minute unless this is set. Some lack the setting.
         let keep = Question::change("to keep the boot device", &[0x00, 0x08, 0x03, 0x08]);
         match self.ask(&keep).await {
             Err(fault) if fault.code != Code::NotSupported => return Err(fault),
@@ -311,7 +307,7 @@ impl Bmc {
         Err(Fault::new(Code::ReadBackDiffers, said))
     }
 
-    /// The newest entries of the event log, newest first; never more than [`MAX_EVENTS`].
+    /// The newest entries of the event log, newest first; at most [`MAX_EVENTS`].
     pub async fn events(&self, newest: usize) -> Result<Vec<Event>, Fault> {
         event::read(self, newest.min(MAX_EVENTS)).await
     }
@@ -328,7 +324,7 @@ impl Bmc {
         read_identity(&bytes, guid).ok_or_else(|| self.garbled(&question, &bytes))
     }
 
-    /// Asks one question, with the strongest suite that the settings and the controller have in common.
+    /// Sends one request with the strongest cipher suite that the settings and the BMC allow.
     async fn ask(&self, question: &Question<'_>) -> Result<Vec<u8>, Fault> {
         match self.ask_raw(question).await {
             Ok(bytes) => Ok(bytes),
@@ -344,7 +340,7 @@ impl Bmc {
         answer::judge(ending).and_then(|out| answer::bytes(&out))
     }
 
-    /// Several questions that change nothing, in one session: what was answered to those that had an answer.
+    /// Sends several reads in one session and returns the responses that came, concatenated.
     async fn ask_many(&self, asked: &str, questions: &[Vec<u8>]) -> Result<Vec<u8>, Fault> {
         let script: String = questions.iter().map(|bytes| answer::script_line(bytes)).collect();
         let command = ["exec".to_owned(), "/dev/stdin".to_owned()];
@@ -439,7 +435,7 @@ fn parse_endpoint(endpoint: &str) -> Option<(String, u16)> {
     };
     let port =
         if port.is_empty() { DEFAULT_PORT } else { port.parse().ok().filter(|p| *p != 0)? };
-    // The host becomes an argument of a program: a name or an address, and nothing that looks like an option.
+    // The host becomes a program argument: a name or an address, never an option.
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '_');
     let sound = !host.is_empty() && !host.starts_with('-') && host.chars().all(plain);
     sound.then(|| (host.to_owned(), port))
@@ -493,7 +489,7 @@ fn read_boot(flags: u8, device: u8, memory: BootMemory) -> Boot {
     let lasts = if flags & PERSISTENT != 0 { Lasts::Always } else { Lasts::Once };
     match memory {
         BootMemory::DeviceOnly => Boot { from, lasts: None },
-        // Without the valid bit the device is a leftover that the firmware will not look at.
+        // Without the valid bit the device is stale, and the firmware ignores it.
         BootMemory::Whole if flags & VALID == 0 => {
             Boot { from: BootFrom::Device(BootDevice::None), lasts: None }
         }
@@ -501,13 +497,13 @@ fn read_boot(flags: u8, device: u8, memory: BootMemory) -> Boot {
     }
 }
 
-/// Whether what was read is what was asked for. An override that is taken away need not last.
+/// Whether the override read back is the requested one. Its duration matters only if there is one.
 fn holds(seen: &Boot, device: BootDevice, lasts: Lasts) -> bool {
     seen.from == BootFrom::Device(device)
         && (device == BootDevice::None || seen.lasts.is_none_or(|seen| seen == lasts))
 }
 
-/// Bits of the chassis status, section 28.2 of the specification.
+/// The bits of the chassis status, section 28.2 of the specification.
 fn read_faults(power: u8, rest: u8) -> Vec<&'static str> {
     let power_faults = [(1, "power overload"), (3, "main power fault"), (4, "power control fault")];
     let other_faults = [(2, "drive fault"), (3, "cooling fault")];
@@ -524,7 +520,7 @@ fn read_identity(bytes: &[u8], guid: Option<String>) -> Option<Identity> {
     Some(Identity {
         manufacturer: u32::from_le_bytes([*m0, *m1, *m2 & 0x0f, 0]),
         product: u16::from_le_bytes([*p0, *p1]),
-        // The minor number is in decimal digits of four bits each, and so is the version, the other way round.
+        // The minor number is BCD; the IPMI version is BCD with its digits swapped.
         firmware: format!("{}.{minor:02x}", major & 0x7f),
         ipmi_version: format!("{}.{}", version & 0x0f, version >> 4),
         guid,

@@ -1,12 +1,12 @@
 //! A client of one BMC that speaks Redfish.
 //!
-//! [`Bmc`] is a login at a device; [`System`] is the one computer on it that is meant. Together they
-//! read and change what there is: power, boot, virtual media, BIOS, firmware, logs, health. The client
-//! knows nothing of runs or keys, keeps nothing, never retries a change and never decides: it reports
-//! what the device says now, or a fault that names the address, what was asked and what came back.
+//! [`Bmc`] is a login at a device; [`System`] is one computer behind it. Together they read and
+//! change power, boot, virtual media, BIOS, firmware, logs and health. The client is stateless,
+//! knows no runs or effect keys, and never retries a change: it returns what the device reports
+//! now, or a fault that names the address, the request and the response.
 //!
-//! `address` is where it is, `login` and `client` send requests, `verdict` and `decode` read responses;
-//! `system` chooses the System, and each other file is one kind of request. `quirks` is a table.
+//! `login` and `client` send requests, `classification` and `decode` read responses, `system`
+//! selects the System, `quirks` lists vendor differences. Each other file is one kind of request.
 
 mod adapters;
 mod address;
@@ -56,7 +56,6 @@ use model::fault::Fault;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How to say who we are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Auth {
     Basic,
@@ -69,7 +68,7 @@ pub enum Auth {
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     pub timeouts: Timeouts,
-    /// Between two reads of something that takes time to change.
+    /// The interval between two reads of a value that takes time to change.
     pub poll_interval: Duration,
     pub auth: Auth,
 }
@@ -81,7 +80,7 @@ impl Default for Settings {
     }
 }
 
-/// A login at one BMC. Its session ends with [`Bmc::close`], or when it and its Systems are dropped.
+/// A login at one BMC. Its session ends with [`Bmc::close`] or when it and its Systems are dropped.
 pub struct Bmc {
     link: Arc<Link>,
     root: Doc,
@@ -90,7 +89,7 @@ pub struct Bmc {
     poll_interval: Duration,
 }
 
-/// What kind of BMC it is, as far as it says.
+/// What the service root says about the BMC.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct About {
     pub vendor: Option<String>,
@@ -109,7 +108,7 @@ impl About {
 }
 
 impl Bmc {
-    /// Reads the service's root and logs in. A login that is refused is found here.
+    /// Reads the service root and logs in, so a refused login fails here.
     pub async fn connect(
         address: BmcAddress,
         login: Login,
@@ -126,12 +125,12 @@ impl Bmc {
         self.link.endpoint()
     }
 
-    /// Whether its address names the System that is meant.
+    /// Whether the address names a System.
     pub fn names_system(&self) -> bool {
         self.system.is_some()
     }
 
-    /// The certificate that was seen, for the caller to record. None without TLS.
+    /// The certificate of the peer, for the caller to pin. None without TLS.
     pub fn fingerprint(&self) -> Option<Fingerprint> {
         self.link.fingerprint()
     }
@@ -140,7 +139,7 @@ impl Bmc {
         About::of(self.root.root())
     }
 
-    /// Logs out. A request that comes afterwards logs in again.
+    /// Logs out. A later request logs in again.
     pub async fn close(self) {
         self.link.close().await;
     }

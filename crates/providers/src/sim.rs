@@ -1,12 +1,13 @@
 //! The simulated fleet.
 //!
-//! A [`Sim`] is a provider whose hardware is data. It has a memory of its own ([`Memory`]), so a
-//! controller that crashes does not reset the hardware: what was under way goes on by the clock and
-//! is found further along. It never does one key twice, it counts every order and every act by key,
-//! and it goes wrong on demand ([`FaultRule`]), so that a test can prove what the engine promises.
+//! A [`Sim`] is a provider whose hardware is data in a store of its own ([`SimStore`]), so a crash
+//! of the engine does not reset the hardware: running jobs continue by the clock. It never executes
+//! a key twice, counts every call and every effect by key, and fails on demand ([`FaultRule`]), so
+//! that tests can check the guarantees of the engine.
 //!
-//! `hardware` is what a machine is and does, `node` what it is to its cluster, `stage` what it is to its MAAS, `job` how far it is, `script` what it says meanwhile,
-//! `fault` what goes wrong, `ledger` what is counted, `memory` and `dir` where all of it is kept.
+//! `hardware` is the state of a machine, `node` its role in a cluster, `stage` its role in MAAS,
+//! `job` the progress of an effect, `script` its log, `fault` the fault rules, `effect_log` the
+//! counts, `store` and `dir` the storage.
 
 mod device;
 mod dir;
@@ -46,9 +47,9 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The longest a job is watched without a look, so that a stop by somebody else is noticed.
+/// The longest poll interval of a running job, so that a stop by another caller is noticed.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// The shortest pause between two looks.
+/// The shortest poll interval.
 const LOOK_AT_MOST_EVERY: Duration = Duration::from_millis(1);
 
 /// A simulated fleet. A clone is the same fleet.
@@ -70,7 +71,7 @@ impl Sim {
         Self::new(Memory::ram(), speed)
     }
 
-    /// A fleet in a directory, which is made when it is missing.
+    /// A fleet in a directory, which is created if missing.
     pub fn in_dir(root: impl Into<PathBuf>, speed: Speed) -> io::Result<Self> {
         Ok(Self::new(Memory::dir(root)?, speed))
     }
@@ -80,7 +81,7 @@ impl Sim {
         Self { clock, ..self }
     }
 
-    /// Takes in a fault rule. The answer has its id.
+    /// Adds a fault rule and returns it with its id.
     pub fn add_fault(&self, rule: FaultRule) -> Result<FaultRule, Refusal> {
         rule.check()?;
         self.memory.change_rules(|rules| rules.add(rule)).map_err(out_of_memory)?
@@ -90,17 +91,17 @@ impl Sim {
         Ok(self.memory.rules().map_err(out_of_memory)?.rules)
     }
 
-    /// Removes one rule, or all of them, and says how many.
+    /// Removes one rule, or all of them, and returns how many.
     pub fn clear_faults(&self, id: Option<&str>) -> Result<usize, Refusal> {
         self.memory.change_rules(|rules| rules.clear(id)).map_err(out_of_memory)
     }
 
-    /// How often each key that begins with the prefix was asked for and acted.
+    /// How often each key with this prefix was requested and applied.
     pub fn effects(&self, prefix: &str) -> Result<Vec<EffectCount>, Refusal> {
         self.memory.counts(prefix).map_err(out_of_memory)
     }
 
-    /// Shows the hardware as it is now to `look`, after everything that is due has acted.
+    /// Applies all jobs that are due, and then calls `look` with the hardware.
     fn with_hardware<T>(
         &self,
         machine: &MachineId,
@@ -113,20 +114,20 @@ impl Sim {
         })
     }
 
-    /// Begins what the order wants, unless its key has begun before. Shows how far it is.
+    /// Starts the effect unless its key was started before. Returns the job.
     fn begin(&self, machine: &MachineId, order: &Order) -> Result<Option<Sight>, Fault> {
         let now = (self.clock)();
         let takes_ms = self.speed.takes_ms(machine.as_str(), &order.effect);
         self.memory.change(machine, now, |hardware, ledger| {
             hardware.settle(machine, now, ledger);
             hardware.begin(&order.key, &order.effect, takes_ms, now);
-            // What takes no time is done now.
+            // A job of zero duration is due at once.
             hardware.settle(machine, now, ledger);
             sight(hardware, order, now)
         })
     }
 
-    /// Writes the order down, and finds the fault rule that strikes it.
+    /// Records the call and returns the fault rule that matches it.
     fn take_order(&self, machine: &MachineId, order: &Order) -> Result<Option<FaultRule>, Fault> {
         self.memory.record(&[Entry::asked(machine, order)])?;
         let selected = Selected::Order { effect: order.effect.word(), verb: order.verb };
@@ -160,13 +161,13 @@ impl Sim {
         }
     }
 
-    /// How far the key's job is. Whoever cannot see it must not say that it did not happen.
+    /// The job of the key. If it cannot be read, the fault says that the effect may have happened.
     fn find(&self, machine: &MachineId, order: &Order) -> Result<Option<Sight>, Fault> {
         self.with_hardware(machine, |hardware, now| sight(hardware, order, now))
             .map_err(out_of_sight)
     }
 
-    /// Watches the key's job to its end and passes on what it says, from the byte that is wanted.
+    /// Follows the job to its end and forwards its log from the requested byte on.
     async fn see_through(
         &self,
         machine: &MachineId,
@@ -188,7 +189,7 @@ impl Sim {
         }
     }
 
-    /// A look that a fault rule strikes goes wrong as the rule says.
+    /// Fails a probe if a fault rule matches it.
     async fn struck(&self, machine: &MachineId) -> Result<(), Fault> {
         if let Some(rule) = self.memory.strike(machine, Selected::Probe)? {
             match rule.action {
@@ -202,7 +203,7 @@ impl Sim {
         Ok(())
     }
 
-    /// The hardware fails an order on purpose, and what is under way under its key fails with it.
+    /// Fails a call on purpose, together with the running job of its key.
     fn fail(&self, target: &Target, order: &Order, mut said: String) -> Result<Answer, Fault> {
         let code = match order.verb {
             Verb::Perform | Verb::Follow if matches!(order.effect, Effect::Ssh { .. }) => {
@@ -214,7 +215,7 @@ impl Sim {
                 Code::EvictionBlocked
             }
             Verb::Perform | Verb::Follow => Code::EffectFailed,
-            // Nothing was to be done, so nothing failed: the device could not be asked.
+            // These verbs have no effect that could fail; the device is unreachable.
             Verb::GetStatus | Verb::Observe | Verb::Stop => {
                 return Err(Fault::new(Code::BmcUnreachable, said));
             }
@@ -224,7 +225,7 @@ impl Sim {
             hardware.fail(&order.key, &order.effect, &fault, now);
             hardware.jobs.get(&order.key).is_some_and(|job| matches!(job.result(), Some(Ok(_))))
         });
-        // What has reached its goal cannot fail any more; one can only not hear of it.
+        // A job that reached its goal cannot fail any more; its response can only be lost.
         Err(if done.map_err(out_of_sight)? {
             Fault::new(Code::AnswerLost, fault.said)
         } else {
@@ -269,12 +270,12 @@ impl Provider for Sim {
             Verb::Perform | Verb::GetStatus | Verb::Observe | Verb::Stop => fault,
         })?;
         let Some(rule) = rule else { return self.carry_out(target, order, journal).await };
-        tracing::debug!(%machine, key = %order.key, rule = rule.id, "a fault rule strikes");
+        tracing::debug!(%machine, key = %order.key, rule = rule.id, "fault rule applies");
         match rule.action {
             Action::Fail => self.fail(target, order, rule.words()),
             Action::Hang => pending().await,
             Action::Drop | Action::Garbage => {
-                // Whatever it answers, nobody hears it.
+                // The result is dropped.
                 let _unheard = self.carry_out(target, order, journal).await;
                 Err(unheard(&rule))
             }
@@ -333,7 +334,7 @@ impl Provider for Sim {
     }
 }
 
-/// A job as it was at a time.
+/// A job at a point in time.
 struct Sight {
     job: Job,
     now: Timestamp,
@@ -343,7 +344,7 @@ fn sight(hardware: &Hardware, order: &Order, now: Timestamp) -> Option<Sight> {
     hardware.jobs.get(&order.key).map(|job| Sight { job: job.clone(), now })
 }
 
-/// Passes on what was said behind the first `told` bytes. Answers how many bytes are told now.
+/// Forwards the log after the first `told` bytes and returns how many bytes are forwarded now.
 async fn tell(machine: &MachineId, job: &Job, now: Timestamp, told: u64, journal: &Journal) -> u64 {
     let mut at = 0_u64;
     for said in script::heard(machine, job, now) {
@@ -357,7 +358,7 @@ async fn tell(machine: &MachineId, job: &Job, now: Timestamp, told: u64, journal
     told.max(at)
 }
 
-/// One key stands for one effect, for ever.
+/// A key belongs to one effect and cannot be reused for another.
 fn same_effect(job: &Job, order: &Order) -> Result<(), Fault> {
     if job.effect == order.effect {
         return Ok(());
@@ -367,7 +368,7 @@ fn same_effect(job: &Job, order: &Order) -> Result<(), Fault> {
     Err(Fault::new(Code::ProtocolBroken, said))
 }
 
-/// What has begun may have happened, although nobody can see it now.
+/// A started effect may have happened if its job cannot be read now.
 fn out_of_sight(fault: Fault) -> Fault {
     match fault.code.happened() {
         Happened::Maybe => fault,

@@ -1,12 +1,12 @@
-//! SSH: commands on a host that outlive the connection, and us.
+//! SSH: jobs on a host that survive the connection and the process that started them.
 //!
-//! A [`Host`] is a connection, through as many jump hosts as it takes, to a server whose key was looked at first. Short
-//! questions are asked with [`Host::run`]. Work is a *job* under a key: it begins at most once, runs detached in a process
-//! group of its own, and what it says and how it ends lies in a folder on the host until [`Host::forget`]. The host needs
-//! a POSIX shell and a small userland, no systemd and nothing of ours; the scripts are in the folder `sh`.
+//! A [`Host`] is a connection, through any number of jump hosts, to a server with a verified key.
+//! Probes use [`Host::run`]. Work is a *job* under an effect key: it starts at most once, runs
+//! detached in its own process group, and its output and exit status stay on the host until
+//! [`Host::forget`]. The host needs a POSIX shell and a small userland; the scripts are in `sh`.
 //!
-//! `address` is where, `hostkey` whom we trust, `connect` how we get in, `call` one question, `script` what is sent,
-//! `job` what is asked of a job, `follow` what it says.
+//! `connect` logs in, `hostkey` verifies servers, `call` runs one command, `script` builds the
+//! scripts, `job` starts and stops jobs, `follow` reads their output.
 
 mod address;
 mod call;
@@ -25,23 +25,23 @@ pub use job::{End, JobStatus, Lost, Started, Stopped};
 use model::refusal::Refusal;
 use std::time::Duration;
 
-/// How patient we are, and how much we take.
+/// Time limits and sizes.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// For one hop: to connect, to agree on keys, and to log in.
+    /// For one hop: connect, key exchange and login.
     pub connect_timeout: Duration,
-    /// For one question about a job.
+    /// For one request about a job.
     pub call_timeout: Duration,
-    /// How long a silent server is left alone before it is asked whether it is there.
+    /// How long a server may be silent before a keepalive is sent.
     pub keepalive_interval: Duration,
-    /// How many bytes of each output of a job the host keeps.
+    /// How many bytes of each output stream of a job the host keeps.
     pub max_output: u64,
-    /// Where the host keeps jobs, if not in the usual place.
+    /// Where the host keeps jobs; the default is under /var/tmp.
     pub folder: Option<Folder>,
 }
 
 impl Settings {
-    /// How many questions whether it is there a server may leave unanswered.
+    /// How many keepalives may stay unanswered.
     pub const KEEPALIVES: usize = 3;
     pub const MAX_OUTPUT: u64 = 32 << 20;
 }
@@ -58,14 +58,14 @@ impl Default for Settings {
     }
 }
 
-/// A folder on a host. It must outlive a reboot, or a job that had begun may begin again.
+/// A folder on a host. It must survive a reboot, or a started job could start again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Folder(String);
 
 impl Folder {
     const MAX_LEN: usize = 200;
 
-    /// Takes plain absolute paths only, as it ends up in a shell.
+    /// Accepts only plain absolute paths, because the path goes into a shell script.
     pub fn parse(path: &str) -> Result<Self, Refusal> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
         let sound = path.starts_with('/')

@@ -1,8 +1,8 @@
-//! What a certificate says of itself, for people: who signed it, for whom, and until when.
+//! Issuer, subject and expiry of a certificate, for display.
 //!
-//! Nothing is decided by this: whether a certificate is believed is the business of `trust`. So what cannot be read is
-//! left empty. A certificate is nested pieces of tag, length and content (DER, X.690); the few that are wanted are
-//! walked to, and a piece that is longer than what is there ends the walk.
+//! Nothing is decided by this: `trust` verifies certificates. A value that cannot be read stays
+//! empty. A certificate is nested DER elements (X.690) of tag, length and content; an element that
+//! is longer than the data ends the reading.
 
 use super::trust::Fingerprint;
 use model::time::Timestamp;
@@ -15,20 +15,19 @@ const OBJECT_ID: u8 = 0x06;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 const VERSION: u8 = 0xa0;
-/// 2.5.4.3, the name by which something is usually called.
+/// 2.5.4.3.
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
-/// 2.5.4.10, for authorities that have no other name.
+/// 2.5.4.10, for authorities without a common name.
 const ORGANIZATION: &[u8] = &[0x55, 0x04, 0x0a];
-/// The most bytes a length may be written in; no certificate is as long as that allows.
+/// The most bytes of a length; no certificate is longer than that allows.
 const MAX_LENGTH_BYTES: usize = 4;
 
-/// A certificate that a BMC showed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificate {
     pub fingerprint: Fingerprint,
     pub issuer: Option<String>,
     pub subject: Option<String>,
-    /// Signed by nobody but itself, as far as the names tell.
+    /// Whether issuer and subject are equal; the signature is not checked.
     pub self_signed: bool,
     pub expires_at: Option<Timestamp>,
 }
@@ -48,7 +47,7 @@ impl Certificate {
     }
 }
 
-/// The issuer, the time it holds, and the subject, as they stand there.
+/// The raw issuer, validity and subject.
 fn told(der: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let (certificate, _) = piece(der, SEQUENCE)?;
     let (body, _) = piece(certificate, SEQUENCE)?;
@@ -64,7 +63,7 @@ fn told(der: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     Some((issuer, validity, subject))
 }
 
-/// A piece with its tag, and what comes after it.
+/// An element: its tag, its content, and the bytes after it.
 fn any(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (tag, rest) = bytes.split_first()?;
     let (first, rest) = rest.split_first()?;
@@ -84,13 +83,13 @@ fn any(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((*tag, content, rest))
 }
 
-/// The content of a piece that has this tag, and what comes after it.
+/// The content of an element with this tag, and the bytes after it.
 fn piece(bytes: &[u8], wanted: u8) -> Option<(&[u8], &[u8])> {
     let (tag, content, rest) = any(bytes)?;
     (tag == wanted).then_some((content, rest))
 }
 
-/// How somebody is called: by the common name, or by the organization.
+/// The common name, or else the organization.
 fn name(mut names: &[u8]) -> Option<String> {
     let mut organization = None;
     while let Some((set, rest)) = piece(names, SET) {
@@ -109,13 +108,13 @@ fn name(mut names: &[u8]) -> Option<String> {
     organization
 }
 
-/// The second of the two times between which it holds.
+/// The end of the validity.
 fn last_moment(validity: &[u8]) -> Option<Timestamp> {
     let (_, _, rest) = any(validity)?;
     let (tag, text, _) = any(rest)?;
     let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
     let (year, rest) = match tag {
-        // Two digits, which by the standard stand for 1950 to 2049.
+        // Two digits, which stand for 1950 to 2049.
         UTC_TIME => match text.split_at_checked(2)? {
             (year, rest) if year < "50" => (format!("20{year}"), rest),
             (year, rest) => (format!("19{year}"), rest),
@@ -164,7 +163,7 @@ mod tests {
         }
     }
 
-    /// Cut off or changed anywhere, it says less and never fails.
+    /// A certificate that is truncated anywhere reads as empty and never panics.
     #[test]
     fn what_is_broken_says_nothing() {
         let (_, certificate) = issue(2031);

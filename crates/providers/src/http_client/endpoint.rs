@@ -1,8 +1,7 @@
 //! The address of an HTTP server: scheme, host and port.
 //!
-//! Operators write an address in many ways: a name, an address of either family, with or without a
-//! scheme or a port. It is parsed once, here. A password in an address is refused, because addresses are
-//! shown and logged.
+//! Operators write a name or an IPv4 or IPv6 address, with or without a scheme or a port. It is
+//! parsed once, here. A password in an address is refused, because addresses are shown and logged.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -17,10 +16,10 @@ pub struct Endpoint {
     port: u16,
 }
 
-/// Why a text is no address.
+/// Why a text is not an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndpointError {
-    /// It has a user or a password in it, and must not be shown again.
+    /// It contains a user or a password and must not be shown.
     HasLogin,
     Scheme,
     Host,
@@ -46,7 +45,7 @@ impl Endpoint {
         Ok((Self { tls, host, port: port.unwrap_or(default_port) }, path))
     }
 
-    /// False only when the operator wrote `http://`.
+    /// False only if the address says `http://`.
     pub const fn tls(&self) -> bool {
         self.tls
     }
@@ -60,7 +59,7 @@ impl Endpoint {
         self.port
     }
 
-    /// Whether a host and port, as they stand in a URL, are these.
+    /// Whether the authority of a URL is this host and port.
     pub(crate) fn is_at(&self, authority: &str) -> bool {
         let default_port = if self.tls { HTTPS_PORT } else { HTTP_PORT };
         host_and_port(authority).is_some_and(|(host, port)| {
@@ -68,7 +67,7 @@ impl Endpoint {
         })
     }
 
-    /// Host and port as they stand in a URL and in the `Host` header.
+    /// Host and port for a URL and the `Host` header.
     pub(crate) fn authority(&self) -> String {
         let host =
             if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };

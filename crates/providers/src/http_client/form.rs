@@ -22,7 +22,7 @@ impl Form {
         }
     }
 
-    /// The same name as often as there are values.
+    /// One parameter for each value, with the same name.
     #[must_use]
     pub fn each<T: ToString>(self, name: &str, values: impl IntoIterator<Item = T>) -> Self {
         values.into_iter().fold(self, |form, value| form.with(name, value))

@@ -1,6 +1,6 @@
-//! Text that a server sent, made fit for a log line or a fault.
+//! Text from a server, shortened for a log line or a fault.
 
-/// The text in one line without control characters, cut after `max_chars`.
+/// The text in one line without control characters, truncated to `max_chars`.
 pub(crate) fn one_line(text: &str, max_chars: usize) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let clean: String = line.chars().filter(|c| !c.is_control()).collect();

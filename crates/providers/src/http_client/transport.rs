@@ -1,9 +1,9 @@
 //! One HTTP request and its response.
 //!
-//! The caller must know how far a request got. One that was not sent can be repeated; one that was sent
-//! without a response may have changed something ([`SendError`]). That is why connections are made here
+//! The caller must know how far a request got. One that was not sent can be repeated; one that was
+//! sent without a response may have changed something ([`SendError`]). So connections are made here
 //! and not by a pool. At most one idle connection is kept, for reads: BMCs close idle connections
-//! without notice, and a change that runs into that would be in doubt for no reason.
+//! without notice, and a change on a closed one would have an unknown result for no reason.
 
 use super::Timeouts;
 use super::certificate::Certificate;
@@ -30,7 +30,7 @@ use tokio_rustls::TlsConnector;
 /// The oldest idle connection that is used for a read.
 const MAX_IDLE: Duration = Duration::from_secs(20);
 
-/// A body: a few bytes, or a file that is read while it is sent.
+/// A body: bytes, or a file that is read while it is sent.
 type Content = Either<Full<Bytes>, Channel<Bytes>>;
 type Outgoing = Request<Content>;
 type Sender = SendRequest<Content>;
@@ -45,13 +45,13 @@ pub(crate) struct HttpRequest {
 }
 
 impl HttpRequest {
-    /// True when the request changes nothing.
+    /// Whether the request changes nothing.
     pub fn only_reads(&self) -> bool {
         self.method == Method::GET
     }
 }
 
-/// A response. The body is an error when it was cut off or too long, with the reason.
+/// A response. The body is the reason as an error if it was truncated or too long.
 #[derive(Debug)]
 pub(crate) struct HttpResponse {
     pub status: StatusCode,
@@ -64,7 +64,7 @@ pub(crate) struct HttpResponse {
 pub(crate) enum SendError {
     /// The request was not sent.
     Unsent(Fault),
-    /// The request was sent, at least in part, and this happened before the response.
+    /// The request was sent, at least in part; with the error that came before the response.
     Lost(String),
 }
 
@@ -81,8 +81,8 @@ pub(crate) struct HttpClientSettings {
     pub headers: &'static [(&'static str, &'static str)],
     /// The largest response that is read.
     pub max_answer_bytes: usize,
-    /// Whether a connection is kept for the next read. A read over a dead connection is sent again, so
-    /// not where a request must not be sent twice as it is.
+    /// Whether a connection is kept for the next read. A read on a closed connection is sent again,
+    /// so this must be false where a request must not be sent twice.
     pub keeps_connection: bool,
 }
 
@@ -117,17 +117,17 @@ impl HttpClient {
         self.tls.as_ref().and_then(|(verifier, _)| verifier.shown())
     }
 
-    /// The certificate that the server showed last, trusted or not.
+    /// The last certificate of the server, trusted or not.
     pub fn certificate(&self) -> Option<Certificate> {
         self.tls.as_ref().and_then(|(verifier, _)| verifier.certificate())
     }
 
-    /// Connects, and sends no request.
+    /// Connects without sending a request.
     pub async fn open_connection(&self) -> Result<(), Fault> {
         self.connect().await.map(drop)
     }
 
-    /// Sends once. A read over a dead idle connection is sent again over a new one.
+    /// Sends once. A read on a closed idle connection is sent again on a new one.
     pub async fn send(&self, request: &HttpRequest) -> Result<HttpResponse, SendError> {
         let outgoing = || self.outgoing(request).map_err(SendError::Unsent);
         let limit = self.settings.timeouts.answer;
@@ -146,8 +146,8 @@ impl HttpClient {
         self.exchange(sender, outgoing, limit).await.map_err(SendError::Lost)
     }
 
-    /// Sends once, with a file. `last` is awaited before the last piece is sent: without that piece the
-    /// server has half a request, and does not act on it.
+    /// Sends once, with a file. `last` is awaited before the last chunk: without that chunk the
+    /// request is incomplete, and the server does not act on it.
     pub async fn upload(
         &self,
         request: &HttpRequest,
@@ -205,7 +205,7 @@ impl HttpClient {
         }
     }
 
-    /// Sends over this connection, and keeps it when that succeeded.
+    /// Sends on this connection and keeps it after a success.
     async fn exchange(
         &self,
         mut sender: Sender,
@@ -264,7 +264,7 @@ impl HttpClient {
         })
     }
 
-    /// A new connection, with the server's identity verified where TLS is used.
+    /// Opens a connection and verifies the server's identity if TLS is used.
     async fn connect(&self) -> Result<Sender, Fault> {
         let limit = self.settings.timeouts.connect;
         timeout(limit, self.connected()).await.unwrap_or_else(|_| {
@@ -300,7 +300,7 @@ impl HttpClient {
     }
 }
 
-/// Begins HTTP on a connection. The task that drives it ends with the sender.
+/// Starts HTTP on a connection. The task that drives it ends with the sender.
 async fn start_http<T>(stream: T) -> Result<Sender, hyper::Error>
 where
     T: Read + Write + Unpin + Send + 'static,
@@ -321,7 +321,7 @@ async fn read(body: Incoming, most: usize) -> Result<Bytes, String> {
     })
 }
 
-/// An error with its cause, which often is the only part that says something.
+/// An error with its cause, which often is the only informative part.
 fn with_cause(error: &hyper::Error) -> String {
     use std::error::Error;
     match error.source() {

@@ -1,9 +1,8 @@
-//! How a server proves its identity.
+//! Verification of a server's identity.
 //!
-//! Three ways, chosen by the operator: a certificate authority, one pinned certificate, or the first
-//! certificate that is seen (trust on first use). In each the server must prove that it holds the
-//! certificate's key, before a request is sent to it. The certificate is kept, so that the caller can
-//! record it and a refusal can name it.
+//! The operator chooses a certificate authority, one pinned certificate, or trust on first use. In
+//! each mode the server must prove that it has the certificate's key before a request is sent. The
+//! certificate is kept, so that the caller can pin it and a fault can name it.
 
 use super::certificate::Certificate;
 use super::endpoint::Endpoint;
@@ -27,25 +26,24 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 const PREFIX: &str = "sha256:";
 const BYTES: usize = 32;
-/// One for the next connection, and one for the connection after it.
+/// For the next two connections.
 const KEPT_TICKETS: usize = 2;
 
 /// The SHA-256 of a certificate, shown as `sha256:` and hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint([u8; BYTES]);
 
-/// A text that is no fingerprint.
+/// The text is not a fingerprint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoFingerprint;
 
-/// How a server proves its identity.
 #[derive(Debug, Clone)]
 pub enum Trust {
-    /// Its certificate is signed by one of these, has not run out, and is for its name or address.
+    /// Its certificate is signed by one of these, is valid now, and is for its name or address.
     Ca(Vec<CertificateDer<'static>>),
-    /// It has exactly this certificate, whoever signed it and until when.
+    /// It has exactly this certificate, whatever its issuer and validity.
     Pinned(Fingerprint),
-    /// It has the certificate that was seen first. `None` means that none has been seen yet.
+    /// It has the certificate that was pinned at the first connection; `None` before that.
     FirstUse(Option<Fingerprint>),
 }
 
@@ -73,7 +71,7 @@ impl fmt::Debug for Fingerprint {
 impl FromStr for Fingerprint {
     type Err = NoFingerprint;
 
-    /// Takes what we show, and what other tools show: capitals, and colons between the bytes.
+    /// Accepts the `Display` form, capitals, and colons between the bytes.
     fn from_str(text: &str) -> Result<Self, NoFingerprint> {
         let text = text.trim().to_ascii_lowercase();
         let digits = text.strip_prefix(PREFIX).unwrap_or(&text).replace(':', "");
@@ -126,7 +124,7 @@ enum TrustRule {
 pub(crate) struct CertificateVerifier {
     rule: TrustRule,
     algorithms: WebPkiSupportedAlgorithms,
-    /// What is trusted on first use: given from outside, or seen in the first whole handshake.
+    /// The certificate for trust on first use: pinned before, or of the first completed handshake.
     known: OnceLock<Fingerprint>,
     shown: Mutex<Option<CertificateDer<'static>>>,
 }
@@ -154,32 +152,32 @@ impl CertificateVerifier {
             .dangerous()
             .with_custom_certificate_verifier(verifier.clone())
             .with_no_client_auth();
-        // A configuration is for one server, which was trusted when it gave the ticket.
-        // More tickets would cost memory without a use.
+        // A configuration is for one server, which was trusted when it issued the ticket.
+        // More tickets would only cost memory.
         config.resumption = Resumption::in_memory_sessions(KEPT_TICKETS);
         Ok((verifier, config))
     }
 
-    /// The certificate that was shown last, whether it was believed or not.
+    /// The fingerprint of the last certificate, trusted or not.
     pub fn shown(&self) -> Option<Fingerprint> {
         let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         shown.as_ref().map(|certificate| Fingerprint::of_bytes(certificate))
     }
 
-    /// The same, read.
+    /// The last certificate, parsed.
     pub fn certificate(&self) -> Option<Certificate> {
         let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         shown.as_ref().map(|certificate| Certificate::read(certificate))
     }
 
-    /// A handshake was completed: from now on, this certificate is trusted.
+    /// Pins the certificate of a completed handshake.
     pub fn settle(&self) {
         if let Some(fingerprint) = self.shown() {
             self.known.get_or_init(|| fingerprint);
         }
     }
 
-    /// What a handshake that failed means.
+    /// The fault for a failed handshake.
     pub fn explain(&self, endpoint: &Endpoint, error: &io::Error) -> Fault {
         let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
         let Some(Error::InvalidCertificate(reason)) = tls else {

@@ -1,7 +1,7 @@
 //! A request body with a file that is too large to hold in memory.
 //!
-//! A server does not act on a request that does not arrive whole. So the moment before the last piece is
-//! the last one at which nothing has happened, and the caller may use it to store what it is about to do.
+//! A server does not act on an incomplete request. So nothing has happened before the last chunk is
+//! sent, and the caller can write its checkpoint at that point.
 
 use http_body_util::channel::Sender;
 use hyper::body::Bytes;
@@ -13,32 +13,31 @@ use std::time::Duration;
 
 /// How much of a file is read at once.
 const PIECE_BYTES: u64 = 128 * 1024;
-/// The slowest upload: a controller that reads less has stopped reading.
+/// The slowest upload; a controller that reads less counts as hung.
 const LEAST_BYTES_PER_SECOND: u64 = 128 * 1024;
 
 /// A file with the bytes before and after it.
 pub(crate) struct FileUpload {
     pub before: Bytes,
-    /// Other uploads may share it, so it is read by offset.
+    /// Other uploads may share the file, so it is read by offset.
     pub file: Arc<File>,
     pub size: u64,
     pub after: Bytes,
 }
 
-/// How sending ended.
 pub(crate) enum UploadEnd {
     Whole,
-    /// The server has stopped reading; its answer says why.
+    /// The server stopped reading; its response says why.
     Cut,
 }
 
-/// How long so many bytes may take to be sent.
+/// The time limit for sending so many bytes.
 pub(crate) const fn sending_time(bytes: u64) -> Duration {
     Duration::from_secs(bytes / LEAST_BYTES_PER_SECOND)
 }
 
 impl FileUpload {
-    /// The file as it is.
+    /// The file without a form.
     pub const fn plain(file: Arc<File>, size: u64) -> Self {
         Self { before: Bytes::new(), file, size, after: Bytes::new() }
     }
@@ -51,7 +50,7 @@ impl FileUpload {
         sending_time(self.length())
     }
 
-    /// Sends it piece by piece, as fast as the server reads, and waits for `last` before the last one.
+    /// Sends chunk by chunk, as fast as the server reads, and awaits `last` before the last one.
     pub async fn feed(
         &mut self,
         mut to: Sender<Bytes>,

@@ -1,20 +1,20 @@
-//! What `ipmitool` said, as a closed set of meanings. The program has one exit code for everything, so its few fixed
-//! phrases are read here and nowhere else; the completion codes are those of the IPMI specification.
+//! Classification of `ipmitool` output. The program has one exit code for all errors, so its few
+//! fixed phrases are parsed here. The completion codes are those of the IPMI specification.
 
 use super::tool::Ending;
 use model::fault::Code;
 
-/// Why there is no answer.
+/// Why a request has no response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trouble {
-    /// The controller does not let this user in, or not as what it asked for.
+    /// The BMC refused the user or the requested privilege.
     Login(String),
     NoSuite(String),
-    /// There was no session, so nothing was asked.
+    /// No session was opened, so nothing was sent.
     Unreached(String),
-    /// It was asked and nothing came back.
+    /// The request was sent without a response.
     Unanswered,
-    /// It said no, with a completion code.
+    /// The BMC refused with a completion code.
     Refused(u8),
     Garbled(String),
     NoTool(String),
@@ -22,7 +22,7 @@ pub enum Trouble {
 
 const NO_SESSION: &str = "Unable to establish IPMI v2 / RMCP+ session";
 const NO_ANSWER: &str = "Unable to send RAW command";
-/// What the specification's status codes for opening a session are called, by what they mean for us.
+/// The phrases for the session status codes that mean a refused login.
 const LOGIN: [&str; 6] = [
     "HMAC is invalid",
     "unauthorized name",
@@ -40,7 +40,7 @@ const SUITE: [&str; 7] = [
     "no matching cipher suite",
     "Unsupported cipher suite ID",
 ];
-/// What the program says on the way that explains nothing.
+/// Progress lines without information.
 const CHATTER: [&str; 3] = ["Loading IANA", "Running Get", "Discovered IPMB"];
 
 /// The output of one request, or why there is none.
@@ -81,8 +81,8 @@ fn no_session(err: &str) -> Trouble {
     Trouble::Unreached(last_words(err))
 }
 
-/// Whether the controller itself said that it does not have the suite. Silence is no such word: whoever can keep a
-/// packet from arriving must not be able to choose the weaker suite.
+/// Whether the BMC itself refused the cipher suite. A missing response does not count: an attacker
+/// that drops packets must not be able to force the weaker suite.
 pub fn lacks_suite(ending: &Ending) -> bool {
     match ending {
         Ending::Ended { err, .. } => {
@@ -92,7 +92,7 @@ pub fn lacks_suite(ending: &Ending) -> bool {
     }
 }
 
-/// Whether the controller answered anything at all within a session, be it a no.
+/// Whether the BMC responded within a session, even with a refusal.
 pub fn had_session(ending: &Ending) -> bool {
     match ending {
         Ending::Ended { ok, err, .. } => *ok || err.lines().any(|line| completion(line).is_some()),
@@ -109,7 +109,7 @@ fn tidy(line: &str) -> String {
     line.trim_start_matches('>').trim().to_owned()
 }
 
-/// The last thing said that explains anything.
+/// The last informative line.
 fn last_words(err: &str) -> String {
     let tells = |line: &&str| {
         !line.trim().is_empty()
@@ -119,7 +119,7 @@ fn last_words(err: &str) -> String {
     err.lines().rfind(tells).map_or_else(|| "no answer from that address".to_owned(), tidy)
 }
 
-/// The bytes that the program printed in hexadecimal.
+/// Parses the hexadecimal bytes that the program printed.
 pub fn bytes(out: &str) -> Result<Vec<u8>, Trouble> {
     out.split_whitespace()
         .map(|word| {
@@ -135,13 +135,13 @@ pub fn script_line(bytes: &[u8]) -> String {
     format!("raw{words}\n")
 }
 
-/// What a completion code means for us.
+/// The fault code for a completion code.
 pub fn refusal(completion: u8, changes: bool) -> Code {
     match completion {
-        // The command, the parameter or the sensor does not exist there.
+        // The command, parameter or sensor does not exist.
         0x80 | 0xc1 | 0xc2 | 0xc7 | 0xc9 | 0xcb | 0xcc | 0xcd => Code::NotSupported,
         0xd4 => Code::LoginRefused,
-        // It began, and cannot say how it went.
+        // The change started, with an unknown result.
         0xc3 | 0xce if changes => Code::AnswerLost,
         _ => Code::EffectFailed,
     }

@@ -1,43 +1,42 @@
-//! The system event log, from its newest entry backwards. An entry names only the one after it, so the way back goes by
-//! number; numbers that were skipped or cleared are passed over, up to a bound.
+//! The system event log, read backwards from the newest entry. An entry names only its successor,
+//! so entries are read by number; missing numbers are skipped, up to a limit.
 
 use super::answer::Trouble;
 use super::{Bmc, Question};
 use model::fault::Fault;
 
-/// The most entries one call reads.
+/// The most entries that one call reads.
 pub const MAX_EVENTS: usize = 256;
-/// How many numbers in a row may be without an entry before the log counts as read.
+/// How many consecutive numbers without an entry end the reading.
 const MAX_GAP: u16 = 64;
-/// How many entries are asked for in one session.
+/// How many entries are read in one session.
 const BATCH: u16 = 32;
 /// The number of the next entry, then the entry.
 const ANSWER_BYTES: usize = 18;
 const NEWEST: u16 = 0xffff;
-/// Times before this one count from when the controller was started.
+/// Smaller timestamps count from the start of the BMC.
 const FIRST_REAL_TIME: u32 = 0x2000_0000;
 const NO_TIME: u32 = 0xffff_ffff;
 const NO_RECORD: [u8; 2] = [0xcb, 0xcd];
 
-/// One entry of the event log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     pub id: u16,
-    /// Seconds since 1970, by the controller's clock; nothing when that clock was not set.
+    /// Seconds since 1970, by the BMC's clock; None if that clock was not set.
     pub at_s: Option<u32>,
     pub kind: EventKind,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventKind {
-    /// Something a sensor noticed, in the numbers of the IPMI specification.
+    /// A sensor event, in the numbers of the IPMI specification.
     Sensor { sensor_type: u8, sensor: u8, asserted: bool, event_type: u8, data: [u8; 3] },
-    /// What only the manufacturer can read.
+    /// A record in the manufacturer's own format.
     Oem { record_type: u8, data: Vec<u8> },
 }
 
 impl Event {
-    /// One line for a person.
+    /// One line for display.
     pub fn said(&self) -> String {
         match &self.kind {
             EventKind::Sensor { sensor_type, sensor, asserted, data, .. } => {
@@ -78,7 +77,7 @@ pub async fn read(bmc: &Bmc, wanted: usize) -> Result<Vec<Event>, Fault> {
         let bytes = bmc.ask_many(asked, &requests).await?;
         let more = parse_all(&bytes).ok_or_else(|| bmc.garbled(&question, &bytes))?;
         gap = if more.is_empty() { gap + BATCH } else { 0 };
-        // Some controllers answer a number that is gone with a neighbour.
+        // Some BMCs return a neighbour for a number that does not exist.
         for event in more.into_iter().filter(|event| (from..before).contains(&event.id)) {
             if !events.contains(&event) {
                 events.push(event);
@@ -128,7 +127,7 @@ fn parse(answer: &[u8]) -> Option<Event> {
     })
 }
 
-/// What the specification calls a type of sensor.
+/// The specification's name of a sensor type.
 fn sensor_name(sensor_type: u8) -> &'static str {
     match sensor_type {
         0x01 => "temperature",

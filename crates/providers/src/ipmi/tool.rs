@@ -1,5 +1,5 @@
-//! Running `ipmitool`: one process for one session, with a deadline, bounded output, and the password in its
-//! environment, where other users cannot read it as they can a command line. Dropping the future kills the process.
+//! Runs `ipmitool`: one process for each session, with a deadline, bounded output, and the password
+//! in its environment, which other users cannot read. Dropping the future kills the process.
 
 use super::{Login, Privilege};
 use secrecy::ExposeSecret;
@@ -9,14 +9,13 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
-/// How often a question that changes nothing is sent before it counts as not answered.
+/// How often a read is sent before it counts as unanswered.
 pub const LOOK_TIMES: u8 = 2;
-/// How long the program waits for the answer to one packet. It waits a little longer each time.
+/// The wait for the response to one packet, in seconds; longer with each repetition.
 const ANSWER_WITHIN_S: &str = "1";
-/// More than the longest batch of event log entries, in hexadecimal and with what the program says about each.
+/// More than the longest batch of event log entries, in hexadecimal with verbose output.
 const MAX_OUTPUT_BYTES: u64 = 256 * 1024;
 
-/// How to call it.
 pub struct Tool<'a> {
     pub program: &'a Path,
     pub host: &'a str,
@@ -28,7 +27,6 @@ pub struct Tool<'a> {
     pub deadline: Duration,
 }
 
-/// How a call ended.
 #[derive(Debug)]
 pub enum Ending {
     Ended {
@@ -36,9 +34,9 @@ pub enum Ending {
         out: String,
         err: String,
     },
-    /// The deadline passed; the process was killed and nobody knows how far it was.
+    /// The deadline passed and the process was killed; how far it got is unknown.
     Late,
-    /// The process did not start, or could not be listened to.
+    /// The process did not start, or its output could not be read.
     NotRun(String),
 }
 
@@ -53,7 +51,7 @@ impl Tool<'_> {
             Ok(Ok(ending)) => ending,
             Ok(Err(error)) => Ending::NotRun(error.to_string()),
             Err(_) => {
-                // Dropping it would do, but then its remains would wait for the next process to be started.
+                // Dropping the child would leave a zombie until the next process starts.
                 let _ = child.kill().await;
                 Ending::Late
             }
@@ -85,7 +83,7 @@ async fn listen(child: &mut Child, script: Option<&str>) -> std::io::Result<Endi
     let (input, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let write = async {
         if let (Some(mut input), Some(script)) = (input, script) {
-            // A program that has given up does not read on; what it says about that is what counts.
+            // A program that gave up stops reading; its output tells why.
             let _ = input.write_all(script.as_bytes()).await;
         }
     };
@@ -121,7 +119,7 @@ mod tests {
         }
     }
 
-    /// A stand-in for the program, to see what it is given and what becomes of what it does.
+    /// Runs a shell script in place of `ipmitool`, to see its arguments and its end.
     async fn run(body: &str, deadline: Duration, script: Option<&str>) -> Ending {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
@@ -129,7 +127,7 @@ mod tests {
         std::fs::write(&program, format!("#!/bin/sh\n{body}\n")).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
         let login = Login { user: "u".into(), password: "hush".into() };
-        // Another thread that starts a process at the same moment may still hold our file open for writing.
+        // A fork in another thread may still have the file open for writing.
         for _ in 0..50 {
             match tool(&program, &login, deadline).run(&["raw".into()], script).await {
                 Ending::NotRun(said) if said.contains("busy") => {
@@ -175,7 +173,7 @@ mod tests {
         assert!(matches!(ending, Ending::Late), "{ending:?}");
         assert!(started.elapsed() < Duration::from_secs(30));
         let pid = std::fs::read_to_string(&pid_file).unwrap();
-        assert!(!Path::new(&format!("/proc/{}/status", pid.trim())).exists(), "it still runs");
+        assert!(!Path::new(&format!("/proc/{}/status", pid.trim())).exists(), "still running");
     }
 
     #[tokio::test]

@@ -1,8 +1,8 @@
-//! Network cards as parts of the chassis.
+//! Network adapters listed at a chassis.
 //!
-//! Some servers, NVIDIA's GB200 trays among them, list no Ethernet interfaces on the System. Their cards
-//! hang at a chassis, each with its functions, and each function with its MAC address. That is many
-//! requests, so it is only done where the short way leads to nothing.
+//! Some servers, such as NVIDIA's GB200 trays, list no Ethernet interfaces on the System. Their
+//! adapters are at a chassis, with a MAC address for each function. Reading them takes many
+//! requests, so it is done only when the System lists no interface.
 
 use super::client::{MAX_MEMBERS, Skipped};
 use super::decode::{Doc, Part};
@@ -10,7 +10,7 @@ use super::inventory::{Nic, name};
 use super::system::System;
 use model::fault::Fault;
 
-/// The most chassis that are looked through; a tray has about fifty.
+/// The most chassis that are read; a GB200 tray has about fifty.
 const MAX_CHASSIS: usize = 128;
 
 impl System {
@@ -32,7 +32,7 @@ impl System {
         Ok(nics)
     }
 
-    /// Every chassis of the BMC where all belong to this System, otherwise those it names.
+    /// Every chassis of the BMC if all belong to this System, otherwise those that it links.
     async fn chassis(&self, system: Part<'_>, skipped: &mut Skipped) -> Result<Vec<Doc>, Fault> {
         if let Some(path) = &self.all_chassis {
             return self.link.members(path, MAX_CHASSIS, skipped).await;

@@ -1,4 +1,4 @@
-//! The address of a BMC, which may name the one System that is meant.
+//! The address of a BMC, which may name a System.
 
 use crate::http_client::{Endpoint, EndpointError};
 use model::fault::{Code, Fault};
@@ -10,7 +10,7 @@ pub(super) const ROOT: &str = "/redfish/v1";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BmcAddress {
     pub endpoint: Endpoint,
-    /// The path of the System that the operator named.
+    /// The path of the System that the address names.
     pub system: Option<String>,
 }
 
@@ -19,7 +19,7 @@ impl BmcAddress {
     pub fn parse(text: &str) -> Result<Self, Fault> {
         let text = text.trim();
         let (endpoint, path) = Endpoint::parse(text).map_err(|error| match error {
-            // Not shown again: the part before the sign is probably a password.
+            // Not repeated in the fault: the text before the @ is probably a password.
             EndpointError::HasLogin => {
                 wrong("with a user or password in it", "give them as a credential")
             }
@@ -42,7 +42,7 @@ fn wrong(text: &str, why: &str) -> Fault {
     Fault::new(Code::BmcUnreachable, format!("The BMC address {text:?} cannot be used: {why}"))
 }
 
-/// The System in a path: `Some(None)` when the path names none, `None` when it is something else.
+/// The System in a path: `Some(None)` if the path names none, `None` if the path is invalid.
 fn system_path(path: &str) -> Option<Option<String>> {
     let path = path.trim_end_matches('/');
     if matches!(path, "" | "redfish" | "redfish/v1") {

@@ -1,8 +1,8 @@
-//! BIOS settings: what holds, and what will hold after the next boot.
+//! BIOS settings: the current ones and those that apply after the next reset.
 //!
-//! New settings are written to a resource of their own and wait there for a reset. So setting them is
-//! proved by what is pending, and a setting that already holds is not sent at all: some devices make
-//! a job of an hour out of nothing.
+//! New settings are written to a settings resource and stay pending until a reset, so a write is
+//! confirmed by reading what is pending. A setting that already has its value is not sent: some
+//! devices start a job of an hour for a write that changes nothing.
 
 use super::decode::{Doc, Part};
 use super::system::System;
@@ -11,21 +11,19 @@ use model::fault::{Code, Fault};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// The value of a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Attribute {
     Text(String),
     Number(i64),
     Flag(bool),
-    /// The device lists the setting and does not show its value, as with passwords.
+    /// The device lists the setting without its value, as it does for passwords.
     Hidden,
 }
 
-/// The settings by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Bios {
     pub current: BTreeMap<String, Attribute>,
-    /// What was set and waits for a reset, as far as it differs from what holds.
+    /// Values that apply after the next reset and differ from the current ones.
     pub pending: BTreeMap<String, Attribute>,
 }
 
@@ -50,10 +48,10 @@ impl Attribute {
     }
 }
 
-/// The two resources that settings are read from.
+/// The two resources from which settings are read.
 struct Sheets {
     current: Doc,
-    /// Where new ones are written; the same as `current` on devices without a second one.
+    /// Where new settings are written; `current` on devices without a settings resource.
     pending: Doc,
 }
 
@@ -66,7 +64,7 @@ impl System {
         Ok(Bios { current, pending })
     }
 
-    /// Sets what does not hold yet, for after the next reset, and reads back that it is pending.
+    /// Sets the values that differ, for the next reset, and reads back that they are pending.
     pub async fn set_bios(&self, wanted: &BTreeMap<String, Attribute>) -> Result<Bios, Fault> {
         let sheets = self.sheets().await?;
         let current = attributes(sheets.current.root());

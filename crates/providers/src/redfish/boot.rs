@@ -1,8 +1,8 @@
-//! What the machine boots from next.
+//! The boot override: what the machine boots from next.
 //!
-//! A boot override is set and then read back, because devices accept what they do not keep, and some
-//! need a moment. What was read is handed to the caller as it is: several devices show `Continuous`
-//! for an override that holds once, and whether that matters is not for the client to say.
+//! An override is set and then read back, because devices accept values that they do not keep, and
+//! some need a moment. The caller gets the value as it was read: several devices show `Continuous`
+//! for an override that applies once, and the client does not decide whether that matters.
 
 use super::decode::{Doc, Part};
 use super::system::System;
@@ -10,10 +10,9 @@ use super::verdict::unconfirmed;
 use model::fault::{Code, Fault};
 use serde_json::{Map, Value, json};
 
-/// How often the device is asked whether it has taken the override.
+/// How often the override is read back.
 const MAX_LOOKS: usize = 5;
 
-/// What to boot from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BootSource {
     /// No override: the machine's own boot order.
@@ -23,7 +22,6 @@ pub enum BootSource {
     Cd,
 }
 
-/// For how long an override holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BootSpan {
     Disabled,
@@ -34,11 +32,11 @@ pub enum BootSpan {
 /// The override as the device shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BootOverride {
-    /// None when the device shows something that we never ask for; `word` has it.
+    /// None for a target that Farrier never requests; `target` has its name.
     pub source: Option<BootSource>,
     pub word: String,
     pub span: Option<BootSpan>,
-    /// `UEFI` or `Legacy`, where the device says.
+    /// `UEFI` or `Legacy`, if the device shows it.
     pub mode: Option<String>,
 }
 
@@ -68,7 +66,7 @@ impl BootSpan {
 }
 
 impl BootOverride {
-    /// Whether the machine would boot from this, for however long.
+    /// Whether the machine would boot from this source, once or always.
     pub fn leads_to(&self, source: BootSource) -> bool {
         let off = self.span == Some(BootSpan::Disabled);
         match source {
@@ -86,7 +84,7 @@ impl System {
         self.seen(&doc)
     }
 
-    /// What puts the machine back to its disk: no override, or the disk by name where the device cannot be without one.
+    /// The source for booting from disk: no override, or the disk if `None` is not allowed.
     pub async fn back_to_disk(&self) -> Result<BootSource, Fault> {
         let doc = self.read().await?;
         let listed =
@@ -111,7 +109,7 @@ impl System {
         self.see_boot(source).await.map_err(unconfirmed)
     }
 
-    /// Looks until the override is as it was set.
+    /// Reads until the override is as it was set.
     async fn see_boot(&self, source: BootSource) -> Result<BootOverride, Fault> {
         let mut seen = self.boot().await?;
         for _ in 1..MAX_LOOKS {
@@ -135,13 +133,13 @@ impl System {
         Err(Fault::new(Code::ReadBackDiffers, said))
     }
 
-    /// What is sent to get the override, as far as the device lists it as possible.
+    /// The request body for an override that the device lists as allowed.
     fn wish(&self, boot: Part<'_>, source: BootSource, span: BootSpan) -> Result<Value, Fault> {
         let sources = boot.texts("BootSourceOverrideTarget@Redfish.AllowableValues");
         let spans = boot.texts("BootSourceOverrideEnabled@Redfish.AllowableValues");
         let span = if source == BootSource::None { BootSpan::Disabled } else { span };
         let word = self.word(source, &sources);
-        // An override can be switched off without naming a source; not every device lists `None`.
+        // An override can be disabled without naming a source; not every device lists `None`.
         let named = source != BootSource::None || offers(&sources, word);
         if named && !offers(&sources, word) {
             let what = format!("boot source {word}, only {},", sources.join(", "));
@@ -191,7 +189,7 @@ impl System {
     }
 }
 
-/// A device that lists nothing is believed to have everything.
+/// A device that lists no values is assumed to allow all.
 fn offers(listed: &[String], word: &str) -> bool {
     listed.is_empty() || listed.iter().any(|one| one == word)
 }

@@ -1,8 +1,8 @@
-//! Asking a BMC, with everything that belongs to it.
+//! Requests to one BMC.
 //!
-//! [`Link`] is what the rest of the client speaks through: it says who we are, follows redirects on
-//! the same device, renews a session once, reads collections page by page, and changes a resource only
-//! when it still is what it was. Each method ends with a decoded resource or a fault.
+//! [`RedfishClient`] authenticates, follows redirects on the same device, renews an expired session
+//! once, reads collections page by page, and changes a resource only if its ETag still matches.
+//! Each method returns a decoded resource or a fault.
 
 use super::address::ROOT;
 use super::decode::{Doc, Entry, Part, entry, exact_path, local_path, shown};
@@ -22,18 +22,17 @@ use serde_json::Value;
 use std::sync::Arc;
 use tokio::sync::Mutex;
 
-/// The largest answer that is read. Real ones stay far below; a whole expanded log may come near.
+/// The largest response that is read. Most are far smaller; an expanded log may come near.
 const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
-/// What Redfish wants to see on every question.
+/// Redfish requires this header on every request.
 const HEADERS: &[(&str, &str)] = &[("OData-Version", "4.0")];
 const MAX_REDIRECTS: usize = 5;
 const MAX_PAGES: usize = 64;
-/// The most members of one collection that are looked at.
+/// The most members of one collection that are read.
 pub(super) const MAX_MEMBERS: usize = 2_000;
 /// How often a change is tried when the resource changed in between.
 const MAX_MATCHES: usize = 3;
 
-/// A login at one BMC.
 pub(super) struct Link {
     http: Arc<HttpClient>,
     login: Login,
@@ -47,15 +46,15 @@ pub(super) struct Link {
 pub(super) struct Accepted {
     pub status: StatusCode,
     pub location: Option<String>,
-    /// What it said, where that can be read.
+    /// The body; null if it is not JSON.
     pub value: Value,
 }
 
-/// What was left out of a collection, and why, for the report that is made of it.
+/// The resources that were left out of a report, each with the reason.
 pub(super) type Skipped = Vec<String>;
 
 impl Link {
-    /// Reads the service's root and finds out how to log in. The root tells what there is.
+    /// Reads the service root, selects the authentication method and logs in.
     pub async fn open(
         endpoint: Endpoint,
         login: Login,
@@ -82,7 +81,7 @@ impl Link {
         Ok((link, root))
     }
 
-    /// A link that nothing was said over yet.
+    /// A link without a connection.
     pub fn unopened(
         endpoint: Endpoint,
         login: Login,
@@ -101,8 +100,8 @@ impl Link {
         Ok(Self { http, login, method, sessions_path, session })
     }
 
-    /// A session is proof that the login is right. Otherwise something is read that is not for
-    /// everybody, so that a wrong password is found here and not by the first who changes something.
+    /// Checks the login. A session proves it; with basic authentication a protected resource is
+    /// read, so that a wrong password fails here and not at the first change.
     async fn prove(&self, root: &Doc) -> Result<(), Fault> {
         // A power shelf may have no System.
         let closed = ["Systems", "Chassis"].iter().find_map(|name| root.root().link(name));
@@ -112,7 +111,7 @@ impl Link {
         }
     }
 
-    /// The root is open to everybody by the standard, but not on every device.
+    /// The standard says that the root needs no login, but some devices require one.
     async fn read_root(&self, auth: Auth) -> Result<Doc, Fault> {
         if auth != Auth::Basic
             && let Some(root) = self.open_root().await?
@@ -122,7 +121,7 @@ impl Link {
         self.get(&format!("{ROOT}/")).await
     }
 
-    /// The root as strangers see it, where they do.
+    /// The root without a login; None if the device requires one.
     pub async fn open_root(&self) -> Result<Option<Doc>, Fault> {
         let path = format!("{ROOT}/");
         let request = reading(&path);
@@ -134,7 +133,7 @@ impl Link {
         self.doc(&path, &response).map(Some)
     }
 
-    /// Connects, and says nothing.
+    /// Connects without sending a request.
     pub async fn open_connection(&self) -> Result<(), Fault> {
         self.http.open_connection().await
     }
@@ -147,7 +146,7 @@ impl Link {
         self.http.endpoint()
     }
 
-    /// Closes the connection; the session stays.
+    /// Closes the connection and keeps the session.
     pub fn close_idle(&self) {
         self.http.close_idle();
     }
@@ -160,7 +159,6 @@ impl Link {
         self.http.fingerprint()
     }
 
-    /// Ends the session, where there is one.
     pub async fn close(&self) {
         let session = self.session.lock().await.take();
         if let Some(session) = session {
@@ -168,7 +166,7 @@ impl Link {
         }
     }
 
-    /// Reads a resource that must be there.
+    /// Reads a resource that must exist.
     pub async fn get(&self, path: &str) -> Result<Doc, Fault> {
         let request = reading(path);
         let response = self.exchange(request.clone()).await?;
@@ -187,7 +185,7 @@ impl Link {
         self.doc(path, &response).map(Some)
     }
 
-    /// Reads what may be missing or broken without spoiling the whole: then it is named as skipped.
+    /// Reads a resource that may be missing or broken; then it is added to `skipped`.
     pub async fn glance(&self, path: &str, skipped: &mut Skipped) -> Result<Option<Doc>, Fault> {
         match self.find(path).await {
             Ok(Some(doc)) => Ok(Some(doc)),
@@ -203,7 +201,7 @@ impl Link {
         }
     }
 
-    /// Asks as it is, for those who read more out of an answer than a resource.
+    /// Returns the raw response, for callers that read its status.
     pub async fn look(&self, path: &str) -> Result<(HttpRequest, HttpResponse), Fault> {
         let request = reading(path);
         let response = self.exchange(request.clone()).await?;
@@ -215,7 +213,7 @@ impl Link {
         Ok(accepted(&response))
     }
 
-    /// Sends a file, once: who reads something before has a session that still holds. `last` is waited for before its last piece.
+    /// Sends a file once, without renewing the session. `last` is awaited before the last chunk.
     pub async fn upload(
         &self,
         path: &str,
@@ -235,8 +233,8 @@ impl Link {
         Ok(accepted(&verdict::judge(self.endpoint(), &request, response)?))
     }
 
-    /// Changes a resource as it was when `doc` was read. Should it have changed since, it is read
-    /// again: what is asked for here does not depend on what it was before.
+    /// Changes a resource if it is as it was when `doc` was read. If it changed since, its ETag is
+    /// read again: `body` does not depend on the earlier value.
     pub async fn patch(&self, doc: &Doc, body: &Value) -> Result<Accepted, Fault> {
         let mut etag = doc.etag.clone();
         for attempt in 1..=MAX_MATCHES {
@@ -246,7 +244,7 @@ impl Link {
                     if attempt < MAX_MATCHES && etag.is_some() =>
                 {
                     let fresh = self.get(&doc.path).await?.etag;
-                    // Some devices give a weak tag and then only take the same as a strong one.
+                    // Some devices return a weak tag and accept it only as a strong one.
                     etag = match attempt {
                         1 => fresh,
                         _ => fresh.map(|tag| tag.trim_start_matches("W/").to_owned()),
@@ -276,7 +274,7 @@ impl Link {
             .map_err(|fault| Refused { status, fault })
     }
 
-    /// The members of a collection, each as it is sent or read by its link, at most `limit` of them.
+    /// The members of a collection, at most `limit`; those that are only links are read.
     pub async fn members(
         &self,
         path: &str,
@@ -293,7 +291,7 @@ impl Link {
         Ok(members)
     }
 
-    /// The members of a collection as it lists them, over all its pages.
+    /// The members of a collection as it lists them, from all its pages.
     pub async fn entries(
         &self,
         path: &str,
@@ -316,7 +314,7 @@ impl Link {
         Ok(entries)
     }
 
-    /// One question with our login, and once more when the session had run out.
+    /// One request with the login; repeated once if the session has expired.
     async fn exchange(&self, request: HttpRequest) -> Result<HttpResponse, Fault> {
         let pass = self.pass(None).await?;
         let response = self.send_following(request.clone(), &pass).await?;
@@ -327,7 +325,7 @@ impl Link {
         self.send_following(request, &renewed).await
     }
 
-    /// What to say who we are, other than `stale`, which was refused.
+    /// Authentication headers other than `stale`, which the device refused.
     async fn pass(&self, stale: Option<&Pass>) -> Result<Pass, Fault> {
         if self.method == AuthMethod::Basic {
             return self.login.basic();
@@ -344,7 +342,7 @@ impl Link {
         }
     }
 
-    /// Follows redirects, as long as they stay on the device and say to ask the same thing again.
+    /// Follows redirects that stay on the device and repeat the same request.
     pub async fn send_following(
         &self,
         mut request: HttpRequest,
@@ -397,7 +395,6 @@ impl Link {
         }
     }
 
-    /// One question, one answer; what is in between becomes a fault.
     async fn send(&self, request: &HttpRequest) -> Result<HttpResponse, Fault> {
         self.http.send(request).await.map_err(|error| self.send_fault(request, error))
     }
@@ -435,7 +432,7 @@ impl Link {
 }
 
 impl Drop for Link {
-    /// BMCs have few sessions, and most keep one for half an hour.
+    /// BMCs allow few sessions, and most keep an unused one for half an hour.
     fn drop(&mut self) {
         if let Some(session) = self.session.get_mut().take() {
             session.end_later(self.http.clone());
@@ -443,7 +440,7 @@ impl Drop for Link {
     }
 }
 
-/// A change that was not made, with the status that said so.
+/// A change that was refused, with the status of the response.
 struct Refused {
     status: Option<StatusCode>,
     fault: Fault,
@@ -461,7 +458,7 @@ impl From<Refused> for Fault {
     }
 }
 
-/// Whether a fault says something about one resource only, and not about the whole BMC.
+/// Whether a fault concerns one resource and not the whole BMC.
 const fn stays_one(code: Code) -> bool {
     matches!(code, Code::NotSupported | Code::EffectFailed | Code::AnswerGarbled)
 }
@@ -483,7 +480,7 @@ fn header(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
     Some(headers.get(name)?.to_str().ok()?.to_owned())
 }
 
-/// Enough of an unreadable answer to see what it is.
+/// The beginning of an unreadable response, for the fault.
 fn beginning(body: &Bytes) -> String {
     const SHOWN_BYTES: usize = 80;
     String::from_utf8_lossy(&body[..body.len().min(SHOWN_BYTES)]).into_owned()

@@ -1,25 +1,23 @@
-//! What BMCs send, read leniently.
+//! Lenient reading of the JSON that BMCs send.
 //!
-//! Vendors leave fields out, send null for a list, a number as a text, a link as an object or as a
-//! plain text, absolute or not, with or without a slash at its end. So nothing here is required and
-//! nothing fails: a [`Part`] is asked for a field by name, and what cannot be used counts as missing.
-//! Whoever needs a field says which one was missing, and where.
+//! Vendors omit fields, send null for a list, a number as text, a link as an object or as text,
+//! absolute or relative, with or without a final slash. So nothing here is required or fails: an
+//! unusable field counts as missing. The caller that needs a field names it in its fault.
 
 use super::address::ROOT;
 use crate::http_client::text::one_line;
 use model::time::Timestamp;
 use serde_json::Value;
 
-/// The longest sentence that is passed on from a device.
+/// The longest message of a device that is passed on.
 const MAX_SAID_CHARS: usize = 400;
 const NOTHING: &Value = &Value::Null;
 
 /// A resource as it was read.
 #[derive(Debug, Clone)]
 pub(super) struct Doc {
-    /// The path it was read from.
     pub path: String,
-    /// What a change of it must name, where the device says so.
+    /// The tag that a change must name in If-Match, if the device sends one.
     pub etag: Option<String>,
     pub value: Value,
 }
@@ -29,13 +27,13 @@ impl Doc {
         Part(&self.value)
     }
 
-    /// The last piece of its path, by which people know it.
+    /// The last segment of its path.
     pub fn name(&self) -> &str {
         last_piece(&self.path)
     }
 }
 
-/// A piece of a resource.
+/// A JSON value inside a resource.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Part<'a>(pub &'a Value);
 
@@ -44,7 +42,7 @@ impl<'a> Part<'a> {
         Part(self.0.get(name).unwrap_or(NOTHING))
     }
 
-    /// The field as text, where there is any: not empty, not blank, and without blanks around it.
+    /// The field as trimmed text; None if that is empty.
     pub fn text(self, name: &str) -> Option<String> {
         self.get(name).as_text()
     }
@@ -68,7 +66,7 @@ impl<'a> Part<'a> {
         .filter(|number: &f64| number.is_finite())
     }
 
-    /// A number that counts something; a fraction is cut off, less than nothing is nothing said.
+    /// A count: a fraction is truncated, a negative number is missing.
     pub fn count(self, name: &str) -> Option<u64> {
         self.number(name).filter(|number| *number >= 0.0).map(|number| number as u64)
     }
@@ -86,7 +84,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The field's entries. One that is no list counts as a list of itself, null as an empty one.
+    /// The field's entries. A single value counts as a list of one, null as an empty list.
     pub fn list(self, name: &str) -> impl Iterator<Item = Part<'a>> + use<'a> {
         let entries: &'a [Value] = match self.get(name).0 {
             Value::Null => &[],
@@ -102,7 +100,7 @@ impl<'a> Part<'a> {
         self.list(name).filter_map(Part::as_text).collect()
     }
 
-    /// Where the field leads to, as a path on the same device.
+    /// The target of a link, as a path on the same device.
     pub fn link(self, name: &str) -> Option<String> {
         self.get(name).as_link()
     }
@@ -116,7 +114,7 @@ impl<'a> Part<'a> {
         local_path(target)
     }
 
-    /// True when a member of a collection is the resource itself and not only a link to it.
+    /// Whether a member of a collection is the resource itself and not only a link to it.
     pub fn is_expanded(self) -> bool {
         self.0.as_object().is_some_and(|fields| fields.keys().any(|key| !key.starts_with("@odata")))
     }
@@ -136,7 +134,6 @@ pub(super) enum Entry {
 }
 
 impl Entry {
-    /// Where it is.
     pub fn path(&self) -> &str {
         match self {
             Self::Link(path) => path,
@@ -155,15 +152,15 @@ pub(super) fn entry(part: Part<'_>) -> Option<Entry> {
     link.map(Entry::Link)
 }
 
-/// A link as a path on the device we talk to, whatever host it names: devices behind a translated
-/// address name themselves by an address nobody else can reach.
+/// A link as a path on this device, whatever host it names: a device behind NAT links to an address
+/// that is not reachable from outside.
 pub(super) fn local_path(link: &str) -> Option<String> {
     let path = exact_path(link)?;
     let short = path.trim_end_matches('/');
     (!short.is_empty()).then(|| short.to_owned())
 }
 
-/// The same, with the slash at its end that a redirect may be all about.
+/// Like [`local_path`], but keeps a slash at the end: a redirect may only add it.
 pub(super) fn exact_path(link: &str) -> Option<String> {
     let link = link.trim();
     let path = match link.split_once("://") {
@@ -184,7 +181,7 @@ pub(super) fn last_piece(path: &str) -> &str {
     path.trim_end_matches('/').rsplit('/').next().unwrap_or(path)
 }
 
-/// A device's message, fit to be shown.
+/// A device's message, in one line and of bounded length.
 pub(super) fn shown(words: &str) -> String {
     one_line(words, MAX_SAID_CHARS)
 }

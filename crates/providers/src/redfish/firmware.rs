@@ -1,8 +1,8 @@
-//! Which firmware a device has, component by component.
+//! The firmware components of a device.
 //!
-//! Components are what the update service lists. People call one by its id, by its name, or by the id of its software; `BIOS` and
-//! `BMC` are also found where a device shows them only at its System and its manager. A name that stands for
-//! several things with different versions stands for none.
+//! The update service lists them. A component is found by its id, its name or its software id;
+//! `BIOS` and `BMC` are also read from the System and its manager. A name that several components
+//! with different versions share is refused.
 
 use super::client::Skipped;
 use super::decode::{Doc, Part};
@@ -11,9 +11,9 @@ use super::quirks::Quirks;
 use super::system::System;
 use model::fault::{Code, Fault};
 
-/// The most managers of one device that are asked for their version.
+/// The most managers of one device whose version is read.
 const MAX_MANAGERS: usize = 8;
-/// How many components are named to whoever asked for another one.
+/// How many components a fault lists.
 const MAX_NAMED: usize = 40;
 pub const BIOS: &str = "BIOS";
 pub const BMC: &str = "BMC";
@@ -24,22 +24,22 @@ pub struct Firmware {
     pub name: Option<String>,
     pub version: String,
     pub updateable: Option<bool>,
-    /// What the software calls itself, the same on every device of a kind.
+    /// The software id, the same on every device of a model.
     pub software_id: Option<String>,
-    /// The resource that an update of it names as its target.
+    /// The resource that an update names as its target.
     pub path: String,
 }
 
-/// What a device has, as far as it could be read.
+/// The components that could be read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Components {
     pub list: Vec<Firmware>,
-    /// What could not be read, each with its reason.
+    /// The resources that could not be read, each with the reason.
     pub skipped: Vec<String>,
 }
 
 impl System {
-    /// The version of the first manager that says one, with its path: a device has one BMC, and perhaps helpers of it.
+    /// The version and path of the first manager that shows a version.
     pub(super) async fn manager(
         &self,
         part: Part<'_>,
@@ -55,7 +55,7 @@ impl System {
         Ok(None)
     }
 
-    /// The versions of everything that the BMC can update.
+    /// The components that the update service lists.
     pub async fn firmware(&self) -> Result<Vec<Firmware>, Fault> {
         self.firmware_or_less(&mut Skipped::new()).await
     }
@@ -68,7 +68,7 @@ impl System {
         Ok(list.iter().filter_map(|doc| firmware(doc, &self.quirks)).collect())
     }
 
-    /// Every component by which an update may be asked for: what is installed, with `BIOS` and `BMC` where the list has none.
+    /// The installed components, and `BIOS` and `BMC` if the update service lists none.
     pub async fn components(&self) -> Result<Components, Fault> {
         let mut skipped = Skipped::new();
         let mut all = installed(self.firmware_or_less(&mut skipped).await?, &self.quirks);
@@ -96,7 +96,7 @@ fn is_there(all: &[Firmware], component: &str) -> bool {
     all.iter().any(|one| called(one, component))
 }
 
-/// Without what was there before, or could be there.
+/// Without earlier versions and versions that are only available.
 fn installed(all: Vec<Firmware>, quirks: &Quirks) -> Vec<Firmware> {
     all.into_iter().filter(|one| quirks.is_installed(&one.id)).collect()
 }
@@ -109,7 +109,7 @@ fn called(one: &Firmware, component: &str) -> bool {
 }
 
 impl Components {
-    /// The component that is called so.
+    /// Finds a component by id, name or software id.
     pub fn find(&self, wanted: &str) -> Result<&Firmware, Fault> {
         let by_id = self.list.iter().find(|one| one.id.eq_ignore_ascii_case(wanted));
         if let Some(one) = by_id {
@@ -132,7 +132,7 @@ impl Components {
         }
     }
 
-    /// What is not there now may only not have been read.
+    /// If a resource was skipped, the component may exist, so the fault is not `NotSupported`.
     fn without(&self, wanted: &str) -> Fault {
         let (code, why) = match (self.skipped.first(), self.list.is_empty()) {
             (Some(skipped), _) => (Code::EffectFailed, format!("not all could be read: {skipped}")),
@@ -216,7 +216,7 @@ mod tests {
         assert!(none.said.contains("no firmware at all"), "{none}");
         let skipped = vec!["F/2 is not there".into()];
         let fault = Components { skipped, ..all }.find("CPLD").unwrap_err();
-        assert_eq!(fault.code, Code::EffectFailed, "it may be there: {fault}");
+        assert_eq!(fault.code, Code::EffectFailed, "it may be the skipped one: {fault}");
     }
 
     #[test]

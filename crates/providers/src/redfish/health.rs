@@ -1,17 +1,17 @@
-//! How the machine feels.
+//! The health of a machine.
 //!
-//! Three things are put together: what the System says of itself, which sensors, fans and supplies
-//! of its chassis are not well, and whether its cooling and power still have something to spare. A part
-//! that is absent or switched off is not ill. What is not said is unknown, and unknown is not ill either.
+//! A report combines the health of the System, the unhealthy sensors, fans and supplies of its
+//! chassis, and the redundancy of cooling and power. A component that is absent or disabled is not
+//! unhealthy, and neither is one without a health value: it is unknown.
 
 use super::client::{MAX_MEMBERS, Skipped};
 use super::decode::{Doc, Part};
 use super::system::System;
 use model::fault::Fault;
 
-/// The most chassis of one System that are looked at.
+/// The most chassis of one System that are read.
 const MAX_CHASSIS: usize = 16;
-/// The most parts that are named as ill.
+/// The most unhealthy components that are listed.
 const MAX_BAD: usize = 100;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,7 +26,7 @@ pub enum Health {
 pub struct BadPart {
     pub name: String,
     pub health: Health,
-    /// What it measures, with its unit, where it measures something.
+    /// The measured value with its unit, for a sensor.
     pub reading: Option<String>,
 }
 
@@ -41,9 +41,9 @@ pub struct HealthReport {
     pub overall: Health,
     pub bad: Vec<BadPart>,
     pub redundancy: Vec<Redundancy>,
-    /// How many sensors, fans and supplies were looked at.
+    /// How many sensors, fans and supplies were read.
     pub looked_at: usize,
-    /// What could not be read, each with its reason.
+    /// The resources that could not be read, each with the reason.
     pub skipped: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ impl Health {
         Self::ALL.into_iter().find(is).unwrap_or(Self::Unknown)
     }
 
-    /// Of a part and of what it is made of, the worse.
+    /// The worse of a component's own health and its rollup.
     fn of(part: Part<'_>) -> Self {
         let status = part.get("Status");
         match status.text("State").as_deref() {
@@ -84,7 +84,7 @@ impl System {
             looked_at: 0,
             skipped: Vec::new(),
         };
-        // A shelf may be a chassis itself.
+        // A power shelf may be a chassis itself.
         if system.root().text("ChassisType").is_some() {
             self.examine(&system, &mut report).await?;
         }
@@ -136,7 +136,7 @@ impl System {
         }
     }
 
-    /// The newer list of sensors, where a device can send it whole: one by one it would take minutes.
+    /// Reads `Sensors` only if the device can expand it: one by one it would take minutes.
     async fn sense(&self, chassis: Part<'_>, report: &mut HealthReport) -> Result<(), Fault> {
         let Some(path) = chassis.link("Sensors").filter(|_| self.expands) else { return Ok(()) };
         let whole = format!("{path}?$expand=.($levels=1)");

@@ -1,8 +1,8 @@
-//! What the machine is made of.
+//! The hardware inventory of a machine.
 //!
-//! Every list is read as far as it can be: a part that is not there or cannot be read is named in
-//! `skipped` and costs nobody the rest. GPUs are processors of the System or of a board that the BMC
-//! shows as a System of its own. What a device does not say stays empty; nothing is guessed.
+//! Every list is read as far as possible: a resource that is missing or unreadable is listed in
+//! `skipped`. GPUs are processors of the System or of a board that the BMC shows as a System of its
+//! own. A value that the device does not report stays empty.
 
 use super::client::{MAX_MEMBERS, Skipped};
 use super::decode::{Doc, Part};
@@ -23,14 +23,14 @@ pub struct Inventory {
     /// The firmware of the BMC itself.
     pub bmc_version: Option<String>,
     pub cpus: Vec<Cpu>,
-    /// All memory as the System sums it up, or else the sum of its modules.
+    /// The total that the System reports, otherwise the sum of its modules.
     pub memory_mib: Option<u64>,
     pub memory: Vec<Memory>,
     pub disks: Vec<Disk>,
     pub nics: Vec<Nic>,
     pub gpus: Vec<Gpu>,
     pub firmware: Vec<Firmware>,
-    /// What could not be read, each with its reason.
+    /// The resources that could not be read, each with the reason.
     pub skipped: Vec<String>,
 }
 
@@ -57,7 +57,7 @@ pub struct Disk {
     pub model: Option<String>,
     pub serial: Option<String>,
     pub capacity_bytes: Option<u64>,
-    /// `SSD` or `HDD`, where the device says.
+    /// `SSD` or `HDD`, if the device shows it.
     pub media: Option<String>,
     pub protocol: Option<String>,
 }
@@ -65,7 +65,7 @@ pub struct Disk {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Nic {
     pub id: String,
-    /// In small letters with colons.
+    /// Lower case, with colons.
     pub mac: String,
     pub link_up: Option<bool>,
     pub speed_mbps: Option<u64>,
@@ -112,7 +112,7 @@ impl System {
         })
     }
 
-    /// The System's processors, and those of the machine's boards that are no CPUs.
+    /// The System's processors, and those of the machine's boards that are not CPUs.
     async fn processors(&self, system: &Doc, skipped: &mut Skipped) -> Result<Vec<Doc>, Fault> {
         let mut all = self.parts(system.root(), "Processors", skipped).await?;
         for board in self.boards.iter().filter(|board| **board != system.path) {
@@ -136,7 +136,7 @@ impl System {
         }
     }
 
-    /// The drives of every storage controller; on old devices the simple list, which has no links.
+    /// The drives of every storage controller; on old devices those of `SimpleStorage`.
     async fn disks(&self, part: Part<'_>, skipped: &mut Skipped) -> Result<Vec<Disk>, Fault> {
         let mut disks: Vec<Disk> = Vec::new();
         let mut seen: Vec<String> = Vec::new();
@@ -165,13 +165,12 @@ impl System {
     ) -> Result<Vec<Nic>, Fault> {
         let listed = self.parts(part, "EthernetInterfaces", skipped).await?;
         let nics: Vec<Nic> = listed.iter().filter_map(|nic| self.nic(nic)).collect();
-        // Servers without that list show their cards as parts of the chassis.
         if nics.is_empty() { self.adapters(part, skipped).await } else { Ok(nics) }
     }
 
     fn nic(&self, doc: &Doc) -> Option<Nic> {
         let part = doc.root();
-        // The permanent one is the card's own; the other may be borrowed for a bond.
+        // The other address may be that of a bond.
         let fields = ["PermanentMACAddress", "MACAddress"];
         let mac = fields.iter().find_map(|field| self.quirks.mac(&part.text(field)?))?;
         Some(Nic {
@@ -187,7 +186,7 @@ pub(super) fn name(doc: &Doc) -> String {
     doc.root().text("Id").unwrap_or_else(|| doc.name().to_owned())
 }
 
-/// Whether a processor is of a kind. One that does not say is a CPU. An empty socket is neither.
+/// Whether a processor is of this type. Without a type it is a CPU; an empty socket is none.
 fn is_kind(doc: &Doc, kind: &str) -> bool {
     let part = doc.root();
     let absent = part.get("Status").text("State").as_deref() == Some("Absent");
@@ -215,7 +214,7 @@ fn gpu(doc: &Doc) -> Gpu {
     }
 }
 
-/// A module, unless its slot is empty.
+/// None for an empty slot.
 fn memory(doc: &Doc) -> Option<Memory> {
     let part = doc.root();
     let capacity_mib = part.count("CapacityMiB").filter(|mib| *mib > 0)?;
@@ -227,7 +226,7 @@ fn memory(doc: &Doc) -> Option<Memory> {
     })
 }
 
-/// A drive, unless its bay is empty.
+/// None for an empty bay.
 fn disk(doc: &Doc) -> Option<Disk> {
     let part = doc.root();
     let disk = Disk {

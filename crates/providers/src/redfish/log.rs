@@ -1,8 +1,7 @@
-//! The BMC's own log of what happened to the machine.
+//! The event logs of a BMC.
 //!
-//! Devices keep several logs, in any order, whole or as links, with thousands of entries. Only event
-//! logs are read, as far as a bound allows, and the newest entries of all of them are handed on,
-//! newest first.
+//! Devices have several logs with thousands of entries, expanded or as links, in any order. Only
+//! event logs are read, up to a limit; the newest entries of all logs are returned, newest first.
 
 use super::client::{MAX_MEMBERS, Skipped};
 use super::decode::{Doc, Entry, Part, last_piece, shown};
@@ -10,18 +9,17 @@ use super::system::System;
 use model::fault::Fault;
 use model::time::Timestamp;
 
-/// The most entries that are handed on at once.
+/// The most entries that one call returns.
 pub const MAX_LOG_ENTRIES: usize = 500;
 /// The most managers of one System whose logs are read.
 const MAX_MANAGERS: usize = 8;
-/// How the ids of logs that hold events begin or end, in small letters. Others hold boot codes, dumps
-/// or the controller's own traces.
+/// The ids of event logs, in lower case. Other logs hold boot codes, dumps or traces of the BMC.
 const EVENT_LOGS: [&str; 7] = ["sel", "iel", "iml", "log1", "eventlog", "event", "log"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogEntry {
     pub id: String,
-    /// The log it is from.
+    /// The id of the log.
     pub log: String,
     pub at: Option<Timestamp>,
     pub severity: Option<String>,
@@ -29,7 +27,7 @@ pub struct LogEntry {
 }
 
 impl System {
-    /// The newest entries, newest first: at most `count`, and never more than [`MAX_LOG_ENTRIES`].
+    /// The newest entries, newest first: at most `count` and at most [`MAX_LOG_ENTRIES`].
     pub async fn log(&self, count: usize) -> Result<Vec<LogEntry>, Fault> {
         let count = count.min(MAX_LOG_ENTRIES);
         let mut skipped = Skipped::new();
@@ -44,7 +42,7 @@ impl System {
         Ok(entries)
     }
 
-    /// The names of the event logs. A device that has none is told apart from one whose logs are empty.
+    /// The names of the event logs; a fault if there is none.
     pub async fn logs(&self) -> Result<Vec<String>, Fault> {
         let services = self.log_services(&mut Skipped::new()).await?;
         match services.is_empty() {
@@ -53,7 +51,7 @@ impl System {
         }
     }
 
-    /// The event logs of the System, or of its managers when it has none.
+    /// The event logs of the System, or of its managers if it has none.
     async fn log_services(&self, skipped: &mut Skipped) -> Result<Vec<Doc>, Fault> {
         let system = self.read().await?;
         let links = system.root().get("Links");
@@ -94,7 +92,7 @@ impl System {
                 Entry::Link(link) => links.push(link),
             }
         }
-        // A link tells nothing of its entry's age but its number.
+        // A link says nothing about the entry's age except its number.
         links.sort_by_key(|link| std::cmp::Reverse(number(last_piece(link))));
         for link in links.iter().take(count) {
             let doc = self.link.glance(link, skipped).await?;
@@ -121,7 +119,7 @@ fn read(log: &str, doc: &Doc) -> Option<LogEntry> {
     })
 }
 
-/// By time; those without one go last. Within the same second, the higher number is newer.
+/// By time, entries without one last. Within a second, the higher number is newer.
 fn newest_first(a: &LogEntry, b: &LogEntry) -> std::cmp::Ordering {
     b.at.cmp(&a.at).then_with(|| number(&b.id).cmp(&number(&a.id)))
 }

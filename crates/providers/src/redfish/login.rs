@@ -1,9 +1,8 @@
-//! How we say who we are.
+//! Authentication at a BMC.
 //!
-//! A session is one login for many requests, which many BMCs answer far faster and which leaves one
-//! line in their logs; basic authentication is what every BMC can. A session that ran out is renewed
-//! once, and ended when nobody needs it any more, because BMCs have few of them. A password is tried
-//! once: a wrong one must not lock the account.
+//! A session is one login for many requests: faster on many BMCs, and one line in their logs.
+//! Basic authentication works everywhere. An expired session is renewed once and closed after use:
+//! BMCs allow few sessions. A password is tried once, so that it cannot lock the account.
 
 use super::client::Link;
 use super::decode::{Part, local_path};
@@ -21,25 +20,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const TOKEN: HeaderName = HeaderName::from_static("x-auth-token");
-/// How long the end of a session may take when nobody waits for it.
+/// The time limit for closing a session in the background.
 const GOODBYE: Duration = Duration::from_secs(5);
 
-/// How this BMC is told who we are, once that has been found out.
+/// The method that this BMC accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AuthMethod {
     Basic,
     Session,
 }
 
-/// A login that the BMC remembers.
 #[derive(Clone)]
 pub(super) struct Session {
     token: HeaderValue,
-    /// Where it is ended; some devices do not say.
+    /// Where the session is deleted; some devices do not tell.
     path: Option<String>,
 }
 
-/// The headers that go with one request.
+/// The authentication headers of one request.
 #[derive(Clone)]
 pub(super) struct Pass(pub Vec<(HeaderName, HeaderValue)>);
 
@@ -48,7 +46,7 @@ impl Session {
         Pass(vec![(TOKEN, self.token.clone())])
     }
 
-    /// Ends it in the background, for a client that is being dropped.
+    /// Closes the session in the background, for a client that is being dropped.
     pub fn end_later(self, http: Arc<HttpClient>) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
@@ -56,13 +54,13 @@ impl Session {
         });
     }
 
-    /// Ends it. Whether that worked is of no use to anybody: the BMC forgets it in time.
+    /// Closes the session. A failure is ignored: the BMC expires the session itself.
     pub async fn end(self, http: &HttpClient) {
         let Some(path) = self.path.clone() else { return };
         let method = Method::DELETE;
         let request = HttpRequest { method, path, headers: self.pass().0, body: None };
         if let Err(error) = http.send(&request).await {
-            tracing::debug!(endpoint = %http.endpoint(), ?error, "a session was not ended");
+            tracing::debug!(endpoint = %http.endpoint(), ?error, "Redfish session was not closed");
         }
     }
 }
@@ -82,15 +80,14 @@ impl Login {
     }
 }
 
-/// What came of asking for a session.
 pub(super) enum Opened {
     Session(Session),
-    /// The device has no sessions, with what it said.
+    /// The device has no session service; with the fault to return if a session is required.
     NoSuchThing(Fault),
 }
 
 impl Link {
-    /// Logs in once.
+    /// Logs in once, without a retry.
     pub(super) async fn open_session(&self, path: &str) -> Result<Opened, Fault> {
         let login = self.login();
         let body =
@@ -115,7 +112,7 @@ impl Link {
             }),
             _ => {
                 let fault = nothing_done(verdict::fault(self.endpoint(), &request, &response));
-                // The device's own words are left out: some repeat what was sent to them.
+                // The device's own message is left out: some repeat the password that was sent.
                 Err(Fault { said: refused.said, ..fault })
             }
         }
@@ -132,7 +129,7 @@ impl Link {
     }
 }
 
-/// A login that got lost is no change of anything that matters.
+/// A login whose response was lost has changed nothing that matters.
 fn nothing_done(fault: Fault) -> Fault {
     match fault.code.happened() {
         Happened::Maybe => Fault { code: Code::BmcUnreachable, ..fault },

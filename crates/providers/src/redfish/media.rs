@@ -1,8 +1,8 @@
 //! Virtual media: an image on a server that the machine sees as a drive.
 //!
-//! The drives hang at the System on newer devices and at its manager on older ones; either is looked
-//! at. An image that is in already is success. A drive with another image in it is not emptied in
-//! passing: somebody put that image there.
+//! The drives are at the System on newer devices and at its manager on older ones; both are read.
+//! An image that is already inserted is success. A drive with another image is not ejected, because
+//! that image may be in use.
 
 use super::client::MAX_MEMBERS;
 use super::decode::Doc;
@@ -13,16 +13,15 @@ use serde_json::{Value, json};
 
 const INSERT: &str = "#VirtualMedia.InsertMedia";
 const EJECT: &str = "#VirtualMedia.EjectMedia";
-/// How often the device is asked whether the drive is as wanted. Some fetch the image first.
+/// How often a drive is read after a change. Some devices fetch the image first.
 const MAX_LOOKS: usize = 30;
-/// The most managers of one System that are asked for drives.
+/// The most managers of one System whose drives are read.
 const MAX_MANAGERS: usize = 8;
 
 /// A virtual drive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Media {
     pub id: String,
-    /// Where it is, to name it by.
     pub path: String,
     pub kinds: Vec<String>,
     pub inserted: bool,
@@ -37,7 +36,7 @@ impl Media {
             id: part.text("Id").unwrap_or_else(|| doc.name().to_owned()),
             path: doc.path.clone(),
             kinds: part.texts("MediaTypes"),
-            // Some never say whether something is in, only what.
+            // Some devices show only the image.
             inserted: part.flag("Inserted").unwrap_or(image.is_some()),
             image,
         }
@@ -53,12 +52,11 @@ impl Media {
 }
 
 impl System {
-    /// The drives, and what is in them.
     pub async fn media(&self) -> Result<Vec<Media>, Fault> {
         Ok(self.drives().await?.iter().map(Media::of).collect())
     }
 
-    /// Puts a CD image into a drive that is free, and sees that it is in.
+    /// Inserts a CD image into a free drive and reads it back.
     pub async fn insert_media(&self, url: &str) -> Result<Media, Fault> {
         let drives = self.drives().await?;
         let seen: Vec<Media> = drives.iter().map(Media::of).collect();
@@ -76,13 +74,13 @@ impl System {
         };
         match drive.root().get("Actions").get(INSERT).link("target") {
             Some(target) => self.link.post(&target, &json!({ "Image": url })).await?,
-            // Older devices have no action; there the image is a field that can be written.
+            // Older devices have no action; there the image is a writable property.
             None => self.link.patch(drive, &json!({ "Image": url, "Inserted": true })).await?,
         };
         self.see_media(&media.path, true).await.map_err(unconfirmed)
     }
 
-    /// Empties the drive at this path. One that is empty already is success.
+    /// Ejects the drive at this path. An empty drive is success.
     pub async fn eject_media(&self, path: &str) -> Result<Media, Fault> {
         let drive = self.link.get(path).await?;
         let media = Media::of(&drive);

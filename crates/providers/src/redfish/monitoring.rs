@@ -1,4 +1,4 @@
-//! What is set up once with a device: that our login may change something there, and that it watches itself.
+//! Services of a BMC beside its hardware: the privileges of the login, and telemetry.
 
 use super::Bmc;
 use super::client::{Link, MAX_MEMBERS, Skipped};
@@ -8,31 +8,30 @@ use model::fault::{Code, Fault};
 use serde_json::json;
 use std::sync::Arc;
 
-/// What a role must have whose holder switches power and updates firmware.
+/// The privilege that switching power and updating firmware needs.
 const NEEDED: &str = "ConfigureComponents";
 
-/// What our login may do, as far as the device says.
+/// What the login may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
-    /// It may change things, as this role.
+    /// It may change the device; with its role.
     Administers(String),
-    /// It may only look, as this role.
+    /// It may only read; with its role.
     Looks(String),
-    /// The device does not tell us.
+    /// The device does not show it.
     Untold,
 }
 
-/// Whether a device gathers readings by itself.
+/// Whether a device collects telemetry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Telemetry {
     Absent,
     Off,
     On,
-    /// It was off, and is on now.
+    /// It was off and has been switched on.
     SwitchedOn,
 }
 
-/// The services of a device that are not about its parts.
 #[derive(Clone)]
 pub struct Services {
     link: Arc<Link>,
@@ -49,7 +48,7 @@ impl Bmc {
 }
 
 impl Services {
-    /// What our login may do. Whoever may not read accounts is not told.
+    /// The privileges of the login; unknown if it may not read accounts.
     pub async fn standing(&self) -> Result<Standing, Fault> {
         let mut skipped = Skipped::new();
         let Some(path) = &self.accounts else { return Ok(Standing::Untold) };
@@ -73,7 +72,7 @@ impl Services {
         Ok(judged(role, rights.as_deref().unwrap_or_default()))
     }
 
-    /// Reads what may be closed to us: that says nothing about our login.
+    /// Reads a resource that may be forbidden to this login, which is not a refused login.
     async fn open_to_us(&self, path: &str, skipped: &mut Skipped) -> Result<Option<Doc>, Fault> {
         match self.link.glance(path, skipped).await {
             Err(fault) if fault.code == Code::LoginRefused => Ok(None),
@@ -81,7 +80,7 @@ impl Services {
         }
     }
 
-    /// Whether the device gathers readings by itself; with `change` it is seen to it that it does, where it can.
+    /// Whether the device collects telemetry. With `change` it is switched on where possible.
     pub async fn telemetry(&self, change: bool) -> Result<Telemetry, Fault> {
         let Some(path) = &self.telemetry else { return Ok(Telemetry::Absent) };
         let Some(service) = self.link.glance(path, &mut Skipped::new()).await? else {
@@ -105,7 +104,7 @@ impl Services {
     }
 }
 
-/// Roles are known by what they may do, and the standard's own also by their names.
+/// Decides by the privileges of the role, or by the role's standard name if none are shown.
 fn judged(role: String, rights: &[String]) -> Standing {
     let may = match rights {
         [] => match role.as_str() {

@@ -1,25 +1,25 @@
-//! What a BMC offers, read and not tried: for whoever wants to know what can be done with it before anything is.
+//! The capabilities of a BMC, read without trying them.
 
 use super::power::Power;
 use super::system::System;
 use super::{Bmc, Nic};
 use model::fault::Fault;
 
-/// A System at a glance: enough to recognise the machine by.
+/// The identity of a System: enough to recognise the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Glance {
     pub id: String,
     pub path: String,
     pub vendor: Option<String>,
     pub model: Option<String>,
-    /// The serial number, or the service tag where the vendor's machines are known by that.
+    /// The serial number, or the service tag if the vendor uses that.
     pub serial: Option<String>,
     pub power: Option<Power>,
     pub nics: Vec<Nic>,
 }
 
 impl System {
-    /// Reads what the machine is recognised by, and no more: the whole inventory takes minutes on some devices.
+    /// Reads the identity only: the full inventory takes minutes on some devices.
     pub async fn glance(&self) -> Result<Glance, Fault> {
         let doc = self.read().await?;
         let part = doc.root();
@@ -35,7 +35,7 @@ impl System {
         })
     }
 
-    /// What a boot override may lead to, in the device's words. Empty: it does not say.
+    /// The boot override targets that the device lists. Empty: it lists none.
     pub async fn boot_sources(&self) -> Result<Vec<String>, Fault> {
         let doc = self.read().await?;
         let boot = doc.root().get("Boot");
@@ -45,14 +45,14 @@ impl System {
         Ok(boot.texts("BootSourceOverrideTarget@Redfish.AllowableValues"))
     }
 
-    /// How its vendor differs from others, in sentences.
+    /// The reasons of the vendor's quirks, as sentences.
     pub fn quirks(&self) -> Vec<&'static str> {
         self.quirks.reasons()
     }
 }
 
 impl Bmc {
-    /// How many tasks the BMC knows of.
+    /// The number of tasks at the BMC.
     pub async fn tasks(&self) -> Result<usize, Fault> {
         Ok(self.updates().tasks().await?.len())
     }

@@ -1,8 +1,8 @@
-//! Power: how it is, and how it is changed.
+//! Power: reading and changing it.
 //!
-//! A BMC takes a reset and answers at once; the machine follows seconds or minutes later, or never. So
-//! asking ([`System::reset`]) and seeing ([`System::wait_for_power`]) are two calls, and only the second
-//! says that something is done.
+//! A BMC accepts a reset at once; the machine follows seconds or minutes later, or never. So
+//! requesting ([`System::reset`]) and reading back ([`System::wait_for_power`]) are two calls, and
+//! only the second confirms the change.
 
 use super::client::Link;
 use super::decode::{Doc, Part};
@@ -23,7 +23,7 @@ pub enum Power {
     PoweringOff,
 }
 
-/// A way to change the power, by Redfish's names.
+/// Redfish's `ResetType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reset {
     On,
@@ -89,19 +89,19 @@ impl System {
         Power::parse(&word).ok_or_else(|| self.garbled(&format!("its power is {word:?}")))
     }
 
-    /// When the machine was last reset, on devices that know. The beginning of 1970 is none.
+    /// The time of the last reset, if the device shows it. The Unix epoch counts as none.
     pub async fn last_reset(&self) -> Result<Option<Timestamp>, Fault> {
         let at = self.read().await?.root().time("LastResetTime");
         Ok(at.filter(|at| at.as_micros() > 0))
     }
 
-    /// The resets that the device offers. A device that does not say is believed to have them all.
+    /// The resets that the device allows. A device that lists none is assumed to allow all.
     pub async fn resets(&self) -> Result<Vec<Reset>, Fault> {
         let doc = self.read().await?;
         resets_of(&self.link, &doc, ACTION).await
     }
 
-    /// Asks for a reset. The device has taken it when this returns, and nothing more is known.
+    /// Requests a reset. On return the device has accepted it; whether it took effect is unknown.
     pub async fn reset(&self, kind: Reset) -> Result<(), Fault> {
         let doc = self.read().await?;
         let offered = resets_of(&self.link, &doc, ACTION).await?;
@@ -115,8 +115,8 @@ impl System {
         self.link.post(&target, &json!({ "ResetType": kind.as_str() })).await.map(|_| ())
     }
 
-    /// Looks until the power is as wanted. A BMC that does not answer for a while, or answers nonsense,
-    /// is asked again until the time is up: some restart, or lose their network, with the machine.
+    /// Reads until the power is as requested. Unreachable BMCs and invalid responses are retried
+    /// until the time limit: some BMCs restart or lose their network together with the machine.
     pub async fn wait_for_power(&self, wanted: Power, within: Duration) -> Result<(), Fault> {
         let deadline = Instant::now() + within;
         loop {
@@ -151,7 +151,7 @@ impl System {
     }
 }
 
-/// The resets that a resource offers by this action. One that does not say is believed to have them all.
+/// The resets that a resource allows for this action; all of them if it lists none.
 pub(super) async fn resets_of(link: &Link, doc: &Doc, action: &str) -> Result<Vec<Reset>, Fault> {
     let action = doc.root().get("Actions").get(action);
     let mut words = action.texts("ResetType@Redfish.AllowableValues");
@@ -165,12 +165,12 @@ pub(super) async fn resets_of(link: &Link, doc: &Doc, action: &str) -> Result<Ve
     Ok(Reset::ALL.into_iter().filter(offered).collect())
 }
 
-/// Whether a fault of a look may be gone at the next look.
+/// Whether a failed read may succeed when it is repeated.
 const fn passes(code: Code) -> bool {
     code.unseen() || matches!(code, Code::AnswerGarbled | Code::EffectFailed)
 }
 
-/// The values that an action's description allows for its kind of reset.
+/// The values that an `ActionInfo` allows for `ResetType`.
 fn allowed(info: Part<'_>) -> Vec<String> {
     let is_kind = |parameter: &Part<'_>| parameter.text("Name").as_deref() == Some("ResetType");
     info.list("Parameters")

@@ -1,35 +1,34 @@
-//! Where vendors differ, as a table.
+//! Vendor differences, as a table.
 //!
-//! Each row says for whom it holds, what is different, and how that is known. Code asks for a quirk
-//! by name and never for a vendor, so a new device is a new row. What the standard lets a device do
-//! either way is no quirk and is handled for everybody where it occurs.
+//! Each row names the devices, the difference, and how it is known. Code checks for a quirk, never
+//! for a vendor, so a new device is a new row. Where the standard allows several behaviours, that
+//! is not a quirk: the code handles all of them for every device.
 
-/// What can be different.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Quirk {
-    /// A System whose id begins so is a board inside the machine and no computer that boots.
+    /// A System whose id has this prefix is a board inside the machine, not a computer that boots.
     NotAHost(&'static str),
-    /// The boot mode must be sent along with a boot override.
+    /// A boot override must include the boot mode.
     SendBootMode,
-    /// New BIOS settings are only scheduled when the request says when to apply them.
+    /// New BIOS settings are scheduled only if the request has an apply time.
     SayWhenToApply(&'static str),
-    /// Virtual CDs boot as this instead of as `Cd`, where the device lists it.
+    /// The name of the virtual CD as a boot target instead of `Cd`, if the device lists it.
     CdIs(&'static str),
-    /// Firmware whose id begins so is not installed: it was before, or could be.
+    /// Firmware whose id has this prefix is an earlier or an available version, not installed.
     NotInstalled(&'static str),
-    /// An update names what the firmware is on as its target, and not the entry in the list of firmware.
+    /// An update targets the related item of the firmware, not its entry in the inventory.
     TargetIsRelated,
-    /// A MAC address of all zeros, or of this beginning, stands for none.
+    /// A MAC address with this prefix is a placeholder.
     NoMac(&'static str),
 }
 
 struct Row {
-    /// Part of the manufacturer's or vendor's name, in small letters; empty for everybody.
+    /// A substring of the vendor's name, in lower case; empty for all.
     vendor: &'static str,
-    /// The beginning of the model's name, in small letters; empty for all.
+    /// The prefix of the model's name, in lower case; empty for all.
     model: &'static str,
     quirk: Quirk,
-    /// How it is known. Nobody may delete a row without knowing what it was for.
+    /// How it is known, so that a later reader can tell whether the row is still needed.
     reason: &'static str,
 }
 
@@ -98,12 +97,11 @@ const TABLE: [Row; 10] = [
     },
 ];
 
-/// The quirks of one device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Quirks(Vec<Quirk>);
 
 impl Quirks {
-    /// What holds for a device that calls itself so. A BMC and its System may name different makers.
+    /// The quirks of a device. A BMC and its System may name different vendors.
     pub fn of(makers: &[String], model: &str) -> Self {
         let makers: Vec<String> = makers.iter().map(|maker| maker.to_lowercase()).collect();
         let model = model.to_lowercase();
@@ -156,13 +154,13 @@ impl Quirks {
         })
     }
 
-    /// How these are known, for people. What holds for everybody is left out.
+    /// How the quirks are known, as sentences, without the rows that apply to all vendors.
     pub fn reasons(&self) -> Vec<&'static str> {
         let holds = |row: &&Row| !row.vendor.is_empty() && self.0.contains(&row.quirk);
         TABLE.iter().filter(holds).map(|row| row.reason).collect()
     }
 
-    /// A MAC address in small letters with colons, unless it stands for none.
+    /// A MAC address in lower case with colons; None for a placeholder.
     pub fn mac(&self, text: &str) -> Option<String> {
         let mac = super::system::plain_mac(text)?;
         let none =

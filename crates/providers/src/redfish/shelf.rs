@@ -1,9 +1,9 @@
-//! A power shelf: power for a rack, and no computer.
+//! A power shelf: power for a rack, without a computer.
 //!
-//! Its service may have no System. What it has is an equipment of the kind PowerShelf, or a chassis that is one. Power is shown and
-//! switched in one of three places: at the chassis, at the outlets, or at each power supply. The first of them
-//! that can be switched on and off is the way; where none can, power is only looked at. Like for Systems, a shelf that is
-//! meant is the only one, or recognised by its serial number.
+//! Its service may have no System; it has a PowerShelf equipment, or a chassis of that type. Power
+//! is shown and switched at the chassis, at the outlets, or at each power supply: the first of them
+//! that can be switched on and off is used; if none can, power is read only. A shelf is selected
+//! like a System: it is the only one, or its serial number matches.
 
 use super::Bmc;
 use super::client::{MAX_MEMBERS, Skipped};
@@ -14,14 +14,14 @@ use super::system::System;
 use model::fault::{Code, Fault, Happened};
 use serde_json::json;
 
-/// How many shelves of one service are looked at.
+/// The most shelves of one service that are read.
 const MAX_SHELVES: usize = 64;
 const CHASSIS_RESET: &str = "#Chassis.Reset";
 const SUPPLY_RESET: &str = "#PowerSupply.Reset";
 const OUTLET_CONTROL: &str = "#Outlet.PowerControl";
 const CANNOT: [Reset; 0] = [];
 
-/// Where its power is shown and switched.
+/// Where power is shown and switched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Way {
     /// At one resource, with the name of its action.
@@ -29,7 +29,7 @@ enum Way {
         path: String,
         action: &'static str,
     },
-    /// At each member of a list.
+    /// At each outlet of a collection.
     Outlets {
         list: String,
     },
@@ -40,13 +40,13 @@ enum Way {
 
 /// One power shelf behind a controller.
 pub struct Shelf {
-    /// The resource that it is: read like any other that has a path.
+    /// The shelf's own resource, read like a System.
     place: System,
     way: Way,
 }
 
 impl Bmc {
-    /// The one power shelf that is meant.
+    /// Selects the power shelf with this serial number, or the only one.
     pub async fn shelf(&self, serial: Option<&str>) -> Result<Shelf, Fault> {
         let found = self.shelves().await?;
         let fits = |doc: &&Doc| {
@@ -76,7 +76,7 @@ impl Bmc {
         Err(Fault::new(Code::SystemAmbiguous, said))
     }
 
-    /// Everything that is a shelf: equipment of that kind, else a chassis of that kind, else the only chassis there is.
+    /// The equipment of type PowerShelf, else chassis of that type, else the only chassis.
     async fn shelves(&self) -> Result<Vec<Doc>, Fault> {
         let mut skipped = Skipped::new();
         if let Some(path) = self.root.root().link("PowerEquipment")
@@ -97,7 +97,7 @@ impl Bmc {
         self.unless(skipped, chassis)
     }
 
-    /// A neighbour that cannot be read could be the one that is meant.
+    /// Fails if a resource was skipped: it could be the requested shelf.
     fn unless(&self, skipped: Skipped, shelves: Vec<Doc>) -> Result<Vec<Doc>, Fault> {
         match skipped.first() {
             None => Ok(shelves),
@@ -138,7 +138,7 @@ fn shown(doc: &Doc) -> String {
     }
 }
 
-/// The first way by which power goes on and off; else the first by which it is shown.
+/// The first control point that can switch power on and off, else the first that shows it.
 async fn way_of(place: &System, doc: &Doc) -> Result<Way, Fault> {
     let mut ways = Vec::new();
     let mut skipped = Skipped::new();
@@ -226,7 +226,7 @@ impl Shelf {
         }
     }
 
-    /// The ways of switching that it offers.
+    /// The resets that it allows.
     pub async fn resets(&self) -> Result<Vec<Reset>, Fault> {
         match &self.way {
             Way::Whole { path, action } => {
@@ -248,7 +248,7 @@ impl Shelf {
         }
     }
 
-    /// Asks for a change of power. It has been taken when this returns, and nothing more is known.
+    /// Requests a change of power. On return the shelf has accepted it; the result is unknown.
     pub async fn reset(&self, kind: Reset) -> Result<(), Fault> {
         match &self.way {
             Way::Whole { path, action } => {
@@ -260,7 +260,7 @@ impl Shelf {
         }
     }
 
-    /// One after the other. Once one was taken, something has happened.
+    /// Switches one by one. After the first was accepted, a failure means: may have happened.
     async fn switch_each(&self, list: &str, action: &str, kind: Reset) -> Result<(), Fault> {
         let wanted = match kind {
             Reset::On | Reset::ForceOn => Some(Power::On),
@@ -298,7 +298,7 @@ impl Shelf {
         self.place.link.post(&target, &body).await.map(|_| ())
     }
 
-    /// The parts that are there. One that cannot be read must not be forgotten when power is told.
+    /// The components that are present. One that cannot be read is a fault: its power is unknown.
     async fn parts(&self, list: &str) -> Result<Vec<Doc>, Fault> {
         let mut skipped = Skipped::new();
         let mut parts = self.place.link.members(list, MAX_MEMBERS, &mut skipped).await?;
@@ -310,7 +310,7 @@ impl Shelf {
         Ok(parts)
     }
 
-    /// The resource that it is, for everything that is asked of it like of a System.
+    /// The shelf's own resource, for requests that Systems answer too.
     pub const fn place(&self) -> &System {
         &self.place
     }
@@ -328,7 +328,7 @@ fn state(doc: &Doc) -> Option<String> {
     doc.root().get("Status").text("State")
 }
 
-/// What a part shows of its power. A supply that does not show it tells by its state whether it gives any.
+/// The power of a component. A supply without a PowerState shows it by its status.
 fn power_of(doc: &Doc) -> Option<Power> {
     let shown = doc.root().text("PowerState");
     match (shown.as_deref(), state(doc).as_deref()) {
@@ -342,7 +342,7 @@ fn power_of(doc: &Doc) -> Option<Power> {
     }
 }
 
-/// What all parts show together. While some are on and some off, it is on its way, as far as anybody can tell.
+/// The power of all components together. A mixture of on and off counts as changing.
 fn together(seen: &[Power]) -> Option<Power> {
     let all = |power: Power| seen.iter().all(|one| *one == power);
     match seen {

@@ -1,9 +1,9 @@
-//! Which computer is meant.
+//! Selects the System of a machine.
 //!
 //! A BMC may show several Systems: the nodes of a chassis, or boards inside one machine. Taking the
-//! first would one day wipe the neighbour. So the one that is meant is named, or recognised by its
-//! serial number or a MAC address, or is the only one there is; anything else is a fault that lists
-//! what was found. An only System that shows another serial number is not the one that is meant.
+//! first could wipe the wrong machine. So the System is named, or recognised by its serial number
+//! or a MAC address, or is the only one; anything else is a fault that lists the Systems. If the
+//! only System shows another serial number than expected, it is refused.
 
 use super::Bmc;
 use super::address::ROOT;
@@ -16,13 +16,13 @@ use model::fault::{Code, Fault};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many Systems of one BMC are looked at.
+/// The most Systems of one BMC that are read.
 const MAX_SYSTEMS: usize = 64;
 
-/// What is known of the machine beforehand, to recognise it by.
+/// The properties by which a System is selected.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// The System's id, such as `System.Embedded.1`. The endpoint's path goes before it.
+    /// The System's id, such as `System.Embedded.1`. The path in the address takes precedence.
     pub id: Option<String>,
     /// The machine's serial number or service tag.
     pub serial: Option<String>,
@@ -37,7 +37,7 @@ pub struct Overview {
     pub model: Option<String>,
     pub serial: Option<String>,
     pub sku: Option<String>,
-    /// False for a board inside the machine that only looks like a computer.
+    /// False for a board inside the machine that the BMC shows as a System.
     pub host: bool,
 }
 
@@ -47,13 +47,13 @@ pub struct System {
     pub(super) path: String,
     pub(super) quirks: Quirks,
     pub(super) poll_interval: Duration,
-    /// Boards of the same machine that the BMC shows as Systems; the GPUs are on one of them.
+    /// Boards of the same machine that the BMC shows as Systems; one of them has the GPUs.
     pub(super) boards: Vec<String>,
-    /// Whether the device can send a collection with its members in one answer.
+    /// Whether the device can expand a collection in one response.
     pub(super) expands: bool,
     pub(super) updates: Updates,
     pub(super) services: Services,
-    /// The way to every chassis of the BMC, when all of them belong to this System.
+    /// The chassis collection, if all its chassis belong to this System.
     pub(super) all_chassis: Option<String>,
 }
 
@@ -64,12 +64,12 @@ struct Candidate {
 }
 
 impl Bmc {
-    /// Everything that the BMC calls a System.
+    /// All Systems of the BMC, boards included.
     pub async fn systems(&self) -> Result<Vec<Overview>, Fault> {
         Ok(self.candidates().await?.into_iter().map(|candidate| candidate.overview).collect())
     }
 
-    /// The one System that is meant.
+    /// Selects the System of the machine.
     pub async fn system(&self, wanted: &Wanted) -> Result<System, Fault> {
         let candidates = self.candidates().await?;
         let named = self.system.as_deref().map(last_piece).or(wanted.id.as_deref());
@@ -80,7 +80,7 @@ impl Bmc {
         Ok(self.built(&candidates, chosen))
     }
 
-    /// Every computer behind the BMC; the one alone that the endpoint names, where it does.
+    /// All computers behind the BMC, or only the one that the address names.
     pub async fn hosts(&self) -> Result<Vec<System>, Fault> {
         let candidates = self.candidates().await?;
         if let Some(id) = self.system.as_deref().map(last_piece) {
@@ -112,7 +112,7 @@ impl Bmc {
 
     async fn candidates(&self) -> Result<Vec<Candidate>, Fault> {
         let path = self.root.root().link("Systems").unwrap_or_else(|| format!("{ROOT}/Systems"));
-        // The list itself must be readable, otherwise a neighbour could look like the only one.
+        // The list must be readable, otherwise another machine could look like the only one.
         let list = self.link.get(&path).await?;
         let mut skipped = Vec::new();
         let mut docs = self.link.members(&list.path, MAX_SYSTEMS, &mut skipped).await?;
@@ -142,7 +142,7 @@ impl Bmc {
         Candidate { doc, overview, quirks }
     }
 
-    /// The System with this id. A device may know it by another name than its list shows.
+    /// The System with this id, or with an alias that the list does not show.
     async fn named(&self, candidates: &[Candidate], id: &str) -> Result<Chosen, Fault> {
         let by_id =
             |candidate: &&Candidate| candidate.overview.id == id || candidate.doc.name() == id;
@@ -213,7 +213,6 @@ impl Bmc {
     }
 }
 
-/// A System that was decided for.
 struct Chosen {
     path: String,
     quirks: Quirks,
@@ -228,7 +227,7 @@ impl Candidate {
         let same = |shown: &Option<String>| {
             shown.as_deref().is_some_and(|shown| shown.eq_ignore_ascii_case(serial.trim()))
         };
-        // Dell's service tag, by which its machines are known, is the SKU.
+        // Dell shows its service tag as the SKU.
         same(&self.overview.serial) || same(&self.overview.sku)
     }
 
@@ -247,17 +246,17 @@ impl Candidate {
 }
 
 impl System {
-    /// The last piece of its path.
+    /// The last segment of its path.
     pub fn id(&self) -> &str {
         last_piece(&self.path)
     }
 
-    /// Its path on the BMC, by which it is named as the target of an update.
+    /// Its path on the BMC, which an update names as its target.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Closes the connection and stays logged in, for those who come back much later.
+    /// Closes the connection and keeps the session.
     pub fn close_idle(&self) {
         self.link.close_idle();
     }
@@ -266,7 +265,7 @@ impl System {
         self.link.get(&self.path).await
     }
 
-    /// The device has nothing for what is wanted.
+    /// The fault for a property or action that the device does not have.
     pub(super) fn lacks(&self, what: &str) -> Fault {
         let said = format!("{} has no {what} on {}", self.link.endpoint(), self.path);
         Fault::new(Code::NotSupported, said)
@@ -278,7 +277,7 @@ impl System {
     }
 }
 
-/// A MAC address in small letters with colons, however it was written.
+/// A MAC address in lower case with colons, from any common notation.
 pub(super) fn plain_mac(text: &str) -> Option<String> {
     const DIGITS: usize = 12;
     let digits: String =

@@ -1,8 +1,8 @@
-//! Work that a BMC goes on with after it has answered.
+//! Tasks: work that a BMC continues after its response.
 //!
-//! Devices name such work by a task, by a monitor, or by both. [`TaskRef`] is whichever of them tells
-//! most, as text, so that the caller can remember it across a restart. A task that is no longer there is
-//! a fault of its own: it may be done, and only the thing it worked on can tell.
+//! Devices name a task, a task monitor, or both. [`TaskRef`] holds the more informative one as
+//! text, so that it can be checkpointed. A task that no longer exists is a fault of its own: it may
+//! be complete, and only its target can show that.
 
 use super::Bmc;
 use super::client::{Accepted, Link};
@@ -18,11 +18,10 @@ use std::fmt;
 /// How many of a task's messages are passed on, the newest.
 const MAX_MESSAGES: usize = 5;
 
-/// The name of a task at its BMC.
+/// The path of a task or task monitor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TaskRef(String);
 
-/// Redfish's states of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TaskState {
     New,
@@ -40,7 +39,7 @@ pub enum TaskState {
     Cancelled,
 }
 
-/// A task as it is now.
+/// The status of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskSeen {
     pub state: TaskState,
@@ -49,12 +48,12 @@ pub struct TaskSeen {
 }
 
 impl TaskRef {
-    /// Takes what [`TaskRef`] shows; anything else is none.
+    /// Parses the `Display` form.
     pub fn parse(text: &str) -> Option<Self> {
         local_path(text).map(Self)
     }
 
-    /// The task that an answer names, if any. The task itself tells more than its monitor.
+    /// The task that a response names. The task itself is preferred to its monitor.
     pub(super) fn named_by(accepted: &Accepted) -> Option<Self> {
         let part = Part(&accepted.value);
         let is_task = part.text("@odata.type").is_some_and(|kind| kind.starts_with("#Task."))
@@ -106,7 +105,7 @@ impl TaskState {
         }
     }
 
-    /// Whether it is over: `Some(true)` when it went well, `None` while it goes on.
+    /// `Some(true)` for success, `Some(false)` for failure, `None` while it runs.
     pub const fn ended(self) -> Option<bool> {
         match self {
             Self::Completed => Some(true),
@@ -125,14 +124,12 @@ impl TaskState {
 }
 
 impl Bmc {
-    /// Looks how far a task is.
     pub async fn task(&self, task: &TaskRef) -> Result<TaskSeen, Fault> {
         look(&self.link, task).await
     }
 }
 
 impl System {
-    /// Looks how far a task is.
     pub async fn task(&self, task: &TaskRef) -> Result<TaskSeen, Fault> {
         look(&self.link, task).await
     }
@@ -166,7 +163,7 @@ fn read(link: &Link, task: &TaskRef, response: &HttpResponse) -> Result<TaskSeen
             .into_iter()
             .find(|state| state.as_str().eq_ignore_ascii_case(&word))
             .ok_or_else(|| garbled(format!("its state is {word:?}")))?,
-        // A monitor answers 202 while the work goes on, and then what the work itself answered.
+        // A monitor answers 202 while the task runs, and then with the response of the task itself.
         None if response.status == StatusCode::ACCEPTED => TaskState::Running,
         None => TaskState::Completed,
     };
@@ -181,7 +178,7 @@ fn read(link: &Link, task: &TaskRef, response: &HttpResponse) -> Result<TaskSeen
     Ok(TaskSeen { state, percent, messages })
 }
 
-/// A monitor passes on the refusal that the work ended with; other refusals are meant for us.
+/// A monitor passes on the refusal of the finished task; other refusals concern this request.
 fn failed(
     link: &Link,
     status: StatusCode,

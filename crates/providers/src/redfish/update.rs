@@ -1,8 +1,9 @@
-//! Firmware updates: how a BMC takes an image, and what it is told about it.
+//! Firmware updates through the Redfish update service.
 //!
-//! A device may take a file in a form ([`Way::Form`]), fetch it by itself from a server ([`Way::Fetch`]), or, on older ones, take it
-//! as it is ([`Way::Plain`]). Installing takes minutes and often ends with a restart of the BMC. So all that can be said
-//! here is that it has taken the order on; the task it names, and the versions it shows afterwards, tell the rest.
+//! A device takes a file in a form ([`UpdateMethod::MultipartPush`]), downloads it from a server
+//! ([`UpdateMethod::SimpleUpdate`]), or, if older, takes the raw file ([`UpdateMethod::HttpPush`]).
+//! An installation takes minutes and often restarts the BMC. So these calls only show that the
+//! request was accepted; the task and the versions afterwards show the result.
 
 use super::Bmc;
 use super::client::{Accepted, Link, MAX_MEMBERS};
@@ -16,18 +17,18 @@ use std::fs::File;
 use std::sync::Arc;
 
 const ACTION: &str = "#UpdateService.SimpleUpdate";
-/// When the image is to be installed, where one may say.
+/// The requested apply time, if the device supports one.
 const NOW: &str = "Immediate";
 const OCTETS: &str = "application/octet-stream";
 
 /// How a device takes an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Way {
-    /// It is sent, with the targets, in a form.
+    /// A multipart form with the targets and the file.
     Form,
-    /// The device fetches it by itself.
+    /// The device downloads the file.
     Fetch,
-    /// It is sent as it is; the targets are set beforehand.
+    /// The raw file; the targets are set beforehand.
     Plain,
 }
 
@@ -41,15 +42,15 @@ impl Way {
     }
 }
 
-/// A file that was fetched and checked, ready to be sent.
+/// A file that was downloaded and verified.
 pub struct Image {
     pub file: Arc<File>,
     pub size: u64,
-    /// The checksum, in hexadecimal digits.
+    /// In hexadecimal.
     pub sha256: String,
 }
 
-/// The update service of one BMC, with the tasks that it makes.
+/// The update service and the task service of one BMC.
 #[derive(Clone)]
 pub struct Updates {
     link: Arc<Link>,
@@ -57,7 +58,7 @@ pub struct Updates {
     tasks: Option<String>,
 }
 
-/// The update service as it is now.
+/// The update service as it was read.
 pub struct Offer {
     doc: Doc,
 }
@@ -71,7 +72,7 @@ impl Bmc {
 }
 
 impl Offer {
-    /// The ways the device offers, the best first: what is sent is what was checked.
+    /// The supported methods, preferred first: a pushed file is the one that was verified.
     pub fn ways(&self) -> Vec<Way> {
         let part = self.doc.root();
         let form = part.link("MultipartHttpPushUri").map(|_| Way::Form);
@@ -80,17 +81,17 @@ impl Offer {
         form.into_iter().chain(fetch).chain(plain).collect()
     }
 
-    /// The largest file it takes, where it says.
+    /// The largest image that the device accepts.
     pub fn most_bytes(&self) -> Option<u64> {
         self.doc.root().count("MaxImageSizeBytes").filter(|most| *most > 0)
     }
 
-    /// False when somebody has switched updates off.
+    /// False if the update service is disabled.
     pub fn enabled(&self) -> bool {
         self.doc.root().flag("ServiceEnabled") != Some(false)
     }
 
-    /// What a form says about its file.
+    /// The `UpdateParameters` of a multipart form.
     fn parameters(&self, targets: &[String]) -> Value {
         let support = self.doc.root().get("MultipartHttpPushUri@Redfish.OperationApplyTimeSupport");
         let mut said = Map::new();
@@ -110,9 +111,9 @@ impl Updates {
         Ok(Offer { doc: self.link.get(path).await? })
     }
 
-    /// Asks the BMC to fetch an image and install it. A device that names no task has taken the image, and only the versions it
-    /// shows afterwards tell more. `targets` are the resources that the image is for; without any, the device finds that
-    /// out from the image.
+    /// Requests that the BMC downloads and installs an image. Without a task, only the versions
+    /// afterwards show the result. `targets` are the resources that the image is for; without any,
+    /// the device derives them from the image.
     pub async fn fetch(
         &self,
         offer: &Offer,
@@ -138,7 +139,7 @@ impl Updates {
         Ok(TaskRef::named_by(&accepted))
     }
 
-    /// Sends an image in a form. `last` is waited for before the last piece: until then nothing has happened.
+    /// Sends a multipart form. `last` is awaited before the last chunk, the point of no return.
     pub async fn send_form(
         &self,
         offer: &Offer,
@@ -148,7 +149,7 @@ impl Updates {
     ) -> Result<Option<TaskRef>, Fault> {
         let path = offer.doc.root().link("MultipartHttpPushUri");
         let path = path.ok_or_else(|| self.lacks("MultipartHttpPushUri"))?;
-        // No file has its own checksum in it.
+        // A file cannot contain its own checksum.
         let boundary = format!("farrier-{}", image.sha256.get(..32).unwrap_or(&image.sha256));
         let said = offer.parameters(targets).to_string();
         let upload = multipart_upload(image.file, image.size, &said, &boundary);
@@ -157,7 +158,7 @@ impl Updates {
         Ok(TaskRef::named_by(&accepted))
     }
 
-    /// Sends an image as it is. Where the device has a list of targets, they are put there first.
+    /// Sends the raw file. If the device has a list of targets, that is written first.
     pub async fn send_plain(
         &self,
         offer: &Offer,
@@ -179,12 +180,11 @@ impl Updates {
         Ok(TaskRef::named_by(&accepted))
     }
 
-    /// Looks how far a task is.
     pub async fn task(&self, task: &TaskRef) -> Result<TaskSeen, Fault> {
         look(&self.link, task).await
     }
 
-    /// Every task that the BMC knows of, at most as many as anybody reads.
+    /// The tasks at the BMC, at most `MAX_MEMBERS`.
     pub async fn tasks(&self) -> Result<Vec<TaskRef>, Fault> {
         let lacks = || self.lacks("task service");
         let service = self.link.get(self.tasks.as_deref().ok_or_else(lacks)?).await?;
@@ -193,14 +193,14 @@ impl Updates {
         Ok(entries.iter().filter_map(|entry| TaskRef::parse(entry.path())).collect())
     }
 
-    /// Whether a task may be an update: what it was asked by says so, or nothing does.
+    /// Whether a task may be an update: its payload names the update service, or it has no payload.
     pub async fn is_update(&self, task: &TaskRef) -> Result<bool, Fault> {
         let doc = self.link.find(&task.to_string()).await?;
         let asked = doc.map(|doc| doc.root().get("Payload").text("TargetUri"));
         Ok(asked.is_some_and(|uri| uri.is_none_or(|uri| uri.contains("/UpdateService"))))
     }
 
-    /// What the service has a list of, by its name; None where there is no service or no such list.
+    /// The members of a collection of the update service; empty if there is none.
     pub(super) async fn list(
         &self,
         name: &str,
@@ -221,7 +221,7 @@ impl Updates {
 }
 
 impl System {
-    /// Asks the BMC to fetch an image and install it, as [`Updates::fetch`].
+    /// Requests that the BMC downloads and installs an image, as [`UpdateService::fetch`].
     pub async fn simple_update(
         &self,
         image_url: &str,
@@ -231,7 +231,7 @@ impl System {
         self.updates.fetch(&offer, image_url, targets).await
     }
 
-    /// Over which protocols the BMC fetches firmware. Empty: it does not say.
+    /// The protocols over which the BMC downloads images. Empty: it lists none.
     pub async fn update_protocols(&self) -> Result<Vec<String>, Fault> {
         let offer = self.updates.offer().await?;
         let action = offer.doc.root().get("Actions").get(ACTION);
@@ -246,7 +246,7 @@ impl System {
     }
 }
 
-/// The file as the second part of a form, behind the parameters of the update.
+/// A multipart form with the update parameters and then the file.
 fn multipart_upload(file: Arc<File>, size: u64, said: &str, boundary: &str) -> FileUpload {
     let part = "Content-Disposition: form-data; name=";
     let before = format!(

@@ -1,8 +1,8 @@
-//! What an answer means.
+//! Classification of responses.
 //!
-//! A pure table from what was asked and what came back to a fault with the right code. The rule behind
-//! it: a device that says it refused has done nothing; a device that says it stumbled over a change may
-//! have made it. The vendor's own words go into the sentence, because they are often the only hint.
+//! Maps a request and its response to a fault code. A device that refused has done nothing; a
+//! device that failed during a change may have made it. The fault includes the vendor's message,
+//! which is often the only hint.
 
 use super::decode::{Part, shown};
 use crate::http_client::Endpoint;
@@ -12,7 +12,7 @@ use hyper::header::RETRY_AFTER;
 use model::fault::{Code, Fault, Happened};
 use serde_json::Value;
 
-/// How a device says that it will never do it, as the ends of Redfish's message ids.
+/// Suffixes of Redfish message ids which mean that a retry cannot succeed.
 const NEVER: [&str; 9] = [
     "ActionNotSupported",
     "ActionParameterNotSupported",
@@ -25,10 +25,10 @@ const NEVER: [&str; 9] = [
     "NotSupportedOnSystem",
 ];
 
-/// How many of the messages in one answer are passed on.
+/// How many of the messages in one response are passed on.
 const MAX_MESSAGES: usize = 3;
 
-/// Passes on an answer that says yes, and makes a fault of any other.
+/// Returns a successful response and makes a fault of any other.
 pub(super) fn judge(
     endpoint: &Endpoint,
     request: &HttpRequest,
@@ -40,7 +40,7 @@ pub(super) fn judge(
     Err(fault(endpoint, request, &response))
 }
 
-/// The fault in an answer that says no.
+/// The fault for a response that is not a success.
 pub(super) fn fault(endpoint: &Endpoint, request: &HttpRequest, response: &HttpResponse) -> Fault {
     let words = Words::of(response);
     let code = code(request, response.status, &words);
@@ -56,8 +56,8 @@ pub(super) fn fault(endpoint: &Endpoint, request: &HttpRequest, response: &HttpR
     Fault::new(code, said)
 }
 
-/// A fault of the look that follows a change. The change was taken, so the fault must not say that
-/// nothing happened; that the goal was seen not to hold is another matter.
+/// A fault of the read after a change that was accepted. It must not say that nothing happened,
+/// unless the read showed that the goal does not hold.
 pub(super) fn unconfirmed(fault: Fault) -> Fault {
     match (fault.code, fault.code.happened()) {
         (Code::ReadBackDiffers, _) | (_, Happened::Maybe) => fault,
@@ -78,14 +78,14 @@ fn code(request: &HttpRequest, status: StatusCode, words: &Words) -> Code {
         | StatusCode::NOT_IMPLEMENTED => Code::NotSupported,
         _ if words.never => Code::NotSupported,
         status if status.is_client_error() => Code::EffectFailed,
-        // It stumbled, and how far it had come nobody knows.
+        // The device failed at an unknown point of the change.
         status if status.is_server_error() && !request.only_reads() => Code::AnswerLost,
         status if status.is_server_error() => Code::EffectFailed,
         _ => Code::AnswerGarbled,
     }
 }
 
-/// What the device says about its refusal.
+/// The device's messages about a refusal.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Words {
     said: String,

@@ -1,5 +1,5 @@
-//! What simulated hardware has beyond a computer: firmware by component, and a place in a fabric. Machines, switches and power
-//! shelves have the same here; who asks a shelf for a fabric gets what it asks for.
+//! Firmware and fabric state of simulated hardware. Machines, switches and power shelves are the
+//! same here, so even a shelf accepts a fabric state.
 
 use super::hardware::{Hardware, Power, outcome};
 use model::effect::{DeviceWork, FabricTo, Facts, Outcome, PowerTo};
@@ -9,18 +9,18 @@ use model::retry::hash;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What every component has before anybody has installed another one.
+/// The version of every component before an update.
 pub const FACTORY_VERSION: &str = "1.0";
-/// The components that are named by who asks for nothing special.
+/// The components that are always listed.
 const COMPONENTS: [&str; 2] = ["BIOS", "BMC"];
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Device {
-    /// Versions that were installed.
+    /// The versions that were installed.
     pub firmware: BTreeMap<String, String>,
     pub fabric: Option<FabricTo>,
-    /// What the last firmware order replaced.
+    /// The version that the last firmware update replaced.
     pub replaced: Option<String>,
 }
 
@@ -49,7 +49,7 @@ impl Hardware {
                 self.device.replaced = (before != *version).then_some(before);
                 self.device.firmware.insert(component.clone(), version.clone());
             }
-            // The primary reports the fabric configured without being told again.
+            // The primary switch reports the fabric as configured without another request.
             DeviceWork::Fabric { to } if !self.device.in_fabric(*to) => {
                 self.device.fabric = Some(*to);
             }
@@ -60,7 +60,7 @@ impl Hardware {
         }
     }
 
-    /// What is seen after it acted.
+    /// Reads back the result of the work.
     pub fn read_back_device(
         &self,
         machine: &MachineId,
@@ -88,7 +88,7 @@ impl Hardware {
         }
     }
 
-    /// Whether what is wanted of the device holds now, or what is seen instead.
+    /// Whether the goal of the work holds now; otherwise what is observed.
     pub fn look_device(&self, work: &DeviceWork) -> Result<Outcome, String> {
         match work {
             DeviceWork::Read => Err("a reading taken earlier cannot be observed".into()),
@@ -122,7 +122,7 @@ impl Hardware {
         }
     }
 
-    /// What the device says of itself: invented, but always the same.
+    /// The device's inventory: invented, but constant for each machine.
     pub fn facts(&self, machine: &MachineId) -> Facts {
         let factory = COMPONENTS.map(|name| (name.to_string(), FACTORY_VERSION.to_string()));
         let mut firmware = BTreeMap::from(factory);
@@ -138,7 +138,7 @@ impl Hardware {
         }
     }
 
-    /// What was seen, with its power as it is then.
+    /// Adds the current power state to an outcome.
     pub fn with_power(&self, seen: Outcome) -> Outcome {
         let facts = Facts { power: Some(self.is_powered()), ..Facts::default() };
         Outcome { facts: Some(facts), ..seen }

@@ -1,15 +1,14 @@
 //! The simulated fleet in a directory.
 //!
 //! ```text
-//! machines/<id>.jsonl  the hardware of one machine: its last whole line, the others are older
-//! locks/<n>.lock       who changes one of the machines of this number holds it, for microseconds
-//! effects.jsonl        the ledger, one line for each order and each act, only appended to
+//! machines/<id>.jsonl  the hardware of one machine: its last complete line is current
+//! locks/<n>.lock       held for microseconds to change one of the machines with this number
+//! effects.jsonl        the effect log, one line for each call and each effect, append only
 //! faults.json          the fault rules, under locks/faults.lock
 //! ```
 //!
-//! A process may be killed between any two lines here: what a file says is either as before or as after.
-//! Machines are written by appending and share their locks, as making and removing files is what file systems are
-//! slowest at.
+//! A process may be killed at any point: a file has either its old or its new content. Machines are
+//! appended to and share locks, because creating and removing files is slow on most file systems.
 
 use super::fault::Rules;
 use super::hardware::Hardware;
@@ -26,9 +25,9 @@ use std::path::{Path, PathBuf};
 const MACHINES: &str = "machines";
 const LOCKS: &str = "locks";
 const LEDGER: &str = "effects.jsonl";
-/// How every line of the ledger begins, and nothing within a line.
+/// The start of every line of the effect log, which does not occur inside a line.
 const ENTRY_START: &str = "{\"what\":";
-/// How long a machine's file may grow before it begins anew.
+/// A machine's file above this size is rewritten.
 const LONG: usize = 32 * 1_024;
 const RULES: &str = "faults.json";
 const RULES_LOCK: &str = "faults";
@@ -55,20 +54,20 @@ pub fn change_machine<T>(
     };
     let mut ledger = Vec::new();
     let result = change(&mut hardware, &mut ledger);
-    // First the ledger, then the act: see there why a crash in between tells no lie.
+    // The effect log is written first: see `effect_log` for a crash in between.
     record(root, &ledger)?;
     append(&path, &text, before, &hardware)?;
     Ok(result)
 }
 
-/// The last line that was written to its end.
+/// The last complete line.
 fn last_line(text: &str) -> Option<&str> {
     let whole = &text[..text.rfind('\n')?];
     Some(whole.rsplit('\n').next().unwrap_or(whole)).filter(|line| !line.is_empty())
 }
 
-/// Adds a line that says how the machine is now, unless the last one says the same. A file that has grown
-/// long begins anew. The caller holds the lock.
+/// Appends the current hardware, unless the last line is equal. A file that has grown long is
+/// rewritten. The caller holds the lock.
 fn append(path: &Path, text: &str, before: Option<&str>, hardware: &Hardware) -> Result<(), Fault> {
     let told = |error: io::Error| unreachable(path, &error);
     let after = serde_json::to_string(hardware).map_err(|error| told(error.into()))?;
@@ -78,7 +77,7 @@ fn append(path: &Path, text: &str, before: Option<&str>, hardware: &Hardware) ->
     if text.len() > LONG {
         return replace(path, &format!("{after}\n"));
     }
-    // A line that was cut short stands alone, so that the next one is whole.
+    // A truncated line is terminated, so that the next one is complete.
     let stump = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
     let mut file = OpenOptions::new().create(true).append(true).open(path).map_err(told)?;
     file.write_all(format!("{stump}{after}\n").as_bytes()).map_err(told)
@@ -99,7 +98,7 @@ pub fn change_rules<T>(root: &Path, change: impl FnOnce(&mut Rules) -> T) -> Res
     Ok(result)
 }
 
-/// Appends to the ledger, one write for each line, so that lines of several processes do not mix.
+/// Appends to the effect log, one write for each line, so that lines of processes do not mix.
 pub fn record(root: &Path, entries: &[Entry]) -> Result<(), Fault> {
     if entries.is_empty() {
         return Ok(());
@@ -125,19 +124,19 @@ pub fn ledger(root: &Path) -> Result<Vec<Entry>, Fault> {
     Ok(text.lines().filter_map(entry).collect())
 }
 
-/// One line. When a disk was full in the middle of a line, the next one stands behind the stump; what
-/// the stump announced was not done, so only the whole part counts.
+/// Parses one line. After a full disk a line may follow a truncated one; the effect of the
+/// truncated line was not applied, so only the complete part counts.
 fn entry(line: &str) -> Option<Entry> {
     let whole = &line[line.rfind(ENTRY_START)?..];
     serde_json::from_str(whole).ok()
 }
 
-/// Which of the 256 locks a machine has. The same in every process, of whatever version.
+/// The number of a machine's lock, of 256. It must not change between versions.
 fn lock_of(name: &str) -> u8 {
     name.bytes().fold(0, |sum: u8, byte| sum.wrapping_mul(31).wrapping_add(byte))
 }
 
-/// Holds the lock until it is dropped, or until the process dies.
+/// Holds the lock until it is dropped or the process dies.
 fn exclude(root: &Path, name: &str) -> Result<File, Fault> {
     let path = root.join(LOCKS).join(format!("{name}.lock"));
     let told = |error: io::Error| unreachable(&path, &error);
@@ -161,7 +160,7 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<(Option<String>, Option<T>),
     Ok((text, value))
 }
 
-/// Replaces the file, unless it says the same already. The caller holds the lock.
+/// Replaces the file unless its content is equal. The caller holds the lock.
 fn write<T: Serialize>(path: &Path, before: Option<&str>, value: &T) -> Result<(), Fault> {
     let told = |error: io::Error| unreachable(path, &error);
     let after = serde_json::to_string(value).map_err(|error| told(error.into()))?;
@@ -190,7 +189,7 @@ fn unreachable(path: &Path, error: &io::Error) -> Fault {
     Fault::new(Code::BmcUnreachable, format!("{}: {error}", path.display()))
 }
 
-/// The id, with whatever could mean something to a file system written as hex.
+/// The id, with special characters in hexadecimal.
 fn file_name(machine: &MachineId) -> String {
     let mut name = String::new();
     for (at, byte) in machine.as_str().bytes().enumerate() {

@@ -1,9 +1,9 @@
-//! Faults as data: which orders go wrong, how, and how often.
+//! Fault rules: which calls fail, how, and how often.
 //!
-//! A rule selects orders by machine, effect and verb, and says what the hardware does in place of a
-//! proper answer. Rules are tried in the order in which they were made; the first that fits and is
-//! not used up strikes. A rule for every effect leaves probes alone: only `probe` selects those, so
-//! that the background never uses up what was meant for an operation.
+//! A rule selects calls by machine, effect and verb, and defines the failure. Rules are tried in
+//! the order of their creation; the first that matches and is not used up applies. A rule for every
+//! effect does not match probes, only `probe` does, so that background probes never use up a rule
+//! that is meant for an operation.
 
 use model::effect::{Effect, Verb};
 use model::node::Stage;
@@ -12,28 +12,27 @@ use model::text;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The most rules there may be.
 pub const MAX_RULES: usize = 256;
-/// The longest an answer is held back.
+/// The longest delay of a response.
 pub const MAX_DELAY_MS: u32 = 3_600_000;
 /// The word that selects probes.
 pub const PROBE: &str = "probe";
 
-/// What the hardware does in place of a proper answer.
+/// The failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Says that it failed. The effect has not happened.
+    /// Reports a failure. The effect has not happened.
     Fail,
-    /// Never answers. The effect has not happened.
+    /// Never responds. The effect has not happened.
     Hang,
-    /// Does it, and the answer is lost.
+    /// Executes the effect; the response is lost.
     Drop,
-    /// Does it, and the answer cannot be read.
+    /// Executes the effect; the response is unreadable.
     Garbage,
-    /// Does it, and holds the answer back.
+    /// Executes the effect and delays the response.
     Slow,
-    /// Is told twice, as by a network that repeats a packet, and answers the second time.
+    /// Receives the call twice, like a duplicated packet, and returns the second result.
     Twice,
 }
 
@@ -56,10 +55,10 @@ impl Action {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FaultRule {
-    /// Made by the simulator when empty. A rule with a known id takes that rule's place.
+    /// Generated if empty. A rule with a known id replaces that rule.
     #[serde(default)]
     pub id: String,
-    /// A machine's id; `*` stands for any run of characters. Empty: every machine.
+    /// A machine's id with `*` as a wildcard. Empty: every machine.
     #[serde(default)]
     pub machine: String,
     /// The word of an effect, or `probe`. Empty: every effect.
@@ -68,17 +67,17 @@ pub struct FaultRule {
     #[serde(default = "perform")]
     pub verb: Verb,
     pub action: Action,
-    /// How often the rule strikes. Zero: without end.
+    /// How often the rule applies. Zero: always.
     #[serde(default)]
     pub times: u32,
-    /// For `slow`: how long the answer is held back.
+    /// For `slow`: the delay of the response.
     #[serde(default)]
     pub delay_ms: u32,
-    /// What the hardware says; there is a sentence for each action when empty.
+    /// The fault's message; if empty, a default for the action.
     #[serde(default)]
     pub message: String,
-    /// How often it has struck.
-    #[serde(default)]
+    /// How often the rule has applied.
+    #[serde(default, rename = "struck")]
     pub struck: u32,
 }
 
@@ -87,7 +86,7 @@ const fn perform() -> Verb {
 }
 
 impl FaultRule {
-    /// A rule without end against every machine and every effect.
+    /// An unlimited rule for every machine and every effect.
     pub fn new(action: Action) -> Self {
         Self {
             id: String::new(),
@@ -102,7 +101,7 @@ impl FaultRule {
         }
     }
 
-    /// A rule as a client words it; an empty verb is `perform`.
+    /// Parses the words of a request; an empty verb is `perform`.
     pub fn from_words(verb: &str, action: &str) -> Result<Self, Refusal> {
         if action.is_empty() {
             return Err(Refusal::missing("fault.action"));
@@ -120,7 +119,7 @@ impl FaultRule {
         Ok(Self { verb, ..Self::new(action) })
     }
 
-    /// Refuses a rule that could never strike or means nothing.
+    /// Refuses a rule that could never apply or is invalid.
     pub fn check(&self) -> Result<(), Refusal> {
         text::short("fault.fault_id", &self.id)?;
         text::short("fault.machine", &self.machine)?;
@@ -161,7 +160,7 @@ impl FaultRule {
         Duration::from_millis(u64::from(self.delay_ms))
     }
 
-    /// What the hardware says.
+    /// The fault's message.
     pub fn words(&self) -> String {
         let default = match self.action {
             Action::Fail => "the simulated hardware failed",
@@ -185,7 +184,7 @@ impl FaultRule {
         by_order && left && (self.machine.is_empty() || glob(&self.machine, machine))
     }
 
-    /// True when both would do the same.
+    /// Whether both are the same apart from their counters.
     fn same_rule(&self, other: &Self) -> bool {
         *self == Self { struck: self.struck, ..other.clone() }
     }
@@ -197,14 +196,13 @@ fn bad_word(field: &str, word: &str, legal: &[&str]) -> Refusal {
     Refusal::invalid(field, format!("{shown:?} is not known"), instead)
 }
 
-/// What a rule may strike.
+/// A call or probe that a rule may match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Selected {
     Probe,
     Order { effect: &'static str, verb: Verb },
 }
 
-/// Every rule there is.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Rules {
     made: u64,
@@ -212,8 +210,8 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Takes in a checked rule. The same rule under the same id goes on where it stood, so that a
-    /// rule in a configuration file is not new at each start.
+    /// Adds a checked rule. An equal rule with the same id keeps its counter, so that a rule in the
+    /// configuration file is not reset at each start.
     pub fn add(&mut self, mut rule: FaultRule) -> Result<FaultRule, Refusal> {
         rule.struck = 0;
         if let Some(known) = self.rules.iter_mut().find(|known| known.id == rule.id) {
@@ -234,7 +232,7 @@ impl Rules {
         Ok(rule)
     }
 
-    /// Removes one rule, or all of them, and says how many.
+    /// Removes one rule, or all of them, and returns how many.
     pub fn clear(&mut self, id: Option<&str>) -> usize {
         let before = self.rules.len();
         self.rules.retain(|rule| id.is_some_and(|id| rule.id != id));
@@ -245,7 +243,7 @@ impl Rules {
         self.rules.iter().any(|rule| rule.fits(machine, selected))
     }
 
-    /// The rule that strikes, counted.
+    /// The rule that applies; its counter is increased.
     pub fn strike(&mut self, machine: &str, selected: &Selected) -> Option<FaultRule> {
         let rule = self.rules.iter_mut().find(|rule| rule.fits(machine, selected))?;
         rule.struck = rule.struck.saturating_add(1);
@@ -253,7 +251,7 @@ impl Rules {
     }
 }
 
-/// Matches with `*` for any run of characters.
+/// Matches `*` as any run of characters.
 fn glob(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();

@@ -1,7 +1,7 @@
-//! The hardware of one machine: its state, what acts on it, and what is seen when one looks.
+//! The hardware of one machine: its state, how effects change it, and what is observed.
 //!
-//! Everything here is a function of the state and the time; where the state is kept is the business
-//! of `memory`. Jobs that are due act before anybody sees the hardware ([`Hardware::settle`]).
+//! Everything here is a function of the state and the time; `store` keeps the state. Due jobs are
+//! applied before every read ([`Hardware::apply_due_jobs`]).
 
 use super::device::Device;
 use super::job::{Ending, Job};
@@ -18,11 +18,11 @@ use model::time::{Timestamp, spoken};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How many jobs that have ended a machine remembers.
+/// How many ended jobs a machine keeps.
 pub const KEPT_JOBS: usize = 64;
-/// The image of a machine nobody has imaged yet.
+/// The image before the first repave.
 pub const FACTORY_IMAGE: &str = "factory";
-/// What is on the disk when the writing of an image was broken off.
+/// The image after an interrupted repave.
 pub const PARTIAL_IMAGE: &str = "partial";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,7 +35,7 @@ pub enum Power {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hardware {
     pub power: Power,
-    /// Counts boots.
+    /// The number of boots.
     pub boot_id: u64,
     pub booted_at: Timestamp,
     pub netboot: NetbootMode,
@@ -49,15 +49,15 @@ pub struct Hardware {
     #[serde(default)]
     pub managed: Managed,
     pub network: String,
-    /// True once it was marked for return to the vendor.
+    /// Whether it was marked for return to the vendor.
     pub marked: bool,
-    /// Counts what has acted on it, so that the ledger can tell one act from another.
+    /// The number of effects applied, which distinguishes effects in the effect log.
     pub acts: u64,
     pub jobs: BTreeMap<Key, Job>,
 }
 
 impl Hardware {
-    /// A machine as it comes out of its box.
+    /// A machine in its initial state.
     pub fn factory(now: Timestamp) -> Self {
         Self {
             power: Power::On,
@@ -77,7 +77,7 @@ impl Hardware {
         }
     }
 
-    /// Begins the effect under the key, unless the key is known already.
+    /// Starts the effect under the key, unless the key is known.
     pub fn begin(&mut self, key: &Key, effect: &Effect, takes_ms: u64, now: Timestamp) {
         if self.jobs.contains_key(key) {
             return;
@@ -93,7 +93,7 @@ impl Hardware {
         self.remember(key, job);
     }
 
-    /// A drain cordons before it evicts, whether or not it gets to its end.
+    /// A drain cordons before it evicts, whether or not it completes.
     fn shut_the_door(&mut self, key: &Key, effect: &Effect) {
         if let Effect::Drain { cluster_ref, .. } = effect
             && self.member_of(cluster_ref)
@@ -102,7 +102,7 @@ impl Hardware {
         }
     }
 
-    /// Lets every job that is due by now act, in the order in which they finish.
+    /// Applies every job that is due, in the order of their due times.
     pub fn settle(&mut self, machine: &MachineId, now: Timestamp, ledger: &mut Vec<Entry>) {
         let is_due = |job: &Job| job.ending.is_none() && job.due() <= now;
         let mut due: Vec<(Timestamp, Key)> = self
@@ -123,7 +123,7 @@ impl Hardware {
         }
     }
 
-    /// Stops what the key started, or bars it from starting later.
+    /// Stops the job of the key, or bars the key.
     pub fn stop(&mut self, key: &Key, effect: &Effect, now: Timestamp) -> Answer {
         let Some(job) = self.jobs.get_mut(key) else {
             self.remember(key, Job::ended(effect.clone(), now, Ending::Barred));
@@ -132,7 +132,7 @@ impl Hardware {
         match job.result() {
             Some(Ok(outcome)) => Answer::Done(outcome),
             Some(Err(_)) => Answer::Stopped,
-            // Nobody stops a device that is being written.
+            // A firmware update cannot be stopped.
             None if matches!(effect, Effect::Device { work: DeviceWork::Firmware { .. } }) => {
                 Answer::UnderWay
             }
@@ -143,8 +143,8 @@ impl Hardware {
         }
     }
 
-    /// Fails what the key started. A key that has not started is used up all the same: an order for it
-    /// that arrives late, from somebody who has not heard of the failure, must not begin it.
+    /// Fails the job of the key. A key that has not started is used up too: a late call for it,
+    /// from a caller that does not know of the failure, must not start it.
     pub fn fail(&mut self, key: &Key, effect: &Effect, fault: &Fault, now: Timestamp) {
         let ending = Ending::Failed { fault: fault.clone() };
         if self.jobs.contains_key(key) {
@@ -155,7 +155,7 @@ impl Hardware {
         }
     }
 
-    /// Ends a job that is under way without its goal. What it did so far stays.
+    /// Ends a running job without its goal. Its partial changes stay.
     fn break_off(&mut self, key: &Key, ending: Ending, now: Timestamp) {
         let Some(job) = self.jobs.get_mut(key) else { return };
         if job.ending.is_some() {
@@ -172,7 +172,7 @@ impl Hardware {
         }
     }
 
-    /// What became of the key.
+    /// The status of the key.
     pub fn inquire(&self, key: &Key) -> Answer {
         let Some(job) = self.jobs.get(key) else { return Answer::NeverStarted };
         match &job.ending {
@@ -182,7 +182,7 @@ impl Hardware {
                 evidence: evidence.clone(),
                 facts: facts.clone(),
             }),
-            // It can be followed to its end, and that end says why.
+            // Following it returns the fault.
             Some(Ending::Failed { .. } | Ending::Refused { .. }) => Answer::UnderWay,
             Some(Ending::Stopped { at }) => {
                 let after = spoken(at.since(job.started_at));
@@ -211,7 +211,7 @@ impl Hardware {
         }
     }
 
-    /// Why the hardware will not even begin.
+    /// Why the effect cannot start.
     fn refusal(&self, effect: &Effect) -> Option<Fault> {
         match effect {
             Effect::Repave { .. } => match self.netboot {
@@ -240,7 +240,7 @@ impl Hardware {
         }
     }
 
-    /// Why its operating system does not answer.
+    /// Why the operating system is unreachable.
     fn silence(&self) -> Option<Fault> {
         let said = match self.power {
             Power::Off => "no route to host: the machine is powered off",
@@ -261,7 +261,7 @@ impl Hardware {
                 self.image = image.clone();
                 self.leave();
                 self.cordoned = false;
-                // PXE is for one boot: the next one finds the new image on disk.
+                // PXE applies to one boot: the next one is from disk.
                 self.netboot = NetbootMode::Disk;
                 self.boot(at);
             }
@@ -290,7 +290,7 @@ impl Hardware {
         }
     }
 
-    /// The few commands that change something the simulation can see.
+    /// The few commands that change simulated state.
     fn run(&mut self, command: &str) {
         if command.contains("kubectl uncordon") {
             self.uncordon();
@@ -308,7 +308,7 @@ impl Hardware {
         self.booted_at = at;
     }
 
-    /// Looks whether what was done is what was wanted.
+    /// Reads back whether the goal of a job holds.
     fn read_back(&self, machine: &MachineId, key: &Key, job: &Job) -> Result<Outcome, Fault> {
         let differs = |code| move |seen: String| Fault::new(code, seen);
         match &job.effect {
@@ -326,7 +326,7 @@ impl Hardware {
                 let (image, boot) = (&self.image, self.boot_id);
                 Ok(outcome(format!("Recorded: image {image}, boot {boot}"), None))
             }
-            // Advice is given whatever is seen.
+            // An advisory check never fails.
             Effect::Verify { cluster_ref, expect, advisory: true } => {
                 Ok(self.look_in_cluster(cluster_ref, *expect).1)
             }
@@ -355,7 +355,7 @@ impl Hardware {
         }
     }
 
-    /// Whether the goal of an effect holds now, or what is seen instead.
+    /// Whether the goal of an effect holds now; otherwise what is observed.
     pub fn look(&self, key: &Key, effect: &Effect) -> Result<Outcome, String> {
         match effect {
             Effect::Ssh { .. } => Err("what a command did cannot be observed".into()),
@@ -421,7 +421,7 @@ impl Hardware {
         }
     }
 
-    /// How the machine is, for those who only look.
+    /// The conditions that a probe reports.
     pub fn probe(&self) -> Vec<Evidence> {
         let reachable = match self.power {
             Power::On => Evidence::new(ConditionType::Reachable, true, "PingOK"),

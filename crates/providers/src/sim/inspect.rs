@@ -1,5 +1,5 @@
-//! Looking at a simulated machine. What it is made of is invented, and always the same for the same machine: it is
-//! drawn from the machine's name. Its power, its next boot and its image are what they are.
+//! Inspection of a simulated machine. Its inventory is invented, derived from the machine's id and
+//! so always the same. Power, next boot and image are the simulated state.
 
 use super::Sim;
 use super::hardware::{Hardware, Power as SimPower, boot_source};
@@ -23,11 +23,11 @@ const MODELS: [(&str, &str); 3] = [
 const CPUS: [(&str, u64); 3] = [("Sim 8-Core", 8), ("Sim 32-Core", 32), ("Sim 64-Core", 64)];
 const MODULE_MIB: u64 = 32 * 1024;
 const DISK_BYTES: u64 = 1_920_383_410_176;
-/// How many GPUs the model that has any has.
+/// The number of GPUs of the GPU model.
 const GPUS: u64 = 8;
-/// How many sensors it says it has.
+/// The number of sensors of each machine.
 const SENSORS: usize = 24;
-/// How long before its start a machine's firmware is heard of.
+/// The time from power on to the start of the operating system.
 const POST: Duration = Duration::from_secs(20);
 
 #[async_trait]
@@ -58,7 +58,7 @@ const fn power(hardware: &Hardware) -> PowerState {
     }
 }
 
-/// The one of these that belongs to the machine, and always will.
+/// Picks an entry by the machine's id, always the same one.
 fn drawn<T: Copy, const N: usize>(machine: &MachineId, salt: u32, from: [T; N]) -> T {
     from[hash(machine.as_str(), salt) as usize % N]
 }
@@ -149,7 +149,7 @@ fn disk(machine: &MachineId, number: u32) -> Disk {
     }
 }
 
-/// The cards it is registered with, or one that is made up.
+/// The registered MAC addresses, or an invented one.
 fn nics(target: &Target) -> Vec<Nic> {
     let [_, _, _, a, b, c, d, e] = hash(target.machine_id().as_str(), 8).to_be_bytes();
     let invented = vec![format!("02:{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}")];
@@ -166,7 +166,7 @@ fn nics(target: &Target) -> Vec<Nic> {
     macs.iter().enumerate().map(nic).collect()
 }
 
-/// What its BMC would have written down of the last start, newest first.
+/// The event log of the last boot, newest first.
 fn entries(hardware: &Hardware) -> Vec<LogEntry> {
     let boot = hardware.boot_id;
     let entry = |id: u64, before: Duration, message: String| LogEntry {

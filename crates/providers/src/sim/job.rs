@@ -1,7 +1,7 @@
-//! Jobs: what the simulated hardware was told to do, and how far it is.
+//! Jobs: effects in progress on simulated hardware.
 //!
-//! A job never ticks. How far it is follows from when it began and what time it is now, so the
-//! hardware goes on while nobody looks, and a controller that comes back finds it further along.
+//! A job has no timer. Its progress follows from its start and the current time, so it continues
+//! while no process runs, and a restarted engine finds it further along.
 
 use model::condition::Evidence;
 use model::effect::{DeviceWork, Effect, Facts, Outcome, PowerTo, RmaAction};
@@ -13,15 +13,15 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How long simulated work takes.
+/// The duration of simulated work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Speed {
-    /// No time at all.
+    /// No time.
     Zero,
     /// Tens to hundreds of milliseconds.
     Fast,
-    /// Seconds, so that a person can watch; a whole reimage takes half a minute.
+    /// Seconds, for demonstrations; a reimage takes half a minute.
     #[default]
     Human,
 }
@@ -37,7 +37,7 @@ impl Speed {
         }
     }
 
-    /// How long this effect takes on this machine: always the same, but not the same on each.
+    /// The duration of this effect on this machine: constant, but different between machines.
     pub fn takes_ms(self, machine: &str, effect: &Effect) -> u64 {
         let human = human_ms(effect);
         let varied = human * (90 + fnv(machine) % 21) / 100;
@@ -95,7 +95,7 @@ const fn human_ms(effect: &Effect) -> u64 {
     }
 }
 
-/// What a person waits for takes its time; what is only looked up does not.
+/// Stages that wait for hardware take seconds, lookups half a second.
 const fn stage_ms(stage: Stage) -> u64 {
     match stage {
         Stage::WaitForReady | Stage::WaitForDeployed => 6_000,
@@ -128,45 +128,46 @@ const fn stage_ms(stage: Stage) -> u64 {
     }
 }
 
-/// A hash that is the same in every process and every release.
+/// FNV-1a: equal in every process and release.
 fn fnv(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }
 
-/// One thing the hardware was told to do, remembered under its key.
+/// An effect under its key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     pub effect: Effect,
     pub started_at: Timestamp,
     pub takes_ms: u64,
-    /// True once it has acted on the hardware. It never does so twice.
+    /// Whether it has changed the hardware, which happens at most once.
     pub applied: bool,
-    /// True when its goal held before it began.
+    /// Whether its goal held before it started.
     #[serde(default)]
     pub already: bool,
-    /// Absent while it is under way.
+    /// None while it runs.
     pub ending: Option<Ending>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Ending {
-    /// It acted, and the goal held when it was read back.
+    /// It was applied, and the goal held when it was read back.
     Done {
+        #[serde(rename = "said")]
         said: String,
         evidence: Vec<Evidence>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         facts: Option<Facts>,
     },
-    /// It ran, and the goal did not hold afterwards.
+    /// It was applied, and the goal did not hold afterwards.
     Failed { fault: Fault },
-    /// The hardware would not begin.
+    /// It could not start.
     Refused { fault: Fault },
-    /// Somebody stopped it in the middle.
+    /// It was stopped while it ran.
     Stopped { at: Timestamp },
-    /// Somebody stopped it before it began; it must not begin any more.
+    /// It was stopped before it started and can never start.
     Barred,
 }
 
@@ -188,12 +189,12 @@ impl Job {
         Self { ending: Some(ending), ..Self::begun(effect, at, 0) }
     }
 
-    /// When it finishes, if it is left alone.
+    /// When it ends unless it is stopped.
     pub fn due(&self) -> Timestamp {
         self.started_at + Duration::from_millis(self.takes_ms)
     }
 
-    /// For how long it has been at work. A stopped job gets no older.
+    /// How long it has run; constant after a stop.
     pub fn elapsed_ms(&self, now: Timestamp) -> u64 {
         let until = match &self.ending {
             Some(Ending::Stopped { at }) => *at,
@@ -208,7 +209,7 @@ impl Job {
         u64::try_from(until.since(self.started_at).as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// What whoever sees it through is told; nothing while it is under way.
+    /// The result for the caller that follows it; None while it runs.
     pub fn result(&self) -> Option<Result<Outcome, Fault>> {
         let stopped = |when: String| {
             Err(Fault::new(Code::EffectFailed, format!("stopped on request {when}")))

@@ -1,35 +1,47 @@
-//! The ledger: every order that was asked, and every act on hardware, by key.
+//! The effect log: every call and every applied effect, by key.
 //!
-//! An act is written down before it is kept, under the machine's number for it. Whoever dies in
-//! between leaves a line about an act that never was; the next act takes the same number, and the
-//! later line counts. So a crash can neither hide an act nor make one look like two.
+//! An applied effect is logged before the hardware is stored, with the machine's number for it. A
+//! crash in between leaves a line for an effect that was not stored; the next effect gets the same
+//! number, and the later line counts. So a crash can neither hide an effect nor count it twice.
 
 use model::effect::{Effect, Key, Order, Verb};
 use model::id::MachineId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
-/// How many keys are counted in memory. Keys sort by creation, so the oldest go first.
+/// How many keys are counted in memory. Keys sort by creation, so the oldest are dropped.
 const MAX_COUNTED: usize = 1_000_000;
 
-/// How often one attempt at one step was asked for, and how often it acted.
+/// How often one attempt of one step was requested and applied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EffectCount {
     pub key: String,
     pub machine: String,
     pub effect: String,
-    /// How often it was asked to be performed.
+    /// The number of `perform` calls.
+    #[serde(rename = "asked")]
     pub asked: u32,
-    /// How often it acted on the hardware. More than once is a broken promise.
+    /// How often it changed the hardware. More than once is a bug of the engine or the simulator.
     pub applied: u32,
 }
 
-/// One line of the ledger.
+/// One line of the effect log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum Entry {
-    Asked { key: Key, machine: String, effect: String, verb: Verb },
-    Applied { key: Key, machine: String, effect: String, act: u64 },
+    #[serde(rename = "asked")]
+    Asked {
+        key: Key,
+        machine: String,
+        effect: String,
+        verb: Verb,
+    },
+    Applied {
+        key: Key,
+        machine: String,
+        effect: String,
+        act: u64,
+    },
 }
 
 impl Entry {
@@ -52,12 +64,12 @@ impl Entry {
     }
 }
 
-/// The sums, by key.
+/// The counts by key.
 #[derive(Debug, Default)]
 pub struct Tally(BTreeMap<String, EffectCount>);
 
 impl Tally {
-    /// The sums of a whole ledger.
+    /// The counts of a complete effect log.
     pub fn of(entries: Vec<Entry>) -> Self {
         let mut last: HashMap<(String, u64), usize> = HashMap::new();
         for (line, entry) in entries.iter().enumerate() {
@@ -105,7 +117,7 @@ impl Tally {
         }
     }
 
-    /// The counts of the keys that begin with the prefix, in the order of the keys.
+    /// The counts of the keys with this prefix, in key order.
     pub fn counts(&self, prefix: &str) -> Vec<EffectCount> {
         self.0
             .range(prefix.to_string()..)

@@ -1,7 +1,7 @@
-//! Where the simulated hardware keeps its state: in this process, or in a directory.
+//! Where the state of the simulated hardware is stored: in this process or in a directory.
 //!
-//! A directory outlives the controller and may be shared by several of them on one host. Every
-//! access is one short read, change and write under the machine's own lock.
+//! A directory survives the process and may be shared by several processes on one host. Every
+//! access is a short read, change and write under the machine's own lock.
 
 use super::dir;
 use super::fault::{FaultRule, Rules, Selected};
@@ -16,17 +16,17 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Into how many parts the machines in RAM are divided, so that few wait for each other.
+/// The number of shards in RAM, which reduces lock contention.
 const SHARDS: usize = 64;
 
-/// The memory of a simulated fleet. A clone is the same memory.
+/// The store of a simulated fleet. A clone shares the store.
 #[derive(Debug, Clone)]
 pub enum Memory {
     Ram(Arc<Ram>),
     Dir(PathBuf),
 }
 
-/// A fleet that goes with the process.
+/// A fleet in the memory of this process.
 #[derive(Debug)]
 pub struct Ram {
     machines: Vec<Mutex<HashMap<MachineId, Hardware>>>,
@@ -43,14 +43,14 @@ impl Memory {
         }))
     }
 
-    /// A fleet in a directory, which is made when it is missing.
+    /// A fleet in a directory, which is created if missing.
     pub fn dir(root: impl Into<PathBuf>) -> io::Result<Self> {
         let root = root.into();
         dir::prepare(&root)?;
         Ok(Self::Dir(root))
     }
 
-    /// Reads, changes and writes one machine, alone. The change notes in the ledger what acted.
+    /// Reads, changes and writes one machine under its lock. `change` logs the applied effects.
     pub(super) fn change<T>(
         &self,
         machine: &MachineId,
@@ -102,7 +102,7 @@ impl Memory {
         }
     }
 
-    /// The fault rule that strikes an order or a probe, counted.
+    /// The fault rule that matches a call or a probe; its counter is increased.
     pub(super) fn strike(
         &self,
         machine: &MachineId,
@@ -137,7 +137,7 @@ impl Ram {
     }
 }
 
-/// A panic elsewhere leaves no half-made change behind a lock, so the lock is taken all the same.
+/// A panic leaves no partial change behind a lock, so a poisoned lock is usable.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
-//! The machine as a node of its cluster: who cordoned it, what runs on it, and what is seen when one looks there.
+//! The machine as a Kubernetes node: cordon, pods and membership.
 //!
-//! The cluster is simulated from the node's side only. A node that joins has some pods; evicted ones go one after the other
-//! while a drain goes on, and come back when the node takes work again.
+//! Only the node's side of the cluster is simulated. A node that joins gets some pods; a drain
+//! evicts them one by one, and they return when the node is uncordoned.
 
 use super::hardware::{Hardware, Power, outcome};
 use super::job::Job;
@@ -10,18 +10,18 @@ use model::effect::{Effect, Expect, Key, NodeLabels, Outcome, Taint};
 use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// How many pods a node has that takes work, beside those that stay.
+/// The number of evictable pods on a schedulable node.
 const PODS: u64 = 4;
 
-/// What the cluster keeps of the node.
+/// The cluster's record of the node.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Node {
     pub labels: NodeLabels,
     pub taints: Vec<Taint>,
-    /// The run that cordoned it; nobody when its owner did.
+    /// The run that cordoned it; None if the node's owner did.
     pub cordoned_by: Option<String>,
-    /// How many pods are on it that a drain has to evict.
+    /// The number of pods that a drain has to evict.
     pub pods: u64,
 }
 
@@ -38,7 +38,7 @@ impl Hardware {
         self.node = Node::default();
     }
 
-    /// By a run, when a drain begins. What was cordoned before stays whose it was.
+    /// Cordons for a run when a drain starts. A node that was cordoned before keeps its owner.
     pub(super) fn cordon_for(&mut self, key: &Key) {
         if !self.cordoned {
             self.cordoned = true;
@@ -52,7 +52,7 @@ impl Hardware {
         self.node.pods = PODS;
     }
 
-    /// Whether an undo of this run has something to take back.
+    /// Whether this run cordoned the node, so that an undo has to uncordon it.
     fn cordoned_by(&self, key: &Key) -> bool {
         self.node.cordoned_by.as_deref() == Some(key.run())
     }
@@ -63,7 +63,7 @@ impl Hardware {
         }
     }
 
-    /// The pods that a drain has evicted by now are gone, although it was broken off.
+    /// Removes the pods that an interrupted drain has evicted so far.
     pub(super) fn half_drain(&mut self, job: &Job, now: Timestamp) {
         let gone = PODS * job.elapsed_ms(now).min(job.takes_ms) / job.takes_ms.max(1);
         self.node.pods = self.node.pods.min(PODS - gone);
@@ -88,7 +88,7 @@ impl Hardware {
         Ok(self.membership())
     }
 
-    /// Whether nothing is left on the node that a drain has to move.
+    /// Whether no pods are left for a drain.
     pub(super) fn look_emptied(&self, cluster_ref: &str) -> Result<Outcome, String> {
         if !self.member_of(cluster_ref) {
             return Ok(self.look_drained(cluster_ref).1);
@@ -134,7 +134,7 @@ impl Hardware {
     fn look_ready(&self, cluster_ref: &str) -> (bool, Outcome) {
         if !self.member_of(cluster_ref) {
             let mut seen = self.membership();
-            // In some other cluster is not in the one that was asked about.
+            // The node may be a member of another cluster.
             seen.evidence = vec![not_joined()];
             return (false, seen);
         }

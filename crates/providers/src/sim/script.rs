@@ -1,7 +1,7 @@
-//! What simulated hardware says while it works.
+//! The log of simulated work.
 //!
-//! The log of a job is a function of the job and the time: what has been said by now is always the
-//! beginning of what will have been said later. So whoever follows a job can go on from any byte.
+//! The log of a job is a function of the job and the time, and only grows. So a follower can
+//! continue from any byte.
 
 use super::hardware::boot_source;
 use super::job::{Ending, Job};
@@ -15,7 +15,7 @@ use model::retry::hash;
 use model::time::Timestamp;
 use std::time::Duration;
 
-/// The longest piece of a command that is echoed.
+/// How many characters of a command are echoed.
 const MAX_ECHO: usize = 200;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Said {
     }
 }
 
-/// All that has been said by now.
+/// The log so far.
 pub fn heard(machine: &MachineId, job: &Job, now: Timestamp) -> Vec<Said> {
     let last_words = match &job.ending {
         None => None,
@@ -53,7 +53,7 @@ pub fn heard(machine: &MachineId, job: &Job, now: Timestamp) -> Vec<Said> {
     spoken.chain(last_words).collect()
 }
 
-/// When there will be more to hear, or the job is due.
+/// When the next line appears, or the job is due.
 pub fn next_word(machine: &MachineId, job: &Job, now: Timestamp) -> Timestamp {
     let elapsed_ms = job.elapsed_ms(now);
     lines(machine, &job.effect)
@@ -67,7 +67,7 @@ fn at_ms(job: &Job, percent: u64) -> u64 {
     job.takes_ms.saturating_mul(percent) / 100
 }
 
-/// What is said at which percentage of the work, in this order.
+/// The lines with the percentage of the work at which they appear.
 fn lines(machine: &MachineId, effect: &Effect) -> Vec<(u64, Said)> {
     let out = |percent: u64, text: &str| (percent, Said::out(text));
     match effect {
@@ -170,7 +170,7 @@ const fn switching(to: PowerTo, power_off: PowerOffPolicy) -> &'static str {
     }
 }
 
-/// What a machine is made of: invented, but always the same.
+/// The inventory lines: invented, but constant for each machine.
 fn record(machine: &MachineId) -> Vec<(u64, Said)> {
     let serial = hash(machine.as_str(), 0) % 1_000_000;
     [
@@ -185,7 +185,7 @@ fn record(machine: &MachineId) -> Vec<(u64, Said)> {
     .collect()
 }
 
-/// The first line of a command, if it is not too long.
+/// The first line of a command, truncated.
 fn echo(command: &str) -> String {
     let line = command.trim().lines().next().unwrap_or_default();
     let shown: String = line.chars().take(MAX_ECHO).collect();

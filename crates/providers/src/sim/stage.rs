@@ -1,7 +1,7 @@
-//! The machine as its MAAS and its agent would have it: what the stages of onboarding and decommission do to it.
+//! The machine in MAAS and its agent: what the stages of onboarding and decommission change.
 //!
-//! MAAS is simulated from the machine's side only: there is one for every site, and it has what the machine says of itself. The agent
-//! is there once the machine has enrolled, and is heard of while it is on.
+//! Only the machine's side of MAAS is simulated. The agent exists once the machine is enrolled, and
+//! sends heartbeats while it is powered on.
 
 use super::hardware::{Hardware, Power, outcome};
 use model::effect::{Effect, Facts, MaasFacts, Outcome};
@@ -11,21 +11,21 @@ use model::node::{Stage, Upstream, UpstreamSeen};
 use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// What is installed by a deployment through MAAS.
+/// The image that MAAS deploys.
 const DEPLOYED_IMAGE: &str = "maas";
 
-/// What its MAAS and its agent keep of a machine.
+/// The records of MAAS and of the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Managed {
     pub state: Upstream,
-    /// The node that its record in MAAS was made for, and the one that it was deployed for.
+    /// The node for which the MAAS record was created, and the one for which it was deployed.
     pub created_for: Option<NodeId>,
     pub deployed_for: Option<NodeId>,
     pub configured: bool,
     pub hardware_sync: bool,
     pub enrolled: bool,
-    /// Something of its users is on it.
+    /// Whether data of its users is on it.
     pub used: bool,
 }
 
@@ -48,7 +48,7 @@ impl Managed {
         matches!(self.state, Upstream::Deploying | Upstream::Deployed)
     }
 
-    /// Commissioned at least.
+    /// Whether it is commissioned.
     const fn known(&self) -> bool {
         matches!(self.state, Upstream::Ready | Upstream::Allocated) || self.installed()
     }
@@ -62,13 +62,13 @@ impl Managed {
     }
 }
 
-/// What MAAS calls a simulated machine.
+/// The MAAS system id of a simulated machine.
 pub fn system_id(machine: &MachineId) -> String {
     format!("sim-{machine}")
 }
 
 impl Hardware {
-    /// Why a stage cannot begin from how things are.
+    /// Why a stage cannot start in the current state.
     pub(super) fn refuses_stage(&self, stage: Stage, undo: bool) -> Option<Fault> {
         let state = self.managed.state;
         let fits = match stage {
@@ -145,7 +145,7 @@ impl Hardware {
             Stage::PowerOffMaasNode => self.power = Power::Off,
             Stage::RemoveGpuaasNodeRecord => managed.enrolled = false,
             Stage::RemoveMaasRecord => *managed = Managed::default(),
-            // The state is such already, or the stage changes nothing of the machine.
+            // The goal holds already, or the stage does not change the machine.
             Stage::LoadSiteConfig
             | Stage::ResolvePowerCredentials
             | Stage::CreateOrFindInMaas
@@ -167,7 +167,7 @@ impl Hardware {
         }
     }
 
-    /// Takes back the changes of a stage that this node made.
+    /// Undoes the changes that a stage made for this node.
     fn undo_stage(&mut self, node: &Option<NodeId>, stage: Stage) {
         let managed = &mut self.managed;
         if stage == Stage::CreateOrFindInMaas && managed.created_for == *node {
@@ -179,7 +179,7 @@ impl Hardware {
         }
     }
 
-    /// Whether the goal of a stage holds now, or what is seen instead.
+    /// Whether the goal of a stage holds now; otherwise what is observed.
     pub(super) fn look_at_stage(
         &self,
         node: &NodeId,
@@ -234,7 +234,7 @@ impl Hardware {
         if holds { Ok(outcome(said, None)) } else { Err(said) }
     }
 
-    /// What is seen after a stage acted.
+    /// Reads back the result of a stage.
     pub(super) fn read_back_stage(
         &self,
         machine: &MachineId,
@@ -258,13 +258,13 @@ impl Hardware {
         Ok(Outcome { facts: Some(Facts { maas, ..Facts::default() }), ..seen })
     }
 
-    /// What MAAS says of it.
+    /// The upstream state of the machine.
     pub(super) fn upstream(&self, at: Timestamp) -> UpstreamSeen {
         let on = Some(self.power == Power::On);
         UpstreamSeen { state: self.managed.state, said: String::new(), on, at }
     }
 
-    /// Whether its agent is heard.
+    /// Whether its agent sends heartbeats.
     pub(super) fn is_heard(&self) -> bool {
         self.managed.enrolled && self.power == Power::On
     }

@@ -1,9 +1,9 @@
-//! Where a host is: what people write for it, and what it means.
+//! The address of an SSH server.
 
 use model::refusal::Refusal;
 use std::fmt;
 
-/// A host's address. Whoever wrote `user@host` wants that user, whatever the credential says.
+/// An address. A user in it takes precedence over the user of the credential.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     pub user: Option<String>,
@@ -58,7 +58,7 @@ fn split_port(place: &str) -> Option<(&str, u16)> {
     }
     match place.split_once(':') {
         None => Some((place, Endpoint::DEFAULT_PORT)),
-        // More than one colon is an IPv6 address without brackets, which has no port.
+        // More than one colon is an IPv6 address without brackets and without a port.
         Some((_, rest)) if rest.contains(':') => Some((place, Endpoint::DEFAULT_PORT)),
         Some((host, port)) => Some((host, number(port)?)),
     }

@@ -1,4 +1,4 @@
-//! One question to a host: a command, what it is told, and what it says, all of it bounded.
+//! Runs one command on a host, with bounded input and output.
 
 use super::connect::Host;
 use model::fault::{Code, Fault};
@@ -7,34 +7,34 @@ use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// The extended data that is standard error.
+/// The type of extended data for standard error.
 const STDERR: u32 = 1;
 
-/// What a command said, and how it ended.
+/// The output and exit status of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Output {
-    /// The exit status, or nothing when a signal ended it.
+    /// None if a signal ended the command.
     pub status: Option<u32>,
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
 }
 
-/// How a call went wrong, before anybody knows what it was for.
+/// Why a call failed. The caller maps it to a fault.
 pub(super) enum Broken {
-    /// The command was never sent.
+    /// The command was not sent.
     Unsent(String),
-    /// It was sent, and the connection ended before the answer did.
+    /// It was sent, and the connection ended before the result.
     Lost(String),
-    /// It was sent, and there was no end within the time.
+    /// It was sent and did not end within the time limit.
     Slow(String),
-    /// It can never be sent.
+    /// It cannot be sent.
     Refused(String),
-    /// The answer is longer than anybody wants.
+    /// The output exceeds the limit.
     TooLong(String),
 }
 
 impl Broken {
-    /// For what may have had an effect.
+    /// The fault of a command that may have had an effect.
     pub(super) fn acted(self) -> Fault {
         match self {
             Self::Unsent(said) => Fault::new(Code::HostUnreachable, said),
@@ -45,7 +45,7 @@ impl Broken {
         }
     }
 
-    /// For what only looked.
+    /// The fault of a command that only reads.
     pub(super) fn looked(self) -> Fault {
         match self {
             Self::Unsent(said) | Self::Lost(said) | Self::Slow(said) => {
@@ -58,13 +58,13 @@ impl Broken {
 }
 
 impl Host {
-    /// How much of each output a call takes.
+    /// The limit of each output stream, in bytes.
     pub const MAX_ANSWER: usize = 1 << 20;
-    /// How much a command can be told. It fits into the window that servers open, so that it never has to wait there.
+    /// The limit of standard input. It fits the servers' window, so that sending never blocks.
     pub const MAX_STDIN: usize = 1 << 20;
 
-    /// Runs a command in the user's login shell and waits for its end: for probes, not for work. It may have had its
-    /// effect when the fault is `answer-lost` or `step-timeout`.
+    /// Runs a command in the user's login shell and waits for its end. For probes, not for work:
+    /// after `answer-lost` or `step-timeout` it may have had its effect.
     pub async fn run(&self, command: &str, stdin: &[u8], limit: Duration) -> Result<Output, Fault> {
         self.call(command, stdin.to_vec(), limit).await.map_err(Broken::acted)
     }
@@ -115,8 +115,8 @@ enum Unheard {
     TooLong,
 }
 
-/// The sending half of a channel. It is closed when nobody wants it any more, also when the future that used it was
-/// dropped: servers allow few sessions on one connection.
+/// The sending half of a channel. It is closed on drop, also when a future was cancelled, because
+/// servers allow few sessions on one connection.
 struct Session(Option<ChannelWriteHalf<Msg>>);
 
 impl Session {
@@ -147,12 +147,12 @@ impl Drop for Session {
         else {
             return;
         };
-        // Nobody waits for this; a connection that is gone needs no closing.
+        // Best effort: on a broken connection nothing needs closing.
         drop(runtime.spawn(async move { writer.close().await }));
     }
 }
 
-/// Hears a command out. It has ended when the server says how; a channel that closes without that was cut.
+/// Reads until the server reports the exit. A channel that closes without it was disconnected.
 async fn hear(reader: &mut ChannelReadHalf) -> Result<Output, Unheard> {
     let mut output = Output::default();
     let mut ended = false;
@@ -168,7 +168,7 @@ async fn hear(reader: &mut ChannelReadHalf) -> Result<Output, Unheard> {
             ChannelMsg::ExitSignal { .. } => ended = true,
             ChannelMsg::Failure => return Err(Unheard::Denied),
             ChannelMsg::Close => break,
-            // A protocol of others: what is not about the command's words or end is none of our business.
+            // Messages about windows and the like do not concern the command.
             _ => {}
         }
     }

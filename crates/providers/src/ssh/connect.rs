@@ -1,6 +1,6 @@
-//! Getting in: from hop to hop, looking at each server's key before anything secret is said to it.
+//! Connects hop by hop and verifies each server's key before it sends a secret.
 //!
-//! Every hop has a time in which it must be reached and logged in to. What goes wrong here has never reached the host's
+//! Every hop has a time limit for connection and login. A failure here never reached the host's
 //! shell, so every fault of this file means that nothing has happened.
 
 use super::hostkey::{HostKey, Trust};
@@ -17,13 +17,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// How many rounds of questions a login may take that asks for the password in words.
+/// The most rounds of a keyboard-interactive login.
 const MAX_QUESTIONS: usize = 4;
-/// How many messages may wait for whoever reads a channel.
+/// How many messages a channel buffers.
 const CHANNEL_MESSAGES: usize = 16;
 const WINDOW_BYTES: u32 = 1 << 20;
 
-/// Who we are on a host.
 #[derive(Debug, Clone)]
 pub struct Login {
     pub user: String,
@@ -33,14 +32,13 @@ pub struct Login {
 #[derive(Debug, Clone)]
 pub enum Proof {
     Password(SecretString),
-    /// A private key as OpenSSH or PKCS#8 write it: Ed25519 or ECDSA.
+    /// A private key in OpenSSH or PKCS#8 format: Ed25519 or ECDSA.
     Key {
         pem: SecretString,
         passphrase: Option<SecretString>,
     },
 }
 
-/// One server on the way.
 #[derive(Debug, Clone)]
 pub struct Hop {
     pub endpoint: Endpoint,
@@ -48,7 +46,7 @@ pub struct Hop {
     pub trust: Trust,
 }
 
-/// The way to a host: the jump hosts in order, then the host.
+/// The jump hosts in order, then the host.
 #[derive(Debug, Clone)]
 pub struct Route {
     pub hops: Vec<Hop>,
@@ -63,9 +61,9 @@ impl Route {
     }
 }
 
-/// A host that we are logged in to. Dropping it ends the connection; jobs go on.
+/// A connected host. Dropping it ends the connection; jobs continue.
 pub struct Host {
-    /// From the first server to the last: each is reached through the one before.
+    /// In order; each is reached through the one before.
     links: Vec<Link>,
     pub(super) settings: Settings,
 }
@@ -81,7 +79,7 @@ impl Host {
         Self::reach(route, settings).await.map_err(|(_, fault)| fault)
     }
 
-    /// The same, and on failure the number of the server that did not let us in, counted from the first jump host.
+    /// Like `connect`; a failure has the index of the hop, counted from the first jump host.
     pub async fn reach(route: Route, settings: Settings) -> Result<Self, (usize, Fault)> {
         if route.hops.len() > Route::MAX_HOPS {
             let said = format!(
@@ -101,17 +99,17 @@ impl Host {
         Ok(Self { links, settings })
     }
 
-    /// The key that each server showed, from the first jump host to the host, for the caller to record.
+    /// The key of each hop, from the first jump host to the host, for the caller to pin.
     pub fn host_keys(&self) -> Vec<(Endpoint, HostKey)> {
         self.links.iter().map(|link| (link.endpoint.clone(), link.key.clone())).collect()
     }
 
-    /// False once the connection is known to be gone. True proves nothing.
+    /// False once the connection is known to be closed. True proves nothing.
     pub fn is_open(&self) -> bool {
         self.links.iter().all(|link| !link.handle.is_closed())
     }
 
-    /// The last server of the way, and how it is called in what we say about it.
+    /// The connection to the host itself, and its address for faults.
     pub(super) fn last(&self) -> Result<(&Handle<Watch>, String), Fault> {
         let none = || Fault::new(Code::HostUnreachable, "there is no connection to any host");
         let link = self.links.last().ok_or_else(none)?;
@@ -124,14 +122,14 @@ fn too_slow(endpoint: &Endpoint, limit: Duration) -> Fault {
     Fault::new(Code::HostUnreachable, said)
 }
 
-/// Reaches one server, through the one before where there is one, and logs in.
+/// Connects to one server, through the hop before if there is one, and logs in.
 async fn link(before: Option<&Link>, hop: &Hop, settings: &Settings) -> Result<Link, Fault> {
     let Endpoint { host, port, .. } = &hop.endpoint;
     match before {
         None => {
             let socket = TcpStream::connect((host.as_str(), *port)).await;
             let socket = socket.map_err(|error| unreachable(hop, &error))?;
-            // Small questions and answers must not wait for one another; without it, it is only slower.
+            // Requests are small; without TCP_NODELAY they are only slower.
             let _ = socket.set_nodelay(true);
             greet(socket, hop, settings).await
         }
@@ -150,7 +148,7 @@ async fn link(before: Option<&Link>, hop: &Hop, settings: &Settings) -> Result<L
     }
 }
 
-/// Agrees on keys over a stream, looks whom we speak with, and logs in.
+/// Exchanges keys over a stream, verifies the host key, and logs in.
 async fn greet<S>(stream: S, hop: &Hop, settings: &Settings) -> Result<Link, Fault>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -184,7 +182,7 @@ fn unreachable(hop: &Hop, why: &dyn std::fmt::Display) -> Fault {
     )
 }
 
-/// Why a server was not met: its key, what it speaks, or the way to it.
+/// The fault of a failed handshake: the key, the algorithms or the connection.
 fn not_met(hop: &Hop, notes: &Notes, error: &russh::Error) -> Fault {
     match (error, notes.key.get()) {
         (_, Some(key)) if !hop.trust.accepts(key) => {
@@ -202,14 +200,14 @@ fn not_met(hop: &Hop, notes: &Notes, error: &russh::Error) -> Fault {
     }
 }
 
-/// What a server told us about itself and about the end.
+/// What a server sent outside of channels.
 #[derive(Default)]
 struct Notes {
     key: OnceLock<HostKey>,
     goodbye: OnceLock<String>,
 }
 
-/// Listens to a connection. What it hears is needed by whoever made the connection.
+/// Records the host key and the disconnect message of a connection.
 pub(super) struct Watch {
     trust: Trust,
     notes: Arc<Notes>,
@@ -224,7 +222,7 @@ impl client::Handler for Watch {
     ) -> Result<bool, russh::Error> {
         let shown = HostKey::of(&key.public_key());
         let accepted = self.trust.accepts(&shown);
-        // A second exchange of keys on the same connection must show the same key.
+        // A rekeying on the same connection must show the same key.
         Ok(*self.notes.key.get_or_init(|| shown.clone()) == shown && accepted)
     }
 
@@ -234,7 +232,7 @@ impl client::Handler for Watch {
     ) -> Result<(), russh::Error> {
         match reason {
             DisconnectReason::ReceivedDisconnect(info) => {
-                // Only the first goodbye counts.
+                // Only the first message counts.
                 let _ = self.notes.goodbye.set(info.message);
                 Ok(())
             }
@@ -267,7 +265,7 @@ async fn log_in(handle: &mut Handle<Watch>, hop: &Hop, notes: &Notes) -> Result<
             let ways: Vec<&str> = remaining_methods.iter().map(Into::into).collect();
             Err(refused(format!("it takes {}", ways.join(", "))))
         }
-        // A server that says goodbye in the middle of a login has refused it, and counts such tries.
+        // A disconnect during a login is a refusal, and the server counts it as a failed attempt.
         Err(error) => Err(match notes.goodbye.get() {
             Some(goodbye) => refused(goodbye.clone()),
             None => unreachable(hop, &error),
@@ -302,7 +300,7 @@ pub fn public_key(pem: &SecretString, passphrase: Option<&SecretString>) -> Resu
     Ok(HostKey::of(key.public_key()).to_string())
 }
 
-/// Logs in with a password, also where the server insists on asking for it in words.
+/// Logs in with a password, if necessary by keyboard-interactive authentication.
 async fn with_password(
     handle: &mut Handle<Watch>,
     user: &str,
@@ -310,7 +308,7 @@ async fn with_password(
 ) -> Result<AuthResult, russh::Error> {
     let answer = handle.authenticate_password(user, password.expose_secret()).await?;
     let AuthResult::Failure { remaining_methods, .. } = &answer else { return Ok(answer) };
-    // Where the password itself was looked at, a second try would count as a second failure.
+    // If the server checked the password, a second try would count as a second failure.
     if remaining_methods.contains(&MethodKind::Password)
         || !remaining_methods.contains(&MethodKind::KeyboardInteractive)
     {
@@ -325,7 +323,7 @@ async fn with_password(
             }
             KeyboardInteractiveAuthResponse::InfoRequest { prompts, .. } => prompts,
         };
-        // What may be shown while it is typed is not the password.
+        // A prompt that echoes its input does not ask for the password.
         let word =
             |echo: bool| if echo { String::new() } else { password.expose_secret().to_string() };
         let words = prompts.iter().map(|prompt| word(prompt.echo)).collect();

@@ -1,8 +1,8 @@
-//! Reading what a job says, from any byte on, until it has ended.
+//! Reads the log of a job from any byte on until the job has ended.
 //!
-//! A job's two outputs lie in two files, and the host writes down from time to time how long each has become. These
-//! samples are the order of the log: up to a sample first what came on standard output, then what came on standard error.
-//! They only ever grow, so a byte of the log stays the same byte for every reader, every time, and after every crash.
+//! The two outputs of a job are two files, and the host records their sizes from time to time. The
+//! samples define the order of the log: up to a sample first the new standard output, then the new
+//! standard error. Samples only grow, so a byte of the log never changes.
 
 use super::call::Broken;
 use super::connect::Host;
@@ -14,16 +14,16 @@ use std::time::Duration;
 
 /// How much of the samples is read at once.
 const SAMPLE_PAGE: usize = 64 << 10;
-/// How long the host waits for something new before it answers that there is nothing.
+/// How long the host waits for new output before it responds.
 const NEWS_WITHIN: Duration = Duration::from_secs(5);
-/// Output is asked for in blocks, this many at a time, and handed on in smaller pieces.
+/// Output is read in pages of this many blocks and passed on in smaller chunks.
 const BLOCK: u64 = 4096;
 const PAGE_BLOCKS: u64 = 128;
 const PIECE: usize = 32 << 10;
 
 impl Host {
-    /// Writes what the job said from byte `from` of its log on to the journal, and goes on until the job has ended, has
-    /// been lost or never was. Answers how long the log is. Whoever does not want to wait for that drops the future.
+    /// Writes the log from byte `from` on to the journal until the job ended, was lost, or never
+    /// started. Returns the length of the log. Dropping the future stops the reading.
     pub async fn read(&self, key: &str, from: u64, journal: &Journal) -> Result<u64, Fault> {
         let mut log = Log { told: from, ..Log::default() };
         let mut skip = 0;
@@ -43,14 +43,14 @@ impl Host {
             for stretch in log.grow(samples.iter().map(|sizes| sizes.within(bound))) {
                 self.tell(key, &stretch, journal).await?;
             }
-            // What follows is about the end, and there may be more samples before it.
+            // The end may only be handled after all samples were read.
             if page.len() < SAMPLE_PAGE && self.tell_end(key, state, &mut log, journal).await? {
                 return Ok(log.length.max(from));
             }
         }
     }
 
-    /// Tells what comes behind the last sample, once the job says nothing more. False while it runs.
+    /// Forwards the output after the last sample once the job has ended. False while it runs.
     async fn tell_end(
         &self,
         key: &str,
@@ -74,7 +74,7 @@ impl Host {
         Ok(true)
     }
 
-    /// Fetches one stretch of an output and hands it on.
+    /// Reads one range of an output and forwards it.
     async fn tell(&self, key: &str, stretch: &Stretch, journal: &Journal) -> Result<(), Fault> {
         let mut at = stretch.begin;
         while at < stretch.end {
@@ -120,7 +120,7 @@ impl Host {
     }
 }
 
-/// The whole samples of a page, and how many bytes of it they take. What a full disk tore apart is left out.
+/// The complete samples of a page and their size in bytes. A full disk may leave incomplete ones.
 fn samples(page: &[u8]) -> (Vec<Sizes>, usize) {
     let mut found = Vec::new();
     let mut used = 0;
@@ -133,7 +133,7 @@ fn samples(page: &[u8]) -> (Vec<Sizes>, usize) {
         }
         at += 1;
     }
-    // A page without a whole sample that is full must not be asked for again.
+    // A full page without a complete sample must be skipped, not read again.
     if found.is_empty() && page.len() >= SAMPLE_PAGE { (found, page.len()) } else { (found, used) }
 }
 
@@ -153,7 +153,7 @@ impl Sizes {
     }
 }
 
-/// A piece of one of the outputs, by its bytes.
+/// A byte range of one output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stretch {
     stream: Stream,
@@ -161,7 +161,7 @@ struct Stretch {
     end: u64,
 }
 
-/// The log as far as it is known: where both outputs are in it, and how much of it was told.
+/// The log so far: the sampled sizes, its length, and how much of it was forwarded.
 #[derive(Debug, Default)]
 struct Log {
     seen: Sizes,
@@ -170,7 +170,7 @@ struct Log {
 }
 
 impl Log {
-    /// Takes in samples, and answers which stretches have not been told. Those that follow one another are one.
+    /// Adds samples and returns the ranges to forward. Adjacent ranges are merged.
     fn grow(&mut self, samples: impl IntoIterator<Item = Sizes>) -> Vec<Stretch> {
         let mut stretches: Vec<Stretch> = Vec::new();
         for Sizes { out, err } in samples {
@@ -193,7 +193,7 @@ impl Log {
         stretches
     }
 
-    /// Adds words of our own to the end of the log, and answers what of them was not told.
+    /// Appends a message of Farrier to the log and returns the part that was not forwarded yet.
     fn add<'a>(&mut self, said: &'a [u8]) -> Option<&'a [u8]> {
         let known = usize::try_from(self.told.saturating_sub(self.length)).unwrap_or(usize::MAX);
         self.length += said.len() as u64;
@@ -221,7 +221,7 @@ mod tests {
         Sizes { out: 31, err: 9 },
     ];
 
-    /// The log, byte by byte, as somebody hears it who reads from here.
+    /// The log byte by byte, as a reader from this offset gets it.
     fn heard(from: u64, groups: &[&[Sizes]]) -> Vec<(Stream, u64)> {
         let mut log = Log { told: from, ..Log::default() };
         let stretches =

@@ -1,11 +1,11 @@
-//! Whom we trust: a host's public key, and what is said about one that was not expected.
+//! Host keys: parsing, display, and which keys are trusted.
 
 use model::fault::{Code, Fault};
 use russh::keys::{Algorithm, EcdsaCurve, HashAlg, PublicKey};
 use std::fmt;
 use std::str::FromStr;
 
-/// A host's public key. It is shown and recorded as `ssh-ed25519 AAAA…`, without anybody's comment.
+/// A host's public key, shown and stored as `ssh-ed25519 AAAA…` without a comment.
 #[derive(Clone)]
 pub struct HostKey(PublicKey);
 
@@ -14,7 +14,7 @@ impl HostKey {
         Self(PublicKey::new(key.key_data().clone(), ""))
     }
 
-    /// The short form that people compare: `SHA256:…`, as `ssh-keygen -l` prints it.
+    /// The fingerprint as `ssh-keygen -l` prints it: `SHA256:…`.
     pub fn fingerprint(&self) -> String {
         self.0.fingerprint(HashAlg::Sha256).to_string()
     }
@@ -43,7 +43,7 @@ impl fmt::Debug for HostKey {
 impl FromStr for HostKey {
     type Err = String;
 
-    /// Reads a line as it stands in a `.pub` file; a comment behind the key is left out.
+    /// Parses a line of a `.pub` file and drops its comment.
     fn from_str(line: &str) -> Result<Self, String> {
         PublicKey::from_openssh(line.trim()).map(|key| Self::of(&key)).map_err(|error| {
             format!("this is not a host key as in a .pub file, `ssh-ed25519 AAAA…`: {error}")
@@ -51,12 +51,11 @@ impl FromStr for HostKey {
     }
 }
 
-/// Which keys a host may have.
 #[derive(Debug, Clone)]
 pub enum Trust {
-    /// One of these and no other.
+    /// Exactly one of these.
     Pinned(Vec<HostKey>),
-    /// Whatever it had when it was first met; nothing is known before that.
+    /// The key of the first connection; None before that.
     FirstUse(Option<HostKey>),
 }
 
@@ -72,7 +71,7 @@ impl Trust {
         matches!(self, Self::FirstUse(None)) || self.known().contains(key)
     }
 
-    /// What to say when the server at `place` showed a key that is not accepted.
+    /// The fault for a key that is not accepted.
     pub(super) fn fault(&self, place: &str, shown: &HostKey) -> Fault {
         let shown = shown.fingerprint();
         match self {
@@ -95,7 +94,7 @@ impl Trust {
         }
     }
 
-    /// The kinds of key to ask for, those of known keys first: a host that has several must show one we can compare.
+    /// Algorithms of known keys come first, so that a host with several keys shows a known one.
     pub(super) fn algorithms(&self) -> Vec<Algorithm> {
         let mut wanted: Vec<Algorithm> = self.known().iter().map(|key| key.0.algorithm()).collect();
         wanted.extend([

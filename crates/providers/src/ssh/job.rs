@@ -1,7 +1,7 @@
-//! Jobs on a host: begun at most once under a key, looked at, stopped, forgotten.
+//! Jobs on a host: started at most once under a key, read, stopped, forgotten.
 //!
-//! Where the connection is lost matters: a start or a stop that was sent may have happened, so its fault says maybe. A
-//! look has no effect, so a lost look only means that the host cannot be seen.
+//! A start or a stop that was sent may have been executed, and its fault reports that. A read has
+//! no effect, so a lost read only means that the host is unreachable.
 
 use super::call::{Broken, Output};
 use super::connect::Host;
@@ -9,26 +9,26 @@ use super::script::{Ask, MAX_COMMAND, SHELL, script};
 use model::fault::{Code, Fault};
 use std::time::Duration;
 
-/// What marks an answer among whatever a profile on the host may say.
+/// Marks a response line, because a profile on the host may print text too.
 const MARK: &str = "@farrier ";
-/// How long a killed process group may take to be gone, and its end to be written down.
+/// The wait for a killed process group to exit and for its status to be written.
 const AFTER_KILL: Duration = Duration::from_secs(10);
-/// The longest grace a job is given to end by itself.
+/// The longest grace period before KILL.
 const MAX_GRACE: Duration = Duration::from_secs(24 * 60 * 60);
-/// How much of what a host said is repeated in a fault.
+/// How many characters of a host's output a fault repeats.
 const MAX_REPEATED: usize = 200;
 const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Started {
     Now,
-    /// The key has begun already. What became of it is another question.
+    /// The key was started before; its status is a separate request.
     Before,
-    /// The key was stopped before it began, and never will.
+    /// The key was stopped before it started and can never start.
     Barred,
 }
 
-/// How a job's command ended. A shell says 128 and the signal's number for what a signal ended, and so do we.
+/// The exit of a job's command. Like a shell, 128 plus a number stands for a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     Code(u8),
@@ -44,33 +44,33 @@ pub enum JobStatus {
     Lost(Lost),
 }
 
-/// Why nobody knows how a job ended.
+/// Why the exit of a job is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lost {
-    /// The host was started again since.
+    /// The host was rebooted.
     Rebooted,
     /// Its processes are gone and left no status.
     Gone,
-    /// It was marked as begun, and whoever did that went no further. The command did not run.
+    /// It was marked as started, but starting was interrupted. The command did not run.
     Unmade,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stopped {
-    /// It had not begun and never will.
+    /// It had not started and never can.
     Barred,
     /// It had ended before.
     Before(End),
-    /// It ended when it was asked to.
+    /// It ended after TERM.
     Asked(End),
     /// It was killed.
     Forced(End),
-    /// It does not run, and nobody knows how it ended.
+    /// It does not run, and its exit is unknown.
     Lost(Lost),
 }
 
 impl Host {
-    /// Begins a command in the background under a key, once for ever. It runs in the user's home with `sh`.
+    /// Starts a command in the background, at most once for each key, with `sh` in the user's home.
     pub async fn start(&self, key: &str, command: &str) -> Result<Started, Fault> {
         if command.len() > MAX_COMMAND || command.contains('\0') {
             let said =
@@ -94,8 +94,8 @@ impl Host {
         self.state(key, &answer).map(|state| state.status())
     }
 
-    /// Ends the job and everybody in its process group: TERM, and after the grace KILL. A key that has not begun is
-    /// barred, so that a start that comes late is refused.
+    /// Ends the job's process group: TERM, and KILL after the grace period. A key that has not
+    /// started is barred, so that a late start is refused.
     pub async fn stop(&self, key: &str, grace: Duration) -> Result<Stopped, Fault> {
         let grace = grace.min(MAX_GRACE);
         let limit = grace * 2 + AFTER_KILL * 2 + self.settings.call_timeout;
@@ -122,8 +122,8 @@ impl Host {
         }
     }
 
-    /// Removes what is left of a job that does not run. Its key may begin again afterwards, so ask for this only when
-    /// nobody can come late with a start.
+    /// Deletes a job that does not run. Its key could start again, so the caller must be sure that
+    /// no start is on its way.
     pub async fn forget(&self, key: &str) -> Result<(), Fault> {
         let limit = self.settings.call_timeout;
         let answer = self.ask(key, Ask::Forget, limit).await.map_err(begun)?;
@@ -140,7 +140,7 @@ impl Host {
         }
     }
 
-    /// Removes what is left of jobs that ended more than so many days ago.
+    /// Deletes jobs that ended more than `days` ago.
     pub async fn prune(&self, days: u32) -> Result<(), Fault> {
         let limit = self.settings.call_timeout;
         let answer = self.ask("", Ask::Prune { days }, limit).await.map_err(begun)?;
@@ -150,7 +150,7 @@ impl Host {
         }
     }
 
-    /// Which start of the host this is: another one after every reboot.
+    /// The boot id of the host; it changes with every reboot.
     pub async fn boot_id(&self) -> Result<String, Fault> {
         let limit = self.settings.call_timeout;
         let output = self.call(BOOT_ID, Vec::new(), limit).await.map_err(Broken::looked)?;
@@ -158,7 +158,7 @@ impl Host {
         let id = |line: &&str| {
             line.len() == 36 && line.chars().all(|c| c.is_ascii_hexdigit() || c == '-')
         };
-        // A profile may have said something before.
+        // A profile may have printed something before.
         said.lines().map(str::trim).rfind(id).map(str::to_string).ok_or_else(|| {
             let heard = repeated(&output.stderr, &output.stdout);
             Fault::new(
@@ -183,12 +183,12 @@ impl Host {
         State::read(&words).ok_or_else(|| self.failure("look at", key, answer, &words))
     }
 
-    /// A job as people know it.
+    /// The job's name for faults.
     fn named(&self, key: &str) -> String {
         self.last().map_or_else(|_| key.to_string(), |(_, place)| format!("{key} on {place}"))
     }
 
-    /// What it means when a host does not do what it was asked.
+    /// The fault for a response that is not a success.
     pub(super) fn failure(&self, verb: &str, key: &str, answer: &Answer, words: &[&str]) -> Fault {
         let heard = repeated(&answer.stderr, &answer.stdout);
         let job = self.named(key);
@@ -209,7 +209,7 @@ impl Host {
     }
 }
 
-/// A start or a stop that was sent may have been heard.
+/// A start or a stop that was sent may have been executed.
 fn begun(broken: Broken) -> Fault {
     match broken {
         Broken::Slow(said) => Fault::new(Code::AnswerLost, said),
@@ -226,7 +226,7 @@ fn is_full(stderr: &[u8]) -> bool {
     said.contains("no space left") || said.contains("quota exceeded")
 }
 
-/// The last line that was said, where it is short enough to be repeated.
+/// The last line of output, truncated.
 fn repeated(first: &[u8], second: &[u8]) -> String {
     let last = |said: &[u8]| {
         let said = String::from_utf8_lossy(said);
@@ -239,7 +239,7 @@ fn repeated(first: &[u8], second: &[u8]) -> String {
     last(first).or_else(|| last(second)).unwrap_or_else(|| "nothing".to_string())
 }
 
-/// What a script said: the line it is about, and everything behind that line.
+/// The output of a script: its marked line and the bytes after that.
 pub(super) struct Answer {
     line: String,
     stdout: Vec<u8>,
@@ -262,7 +262,7 @@ impl Answer {
         self.line.split_whitespace().collect()
     }
 
-    /// What follows the answer's first line, or its part behind a second line of ours.
+    /// The bytes after the marked line, or after a second marked line.
     pub(super) fn behind(&self, line: Option<&str>) -> &[u8] {
         let rest = &self.stdout[self.behind..];
         let Some(line) = line else { return rest };
@@ -275,7 +275,7 @@ fn find(text: &[u8], wanted: &[u8], from: usize) -> Option<usize> {
     text.get(from..)?.windows(wanted.len()).position(|window| window == wanted).map(|at| at + from)
 }
 
-/// What a host knows of a job.
+/// The state of a job as the host reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Never,
@@ -285,7 +285,7 @@ pub(super) enum State {
     Lost { lost: Lost, sizes: Option<Sizes> },
 }
 
-/// How many bytes of standard output and standard error there are.
+/// The bytes of standard output and standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Sizes {
     pub(super) out: u64,

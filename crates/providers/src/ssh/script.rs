@@ -1,25 +1,25 @@
-//! What is sent to a host: scripts for its shell, through standard input and never on a command line.
+//! The scripts for a host's shell. They are sent over standard input, never on a command line.
 //!
-//! A script is one function and a last line that calls it. A shell runs a function only after it has read all of it, so a
-//! connection that breaks while a script is on its way leaves nothing half done.
+//! A script is one function and a last line that calls it. A shell runs a function only after it
+//! has read all of it, so a connection that breaks during the transfer has no effect.
 
 use super::Settings;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::time::SystemTime;
 
-/// The command that reads a script. Every login shell knows `exec`, and it makes the script's shell the leader of the
-/// process group that the server made for it.
+/// The command that reads a script. Every login shell has `exec`; it makes the script's shell the
+/// leader of the process group that the server created.
 pub(super) const SHELL: &str = "exec sh -s";
 
-/// How many times the sizes of a job's outputs are written down at most.
+/// The most samples of the output sizes of one job.
 const MAX_SAMPLES: u64 = 20_000;
-/// The unit in which a shell's `ulimit -f` counts.
+/// The unit of `ulimit -f`.
 const LIMIT_BLOCK: u64 = 512;
-/// How long a file name may be before it is made shorter. Hosts allow 255 bytes.
+/// Longer file names are shortened. Hosts allow 255 bytes.
 const MAX_NAME: usize = 180;
 const NAME_HEAD: usize = 100;
-/// The longest command a job can have.
+/// The longest command of a job, in bytes.
 pub(super) const MAX_COMMAND: usize = 512 << 10;
 
 const COMMON: &str = include_str!("sh/common.sh");
@@ -27,7 +27,7 @@ const START: &str = include_str!("sh/start.sh");
 const RUN: &str = include_str!("sh/run.sh");
 const LEAD: &str = include_str!("sh/lead.sh");
 
-/// What is asked of a host about a job.
+/// A request about a job.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Ask<'a> {
     Start { command: &'a str },
@@ -38,7 +38,7 @@ pub(super) enum Ask<'a> {
     Prune { days: u32 },
 }
 
-/// The whole script for one question about the job of a key.
+/// The complete script for one request about the job of a key.
 pub(super) fn script(settings: &Settings, key: &str, ask: Ask<'_>) -> String {
     let base = settings.folder.as_ref().map_or("", |folder| folder.as_str());
     let mut text = format!("farrier() {{\nbase='{base}'\nname='{}'\n", file_name(key));
@@ -72,13 +72,13 @@ pub(super) fn script(settings: &Settings, key: &str, ask: Ask<'_>) -> String {
     text + COMMON + body + "}\nfarrier\n"
 }
 
-/// The shell function that writes everything a job needs. Only programs write here, not the shell: they say why when
-/// they cannot, and a full disk must be known as one.
+/// The shell function that writes a job's files. It writes with programs, not with the shell: their
+/// error messages show whether the disk is full.
 fn prepare(settings: &Settings, command: &str) -> String {
     let blocks = settings.max_output.div_ceil(LIMIT_BLOCK);
     let run = format!("base=.\nblocks={blocks}\nmost={MAX_SAMPLES}\n{COMMON}{RUN}");
     let lead = format!("base=.\n{COMMON}{LEAD}");
-    // Enough for every line that is written over it later.
+    // Reserves space for every line that overwrites it later.
     let slot = " ".repeat(120);
     let mut text = String::from("prepare() {\nmkdir \"$fresh\" && cd \"$fresh\" || return 1\n");
     for (file, content) in [
@@ -97,7 +97,7 @@ fn prepare(settings: &Settings, command: &str) -> String {
     text
 }
 
-/// Shell text that writes a file with this very content, and a line's end behind it.
+/// Shell text that writes a file with exactly this content, with a line end.
 fn here_document(file: &str, content: &str) -> String {
     let mut end = String::from("END_OF_FILE");
     while content.lines().any(|line| line == end) {
@@ -107,8 +107,8 @@ fn here_document(file: &str, content: &str) -> String {
     format!("cat >{file} <<'{end}' || return 1\n{content}{newline}{end}\n")
 }
 
-/// A file name for any key, another one for every key: what is not plain is written in hexadecimal, and what gets too
-/// long ends in a digest.
+/// A unique file name for any key: special characters are written in hexadecimal, and a long name
+/// ends in a digest.
 pub(super) fn file_name(key: &str) -> String {
     let mut name = String::new();
     for (at, byte) in key.bytes().enumerate() {
@@ -130,13 +130,13 @@ pub(super) fn file_name(key: &str) -> String {
     }
     let mut short = format!("{}~", &name[..NAME_HEAD]);
     for byte in Sha256::digest(key.as_bytes()) {
-        // Writing to a string cannot fail.
+        // Writing to a String cannot fail.
         let _ = write!(short, "{byte:02x}");
     }
     short
 }
 
-/// Something that has not been said before, for names of passing files.
+/// A unique number for names of temporary files.
 fn nonce() -> u128 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos())
 }
@@ -190,12 +190,12 @@ mod tests {
         assert!(text.ends_with("rm x\nEND_OF_FILE__\n"), "{text}");
     }
 
-    /// Gives a text to a shell as a host would, and hears whether it came to its last line.
+    /// Runs a text in a shell and returns its output.
     fn shell(home: &Path, text: &str) -> String {
         let mut shell = Command::new("sh");
         shell.arg("-s").current_dir(home).stdin(Stdio::piped());
         let mut shell = shell.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        // A shell that finds an error does not wait for the rest.
+        // A shell that finds an error stops reading.
         let _ = shell.stdin.take().unwrap().write_all(text.as_bytes());
         String::from_utf8(shell.wait_with_output().unwrap().stdout).unwrap()
     }

@@ -1,17 +1,17 @@
-# What every script on the host knows. Only what a POSIX shell and a small userland have: dash and busybox must do.
-# The caller has set: base, the folder of all jobs, or nothing for the usual one; name, the job's file name.
+# Functions of all scripts, for a POSIX shell with a small userland: dash and busybox must be enough.
+# The caller sets base, the folder of all jobs (empty for the default), and name, the job's file name.
 
-# One line of an answer. Anything else on standard output is noise of somebody's profile.
+# One line of a response. A login profile may print other lines.
 say() { echo "@farrier $*"; }
 
-# A short pause. Whole seconds are all that POSIX promises. slept = how many tenths of a second it was at least.
+# A short pause. POSIX has only whole seconds. slept = the least duration, in tenths of a second.
 nap() {
     slept=1
     sleep "$1" 2>/dev/null || { sleep 1; slept=10; }
 }
 
-# birth = when process $1 was started, so that a number that is used again is not taken for the same process.
-# Empty when there is no such process, "-" where nobody can tell.
+# birth = the start time of process $1, which distinguishes it from a later process with the same id.
+# Empty if there is no such process, "-" if the start time cannot be read.
 born() {
     birth=
     if [ ! -r /proc/self/stat ]; then
@@ -20,7 +20,7 @@ born() {
     fi
     line=
     { read -r line <"/proc/$1/stat"; } 2>/dev/null || return 0
-    # The name of the program may hold anything, blanks and brackets too; behind the last bracket are numbers.
+    # The program's name may contain blanks and brackets; after the last bracket are numbers.
     set -- ${line##*) }
     case $1 in Z | X) return 0 ;; esac
     shift 19
@@ -32,7 +32,7 @@ alive() {
     [ -n "$birth" ] && [ "$birth" = "$2" ]
 }
 
-# boot = which start of the host this is.
+# boot = the boot id of the host.
 booted() {
     boot=unknown
     { read -r boot </proc/sys/kernel/random/boot_id; } 2>/dev/null || boot=unknown
@@ -43,11 +43,11 @@ size() {
     size=${5:-0}
 }
 
-# Writes over a file that has its place on the disk already, so that a full disk cannot keep us from it. The dot at
-# the end says that the line is whole.
+# Overwrites a file whose space is allocated, so that it works on a full disk. The dot at the end marks
+# a complete line.
 fill() { echo "$2 ." 1<>"$1"; }
 
-# Ends the job with the exit status $1 and the sizes that its output will have for ever. All or nothing.
+# Ends the job with exit status $1 and the final sizes of its output, atomically.
 finish() {
     size out; kept_out=$size
     size err; kept_err=$size
@@ -56,7 +56,7 @@ finish() {
     fill status.new "$1 $kept_out $kept_err $cut_out $cut_err" && mv -f status.new status
 }
 
-# Whether the folder of all jobs can be trusted: it lies where others may write, so it must be ours and no link.
+# Whether the folder of all jobs is safe: others may write beside it, so it must be ours and no link.
 trusted() {
     if [ -h "$base" ] || [ ! -d "$base" ] || [ ! -O "$base" ]; then
         say foreign
@@ -70,7 +70,7 @@ own() {
     chmod 700 "$base"
 }
 
-# Steps into the job's folder. Between its making and its filling are a few milliseconds of somebody else.
+# Enters the job's folder. A concurrent start creates it some milliseconds before it fills it.
 enter() {
     for pause in 0.01 0.1 0.3 0.5 1 1 1; do
         if cd "$base/$name/job" 2>/dev/null; then return 0; fi
@@ -79,14 +79,14 @@ enter() {
     return 1
 }
 
-# state = ended and what is known of it, or a failure when it has not ended.
+# state = ended with its details; fails if the job has not ended.
 ended() {
     code=; dot=
     { read -r code kept_out kept_err cut_out cut_err dot <status; } 2>/dev/null
     [ "$dot" = . ] && state="ended $code $kept_out $kept_err $cut_out $cut_err"
 }
 
-# state = what became of the job. Looks for the end once more after nobody was found alive.
+# state = the state of the job. Reads the status again if no process is alive: it may just have ended.
 look() {
     if [ ! -e "$base" ] && [ ! -h "$base" ]; then state=never; return 0; fi
     trusted || return 1

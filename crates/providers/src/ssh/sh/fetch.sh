@@ -1,4 +1,4 @@
-# Gives a stretch of the output, in whole blocks: dd finds a block without reading what is before it.
+# Prints a range of the output in whole blocks: dd seeks to a block without reading the ones before.
 
 trusted || return 0
 enter || { say gone; return 0; }

@@ -1,4 +1,4 @@
-# Removes what is left of the job, in one step for whoever looks, and what others left behind long ago.
+# Deletes the job, atomically for readers, and leftovers that are older than a day.
 
 if [ ! -e "$base" ]; then say forgotten; return 0; fi
 look || return 0

@@ -1,4 +1,4 @@
-# Becomes the command, after it has written down which process group that is.
+# Records its process group and then becomes the command.
 
 if [ "$2" = apart ]; then
     born $$

@@ -1,5 +1,5 @@
-# Says what became of the job, and how far its output has come since the caller looked last. Waits for news, but not
-# longer than the caller wants.
+# Prints the state of the job and the samples after the caller's offset. Waits for new samples, up to
+# the caller's limit.
 
 left=$tenths
 while :; do

@@ -1,4 +1,4 @@
-# Removes jobs that ended long ago, and what others left behind.
+# Deletes jobs that ended long ago, and leftovers.
 
 if [ ! -e "$base" ]; then say pruned; return 0; fi
 trusted || return 0

@@ -1,17 +1,17 @@
-# Runs the command and outlives everybody who asked for it. It must not hear the signals that are meant for the command.
+# Runs the command, detached from the caller. It ignores the signals that are meant for the command.
 
 trap '' TERM HUP INT
 here=$(pwd)
 
-# Keeps what comes through the pipe $1 up to the bound. The rest is read and thrown away, so that the command neither
-# waits nor dies of it. The mark that all was kept is removed, and not made, because a full disk allows that too.
+# Keeps the data of the pipe $1 up to the limit. The rest is read and discarded, so that the command
+# neither blocks nor fails. The mark for "all kept" is removed at the limit, which works on a full disk.
 keep() {
     {
         (ulimit -c 0; ulimit -f "$blocks"; exec cat) >>"$1" 2>/dev/null || { rm -f "$1.kept"; cat >/dev/null; }
     } <"$1.pipe"
 }
 
-# Writes down how far each output has come. In this order they are read, the same by everybody and every time.
+# Samples the sizes of both outputs. The samples define the order of the log for every reader.
 tick() {
     looks=0
     seen='0 0'
@@ -42,7 +42,7 @@ else
 fi
 wait $!
 code=$?
-# Somebody in the background may hold the pipes for ever; the command has ended all the same.
+# A background process may keep the pipes open; the command has ended anyway.
 for pause in 0.01 0.02 0.05 0.1 0.2 0.5 1; do
     kill -0 "$out_keeper" 2>/dev/null || kill -0 "$err_keeper" 2>/dev/null || break
     nap "$pause"

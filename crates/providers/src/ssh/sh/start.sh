@@ -1,13 +1,13 @@
-# Begins the job, once for ever. Everything that may fail for want of space is done in a folder on the side; the mark
-# that it has begun is the making of the job's own folder, which only one can do.
+# Starts the job, at most once. Steps that a full disk may fail are done in a temporary folder. Creating
+# the job's own folder marks the start, and only one process can do that.
 
 if [ -f "$base/$name" ]; then say barred; return 0; fi
 if [ -d "$base/$name" ]; then say before; return 0; fi
 own || return 0
 fresh=$base/.new.$$.$nonce
 
-# The process group that will be the job's, where nothing can make it another one: the one that the SSH server made for
-# this very command. It is ours alone only when we lead it.
+# Without setsid the job uses the process group that the SSH server created for this command, which is
+# ours alone only if we lead it.
 together() {
     group=
     if [ -r /proc/self/stat ]; then
@@ -48,7 +48,7 @@ if ! mv "$fresh" "$base/$name/job" || ! cd "$base/$name/job"; then
     say failed
     return 0
 fi
-# From here on it has begun. The mark must outlive a loss of power, or the same command would begin a second time.
+# The job has started. The mark must survive a loss of power, or the command could start again.
 sync "$base/.." "$base" "$base/$name" 2>/dev/null || sync
 if [ -n "$apart" ]; then
     setsid sh ./run apart </dev/null >/dev/null 2>&1 &

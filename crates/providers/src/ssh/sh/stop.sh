@@ -1,11 +1,11 @@
-# Stops the job and everybody in its process group. A job that has not begun is barred: a file stands where its folder
-# would be made.
+# Stops the job's process group. A job that has not started is barred by a file in the place of its
+# folder.
 
 if [ ! -e "$base/$name" ]; then
     own || return 0
     (set -C; : >"$base/$name") 2>/dev/null
     if [ ! -e "$base/$name" ]; then
-        # Say with words of a program that knows why; a shell's own words differ.
+        # mkdir prints the reason in a fixed wording; shells differ.
         LC_ALL=C mkdir "$base/.try.$$" && rmdir "$base/.try.$$"
         say failed
         return 0
@@ -18,8 +18,8 @@ lost*) ;;
 *) say "$state"; return 0 ;;
 esac
 
-# Whoever is about to become the command looks for this mark after it has written down who leads. So either it sees the
-# mark, or we see whom to stop. A disk that is too full for the mark has no job that is about to begin.
+# lead.sh checks this mark after it has recorded the leader. So either it sees the mark, or we see the
+# leader. If the disk is too full for the mark, no job is about to start.
 (: >halt) 2>/dev/null
 dot=
 left=$patience
@@ -31,7 +31,7 @@ while [ "$left" -gt 0 ]; do
     nap 0.1
     left=$((left - slept))
 done
-# Whether anybody is left in the group. The dead whom nobody has buried yet do not count.
+# Whether a process is left in the group. Zombies do not count.
 there() {
     kill -0 "-$leader" 2>/dev/null || return 1
     [ -r /proc/self/stat ] || return 0
@@ -42,7 +42,7 @@ there() {
     done
     return 1
 }
-# A process of this number that was started at another time is a stranger, who leads a group of his own.
+# A process with this id and another start time is not the leader.
 born "${leader:-0}"
 if [ "$dot" != . ] || { [ -n "$birth" ] && [ "$birth" != "$since" ]; } || [ "${state#lost reboot}" != "$state" ]; then
     look || return 0
@@ -61,7 +61,7 @@ if there; then
     how=forced
     kill -KILL "-$leader" 2>/dev/null
 fi
-# The runner writes the status down. Where it had to share the group it is gone too, and we write what we did.
+# The runner writes the status. If it shared the group it is gone too, and this script writes it.
 left=$patience
 while [ "$left" -gt 0 ]; do
     look || return 0
@@ -73,7 +73,7 @@ if [ "$state" = "lost gone" ]; then
     if [ "$how" = forced ]; then
         finish 137 && ended
     elif [ "$pid" = "$leader" ]; then
-        # Whoever was starting it shared the group as well, and there was no runner yet.
+        # The start script shared the group, and there was no runner yet.
         finish 143 && ended
     fi
 fi
