@@ -156,7 +156,7 @@ impl Scheduler {
         });
     }
 
-    /// Puts back a run that may have been created and claimed although the commit was reported lost.
+    /// Puts back a run that may have been created and claimed although its commit failed.
     pub(crate) async fn release_unknown(self, id: RunId) {
         for _ in 0..RELEASE_TRIES {
             if self.write_back(id.object(), FIRST_EPOCH, self.0.now()).await.is_ok() {

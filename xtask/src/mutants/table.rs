@@ -14,7 +14,7 @@ const STEAL_CLAIMS: &str = "matrix::a_process_may_lose_its_claims_anywhere";
 const REIMAGE: &str = "plan-repave-v1";
 const ONBOARDED: &str = "a node is onboarded";
 const GROUP: &str = "a group is upgraded";
-/// For a test that runs no scenario of the matrix.
+/// For tests that run no scenario of the matrix.
 const NO_LIFE: &str = "";
 
 pub const MUTANTS: &[Mutant] = &[
