@@ -420,7 +420,7 @@ impl LogStream {
     }
 }
 
-/// Retries while the database is unavailable, and fails the stream after [`OUTAGE`].
+/// Retries while the database is unavailable, and fails the stream after `OUTAGE_TIMEOUT`.
 #[derive(Default)]
 struct Trouble {
     since: Option<Instant>,
