@@ -1,9 +1,9 @@
-//! `cargo xtask book`: docs/ as a book, for people who read in a browser.
+//! `cargo xtask book`: renders docs/ with mdBook.
 //!
-//! The pages are plain Markdown with relative links, so that they also work on a forge. mdBook sees
-//! only one folder, so the pages at the top of the repository are copied beside those of docs/ and
-//! the links between the two are adjusted. `cargo xtask tidy` finds links that lead out of the book:
-//! they would be dead in the browser.
+//! The pages are plain Markdown with relative links, so that they also work on a forge. mdBook
+//! reads only one directory, so the pages at the top of the repository are copied beside those of
+//! docs/, and the links between the two are adjusted. `cargo xtask tidy` finds links that lead out
+//! of the book.
 
 use crate::reference::Text;
 use crate::shell::{self, Failure};
@@ -20,7 +20,7 @@ const FOLDER: &str = "docs/";
 /// Files at the top of the repository that are part of the book.
 const TOP: [&str; 5] =
     ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"];
-/// One version for everybody, so that the same pages come out everywhere.
+/// Pinned, so that the same pages are rendered everywhere.
 const MDBOOK: &str = "0.5.4";
 
 pub fn run() -> Result<(), Failure> {
@@ -93,7 +93,7 @@ fn without_mermaid(text: &str) -> String {
     kept
 }
 
-/// A link of a page, by line, that leads to nothing in the book.
+/// A link whose target is not in the book.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DeadLink {
     pub page: String,
@@ -129,7 +129,7 @@ pub fn unlisted(texts: &[Text]) -> Vec<&str> {
         .collect()
 }
 
-/// Writes what mdBook reads.
+/// Writes the pages into the directory that mdBook reads.
 fn stage(folder: &Path, pages: &[Text]) -> Result<(), Failure> {
     let failed = |error: std::io::Error| {
         Failure::new(format!("{}: {error}", folder.display()), "check the target directory")

@@ -72,7 +72,7 @@ pub fn run(options: &ChaosOptions) -> Result<(), Failure> {
 }
 
 fn run_scenarios(mut tests: Command, first: u64) -> Result<(), Failure> {
-    let failed = |error| Failure::new(format!("the stories: {error}"), "see the error above");
+    let failed = |error| Failure::new(format!("the scenarios: {error}"), "see the error above");
     let mut child = tests.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;
     let mut last = first;
     if let Some(said) = child.stdout.take() {
@@ -86,7 +86,7 @@ fn run_scenarios(mut tests: Command, first: u64) -> Result<(), Failure> {
     match child.wait().map_err(failed)?.success() {
         true => Ok(()),
         false => Err(Failure::new(
-            format!("the story of seed {last} went wrong, as shown above"),
+            format!("the scenario of seed {last} failed, as shown above"),
             format!("live it again: `cargo xtask chaos --seed {last} --minutes 0`"),
         )),
     }

@@ -24,7 +24,7 @@ mod vm;
 use std::process::ExitCode;
 
 const HELP: &str = "\
-The chores of this repository.
+Development tasks of this repository.
 
 Usage: cargo xtask COMMAND
 
@@ -34,26 +34,26 @@ Commands:
                      FILTER… goes to the test binaries, e.g. `cargo xtask test -- crash --nocapture`.
   test --quick       The checks before a commit: format, architecture, lints, the tests of the model, and of the
                      engine without the crash matrix.
-  tidy               Only check the architecture and the habits of the tree.
-  states             Write docs/states anew, from the lifecycles themselves.
-  reference          Write docs/reference anew: the API, the command line, the configuration, the metrics and the
+  tidy               Only check the architecture and style rules.
+  states             Generate docs/states from the lifecycles.
+  reference          Generate docs/reference: the API, the command line, the configuration, the metrics and the
                      faults, from the code that defines them.
   book               Build the book from docs/ into the folder `book` of the target directory, with a pinned mdBook.
                      The first time it installs mdBook into the target directory, which takes some minutes.
-  mutants            Break the engine on purpose, in a copy, and see that the crash matrix notices. Part of `test`.
+  mutants            Break the engine on purpose, in a copy, and check that the crash matrix fails. Part of `test`.
   chaos [--seed N] [--minutes M]
-                     Live stories of chance, one after the other. A failure says how to live it again. Without
-                     options: any seed, 5 minutes; `--minutes 0` lives one story.
+                     Run random crash scenarios, one after the other. A failure prints the command that repeats it.
+                     Without options: any seed, 5 minutes; `--minutes 0` runs one scenario.
   soak [--rounds N] [--seed N] [--minutes M]
-                     What takes too long for every change: the test programs that wait for something, N times (10)
-                     with every core busy, then chaos.
+                     Tests that take too long for every change: the test programs that depend on real time, N times
+                     (10) with every core busy, then chaos.
   conformance --trees DIR
                      Read recorded BMCs with the Redfish client: each folder in DIR is one, with its resources
                      as redfish/v1/…/index.json below it. A line for each, and a failure for what cannot be read.
-  bench [OPTION…]    Measure how fast it is, beside what the disk and an empty server allow. Narrow it with e.g.
+  bench [OPTION…]    Measure Farrier beside the limits of the disk and of an empty server. Narrow it with e.g.
                      `--only provision --store sqlite --clients 32 --seconds 3`; `--help` lists the figures.
   deploy-env --out DIR [--kernel cloud|generic] [--agent FILE] [--overlay DIR]
-                     Build what a machine boots to have an image written to its disk: DIR/vmlinuz and DIR/initrd,
+                     Build the system that a machine boots to write an image to its disk: DIR/vmlinuz and DIR/initrd,
                      from Debian's packages and our agent. See docs/deploy-environment.md.
   test-vm [--agent FILE] [--run PROGRAM ARGUMENT… | -- FILTER…]
                      Register, netboot, reimage and reach virtual machines behind Redfish emulators, in a network

@@ -95,7 +95,7 @@ impl Mutant {
         let (name, test, life) = (self.name, self.test, self.life);
         if told.passed {
             let said = format!("mutant {name:?} survived: {test} at {life:?} did not notice");
-            return Err(Failure::new(said, "teach the matrix, its lives or its audit to see it"));
+            return Err(Failure::new(said, "add a scenario or an audit rule that detects it"));
         }
         if !told.said.contains(self.says) {
             let said = format!(

@@ -53,7 +53,7 @@ pub fn pages(texts: &[Text]) -> Vec<Page> {
     ]
 }
 
-/// The pages that differ from what the sources say now.
+/// The pages that differ from the generated text.
 pub fn outdated(texts: &[Text]) -> Vec<&'static str> {
     let is_current = |page: &Page| find(texts, page.path) == Some(&page.text);
     pages(texts).iter().filter(|page| !is_current(page)).map(|page| page.path).collect()
@@ -70,7 +70,7 @@ fn header(title: &str, source: &str) -> String {
     )
 }
 
-/// Text that may stand in a cell of a table.
+/// Text escaped for a cell of a table.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ").replace('<', "&lt;")
 }

@@ -1,8 +1,8 @@
-//! `cargo xtask soak`: what takes too long for every change.
+//! `cargo xtask soak`: tests that take too long for every change.
 //!
-//! First the test programs that wait for something (processes, peers, databases) run several times while
-//! other threads keep every core busy: a test that depends on the machine's speed fails here. Then the
-//! chaos stories run for some minutes.
+//! First the test programs that wait for processes, peers or databases run several times while
+//! other threads keep every core busy: a test that depends on the speed of the host fails here.
+//! Then the chaos scenarios run for some minutes.
 
 use crate::chaos;
 use crate::shell::Failure;
@@ -14,7 +14,7 @@ const ROUNDS: u32 = 10;
 /// Spinning threads for each core: the tests get about a third of the machine.
 const SPINNERS_PER_CORE: usize = 2;
 
-/// The test programs that wait for something: package and test target.
+/// The test programs that depend on real time: package and test target.
 const WAITING: [(&str, &str); 6] = [
     ("farrier", "cli"),
     ("farrier-agent", "deploy"),
@@ -69,7 +69,7 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     stage("chaos", || chaos::run(&options.chaos))
 }
 
-/// Does the work while every core is busy with something else.
+/// Does the work while other threads keep every core busy.
 fn under_load(work: impl FnOnce()) {
     let ended = AtomicBool::new(false);
     let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -81,7 +81,7 @@ fn under_load(work: impl FnOnce()) {
                 }
             });
         }
-        // Also when the work panics: the spinners must stop for the scope to end.
+        // Dropped even when the work panics: the scope waits for the spinners.
         let _stop = StopOnDrop(&ended);
         work();
     });

@@ -1,7 +1,8 @@
-//! `cargo xtask test`: the one command between a fresh clone and "everything passed". CI runs the same command.
+//! `cargo xtask test`: all lints and tests, from a fresh clone. CI runs the same command.
 //!
-//! Lints and tests share one build: cargo starts clippy in place of rustc for our crates, so each crate is
-//! compiled once. All test programs run even when one fails, and every failed test is listed at the end.
+//! Lints and tests share one build: cargo starts clippy in place of rustc for our crates, so each
+//! crate is compiled once. All test programs run even when one fails, and every failed test is
+//! listed at the end.
 
 use crate::shell::{self, Failure};
 use crate::{mutants, peers, postgres, python, tidy};
@@ -34,7 +35,7 @@ pub fn run(filter: &[&str]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The checks before a commit: format, lints, and the tests of the decisions and of the engine without
+/// The checks before a commit: format, lints, and the tests of the model and of the engine, without
 /// the crash matrix.
 pub fn run_quick() -> Result<(), Failure> {
     stage("format", format)?;
@@ -53,7 +54,7 @@ pub fn run_quick() -> Result<(), Failure> {
 pub struct Peers {
     variables: Vec<(&'static str, PathBuf)>,
     postgres: String,
-    /// A server of our own lives as long as this value.
+    /// The private server, stopped when this value is dropped.
     _cluster: Option<postgres::Cluster>,
 }
 
@@ -74,9 +75,9 @@ impl Peers {
         Ok(Self { variables: found.chain(sshd).collect(), postgres, _cluster })
     }
 
-    /// Tells the tests that this command runs where the peers are.
+    /// Passes the paths of the peers to the tests that this command runs.
     pub fn name_to(&self, command: &mut Command) {
-        // A variable of the caller that names a peer which is not there would mislead the tests.
+        // A variable of the caller may name a peer that does not exist.
         command.env_remove(PYTHON).env("RUST_BACKTRACE", "1").env(POSTGRES, &self.postgres);
         command.envs(self.variables.iter().map(|(name, path)| (*name, path)));
     }
@@ -129,7 +130,7 @@ fn format() -> Result<(), Failure> {
 const LINTS: &str =
     "fix what is shown above; a change of Cargo.toml needs its Cargo.lock committed";
 
-/// A cargo command that compiles our crates with clippy in place of rustc: one build for lints and tests.
+/// A cargo command that compiles our crates with clippy in place of rustc.
 pub fn linted<const N: usize>(arguments: [&str; N]) -> Command {
     let mut command = shell::cargo(arguments);
     // How `cargo clippy -- -D warnings` hands its lint levels to the compiler.
@@ -141,7 +142,7 @@ pub fn linted<const N: usize>(arguments: [&str; N]) -> Command {
 /// Builds every test program, the benchmarks and the examples.
 fn build() -> Result<(), Failure> {
     shell::run(&mut linted(["test", "--workspace", "--locked", "--no-run"]), LINTS)?;
-    // `cargo test` leaves out what it is not to run.
+    // `cargo test` does not build these.
     let mut left_out = linted(["test", "--workspace", "--locked", "--no-run"]);
     shell::run(left_out.args(["--benches", "--test", "vm"]), LINTS)
 }
@@ -185,7 +186,8 @@ pub fn target() -> PathBuf {
     shell::root().join(named)
 }
 
-/// The URL of the caller's server, or of our own, which runs as long as the second value lives.
+/// The URL of the caller's server, or of a private one, which stops when the second value is
+/// dropped.
 pub fn database() -> Result<(String, Option<postgres::Cluster>), Failure> {
     if let Ok(url) = std::env::var(POSTGRES) {
         println!("using the server named by {POSTGRES}");

@@ -142,7 +142,7 @@ fn check_book(texts: &[Text]) -> Vec<Finding> {
     outdated.chain(unlisted).chain(dead).collect()
 }
 
-/// The reasons that are refused with, and the table of them.
+/// The reasons of refusals against the table in the docs.
 fn check_reasons(texts: &[Text]) -> Vec<Finding> {
     let page = texts.iter().find(|(path, _)| path == reasons::PAGE).map(|(_, text)| text.as_str());
     let mut said = Vec::new();

@@ -1,4 +1,4 @@
-//! Plans.
+//! The service for plans.
 
 use crate::Engine;
 use model::filter::{Filter, Item};
@@ -8,7 +8,7 @@ use model::refusal::{Refusal, RefusalKind};
 use model::time::Timestamp;
 use store::{Result, Tx};
 
-/// Plans, built in or made.
+/// Built-in and stored plans.
 #[derive(Clone)]
 pub struct Plans(pub(crate) Engine);
 
@@ -27,13 +27,12 @@ impl Plans {
         Ok(found.ok_or_else(|| no_plan(id))?)
     }
 
-    /// Built-in plans and those that were made, by id.
+    /// Built-in and stored plans, ordered by id.
     pub async fn list(&self, filter: &Filter, after: &str, limit: i64) -> Result<PlanPage> {
         let wanted = |plan: &Plan| filter.matches(Item::Plan(plan));
         let mut found = Vec::new();
         let mut at = after.to_string();
-        // The filter is applied here, so pages are read until there is enough, whatever the
-        // built-in plans add to it.
+        // The filter is applied here, so stored plans are read until they alone fill the page.
         loop {
             let input = (at.clone(), limit + 1);
             let page =
@@ -55,7 +54,7 @@ impl Plans {
         Ok(PlanPage { plans: found, next })
     }
 
-    /// Creates a plan. The same plan again is answered with the existing one.
+    /// Creates a plan. Idempotent: the same plan returns the existing one.
     pub async fn create(&self, plan: Plan) -> Result<Plan> {
         let input = (plan, self.0.now());
         self.0

@@ -1,6 +1,5 @@
-//! Switching power shelves on and off by request: all shelves that are named, or none, in one
-//! transaction. What speaks against it is the model's to say; here it is made to hold under
-//! concurrency.
+//! Requests to switch power shelves on or off: all named shelves or none, in one transaction. The
+//! model decides; this module locks the records that the decision depends on.
 
 use crate::Engine;
 use crate::admission::event;
@@ -23,19 +22,19 @@ use model::time::Timestamp;
 use std::collections::BTreeSet;
 use store::{Cause, Result, StoreError, Tx};
 
-/// What a request would come to, and the shelves it is about as they are.
+/// The predicted result of a request, and the named shelves as they are now.
 #[derive(Debug, Clone)]
 pub struct ShelfPreview {
     pub foreseen: Foreseen,
     pub shelves: Vec<Named>,
 }
 
-/// The power of power shelves, switched by request.
+/// The service that switches the power of shelves.
 #[derive(Clone)]
 pub struct PowerShelves(pub(crate) Engine);
 
 impl PowerShelves {
-    /// Asks every named shelf to switch its power, or none of them. Answers what was foreseen.
+    /// Requests the power change of every named shelf, or of none. Returns the prediction.
     pub async fn maintain(&self, asked: Asked) -> Result<Foreseen> {
         let asked = asked.checked(self.0.settings().max_find_by_ids)?;
         let maintain = Maintain { asked, now: self.0.now() };
@@ -45,7 +44,7 @@ impl PowerShelves {
             .await
     }
 
-    /// What the same request would come to. Nothing is written.
+    /// The predicted result of the same request. Nothing is written.
     pub async fn preview(&self, asked: Asked) -> Result<ShelfPreview> {
         let asked = asked.checked(self.0.settings().max_find_by_ids)?;
         self.0.store().read(asked, |asked, tx| Box::pin(preview(tx, asked))).await
@@ -65,8 +64,8 @@ struct Maintain {
 
 impl Maintain {
     async fn run(&self, tx: &mut Tx) -> Result<Foreseen> {
-        // The racks first: two requests that would each leave the other's shelf on must not pass
-        // each other.
+        // The racks are locked first: two concurrent requests that each rely on the other's shelf
+        // staying on must not both pass.
         let racks = racks_of(&named(tx, &self.asked, Lock::Free).await?);
         for rack in &racks {
             tx.record_locked::<Rack>(rack.as_str()).await?;
@@ -100,7 +99,7 @@ impl Maintain {
     }
 }
 
-/// What speaks against what was asked of a shelf, when it would begin.
+/// Why a requested power change of a shelf must not start now.
 pub(crate) async fn against(tx: &mut Tx, shelf: &PowerShelf) -> Result<Option<Refusal>> {
     let begins = matches!(shelf.state, PowerShelfState::Ready | PowerShelfState::Error { .. });
     match &shelf.maintenance_requested {
@@ -111,8 +110,8 @@ pub(crate) async fn against(tx: &mut Tx, shelf: &PowerShelf) -> Result<Option<Re
     }
 }
 
-/// A run that switches a shelf off and goes on after a failure asks for leave again: machines may
-/// have come into service since.
+/// Checks the interlock again when a run that switches a shelf off continues after a failure:
+/// machines may have come into service since.
 pub(crate) async fn may_go_on(tx: &mut Tx, run: &Run) -> Result<()> {
     if run.spec.target.kind != TargetKind::PowerShelf || switches_power(run) != Some(PowerTo::Off) {
         return Ok(());
@@ -137,7 +136,7 @@ async fn interlock(
     Ok(fed.first().and_then(|fed| may_go_off(shelf, fed, forced).err()))
 }
 
-/// Whether rows are held against other writers.
+/// Whether rows are locked against other writers.
 #[derive(Clone, Copy)]
 enum Lock {
     Free,
@@ -168,7 +167,7 @@ fn racks_of(shelves: &[Named]) -> BTreeSet<RackId> {
 async fn fed(tx: &mut Tx, racks: &BTreeSet<RackId>) -> Result<Vec<Fed>> {
     let mut found = Vec::new();
     for rack in racks {
-        // A shelf that cannot be read is not known to feed anybody.
+        // A shelf that cannot be read is not counted as a source of power.
         let shelves = tx.records_in_rack::<PowerShelf>(rack).await?.into_iter();
         let shelves = shelves.filter_map(|(_, shelf)| shelf.ok()).collect();
         let serving = tx.serving_in_rack(rack).await?;

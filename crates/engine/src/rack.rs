@@ -1,5 +1,5 @@
-//! Racks: their inventory, and what is seen of one. Each change is one transaction with its event;
-//! `maintain` starts their operations, `status` follows them.
+//! The service for racks. Each change is one transaction with its event; `maintain` starts
+//! operations, `status` reports them.
 
 mod maintain;
 mod power;
@@ -30,7 +30,7 @@ use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use store::{Cause, RecordFilter, RecordPage, Result, Tx};
 
-/// A rack as its owner describes it.
+/// A rack as the operator describes it.
 #[derive(Debug, Clone)]
 pub struct DescribedRack {
     pub id: RackId,
@@ -38,17 +38,17 @@ pub struct DescribedRack {
     pub spec: RackSpec,
 }
 
-/// A rack with what stands and works in it.
+/// A rack with its devices and active operations.
 #[derive(Debug, Clone)]
 pub struct RackView {
     pub rack: Rack,
-    /// By kind and id.
+    /// Ordered by kind and id.
     pub devices: Vec<Device>,
     pub operations: Vec<Operation>,
     pub waits_for: String,
 }
 
-/// Which racks a list shows.
+/// The filter of a list.
 #[derive(Debug, Clone, Default)]
 pub struct RackFilter {
     pub records: RecordFilter,
@@ -61,7 +61,7 @@ pub struct RackFilter {
 pub struct Racks(pub(crate) Engine);
 
 impl Racks {
-    /// Makes a rack. The same again is answered with what is there.
+    /// Creates a rack. Idempotent: the same description returns the existing rack.
     pub async fn create(&self, described: DescribedRack, by: String) -> Result<Rack> {
         let input = (described, by, self.0.now());
         self.0
@@ -88,7 +88,7 @@ impl Racks {
         Ok(Explained { told, machine_id: None, run_id, held_by: None, hindrance: None })
     }
 
-    /// By id, after one.
+    /// A page of racks in the order of their ids, after the id `after`.
     pub async fn list(
         &self,
         filter: RackFilter,
@@ -104,7 +104,7 @@ impl Racks {
             .await
     }
 
-    /// Replaces labels, hardware type and expected counts, at this version if one is named.
+    /// Replaces labels, hardware type and expected counts, if `version` is the current one or none.
     pub async fn update(
         &self,
         described: DescribedRack,
@@ -120,8 +120,8 @@ impl Racks {
             .await
     }
 
-    /// Marks a rack for deletion. Devices that stand in it keep it, or are taken out of it by
-    /// force, and are answered.
+    /// Marks a rack for deletion. Devices in it make this fail, or `force` takes them out; the
+    /// answer lists them.
     pub async fn delete(&self, id: RackId, force: bool, by: String) -> Result<RackView> {
         let delete = Delete { id, force, by, limits: self.0.settings().racks, now: self.0.now() };
         self.0
@@ -135,8 +135,7 @@ pub(crate) fn no_rack(id: &RackId) -> Refusal {
     unknown(&TargetId::from(id))
 }
 
-/// Every device that stands in a rack. One that cannot be read is among them, and keeps nobody from
-/// the others.
+/// The devices of a rack. A device whose record cannot be read is listed as unreadable.
 pub(crate) async fn devices_of(tx: &mut Tx, rack: &RackId) -> Result<Vec<Device>> {
     let mut devices = Vec::new();
     let serving = tx.serving_in_rack(rack).await?;
@@ -160,7 +159,7 @@ fn shown<T>(id: TargetId, found: Result<T>, seen: impl Fn(&T) -> Device) -> Devi
     }
 }
 
-/// What a rack's turn sees. Its devices are only looked at when it decides about them.
+/// Loads the input of a rack's turn. Its devices are only read when the turn decides about them.
 pub(crate) async fn look(tx: &mut Tx, rack: &Rack, fresh: RunId, limits: Limits) -> Result<Seen> {
     let discovers = matches!(rack.state, RackState::Discovering);
     let pending = rack.reprovision_requested.is_some() || !rack.maintenance_requested.is_empty();
@@ -195,7 +194,7 @@ async fn operations(tx: &mut Tx, rack: &Rack, devices: &[Device]) -> Result<Vec<
     Ok(operations)
 }
 
-/// Which firmware a maintenance of the rack uses.
+/// The firmware that a maintenance of the rack uses.
 pub(crate) async fn resolution(
     tx: &mut Tx,
     rack: &Rack,
@@ -260,7 +259,7 @@ async fn list(
         types.is_empty() || types.contains(&rack.spec.hardware_type)
     };
     let mut records: Vec<Rack> = Vec::new();
-    // The hardware type is looked at here, so pages are read until there is enough.
+    // The hardware type is filtered here, so pages are read until the result is full.
     loop {
         let page = tx.records::<Rack>(&filter.records, after.as_deref(), limit).await?;
         let more = page.next.is_some();
@@ -302,7 +301,7 @@ async fn update(
     if rack.head.labels == labels && rack.spec == spec {
         return Ok(rack);
     }
-    // A rack that lacked devices may have all that are expected of it now.
+    // A rack that lacked devices may now have all that the new counts expect.
     let lacked = match &rack.state {
         RackState::Error { cause } => cause.during == During::Discovery,
         RackState::Created

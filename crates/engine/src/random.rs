@@ -1,11 +1,10 @@
-//! The only random source: what new ids are made of. A simulation brings its own, so that a seed
-//! repeats it exactly.
+//! The only random source, used for new ids. A simulation replaces it, so that a seed replays it.
 
 use std::sync::Arc;
 
 pub type Random = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// The system's.
+/// The random source of the operating system.
 pub fn system() -> Random {
     Arc::new(rand::random)
 }

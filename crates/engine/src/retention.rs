@@ -1,10 +1,9 @@
-//! Clearing away: runs, logs and events that are older than they need be, or more than there is
-//! room for.
+//! Deletes expired runs, logs and events: those over an age limit, or over a size limit.
 //!
-//! One replica does it, the first by name of those alive; two that do it at once do no harm. It
-//! looks in reads and removes in short writes, and after each it rests at least as long as that
-//! took, so that writers have the database to themselves most of the time. A size limit becomes a
-//! time: what ended before the last that fits goes.
+//! The alive replica with the first name does it; two at once do no harm. It finds rows in reads
+//! and deletes them in short writes. After each write it pauses at least as long as the write took,
+//! so that the other writers get most of the time. A size limit is turned into a time: rows older
+//! than the newest that fit are deleted.
 
 use crate::Engine;
 use crate::run::Runs;
@@ -15,31 +14,30 @@ use std::time::Duration;
 use store::{Cursor, Ended, EventPlace, MAX_REMOVED, RUNS_AT_ONCE, Removed, Result, RunPlace, Tx};
 use tokio::time::{Instant, sleep};
 
-/// How many candidates are looked at in one read.
+/// The most candidates in one read.
 const PAGE: i64 = 500;
-/// The least rest after a write.
+/// The shortest pause after a write.
 const REST: Duration = Duration::from_millis(20);
-/// The rest after a round is at least this many times the round, so that looking stays cheap.
+/// The pause after a round is at least this many times the round's duration.
 const REST_FACTOR: u32 = 10;
-/// But no longer than this.
+/// The limit of the pause that follows from the duration of a round.
 const LONGEST_REST: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// What is kept. None is without limit.
+/// Age and size limits. None: no limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retention {
-    /// How long after its end a run goes, with its history and its log.
+    /// How long after its end a run is deleted, with its history and its log.
     pub runs: Option<Duration>,
-    /// How long after the end of a run its log goes.
+    /// How long after the end of a run its log is deleted.
     pub logs: Option<Duration>,
-    /// How old an event of anything else becomes.
+    /// The age at which events of objects other than runs are deleted.
     pub events: Option<Duration>,
     pub max_runs: Option<u64>,
-    /// Bytes of log of all runs that have ended.
+    /// The log bytes of all ended runs together.
     pub max_log_bytes: Option<u64>,
-    /// Events of anything but runs.
+    /// The number of events of objects other than runs.
     pub max_events: Option<u64>,
-    /// How often to look.
     pub interval: Duration,
 }
 
@@ -58,7 +56,7 @@ impl Default for Retention {
 }
 
 impl Runs {
-    /// Clears away, round after round, while this replica is the one to do it.
+    /// Deletes expired rows in rounds, until the process stops.
     pub(crate) async fn run_retention(self) {
         let mut sweeper = Sweeper { engine: self.0.clone(), logs_gone: RunPlace::default() };
         let mut wait = self.0.settings().retention.interval;
@@ -75,9 +73,9 @@ impl Runs {
                 swept = sweeper.round() => match swept {
                     Ok(removed) if removed.is_empty() => {}
                     Ok(Removed { runs, events, logs }) => {
-                        tracing::info!(runs, events, logs, "cleared away what was too old");
+                        tracing::info!(runs, events, logs, "deleted expired rows");
                     }
-                    Err(error) => tracing::warn!(%error, "cannot clear away; trying again later"),
+                    Err(error) => tracing::warn!(%error, "deleting expired rows failed; retrying in the next round"),
                 }
             }
             let long = (begun.elapsed() * REST_FACTOR).min(LONGEST_REST);
@@ -91,8 +89,8 @@ impl Runs {
     }
 }
 
-/// Refuses a place in the order of events behind which some have been cleared away: going on from
-/// there would leave them out without a word.
+/// Refuses a cursor after which events have been deleted: a watch from there would skip them
+/// silently.
 pub(crate) async fn check_place(tx: &mut Tx, place: Cursor) -> Result<()> {
     if place >= tx.removed("run").await? {
         return Ok(());
@@ -100,8 +98,7 @@ pub(crate) async fn check_place(tx: &mut Tx, place: Cursor) -> Result<()> {
     Err(gone(format!("events after the cursor {place} have been cleared away since")).into())
 }
 
-/// Refuses a place that this database has not come to. It was given out before an older copy was
-/// put back.
+/// The refusal of a cursor that is ahead of this database, which was restored from a backup.
 pub(crate) fn ahead(place: Cursor) -> Refusal {
     gone(format!(
         "the cursor {place} is ahead of this database, which an older copy of it was put back into"
@@ -116,7 +113,7 @@ fn gone(what: String) -> Refusal {
 
 struct Sweeper {
     engine: Engine,
-    /// No run that ended up to here has a log any more. Found out anew after a restart.
+    /// Runs that ended up to here have no log any more. Computed again after a restart.
     logs_gone: RunPlace,
 }
 
@@ -142,12 +139,12 @@ impl Sweeper {
         Ok(sum)
     }
 
-    /// What is from before this is too old.
+    /// Rows from before this time exceed the age limit.
     fn old(&self, age: Option<Duration>) -> Option<Timestamp> {
         age.map(|age| self.engine.now() - age)
     }
 
-    /// What is from before this is too much.
+    /// Rows from before this time exceed the size limit.
     async fn behind(&self, most: Option<u64>, of: Rows) -> Result<Option<Timestamp>> {
         let Some(most) = most else { return Ok(None) };
         let most = i64::try_from(most).unwrap_or(i64::MAX);
@@ -156,7 +153,7 @@ impl Sweeper {
         Ok(newest.await?.map(|at| at + Timestamp::TICK))
     }
 
-    /// The same for bytes of log: they are added up from the newest run on.
+    /// The same for log bytes, which are added up from the newest run on.
     async fn logs_behind(&self, most: Option<u64>) -> Result<Option<Timestamp>> {
         let Some(mut left) = most else { return Ok(None) };
         let mut before = RunPlace { at: Timestamp::from_micros(i64::MAX), id: String::new() };
@@ -229,7 +226,7 @@ impl Sweeper {
         }
     }
 
-    /// One short write after the other, with a rest after each, until nothing goes any more.
+    /// Deletes in short writes, with a pause after each, until nothing is left.
     async fn until_gone(&self, expired: Expired, sum: &mut Removed) -> Result<()> {
         loop {
             let begun = Instant::now();
@@ -243,7 +240,7 @@ impl Sweeper {
             sum.runs += gone.runs;
             sum.events += gone.events;
             sum.logs += gone.logs;
-            // Less than a batch was the last of it.
+            // A write below the batch limit was the last.
             if gone.events + gone.logs < MAX_REMOVED as u64 {
                 return Ok(());
             }
@@ -261,14 +258,13 @@ fn chunks(runs: Vec<RunId>) -> Vec<Vec<RunId>> {
     runs.chunks(RUNS_AT_ONCE).map(<[RunId]>::to_vec).collect()
 }
 
-/// What is counted.
 #[derive(Clone, Copy)]
 enum Rows {
     Runs,
     Events,
 }
 
-/// Where the newest so many end.
+/// The time of the newest row that is older than the `newer` newest rows.
 async fn behind(tx: &mut Tx, of: Rows, newer: i64) -> Result<Option<Timestamp>> {
     match of {
         Rows::Runs => tx.ended_behind(newer).await,
@@ -276,7 +272,7 @@ async fn behind(tx: &mut Tx, of: Rows, newer: i64) -> Result<Option<Timestamp>> 
     }
 }
 
-/// What one short write deletes a part of.
+/// Expired rows, which are deleted in several short writes.
 #[derive(Clone)]
 enum Expired {
     Runs(Vec<RunId>),

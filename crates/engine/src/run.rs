@@ -1,4 +1,4 @@
-//! Runs: what an operator does with one.
+//! The service for runs.
 
 mod act;
 
@@ -12,10 +12,10 @@ use model::run::act::{Action, Who};
 use model::why::overdue;
 use store::{LogLine, Result, RunPage};
 
-/// How many active runs are read for the metric of overdue ones.
+/// The most active runs that are read for the metric of overdue runs.
 const MAX_OVERDUE: i64 = 1_000;
 
-/// Runs: started, restarted, acted on, watched, and deleted when they are old.
+/// Starts, restarts, changes and watches runs, and deletes expired ones.
 #[derive(Clone)]
 pub struct Runs(pub(crate) Engine);
 
@@ -63,7 +63,7 @@ impl Runs {
         Ok((run.ok_or_else(|| no_run(id))?, lines))
     }
 
-    /// How many active runs wait longer than is normal.
+    /// The number of active runs that wait longer than normal.
     pub async fn overdue(&self) -> Result<usize> {
         let runs = self.0.store().scan((), |(), tx| Box::pin(tx.active_runs(MAX_OVERDUE))).await?;
         let now = self.0.now();

@@ -1,9 +1,8 @@
-//! The scheduler: claims, leases and turns.
+//! Claims, leases and turns: which replica works on what, and what happens when one dies.
 //!
-//! A replica claims under its incarnation and renews that one row; the others watch whether it
-//! moves. Work starts by a signal; the clock is the safety net. Everything held by a replica that
-//! stopped renewing goes back to the queue, and a starting replica takes back what its own earlier
-//! incarnation held.
+//! A replica claims under its incarnation and renews that one row. Work starts by a signal; polling
+//! is the safety net. Claims of a replica that stopped renewing go back to the queue, and so do
+//! those of an earlier incarnation of a starting replica.
 
 mod claim;
 mod context;
@@ -27,29 +26,29 @@ use tokio::sync::Notify;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
-/// How often a release is tried before the search for strays is left to find the claim.
+/// How often a release is tried before the claim is left to `put_back_strays`.
 const RELEASE_TRIES: u32 = 5;
-/// How many runs one claim takes at most.
+/// The most objects that one transaction claims.
 const MAX_CLAIM: usize = 128;
-/// How long a run whose record cannot be read, or whose turn panicked, is left alone.
+/// The backoff of an object whose record cannot be read, or whose turn panicked.
 const POISON_REST: Duration = Duration::from_secs(30);
 
-/// What the database says this replica has claimed, and under which epoch.
+/// An object that the database lists as claimed by this replica, and the epoch of the claim.
 type Stray = (ObjectId, i64);
 
 /// Claims what is due, renews the lease, and runs the turns.
 #[derive(Clone)]
 pub struct Scheduler(pub(crate) Engine);
 
-/// What the scheduler keeps in memory.
+/// The in-memory state of the scheduler.
 pub(crate) struct SchedulerState {
     replica: Replica,
-    /// What this replica has claimed, and how to wake each turn.
+    /// The claimed objects of this replica, and how to wake the turn of each.
     claimed: Mutex<BTreeMap<ObjectId, Arc<Notify>>>,
-    /// How many of them only wait for others.
+    /// How many of them are parents that only wait for their children.
     waiting: AtomicUsize,
     work: Notify,
-    /// When the last renewal that held was begun.
+    /// When the last successful renewal began.
     renewed: Mutex<Instant>,
 }
 
@@ -70,11 +69,11 @@ impl Scheduler {
         self.0.scheduler_state()
     }
 
-    /// Registers this replica, and starts claiming.
+    /// Registers this replica and starts the background loops.
     pub(crate) async fn start_up(&self) -> Result<()> {
         let released = self.register_replica().await?;
         if released > 0 {
-            tracing::info!(runs = released, "took back the runs of the last start");
+            tracing::info!(runs = released, "released the claims of the previous incarnation");
         }
         tokio::spawn(self.clone().run_dispatcher());
         tokio::spawn(self.clone().run_claims());
@@ -87,13 +86,13 @@ impl Scheduler {
         self.claimed().len()
     }
 
-    /// How many of the claimed have something to do. A parent run that waits for its children
-    /// takes no slot: slots full of parents would wait for ever for children that find none.
+    /// How many claimed objects are not parents that wait for their children. Parents do not count
+    /// against the limit: a worker full of parents would have no slot left for their children.
     fn at_work(&self) -> usize {
         self.in_flight().saturating_sub(self.state().waiting.load(Ordering::Relaxed))
     }
 
-    /// Marks the claimed run as waiting for others, until the result is dropped.
+    /// Marks a claimed run as waiting for its children, until the guard is dropped.
     pub(crate) fn waits_for_others(&self) -> Waits {
         self.state().waiting.fetch_add(1, Ordering::Relaxed);
         self.state().work.notify_one();
@@ -104,7 +103,7 @@ impl Scheduler {
         self.state().claimed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether no replica can have expired this one yet, by our own steady clock.
+    /// Whether no replica can have expired this one yet, by this process's monotonic clock.
     pub(crate) fn lease_is_fresh(&self) -> bool {
         let renewed = *self.state().renewed.lock().unwrap_or_else(PoisonError::into_inner);
         renewed.elapsed() < self.0.settings().lease
@@ -116,7 +115,7 @@ impl Scheduler {
         (room && !self.0.is_stopping()).then(|| self.state().replica.incarnation.clone())
     }
 
-    /// Works on a claimed run in the background.
+    /// Runs the turn of a claimed run in the background.
     pub(crate) fn spawn_turn(&self, held: ClaimedRun) {
         let id = held.run.spec.id.object();
         let epoch = held.epoch;
@@ -130,14 +129,14 @@ impl Scheduler {
             if let Err(error) = ended
                 && error.is_panic()
             {
-                tracing::error!(run = %id, "the worker of a run panicked; it rests and is tried again");
+                tracing::error!(run = %id, "the turn of a run panicked; it is retried after a backoff");
                 metrics::counter!("farrier_turn_panics_total").increment(1);
                 scheduler.put_back(id, epoch).await;
             }
         });
     }
 
-    /// Moves a claimed record on in the background.
+    /// Runs the turn of a claimed record in the background.
     fn spawn_record_turn(&self, claimed: Claimed, kind: SubjectKind) {
         let woken = Arc::new(Notify::new());
         self.claimed().insert(claimed.id.clone(), Arc::clone(&woken));
@@ -150,15 +149,14 @@ impl Scheduler {
             let ended = turn.await;
             scheduler.release_turn(&id, &woken);
             if ended.is_err_and(|error| error.is_panic()) {
-                tracing::error!(%id, "the turn of a record panicked; it rests and is tried again");
+                tracing::error!(%id, "the turn of a record panicked; it is retried after a backoff");
                 metrics::counter!("farrier_turn_panics_total").increment(1);
                 scheduler.put_back(id, epoch).await;
             }
         });
     }
 
-    /// Puts a run back into the queue that may have been created and claimed by a transaction whose
-    /// answer was lost.
+    /// Puts back a run that may have been created and claimed although its commit failed.
     pub(crate) async fn release_unknown(self, id: RunId) {
         for _ in 0..RELEASE_TRIES {
             if self.write_back(id.object(), FIRST_EPOCH, self.0.now()).await.is_ok() {
@@ -168,12 +166,12 @@ impl Scheduler {
         }
     }
 
-    /// Forgets a turn that ended; a later one on the same run, under a new claim, stays.
+    /// Forgets a turn that ended, but not a later turn on the same object under a new claim.
     fn release_turn(&self, id: &ObjectId, woken: &Arc<Notify>) {
         let mut claimed = self.claimed();
         if claimed.get(id).is_some_and(|current| Arc::ptr_eq(current, woken)) {
             claimed.remove(id);
-            // There is room for another one.
+            // A slot is free.
             self.state().work.notify_one();
         }
     }
@@ -181,7 +179,7 @@ impl Scheduler {
     pub(crate) async fn put_back(&self, id: ObjectId, epoch: i64) {
         let due = self.0.now() + POISON_REST;
         if let Err(error) = self.write_back(id.clone(), epoch, due).await {
-            tracing::error!(run = %id, %error, "cannot put a run back; it will be found as a stray");
+            tracing::error!(run = %id, %error, "cannot put the run back into the queue; the stray check will");
         }
     }
 
@@ -228,7 +226,7 @@ impl Scheduler {
         }
     }
 
-    /// Claims what is due, as long as there is room.
+    /// Claims due objects while slots are free.
     async fn run_claims(self) {
         loop {
             let wait = self.claim_round().await;
@@ -241,7 +239,7 @@ impl Scheduler {
         }
     }
 
-    /// Claims until nothing is due; how long to wait for what falls due next.
+    /// Claims until nothing is due or no slot is free. Returns the wait until the next round.
     async fn claim_round(&self) -> Duration {
         let poll = self.0.settings().poll;
         loop {
@@ -265,7 +263,7 @@ impl Scheduler {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot claim work");
+                    tracing::warn!(%error, "claiming due work failed");
                     return poll;
                 }
             }
@@ -281,7 +279,7 @@ impl Scheduler {
             (Some(kind), _) => self.spawn_record_turn(claimed, kind),
             (None, Ok(held)) => self.spawn_turn(held),
             (None, Err(error)) => {
-                // One bad row must not take the worker or its neighbours with it.
+                // An unreadable row must not stop the worker or the other claims.
                 tracing::error!(run = %claimed.id, %error, "a claimed run cannot be read; it rests");
                 metrics::counter!("farrier_unreadable_records_total").increment(1);
                 self.put_back(claimed.id, claimed.epoch).await;
@@ -289,7 +287,7 @@ impl Scheduler {
         }
     }
 
-    /// Renews the lease, expires dead replicas, and finds what signals missed.
+    /// Renews the lease, expires dead replicas, and finds wake-ups and claims that signals missed.
     async fn run_lease(self) {
         let mut strays: BTreeSet<Stray> = BTreeSet::new();
         let mut detector = FailureDetector::default();
@@ -300,7 +298,7 @@ impl Scheduler {
                 () = tokio::time::sleep(self.0.settings().renew) => {}
             }
             if let Err(error) = self.renew().await {
-                tracing::warn!(%error, "cannot renew the lease");
+                tracing::warn!(%error, "lease renewal failed; the claims expire unless a retry succeeds");
                 continue;
             }
             self.expire_replicas(&mut detector).await;
@@ -313,12 +311,14 @@ impl Scheduler {
         }
     }
 
-    /// Expires each replica whose heartbeat has stood still for the length of a lease.
+    /// Expires each replica whose heartbeat has not changed for the length of a lease.
     async fn expire_replicas(&self, detector: &mut FailureDetector) {
         let heartbeats =
             match self.0.store().read((), |(), tx| Box::pin(tx.replica_heartbeats())).await {
                 Ok(heartbeats) => heartbeats,
-                Err(error) => return tracing::warn!(%error, "cannot look for dead replicas"),
+                Err(error) => {
+                    return tracing::warn!(%error, "cannot read the heartbeats of the replicas");
+                }
             };
         let others =
             heartbeats.into_iter().filter(|one| one.replica != self.state().replica).collect();
@@ -330,9 +330,9 @@ impl Scheduler {
             });
             match expired.await {
                 Ok(true) => tracing::warn!(%replica, "gave up for dead; its runs go on here"),
-                // It lives after all, or another was quicker.
+                // It has sent a heartbeat since, or another replica expired it first.
                 Ok(false) => {}
-                Err(error) => tracing::warn!(%replica, %error, "cannot give it up for dead"),
+                Err(error) => tracing::warn!(%replica, %error, "cannot expire the replica"),
             }
         }
     }
@@ -351,7 +351,8 @@ impl Scheduler {
                     "this replica was given up for dead, or another one uses its name; starting afresh"
                 );
                 self.register_replica().await?;
-                // What was claimed is claimed by others by now: no turn waits for hardware in vain.
+                // Other replicas own the claims by now. Waking the turns makes them notice it,
+                // instead of waiting for hardware first.
                 self.claimed().values().for_each(|woken| woken.notify_one());
             }
             other => other?,
@@ -360,9 +361,9 @@ impl Scheduler {
         Ok(())
     }
 
-    /// A claim whose commit was reported lost may have held all the same. What the database says we
-    /// hold and we do not is seen twice, then put back. The same object under another claim is not
-    /// the same: a record is claimed for a moment, over and over.
+    /// Puts back claims that the database lists and this process does not know: their commit was
+    /// reported lost, but took effect. A stray is put back when two checks in a row find it under
+    /// the same epoch: a record is claimed for a moment, over and over.
     async fn put_back_strays(&self, seen_before: BTreeSet<Stray>) -> BTreeSet<Stray> {
         let owner = self.state().replica.incarnation.clone();
         let held = self.0.store().read(owner, |owner, tx| Box::pin(tx.claimed_by(owner)));
@@ -374,15 +375,15 @@ impl Scheduler {
             held.into_iter().filter(|(id, _)| !claimed.contains_key(id)).collect()
         };
         for (id, epoch) in strays.intersection(&seen_before) {
-            tracing::warn!(run = %id, "a claim was found that nobody works on");
+            tracing::warn!(run = %id, "putting back a claim that has no turn in this process");
             if let Err(error) = self.write_back(id.clone(), *epoch, self.0.now()).await {
-                tracing::warn!(run = %id, %error, "cannot put it back");
+                tracing::warn!(run = %id, %error, "cannot put back the claim");
             }
         }
         strays
     }
 
-    /// Stops claiming, lets short effects finish, releases the rest.
+    /// Stops claiming, waits at most twice the grace period for turns, and releases the rest.
     pub(crate) async fn shut_down(&self) {
         self.0.stop();
         let patience = self.0.settings().grace * 2;
@@ -392,7 +393,10 @@ impl Scheduler {
             }
         };
         if tokio::time::timeout(patience, drained).await.is_err() {
-            tracing::warn!(runs = self.in_flight(), "not every run could be let go of in time");
+            tracing::warn!(
+                runs = self.in_flight(),
+                "turns were still active after the grace period"
+            );
         }
         let input = (self.state().replica.clone(), self.0.now());
         let deregistered =
@@ -400,12 +404,12 @@ impl Scheduler {
                 Box::pin(tx.deregister_replica(replica, *now))
             });
         match deregistered.await {
-            Ok(handed_back) => tracing::info!(runs = handed_back, "handed back"),
-            Err(error) => tracing::warn!(%error, "cannot hand back; the lease will run out"),
+            Ok(handed_back) => tracing::info!(runs = handed_back, "released the remaining claims"),
+            Err(error) => tracing::warn!(%error, "deregistering failed; the claims will expire"),
         }
     }
 
-    /// Which part of the fleet is ours: our place among the replicas alive.
+    /// The shard of the fleet that this replica polls: its index and the number of shards.
     pub(crate) async fn share(&self) -> (u64, u64) {
         let names = self.alive_replicas().await.unwrap_or_default();
         let place = names.iter().position(|name| *name == self.0.settings().replica);
@@ -422,7 +426,7 @@ impl Scheduler {
     }
 }
 
-/// A claimed run that waits for others.
+/// Guard of a claimed run that waits for its children.
 pub(crate) struct Waits(Scheduler);
 
 impl Drop for Waits {

@@ -1,9 +1,8 @@
-//! The secrets: secrets sealed at rest, and what providers remember.
+//! The secret store: credentials encrypted at rest, and the state that providers store.
 //!
-//! A secret is sealed with a key of this installation before the store sees it, together with its
-//! name, so that a row that was copied or renamed does not open. It is opened only for the provider
-//! that logs in with it, and shown to nobody. The rest of what a provider may remember goes through
-//! here too: it is the [`ProviderStateStore`] that every provider is given.
+//! A secret is encrypted with a key of this installation before it reaches the database. Its name
+//! is authenticated with it, so that a copied or renamed row does not decrypt. It is decrypted only
+//! for the provider that logs in with it. [`SecretStore`] is also the state store of the providers.
 
 mod cipher;
 mod deployment;
@@ -47,7 +46,7 @@ pub struct SecretStore {
     clock: Clock,
 }
 
-/// What may be shown of a credential.
+/// A credential without its secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CredentialInfo {
     pub name: String,
@@ -69,13 +68,13 @@ impl SecretStore {
         Self { store, cipher, clock }
     }
 
-    /// The token that a ticket stands for: only this installation can make it.
+    /// The secret of an enrollment token; it is derived from the key of this installation.
     pub(crate) fn token_of_ticket(&self, ticket: &Ticket) -> SecretString {
         let (node, issued) = (&ticket.node, ticket.issued_at.as_micros());
         self.cipher.token(&format!("enroll/{node}/{issued}")).into()
     }
 
-    /// Takes in a secret, over the one of the same name.
+    /// Stores a secret and replaces the one of the same name.
     pub async fn set(&self, name: &str, secret: &Secret, who: Who) -> Result<CredentialInfo> {
         text::name("name", name)?;
         let (kind, login) = described(secret);
@@ -90,7 +89,7 @@ impl SecretStore {
             .await
     }
 
-    /// By name, after one.
+    /// A page of credentials in the order of their names, after the name `after`.
     pub async fn list(&self, after: &str, limit: i64) -> Result<Vec<CredentialInfo>> {
         let input = (after.to_string(), limit);
         let rows =
@@ -112,8 +111,7 @@ impl SecretStore {
         self.store.scan(input, |(after, limit), tx| Box::pin(tx.identities(after, *limit))).await
     }
 
-    /// Says who is at an address, before anybody was met there or over who was. First use never
-    /// replaces it.
+    /// Pins the identity of a peer and replaces a known one. First use never replaces it.
     pub async fn set_identity(&self, peer: &str, identity: &str) -> Result<IdentityRow> {
         let Pin { peer, identity } = Pin::parse(peer, identity)?;
         let known = IdentityRow { peer, identity, first_seen: (self.clock)() };
@@ -123,7 +121,7 @@ impl SecretStore {
         Ok(known)
     }
 
-    /// Lets the next one who is met at an address be trusted.
+    /// Removes the pin of a peer: the next connection is trusted on first use.
     pub async fn forget_identity(&self, peer: &str) -> Result<()> {
         let known = self.store.write("forget_identity", peer.to_string(), |peer, tx| {
             Box::pin(tx.forget_identity(peer))
@@ -134,13 +132,13 @@ impl SecretStore {
         }
     }
 
-    /// Lets a login that was refused at an address be tried again.
+    /// Removes the lockout of a peer, so that a refused login is tried again.
     pub async fn unlock(&self, peer: &str) -> Result<bool> {
         self.store.write("unlock", peer.to_string(), |peer, tx| Box::pin(tx.unlock(peer))).await
     }
 }
 
-/// The kind of a secret, and who logs in with it.
+/// The kind and the login name of a secret.
 fn described(secret: &Secret) -> (&'static str, &str) {
     match secret {
         Secret::Password { user, .. } => ("password", user),
@@ -179,7 +177,7 @@ async fn delete_credential(
     Ok(known.into())
 }
 
-/// Another device is at an address from now on.
+/// Replaces the identity of a peer after its device was exchanged or reinstalled.
 async fn replace_identity(
     tx: &mut Tx,
     peer: &str,
@@ -195,14 +193,14 @@ async fn replace_identity(
     Ok(())
 }
 
-/// The token of a node that an agent can still enroll with, or a fresh one.
+/// The unused enrollment token of a node if at least half of its lifetime is left, or a new one.
 async fn enrollment(
     tx: &mut Tx,
     secrets: &SecretStore,
     id: &NodeId,
     now: Timestamp,
 ) -> Result<Ticket> {
-    // Whoever issues a token holds its node, so that two do not issue two.
+    // The lock on the node keeps two transactions from issuing two tokens.
     tx.record_locked::<Node>(id.as_str()).await?;
     let good =
         |ticket: &Ticket| ticket.used_by.is_none() && ticket.expires_at.since(now) > TOKEN_LIFE / 2;
@@ -303,7 +301,7 @@ impl ProviderStateStore for SecretStore {
         note: &Value,
     ) -> std::result::Result<Option<Deployment>, Fault> {
         self.open_deployment(one, note).await.map_err(|error| match error {
-            // Its own network card, under another machine's name.
+            // Another machine has the same MAC address.
             StoreError::Refused(refusal) => Fault::new(Code::EffectFailed, refusal.said),
             other => lost(other),
         })
@@ -350,7 +348,7 @@ fn note(key: &Key, row: &NoteRow) -> std::result::Result<Checkpoint, Fault> {
     serde_json::from_str(&row.body).map(Checkpoint::Begun).map_err(unreadable)
 }
 
-/// Without our own memory nothing is tried.
+/// Providers do nothing without their stored state.
 fn lost(error: StoreError) -> Fault {
     Fault::new(Code::DatabaseUnreachable, format!("Farrier's own database: {error}"))
 }

@@ -1,4 +1,4 @@
-//! What can be set, and what it is when nobody sets it.
+//! The settings of the engine and their defaults.
 
 use crate::retention::Retention;
 use model::condition::watched::Rhythm;
@@ -11,40 +11,40 @@ use std::time::Duration;
 
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// What this replica is called, over restarts.
+    /// The name of this replica, stable across restarts.
     pub replica: String,
-    /// How many runs it works on at once.
+    /// The most objects that this replica works on at once.
     pub max_in_flight: usize,
-    /// Up to this many, an accepted run is born in the hands of the replica that accepted it.
+    /// Below this number, the replica that accepts a run creates it as claimed by itself.
     pub eager_in_flight: usize,
     pub lease: Duration,
     pub renew: Duration,
-    /// How long to trust that a signal would have come.
+    /// The polling interval, in case a signal is lost.
     pub poll: Duration,
-    /// How long work under way may go on after a request to stop the process.
+    /// How long provider calls may continue after a request to stop the process.
     pub grace: Duration,
     pub policy: Policy,
     pub defaults: Defaults,
     pub probe_interval: Duration,
     pub probe_timeout: Duration,
     pub probes_at_once: usize,
-    /// What is believed of what probes see, and when the parts of a machine are looked at.
+    /// The hysteresis of probes, and the intervals at which machine components are read.
     pub rhythm: Rhythm,
     pub retention: Retention,
-    /// How many objects one request may name.
+    /// The most objects that one request may name.
     pub max_find_by_ids: usize,
-    /// How long a failed upgrade of a host's firmware rests before it is tried again by itself.
+    /// The wait before a failed host firmware upgrade is retried automatically.
     pub host_firmware_upgrade_retry_interval: Duration,
-    /// How long the legs of a rack's maintenance may take.
+    /// The time limits of the steps of a rack maintenance.
     pub racks: Limits,
     pub nodes: NodeSettings,
 }
 
-/// How nodes are watched.
+/// How heartbeats and sites are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeSettings {
     pub silence: silence::Limits,
-    /// How often it is looked who is silent, and how often each site is asked.
+    /// How often silent nodes are searched.
     pub sweep_interval: Duration,
     pub reconcile_interval: Duration,
 }

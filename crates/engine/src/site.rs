@@ -1,4 +1,4 @@
-//! The door for sites: made, changed, looked at, removed.
+//! The service for sites.
 
 use crate::Engine;
 use crate::admission::event;
@@ -13,7 +13,7 @@ use model::text;
 use model::time::Timestamp;
 use store::{Cause, RecordFilter, RecordPage, Result, Tx};
 
-/// A site as its owner describes it.
+/// A site as the operator describes it.
 #[derive(Debug, Clone)]
 pub struct DescribedSite {
     pub id: SiteId,
@@ -21,12 +21,11 @@ pub struct DescribedSite {
     pub labels: Labels,
 }
 
-/// Sites: their inventory.
 #[derive(Clone)]
 pub struct Sites(pub(crate) Engine);
 
 impl Sites {
-    /// Makes a site, or changes a known one; at this version if one is named.
+    /// Creates a site or replaces a known one, if `version` is the current one or none.
     pub async fn put(&self, site: DescribedSite, version: Option<i64>, who: Who) -> Result<Site> {
         let spec = site.spec.clone().checked()?;
         text::labels("site.labels", &site.labels)?;
@@ -52,7 +51,7 @@ impl Sites {
         Ok(found.ok_or_else(|| no_site(id))?)
     }
 
-    /// When its MAAS last answered: that old is what is known of its nodes' machines.
+    /// When the site's MAAS last answered, which is the age of the machines' observed state.
     pub async fn answered_at(&self, id: &SiteId) -> Result<Option<Timestamp>> {
         self.0.store().read(id.clone(), |id, tx| Box::pin(tx.answer_of(id))).await
     }
@@ -67,7 +66,7 @@ impl Sites {
             .await
     }
 
-    /// Removes a site that no node belongs to.
+    /// Deletes a site that has no nodes.
     pub async fn delete(&self, id: &SiteId, who: Who) -> Result<Site> {
         let input = (id.clone(), who, self.0.now());
         self.0

@@ -1,4 +1,4 @@
-//! What a rack is told when a device was added to it, moved, or taken out.
+//! The slots of devices in racks. A rack's turn runs when a device was added, moved or taken out.
 
 use model::id::{MachineId, RackId, RunId};
 use model::lifecycle::{Head, Lifecycle};
@@ -11,7 +11,7 @@ use model::target::{TargetId, TargetKind};
 use std::collections::BTreeSet;
 use store::{NewEvent, Result, Tx};
 
-/// Where a device stands.
+/// The rack and slot of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
     rack: Option<RackId>,
@@ -19,7 +19,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Where one stands that is not there yet, or no longer.
+    /// The location of a device before it is created or after it is deleted.
     pub const NOWHERE: Self = Self { rack: None, slot: None };
 
     pub fn of(head: &Head) -> Self {
@@ -35,13 +35,13 @@ impl Place {
     }
 }
 
-/// Tells the racks between which a device was moved, or within which: another slot may make another
-/// switch the primary.
+/// Marks the topology of the racks that a device was moved between as changed. A move within a rack
+/// counts too: another slot may make another switch the primary.
 pub(crate) async fn moved(tx: &mut Tx, from: &Place, to: &Place, event: &NewEvent) -> Result<()> {
     if from == to {
         return Ok(());
     }
-    // Each once, and in the same order everywhere, so that nobody waits in a ring.
+    // Each rack once, always in the order of ids, so that no two transactions deadlock.
     let racks: BTreeSet<&RackId> = [&from.rack, &to.rack].into_iter().flatten().collect();
     for rack in racks {
         if let Some(mut rack) = tx.record_locked::<Rack>(rack.as_str()).await? {
@@ -52,7 +52,7 @@ pub(crate) async fn moved(tx: &mut Tx, from: &Place, to: &Place, event: &NewEven
     Ok(())
 }
 
-/// A device stays in its rack while an operation holds it: that may be the rack's.
+/// Refuses to move a device to another rack while an operation holds it.
 pub(crate) fn may_leave(
     device: &TargetId,
     holder: Option<&RunId>,
@@ -65,7 +65,7 @@ pub(crate) fn may_leave(
     }
 }
 
-/// Takes devices out of the rack that they stand in.
+/// Takes devices out of their rack.
 pub(crate) async fn clear_out(tx: &mut Tx, devices: &[Device], event: &NewEvent) -> Result<()> {
     let event = &NewEvent { message: "taken out of its rack".into(), ..event.clone() };
     for device in devices {
@@ -94,12 +94,11 @@ async fn take_out<R: Lifecycle>(tx: &mut Tx, id: &str, event: &NewEvent) -> Resu
     Ok(())
 }
 
-/// Whether a machine may stand where its owner says: the rack is known, and no other machine has
-/// the place.
+/// Refuses a machine whose rack is unknown or whose slot another machine occupies.
 pub(crate) async fn check_place(tx: &mut Tx, machine: &Machine) -> Result<()> {
     let Some(rack) = &machine.spec.rack else { return Ok(()) };
-    // ClaimedRun until the machine stands there: nobody deletes the rack meanwhile, or gives the
-    // place to another.
+    // The rack stays locked until the machine is written: no other transaction deletes the rack or
+    // gives the slot to another machine.
     let known = tx.record_locked::<Rack>(rack.as_str()).await?;
     if known.is_none_or(|rack| rack.head.deleted) {
         let instead =
@@ -108,7 +107,7 @@ pub(crate) async fn check_place(tx: &mut Tx, machine: &Machine) -> Result<()> {
         return Err(Refusal::invalid("machine.spec.rack_id", problem, instead).into());
     }
     let Some(slot) = machine.spec.slot else { return Ok(()) };
-    // Where one stands that cannot be read is not known.
+    // The slot of a machine whose record cannot be read is unknown.
     let neighbours = tx.machines_in_rack(rack).await?.into_iter();
     let mut neighbours = neighbours.filter_map(|(_, other)| other.ok());
     let taken = |other: &Machine| other.id != machine.id && other.spec.slot == Some(slot);

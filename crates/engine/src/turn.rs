@@ -1,9 +1,9 @@
-//! The kernel: one claimed run, worked on until it rests.
+//! The turn of a run: advances one claimed run until it is idle.
 //!
-//! Decide, commit, and only then act; keep the answer until it is committed. A commit that is
-//! refused because somebody told the run something is decided again on what is stored now, with the
-//! answer still in hand; one that is refused because the claim is gone ends the turn, and nothing
-//! is written.
+//! Each cycle decides, commits the intent, calls the provider, and keeps the answer until it is
+//! committed. A commit conflicts when an action has changed the run: the turn reloads the run and
+//! decides again with the same answer. It also conflicts when the claim is lost: the turn then ends
+//! without a write.
 
 mod commit;
 
@@ -32,25 +32,26 @@ use store::{ClaimedRun, Hold, Result, StoreError, Tx};
 use tokio::sync::Notify;
 use tokio::time::{Instant, interval_at, timeout};
 
-/// How often the log of work under way is written.
+/// How often the log of a call in progress is written.
 const FLUSH: Duration = Duration::from_millis(200);
-/// How long to wait before asking a database that does not answer again.
+/// The wait before a retry when the database is unavailable. A commit doubles it each time.
 const DATABASE_RETRY: Duration = Duration::from_millis(250);
-/// How often a write may be refused although nobody else wrote.
+/// How many conflicts in a row, with an unchanged stored run, end the turn.
 const MAX_REFUSALS: u32 = 5;
 const DATABASE_RETRY_MOST: Duration = Duration::from_secs(5);
 
-/// Why a turn ended without a decision to rest.
+/// Why a turn ended before the run was idle.
 enum Ended {
-    /// The claim is gone: another worker has the run.
+    /// Another worker has claimed the run.
     Lost,
-    /// The process is stopping; the claim goes back.
+    /// The process is stopping; the claim is released.
     HandedBack,
-    /// What was decided cannot be written, and nobody else wrote: the run rests.
+    /// The decision cannot be written although the stored run is unchanged. The run is retried
+    /// after a backoff.
     Poisoned,
 }
 
-/// One run in hand.
+/// One claimed run.
 pub(crate) struct Turn {
     engine: Engine,
     held: ClaimedRun,
@@ -61,25 +62,25 @@ pub(crate) struct Turn {
 
 impl Turn {
     pub fn new(engine: Engine, held: ClaimedRun, woken: Arc<Notify>) -> Self {
-        // What was said of a run on a rack when it was accepted stands in its log already.
+        // The log of a run on a rack already holds the notes of its admission.
         let fresh = held.run.version == 1 && held.run.spec.target.kind != TargetKind::Rack;
         let book = LogBook::new(held.run.spec.id.clone(), held.epoch, fresh);
         Self { engine, held, woken, book, target: None }
     }
 
-    /// Works until the run rests, is taken away, or the process stops.
+    /// Works until the run is idle, the claim is lost, or the process stops.
     pub async fn run(mut self) {
         let id = self.held.run.spec.id.clone();
         match self.work().await {
             Ok(()) => {}
             Err(Ended::Poisoned) => {
-                tracing::error!(run = %id, "its state cannot be written; it rests and is tried again");
+                tracing::error!(run = %id, "the run's state cannot be written; it is retried after a backoff");
                 self.engine.scheduler().put_back(id.object(), self.held.epoch).await;
             }
             Err(Ended::Lost) => tracing::info!(run = %id, "another worker has taken the run over"),
             Err(Ended::HandedBack) => {
                 self.book.flush(self.engine.store()).await;
-                tracing::info!(run = %id, "handed back");
+                tracing::info!(run = %id, "released the run because the process stops");
             }
         }
     }
@@ -92,9 +93,9 @@ impl Turn {
             let policy = self.engine.policy();
             let decision = decide(&self.held.run, self.held.epoch, given.as_ref(), policy, now);
             if !self.commit(&decision, now).await? {
-                // Somebody wrote to the run: decide again with the answer in hand. Unless the
-                // stored run asks for something else by now: then our own commit held although its
-                // answer was lost, and this answer must not be taken for one to the next order.
+                // The stored run has changed: decide again with the same answer. If its open call
+                // differs, this turn's commit took effect although it was reported lost, and the
+                // answer must not be applied to the next call.
                 if self.held.run.open_order() != order_in_hand {
                     given = None;
                 }
@@ -111,12 +112,12 @@ impl Turn {
         }
     }
 
-    /// Nobody acts on a lease that may have run out while it was waiting for the database: another
-    /// worker may have the run by now, and what it decided is not known here.
+    /// Renews a lease that may have expired while the turn waited for the database, and reloads the
+    /// run: another worker may have claimed it. No call is made under a stale lease.
     async fn sure_of_the_lease(&mut self) -> std::result::Result<(), Ended> {
         while !self.engine.scheduler().lease_is_fresh() {
             if let Err(error) = self.engine.scheduler().renew().await {
-                tracing::warn!(%error, "the lease is in doubt");
+                tracing::warn!(%error, "lease renewal failed; the provider call waits");
                 self.pause(DATABASE_RETRY).await?;
                 continue;
             }
@@ -125,7 +126,7 @@ impl Turn {
         Ok(())
     }
 
-    /// Writes a decision. False when the stored run had moved; it has then been read again.
+    /// Writes a decision. False when the stored run had changed; it has then been reloaded.
     async fn commit(
         &mut self,
         decision: &Decision,
@@ -151,7 +152,7 @@ impl Turn {
                     if self.held.run.version != before {
                         return Ok(false);
                     }
-                    // Nobody else wrote: trying again at once would only keep everybody busy.
+                    // The stored run is unchanged: an immediate retry would conflict again.
                     refused += 1;
                     if refused == MAX_REFUSALS {
                         return Err(Ended::Poisoned);
@@ -159,7 +160,7 @@ impl Turn {
                     self.pause(wait).await?;
                 }
                 Err(error) => {
-                    tracing::warn!(run = %self.held.run.spec.id, %error, "a commit must wait");
+                    tracing::warn!(run = %self.held.run.spec.id, %error, "commit failed; retrying");
                     self.pause(wait).await?;
                     wait = (wait * 2).min(DATABASE_RETRY_MOST);
                 }
@@ -181,7 +182,7 @@ impl Turn {
                 });
             return released.await.map(|()| run.version);
         }
-        // The step in hand before the decision is the one that has ended with these facts.
+        // These facts belong to the step that was current before the decision.
         let facts = decision.facts.as_ref();
         let applied = facts.and_then(|facts| applied(&self.held.run, facts, now));
         let commit = |lines| {
@@ -196,13 +197,13 @@ impl Turn {
                 self.book.written(count);
                 Ok(version)
             }
-            // A log that cannot be written does not stand in the way of the run.
+            // Log lines that cannot be written must not block the run.
             Err(_) if count > 0 => commit(Vec::new()).await,
             Err(error) => Err(error),
         }
     }
 
-    /// Reads the run again after somebody wrote to it.
+    /// Reads the stored run. Fails when the claim is lost.
     async fn reload(&mut self) -> std::result::Result<(), Ended> {
         let id = self.held.run.spec.id.clone();
         loop {
@@ -215,7 +216,7 @@ impl Turn {
                 }
                 Ok(_) => return Err(Ended::Lost),
                 Err(error) => {
-                    tracing::warn!(run = %id, %error, "a read must wait");
+                    tracing::warn!(run = %id, %error, "reading the run failed; retrying");
                     self.pause(DATABASE_RETRY).await?;
                 }
             }
@@ -230,12 +231,12 @@ impl Turn {
         }
     }
 
-    /// Gives an order that has been committed, and waits for what comes of it.
+    /// Makes a provider call whose intent is committed, and waits for the answer.
     async fn ask(&mut self, order: Order, limit: Duration) -> std::result::Result<Given, Ended> {
         let given = self.carry_out(order.clone(), limit).await?;
         if let Given::Answered(Verb::GetStatus, Ok(Answer::Done(_))) = &given {
-            // The work ended while nobody followed it: what it said since then is still to be had.
-            // Following starts nothing, and its answer adds nothing to the one we have.
+            // The effect ended while no worker followed it. Following fetches the rest of its log;
+            // it starts nothing, and its answer is ignored.
             self.carry_out(Order { verb: Verb::Follow, ..order }, limit).await?;
         }
         Ok(given)
@@ -305,7 +306,7 @@ impl Turn {
         Ok(Given::Answered(verb, result))
     }
 
-    /// The name of the step in hand and the number of its attempt.
+    /// The name and the attempt number of the current step.
     fn step(&self) -> (String, u32) {
         let run = &self.held.run;
         let state = run.progress.current();
@@ -320,19 +321,19 @@ impl Turn {
     ) -> std::result::Result<(), Ended> {
         let store = self.engine.store().clone();
         while let Err(error) = self.book.find_end(&store).await {
-            tracing::warn!(%error, "the log must wait");
+            tracing::warn!(%error, "reading the end of the log failed; retrying");
             self.pause(DATABASE_RETRY).await?;
         }
         if order.verb == Verb::Follow {
             self.book.flush(&store).await;
             let id = self.held.run.spec.id.clone();
-            // Not knowing costs a few repeated lines, never the work.
+            // Without the position some lines are logged twice; the call itself is not affected.
             order.logged = logged(&store, &id, step, attempt).await.unwrap_or_default();
         }
         Ok(())
     }
 
-    /// The executor of an order: a provider, or the engine itself.
+    /// The executor of a call: a provider, or the engine itself.
     async fn executor(
         &mut self,
         order: &Order,
@@ -367,7 +368,7 @@ impl Turn {
         CallExecutor::Stage(self.engine.clone(), Arc::new(work))
     }
 
-    /// The provider that `find` finds by this name, or by the name of the machine's own provider.
+    /// The provider that `find` returns for this name, or for the target's own provider.
     async fn provider_executor(
         &mut self,
         name: Option<&str>,
@@ -384,7 +385,7 @@ impl Turn {
         })
     }
 
-    /// What the run acts on, read once a turn.
+    /// The target of the run, read once per turn.
     async fn target(&mut self) -> std::result::Result<std::result::Result<Target, Fault>, Ended> {
         if let Some(target) = &self.target {
             return Ok(Ok(target.clone()));
@@ -397,7 +398,7 @@ impl Turn {
                     return Ok(Ok(target));
                 }
                 Err(fault) if fault.code == Code::DatabaseUnreachable => {
-                    tracing::warn!(target = %id, %fault, "a read must wait");
+                    tracing::warn!(target = %id, %fault, "reading the target failed; retrying");
                     self.pause(DATABASE_RETRY).await?;
                 }
                 Err(fault) => return Ok(Err(fault)),
@@ -422,7 +423,7 @@ impl Turn {
     }
 }
 
-/// Who carries out an order.
+/// The component that executes a call.
 enum CallExecutor {
     Provider(Arc<dyn Provider>, Box<Target>),
     Engine(Engine, Arc<Parent>),
@@ -438,7 +439,7 @@ impl CallExecutor {
         }
     }
 
-    /// The run was woken while its order is being carried out.
+    /// Reports that the run was woken during the call.
     fn notify(&self) {
         match self {
             Self::Provider(..) => {}
@@ -449,7 +450,7 @@ impl CallExecutor {
 }
 
 impl Engine {
-    /// What a provider is told of a target.
+    /// The target as it is passed to a provider.
     pub(crate) async fn target_of(&self, id: &TargetId) -> std::result::Result<Target, Fault> {
         let found = match id.kind {
             TargetKind::Machine => {
@@ -473,13 +474,13 @@ impl Engine {
     }
 }
 
-/// How a device other than a machine is reached.
+/// The connection data of a device that is not a machine.
 async fn spec_of_device(tx: &mut Tx, target: &TargetId) -> Result<Option<MachineSpec>> {
     let id = target.id.as_str();
     Ok(match target.kind {
         TargetKind::Switch => tx.record::<Switch>(id).await?.map(|one| one.spec.into()),
         TargetKind::PowerShelf => tx.record::<PowerShelf>(id).await?.map(|one| one.spec.into()),
-        // A rack is no device: its operations have parts only.
+        // A rack is no device: its operations only have child runs.
         TargetKind::Machine | TargetKind::Rack => None,
     })
 }
@@ -491,7 +492,7 @@ async fn sleep_until(at: Option<Instant>) {
     }
 }
 
-/// Looking is quick and is not cut short; work is.
+/// Whether a cancel interrupts the call. Calls that only read are short and run to their end.
 const fn interruptible(verb: Verb) -> bool {
     match verb {
         Verb::Perform | Verb::Follow => true,

@@ -1,8 +1,8 @@
-//! Watching: events in order and logs as they come, for as many watchers as there are.
+//! Watches: events in order, and logs as they are written.
 //!
-//! One reader per process follows the events and keeps the latest in a ring. A watcher has a cursor
-//! of its own: near the end it reads the ring, further back it reads the database. So nobody waits
-//! for a slow watcher, and a slow watcher misses nothing.
+//! One reader per process follows the events and keeps the latest in a ring buffer. Each watcher
+//! has its own cursor: near the end it reads the ring, further back it reads the database. So a
+//! slow watcher delays no other and misses nothing.
 
 use crate::Engine;
 use crate::retention::{ahead, check_place};
@@ -21,26 +21,26 @@ use store::{Cursor, Event, LogLine, Result, RunPage, Store, StoreError, Tx};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-/// How many events the ring holds.
+/// The capacity of the ring, in events.
 const RING: usize = 4_096;
-/// How many events are read at once.
+/// The most events in one read.
 const BATCH: i64 = 500;
-/// How long to trust that a signal would have come.
+/// The polling interval, in case a signal is lost.
 const POLL: Duration = Duration::from_secs(1);
-/// After a look, what comes in this long is looked at together.
+/// Events that arrive within this time after a read are read together.
 const GATHER: Duration = Duration::from_millis(1);
-/// How long a new watch waits for transactions that were open when it came.
+/// How long a new watch waits for transactions that are open when it starts.
 const SETTLING: Duration = Duration::from_secs(1);
-/// How long a stream waits for a database that does not answer.
+/// How long a stream survives an unavailable database.
 const OUTAGE: Duration = Duration::from_secs(10);
 const SNAPSHOT_PAGE: i64 = 200;
 const LOG_PAGE: i64 = 256;
 
-/// What all watchers of a process share.
+/// The state that all watchers of a process share.
 pub struct Hub {
     store: Store,
     ring: Mutex<Ring>,
-    /// The place up to which the ring is filled.
+    /// The cursor of the newest event in the ring.
     newest: watch::Sender<Cursor>,
     watchers: AtomicUsize,
     came: Notify,
@@ -49,7 +49,7 @@ pub struct Hub {
 
 #[derive(Default)]
 struct Ring {
-    /// The ring holds everything after this place.
+    /// The ring holds all events after this cursor.
     base: Option<Cursor>,
     events: VecDeque<Arc<Event>>,
 }
@@ -82,14 +82,14 @@ impl Hub {
         }
     }
 
-    /// Signals were missed: everybody looks.
+    /// Wakes all watchers because signals were lost.
     pub(crate) fn all_came(&self) {
         self.came.notify_one();
         let logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
         logs.values().filter_map(Weak::upgrade).for_each(|came| came.notify_waiters());
     }
 
-    /// Where somebody who follows a log waits.
+    /// The notification that streams of this log wait for.
     fn log_bell(&self, id: &RunId) -> Arc<Notify> {
         let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(bell) = logs.get(id).and_then(Weak::upgrade) {
@@ -100,7 +100,7 @@ impl Hub {
         bell
     }
 
-    /// Takes the bell away that nobody waits at any more.
+    /// Removes the notification of a log that no stream follows any more.
     fn forget_log(&self, id: &RunId) {
         let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
         if logs.get(id).is_some_and(|bell| bell.strong_count() == 0) {
@@ -112,7 +112,7 @@ impl Hub {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Brings the ring up to date. With nobody watching it is emptied instead.
+    /// Appends new events to the ring, or empties it when there are no watchers.
     async fn fill(&self) -> Result<()> {
         if self.watchers() == 0 {
             *self.ring() = Ring::default();
@@ -131,8 +131,8 @@ impl Hub {
         loop {
             let events = match events_after(&self.store, at).await {
                 Err(error @ StoreError::Refused(_)) => {
-                    // What was missed is gone. The ring begins anew; watchers find out by
-                    // themselves.
+                    // The next events have been deleted. The ring starts afresh; each watcher gets
+                    // the same refusal when it reads.
                     *self.ring() = Ring::default();
                     return Err(error);
                 }
@@ -154,7 +154,7 @@ impl Hub {
         }
     }
 
-    /// The events after a cursor from the ring; none when the ring does not reach back that far.
+    /// The events after a cursor; none when the ring does not reach back that far.
     fn in_ring(&self, cursor: Cursor) -> Option<Vec<Arc<Event>>> {
         let ring = self.ring();
         if ring.base.is_none_or(|base| cursor < base) {
@@ -176,14 +176,14 @@ impl Runs {
                 () = tokio::time::sleep(POLL) => {}
             }
             if let Err(error) = self.0.hub().fill().await {
-                tracing::warn!(%error, "cannot read the events; trying again");
+                tracing::warn!(%error, "reading events failed; retrying");
                 tokio::time::sleep(OUTAGE / 50).await;
             }
             tokio::time::sleep(GATHER).await;
         }
     }
 
-    /// Opens a watch: with a snapshot of what matches, or after a cursor.
+    /// Opens a watch that starts with a snapshot of the matching runs, or after a cursor.
     pub async fn watch(&self, filter: Filter, place: Option<Place>) -> Result<Watch> {
         let place = match place {
             Some(place) => {
@@ -201,8 +201,8 @@ impl Runs {
         Ok(Watch { engine: self.0.clone(), at_first: filter.clone(), filter, place })
     }
 
-    /// A place that has behind it whatever this caller may have seen already. Another's transaction
-    /// that stays open must not keep a watch from opening, so the wait is short.
+    /// A cursor at or after every event that the caller may have seen already. The wait is bounded:
+    /// a transaction that stays open must not prevent a watch from opening.
     async fn settled_place(&self) -> Result<Cursor> {
         let latest = self.0.store().read_one((), |(), tx| Box::pin(tx.latest())).await?;
         let deadline = Instant::now() + SETTLING;
@@ -225,14 +225,14 @@ impl Runs {
     }
 }
 
-/// One thing a watcher is shown.
+/// One update that a watch delivers.
 #[derive(Debug, Clone)]
 pub struct Seen {
     pub ts: Timestamp,
-    /// All watchers are shown the same one.
+    /// Shared by all watchers.
     pub run: Arc<Run>,
     pub message: String,
-    /// Where to resume after this.
+    /// The position to resume after this update.
     pub place: Place,
     pub initial: bool,
 }
@@ -240,7 +240,7 @@ pub struct Seen {
 pub struct Watch {
     engine: Engine,
     filter: Filter,
-    /// What the snapshot shows.
+    /// The filter of the snapshot.
     at_first: Filter,
     place: Place,
 }
@@ -252,18 +252,18 @@ impl Drop for Watch {
 }
 
 impl Watch {
-    /// Leaves what has ended out of the snapshot: the past of a fleet is long.
+    /// Leaves ended runs out of the snapshot.
     pub fn without_ended(mut self) -> Self {
         self.at_first = self.at_first.clone().and(Filter::in_flight());
         self
     }
 
-    /// Where it stands. Who comes back with it has missed nothing, although nothing was shown yet.
+    /// The current position. A watch that resumes here misses nothing.
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// What comes next, in order. Waits until there is something; empty when the process stops.
+    /// Waits for the next updates, in order. Empty when the process stops.
     pub async fn next(&mut self) -> Result<Vec<Seen>> {
         let mut trouble = Trouble::default();
         loop {
@@ -342,7 +342,7 @@ impl Watch {
                 });
             }
         }
-        // Only now: what could not be judged is read again.
+        // Set last: after an error in `matches` the same events are read again.
         self.place = after;
         Ok(seen)
     }
@@ -372,7 +372,7 @@ pub struct LogStream {
     id: RunId,
     offset: i64,
     follow: bool,
-    /// There until it is dropped.
+    /// Some until the stream is dropped.
     bell: Option<Arc<Notify>>,
 }
 
@@ -389,7 +389,7 @@ impl LogStream {
         !self.engine.is_stopping() || !self.follow
     }
 
-    /// The next pieces of the log; empty when it has ended or the process stops.
+    /// The next chunks of the log; empty when it has ended or the process stops.
     pub async fn next(&mut self) -> Result<Vec<LogLine>> {
         let mut trouble = Trouble::default();
         loop {
@@ -420,7 +420,7 @@ impl LogStream {
     }
 }
 
-/// A database that is away for a moment breaks no stream; one that stays away does.
+/// Retries while the database is unavailable, and fails the stream after `OUTAGE_TIMEOUT`.
 #[derive(Default)]
 struct Trouble {
     since: Option<Instant>,

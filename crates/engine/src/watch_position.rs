@@ -1,10 +1,10 @@
-//! The place of a watcher, as a word that it carries away and comes back with.
+//! The position of a watch, as an opaque string with which a client resumes.
 
 use model::id::RunId;
 use model::refusal::Refusal;
 use store::Cursor;
 
-/// Where a watch stands: still giving the snapshot, or in the order of events.
+/// The position of a watch: within the snapshot, or after an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     Snapshot { at: Cursor, before: Option<RunId> },
@@ -12,14 +12,14 @@ pub enum Place {
 }
 
 impl Place {
-    /// After this all events are still to come.
+    /// The cursor after which no event has been delivered.
     pub(crate) fn cursor(&self) -> Cursor {
         match self {
             Self::After(cursor) | Self::Snapshot { at: cursor, .. } => *cursor,
         }
     }
 
-    /// The word that a client carries.
+    /// The opaque string for the client.
     pub fn to_word(&self) -> String {
         match self {
             Self::After(cursor) => cursor.to_string(),

@@ -14,12 +14,12 @@ const STEAL_CLAIMS: &str = "matrix::a_process_may_lose_its_claims_anywhere";
 const REIMAGE: &str = "plan-repave-v1";
 const ONBOARDED: &str = "a node is onboarded";
 const GROUP: &str = "a group is upgraded";
-/// For a test that runs no scenario of the matrix.
+/// For tests that run no scenario of the matrix.
 const NO_LIFE: &str = "";
 
 pub const MUTANTS: &[Mutant] = &[
     Mutant {
-        name: "settle before intend",
+        name: "the call is made before its intent is committed",
         file: "crates/engine/src/turn.rs",
         sound: "            if !self.commit(&decision, now).await? {\n",
         broken: "            if AWAKE && let Then::Ask(order, limit) = &decision.then {
@@ -72,7 +72,7 @@ pub const MUTANTS: &[Mutant] = &[
         says: "to be heard",
     },
     Mutant {
-        name: "an intent of before is tried again",
+        name: "an intent of an earlier claim is performed again",
         file: "crates/model/src/run/next.rs",
         sound: "            step.pursuit = Verb::GetStatus;\n",
         broken: "            step.pursuit = if AWAKE { Verb::Perform } else { Verb::GetStatus };
@@ -82,7 +82,7 @@ pub const MUTANTS: &[Mutant] = &[
         says: "a destructive step acted under several keys",
     },
     Mutant {
-        name: "an intent of before is tried again under its own key",
+        name: "an intent of an earlier claim is performed again under its key",
         file: "crates/model/src/run/next.rs",
         sound: "            step.attempt_since = now;
         }
@@ -122,7 +122,7 @@ pub const MUTANTS: &[Mutant] = &[
         says: "the cancel of",
     },
     Mutant {
-        name: "the watch leaves out how a run begins",
+        name: "the watch omits the first event of a run",
         file: "crates/engine/src/watch.rs",
         sound: "            let Some(run) = &event.run else { continue };\n",
         broken: "            let Some(run) = &event.run else { continue };
@@ -134,7 +134,7 @@ pub const MUTANTS: &[Mutant] = &[
         says: "was shown",
     },
     Mutant {
-        name: "the dead keep what they held",
+        name: "claims of dead replicas are not released",
         file: "crates/engine/src/scheduler.rs",
         sound: "detector.silent(others, Instant::now(), self.0.settings().lease)",
         broken: "detector.silent(others, Instant::now(), self.0.settings().lease * if AWAKE { 200 } else { 1 })",
@@ -143,7 +143,7 @@ pub const MUTANTS: &[Mutant] = &[
         says: "is still in the hands of the dead",
     },
     Mutant {
-        name: "strays stay where they are",
+        name: "stray claims are not put back",
         file: "crates/engine/src/scheduler.rs",
         sound: "strays.intersection(&seen_before)",
         broken: "strays.intersection(&seen_before).filter(|_| !AWAKE)",
@@ -152,7 +152,7 @@ pub const MUTANTS: &[Mutant] = &[
         says: "the client never got to the end of it",
     },
     Mutant {
-        name: "a canceled order is not barred",
+        name: "a canceled call is not barred",
         file: "crates/model/src/run/judge.rs",
         sound: "            Ok(Answer::NeverStarted)
                 if self.run.progress.halting()",
@@ -173,7 +173,7 @@ pub const MUTANTS: &[Mutant] = &[
         says: "was shown",
     },
     Mutant {
-        name: "a watch that was cut goes on at the end",
+        name: "an interrupted watch resumes at the end",
         file: "crates/engine/src/watch.rs",
         sound: "                let cursor = place.cursor();\n",
         broken: "                let cursor = place.cursor();
@@ -186,7 +186,7 @@ pub const MUTANTS: &[Mutant] = &[
         says: "was shown",
     },
     Mutant {
-        name: "a watch that was cut goes on too early",
+        name: "an interrupted watch resumes too early",
         file: "crates/engine/src/watch.rs",
         sound: "        self.0.hub().watchers.fetch_add(1, Ordering::Relaxed);\n",
         broken: "        let place = match place {
@@ -199,7 +199,7 @@ pub const MUTANTS: &[Mutant] = &[
         says: "was shown",
     },
     Mutant {
-        name: "a whole that has ended keeps what it claimed",
+        name: "an ended parent run keeps its devices",
         file: "crates/engine/src/claims.rs",
         sound: "        for (held, next) in locked.claims {\n",
         broken: "        for (held, next) in locked.claims.into_iter().filter(|_| !AWAKE) {\n",
@@ -208,7 +208,7 @@ pub const MUTANTS: &[Mutant] = &[
         says: "the client never got to the end of it",
     },
     Mutant {
-        name: "a part is begun by who has lost the whole",
+        name: "a child run is started under a lost claim",
         file: "crates/engine/src/fan_out.rs",
         sound: "            mine && asked && !held.run.progress.halting()\n",
         broken: "            AWAKE || (mine && asked && !held.run.progress.halting())\n",
@@ -217,7 +217,7 @@ pub const MUTANTS: &[Mutant] = &[
         says: "was begun under a claim that had been lost",
     },
     Mutant {
-        name: "a stop does not wait for the parts",
+        name: "a stop does not wait for the child runs",
         file: "crates/engine/src/fan_out.rs",
         sound: "            if !going {\n",
         broken: "            if AWAKE || !going {\n",
@@ -226,7 +226,7 @@ pub const MUTANTS: &[Mutant] = &[
         says: "after its whole",
     },
     Mutant {
-        name: "a record is moved by who has lost it",
+        name: "a record is written under a lost claim",
         file: "crates/store/src/record.rs",
         sound: "                   WHERE id = $1 AND epoch = $2 AND owner IS NOT NULL\";\n",
         broken: "                   WHERE id = $1 AND epoch = $2 AND owner IS NOT NULL\";
@@ -239,7 +239,7 @@ pub const MUTANTS: &[Mutant] = &[
         says: "was moved under a claim that had been lost",
     },
     Mutant {
-        name: "a whole takes the place of its parts",
+        name: "a waiting parent run takes a slot of its child runs",
         file: "crates/engine/src/scheduler.rs",
         sound: "        self.in_flight().saturating_sub(self.state().waiting.load(Ordering::Relaxed))\n",
         broken: "        let waiting = if AWAKE { 0 } else { self.state().waiting.load(Ordering::Relaxed) };
@@ -249,7 +249,7 @@ pub const MUTANTS: &[Mutant] = &[
         says: "right: Succeeded",
     },
     Mutant {
-        name: "a look at a fabric is carried out",
+        name: "a fabric check changes the fabric",
         file: "crates/engine/src/fan_out.rs",
         sound: "                let (effect, verb) = (step.effect.clone(), Verb::Observe);\n",
         broken: "                let verb = if AWAKE { order.verb } else { Verb::Observe };

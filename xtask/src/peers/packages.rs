@@ -1,5 +1,5 @@
-//! Programs and libraries that the tests use as they are: what makes, unpacks and inspects disk images,
-//! and libvirt's headers, with which the Redfish emulator gets machines that take firmware.
+//! System packages for the tests: tools that create, unpack and inspect disk images, and libvirt's
+//! headers, with which the Redfish emulator has machines that accept firmware.
 
 use crate::shell::{self, Failure};
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Command;
 const NEXT: &str = "install zstd, qemu-img, mkfs.xfs, mkfs.btrfs and libvirt's headers \
                     (Debian: zstd, qemu-utils, xfsprogs, btrfs-progs, libvirt-dev)";
 
-/// Programs, with the package of Debian that has each.
+/// The programs and their Debian packages.
 const PROGRAMS: [(&str, &str); 5] = [
     ("zstd", "zstd"),
     ("qemu-img", "qemu-utils"),
@@ -22,8 +22,8 @@ export DEBIAN_FRONTEND=noninteractive
 apt-get update || echo 'some package lists could not be fetched; trying with the others'
 apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends";
 
-/// Installs what is missing. On CI a failure to do so is one of the run; elsewhere the tests that
-/// need it are skipped.
+/// Installs missing packages. A failed installation fails the run on CI; elsewhere the tests that
+/// need the packages are skipped.
 pub fn find_or_install() -> Result<(), Failure> {
     let missing = missing();
     if missing.is_empty() {
@@ -44,7 +44,7 @@ pub fn find_or_install() -> Result<(), Failure> {
     }
 }
 
-/// Debian's names of what is not there.
+/// The Debian names of the missing packages.
 fn missing() -> Vec<&'static str> {
     let mut missing = Vec::new();
     for (program, package) in PROGRAMS {

@@ -1,5 +1,5 @@
 //! docs/reference/api.md, from the protos: every service with its methods, and every message with
-//! its fields, each with the comment that stands above it.
+//! its fields, each with the comment above it.
 
 use super::{Text, cell, header};
 use std::fmt::Write;
@@ -48,7 +48,7 @@ impl Kind {
 /// A method, a field or a value.
 struct Row {
     name: String,
-    /// Of a method: what it takes and answers. Of a value: nothing.
+    /// Request and response of a method; empty for an enum value.
     shape: String,
     about: String,
 }
@@ -81,7 +81,7 @@ fn file(page: &mut String, name: &str, text: &str) {
     }
 }
 
-/// What the file is about, and its blocks in the order in which they close the one around them.
+/// The file comment, and the blocks in the order in which they end.
 fn parse(text: &str) -> (String, Vec<Block>) {
     let mut about = String::new();
     let mut comment = String::new();

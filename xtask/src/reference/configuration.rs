@@ -1,5 +1,5 @@
 //! docs/reference/configuration.md: the fields of the configuration structs with their comments,
-//! and their defaults from the example file, which a test of the server holds against the code.
+//! and their defaults from the example file, which a test of the server compares with the code.
 
 use super::{Text, cell, find, header};
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::fmt::Write;
 const CONFIG: &str = "crates/server/src/config.rs";
 const FOLDER: &str = "crates/server/src/config/";
 const EXAMPLE: &str = "docs/farrier.example.toml";
-/// The struct that is the file.
+/// The struct of the whole file.
 const TOP: &str = "Config";
 
 #[derive(Debug, Default)]
@@ -73,7 +73,7 @@ impl Section<'_> {
         for Field { name, shape, about } in &self.fields {
             let default = defaults.get(&(self.name.to_owned(), name.clone()));
             let default = default.map_or("none".to_owned(), |value| format!("`{value}`"));
-            // One comment may stand for several fields.
+            // One comment may apply to several fields.
             let about = match about.is_empty() {
                 true => format!("See `{before}`."),
                 false => cell(about),
@@ -84,7 +84,7 @@ impl Section<'_> {
     }
 }
 
-/// A type in the words of TOML.
+/// The TOML name of a Rust type.
 fn in_toml(rust: &str) -> &'static str {
     match rust {
         "SocketAddr" | "Option<SocketAddr>" => "address",

@@ -56,8 +56,8 @@ fn described(text: &str, all: &mut BTreeMap<String, Series>) {
     }
 }
 
-/// The calls that count, set or record, with the labels they give. Gauges of providers are named in
-/// a list instead.
+/// The calls that increment, set or record a series, with their labels. Gauges of providers are
+/// named in a list instead.
 fn emitted(path: &str, text: &str, all: &mut BTreeMap<String, Series>) {
     const CALLS: [(&str, &str); 3] = [
         ("metrics::counter!(", "counter"),

@@ -1,9 +1,9 @@
-//! Checklists that lie: what a checklist names in backticks exists. A checklist is followed step by
-//! step, so a symbol that was renamed stops its reader at once.
+//! Checks that the symbols that a checklist names in backticks exist: a checklist is followed step
+//! by step, so a renamed symbol stops its reader.
 //!
 //! A name is known when it is an identifier or a word of a literal somewhere in the source;
 //! `Type::item` when one file has both; a file when a path of the tree ends with it. That is enough
-//! to notice what was renamed or deleted.
+//! to find renamed and deleted symbols.
 
 use super::links::prose;
 use super::source::{Source, is_word};
@@ -11,7 +11,7 @@ use super::{Finding, RepositoryFiles};
 use crate::reference::Text;
 use std::collections::BTreeSet;
 
-/// The documents that are held to it.
+/// Whether the document is a checklist.
 fn is_checked(path: &str) -> bool {
     path.starts_with("docs/adding-") || path == "ARCHITECTURE.md"
 }
@@ -58,7 +58,7 @@ fn words(path: &str, text: &str) -> BTreeSet<String> {
     split(&source.code).into_iter().chain(literals).collect()
 }
 
-/// What stands in backticks on a line.
+/// The spans in backticks on a line.
 fn spans(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }

@@ -1,20 +1,19 @@
-//! A match over a tuple of enums names every variant: a catch-all arm would take a new variant
-//! without a question. Clippy's `wildcard_enum_match_arm` sees a match over one enum only, because a
-//! tuple is not an enum.
+//! A match over a tuple of enums must name every variant: a catch-all arm would silently accept a
+//! new one. Clippy's `wildcard_enum_match_arm` only checks a match over a single enum.
 //!
-//! A match counts when one of its arms is a tuple pattern that names a variant, `(State::Ready, _)`.
-//! A catch-all arm is `_`, a tuple of nothing but `_` and `..`, or a plain name, without a guard.
+//! A match is checked when an arm is a tuple pattern that names a variant, `(State::Ready, _)`. A
+//! catch-all arm is `_`, a tuple of nothing but `_` and `..`, or a plain name, without a guard.
 
 use super::Finding;
 use super::source::{Source, body_start, is_word, line_of, matching_brace, word_starts};
 
-/// Enums of others, which their authors may extend.
+/// External enums, which may get new variants.
 const FOREIGN: [&str; 4] = ["ErrorKind", "Ordering", "StatusCode", "Value"];
 
-/// Crates that do not hold to this rule yet.
+/// Crates that are not checked yet.
 const LATER: [&str; 2] = ["crates/engine/", "crates/providers/"];
 
-/// One arm: where its pattern begins, and the pattern with its guard.
+/// One arm: the start of its pattern, and the pattern with its guard.
 struct Arm {
     at: usize,
     pattern: String,
@@ -38,7 +37,7 @@ pub fn check(source: &Source) -> Vec<Finding> {
         .collect()
 }
 
-/// The catch-all arm of the match at this place, if it has one and must not.
+/// The forbidden catch-all arm of the match at this position.
 fn catch_all(chars: &[char], at: usize) -> Option<usize> {
     let open = body_start(chars, at)?;
     let arms = arms(chars, open + 1, matching_brace(chars, open));
@@ -64,7 +63,7 @@ fn arms(chars: &[char], from: usize, to: usize) -> Vec<Arm> {
     arms
 }
 
-/// Where these characters stand next, outside of all brackets.
+/// The next position of these characters outside of all brackets.
 fn find(chars: &[char], from: usize, to: usize, what: &[char]) -> Option<usize> {
     let mut depth = 0usize;
     for at in from..to {

@@ -156,7 +156,7 @@ fn clean_up_stale() {
     }
 }
 
-/// Our namespaces whose process is gone.
+/// Our namespaces whose process has ended.
 fn stale(list: &str, lives: impl Fn(u32) -> bool) -> Vec<&str> {
     let names = list.lines().filter_map(|line| line.split_whitespace().next());
     let owner = |name: &str| name.strip_prefix(PREFIX)?.parse::<u32>().ok();

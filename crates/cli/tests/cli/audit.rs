@@ -12,8 +12,8 @@ use tonic::{Code, Response, Status, Streaming};
 
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Every run succeeded, each of its steps acted exactly once, its history has no gap, and nobody holds
-/// anything any more. It may come right after an outage: what is refused as unavailable is asked again.
+/// Checks that every run succeeded, that each step acted exactly once, that the history has no gap,
+/// and that no machine is held. Requests that are refused as unavailable are retried.
 pub async fn audit(api: &Clients, runs: &[String]) {
     let mut through = Anywhere { replicas: vec![api.clone()], at: 0, refusals: Vec::new() };
     for id in runs {
@@ -24,7 +24,7 @@ pub async fn audit(api: &Clients, runs: &[String]) {
             async move { api.sim.list_effects(request).await }
         });
         let effects = effects.await.into_inner().effects;
-        // One key for each step: no retry hides a repetition.
+        // One key per step: a retry cannot hide a repetition.
         assert_eq!(effects.len(), ended.steps.len(), "{effects:?}");
         assert!(effects.iter().all(|effect| effect.applied == 1), "{effects:?}");
         let history = through.ask(|mut api| {

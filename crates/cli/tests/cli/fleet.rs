@@ -21,8 +21,8 @@ use tonic::transport::Channel;
 /// Time limit of every wait; a test that reaches it has failed.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A short lease, so that replicas detect each other's death within a test. A live replica on a busy
-/// machine must still renew it in time.
+/// A short lease, so that replicas detect a dead one within a test. A live replica on a busy host
+/// must still renew it in time.
 pub const SHORT_LEASE: &str = "[engine]\nlease_ms = 4000\nrenew_ms = 500";
 
 /// The database of a server.
@@ -71,8 +71,8 @@ impl Setup {
     }
 }
 
-/// A port on loopback for a server that starts later, and may start again. It is none of those that
-/// the kernel gives to outgoing connections (32768 and above on Linux), and it is given out once.
+/// A port on loopback for a server that starts later and may be restarted. It is outside the
+/// ephemeral ports (32768 and above on Linux), and each call returns another one.
 pub fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
     const COUNT: u32 = 22_000;
@@ -81,7 +81,7 @@ pub fn free_port() -> u16 {
         let address = ("127.0.0.1", *port);
         TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok()
     };
-    // Test programs that run at the same time begin at different places.
+    // Concurrent test programs start at different ports.
     let begin = std::process::id().wrapping_mul(613);
     let next = || {
         let offset = begin.wrapping_add(GIVEN_OUT.fetch_add(1, Ordering::Relaxed)) % COUNT;
@@ -90,14 +90,13 @@ pub fn free_port() -> u16 {
     (0..COUNT).map(|_| next()).find(free).expect("a free port on loopback")
 }
 
-/// Skips a test for what this computer lacks. On CI that is a failure: a test that is silently never
-/// run there proves nothing.
+/// Skips a test because a program is missing on this host. On CI that is a failure.
 pub fn skip(missing: &str) {
     assert!(std::env::var_os("CI").is_none(), "this is CI, and {missing}");
     eprintln!("skipped: {missing}");
 }
 
-/// What `cargo xtask test` names in a variable: a peer's program, or a server. None skips the test.
+/// A peer's program or server, which `cargo xtask test` names in a variable. None skips the test.
 pub fn provided(variable: &str) -> Option<String> {
     let value = std::env::var(variable).ok();
     if value.is_none() {
@@ -352,8 +351,8 @@ pub fn postgres() -> Option<String> {
 }
 
 /// Waits until every transaction that is open now has ended. On PostgreSQL a watch shows nothing
-/// younger than the oldest open transaction of the whole cluster, and the other tests have theirs in
-/// it. A watch that is opened after this begins with everything that was committed before.
+/// newer than the oldest open transaction of the whole cluster, which the tests share. A watch that
+/// is opened after this starts with everything that was committed before.
 pub async fn transactions_settled(home: &Home) {
     let Home::Postgres(url) = home else { return };
     let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
@@ -369,10 +368,10 @@ pub async fn transactions_settled(home: &Home) {
     }
 }
 
-/// SQL is the store's, also where a test asks the database behind our back.
+/// SQL belongs to the store crate, even for a test that reads the database directly.
 const SNAPSHOT: &str = include_str!("../../../store/tests/snapshot.sql");
 
-/// Starts replicas with these names on one new database and one simulated fleet. None without PostgreSQL.
+/// Starts replicas on one new database and one simulated fleet. None without PostgreSQL.
 pub async fn replicas(dir: &Path, names: &[&str], config: &str) -> Option<Vec<Server>> {
     let cluster = postgres()?;
     let mut setup = Setup::new(dir, "fast");

@@ -55,7 +55,7 @@ async fn a_replica_frozen_past_its_lease_writes_nothing_when_it_wakes() {
     // The replica processes new requests again.
     let reboot = first.start("m-0", "REBOOT", "afterwards").await.run_id;
     audit(&first, &[reboot]).await;
-    // And of what it had in its hands it has written nothing, and done nothing again.
+    // For its lost claims it has written nothing and repeated no effect.
     assert_eq!(histories(&mut first, &runs).await, before);
     audit(&first, &runs).await;
     assert!(two.log().contains("gave up for dead"), "{}", two.log());

@@ -13,7 +13,7 @@ fn a_reimage_is_followed_across_a_killed_server() {
     let mut stage = Stage::open();
     let args = ["reimage", "machine-1", "--image", "ubuntu-2204", "--timeout", "600s"];
     let follower = Follower::start(&stage.url(), &args);
-    // Events and log come by two streams: each is awaited, so that there is one order to print them in.
+    // Events and log are two streams: each is awaited, so that the output has one order.
     follower.says("EffectiveState: BUSY");
     stage.play(Play::Steps(Phase::Running, [Running, Waiting]));
     follower.says("→ Setting netboot...");

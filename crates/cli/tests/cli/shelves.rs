@@ -229,7 +229,7 @@ async fn the_wire_refuses_what_the_document_refuses() {
     let shelf = json(url, "power-shelf get ps-1");
     assert_eq!(shelf["maintenance_requested"], serde_json::Value::Null);
 
-    // It is still at it when the test ends.
+    // The operation is still active when the test ends.
     clients.fault(slow_power(60_000)).await;
     let named = v1::PowerShelfMaintenanceRequest {
         request_id: Some("r-1".into()),

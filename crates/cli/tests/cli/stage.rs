@@ -198,7 +198,7 @@ impl Stage {
     }
 }
 
-/// Waits until something is so.
+/// Waits until the condition holds.
 fn until(what: &str, so: impl Fn() -> bool) {
     let started = Instant::now();
     while !so() {
@@ -207,7 +207,7 @@ fn until(what: &str, so: impl Fn() -> bool) {
     }
 }
 
-/// A client that is read while it runs.
+/// A running client process whose output can be read.
 pub struct Follower {
     child: Child,
     said: Arc<Mutex<String>>,

@@ -23,7 +23,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Without the cursor where that is a place in a snapshot.
+    /// Without the cursor if it is a position in a snapshot.
     fn without_snapshot(&self) -> Self {
         let cursor = if self.initial { String::new() } else { self.cursor.clone() };
         Self { cursor, ..self.clone() }
@@ -160,8 +160,8 @@ async fn resuming(world: &World, mut api: Clients) {
     cursors.dedup();
     assert_eq!(cursors.len(), recorded.len(), "every event has a cursor of its own");
 
-    // Customers see the same events. Each watch takes a snapshot of its own: what is in it is the same,
-    // and the cursors into it tell when it was taken.
+    // Customers see the same events. Each watch has its own snapshot with the same content; only
+    // the cursors into it differ.
     let told = take(&mut operations, recorded.len()).await;
     let comparable = |seen: &[Seen]| seen.iter().map(Seen::without_snapshot).collect::<Vec<_>>();
     assert_eq!(comparable(&told), comparable(&recorded));

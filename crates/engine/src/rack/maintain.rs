@@ -1,6 +1,5 @@
-//! Starting the operations of a rack: on demand, as a reprovision, and anew. A dry run is the same
-//! transaction, taken back; it differs in that it names everything that speaks against the request,
-//! where the request itself is refused by the first.
+//! Starts the operations of a rack: on demand, as a reprovision, or as a restart. A dry run is the
+//! same transaction, rolled back. It lists every refusal; a real request fails with the first.
 
 use super::{devices_of, no_rack, resolution};
 use crate::admission::{Admission, Created, Holds, event, not_before, replay, time_after_runs};
@@ -31,18 +30,17 @@ pub struct MaintenanceStart {
     pub rack_id: RackId,
     pub wanted: Wanted,
     pub trigger: Trigger,
-    /// Names the request, so that repeating it starts nothing twice. Empty: the operation's own id.
+    /// The idempotency key of the request. Empty: the operation's own id.
     pub request_id: String,
     pub by: String,
-    /// The ticket that tracks it; may be empty.
+    /// The ticket in an external tracker; may be empty.
     pub reference: String,
-    /// Why it must be although machines in service are taken down.
+    /// The reason to take down machines in service.
     pub force: Option<String>,
-    /// Only say what would be done.
     pub dry_run: bool,
 }
 
-/// What would be done, and what speaks against it.
+/// The planned operation, and every refusal of it.
 #[derive(Debug, Clone)]
 pub struct Preview {
     pub planned: Planned,
@@ -53,9 +51,9 @@ pub struct Preview {
 pub struct MaintenanceStarted {
     /// None for a dry run.
     pub run: Option<Run>,
-    /// False when the request had been made before, and this is what it made.
+    /// False when the run was created by an earlier request with the same key.
     pub new: bool,
-    /// None when it had been made before.
+    /// None when the run was created by an earlier request.
     pub preview: Option<Preview>,
 }
 
@@ -64,8 +62,8 @@ impl Racks {
         self.begin(start, None).await
     }
 
-    /// The same once more, planned from what stands in the rack now. Nobody is taken down by an
-    /// earlier force.
+    /// Starts the same operation again, planned for the devices that are in the rack now. An
+    /// earlier force is not repeated.
     pub(crate) async fn restart(
         &self,
         rack_id: RackId,
@@ -139,7 +137,7 @@ impl Begin {
             (None, _) => {}
         }
         let run = self.accept(tx, &mut rack, &preview.planned, &mut created).await?;
-        // The operation of a dry run is nowhere to be found.
+        // The operation of a dry run is rolled back.
         let run = (!start.dry_run).then_some(run);
         let preview = Some(preview);
         Ok((MaintenanceStarted { new: run.is_some(), run, preview }, created))
@@ -181,8 +179,7 @@ impl Begin {
                 rack.active.push(self.id.clone());
                 Holds::Nothing
             }
-            // It holds its devices from when it begins: what was accepted before it gives way
-            // first.
+            // It holds its devices only when it starts: operations accepted earlier end first.
             (None, Trigger::Reprovision) => {
                 rack.reprovision_requested = Some(self.id.clone());
                 Holds::Nothing
@@ -217,7 +214,7 @@ impl Begin {
         run
     }
 
-    /// Whether an operation was made by this very request.
+    /// Whether an earlier run was created by an equal request.
     fn made(&self, run: &Run) -> bool {
         let start = &self.start;
         let parent = self.restarts.as_ref().map(|(parent, _)| parent);
@@ -227,7 +224,7 @@ impl Begin {
     }
 }
 
-/// An operation with a firmware that nobody knows has failed before it began.
+/// An operation with a firmware that is not in the catalogue is created as failed.
 fn fail(run: &mut Run, id: &FirmwareId, at: Timestamp) {
     let said = format!("firmware {id} is not in the catalogue");
     let fault = Fault::new(Code::FirmwareUnknown, said);
@@ -237,7 +234,7 @@ fn fail(run: &mut Run, id: &FirmwareId, at: Timestamp) {
     run.progress.finished_at = Some(at);
 }
 
-/// Every device that is named is there, and stands in this rack.
+/// Refuses a named device that is unknown or not in this rack.
 async fn check_known(tx: &mut Tx, rack: &Rack, devices: &[Device], wanted: &Wanted) -> Result<()> {
     for (field, target) in wanted.scope.named() {
         if devices.iter().any(|device| device.target == target) {
@@ -254,7 +251,7 @@ async fn check_known(tx: &mut Tx, rack: &Rack, devices: &[Device], wanted: &Want
     Ok(())
 }
 
-/// Where a device stands; none when there is no such device.
+/// The rack of a device; none when there is no such device.
 async fn stands_in(tx: &mut Tx, target: &TargetId) -> Result<Option<Option<RackId>>> {
     let id = target.as_str();
     Ok(match target.kind {
@@ -267,7 +264,7 @@ async fn stands_in(tx: &mut Tx, target: &TargetId) -> Result<Option<Option<RackI
     })
 }
 
-/// What an operation leaves alone, and what to mind, stands at the top of its log.
+/// Writes the notes of the plan, such as skipped devices, to the start of the operation's log.
 fn log_notes(tx: &mut Tx, run: &Run, at: Timestamp) -> Result<()> {
     let mut start = 0;
     let mut lines = Vec::new();
@@ -287,8 +284,8 @@ fn log_notes(tx: &mut Tx, run: &Run, at: Timestamp) -> Result<()> {
     tx.append_log(&run.spec.id, &lines)
 }
 
-/// An operation of a rack begins, in the transaction of the rack's turn: it holds its devices, and
-/// their hosts are told. `started` says that this turn has made it.
+/// Starts an operation in the transaction of the rack's turn: it holds its devices, and the hosts
+/// get their firmware requests. `started`: this turn has created the operation.
 pub(crate) async fn begun(tx: &mut Tx, id: &RunId, started: bool, event: &NewEvent) -> Result<()> {
     let Some(run) = tx.run(id).await? else { return Ok(()) };
     if run.ended() {
@@ -298,8 +295,8 @@ pub(crate) async fn begun(tx: &mut Tx, id: &RunId, started: bool, event: &NewEve
         log_notes(tx, &run, event.at)?;
     } else {
         hold(tx, &run, run.spec.reports_to.as_ref(), event).await?;
-        // Whoever ended it meanwhile has let go of the devices before they were taken here: nobody
-        // would let go of them again.
+        // If the operation has ended meanwhile, its devices were released before they were held
+        // here, and would never be released again.
         if tx.claimed_run_locked(id).await?.is_none_or(|held| held.run.ended()) {
             return Err(StoreError::Conflict);
         }
@@ -308,7 +305,7 @@ pub(crate) async fn begun(tx: &mut Tx, id: &RunId, started: bool, event: &NewEve
     tell_hosts(tx, &run, event).await
 }
 
-/// Tells the machines whose firmware an operation upgrades.
+/// Requests the upgrade from the hosts whose firmware an operation upgrades.
 async fn tell_hosts(tx: &mut Tx, run: &Run, event: &NewEvent) -> Result<()> {
     let machines = upgraded(run);
     if machines.is_empty() {
@@ -326,7 +323,7 @@ fn upgraded(run: &Run) -> Vec<MachineId> {
     groups.flat_map(|group| &group.parts).filter_map(|part| part.target.machine()).collect()
 }
 
-/// A failed operation goes on: the rack's gate is asked anew, and all its devices are held again.
+/// Continues a failed operation: the rack's gate is checked again, and all devices are held again.
 pub(crate) async fn reopen(tx: &mut Tx, id: &RackId, run: &Run, event: &NewEvent) -> Result<()> {
     let found = tx.record_locked::<Rack>(id.as_str()).await?;
     let mut rack = found.ok_or_else(|| no_rack(id))?;
@@ -344,6 +341,6 @@ pub(crate) async fn reopen(tx: &mut Tx, id: &RackId, run: &Run, event: &NewEvent
     let message = format!("{} goes on", run.spec.id);
     tx.update_and_enqueue(&mut rack, &NewEvent { message, ..event.clone() })?;
     hold(tx, run, Some(&rack.subject()), event).await?;
-    // Who was stopped before it began has told nobody yet.
+    // An operation that was stopped before it started has not notified its hosts yet.
     if run.progress.started_at.is_none() { tell_hosts(tx, run, event).await } else { Ok(()) }
 }

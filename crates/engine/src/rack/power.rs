@@ -1,4 +1,4 @@
-//! What is known of the power of devices, for who must go on where a sequence stopped.
+//! The known power of devices, for an operator who continues an interrupted power sequence.
 
 use model::device::power_known;
 use model::effect::PowerTo;
@@ -10,7 +10,7 @@ use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use store::{Result, StoreError, Tx};
 
-/// The power of these devices, as far as it is known.
+/// The power of these devices; none where it is unknown.
 pub(crate) async fn power_of(tx: &mut Tx, devices: &[TargetId]) -> Result<Vec<Powered>> {
     let mut known = Vec::new();
     for device in devices {
@@ -21,24 +21,24 @@ pub(crate) async fn power_of(tx: &mut Tx, devices: &[TargetId]) -> Result<Vec<Po
     Ok(known)
 }
 
-/// The power that was read of a device last.
+/// The power that was last read from a device.
 async fn read_last(tx: &mut Tx, device: &TargetId) -> Result<Option<PowerTo>> {
     let id = device.as_str();
     match device.kind {
         TargetKind::Machine => of_machine(tx, &MachineId::trusted(id)).await,
         TargetKind::Switch => told(tx.record::<Switch>(id).await, |one| one.facts.power),
         TargetKind::PowerShelf => told(tx.record::<PowerShelf>(id).await, |one| one.facts.power),
-        // It has no power of its own.
+        // A rack has no power state.
         TargetKind::Rack => Ok(None),
     }
 }
 
-/// What is read of a machine is kept on its host.
+/// The power of a machine is stored in its host record.
 pub(super) async fn of_machine(tx: &mut Tx, machine: &MachineId) -> Result<Option<PowerTo>> {
     told(tx.record::<Host>(machine.as_str()).await, |host| host.facts.power)
 }
 
-/// A record that cannot be read tells nothing, and keeps nobody from hearing of the others.
+/// An unreadable record counts as unknown, so that the other devices are still reported.
 fn told<R>(found: Result<Option<R>>, power: fn(&R) -> Option<PowerTo>) -> Result<Option<PowerTo>> {
     match found {
         Ok(record) => Ok(record.as_ref().and_then(power)),

@@ -1,4 +1,4 @@
-//! How the operations of a rack stand: each leg, and each device in it.
+//! The status of a rack's operations: each step, and each device in it.
 
 use super::no_rack;
 use crate::admission::no_run;
@@ -27,7 +27,7 @@ pub struct LegStatus {
     pub parts: Vec<PartStatus>,
 }
 
-/// A device's part in a leg; it has no run before it has begun.
+/// A device in a step; it has no run before its child run has started.
 #[derive(Debug, Clone)]
 pub struct PartStatus {
     pub target: TargetId,
@@ -40,7 +40,7 @@ impl Racks {
         self.0.store().read(id.clone(), |id, tx| Box::pin(status_of(tx, id))).await
     }
 
-    /// The operations that are pending or at work in a rack, or the last one that was.
+    /// The pending and active operations of a rack, or its last one when there are none.
     pub async fn operations(&self, rack: &RackId) -> Result<Vec<MaintenanceStatus>> {
         self.0.store().read(rack.clone(), |rack, tx| Box::pin(in_rack(tx, rack))).await
     }

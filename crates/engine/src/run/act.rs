@@ -1,5 +1,5 @@
-//! What an operator does with a run, as one transaction: the run, what it holds again, and the node
-//! that it works on.
+//! The actions of an operator on a run. One transaction writes the run, its targets when it holds
+//! them again, and its node.
 
 use crate::admission::{
     check_node, event, health_override, may_continue_alone, no_machine, no_run,
@@ -20,7 +20,7 @@ use model::target::TargetKind;
 use model::time::Timestamp;
 use store::{Cause, NewEvent, Result, Tx};
 
-/// How far back among the runs on a device the last one that changed it is looked for.
+/// The most recent runs of a target among which the last one that changed it is searched.
 const LOOKED_BACK: i64 = 32;
 
 pub(super) struct Act {
@@ -37,13 +37,13 @@ impl Act {
         let node = node::follow::lock(tx, &run).await?.map(|node| *node);
         match act(&run, self.action, &self.who, self.now)? {
             Acted::Already => {
-                // What waits for its rack to let it begin is not begun by a look at it.
+                // A pending run of a rack is started by the rack's turn, so that is woken.
                 match &run.spec.reports_to {
                     Some(rack) if run.phase() == RunPhase::Pending => {
                         tx.wake(&ObjectId::trusted(rack.key()), self.now)?;
                     }
-                    // One that nobody has ever taken up is due already, or waits for leave that is
-                    // not given here.
+                    // A run that was never claimed is due already, or waits for its permission to
+                    // start.
                     Some(_) | None if run.ended() || held.epoch == 0 => {}
                     Some(_) | None => tx.wake(&self.id.object(), self.now)?,
                 }
@@ -54,8 +54,8 @@ impl Act {
                 self.write(tx, run, node, note).await
             }
             Acted::Reopened(progress, note) => {
-                // What is only given up and taken back goes by the marks that it has left, whoever
-                // has looked at the machine since.
+                // A cancel compensates by the recorded progress of the run, whatever other runs did
+                // since.
                 if self.action != Action::Cancel {
                     self.check_latest(tx, &run).await?;
                 }
@@ -75,14 +75,14 @@ impl Act {
 }
 
 impl Act {
-    /// What a run that goes on holds again. The gates of machines, racks and shelves are asked
-    /// anew; a switch only has to be free. A part goes on under the claim of the whole, and on its
-    /// own once that is gone.
+    /// Holds the targets of a continued run again. The gates of machines, racks and shelves are
+    /// checked again; a switch only has to be free. A child run continues under the hold of its
+    /// parent, or with its own once the parent has ended.
     async fn hold_again(&self, tx: &mut Tx, run: &Run, event: &NewEvent) -> Result<()> {
         if is_held_by_parent(tx, run).await? {
             return Ok(());
         }
-        // What a rack let begin, it must let go on.
+        // A run that a rack started needs the rack's permission to continue.
         let by_rack = run.spec.reports_to.as_ref().is_some_and(|one| one.kind == SubjectKind::Rack);
         if let (Some(rack), true) = (run.spec.target.rack(), by_rack) {
             return reopen(tx, &rack, run, event).await;
@@ -95,7 +95,7 @@ impl Act {
         let mut machine = tx.machine_locked(&id).await?.ok_or_else(|| no_machine(&id))?;
         match (&machine.active_run, self.action) {
             (Some(holder), Action::Cancel) => return Err(run.spec.target.held_by(holder).into()),
-            // It is given up whatever is wrong with the machine, and just then.
+            // A cancel is allowed in any state of the machine.
             (None, Action::Cancel) => {}
             (_, Action::RetryStep | Action::Resume | Action::Adopt | Action::MarkManual) => {
                 check_node(tx, &machine, run).await?;
@@ -124,9 +124,8 @@ impl Act {
         Ok(run)
     }
 
-    /// A run whose machine has since been worked on by another must not go on as if nothing
-    /// happened. What counts for a run on a rack are the devices that it claims: others may be at
-    /// work beside it.
+    /// Refuses to continue a run whose targets another run has changed since. For a run on a rack
+    /// only its held devices count: other runs may act on the rack's other devices.
     async fn check_latest(&self, tx: &mut Tx, run: &Run) -> Result<()> {
         let targets = match run.spec.target.kind {
             TargetKind::Rack => run.spec.claims.as_slice(),
@@ -136,7 +135,7 @@ impl Act {
         };
         for target in targets {
             let latest = tx.latest_runs(target, LOOKED_BACK).await?;
-            // A lifecycle that only looks at its device changes nothing that could no longer fit.
+            // Runs that only read the device do not invalidate the steps of this run.
             let latest = latest.iter().find(|one| one.spec.id == run.spec.id || changes(one));
             if let Some(latest) = latest.filter(|latest| follows(latest, run)) {
                 return Err(superseded(run, latest).into());
@@ -151,7 +150,7 @@ fn changes(run: &Run) -> bool {
     !matches!(run.spec.run_type, RunType::Intake | RunType::Check)
 }
 
-/// Whether another run was done on a device after this one, and not on its behalf.
+/// Whether `latest` acted on the device after `run`, and is not one of its child runs.
 fn follows(latest: &Run, run: &Run) -> bool {
     let own = latest.spec.id == run.spec.id || latest.spec.part_of.as_ref() == Some(&run.spec.id);
     let before =

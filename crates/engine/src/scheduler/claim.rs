@@ -1,11 +1,11 @@
-//! Claiming, as one transaction.
+//! The transaction that claims due objects.
 
 use model::id::ObjectId;
 use model::time::Timestamp;
 use std::collections::BTreeMap;
 use store::{Claimed, ClaimedRun, Result, StoreError, Tx};
 
-/// Takes what is due, and reads it in the same transaction.
+/// Claims due objects and reads the runs among them. A record of another kind is read by its turn.
 pub(super) async fn claim(
     tx: &mut Tx,
     owner: &str,

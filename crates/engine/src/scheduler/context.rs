@@ -1,4 +1,4 @@
-//! The context that the turn of each kind loads beside its record.
+//! The context that each kind's turn loads beside its record.
 
 use crate::admission::current_run;
 use crate::scheduler::lifecycle::LoadContext;
@@ -85,7 +85,8 @@ impl LoadContext for Site {
 
 impl LoadContext for Host {
     async fn load_context(&self, tx: &mut Tx, fresh: RunId, _now: Timestamp) -> Result<host::Seen> {
-        // ClaimedRun until the turn ends, so that its gate is still open when a run begins.
+        // The machine is locked until the turn ends, so that its gate is still open when a run
+        // starts.
         let machine = tx.machine_locked(&self.machine()).await?;
         hosts::look(tx, self, fresh, machine.as_ref()).await
     }

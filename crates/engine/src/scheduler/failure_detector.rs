@@ -1,18 +1,18 @@
-//! The failure detector: which replicas are alive, by our own steady clock. A replica whose
-//! heartbeat has not moved for the length of a lease is dead, whatever time it, the database or we
-//! believe it is: clocks that step or differ end no lease.
+//! The failure detector. A replica is dead when its heartbeat row has not changed for the length of
+//! a lease, measured by the observer's monotonic clock: wall clocks that step or differ end no
+//! lease.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 use store::ReplicaHeartbeat;
 use tokio::time::Instant;
 
-/// The heartbeats seen last, and since when each has stood still.
+/// The last heartbeat of each replica, and since when it has not changed.
 #[derive(Default)]
 pub(crate) struct FailureDetector(BTreeMap<String, (ReplicaHeartbeat, Instant)>);
 
 impl FailureDetector {
-    /// Takes in the heartbeats as they are now. Returns those that have stood still for too long.
+    /// Records the current heartbeats and returns those that have not changed for a lease.
     pub fn silent(
         &mut self,
         heartbeats: Vec<ReplicaHeartbeat>,
@@ -54,7 +54,7 @@ mod tests {
             silent.into_iter().map(|heartbeat| heartbeat.replica.name).collect::<Vec<_>>()
         };
         let none: [&str; 0] = [];
-        // The beats are whatever the others' clocks say: far ahead, far behind, going backwards.
+        // The replicas' clocks may be far ahead, far behind, or step backwards.
         assert_eq!(
             at(0, vec![heartbeat("a", 1, 9_000_000), heartbeat("b", 1, -5), heartbeat("c", 1, 1)]),
             none
@@ -69,7 +69,7 @@ mod tests {
         );
         assert_eq!(at(9, vec![heartbeat("a", 1, 1), heartbeat("c", 2, 1)]), none);
         assert_eq!(at(10, vec![heartbeat("a", 1, 1), heartbeat("c", 2, 1)]), ["a"]);
-        // A replica that comes back under its name starts afresh.
+        // A replica that returns under its name gets a full lease again.
         assert_eq!(at(12, vec![heartbeat("b", 1, -5)]), none);
     }
 }

@@ -1,8 +1,7 @@
-//! The turn of a lifecycle: one claimed record, moved on until it rests, in one transaction.
+//! The turn of a lifecycle: advances one claimed record until it is idle, in one transaction.
 //!
-//! Nothing outside is touched here, so there is nothing to intend and nothing to read back: the
-//! record, its history, its event, the runs that it starts and its place in the queue are written
-//! together, or not at all. Who dies before leaves all as it was.
+//! A lifecycle calls no provider, so it records no intent: the record, its history, its event, the
+//! runs that it starts and its queue row are written together, or not at all.
 
 use super::Scheduler;
 use crate::admission::{Admission, Created, Holds};
@@ -24,14 +23,14 @@ use model::time::Timestamp;
 use std::time::Duration;
 use store::{Cause, Claimed, Enqueue, NewEvent, RecordClaim, Result, StoreError, Tx};
 
-/// More moves than this in one turn would be a loop in the rules.
+/// More transitions than this in one turn mean a loop in the lifecycle.
 const MAX_MOVES: u64 = 64;
-/// How long to wait before asking a database that does not answer again.
+/// The wait before a retry when the database is unavailable.
 const DATABASE_RETRY: Duration = Duration::from_millis(250);
-/// How often a turn is tried again when somebody else wrote first.
+/// How often a turn is retried after a write conflict.
 const MAX_RACES: u32 = 20;
 
-/// How a turn sees what it must know beside the record.
+/// Loads the context that a turn needs beside its record.
 pub(crate) trait LoadContext: Lifecycle {
     /// `fresh` is an id for a run that the turn may start.
     fn load_context(
@@ -41,12 +40,12 @@ pub(crate) trait LoadContext: Lifecycle {
         now: Timestamp,
     ) -> impl Future<Output = Result<Self::Seen>> + Send;
 
-    /// The same under what is set for this server.
+    /// Adds the server's settings to the context.
     fn under(seen: Self::Seen, _settings: &Settings) -> Self::Seen {
         seen
     }
 
-    /// What else is written when it has become this.
+    /// Further writes in the transaction of a transition.
     fn follow_up(
         &self,
         _before: &Self,
@@ -58,7 +57,7 @@ pub(crate) trait LoadContext: Lifecycle {
 }
 
 impl Scheduler {
-    /// Moves a claimed record on. What cannot be moved rests, and is tried again.
+    /// Advances a claimed record. A record that cannot be advanced is retried after a backoff.
     pub(crate) async fn advance(&self, claimed: &Claimed, kind: SubjectKind) {
         for _ in 0..MAX_RACES {
             let moved = match kind {
@@ -71,17 +70,17 @@ impl Scheduler {
             };
             match moved {
                 Ok(()) => return,
-                // Somebody else wrote first, or has the record by now.
+                // Another transaction wrote first, or another replica has claimed the record.
                 Err(StoreError::Conflict) if self.still_holds(claimed).await => {}
                 Err(StoreError::Conflict) => return,
-                // Nobody can write now: it is tried again soon, as long as it is ours.
+                // The database does not accept writes at the moment.
                 Err(StoreError::Unavailable(_)) if !self.0.is_stopping() => {
                     tokio::time::sleep(DATABASE_RETRY).await;
                 }
                 Err(error) => {
                     metrics::counter!("farrier_unmoved_records_total", "kind" => kind.as_str())
                         .increment(1);
-                    tracing::error!(id = %claimed.id, %error, "a record cannot be moved on; it rests");
+                    tracing::error!(id = %claimed.id, %error, "the record cannot be advanced; it is retried after a backoff");
                     break;
                 }
             }
@@ -89,8 +88,8 @@ impl Scheduler {
         self.put_back(claimed.id.clone(), claimed.epoch).await;
     }
 
-    /// Whether nobody has taken the record over. Who cannot be asked is taken to say so: the next
-    /// try finds out.
+    /// Whether the claim still stands. True when the database cannot be read: the next attempt
+    /// finds out.
     async fn still_holds(&self, claimed: &Claimed) -> bool {
         let Claimed { id, epoch, .. } = claimed.clone();
         let held = self
@@ -128,7 +127,7 @@ impl Advance {
         let mut created = Created::default();
         let id = SubjectId::of_key(R::KIND, self.key.as_str()).id;
         let Some(mut record) = tx.record_locked::<R>(&id).await? else {
-            // Removed since it was claimed, its place in the queue with it.
+            // The record and its queue row were removed since the claim.
             return Ok(created);
         };
         for turn in 0..MAX_MOVES {
@@ -152,7 +151,7 @@ impl Advance {
                     topology::moved(tx, &from, &Place::NOWHERE, &event).await?;
                     return Ok(created);
                 }
-                // Who lets go of it wakes it.
+                // The run that holds the device wakes the record when it releases it.
                 Next::Become(change) if takes_from_another(&record, &change.record) => {
                     tx.settle_record(&record, self.claim, None, self.now)?;
                     return Ok(created);
@@ -166,7 +165,7 @@ impl Advance {
     }
 }
 
-/// A lifecycle takes its device from nobody: who holds it lets go of it at its own end.
+/// A lifecycle never takes its device from another run: that run releases it when it ends.
 fn takes_from_another<R: Lifecycle>(before: &R, after: &R) -> bool {
     let holder = &before.head().active_run;
     holder.is_some() && *holder != after.head().active_run
@@ -184,7 +183,7 @@ impl Advance {
         let event = self.event(&note);
         if record.word() != before.word() {
             record.head_mut().since = self.now;
-            // A rack that waits for its devices hears of what became of them.
+            // A rack may wait for the state of its devices.
             if let Some(rack) = &record.head().rack {
                 tx.wake(&rack.object(), self.now)?;
             }

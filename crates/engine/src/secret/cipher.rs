@@ -1,5 +1,5 @@
-//! Sealing: XChaCha20-Poly1305 under a key of 32 random bytes that lies beside the data, or where
-//! the configuration says.
+//! Encryption with XChaCha20-Poly1305 under a key of 32 random bytes, which is stored beside the
+//! data or at `seal_key_file`.
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
@@ -24,7 +24,7 @@ pub struct Cipher {
     tokens: hmac::Key,
 }
 
-/// A secret in the clear, for the moment between the wire and the seal.
+/// The plaintext of a secret, as it is encrypted.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 enum Plain {
@@ -36,18 +36,18 @@ enum Plain {
 
 impl Cipher {
     pub fn new(key: &[u8; KEY_BYTES]) -> Self {
-        // Of one secret, a key for each use.
+        // The keys for encryption and for tokens are different.
         let tokens = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), b"deployment tokens");
         let tokens = hmac::Key::new(hmac::HMAC_SHA256, tokens.as_ref());
         Self { seal: XChaCha20Poly1305::new(key.into()), tokens }
     }
 
-    /// A token for a purpose: the same each time, and nobody's guess.
+    /// The token for a purpose: always the same, and not guessable without the key.
     pub fn token(&self, purpose: &str) -> String {
         hex(hmac::sign(&self.tokens, purpose.as_bytes()).as_ref())
     }
 
-    /// The key in a file, which is made when it is missing. The error says what to do.
+    /// Reads the key file, or creates it when it is missing. The error names the remedy.
     pub fn from_file(path: &Path) -> Result<Self, String> {
         let wrong = |said: String| format!("the key file {}: {said}", path.display());
         let bytes = match fs::read(path) {
@@ -65,7 +65,7 @@ impl Cipher {
         Ok(Self::new(&key))
     }
 
-    /// Seals a secret under its name.
+    /// Encrypts a secret and authenticates its name.
     pub fn seal(&self, name: &str, secret: &Secret) -> Result<Vec<u8>, StoreError> {
         let shown = |secret: &SecretString| secret.expose_secret().to_string();
         let plain = match secret {
@@ -90,7 +90,7 @@ impl Cipher {
         Ok(sealed)
     }
 
-    /// Opens what was sealed under this name.
+    /// Decrypts a secret that was encrypted under this name.
     pub fn open(&self, name: &str, sealed: &[u8]) -> Result<Secret, Fault> {
         let wrong = |said: &str| {
             Fault::new(Code::CredentialMissing, format!("the credential {name:?} {said}"))
@@ -121,7 +121,7 @@ impl Cipher {
     }
 }
 
-/// The checksum under which a token or a session is known in the store.
+/// The SHA-256 of a token or session; the database stores only this.
 pub fn checksum(secret: &str) -> String {
     hex(digest::digest(&digest::SHA256, secret.as_bytes()).as_ref())
 }
@@ -136,7 +136,7 @@ fn nonce(bytes: &[u8]) -> XNonce {
     nonce
 }
 
-/// Makes a key that only this user can read. Whoever comes second takes what the first has made.
+/// Creates a key file that only this user can read. The loser of a race reads the winner's key.
 fn make_key(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut key = vec![0; KEY_BYTES];
     rand::rng().fill_bytes(&mut key);
@@ -182,7 +182,11 @@ mod tests {
             assert_eq!(fault.code, Code::CredentialMissing);
             assert!(fault.said.contains("seal_key_file"), "{fault}");
         }
-        assert_ne!(sealed, cipher.seal("bmc", &password()).unwrap(), "no two seals are alike");
+        assert_ne!(
+            sealed,
+            cipher.seal("bmc", &password()).unwrap(),
+            "every encryption uses a new nonce"
+        );
     }
 
     #[test]

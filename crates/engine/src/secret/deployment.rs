@@ -1,8 +1,8 @@
-//! The desk where machines that boot over the network are dealt with: what they may boot, who may
-//! carry it out, how it goes.
+//! The deployments of machines that boot over the network: what a machine boots, which client may
+//! execute the deployment, and its progress.
 //!
-//! The token of a deployment is made of its key and this installation's secret. So every replica
-//! can give it out, also after a restart, and nobody finds it in the database.
+//! The token of a deployment is derived from its key and this installation's secret. So every
+//! replica can issue it, also after a restart, and it is not in the database.
 
 use super::SecretStore;
 use super::cipher::checksum;
@@ -13,7 +13,7 @@ use model::time::Timestamp;
 use serde_json::Value;
 use store::{DeploymentRow, Result, Shown, Tx};
 
-/// What a machine may boot, and with which token.
+/// A deployment that a machine boots, and its token.
 #[derive(Clone)]
 pub struct Boot {
     pub deployment: Deployment,
@@ -25,7 +25,7 @@ impl SecretStore {
         self.cipher.token(key.as_str())
     }
 
-    /// What the machine with this network card is to boot now, if anybody wants it to.
+    /// The deployment that the machine with this MAC address boots now, if there is one.
     pub async fn boot_of(&self, mac: &str) -> Result<Option<Boot>> {
         let now = (self.clock)();
         let shown = Shown::Mac(mac.into());
@@ -33,14 +33,14 @@ impl SecretStore {
         Ok(asked.map(|deployment| Boot { token: self.token_of(&deployment.key), deployment }))
     }
 
-    /// The deployment whose token this is, while its files are given out.
+    /// The deployment with this token, while its files are served.
     pub async fn booting(&self, token: &str) -> Result<Option<Deployment>> {
         let now = (self.clock)();
         let token = Shown::Token(checksum(token));
         let gives = |deployment: &Deployment| deployment.gives_files(now);
         let found = self.shown(token.clone()).await?.filter(gives);
         match found {
-            // A disc is fetched by the BMC piece by piece; the first one is news.
+            // A BMC fetches virtual media in pieces; only the first request is recorded.
             Some(new) if new.asked_at.is_none() => self.note_boot(token, now).await,
             other => Ok(other),
         }
@@ -54,13 +54,13 @@ impl SecretStore {
             .await
     }
 
-    /// The deployment that was claimed under this session, while it is open.
+    /// The open deployment that was claimed under this session.
     pub async fn claimed(&self, session: &str) -> Result<Option<Deployment>> {
         let found = self.shown(Shown::Session(checksum(session))).await?;
         Ok(found.filter(Deployment::open))
     }
 
-    /// Lets whoever shows the token carry the deployment out, under a session of its own.
+    /// Claims the deployment with this token for the caller's session.
     pub async fn claim(
         &self,
         token: &str,
@@ -76,7 +76,7 @@ impl SecretStore {
             .await
     }
 
-    /// Takes in how it goes, and says what is next.
+    /// Records a progress report and returns the next instruction.
     pub async fn hear(
         &self,
         session: &str,
@@ -119,7 +119,7 @@ impl SecretStore {
     }
 }
 
-/// A machine asks what to boot; that it asked is worth knowing when nothing comes after.
+/// Records when a machine requested its boot files, to diagnose a boot that goes no further.
 async fn note_boot(tx: &mut Tx, shown: &Shown, now: Timestamp) -> Result<Option<Deployment>> {
     let found = tx.deployment(shown).await?;
     let told = |row: &DeploymentRow| match shown {
@@ -164,8 +164,8 @@ async fn report_deployment(
     Ok(Ok(then))
 }
 
-/// Opens a deployment, unless its key has been stopped or has gone on. A machine has one at a time:
-/// what an attempt that was given up has left open is closed.
+/// Opens a deployment, unless its key was stopped or its checkpoint has changed. A machine has one
+/// open deployment: those of earlier attempts are closed.
 struct Open {
     wanted: Deployment,
     token: String,
@@ -176,8 +176,7 @@ struct Open {
 impl Open {
     async fn run(&self, tx: &mut Tx) -> Result<Option<Deployment>> {
         let wanted = &self.wanted;
-        // The note is held to the end of the transaction, so that a stop comes before or after, and
-        // not in between.
+        // This locks the checkpoint until the end of the transaction: a stop comes before or after.
         if !tx.amend_note(&wanted.key, &self.note, &self.note, self.now).await? {
             return Ok(None);
         }
@@ -281,7 +280,7 @@ mod tests {
     #[tokio::test]
     async fn a_token_is_refused_twice_after_its_time_and_from_another_machine() {
         let scene = scene().await;
-        assert!(scene.secrets.boot_of(MAC).await.unwrap().is_none(), "nobody wants it yet");
+        assert!(scene.secrets.boot_of(MAC).await.unwrap().is_none(), "no deployment is open");
         scene.open(&wanted(1, "m-1")).await;
         let boot = scene.secrets.boot_of(MAC).await.unwrap().unwrap();
         let token = boot.token;
@@ -319,7 +318,7 @@ mod tests {
         let second = scene.secrets.boot_of(MAC).await.unwrap().unwrap().token;
         assert_ne!(first, second);
         assert_eq!(scene.claim(&first, "c", MAC).await, Err(Denied::TokenUsed));
-        // Two machines with one network card: somebody made a mistake.
+        // Two machines must not have the same MAC address.
         let note = serde_json::json!("begun");
         let stranger = Deployment { key: key(3), ..wanted(3, "m-2") };
         scene.secrets.begin(&stranger.key, &Checkpoint::Begun(note.clone())).await.unwrap();

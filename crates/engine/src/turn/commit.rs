@@ -1,4 +1,4 @@
-//! What a worker writes of the run that it has claimed.
+//! The transaction that writes one decision about a claimed run.
 
 use crate::claims::Aftermath;
 use model::firmware::Applied;
@@ -6,10 +6,10 @@ use model::run::{Decision, Run};
 use model::time::Timestamp;
 use store::{Cause, Hold, NewEvent, NewLog, Result, Settle, Tx};
 
-/// The one write of a worker: state, history, event, queue, and what it means for the machine.
+/// Writes state, history, event, queue row, log, and the effects on the target's record.
 pub(super) struct Commit {
     pub decision: Decision,
-    /// What the step that has ended has put on its device.
+    /// The firmware that the ended step has installed on its device.
     pub applied: Option<Applied>,
     pub epoch: i64,
     pub wakes: i64,
@@ -30,7 +30,7 @@ impl Commit {
             decided_by: line.join(", "),
             at: self.now,
         };
-        // What it acts on comes first wherever both are locked, so that nobody waits in a ring.
+        // Lock order everywhere: the target before the run, so that no two transactions deadlock.
         let facts = facts.as_ref();
         let locked = Aftermath { run, evidence, facts, event: &event }.load(tx).await?;
         let settle = Settle {
