@@ -32,7 +32,7 @@ fn measure(arguments: &[&str], url: Option<&str>) -> Result<(), Failure> {
         shell::cargo(["build", "--quiet", "--locked", "--release", "-p", "farrier-store"]);
     shell::run(fill.args(["--example", "fill"]), "see the error above")?;
     println!("building, then measuring what the disk allows; the temporary folder is on it");
-    let found = shell::answer(&mut raw, "see the error above")?;
+    let found = shell::read_output(&mut raw, "see the error above")?;
     fs::write(&limits, found).map_err(|error| {
         Failure::new(format!("{}: {error}", limits.display()), "make room in the target folder")
     })?;

@@ -81,16 +81,16 @@ fn adjusted(folder: &str, name: &str, text: &str) -> String {
 
 /// mdBook shows Mermaid as source. Every page that has a diagram has the same as a table.
 fn without_mermaid(text: &str) -> String {
-    let mut kept = String::new();
+    let mut stored = String::new();
     let mut skipping = false;
     for line in text.split_inclusive('\n') {
         skipping |= line.starts_with("```mermaid");
         if !skipping {
-            kept.push_str(line);
+            stored.push_str(line);
         }
         skipping &= line.trim_end() != "```";
     }
-    kept
+    stored
 }
 
 /// A link whose target is not in the book.

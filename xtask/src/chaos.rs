@@ -48,8 +48,8 @@ fn parse_number(name: &str, value: &str) -> Result<u64, Failure> {
     value.parse().map_err(refused)
 }
 
-fn refusal(said: String) -> Failure {
-    Failure::new(said, "`cargo xtask chaos --seed 7 --minutes 5`; both may be left out")
+fn refusal(message: String) -> Failure {
+    Failure::new(message, "`cargo xtask chaos --seed 7 --minutes 5`; both may be left out")
 }
 
 /// Runs scenarios one after the other, and prints the command that repeats the failed one.
@@ -59,7 +59,7 @@ pub fn run(options: &ChaosOptions) -> Result<(), Failure> {
     // Not in release: the test profile optimizes the slow crates and still detects overflows.
     let mut build = shell::cargo(["test", "--workspace", "--locked", "--quiet", "--no-run"]);
     build.args(["--test", "engine", "--message-format=json-render-diagnostics"]);
-    let messages = shell::answer(&mut build, "fix the errors shown above")?;
+    let messages = shell::read_output(&mut build, "fix the errors shown above")?;
     let tests = executable(&messages, "engine").ok_or_else(|| {
         let next = "see that crates/engine has a test target named engine";
         Failure::new("cargo named no executable for the tests of the engine", next)
@@ -75,8 +75,8 @@ fn run_scenarios(mut tests: Command, first: u64) -> Result<(), Failure> {
     let failed = |error| Failure::new(format!("the scenarios: {error}"), "see the error above");
     let mut child = tests.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;
     let mut last = first;
-    if let Some(said) = child.stdout.take() {
-        for line in BufReader::new(said).lines().map_while(Result::ok) {
+    if let Some(message) = child.stdout.take() {
+        for line in BufReader::new(message).lines().map_while(Result::ok) {
             match parse_scenario_seed(&line) {
                 Some(seed) => last = seed,
                 None => println!("{line}"),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_words() {
+    fn invalid_options_are_refused_with_a_reason() {
         let huge = u64::MAX.to_string();
         for (options, words) in [
             (vec!["--seed"], "--seed needs a number"),
@@ -125,13 +125,13 @@ mod tests {
             (vec!["--hours", "1"], "`--hours` is no option"),
             (vec!["--seed", "1", "2"], "`2` is no option"),
         ] {
-            let said = ChaosOptions::parse(&options).unwrap_err().to_string();
-            assert!(said.contains(words) && said.contains("cargo xtask chaos"), "{said}");
+            let message = ChaosOptions::parse(&options).unwrap_err().to_string();
+            assert!(message.contains(words) && message.contains("cargo xtask chaos"), "{message}");
         }
     }
 
     #[test]
-    fn the_seed_of_the_last_story_is_known() {
+    fn the_seed_of_a_scenario_is_parsed() {
         assert_eq!(parse_scenario_seed("story --seed 12"), Some(12));
         assert_eq!(parse_scenario_seed(&format!("test {TEST} ... story --seed 3")), Some(3));
         assert_eq!(parse_scenario_seed("--seed 12:"), None);

@@ -9,8 +9,11 @@ pub fn run(trees: &str) -> Result<(), Failure> {
     // Cargo changes the working directory, so a relative path is resolved here.
     let folder = std::env::current_dir().unwrap_or_default().join(trees);
     if !Path::new(&folder).is_dir() {
-        let said = format!("{} is not a folder", folder.display());
-        return Err(Failure::new(said, "name the folder that holds one folder per recorded BMC"));
+        let message = format!("{} is not a folder", folder.display());
+        return Err(Failure::new(
+            message,
+            "name the folder that holds one folder per recorded BMC",
+        ));
     }
     let mut example = shell::cargo(["run", "--quiet", "--locked", "-p", "farrier-providers"]);
     example.args(["--example", "conformance", "--"]).arg(folder);

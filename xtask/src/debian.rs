@@ -26,8 +26,8 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    pub fn parse(word: &str) -> Option<Self> {
-        [Self::Cloud, Self::Generic].into_iter().find(|kernel| kernel.name() == word)
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Cloud, Self::Generic].into_iter().find(|kernel| kernel.name() == name)
     }
 
     pub fn name(self) -> &'static str {
@@ -73,8 +73,8 @@ impl DebianArchive {
     /// The package with the newest kernel of this flavour.
     pub fn kernel(&self, kernel: Kernel) -> Result<String, Failure> {
         let mut depends = self.apt("apt-cache");
-        let told = shell::answer(depends.args(["depends", kernel.package()]), NEXT)?;
-        find_dependency(&told, "linux-image-")
+        let reported = shell::read_output(depends.args(["depends", kernel.package()]), NEXT)?;
+        find_dependency(&reported, "linux-image-")
             .ok_or_else(|| Failure::new(format!("{} depends on no kernel", kernel.package()), NEXT))
     }
 
@@ -84,9 +84,9 @@ impl DebianArchive {
         let archives = self.fetch(packages)?;
         let root = self.home.join(name);
         let list = self.home.join(format!("{name}.list"));
-        let wanted = archives.iter().filter_map(|path| path.file_name()?.to_str());
-        let wanted = wanted.collect::<Vec<_>>().join("\n");
-        if root.is_dir() && fs::read_to_string(&list).is_ok_and(|have| have == wanted) {
+        let desired = archives.iter().filter_map(|path| path.file_name()?.to_str());
+        let desired = desired.collect::<Vec<_>>().join("\n");
+        if root.is_dir() && fs::read_to_string(&list).is_ok_and(|have| have == desired) {
             return Ok(root);
         }
         let _ = fs::remove_file(&list);
@@ -94,7 +94,7 @@ impl DebianArchive {
         for archive in &archives {
             shell::run(Command::new("dpkg").arg("-x").arg(archive).arg(&root), NEXT)?;
         }
-        fs::write(&list, wanted).map_err(|error| io_failure(&list, &error))?;
+        fs::write(&list, desired).map_err(|error| io_failure(&list, &error))?;
         Ok(root)
     }
 
@@ -106,9 +106,9 @@ impl DebianArchive {
         let mut names = self.apt("apt-get");
         names.args(["-qq", "--print-uris", "download"]).args(packages);
         // apt-get does not print archives that already exist, so it runs in an empty directory.
-        let told = shell::answer(names.current_dir(self.home.join("empty")), NEXT)?;
+        let reported = shell::read_output(names.current_dir(self.home.join("empty")), NEXT)?;
         let files: Vec<PathBuf> =
-            told.lines().filter_map(archive_file_name).map(|f| folder.join(f)).collect();
+            reported.lines().filter_map(archive_file_name).map(|f| folder.join(f)).collect();
         match files.iter().find(|file| !file.is_file()) {
             None if files.len() == packages.len() => Ok(files),
             None => Err(Failure::new(
@@ -170,8 +170,8 @@ fn is_fresh(mark: &Path) -> bool {
 }
 
 /// The first dependency in the output of `apt-cache depends` whose name has this prefix.
-fn find_dependency(told: &str, beginning: &str) -> Option<String> {
-    let names = told.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+fn find_dependency(reported: &str, beginning: &str) -> Option<String> {
+    let names = reported.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
     names.map(str::trim).find(|name| name.starts_with(beginning)).map(str::to_owned)
 }
 
@@ -197,8 +197,8 @@ mod tests {
 
     #[test]
     fn the_newest_kernel_is_what_the_package_depends_on() {
-        let told = "linux-image-cloud-amd64\n  Depends: other\n  Depends: linux-image-6.1.0-9-cloud-amd64\n";
-        let newest = find_dependency(told, "linux-image-");
+        let reported = "linux-image-cloud-amd64\n  Depends: other\n  Depends: linux-image-6.1.0-9-cloud-amd64\n";
+        let newest = find_dependency(reported, "linux-image-");
         assert_eq!(newest.as_deref(), Some("linux-image-6.1.0-9-cloud-amd64"));
         assert_eq!(find_dependency("linux-image-amd64\n", "linux-image-"), None);
     }

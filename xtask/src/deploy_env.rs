@@ -203,10 +203,10 @@ fn build_agent() -> Result<PathBuf, Failure> {
     build.env("CARGO_TARGET_DIR", target().join("agent"));
     // The agent is kept in memory and downloaded by every machine, so it is stripped.
     build.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
-    let messages = shell::answer(&mut build, "fix the errors shown above")?;
+    let messages = shell::read_output(&mut build, "fix the errors shown above")?;
     executable(&messages, AGENT).ok_or_else(|| {
-        let said = format!("cargo named no executable for the package `{AGENT}`");
-        Failure::new(said, "see that the package has a binary of that name")
+        let message = format!("cargo named no executable for the package `{AGENT}`");
+        Failure::new(message, "see that the package has a binary of that name")
     })
 }
 
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_in_order_and_say_nothing_twice() {
+    fn lists_are_sorted_without_duplicates() {
         for list in [&PACKAGES[..], &MODULES[..], &PHYSICAL_MODULES[..]] {
             assert!(list.is_sorted() && list.windows(2).all(|pair| pair[0] != pair[1]), "{list:?}");
         }

@@ -81,13 +81,13 @@ fn main() -> ExitCode {
         ["book"] => book::run(),
         ["mutants"] => mutants::run(),
         ["chaos", options @ ..] => match chaos::ChaosOptions::parse(options) {
-            Ok(wish) => chaos::run(&wish),
+            Ok(requested) => chaos::run(&requested),
             Err(refusal) => {
                 eprintln!("xtask: {refusal}");
                 return ExitCode::from(2);
             }
         },
-        ["soak", options @ ..] => match soak::Options::parse(options) {
+        ["soak", options @ ..] => match soak::SoakOptions::parse(options) {
             Ok(options) => soak::run(&options),
             Err(refusal) => {
                 eprintln!("xtask: {refusal}");
@@ -97,14 +97,14 @@ fn main() -> ExitCode {
         ["conformance", "--trees", trees] => conformance::run(trees),
         ["bench", options @ ..] => bench::run(options),
         ["test-vm", options @ ..] => match vm::VmTestOptions::parse(options) {
-            Ok(wish) => vm::run(&wish),
+            Ok(requested) => vm::run(&requested),
             Err(refusal) => {
                 eprintln!("xtask: {refusal}");
                 return ExitCode::from(2);
             }
         },
         ["deploy-env", options @ ..] => match deploy_env::DeployEnvOptions::parse(options) {
-            Ok(wish) => deploy_env::run(&wish),
+            Ok(requested) => deploy_env::run(&requested),
             Err(refusal) => {
                 eprintln!("xtask: {refusal}");
                 return ExitCode::from(2);

@@ -20,13 +20,13 @@ use std::time::{Duration, Instant};
 use table::MUTANTS;
 
 /// The environment variable that activates a mutant, only in the copy.
-const CALL: &str = "FARRIER_MUTANT";
+const MUTANT_VARIABLE: &str = "FARRIER_MUTANT";
 /// A broken engine may wait forever. A timeout does not count as detection.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The crates that are built without optimization: their tests run for a few seconds, which is less
 /// than the optimizer would take.
-const UNPOLISHED: [&str; 4] =
+const UNOPTIMIZED: [&str; 4] =
     ["farrier-model", "farrier-store", "farrier-providers", "farrier-engine"];
 
 /// One way to break the engine, and how the crash matrix must detect it.
@@ -34,38 +34,39 @@ struct Mutant {
     name: &'static str,
     file: &'static str,
     /// Must be in the file exactly once.
-    sound: &'static str,
+    original: &'static str,
     /// Replaces `sound`. `AWAKE` in it is true if this mutant is active.
     broken: &'static str,
     /// The test that must fail, and the one scenario that it runs.
     test: &'static str,
-    life: &'static str,
+    scenario: &'static str,
     /// A text that the failure must contain.
-    says: &'static str,
+    expected_message: &'static str,
 }
 
 pub fn run() -> Result<(), Failure> {
     let tree = target().join("mutants").join("tree");
-    let sources = set_apart(read(&shell::root()))?;
+    let sources = set_copy_version(read(&shell::root()))?;
     let mutated = MUTANTS.iter().try_fold(sources.clone(), |files, mutant| mutant.apply(files))?;
     write(&tree, &mutated)?;
     let fetched = "see that the network, or the folder of fetched crates, is there";
     shell::run(&mut shell::cargo(["fetch", "--locked", "--quiet"]), fetched)?;
     let Some(tests) = build(&tree)? else {
-        return Err(find_the_uncompilable(&tree, &sources)?);
+        return Err(find_uncompilable_mutant(&tree, &sources)?);
     };
-    let cases: BTreeSet<_> = MUTANTS.iter().map(|mutant| (mutant.test, mutant.life)).collect();
-    for (test, life) in cases {
-        let told = live(&tests, &tree, test, life, None)?;
-        if !told.passed {
-            let said = format!("with no mutant awake, {test} fails at {life:?}:\n{}", told.said);
-            return Err(Failure::new(said, "mend the engine, or the sleep of the last mutant"));
+    let cases: BTreeSet<_> = MUTANTS.iter().map(|mutant| (mutant.test, mutant.scenario)).collect();
+    for (test, scenario) in cases {
+        let reported = run_case(&tests, &tree, test, scenario, None)?;
+        if !reported.passed {
+            let message =
+                format!("with no mutant awake, {test} fails at {scenario:?}:\n{}", reported.output);
+            return Err(Failure::new(message, "mend the engine, or the sleep of the last mutant"));
         }
     }
     for mutant in MUTANTS {
         let started = Instant::now();
-        let told = live(&tests, &tree, mutant.test, mutant.life, Some(mutant.name))?;
-        mutant.judge(&told)?;
+        let reported = run_case(&tests, &tree, mutant.test, mutant.scenario, Some(mutant.name))?;
+        mutant.check_detected(&reported)?;
         println!("caught in {:4.1} s: {}", started.elapsed().as_secs_f64(), mutant.name);
     }
     Ok(())
@@ -77,33 +78,36 @@ impl Mutant {
         let text = files.get_mut(Path::new(self.file)).ok_or_else(|| {
             Failure::new(format!("mutant {:?}: there is no {}", self.name, self.file), next)
         })?;
-        let found = text.matches(self.sound).count();
+        let found = text.matches(self.original).count();
         if found != 1 {
-            let said = format!(
+            let message = format!(
                 "mutant {:?} does not apply: its text stands {found} times in {}, not once",
                 self.name, self.file
             );
-            return Err(Failure::new(said, next));
+            return Err(Failure::new(message, next));
         }
-        let awake =
-            format!("std::env::var_os({CALL:?}).is_some_and(|name| name == {:?})", self.name);
-        *text = text.replacen(self.sound, &self.broken.replace("AWAKE", &awake), 1);
+        let awake = format!(
+            "std::env::var_os({MUTANT_VARIABLE:?}).is_some_and(|name| name == {:?})",
+            self.name
+        );
+        *text = text.replacen(self.original, &self.broken.replace("AWAKE", &awake), 1);
         Ok(files)
     }
 
-    fn judge(&self, told: &Told) -> Result<(), Failure> {
-        let (name, test, life) = (self.name, self.test, self.life);
-        if told.passed {
-            let said = format!("mutant {name:?} survived: {test} at {life:?} did not notice");
-            return Err(Failure::new(said, "add a scenario or an audit rule that detects it"));
+    fn check_detected(&self, reported: &TestResult) -> Result<(), Failure> {
+        let (name, test, scenario) = (self.name, self.test, self.scenario);
+        if reported.passed {
+            let message =
+                format!("mutant {name:?} survived: {test} at {scenario:?} did not notice");
+            return Err(Failure::new(message, "add a scenario or an audit rule that detects it"));
         }
-        if !told.said.contains(self.says) {
-            let said = format!(
-                "mutant {name:?} was not caught for what it is: {test} at {life:?} failed without \
+        if !reported.output.contains(self.expected_message) {
+            let message = format!(
+                "mutant {name:?} was not caught for what it is: {test} at {scenario:?} failed without \
                  saying {:?}:\n{}",
-                self.says, told.said
+                self.expected_message, reported.output
             );
-            return Err(Failure::new(said, "find out what failed instead; see the lines above"));
+            return Err(Failure::new(message, "find out what failed instead; see the lines above"));
         }
         Ok(())
     }
@@ -121,7 +125,7 @@ fn read(root: &Path) -> Files {
 
 /// Gives the crates of the copy their own version. Cargo identifies workspace crates by name and
 /// version, not by path: with the same version, it would mix up the copy with the original.
-fn set_apart(mut files: Files) -> Result<Files, Failure> {
+fn set_copy_version(mut files: Files) -> Result<Files, Failure> {
     const SECTION: &str = "[workspace.package]\nversion = \"";
     let manifest = files.entry(PathBuf::from("Cargo.toml")).or_default();
     let apart = manifest.split_once(SECTION).and_then(|(before, after)| {
@@ -168,12 +172,12 @@ fn build(tree: &Path) -> Result<Option<PathBuf>, Failure> {
     // stay, and nothing is downloaded.
     let mut build = shell::cargo(["test", "--workspace", "--offline", "--quiet", "--no-run"]);
     build.args(["--test", "engine", "--message-format=json-render-diagnostics"]);
-    for name in UNPOLISHED {
+    for name in UNOPTIMIZED {
         build.args(["--config", &format!("profile.dev.package.{name}.opt-level=0")]);
         build.args(["--config", &format!("profile.dev.package.{name}.debug=false")]);
     }
     build.current_dir(tree).env("CARGO_TARGET_DIR", target());
-    match shell::answer(&mut build, "") {
+    match shell::read_output(&mut build, "") {
         Err(_) => Ok(None),
         Ok(messages) => executable(&messages, "engine").map(Some).ok_or_else(|| {
             let next = "see that crates/engine has a test target named engine";
@@ -183,11 +187,11 @@ fn build(tree: &Path) -> Result<Option<PathBuf>, Failure> {
 }
 
 /// Finds the mutant that does not compile, by building each alone.
-fn find_the_uncompilable(tree: &Path, sources: &Files) -> Result<Failure, Failure> {
+fn find_uncompilable_mutant(tree: &Path, sources: &Files) -> Result<Failure, Failure> {
     write(tree, sources)?;
     if build(tree)?.is_none() {
-        let said = "the copy does not compile even without a mutant in it";
-        return Ok(Failure::new(said, "see whether the tree does: `cargo test --no-run`"));
+        let message = "the copy does not compile even without a mutant in it";
+        return Ok(Failure::new(message, "see whether the tree does: `cargo test --no-run`"));
     }
     let next = "the compiler's words are above; change the mutant in xtask/src/mutants/table.rs";
     for mutant in MUTANTS {
@@ -200,26 +204,26 @@ fn find_the_uncompilable(tree: &Path, sources: &Files) -> Result<Failure, Failur
 }
 
 /// The result of a test.
-struct Told {
+struct TestResult {
     passed: bool,
-    said: String,
+    output: String,
 }
 
-fn live(
+fn run_case(
     tests: &Path,
     tree: &Path,
     test: &str,
-    life: &str,
+    scenario: &str,
     mutant: Option<&str>,
-) -> Result<Told, Failure> {
+) -> Result<TestResult, Failure> {
     let name = mutant.unwrap_or("asleep");
     let words = target().join("mutants").join(format!("{name}.log"));
     let mut command = Command::new(tests);
-    command.args([test, "--exact"]).env("FARRIER_MATRIX", life);
+    command.args([test, "--exact"]).env("FARRIER_MATRIX", scenario);
     command.current_dir(tree.join("crates/engine"));
     match mutant {
-        Some(mutant) => command.env(CALL, mutant),
-        None => command.env_remove(CALL),
+        Some(mutant) => command.env(MUTANT_VARIABLE, mutant),
+        None => command.env_remove(MUTANT_VARIABLE),
     };
     let failed = |error: io::Error| {
         Failure::new(format!("{name}: {error}"), "see that the target folder can be written to")
@@ -227,16 +231,20 @@ fn live(
     let log = fs::File::create(&words).map_err(failed)?;
     command.stdin(Stdio::null()).stderr(log.try_clone().map_err(failed)?).stdout(log);
     let status = wait(command.spawn().map_err(failed)?).map_err(failed)?;
-    let said = fs::read_to_string(&words).map_err(failed)?;
+    let message = fs::read_to_string(&words).map_err(failed)?;
     match status {
-        Some(_) if !said.contains("running 1 test") => {
-            let said = format!("{name}: there is no test {test}");
-            Err(Failure::new(said, "name one of the tests in crates/engine/tests/engine/matrix.rs"))
+        Some(_) if !message.contains("running 1 test") => {
+            let message = format!("{name}: there is no test {test}");
+            Err(Failure::new(
+                message,
+                "name one of the tests in crates/engine/tests/engine/matrix.rs",
+            ))
         }
-        Some(passed) => Ok(Told { passed, said }),
+        Some(passed) => Ok(TestResult { passed, output: message }),
         None => {
-            let said = format!("{name}: {test} at {life:?} did not end within {PATIENCE:?}");
-            Err(Failure::new(said, format!("read {}", words.display())))
+            let message =
+                format!("{name}: {test} at {scenario:?} did not end within {TEST_TIMEOUT:?}");
+            Err(Failure::new(message, format!("read {}", words.display())))
         }
     }
 }
@@ -248,7 +256,7 @@ fn wait(mut child: std::process::Child) -> io::Result<Option<bool>> {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status.success()));
         }
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > TEST_TIMEOUT {
             child.kill()?;
             child.wait()?;
             return Ok(None);
@@ -264,11 +272,11 @@ mod tests {
     const MUTANT: Mutant = Mutant {
         name: "no brakes",
         file: "car.rs",
-        sound: "brake()",
+        original: "brake()",
         broken: "if !AWAKE { brake() }",
         test: "drive",
-        life: "downhill",
-        says: "into the wall",
+        scenario: "downhill",
+        expected_message: "into the wall",
     };
 
     fn apply(text: &str) -> Result<String, String> {
@@ -278,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mutant_sleeps_until_it_is_called_by_its_name() {
+    fn a_mutant_is_inactive_until_it_is_named() {
         let text = apply("fn stop() { brake() }").unwrap();
         assert!(text.contains(r#"var_os("FARRIER_MUTANT")"#), "{text}");
         assert!(text.contains(r#"name == "no brakes""#), "{text}");
@@ -287,17 +295,19 @@ mod tests {
     #[test]
     fn a_mutant_that_no_longer_applies_is_named() {
         for (text, times) in [("fn stop() {}", "0 times"), ("brake(); brake()", "2 times")] {
-            let said = apply(text).unwrap_err();
-            assert!(said.contains("\"no brakes\"") && said.contains(times), "{said}");
+            let message = apply(text).unwrap_err();
+            assert!(message.contains("\"no brakes\"") && message.contains(times), "{message}");
         }
-        let said = MUTANT.apply(Files::new()).map(drop).unwrap_err().to_string();
-        assert!(said.contains("\"no brakes\"") && said.contains("no car.rs"), "{said}");
+        let message = MUTANT.apply(Files::new()).map(drop).unwrap_err().to_string();
+        assert!(message.contains("\"no brakes\"") && message.contains("no car.rs"), "{message}");
     }
 
     #[test]
-    fn only_a_failure_in_the_right_words_counts() {
-        let judged = |passed, said: &str| {
-            MUTANT.judge(&Told { passed, said: said.into() }).map_err(|failure| failure.to_string())
+    fn only_the_expected_message_counts_as_detection() {
+        let judged = |passed, message: &str| {
+            MUTANT
+                .check_detected(&TestResult { passed, output: message.into() })
+                .map_err(|failure| failure.to_string())
         };
         assert!(judged(true, "").unwrap_err().contains("survived"));
         assert!(judged(false, "out of fuel").unwrap_err().contains("into the wall"));
@@ -313,17 +323,18 @@ mod tests {
     }
 
     #[test]
-    fn the_copy_is_no_crate_of_the_tree() {
+    fn the_copy_has_its_own_version() {
         let manifest = |text: &str| Files::from([(PathBuf::from("Cargo.toml"), text.to_owned())]);
-        let apart = set_apart(manifest("[workspace.package]\nversion = \"1.2.3\"\n")).unwrap();
+        let apart =
+            set_copy_version(manifest("[workspace.package]\nversion = \"1.2.3\"\n")).unwrap();
         let text = &apart[Path::new("Cargo.toml")];
         assert_eq!(text, "[workspace.package]\nversion = \"1.2.3-mutants\"\n");
-        assert!(set_apart(manifest("[package]\n")).is_err());
-        assert!(set_apart(read(&shell::root())).is_ok());
+        assert!(set_copy_version(manifest("[package]\n")).is_err());
+        assert!(set_copy_version(read(&shell::root())).is_ok());
     }
 
     #[test]
-    fn a_copy_holds_what_it_is_given_and_leaves_alone_what_it_has() {
+    fn unchanged_files_of_a_copy_are_not_written() {
         let folder = std::env::temp_dir().join(format!("farrier-mutants-{}", std::process::id()));
         let files = |names: &[&str]| -> Files {
             names.iter().map(|name| (PathBuf::from(name), "text".to_owned())).collect()

@@ -57,7 +57,7 @@ impl Tools {
             println!("PostgreSQL is not installed; installing it from the system's packages");
             let absent =
                 || Failure::new("PostgreSQL's initdb, pg_ctl and postgres were not found", next);
-            shell::run(&mut shell::administrator(INSTALL).ok_or_else(absent)?, next)?;
+            shell::run(&mut shell::administrator_command(INSTALL).ok_or_else(absent)?, next)?;
         }
         let bin = find_bin().ok_or_else(|| {
             Failure::new("PostgreSQL was installed but its programs were not found", next)

@@ -57,7 +57,7 @@ impl PythonEnvironment {
                 "python3 with venv is not installed; installing it from the system's packages"
             );
             let absent = || Failure::new("python3 with its venv module was not found", next);
-            shell::run(&mut shell::administrator(INSTALL).ok_or_else(absent)?, next)?;
+            shell::run(&mut shell::administrator_command(INSTALL).ok_or_else(absent)?, next)?;
             create(folder, next)?;
         }
         let mut pip = Command::new(folder.join("bin/python"));

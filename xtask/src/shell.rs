@@ -7,19 +7,19 @@ use std::process::{Command, Stdio};
 /// Why a task stopped, and what to do next.
 #[derive(Debug)]
 pub struct Failure {
-    said: String,
-    next: String,
+    message: String,
+    remedy: String,
 }
 
 impl Failure {
-    pub fn new(said: impl Into<String>, next: impl Into<String>) -> Self {
-        Self { said: said.into(), next: next.into() }
+    pub fn new(text: impl Into<String>, next: impl Into<String>) -> Self {
+        Self { message: text.into(), remedy: next.into() }
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}\n  what to do: {}", self.said, self.next)
+        write!(f, "{}\n  what to do: {}", self.message, self.remedy)
     }
 }
 
@@ -44,22 +44,25 @@ pub fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
 /// Runs a program whose output is shown.
 pub fn run(command: &mut Command, next: &str) -> Result<(), Failure> {
     let status = command.stdin(Stdio::null()).status().map_err(|error| {
-        Failure::new(format!("`{}` did not start: {error}", shown(command)), next)
+        Failure::new(format!("`{}` did not start: {error}", format_command(command)), next)
     })?;
     if status.success() {
         return Ok(());
     }
-    Err(Failure::new(format!("`{}` failed ({status})", shown(command)), next))
+    Err(Failure::new(format!("`{}` failed ({status})", format_command(command)), next))
 }
 
 /// Runs a program and returns its stdout; its stderr is shown.
-pub fn answer(command: &mut Command, next: &str) -> Result<String, Failure> {
+pub fn read_output(command: &mut Command, next: &str) -> Result<String, Failure> {
     let output =
         command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().map_err(|error| {
-            Failure::new(format!("`{}` did not start: {error}", shown(command)), next)
+            Failure::new(format!("`{}` did not start: {error}", format_command(command)), next)
         })?;
     if !output.status.success() {
-        return Err(Failure::new(format!("`{}` failed ({})", shown(command), output.status), next));
+        return Err(Failure::new(
+            format!("`{}` failed ({})", format_command(command), output.status),
+            next,
+        ));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
@@ -92,7 +95,7 @@ pub fn is_root() -> bool {
 }
 
 /// A shell script with the privileges to install packages; none if that needs a password.
-pub fn administrator(script: &str) -> Option<Command> {
+pub fn administrator_command(script: &str) -> Option<Command> {
     find("apt-get")?;
     let mut command = if is_root() {
         Command::new("sh")
@@ -108,12 +111,12 @@ pub fn administrator(script: &str) -> Option<Command> {
 }
 
 /// The command as typed in a shell.
-fn shown(command: &Command) -> String {
+fn format_command(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let name = program.file_name().unwrap_or(program.as_os_str());
     let words: Vec<_> = std::iter::once(name)
         .chain(command.get_args())
-        .map(|word| word.to_string_lossy())
+        .map(|label| label.to_string_lossy())
         .collect();
     words.join(" ")
 }
@@ -123,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_names_the_command_and_the_way_on() {
+    fn a_failure_names_the_command_and_the_remedy() {
         let failure = run(Command::new("sh").args(["-c", "exit 3"]), "look above").unwrap_err();
         let text = failure.to_string();
         assert!(text.contains("sh -c exit 3"), "{text}");
@@ -134,14 +137,14 @@ mod tests {
     #[test]
     fn a_program_that_is_not_there_is_a_failure_too() {
         let failure =
-            answer(&mut Command::new("farrier-no-such-program"), "install it").unwrap_err();
+            read_output(&mut Command::new("farrier-no-such-program"), "install it").unwrap_err();
         assert!(failure.to_string().contains("did not start"), "{failure}");
         assert!(find("farrier-no-such-program").is_none());
     }
 
     #[test]
     fn an_answer_is_the_standard_output() {
-        assert_eq!(answer(Command::new("echo").arg("yes"), "").unwrap(), "yes\n");
+        assert_eq!(read_output(Command::new("echo").arg("yes"), "").unwrap(), "yes\n");
         assert!(find("sh").is_some());
     }
 

@@ -15,7 +15,7 @@ const ROUNDS: u32 = 10;
 const SPINNERS_PER_CORE: usize = 2;
 
 /// The test programs that depend on real time: package and test target.
-const WAITING: [(&str, &str); 6] = [
+const REAL_TIME_TESTS: [(&str, &str); 6] = [
     ("farrier", "cli"),
     ("farrier-agent", "deploy"),
     ("farrier-agent", "node"),
@@ -25,15 +25,15 @@ const WAITING: [(&str, &str); 6] = [
 ];
 
 /// The options of the command line.
-pub struct Options {
+pub struct SoakOptions {
     rounds: u32,
     chaos: chaos::ChaosOptions,
 }
 
-impl Options {
+impl SoakOptions {
     pub fn parse(words: &[&str]) -> Result<Self, Failure> {
         let next = "`cargo xtask soak --rounds 10 --seed 7 --minutes 5`; each may be left out";
-        let Some(at) = words.iter().position(|word| *word == "--rounds") else {
+        let Some(at) = words.iter().position(|name| *name == "--rounds") else {
             return Ok(Self { rounds: ROUNDS, chaos: chaos::ChaosOptions::parse(words)? });
         };
         let rounds = words.get(at + 1).and_then(|value| value.parse().ok());
@@ -43,15 +43,15 @@ impl Options {
     }
 }
 
-pub fn run(options: &Options) -> Result<(), Failure> {
+pub fn run(options: &SoakOptions) -> Result<(), Failure> {
     let peers = Peers::prepare()?;
     let mut failures = Vec::new();
     under_load(|| {
         for round in 1..=options.rounds {
-            for (package, program) in WAITING {
+            for (package, program) in REAL_TIME_TESTS {
                 let name = format!("round {round} of {}: {program} of {package}", options.rounds);
                 let mut suite = test::linted(["test", "--locked", "--no-fail-fast"]);
-                peers.name_to(suite.args(["-p", package, "--test", program]));
+                peers.set_variables(suite.args(["-p", package, "--test", program]));
                 // The crash matrix runs in simulated time: load cannot change it.
                 suite.args(["--", "--skip", "matrix"]);
                 let ran = stage(&name, || test::run_tests(&mut suite));
@@ -101,11 +101,12 @@ mod tests {
 
     #[test]
     fn rounds_are_taken_out_of_the_options_of_chaos() {
-        assert_eq!(Options::parse(&[]).unwrap().rounds, ROUNDS);
-        let options = Options::parse(&["--seed", "7", "--rounds", "2", "--minutes", "1"]).unwrap();
+        assert_eq!(SoakOptions::parse(&[]).unwrap().rounds, ROUNDS);
+        let options =
+            SoakOptions::parse(&["--seed", "7", "--rounds", "2", "--minutes", "1"]).unwrap();
         assert_eq!(options.rounds, 2);
         for words in [&["--rounds"][..], &["--rounds", "x"], &["--hours", "1"]] {
-            assert!(Options::parse(words).is_err(), "{words:?}");
+            assert!(SoakOptions::parse(words).is_err(), "{words:?}");
         }
     }
 

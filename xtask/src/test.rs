@@ -13,7 +13,7 @@ use std::time::Instant;
 
 pub const POSTGRES: &str = "FARRIER_TEST_POSTGRES";
 const PYTHON: &str = "FARRIER_TEST_PYTHON";
-const AGAIN: &str = "run one test again with `cargo xtask test -- NAME`";
+const RERUN_HINT: &str = "run one test again with `cargo xtask test -- NAME`";
 
 /// The whole suite. `filter` goes to the test programs; with one, the mutants are left out.
 pub fn run(filter: &[&str]) -> Result<(), Failure> {
@@ -23,7 +23,7 @@ pub fn run(filter: &[&str]) -> Result<(), Failure> {
     stage("build and lints", build)?;
     let peers = Peers::prepare()?;
     let mut suite = linted(["test", "--workspace", "--locked", "--no-fail-fast", "--"]);
-    peers.name_to(suite.args(filter));
+    peers.set_variables(suite.args(filter));
     let passed = stage("tests", || run_tests(&mut suite));
     drop(peers);
     let caught = match filter.is_empty() {
@@ -76,7 +76,7 @@ impl Peers {
     }
 
     /// Passes the paths of the peers to the tests that this command runs.
-    pub fn name_to(&self, command: &mut Command) {
+    pub fn set_variables(&self, command: &mut Command) {
         // A variable of the caller may name a peer that does not exist.
         command.env_remove(PYTHON).env("RUST_BACKTRACE", "1").env(POSTGRES, &self.postgres);
         command.envs(self.variables.iter().map(|(name, path)| (*name, path)));
@@ -86,19 +86,20 @@ impl Peers {
 /// Runs the test programs, passes their output on, and names every test that failed.
 pub fn run_tests(suite: &mut Command) -> Result<(), Failure> {
     let started = suite.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-    let mut child = started.map_err(|error| Failure::new(format!("cargo: {error}"), AGAIN))?;
+    let mut child = started.map_err(|error| Failure::new(format!("cargo: {error}"), RERUN_HINT))?;
     let output = child.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines());
     let mut failed = Vec::new();
     for line in output.map_while(Result::ok) {
         println!("{line}");
         failed.extend(failed_test(&line).map(str::to_owned));
     }
-    let status = child.wait().map_err(|error| Failure::new(format!("cargo: {error}"), AGAIN))?;
+    let status =
+        child.wait().map_err(|error| Failure::new(format!("cargo: {error}"), RERUN_HINT))?;
     if status.success() {
         return Ok(());
     }
     let count = failed.len();
-    Err(Failure::new(format!("{count} tests failed ({status}): {}", failed.join(", ")), AGAIN))
+    Err(Failure::new(format!("{count} tests failed ({status}): {}", failed.join(", ")), RERUN_HINT))
 }
 
 /// The name in a line of the test runner that reports a failed test.

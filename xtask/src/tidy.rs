@@ -29,19 +29,19 @@ use std::process::Command;
 struct Finding {
     path: String,
     line: usize,
-    wrong: String,
-    todo: &'static str,
+    message: String,
+    remedy: &'static str,
 }
 
 impl Finding {
-    fn new(path: &str, line: usize, wrong: impl Into<String>, todo: &'static str) -> Self {
-        Self { path: path.to_owned(), line, wrong: wrong.into(), todo }
+    fn new(path: &str, line: usize, wrong: impl Into<String>, remedy: &'static str) -> Self {
+        Self { path: path.to_owned(), line, message: wrong.into(), remedy }
     }
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}; {}", self.path, self.line, self.wrong, self.todo)
+        write!(f, "{}:{}: {}; {}", self.path, self.line, self.message, self.remedy)
     }
 }
 
@@ -145,14 +145,14 @@ fn check_book(texts: &[Text]) -> Vec<Finding> {
 /// The reasons of refusals against the table in the docs.
 fn check_reasons(texts: &[Text]) -> Vec<Finding> {
     let page = texts.iter().find(|(path, _)| path == reasons::PAGE).map(|(_, text)| text.as_str());
-    let mut said = Vec::new();
+    let mut message = Vec::new();
     let mut findings = Vec::new();
     for (path, text) in texts.iter().filter(|(path, _)| path.ends_with(".rs")) {
         let (reasons, wrong) = reasons::find_reasons(&Source::parse(path, text));
-        said.extend(reasons);
+        message.extend(reasons);
         findings.extend(wrong);
     }
-    findings.extend(reasons::check(page.unwrap_or_default(), &said));
+    findings.extend(reasons::check(page.unwrap_or_default(), &message));
     findings
 }
 

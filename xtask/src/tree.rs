@@ -69,9 +69,9 @@ impl RootTree {
     pub fn add_program(&self, from: &str, path: &str) -> Result<(), Failure> {
         let source = self.packages.join(from);
         self.copy_file(&source, path, 0o755)?;
-        for (file, place) in libraries::libraries_of(&self.packages, &source)? {
-            if !self.root.join(&place).exists() {
-                self.copy_file(&file, &place, 0o755)?;
+        for (file, position) in libraries::libraries_of(&self.packages, &source)? {
+            if !self.root.join(&position).exists() {
+                self.copy_file(&file, &position, 0o755)?;
             }
         }
         Ok(())
@@ -82,7 +82,7 @@ impl RootTree {
     pub fn add_busybox(&self) -> Result<(), Failure> {
         self.add_program(BUSYBOX, BUSYBOX)?;
         let mut list = Command::new(self.root.join(BUSYBOX));
-        let applets = shell::answer(list.arg("--list"), "this must be an x86-64 computer")?;
+        let applets = shell::read_output(list.arg("--list"), "this must be an x86-64 computer")?;
         for applet in applets.lines().filter(|applet| *applet != "busybox") {
             self.add_link(&format!("bin/{applet}"), "busybox")?;
         }

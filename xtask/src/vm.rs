@@ -49,7 +49,7 @@ impl Default for VmTestAction {
 
 impl VmTestOptions {
     pub fn parse(words: &[&str]) -> Result<Self, String> {
-        let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        let owned = |words: &[&str]| words.iter().map(|name| (*name).to_owned()).collect();
         match words {
             [] => Ok(Self::default()),
             ["--agent", file, rest @ ..] => {
@@ -115,7 +115,7 @@ fn build_deploy_env(debian: &DebianArchive, options: &VmTestOptions) -> Result<P
 fn build_tests() -> Result<PathBuf, Failure> {
     let mut build = shell::cargo(["test", "--locked", "--no-run", "-p", "farrier", "--test", "vm"]);
     build.arg("--message-format=json-render-diagnostics");
-    let messages = shell::answer(&mut build, "fix the errors shown above")?;
+    let messages = shell::read_output(&mut build, "fix the errors shown above")?;
     executable(&messages, "vm").ok_or_else(|| {
         Failure::new("cargo named no program for the tests", "see that crates/cli has a test `vm`")
     })
@@ -193,11 +193,11 @@ mod tests {
     }
 
     #[test]
-    fn the_tests_are_told_everything_in_the_same_order() {
+    fn the_variables_list_the_vms_in_one_order() {
         let vms = [Vm::numbered(1), Vm::numbered(2)];
         let images = Images { raw: "r".into(), qcow2: "q".into(), tar: "t".into() };
-        let told = test_variables(Path::new("d"), &images, &vms);
-        let value = |name| told.iter().find(|(one, _)| *one == name).unwrap().1.as_str();
+        let reported = test_variables(Path::new("d"), &images, &vms);
+        let value = |name| reported.iter().find(|(one, _)| *one == name).unwrap().1.as_str();
         assert_eq!(value("FARRIER_VM_HOSTS"), "10.77.0.11 10.77.0.12");
         assert_eq!(value("FARRIER_VM_BMCS"), "http://127.0.0.1:8001 http://127.0.0.1:8002");
         assert_eq!(value("FARRIER_VM_RAW"), "r");

@@ -17,22 +17,23 @@ pub struct BootParameters {
 impl BootParameters {
     /// Parses a kernel command line. Of a repeated parameter the last one counts, as in the kernel.
     pub fn parse(cmdline: &str) -> Result<Self, String> {
-        let word = |name: &str| {
-            let value = |word: &str| Some(word.strip_prefix(name)?.strip_prefix('=')?.to_owned());
+        let label = |name: &str| {
+            let value = |label: &str| Some(label.strip_prefix(name)?.strip_prefix('=')?.to_owned());
             let found = cmdline.split_ascii_whitespace().rev().find_map(value);
             found.ok_or_else(|| format!("the kernel command line has no {name}=…"))
         };
-        let url =
-            Url::parse(&word("farrier.url")?).map_err(|said| format!("farrier.url: {said}"))?;
-        let token = word("farrier.token")?;
+        let url = Url::parse(&label("farrier.url")?)
+            .map_err(|message| format!("farrier.url: {message}"))?;
+        let token = label("farrier.token")?;
         if token.len() != TOKEN_DIGITS || !token.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(format!("farrier.token: {TOKEN_DIGITS} hexadecimal digits are wanted"));
         }
-        let mac = word("farrier.mac")?.to_ascii_lowercase();
+        let mac = label("farrier.mac")?.to_ascii_lowercase();
         if !is_mac(&mac) {
             return Err(format!("farrier.mac: {mac:?} is no address such as aa:bb:cc:dd:ee:ff"));
         }
-        let consoles = cmdline.split_ascii_whitespace().filter(|word| word.starts_with("console="));
+        let consoles =
+            cmdline.split_ascii_whitespace().filter(|label| label.starts_with("console="));
         Ok(Self { url, token: token.into(), mac, consoles: consoles.map(str::to_owned).collect() })
     }
 }
@@ -77,9 +78,9 @@ mod tests {
             ),
         ];
         for (text, wrong) in table {
-            let said = BootParameters::parse(&text).unwrap_err();
-            assert!(said.contains(wrong), "{text:?}: {said}");
-            assert!(!said.contains(&token));
+            let message = BootParameters::parse(&text).unwrap_err();
+            assert!(message.contains(wrong), "{text:?}: {message}");
+            assert!(!message.contains(&token));
         }
     }
 }

@@ -252,85 +252,88 @@ mod tests {
 
     #[test]
     fn links_cannot_leave_the_root() {
-        let scene = TestTree::new();
-        let outside = scene.top.path().join("outside");
-        symlink(&outside, scene.path("absolute")).unwrap();
-        symlink("../outside", scene.path("relative")).unwrap();
-        symlink(format!("../../../../../../../../{NOWHERE}"), scene.path("climbing")).unwrap();
-        symlink("loop", scene.path("loop")).unwrap();
+        let fixture = TestTree::new();
+        let outside = fixture.top.path().join("outside");
+        symlink(&outside, fixture.path("absolute")).unwrap();
+        symlink("../outside", fixture.path("relative")).unwrap();
+        symlink(format!("../../../../../../../../{NOWHERE}"), fixture.path("climbing")).unwrap();
+        symlink("loop", fixture.path("loop")).unwrap();
         for path in ["absolute", "relative", "/../outside", "../outside", "loop"] {
-            assert!(scene.inside.open_dir(path).is_err(), "{path}");
-            assert!(scene.inside.read(&format!("{path}/secret"), 100).is_err(), "{path}");
-            assert!(!scene.inside.has_file(&format!("{path}/secret")), "{path}");
+            assert!(fixture.inside.open_dir(path).is_err(), "{path}");
+            assert!(fixture.inside.read(&format!("{path}/secret"), 100).is_err(), "{path}");
+            assert!(!fixture.inside.has_file(&format!("{path}/secret")), "{path}");
         }
         // A link that climbs with `..` ends at the root of the image.
-        scene
+        fixture
             .inside
-            .create_dir_all("/climbing", 0o755, scene.me)
+            .create_dir_all("/climbing", 0o755, fixture.me)
             .unwrap()
-            .write("a", 0o644, scene.me, b"1")
+            .write("a", 0o644, fixture.me, b"1")
             .unwrap();
-        assert_eq!(fs::read_to_string(scene.path(NOWHERE).join("a")).unwrap(), "1");
+        assert_eq!(fs::read_to_string(fixture.path(NOWHERE).join("a")).unwrap(), "1");
         assert!(!Path::new("/").join(NOWHERE).exists());
-        scene.outside_is_untouched();
+        fixture.outside_is_untouched();
     }
 
     #[test]
     fn directories_are_created_inside_only() {
-        let scene = TestTree::new();
-        symlink(scene.top.path().join("outside"), scene.path("out")).unwrap();
+        let fixture = TestTree::new();
+        symlink(fixture.top.path().join("outside"), fixture.path("out")).unwrap();
         // The target of the link does not exist inside, so nothing can be created through it.
-        assert!(scene.inside.create_dir_all("/out/new", 0o755, scene.me).is_err());
-        scene.inside.create_dir_all("/../../var/lib/x", 0o750, scene.me).unwrap();
-        assert_eq!(fs::metadata(scene.path("var/lib/x")).unwrap().mode() & 0o7777, 0o750);
-        assert!(scene.inside.create_dir_all(&"/a".repeat(40), 0o755, scene.me).is_err());
-        scene.outside_is_untouched();
+        assert!(fixture.inside.create_dir_all("/out/new", 0o755, fixture.me).is_err());
+        fixture.inside.create_dir_all("/../../var/lib/x", 0o750, fixture.me).unwrap();
+        assert_eq!(fs::metadata(fixture.path("var/lib/x")).unwrap().mode() & 0o7777, 0o750);
+        assert!(fixture.inside.create_dir_all(&"/a".repeat(40), 0o755, fixture.me).is_err());
+        fixture.outside_is_untouched();
     }
 
     #[test]
     fn a_file_replaces_a_link() {
-        let scene = TestTree::new();
-        let secret = scene.top.path().join("outside/secret");
+        let fixture = TestTree::new();
+        let secret = fixture.top.path().join("outside/secret");
         for name in ["hostname", TEMP_NAME] {
-            symlink(&secret, scene.path(&format!("etc/{name}"))).unwrap();
+            symlink(&secret, fixture.path(&format!("etc/{name}"))).unwrap();
         }
-        let etc = scene.inside.open_dir("/etc").unwrap();
-        etc.write("hostname", 0o640, scene.me, b"node-1\n").unwrap();
-        let found = fs::symlink_metadata(scene.path("etc/hostname")).unwrap();
+        let etc = fixture.inside.open_dir("/etc").unwrap();
+        etc.write("hostname", 0o640, fixture.me, b"node-1\n").unwrap();
+        let found = fs::symlink_metadata(fixture.path("etc/hostname")).unwrap();
         assert!(found.is_file() && found.mode() & 0o7777 == 0o640);
-        assert_eq!(scene.inside.read("/etc/hostname", 100).unwrap(), b"node-1\n");
+        assert_eq!(fixture.inside.read("/etc/hostname", 100).unwrap(), b"node-1\n");
         assert_eq!(
             etc.list_names().unwrap().iter().filter(|name| name.starts_with(".farrier")).count(),
             0
         );
-        scene.outside_is_untouched();
+        fixture.outside_is_untouched();
     }
 
     #[test]
     fn links_are_not_own_directories() {
-        let scene = TestTree::new();
-        let etc = scene.inside.open_dir("/etc").unwrap();
-        symlink(scene.top.path().join("outside"), scene.path("etc/.ssh")).unwrap();
-        assert!(etc.ensure_dir(".ssh", 0o700, scene.me).is_err());
+        let fixture = TestTree::new();
+        let etc = fixture.inside.open_dir("/etc").unwrap();
+        symlink(fixture.top.path().join("outside"), fixture.path("etc/.ssh")).unwrap();
+        assert!(etc.ensure_dir(".ssh", 0o700, fixture.me).is_err());
         etc.remove(".ssh").unwrap();
-        etc.ensure_dir(".ssh", 0o700, scene.me).unwrap().write("a", 0o600, scene.me, b"x").unwrap();
-        fs::set_permissions(scene.path("etc/.ssh"), fs::Permissions::from_mode(0o777)).unwrap();
-        etc.ensure_dir(".ssh", 0o700, scene.me).unwrap();
-        assert_eq!(fs::metadata(scene.path("etc/.ssh")).unwrap().mode() & 0o7777, 0o700);
-        scene.outside_is_untouched();
+        etc.ensure_dir(".ssh", 0o700, fixture.me)
+            .unwrap()
+            .write("a", 0o600, fixture.me, b"x")
+            .unwrap();
+        fs::set_permissions(fixture.path("etc/.ssh"), fs::Permissions::from_mode(0o777)).unwrap();
+        etc.ensure_dir(".ssh", 0o700, fixture.me).unwrap();
+        assert_eq!(fs::metadata(fixture.path("etc/.ssh")).unwrap().mode() & 0o7777, 0o700);
+        fixture.outside_is_untouched();
     }
 
     #[test]
     fn only_short_regular_files_are_read() {
-        let scene = TestTree::new();
-        fs::write(scene.path("etc/long"), vec![b'x'; 101]).unwrap();
-        assert!(scene.inside.read("etc/long", 100).is_err());
-        assert_eq!(scene.inside.read("etc/long", 101).unwrap().len(), 101);
-        assert!(scene.inside.read("etc", 100).is_err());
+        let fixture = TestTree::new();
+        fs::write(fixture.path("etc/long"), vec![b'x'; 101]).unwrap();
+        assert!(fixture.inside.read("etc/long", 100).is_err());
+        assert_eq!(fixture.inside.read("etc/long", 101).unwrap().len(), 101);
+        assert!(fixture.inside.read("etc", 100).is_err());
         let fifo =
-            std::process::Command::new("mkfifo").arg(scene.path("etc/fifo")).status().unwrap();
+            std::process::Command::new("mkfifo").arg(fixture.path("etc/fifo")).status().unwrap();
         assert!(fifo.success());
-        assert!(scene.inside.read("etc/fifo", 100).is_err());
-        assert!(scene.inside.has_dir("etc") && !scene.inside.has_file("etc"));
+        assert!(fixture.inside.read("etc/fifo", 100).is_err());
+        assert!(fixture.inside.has_dir("etc") && !fixture.inside.has_file("etc"));
     }
 }

@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn sizes_have_binary_units() {
-        for (bytes, said) in [
+        for (bytes, message) in [
             (0, "0 bytes"),
             (1023, "1023 bytes"),
             (1024, "1.0 KiB"),
@@ -43,7 +43,7 @@ mod tests {
             (8 << 30, "8.0 GiB"),
             (u64::MAX, "15.9 EiB"),
         ] {
-            assert_eq!(format_size(bytes), said);
+            assert_eq!(format_size(bytes), message);
         }
     }
 }

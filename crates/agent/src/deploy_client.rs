@@ -51,18 +51,18 @@ impl DeployClient {
     /// Retries the claim until there is an answer.
     pub fn claim(&self, claim: &Claim, status: &DeployStatus) -> Result<Assignment, Refusal> {
         let mut backoff = Backoff::new(&self.timing);
-        let mut told = String::new();
+        let mut reported = String::new();
         // Endless on purpose: the machine has nothing else to do, and Farrier may be unreachable
         // for hours.
         loop {
             match self.claim_once(claim) {
                 Ok(granted) => return Ok(granted),
                 Err(RequestError::Refused(refusal)) => return Err(refusal),
-                Err(RequestError::Retryable(said) | RequestError::Invalid(said))
-                    if said != told =>
+                Err(RequestError::Retryable(message) | RequestError::Invalid(message))
+                    if message != reported =>
                 {
-                    print_line(&format!("claim: {said}; trying again"));
-                    told = said;
+                    print_line(&format!("claim: {message}; trying again"));
+                    reported = message;
                 }
                 Err(RequestError::Retryable(_) | RequestError::Invalid(_)) => {}
             }
@@ -90,22 +90,22 @@ impl DeployClient {
 
     /// Retries a report until it is delivered or the deployment has ended.
     fn deliver_report(&self, report: &Report, status: &DeployStatus, backoff: &mut Backoff) {
-        let mut told = false;
+        let mut reported = false;
         while !status.has_ended() {
             match self.report(report) {
                 Ok(answer) => {
                     backoff.reset();
-                    return status.apply_answer(report.stage, answer.then);
+                    return status.apply_answer(report.stage, answer.next_action);
                 }
                 Err(RequestError::Refused(refusal)) => {
                     print_line(&format!("report refused: {}", describe_refusal(&refusal)));
                     return status.finish_with(FinalAction::PowerOff);
                 }
-                Err(RequestError::Retryable(said) | RequestError::Invalid(said)) => {
-                    if !told {
-                        print_line(&format!("report: {said}; trying again"));
+                Err(RequestError::Retryable(message) | RequestError::Invalid(message)) => {
+                    if !reported {
+                        print_line(&format!("report: {message}; trying again"));
                     }
-                    told = true;
+                    reported = true;
                     backoff.pause(status);
                 }
             }
@@ -205,11 +205,11 @@ fn skip_to(mut body: Body, from: u64) -> io::Result<Box<dyn Read>> {
 }
 
 pub fn describe_refusal(refusal: &Refusal) -> String {
-    match (refusal.said.as_str(), refusal.code.as_str()) {
+    match (refusal.message.as_str(), refusal.code.as_str()) {
         ("", "") => "no reason was given".into(),
         ("", code) => code.into(),
-        (said, "") => said.into(),
-        (said, code) => format!("{said} ({code})"),
+        (message, "") => message.into(),
+        (message, code) => format!("{message} ({code})"),
     }
 }
 
@@ -219,14 +219,14 @@ mod tests {
 
     #[test]
     fn refusals_are_described_by_code_and_text() {
-        for (code, said, expected) in [
+        for (code, text, expected) in [
             ("", "", "no reason was given"),
             ("token-used", "", "token-used"),
             ("", "no", "no"),
             ("token-used", "used at noon", "used at noon (token-used)"),
         ] {
             assert_eq!(
-                describe_refusal(&Refusal { code: code.into(), said: said.into() }),
+                describe_refusal(&Refusal { code: code.into(), message: text.into() }),
                 expected
             );
         }

@@ -33,8 +33,8 @@ impl Deployment<'_> {
     pub fn run(&self) -> FinalAction {
         match self.deploy() {
             Ok(host_keys) => {
-                let said = format!("{} is installed", self.granted.image.name);
-                self.status.set_installed(said, host_keys);
+                let message = format!("{} is installed", self.granted.image.name);
+                self.status.set_installed(message, host_keys);
             }
             Err(DeployError::Failed(failure)) => self.status.set_failed(failure),
             Err(DeployError::Stopped) => print_line("told to stop"),
@@ -46,7 +46,7 @@ impl Deployment<'_> {
         let disk = select_disk(self.disks, &self.granted.root_disk)?;
         let target = InstallTarget { platform: self.platform, root: self.root, disk };
         let image = &self.granted.image;
-        let said = format!(
+        let message = format!(
             "writing {} ({}, {}) to {} ({})",
             image.name,
             image.kind.as_str(),
@@ -54,12 +54,12 @@ impl Deployment<'_> {
             disk.path,
             format_size(disk.size)
         );
-        self.status.start_writing(image.size, said);
+        self.status.start_writing(image.size, message);
         self.write_image(&target)?;
         self.status.progress(image.size);
         self.status.check()?;
-        let said = format!("{} is written and its checksum is right; installing", image.name);
-        self.status.start_installing(said);
+        let message = format!("{} is written and its checksum is right; installing", image.name);
+        self.status.start_installing(message);
         target.reread_partitions()?;
         let host_keys = target.install(self.granted)?;
         self.status.check()?;
@@ -71,7 +71,7 @@ impl Deployment<'_> {
         let source = self
             .client
             .image(image)
-            .map_err(|said| Failure::image_broken(format!("image url: {said}")))?;
+            .map_err(|message| Failure::image_broken(format!("image url: {message}")))?;
         let reading = ReadContext {
             source: &source,
             size: image.size,

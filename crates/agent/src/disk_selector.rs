@@ -48,40 +48,40 @@ fn strip_wwn_prefix(wwn: &str) -> String {
 }
 
 pub fn select_disk<'a>(disks: &'a [DiskInfo], root_disk: &str) -> Result<&'a DiskInfo, Failure> {
-    let Some(wanted) = DiskSelector::parse(root_disk) else {
-        let said = format!(
+    let Some(desired) = DiskSelector::parse(root_disk) else {
+        let message = format!(
             "root_disk {root_disk:?} is not understood; write serial:…, wwn:… or path:/dev/…, or nothing where there is one disk"
         );
-        return Err(Failure::new(FailureCode::DiskMissing, said));
+        return Err(Failure::new(FailureCode::DiskMissing, message));
     };
-    let fitting: Vec<&DiskInfo> = disks.iter().filter(|disk| wanted.matches(disk)).collect();
-    match (fitting.as_slice(), wanted) {
+    let fitting: Vec<&DiskInfo> = disks.iter().filter(|disk| desired.matches(disk)).collect();
+    match (fitting.as_slice(), desired) {
         ([disk], _) if disk.read_only => {
-            let said = format!("{} is read-only; seen: {}", disk.path, describe_disks(disks));
-            Err(Failure::new(FailureCode::DiskMissing, said))
+            let message = format!("{} is read-only; seen: {}", disk.path, describe_disks(disks));
+            Err(Failure::new(FailureCode::DiskMissing, message))
         }
         ([disk], _) => Ok(disk),
         ([], DiskSelector::OnlyDisk) => {
-            let said =
+            let message =
                 format!("the machine has no disk to write to; seen: {}", describe_disks(disks));
-            Err(Failure::new(FailureCode::DiskMissing, said))
+            Err(Failure::new(FailureCode::DiskMissing, message))
         }
         ([], DiskSelector::Serial(_) | DiskSelector::Wwn(_) | DiskSelector::Path(_)) => {
-            let said = format!("no disk is {root_disk}; seen: {}", describe_disks(disks));
-            Err(Failure::new(FailureCode::DiskMissing, said))
+            let message = format!("no disk is {root_disk}; seen: {}", describe_disks(disks));
+            Err(Failure::new(FailureCode::DiskMissing, message))
         }
         ([..], DiskSelector::OnlyDisk) => {
-            let said = format!(
+            let message = format!(
                 "the machine has {} disks: {}; say which one with root_disk, such as serial:… or path:…",
                 fitting.len(),
                 describe_disks(disks)
             );
-            Err(Failure::new(FailureCode::DiskAmbiguous, said))
+            Err(Failure::new(FailureCode::DiskAmbiguous, message))
         }
         ([..], DiskSelector::Serial(_) | DiskSelector::Wwn(_) | DiskSelector::Path(_)) => {
-            let said =
+            let message =
                 format!("{} disks are {root_disk}; seen: {}", fitting.len(), describe_disks(disks));
-            Err(Failure::new(FailureCode::DiskAmbiguous, said))
+            Err(Failure::new(FailureCode::DiskAmbiguous, message))
         }
     }
 }
@@ -115,14 +115,14 @@ pub fn check_disk_size(disk: &DiskInfo, needed: u64, what: &str) -> Result<(), F
     if needed <= disk.size {
         return Ok(());
     }
-    let said = format!(
+    let message = format!(
         "{what} needs {} ({needed} bytes), and {} has {} ({} bytes); choose a smaller image or another root_disk",
         format_size(needed),
         disk.path,
         format_size(disk.size),
         disk.size
     );
-    Err(Failure::new(FailureCode::DiskTooSmall, said))
+    Err(Failure::new(FailureCode::DiskTooSmall, message))
 }
 
 #[cfg(test)]
@@ -170,15 +170,15 @@ mod tests {
             (&[&vda], "wwn:", Err((DiskMissing, "not understood"))),
             (&[&vda], "vda", Err((DiskMissing, "not understood"))),
         ];
-        for (disks, wanted, expected) in table {
+        for (disks, desired, expected) in table {
             let disks: Vec<DiskInfo> = disks.iter().map(|disk| (*disk).clone()).collect();
-            match (select_disk(&disks, wanted), expected) {
-                (Ok(found), Ok(name)) => assert_eq!(found.name, name, "{wanted}"),
+            match (select_disk(&disks, desired), expected) {
+                (Ok(found), Ok(name)) => assert_eq!(found.name, name, "{desired}"),
                 (Err(failure), Err((code, words))) => {
-                    assert_eq!(failure.code, code, "{wanted}: {}", failure.said);
-                    assert!(failure.said.contains(words), "{wanted}: {}", failure.said);
+                    assert_eq!(failure.code, code, "{desired}: {}", failure.message);
+                    assert!(failure.message.contains(words), "{desired}: {}", failure.message);
                 }
-                (found, _) => panic!("{wanted}: {found:?}"),
+                (found, _) => panic!("{desired}: {found:?}"),
             }
         }
     }
@@ -190,7 +190,7 @@ mod tests {
         let failure = check_disk_size(&vda, (8 << 30) + 1, "the image").unwrap_err();
         assert_eq!(failure.code, FailureCode::DiskTooSmall);
         for part in ["8589934593", "8589934592", "/dev/vda"] {
-            assert!(failure.said.contains(part), "{}", failure.said);
+            assert!(failure.message.contains(part), "{}", failure.message);
         }
     }
 }

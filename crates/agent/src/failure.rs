@@ -7,22 +7,22 @@ use wire::deploy::FailureCode;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub code: FailureCode,
-    pub said: String,
+    pub message: String,
 }
 
 impl Failure {
-    pub fn new(code: FailureCode, said: impl Into<String>) -> Self {
-        Self { code, said: said.into() }
+    pub fn new(code: FailureCode, text: impl Into<String>) -> Self {
+        Self { code, message: text.into() }
     }
 
     /// The image does not match its kind.
-    pub fn image_broken(said: impl Into<String>) -> Self {
-        Self::new(FailureCode::ImageBroken, said)
+    pub fn image_broken(message: impl Into<String>) -> Self {
+        Self::new(FailureCode::ImageBroken, message)
     }
 
     /// The disk, or the system that was written to it, could not be used.
-    pub fn install_failed(said: impl Into<String>) -> Self {
-        Self::new(FailureCode::InstallFailed, said)
+    pub fn install_failed(message: impl Into<String>) -> Self {
+        Self::new(FailureCode::InstallFailed, message)
     }
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for DeployError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stopped => f.write_str("told to stop"),
-            Self::Failed(failure) => write!(f, "{} ({})", failure.said, failure.code.as_str()),
+            Self::Failed(failure) => write!(f, "{} ({})", failure.message, failure.code.as_str()),
         }
     }
 }

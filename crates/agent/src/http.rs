@@ -235,14 +235,14 @@ impl Body {
     /// Reads a whole small body, within a limit of bytes and of time.
     pub fn read_all(mut self, limit: usize, time: Duration) -> io::Result<Vec<u8>> {
         let since = Instant::now();
-        let mut whole = Vec::new();
+        let mut complete = Vec::new();
         let mut piece = [0; READ_BYTES];
         loop {
             match self.read(&mut piece)? {
-                0 => return Ok(whole),
-                count => whole.extend_from_slice(&piece[..count]),
+                0 => return Ok(complete),
+                count => complete.extend_from_slice(&piece[..count]),
             }
-            if whole.len() > limit {
+            if complete.len() > limit {
                 return Err(invalid_data("the answer is too long"));
             }
             if since.elapsed() > time {
@@ -299,8 +299,8 @@ fn cut_error() -> io::Error {
     io::Error::new(ErrorKind::UnexpectedEof, "the connection was cut")
 }
 
-fn invalid_data(said: &str) -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, said)
+fn invalid_data(message: &str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, message)
 }
 
 #[cfg(test)]

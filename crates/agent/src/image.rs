@@ -106,9 +106,9 @@ impl<'a> ResumingReader<'a> {
                 self.open = Some(open);
                 Ok(())
             }
-            Err(RequestError::Retryable(said)) => self.wait(&said),
-            Err(RequestError::Invalid(said)) => {
-                Err(Failure::image_broken(format!("image: {said}")).into())
+            Err(RequestError::Retryable(message)) => self.wait(&message),
+            Err(RequestError::Invalid(message)) => {
+                Err(Failure::image_broken(format!("image: {message}")).into())
             }
             Err(RequestError::Refused(refusal)) => {
                 print_line(&format!("image refused: {}", describe_refusal(&refusal)));
@@ -118,9 +118,9 @@ impl<'a> ResumingReader<'a> {
         }
     }
 
-    fn wait(&mut self, said: &str) -> Result<(), DeployError> {
+    fn wait(&mut self, message: &str) -> Result<(), DeployError> {
         self.reading.status.check()?;
-        print_line(&format!("image: {said}; going on from byte {}", self.position));
+        print_line(&format!("image: {message}; going on from byte {}", self.position));
         self.backoff.pause(self.reading.status);
         self.reading.status.check()
     }
@@ -164,11 +164,11 @@ impl<'a> ImageStream<'a> {
         if found.eq_ignore_ascii_case(sha256) {
             return Ok(());
         }
-        let said = format!(
+        let message = format!(
             "the image that arrived has the SHA-256 {found} and should have {sha256}; \
              compare the file with its entry in the catalogue"
         );
-        Err(Failure::new(FailureCode::ChecksumWrong, said).into())
+        Err(Failure::new(FailureCode::ChecksumWrong, message).into())
     }
 }
 
@@ -245,14 +245,14 @@ pub mod tests {
             let (status, timing) = (DeployStatus::default(), timing_without_pauses());
             let reading = ReadContext { source: &source, size: bytes.len() as u64, status: &status, timing: &timing };
             let mut stream = ImageStream::new(reading);
-            let mut whole = Vec::new();
+            let mut content = Vec::new();
             let mut buffer = vec![0; piece];
             loop {
                 let count = stream.fill(&mut buffer).unwrap();
                 if count == 0 { break }
-                whole.extend_from_slice(&buffer[..count]);
+                content.extend_from_slice(&buffer[..count]);
             }
-            prop_assert_eq!(&whole, &bytes);
+            prop_assert_eq!(&content, &bytes);
             prop_assert_eq!(stream.finish(&sha256(&bytes)), Ok(()));
         }
 

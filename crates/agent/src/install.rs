@@ -64,10 +64,10 @@ impl InstallTarget<'_> {
                     tries += 1;
                     thread::sleep(PAUSE);
                 }
-                Err(said) => {
+                Err(message) => {
                     let path = &self.disk.path;
                     return Err(Failure::install_failed(format!(
-                        "the partitions of {path} cannot be read: {said}"
+                        "the partitions of {path} cannot be read: {message}"
                     )));
                 }
             }
@@ -101,12 +101,12 @@ impl InstallTarget<'_> {
             devices.push(self.device());
         }
         let mut best: Option<(RootLikelihood, MountableVolume)> = None;
-        let mut seen = Vec::new();
+        let mut observed = Vec::new();
         let mut mounted = false;
         for device in devices {
             let name = device.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let content = volume::detect_content(&device).unwrap_or(PartitionContent::Unknown);
-            seen.push(format!("{name}: {}", content.as_str()));
+            observed.push(format!("{name}: {}", content.as_str()));
             let PartitionContent::Mountable(kind) = content else { continue };
             for options in kind.options() {
                 let volume = MountableVolume { device: device.clone(), kind, options };
@@ -123,25 +123,25 @@ impl InstallTarget<'_> {
                     }
                     // A missing btrfs subvolume is not an error.
                     Err(_) if !options.is_empty() => {}
-                    Err(failure) => seen.push(failure.said),
+                    Err(failure) => observed.push(failure.message),
                 }
             }
         }
-        best.map(|(_, volume)| volume).ok_or_else(|| self.no_root_failure(mounted, &seen))
+        best.map(|(_, volume)| volume).ok_or_else(|| self.no_root_failure(mounted, &observed))
     }
 
-    fn no_root_failure(&self, mounted: bool, seen: &[String]) -> Failure {
-        let (path, seen) = (&self.disk.path, seen.join(", "));
-        let said = if mounted {
+    fn no_root_failure(&self, mounted: bool, observed: &[String]) -> Failure {
+        let (path, observed) = (&self.disk.path, observed.join(", "));
+        let message = if mounted {
             format!(
-                "no partition of {path} has a system in it (etc/os-release, usr/lib/os-release or etc/passwd); seen: {seen}"
+                "no partition of {path} has a system in it (etc/os-release, usr/lib/os-release or etc/passwd); seen: {observed}"
             )
         } else {
             format!(
-                "nothing on {path} can be mounted; seen: {seen}; an image has its root as ext4, xfs, btrfs or vfat"
+                "nothing on {path} can be mounted; seen: {observed}; an image has its root as ext4, xfs, btrfs or vfat"
             )
         };
-        Failure::install_failed(said)
+        Failure::install_failed(message)
     }
 
     /// Runs `work` while the file system is mounted. The name distinguishes concurrent mounts.
@@ -197,7 +197,7 @@ fn configure_system(inside: &ConfinedRoot, granted: &Assignment) -> Result<Strin
     etc.write("hostname", 0o644, owner, hostname.as_bytes()).map_err(wrong("/etc/hostname"))?;
     write_authorized_keys(inside, granted)?;
     let key = HostKey::generate()
-        .map_err(|said| Failure::install_failed(format!("no host key: {said}")))?;
+        .map_err(|message| Failure::install_failed(format!("no host key: {message}")))?;
     install_host_key(inside, owner, &key).map_err(wrong("/etc/ssh"))?;
     let stamp = format!("{}\n", granted.stamp.trim_end_matches('\n'));
     let farrier =
@@ -446,7 +446,7 @@ mod tests {
             let folder = system();
             spoil(folder.path());
             let failure = configured(folder.path(), user).unwrap_err();
-            assert!(failure.said.contains(words), "{}", failure.said);
+            assert!(failure.message.contains(words), "{}", failure.message);
         }
     }
 

@@ -35,8 +35,8 @@ struct Arguments {
 
 fn arguments(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
     let mut found = Arguments { cmdline: None, root: "/".into(), stay: false };
-    while let Some(word) = words.next() {
-        match word.as_str() {
+    while let Some(name) = words.next() {
+        match name.as_str() {
             "--cmdline" => found.cmdline = Some(words.next()?),
             "--root" => found.root = words.next()?.into(),
             "--stay" => found.stay = true,
@@ -48,14 +48,14 @@ fn arguments(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1).peekable();
-    if words.next_if(|word| word == NODE).is_some() {
+    if words.next_if(|name| name == NODE).is_some() {
         return run_node_command(words);
     }
     let Some(arguments) = arguments(words) else { return usage_error() };
     match run_deployment(&arguments) {
         Ok(end) => reboot_or_power_off(end, arguments.stay),
-        Err(said) => {
-            print_line(&said);
+        Err(message) => {
+            print_line(&message);
             ExitCode::from(2)
         }
     }
@@ -94,9 +94,9 @@ fn run_node_command(mut words: impl Iterator<Item = String>) -> ExitCode {
         "enroll" => {
             load().and_then(|config| match node::enroll(&config, &node::Timing::default()) {
                 Ok(name) => Ok(format!("this is {name}\n")),
-                Err(node::NotEnrolled::Unreachable(said) | node::NotEnrolled::Refused(said)) => {
-                    Err(said)
-                }
+                Err(
+                    node::NotEnrolled::Unreachable(message) | node::NotEnrolled::Refused(message),
+                ) => Err(message),
             })
         }
         _ => return usage_error(),
@@ -106,8 +106,8 @@ fn run_node_command(mut words: impl Iterator<Item = String>) -> ExitCode {
             print!("{text}");
             ExitCode::SUCCESS
         }
-        Err(said) => {
-            print_line(&said);
+        Err(message) => {
+            print_line(&message);
             ExitCode::from(2)
         }
     }
@@ -129,11 +129,11 @@ fn run_deployment(arguments: &Arguments) -> Result<FinalAction, String> {
 
 /// Reboots or powers off. On a real machine this does not return.
 fn reboot_or_power_off(end: FinalAction, stay: bool) -> ExitCode {
-    let (word, command) = match end {
+    let (name, command) = match end {
         FinalAction::Reboot => ("reboot", RebootCommand::Restart),
         FinalAction::PowerOff => ("power off", RebootCommand::PowerOff),
     };
-    print_line(word);
+    print_line(name);
     if stay {
         return ExitCode::SUCCESS;
     }
@@ -141,7 +141,7 @@ fn reboot_or_power_off(end: FinalAction, stay: bool) -> ExitCode {
     match reboot(command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            print_line(&format!("cannot {word}: {error}"));
+            print_line(&format!("cannot {name}: {error}"));
             ExitCode::FAILURE
         }
     }

@@ -118,12 +118,12 @@ pub fn enroll(config: &Config, timing: &Timing) -> Result<String, NotEnrolled> {
         match service.enroll_once() {
             Ok(EnrolledNode { node, refused }) if refused.is_empty() => return Ok(node.node),
             Ok(EnrolledNode { node, refused }) => {
-                let said = format!("{refused}; this is still {}", node.node);
-                return Err(NotEnrolled::Refused(said));
+                let message = format!("{refused}; this is still {}", node.node);
+                return Err(NotEnrolled::Refused(message));
             }
-            Err(EnrollFailure::Refused(said)) => return Err(NotEnrolled::Refused(said)),
-            Err(EnrollFailure::Retryable(said)) if tries == ENROLL_TRIES => {
-                return Err(NotEnrolled::Unreachable(said));
+            Err(EnrollFailure::Refused(message)) => return Err(NotEnrolled::Refused(message)),
+            Err(EnrollFailure::Retryable(message)) if tries == ENROLL_TRIES => {
+                return Err(NotEnrolled::Unreachable(message));
             }
             Err(EnrollFailure::Retryable(_)) => thread::sleep(with_jitter(backoff.next_delay())),
         }
@@ -159,8 +159,8 @@ impl<'a> Service<'a> {
         timing: &'a Timing,
         stop_flag: &'a Arc<AtomicBool>,
     ) -> Result<Self, String> {
-        if let Some(said) = config.exposed_token_warning() {
-            print_warning(&said);
+        if let Some(message) = config.exposed_token_warning() {
+            print_warning(&message);
         }
         Ok(Self {
             config,
@@ -180,22 +180,25 @@ impl<'a> Service<'a> {
     /// Retries until the agent is enrolled. None: the stop flag was set.
     fn enroll(&self) -> Option<EnrolledNode> {
         let mut backoff = self.timing.backoff();
-        let mut told = String::new();
+        let mut reported = String::new();
         loop {
-            let (said, wait) = match self.enroll_once() {
+            let (message, wait) = match self.enroll_once() {
                 Ok(known) => {
                     print_line(&format!("this is {}", known.node.node));
                     self.store_refused_token(&known.refused);
                     return Some(known);
                 }
-                Err(EnrollFailure::Retryable(said)) => (said, with_jitter(backoff.next_delay())),
-                Err(EnrollFailure::Refused(said)) => (said, self.timing.rare),
+                Err(EnrollFailure::Retryable(message)) => {
+                    (message, with_jitter(backoff.next_delay()))
+                }
+                Err(EnrollFailure::Refused(message)) => (message, self.timing.rare),
             };
-            if said != told {
-                print_line(&format!("not enrolled: {said}"));
-                let trouble = format!("not enrolled: {said}");
-                let _ = self.journal.store_contact(&Contact { trouble, ..Contact::default() });
-                told = said;
+            if message != reported {
+                print_line(&format!("not enrolled: {message}"));
+                let failure = format!("not enrolled: {message}");
+                let _ =
+                    self.journal.store_contact(&Contact { trouble: failure, ..Contact::default() });
+                reported = message;
             }
             if Deadline::new(Duration::MAX, self.stop_flag).sleep(wait).is_err() {
                 return None;

@@ -175,7 +175,7 @@ impl Platform for RealPlatform {
 struct RunningProgram {
     program: &'static str,
     child: Child,
-    said: Option<thread::JoinHandle<String>>,
+    stderr: Option<thread::JoinHandle<String>>,
 }
 
 impl RunningProgram {
@@ -190,8 +190,9 @@ impl RunningProgram {
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child =
             command.spawn().map_err(|error| format!("{program} does not start: {error}"))?;
-        let said = child.stderr.take().map(|stderr| thread::spawn(move || read_beginning(stderr)));
-        Ok(Self { program, child, said })
+        let message =
+            child.stderr.take().map(|stderr| thread::spawn(move || read_beginning(stderr)));
+        Ok(Self { program, child, stderr: message })
     }
 
     fn feed(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -223,9 +224,11 @@ impl RunningProgram {
         if status.success() {
             return Ok(());
         }
-        let said = self.said.take().and_then(|said| said.join().ok()).unwrap_or_default();
-        let said: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        Err(format!("{} ended with {status}: {}", self.program, said.join("; ")))
+        let message =
+            self.stderr.take().and_then(|message| message.join().ok()).unwrap_or_default();
+        let message: Vec<&str> =
+            message.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        Err(format!("{} ended with {status}: {}", self.program, message.join("; ")))
     }
 
     fn kill(&mut self) {
@@ -237,10 +240,10 @@ impl RunningProgram {
 /// The beginning of the output. The rest is read and dropped, so that the program never blocks on a
 /// full pipe.
 fn read_beginning(mut from: impl Read) -> String {
-    let mut said = Vec::new();
-    let _ = Read::take(&mut from, MAX_STDERR_BYTES).read_to_end(&mut said);
+    let mut message = Vec::new();
+    let _ = Read::take(&mut from, MAX_STDERR_BYTES).read_to_end(&mut message);
     let _ = io::copy(&mut from, &mut io::sink());
-    String::from_utf8_lossy(&said).into_owned()
+    String::from_utf8_lossy(&message).into_owned()
 }
 
 #[cfg(test)]
@@ -249,10 +252,10 @@ mod tests {
 
     #[test]
     fn errors_contain_stderr() {
-        let said = RealPlatform.run(Tool::Tar, &["-xf", "/nowhere.tar"], "").unwrap_err();
+        let message = RealPlatform.run(Tool::Tar, &["-xf", "/nowhere.tar"], "").unwrap_err();
         assert!(
-            said.starts_with("tar ended with exit status") && said.contains("nowhere"),
-            "{said}"
+            message.starts_with("tar ended with exit status") && message.contains("nowhere"),
+            "{message}"
         );
     }
 

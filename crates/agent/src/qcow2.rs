@@ -50,7 +50,7 @@ impl Qcow2 {
         for (at, length) in &self.map.holes {
             disk.zero_range(*at, *length, status)?;
         }
-        let mut window = Window { held: Vec::new(), from: 0, keep: self.header.longest_extent() };
+        let mut window = Window { bytes: Vec::new(), from: 0, keep: self.header.longest_extent() };
         let mut decompressor = ClusterDecompressor::new(&self.header);
         let mut left = self.map.extents.iter().peekable();
         while window.read_more(stream)? {
@@ -60,9 +60,9 @@ impl Qcow2 {
                     ExtentContent::Table(digest) => self.check_table(digest, bytes)?,
                     ExtentContent::Data(guest) => self.write_cluster(guest, bytes, disk, status)?,
                     ExtentContent::Compressed(guest) => {
-                        let bytes = decompressor.decompress(bytes).map_err(|said| {
+                        let bytes = decompressor.decompress(bytes).map_err(|message| {
                             Failure::image_broken(format!(
-                                "the cluster at byte {} of the image: {said}",
+                                "the cluster at byte {} of the image: {message}",
                                 extent.host
                             ))
                         })?;
@@ -101,14 +101,14 @@ impl Qcow2 {
         if known.is_some_and(|known| known[..] == Sha256::digest(bytes)[..]) {
             return Ok(());
         }
-        let said = "the image's tables are not what they were a moment ago; was it replaced while it was read?";
-        Err(Failure::new(FailureCode::ChecksumWrong, said))
+        let message = "the image's tables are not what they were a moment ago; was it replaced while it was read?";
+        Err(Failure::new(FailureCode::ChecksumWrong, message))
     }
 }
 
 /// The most recent part of the stream: as long as the longest extent, plus one read.
 struct Window {
-    held: Vec<u8>,
+    bytes: Vec<u8>,
     /// Its offset in the file.
     from: u64,
     keep: usize,
@@ -116,24 +116,24 @@ struct Window {
 
 impl Window {
     fn end(&self) -> u64 {
-        self.from + self.held.len() as u64
+        self.from + self.bytes.len() as u64
     }
 
     /// Reads more. False: the stream has ended.
     fn read_more(&mut self, stream: &mut ImageStream) -> Result<bool, DeployError> {
-        let old = self.held.len().saturating_sub(self.keep);
-        self.held.drain(..old);
+        let old = self.bytes.len().saturating_sub(self.keep);
+        self.bytes.drain(..old);
         self.from += old as u64;
-        let full = self.held.len();
-        self.held.resize(full + MIB as usize, 0);
-        let count = stream.fill(&mut self.held[full..])?;
-        self.held.truncate(full + count);
+        let full = self.bytes.len();
+        self.bytes.resize(full + MIB as usize, 0);
+        let count = stream.fill(&mut self.bytes[full..])?;
+        self.bytes.truncate(full + count);
         Ok(count > 0)
     }
 
     fn get(&self, extent: &Extent) -> Result<&[u8], Failure> {
-        let place = extent.host.checked_sub(self.from).map(|at| at as usize);
-        let bytes = place.and_then(|at| self.held.get(at..at + extent.length as usize));
+        let position = extent.host.checked_sub(self.from).map(|at| at as usize);
+        let bytes = position.and_then(|at| self.bytes.get(at..at + extent.length as usize));
         bytes.ok_or_else(|| {
             Failure::image_broken(format!("byte {} of the image has passed already", extent.host))
         })

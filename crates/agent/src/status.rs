@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use wire::deploy::{Report, Stage, Then};
+use wire::deploy::{NextAction, Report, Stage};
 
 /// The interval of progress lines on the console, in percent of the image.
 const SHOW_EVERY_PERCENT: u64 = 5;
@@ -60,24 +60,27 @@ impl DeployStatus {
         if self.stop_flag.load(Ordering::Relaxed) { Err(DeployError::Stopped) } else { Ok(()) }
     }
 
-    pub fn start_writing(&self, total: u64, said: String) {
-        self.change(|report| *report = new_report(Stage::Writing, total, said));
+    pub fn start_writing(&self, total: u64, message: String) {
+        self.change(|report| *report = new_report(Stage::Writing, total, message));
     }
 
-    pub fn start_installing(&self, said: String) {
-        self.change(|report| *report = Report { stage: Stage::Installing, said, ..report.clone() });
-    }
-
-    pub fn set_installed(&self, said: String, host_keys: Vec<String>) {
+    pub fn start_installing(&self, text: String) {
         self.change(|report| {
-            *report = Report { stage: Stage::Installed, said, host_keys, ..report.clone() };
+            *report = Report { stage: Stage::Installing, message: text, ..report.clone() }
+        });
+    }
+
+    pub fn set_installed(&self, text: String, host_keys: Vec<String>) {
+        self.change(|report| {
+            *report =
+                Report { stage: Stage::Installed, message: text, host_keys, ..report.clone() };
         });
     }
 
     pub fn set_failed(&self, failure: Failure) {
         self.change(|report| {
-            let (code, said) = (Some(failure.code), failure.said);
-            *report = Report { stage: Stage::Failed, said, code, ..report.clone() };
+            let (code, text) = (Some(failure.code), failure.message);
+            *report = Report { stage: Stage::Failed, message: text, code, ..report.clone() };
         });
     }
 
@@ -86,7 +89,7 @@ impl DeployStatus {
         let mut report =
             inner.now.clone().unwrap_or_else(|| new_report(Stage::Writing, 0, String::new()));
         to(&mut report);
-        print_line(&report.said);
+        print_line(&report.message);
         inner.unsent.push_back(report.clone());
         inner.now = Some(report);
         self.changed.notify_all();
@@ -133,14 +136,14 @@ impl DeployStatus {
 
     /// Applies Farrier's answer to a report. A reboot during the work is ignored, because it would
     /// leave half a system.
-    pub fn apply_answer(&self, stage: Stage, then: Then) {
+    pub fn apply_answer(&self, stage: Stage, then: NextAction) {
         match (then, stage) {
-            (Then::GoOn, _) => {}
-            (Then::Stop, _) => self.finish_with(FinalAction::PowerOff),
-            (Then::Reboot, Stage::Installed | Stage::Failed) => {
+            (NextAction::Continue, _) => {}
+            (NextAction::Stop, _) => self.finish_with(FinalAction::PowerOff),
+            (NextAction::Reboot, Stage::Installed | Stage::Failed) => {
                 self.finish_with(FinalAction::Reboot)
             }
-            (Then::Reboot, Stage::Writing | Stage::Installing) => {
+            (NextAction::Reboot, Stage::Writing | Stage::Installing) => {
                 print_line("told to reboot before the work is done: going on");
             }
         }
@@ -177,8 +180,8 @@ impl DeployStatus {
     }
 }
 
-fn new_report(stage: Stage, total: u64, said: String) -> Report {
-    Report { stage, done: 0, total, said, code: None, host_keys: Vec::new() }
+fn new_report(stage: Stage, total: u64, text: String) -> Report {
+    Report { stage, done: 0, total, message: text, code: None, host_keys: Vec::new() }
 }
 
 fn percent(done: u64, total: u64) -> u64 {
@@ -214,17 +217,17 @@ mod tests {
 
     #[test]
     fn answers_depend_on_the_stage() {
-        use {Stage::*, Then::*};
+        use {NextAction::*, Stage::*};
         for (stage, then, end, braked) in [
-            (Writing, GoOn, None, false),
+            (Writing, Continue, None, false),
             (Writing, Reboot, None, false),
             (Writing, Stop, Some(FinalAction::PowerOff), true),
             (Installing, Reboot, None, false),
             (Installing, Stop, Some(FinalAction::PowerOff), true),
-            (Installed, GoOn, None, false),
+            (Installed, Continue, None, false),
             (Installed, Reboot, Some(FinalAction::Reboot), false),
             (Installed, Stop, Some(FinalAction::PowerOff), true),
-            (Failed, GoOn, None, false),
+            (Failed, Continue, None, false),
             (Failed, Reboot, Some(FinalAction::Reboot), false),
             (Failed, Stop, Some(FinalAction::PowerOff), true),
         ] {

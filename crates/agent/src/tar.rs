@@ -43,8 +43,8 @@ pub fn prepare_disk(target: &InstallTarget) -> Result<PreparedDisk, Failure> {
     let layout = Layout::new().map_err(Failure::install_failed)?;
     let device = target.device();
     let run = |tool: Tool, arguments: &[&str], input: &str| {
-        let failed = |said| {
-            Failure::install_failed(format!("{} cannot be prepared: {said}", target.disk.path))
+        let failed = |message| {
+            Failure::install_failed(format!("{} cannot be prepared: {message}", target.disk.path))
         };
         target.platform.run(tool, arguments, input).map_err(failed)
     };
@@ -112,15 +112,15 @@ fn feed_tar(
         (Err(FeedError::Source(error)), None) => {
             Err(Failure::image_broken(format!("the image cannot be decompressed: {error}")).into())
         }
-        (Err(FeedError::Tool(said)), None) if said.contains("No space left") => {
+        (Err(FeedError::Tool(message)), None) if message.contains("No space left") => {
             let path = &target.disk.path;
-            let said = format!(
-                "{path} has no room for the files of the image: {said}; choose a smaller image or another root_disk"
+            let message = format!(
+                "{path} has no room for the files of the image: {message}; choose a smaller image or another root_disk"
             );
-            Err(Failure::new(FailureCode::DiskTooSmall, said).into())
+            Err(Failure::new(FailureCode::DiskTooSmall, message).into())
         }
-        (Err(FeedError::Tool(said)), None) => {
-            Err(Failure::image_broken(format!("the image cannot be unpacked: {said}")).into())
+        (Err(FeedError::Tool(message)), None) => {
+            Err(Failure::image_broken(format!("the image cannot be unpacked: {message}")).into())
         }
     }
 }

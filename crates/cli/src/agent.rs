@@ -37,7 +37,7 @@ fn load_config(args: &AgentConfigArg) -> Result<Config, Failure> {
 
 fn enrollment_failure(why: NotEnrolled) -> Failure {
     match why {
-        NotEnrolled::Unreachable(said) => Failure::new(Exit::Unreachable, said),
-        NotEnrolled::Refused(said) => Failure::refused(said),
+        NotEnrolled::Unreachable(message) => Failure::new(Exit::Unreachable, message),
+        NotEnrolled::Refused(message) => Failure::refused(message),
     }
 }

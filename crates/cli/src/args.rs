@@ -387,7 +387,7 @@ mod tests {
     #[test]
     fn the_help_names_every_type_of_operation() {
         for kind in model::plan::RunType::ALL {
-            let named = RUN_FILTERS.split([' ', ',', ';', '\n']).any(|word| word == kind.as_str());
+            let named = RUN_FILTERS.split([' ', ',', ';', '\n']).any(|name| name == kind.as_str());
             assert!(named, "{} is not in RUN_FILTERS", kind.as_str());
         }
     }

@@ -56,14 +56,14 @@ fn format_report(report: &BmcReport, colors: ColorMode) -> String {
 }
 
 fn format_finding(finding: &BmcFinding, colors: ColorMode) -> String {
-    let (mark, tone, word) = match finding.verdict() {
+    let (mark, tone, name) = match finding.verdict() {
         Verdict::Ok => ("✓", Tone::Good, "ok"),
         Verdict::Cannot => ("✗", Tone::Bad, "cannot"),
         Verdict::NotTried | Verdict::Unspecified => ("-", Tone::Dim, "not tried"),
     };
     let mark = colors.apply(tone, mark);
     format!(
-        "  {mark} {:STEP_WIDTH$}  {word:9}  {}\n",
+        "  {mark} {:STEP_WIDTH$}  {name:9}  {}\n",
         one_line(&finding.step),
         one_line(&finding.said)
     )
@@ -92,10 +92,10 @@ mod tests {
 
     #[test]
     fn each_step_is_a_line() {
-        let finding = |step: &str, verdict: Verdict, said: &str| BmcFinding {
+        let finding = |step: &str, classification: Verdict, message: &str| BmcFinding {
             step: step.into(),
-            verdict: verdict.into(),
-            said: said.into(),
+            verdict: classification.into(),
+            said: message.into(),
         };
         let report = BmcReport {
             peer: "https://h".into(),

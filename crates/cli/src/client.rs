@@ -5,7 +5,7 @@
 //! command that starts one.
 
 use crate::exit::{Exit, Failure};
-use model::time::spoken;
+use model::time::format_duration;
 use proto::v1::{
     admin_service_client::AdminServiceClient, component_service_client::ComponentServiceClient,
     credential_service_client::CredentialServiceClient,
@@ -149,7 +149,7 @@ impl Client {
                 format!(
                     "the Farrier server at {} did not answer within {}",
                     self.server,
-                    spoken(limit)
+                    format_duration(limit)
                 ),
             )),
         }
@@ -212,8 +212,8 @@ pub async fn fetch_pages<T>(
     let mut items = Vec::new();
     let mut token = String::new();
     while items.len() < limit {
-        let wanted = (limit - items.len()).min(PAGE_SIZE as usize) as i32;
-        let (page, next) = fetch(wanted, token.clone()).await?;
+        let desired = (limit - items.len()).min(PAGE_SIZE as usize) as i32;
+        let (page, next) = fetch(desired, token.clone()).await?;
         items.extend(page);
         if next.is_empty() {
             break;

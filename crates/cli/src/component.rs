@@ -7,7 +7,7 @@ use crate::operation::choose_request_id;
 use crate::output::Screen;
 use crate::table::{Cell, Table, Tone};
 use crate::text::{join_names, one_line};
-use model::blast::MAX_NAMED;
+use model::blast_radius::MAX_NAMED;
 use proto::v1::{
     ComponentFirmwareStatus, ComponentFirmwareVersions, ComponentOutcome, ComponentResult,
     ComputeTrays, GetComponentFirmwareStatusRequest, ListComponentFirmwareVersionsRequest,
@@ -98,8 +98,8 @@ fn format_impact(all: &[ComponentResult]) -> String {
     for (rack, one) in racks {
         let mut lines = Vec::new();
         if !one.dark_machine_ids.is_empty() {
-            let dark = join_names(one.dark_machine_ids.iter().map(String::as_str), MAX_NAMED);
-            lines.push(format!("would go dark: {dark}"));
+            let affected = join_names(one.dark_machine_ids.iter().map(String::as_str), MAX_NAMED);
+            lines.push(format!("would go dark: {affected}"));
         }
         lines.extend(one.notes.iter().map(|note| format!("note: {}", one_line(note))));
         for gate in &one.refusals {
@@ -210,7 +210,7 @@ mod tests {
     use proto::v1::RackMaintenanceGate;
 
     #[test]
-    fn a_dry_run_shows_steps_and_all_that_speaks_against_it() {
+    fn a_dry_run_shows_steps_and_refusals() {
         let gate = |message: &str, next: &str| RackMaintenanceGate {
             message: message.into(),
             next_command: next.into(),

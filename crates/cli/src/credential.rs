@@ -79,11 +79,11 @@ pub async fn run_trust(
         TrustCommand::Forget(args) => {
             let request = ForgetIdentityRequest { peer: args.peer.clone() };
             let done = client.call(client.credentials().forget_identity(request)).await?;
-            let said = format!(
+            let message = format!(
                 "{} forgotten; whoever is met there next is trusted\n",
                 one_line(&args.peer)
             );
-            screen.print_record(&done, |_| said.clone())?;
+            screen.print_record(&done, |_| message.clone())?;
         }
     }
     Ok(Exit::Success)
@@ -140,7 +140,8 @@ fn read_secret(args: CredentialSetArgs) -> Result<Secret, Failure> {
 }
 
 fn read_file(path: &Path) -> Result<String, Failure> {
-    let wrong = |said: String| Failure::new(Exit::Refused, format!("{}: {said}", path.display()));
+    let wrong =
+        |message: String| Failure::new(Exit::Refused, format!("{}: {message}", path.display()));
     let file = std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
     read_bounded(file).map_err(wrong)
 }
@@ -152,7 +153,7 @@ fn read_first_line(path: &Path) -> Result<String, Failure> {
 
 /// Reads a password from stdin. A terminal is refused, because it would echo the password.
 fn read_password() -> Result<String, Failure> {
-    let wrong = |said: String| Failure::new(Exit::Refused, said);
+    let wrong = |message: String| Failure::new(Exit::Refused, message);
     let input = std::io::stdin();
     if input.is_terminal() {
         return Err(wrong(
@@ -161,7 +162,8 @@ fn read_password() -> Result<String, Failure> {
                 .into(),
         ));
     }
-    let text = read_bounded(input).map_err(|said| wrong(format!("standard input: {said}")))?;
+    let text =
+        read_bounded(input).map_err(|message| wrong(format!("standard input: {message}")))?;
     Ok(text.lines().next().unwrap_or_default().to_string())
 }
 

@@ -163,7 +163,7 @@ fn power_state(status: &DeviceStatus) -> &str {
 /// ✓ reachable, ✗ unreachable, - not probed yet.
 fn reachable_cell(status: &DeviceStatus) -> Cell {
     match &status.observed {
-        Some(seen) if seen.reachable => Cell::with_tone("✓", Tone::Good),
+        Some(observed) if observed.reachable => Cell::with_tone("✓", Tone::Good),
         Some(_) => Cell::with_tone("✗", Tone::Bad),
         None => "-".into(),
     }
@@ -227,9 +227,9 @@ pub fn describe(
     let status = device.status.cloned().unwrap_or_default();
     let facts = status.facts.clone().unwrap_or_default();
     let or_dash = |text: String| if text.is_empty() { "-".to_string() } else { text };
-    let seen = status.observed.as_ref().map_or_else(String::new, |seen| {
-        let how = if seen.reachable { "yes" } else { "no" };
-        format!("{how}, since {} ({})", clock.ago(seen.at.as_ref()), seen.message)
+    let observed = status.observed.as_ref().map_or_else(String::new, |observed| {
+        let how = if observed.reachable { "yes" } else { "no" };
+        format!("{how}, since {} ({})", clock.ago(observed.at.as_ref()), observed.message)
     });
     let state = match (status.detail.as_str(), status.deleted) {
         ("", false) => status.state.clone(),
@@ -250,7 +250,7 @@ pub fn describe(
     lines.extend(more);
     lines.extend([
         ("Power:", or_dash(power_state(&status).into())),
-        ("Reachable:", or_dash(seen)),
+        ("Reachable:", or_dash(observed)),
         ("ActiveOperationId:", or_dash(status.active_operation_id.clone())),
         ("Rack:", or_dash(spec.rack_id.clone())),
         ("Slot:", or_dash(format_slot(&spec))),

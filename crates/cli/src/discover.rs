@@ -122,11 +122,11 @@ fn format_summary(counts: &DiscoveryCounts) -> String {
         1 => format!("1 {noun}"),
         count => format!("{count} {noun}s"),
     };
-    let asked = match addresses {
+    let requested = match addresses {
         1 => "1 address".to_string(),
         count => format!("{count} addresses"),
     };
-    format!("{asked} asked: {} found{detail}{rest}", noun(counts.found(), "machine"))
+    format!("{requested} asked: {} found{detail}{rest}", noun(counts.found(), "machine"))
 }
 
 fn print_result(screen: &mut Screen, result: &Discovered) -> Result<(), Failure> {
@@ -166,13 +166,13 @@ fn format_machine(system: &FoundSystem) -> String {
         serial => format!("serial {serial}"),
     };
     let power = format!("power {}", power_name(system.power()));
-    let (id, said) = (&system.machine_id, &system.said);
-    let standing = match system.standing() {
+    let (id, message) = (&system.machine_id, &system.said);
+    let status = match system.standing() {
         Standing::New | Standing::Unspecified => "new".to_string(),
-        Standing::Known => format!("known as {id} by its {said}"),
+        Standing::Known => format!("known as {id} by its {message}"),
         Standing::Registered => format!("registered as {id}"),
-        Standing::Doubtful => format!("doubtful, not registered: {said}"),
-        Standing::Refused => format!("not registered: {said}"),
+        Standing::Doubtful => format!("doubtful, not registered: {message}"),
+        Standing::Refused => format!("not registered: {message}"),
     };
     let parts = [
         system.endpoint.clone(),
@@ -180,7 +180,7 @@ fn format_machine(system: &FoundSystem) -> String {
         serial,
         format_macs(system),
         power,
-        standing,
+        status,
     ];
     let parts: Vec<String> = parts
         .iter()
@@ -237,7 +237,7 @@ fn collect_addresses(given: &[String]) -> Result<Vec<String>, Failure> {
 }
 
 fn read_address_file(path: &Path) -> Result<String, Failure> {
-    let wrong = |said: String| Failure::refused(format!("{}: {said}", path.display()));
+    let wrong = |message: String| Failure::refused(format!("{}: {message}", path.display()));
     let file = std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
     let mut text = String::new();
     let read = file.take(MAX_FILE + 1).read_to_string(&mut text);
@@ -251,7 +251,7 @@ fn read_address_file(path: &Path) -> Result<String, Failure> {
 fn split_addresses(text: &str) -> Vec<String> {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
     let words = lines.flat_map(|line| line.split(|c: char| c.is_whitespace() || c == ','));
-    words.filter(|word| !word.is_empty()).map(String::from).collect()
+    words.filter(|name| !name.is_empty()).map(String::from).collect()
 }
 
 #[cfg(test)]

@@ -149,7 +149,7 @@ fn describe_status(status: &Status) -> String {
     if let Some(help) = details.help() {
         lines.extend(help.links.iter().map(|link| {
             let words = [link.description.as_str(), link.url.as_str()];
-            let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
+            let words: Vec<_> = words.into_iter().filter(|name| !name.is_empty()).collect();
             format!("next: {}", printable(&words.join("  ")))
         }));
     }
@@ -208,8 +208,8 @@ mod tests {
 
     #[test]
     fn a_caret_line_is_printed_verbatim() {
-        let said = "the filter has no such field\n  phas=READY\n  ^^^^";
-        assert_eq!(Failure::from(Status::invalid_argument(said)).message, said);
+        let message = "the filter has no such field\n  phas=READY\n  ^^^^";
+        assert_eq!(Failure::from(Status::invalid_argument(message)).message, message);
     }
 
     #[test]

@@ -68,7 +68,7 @@ async fn create(
     screen: &mut Screen,
     args: FirmwareCreateArgs,
 ) -> Result<(), Failure> {
-    let wanted = match &args.file {
+    let desired = match &args.file {
         Some(file) => {
             let syntax = FileSyntax::from_path(file).filter(|syntax| *syntax != FileSyntax::Csv);
             let Some(syntax) = syntax else {
@@ -90,15 +90,15 @@ async fn create(
         },
     };
     let dry_run = args.dry_run;
-    let request = CreateFirmwareRequest { firmware: Some(wanted), dry_run };
+    let request = CreateFirmwareRequest { firmware: Some(desired), dry_run };
     let made = client.call(client.firmware().create_firmware(request)).await?;
     screen.print_record(&made, |made| {
         let id = one_line(&made.firmware_id);
-        let said = match dry_run {
+        let message = match dry_run {
             false => format!("firmware {id} created"),
             true => format!("would create firmware {id}; nothing was changed"),
         };
-        format!("{said}\n\n{}", describe(made))
+        format!("{message}\n\n{}", describe(made))
     })
 }
 
@@ -162,13 +162,13 @@ fn table(all: &[Firmware], wide: bool) -> Table {
 }
 
 fn describe(one: &Firmware) -> String {
-    let word = |yes: bool| if yes { "yes" } else { "no" }.to_string();
+    let name = |yes: bool| if yes { "yes" } else { "no" }.to_string();
     let mut facts = vec![
         ("Firmware:", one.firmware_id.clone()),
         ("HardwareType:", one.hardware_type.clone()),
         ("Description:", one.description.clone()),
-        ("Default:", word(one.is_default)),
-        ("Available:", word(one.available())),
+        ("Default:", name(one.is_default)),
+        ("Available:", name(one.available())),
         ("Created:", Clock::system().ago(one.created_at.as_ref())),
     ];
     facts.retain(|(_, value)| !value.is_empty());

@@ -16,7 +16,7 @@ use crate::table::Tone;
 use crate::text::one_line;
 use feed::{FeedMessage, ReconnectPolicy, RunEventSource, RunLogSource, is_terminal};
 use log::LogLineBuffer;
-use model::time::spoken;
+use model::time::format_duration;
 use progress::{LinePosition, Progress, ProgressLine};
 use proto::v1::{LogChunk, Run, RunEvent, StreamRunLogsRequest, WatchRunsRequest};
 use std::time::Duration;
@@ -76,7 +76,7 @@ pub async fn follow(
     tokio::select! {
         ended = follower.run() => ended,
         () = tokio::time::sleep(timeout) => {
-            let message = format!("{run_id} has not ended after {}; {goes_on}", spoken(timeout));
+            let message = format!("{run_id} has not ended after {}; {goes_on}", format_duration(timeout));
             Err(Failure::new(Exit::TimedOut, message))
         }
         _ = tokio::signal::ctrl_c() => {
@@ -161,7 +161,7 @@ impl RunFollower<'_> {
             self.print_step(&line)?;
         }
         self.unprinted_starts.clear();
-        self.print_held_lines(|progress, step| !progress.is_start_unprinted(step))?;
+        self.print_buffered_lines(|progress, step| !progress.is_start_unprinted(step))?;
         Ok(over.then_some(run))
     }
 
@@ -170,7 +170,7 @@ impl RunFollower<'_> {
     fn print_step(&mut self, line: &ProgressLine) -> Result<(), Failure> {
         self.screen.print_toned_line(line.tone, &line.text)?;
         match line.position {
-            LinePosition::Start => self.print_held_lines(|_, step| step == line.step),
+            LinePosition::Start => self.print_buffered_lines(|_, step| step == line.step),
             LinePosition::Middle => Ok(()),
             LinePosition::End => self.screen.print_line(""),
         }
@@ -209,14 +209,14 @@ impl RunFollower<'_> {
     }
 
     /// Prints the held lines of the steps that `is_due` selects.
-    fn print_held_lines(
+    fn print_buffered_lines(
         &mut self,
         is_due: impl Fn(&Progress, &str) -> bool,
     ) -> Result<(), Failure> {
-        let held = std::mem::take(&mut self.held_lines);
-        let (due, held): (Vec<_>, Vec<_>) =
-            held.into_iter().partition(|(step, _)| is_due(&self.progress, step));
-        self.held_lines = held;
+        let claimed = std::mem::take(&mut self.held_lines);
+        let (due, claimed): (Vec<_>, Vec<_>) =
+            claimed.into_iter().partition(|(step, _)| is_due(&self.progress, step));
+        self.held_lines = claimed;
         due.iter().try_for_each(|(_, line)| self.screen.print_line(line))
     }
 
@@ -248,7 +248,7 @@ impl RunFollower<'_> {
 
     async fn finish(&mut self, run: Run) -> Result<Run, Failure> {
         self.drain_log(RUN_GRACE).await?;
-        self.print_held_lines(|_, _| true)?;
+        self.print_buffered_lines(|_, _| true)?;
         for line in self.lines.finish() {
             self.screen.print_line(&line)?;
         }

@@ -24,9 +24,9 @@ pub async fn inspect(
     machine_id: &str,
 ) -> Result<Exit, Failure> {
     let request = InspectMachineRequest { machine_id: machine_id.to_string() };
-    let seen = client.call_hardware(client.hardware().inspect_machine(request)).await?;
+    let observed = client.call_hardware(client.hardware().inspect_machine(request)).await?;
     let (wide, colors) = (screen.is_wide(), screen.color_mode());
-    screen.print_record(&seen, |seen| describe(seen, wide, colors))?;
+    screen.print_record(&observed, |observed| describe(observed, wide, colors))?;
     Ok(Exit::Success)
 }
 
@@ -59,9 +59,9 @@ pub async fn show_power(
     machine_id: &str,
 ) -> Result<Exit, Failure> {
     let request = GetPowerRequest { machine_id: machine_id.to_string() };
-    let seen = client.call_hardware(client.hardware().get_power(request)).await?;
-    screen.print_record(&seen, |seen| {
-        format!("{} is {}\n", one_line(&seen.machine_id), power_name(seen.power()))
+    let observed = client.call_hardware(client.hardware().get_power(request)).await?;
+    screen.print_record(&observed, |observed| {
+        format!("{} is {}\n", one_line(&observed.machine_id), power_name(observed.power()))
     })?;
     Ok(Exit::Success)
 }
@@ -102,8 +102,8 @@ fn log_table(entries: &[ConsoleLogEntry], wide: bool) -> Table {
 }
 
 /// The tone of a device's health or severity word; unknown words are plain.
-fn health_tone(word: &str) -> Tone {
-    match word {
+fn health_tone(name: &str) -> Tone {
+    match name {
         "OK" => Tone::Good,
         "Warning" => Tone::Warn,
         "Critical" => Tone::Bad,
@@ -115,33 +115,33 @@ fn or_dash(text: &str) -> String {
     if text.is_empty() { "-".to_string() } else { text.to_string() }
 }
 
-fn describe(seen: &Inspection, wide: bool, colors: ColorMode) -> String {
+fn describe(observed: &Inspection, wide: bool, colors: ColorMode) -> String {
     let mut text = format_pairs(&[
-        ("Machine:", seen.machine_id.clone()),
-        ("Vendor:", or_dash(&seen.vendor)),
-        ("Model:", or_dash(&seen.model)),
-        ("Serial:", or_dash(&seen.serial)),
-        ("UUID:", or_dash(&seen.uuid)),
-        ("BIOS:", or_dash(&seen.bios_version)),
-        ("BMC firmware:", or_dash(&seen.bmc_version)),
-        ("Power:", power_name(seen.power()).to_string()),
-        ("Next boot:", or_dash(&seen.boot)),
-        ("Health:", or_dash(&seen.health)),
-        ("CPUs:", format_cpus(&seen.cpus)),
-        ("Memory:", format_memory(seen)),
-        ("GPUs:", format_gpus(&seen.gpus)),
+        ("Machine:", observed.machine_id.clone()),
+        ("Vendor:", or_dash(&observed.vendor)),
+        ("Model:", or_dash(&observed.model)),
+        ("Serial:", or_dash(&observed.serial)),
+        ("UUID:", or_dash(&observed.uuid)),
+        ("BIOS:", or_dash(&observed.bios_version)),
+        ("BMC firmware:", or_dash(&observed.bmc_version)),
+        ("Power:", power_name(observed.power()).to_string()),
+        ("Next boot:", or_dash(&observed.boot)),
+        ("Health:", or_dash(&observed.health)),
+        ("CPUs:", format_cpus(&observed.cpus)),
+        ("Memory:", format_memory(observed)),
+        ("GPUs:", format_gpus(&observed.gpus)),
     ]);
-    let mut tables = vec![unhealthy_table(seen), disk_table(seen), nic_table(seen)];
+    let mut tables = vec![unhealthy_table(observed), disk_table(observed), nic_table(observed)];
     if wide {
-        tables.extend([memory_table(seen), firmware_table(seen)]);
+        tables.extend([memory_table(observed), firmware_table(observed)]);
     }
     for table in tables.into_iter().flatten() {
         text.push('\n');
         text.push_str(&table.render(colors));
     }
-    if !seen.skipped.is_empty() {
+    if !observed.skipped.is_empty() {
         text.push_str("\nCould not be read:\n");
-        for skipped in &seen.skipped {
+        for skipped in &observed.skipped {
             text.push_str(&format!("  {}\n", one_line(skipped)));
         }
     }
@@ -154,9 +154,9 @@ fn count_names<'a>(names: impl Iterator<Item = &'a str>) -> String {
     for name in names {
         *counts.entry(if name.is_empty() { "unnamed" } else { name }).or_default() += 1;
     }
-    let told: Vec<String> =
+    let reported: Vec<String> =
         counts.iter().map(|(name, count)| format!("{count} × {name}")).collect();
-    told.join(", ")
+    reported.join(", ")
 }
 
 fn format_cpus(cpus: &[Cpu]) -> String {
@@ -177,8 +177,8 @@ fn format_gpus(gpus: &[Gpu]) -> String {
     or_dash(&count_names(gpus.iter().map(|gpu| gpu.model.as_str())))
 }
 
-fn format_memory(seen: &Inspection) -> String {
-    match (seen.memory_mib, seen.memory.len()) {
+fn format_memory(observed: &Inspection) -> String {
+    match (observed.memory_mib, observed.memory.len()) {
         (0, _) => "-".into(),
         (mib, 0) => format!("{} GiB", mib / MIB_PER_GIB),
         (mib, 1) => format!("{} GiB in 1 module", mib / MIB_PER_GIB),
@@ -197,15 +197,15 @@ fn optional_table<T>(
     (!parts.is_empty()).then_some(table)
 }
 
-fn unhealthy_table(seen: &Inspection) -> Option<Table> {
-    optional_table(&seen.bad, &["NOT WELL", "HEALTH", "READING"], |part| {
+fn unhealthy_table(observed: &Inspection) -> Option<Table> {
+    optional_table(&observed.bad, &["NOT WELL", "HEALTH", "READING"], |part| {
         let health = Cell::with_tone(&part.health, health_tone(&part.health));
         vec![(&part.name).into(), health, (&part.reading).into()]
     })
 }
 
-fn disk_table(seen: &Inspection) -> Option<Table> {
-    optional_table(&seen.disks, &["DISK", "MODEL", "SERIAL", "SIZE", "KIND"], |disk| {
+fn disk_table(observed: &Inspection) -> Option<Table> {
+    optional_table(&observed.disks, &["DISK", "MODEL", "SERIAL", "SIZE", "KIND"], |disk| {
         let size = match disk.capacity_bytes {
             0 => "-".to_string(),
             bytes => format!("{} GB", bytes / BYTES_PER_GB),
@@ -222,8 +222,8 @@ fn disk_table(seen: &Inspection) -> Option<Table> {
     })
 }
 
-fn nic_table(seen: &Inspection) -> Option<Table> {
-    optional_table(&seen.nics, &["NIC", "MAC", "LINK", "SPEED"], |nic| {
+fn nic_table(observed: &Inspection) -> Option<Table> {
+    optional_table(&observed.nics, &["NIC", "MAC", "LINK", "SPEED"], |nic| {
         let link = match nic.link_up {
             Some(true) => Cell::with_tone("up", Tone::Good),
             Some(false) => Cell::with_tone("down", Tone::Warn),
@@ -237,15 +237,15 @@ fn nic_table(seen: &Inspection) -> Option<Table> {
     })
 }
 
-fn memory_table(seen: &Inspection) -> Option<Table> {
-    optional_table(&seen.memory, &["MODULE", "SIZE", "KIND", "SERIAL"], |module| {
+fn memory_table(observed: &Inspection) -> Option<Table> {
+    optional_table(&observed.memory, &["MODULE", "SIZE", "KIND", "SERIAL"], |module| {
         let size = format!("{} GiB", module.capacity_mib / MIB_PER_GIB);
         vec![(&module.id).into(), size.into(), (&module.kind).into(), (&module.serial).into()]
     })
 }
 
-fn firmware_table(seen: &Inspection) -> Option<Table> {
-    optional_table(&seen.firmware, &["FIRMWARE", "VERSION"], |firmware| {
+fn firmware_table(observed: &Inspection) -> Option<Table> {
+    optional_table(&observed.firmware, &["FIRMWARE", "VERSION"], |firmware| {
         let name = if firmware.name.is_empty() { &firmware.id } else { &firmware.name };
         vec![name.into(), (&firmware.version).into()]
     })
@@ -257,10 +257,10 @@ mod tests {
     use proto::v1::{BadPart, Disk, MemoryModule, Nic};
 
     #[test]
-    fn a_machine_is_described_at_a_glance() {
+    fn a_machine_has_a_short_description() {
         let cpu = Cpu { model: "Fast 8".into(), cores: 8, threads: 16, ..Default::default() };
         let gpu = |model: &str| Gpu { model: model.into(), ..Default::default() };
-        let seen = Inspection {
+        let observed = Inspection {
             machine_id: "m-1".into(),
             vendor: "Acme\u{1b}[2J".into(),
             power: PowerState::Off.into(),
@@ -293,7 +293,7 @@ mod tests {
             skipped: vec!["the rest".into()],
             ..Default::default()
         };
-        let text = describe(&seen, false, ColorMode { enabled: false });
+        let text = describe(&observed, false, ColorMode { enabled: false });
         for words in [
             "Vendor:        Acme\\x1b[2J\n",
             "Power:         off\n",
@@ -309,7 +309,7 @@ mod tests {
         }
         assert!(
             !text.contains("MODULE")
-                && describe(&seen, true, ColorMode { enabled: false }).contains("MODULE")
+                && describe(&observed, true, ColorMode { enabled: false }).contains("MODULE")
         );
     }
 

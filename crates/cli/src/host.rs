@@ -116,7 +116,10 @@ mod tests {
         assert_eq!(format_firmware(&host, &clock).trim(), "Firmware:  BMC 2.1");
         host.state = "FailedFirmwareUpgrade".into();
         host.failed = "it broke".into();
-        let told = format_firmware(&host, &clock);
-        assert!(told.contains("FailedFirmwareUpgrade") && told.contains("it broke"), "{told}");
+        let reported = format_firmware(&host, &clock);
+        assert!(
+            reported.contains("FailedFirmwareUpgrade") && reported.contains("it broke"),
+            "{reported}"
+        );
     }
 }

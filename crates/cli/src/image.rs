@@ -125,9 +125,9 @@ fn kind_from_name(name: &str) -> Option<String> {
 }
 
 fn unknown_kind(name: &str) -> Failure {
-    let said =
+    let message =
         format!("what {name} is cannot be seen from its name; add --kind raw, qcow2, tar or iso");
-    Failure::refused(said)
+    Failure::refused(message)
 }
 
 /// Many .img files are qcow2. Written to a disk unchanged, such an image would not boot.
@@ -247,8 +247,9 @@ fn image_files(image: &Image) -> Vec<(&'static str, &Artifact)> {
 fn describe(image: &Image) -> String {
     let mut facts = vec![("Image:", image.name.clone()), ("Kind:", image.kind.clone())];
     for (name, file) in image_files(image) {
-        let place = if file.url.is_empty() { "kept by the server" } else { &file.url };
-        facts.push((name, format!("{} ({} bytes), {place}", format_bytes(file.size), file.size)));
+        let position = if file.url.is_empty() { "kept by the server" } else { &file.url };
+        facts
+            .push((name, format!("{} ({} bytes), {position}", format_bytes(file.size), file.size)));
         facts.push(("SHA-256:", file.sha256.clone()));
     }
     if !image.cmdline.is_empty() {
@@ -275,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kind_is_seen_from_the_name_or_asked_for() {
+    fn the_kind_comes_from_the_name_or_the_option() {
         for (name, kind) in [
             ("debian.qcow2", Some("qcow2")),
             ("Disk.RAW", Some("raw")),

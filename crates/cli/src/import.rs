@@ -29,7 +29,7 @@ const MAX_LINES: usize = 20;
 #[derive(Debug, PartialEq)]
 pub struct ImportRow {
     /// `fleet.csv, line 3`; empty for a simulated machine.
-    pub place: String,
+    pub source: String,
     pub machine: Machine,
 }
 
@@ -65,13 +65,13 @@ pub async fn run(client: &Client, screen: &mut Screen, args: &ImportArgs) -> Res
 }
 
 async fn register(client: &Client, row: ImportRow) -> Result<Machine, Failure> {
-    let ImportRow { place, machine } = row;
+    let ImportRow { source: position, machine } = row;
     let name = machine.machine_id.clone();
     let request = RegisterMachineRequest { machine: Some(machine) };
     client.call(client.machines().register_machine(request)).await.map_err(|failure| {
-        match (failure.exit == Exit::Refused, place.is_empty()) {
+        match (failure.exit == Exit::Refused, position.is_empty()) {
             (true, true) => Failure::refused(format!("{name}: {}", failure.message)),
-            (true, false) => Failure::refused(format!("{place} ({name}): {}", failure.message)),
+            (true, false) => Failure::refused(format!("{position} ({name}): {}", failure.message)),
             (false, _) => failure,
         }
     })
@@ -80,8 +80,8 @@ async fn register(client: &Client, row: ImportRow) -> Result<Machine, Failure> {
 /// Shows a counter on the terminal and clears it at the end.
 fn show_progress(screen: &Screen, done: usize, total: usize) {
     use std::io::{IsTerminal, Write};
-    let seen = screen.is_human() && screen.is_terminal() && std::io::stderr().is_terminal();
-    if seen && total > MAX_LINES {
+    let observed = screen.is_human() && screen.is_terminal() && std::io::stderr().is_terminal();
+    if observed && total > MAX_LINES {
         let end = if done == total { "\r\u{1b}[K" } else { "" };
         let _ = write!(std::io::stderr(), "\rregistering {done}/{total}{end}");
     }
@@ -122,12 +122,12 @@ fn read_rows(source: &str) -> Result<Vec<ImportRow>, Failure> {
 
 /// Refuses duplicate IDs: the second machine would overwrite the first.
 fn check_unique_ids(rows: &[ImportRow]) -> Result<(), Failure> {
-    let mut seen = std::collections::HashMap::new();
+    let mut observed = std::collections::HashMap::new();
     for row in rows {
-        if let Some(first) = seen.insert(&row.machine.machine_id, &row.place) {
+        if let Some(first) = observed.insert(&row.machine.machine_id, &row.source) {
             return Err(Failure::refused(format!(
                 "{}: machine_id {:?} was already used at {first}; give each machine its own\nnothing was registered",
-                row.place, row.machine.machine_id
+                row.source, row.machine.machine_id
             )));
         }
     }
@@ -137,7 +137,7 @@ fn check_unique_ids(rows: &[ImportRow]) -> Result<(), Failure> {
 /// machine-1 to machine-N, identical every time.
 fn simulated_fleet(count: u32) -> Vec<ImportRow> {
     (1..=count)
-        .map(|number| ImportRow { place: String::new(), machine: simulated_machine(number) })
+        .map(|number| ImportRow { source: String::new(), machine: simulated_machine(number) })
         .collect()
 }
 
@@ -186,7 +186,8 @@ mod tests {
 
     #[test]
     fn a_name_is_used_once() {
-        let row = |place: &str| ImportRow { place: place.into(), machine: simulated_machine(1) };
+        let row =
+            |position: &str| ImportRow { source: position.into(), machine: simulated_machine(1) };
         let failure = check_unique_ids(&[row("f.csv, line 2"), row("f.csv, line 7")]).unwrap_err();
         assert!(failure.message.starts_with(
             "f.csv, line 7: machine_id \"machine-1\" was already used at f.csv, line 2"

@@ -403,10 +403,10 @@ mod tests {
         id: &str,
         phase: Phase,
         effective: EffectiveState,
-        seen: &[(&str, bool)],
+        observed: &[(&str, bool)],
         active: &str,
     ) -> Machine {
-        let conditions = seen.iter().map(|(name, status)| Condition {
+        let conditions = observed.iter().map(|(name, status)| Condition {
             r#type: (*name).into(),
             status: *status,
             reason: "disk".into(),

@@ -366,14 +366,14 @@ node-1 is draining
 Next: farrier run watch op-1
 ";
         assert_eq!(resume_summary(&resumed("requeued", false)), expected);
-        for (task, reopened, said) in [
+        for (task, reopened, message) in [
             ("fresh", false, "in the queue already"),
             ("live", false, "its agent is at work on its task"),
             ("none", false, "  op-1 is at work on it\n"),
             ("none", true, "  op-1 had ended, and goes on\n"),
         ] {
-            let told = resume_summary(&resumed(task, reopened));
-            assert!(told.contains(said), "{told}");
+            let reported = resume_summary(&resumed(task, reopened));
+            assert!(reported.contains(message), "{reported}");
         }
     }
 }

@@ -312,7 +312,7 @@ mod tests {
     use proto::Timestamp;
 
     #[test]
-    fn only_the_wanted_end_is_success() {
+    fn only_the_expected_end_is_success() {
         use Phase::{Canceled, Failed, Succeeded};
         for (expected_end, phase, code) in [
             (ExpectedEnd::Succeeded, Succeeded, 0),

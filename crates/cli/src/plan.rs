@@ -192,8 +192,8 @@ fn format_join(join: &KubeadmJoin) -> String {
 
 /// Joins the words that are not empty.
 fn join_words(all: &[&str]) -> String {
-    let said: Vec<&str> = all.iter().copied().filter(|word| !word.is_empty()).collect();
-    said.join(" ")
+    let message: Vec<&str> = all.iter().copied().filter(|name| !name.is_empty()).collect();
+    message.join(" ")
 }
 
 #[cfg(test)]
@@ -241,7 +241,7 @@ steps:
   - {name: f, join: {labels: {zone: a, gpu: h100}, taints: [{key: gpu, effect: NoSchedule}]}}
 ";
         let plan: Plan = parse_as(Path::new("p.yaml"), text, FileSyntax::Yaml).unwrap();
-        let told: Vec<String> = plan
+        let reported: Vec<String> = plan
             .steps
             .iter()
             .map(|step| {
@@ -250,7 +250,7 @@ steps:
             })
             .collect();
         assert_eq!(
-            told,
+            reported,
             [
                 "drain: within 60s",
                 "power: OFF at once",

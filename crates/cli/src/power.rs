@@ -87,11 +87,14 @@ mod tests {
             else {
                 panic!("{line}")
             };
-            let asked = start_args(&args.machine_id, args.action.unwrap()).unwrap();
-            let given: Vec<(&str, &str)> =
-                asked.params.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-            assert_eq!((asked.plan_id.as_str(), given), (plan, params), "{line}");
-            assert_eq!(asked.kind.wire_name(), "POWER");
+            let requested = start_args(&args.machine_id, args.action.unwrap()).unwrap();
+            let given: Vec<(&str, &str)> = requested
+                .params
+                .iter()
+                .map(|(name, value)| (name.as_str(), value.as_str()))
+                .collect();
+            assert_eq!((requested.plan_id.as_str(), given), (plan, params), "{line}");
+            assert_eq!(requested.kind.wire_name(), "POWER");
         }
     }
 }

@@ -169,8 +169,8 @@ async fn request_maintenance(
 }
 
 fn read_warnings<T>(answer: &tonic::Response<T>) -> Vec<String> {
-    let said = answer.metadata().get_all(WARNING_METADATA).iter();
-    said.filter_map(|value| value.to_str().ok()).map(String::from).collect()
+    let message = answer.metadata().get_all(WARNING_METADATA).iter();
+    message.filter_map(|value| value.to_str().ok()).map(String::from).collect()
 }
 
 /// Formats the preview of a request.
@@ -181,15 +181,15 @@ fn format_preview(preview: &PowerShelfMaintenancePreview) -> String {
             true => "nothing to do".to_string(),
             false => shelf.steps.join(", "),
         };
-        let (id, standing) = (one_line(&shelf.power_shelf_id), one_line(&shelf.standing));
-        text.push_str(&format!("  {id} ({standing}): {}\n", one_line(&steps)));
+        let (id, status) = (one_line(&shelf.power_shelf_id), one_line(&shelf.standing));
+        text.push_str(&format!("  {id} ({status}): {}\n", one_line(&steps)));
     }
-    let dark = preview.dark.iter().map(|one| match one.against.as_str() {
+    let affected = preview.dark.iter().map(|one| match one.against.as_str() {
         "" => one.machine_id.clone(),
         against => format!("{}  ({against})", one.machine_id),
     });
     let sections = [
-        ("Would go dark:", dark.collect::<Vec<_>>()),
+        ("Would go dark:", affected.collect::<Vec<_>>()),
         ("Because:", preview.rules.clone()),
         ("Warnings:", preview.warnings.clone()),
         ("Would be refused:", preview.refusals.clone()),
@@ -215,20 +215,20 @@ fn device_view(shelf: &PowerShelf) -> DeviceView<'_> {
 }
 
 fn format_power_shelf(shelf: &PowerShelf, clock: &Clock) -> String {
-    let asked = shelf.maintenance_requested.as_ref().map(|asked| {
-        let what = match asked.operation() {
+    let requested = shelf.maintenance_requested.as_ref().map(|requested| {
+        let what = match requested.operation() {
             Operation::PowerOn => "PowerOn",
             Operation::PowerOff => "PowerOff",
             Operation::Unspecified => "?",
         };
-        let forced = match asked.forced.as_str() {
+        let forced = match requested.forced.as_str() {
             "" => String::new(),
             reason => format!(", by force: {reason}"),
         };
-        let when = clock.ago(asked.requested_at.as_ref());
-        ("Requested:", format!("{what} by {}, {when}{forced}", asked.initiator))
+        let when = clock.ago(requested.requested_at.as_ref());
+        ("Requested:", format!("{what} by {}, {when}{forced}", requested.initiator))
     });
-    describe("Power shelf:", &device_view(shelf), asked.into_iter().collect(), clock)
+    describe("Power shelf:", &device_view(shelf), requested.into_iter().collect(), clock)
 }
 
 #[cfg(test)]

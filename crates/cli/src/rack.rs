@@ -143,11 +143,11 @@ fn format_update_preview(id: &str, rack: &Rack) -> String {
         ("Expected:", counts),
     ];
     facts.retain(|(_, value)| !value.is_empty());
-    let looks = match status(rack).topology_changed {
+    let probes = match status(rack).topology_changed {
         true => "it would look for its devices again\n",
         false => "",
     };
-    format!("would update {id}; nothing was changed\n{looks}\n{}", format_pairs(&facts))
+    format!("would update {id}; nothing was changed\n{probes}\n{}", format_pairs(&facts))
 }
 
 async fn delete(client: &Client, screen: &mut Screen, args: RackDeleteArgs) -> Result<(), Failure> {
@@ -236,11 +236,11 @@ fn format_counts(rack: &Rack, devices: &[RackDevice]) -> String {
         ("switch", "switches", expected.switches),
         ("power_shelf", "power shelves", expected.power_shelves),
     ];
-    let words = kinds.map(|(kind, noun, wanted)| {
+    let words = kinds.map(|(kind, noun, desired)| {
         let there = devices.iter().filter(|device| device.kind == kind).count();
-        match wanted {
+        match desired {
             0 => format!("{there} {noun}"),
-            wanted => format!("{there} of {wanted} {noun}"),
+            desired => format!("{there} of {desired} {noun}"),
         }
     });
     words.join(", ")

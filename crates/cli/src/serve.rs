@@ -18,8 +18,8 @@ pub async fn run(args: ServeArgs) -> Result<Exit, Failure> {
     }
     match server::serve(config, demo, &|config| print_text(&start_message(config, demo))).await {
         Ok(()) => Ok(Exit::Success),
-        Err(ServeError::Refused(said)) => Err(Failure::refused(said)),
-        Err(ServeError::Unavailable(said)) => Err(Failure::new(Exit::Unreachable, said)),
+        Err(ServeError::Refused(message)) => Err(Failure::refused(message)),
+        Err(ServeError::Unavailable(message)) => Err(Failure::new(Exit::Unreachable, message)),
     }
 }
 

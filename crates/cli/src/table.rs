@@ -107,9 +107,9 @@ impl Table {
 }
 
 fn push_row(text: &mut String, row: &[Cell], widths: &[usize], colors: ColorMode) {
-    for (place, (cell, width)) in row.iter().zip(widths).enumerate() {
+    for (position, (cell, width)) in row.iter().zip(widths).enumerate() {
         text.push_str(&colors.apply(cell.tone, &cell.text));
-        if place + 1 < row.len() {
+        if position + 1 < row.len() {
             let padding = width.saturating_sub(cell.text.width()) + GAP;
             text.extend(std::iter::repeat_n(' ', padding));
         }

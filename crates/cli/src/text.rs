@@ -3,7 +3,7 @@
 //! Log lines and messages come from untrusted devices. Control characters, and the characters that
 //! reorder or hide text, are escaped before they reach a terminal.
 
-use model::say::few;
+use model::list_format::join_limited;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
@@ -57,7 +57,7 @@ fn push_escaped(safe: &mut String, c: char) {
 pub const MAX_IN_CELL: usize = 12;
 
 pub fn join_names<'a>(all: impl Iterator<Item = &'a str>, most: usize) -> String {
-    few(&all.collect::<Vec<_>>(), ", ", most)
+    join_limited(&all.collect::<Vec<_>>(), ", ", most)
 }
 
 /// Formats labels, versions or parameters, sorted by name.
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn many_names_are_counted() {
         let all: Vec<String> = (1..=14).map(|n| format!("m-{n}")).collect();
-        let said = join_names(all.iter().map(String::as_str), MAX_IN_CELL);
-        assert!(said.ends_with("m-12, and 2 more"), "{said}");
+        let message = join_names(all.iter().map(String::as_str), MAX_IN_CELL);
+        assert!(message.ends_with("m-12, and 2 more"), "{message}");
     }
 }

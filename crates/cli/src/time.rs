@@ -4,7 +4,7 @@
 //! the real ones.
 
 use jiff::tz::TimeZone;
-use model::time::spoken;
+use model::time::format_duration;
 use proto::Timestamp;
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ impl Clock {
     /// `4m 32s ago`, or a dash.
     pub fn ago(&self, at: Option<&Timestamp>) -> String {
         match at.and_then(to_jiff) {
-            Some(at) => format!("{} ago", spoken(duration_between(at, self.now))),
+            Some(at) => format!("{} ago", format_duration(duration_between(at, self.now))),
             None => "-".into(),
         }
     }
@@ -46,7 +46,9 @@ impl Clock {
     /// The time from `from` to `to`, or to now if `to` is missing; a dash if it has not begun.
     pub fn elapsed(&self, from: Option<&Timestamp>, to: Option<&Timestamp>) -> String {
         match from.and_then(to_jiff) {
-            Some(from) => spoken(duration_between(from, to.and_then(to_jiff).unwrap_or(self.now))),
+            Some(from) => {
+                format_duration(duration_between(from, to.and_then(to_jiff).unwrap_or(self.now)))
+            }
             None => "-".into(),
         }
     }

@@ -77,7 +77,7 @@ fn explanation_facts(why: &Explanation, clock: &Clock) -> Vec<(&'static str, Str
         ("operation", why.run_id.clone()),
         ("machine", why.machine_id.clone()),
     ];
-    facts.extend(why.health.iter().map(|said| ("health", said.clone())));
+    facts.extend(why.health.iter().map(|message| ("health", message.clone())));
     // The requested ID is not repeated.
     facts.retain(|(_, value)| !value.is_empty() && *value != why.id);
     facts

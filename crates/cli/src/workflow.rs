@@ -65,8 +65,8 @@ async fn resolve_operation_id(client: &Client, id: String) -> Result<String, Fai
     match detail.workflow {
         Some(run) => Ok(run.run_id),
         None => {
-            let said = format!("{id} has had no operation yet, or it has been cleared away");
-            Err(Failure::refused(format!("{said}\nnext: farrier node get {id}")))
+            let message = format!("{id} has had no operation yet, or it has been cleared away");
+            Err(Failure::refused(format!("{message}\nnext: farrier node get {id}")))
         }
     }
 }
@@ -106,19 +106,22 @@ fn node_operations_filter(states: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::filter::{Field, Filter, Subject};
+    use model::filter::{Filter, FilterField, FilterSubject};
     use model::run::Workflow;
 
     #[test]
     fn the_filters_are_those_that_the_server_reads() {
         let terms = |states: &[String]| {
-            Filter::parse(&node_operations_filter(states), Subject::Run).unwrap().terms
+            Filter::parse(&node_operations_filter(states), FilterSubject::Run).unwrap().terms
         };
         let all = terms(&[]);
-        assert_eq!((all.len(), &all[0].field), (1, &Field::Type));
+        assert_eq!((all.len(), &all[0].field), (1, &FilterField::Type));
         assert_eq!(all[0].values, RunType::NODES.map(RunType::as_str));
         let every = Workflow::ALL.map(|state| state.as_str().to_string());
         let some = terms(&every);
-        assert_eq!((&some[1].field, &some[1].values[..]), (&Field::WorkflowState, &every[..]));
+        assert_eq!(
+            (&some[1].field, &some[1].values[..]),
+            (&FilterField::WorkflowState, &every[..])
+        );
     }
 }

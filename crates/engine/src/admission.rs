@@ -9,13 +9,13 @@
 mod restart;
 mod start;
 
-pub use start::{Start, Started};
+pub use start::{StartRequest, StartedRun};
 
 pub(crate) use restart::{current_run, forced_by, may_continue_alone};
 pub(crate) use start::{check_node, health_override};
 
 use crate::Engine;
-use crate::claims::hold;
+use crate::claims::hold_devices;
 use model::id::{MachineId, RunId};
 use model::lifecycle::SubjectId;
 use model::machine::Machine;
@@ -60,7 +60,7 @@ impl Created {
             Holds::Machine(machine) => not_before(event.at, machine.updated_at),
             Holds::Targets { own } => {
                 // Lock first, so that no other run is created on the target meanwhile.
-                hold(tx, &run, *own, event).await?;
+                hold_devices(tx, &run, *own, event).await?;
                 time_after_runs(tx, event.at, std::slice::from_ref(&run.spec.target)).await?
             }
             Holds::Nothing => event.at,
@@ -76,7 +76,7 @@ impl Created {
         let claimed = match enqueue {
             Enqueue::Claimed(owner) => {
                 let (run, owner) = (run.clone(), Some(owner.to_string()));
-                Some(ClaimedRun { run, epoch: FIRST_EPOCH, wakes: 1, owner })
+                Some(ClaimedRun { run, epoch: FIRST_EPOCH, wakes_requested: 1, owner })
             }
             Enqueue::Now | Enqueue::WhenWoken => None,
         };
@@ -109,10 +109,10 @@ pub(crate) fn replay(run: Run, same: bool) -> Result<Run> {
 pub(crate) fn reused(run: &Run) -> Refusal {
     let RunSpec { request_id, target, run_type, id, .. } = &run.spec;
     let kind = run_type.as_str();
-    let said = format!(
+    let message = format!(
         "request_id {request_id:?} was used on {target} for {kind} {id}, with other parameters"
     );
-    Refusal::new(RefusalKind::Exists, "REQUEST_ID_REUSED", said)
+    Refusal::new(RefusalKind::Exists, "REQUEST_ID_REUSED", message)
         .next(format!("farrier run get {id}   # or repeat with a new --request-id"))
 }
 
@@ -143,7 +143,7 @@ impl Engine {
             let written = written.await;
             if let Err(StoreError::Unavailable(_)) = &written {
                 // The commit may have succeeded, and then this replica has claimed the run.
-                tokio::spawn(engine.scheduler().release_unknown(id));
+                tokio::spawn(engine.scheduler().release_uncertain_claim(id));
             }
             written
         });

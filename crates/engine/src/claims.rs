@@ -5,8 +5,8 @@
 //! claim. The commit that ends a run releases its devices.
 
 use crate::{host, node};
-use model::condition::{ConditionType, Evidence};
-use model::effect::Facts;
+use model::condition::{ConditionObservation, ConditionType};
+use model::effect::DeviceFacts;
 use model::host::Host;
 use model::id::{MachineId, ObjectId, RunId};
 use model::lifecycle::{Lifecycle, SubjectId, SubjectKind};
@@ -15,21 +15,21 @@ use model::node::Node;
 use model::plan::RunType;
 use model::power_shelf::PowerShelf;
 use model::refusal::Refusal;
-use model::run::act::{Acted, Action, Who, act};
+use model::run::actions::{Action, ActionResult, Requester, apply_action};
 use model::run::{Run, apply_to_machine};
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use store::{NewEvent, Result, Tx};
 
 /// Takes the target and the claims of a run, all or none.
-pub(crate) async fn hold(
+pub(crate) async fn hold_devices(
     tx: &mut Tx,
     run: &Run,
     own: Option<&SubjectId>,
     event: &NewEvent,
 ) -> Result<()> {
     let mut targets = vec![run.spec.target.clone()];
-    targets.extend(run.spec.claims.iter().cloned());
+    targets.extend(run.spec.held_targets.iter().cloned());
     targets.sort();
     for target in targets {
         if !own.is_some_and(|own| is_record_of(own, &target)) {
@@ -53,7 +53,7 @@ fn is_record_of(record: &SubjectId, target: &TargetId) -> bool {
 /// Whether the parent of a child run holds its device for it. The device stays locked until the
 /// transaction ends.
 pub(crate) async fn is_held_by_parent(tx: &mut Tx, run: &Run) -> Result<bool> {
-    let Some(parent) = &run.spec.part_of else { return Ok(false) };
+    let Some(parent) = &run.spec.parent_run else { return Ok(false) };
     Ok(holder_of(tx, &run.spec.target).await?.as_ref() == Some(parent))
 }
 
@@ -76,8 +76,9 @@ async fn name_holder(tx: &mut Tx, target: &TargetId, by: &RunId, event: &NewEven
             machine.active_run = Some(by.clone());
             if machine.is(ConditionType::OperationCanceled) {
                 let reason = format!("Started:{by}");
-                let seen = Evidence::new(ConditionType::OperationCanceled, false, reason);
-                machine.learn(&[seen], event.at);
+                let observed =
+                    ConditionObservation::new(ConditionType::OperationCanceled, false, reason);
+                machine.learn(&[observed], event.at);
             }
             tx.update_machine(&mut machine, &event)
         }
@@ -106,13 +107,13 @@ async fn name_on_record<R: Lifecycle>(
 
 fn free_for(target: &TargetId, holder: Option<&RunId>, by: &RunId) -> Result<()> {
     match holder {
-        Some(holder) if holder != by => Err(target.held_by(holder).into()),
+        Some(holder) if holder != by => Err(target.refuse_held(holder).into()),
         Some(_) | None => Ok(()),
     }
 }
 
 pub(crate) fn unknown(target: &TargetId) -> Refusal {
-    Refusal::not_found(target.kind.noun(), target, target.kind.list())
+    Refusal::not_found(target.kind.noun(), target, target.kind.list_command())
 }
 
 /// Requests that a run stops, canceled or frozen, as an operator would. No effect on an ended run.
@@ -123,21 +124,24 @@ pub(crate) async fn halt_run(
     reason: &str,
     event: &NewEvent,
 ) -> Result<()> {
-    let Some(held) = tx.claimed_run(id).await? else { return Ok(()) };
-    let mut run = held.run;
+    let Some(claimed) = tx.claimed_run(id).await? else { return Ok(()) };
+    let mut run = claimed.run;
     if run.ended() {
         return Ok(());
     }
-    let who = Who { by: event.actor.clone(), reason: reason.into() };
-    match act(&run, action, &who, event.at)? {
-        Acted::Already => Ok(()),
-        Acted::Told(progress, note)
-        | Acted::Changed(progress, note)
-        | Acted::Reopened(progress, note) => {
+    let requester = Requester { by: event.actor.clone(), reason: reason.into() };
+    match apply_action(&run, action, &requester, event.at)? {
+        ActionResult::Unchanged => Ok(()),
+        ActionResult::Recorded(progress, note)
+        | ActionResult::Changed(progress, note)
+        | ActionResult::Reopened(progress, note) => {
             run.progress = progress;
             run.version = tx.update_unclaimed(&run, event.at)?.version;
-            let event =
-                NewEvent { message: note.said, decided_by: note.line.into(), ..event.clone() };
+            let event = NewEvent {
+                message: note.message,
+                decided_by: note.code_line.into(),
+                ..event.clone()
+            };
             tx.append_run_event(&run, &event)
         }
     }
@@ -193,14 +197,14 @@ pub(crate) struct LockedTargets {
 }
 
 /// The changes that a commit of a run makes to its devices.
-pub(crate) struct Aftermath<'a> {
+pub(crate) struct TargetUpdate<'a> {
     pub run: &'a Run,
-    pub evidence: &'a [Evidence],
-    pub facts: Option<&'a Facts>,
+    pub evidence: &'a [ConditionObservation],
+    pub facts: Option<&'a DeviceFacts>,
     pub event: &'a NewEvent,
 }
 
-impl Aftermath<'_> {
+impl TargetUpdate<'_> {
     fn matters(&self) -> bool {
         self.run.ended() || !self.evidence.is_empty() || self.facts.is_some()
     }
@@ -208,7 +212,7 @@ impl Aftermath<'_> {
     /// Reads and locks the rows that the commit changes, always in the same order.
     pub async fn load(&self, tx: &mut Tx) -> Result<LockedTargets> {
         let spec = &self.run.spec;
-        let node = node::follow::lock(tx, self.run).await?;
+        let node = node::run_update::lock(tx, self.run).await?;
         // Lock order: the host before its machine, as in the host's own turn.
         let host = match (self.facts, spec.target.machine()) {
             // Facts from MAAS belong to the node.
@@ -221,15 +225,16 @@ impl Aftermath<'_> {
             false => LockedTarget::Nothing,
         };
         let mut claims = Vec::new();
-        if self.run.ended() && !spec.claims.is_empty() {
-            let mut targets = spec.claims.clone();
+        if self.run.ended() && !spec.held_targets.is_empty() {
+            let mut targets = spec.held_targets.clone();
             targets.sort();
             for target in &targets {
                 claims.push((target.key(), lock(tx, target).await?));
             }
             // A child run that is still active holds its device itself from now on.
             let mut at_work = tx.active_runs_on(&targets).await?;
-            let with_next = |(key, held): (String, LockedTarget)| (held, at_work.remove(&key));
+            let with_next =
+                |(key, claimed): (String, LockedTarget)| (claimed, at_work.remove(&key));
             let claims = claims.into_iter().map(with_next).collect();
             return Ok(LockedTargets { target, node, host, claims });
         }
@@ -256,10 +261,10 @@ impl Aftermath<'_> {
             LockedTarget::PowerShelf(shelf) => self.learn(tx, *shelf)?,
         }
         if let Some(node) = locked.node {
-            node::follow::write(tx, *node, self.run, self.facts, self.event)?;
+            node::run_update::write(tx, *node, self.run, self.facts, self.event)?;
         }
-        for (held, next) in locked.claims {
-            self.release(tx, held, next)?;
+        for (claimed, next) in locked.claims {
+            self.release(tx, claimed, next)?;
         }
         self.report(tx, alone)
     }
@@ -267,7 +272,7 @@ impl Aftermath<'_> {
     fn learn<R: Lifecycle>(&self, tx: &mut Tx, mut record: R) -> Result<()> {
         let before = record.clone();
         if let Some(facts) = self.facts {
-            record.learn(facts);
+            record.merge_facts(facts);
         }
         if self.run.ended() && record.head().active_run.as_ref() == Some(&self.run.spec.id) {
             record.head_mut().active_run = None;
@@ -276,10 +281,10 @@ impl Aftermath<'_> {
     }
 
     /// Releases a device that this run had claimed.
-    fn release(&self, tx: &mut Tx, held: LockedTarget, next: Option<RunId>) -> Result<()> {
+    fn release(&self, tx: &mut Tx, claimed: LockedTarget, next: Option<RunId>) -> Result<()> {
         let id = &self.run.spec.id;
         let event = NewEvent { message: format!("let go by {id}"), ..self.event.clone() };
-        match held {
+        match claimed {
             LockedTarget::Nothing => Ok(()),
             LockedTarget::Machine(mut machine) if machine.active_run.as_ref() == Some(id) => {
                 machine.active_run = next;
@@ -300,7 +305,7 @@ impl Aftermath<'_> {
         let spec = &self.run.spec;
         let at = self.event.at;
         if self.run.ended()
-            && let Some(parent) = &spec.part_of
+            && let Some(parent) = &spec.parent_run
         {
             tx.wake(&parent.object(), at)?;
         }
@@ -311,7 +316,7 @@ impl Aftermath<'_> {
             tx.wake(&ObjectId::trusted(host.key()), at)?;
         }
         // A child run reports through its parent, unless the parent has ended.
-        let reports = spec.part_of.is_none() || alone;
+        let reports = spec.parent_run.is_none() || alone;
         match &spec.reports_to {
             Some(subject)
                 if (self.run.ended() && reports) || spec.target.kind == TargetKind::Rack =>

@@ -7,18 +7,23 @@ use crate::Engine;
 use crate::admission::{Admission, Created, Holds, event, reused};
 use crate::claims::unknown;
 use crate::firmware::no_firmware;
-use crate::rack::Preview;
-use model::component::{Course, Device, MAX_DEVICES, admit_shelf, all_or_none, course};
-use model::effect::Facts;
-use model::firmware::{FIRMWARE, Firmware, Resolution, resolve};
+use crate::rack::MaintenancePreview;
+use model::component::{
+    MAX_DEVICES, UpgradeCandidate, UpgradePath, admit_shelf, choose_upgrade_path,
+    refuse_all_if_any_refused,
+};
+use model::effect::DeviceFacts;
+use model::firmware::{FIRMWARE, Firmware, FirmwareResolution, resolve};
 use model::here;
 use model::host::Host;
 use model::id::{FirmwareId, MachineId, RackId, RunId};
-use model::lifecycle::{Head, NewRun, SubjectId, SubjectKind};
+use model::lifecycle::{NewRun, RecordHeader, SubjectId, SubjectKind};
 use model::plan::{Params, RunStep, RunType};
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
-use model::rack::maintenance::{Asked, accepted, initiator, record, wanted_of};
+use model::rack::maintenance::{
+    RequestedActivity, add_request_metadata, format_accepted, initiator, request_from_params,
+};
 use model::refusal::Refusal;
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
@@ -31,7 +36,7 @@ const MAX_VERSIONS: i64 = 200;
 
 /// A request to upgrade the firmware of several devices.
 #[derive(Debug, Clone)]
-pub struct Update {
+pub struct FirmwareUpdate {
     pub targets: Vec<TargetId>,
     /// None: the default of each device's rack.
     pub firmware: Option<FirmwareId>,
@@ -46,27 +51,27 @@ pub struct Update {
 
 /// The result for one device.
 #[derive(Debug, Clone)]
-pub struct Updated {
+pub struct FirmwareUpdateResult {
     pub target: TargetId,
     pub rack: Option<RackId>,
-    pub outcome: Outcome,
+    pub outcome: UpdateOutcome,
     /// Dry run only: the planned operation on the rack, and every refusal.
-    pub preview: Option<Preview>,
+    pub preview: Option<MaintenancePreview>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum UpdateOutcome {
     /// The operation that upgrades it.
     Started(RunId),
     /// Dry run only: the planned steps.
-    Would(Vec<String>),
+    Planned(Vec<String>),
     Refused(Refusal),
 }
 
 /// Installed and desired firmware of a device.
 #[derive(Debug, Clone)]
 pub struct ComponentStatus {
-    pub device: Device,
+    pub device: UpgradeCandidate,
     /// One entry per component.
     pub differs: Vec<String>,
 }
@@ -76,7 +81,7 @@ pub struct ComponentStatus {
 pub struct ComponentVersions {
     pub target: TargetId,
     pub hardware_type: String,
-    pub facts: Facts,
+    pub facts: DeviceFacts,
     pub firmware: Vec<Firmware>,
 }
 
@@ -85,9 +90,9 @@ pub struct ComponentVersions {
 pub struct Components(pub(crate) Engine);
 
 impl Components {
-    pub async fn update(&self, update: Update) -> Result<Vec<Updated>> {
+    pub async fn update(&self, update: FirmwareUpdate) -> Result<Vec<FirmwareUpdateResult>> {
         let targets = checked(&update.targets)?;
-        let update = Update { targets, ..update };
+        let update = FirmwareUpdate { targets, ..update };
         if let Some(id) = &update.firmware {
             self.0.firmware().get(id).await?;
         }
@@ -95,7 +100,7 @@ impl Components {
         let shelves: Vec<TargetId> = update.targets.iter().filter(shelf).cloned().collect();
         let others: Vec<TargetId> =
             update.targets.iter().filter(|target| !shelf(target)).cloned().collect();
-        let mut done: BTreeMap<TargetId, Updated> = BTreeMap::new();
+        let mut done: BTreeMap<TargetId, FirmwareUpdateResult> = BTreeMap::new();
         for one in self.update_by_racks(&update, others).await? {
             done.insert(one.target.clone(), one);
         }
@@ -108,14 +113,14 @@ impl Components {
 
     async fn update_shelves(
         &self,
-        update: &Update,
+        update: &FirmwareUpdate,
         shelves: Vec<TargetId>,
-    ) -> Result<Vec<Updated>> {
+    ) -> Result<Vec<FirmwareUpdateResult>> {
         if shelves.is_empty() {
             return Ok(Vec::new());
         }
         let start = UpdateShelves {
-            update: Update { targets: shelves, ..update.clone() },
+            update: FirmwareUpdate { targets: shelves, ..update.clone() },
             random: self.0.random(),
             now: self.0.now(),
         };
@@ -146,24 +151,28 @@ impl Components {
 
 /// Removes duplicates, keeping the order of the request.
 fn checked(targets: &[TargetId]) -> Result<Vec<TargetId>> {
-    let mut seen: Vec<TargetId> = Vec::new();
+    let mut observed: Vec<TargetId> = Vec::new();
     for target in targets {
-        if !seen.contains(target) {
-            seen.push(target.clone());
+        if !observed.contains(target) {
+            observed.push(target.clone());
         }
     }
-    match seen.len() {
+    match observed.len() {
         0 => Err(Refusal::missing("compute_trays, switches or power_shelves").into()),
         count if count > MAX_DEVICES => {
             let problem = format!("name {count} devices");
             let instead = format!("name at most {MAX_DEVICES}");
             Err(Refusal::invalid("targets", problem, instead).into())
         }
-        _ => Ok(seen),
+        _ => Ok(observed),
     }
 }
 
-async fn find(tx: &mut Tx, target: &TargetId, ask: &Ask<'_>) -> Result<Device> {
+async fn find(
+    tx: &mut Tx,
+    target: &TargetId,
+    request: &DeviceQuery<'_>,
+) -> Result<UpgradeCandidate> {
     let missing = || StoreError::from(unknown(target));
     let id = target.as_str();
     let (rack, facts, active_run, gate) = match target.kind {
@@ -175,30 +184,38 @@ async fn find(tx: &mut Tx, target: &TargetId, ask: &Ask<'_>) -> Result<Device> {
         }
         TargetKind::Switch => {
             let switch = tx.record::<Switch>(id).await?.ok_or_else(missing)?;
-            let Head { rack, active_run, .. } = switch.head;
+            let RecordHeader { rack, active_run, .. } = switch.head;
             (rack, switch.facts, active_run, Ok(()))
         }
         TargetKind::PowerShelf => {
-            let found = match ask.lock {
+            let found = match request.lock {
                 true => tx.record_locked::<PowerShelf>(id).await?,
                 false => tx.record::<PowerShelf>(id).await?,
             };
             let shelf = found.ok_or_else(missing)?;
-            let gate = admit_shelf(&shelf, ask.force);
+            let gate = admit_shelf(&shelf, request.force);
             (shelf.head.rack, shelf.facts, shelf.head.active_run, gate)
         }
         TargetKind::Rack => return Err(missing()),
     };
-    let wanted = wanted(tx, rack.as_ref(), ask.firmware).await?;
-    let made = match ask.request_id {
+    let requested = desired_firmware(tx, rack.as_ref(), request.firmware).await?;
+    let made = match request.request_id {
         "" => None,
-        request_id => made(tx, target, rack.as_ref(), (request_id, ask.firmware)).await?,
+        request_id => made(tx, target, rack.as_ref(), (request_id, request.firmware)).await?,
     };
-    Ok(Device { target: target.clone(), rack, facts, active_run, wanted, gate, made })
+    Ok(UpgradeCandidate {
+        target: target.clone(),
+        rack,
+        facts,
+        active_run,
+        desired: requested,
+        gate,
+        existing_run: made,
+    })
 }
 
 /// The parameters of a request that apply to every device.
-struct Ask<'a> {
+struct DeviceQuery<'a> {
     firmware: Option<&'a FirmwareId>,
     /// Empty: do not look for an earlier run.
     request_id: &'a str,
@@ -223,27 +240,28 @@ async fn made(
     }
     let Some(rack) = rack else { return Ok(None) };
     let run = tx.run_of_request(&TargetId::from(rack), request_id).await?;
-    let asked = [Asked::FirmwareUpgrade(firmware.cloned())];
+    let requested = [RequestedActivity::FirmwareUpgrade(firmware.cloned())];
     let of_this = run.filter(|run| {
-        run.spec.claims.contains(target) && wanted_of(&run.spec.params).activities == asked
+        run.spec.held_targets.contains(target)
+            && request_from_params(&run.spec.params).activities == requested
     });
     Ok(of_this.map(|run| run.spec.id))
 }
 
 /// The desired firmware: the named one, or the default of the rack's hardware type.
-pub(crate) async fn wanted(
+pub(crate) async fn desired_firmware(
     tx: &mut Tx,
     rack: Option<&RackId>,
     named: Option<&FirmwareId>,
-) -> Result<Resolution> {
+) -> Result<FirmwareResolution> {
     let hardware_type = hardware_type(tx, rack).await?;
     if let Some(id) = named {
         return Ok(resolve(named, tx.firmware(id).await?, None, &hardware_type));
     }
     if hardware_type.is_empty() {
-        let said =
+        let message =
             "it stands in no rack with a hardware type, so there is no default firmware for it";
-        return Ok(Resolution::Skip(said.into()));
+        return Ok(FirmwareResolution::Skip(message.into()));
     }
     let default = tx.default_firmware(&hardware_type).await?;
     Ok(resolve(None, None, default, &hardware_type))
@@ -258,16 +276,16 @@ async fn hardware_type(tx: &mut Tx, rack: Option<&RackId>) -> Result<String> {
 }
 
 struct UpdateShelves {
-    update: Update,
+    update: FirmwareUpdate,
     random: u64,
     now: Timestamp,
 }
 
 impl UpdateShelves {
-    async fn run(&self, tx: &mut Tx) -> Result<(Vec<Updated>, Created)> {
+    async fn run(&self, tx: &mut Tx) -> Result<(Vec<FirmwareUpdateResult>, Created)> {
         let mut created = Created::default();
         let update = &self.update;
-        let ask = Ask {
+        let request = DeviceQuery {
             firmware: update.firmware.as_ref(),
             request_id: &update.request_id,
             force: update.force.as_deref(),
@@ -279,30 +297,32 @@ impl UpdateShelves {
         // The same lock order everywhere, so no deadlock.
         targets.sort();
         for target in targets {
-            let course = match find(tx, &target, &ask).await {
+            let plan = match find(tx, &target, &request).await {
                 Ok(device) => {
-                    let course = course(&device);
+                    let plan = choose_upgrade_path(&device);
                     racks.insert(target.clone(), device.rack);
-                    course
+                    plan
                 }
-                Err(StoreError::Refused(refusal)) => Course::Refused(refusal),
+                Err(StoreError::Refused(refusal)) => UpgradePath::Refused(refusal),
                 Err(error) => return Err(error),
             };
-            courses.push((target, course));
+            courses.push((target, plan));
         }
         let mut done = Vec::new();
-        for (index, (target, course)) in all_or_none(courses).into_iter().enumerate() {
+        for (index, (target, plan)) in refuse_all_if_any_refused(courses).into_iter().enumerate() {
             let rack = racks.remove(&target).flatten();
-            let outcome = match course {
-                Course::Directly(firmware) => {
+            let outcome = match plan {
+                UpgradePath::Direct(firmware) => {
                     let run = self.new_run(&target, &firmware, index as u64);
                     self.start(tx, run, &firmware, &mut created).await?
                 }
-                Course::Made(run) => Outcome::Started(run),
-                Course::Refused(refusal) => Outcome::Refused(refusal),
-                Course::ByRack(rack) => Outcome::Refused(unknown(&TargetId::from(&rack))),
+                UpgradePath::AlreadyStarted(run) => UpdateOutcome::Started(run),
+                UpgradePath::Refused(refusal) => UpdateOutcome::Refused(refusal),
+                UpgradePath::ByRack(rack) => {
+                    UpdateOutcome::Refused(unknown(&TargetId::from(&rack)))
+                }
             };
-            done.push(Updated { target, rack, outcome, preview: None });
+            done.push(FirmwareUpdateResult { target, rack, outcome, preview: None });
         }
         Ok((done, created))
     }
@@ -315,25 +335,25 @@ impl UpdateShelves {
         new: NewRun,
         firmware: &Firmware,
         created: &mut Created,
-    ) -> Result<Outcome> {
-        let Update { by, force, dry_run, .. } = &self.update;
+    ) -> Result<UpdateOutcome> {
+        let FirmwareUpdate { by, force, dry_run, .. } = &self.update;
         let what = format!("FIRMWARE {}", firmware.id);
-        let message = accepted(&what, &new.initiator, force.as_deref());
+        let message = format_accepted(&what, &new.initiator, force.as_deref());
         let event = &event(Cause::Request, by, message, here!(), self.now);
-        let (run, enqueue) = (new.run(self.now), Enqueue::Now);
+        let (run, enqueue) = (new.into_run(self.now), Enqueue::Now);
         let holds = Holds::Targets { own: None };
         let run = created.add(tx, Admission { run, enqueue, holds, event }).await?;
         Ok(match dry_run {
-            true => Outcome::Would(step_names(&run.spec.steps)),
-            false => Outcome::Started(run.spec.id),
+            true => UpdateOutcome::Planned(step_names(&run.spec.steps)),
+            false => UpdateOutcome::Started(run.spec.id),
         })
     }
 
     fn new_run(&self, target: &TargetId, firmware: &Firmware, index: u64) -> NewRun {
-        let Update { by, request_id, reference, force, .. } = &self.update;
+        let FirmwareUpdate { by, request_id, reference, force, .. } = &self.update;
         let id = RunId::new(self.now, self.random.wrapping_add(index << 32));
         let mut params = Params::from([(FIRMWARE.to_string(), firmware.id.to_string())]);
-        record(&mut params, force.as_deref(), reference);
+        add_request_metadata(&mut params, force.as_deref(), reference);
         NewRun {
             id: id.clone(),
             target: target.clone(),
@@ -358,14 +378,14 @@ async fn status(
     targets: &[TargetId],
     firmware: Option<&FirmwareId>,
 ) -> Result<Vec<ComponentStatus>> {
-    let ask = Ask { firmware, request_id: "", force: None, lock: false };
+    let request = DeviceQuery { firmware, request_id: "", force: None, lock: false };
     let mut all = Vec::new();
     for target in targets {
-        let device = find(tx, target, &ask).await?;
-        let differs = match &device.wanted {
-            Resolution::Use(one) => one.missing_on(target.kind, &device.facts.firmware),
-            Resolution::Skip(why) => vec![why.clone()],
-            Resolution::Unknown(id) => vec![no_firmware(id).said],
+        let device = find(tx, target, &request).await?;
+        let differs = match &device.desired {
+            FirmwareResolution::Use(one) => one.missing_on(target.kind, &device.facts.firmware),
+            FirmwareResolution::Skip(why) => vec![why.clone()],
+            FirmwareResolution::Unknown(id) => vec![no_firmware(id).message],
         };
         all.push(ComponentStatus { device, differs });
     }
@@ -373,11 +393,11 @@ async fn status(
 }
 
 async fn versions(tx: &mut Tx, targets: &[TargetId]) -> Result<Vec<ComponentVersions>> {
-    let ask = Ask { firmware: None, request_id: "", force: None, lock: false };
+    let request = DeviceQuery { firmware: None, request_id: "", force: None, lock: false };
     let mut catalogue: BTreeMap<String, Vec<Firmware>> = BTreeMap::new();
     let mut all = Vec::new();
     for target in targets {
-        let device = find(tx, target, &ask).await?;
+        let device = find(tx, target, &request).await?;
         let hardware_type = hardware_type(tx, device.rack.as_ref()).await?;
         if !catalogue.contains_key(&hardware_type) {
             let of = Some(hardware_type.as_str());

@@ -7,17 +7,17 @@ use crate::Engine;
 use crate::admission::event;
 use crate::claims::unknown;
 use crate::scheduler::lifecycle::LoadContext;
-use crate::topology::{self, Place};
-use model::device::{Device, ahead, retry};
+use crate::topology::{self, DeviceLocation};
+use model::device::{Device, predict_steps, retry};
 use model::here;
 use model::id::{PowerShelfId, RackId, RunId, SwitchId};
-use model::lifecycle::{DeviceContext, DeviceSpec, Head, Trouble};
+use model::lifecycle::{DeviceContext, DeviceFailure, DeviceSpec, RecordHeader};
 use model::machine::{Labels, MachineSpec};
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
 use model::refusal::Refusal;
 use model::run::Run;
-use model::run::act::Who;
+use model::run::actions::Requester;
 use model::switch::Switch;
 use model::target::TargetId;
 use model::time::Timestamp;
@@ -48,9 +48,9 @@ pub struct PlacedSpec {
 
 /// The explanation of a device, and the run that it is about.
 pub(crate) struct ExplainedDevice {
-    pub told: Explanation,
+    pub explanation: Explanation,
     pub run: Option<Run>,
-    pub held_by: Option<String>,
+    pub claimed_by: Option<String>,
 }
 
 /// The number of devices of a kind whose state lasts longer than is normal.
@@ -111,7 +111,7 @@ impl Devices {
                 let field = refusal.field.map(renamed);
                 store::StoreError::Refused(Refusal {
                     field,
-                    said: renamed(refusal.said),
+                    message: renamed(refusal.message),
                     ..refusal
                 })
             }
@@ -142,21 +142,26 @@ impl Devices {
     }
 
     /// Marks a device for deletion. It is deleted when no run holds it.
-    pub async fn delete<D: Device>(&self, id: &str, who: Who) -> Result<D> {
-        self.change(id, Asked::Delete, who).await
+    pub async fn delete<D: Device>(&self, id: &str, requester: Requester) -> Result<D> {
+        self.change(id, DeviceAction::Delete, requester).await
     }
 
     /// Retries the failed transition.
-    pub async fn retry<D: Device>(&self, id: &str, who: Who) -> Result<D> {
-        self.change(id, Asked::Retry, who).await
+    pub async fn retry<D: Device>(&self, id: &str, requester: Requester) -> Result<D> {
+        self.change(id, DeviceAction::Retry, requester).await
     }
 
-    async fn change<D: Device>(&self, id: &str, asked: Asked, who: Who) -> Result<D> {
-        let input = (id.to_string(), asked, who, self.0.now());
+    async fn change<D: Device>(
+        &self,
+        id: &str,
+        requested: DeviceAction,
+        requester: Requester,
+    ) -> Result<D> {
+        let input = (id.to_string(), requested, requester, self.0.now());
         self.0
             .store()
-            .retry_write("change_device", input, |(id, asked, who, now), tx| {
-                Box::pin(change_device::<D>(tx, id, *asked, who, *now))
+            .retry_write("change_device", input, |(id, requested, requester, now), tx| {
+                Box::pin(change_device::<D>(tx, id, *requested, requester, *now))
             })
             .await
     }
@@ -174,7 +179,7 @@ impl Devices {
 
     async fn explain_one<D>(&self, id: &str) -> Result<ExplainedDevice>
     where
-        D: Device<Seen = DeviceContext> + LoadContext,
+        D: Device<TurnInput = DeviceContext> + LoadContext,
     {
         let input = (id.to_string(), RunId::new(self.0.now(), self.0.random()), self.0.now());
         let found = self
@@ -185,15 +190,15 @@ impl Devices {
     }
 
     /// The next transitions of a device, if all goes well. The device need not be stored.
-    pub async fn switch_ahead(&self, switch: &Switch) -> Result<Vec<String>> {
-        self.ahead(switch).await
+    pub async fn preview_switch(&self, switch: &Switch) -> Result<Vec<String>> {
+        self.preview_transitions(switch).await
     }
 
-    pub async fn shelf_ahead(&self, shelf: &PowerShelf) -> Result<Vec<String>> {
-        self.ahead(shelf).await
+    pub async fn preview_shelf(&self, shelf: &PowerShelf) -> Result<Vec<String>> {
+        self.preview_transitions(shelf).await
     }
 
-    async fn ahead<D: Device<Seen = DeviceContext> + LoadContext>(
+    async fn preview_transitions<D: Device<TurnInput = DeviceContext> + LoadContext>(
         &self,
         device: &D,
     ) -> Result<Vec<String>> {
@@ -211,7 +216,7 @@ impl Devices {
 
     async fn overdue_of<D: Device>(&self) -> Result<OverdueDevices> {
         let filter = RecordFilter {
-            states: D::WAITING.iter().map(|word| (*word).to_string()).collect(),
+            states: D::WAITING.iter().map(|name| (*name).to_string()).collect(),
             ..RecordFilter::default()
         };
         let page = self.list::<D>(filter, None, MAX_OVERDUE).await?;
@@ -248,7 +253,7 @@ struct PutDevice {
 impl PutDevice {
     async fn run<D: Device>(&self, tx: &mut Tx) -> Result<D> {
         if let Some(placed) = &self.spec {
-            check_place::<D>(tx, &self.id, placed).await?;
+            check_rack_slot::<D>(tx, &self.id, placed).await?;
         }
         match tx.record_locked::<D>(&self.id).await? {
             Some(device) => self.change(tx, device).await,
@@ -263,12 +268,18 @@ impl PutDevice {
 
     async fn create<D: Device>(&self, tx: &mut Tx) -> Result<D> {
         let PlacedSpec { spec, rack, slot } = self.new_spec.clone();
-        let head = Head::new(self.id.as_str(), self.labels.clone(), self.now);
-        let mut device = D::create(Head { rack, slot, ..head }, spec);
+        let head = RecordHeader::new(self.id.as_str(), self.labels.clone(), self.now);
+        let mut device = D::create(RecordHeader { rack, slot, ..head }, spec);
         let event = self.event("registered", here!());
         tx.insert_record(&mut device, &event).await?;
         let event = self.event(&format!("{} was added", self.id), here!());
-        topology::moved(tx, &Place::NOWHERE, &Place::of(device.head()), &event).await?;
+        topology::mark_racks_changed(
+            tx,
+            &DeviceLocation::NOWHERE,
+            &DeviceLocation::of(device.head()),
+            &event,
+        )
+        .await?;
         Ok(device)
     }
 
@@ -284,12 +295,12 @@ impl PutDevice {
         if device == before {
             return Ok(device);
         }
-        let (from, to) = (Place::of(before.head()), Place::of(device.head()));
-        topology::may_leave(&before.target(), before.head().active_run.as_ref(), &from, &to)?;
+        let (from, to) = (DeviceLocation::of(before.head()), DeviceLocation::of(device.head()));
+        topology::check_may_move(&before.target(), before.head().active_run.as_ref(), &from, &to)?;
         let event = self.event("spec, place or labels changed", here!());
         tx.update_and_enqueue(&mut device, &event)?;
         let event = self.event(&format!("{} was moved", self.id), here!());
-        topology::moved(tx, &from, &to, &event).await?;
+        topology::mark_racks_changed(tx, &from, &to, &event).await?;
         Ok(device)
     }
 
@@ -298,12 +309,12 @@ impl PutDevice {
         let version = device.head().version;
         match self.known {
             Known::At(Some(expected)) if expected != version => {
-                let said = format!(
+                let message = format!(
                     "{} is at version {version} by now, and this change was made from version {expected}",
                     self.id
                 );
-                let next = device.target().get();
-                Err(Refusal::precondition("VERSION_MOVED", said).next(next).into())
+                let next = device.target().show_command();
+                Err(Refusal::precondition("VERSION_MOVED", message).next(next).into())
             }
             Known::At(_) | Known::OrNew => Ok(()),
         }
@@ -311,7 +322,7 @@ impl PutDevice {
 }
 
 /// Checks that the rack exists and the slot is free. The rack stays locked until the commit.
-async fn check_place<D: Device>(tx: &mut Tx, id: &str, placed: &PlacedSpec) -> Result<()> {
+async fn check_rack_slot<D: Device>(tx: &mut Tx, id: &str, placed: &PlacedSpec) -> Result<()> {
     let Some(rack_id) = &placed.rack else { return Ok(()) };
     let field = |name: &str| format!("{}.spec.{name}", D::FIELD);
     let rack = tx.record_locked::<Rack>(rack_id.as_str()).await?;
@@ -337,7 +348,7 @@ async fn check_place<D: Device>(tx: &mut Tx, id: &str, placed: &PlacedSpec) -> R
 
 /// A request to a device's lifecycle.
 #[derive(Debug, Clone, Copy)]
-enum Asked {
+enum DeviceAction {
     Delete,
     Retry,
 }
@@ -345,44 +356,44 @@ enum Asked {
 async fn change_device<D: Device>(
     tx: &mut Tx,
     id: &str,
-    asked: Asked,
-    who: &Who,
+    requested: DeviceAction,
+    requester: &Requester,
     now: Timestamp,
 ) -> Result<D> {
     let found = tx.record_locked::<D>(id).await?;
     let mut device = found.ok_or_else(|| no_device::<D>(id))?;
     let before = device.clone();
-    let message = match asked {
-        Asked::Delete => {
+    let message = match requested {
+        DeviceAction::Delete => {
             device.head_mut().deleted = true;
             "marked for deletion"
         }
-        Asked::Retry => {
+        DeviceAction::Retry => {
             retry(&mut device)?;
             "to be tried again"
         }
     };
     if device != before {
-        let event = event(Cause::Request, &who.by, message.into(), here!(), now);
+        let event = event(Cause::Request, &requester.by, message.into(), here!(), now);
         tx.update_and_enqueue(&mut device, &event)?;
     }
     Ok(device)
 }
 
-async fn follows<D: Device<Seen = DeviceContext> + LoadContext>(
+async fn follows<D: Device<TurnInput = DeviceContext> + LoadContext>(
     tx: &mut Tx,
     device: &D,
     fresh: &RunId,
     now: Timestamp,
 ) -> Result<Vec<String>> {
-    let seen = device.load_context(tx, fresh.clone(), now).await?;
-    let mut follows = ahead(device, seen, now);
+    let observed = device.load_context(tx, fresh.clone(), now).await?;
+    let mut follows = predict_steps(device, observed, now);
     // A dry run has written nothing: the stored record is the old one.
     let head = device.head();
     let before = tx.record::<D>(&head.id).await?;
     let gone = head.deleted && !before.as_ref().is_some_and(|one| one.head().deleted);
-    let before = before.map_or(Place::NOWHERE, |one| Place::of(one.head()));
-    if gone || before != Place::of(head) {
+    let before = before.map_or(DeviceLocation::NOWHERE, |one| DeviceLocation::of(one.head()));
+    if gone || before != DeviceLocation::of(head) {
         let racks: BTreeSet<&RackId> =
             [before.rack(), head.rack.as_ref()].into_iter().flatten().collect();
         follows.extend(racks.into_iter().map(|rack| {
@@ -392,25 +403,25 @@ async fn follows<D: Device<Seen = DeviceContext> + LoadContext>(
     Ok(follows)
 }
 
-async fn explain_one<D: Device<Seen = DeviceContext> + LoadContext>(
+async fn explain_one<D: Device<TurnInput = DeviceContext> + LoadContext>(
     tx: &mut Tx,
     id: &str,
     fresh: &RunId,
     now: Timestamp,
 ) -> Result<Option<ExplainedDevice>> {
     let Some(device) = tx.record::<D>(id).await? else { return Ok(None) };
-    let seen = device.load_context(tx, fresh.clone(), now).await?;
-    let next = device.next(&seen, now);
-    let told = explain_device(&device, &next, now);
+    let observed = device.load_context(tx, fresh.clone(), now).await?;
+    let next = device.next(&observed, now);
+    let reported = explain_device(&device, &next, now);
     let id = device.head().active_run.clone();
-    let id = id.or_else(|| device.trouble().and_then(|one: &Trouble| one.run.clone()));
+    let id = id.or_else(|| device.failure().and_then(|one: &DeviceFailure| one.run.clone()));
     let run = match &id {
         Some(id) => tx.run(id).await?,
         None => None,
     };
     let held_by = match &run {
-        Some(run) => tx.holder(&run.spec.id).await?,
+        Some(run) => tx.claiming_replica(&run.spec.id).await?,
         None => None,
     };
-    Ok(Some(ExplainedDevice { told, run, held_by }))
+    Ok(Some(ExplainedDevice { explanation: reported, run, claimed_by: held_by }))
 }

@@ -20,7 +20,7 @@ use crate::run::Runs;
 use crate::scheduler::{Scheduler, SchedulerState};
 use crate::settings::Settings;
 use crate::site::Sites;
-use crate::watch::Hub;
+use crate::watch::WatchHub;
 use model::plan::Defaults;
 use model::run::Policy;
 use model::time::Timestamp;
@@ -44,7 +44,7 @@ struct Context {
     random: Random,
     stopping: watch::Sender<bool>,
     scheduler: SchedulerState,
-    hub: Hub,
+    hub: WatchHub,
     observer: Observer,
     nodes: NodeWatch,
 }
@@ -61,7 +61,7 @@ impl Engine {
         let incarnation = format!("{}#{:016x}", settings.replica, random());
         let replica = Replica { name: settings.replica.clone(), incarnation };
         let context = Arc::new(Context {
-            hub: Hub::new(store.clone()),
+            hub: WatchHub::new(store.clone()),
             providers,
             settings,
             clock,
@@ -76,7 +76,7 @@ impl Engine {
         tokio::spawn(engine.machines().run_probes());
         tokio::spawn(engine.devices().run_polling());
         tokio::spawn(engine.nodes().run_watch());
-        tokio::spawn(engine.runs().run_tail());
+        tokio::spawn(engine.runs().run_event_reader());
         tokio::spawn(engine.runs().run_retention());
         Ok(engine)
     }
@@ -168,7 +168,7 @@ impl Engine {
         &self.context.settings
     }
 
-    pub fn hub(&self) -> &Hub {
+    pub fn hub(&self) -> &WatchHub {
         &self.context.hub
     }
 
@@ -201,7 +201,7 @@ impl Engine {
     }
 
     pub(crate) fn grace(&self) -> Duration {
-        self.context.settings.grace
+        self.context.settings.grace_period
     }
 
     pub(crate) fn stop(&self) {

@@ -23,7 +23,7 @@ struct Found {
     machine: Option<Machine>,
     run: Option<Run>,
     /// The replica that has claimed the run.
-    held_by: Option<String>,
+    claimed_by: Option<String>,
     /// The node on the machine, or the node of the run.
     node: Option<Node>,
 }
@@ -39,9 +39,9 @@ fn readable(found: Result<Option<Node>>) -> Result<Option<Node>> {
 async fn find(tx: &mut Tx, id: &str) -> Result<Option<Found>> {
     let run_id = RunId::trusted(id);
     if let Some(run) = tx.run(&run_id).await? {
-        let held_by = tx.holder(&run_id).await?;
+        let held_by = tx.claiming_replica(&run_id).await?;
         let node = readable(crate::node::node_of_run(tx, &run).await)?;
-        return Ok(Some(Found { run: Some(run), held_by, node, machine: None }));
+        return Ok(Some(Found { run: Some(run), claimed_by: held_by, node, machine: None }));
     }
     let Some(machine) = tx.machine(&MachineId::trusted(id)).await? else {
         return Ok(None);
@@ -56,25 +56,25 @@ async fn find(tx: &mut Tx, id: &str) -> Result<Option<Found>> {
         None => tx.latest_run(&TargetId::from(&machine.id)).await?,
     };
     let held_by = match &run {
-        Some(run) => tx.holder(&run.spec.id).await?,
+        Some(run) => tx.claiming_replica(&run.spec.id).await?,
         None => None,
     };
-    let node = match tx.node_on(&machine.id).await? {
+    let node = match tx.live_node_of_machine(&machine.id).await? {
         Some(id) => readable(tx.record::<Node>(id.as_str()).await)?,
         None => None,
     };
-    Ok(Some(Found { machine: Some(machine), run, held_by, node }))
+    Ok(Some(Found { machine: Some(machine), run, claimed_by: held_by, node }))
 }
 
 /// An explanation and the objects that it is about.
 #[derive(Debug, Clone)]
 pub struct Explained {
-    pub told: Explanation,
+    pub explanation: Explanation,
     pub machine_id: Option<MachineId>,
     pub run_id: Option<RunId>,
-    pub held_by: Option<String>,
+    pub claimed_by: Option<String>,
     /// Why calls of the provider are degraded, such as failures in a row or an open circuit.
-    pub hindrance: Option<String>,
+    pub degraded_reason: Option<String>,
 }
 
 impl Engine {
@@ -109,29 +109,49 @@ impl Engine {
         if let Ok(rack) = RackId::parse(id) {
             return self.racks().explain(&rack).await;
         }
-        if let Some(ExplainedDevice { told, run, held_by }) = self.devices().explain(id).await? {
+        if let Some(ExplainedDevice { explanation: reported, run, claimed_by: held_by }) =
+            self.devices().explain(id).await?
+        {
             let run_id = run.map(|run| run.spec.id);
-            return Ok(Explained { told, machine_id: None, run_id, held_by, hindrance: None });
+            return Ok(Explained {
+                explanation: reported,
+                machine_id: None,
+                run_id,
+                claimed_by: held_by,
+                degraded_reason: None,
+            });
         }
         if let Ok(node) = NodeId::parse(id) {
-            let NodeView { node, run, told, .. } = self.nodes().get(&node).await?;
+            let NodeView { node, run, explanation: reported, .. } = self.nodes().get(&node).await?;
             let run_id = run.map(|run| run.spec.id);
             let machine_id = Some(node.machine);
-            return Ok(Explained { told, machine_id, run_id, held_by: None, hindrance: None });
+            return Ok(Explained {
+                explanation: reported,
+                machine_id,
+                run_id,
+                claimed_by: None,
+                degraded_reason: None,
+            });
         }
         if let Ok(site) = SiteId::parse(id) {
-            let told = explain_site(&self.sites().get(&site).await?);
+            let reported = explain_site(&self.sites().get(&site).await?);
             let (machine_id, run_id) = (None, None);
-            return Ok(Explained { told, machine_id, run_id, held_by: None, hindrance: None });
+            return Ok(Explained {
+                explanation: reported,
+                machine_id,
+                run_id,
+                claimed_by: None,
+                degraded_reason: None,
+            });
         }
         let found = self.store().read(id.to_string(), |id, tx| Box::pin(find(tx, id))).await?;
-        let Found { machine, run, held_by, node } =
+        let Found { machine, run, claimed_by: held_by, node } =
             found.ok_or_else(|| Refusal::not_found("machine or operation", id, "farrier list"))?;
         let now = self.now();
-        let told = match (&machine, &run) {
+        let reported = match (&machine, &run) {
             (Some(machine), run) => {
-                let told = explain_machine(machine, run.as_ref(), node.as_ref(), now);
-                self.hosts().with_firmware(machine, told).await?
+                let reported = explain_machine(machine, run.as_ref(), node.as_ref(), now);
+                self.hosts().with_firmware(machine, reported).await?
             }
             (None, Some(run)) => match &node {
                 Some(node) => node.explain_run(run, now),
@@ -141,12 +161,18 @@ impl Engine {
         };
         let machine_id = machine.as_ref().map(|machine| machine.id.clone());
         let machine_id = machine_id.or(run.as_ref().and_then(|run| run.spec.target.machine()));
-        let hindrance = self.hindrance(machine, machine_id.as_ref()).await?;
-        Ok(Explained { told, machine_id, run_id: run.map(|run| run.spec.id), held_by, hindrance })
+        let hindrance = self.degraded_reason(machine, machine_id.as_ref()).await?;
+        Ok(Explained {
+            explanation: reported,
+            machine_id,
+            run_id: run.map(|run| run.spec.id),
+            claimed_by: held_by,
+            degraded_reason: hindrance,
+        })
     }
 
     /// The degraded reason of the machine's provider, if any.
-    async fn hindrance(
+    async fn degraded_reason(
         &self,
         machine: Option<Machine>,
         id: Option<&MachineId>,
@@ -158,7 +184,8 @@ impl Engine {
         };
         Ok(machine.and_then(|machine| {
             let provider = self.providers().get(&machine.spec.provider)?;
-            provider.hindrance(&Target { id: TargetId::from(&machine.id), spec: machine.spec })
+            provider
+                .degraded_reason(&Target { id: TargetId::from(&machine.id), spec: machine.spec })
         }))
     }
 }

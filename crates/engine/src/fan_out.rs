@@ -6,29 +6,32 @@
 //! or whose parent is to stop, starts nothing. A child that an earlier attempt has completed is not
 //! started again. The step ends when no child is active.
 
-mod standing;
+mod child_status;
 
-pub(crate) use standing::{failed_part, has_parts_at_work, part_runs};
+pub(crate) use child_status::{child_runs, failed_child, has_active_children};
 
 use crate::Engine;
 use crate::admission::{Admission, Created, Holds, time_after_runs};
 use crate::claims::halt_run;
-use crate::rack::power_of;
+use crate::rack::load_device_power;
+use child_status::{
+    ChildStatus, ChildStatuses, LoggedStatuses, all_done, counted, failure, read_child_statuses,
+    some_of, to_begin,
+};
 use futures_util::stream::{self, StreamExt};
-use model::effect::{Answer, Group, Key, Order, Outcome, Verb};
-use model::fault::{Code, Fault};
+use model::effect::{
+    CallOutcome, CallVerb, ChildRunGroup, EffectKey, ProviderAnswer, ProviderCall,
+};
+use model::fault::{Fault, FaultCode};
 use model::here;
 use model::id::RunId;
 use model::lifecycle::NewRun;
-use model::rack::power_said;
-use model::run::act::Action;
-use model::run::{HaltKind, Run};
+use model::rack::format_power;
+use model::run::actions::Action;
+use model::run::{Run, StopKind};
 use model::target::TargetId;
 use model::time::Timestamp;
 use providers::{Journal, Target};
-use standing::{
-    Standing, Standings, Told, all_done, counted, failure, read_parts, some_of, to_begin,
-};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Cause, Enqueue, NewEvent, Result, StoreError, Tx};
@@ -41,15 +44,15 @@ const POLL: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(100);
 /// How long a stop waits for its children before it answers that some are still active. Shorter
 /// than the timeout of a read-only call.
-const STOP_PATIENCE: Duration = Duration::from_secs(20);
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// The most devices observed concurrently.
-const LOOKS_AT_ONCE: usize = 16;
+const MAX_CONCURRENT_PROBES: usize = 16;
 
 /// The parent run as claimed by this worker.
 pub(crate) struct Parent {
     pub run: Run,
     pub epoch: i64,
-    pub group: Group,
+    pub group: ChildRunGroup,
     /// Signaled when the parent is woken, usually because a child has ended.
     pub woken_up: Notify,
 }
@@ -62,48 +65,50 @@ impl FanOut {
     pub(crate) async fn execute(
         &self,
         parent: &Arc<Parent>,
-        order: &Order,
+        call: &ProviderCall,
         journal: &Journal,
-    ) -> std::result::Result<Answer, Fault> {
-        match order.verb {
-            Verb::Perform if !parent.group.unless.is_empty() => {
-                match self.already(parent, order, journal).await {
-                    Some(outcome) => Ok(Answer::Done(outcome)),
-                    None => self.see_through(parent, order, journal).await,
+    ) -> std::result::Result<ProviderAnswer, Fault> {
+        match call.verb {
+            CallVerb::Perform if !parent.group.skip_if_all_hold.is_empty() => {
+                match self.observe_goal(parent, call, journal).await {
+                    Some(outcome) => Ok(ProviderAnswer::Done(outcome)),
+                    None => self.start_and_follow(parent, call, journal).await,
                 }
             }
-            Verb::Perform | Verb::Follow => self.see_through(parent, order, journal).await,
-            Verb::GetStatus => {
-                let parts = self.standings(parent, &order.key).await.map_err(unread)?;
-                let begun = parts.iter().any(|(_, one)| *one != Standing::NotBegun);
+            CallVerb::Perform | CallVerb::Follow => {
+                self.start_and_follow(parent, call, journal).await
+            }
+            CallVerb::GetStatus => {
+                let parts = self.child_statuses(parent, &call.key).await.map_err(unread)?;
+                let begun = parts.iter().any(|(_, one)| *one != ChildStatus::NotBegun);
                 Ok(match (begun, all_done(&parts)) {
-                    (_, Some(outcome)) => Answer::Done(outcome),
-                    (true, None) => Answer::UnderWay,
-                    (false, None) => Answer::NeverStarted,
+                    (_, Some(outcome)) => ProviderAnswer::Done(outcome),
+                    (true, None) => ProviderAnswer::UnderWay,
+                    (false, None) => ProviderAnswer::NeverStarted,
                 })
             }
-            Verb::Observe => self.observe_children(order, &parent.group, journal).await,
-            Verb::Stop => self.stop_children(parent, &order.key).await,
+            CallVerb::Observe => self.observe_children(call, &parent.group, journal).await,
+            CallVerb::Stop => self.stop_children(parent, &call.key).await,
         }
     }
 
     /// Starts children and waits until all have ended, or after a failure until the started ones
     /// have ended. The step's deadline ends it.
-    async fn see_through(
+    async fn start_and_follow(
         &self,
         parent: &Arc<Parent>,
-        order: &Order,
+        call: &ProviderCall,
         journal: &Journal,
-    ) -> std::result::Result<Answer, Fault> {
+    ) -> std::result::Result<ProviderAnswer, Fault> {
         // A turn that waits for children must not use up a slot that they need.
-        let _waits = self.0.scheduler().waits_for_others();
-        let mut told = Told::default();
+        let _waits = self.0.scheduler().mark_waiting();
+        let mut reported = LoggedStatuses::default();
         loop {
-            let parts = match self.begin_children(parent, &order.key).await {
+            let parts = match self.begin_children(parent, &call.key).await {
                 Ok(Some(parts)) => parts,
                 Ok(None) => {
-                    let said = "the operation is in other hands, or is to stop";
-                    return Err(Fault::new(Code::AnswerLost, said));
+                    let message = "the operation is in other hands, or is to stop";
+                    return Err(Fault::new(FaultCode::AnswerLost, message));
                 }
                 Err(StoreError::Conflict | StoreError::Unavailable(_)) => {
                     tokio::time::sleep(RETRY).await;
@@ -111,14 +116,14 @@ impl FanOut {
                 }
                 // Started children continue even if they cannot be read here.
                 Err(error @ (StoreError::Refused(_) | StoreError::Corrupt(_))) => {
-                    return Err(Fault::new(Code::AnswerLost, error.to_string()));
+                    return Err(Fault::new(FaultCode::AnswerLost, error.to_string()));
                 }
             };
-            told.tell(&parts, journal).await;
+            reported.log_changes(&parts, journal).await;
             if let Some(outcome) = all_done(&parts) {
-                return Ok(Answer::Done(outcome));
+                return Ok(ProviderAnswer::Done(outcome));
             }
-            let going = parts.iter().any(|(_, one)| matches!(one, Standing::Going(_)));
+            let going = parts.iter().any(|(_, one)| matches!(one, ChildStatus::Going(_)));
             if let (false, Some(fault)) = (going, failure(&parts)) {
                 return Err(self.with_power(parent, fault).await);
             }
@@ -133,9 +138,16 @@ impl FanOut {
         if !parent.group.switches_power() {
             return fault;
         }
-        let devices = parent.run.spec.claims.clone();
-        match self.0.store().read(devices, |devices, tx| Box::pin(power_of(tx, devices))).await {
-            Ok(known) => Fault { said: format!("{}; {}", fault.said, power_said(&known)), ..fault },
+        let devices = parent.run.spec.held_targets.clone();
+        match self
+            .0
+            .store()
+            .read(devices, |devices, tx| Box::pin(load_device_power(tx, devices)))
+            .await
+        {
+            Ok(known) => {
+                Fault { message: format!("{}; {}", fault.message, format_power(&known)), ..fault }
+            }
             Err(error) => {
                 tracing::warn!(run = %parent.run.spec.id, %error, "reading power states failed");
                 fault
@@ -145,33 +157,38 @@ impl FanOut {
 
     /// The outcome if the goal of the group already holds and no child was started. If the goal
     /// cannot be observed, the step is executed.
-    async fn already(
+    async fn observe_goal(
         &self,
         parent: &Arc<Parent>,
-        order: &Order,
+        call: &ProviderCall,
         journal: &Journal,
-    ) -> Option<Outcome> {
-        let parts = self.standings(parent, &order.key).await.ok()?;
-        if parts.iter().any(|(_, one)| *one != Standing::NotBegun) {
+    ) -> Option<CallOutcome> {
+        let parts = self.child_statuses(parent, &call.key).await.ok()?;
+        if parts.iter().any(|(_, one)| *one != ChildStatus::NotBegun) {
             return None;
         }
         let group = &parent.group;
-        let wanted = Group { parts: group.unless.clone(), ..group.clone() };
-        match self.observe_children(order, &wanted, journal).await {
-            Ok(Answer::Done(outcome)) => {
-                let said = format!("already so, and nothing was touched: {}", outcome.said);
-                journal.line(said.clone()).await;
-                Some(Outcome { said, ..outcome })
+        let desired = ChildRunGroup { child_runs: group.skip_if_all_hold.clone(), ..group.clone() };
+        match self.observe_children(call, &desired, journal).await {
+            Ok(ProviderAnswer::Done(outcome)) => {
+                let text = format!("already so, and nothing was touched: {}", outcome.message);
+                journal.write_line(text.clone()).await;
+                Some(CallOutcome { message: text, ..outcome })
             }
-            Ok(Answer::Differs(seen)) => {
-                journal.line(format!("to be done: {seen}")).await;
+            Ok(ProviderAnswer::Differs(observed)) => {
+                journal.write_line(format!("to be done: {observed}")).await;
                 None
             }
-            Ok(Answer::UnderWay | Answer::NeverStarted | Answer::Unknown(_) | Answer::Stopped) => {
-                None
-            }
+            Ok(
+                ProviderAnswer::UnderWay
+                | ProviderAnswer::NeverStarted
+                | ProviderAnswer::Unknown(_)
+                | ProviderAnswer::Stopped,
+            ) => None,
             Err(fault) => {
-                journal.line(format!("to be done, as it cannot be seen: {}", fault.said)).await;
+                journal
+                    .write_line(format!("to be done, as it cannot be seen: {}", fault.message))
+                    .await;
                 None
             }
         }
@@ -179,24 +196,28 @@ impl FanOut {
 
     /// Starts as many children as may be active and returns the statuses. None: the worker has lost
     /// its claim, or the parent is to stop.
-    async fn begin_children(&self, parent: &Arc<Parent>, key: &Key) -> Result<Option<Standings>> {
-        let parts = self.standings(parent, key).await?;
+    async fn begin_children(
+        &self,
+        parent: &Arc<Parent>,
+        key: &EffectKey,
+    ) -> Result<Option<ChildStatuses>> {
+        let parts = self.child_statuses(parent, key).await?;
         if to_begin(&parts, &parent.group) == 0 {
             return Ok(Some(parts));
         }
         let (parent, key) = (Arc::clone(parent), key.clone());
-        let begin = BeginParts { parent, key, random: self.0.random(), now: self.0.now() };
+        let begin = StartChildren { parent, key, random: self.0.random(), now: self.0.now() };
         let begun = self.0.store().write("begin_parts", begin, |begin, tx| Box::pin(begin.run(tx)));
         let (parts, created) = begun.await?;
         self.0.after_commit(created);
         Ok(parts)
     }
 
-    async fn standings(&self, parent: &Arc<Parent>, key: &Key) -> Result<Standings> {
+    async fn child_statuses(&self, parent: &Arc<Parent>, key: &EffectKey) -> Result<ChildStatuses> {
         let input = (Arc::clone(parent), key.clone());
         self.0
             .store()
-            .scan(input, |(parent, key), tx| Box::pin(read_parts(tx, key, &parent.group)))
+            .scan(input, |(parent, key), tx| Box::pin(read_child_statuses(tx, key, &parent.group)))
             .await
     }
 
@@ -205,23 +226,23 @@ impl FanOut {
     async fn stop_children(
         &self,
         parent: &Arc<Parent>,
-        key: &Key,
-    ) -> std::result::Result<Answer, Fault> {
-        let patience = Instant::now() + STOP_PATIENCE;
+        key: &EffectKey,
+    ) -> std::result::Result<ProviderAnswer, Fault> {
+        let timeouts = Instant::now() + STOP_TIMEOUT;
         loop {
             let input = (Arc::clone(parent), key.clone(), self.0.now());
             let parts =
                 self.0.store().retry_write("stop_parts", input, |(parent, key, now), tx| {
-                    Box::pin(stop_parts(tx, parent, key, *now))
+                    Box::pin(halt_children(tx, parent, key, *now))
                 });
             let parts = parts.await.map_err(unread)?;
-            let going = parts.iter().any(|(_, one)| matches!(one, Standing::Going(_)));
+            let going = parts.iter().any(|(_, one)| matches!(one, ChildStatus::Going(_)));
             if !going {
-                return Ok(all_done(&parts).map_or(Answer::Stopped, Answer::Done));
+                return Ok(all_done(&parts).map_or(ProviderAnswer::Stopped, ProviderAnswer::Done));
             }
             let woken = tokio::time::timeout(POLL, parent.woken_up.notified()).await;
-            if woken.is_err() && Instant::now() > patience {
-                return Ok(Answer::UnderWay);
+            if woken.is_err() && Instant::now() > timeouts {
+                return Ok(ProviderAnswer::UnderWay);
             }
         }
     }
@@ -229,96 +250,99 @@ impl FanOut {
     /// Observes on every device whether the goal of its steps holds.
     async fn observe_children(
         &self,
-        order: &Order,
-        group: &Group,
+        call: &ProviderCall,
+        group: &ChildRunGroup,
         journal: &Journal,
-    ) -> std::result::Result<Answer, Fault> {
-        let mut wanted = Vec::new();
-        for part in &group.parts {
+    ) -> std::result::Result<ProviderAnswer, Fault> {
+        let mut desired = Vec::new();
+        for part in &group.child_runs {
             for step in &part.steps {
                 // Devices are only observed here, whatever the verb of the parent's call.
-                let (effect, verb) = (step.effect.clone(), Verb::Observe);
-                let order = Order { effect, verb, ..order.clone() };
-                wanted.push((self.0.clone(), part.target.clone(), order, journal.clone()));
+                let (effect, verb) = (step.effect.clone(), CallVerb::Observe);
+                let call = ProviderCall { effect, verb, ..call.clone() };
+                desired.push((self.0.clone(), part.target.clone(), call, journal.clone()));
             }
         }
-        let looks = stream::iter(wanted).map(|(engine, id, order, journal)| async move {
-            let seen = match engine.target_of(&id).await {
-                Ok(target) => engine.fan_out().ask_provider(&target, &order, &journal).await,
+        let probes = stream::iter(desired).map(|(engine, id, call, journal)| async move {
+            let observed = match engine.find_target(&id).await {
+                Ok(target) => engine.fan_out().call_provider(&target, &call, &journal).await,
                 Err(fault) => Err(fault),
             };
-            (id, seen)
+            (id, observed)
         });
-        let mut looks = looks.buffer_unordered(LOOKS_AT_ONCE).boxed();
+        let mut probes = probes.buffer_unordered(MAX_CONCURRENT_PROBES).boxed();
         let mut wrong = Vec::new();
-        while let Some((target, seen)) = looks.next().await {
-            match seen {
-                Ok(Answer::Done(_)) => {}
-                Ok(Answer::Differs(said)) => wrong.push(format!("{target}: {said}")),
+        while let Some((target, observed)) = probes.next().await {
+            match observed {
+                Ok(ProviderAnswer::Done(_)) => {}
+                Ok(ProviderAnswer::Differs(text)) => wrong.push(format!("{target}: {text}")),
                 Ok(
-                    Answer::UnderWay | Answer::NeverStarted | Answer::Unknown(_) | Answer::Stopped,
+                    ProviderAnswer::UnderWay
+                    | ProviderAnswer::NeverStarted
+                    | ProviderAnswer::Unknown(_)
+                    | ProviderAnswer::Stopped,
                 ) => wrong.push(format!("{target}: it cannot be seen")),
                 Err(fault) => return Err(fault),
             }
         }
         Ok(match wrong.is_empty() {
-            true => Answer::Done(Outcome {
-                said: format!("{} as wanted", counted(group.parts.len())),
-                ..Outcome::default()
+            true => ProviderAnswer::Done(CallOutcome {
+                message: format!("{} as wanted", counted(group.child_runs.len())),
+                ..CallOutcome::default()
             }),
-            false => Answer::Differs(some_of(&wrong)),
+            false => ProviderAnswer::Differs(some_of(&wrong)),
         })
     }
 
-    async fn ask_provider(
+    async fn call_provider(
         &self,
         target: &Target,
-        order: &Order,
+        call: &ProviderCall,
         journal: &Journal,
-    ) -> std::result::Result<Answer, Fault> {
+    ) -> std::result::Result<ProviderAnswer, Fault> {
         match self.0.providers().get(&target.spec.provider) {
-            Some(provider) => provider.ask(target, order, journal).await,
+            Some(provider) => provider.call(target, call, journal).await,
             None => Err(no_provider(&target.spec.provider)),
         }
     }
 }
 
 pub(crate) fn no_provider(name: &str) -> Fault {
-    Fault::new(Code::ProviderMissing, format!("this server has no provider {name:?}"))
+    Fault::new(FaultCode::ProviderMissing, format!("this server has no provider {name:?}"))
 }
 
 /// A failed read is not a failure of the children.
 fn unread(error: StoreError) -> Fault {
-    Fault::new(Code::DatabaseUnreachable, format!("Farrier's own database: {error}"))
+    Fault::new(FaultCode::DatabaseUnreachable, format!("Farrier's own database: {error}"))
 }
 
 /// Starts as many children as may be active, unless one has failed or the parent is to stop.
-struct BeginParts {
+struct StartChildren {
     parent: Arc<Parent>,
-    key: Key,
+    key: EffectKey,
     random: u64,
     now: Timestamp,
 }
 
-impl BeginParts {
-    async fn run(&self, tx: &mut Tx) -> Result<(Option<Standings>, Created)> {
+impl StartChildren {
+    async fn run(&self, tx: &mut Tx) -> Result<(Option<ChildStatuses>, Created)> {
         let mut created = Created::default();
-        if !self.is_wanted(tx).await? {
+        if !self.may_start(tx).await? {
             return Ok((None, created));
         }
-        let mut parts = read_parts(tx, &self.key, &self.parent.group).await?;
+        let mut parts = read_child_statuses(tx, &self.key, &self.parent.group).await?;
         let count = to_begin(&parts, &self.parent.group);
-        let next = parts.iter_mut().filter(|(_, one)| *one == Standing::NotBegun).take(count);
+        let next = parts.iter_mut().filter(|(_, one)| *one == ChildStatus::NotBegun).take(count);
         let next: Vec<_> = next.collect();
         let targets: Vec<TargetId> = next.iter().map(|(part, _)| part.target.clone()).collect();
         let taken = tx.active_runs_on(&targets).await?;
         let at = time_after_runs(tx, self.now, &targets).await?;
         let spec = &self.parent.run.spec;
         let event = event(at, format!("a part of {}", spec.id), &spec.initiator);
-        for (count, (part, standing)) in next.into_iter().enumerate() {
+        for (count, (part, status)) in next.into_iter().enumerate() {
             if let Some(holder) = taken.get(&part.target.key()) {
-                let said = part.target.held_by(holder).said;
-                *standing = Standing::Failed { run: holder.clone(), said };
+                let text = part.target.refuse_held(holder).message;
+                *status = ChildStatus::Failed { run: holder.clone(), message: text };
                 continue;
             }
             let id = RunId::new(self.now, self.random.wrapping_add((count as u64) << 32));
@@ -334,41 +358,46 @@ impl BeginParts {
                 claims: Vec::new(),
                 params: model::plan::Params::new(),
             };
-            let (run, enqueue, holds) = (new.run(at), Enqueue::Now, Holds::Nothing);
+            let (run, enqueue, holds) = (new.into_run(at), Enqueue::Now, Holds::Nothing);
             created.add(tx, Admission { run, enqueue, holds, event: &event }).await?;
-            *standing = Standing::Going(id);
+            *status = ChildStatus::Going(id);
         }
         Ok((Some(parts), created))
     }
 }
 
-impl BeginParts {
+impl StartChildren {
     /// False if the worker has lost its claim or the parent is to stop. The parent stays locked
     /// until the children are written.
-    async fn is_wanted(&self, tx: &mut Tx) -> Result<bool> {
-        let held = tx.claimed_run_locked(&self.parent.run.spec.id).await?;
-        Ok(held.is_some_and(|held| {
-            let asked = held.run.open_order().is_some_and(|(key, verb)| {
-                key == self.key && matches!(verb, Verb::Perform | Verb::Follow)
+    async fn may_start(&self, tx: &mut Tx) -> Result<bool> {
+        let claimed = tx.claimed_run_locked(&self.parent.run.spec.id).await?;
+        Ok(claimed.is_some_and(|claimed| {
+            let requested = claimed.run.open_call().is_some_and(|(key, verb)| {
+                key == self.key && matches!(verb, CallVerb::Perform | CallVerb::Follow)
             });
-            let mine = held.epoch == self.parent.epoch && held.owner.is_some();
-            mine && asked && !held.run.progress.halting()
+            let mine = claimed.epoch == self.parent.epoch && claimed.owner.is_some();
+            mine && requested && !claimed.run.progress.halting()
         }))
     }
 }
 
 /// Requests that every active child stops: frozen when the parent is frozen, canceled otherwise.
 /// Children hold their devices until they have ended.
-async fn stop_parts(tx: &mut Tx, parent: &Parent, key: &Key, now: Timestamp) -> Result<Standings> {
-    let parts = read_parts(tx, key, &parent.group).await?;
+async fn halt_children(
+    tx: &mut Tx,
+    parent: &Parent,
+    key: &EffectKey,
+    now: Timestamp,
+) -> Result<ChildStatuses> {
+    let parts = read_child_statuses(tx, key, &parent.group).await?;
     let Run { spec, progress, .. } = &parent.run;
-    let action = match progress.halt.as_ref().map(|halt| halt.kind) {
-        Some(HaltKind::Freeze) => Action::MarkManual,
-        Some(HaltKind::Cancel) | None => Action::Cancel,
+    let action = match progress.stop_request.as_ref().map(|halt| halt.kind) {
+        Some(StopKind::Freeze) => Action::MarkManual,
+        Some(StopKind::Cancel) | None => Action::Cancel,
     };
     let event = event(now, String::new(), "engine");
-    for (_, standing) in &parts {
-        if let Standing::Going(run) = standing {
+    for (_, status) in &parts {
+        if let ChildStatus::Going(run) = status {
             halt_run(tx, run, action, &format!("{} is to stop", spec.id), &event).await?;
         }
     }

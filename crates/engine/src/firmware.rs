@@ -2,17 +2,17 @@
 
 use crate::Engine;
 use crate::admission::event;
-use model::firmware::{Applied, Firmware};
+use model::firmware::{AppliedFirmware, Firmware};
 use model::here;
 use model::host::{Host, HostState};
 use model::id::FirmwareId;
 use model::lifecycle::Lifecycle;
 use model::plan::RunType;
 use model::refusal::{Refusal, RefusalKind};
-use model::run::act::Who;
+use model::run::actions::Requester;
 use model::target::TargetId;
 use model::time::Timestamp;
-use store::{AppliedPlace, Cause, NewEvent, RecordFilter, Result, Tx};
+use store::{AppliedPosition, Cause, NewEvent, RecordFilter, Result, Tx};
 
 /// Operations or hosts per page.
 const PAGE: i64 = 500;
@@ -21,7 +21,7 @@ const APPLYING: [RunType; 2] = [RunType::Firmware, RunType::RackMaintenance];
 
 /// A change of a catalogue record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum FirmwareChange {
     MakeDefault,
     SetAvailable(bool),
     Delete,
@@ -33,13 +33,13 @@ pub struct FirmwareCatalog(pub(crate) Engine);
 
 impl FirmwareCatalog {
     /// Adds a record to the catalogue. Idempotent.
-    pub async fn create(&self, firmware: Firmware, who: Who) -> Result<Firmware> {
+    pub async fn create(&self, firmware: Firmware, requester: Requester) -> Result<Firmware> {
         let firmware = Firmware { created_at: self.0.now(), ..firmware.checked()? };
-        let input = (firmware, who);
+        let input = (firmware, requester);
         self.0
             .store()
-            .retry_write("create_firmware", input, |(firmware, who), tx| {
-                Box::pin(create(tx, firmware, who))
+            .retry_write("create_firmware", input, |(firmware, requester), tx| {
+                Box::pin(create(tx, firmware, requester))
             })
             .await
     }
@@ -65,12 +65,17 @@ impl FirmwareCatalog {
             .await
     }
 
-    pub async fn change(&self, id: FirmwareId, change: Change, who: Who) -> Result<Firmware> {
-        let input = (id, change, who, self.0.now());
+    pub async fn change(
+        &self,
+        id: FirmwareId,
+        change: FirmwareChange,
+        requester: Requester,
+    ) -> Result<Firmware> {
+        let input = (id, change, requester, self.0.now());
         self.0
             .store()
-            .retry_write("change_firmware", input, |(id, change, who, now), tx| {
-                Box::pin(change_one(tx, id, *change, who, *now))
+            .retry_write("change_firmware", input, |(id, change, requester, now), tx| {
+                Box::pin(change_one(tx, id, *change, requester, *now))
             })
             .await
     }
@@ -79,9 +84,9 @@ impl FirmwareCatalog {
     pub async fn applied(
         &self,
         device: Option<TargetId>,
-        before: Option<AppliedPlace>,
+        before: Option<AppliedPosition>,
         limit: i64,
-    ) -> Result<Vec<Applied>> {
+    ) -> Result<Vec<AppliedFirmware>> {
         let input = (device, before, limit);
         self.0
             .store()
@@ -96,21 +101,21 @@ pub(crate) fn no_firmware(id: &FirmwareId) -> Refusal {
     Refusal::not_found("firmware", id, "farrier firmware list")
 }
 
-async fn create(tx: &mut Tx, firmware: &Firmware, who: &Who) -> Result<Firmware> {
+async fn create(tx: &mut Tx, firmware: &Firmware, requester: &Requester) -> Result<Firmware> {
     let id = &firmware.id;
     if let Some(known) = tx.firmware(id).await? {
         if known.same_as(firmware) {
             return Ok(known);
         }
-        let said = format!(
+        let text = format!(
             "the firmware {id} is in the catalogue with other contents, and a record never changes"
         );
-        return Err(Refusal::new(RefusalKind::Exists, "FIRMWARE_EXISTS", said)
+        return Err(Refusal::new(RefusalKind::Exists, "FIRMWARE_EXISTS", text)
             .next(format!("farrier firmware get {id}   # or create it under a new id"))
             .into());
     }
     let message = format!("created for hardware type {}", firmware.hardware_type);
-    let event = event(Cause::Request, &who.by, message, here!(), firmware.created_at);
+    let event = event(Cause::Request, &requester.by, message, here!(), firmware.created_at);
     if firmware.is_default {
         step_down(tx, firmware, &event).await?;
     }
@@ -132,37 +137,37 @@ async fn step_down(tx: &mut Tx, next: &Firmware, event: &NewEvent) -> Result<()>
 async fn change_one(
     tx: &mut Tx,
     id: &FirmwareId,
-    change: Change,
-    who: &Who,
+    change: FirmwareChange,
+    requester: &Requester,
     now: Timestamp,
 ) -> Result<Firmware> {
     let found = tx.firmware(id).await?.ok_or_else(|| no_firmware(id))?;
     let (after, message) = match change {
-        Change::MakeDefault => (
+        FirmwareChange::MakeDefault => (
             Firmware { is_default: true, ..found.clone() },
             format!("made the default of {}", found.hardware_type),
         ),
-        Change::SetAvailable(available) => {
-            let said = if available { "made available" } else { "made unavailable" };
-            (Firmware { available, ..found.clone() }, said.to_string())
+        FirmwareChange::SetAvailable(available) => {
+            let text = if available { "made available" } else { "made unavailable" };
+            (Firmware { available, ..found.clone() }, text.to_string())
         }
-        Change::Delete => {
+        FirmwareChange::Delete => {
             check_unused(tx, &found).await?;
             (found.clone(), "deleted".to_string())
         }
     };
-    let unchanged = after == found && change != Change::Delete;
+    let unchanged = after == found && change != FirmwareChange::Delete;
     if unchanged {
         return Ok(after);
     }
-    let event = event(Cause::Request, &who.by, message, here!(), now);
+    let event = event(Cause::Request, &requester.by, message, here!(), now);
     match change {
-        Change::MakeDefault => {
+        FirmwareChange::MakeDefault => {
             step_down(tx, &after, &event).await?;
             tx.update_firmware(&after, &event).await?;
         }
-        Change::SetAvailable(_) => tx.update_firmware(&after, &event).await?,
-        Change::Delete => tx.delete_firmware(id, &event).await?,
+        FirmwareChange::SetAvailable(_) => tx.update_firmware(&after, &event).await?,
+        FirmwareChange::Delete => tx.delete_firmware(id, &event).await?,
     }
     Ok(after)
 }
@@ -171,17 +176,17 @@ async fn change_one(
 async fn check_unused(tx: &mut Tx, found: &Firmware) -> Result<()> {
     let id = &found.id;
     if found.is_default {
-        let said =
+        let message =
             format!("the firmware {id} is the default of hardware type {}", found.hardware_type);
-        return Err(Refusal::precondition("FIRMWARE_IS_DEFAULT", said)
+        return Err(Refusal::precondition("FIRMWARE_IS_DEFAULT", message)
             .next("farrier firmware set-default ANOTHER")
             .into());
     }
     match applying(tx, found).await? {
         None => Ok(()),
         Some(user) => {
-            let said = format!("the firmware {id} is being applied by {user}");
-            Err(Refusal::precondition("FIRMWARE_IN_USE", said)
+            let message = format!("the firmware {id} is being applied by {user}");
+            Err(Refusal::precondition("FIRMWARE_IN_USE", message)
                 .next(format!("farrier why {user}"))
                 .into())
         }
@@ -206,11 +211,11 @@ async fn applying(tx: &mut Tx, firmware: &Firmware) -> Result<Option<String>> {
     let mut after = None;
     loop {
         let page = tx.records::<Host>(&filter, after.as_deref(), PAGE as usize).await?;
-        let wants = |host: &&Host| {
+        let requests = |host: &&Host| {
             let request = host.request.as_ref();
             request.is_some_and(|request| request.firmware.as_ref() == Some(&firmware.id))
         };
-        if let Some(host) = page.records.iter().find(wants) {
+        if let Some(host) = page.records.iter().find(requests) {
             return Ok(Some(host.head().id.clone()));
         }
         match page.next {

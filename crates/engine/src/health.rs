@@ -2,13 +2,13 @@
 
 use crate::Engine;
 use crate::admission::event;
-use model::health::{Change, Filter, Reports, Tally};
+use model::health::{AlertCounts, HealthFilter, ReportChange, Reports};
 use model::here;
 use model::refusal::{Refusal, RefusalKind};
-use model::run::act::Who;
+use model::run::actions::Requester;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
-use store::{Cause, Reported, Result, Tx};
+use store::{Cause, ObjectReports, Result, Tx};
 
 #[derive(Clone)]
 pub struct HealthReports(pub(crate) Engine);
@@ -20,7 +20,12 @@ impl HealthReports {
     }
 
     /// Objects with alerts, by key, after `after`.
-    pub async fn list(&self, filter: Filter, after: &str, limit: usize) -> Result<Vec<Reported>> {
+    pub async fn list(
+        &self,
+        filter: HealthFilter,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<ObjectReports>> {
         let input = (filter, after.to_string(), limit);
         self.0
             .store()
@@ -35,13 +40,18 @@ impl HealthReports {
         &self,
         object: &TargetId,
         source: String,
-        change: Change,
-        who: Who,
+        change: ReportChange,
+        requester: Requester,
     ) -> Result<Reports> {
         let source = model::health::source("source", &source)?;
         let change = change.checked()?;
-        let change =
-            ChangeHealth { object: object.clone(), source, change, who, now: self.0.now() };
+        let change = ChangeHealth {
+            object: object.clone(),
+            source,
+            change,
+            who: requester,
+            now: self.0.now(),
+        };
         self.0
             .store()
             .retry_write("change_health", change, |change, tx| Box::pin(change.run(tx)))
@@ -49,13 +59,13 @@ impl HealthReports {
     }
 
     /// The number of alerts of each kind, for the metrics.
-    pub async fn tally(&self) -> Result<Vec<(TargetKind, Tally)>> {
+    pub async fn tally(&self) -> Result<Vec<(TargetKind, AlertCounts)>> {
         self.0.store().scan((), |(), tx| Box::pin(tx.health_tally())).await
     }
 }
 
 async fn get(tx: &mut Tx, object: &TargetId) -> Result<Reports> {
-    if !tx.exists(object).await? {
+    if !tx.target_exists(object).await? {
         return Err(crate::claims::unknown(object).into());
     }
     tx.health(object).await
@@ -64,23 +74,23 @@ async fn get(tx: &mut Tx, object: &TargetId) -> Result<Reports> {
 struct ChangeHealth {
     object: TargetId,
     source: String,
-    change: Change,
-    who: Who,
+    change: ReportChange,
+    who: Requester,
     now: Timestamp,
 }
 
 impl ChangeHealth {
     async fn run(&self, tx: &mut Tx) -> Result<Reports> {
         let (object, source) = (&self.object, &self.source);
-        if let Change::Remove(ids) = &self.change {
+        if let ReportChange::Remove(ids) = &self.change {
             let known = tx.health(object).await?;
             let report = known.get(source).ok_or_else(|| self.nothing("no report"))?;
             if let Some(id) = ids.iter().find(|id| !report.alerts.contains_key(*id)) {
                 return Err(self.nothing(&format!("no alert {id}")).into());
             }
         }
-        let said = self.change.said(source);
-        let event = event(Cause::Request, &self.who.by, said, here!(), self.now);
+        let message = self.change.said(source);
+        let event = event(Cause::Request, &self.who.by, message, here!(), self.now);
         tx.change_health(object, source, &self.change, &event).await
     }
 }
@@ -88,8 +98,8 @@ impl ChangeHealth {
 impl ChangeHealth {
     /// Removing an unknown alert is refused: the id is probably mistyped.
     fn nothing(&self, what: &str) -> Refusal {
-        let said = format!("there is {what} of {} on {}", self.source, self.object);
-        Refusal::new(RefusalKind::NotFound, "NOT_FOUND", said)
+        let message = format!("there is {what} of {} on {}", self.source, self.object);
+        Refusal::new(RefusalKind::NotFound, "NOT_FOUND", message)
             .next(format!("farrier health get {}", self.object))
     }
 }

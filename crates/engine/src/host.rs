@@ -4,12 +4,15 @@
 use crate::Engine;
 use crate::admission::current_run;
 use crate::admission::{event, no_machine};
-use crate::components::wanted;
+use crate::components::desired_firmware;
 use crate::firmware::no_firmware;
-use model::firmware::Resolution;
-use model::health::{Alert, Alerts, Class};
+use model::firmware::FirmwareResolution;
+use model::health::{Alert, AlertClass, Alerts};
 use model::here;
-use model::host::{Check, Host, Owner, RETRY_INTERVAL, ReprovisionRequest, Seen, check};
+use model::host::{
+    FirmwareCheck, Host, HostTurnInput, RETRY_INTERVAL, ReprovisionOwner, ReprovisionRequest,
+    check_firmware,
+};
 use model::id::{FirmwareId, MachineId, RunId};
 use model::lifecycle::Lifecycle;
 use model::machine::Machine;
@@ -17,7 +20,7 @@ use model::machine::admit::admit;
 use model::plan::RunType;
 use model::refusal::Refusal;
 use model::run::Run;
-use model::run::act::Who;
+use model::run::actions::Requester;
 use model::target::TargetId;
 use model::time::Timestamp;
 use model::why::Explanation;
@@ -28,7 +31,7 @@ use store::{Cause, NewEvent, Result, Tx};
 const SOURCE: &str = "host-reprovision";
 const ALERT: &str = "host-fw-update";
 /// How many of a machine's newest runs are searched for the child of a rack operation.
-const MAX_PARTS_BACK: i64 = 20;
+const MAX_RUNS_SEARCHED: i64 = 20;
 
 /// A request to check and upgrade the firmware of a machine.
 #[derive(Debug, Clone)]
@@ -46,10 +49,10 @@ pub struct Reprovision {
 pub struct HostView {
     pub host: Host,
     /// The comparison of installed and desired firmware.
-    pub check: Check,
+    pub check: FirmwareCheck,
     /// Why the machine would refuse an upgrade now.
     pub gate: Option<Refusal>,
-    pub told: Option<Explanation>,
+    pub explanation: Option<Explanation>,
     /// The time of the next automatic retry after a failure.
     pub next_attempt: Option<Timestamp>,
 }
@@ -60,7 +63,7 @@ pub struct Hosts(pub(crate) Engine);
 impl Hosts {
     /// Checks a machine's firmware and upgrades it where it differs.
     pub async fn reprovision(&self, request: Reprovision) -> Result<HostView> {
-        let request = Request { asked: request, at: self.moment() };
+        let request = Request { request, at: self.moment() };
         self.0
             .store()
             .retry_write("request_reprovision", request, |request, tx| Box::pin(request.run(tx)))
@@ -68,12 +71,12 @@ impl Hosts {
     }
 
     /// Withdraws the request to a host. An active run is stopped first.
-    pub async fn cancel(&self, machine: &MachineId, who: Who) -> Result<HostView> {
-        let input = (machine.clone(), who, self.moment());
+    pub async fn cancel(&self, machine: &MachineId, requester: Requester) -> Result<HostView> {
+        let input = (machine.clone(), requester, self.moment());
         self.0
             .store()
-            .retry_write("cancel_reprovision", input, |(machine, who, at), tx| {
-                Box::pin(cancel(tx, machine, who, at))
+            .retry_write("cancel_reprovision", input, |(machine, requester, at), tx| {
+                Box::pin(cancel(tx, machine, requester, at))
             })
             .await
     }
@@ -106,7 +109,7 @@ pub(crate) async fn request_for_rack(
         let known = found.is_some();
         let mut host = found.unwrap_or_else(|| Host::new(machine, event.at));
         host.request = Some(ReprovisionRequest {
-            owner: Owner::Rack { operation: operation.clone() },
+            owner: ReprovisionOwner::Rack { operation: operation.clone() },
             firmware: firmware.cloned(),
             requested_at: event.at,
             started_at: None,
@@ -130,18 +133,18 @@ pub(crate) async fn learn(
     tx: &mut Tx,
     machine: &MachineId,
     host: Option<Host>,
-    facts: &model::effect::Facts,
+    facts: &model::effect::DeviceFacts,
     event: &NewEvent,
 ) -> Result<()> {
     match host {
         Some(mut host) => {
             let before = host.facts.clone();
-            host.learn(facts);
+            host.merge_facts(facts);
             if host.facts == before { Ok(()) } else { tx.update_record(&mut host, event) }
         }
         None => {
             let mut host = Host::new(machine, event.at);
-            host.learn(facts);
+            host.merge_facts(facts);
             tx.insert_record(&mut host, event).await
         }
     }
@@ -149,33 +152,41 @@ pub(crate) async fn learn(
 
 /// The context of a host's turn. The caller has locked the machine, so that its gate is still open
 /// when a run begins.
-pub(crate) async fn look(
+pub(crate) async fn load_context(
     tx: &mut Tx,
     host: &Host,
     fresh: RunId,
     machine: Option<&Machine>,
-) -> Result<Seen> {
+) -> Result<HostTurnInput> {
     let run = match host.waits_for() {
         Some(id) => current_run(tx, &TargetId::from(&host.machine()), id).await?,
         None => None,
     };
     let named = host.request.as_ref().and_then(|request| request.firmware.as_ref());
     let rack = machine.and_then(|machine| machine.spec.rack.as_ref());
-    let firmware = wanted(tx, rack, named).await?;
+    let firmware = desired_firmware(tx, rack, named).await?;
     let gate = gate(machine, host, &firmware);
     let (operation, part) = match host.rack_operation() {
-        Some(id) => (tx.run(id).await?, part_of(tx, host, id).await?),
+        Some(id) => (tx.run(id).await?, find_child_run(tx, host, id).await?),
         None => (None, None),
     };
-    Ok(Seen { fresh, run, firmware, gate, operation, part, retry_interval: RETRY_INTERVAL })
+    Ok(HostTurnInput {
+        fresh,
+        run,
+        firmware,
+        gate,
+        operation,
+        child_run: part,
+        retry_interval: RETRY_INTERVAL,
+    })
 }
 
 /// The newest firmware run on the machine that is a child of the operation.
-async fn part_of(tx: &mut Tx, host: &Host, operation: &RunId) -> Result<Option<Run>> {
+async fn find_child_run(tx: &mut Tx, host: &Host, operation: &RunId) -> Result<Option<Run>> {
     let target = TargetId::from(&host.machine());
-    let latest = tx.latest_runs(&target, MAX_PARTS_BACK).await?;
+    let latest = tx.latest_runs(&target, MAX_RUNS_SEARCHED).await?;
     let is_part = |run: &Run| {
-        run.spec.run_type == RunType::Firmware && run.spec.part_of.as_ref() == Some(operation)
+        run.spec.run_type == RunType::Firmware && run.spec.parent_run.as_ref() == Some(operation)
     };
     Ok(latest.into_iter().find(is_part))
 }
@@ -183,12 +194,12 @@ async fn part_of(tx: &mut Tx, host: &Host, operation: &RunId) -> Result<Option<R
 fn gate(
     machine: Option<&Machine>,
     host: &Host,
-    firmware: &Resolution,
+    firmware: &FirmwareResolution,
 ) -> std::result::Result<(), Refusal> {
     let Some(machine) = machine else { return Err(no_machine(&host.machine())) };
-    match check(&host.facts, firmware) {
-        Check::Install { steps, .. } => admit(machine, RunType::Firmware, &steps),
-        Check::Nothing(_) | Check::Unknown(_) => Ok(()),
+    match check_firmware(&host.facts, firmware) {
+        FirmwareCheck::Install { steps, .. } => admit(machine, RunType::Firmware, &steps),
+        FirmwareCheck::Nothing(_) | FirmwareCheck::Unknown(_) => Ok(()),
     }
 }
 
@@ -203,9 +214,9 @@ pub(crate) async fn alert(
     let machine = TargetId::from(&after.machine());
     match (before.is_ready(), after.is_ready()) {
         (true, false) => {
-            let classes = [Class::PreventAllocations, Class::SuppressExternalAlerting];
+            let classes = [AlertClass::PreventAllocations, AlertClass::SuppressExternalAlerting];
             let alert = Alert {
-                part: String::new(),
+                component: String::new(),
                 message: "its firmware is being seen to".into(),
                 classes: classes.iter().map(|class| class.as_str().to_string()).collect(),
                 since: event.at,
@@ -227,13 +238,13 @@ struct Moment {
 }
 
 async fn view(tx: &mut Tx, host: Host, machine: &Machine, at: &Moment) -> Result<HostView> {
-    let seen = look(tx, &host, at.fresh.clone(), Some(machine)).await?;
-    let seen = Seen { retry_interval: at.interval, ..seen };
+    let observed = load_context(tx, &host, at.fresh.clone(), Some(machine)).await?;
+    let observed = HostTurnInput { retry_interval: at.interval, ..observed };
     Ok(HostView {
-        check: check(&host.facts, &seen.firmware),
-        told: host.explain(&seen, at.now),
-        next_attempt: host.next_attempt(seen.retry_interval),
-        gate: seen.gate.err(),
+        check: check_firmware(&host.facts, &observed.firmware),
+        explanation: host.explain(&observed, at.now),
+        next_attempt: host.next_attempt(observed.retry_interval),
+        gate: observed.gate.err(),
         host,
     })
 }
@@ -241,7 +252,7 @@ async fn view(tx: &mut Tx, host: Host, machine: &Machine, at: &Moment) -> Result
 /// Explains a machine's firmware; none when nothing is requested.
 async fn explain(tx: &mut Tx, machine: &Machine, at: &Moment) -> Result<Option<Explanation>> {
     let Some(host) = tx.record::<Host>(machine.id.as_str()).await? else { return Ok(None) };
-    Ok(view(tx, host, machine, at).await?.told)
+    Ok(view(tx, host, machine, at).await?.explanation)
 }
 
 impl Hosts {
@@ -249,14 +260,14 @@ impl Hosts {
     pub(crate) async fn with_firmware(
         &self,
         machine: &Machine,
-        told: Explanation,
+        reported: Explanation,
     ) -> Result<Explanation> {
         let input = (machine.clone(), self.moment());
         let found =
             self.0.store().read(input, |(machine, at), tx| Box::pin(explain(tx, machine, at)));
         Ok(match found.await? {
-            None => told,
-            Some(firmware) => both(told, firmware, machine.active_run.is_some()),
+            None => reported,
+            Some(firmware) => both(reported, firmware, machine.active_run.is_some()),
         })
     }
 }
@@ -273,13 +284,13 @@ fn both(machine: Explanation, firmware: Explanation, busy: bool) -> Explanation 
 }
 
 struct Request {
-    asked: Reprovision,
+    request: Reprovision,
     at: Moment,
 }
 
 impl Request {
     async fn run(&self, tx: &mut Tx) -> Result<HostView> {
-        let Reprovision { machine: id, firmware, request_id, by } = &self.asked;
+        let Reprovision { machine: id, firmware, request_id, by } = &self.request;
         let found = tx.record_locked::<Host>(id.as_str()).await?;
         let machine = tx.machine(id).await?.ok_or_else(|| no_machine(id))?;
         if let Some(firmware) = firmware
@@ -294,7 +305,7 @@ impl Request {
             host.admit()?;
             host.request_id.clone_from(request_id);
             host.request = Some(ReprovisionRequest {
-                owner: Owner::Operator { name: by.clone() },
+                owner: ReprovisionOwner::Operator { name: by.clone() },
                 firmware: firmware.clone(),
                 requested_at: self.at.now,
                 started_at: None,
@@ -307,7 +318,12 @@ impl Request {
     }
 }
 
-async fn cancel(tx: &mut Tx, id: &MachineId, who: &Who, at: &Moment) -> Result<HostView> {
+async fn cancel(
+    tx: &mut Tx,
+    id: &MachineId,
+    requester: &Requester,
+    at: &Moment,
+) -> Result<HostView> {
     let found = tx.record_locked::<Host>(id.as_str()).await?;
     let machine = tx.machine(id).await?.ok_or_else(|| no_machine(id))?;
     let mut host = found.unwrap_or_else(|| Host::new(id, at.now));
@@ -315,10 +331,10 @@ async fn cancel(tx: &mut Tx, id: &MachineId, who: &Who, at: &Moment) -> Result<H
         Some(id) => tx.run(id).await?,
         None => None,
     };
-    host.admit_give_up(operation.as_ref())?;
+    host.admit_withdrawal(operation.as_ref())?;
     if host.request.take().is_some() {
         let message = "nobody wants its firmware upgraded any more".to_string();
-        let event = event(Cause::Request, &who.by, message, here!(), at.now);
+        let event = event(Cause::Request, &requester.by, message, here!(), at.now);
         tx.update_and_enqueue(&mut host, &event)?;
     }
     view(tx, host, &machine, at).await

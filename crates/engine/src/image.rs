@@ -5,7 +5,7 @@ use crate::admission::event;
 use model::here;
 use model::image::{Artifact, Image};
 use model::refusal::{Refusal, RefusalKind};
-use model::run::act::Who;
+use model::run::actions::Requester;
 use model::time::Timestamp;
 use store::{Cause, Result, Tx};
 
@@ -25,12 +25,12 @@ pub struct Images(pub(crate) Engine);
 
 impl Images {
     /// Adds an image to the catalogue. Idempotent.
-    pub async fn add(&self, image: Image, who: Who) -> Result<Image> {
+    pub async fn add(&self, image: Image, requester: Requester) -> Result<Image> {
         let image = Image { created_at: self.0.now(), ..image.checked()? };
         self.0
             .store()
-            .retry_write("add_image", (image, who), |(image, who), tx| {
-                Box::pin(add(tx, image, who))
+            .retry_write("add_image", (image, requester), |(image, requester), tx| {
+                Box::pin(add(tx, image, requester))
             })
             .await
     }
@@ -46,12 +46,12 @@ impl Images {
         self.0.store().scan(input, |(after, limit), tx| Box::pin(tx.images(after, *limit))).await
     }
 
-    pub async fn delete(&self, name: &str, who: Who) -> Result<DeletedImage> {
-        let input = (name.to_string(), who, self.0.now());
+    pub async fn delete(&self, name: &str, requester: Requester) -> Result<DeletedImage> {
+        let input = (name.to_string(), requester, self.0.now());
         self.0
             .store()
-            .retry_write("delete_image", input, |(name, who, now), tx| {
-                Box::pin(delete(tx, name, who, *now))
+            .retry_write("delete_image", input, |(name, requester, now), tx| {
+                Box::pin(delete(tx, name, requester, *now))
             })
             .await
     }
@@ -61,42 +61,47 @@ fn no_image(name: &str) -> Refusal {
     Refusal::not_found("image", name, "farrier image list")
 }
 
-async fn add(tx: &mut Tx, image: &Image, who: &Who) -> Result<Image> {
+async fn add(tx: &mut Tx, image: &Image, requester: &Requester) -> Result<Image> {
     if let Some(known) = tx.image(&image.name).await? {
         if known.body == image.body {
             return Ok(known);
         }
-        let said = format!(
+        let text = format!(
             "the image {} is in the catalogue with other contents, and an image never changes",
             image.name
         );
-        return Err(Refusal::new(RefusalKind::Exists, "IMAGE_EXISTS", said)
+        return Err(Refusal::new(RefusalKind::Exists, "IMAGE_EXISTS", text)
             .next(format!("farrier image get {}   # or add it under a new name", image.name))
             .into());
     }
     let message = format!("{} image added", image.body.kind());
-    let event = event(Cause::Request, &who.by, message, here!(), image.created_at);
+    let event = event(Cause::Request, &requester.by, message, here!(), image.created_at);
     tx.insert_image(image, &event).await?;
     Ok(image.clone())
 }
 
-async fn delete(tx: &mut Tx, name: &str, who: &Who, now: Timestamp) -> Result<DeletedImage> {
+async fn delete(
+    tx: &mut Tx,
+    name: &str,
+    requester: &Requester,
+    now: Timestamp,
+) -> Result<DeletedImage> {
     let image = tx.image(name).await?.ok_or_else(|| no_image(name))?;
     if tx.image_in_use(name).await? {
-        let said = format!("the image {} is being installed", name);
-        return Err(Refusal::precondition("IMAGE_IN_USE", said)
+        let message = format!("the image {} is being installed", name);
+        return Err(Refusal::precondition("IMAGE_IN_USE", message)
             .next("farrier ops --filter phase=RUNNING")
             .into());
     }
-    let event = event(Cause::Request, &who.by, "deleted".into(), here!(), now);
+    let event = event(Cause::Request, &requester.by, "deleted".into(), here!(), now);
     tx.delete_image(name, &event).await?;
     let mut orphans: Vec<Artifact> = image.body.artifacts().into_iter().cloned().collect();
     let mut after = String::new();
     loop {
         let page = tx.images(&after, PAGE).await?;
         for other in page.iter().filter(|other| other.name != name) {
-            let kept = other.body.artifacts();
-            orphans.retain(|file| !kept.iter().any(|other| other.sha256 == file.sha256));
+            let stored = other.body.artifacts();
+            orphans.retain(|file| !stored.iter().any(|other| other.sha256 == file.sha256));
         }
         match page.last() {
             Some(last) if page.len() as i64 == PAGE => after.clone_from(&last.name),

@@ -5,14 +5,14 @@ pub(crate) mod probe;
 
 use crate::Engine;
 use crate::admission::{event, no_machine};
-use crate::topology::{Place, check_place, may_leave, moved};
-use model::condition::{ConditionType, Evidence};
+use crate::topology::{DeviceLocation, check_machine_location, check_may_move, mark_racks_changed};
+use model::condition::{ConditionObservation, ConditionType};
 use model::filter::Filter;
 use model::here;
 use model::id::MachineId;
 use model::machine::{Labels, Machine, MachineSpec};
 use model::refusal::Refusal;
-use model::run::act::Who;
+use model::run::actions::Requester;
 use model::target::TargetId;
 use model::time::Timestamp;
 use store::{Cause, MachinePage, Result, Tx};
@@ -23,21 +23,21 @@ pub struct Machines(pub(crate) Engine);
 
 impl Machines {
     /// Registers a machine, or updates the spec and labels of a known one.
-    pub async fn register(&self, machine: Described, actor: String) -> Result<Machine> {
+    pub async fn register(&self, machine: DescribedMachine, actor: String) -> Result<Machine> {
         self.put(machine, actor, Known::OrNew).await
     }
 
     /// Updates the spec and labels of a known machine, at this version if one is named.
     pub async fn update(
         &self,
-        machine: Described,
+        machine: DescribedMachine,
         version: Option<i64>,
         actor: String,
     ) -> Result<Machine> {
         self.put(machine, actor, Known::At(version)).await
     }
 
-    async fn put(&self, machine: Described, actor: String, known: Known) -> Result<Machine> {
+    async fn put(&self, machine: DescribedMachine, actor: String, known: Known) -> Result<Machine> {
         let id = machine.id.unwrap_or_else(|| MachineId::new(self.0.now(), self.0.random()));
         let spec = machine.spec.map(|spec| self.with_provider(spec)).transpose()?;
         let new_spec = match known {
@@ -76,9 +76,9 @@ impl Machines {
         id: MachineId,
         condition: ConditionType,
         status: bool,
-        who: Who,
+        requester: Requester,
     ) -> Result<Machine> {
-        let flag = Flag { id, condition, status, who, now: self.0.now() };
+        let flag = Flag { id, condition, status, who: requester, now: self.0.now() };
         self.0.store().retry_write("flag_machine", flag, |flag, tx| Box::pin(flag.run(tx))).await
     }
 
@@ -105,7 +105,7 @@ impl Machines {
 
 /// The desired spec and labels of a machine.
 #[derive(Debug, Clone, Default)]
-pub struct Described {
+pub struct DescribedMachine {
     /// None: Farrier generates one.
     pub id: Option<MachineId>,
     /// None: unchanged.
@@ -138,12 +138,12 @@ impl Put {
     fn check_version(&self, machine: &Machine) -> Result<()> {
         match self.known {
             Known::At(Some(version)) if version != machine.version => {
-                let said = format!(
+                let message = format!(
                     "{} is at version {} by now, and this change was made from version {version}",
                     self.id, machine.version
                 );
                 let next = format!("farrier get {}", self.id);
-                Err(Refusal::precondition("VERSION_MOVED", said).next(next).into())
+                Err(Refusal::precondition("VERSION_MOVED", message).next(next).into())
             }
             Known::At(_) | Known::OrNew => Ok(()),
         }
@@ -160,28 +160,34 @@ impl Put {
                 self.check_version(&machine)?;
                 let spec = self.spec.as_ref().unwrap_or(&machine.spec);
                 if machine.spec != *spec || machine.labels != self.labels {
-                    let from = Place::of_machine(&machine.spec);
+                    let from = DeviceLocation::of_machine(&machine.spec);
                     machine.spec = spec.clone();
                     machine.labels = self.labels.clone();
-                    let to = Place::of_machine(&machine.spec);
+                    let to = DeviceLocation::of_machine(&machine.spec);
                     let holder = machine.active_run.as_ref();
-                    may_leave(&TargetId::from(&machine.id), holder, &from, &to)?;
+                    check_may_move(&TargetId::from(&machine.id), holder, &from, &to)?;
                     if from != to {
-                        check_place(tx, &machine).await?;
+                        check_machine_location(tx, &machine).await?;
                     }
                     tx.update_machine(&mut machine, &event("spec or labels changed", here!()))?;
                     let event = event(&format!("{} was moved", machine.id), here!());
-                    moved(tx, &from, &to, &event).await?;
+                    mark_racks_changed(tx, &from, &to, &event).await?;
                 }
                 Ok(machine)
             }
             None if matches!(self.known, Known::OrNew) => {
                 let (id, spec) = (self.id.clone(), self.new_spec.clone());
                 let machine = Machine::new(id, spec, self.labels.clone(), self.now);
-                check_place(tx, &machine).await?;
+                check_machine_location(tx, &machine).await?;
                 tx.insert_machine(&machine, &event("registered", here!()))?;
                 let event = event(&format!("{} was added", machine.id), here!());
-                moved(tx, &Place::NOWHERE, &Place::of_machine(&machine.spec), &event).await?;
+                mark_racks_changed(
+                    tx,
+                    &DeviceLocation::NOWHERE,
+                    &DeviceLocation::of_machine(&machine.spec),
+                    &event,
+                )
+                .await?;
                 Ok(machine)
             }
             None => Err(no_machine(&self.id).into()),
@@ -193,7 +199,7 @@ struct Flag {
     id: MachineId,
     condition: ConditionType,
     status: bool,
-    who: Who,
+    who: Requester,
     now: Timestamp,
 }
 
@@ -202,13 +208,14 @@ impl Flag {
         let found = tx.machine_locked(&self.id).await?;
         let mut machine = found.ok_or_else(|| no_machine(&self.id))?;
         if machine.is(self.condition) == self.status && !self.status {
-            let said = format!("{} is not flagged {}", self.id, self.condition.as_str());
-            return Err(Refusal::precondition("NOT_FLAGGED", said)
+            let text = format!("{} is not flagged {}", self.id, self.condition.as_str());
+            return Err(Refusal::precondition("NOT_FLAGGED", text)
                 .next(format!("farrier get {}", self.id))
                 .into());
         }
-        let seen = Evidence::new(self.condition, self.status, self.who.reason.clone());
-        if machine.learn(&[seen], self.now) {
+        let observed =
+            ConditionObservation::new(self.condition, self.status, self.who.reason.clone());
+        if machine.learn(&[observed], self.now) {
             let what = if self.status { "set" } else { "cleared" };
             let message = format!("{} {what}: {}", self.condition.as_str(), self.who.reason);
             let event = event(Cause::Admin, &self.who.by, message, here!(), self.now);

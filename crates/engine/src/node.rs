@@ -7,22 +7,22 @@
 //! `reconcile` compares nodes with MAAS.
 
 pub(crate) mod agents;
-mod ask;
-pub(crate) mod follow;
+mod node_request;
 mod preview;
 mod reconcile;
 mod restart;
 mod resume;
+pub(crate) mod run_update;
 pub(crate) mod stage;
 mod tasks;
 mod view;
-mod waiting;
+mod waiting_agents;
 pub(crate) mod watch;
 
-pub use agents::{Agents, Beat, Bundle, Session, Taken};
-pub use preview::{Preview, Previewed};
+pub use agents::{Agents, Bundle, DispatchedTask, HeartbeatAck, SessionPolicy};
+pub use preview::{NodeRunPreview, PreviewedStage};
 pub use resume::ResumedNode;
-pub use tasks::Report;
+pub use tasks::TaskReport;
 pub use view::NodeView;
 
 use crate::Engine;
@@ -31,9 +31,10 @@ use model::here;
 use model::id::{MachineId, NodeId, RunId, SiteId};
 use model::machine::Machine;
 use model::machine::admit::admit;
-use model::node::door::{self, Known};
+use model::node::requests::{self, NodeContext};
 use model::node::{
-    MODE, Mode, NODE, Node, NodeState, Stage, WITHOUT_AGENT, WITHOUT_MAAS, Whose, steps, uncordon,
+    DecommissionMode, MODE, NODE, Node, NodeStage, NodeState, StageTarget, WITHOUT_AGENT,
+    WITHOUT_MAAS, steps, uncordon,
 };
 use model::plan::{OnFailure, Params, RunType, node_plan_id};
 use model::refusal::{Refusal, RefusalKind};
@@ -57,7 +58,7 @@ pub struct Onboard {
 #[derive(Debug, Clone)]
 pub struct Decommission {
     pub node: NodeId,
-    pub mode: Mode,
+    pub mode: DecommissionMode,
     /// The reason for not waiting for the agent; empty: wait.
     pub without_agent: String,
     /// The reason for not calling MAAS; empty: call it.
@@ -86,7 +87,7 @@ impl Nodes {
             (RunId::new(self.0.now(), self.0.random()), self.0.scheduler().eager_owner());
         let claims = owner.is_some().then(|| run.clone());
         let start = StartOnboarding {
-            asked: request,
+            request,
             node: NodeId::new(self.0.now(), self.0.random()),
             run,
             owner,
@@ -102,11 +103,11 @@ impl Nodes {
             (RunId::new(self.0.now(), self.0.random()), self.0.scheduler().eager_owner());
         let claims = owner.is_some().then(|| run.clone());
         let start = StartDecommission {
-            asked: request,
+            request,
             run,
             owner,
             providers: self.0.providers().clone(),
-            limits: self.0.settings().nodes.silence,
+            limits: self.0.settings().nodes.heartbeat_limits,
             now: self.0.now(),
         };
         self.0.admit("start_decommission", claims, start, |start, tx| Box::pin(start.run(tx))).await
@@ -122,10 +123,10 @@ pub(crate) fn no_site(id: &SiteId) -> Refusal {
 }
 
 /// The parameters of a new run on a node.
-pub(crate) struct NodeWork {
+pub(crate) struct NewNodeRun {
     pub id: RunId,
     pub run_type: RunType,
-    pub stages: Vec<Stage>,
+    pub stages: Vec<NodeStage>,
     /// Whether the run ends by uncordoning the node in its cluster.
     pub uncordons: bool,
     pub params: Params,
@@ -134,35 +135,36 @@ pub(crate) struct NodeWork {
 }
 
 /// The MAAS provider and the cluster that the stages of a node use.
-pub(crate) async fn whose(
+pub(crate) async fn load_stage_target(
     tx: &mut Tx,
     node: &Node,
     machine: &Machine,
     providers: &Providers,
-) -> Result<Whose> {
+) -> Result<StageTarget> {
     let by = match &node.site {
         Some(id) => tx.record::<Site>(id.as_str()).await?.ok_or_else(|| no_site(id))?.spec.provider,
         None => String::new(),
     };
     let cluster = machine.spec.target_cluster_ref.clone();
-    if !cluster.is_empty() && providers.speaks_to_clusters(&machine.spec.provider).is_none() {
+    if !cluster.is_empty() && providers.cluster_provider(&machine.spec.provider).is_none() {
         let (id, provider) = (&machine.id, &machine.spec.provider);
-        let said = format!(
+        let message = format!(
             "target_cluster_ref of {id} is {cluster:?}, and neither its provider {provider:?} nor another one here speaks to clusters"
         );
         let next = format!("farrier machine update {id} --cluster ''");
-        return Err(Refusal::precondition("CAPABILITY_MISSING", said).next(next).into());
+        return Err(Refusal::precondition("CAPABILITY_MISSING", message).next(next).into());
     }
-    Ok(Whose { node: node.id(), site: node.site.clone(), by, cluster })
+    Ok(StageTarget { node: node.id(), site: node.site.clone(), provider: by, cluster })
 }
 
-impl NodeWork {
-    pub fn run(self, node: &Node, whose: &Whose, at: Timestamp) -> Run {
-        let mut steps = steps(&self.stages, whose);
-        if self.uncordons && !whose.cluster.is_empty() {
-            steps.push(uncordon(&whose.cluster));
+impl NewNodeRun {
+    pub fn run(self, node: &Node, owner: &StageTarget, at: Timestamp) -> Run {
+        let mut steps = steps(&self.stages, owner);
+        if self.uncordons && !owner.cluster.is_empty() {
+            steps.push(uncordon(&owner.cluster));
         }
-        let plan_id = node_plan_id(self.params.get(MODE).and_then(|word| Mode::parse(word)));
+        let plan_id =
+            node_plan_id(self.params.get(MODE).and_then(|name| DecommissionMode::parse(name)));
         let progress = Progress::fresh(&steps);
         let mut params = self.params;
         params.insert(NODE.into(), node.head.id.clone());
@@ -175,13 +177,13 @@ impl NodeWork {
             steps,
             params,
             initiator: self.by,
-            parent: None,
+            rerun_of: None,
             restart: None,
             on_failure: OnFailure::KeepPhase,
-            part_of: None,
+            parent_run: None,
             reports_to: Some(model::lifecycle::Lifecycle::subject(node)),
-            claims: Vec::new(),
-            engine: ENGINE_VERSION,
+            held_targets: Vec::new(),
+            engine_version: ENGINE_VERSION,
             created_at: at,
         };
         Run { spec, progress, version: 1 }
@@ -205,7 +207,7 @@ pub(crate) async fn create_run(
 }
 
 struct StartOnboarding {
-    asked: Onboard,
+    request: Onboard,
     node: NodeId,
     run: RunId,
     owner: Option<String>,
@@ -216,7 +218,7 @@ struct StartOnboarding {
 impl StartOnboarding {
     async fn run(&self, tx: &mut Tx) -> Result<(NodeRun, Created)> {
         let mut created = Created::default();
-        let Onboard { machine: id, site, request_id, by } = &self.asked;
+        let Onboard { machine: id, site, request_id, by } = &self.request;
         let target = TargetId::from(id);
         if let Some(run) = tx.run_of_request(&target, request_id).await? {
             return Ok((self.replayed(tx, run).await?, created));
@@ -226,27 +228,27 @@ impl StartOnboarding {
             return Err(no_site(site).into());
         }
         let machine = tx.machine_locked(id).await?.ok_or_else(|| no_machine(id))?;
-        if let Some(node) = tx.node_on(id).await? {
+        if let Some(node) = tx.live_node_of_machine(id).await? {
             return Err(taken(id, &node).into());
         }
         let mut node = Node::new(&self.node, id, NodeState::Enrolling, self.now);
         node.site = Some(site.clone());
         node.head.labels = labels(&node);
-        let whose = whose(tx, &node, &machine, &self.providers).await?;
-        let work = NodeWork {
+        let owner = load_stage_target(tx, &node, &machine, &self.providers).await?;
+        let work = NewNodeRun {
             id: self.run.clone(),
             run_type: RunType::Onboard,
-            stages: Stage::ONBOARDING.to_vec(),
+            stages: NodeStage::ONBOARDING.to_vec(),
             uncordons: false,
             params: Params::new(),
             request_id: request_id.clone(),
             by: by.clone(),
         };
-        let run = work.run(&node, &whose, self.now);
+        let run = work.run(&node, &owner, self.now);
         node.workflow = Some(run.spec.id.clone());
         let message = format!("{} onboards {id} at {site}", run.spec.id);
         let event = event(Cause::Request, by, message, here!(), self.now);
-        tx.place_node(&self.node, id, Some(site))?;
+        tx.attach_node(&self.node, id, Some(site))?;
         tx.insert_record(&mut node, &event).await?;
         let how = (self.owner.as_deref(), &event);
         let run = create_run(tx, &mut created, &machine, run, how).await?;
@@ -258,7 +260,7 @@ impl StartOnboarding {
     async fn replayed(&self, tx: &mut Tx, run: Run) -> Result<NodeRun> {
         let node = node_of_run(tx, &run).await?;
         let same = run.spec.run_type == RunType::Onboard
-            && node.as_ref().is_some_and(|node| node.site.as_ref() == Some(&self.asked.site));
+            && node.as_ref().is_some_and(|node| node.site.as_ref() == Some(&self.request.site));
         let run = replay(run, same)?;
         let node = node.ok_or_else(|| reused(&run))?;
         Ok(NodeRun { node, run, new: false })
@@ -273,8 +275,8 @@ pub(crate) async fn node_of_run(tx: &mut Tx, run: &Run) -> Result<Option<Node>> 
 }
 
 fn taken(machine: &MachineId, node: &NodeId) -> Refusal {
-    let said = format!("{machine} serves as {node} already");
-    Refusal::new(RefusalKind::Exists, "NODE_EXISTS", said).next(format!("farrier why {node}"))
+    let message = format!("{machine} serves as {node} already");
+    Refusal::new(RefusalKind::Exists, "NODE_EXISTS", message).next(format!("farrier why {node}"))
 }
 
 /// The labels by which nodes are listed.
@@ -287,18 +289,18 @@ pub(crate) fn labels(node: &Node) -> model::machine::Labels {
 }
 
 struct StartDecommission {
-    asked: Decommission,
+    request: Decommission,
     run: RunId,
     owner: Option<String>,
     providers: Providers,
-    limits: model::node::silence::Limits,
+    limits: model::node::heartbeat::HeartbeatLimits,
     now: Timestamp,
 }
 
 impl StartDecommission {
     async fn run(&self, tx: &mut Tx) -> Result<(NodeRun, Created)> {
         let mut created = Created::default();
-        let Decommission { node: id, mode, request_id, by, .. } = &self.asked;
+        let Decommission { node: id, mode, request_id, by, .. } = &self.request;
         let mut node = tx.record_locked::<Node>(id.as_str()).await?.ok_or_else(|| no_node(id))?;
         let target = TargetId::from(&node.machine);
         let params = self.params();
@@ -308,27 +310,31 @@ impl StartDecommission {
             let run = replay(run, same_node && made_with == params)?;
             return Ok((NodeRun { node, run, new: false }, created));
         }
-        if !self.asked.without_agent.is_empty() {
-            door::without_agent(*mode)?;
+        if !self.request.without_agent.is_empty() {
+            requests::without_agent(*mode)?;
         }
-        let by_maas = self.asked.without_maas.is_empty();
+        let by_maas = self.request.without_maas.is_empty();
         if !by_maas {
-            door::without_maas(*mode)?;
+            requests::without_maas(*mode)?;
         }
-        let (latest, known) = known(tx, &node, &self.limits, self.now).await?;
-        let moved = door::decommission(&node, *mode, Known { run: latest.as_ref(), ..known })?;
+        let (latest, known) = load_node_context(tx, &node, &self.limits, self.now).await?;
+        let moved = requests::admit_decommission(
+            &node,
+            *mode,
+            NodeContext { run: latest.as_ref(), ..known },
+        )?;
         let message = format!("{} {mode}", self.run);
         let event = event(Cause::Request, by, message, here!(), self.now);
         write_moves(tx, &mut node, moved, &event)?;
         let machine = tx.machine_locked(&node.machine).await?;
         let machine = machine.ok_or_else(|| no_machine(&node.machine))?;
-        let whose = whose(tx, &node, &machine, &self.providers).await?;
-        if *mode == Mode::Reimage && node.site.is_none() {
-            let said = format!("{id} belongs to no site: no MAAS could install it anew");
+        let owner = load_stage_target(tx, &node, &machine, &self.providers).await?;
+        if *mode == DecommissionMode::Reimage && node.site.is_none() {
+            let text = format!("{id} belongs to no site: no MAAS could install it anew");
             let next = format!("farrier node decommission {id} --mode soft_reset");
-            return Err(Refusal::precondition("NODE_UNMANAGED", said).next(next).into());
+            return Err(Refusal::precondition("NODE_UNMANAGED", text).next(next).into());
         }
-        let work = NodeWork {
+        let work = NewNodeRun {
             id: self.run.clone(),
             run_type: run_type(*mode),
             stages: mode.stages(by_maas && node.site.is_some()),
@@ -337,7 +343,7 @@ impl StartDecommission {
             request_id: request_id.clone(),
             by: by.clone(),
         };
-        let run = work.run(&node, &whose, self.now);
+        let run = work.run(&node, &owner, self.now);
         let how = (self.owner.as_deref(), &event);
         let run = create_run(tx, &mut created, &machine, run, how).await?;
         node.workflow = Some(run.spec.id.clone());
@@ -348,7 +354,7 @@ impl StartDecommission {
 
 impl StartDecommission {
     fn params(&self) -> Params {
-        let Decommission { mode, without_agent, without_maas, .. } = &self.asked;
+        let Decommission { mode, without_agent, without_maas, .. } = &self.request;
         let mut params = Params::from([(MODE.to_string(), mode.as_str().to_string())]);
         for (name, why) in [(WITHOUT_AGENT, without_agent), (WITHOUT_MAAS, without_maas)] {
             if !why.is_empty() {
@@ -359,30 +365,33 @@ impl StartDecommission {
     }
 }
 
-const fn run_type(mode: Mode) -> RunType {
+const fn run_type(mode: DecommissionMode) -> RunType {
     match mode {
-        Mode::Drain | Mode::Retire | Mode::Reactivate => RunType::NodeDrain,
-        Mode::SoftReset | Mode::Reimage | Mode::FullDecommission | Mode::StorageCleanup => {
-            RunType::Decommission
+        DecommissionMode::Drain | DecommissionMode::Retire | DecommissionMode::Reactivate => {
+            RunType::NodeDrain
         }
+        DecommissionMode::SoftReset
+        | DecommissionMode::Reimage
+        | DecommissionMode::FullDecommission
+        | DecommissionMode::StorageCleanup => RunType::Decommission,
     }
 }
 
 /// The context that the gates need beside the node's record: its newest run, and whether its agent
 /// sends heartbeats and reports no problems.
-pub(crate) async fn known(
+pub(crate) async fn load_node_context(
     tx: &mut Tx,
     node: &Node,
-    limits: &model::node::silence::Limits,
+    limits: &model::node::heartbeat::HeartbeatLimits,
     now: Timestamp,
-) -> Result<(Option<Run>, Known<'static>)> {
+) -> Result<(Option<Run>, NodeContext<'static>)> {
     let run = match &node.workflow {
         Some(id) => tx.run(id).await?,
         None => None,
     };
-    let word = tx.last_heartbeat(&node.id()).await?;
-    let heard = word.at.is_some_and(|at| now.since(at) <= limits.silence);
-    Ok((run, Known { run: None, healthy: heard && word.problems.is_empty() }))
+    let name = tx.last_heartbeat(&node.id()).await?;
+    let received = name.at.is_some_and(|at| now.since(at) <= limits.silence);
+    Ok((run, NodeContext { run: None, healthy: received && name.problems.is_empty() }))
 }
 
 /// Writes the transitions of a node, each with its event.

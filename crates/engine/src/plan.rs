@@ -1,7 +1,7 @@
 //! The service for plans.
 
 use crate::Engine;
-use model::filter::{Filter, Item};
+use model::filter::{Filter, FilterItem};
 use model::id::PlanId;
 use model::plan::{Plan, built_in};
 use model::refusal::{Refusal, RefusalKind};
@@ -29,7 +29,7 @@ impl Plans {
 
     /// Built-in and stored plans, ordered by id.
     pub async fn list(&self, filter: &Filter, after: &str, limit: i64) -> Result<PlanPage> {
-        let wanted = |plan: &Plan| filter.matches(Item::Plan(plan));
+        let desired = |plan: &Plan| filter.matches(FilterItem::Plan(plan));
         let mut found = Vec::new();
         let mut at = after.to_string();
         // The filter is applied here, so stored plans are read until they alone fill the page.
@@ -40,13 +40,13 @@ impl Plans {
             let page = page.await?;
             let full = page.len() as i64 > limit;
             at = page.last().map(|plan| plan.id.to_string()).unwrap_or_default();
-            found.extend(page.into_iter().filter(wanted));
+            found.extend(page.into_iter().filter(desired));
             if !full || found.len() as i64 > limit {
                 break;
             }
         }
         let ours = built_in().into_iter().filter(|plan| plan.id.as_str() > after);
-        found.extend(ours.filter(wanted));
+        found.extend(ours.filter(desired));
         found.sort_by(|a, b| a.id.cmp(&b.id));
         let more = found.len() as i64 > limit;
         found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
@@ -83,9 +83,9 @@ async fn create_plan(tx: &mut Tx, plan: &Plan, now: Timestamp) -> Result<Plan> {
         }
         Some(existing) if existing.same_work(plan) => Ok(existing),
         Some(existing) => {
-            let said =
+            let message =
                 format!("plan {} exists and does something else; plans never change", existing.id);
-            Err(Refusal::new(RefusalKind::Exists, "PLAN_EXISTS", said)
+            Err(Refusal::new(RefusalKind::Exists, "PLAN_EXISTS", message)
                 .next(format!("farrier plan get {}   # then choose a new plan_id", existing.id))
                 .into())
         }

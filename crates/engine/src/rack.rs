@@ -5,26 +5,28 @@ mod maintain;
 mod power;
 mod status;
 
-pub use maintain::{MaintenanceStart, MaintenanceStarted, Preview};
-pub use status::{LegStatus, MaintenanceStatus, PartStatus};
+pub use maintain::{MaintenancePreview, MaintenanceStart, MaintenanceStartResult};
+pub use status::{ChildRunStatus, MaintenanceStatus, RackStepStatus};
 
-pub(crate) use maintain::{begun, reopen};
-pub(crate) use power::power_of;
+pub(crate) use maintain::{reopen_operation, start_operation};
+pub(crate) use power::load_device_power;
 
 use crate::Engine;
 use crate::admission::event;
 use crate::claims::unknown;
 use crate::explain::Explained;
-use crate::fan_out::{failed_part, has_parts_at_work};
-use crate::topology::clear_out;
-use model::firmware::{Resolution, resolve};
+use crate::fan_out::{failed_child, has_active_children};
+use crate::topology::take_out_devices;
+use model::firmware::{FirmwareResolution, resolve};
 use model::here;
 use model::id::{RackId, RunId};
-use model::lifecycle::{Head, Lifecycle};
+use model::lifecycle::{Lifecycle, RecordHeader};
 use model::machine::Labels;
 use model::machine::Machine;
-use model::rack::maintenance::{Limits, may_go_on};
-use model::rack::{Device, During, Operation, Rack, RackSpec, RackState, Seen, explain};
+use model::rack::maintenance::{RackLimits, admit_resume};
+use model::rack::{
+    Rack, RackDevice, RackFailurePhase, RackOperation, RackSpec, RackState, RackTurnInput, explain,
+};
 use model::refusal::{Refusal, RefusalKind};
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
@@ -32,7 +34,7 @@ use store::{Cause, RecordFilter, RecordPage, Result, Tx};
 
 /// A rack as the operator describes it.
 #[derive(Debug, Clone)]
-pub struct DescribedRack {
+pub struct RackDescription {
     pub id: RackId,
     pub labels: Labels,
     pub spec: RackSpec,
@@ -43,8 +45,8 @@ pub struct DescribedRack {
 pub struct RackView {
     pub rack: Rack,
     /// Ordered by kind and id.
-    pub devices: Vec<Device>,
-    pub operations: Vec<Operation>,
+    pub devices: Vec<RackDevice>,
+    pub operations: Vec<RackOperation>,
     pub waits_for: String,
 }
 
@@ -62,7 +64,7 @@ pub struct Racks(pub(crate) Engine);
 
 impl Racks {
     /// Creates a rack. Idempotent: the same description returns the existing rack.
-    pub async fn create(&self, described: DescribedRack, by: String) -> Result<Rack> {
+    pub async fn create(&self, described: RackDescription, by: String) -> Result<Rack> {
         let input = (described, by, self.0.now());
         self.0
             .store()
@@ -73,19 +75,25 @@ impl Racks {
     }
 
     pub async fn get(&self, id: &RackId) -> Result<RackView> {
-        let input = (id.clone(), self.0.settings().racks, self.0.now());
+        let input = (id.clone(), self.0.settings().rack_limits, self.0.now());
         self.0
             .store()
-            .read(input, |(id, limits, now), tx| Box::pin(view_of(tx, id, *limits, *now)))
+            .read(input, |(id, limits, now), tx| Box::pin(load_view(tx, id, *limits, *now)))
             .await
     }
 
     /// Why a rack is as it is.
     pub(crate) async fn explain(&self, id: &RackId) -> Result<Explained> {
         let view = self.get(id).await?;
-        let told = explain(&view.rack, &view.waits_for, self.0.now());
+        let reported = explain(&view.rack, &view.waits_for, self.0.now());
         let run_id = view.rack.active.first().cloned();
-        Ok(Explained { told, machine_id: None, run_id, held_by: None, hindrance: None })
+        Ok(Explained {
+            explanation: reported,
+            machine_id: None,
+            run_id,
+            claimed_by: None,
+            degraded_reason: None,
+        })
     }
 
     /// A page of racks in the order of their ids, after the id `after`.
@@ -107,7 +115,7 @@ impl Racks {
     /// Replaces labels, hardware type and expected counts, if `version` is the current one or none.
     pub async fn update(
         &self,
-        described: DescribedRack,
+        described: RackDescription,
         version: Option<i64>,
         by: String,
     ) -> Result<Rack> {
@@ -123,7 +131,8 @@ impl Racks {
     /// Marks a rack for deletion. Devices in it make this fail, or `force` takes them out; the
     /// answer lists them.
     pub async fn delete(&self, id: RackId, force: bool, by: String) -> Result<RackView> {
-        let delete = Delete { id, force, by, limits: self.0.settings().racks, now: self.0.now() };
+        let delete =
+            DeleteRack { id, force, by, limits: self.0.settings().rack_limits, now: self.0.now() };
         self.0
             .store()
             .retry_write("delete_rack", delete, |delete, tx| Box::pin(delete.run(tx)))
@@ -136,58 +145,79 @@ pub(crate) fn no_rack(id: &RackId) -> Refusal {
 }
 
 /// The devices of a rack. A device whose record cannot be read is listed as unreadable.
-pub(crate) async fn devices_of(tx: &mut Tx, rack: &RackId) -> Result<Vec<Device>> {
+pub(crate) async fn load_devices(tx: &mut Tx, rack: &RackId) -> Result<Vec<RackDevice>> {
     let mut devices = Vec::new();
-    let serving = tx.serving_in_rack(rack).await?;
+    let serving = tx.nodes_in_service(rack).await?;
     for (id, machine) in tx.machines_in_rack(rack).await? {
-        let seen = |machine: &Machine| Device::of_machine(machine, serving.get(&id));
-        devices.push(shown(TargetId::from(&id), machine, seen));
+        let observed = |machine: &Machine| RackDevice::of_machine(machine, serving.get(&id));
+        devices.push(device_or_unreadable(TargetId::from(&id), machine, observed));
     }
     for (id, switch) in tx.records_in_rack(rack).await? {
-        devices.push(shown(TargetId::new(TargetKind::Switch, id), switch, Device::of_switch));
+        devices.push(device_or_unreadable(
+            TargetId::new(TargetKind::Switch, id),
+            switch,
+            RackDevice::of_switch,
+        ));
     }
     for (id, shelf) in tx.records_in_rack(rack).await? {
-        devices.push(shown(TargetId::new(TargetKind::PowerShelf, id), shelf, Device::of_shelf));
+        devices.push(device_or_unreadable(
+            TargetId::new(TargetKind::PowerShelf, id),
+            shelf,
+            RackDevice::of_shelf,
+        ));
     }
     Ok(devices)
 }
 
-fn shown<T>(id: TargetId, found: Result<T>, seen: impl Fn(&T) -> Device) -> Device {
+fn device_or_unreadable<T>(
+    id: TargetId,
+    found: Result<T>,
+    observed: impl Fn(&T) -> RackDevice,
+) -> RackDevice {
     match found {
-        Ok(one) => seen(&one),
-        Err(error) => Device::unreadable(id, &error.to_string()),
+        Ok(one) => observed(&one),
+        Err(error) => RackDevice::unreadable(id, &error.to_string()),
     }
 }
 
 /// Loads the input of a rack's turn. Its devices are only read when the turn decides about them.
-pub(crate) async fn look(tx: &mut Tx, rack: &Rack, fresh: RunId, limits: Limits) -> Result<Seen> {
+pub(crate) async fn load_turn_input(
+    tx: &mut Tx,
+    rack: &Rack,
+    fresh: RunId,
+    limits: RackLimits,
+) -> Result<RackTurnInput> {
     let discovers = matches!(rack.state, RackState::Discovering);
     let pending = rack.reprovision_requested.is_some() || !rack.maintenance_requested.is_empty();
     let devices = match discovers || pending {
-        true => devices_of(tx, &rack.id()).await?,
+        true => load_devices(tx, &rack.id()).await?,
         false => Vec::new(),
     };
     let firmware = match discovers {
-        true => resolution(tx, rack, None).await?,
-        false => Resolution::Skip(String::new()),
+        true => resolve_firmware(tx, rack, None).await?,
+        false => FirmwareResolution::Skip(String::new()),
     };
-    let operations = operations(tx, rack, &devices).await?;
-    Ok(Seen { fresh, devices, operations, firmware, limits })
+    let operations = load_operations(tx, rack, &devices).await?;
+    Ok(RackTurnInput { fresh, devices, operations, firmware, limits })
 }
 
-async fn operations(tx: &mut Tx, rack: &Rack, devices: &[Device]) -> Result<Vec<Operation>> {
+async fn load_operations(
+    tx: &mut Tx,
+    rack: &Rack,
+    devices: &[RackDevice],
+) -> Result<Vec<RackOperation>> {
     let waiting = rack.maintenance_requested.iter().chain(&rack.reprovision_requested);
     let mut operations = Vec::new();
     for id in rack.active.iter().chain(waiting) {
         let Some(run) = tx.run(id).await? else { continue };
-        let at_work = run.ended() && has_parts_at_work(tx, &run).await?;
-        let failed = failed_part(tx, &run).await?;
-        let mut operation = Operation::of(&run, at_work, failed.as_ref());
+        let at_work = run.ended() && has_active_children(tx, &run).await?;
+        let failed = failed_child(tx, &run).await?;
+        let mut operation = RackOperation::of(&run, at_work, failed.as_ref());
         if operation.stopped_switching() {
-            operation.tell_power(&power_of(tx, &run.spec.claims).await?);
+            operation.tell_power(&load_device_power(tx, &run.spec.held_targets).await?);
         }
         if !rack.active.contains(id) {
-            operation.against = may_go_on(&run, devices).err().map(|refusal| refusal.said);
+            operation.against = admit_resume(&run, devices).err().map(|refusal| refusal.message);
         }
         operations.push(operation);
     }
@@ -195,11 +225,11 @@ async fn operations(tx: &mut Tx, rack: &Rack, devices: &[Device]) -> Result<Vec<
 }
 
 /// The firmware that a maintenance of the rack uses.
-pub(crate) async fn resolution(
+pub(crate) async fn resolve_firmware(
     tx: &mut Tx,
     rack: &Rack,
     named: Option<&model::id::FirmwareId>,
-) -> Result<Resolution> {
+) -> Result<FirmwareResolution> {
     let kind = rack.spec.hardware_type.as_str();
     let found = match named {
         Some(id) => tx.firmware(id).await?,
@@ -209,42 +239,57 @@ pub(crate) async fn resolution(
     Ok(resolve(named, found, default, kind))
 }
 
-async fn create(tx: &mut Tx, described: &DescribedRack, by: &str, now: Timestamp) -> Result<Rack> {
-    let DescribedRack { id, labels, spec } = described.clone();
+async fn create(
+    tx: &mut Tx,
+    described: &RackDescription,
+    by: &str,
+    now: Timestamp,
+) -> Result<Rack> {
+    let RackDescription { id, labels, spec } = described.clone();
     if let Some(known) = tx.record::<Rack>(id.as_str()).await? {
         if known.spec == spec && known.head.labels == labels && !known.head.deleted {
             return Ok(known);
         }
-        let said = format!("{id} exists already, and is described in another way");
-        return Err(Refusal::new(RefusalKind::Exists, "RACK_EXISTS", said)
+        let message = format!("{id} exists already, and is described in another way");
+        return Err(Refusal::new(RefusalKind::Exists, "RACK_EXISTS", message)
             .next(format!("farrier rack get {id}   # or: farrier rack update {id} …"))
             .into());
     }
-    let mut rack = Rack::new(Head::new(id.as_str(), labels, now), spec);
+    let mut rack = Rack::new(RecordHeader::new(id.as_str(), labels, now), spec);
     let event = event(Cause::Request, by, "created".into(), here!(), now);
     tx.insert_record(&mut rack, &event).await?;
     Ok(rack)
 }
 
-async fn view_of(tx: &mut Tx, id: &RackId, limits: Limits, now: Timestamp) -> Result<RackView> {
+async fn load_view(
+    tx: &mut Tx,
+    id: &RackId,
+    limits: RackLimits,
+    now: Timestamp,
+) -> Result<RackView> {
     let found = tx.record::<Rack>(id.as_str()).await?;
     let rack = found.ok_or_else(|| no_rack(id))?;
-    view(tx, rack, limits, now).await
+    build_view(tx, rack, limits, now).await
 }
 
-async fn view(tx: &mut Tx, rack: Rack, limits: Limits, now: Timestamp) -> Result<RackView> {
+async fn build_view(
+    tx: &mut Tx,
+    rack: Rack,
+    limits: RackLimits,
+    now: Timestamp,
+) -> Result<RackView> {
     let fresh = RunId::new(now, 0);
-    let firmware = resolution(tx, &rack, None).await?;
-    let mut devices = devices_of(tx, &rack.id()).await?;
+    let firmware = resolve_firmware(tx, &rack, None).await?;
+    let mut devices = load_devices(tx, &rack.id()).await?;
     for device in &mut devices {
         if let Some(machine) = device.target.machine() {
-            device.power = power::of_machine(tx, &machine).await?;
+            device.power = power::load_machine_power(tx, &machine).await?;
         }
     }
-    let operations = operations(tx, &rack, &devices).await?;
-    let seen = Seen { fresh, devices, operations, firmware, limits };
-    let waits_for = rack.waits_for(&seen, now);
-    let Seen { devices, operations, .. } = seen;
+    let operations = load_operations(tx, &rack, &devices).await?;
+    let observed = RackTurnInput { fresh, devices, operations, firmware, limits };
+    let waits_for = rack.waits_for(&observed, now);
+    let RackTurnInput { devices, operations, .. } = observed;
     Ok(RackView { rack, devices, operations, waits_for })
 }
 
@@ -254,7 +299,7 @@ async fn list(
     mut after: Option<String>,
     limit: usize,
 ) -> Result<RecordPage<Rack>> {
-    let wanted = |rack: &Rack| {
+    let desired = |rack: &Rack| {
         let types = &filter.hardware_types;
         types.is_empty() || types.contains(&rack.spec.hardware_type)
     };
@@ -265,7 +310,7 @@ async fn list(
         let more = page.next.is_some();
         for rack in page.records {
             after = Some(rack.head.id.clone());
-            if !wanted(&rack) {
+            if !desired(&rack) {
                 continue;
             }
             if records.len() == limit {
@@ -282,20 +327,20 @@ async fn list(
 
 async fn update(
     tx: &mut Tx,
-    described: &DescribedRack,
+    described: &RackDescription,
     expected: Option<i64>,
     by: &str,
     now: Timestamp,
 ) -> Result<Rack> {
-    let DescribedRack { id, labels, spec } = described.clone();
+    let RackDescription { id, labels, spec } = described.clone();
     let found = tx.record_locked::<Rack>(id.as_str()).await?;
     let mut rack = found.ok_or_else(|| no_rack(&id))?;
     if let Some(version) = expected.filter(|version| *version != rack.head.version) {
-        let said = format!(
+        let text = format!(
             "{id} is at version {} by now, and this change was made from version {version}",
             rack.head.version
         );
-        let refusal = Refusal::precondition("VERSION_MOVED", said);
+        let refusal = Refusal::precondition("VERSION_MOVED", text);
         return Err(refusal.next(format!("farrier rack get {id}")).into());
     }
     if rack.head.labels == labels && rack.spec == spec {
@@ -303,7 +348,7 @@ async fn update(
     }
     // A rack that lacked devices may now have all that the new counts expect.
     let lacked = match &rack.state {
-        RackState::Error { cause } => cause.during == During::Discovery,
+        RackState::Error { cause } => cause.phase == RackFailurePhase::Discovery,
         RackState::Created
         | RackState::Discovering
         | RackState::Maintenance { .. }
@@ -320,36 +365,36 @@ async fn update(
     Ok(rack)
 }
 
-struct Delete {
+struct DeleteRack {
     id: RackId,
     force: bool,
     by: String,
-    limits: Limits,
+    limits: RackLimits,
     now: Timestamp,
 }
 
-impl Delete {
+impl DeleteRack {
     async fn run(&self, tx: &mut Tx) -> Result<RackView> {
         let found = tx.record_locked::<Rack>(self.id.as_str()).await?;
         let mut rack = found.ok_or_else(|| no_rack(&self.id))?;
-        let devices = devices_of(tx, &self.id).await?;
+        let devices = load_devices(tx, &self.id).await?;
         if !devices.is_empty() && !self.force {
-            let said = format!(
+            let message = format!(
                 "{} devices stand in {}: take them out first, or have them taken out by force",
                 devices.len(),
                 self.id
             );
-            let refusal = Refusal::precondition("RACK_NOT_EMPTY", said);
+            let refusal = Refusal::precondition("RACK_NOT_EMPTY", message);
             return Err(refusal.next(format!("farrier rack delete {} --force", self.id)).into());
         }
-        let before = view(tx, rack.clone(), self.limits, self.now).await?;
+        let before = build_view(tx, rack.clone(), self.limits, self.now).await?;
         let event = event(Cause::Request, &self.by, "to be deleted".into(), here!(), self.now);
-        clear_out(tx, &devices, &event).await?;
+        take_out_devices(tx, &devices, &event).await?;
         if !rack.head().deleted {
             rack.head_mut().deleted = true;
             tx.update_and_enqueue(&mut rack, &event)?;
         }
-        let after = view(tx, rack, self.limits, self.now).await?;
+        let after = build_view(tx, rack, self.limits, self.now).await?;
         Ok(RackView { devices: before.devices, ..after })
     }
 }

@@ -11,17 +11,20 @@ use model::id::RunId;
 use model::refusal::{Refusal, RefusalKind};
 use model::time::Timestamp;
 use std::time::Duration;
-use store::{Cursor, Ended, EventPlace, MAX_REMOVED, RUNS_AT_ONCE, Removed, Result, RunPlace, Tx};
+use store::{
+    Cursor, EndedRun, EndedRunPosition, EventPosition, MAX_ROWS_PER_BATCH, MAX_RUNS_PER_BATCH,
+    RemovedRows, Result, Tx,
+};
 use tokio::time::{Instant, sleep};
 
 /// The most candidates in one read.
 const PAGE: i64 = 500;
 /// The shortest pause after a write.
-const REST: Duration = Duration::from_millis(20);
+const MIN_PAUSE: Duration = Duration::from_millis(20);
 /// The pause after a round is at least this many times the round's duration.
-const REST_FACTOR: u32 = 10;
+const PAUSE_FACTOR: u32 = 10;
 /// The limit of the pause that follows from the duration of a round.
-const LONGEST_REST: Duration = Duration::from_secs(3_600);
+const MAX_PAUSE: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// Age and size limits. None: no limit.
@@ -58,7 +61,10 @@ impl Default for Retention {
 impl Runs {
     /// Deletes expired rows in rounds, until the process stops.
     pub(crate) async fn run_retention(self) {
-        let mut sweeper = Sweeper { engine: self.0.clone(), logs_gone: RunPlace::default() };
+        let mut sweeper = RetentionWorker {
+            engine: self.0.clone(),
+            logs_deleted_to: EndedRunPosition::default(),
+        };
         let mut wait = self.0.settings().retention.interval;
         loop {
             tokio::select! {
@@ -72,18 +78,18 @@ impl Runs {
                 () = self.0.stopped() => return,
                 swept = sweeper.round() => match swept {
                     Ok(removed) if removed.is_empty() => {}
-                    Ok(Removed { runs, events, logs }) => {
+                    Ok(RemovedRows { runs, events, logs }) => {
                         tracing::info!(runs, events, logs, "deleted expired rows");
                     }
                     Err(error) => tracing::warn!(%error, "deleting expired rows failed; retrying in the next round"),
                 }
             }
-            let long = (begun.elapsed() * REST_FACTOR).min(LONGEST_REST);
+            let long = (begun.elapsed() * PAUSE_FACTOR).min(MAX_PAUSE);
             wait = self.0.settings().retention.interval.max(long);
         }
     }
 
-    async fn clears_away(&self) -> Result<bool> {
+    async fn is_retention_owner(&self) -> Result<bool> {
         let alive = self.0.scheduler().alive_replicas().await?;
         Ok(alive.first() == Some(&self.0.settings().replica))
     }
@@ -91,83 +97,87 @@ impl Runs {
 
 /// Refuses a cursor after which events have been deleted: a watch from there would skip them
 /// silently.
-pub(crate) async fn check_place(tx: &mut Tx, place: Cursor) -> Result<()> {
-    if place >= tx.removed("run").await? {
+pub(crate) async fn check_not_deleted(tx: &mut Tx, position: Cursor) -> Result<()> {
+    if position >= tx.newest_removed_event("run").await? {
         return Ok(());
     }
-    Err(gone(format!("events after the cursor {place} have been cleared away since")).into())
+    Err(cursor_gone(format!("events after the cursor {position} have been cleared away since"))
+        .into())
 }
 
 /// The refusal of a cursor that is ahead of this database, which was restored from a backup.
-pub(crate) fn ahead(place: Cursor) -> Refusal {
-    gone(format!(
-        "the cursor {place} is ahead of this database, which an older copy of it was put back into"
+pub(crate) fn cursor_ahead(position: Cursor) -> Refusal {
+    cursor_gone(format!(
+        "the cursor {position} is ahead of this database, which an older copy of it was put back into"
     ))
 }
 
-fn gone(what: String) -> Refusal {
-    let said =
+fn cursor_gone(what: String) -> Refusal {
+    let message =
         format!("{what}; watch again without a cursor, which begins with everything as it is now");
-    Refusal::new(RefusalKind::Gone, "CURSOR_GONE", said).next("farrier watch --all")
+    Refusal::new(RefusalKind::Gone, "CURSOR_GONE", message).next("farrier watch --all")
 }
 
-struct Sweeper {
+struct RetentionWorker {
     engine: Engine,
     /// Runs that ended up to here have no log any more. Computed again after a restart.
-    logs_gone: RunPlace,
+    logs_deleted_to: EndedRunPosition,
 }
 
-impl Sweeper {
-    async fn round(&mut self) -> Result<Removed> {
-        let mut sum = Removed::default();
-        if !self.engine.runs().clears_away().await? {
+impl RetentionWorker {
+    async fn round(&mut self) -> Result<RemovedRows> {
+        let mut sum = RemovedRows::default();
+        if !self.engine.runs().is_retention_owner().await? {
             return Ok(sum);
         }
         let rule = self.engine.settings().retention.clone();
-        let behind = self.behind(rule.max_runs, Rows::Runs).await?;
-        if let Some(before) = self.old(rule.runs).max(behind) {
-            self.sweep_runs(before, &mut sum).await?;
+        let behind = self.size_cutoff(rule.max_runs, CountedRows::Runs).await?;
+        if let Some(before) = self.age_cutoff(rule.runs).max(behind) {
+            self.delete_runs(before, &mut sum).await?;
         }
-        let behind = self.logs_behind(rule.max_log_bytes).await?;
-        if let Some(before) = self.old(rule.logs).max(behind) {
-            self.sweep_logs(before, &mut sum).await?;
+        let behind = self.log_size_cutoff(rule.max_log_bytes).await?;
+        if let Some(before) = self.age_cutoff(rule.logs).max(behind) {
+            self.delete_logs(before, &mut sum).await?;
         }
-        let behind = self.behind(rule.max_events, Rows::Events).await?;
-        if let Some(before) = self.old(rule.events).max(behind) {
-            self.sweep_events(before, &mut sum).await?;
+        let behind = self.size_cutoff(rule.max_events, CountedRows::Events).await?;
+        if let Some(before) = self.age_cutoff(rule.events).max(behind) {
+            self.delete_events(before, &mut sum).await?;
         }
         Ok(sum)
     }
 
     /// Rows from before this time exceed the age limit.
-    fn old(&self, age: Option<Duration>) -> Option<Timestamp> {
+    fn age_cutoff(&self, age: Option<Duration>) -> Option<Timestamp> {
         age.map(|age| self.engine.now() - age)
     }
 
     /// Rows from before this time exceed the size limit.
-    async fn behind(&self, most: Option<u64>, of: Rows) -> Result<Option<Timestamp>> {
+    async fn size_cutoff(&self, most: Option<u64>, of: CountedRows) -> Result<Option<Timestamp>> {
         let Some(most) = most else { return Ok(None) };
         let most = i64::try_from(most).unwrap_or(i64::MAX);
-        let newest =
-            self.engine.store().scan((of, most), |(of, most), tx| Box::pin(behind(tx, *of, *most)));
+        let newest = self
+            .engine
+            .store()
+            .scan((of, most), |(of, most), tx| Box::pin(newest_beyond(tx, *of, *most)));
         Ok(newest.await?.map(|at| at + Timestamp::TICK))
     }
 
     /// The same for log bytes, which are added up from the newest run on.
-    async fn logs_behind(&self, most: Option<u64>) -> Result<Option<Timestamp>> {
+    async fn log_size_cutoff(&self, most: Option<u64>) -> Result<Option<Timestamp>> {
         let Some(mut left) = most else { return Ok(None) };
-        let mut before = RunPlace { at: Timestamp::from_micros(i64::MAX), id: String::new() };
-        while before > self.logs_gone {
+        let mut before =
+            EndedRunPosition { at: Timestamp::from_micros(i64::MAX), id: String::new() };
+        while before > self.logs_deleted_to {
             let sizes = self
                 .engine
                 .store()
                 .scan(before.clone(), |before, tx| Box::pin(tx.log_sizes(before, PAGE)));
             let sizes = sizes.await?;
             let Some((last, _)) = sizes.last().cloned() else { break };
-            for (place, bytes) in sizes {
+            for (position, bytes) in sizes {
                 match left.checked_sub(bytes.unsigned_abs()) {
                     Some(rest) => left = rest,
-                    None => return Ok(Some(place.at + Timestamp::TICK)),
+                    None => return Ok(Some(position.at + Timestamp::TICK)),
                 }
             }
             before = last;
@@ -175,33 +185,37 @@ impl Sweeper {
         Ok(None)
     }
 
-    async fn sweep_runs(&self, before: Timestamp, sum: &mut Removed) -> Result<()> {
-        let mut after = RunPlace::default();
+    async fn delete_runs(&self, before: Timestamp, sum: &mut RemovedRows) -> Result<()> {
+        let mut after = EndedRunPosition::default();
         loop {
             let page = self.ended_runs(before, after).await?;
             let Some(last) = page.last() else { return Ok(()) };
-            after = last.place();
+            after = last.position();
             let runs = page.into_iter().filter(|run| run.superseded).map(|run| run.id);
             for some in chunks(runs.collect()) {
-                self.until_gone(Expired::Runs(some), sum).await?;
+                self.delete_in_batches(ExpiredRows::Runs(some), sum).await?;
             }
         }
     }
 
-    async fn sweep_logs(&mut self, before: Timestamp, sum: &mut Removed) -> Result<()> {
+    async fn delete_logs(&mut self, before: Timestamp, sum: &mut RemovedRows) -> Result<()> {
         loop {
-            let page = self.ended_runs(before, self.logs_gone.clone()).await?;
+            let page = self.ended_runs(before, self.logs_deleted_to.clone()).await?;
             let Some(last) = page.last() else { return Ok(()) };
-            let last = last.place();
+            let last = last.position();
             let runs = page.into_iter().filter(|run| run.logged).map(|run| run.id);
             for some in chunks(runs.collect()) {
-                self.until_gone(Expired::Logs(some), sum).await?;
+                self.delete_in_batches(ExpiredRows::Logs(some), sum).await?;
             }
-            self.logs_gone = last;
+            self.logs_deleted_to = last;
         }
     }
 
-    async fn ended_runs(&self, before: Timestamp, after: RunPlace) -> Result<Vec<Ended>> {
+    async fn ended_runs(
+        &self,
+        before: Timestamp,
+        after: EndedRunPosition,
+    ) -> Result<Vec<EndedRun>> {
         let store = self.engine.store();
         store
             .scan((before, after), |(before, after), tx| {
@@ -210,24 +224,24 @@ impl Sweeper {
             .await
     }
 
-    async fn sweep_events(&self, before: Timestamp, sum: &mut Removed) -> Result<()> {
-        let mut after = EventPlace::default();
+    async fn delete_events(&self, before: Timestamp, sum: &mut RemovedRows) -> Result<()> {
+        let mut after = EventPosition::default();
         loop {
             let page = self.engine.store().scan((before, after), |(before, after), tx| {
                 Box::pin(tx.aged_events(*before, *after, PAGE))
             });
             let page = page.await?;
             let Some(last) = page.last() else { return Ok(()) };
-            let upto = last.place;
-            if page.iter().any(|event| event.spare) {
-                self.until_gone(Expired::Events { after, upto }, sum).await?;
+            let upto = last.position;
+            if page.iter().any(|event| event.removable) {
+                self.delete_in_batches(ExpiredRows::Events { after, upto }, sum).await?;
             }
             after = upto;
         }
     }
 
     /// Deletes in short writes, with a pause after each, until nothing is left.
-    async fn until_gone(&self, expired: Expired, sum: &mut Removed) -> Result<()> {
+    async fn delete_in_batches(&self, expired: ExpiredRows, sum: &mut RemovedRows) -> Result<()> {
         loop {
             let begun = Instant::now();
             let gone =
@@ -235,53 +249,53 @@ impl Sweeper {
                     Box::pin(expired.delete(tx))
                 });
             let gone = gone.await?;
-            sleep(begun.elapsed().max(REST)).await;
-            count(gone);
+            sleep(begun.elapsed().max(MIN_PAUSE)).await;
+            count_deleted(gone);
             sum.runs += gone.runs;
             sum.events += gone.events;
             sum.logs += gone.logs;
             // A write below the batch limit was the last.
-            if gone.events + gone.logs < MAX_REMOVED as u64 {
+            if gone.events + gone.logs < MAX_ROWS_PER_BATCH as u64 {
                 return Ok(());
             }
         }
     }
 }
 
-fn count(gone: Removed) {
+fn count_deleted(gone: RemovedRows) {
     for (what, rows) in [("runs", gone.runs), ("events", gone.events), ("logs", gone.logs)] {
         metrics::counter!("farrier_retention_removed_total", "what" => what).increment(rows);
     }
 }
 
 fn chunks(runs: Vec<RunId>) -> Vec<Vec<RunId>> {
-    runs.chunks(RUNS_AT_ONCE).map(<[RunId]>::to_vec).collect()
+    runs.chunks(MAX_RUNS_PER_BATCH).map(<[RunId]>::to_vec).collect()
 }
 
 #[derive(Clone, Copy)]
-enum Rows {
+enum CountedRows {
     Runs,
     Events,
 }
 
 /// The time of the newest row that is older than the `newer` newest rows.
-async fn behind(tx: &mut Tx, of: Rows, newer: i64) -> Result<Option<Timestamp>> {
+async fn newest_beyond(tx: &mut Tx, of: CountedRows, newer: i64) -> Result<Option<Timestamp>> {
     match of {
-        Rows::Runs => tx.ended_behind(newer).await,
-        Rows::Events => tx.aged_behind(newer).await,
+        CountedRows::Runs => tx.nth_newest_run_end(newer).await,
+        CountedRows::Events => tx.nth_newest_event_time(newer).await,
     }
 }
 
 /// Expired rows, which are deleted in several short writes.
 #[derive(Clone)]
-enum Expired {
+enum ExpiredRows {
     Runs(Vec<RunId>),
     Logs(Vec<RunId>),
-    Events { after: EventPlace, upto: EventPlace },
+    Events { after: EventPosition, upto: EventPosition },
 }
 
-impl Expired {
-    async fn delete(&self, tx: &mut Tx) -> Result<Removed> {
+impl ExpiredRows {
+    async fn delete(&self, tx: &mut Tx) -> Result<RemovedRows> {
         match self {
             Self::Runs(runs) => tx.remove_runs(runs).await,
             Self::Logs(runs) => tx.remove_logs(runs).await,

@@ -4,11 +4,11 @@ mod act;
 
 use crate::Engine;
 use crate::admission::no_run;
-use act::Act;
+use act::ActionTransaction;
 use model::filter::Filter;
 use model::id::RunId;
 use model::run::Run;
-use model::run::act::{Action, Who};
+use model::run::actions::{Action, Requester};
 use model::why::overdue;
 use store::{LogLine, Result, RunPage};
 
@@ -21,8 +21,8 @@ pub struct Runs(pub(crate) Engine);
 
 impl Runs {
     /// Cancel, retry, resume, adopt, mark manual.
-    pub async fn act(&self, id: RunId, action: Action, who: Who) -> Result<Run> {
-        let act = Act { id, action, who, now: self.0.now() };
+    pub async fn act(&self, id: RunId, action: Action, requester: Requester) -> Result<Run> {
+        let act = ActionTransaction { id, action, who: requester, now: self.0.now() };
         self.0.store().retry_write("act_on_run", act, |act, tx| Box::pin(act.run(tx))).await
     }
 

@@ -21,20 +21,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use store::{Claimed, ClaimedRun, Replica, Result, Signal, StoreError};
+use store::{ClaimedObject, ClaimedRun, Replica, Result, Signal, StoreError};
 use tokio::sync::Notify;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
-/// How often a release is tried before the claim is left to `put_back_strays`.
+/// How often a release is tried before the claim is left to `requeue_stray_claims`.
 const RELEASE_TRIES: u32 = 5;
 /// The most objects that one transaction claims.
 const MAX_CLAIM: usize = 128;
 /// The backoff of an object whose record cannot be read, or whose turn panicked.
-const POISON_REST: Duration = Duration::from_secs(30);
+const POISON_BACKOFF: Duration = Duration::from_secs(30);
 
 /// An object that the database lists as claimed by this replica, and the epoch of the claim.
-type Stray = (ObjectId, i64);
+type StrayClaim = (ObjectId, i64);
 
 /// Claims what is due, renews the lease, and runs the turns.
 #[derive(Clone)]
@@ -47,9 +47,9 @@ pub(crate) struct SchedulerState {
     claimed: Mutex<BTreeMap<ObjectId, Arc<Notify>>>,
     /// How many of them are parents that only wait for their children.
     waiting: AtomicUsize,
-    work: Notify,
+    work_signal: Notify,
     /// When the last successful renewal began.
-    renewed: Mutex<Instant>,
+    renewed_at: Mutex<Instant>,
 }
 
 impl SchedulerState {
@@ -58,8 +58,8 @@ impl SchedulerState {
             replica,
             claimed: Mutex::default(),
             waiting: AtomicUsize::new(0),
-            work: Notify::new(),
-            renewed: Mutex::new(Instant::now()),
+            work_signal: Notify::new(),
+            renewed_at: Mutex::new(Instant::now()),
         }
     }
 }
@@ -88,15 +88,15 @@ impl Scheduler {
 
     /// How many claimed objects are not parents that wait for their children. Parents do not count
     /// against the limit: a worker full of parents would have no slot left for their children.
-    fn at_work(&self) -> usize {
+    fn active_count(&self) -> usize {
         self.in_flight().saturating_sub(self.state().waiting.load(Ordering::Relaxed))
     }
 
     /// Marks a claimed run as waiting for its children, until the guard is dropped.
-    pub(crate) fn waits_for_others(&self) -> Waits {
+    pub(crate) fn mark_waiting(&self) -> WaitingGuard {
         self.state().waiting.fetch_add(1, Ordering::Relaxed);
-        self.state().work.notify_one();
-        Waits(self.clone())
+        self.state().work_signal.notify_one();
+        WaitingGuard(self.clone())
     }
 
     fn claimed(&self) -> std::sync::MutexGuard<'_, BTreeMap<ObjectId, Arc<Notify>>> {
@@ -105,88 +105,88 @@ impl Scheduler {
 
     /// Whether no replica can have expired this one yet, by this process's monotonic clock.
     pub(crate) fn lease_is_fresh(&self) -> bool {
-        let renewed = *self.state().renewed.lock().unwrap_or_else(PoisonError::into_inner);
+        let renewed = *self.state().renewed_at.lock().unwrap_or_else(PoisonError::into_inner);
         renewed.elapsed() < self.0.settings().lease
     }
 
     /// The owner of a run that is claimed as it is created; none when all slots are taken.
     pub(crate) fn eager_owner(&self) -> Option<String> {
-        let room = self.at_work() < self.0.settings().eager_in_flight;
+        let room = self.active_count() < self.0.settings().eager_in_flight;
         (room && !self.0.is_stopping()).then(|| self.state().replica.incarnation.clone())
     }
 
     /// Runs the turn of a claimed run in the background.
-    pub(crate) fn spawn_turn(&self, held: ClaimedRun) {
-        let id = held.run.spec.id.object();
-        let epoch = held.epoch;
+    pub(crate) fn spawn_turn(&self, claimed: ClaimedRun) {
+        let id = claimed.run.spec.id.object();
+        let epoch = claimed.epoch;
         let woken = Arc::new(Notify::new());
         self.claimed().insert(id.clone(), Arc::clone(&woken));
-        let turn = tokio::spawn(Turn::new(self.0.clone(), held, Arc::clone(&woken)).run());
+        let turn = tokio::spawn(Turn::new(self.0.clone(), claimed, Arc::clone(&woken)).run());
         let scheduler = self.clone();
         tokio::spawn(async move {
             let ended = turn.await;
-            scheduler.release_turn(&id, &woken);
+            scheduler.remove_turn(&id, &woken);
             if let Err(error) = ended
                 && error.is_panic()
             {
                 tracing::error!(run = %id, "the turn of a run panicked; it is retried after a backoff");
                 metrics::counter!("farrier_turn_panics_total").increment(1);
-                scheduler.put_back(id, epoch).await;
+                scheduler.requeue_with_backoff(id, epoch).await;
             }
         });
     }
 
     /// Runs the turn of a claimed record in the background.
-    fn spawn_record_turn(&self, claimed: Claimed, kind: SubjectKind) {
+    fn spawn_record_turn(&self, claimed: ClaimedObject, kind: SubjectKind) {
         let woken = Arc::new(Notify::new());
         self.claimed().insert(claimed.id.clone(), Arc::clone(&woken));
         let scheduler = self.clone();
         let id = claimed.id.clone();
         let epoch = claimed.epoch;
-        let turn = tokio::spawn(async move { scheduler.advance(&claimed, kind).await });
+        let turn = tokio::spawn(async move { scheduler.advance_record(&claimed, kind).await });
         let scheduler = self.clone();
         tokio::spawn(async move {
             let ended = turn.await;
-            scheduler.release_turn(&id, &woken);
+            scheduler.remove_turn(&id, &woken);
             if ended.is_err_and(|error| error.is_panic()) {
                 tracing::error!(%id, "the turn of a record panicked; it is retried after a backoff");
                 metrics::counter!("farrier_turn_panics_total").increment(1);
-                scheduler.put_back(id, epoch).await;
+                scheduler.requeue_with_backoff(id, epoch).await;
             }
         });
     }
 
     /// Puts back a run that may have been created and claimed although its commit failed.
-    pub(crate) async fn release_unknown(self, id: RunId) {
+    pub(crate) async fn release_uncertain_claim(self, id: RunId) {
         for _ in 0..RELEASE_TRIES {
-            if self.write_back(id.object(), FIRST_EPOCH, self.0.now()).await.is_ok() {
+            if self.requeue(id.object(), FIRST_EPOCH, self.0.now()).await.is_ok() {
                 return;
             }
-            tokio::time::sleep(self.0.settings().renew).await;
+            tokio::time::sleep(self.0.settings().renew_interval).await;
         }
     }
 
     /// Forgets a turn that ended, but not a later turn on the same object under a new claim.
-    fn release_turn(&self, id: &ObjectId, woken: &Arc<Notify>) {
+    fn remove_turn(&self, id: &ObjectId, woken: &Arc<Notify>) {
         let mut claimed = self.claimed();
         if claimed.get(id).is_some_and(|current| Arc::ptr_eq(current, woken)) {
             claimed.remove(id);
             // A slot is free.
-            self.state().work.notify_one();
+            self.state().work_signal.notify_one();
         }
     }
 
-    pub(crate) async fn put_back(&self, id: ObjectId, epoch: i64) {
-        let due = self.0.now() + POISON_REST;
-        if let Err(error) = self.write_back(id.clone(), epoch, due).await {
+    pub(crate) async fn requeue_with_backoff(&self, id: ObjectId, epoch: i64) {
+        let due = self.0.now() + POISON_BACKOFF;
+        if let Err(error) = self.requeue(id.clone(), epoch, due).await {
             tracing::error!(run = %id, %error, "cannot put the run back into the queue; the stray check will");
         }
     }
 
-    async fn write_back(&self, id: ObjectId, epoch: i64, due: Timestamp) -> Result<()> {
+    async fn requeue(&self, id: ObjectId, epoch: i64, due: Timestamp) -> Result<()> {
         let input = (id, epoch, due);
         let body = self.0.store().write("put_back", input, |(id, epoch, due), tx| {
-            Box::pin(async move { tx.put_back(id, *epoch, *due) })
+            Box::pin(async move { tx.release_unhandled(id, *epoch, *due) })
         });
         body.await
     }
@@ -206,13 +206,13 @@ impl Scheduler {
         let mut signals = self.0.store().bus().listen();
         loop {
             match signals.recv().await {
-                Ok(Signal::Work) => self.state().work.notify_one(),
+                Ok(Signal::Work) => self.state().work_signal.notify_one(),
                 Ok(Signal::Wake(id)) => self.wake_claimed(&id),
-                Ok(Signal::Event) => self.0.hub().events_came(),
-                Ok(Signal::Log(id)) => self.0.hub().log_came(&id),
+                Ok(Signal::Event) => self.0.hub().notify_events(),
+                Ok(Signal::Log(id)) => self.0.hub().notify_log(&id),
                 Err(RecvError::Lagged(_)) => {
-                    self.state().work.notify_one();
-                    self.0.hub().all_came();
+                    self.state().work_signal.notify_one();
+                    self.0.hub().notify_all();
                     self.claimed().values().for_each(|woken| woken.notify_one());
                 }
                 Err(RecvError::Closed) => return,
@@ -233,7 +233,7 @@ impl Scheduler {
             tokio::select! {
                 biased;
                 () = self.0.stopped() => return,
-                () = self.state().work.notified() => {}
+                () = self.state().work_signal.notified() => {}
                 () = tokio::time::sleep(wait) => {}
             }
         }
@@ -241,9 +241,9 @@ impl Scheduler {
 
     /// Claims until nothing is due or no slot is free. Returns the wait until the next round.
     async fn claim_round(&self) -> Duration {
-        let poll = self.0.settings().poll;
+        let poll = self.0.settings().poll_interval;
         loop {
-            let room = self.0.settings().max_in_flight.saturating_sub(self.at_work());
+            let room = self.0.settings().max_in_flight.saturating_sub(self.active_count());
             let limit = room.min(MAX_CLAIM);
             if limit == 0 || self.0.is_stopping() {
                 return poll;
@@ -274,40 +274,40 @@ impl Scheduler {
         }
     }
 
-    async fn start_claimed(&self, claimed: Claimed, held: Result<ClaimedRun>) {
-        match (claimed.kind, held) {
+    async fn start_claimed(&self, claimed: ClaimedObject, claim: Result<ClaimedRun>) {
+        match (claimed.kind, claim) {
             (Some(kind), _) => self.spawn_record_turn(claimed, kind),
-            (None, Ok(held)) => self.spawn_turn(held),
+            (None, Ok(claim)) => self.spawn_turn(claim),
             (None, Err(error)) => {
                 // An unreadable row must not stop the worker or the other claims.
                 tracing::error!(run = %claimed.id, %error, "a claimed run cannot be read; it rests");
                 metrics::counter!("farrier_unreadable_records_total").increment(1);
-                self.put_back(claimed.id, claimed.epoch).await;
+                self.requeue_with_backoff(claimed.id, claimed.epoch).await;
             }
         }
     }
 
     /// Renews the lease, expires dead replicas, and finds wake-ups and claims that signals missed.
     async fn run_lease(self) {
-        let mut strays: BTreeSet<Stray> = BTreeSet::new();
+        let mut strays: BTreeSet<StrayClaim> = BTreeSet::new();
         let mut detector = FailureDetector::default();
         loop {
             tokio::select! {
                 biased;
                 () = self.0.stopped() => return,
-                () = tokio::time::sleep(self.0.settings().renew) => {}
+                () = tokio::time::sleep(self.0.settings().renew_interval) => {}
             }
-            if let Err(error) = self.renew().await {
+            if let Err(error) = self.renew_lease().await {
                 tracing::warn!(%error, "lease renewal failed; the claims expire unless a retry succeeds");
                 continue;
             }
             self.expire_replicas(&mut detector).await;
             let owner = self.state().replica.incarnation.clone();
-            let woken = self.0.store().read(owner, |owner, tx| Box::pin(tx.woken(owner)));
+            let woken = self.0.store().read(owner, |owner, tx| Box::pin(tx.unhandled_wakes(owner)));
             if let Ok(woken) = woken.await {
                 woken.iter().for_each(|id| self.wake_claimed(id));
             }
-            strays = self.put_back_strays(strays).await;
+            strays = self.requeue_stray_claims(strays).await;
         }
     }
 
@@ -322,11 +322,11 @@ impl Scheduler {
             };
         let others =
             heartbeats.into_iter().filter(|one| one.replica != self.state().replica).collect();
-        for seen in detector.silent(others, Instant::now(), self.0.settings().lease) {
-            let replica = seen.replica.name.clone();
-            let input = (seen, self.0.now());
-            let expired = self.0.store().write("expire_replica", input, |(seen, now), tx| {
-                Box::pin(tx.expire_replica(seen, *now))
+        for observed in detector.detect_silent(others, Instant::now(), self.0.settings().lease) {
+            let replica = observed.replica.name.clone();
+            let input = (observed, self.0.now());
+            let expired = self.0.store().write("expire_replica", input, |(observed, now), tx| {
+                Box::pin(tx.expire_replica(observed, *now))
             });
             match expired.await {
                 Ok(true) => tracing::warn!(%replica, "gave up for dead; its runs go on here"),
@@ -337,12 +337,12 @@ impl Scheduler {
         }
     }
 
-    pub(crate) async fn renew(&self) -> Result<()> {
+    pub(crate) async fn renew_lease(&self) -> Result<()> {
         let begun = Instant::now();
         let expires = self.0.now() + self.0.settings().lease;
         let input = (self.state().replica.clone(), expires);
         let renewed = self.0.store().write("renew_lease", input, |(replica, expires), tx| {
-            Box::pin(tx.renew(replica, *expires))
+            Box::pin(tx.renew_lease(replica, *expires))
         });
         match renewed.await {
             Err(StoreError::Conflict) => {
@@ -357,26 +357,29 @@ impl Scheduler {
             }
             other => other?,
         }
-        *self.state().renewed.lock().unwrap_or_else(PoisonError::into_inner) = begun;
+        *self.state().renewed_at.lock().unwrap_or_else(PoisonError::into_inner) = begun;
         Ok(())
     }
 
     /// Puts back claims that the database lists and this process does not know: their commit was
     /// reported lost, but took effect. A stray is put back when two checks in a row find it under
     /// the same epoch: a record is claimed for a moment, over and over.
-    async fn put_back_strays(&self, seen_before: BTreeSet<Stray>) -> BTreeSet<Stray> {
+    async fn requeue_stray_claims(
+        &self,
+        seen_before: BTreeSet<StrayClaim>,
+    ) -> BTreeSet<StrayClaim> {
         let owner = self.state().replica.incarnation.clone();
-        let held = self.0.store().read(owner, |owner, tx| Box::pin(tx.claimed_by(owner)));
-        let Ok(held) = held.await else {
+        let claim = self.0.store().read(owner, |owner, tx| Box::pin(tx.claimed_by(owner)));
+        let Ok(claim) = claim.await else {
             return seen_before;
         };
-        let strays: BTreeSet<Stray> = {
+        let strays: BTreeSet<StrayClaim> = {
             let claimed = self.claimed();
-            held.into_iter().filter(|(id, _)| !claimed.contains_key(id)).collect()
+            claim.into_iter().filter(|(id, _)| !claimed.contains_key(id)).collect()
         };
         for (id, epoch) in strays.intersection(&seen_before) {
             tracing::warn!(run = %id, "putting back a claim that has no turn in this process");
-            if let Err(error) = self.write_back(id.clone(), *epoch, self.0.now()).await {
+            if let Err(error) = self.requeue(id.clone(), *epoch, self.0.now()).await {
                 tracing::warn!(run = %id, %error, "cannot put back the claim");
             }
         }
@@ -386,13 +389,13 @@ impl Scheduler {
     /// Stops claiming, waits at most twice the grace period for turns, and releases the rest.
     pub(crate) async fn shut_down(&self) {
         self.0.stop();
-        let patience = self.0.settings().grace * 2;
+        let timeouts = self.0.settings().grace_period * 2;
         let drained = async {
             while self.in_flight() > 0 {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        if tokio::time::timeout(patience, drained).await.is_err() {
+        if tokio::time::timeout(timeouts, drained).await.is_err() {
             tracing::warn!(
                 runs = self.in_flight(),
                 "turns were still active after the grace period"
@@ -410,11 +413,11 @@ impl Scheduler {
     }
 
     /// The shard of the fleet that this replica polls: its index and the number of shards.
-    pub(crate) async fn share(&self) -> (u64, u64) {
+    pub(crate) async fn shard(&self) -> (u64, u64) {
         let names = self.alive_replicas().await.unwrap_or_default();
-        let place = names.iter().position(|name| *name == self.0.settings().replica);
-        match place {
-            Some(place) => (place as u64, names.len() as u64),
+        let position = names.iter().position(|name| *name == self.0.settings().replica);
+        match position {
+            Some(position) => (position as u64, names.len() as u64),
             None => (0, 1),
         }
     }
@@ -422,14 +425,14 @@ impl Scheduler {
     /// The names of the replicas that are alive.
     pub(crate) async fn alive_replicas(&self) -> Result<Vec<String>> {
         let pulses = self.0.store().read((), |(), tx| Box::pin(tx.replica_heartbeats())).await?;
-        Ok(pulses.into_iter().map(|pulse| pulse.replica.name).collect())
+        Ok(pulses.into_iter().map(|heartbeat| heartbeat.replica.name).collect())
     }
 }
 
 /// Guard of a claimed run that waits for its children.
-pub(crate) struct Waits(Scheduler);
+pub(crate) struct WaitingGuard(Scheduler);
 
-impl Drop for Waits {
+impl Drop for WaitingGuard {
     fn drop(&mut self) {
         self.0.state().waiting.fetch_sub(1, Ordering::Relaxed);
     }

@@ -9,21 +9,21 @@ mod deployment;
 
 pub use cipher::Cipher;
 pub(crate) use cipher::checksum;
-pub use deployment::Boot;
+pub use deployment::BootOffer;
 
 use crate::clock::Clock;
 use crate::node::agents::issue;
 use async_trait::async_trait;
-use model::deploy::{Deployment, Steer};
-use model::effect::Key;
-use model::fault::{Code, Fault};
+use model::deploy::{Deployment, DeploymentCommand};
+use model::effect::EffectKey;
+use model::fault::{Fault, FaultCode};
 use model::here;
 use model::id::{NodeId, SiteId};
 use model::image::Image;
 use model::node::Node;
-use model::node::enroll::{TOKEN_LIFE, Ticket};
+use model::node::enroll::{EnrollmentToken, TOKEN_LIFE};
 use model::refusal::Refusal;
-use model::run::act::Who;
+use model::run::actions::Requester;
 use model::site::Site;
 use model::text;
 use model::time::Timestamp;
@@ -35,8 +35,8 @@ use providers::state_store::{
 use secrecy::SecretString;
 use serde_json::Value;
 use store::{
-    Cause, CredentialRow, IdentityRow, LockoutRow, NewEvent, NoteRow, Result, Shown, Store,
-    StoreError, Tx,
+    Cause, CheckpointRow, CredentialRow, DeploymentLookup, IdentityRow, LockoutRow, NewEvent,
+    Result, Store, StoreError, Tx,
 };
 
 #[derive(Clone)]
@@ -69,22 +69,27 @@ impl SecretStore {
     }
 
     /// The secret of an enrollment token; it is derived from the key of this installation.
-    pub(crate) fn token_of_ticket(&self, ticket: &Ticket) -> SecretString {
+    pub(crate) fn enrollment_secret(&self, ticket: &EnrollmentToken) -> SecretString {
         let (node, issued) = (&ticket.node, ticket.issued_at.as_micros());
         self.cipher.token(&format!("enroll/{node}/{issued}")).into()
     }
 
     /// Stores a secret and replaces the one of the same name.
-    pub async fn set(&self, name: &str, secret: &Secret, who: Who) -> Result<CredentialInfo> {
-        text::name("name", name)?;
-        let (kind, login) = described(secret);
+    pub async fn set(
+        &self,
+        name: &str,
+        secret: &Secret,
+        requester: Requester,
+    ) -> Result<CredentialInfo> {
+        text::check_name("name", name)?;
+        let (kind, login) = kind_and_login(secret);
         let sealed = self.cipher.seal(name, secret)?;
         let (name, kind, login) = (name.to_string(), kind.to_string(), login.to_string());
         let now = (self.clock)();
         let row = CredentialRow { name, kind, login, sealed, version: 0, updated_at: now };
         self.store
-            .retry_write("set_credential", (row, who), |(row, who), tx| {
-                Box::pin(set_credential(tx, row, who))
+            .retry_write("set_credential", (row, requester), |(row, requester), tx| {
+                Box::pin(set_credential(tx, row, requester))
             })
             .await
     }
@@ -97,11 +102,11 @@ impl SecretStore {
         Ok(rows.await?.into_iter().map(CredentialInfo::from).collect())
     }
 
-    pub async fn delete(&self, name: &str, who: Who) -> Result<CredentialInfo> {
-        let input = (name.to_string(), who, (self.clock)());
+    pub async fn delete(&self, name: &str, requester: Requester) -> Result<CredentialInfo> {
+        let input = (name.to_string(), requester, (self.clock)());
         self.store
-            .retry_write("delete_credential", input, |(name, who, now), tx| {
-                Box::pin(delete_credential(tx, name, who, *now))
+            .retry_write("delete_credential", input, |(name, requester, now), tx| {
+                Box::pin(delete_credential(tx, name, requester, *now))
             })
             .await
     }
@@ -124,7 +129,7 @@ impl SecretStore {
     /// Removes the pin of a peer: the next connection is trusted on first use.
     pub async fn forget_identity(&self, peer: &str) -> Result<()> {
         let known = self.store.write("forget_identity", peer.to_string(), |peer, tx| {
-            Box::pin(tx.forget_identity(peer))
+            Box::pin(tx.delete_identity(peer))
         });
         match known.await? {
             true => Ok(()),
@@ -134,12 +139,14 @@ impl SecretStore {
 
     /// Removes the lockout of a peer, so that a refused login is tried again.
     pub async fn unlock(&self, peer: &str) -> Result<bool> {
-        self.store.write("unlock", peer.to_string(), |peer, tx| Box::pin(tx.unlock(peer))).await
+        self.store
+            .write("unlock", peer.to_string(), |peer, tx| Box::pin(tx.delete_lockout(peer)))
+            .await
     }
 }
 
 /// The kind and the login name of a secret.
-fn described(secret: &Secret) -> (&'static str, &str) {
+fn kind_and_login(secret: &Secret) -> (&'static str, &str) {
     match secret {
         Secret::Password { user, .. } => ("password", user),
         Secret::Key { user, .. } => ("ssh-key", user),
@@ -148,17 +155,26 @@ fn described(secret: &Secret) -> (&'static str, &str) {
     }
 }
 
-fn told(who: &Who, message: String, decided_by: &str, at: Timestamp) -> NewEvent {
+fn request_event(
+    requester: &Requester,
+    message: String,
+    decided_by: &str,
+    at: Timestamp,
+) -> NewEvent {
     let cause = Cause::Request;
-    NewEvent { cause, actor: who.by.clone(), message, decided_by: decided_by.into(), at }
+    NewEvent { cause, actor: requester.by.clone(), message, decided_by: decided_by.into(), at }
 }
 
-async fn set_credential(tx: &mut Tx, row: &CredentialRow, who: &Who) -> Result<CredentialInfo> {
+async fn set_credential(
+    tx: &mut Tx,
+    row: &CredentialRow,
+    requester: &Requester,
+) -> Result<CredentialInfo> {
     let known = tx.credential(&row.name).await?.map(|known| known.version);
     let last = tx.last_credential_version(&row.name).await?;
     let row = CredentialRow { version: last.max(known.unwrap_or(0)) + 1, ..row.clone() };
     let message = format!("{} of {:?} set", row.kind, row.login);
-    let event = told(who, message, here!(), row.updated_at);
+    let event = request_event(requester, message, here!(), row.updated_at);
     tx.put_credential(&row, known, &event).await?;
     Ok(row.into())
 }
@@ -166,13 +182,13 @@ async fn set_credential(tx: &mut Tx, row: &CredentialRow, who: &Who) -> Result<C
 async fn delete_credential(
     tx: &mut Tx,
     name: &str,
-    who: &Who,
+    requester: &Requester,
     now: Timestamp,
 ) -> Result<CredentialInfo> {
     let known = tx.credential(name).await?;
     let unknown = || Refusal::not_found("credential", name, "farrier credential list");
     let known = known.ok_or_else(unknown)?;
-    let event = told(who, "deleted".into(), here!(), now);
+    let event = request_event(requester, "deleted".into(), here!(), now);
     tx.delete_credential(name, known.version, &event).await?;
     Ok(known.into())
 }
@@ -184,27 +200,28 @@ async fn replace_identity(
     identity: Option<String>,
     now: Timestamp,
 ) -> Result<()> {
-    tx.unlock(peer).await?;
-    tx.forget_identity(peer).await?;
+    tx.delete_lockout(peer).await?;
+    tx.delete_identity(peer).await?;
     if let Some(identity) = identity {
         let met = IdentityRow { peer: peer.to_string(), identity, first_seen: now };
-        tx.meet(&met).await?;
+        tx.pin_identity(&met).await?;
     }
     Ok(())
 }
 
 /// The unused enrollment token of a node if at least half of its lifetime is left, or a new one.
-async fn enrollment(
+async fn find_or_issue_token(
     tx: &mut Tx,
     secrets: &SecretStore,
     id: &NodeId,
     now: Timestamp,
-) -> Result<Ticket> {
+) -> Result<EnrollmentToken> {
     // The lock on the node keeps two transactions from issuing two tokens.
     tx.record_locked::<Node>(id.as_str()).await?;
-    let good =
-        |ticket: &Ticket| ticket.used_by.is_none() && ticket.expires_at.since(now) > TOKEN_LIFE / 2;
-    match tx.ticket_of(id).await?.filter(good) {
+    let good = |ticket: &EnrollmentToken| {
+        ticket.used_by.is_none() && ticket.expires_at.since(now) > TOKEN_LIFE / 2
+    };
+    match tx.last_enrollment_token(id).await?.filter(good) {
         Some(ticket) => Ok(ticket),
         None => issue(tx, secrets, id, now, TOKEN_LIFE),
     }
@@ -214,14 +231,14 @@ async fn enrollment(
 impl ProviderStateStore for SecretStore {
     async fn credential(&self, name: &str) -> std::result::Result<Credential, Fault> {
         let row = self.store.read(name.to_string(), |name, tx| Box::pin(tx.credential(name)));
-        let row = row.await.map_err(lost)?.ok_or_else(|| no_credential(name))?;
+        let row = row.await.map_err(database_fault)?.ok_or_else(|| no_credential(name))?;
         let secret = self.cipher.open(name, &row.sealed)?;
         Ok(Credential { name: row.name, version: row.version, secret })
     }
 
     async fn identity(&self, peer: &str) -> std::result::Result<Option<String>, Fault> {
         let found = self.store.read(peer.to_string(), |peer, tx| Box::pin(tx.identity(peer)));
-        Ok(found.await.map_err(lost)?.map(|row| row.identity))
+        Ok(found.await.map_err(database_fault)?.map(|row| row.identity))
     }
 
     async fn trust_on_first_use(
@@ -231,55 +248,64 @@ impl ProviderStateStore for SecretStore {
     ) -> std::result::Result<String, Fault> {
         let (peer, identity) = (peer.to_string(), identity.to_string());
         let met = IdentityRow { peer, identity, first_seen: (self.clock)() };
-        self.store.write("pin_identity", met, |met, tx| Box::pin(tx.meet(met))).await.map_err(lost)
+        self.store
+            .write("pin_identity", met, |met, tx| Box::pin(tx.pin_identity(met)))
+            .await
+            .map_err(database_fault)
     }
 
     async fn lockout(&self, peer: &str) -> std::result::Result<Option<Lockout>, Fault> {
         let found = self.store.read(peer.to_string(), |peer, tx| Box::pin(tx.lockout(peer)));
-        let told =
-            |LockoutRow { credential, version, said, .. }| Lockout { credential, version, said };
-        Ok(found.await.map_err(lost)?.map(told))
+        let reported = |LockoutRow { credential, version, message, .. }| Lockout {
+            credential,
+            version,
+            message,
+        };
+        Ok(found.await.map_err(database_fault)?.map(reported))
     }
 
     async fn lock_out(&self, peer: &str, lockout: &Lockout) -> std::result::Result<(), Fault> {
-        let Lockout { credential, version, said } = lockout.clone();
+        let Lockout { credential, version, message } = lockout.clone();
         let row =
-            LockoutRow { peer: peer.into(), credential, version, said, since: (self.clock)() };
-        self.store.write("lock_out", row, |row, tx| Box::pin(tx.lock_out(row))).await.map_err(lost)
+            LockoutRow { peer: peer.into(), credential, version, message, since: (self.clock)() };
+        self.store
+            .write("lock_out", row, |row, tx| Box::pin(tx.record_lockout(row)))
+            .await
+            .map_err(database_fault)
     }
 
-    async fn recall(&self, key: &Key) -> std::result::Result<Option<Checkpoint>, Fault> {
-        let found = self.store.read(key.clone(), |key, tx| Box::pin(tx.note(key)));
-        found.await.map_err(lost)?.map(|row| note(key, &row)).transpose()
+    async fn checkpoint(&self, key: &EffectKey) -> std::result::Result<Option<Checkpoint>, Fault> {
+        let found = self.store.read(key.clone(), |key, tx| Box::pin(tx.checkpoint(key)));
+        found.await.map_err(database_fault)?.map(|row| parse_checkpoint(key, &row)).transpose()
     }
 
     async fn begin(
         &self,
-        key: &Key,
+        key: &EffectKey,
         first: &Checkpoint,
     ) -> std::result::Result<Option<Checkpoint>, Fault> {
         let first = match first {
-            Checkpoint::Begun(body) => NoteRow { barred: false, body: body.to_string() },
-            Checkpoint::Barred => NoteRow { barred: true, body: "null".into() },
+            Checkpoint::Begun(body) => CheckpointRow { barred: false, body: body.to_string() },
+            Checkpoint::Barred => CheckpointRow { barred: true, body: "null".into() },
         };
         let input = (key.clone(), first, (self.clock)());
         let before = self.store.write("begin_note", input, |(key, first, now), tx| {
-            Box::pin(tx.begin_note(key, first, *now))
+            Box::pin(tx.begin_checkpoint(key, first, *now))
         });
-        before.await.map_err(lost)?.map(|row| note(key, &row)).transpose()
+        before.await.map_err(database_fault)?.map(|row| parse_checkpoint(key, &row)).transpose()
     }
 
     async fn compare_and_swap(
         &self,
-        key: &Key,
+        key: &EffectKey,
         before: &Value,
         after: &Value,
     ) -> std::result::Result<bool, Fault> {
         let input = (key.clone(), before.to_string(), after.to_string(), (self.clock)());
         let amended = self.store.write("amend_note", input, |(key, before, after, now), tx| {
-            Box::pin(tx.amend_note(key, before, after, *now))
+            Box::pin(tx.swap_checkpoint(key, before, after, *now))
         });
-        amended.await.map_err(lost)
+        amended.await.map_err(database_fault)
     }
 
     async fn pin(&self, peer: &str, identity: Option<&str>) -> std::result::Result<(), Fault> {
@@ -287,68 +313,75 @@ impl ProviderStateStore for SecretStore {
         let pinned = self.store.write("replace_identity", input, |(peer, identity, now), tx| {
             Box::pin(replace_identity(tx, peer, identity.clone(), *now))
         });
-        pinned.await.map_err(lost)
+        pinned.await.map_err(database_fault)
     }
 
     async fn image(&self, name: &str) -> std::result::Result<Image, Fault> {
         let found = self.store.read(name.to_string(), |name, tx| Box::pin(tx.image(name)));
-        found.await.map_err(lost)?.ok_or_else(|| no_image(name))
+        found.await.map_err(database_fault)?.ok_or_else(|| no_image(name))
     }
 
-    async fn want(
+    async fn create_deployment(
         &self,
         one: &Deployment,
         note: &Value,
     ) -> std::result::Result<Option<Deployment>, Fault> {
         self.open_deployment(one, note).await.map_err(|error| match error {
             // Another machine has the same MAC address.
-            StoreError::Refused(refusal) => Fault::new(Code::EffectFailed, refusal.said),
-            other => lost(other),
+            StoreError::Refused(refusal) => Fault::new(FaultCode::EffectFailed, refusal.message),
+            other => database_fault(other),
         })
     }
 
-    async fn deployment(&self, key: &Key) -> std::result::Result<Option<Deployment>, Fault> {
-        self.shown(Shown::Key(key.clone())).await.map_err(lost)
+    async fn deployment(&self, key: &EffectKey) -> std::result::Result<Option<Deployment>, Fault> {
+        self.find_deployment(DeploymentLookup::Key(key.clone())).await.map_err(database_fault)
     }
 
-    async fn steer(&self, key: &Key, to: Steer) -> std::result::Result<Option<Deployment>, Fault> {
-        self.steer_deployment(key, to).await.map_err(lost)
+    async fn command_deployment(
+        &self,
+        key: &EffectKey,
+        to: DeploymentCommand,
+    ) -> std::result::Result<Option<Deployment>, Fault> {
+        self.command_deployment(key, to).await.map_err(database_fault)
     }
 
-    async fn token(&self, key: &Key) -> std::result::Result<SecretString, Fault> {
-        Ok(self.token_of(key).into())
+    async fn deployment_token(&self, key: &EffectKey) -> std::result::Result<SecretString, Fault> {
+        Ok(self.deployment_token(key).into())
     }
 
     async fn site(&self, id: &SiteId) -> std::result::Result<Site, Fault> {
         let found = self.store.read(id.clone(), |id, tx| Box::pin(tx.record::<Site>(id.as_str())));
-        found.await.map_err(lost)?.ok_or_else(|| no_site(id))
+        found.await.map_err(database_fault)?.ok_or_else(|| no_site(id))
     }
 
     async fn node(&self, id: &NodeId) -> std::result::Result<Node, Fault> {
         let found = self.store.read(id.clone(), |id, tx| Box::pin(tx.record::<Node>(id.as_str())));
-        found.await.map_err(lost)?.ok_or_else(|| no_node(id))
+        found.await.map_err(database_fault)?.ok_or_else(|| no_node(id))
     }
 
-    async fn enrollment(&self, id: &NodeId) -> std::result::Result<SecretString, Fault> {
+    async fn enrollment_token(&self, id: &NodeId) -> std::result::Result<SecretString, Fault> {
         let input = (self.clone(), id.clone(), (self.clock)());
         let ticket = self.store.retry_write("issue_enrollment", input, |(secrets, id, now), tx| {
-            Box::pin(enrollment(tx, secrets, id, *now))
+            Box::pin(find_or_issue_token(tx, secrets, id, *now))
         });
-        let ticket = ticket.await.map_err(lost)?;
-        Ok(self.token_of_ticket(&ticket))
+        let ticket = ticket.await.map_err(database_fault)?;
+        Ok(self.enrollment_secret(&ticket))
     }
 }
 
-fn note(key: &Key, row: &NoteRow) -> std::result::Result<Checkpoint, Fault> {
+fn parse_checkpoint(
+    key: &EffectKey,
+    row: &CheckpointRow,
+) -> std::result::Result<Checkpoint, Fault> {
     if row.barred {
         return Ok(Checkpoint::Barred);
     }
     let unreadable =
-        |error| Fault::new(Code::RecordUnreadable, format!("the note of {key}: {error}"));
+        |error| Fault::new(FaultCode::RecordUnreadable, format!("the note of {key}: {error}"));
     serde_json::from_str(&row.body).map(Checkpoint::Begun).map_err(unreadable)
 }
 
 /// Providers do nothing without their stored state.
-fn lost(error: StoreError) -> Fault {
-    Fault::new(Code::DatabaseUnreachable, format!("Farrier's own database: {error}"))
+fn database_fault(error: StoreError) -> Fault {
+    Fault::new(FaultCode::DatabaseUnreachable, format!("Farrier's own database: {error}"))
 }

@@ -7,7 +7,7 @@ use model::here;
 use model::id::SiteId;
 use model::machine::Labels;
 use model::refusal::Refusal;
-use model::run::act::Who;
+use model::run::actions::Requester;
 use model::site::{Site, SiteSpec};
 use model::text;
 use model::time::Timestamp;
@@ -15,7 +15,7 @@ use store::{Cause, RecordFilter, RecordPage, Result, Tx};
 
 /// A site as the operator describes it.
 #[derive(Debug, Clone)]
-pub struct DescribedSite {
+pub struct SiteDescription {
     pub id: SiteId,
     pub spec: SiteSpec,
     pub labels: Labels,
@@ -26,16 +26,26 @@ pub struct Sites(pub(crate) Engine);
 
 impl Sites {
     /// Creates a site or replaces a known one, if `version` is the current one or none.
-    pub async fn put(&self, site: DescribedSite, version: Option<i64>, who: Who) -> Result<Site> {
+    pub async fn put(
+        &self,
+        site: SiteDescription,
+        version: Option<i64>,
+        requester: Requester,
+    ) -> Result<Site> {
         let spec = site.spec.clone().checked()?;
-        text::labels("site.labels", &site.labels)?;
+        text::check_labels("site.labels", &site.labels)?;
         if self.0.providers().get(&spec.provider).is_none() {
             let problem = format!("{:?} is not a provider of this server", spec.provider);
             let names = self.0.providers().names().join(", ");
             let instead = format!("use one of: {names}");
             return Err(Refusal::invalid("site.spec.provider", problem, instead).into());
         }
-        let put = PutSite { site: DescribedSite { spec, ..site }, version, who, now: self.0.now() };
+        let put = PutSite {
+            site: SiteDescription { spec, ..site },
+            version,
+            who: requester,
+            now: self.0.now(),
+        };
         let site =
             self.0.store().retry_write("put_site", put, |put, tx| Box::pin(put.run(tx))).await?;
         self.0.nodes().probe_sites_soon();
@@ -53,7 +63,7 @@ impl Sites {
 
     /// When the site's MAAS last answered, which is the age of the machines' observed state.
     pub async fn answered_at(&self, id: &SiteId) -> Result<Option<Timestamp>> {
-        self.0.store().read(id.clone(), |id, tx| Box::pin(tx.answer_of(id))).await
+        self.0.store().read(id.clone(), |id, tx| Box::pin(tx.last_site_answer(id))).await
     }
 
     pub async fn list(&self, after: Option<String>, limit: usize) -> Result<RecordPage<Site>> {
@@ -67,27 +77,27 @@ impl Sites {
     }
 
     /// Deletes a site that has no nodes.
-    pub async fn delete(&self, id: &SiteId, who: Who) -> Result<Site> {
-        let input = (id.clone(), who, self.0.now());
+    pub async fn delete(&self, id: &SiteId, requester: Requester) -> Result<Site> {
+        let input = (id.clone(), requester, self.0.now());
         self.0
             .store()
-            .retry_write("delete_site", input, |(id, who, now), tx| {
-                Box::pin(delete(tx, id, who, *now))
+            .retry_write("delete_site", input, |(id, requester, now), tx| {
+                Box::pin(delete(tx, id, requester, *now))
             })
             .await
     }
 }
 
 struct PutSite {
-    site: DescribedSite,
+    site: SiteDescription,
     version: Option<i64>,
-    who: Who,
+    who: Requester,
     now: Timestamp,
 }
 
 impl PutSite {
     async fn run(&self, tx: &mut Tx) -> Result<Site> {
-        let DescribedSite { id, spec, labels } = &self.site;
+        let SiteDescription { id, spec, labels } = &self.site;
         let event =
             |what: &str| event(Cause::Request, &self.who.by, what.to_string(), here!(), self.now);
         let Some(mut known) = tx.record_locked::<Site>(id.as_str()).await? else {
@@ -99,39 +109,39 @@ impl PutSite {
             return Ok(site);
         };
         if self.version.is_some_and(|version| version != known.head.version) {
-            let said = format!("{id} is at version {} by now", known.head.version);
-            let refusal = Refusal::precondition("VERSION_MOVED", said);
+            let message = format!("{id} is at version {} by now", known.head.version);
+            let refusal = Refusal::precondition("VERSION_MOVED", message);
             return Err(refusal.next(format!("farrier site get {id}")).into());
         }
         let other = known.spec.provider != spec.provider;
-        if other && let Some(node) = tx.site_in_use(id).await? {
-            let said = format!("{node} belongs to {id}: its provider cannot change");
-            return Err(in_use(said).into());
+        if other && let Some(node) = tx.live_node_of_site(id).await? {
+            let message = format!("{node} belongs to {id}: its provider cannot change");
+            return Err(in_use(message).into());
         }
         if (&known.spec, &known.head.labels) != (spec, labels) {
             known.spec = spec.clone();
             known.head.labels = labels.clone();
             (known.machines, known.unreachable) = (None, None);
-            tx.forget_answer(id)?;
+            tx.delete_site_answer(id)?;
             tx.update_record(&mut known, &event("changed"))?;
         }
         Ok(known)
     }
 }
 
-fn in_use(said: String) -> Refusal {
-    Refusal::precondition("SITE_IN_USE", said).next("farrier node list")
+fn in_use(message: String) -> Refusal {
+    Refusal::precondition("SITE_IN_USE", message).next("farrier node list")
 }
 
-async fn delete(tx: &mut Tx, id: &SiteId, who: &Who, now: Timestamp) -> Result<Site> {
+async fn delete(tx: &mut Tx, id: &SiteId, requester: &Requester, now: Timestamp) -> Result<Site> {
     let found = tx.record_locked::<Site>(id.as_str()).await?;
     let site = found.ok_or_else(|| no_site(id))?;
-    if let Some(node) = tx.site_in_use(id).await? {
-        let said = format!("{node} belongs to {}: decommission it first", id);
-        return Err(in_use(said).into());
+    if let Some(node) = tx.live_node_of_site(id).await? {
+        let message = format!("{node} belongs to {}: decommission it first", id);
+        return Err(in_use(message).into());
     }
-    let event = event(Cause::Request, &who.by, "deleted".into(), here!(), now);
-    tx.forget_answer(id)?;
+    let event = event(Cause::Request, &requester.by, "deleted".into(), here!(), now);
+    tx.delete_site_answer(id)?;
     tx.remove_record(&site, &event)?;
     Ok(site)
 }

@@ -1,10 +1,10 @@
 //! The slots of devices in racks. A rack's turn runs when a device was added, moved or taken out.
 
 use model::id::{MachineId, RackId, RunId};
-use model::lifecycle::{Head, Lifecycle};
+use model::lifecycle::{Lifecycle, RecordHeader};
 use model::machine::{Machine, MachineSpec};
 use model::power_shelf::PowerShelf;
-use model::rack::{Device, Rack};
+use model::rack::{Rack, RackDevice};
 use model::refusal::Refusal;
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
@@ -13,16 +13,16 @@ use store::{NewEvent, Result, Tx};
 
 /// The rack and slot of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct DeviceLocation {
     rack: Option<RackId>,
     slot: Option<u32>,
 }
 
-impl Place {
+impl DeviceLocation {
     /// The location of a device before it is created or after it is deleted.
     pub const NOWHERE: Self = Self { rack: None, slot: None };
 
-    pub fn of(head: &Head) -> Self {
+    pub fn of(head: &RecordHeader) -> Self {
         Self { rack: head.rack.clone(), slot: head.slot }
     }
 
@@ -37,7 +37,12 @@ impl Place {
 
 /// Marks the topology of the racks that a device was moved between as changed. A move within a rack
 /// counts too: another slot may make another switch the primary.
-pub(crate) async fn moved(tx: &mut Tx, from: &Place, to: &Place, event: &NewEvent) -> Result<()> {
+pub(crate) async fn mark_racks_changed(
+    tx: &mut Tx,
+    from: &DeviceLocation,
+    to: &DeviceLocation,
+    event: &NewEvent,
+) -> Result<()> {
     if from == to {
         return Ok(());
     }
@@ -53,20 +58,24 @@ pub(crate) async fn moved(tx: &mut Tx, from: &Place, to: &Place, event: &NewEven
 }
 
 /// Refuses to move a device to another rack while an operation holds it.
-pub(crate) fn may_leave(
+pub(crate) fn check_may_move(
     device: &TargetId,
     holder: Option<&RunId>,
-    from: &Place,
-    to: &Place,
+    from: &DeviceLocation,
+    to: &DeviceLocation,
 ) -> Result<()> {
     match holder {
-        Some(holder) if from.rack != to.rack => Err(device.held_by(holder).into()),
+        Some(holder) if from.rack != to.rack => Err(device.refuse_held(holder).into()),
         Some(_) | None => Ok(()),
     }
 }
 
 /// Takes devices out of their rack.
-pub(crate) async fn clear_out(tx: &mut Tx, devices: &[Device], event: &NewEvent) -> Result<()> {
+pub(crate) async fn take_out_devices(
+    tx: &mut Tx,
+    devices: &[RackDevice],
+    event: &NewEvent,
+) -> Result<()> {
     let event = &NewEvent { message: "taken out of its rack".into(), ..event.clone() };
     for device in devices {
         let id = device.target.as_str();
@@ -95,7 +104,7 @@ async fn take_out<R: Lifecycle>(tx: &mut Tx, id: &str, event: &NewEvent) -> Resu
 }
 
 /// Refuses a machine whose rack is unknown or whose slot another machine occupies.
-pub(crate) async fn check_place(tx: &mut Tx, machine: &Machine) -> Result<()> {
+pub(crate) async fn check_machine_location(tx: &mut Tx, machine: &Machine) -> Result<()> {
     let Some(rack) = &machine.spec.rack else { return Ok(()) };
     // The rack stays locked until the machine is written: no other transaction deletes the rack or
     // gives the slot to another machine.

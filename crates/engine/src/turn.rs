@@ -9,18 +9,18 @@ mod commit;
 
 use crate::Engine;
 use crate::fan_out::{Parent, no_provider};
-use crate::journal::{LogBook, logged};
-use crate::node::stage::StageWork;
-use commit::Commit;
+use crate::log_buffer::{LogBuffer, logged};
+use crate::node::stage::StageContext;
+use commit::DecisionCommit;
 use futures_util::FutureExt;
-use model::effect::{Answer, Executor, Order, Verb};
-use model::fault::{Code, Fault};
-use model::firmware::applied;
+use model::effect::{CallVerb, Executor, ProviderAnswer, ProviderCall};
+use model::fault::{Fault, FaultCode};
+use model::firmware::applied_by_step;
 use model::id::{MachineId, NodeId};
 use model::machine::MachineSpec;
-use model::node::Stage;
+use model::node::NodeStage;
 use model::power_shelf::PowerShelf;
-use model::run::{Decision, Given, Run, Then, decide};
+use model::run::{AfterCommit, CallResult, Decision, Run, decide};
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
@@ -28,95 +28,98 @@ use providers::{Journal, Provider, Providers, Target};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{ClaimedRun, Hold, Result, StoreError, Tx};
+use store::{ClaimOutcome, ClaimedRun, Result, StoreError, Tx};
 use tokio::sync::Notify;
 use tokio::time::{Instant, interval_at, timeout};
 
 /// How often the log of a call in progress is written.
-const FLUSH: Duration = Duration::from_millis(200);
+const LOG_FLUSH_INTERVAL: Duration = Duration::from_millis(200);
 /// The wait before a retry when the database is unavailable. A commit doubles it each time.
 const DATABASE_RETRY: Duration = Duration::from_millis(250);
 /// How many conflicts in a row, with an unchanged stored run, end the turn.
-const MAX_REFUSALS: u32 = 5;
-const DATABASE_RETRY_MOST: Duration = Duration::from_secs(5);
+const MAX_COMMIT_CONFLICTS: u32 = 5;
+const MAX_DATABASE_RETRY: Duration = Duration::from_secs(5);
 
 /// Why a turn ended before the run was idle.
-enum Ended {
+enum TurnEnd {
     /// Another worker has claimed the run.
-    Lost,
+    ClaimLost,
     /// The process is stopping; the claim is released.
-    HandedBack,
+    Released,
     /// The decision cannot be written although the stored run is unchanged. The run is retried
     /// after a backoff.
-    Poisoned,
+    Unwritable,
 }
 
 /// One claimed run.
 pub(crate) struct Turn {
     engine: Engine,
-    held: ClaimedRun,
+    claimed: ClaimedRun,
     woken: Arc<Notify>,
-    book: LogBook,
+    log_buffer: LogBuffer,
     target: Option<Target>,
 }
 
 impl Turn {
-    pub fn new(engine: Engine, held: ClaimedRun, woken: Arc<Notify>) -> Self {
+    pub fn new(engine: Engine, claimed: ClaimedRun, woken: Arc<Notify>) -> Self {
         // The log of a run on a rack already holds the notes of its admission.
-        let fresh = held.run.version == 1 && held.run.spec.target.kind != TargetKind::Rack;
-        let book = LogBook::new(held.run.spec.id.clone(), held.epoch, fresh);
-        Self { engine, held, woken, book, target: None }
+        let fresh = claimed.run.version == 1 && claimed.run.spec.target.kind != TargetKind::Rack;
+        let log_buffer = LogBuffer::new(claimed.run.spec.id.clone(), claimed.epoch, fresh);
+        Self { engine, claimed, woken, log_buffer, target: None }
     }
 
     /// Works until the run is idle, the claim is lost, or the process stops.
     pub async fn run(mut self) {
-        let id = self.held.run.spec.id.clone();
-        match self.work().await {
+        let id = self.claimed.run.spec.id.clone();
+        match self.advance_until_idle().await {
             Ok(()) => {}
-            Err(Ended::Poisoned) => {
+            Err(TurnEnd::Unwritable) => {
                 tracing::error!(run = %id, "the run's state cannot be written; it is retried after a backoff");
-                self.engine.scheduler().put_back(id.object(), self.held.epoch).await;
+                self.engine.scheduler().requeue_with_backoff(id.object(), self.claimed.epoch).await;
             }
-            Err(Ended::Lost) => tracing::info!(run = %id, "another worker has taken the run over"),
-            Err(Ended::HandedBack) => {
-                self.book.flush(self.engine.store()).await;
+            Err(TurnEnd::ClaimLost) => {
+                tracing::info!(run = %id, "another worker has taken the run over")
+            }
+            Err(TurnEnd::Released) => {
+                self.log_buffer.flush(self.engine.store()).await;
                 tracing::info!(run = %id, "released the run because the process stops");
             }
         }
     }
 
-    async fn work(&mut self) -> std::result::Result<(), Ended> {
-        let mut given: Option<Given> = None;
+    async fn advance_until_idle(&mut self) -> std::result::Result<(), TurnEnd> {
+        let mut given: Option<CallResult> = None;
         let mut order_in_hand = None;
         loop {
             let now = self.engine.now();
             let policy = self.engine.policy();
-            let decision = decide(&self.held.run, self.held.epoch, given.as_ref(), policy, now);
+            let decision =
+                decide(&self.claimed.run, self.claimed.epoch, given.as_ref(), policy, now);
             if !self.commit(&decision, now).await? {
                 // The stored run has changed: decide again with the same answer. If its open call
                 // differs, this turn's commit took effect although it was reported lost, and the
                 // answer must not be applied to the next call.
-                if self.held.run.open_order() != order_in_hand {
+                if self.claimed.run.open_call() != order_in_hand {
                     given = None;
                 }
                 continue;
             }
             match decision.then {
-                Then::Ask(order, limit) => {
-                    self.sure_of_the_lease().await?;
-                    order_in_hand = Some((order.key.clone(), order.verb));
-                    given = Some(self.ask(order, limit).await?);
+                AfterCommit::CallProvider(call, limit) => {
+                    self.ensure_fresh_lease().await?;
+                    order_in_hand = Some((call.key.clone(), call.verb));
+                    given = Some(self.make_call(call, limit).await?);
                 }
-                Then::Until(_) | Then::Rest => return Ok(()),
+                AfterCommit::IdleUntil(_) | AfterCommit::Idle => return Ok(()),
             }
         }
     }
 
     /// Renews a lease that may have expired while the turn waited for the database, and reloads the
     /// run: another worker may have claimed it. No call is made under a stale lease.
-    async fn sure_of_the_lease(&mut self) -> std::result::Result<(), Ended> {
+    async fn ensure_fresh_lease(&mut self) -> std::result::Result<(), TurnEnd> {
         while !self.engine.scheduler().lease_is_fresh() {
-            if let Err(error) = self.engine.scheduler().renew().await {
+            if let Err(error) = self.engine.scheduler().renew_lease().await {
                 tracing::warn!(%error, "lease renewal failed; the provider call waits");
                 self.pause(DATABASE_RETRY).await?;
                 continue;
@@ -131,49 +134,54 @@ impl Turn {
         &mut self,
         decision: &Decision,
         now: Timestamp,
-    ) -> std::result::Result<bool, Ended> {
+    ) -> std::result::Result<bool, TurnEnd> {
         let hold = match decision.then {
-            Then::Ask(..) => Hold::Keep,
-            Then::Until(at) => Hold::Release(Some(at)),
-            Then::Rest => Hold::Release(None),
+            AfterCommit::CallProvider(..) => ClaimOutcome::Keep,
+            AfterCommit::IdleUntil(at) => ClaimOutcome::Release(Some(at)),
+            AfterCommit::Idle => ClaimOutcome::Release(None),
         };
         let mut wait = DATABASE_RETRY;
         let mut refused = 0;
         loop {
             match self.try_commit(decision, hold, now).await {
                 Ok(version) => {
-                    self.count(&decision.run);
-                    self.held.run = Run { version, ..decision.run.clone() };
+                    self.record_metrics(&decision.run);
+                    self.claimed.run = Run { version, ..decision.run.clone() };
                     return Ok(true);
                 }
                 Err(StoreError::Conflict) => {
-                    let before = self.held.run.version;
+                    let before = self.claimed.run.version;
                     self.reload().await?;
-                    if self.held.run.version != before {
+                    if self.claimed.run.version != before {
                         return Ok(false);
                     }
                     // The stored run is unchanged: an immediate retry would conflict again.
                     refused += 1;
-                    if refused == MAX_REFUSALS {
-                        return Err(Ended::Poisoned);
+                    if refused == MAX_COMMIT_CONFLICTS {
+                        return Err(TurnEnd::Unwritable);
                     }
                     self.pause(wait).await?;
                 }
                 Err(error) => {
-                    tracing::warn!(run = %self.held.run.spec.id, %error, "commit failed; retrying");
+                    tracing::warn!(run = %self.claimed.run.spec.id, %error, "commit failed; retrying");
                     self.pause(wait).await?;
-                    wait = (wait * 2).min(DATABASE_RETRY_MOST);
+                    wait = (wait * 2).min(MAX_DATABASE_RETRY);
                 }
             }
         }
     }
 
-    async fn try_commit(&mut self, decision: &Decision, hold: Hold, now: Timestamp) -> Result<i64> {
-        let (run, epoch, wakes) = (&decision.run, self.held.epoch, self.held.wakes);
-        if decision.notes.is_empty() && run.progress == self.held.run.progress {
+    async fn try_commit(
+        &mut self,
+        decision: &Decision,
+        hold: ClaimOutcome,
+        now: Timestamp,
+    ) -> Result<i64> {
+        let (run, epoch, wakes) = (&decision.run, self.claimed.epoch, self.claimed.wakes_requested);
+        if decision.notes.is_empty() && run.progress == self.claimed.run.progress {
             let due = match hold {
-                Hold::Release(due) => due,
-                Hold::Keep => Some(now),
+                ClaimOutcome::Release(due) => due,
+                ClaimOutcome::Keep => Some(now),
             };
             let input = (run.spec.id.object(), epoch, wakes, due, now);
             let released =
@@ -184,17 +192,25 @@ impl Turn {
         }
         // These facts belong to the step that was current before the decision.
         let facts = decision.facts.as_ref();
-        let applied = facts.and_then(|facts| applied(&self.held.run, facts, now));
+        let applied = facts.and_then(|facts| applied_by_step(&self.claimed.run, facts, now));
         let commit = |lines| {
             let (decision, applied) = (decision.clone(), applied.clone());
-            let commit = Commit { decision, applied, epoch, wakes, hold, lines, now };
+            let commit = DecisionCommit {
+                decision,
+                applied_firmware: applied,
+                epoch,
+                wakes,
+                hold,
+                lines,
+                now,
+            };
             self.engine.store().write("commit", commit, |commit, tx| Box::pin(commit.run(tx)))
         };
-        let lines = self.book.waiting().to_vec();
+        let lines = self.log_buffer.waiting().to_vec();
         let count = lines.len();
         match commit(lines).await {
             Ok(version) => {
-                self.book.written(count);
+                self.log_buffer.written(count);
                 Ok(version)
             }
             // Log lines that cannot be written must not block the run.
@@ -204,17 +220,19 @@ impl Turn {
     }
 
     /// Reads the stored run. Fails when the claim is lost.
-    async fn reload(&mut self) -> std::result::Result<(), Ended> {
-        let id = self.held.run.spec.id.clone();
+    async fn reload(&mut self) -> std::result::Result<(), TurnEnd> {
+        let id = self.claimed.run.spec.id.clone();
         loop {
             let stored =
                 self.engine.store().read_one(id.clone(), |id, tx| Box::pin(tx.claimed_run(id)));
             match stored.await {
-                Ok(Some(held)) if held.epoch == self.held.epoch && held.owner.is_some() => {
-                    self.held = held;
+                Ok(Some(claimed))
+                    if claimed.epoch == self.claimed.epoch && claimed.owner.is_some() =>
+                {
+                    self.claimed = claimed;
                     return Ok(());
                 }
-                Ok(_) => return Err(Ended::Lost),
+                Ok(_) => return Err(TurnEnd::ClaimLost),
                 Err(error) => {
                     tracing::warn!(run = %id, %error, "reading the run failed; retrying");
                     self.pause(DATABASE_RETRY).await?;
@@ -224,111 +242,115 @@ impl Turn {
     }
 
     /// Waits for the database, unless the process stops.
-    async fn pause(&self, wait: Duration) -> std::result::Result<(), Ended> {
+    async fn pause(&self, wait: Duration) -> std::result::Result<(), TurnEnd> {
         tokio::select! {
             () = tokio::time::sleep(wait) => Ok(()),
-            () = self.engine.stopped() => Err(Ended::HandedBack),
+            () = self.engine.stopped() => Err(TurnEnd::Released),
         }
     }
 
     /// Makes a provider call whose intent is committed, and waits for the answer.
-    async fn ask(&mut self, order: Order, limit: Duration) -> std::result::Result<Given, Ended> {
-        let given = self.carry_out(order.clone(), limit).await?;
-        if let Given::Answered(Verb::GetStatus, Ok(Answer::Done(_))) = &given {
+    async fn make_call(
+        &mut self,
+        call: ProviderCall,
+        limit: Duration,
+    ) -> std::result::Result<CallResult, TurnEnd> {
+        let given = self.execute_call(call.clone(), limit).await?;
+        if let CallResult::Answered(CallVerb::GetStatus, Ok(ProviderAnswer::Done(_))) = &given {
             // The effect ended while no worker followed it. Following fetches the rest of its log;
             // it starts nothing, and its answer is ignored.
-            self.carry_out(Order { verb: Verb::Follow, ..order }, limit).await?;
+            self.execute_call(ProviderCall { verb: CallVerb::Follow, ..call }, limit).await?;
         }
         Ok(given)
     }
 
-    async fn carry_out(
+    async fn execute_call(
         &mut self,
-        mut order: Order,
+        mut call: ProviderCall,
         limit: Duration,
-    ) -> std::result::Result<Given, Ended> {
-        let verb = order.verb;
-        let executor = match self.executor(&order, limit).await? {
+    ) -> std::result::Result<CallResult, TurnEnd> {
+        let verb = call.verb;
+        let executor = match self.executor(&call, limit).await? {
             Ok(executor) => executor,
-            Err(fault) => return Ok(Given::Answered(verb, Err(fault))),
+            Err(fault) => return Ok(CallResult::Answered(verb, Err(fault))),
         };
         let (step, attempt) = self.step();
-        self.prepare_log(&mut order, &step, attempt).await?;
+        self.prepare_log(&mut call, &step, attempt).await?;
 
         let (journal, mut lines) = Journal::new();
         let started = Instant::now();
-        let asked = AssertUnwindSafe(executor.ask(&order, &journal)).catch_unwind();
-        let mut asked = std::pin::pin!(timeout(limit, asked));
-        let mut flush = interval_at(started + FLUSH, FLUSH);
+        let requested = AssertUnwindSafe(executor.execute(&call, &journal)).catch_unwind();
+        let mut requested = std::pin::pin!(timeout(limit, requested));
+        let mut flush = interval_at(started + LOG_FLUSH_INTERVAL, LOG_FLUSH_INTERVAL);
         let mut stop_at: Option<Instant> = None;
         let answered = loop {
             tokio::select! {
                 biased;
-                result = &mut asked => break result,
+                result = &mut requested => break result,
                 Some(line) = lines.recv() => {
-                    self.book.add(&step, attempt, &line, self.engine.now());
-                    if self.book.is_full() {
-                        self.book.flush(self.engine.store()).await;
+                    self.log_buffer.add(&step, attempt, &line, self.engine.now());
+                    if self.log_buffer.is_full() {
+                        self.log_buffer.flush(self.engine.store()).await;
                     }
                 }
-                _ = flush.tick() => self.book.flush(self.engine.store()).await,
+                _ = flush.tick() => self.log_buffer.flush(self.engine.store()).await,
                 () = self.woken.notified() => {
                     self.reload().await?;
-                    if self.held.run.progress.halting() && interruptible(verb) {
-                        return Ok(Given::Interrupted);
+                    if self.claimed.run.progress.halting() && is_interruptible(verb) {
+                        return Ok(CallResult::Abandoned);
                     }
                     executor.notify();
                 }
                 () = self.engine.stopped(), if stop_at.is_none() => {
                     stop_at = Some(Instant::now() + self.engine.grace());
                 }
-                () = sleep_until(stop_at), if stop_at.is_some() => return Err(Ended::HandedBack),
+                () = sleep_until(stop_at), if stop_at.is_some() => return Err(TurnEnd::Released),
             }
         };
         while let Ok(line) = lines.try_recv() {
-            self.book.add(&step, attempt, &line, self.engine.now());
+            self.log_buffer.add(&step, attempt, &line, self.engine.now());
         }
         metrics::histogram!(
-            "farrier_order_seconds", "verb" => verb.as_str(), "effect" => order.effect.word()
+            "farrier_order_seconds", "verb" => verb.as_str(), "effect" => call.effect.name()
         )
         .record(started.elapsed().as_secs_f64());
         let result = match answered {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(Fault::new(
-                Code::WorkerPanicked,
+                FaultCode::WorkerPanicked,
                 format!("the provider panicked at step {step}"),
             )),
             Err(_) => {
-                let said = format!("no answer within {}", model::time::spoken(limit));
-                Err(Fault::new(Code::StepTimeout, said))
+                let message = format!("no answer within {}", model::time::format_duration(limit));
+                Err(Fault::new(FaultCode::StepTimeout, message))
             }
         };
-        Ok(Given::Answered(verb, result))
+        Ok(CallResult::Answered(verb, result))
     }
 
     /// The name and the attempt number of the current step.
     fn step(&self) -> (String, u32) {
-        let run = &self.held.run;
+        let run = &self.claimed.run;
         let state = run.progress.current();
         state.map_or((String::new(), 0), |state| (run.step_name(state), state.attempt))
     }
 
     async fn prepare_log(
         &mut self,
-        order: &mut Order,
+        call: &mut ProviderCall,
         step: &str,
         attempt: u32,
-    ) -> std::result::Result<(), Ended> {
+    ) -> std::result::Result<(), TurnEnd> {
         let store = self.engine.store().clone();
-        while let Err(error) = self.book.find_end(&store).await {
+        while let Err(error) = self.log_buffer.find_end(&store).await {
             tracing::warn!(%error, "reading the end of the log failed; retrying");
             self.pause(DATABASE_RETRY).await?;
         }
-        if order.verb == Verb::Follow {
-            self.book.flush(&store).await;
-            let id = self.held.run.spec.id.clone();
+        if call.verb == CallVerb::Follow {
+            self.log_buffer.flush(&store).await;
+            let id = self.claimed.run.spec.id.clone();
             // Without the position some lines are logged twice; the call itself is not affected.
-            order.logged = logged(&store, &id, step, attempt).await.unwrap_or_default();
+            call.log_offset_bytes = logged(&store, &id, step, attempt).await.unwrap_or_default();
         }
         Ok(())
     }
@@ -336,14 +358,15 @@ impl Turn {
     /// The executor of a call: a provider, or the engine itself.
     async fn executor(
         &mut self,
-        order: &Order,
+        call: &ProviderCall,
         limit: Duration,
-    ) -> std::result::Result<std::result::Result<CallExecutor, Fault>, Ended> {
-        match order.effect.facts().executor {
+    ) -> std::result::Result<std::result::Result<CallExecutor, Fault>, TurnEnd> {
+        match call.effect.facts().executor {
             Executor::ChildRuns(group) => {
-                let (run, epoch, group) = (self.held.run.clone(), self.held.epoch, group.clone());
+                let (run, epoch, group) =
+                    (self.claimed.run.clone(), self.claimed.epoch, group.clone());
                 let parent = Parent { run, epoch, group, woken_up: Notify::new() };
-                Ok(Ok(CallExecutor::Engine(self.engine.clone(), Arc::new(parent))))
+                Ok(Ok(CallExecutor::ChildRuns(self.engine.clone(), Arc::new(parent))))
             }
             Executor::NodeRecord { stage, node } => Ok(Ok(self.stage_executor(stage, node, limit))),
             Executor::NodeAgent { stage, node, site_provider } => {
@@ -356,15 +379,15 @@ impl Turn {
                 self.provider_executor(Some(name), Providers::get).await
             }
             Executor::ClusterProvider => {
-                self.provider_executor(None, Providers::speaks_to_clusters).await
+                self.provider_executor(None, Providers::cluster_provider).await
             }
             Executor::TargetProvider => self.provider_executor(None, Providers::get).await,
         }
     }
 
-    fn stage_executor(&self, stage: Stage, node: &NodeId, limit: Duration) -> CallExecutor {
-        let (run, node) = (self.held.run.clone(), node.clone());
-        let work = StageWork { run, stage, node, limit, woken_up: Notify::new() };
+    fn stage_executor(&self, stage: NodeStage, node: &NodeId, limit: Duration) -> CallExecutor {
+        let (run, node) = (self.claimed.run.clone(), node.clone());
+        let work = StageContext { run, stage, node, limit, woken_up: Notify::new() };
         CallExecutor::Stage(self.engine.clone(), Arc::new(work))
     }
 
@@ -373,7 +396,7 @@ impl Turn {
         &mut self,
         name: Option<&str>,
         find: for<'a> fn(&'a Providers, &str) -> Option<&'a Arc<dyn Provider>>,
-    ) -> std::result::Result<std::result::Result<CallExecutor, Fault>, Ended> {
+    ) -> std::result::Result<std::result::Result<CallExecutor, Fault>, TurnEnd> {
         let target = match self.target().await? {
             Ok(target) => target,
             Err(fault) => return Ok(Err(fault)),
@@ -386,18 +409,18 @@ impl Turn {
     }
 
     /// The target of the run, read once per turn.
-    async fn target(&mut self) -> std::result::Result<std::result::Result<Target, Fault>, Ended> {
+    async fn target(&mut self) -> std::result::Result<std::result::Result<Target, Fault>, TurnEnd> {
         if let Some(target) = &self.target {
             return Ok(Ok(target.clone()));
         }
-        let id = self.held.run.spec.target.clone();
+        let id = self.claimed.run.spec.target.clone();
         loop {
-            match self.engine.target_of(&id).await {
+            match self.engine.find_target(&id).await {
                 Ok(target) => {
                     self.target = Some(target.clone());
                     return Ok(Ok(target));
                 }
-                Err(fault) if fault.code == Code::DatabaseUnreachable => {
+                Err(fault) if fault.code == FaultCode::DatabaseUnreachable => {
                     tracing::warn!(target = %id, %fault, "reading the target failed; retrying");
                     self.pause(DATABASE_RETRY).await?;
                 }
@@ -406,8 +429,8 @@ impl Turn {
         }
     }
 
-    fn count(&self, after: &Run) {
-        if after.ended() && !self.held.run.ended() {
+    fn record_metrics(&self, after: &Run) {
+        if after.ended() && !self.claimed.run.ended() {
             metrics::counter!(
                 "farrier_runs_finished_total",
                 "type" => after.spec.run_type.as_str(),
@@ -415,7 +438,7 @@ impl Turn {
             )
             .increment(1);
         }
-        let first = self.held.run.progress.started_at.is_none();
+        let first = self.claimed.run.progress.started_at.is_none();
         if let (true, Some(started)) = (first, after.progress.started_at) {
             metrics::histogram!("farrier_reaction_seconds")
                 .record(started.since(after.spec.created_at).as_secs_f64());
@@ -426,16 +449,22 @@ impl Turn {
 /// The component that executes a call.
 enum CallExecutor {
     Provider(Arc<dyn Provider>, Box<Target>),
-    Engine(Engine, Arc<Parent>),
-    Stage(Engine, Arc<StageWork>),
+    ChildRuns(Engine, Arc<Parent>),
+    Stage(Engine, Arc<StageContext>),
 }
 
 impl CallExecutor {
-    async fn ask(&self, order: &Order, journal: &Journal) -> std::result::Result<Answer, Fault> {
+    async fn execute(
+        &self,
+        call: &ProviderCall,
+        journal: &Journal,
+    ) -> std::result::Result<ProviderAnswer, Fault> {
         match self {
-            Self::Provider(provider, target) => provider.ask(target, order, journal).await,
-            Self::Engine(engine, parent) => engine.fan_out().execute(parent, order, journal).await,
-            Self::Stage(engine, work) => engine.nodes().execute_stage(work, order, journal).await,
+            Self::Provider(provider, target) => provider.call(target, call, journal).await,
+            Self::ChildRuns(engine, parent) => {
+                engine.fan_out().execute(parent, call, journal).await
+            }
+            Self::Stage(engine, work) => engine.nodes().execute_stage(work, call, journal).await,
         }
     }
 
@@ -443,7 +472,7 @@ impl CallExecutor {
     fn notify(&self) {
         match self {
             Self::Provider(..) => {}
-            Self::Engine(_, parent) => parent.woken_up.notify_one(),
+            Self::ChildRuns(_, parent) => parent.woken_up.notify_one(),
             Self::Stage(_, work) => work.woken_up.notify_one(),
         }
     }
@@ -451,31 +480,31 @@ impl CallExecutor {
 
 impl Engine {
     /// The target as it is passed to a provider.
-    pub(crate) async fn target_of(&self, id: &TargetId) -> std::result::Result<Target, Fault> {
+    pub(crate) async fn find_target(&self, id: &TargetId) -> std::result::Result<Target, Fault> {
         let found = match id.kind {
             TargetKind::Machine => {
                 let machine = self.store().machine(&MachineId::trusted(&id.id)).await;
                 machine.map(|found| found.map(|machine| machine.spec))
             }
             TargetKind::Switch | TargetKind::PowerShelf | TargetKind::Rack => {
-                self.store().read(id.clone(), |id, tx| Box::pin(spec_of_device(tx, id))).await
+                self.store().read(id.clone(), |id, tx| Box::pin(load_device_spec(tx, id))).await
             }
         };
         match found {
             Ok(Some(spec)) => Ok(Target { id: id.clone(), spec }),
             Ok(None) => {
-                let said = format!("{} {id} is not there any more", id.kind.noun());
-                Err(Fault::new(Code::MachineGone, said))
+                let message = format!("{} {id} is not there any more", id.kind.noun());
+                Err(Fault::new(FaultCode::MachineGone, message))
             }
             Err(error) => {
-                Err(Fault::new(Code::DatabaseUnreachable, format!("Farrier's own: {error}")))
+                Err(Fault::new(FaultCode::DatabaseUnreachable, format!("Farrier's own: {error}")))
             }
         }
     }
 }
 
 /// The connection data of a device that is not a machine.
-async fn spec_of_device(tx: &mut Tx, target: &TargetId) -> Result<Option<MachineSpec>> {
+async fn load_device_spec(tx: &mut Tx, target: &TargetId) -> Result<Option<MachineSpec>> {
     let id = target.id.as_str();
     Ok(match target.kind {
         TargetKind::Switch => tx.record::<Switch>(id).await?.map(|one| one.spec.into()),
@@ -493,9 +522,9 @@ async fn sleep_until(at: Option<Instant>) {
 }
 
 /// Whether a cancel interrupts the call. Calls that only read are short and run to their end.
-const fn interruptible(verb: Verb) -> bool {
+const fn is_interruptible(verb: CallVerb) -> bool {
     match verb {
-        Verb::Perform | Verb::Follow => true,
-        Verb::GetStatus | Verb::Observe | Verb::Stop => false,
+        CallVerb::Perform | CallVerb::Follow => true,
+        CallVerb::GetStatus | CallVerb::Observe | CallVerb::Stop => false,
     }
 }

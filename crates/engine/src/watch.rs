@@ -5,10 +5,10 @@
 //! slow watcher delays no other and misses nothing.
 
 use crate::Engine;
-use crate::retention::{ahead, check_place};
+use crate::retention::{check_not_deleted, cursor_ahead};
 use crate::run::Runs;
-pub use crate::watch_position::Place;
-use model::filter::{Filter, Item};
+pub use crate::watch_position::WatchPosition;
+use model::filter::{Filter, FilterItem};
 use model::id::{MachineId, RunId};
 use model::machine::Machine;
 use model::run::Run;
@@ -26,24 +26,24 @@ const RING: usize = 4_096;
 /// The most events in one read.
 const BATCH: i64 = 500;
 /// The polling interval, in case a signal is lost.
-const POLL: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Events that arrive within this time after a read are read together.
-const GATHER: Duration = Duration::from_millis(1);
+const GATHER_DELAY: Duration = Duration::from_millis(1);
 /// How long a new watch waits for transactions that are open when it starts.
-const SETTLING: Duration = Duration::from_secs(1);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a stream survives an unavailable database.
-const OUTAGE: Duration = Duration::from_secs(10);
+const OUTAGE_TIMEOUT: Duration = Duration::from_secs(10);
 const SNAPSHOT_PAGE: i64 = 200;
 const LOG_PAGE: i64 = 256;
 
 /// The state that all watchers of a process share.
-pub struct Hub {
+pub struct WatchHub {
     store: Store,
     ring: Mutex<Ring>,
     /// The cursor of the newest event in the ring.
     newest: watch::Sender<Cursor>,
     watchers: AtomicUsize,
-    came: Notify,
+    events_signal: Notify,
     logs: Mutex<HashMap<RunId, Weak<Notify>>>,
 }
 
@@ -54,14 +54,14 @@ struct Ring {
     events: VecDeque<Arc<Event>>,
 }
 
-impl Hub {
+impl WatchHub {
     pub(crate) fn new(store: Store) -> Self {
         Self {
             store,
             ring: Mutex::default(),
             newest: watch::Sender::new(Cursor::default()),
             watchers: AtomicUsize::new(0),
-            came: Notify::new(),
+            events_signal: Notify::new(),
             logs: Mutex::default(),
         }
     }
@@ -70,11 +70,11 @@ impl Hub {
         self.watchers.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn events_came(&self) {
-        self.came.notify_one();
+    pub(crate) fn notify_events(&self) {
+        self.events_signal.notify_one();
     }
 
-    pub(crate) fn log_came(&self, id: &RunId) {
+    pub(crate) fn notify_log(&self, id: &RunId) {
         let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
         match logs.get(id).and_then(Weak::upgrade) {
             Some(came) => came.notify_waiters(),
@@ -83,14 +83,14 @@ impl Hub {
     }
 
     /// Wakes all watchers because signals were lost.
-    pub(crate) fn all_came(&self) {
-        self.came.notify_one();
+    pub(crate) fn notify_all(&self) {
+        self.events_signal.notify_one();
         let logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
         logs.values().filter_map(Weak::upgrade).for_each(|came| came.notify_waiters());
     }
 
     /// The notification that streams of this log wait for.
-    fn log_bell(&self, id: &RunId) -> Arc<Notify> {
+    fn log_signal(&self, id: &RunId) -> Arc<Notify> {
         let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(bell) = logs.get(id).and_then(Weak::upgrade) {
             return bell;
@@ -101,7 +101,7 @@ impl Hub {
     }
 
     /// Removes the notification of a log that no stream follows any more.
-    fn forget_log(&self, id: &RunId) {
+    fn remove_log_signal(&self, id: &RunId) {
         let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
         if logs.get(id).is_some_and(|bell| bell.strong_count() == 0) {
             logs.remove(id);
@@ -113,7 +113,7 @@ impl Hub {
     }
 
     /// Appends new events to the ring, or empties it when there are no watchers.
-    async fn fill(&self) -> Result<()> {
+    async fn fill_ring(&self) -> Result<()> {
         if self.watchers() == 0 {
             *self.ring() = Ring::default();
             return Ok(());
@@ -155,7 +155,7 @@ impl Hub {
     }
 
     /// The events after a cursor; none when the ring does not reach back that far.
-    fn in_ring(&self, cursor: Cursor) -> Option<Vec<Arc<Event>>> {
+    fn read_ring(&self, cursor: Cursor) -> Option<Vec<Arc<Event>>> {
         let ring = self.ring();
         if ring.base.is_none_or(|base| cursor < base) {
             return None;
@@ -167,24 +167,24 @@ impl Hub {
 
 impl Runs {
     /// Follows the events for all watchers.
-    pub(crate) async fn run_tail(self) {
+    pub(crate) async fn run_event_reader(self) {
         loop {
             tokio::select! {
                 biased;
                 () = self.0.stopped() => return,
-                () = self.0.hub().came.notified() => {}
-                () = tokio::time::sleep(POLL) => {}
+                () = self.0.hub().events_signal.notified() => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
             }
-            if let Err(error) = self.0.hub().fill().await {
+            if let Err(error) = self.0.hub().fill_ring().await {
                 tracing::warn!(%error, "reading events failed; retrying");
-                tokio::time::sleep(OUTAGE / 50).await;
+                tokio::time::sleep(OUTAGE_TIMEOUT / 50).await;
             }
-            tokio::time::sleep(GATHER).await;
+            tokio::time::sleep(GATHER_DELAY).await;
         }
     }
 
     /// Opens a watch that starts with a snapshot of the matching runs, or after a cursor.
-    pub async fn watch(&self, filter: Filter, place: Option<Place>) -> Result<Watch> {
+    pub async fn watch(&self, filter: Filter, place: Option<WatchPosition>) -> Result<Watch> {
         let place = match place {
             Some(place) => {
                 let cursor = place.cursor();
@@ -194,19 +194,24 @@ impl Runs {
                     .await?;
                 place
             }
-            None => Place::Snapshot { at: self.settled_place().await?, before: None },
+            None => WatchPosition::Snapshot { at: self.settled_cursor().await?, before: None },
         };
         self.0.hub().watchers.fetch_add(1, Ordering::Relaxed);
-        self.0.hub().events_came();
-        Ok(Watch { engine: self.0.clone(), at_first: filter.clone(), filter, place })
+        self.0.hub().notify_events();
+        Ok(Watch {
+            engine: self.0.clone(),
+            snapshot_filter: filter.clone(),
+            filter,
+            position: place,
+        })
     }
 
     /// A cursor at or after every event that the caller may have seen already. The wait is bounded:
     /// a transaction that stays open must not prevent a watch from opening.
-    async fn settled_place(&self) -> Result<Cursor> {
-        let latest = self.0.store().read_one((), |(), tx| Box::pin(tx.latest())).await?;
-        let deadline = Instant::now() + SETTLING;
-        let mut wait = SETTLING / 1_000;
+    async fn settled_cursor(&self) -> Result<Cursor> {
+        let latest = self.0.store().read_one((), |(), tx| Box::pin(tx.latest_cursor())).await?;
+        let deadline = Instant::now() + SETTLE_TIMEOUT;
+        let mut wait = SETTLE_TIMEOUT / 1_000;
         loop {
             let horizon = self.0.store().read_one((), |(), tx| Box::pin(tx.horizon())).await?;
             if horizon >= latest || Instant::now() >= deadline {
@@ -220,20 +225,20 @@ impl Runs {
     /// Follows the log of a run from an offset.
     pub async fn follow_log(&self, id: &RunId, offset: i64, follow: bool) -> Result<LogStream> {
         self.get(id).await?;
-        let bell = self.0.hub().log_bell(id);
-        Ok(LogStream { engine: self.0.clone(), id: id.clone(), offset, follow, bell: Some(bell) })
+        let bell = self.0.hub().log_signal(id);
+        Ok(LogStream { engine: self.0.clone(), id: id.clone(), offset, follow, signal: Some(bell) })
     }
 }
 
 /// One update that a watch delivers.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct WatchUpdate {
     pub ts: Timestamp,
     /// Shared by all watchers.
     pub run: Arc<Run>,
     pub message: String,
     /// The position to resume after this update.
-    pub place: Place,
+    pub position: WatchPosition,
     pub initial: bool,
 }
 
@@ -241,8 +246,8 @@ pub struct Watch {
     engine: Engine,
     filter: Filter,
     /// The filter of the snapshot.
-    at_first: Filter,
-    place: Place,
+    snapshot_filter: Filter,
+    position: WatchPosition,
 }
 
 impl Drop for Watch {
@@ -254,65 +259,65 @@ impl Drop for Watch {
 impl Watch {
     /// Leaves ended runs out of the snapshot.
     pub fn without_ended(mut self) -> Self {
-        self.at_first = self.at_first.clone().and(Filter::in_flight());
+        self.snapshot_filter = self.snapshot_filter.clone().and(Filter::in_flight());
         self
     }
 
     /// The current position. A watch that resumes here misses nothing.
-    pub fn place(&self) -> &Place {
-        &self.place
+    pub fn place(&self) -> &WatchPosition {
+        &self.position
     }
 
     /// Waits for the next updates, in order. Empty when the process stops.
-    pub async fn next(&mut self) -> Result<Vec<Seen>> {
-        let mut trouble = Trouble::default();
+    pub async fn next(&mut self) -> Result<Vec<WatchUpdate>> {
+        let mut failure = OutageRetry::default();
         loop {
-            let seen = match self.place.clone() {
-                Place::Snapshot { at, before } => self.snapshot(at, before).await,
-                Place::After(cursor) => self.after(cursor).await,
+            let observed = match self.position.clone() {
+                WatchPosition::Snapshot { at, before } => self.snapshot(at, before).await,
+                WatchPosition::After(cursor) => self.after(cursor).await,
             };
-            match seen {
-                Ok(seen) if seen.is_empty() && !self.engine.is_stopping() => {
-                    trouble = Trouble::default();
+            match observed {
+                Ok(observed) if observed.is_empty() && !self.engine.is_stopping() => {
+                    failure = OutageRetry::default();
                 }
-                Ok(seen) => return Ok(seen),
-                Err(error) => trouble.sit_out(error).await?,
+                Ok(observed) => return Ok(observed),
+                Err(error) => failure.wait_or_fail(error).await?,
             }
         }
     }
 
-    async fn snapshot(&mut self, at: Cursor, before: Option<RunId>) -> Result<Vec<Seen>> {
-        let input = (self.at_first.clone(), before.map(|run| run.to_string()), at);
+    async fn snapshot(&mut self, at: Cursor, before: Option<RunId>) -> Result<Vec<WatchUpdate>> {
+        let input = (self.snapshot_filter.clone(), before.map(|run| run.to_string()), at);
         let page = self.engine.store().scan(input, |(filter, before, at), tx| {
             Box::pin(runs_as_of(tx, filter, before.as_deref(), *at))
         });
         let page = page.await?;
-        let mut seen = Vec::with_capacity(page.runs.len());
+        let mut observed = Vec::with_capacity(page.runs.len());
         for run in page.runs {
             let id = run.spec.id.clone();
-            if self.matches(&self.at_first, &run).await? {
-                seen.push(Seen {
+            if self.matches(&self.snapshot_filter, &run).await? {
+                observed.push(WatchUpdate {
                     ts: run.progress.finished_at.unwrap_or(run.spec.created_at),
                     message: String::new(),
-                    place: Place::Snapshot { at, before: Some(id) },
+                    position: WatchPosition::Snapshot { at, before: Some(id) },
                     run: Arc::new(run),
                     initial: true,
                 });
             }
         }
-        self.place = match page.next {
-            Some(next) => Place::Snapshot { at, before: Some(RunId::trusted(next)) },
-            None => Place::After(at),
+        self.position = match page.next {
+            Some(next) => WatchPosition::Snapshot { at, before: Some(RunId::trusted(next)) },
+            None => WatchPosition::After(at),
         };
-        if let (Place::After(_), Some(last)) = (&self.place, seen.last_mut()) {
-            last.place = self.place.clone();
+        if let (WatchPosition::After(_), Some(last)) = (&self.position, observed.last_mut()) {
+            last.position = self.position.clone();
         }
-        Ok(seen)
+        Ok(observed)
     }
 
-    async fn after(&mut self, cursor: Cursor) -> Result<Vec<Seen>> {
+    async fn after(&mut self, cursor: Cursor) -> Result<Vec<WatchUpdate>> {
         let mut newest = self.engine.hub().newest.subscribe();
-        let events = match self.engine.hub().in_ring(cursor) {
+        let events = match self.engine.hub().read_ring(cursor) {
             Some(events) => events,
             None => {
                 let events = events_after(self.engine.store(), cursor).await?;
@@ -323,39 +328,39 @@ impl Watch {
             tokio::select! {
                 biased;
                 changed = newest.changed() => drop(changed),
-                () = tokio::time::sleep(POLL) => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
                 () = self.engine.stopped() => {}
             }
             return Ok(Vec::new());
         };
-        let after = Place::After(last.cursor);
-        let mut seen = Vec::new();
+        let after = WatchPosition::After(last.cursor);
+        let mut observed = Vec::new();
         for event in &events {
             let Some(run) = &event.run else { continue };
             if self.matches(&self.filter, run).await? {
-                seen.push(Seen {
+                observed.push(WatchUpdate {
                     ts: event.ts,
                     run: Arc::clone(run),
                     message: event.message.clone(),
-                    place: Place::After(event.cursor),
+                    position: WatchPosition::After(event.cursor),
                     initial: false,
                 });
             }
         }
         // Set last: after an error in `matches` the same events are read again.
-        self.place = after;
-        Ok(seen)
+        self.position = after;
+        Ok(observed)
     }
 
     async fn matches(&self, filter: &Filter, run: &Run) -> Result<bool> {
         if !filter.needs_machine() {
-            return Ok(filter.matches(Item::Run(run, None)));
+            return Ok(filter.matches(FilterItem::Run(run, None)));
         }
         let machine: Option<Machine> = match run.spec.target.machine() {
             Some(id) => self.machine(&id).await?,
             None => None,
         };
-        Ok(filter.matches(Item::Run(run, machine.as_ref())))
+        Ok(filter.matches(FilterItem::Run(run, machine.as_ref())))
     }
 
     async fn machine(&self, id: &MachineId) -> Result<Option<Machine>> {
@@ -373,33 +378,33 @@ pub struct LogStream {
     offset: i64,
     follow: bool,
     /// Some until the stream is dropped.
-    bell: Option<Arc<Notify>>,
+    signal: Option<Arc<Notify>>,
 }
 
 impl Drop for LogStream {
     fn drop(&mut self) {
-        self.bell = None;
-        self.engine.hub().forget_log(&self.id);
+        self.signal = None;
+        self.engine.hub().remove_log_signal(&self.id);
     }
 }
 
 impl LogStream {
     /// True unless the stream ended only because the process stops.
-    pub fn complete(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         !self.engine.is_stopping() || !self.follow
     }
 
     /// The next chunks of the log; empty when it has ended or the process stops.
     pub async fn next(&mut self) -> Result<Vec<LogLine>> {
-        let mut trouble = Trouble::default();
+        let mut failure = OutageRetry::default();
         loop {
-            let bell = self.bell.clone().unwrap_or_default();
+            let bell = self.signal.clone().unwrap_or_default();
             let rung = bell.notified();
             let page = self.engine.runs().log_page(&self.id, self.offset, LOG_PAGE).await;
             let (run, lines) = match page {
                 Ok(page) => page,
                 Err(error) => {
-                    trouble.sit_out(error).await?;
+                    failure.wait_or_fail(error).await?;
                     continue;
                 }
             };
@@ -413,7 +418,7 @@ impl LogStream {
             tokio::select! {
                 biased;
                 () = rung => {}
-                () = tokio::time::sleep(POLL) => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
                 () = self.engine.stopped() => {}
             }
         }
@@ -422,16 +427,16 @@ impl LogStream {
 
 /// Retries while the database is unavailable, and fails the stream after `OUTAGE_TIMEOUT`.
 #[derive(Default)]
-struct Trouble {
+struct OutageRetry {
     since: Option<Instant>,
 }
 
-impl Trouble {
-    async fn sit_out(&mut self, error: StoreError) -> Result<()> {
+impl OutageRetry {
+    async fn wait_or_fail(&mut self, error: StoreError) -> Result<()> {
         let since = *self.since.get_or_insert_with(Instant::now);
         match error {
-            StoreError::Unavailable(_) if since.elapsed() < OUTAGE => {
-                tokio::time::sleep(OUTAGE / 50).await;
+            StoreError::Unavailable(_) if since.elapsed() < OUTAGE_TIMEOUT => {
+                tokio::time::sleep(OUTAGE_TIMEOUT / 50).await;
                 Ok(())
             }
             lasting => Err(lasting),
@@ -441,16 +446,16 @@ impl Trouble {
 
 async fn check_cursor(tx: &mut Tx, cursor: Cursor) -> Result<()> {
     if cursor > tx.horizon().await? {
-        return Err(ahead(cursor).into());
+        return Err(cursor_ahead(cursor).into());
     }
-    check_place(tx, cursor).await
+    check_not_deleted(tx, cursor).await
 }
 
 /// The next events in order, at most a batch.
 async fn events_after(store: &Store, cursor: Cursor) -> Result<Vec<Event>> {
     let events = store.scan(cursor, |cursor, tx| {
         Box::pin(async move {
-            check_place(tx, *cursor).await?;
+            check_not_deleted(tx, *cursor).await?;
             tx.events_after(*cursor, BATCH).await
         })
     });
@@ -463,6 +468,6 @@ async fn runs_as_of(
     before: Option<&str>,
     at: Cursor,
 ) -> Result<RunPage> {
-    check_place(tx, at).await?;
+    check_not_deleted(tx, at).await?;
     tx.runs_as_of(filter, before, SNAPSHOT_PAGE, at).await
 }

@@ -6,12 +6,12 @@ use store::Cursor;
 
 /// The position of a watch: within the snapshot, or after an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum WatchPosition {
     Snapshot { at: Cursor, before: Option<RunId> },
     After(Cursor),
 }
 
-impl Place {
+impl WatchPosition {
     /// The cursor after which no event has been delivered.
     pub(crate) fn cursor(&self) -> Cursor {
         match self {
@@ -20,7 +20,7 @@ impl Place {
     }
 
     /// The opaque string for the client.
-    pub fn to_word(&self) -> String {
+    pub fn to_cursor_text(&self) -> String {
         match self {
             Self::After(cursor) => cursor.to_string(),
             Self::Snapshot { at, before: Some(run) } => format!("{at}~{run}"),
@@ -28,17 +28,17 @@ impl Place {
         }
     }
 
-    pub fn parse(word: &str) -> std::result::Result<Self, Refusal> {
+    pub fn parse(name: &str) -> std::result::Result<Self, Refusal> {
         let wrong = || {
-            let shown: String = word.chars().take(64).collect();
+            let shown: String = name.chars().take(64).collect();
             Refusal::invalid(
                 "cursor",
                 format!("{shown:?} was not given out by this server"),
                 "use the cursor of the last event you saw, or none to begin with a snapshot",
             )
         };
-        match word.split_once('~') {
-            None => Cursor::parse(word).map(Self::After).ok_or_else(wrong),
+        match name.split_once('~') {
+            None => Cursor::parse(name).map(Self::After).ok_or_else(wrong),
             Some((at, run)) => {
                 let at = Cursor::parse(at).ok_or_else(wrong)?;
                 let before = match run {

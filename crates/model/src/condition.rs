@@ -1,8 +1,8 @@
 //! Conditions: named true/false statements about a machine, each with a reason and the time of its
 //! last change.
 
-pub mod steady;
-pub mod watched;
+pub mod hysteresis;
+pub mod poll_state;
 
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -49,14 +49,14 @@ impl ConditionType {
 
 /// One observation of a condition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Evidence {
+pub struct ConditionObservation {
     pub condition: ConditionType,
     pub status: bool,
     /// One word or a short sentence.
     pub reason: String,
 }
 
-impl Evidence {
+impl ConditionObservation {
     pub fn new(condition: ConditionType, status: bool, reason: impl Into<String>) -> Self {
         Self { condition, status, reason: reason.into() }
     }
@@ -65,9 +65,14 @@ impl Evidence {
 /// Derives `Degraded`. A machine is degraded when its system or its BMC is unreachable, or when a
 /// component is unhealthy. During an operation unreachability does not count, because the machine
 /// may be rebooting. None when the observations do not tell.
-pub fn health(seen: &[Evidence], parts: Option<&Evidence>, worked_on: bool) -> Option<Evidence> {
+pub fn derive_degraded(
+    observed: &[ConditionObservation],
+    parts: Option<&ConditionObservation>,
+    worked_on: bool,
+) -> Option<ConditionObservation> {
     use ConditionType::{BmcReachable, Degraded, Reachable};
-    let mut reached = seen.iter().filter(|one| matches!(one.condition, Reachable | BmcReachable));
+    let mut reached =
+        observed.iter().filter(|one| matches!(one.condition, Reachable | BmcReachable));
     let looked = reached.clone().next().is_some();
     let lost = reached.find(|one| !one.status);
     let ill = parts.filter(|parts| parts.status).cloned();
@@ -76,11 +81,11 @@ pub fn health(seen: &[Evidence], parts: Option<&Evidence>, worked_on: bool) -> O
         (Some(_), None) if worked_on => None,
         (Some(lost), _) => {
             let reason = format!("{}:{}", lost.condition.as_str(), lost.reason);
-            Some(Evidence::new(Degraded, true, reason))
+            Some(ConditionObservation::new(Degraded, true, reason))
         }
         (None, Some(ill)) => Some(ill),
         (None, None) if looked || parts.is_some() => {
-            Some(Evidence::new(Degraded, false, "Healthy"))
+            Some(ConditionObservation::new(Degraded, false, "Healthy"))
         }
         (None, None) => None,
     }
@@ -113,18 +118,20 @@ impl Conditions {
     }
 
     /// Merges an observation; returns whether anything changed.
-    pub fn learn(&mut self, seen: &Evidence, now: Timestamp) -> bool {
-        let known = self.0.get(&seen.condition);
-        if known.is_some_and(|known| known.status == seen.status && known.reason == seen.reason) {
+    pub fn observe(&mut self, observed: &ConditionObservation, now: Timestamp) -> bool {
+        let known = self.0.get(&observed.condition);
+        if known
+            .is_some_and(|known| known.status == observed.status && known.reason == observed.reason)
+        {
             return false;
         }
         let last_transition = match known {
-            Some(known) if known.status == seen.status => known.last_transition,
+            Some(known) if known.status == observed.status => known.last_transition,
             _ => now,
         };
         let condition =
-            Condition { status: seen.status, reason: seen.reason.clone(), last_transition };
-        self.0.insert(seen.condition, condition);
+            Condition { status: observed.status, reason: observed.reason.clone(), last_transition };
+        self.0.insert(observed.condition, condition);
         true
     }
 
@@ -142,12 +149,14 @@ mod tests {
     fn the_last_transition_moves_with_the_status_only() {
         let mut known = Conditions::default();
         let at = Timestamp::from_millis;
-        let seen = |status, reason: &str| Evidence::new(ConditionType::Reachable, status, reason);
-        assert!(known.learn(&seen(true, "PingOK"), at(1)));
-        assert!(!known.learn(&seen(true, "PingOK"), at(2)));
-        assert!(known.learn(&seen(true, "SshOK"), at(3)));
+        let observed = |status, reason: &str| {
+            ConditionObservation::new(ConditionType::Reachable, status, reason)
+        };
+        assert!(known.observe(&observed(true, "PingOK"), at(1)));
+        assert!(!known.observe(&observed(true, "PingOK"), at(2)));
+        assert!(known.observe(&observed(true, "SshOK"), at(3)));
         assert_eq!(known.get(ConditionType::Reachable).unwrap().last_transition, at(1));
-        assert!(known.learn(&seen(false, "Timeout"), at(4)));
+        assert!(known.observe(&observed(false, "Timeout"), at(4)));
         assert_eq!(known.get(ConditionType::Reachable).unwrap().last_transition, at(4));
         assert_eq!(known.bits(), 0);
     }
@@ -155,12 +164,14 @@ mod tests {
     #[test]
     fn health_follows_from_what_can_be_reached_and_from_the_parts() {
         use ConditionType::{BmcReachable, Degraded, Drained, Reachable};
-        let saw = |condition, status| Evidence::new(condition, status, "why");
+        let saw = |condition, status| ConditionObservation::new(condition, status, "why");
         let well = vec![saw(Reachable, true), saw(BmcReachable, true)];
         let lost = vec![saw(Reachable, true), saw(BmcReachable, false)];
-        let (fan, fine) =
-            (Evidence::new(Degraded, true, "Fan 1"), Evidence::new(Degraded, false, "fine"));
-        for (seen, parts, worked_on, expected) in [
+        let (fan, fine) = (
+            ConditionObservation::new(Degraded, true, "Fan 1"),
+            ConditionObservation::new(Degraded, false, "fine"),
+        );
+        for (observed, parts, worked_on, expected) in [
             (vec![], None, false, None),
             (vec![saw(Drained, false)], None, false, None),
             (vec![], Some(&fine), false, Some((false, "Healthy"))),
@@ -174,9 +185,9 @@ mod tests {
             (lost.clone(), Some(&fine), true, None),
             (lost, Some(&fan), true, Some((true, "Fan 1"))),
         ] {
-            let found = health(&seen, parts, worked_on);
+            let found = derive_degraded(&observed, parts, worked_on);
             let found = found.as_ref().map(|one| (one.status, one.reason.as_str()));
-            assert_eq!(found, expected, "{seen:?} {parts:?} {worked_on}");
+            assert_eq!(found, expected, "{observed:?} {parts:?} {worked_on}");
         }
     }
 

@@ -6,17 +6,17 @@
 //! the same session gets the same answer, any other is refused. After the claim the session
 //! authenticates every call.
 
-use crate::effect::Key;
-use crate::fault::{Code, Fault};
+use crate::effect::EffectKey;
+use crate::fault::{Fault, FaultCode};
 use crate::id::MachineId;
-use crate::image::{Body, Image};
+use crate::image::{Image, ImageContent};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deployment {
-    pub key: Key,
+    pub key: EffectKey,
     pub machine_id: MachineId,
     pub macs: Vec<String>,
     pub image: Image,
@@ -27,34 +27,38 @@ pub struct Deployment {
     pub root_disk: String,
     pub opened_at: Timestamp,
     pub token_until: Timestamp,
-    pub stage: Stage,
+    pub stage: DeploymentStage,
     /// When the machine last asked what to boot.
-    pub asked_at: Option<Timestamp>,
+    #[serde(rename = "asked_at")]
+    pub boot_requested_at: Option<Timestamp>,
     /// The checksum of the session that claimed it.
     pub session: Option<String>,
     /// When the claiming deploy environment last sent a message.
-    pub heard_at: Option<Timestamp>,
+    #[serde(rename = "heard_at")]
+    pub last_report_at: Option<Timestamp>,
     pub done: u64,
     pub total: u64,
-    pub said: String,
+    #[serde(rename = "said")]
+    pub message: String,
     /// The SSH host keys of the new system.
     pub host_keys: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stage {
+pub enum DeploymentStage {
     /// The machine is still being powered off: the system that still runs on it must get nothing.
     Prepared,
     /// The machine is told what to boot.
-    Wanted,
+    #[serde(rename = "wanted")]
+    Requested,
     Claimed,
     Writing,
     Installing,
     Installed,
     /// The machine may boot the installed system.
     Released,
-    Failed(Trouble),
+    Failed(DeploymentFailure),
     /// The new system has answered.
     Finished,
     /// The deployment is no longer requested.
@@ -64,7 +68,7 @@ pub enum Stage {
 /// Why the deploy environment failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Trouble {
+pub enum DeploymentFailure {
     ChecksumWrong,
     DiskTooSmall,
     DiskMissing,
@@ -75,7 +79,7 @@ pub enum Trouble {
 
 /// A claim by a deploy environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claim {
+pub struct DeploymentClaim {
     pub macs: Vec<String>,
     /// The checksum of the session it chose.
     pub session: String,
@@ -83,7 +87,7 @@ pub struct Claim {
 
 /// A progress report of the deploy environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct DeploymentReport {
     pub step: ReportStep,
     pub done: u64,
     pub total: u64,
@@ -96,12 +100,12 @@ pub enum ReportStep {
     Writing,
     Installing,
     Installed,
-    Failed(Trouble),
+    Failed(DeploymentFailure),
 }
 
 /// A deployment command of the provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Steer {
+pub enum DeploymentCommand {
     /// The machine is off: from now on a booting machine is told what to boot.
     Arm,
     /// The machine may boot the installed system.
@@ -116,15 +120,15 @@ pub enum Steer {
 
 /// The next action of the deploy environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Then {
-    GoOn,
+pub enum DeploymentInstruction {
+    Continue,
     Reboot,
     Stop,
 }
 
 /// Why a claim or a session was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Denied {
+pub enum ClaimRefusal {
     TokenUnknown,
     TokenUsed,
     TokenExpired,
@@ -132,7 +136,7 @@ pub enum Denied {
     SessionUnknown,
 }
 
-impl Denied {
+impl ClaimRefusal {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::TokenUnknown => "token-unknown",
@@ -155,12 +159,12 @@ impl Denied {
 }
 
 /// Progress reports without a change of stage are stored at most this often.
-pub const HEARD_EVERY: Duration = Duration::from_secs(3);
+pub const REPORT_STORE_INTERVAL: Duration = Duration::from_secs(3);
 
 impl Deployment {
     /// A new deployment in stage `Prepared`. Its token is valid for the duration `token`.
     pub fn new(
-        key: Key,
+        key: EffectKey,
         machine_id: MachineId,
         image: Image,
         opened_at: Timestamp,
@@ -177,86 +181,101 @@ impl Deployment {
             root_disk: String::new(),
             opened_at,
             token_until: opened_at + token,
-            stage: Stage::Prepared,
-            asked_at: None,
+            stage: DeploymentStage::Prepared,
+            boot_requested_at: None,
             session: None,
-            heard_at: None,
+            last_report_at: None,
             done: 0,
             total: 0,
-            said: String::new(),
+            message: String::new(),
             host_keys: Vec::new(),
         }
     }
 
     /// True if anything may still happen in this deployment.
     pub const fn open(&self) -> bool {
-        !matches!(self.stage, Stage::Finished | Stage::Closed)
+        !matches!(self.stage, DeploymentStage::Finished | DeploymentStage::Closed)
     }
 
     /// True if the machine is told what to boot.
-    pub fn boots(&self, now: Timestamp) -> bool {
-        self.stage == Stage::Wanted && now < self.token_until
+    pub fn offers_boot(&self, now: Timestamp) -> bool {
+        self.stage == DeploymentStage::Requested && now < self.token_until
     }
 
     /// True if the bearer of the token may download its files. A BMC may copy an ISO as soon as it
     /// is attached, while the machine is still on.
-    pub fn gives_files(&self, now: Timestamp) -> bool {
-        let early = matches!(self.image.body, Body::Iso { .. }) && self.stage == Stage::Prepared;
-        self.boots(now) || (early && now < self.token_until)
+    pub fn offers_files(&self, now: Timestamp) -> bool {
+        let early = matches!(self.image.body, ImageContent::Iso { .. })
+            && self.stage == DeploymentStage::Prepared;
+        self.offers_boot(now) || (early && now < self.token_until)
     }
 
     /// Accepts a claim by the bearer of the token.
-    pub fn claim(&mut self, claim: &Claim, now: Timestamp) -> Result<(), Denied> {
+    pub fn claim(&mut self, claim: &DeploymentClaim, now: Timestamp) -> Result<(), ClaimRefusal> {
         if self.session.as_ref() == Some(&claim.session) {
-            return if self.open() { Ok(()) } else { Err(Denied::TokenUsed) };
+            return if self.open() { Ok(()) } else { Err(ClaimRefusal::TokenUsed) };
         }
-        if self.stage == Stage::Prepared {
-            return Err(Denied::TokenUnknown);
+        if self.stage == DeploymentStage::Prepared {
+            return Err(ClaimRefusal::TokenUnknown);
         }
-        if self.session.is_some() || self.stage != Stage::Wanted {
-            return Err(Denied::TokenUsed);
+        if self.session.is_some() || self.stage != DeploymentStage::Requested {
+            return Err(ClaimRefusal::TokenUsed);
         }
         if now >= self.token_until {
-            return Err(Denied::TokenExpired);
+            return Err(ClaimRefusal::TokenExpired);
         }
         if !claim.macs.iter().any(|mac| self.macs.contains(mac)) {
-            return Err(Denied::MacRefused);
+            return Err(ClaimRefusal::MacRefused);
         }
-        self.stage = Stage::Claimed;
+        self.stage = DeploymentStage::Claimed;
         self.session = Some(claim.session.clone());
-        self.heard_at = Some(now);
+        self.last_report_at = Some(now);
         Ok(())
     }
 
     /// Records a progress report. The flag says whether the deployment changed and must be stored.
-    pub fn hear(&mut self, report: &Report, now: Timestamp) -> (Then, bool) {
+    pub fn record_report(
+        &mut self,
+        report: &DeploymentReport,
+        now: Timestamp,
+    ) -> (DeploymentInstruction, bool) {
         let then = match self.stage {
-            Stage::Released => return (Then::Reboot, false),
-            Stage::Prepared | Stage::Wanted | Stage::Finished | Stage::Closed => {
-                return (Then::Stop, false);
+            DeploymentStage::Released => return (DeploymentInstruction::Reboot, false),
+            DeploymentStage::Prepared
+            | DeploymentStage::Requested
+            | DeploymentStage::Finished
+            | DeploymentStage::Closed => {
+                return (DeploymentInstruction::Stop, false);
             }
-            Stage::Failed(_) => return (Then::GoOn, false),
-            Stage::Claimed | Stage::Writing | Stage::Installing | Stage::Installed => Then::GoOn,
+            DeploymentStage::Failed(_) => return (DeploymentInstruction::Continue, false),
+            DeploymentStage::Claimed
+            | DeploymentStage::Writing
+            | DeploymentStage::Installing
+            | DeploymentStage::Installed => DeploymentInstruction::Continue,
         };
         let before = self.stage;
         self.stage = match report.step {
             // A late or repeated report never moves the stage back.
-            ReportStep::Writing if before == Stage::Claimed => Stage::Writing,
-            ReportStep::Installing if matches!(before, Stage::Claimed | Stage::Writing) => {
-                Stage::Installing
+            ReportStep::Writing if before == DeploymentStage::Claimed => DeploymentStage::Writing,
+            ReportStep::Installing
+                if matches!(before, DeploymentStage::Claimed | DeploymentStage::Writing) =>
+            {
+                DeploymentStage::Installing
             }
             ReportStep::Writing | ReportStep::Installing => before,
-            ReportStep::Installed => Stage::Installed,
-            ReportStep::Failed(trouble) => Stage::Failed(trouble),
+            ReportStep::Installed => DeploymentStage::Installed,
+            ReportStep::Failed(failure) => DeploymentStage::Failed(failure),
         };
-        let quiet = self.heard_at.is_some_and(|heard| now.since(heard) < HEARD_EVERY);
+        let quiet = self
+            .last_report_at
+            .is_some_and(|heartbeat| now.since(heartbeat) < REPORT_STORE_INTERVAL);
         if before == self.stage && quiet {
             return (then, false);
         }
-        self.heard_at = Some(now);
+        self.last_report_at = Some(now);
         self.done = report.done;
         self.total = report.total;
-        self.said.clone_from(&report.said);
+        self.message.clone_from(&report.said);
         if !report.host_keys.is_empty() {
             self.host_keys.clone_from(&report.host_keys);
         }
@@ -264,14 +283,24 @@ impl Deployment {
     }
 
     /// Applies a command of the provider. False when nothing changed.
-    pub fn steer(&mut self, to: Steer) -> bool {
+    pub fn apply_command(&mut self, to: DeploymentCommand) -> bool {
         let next = match to {
-            Steer::Arm if self.stage == Stage::Prepared => Stage::Wanted,
-            Steer::Release if self.stage == Stage::Installed => Stage::Released,
-            Steer::Finish if self.open() => Stage::Finished,
-            Steer::Close if self.open() => Stage::Closed,
-            Steer::Stop if self.open() && self.stage != Stage::Released => Stage::Closed,
-            Steer::Arm | Steer::Release | Steer::Finish | Steer::Close | Steer::Stop => {
+            DeploymentCommand::Arm if self.stage == DeploymentStage::Prepared => {
+                DeploymentStage::Requested
+            }
+            DeploymentCommand::Release if self.stage == DeploymentStage::Installed => {
+                DeploymentStage::Released
+            }
+            DeploymentCommand::Finish if self.open() => DeploymentStage::Finished,
+            DeploymentCommand::Close if self.open() => DeploymentStage::Closed,
+            DeploymentCommand::Stop if self.open() && self.stage != DeploymentStage::Released => {
+                DeploymentStage::Closed
+            }
+            DeploymentCommand::Arm
+            | DeploymentCommand::Release
+            | DeploymentCommand::Finish
+            | DeploymentCommand::Close
+            | DeploymentCommand::Stop => {
                 return false;
             }
         };
@@ -294,7 +323,7 @@ impl Deployment {
 }
 
 /// The image, its checksums and the effect key, one per line.
-pub fn stamp(image: &Image, key: &Key) -> String {
+pub fn stamp(image: &Image, key: &EffectKey) -> String {
     format!("{}by {key}\n", image_lines(image))
 }
 
@@ -304,7 +333,7 @@ pub fn image_lines(image: &Image) -> String {
     format!("image {}\nsha256 {}\n", image.name, sums.join(" "))
 }
 
-impl Trouble {
+impl DeploymentFailure {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::ChecksumWrong => "checksum-wrong",
@@ -316,13 +345,13 @@ impl Trouble {
         }
     }
 
-    pub fn fault(self, said: &str) -> Fault {
+    pub fn fault(self, message: &str) -> Fault {
         let code = match self {
-            Self::ChecksumWrong => Code::ChecksumWrong,
-            Self::DiskTooSmall | Self::DiskMissing | Self::DiskAmbiguous => Code::DiskUnfit,
-            Self::ImageBroken | Self::InstallFailed => Code::InstallFailed,
+            Self::ChecksumWrong => FaultCode::ChecksumWrong,
+            Self::DiskTooSmall | Self::DiskMissing | Self::DiskAmbiguous => FaultCode::DiskUnfit,
+            Self::ImageBroken | Self::InstallFailed => FaultCode::InstallFailed,
         };
-        Fault::new(code, said)
+        Fault::new(code, message)
     }
 }
 
@@ -340,52 +369,55 @@ mod tests {
 
     fn wanted() -> Deployment {
         let file = Artifact { sha256: "ab".repeat(32), size: 10, url: None };
-        let body = Body::Disk { format: DiskFormat::Raw, file };
+        let body = ImageContent::Disk { format: DiskFormat::Raw, file };
         let image = Image { name: "debian-12".into(), body, created_at: at(0) };
         let (key, machine) =
-            (Key::new(&RunId::trusted("op-1"), "repave-os", 1), MachineId::trusted("m-1"));
+            (EffectKey::new(&RunId::trusted("op-1"), "repave-os", 1), MachineId::trusted("m-1"));
         let one = Deployment::new(key, machine, image, at(0), Duration::from_secs(100));
-        Deployment { macs: vec![MAC.into()], stage: Stage::Wanted, ..one }
+        Deployment { macs: vec![MAC.into()], stage: DeploymentStage::Requested, ..one }
     }
 
-    fn claim(session: &str, mac: &str) -> Claim {
-        Claim { macs: vec!["52:54:00:00:00:99".into(), mac.into()], session: session.into() }
+    fn claim(session: &str, mac: &str) -> DeploymentClaim {
+        DeploymentClaim {
+            macs: vec!["52:54:00:00:00:99".into(), mac.into()],
+            session: session.into(),
+        }
     }
 
-    fn report(step: ReportStep, done: u64) -> Report {
-        let said = format!("{step:?}");
-        Report { step, done, total: 200, said, host_keys: Vec::new() }
+    fn report(step: ReportStep, done: u64) -> DeploymentReport {
+        let message = format!("{step:?}");
+        DeploymentReport { step, done, total: 200, said: message, host_keys: Vec::new() }
     }
 
     #[test]
     fn a_token_is_good_once_in_time_and_for_its_machine() {
         let mut taken = wanted();
         taken.claim(&claim("a", MAC), at(1)).unwrap();
-        let closed = Deployment { stage: Stage::Closed, ..wanted() };
-        let early = Deployment { stage: Stage::Prepared, ..wanted() };
-        assert!(!early.boots(at(1)), "what runs before it was switched off is told nothing");
-        assert!(!early.gives_files(at(1)) && wanted().gives_files(at(1)));
+        let closed = Deployment { stage: DeploymentStage::Closed, ..wanted() };
+        let early = Deployment { stage: DeploymentStage::Prepared, ..wanted() };
+        assert!(!early.offers_boot(at(1)), "what runs before it was switched off is told nothing");
+        assert!(!early.offers_files(at(1)) && wanted().offers_files(at(1)));
         let file = Artifact { sha256: "ab".repeat(32), size: 10, url: None };
-        let disc = Image { body: Body::Iso { file }, ..early.image.clone() };
+        let disc = Image { body: ImageContent::Iso { file }, ..early.image.clone() };
         let disc = Deployment { image: disc, ..early.clone() };
-        assert!(disc.gives_files(at(1)) && !disc.boots(at(1)), "a disc is put in before");
-        assert!(!disc.gives_files(at(100)));
-        let ended = Deployment { stage: Stage::Finished, ..taken.clone() };
+        assert!(disc.offers_files(at(1)) && !disc.offers_boot(at(1)), "a disc is put in before");
+        assert!(!disc.offers_files(at(100)));
+        let ended = Deployment { stage: DeploymentStage::Finished, ..taken.clone() };
         let table = [
             ("first", wanted(), claim("a", MAC), 99, Ok(())),
-            ("late", wanted(), claim("a", MAC), 100, Err(Denied::TokenExpired)),
+            ("late", wanted(), claim("a", MAC), 100, Err(ClaimRefusal::TokenExpired)),
             (
                 "other machine",
                 wanted(),
                 claim("a", "52:54:00:00:00:02"),
                 1,
-                Err(Denied::MacRefused),
+                Err(ClaimRefusal::MacRefused),
             ),
-            ("twice", taken.clone(), claim("b", MAC), 2, Err(Denied::TokenUsed)),
+            ("twice", taken.clone(), claim("b", MAC), 2, Err(ClaimRefusal::TokenUsed)),
             ("the answer was lost", taken.clone(), claim("a", MAC), 200, Ok(())),
-            ("too early", early, claim("a", MAC), 1, Err(Denied::TokenUnknown)),
-            ("not wanted any more", closed, claim("a", MAC), 1, Err(Denied::TokenUsed)),
-            ("ended", ended, claim("a", MAC), 3, Err(Denied::TokenUsed)),
+            ("too early", early, claim("a", MAC), 1, Err(ClaimRefusal::TokenUnknown)),
+            ("not wanted any more", closed, claim("a", MAC), 1, Err(ClaimRefusal::TokenUsed)),
+            ("ended", ended, claim("a", MAC), 3, Err(ClaimRefusal::TokenUsed)),
         ];
         for (case, mut deployment, claim, now, expected) in table {
             assert_eq!(deployment.claim(&claim, at(now)), expected, "{case}");
@@ -396,32 +428,65 @@ mod tests {
     fn it_goes_forward_only() {
         let mut one = wanted();
         one.claim(&claim("a", MAC), at(1)).unwrap();
-        let told = |one: &mut Deployment, step, done, now| {
-            let (then, write) = one.hear(&report(step, done), at(now));
+        let reported = |one: &mut Deployment, step, done, now| {
+            let (then, write) = one.record_report(&report(step, done), at(now));
             (one.stage, then, write)
         };
         use ReportStep as R;
-        assert_eq!(told(&mut one, R::Writing, 1, 2), (Stage::Writing, Then::GoOn, true));
-        assert_eq!(told(&mut one, R::Writing, 2, 3), (Stage::Writing, Then::GoOn, false));
-        assert_eq!(told(&mut one, R::Writing, 100, 6), (Stage::Writing, Then::GoOn, true));
+        assert_eq!(
+            reported(&mut one, R::Writing, 1, 2),
+            (DeploymentStage::Writing, DeploymentInstruction::Continue, true)
+        );
+        assert_eq!(
+            reported(&mut one, R::Writing, 2, 3),
+            (DeploymentStage::Writing, DeploymentInstruction::Continue, false)
+        );
+        assert_eq!(
+            reported(&mut one, R::Writing, 100, 6),
+            (DeploymentStage::Writing, DeploymentInstruction::Continue, true)
+        );
         assert_eq!(one.percent(), 50);
-        assert!(!one.steer(Steer::Release), "there is nothing to boot");
-        assert_eq!(told(&mut one, R::Installed, 200, 7), (Stage::Installed, Then::GoOn, true));
-        assert_eq!(told(&mut one, R::Writing, 3, 20), (Stage::Installed, Then::GoOn, true));
-        assert!(one.steer(Steer::Release) && !one.steer(Steer::Release));
-        assert_eq!(told(&mut one, R::Installed, 200, 30), (Stage::Released, Then::Reboot, false));
-        assert!(!one.steer(Steer::Stop), "it boots the new system");
-        assert!(one.steer(Steer::Close) && !one.steer(Steer::Finish));
-        assert_eq!(told(&mut one, R::Writing, 200, 31), (Stage::Closed, Then::Stop, false));
+        assert!(!one.apply_command(DeploymentCommand::Release), "there is nothing to boot");
+        assert_eq!(
+            reported(&mut one, R::Installed, 200, 7),
+            (DeploymentStage::Installed, DeploymentInstruction::Continue, true)
+        );
+        assert_eq!(
+            reported(&mut one, R::Writing, 3, 20),
+            (DeploymentStage::Installed, DeploymentInstruction::Continue, true)
+        );
+        assert!(
+            one.apply_command(DeploymentCommand::Release)
+                && !one.apply_command(DeploymentCommand::Release)
+        );
+        assert_eq!(
+            reported(&mut one, R::Installed, 200, 30),
+            (DeploymentStage::Released, DeploymentInstruction::Reboot, false)
+        );
+        assert!(!one.apply_command(DeploymentCommand::Stop), "it boots the new system");
+        assert!(
+            one.apply_command(DeploymentCommand::Close)
+                && !one.apply_command(DeploymentCommand::Finish)
+        );
+        assert_eq!(
+            reported(&mut one, R::Writing, 200, 31),
+            (DeploymentStage::Closed, DeploymentInstruction::Stop, false)
+        );
     }
 
     #[test]
     fn what_went_wrong_stays_wrong() {
         let mut one = wanted();
         one.claim(&claim("a", MAC), at(1)).unwrap();
-        let failed = ReportStep::Failed(Trouble::DiskTooSmall);
-        assert_eq!(one.hear(&report(failed, 0), at(2)), (Then::GoOn, true));
-        assert_eq!(one.hear(&report(ReportStep::Installed, 0), at(9)), (Then::GoOn, false));
-        assert_eq!(one.stage, Stage::Failed(Trouble::DiskTooSmall));
+        let failed = ReportStep::Failed(DeploymentFailure::DiskTooSmall);
+        assert_eq!(
+            one.record_report(&report(failed, 0), at(2)),
+            (DeploymentInstruction::Continue, true)
+        );
+        assert_eq!(
+            one.record_report(&report(ReportStep::Installed, 0), at(9)),
+            (DeploymentInstruction::Continue, false)
+        );
+        assert_eq!(one.stage, DeploymentStage::Failed(DeploymentFailure::DiskTooSmall));
     }
 }

@@ -5,17 +5,17 @@
 //! because the device reports it itself. A missing answer is accepted only after several
 //! consecutive probes, as for machines.
 
-mod ahead;
-pub(crate) mod moves;
+mod predict;
+pub(crate) mod transitions;
 
-pub use ahead::ahead;
+pub use predict::predict_steps;
 
-use crate::condition::steady::{Doubts, Moment, Steadiness};
-use crate::condition::{ConditionType, Conditions, Evidence};
-use crate::effect::{Effect, Facts, PowerTo};
-use crate::fault::{Code, Fault};
+use crate::condition::hysteresis::{HysteresisLimits, PendingObservations, ProbeContext};
+use crate::condition::{ConditionObservation, ConditionType, Conditions};
+use crate::effect::{DesiredPower, DeviceFacts, Effect};
+use crate::fault::{Fault, FaultCode};
 use crate::id::RunId;
-use crate::lifecycle::{DeviceSpec, Head, Lifecycle, NewRun, Trouble};
+use crate::lifecycle::{DeviceFailure, DeviceSpec, Lifecycle, NewRun, RecordHeader};
 use crate::plan::{Params, RunStep, RunType};
 use crate::refusal::Refusal;
 use crate::run::{Run, RunPhase};
@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 /// The reachability of a device, as accepted. Its power state is in its [`Facts`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Observed {
+pub struct DeviceReachability {
     pub reachable: bool,
     /// The message of the last change.
     pub said: String,
@@ -47,24 +47,24 @@ pub trait Device: Lifecycle {
     const WAITING: &'static [&'static str];
 
     /// Makes an id for a device that was registered without one.
-    fn name(now: Timestamp, chance: u64) -> String;
-    fn create(head: Head, spec: DeviceSpec) -> Self;
+    fn name(now: Timestamp, random: u64) -> String;
+    fn create(head: RecordHeader, spec: DeviceSpec) -> Self;
     fn spec(&self) -> &DeviceSpec;
     fn spec_mut(&mut self) -> &mut DeviceSpec;
-    fn facts(&self) -> &Facts;
-    fn observed(&self) -> Option<&Observed>;
-    fn observed_mut(&mut self) -> &mut Option<Observed>;
+    fn facts(&self) -> &DeviceFacts;
+    fn observed(&self) -> Option<&DeviceReachability>;
+    fn observed_mut(&mut self) -> &mut Option<DeviceReachability>;
     /// A copy in another state, which waits for this run or for none. A requested retry is cleared.
     fn in_state(&self, state: Self::State, run: Option<RunId>) -> Self;
-    fn in_error(cause: Trouble) -> Self::State;
+    fn in_error(cause: DeviceFailure) -> Self::State;
     /// The run that its state waits for.
     fn run(&self) -> Option<&RunId>;
     /// The cause, in the error state.
-    fn trouble(&self) -> Option<&Trouble>;
+    fn failure(&self) -> Option<&DeviceFailure>;
     /// Requests a retry of what failed.
-    fn want_retry(&mut self);
+    fn request_retry(&mut self);
     /// True if the device is polled in its current state.
-    fn is_watched(&self) -> bool;
+    fn is_polled(&self) -> bool;
     /// The activity within its state, such as the operation of a maintenance.
     fn detail(&self) -> String {
         String::new()
@@ -73,7 +73,7 @@ pub trait Device: Lifecycle {
     /// The run whose end moves the device on: the one that its state waits for, or the failed one,
     /// which an operator may have resumed and completed.
     fn waits_for(&self) -> Option<&RunId> {
-        match self.trouble() {
+        match self.failure() {
             Some(cause) => cause.run.as_ref(),
             None => self.run(),
         }
@@ -87,12 +87,13 @@ pub trait Device: Lifecycle {
 /// Requests a retry; refused unless the device is in the error state.
 pub fn retry<D: Device>(device: &mut D) -> Result<(), Refusal> {
     let id = &device.head().id;
-    if device.trouble().is_none() {
-        let said = format!("{id} is {}: only what is in Error can be tried again", device.word());
-        return Err(Refusal::precondition("NOT_IN_ERROR", said)
+    if device.failure().is_none() {
+        let message =
+            format!("{id} is {}: only what is in Error can be tried again", device.state_name());
+        return Err(Refusal::precondition("NOT_IN_ERROR", message)
             .next(format!("farrier {} get {id}", D::COMMAND)));
     }
-    device.want_retry();
+    device.request_retry();
     Ok(())
 }
 
@@ -120,13 +121,13 @@ pub(crate) fn own_run<D: Device>(
 
 /// The known power state of a device: the last reading, or unknown when the last run was a power
 /// change that did not succeed.
-pub fn power_known(read: Option<PowerTo>, last: Option<&Run>) -> Option<PowerTo> {
-    let in_doubt = |run: &Run| switches_power(run).is_some() && run.phase() != RunPhase::Succeeded;
+pub fn known_power(read: Option<DesiredPower>, last: Option<&Run>) -> Option<DesiredPower> {
+    let in_doubt = |run: &Run| power_goal(run).is_some() && run.phase() != RunPhase::Succeeded;
     if last.is_some_and(in_doubt) { None } else { read }
 }
 
 /// The power state that a run leaves behind, if it switches power.
-pub fn switches_power(run: &Run) -> Option<PowerTo> {
+pub fn power_goal(run: &Run) -> Option<DesiredPower> {
     run.spec.steps.iter().rev().find_map(|step| {
         let Effect::Power { to, .. } = &step.effect else { return None };
         Some(*to)
@@ -138,8 +139,8 @@ const ANSWERS: &str = "it answers";
 
 /// The poller's memory of one device.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Glance {
-    doubts: Doubts,
+pub struct DevicePollState {
+    doubts: PendingObservations,
     /// The row version that the poller last read or wrote. A different one means another component
     /// changed the device.
     version: Option<i64>,
@@ -147,49 +148,53 @@ pub struct Glance {
 
 /// The changes that a probe causes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct News {
-    pub observed: Observed,
-    pub facts: Facts,
+pub struct DeviceChange {
+    pub observed: DeviceReachability,
+    pub facts: DeviceFacts,
     /// The changes, for the history.
     pub said: String,
 }
 
-impl Glance {
+impl DevicePollState {
     /// Records a probe; returns what is new and accepted.
-    pub fn look<D: Device>(
+    pub fn record_probe<D: Device>(
         &mut self,
         device: &D,
-        seen: Result<Facts, Fault>,
-        steadiness: Steadiness,
+        observation: Result<DeviceFacts, Fault>,
+        steadiness: HysteresisLimits,
         now: Timestamp,
-    ) -> Option<News> {
-        let moment = match self.version.replace(device.head().version) {
-            Some(version) if version != device.head().version => Moment::Deliberate,
-            Some(_) | None => Moment::Routine,
+    ) -> Option<DeviceChange> {
+        let time = match self.version.replace(device.head().version) {
+            Some(version) if version != device.head().version => ProbeContext::AfterChange,
+            Some(_) | None => ProbeContext::Routine,
         };
-        let (evidence, facts) = match seen {
-            Ok(facts) => (Evidence::new(ConditionType::BmcReachable, true, ANSWERS), Some(facts)),
+        let (evidence, facts) = match observation {
+            Ok(facts) => {
+                (ConditionObservation::new(ConditionType::BmcReachable, true, ANSWERS), Some(facts))
+            }
             // The probe is not supported, or the database is unreachable: nothing was observed.
             Err(fault) if tells_nothing(fault.code) => return None,
-            Err(fault) => (Evidence::new(ConditionType::BmcReachable, false, fault.said), None),
+            Err(fault) => {
+                (ConditionObservation::new(ConditionType::BmcReachable, false, fault.message), None)
+            }
         };
         let known = conditions(device.observed());
-        let believed = self.doubts.sift(&known, vec![evidence], moment, steadiness).pop();
+        let believed = self.doubts.accept_confirmed(&known, vec![evidence], time, steadiness).pop();
         let mut learned = device.facts().clone();
         if let Some(facts) = &facts {
-            learned.learn(facts);
+            learned.merge(facts);
         }
-        let mut said = Vec::new();
+        let mut message = Vec::new();
         let observed = match (believed, device.observed()) {
             (Some(one), _) => {
-                said.push(one.reason.clone());
-                Observed { reachable: one.status, said: one.reason, at: now }
+                message.push(one.reason.clone());
+                DeviceReachability { reachable: one.status, said: one.reason, at: now }
             }
             (None, Some(known)) if learned != *device.facts() => known.clone(),
             (None, _) => return None,
         };
-        said.extend(changes(device.facts(), &learned));
-        Some(News { observed, facts: learned, said: said.join(", ") })
+        message.extend(changes(device.facts(), &learned));
+        Some(DeviceChange { observed, facts: learned, said: message.join(", ") })
     }
 
     /// The observation was stored, and the row now has this version.
@@ -198,40 +203,47 @@ impl Glance {
     }
 }
 
-const fn tells_nothing(code: Code) -> bool {
-    matches!(code, Code::NotSupported | Code::CapabilityMissing | Code::DatabaseUnreachable)
+const fn tells_nothing(code: FaultCode) -> bool {
+    matches!(
+        code,
+        FaultCode::NotSupported | FaultCode::CapabilityMissing | FaultCode::DatabaseUnreachable
+    )
 }
 
-fn conditions(observed: Option<&Observed>) -> Conditions {
+fn conditions(observed: Option<&DeviceReachability>) -> Conditions {
     let mut known = Conditions::default();
     if let Some(observed) = observed {
-        let seen =
-            Evidence::new(ConditionType::BmcReachable, observed.reachable, observed.said.clone());
-        known.learn(&seen, observed.at);
+        let observation = ConditionObservation::new(
+            ConditionType::BmcReachable,
+            observed.reachable,
+            observed.said.clone(),
+        );
+        known.observe(&observation, observed.at);
     }
     known
 }
 
-fn changes(before: &Facts, after: &Facts) -> Vec<String> {
-    let mut said = Vec::new();
+fn changes(before: &DeviceFacts, after: &DeviceFacts) -> Vec<String> {
+    let mut message = Vec::new();
     if let (true, Some(power)) = (before.power != after.power, after.power) {
-        said.push(format!("power is {}", power_word(power)));
+        message.push(format!("power is {}", power_word(power)));
     }
     if before.firmware != after.firmware {
-        said.push("its firmware changed".into());
+        message.push("its firmware changed".into());
     }
-    let named =
-        |facts: &Facts| (facts.manufacturer.clone(), facts.model.clone(), facts.serial.clone());
+    let named = |facts: &DeviceFacts| {
+        (facts.manufacturer.clone(), facts.model.clone(), facts.serial.clone())
+    };
     if named(before) != named(after) {
-        said.push(format!("it is {} {}", after.model, after.serial));
+        message.push(format!("it is {} {}", after.model, after.serial));
     }
-    said
+    message
 }
 
-pub const fn power_word(power: PowerTo) -> &'static str {
+pub const fn power_word(power: DesiredPower) -> &'static str {
     match power {
-        PowerTo::On => "on",
-        PowerTo::Off => "off",
+        DesiredPower::On => "on",
+        DesiredPower::Off => "off",
     }
 }
 
@@ -243,32 +255,36 @@ mod tests {
 
     const AT: Timestamp = Timestamp::from_millis(1);
 
-    fn switch(reachable: Option<bool>, power: Option<PowerTo>) -> Switch {
-        let head = Head::new("sw-1", Labels::new(), AT);
+    fn switch(reachable: Option<bool>, power: Option<DesiredPower>) -> Switch {
+        let head = RecordHeader::new("sw-1", Labels::new(), AT);
         let mut switch = Switch::create(head, DeviceSpec::default());
-        let said = match reachable {
+        let message = match reachable {
             Some(true) => ANSWERS,
             Some(false) | None => "gone",
         };
-        let observed = reachable.map(|reachable| Observed { reachable, said: said.into(), at: AT });
+        let observed = reachable.map(|reachable| DeviceReachability {
+            reachable,
+            said: message.into(),
+            at: AT,
+        });
         *switch.observed_mut() = observed;
-        switch.learn(&Facts { power, ..Facts::default() });
+        switch.merge_facts(&DeviceFacts { power, ..DeviceFacts::default() });
         switch
     }
 
-    fn saw(power: PowerTo) -> Result<Facts, Fault> {
-        Ok(Facts { power: Some(power), ..Facts::default() })
+    fn saw(power: DesiredPower) -> Result<DeviceFacts, Fault> {
+        Ok(DeviceFacts { power: Some(power), ..DeviceFacts::default() })
     }
 
-    fn lost() -> Result<Facts, Fault> {
-        Err(Fault::new(Code::BmcUnreachable, "gone"))
+    fn lost() -> Result<DeviceFacts, Fault> {
+        Err(Fault::new(FaultCode::BmcUnreachable, "gone"))
     }
 
     #[test]
     fn power_is_believed_at_once_and_silence_after_three_looks() {
-        use PowerTo::{Off, On};
+        use DesiredPower::{Off, On};
         let up = Some(true);
-        for (device, looks, news) in [
+        for (device, probes, change) in [
             (switch(None, None), vec![saw(On)], vec![Some("it answers, power is on")]),
             (switch(None, None), vec![lost()], vec![Some("gone")]),
             (switch(up, Some(On)), vec![saw(On), saw(On)], vec![None, None]),
@@ -278,34 +294,35 @@ mod tests {
             (switch(Some(false), Some(On)), vec![saw(On), saw(On)], vec![None, Some("it answers")]),
             (
                 switch(up, None),
-                vec![Err(Fault::new(Code::NotSupported, "no")), lost()],
+                vec![Err(Fault::new(FaultCode::NotSupported, "no")), lost()],
                 vec![None, None],
             ),
         ] {
-            let mut glance = Glance::default();
-            for (look, expected) in looks.into_iter().zip(news) {
-                let told = glance.look(&device, look.clone(), Steadiness::default(), AT);
-                let told = told.map(|news| news.said);
-                assert_eq!(told.as_deref(), expected, "{device:?} {look:?}");
+            let mut poll = DevicePollState::default();
+            for (probe, expected) in probes.into_iter().zip(change) {
+                let reported =
+                    poll.record_probe(&device, probe.clone(), HysteresisLimits::default(), AT);
+                let reported = reported.map(|change| change.said);
+                assert_eq!(reported.as_deref(), expected, "{device:?} {probe:?}");
             }
         }
     }
 
     #[test]
     fn what_was_changed_on_purpose_is_believed_at_once() {
-        let mut device = switch(Some(true), Some(PowerTo::On));
-        let mut glance = Glance::default();
-        assert_eq!(glance.look(&device, lost(), Steadiness::default(), AT), None);
+        let mut device = switch(Some(true), Some(DesiredPower::On));
+        let mut poll = DevicePollState::default();
+        assert_eq!(poll.record_probe(&device, lost(), HysteresisLimits::default(), AT), None);
         device.head.version += 1;
-        let news = glance.look(&device, lost(), Steadiness::default(), AT).unwrap();
-        assert!(!news.observed.reachable);
+        let change = poll.record_probe(&device, lost(), HysteresisLimits::default(), AT).unwrap();
+        assert!(!change.observed.reachable);
     }
 
     #[test]
     fn only_what_is_in_error_is_tried_again() {
         let mut device = switch(None, None);
         assert_eq!(retry(&mut device).unwrap_err().reason, "NOT_IN_ERROR");
-        let cause = Trouble { said: "no".into(), run: None, code: String::new() };
+        let cause = DeviceFailure { message: "no".into(), run: None, code: String::new() };
         device.state = crate::switch::SwitchState::Error { cause };
         retry(&mut device).unwrap();
         assert!(device.retry_requested);

@@ -5,21 +5,21 @@
 //! already holds, or stop it. Every provider implements this one interface, so a simulator, a
 //! recorder and a fault injector are one small type each.
 
+mod child_runs;
 mod device;
 mod facts;
 mod node;
-mod parts;
 mod power_off;
 
-pub use device::{DeviceWork, FabricTo, Facts, MAX_FACT, MaasFacts};
+pub use child_runs::{ChildRunGroup, ChildRunSpec};
+pub use device::{DeviceFacts, DeviceWork, FabricGoal, MAX_FACT, MaasFacts};
 pub use facts::{EffectFacts, Executor};
 pub use node::{MAX_TAINTS, NodeLabels, Taint, TaintEffect, check_node_labels, check_taints};
-pub use parts::{Group, Part};
 pub use power_off::{MAX_GRACEFUL_SECONDS, PowerOffPolicy};
 
-use crate::condition::Evidence;
+use crate::condition::ConditionObservation;
 use crate::id::{NodeId, SiteId};
-use crate::node::Stage;
+use crate::node::NodeStage;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -33,7 +33,11 @@ pub enum Effect {
     },
     Reboot {
         mode: RebootMode,
-        #[serde(default, rename = "manner", skip_serializing_if = "PowerOffPolicy::is_configured")]
+        #[serde(
+            default,
+            rename = "manner",
+            skip_serializing_if = "PowerOffPolicy::is_provider_default"
+        )]
         power_off: PowerOffPolicy,
     },
     Netboot {
@@ -56,7 +60,7 @@ pub enum Effect {
     },
     Verify {
         cluster_ref: String,
-        expect: Expect,
+        expect: ClusterExpectation,
         advisory: bool,
     },
     Net {
@@ -64,7 +68,11 @@ pub enum Effect {
     },
     Rma {
         action: RmaAction,
-        #[serde(default, rename = "manner", skip_serializing_if = "PowerOffPolicy::is_configured")]
+        #[serde(
+            default,
+            rename = "manner",
+            skip_serializing_if = "PowerOffPolicy::is_provider_default"
+        )]
         power_off: PowerOffPolicy,
     },
     /// Cordons the node and evicts its pods.
@@ -84,8 +92,12 @@ pub enum Effect {
         own: bool,
     },
     Power {
-        to: PowerTo,
-        #[serde(default, rename = "manner", skip_serializing_if = "PowerOffPolicy::is_configured")]
+        to: DesiredPower,
+        #[serde(
+            default,
+            rename = "manner",
+            skip_serializing_if = "PowerOffPolicy::is_provider_default"
+        )]
         power_off: PowerOffPolicy,
     },
     /// Device work that only the lifecycles of devices and racks use. Plans do not contain it.
@@ -94,22 +106,24 @@ pub enum Effect {
     },
     /// A stage of onboarding or decommissioning a node.
     Stage {
-        stage: Stage,
+        stage: NodeStage,
         node: NodeId,
         /// None when no MAAS manages the node.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         site: Option<SiteId>,
         /// The provider that reaches the site.
         #[serde(default, skip_serializing_if = "String::is_empty")]
-        by: String,
+        #[serde(rename = "by")]
+        provider: String,
         /// Reverts the stage.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         undo: bool,
     },
     /// The same work on several devices: one child run per device, a few at a time. Only runs on
     /// racks contain it.
-    Parts {
-        group: Group,
+    #[serde(rename = "parts")]
+    ChildRuns {
+        group: ChildRunGroup,
     },
 }
 
@@ -129,7 +143,7 @@ pub enum NetbootMode {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum Expect {
+pub enum ClusterExpectation {
     Ready,
     Drained,
 }
@@ -144,12 +158,12 @@ pub enum RmaAction {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum PowerTo {
+pub enum DesiredPower {
     On,
     Off,
 }
 
-impl PowerTo {
+impl DesiredPower {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::On => "ON",
@@ -177,12 +191,12 @@ pub enum Capability {
 
 impl Effect {
     /// Its name in plans, logs and fault rules.
-    pub const fn word(&self) -> &'static str {
+    pub const fn name(&self) -> &'static str {
         self.facts().word
     }
 
     /// All names except those of node stages, for selecting effects by name.
-    pub const WORDS: [&'static str; 18] = [
+    pub const NAMES: [&'static str; 18] = [
         "ssh",
         "reboot",
         "netboot",
@@ -203,7 +217,7 @@ impl Effect {
         "parts",
     ];
 
-    pub const fn needs(&self) -> Capability {
+    pub const fn required_capability(&self) -> Capability {
         self.facts().capability
     }
 
@@ -213,8 +227,8 @@ impl Effect {
     }
 
     /// The devices that it starts child runs on, where it does.
-    pub const fn group(&self) -> Option<&Group> {
-        let Self::Parts { group } = self else { return None };
+    pub const fn group(&self) -> Option<&ChildRunGroup> {
+        let Self::ChildRuns { group } = self else { return None };
         Some(group)
     }
 
@@ -222,7 +236,7 @@ impl Effect {
     pub const fn power_off_policy(&self) -> Option<PowerOffPolicy> {
         if let Self::Reboot { mode: RebootMode::Bmc, power_off }
         | Self::Rma { action: RmaAction::PowerOff, power_off }
-        | Self::Power { to: PowerTo::Off, power_off } = self
+        | Self::Power { to: DesiredPower::Off, power_off } = self
         {
             return Some(*power_off);
         }
@@ -233,7 +247,7 @@ impl Effect {
     pub const fn power_off_policy_mut(&mut self) -> Option<&mut PowerOffPolicy> {
         if let Self::Reboot { mode: RebootMode::Bmc, power_off }
         | Self::Rma { action: RmaAction::PowerOff, power_off }
-        | Self::Power { to: PowerTo::Off, power_off } = self
+        | Self::Power { to: DesiredPower::Off, power_off } = self
         {
             return Some(power_off);
         }
@@ -252,9 +266,9 @@ impl Effect {
             Self::Drain { cluster_ref, .. } => {
                 Some(Self::Uncordon { cluster_ref: cluster_ref.clone(), own: true })
             }
-            Self::Stage { stage, node, site, by, undo: false } if stage.undoable() => {
+            Self::Stage { stage, node, site, provider: by, undo: false } if stage.undoable() => {
                 let (node, site, by) = (node.clone(), site.clone(), by.clone());
-                Some(Self::Stage { stage: *stage, node, site, by, undo: true })
+                Some(Self::Stage { stage: *stage, node, site, provider: by, undo: true })
             }
             Self::Stage { .. }
             | Self::Netboot { mode: NetbootMode::Disk }
@@ -268,7 +282,7 @@ impl Effect {
             | Self::Uncordon { .. }
             | Self::Power { .. }
             | Self::Device { .. }
-            | Self::Parts { .. } => None,
+            | Self::ChildRuns { .. } => None,
         }
     }
 }
@@ -277,9 +291,9 @@ impl Effect {
 /// devices remember effects by it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Key(String);
+pub struct EffectKey(String);
 
-impl Key {
+impl EffectKey {
     pub fn new(run: &crate::id::RunId, step: &str, attempt: u32) -> Self {
         Self(format!("{run}/{step}/{attempt}"))
     }
@@ -309,7 +323,7 @@ impl Key {
     }
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for EffectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -318,7 +332,7 @@ impl fmt::Display for Key {
 /// The verb of a provider call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verb {
+pub enum CallVerb {
     /// Start the effect under the key and wait for its end. Answers `Done`.
     Perform,
     /// Wait for the end of what the key started; never start it. Answers `Done`.
@@ -334,8 +348,8 @@ pub enum Verb {
     Stop,
 }
 
-impl Verb {
-    pub const ALL: [Verb; 5] =
+impl CallVerb {
+    pub const ALL: [CallVerb; 5] =
         [Self::Perform, Self::Follow, Self::GetStatus, Self::Observe, Self::Stop];
 
     pub const fn as_str(self) -> &'static str {
@@ -351,19 +365,19 @@ impl Verb {
 
 /// One call to a provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Order {
-    pub key: Key,
-    pub verb: Verb,
+pub struct ProviderCall {
+    pub key: EffectKey,
+    pub verb: CallVerb,
     pub effect: Effect,
     /// The bytes of this attempt's log that are stored already; `Follow` continues from there.
-    pub logged: u64,
+    pub log_offset_bytes: u64,
 }
 
 /// The answer of a provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum ProviderAnswer {
     /// The goal holds: the device confirmed it when it was read back.
-    Done(Outcome),
+    Done(CallOutcome),
     UnderWay,
     NeverStarted,
     /// The status cannot be determined. The text says what was observed.
@@ -375,13 +389,13 @@ pub enum Answer {
 
 /// The result of an effect whose goal holds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Outcome {
+pub struct CallOutcome {
     /// One sentence for the step's message.
-    pub said: String,
+    pub message: String,
     /// The conditions of the machine that the result proves.
-    pub evidence: Vec<Evidence>,
+    pub evidence: Vec<ConditionObservation>,
     /// The facts read from the device, if it was read.
-    pub facts: Option<Facts>,
+    pub facts: Option<DeviceFacts>,
 }
 
 #[cfg(test)]
@@ -394,7 +408,7 @@ mod tests {
         let cluster_ref = String::new;
         let all = [
             Effect::Ssh { command: "true".into(), destructive: false },
-            Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::CONFIGURED },
+            Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::PROVIDER_DEFAULT },
             Effect::Netboot { mode: NetbootMode::Pxe },
             Effect::Repave { image: "i".into() },
             Effect::Join {
@@ -403,18 +417,27 @@ mod tests {
                 taints: Vec::new(),
             },
             Effect::Leave { cluster_ref: cluster_ref() },
-            Effect::Verify { cluster_ref: cluster_ref(), expect: Expect::Ready, advisory: false },
+            Effect::Verify {
+                cluster_ref: cluster_ref(),
+                expect: ClusterExpectation::Ready,
+                advisory: false,
+            },
             Effect::Net { document: "n".into() },
-            Effect::Rma { action: RmaAction::Record, power_off: PowerOffPolicy::CONFIGURED },
+            Effect::Rma { action: RmaAction::Record, power_off: PowerOffPolicy::PROVIDER_DEFAULT },
             Effect::Drain { cluster_ref: cluster_ref(), deadline_seconds: None },
             Effect::Uncordon { cluster_ref: cluster_ref(), own: false },
-            Effect::Power { to: PowerTo::Off, power_off: PowerOffPolicy::CONFIGURED },
+            Effect::Power { to: DesiredPower::Off, power_off: PowerOffPolicy::PROVIDER_DEFAULT },
         ];
         let works = DeviceWork::one_of_each().into_iter().map(|work| Effect::Device { work });
-        let group = Group { parts: Vec::new(), at_once: 1, unless: Vec::new() };
-        let all: Vec<_> = all.into_iter().chain(works).chain([Effect::Parts { group }]).collect();
-        let words: Vec<_> = all.iter().map(Effect::word).collect();
-        assert_eq!(words, Effect::WORDS);
+        let group = ChildRunGroup {
+            child_runs: Vec::new(),
+            max_concurrent: 1,
+            skip_if_all_hold: Vec::new(),
+        };
+        let all: Vec<_> =
+            all.into_iter().chain(works).chain([Effect::ChildRuns { group }]).collect();
+        let words: Vec<_> = all.iter().map(Effect::name).collect();
+        assert_eq!(words, Effect::NAMES);
         for effect in all {
             if let Some(undo) = effect.undo() {
                 assert_eq!(undo.undo(), None, "{effect:?} is undone once");

@@ -11,7 +11,7 @@ use std::fmt;
 /// The permitted reaction to a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Class {
+pub enum FaultClass {
     /// A retry may help.
     Retryable,
     /// An operator must decide before anything else happens.
@@ -22,7 +22,7 @@ pub enum Class {
     Bug,
 }
 
-impl Class {
+impl FaultClass {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Retryable => "retryable",
@@ -34,26 +34,26 @@ impl Class {
 }
 
 macro_rules! codes {
-    ($($variant:ident = $name:literal, $class:ident, $happened:ident;)*) => {
+    ($($variant:ident = $name:literal, $class:ident, $outcome:ident;)*) => {
         /// Every fault code.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "kebab-case")]
-        pub enum Code { $($variant,)* }
+        pub enum FaultCode { $($variant,)* }
 
-        impl Code {
-            pub const ALL: &'static [Code] = &[$(Code::$variant,)*];
+        impl FaultCode {
+            pub const ALL: &'static [FaultCode] = &[$(FaultCode::$variant,)*];
 
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            pub const fn class(self) -> Class {
-                match self { $(Self::$variant => Class::$class,)* }
+            pub const fn class(self) -> FaultClass {
+                match self { $(Self::$variant => FaultClass::$class,)* }
             }
 
             /// True if the effect may have happened in spite of the fault.
-            pub const fn happened(self) -> Happened {
-                match self { $(Self::$variant => Happened::$happened,)* }
+            pub const fn effect_outcome(self) -> EffectOutcome {
+                match self { $(Self::$variant => EffectOutcome::$outcome,)* }
             }
 
             /// The page of the code: its meaning and the remedy, as Markdown.
@@ -67,75 +67,75 @@ macro_rules! codes {
 }
 
 codes! {
-    BmcUnreachable = "bmc-unreachable", Retryable, No;
-    BmcBusy = "bmc-busy", Retryable, No;
-    BmcGarbled = "bmc-garbled", Retryable, No;
-    HostUnreachable = "host-unreachable", Retryable, No;
-    ClusterUnreachable = "cluster-unreachable", Retryable, No;
-    DatabaseUnreachable = "database-unreachable", Retryable, No;
-    MaasUnreachable = "maas-unreachable", Retryable, No;
-    MaasBusy = "maas-busy", Retryable, No;
-    EffectFailed = "effect-failed", Retryable, No;
-    ReadBackDiffers = "read-back-differs", Retryable, No;
-    CommandFailed = "command-failed", Retryable, No;
-    NotInCluster = "not-in-cluster", Retryable, No;
-    EvictionBlocked = "eviction-blocked", Retryable, No;
-    AnswerLost = "answer-lost", Retryable, Maybe;
-    AnswerGarbled = "answer-garbled", Retryable, Maybe;
-    TaskLost = "task-lost", Retryable, Maybe;
-    StepTimeout = "step-timeout", Retryable, Maybe;
-    OutcomeUnknown = "outcome-unknown", NeedsIntervention, Maybe;
-    NotAdoptable = "not-adoptable", NeedsIntervention, No;
-    FrozenByOperator = "frozen-by-operator", NeedsIntervention, No;
-    UndoFailed = "undo-failed", NeedsIntervention, No;
-    PartFailed = "part-failed", NeedsIntervention, No;
-    FirmwareUnknown = "firmware-unknown", Rejected, No;
-    CapabilityMissing = "capability-missing", Rejected, No;
-    NotSupported = "not-supported", Rejected, No;
-    LoginRefused = "login-refused", NeedsIntervention, No;
-    IdentityChanged = "identity-changed", NeedsIntervention, No;
-    IdentityUntrusted = "identity-untrusted", NeedsIntervention, No;
-    CredentialMissing = "credential-missing", NeedsIntervention, No;
-    SystemAmbiguous = "system-ambiguous", NeedsIntervention, No;
-    HostDiskFull = "host-disk-full", NeedsIntervention, No;
-    ImageUnknown = "image-unknown", Rejected, No;
-    NetbootSilent = "netboot-silent", Retryable, No;
-    DeploySilent = "deploy-silent", Retryable, No;
-    ChecksumWrong = "checksum-wrong", Retryable, No;
-    DiskUnfit = "disk-unfit", NeedsIntervention, No;
-    InstallFailed = "install-failed", NeedsIntervention, No;
-    SystemNotBack = "system-not-back", NeedsIntervention, No;
-    FirmwareUnfetched = "firmware-unfetched", Retryable, No;
-    FirmwareFailed = "firmware-failed", Retryable, No;
-    FirmwareDiffers = "firmware-differs", NeedsIntervention, No;
-    FabricFailed = "fabric-failed", Retryable, No;
-    CandidatesConflict = "candidates-conflict", NeedsIntervention, No;
-    BootDiskMissing = "boot-disk-missing", NeedsIntervention, No;
-    PxeInterfaceUnfixable = "pxe-interface-unfixable", NeedsIntervention, No;
-    CommissioningFailed = "commissioning-failed", Retryable, No;
-    DeployFailed = "deploy-failed", Retryable, No;
-    DatasourceFailed = "datasource-failed", NeedsIntervention, No;
-    HardwareSyncFailed = "hardware-sync-failed", NeedsIntervention, No;
-    StateDisagrees = "state-disagrees", NeedsIntervention, No;
-    SiteUnfit = "site-unfit", NeedsIntervention, No;
-    AgentSilent = "agent-silent", Retryable, No;
-    SeedFailed = "seed-failed", NeedsIntervention, No;
-    TaskFailed = "task-failed", Retryable, No;
-    NodeNotClean = "node-not-clean", NeedsIntervention, No;
-    MaasRefused = "maas-refused", NeedsIntervention, No;
-    MaasMachineGone = "maas-machine-gone", NeedsIntervention, No;
-    MachineGone = "machine-gone", Rejected, No;
-    ForeignEngine = "foreign-engine", NeedsIntervention, No;
-    ProviderMissing = "provider-missing", NeedsIntervention, No;
-    WorkerPanicked = "worker-panicked", Bug, Maybe;
-    ProtocolBroken = "protocol-broken", Bug, Maybe;
-    RecordUnreadable = "record-unreadable", Bug, No;
+    BmcUnreachable = "bmc-unreachable", Retryable, NotApplied;
+    BmcBusy = "bmc-busy", Retryable, NotApplied;
+    BmcGarbled = "bmc-garbled", Retryable, NotApplied;
+    HostUnreachable = "host-unreachable", Retryable, NotApplied;
+    ClusterUnreachable = "cluster-unreachable", Retryable, NotApplied;
+    DatabaseUnreachable = "database-unreachable", Retryable, NotApplied;
+    MaasUnreachable = "maas-unreachable", Retryable, NotApplied;
+    MaasBusy = "maas-busy", Retryable, NotApplied;
+    EffectFailed = "effect-failed", Retryable, NotApplied;
+    ReadBackDiffers = "read-back-differs", Retryable, NotApplied;
+    CommandFailed = "command-failed", Retryable, NotApplied;
+    NotInCluster = "not-in-cluster", Retryable, NotApplied;
+    EvictionBlocked = "eviction-blocked", Retryable, NotApplied;
+    AnswerLost = "answer-lost", Retryable, Unknown;
+    AnswerGarbled = "answer-garbled", Retryable, Unknown;
+    TaskLost = "task-lost", Retryable, Unknown;
+    StepTimeout = "step-timeout", Retryable, Unknown;
+    OutcomeUnknown = "outcome-unknown", NeedsIntervention, Unknown;
+    NotAdoptable = "not-adoptable", NeedsIntervention, NotApplied;
+    FrozenByOperator = "frozen-by-operator", NeedsIntervention, NotApplied;
+    UndoFailed = "undo-failed", NeedsIntervention, NotApplied;
+    PartFailed = "part-failed", NeedsIntervention, NotApplied;
+    FirmwareUnknown = "firmware-unknown", Rejected, NotApplied;
+    CapabilityMissing = "capability-missing", Rejected, NotApplied;
+    NotSupported = "not-supported", Rejected, NotApplied;
+    LoginRefused = "login-refused", NeedsIntervention, NotApplied;
+    IdentityChanged = "identity-changed", NeedsIntervention, NotApplied;
+    IdentityUntrusted = "identity-untrusted", NeedsIntervention, NotApplied;
+    CredentialMissing = "credential-missing", NeedsIntervention, NotApplied;
+    SystemAmbiguous = "system-ambiguous", NeedsIntervention, NotApplied;
+    HostDiskFull = "host-disk-full", NeedsIntervention, NotApplied;
+    ImageUnknown = "image-unknown", Rejected, NotApplied;
+    NetbootSilent = "netboot-silent", Retryable, NotApplied;
+    DeploySilent = "deploy-silent", Retryable, NotApplied;
+    ChecksumWrong = "checksum-wrong", Retryable, NotApplied;
+    DiskUnfit = "disk-unfit", NeedsIntervention, NotApplied;
+    InstallFailed = "install-failed", NeedsIntervention, NotApplied;
+    SystemNotBack = "system-not-back", NeedsIntervention, NotApplied;
+    FirmwareUnfetched = "firmware-unfetched", Retryable, NotApplied;
+    FirmwareFailed = "firmware-failed", Retryable, NotApplied;
+    FirmwareDiffers = "firmware-differs", NeedsIntervention, NotApplied;
+    FabricFailed = "fabric-failed", Retryable, NotApplied;
+    CandidatesConflict = "candidates-conflict", NeedsIntervention, NotApplied;
+    BootDiskMissing = "boot-disk-missing", NeedsIntervention, NotApplied;
+    PxeInterfaceUnfixable = "pxe-interface-unfixable", NeedsIntervention, NotApplied;
+    CommissioningFailed = "commissioning-failed", Retryable, NotApplied;
+    DeployFailed = "deploy-failed", Retryable, NotApplied;
+    DatasourceFailed = "datasource-failed", NeedsIntervention, NotApplied;
+    HardwareSyncFailed = "hardware-sync-failed", NeedsIntervention, NotApplied;
+    StateDisagrees = "state-disagrees", NeedsIntervention, NotApplied;
+    SiteUnfit = "site-unfit", NeedsIntervention, NotApplied;
+    AgentSilent = "agent-silent", Retryable, NotApplied;
+    SeedFailed = "seed-failed", NeedsIntervention, NotApplied;
+    TaskFailed = "task-failed", Retryable, NotApplied;
+    NodeNotClean = "node-not-clean", NeedsIntervention, NotApplied;
+    MaasRefused = "maas-refused", NeedsIntervention, NotApplied;
+    MaasMachineGone = "maas-machine-gone", NeedsIntervention, NotApplied;
+    MachineGone = "machine-gone", Rejected, NotApplied;
+    ForeignEngine = "foreign-engine", NeedsIntervention, NotApplied;
+    ProviderMissing = "provider-missing", NeedsIntervention, NotApplied;
+    WorkerPanicked = "worker-panicked", Bug, Unknown;
+    ProtocolBroken = "protocol-broken", Bug, Unknown;
+    RecordUnreadable = "record-unreadable", Bug, NotApplied;
 }
 
-impl Code {
+impl FaultCode {
     /// True if the peer could not be reached, did not accept the call or answered garbage. Such a
     /// fault says nothing about work in progress.
-    pub const fn unseen(self) -> bool {
+    pub const fn peer_unreachable(self) -> bool {
         matches!(
             self,
             Self::BmcUnreachable
@@ -155,31 +155,32 @@ impl Code {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Happened {
-    No,
-    Maybe,
+pub enum EffectOutcome {
+    NotApplied,
+    Unknown,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    pub code: Code,
+    pub code: FaultCode,
     /// One sentence, from the device or from Farrier.
-    pub said: String,
+    #[serde(rename = "said")]
+    pub message: String,
 }
 
 impl Fault {
-    pub fn new(code: Code, said: impl Into<String>) -> Self {
-        Self { code, said: said.into() }
+    pub fn new(code: FaultCode, text: impl Into<String>) -> Self {
+        Self { code, message: text.into() }
     }
 
-    pub const fn class(&self) -> Class {
+    pub const fn class(&self) -> FaultClass {
         self.code.class()
     }
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.said, self.code.as_str())
+        write!(f, "{} ({})", self.message, self.code.as_str())
     }
 }
 
@@ -191,12 +192,12 @@ mod tests {
 
     #[test]
     fn every_code_has_a_page_that_says_what_to_do() {
-        for code in Code::ALL {
+        for code in FaultCode::ALL {
             let page = code.page();
             let title = format!("# {}", code.as_str());
             assert!(page.starts_with(&title), "{} must begin with {title:?}", code.as_str());
             assert!(page.contains("## What to do"), "{} says nothing to do", code.as_str());
-            assert_eq!(Code::parse(code.as_str()), Some(*code));
+            assert_eq!(FaultCode::parse(code.as_str()), Some(*code));
         }
     }
 }

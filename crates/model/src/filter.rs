@@ -21,14 +21,14 @@ pub const MAX_VALUES: usize = 100;
 
 /// The kind of object that is listed or watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Subject {
+pub enum FilterSubject {
     Machine,
     Run,
     Plan,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Field {
+pub enum FilterField {
     MachineId,
     /// The phase of the machine.
     Phase,
@@ -50,8 +50,8 @@ pub enum Field {
 
 /// One comparison: the field has one of the values, or none of them when `negated`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Term {
-    pub field: Field,
+pub struct FilterTerm {
+    pub field: FilterField,
     pub negated: bool,
     pub values: Vec<String>,
 }
@@ -59,12 +59,12 @@ pub struct Term {
 /// All terms must hold; an empty filter matches everything.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Filter {
-    pub terms: Vec<Term>,
+    pub terms: Vec<FilterTerm>,
 }
 
 /// An object to match.
 #[derive(Debug, Clone, Copy)]
-pub enum Item<'a> {
+pub enum FilterItem<'a> {
     Machine(&'a Machine),
     /// A run, with its machine when the filter needs it.
     Run(&'a Run, Option<&'a Machine>),
@@ -75,7 +75,7 @@ impl Filter {
     /// A label that every match must have, if the filter names one.
     pub fn label(&self) -> Option<(&str, &str)> {
         self.terms.iter().find_map(|term| {
-            let Field::Label(key) = &term.field else { return None };
+            let FilterField::Label(key) = &term.field else { return None };
             match term.values.as_slice() {
                 [value] if !term.negated => Some((key.as_str(), value.as_str())),
                 _ => None,
@@ -86,7 +86,13 @@ impl Filter {
     /// Matches runs that have not ended.
     pub fn in_flight() -> Self {
         let words = [RunPhase::Pending, RunPhase::Running].map(|phase| phase.as_str().to_string());
-        Self { terms: vec![Term { field: Field::RunPhase, negated: false, values: words.into() }] }
+        Self {
+            terms: vec![FilterTerm {
+                field: FilterField::RunPhase,
+                negated: false,
+                values: words.into(),
+            }],
+        }
     }
 
     /// Matches what both filters match.
@@ -95,11 +101,11 @@ impl Filter {
         self
     }
 
-    pub fn parse(text: &str, subject: Subject) -> Result<Self, Refusal> {
+    pub fn parse(text: &str, subject: FilterSubject) -> Result<Self, Refusal> {
         parse::parse(text, subject)
     }
 
-    pub fn matches(&self, item: Item<'_>) -> bool {
+    pub fn matches(&self, item: FilterItem<'_>) -> bool {
         self.terms.iter().all(|term| term.holds(item))
     }
 
@@ -109,15 +115,15 @@ impl Filter {
     }
 }
 
-impl Term {
-    fn holds(&self, item: Item<'_>) -> bool {
+impl FilterTerm {
+    fn holds(&self, item: FilterItem<'_>) -> bool {
         let value = self.field.read(item);
         let found = value.is_some_and(|value| self.values.contains(&value));
         found != self.negated
     }
 }
 
-impl Field {
+impl FilterField {
     /// True if the field is a property of the machine, not of the run.
     pub const fn is_of_machine(&self) -> bool {
         match self {
@@ -138,11 +144,11 @@ impl Field {
         }
     }
 
-    fn read(&self, item: Item<'_>) -> Option<String> {
+    fn read(&self, item: FilterItem<'_>) -> Option<String> {
         match item {
-            Item::Machine(machine) => self.of_machine(machine),
-            Item::Run(run, machine) => self.of_run(run).or_else(|| self.of_machine(machine?)),
-            Item::Plan(plan) => self.of_plan(plan),
+            FilterItem::Machine(machine) => self.of_machine(machine),
+            FilterItem::Run(run, machine) => self.of_run(run).or_else(|| self.of_machine(machine?)),
+            FilterItem::Plan(plan) => self.of_plan(plan),
         }
     }
 

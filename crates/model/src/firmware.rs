@@ -1,6 +1,6 @@
 //! Firmware: the catalogue, which record a maintenance uses, and what was applied to which device.
 
-use crate::effect::{DeviceWork, Effect, Facts};
+use crate::effect::{DeviceFacts, DeviceWork, Effect};
 use crate::id::{FirmwareId, RunId};
 use crate::image::sha256;
 use crate::lifecycle::run_step;
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The file for one component of one kind of device.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Component {
+pub struct FirmwareComponent {
     pub name: String,
     pub version: String,
     pub url: String,
@@ -29,7 +29,7 @@ pub struct Firmware {
     pub hardware_type: String,
     #[serde(default)]
     pub description: String,
-    pub components: BTreeMap<TargetKind, Vec<Component>>,
+    pub components: BTreeMap<TargetKind, Vec<FirmwareComponent>>,
     /// Racks of its hardware type get this record when a request names none.
     pub is_default: bool,
     pub available: bool,
@@ -53,8 +53,8 @@ impl Firmware {
     /// The steps that install it on a device of this kind, in the order of the record.
     pub fn steps(&self, kind: TargetKind) -> Vec<RunStep> {
         let components = self.components.get(&kind).map(Vec::as_slice).unwrap_or_default();
-        let step = |component: &Component| {
-            let Component { name, version, url, sha256 } = component.clone();
+        let step = |component: &FirmwareComponent| {
+            let FirmwareComponent { name, version, url, sha256 } = component.clone();
             let step = format!("firmware-{}", name.to_lowercase());
             let work = DeviceWork::Firmware { component: name, version, url, sha256 };
             run_step(&step, INSTALL.0, INSTALL.1, Effect::Device { work })
@@ -75,8 +75,8 @@ impl Firmware {
         if self.hardware_type.is_empty() {
             return Err(Refusal::missing(HARDWARE));
         }
-        text::short(HARDWARE, &self.hardware_type)?;
-        text::short("firmware.description", &self.description)?;
+        text::check_short(HARDWARE, &self.hardware_type)?;
+        text::check_short("firmware.description", &self.description)?;
         if self.components.values().all(Vec::is_empty) {
             let instead = "name at least one, --component machine:BMC=2.1,url=…,sha256=…";
             return Err(Refusal::invalid("firmware.components", "is empty", instead));
@@ -89,17 +89,17 @@ impl Firmware {
 
     /// True if both records have the same content, apart from id, flags and age.
     pub fn same_as(&self, other: &Self) -> bool {
-        let said = |one: &Self| {
+        let message = |one: &Self| {
             (one.hardware_type.clone(), one.description.clone(), one.components.clone())
         };
-        said(self) == said(other)
+        message(self) == message(other)
     }
 
     /// True if these steps install a file of this record, directly or in a group.
     pub fn installed_by(&self, steps: &[RunStep]) -> bool {
         steps.iter().any(|step| {
             if let Some(group) = step.effect.group() {
-                return group.parts.iter().any(|part| self.installed_by(&part.steps));
+                return group.child_runs.iter().any(|part| self.installed_by(&part.steps));
             }
             let Effect::Device { work: DeviceWork::Firmware { component, version, sha256, .. } } =
                 &step.effect
@@ -116,16 +116,16 @@ impl Firmware {
     /// The components that differ on the device or whose version is unknown; empty when it is up to
     /// date.
     pub fn missing_on(&self, kind: TargetKind, has: &BTreeMap<String, String>) -> Vec<String> {
-        let differs = |(name, wanted): (String, String)| match has.get(&name) {
-            Some(version) if *version == wanted => None,
-            Some(version) => Some(format!("{name} is at {version}, not {wanted}")),
-            None => Some(format!("{name} is not known to be at {wanted}")),
+        let differs = |(name, desired): (String, String)| match has.get(&name) {
+            Some(version) if *version == desired => None,
+            Some(version) => Some(format!("{name} is at {version}, not {desired}")),
+            None => Some(format!("{name} is not known to be at {desired}")),
         };
         self.versions(kind).into_iter().filter_map(differs).collect()
     }
 }
 
-fn check_components(kind: TargetKind, components: &[Component]) -> Result<(), Refusal> {
+fn check_components(kind: TargetKind, components: &[FirmwareComponent]) -> Result<(), Refusal> {
     let list = format!("firmware.components[{}]", kind.as_str());
     if !DEVICES.contains(&kind) {
         let words: Vec<_> = DEVICES.iter().map(|kind| kind.as_str()).collect();
@@ -136,20 +136,20 @@ fn check_components(kind: TargetKind, components: &[Component]) -> Result<(), Re
         let problem = format!("has {} entries", components.len());
         return Err(Refusal::invalid(&list, problem, format!("use at most {MAX_COMPONENTS}")));
     }
-    let mut seen = BTreeSet::new();
+    let mut observed = BTreeSet::new();
     for (index, component) in components.iter().enumerate() {
         let field = |name: &str| format!("{list}[{index}].{name}");
         check_name(&field("name"), &component.name)?;
         // The name becomes part of a step name, in lower case.
-        if !seen.insert(component.name.to_lowercase()) {
+        if !observed.insert(component.name.to_lowercase()) {
             let problem = format!("{:?} is there twice", component.name);
             return Err(Refusal::invalid(&field("name"), problem, "name each component once"));
         }
         if component.version.trim().is_empty() {
             return Err(Refusal::missing(&field("version")));
         }
-        text::short(&field("version"), &component.version)?;
-        text::web_url(&field("url"), &component.url)?;
+        text::check_short(&field("version"), &component.version)?;
+        text::check_web_url(&field("url"), &component.url)?;
         sha256(&field("sha256"), &component.sha256)?;
     }
     Ok(())
@@ -171,7 +171,7 @@ fn check_name(field: &str, name: &str) -> Result<(), Refusal> {
 
 /// The result of one firmware step on one component.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Applied {
+pub struct AppliedFirmware {
     pub run: RunId,
     pub step: String,
     pub device: TargetId,
@@ -186,7 +186,7 @@ pub struct Applied {
 
 /// The firmware that the current step applied, once it has ended with these facts. None if it is no
 /// firmware step.
-pub fn applied(run: &Run, facts: &Facts, at: Timestamp) -> Option<Applied> {
+pub fn applied_by_step(run: &Run, facts: &DeviceFacts, at: Timestamp) -> Option<AppliedFirmware> {
     let state = run.progress.current()?;
     let Effect::Device { work: DeviceWork::Firmware { component, version, .. } } =
         run.effect(state)?
@@ -195,7 +195,7 @@ pub fn applied(run: &Run, facts: &Facts, at: Timestamp) -> Option<Applied> {
     };
     let changed = facts.replaced.is_some();
     let previous = facts.replaced.clone().unwrap_or_else(|| version.clone());
-    Some(Applied {
+    Some(AppliedFirmware {
         run: run.spec.id.clone(),
         step: run.step_name(state),
         device: run.spec.target.clone(),
@@ -209,7 +209,7 @@ pub fn applied(run: &Run, facts: &Facts, at: Timestamp) -> Option<Applied> {
 
 /// Which firmware a maintenance uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Resolution {
+pub enum FirmwareResolution {
     Use(Box<Firmware>),
     /// No firmware is applied, and why.
     Skip(String),
@@ -224,21 +224,24 @@ pub fn resolve(
     found: Option<Firmware>,
     default: Option<Firmware>,
     hardware_type: &str,
-) -> Resolution {
+) -> FirmwareResolution {
     let fits = |found: &Firmware| hardware_type.is_empty() || found.hardware_type == hardware_type;
     match (named, found, default) {
-        (Some(id), Some(found), _) if !fits(&found) => Resolution::Skip(format!(
+        (Some(id), Some(found), _) if !fits(&found) => FirmwareResolution::Skip(format!(
             "firmware {id} is for hardware type {}, not for {hardware_type}",
             found.hardware_type
         )),
-        (Some(_), Some(found), _) if found.available => Resolution::Use(Box::new(found)),
-        (Some(id), Some(_), _) => Resolution::Skip(format!("firmware {id} is not available")),
-        (Some(id), None, _) => Resolution::Unknown(id.clone()),
-        (None, _, Some(default)) if default.available => Resolution::Use(Box::new(default)),
-        (None, _, Some(default)) => {
-            Resolution::Skip(format!("the default firmware {} is not available", default.id))
+        (Some(_), Some(found), _) if found.available => FirmwareResolution::Use(Box::new(found)),
+        (Some(id), Some(_), _) => {
+            FirmwareResolution::Skip(format!("firmware {id} is not available"))
         }
-        (None, _, None) => Resolution::Skip(match hardware_type {
+        (Some(id), None, _) => FirmwareResolution::Unknown(id.clone()),
+        (None, _, Some(default)) if default.available => FirmwareResolution::Use(Box::new(default)),
+        (None, _, Some(default)) => FirmwareResolution::Skip(format!(
+            "the default firmware {} is not available",
+            default.id
+        )),
+        (None, _, None) => FirmwareResolution::Skip(match hardware_type {
             "" => "the rack has no hardware type, so there is no default firmware for it".into(),
             kind => format!("there is no default firmware for hardware type {kind}"),
         }),
@@ -249,8 +252,8 @@ pub fn resolve(
 mod tests {
     use super::*;
 
-    fn component(name: &str) -> Component {
-        Component {
+    fn component(name: &str) -> FirmwareComponent {
+        FirmwareComponent {
             name: name.into(),
             version: "2.1".into(),
             url: "https://files.example/bmc.bin".into(),
@@ -298,9 +301,9 @@ mod tests {
         ];
         for (named, found, default, hardware_type, expected) in table {
             let shown = match resolve(named, found, default, hardware_type) {
-                Resolution::Use(one) => format!("use {}", one.id),
-                Resolution::Unknown(id) => format!("unknown {id}"),
-                Resolution::Skip(why) => format!("skip: {why}"),
+                FirmwareResolution::Use(one) => format!("use {}", one.id),
+                FirmwareResolution::Unknown(id) => format!("unknown {id}"),
+                FirmwareResolution::Skip(why) => format!("skip: {why}"),
             };
             let (how, words) = expected.split_once(": ").unwrap_or((&expected, ""));
             assert!(shown.starts_with(how) && shown.contains(words), "{shown:?}, not {expected:?}");
@@ -310,7 +313,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         let sound = || firmware("f", true);
-        let with = |components: Vec<Component>| Firmware {
+        let with = |components: Vec<FirmwareComponent>| Firmware {
             components: BTreeMap::from([(TargetKind::Switch, components)]),
             ..sound()
         };
@@ -340,24 +343,27 @@ mod tests {
                 Some("firmware.components[switch][1].name".into()),
             ),
             (
-                with(vec![Component { version: " ".into(), ..component("BMC") }]),
+                with(vec![FirmwareComponent { version: " ".into(), ..component("BMC") }]),
                 Some(field("version")),
             ),
-            (with(vec![Component { url: String::new(), ..component("BMC") }]), Some(field("url"))),
             (
-                with(vec![Component { url: "ftp://h/x".into(), ..component("BMC") }]),
+                with(vec![FirmwareComponent { url: String::new(), ..component("BMC") }]),
                 Some(field("url")),
             ),
             (
-                with(vec![Component { url: "https://u:p@h/x".into(), ..component("BMC") }]),
+                with(vec![FirmwareComponent { url: "ftp://h/x".into(), ..component("BMC") }]),
                 Some(field("url")),
             ),
             (
-                with(vec![Component { url: "http:///x".into(), ..component("BMC") }]),
+                with(vec![FirmwareComponent { url: "https://u:p@h/x".into(), ..component("BMC") }]),
                 Some(field("url")),
             ),
             (
-                with(vec![Component { sha256: "AB".repeat(32), ..component("BMC") }]),
+                with(vec![FirmwareComponent { url: "http:///x".into(), ..component("BMC") }]),
+                Some(field("url")),
+            ),
+            (
+                with(vec![FirmwareComponent { sha256: "AB".repeat(32), ..component("BMC") }]),
                 Some(field("sha256")),
             ),
             (
@@ -377,21 +383,26 @@ mod tests {
 
     #[test]
     fn a_record_is_in_use_while_one_of_its_files_is_installed() {
-        use crate::effect::{Group, Part};
+        use crate::effect::{ChildRunGroup, ChildRunSpec};
         use crate::plan::RunType;
         let one = firmware("f", true);
         let steps = one.steps(TargetKind::Machine);
         assert_eq!(steps[0].name, "firmware-bmc");
-        let part = Part {
-            target: TargetId::trusted("m-1"),
+        let part = ChildRunSpec {
+            target: TargetId::from_key("m-1"),
             run_type: RunType::Firmware,
             steps: steps.clone(),
         };
-        let group =
-            Effect::Parts { group: Group { parts: vec![part], at_once: 1, unless: Vec::new() } };
+        let group = Effect::ChildRuns {
+            group: ChildRunGroup {
+                child_runs: vec![part],
+                max_concurrent: 1,
+                skip_if_all_hold: Vec::new(),
+            },
+        };
         assert!(one.installed_by(&steps));
         assert!(one.installed_by(&[run_step("all", 1, 0, group)]));
-        let other = Component { version: "3.0".into(), ..component("BMC") };
+        let other = FirmwareComponent { version: "3.0".into(), ..component("BMC") };
         let other = Firmware {
             components: BTreeMap::from([(TargetKind::Machine, vec![other])]),
             ..one.clone()

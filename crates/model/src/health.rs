@@ -21,7 +21,7 @@ pub const MAX_CLASSES: usize = 8;
 
 /// The classifications that Farrier acts on. Any other word is stored and shown, but has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Class {
+pub enum AlertClass {
     /// Nothing new is placed on the object: it does not leave maintenance, join a cluster, or get
     /// its node uncordoned.
     PreventAllocations,
@@ -31,7 +31,7 @@ pub enum Class {
     SuppressExternalAlerting,
 }
 
-impl Class {
+impl AlertClass {
     pub const ALL: [Self; 3] =
         [Self::PreventAllocations, Self::PreventStateChanges, Self::SuppressExternalAlerting];
 
@@ -43,8 +43,8 @@ impl Class {
         }
     }
 
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|class| class.as_str() == word)
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|class| class.as_str() == name)
     }
 }
 
@@ -52,7 +52,8 @@ impl Class {
 pub struct Alert {
     /// The component that the alert is about; empty means the whole object.
     #[serde(default)]
-    pub part: String,
+    #[serde(rename = "part")]
+    pub component: String,
     pub message: String,
     #[serde(default)]
     pub classes: BTreeSet<String>,
@@ -61,7 +62,7 @@ pub struct Alert {
 }
 
 impl Alert {
-    pub fn is(&self, class: Class) -> bool {
+    pub fn is(&self, class: AlertClass) -> bool {
         self.classes.contains(class.as_str())
     }
 
@@ -76,25 +77,27 @@ pub type Alerts = BTreeMap<String, Alert>;
 
 /// The alerts of one source about an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Report {
+pub struct HealthReport {
     pub alerts: Alerts,
     /// When the report last changed.
     #[serde(default)]
     pub updated_at: Timestamp,
 }
 
-impl Report {
+impl HealthReport {
     pub fn new(alerts: impl IntoIterator<Item = (String, Alert)>) -> Self {
         Self { alerts: alerts.into_iter().collect(), updated_at: Timestamp::default() }
     }
 
     /// The alert counts for the metrics.
-    pub fn tally(&self) -> Tally {
-        let mut tally = Tally::default();
+    pub fn tally(&self) -> AlertCounts {
+        let mut tally = AlertCounts::default();
         for alert in self.alerts.values() {
-            let (places, changes) =
-                (alert.is(Class::PreventAllocations), alert.is(Class::PreventStateChanges));
-            if alert.is(Class::SuppressExternalAlerting) {
+            let (places, changes) = (
+                alert.is(AlertClass::PreventAllocations),
+                alert.is(AlertClass::PreventStateChanges),
+            );
+            if alert.is(AlertClass::SuppressExternalAlerting) {
                 tally.suppressed += 1;
                 continue;
             }
@@ -109,7 +112,7 @@ impl Report {
 /// Alert counts by kind, for the metrics. An alert that prevents two things counts for both; a
 /// suppressed alert counts only as suppressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tally {
+pub struct AlertCounts {
     pub prevent_allocations: i64,
     pub prevent_state_changes: i64,
     pub other: i64,
@@ -117,11 +120,11 @@ pub struct Tally {
 }
 
 /// All reports on an object, by source.
-pub type Reports = BTreeMap<String, Report>;
+pub type Reports = BTreeMap<String, HealthReport>;
 
 /// A change of a source's report.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum ReportChange {
     /// Adds these alerts, replacing those with the same ids; the others stay.
     Merge(Alerts),
     /// The report becomes exactly these alerts.
@@ -130,12 +133,12 @@ pub enum Change {
     Remove(BTreeSet<String>),
 }
 
-impl Change {
+impl ReportChange {
     /// Checks every field from the client.
     pub fn checked(self) -> Result<Self, Refusal> {
         match &self {
             Self::Merge(alerts) | Self::Replace(alerts) => check_alerts(alerts)?,
-            Self::Remove(ids) => ids.iter().try_for_each(|id| text::name("alert_ids", id))?,
+            Self::Remove(ids) => ids.iter().try_for_each(|id| text::check_name("alert_ids", id))?,
         }
         Ok(self)
     }
@@ -143,9 +146,9 @@ impl Change {
     /// The message for the object's history.
     pub fn said(&self, source: &str) -> String {
         let list = |alerts: &Alerts| {
-            let said: Vec<String> =
+            let message: Vec<String> =
                 alerts.iter().map(|(id, alert)| format!("{id}: {}", alert.message)).collect();
-            said.join("; ")
+            message.join("; ")
         };
         match self {
             Self::Merge(alerts) => format!("{source} reports {}", list(alerts)),
@@ -164,20 +167,20 @@ impl Change {
 
 /// Checks the name of a source.
 pub fn source(field: &str, value: &str) -> Result<String, Refusal> {
-    text::name(field, value)?;
+    text::check_name(field, value)?;
     Ok(value.to_string())
 }
 
 fn check_alerts(alerts: &Alerts) -> Result<(), Refusal> {
     too_many("alerts", alerts.len(), MAX_ALERTS)?;
     for (id, alert) in alerts {
-        text::name("alerts.id", id)?;
+        text::check_name("alerts.id", id)?;
         let field = |name: &str| format!("alerts[{id}].{name}");
-        text::short(&field("target"), &alert.part)?;
-        text::reason(&field("message"), &alert.message)?;
+        text::check_short(&field("target"), &alert.component)?;
+        text::check_reason(&field("message"), &alert.message)?;
         let classes = field("classifications");
         too_many(&classes, alert.classes.len(), MAX_CLASSES)?;
-        alert.classes.iter().try_for_each(|class| text::name(&classes, class))?;
+        alert.classes.iter().try_for_each(|class| text::check_name(&classes, class))?;
     }
     Ok(())
 }
@@ -196,7 +199,7 @@ fn too_many(field: &str, count: usize, most: usize) -> Result<(), Refusal> {
 pub fn apply(
     known: &Reports,
     source: &str,
-    change: &Change,
+    change: &ReportChange,
     now: Timestamp,
 ) -> Result<Reports, Refusal> {
     let before = known.get(source).map(|report| report.alerts.clone()).unwrap_or_default();
@@ -204,14 +207,14 @@ pub fn apply(
         alerts.iter().map(|(id, alert)| (id.clone(), alert.again(before.get(id)))).collect()
     };
     let after = match change {
-        Change::Merge(alerts) => {
+        ReportChange::Merge(alerts) => {
             let mut merged = before.clone();
             merged.extend(again(alerts));
             merged
         }
-        Change::Replace(alerts) => again(alerts),
-        Change::Remove(ids) if ids.is_empty() => Alerts::new(),
-        Change::Remove(ids) => {
+        ReportChange::Replace(alerts) => again(alerts),
+        ReportChange::Remove(ids) if ids.is_empty() => Alerts::new(),
+        ReportChange::Remove(ids) => {
             let mut left = before.clone();
             left.retain(|id, _| !ids.contains(id));
             left
@@ -223,7 +226,7 @@ pub fn apply(
         (_, true) => return Ok(reports),
         (true, false) => drop(reports.remove(source)),
         (false, false) => {
-            reports.insert(source.into(), Report { alerts: after, updated_at: now });
+            reports.insert(source.into(), HealthReport { alerts: after, updated_at: now });
         }
     }
     match reports.len() > MAX_SOURCES {
@@ -238,7 +241,7 @@ pub fn apply(
 
 /// The alert that prevents something.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bar {
+pub struct BlockingAlert {
     pub source: String,
     pub alert: String,
     pub message: String,
@@ -247,31 +250,32 @@ pub struct Bar {
 /// The summary of all reports on an object, reduced to what a gate needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Standing {
+pub struct HealthSummary {
     /// The number of alerts of all sources.
     pub alerts: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub allocations: Option<Bar>,
+    #[serde(rename = "allocations")]
+    pub allocations_blocked_by: Option<BlockingAlert>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub state_changes: Option<Bar>,
+    pub state_changes: Option<BlockingAlert>,
 }
 
 /// The impact of a request on the object, for the health gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
+pub enum HealthImpact {
     /// It changes the object.
     Change,
     /// It changes the object and finally lets new workloads onto it.
-    Place,
+    PlaceWorkloads,
 }
 
-impl Standing {
+impl HealthSummary {
     pub fn of(reports: &Reports) -> Self {
         let alerts: usize = reports.values().map(|report| report.alerts.len()).sum();
         Self {
             alerts: u32::try_from(alerts).unwrap_or(u32::MAX),
-            allocations: first(reports, Class::PreventAllocations),
-            state_changes: first(reports, Class::PreventStateChanges),
+            allocations_blocked_by: first(reports, AlertClass::PreventAllocations),
+            state_changes: first(reports, AlertClass::PreventStateChanges),
         }
     }
 
@@ -281,76 +285,78 @@ impl Standing {
     }
 
     /// The prevented classes of requests, each with its alert.
-    pub fn bars(&self) -> Vec<(Class, &Bar)> {
+    pub fn blocking_alerts(&self) -> Vec<(AlertClass, &BlockingAlert)> {
         let all = [
-            (Class::PreventStateChanges, &self.state_changes),
-            (Class::PreventAllocations, &self.allocations),
+            (AlertClass::PreventStateChanges, &self.state_changes),
+            (AlertClass::PreventAllocations, &self.allocations_blocked_by),
         ];
         all.into_iter().filter_map(|(class, bar)| Some((class, bar.as_ref()?))).collect()
     }
 
     /// The alerts as sentences for `farrier why`.
-    pub fn said(&self) -> Vec<String> {
-        let bars = self.bars();
-        let mut said: Vec<String> = bars
+    pub fn messages(&self) -> Vec<String> {
+        let bars = self.blocking_alerts();
+        let mut message: Vec<String> = bars
             .iter()
             .map(|(class, bar)| format!("{}: {}", prevented(*class), bar.said()))
             .collect();
-        match (self.alerts, said.is_empty()) {
+        match (self.alerts, message.is_empty()) {
             (0, _) | (1, false) => {}
-            (1, true) => said.push("1 alert is reported".into()),
-            (count, _) => said.push(format!("{count} alerts are reported")),
+            (1, true) => message.push("1 alert is reported".into()),
+            (count, _) => message.push(format!("{count} alerts are reported")),
         }
-        said
+        message
     }
 
     /// The health gate. `what` names the request in the message; `force` is the reason of an
     /// override.
-    pub fn permit(
+    pub fn check_permitted(
         &self,
         target: &TargetId,
         what: &str,
-        wish: Wish,
+        requested: HealthImpact,
         force: Option<&str>,
     ) -> Result<(), Refusal> {
-        let bar = match wish {
-            Wish::Change => self.state_changes.as_ref(),
-            Wish::Place => self.state_changes.as_ref().or(self.allocations.as_ref()),
+        let bar = match requested {
+            HealthImpact::Change => self.state_changes.as_ref(),
+            HealthImpact::PlaceWorkloads => {
+                self.state_changes.as_ref().or(self.allocations_blocked_by.as_ref())
+            }
         };
         match (bar, force) {
             (None, _) | (Some(_), Some(_)) => Ok(()),
             (Some(bar), None) => {
-                let said = format!("{what} is prevented on {target}: {}", bar.said());
-                Err(Refusal::precondition("HEALTH_PREVENTS", said)
+                let message = format!("{what} is prevented on {target}: {}", bar.said());
+                Err(Refusal::precondition("HEALTH_PREVENTS", message)
                     .next(format!("farrier health get {target}")))
             }
         }
     }
 }
 
-impl Bar {
+impl BlockingAlert {
     fn said(&self) -> String {
         format!("{} reports {}: {}", self.source, self.alert, self.message)
     }
 }
 
-const fn prevented(class: Class) -> &'static str {
+const fn prevented(class: AlertClass) -> &'static str {
     match class {
-        Class::PreventAllocations => "nothing new is placed on it",
-        Class::PreventStateChanges => "no operation starts on it",
-        Class::SuppressExternalAlerting => "nobody is paged for it",
+        AlertClass::PreventAllocations => "nothing new is placed on it",
+        AlertClass::PreventStateChanges => "no operation starts on it",
+        AlertClass::SuppressExternalAlerting => "nobody is paged for it",
     }
 }
 
 /// The oldest alert of a class.
-fn first(reports: &Reports, class: Class) -> Option<Bar> {
+fn first(reports: &Reports, class: AlertClass) -> Option<BlockingAlert> {
     let all = reports.iter().flat_map(|(source, report)| {
         report.alerts.iter().map(move |(id, alert)| (alert.since, source, id, alert))
     });
     let oldest = all
         .filter(|(_, _, _, alert)| alert.is(class))
         .min_by_key(|(since, source, id, _)| (*since, *source, *id));
-    oldest.map(|(_, source, id, alert)| Bar {
+    oldest.map(|(_, source, id, alert)| BlockingAlert {
         source: source.clone(),
         alert: id.clone(),
         message: alert.message.clone(),
@@ -359,15 +365,15 @@ fn first(reports: &Reports, class: Class) -> Option<Bar> {
 
 /// Selects objects that have an alert of this source and class; none matches any.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Filter {
+pub struct HealthFilter {
     pub source: Option<String>,
     pub class: Option<String>,
 }
 
-impl Filter {
+impl HealthFilter {
     pub fn matches(&self, reports: &Reports) -> bool {
         let sources = reports.iter();
-        sources.filter(|(name, _)| self.source.as_ref().is_none_or(|wanted| wanted == *name)).any(
+        sources.filter(|(name, _)| self.source.as_ref().is_none_or(|desired| desired == *name)).any(
             |(_, report)| {
                 let mut alerts = report.alerts.values();
                 alerts
@@ -388,7 +394,7 @@ mod tests {
 
     fn alert(message: &str, classes: &[&str], since: i64) -> Alert {
         Alert {
-            part: String::new(),
+            component: String::new(),
             message: message.into(),
             classes: classes.iter().map(ToString::to_string).collect(),
             since: at(since),
@@ -406,7 +412,7 @@ mod tests {
     }
 
     fn shown(reports: &Reports) -> Vec<String> {
-        let report = |(source, report): (&String, &Report)| {
+        let report = |(source, report): (&String, &HealthReport)| {
             let alerts = report.alerts.iter();
             let alerts: Vec<String> = alerts
                 .map(|(id, one)| format!("{id}={}@{}", one.message, one.since.as_millis() / 1_000))
@@ -422,20 +428,24 @@ mod tests {
         for (source, found) in
             [("a", [("x", "old", 1), ("y", "old", 2)]), ("b", [("x", "b", 3), ("z", "b", 3)])]
         {
-            known.insert(source.into(), Report { alerts: alerts(&found), updated_at: at(3) });
+            known.insert(source.into(), HealthReport { alerts: alerts(&found), updated_at: at(3) });
         }
         let b = "b[x=b@3 z=b@3]@3";
-        let table: [(&str, Change, &[&str]); 9] = [
-            ("a", Change::Merge(alerts(&[("x", "new", 9)])), &["a[x=new@1 y=old@2]@9", b]),
-            ("a", Change::Merge(alerts(&[("w", "new", 9)])), &["a[w=new@9 x=old@1 y=old@2]@9", b]),
+        let table: [(&str, ReportChange, &[&str]); 9] = [
+            ("a", ReportChange::Merge(alerts(&[("x", "new", 9)])), &["a[x=new@1 y=old@2]@9", b]),
+            (
+                "a",
+                ReportChange::Merge(alerts(&[("w", "new", 9)])),
+                &["a[w=new@9 x=old@1 y=old@2]@9", b],
+            ),
             // An unchanged alert changes nothing, not even the time.
-            ("a", Change::Merge(alerts(&[("x", "old", 9)])), &["a[x=old@1 y=old@2]@3", b]),
-            ("a", Change::Replace(alerts(&[("x", "new", 9)])), &["a[x=new@1]@9", b]),
-            ("a", Change::Replace(Alerts::new()), &[b]),
-            ("a", Change::Remove(ids(&["x", "nobody"])), &["a[y=old@2]@9", b]),
-            ("a", Change::Remove(ids(&["x", "y"])), &[b]),
-            ("a", Change::Remove(ids(&[])), &[b]),
-            ("c", Change::Remove(ids(&[])), &["a[x=old@1 y=old@2]@3", b]),
+            ("a", ReportChange::Merge(alerts(&[("x", "old", 9)])), &["a[x=old@1 y=old@2]@3", b]),
+            ("a", ReportChange::Replace(alerts(&[("x", "new", 9)])), &["a[x=new@1]@9", b]),
+            ("a", ReportChange::Replace(Alerts::new()), &[b]),
+            ("a", ReportChange::Remove(ids(&["x", "nobody"])), &["a[y=old@2]@9", b]),
+            ("a", ReportChange::Remove(ids(&["x", "y"])), &[b]),
+            ("a", ReportChange::Remove(ids(&[])), &[b]),
+            ("c", ReportChange::Remove(ids(&[])), &["a[x=old@1 y=old@2]@3", b]),
         ];
         for (source, change, expected) in table {
             let after = apply(&known, source, &change, at(9)).unwrap();
@@ -463,60 +473,73 @@ mod tests {
             (with(alert("a\nb", &[], 0)), Some("alerts[a].message")),
             (with(alert("m", &["Not A Word"], 0)), Some("alerts[a].classifications")),
             (with(alert("m", &words, 0)), Some("alerts[a].classifications")),
-            (with(Alert { part: "p".repeat(129), ..alert("m", &[], 0) }), Some("alerts[a].target")),
+            (
+                with(Alert { component: "p".repeat(129), ..alert("m", &[], 0) }),
+                Some("alerts[a].target"),
+            ),
             (with(alert("m", &["anything", "prevent-allocations"], 0)), None),
         ];
         for (alerts, field) in table {
-            let said = Change::Merge(alerts.clone()).checked().err().and_then(|one| one.field);
-            assert_eq!(said.as_deref(), field, "{alerts:?}");
-            assert_eq!(Change::Replace(alerts).checked().err().and_then(|one| one.field), said);
+            let message =
+                ReportChange::Merge(alerts.clone()).checked().err().and_then(|one| one.field);
+            assert_eq!(message.as_deref(), field, "{alerts:?}");
+            assert_eq!(
+                ReportChange::Replace(alerts).checked().err().and_then(|one| one.field),
+                message
+            );
         }
-        assert!(Change::Remove(ids(&["A B"])).checked().is_err());
+        assert!(ReportChange::Remove(ids(&["A B"])).checked().is_err());
 
         let full: Reports =
-            (0..MAX_SOURCES).map(|n| (format!("s{n}"), Report::new(many(1)))).collect();
-        let refusal = apply(&full, "one-more", &Change::Merge(many(1)), at(1)).unwrap_err();
+            (0..MAX_SOURCES).map(|n| (format!("s{n}"), HealthReport::new(many(1)))).collect();
+        let refusal = apply(&full, "one-more", &ReportChange::Merge(many(1)), at(1)).unwrap_err();
         assert_eq!(refusal.field.as_deref(), Some("source"));
-        assert!(apply(&full, "s0", &Change::Merge(many(2)), at(1)).is_ok());
-        let refusal = apply(&full, "s0", &Change::Merge(many(MAX_ALERTS + 1)), at(1)).unwrap_err();
+        assert!(apply(&full, "s0", &ReportChange::Merge(many(2)), at(1)).is_ok());
+        let refusal =
+            apply(&full, "s0", &ReportChange::Merge(many(MAX_ALERTS + 1)), at(1)).unwrap_err();
         assert_eq!(refusal.field.as_deref(), Some("alerts"));
     }
 
-    fn standing(classes: &[&[&str]]) -> Standing {
+    fn standing(classes: &[&[&str]]) -> HealthSummary {
         let report = |n: usize, classes: &&[&str]| {
             let one = alert("too hot", classes, n as i64);
-            (format!("s{n}"), Report::new([(format!("a{n}"), one)]))
+            (format!("s{n}"), HealthReport::new([(format!("a{n}"), one)]))
         };
-        Standing::of(&classes.iter().enumerate().map(|(n, one)| report(n, one)).collect())
+        HealthSummary::of(&classes.iter().enumerate().map(|(n, one)| report(n, one)).collect())
     }
 
     /// Rows: the alerts. Columns: may the object be changed, may workloads be placed on it.
     #[test]
     fn gates_by_classification() {
-        let place = Class::PreventAllocations.as_str();
-        let change = Class::PreventStateChanges.as_str();
-        let silent = Class::SuppressExternalAlerting.as_str();
+        let position = AlertClass::PreventAllocations.as_str();
+        let change = AlertClass::PreventStateChanges.as_str();
+        let silent = AlertClass::SuppressExternalAlerting.as_str();
         let table: [(&[&[&str]], bool, bool); 8] = [
             (&[], true, true),
             (&[&[]], true, true),
             (&[&["unknown-word"]], true, true),
             (&[&[silent]], true, true),
-            (&[&[place]], true, false),
+            (&[&[position]], true, false),
             (&[&[change]], false, false),
-            (&[&["unknown-word"], &[place, silent]], true, false),
-            (&[&[place], &[change]], false, false),
+            (&[&["unknown-word"], &[position, silent]], true, false),
+            (&[&[position], &[change]], false, false),
         ];
         let target = TargetId::new(TargetKind::Rack, "rack-1");
         for (classes, may_change, may_place) in table {
-            let standing = standing(classes);
-            for (wish, open) in [(Wish::Change, may_change), (Wish::Place, may_place)] {
-                let verdict = standing.permit(&target, "REBOOT", wish, None);
-                assert_eq!(verdict.is_ok(), open, "{classes:?} {wish:?}");
-                assert_eq!(standing.permit(&target, "REBOOT", wish, Some("fire")), Ok(()));
-                if let Err(refusal) = verdict {
+            let status = standing(classes);
+            for (requested, open) in
+                [(HealthImpact::Change, may_change), (HealthImpact::PlaceWorkloads, may_place)]
+            {
+                let classification = status.check_permitted(&target, "REBOOT", requested, None);
+                assert_eq!(classification.is_ok(), open, "{classes:?} {requested:?}");
+                assert_eq!(
+                    status.check_permitted(&target, "REBOOT", requested, Some("fire")),
+                    Ok(())
+                );
+                if let Err(refusal) = classification {
                     assert_eq!(refusal.reason, "HEALTH_PREVENTS");
-                    assert!(refusal.said.contains("too hot"), "{refusal}");
-                    assert_eq!(refusal.next.as_deref(), Some("farrier health get rack-1"));
+                    assert!(refusal.message.contains("too hot"), "{refusal}");
+                    assert_eq!(refusal.next_command.as_deref(), Some("farrier health get rack-1"));
                 }
             }
         }
@@ -524,24 +547,25 @@ mod tests {
 
     #[test]
     fn the_oldest_alert_is_named_and_the_others_are_counted() {
-        let place = Class::PreventAllocations.as_str();
-        let both = standing(&[&[], &[place], &[place]]);
-        assert_eq!(both.allocations.as_ref().map(|bar| bar.alert.as_str()), Some("a1"));
+        let position = AlertClass::PreventAllocations.as_str();
+        let both = standing(&[&[], &[position], &[position]]);
+        assert_eq!(both.allocations_blocked_by.as_ref().map(|bar| bar.alert.as_str()), Some("a1"));
         assert_eq!(
-            both.said(),
+            both.messages(),
             ["nothing new is placed on it: s1 reports a1: too hot", "3 alerts are reported"]
         );
-        assert_eq!(standing(&[&[place]]).said().len(), 1);
+        assert_eq!(standing(&[&[position]]).messages().len(), 1);
         assert!(standing(&[]).is_clear());
     }
 
     #[test]
     fn what_pages_somebody_is_counted_by_what_it_prevents() {
-        let place = Class::PreventAllocations.as_str();
-        let change = Class::PreventStateChanges.as_str();
-        let silent = Class::SuppressExternalAlerting.as_str();
-        let all = [vec![], vec!["word"], vec![place], vec![place, change], vec![place, silent]];
-        let report = Report::new(
+        let position = AlertClass::PreventAllocations.as_str();
+        let change = AlertClass::PreventStateChanges.as_str();
+        let silent = AlertClass::SuppressExternalAlerting.as_str();
+        let all =
+            [vec![], vec!["word"], vec![position], vec![position, change], vec![position, silent]];
+        let report = HealthReport::new(
             all.iter().enumerate().map(|(n, classes)| (format!("a{n}"), alert("m", classes, 0))),
         );
         let tally = report.tally();
@@ -553,7 +577,7 @@ mod tests {
 
     #[test]
     fn a_filter_finds_one_alert_that_is_all_of_it() {
-        let of = |classes: &[&str]| Report::new([("a".to_string(), alert("m", classes, 0))]);
+        let of = |classes: &[&str]| HealthReport::new([("a".to_string(), alert("m", classes, 0))]);
         let reports = Reports::from([("s".to_string(), of(&["x"])), ("t".to_string(), of(&["y"]))]);
         let table = [
             (None, None, true),
@@ -565,9 +589,9 @@ mod tests {
         ];
         for (source, class, found) in table {
             let filter =
-                Filter { source: source.map(String::from), class: class.map(String::from) };
+                HealthFilter { source: source.map(String::from), class: class.map(String::from) };
             assert_eq!(filter.matches(&reports), found, "{filter:?}");
         }
-        assert!(!Filter::default().matches(&Reports::new()));
+        assert!(!HealthFilter::default().matches(&Reports::new()));
     }
 }

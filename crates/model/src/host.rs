@@ -7,19 +7,20 @@
 
 mod why;
 
-use crate::effect::Facts;
-use crate::fault::{Class, Code};
-use crate::firmware::{FIRMWARE, Firmware, Resolution};
+use crate::effect::DeviceFacts;
+use crate::fault::{FaultClass, FaultCode};
+use crate::firmware::{FIRMWARE, Firmware, FirmwareResolution};
 use crate::here;
 use crate::id::{FirmwareId, MachineId, RunId};
 use crate::lifecycle::{
-    Change, Head, Lifecycle, NewRun, Next, SubjectKind, Trouble, Waited, Why, waited,
+    AwaitedRunStatus, DeviceFailure, IdleReason, Lifecycle, LifecycleChange, LifecycleDecision,
+    NewRun, RecordHeader, SubjectKind, awaited_run_status,
 };
 use crate::plan::{Params, RunStep, RunType};
 use crate::refusal::Refusal;
-use crate::run::{Note, Run, RunPhase};
+use crate::run::{HistoryNote, Run, RunPhase};
 use crate::target::{TargetId, TargetKind};
-use crate::time::{Timestamp, spoken};
+use crate::time::{Timestamp, format_duration};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -28,11 +29,11 @@ pub const MAX_FIRMWARE_UPGRADE_RETRIES: u32 = 3;
 /// The default interval before a failed upgrade is retried.
 pub const RETRY_INTERVAL: Duration = Duration::from_secs(600);
 /// The time for which a host waits until the rack's operation reaches its machine.
-pub const RACK_PATIENCE: Duration = Duration::from_secs(24 * 3_600);
+pub const RACK_TIMEOUT: Duration = Duration::from_secs(24 * 3_600);
 /// The interval of checks of the machine's gate while it refuses an upgrade.
 const GATE_PAUSE: Duration = Duration::from_secs(60);
 /// The time for which the gate is checked; after that the upgrade fails.
-const GATE_PATIENCE: Duration = Duration::from_secs(24 * 3_600);
+const GATE_TIMEOUT: Duration = Duration::from_secs(24 * 3_600);
 /// The normal maximum duration of an upgrade by the host itself.
 const UPGRADE_PATIENCE: Duration = Duration::from_secs(3_600);
 
@@ -42,7 +43,7 @@ pub enum HostState {
     Ready,
     CheckingFirmwareV2 { retry_count: u32 },
     WaitingForRackFirmwareUpgrade,
-    FailedFirmwareUpgrade { retry_count: u32, cause: Trouble },
+    FailedFirmwareUpgrade { retry_count: u32, cause: DeviceFailure },
 }
 
 impl HostState {
@@ -63,7 +64,7 @@ impl HostState {
 /// The party that requested a reprovisioning.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "owner", rename_all = "snake_case")]
-pub enum Owner {
+pub enum ReprovisionOwner {
     /// An operation on the rack, which drives the upgrade itself.
     Rack {
         operation: RunId,
@@ -75,7 +76,7 @@ pub enum Owner {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReprovisionRequest {
-    pub owner: Owner,
+    pub owner: ReprovisionOwner,
     pub firmware: Option<FirmwareId>,
     pub requested_at: Timestamp,
     /// None: the request is new and not started.
@@ -84,7 +85,7 @@ pub struct ReprovisionRequest {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
-    pub head: Head,
+    pub head: RecordHeader,
     pub state: HostState,
     /// None: nothing is requested, or the request was withdrawn.
     #[serde(default)]
@@ -93,7 +94,7 @@ pub struct Host {
     #[serde(default)]
     pub run: Option<RunId>,
     #[serde(default)]
-    pub facts: Facts,
+    pub facts: DeviceFacts,
     /// The id of the last operator request: repeating it starts nothing.
     #[serde(default)]
     pub request_id: String,
@@ -101,26 +102,26 @@ pub struct Host {
 
 /// The input of a turn besides the host itself.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct HostTurnInput {
     /// The id for a run that this turn may start.
     pub fresh: RunId,
     /// The run that the host waits for, or the failed one, which an operator may have resumed and
     /// completed.
     pub run: Option<Run>,
     /// The firmware that the request resolves to.
-    pub firmware: Resolution,
+    pub firmware: FirmwareResolution,
     /// The decision of its machine's gate on an upgrade.
     pub gate: Result<(), Refusal>,
     /// The rack's operation, if it owns the request.
     pub operation: Option<Run>,
     /// The newest child run of that operation for this machine's firmware.
-    pub part: Option<Run>,
+    pub child_run: Option<Run>,
     pub retry_interval: Duration,
 }
 
 /// The work of an upgrade by the host itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Check {
+pub enum FirmwareCheck {
     /// Nothing to do, and why.
     Nothing(String),
     /// The named firmware does not exist.
@@ -136,20 +137,26 @@ pub enum Check {
 }
 
 /// Decides what to do for a host to have a firmware. The run reads whether the host has it already.
-pub fn check(facts: &Facts, firmware: &Resolution) -> Check {
+pub fn check_firmware(facts: &DeviceFacts, firmware: &FirmwareResolution) -> FirmwareCheck {
     let kind = TargetKind::Machine;
     match firmware {
-        Resolution::Skip(why) => Check::Nothing(format!("no firmware was applied: {why}")),
-        Resolution::Unknown(id) => Check::Unknown(format!("no firmware {id} is in the catalogue")),
-        Resolution::Use(one) => match (one.steps(kind), one.missing_on(kind, &facts.firmware)) {
-            (steps, _) if steps.is_empty() => {
-                Check::Nothing(format!("firmware {} has nothing for machines", one.id))
+        FirmwareResolution::Skip(why) => {
+            FirmwareCheck::Nothing(format!("no firmware was applied: {why}"))
+        }
+        FirmwareResolution::Unknown(id) => {
+            FirmwareCheck::Unknown(format!("no firmware {id} is in the catalogue"))
+        }
+        FirmwareResolution::Use(one) => {
+            match (one.steps(kind), one.missing_on(kind, &facts.firmware)) {
+                (steps, _) if steps.is_empty() => {
+                    FirmwareCheck::Nothing(format!("firmware {} has nothing for machines", one.id))
+                }
+                (steps, differs) => {
+                    let known = if differs.is_empty() { vec![last_seen(one)] } else { differs };
+                    FirmwareCheck::Install { firmware: one.id.clone(), steps, known }
+                }
             }
-            (steps, differs) => {
-                let known = if differs.is_empty() { vec![last_seen(one)] } else { differs };
-                Check::Install { firmware: one.id.clone(), steps, known }
-            }
-        },
+        }
     }
 }
 
@@ -162,11 +169,11 @@ fn last_seen(firmware: &Firmware) -> String {
 impl Host {
     pub fn new(machine: &MachineId, now: Timestamp) -> Self {
         Self {
-            head: Head::new(machine.as_str(), crate::machine::Labels::new(), now),
+            head: RecordHeader::new(machine.as_str(), crate::machine::Labels::new(), now),
             state: HostState::Ready,
             request: None,
             run: None,
-            facts: Facts::default(),
+            facts: DeviceFacts::default(),
             request_id: String::new(),
         }
     }
@@ -192,8 +199,8 @@ impl Host {
     /// The rack's operation that owns the request.
     pub fn rack_operation(&self) -> Option<&RunId> {
         match self.request.as_ref().map(|request| &request.owner) {
-            Some(Owner::Rack { operation }) => Some(operation),
-            Some(Owner::Operator { .. }) | None => None,
+            Some(ReprovisionOwner::Rack { operation }) => Some(operation),
+            Some(ReprovisionOwner::Operator { .. }) | None => None,
         }
     }
 
@@ -213,107 +220,137 @@ impl Host {
         let id = &self.head.id;
         let owner = self.request.as_ref().map(|request| request.owner.said());
         let owner = owner.unwrap_or_else(|| "somebody who has given it up".into());
-        let said = format!("the firmware of {id} is being seen to for {owner}");
-        Err(Refusal::precondition("REPROVISION_UNDER_WAY", said).next(format!("farrier why {id}")))
+        let message = format!("the firmware of {id} is being seen to for {owner}");
+        Err(Refusal::precondition("REPROVISION_UNDER_WAY", message)
+            .next(format!("farrier why {id}")))
     }
 
     /// Checks whether the request may be withdrawn for this machine alone: not while the rack's
     /// `operation` is active.
-    pub fn admit_give_up(&self, operation: Option<&Run>) -> Result<(), Refusal> {
+    pub fn admit_withdrawal(&self, operation: Option<&Run>) -> Result<(), Refusal> {
         let going = operation.filter(|run| !run.ended());
         let Some(operation) = going.map(|run| &run.spec.id) else { return Ok(()) };
-        let said = format!(
+        let message = format!(
             "the firmware of {} is upgraded by {operation}, an operation of its rack",
             self.head.id
         );
-        Err(Refusal::precondition("REPROVISION_OF_RACK", said)
+        Err(Refusal::precondition("REPROVISION_OF_RACK", message)
             .next(format!("farrier cancel {operation}   # stops it for the whole rack")))
     }
 
-    fn become_(&self, state: HostState, said: impl Into<String>, line: &'static str) -> Next<Self> {
+    fn become_(
+        &self,
+        state: HostState,
+        message: impl Into<String>,
+        line: &'static str,
+    ) -> LifecycleDecision<Self> {
         let record = Self { state, run: None, ..self.clone() };
-        Next::Become(Box::new(Change::new(record, Note::new(said, line))))
+        LifecycleDecision::Transition(Box::new(LifecycleChange::new(
+            record,
+            HistoryNote::new(message, line),
+        )))
     }
 
     /// Back to `Ready`. A started request is removed; a new one that arrived since stays.
-    fn settle(&self, said: impl Into<String>, line: &'static str) -> Next<Self> {
+    fn settle(&self, message: impl Into<String>, line: &'static str) -> LifecycleDecision<Self> {
         let request = self.request.clone().filter(|request| request.started_at.is_none());
-        Self { request, ..self.clone() }.become_(HostState::Ready, said, line)
+        Self { request, ..self.clone() }.become_(HostState::Ready, message, line)
     }
 
-    fn fail(&self, retry_count: u32, cause: Trouble) -> Next<Self> {
-        let said = cause.said.clone();
-        self.become_(HostState::FailedFirmwareUpgrade { retry_count, cause }, said, here!())
+    fn fail(&self, retry_count: u32, cause: DeviceFailure) -> LifecycleDecision<Self> {
+        let message = cause.message.clone();
+        self.become_(HostState::FailedFirmwareUpgrade { retry_count, cause }, message, here!())
     }
 
     /// Starts a request: the rack drives the upgrade, or the host does.
-    fn take_up(&self, request: &ReprovisionRequest, now: Timestamp) -> Next<Self> {
+    fn start_request(
+        &self,
+        request: &ReprovisionRequest,
+        now: Timestamp,
+    ) -> LifecycleDecision<Self> {
         let request = ReprovisionRequest { started_at: Some(now), ..request.clone() };
-        let (state, said) = match &request.owner {
-            Owner::Rack { operation } => (
+        let (state, message) = match &request.owner {
+            ReprovisionOwner::Rack { operation } => (
                 HostState::WaitingForRackFirmwareUpgrade,
                 format!("{operation} is to upgrade its firmware"),
             ),
-            Owner::Operator { name } => (
+            ReprovisionOwner::Operator { name } => (
                 HostState::CheckingFirmwareV2 { retry_count: 0 },
                 format!("checking its firmware for {name}"),
             ),
         };
-        Self { request: Some(request), ..self.clone() }.become_(state, said, here!())
+        Self { request: Some(request), ..self.clone() }.become_(state, message, here!())
     }
 
     /// The request was withdrawn: an active run is canceled first.
-    fn give_up(&self, seen: &Seen) -> Next<Self> {
+    fn withdraw_request(&self, observed: &HostTurnInput) -> LifecycleDecision<Self> {
         // Only the rack may cancel an operation on the rack: it includes other machines.
         let own = |run: &&Run| run.spec.target.kind == TargetKind::Machine;
-        let going = seen.run.as_ref().filter(own).filter(|run| waited(run) == Waited::Going);
+        let going = observed
+            .run
+            .as_ref()
+            .filter(own)
+            .filter(|run| awaited_run_status(run) == AwaitedRunStatus::Active);
         match going {
-            Some(run) if run.progress.halt.is_none() => {
+            Some(run) if run.progress.stop_request.is_none() => {
                 let id = &run.spec.id;
                 let record = Self { request: None, ..self.clone() };
-                let note = Note::new(format!("{id} is to stop"), here!());
+                let note = HistoryNote::new(format!("{id} is to stop"), here!());
                 let cancel = vec![(id.clone(), "nobody wants it any more".into())];
-                Next::Become(Box::new(Change { cancel, ..Change::new(record, note) }))
+                LifecycleDecision::Transition(Box::new(LifecycleChange {
+                    cancel,
+                    ..LifecycleChange::new(record, note)
+                }))
             }
-            Some(_) => Next::Rest(Why::new("its operation is being stopped")),
+            Some(_) => LifecycleDecision::Idle(IdleReason::new("its operation is being stopped")),
             None => self.settle("nobody wants its firmware upgraded any more", here!()),
         }
     }
 
-    fn checking(&self, retry_count: u32, seen: &Seen, now: Timestamp) -> Next<Self> {
+    fn checking(
+        &self,
+        retry_count: u32,
+        observed: &HostTurnInput,
+        now: Timestamp,
+    ) -> LifecycleDecision<Self> {
         if let Some(id) = &self.run {
-            let waited = seen.run.as_ref().map_or_else(gone, waited);
+            let waited = observed.run.as_ref().map_or_else(gone, awaited_run_status);
             return match waited {
-                Waited::Going => Next::Rest(Why::new(format!("{id} upgrades its firmware"))),
-                Waited::Done => self.settle("its firmware is as wanted", here!()),
-                Waited::Failed(cause) => self.fail(retry_count, cause),
+                AwaitedRunStatus::Active => {
+                    LifecycleDecision::Idle(IdleReason::new(format!("{id} upgrades its firmware")))
+                }
+                AwaitedRunStatus::Succeeded => self.settle("its firmware is as wanted", here!()),
+                AwaitedRunStatus::Failed(cause) => self.fail(retry_count, cause),
             };
         }
-        match (check(&self.facts, &seen.firmware), &seen.gate) {
-            (Check::Nothing(said), _) => self.settle(said, here!()),
-            (Check::Unknown(said), _) => self.fail(retry_count, trouble(said)),
-            (Check::Install { .. }, Err(refusal)) => {
-                let said = format!("it may not be upgraded now: {}", refusal.said);
-                let deadline = self.head.since + GATE_PATIENCE;
+        match (check_firmware(&self.facts, &observed.firmware), &observed.gate) {
+            (FirmwareCheck::Nothing(message), _) => self.settle(message, here!()),
+            (FirmwareCheck::Unknown(message), _) => self.fail(retry_count, trouble(message)),
+            (FirmwareCheck::Install { .. }, Err(refusal)) => {
+                let message = format!("it may not be upgraded now: {}", refusal.message);
+                let deadline = self.head.since + GATE_TIMEOUT;
                 match now < deadline {
-                    true => Next::Until(deadline.min(now + GATE_PAUSE), Why::new(said)),
-                    false => self.fail(retry_count, trouble(said)),
+                    true => LifecycleDecision::IdleUntil(
+                        deadline.min(now + GATE_PAUSE),
+                        IdleReason::new(message),
+                    ),
+                    false => self.fail(retry_count, trouble(message)),
                 }
             }
-            (Check::Install { firmware, steps, known }, Ok(())) => {
-                self.upgrade(seen, &firmware, steps, &known)
+            (FirmwareCheck::Install { firmware, steps, known }, Ok(())) => {
+                self.upgrade(observed, &firmware, steps, &known)
             }
         }
     }
 
     fn upgrade(
         &self,
-        seen: &Seen,
+        observed: &HostTurnInput,
         firmware: &FirmwareId,
         steps: Vec<RunStep>,
         known: &[String],
-    ) -> Next<Self> {
-        let fresh = &seen.fresh;
+    ) -> LifecycleDecision<Self> {
+        let fresh = &observed.fresh;
         let initiator = self.request.as_ref().map(|request| request.owner.said());
         let run = NewRun {
             id: fresh.clone(),
@@ -327,48 +364,55 @@ impl Host {
             claims: Vec::new(),
             params: Params::from([(FIRMWARE.to_string(), firmware.to_string())]),
         };
-        let note = Note::new(format!("{fresh} is to upgrade it: {}", known.join("; ")), here!());
+        let note =
+            HistoryNote::new(format!("{fresh} is to upgrade it: {}", known.join("; ")), here!());
         let record = Self { run: Some(fresh.clone()), ..self.clone() };
-        Next::Become(Box::new(Change { start: vec![run], ..Change::new(record, note) }))
+        LifecycleDecision::Transition(Box::new(LifecycleChange {
+            start: vec![run],
+            ..LifecycleChange::new(record, note)
+        }))
     }
 
     /// The child run of the rack's operation on this machine decides. If there is none, the end of
     /// the operation does.
-    fn waiting(&self, seen: &Seen, now: Timestamp) -> Next<Self> {
-        if let Some(part) = &seen.part {
-            return match waited(part) {
-                Waited::Going => {
-                    Next::Rest(Why::new(format!("{} upgrades its firmware", part.spec.id)))
+    fn waiting(&self, observed: &HostTurnInput, now: Timestamp) -> LifecycleDecision<Self> {
+        if let Some(part) = &observed.child_run {
+            return match awaited_run_status(part) {
+                AwaitedRunStatus::Active => LifecycleDecision::Idle(IdleReason::new(format!(
+                    "{} upgrades its firmware",
+                    part.spec.id
+                ))),
+                AwaitedRunStatus::Succeeded => {
+                    self.settle("its rack has upgraded its firmware", here!())
                 }
-                Waited::Done => self.settle("its rack has upgraded its firmware", here!()),
-                Waited::Failed(cause) => self.fail(0, cause),
+                AwaitedRunStatus::Failed(cause) => self.fail(0, cause),
             };
         }
-        let Some(operation) = &seen.operation else {
+        let Some(operation) = &observed.operation else {
             return self.fail(0, trouble("the operation on its rack is not there any more"));
         };
         let id = &operation.spec.id;
-        match (operation.phase(), waited(operation)) {
+        match (operation.phase(), awaited_run_status(operation)) {
             (RunPhase::Pending | RunPhase::Running, _) => {
-                let until = self.head.since + RACK_PATIENCE;
+                let until = self.head.since + RACK_TIMEOUT;
                 if now >= until {
-                    let patience = spoken(RACK_PATIENCE);
-                    let said = format!("{id} has not come to this machine within {patience}");
-                    return self.fail(0, trouble(said));
+                    let timeout = format_duration(RACK_TIMEOUT);
+                    let text = format!("{id} has not come to this machine within {timeout}");
+                    return self.fail(0, trouble(text));
                 }
                 let why = format!("{id} is to upgrade its firmware, and has not come to it");
-                Next::Until(until, Why::new(why))
+                LifecycleDecision::IdleUntil(until, IdleReason::new(why))
             }
-            (RunPhase::Failed, Waited::Failed(cause)) => {
-                let said = format!("{id} failed before it came to this machine: {}", cause.said);
-                self.fail(0, Trouble { said, ..cause })
+            (RunPhase::Failed, AwaitedRunStatus::Failed(cause)) => {
+                let text = format!("{id} failed before it came to this machine: {}", cause.message);
+                self.fail(0, DeviceFailure { message: text, ..cause })
             }
-            (RunPhase::Failed, Waited::Going | Waited::Done) => {
+            (RunPhase::Failed, AwaitedRunStatus::Active | AwaitedRunStatus::Succeeded) => {
                 self.fail(0, trouble(format!("{id} failed before it came to this machine")))
             }
             (RunPhase::Canceled, _) => {
-                let said = format!("{id} was canceled before it came to this machine");
-                self.settle(said, here!())
+                let text = format!("{id} was canceled before it came to this machine");
+                self.settle(text, here!())
             }
             (RunPhase::Succeeded, _) => {
                 self.settle(format!("{id} had no firmware for this machine"), here!())
@@ -378,38 +422,50 @@ impl Host {
 
     /// Retries a failed upgrade if that is safe. A later child run of the rack's operation takes
     /// precedence.
-    fn failed(&self, retry_count: u32, cause: &Trouble, seen: &Seen, now: Timestamp) -> Next<Self> {
-        let later = seen.part.as_ref().filter(|part| cause.run.as_ref() != Some(&part.spec.id));
-        match later.map(waited) {
-            Some(Waited::Going) => {
+    fn failed(
+        &self,
+        retry_count: u32,
+        cause: &DeviceFailure,
+        observed: &HostTurnInput,
+        now: Timestamp,
+    ) -> LifecycleDecision<Self> {
+        let later =
+            observed.child_run.as_ref().filter(|part| cause.run.as_ref() != Some(&part.spec.id));
+        match later.map(awaited_run_status) {
+            Some(AwaitedRunStatus::Active) => {
                 let state = HostState::WaitingForRackFirmwareUpgrade;
                 return self.become_(state, "its rack tries again", here!());
             }
-            Some(Waited::Done) => {
+            Some(AwaitedRunStatus::Succeeded) => {
                 return self.settle("its rack has upgraded its firmware", here!());
             }
-            Some(Waited::Failed(_)) | None => {}
+            Some(AwaitedRunStatus::Failed(_)) | None => {}
         }
-        match seen.run.as_ref().map(|run| (run, waited(run))) {
-            Some((run, Waited::Going)) => {
+        match observed.run.as_ref().map(|run| (run, awaited_run_status(run))) {
+            Some((run, AwaitedRunStatus::Active)) => {
                 let why = format!("operation {} goes on with what had failed", run.spec.id);
-                return Next::Rest(Why::new(why));
+                return LifecycleDecision::Idle(IdleReason::new(why));
             }
-            Some((_, Waited::Done)) => {
+            Some((_, AwaitedRunStatus::Succeeded)) => {
                 return self.settle("what had failed was brought to a good end", here!());
             }
-            Some((_, Waited::Failed(_))) | None => {}
+            Some((_, AwaitedRunStatus::Failed(_))) | None => {}
         }
-        match self.next_attempt(seen.retry_interval) {
-            None => Next::Rest(Why::new(format!("{}; a person is waited for", cause.said))),
-            Some(at) if now < at => {
-                Next::Until(at, Why::new(format!("{}; it is tried again then", cause.said)))
-            }
+        match self.next_attempt(observed.retry_interval) {
+            None => LifecycleDecision::Idle(IdleReason::new(format!(
+                "{}; a person is waited for",
+                cause.message
+            ))),
+            Some(at) if now < at => LifecycleDecision::IdleUntil(
+                at,
+                IdleReason::new(format!("{}; it is tried again then", cause.message)),
+            ),
             Some(_) => {
                 let retry_count = retry_count + 1;
                 let state = HostState::CheckingFirmwareV2 { retry_count };
-                let said = format!("attempt {retry_count} of {MAX_FIRMWARE_UPGRADE_RETRIES} again");
-                self.become_(state, said, here!())
+                let message =
+                    format!("attempt {retry_count} of {MAX_FIRMWARE_UPGRADE_RETRIES} again");
+                self.become_(state, message, here!())
             }
         }
     }
@@ -418,7 +474,8 @@ impl Host {
     pub fn next_attempt(&self, interval: Duration) -> Option<Timestamp> {
         match &self.state {
             HostState::FailedFirmwareUpgrade { retry_count, cause } => {
-                let safe = Code::parse(&cause.code).map(Code::class) == Some(Class::Retryable);
+                let safe = FaultCode::parse(&cause.code).map(FaultCode::class)
+                    == Some(FaultClass::Retryable);
                 let again = safe && *retry_count < MAX_FIRMWARE_UPGRADE_RETRIES;
                 again.then(|| self.head.since + interval)
             }
@@ -429,7 +486,7 @@ impl Host {
     }
 }
 
-impl Owner {
+impl ReprovisionOwner {
     pub fn said(&self) -> String {
         match self {
             Self::Rack { operation } => operation.to_string(),
@@ -438,55 +495,60 @@ impl Owner {
     }
 }
 
-fn trouble(said: impl Into<String>) -> Trouble {
-    Trouble { said: said.into(), run: None, code: String::new() }
+fn trouble(text: impl Into<String>) -> DeviceFailure {
+    DeviceFailure { message: text.into(), run: None, code: String::new() }
 }
 
-fn gone() -> Waited {
-    Waited::Failed(trouble("its operation is not there any more"))
+fn gone() -> AwaitedRunStatus {
+    AwaitedRunStatus::Failed(trouble("its operation is not there any more"))
 }
 
 impl Lifecycle for Host {
     const KIND: SubjectKind = SubjectKind::Host;
     const STATES: &'static [&'static str] =
         &["Ready", "CheckingFirmwareV2", "WaitingForRackFirmwareUpgrade", "FailedFirmwareUpgrade"];
-    type Seen = Seen;
+    type TurnInput = HostTurnInput;
 
-    fn head(&self) -> &Head {
+    fn head(&self) -> &RecordHeader {
         &self.head
     }
 
-    fn head_mut(&mut self) -> &mut Head {
+    fn head_mut(&mut self) -> &mut RecordHeader {
         &mut self.head
     }
 
-    fn word(&self) -> &'static str {
+    fn state_name(&self) -> &'static str {
         self.state.word()
     }
 
-    fn learn(&mut self, facts: &Facts) {
-        self.facts.learn(facts);
+    fn merge_facts(&mut self, facts: &DeviceFacts) {
+        self.facts.merge(facts);
     }
 
-    fn next(&self, seen: &Seen, now: Timestamp) -> Next<Self> {
+    fn next(&self, observed: &HostTurnInput, now: Timestamp) -> LifecycleDecision<Self> {
         use HostState as S;
-        let at_work = || seen.run.as_ref().is_some_and(|run| waited(run) == Waited::Going);
+        let at_work = || {
+            observed
+                .run
+                .as_ref()
+                .is_some_and(|run| awaited_run_status(run) == AwaitedRunStatus::Active)
+        };
         match (&self.state, &self.request) {
-            (S::Ready, None) => Next::Rest(Why::new("nothing is asked of it")),
-            (_, None) => self.give_up(seen),
+            (S::Ready, None) => LifecycleDecision::Idle(IdleReason::new("nothing is asked of it")),
+            (_, None) => self.withdraw_request(observed),
             // An active run is not interrupted: a new request waits for its end.
             (_, Some(request)) if request.started_at.is_none() && !at_work() => {
-                self.take_up(request, now)
+                self.start_request(request, now)
             }
             // Starting a request leaves `Ready`, and returning to `Ready` removes it; so a started
             // request is complete here.
             (S::Ready, Some(_)) => self.settle("its request was seen to", here!()),
             (S::CheckingFirmwareV2 { retry_count }, Some(_)) => {
-                self.checking(*retry_count, seen, now)
+                self.checking(*retry_count, observed, now)
             }
-            (S::WaitingForRackFirmwareUpgrade, Some(_)) => self.waiting(seen, now),
+            (S::WaitingForRackFirmwareUpgrade, Some(_)) => self.waiting(observed, now),
             (S::FailedFirmwareUpgrade { retry_count, cause }, Some(_)) => {
-                self.failed(*retry_count, cause, seen, now)
+                self.failed(*retry_count, cause, observed, now)
             }
         }
     }

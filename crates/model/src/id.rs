@@ -88,12 +88,12 @@ pub struct Id<K> {
 impl<K: Kind> Id<K> {
     /// Makes a new id. The caller supplies the random number `chance`: the model has no random
     /// source.
-    pub fn new(now: Timestamp, chance: u64) -> Self {
+    pub fn new(now: Timestamp, random: u64) -> Self {
         let mut text = String::with_capacity(K::PREFIX.len() + 1 + TIME_LEN + CHANCE_LEN);
         text.push_str(K::PREFIX);
         text.push('-');
         push_base32(&mut text, now.as_millis().max(0) as u64, TIME_LEN);
-        push_base32(&mut text, chance, CHANCE_LEN);
+        push_base32(&mut text, random, CHANCE_LEN);
         Self::trusted(text)
     }
 
@@ -107,7 +107,7 @@ impl<K: Kind> Id<K> {
         if text.is_empty() {
             return Err(Refusal::missing(field));
         }
-        match problem::<K>(text) {
+        match find_id_problem::<K>(text) {
             None => Ok(Self::trusted(text.to_string())),
             Some(problem) => Err(Refusal::invalid(field, problem, Self::example())),
         }
@@ -144,7 +144,7 @@ impl<K: Kind> Id<K> {
     }
 }
 
-fn problem<K: Kind>(text: &str) -> Option<String> {
+fn find_id_problem<K: Kind>(text: &str) -> Option<String> {
     if text.len() > MAX_ID_LEN {
         return Some(format!("is {} bytes long", text.len()));
     }
@@ -169,8 +169,8 @@ fn problem<K: Kind>(text: &str) -> Option<String> {
 }
 
 fn push_base32(text: &mut String, value: u64, digits: usize) {
-    for place in (0..digits).rev() {
-        let digit = (value >> (5 * place)) & 31;
+    for position in (0..digits).rev() {
+        let digit = (value >> (5 * position)) & 31;
         text.push(ALPHABET[digit as usize] as char);
     }
 }

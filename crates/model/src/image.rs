@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image {
     pub name: String,
-    pub body: Body,
+    pub body: ImageContent,
     pub created_at: Timestamp,
 }
 
 /// The content of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Body {
+pub enum ImageContent {
     /// A disk image, written by the deploy environment.
     Disk { format: DiskFormat, file: Artifact },
     /// A kernel that is booted over the network, such as a custom installer.
@@ -68,7 +68,7 @@ const MAX_CMDLINE: usize = 2_048;
 /// The placeholders in a kernel's command line.
 pub const PLACEHOLDERS: [&str; 5] = ["{url}", "{token}", "{mac}", "{hostname}", "{machine}"];
 
-impl Body {
+impl ImageContent {
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Disk { format, .. } => format.as_str(),
@@ -88,7 +88,7 @@ impl Body {
 
     /// True if the booted system reports its progress to Farrier. If not, Farrier only waits for
     /// it.
-    pub fn phones_home(&self) -> bool {
+    pub fn reports_progress(&self) -> bool {
         match self {
             Self::Disk { .. } => true,
             Self::Kernel { cmdline, .. } => cmdline.contains("{token}"),
@@ -99,10 +99,12 @@ impl Body {
 
 impl Image {
     pub fn checked(self) -> Result<Self, Refusal> {
-        text::name("image.name", &self.name)?;
+        text::check_name("image.name", &self.name)?;
         match &self.body {
-            Body::Disk { file, .. } | Body::Iso { file } => file.check("image.file")?,
-            Body::Kernel { kernel, initrd, cmdline } => {
+            ImageContent::Disk { file, .. } | ImageContent::Iso { file } => {
+                file.check("image.file")?
+            }
+            ImageContent::Kernel { kernel, initrd, cmdline } => {
                 kernel.check("image.kernel")?;
                 if let Some(initrd) = initrd {
                     initrd.check("image.initrd")?;
@@ -129,8 +131,8 @@ impl Artifact {
         }
         let Some(url) = &self.url else { return Ok(()) };
         let field = format!("{field}.url");
-        text::short(&field, url)?;
-        match plain_place(url) {
+        text::check_short(&field, url)?;
+        match is_plain_http_url(url) {
             true => Ok(()),
             false => Err(Refusal::invalid(
                 &field,
@@ -143,13 +145,14 @@ impl Artifact {
 }
 
 /// True if a machine without TLS and DNS can download from this URL.
-pub fn plain_place(url: &str) -> bool {
+pub fn is_plain_http_url(url: &str) -> bool {
     let Some(rest) = url.strip_prefix("http://") else { return false };
     if rest.chars().any(|c| c.is_whitespace() || c.is_control()) {
         return false;
     }
-    let place = rest.split('/').next().unwrap_or_default();
-    place.parse::<SocketAddr>().is_ok() || place.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
+    let position = rest.split('/').next().unwrap_or_default();
+    position.parse::<SocketAddr>().is_ok()
+        || position.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
 }
 
 /// Checks a checksum in the format of `sha256sum`.
@@ -171,16 +174,16 @@ fn check_cmdline(cmdline: &str) -> Result<(), Refusal> {
     if cmdline.chars().any(char::is_control) {
         return Err(Refusal::invalid(FIELD, "has control characters", "write one line"));
     }
-    let unknown = cmdline.split_whitespace().find(|word| {
+    let unknown = cmdline.split_whitespace().find(|name| {
         let rest =
-            PLACEHOLDERS.iter().fold(word.to_string(), |word, known| word.replace(known, ""));
+            PLACEHOLDERS.iter().fold(name.to_string(), |name, known| name.replace(known, ""));
         rest.contains('{') || rest.contains('}')
     });
     match unknown {
         None => Ok(()),
-        Some(word) => Err(Refusal::invalid(
+        Some(name) => Err(Refusal::invalid(
             FIELD,
-            format!("has {word:?}"),
+            format!("has {name:?}"),
             format!("what is filled in is {}", PLACEHOLDERS.join(", ")),
         )),
     }
@@ -194,13 +197,13 @@ mod tests {
         Artifact { sha256: "a".repeat(64), size: 1, url: url.map(String::from) }
     }
 
-    fn kernel(cmdline: &str) -> Body {
-        Body::Kernel { kernel: artifact(None), initrd: None, cmdline: cmdline.into() }
+    fn kernel(cmdline: &str) -> ImageContent {
+        ImageContent::Kernel { kernel: artifact(None), initrd: None, cmdline: cmdline.into() }
     }
 
     #[test]
     fn what_is_wrong_is_named() {
-        let raw = |file| Body::Disk { format: DiskFormat::Raw, file };
+        let raw = |file| ImageContent::Disk { format: DiskFormat::Raw, file };
         let cases = [
             ("debian-12", raw(artifact(None)), None),
             ("debian-12", raw(artifact(Some("http://10.0.0.1/x"))), None),
@@ -221,7 +224,7 @@ mod tests {
             ("d", kernel("a\nb"), Some("image.cmdline")),
             (
                 "d",
-                Body::Kernel {
+                ImageContent::Kernel {
                     kernel: artifact(Some("http://10.0.0.1/k")),
                     initrd: None,
                     cmdline: String::new(),
@@ -239,8 +242,8 @@ mod tests {
 
     #[test]
     fn only_who_gets_a_token_can_phone_home() {
-        assert!(kernel("t={token}").phones_home());
-        assert!(!kernel("quiet").phones_home());
-        assert!(!Body::Iso { file: artifact(None) }.phones_home());
+        assert!(kernel("t={token}").reports_progress());
+        assert!(!kernel("quiet").reports_progress());
+        assert!(!ImageContent::Iso { file: artifact(None) }.reports_progress());
     }
 }

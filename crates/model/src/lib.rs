@@ -5,7 +5,8 @@
 //! here does I/O, reads a clock or awaits: the time is a parameter, and `engine` carries decisions
 //! out. Therefore tests can be tables and exhaustive walks over all states.
 
-pub mod blast;
+pub mod address_range;
+pub mod blast_radius;
 pub mod component;
 pub mod condition;
 pub mod deploy;
@@ -19,6 +20,7 @@ pub mod host;
 pub mod id;
 pub mod image;
 pub mod lifecycle;
+pub mod list_format;
 pub mod machine;
 pub mod node;
 pub mod plan;
@@ -27,9 +29,7 @@ pub mod rack;
 pub mod refusal;
 pub mod retry;
 pub mod run;
-pub mod say;
 pub mod site;
-pub mod sweep;
 pub mod switch;
 pub mod target;
 pub mod text;

@@ -6,8 +6,8 @@
 //! lifecycle never touches hardware: runs do, and wake the record when they end. So one turn of a
 //! lifecycle is one transaction, and a crash cannot leave half of it behind.
 
-use crate::effect::{Effect, Facts};
-use crate::health::Standing;
+use crate::effect::{DeviceFacts, Effect};
+use crate::health::HealthSummary;
 use crate::host::Host;
 use crate::id::{PlanId, RackId, RunId};
 use crate::machine::{Labels, MachineSpec};
@@ -16,7 +16,7 @@ use crate::plan::{OnFailure, RunStep, RunType};
 use crate::power_shelf::PowerShelf;
 use crate::rack::Rack;
 use crate::refusal::Refusal;
-use crate::run::{ENGINE_VERSION, Note, Run, RunPhase, RunSpec};
+use crate::run::{ENGINE_VERSION, HistoryNote, Run, RunPhase, RunSpec};
 use crate::site::Site;
 use crate::switch::Switch;
 use crate::target::TargetId;
@@ -55,8 +55,8 @@ impl SubjectKind {
         }
     }
 
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 
     /// The names of all states of this kind.
@@ -101,7 +101,7 @@ impl SubjectId {
 
 impl SubjectId {
     /// Reads the stored form that `key` writes.
-    pub fn of_key(kind: SubjectKind, key: &str) -> Self {
+    pub fn from_key(kind: SubjectKind, key: &str) -> Self {
         let id = match kind {
             SubjectKind::Rack
             | SubjectKind::Switch
@@ -128,7 +128,7 @@ impl fmt::Debug for SubjectId {
 
 /// The fields that every record with a lifecycle has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Head {
+pub struct RecordHeader {
     pub id: String,
     #[serde(default)]
     pub labels: Labels,
@@ -141,8 +141,8 @@ pub struct Head {
     #[serde(default)]
     pub active_run: Option<RunId>,
     /// The summary of its health reports.
-    #[serde(default, skip_serializing_if = "Standing::is_clear")]
-    pub health: Standing,
+    #[serde(default, skip_serializing_if = "HealthSummary::is_clear")]
+    pub health: HealthSummary,
     /// Marked for deletion.
     #[serde(default)]
     pub deleted: bool,
@@ -154,7 +154,7 @@ pub struct Head {
     pub updated_at: Timestamp,
 }
 
-impl Head {
+impl RecordHeader {
     pub fn new(id: impl Into<String>, labels: Labels, now: Timestamp) -> Self {
         Self {
             id: id.into(),
@@ -162,7 +162,7 @@ impl Head {
             rack: None,
             slot: None,
             active_run: None,
-            health: Standing::default(),
+            health: HealthSummary::default(),
             deleted: false,
             since: now,
             version: 1,
@@ -189,12 +189,12 @@ impl DeviceSpec {
     /// Checks every field. `noun` is the resource's name in requests: `switch`, `power_shelf`.
     pub fn checked(self, noun: &str) -> Result<Self, Refusal> {
         let field = |name: &str| format!("{noun}.spec.{name}");
-        text::short(&field("provider"), &self.provider)?;
-        text::endpoint(&field("bmc_endpoint"), &self.bmc_endpoint)?;
-        text::endpoint(&field("ssh_endpoint"), &self.ssh_endpoint)?;
-        text::optional_name(&field("bmc_credential"), &self.bmc_credential)?;
-        text::optional_name(&field("ssh_credential"), &self.ssh_credential)?;
-        text::short(&field("serial"), &self.serial)?;
+        text::check_short(&field("provider"), &self.provider)?;
+        text::check_endpoint(&field("bmc_endpoint"), &self.bmc_endpoint)?;
+        text::check_endpoint(&field("ssh_endpoint"), &self.ssh_endpoint)?;
+        text::check_optional_name(&field("bmc_credential"), &self.bmc_credential)?;
+        text::check_optional_name(&field("ssh_credential"), &self.ssh_credential)?;
+        text::check_short(&field("serial"), &self.serial)?;
         Ok(self)
     }
 }
@@ -216,11 +216,11 @@ impl From<DeviceSpec> for MachineSpec {
 
 /// Why a record is idle: one sentence for the operator. A wait without a reason does not compile.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Why(pub String);
+pub struct IdleReason(pub String);
 
-impl Why {
-    pub fn new(said: impl Into<String>) -> Self {
-        Self(said.into())
+impl IdleReason {
+    pub fn new(message: impl Into<String>) -> Self {
+        Self(message.into())
     }
 }
 
@@ -241,24 +241,24 @@ pub struct NewRun {
 
 impl NewRun {
     /// The new run, before its first step.
-    pub fn run(self, at: Timestamp) -> Run {
-        let word = self.run_type.as_str().to_lowercase().replace('_', "-");
+    pub fn into_run(self, at: Timestamp) -> Run {
+        let name = self.run_type.as_str().to_lowercase().replace('_', "-");
         Run::new(RunSpec {
             id: self.id,
             target: self.target,
             request_id: self.request_id,
             run_type: self.run_type,
-            plan_id: PlanId::trusted(format!("lifecycle-{word}")),
+            plan_id: PlanId::trusted(format!("lifecycle-{name}")),
             steps: self.steps,
             params: self.params,
             initiator: self.initiator,
-            parent: None,
+            rerun_of: None,
             restart: None,
             on_failure: OnFailure::KeepPhase,
-            part_of: self.part_of,
+            parent_run: self.part_of,
             reports_to: self.reports_to,
-            claims: self.claims,
-            engine: ENGINE_VERSION,
+            held_targets: self.claims,
+            engine_version: ENGINE_VERSION,
             created_at: at,
         })
     }
@@ -266,30 +266,30 @@ impl NewRun {
 
 /// The decision of one turn of a lifecycle.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Next<R> {
+pub enum LifecycleDecision<R> {
     /// Idle until woken.
-    Rest(Why),
+    Idle(IdleReason),
     /// Idle until this time, or until woken before.
-    Until(Timestamp, Why),
-    Become(Box<Change<R>>),
+    IdleUntil(Timestamp, IdleReason),
+    Transition(Box<LifecycleChange<R>>),
     /// The record is deleted; only its history remains.
-    Remove(Note),
+    Remove(HistoryNote),
 }
 
 /// A changed record with the runs that the change starts, lets begin or cancels. The engine commits
 /// all of it in one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change<R> {
+pub struct LifecycleChange<R> {
     pub record: R,
-    pub note: Note,
+    pub note: HistoryNote,
     pub start: Vec<NewRun>,
     /// Accepted runs that may begin now.
     pub begin: Vec<RunId>,
     pub cancel: Vec<(RunId, String)>,
 }
 
-impl<R> Change<R> {
-    pub fn new(record: R, note: Note) -> Self {
+impl<R> LifecycleChange<R> {
+    pub fn new(record: R, note: HistoryNote) -> Self {
         Self { record, note, start: Vec::new(), begin: Vec::new(), cancel: Vec::new() }
     }
 }
@@ -313,28 +313,28 @@ pub trait Lifecycle:
     /// The names of all states, in display order.
     const STATES: &'static [&'static str];
     /// The input that a turn needs besides the record.
-    type Seen: Send;
+    type TurnInput: Send;
 
-    fn head(&self) -> &Head;
-    fn head_mut(&mut self) -> &mut Head;
+    fn head(&self) -> &RecordHeader;
+    fn head_mut(&mut self) -> &mut RecordHeader;
     /// The name of the current state, for lists, events and metrics.
-    fn word(&self) -> &'static str;
-    fn next(&self, seen: &Self::Seen, now: Timestamp) -> Next<Self>;
+    fn state_name(&self) -> &'static str;
+    fn next(&self, observed: &Self::TurnInput, now: Timestamp) -> LifecycleDecision<Self>;
 
     /// The normal time of the record in its current state; none means without limit. A record that
     /// stays longer is shown as stuck.
-    fn patience(&self) -> Option<Duration> {
+    fn normal_duration(&self) -> Option<Duration> {
         None
     }
 
     /// The states from which a transition to the current state is legal; the store checks it on
     /// write. None means any.
-    fn sources(&self) -> Option<Vec<&'static str>> {
+    fn legal_source_states(&self) -> Option<Vec<&'static str>> {
         None
     }
 
     /// Merges what a run has read from the device into the record.
-    fn learn(&mut self, _facts: &Facts) {}
+    fn merge_facts(&mut self, _facts: &DeviceFacts) {}
 
     fn subject(&self) -> SubjectId {
         SubjectId::new(Self::KIND, self.head().id.as_str())
@@ -343,17 +343,18 @@ pub trait Lifecycle:
 
 /// The status of the run that a record waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Waited {
-    Going,
-    Done,
+pub enum AwaitedRunStatus {
+    Active,
+    Succeeded,
     /// The run failed, was canceled, or no longer exists.
-    Failed(Trouble),
+    Failed(DeviceFailure),
 }
 
 /// A failure of a device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Trouble {
-    pub said: String,
+pub struct DeviceFailure {
+    #[serde(rename = "said")]
+    pub message: String,
     /// The run that failed.
     pub run: Option<RunId>,
     /// The fault code; empty when there was no fault.
@@ -361,32 +362,36 @@ pub struct Trouble {
 }
 
 impl DeviceContext {
-    pub fn waited(&self) -> Waited {
+    pub fn waited(&self) -> AwaitedRunStatus {
         match &self.run {
-            None => Waited::Failed(Trouble {
-                said: "its operation is not there any more".into(),
+            None => AwaitedRunStatus::Failed(DeviceFailure {
+                message: "its operation is not there any more".into(),
                 run: None,
                 code: String::new(),
             }),
-            Some(run) => waited(run),
+            Some(run) => awaited_run_status(run),
         }
     }
 }
 
 /// The status of a run, for the record that waits for it.
-pub fn waited(run: &Run) -> Waited {
-    let trouble = |said: String, code: &str| {
-        Waited::Failed(Trouble { said, run: Some(run.spec.id.clone()), code: code.into() })
+pub fn awaited_run_status(run: &Run) -> AwaitedRunStatus {
+    let error = |text: String, code: &str| {
+        AwaitedRunStatus::Failed(DeviceFailure {
+            message: text,
+            run: Some(run.spec.id.clone()),
+            code: code.into(),
+        })
     };
     match (run.phase(), &run.progress.failure) {
-        (RunPhase::Pending | RunPhase::Running, _) => Waited::Going,
-        (RunPhase::Succeeded, _) => Waited::Done,
+        (RunPhase::Pending | RunPhase::Running, _) => AwaitedRunStatus::Active,
+        (RunPhase::Succeeded, _) => AwaitedRunStatus::Succeeded,
         (RunPhase::Failed | RunPhase::Canceled, Some(failure)) => {
-            let said = format!("{}: {}", failure.step, failure.fault.said);
-            trouble(said, failure.fault.code.as_str())
+            let text = format!("{}: {}", failure.step, failure.fault.message);
+            error(text, failure.fault.code.as_str())
         }
         (RunPhase::Failed | RunPhase::Canceled, None) => {
-            trouble(format!("{} was canceled", run.spec.id), "")
+            error(format!("{} was canceled", run.spec.id), "")
         }
     }
 }

@@ -5,11 +5,11 @@
 //! may start is decided in `admit`.
 
 pub mod admit;
-pub mod roster;
+pub mod matcher;
 pub mod view;
 
-use crate::condition::{ConditionType, Conditions, Evidence};
-use crate::health::Standing;
+use crate::condition::{ConditionObservation, ConditionType, Conditions};
+use crate::health::HealthSummary;
 use crate::id::{MachineId, RackId, RunId};
 use crate::refusal::Refusal;
 use crate::text;
@@ -75,14 +75,14 @@ pub const MAX_MACS: usize = 64;
 impl MachineSpec {
     /// Checks every field and normalizes the MAC addresses.
     pub fn checked(mut self) -> Result<Self, Refusal> {
-        text::endpoint("machine.spec.ssh_endpoint", &self.ssh_endpoint)?;
-        text::endpoint("machine.spec.bmc_endpoint", &self.bmc_endpoint)?;
-        text::short("machine.spec.target_cluster_ref", &self.target_cluster_ref)?;
-        text::short("machine.spec.provider", &self.provider)?;
-        text::short("machine.spec.serial", &self.serial)?;
-        text::short("machine.spec.customer_id", &self.customer_id)?;
-        text::optional_name("machine.spec.bmc_credential", &self.bmc_credential)?;
-        text::optional_name("machine.spec.ssh_credential", &self.ssh_credential)?;
+        text::check_endpoint("machine.spec.ssh_endpoint", &self.ssh_endpoint)?;
+        text::check_endpoint("machine.spec.bmc_endpoint", &self.bmc_endpoint)?;
+        text::check_short("machine.spec.target_cluster_ref", &self.target_cluster_ref)?;
+        text::check_short("machine.spec.provider", &self.provider)?;
+        text::check_short("machine.spec.serial", &self.serial)?;
+        text::check_short("machine.spec.customer_id", &self.customer_id)?;
+        text::check_optional_name("machine.spec.bmc_credential", &self.bmc_credential)?;
+        text::check_optional_name("machine.spec.ssh_credential", &self.ssh_credential)?;
         check_root_disk(&self.root_disk)?;
         if self.mac_addresses.len() > MAX_MACS {
             return Err(Refusal::invalid(
@@ -92,7 +92,7 @@ impl MachineSpec {
             ));
         }
         for (index, mac) in self.mac_addresses.iter_mut().enumerate() {
-            *mac = text::mac(&format!("machine.spec.mac_addresses[{index}]"), mac)?;
+            *mac = text::normalize_mac(&format!("machine.spec.mac_addresses[{index}]"), mac)?;
         }
         Ok(self)
     }
@@ -100,7 +100,7 @@ impl MachineSpec {
 
 fn check_root_disk(value: &str) -> Result<(), Refusal> {
     const FIELD: &str = "machine.spec.root_disk";
-    text::short(FIELD, value)?;
+    text::check_short(FIELD, value)?;
     let named = ["serial:", "wwn:", "path:/dev/"].iter();
     let sound = named.filter_map(|how| value.strip_prefix(how)).any(|rest| !rest.is_empty());
     match value.is_empty() || sound {
@@ -121,8 +121,8 @@ pub struct Machine {
     pub phase: Phase,
     pub conditions: Conditions,
     /// The summary of its health reports.
-    #[serde(default, skip_serializing_if = "Standing::is_clear")]
-    pub health: Standing,
+    #[serde(default, skip_serializing_if = "HealthSummary::is_clear")]
+    pub health: HealthSummary,
     pub active_run: Option<RunId>,
     pub version: i64,
     pub created_at: Timestamp,
@@ -137,7 +137,7 @@ impl Machine {
             spec,
             phase: Phase::FactoryReady,
             conditions: Conditions::default(),
-            health: Standing::default(),
+            health: HealthSummary::default(),
             active_run: None,
             version: 1,
             created_at: now,
@@ -150,8 +150,8 @@ impl Machine {
     }
 
     /// Merges observations; returns whether anything changed.
-    pub fn learn(&mut self, seen: &[Evidence], now: Timestamp) -> bool {
+    pub fn learn(&mut self, observed: &[ConditionObservation], now: Timestamp) -> bool {
         // No short-circuit: every observation must be merged.
-        seen.iter().fold(false, |changed, one| self.conditions.learn(one, now) | changed)
+        observed.iter().fold(false, |changed, one| self.conditions.observe(one, now) | changed)
     }
 }

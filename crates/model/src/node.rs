@@ -1,7 +1,7 @@
 //! Nodes: one identity in service on a machine, from its onboarding to its deletion.
 //!
 //! Three layers are kept apart: the coarse state of the node is here, the progress of the work on
-//! it is that of its run, and the MAAS state of the machine is only observed ([`Upstream`]). A node
+//! it is that of its run, and the MAAS state of the machine is only observed ([`MaasState`]). A node
 //! changes by requests, heartbeats, the reconciler, and every commit of a run on it ([`follow`]).
 //! Each of them owns some transitions and may make no others.
 //!
@@ -17,30 +17,34 @@
 //! - `door`: requests on nodes
 
 mod adopt;
-pub mod door;
 pub mod drift;
 pub mod enroll;
 pub mod follow;
-pub mod silence;
+pub mod heartbeat;
+pub mod requests;
 mod stage;
 mod state;
 pub mod task;
 mod upstream;
 mod why;
 
-pub use adopt::{AgentAsked, adopts};
-pub use follow::{Step, fits, follow};
-pub use stage::{Mode, Room, Stage, TaskKind, Whose, steps, uncordon};
-pub use state::{NodeState, Owner, WAYS};
-pub use upstream::{Seen as UpstreamSeen, Upstream, expected};
+pub use adopt::{AgentTaskContext, adoption_reason};
+pub use follow::{NodeTransition, is_consistent, next_transition};
+pub use stage::{
+    DecommissionMode, NodeStage, StageExecutor, StageTarget, TaskKind, steps, uncordon,
+};
+pub use state::{NodeState, TRANSITIONS, TransitionOwner};
+pub use upstream::{MaasObservation, MaasState, is_expected_maas_state};
 
-use crate::effect::Facts;
+use crate::effect::DeviceFacts;
 use crate::here;
 use crate::id::{MachineId, NodeId, RunId, SiteId};
-use crate::lifecycle::{Change, Head, Lifecycle, Next, SubjectKind, Why};
+use crate::lifecycle::{
+    IdleReason, Lifecycle, LifecycleChange, LifecycleDecision, RecordHeader, SubjectKind,
+};
 use crate::machine::Labels;
 use crate::refusal::Refusal;
-use crate::run::{Note, Run};
+use crate::run::{HistoryNote, Run};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -92,10 +96,10 @@ pub struct Agent {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
-    pub head: Head,
+    pub head: RecordHeader,
     pub state: NodeState,
     /// The component that made the last transition.
-    pub moved_by: Owner,
+    pub moved_by: TransitionOwner,
     /// Why the node is in its state, if the operator needs to know.
     #[serde(default)]
     pub reason: String,
@@ -113,10 +117,12 @@ pub struct Node {
     pub system_id: String,
     /// The last report of MAAS.
     #[serde(default)]
-    pub upstream: Option<UpstreamSeen>,
+    #[serde(rename = "upstream")]
+    pub maas: Option<MaasObservation>,
     /// The number of consecutive reconciler passes that saw it drift, or saw it healthy again.
     #[serde(default)]
-    pub passes: u32,
+    #[serde(rename = "passes")]
+    pub drift_passes: u32,
     #[serde(default)]
     pub agent: Option<Agent>,
     /// The node has been in service. A node that never was can only be removed.
@@ -127,17 +133,17 @@ pub struct Node {
 impl Node {
     pub fn new(id: &NodeId, machine: &MachineId, state: NodeState, now: Timestamp) -> Self {
         Self {
-            head: Head::new(id.as_str(), Labels::new(), now),
+            head: RecordHeader::new(id.as_str(), Labels::new(), now),
             state,
-            moved_by: Owner::Admin,
+            moved_by: TransitionOwner::Admin,
             reason: String::new(),
             quarantine: None,
             machine: machine.clone(),
             site: None,
             workflow: None,
             system_id: String::new(),
-            upstream: None,
-            passes: 0,
+            maas: None,
+            drift_passes: 0,
             agent: None,
             served: false,
         }
@@ -149,81 +155,104 @@ impl Node {
 
     /// A transition by `owner`. Refused if the transition does not exist or belongs to another
     /// owner.
-    pub fn become_(&self, to: NodeState, owner: Owner, why: &str) -> Result<Self, Refusal> {
+    pub fn become_(
+        &self,
+        to: NodeState,
+        owner: TransitionOwner,
+        why: &str,
+    ) -> Result<Self, Refusal> {
         let owners = self.state.owners(to);
         if !owners.contains(&owner) {
-            return Err(self.no_way(to, owner, owners));
+            return Err(self.refuse_transition(to, owner, owners));
         }
         // A node that is drained out of quarantine returns there when the drain fails, not into
         // service.
-        let kept = matches!(
+        let stored = matches!(
             (self.state, to),
             (_, NodeState::Quarantined)
                 | (NodeState::Quarantined, NodeState::Draining)
                 | (NodeState::Draining, NodeState::Offline)
         );
-        let quarantine = self.quarantine.filter(|_| kept);
+        let quarantine = self.quarantine.filter(|_| stored);
         let (reason, passes) = (why.to_string(), 0);
         let served = self.served || to == NodeState::Active;
-        Ok(Self { state: to, moved_by: owner, reason, quarantine, passes, served, ..self.clone() })
+        Ok(Self {
+            state: to,
+            moved_by: owner,
+            reason,
+            quarantine,
+            drift_passes: passes,
+            served,
+            ..self.clone()
+        })
     }
 
     /// A transition into quarantine, with its cause.
-    pub fn quarantined(&self, cause: Quarantine, owner: Owner, why: &str) -> Result<Self, Refusal> {
+    pub fn quarantined(
+        &self,
+        cause: Quarantine,
+        owner: TransitionOwner,
+        why: &str,
+    ) -> Result<Self, Refusal> {
         let node = self.become_(NodeState::Quarantined, owner, why)?;
         Ok(Self { quarantine: Some(cause), ..node })
     }
 
-    fn no_way(&self, to: NodeState, owner: Owner, owners: &[Owner]) -> Refusal {
+    fn refuse_transition(
+        &self,
+        to: NodeState,
+        owner: TransitionOwner,
+        owners: &[TransitionOwner],
+    ) -> Refusal {
         let (id, from) = (&self.head.id, self.state);
         let words: Vec<_> = owners.iter().map(|one| one.as_str()).collect();
-        let said = match words.is_empty() {
+        let message = match words.is_empty() {
             true => format!("{id} is {from}, and no way leads from there to {to}"),
             false => format!(
                 "{id} is {from}: the way to {to} belongs to {}, not to {owner}",
                 words.join(" and ")
             ),
         };
-        Refusal::precondition("NODE_TRANSITION", said).next(format!("farrier why {id}"))
+        Refusal::precondition("NODE_TRANSITION", message).next(format!("farrier why {id}"))
     }
 }
 
 /// The input of a turn: the operation that works on the node, if there is one.
 #[derive(Debug, Clone, Default)]
-pub struct Seen {
+pub struct NodeTurnInput {
     pub run: Option<Run>,
 }
 
 impl Lifecycle for Node {
     const KIND: SubjectKind = SubjectKind::Node;
     const STATES: &'static [&'static str] = &NodeState::WORDS;
-    type Seen = Seen;
+    type TurnInput = NodeTurnInput;
 
-    fn head(&self) -> &Head {
+    fn head(&self) -> &RecordHeader {
         &self.head
     }
 
-    fn head_mut(&mut self) -> &mut Head {
+    fn head_mut(&mut self) -> &mut RecordHeader {
         &mut self.head
     }
 
-    fn word(&self) -> &'static str {
+    fn state_name(&self) -> &'static str {
         self.state.as_str()
     }
 
     /// A node changes with the commits of its runs and by requests. Its own turn is only a guard: a
     /// node in an intermediate state without an active run returns to a state from which it can be
     /// continued.
-    fn next(&self, seen: &Seen, _now: Timestamp) -> Next<Self> {
-        let at_work = seen.run.as_ref().is_some_and(|run| !run.ended());
+    fn next(&self, observed: &NodeTurnInput, _now: Timestamp) -> LifecycleDecision<Self> {
+        let at_work = observed.run.as_ref().is_some_and(|run| !run.ended());
         let why = "nothing works on it any more";
-        let back = |to| self.become_(to, Owner::Decommission, why);
+        let back = |to| self.become_(to, TransitionOwner::Decommission, why);
         let moved = match (self.state, self.quarantine) {
             (NodeState::Draining, _) if !at_work => back(NodeState::Offline),
             (NodeState::Removing, _) if !at_work => back(NodeState::Retired),
             // It was drained out of quarantine, so it returns there and not into service.
             (NodeState::Offline, Some(cause)) if !at_work => {
-                self.quarantined(cause, Owner::Decommission, why)
+                self.quarantined(cause, TransitionOwner::Decommission, why)
             }
             (
                 NodeState::BootstrapIssued
@@ -236,15 +265,18 @@ impl Lifecycle for Node {
                 | NodeState::Removing
                 | NodeState::Deleted,
                 _,
-            ) => return Next::Rest(Why::new(self.rests())),
+            ) => return LifecycleDecision::Idle(IdleReason::new(self.rests())),
         };
         match moved {
-            Ok(node) => Next::Become(Box::new(Change::new(node, Note::new(why, here!())))),
-            Err(refusal) => Next::Rest(Why::new(refusal.said)),
+            Ok(node) => LifecycleDecision::Transition(Box::new(LifecycleChange::new(
+                node,
+                HistoryNote::new(why, here!()),
+            ))),
+            Err(refusal) => LifecycleDecision::Idle(IdleReason::new(refusal.message)),
         }
     }
 
-    fn patience(&self) -> Option<Duration> {
+    fn normal_duration(&self) -> Option<Duration> {
         match self.state {
             NodeState::Enrolling | NodeState::Draining | NodeState::Removing => {
                 Some(PROGRESS_PATIENCE)
@@ -259,19 +291,19 @@ impl Lifecycle for Node {
     }
 
     /// The legal sources of the last transition, and the current state itself.
-    fn sources(&self) -> Option<Vec<&'static str>> {
+    fn legal_source_states(&self) -> Option<Vec<&'static str>> {
         let mut from = self.state.sources(self.moved_by);
         from.push(self.state);
         Some(from.into_iter().map(NodeState::as_str).collect())
     }
 
-    fn learn(&mut self, facts: &Facts) {
-        if let Some(seen) = &facts.maas {
+    fn merge_facts(&mut self, facts: &DeviceFacts) {
+        if let Some(observed) = &facts.maas {
             // A machine that is gone from MAAS reports no id; the node keeps the last one.
-            if !seen.system_id.is_empty() {
-                self.system_id.clone_from(&seen.system_id);
+            if !observed.system_id.is_empty() {
+                self.system_id.clone_from(&observed.system_id);
             }
-            self.upstream = Some(seen.upstream.clone());
+            self.maas = Some(observed.upstream.clone());
         }
     }
 }

@@ -15,7 +15,7 @@ pub use resolve::{
 };
 
 use crate::effect::{
-    Effect, PowerOffPolicy, PowerTo, RebootMode, RmaAction, check_node_labels, check_taints,
+    DesiredPower, Effect, PowerOffPolicy, RebootMode, RmaAction, check_node_labels, check_taints,
 };
 use crate::id::PlanId;
 use crate::refusal::Refusal;
@@ -116,17 +116,17 @@ impl RunType {
     }
 
     /// Accepts the customer's and the operator's name.
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == word || kind.run_word() == word)
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name || kind.run_word() == name)
     }
 
-    pub fn parse_field(field: &str, word: &str) -> Result<Self, Refusal> {
-        if word.is_empty() {
+    pub fn parse_field(field: &str, name: &str) -> Result<Self, Refusal> {
+        if name.is_empty() {
             return Err(Refusal::missing(field));
         }
-        Self::parse(word).filter(|kind| Self::PLANNED.contains(kind)).ok_or_else(|| {
+        Self::parse(name).filter(|kind| Self::PLANNED.contains(kind)).ok_or_else(|| {
             let words: Vec<_> = Self::PLANNED.iter().map(|kind| kind.run_word()).collect();
-            let shown: String = word.chars().take(text::MAX_SHORT).collect();
+            let shown: String = name.chars().take(text::MAX_SHORT).collect();
             Refusal::invalid(
                 field,
                 format!("{shown:?} is not a run type"),
@@ -175,7 +175,7 @@ pub const UNDO_PREFIX: &str = "undo-";
 impl Plan {
     /// Checks that the plan can be run; a refusal names the field.
     pub fn checked(self) -> Result<Self, Refusal> {
-        text::short("plan.display_name", &self.display_name)?;
+        text::check_short("plan.display_name", &self.display_name)?;
         if self.steps.is_empty() {
             return Err(Refusal::invalid("plan.steps", "is empty", "give at least one step"));
         }
@@ -235,14 +235,14 @@ impl Step {
                 check_document(&field, command)
             }
             Effect::Net { document } => check_document(&format!("{field}.net.document"), document),
-            Effect::Repave { image } => text::short(&format!("{field}.repave.image"), image),
+            Effect::Repave { image } => text::check_short(&format!("{field}.repave.image"), image),
             Effect::Join { cluster_ref, labels, taints } => {
-                text::short(&format!("{field}.join.cluster_ref"), cluster_ref)?;
+                text::check_short(&format!("{field}.join.cluster_ref"), cluster_ref)?;
                 check_node_labels(&format!("{field}.join.labels"), labels)?;
                 check_taints(&format!("{field}.join.taints"), taints)
             }
             Effect::Drain { cluster_ref, deadline_seconds } => {
-                text::short(&format!("{field}.drain.cluster_ref"), cluster_ref)?;
+                text::check_short(&format!("{field}.drain.cluster_ref"), cluster_ref)?;
                 let field = format!("{field}.drain.deadline_seconds");
                 match deadline_seconds {
                     Some(0) => Err(Refusal::invalid(&field, "is 0", "use at least 1")),
@@ -253,24 +253,24 @@ impl Step {
             Effect::Leave { cluster_ref }
             | Effect::Verify { cluster_ref, .. }
             | Effect::Uncordon { cluster_ref, .. } => {
-                let word = self.effect.word();
-                text::short(&format!("{field}.{word}.cluster_ref"), cluster_ref)
+                let name = self.effect.name();
+                text::check_short(&format!("{field}.{name}.cluster_ref"), cluster_ref)
             }
             Effect::Reboot { mode: RebootMode::Bmc, power_off }
             | Effect::Rma { action: RmaAction::PowerOff, power_off }
-            | Effect::Power { to: PowerTo::Off, power_off } => {
+            | Effect::Power { to: DesiredPower::Off, power_off } => {
                 self.check_power_off(field, *power_off)
             }
             Effect::Reboot { mode: RebootMode::InBand, power_off } => {
                 let why = "has no use in a reboot from within: the host decides how it goes down";
-                power_off.check_absent(|word| format!("{field}.reboot.{word}"), why)
+                power_off.check_absent(|name| format!("{field}.reboot.{name}"), why)
             }
             Effect::Rma { action: RmaAction::Record | RmaAction::Mark, power_off } => {
                 let why = "is only for POWER_OFF";
-                power_off.check_absent(|word| format!("{field}.rma.{word}"), why)
+                power_off.check_absent(|name| format!("{field}.rma.{name}"), why)
             }
-            Effect::Power { to: PowerTo::On, power_off } => {
-                power_off.check_absent(|word| format!("{field}.power.{word}"), "is only for OFF")
+            Effect::Power { to: DesiredPower::On, power_off } => {
+                power_off.check_absent(|name| format!("{field}.power.{name}"), "is only for OFF")
             }
             Effect::Netboot { .. } => Ok(()),
             Effect::Stage { .. } => Err(Refusal::invalid(
@@ -278,8 +278,8 @@ impl Step {
                 "is asked by the onboarding or decommission of a node only",
                 "use `farrier node onboard` or `farrier node decommission`",
             )),
-            Effect::Device { .. } | Effect::Parts { .. } => Err(Refusal::invalid(
-                &format!("{field}.{}", self.effect.word()),
+            Effect::Device { .. } | Effect::ChildRuns { .. } => Err(Refusal::invalid(
+                &format!("{field}.{}", self.effect.name()),
                 "is asked by the lifecycle of a device or a rack only",
                 "use `farrier rack maintenance start` or `farrier component firmware update`",
             )),
@@ -287,7 +287,7 @@ impl Step {
     }
 
     fn check_power_off(&self, field: &str, power_off: PowerOffPolicy) -> Result<(), Refusal> {
-        let at = |word: &str| format!("{field}.{}.{word}", self.effect.word());
+        let at = |name: &str| format!("{field}.{}.{name}", self.effect.name());
         power_off.check(at)?;
         match power_off.graceful_seconds {
             Some(seconds) => self.check_within(&at("graceful_seconds"), seconds),
@@ -355,7 +355,10 @@ mod tests {
             name: name.into(),
             timeout_seconds: None,
             max_retries: None,
-            effect: Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::CONFIGURED },
+            effect: Effect::Reboot {
+                mode: RebootMode::Bmc,
+                power_off: PowerOffPolicy::PROVIDER_DEFAULT,
+            },
         }
     }
 
@@ -416,10 +419,10 @@ mod tests {
             (rma(RmaAction::PowerOff, never), Some("rma.graceful_seconds")),
             (rma(RmaAction::Record, say(Some(5), None)), Some("rma.graceful_seconds")),
             (rma(RmaAction::Mark, say(None, Some(true))), Some("rma.force")),
-            (power(PowerTo::Off, say(Some(0), None)), None),
-            (power(PowerTo::Off, say(Some(61), None)), Some("power.graceful_seconds")),
-            (power(PowerTo::On, PowerOffPolicy::CONFIGURED), None),
-            (power(PowerTo::On, say(None, Some(true))), Some("power.force")),
+            (power(DesiredPower::Off, say(Some(0), None)), None),
+            (power(DesiredPower::Off, say(Some(61), None)), Some("power.graceful_seconds")),
+            (power(DesiredPower::On, PowerOffPolicy::PROVIDER_DEFAULT), None),
+            (power(DesiredPower::On, say(None, Some(true))), Some("power.force")),
         ];
         for (step, field) in table {
             let case = format!("{step:?}");
@@ -471,6 +474,6 @@ mod tests {
         assert_eq!(RunType::parse("REPAVE"), Some(RunType::Reimage));
         assert_eq!(RunType::parse("REIMAGE"), Some(RunType::Reimage));
         assert_eq!(RunType::parse("reboot"), None);
-        assert!(RunType::parse_field("type", "").unwrap_err().said.contains("required"));
+        assert!(RunType::parse_field("type", "").unwrap_err().message.contains("required"));
     }
 }

@@ -3,21 +3,21 @@
 
 pub mod maintenance;
 
-use crate::device::moves::{
-    CONFIGURE, READ, SOON, become_, configuring, engine_run, fail, held_by, patience_of, reading,
-    work,
+use crate::device::transitions::{
+    CONFIGURE, READ, SOON, configuring, engine_run, fail, held_by, normal_duration, reading,
+    start_run, transition_to,
 };
-use crate::device::{Device, Observed, own_run, power_word};
-use crate::effect::{Effect, Facts, PowerOffPolicy, PowerTo};
+use crate::device::{Device, DeviceReachability, own_run, power_word};
+use crate::effect::{DesiredPower, DeviceFacts, Effect, PowerOffPolicy};
 use crate::here;
 use crate::id::{PowerShelfId, RunId};
 use crate::lifecycle::{
-    DeviceContext, DeviceSpec, Head, Lifecycle, NewRun, Next, SubjectKind, Trouble, Waited, Why,
-    run_step, waited,
+    AwaitedRunStatus, DeviceContext, DeviceFailure, DeviceSpec, IdleReason, Lifecycle,
+    LifecycleDecision, NewRun, RecordHeader, SubjectKind, awaited_run_status, run_step,
 };
 use crate::plan::RunType;
 use crate::rack::maintenance::FORCED;
-use crate::run::{Note, Run};
+use crate::run::{HistoryNote, Run};
 use crate::target::TargetKind;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -30,17 +30,17 @@ pub enum PowerShelfState {
     FetchingData,
     Configuring,
     Ready,
-    Maintenance { operation: PowerTo },
-    Error { cause: Trouble },
+    Maintenance { operation: DesiredPower },
+    Error { cause: DeviceFailure },
     Deleting,
 }
 
 /// A requested power change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MaintenanceRequest {
+pub struct ShelfPowerRequest {
     pub requested_at: Timestamp,
     pub initiator: String,
-    pub operation: PowerTo,
+    pub operation: DesiredPower,
     /// The reason for which machines in service may lose power.
     #[serde(default)]
     pub forced: Option<String>,
@@ -51,25 +51,26 @@ pub struct MaintenanceRequest {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PowerShelf {
-    pub head: Head,
+    pub head: RecordHeader,
     pub spec: DeviceSpec,
     #[serde(default)]
-    pub facts: Facts,
+    pub facts: DeviceFacts,
     #[serde(default)]
-    pub observed: Option<Observed>,
+    pub observed: Option<DeviceReachability>,
     pub state: PowerShelfState,
     /// The run that the state waits for.
     #[serde(default)]
     pub run: Option<RunId>,
     #[serde(default)]
-    pub maintenance_requested: Option<MaintenanceRequest>,
+    pub maintenance_requested: Option<ShelfPowerRequest>,
     /// An operator requested a retry of what failed.
     #[serde(default)]
     pub retry_requested: bool,
     /// Reading or configuring failed. It must be repeated before the shelf is Ready, whatever else
     /// is requested meanwhile.
     #[serde(default)]
-    pub intake_owed: bool,
+    #[serde(rename = "intake_owed")]
+    pub intake_incomplete: bool,
 }
 
 /// Timeout in seconds and number of retries of a power change.
@@ -78,17 +79,17 @@ const POWER: (u32, u32) = (300, 1);
 const HELD: Duration = Duration::from_secs(3_600);
 
 impl PowerShelf {
-    pub fn new(head: Head, spec: DeviceSpec) -> Self {
+    pub fn new(head: RecordHeader, spec: DeviceSpec) -> Self {
         Self {
             head,
             spec,
-            facts: Facts::default(),
+            facts: DeviceFacts::default(),
             observed: None,
             state: PowerShelfState::Initializing,
             run: None,
             maintenance_requested: None,
             retry_requested: false,
-            intake_owed: false,
+            intake_incomplete: false,
         }
     }
 
@@ -96,43 +97,52 @@ impl PowerShelf {
         PowerShelfId::trusted(&self.head.id)
     }
 
-    fn fetch(&self, seen: &DeviceContext, note: Note) -> Next<Self> {
-        work(self, PowerShelfState::FetchingData, engine_run(self, seen, reading()), note)
+    fn fetch(&self, observed: &DeviceContext, note: HistoryNote) -> LifecycleDecision<Self> {
+        start_run(self, PowerShelfState::FetchingData, engine_run(self, observed, reading()), note)
     }
 
-    fn configure(&self, seen: &DeviceContext, note: Note) -> Next<Self> {
-        work(self, PowerShelfState::Configuring, engine_run(self, seen, configuring()), note)
+    fn configure(&self, observed: &DeviceContext, note: HistoryNote) -> LifecycleDecision<Self> {
+        start_run(
+            self,
+            PowerShelfState::Configuring,
+            engine_run(self, observed, configuring()),
+            note,
+        )
     }
 
-    fn maintain(&self, seen: &DeviceContext, request: &MaintenanceRequest) -> Next<Self> {
+    fn maintain(
+        &self,
+        observed: &DeviceContext,
+        request: &ShelfPowerRequest,
+    ) -> LifecycleDecision<Self> {
         let operation = request.operation;
         let name = maintenance::step_name(operation);
-        if let Some(against) = &seen.against {
+        if let Some(against) = &observed.against {
             // While the request waited for another operation, machines came into service.
-            let note = Note::new(format!("{name} does not begin: {against}"), here!());
-            return become_(&self.answered(), self.state.clone(), note);
+            let note = HistoryNote::new(format!("{name} does not begin: {against}"), here!());
+            return transition_to(&self.answered(), self.state.clone(), note);
         }
-        let effect = Effect::Power { to: operation, power_off: PowerOffPolicy::CONFIGURED };
+        let effect = Effect::Power { to: operation, power_off: PowerOffPolicy::PROVIDER_DEFAULT };
         let step = (RunType::Power, run_step(name, POWER.0, POWER.1, effect));
-        let note = Note::new(format!("{name} for {}", request.initiator), here!());
-        let run = own_run(self, seen.fresh.clone(), step, request.initiator.clone());
+        let note = HistoryNote::new(format!("{name} for {}", request.initiator), here!());
+        let run = own_run(self, observed.fresh.clone(), step, request.initiator.clone());
         let request_id = request.request_id.clone().unwrap_or(run.request_id.clone());
         let forced = request.forced.iter().map(|why| (FORCED.to_string(), why.clone()));
         let run = NewRun { request_id, params: forced.collect(), ..run };
-        work(self, PowerShelfState::Maintenance { operation }, run, note)
+        start_run(self, PowerShelfState::Maintenance { operation }, run, note)
     }
 
     /// Enters the error state; reading and configuring remain to be done.
-    fn fail_intake(&self, cause: Trouble) -> Next<Self> {
-        fail(&Self { intake_owed: true, ..self.clone() }, cause)
+    fn fail_intake(&self, cause: DeviceFailure) -> LifecycleDecision<Self> {
+        fail(&Self { intake_incomplete: true, ..self.clone() }, cause)
     }
 
     /// The power change succeeded. The document says Ready follows, for a shelf that was Ready
     /// before; a shelf that was not read and configured yet is read first.
-    fn switched(&self, seen: &DeviceContext, note: Note) -> Next<Self> {
-        match self.intake_owed {
-            true => self.fetch(seen, note),
-            false => become_(self, PowerShelfState::Ready, note),
+    fn switched(&self, observed: &DeviceContext, note: HistoryNote) -> LifecycleDecision<Self> {
+        match self.intake_incomplete {
+            true => self.fetch(observed, note),
+            false => transition_to(self, PowerShelfState::Ready, note),
         }
     }
 
@@ -144,26 +154,31 @@ impl PowerShelf {
 
     /// In the error state without a request: idle, unless a retry is requested or the failed run
     /// was resumed and completed.
-    fn rest_in_error(&self, cause: &Trouble, seen: &DeviceContext) -> Next<Self> {
+    fn rest_in_error(
+        &self,
+        cause: &DeviceFailure,
+        observed: &DeviceContext,
+    ) -> LifecycleDecision<Self> {
         if self.retry_requested {
-            return self.fetch(seen, Note::new("trying again", here!()));
+            return self.fetch(observed, HistoryNote::new("trying again", here!()));
         }
-        match seen.run.as_ref().map(|run| (run, waited(run))) {
-            Some((run, Waited::Going)) => Next::Rest(Why::new(format!(
-                "operation {} goes on with what had failed",
-                run.spec.id
-            ))),
-            Some((run, Waited::Done)) => self.mended(run, seen),
-            Some((_, Waited::Failed(_))) | None => Next::Rest(Why::new(cause.said.clone())),
+        match observed.run.as_ref().map(|run| (run, awaited_run_status(run))) {
+            Some((run, AwaitedRunStatus::Active)) => LifecycleDecision::Idle(IdleReason::new(
+                format!("operation {} goes on with what had failed", run.spec.id),
+            )),
+            Some((run, AwaitedRunStatus::Succeeded)) => self.mended(run, observed),
+            Some((_, AwaitedRunStatus::Failed(_))) | None => {
+                LifecycleDecision::Idle(IdleReason::new(cause.message.clone()))
+            }
         }
     }
 
-    fn mended(&self, run: &Run, seen: &DeviceContext) -> Next<Self> {
-        let note = Note::new(format!("{} succeeded after all", run.spec.id), here!());
+    fn mended(&self, run: &Run, observed: &DeviceContext) -> LifecycleDecision<Self> {
+        let note = HistoryNote::new(format!("{} succeeded after all", run.spec.id), here!());
         if run.spec.run_type == RunType::Power {
-            return self.switched(seen, note);
+            return self.switched(observed, note);
         }
-        self.fetch(seen, note)
+        self.fetch(observed, note)
     }
 }
 
@@ -176,11 +191,11 @@ impl Device for PowerShelf {
     const WAITING: &'static [&'static str] =
         &["Initializing", "FetchingData", "Configuring", "Maintenance", "Deleting"];
 
-    fn name(now: Timestamp, chance: u64) -> String {
-        PowerShelfId::new(now, chance).to_string()
+    fn name(now: Timestamp, random: u64) -> String {
+        PowerShelfId::new(now, random).to_string()
     }
 
-    fn create(head: Head, spec: DeviceSpec) -> Self {
+    fn create(head: RecordHeader, spec: DeviceSpec) -> Self {
         Self::new(head, spec)
     }
 
@@ -192,15 +207,15 @@ impl Device for PowerShelf {
         &mut self.spec
     }
 
-    fn facts(&self) -> &Facts {
+    fn facts(&self) -> &DeviceFacts {
         &self.facts
     }
 
-    fn observed(&self) -> Option<&Observed> {
+    fn observed(&self) -> Option<&DeviceReachability> {
         self.observed.as_ref()
     }
 
-    fn observed_mut(&mut self) -> &mut Option<Observed> {
+    fn observed_mut(&mut self) -> &mut Option<DeviceReachability> {
         &mut self.observed
     }
 
@@ -208,7 +223,7 @@ impl Device for PowerShelf {
         Self { state, run, retry_requested: false, ..self.clone() }
     }
 
-    fn in_error(cause: Trouble) -> PowerShelfState {
+    fn in_error(cause: DeviceFailure) -> PowerShelfState {
         PowerShelfState::Error { cause }
     }
 
@@ -216,7 +231,7 @@ impl Device for PowerShelf {
         self.run.as_ref()
     }
 
-    fn trouble(&self) -> Option<&Trouble> {
+    fn failure(&self) -> Option<&DeviceFailure> {
         match &self.state {
             PowerShelfState::Error { cause } => Some(cause),
             PowerShelfState::Initializing
@@ -228,11 +243,11 @@ impl Device for PowerShelf {
         }
     }
 
-    fn want_retry(&mut self) {
+    fn request_retry(&mut self) {
         self.retry_requested = true;
     }
 
-    fn is_watched(&self) -> bool {
+    fn is_polled(&self) -> bool {
         match self.state {
             PowerShelfState::Ready | PowerShelfState::Error { .. } => true,
             PowerShelfState::Initializing
@@ -245,8 +260,8 @@ impl Device for PowerShelf {
 
     fn detail(&self) -> String {
         match &self.state {
-            PowerShelfState::Maintenance { operation: PowerTo::On } => "PowerOn".into(),
-            PowerShelfState::Maintenance { operation: PowerTo::Off } => "PowerOff".into(),
+            PowerShelfState::Maintenance { operation: DesiredPower::On } => "PowerOn".into(),
+            PowerShelfState::Maintenance { operation: DesiredPower::Off } => "PowerOff".into(),
             PowerShelfState::Initializing
             | PowerShelfState::FetchingData
             | PowerShelfState::Configuring
@@ -268,17 +283,17 @@ impl Lifecycle for PowerShelf {
         "Error",
         "Deleting",
     ];
-    type Seen = DeviceContext;
+    type TurnInput = DeviceContext;
 
-    fn head(&self) -> &Head {
+    fn head(&self) -> &RecordHeader {
         &self.head
     }
 
-    fn head_mut(&mut self) -> &mut Head {
+    fn head_mut(&mut self) -> &mut RecordHeader {
         &mut self.head
     }
 
-    fn word(&self) -> &'static str {
+    fn state_name(&self) -> &'static str {
         match self.state {
             PowerShelfState::Initializing => "Initializing",
             PowerShelfState::FetchingData => "FetchingData",
@@ -290,56 +305,72 @@ impl Lifecycle for PowerShelf {
         }
     }
 
-    fn learn(&mut self, facts: &Facts) {
-        self.facts.learn(facts);
+    fn merge_facts(&mut self, facts: &DeviceFacts) {
+        self.facts.merge(facts);
     }
 
-    fn patience(&self) -> Option<Duration> {
+    fn normal_duration(&self) -> Option<Duration> {
         match self.state {
             PowerShelfState::Initializing => Some(SOON),
-            PowerShelfState::FetchingData => patience_of(READ),
-            PowerShelfState::Configuring => patience_of(CONFIGURE),
-            PowerShelfState::Maintenance { .. } => patience_of(POWER),
+            PowerShelfState::FetchingData => normal_duration(READ),
+            PowerShelfState::Configuring => normal_duration(CONFIGURE),
+            PowerShelfState::Maintenance { .. } => normal_duration(POWER),
             PowerShelfState::Deleting => Some(HELD),
             PowerShelfState::Ready | PowerShelfState::Error { .. } => None,
         }
     }
 
-    fn next(&self, seen: &DeviceContext, _now: Timestamp) -> Next<Self> {
+    fn next(&self, observed: &DeviceContext, _now: Timestamp) -> LifecycleDecision<Self> {
         use PowerShelfState as S;
         match (&self.state, self.head.deleted, &self.maintenance_requested) {
-            (S::Initializing, _, _) => self.fetch(seen, Note::new("reading it", here!())),
-            (S::FetchingData, _, _) => match seen.waited() {
-                Waited::Going => Next::Rest(Why::new("it is being read")),
-                Waited::Done => self.configure(seen, Note::new("it was read", here!())),
-                Waited::Failed(cause) => self.fail_intake(cause),
-            },
-            (S::Configuring, _, _) => match seen.waited() {
-                Waited::Going => Next::Rest(Why::new("it is being configured")),
-                Waited::Done => {
-                    let taken_in = Self { intake_owed: false, ..self.clone() };
-                    become_(&taken_in, S::Ready, Note::new("it is configured", here!()))
+            (S::Initializing, _, _) => {
+                self.fetch(observed, HistoryNote::new("reading it", here!()))
+            }
+            (S::FetchingData, _, _) => match observed.waited() {
+                AwaitedRunStatus::Active => {
+                    LifecycleDecision::Idle(IdleReason::new("it is being read"))
                 }
-                Waited::Failed(cause) => self.fail_intake(cause),
+                AwaitedRunStatus::Succeeded => {
+                    self.configure(observed, HistoryNote::new("it was read", here!()))
+                }
+                AwaitedRunStatus::Failed(cause) => self.fail_intake(cause),
+            },
+            (S::Configuring, _, _) => match observed.waited() {
+                AwaitedRunStatus::Active => {
+                    LifecycleDecision::Idle(IdleReason::new("it is being configured"))
+                }
+                AwaitedRunStatus::Succeeded => {
+                    let taken_in = Self { intake_incomplete: false, ..self.clone() };
+                    transition_to(
+                        &taken_in,
+                        S::Ready,
+                        HistoryNote::new("it is configured", here!()),
+                    )
+                }
+                AwaitedRunStatus::Failed(cause) => self.fail_intake(cause),
             },
             (S::Ready | S::Error { .. }, true, _) => {
-                let note = Note::new("marked for deletion", here!());
-                become_(&self.answered(), S::Deleting, note)
+                let note = HistoryNote::new("marked for deletion", here!());
+                transition_to(&self.answered(), S::Deleting, note)
             }
-            (S::Ready | S::Error { .. }, false, Some(request)) => self.maintain(seen, request),
-            (S::Ready, false, None) => Next::Rest(Why::new("nothing is asked of it")),
-            (S::Error { cause }, false, None) => self.rest_in_error(cause, seen),
-            (S::Maintenance { operation }, _, _) => match seen.waited() {
-                Waited::Going => Next::Rest(Why::new("its power is being switched")),
-                Waited::Done => {
-                    let said = format!("its power is {}", power_word(*operation));
-                    self.answered().switched(seen, Note::new(said, here!()))
+            (S::Ready | S::Error { .. }, false, Some(request)) => self.maintain(observed, request),
+            (S::Ready, false, None) => {
+                LifecycleDecision::Idle(IdleReason::new("nothing is asked of it"))
+            }
+            (S::Error { cause }, false, None) => self.rest_in_error(cause, observed),
+            (S::Maintenance { operation }, _, _) => match observed.waited() {
+                AwaitedRunStatus::Active => {
+                    LifecycleDecision::Idle(IdleReason::new("its power is being switched"))
                 }
-                Waited::Failed(cause) => fail(&self.answered(), cause),
+                AwaitedRunStatus::Succeeded => {
+                    let message = format!("its power is {}", power_word(*operation));
+                    self.answered().switched(observed, HistoryNote::new(message, here!()))
+                }
+                AwaitedRunStatus::Failed(cause) => fail(&self.answered(), cause),
             },
             (S::Deleting, _, _) => match &self.head.active_run {
-                Some(holder) => Next::Rest(held_by(holder)),
-                None => Next::Remove(Note::new("removed", here!())),
+                Some(holder) => LifecycleDecision::Idle(held_by(holder)),
+                None => LifecycleDecision::Remove(HistoryNote::new("removed", here!())),
             },
         }
     }

@@ -3,27 +3,30 @@
 //! The lifecycle only decides: when all devices are present, which operations may begin, and what
 //! their results mean. The operations do the work, each as a run on the rack (see `maintenance`).
 
+mod input;
 pub mod maintenance;
 mod power;
-mod seen;
 mod state;
 mod why;
 
-pub use power::{Powered, power_said};
-pub use seen::{Device, Operation, Seen};
-pub use state::{Activity, During, RackState, RackTrouble, Stage};
+pub use input::{RackDevice, RackOperation, RackTurnInput};
+pub use power::{DevicePower, format_power};
+pub use state::{MaintenanceActivity, MaintenanceStage, RackFailure, RackFailurePhase, RackState};
 pub use why::explain;
 
 use crate::here;
 use crate::id::{RackId, RunId};
-use crate::lifecycle::{Change, Head, Lifecycle, Next, SubjectKind, Trouble, Why};
+use crate::lifecycle::{
+    DeviceFailure, IdleReason, Lifecycle, LifecycleChange, LifecycleDecision, RecordHeader,
+    SubjectKind,
+};
+use crate::list_format::join_limited;
 use crate::refusal::Refusal;
-use crate::run::Note;
-use crate::say::few;
+use crate::run::HistoryNote;
 use crate::target::{TargetId, TargetKind};
 use crate::text;
 use crate::time::Timestamp;
-use maintenance::Leg;
+use maintenance::RackStep;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -50,7 +53,7 @@ pub struct RackSpec {
 
 impl RackSpec {
     pub fn checked(self) -> Result<Self, Refusal> {
-        text::short("rack.hardware_type", &self.hardware_type)?;
+        text::check_short("rack.hardware_type", &self.hardware_type)?;
         let Counts { machines, switches, power_shelves } = self.expected;
         let counts =
             [("machines", machines), ("switches", switches), ("power_shelves", power_shelves)];
@@ -67,7 +70,7 @@ impl RackSpec {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rack {
-    pub head: Head,
+    pub head: RecordHeader,
     pub spec: RackSpec,
     pub state: RackState,
     /// A device was added, moved or removed.
@@ -84,11 +87,12 @@ pub struct Rack {
     pub active: Vec<RunId>,
     /// A failure on a device that no active operation touches: Error follows when they end.
     #[serde(default)]
-    pub unmended: Option<RackTrouble>,
+    #[serde(rename = "unmended")]
+    pub unresolved_failure: Option<RackFailure>,
 }
 
 impl Rack {
-    pub fn new(head: Head, spec: RackSpec) -> Self {
+    pub fn new(head: RecordHeader, spec: RackSpec) -> Self {
         Self {
             head,
             spec,
@@ -97,7 +101,7 @@ impl Rack {
             reprovision_requested: None,
             maintenance_requested: Vec::new(),
             active: Vec::new(),
-            unmended: None,
+            unresolved_failure: None,
         }
     }
 
@@ -118,41 +122,42 @@ impl Rack {
             | RackState::Validating
             | RackState::Ready
             | RackState::Error { .. }
-            | RackState::Deleting => self.word().into(),
+            | RackState::Deleting => self.state_name().into(),
         }
     }
 
     /// Describes what its lifecycle waits for now.
-    pub fn waits_for(&self, seen: &Seen, now: Timestamp) -> String {
-        match self.next(seen, now) {
-            Next::Rest(Why(said)) | Next::Until(_, Why(said)) => said,
-            Next::Become(change) => change.note.said,
-            Next::Remove(note) => note.said,
+    pub fn waits_for(&self, observed: &RackTurnInput, now: Timestamp) -> String {
+        match self.next(observed, now) {
+            LifecycleDecision::Idle(IdleReason(message))
+            | LifecycleDecision::IdleUntil(_, IdleReason(message)) => message,
+            LifecycleDecision::Transition(change) => change.note.message,
+            LifecycleDecision::Remove(note) => note.message,
         }
     }
 
-    fn become_(&self, state: RackState, note: Note) -> Next<Self> {
+    fn become_(&self, state: RackState, note: HistoryNote) -> LifecycleDecision<Self> {
         let record = Self { state, ..self.clone() };
-        Next::Become(Box::new(Change::new(record, note)))
+        LifecycleDecision::Transition(Box::new(LifecycleChange::new(record, note)))
     }
 
     /// Waits for its devices, then brings them into service with the default firmware.
-    fn discover(&self, seen: &Seen, now: Timestamp) -> Next<Self> {
+    fn discover(&self, observed: &RackTurnInput, now: Timestamp) -> LifecycleDecision<Self> {
         if self.head.deleted {
             return self.delete();
         }
         if self.topology_changed {
             let looked = Self { topology_changed: false, ..self.clone() };
-            let note = Note::new("its devices have changed", here!());
-            return Next::Become(Box::new(Change::new(looked, note)));
+            let note = HistoryNote::new("its devices have changed", here!());
+            return LifecycleDecision::Transition(Box::new(LifecycleChange::new(looked, note)));
         }
-        let missing = seen.missing(self.spec.expected);
-        let deadline = self.head.since + seen.limits.discovery();
+        let missing = observed.missing(self.spec.expected);
+        let deadline = self.head.since + observed.limits.discovery();
         match (missing.is_empty(), now >= deadline) {
-            (true, _) => self.ingest(seen, now),
+            (true, _) => self.ingest(observed, now),
             (false, false) => {
-                let said = format!("it waits for its devices: {}", some_of(&missing));
-                Next::Until(deadline, Why::new(said))
+                let message = format!("it waits for its devices: {}", some_of(&missing));
+                LifecycleDecision::IdleUntil(deadline, IdleReason::new(message))
             }
             (false, true) => {
                 self.not_found(format!("its devices are not all there: {}", some_of(&missing)))
@@ -161,97 +166,113 @@ impl Rack {
     }
 
     /// The time limit of discovery has passed.
-    fn not_found(&self, said: String) -> Next<Self> {
-        self.fail(RackTrouble {
-            during: During::Discovery,
+    fn not_found(&self, text: String) -> LifecycleDecision<Self> {
+        self.fail(RackFailure {
+            phase: RackFailurePhase::Discovery,
             device: None,
-            trouble: Trouble { said, run: None, code: String::new() },
-            next: format!(
+            failure: DeviceFailure { message: text, run: None, code: String::new() },
+            next_command: format!(
                 "farrier rack get {0}   # a device that arrives is noticed; or farrier rack update {0} --expect-machines …",
                 self.head.id
             ),
         })
     }
 
-    fn ingest(&self, seen: &Seen, now: Timestamp) -> Next<Self> {
-        let planned = maintenance::ingestion(seen);
-        let held = held(planned.devices.iter());
-        let waits_for = match maintenance::ill(self, &planned.devices, None).first() {
-            Some(refusal) => Some(refusal.said.clone()),
-            None if held.is_empty() => None,
-            None => Some(format!("it waits until its devices are let go: {}", some_of(&held))),
+    fn ingest(&self, observed: &RackTurnInput, now: Timestamp) -> LifecycleDecision<Self> {
+        let planned = maintenance::ingestion(observed);
+        let claimed = held(planned.devices.iter());
+        let waits_for = match maintenance::health_refusals(self, &planned.devices, None).first() {
+            Some(refusal) => Some(refusal.message.clone()),
+            None if claimed.is_empty() => None,
+            None => Some(format!("it waits until its devices are let go: {}", some_of(&claimed))),
         };
-        if let Some(said) = waits_for {
-            let deadline = self.head.since + seen.limits.discovery();
+        if let Some(message) = waits_for {
+            let deadline = self.head.since + observed.limits.discovery();
             return match now < deadline {
-                true => Next::Until(deadline.min(now + RECHECK), Why::new(said)),
-                false => self.not_found(said),
+                true => LifecycleDecision::IdleUntil(
+                    deadline.min(now + RECHECK),
+                    IdleReason::new(message),
+                ),
+                false => self.not_found(message),
             };
         }
-        let run = planned.new_run(self, &seen.fresh, "engine".into());
+        let run = planned.new_run(self, &observed.fresh, "engine".into());
         let record = Self {
-            state: RackState::Maintenance { stage: Stage::FirmwareUpgrade },
-            active: vec![seen.fresh.clone()],
+            state: RackState::Maintenance { stage: MaintenanceStage::FirmwareUpgrade },
+            active: vec![observed.fresh.clone()],
             ..self.clone()
         };
-        let note = Note::new("all its devices are there", here!());
-        Next::Become(Box::new(Change { start: vec![run], ..Change::new(record, note) }))
+        let note = HistoryNote::new("all its devices are there", here!());
+        LifecycleDecision::Transition(Box::new(LifecycleChange {
+            start: vec![run],
+            ..LifecycleChange::new(record, note)
+        }))
     }
 
     /// Ready and Error: begins what may begin, in the documented order.
-    fn idle(&self, seen: &Seen, now: Timestamp, stays: String) -> Next<Self> {
+    fn idle(
+        &self,
+        observed: &RackTurnInput,
+        now: Timestamp,
+        stays: String,
+    ) -> LifecycleDecision<Self> {
         if self.head.deleted {
             return self.delete();
         }
         if !self.active.is_empty() {
-            let note = Note::new("an operation goes on", here!());
-            let unmended = self.left_alone(&self.active, seen);
-            let state = RackState::Maintenance { stage: Stage::FirmwareUpgrade };
-            return Self { unmended, ..self.clone() }.become_(state, note);
+            let note = HistoryNote::new("an operation goes on", here!());
+            let unmended = self.unresolved_by(&self.active, observed);
+            let state = RackState::Maintenance { stage: MaintenanceStage::FirmwareUpgrade };
+            return Self { unresolved_failure: unmended, ..self.clone() }.become_(state, note);
         }
         if self.topology_changed && self.looks_for_devices() {
-            let note = Note::new("its devices have changed", here!());
-            return self.drop_pending(RackState::Discovering, "its devices have changed", note);
+            let note = HistoryNote::new("its devices have changed", here!());
+            return self.cancel_pending(RackState::Discovering, "its devices have changed", note);
         }
         if let Some(id) = &self.reprovision_requested {
-            return self.reprovision(id, seen, now);
+            return self.reprovision(id, observed, now);
         }
-        self.next_pending(seen).unwrap_or_else(|| Next::Rest(Why::new(stays)))
+        self.next_pending(observed)
+            .unwrap_or_else(|| LifecycleDecision::Idle(IdleReason::new(stays)))
     }
 
     /// Begins the accepted operations, unless they were canceled or a gate refuses them now.
-    fn next_pending(&self, seen: &Seen) -> Option<Next<Self>> {
+    fn next_pending(&self, observed: &RackTurnInput) -> Option<LifecycleDecision<Self>> {
         let pending = &self.maintenance_requested;
-        let ended: Vec<RunId> = pending.iter().filter(|id| seen.is_over(id)).cloned().collect();
+        let ended: Vec<RunId> = pending.iter().filter(|id| observed.is_over(id)).cloned().collect();
         if !ended.is_empty() {
             let mut left = self.clone();
             left.maintenance_requested.retain(|id| !ended.contains(id));
-            let note = Note::new(format!("{} was withdrawn", named(&ended)), here!());
-            return Some(Next::Become(Box::new(Change::new(left, note))));
+            let note = HistoryNote::new(format!("{} was withdrawn", named(&ended)), here!());
+            return Some(LifecycleDecision::Transition(Box::new(LifecycleChange::new(left, note))));
         }
-        if let Some((id, against)) = pending.iter().find_map(|id| Some((id, seen.against(id)?))) {
+        if let Some((id, against)) = pending.iter().find_map(|id| Some((id, observed.against(id)?)))
+        {
             return Some(self.refuse(id, against));
         }
         match pending.is_empty() {
             true => None,
-            false => Some(self.begin(pending.clone(), "maintenance", seen)),
+            false => Some(self.begin(pending.clone(), "maintenance", observed)),
         }
     }
 
     /// A gate refuses an accepted operation now: it is canceled with the reason.
-    fn refuse(&self, id: &RunId, against: &str) -> Next<Self> {
+    fn refuse(&self, id: &RunId, against: &str) -> LifecycleDecision<Self> {
         let mut left = self.clone();
         left.maintenance_requested.retain(|one| one != id);
         left.reprovision_requested = left.reprovision_requested.filter(|one| one != id);
-        let note = Note::new(format!("{id} does not begin: {against}"), here!());
+        let note = HistoryNote::new(format!("{id} does not begin: {against}"), here!());
         let cancel = vec![(id.clone(), against.to_string())];
-        Next::Become(Box::new(Change { cancel, ..Change::new(left, note) }))
+        LifecycleDecision::Transition(Box::new(LifecycleChange {
+            cancel,
+            ..LifecycleChange::new(left, note)
+        }))
     }
 
     /// True if a changed topology restarts discovery; after a failed maintenance it does not.
     fn looks_for_devices(&self) -> bool {
         match &self.state {
-            RackState::Error { cause } => cause.during == During::Discovery,
+            RackState::Error { cause } => cause.phase == RackFailurePhase::Discovery,
             RackState::Created
             | RackState::Discovering
             | RackState::Maintenance { .. }
@@ -262,45 +283,60 @@ impl Rack {
     }
 
     /// A reprovision takes precedence over pending maintenance, and needs all its devices released.
-    fn reprovision(&self, id: &RunId, seen: &Seen, now: Timestamp) -> Next<Self> {
-        if seen.is_over(id) {
+    fn reprovision(
+        &self,
+        id: &RunId,
+        observed: &RackTurnInput,
+        now: Timestamp,
+    ) -> LifecycleDecision<Self> {
+        if observed.is_over(id) {
             let left = Self { reprovision_requested: None, ..self.clone() };
-            let note = Note::new(format!("{id} was withdrawn"), here!());
-            return Next::Become(Box::new(Change::new(left, note)));
+            let note = HistoryNote::new(format!("{id} was withdrawn"), here!());
+            return LifecycleDecision::Transition(Box::new(LifecycleChange::new(left, note)));
         }
         if !self.maintenance_requested.is_empty() {
-            let said = format!("{} is to be reprovisioned", self.head.id);
-            let note = Note::new("the reprovision comes first", here!());
-            return self.drop_pending(self.state.clone(), &said, note);
+            let message = format!("{} is to be reprovisioned", self.head.id);
+            let note = HistoryNote::new("the reprovision comes first", here!());
+            return self.cancel_pending(self.state.clone(), &message, note);
         }
-        let claims = seen.operation(id).map(|one| one.claims.as_slice()).unwrap_or_default();
-        let held = held(seen.devices.iter().filter(|device| claims.contains(&device.target)));
+        let claims = observed.operation(id).map(|one| one.claims.as_slice()).unwrap_or_default();
+        let claimed =
+            held(observed.devices.iter().filter(|device| claims.contains(&device.target)));
         // The holder may be an operation that is being canceled for this one: wait for it first.
-        match (held.is_empty(), seen.against(id)) {
+        match (claimed.is_empty(), observed.against(id)) {
             (true, Some(against)) => self.refuse(id, against),
-            (true, None) => self.begin(vec![id.clone()], "reprovision", seen),
+            (true, None) => self.begin(vec![id.clone()], "reprovision", observed),
             (false, _) => {
-                let said = format!("{id} waits until its devices are let go: {}", some_of(&held));
-                Next::Until(now + RECHECK, Why::new(said))
+                let message =
+                    format!("{id} waits until its devices are let go: {}", some_of(&claimed));
+                LifecycleDecision::IdleUntil(now + RECHECK, IdleReason::new(message))
             }
         }
     }
 
-    fn begin(&self, ids: Vec<RunId>, what: &str, seen: &Seen) -> Next<Self> {
-        let note = Note::new(format!("{what} {} begins", named(&ids)), here!());
+    fn begin(
+        &self,
+        ids: Vec<RunId>,
+        what: &str,
+        observed: &RackTurnInput,
+    ) -> LifecycleDecision<Self> {
+        let note = HistoryNote::new(format!("{what} {} begins", named(&ids)), here!());
         let mut record = self.clone();
-        record.unmended = self.left_alone(&ids, seen);
+        record.unresolved_failure = self.unresolved_by(&ids, observed);
         record.active.extend(ids.iter().cloned());
         record.maintenance_requested.retain(|id| !ids.contains(id));
         record.reprovision_requested = record.reprovision_requested.filter(|id| !ids.contains(id));
         if matches!(record.state, RackState::Ready | RackState::Error { .. }) {
-            record.state = RackState::Maintenance { stage: Stage::FirmwareUpgrade };
+            record.state = RackState::Maintenance { stage: MaintenanceStage::FirmwareUpgrade };
         }
-        Next::Become(Box::new(Change { begin: ids, ..Change::new(record, note) }))
+        LifecycleDecision::Transition(Box::new(LifecycleChange {
+            begin: ids,
+            ..LifecycleChange::new(record, note)
+        }))
     }
 
     /// The earlier failure, if the new operations do not touch its device and so cannot resolve it.
-    fn left_alone(&self, ids: &[RunId], seen: &Seen) -> Option<RackTrouble> {
+    fn unresolved_by(&self, ids: &[RunId], observed: &RackTurnInput) -> Option<RackFailure> {
         let failed = match &self.state {
             RackState::Error { cause } => Some(cause),
             RackState::Created
@@ -308,23 +344,31 @@ impl Rack {
             | RackState::Maintenance { .. }
             | RackState::Validating
             | RackState::Ready
-            | RackState::Deleting => self.unmended.as_ref(),
+            | RackState::Deleting => self.unresolved_failure.as_ref(),
         };
-        failed.filter(|cause| !seen.touches(ids, cause)).cloned()
+        failed.filter(|cause| !observed.touches(ids, cause)).cloned()
     }
 
     /// Cancels the accepted operations that have not begun, with the reason.
-    fn drop_pending(&self, state: RackState, reason: &str, note: Note) -> Next<Self> {
+    fn cancel_pending(
+        &self,
+        state: RackState,
+        reason: &str,
+        note: HistoryNote,
+    ) -> LifecycleDecision<Self> {
         let mut record = Self { state, ..self.clone() };
         let pending = std::mem::take(&mut record.maintenance_requested);
         if matches!(record.state, RackState::Discovering) {
             record.topology_changed = false;
         }
         let cancel = pending.into_iter().map(|id| (id, reason.to_string())).collect();
-        Next::Become(Box::new(Change { cancel, ..Change::new(record, note) }))
+        LifecycleDecision::Transition(Box::new(LifecycleChange {
+            cancel,
+            ..LifecycleChange::new(record, note)
+        }))
     }
 
-    fn delete(&self) -> Next<Self> {
+    fn delete(&self) -> LifecycleDecision<Self> {
         let mut record = Self { state: RackState::Deleting, ..self.clone() };
         let mut pending = std::mem::take(&mut record.maintenance_requested);
         pending.extend(record.reprovision_requested.take());
@@ -332,21 +376,24 @@ impl Rack {
         record.active.extend(pending.iter().cloned());
         let reason = format!("{} is being deleted", self.head.id);
         let cancel = pending.into_iter().map(|id| (id, reason.clone())).collect();
-        let note = Note::new("marked for deletion", here!());
-        Next::Become(Box::new(Change { cancel, ..Change::new(record, note) }))
+        let note = HistoryNote::new("marked for deletion", here!());
+        LifecycleDecision::Transition(Box::new(LifecycleChange {
+            cancel,
+            ..LifecycleChange::new(record, note)
+        }))
     }
 
     /// Maintenance and Validating: follows the active operations and takes over their result.
-    fn follow(&self, seen: &Seen) -> Next<Self> {
-        if let Some(next) = self.next_pending(seen) {
+    fn follow(&self, observed: &RackTurnInput) -> LifecycleDecision<Self> {
+        if let Some(next) = self.next_pending(observed) {
             return next;
         }
-        if let Some(next) = self.let_go(seen) {
+        if let Some(next) = self.drop_finished(observed) {
             return next;
         }
-        let wanted = self.at_work(seen);
-        if wanted != self.state {
-            let said = match &wanted {
+        let desired = self.followed_state(observed);
+        if desired != self.state {
+            let message = match &desired {
                 RackState::Maintenance { stage } => format!("at {}", stage.as_str()),
                 RackState::Validating => "looking whether all is as it should be".into(),
                 RackState::Ready => "all is as it should be".into(),
@@ -355,53 +402,53 @@ impl Rack {
                 | RackState::Error { .. }
                 | RackState::Deleting => String::new(),
             };
-            let over = !seen.any_going(&self.active);
-            return match (seen.trouble(&self.active), &self.unmended) {
+            let over = !observed.any_going(&self.active);
+            return match (observed.trouble(&self.active), &self.unresolved_failure) {
                 (Some(cause), _) if over => self.fail(cause),
-                (None, Some(cause)) if over && wanted == RackState::Ready => {
+                (None, Some(cause)) if over && desired == RackState::Ready => {
                     self.fail(cause.clone())
                 }
-                (Some(_) | None, _) => self.settle(wanted, Note::new(said, here!())),
+                (Some(_) | None, _) => self.settle(desired, HistoryNote::new(message, here!())),
             };
         }
-        let going = seen.going(&self.active).map(Operation::words).collect::<Vec<_>>();
-        Next::Rest(Why::new(some_of(&going)))
+        let going = observed.going(&self.active).map(RackOperation::words).collect::<Vec<_>>();
+        LifecycleDecision::Idle(IdleReason::new(some_of(&going)))
     }
 
     /// While others are active: drops operations that succeeded or that a rerun replaces.
-    fn let_go(&self, seen: &Seen) -> Option<Next<Self>> {
-        if !seen.any_going(&self.active) {
+    fn drop_finished(&self, observed: &RackTurnInput) -> Option<LifecycleDecision<Self>> {
+        if !observed.any_going(&self.active) {
             return None;
         }
-        let anew = |id: &RunId| self.active.iter().any(|one| seen.is_anew(one, id));
-        let done = |id: &&RunId| seen.is_over(id) && (seen.went_well(id) || anew(id));
+        let restarted = |id: &RunId| self.active.iter().any(|one| observed.is_anew(one, id));
+        let done = |id: &&RunId| observed.is_over(id) && (observed.went_well(id) || restarted(id));
         let over: Vec<RunId> = self.active.iter().filter(done).cloned().collect();
         if over.is_empty() {
             return None;
         }
         let mut left = self.clone();
         left.active.retain(|id| !over.contains(id));
-        let note = Note::new(format!("{} is over, and others go on", named(&over)), here!());
-        Some(Next::Become(Box::new(Change::new(left, note))))
+        let note = HistoryNote::new(format!("{} is over, and others go on", named(&over)), here!());
+        Some(LifecycleDecision::Transition(Box::new(LifecycleChange::new(left, note))))
     }
 
-    fn settle(&self, state: RackState, note: Note) -> Next<Self> {
+    fn settle(&self, state: RackState, note: HistoryNote) -> LifecycleDecision<Self> {
         let over = state == RackState::Ready;
         let active = if over { Vec::new() } else { self.active.clone() };
         let record = Self { state, active, ..self.clone() };
-        Next::Become(Box::new(Change::new(record, note)))
+        LifecycleDecision::Transition(Box::new(LifecycleChange::new(record, note)))
     }
 
     /// The next state towards the stage of its operations. No intermediate state is skipped.
-    fn at_work(&self, seen: &Seen) -> RackState {
-        let legs = seen.going(&self.active).map(|one| one.leg);
+    fn followed_state(&self, observed: &RackTurnInput) -> RackState {
+        let legs = observed.going(&self.active).map(|one| one.step);
         let stage = match legs.map(stage_of).min() {
-            Some(Stage::Completed) | None => Stage::Completed,
+            Some(MaintenanceStage::Completed) | None => MaintenanceStage::Completed,
             Some(stage) => return RackState::Maintenance { stage },
         };
         match &self.state {
-            RackState::Maintenance { stage: Stage::Completed } => RackState::Validating,
-            RackState::Validating if seen.any_going(&self.active) => RackState::Validating,
+            RackState::Maintenance { stage: MaintenanceStage::Completed } => RackState::Validating,
+            RackState::Validating if observed.any_going(&self.active) => RackState::Validating,
             RackState::Validating => RackState::Ready,
             RackState::Created
             | RackState::Discovering
@@ -413,29 +460,36 @@ impl Rack {
     }
 
     /// Enters Error. The same commit clears pending requests: only an operator retries.
-    fn fail(&self, cause: RackTrouble) -> Next<Self> {
+    fn fail(&self, cause: RackFailure) -> LifecycleDecision<Self> {
         let device = cause.device.as_ref().map(|device| format!("{device}: ")).unwrap_or_default();
-        let said = format!("{}: {device}{}", cause.during.as_str(), cause.trouble.said);
+        let message = format!("{}: {device}{}", cause.phase.as_str(), cause.failure.message);
         let mut record = Self { state: RackState::Error { cause }, ..self.clone() };
         record.active.clear();
-        record.unmended = None;
+        record.unresolved_failure = None;
         record.maintenance_requested.clear();
-        Next::Become(Box::new(Change::new(record, Note::new(said, here!()))))
+        LifecycleDecision::Transition(Box::new(LifecycleChange::new(
+            record,
+            HistoryNote::new(message, here!()),
+        )))
     }
 }
 
 /// As documented: before its first step an operation counts as the firmware upgrade.
-fn stage_of(leg: Option<Leg>) -> Stage {
-    match leg.map(Leg::activity) {
-        None | Some(Some(Activity::FirmwareUpgrade)) => Stage::FirmwareUpgrade,
-        Some(Some(Activity::ConfigureNmxCluster)) => Stage::ConfigureNmxCluster,
-        Some(Some(Activity::PowerSequence)) => Stage::PowerSequence,
-        Some(None) => Stage::Completed,
+fn stage_of(rack_step: Option<RackStep>) -> MaintenanceStage {
+    match rack_step.map(RackStep::activity) {
+        None | Some(Some(MaintenanceActivity::FirmwareUpgrade)) => {
+            MaintenanceStage::FirmwareUpgrade
+        }
+        Some(Some(MaintenanceActivity::ConfigureNmxCluster)) => {
+            MaintenanceStage::ConfigureNmxCluster
+        }
+        Some(Some(MaintenanceActivity::PowerSequence)) => MaintenanceStage::PowerSequence,
+        Some(None) => MaintenanceStage::Completed,
     }
 }
 
-fn held<'a>(devices: impl Iterator<Item = &'a Device>) -> Vec<String> {
-    let holder = |device: &Device| {
+fn held<'a>(devices: impl Iterator<Item = &'a RackDevice>) -> Vec<String> {
+    let holder = |device: &RackDevice| {
         device.active_run.as_ref().map(|run| format!("{} is held by {run}", device.target))
     };
     devices.filter_map(holder).collect()
@@ -446,24 +500,24 @@ fn named(ids: &[RunId]) -> String {
 }
 
 pub(crate) fn some_of(all: &[String]) -> String {
-    few(all, ", ", MAX_NAMED)
+    join_limited(all, ", ", MAX_NAMED)
 }
 
 impl Lifecycle for Rack {
     const KIND: SubjectKind = SubjectKind::Rack;
     const STATES: &'static [&'static str] =
         &["Created", "Discovering", "Maintenance", "Validating", "Ready", "Error", "Deleting"];
-    type Seen = Seen;
+    type TurnInput = RackTurnInput;
 
-    fn head(&self) -> &Head {
+    fn head(&self) -> &RecordHeader {
         &self.head
     }
 
-    fn head_mut(&mut self) -> &mut Head {
+    fn head_mut(&mut self) -> &mut RecordHeader {
         &mut self.head
     }
 
-    fn word(&self) -> &'static str {
+    fn state_name(&self) -> &'static str {
         match self.state {
             RackState::Created => "Created",
             RackState::Discovering => "Discovering",
@@ -475,22 +529,26 @@ impl Lifecycle for Rack {
         }
     }
 
-    fn next(&self, seen: &Seen, now: Timestamp) -> Next<Self> {
+    fn next(&self, observed: &RackTurnInput, now: Timestamp) -> LifecycleDecision<Self> {
         match &self.state {
-            RackState::Created => {
-                self.become_(RackState::Discovering, Note::new("looking for its devices", here!()))
-            }
-            RackState::Discovering => self.discover(seen, now),
-            RackState::Maintenance { .. } | RackState::Validating => self.follow(seen),
-            RackState::Ready => self.idle(seen, now, "nothing is asked of it".into()),
-            RackState::Error { cause } => {
-                self.idle(seen, now, format!("it waits for a person: {}", cause.trouble.said))
-            }
+            RackState::Created => self.become_(
+                RackState::Discovering,
+                HistoryNote::new("looking for its devices", here!()),
+            ),
+            RackState::Discovering => self.discover(observed, now),
+            RackState::Maintenance { .. } | RackState::Validating => self.follow(observed),
+            RackState::Ready => self.idle(observed, now, "nothing is asked of it".into()),
+            RackState::Error { cause } => self.idle(
+                observed,
+                now,
+                format!("it waits for a person: {}", cause.failure.message),
+            ),
             RackState::Deleting => {
-                let going = seen.going(&self.active).map(Operation::words).collect::<Vec<_>>();
+                let going =
+                    observed.going(&self.active).map(RackOperation::words).collect::<Vec<_>>();
                 match going.is_empty() {
-                    true => Next::Remove(Note::new("removed", here!())),
-                    false => Next::Rest(Why::new(some_of(&going))),
+                    true => LifecycleDecision::Remove(HistoryNote::new("removed", here!())),
+                    false => LifecycleDecision::Idle(IdleReason::new(some_of(&going))),
                 }
             }
         }

@@ -23,16 +23,16 @@ pub struct Refusal {
     pub kind: RefusalKind,
     /// A stable word for programs, such as `MACHINE_BUSY`.
     pub reason: &'static str,
-    pub said: String,
+    pub message: String,
     /// The field at fault, for `Invalid`.
     pub field: Option<String>,
     /// The command to type next.
-    pub next: Option<String>,
+    pub next_command: Option<String>,
 }
 
 impl Refusal {
-    pub fn new(kind: RefusalKind, reason: &'static str, said: impl Into<String>) -> Self {
-        Self { kind, reason, said: said.into(), field: None, next: None }
+    pub fn new(kind: RefusalKind, reason: &'static str, text: impl Into<String>) -> Self {
+        Self { kind, reason, message: text.into(), field: None, next_command: None }
     }
 
     pub fn missing(field: &str) -> Self {
@@ -59,20 +59,20 @@ impl Refusal {
         Self::new(RefusalKind::NotFound, "NOT_FOUND", format!("no {noun} {id} is known")).next(next)
     }
 
-    pub fn precondition(reason: &'static str, said: impl Into<String>) -> Self {
-        Self::new(RefusalKind::Precondition, reason, said)
+    pub fn precondition(reason: &'static str, message: impl Into<String>) -> Self {
+        Self::new(RefusalKind::Precondition, reason, message)
     }
 
     #[must_use]
     pub fn next(mut self, command: impl Into<String>) -> Self {
-        self.next = Some(command.into());
+        self.next_command = Some(command.into());
         self
     }
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.said)
+        f.write_str(&self.message)
     }
 }
 

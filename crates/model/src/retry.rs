@@ -5,13 +5,13 @@ use std::time::Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
-    pub first: Duration,
-    pub most: Duration,
+    pub initial: Duration,
+    pub max: Duration,
 }
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self { first: Duration::from_secs(1), most: Duration::from_secs(60) }
+        Self { initial: Duration::from_secs(1), max: Duration::from_secs(60) }
     }
 }
 
@@ -20,15 +20,15 @@ impl Backoff {
     /// is jitter derived from `seed`.
     pub fn delay(self, failures: u32, seed: &str) -> Duration {
         let doublings = failures.saturating_sub(1).min(16);
-        let full = self.first.saturating_mul(1 << doublings).min(self.most);
+        let full = self.initial.saturating_mul(1 << doublings).min(self.max);
         let half = full / 2;
-        let share = hash(seed, failures) % 1_000;
+        let share = fnv1a(seed, failures) % 1_000;
         half + half * u32::try_from(share).unwrap_or(0) / 1_000
     }
 }
 
 /// FNV-1a: small, stable across versions, and good enough to spread load. Not for security.
-pub fn hash(seed: &str, salt: u32) -> u64 {
+pub fn fnv1a(seed: &str, salt: u32) -> u64 {
     let start = 0xcbf2_9ce4_8422_2325_u64 ^ u64::from(salt);
     seed.bytes()
         .fold(start, |state, byte| (state ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
@@ -43,11 +43,10 @@ mod tests {
         let backoff = Backoff::default();
         for failures in 1..=40 {
             let wait = backoff.delay(failures, "op-1/reboot");
-            let full =
-                Duration::from_secs(1 << failures.saturating_sub(1).min(6)).min(backoff.most);
+            let full = Duration::from_secs(1 << failures.saturating_sub(1).min(6)).min(backoff.max);
             assert!(wait >= full / 2 && wait <= full, "{failures}: {wait:?}");
         }
         assert_ne!(backoff.delay(3, "op-1/reboot"), backoff.delay(3, "op-2/reboot"));
-        assert_eq!(Backoff { first: Duration::ZERO, ..backoff }.delay(5, "x"), Duration::ZERO);
+        assert_eq!(Backoff { initial: Duration::ZERO, ..backoff }.delay(5, "x"), Duration::ZERO);
     }
 }

@@ -4,23 +4,23 @@
 //! decides what to do now, [`judge`] decides what a provider's answer means. `act` holds the seven
 //! actions of operators. Customers call the same record an operation.
 //!
-//! The intent of a provider call is part of the progress ([`StepState::asked`]), so committing the
+//! The intent of a provider call is part of the progress ([`StepState::intent`]), so committing the
 //! progress commits the intent. An intent with another claim's epoch was left behind by a crash.
 //! The only legal follow-up is to get the status of its key.
 
-pub mod act;
-mod aftermath;
+pub mod actions;
+mod classify;
 mod decide;
-mod judge;
+mod machine_update;
 mod next;
 
-pub use aftermath::apply_to_machine;
-pub use decide::{Decision, Given, Then, decide};
-pub use judge::{Policy, Verdict, interrupt, judge};
-pub use next::{Asking, Move, Next, next};
+pub use classify::{AnswerClassification, Policy, abandon_call, classify_answer};
+pub use decide::{AfterCommit, CallResult, Decision, decide};
+pub use machine_update::apply_to_machine;
+pub use next::{PlannedCall, RunDecision, RunTransition, next};
 
-use crate::effect::{Effect, Key, Verb};
-use crate::fault::{Class, Fault};
+use crate::effect::{CallVerb, Effect, EffectKey};
+use crate::fault::{Fault, FaultClass};
 use crate::id::{PlanId, RunId};
 use crate::lifecycle::SubjectId;
 use crate::plan::{OnFailure, Params, RunStep, RunType, UNDO_PREFIX};
@@ -45,22 +45,26 @@ pub struct RunSpec {
     pub steps: Vec<RunStep>,
     pub params: Params,
     pub initiator: String,
-    pub parent: Option<RunId>,
+    #[serde(rename = "parent")]
+    pub rerun_of: Option<RunId>,
     /// The way in which it was derived from its parent.
     #[serde(default, rename = "again")]
-    pub restart: Option<act::RestartMode>,
+    pub restart: Option<actions::RestartMode>,
     pub on_failure: OnFailure,
     /// The run on a rack that started this one as a child. The child works under the parent's
     /// claims.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub part_of: Option<RunId>,
+    #[serde(rename = "part_of")]
+    pub parent_run: Option<RunId>,
     /// The record whose lifecycle waits for this run; it is woken when the run moves on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reports_to: Option<SubjectId>,
     /// The other targets that the run holds until it ends: the devices of a rack in its scope.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub claims: Vec<TargetId>,
-    pub engine: u32,
+    #[serde(rename = "claims")]
+    pub held_targets: Vec<TargetId>,
+    #[serde(rename = "engine")]
+    pub engine_version: u32,
     pub created_at: Timestamp,
 }
 
@@ -101,10 +105,13 @@ pub struct Progress {
     pub workflow: Workflow,
     pub steps: Vec<StepState>,
     /// The index of the current step.
-    pub at: usize,
+    #[serde(rename = "at")]
+    pub step_index: usize,
     /// During a rerun: the index of the step that is checked for whether it holds already.
-    pub scan: Option<usize>,
-    pub halt: Option<Halt>,
+    #[serde(rename = "scan")]
+    pub scan_index: Option<usize>,
+    #[serde(rename = "halt")]
+    pub stop_request: Option<StopRequest>,
     /// An operator adopted the observed state.
     pub adopted: bool,
     pub started_at: Option<Timestamp>,
@@ -114,8 +121,8 @@ pub struct Progress {
 
 /// A request to stop the run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Halt {
-    pub kind: HaltKind,
+pub struct StopRequest {
+    pub kind: StopKind,
     pub reason: String,
     pub by: String,
     /// A cancel has stopped the work and the undo steps are running. A freeze keeps this flag: such
@@ -125,7 +132,7 @@ pub struct Halt {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum HaltKind {
+pub enum StopKind {
     Cancel,
     Freeze,
 }
@@ -150,25 +157,32 @@ pub enum StepPhase {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepState {
     /// The index of the plan step that this state executes or undoes.
-    pub of: usize,
+    #[serde(rename = "of")]
+    pub plan_step: usize,
     pub undo: bool,
     pub state: StepPhase,
     /// The current or last attempt; it is part of the effect key. Zero before the first attempt.
     pub attempt: u32,
     /// The number of the last attempt that is allowed.
-    pub budget: u32,
+    #[serde(rename = "budget")]
+    pub max_attempt: u32,
     /// The attempt was requested and its result is not settled yet.
-    pub open: bool,
+    #[serde(rename = "open")]
+    pub attempt_open: bool,
     /// The start of the attempt; its deadline counts from here.
     pub attempt_since: Timestamp,
     /// The verb of the next provider call.
-    pub pursuit: Verb,
+    #[serde(rename = "pursuit")]
+    pub next_verb: CallVerb,
     /// The provider call whose intent is committed and whose answer is not.
-    pub asked: Option<Asked>,
+    #[serde(rename = "asked")]
+    pub intent: Option<CallIntent>,
     /// The fault that made the attempt's result uncertain, until it is known.
-    pub doubt: Option<Fault>,
+    #[serde(rename = "doubt")]
+    pub uncertain_fault: Option<Fault>,
     /// The number of consecutive calls that failed to get the status of the attempt.
-    pub looks: u32,
+    #[serde(rename = "looks")]
+    pub failed_probes: u32,
     pub not_before: Option<Timestamp>,
     pub message: String,
     pub started_at: Option<Timestamp>,
@@ -176,8 +190,8 @@ pub struct StepState {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Asked {
-    pub verb: Verb,
+pub struct CallIntent {
+    pub verb: CallVerb,
     /// The epoch of the claim that committed the intent.
     pub epoch: i64,
     pub at: Timestamp,
@@ -185,14 +199,14 @@ pub struct Asked {
 
 /// A decision in words, and the line of code that took it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Note {
-    pub said: String,
-    pub line: &'static str,
+pub struct HistoryNote {
+    pub message: String,
+    pub code_line: &'static str,
 }
 
-impl Note {
-    pub fn new(said: impl Into<String>, line: &'static str) -> Self {
-        Self { said: said.into(), line }
+impl HistoryNote {
+    pub fn new(text: impl Into<String>, code_line: &'static str) -> Self {
+        Self { message: text.into(), code_line }
     }
 }
 
@@ -221,8 +235,8 @@ impl Workflow {
         }
     }
 
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == word)
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == name)
     }
 
     pub const fn phase(self) -> RunPhase {
@@ -267,19 +281,19 @@ impl RunPhase {
 }
 
 impl StepState {
-    pub(crate) fn new(of: usize, undo: bool, max_retries: u32) -> Self {
+    pub(crate) fn new(plan_step: usize, undo: bool, max_retries: u32) -> Self {
         Self {
-            of,
+            plan_step,
             undo,
             state: StepPhase::Waiting,
             attempt: 0,
-            budget: 1 + max_retries,
-            open: false,
+            max_attempt: 1 + max_retries,
+            attempt_open: false,
             attempt_since: Timestamp::default(),
-            pursuit: Verb::Perform,
-            asked: None,
-            doubt: None,
-            looks: 0,
+            next_verb: CallVerb::Perform,
+            intent: None,
+            uncertain_fault: None,
+            failed_probes: 0,
             not_before: None,
             message: String::new(),
             started_at: None,
@@ -295,9 +309,9 @@ impl Progress {
         Self {
             workflow: Workflow::Pending,
             steps: forward.map(|(of, step)| StepState::new(of, false, step.max_retries)).collect(),
-            at: 0,
-            scan: None,
-            halt: None,
+            step_index: 0,
+            scan_index: None,
+            stop_request: None,
             adopted: false,
             started_at: None,
             finished_at: None,
@@ -307,16 +321,18 @@ impl Progress {
 
     /// The current step; during a rerun's scan, the step being checked.
     pub fn current(&self) -> Option<&StepState> {
-        self.steps.get(self.scan.unwrap_or(self.at))
+        self.steps.get(self.scan_index.unwrap_or(self.step_index))
     }
 
     pub(crate) fn current_mut(&mut self) -> Option<&mut StepState> {
-        self.steps.get_mut(self.scan.unwrap_or(self.at))
+        self.steps.get_mut(self.scan_index.unwrap_or(self.step_index))
     }
 
     /// True if a requested stop has not taken effect yet.
     pub fn halting(&self) -> bool {
-        self.halt.as_ref().is_some_and(|halt| halt.kind == HaltKind::Freeze || !halt.undoing)
+        self.stop_request
+            .as_ref()
+            .is_some_and(|halt| halt.kind == StopKind::Freeze || !halt.undoing)
     }
 }
 
@@ -334,7 +350,7 @@ impl Run {
         self.progress.workflow.ended()
     }
 
-    pub fn is_of_node(&self) -> bool {
+    pub fn works_on_node(&self) -> bool {
         RunType::NODES.contains(&self.spec.run_type)
     }
 
@@ -342,7 +358,7 @@ impl Run {
     /// steps are stages.
     pub fn command(&self, action: &str) -> String {
         let id = &self.spec.id;
-        match (self.is_of_node(), action) {
+        match (self.works_on_node(), action) {
             (true, "retry-step") => format!("farrier workflow retry-stage {id}"),
             (true, action) => format!("farrier workflow {action} {id}"),
             (false, "cancel") => format!("farrier cancel {id}"),
@@ -352,7 +368,7 @@ impl Run {
 
     /// The plan's step that a step state belongs to.
     pub fn plan_step(&self, state: &StepState) -> Option<&RunStep> {
-        self.spec.steps.get(state.of)
+        self.spec.steps.get(state.plan_step)
     }
 
     pub fn step_name(&self, state: &StepState) -> String {
@@ -377,14 +393,14 @@ impl Run {
         }
     }
 
-    pub fn key(&self, state: &StepState) -> Key {
-        Key::new(&self.spec.id, &self.step_name(state), state.attempt)
+    pub fn key(&self, state: &StepState) -> EffectKey {
+        EffectKey::new(&self.spec.id, &self.step_name(state), state.attempt)
     }
 
     /// The committed intent that is not settled yet.
-    pub fn open_order(&self) -> Option<(Key, Verb)> {
+    pub fn open_call(&self) -> Option<(EffectKey, CallVerb)> {
         let state = self.progress.current()?;
-        state.asked.as_ref().map(|asked| (self.key(state), asked.verb))
+        state.intent.as_ref().map(|requested| (self.key(state), requested.verb))
     }
 }
 
@@ -392,8 +408,8 @@ impl Failure {
     /// The workflow state in which a run with this failure ends.
     pub fn workflow(&self) -> Workflow {
         match self.fault.class() {
-            Class::Retryable => Workflow::FailedRetryable,
-            Class::NeedsIntervention | Class::Rejected | Class::Bug => {
+            FaultClass::Retryable => Workflow::FailedRetryable,
+            FaultClass::NeedsIntervention | FaultClass::Rejected | FaultClass::Bug => {
                 Workflow::FailedManualIntervention
             }
         }

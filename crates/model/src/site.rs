@@ -5,7 +5,7 @@
 //! whether the MAAS answers and whether the nodes are cut off.
 
 use crate::id::SiteId;
-use crate::lifecycle::{Head, Lifecycle, Next, SubjectKind, Why};
+use crate::lifecycle::{IdleReason, Lifecycle, LifecycleDecision, RecordHeader, SubjectKind};
 use crate::machine::Labels;
 use crate::refusal::Refusal;
 use crate::text;
@@ -106,8 +106,8 @@ impl SiteSpec {
         let field = |name: &str| format!("site.spec.{name}");
         match self.provider.as_str() {
             "maas" => {
-                text::web_url(&field("maas_url"), &self.maas_url)?;
-                text::name(&field("maas_credential"), &self.maas_credential)?;
+                text::check_web_url(&field("maas_url"), &self.maas_url)?;
+                text::check_name(&field("maas_credential"), &self.maas_credential)?;
             }
             "sim" => {}
             other => {
@@ -115,12 +115,12 @@ impl SiteSpec {
                 return Err(Refusal::invalid(&field("provider"), problem, "write maas, or sim"));
             }
         }
-        text::short(&field("zone"), &self.zone)?;
-        text::short(&field("pool"), &self.pool)?;
-        text::short(&field("storage_layout"), &self.storage_layout)?;
-        text::short(&field("boot_disk_model"), &self.boot_disk_model)?;
-        text::short(&field("network.roce_interfaces"), &self.network.roce_interfaces)?;
-        text::short(&field("network.roce_subnet"), &self.network.roce_subnet)?;
+        text::check_short(&field("zone"), &self.zone)?;
+        text::check_short(&field("pool"), &self.pool)?;
+        text::check_short(&field("storage_layout"), &self.storage_layout)?;
+        text::check_short(&field("boot_disk_model"), &self.boot_disk_model)?;
+        text::check_short(&field("network.roce_interfaces"), &self.network.roce_interfaces)?;
+        text::check_short(&field("network.roce_subnet"), &self.network.roce_subnet)?;
         self.check_image(&field("image"))?;
         check_template(&field("cloud_init"), &self.cloud_init)?;
         let mtu = self.network.roce_mtu;
@@ -143,7 +143,7 @@ impl SiteSpec {
     }
 
     fn check_image(&self, field: &str) -> Result<(), Refusal> {
-        text::short(field, &self.image)?;
+        text::check_short(field, &self.image)?;
         match self.image.split_once('/') {
             Some((system, release)) if !system.is_empty() && !release.is_empty() => Ok(()),
             Some(_) | None => Err(Refusal::invalid(
@@ -166,7 +166,7 @@ impl SiteSpec {
 
 /// The values of a template's variables.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Values<'a> {
+pub struct TemplateValues<'a> {
     pub node_id: &'a str,
     pub machine_id: &'a str,
     pub hostname: &'a str,
@@ -182,7 +182,7 @@ pub struct Values<'a> {
     pub enrollment_token: &'a str,
 }
 
-impl Values<'_> {
+impl TemplateValues<'_> {
     fn of(&self, name: &str) -> Option<&str> {
         let all = [
             self.node_id,
@@ -210,13 +210,13 @@ pub fn controllers(urls: &str) -> String {
 }
 
 /// True if a template uses a variable.
-pub fn names(template: &str, variable: &str) -> bool {
+pub fn uses_variable(template: &str, variable: &str) -> bool {
     let mut named = template.split("{{").skip(1).filter_map(|rest| rest.split_once("}}"));
     named.any(|(name, _)| name.trim() == variable)
 }
 
 /// Fills in a template. The error names an unknown variable.
-pub fn render(template: &str, values: &Values<'_>) -> Result<String, String> {
+pub fn render_template(template: &str, values: &TemplateValues<'_>) -> Result<String, String> {
     let mut text = String::with_capacity(template.len());
     let mut rest = template;
     while let Some((before, after)) = rest.split_once("{{") {
@@ -239,7 +239,7 @@ fn check_template(field: &str, template: &str) -> Result<(), Refusal> {
         return Err(Refusal::invalid(field, problem, format!("use at most {MAX_TEMPLATE} bytes")));
     }
     let instead = || format!("use {}, in double braces", VARIABLES.join(", "));
-    render(template, &Values::default())
+    render_template(template, &TemplateValues::default())
         .map_err(|problem| Refusal::invalid(field, problem, instead()))?;
     let bad = |c: &char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
     match template.chars().find(bad) {
@@ -276,14 +276,14 @@ impl SiteState {
 
 /// A problem with a site, and since when.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Alarm {
+pub struct SiteAlarm {
     pub said: String,
     pub since: Timestamp,
 }
 
 /// The result of a poll: a problem, or that it is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Report {
+pub enum SiteReport {
     /// The MAAS has this many machines.
     Answered(usize),
     Unreachable(String),
@@ -293,24 +293,24 @@ pub enum Report {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Site {
-    pub head: Head,
+    pub head: RecordHeader,
     pub spec: SiteSpec,
     /// The number of machines in MAAS at its last answer; none before its first answer.
     #[serde(default)]
     pub machines: Option<usize>,
     #[serde(default)]
-    pub unreachable: Option<Alarm>,
+    pub unreachable: Option<SiteAlarm>,
     /// Too many nodes are silent at once.
     #[serde(default)]
-    pub silence: Option<Alarm>,
+    pub silence: Option<SiteAlarm>,
     /// Too many nodes drift at once.
     #[serde(default)]
-    pub drift: Option<Alarm>,
+    pub drift: Option<SiteAlarm>,
 }
 
 impl Site {
     pub fn new(id: &SiteId, spec: SiteSpec, labels: Labels, now: Timestamp) -> Self {
-        let head = Head::new(id.as_str(), labels, now);
+        let head = RecordHeader::new(id.as_str(), labels, now);
         Self { head, spec, machines: None, unreachable: None, silence: None, drift: None }
     }
 
@@ -328,69 +328,69 @@ impl Site {
     }
 
     /// All current problems.
-    pub fn alarms(&self) -> Vec<&Alarm> {
+    pub fn alarms(&self) -> Vec<&SiteAlarm> {
         [&self.unreachable, &self.silence, &self.drift].into_iter().flatten().collect()
     }
 
     /// The site after a report. Each kind of report clears only its own alarm.
     #[must_use]
-    pub fn told(&self, report: &Report, now: Timestamp) -> Self {
+    pub fn apply_report(&self, report: &SiteReport, now: Timestamp) -> Self {
         let mut after = self.clone();
         match report {
-            Report::Answered(machines) => {
+            SiteReport::Answered(machines) => {
                 after.machines = Some(*machines);
                 after.unreachable = None;
             }
-            Report::Unreachable(said) => set(&mut after.unreachable, Some(said), now),
-            Report::Silence(said) => set(&mut after.silence, said.as_ref(), now),
-            Report::Drift(said) => set(&mut after.drift, said.as_ref(), now),
+            SiteReport::Unreachable(message) => set(&mut after.unreachable, Some(message), now),
+            SiteReport::Silence(message) => set(&mut after.silence, message.as_ref(), now),
+            SiteReport::Drift(message) => set(&mut after.drift, message.as_ref(), now),
         }
         after
     }
 }
 
 /// A repeated alarm keeps its first text and time: the counts in the text change with every poll.
-fn set(known: &mut Option<Alarm>, said: Option<&String>, now: Timestamp) {
-    match (known.is_some(), said) {
+fn set(known: &mut Option<SiteAlarm>, message: Option<&String>, now: Timestamp) {
+    match (known.is_some(), message) {
         (_, None) => *known = None,
         (true, Some(_)) => {}
-        (false, Some(said)) => *known = Some(Alarm { said: said.clone(), since: now }),
+        (false, Some(message)) => *known = Some(SiteAlarm { said: message.clone(), since: now }),
     }
 }
 
 impl Lifecycle for Site {
     const KIND: SubjectKind = SubjectKind::Site;
     const STATES: &'static [&'static str] = &["New", "Connected", "Unreachable", "CutOff"];
-    type Seen = ();
+    type TurnInput = ();
 
-    fn head(&self) -> &Head {
+    fn head(&self) -> &RecordHeader {
         &self.head
     }
 
-    fn head_mut(&mut self) -> &mut Head {
+    fn head_mut(&mut self) -> &mut RecordHeader {
         &mut self.head
     }
 
-    fn word(&self) -> &'static str {
+    fn state_name(&self) -> &'static str {
         self.state().as_str()
     }
 
     /// A site has no turn of its own: polls change it.
-    fn next(&self, _seen: &(), _now: Timestamp) -> Next<Self> {
-        Next::Rest(Why::new("the next look at its MAAS"))
+    fn next(&self, _seen: &(), _now: Timestamp) -> LifecycleDecision<Self> {
+        LifecycleDecision::Idle(IdleReason::new("the next look at its MAAS"))
     }
 }
 
 /// Explains the state of a site.
 pub fn explain_site(site: &Site) -> Explanation {
     let id = &site.head.id;
-    let said: Vec<&str> = site.alarms().iter().map(|alarm| alarm.said.as_str()).collect();
+    let message: Vec<&str> = site.alarms().iter().map(|alarm| alarm.said.as_str()).collect();
     let headline = match (site.state(), site.machines) {
         (SiteState::New, _) => format!("{id} is new: its MAAS was not asked yet"),
         (SiteState::Connected, Some(machines)) => {
             format!("{id} is connected: its MAAS has {machines} machines")
         }
-        (state, _) => format!("{id} is {}: {}", state.as_str(), said.join("; ")),
+        (state, _) => format!("{id} is {}: {}", state.as_str(), message.join("; ")),
     };
     let next = match site.state() {
         SiteState::New | SiteState::Connected => format!("farrier node list --site {id}"),
@@ -400,7 +400,7 @@ pub fn explain_site(site: &Site) -> Explanation {
     Explanation {
         headline,
         since: Some(site.head.since),
-        failed: said.join("; "),
+        failed: message.join("; "),
         next_commands: vec![next, format!("farrier site get {id}")],
         ..Explanation::default()
     }

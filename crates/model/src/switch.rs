@@ -2,20 +2,20 @@
 //! run on it. While an operation on its rack holds it, it is in `ReProvisioning`; afterwards it is
 //! validated again.
 
-use crate::device::moves::{
-    CONFIGURE, READ, SOON, become_, configuring, engine_run, fail, held_by, patience_of, reading,
-    work,
+use crate::device::transitions::{
+    CONFIGURE, READ, SOON, configuring, engine_run, fail, held_by, normal_duration, reading,
+    start_run, transition_to,
 };
-use crate::device::{Device, Observed};
-use crate::effect::{DeviceWork, Effect, Facts, PowerTo};
+use crate::device::{Device, DeviceReachability};
+use crate::effect::{DesiredPower, DeviceFacts, DeviceWork, Effect};
 use crate::here;
 use crate::id::{RunId, SwitchId};
 use crate::lifecycle::{
-    DeviceContext, DeviceSpec, Head, Lifecycle, Next, SubjectKind, Trouble, Waited, Why, run_step,
-    waited,
+    AwaitedRunStatus, DeviceContext, DeviceFailure, DeviceSpec, IdleReason, Lifecycle,
+    LifecycleDecision, RecordHeader, SubjectKind, awaited_run_status, run_step,
 };
 use crate::plan::RunType;
-use crate::run::Note;
+use crate::run::HistoryNote;
 use crate::target::TargetKind;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -31,19 +31,19 @@ pub enum SwitchState {
     Validating,
     Ready,
     ReProvisioning,
-    Error { cause: Trouble },
+    Error { cause: DeviceFailure },
     Deleting,
 }
 
 /// The slot in the rack (`head.slot`) is the tray index: the lowest is the primary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Switch {
-    pub head: Head,
+    pub head: RecordHeader,
     pub spec: DeviceSpec,
     #[serde(default)]
-    pub facts: Facts,
+    pub facts: DeviceFacts,
     #[serde(default)]
-    pub observed: Option<Observed>,
+    pub observed: Option<DeviceReachability>,
     pub state: SwitchState,
     /// The run that the state waits for.
     #[serde(default)]
@@ -60,11 +60,11 @@ const CHECK: (u32, u32) = (120, 5);
 const HELD: Duration = Duration::from_secs(3 * 3_600);
 
 impl Switch {
-    pub fn new(head: Head, spec: DeviceSpec) -> Self {
+    pub fn new(head: RecordHeader, spec: DeviceSpec) -> Self {
         Self {
             head,
             spec,
-            facts: Facts::default(),
+            facts: DeviceFacts::default(),
             observed: None,
             state: SwitchState::Created,
             run: None,
@@ -76,53 +76,63 @@ impl Switch {
         SwitchId::trusted(&self.head.id)
     }
 
-    fn read(&self, seen: &DeviceContext, note: Note) -> Next<Self> {
-        work(self, SwitchState::Initializing, engine_run(self, seen, reading()), note)
+    fn read(&self, observed: &DeviceContext, note: HistoryNote) -> LifecycleDecision<Self> {
+        start_run(self, SwitchState::Initializing, engine_run(self, observed, reading()), note)
     }
 
-    fn configure(&self, seen: &DeviceContext, note: Note) -> Next<Self> {
-        work(self, SwitchState::Configuring, engine_run(self, seen, configuring()), note)
+    fn configure(&self, observed: &DeviceContext, note: HistoryNote) -> LifecycleDecision<Self> {
+        start_run(self, SwitchState::Configuring, engine_run(self, observed, configuring()), note)
     }
 
     /// Checks that the switch answers and has this power state.
-    fn validate(&self, power: PowerTo, seen: &DeviceContext, note: Note) -> Next<Self> {
+    fn validate(
+        &self,
+        power: DesiredPower,
+        observed: &DeviceContext,
+        note: HistoryNote,
+    ) -> LifecycleDecision<Self> {
         let check = DeviceWork::Check { firmware: BTreeMap::new(), power: Some(power) };
         let step = run_step("validate", CHECK.0, CHECK.1, Effect::Device { work: check });
-        let run = engine_run(self, seen, (RunType::Check, step));
-        work(self, SwitchState::Validating, run, note)
+        let run = engine_run(self, observed, (RunType::Check, step));
+        start_run(self, SwitchState::Validating, run, note)
     }
 
     /// In the error state and not held: idle, unless a retry is requested or the failed run was
     /// resumed and completed.
-    fn rest_in_error(&self, cause: &Trouble, seen: &DeviceContext) -> Next<Self> {
+    fn rest_in_error(
+        &self,
+        cause: &DeviceFailure,
+        observed: &DeviceContext,
+    ) -> LifecycleDecision<Self> {
         if self.retry_requested {
-            return self.read(seen, Note::new("trying again", here!()));
+            return self.read(observed, HistoryNote::new("trying again", here!()));
         }
-        match seen.run.as_ref().map(|run| (run, waited(run))) {
-            Some((run, Waited::Done)) => {
-                let note = Note::new(format!("{} succeeded after all", run.spec.id), here!());
-                self.read(seen, note)
+        match observed.run.as_ref().map(|run| (run, awaited_run_status(run))) {
+            Some((run, AwaitedRunStatus::Succeeded)) => {
+                let note =
+                    HistoryNote::new(format!("{} succeeded after all", run.spec.id), here!());
+                self.read(observed, note)
             }
-            Some((_, Waited::Going | Waited::Failed(_))) | None => {
-                Next::Rest(Why::new(cause.said.clone()))
+            Some((_, AwaitedRunStatus::Active | AwaitedRunStatus::Failed(_))) | None => {
+                LifecycleDecision::Idle(IdleReason::new(cause.message.clone()))
             }
         }
     }
 
     /// In the error state and held by an operation on its rack, or by the failed run, which was
     /// resumed.
-    fn held_in_error(&self, holder: &RunId, seen: &DeviceContext) -> Next<Self> {
-        match seen.run.as_ref().is_some_and(|run| run.spec.id == *holder) {
-            true => {
-                Next::Rest(Why::new(format!("operation {holder} goes on with what had failed")))
-            }
+    fn held_in_error(&self, holder: &RunId, observed: &DeviceContext) -> LifecycleDecision<Self> {
+        match observed.run.as_ref().is_some_and(|run| run.spec.id == *holder) {
+            true => LifecycleDecision::Idle(IdleReason::new(format!(
+                "operation {holder} goes on with what had failed"
+            ))),
             false => self.reprovision(holder),
         }
     }
 
-    fn reprovision(&self, holder: &RunId) -> Next<Self> {
-        let note = Note::new(format!("operation {holder} works on it"), here!());
-        become_(self, SwitchState::ReProvisioning, note)
+    fn reprovision(&self, holder: &RunId) -> LifecycleDecision<Self> {
+        let note = HistoryNote::new(format!("operation {holder} works on it"), here!());
+        transition_to(self, SwitchState::ReProvisioning, note)
     }
 }
 
@@ -135,11 +145,11 @@ impl Device for Switch {
     const WAITING: &'static [&'static str] =
         &["Created", "Initializing", "Configuring", "Validating", "ReProvisioning", "Deleting"];
 
-    fn name(now: Timestamp, chance: u64) -> String {
-        SwitchId::new(now, chance).to_string()
+    fn name(now: Timestamp, random: u64) -> String {
+        SwitchId::new(now, random).to_string()
     }
 
-    fn create(head: Head, spec: DeviceSpec) -> Self {
+    fn create(head: RecordHeader, spec: DeviceSpec) -> Self {
         Self::new(head, spec)
     }
 
@@ -151,15 +161,15 @@ impl Device for Switch {
         &mut self.spec
     }
 
-    fn facts(&self) -> &Facts {
+    fn facts(&self) -> &DeviceFacts {
         &self.facts
     }
 
-    fn observed(&self) -> Option<&Observed> {
+    fn observed(&self) -> Option<&DeviceReachability> {
         self.observed.as_ref()
     }
 
-    fn observed_mut(&mut self) -> &mut Option<Observed> {
+    fn observed_mut(&mut self) -> &mut Option<DeviceReachability> {
         &mut self.observed
     }
 
@@ -167,7 +177,7 @@ impl Device for Switch {
         Self { state, run, retry_requested: false, ..self.clone() }
     }
 
-    fn in_error(cause: Trouble) -> SwitchState {
+    fn in_error(cause: DeviceFailure) -> SwitchState {
         SwitchState::Error { cause }
     }
 
@@ -175,7 +185,7 @@ impl Device for Switch {
         self.run.as_ref()
     }
 
-    fn trouble(&self) -> Option<&Trouble> {
+    fn failure(&self) -> Option<&DeviceFailure> {
         match &self.state {
             SwitchState::Error { cause } => Some(cause),
             SwitchState::Created
@@ -188,11 +198,11 @@ impl Device for Switch {
         }
     }
 
-    fn want_retry(&mut self) {
+    fn request_retry(&mut self) {
         self.retry_requested = true;
     }
 
-    fn is_watched(&self) -> bool {
+    fn is_polled(&self) -> bool {
         match self.state {
             SwitchState::Ready | SwitchState::Error { .. } => true,
             SwitchState::Created
@@ -217,17 +227,17 @@ impl Lifecycle for Switch {
         "Error",
         "Deleting",
     ];
-    type Seen = DeviceContext;
+    type TurnInput = DeviceContext;
 
-    fn head(&self) -> &Head {
+    fn head(&self) -> &RecordHeader {
         &self.head
     }
 
-    fn head_mut(&mut self) -> &mut Head {
+    fn head_mut(&mut self) -> &mut RecordHeader {
         &mut self.head
     }
 
-    fn word(&self) -> &'static str {
+    fn state_name(&self) -> &'static str {
         match self.state {
             SwitchState::Created => "Created",
             SwitchState::Initializing => "Initializing",
@@ -240,60 +250,76 @@ impl Lifecycle for Switch {
         }
     }
 
-    fn learn(&mut self, facts: &Facts) {
-        self.facts.learn(facts);
+    fn merge_facts(&mut self, facts: &DeviceFacts) {
+        self.facts.merge(facts);
     }
 
-    fn patience(&self) -> Option<Duration> {
+    fn normal_duration(&self) -> Option<Duration> {
         match self.state {
             SwitchState::Created => Some(SOON),
-            SwitchState::Initializing => patience_of(READ),
-            SwitchState::Configuring => patience_of(CONFIGURE),
-            SwitchState::Validating => patience_of(CHECK),
+            SwitchState::Initializing => normal_duration(READ),
+            SwitchState::Configuring => normal_duration(CONFIGURE),
+            SwitchState::Validating => normal_duration(CHECK),
             SwitchState::ReProvisioning | SwitchState::Deleting => Some(HELD),
             SwitchState::Ready | SwitchState::Error { .. } => None,
         }
     }
 
-    fn next(&self, seen: &DeviceContext, _now: Timestamp) -> Next<Self> {
+    fn next(&self, observed: &DeviceContext, _now: Timestamp) -> LifecycleDecision<Self> {
         use SwitchState as S;
         match (&self.state, self.head.deleted, &self.head.active_run) {
             (S::Created | S::Ready | S::Error { .. }, true, _)
             | (S::ReProvisioning, true, None) => {
-                become_(self, S::Deleting, Note::new("marked for deletion", here!()))
+                transition_to(self, S::Deleting, HistoryNote::new("marked for deletion", here!()))
             }
-            (S::Created, false, _) => self.read(seen, Note::new("reading it", here!())),
-            (S::Initializing, _, _) => match seen.waited() {
-                Waited::Going => Next::Rest(Why::new("it is being read")),
-                Waited::Done => self.configure(seen, Note::new("it was read", here!())),
-                Waited::Failed(cause) => fail(self, cause),
-            },
-            (S::Configuring, _, _) => match seen.waited() {
-                Waited::Going => Next::Rest(Why::new("it is being configured")),
-                Waited::Done => {
-                    self.validate(PowerTo::On, seen, Note::new("it is configured", here!()))
+            (S::Created, false, _) => self.read(observed, HistoryNote::new("reading it", here!())),
+            (S::Initializing, _, _) => match observed.waited() {
+                AwaitedRunStatus::Active => {
+                    LifecycleDecision::Idle(IdleReason::new("it is being read"))
                 }
-                Waited::Failed(cause) => fail(self, cause),
-            },
-            (S::Validating, _, _) => match seen.waited() {
-                Waited::Going => Next::Rest(Why::new("it is being validated")),
-                Waited::Done => {
-                    become_(self, S::Ready, Note::new("it is as it should be", here!()))
+                AwaitedRunStatus::Succeeded => {
+                    self.configure(observed, HistoryNote::new("it was read", here!()))
                 }
-                Waited::Failed(cause) => fail(self, cause),
+                AwaitedRunStatus::Failed(cause) => fail(self, cause),
+            },
+            (S::Configuring, _, _) => match observed.waited() {
+                AwaitedRunStatus::Active => {
+                    LifecycleDecision::Idle(IdleReason::new("it is being configured"))
+                }
+                AwaitedRunStatus::Succeeded => self.validate(
+                    DesiredPower::On,
+                    observed,
+                    HistoryNote::new("it is configured", here!()),
+                ),
+                AwaitedRunStatus::Failed(cause) => fail(self, cause),
+            },
+            (S::Validating, _, _) => match observed.waited() {
+                AwaitedRunStatus::Active => {
+                    LifecycleDecision::Idle(IdleReason::new("it is being validated"))
+                }
+                AwaitedRunStatus::Succeeded => transition_to(
+                    self,
+                    S::Ready,
+                    HistoryNote::new("it is as it should be", here!()),
+                ),
+                AwaitedRunStatus::Failed(cause) => fail(self, cause),
             },
             (S::Ready, false, Some(holder)) => self.reprovision(holder),
-            (S::Ready, false, None) => Next::Rest(Why::new("nothing is asked of it")),
-            (S::ReProvisioning, _, Some(holder)) => Next::Rest(held_by(holder)),
+            (S::Ready, false, None) => {
+                LifecycleDecision::Idle(IdleReason::new("nothing is asked of it"))
+            }
+            (S::ReProvisioning, _, Some(holder)) => LifecycleDecision::Idle(held_by(holder)),
             (S::ReProvisioning, false, None) => {
                 // After its rack was powered off, a switch is off, and that is correct.
-                let left = self.facts.power.unwrap_or(PowerTo::On);
-                self.validate(left, seen, Note::new("it was let go", here!()))
+                let left = self.facts.power.unwrap_or(DesiredPower::On);
+                self.validate(left, observed, HistoryNote::new("it was let go", here!()))
             }
-            (S::Error { .. }, false, Some(holder)) => self.held_in_error(holder, seen),
-            (S::Error { cause }, false, None) => self.rest_in_error(cause, seen),
-            (S::Deleting, _, Some(holder)) => Next::Rest(held_by(holder)),
-            (S::Deleting, _, None) => Next::Remove(Note::new("removed", here!())),
+            (S::Error { .. }, false, Some(holder)) => self.held_in_error(holder, observed),
+            (S::Error { cause }, false, None) => self.rest_in_error(cause, observed),
+            (S::Deleting, _, Some(holder)) => LifecycleDecision::Idle(held_by(holder)),
+            (S::Deleting, _, None) => {
+                LifecycleDecision::Remove(HistoryNote::new("removed", here!()))
+            }
         }
     }
 }

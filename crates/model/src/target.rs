@@ -29,12 +29,12 @@ impl TargetKind {
         }
     }
 
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 
     /// The command that lists all targets of this kind.
-    pub const fn list(self) -> &'static str {
+    pub const fn list_command(self) -> &'static str {
         match self {
             Self::Machine => "farrier list",
             Self::Switch => "farrier switch list",
@@ -97,7 +97,7 @@ impl TargetId {
     }
 
     /// Reads the stored form that `key` writes.
-    pub fn trusted(key: &str) -> Self {
+    pub fn from_key(key: &str) -> Self {
         let kind = key.split_once(':').and_then(|(kind, id)| Some((TargetKind::parse(kind)?, id)));
         match kind {
             Some((kind, id)) => Self::new(kind, id),
@@ -114,19 +114,19 @@ impl TargetId {
     }
 
     /// The refusal for a request on a target that another operation holds.
-    pub fn held_by(&self, holder: &RunId) -> Refusal {
-        let said = format!("{self} is held by operation {holder}, until it ends or is canceled");
+    pub fn refuse_held(&self, holder: &RunId) -> Refusal {
+        let message = format!("{self} is held by operation {holder}, until it ends or is canceled");
         let refusal = match self.kind {
-            TargetKind::Machine => Refusal::precondition("MACHINE_BUSY", said),
+            TargetKind::Machine => Refusal::precondition("MACHINE_BUSY", message),
             TargetKind::Switch | TargetKind::PowerShelf | TargetKind::Rack => {
-                Refusal::precondition("DEVICE_BUSY", said)
+                Refusal::precondition("DEVICE_BUSY", message)
             }
         };
         refusal.next(format!("farrier why {holder}"))
     }
 
     /// The command that shows the target.
-    pub fn get(&self) -> String {
+    pub fn show_command(&self) -> String {
         match self.kind {
             TargetKind::Machine => format!("farrier get {}", self.id),
             TargetKind::Switch => format!("farrier switch get {}", self.id),
@@ -156,7 +156,7 @@ impl From<TargetId> for String {
 
 impl From<String> for TargetId {
     fn from(key: String) -> Self {
-        Self::trusted(&key)
+        Self::from_key(&key)
     }
 }
 
@@ -180,7 +180,7 @@ mod tests {
     fn a_target_is_one_word() {
         for kind in TargetKind::ALL {
             let target = TargetId::new(kind, "x-1.y_2");
-            assert_eq!(TargetId::trusted(&target.key()), target);
+            assert_eq!(TargetId::from_key(&target.key()), target);
             let stored = serde_json::to_string(&target).unwrap();
             assert_eq!(serde_json::from_str::<TargetId>(&stored).unwrap(), target);
         }

@@ -18,7 +18,7 @@ pub const MAX_URL: usize = 1_024;
 pub const MAX_REQUEST_ID: usize = 128;
 pub const MAX_NAME: usize = 63;
 
-fn within(field: &str, value: &str, most: usize) -> Result<(), Refusal> {
+fn check_length(field: &str, value: &str, most: usize) -> Result<(), Refusal> {
     let length = value.len();
     if length > most {
         let problem = format!("is {length} bytes long");
@@ -28,7 +28,7 @@ fn within(field: &str, value: &str, most: usize) -> Result<(), Refusal> {
 }
 
 fn printable(field: &str, value: &str) -> Result<(), Refusal> {
-    match value.chars().find(|c| c.is_control() || reorders(*c)) {
+    match value.chars().find(|c| c.is_control() || is_direction_control(*c)) {
         None => Ok(()),
         Some(bad) => {
             let problem = format!("contains the control character {bad:?}");
@@ -38,16 +38,16 @@ fn printable(field: &str, value: &str) -> Result<(), Refusal> {
 }
 
 /// Unicode direction controls: they make a line display in another order than it is stored.
-fn reorders(c: char) -> bool {
+fn is_direction_control(c: char) -> bool {
     matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Checks a name: easy to type, and valid as a file name.
-pub fn name(field: &str, value: &str) -> Result<(), Refusal> {
+pub fn check_name(field: &str, value: &str) -> Result<(), Refusal> {
     if value.is_empty() {
         return Err(Refusal::missing(field));
     }
-    within(field, value, MAX_NAME)?;
+    check_length(field, value, MAX_NAME)?;
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-".contains(c);
     if value.starts_with(|c: char| c.is_ascii_alphanumeric()) && value.chars().all(fits) {
         return Ok(());
@@ -58,38 +58,38 @@ pub fn name(field: &str, value: &str) -> Result<(), Refusal> {
 }
 
 /// Like `name`, but the empty string is accepted.
-pub fn optional_name(field: &str, value: &str) -> Result<(), Refusal> {
-    if value.is_empty() { Ok(()) } else { name(field, value) }
+pub fn check_optional_name(field: &str, value: &str) -> Result<(), Refusal> {
+    if value.is_empty() { Ok(()) } else { check_name(field, value) }
 }
 
 /// Checks a short text; it may be empty.
-pub fn short(field: &str, value: &str) -> Result<(), Refusal> {
-    within(field, value, MAX_SHORT)?;
+pub fn check_short(field: &str, value: &str) -> Result<(), Refusal> {
+    check_length(field, value, MAX_SHORT)?;
     printable(field, value)
 }
 
 /// Checks and trims a reason. It is required, because it is recorded for later readers.
-pub fn reason(field: &str, value: &str) -> Result<String, Refusal> {
+pub fn check_reason(field: &str, value: &str) -> Result<String, Refusal> {
     let value = value.trim();
     if value.is_empty() {
         return Err(Refusal::missing(field));
     }
-    optional_reason(field, value)
+    check_optional_reason(field, value)
 }
 
 /// Checks and trims a reason; it may be empty.
-pub fn optional_reason(field: &str, value: &str) -> Result<String, Refusal> {
-    within(field, value, MAX_LONG)?;
+pub fn check_optional_reason(field: &str, value: &str) -> Result<String, Refusal> {
+    check_length(field, value, MAX_LONG)?;
     printable(field, value)?;
     Ok(value.trim().to_string())
 }
 
-pub fn request_id(value: &str) -> Result<String, Refusal> {
+pub fn check_request_id(value: &str) -> Result<String, Refusal> {
     const FIELD: &str = "request_id";
     if value.is_empty() {
         return Err(Refusal::missing(FIELD));
     }
-    within(FIELD, value, MAX_REQUEST_ID)?;
+    check_length(FIELD, value, MAX_REQUEST_ID)?;
     printable(FIELD, value)?;
     if value.trim() != value {
         return Err(Refusal::invalid(FIELD, "begins or ends with a space", "remove it"));
@@ -97,7 +97,7 @@ pub fn request_id(value: &str) -> Result<String, Refusal> {
     Ok(value.to_string())
 }
 
-pub fn labels(field: &str, labels: &Labels) -> Result<(), Refusal> {
+pub fn check_labels(field: &str, labels: &Labels) -> Result<(), Refusal> {
     if labels.len() > MAX_LABELS {
         let problem = format!("has {} entries", labels.len());
         return Err(Refusal::invalid(field, problem, format!("use at most {MAX_LABELS}")));
@@ -105,7 +105,7 @@ pub fn labels(field: &str, labels: &Labels) -> Result<(), Refusal> {
     for (key, value) in labels {
         label_key(field, key)?;
         let field = format!("{field}[{key}]");
-        within(&field, value, MAX_LABEL_VALUE)?;
+        check_length(&field, value, MAX_LABEL_VALUE)?;
         printable(&field, value)?;
     }
     Ok(())
@@ -125,11 +125,11 @@ fn label_key(field: &str, key: &str) -> Result<(), Refusal> {
 }
 
 /// Checks an endpoint: `host`, `host:port`, `[v6]:port` or `scheme://host…`; it may be empty.
-pub fn endpoint(field: &str, value: &str) -> Result<(), Refusal> {
+pub fn check_endpoint(field: &str, value: &str) -> Result<(), Refusal> {
     if value.is_empty() {
         return Ok(());
     }
-    within(field, value, MAX_ENDPOINT)?;
+    check_length(field, value, MAX_ENDPOINT)?;
     printable(field, value)?;
     match endpoint_problem(value) {
         None => Ok(()),
@@ -142,11 +142,11 @@ pub fn endpoint(field: &str, value: &str) -> Result<(), Refusal> {
 }
 
 /// Checks a download URL: `http://host…` or `https://host…`, without credentials.
-pub fn web_url(field: &str, value: &str) -> Result<(), Refusal> {
+pub fn check_web_url(field: &str, value: &str) -> Result<(), Refusal> {
     if value.is_empty() {
         return Err(Refusal::missing(field));
     }
-    within(field, value, MAX_URL)?;
+    check_length(field, value, MAX_URL)?;
     printable(field, value)?;
     let web = value.starts_with("http://") || value.starts_with("https://");
     let problem = if web { endpoint_problem(value) } else { Some("is neither http nor https") };
@@ -209,7 +209,7 @@ fn is_host(host: &str) -> bool {
 }
 
 /// Normalizes a MAC address to `aa:bb:cc:dd:ee:ff`.
-pub fn mac(field: &str, value: &str) -> Result<String, Refusal> {
+pub fn normalize_mac(field: &str, value: &str) -> Result<String, Refusal> {
     let pair = |pair: &&str| pair.len() == 2 && pair.chars().all(|c| c.is_ascii_hexdigit());
     let separated = [':', '-'].into_iter().any(|separator| {
         let pairs: Vec<&str> = value.split(separator).collect();
@@ -246,7 +246,7 @@ mod tests {
             "https://10.0.0.1/redfish/v1",
             "sim://rack-1",
         ] {
-            assert!(endpoint("f", good).is_ok(), "{good}");
+            assert!(check_endpoint("f", good).is_ok(), "{good}");
         }
         let long = "h".repeat(256);
         for bad in [
@@ -270,7 +270,7 @@ mod tests {
             "h\u{0}st",
             long.as_str(),
         ] {
-            let refusal = endpoint("machine.spec.ssh_endpoint", bad).unwrap_err();
+            let refusal = check_endpoint("machine.spec.ssh_endpoint", bad).unwrap_err();
             assert_eq!(refusal.field.as_deref(), Some("machine.spec.ssh_endpoint"), "{bad}");
         }
     }
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn macs_take_one_form() {
         for good in ["AA:BB:CC:DD:EE:FF", "aa-bb-cc-dd-ee-ff", "aabbccddeeff"] {
-            assert_eq!(mac("f", good).unwrap(), "aa:bb:cc:dd:ee:ff");
+            assert_eq!(normalize_mac("f", good).unwrap(), "aa:bb:cc:dd:ee:ff");
         }
         for bad in [
             "",
@@ -290,29 +290,29 @@ mod tests {
             "a-a-b-b-c-cddeeff",
             "aa:bb-cc:dd-ee:ff",
         ] {
-            assert!(mac("f", bad).is_err(), "{bad}");
+            assert!(normalize_mac("f", bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn labels_have_bounds() {
         let one = |key: &str, value: &str| Labels::from([(key.to_string(), value.to_string())]);
-        assert!(labels("labels", &one("env", "prod")).is_ok());
-        assert!(labels("labels", &one("", "x")).is_err());
-        assert!(labels("labels", &one("a b", "x")).is_err());
-        assert!(labels("labels", &one("env", "a\nb")).is_err());
-        assert!(labels("labels", &one("env", &"x".repeat(256))).is_err());
+        assert!(check_labels("labels", &one("env", "prod")).is_ok());
+        assert!(check_labels("labels", &one("", "x")).is_err());
+        assert!(check_labels("labels", &one("a b", "x")).is_err());
+        assert!(check_labels("labels", &one("env", "a\nb")).is_err());
+        assert!(check_labels("labels", &one("env", &"x".repeat(256))).is_err());
         let many: Labels = (0..65).map(|i| (format!("k{i}"), String::new())).collect();
-        assert!(labels("labels", &many).is_err());
+        assert!(check_labels("labels", &many).is_err());
     }
 
     #[test]
     fn reasons_are_required_and_printable() {
-        assert_eq!(reason("reason", " disk \n").unwrap(), "disk");
-        assert!(reason("reason", "  ").is_err());
-        assert!(reason("reason", "a\u{1b}[2Jb").is_err());
-        assert!(reason("reason", "a\u{202e}b").is_err());
-        assert!(request_id("").is_err());
-        assert!(request_id(" x").is_err());
+        assert_eq!(check_reason("reason", " disk \n").unwrap(), "disk");
+        assert!(check_reason("reason", "  ").is_err());
+        assert!(check_reason("reason", "a\u{1b}[2Jb").is_err());
+        assert!(check_reason("reason", "a\u{202e}b").is_err());
+        assert!(check_request_id("").is_err());
+        assert!(check_request_id(" x").is_err());
     }
 }

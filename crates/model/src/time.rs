@@ -54,7 +54,7 @@ impl Sub<Duration> for Timestamp {
 }
 
 /// Formats a duration in its two largest units: `3d 4h`, `2h 5m`, `4m 32s`, `12s`, `350ms`.
-pub fn spoken(duration: Duration) -> String {
+pub fn format_duration(duration: Duration) -> String {
     const DAY: u64 = 24 * 3_600;
     let seconds = duration.as_secs();
     match seconds {
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn durations_are_spoken() {
-        for (millis, said) in [
+        for (millis, message) in [
             (0, "0ms"),
             (350, "350ms"),
             (12_900, "12s"),
@@ -91,7 +91,7 @@ mod tests {
             (86_400_000, "1d 0h"),
             (273_600_000, "3d 4h"),
         ] {
-            assert_eq!(spoken(Duration::from_millis(millis)), said);
+            assert_eq!(format_duration(Duration::from_millis(millis)), message);
         }
     }
 }

@@ -5,20 +5,20 @@
 //! without one does not compile.
 
 mod device;
-mod mend;
+mod remedy;
 
 pub use device::{device_overdue, explain_device};
 
 use crate::condition::{Condition, ConditionType};
-use crate::effect::Verb;
-use crate::fault::Code;
-use crate::health::Standing;
+use crate::effect::CallVerb;
+use crate::fault::FaultCode;
+use crate::health::HealthSummary;
 use crate::machine::Machine;
 use crate::machine::view::EffectiveState;
 use crate::node::Node;
-use crate::run::{Halt, HaltKind, Run, RunPhase, StepState, Workflow};
-use crate::time::{Timestamp, spoken};
-use mend::own_commands;
+use crate::run::{Run, RunPhase, StepState, StopKind, StopRequest, Workflow};
+use crate::time::{Timestamp, format_duration};
+use remedy::own_commands;
 use std::time::Duration;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -29,7 +29,7 @@ pub struct Explanation {
     pub normal: String,
     pub overdue: bool,
     pub failed: String,
-    pub fault: Option<Code>,
+    pub fault: Option<FaultCode>,
     pub next_commands: Vec<String>,
     /// The health reports, and what they prevent.
     pub health: Vec<String>,
@@ -38,8 +38,8 @@ pub struct Explanation {
 impl Explanation {
     /// Adds the health reports of the object.
     #[must_use]
-    pub(crate) fn with_health(mut self, id: &str, health: &Standing) -> Self {
-        self.health = health.said();
+    pub(crate) fn with_health(mut self, id: &str, health: &HealthSummary) -> Self {
+        self.health = health.messages();
         if !self.health.is_empty() {
             self.next_commands.push(format!("farrier health get {id}"));
         }
@@ -65,12 +65,12 @@ pub fn explain_machine(
     node: Option<&Node>,
     now: Timestamp,
 ) -> Explanation {
-    let told = explain_state(machine, run, now);
-    let told = match node {
-        Some(node) => as_node(machine, run, node, told),
-        None => told,
+    let reported = explain_state(machine, run, now);
+    let reported = match node {
+        Some(node) => as_node(machine, run, node, reported),
+        None => reported,
     };
-    told.with_health(machine.id.as_str(), &machine.health)
+    reported.with_health(machine.id.as_str(), &machine.health)
 }
 
 /// Adapts the explanation of a machine that is or was a node: the node's explanation comes first.
@@ -78,14 +78,15 @@ fn as_node(
     machine: &Machine,
     run: Option<&Run>,
     node: &Node,
-    mut told: Explanation,
+    mut reported: Explanation,
 ) -> Explanation {
     let (id, node_id) = (&machine.id, &node.head.id);
     let is_node = format!("it is {node_id}, which is {}", node.state);
     let why = format!("farrier why {node_id}");
     // Two facts are left out for a node: that the machine was never provisioned otherwise, and that
     // a run on the node was canceled.
-    let canceled = machine.is(ConditionType::OperationCanceled) && run.is_some_and(Run::is_of_node);
+    let canceled =
+        machine.is(ConditionType::OperationCanceled) && run.is_some_and(Run::works_on_node);
     let quiet = match machine.effective_state() {
         EffectiveState::New => true,
         EffectiveState::Idle | EffectiveState::Maintenance => canceled,
@@ -94,12 +95,12 @@ fn as_node(
     if quiet {
         return plain(format!("{id} is a node: {is_node}"), vec![why, format!("farrier get {id}")]);
     }
-    told.headline = format!("{}; {is_node}", told.headline);
+    reported.headline = format!("{}; {is_node}", reported.headline);
     if node.state.in_service() {
-        told.next_commands.retain(|command| !command.starts_with("farrier reimage "));
+        reported.next_commands.retain(|command| !command.starts_with("farrier reimage "));
     }
-    told.next_commands.insert(0, why);
-    told
+    reported.next_commands.insert(0, why);
+    reported
 }
 
 fn explain_state(machine: &Machine, run: Option<&Run>, now: Timestamp) -> Explanation {
@@ -163,7 +164,7 @@ fn bad_news(
     looked_at
         .into_iter()
         .filter_map(|condition| Some((condition, machine.conditions.get(condition)?)))
-        .find(|(condition, known)| condition.bad_news() == Some(known.status))
+        .find(|(condition, known)| condition.bad_status() == Some(known.status))
 }
 
 /// A machine in maintenance may well be powered off. An unreachable BMC is shown all the same.
@@ -177,9 +178,11 @@ fn in_maintenance(machine: &Machine) -> Explanation {
         let image = format!("farrier reimage {id} --image ubuntu-2204");
         return plain(format!("{intended}; nothing is waiting"), vec![leave, image]);
     };
-    let fault = Code::parse(&known.reason);
-    let look = match fault {
-        Some(Code::LoginRefused) => format!("farrier bmc unlock {}", machine.spec.bmc_endpoint),
+    let fault = FaultCode::parse(&known.reason);
+    let probe = match fault {
+        Some(FaultCode::LoginRefused) => {
+            format!("farrier bmc unlock {}", machine.spec.bmc_endpoint)
+        }
         Some(code) => format!("farrier fault {}", code.as_str()),
         None => format!("farrier machine inspect {id}"),
     };
@@ -193,7 +196,7 @@ fn in_maintenance(machine: &Machine) -> Explanation {
         since: Some(known.last_transition),
         failed: known.reason.clone(),
         fault,
-        next_commands: vec![look, format!("farrier history {id}"), leave],
+        next_commands: vec![probe, format!("farrier history {id}"), leave],
         ..Explanation::default()
     }
 }
@@ -202,12 +205,12 @@ fn idle(machine: &Machine) -> Explanation {
     let id = &machine.id;
     let looked_at =
         [ConditionType::Reachable, ConditionType::BmcReachable, ConditionType::Degraded];
-    match (bad_news(machine, looked_at), machine.health.said().first()) {
+    match (bad_news(machine, looked_at), machine.health.messages().first()) {
         (None, None) => plain(
             format!("{id} is ready for work: phase READY, nothing active, nothing wrong"),
             vec![format!("farrier get {id}")],
         ),
-        (None, Some(said)) => plain(format!("{id} is ready, but {said}"), Vec::new()),
+        (None, Some(message)) => plain(format!("{id} is ready, but {message}"), Vec::new()),
         (Some((condition, known)), _) => Explanation {
             headline: format!(
                 "{id} is ready, but {} is {}: {}",
@@ -250,15 +253,15 @@ fn attention(machine: &Machine, run: Option<&Run>, now: Timestamp) -> Explanatio
     let clear = format!("farrier admin clear-needs-intervention {id} --reason …");
     match run {
         Some(run) if !run.ended() => {
-            let told = explain_run(run, now);
+            let reported = explain_run(run, now);
             let headline = format!("{id} needs attention, and is busy: {}", headline(run));
-            Explanation { headline, ..told }
+            Explanation { headline, ..reported }
         }
         Some(run) => {
-            let mut told = explain_run(run, now);
-            told.headline = format!("{id} needs attention: {}", headline(run));
-            told.next_commands.push(clear);
-            told
+            let mut reported = explain_run(run, now);
+            reported.headline = format!("{id} needs attention: {}", headline(run));
+            reported.next_commands.push(clear);
+            reported
         }
         None => Explanation {
             headline: format!(
@@ -275,29 +278,29 @@ fn attention(machine: &Machine, run: Option<&Run>, now: Timestamp) -> Explanatio
 pub fn explain_run(run: &Run, now: Timestamp) -> Explanation {
     let wait = waiting(run);
     let failure = run.progress.failure.as_ref();
-    let mut told = Explanation {
+    let mut reported = Explanation {
         headline: headline(run),
-        failed: failure.map(|failure| failure.fault.said.clone()).unwrap_or_default(),
+        failed: failure.map(|failure| failure.fault.message.clone()).unwrap_or_default(),
         fault: failure.map(|failure| failure.fault.code),
         since: run.progress.finished_at.or(Some(run.spec.created_at)),
         next_commands: next_commands(run),
         ..Explanation::default()
     };
     if let Some(wait) = wait {
-        told.waiting_for = wait.what;
-        told.since = Some(wait.since);
-        told.normal = format!("up to {}", spoken(wait.patience));
-        told.overdue = now.since(wait.since) > wait.patience;
+        reported.waiting_for = wait.what;
+        reported.since = Some(wait.since);
+        reported.normal = format!("up to {}", format_duration(wait.patience));
+        reported.overdue = now.since(wait.since) > wait.patience;
     }
-    if told.overdue {
-        told.next_commands.insert(0, run.command("resume"));
+    if reported.overdue {
+        reported.next_commands.insert(0, run.command("resume"));
     }
-    if told.failed.is_empty()
+    if reported.failed.is_empty()
         && let Some(step) = run.progress.current().filter(|step| step.attempt > 1)
     {
-        told.failed = format!("an earlier attempt: {}", step.message);
+        reported.failed = format!("an earlier attempt: {}", step.message);
     }
-    told
+    reported
 }
 
 fn headline(run: &Run) -> String {
@@ -327,9 +330,9 @@ fn headline(run: &Run) -> String {
 
 /// Names the actor that froze the run, and the reason.
 fn frozen(run: &Run) -> String {
-    let by_hand = |halt: &&Halt| halt.kind == HaltKind::Freeze && !halt.reason.is_empty();
-    run.progress.halt.as_ref().filter(by_hand).map_or_else(String::new, |halt| {
-        let Halt { by, reason, .. } = halt;
+    let by_hand = |halt: &&StopRequest| halt.kind == StopKind::Freeze && !halt.reason.is_empty();
+    run.progress.stop_request.as_ref().filter(by_hand).map_or_else(String::new, |halt| {
+        let StopRequest { by, reason, .. } = halt;
         format!(", frozen by {by}: {reason}")
     })
 }
@@ -361,35 +364,39 @@ fn step_wait(run: &Run, step: &StepState) -> Wait {
     let name = run.step_name(step);
     let timeout = run.plan_step(step).map_or(Duration::ZERO, |plan| plan.timeout());
     let begun = step.started_at.unwrap_or(run.spec.created_at);
-    if let (Some(at), None) = (step.not_before, &step.asked) {
+    if let (Some(at), None) = (step.not_before, &step.intent) {
         // A step that was only observed has no attempt to count from.
         let since = step.attempt_since.max(begun);
-        let what = match step.pursuit {
-            Verb::Perform => {
+        let what = match step.next_verb {
+            CallVerb::Perform => {
                 format!("the next attempt at step {name} (attempt {} failed)", step.attempt)
             }
-            Verb::Follow | Verb::GetStatus | Verb::Observe | Verb::Stop => {
+            CallVerb::Follow | CallVerb::GetStatus | CallVerb::Observe | CallVerb::Stop => {
                 format!("the next look at step {name} ({})", step.message)
             }
         };
         return Wait { what, since, patience: at.since(since) + PENDING_PATIENCE };
     }
-    let Some(asked) = &step.asked else {
+    let Some(requested) = &step.intent else {
         return Wait { what: format!("step {name} to start"), since: begun, patience: timeout };
     };
     let noun = run.spec.target.kind.noun();
-    let (what, since, patience) = match asked.verb {
-        Verb::Perform => (format!("the {noun} to finish step {name}"), step.attempt_since, timeout),
-        Verb::Follow => {
+    let (what, since, timeouts) = match requested.verb {
+        CallVerb::Perform => {
+            (format!("the {noun} to finish step {name}"), step.attempt_since, timeout)
+        }
+        CallVerb::Follow => {
             (format!("step {name}, begun earlier, to finish"), step.attempt_since, timeout)
         }
-        Verb::GetStatus => (format!("word of what became of step {name}"), asked.at, LOOK_PATIENCE),
-        Verb::Observe => {
-            (format!("a look at whether step {name} already holds"), asked.at, LOOK_PATIENCE)
+        CallVerb::GetStatus => {
+            (format!("word of what became of step {name}"), requested.at, LOOK_PATIENCE)
         }
-        Verb::Stop => (format!("the {noun} to stop step {name}"), asked.at, LOOK_PATIENCE),
+        CallVerb::Observe => {
+            (format!("a look at whether step {name} already holds"), requested.at, LOOK_PATIENCE)
+        }
+        CallVerb::Stop => (format!("the {noun} to stop step {name}"), requested.at, LOOK_PATIENCE),
     };
-    Wait { what, since, patience }
+    Wait { what, since, patience: timeouts }
 }
 
 fn next_commands(run: &Run) -> Vec<String> {
@@ -399,8 +406,8 @@ fn next_commands(run: &Run) -> Vec<String> {
         RunPhase::Pending | RunPhase::Running => {
             vec![format!("farrier logs -f {id}"), run.command("cancel")]
         }
-        RunPhase::Succeeded => vec![target.get()],
-        RunPhase::Canceled => vec![run.command("rerun"), target.get()],
+        RunPhase::Succeeded => vec![target.show_command()],
+        RunPhase::Canceled => vec![run.command("rerun"), target.show_command()],
         RunPhase::Failed => failed_commands(run),
     }
 }
@@ -408,8 +415,9 @@ fn next_commands(run: &Run) -> Vec<String> {
 /// The commands that fit the fault, most useful first.
 fn failed_commands(run: &Run) -> Vec<String> {
     // A child run is best resumed through its parent, which waits for it.
-    let whole = run.spec.part_of.iter().map(|whole| format!("farrier run retry-step {whole}"));
-    whole.chain(own_commands(run)).collect()
+    let parent =
+        run.spec.parent_run.iter().map(|parent| format!("farrier run retry-step {parent}"));
+    parent.chain(own_commands(run)).collect()
 }
 
 /// The one command that fits a failed run best.
@@ -417,8 +425,8 @@ pub fn next_command(run: &Run) -> Option<String> {
     match run.phase() {
         RunPhase::Failed => {
             // A command that only reads does not resolve the failure.
-            let looks = |one: &String| one.contains(" logs ") || one.contains(" status ");
-            failed_commands(run).into_iter().find(|one| !looks(one))
+            let probes = |one: &String| one.contains(" logs ") || one.contains(" status ");
+            failed_commands(run).into_iter().find(|one| !probes(one))
         }
         RunPhase::Pending | RunPhase::Running | RunPhase::Succeeded | RunPhase::Canceled => None,
     }

@@ -16,16 +16,16 @@
 #[path = "../tests/peers/http.rs"]
 mod http;
 
-use http::{Call, Peer, Said};
-use model::fault::{Code, Fault};
+use http::{Call, Peer, Response};
+use model::fault::{Fault, FaultCode};
 use model::id::MachineId;
 use model::machine::MachineSpec;
 use providers::Target;
+use providers::bmc_discovery::{BmcAccess, BmcDiscovery};
 use providers::datacenter::{self, Datacenter};
 use providers::http_client::Trust;
 use providers::inspect::Inspector;
-use providers::redfish::{Auth, Bmc, BmcAddress, Login, Settings, System, Wanted};
-use providers::scout::{Approach, Scout};
+use providers::redfish::{Auth, Bmc, BmcAddress, Login, Settings, System, SystemSelector};
 use providers::state_store::{InMemoryStateStore, Secret};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -103,11 +103,12 @@ impl Reading {
         let systems = bmc.systems().await?;
         let ids: Vec<&str> = systems.iter().map(|system| system.id.as_str()).collect();
         self.say("systems", ids.join(", "));
-        let system = bmc.system(&Wanted::default()).await?;
+        let system = bmc.system(&SystemSelector::default()).await?;
         self.say("chosen", system.id().to_owned());
         // By its serial number it must be the same one.
         if let Some(one) = systems.iter().find(|one| one.host && one.serial.is_some()) {
-            let by_serial = Wanted { serial: one.serial.clone(), ..Wanted::default() };
+            let by_serial =
+                SystemSelector { serial: one.serial.clone(), ..SystemSelector::default() };
             self.say("by serial", bmc.system(&by_serial).await?.id().to_owned());
         }
         self.state(&system).await;
@@ -121,39 +122,40 @@ impl Reading {
     async fn tools(&mut self, peer: &Peer) {
         let store = Arc::new(InMemoryStateStore::default());
         let password = "of recordings".to_string().into();
-        store.set("bmc", Secret::Password { user: "reader".into(), password });
+        store.set_credential("bmc", Secret::Password { user: "reader".into(), password });
         let settings = datacenter::Settings { bmc_credential: "bmc".into(), ..Default::default() };
         let datacenter = Datacenter::new(store, settings);
         let spec = MachineSpec { bmc_endpoint: peer.url(), ..MachineSpec::default() };
         let target =
             Target { id: model::target::TargetId::from(&MachineId::trusted("recording")), spec };
-        let seen = datacenter.inspect(&target).await;
-        let told = seen.map(|seen| format!("{:?}, next boot {:?}", seen.power, seen.boot));
-        self.tell("inspection", told);
-        let approach = Approach { endpoint: peer.url(), ..Approach::default() };
-        let report = datacenter.test(&approach).await;
+        let observed = datacenter.inspect(&target).await;
+        let reported =
+            observed.map(|observed| format!("{:?}, next boot {:?}", observed.power, observed.boot));
+        self.tell("inspection", reported);
+        let approach = BmcAccess { endpoint: peer.url(), ..BmcAccess::default() };
+        let report = datacenter.test_bmc(&approach).await;
         match report.usable() {
             true => self.say("bmc test", report.summary()),
-            false => self.fail("bmc test", &Fault::new(Code::NotSupported, report.summary())),
+            false => self.fail("bmc test", &Fault::new(FaultCode::NotSupported, report.summary())),
         }
     }
 
     /// What could be updated, by which name and by which way. Every component is found by its own id.
     async fn firmware(&mut self, system: &System) {
-        let told = system.components().await.and_then(|all| {
+        let reported = system.components().await.and_then(|all| {
             for one in &all.list {
                 all.find(&one.id)?;
             }
             let found = ["BIOS", "BMC"].map(|name| match all.find(name) {
                 Ok(one) => format!("{name} is {} {}", one.id, one.version),
-                Err(fault) => fault.said.chars().take(60).collect(),
+                Err(fault) => fault.message.chars().take(60).collect(),
             });
             Ok(format!("{}; {}", all.list.len(), found.join("; ")))
         });
-        self.tell("components", told);
-        let offer = system.updates().offer().await;
-        let ways = |offer: providers::redfish::Offer| {
-            offer.ways().iter().map(|way| way.as_str()).collect::<Vec<_>>().join(", ")
+        self.tell("components", reported);
+        let offer = system.updates().read_state().await;
+        let ways = |offer: providers::redfish::UpdateServiceState| {
+            offer.methods().iter().map(|way| way.as_str()).collect::<Vec<_>>().join(", ")
         };
         self.tell("updates by", offer.map(ways));
     }
@@ -172,7 +174,7 @@ impl Reading {
         let boot = system.boot().await;
         self.tell(
             "boot",
-            boot.map(|boot| format!("{} {:?} {:?}", boot.word, boot.span, boot.mode)),
+            boot.map(|boot| format!("{} {:?} {:?}", boot.target, boot.span, boot.mode)),
         );
         match system.health().await {
             Err(fault) => self.fail("health", &fault),
@@ -182,7 +184,7 @@ impl Reading {
                     format!(
                         "{} · {} ill · {} redundancies · {} skipped",
                         report.overall.as_str(),
-                        report.bad.len(),
+                        report.unhealthy.len(),
                         report.redundancy.len(),
                         report.skipped.len()
                     ),
@@ -227,7 +229,7 @@ impl Reading {
     /// A resource that was not recorded is nobody's fault; one that is there must be readable.
     fn fail_broken(&mut self, kind: &str, skipped: &[String]) {
         for why in skipped.iter().filter(|why| !why.ends_with("is not there")) {
-            self.fail(kind, &Fault::new(Code::AnswerGarbled, why.clone()));
+            self.fail(kind, &Fault::new(FaultCode::AnswerGarbled, why.clone()));
         }
     }
 
@@ -235,7 +237,7 @@ impl Reading {
         match result {
             Ok(text) => self.say(kind, text),
             // What a recording does not hold cannot be read from it, and neither from a device.
-            Err(fault) if fault.code == Code::NotSupported => self.say(kind, "none".into()),
+            Err(fault) if fault.code == FaultCode::NotSupported => self.say(kind, "none".into()),
             Err(fault) => self.fail(kind, &fault),
         }
     }
@@ -251,12 +253,12 @@ impl Reading {
 }
 
 /// A resource of the recording. Queries are not recorded, so they are left away.
-fn serve(root: &Path, call: &Call) -> Said {
+fn serve(root: &Path, call: &Call) -> Response {
     let path = call.path.split('?').next().unwrap_or_default().trim_matches('/');
     let inside = !path.split('/').any(|piece| piece == "..");
     let file = root.join(path).join("index.json");
     match std::fs::read_to_string(file) {
-        Ok(body) if inside && call.method == "GET" => Said::json(body),
-        Ok(_) | Err(_) => Said::status(404, "{}"),
+        Ok(body) if inside && call.method == "GET" => Response::json(body),
+        Ok(_) | Err(_) => Response::status(404, "{}"),
     }
 }

@@ -15,6 +15,8 @@
 //! and `bmc_test` read BMCs without a machine, and `ipmi_only` is the same provider for BMCs
 //! without Redfish.
 
+mod bmc_discovery;
+mod bmc_test;
 mod bmcs;
 mod cluster;
 mod controller;
@@ -29,35 +31,33 @@ mod inspect;
 mod ipmi_only;
 mod net;
 mod node_cache;
-mod orders;
 mod power_sequence;
 mod probe;
+mod provider_calls;
 mod record;
-mod scout;
 mod session_cache;
-mod trial;
 
+use crate::bmc_discovery::BmcDiscovery;
 use crate::fetch::Fetcher;
-use crate::governor::{self, Standing};
+use crate::governor::{self, BmcStatus};
 use crate::inspect::Inspector;
 use crate::peer_login::{PeerLogin, TrustPolicy};
 use crate::port::{Journal, Provider, Target};
 use crate::power::PowerTimeouts;
 use crate::redfish;
-use crate::scout::Scout;
 use crate::state_store::ProviderStateStore;
 use crate::{ipmi, ssh};
 use async_trait::async_trait;
 use bmcs::Bmcs;
-pub use fabric::Patience as FabricPatience;
-pub use firmware::Patience as FirmwarePatience;
+pub use fabric::FabricTimeouts;
+pub use firmware::FirmwareTimeouts;
 use hosts::Hosts;
 pub use imaging::Imaging;
 pub use ipmi_only::IpmiOnly;
-use model::condition::Evidence;
-use model::effect::{Answer, Capability, Facts, Order};
+use model::condition::ConditionObservation;
+use model::effect::{Capability, DeviceFacts, ProviderAnswer, ProviderCall};
 use model::fault::Fault;
-use model::time::spoken;
+use model::time::format_duration;
 pub use net::Netplan;
 use node_cache::NodeCaches;
 use std::sync::Arc;
@@ -70,11 +70,11 @@ pub struct Settings {
     pub trust: TrustPolicy,
     pub power_timeouts: PowerTimeouts,
     /// The timeout of one call to a BMC, including the wait for its turn.
-    pub call: Duration,
+    pub call_timeout: Duration,
     /// The same for a probe.
-    pub poll: Duration,
+    pub poll_timeout: Duration,
     /// The maximum age of a cluster's node list that probes share.
-    pub roster: Duration,
+    pub node_cache_max_age: Duration,
     pub governor: governor::Settings,
     pub redfish: redfish::Settings,
     pub ipmi: ipmi::Settings,
@@ -87,8 +87,8 @@ pub struct Settings {
     pub netplan: Netplan,
     /// How images are installed. None: the capability is absent.
     pub imaging: Option<Imaging>,
-    pub firmware: FirmwarePatience,
-    pub fabric: FabricPatience,
+    pub firmware: FirmwareTimeouts,
+    pub fabric: FabricTimeouts,
 }
 
 impl Default for Settings {
@@ -97,9 +97,9 @@ impl Default for Settings {
             bmc_credential: String::new(),
             trust: TrustPolicy::FirstUse,
             power_timeouts: PowerTimeouts::default(),
-            call: Duration::from_secs(90),
-            poll: Duration::from_secs(12),
-            roster: Duration::from_secs(50),
+            call_timeout: Duration::from_secs(90),
+            poll_timeout: Duration::from_secs(12),
+            node_cache_max_age: Duration::from_secs(50),
             governor: governor::Settings::default(),
             redfish: redfish::Settings::default(),
             ipmi: ipmi::Settings::default(),
@@ -109,8 +109,8 @@ impl Default for Settings {
             ssh: ssh::Settings::default(),
             netplan: Netplan::default(),
             imaging: None,
-            firmware: FirmwarePatience::default(),
-            fabric: FabricPatience::default(),
+            firmware: FirmwareTimeouts::default(),
+            fabric: FabricTimeouts::default(),
         }
     }
 }
@@ -131,7 +131,7 @@ impl Datacenter {
         let logins = PeerLogin(Arc::clone(&store));
         let bmcs = Bmcs::new(logins.clone(), settings.clone());
         let hosts = Hosts::new(logins, settings.clone());
-        let node_caches = NodeCaches::new(settings.roster);
+        let node_caches = NodeCaches::new(settings.node_cache_max_age);
         Self { bmcs, hosts, node_caches, fetcher: Fetcher::default(), store, settings }
     }
 }
@@ -160,36 +160,36 @@ impl Provider for Datacenter {
         }
     }
 
-    fn catalogued(&self) -> bool {
+    fn requires_catalog(&self) -> bool {
         true
     }
 
-    async fn ask(
+    async fn call(
         &self,
         target: &Target,
-        order: &Order,
+        order: &ProviderCall,
         journal: &Journal,
-    ) -> Result<Answer, Fault> {
-        self.carry_out(target, order, journal).await
+    ) -> Result<ProviderAnswer, Fault> {
+        self.execute(target, order, journal).await
     }
 
-    async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault> {
-        Ok(self.look(target).await)
+    async fn probe(&self, target: &Target) -> Result<Vec<ConditionObservation>, Fault> {
+        Ok(self.probe_machine(target).await)
     }
 
-    async fn survey(&self, target: &Target) -> Result<Facts, Fault> {
-        self.look_at_power(target).await
+    async fn poll_device(&self, target: &Target) -> Result<DeviceFacts, Fault> {
+        self.poll_power(target).await
     }
 
-    async fn examine(&self, target: &Target) -> Result<Option<Evidence>, Fault> {
-        self.look_at_parts(target).await
+    async fn probe_hardware(&self, target: &Target) -> Result<Option<ConditionObservation>, Fault> {
+        self.read_hardware_health(target).await
     }
 
     fn inspector(&self) -> Option<&dyn Inspector> {
         Some(self)
     }
 
-    fn scout(&self) -> Option<&dyn Scout> {
+    fn bmc_discovery(&self) -> Option<&dyn BmcDiscovery> {
         Some(self)
     }
 
@@ -202,23 +202,26 @@ impl Provider for Datacenter {
         ]
     }
 
-    fn hindrance(&self, target: &Target) -> Option<String> {
-        let mut told = Vec::new();
-        if let Some(said) = self.node_caches.hindrance(&target.spec.target_cluster_ref) {
-            told.push(format!("its cluster cannot be asked: {said}"));
+    fn degraded_reason(&self, target: &Target) -> Option<String> {
+        let mut reported = Vec::new();
+        if let Some(message) = self.node_caches.last_error(&target.spec.target_cluster_ref) {
+            reported.push(format!("its cluster cannot be asked: {message}"));
         }
-        let standing = self.bmcs.standing(target).unwrap_or_default();
-        let Standing { waiting, failures, rests, said } = standing;
+        let status = self.bmcs.governor_status(target).unwrap_or_default();
+        let BmcStatus { waiting, failures, circuit_open_for, last_error } = status;
         if failures > 0 {
-            told.push(format!("its BMC failed {} in a row: {said}", counted(failures, "time")));
+            reported.push(format!(
+                "its BMC failed {} in a row: {last_error}",
+                counted(failures, "time")
+            ));
         }
-        if let Some(rests) = rests {
-            told.push(format!("polling leaves it alone for {}", spoken(rests)));
+        if let Some(open_for) = circuit_open_for {
+            reported.push(format!("polling leaves it alone for {}", format_duration(open_for)));
         }
         if waiting > 0 {
-            told.push(format!("{waiting} waiting for their turn at it"));
+            reported.push(format!("{waiting} waiting for their turn at it"));
         }
-        (!told.is_empty()).then(|| told.join("; "))
+        (!reported.is_empty()).then(|| reported.join("; "))
     }
 }
 

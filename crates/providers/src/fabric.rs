@@ -14,14 +14,14 @@ use model::fault::Fault;
 
 /// Whether the fabric runs on this switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cluster {
+pub enum ClusterState {
     Enabled,
     Disabled,
 }
 
 /// The state of the application that manages the fabric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Controller {
+pub enum ControllerState {
     /// Not listed: the fabric does not run here, or the application has not started yet.
     Absent,
     Stopped,
@@ -32,42 +32,42 @@ pub enum Controller {
 
 /// The observed state of a switch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
-    pub cluster: Cluster,
-    pub controller: Controller,
+pub struct FabricObservation {
+    pub cluster: ClusterState,
+    pub controller: ControllerState,
     /// Whether other switches may reach the manager on this one.
-    pub open: bool,
+    pub manager_open: bool,
     /// Whether this switch is connected to the manager, wherever the manager runs.
     pub connected: bool,
     /// The state in the switch's words, for operators.
-    pub said: String,
+    pub summary: String,
 }
 
 /// A command to a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tell {
+pub enum FabricCommand {
     Enable,
     Disable,
     /// Start the application that manages the fabric.
-    Start,
+    StartManager,
     /// Let other switches reach the manager.
-    Open,
+    OpenManager,
 }
 
-impl Tell {
+impl FabricCommand {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Enable => "switching the fabric on",
             Self::Disable => "switching the fabric off",
-            Self::Start => "starting the fabric manager",
-            Self::Open => "opening the fabric manager to its clients",
+            Self::StartManager => "starting the fabric manager",
+            Self::OpenManager => "opening the fabric manager to its clients",
         }
     }
 }
 
 /// The desired state of a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Goal {
+pub enum FabricTarget {
     /// The fabric does not run here.
     Off,
     /// The manager runs here and can be reached.
@@ -77,37 +77,45 @@ pub enum Goal {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum FabricStep {
     Done,
-    Tell(Tell),
+    Send(FabricCommand),
     /// The switch is still changing: observe again.
-    Look,
+    Wait,
 }
 
 #[async_trait]
 pub trait FabricManager: Send + Sync {
-    async fn look(&self) -> Result<Seen, Fault>;
+    async fn observe(&self) -> Result<FabricObservation, Fault>;
     /// Sends the command once. Success means that it was accepted, not that the state holds.
-    async fn tell(&self, what: Tell) -> Result<(), Fault>;
+    async fn send_command(&self, what: FabricCommand) -> Result<(), Fault>;
 }
 
 /// The next step towards a goal. `FabricGoal::Configured` sends none: the manager configures it.
-pub fn next(goal: Goal, seen: &Seen) -> Step {
-    match (goal, seen.cluster) {
-        (Goal::Off, Cluster::Disabled) => Step::Done,
-        (Goal::Off, Cluster::Enabled) => Step::Tell(Tell::Disable),
-        (Goal::Manager, Cluster::Disabled) => Step::Tell(Tell::Enable),
-        (Goal::Manager, Cluster::Enabled) => match (seen.controller, seen.open) {
-            (Controller::Absent, _) => Step::Look,
-            (Controller::Stopped, _) => Step::Tell(Tell::Start),
-            (Controller::Unconfigured | Controller::Configured, false) => Step::Tell(Tell::Open),
-            (Controller::Unconfigured | Controller::Configured, true) => Step::Done,
-        },
-        (Goal::Configured, Cluster::Enabled | Cluster::Disabled) => {
-            match (seen.controller, seen.connected) {
-                (Controller::Configured, _) | (Controller::Absent, true) => Step::Done,
-                (Controller::Absent, false) => Step::Look,
-                (Controller::Stopped | Controller::Unconfigured, _) => Step::Look,
+pub fn next_step(goal: FabricTarget, observed: &FabricObservation) -> FabricStep {
+    match (goal, observed.cluster) {
+        (FabricTarget::Off, ClusterState::Disabled) => FabricStep::Done,
+        (FabricTarget::Off, ClusterState::Enabled) => FabricStep::Send(FabricCommand::Disable),
+        (FabricTarget::Manager, ClusterState::Disabled) => FabricStep::Send(FabricCommand::Enable),
+        (FabricTarget::Manager, ClusterState::Enabled) => {
+            match (observed.controller, observed.manager_open) {
+                (ControllerState::Absent, _) => FabricStep::Wait,
+                (ControllerState::Stopped, _) => FabricStep::Send(FabricCommand::StartManager),
+                (ControllerState::Unconfigured | ControllerState::Configured, false) => {
+                    FabricStep::Send(FabricCommand::OpenManager)
+                }
+                (ControllerState::Unconfigured | ControllerState::Configured, true) => {
+                    FabricStep::Done
+                }
+            }
+        }
+        (FabricTarget::Configured, ClusterState::Enabled | ClusterState::Disabled) => {
+            match (observed.controller, observed.connected) {
+                (ControllerState::Configured, _) | (ControllerState::Absent, true) => {
+                    FabricStep::Done
+                }
+                (ControllerState::Absent, false) => FabricStep::Wait,
+                (ControllerState::Stopped | ControllerState::Unconfigured, _) => FabricStep::Wait,
             }
         }
     }
@@ -118,56 +126,93 @@ mod tests {
     use super::*;
 
     /// A switch whose manager is open is also connected to it.
-    fn seen(cluster: Cluster, controller: Controller, open: bool) -> Seen {
-        Seen { cluster, controller, open, connected: open, said: String::new() }
+    fn observation(
+        cluster: ClusterState,
+        controller: ControllerState,
+        open: bool,
+    ) -> FabricObservation {
+        FabricObservation {
+            cluster,
+            controller,
+            manager_open: open,
+            connected: open,
+            summary: String::new(),
+        }
     }
 
     #[test]
-    fn every_sight_has_its_step() {
-        use Cluster::{Disabled, Enabled};
-        use Controller::{Absent, Configured, Stopped, Unconfigured};
+    fn every_observation_has_its_step() {
+        use ClusterState::{Disabled, Enabled};
+        use ControllerState::{Absent, Configured, Stopped, Unconfigured};
         for (goal, cluster, controller, open, expected) in [
-            (Goal::Off, Disabled, Absent, false, Step::Done),
-            (Goal::Off, Enabled, Configured, true, Step::Tell(Tell::Disable)),
-            (Goal::Manager, Disabled, Absent, false, Step::Tell(Tell::Enable)),
-            (Goal::Manager, Enabled, Absent, false, Step::Look),
-            (Goal::Manager, Enabled, Stopped, true, Step::Tell(Tell::Start)),
-            (Goal::Manager, Enabled, Unconfigured, false, Step::Tell(Tell::Open)),
-            (Goal::Manager, Enabled, Unconfigured, true, Step::Done),
-            (Goal::Manager, Enabled, Configured, true, Step::Done),
-            (Goal::Configured, Enabled, Unconfigured, true, Step::Look),
-            (Goal::Configured, Enabled, Configured, false, Step::Done),
-            (Goal::Configured, Disabled, Absent, false, Step::Look),
-            (Goal::Configured, Disabled, Absent, true, Step::Done),
-            (Goal::Configured, Enabled, Stopped, true, Step::Look),
+            (FabricTarget::Off, Disabled, Absent, false, FabricStep::Done),
+            (
+                FabricTarget::Off,
+                Enabled,
+                Configured,
+                true,
+                FabricStep::Send(FabricCommand::Disable),
+            ),
+            (
+                FabricTarget::Manager,
+                Disabled,
+                Absent,
+                false,
+                FabricStep::Send(FabricCommand::Enable),
+            ),
+            (FabricTarget::Manager, Enabled, Absent, false, FabricStep::Wait),
+            (
+                FabricTarget::Manager,
+                Enabled,
+                Stopped,
+                true,
+                FabricStep::Send(FabricCommand::StartManager),
+            ),
+            (
+                FabricTarget::Manager,
+                Enabled,
+                Unconfigured,
+                false,
+                FabricStep::Send(FabricCommand::OpenManager),
+            ),
+            (FabricTarget::Manager, Enabled, Unconfigured, true, FabricStep::Done),
+            (FabricTarget::Manager, Enabled, Configured, true, FabricStep::Done),
+            (FabricTarget::Configured, Enabled, Unconfigured, true, FabricStep::Wait),
+            (FabricTarget::Configured, Enabled, Configured, false, FabricStep::Done),
+            (FabricTarget::Configured, Disabled, Absent, false, FabricStep::Wait),
+            (FabricTarget::Configured, Disabled, Absent, true, FabricStep::Done),
+            (FabricTarget::Configured, Enabled, Stopped, true, FabricStep::Wait),
         ] {
-            let found = next(goal, &seen(cluster, controller, open));
+            let found = next_step(goal, &observation(cluster, controller, open));
             assert_eq!(found, expected, "{goal:?} {cluster:?} {controller:?} {open}");
         }
     }
 
     /// A switch that obeys gets each command at most once.
     #[test]
-    fn a_switch_that_listens_comes_to_its_goal() {
-        for goal in [Goal::Off, Goal::Manager] {
-            let mut now = seen(Cluster::Disabled, Controller::Absent, false);
-            if goal == Goal::Off {
-                now = seen(Cluster::Enabled, Controller::Configured, true);
+    fn a_switch_that_obeys_reaches_its_goal() {
+        for goal in [FabricTarget::Off, FabricTarget::Manager] {
+            let mut now = observation(ClusterState::Disabled, ControllerState::Absent, false);
+            if goal == FabricTarget::Off {
+                now = observation(ClusterState::Enabled, ControllerState::Configured, true);
             }
-            let mut told = Vec::new();
-            while let Step::Tell(what) = next(goal, &now) {
-                assert!(!told.contains(&what), "{goal:?} was told {what:?} twice");
-                told.push(what);
+            let mut reported = Vec::new();
+            while let FabricStep::Send(what) = next_step(goal, &now) {
+                assert!(!reported.contains(&what), "{goal:?} was told {what:?} twice");
+                reported.push(what);
                 match what {
-                    Tell::Enable => {
-                        (now.cluster, now.controller) = (Cluster::Enabled, Controller::Stopped)
+                    FabricCommand::Enable => {
+                        (now.cluster, now.controller) =
+                            (ClusterState::Enabled, ControllerState::Stopped)
                     }
-                    Tell::Disable => now = seen(Cluster::Disabled, Controller::Absent, false),
-                    Tell::Start => now.controller = Controller::Unconfigured,
-                    Tell::Open => now.open = true,
+                    FabricCommand::Disable => {
+                        now = observation(ClusterState::Disabled, ControllerState::Absent, false)
+                    }
+                    FabricCommand::StartManager => now.controller = ControllerState::Unconfigured,
+                    FabricCommand::OpenManager => now.manager_open = true,
                 }
             }
-            assert_eq!(next(goal, &now), Step::Done);
+            assert_eq!(next_step(goal, &now), FabricStep::Done);
         }
     }
 }

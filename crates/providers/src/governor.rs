@@ -5,15 +5,15 @@
 //! breaker stops probes of BMCs that do not answer; and waiting calls are admitted by priority:
 //! safety, then operators, then polling. Every call has a deadline, which includes the wait.
 
-mod adapt;
 mod breaker;
-pub(crate) mod gate;
+mod concurrency;
+pub(crate) mod priority_semaphore;
 
-use adapt::Width;
-use breaker::Breaker;
-use gate::{Gate, Pass};
-use model::fault::{Code, Fault};
-use model::time::spoken;
+use breaker::CircuitBreaker;
+use concurrency::ConcurrencyLimit;
+use model::fault::{Fault, FaultCode};
+use model::time::format_duration;
+use priority_semaphore::{Permit, PrioritySemaphore};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -35,62 +35,62 @@ pub struct Settings {
     /// How many concurrent calls one BMC gets.
     pub per_bmc: usize,
     /// The upper limit of concurrent calls to all BMCs.
-    pub at_once: usize,
+    pub max_calls: usize,
     /// The number of failures in a row that opens the circuit for polling.
     pub break_after: u32,
     /// How long the circuit stays open the first time; it doubles up to the maximum.
-    pub rest: Duration,
-    pub longest_rest: Duration,
+    pub open_period: Duration,
+    pub max_open_period: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
             per_bmc: 1,
-            at_once: 256,
+            max_calls: 256,
             break_after: 3,
-            rest: Duration::from_secs(15),
-            longest_rest: Duration::from_secs(300),
+            open_period: Duration::from_secs(15),
+            max_open_period: Duration::from_secs(300),
         }
     }
 }
 
 /// The deadlines of one call: to be admitted, and to be answered.
-struct Patience {
-    turn: Instant,
-    answer: Instant,
+struct CallDeadlines {
+    admit_by: Instant,
+    answer_by: Instant,
 }
 
 /// Clones share their state.
 #[derive(Clone)]
 pub struct Governor {
     settings: Settings,
-    all: Gate,
-    width: Arc<Mutex<Width>>,
+    all: PrioritySemaphore,
+    limit: Arc<Mutex<ConcurrencyLimit>>,
     peers: Arc<Mutex<HashMap<String, Peer>>>,
 }
 
 #[derive(Clone)]
 struct Peer {
-    gate: Gate,
-    breaker: Breaker,
+    gate: PrioritySemaphore,
+    breaker: CircuitBreaker,
 }
 
 /// What the governor knows about a BMC, for operators.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Standing {
+pub struct BmcStatus {
     pub waiting: usize,
     pub failures: u32,
     /// How long the circuit stays open from now on.
-    pub rests: Option<Duration>,
-    pub said: String,
+    pub circuit_open_for: Option<Duration>,
+    pub last_error: String,
 }
 
 impl Governor {
     pub fn new(settings: Settings) -> Self {
-        let width = Width::new(settings.at_once);
-        let all = Gate::new(width.now());
-        Self { settings, all, width: Arc::new(Mutex::new(width)), peers: Arc::default() }
+        let width = ConcurrencyLimit::new(settings.max_calls);
+        let all = PrioritySemaphore::new(width.now());
+        Self { settings, all, limit: Arc::new(Mutex::new(width)), peers: Arc::default() }
     }
 
     /// Makes a call when it is admitted. `limit` counts from now and includes the wait.
@@ -102,7 +102,12 @@ impl Governor {
         call: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
         let until = Instant::now() + limit;
-        let made = self.take_turn(peer, priority, Patience { turn: until, answer: until }, call);
+        let made = self.call_when_admitted(
+            peer,
+            priority,
+            CallDeadlines { admit_by: until, answer_by: until },
+            call,
+        );
         made.await?.unwrap_or_else(|| Err(busy(peer, limit)))
     }
 
@@ -114,49 +119,53 @@ impl Governor {
         call: impl Future<Output = Result<T, Fault>>,
     ) -> Result<Option<T>, Fault> {
         let now = Instant::now();
-        let patience = Patience { turn: now + limit / 2, answer: now + limit };
-        self.take_turn(peer, Priority::Polling, patience, call).await?.transpose()
+        let timeout = CallDeadlines { admit_by: now + limit / 2, answer_by: now + limit };
+        self.call_when_admitted(peer, Priority::Polling, timeout, call).await?.transpose()
     }
 
     /// None: the call was not admitted in time.
-    async fn take_turn<T>(
+    async fn call_when_admitted<T>(
         &self,
         peer: &str,
         priority: Priority,
-        patience: Patience,
+        timeout: CallDeadlines,
         call: impl Future<Output = Result<T, Fault>>,
     ) -> Result<Option<Result<T, Fault>>, Fault> {
         let gate = self.admit(peer, priority)?;
-        let passes = timeout_at(patience.turn, self.pass(&gate, priority)).await;
+        let passes = timeout_at(timeout.admit_by, self.acquire_permits(&gate, priority)).await;
         let Ok(passes) = passes else { return Ok(None) };
         let begun = Instant::now();
-        let answered = timeout_at(patience.answer, call).await;
-        let answered = answered.unwrap_or_else(|_| Err(silent(peer, begun.elapsed())));
+        let answered = timeout_at(timeout.answer_by, call).await;
+        let answered = answered.unwrap_or_else(|_| Err(no_answer(peer, begun.elapsed())));
         drop(passes);
-        self.learn(peer, answered.as_ref().err());
+        self.record_result(peer, answered.as_ref().err());
         Ok(Some(answered))
     }
 
     /// The BMC's own limit comes first, so that a call that waits for it holds no shared permit.
-    async fn pass(&self, own: &Gate, priority: Priority) -> (Pass, Pass) {
-        let own = own.pass(priority).await;
-        (own, self.all.pass(priority).await)
+    async fn acquire_permits(
+        &self,
+        own: &PrioritySemaphore,
+        priority: Priority,
+    ) -> (Permit, Permit) {
+        let own = own.acquire(priority).await;
+        (own, self.all.acquire(priority).await)
     }
 
-    fn admit(&self, peer: &str, priority: Priority) -> Result<Gate, Fault> {
+    fn admit(&self, peer: &str, priority: Priority) -> Result<PrioritySemaphore, Fault> {
         let mut peers = self.peers();
         let known = peers.entry(peer.to_string()).or_insert_with(|| Peer {
-            gate: Gate::new(self.settings.per_bmc.max(1)),
-            breaker: Breaker::default(),
+            gate: PrioritySemaphore::new(self.settings.per_bmc.max(1)),
+            breaker: CircuitBreaker::default(),
         });
-        match known.breaker.rests(Instant::now()) {
+        match known.breaker.open_for(Instant::now()) {
             Some(left) if priority == Priority::Polling => Err(Fault::new(
-                Code::BmcUnreachable,
+                FaultCode::BmcUnreachable,
                 format!(
                     "{peer} was not asked: it failed {} times in a row ({}); it is looked at again in {}",
                     known.breaker.failures(),
                     known.breaker.said(),
-                    spoken(left)
+                    format_duration(left)
                 ),
             )),
             Some(_) | None => Ok(known.gate.clone()),
@@ -164,30 +173,30 @@ impl Governor {
     }
 
     /// Records the result of a call in the circuit breaker and the concurrency limit.
-    fn learn(&self, peer: &str, fault: Option<&Fault>) {
+    fn record_result(&self, peer: &str, fault: Option<&Fault>) {
         let down = fault.filter(|fault| is_down(fault.code));
         let now = Instant::now();
         if let Some(known) = self.peers().get_mut(peer) {
             match down {
                 None => known.breaker.succeed(),
-                Some(fault) => known.breaker.fail(&fault.said, &self.settings, now),
+                Some(fault) => known.breaker.fail(&fault.message, &self.settings, now),
             }
         }
-        let mut width = self.width.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(new) = width.learn(down.is_some(), self.all.waiting() > 0) {
+        let mut width = self.limit.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(new) = width.record(down.is_some(), self.all.waiting() > 0) {
             self.all.resize(new);
         }
     }
 
     /// The status of a BMC; None before its first call.
-    pub fn standing(&self, peer: &str) -> Option<Standing> {
+    pub fn status(&self, peer: &str) -> Option<BmcStatus> {
         let peers = self.peers();
         let known = peers.get(peer)?;
-        Some(Standing {
+        Some(BmcStatus {
             waiting: known.gate.waiting(),
             failures: known.breaker.failures(),
-            rests: known.breaker.rests(Instant::now()),
-            said: known.breaker.said().to_string(),
+            circuit_open_for: known.breaker.open_for(Instant::now()),
+            last_error: known.breaker.said().to_string(),
         })
     }
 
@@ -195,8 +204,8 @@ impl Governor {
     pub fn totals(&self) -> (usize, usize, usize) {
         let now = Instant::now();
         let resting =
-            self.peers().values().filter(|peer| peer.breaker.rests(now).is_some()).count();
-        let (open, width) = self.all.use_now();
+            self.peers().values().filter(|peer| peer.breaker.open_for(now).is_some()).count();
+        let (open, width) = self.all.usage();
         (resting, open, width)
     }
 
@@ -206,18 +215,30 @@ impl Governor {
 }
 
 /// Whether a fault means that the BMC does not work, rather than that the request was wrong.
-fn is_down(code: Code) -> bool {
-    matches!(code, Code::BmcUnreachable | Code::BmcBusy | Code::AnswerLost | Code::AnswerGarbled)
+fn is_down(code: FaultCode) -> bool {
+    matches!(
+        code,
+        FaultCode::BmcUnreachable
+            | FaultCode::BmcBusy
+            | FaultCode::AnswerLost
+            | FaultCode::AnswerGarbled
+    )
 }
 
 fn busy(peer: &str, limit: Duration) -> Fault {
-    let said = format!("{peer} was busy with other calls for {}; it was not asked", spoken(limit));
-    Fault::new(Code::BmcBusy, said)
+    let message = format!(
+        "{peer} was busy with other calls for {}; it was not asked",
+        format_duration(limit)
+    );
+    Fault::new(FaultCode::BmcBusy, message)
 }
 
 /// The call had been sent, so its effect may have happened.
-fn silent(peer: &str, limit: Duration) -> Fault {
-    Fault::new(Code::AnswerLost, format!("{peer} did not answer within {}", spoken(limit)))
+fn no_answer(peer: &str, limit: Duration) -> Fault {
+    Fault::new(
+        FaultCode::AnswerLost,
+        format!("{peer} did not answer within {}", format_duration(limit)),
+    )
 }
 
 #[cfg(test)]
@@ -228,7 +249,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(5);
 
     fn down() -> Result<(), Fault> {
-        Err(Fault::new(Code::BmcUnreachable, "no route"))
+        Err(Fault::new(FaultCode::BmcUnreachable, "no route"))
     }
 
     #[tokio::test(start_paused = true)]
@@ -255,28 +276,31 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn polling_leaves_a_dead_bmc_alone_and_operators_do_not() {
+    async fn an_open_circuit_stops_polling_but_not_operators() {
         let governor = Governor::new(Settings::default());
         let call = async |priority| governor.call("b", priority, LIMIT, async { down() }).await;
         for _ in 0..3 {
             call(Priority::Polling).await.unwrap_err();
         }
         let fault = call(Priority::Polling).await.unwrap_err();
-        assert!(fault.said.contains("was not asked") && fault.said.contains("no route"), "{fault}");
-        let standing = governor.standing("b").unwrap();
-        assert_eq!((standing.failures, standing.rests), (3, Some(Duration::from_secs(15))));
+        assert!(
+            fault.message.contains("was not asked") && fault.message.contains("no route"),
+            "{fault}"
+        );
+        let status = governor.status("b").unwrap();
+        assert_eq!((status.failures, status.circuit_open_for), (3, Some(Duration::from_secs(15))));
         assert_eq!(governor.totals().0, 1);
         let fault = call(Priority::Operator).await.unwrap_err();
-        assert_eq!(fault.said, "no route");
+        assert_eq!(fault.message, "no route");
         // The circuit closes after its open period, and one good answer resets it.
         tokio::time::advance(Duration::from_secs(31)).await;
         governor.call("b", Priority::Polling, LIMIT, async { Ok(()) }).await.unwrap();
-        assert_eq!(governor.standing("b").unwrap().rests, None);
-        assert_eq!(governor.standing("c"), None);
+        assert_eq!(governor.status("b").unwrap().circuit_open_for, None);
+        assert_eq!(governor.status("c"), None);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waiting_counts_against_the_deadline_and_silence_may_have_acted() {
+    async fn the_deadline_includes_the_wait_and_a_timeout_may_have_acted() {
         let governor = Governor::new(Settings::default());
         let first = governor.clone();
         let stuck = tokio::spawn(async move {
@@ -286,13 +310,13 @@ mod tests {
         });
         tokio::task::yield_now().await;
         let waited = governor.call("b", Priority::Operator, LIMIT, async { Ok(()) }).await;
-        assert_eq!(waited.unwrap_err().code, Code::BmcBusy);
+        assert_eq!(waited.unwrap_err().code, FaultCode::BmcBusy);
         // A poll that is not admitted gives up after half of its time and records no failure.
         let begun = Instant::now();
         let polled = governor.poll("b", LIMIT, async { Ok(()) }).await;
         assert_eq!((polled, begun.elapsed()), (Ok(None), LIMIT / 2));
-        assert_eq!(governor.standing("b").unwrap().failures, 0);
-        assert_eq!(stuck.await.unwrap().unwrap_err().code, Code::AnswerLost);
+        assert_eq!(governor.status("b").unwrap().failures, 0);
+        assert_eq!(stuck.await.unwrap().unwrap_err().code, FaultCode::AnswerLost);
         assert_eq!(governor.poll("b", LIMIT, async { Ok(7) }).await, Ok(Some(7)));
         governor.call("b", Priority::Operator, LIMIT, async { Ok(()) }).await.unwrap();
     }

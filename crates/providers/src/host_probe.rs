@@ -1,7 +1,7 @@
 //! Probes whether the host of a machine is reachable: whether an SSH server answers at its address.
 
 use crate::port::Target;
-use model::condition::{ConditionType, Evidence};
+use model::condition::{ConditionObservation, ConditionType};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -14,21 +14,21 @@ const BANNER: &[u8] = b"SSH-";
 const SSH_PORT: u16 = 22;
 
 pub(crate) async fn host_answers(target: &Target) -> bool {
-    let seen = probe_host(&target.spec.ssh_endpoint, HOST_TIMEOUT).await;
-    seen.is_some_and(|evidence| evidence.status)
+    let observed = probe_host(&target.spec.ssh_endpoint, HOST_TIMEOUT).await;
+    observed.is_some_and(|evidence| evidence.status)
 }
 
 /// A host is reachable when an SSH server answers. None: it has no address.
-pub(crate) async fn probe_host(endpoint: &str, limit: Duration) -> Option<Evidence> {
+pub(crate) async fn probe_host(endpoint: &str, limit: Duration) -> Option<ConditionObservation> {
     if endpoint.is_empty() {
         return None;
     }
     let condition = ConditionType::Reachable;
     Some(match timeout(limit, banner(endpoint)).await {
-        Ok(Ok(true)) => Evidence::new(condition, true, "SpeaksSSH"),
-        Ok(Ok(false)) => Evidence::new(condition, false, "NoSSHThere"),
-        Ok(Err(error)) => Evidence::new(condition, false, error.kind().to_string()),
-        Err(_) => Evidence::new(condition, false, "Silent"),
+        Ok(Ok(true)) => ConditionObservation::new(condition, true, "SpeaksSSH"),
+        Ok(Ok(false)) => ConditionObservation::new(condition, false, "NoSSHThere"),
+        Ok(Err(error)) => ConditionObservation::new(condition, false, error.kind().to_string()),
+        Err(_) => ConditionObservation::new(condition, false, "Silent"),
     })
 }
 
@@ -42,7 +42,7 @@ async fn banner(endpoint: &str) -> std::io::Result<bool> {
 
 /// The host and port of `host`, `host:port`, `[v6]` or `[v6]:port`, validated at registration.
 fn host_and_port(endpoint: &str) -> (&str, u16) {
-    let endpoint = endpoint.rsplit_once('@').map_or(endpoint, |(_, place)| place);
+    let endpoint = endpoint.rsplit_once('@').map_or(endpoint, |(_, position)| position);
     let parsed = |port: &str| port.parse().unwrap_or(SSH_PORT);
     if let Some((host, rest)) = endpoint.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         return (host, rest.strip_prefix(':').map_or(SSH_PORT, parsed));
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_host_is_known_by_its_first_words() {
+    async fn a_host_is_reachable_if_it_sends_an_ssh_banner() {
         use tokio::io::AsyncWriteExt;
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = listener.local_addr().unwrap().to_string();
@@ -74,8 +74,8 @@ mod tests {
         });
         let limit = Duration::from_millis(300);
         for expected in [(true, "SpeaksSSH"), (false, "NoSSHThere"), (false, "Silent")] {
-            let told = probe_host(&endpoint, limit).await.unwrap();
-            assert_eq!((told.status, told.reason.as_str()), expected);
+            let reported = probe_host(&endpoint, limit).await.unwrap();
+            assert_eq!((reported.status, reported.reason.as_str()), expected);
         }
         server.abort();
         assert!(server.await.unwrap_err().is_cancelled());
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_a_host_and_a_port() {
+    fn an_endpoint_has_a_host_and_a_port() {
         for (endpoint, expected) in [
             ("10.0.0.5", ("10.0.0.5", 22)),
             ("10.0.0.5:2222", ("10.0.0.5", 2222)),

@@ -14,7 +14,7 @@ pub(crate) mod upload;
 
 pub use certificate::Certificate;
 pub use endpoint::Endpoint;
-pub use trust::{Fingerprint, NoFingerprint, Trust};
+pub use trust::{Fingerprint, InvalidFingerprint, Trust};
 
 pub(crate) use endpoint::EndpointError;
 pub(crate) use transport::{HttpClient, HttpClientSettings, HttpRequest, HttpResponse, SendError};

@@ -8,21 +8,21 @@
 //! A change is sent exactly once. `ipmitool` repeats a request without a response, and a slow BMC
 //! then executes it twice; so a missing response to a change is reported as lost, never repeated.
 
-mod answer;
+mod classification;
 mod event;
 mod tool;
 
 pub use event::{Event, EventKind, MAX_EVENTS};
 
 pub use crate::peer_login::Login;
-use answer::Trouble;
-use model::fault::{Code, Fault};
+use classification::IpmiError;
+use model::fault::{Fault, FaultCode};
 use secrecy::ExposeSecret;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
-use tool::{Ending, Tool};
+use tool::{Tool, ToolResult};
 
 const SCHEME: &str = "ipmi://";
 const DEFAULT_PORT: u16 = 623;
@@ -74,8 +74,8 @@ pub enum Firmware {
 
 /// Whether a BMC reports, besides the boot device, that an override is set and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BootMemory {
-    Whole,
+pub enum BootReadback {
+    Complete,
     DeviceOnly,
 }
 
@@ -86,7 +86,7 @@ pub struct Settings {
     pub cipher: Cipher,
     pub privilege: Privilege,
     pub firmware: Firmware,
-    pub boot_memory: BootMemory,
+    pub boot_readback: BootReadback,
     /// The time limit of one request, its session included.
     pub deadline: Duration,
 }
@@ -98,7 +98,7 @@ impl Default for Settings {
             cipher: Cipher::Best,
             privilege: Privilege::Administrator,
             firmware: Firmware::Efi,
-            boot_memory: BootMemory::Whole,
+            boot_readback: BootReadback::Complete,
             deadline: Duration::from_secs(20),
         }
     }
@@ -111,7 +111,7 @@ pub enum Power {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PowerKind {
+pub enum ChassisControl {
     On,
     Off,
     Cycle,
@@ -120,7 +120,7 @@ pub enum PowerKind {
     Soft,
 }
 
-impl PowerKind {
+impl ChassisControl {
     const fn byte(self) -> u8 {
         match self {
             Self::Off => 0x00,
@@ -131,7 +131,7 @@ impl PowerKind {
         }
     }
 
-    const fn asked(self) -> &'static str {
+    const fn description(self) -> &'static str {
         match self {
             Self::Off => "to power off",
             Self::On => "to power on",
@@ -166,7 +166,7 @@ impl BootDevice {
 
 /// How long an override applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lasts {
+pub enum BootDuration {
     Once,
     Always,
 }
@@ -184,7 +184,7 @@ pub enum BootFrom {
 pub struct Boot {
     pub from: BootFrom,
     /// None without an override, or if the BMC does not report it.
-    pub lasts: Option<Lasts>,
+    pub lasts: Option<BootDuration>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -214,19 +214,19 @@ impl fmt::Debug for Bmc {
 }
 
 /// A request: a description for faults, and its bytes.
-struct Question<'a> {
-    asked: &'a str,
+struct IpmiRequest<'a> {
+    description: &'a str,
     changes: bool,
     bytes: &'a [u8],
 }
 
-impl<'a> Question<'a> {
-    const fn look(asked: &'a str, bytes: &'a [u8]) -> Self {
-        Self { asked, changes: false, bytes }
+impl<'a> IpmiRequest<'a> {
+    const fn read(description: &'a str, bytes: &'a [u8]) -> Self {
+        Self { description, changes: false, bytes }
     }
 
-    const fn change(asked: &'a str, bytes: &'a [u8]) -> Self {
-        Self { asked, changes: true, bytes }
+    const fn change(description: &'a str, bytes: &'a [u8]) -> Self {
+        Self { description, changes: true, bytes }
     }
 }
 
@@ -234,9 +234,9 @@ impl Bmc {
     /// A BMC at `ipmi://HOST[:PORT]`. Nothing is sent yet.
     pub fn new(endpoint: &str, login: Login, settings: Settings) -> Result<Self, Fault> {
         let (host, port) = parse_endpoint(endpoint).ok_or_else(|| {
-            let said =
+            let message =
                 format!("`{endpoint}` is no IPMI address; write ipmi://HOST or ipmi://HOST:PORT");
-            Fault::new(Code::NotSupported, said)
+            Fault::new(FaultCode::NotSupported, message)
         })?;
         check_login(endpoint, &login)?;
         Ok(Self { host, port, login, settings, suite: OnceLock::new() })
@@ -250,8 +250,8 @@ impl Bmc {
     }
 
     pub async fn power(&self) -> Result<Power, Fault> {
-        let question = Question::look("for its power state", &[0x00, 0x01]);
-        let bytes = self.ask(&question).await?;
+        let question = IpmiRequest::read("for its power state", &[0x00, 0x01]);
+        let bytes = self.send(&question).await?;
         match bytes.first() {
             Some(state) if state & 0x01 != 0 => Ok(Power::On),
             Some(_) => Ok(Power::Off),
@@ -261,8 +261,8 @@ impl Bmc {
 
     /// The fault bits of the chassis status.
     pub async fn faults(&self) -> Result<Vec<&'static str>, Fault> {
-        let question = Question::look("for the state of its chassis", &[0x00, 0x01]);
-        let bytes = self.ask(&question).await?;
+        let question = IpmiRequest::read("for the state of its chassis", &[0x00, 0x01]);
+        let bytes = self.send(&question).await?;
         match bytes.as_slice() {
             [power, _last, rest, ..] => Ok(read_faults(*power, *rest)),
             _ => Err(self.garbled(&question, &bytes)),
@@ -270,41 +270,43 @@ impl Bmc {
     }
 
     /// Sent once. Success means accepted, not done: read [`Bmc::power`] afterwards.
-    pub async fn set_power(&self, kind: PowerKind) -> Result<(), Fault> {
-        self.ask(&Question::change(kind.asked(), &[0x00, 0x02, kind.byte()])).await.map(drop)
+    pub async fn set_power(&self, kind: ChassisControl) -> Result<(), Fault> {
+        self.send(&IpmiRequest::change(kind.description(), &[0x00, 0x02, kind.byte()]))
+            .await
+            .map(drop)
     }
 
     pub async fn boot(&self) -> Result<Boot, Fault> {
-        let question = Question::look("for its boot device", &[0x00, 0x09, 0x05, 0x00, 0x00]);
-        let bytes = self.ask(&question).await?;
+        let question = IpmiRequest::read("for its boot device", &[0x00, 0x09, 0x05, 0x00, 0x00]);
+        let bytes = self.send(&question).await?;
         match bytes.as_slice() {
             [_version, parameter, flags, device, ..] if parameter & 0x7f == 0x05 => {
-                Ok(read_boot(*flags, *device, self.settings.boot_memory))
+                Ok(read_boot(*flags, *device, self.settings.boot_readback))
             }
             _ => Err(self.garbled(&question, &bytes)),
         }
     }
 
     /// Sets the boot device and returns what is read back.
-    pub async fn set_boot(&self, device: BootDevice, lasts: Lasts) -> Result<Boot, Fault> {
+    pub async fn set_boot(&self, device: BootDevice, lasts: BootDuration) -> Result<Boot, Fault> {
         // A BMC clears the override after a minute unless this is set. Some lack the setting.
-        let keep = Question::change("to keep the boot device", &[0x00, 0x08, 0x03, 0x08]);
-        match self.ask(&keep).await {
-            Err(fault) if fault.code != Code::NotSupported => return Err(fault),
+        let keep = IpmiRequest::change("to keep the boot device", &[0x00, 0x08, 0x03, 0x08]);
+        match self.send(&keep).await {
+            Err(fault) if fault.code != FaultCode::NotSupported => return Err(fault),
             Ok(_) | Err(_) => {}
         }
         let flags = boot_flags(lasts, self.settings.firmware);
-        let wish = [0x00, 0x08, 0x05, flags, device.number() << 2, 0x00, 0x00, 0x00];
-        self.ask(&Question::change("to set its boot device", &wish)).await?;
-        let seen = self.boot().await?;
-        if holds(&seen, device, lasts) {
-            return Ok(seen);
+        let requested = [0x00, 0x08, 0x05, flags, device.number() << 2, 0x00, 0x00, 0x00];
+        self.send(&IpmiRequest::change("to set its boot device", &requested)).await?;
+        let observed = self.boot().await?;
+        if matches_request(&observed, device, lasts) {
+            return Ok(observed);
         }
-        let said = format!(
-            "{} was asked to boot from {device:?} ({lasts:?}) and took it, but now says {seen:?}",
+        let message = format!(
+            "{} was asked to boot from {device:?} ({lasts:?}) and took it, but now says {observed:?}",
             self.address()
         );
-        Err(Fault::new(Code::ReadBackDiffers, said))
+        Err(Fault::new(FaultCode::ReadBackDiffers, message))
     }
 
     /// The newest entries of the event log, newest first; at most [`MAX_EVENTS`].
@@ -313,56 +315,62 @@ impl Bmc {
     }
 
     pub async fn identity(&self) -> Result<Identity, Fault> {
-        let question = Question::look("who it is", &[0x06, 0x01]);
-        let bytes = self.ask(&question).await?;
-        let guid = match self.ask(&Question::look("for its GUID", &[0x06, 0x37])).await {
+        let question = IpmiRequest::read("who it is", &[0x06, 0x01]);
+        let bytes = self.send(&question).await?;
+        let guid = match self.send(&IpmiRequest::read("for its GUID", &[0x06, 0x37])).await {
             Ok(guid) if guid.len() == 16 => Some(guid.iter().map(|b| format!("{b:02x}")).collect()),
             Ok(_) => None,
-            Err(fault) if fault.code == Code::NotSupported => None,
+            Err(fault) if fault.code == FaultCode::NotSupported => None,
             Err(fault) => return Err(fault),
         };
         read_identity(&bytes, guid).ok_or_else(|| self.garbled(&question, &bytes))
     }
 
     /// Sends one request with the strongest cipher suite that the settings and the BMC allow.
-    async fn ask(&self, question: &Question<'_>) -> Result<Vec<u8>, Fault> {
-        match self.ask_raw(question).await {
+    async fn send(&self, question: &IpmiRequest<'_>) -> Result<Vec<u8>, Fault> {
+        match self.send_raw(question).await {
             Ok(bytes) => Ok(bytes),
-            Err(trouble) => Err(self.fault(question, &trouble)),
+            Err(failure) => Err(self.fault(question, &failure)),
         }
     }
 
-    async fn ask_raw(&self, question: &Question<'_>) -> Result<Vec<u8>, Trouble> {
+    async fn send_raw(&self, question: &IpmiRequest<'_>) -> Result<Vec<u8>, IpmiError> {
         let command: Vec<String> = std::iter::once("raw".to_owned())
             .chain(question.bytes.iter().map(|byte| format!("{byte:#04x}")))
             .collect();
-        let ending = self.converse(&command, None, question.changes).await;
-        answer::judge(ending).and_then(|out| answer::bytes(&out))
+        let ending = self.run_tool(&command, None, question.changes).await;
+        classification::classify(ending).and_then(|out| classification::bytes(&out))
     }
 
     /// Sends several reads in one session and returns the responses that came, concatenated.
-    async fn ask_many(&self, asked: &str, questions: &[Vec<u8>]) -> Result<Vec<u8>, Fault> {
-        let script: String = questions.iter().map(|bytes| answer::script_line(bytes)).collect();
+    async fn send_batch(&self, requested: &str, questions: &[Vec<u8>]) -> Result<Vec<u8>, Fault> {
+        let script: String =
+            questions.iter().map(|bytes| classification::script_line(bytes)).collect();
         let command = ["exec".to_owned(), "/dev/stdin".to_owned()];
-        let ending = self.converse(&command, Some(&script), false).await;
-        answer::judge_many(ending)
-            .and_then(|out| answer::bytes(&out))
-            .map_err(|trouble| self.fault(&Question::look(asked, &[]), &trouble))
+        let ending = self.run_tool(&command, Some(&script), false).await;
+        classification::classify_batch(ending)
+            .and_then(|out| classification::bytes(&out))
+            .map_err(|failure| self.fault(&IpmiRequest::read(requested, &[]), &failure))
     }
 
-    async fn converse(&self, command: &[String], script: Option<&str>, changes: bool) -> Ending {
+    async fn run_tool(
+        &self,
+        command: &[String],
+        script: Option<&str>,
+        changes: bool,
+    ) -> ToolResult {
         if let Some(suite) = self.known_suite() {
             return self.tool(suite, changes).run(command, script).await;
         }
         let ending = self.tool(17, changes).run(command, script).await;
-        if answer::lacks_suite(&ending) {
+        if classification::lacks_suite(&ending) {
             let ending = self.tool(3, changes).run(command, script).await;
-            if answer::had_session(&ending) {
+            if classification::had_session(&ending) {
                 let _ = self.suite.set(3);
             }
             return ending;
         }
-        if answer::had_session(&ending) {
+        if classification::had_session(&ending) {
             let _ = self.suite.set(17);
         }
         ending
@@ -384,45 +392,51 @@ impl Bmc {
             login: &self.login,
             privilege: self.settings.privilege,
             suite,
-            sent_times: if changes { 1 } else { tool::LOOK_TIMES },
+            attempts: if changes { 1 } else { tool::READ_ATTEMPTS },
             deadline: self.settings.deadline,
         }
     }
 
-    fn garbled(&self, question: &Question<'_>, bytes: &[u8]) -> Fault {
-        self.fault(question, &Trouble::Garbled(format!("{bytes:02x?}")))
+    fn garbled(&self, question: &IpmiRequest<'_>, bytes: &[u8]) -> Fault {
+        self.fault(question, &IpmiError::Garbled(format!("{bytes:02x?}")))
     }
 
-    fn fault(&self, question: &Question<'_>, trouble: &Trouble) -> Fault {
-        let asked = format!("{} was asked {}", self.address(), question.asked);
+    fn fault(&self, question: &IpmiRequest<'_>, failure: &IpmiError) -> Fault {
+        let requested = format!("{} was asked {}", self.address(), question.description);
         let user = &self.login.user;
-        let (code, rest) = match trouble {
-            Trouble::Login(said) => {
-                (Code::LoginRefused, format!("refused the login of `{user}`: {said}"))
+        let (code, rest) = match failure {
+            IpmiError::LoginRefused(message) => {
+                (FaultCode::LoginRefused, format!("refused the login of `{user}`: {message}"))
             }
-            Trouble::NoSuite(said) => (
-                Code::NotSupported,
-                format!("has none of the cipher suites allowed for it: {said}"),
+            IpmiError::CipherRefused(message) => (
+                FaultCode::NotSupported,
+                format!("has none of the cipher suites allowed for it: {message}"),
             ),
-            Trouble::Unreached(said) => {
-                (Code::BmcUnreachable, format!("opened no session: {said}"))
+            IpmiError::NoSession(message) => {
+                (FaultCode::BmcUnreachable, format!("opened no session: {message}"))
             }
-            Trouble::Unanswered if question.changes => {
-                (Code::AnswerLost, "did not say in time whether it will".to_owned())
+            IpmiError::NoResponse if question.changes => {
+                (FaultCode::AnswerLost, "did not say in time whether it will".to_owned())
             }
-            Trouble::Unanswered => (Code::BmcUnreachable, "did not answer in time".to_owned()),
-            Trouble::Refused(completion) => {
-                (answer::refusal(*completion, question.changes), answer::meaning(*completion))
+            IpmiError::NoResponse => {
+                (FaultCode::BmcUnreachable, "did not answer in time".to_owned())
             }
-            Trouble::Garbled(said) => {
-                (Code::AnswerGarbled, format!("answered something else: {said}"))
+            IpmiError::Refused(completion) => (
+                classification::refusal(*completion, question.changes),
+                classification::meaning(*completion),
+            ),
+            IpmiError::Garbled(message) => {
+                (FaultCode::AnswerGarbled, format!("answered something else: {message}"))
             }
-            Trouble::NoTool(said) => {
+            IpmiError::ToolNotRun(message) => {
                 let program = self.settings.program.display();
-                (Code::NotSupported, format!("`{program}` could not be run to ask it: {said}"))
+                (
+                    FaultCode::NotSupported,
+                    format!("`{program}` could not be run to ask it: {message}"),
+                )
             }
         };
-        Fault::new(code, format!("{asked}; it {rest}"))
+        Fault::new(code, format!("{requested}; it {rest}"))
     }
 }
 
@@ -444,24 +458,24 @@ fn parse_endpoint(endpoint: &str) -> Option<(String, u16)> {
 fn check_login(endpoint: &str, login: &Login) -> Result<(), Fault> {
     let password = login.password.expose_secret();
     if password.is_empty() {
-        let said = format!(
+        let message = format!(
             "{endpoint} needs a password for `{}`, and the credential has none",
             login.user
         );
-        return Err(Fault::new(Code::CredentialMissing, said));
+        return Err(Fault::new(FaultCode::CredentialMissing, message));
     }
     let (user_bytes, password_bytes) = (login.user.len(), password.len());
     if user_bytes > MAX_USER_BYTES || password_bytes > MAX_PASSWORD_BYTES {
-        let said = format!(
+        let message = format!(
             "IPMI has room for {MAX_USER_BYTES} bytes of user name and {MAX_PASSWORD_BYTES} of password; \
              the login for {endpoint} has {user_bytes} and {password_bytes}"
         );
-        return Err(Fault::new(Code::NotSupported, said));
+        return Err(Fault::new(FaultCode::NotSupported, message));
     }
     if password.contains('\0') || login.user.contains('\0') {
-        let said =
+        let message =
             format!("the login for {endpoint} has a zero byte in it, which IPMI cannot carry");
-        return Err(Fault::new(Code::NotSupported, said));
+        return Err(Fault::new(FaultCode::NotSupported, message));
     }
     Ok(())
 }
@@ -470,10 +484,10 @@ const VALID: u8 = 0x80;
 const PERSISTENT: u8 = 0x40;
 const EFI: u8 = 0x20;
 
-const fn boot_flags(lasts: Lasts, firmware: Firmware) -> u8 {
+const fn boot_flags(lasts: BootDuration, firmware: Firmware) -> u8 {
     let lasts = match lasts {
-        Lasts::Once => 0,
-        Lasts::Always => PERSISTENT,
+        BootDuration::Once => 0,
+        BootDuration::Always => PERSISTENT,
     };
     let firmware = match firmware {
         Firmware::Bios => 0,
@@ -482,25 +496,25 @@ const fn boot_flags(lasts: Lasts, firmware: Firmware) -> u8 {
     VALID | lasts | firmware
 }
 
-fn read_boot(flags: u8, device: u8, memory: BootMemory) -> Boot {
+fn read_boot(flags: u8, device: u8, memory: BootReadback) -> Boot {
     let number = (device >> 2) & 0x0f;
     let listed = BootDevice::ALL.into_iter().find(|device| device.number() == number);
     let from = listed.map_or(BootFrom::Unlisted(number), BootFrom::Device);
-    let lasts = if flags & PERSISTENT != 0 { Lasts::Always } else { Lasts::Once };
+    let lasts = if flags & PERSISTENT != 0 { BootDuration::Always } else { BootDuration::Once };
     match memory {
-        BootMemory::DeviceOnly => Boot { from, lasts: None },
+        BootReadback::DeviceOnly => Boot { from, lasts: None },
         // Without the valid bit the device is stale, and the firmware ignores it.
-        BootMemory::Whole if flags & VALID == 0 => {
+        BootReadback::Complete if flags & VALID == 0 => {
             Boot { from: BootFrom::Device(BootDevice::None), lasts: None }
         }
-        BootMemory::Whole => Boot { from, lasts: Some(lasts) },
+        BootReadback::Complete => Boot { from, lasts: Some(lasts) },
     }
 }
 
 /// Whether the override read back is the requested one. Its duration matters only if there is one.
-fn holds(seen: &Boot, device: BootDevice, lasts: Lasts) -> bool {
-    seen.from == BootFrom::Device(device)
-        && (device == BootDevice::None || seen.lasts.is_none_or(|seen| seen == lasts))
+fn matches_request(observed: &Boot, device: BootDevice, lasts: BootDuration) -> bool {
+    observed.from == BootFrom::Device(device)
+        && (device == BootDevice::None || observed.lasts.is_none_or(|observed| observed == lasts))
 }
 
 /// The bits of the chassis status, section 28.2 of the specification.
@@ -508,7 +522,7 @@ fn read_faults(power: u8, rest: u8) -> Vec<&'static str> {
     let power_faults = [(1, "power overload"), (3, "main power fault"), (4, "power control fault")];
     let other_faults = [(2, "drive fault"), (3, "cooling fault")];
     let named = |byte: u8, faults: &[(u8, &'static str)]| -> Vec<&'static str> {
-        faults.iter().filter(|(bit, _)| byte & (1 << bit) != 0).map(|(_, word)| *word).collect()
+        faults.iter().filter(|(bit, _)| byte & (1 << bit) != 0).map(|(_, name)| *name).collect()
     };
     [named(power, &power_faults), named(rest, &other_faults)].concat()
 }
@@ -562,21 +576,21 @@ mod tests {
         ];
         for endpoint in bad {
             let fault = Bmc::new(endpoint, login(), Settings::default()).unwrap_err();
-            assert_eq!(fault.code, Code::NotSupported, "{endpoint}");
+            assert_eq!(fault.code, FaultCode::NotSupported, "{endpoint}");
         }
     }
 
     #[test]
-    fn a_login_that_ipmi_cannot_carry_is_refused_before_it_is_tried() {
+    fn a_login_beyond_the_ipmi_limits_is_refused() {
         let try_login = |user: &str, password: &str| {
             let login = Login { user: user.into(), password: password.into() };
             Bmc::new("ipmi://h", login, Settings::default()).map(drop).map_err(|fault| fault.code)
         };
         assert_eq!(try_login("a", "12345678901234567890"), Ok(()));
-        assert_eq!(try_login("a", "123456789012345678901"), Err(Code::NotSupported));
-        assert_eq!(try_login("12345678901234567", "p"), Err(Code::NotSupported));
-        assert_eq!(try_login("a", "p\0q"), Err(Code::NotSupported));
-        assert_eq!(try_login("a", ""), Err(Code::CredentialMissing));
+        assert_eq!(try_login("a", "123456789012345678901"), Err(FaultCode::NotSupported));
+        assert_eq!(try_login("12345678901234567", "p"), Err(FaultCode::NotSupported));
+        assert_eq!(try_login("a", "p\0q"), Err(FaultCode::NotSupported));
+        assert_eq!(try_login("a", ""), Err(FaultCode::CredentialMissing));
     }
 
     #[test]
@@ -586,26 +600,32 @@ mod tests {
     }
 
     #[test]
-    fn every_boot_wish_reads_back_as_itself() {
+    fn every_boot_request_reads_back_as_itself() {
         for device in BootDevice::ALL {
-            for lasts in [Lasts::Once, Lasts::Always] {
+            for lasts in [BootDuration::Once, BootDuration::Always] {
                 for firmware in [Firmware::Bios, Firmware::Efi] {
                     let (flags, byte) = (boot_flags(lasts, firmware), device.number() << 2);
-                    let seen = read_boot(flags, byte, BootMemory::Whole);
-                    assert_eq!(seen, Boot { from: BootFrom::Device(device), lasts: Some(lasts) });
-                    assert!(holds(&seen, device, lasts));
-                    let forgotten = read_boot(flags & !VALID, byte, BootMemory::Whole);
-                    assert_eq!(holds(&forgotten, device, lasts), device == BootDevice::None);
-                    let poor = read_boot(0, byte, BootMemory::DeviceOnly);
-                    assert!(holds(&poor, device, lasts));
+                    let observed = read_boot(flags, byte, BootReadback::Complete);
+                    assert_eq!(
+                        observed,
+                        Boot { from: BootFrom::Device(device), lasts: Some(lasts) }
+                    );
+                    assert!(matches_request(&observed, device, lasts));
+                    let forgotten = read_boot(flags & !VALID, byte, BootReadback::Complete);
+                    assert_eq!(
+                        matches_request(&forgotten, device, lasts),
+                        device == BootDevice::None
+                    );
+                    let poor = read_boot(0, byte, BootReadback::DeviceOnly);
+                    assert!(matches_request(&poor, device, lasts));
                 }
             }
         }
-        let floppy = read_boot(VALID, 0x0f << 2, BootMemory::Whole);
+        let floppy = read_boot(VALID, 0x0f << 2, BootReadback::Complete);
         assert_eq!(floppy.from, BootFrom::Unlisted(0x0f));
-        let seen = read_boot(VALID, 0x04, BootMemory::Whole);
-        assert!(!holds(&seen, BootDevice::Disk, Lasts::Once));
-        assert!(!holds(&seen, BootDevice::Pxe, Lasts::Always));
+        let observed = read_boot(VALID, 0x04, BootReadback::Complete);
+        assert!(!matches_request(&observed, BootDevice::Disk, BootDuration::Once));
+        assert!(!matches_request(&observed, BootDevice::Pxe, BootDuration::Always));
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub use node::{Condition, Node, NodeTaintEffect, Taint};
 
 use client::{ApiRequest, Client, RequestError};
 use fault::ApiCall;
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use object::{Object, Page, Status};
 use secrecy::SecretString;
 use serde::de::DeserializeOwned;
@@ -107,7 +107,7 @@ impl Cluster {
         call: &ApiCall<'_>,
         (path, selector): (&str, Option<&str>),
         (page_size, max_pages): (u32, usize),
-    ) -> Result<Listed<T>, Fault> {
+    ) -> Result<ListResult<T>, Fault> {
         let (mut items, mut next) = (Vec::new(), None::<String>);
         for _ in 0..max_pages {
             let request = ApiRequest::list(path, selector, page_size, next.as_deref());
@@ -115,10 +115,10 @@ impl Cluster {
             items.extend(page.items);
             next = page.metadata.next.filter(|token| !token.is_empty());
             if next.is_none() {
-                return Ok(Listed::Whole(items));
+                return Ok(ListResult::Complete(items));
             }
         }
-        Ok(Listed::Endless(items.len()))
+        Ok(ListResult::PageLimit(items.len()))
     }
 
     /// Deletes an object. One that is absent counts as deleted.
@@ -136,9 +136,9 @@ impl Cluster {
 }
 
 /// A complete list, or the number of items read when the page limit was reached.
-enum Listed<T> {
-    Whole(Vec<T>),
-    Endless(usize),
+enum ListResult<T> {
+    Complete(Vec<T>),
+    PageLimit(usize),
 }
 
 /// The server answers with the object while finalizers hold it, otherwise with a status.
@@ -162,8 +162,8 @@ fn check_name(what: &str, name: &str) -> Result<(), Fault> {
     if sound {
         return Ok(());
     }
-    let said = format!("`{name}` cannot be the name of a {what} in Kubernetes");
-    Err(Fault::new(Code::NotSupported, said))
+    let message = format!("`{name}` cannot be the name of a {what} in Kubernetes");
+    Err(Fault::new(FaultCode::NotSupported, message))
 }
 
 #[cfg(test)]
@@ -171,14 +171,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_cannot_lead_elsewhere() {
+    fn only_valid_names_are_accepted() {
         for good in ["a", "node-1", "10.0.0.1", "n7.rack-2.example"] {
             assert_eq!(check_name("node", good), Ok(()));
         }
         let long = "a".repeat(MAX_NAME_BYTES + 1);
         for bad in ["", "Node", "../pods", "a/b", "a?b", "-a", "a-", ".", "a b", "ä", long.as_str()]
         {
-            assert_eq!(check_name("node", bad).unwrap_err().code, Code::NotSupported, "{bad}");
+            assert_eq!(check_name("node", bad).unwrap_err().code, FaultCode::NotSupported, "{bad}");
         }
     }
 }

@@ -7,6 +7,7 @@
 
 #![allow(clippy::wildcard_enum_match_arm, reason = "this crate does not keep to it yet")]
 
+pub mod bmc_discovery;
 pub mod clock;
 pub mod datacenter;
 pub mod fabric;
@@ -24,9 +25,8 @@ pub mod pin;
 pub mod port;
 pub mod power;
 pub mod redfish;
-pub mod scout;
 pub mod sim;
 pub mod ssh;
 pub mod state_store;
 
-pub use port::{Journal, Line, Provider, Providers, Sighting, Stream, Target};
+pub use port::{Journal, LogOutput, Provider, Providers, Stream, Target, UpstreamMachine};

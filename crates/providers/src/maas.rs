@@ -10,35 +10,40 @@
 
 mod address;
 mod call;
+mod classify;
+mod hardware;
 mod history;
 mod key;
 mod machine;
 mod machines;
 mod network;
-mod pace;
-mod parts;
 pub mod provider;
+mod rate_limit;
 mod region;
+mod request;
 mod status;
 mod storage;
-mod verdict;
-mod wanted;
 
 pub use address::Address;
-pub use history::{Event, EventQuery, Events, MAX_EVENT_PAGES, Output, ResultKind, ResultSet};
+pub use hardware::{BlockDevice, Interface, Link, LinkMode, NamedResource, Subnet, Vlan};
+pub use history::{
+    Event, EventQuery, Events, MAX_EVENT_PAGES, ResultKind, ResultSet, ScriptResult,
+};
 pub use key::ApiKey;
 pub use machine::{HardwareInfo, MaasPowerState, Machine};
-pub use network::{InterfaceChange, LinkWanted};
-pub use parts::{BlockDevice, Interface, Link, LinkMode, Named, Subnet, Vlan};
+pub use network::{InterfaceChange, LinkRequest};
 pub use region::{BootResource, Tag, TagChange, Version, Whoami};
+pub use request::{
+    Bmc, DeployRequest, MachineChange, MachineFilter, NewMachine, PowerConfig, ReleaseRequest,
+    StopMode,
+};
 pub use status::Status;
-pub use storage::Layout;
-pub use wanted::{Bmc, Change, Deploy, Filter, NewMachine, Power, Release, StopMode};
+pub use storage::StorageLayout;
 
 use crate::http_client::{Fingerprint, HttpClient, HttpClientSettings, Timeouts, Trust};
 use model::fault::Fault;
 use model::retry::Backoff;
-use pace::Pace;
+use rate_limit::RateLimiter;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,9 +63,9 @@ pub struct Settings {
     /// How often a request is repeated while MAAS is too busy.
     pub retries: u32,
     /// The delay between retries. `Retry-After` is honoured up to `most`; beyond it is a fault.
-    pub pauses: Backoff,
+    pub backoff: Backoff,
     /// How many requests may be in flight at once.
-    pub at_once: usize,
+    pub max_in_flight: usize,
     /// How many requests may start per second. Zero: no limit.
     pub per_second: u32,
 }
@@ -72,8 +77,8 @@ impl Settings {
             connect_timeout: Duration::from_secs(10),
             answer_timeout: Duration::from_secs(120),
             retries: 4,
-            pauses: Backoff { first: Duration::from_millis(500), most: Duration::from_secs(15) },
-            at_once: 8,
+            backoff: Backoff { initial: Duration::from_millis(500), max: Duration::from_secs(15) },
+            max_in_flight: 8,
             per_second: 20,
         }
     }
@@ -87,9 +92,9 @@ struct Inner {
     address: Address,
     key: ApiKey,
     http: HttpClient,
-    pace: Pace,
+    rate_limiter: RateLimiter,
     retries: u32,
-    pauses: Backoff,
+    backoff: Backoff,
 }
 
 impl Maas {
@@ -105,9 +110,16 @@ impl Maas {
             keeps_connection: false,
         };
         let http = HttpClient::new(address.endpoint().clone(), settings.trust, http_settings)?;
-        let pace = Pace::new(settings.at_once, settings.per_second);
-        let (retries, pauses) = (settings.retries, settings.pauses);
-        Ok(Self(Arc::new(Inner { address, key, http, pace, retries, pauses })))
+        let pace = RateLimiter::new(settings.max_in_flight, settings.per_second);
+        let (retries, pauses) = (settings.retries, settings.backoff);
+        Ok(Self(Arc::new(Inner {
+            address,
+            key,
+            http,
+            rate_limiter: pace,
+            retries,
+            backoff: pauses,
+        })))
     }
 
     pub fn address(&self) -> &Address {

@@ -2,7 +2,7 @@
 
 use crate::http_client::{Fingerprint, Trust};
 use crate::state_store::{Credential, Lockout, ProviderStateStore, Secret};
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use secrecy::SecretString;
 use std::fmt;
 use std::sync::Arc;
@@ -57,22 +57,22 @@ impl PeerLogin {
         field: &str,
     ) -> Result<Credential, Fault> {
         let name = named.into_iter().find(|name| !name.is_empty()).ok_or_else(|| {
-            let said = format!(
+            let text = format!(
                 "no credential is named for {peer}: neither in the machine ({field}) nor in the \
                  configuration (datacenter.{field})"
             );
-            Fault::new(Code::CredentialMissing, said)
+            Fault::new(FaultCode::CredentialMissing, text)
         })?;
         let credential = self.0.credential(name).await?;
         match self.0.lockout(peer).await? {
-            Some(Lockout { credential: refused, version, said })
+            Some(Lockout { credential: refused, version, message: text })
                 if refused == credential.name && version == credential.version =>
             {
-                let said = format!(
-                    "{peer} was not asked: it refused the credential {refused:?} before ({said}), \
+                let text = format!(
+                    "{peer} was not asked: it refused the credential {refused:?} before ({text}), \
                      and trying again might lock the account"
                 );
-                Err(Fault::new(Code::LoginRefused, said))
+                Err(Fault::new(FaultCode::LoginRefused, text))
             }
             Some(_) | None => Ok(credential),
         }
@@ -86,27 +86,27 @@ impl PeerLogin {
         done: Result<T, Fault>,
     ) -> Result<T, Fault> {
         if let Err(fault) = &done
-            && fault.code == Code::LoginRefused
+            && fault.code == FaultCode::LoginRefused
         {
-            self.refused(peer, &credential.name, credential.version, fault).await?;
+            self.record_refusal(peer, &credential.name, credential.version, fault).await?;
         }
         done
     }
 
     /// Records that a peer has refused this version of a credential.
-    pub async fn refused(
+    pub async fn record_refusal(
         &self,
         peer: &str,
         name: &str,
         version: i64,
         fault: &Fault,
     ) -> Result<(), Fault> {
-        let lockout = Lockout { credential: name.into(), version, said: fault.said.clone() };
+        let lockout = Lockout { credential: name.into(), version, message: fault.message.clone() };
         self.0.lock_out(peer, &lockout).await
     }
 
     /// The known identity of a peer.
-    pub async fn known(&self, peer: &str) -> Result<Option<String>, Fault> {
+    pub async fn known_identity(&self, peer: &str) -> Result<Option<String>, Fault> {
         self.0.identity(peer).await
     }
 
@@ -116,8 +116,8 @@ impl PeerLogin {
         trusting: &TrustPolicy,
         peer: &str,
     ) -> Result<(Trust, Option<Fingerprint>), Fault> {
-        let known = fingerprint(peer, self.known(peer).await?.as_deref())?;
-        Ok((believing(trusting, peer, known)?, known))
+        let known = fingerprint(peer, self.known_identity(peer).await?.as_deref())?;
+        Ok((resolve_trust(trusting, peer, known)?, known))
     }
 
     /// Pins an identity on first use. Fails when another replica has pinned another one.
@@ -126,36 +126,36 @@ impl PeerLogin {
         if known == shown {
             return Ok(());
         }
-        let said = format!("{peer} showed {shown}, and {known} was trusted before");
-        Err(Fault::new(Code::IdentityChanged, said))
+        let message = format!("{peer} showed {shown}, and {known} was trusted before");
+        Err(Fault::new(FaultCode::IdentityChanged, message))
     }
 }
 
 /// The fault of a credential of the wrong kind.
-pub fn wrong_kind(credential: &Credential, wanted: &str) -> Fault {
-    let said = format!("the credential {:?} is not {wanted}", credential.name);
-    Fault::new(Code::CredentialMissing, said)
+pub fn wrong_kind(credential: &Credential, desired: &str) -> Fault {
+    let message = format!("the credential {:?} is not {desired}", credential.name);
+    Fault::new(FaultCode::CredentialMissing, message)
 }
 
 /// The fault of a peer without a pinned identity when the policy is `pinned`.
 pub fn unpinned(peer: &str) -> Fault {
-    let said = format!(
+    let message = format!(
         "{peer} was not asked: nobody has said who it is, and the configuration has trust = \"pinned\"; \
          say it with `farrier trust set {peer} IDENTITY`"
     );
-    Fault::new(Code::IdentityUntrusted, said)
+    Fault::new(FaultCode::IdentityUntrusted, message)
 }
 
 /// The stored identity of a peer. An unreadable one is a fault, not an unknown peer.
 fn fingerprint(peer: &str, known: Option<&str>) -> Result<Option<Fingerprint>, Fault> {
-    known.map(str::parse).transpose().map_err(|said| {
-        let said = format!("what is remembered of {peer} cannot be read: {said}");
-        Fault::new(Code::RecordUnreadable, said)
+    known.map(str::parse).transpose().map_err(|message| {
+        let message = format!("what is remembered of {peer} cannot be read: {message}");
+        Fault::new(FaultCode::RecordUnreadable, message)
     })
 }
 
 /// How a peer must prove its identity, given the known one.
-fn believing(
+fn resolve_trust(
     trusting: &TrustPolicy,
     peer: &str,
     known: Option<Fingerprint>,
@@ -173,20 +173,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_known_decides_whom_is_believed() {
+    fn the_known_identity_decides_the_trust() {
         let print = format!("sha256:{}", "ab".repeat(32));
         let known = fingerprint("p", Some(&print)).unwrap();
-        let first = believing(&TrustPolicy::FirstUse, "p", None);
+        let first = resolve_trust(&TrustPolicy::FirstUse, "p", None);
         assert!(matches!(first, Ok(Trust::FirstUse(None))));
-        let again = believing(&TrustPolicy::FirstUse, "p", known);
+        let again = resolve_trust(&TrustPolicy::FirstUse, "p", known);
         assert!(matches!(again, Ok(Trust::FirstUse(Some(known))) if known.to_string() == print));
-        let pinned = believing(&TrustPolicy::Pinned, "p", known);
+        let pinned = resolve_trust(&TrustPolicy::Pinned, "p", known);
         assert!(matches!(pinned, Ok(Trust::Pinned(known)) if known.to_string() == print));
-        let stranger = believing(&TrustPolicy::Pinned, "https://b", None).unwrap_err();
-        assert_eq!(stranger.code, Code::IdentityUntrusted);
-        assert!(stranger.said.contains("farrier trust set https://b"), "{stranger}");
+        let stranger = resolve_trust(&TrustPolicy::Pinned, "https://b", None).unwrap_err();
+        assert_eq!(stranger.code, FaultCode::IdentityUntrusted);
+        assert!(stranger.message.contains("farrier trust set https://b"), "{stranger}");
         let fault = fingerprint("p", Some("rubbish")).unwrap_err();
-        assert_eq!(fault.code, Code::RecordUnreadable);
+        assert_eq!(fault.code, FaultCode::RecordUnreadable);
         assert_eq!(fingerprint("p", None), Ok(None));
     }
 }

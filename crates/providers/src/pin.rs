@@ -1,6 +1,6 @@
 //! Pinned identities: parsed from the operator's input into the form in which they are compared.
 
-use crate::http_client::{Fingerprint, NoFingerprint};
+use crate::http_client::{Fingerprint, InvalidFingerprint};
 use crate::redfish::BmcAddress;
 use crate::ssh;
 use crate::ssh::HostKey;
@@ -18,10 +18,10 @@ impl Pin {
     pub fn parse(peer: &str, identity: &str) -> Result<Self, Refusal> {
         if peer.starts_with("ssh://") {
             let ssh::Endpoint { host, port, .. } = ssh::Endpoint::parse("peer", peer)?;
-            let key: HostKey = identity.parse().map_err(|said: String| {
+            let key: HostKey = identity.parse().map_err(|message: String| {
                 Refusal::invalid(
                     "identity",
-                    said,
+                    message,
                     "give the host's line of `ssh-keyscan`, from the type of the key on",
                 )
             })?;
@@ -33,13 +33,14 @@ impl Pin {
             return Err(Refusal::invalid("peer", format!("{shown:?} has no identity"), instead));
         }
         let endpoint = BmcAddress::parse(peer).map_err(|fault| {
-            Refusal::invalid("peer", fault.said, "write https://HOST or https://HOST:PORT")
+            Refusal::invalid("peer", fault.message, "write https://HOST or https://HOST:PORT")
         })?;
-        let fingerprint: Fingerprint = identity.parse().map_err(|said: NoFingerprint| {
-            let instead =
-                "give what `openssl x509 -noout -fingerprint -sha256` prints behind the =";
-            Refusal::invalid("identity", said.to_string(), instead)
-        })?;
+        let fingerprint: Fingerprint =
+            identity.parse().map_err(|message: InvalidFingerprint| {
+                let instead =
+                    "give what `openssl x509 -noout -fingerprint -sha256` prints behind the =";
+                Refusal::invalid("identity", message.to_string(), instead)
+            })?;
         Ok(Self { peer: endpoint.to_string(), identity: fingerprint.to_string() })
     }
 }
@@ -55,7 +56,7 @@ mod tests {
         "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJqgkV7jIFxbTO4sNRDlUbD2rPr7x7HOjvNPqOSHVsdU";
 
     #[test]
-    fn what_people_type_becomes_what_is_compared() {
+    fn identities_are_normalized() {
         let (digits, colons) = ("ab".repeat(32), ["AB"; 32].join(":"));
         let shown = format!("sha256:{digits}");
         for (peer, identity, expected) in [

@@ -1,14 +1,14 @@
 //! The interface between the engine and the providers.
 
+use crate::bmc_discovery::BmcDiscovery;
 use crate::inspect::Inspector;
-use crate::scout::Scout;
 use async_trait::async_trait;
-use model::condition::Evidence;
-use model::effect::{Answer, Capability, Facts, Order};
-use model::fault::{Code, Fault};
+use model::condition::ConditionObservation;
+use model::effect::{Capability, DeviceFacts, ProviderAnswer, ProviderCall};
+use model::fault::{Fault, FaultCode};
 use model::id::{MachineId, NodeId};
 use model::machine::MachineSpec;
-use model::node::UpstreamSeen;
+use model::node::MaasObservation;
 use model::refusal::Refusal;
 use model::site::Site;
 use model::target::TargetId;
@@ -32,13 +32,13 @@ impl Target {
 
 /// A machine as the MAAS of its site reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sighting {
+pub struct UpstreamMachine {
     pub system_id: String,
     /// Its node, if the provider knows it.
     pub node: Option<NodeId>,
-    pub seen: UpstreamSeen,
+    pub upstream: MaasObservation,
     /// Whether its agent sends heartbeats, if the provider knows it.
-    pub heard: Option<bool>,
+    pub agent_online: Option<bool>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub enum Stream {
 
 /// A piece of log output of the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Line {
+pub struct LogOutput {
     pub stream: Stream,
     pub data: Vec<u8>,
 }
@@ -57,26 +57,26 @@ pub struct Line {
 /// Where a provider writes the log of a call. Writing waits while the channel is full, so a
 /// gigabyte of output costs time and not memory.
 #[derive(Debug, Clone)]
-pub struct Journal(mpsc::Sender<Line>);
+pub struct Journal(mpsc::Sender<LogOutput>);
 
 impl Journal {
     /// How many chunks may wait to be stored.
     pub const CAPACITY: usize = 256;
 
-    pub fn new() -> (Self, mpsc::Receiver<Line>) {
+    pub fn new() -> (Self, mpsc::Receiver<LogOutput>) {
         let (sender, receiver) = mpsc::channel(Self::CAPACITY);
         (Self(sender), receiver)
     }
 
     /// Writes one line. A closed log is not an error.
-    pub async fn line(&self, text: impl AsRef<str>) {
+    pub async fn write_line(&self, text: impl AsRef<str>) {
         let mut data = text.as_ref().as_bytes().to_vec();
         data.push(b'\n');
         self.write(Stream::Stdout, data).await;
     }
 
     pub async fn write(&self, stream: Stream, data: Vec<u8>) {
-        let _ = self.0.send(Line { stream, data }).await;
+        let _ = self.0.send(LogOutput { stream, data }).await;
     }
 }
 
@@ -97,17 +97,21 @@ pub trait Provider: Send + Sync {
         Ok(())
     }
 
-    /// Executes one provider call. [`model::effect::Verb`] says which answers each verb allows.
-    async fn ask(&self, target: &Target, order: &Order, journal: &Journal)
-    -> Result<Answer, Fault>;
+    /// Executes one provider call. [`model::effect::CallVerb`] says which answers each verb allows.
+    async fn call(
+        &self,
+        target: &Target,
+        order: &ProviderCall,
+        journal: &Journal,
+    ) -> Result<ProviderAnswer, Fault>;
 
     /// Probes the machine; changes nothing.
-    async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault>;
+    async fn probe(&self, target: &Target) -> Result<Vec<ConditionObservation>, Fault>;
 
     /// Reads the state of a switch or power shelf; changes nothing. Cheap enough for polling.
-    async fn survey(&self, target: &Target) -> Result<Facts, Fault> {
-        let said = format!("{} cannot look at {}", self.name(), target.id);
-        Err(Fault::new(Code::NotSupported, said))
+    async fn poll_device(&self, target: &Target) -> Result<DeviceFacts, Fault> {
+        let message = format!("{} cannot look at {}", self.name(), target.id);
+        Err(Fault::new(FaultCode::NotSupported, message))
     }
 
     /// Reads all machines of a site with one request; changes nothing. `nodes`: those of the site.
@@ -115,9 +119,9 @@ pub trait Provider: Send + Sync {
         &self,
         site: &Site,
         _nodes: &[(NodeId, MachineId)],
-    ) -> Result<Vec<Sighting>, Fault> {
-        let said = format!("{} cannot look at {}", self.name(), site.head.id);
-        Err(Fault::new(Code::NotSupported, said))
+    ) -> Result<Vec<UpstreamMachine>, Fault> {
+        let message = format!("{} cannot look at {}", self.name(), site.head.id);
+        Err(Fault::new(FaultCode::NotSupported, message))
     }
 
     /// One machine as the MAAS of a site reports it; None: MAAS has no such machine.
@@ -125,24 +129,27 @@ pub trait Provider: Send + Sync {
         &self,
         site: &Site,
         target: &Target,
-    ) -> Result<Option<UpstreamSeen>, Fault> {
-        let said = format!("{} cannot look for {} at {}", self.name(), target.id, site.head.id);
-        Err(Fault::new(Code::NotSupported, said))
+    ) -> Result<Option<MaasObservation>, Fault> {
+        let message = format!("{} cannot look for {} at {}", self.name(), target.id, site.head.id);
+        Err(Fault::new(FaultCode::NotSupported, message))
     }
 
     /// Whether an image must be in the catalogue before it can be installed.
-    fn catalogued(&self) -> bool {
+    fn requires_catalog(&self) -> bool {
         false
     }
 
     /// Probes the hardware components of the machine; changes nothing. Expensive, so it is rarely
     /// called. The evidence is about `Degraded`; None: there is no BMC to read.
-    async fn examine(&self, _target: &Target) -> Result<Option<Evidence>, Fault> {
+    async fn probe_hardware(
+        &self,
+        _target: &Target,
+    ) -> Result<Option<ConditionObservation>, Fault> {
         Ok(None)
     }
 
     /// Why calls to the machine do not work normally, in one sentence, without calling it.
-    fn hindrance(&self, _target: &Target) -> Option<String> {
+    fn degraded_reason(&self, _target: &Target) -> Option<String> {
         None
     }
 
@@ -152,7 +159,7 @@ pub trait Provider: Send + Sync {
     }
 
     /// Finds and tests BMCs, where its machines have any.
-    fn scout(&self) -> Option<&dyn Scout> {
+    fn bmc_discovery(&self) -> Option<&dyn BmcDiscovery> {
         None
     }
 
@@ -192,7 +199,7 @@ impl Providers {
     }
 
     /// The provider that reaches the cluster of a machine: its own, or any real one that can.
-    pub fn speaks_to_clusters(&self, own: &str) -> Option<&Arc<dyn Provider>> {
+    pub fn cluster_provider(&self, own: &str) -> Option<&Arc<dyn Provider>> {
         let speaks =
             |one: &&Arc<dyn Provider>| one.capabilities().contains(&Capability::ClusterJoin);
         let real = self.by_name.values().filter(|one| !one.is_simulated());

@@ -7,8 +7,8 @@
 //! a state that already holds does no harm, so a sequence can be resumed at any point.
 
 use model::effect::PowerOffPolicy;
-use model::fault::{Code, Fault};
-use model::time::{Timestamp, spoken};
+use model::fault::{Fault, FaultCode};
+use model::time::{Timestamp, format_duration};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -47,10 +47,10 @@ pub enum PowerStage {
     Begun,
     /// A graceful shutdown was requested at this time.
     #[serde(rename = "shutting")]
-    Shutting(Timestamp),
+    ShuttingDown(Timestamp),
     /// The power was forced off at this time.
     #[serde(rename = "cutting")]
-    Cutting(Timestamp),
+    ForcingOff(Timestamp),
     /// A start was requested at this time, after the machine was observed off.
     Starting(Timestamp),
     Done,
@@ -61,16 +61,16 @@ pub enum PowerStage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PowerCommand {
     Shutdown,
-    Cut,
+    ForceOff,
     Start,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PowerMove {
+pub enum PowerDecision {
     /// Store the stage, then send the command.
     Command(PowerCommand, PowerStage),
     /// Read the power state again later.
-    Look,
+    Wait,
     /// The goal holds; the text is the evidence.
     Done(&'static str),
     Fail(Fault),
@@ -85,7 +85,7 @@ pub struct PowerTimeouts {
     /// For the power state to follow a forced off or a start.
     pub change: Duration,
     /// A command without effect is repeated after this time: it may never have been sent.
-    pub again: Duration,
+    pub repeat_after: Duration,
 }
 
 impl Default for PowerTimeouts {
@@ -94,7 +94,7 @@ impl Default for PowerTimeouts {
             graceful: Duration::from_secs(60),
             force: true,
             change: Duration::from_secs(180),
-            again: Duration::from_secs(30),
+            repeat_after: Duration::from_secs(30),
         }
     }
 }
@@ -102,10 +102,10 @@ impl Default for PowerTimeouts {
 impl PowerTimeouts {
     /// The policy of the step; what it leaves open is taken from the configuration.
     fn with_policy(&self, power_off: PowerOffPolicy) -> Self {
-        let said = power_off.graceful_seconds.map(|seconds| Duration::from_secs(seconds.into()));
-        let graceful = said.unwrap_or(self.graceful);
+        let message = power_off.graceful_seconds.map(|seconds| Duration::from_secs(seconds.into()));
+        let graceful = message.unwrap_or(self.graceful);
         // A graceful period of zero means that the power is forced off.
-        let cuts = said.is_some_and(|said| said.is_zero());
+        let cuts = message.is_some_and(|message| message.is_zero());
         let force = power_off.force.unwrap_or(self.force || cuts);
         // A step that forbids force overrides a configuration without a graceful period.
         let insists = power_off.force == Some(false) && graceful.is_zero();
@@ -116,30 +116,30 @@ impl PowerTimeouts {
 
 /// The timeouts of one sequence at one BMC. Without support for graceful shutdown the power is
 /// forced off at once, where that is allowed.
-pub fn patience(
+pub fn timeouts_for(
     configured: &PowerTimeouts,
     power_off: PowerOffPolicy,
     can_shut_down: bool,
 ) -> Result<PowerTimeouts, Fault> {
-    let wanted = configured.with_policy(power_off);
-    match (can_shut_down || wanted.graceful.is_zero(), wanted.force) {
-        (true, _) => Ok(wanted),
-        (false, true) => Ok(PowerTimeouts { graceful: Duration::ZERO, ..wanted }),
+    let desired = configured.with_policy(power_off);
+    match (can_shut_down || desired.graceful.is_zero(), desired.force) {
+        (true, _) => Ok(desired),
+        (false, true) => Ok(PowerTimeouts { graceful: Duration::ZERO, ..desired }),
         (false, false) => {
-            let said = "the BMC cannot ask the operating system to shut down, and force is not allowed; allow it in the \
+            let message = "the BMC cannot ask the operating system to shut down, and force is not allowed; allow it in the \
                         step or in the configuration";
-            Err(Fault::new(Code::NotSupported, said))
+            Err(Fault::new(FaultCode::NotSupported, message))
         }
     }
 }
 
 /// Whether the next decision depends on the timeouts: the machine is on and is to be switched off.
-pub const fn needs_patience(goal: PowerGoal, stage: PowerStage, seen: PowerState) -> bool {
-    match (goal, stage, seen) {
+pub const fn needs_timeouts(goal: PowerGoal, stage: PowerStage, observed: PowerState) -> bool {
+    match (goal, stage, observed) {
         (PowerGoal::On, _, _) | (_, _, PowerState::Off) => false,
         (
             PowerGoal::Off | PowerGoal::Cycle,
-            PowerStage::Begun | PowerStage::Shutting(_) | PowerStage::Cutting(_),
+            PowerStage::Begun | PowerStage::ShuttingDown(_) | PowerStage::ForcingOff(_),
             PowerState::On | PowerState::Changing,
         ) => true,
         (
@@ -152,141 +152,147 @@ pub const fn needs_patience(goal: PowerGoal, stage: PowerStage, seen: PowerState
 
 /// The BMC refused a graceful shutdown, so nothing has happened. Returns the timeouts to continue
 /// with, or the fault that ends the sequence.
-pub fn refused(
+pub fn after_refusal(
     fault: Fault,
-    ask: PowerCommand,
-    patience: &PowerTimeouts,
+    request: PowerCommand,
+    timeout: &PowerTimeouts,
 ) -> Result<PowerTimeouts, Fault> {
-    match (ask, fault.code, patience.force) {
-        (PowerCommand::Shutdown, Code::EffectFailed | Code::NotSupported, true) => {
-            Ok(PowerTimeouts { graceful: Duration::ZERO, ..patience.clone() })
+    match (request, fault.code, timeout.force) {
+        (PowerCommand::Shutdown, FaultCode::EffectFailed | FaultCode::NotSupported, true) => {
+            Ok(PowerTimeouts { graceful: Duration::ZERO, ..timeout.clone() })
         }
-        (PowerCommand::Shutdown, Code::EffectFailed | Code::NotSupported, false) => {
-            let said = format!("{}; force is not allowed, so its power stays as it is", fault.said);
-            Err(Fault::new(fault.code, said))
+        (PowerCommand::Shutdown, FaultCode::EffectFailed | FaultCode::NotSupported, false) => {
+            let message =
+                format!("{}; force is not allowed, so its power stays as it is", fault.message);
+            Err(Fault::new(fault.code, message))
         }
-        (PowerCommand::Shutdown | PowerCommand::Cut | PowerCommand::Start, _, _) => Err(fault),
+        (PowerCommand::Shutdown | PowerCommand::ForceOff | PowerCommand::Start, _, _) => Err(fault),
     }
 }
 
 /// The next decision of a power sequence.
-pub fn next(
+pub fn next_decision(
     goal: PowerGoal,
     stage: PowerStage,
-    seen: PowerState,
+    observed: PowerState,
     now: Timestamp,
-    patience: &PowerTimeouts,
-) -> PowerMove {
-    match (stage, seen) {
-        (PowerStage::Done, _) => PowerMove::Done("it was done before"),
-        (PowerStage::Stopped, _) => {
-            PowerMove::Fail(Fault::new(Code::EffectFailed, "it was stopped before it began"))
-        }
-        (PowerStage::Begun, PowerState::Changing) => PowerMove::Look,
+    timeout: &PowerTimeouts,
+) -> PowerDecision {
+    match (stage, observed) {
+        (PowerStage::Done, _) => PowerDecision::Done("it was done before"),
+        (PowerStage::Stopped, _) => PowerDecision::Fail(Fault::new(
+            FaultCode::EffectFailed,
+            "it was stopped before it began",
+        )),
+        (PowerStage::Begun, PowerState::Changing) => PowerDecision::Wait,
         (PowerStage::Begun, PowerState::On) if goal == PowerGoal::On => {
-            PowerMove::Done("it was on already")
+            PowerDecision::Done("it was on already")
         }
         (PowerStage::Begun, PowerState::Off) if goal == PowerGoal::Off => {
-            PowerMove::Done("it was off already")
+            PowerDecision::Done("it was off already")
         }
         (PowerStage::Begun, PowerState::Off) => start(now),
-        (PowerStage::Begun, PowerState::On) if patience.graceful.is_zero() => cut(now),
+        (PowerStage::Begun, PowerState::On) if timeout.graceful.is_zero() => force_off(now),
         (PowerStage::Begun, PowerState::On) => {
-            PowerMove::Command(PowerCommand::Shutdown, PowerStage::Shutting(now))
+            PowerDecision::Command(PowerCommand::Shutdown, PowerStage::ShuttingDown(now))
         }
-        (PowerStage::Shutting(_) | PowerStage::Cutting(_), PowerState::Off) => match goal {
-            PowerGoal::Off => PowerMove::Done("it is off"),
+        (PowerStage::ShuttingDown(_) | PowerStage::ForcingOff(_), PowerState::Off) => match goal {
+            PowerGoal::Off => PowerDecision::Done("it is off"),
             PowerGoal::On | PowerGoal::Cycle => start(now),
         },
-        (PowerStage::Shutting(since), PowerState::On | PowerState::Changing) => {
-            shutting(since, now, patience)
+        (PowerStage::ShuttingDown(since), PowerState::On | PowerState::Changing) => {
+            while_shutting_down(since, now, timeout)
         }
-        (PowerStage::Cutting(since), PowerState::On | PowerState::Changing) => {
-            insist(since, now, patience, PowerCommand::Cut, stage)
+        (PowerStage::ForcingOff(since), PowerState::On | PowerState::Changing) => {
+            repeat_command(since, now, timeout, PowerCommand::ForceOff, stage)
         }
-        (PowerStage::Starting(_), PowerState::On) => PowerMove::Done(match goal {
+        (PowerStage::Starting(_), PowerState::On) => PowerDecision::Done(match goal {
             PowerGoal::On => "it is on",
             PowerGoal::Off | PowerGoal::Cycle => "it was seen off, and is on again",
         }),
         (PowerStage::Starting(since), PowerState::Off) => {
-            insist(since, now, patience, PowerCommand::Start, stage)
+            repeat_command(since, now, timeout, PowerCommand::Start, stage)
         }
-        (PowerStage::Starting(since), PowerState::Changing) => wait(since, now, patience, "start"),
+        (PowerStage::Starting(since), PowerState::Changing) => wait(since, now, timeout, "start"),
     }
 }
 
-fn start(now: Timestamp) -> PowerMove {
-    PowerMove::Command(PowerCommand::Start, PowerStage::Starting(now))
+fn start(now: Timestamp) -> PowerDecision {
+    PowerDecision::Command(PowerCommand::Start, PowerStage::Starting(now))
 }
 
-fn cut(now: Timestamp) -> PowerMove {
-    PowerMove::Command(PowerCommand::Cut, PowerStage::Cutting(now))
+fn force_off(now: Timestamp) -> PowerDecision {
+    PowerDecision::Command(PowerCommand::ForceOff, PowerStage::ForcingOff(now))
 }
 
-fn shutting(since: Timestamp, now: Timestamp, patience: &PowerTimeouts) -> PowerMove {
-    if now.since(since) < patience.graceful {
-        return PowerMove::Look;
+fn while_shutting_down(since: Timestamp, now: Timestamp, timeout: &PowerTimeouts) -> PowerDecision {
+    if now.since(since) < timeout.graceful {
+        return PowerDecision::Wait;
     }
-    if patience.force {
-        return cut(now);
+    if timeout.force {
+        return force_off(now);
     }
-    let waited = spoken(patience.graceful);
-    let said = format!("it did not shut down within {waited}, and the step does not allow force");
-    PowerMove::Fail(Fault::new(Code::ReadBackDiffers, said))
+    let waited = format_duration(timeout.graceful);
+    let message =
+        format!("it did not shut down within {waited}, and the step does not allow force");
+    PowerDecision::Fail(Fault::new(FaultCode::ReadBackDiffers, message))
 }
 
 /// Repeats a command that had no effect, until the timeout.
-fn insist(
+fn repeat_command(
     since: Timestamp,
     now: Timestamp,
-    patience: &PowerTimeouts,
-    ask: PowerCommand,
+    timeout: &PowerTimeouts,
+    request: PowerCommand,
     stage: PowerStage,
-) -> PowerMove {
-    let word = match ask {
+) -> PowerDecision {
+    let name = match request {
         PowerCommand::Start => "start",
-        PowerCommand::Shutdown | PowerCommand::Cut => "switch off",
+        PowerCommand::Shutdown | PowerCommand::ForceOff => "switch off",
     };
-    match wait(since, now, patience, word) {
+    match wait(since, now, timeout, name) {
         // The stage stays the same: the timeout counts from the first command.
-        PowerMove::Look if again(since, now, patience) => PowerMove::Command(ask, stage),
+        PowerDecision::Wait if is_repeat_due(since, now, timeout) => {
+            PowerDecision::Command(request, stage)
+        }
         other => other,
     }
 }
 
 /// True once per `repeat_after`, for one or two reads.
-fn again(since: Timestamp, now: Timestamp, patience: &PowerTimeouts) -> bool {
-    let span = patience.again.as_millis().max(1);
+fn is_repeat_due(since: Timestamp, now: Timestamp, timeout: &PowerTimeouts) -> bool {
+    let span = timeout.repeat_after.as_millis().max(1);
     let waited = now.since(since).as_millis();
-    waited >= span && waited % span < LOOK_EVERY.as_millis()
+    waited >= span && waited % span < POLL_INTERVAL.as_millis()
 }
 
-fn wait(since: Timestamp, now: Timestamp, patience: &PowerTimeouts, word: &str) -> PowerMove {
-    if now.since(since) < patience.change {
-        return PowerMove::Look;
+fn wait(since: Timestamp, now: Timestamp, timeout: &PowerTimeouts, name: &str) -> PowerDecision {
+    if now.since(since) < timeout.change {
+        return PowerDecision::Wait;
     }
-    let said = format!("it was told to {word} and did not within {}", spoken(patience.change));
-    PowerMove::Fail(Fault::new(Code::ReadBackDiffers, said))
+    let message =
+        format!("it was told to {name} and did not within {}", format_duration(timeout.change));
+    PowerDecision::Fail(Fault::new(FaultCode::ReadBackDiffers, message))
 }
 
 /// Between two reads of the power state.
-pub const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a worker records that it watches the power state.
-pub(crate) const WATCH_EVERY: Duration = Duration::from_secs(10);
+pub(crate) const WATCH_INTERVAL: Duration = Duration::from_secs(10);
 /// The longest gap between two recorded reads. No person switches a machine off and on within it.
-pub(crate) const MAX_UNWATCHED: Duration = Duration::from_secs(30);
+pub(crate) const MAX_WATCH_GAP: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use PowerGoal::{Cycle, Off, On};
-    use PowerStage::{Begun, Cutting, Shutting, Starting};
+    use PowerStage::{Begun, ForcingOff, ShuttingDown, Starting};
 
-    const PATIENCE: PowerTimeouts = PowerTimeouts {
+    const TIMEOUTS: PowerTimeouts = PowerTimeouts {
         graceful: Duration::from_secs(60),
         force: true,
         change: Duration::from_secs(100),
-        again: Duration::from_secs(30),
+        repeat_after: Duration::from_secs(30),
     };
 
     fn at(seconds: i64) -> Timestamp {
@@ -294,50 +300,74 @@ mod tests {
     }
 
     #[test]
-    fn every_stage_has_its_move() {
+    fn every_stage_has_its_decision() {
         use PowerState as P;
-        let ask = PowerMove::Command;
+        let request = PowerDecision::Command;
         let table = [
-            (On, Begun, P::On, 0, PowerMove::Done("it was on already")),
-            (On, Begun, P::Off, 0, ask(PowerCommand::Start, Starting(at(0)))),
-            (Off, Begun, P::Off, 0, PowerMove::Done("it was off already")),
-            (Off, Begun, P::On, 0, ask(PowerCommand::Shutdown, Shutting(at(0)))),
-            (Cycle, Begun, P::Changing, 0, PowerMove::Look),
-            (Cycle, Begun, P::Off, 5, ask(PowerCommand::Start, Starting(at(5)))),
-            (Cycle, Begun, P::On, 5, ask(PowerCommand::Shutdown, Shutting(at(5)))),
-            (Cycle, Shutting(at(0)), P::On, 59, PowerMove::Look),
-            (Cycle, Shutting(at(0)), P::Changing, 60, ask(PowerCommand::Cut, Cutting(at(60)))),
-            (Cycle, Shutting(at(0)), P::Off, 20, ask(PowerCommand::Start, Starting(at(20)))),
-            (Off, Shutting(at(0)), P::Off, 20, PowerMove::Done("it is off")),
-            (Cycle, Cutting(at(0)), P::On, 5, PowerMove::Look),
-            (Cycle, Cutting(at(0)), P::On, 30, ask(PowerCommand::Cut, Cutting(at(0)))),
-            (Cycle, Cutting(at(0)), P::On, 32, PowerMove::Look),
-            (Off, Cutting(at(0)), P::Off, 5, PowerMove::Done("it is off")),
-            (Cycle, Starting(at(0)), P::Off, 5, PowerMove::Look),
-            (Cycle, Starting(at(0)), P::Off, 60, ask(PowerCommand::Start, Starting(at(0)))),
-            (Cycle, Starting(at(0)), P::Changing, 99, PowerMove::Look),
-            (Cycle, Starting(at(0)), P::On, 5, PowerMove::Done("it was seen off, and is on again")),
-            (On, Starting(at(0)), P::On, 5, PowerMove::Done("it is on")),
-            (Cycle, PowerStage::Done, P::Off, 5, PowerMove::Done("it was done before")),
+            (On, Begun, P::On, 0, PowerDecision::Done("it was on already")),
+            (On, Begun, P::Off, 0, request(PowerCommand::Start, Starting(at(0)))),
+            (Off, Begun, P::Off, 0, PowerDecision::Done("it was off already")),
+            (Off, Begun, P::On, 0, request(PowerCommand::Shutdown, ShuttingDown(at(0)))),
+            (Cycle, Begun, P::Changing, 0, PowerDecision::Wait),
+            (Cycle, Begun, P::Off, 5, request(PowerCommand::Start, Starting(at(5)))),
+            (Cycle, Begun, P::On, 5, request(PowerCommand::Shutdown, ShuttingDown(at(5)))),
+            (Cycle, ShuttingDown(at(0)), P::On, 59, PowerDecision::Wait),
+            (
+                Cycle,
+                ShuttingDown(at(0)),
+                P::Changing,
+                60,
+                request(PowerCommand::ForceOff, ForcingOff(at(60))),
+            ),
+            (
+                Cycle,
+                ShuttingDown(at(0)),
+                P::Off,
+                20,
+                request(PowerCommand::Start, Starting(at(20))),
+            ),
+            (Off, ShuttingDown(at(0)), P::Off, 20, PowerDecision::Done("it is off")),
+            (Cycle, ForcingOff(at(0)), P::On, 5, PowerDecision::Wait),
+            (
+                Cycle,
+                ForcingOff(at(0)),
+                P::On,
+                30,
+                request(PowerCommand::ForceOff, ForcingOff(at(0))),
+            ),
+            (Cycle, ForcingOff(at(0)), P::On, 32, PowerDecision::Wait),
+            (Off, ForcingOff(at(0)), P::Off, 5, PowerDecision::Done("it is off")),
+            (Cycle, Starting(at(0)), P::Off, 5, PowerDecision::Wait),
+            (Cycle, Starting(at(0)), P::Off, 60, request(PowerCommand::Start, Starting(at(0)))),
+            (Cycle, Starting(at(0)), P::Changing, 99, PowerDecision::Wait),
+            (
+                Cycle,
+                Starting(at(0)),
+                P::On,
+                5,
+                PowerDecision::Done("it was seen off, and is on again"),
+            ),
+            (On, Starting(at(0)), P::On, 5, PowerDecision::Done("it is on")),
+            (Cycle, PowerStage::Done, P::Off, 5, PowerDecision::Done("it was done before")),
         ];
-        for (goal, stage, seen, now, expected) in table {
-            let found = next(goal, stage, seen, at(now), &PATIENCE);
-            assert_eq!(found, expected, "{goal:?} {stage:?} {seen:?} at {now}");
+        for (goal, stage, observed, now, expected) in table {
+            let found = next_decision(goal, stage, observed, at(now), &TIMEOUTS);
+            assert_eq!(found, expected, "{goal:?} {stage:?} {observed:?} at {now}");
         }
     }
 
     #[test]
-    fn patience_ends_with_what_was_seen() {
-        let stubborn = PowerTimeouts { force: false, ..PATIENCE };
-        for (stage, seen, patience, words) in [
-            (Shutting(at(0)), PowerState::On, &stubborn, "does not allow force"),
-            (Cutting(at(0)), PowerState::On, &PATIENCE, "told to switch off and did not within"),
-            (Starting(at(0)), PowerState::Off, &PATIENCE, "told to start and did not within"),
-            (Starting(at(0)), PowerState::Changing, &PATIENCE, "told to start"),
-            (PowerStage::Stopped, PowerState::On, &PATIENCE, "stopped before it began"),
+    fn a_timeout_fails_with_the_observed_state() {
+        let stubborn = PowerTimeouts { force: false, ..TIMEOUTS };
+        for (stage, observed, timeout, words) in [
+            (ShuttingDown(at(0)), PowerState::On, &stubborn, "does not allow force"),
+            (ForcingOff(at(0)), PowerState::On, &TIMEOUTS, "told to switch off and did not within"),
+            (Starting(at(0)), PowerState::Off, &TIMEOUTS, "told to start and did not within"),
+            (Starting(at(0)), PowerState::Changing, &TIMEOUTS, "told to start"),
+            (PowerStage::Stopped, PowerState::On, &TIMEOUTS, "stopped before it began"),
         ] {
-            match next(Cycle, stage, seen, at(100), patience) {
-                PowerMove::Fail(fault) => assert!(fault.said.contains(words), "{fault}"),
+            match next_decision(Cycle, stage, observed, at(100), timeout) {
+                PowerDecision::Fail(fault) => assert!(fault.message.contains(words), "{fault}"),
                 other => panic!("{stage:?}: {other:?}"),
             }
         }
@@ -350,11 +380,11 @@ mod tests {
     /// Rows: configuration, policy of the step, whether the BMC supports a graceful shutdown.
     /// Expected: the graceful period in seconds, and whether force is allowed.
     #[test]
-    fn a_step_has_its_say() {
+    fn a_step_overrides_the_configured_policy() {
         let configured = |seconds, force| PowerTimeouts {
             graceful: Duration::from_secs(seconds),
             force,
-            ..PATIENCE
+            ..TIMEOUTS
         };
         let table = [
             (configured(60, true), power_off(None, None), true, Some((60, true))),
@@ -372,7 +402,7 @@ mod tests {
             (configured(0, true), power_off(Some(9), Some(false)), true, Some((9, false))),
         ];
         for (configured, power_off, can, expected) in table {
-            let found = patience(&configured, power_off, can);
+            let found = timeouts_for(&configured, power_off, can);
             let found = found.map(|found| (found.graceful.as_secs(), found.force)).ok();
             assert_eq!(found, expected, "{configured:?} {power_off:?} can shut down: {can}");
         }
@@ -381,61 +411,65 @@ mod tests {
     #[test]
     fn a_refused_shutdown_leads_to_force_or_to_a_fault() {
         let no = |code| Fault::new(code, "the BMC said no");
-        let polite = PowerTimeouts { force: false, ..PATIENCE };
-        for code in [Code::EffectFailed, Code::NotSupported] {
-            let left = refused(no(code), PowerCommand::Shutdown, &PATIENCE).unwrap();
-            let cut = next(Cycle, Shutting(at(5)), PowerState::On, at(5), &left);
-            assert_eq!(cut, PowerMove::Command(PowerCommand::Cut, Cutting(at(5))));
-            let fault = refused(no(code), PowerCommand::Shutdown, &polite).unwrap_err();
-            assert!(fault.code == code && fault.said.contains("said no; force"), "{fault}");
+        let polite = PowerTimeouts { force: false, ..TIMEOUTS };
+        for code in [FaultCode::EffectFailed, FaultCode::NotSupported] {
+            let left = after_refusal(no(code), PowerCommand::Shutdown, &TIMEOUTS).unwrap();
+            let cut = next_decision(Cycle, ShuttingDown(at(5)), PowerState::On, at(5), &left);
+            assert_eq!(cut, PowerDecision::Command(PowerCommand::ForceOff, ForcingOff(at(5))));
+            let fault = after_refusal(no(code), PowerCommand::Shutdown, &polite).unwrap_err();
+            assert!(fault.code == code && fault.message.contains("said no; force"), "{fault}");
         }
-        for (code, ask) in [
-            (Code::BmcBusy, PowerCommand::Shutdown),
-            (Code::AnswerLost, PowerCommand::Shutdown),
-            (Code::EffectFailed, PowerCommand::Cut),
-            (Code::NotSupported, PowerCommand::Start),
+        for (code, request) in [
+            (FaultCode::BmcBusy, PowerCommand::Shutdown),
+            (FaultCode::AnswerLost, PowerCommand::Shutdown),
+            (FaultCode::EffectFailed, PowerCommand::ForceOff),
+            (FaultCode::NotSupported, PowerCommand::Start),
         ] {
-            assert_eq!(refused(no(code), ask, &PATIENCE), Err(no(code)), "{code:?} {ask:?}");
+            assert_eq!(
+                after_refusal(no(code), request, &TIMEOUTS),
+                Err(no(code)),
+                "{code:?} {request:?}"
+            );
         }
     }
 
     /// Without force no sequence forces the power off, whatever the machine does.
     #[test]
-    fn what_is_forbidden_is_not_asked() {
-        let polite = PowerTimeouts { force: false, ..PATIENCE };
+    fn without_force_the_power_is_never_cut() {
+        let polite = PowerTimeouts { force: false, ..TIMEOUTS };
         for goal in [Off, Cycle] {
             let mut stage = Begun;
             let mut fault = None;
             for second in 0..1_000 {
-                match next(goal, stage, PowerState::On, at(second), &polite) {
-                    PowerMove::Command(PowerCommand::Shutdown, next) => stage = next,
-                    PowerMove::Look => {}
-                    PowerMove::Fail(found) => {
+                match next_decision(goal, stage, PowerState::On, at(second), &polite) {
+                    PowerDecision::Command(PowerCommand::Shutdown, next) => stage = next,
+                    PowerDecision::Wait => {}
+                    PowerDecision::Fail(found) => {
                         fault = Some(found);
                         break;
                     }
                     other => panic!("{other:?}"),
                 }
             }
-            assert_eq!(fault.map(|fault| fault.code), Some(Code::ReadBackDiffers));
+            assert_eq!(fault.map(|fault| fault.code), Some(FaultCode::ReadBackDiffers));
         }
     }
 
     /// Every sequence ends, whatever the machine does.
     #[test]
-    fn a_course_always_ends() {
+    fn a_power_sequence_always_ends() {
         for goal in [On, Off, Cycle] {
-            for seen in [PowerState::On, PowerState::Off] {
+            for observed in [PowerState::On, PowerState::Off] {
                 let mut stage = Begun;
                 let ended = (0..1_000).any(|second| {
-                    match next(goal, stage, seen, at(second), &PATIENCE) {
-                        PowerMove::Command(_, next) => stage = next,
-                        PowerMove::Look => {}
-                        PowerMove::Done(_) | PowerMove::Fail(_) => return true,
+                    match next_decision(goal, stage, observed, at(second), &TIMEOUTS) {
+                        PowerDecision::Command(_, next) => stage = next,
+                        PowerDecision::Wait => {}
+                        PowerDecision::Done(_) | PowerDecision::Fail(_) => return true,
                     }
                     false
                 });
-                assert!(ended, "{goal:?} with power always {seen:?}");
+                assert!(ended, "{goal:?} with power always {observed:?}");
             }
         }
     }

@@ -12,6 +12,8 @@ mod adapters;
 mod address;
 mod bios;
 mod boot;
+mod capabilities;
+mod classification;
 mod client;
 mod decode;
 mod firmware;
@@ -21,7 +23,6 @@ mod log;
 mod login;
 mod media;
 mod monitoring;
-mod offers;
 mod power;
 mod quirks;
 mod shelf;
@@ -29,29 +30,28 @@ mod system;
 mod task;
 mod unauthenticated;
 mod update;
-mod verdict;
 
 pub use crate::peer_login::Login;
 pub use address::BmcAddress;
 pub use bios::{Attribute, Bios};
 pub use boot::{BootOverride, BootSource, BootSpan};
+pub use capabilities::SystemIdentity;
 pub use firmware::{Components, Firmware};
-pub use health::{BadPart, Health, HealthReport, Redundancy};
+pub use health::{Health, HealthReport, Redundancy, UnhealthyComponent};
 pub use inventory::{Cpu, Disk, Gpu, Inventory, Memory, Nic};
 pub use log::{LogEntry, MAX_LOG_ENTRIES};
 pub use media::Media;
-pub use monitoring::{Services, Standing, Telemetry};
-pub use offers::Glance;
+pub use monitoring::{LoginPrivilege, Services, Telemetry};
 pub use power::{Power, Reset};
 pub use shelf::Shelf;
-pub use system::{Overview, System, Wanted};
-pub use task::{TaskRef, TaskSeen, TaskState};
+pub use system::{System, SystemSelector, SystemSummary};
+pub use task::{TaskRef, TaskState, TaskStatus};
 pub use unauthenticated::UnauthenticatedBmc;
-pub use update::{Image, Offer, Updates, Way};
+pub use update::{FirmwareImage, UpdateMethod, UpdateService, UpdateServiceState};
 
 use crate::http_client::{Endpoint, Fingerprint, Timeouts, Trust};
-use client::Link;
-use decode::{Doc, Part};
+use client::RedfishClient;
+use decode::{JsonNode, Resource};
 use model::fault::Fault;
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,8 +82,8 @@ impl Default for Settings {
 
 /// A login at one BMC. Its session ends with [`Bmc::close`] or when it and its Systems are dropped.
 pub struct Bmc {
-    link: Arc<Link>,
-    root: Doc,
+    link: Arc<RedfishClient>,
+    root: Resource,
     /// The path of the System that the address names.
     system: Option<String>,
     poll_interval: Duration,
@@ -98,7 +98,7 @@ pub struct About {
 }
 
 impl About {
-    fn of(root: Part<'_>) -> Self {
+    fn of(root: JsonNode<'_>) -> Self {
         Self {
             vendor: root.text("Vendor"),
             product: root.text("Product"),
@@ -116,7 +116,7 @@ impl Bmc {
         settings: Settings,
     ) -> Result<Self, Fault> {
         let BmcAddress { endpoint, system } = address;
-        let (link, root) = Link::open(endpoint, login, trust, &settings).await?;
+        let (link, root) = RedfishClient::open(endpoint, login, trust, &settings).await?;
         let poll_interval = settings.poll_interval;
         Ok(Self { link: Arc::new(link), root, system, poll_interval })
     }

@@ -11,34 +11,34 @@
 
 mod device;
 mod dir;
+mod effect_log;
 mod fault;
 mod hardware;
 mod inspect;
 mod job;
-mod ledger;
-mod memory;
 mod node;
 mod script;
 mod stage;
+mod store;
 
+pub use effect_log::EffectCount;
 pub use fault::{Action, FaultRule, MAX_DELAY_MS, MAX_RULES, PROBE};
 pub use job::Speed;
-pub use ledger::EffectCount;
-pub use memory::{Memory, Ram};
+pub use store::{RamStore, SimStore};
 
 use crate::clock::{Clock, system_clock};
 use crate::inspect::Inspector;
-use crate::port::{Journal, Provider, Sighting, Target};
+use crate::port::{Journal, Provider, Target, UpstreamMachine};
 use async_trait::async_trait;
-use fault::Selected;
+use effect_log::EffectRecord;
+use fault::FaultSubject;
 use hardware::Hardware;
 use job::Job;
-use ledger::Entry;
-use model::condition::Evidence;
-use model::effect::{Answer, Capability, Effect, Facts, Order, Verb};
-use model::fault::{Code, Fault, Happened};
+use model::condition::ConditionObservation;
+use model::effect::{CallVerb, Capability, DeviceFacts, Effect, ProviderAnswer, ProviderCall};
+use model::fault::{EffectOutcome, Fault, FaultCode};
 use model::id::{MachineId, NodeId};
-use model::node::{Upstream, UpstreamSeen};
+use model::node::{MaasObservation, MaasState};
 use model::refusal::Refusal;
 use model::site::Site;
 use model::time::Timestamp;
@@ -48,14 +48,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The longest poll interval of a running job, so that a stop by another caller is noticed.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// The shortest poll interval.
-const LOOK_AT_MOST_EVERY: Duration = Duration::from_millis(1);
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A simulated fleet. A clone is the same fleet.
 #[derive(Clone)]
 pub struct Sim {
-    memory: Memory,
+    store: SimStore,
     speed: Speed,
     clock: Clock,
 }
@@ -63,17 +63,17 @@ pub struct Sim {
 impl Sim {
     pub const NAME: &'static str = "sim";
 
-    pub fn new(memory: Memory, speed: Speed) -> Self {
-        Self { memory, speed, clock: system_clock() }
+    pub fn new(store: SimStore, speed: Speed) -> Self {
+        Self { store, speed, clock: system_clock() }
     }
 
     pub fn in_ram(speed: Speed) -> Self {
-        Self::new(Memory::ram(), speed)
+        Self::new(SimStore::ram(), speed)
     }
 
     /// A fleet in a directory, which is created if missing.
     pub fn in_dir(root: impl Into<PathBuf>, speed: Speed) -> io::Result<Self> {
-        Ok(Self::new(Memory::dir(root)?, speed))
+        Ok(Self::new(SimStore::dir(root)?, speed))
     }
 
     #[must_use]
@@ -84,118 +84,134 @@ impl Sim {
     /// Adds a fault rule and returns it with its id.
     pub fn add_fault(&self, rule: FaultRule) -> Result<FaultRule, Refusal> {
         rule.check()?;
-        self.memory.change_rules(|rules| rules.add(rule)).map_err(out_of_memory)?
+        self.store.change_rules(|rules| rules.add(rule)).map_err(store_refusal)?
     }
 
     pub fn list_faults(&self) -> Result<Vec<FaultRule>, Refusal> {
-        Ok(self.memory.rules().map_err(out_of_memory)?.rules)
+        Ok(self.store.rules().map_err(store_refusal)?.rules)
     }
 
     /// Removes one rule, or all of them, and returns how many.
     pub fn clear_faults(&self, id: Option<&str>) -> Result<usize, Refusal> {
-        self.memory.change_rules(|rules| rules.clear(id)).map_err(out_of_memory)
+        self.store.change_rules(|rules| rules.clear(id)).map_err(store_refusal)
     }
 
     /// How often each key with this prefix was requested and applied.
     pub fn effects(&self, prefix: &str) -> Result<Vec<EffectCount>, Refusal> {
-        self.memory.counts(prefix).map_err(out_of_memory)
+        self.store.counts(prefix).map_err(store_refusal)
     }
 
     /// Applies all jobs that are due, and then calls `look` with the hardware.
     fn with_hardware<T>(
         &self,
         machine: &MachineId,
-        look: impl FnOnce(&mut Hardware, Timestamp) -> T,
+        probe: impl FnOnce(&mut Hardware, Timestamp) -> T,
     ) -> Result<T, Fault> {
         let now = (self.clock)();
-        self.memory.change(machine, now, |hardware, ledger| {
-            hardware.settle(machine, now, ledger);
-            look(hardware, now)
+        self.store.change(machine, now, |hardware, ledger| {
+            hardware.apply_due_jobs(machine, now, ledger);
+            probe(hardware, now)
         })
     }
 
     /// Starts the effect unless its key was started before. Returns the job.
-    fn begin(&self, machine: &MachineId, order: &Order) -> Result<Option<Sight>, Fault> {
+    fn begin(
+        &self,
+        machine: &MachineId,
+        call: &ProviderCall,
+    ) -> Result<Option<JobSnapshot>, Fault> {
         let now = (self.clock)();
-        let takes_ms = self.speed.takes_ms(machine.as_str(), &order.effect);
-        self.memory.change(machine, now, |hardware, ledger| {
-            hardware.settle(machine, now, ledger);
-            hardware.begin(&order.key, &order.effect, takes_ms, now);
+        let takes_ms = self.speed.takes_ms(machine.as_str(), &call.effect);
+        self.store.change(machine, now, |hardware, ledger| {
+            hardware.apply_due_jobs(machine, now, ledger);
+            hardware.begin(&call.key, &call.effect, takes_ms, now);
             // A job of zero duration is due at once.
-            hardware.settle(machine, now, ledger);
-            sight(hardware, order, now)
+            hardware.apply_due_jobs(machine, now, ledger);
+            job_snapshot(hardware, call, now)
         })
     }
 
     /// Records the call and returns the fault rule that matches it.
-    fn take_order(&self, machine: &MachineId, order: &Order) -> Result<Option<FaultRule>, Fault> {
-        self.memory.record(&[Entry::asked(machine, order)])?;
-        let selected = Selected::Order { effect: order.effect.word(), verb: order.verb };
-        self.memory.strike(machine, selected)
+    fn record_call(
+        &self,
+        machine: &MachineId,
+        call: &ProviderCall,
+    ) -> Result<Option<FaultRule>, Fault> {
+        self.store.record(&[EffectRecord::requested(machine, call)])?;
+        let selected = FaultSubject::Call { effect: call.effect.name(), verb: call.verb };
+        self.store.match_fault_rule(machine, selected)
     }
 
-    async fn carry_out(
+    async fn execute(
         &self,
         target: &Target,
-        order: &Order,
+        call: &ProviderCall,
         journal: &Journal,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<ProviderAnswer, Fault> {
         let machine = &target.machine_id();
-        let Order { key, effect, .. } = order;
-        match order.verb {
-            Verb::Perform => {
-                let begun = self.begin(machine, order)?;
-                self.see_through(machine, order, begun, journal).await
+        let ProviderCall { key, effect, .. } = call;
+        match call.verb {
+            CallVerb::Perform => {
+                let begun = self.begin(machine, call)?;
+                self.follow_job(machine, call, begun, journal).await
             }
-            Verb::Follow => {
-                let found = self.find(machine, order)?;
-                self.see_through(machine, order, found, journal).await
+            CallVerb::Follow => {
+                let found = self.find(machine, call)?;
+                self.follow_job(machine, call, found, journal).await
             }
-            Verb::GetStatus => self.with_hardware(machine, |hardware, _| hardware.inquire(key)),
-            Verb::Observe => self.with_hardware(machine, |hardware, _| {
-                hardware.look(key, effect).map_or_else(Answer::Differs, Answer::Done)
+            CallVerb::GetStatus => {
+                self.with_hardware(machine, |hardware, _| hardware.key_status(key))
+            }
+            CallVerb::Observe => self.with_hardware(machine, |hardware, _| {
+                hardware
+                    .observe(key, effect)
+                    .map_or_else(ProviderAnswer::Differs, ProviderAnswer::Done)
             }),
-            Verb::Stop => {
+            CallVerb::Stop => {
                 self.with_hardware(machine, |hardware, now| hardware.stop(key, effect, now))
             }
         }
     }
 
     /// The job of the key. If it cannot be read, the fault says that the effect may have happened.
-    fn find(&self, machine: &MachineId, order: &Order) -> Result<Option<Sight>, Fault> {
-        self.with_hardware(machine, |hardware, now| sight(hardware, order, now))
-            .map_err(out_of_sight)
+    fn find(&self, machine: &MachineId, call: &ProviderCall) -> Result<Option<JobSnapshot>, Fault> {
+        self.with_hardware(machine, |hardware, now| job_snapshot(hardware, call, now))
+            .map_err(may_have_happened)
     }
 
     /// Follows the job to its end and forwards its log from the requested byte on.
-    async fn see_through(
+    async fn follow_job(
         &self,
         machine: &MachineId,
-        order: &Order,
-        mut seen: Option<Sight>,
+        call: &ProviderCall,
+        mut observed: Option<JobSnapshot>,
         journal: &Journal,
-    ) -> Result<Answer, Fault> {
-        let mut told = order.logged;
+    ) -> Result<ProviderAnswer, Fault> {
+        let mut reported = call.log_offset_bytes;
         loop {
-            let Some(Sight { job, now }) = seen else { return Ok(Answer::NeverStarted) };
-            same_effect(&job, order)?;
-            told = tell(machine, &job, now, told, journal).await;
+            let Some(JobSnapshot { job, now }) = observed else {
+                return Ok(ProviderAnswer::NeverStarted);
+            };
+            same_effect(&job, call)?;
+            reported = forward_log(machine, &job, now, reported, journal).await;
             if let Some(result) = job.result() {
-                return result.map(Answer::Done);
+                return result.map(ProviderAnswer::Done);
             }
-            let wait = script::next_word(machine, &job, now).since(now);
-            tokio::time::sleep(wait.clamp(LOOK_AT_MOST_EVERY, LOOK_EVERY)).await;
-            seen = self.find(machine, order)?;
+            let wait = script::next_log_at(machine, &job, now).since(now);
+            tokio::time::sleep(wait.clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL)).await;
+            observed = self.find(machine, call)?;
         }
     }
 
     /// Fails a probe if a fault rule matches it.
-    async fn struck(&self, machine: &MachineId) -> Result<(), Fault> {
-        if let Some(rule) = self.memory.strike(machine, Selected::Probe)? {
+    async fn apply_probe_fault(&self, machine: &MachineId) -> Result<(), Fault> {
+        if let Some(rule) = self.store.match_fault_rule(machine, FaultSubject::Probe)? {
             match rule.action {
-                Action::Fail => return Err(Fault::new(Code::BmcUnreachable, rule.words())),
+                Action::Fail => {
+                    return Err(Fault::new(FaultCode::BmcUnreachable, rule.fault_message()));
+                }
                 Action::Hang => pending().await,
-                Action::Drop | Action::Garbage => return Err(unheard(&rule)),
+                Action::Drop | Action::Garbage => return Err(lost_answer_fault(&rule)),
                 Action::Slow => tokio::time::sleep(rule.delay()).await,
                 Action::Twice => {}
             }
@@ -204,30 +220,35 @@ impl Sim {
     }
 
     /// Fails a call on purpose, together with the running job of its key.
-    fn fail(&self, target: &Target, order: &Order, mut said: String) -> Result<Answer, Fault> {
-        let code = match order.verb {
-            Verb::Perform | Verb::Follow if matches!(order.effect, Effect::Ssh { .. }) => {
-                Code::CommandFailed
+    fn fail(
+        &self,
+        target: &Target,
+        call: &ProviderCall,
+        mut message: String,
+    ) -> Result<ProviderAnswer, Fault> {
+        let code = match call.verb {
+            CallVerb::Perform | CallVerb::Follow if matches!(call.effect, Effect::Ssh { .. }) => {
+                FaultCode::CommandFailed
             }
-            Verb::Perform | Verb::Follow if matches!(order.effect, Effect::Drain { .. }) => {
+            CallVerb::Perform | CallVerb::Follow if matches!(call.effect, Effect::Drain { .. }) => {
                 let node = &target.machine_id();
-                said = format!("node `{node}` is not empty; pods may not be evicted: {said}");
-                Code::EvictionBlocked
+                message = format!("node `{node}` is not empty; pods may not be evicted: {message}");
+                FaultCode::EvictionBlocked
             }
-            Verb::Perform | Verb::Follow => Code::EffectFailed,
+            CallVerb::Perform | CallVerb::Follow => FaultCode::EffectFailed,
             // These verbs have no effect that could fail; the device is unreachable.
-            Verb::GetStatus | Verb::Observe | Verb::Stop => {
-                return Err(Fault::new(Code::BmcUnreachable, said));
+            CallVerb::GetStatus | CallVerb::Observe | CallVerb::Stop => {
+                return Err(Fault::new(FaultCode::BmcUnreachable, message));
             }
         };
-        let fault = Fault::new(code, said);
+        let fault = Fault::new(code, message);
         let done = self.with_hardware(&target.machine_id(), |hardware, now| {
-            hardware.fail(&order.key, &order.effect, &fault, now);
-            hardware.jobs.get(&order.key).is_some_and(|job| matches!(job.result(), Some(Ok(_))))
+            hardware.fail(&call.key, &call.effect, &fault, now);
+            hardware.jobs.get(&call.key).is_some_and(|job| matches!(job.result(), Some(Ok(_))))
         });
         // A job that reached its goal cannot fail any more; its response can only be lost.
-        Err(if done.map_err(out_of_sight)? {
-            Fault::new(Code::AnswerLost, fault.said)
+        Err(if done.map_err(may_have_happened)? {
+            Fault::new(FaultCode::AnswerLost, fault.message)
         } else {
             fault
         })
@@ -258,48 +279,48 @@ impl Provider for Sim {
         ]
     }
 
-    async fn ask(
+    async fn call(
         &self,
         target: &Target,
-        order: &Order,
+        order: &ProviderCall,
         journal: &Journal,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<ProviderAnswer, Fault> {
         let machine = &target.machine_id();
-        let rule = self.take_order(machine, order).map_err(|fault| match order.verb {
-            Verb::Follow => out_of_sight(fault),
-            Verb::Perform | Verb::GetStatus | Verb::Observe | Verb::Stop => fault,
+        let rule = self.record_call(machine, order).map_err(|fault| match order.verb {
+            CallVerb::Follow => may_have_happened(fault),
+            CallVerb::Perform | CallVerb::GetStatus | CallVerb::Observe | CallVerb::Stop => fault,
         })?;
-        let Some(rule) = rule else { return self.carry_out(target, order, journal).await };
+        let Some(rule) = rule else { return self.execute(target, order, journal).await };
         tracing::debug!(%machine, key = %order.key, rule = rule.id, "fault rule applies");
         match rule.action {
-            Action::Fail => self.fail(target, order, rule.words()),
+            Action::Fail => self.fail(target, order, rule.fault_message()),
             Action::Hang => pending().await,
             Action::Drop | Action::Garbage => {
                 // The result is dropped.
-                let _unheard = self.carry_out(target, order, journal).await;
-                Err(unheard(&rule))
+                let _unheard = self.execute(target, order, journal).await;
+                Err(lost_answer_fault(&rule))
             }
             Action::Slow => {
-                let answer = self.carry_out(target, order, journal).await;
+                let answer = self.execute(target, order, journal).await;
                 tokio::time::sleep(rule.delay()).await;
                 answer
             }
             Action::Twice => {
-                let _first = self.carry_out(target, order, journal).await;
-                self.carry_out(target, order, journal).await
+                let _first = self.execute(target, order, journal).await;
+                self.execute(target, order, journal).await
             }
         }
     }
 
-    async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault> {
+    async fn probe(&self, target: &Target) -> Result<Vec<ConditionObservation>, Fault> {
         let machine = &target.machine_id();
-        self.struck(machine).await?;
+        self.apply_probe_fault(machine).await?;
         self.with_hardware(machine, |hardware, _| hardware.probe())
     }
 
-    async fn survey(&self, target: &Target) -> Result<Facts, Fault> {
+    async fn poll_device(&self, target: &Target) -> Result<DeviceFacts, Fault> {
         let machine = &target.machine_id();
-        self.struck(machine).await?;
+        self.apply_probe_fault(machine).await?;
         self.with_hardware(machine, |hardware, _| hardware.facts(machine))
     }
 
@@ -307,26 +328,26 @@ impl Provider for Sim {
         &self,
         _site: &Site,
         nodes: &[(NodeId, MachineId)],
-    ) -> Result<Vec<Sighting>, Fault> {
-        let look = |(node, machine): &(NodeId, MachineId)| {
-            self.with_hardware(machine, |hardware, now| Sighting {
+    ) -> Result<Vec<UpstreamMachine>, Fault> {
+        let probe = |(node, machine): &(NodeId, MachineId)| {
+            self.with_hardware(machine, |hardware, now| UpstreamMachine {
                 system_id: stage::system_id(machine),
                 node: Some(node.clone()),
-                seen: hardware.upstream(now),
-                heard: Some(hardware.is_heard()),
+                upstream: hardware.upstream(now),
+                agent_online: Some(hardware.has_heartbeat()),
             })
         };
-        nodes.iter().map(look).collect()
+        nodes.iter().map(probe).collect()
     }
 
     async fn find_at_site(
         &self,
         _site: &Site,
         target: &Target,
-    ) -> Result<Option<UpstreamSeen>, Fault> {
-        let seen =
+    ) -> Result<Option<MaasObservation>, Fault> {
+        let observed =
             self.with_hardware(&target.machine_id(), |hardware, now| hardware.upstream(now))?;
-        Ok((seen.state != Upstream::Absent).then_some(seen))
+        Ok((observed.state != MaasState::Absent).then_some(observed))
     }
 
     fn inspector(&self) -> Option<&dyn Inspector> {
@@ -335,58 +356,65 @@ impl Provider for Sim {
 }
 
 /// A job at a point in time.
-struct Sight {
+struct JobSnapshot {
     job: Job,
     now: Timestamp,
 }
 
-fn sight(hardware: &Hardware, order: &Order, now: Timestamp) -> Option<Sight> {
-    hardware.jobs.get(&order.key).map(|job| Sight { job: job.clone(), now })
+fn job_snapshot(hardware: &Hardware, call: &ProviderCall, now: Timestamp) -> Option<JobSnapshot> {
+    hardware.jobs.get(&call.key).map(|job| JobSnapshot { job: job.clone(), now })
 }
 
 /// Forwards the log after the first `told` bytes and returns how many bytes are forwarded now.
-async fn tell(machine: &MachineId, job: &Job, now: Timestamp, told: u64, journal: &Journal) -> u64 {
+async fn forward_log(
+    machine: &MachineId,
+    job: &Job,
+    now: Timestamp,
+    reported: u64,
+    journal: &Journal,
+) -> u64 {
     let mut at = 0_u64;
-    for said in script::heard(machine, job, now) {
-        let bytes = said.text.into_bytes();
-        let known = usize::try_from(told.saturating_sub(at)).unwrap_or(usize::MAX);
+    for message in script::log_so_far(machine, job, now) {
+        let bytes = message.text.into_bytes();
+        let known = usize::try_from(reported.saturating_sub(at)).unwrap_or(usize::MAX);
         at += bytes.len() as u64;
         if known < bytes.len() {
-            journal.write(said.stream, bytes[known..].to_vec()).await;
+            journal.write(message.stream, bytes[known..].to_vec()).await;
         }
     }
-    told.max(at)
+    reported.max(at)
 }
 
 /// A key belongs to one effect and cannot be reused for another.
-fn same_effect(job: &Job, order: &Order) -> Result<(), Fault> {
-    if job.effect == order.effect {
+fn same_effect(job: &Job, call: &ProviderCall) -> Result<(), Fault> {
+    if job.effect == call.effect {
         return Ok(());
     }
-    let (key, known, asked) = (&order.key, job.effect.word(), order.effect.word());
-    let said = format!("{key} stands for a {known} already and was asked for another {asked}");
-    Err(Fault::new(Code::ProtocolBroken, said))
+    let (key, known, requested) = (&call.key, job.effect.name(), call.effect.name());
+    let message =
+        format!("{key} stands for a {known} already and was asked for another {requested}");
+    Err(Fault::new(FaultCode::ProtocolBroken, message))
 }
 
 /// A started effect may have happened if its job cannot be read now.
-fn out_of_sight(fault: Fault) -> Fault {
-    match fault.code.happened() {
-        Happened::Maybe => fault,
-        Happened::No => Fault::new(Code::AnswerLost, fault.said),
+fn may_have_happened(fault: Fault) -> Fault {
+    match fault.code.effect_outcome() {
+        EffectOutcome::Unknown => fault,
+        EffectOutcome::NotApplied => Fault::new(FaultCode::AnswerLost, fault.message),
     }
 }
 
-fn unheard(rule: &FaultRule) -> Fault {
+fn lost_answer_fault(rule: &FaultRule) -> Fault {
     let code = match rule.action {
-        Action::Garbage => Code::AnswerGarbled,
+        Action::Garbage => FaultCode::AnswerGarbled,
         Action::Drop | Action::Fail | Action::Hang | Action::Slow | Action::Twice => {
-            Code::AnswerLost
+            FaultCode::AnswerLost
         }
     };
-    Fault::new(code, rule.words())
+    Fault::new(code, rule.fault_message())
 }
 
-fn out_of_memory(fault: Fault) -> Refusal {
-    let said = format!("the simulator's memory cannot be used: {}", fault.said);
-    Refusal::precondition("SIMULATOR_MEMORY", said)
+fn store_refusal(fault: Fault) -> Refusal {
+    let message = format!("the simulator's memory cannot be used: {}", fault.message);
+    Refusal::precondition("SIMULATOR_MEMORY", message)
 }

@@ -18,9 +18,9 @@ mod script;
 
 pub use address::Endpoint;
 pub use call::Output;
-pub use connect::{Hop, Host, Login, Proof, Route, public_key};
+pub use connect::{Hop, Host, Login, LoginSecret, Route, public_key};
 pub use hostkey::{HostKey, Trust};
-pub use job::{End, JobStatus, Lost, Started, Stopped};
+pub use job::{JobExit, JobStatus, LostReason, StartResult, StopResult};
 
 use model::refusal::Refusal;
 use std::time::Duration;

@@ -5,9 +5,9 @@
 //! checkpoint per effect key. The engine implements it on the database, which no provider sees.
 
 use async_trait::async_trait;
-use model::deploy::{Deployment, Steer};
-use model::effect::Key;
-use model::fault::{Code, Fault};
+use model::deploy::{Deployment, DeploymentCommand};
+use model::effect::EffectKey;
+use model::fault::{Fault, FaultCode};
 use model::id::{NodeId, SiteId};
 use model::image::Image;
 use model::node::Node;
@@ -50,7 +50,7 @@ pub struct Credential {
 pub struct Lockout {
     pub credential: String,
     pub version: i64,
-    pub said: String,
+    pub message: String,
 }
 
 /// The stored progress of one effect key.
@@ -74,14 +74,14 @@ pub trait ProviderStateStore: Send + Sync {
     async fn lockout(&self, peer: &str) -> Result<Option<Lockout>, Fault>;
     async fn lock_out(&self, peer: &str, lockout: &Lockout) -> Result<(), Fault>;
 
-    async fn recall(&self, key: &Key) -> Result<Option<Checkpoint>, Fault>;
+    async fn checkpoint(&self, key: &EffectKey) -> Result<Option<Checkpoint>, Fault>;
     /// Creates the checkpoint of a key before a device is called. Some: the existing one.
-    async fn begin(&self, key: &Key, note: &Checkpoint) -> Result<Option<Checkpoint>, Fault>;
+    async fn begin(&self, key: &EffectKey, note: &Checkpoint) -> Result<Option<Checkpoint>, Fault>;
     /// Replaces the checkpoint of a key that has begun, if it still equals `before`. False: another
     /// worker has continued or stopped it, and the caller must not act on its copy.
     async fn compare_and_swap(
         &self,
-        key: &Key,
+        key: &EffectKey,
         before: &Value,
         after: &Value,
     ) -> Result<bool, Fault>;
@@ -95,111 +95,123 @@ pub trait ProviderStateStore: Send + Sync {
     /// Creates a deployment if the checkpoint of its key still equals `note`, and closes the open
     /// ones of the same machine under other keys. Returns the deployment of this key, which may
     /// have progressed. None: the checkpoint differs.
-    async fn want(&self, one: &Deployment, note: &Value) -> Result<Option<Deployment>, Fault>;
-    async fn deployment(&self, key: &Key) -> Result<Option<Deployment>, Fault>;
+    async fn create_deployment(
+        &self,
+        one: &Deployment,
+        note: &Value,
+    ) -> Result<Option<Deployment>, Fault>;
+    async fn deployment(&self, key: &EffectKey) -> Result<Option<Deployment>, Fault>;
     /// Sends a command to the deployment. Returns its state after it.
-    async fn steer(&self, key: &Key, to: Steer) -> Result<Option<Deployment>, Fault>;
+    async fn command_deployment(
+        &self,
+        key: &EffectKey,
+        to: DeploymentCommand,
+    ) -> Result<Option<Deployment>, Fault>;
     /// The token of a key's deployment, the same each time.
-    async fn token(&self, key: &Key) -> Result<SecretString, Fault>;
+    async fn deployment_token(&self, key: &EffectKey) -> Result<SecretString, Fault>;
 
     /// The site with this id, or the fault `site-unfit`.
     async fn site(&self, id: &SiteId) -> Result<Site, Fault>;
     /// The node with this id, or the fault `machine-gone`.
     async fn node(&self, id: &NodeId) -> Result<Node, Fault>;
     /// A token with which an agent enrolls as this node: the last one while valid, or a new one.
-    async fn enrollment(&self, id: &NodeId) -> Result<SecretString, Fault>;
+    async fn enrollment_token(&self, id: &NodeId) -> Result<SecretString, Fault>;
 }
 
 /// A state store in memory, for tests and for BMCs without a registered machine.
 #[derive(Default)]
-pub struct InMemoryStateStore(Mutex<Held>);
+pub struct InMemoryStateStore(Mutex<InMemoryState>);
 
 #[derive(Default)]
-struct Held {
+struct InMemoryState {
     credentials: BTreeMap<String, Credential>,
     identities: BTreeMap<String, String>,
     lockouts: BTreeMap<String, Lockout>,
-    notes: BTreeMap<Key, Checkpoint>,
+    checkpoints: BTreeMap<EffectKey, Checkpoint>,
     images: BTreeMap<String, Image>,
-    deployments: BTreeMap<Key, Deployment>,
+    deployments: BTreeMap<EffectKey, Deployment>,
     sites: BTreeMap<SiteId, Site>,
     nodes: BTreeMap<NodeId, Node>,
 }
 
 impl InMemoryStateStore {
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn state(&self) -> MutexGuard<'_, InMemoryState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Stores a secret; replaces the one of the same name.
-    pub fn set(&self, name: &str, secret: Secret) {
-        let mut held = self.held();
-        let version = held.credentials.get(name).map_or(1, |known| known.version + 1);
-        held.credentials.insert(name.into(), Credential { name: name.into(), version, secret });
+    pub fn set_credential(&self, name: &str, secret: Secret) {
+        let mut claimed = self.state();
+        let version = claimed.credentials.get(name).map_or(1, |known| known.version + 1);
+        claimed.credentials.insert(name.into(), Credential { name: name.into(), version, secret });
     }
 
     pub fn add_image(&self, image: Image) {
-        self.held().images.insert(image.name.clone(), image);
+        self.state().images.insert(image.name.clone(), image);
     }
 
     pub fn set_site(&self, site: Site) {
-        self.held().sites.insert(site.id(), site);
+        self.state().sites.insert(site.id(), site);
     }
 
     pub fn set_node(&self, node: Node) {
-        self.held().nodes.insert(node.id(), node);
+        self.state().nodes.insert(node.id(), node);
     }
 
     /// Changes a deployment as the server does for the deploy environment.
-    pub fn change<T>(&self, key: &Key, change: impl FnOnce(&mut Deployment) -> T) -> Option<T> {
-        self.held().deployments.get_mut(key).map(change)
+    pub fn change_deployment<T>(
+        &self,
+        key: &EffectKey,
+        change: impl FnOnce(&mut Deployment) -> T,
+    ) -> Option<T> {
+        self.state().deployments.get_mut(key).map(change)
     }
 }
 
 #[async_trait]
 impl ProviderStateStore for InMemoryStateStore {
     async fn credential(&self, name: &str) -> Result<Credential, Fault> {
-        self.held().credentials.get(name).cloned().ok_or_else(|| no_credential(name))
+        self.state().credentials.get(name).cloned().ok_or_else(|| no_credential(name))
     }
 
     async fn identity(&self, peer: &str) -> Result<Option<String>, Fault> {
-        Ok(self.held().identities.get(peer).cloned())
+        Ok(self.state().identities.get(peer).cloned())
     }
 
     async fn trust_on_first_use(&self, peer: &str, identity: &str) -> Result<String, Fault> {
-        let mut held = self.held();
-        Ok(held.identities.entry(peer.into()).or_insert_with(|| identity.into()).clone())
+        let mut claimed = self.state();
+        Ok(claimed.identities.entry(peer.into()).or_insert_with(|| identity.into()).clone())
     }
 
     async fn lockout(&self, peer: &str) -> Result<Option<Lockout>, Fault> {
-        Ok(self.held().lockouts.get(peer).cloned())
+        Ok(self.state().lockouts.get(peer).cloned())
     }
 
     async fn lock_out(&self, peer: &str, lockout: &Lockout) -> Result<(), Fault> {
-        self.held().lockouts.insert(peer.into(), lockout.clone());
+        self.state().lockouts.insert(peer.into(), lockout.clone());
         Ok(())
     }
 
-    async fn recall(&self, key: &Key) -> Result<Option<Checkpoint>, Fault> {
-        Ok(self.held().notes.get(key).cloned())
+    async fn checkpoint(&self, key: &EffectKey) -> Result<Option<Checkpoint>, Fault> {
+        Ok(self.state().checkpoints.get(key).cloned())
     }
 
-    async fn begin(&self, key: &Key, note: &Checkpoint) -> Result<Option<Checkpoint>, Fault> {
-        let mut held = self.held();
-        let before = held.notes.get(key).cloned();
+    async fn begin(&self, key: &EffectKey, note: &Checkpoint) -> Result<Option<Checkpoint>, Fault> {
+        let mut claimed = self.state();
+        let before = claimed.checkpoints.get(key).cloned();
         if before.is_none() {
-            held.notes.insert(key.clone(), note.clone());
+            claimed.checkpoints.insert(key.clone(), note.clone());
         }
         Ok(before)
     }
 
     async fn compare_and_swap(
         &self,
-        key: &Key,
+        key: &EffectKey,
         before: &Value,
         after: &Value,
     ) -> Result<bool, Fault> {
-        Ok(match self.held().notes.get_mut(key) {
+        Ok(match self.state().checkpoints.get_mut(key) {
             Some(Checkpoint::Begun(known)) if known == before => {
                 *known = after.clone();
                 true
@@ -209,74 +221,82 @@ impl ProviderStateStore for InMemoryStateStore {
     }
 
     async fn pin(&self, peer: &str, identity: Option<&str>) -> Result<(), Fault> {
-        let mut held = self.held();
-        held.lockouts.remove(peer);
+        let mut claimed = self.state();
+        claimed.lockouts.remove(peer);
         match identity {
-            Some(identity) => held.identities.insert(peer.into(), identity.into()),
-            None => held.identities.remove(peer),
+            Some(identity) => claimed.identities.insert(peer.into(), identity.into()),
+            None => claimed.identities.remove(peer),
         };
         Ok(())
     }
 
     async fn image(&self, name: &str) -> Result<Image, Fault> {
-        self.held().images.get(name).cloned().ok_or_else(|| no_image(name))
+        self.state().images.get(name).cloned().ok_or_else(|| no_image(name))
     }
 
-    async fn want(&self, one: &Deployment, note: &Value) -> Result<Option<Deployment>, Fault> {
-        let mut held = self.held();
-        if held.notes.get(&one.key) != Some(&Checkpoint::Begun(note.clone())) {
+    async fn create_deployment(
+        &self,
+        one: &Deployment,
+        note: &Value,
+    ) -> Result<Option<Deployment>, Fault> {
+        let mut claimed = self.state();
+        if claimed.checkpoints.get(&one.key) != Some(&Checkpoint::Begun(note.clone())) {
             return Ok(None);
         }
-        for other in held.deployments.values_mut() {
+        for other in claimed.deployments.values_mut() {
             if other.machine_id == one.machine_id && other.key != one.key {
-                other.steer(Steer::Close);
+                other.apply_command(DeploymentCommand::Close);
             }
         }
-        Ok(Some(held.deployments.entry(one.key.clone()).or_insert_with(|| one.clone()).clone()))
+        Ok(Some(claimed.deployments.entry(one.key.clone()).or_insert_with(|| one.clone()).clone()))
     }
 
-    async fn deployment(&self, key: &Key) -> Result<Option<Deployment>, Fault> {
-        Ok(self.held().deployments.get(key).cloned())
+    async fn deployment(&self, key: &EffectKey) -> Result<Option<Deployment>, Fault> {
+        Ok(self.state().deployments.get(key).cloned())
     }
 
-    async fn steer(&self, key: &Key, to: Steer) -> Result<Option<Deployment>, Fault> {
-        Ok(self.held().deployments.get_mut(key).map(|one| {
-            one.steer(to);
+    async fn command_deployment(
+        &self,
+        key: &EffectKey,
+        to: DeploymentCommand,
+    ) -> Result<Option<Deployment>, Fault> {
+        Ok(self.state().deployments.get_mut(key).map(|one| {
+            one.apply_command(to);
             one.clone()
         }))
     }
 
-    async fn token(&self, key: &Key) -> Result<SecretString, Fault> {
+    async fn deployment_token(&self, key: &EffectKey) -> Result<SecretString, Fault> {
         Ok(format!("token-of-{key}").into())
     }
 
     async fn site(&self, id: &SiteId) -> Result<Site, Fault> {
-        self.held().sites.get(id).cloned().ok_or_else(|| no_site(id))
+        self.state().sites.get(id).cloned().ok_or_else(|| no_site(id))
     }
 
     async fn node(&self, id: &NodeId) -> Result<Node, Fault> {
-        self.held().nodes.get(id).cloned().ok_or_else(|| no_node(id))
+        self.state().nodes.get(id).cloned().ok_or_else(|| no_node(id))
     }
 
-    async fn enrollment(&self, id: &NodeId) -> Result<SecretString, Fault> {
+    async fn enrollment_token(&self, id: &NodeId) -> Result<SecretString, Fault> {
         Ok(format!("token-of-{id}").into())
     }
 }
 
 pub fn no_credential(name: &str) -> Fault {
-    let said = format!("there is no credential {name:?}");
-    Fault::new(Code::CredentialMissing, said)
+    let message = format!("there is no credential {name:?}");
+    Fault::new(FaultCode::CredentialMissing, message)
 }
 
 pub fn no_site(id: &SiteId) -> Fault {
-    Fault::new(Code::SiteUnfit, format!("there is no site {id}"))
+    Fault::new(FaultCode::SiteUnfit, format!("there is no site {id}"))
 }
 
 pub fn no_node(id: &NodeId) -> Fault {
-    Fault::new(Code::MachineGone, format!("there is no node {id}"))
+    Fault::new(FaultCode::MachineGone, format!("there is no node {id}"))
 }
 
 pub fn no_image(name: &str) -> Fault {
-    let said = format!("there is no image {name:?} in the catalogue");
-    Fault::new(Code::ImageUnknown, said)
+    let message = format!("there is no image {name:?} in the catalogue");
+    Fault::new(FaultCode::ImageUnknown, message)
 }

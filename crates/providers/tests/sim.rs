@@ -12,15 +12,16 @@ use model::condition::ConditionType::{
     self, BmcReachable, Drained, InCustomerCluster, Provisioned, Reachable, Rma,
 };
 use model::effect::{
-    Answer, Effect, Expect, Key, NetbootMode, NodeLabels, Order, Outcome, PowerOffPolicy, PowerTo,
-    RebootMode, RmaAction, Taint, TaintEffect, Verb,
+    CallOutcome, CallVerb, ClusterExpectation, DesiredPower, Effect, EffectKey, NetbootMode,
+    NodeLabels, PowerOffPolicy, ProviderAnswer, ProviderCall, RebootMode, RmaAction, Taint,
+    TaintEffect,
 };
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use model::id::{MachineId, RunId};
 use model::machine::MachineSpec;
 use model::time::Timestamp;
 use providers::clock::tokio_clock;
-use providers::sim::{Action, FaultRule, Memory, PROBE, Sim, Speed};
+use providers::sim::{Action, FaultRule, PROBE, Sim, SimStore, Speed};
 use providers::{Journal, Provider, Stream, Target};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -33,9 +34,9 @@ fn target(id: &str) -> Target {
     }
 }
 
-fn order(verb: Verb, step: &str, effect: Effect) -> Order {
-    let key = Key::new(&RunId::trusted("op-1"), step, 1);
-    Order { key, verb, effect, logged: 0 }
+fn order(verb: CallVerb, step: &str, effect: Effect) -> ProviderCall {
+    let key = EffectKey::new(&RunId::trusted("op-1"), step, 1);
+    ProviderCall { key, verb, effect, log_offset_bytes: 0 }
 }
 
 fn repave(image: &str) -> Effect {
@@ -58,15 +59,15 @@ fn uncordon(own: bool) -> Effect {
     Effect::Uncordon { cluster_ref: "c1".into(), own }
 }
 
-fn power(to: PowerTo) -> Effect {
-    Effect::Power { to, power_off: PowerOffPolicy::CONFIGURED }
+fn power(to: DesiredPower) -> Effect {
+    Effect::Power { to, power_off: PowerOffPolicy::PROVIDER_DEFAULT }
 }
 
 fn rma(action: RmaAction) -> Effect {
-    Effect::Rma { action, power_off: PowerOffPolicy::CONFIGURED }
+    Effect::Rma { action, power_off: PowerOffPolicy::PROVIDER_DEFAULT }
 }
 
-fn verify(expect: Expect, advisory: bool) -> Effect {
+fn verify(expect: ClusterExpectation, advisory: bool) -> Effect {
     Effect::Verify { cluster_ref: "c1".into(), expect, advisory }
 }
 
@@ -75,10 +76,10 @@ fn ssh(command: &str) -> Effect {
 }
 
 const REBOOT: Effect =
-    Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::CONFIGURED };
+    Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::PROVIDER_DEFAULT };
 
 /// Calls the provider. Returns the answer and the log.
-async fn ask(sim: &Sim, order: &Order) -> (Result<Answer, Fault>, String) {
+async fn call_provider(sim: &Sim, call: &ProviderCall) -> (Result<ProviderAnswer, Fault>, String) {
     let (journal, mut lines) = Journal::new();
     let target = target("m-1");
     let reader = tokio::spawn(async move {
@@ -88,38 +89,43 @@ async fn ask(sim: &Sim, order: &Order) -> (Result<Answer, Fault>, String) {
         }
         String::from_utf8(log).unwrap()
     });
-    let answer = sim.ask(&target, order, &journal).await;
+    let answer = sim.call(&target, call, &journal).await;
     drop(journal);
     (answer, reader.await.unwrap())
 }
 
-async fn answer(sim: &Sim, verb: Verb, step: &str, effect: Effect) -> Result<Answer, Fault> {
-    ask(sim, &order(verb, step, effect)).await.0
+async fn answer(
+    sim: &Sim,
+    verb: CallVerb,
+    step: &str,
+    effect: Effect,
+) -> Result<ProviderAnswer, Fault> {
+    call_provider(sim, &order(verb, step, effect)).await.0
 }
 
-async fn perform(sim: &Sim, step: &str, effect: Effect) -> Result<Outcome, Fault> {
-    match answer(sim, Verb::Perform, step, effect).await? {
-        Answer::Done(outcome) => Ok(outcome),
+async fn perform(sim: &Sim, step: &str, effect: Effect) -> Result<CallOutcome, Fault> {
+    match answer(sim, CallVerb::Perform, step, effect).await? {
+        ProviderAnswer::Done(outcome) => Ok(outcome),
         other => panic!("{step}: {other:?}"),
     }
 }
 
-fn evidence(outcome: &Outcome) -> Vec<(ConditionType, bool, &str)> {
+fn evidence(outcome: &CallOutcome) -> Vec<(ConditionType, bool, &str)> {
     outcome.evidence.iter().map(|one| (one.condition, one.status, one.reason.as_str())).collect()
 }
 
 /// Both kinds of memory; the directory exists as long as the first value.
-fn memories() -> (tempfile::TempDir, Vec<Memory>) {
+fn memories() -> (tempfile::TempDir, Vec<SimStore>) {
     let dir = tempfile::tempdir().unwrap();
-    let on_disk = Memory::dir(dir.path().join("sim")).unwrap();
-    (dir, vec![Memory::ram(), on_disk])
+    let on_disk = SimStore::dir(dir.path().join("sim")).unwrap();
+    (dir, vec![SimStore::ram(), on_disk])
 }
 
 /// A clock that moves only when the test advances it.
 #[derive(Clone)]
-struct Hand(Arc<AtomicI64>);
+struct ManualClock(Arc<AtomicI64>);
 
-impl Hand {
+impl ManualClock {
     fn new() -> Self {
         Self(Arc::new(AtomicI64::new(1_700_000_000_000)))
     }
@@ -128,25 +134,25 @@ impl Hand {
         self.0.fetch_add(ms, Ordering::SeqCst);
     }
 
-    fn sim(&self, memory: &Memory) -> Sim {
-        let hand = self.clone();
-        let clock = Arc::new(move || Timestamp::from_millis(hand.0.load(Ordering::SeqCst)));
+    fn sim(&self, memory: &SimStore) -> Sim {
+        let call = self.clone();
+        let clock = Arc::new(move || Timestamp::from_millis(call.0.load(Ordering::SeqCst)));
         Sim::new(memory.clone(), Speed::Human).with_clock(clock)
     }
 }
 
 /// Performs up to the first log line and then drops the future, as a crash would.
-async fn begin_and_die(sim: &Sim, order: &Order) -> String {
+async fn begin_and_crash(sim: &Sim, call: &ProviderCall) -> String {
     let (journal, mut lines) = Journal::new();
     let target = target("m-1");
-    let asked = sim.ask(&target, order, &journal);
-    tokio::pin!(asked);
+    let requested = sim.call(&target, call, &journal);
+    tokio::pin!(requested);
     let mut log = Vec::new();
     loop {
         tokio::select! {
             biased;
             Some(line) = lines.recv() => log.extend(line.data),
-            answer = &mut asked => panic!("it should be in progress: {answer:?}"),
+            answer = &mut requested => panic!("it should be in progress: {answer:?}"),
             () = tokio::time::sleep(Duration::from_millis(20)), if !log.is_empty() => break,
         }
     }
@@ -157,18 +163,30 @@ async fn begin_and_die(sim: &Sim, order: &Order) -> String {
 type Proof = Vec<(ConditionType, bool, &'static str)>;
 
 /// Every effect, in an order in which each succeeds, with its evidence.
-fn course() -> Vec<(&'static str, Effect, Proof)> {
+fn effects_in_order() -> Vec<(&'static str, Effect, Proof)> {
     vec![
         ("pxe", netboot(NetbootMode::Pxe), vec![]),
         ("repave", repave("ubuntu-2204"), vec![(Provisioned, true, "Image:ubuntu-2204")]),
         ("reboot", REBOOT, vec![(Reachable, true, "Booted")]),
-        ("lonely", verify(Expect::Drained, false), vec![(Drained, true, "NotInCluster")]),
-        ("absent", verify(Expect::Ready, true), vec![(InCustomerCluster, false, "NotJoined")]),
+        (
+            "lonely",
+            verify(ClusterExpectation::Drained, false),
+            vec![(Drained, true, "NotInCluster")],
+        ),
+        (
+            "absent",
+            verify(ClusterExpectation::Ready, true),
+            vec![(InCustomerCluster, false, "NotJoined")],
+        ),
         ("join", join("c1"), vec![(InCustomerCluster, true, "Joined:c1")]),
-        ("ready", verify(Expect::Ready, false), vec![(InCustomerCluster, true, "Joined:c1")]),
-        ("busy", verify(Expect::Drained, true), vec![(Drained, false, "NotDrained")]),
+        (
+            "ready",
+            verify(ClusterExpectation::Ready, false),
+            vec![(InCustomerCluster, true, "Joined:c1")],
+        ),
+        ("busy", verify(ClusterExpectation::Drained, true), vec![(Drained, false, "NotDrained")]),
         ("drain", ssh("kubectl drain m-1"), vec![]),
-        ("drained", verify(Expect::Drained, false), vec![(Drained, true, "Cordoned")]),
+        ("drained", verify(ClusterExpectation::Drained, false), vec![(Drained, true, "Cordoned")]),
         ("uncordon", uncordon(false), vec![(Drained, false, "Schedulable")]),
         ("empty", drain(), vec![(Drained, true, "Evicted")]),
         (
@@ -180,8 +198,8 @@ fn course() -> Vec<(&'static str, Effect, Proof)> {
         ("record", rma(RmaAction::Record), vec![]),
         ("off", rma(RmaAction::PowerOff), vec![(Reachable, false, "PoweredOff")]),
         ("mark", rma(RmaAction::Mark), vec![(Rma, true, "RmaRun")]),
-        ("power-on", power(PowerTo::On), vec![(Reachable, true, "PoweredOn")]),
-        ("power-off", power(PowerTo::Off), vec![(Reachable, false, "PoweredOff")]),
+        ("power-on", power(DesiredPower::On), vec![(Reachable, true, "PoweredOn")]),
+        ("power-off", power(DesiredPower::Off), vec![(Reachable, false, "PoweredOff")]),
     ]
 }
 
@@ -190,54 +208,55 @@ async fn every_effect_by_every_verb() {
     let (_dir, memories) = memories();
     for memory in memories {
         let sim = Sim::new(memory, Speed::Zero);
-        for (step, effect, proof) in course() {
-            let before = answer(&sim, Verb::GetStatus, step, effect.clone()).await;
-            assert_eq!(before, Ok(Answer::NeverStarted), "{step}");
-            let before = answer(&sim, Verb::Follow, step, effect.clone()).await;
-            assert_eq!(before, Ok(Answer::NeverStarted), "{step}");
+        for (step, effect, proof) in effects_in_order() {
+            let before = answer(&sim, CallVerb::GetStatus, step, effect.clone()).await;
+            assert_eq!(before, Ok(ProviderAnswer::NeverStarted), "{step}");
+            let before = answer(&sim, CallVerb::Follow, step, effect.clone()).await;
+            assert_eq!(before, Ok(ProviderAnswer::NeverStarted), "{step}");
 
-            let (done, log) = ask(&sim, &order(Verb::Perform, step, effect.clone())).await;
-            let Ok(Answer::Done(outcome)) = &done else { panic!("{step}: {done:?}") };
+            let (done, log) =
+                call_provider(&sim, &order(CallVerb::Perform, step, effect.clone())).await;
+            let Ok(ProviderAnswer::Done(outcome)) = &done else { panic!("{step}: {done:?}") };
             assert_eq!(evidence(outcome), proof, "{step}");
-            assert!(log.ends_with(&format!("{}\n", outcome.said)), "{step}: {log}");
+            assert!(log.ends_with(&format!("{}\n", outcome.message)), "{step}: {log}");
 
-            for verb in [Verb::GetStatus, Verb::Follow, Verb::Perform, Verb::Stop] {
+            for verb in [CallVerb::GetStatus, CallVerb::Follow, CallVerb::Perform, CallVerb::Stop] {
                 let again = answer(&sim, verb, step, effect.clone()).await;
                 assert_eq!(again, done, "{step} {verb:?}");
             }
-            let seen = answer(&sim, Verb::Observe, step, effect.clone()).await.unwrap();
-            match (step, &seen) {
-                ("reboot" | "drain" | "record", Answer::Differs(why)) => {
+            let observed = answer(&sim, CallVerb::Observe, step, effect.clone()).await.unwrap();
+            match (step, &observed) {
+                ("reboot" | "drain" | "record", ProviderAnswer::Differs(why)) => {
                     assert!(why.contains("cannot be observed"), "{why}");
                 }
-                ("absent" | "busy", Answer::Differs(_)) => {}
-                (_, Answer::Done(again)) => assert_eq!(again.evidence, outcome.evidence),
+                ("absent" | "busy", ProviderAnswer::Differs(_)) => {}
+                (_, ProviderAnswer::Done(again)) => assert_eq!(again.evidence, outcome.evidence),
                 (_, other) => panic!("{step}: {other:?}"),
             }
         }
         let counts = sim.effects("op-1/").unwrap();
-        assert_eq!(counts.len(), course().len());
-        assert!(counts.iter().all(|one| one.asked == 2 && one.applied == 1), "{counts:?}");
+        assert_eq!(counts.len(), effects_in_order().len());
+        assert!(counts.iter().all(|one| one.requested == 2 && one.applied == 1), "{counts:?}");
         assert_eq!(sim.effects("op-1/repave").unwrap()[0].machine, "m-1");
         assert!(sim.effects("op-2").unwrap().is_empty());
     }
 }
 
 #[tokio::test]
-async fn what_differs_is_said() {
+async fn differences_are_reported() {
     let sim = Sim::in_ram(Speed::Zero);
-    for (effect, seen) in [
+    for (effect, observed) in [
         (netboot(NetbootMode::Pxe), "Next boot from disk"),
         (repave("a"), "image factory is on disk"),
         (join("c1"), "The machine is in no cluster"),
-        (verify(Expect::Ready, false), "The machine is in no cluster"),
+        (verify(ClusterExpectation::Ready, false), "The machine is in no cluster"),
         (Effect::Net { document: "x".into() }, "the network is configured otherwise"),
         (rma(RmaAction::PowerOff), "the machine is powered on"),
         (rma(RmaAction::Mark), "the machine is not marked"),
-        (power(PowerTo::Off), "the machine is powered on"),
+        (power(DesiredPower::Off), "the machine is powered on"),
     ] {
-        let answer = answer(&sim, Verb::Observe, "look", effect).await;
-        assert_eq!(answer, Ok(Answer::Differs(seen.into())));
+        let answer = answer(&sim, CallVerb::Observe, "look", effect).await;
+        assert_eq!(answer, Ok(ProviderAnswer::Differs(observed.into())));
     }
     assert!(sim.effects("").unwrap().is_empty(), "observing counts as no effect");
 }
@@ -246,20 +265,20 @@ async fn what_differs_is_said() {
 async fn the_order_of_steps_matters() {
     let sim = Sim::in_ram(Speed::Zero);
     let fault = perform(&sim, "early", repave("a")).await.unwrap_err();
-    assert_eq!(fault, Fault::new(Code::EffectFailed, "machine booted from disk, not PXE"));
+    assert_eq!(fault, Fault::new(FaultCode::EffectFailed, "machine booted from disk, not PXE"));
     assert_eq!(sim.effects("op-1/early").unwrap()[0].applied, 0);
     // `get_status` refers to the end, which reports the same fault.
-    let inquired = answer(&sim, Verb::GetStatus, "early", repave("a")).await;
-    assert_eq!(inquired, Ok(Answer::UnderWay));
-    let followed = answer(&sim, Verb::Follow, "early", repave("a")).await;
+    let inquired = answer(&sim, CallVerb::GetStatus, "early", repave("a")).await;
+    assert_eq!(inquired, Ok(ProviderAnswer::UnderWay));
+    let followed = answer(&sim, CallVerb::Follow, "early", repave("a")).await;
     assert_eq!(followed, Err(fault));
 
-    let fault = perform(&sim, "check", verify(Expect::Ready, false)).await.unwrap_err();
-    assert_eq!(fault.code, Code::NotInCluster);
+    let fault = perform(&sim, "check", verify(ClusterExpectation::Ready, false)).await.unwrap_err();
+    assert_eq!(fault.code, FaultCode::NotInCluster);
     perform(&sim, "off", rma(RmaAction::PowerOff)).await.unwrap();
     for (step, effect) in [("ssh", ssh("true")), ("join", join("c1"))] {
         let fault = perform(&sim, step, effect).await.unwrap_err();
-        assert_eq!(fault.code, Code::HostUnreachable);
+        assert_eq!(fault.code, FaultCode::HostUnreachable);
     }
     let probe = sim.probe(&target("m-1")).await.unwrap();
     let reasons: Vec<&str> = probe.iter().map(|one| one.reason.as_str()).collect();
@@ -269,16 +288,16 @@ async fn the_order_of_steps_matters() {
 }
 
 #[tokio::test]
-async fn power_that_is_so_already_is_a_success_and_says_so() {
+async fn an_unchanged_power_state_is_a_success() {
     let sim = Sim::in_ram(Speed::Zero);
-    for (step, to, said) in [
-        ("on", PowerTo::On, "It was on already"),
-        ("off", PowerTo::Off, "The machine is powered off"),
-        ("off-2", PowerTo::Off, "It was off already"),
-        ("on-2", PowerTo::On, "The machine is powered on"),
+    for (step, to, message) in [
+        ("on", DesiredPower::On, "It was on already"),
+        ("off", DesiredPower::Off, "The machine is powered off"),
+        ("off-2", DesiredPower::Off, "It was off already"),
+        ("on-2", DesiredPower::On, "The machine is powered on"),
     ] {
         let outcome = perform(&sim, step, power(to)).await.unwrap();
-        assert_eq!(outcome.said, said, "{step}");
+        assert_eq!(outcome.message, message, "{step}");
         assert_eq!(outcome.facts.unwrap().power, Some(to), "{step}");
     }
 }
@@ -293,11 +312,11 @@ async fn a_node_has_what_its_join_gave_it() {
         taints: vec![taint],
     };
     perform(&sim, "plain", join("c1")).await.unwrap();
-    let seen = answer(&sim, Verb::Observe, "look", dressed.clone()).await;
-    assert_eq!(seen, Ok(Answer::Differs("the node has other labels or taints".into())));
+    let observed = answer(&sim, CallVerb::Observe, "look", dressed.clone()).await;
+    assert_eq!(observed, Ok(ProviderAnswer::Differs("the node has other labels or taints".into())));
     perform(&sim, "dressed", dressed.clone()).await.unwrap();
-    let seen = answer(&sim, Verb::Observe, "look", dressed).await;
-    assert!(matches!(seen, Ok(Answer::Done(_))), "{seen:?}");
+    let observed = answer(&sim, CallVerb::Observe, "look", dressed).await;
+    assert!(matches!(observed, Ok(ProviderAnswer::Done(_))), "{observed:?}");
 }
 
 /// A drain begins with a cordon, continues without polls, and keeps its progress when it is
@@ -306,39 +325,42 @@ async fn a_node_has_what_its_join_gave_it() {
 async fn a_drain_takes_its_time() {
     let (_dir, memories) = memories();
     for memory in memories {
-        let hand = Hand::new();
+        let call = ManualClock::new();
         let instant = Sim::new(memory.clone(), Speed::Zero);
         perform(&instant, "join", join("c1")).await.unwrap();
-        let sim = hand.sim(&memory);
+        let sim = call.sim(&memory);
         let observe = || async {
-            match answer(&sim, Verb::Observe, "look", drain()).await.unwrap() {
-                Answer::Differs(seen) => seen,
+            match answer(&sim, CallVerb::Observe, "look", drain()).await.unwrap() {
+                ProviderAnswer::Differs(observed) => observed,
                 other => panic!("{other:?}"),
             }
         };
         assert_eq!(observe().await, "the node still takes work");
-        begin_and_die(&sim, &order(Verb::Perform, "drain", drain())).await;
+        begin_and_crash(&sim, &order(CallVerb::Perform, "drain", drain())).await;
         assert_eq!(observe().await, "the node is cordoned, and 4 pods are still on it");
-        hand.advance(3_000);
-        assert_eq!(answer(&sim, Verb::Stop, "drain", drain()).await, Ok(Answer::Stopped));
-        hand.advance(60_000);
+        call.advance(3_000);
+        assert_eq!(
+            answer(&sim, CallVerb::Stop, "drain", drain()).await,
+            Ok(ProviderAnswer::Stopped)
+        );
+        call.advance(60_000);
         assert_eq!(observe().await, "the node is cordoned, and 2 pods are still on it");
         perform(&instant, "again", drain()).await.unwrap();
-        let seen = answer(&sim, Verb::Observe, "look", drain()).await;
-        assert!(matches!(seen, Ok(Answer::Done(_))), "{seen:?}");
+        let observed = answer(&sim, CallVerb::Observe, "look", drain()).await;
+        assert!(matches!(observed, Ok(ProviderAnswer::Done(_))), "{observed:?}");
     }
 }
 
 /// A cancel undoes only what this run did.
 #[tokio::test]
-async fn a_cordon_of_another_is_not_taken_back() {
+async fn a_cordon_of_another_run_is_not_undone() {
     let sim = Sim::in_ram(Speed::Zero);
     perform(&sim, "join", join("c1")).await.unwrap();
     perform(&sim, "owner", ssh("kubectl cordon m-1")).await.unwrap();
     perform(&sim, "drain", drain()).await.unwrap();
-    let kept = perform(&sim, "undo-drain", uncordon(true)).await.unwrap();
-    assert!(kept.said.contains("stays cordoned"), "{kept:?}");
-    assert_eq!(evidence(&kept), [(Drained, true, "Cordoned")]);
+    let stored = perform(&sim, "undo-drain", uncordon(true)).await.unwrap();
+    assert!(stored.message.contains("stays cordoned"), "{stored:?}");
+    assert_eq!(evidence(&stored), [(Drained, true, "Cordoned")]);
     perform(&sim, "exit", uncordon(false)).await.unwrap();
     perform(&sim, "drain-2", drain()).await.unwrap();
     let released = perform(&sim, "undo-drain-2", uncordon(true)).await.unwrap();
@@ -358,20 +380,21 @@ async fn a_budget_blocks_by_a_rule() {
     };
     sim.add_fault(rule).unwrap();
     let fault = perform(&sim, "drain", drain()).await.unwrap_err();
-    assert_eq!(fault.code, Code::EvictionBlocked);
-    assert!(fault.said.contains("`m-1`") && fault.said.contains("shop/db-0"), "{fault}");
-    let seen = answer(&sim, Verb::Observe, "look", verify(Expect::Drained, false)).await;
-    assert!(matches!(seen, Ok(Answer::Done(_))), "it is cordoned: {seen:?}");
+    assert_eq!(fault.code, FaultCode::EvictionBlocked);
+    assert!(fault.message.contains("`m-1`") && fault.message.contains("shop/db-0"), "{fault}");
+    let observed =
+        answer(&sim, CallVerb::Observe, "look", verify(ClusterExpectation::Drained, false)).await;
+    assert!(matches!(observed, Ok(ProviderAnswer::Done(_))), "it is cordoned: {observed:?}");
     perform(&sim, "again", drain()).await.unwrap();
 }
 
 #[tokio::test]
-async fn where_there_is_no_cluster_there_is_nothing_to_drain() {
+async fn a_machine_without_a_cluster_needs_no_drain() {
     let sim = Sim::in_ram(Speed::Zero);
     let nowhere = Effect::Drain { cluster_ref: String::new(), deadline_seconds: Some(60) };
     for (step, effect) in [("any", nowhere), ("other", drain()), ("back", uncordon(false))] {
         let done = perform(&sim, step, effect).await.unwrap();
-        assert!(done.said.contains("in no cluster"), "{done:?}");
+        assert!(done.message.contains("in no cluster"), "{done:?}");
         assert_eq!(evidence(&done), [(Drained, true, "NotInCluster")], "{step}");
     }
 }
@@ -381,7 +404,7 @@ async fn one_key_stands_for_one_effect() {
     let sim = Sim::in_ram(Speed::Zero);
     perform(&sim, "step", netboot(NetbootMode::Pxe)).await.unwrap();
     let fault = perform(&sim, "step", repave("a")).await.unwrap_err();
-    assert_eq!(fault.code, Code::ProtocolBroken);
+    assert_eq!(fault.code, FaultCode::ProtocolBroken);
 }
 
 #[tokio::test]
@@ -391,39 +414,41 @@ async fn a_crash_in_the_middle_of_a_repave_loses_nothing() {
         // The undisturbed log.
         let calm = Sim::in_ram(Speed::Zero);
         perform(&calm, "pxe", netboot(NetbootMode::Pxe)).await.unwrap();
-        let whole = ask(&calm, &order(Verb::Perform, "repave", repave("a"))).await.1;
+        let complete =
+            call_provider(&calm, &order(CallVerb::Perform, "repave", repave("a"))).await.1;
 
-        let hand = Hand::new();
+        let call = ManualClock::new();
         let instant = Sim::new(memory.clone(), Speed::Zero);
         perform(&instant, "pxe", netboot(NetbootMode::Pxe)).await.unwrap();
-        let first = hand.sim(&memory);
-        let heard = begin_and_die(&first, &order(Verb::Perform, "repave", repave("a"))).await;
-        assert_eq!(heard, "Booting from PXE\n");
+        let first = call.sim(&memory);
+        let heartbeat =
+            begin_and_crash(&first, &order(CallVerb::Perform, "repave", repave("a"))).await;
+        assert_eq!(heartbeat, "Booting from PXE\n");
         drop(first);
 
         // The hardware continues while no controller runs.
-        hand.advance(8_000);
-        let second = hand.sim(&memory);
-        let inquired = answer(&second, Verb::GetStatus, "repave", repave("a")).await;
-        assert_eq!(inquired, Ok(Answer::UnderWay));
-        let mut follow = order(Verb::Follow, "repave", repave("a"));
-        follow.logged = heard.len() as u64;
-        let more = begin_and_die(&second, &follow).await;
+        call.advance(8_000);
+        let second = call.sim(&memory);
+        let inquired = answer(&second, CallVerb::GetStatus, "repave", repave("a")).await;
+        assert_eq!(inquired, Ok(ProviderAnswer::UnderWay));
+        let mut follow = order(CallVerb::Follow, "repave", repave("a"));
+        follow.log_offset_bytes = heartbeat.len() as u64;
+        let more = begin_and_crash(&second, &follow).await;
         assert!(more.contains("Progress: 40%"), "{more}");
         assert!(!more.contains("Progress: 70%"), "{more}");
         drop(second);
 
-        hand.advance(60_000);
-        let third = hand.sim(&memory);
+        call.advance(60_000);
+        let third = call.sim(&memory);
         // From the middle of a line.
-        follow.logged = (heard.len() + more.len() - 3) as u64;
-        let (done, rest) = ask(&third, &follow).await;
-        let Ok(Answer::Done(outcome)) = done else { panic!("{done:?}") };
+        follow.log_offset_bytes = (heartbeat.len() + more.len() - 3) as u64;
+        let (done, rest) = call_provider(&third, &follow).await;
+        let Ok(ProviderAnswer::Done(outcome)) = done else { panic!("{done:?}") };
         assert_eq!(evidence(&outcome), [(Provisioned, true, "Image:a")]);
         let repeated = &more[more.len() - 3..];
-        assert_eq!(heard + &more + rest.strip_prefix(repeated).unwrap(), whole);
+        assert_eq!(heartbeat + &more + rest.strip_prefix(repeated).unwrap(), complete);
         let count = &third.effects("op-1/repave").unwrap()[0];
-        assert_eq!((count.asked, count.applied), (1, 1));
+        assert_eq!((count.requested, count.applied), (1, 1));
     }
 }
 
@@ -431,29 +456,30 @@ async fn a_crash_in_the_middle_of_a_repave_loses_nothing() {
 async fn stopping() {
     let (_dir, memories) = memories();
     for memory in memories {
-        let hand = Hand::new();
+        let call = ManualClock::new();
         let instant = Sim::new(memory.clone(), Speed::Zero);
-        let sim = hand.sim(&memory);
+        let sim = call.sim(&memory);
         perform(&instant, "pxe", netboot(NetbootMode::Pxe)).await.unwrap();
 
-        begin_and_die(&sim, &order(Verb::Perform, "repave", repave("a"))).await;
-        hand.advance(3_000);
-        let stop = |step| answer(&sim, Verb::Stop, step, repave("a"));
-        assert_eq!(stop("repave").await, Ok(Answer::Stopped));
-        assert_eq!(stop("repave").await, Ok(Answer::Stopped));
-        hand.advance(60_000);
-        let look = answer(&sim, Verb::Observe, "repave", repave("a")).await;
-        assert_eq!(look, Ok(Answer::Differs("image partial is on disk".into())));
-        let inquired = answer(&sim, Verb::GetStatus, "repave", repave("a")).await;
-        assert_eq!(inquired, Ok(Answer::Unknown("repave was stopped after 3s".into())));
-        let (followed, log) = ask(&sim, &order(Verb::Follow, "repave", repave("a"))).await;
-        assert_eq!(followed.unwrap_err().code, Code::EffectFailed);
+        begin_and_crash(&sim, &order(CallVerb::Perform, "repave", repave("a"))).await;
+        call.advance(3_000);
+        let stop = |step| answer(&sim, CallVerb::Stop, step, repave("a"));
+        assert_eq!(stop("repave").await, Ok(ProviderAnswer::Stopped));
+        assert_eq!(stop("repave").await, Ok(ProviderAnswer::Stopped));
+        call.advance(60_000);
+        let probe = answer(&sim, CallVerb::Observe, "repave", repave("a")).await;
+        assert_eq!(probe, Ok(ProviderAnswer::Differs("image partial is on disk".into())));
+        let inquired = answer(&sim, CallVerb::GetStatus, "repave", repave("a")).await;
+        assert_eq!(inquired, Ok(ProviderAnswer::Unknown("repave was stopped after 3s".into())));
+        let (followed, log) =
+            call_provider(&sim, &order(CallVerb::Follow, "repave", repave("a"))).await;
+        assert_eq!(followed.unwrap_err().code, FaultCode::EffectFailed);
         assert!(log.ends_with("Progress: 10%\nStopped on request\n"), "{log}");
 
         // A key that was stopped before it began never begins.
-        assert_eq!(stop("late").await, Ok(Answer::Stopped));
+        assert_eq!(stop("late").await, Ok(ProviderAnswer::Stopped));
         let fault = perform(&instant, "late", repave("a")).await.unwrap_err();
-        assert_eq!(fault.said, "stopped on request before it began");
+        assert_eq!(fault.message, "stopped on request before it began");
         let counts = sim.effects("op-1/").unwrap();
         let applied: Vec<_> = counts.iter().map(|one| (one.key.as_str(), one.applied)).collect();
         assert_eq!(applied, [("op-1/late/1", 0), ("op-1/pxe/1", 1), ("op-1/repave/1", 0)]);
@@ -471,15 +497,18 @@ async fn a_stop_by_another_process_is_noticed() {
         perform(&instant, "pxe", netboot(NetbootMode::Pxe)).await.unwrap();
         let slow = Sim::new(memory.clone(), Speed::Human);
         let working =
-            tokio::spawn(async move { answer(&slow, Verb::Perform, "repave", repave("a")).await });
-        while answer(&instant, Verb::GetStatus, "repave", repave("a")).await != Ok(Answer::UnderWay)
+            tokio::spawn(
+                async move { answer(&slow, CallVerb::Perform, "repave", repave("a")).await },
+            );
+        while answer(&instant, CallVerb::GetStatus, "repave", repave("a")).await
+            != Ok(ProviderAnswer::UnderWay)
         {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let stopped = answer(&instant, Verb::Stop, "repave", repave("a")).await;
-        assert_eq!(stopped, Ok(Answer::Stopped));
+        let stopped = answer(&instant, CallVerb::Stop, "repave", repave("a")).await;
+        assert_eq!(stopped, Ok(ProviderAnswer::Stopped));
         let fault = working.await.unwrap().unwrap_err();
-        assert!(fault.said.starts_with("stopped on request"), "{fault}");
+        assert!(fault.message.starts_with("stopped on request"), "{fault}");
     }
 }
 
@@ -496,15 +525,15 @@ async fn two_controllers_race_for_one_key() {
                     tokio::spawn(async move { perform(&sim, &step, REBOOT).await.unwrap() })
                 })
                 .collect();
-            let mut said = Vec::new();
+            let mut message = Vec::new();
             for racer in racers {
-                said.push(racer.await.unwrap().said);
+                message.push(racer.await.unwrap().message);
             }
-            assert!(said.iter().all(|one| *one == format!("Booted (boot {})", round + 2)));
+            assert!(message.iter().all(|one| *one == format!("Booted (boot {})", round + 2)));
         }
         let counts = Sim::new(memory, Speed::Zero).effects("").unwrap();
         assert_eq!(counts.len(), 20);
-        assert!(counts.iter().all(|one| (one.asked, one.applied) == (8, 1)), "{counts:?}");
+        assert!(counts.iter().all(|one| (one.requested, one.applied) == (8, 1)), "{counts:?}");
     }
 }
 
@@ -530,37 +559,37 @@ async fn every_fault_action() {
                 Action::Hang | Action::Slow => Duration::from_millis(30),
                 Action::Fail | Action::Drop | Action::Garbage | Action::Twice => DEADLINE,
             };
-            let asked =
-                tokio::time::timeout(waits, answer(&sim, Verb::Perform, step, REBOOT)).await;
-            let happened = match (action, asked) {
+            let requested =
+                tokio::time::timeout(waits, answer(&sim, CallVerb::Perform, step, REBOOT)).await;
+            let happened = match (action, requested) {
                 (Action::Fail, Ok(Err(fault))) => {
-                    assert_eq!(fault.code, Code::EffectFailed);
+                    assert_eq!(fault.code, FaultCode::EffectFailed);
                     false
                 }
                 (Action::Hang, Err(_timeout)) => false,
                 (Action::Drop, Ok(Err(fault))) => {
-                    assert_eq!(fault.code, Code::AnswerLost);
+                    assert_eq!(fault.code, FaultCode::AnswerLost);
                     true
                 }
                 (Action::Garbage, Ok(Err(fault))) => {
-                    assert_eq!(fault.code, Code::AnswerGarbled);
+                    assert_eq!(fault.code, FaultCode::AnswerGarbled);
                     true
                 }
-                (Action::Slow, Err(_)) | (Action::Twice, Ok(Ok(Answer::Done(_)))) => true,
+                (Action::Slow, Err(_)) | (Action::Twice, Ok(Ok(ProviderAnswer::Done(_)))) => true,
                 (_, other) => panic!("{action:?}: {other:?}"),
             };
-            assert_eq!(sim.list_faults().unwrap()[0].struck, 1);
+            assert_eq!(sim.list_faults().unwrap()[0].applied_count, 1);
             // Another controller reads what really happened.
             let other = Sim::new(memory.clone(), Speed::Zero);
-            let inquired = answer(&other, Verb::GetStatus, step, REBOOT).await.unwrap();
-            assert_eq!(matches!(inquired, Answer::Done(_)), happened, "{inquired:?}");
+            let inquired = answer(&other, CallVerb::GetStatus, step, REBOOT).await.unwrap();
+            assert_eq!(matches!(inquired, ProviderAnswer::Done(_)), happened, "{inquired:?}");
             let never = action == Action::Hang;
-            assert_eq!(inquired == Answer::NeverStarted, never, "{inquired:?}");
+            assert_eq!(inquired == ProviderAnswer::NeverStarted, never, "{inquired:?}");
             // The rule is used up, and so is a key that failed: it never acts.
             let again = perform(&other, step, REBOOT).await;
             assert_eq!(again.is_err(), action == Action::Fail, "{again:?}");
             let count = other.effects(&format!("op-1/{step}")).unwrap().remove(0);
-            assert_eq!((count.asked, count.applied), (2, u32::from(again.is_ok())));
+            assert_eq!((count.requested, count.applied), (2, u32::from(again.is_ok())));
             assert_eq!(other.clear_faults(Some(&made.id)).unwrap(), 1);
         }
     }
@@ -580,17 +609,17 @@ async fn faults_by_verb_and_effect() {
     let sim = Sim::in_ram(Speed::Zero);
     perform(&sim, "done", REBOOT).await.unwrap();
     for (effect, verb, step, code) in [
-        (ssh("false"), Verb::Perform, "ssh", Code::CommandFailed),
-        (REBOOT, Verb::Perform, "reboot", Code::EffectFailed),
-        (REBOOT, Verb::Follow, "reboot", Code::EffectFailed),
+        (ssh("false"), CallVerb::Perform, "ssh", FaultCode::CommandFailed),
+        (REBOOT, CallVerb::Perform, "reboot", FaultCode::EffectFailed),
+        (REBOOT, CallVerb::Follow, "reboot", FaultCode::EffectFailed),
         // It was done before, and stays done.
-        (REBOOT, Verb::Follow, "done", Code::AnswerLost),
-        (REBOOT, Verb::GetStatus, "done", Code::BmcUnreachable),
-        (REBOOT, Verb::Observe, "done", Code::BmcUnreachable),
-        (REBOOT, Verb::Stop, "done", Code::BmcUnreachable),
+        (REBOOT, CallVerb::Follow, "done", FaultCode::AnswerLost),
+        (REBOOT, CallVerb::GetStatus, "done", FaultCode::BmcUnreachable),
+        (REBOOT, CallVerb::Observe, "done", FaultCode::BmcUnreachable),
+        (REBOOT, CallVerb::Stop, "done", FaultCode::BmcUnreachable),
     ] {
         let message = "smoke".to_string();
-        let effect_word = effect.word().to_string();
+        let effect_word = effect.name().to_string();
         let rule = FaultRule { verb, effect: effect_word, message, ..rule(Action::Fail) };
         sim.add_fault(rule).unwrap();
         let fault = answer(&sim, verb, step, effect).await.unwrap_err();
@@ -602,24 +631,24 @@ async fn faults_by_verb_and_effect() {
     sim.add_fault(elsewhere).unwrap();
     sim.add_fault(FaultRule { effect: "repave".into(), ..rule(Action::Fail) }).unwrap();
     perform(&sim, "free", REBOOT).await.unwrap();
-    assert!(sim.list_faults().unwrap().iter().all(|rule| rule.struck == 0));
+    assert!(sim.list_faults().unwrap().iter().all(|rule| rule.applied_count == 0));
 }
 
 #[tokio::test]
 async fn a_fault_while_following_ends_the_work() {
-    let hand = Hand::new();
-    let memory = Memory::ram();
+    let call = ManualClock::new();
+    let memory = SimStore::ram();
     let instant = Sim::new(memory.clone(), Speed::Zero);
     perform(&instant, "pxe", netboot(NetbootMode::Pxe)).await.unwrap();
-    let sim = hand.sim(&memory);
-    begin_and_die(&sim, &order(Verb::Perform, "repave", repave("a"))).await;
-    sim.add_fault(FaultRule { verb: Verb::Follow, ..rule(Action::Fail) }).unwrap();
-    let fault = answer(&sim, Verb::Follow, "repave", repave("a")).await.unwrap_err();
-    assert_eq!(fault.code, Code::EffectFailed);
-    hand.advance(60_000);
+    let sim = call.sim(&memory);
+    begin_and_crash(&sim, &order(CallVerb::Perform, "repave", repave("a"))).await;
+    sim.add_fault(FaultRule { verb: CallVerb::Follow, ..rule(Action::Fail) }).unwrap();
+    let fault = answer(&sim, CallVerb::Follow, "repave", repave("a")).await.unwrap_err();
+    assert_eq!(fault.code, FaultCode::EffectFailed);
+    call.advance(60_000);
     assert_eq!(sim.effects("op-1/repave").unwrap()[0].applied, 0);
-    let look = answer(&sim, Verb::Observe, "repave", repave("a")).await;
-    assert_eq!(look, Ok(Answer::Differs("image partial is on disk".into())));
+    let probe = answer(&sim, CallVerb::Observe, "repave", repave("a")).await;
+    assert_eq!(probe, Ok(ProviderAnswer::Differs("image partial is on disk".into())));
 }
 
 #[tokio::test]
@@ -630,18 +659,18 @@ async fn probes() {
         perform(&sim, "join", join("c1")).await.unwrap();
         // A rule for every effect does not apply to probes.
         sim.add_fault(FaultRule { times: 0, ..rule(Action::Fail) }).unwrap();
-        let seen = sim.probe(&target("m-1")).await.unwrap();
-        let seen = Outcome { evidence: seen, ..Outcome::default() };
+        let observed = sim.probe(&target("m-1")).await.unwrap();
+        let observed = CallOutcome { evidence: observed, ..CallOutcome::default() };
         let expected = [
             (Reachable, true, "PingOK"),
             (BmcReachable, true, "RedfishOK"),
             (InCustomerCluster, true, "Joined:c1"),
         ];
-        assert_eq!(evidence(&seen), expected);
+        assert_eq!(evidence(&observed), expected);
         for (action, code) in [
-            (Action::Fail, Code::BmcUnreachable),
-            (Action::Drop, Code::AnswerLost),
-            (Action::Garbage, Code::AnswerGarbled),
+            (Action::Fail, FaultCode::BmcUnreachable),
+            (Action::Drop, FaultCode::AnswerLost),
+            (Action::Garbage, FaultCode::AnswerGarbled),
         ] {
             sim.add_fault(FaultRule { effect: PROBE.into(), ..rule(action) }).unwrap();
             assert_eq!(sim.probe(&target("m-1")).await.unwrap_err().code, code);
@@ -656,7 +685,7 @@ async fn bad_rules_are_refused() {
     let refusal =
         sim.add_fault(FaultRule { effect: "boil".into(), ..rule(Action::Fail) }).unwrap_err();
     assert_eq!(refusal.field.as_deref(), Some("fault.effect"));
-    assert!(refusal.said.contains("ssh, reboot, netboot"), "{refusal}");
+    assert!(refusal.message.contains("ssh, reboot, netboot"), "{refusal}");
     assert!(sim.list_faults().unwrap().is_empty());
 }
 
@@ -664,8 +693,8 @@ async fn bad_rules_are_refused() {
 async fn logs_have_two_streams() {
     let sim = Sim::in_ram(Speed::Zero);
     let (journal, mut lines) = Journal::new();
-    let order = order(Verb::Perform, "ssh", ssh("uptime"));
-    sim.ask(&target("m-1"), &order, &journal).await.unwrap();
+    let call = order(CallVerb::Perform, "ssh", ssh("uptime"));
+    sim.call(&target("m-1"), &call, &journal).await.unwrap();
     drop(journal);
     let mut streams = Vec::new();
     while let Some(line) = lines.recv().await {
@@ -681,22 +710,22 @@ async fn a_damaged_file_is_a_fault_and_harms_no_neighbour() {
     let sim = Sim::in_dir(dir.path(), Speed::Zero).unwrap();
     std::fs::write(dir.path().join("machines/m-1.jsonl"), b"{\"power\":\xff").unwrap();
     let fault = perform(&sim, "reboot", REBOOT).await.unwrap_err();
-    assert_eq!(fault.code, Code::AnswerGarbled);
-    assert!(fault.said.contains("m-1.jsonl"), "{fault}");
+    assert_eq!(fault.code, FaultCode::AnswerGarbled);
+    assert!(fault.message.contains("m-1.jsonl"), "{fault}");
     assert!(sim.probe(&target("m-1")).await.is_err());
     assert!(sim.probe(&target("m-2")).await.is_ok());
 
     std::fs::remove_dir_all(dir.path().join("machines")).unwrap();
     let fault = sim.probe(&target("m-2")).await.unwrap_err();
-    assert_eq!(fault.code, Code::BmcUnreachable);
+    assert_eq!(fault.code, FaultCode::BmcUnreachable);
     // `follow` must not report that nothing happened.
     std::fs::remove_dir_all(dir.path().join("locks")).unwrap();
-    let fault = answer(&sim, Verb::Follow, "reboot", REBOOT).await.unwrap_err();
-    assert_eq!(fault.code, Code::AnswerLost);
+    let fault = answer(&sim, CallVerb::Follow, "reboot", REBOOT).await.unwrap_err();
+    assert_eq!(fault.code, FaultCode::AnswerLost);
 
     std::fs::write(dir.path().join("faults.json"), "[").unwrap();
     let refusal = sim.list_faults().unwrap_err();
-    assert!(refusal.said.contains("faults.json"), "{refusal}");
+    assert!(refusal.message.contains("faults.json"), "{refusal}");
 }
 
 #[tokio::test]
@@ -713,15 +742,15 @@ async fn a_torn_line_in_the_ledger_is_left_out() {
 
 #[tokio::test]
 async fn old_jobs_are_forgotten() {
-    let hand = Hand::new();
-    let memory = Memory::ram();
-    let sim = hand.sim(&memory);
+    let call = ManualClock::new();
+    let memory = SimStore::ram();
+    let sim = call.sim(&memory);
     for step in 0..70 {
-        let _stopped = answer(&sim, Verb::Stop, &format!("s{step}"), REBOOT).await;
-        hand.advance(1);
+        let _stopped = answer(&sim, CallVerb::Stop, &format!("s{step}"), REBOOT).await;
+        call.advance(1);
     }
-    let known = |step| answer(&sim, Verb::Follow, step, REBOOT);
-    assert_eq!(known("s0").await, Ok(Answer::NeverStarted));
+    let known = |step| answer(&sim, CallVerb::Follow, step, REBOOT);
+    assert_eq!(known("s0").await, Ok(ProviderAnswer::NeverStarted));
     assert!(known("s69").await.is_err());
     assert!(known("s6").await.is_err());
 }
@@ -733,9 +762,9 @@ async fn fast_takes_a_moment_by_tokios_clock() {
     let begun = std::time::Instant::now();
     let outcome = perform(&sim, "reboot", REBOOT).await.unwrap();
     assert!(begun.elapsed() >= Duration::from_millis(90));
-    assert_eq!(outcome.said, "Booted (boot 2)");
+    assert_eq!(outcome.message, "Booted (boot 2)");
     assert_eq!(sim.name(), "sim");
-    for (_, effect, _) in course() {
-        assert!(sim.capabilities().contains(&effect.needs()));
+    for (_, effect, _) in effects_in_order() {
+        assert!(sim.capabilities().contains(&effect.required_capability()));
     }
 }

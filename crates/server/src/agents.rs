@@ -17,7 +17,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use engine::node::Agents;
-use model::node::enroll::Denied;
+use model::node::enroll::EnrollmentRefusal;
 use model::refusal::Refusal;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -57,9 +57,9 @@ enum AgentError {
     /// A field of the request is missing or malformed.
     Malformed(Refusal),
     /// The enrollment token is refused.
-    TokenDenied(Denied),
+    TokenDenied(EnrollmentRefusal),
     /// The session, or the task it names, is refused.
-    SessionDenied(Denied),
+    SessionDenied(EnrollmentRefusal),
     Store(StoreError),
 }
 
@@ -77,35 +77,38 @@ impl From<StoreError> for AgentError {
 
 impl IntoResponse for AgentError {
     fn into_response(self) -> Response {
-        let denied =
-            |status: StatusCode, denied: Denied| refusal(status, denied.as_str(), denied.said());
+        let denied = |status: StatusCode, denied: EnrollmentRefusal| {
+            refusal(status, denied.as_str(), denied.said())
+        };
         match self {
             Self::Malformed(wrong) => {
-                refusal(StatusCode::BAD_REQUEST, "not-understood", &wrong.said)
+                refusal(StatusCode::BAD_REQUEST, "not-understood", &wrong.message)
             }
             Self::TokenDenied(why) => denied(StatusCode::FORBIDDEN, why),
-            Self::SessionDenied(Denied::TaskOver) => denied(StatusCode::CONFLICT, Denied::TaskOver),
+            Self::SessionDenied(EnrollmentRefusal::TaskOver) => {
+                denied(StatusCode::CONFLICT, EnrollmentRefusal::TaskOver)
+            }
             Self::SessionDenied(why) => denied(StatusCode::UNAUTHORIZED, why),
             Self::Store(error) => unavailable(&error),
         }
     }
 }
 
-fn refusal(status: StatusCode, code: &str, said: &str) -> Response {
-    let refusal = wire::Refusal { code: code.into(), said: said.into() };
+fn refusal(status: StatusCode, code: &str, text: &str) -> Response {
+    let refusal = wire::Refusal { code: code.into(), message: text.into() };
     (status, Json(refusal)).into_response()
 }
 
 /// The agent retries until the database answers or the obstacle is gone.
 fn unavailable(error: &StoreError) -> Response {
     tracing::warn!(%error, "request of an agent answered with 503");
-    let said = match error {
-        StoreError::Refused(refusal) => format!("try again: {}\n", refusal.said),
+    let message = match error {
+        StoreError::Refused(refusal) => format!("try again: {}\n", refusal.message),
         StoreError::Unavailable(_) | StoreError::Conflict | StoreError::Corrupt(_) => {
             "try again\n".to_string()
         }
     };
-    (StatusCode::SERVICE_UNAVAILABLE, said).into_response()
+    (StatusCode::SERVICE_UNAVAILABLE, message).into_response()
 }
 
 type Answer = Result<Response, AgentError>;
@@ -128,8 +131,8 @@ async fn enroll(State(shared): State<AgentApi>, body: Bytes) -> Answer {
 
 async fn heartbeat(State(shared): State<AgentApi>, headers: HeaderMap, body: Bytes) -> Answer {
     let problems = convert::problems(&convert::read(&body)?)?;
-    let heard = shared.agents.heartbeat(session(&headers), problems).await?;
-    let beat = heard.map_err(AgentError::SessionDenied)?;
+    let received = shared.agents.heartbeat(session(&headers), problems).await?;
+    let beat = received.map_err(AgentError::SessionDenied)?;
     let heartbeat_seconds = shared.heartbeat_seconds.into();
     Ok(Json(HeartbeatReply { heartbeat_seconds, waiting: beat.waiting }).into_response())
 }
@@ -146,22 +149,22 @@ async fn renew(State(shared): State<AgentApi>, headers: HeaderMap, body: Bytes) 
     let (key, log) = convert::renewal(convert::read(&body)?)?;
     let then = shared.agents.renew(session(&headers), &key, log).await?;
     let then = then.map_err(AgentError::SessionDenied)?;
-    Ok(Json(RenewReply { then: convert::then(then) }).into_response())
+    Ok(Json(RenewReply { next_action: convert::then(then) }).into_response())
 }
 
 async fn report(State(shared): State<AgentApi>, headers: HeaderMap, body: Bytes) -> Answer {
     let report = convert::report(convert::read(&body)?)?;
-    let heard = shared.agents.report(session(&headers), report).await?;
-    heard.map_err(AgentError::SessionDenied)?;
+    let heartbeat = shared.agents.report(session(&headers), report).await?;
+    heartbeat.map_err(AgentError::SessionDenied)?;
     Ok(Json(ReportReply {}).into_response())
 }
 
 /// The agent binary, for a node that has just been installed.
 async fn binary(State(shared): State<AgentApi>, request: Request) -> Response {
     if shared.binary.as_os_str().is_empty() {
-        let said =
+        let message =
             "this server gives out no agent: nodes.agent_binary is not set in its configuration\n";
-        return (StatusCode::NOT_FOUND, said).into_response();
+        return (StatusCode::NOT_FOUND, message).into_response();
     }
     send(shared.binary.to_path_buf(), request).await
 }

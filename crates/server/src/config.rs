@@ -9,8 +9,8 @@ mod racks;
 
 pub use datacenter::Datacenter;
 use engine::{Retention, Settings};
-use model::condition::steady::Steadiness;
-use model::condition::watched::Rhythm;
+use model::condition::hysteresis::HysteresisLimits;
+use model::condition::poll_state::PollIntervals;
 use model::plan::Defaults;
 use model::retry::Backoff;
 use model::run::Policy;
@@ -198,11 +198,11 @@ impl Default for EngineConfig {
             max_in_flight: settings.max_in_flight,
             eager_in_flight: settings.eager_in_flight,
             lease_ms: millis(settings.lease),
-            renew_ms: millis(settings.renew),
-            poll_ms: millis(settings.poll),
-            grace_ms: millis(settings.grace),
-            backoff_first_ms: millis(settings.policy.backoff.first),
-            backoff_most_ms: millis(settings.policy.backoff.most),
+            renew_ms: millis(settings.renew_interval),
+            poll_ms: millis(settings.poll_interval),
+            grace_ms: millis(settings.grace_period),
+            backoff_first_ms: millis(settings.policy.backoff.initial),
+            backoff_most_ms: millis(settings.policy.backoff.max),
             max_find_by_ids: settings.max_find_by_ids,
         }
     }
@@ -216,9 +216,9 @@ impl Default for StepDefaults {
 }
 
 impl Probes {
-    fn rhythm(&self) -> Rhythm {
-        Rhythm {
-            steadiness: Steadiness { down_after: self.down_after, up_after: self.up_after },
+    fn rhythm(&self) -> PollIntervals {
+        PollIntervals {
+            steadiness: HysteresisLimits { bad_after: self.down_after, good_after: self.up_after },
             health_every: Duration::from_millis(self.health_interval_ms),
             settling: Duration::from_millis(self.settling_ms),
         }
@@ -231,11 +231,11 @@ impl Default for Probes {
         Self {
             interval_ms: millis(settings.probe_interval),
             timeout_ms: millis(settings.probe_timeout),
-            at_once: settings.probes_at_once,
-            down_after: settings.rhythm.steadiness.down_after,
-            up_after: settings.rhythm.steadiness.up_after,
-            health_interval_ms: millis(settings.rhythm.health_every),
-            settling_ms: millis(settings.rhythm.settling),
+            at_once: settings.max_concurrent_probes,
+            down_after: settings.machine_polling.steadiness.bad_after,
+            up_after: settings.machine_polling.steadiness.good_after,
+            health_interval_ms: millis(settings.machine_polling.health_every),
+            settling_ms: millis(settings.machine_polling.settling),
         }
     }
 }
@@ -255,14 +255,14 @@ fn days(duration: Option<Duration>) -> u32 {
 
 impl Default for RetentionConfig {
     fn default() -> Self {
-        let kept = Retention::default();
+        let stored = Retention::default();
         Self {
-            runs_days: days(kept.runs),
-            logs_days: days(kept.logs),
-            events_days: days(kept.events),
-            max_runs: kept.max_runs.unwrap_or_default(),
-            max_log_bytes: kept.max_log_bytes.unwrap_or_default(),
-            max_events: kept.max_events.unwrap_or_default(),
+            runs_days: days(stored.runs),
+            logs_days: days(stored.logs),
+            events_days: days(stored.events),
+            max_runs: stored.max_runs.unwrap_or_default(),
+            max_log_bytes: stored.max_log_bytes.unwrap_or_default(),
+            max_events: stored.max_events.unwrap_or_default(),
         }
     }
 }
@@ -366,10 +366,10 @@ impl Config {
     pub fn redacted(&self) -> Self {
         let mut shown = self.clone();
         if let Some((scheme, rest)) = self.database_url.split_once("://")
-            && let Some((login, place)) = rest.rsplit_once('@')
+            && let Some((login, position)) = rest.rsplit_once('@')
             && let Some((user, _)) = login.split_once(':')
         {
-            shown.database_url = format!("{scheme}://{user}:***@{place}");
+            shown.database_url = format!("{scheme}://{user}:***@{position}");
         }
         shown
     }
@@ -381,13 +381,13 @@ impl Config {
             max_in_flight: self.engine.max_in_flight,
             eager_in_flight: self.engine.eager_in_flight,
             lease: ms(self.engine.lease_ms),
-            renew: ms(self.engine.renew_ms),
-            poll: ms(self.engine.poll_ms),
-            grace: ms(self.engine.grace_ms),
+            renew_interval: ms(self.engine.renew_ms),
+            poll_interval: ms(self.engine.poll_ms),
+            grace_period: ms(self.engine.grace_ms),
             policy: Policy {
                 backoff: Backoff {
-                    first: ms(self.engine.backoff_first_ms),
-                    most: ms(self.engine.backoff_most_ms),
+                    initial: ms(self.engine.backoff_first_ms),
+                    max: ms(self.engine.backoff_most_ms),
                 },
             },
             defaults: Defaults {
@@ -397,11 +397,11 @@ impl Config {
             },
             probe_interval: ms(self.probes.interval_ms),
             probe_timeout: ms(self.probes.timeout_ms),
-            probes_at_once: self.probes.at_once,
-            rhythm: self.probes.rhythm(),
+            max_concurrent_probes: self.probes.at_once,
+            machine_polling: self.probes.rhythm(),
             retention: self.retention.settings(),
             max_find_by_ids: self.engine.max_find_by_ids,
-            racks: self.racks.limits(),
+            rack_limits: self.racks.limits(),
             host_firmware_upgrade_retry_interval: self.racks.host_retry_interval(),
             nodes: self.nodes.settings(),
         }
@@ -413,8 +413,8 @@ impl Config {
     pub(crate) fn datacenter(&self) -> Result<providers::datacenter::Settings, String> {
         let most = |ms: u64| Duration::from_millis(ms) * 4 / 5;
         Ok(providers::datacenter::Settings {
-            poll: most(self.probes.timeout_ms),
-            roster: most(self.probes.interval_ms),
+            poll_timeout: most(self.probes.timeout_ms),
+            node_cache_max_age: most(self.probes.interval_ms),
             ..self.datacenter.settings()?
         })
     }
@@ -513,10 +513,13 @@ mod tests {
             let wrong = read(text).unwrap().check().unwrap_err();
             assert!(wrong.contains(words), "{wrong}");
         }
-        let kept = read("runs_days = 0\nmax_runs = 5").unwrap();
-        kept.check().unwrap();
-        let kept = kept.settings().retention;
-        assert_eq!((kept.runs, kept.logs), (None, Some(DAY * 30)));
-        assert_eq!((kept.max_runs, kept.max_log_bytes, kept.max_events), (Some(5), None, None));
+        let stored = read("runs_days = 0\nmax_runs = 5").unwrap();
+        stored.check().unwrap();
+        let stored = stored.settings().retention;
+        assert_eq!((stored.runs, stored.logs), (None, Some(DAY * 30)));
+        assert_eq!(
+            (stored.max_runs, stored.max_log_bytes, stored.max_events),
+            (Some(5), None, None)
+        );
     }
 }

@@ -2,8 +2,8 @@
 //! racks, switches and power shelves, and a site where some of the machines are nodes.
 
 use engine::node::Onboard;
-use engine::rack::DescribedRack;
-use engine::{Described, DescribedDevice, DescribedSite, Engine, PlacedSpec};
+use engine::rack::RackDescription;
+use engine::{DescribedDevice, DescribedMachine, Engine, PlacedSpec, SiteDescription};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use model::device::Device;
 use model::id::{MachineId, RackId, SiteId};
@@ -11,7 +11,7 @@ use model::lifecycle::DeviceSpec;
 use model::machine::{Labels, MachineSpec};
 use model::power_shelf::PowerShelf;
 use model::rack::{Counts, RackSpec};
-use model::run::act::Who;
+use model::run::actions::Requester;
 use model::site::SiteSpec;
 use model::switch::Switch;
 use store::{Result, StoreError};
@@ -31,22 +31,22 @@ const AT_ONCE: usize = 64;
 pub(crate) async fn register_demo(engine: &Engine) -> Result<()> {
     for rack in 1..=RACKS {
         let env = if rack == 1 { "prod" } else { "stage" };
-        let place = create_rack(engine, rack, env).await?;
+        let position = create_rack(engine, rack, env).await?;
         for slot in 1..=PER_RACK {
             let id = format!("r{rack}-m{slot:02}");
             let above = if slot > PER_RACK / 2 { SWITCHES } else { 0 };
-            let at = (place.clone(), (1 + slot + above) as u32);
+            let at = (position.clone(), (1 + slot + above) as u32);
             register(engine, &id, (rack, slot), env, Some(at)).await?;
         }
         for number in 1..=SWITCHES {
-            let at = (place.clone(), (1 + PER_RACK / 2 + number) as u32);
+            let at = (position.clone(), (1 + PER_RACK / 2 + number) as u32);
             let id = format!("sw-r{rack}-{number}");
             register_device::<Switch>(engine, &id, (rack, 100 + number), env, at).await?;
         }
         for number in 1..=SHELVES {
             let bottom = number == 1;
             let slot = if bottom { 1 } else { 1 + PER_RACK + SWITCHES + 1 };
-            let at = (place.clone(), slot as u32);
+            let at = (position.clone(), slot as u32);
             let id = format!("ps-r{rack}-{number}");
             register_device::<PowerShelf>(engine, &id, (rack, 200 + number), env, at).await?;
         }
@@ -62,21 +62,21 @@ async fn onboard_nodes(engine: &Engine) -> Result<()> {
         Err(StoreError::Refused(_)) => {
             let spec =
                 SiteSpec { provider: providers::sim::Sim::NAME.into(), ..SiteSpec::default() };
-            let described = DescribedSite { id: site.clone(), spec, labels: Labels::new() };
-            let who = Who { by: "demo".into(), reason: String::new() };
-            engine.sites().put(described, None, who).await?;
+            let described = SiteDescription { id: site.clone(), spec, labels: Labels::new() };
+            let requester = Requester { by: "demo".into(), reason: String::new() };
+            engine.sites().put(described, None, requester).await?;
         }
         Err(error) => return Err(error),
     }
     for slot in PER_RACK - NODES + 1..=PER_RACK {
-        let wanted = Onboard {
+        let desired = Onboard {
             machine: MachineId::trusted(format!("r{RACKS}-m{slot:02}")),
             site: site.clone(),
             // The same id at every start: a node that was removed since does not come back.
             request_id: "demo".into(),
             by: "demo".into(),
         };
-        match engine.nodes().onboard(wanted).await {
+        match engine.nodes().onboard(desired).await {
             Ok(_) => {}
             // The machine is used for something else now.
             Err(StoreError::Refused(refusal)) => {
@@ -107,7 +107,7 @@ async fn create_rack(engine: &Engine, rack: usize, env: &str) -> Result<RackId> 
         ("location".to_string(), format!("hall-1/r{rack}")),
     ]);
     let spec = RackSpec { hardware_type: "demo".into(), expected };
-    let described = DescribedRack { id: id.clone(), labels, spec };
+    let described = RackDescription { id: id.clone(), labels, spec };
     engine.racks().create(described, "demo".into()).await?;
     Ok(id)
 }
@@ -118,7 +118,7 @@ async fn register_device<D: Device>(
     id: &str,
     (rack, number): (usize, usize),
     env: &str,
-    (place, slot): (RackId, u32),
+    (position, slot): (RackId, u32),
 ) -> Result<()> {
     match engine.devices().get::<D>(id).await {
         Ok(_) => return Ok(()),
@@ -131,7 +131,7 @@ async fn register_device<D: Device>(
         ..DeviceSpec::default()
     };
     let labels = Labels::from([("env".to_string(), env.to_string())]);
-    let spec = Some(PlacedSpec { spec, rack: Some(place), slot: Some(slot) });
+    let spec = Some(PlacedSpec { spec, rack: Some(position), slot: Some(slot) });
     let described = DescribedDevice { id: id.into(), spec, labels };
     engine.devices().register::<D>(described, "demo".into()).await.map(drop)
 }
@@ -177,6 +177,6 @@ async fn register(
         slot: at.map(|(_, slot)| slot),
         ..MachineSpec::default()
     };
-    let machine = Described { id: Some(machine_id), spec: Some(spec), labels };
+    let machine = DescribedMachine { id: Some(machine_id), spec: Some(spec), labels };
     engine.machines().register(machine, "demo".into()).await.map(drop)
 }

@@ -57,9 +57,9 @@ async fn count(request: Request, next: Next) -> Response {
     let path = if known { path.to_string() } else { "http".to_string() };
     let response = next.run(request).await;
     // A failed unary call has its status in the headers; other calls have it in the trailers.
-    let said = response.headers().get("grpc-status").and_then(|status| status.to_str().ok());
-    let path = if said == Some("12") { "unknown".into() } else { path };
-    let status = said.unwrap_or("0").to_string();
+    let message = response.headers().get("grpc-status").and_then(|status| status.to_str().ok());
+    let path = if message == Some("12") { "unknown".into() } else { path };
+    let status = message.unwrap_or("0").to_string();
     metrics::counter!("farrier_requests_total", "path" => path.clone(), "status" => status)
         .increment(1);
     metrics::histogram!("farrier_request_seconds", "path" => path)

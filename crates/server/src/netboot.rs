@@ -21,8 +21,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use engine::secret::SecretStore;
-use model::deploy::{Denied, Deployment};
-use model::image::Body as ImageBody;
+use model::deploy::{ClaimRefusal, Deployment};
+use model::image::ImageContent;
 use model::text;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -60,18 +60,18 @@ async fn first_script(State(shared): State<NetbootApi>) -> String {
 }
 
 async fn script_of(State(shared): State<NetbootApi>, Path(mac): Path<String>) -> Response {
-    let Ok(mac) = text::mac("mac", &mac) else {
-        let said = "write the MAC address as 52:54:00:12:34:56 or 52-54-00-12-34-56\n";
-        return (StatusCode::BAD_REQUEST, said).into_response();
+    let Ok(mac) = text::normalize_mac("mac", &mac) else {
+        let message = "write the MAC address as 52:54:00:12:34:56 or 52-54-00-12-34-56\n";
+        return (StatusCode::BAD_REQUEST, message).into_response();
     };
-    match shared.secrets.boot_of(&mac).await {
+    match shared.secrets.boot_offer(&mac).await {
         Ok(Some(boot)) => {
             tracing::info!(machine = %boot.deployment.machine_id, %mac, "boot script sent");
             script::machine_script(&shared.settings, &boot, &mac).into_response()
         }
         Ok(None) => {
-            let said = format!("no operation wants {mac} to boot from here\n");
-            (StatusCode::NOT_FOUND, said).into_response()
+            let message = format!("no operation wants {mac} to boot from here\n");
+            (StatusCode::NOT_FOUND, message).into_response()
         }
         Err(error) => unavailable(&error),
     }
@@ -83,7 +83,7 @@ async fn boot_file(
     Path((token, file)): Path<(String, String)>,
     request: Request,
 ) -> Response {
-    let found = match shared.secrets.booting(&token).await {
+    let found = match shared.secrets.deployment_by_token(&token).await {
         Ok(found) => found,
         Err(error) => return unavailable(&error),
     };
@@ -99,14 +99,17 @@ async fn boot_file(
 impl NetbootApi {
     fn boot_path(&self, deployment: &Deployment, file: &str) -> Option<PathBuf> {
         match (&deployment.image.body, file) {
-            (ImageBody::Disk { .. }, "kernel") => Some(self.settings.deploy_dir.join("vmlinuz")),
-            (ImageBody::Disk { .. }, "initrd") => Some(self.settings.deploy_dir.join("initrd")),
-            (ImageBody::Kernel { kernel, .. }, "kernel") => Some(self.artifacts.path(kernel)),
-            (ImageBody::Kernel { initrd: Some(initrd), .. }, "initrd") => {
+            (ImageContent::Disk { .. }, "kernel") => Some(self.settings.deploy_dir.join("vmlinuz")),
+            (ImageContent::Disk { .. }, "initrd") => Some(self.settings.deploy_dir.join("initrd")),
+            (ImageContent::Kernel { kernel, .. }, "kernel") => Some(self.artifacts.path(kernel)),
+            (ImageContent::Kernel { initrd: Some(initrd), .. }, "initrd") => {
                 Some(self.artifacts.path(initrd))
             }
-            (ImageBody::Iso { file }, "disc.iso") => Some(self.artifacts.path(file)),
-            (ImageBody::Disk { .. } | ImageBody::Kernel { .. } | ImageBody::Iso { .. }, _) => None,
+            (ImageContent::Iso { file }, "disc.iso") => Some(self.artifacts.path(file)),
+            (
+                ImageContent::Disk { .. } | ImageContent::Kernel { .. } | ImageContent::Iso { .. },
+                _,
+            ) => None,
         }
     }
 }
@@ -114,7 +117,7 @@ impl NetbootApi {
 async fn claim(State(shared): State<NetbootApi>, Json(claim): Json<Claim>) -> Response {
     let macs = match convert::macs(&claim) {
         Ok(macs) => macs,
-        Err(refusal) => return (StatusCode::BAD_REQUEST, refusal.said).into_response(),
+        Err(refusal) => return (StatusCode::BAD_REQUEST, refusal.message).into_response(),
     };
     match shared.secrets.claim(&claim.token, &claim.session, macs).await {
         Ok(Ok(deployment)) => {
@@ -136,9 +139,9 @@ async fn report(
 ) -> Response {
     let report = match convert::report(reported) {
         Ok(report) => report,
-        Err(refusal) => return (StatusCode::BAD_REQUEST, refusal.said).into_response(),
+        Err(refusal) => return (StatusCode::BAD_REQUEST, refusal.message).into_response(),
     };
-    match shared.secrets.hear(session(&headers), report).await {
+    match shared.secrets.record_report(session(&headers), report).await {
         Ok(Ok(then)) => Json(convert::report_reply(then)).into_response(),
         Ok(Err(denied)) => forbidden(denied),
         Err(error) => unavailable(&error),
@@ -147,14 +150,14 @@ async fn report(
 
 /// The image file; range requests are supported.
 async fn image(State(shared): State<NetbootApi>, headers: HeaderMap, request: Request) -> Response {
-    match shared.secrets.claimed(session(&headers)).await {
+    match shared.secrets.deployment_by_session(session(&headers)).await {
         Ok(Some(deployment)) => match &deployment.image.body {
-            ImageBody::Disk { file, .. } => send(shared.artifacts.path(file), request).await,
-            ImageBody::Kernel { .. } | ImageBody::Iso { .. } => {
+            ImageContent::Disk { file, .. } => send(shared.artifacts.path(file), request).await,
+            ImageContent::Kernel { .. } | ImageContent::Iso { .. } => {
                 (StatusCode::NOT_FOUND, "this image is not written to a disk\n").into_response()
             }
         },
-        Ok(None) => forbidden(Denied::SessionUnknown),
+        Ok(None) => forbidden(ClaimRefusal::SessionUnknown),
         Err(error) => unavailable(&error),
     }
 }
@@ -171,15 +174,15 @@ pub(crate) async fn send(path: PathBuf, request: Request) -> Response {
         Ok(response) if response.status() == StatusCode::NOT_FOUND => {
             tracing::error!(path = %path.display(), "requested file is missing");
             // Another replica may have it, or an operator may restore it: the machine retries.
-            let said = "the file is missing on this server\n";
-            (StatusCode::SERVICE_UNAVAILABLE, said).into_response()
+            let message = "the file is missing on this server\n";
+            (StatusCode::SERVICE_UNAVAILABLE, message).into_response()
         }
         Ok(response) => response.map(Body::new),
         Err(never) => match never {},
     }
 }
 
-fn forbidden(denied: Denied) -> Response {
+fn forbidden(denied: ClaimRefusal) -> Response {
     (StatusCode::FORBIDDEN, Json(convert::refusal(denied))).into_response()
 }
 

@@ -35,7 +35,7 @@ pub enum ServeError {
 impl fmt::Display for ServeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused(said) | Self::Unavailable(said) => f.write_str(said),
+            Self::Refused(message) | Self::Unavailable(message) => f.write_str(message),
         }
     }
 }
@@ -70,8 +70,9 @@ async fn run_server(
     let metrics = telemetry::start_metrics();
     let _lock = prepare_data_dir(&config)?;
     let listener = TcpListener::bind(config.listen).await.map_err(|error| {
-        let said = format!("cannot listen on {}: {error}; choose another --listen", config.listen);
-        ServeError::Refused(said)
+        let message =
+            format!("cannot listen on {}: {error}; choose another --listen", config.listen);
+        ServeError::Refused(message)
     })?;
     let listening = listener.local_addr().unwrap_or(config.listen);
     let config = Config { listen: listening, ..config };
@@ -133,8 +134,8 @@ async fn listen_for_agents(
 ) -> Result<Option<JoinHandle<()>>, ServeError> {
     let Some(address) = config.nodes.listen else { return Ok(None) };
     let listener = TcpListener::bind(address).await.map_err(|error| {
-        let said = format!("cannot listen on {address}: {error}; choose another nodes.listen");
-        ServeError::Refused(said)
+        let message = format!("cannot listen on {address}: {error}; choose another nodes.listen");
+        ServeError::Refused(message)
     })?;
     if !address.ip().is_loopback() {
         tracing::warn!(%address, "agents are served over plain HTTP without TLS, so their sessions can be read in transit; keep this address in a private network or a tunnel");
@@ -165,8 +166,8 @@ async fn listen_for_machines(
 ) -> Result<Option<JoinHandle<()>>, ServeError> {
     let Some(address) = config.netboot.listen else { return Ok(None) };
     let listener = TcpListener::bind(address).await.map_err(|error| {
-        let said = format!("cannot listen on {address}: {error}; choose another netboot.listen");
-        ServeError::Refused(said)
+        let message = format!("cannot listen on {address}: {error}; choose another netboot.listen");
+        ServeError::Refused(message)
     })?;
     let router = netboot::router(secrets, artifacts, config.netboot.clone());
     tracing::info!(%address, url = config.netboot.url(), "serving netboot");
@@ -249,7 +250,7 @@ fn prepare_data_dir(config: &Config) -> Result<Option<File>, ServeError> {
         return Ok(None);
     }
     lock(dir).map(Some).map_err(|error| match error {
-        LockError::Held(holder) => ServeError::Refused(format!(
+        LockError::AlreadyLocked(holder) => ServeError::Refused(format!(
             "another farrier serve{holder} uses {}; stop it, or choose another --data-dir",
             dir.display()
         )),
@@ -258,7 +259,7 @@ fn prepare_data_dir(config: &Config) -> Result<Option<File>, ServeError> {
 }
 
 enum LockError {
-    Held(String),
+    AlreadyLocked(String),
     Io(std::io::Error),
 }
 
@@ -276,7 +277,7 @@ fn lock(dir: &Path) -> Result<File, LockError> {
         Err(std::fs::TryLockError::WouldBlock) => {
             let pid = std::fs::read_to_string(&path).unwrap_or_default();
             let pid = pid.trim();
-            Err(LockError::Held(if pid.is_empty() {
+            Err(LockError::AlreadyLocked(if pid.is_empty() {
                 String::new()
             } else {
                 format!(" (pid {pid})")
@@ -311,8 +312,8 @@ fn open_sim(config: &Config) -> Result<Sim, ServeError> {
 /// Loads plans from files. A plan that already exists must be identical: plans are immutable.
 async fn load_plans(engine: &Engine, config: &Config) -> Result<(), ServeError> {
     for path in &config.plan_files {
-        let wrong = |said: String| {
-            ServeError::Refused(format!("the plan file {} is wrong: {said}", path.display()))
+        let wrong = |message: String| {
+            ServeError::Refused(format!("the plan file {} is wrong: {message}", path.display()))
         };
         let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
         let toml = path.extension().is_some_and(|extension| extension == "toml");
@@ -321,10 +322,10 @@ async fn load_plans(engine: &Engine, config: &Config) -> Result<(), ServeError> 
         } else {
             serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?
         };
-        let plan = grpc::plan_from(plan).map_err(|refusal| wrong(refusal.said))?;
+        let plan = grpc::plan_from(plan).map_err(|refusal| wrong(refusal.message))?;
         match engine.plans().create(plan).await {
             Ok(_) => {}
-            Err(StoreError::Refused(refusal)) => return Err(wrong(refusal.said)),
+            Err(StoreError::Refused(refusal)) => return Err(wrong(refusal.message)),
             Err(error) => return Err(error.into()),
         }
     }

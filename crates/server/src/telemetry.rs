@@ -3,7 +3,7 @@
 use crate::config::{Log, LogFormat};
 use engine::Engine;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use model::health::{Class, Tally};
+use model::health::{AlertClass, AlertCounts};
 use model::lifecycle::SubjectKind;
 use model::node::TaskKind;
 use model::target::TargetKind;
@@ -154,14 +154,14 @@ pub(crate) async fn refresh(engine: &Engine) {
 
 /// The number of series is bounded, because kinds and classifications are closed sets; a missing
 /// count is exported as zero.
-fn show_health(tallies: &[(TargetKind, Tally)]) {
+fn show_health(tallies: &[(TargetKind, AlertCounts)]) {
     for kind in TargetKind::ALL {
         let found = tallies.iter().find(|(one, _)| *one == kind);
         let tally = found.map(|(_, tally)| *tally).unwrap_or_default();
         let kind = kind.as_str();
         for (class, count) in [
-            (Class::PreventAllocations.as_str(), tally.prevent_allocations),
-            (Class::PreventStateChanges.as_str(), tally.prevent_state_changes),
+            (AlertClass::PreventAllocations.as_str(), tally.prevent_allocations),
+            (AlertClass::PreventStateChanges.as_str(), tally.prevent_state_changes),
             ("other", tally.other),
         ] {
             metrics::gauge!("farrier_health_alerts", "kind" => kind, "classification" => class)
@@ -250,8 +250,8 @@ mod tests {
             assert_eq!(found, most, "{level:?} {target}");
         }
         for bad in ["info,[turn{run=op-1}]=debug", "engine=loud", "engine=info=debug"] {
-            let said = parse_filter(bad).unwrap_err();
-            assert!(said.starts_with(&format!("log.level {bad:?} is wrong: ")), "{said}");
+            let message = parse_filter(bad).unwrap_err();
+            assert!(message.starts_with(&format!("log.level {bad:?} is wrong: ")), "{message}");
         }
     }
 }

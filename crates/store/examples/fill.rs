@@ -42,21 +42,21 @@ const STEPS: u64 = 5;
 const LOG_LINES: u64 = 5;
 const DAY: Duration = Duration::from_secs(86_400);
 
-struct Asked {
+struct FillOptions {
     database: String,
     runs: u64,
     machines: u64,
     days: u64,
 }
 
-impl Asked {
+impl FillOptions {
     fn read() -> Outcome<Self> {
         let mut words = std::env::args().skip(1);
         let usage = "usage: fill DATABASE RUNS [MACHINES] [DAYS]";
         let database = words.next().ok_or(usage)?;
         let runs = words.next().ok_or(usage)?.parse()?;
-        let machines = words.next().map_or(Ok(1_000), |word| word.parse())?;
-        let days = words.next().map_or(Ok(60), |word| word.parse())?;
+        let machines = words.next().map_or(Ok(1_000), |name| name.parse())?;
+        let days = words.next().map_or(Ok(60), |name| name.parse())?;
         Ok(Self { database, runs, machines, days })
     }
 
@@ -76,34 +76,39 @@ impl Asked {
 
 #[tokio::main]
 async fn main() -> Outcome<()> {
-    let asked = Asked::read()?;
+    let requested = FillOptions::read()?;
     let started = Instant::now();
-    let store = Store::open(&asked.options()).await?;
+    let store = Store::open(&requested.options()).await?;
     let now =
         Timestamp::from_micros(SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros() as i64);
-    let from = now - DAY * asked.days as u32;
-    for first in (0..asked.machines).step_by(500) {
-        let upto = asked.machines.min(first + 500);
+    let from = now - DAY * requested.days as u32;
+    for first in (0..requested.machines).step_by(500) {
+        let upto = requested.machines.min(first + 500);
         store
             .write("register", (first, upto, from), |(first, upto, from), tx| {
                 Box::pin(register(tx, *first, *upto, *from))
             })
             .await?;
     }
-    let writer = Writer::open(&asked).await?;
-    let fill = Fill::new(&asked, from, now)?;
-    for first in (0..asked.runs).step_by(CHUNK as usize) {
-        let upto = asked.runs.min(first + CHUNK);
+    let writer = Writer::open(&requested).await?;
+    let fill = Fill::new(&requested, from, now)?;
+    for first in (0..requested.runs).step_by(CHUNK as usize) {
+        let upto = requested.runs.min(first + CHUNK);
         writer.run(&fill.chunk(first, upto)).await?;
         if first % (CHUNK * 20) == 0 {
-            println!("{upto} of {} runs after {:.0?}", asked.runs, started.elapsed());
+            println!("{upto} of {} runs after {:.0?}", requested.runs, started.elapsed());
         }
     }
     for statement in fill.finish() {
         writer.run(statement).await?;
     }
-    writer.sync(&asked).await?;
-    println!("{} runs on {} machines in {:.0?}", asked.runs, asked.machines, started.elapsed());
+    writer.sync(&requested).await?;
+    println!(
+        "{} runs on {} machines in {:.0?}",
+        requested.runs,
+        requested.machines,
+        started.elapsed()
+    );
     Ok(())
 }
 
@@ -138,20 +143,20 @@ fn template() -> Outcome<(Run, Progress)> {
     let steps = plan.resolve(&machine(MACHINE, CREATED), &params, &Defaults::default())?;
     let run = Run::new(RunSpec {
         id: RunId::trusted(RUN),
-        target: model::target::TargetId::trusted(MACHINE),
-        part_of: None,
+        target: model::target::TargetId::from_key(MACHINE),
+        parent_run: None,
         reports_to: None,
-        claims: Vec::new(),
+        held_targets: Vec::new(),
         request_id: REQUEST.into(),
         run_type: RunType::Reimage,
         plan_id: plan.id,
         steps,
         params,
         initiator: "fill".into(),
-        parent: None,
+        rerun_of: None,
         restart: None,
         on_failure: plan.on_failure,
-        engine: ENGINE_VERSION,
+        engine_version: ENGINE_VERSION,
         created_at: CREATED,
     });
     let mut done = run.progress.clone();
@@ -177,7 +182,7 @@ struct Fill {
 }
 
 impl Fill {
-    fn new(asked: &Asked, from: Timestamp, now: Timestamp) -> Outcome<Self> {
+    fn new(requested: &FillOptions, from: Timestamp, now: Timestamp) -> Outcome<Self> {
         let (run, done) = template()?;
         let running = Progress { workflow: Workflow::Running, ..done.clone() };
         let mut states = vec![("pending", quoted(&serde_json::to_string(&run.progress)?))];
@@ -186,10 +191,10 @@ impl Fill {
         }
         states.push(("completed", quoted(&serde_json::to_string(&done)?)));
         Ok(Self {
-            postgres: asked.is_postgres(),
-            machines: asked.machines,
+            postgres: requested.is_postgres(),
+            machines: requested.machines,
             from: from.as_micros(),
-            step: (now.as_micros() - from.as_micros()) / asked.runs.max(1) as i64,
+            step: (now.as_micros() - from.as_micros()) / requested.runs.max(1) as i64,
             spec: quoted(&serde_json::to_string(&run.spec)?),
             states,
         })
@@ -234,7 +239,7 @@ impl Fill {
         };
         let (spec, done) = (made(&self.spec), made(&self.states[self.states.len() - 1].1));
         let states: Vec<String> = (self.states.iter().zip(1..))
-            .map(|((word, body), version)| format!("({version}, '{word}', {body})"))
+            .map(|((name, body), version)| format!("({version}, '{name}', {body})"))
             .collect();
         let (states, body, last) = (states.join(", "), made("v.column3"), self.states.len());
         let lines: Vec<String> = (0..LOG_LINES).map(|line| format!("({})", line * 40)).collect();
@@ -286,22 +291,22 @@ enum Writer {
 }
 
 impl Writer {
-    async fn open(asked: &Asked) -> Outcome<Self> {
-        if asked.is_postgres() {
-            let (client, connection) = tokio_postgres::connect(&asked.database, NoTls).await?;
+    async fn open(requested: &FillOptions) -> Outcome<Self> {
+        if requested.is_postgres() {
+            let (client, connection) = tokio_postgres::connect(&requested.database, NoTls).await?;
             tokio::spawn(connection);
             client.batch_execute("SET synchronous_commit = off").await?;
             return Ok(Self::Postgres(client));
         }
-        let conn = rusqlite::Connection::open(&asked.database)?;
+        let conn = rusqlite::Connection::open(&requested.database)?;
         conn.execute_batch("PRAGMA synchronous = OFF; PRAGMA cache_size = -400000;")?;
         Ok(Self::Sqlite(conn))
     }
 
     /// Syncs to the disk now, so that it does not disturb a measurement.
-    async fn sync(&self, asked: &Asked) -> Outcome<()> {
+    async fn sync(&self, requested: &FillOptions) -> Outcome<()> {
         match self {
-            Self::Sqlite(_) => std::fs::File::open(&asked.database)?.sync_all()?,
+            Self::Sqlite(_) => std::fs::File::open(&requested.database)?.sync_all()?,
             Self::Postgres(client) => client.batch_execute("CHECKPOINT").await?,
         }
         Ok(())

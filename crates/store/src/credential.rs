@@ -1,6 +1,6 @@
 //! Credentials by name. Their secrets are encrypted by the caller; the store cannot decrypt them.
 
-use crate::driver::{Expect, Statement};
+use crate::driver::{ExpectedRows, Statement};
 use crate::event::NewEvent;
 use crate::signal::Signal;
 use crate::value::{Row, values};
@@ -68,8 +68,8 @@ impl Tx {
                  updated_at = $6 WHERE name = $1 AND version = $7"
             }
         };
-        self.put(Statement { sql: sql.into(), values }, Expect::One)?;
-        self.tell_of_credential(&row.name, row.version, "SET", event)
+        self.queue_write(Statement { sql: sql.into(), values }, ExpectedRows::One)?;
+        self.append_credential_event(&row.name, row.version, "SET", event)
     }
 
     pub async fn delete_credential(
@@ -79,19 +79,19 @@ impl Tx {
         event: &NewEvent,
     ) -> Result<()> {
         let sql = "DELETE FROM credentials WHERE name = $1 AND version = $2";
-        self.put(Statement::new(sql, values![name, version]), Expect::One)?;
-        self.tell_of_credential(name, version + 1, "DELETED", event)
+        self.queue_write(Statement::new(sql, values![name, version]), ExpectedRows::One)?;
+        self.append_credential_event(name, version + 1, "DELETED", event)
     }
 
-    fn tell_of_credential(
+    fn append_credential_event(
         &mut self,
         name: &str,
         version: i64,
-        word: &str,
+        label: &str,
         event: &NewEvent,
     ) -> Result<()> {
-        let told = self.plain_event("credential", &object(name), version, word, event);
-        self.put(told, Expect::One)?;
+        let reported = self.object_event("credential", &object(name), version, label, event);
+        self.queue_write(reported, ExpectedRows::One)?;
         self.signal(Signal::Event);
         Ok(())
     }

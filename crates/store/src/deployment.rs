@@ -1,10 +1,10 @@
 //! Deployments, found by effect key, MAC address, token or session.
 
-use crate::driver::{Expect, Statement};
+use crate::driver::{ExpectedRows, Statement};
 use crate::value::{Row, values};
 use crate::{Result, Tx};
 use model::deploy::Deployment;
-use model::effect::Key;
+use model::effect::EffectKey;
 use model::id::MachineId;
 use model::time::Timestamp;
 
@@ -16,22 +16,22 @@ pub struct DeploymentRow {
 
 /// A unique lookup key of a deployment. Tokens and sessions are stored as checksums.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Shown {
-    Key(Key),
+pub enum DeploymentLookup {
+    Key(EffectKey),
     Mac(String),
     Token(String),
     Session(String),
 }
 
 impl Tx {
-    pub async fn deployment(&mut self, shown: &Shown) -> Result<Option<DeploymentRow>> {
+    pub async fn deployment(&mut self, shown: &DeploymentLookup) -> Result<Option<DeploymentRow>> {
         let (by, value) = match shown {
-            Shown::Key(key) => ("key = $1", key.as_str()),
-            Shown::Mac(mac) => {
+            DeploymentLookup::Key(key) => ("key = $1", key.as_str()),
+            DeploymentLookup::Mac(mac) => {
                 ("key = (SELECT m.key FROM deployment_macs m WHERE m.mac = $1)", mac.as_str())
             }
-            Shown::Token(token) => ("token = $1", token.as_str()),
-            Shown::Session(session) => ("session = $1", session.as_str()),
+            DeploymentLookup::Token(token) => ("token = $1", token.as_str()),
+            DeploymentLookup::Session(session) => ("session = $1", session.as_str()),
         };
         let sql = format!("SELECT body, version FROM deployments WHERE {by}");
         self.query_one(&sql, values![value]).await?.as_ref().map(deployment).transpose()
@@ -70,11 +70,11 @@ impl Tx {
             serde_json::to_string(deployment)?,
             now,
         ];
-        self.put(Statement::new(sql, values), Expect::One)?;
+        self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
         for mac in &deployment.macs {
             let sql = "INSERT INTO deployment_macs (mac, key) VALUES ($1, $2)";
             let values = values![mac.as_str(), deployment.key.as_str()];
-            self.put(Statement::new(sql, values), Expect::One)?;
+            self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
         }
         Ok(())
     }
@@ -92,7 +92,7 @@ impl Tx {
             serde_json::to_string(deployment)?,
             now,
         ];
-        self.put(Statement::new(sql, values), Expect::One)?;
+        self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
         if !deployment.open() {
             let sql = "DELETE FROM deployment_macs WHERE key = $1";
             self.execute(sql, values![deployment.key.as_str()]).await?;

@@ -6,10 +6,10 @@ pub(crate) mod sqlite;
 mod transaction;
 
 pub use transaction::TxFuture;
-use transaction::{Ending, Job, Transaction, View};
+use transaction::{Job, ReadConsistency, Transaction, TransactionEnd};
 
-use crate::signal::{Bus, Signal};
-use crate::tap::{Passing, Tap};
+use crate::hook::{TransactionHook, TransactionPoint};
+use crate::signal::{Signal, SignalBus};
 use crate::value::{Row, Value};
 use crate::{Result, StoreError};
 use model::id::MachineId;
@@ -40,10 +40,10 @@ pub enum Options {
 #[derive(Clone)]
 pub struct Store {
     driver: Driver,
-    bus: Bus,
-    tap: Option<Arc<dyn Tap>>,
+    bus: SignalBus,
+    hook: Option<Arc<dyn TransactionHook>>,
     /// `Rollback` for a [`Store::dry_run`].
-    ending: Ending,
+    ending: TransactionEnd,
 }
 
 #[derive(Clone)]
@@ -56,7 +56,7 @@ enum Driver {
 impl Store {
     /// Opens the database, migrates its schema, and starts to listen for other replicas.
     pub async fn open(options: &Options) -> Result<Self> {
-        let bus = Bus::default();
+        let bus = SignalBus::default();
         let driver = match options {
             Options::Sqlite { path } => Driver::Sqlite(sqlite::Sqlite::open(path, bus.clone())?),
             Options::Postgres { url, connections, name } => {
@@ -65,29 +65,29 @@ impl Store {
             }
             Options::Memory => Driver::Memory(memory::Memory::open(bus.clone())?),
         };
-        Ok(Self { driver, bus, tap: None, ending: Ending::Commit })
+        Ok(Self { driver, bus, hook: None, ending: TransactionEnd::Commit })
     }
 
     /// Returns the same store with a transaction hook.
     #[must_use]
-    pub fn tapped(&self, tap: Arc<dyn Tap>) -> Self {
-        Self { tap: Some(tap), ..self.clone() }
+    pub fn with_hook(&self, tap: Arc<dyn TransactionHook>) -> Self {
+        Self { hook: Some(tap), ..self.clone() }
     }
 
     /// Returns the same store for dry runs: a write runs with every check that the database makes,
     /// returns its result and is rolled back. It sends no signals.
     #[must_use]
     pub fn dry_run(&self) -> Self {
-        Self { ending: Ending::Rollback, ..self.clone() }
+        Self { ending: TransactionEnd::Rollback, ..self.clone() }
     }
 
     pub fn is_dry_run(&self) -> bool {
-        self.ending == Ending::Rollback
+        self.ending == TransactionEnd::Rollback
     }
 
-    async fn pass(&self, passing: Passing) -> Result<()> {
-        match &self.tap {
-            Some(tap) => tap.pass(passing).await,
+    async fn call_hook(&self, passing: TransactionPoint) -> Result<()> {
+        match &self.hook {
+            Some(tap) => tap.intercept(passing).await,
             None => Ok(()),
         }
     }
@@ -139,7 +139,7 @@ impl Store {
         T: Send + 'static,
     {
         let job = Transaction::new(input, body);
-        self.view(&*job, View::Snapshot).await?;
+        self.run_read(&*job, ReadConsistency::Snapshot).await?;
         job.result()
     }
 
@@ -154,7 +154,7 @@ impl Store {
         T: Send + 'static,
     {
         let job = Transaction::new(input, body);
-        self.view(&*job, View::Statement).await?;
+        self.run_read(&*job, ReadConsistency::Statement).await?;
         job.result()
     }
 
@@ -169,7 +169,7 @@ impl Store {
         T: Send + 'static,
     {
         let job = Transaction::new(input, body);
-        self.view_aside(job.clone(), View::Snapshot).await?;
+        self.run_scan(job.clone(), ReadConsistency::Snapshot).await?;
         job.result()
     }
 
@@ -184,7 +184,7 @@ impl Store {
         T: Send + 'static,
     {
         let job = Transaction::new(input, body);
-        self.view_aside(job.clone(), View::Statement).await?;
+        self.run_scan(job.clone(), ReadConsistency::Statement).await?;
         job.result()
     }
 
@@ -192,7 +192,7 @@ impl Store {
     pub async fn machine(&self, id: &MachineId) -> Result<Option<Machine>> {
         match &self.driver {
             Driver::Postgres(db) => {
-                self.pass(Passing::Read).await?;
+                self.call_hook(TransactionPoint::Read).await?;
                 db.machine(id).await
             }
             Driver::Sqlite(_) | Driver::Memory(_) => {
@@ -214,19 +214,19 @@ impl Store {
     async fn commit(&self, name: &'static str, job: Arc<dyn Job>) -> Result<()> {
         match self.ending {
             // Without a commit there is no crash point between a commit and its answer.
-            Ending::Rollback => {
-                self.pass(Passing::Read).await?;
-                self.transact(job).await
+            TransactionEnd::Rollback => {
+                self.call_hook(TransactionPoint::Read).await?;
+                self.run_write(job).await
             }
-            Ending::Commit => {
-                self.pass(Passing::BeforeCommit(name)).await?;
-                self.transact(job).await?;
-                self.pass(Passing::AfterCommit(name)).await
+            TransactionEnd::Commit => {
+                self.call_hook(TransactionPoint::BeforeCommit(name)).await?;
+                self.run_write(job).await?;
+                self.call_hook(TransactionPoint::AfterCommit(name)).await
             }
         }
     }
 
-    async fn transact(&self, job: Arc<dyn Job>) -> Result<()> {
+    async fn run_write(&self, job: Arc<dyn Job>) -> Result<()> {
         match &self.driver {
             Driver::Sqlite(db) => db.write(job, self.ending).await,
             Driver::Postgres(db) => db.write(&*job, self.ending).await,
@@ -234,26 +234,26 @@ impl Store {
         }
     }
 
-    async fn view(&self, job: &dyn Job, view: View) -> Result<()> {
-        self.pass(Passing::Read).await?;
+    async fn run_read(&self, job: &dyn Job, view: ReadConsistency) -> Result<()> {
+        self.call_hook(TransactionPoint::Read).await?;
         match &self.driver {
             Driver::Sqlite(db) => db.read(job, view),
             Driver::Postgres(db) => db.read(job, view).await,
-            Driver::Memory(db) => db.run(job, Ending::Commit),
+            Driver::Memory(db) => db.run(job, TransactionEnd::Commit),
         }
     }
 
-    async fn view_aside(&self, job: Arc<dyn Job>, view: View) -> Result<()> {
+    async fn run_scan(&self, job: Arc<dyn Job>, view: ReadConsistency) -> Result<()> {
         match &self.driver {
             Driver::Sqlite(db) => {
-                self.pass(Passing::Read).await?;
+                self.call_hook(TransactionPoint::Read).await?;
                 db.scan(job, view).await
             }
-            Driver::Postgres(_) | Driver::Memory(_) => self.view(&*job, view).await,
+            Driver::Postgres(_) | Driver::Memory(_) => self.run_read(&*job, view).await,
         }
     }
 
-    pub fn bus(&self) -> &Bus {
+    pub fn bus(&self) -> &SignalBus {
         &self.bus
     }
 }
@@ -262,13 +262,13 @@ impl Store {
 pub struct Tx {
     conn: Conn,
     signals: Vec<Signal>,
-    /// Statements of [`Tx::put`] that were not sent yet.
-    pending: Vec<(Statement, Expect)>,
+    /// Statements of [`Tx::queue_write`] that were not sent yet.
+    pending: Vec<(Statement, ExpectedRows)>,
 }
 
 /// The number of rows that a statement must change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Expect {
+pub(crate) enum ExpectedRows {
     /// One; anything else is a [`StoreError::Conflict`].
     One,
     Any,
@@ -327,7 +327,7 @@ impl Tx {
 
     /// Queues a write whose only result is success or failure. On PostgreSQL it is sent in one
     /// round trip with the other queued writes, before the next read or the commit.
-    pub(crate) fn put(&mut self, statement: Statement, expect: Expect) -> Result<()> {
+    pub(crate) fn queue_write(&mut self, statement: Statement, expect: ExpectedRows) -> Result<()> {
         match &self.conn {
             Conn::Sqlite(conn) => {
                 let touched = sqlite::execute(conn, &statement.sql, &statement.values)?;
@@ -355,7 +355,7 @@ impl Tx {
     }
 }
 
-impl Expect {
+impl ExpectedRows {
     fn check(self, touched: u64) -> Result<()> {
         match self {
             Self::One if touched != 1 => Err(StoreError::Conflict),
@@ -377,21 +377,21 @@ impl Statement {
 
 impl Dialect {
     /// Replaces the placeholders in braces by the SQL of this dialect.
-    pub fn fill(self, sql: &str) -> String {
+    pub fn fill_placeholders(self, sql: &str) -> String {
         let words: &[(&str, &str)] = match self {
-            Self::Sqlite => sqlite::WORDS,
-            Self::Postgres => postgres::WORDS,
+            Self::Sqlite => sqlite::PLACEHOLDERS,
+            Self::Postgres => postgres::PLACEHOLDERS,
         };
         let mut filled = String::with_capacity(sql.len() + 64);
         let mut rest = sql;
         // In one pass, because every event insert is filled here.
         while let Some(brace) = rest.find('{') {
-            let (before, word) = rest.split_at(brace);
+            let (before, label) = rest.split_at(brace);
             filled.push_str(before);
-            let known = words.iter().find(|(known, _)| word.starts_with(known));
+            let known = words.iter().find(|(known, _)| label.starts_with(known));
             let (name, meaning) = known.copied().unwrap_or(("{", "{"));
             filled.push_str(meaning);
-            rest = &word[name.len()..];
+            rest = &label[name.len()..];
         }
         filled.push_str(rest);
         filled
@@ -427,5 +427,8 @@ fn migrations(version: i64, dialect: Dialect) -> Result<Vec<(i64, String)>> {
         )));
     }
     let steps = MIGRATIONS.iter().enumerate().map(|(index, sql)| (index as i64 + 1, *sql));
-    Ok(steps.filter(|(step, _)| *step > version).map(|(n, sql)| (n, dialect.fill(sql))).collect())
+    Ok(steps
+        .filter(|(step, _)| *step > version)
+        .map(|(n, sql)| (n, dialect.fill_placeholders(sql)))
+        .collect())
 }

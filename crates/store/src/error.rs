@@ -18,10 +18,10 @@ pub enum StoreError {
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unavailable(said) => write!(f, "the database is unavailable: {said}"),
+            Self::Unavailable(message) => write!(f, "the database is unavailable: {message}"),
             Self::Conflict => f.write_str("somebody else wrote first"),
             Self::Refused(refusal) => refusal.fmt(f),
-            Self::Corrupt(said) => write!(f, "a stored record cannot be read: {said}"),
+            Self::Corrupt(message) => write!(f, "a stored record cannot be read: {message}"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Events: one row for every transition of every object. Read by object, they are its history; read
 //! by cursor, they are a watch. Only the transaction that makes a change writes its event.
 
-use crate::driver::{Expect, Statement};
+use crate::driver::{ExpectedRows, Statement};
 use crate::signal::Signal;
 use crate::value::{Row, Value, values};
 use crate::{Result, Tx};
@@ -70,7 +70,7 @@ pub struct Event {
     pub object_id: String,
     pub version: i64,
     /// The state of the object after the change.
-    pub word: String,
+    pub state: String,
     pub cause: String,
     pub actor: String,
     pub message: String,
@@ -84,35 +84,35 @@ impl Tx {
     /// version.
     pub fn append_run_event(&mut self, run: &Run, event: &NewEvent) -> Result<()> {
         let statement = self.run_event(run, event)?;
-        self.put(statement, Expect::One)?;
+        self.queue_write(statement, ExpectedRows::One)?;
         self.signal(Signal::Event);
         Ok(())
     }
 
     pub(crate) fn run_event(&self, run: &Run, event: &NewEvent) -> Result<Statement> {
         let body = serde_json::to_string(&run.progress)?;
-        let word = run.progress.workflow.as_str();
-        let mut statement = insert("run", run.spec.id.as_str(), run.version, word, event, body);
-        statement.sql = self.dialect().fill(&statement.sql);
+        let name = run.progress.workflow.as_str();
+        let mut statement = insert("run", run.spec.id.as_str(), run.version, name, event, body);
+        statement.sql = self.dialect().fill_placeholders(&statement.sql);
         Ok(statement)
     }
 
     pub(crate) fn machine_event(&self, machine: &Machine, event: &NewEvent) -> Statement {
         let (id, version) = (machine.id.as_str(), machine.version);
-        self.plain_event("machine", id, version, machine.effective_state().as_str(), event)
+        self.object_event("machine", id, version, machine.effective_state().as_str(), event)
     }
 
     /// The insert of an event without a body.
-    pub(crate) fn plain_event(
+    pub(crate) fn object_event(
         &self,
         kind: &str,
         id: &str,
         version: i64,
-        word: &str,
+        name: &str,
         event: &NewEvent,
     ) -> Statement {
-        let mut statement = insert(kind, id, version, word, event, String::new());
-        statement.sql = self.dialect().fill(&statement.sql);
+        let mut statement = insert(kind, id, version, name, event, String::new());
+        statement.sql = self.dialect().fill_placeholders(&statement.sql);
         statement
     }
 
@@ -125,7 +125,7 @@ impl Tx {
     /// The next `limit` events after a cursor, in order. Returned events are final: no event can
     /// appear before the last of them later.
     pub async fn events_after(&mut self, cursor: Cursor, limit: i64) -> Result<Vec<Event>> {
-        let sql = self.dialect().fill(
+        let sql = self.dialect().fill_placeholders(
             "SELECT e.tx, e.seq, e.ts, e.object_id, e.version, e.word, e.cause, e.actor, \
              e.message, e.decided_by, e.kind, e.body, r.spec FROM events e \
              LEFT JOIN runs r ON r.id = e.object_id \
@@ -137,7 +137,7 @@ impl Tx {
 
     /// The cursor of the last final event.
     pub async fn horizon(&mut self) -> Result<Cursor> {
-        let sql = self.dialect().fill("{horizon}");
+        let sql = self.dialect().fill_placeholders("{horizon}");
         match self.query_one(&sql, &[]).await? {
             Some(row) => Ok(Cursor { tx: row.int(0)?, seq: row.int(1)? }),
             None => Ok(Cursor::default()),
@@ -146,8 +146,8 @@ impl Tx {
 
     /// A cursor at or after everything that is committed now. The horizon reaches it as soon as the
     /// transactions that are open now have ended.
-    pub async fn latest(&mut self) -> Result<Cursor> {
-        let sql = self.dialect().fill("{latest}");
+    pub async fn latest_cursor(&mut self) -> Result<Cursor> {
+        let sql = self.dialect().fill_placeholders("{latest}");
         match self.query_one(&sql, &[]).await? {
             Some(row) => Ok(Cursor { tx: row.int(0)?, seq: row.int(1)? }),
             None => Ok(Cursor::default()),
@@ -168,7 +168,7 @@ fn insert(
     kind: &str,
     id: &str,
     version: i64,
-    word: &str,
+    name: &str,
     event: &NewEvent,
     body: String,
 ) -> Statement {
@@ -181,7 +181,7 @@ fn insert(
             Value::from(kind),
             Value::from(id),
             Value::from(version),
-            Value::from(word),
+            Value::from(name),
             Value::from(event.cause.as_str()),
             Value::from(event.actor.as_str()),
             Value::from(event.message.as_str()),
@@ -206,7 +206,7 @@ fn event(row: &Row) -> Result<Event> {
         ts: row.time(2)?,
         object_id: row.text(3)?.to_string(),
         version,
-        word: row.text(5)?.to_string(),
+        state: row.text(5)?.to_string(),
         cause: row.text(6)?.to_string(),
         actor: row.text(7)?.to_string(),
         message: row.text(8)?.to_string(),

@@ -3,7 +3,7 @@
 
 use crate::driver::Dialect;
 use crate::value::Value;
-use model::filter::{Field, Filter, Term};
+use model::filter::{Filter, FilterField, FilterTerm};
 use model::machine::view::{EFFECTIVE, EffectiveState, Guard, LIFECYCLE, LifecycleState, Rules};
 use model::run::{RunPhase, Workflow};
 
@@ -47,57 +47,59 @@ impl Select {
     }
 }
 
-pub(crate) fn sql_of(filter: &Filter, select: &mut Select) {
+pub(crate) fn compile_filter(filter: &Filter, select: &mut Select) {
     for term in &filter.terms {
         let sql = term_sql(term, select);
         select.terms.push(sql);
     }
-    select.terms.extend(active_or_ended(filter).map(String::from));
+    select.terms.extend(index_hint(filter).map(String::from));
 }
 
 /// A term that lets the database use an index on active or on ended runs, if the filter implies one
 /// of the two. A filter by machine or run id has a better index already.
-fn active_or_ended(filter: &Filter) -> Option<&'static str> {
-    let wanted = || filter.terms.iter().filter(|term| !term.negated);
-    if wanted().any(|term| matches!(term.field, Field::MachineId | Field::RunId)) {
+fn index_hint(filter: &Filter) -> Option<&'static str> {
+    let desired = || filter.terms.iter().filter(|term| !term.negated);
+    if desired().any(|term| matches!(term.field, FilterField::MachineId | FilterField::RunId)) {
         return None;
     }
-    if wanted().any(|term| term.values.iter().all(|word| ended(&term.field, word) == Some(false))) {
+    if desired()
+        .any(|term| term.values.iter().all(|name| implies_ended(&term.field, name) == Some(false)))
+    {
         return Some("s.id IN (SELECT id FROM subjects WHERE holds_machine IS NOT NULL)");
     }
     // The index is ordered by id within each phase. Several phases would need a sort.
-    let one_end = |term: &Term| {
-        let word = term.values.first().filter(|_| term.values.len() == 1);
-        let is_end = word.is_some_and(|word| ended(&term.field, word) == Some(true));
-        is_end && term.field == Field::RunPhase
+    let one_end = |term: &FilterTerm| {
+        let name = term.values.first().filter(|_| term.values.len() == 1);
+        let is_end = name.is_some_and(|name| implies_ended(&term.field, name) == Some(true));
+        is_end && term.field == FilterField::RunPhase
     };
-    wanted().any(one_end).then_some("s.ended_at IS NOT NULL")
+    desired().any(one_end).then_some("s.ended_at IS NOT NULL")
 }
 
 /// True if a run with this value has ended, false if it has not, `None` if the field does not tell.
-fn ended(field: &Field, word: &str) -> Option<bool> {
+fn implies_ended(field: &FilterField, name: &str) -> Option<bool> {
     match field {
-        Field::RunPhase => {
-            let phase = RunPhase::ALL.into_iter().find(|phase| phase.as_str() == word);
+        FilterField::RunPhase => {
+            let phase = RunPhase::ALL.into_iter().find(|phase| phase.as_str() == name);
             phase.map(RunPhase::ended)
         }
-        Field::WorkflowState => Workflow::parse(word).map(Workflow::ended),
-        Field::MachineId
-        | Field::Phase
-        | Field::EffectiveState
-        | Field::LifecycleState
-        | Field::Provider
-        | Field::Rack
-        | Field::Label(_)
-        | Field::Condition(_)
-        | Field::Type
-        | Field::RunId
-        | Field::PlanId
-        | Field::RequestId => None,
+        FilterField::WorkflowState => Workflow::parse(name).map(Workflow::ended),
+        FilterField::MachineId
+        | FilterField::Phase
+        | FilterField::EffectiveState
+        | FilterField::LifecycleState
+        | FilterField::Provider
+        | FilterField::Rack
+        | FilterField::Label(_)
+        | FilterField::Condition(_)
+        | FilterField::Type
+        | FilterField::RunId
+        | FilterField::PlanId
+        | FilterField::RequestId => None,
     }
 }
 
-fn term_sql(term: &Term, select: &mut Select) -> String {
+fn term_sql(term: &FilterTerm, select: &mut Select) -> String {
     let column = column(&term.field, select);
     let values: Vec<String> = term.values.iter().map(|one| select.bind(one.as_str())).collect();
     let values = values.join(", ");
@@ -109,27 +111,27 @@ fn term_sql(term: &Term, select: &mut Select) -> String {
     }
 }
 
-fn column(field: &Field, select: &mut Select) -> String {
+fn column(field: &FilterField, select: &mut Select) -> String {
     match field {
-        Field::MachineId => select.machine_id.into(),
-        Field::Phase => "machines.phase".into(),
-        Field::RunPhase => "s.phase".into(),
-        Field::EffectiveState => case(EFFECTIVE, EffectiveState::as_str),
-        Field::LifecycleState => case(LIFECYCLE, LifecycleState::as_str),
-        Field::Provider => "machines.provider".into(),
-        Field::Rack => "machines.rack_id".into(),
-        Field::Label(key) => {
+        FilterField::MachineId => select.machine_id.into(),
+        FilterField::Phase => "machines.phase".into(),
+        FilterField::RunPhase => "s.phase".into(),
+        FilterField::EffectiveState => case(EFFECTIVE, EffectiveState::as_str),
+        FilterField::LifecycleState => case(LIFECYCLE, LifecycleState::as_str),
+        FilterField::Provider => "machines.provider".into(),
+        FilterField::Rack => "machines.rack_id".into(),
+        FilterField::Label(key) => {
             let key = select.bind(key.as_str());
             select.dialect.json_text("machines.labels", &key)
         }
-        Field::Condition(condition) => {
+        FilterField::Condition(condition) => {
             format!("(CASE WHEN {} THEN 'true' ELSE 'false' END)", guard_sql(Guard::Is(*condition)))
         }
-        Field::Type => "r.type".into(),
-        Field::RunId => "r.id".into(),
-        Field::PlanId => "r.plan_id".into(),
-        Field::RequestId => "r.request_id".into(),
-        Field::WorkflowState => "s.workflow".into(),
+        FilterField::Type => "r.type".into(),
+        FilterField::RunId => "r.id".into(),
+        FilterField::PlanId => "r.plan_id".into(),
+        FilterField::RequestId => "r.request_id".into(),
+        FilterField::WorkflowState => "s.workflow".into(),
     }
 }
 

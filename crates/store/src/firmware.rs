@@ -1,11 +1,11 @@
 //! The firmware catalogue, and the history of applied firmware.
 
-use crate::driver::{Expect, Statement};
+use crate::driver::{ExpectedRows, Statement};
 use crate::event::NewEvent;
 use crate::signal::Signal;
 use crate::value::{Row, values};
 use crate::{Result, Tx};
-use model::firmware::{Applied, Firmware, MAX_APPLIED};
+use model::firmware::{AppliedFirmware, Firmware, MAX_APPLIED};
 use model::id::{FirmwareId, RunId};
 use model::target::TargetId;
 
@@ -57,7 +57,7 @@ impl Tx {
             serde_json::to_string(one)?,
             one.created_at,
         ];
-        self.put(Statement::new(sql, values), Expect::One)?;
+        self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
         self.firmware_event(&one.id, "added", event).await
     }
 
@@ -65,18 +65,18 @@ impl Tx {
     pub async fn update_firmware(&mut self, one: &Firmware, event: &NewEvent) -> Result<()> {
         let sql = "UPDATE firmware SET is_default = $2, available = $3 WHERE id = $1";
         let values = values![one.id.as_str(), i64::from(one.is_default), i64::from(one.available)];
-        self.put(Statement::new(sql, values), Expect::One)?;
+        self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
         self.firmware_event(&one.id, "changed", event).await
     }
 
     pub async fn delete_firmware(&mut self, id: &FirmwareId, event: &NewEvent) -> Result<()> {
         let sql = "DELETE FROM firmware WHERE id = $1";
-        self.put(Statement::new(sql, values![id.as_str()]), Expect::One)?;
+        self.queue_write(Statement::new(sql, values![id.as_str()]), ExpectedRows::One)?;
         self.firmware_event(id, "removed", event).await
     }
 
     /// Records applied firmware and deletes entries of that device beyond [`MAX_APPLIED`].
-    pub fn insert_applied(&mut self, one: &Applied) -> Result<()> {
+    pub fn insert_applied(&mut self, one: &AppliedFirmware) -> Result<()> {
         let sql = "INSERT INTO firmware_applied (run_id, step, device, component, previous, version, \
                    changed, at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING";
         let device = one.device.key();
@@ -90,21 +90,21 @@ impl Tx {
             i64::from(one.changed),
             one.at,
         ];
-        self.put(Statement::new(sql, values), Expect::Any)?;
+        self.queue_write(Statement::new(sql, values), ExpectedRows::Any)?;
         let sql = "DELETE FROM firmware_applied WHERE device = $1 AND (at, run_id, step) < (\
                    SELECT at, run_id, step FROM firmware_applied WHERE device = $1 \
                    ORDER BY at DESC, run_id DESC, step DESC LIMIT 1 OFFSET $2)";
-        self.put(Statement::new(sql, values![device, MAX_APPLIED - 1]), Expect::Any)
+        self.queue_write(Statement::new(sql, values![device, MAX_APPLIED - 1]), ExpectedRows::Any)
     }
 
     /// One page of applied firmware, newest first: of all devices, or of one.
     pub async fn applied(
         &mut self,
         device: Option<&TargetId>,
-        before: Option<&AppliedPlace>,
+        before: Option<&AppliedPosition>,
         limit: i64,
-    ) -> Result<Vec<Applied>> {
-        let last = AppliedPlace { at: i64::MAX, run: String::new(), step: String::new() };
+    ) -> Result<Vec<AppliedFirmware>> {
+        let last = AppliedPosition { at: i64::MAX, run: String::new(), step: String::new() };
         let before = before.unwrap_or(&last);
         let only = if device.is_some() { "device = $5" } else { "CAST($5 AS TEXT) IS NULL" };
         let sql = format!(
@@ -121,13 +121,13 @@ impl Tx {
     async fn firmware_event(
         &mut self,
         id: &FirmwareId,
-        word: &str,
+        name: &str,
         event: &NewEvent,
     ) -> Result<()> {
         let object = object(id);
         let version = self.last_version(&object).await? + 1;
-        let event = self.plain_event("firmware", &object, version, word, event);
-        self.put(event, Expect::One)?;
+        let event = self.object_event("firmware", &object, version, name, event);
+        self.queue_write(event, ExpectedRows::One)?;
         self.signal(Signal::Event);
         Ok(())
     }
@@ -135,23 +135,23 @@ impl Tx {
 
 /// A position in the history of applied firmware.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AppliedPlace {
+pub struct AppliedPosition {
     pub at: i64,
     pub run: String,
     pub step: String,
 }
 
-impl AppliedPlace {
-    pub fn of(one: &Applied) -> Self {
+impl AppliedPosition {
+    pub fn of(one: &AppliedFirmware) -> Self {
         Self { at: one.at.as_micros(), run: one.run.to_string(), step: one.step.clone() }
     }
 }
 
-fn applied(row: &Row) -> Result<Applied> {
-    Ok(Applied {
+fn applied(row: &Row) -> Result<AppliedFirmware> {
+    Ok(AppliedFirmware {
         run: RunId::trusted(row.text(0)?),
         step: row.text(1)?.to_string(),
-        device: TargetId::trusted(row.text(2)?),
+        device: TargetId::from_key(row.text(2)?),
         component: row.text(3)?.to_string(),
         previous: row.text(4)?.to_string(),
         version: row.text(5)?.to_string(),

@@ -1,11 +1,13 @@
 //! Health reports by object and source. Their summary is stored in the object itself: a change of a
 //! report raises the object's version and is in the object's history.
 
-use crate::driver::{Expect, Statement};
+use crate::driver::{ExpectedRows, Statement};
 use crate::event::NewEvent;
 use crate::value::{Row, values};
 use crate::{Result, StoreError, Tx};
-use model::health::{Alerts, Change, Filter, Report, Reports, Standing, Tally, apply};
+use model::health::{
+    AlertCounts, Alerts, HealthFilter, HealthReport, HealthSummary, ReportChange, Reports, apply,
+};
 use model::id::MachineId;
 use model::lifecycle::{Lifecycle, SubjectId, SubjectKind};
 use model::power_shelf::PowerShelf;
@@ -18,10 +20,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The rows of one query. One object never has this many.
 const BATCH: i64 = 500;
 
-pub type Reported = (TargetId, Reports);
+pub type ObjectReports = (TargetId, Reports);
 
 impl Tx {
-    pub async fn exists(&mut self, object: &TargetId) -> Result<bool> {
+    pub async fn target_exists(&mut self, object: &TargetId) -> Result<bool> {
         let (table, kind) = match object.kind {
             TargetKind::Machine => ("machines", None),
             TargetKind::Switch => ("records", Some(SubjectKind::Switch)),
@@ -38,29 +40,29 @@ impl Tx {
     pub async fn health(&mut self, object: &TargetId) -> Result<Reports> {
         let sql = "SELECT object_id, source, body FROM health WHERE object_id = $1";
         let rows = self.query(sql, values![object.key()]).await?;
-        Ok(gathered(&rows)?.into_values().next().unwrap_or_default())
+        Ok(group_by_object(&rows)?.into_values().next().unwrap_or_default())
     }
 
     /// The reports on several objects. Objects without reports are omitted.
-    pub async fn health_among(
+    pub async fn health_of_objects(
         &mut self,
         objects: &[TargetId],
     ) -> Result<BTreeMap<TargetId, Reports>> {
         let keys: Vec<String> = objects.iter().map(TargetId::key).collect();
         let sql = "SELECT object_id, source, body FROM health WHERE object_id {among $1}";
-        let sql = self.dialect().fill(sql);
+        let sql = self.dialect().fill_placeholders(sql);
         let rows = self.query(&sql, values![serde_json::to_string(&keys)?]).await?;
-        let found = gathered(&rows)?.into_iter();
-        Ok(found.map(|(key, reports)| (TargetId::trusted(&key), reports)).collect())
+        let found = group_by_object(&rows)?.into_iter();
+        Ok(found.map(|(key, reports)| (TargetId::from_key(&key), reports)).collect())
     }
 
     /// One page of objects with alerts, ordered by key.
     pub async fn health_list(
         &mut self,
-        filter: &Filter,
+        filter: &HealthFilter,
         after: &str,
         limit: usize,
-    ) -> Result<Vec<Reported>> {
+    ) -> Result<Vec<ObjectReports>> {
         let sql = "SELECT object_id, source, body FROM health WHERE object_id > $1 \
                    ORDER BY object_id, source LIMIT $2";
         let mut after = after.to_string();
@@ -68,7 +70,7 @@ impl Tx {
         loop {
             let rows = self.query(sql, values![after.as_str(), BATCH]).await?;
             let more = rows.len() as i64 == BATCH;
-            let mut objects = gathered(&rows)?;
+            let mut objects = group_by_object(&rows)?;
             if more {
                 // The last object may have more rows than were read.
                 objects.pop_last();
@@ -76,7 +78,7 @@ impl Tx {
             for (key, reports) in objects {
                 after.clone_from(&key);
                 if filter.matches(&reports) && found.len() < limit {
-                    found.push((TargetId::trusted(&key), reports));
+                    found.push((TargetId::from_key(&key), reports));
                 }
             }
             if !more || found.len() == limit {
@@ -86,7 +88,7 @@ impl Tx {
     }
 
     /// The number of alerts by kind of object, for the metrics.
-    pub async fn health_tally(&mut self) -> Result<Vec<(TargetKind, Tally)>> {
+    pub async fn health_tally(&mut self) -> Result<Vec<(TargetKind, AlertCounts)>> {
         let sql = "SELECT kind, CAST(SUM(allocations) AS BIGINT), CAST(SUM(changes) AS BIGINT), \
                    CAST(SUM(other) AS BIGINT), CAST(SUM(suppressed) AS BIGINT) \
                    FROM health GROUP BY kind";
@@ -94,7 +96,7 @@ impl Tx {
             let kind = row.text(0)?;
             let kind = TargetKind::parse(kind)
                 .ok_or_else(|| StoreError::Corrupt(format!("kind {kind:?}")))?;
-            let tally = Tally {
+            let tally = AlertCounts {
                 prevent_allocations: row.int(1)?,
                 prevent_state_changes: row.int(2)?,
                 other: row.int(3)?,
@@ -113,7 +115,7 @@ impl Tx {
         alerts: &Alerts,
         event: &NewEvent,
     ) -> Result<Reports> {
-        self.change_health(object, source, &Change::Merge(alerts.clone()), event).await
+        self.change_health(object, source, &ReportChange::Merge(alerts.clone()), event).await
     }
 
     /// Replaces the report of a source.
@@ -124,7 +126,7 @@ impl Tx {
         alerts: &Alerts,
         event: &NewEvent,
     ) -> Result<Reports> {
-        self.change_health(object, source, &Change::Replace(alerts.clone()), event).await
+        self.change_health(object, source, &ReportChange::Replace(alerts.clone()), event).await
     }
 
     /// Deletes the report of a source.
@@ -134,7 +136,7 @@ impl Tx {
         source: &str,
         event: &NewEvent,
     ) -> Result<Reports> {
-        self.change_health(object, source, &Change::Remove(BTreeSet::new()), event).await
+        self.change_health(object, source, &ReportChange::Remove(BTreeSet::new()), event).await
     }
 
     /// Changes a report, the summary in the object, and the object's history. No event is written
@@ -144,7 +146,7 @@ impl Tx {
         &mut self,
         object: &TargetId,
         source: &str,
-        change: &Change,
+        change: &ReportChange,
         event: &NewEvent,
     ) -> Result<Reports> {
         match object.kind {
@@ -152,44 +154,48 @@ impl Tx {
                 let id = MachineId::trusted(object.as_str());
                 let found = self.machine_locked(&id).await?;
                 let mut machine = found.ok_or_else(|| unknown(object))?;
-                let (known, after) = self.changed(object, source, change, event).await?;
+                let (known, after) = self.write_report(object, source, change, event).await?;
                 if known != after {
-                    machine.health = Standing::of(&after);
+                    machine.health = HealthSummary::of(&after);
                     self.update_machine(&mut machine, event)?;
                 }
                 Ok(after)
             }
-            TargetKind::Switch => self.change_of::<Switch>(object, source, change, event).await,
-            TargetKind::PowerShelf => {
-                self.change_of::<PowerShelf>(object, source, change, event).await
+            TargetKind::Switch => {
+                self.change_record_health::<Switch>(object, source, change, event).await
             }
-            TargetKind::Rack => self.change_of::<Rack>(object, source, change, event).await,
+            TargetKind::PowerShelf => {
+                self.change_record_health::<PowerShelf>(object, source, change, event).await
+            }
+            TargetKind::Rack => {
+                self.change_record_health::<Rack>(object, source, change, event).await
+            }
         }
     }
 
-    async fn change_of<R: Lifecycle>(
+    async fn change_record_health<R: Lifecycle>(
         &mut self,
         object: &TargetId,
         source: &str,
-        change: &Change,
+        change: &ReportChange,
         event: &NewEvent,
     ) -> Result<Reports> {
         let found = self.record_locked::<R>(object.as_str()).await?;
         let mut record = found.ok_or_else(|| unknown(object))?;
-        let (known, after) = self.changed(object, source, change, event).await?;
+        let (known, after) = self.write_report(object, source, change, event).await?;
         if known != after {
-            record.head_mut().health = Standing::of(&after);
+            record.head_mut().health = HealthSummary::of(&after);
             self.update_record(&mut record, event)?;
         }
         Ok(after)
     }
 
     /// Writes one report. The caller has locked the object.
-    async fn changed(
+    async fn write_report(
         &mut self,
         object: &TargetId,
         source: &str,
-        change: &Change,
+        change: &ReportChange,
         event: &NewEvent,
     ) -> Result<(Reports, Reports)> {
         let known = self.health(object).await?;
@@ -200,14 +206,14 @@ impl Tx {
                 let sql = "DELETE FROM health WHERE object_id = $1 AND source = $2";
                 Statement::new(sql, values![object.key(), source])
             }
-            Some(report) => written(object, source, report)?,
+            Some(report) => upsert_report(object, source, report)?,
         };
-        self.put(statement, Expect::One)?;
+        self.queue_write(statement, ExpectedRows::One)?;
         Ok((known, after))
     }
 
     /// Deletes the reports on a deleted object.
-    pub(crate) fn forget_health(&mut self, subject: &SubjectId) -> Result<()> {
+    pub(crate) fn delete_health(&mut self, subject: &SubjectId) -> Result<()> {
         let kind = match subject.kind {
             SubjectKind::Rack => TargetKind::Rack,
             SubjectKind::Switch => TargetKind::Switch,
@@ -217,11 +223,11 @@ impl Tx {
         };
         let sql = "DELETE FROM health WHERE object_id = $1";
         let key = TargetId::new(kind, subject.id.as_str()).key();
-        self.put(Statement::new(sql, values![key]), Expect::Any)
+        self.queue_write(Statement::new(sql, values![key]), ExpectedRows::Any)
     }
 }
 
-fn written(object: &TargetId, source: &str, report: &Report) -> Result<Statement> {
+fn upsert_report(object: &TargetId, source: &str, report: &HealthReport) -> Result<Statement> {
     let sql = "INSERT INTO health (object_id, source, kind, allocations, changes, other, suppressed, body, \
                updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) \
                ON CONFLICT (object_id, source) DO UPDATE SET allocations = excluded.allocations, \
@@ -243,11 +249,11 @@ fn written(object: &TargetId, source: &str, report: &Report) -> Result<Statement
 }
 
 fn unknown(object: &TargetId) -> Refusal {
-    Refusal::not_found(object.kind.noun(), object, object.kind.list())
+    Refusal::not_found(object.kind.noun(), object, object.kind.list_command())
 }
 
 /// Groups rows of object, source and report by object.
-fn gathered(rows: &[Row]) -> Result<BTreeMap<String, Reports>> {
+fn group_by_object(rows: &[Row]) -> Result<BTreeMap<String, Reports>> {
     let mut objects: BTreeMap<String, Reports> = BTreeMap::new();
     for row in rows {
         let reports = objects.entry(row.text(0)?.to_string()).or_default();

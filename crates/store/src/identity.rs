@@ -26,7 +26,7 @@ impl Tx {
     }
 
     /// Trust on first use: pins an identity unless one is pinned. Returns the pinned one.
-    pub async fn meet(&mut self, met: &IdentityRow) -> Result<String> {
+    pub async fn pin_identity(&mut self, met: &IdentityRow) -> Result<String> {
         let sql = "INSERT INTO identities (peer, identity, first_seen) VALUES ($1, $2, $3) \
                    ON CONFLICT (peer) DO NOTHING";
         let (peer, identity) = (met.peer.as_str(), met.identity.as_str());
@@ -46,7 +46,7 @@ impl Tx {
     }
 
     /// Deletes a pin, so that the next identity is trusted. False if there was none.
-    pub async fn forget_identity(&mut self, peer: &str) -> Result<bool> {
+    pub async fn delete_identity(&mut self, peer: &str) -> Result<bool> {
         let sql = "DELETE FROM identities WHERE peer = $1";
         Ok(self.execute(sql, values![peer]).await? == 1)
     }

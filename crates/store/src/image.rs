@@ -1,6 +1,6 @@
 //! Images by name.
 
-use crate::driver::{Expect, Statement};
+use crate::driver::{ExpectedRows, Statement};
 use crate::event::NewEvent;
 use crate::signal::Signal;
 use crate::value::{Row, values};
@@ -29,20 +29,25 @@ impl Tx {
         let sql = "INSERT INTO images (name, body, created_at) VALUES ($1, $2, $3)";
         let body = serde_json::to_string(image)?;
         let values = values![image.name.as_str(), body, image.created_at];
-        self.put(Statement::new(sql, values), Expect::One)?;
-        self.tell_of_image(&image.name, "ADDED", event).await
+        self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
+        self.append_image_event(&image.name, "ADDED", event).await
     }
 
     pub async fn delete_image(&mut self, name: &str, event: &NewEvent) -> Result<()> {
         let sql = "DELETE FROM images WHERE name = $1";
-        self.put(Statement::new(sql, values![name]), Expect::One)?;
-        self.tell_of_image(name, "DELETED", event).await
+        self.queue_write(Statement::new(sql, values![name]), ExpectedRows::One)?;
+        self.append_image_event(name, "DELETED", event).await
     }
 
-    async fn tell_of_image(&mut self, name: &str, word: &str, event: &NewEvent) -> Result<()> {
+    async fn append_image_event(
+        &mut self,
+        name: &str,
+        label: &str,
+        event: &NewEvent,
+    ) -> Result<()> {
         let version = self.last_version(&object(name)).await? + 1;
-        let told = self.plain_event("image", &object(name), version, word, event);
-        self.put(told, Expect::One)?;
+        let reported = self.object_event("image", &object(name), version, label, event);
+        self.queue_write(reported, ExpectedRows::One)?;
         self.signal(Signal::Event);
         Ok(())
     }

@@ -6,6 +6,7 @@
 
 #![allow(clippy::wildcard_enum_match_arm, reason = "this crate does not keep to it yet")]
 
+mod checkpoint;
 mod credential;
 mod deployment;
 mod driver;
@@ -14,13 +15,13 @@ mod event;
 mod filter;
 mod firmware;
 mod health;
+mod hook;
 mod identity;
 mod image;
 mod lockout;
 mod log;
 mod machine;
 mod node;
-mod note;
 mod plan;
 mod record;
 mod replica;
@@ -28,29 +29,31 @@ mod retention;
 mod run;
 mod signal;
 mod subject;
-mod tap;
 mod value;
 
+pub use checkpoint::CheckpointRow;
 pub use credential::CredentialRow;
-pub use deployment::{DeploymentRow, Shown};
+pub use deployment::{DeploymentLookup, DeploymentRow};
 pub use driver::sqlite::SQLITE_PRAGMAS;
 pub use driver::{Options, Store, Tx, TxFuture};
 pub use error::StoreError;
 pub use event::{Cause, Cursor, Event, NewEvent};
-pub use firmware::AppliedPlace;
-pub use health::Reported;
+pub use firmware::AppliedPosition;
+pub use health::ObjectReports;
+pub use hook::{TransactionHook, TransactionPoint};
 pub use identity::IdentityRow;
 pub use lockout::LockoutRow;
 pub use log::{LogLine, NewLog};
 pub use machine::MachinePage;
 pub use node::{NodeHeartbeat, TaskRow};
-pub use note::NoteRow;
 pub use record::{RecordClaim, RecordFilter, RecordPage};
 pub use replica::{Replica, ReplicaHeartbeat};
-pub use retention::{Aged, Ended, EventPlace, MAX_REMOVED, RUNS_AT_ONCE, Removed, RunPlace};
+pub use retention::{
+    AgedEvent, EndedRun, EndedRunPosition, EventPosition, MAX_ROWS_PER_BATCH, MAX_RUNS_PER_BATCH,
+    RemovedRows,
+};
 pub use run::{ClaimedRun, RunPage};
-pub use signal::{Bus, Signal};
-pub use subject::{Claimed, Enqueue, Hold, Settle, Settled};
-pub use tap::{Passing, Tap};
+pub use signal::{Signal, SignalBus};
+pub use subject::{ClaimOutcome, ClaimedObject, Enqueue, RunSettlement, SettledVersion};
 
 pub type Result<T> = std::result::Result<T, StoreError>;

@@ -10,7 +10,7 @@ pub struct LockoutRow {
     pub credential: String,
     /// The refused version of the credential. A newer version may be tried.
     pub version: i64,
-    pub said: String,
+    pub message: String,
     pub since: Timestamp,
 }
 
@@ -21,17 +21,17 @@ impl Tx {
     }
 
     /// Inserts or replaces the lockout of a device.
-    pub async fn lock_out(&mut self, row: &LockoutRow) -> Result<()> {
+    pub async fn record_lockout(&mut self, row: &LockoutRow) -> Result<()> {
         let sql = "INSERT INTO lockouts (peer, credential, version, said, since) \
                    VALUES ($1, $2, $3, $4, $5) ON CONFLICT (peer) DO UPDATE SET \
                    credential = $2, version = $3, said = $4, since = $5";
         let (peer, credential) = (row.peer.as_str(), row.credential.as_str());
-        let values = values![peer, credential, row.version, row.said.as_str(), row.since];
+        let values = values![peer, credential, row.version, row.message.as_str(), row.since];
         self.execute(sql, values).await.map(drop)
     }
 
     /// Allows the login again. False if there was no lockout.
-    pub async fn unlock(&mut self, peer: &str) -> Result<bool> {
+    pub async fn delete_lockout(&mut self, peer: &str) -> Result<bool> {
         let sql = "DELETE FROM lockouts WHERE peer = $1";
         Ok(self.execute(sql, values![peer]).await? == 1)
     }
@@ -42,7 +42,7 @@ fn lockout(row: &Row) -> Result<LockoutRow> {
         peer: row.text(0)?.to_string(),
         credential: row.text(1)?.to_string(),
         version: row.int(2)?,
-        said: row.text(3)?.to_string(),
+        message: row.text(3)?.to_string(),
         since: row.time(4)?,
     })
 }

@@ -1,7 +1,7 @@
 //! Logs of runs, as chunks at byte offsets. Appending never fails a transition: chunks that exist
 //! already are ignored.
 
-use crate::driver::{Expect, Statement};
+use crate::driver::{ExpectedRows, Statement};
 use crate::signal::Signal;
 use crate::value::{Row, Value, values};
 use crate::{Result, StoreError, Tx};
@@ -30,11 +30,11 @@ pub struct LogLine {
 }
 
 /// The rows of one INSERT; both databases limit the number of parameters.
-const ROWS_AT_ONCE: usize = 64;
+const MAX_ROWS_PER_INSERT: usize = 64;
 
 impl Tx {
     pub fn append_log(&mut self, run: &RunId, lines: &[NewLog]) -> Result<()> {
-        for chunk in lines.chunks(ROWS_AT_ONCE) {
+        for chunk in lines.chunks(MAX_ROWS_PER_INSERT) {
             let mut sql = String::from(
                 "INSERT INTO logs (run_id, start, ts, step, attempt, stream, data) VALUES ",
             );
@@ -63,7 +63,7 @@ impl Tx {
                 ]);
             }
             sql.push_str(" ON CONFLICT DO NOTHING");
-            self.put(Statement { sql, values: all }, Expect::Any)?;
+            self.queue_write(Statement { sql, values: all }, ExpectedRows::Any)?;
         }
         if !lines.is_empty() {
             self.signal(Signal::Log(run.clone()));
@@ -72,7 +72,7 @@ impl Tx {
     }
 
     /// Like [`Tx::append_log`], but a conflict if the claim under `epoch` was lost.
-    pub async fn append_log_held(
+    pub async fn append_log_claimed(
         &mut self,
         run: &RunId,
         epoch: i64,
@@ -81,7 +81,7 @@ impl Tx {
         let sql = "SELECT epoch FROM subjects WHERE id = $1 AND owner IS NOT NULL";
         let row = self.query_one(sql, values![run.as_str()]).await?;
         match row.map(|row| row.int(0)).transpose()? {
-            Some(held) if held == epoch => self.append_log(run, lines),
+            Some(claimed) if claimed == epoch => self.append_log(run, lines),
             Some(_) | None => Err(StoreError::Conflict),
         }
     }
@@ -106,7 +106,7 @@ impl Tx {
     }
 
     /// The bytes that one attempt of a step has logged.
-    pub async fn logged_by(&mut self, run: &RunId, step: &str, attempt: u32) -> Result<u64> {
+    pub async fn logged_bytes(&mut self, run: &RunId, step: &str, attempt: u32) -> Result<u64> {
         let sql = "SELECT CAST(COALESCE(SUM(LENGTH(data)), 0) AS BIGINT) FROM logs \
                    WHERE run_id = $1 AND step = $2 AND attempt = $3";
         let row = self.query_one(sql, values![run.as_str(), step, i64::from(attempt)]).await?;

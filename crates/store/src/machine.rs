@@ -1,25 +1,25 @@
 //! Machines. Fields that filters select by have a column of their own; the rest is in the body.
 
-use crate::driver::{Expect, Statement};
+use crate::driver::{ExpectedRows, Statement};
 use crate::event::NewEvent;
-use crate::filter::{Select, sql_of};
+use crate::filter::{Select, compile_filter};
 use crate::signal::Signal;
 use crate::value::{Row, Value, values};
 use crate::{Result, StoreError, Tx};
 use model::condition::Conditions;
 use model::filter::Filter;
-use model::health::Standing;
+use model::health::HealthSummary;
 use model::id::{MachineId, RackId, RunId};
 use model::machine::{Labels, Machine, MachineSpec, Phase};
 use serde::{Deserialize, Serialize};
 
 /// The fields that no filter uses.
 #[derive(Serialize, Deserialize)]
-struct Body {
+struct MachineBody {
     spec: MachineSpec,
     conditions: Conditions,
-    #[serde(default, skip_serializing_if = "Standing::is_clear")]
-    health: Standing,
+    #[serde(default, skip_serializing_if = "HealthSummary::is_clear")]
+    health: HealthSummary,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,12 +39,12 @@ impl Tx {
     }
 
     /// Reads several machines. One that cannot be decoded does not hide the others.
-    pub async fn machines_among(
+    pub async fn machines_by_ids(
         &mut self,
         ids: &[&str],
     ) -> Result<Vec<(MachineId, Result<Machine>)>> {
         let sql = format!("SELECT {COLUMNS} FROM machines WHERE id {{among $1}}");
-        let sql = self.dialect().fill(&sql);
+        let sql = self.dialect().fill_placeholders(&sql);
         let rows = self.query(&sql, values![serde_json::to_string(ids)?]).await?;
         rows.iter().map(|row| Ok((MachineId::trusted(row.text(0)?), machine(row)))).collect()
     }
@@ -52,7 +52,7 @@ impl Tx {
     /// Reads a machine and locks it until the transaction ends.
     pub async fn machine_locked(&mut self, id: &MachineId) -> Result<Option<Machine>> {
         let sql = format!("SELECT {COLUMNS} FROM machines WHERE id = $1 {{lock}}");
-        let sql = self.dialect().fill(&sql);
+        let sql = self.dialect().fill_placeholders(&sql);
         let row = self.query_one(&sql, values![id.as_str()]).await?;
         row.as_ref().map(machine).transpose()
     }
@@ -76,8 +76,8 @@ impl Tx {
             machine.updated_at,
             machine.spec.rack.as_ref().map(RackId::as_str),
         ];
-        self.put(Statement::new(sql, values), Expect::One)?;
-        self.put(self.machine_event(machine, event), Expect::One)?;
+        self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
+        self.queue_write(self.machine_event(machine, event), ExpectedRows::One)?;
         self.signal(Signal::Event);
         Ok(())
     }
@@ -105,8 +105,8 @@ impl Tx {
             machine.updated_at,
             machine.spec.rack.as_ref().map(RackId::as_str),
         ];
-        self.put(Statement::new(sql, values), Expect::One)?;
-        self.put(self.machine_event(machine, event), Expect::One)?;
+        self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
+        self.queue_write(self.machine_event(machine, event), ExpectedRows::One)?;
         self.signal(Signal::Event);
         Ok(())
     }
@@ -130,14 +130,14 @@ impl Tx {
             None => ("machines", "machines.id"),
         };
         select.compare(id, ">", after);
-        sql_of(filter, &mut select);
+        compile_filter(filter, &mut select);
         let clause = select.clause();
         let count = select.bind(limit + 1);
         let sql = format!("SELECT {COLUMNS} FROM {from} {clause} ORDER BY {id} LIMIT {count}");
         let rows = self.query(&sql, &select.values).await?;
         let more = rows.len() as i64 > limit;
-        let kept = rows.iter().take(limit as usize);
-        let machines = kept.map(machine).collect::<Result<Vec<_>>>()?;
+        let stored = rows.iter().take(limit as usize);
+        let machines = stored.map(machine).collect::<Result<Vec<_>>>()?;
         let next = machines.last().filter(|_| more).map(|last| last.id.to_string());
         Ok(MachinePage { machines, next })
     }
@@ -159,7 +159,7 @@ impl Tx {
 }
 
 fn body(machine: &Machine) -> Result<Value> {
-    let body = Body {
+    let body = MachineBody {
         spec: machine.spec.clone(),
         conditions: machine.conditions.clone(),
         health: machine.health.clone(),
@@ -170,7 +170,7 @@ fn body(machine: &Machine) -> Result<Value> {
 pub(crate) fn machine(row: &Row) -> Result<Machine> {
     let phase = row.text(2)?;
     let labels: Labels = row.json(4)?;
-    let Body { spec, conditions, health } = row.json(5)?;
+    let MachineBody { spec, conditions, health } = row.json(5)?;
     Ok(Machine {
         id: MachineId::trusted(row.text(0)?),
         version: row.int(1)?,

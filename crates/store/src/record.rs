@@ -5,7 +5,7 @@
 //! ([`Tx::update_and_enqueue`]). Both name the version that was read and write an event in the same
 //! transaction.
 
-use crate::driver::{Expect, Statement};
+use crate::driver::{ExpectedRows, Statement};
 use crate::event::NewEvent;
 use crate::signal::Signal;
 use crate::value::{Row, values};
@@ -19,7 +19,7 @@ use model::time::Timestamp;
 pub struct RecordClaim {
     pub epoch: i64,
     /// The number of wake-ups that the turn has handled.
-    pub wakes: i64,
+    pub wakes_handled: i64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Tx {
 
     async fn find_record<R: Lifecycle>(&mut self, id: &str, lock: &str) -> Result<Option<R>> {
         let sql = format!("SELECT body, version FROM records WHERE id = $1 AND kind = $2 {lock}");
-        let sql = self.dialect().fill(&sql);
+        let sql = self.dialect().fill_placeholders(&sql);
         let key = SubjectId::new(R::KIND, id).key();
         let row = self.query_one(&sql, values![key, R::KIND.as_str()]).await?;
         row.as_ref().map(record).transpose()
@@ -76,18 +76,23 @@ impl Tx {
             key.as_str(),
             R::KIND.as_str(),
             head.rack.as_ref().map(RackId::as_str),
-            record.word(),
+            record.state_name(),
             head.version,
             serde_json::to_string(record)?,
             head.created_at,
         ];
-        self.put(Statement::new(sql, values), Expect::One)?;
+        self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
         let sql = "INSERT INTO subjects (id, kind, holds_machine, version, epoch, owner, due_at, \
                    wakes_asked, wakes_handled, phase, workflow, state, updated_at, ended_at) \
                    VALUES ($1, $2, NULL, $3, 0, NULL, $4, 1, 0, $5, $5, '', $4, NULL)";
-        let values =
-            values![key.as_str(), R::KIND.as_str(), head.version, head.created_at, record.word()];
-        self.put(Statement::new(sql, values), Expect::One)?;
+        let values = values![
+            key.as_str(),
+            R::KIND.as_str(),
+            head.version,
+            head.created_at,
+            record.state_name()
+        ];
+        self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
         self.record_event(record, event)?;
         self.signal(Signal::Work);
         Ok(())
@@ -109,21 +114,21 @@ impl Tx {
             key,
             read_at,
             head.rack.as_ref().map(RackId::as_str),
-            record.word(),
+            record.state_name(),
             head.version,
             serde_json::to_string(record)?,
             head.updated_at,
         ];
         // If transitions have owners, the stored state must be one that this owner may leave.
-        let statement = match record.sources() {
+        let statement = match record.legal_source_states() {
             None => Statement::new(sql, values),
             Some(sources) => {
                 // State names are constants, so inlining them makes one statement for each set.
-                let words: Vec<String> = sources.iter().map(|word| format!("'{word}'")).collect();
+                let words: Vec<String> = sources.iter().map(|name| format!("'{name}'")).collect();
                 Statement::new(format!("{sql} AND state IN ({})", words.join(", ")), values)
             }
         };
-        self.put(statement, Expect::One)?;
+        self.queue_write(statement, ExpectedRows::One)?;
         self.record_event(record, event)
     }
 
@@ -153,12 +158,12 @@ impl Tx {
             record.subject().key(),
             claim.epoch,
             record.head().version,
-            record.word(),
+            record.state_name(),
             now,
-            claim.wakes,
+            claim.wakes_handled,
             due,
         ];
-        self.put(Statement::new(sql, values), Expect::One)?;
+        self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
         self.signal(Signal::Work);
         Ok(())
     }
@@ -168,11 +173,14 @@ impl Tx {
         let key = record.subject().key();
         let (kind, version) = (R::KIND.as_str(), record.head().version);
         let sql = "DELETE FROM records WHERE id = $1 AND version = $2";
-        self.put(Statement::new(sql, values![key.as_str(), version]), Expect::One)?;
+        self.queue_write(Statement::new(sql, values![key.as_str(), version]), ExpectedRows::One)?;
         let sql = "DELETE FROM subjects WHERE id = $1";
-        self.put(Statement::new(sql, values![key.as_str()]), Expect::One)?;
-        self.forget_health(&record.subject())?;
-        self.put(self.plain_event(kind, &key, version + 1, "removed", event), Expect::One)?;
+        self.queue_write(Statement::new(sql, values![key.as_str()]), ExpectedRows::One)?;
+        self.delete_health(&record.subject())?;
+        self.queue_write(
+            self.object_event(kind, &key, version + 1, "removed", event),
+            ExpectedRows::One,
+        )?;
         self.signal(Signal::Event);
         Ok(())
     }
@@ -190,7 +198,7 @@ impl Tx {
     }
 
     /// One page of the records of a kind. One that cannot be decoded does not hide the others.
-    pub async fn each_record<R: Lifecycle>(
+    pub async fn records_of_kind<R: Lifecycle>(
         &mut self,
         after: &str,
         limit: usize,
@@ -254,8 +262,8 @@ impl Tx {
 
     fn record_event<R: Lifecycle>(&mut self, record: &R, event: &NewEvent) -> Result<()> {
         let (key, version) = (record.subject().key(), record.head().version);
-        let event = self.plain_event(R::KIND.as_str(), &key, version, record.word(), event);
-        self.put(event, Expect::One)?;
+        let event = self.object_event(R::KIND.as_str(), &key, version, record.state_name(), event);
+        self.queue_write(event, ExpectedRows::One)?;
         self.signal(Signal::Event);
         Ok(())
     }
@@ -266,7 +274,8 @@ fn matches<R: Lifecycle>(filter: &RecordFilter, record: &R) -> bool {
     let labelled = |(key, value): &(String, String)| {
         labels.get(key).is_some_and(|has| value.is_empty() || has == value)
     };
-    let in_state = filter.states.is_empty() || filter.states.iter().any(|one| one == record.word());
+    let in_state =
+        filter.states.is_empty() || filter.states.iter().any(|one| one == record.state_name());
     in_state && filter.labels.iter().all(labelled)
 }
 

@@ -19,7 +19,7 @@ pub struct Replica {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaHeartbeat {
     pub replica: Replica,
-    pub beat: Timestamp,
+    pub expires_at: Timestamp,
 }
 
 impl Tx {
@@ -35,7 +35,7 @@ impl Tx {
         let mut freed = 0;
         if let Some(row) = earlier {
             let incarnation = row.text(0)?.to_string();
-            freed = self.free(&incarnation, now).await?;
+            freed = self.release_claims(&incarnation, now).await?;
         }
         let sql = "INSERT INTO replicas (name, incarnation, expires_at, started_at) \
                    VALUES ($1, $2, $3, $4) ON CONFLICT (name) DO UPDATE SET \
@@ -47,7 +47,7 @@ impl Tx {
 
     /// Renews all claims of a replica at once. A conflict means that another process took its name,
     /// or that it was expired.
-    pub async fn renew(&mut self, replica: &Replica, expires: Timestamp) -> Result<()> {
+    pub async fn renew_lease(&mut self, replica: &Replica, expires: Timestamp) -> Result<()> {
         let sql = "UPDATE replicas SET expires_at = $3 WHERE name = $1 AND incarnation = $2";
         let (name, incarnation) = (replica.name.as_str(), replica.incarnation.as_str());
         match self.execute(sql, values![name, incarnation, expires]).await? {
@@ -62,7 +62,10 @@ impl Tx {
         let rows = self.query(sql, &[]).await?;
         let heartbeat = |row: &Row| {
             let (name, incarnation) = (row.text(0)?.to_string(), row.text(1)?.to_string());
-            Ok(ReplicaHeartbeat { replica: Replica { name, incarnation }, beat: row.time(2)? })
+            Ok(ReplicaHeartbeat {
+                replica: Replica { name, incarnation },
+                expires_at: row.time(2)?,
+            })
         };
         rows.iter().map(heartbeat).collect()
     }
@@ -71,29 +74,30 @@ impl Tx {
     /// if it was expired.
     pub async fn expire_replica(
         &mut self,
-        seen: &ReplicaHeartbeat,
+        observed: &ReplicaHeartbeat,
         now: Timestamp,
     ) -> Result<bool> {
         let sql = "DELETE FROM replicas WHERE name = $1 AND incarnation = $2 AND expires_at = $3";
-        let (name, incarnation) = (&seen.replica.name, &seen.replica.incarnation);
-        let gone =
-            self.execute(sql, values![name.as_str(), incarnation.as_str(), seen.beat]).await?;
+        let (name, incarnation) = (&observed.replica.name, &observed.replica.incarnation);
+        let gone = self
+            .execute(sql, values![name.as_str(), incarnation.as_str(), observed.expires_at])
+            .await?;
         if gone == 1 {
-            self.free(incarnation, now).await?;
+            self.release_claims(incarnation, now).await?;
         }
         Ok(gone == 1)
     }
 
     /// Deregisters a stopping replica: all its claims go back to the queue.
     pub async fn deregister_replica(&mut self, replica: &Replica, now: Timestamp) -> Result<u64> {
-        let freed = self.free(&replica.incarnation, now).await?;
+        let freed = self.release_claims(&replica.incarnation, now).await?;
         let sql = "DELETE FROM replicas WHERE name = $1 AND incarnation = $2";
         let (name, incarnation) = (replica.name.as_str(), replica.incarnation.as_str());
         self.execute(sql, values![name, incarnation]).await?;
         Ok(freed)
     }
 
-    async fn free(&mut self, incarnation: &str, now: Timestamp) -> Result<u64> {
+    async fn release_claims(&mut self, incarnation: &str, now: Timestamp) -> Result<u64> {
         let sql = "UPDATE subjects SET owner = NULL, due_at = $2 WHERE owner = $1";
         let freed = self.execute(sql, values![incarnation, now]).await?;
         if freed > 0 {

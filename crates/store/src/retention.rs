@@ -17,19 +17,19 @@ use model::time::Timestamp;
 use std::sync::LazyLock;
 
 /// The maximum number of log and event rows that one transaction deletes.
-pub const MAX_REMOVED: i64 = 500;
+pub const MAX_ROWS_PER_BATCH: i64 = 500;
 /// The maximum number of runs that one transaction deletes.
-pub const RUNS_AT_ONCE: usize = 32;
+pub const MAX_RUNS_PER_BATCH: usize = 32;
 
 /// A position in the order in which runs ended. The default is before all runs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct RunPlace {
+pub struct EndedRunPosition {
     pub at: Timestamp,
     pub id: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ended {
+pub struct EndedRun {
     pub id: RunId,
     pub at: Timestamp,
     /// A newer run exists on its machine, and neither a parent run nor a record waits for this one.
@@ -39,36 +39,36 @@ pub struct Ended {
     pub logged: bool,
 }
 
-impl Ended {
-    pub fn place(&self) -> RunPlace {
-        RunPlace { at: self.at, id: self.id.to_string() }
+impl EndedRun {
+    pub fn position(&self) -> EndedRunPosition {
+        EndedRunPosition { at: self.at, id: self.id.to_string() }
     }
 }
 
 /// A position in the order of age of the events that belong to no run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct EventPlace {
+pub struct EventPosition {
     pub at: Timestamp,
     pub seq: i64,
 }
 
 /// An old event that belongs to no run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Aged {
-    pub place: EventPlace,
+pub struct AgedEvent {
+    pub position: EventPosition,
     /// It may be deleted: its object has a newer event, or was deleted.
-    pub spare: bool,
+    pub removable: bool,
 }
 
 /// The numbers of deleted rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Removed {
+pub struct RemovedRows {
     pub runs: u64,
     pub events: u64,
     pub logs: u64,
 }
 
-impl Removed {
+impl RemovedRows {
     pub fn is_empty(self) -> bool {
         self == Self::default()
     }
@@ -83,7 +83,7 @@ const SUPERSEDED: &str = "(EXISTS (SELECT 1 FROM runs n WHERE n.machine_id = r.m
      AND (q.owner IS NOT NULL OR q.wakes_asked > q.wakes_handled)))";
 
 /// True for an event `e` that is not the newest event of an existing object.
-static SPARE: LazyLock<String> = LazyLock::new(|| {
+static REMOVABLE: LazyLock<String> = LazyLock::new(|| {
     format!(
         "(EXISTS (SELECT 1 FROM events n WHERE n.object_id = e.object_id \
          AND n.version > e.version) OR (e.kind = 'machine' \
@@ -99,9 +99,9 @@ impl Tx {
     pub async fn ended_runs(
         &mut self,
         before: Timestamp,
-        after: &RunPlace,
+        after: &EndedRunPosition,
         limit: i64,
-    ) -> Result<Vec<Ended>> {
+    ) -> Result<Vec<EndedRun>> {
         let (superseded, logged) =
             (flag(SUPERSEDED), flag("EXISTS (SELECT 1 FROM logs l WHERE l.run_id = s.id)"));
         let sql = format!(
@@ -115,7 +115,7 @@ impl Tx {
     }
 
     /// The end of the run after which `newer` runs ended.
-    pub async fn ended_behind(&mut self, newer: i64) -> Result<Option<Timestamp>> {
+    pub async fn nth_newest_run_end(&mut self, newer: i64) -> Result<Option<Timestamp>> {
         let sql = "SELECT ended_at FROM subjects WHERE ended_at IS NOT NULL \
                    ORDER BY ended_at DESC, id DESC LIMIT 1 OFFSET $1";
         self.query_one(sql, values![newer]).await?.map(|row| row.time(0)).transpose()
@@ -123,44 +123,44 @@ impl Tx {
 
     /// Deletes one batch of these runs, as far as the rules permit. The caller repeats it until
     /// nothing is deleted.
-    pub async fn remove_runs(&mut self, runs: &[RunId]) -> Result<Removed> {
+    pub async fn remove_runs(&mut self, runs: &[RunId]) -> Result<RemovedRows> {
         let sql = format!(
             "SELECT s.id FROM subjects s JOIN runs r ON r.id = s.id WHERE s.id IN ({}) \
              AND s.ended_at IS NOT NULL AND s.owner IS NULL AND {SUPERSEDED}",
-            places(1, runs.len())
+            placeholders(1, runs.len())
         );
         let rows = self.query(&sql, &ids(runs)).await?;
         let runs = rows.iter().map(|row| Ok(RunId::trusted(row.text(0)?)));
         let runs = runs.collect::<Result<Vec<_>>>()?;
         if runs.is_empty() {
-            return Ok(Removed::default());
+            return Ok(RemovedRows::default());
         }
-        let logs = self.cut_logs(&runs, MAX_REMOVED).await?;
-        let events = self.cut_events(&runs, MAX_REMOVED - logs as i64).await?;
-        let runs = self.cut_rows(&runs).await?;
-        Ok(Removed { runs, events, logs })
+        let logs = self.delete_run_logs(&runs, MAX_ROWS_PER_BATCH).await?;
+        let events = self.delete_run_events(&runs, MAX_ROWS_PER_BATCH - logs as i64).await?;
+        let runs = self.delete_run_rows(&runs).await?;
+        Ok(RemovedRows { runs, events, logs })
     }
 
     /// Deletes one batch of the logs of these runs, if they have ended. The caller repeats it until
     /// nothing is deleted.
-    pub async fn remove_logs(&mut self, runs: &[RunId]) -> Result<Removed> {
+    pub async fn remove_logs(&mut self, runs: &[RunId]) -> Result<RemovedRows> {
         let sql = format!(
             "SELECT id FROM subjects WHERE id IN ({}) AND ended_at IS NOT NULL AND owner IS NULL",
-            places(1, runs.len())
+            placeholders(1, runs.len())
         );
         let rows = self.query(&sql, &ids(runs)).await?;
         let runs = rows.iter().map(|row| Ok(RunId::trusted(row.text(0)?)));
         let runs = runs.collect::<Result<Vec<_>>>()?;
-        let logs = self.cut_logs(&runs, MAX_REMOVED).await?;
-        Ok(Removed { logs, ..Removed::default() })
+        let logs = self.delete_run_logs(&runs, MAX_ROWS_PER_BATCH).await?;
+        Ok(RemovedRows { logs, ..RemovedRows::default() })
     }
 
     /// The log sizes of ended runs in bytes, newest first, before a position.
     pub async fn log_sizes(
         &mut self,
-        before: &RunPlace,
+        before: &EndedRunPosition,
         limit: i64,
-    ) -> Result<Vec<(RunPlace, i64)>> {
+    ) -> Result<Vec<(EndedRunPosition, i64)>> {
         // Offsets count bytes, so the size of a log is the end of its last chunk.
         let sql = "SELECT s.ended_at, s.id, CAST(COALESCE((SELECT l.start + LENGTH(l.data) \
                    FROM logs l WHERE l.run_id = s.id ORDER BY l.start DESC LIMIT 1), 0) AS BIGINT) \
@@ -168,7 +168,7 @@ impl Tx {
                    ORDER BY s.ended_at DESC, s.id DESC LIMIT $3";
         let rows = self.query(sql, values![before.at, before.id.as_str(), limit]).await?;
         let size = |row: &Row| {
-            Ok((RunPlace { at: row.time(0)?, id: row.text(1)?.to_string() }, row.int(2)?))
+            Ok((EndedRunPosition { at: row.time(0)?, id: row.text(1)?.to_string() }, row.int(2)?))
         };
         rows.iter().map(size).collect()
     }
@@ -177,44 +177,48 @@ impl Tx {
     pub async fn aged_events(
         &mut self,
         before: Timestamp,
-        after: EventPlace,
+        after: EventPosition,
         limit: i64,
-    ) -> Result<Vec<Aged>> {
+    ) -> Result<Vec<AgedEvent>> {
         let sql = format!(
             "SELECT e.ts, e.seq, {} FROM events e WHERE e.kind <> 'run' AND e.ts < $1 \
              AND (e.ts, e.seq) > ($2, $3) ORDER BY e.ts, e.seq LIMIT $4",
-            flag(&SPARE)
+            flag(&REMOVABLE)
         );
         let rows = self.query(&sql, values![before, after.at, after.seq, limit]).await?;
         let aged = |row: &Row| {
-            let place = EventPlace { at: row.time(0)?, seq: row.int(1)? };
-            Ok(Aged { place, spare: row.int(2)? == 1 })
+            let place = EventPosition { at: row.time(0)?, seq: row.int(1)? };
+            Ok(AgedEvent { position: place, removable: row.int(2)? == 1 })
         };
         rows.iter().map(aged).collect()
     }
 
     /// The time of the event that belongs to no run and has `newer` newer ones.
-    pub async fn aged_behind(&mut self, newer: i64) -> Result<Option<Timestamp>> {
+    pub async fn nth_newest_event_time(&mut self, newer: i64) -> Result<Option<Timestamp>> {
         let sql = "SELECT e.ts FROM events e WHERE e.kind <> 'run' \
                    ORDER BY e.ts DESC, e.seq DESC LIMIT 1 OFFSET $1";
         self.query_one(sql, values![newer]).await?.map(|row| row.time(0)).transpose()
     }
 
     /// Deletes up to one batch of removable events of no run in a range of positions.
-    pub async fn remove_events(&mut self, after: EventPlace, upto: EventPlace) -> Result<Removed> {
-        let sql = self.dialect().fill(&format!(
+    pub async fn remove_events(
+        &mut self,
+        after: EventPosition,
+        upto: EventPosition,
+    ) -> Result<RemovedRows> {
+        let sql = self.dialect().fill_placeholders(&format!(
             "DELETE FROM events WHERE seq IN (SELECT e.seq FROM events e WHERE e.kind <> 'run' \
              AND (e.ts, e.seq) > ($1, $2) AND (e.ts, e.seq) <= ($3, $4) AND {{is_final}} \
              AND {} ORDER BY e.ts, e.seq LIMIT $5) RETURNING kind, tx, seq",
-            *SPARE
+            *REMOVABLE
         ));
-        let range = values![after.at, after.seq, upto.at, upto.seq, MAX_REMOVED];
-        let events = self.forget_events(&sql, range).await?;
-        Ok(Removed { events, ..Removed::default() })
+        let range = values![after.at, after.seq, upto.at, upto.seq, MAX_ROWS_PER_BATCH];
+        let events = self.delete_and_mark_events(&sql, range).await?;
+        Ok(RemovedRows { events, ..RemovedRows::default() })
     }
 
     /// The newest deleted event of a kind. A watch at an older cursor has missed events.
-    pub async fn removed(&mut self, kind: &str) -> Result<Cursor> {
+    pub async fn newest_removed_event(&mut self, kind: &str) -> Result<Cursor> {
         let sql = "SELECT tx, seq FROM removed WHERE kind = $1";
         match self.query_one(sql, values![kind]).await? {
             Some(row) => Ok(Cursor { tx: row.int(0)?, seq: row.int(1)? }),
@@ -222,36 +226,36 @@ impl Tx {
         }
     }
 
-    pub(crate) async fn cut_logs(&mut self, runs: &[RunId], most: i64) -> Result<u64> {
+    pub(crate) async fn delete_run_logs(&mut self, runs: &[RunId], most: i64) -> Result<u64> {
         if runs.is_empty() {
             return Ok(0);
         }
         let sql = format!(
             "DELETE FROM logs WHERE (run_id, start) IN (SELECT l.run_id, l.start FROM logs l \
              WHERE l.run_id IN ({}) ORDER BY l.run_id, l.start LIMIT $1)",
-            places(2, runs.len())
+            placeholders(2, runs.len())
         );
         self.execute(&sql, &[vec![Value::from(most)], ids(runs)].concat()).await
     }
 
     /// Deletes the oldest events first, so that the remaining history has no gaps.
-    pub(crate) async fn cut_events(&mut self, runs: &[RunId], most: i64) -> Result<u64> {
-        let sql = self.dialect().fill(&format!(
+    pub(crate) async fn delete_run_events(&mut self, runs: &[RunId], most: i64) -> Result<u64> {
+        let sql = self.dialect().fill_placeholders(&format!(
             "DELETE FROM events WHERE seq IN (SELECT e.seq FROM events e \
              WHERE e.object_id IN ({}) AND {{is_final}} ORDER BY e.object_id, e.version LIMIT $1) \
              RETURNING kind, tx, seq",
-            places(2, runs.len())
+            placeholders(2, runs.len())
         ));
-        self.forget_events(&sql, &[vec![Value::from(most)], ids(runs)].concat()).await
+        self.delete_and_mark_events(&sql, &[vec![Value::from(most)], ids(runs)].concat()).await
     }
 
     /// Deletes the rows of the runs that have no logs and events left.
-    pub(crate) async fn cut_rows(&mut self, runs: &[RunId]) -> Result<u64> {
+    pub(crate) async fn delete_run_rows(&mut self, runs: &[RunId]) -> Result<u64> {
         let sql = format!(
             "DELETE FROM subjects WHERE id IN ({}) \
              AND NOT EXISTS (SELECT 1 FROM logs l WHERE l.run_id = subjects.id) \
              AND NOT EXISTS (SELECT 1 FROM events e WHERE e.object_id = subjects.id) RETURNING id",
-            places(1, runs.len())
+            placeholders(1, runs.len())
         );
         let rows = self.query(&sql, &ids(runs)).await?;
         if rows.is_empty() {
@@ -259,7 +263,7 @@ impl Tx {
         }
         let gone = rows.iter().map(|row| Ok(Value::from(row.text(0)?)));
         let gone = gone.collect::<Result<Vec<_>>>()?;
-        let places = places(1, gone.len());
+        let places = placeholders(1, gone.len());
         let macs = format!(
             "DELETE FROM deployment_macs WHERE key IN \
              (SELECT d.key FROM deployments d WHERE d.run_id IN ({places}))"
@@ -274,7 +278,7 @@ impl Tx {
 
     /// Deletes events and records the newest deleted one of each kind in the same transaction, so
     /// that a returning watch can detect that it missed events.
-    async fn forget_events(&mut self, sql: &str, values: &[Value]) -> Result<u64> {
+    async fn delete_and_mark_events(&mut self, sql: &str, values: &[Value]) -> Result<u64> {
         let rows = self.query(sql, values).await?;
         let mut newest: Vec<(&str, Cursor)> = Vec::new();
         for row in &rows {
@@ -294,8 +298,8 @@ impl Tx {
     }
 }
 
-fn ended(row: &Row) -> Result<Ended> {
-    Ok(Ended {
+fn ended(row: &Row) -> Result<EndedRun> {
+    Ok(EndedRun {
         at: row.time(0)?,
         id: RunId::trusted(row.text(1)?),
         superseded: row.int(2)? == 1,
@@ -309,7 +313,7 @@ fn flag(condition: &str) -> String {
 }
 
 /// `count` placeholders, starting with `$first`.
-fn places(first: usize, count: usize) -> String {
+fn placeholders(first: usize, count: usize) -> String {
     let places: Vec<String> = (first..first + count).map(|n| format!("${n}")).collect();
     places.join(", ")
 }

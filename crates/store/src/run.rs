@@ -1,8 +1,8 @@
 //! Runs: the immutable spec is in `runs`, the mutable progress in `subjects`.
 
-use crate::driver::{Expect, Statement};
+use crate::driver::{ExpectedRows, Statement};
 use crate::event::{Cursor, NewEvent};
-use crate::filter::{Select, sql_of};
+use crate::filter::{Select, compile_filter};
 use crate::signal::Signal;
 use crate::subject::Enqueue;
 use crate::value::{Row, Value, values};
@@ -27,7 +27,7 @@ pub struct RunPage {
 pub struct ClaimedRun {
     pub run: Run,
     pub epoch: i64,
-    pub wakes: i64,
+    pub wakes_requested: i64,
     pub owner: Option<String>,
 }
 
@@ -51,14 +51,14 @@ impl Tx {
 
     /// Reads a run and locks it against claims and other writers until the transaction ends.
     pub async fn claimed_run_locked(&mut self, id: &RunId) -> Result<Option<ClaimedRun>> {
-        let sql = self.dialect().fill("SELECT id FROM subjects WHERE id = $1 {lock}");
+        let sql = self.dialect().fill_placeholders("SELECT id FROM subjects WHERE id = $1 {lock}");
         self.query_one(&sql, values![id.as_str()]).await?;
         self.claimed_run(id).await
     }
 
     /// Reads several runs. One that cannot be decoded does not hide the others.
     pub async fn claimed_runs(&mut self, ids: &[&str]) -> Result<Vec<(RunId, Result<ClaimedRun>)>> {
-        let sql = self.dialect().fill(&format!("{CLAIMED} WHERE r.id {{among $1}}"));
+        let sql = self.dialect().fill_placeholders(&format!("{CLAIMED} WHERE r.id {{among $1}}"));
         let rows = self.query(&sql, values![serde_json::to_string(ids)?]).await?;
         rows.iter().map(|row| Ok((RunId::trusted(row.text(6)?), claimed_run(row)))).collect()
     }
@@ -96,7 +96,7 @@ impl Tx {
         targets: &[TargetId],
         request_id: &str,
     ) -> Result<Vec<Run>> {
-        let sql = self.dialect().fill(&format!(
+        let sql = self.dialect().fill_placeholders(&format!(
             "SELECT r.spec, s.state, s.version {FROM} WHERE r.machine_id {{among $1}} \
              AND r.request_id = $2"
         ));
@@ -109,9 +109,9 @@ impl Tx {
         &mut self,
         targets: &[TargetId],
     ) -> Result<BTreeMap<String, RunId>> {
-        let sql = self
-            .dialect()
-            .fill("SELECT holds_machine, id FROM subjects WHERE holds_machine {among $1}");
+        let sql = self.dialect().fill_placeholders(
+            "SELECT holds_machine, id FROM subjects WHERE holds_machine {among $1}",
+        );
         let rows = self.query(&sql, values![keys(targets)?]).await?;
         rows.iter()
             .map(|row| Ok((row.text(0)?.to_string(), RunId::trusted(row.text(1)?))))
@@ -121,9 +121,9 @@ impl Tx {
     /// The creation time of the newest run on these targets, by the clock of any replica; the epoch
     /// if there is none.
     pub async fn newest_run_at(&mut self, targets: &[TargetId]) -> Result<Timestamp> {
-        let sql = self
-            .dialect()
-            .fill("SELECT COALESCE(MAX(created_at), 0) FROM runs WHERE machine_id {among $1}");
+        let sql = self.dialect().fill_placeholders(
+            "SELECT COALESCE(MAX(created_at), 0) FROM runs WHERE machine_id {among $1}",
+        );
         let row = self.query_one(&sql, values![keys(targets)?]).await?;
         row.map_or(Ok(Timestamp::default()), |row| row.time(0))
     }
@@ -144,7 +144,7 @@ impl Tx {
         limit: i64,
     ) -> Result<Vec<Run>> {
         let words: Vec<&str> = types.iter().map(|one| one.as_str()).collect();
-        let sql = self.dialect().fill(&format!(
+        let sql = self.dialect().fill_placeholders(&format!(
             "SELECT r.spec, s.state, s.version {FROM} WHERE s.holds_machine IS NOT NULL \
              AND r.type {{among $1}} AND s.id > $2 ORDER BY s.id LIMIT $3"
         ));
@@ -168,13 +168,13 @@ impl Tx {
                 Value::from(spec.plan_id.as_str()),
                 Value::from(serde_json::to_string(spec)?),
                 Value::from(spec.created_at),
-                Value::from(spec.part_of.as_ref().map(RunId::as_str)),
+                Value::from(spec.parent_run.as_ref().map(RunId::as_str)),
                 Value::from(spec.reports_to.as_ref().map(SubjectId::key)),
             ],
         };
-        self.put(row, Expect::One)?;
-        self.put(Self::subject_row(run, enqueue)?, Expect::One)?;
-        self.put(self.run_event(run, event)?, Expect::One)?;
+        self.queue_write(row, ExpectedRows::One)?;
+        self.queue_write(Self::subject_row(run, enqueue)?, ExpectedRows::One)?;
+        self.queue_write(self.run_event(run, event)?, ExpectedRows::One)?;
         self.signal(Signal::Event);
         if enqueue == Enqueue::Now {
             self.signal(Signal::Work);
@@ -191,7 +191,7 @@ impl Tx {
     ) -> Result<RunPage> {
         let mut select = Select::new(self.dialect(), "r.machine_id");
         select.compare("s.id", "<", before);
-        sql_of(filter, &mut select);
+        compile_filter(filter, &mut select);
         let join =
             if filter.needs_machine() { "JOIN machines ON machines.id = r.machine_id" } else { "" };
         let clause = select.clause();
@@ -248,7 +248,7 @@ fn keys(targets: &[TargetId]) -> Result<String> {
 
 fn claimed_run(row: &Row) -> Result<ClaimedRun> {
     let owner = row.opt_text(5)?.map(String::from);
-    Ok(ClaimedRun { run: run(row)?, epoch: row.int(3)?, wakes: row.int(4)?, owner })
+    Ok(ClaimedRun { run: run(row)?, epoch: row.int(3)?, wakes_requested: row.int(4)?, owner })
 }
 
 fn run(row: &Row) -> Result<Run> {

@@ -22,21 +22,21 @@ pub enum Signal {
 const CAPACITY: usize = 8_192;
 
 #[derive(Debug, Clone)]
-pub struct Bus(broadcast::Sender<Signal>);
+pub struct SignalBus(broadcast::Sender<Signal>);
 
-impl Default for Bus {
+impl Default for SignalBus {
     fn default() -> Self {
         Self(broadcast::channel(CAPACITY).0)
     }
 }
 
-impl Bus {
+impl SignalBus {
     pub fn listen(&self) -> broadcast::Receiver<Signal> {
         self.0.subscribe()
     }
 
     /// True if no receiver exists and the caller holds the last clone of the bus.
-    pub(crate) fn is_deserted(&self) -> bool {
+    pub(crate) fn is_unused(&self) -> bool {
         self.0.receiver_count() == 0 && self.0.strong_count() <= 1
     }
 

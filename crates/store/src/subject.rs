@@ -4,7 +4,7 @@
 //! version that it was decided on, and fails as a whole if either has moved. The row counts the
 //! wake-ups requested and handled, so an object that is woken during a turn gets another turn.
 
-use crate::driver::{Expect, Statement};
+use crate::driver::{ExpectedRows, Statement};
 use crate::signal::Signal;
 use crate::value::{Row, Value, values};
 use crate::{Result, StoreError, Tx};
@@ -17,12 +17,12 @@ use std::sync::LazyLock;
 
 /// An object claimed from the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claimed {
+pub struct ClaimedObject {
     pub id: ObjectId,
     /// `None` for a run.
     pub kind: Option<SubjectKind>,
     pub epoch: i64,
-    pub wakes: i64,
+    pub wakes_requested: i64,
 }
 
 /// The initial queue state of a new run.
@@ -38,7 +38,7 @@ pub enum Enqueue<'a> {
 
 /// The claim after a settle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hold {
+pub enum ClaimOutcome {
     /// The worker keeps the claim.
     Keep,
     /// The object goes back to the queue, due at this time; `None` means when woken.
@@ -47,17 +47,17 @@ pub enum Hold {
 
 /// A write of a run's progress, fenced by the epoch.
 #[derive(Debug, Clone)]
-pub struct Settle {
+pub struct RunSettlement {
     pub run: Run,
     pub epoch: i64,
     /// The number of wake-ups that the decision has handled.
-    pub wakes: i64,
-    pub hold: Hold,
+    pub wakes_handled: i64,
+    pub claim: ClaimOutcome,
     pub now: Timestamp,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settled {
+pub struct SettledVersion {
     pub version: i64,
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn record_kinds() -> String {
     words.join(", ")
 }
 
-fn state_of(progress: &Progress) -> Result<Value> {
+fn progress_json(progress: &Progress) -> Result<Value> {
     Ok(Value::Text(serde_json::to_string(progress)?))
 }
 
@@ -82,12 +82,12 @@ fn ended_at(run: &Run, now: Timestamp) -> Value {
 
 /// The target that an active run holds. Several runs may be active on one rack, so a rack run holds
 /// only its own id; the devices that it needs are in its claims.
-fn holds(run: &Run) -> Value {
-    let held = || match run.spec.target.kind {
+fn held_key(run: &Run) -> Value {
+    let claimed = || match run.spec.target.kind {
         TargetKind::Machine | TargetKind::Switch | TargetKind::PowerShelf => run.spec.target.key(),
         TargetKind::Rack => run.spec.id.to_string(),
     };
-    Value::from((!run.ended()).then(held))
+    Value::from((!run.ended()).then(claimed))
 }
 
 impl Tx {
@@ -106,14 +106,14 @@ impl Tx {
                 .into(),
             values: vec![
                 Value::from(run.spec.id.as_str()),
-                holds(run),
+                held_key(run),
                 Value::from(run.version),
                 Value::from(epoch),
                 Value::from(owner),
                 Value::from(due),
                 Value::from(run.phase().as_str()),
                 Value::from(run.progress.workflow.as_str()),
-                state_of(&run.progress)?,
+                progress_json(&run.progress)?,
                 ended_at(run, run.spec.created_at),
                 Value::from(run.spec.created_at),
             ],
@@ -126,8 +126,8 @@ impl Tx {
         owner: &str,
         now: Timestamp,
         limit: i64,
-    ) -> Result<Vec<Claimed>> {
-        let sql = self.dialect().fill(&format!(
+    ) -> Result<Vec<ClaimedObject>> {
+        let sql = self.dialect().fill_placeholders(&format!(
             "UPDATE subjects SET owner = $1, epoch = epoch + 1 WHERE id IN (\
              SELECT id FROM subjects WHERE owner IS NULL AND due_at IS NOT NULL AND due_at <= $2 \
              AND {} ORDER BY due_at LIMIT $3 {{skip_locked}}) \
@@ -150,12 +150,12 @@ impl Tx {
 
     /// Writes a decision under a claim. If the epoch or the version has moved, the whole
     /// transaction fails with [`StoreError::Conflict`].
-    pub fn settle(&mut self, settle: &Settle) -> Result<Settled> {
+    pub fn settle(&mut self, settle: &RunSettlement) -> Result<SettledVersion> {
         let run = &settle.run;
         let version = run.version + 1;
-        let (keep, due) = match settle.hold {
-            Hold::Keep => (1, None),
-            Hold::Release(due) => (0, due),
+        let (keep, due) = match settle.claim {
+            ClaimOutcome::Keep => (1, None),
+            ClaimOutcome::Release(due) => (0, due),
         };
         let sql = "UPDATE subjects SET version = $4, phase = $5, workflow = $6, state = $7, \
                    holds_machine = $8, updated_at = $9, wakes_handled = $10, ended_at = $13, \
@@ -171,26 +171,26 @@ impl Tx {
             run.phase().as_str(),
             run.progress.workflow.as_str(),
             serde_json::to_string(&run.progress)?,
-            holds(run),
+            held_key(run),
             settle.now,
-            settle.wakes,
+            settle.wakes_handled,
             i64::from(keep),
             due,
             ended_at(run, settle.now),
         ];
-        self.put(Statement::new(sql, values), Expect::One)?;
-        if let Hold::Release(Some(_)) = settle.hold {
+        self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
+        if let ClaimOutcome::Release(Some(_)) = settle.claim {
             self.signal(Signal::Work);
         }
         if run.ended() {
             // Tells followers of its log that it is complete.
             self.signal(Signal::Log(run.spec.id.clone()));
         }
-        Ok(Settled { version })
+        Ok(SettledVersion { version })
     }
 
     /// Writes a change that a request makes to a run without a claim on it, and wakes the run.
-    pub fn update_unclaimed(&mut self, run: &Run, now: Timestamp) -> Result<Settled> {
+    pub fn update_unclaimed(&mut self, run: &Run, now: Timestamp) -> Result<SettledVersion> {
         let version = run.version + 1;
         let sql = "UPDATE subjects SET version = $3, phase = $4, workflow = $5, state = $6, \
                    holds_machine = $7, updated_at = $8, wakes_asked = wakes_asked + 1, due_at = $8, \
@@ -202,27 +202,27 @@ impl Tx {
             run.phase().as_str(),
             run.progress.workflow.as_str(),
             serde_json::to_string(&run.progress)?,
-            holds(run),
+            held_key(run),
             now,
             ended_at(run, now),
         ];
-        self.put(Statement::new(sql, values), Expect::One)?;
+        self.queue_write(Statement::new(sql, values), ExpectedRows::One)?;
         self.signal(Signal::Wake(run.spec.id.object()));
         self.signal(Signal::Work);
-        Ok(Settled { version })
+        Ok(SettledVersion { version })
     }
 
     /// Requests a turn for an object without changing it.
     pub fn wake(&mut self, id: &ObjectId, now: Timestamp) -> Result<()> {
         let sql = "UPDATE subjects SET wakes_asked = wakes_asked + 1, due_at = $2 WHERE id = $1";
-        self.put(Statement::new(sql, values![id.as_str(), now]), Expect::Any)?;
+        self.queue_write(Statement::new(sql, values![id.as_str(), now]), ExpectedRows::Any)?;
         self.signal(Signal::Wake(id.clone()));
         self.signal(Signal::Work);
         Ok(())
     }
 
     /// The objects that `owner` has claimed and that have unhandled wake-ups.
-    pub async fn woken(&mut self, owner: &str) -> Result<Vec<ObjectId>> {
+    pub async fn unhandled_wakes(&mut self, owner: &str) -> Result<Vec<ObjectId>> {
         let sql = "SELECT id FROM subjects WHERE owner = $1 AND wakes_asked > wakes_handled";
         let rows = self.query(sql, values![owner]).await?;
         rows.iter().map(|row| Ok(ObjectId::trusted(row.text(0)?))).collect()
@@ -240,7 +240,10 @@ impl Tx {
         let sql = "UPDATE subjects SET owner = NULL, wakes_handled = $3, \
                    due_at = CASE WHEN wakes_asked > $3 THEN CAST($5 AS BIGINT) ELSE CAST($4 AS BIGINT) END \
                    WHERE id = $1 AND epoch = $2";
-        self.put(Statement::new(sql, values![id.as_str(), epoch, wakes, due, now]), Expect::Any)?;
+        self.queue_write(
+            Statement::new(sql, values![id.as_str(), epoch, wakes, due, now]),
+            ExpectedRows::Any,
+        )?;
         self.signal(Signal::Work);
         Ok(())
     }
@@ -259,15 +262,15 @@ impl Tx {
     }
 
     /// Releases an object without handling its wake-ups; it is due at `due`.
-    pub fn put_back(&mut self, id: &ObjectId, epoch: i64, due: Timestamp) -> Result<()> {
+    pub fn release_unhandled(&mut self, id: &ObjectId, epoch: i64, due: Timestamp) -> Result<()> {
         let sql = "UPDATE subjects SET owner = NULL, due_at = $3 WHERE id = $1 AND epoch = $2";
-        self.put(Statement::new(sql, values![id.as_str(), epoch, due]), Expect::Any)?;
+        self.queue_write(Statement::new(sql, values![id.as_str(), epoch, due]), ExpectedRows::Any)?;
         self.signal(Signal::Work);
         Ok(())
     }
 
     /// The name of the replica that has claimed a run.
-    pub async fn holder(&mut self, id: &RunId) -> Result<Option<String>> {
+    pub async fn claiming_replica(&mut self, id: &RunId) -> Result<Option<String>> {
         let sql = "SELECT COALESCE(r.name, s.owner) FROM subjects s \
                    LEFT JOIN replicas r ON r.incarnation = s.owner WHERE s.id = $1";
         let row = self.query_one(sql, values![id.as_str()]).await?;
@@ -283,14 +286,14 @@ impl Tx {
     }
 }
 
-fn claimed(row: &Row) -> Result<Claimed> {
+fn claimed(row: &Row) -> Result<ClaimedObject> {
     let kind = match row.text(3)? {
         "run" => None,
-        word => {
-            let unknown = || StoreError::Corrupt(format!("kind {word:?}"));
-            Some(SubjectKind::parse(word).ok_or_else(unknown)?)
+        name => {
+            let unknown = || StoreError::Corrupt(format!("kind {name:?}"));
+            Some(SubjectKind::parse(name).ok_or_else(unknown)?)
         }
     };
     let id = ObjectId::trusted(row.text(0)?);
-    Ok(Claimed { id, kind, epoch: row.int(1)?, wakes: row.int(2)? })
+    Ok(ClaimedObject { id, kind, epoch: row.int(1)?, wakes_requested: row.int(2)? })
 }

@@ -100,7 +100,7 @@ pub struct Report<S = Stage> {
     #[serde(default)]
     pub total: u64,
     #[serde(default, rename = "said")]
-    pub said: String,
+    pub message: String,
     /// Set when the stage is `failed`. A reader treats an unknown code as none.
     #[serde(default, serialize_with = "write_code", deserialize_with = "read_code")]
     pub code: Option<FailureCode>,
@@ -130,8 +130,8 @@ impl Stage {
         }
     }
 
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|stage| stage.as_str() == word)
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|stage| stage.as_str() == name)
     }
 }
 
@@ -167,8 +167,8 @@ impl FailureCode {
         }
     }
 
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|code| code.as_str() == word)
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|code| code.as_str() == name)
     }
 }
 
@@ -184,15 +184,15 @@ fn read_code<'de, D: Deserializer<'de>>(from: D) -> Result<Option<FailureCode>, 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportReply {
     #[serde(rename = "then")]
-    pub then: Then,
+    pub next_action: NextAction,
 }
 
 /// The next action of the deploy environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Then {
+pub enum NextAction {
     #[serde(rename = "go-on")]
-    GoOn,
+    Continue,
     /// Only after `installed` or `failed`.
     Reboot,
     Stop,

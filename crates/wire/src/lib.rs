@@ -17,5 +17,5 @@ use serde::{Deserialize, Serialize};
 pub struct Refusal {
     pub code: String,
     #[serde(rename = "said")]
-    pub said: String,
+    pub message: String,
 }

@@ -18,7 +18,7 @@ pub const REPORT: &str = "/agent/v1/tasks/report";
 /// The longest piece of a log in one request.
 pub const MAX_LOG_BYTES: usize = 64 * 1024;
 /// The longest message about the end of a task.
-pub const MAX_SAID_BYTES: usize = 4 * 1024;
+pub const MAX_MESSAGE_BYTES: usize = 4 * 1024;
 
 /// Refusal codes that change what an agent does.
 pub const SESSION_UNKNOWN: &str = "session-unknown";
@@ -127,8 +127,8 @@ impl TaskKind {
         }
     }
 
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 }
 
@@ -143,15 +143,15 @@ pub struct RenewRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RenewReply {
     #[serde(rename = "then")]
-    pub then: Then,
+    pub next_action: NextAction,
 }
 
 /// The next action of the agent on a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Then {
+pub enum NextAction {
     #[serde(rename = "go-on")]
-    GoOn,
+    Continue,
     Stop,
 }
 
@@ -163,7 +163,7 @@ pub struct ReportRequest {
     /// Required.
     pub ok: Option<bool>,
     #[serde(rename = "said")]
-    pub said: String,
+    pub message: String,
     pub log: String,
 }
 

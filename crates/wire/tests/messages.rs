@@ -100,7 +100,7 @@ fn a_report_of_the_deploy_environment() {
         stage: Stage::Writing,
         done: 1,
         total: 2,
-        said: "writing".into(),
+        message: "writing".into(),
         code: None,
         host_keys: Vec::new(),
     };
@@ -115,11 +115,11 @@ fn a_report_of_the_deploy_environment() {
         );
         agree(&report, &text);
     }
-    for (stage, word) in
+    for (stage, name) in
         Stage::ALL.into_iter().zip(["writing", "installing", "installed", "failed"])
     {
-        agree(&stage, &format!("{word:?}"));
-        assert_eq!((stage.as_str(), Stage::parse(word)), (word, Some(stage)));
+        agree(&stage, &format!("{name:?}"));
+        assert_eq!((stage.as_str(), Stage::parse(name)), (name, Some(stage)));
     }
     let least: deploy::Report<String> = read(r#"{"stage":"dancing","code":"new-code"}"#);
     assert_eq!((least.stage.as_str(), least.code, least.total), ("dancing", None, 0));
@@ -141,14 +141,14 @@ fn the_codes_of_failures() {
 
 #[test]
 fn replies_to_the_deploy_environment() {
-    for (word, then) in [
-        ("go-on", deploy::Then::GoOn),
-        ("reboot", deploy::Then::Reboot),
-        ("stop", deploy::Then::Stop),
+    for (name, then) in [
+        ("go-on", deploy::NextAction::Continue),
+        ("reboot", deploy::NextAction::Reboot),
+        ("stop", deploy::NextAction::Stop),
     ] {
-        agree(&deploy::ReportReply { then }, &format!(r#"{{"then":"{word}"}}"#));
+        agree(&deploy::ReportReply { next_action: then }, &format!(r#"{{"then":"{name}"}}"#));
     }
-    let refusal = Refusal { code: "token-used".into(), said: "used".into() };
+    let refusal = Refusal { code: "token-used".into(), message: "used".into() };
     agree(&refusal, r#"{"code":"token-used","said":"used"}"#);
     assert_eq!(read::<Refusal>("{}"), Refusal::default());
 }
@@ -199,13 +199,13 @@ fn tasks() {
     agree(&node::TakeReply { task: None }, r#"{"task":null}"#);
     let renew = node::RenewRequest { id: "t-1".into(), log: "l".into() };
     agree(&renew, r#"{"id":"t-1","log":"l"}"#);
-    for (word, then) in [("go-on", node::Then::GoOn), ("stop", node::Then::Stop)] {
-        agree(&node::RenewReply { then }, &format!(r#"{{"then":"{word}"}}"#));
+    for (name, then) in [("go-on", node::NextAction::Continue), ("stop", node::NextAction::Stop)] {
+        agree(&node::RenewReply { next_action: then }, &format!(r#"{{"then":"{name}"}}"#));
     }
     let report = node::ReportRequest {
         id: "t-1".into(),
         ok: Some(true),
-        said: "done".into(),
+        message: "done".into(),
         log: "".into(),
     };
     agree(&report, r#"{"id":"t-1","ok":true,"said":"done","log":""}"#);
@@ -222,8 +222,8 @@ fn kinds_of_tasks() {
         "node.cleanup_storage",
         "node.uninstall",
     ];
-    for (kind, word) in TaskKind::ALL.into_iter().zip(words) {
-        assert_eq!((kind.as_str(), TaskKind::parse(word)), (word, Some(kind)));
+    for (kind, name) in TaskKind::ALL.into_iter().zip(words) {
+        assert_eq!((kind.as_str(), TaskKind::parse(name)), (name, Some(kind)));
     }
     assert_eq!(TaskKind::parse("node.dance"), None);
 }

@@ -37,7 +37,7 @@ fn find() -> Option<PathBuf> {
 fn install() -> Result<PathBuf, Failure> {
     println!("ipmi_sim or ipmitool is not installed; installing both from the system's packages");
     let absent = || Failure::new("ipmi_sim and ipmitool were not found", NEXT);
-    shell::run(&mut shell::administrator(INSTALL).ok_or_else(absent)?, NEXT)?;
+    shell::run(&mut shell::administrator_command(INSTALL).ok_or_else(absent)?, NEXT)?;
     find().ok_or_else(|| {
         Failure::new("OpenIPMI was installed but ipmi_sim or ipmitool was not found", NEXT)
     })

@@ -32,7 +32,7 @@ pub fn find_or_install() -> Result<(), Failure> {
     println!("missing: {}", missing.join(" "));
     let absent = || Failure::new(format!("{} could not be installed", missing.join(" ")), NEXT);
     let script = format!("{INSTALL} {}", missing.join(" "));
-    let installed = shell::administrator(&script)
+    let installed = shell::administrator_command(&script)
         .ok_or_else(absent)
         .and_then(|mut command| shell::run(&mut command, NEXT));
     match installed {

@@ -43,7 +43,7 @@ fn install() -> Result<Vec<(&'static str, PathBuf)>, Failure> {
     let next = "install OpenSSH's server and busybox (Debian: `apt-get install openssh-server busybox-static`)";
     let absent = || Failure::new("sshd, ssh-keygen or busybox was not found", next);
     println!("sshd or busybox is not installed; installing them from the system's packages");
-    shell::run(&mut shell::administrator(INSTALL).ok_or_else(absent)?, next)?;
+    shell::run(&mut shell::administrator_command(INSTALL).ok_or_else(absent)?, next)?;
     find().ok_or_else(absent)
 }
 

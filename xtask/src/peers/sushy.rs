@@ -44,7 +44,7 @@ pub fn bind_libvirt(program: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let mut version = Command::new("pkg-config");
-    let version = shell::answer(version.args(["--modversion", "libvirt"]), NEXT)?;
+    let version = shell::read_output(version.args(["--modversion", "libvirt"]), NEXT)?;
     let mut pip = Command::new(&python);
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
     shell::run(pip.arg(format!("libvirt-python=={}", version.trim())), NEXT)

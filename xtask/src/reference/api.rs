@@ -127,8 +127,8 @@ fn close(open: &mut Vec<Block>, done: &mut Vec<Block>) {
 }
 
 fn opened(line: &str) -> Option<(Kind, &str)> {
-    let (word, kind) = Kind::ALL.into_iter().find(|(word, _)| line.starts_with(word))?;
-    let name = line[word.len()..].split([' ', '{']).next()?;
+    let (label, kind) = Kind::ALL.into_iter().find(|(label, _)| line.starts_with(label))?;
+    let name = line[label.len()..].split([' ', '{']).next()?;
     line.contains('{').then_some((kind, name))
 }
 
@@ -141,7 +141,7 @@ fn row(line: &str, about: String) -> Option<Row> {
         let shape = format!("{takes} → {answers}");
         return Some(Row { name: name.trim().to_owned(), shape, about });
     }
-    if ["reserved ", "option ", "import ", "package "].iter().any(|word| line.starts_with(word)) {
+    if ["reserved ", "option ", "import ", "package "].iter().any(|label| line.starts_with(label)) {
         return None;
     }
     let (declared, _number) = line.split_once(" = ")?;

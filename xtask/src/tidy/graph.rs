@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_that_nobody_placed_is_found() {
+    fn an_unlisted_crate_is_found() {
         assert_eq!(found("helpers", ""), [1]);
     }
 }

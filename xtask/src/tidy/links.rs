@@ -99,7 +99,7 @@ mod tests {
         );
         check(path, text, &tree)
             .into_iter()
-            .map(|finding| format!("{} {}", finding.line, finding.wrong))
+            .map(|finding| format!("{} {}", finding.line, finding.message))
             .collect()
     }
 

@@ -42,10 +42,10 @@ pub fn find_reasons(source: &Source) -> (Vec<Reason>, Vec<Finding>) {
     let mut reasons = Vec::new();
     let mut findings = Vec::new();
     for made in refusals(source) {
-        match made.word {
-            Some(word) => {
+        match made.reason {
+            Some(name) => {
                 let (code, path) = (made.code.to_string(), source.path.clone());
-                reasons.push(Reason { word, code, path, line: made.line });
+                reasons.push(Reason { word: name, code, path, line: made.line });
             }
             None if source.path == REFUSAL_FILE => {}
             None => findings.push(Finding::new(
@@ -63,7 +63,7 @@ pub fn find_reasons(source: &Source) -> (Vec<Reason>, Vec<Finding>) {
 struct RefusalSite {
     line: usize,
     code: &'static str,
-    word: Option<String>,
+    reason: Option<String>,
 }
 
 fn refusals(source: &Source) -> Vec<RefusalSite> {
@@ -71,11 +71,11 @@ fn refusals(source: &Source) -> Vec<RefusalSite> {
     let made = |at: usize, code, argument: usize| {
         let line = source.code[..at].matches('\n').count() + 1;
         // Blanking keeps the character positions but not the byte positions.
-        let place = source.code[..argument].chars().count();
+        let position = source.code[..argument].chars().count();
         (!source.is_test_line(line)).then(|| RefusalSite {
             line,
             code,
-            word: string_literal(&text[place..]),
+            reason: string_literal(&text[position..]),
         })
     };
     let preconditions = source
@@ -103,19 +103,19 @@ fn string_literal(text: &[char]) -> Option<String> {
 fn parse_table(page: &str) -> Vec<Reason> {
     let row = |(line, text): (usize, &str)| {
         let mut cells = text.strip_prefix("| `")?.split(" | ");
-        let word = cells.next()?.strip_suffix('`')?;
-        let is_reason = word.chars().all(|c| c.is_ascii_uppercase() || c == '_');
-        let (word, code) = (word.to_string(), cells.next()?.to_string());
-        is_reason.then(|| Reason { word, code, path: PAGE.into(), line })
+        let name = cells.next()?.strip_suffix('`')?;
+        let is_reason = name.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+        let (name, code) = (name.to_string(), cells.next()?.to_string());
+        is_reason.then(|| Reason { word: name, code, path: PAGE.into(), line })
     };
     numbered(page).filter_map(row).collect()
 }
 
 /// Finds reasons that are not in the table, rows without a reason in the code, and codes that
 /// differ.
-pub fn check(page: &str, said: &[Reason]) -> Vec<Finding> {
+pub fn check(page: &str, message: &[Reason]) -> Vec<Finding> {
     let table = parse_table(page);
-    let unwritten = said.iter().filter_map(|one| {
+    let unwritten = message.iter().filter_map(|one| {
         let wrong = match table.iter().find(|row| row.word == one.word) {
             None => format!("the reason `{}` is not in {PAGE}", one.word),
             Some(row) if row.code != one.code => {
@@ -126,7 +126,7 @@ pub fn check(page: &str, said: &[Reason]) -> Vec<Finding> {
         Some(Finding::new(&one.path, one.line, wrong, "mend its row in the table of reasons"))
     });
     let unsaid = table.iter().enumerate().filter_map(|(index, row)| {
-        let wrong = match said.iter().any(|one| one.word == row.word) {
+        let wrong = match message.iter().any(|one| one.word == row.word) {
             false => format!("nobody refuses with `{}`", row.word),
             true if table[..index].iter().any(|other| other.word == row.word) => {
                 format!("`{}` is here twice", row.word)
@@ -146,9 +146,9 @@ mod tests {
 
     fn read(path: &str, text: &str) -> (Vec<(String, String, usize)>, Vec<usize>) {
         let (reasons, findings) = find_reasons(&Source::parse(path, text));
-        let told = |one: Reason| (one.word, one.code, one.line);
+        let reported = |one: Reason| (one.word, one.code, one.line);
         (
-            reasons.into_iter().map(told).collect(),
+            reasons.into_iter().map(reported).collect(),
             findings.into_iter().map(|finding| finding.line).collect(),
         )
     }
@@ -159,7 +159,7 @@ mod tests {
                     \"RUN_ACTIVE\",\n        said,\n    );\n    Refusal::new(RefusalKind::Exists, \"USED\", said);\n    \
                     Refusal::new(\n        crate::refusal::RefusalKind::Gone,\n        \"PAST\",\n        said,\n    );\n}\n";
         let (reasons, findings) = read(SAMPLE, text);
-        let found = |word: &str, code: &str, line| (word.to_owned(), code.to_owned(), line);
+        let found = |name: &str, code: &str, line| (name.to_owned(), code.to_owned(), line);
         assert_eq!(
             reasons,
             [
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_compares_or_tests_says_nothing() {
+    fn comparisons_and_tests_are_ignored() {
         let text = "fn a() { match kind { RefusalKind::Gone => 1, RefusalKind::Exists | RefusalKind::Invalid => 2 } }\n\
                     // Refusal::precondition(\"NO\", said)\n#[cfg(test)]\nmod tests {\n    fn b() { Refusal::precondition(\"T\", said); }\n}\n";
         assert_eq!(read(SAMPLE, text), (Vec::new(), Vec::new()));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_that_comes_from_elsewhere_is_refused_but_at_home() {
+    fn a_reason_must_be_a_literal_outside_its_own_file() {
         let text = "fn a() { Refusal::precondition(reason, said); }\nfn b() { Refusal::new(RefusalKind::Gone, reason, said); }\n";
         assert_eq!(read(SAMPLE, text), (Vec::new(), vec![1, 2]));
         assert_eq!(read(REFUSAL_FILE, text), (Vec::new(), Vec::new()));
@@ -191,17 +191,19 @@ mod tests {
 
     #[test]
     fn table_and_code_say_the_same() {
-        let reason = |word: &str, code: &str| Reason {
-            word: word.into(),
+        let reason = |name: &str, code: &str| Reason {
+            word: name.into(),
             code: code.into(),
             path: SAMPLE.into(),
             line: 7,
         };
         let page = "| reason | code | means |\n|---|---|---|\n| `USED` | ALREADY_EXISTS | it is |\n| `code` | x |\n";
         assert!(check(page, &[reason("USED", "ALREADY_EXISTS")]).is_empty());
-        let wrong = |page: &str, said: &[Reason]| {
-            let found = check(page, said).into_iter();
-            found.map(|one| format!("{}:{} {}", one.path, one.line, one.wrong)).collect::<Vec<_>>()
+        let wrong = |page: &str, message: &[Reason]| {
+            let found = check(page, message).into_iter();
+            found
+                .map(|one| format!("{}:{} {}", one.path, one.line, one.message))
+                .collect::<Vec<_>>()
         };
         assert_eq!(
             wrong(page, &[reason("USED", "NOT_FOUND"), reason("BUSY", "FAILED_PRECONDITION")]),
@@ -212,7 +214,7 @@ mod tests {
         );
         assert_eq!(wrong(page, &[]), ["docs/api-errors.md:3 nobody refuses with `USED`"]);
         let twice = format!("{page}| `USED` | ALREADY_EXISTS | again |\n");
-        let said = [reason("USED", "ALREADY_EXISTS")];
-        assert_eq!(wrong(&twice, &said), ["docs/api-errors.md:5 `USED` is here twice"]);
+        let message = [reason("USED", "ALREADY_EXISTS")];
+        assert_eq!(wrong(&twice, &message), ["docs/api-errors.md:5 `USED` is here twice"]);
     }
 }

@@ -121,13 +121,13 @@ pub(super) fn line_of(chars: &[char], at: usize) -> usize {
     chars[..at].iter().filter(|c| **c == '\n').count() + 1
 }
 
-pub(super) fn word_starts(chars: &[char], word: &str) -> Vec<usize> {
-    let word: Vec<char> = word.chars().collect();
+pub(super) fn word_starts(chars: &[char], name: &str) -> Vec<usize> {
+    let name: Vec<char> = name.chars().collect();
     let bounded = |at: usize| {
         (at == 0 || !is_word(chars[at - 1]))
-            && chars.get(at + word.len()).is_none_or(|c| !is_word(*c))
+            && chars.get(at + name.len()).is_none_or(|c| !is_word(*c))
     };
-    (0..chars.len()).filter(|at| chars[*at..].starts_with(&word) && bounded(*at)).collect()
+    (0..chars.len()).filter(|at| chars[*at..].starts_with(&name) && bounded(*at)).collect()
 }
 
 /// Separates code from comments and literals in one pass.

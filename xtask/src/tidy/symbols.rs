@@ -26,7 +26,7 @@ pub fn check(texts: &[Text], tree: &RepositoryFiles) -> Vec<Finding> {
         .filter(|(path, _)| is_source(path))
         .map(|(path, text)| words(path, text))
         .collect();
-    let known = Known { files: &files, tree };
+    let known = KnownNames { files: &files, tree };
     let unknown = |(path, text): &&Text| {
         let spans =
             prose(text).flat_map(|(line, prose)| spans(prose).map(move |span| (line, span)));
@@ -63,12 +63,12 @@ fn spans(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
 
-struct Known<'a> {
+struct KnownNames<'a> {
     files: &'a [BTreeSet<String>],
     tree: &'a RepositoryFiles,
 }
 
-impl Known<'_> {
+impl KnownNames<'_> {
     /// Whether a span names something that exists. Commands, patterns and prose are not names.
     fn has(&self, span: &str) -> bool {
         const FILES: [&str; 6] = [".rs", ".proto", ".md", ".toml", ".sql", ".sh"];
@@ -105,7 +105,7 @@ mod tests {
         let texts = sources.map(|(path, text)| (path.to_owned(), text.to_owned()));
         let tree = RepositoryFiles(texts.iter().map(|(path, _)| path.clone()).collect());
         let findings = check(&texts, &tree).into_iter();
-        findings.map(|finding| format!("{} {}", finding.line, finding.wrong)).collect()
+        findings.map(|finding| format!("{} {}", finding.line, finding.message)).collect()
     }
 
     #[test]

@@ -8,10 +8,10 @@ use super::Finding;
 use super::source::{Source, body_start, is_word, line_of, matching_brace, word_starts};
 
 /// External enums, which may get new variants.
-const FOREIGN: [&str; 4] = ["ErrorKind", "Ordering", "StatusCode", "Value"];
+const EXTERNAL_ENUMS: [&str; 4] = ["ErrorKind", "Ordering", "StatusCode", "Value"];
 
 /// Crates that are not checked yet.
-const LATER: [&str; 2] = ["crates/engine/", "crates/providers/"];
+const UNCHECKED_CRATES: [&str; 2] = ["crates/engine/", "crates/providers/"];
 
 /// One arm: the start of its pattern, and the pattern with its guard.
 struct Arm {
@@ -20,7 +20,7 @@ struct Arm {
 }
 
 pub fn check(source: &Source) -> Vec<Finding> {
-    let later = LATER.iter().any(|folder| source.path.starts_with(folder));
+    let later = UNCHECKED_CRATES.iter().any(|folder| source.path.starts_with(folder));
     if later || source.is_test_file() {
         return Vec::new();
     }
@@ -88,7 +88,7 @@ fn names_variant_in_tuple(pattern: &str) -> bool {
         && pattern.match_indices("::").any(|(at, _)| {
             let before = pattern[..at].rsplit(|c| !is_word(c)).next().unwrap_or_default();
             let capital = |text: &str| text.starts_with(|c: char| c.is_ascii_uppercase());
-            capital(before) && capital(&pattern[at + 2..]) && !FOREIGN.contains(&before)
+            capital(before) && capital(&pattern[at + 2..]) && !EXTERNAL_ENUMS.contains(&before)
         })
 }
 
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inner_match_answers_for_itself() {
+    fn an_inner_match_is_checked_by_itself() {
         let inner = "A => match x {\n(State::A, 1) => 1,\n_ => 2,\n},\nB => 1,";
         assert_eq!(lines(inner), [5]);
     }

@@ -9,15 +9,15 @@ pub fn unfinished(source: &Source) -> Vec<Finding> {
     const NOTES: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
     const CALLS: [&str; 3] =
         [concat!("to", "do!("), concat!("unimple", "mented!("), concat!("db", "g!(")];
-    let note = |line: &str| NOTES.iter().find(|word| has_word(line, word)).copied();
+    let note = |line: &str| NOTES.iter().find(|name| has_word(line, name)).copied();
     let call = |line: &str| CALLS.iter().find(|call| line.contains(**call)).copied();
     numbered(&source.text)
         .filter_map(|(line, text)| Some((line, note(text).or_else(|| call(text))?)))
-        .map(|(line, word)| {
+        .map(|(line, name)| {
             Finding::new(
                 &source.path,
                 line,
-                format!("`{word}` says this is unfinished"),
+                format!("`{name}` says this is unfinished"),
                 "finish it, or file an issue and remove it",
             )
         })
@@ -66,7 +66,7 @@ fn is_sql(text: &str) -> bool {
         [["SELECT", "FROM"], ["INSERT", "INTO"], ["UPDATE", "SET"], ["DELETE", "FROM"]];
     STATEMENTS.iter().any(|[verb, follower]| {
         let mut words = text.split(|c| !is_word(c));
-        words.any(|word| word == *verb) && words.any(|word| word == *follower)
+        words.any(|name| name == *verb) && words.any(|name| name == *follower)
     })
 }
 
@@ -88,11 +88,11 @@ pub fn impure_model(source: &Source) -> Vec<Finding> {
     }
     source
         .code_lines()
-        .filter_map(|(line, code)| Some((line, OUTSIDE.iter().find(|word| code.contains(**word))?)))
-        .map(|(line, word)| {
+        .filter_map(|(line, code)| Some((line, OUTSIDE.iter().find(|name| code.contains(**name))?)))
+        .map(|(line, name)| {
             let wrong = format!(
                 "`{}` in `model`, which does no I/O, reads no clock and does not wait",
-                word.trim()
+                name.trim()
             );
             Finding::new(&source.path, line, wrong, "take the value as a parameter")
         })
@@ -122,7 +122,7 @@ pub fn lifecycle(path: &str, text: &str) -> Vec<Finding> {
         concat!("state", "machine"),
     ];
     numbered(text)
-        .filter(|(_, line)| WORDS.iter().any(|word| line.to_lowercase().contains(word)))
+        .filter(|(_, line)| WORDS.iter().any(|name| line.to_lowercase().contains(name)))
         .map(|(line, _)| {
             Finding::new(
                 path,
@@ -156,19 +156,20 @@ pub fn machine_paths(path: &str, text: &str) -> Vec<Finding> {
 /// Whether the line has an absolute path that starts with this directory, and not as part of a
 /// longer path or URL.
 fn has_absolute(line: &str, folder: &str) -> bool {
-    let whole = format!("/{folder}/");
+    let complete = format!("/{folder}/");
     let begins = |at: usize| {
         line[..at].chars().next_back().is_none_or(|c| !is_word(c) && !"./-*}>~$".contains(c))
     };
-    let goes_on =
-        |at: usize| line[at + whole.len()..].chars().next().is_some_and(|c| is_word(c) || c == '.');
-    line.match_indices(&whole).any(|(at, _)| begins(at) && goes_on(at))
+    let goes_on = |at: usize| {
+        line[at + complete.len()..].chars().next().is_some_and(|c| is_word(c) || c == '.')
+    };
+    line.match_indices(&complete).any(|(at, _)| begins(at) && goes_on(at))
 }
 
-fn has_word(line: &str, word: &str) -> bool {
+fn has_word(line: &str, name: &str) -> bool {
     let free = |c: Option<char>| c.is_none_or(|c| !is_word(c));
-    line.match_indices(word).any(|(at, _)| {
-        free(line[..at].chars().next_back()) && free(line[at + word.len()..].chars().next())
+    line.match_indices(name).any(|(at, _)| {
+        free(line[..at].chars().next_back()) && free(line[at + name.len()..].chars().next())
     })
 }
 

@@ -138,13 +138,13 @@ mod tests {
         write_archive(&root, &mut fs::File::create(&archive).unwrap()).unwrap();
         let mut list = cpio(&["-tv"]);
         list.stdin(fs::File::open(&archive).unwrap()).stderr(Stdio::null());
-        let told = String::from_utf8(list.output().unwrap().stdout).unwrap();
+        let reported = String::from_utf8(list.output().unwrap().stdout).unwrap();
         fs::remove_dir_all(root).unwrap();
         fs::remove_file(archive).unwrap();
         for line in
             ["drwx", "etc/deep/odd", "-rwxr-xr-x 0/0        10 1970-01-01", "etc/link -> ../init"]
         {
-            assert!(told.contains(line), "{line} is not in\n{told}");
+            assert!(reported.contains(line), "{line} is not in\n{reported}");
         }
     }
 }

@@ -57,16 +57,16 @@ fn missing_library(program: &Path, name: &str) -> Failure {
 fn needed(file: &Path) -> Result<Vec<String>, Failure> {
     let mut readelf = Command::new("readelf");
     readelf.args(["--dynamic", "--wide"]).arg(file).env("LC_ALL", "C");
-    Ok(parse_needed(&shell::answer(&mut readelf, "install binutils, which has readelf")?))
+    Ok(parse_needed(&shell::read_output(&mut readelf, "install binutils, which has readelf")?))
 }
 
 /// The names in lines such as `0x01 (NEEDED)  Shared library: [libc.so.6]`.
-fn parse_needed(told: &str) -> Vec<String> {
+fn parse_needed(reported: &str) -> Vec<String> {
     let bracketed = |line: &str| {
         let (_, rest) = line.split_once("(NEEDED)")?;
         Some(rest.split_once('[')?.1.split_once(']')?.0.to_owned())
     };
-    told.lines().filter_map(bracketed).collect()
+    reported.lines().filter_map(bracketed).collect()
 }
 
 #[cfg(test)]
@@ -75,10 +75,10 @@ mod tests {
 
     #[test]
     fn needed_libraries_are_named_in_brackets() {
-        let told = " 0x0000000000000001 (NEEDED)  Shared library: [libuuid.so.1]\n\
+        let reported = " 0x0000000000000001 (NEEDED)  Shared library: [libuuid.so.1]\n\
                     0x000000000000000e (SONAME)  Library soname: [libx.so]\n\
                     0x0000000000000001 (NEEDED)  Shared library: [libc.so.6]\n";
-        assert_eq!(parse_needed(told), ["libuuid.so.1", "libc.so.6"]);
+        assert_eq!(parse_needed(reported), ["libuuid.so.1", "libc.so.6"]);
         assert!(parse_needed("There is no dynamic section in this file.").is_empty());
     }
 

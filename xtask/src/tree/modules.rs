@@ -12,7 +12,7 @@ const NEXT: &str = "compare the table of modules with what the kernel's package 
 
 /// Installs the modules with these path prefixes, their dependencies, and the tables that modprobe
 /// reads.
-pub fn install(tree: &RootTree, kernel: &Path, wanted: &[&str]) -> Result<usize, Failure> {
+pub fn install(tree: &RootTree, kernel: &Path, desired: &[&str]) -> Result<usize, Failure> {
     let version = version(kernel)?;
     let folder = format!("lib/modules/{version}");
     depmod(tree, kernel, &version)?;
@@ -21,7 +21,7 @@ pub fn install(tree: &RootTree, kernel: &Path, wanted: &[&str]) -> Result<usize,
         fs::read_to_string(&table).map_err(|error| io_failure(&table, &error))
     };
     let (modules, builtin) = (read("modules.dep")?, read("modules.builtin")?);
-    let chosen = select_modules(&parse_dependencies(&modules), &builtin, wanted)?;
+    let chosen = select_modules(&parse_dependencies(&modules), &builtin, desired)?;
     for module in &chosen {
         let path = format!("{folder}/{module}");
         tree.copy_file(&kernel.join(&path), &path, 0o644)?;
@@ -72,10 +72,10 @@ fn parse_dependencies(text: &str) -> BTreeMap<&str, Vec<&str>> {
 fn select_modules<'a>(
     all: &BTreeMap<&'a str, Vec<&'a str>>,
     builtin: &str,
-    wanted: &[&str],
+    desired: &[&str],
 ) -> Result<BTreeSet<&'a str>, Failure> {
     let mut waiting = Vec::new();
-    for path in wanted {
+    for path in desired {
         let before = waiting.len();
         waiting.extend(all.keys().copied().filter(|module| module.starts_with(path)));
         let is_there = waiting.len() > before || builtin.lines().any(|one| one.starts_with(path));
@@ -106,8 +106,8 @@ mod tests {
     #[test]
     fn a_module_comes_with_what_it_needs() {
         let table = parse_dependencies(TABLE);
-        let names = |wanted: &[&str]| {
-            let chosen = select_modules(&table, BUILTIN, wanted).unwrap();
+        let names = |desired: &[&str]| {
+            let chosen = select_modules(&table, BUILTIN, desired).unwrap();
             chosen.iter().map(|path| path.rsplit('/').next().unwrap()).collect::<Vec<_>>()
         };
         assert_eq!(names(&["kernel/fs/ext4/"]), ["ext4.ko", "jbd2.ko", "crc16.ko"]);

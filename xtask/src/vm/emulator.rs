@@ -8,7 +8,7 @@ use crate::shell::Failure;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The password of every BMC, of the user root.
 pub const PASSWORD: &str = "farrier";
@@ -32,7 +32,7 @@ pub fn start(environment: &VmEnvironment, program: &Path, vm: &Vm) -> Result<(),
     let file = environment.write(&format!("{name}.conf"), &text)?;
     let mut emulator = environment.command(program);
     emulator.arg("--config").arg(file);
-    environment.start_service(&name, emulator, PATIENCE, || environment.listens(vm.bmc_port))
+    environment.start_service(&name, emulator, START_TIMEOUT, || environment.listens(vm.bmc_port))
 }
 
 fn configuration(vm: &Vm, uri: &str, login: &Path, state: &Path) -> String {

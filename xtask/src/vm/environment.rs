@@ -85,7 +85,7 @@ impl VmEnvironment {
         &self,
         name: &str,
         mut command: Command,
-        patience: Duration,
+        timeout: Duration,
         is_ready: impl Fn() -> bool,
     ) -> Result<(), Failure> {
         let log = self.file(&format!("{name}.log"));
@@ -95,7 +95,7 @@ impl VmEnvironment {
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
         let mut child = command.spawn().map_err(io_failure)?;
         let mut is_gone = || !matches!(child.try_wait(), Ok(None));
-        match wait_for(name, patience, || is_ready() || is_gone()) {
+        match wait_for(name, timeout, || is_ready() || is_gone()) {
             Ok(()) if is_ready() => Ok(()),
             _ => {
                 print_log_tail(&log, LOG_LINES_SHOWN);
@@ -147,9 +147,9 @@ fn cleanup_command(name: &str, home: &Path) -> Command {
 /// Cleans up after a run whose cleanup process was killed too.
 fn clean_up_stale() {
     let mut list = Command::new("ip");
-    let told = list.args(["netns", "list"]).output().map(|output| output.stdout);
-    let told = String::from_utf8_lossy(&told.unwrap_or_default()).into_owned();
-    for name in stale(&told, |pid| Path::new(&format!("/proc/{pid}")).exists()) {
+    let reported = list.args(["netns", "list"]).output().map(|output| output.stdout);
+    let reported = String::from_utf8_lossy(&reported.unwrap_or_default()).into_owned();
+    for name in stale(&reported, |pid| Path::new(&format!("/proc/{pid}")).exists()) {
         println!("sweeping {name}, which nobody owns any more");
         let home = std::env::temp_dir().join(name);
         shell::succeeds(cleanup_command(name, &home).stdin(Stdio::null()));
@@ -166,20 +166,20 @@ fn stale(list: &str, lives: impl Fn(u32) -> bool) -> Vec<&str> {
 /// Polls until the condition holds.
 pub fn wait_for(
     what: &str,
-    patience: Duration,
+    timeout: Duration,
     mut is_so: impl FnMut() -> bool,
 ) -> Result<(), Failure> {
     let started = Instant::now();
     let mut has_said = false;
     while !is_so() {
         let passed = started.elapsed();
-        if passed > patience {
-            let said = format!("{what}: waited {} s in vain", patience.as_secs());
-            return Err(Failure::new(said, "read what it wrote"));
+        if passed > timeout {
+            let message = format!("{what}: waited {} s in vain", timeout.as_secs());
+            return Err(Failure::new(message, "read what it wrote"));
         }
         if passed > NOTICE_AFTER && !has_said {
             has_said = true;
-            println!("waiting for {what}, at most {} s", patience.as_secs());
+            println!("waiting for {what}, at most {} s", timeout.as_secs());
         }
         std::thread::sleep(POLL);
     }
@@ -199,18 +199,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_ours_and_has_no_owner_is_swept() {
+    fn only_our_namespaces_without_a_process_are_stale() {
         let list = "farrier-vm-7 (id: 1)\nfarrier-vm-8\nother\nfarrier-vm-x\n";
         assert_eq!(stale(list, |pid| pid == 8), ["farrier-vm-7"]);
         assert!(stale("", |_| false).is_empty());
     }
 
     #[test]
-    fn a_wait_ends_when_it_is_so_and_when_it_takes_too_long() {
-        let mut looks = 0;
+    fn a_wait_ends_on_success_and_on_timeout() {
+        let mut probes = 0;
         let third = || {
-            looks += 1;
-            looks == 3
+            probes += 1;
+            probes == 3
         };
         wait_for("the third look", Duration::from_secs(60), third).unwrap();
         let failure = wait_for("ever", Duration::ZERO, || false).unwrap_err().to_string();

@@ -172,9 +172,9 @@ fn partition(tree: &RootTree, disk: &Path) -> Result<(), Failure> {
     let mut child = sfdisk
         .spawn()
         .map_err(|error| Failure::new(format!("sfdisk did not start: {error}"), NEXT))?;
-    let told = child.stdin.take().map(|mut pipe| pipe.write_all(table.as_bytes()));
+    let reported = child.stdin.take().map(|mut pipe| pipe.write_all(table.as_bytes()));
     let ended = child.wait();
-    if !matches!(told, Some(Ok(()))) || !ended.is_ok_and(|status| status.success()) {
+    if !matches!(reported, Some(Ok(()))) || !ended.is_ok_and(|status| status.success()) {
         return Err(Failure::new("sfdisk failed", "read its words above"));
     }
     let loader = tree.packages().join("usr/lib/syslinux/mbr/mbr.bin");

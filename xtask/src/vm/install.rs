@@ -63,7 +63,7 @@ pub fn find_or_install() -> Result<(), Failure> {
     }
     println!("installing from the system's packages, for {}", absent().join(", "));
     let refused = || Failure::new(format!("{} not found", absent().join(", ")), NEXT);
-    shell::run(&mut shell::administrator(INSTALL).ok_or_else(refused)?, NEXT)?;
+    shell::run(&mut shell::administrator_command(INSTALL).ok_or_else(refused)?, NEXT)?;
     match absent().is_empty() {
         true => Ok(()),
         false => Err(refused()),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const MEMORY_MIB: u32 = 512;
 const DISK_BYTES: u64 = 1 << 30;
-const PATIENCE: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// The first port of the BMCs; a VM's number is added.
 const BMC_PORT: u16 = 8000;
 
@@ -72,7 +72,7 @@ pub fn start(environment: &VmEnvironment, cache: &Path) -> Result<(), Failure> {
     environment.write("consoles/README", "What the machines wrote to their serial consoles.\n")?;
     let mut daemon = environment.command("sh");
     daemon.args(["-c", START, "libvirt"]).arg(environment.file("libvirt")).arg(cache);
-    environment.start_service("libvirtd", daemon, PATIENCE, || {
+    environment.start_service("libvirtd", daemon, START_TIMEOUT, || {
         shell::succeeds(virsh(environment).arg("version"))
     })
 }

@@ -86,13 +86,13 @@ mod tests {
 
     #[test]
     fn references_are_resolved() {
-        for (base, reference, whole) in [
+        for (base, reference, complete) in [
             ("http://10.0.0.1:8080", "/deploy/image", "http://10.0.0.1:8080/deploy/image"),
             ("http://10.0.0.1:8080/", "deploy/image", "http://10.0.0.1:8080/deploy/image"),
             ("http://10.0.0.1:8080/f/", "/deploy/image", "http://10.0.0.1:8080/f/deploy/image"),
             ("http://10.0.0.1:8080", "http://10.0.0.2:81/i", "http://10.0.0.2:81/i"),
         ] {
-            assert_eq!(Url::parse(base).unwrap().join(reference).unwrap().to_string(), whole);
+            assert_eq!(Url::parse(base).unwrap().join(reference).unwrap().to_string(), complete);
         }
         assert!(Url::parse("http://10.0.0.1").unwrap().join("https://10.0.0.2/i").is_err());
     }

@@ -142,7 +142,8 @@ impl Config {
         let text = fs::read_to_string(path).map_err(|error| {
             format!("{}: {error}; `farrier agent config` prints an example", path.display())
         })?;
-        let parsed = Self::parse(&text).map_err(|said| format!("{}: {said}", path.display()))?;
+        let parsed =
+            Self::parse(&text).map_err(|message| format!("{}: {message}", path.display()))?;
         Ok(Self { path: Some(path.to_owned()), ..parsed })
     }
 
@@ -209,7 +210,7 @@ fn controllers(written: &[String]) -> Result<Vec<Url>, String> {
         ));
     }
     let parsed = written.iter().map(|text| Url::parse(text));
-    parsed.collect::<Result<_, _>>().map_err(|said| format!("controllers: {said}"))
+    parsed.collect::<Result<_, _>>().map_err(|message| format!("controllers: {message}"))
 }
 
 fn token(token: Option<String>, file: Option<PathBuf>) -> Result<Token, String> {
@@ -364,17 +365,17 @@ mod tests {
             ("unit = \"--all\"", "unit:"),
             ("unit = \"agent\"", "unit:"),
         ] {
-            let said = with(line).unwrap_err();
-            assert!(said.contains(key), "{line}: {said}");
+            let message = with(line).unwrap_err();
+            assert!(message.contains(key), "{line}: {message}");
         }
-        for (text, word) in [
+        for (text, name) in [
             ("", "controllers"),
             ("controllers = []", "between 1 and 16"),
             ("controllers = [\"https://10.0.0.1\"]", "controllers: "),
             ("controllers = 1", "controllers"),
         ] {
-            let said = Config::parse(text).unwrap_err();
-            assert!(said.contains(word), "{text}: {said}");
+            let message = Config::parse(text).unwrap_err();
+            assert!(message.contains(name), "{text}: {message}");
         }
         assert!(!with("token = \"geheim geheim\"").unwrap_err().contains("geheim"));
     }
@@ -391,9 +392,9 @@ mod tests {
             ("geheim", "line 2"),
             ("token = 12_geheim", "token"),
         ] {
-            let said = with(line).unwrap_err();
-            assert!(!said.contains("geheim"), "{line}: {said}");
-            assert!(said.contains("line 2") && said.contains(key), "{line}: {said}");
+            let message = with(line).unwrap_err();
+            assert!(!message.contains("geheim"), "{line}: {message}");
+            assert!(message.contains("line 2") && message.contains(key), "{line}: {message}");
         }
     }
 
@@ -412,9 +413,9 @@ mod tests {
             mode(&file, bits);
             mode(&token, bits);
             for config in [&Config::load(&file).unwrap(), &named] {
-                let said = config.exposed_token_warning();
-                assert_eq!(said.is_some(), exposed, "{bits:o}: {said:?}");
-                assert!(said.is_none_or(|said| said.contains("chmod 600 /")));
+                let message = config.exposed_token_warning();
+                assert_eq!(message.is_some(), exposed, "{bits:o}: {message:?}");
+                assert!(message.is_none_or(|message| message.contains("chmod 600 /")));
             }
         }
         fs::remove_file(&token).unwrap();
@@ -448,17 +449,17 @@ mod tests {
             "/var/lib/farrier-agent",
             "/var/lib/farrier-agent/x",
         ] {
-            let said = with(&format!("scratch_dirs = [{dir:?}]")).err();
+            let message = with(&format!("scratch_dirs = [{dir:?}]")).err();
             assert!(
-                said.as_ref().is_some_and(|s| s.starts_with("scratch_dirs")),
-                "{dir}: {said:?}"
+                message.as_ref().is_some_and(|s| s.starts_with("scratch_dirs")),
+                "{dir}: {message:?}"
             );
         }
         for dir in ["/scratch", "/dev/shm", "/mnt/nvme", "/var/lib/docker", "/tmp", "/libs"] {
             with(&format!("scratch_dirs = [{dir:?}]")).unwrap();
         }
-        let said = with("hooks_dir = \"/data/hooks\"\nscratch_dirs = [\"/data\"]").unwrap_err();
-        assert!(said.contains("hooks_dir (/data/hooks)"), "{said}");
+        let message = with("hooks_dir = \"/data/hooks\"\nscratch_dirs = [\"/data\"]").unwrap_err();
+        assert!(message.contains("hooks_dir (/data/hooks)"), "{message}");
     }
 
     #[test]

@@ -135,7 +135,7 @@ impl Controller {
             let at = (first + turn) % self.urls.len();
             let answer = self.post_to(client, &self.urls[at], path, from, &json);
             match answer {
-                Err(RequestError::Retryable(said)) => missed = RequestError::Retryable(said),
+                Err(RequestError::Retryable(message)) => missed = RequestError::Retryable(message),
                 meant => {
                     self.at.store(at, Ordering::Relaxed);
                     return meant;
@@ -201,7 +201,7 @@ mod tests {
         let session = SecretString::from("s");
         let node = Sender::Node(&session);
         let means = |status, from, code: &str| {
-            let refusal = Refusal { code: code.into(), said: "why".into() };
+            let refusal = Refusal { code: code.into(), message: "why".into() };
             classify_answer(status, from, refusal, &url)
         };
         assert!(matches!(

@@ -33,13 +33,15 @@ pub enum EnrollmentPlan {
 
 pub fn plan(
     node: Option<NodeIdentity>,
-    asked: Option<PendingEnrollment>,
+    requested: Option<PendingEnrollment>,
     token_sha256: Option<String>,
 ) -> EnrollmentPlan {
-    match (node, asked, token_sha256) {
+    match (node, requested, token_sha256) {
         (Some(node), _, None) => EnrollmentPlan::Serve(node),
         (Some(node), _, Some(sum)) if node.token_sha256 == sum => EnrollmentPlan::Serve(node),
-        (_, Some(asked), Some(sum)) if asked.token_sha256 == sum => EnrollmentPlan::Send(asked),
+        (_, Some(requested), Some(sum)) if requested.token_sha256 == sum => {
+            EnrollmentPlan::Send(requested)
+        }
         (_, _, Some(token_sha256)) => EnrollmentPlan::Begin { token_sha256 },
         (None, _, None) => EnrollmentPlan::NoToken,
     }
@@ -65,15 +67,15 @@ impl Service<'_> {
     /// The node's identity; sends one request if it is not known.
     pub fn enroll_once(&self) -> Result<EnrolledNode, EnrollFailure> {
         let known = self.journal.node().map_err(EnrollFailure::Refused)?;
-        let asked = self.journal.pending_enrollment().map_err(EnrollFailure::Refused)?;
+        let requested = self.journal.pending_enrollment().map_err(EnrollFailure::Refused)?;
         let token = match (self.config.token.read(), &known) {
             (Ok(token), _) => token,
             // An enrolled node needs no token, so a broken token file does not stop it.
             (Err(_), Some(_)) => None,
-            (Err(said), None) => return Err(EnrollFailure::Refused(said)),
+            (Err(message), None) => return Err(EnrollFailure::Refused(message)),
         };
         let (enrolling, token) =
-            match (plan(known.clone(), asked, token.as_ref().map(token_checksum)), token) {
+            match (plan(known.clone(), requested, token.as_ref().map(token_checksum)), token) {
                 (EnrollmentPlan::Serve(node), _) => {
                     return Ok(EnrolledNode { node, refused: String::new() });
                 }
@@ -134,8 +136,8 @@ impl Service<'_> {
                 "the token is refused: {}",
                 describe_refusal(&refusal)
             ))),
-            Err(RequestError::SessionUnknown(_, said) | RequestError::Retryable(said)) => {
-                Err(EnrollFailure::Retryable(said))
+            Err(RequestError::SessionUnknown(_, message) | RequestError::Retryable(message)) => {
+                Err(EnrollFailure::Retryable(message))
             }
             Err(RequestError::TaskOver) => {
                 Err(EnrollFailure::Retryable("the controller speaks of a task".into()))
@@ -161,24 +163,24 @@ mod tests {
             node: "node-1".into(),
             heartbeat_seconds: 30,
         };
-        let asked = || PendingEnrollment { token_sha256: "two".into(), session: "s2".into() };
+        let requested = || PendingEnrollment { token_sha256: "two".into(), session: "s2".into() };
         let some = |sum: &str| Some(sum.to_string());
         let begin = |sum: &str| EnrollmentPlan::Begin { token_sha256: sum.into() };
         let table = [
             (None, None, None, EnrollmentPlan::NoToken),
-            (None, Some(asked()), None, EnrollmentPlan::NoToken),
+            (None, Some(requested()), None, EnrollmentPlan::NoToken),
             (None, None, some("two"), begin("two")),
-            (None, Some(asked()), some("two"), EnrollmentPlan::Send(asked())),
-            (None, Some(asked()), some("three"), begin("three")),
+            (None, Some(requested()), some("two"), EnrollmentPlan::Send(requested())),
+            (None, Some(requested()), some("three"), begin("three")),
             (Some(node()), None, None, EnrollmentPlan::Serve(node())),
-            (Some(node()), Some(asked()), None, EnrollmentPlan::Serve(node())),
+            (Some(node()), Some(requested()), None, EnrollmentPlan::Serve(node())),
             (Some(node()), None, some("one"), EnrollmentPlan::Serve(node())),
             (Some(node()), None, some("two"), begin("two")),
-            (Some(node()), Some(asked()), some("two"), EnrollmentPlan::Send(asked())),
-            (Some(node()), Some(asked()), some("one"), EnrollmentPlan::Serve(node())),
+            (Some(node()), Some(requested()), some("two"), EnrollmentPlan::Send(requested())),
+            (Some(node()), Some(requested()), some("one"), EnrollmentPlan::Serve(node())),
         ];
-        for (row, (node, asked, token, expected)) in table.into_iter().enumerate() {
-            assert!(plan(node, asked, token) == expected, "row {row}");
+        for (row, (node, requested, token, expected)) in table.into_iter().enumerate() {
+            assert!(plan(node, requested, token) == expected, "row {row}");
         }
     }
 }

@@ -59,36 +59,36 @@ impl Gpus<'_> {
                 GpuPresence::Absent
             }
             count => {
-                let said = format!(
+                let message = format!(
                     "{count} NVIDIA devices are on the PCI bus, and there is no {name} to ask them: install the driver, or write where it is to nvidia_smi in agent.toml"
                 );
-                log.line(&said);
-                GpuPresence::Unqueryable(said)
+                log.line(&message);
+                GpuPresence::Unqueryable(message)
             }
         }
     }
 
     /// The processes that run on the GPUs.
     pub fn processes(&self, deadline: Deadline) -> Result<Vec<Pid>, TaskError> {
-        let said = self.run_nvidia_smi(&QUERY, QUERY_LIMIT, deadline)?;
-        parse_processes(&said)
+        let message = self.run_nvidia_smi(&QUERY, QUERY_LIMIT, deadline)?;
+        parse_processes(&message)
     }
 
     pub fn reset(&self, deadline: Deadline, log: &TaskLog) -> Result<(), TaskError> {
-        let said = self.run_nvidia_smi(&RESET, RESET_LIMIT, deadline)?;
-        log.add(&said);
+        let message = self.run_nvidia_smi(&RESET, RESET_LIMIT, deadline)?;
+        log.add(&message);
         Ok(())
     }
 
     /// Waits until no process runs on the GPUs.
     pub fn wait(&self, deadline: Deadline, log: &TaskLog) -> Result<(), TaskError> {
-        let mut told = String::new();
+        let mut reported = String::new();
         loop {
             let left = self.processes(deadline)?;
             if left.is_empty() {
                 return Ok(());
             }
-            log_once(&mut told, format!("waiting for {}", describe_processes(&left)), log);
+            log_once(&mut reported, format!("waiting for {}", describe_processes(&left)), log);
             deadline.sleep(self.poll_interval).map_err(|halt| deadline_failure(halt, &left))?;
         }
     }
@@ -100,22 +100,22 @@ impl Gpus<'_> {
         deadline: Deadline,
         log: &TaskLog,
     ) -> Result<(), TaskError> {
-        let mut asked: BTreeMap<i32, Instant> = BTreeMap::new();
+        let mut requested: BTreeMap<i32, Instant> = BTreeMap::new();
         loop {
             let left = self.processes(deadline)?;
             if left.is_empty() {
                 return Ok(());
             }
             // The process id of a process that ended may be reused.
-            asked.retain(|number, _| left.iter().any(|pid| raw_pid(*pid) == *number));
+            requested.retain(|number, _| left.iter().any(|pid| raw_pid(*pid) == *number));
             for pid in &left {
-                let since = asked.get(&raw_pid(*pid)).map(Instant::elapsed);
+                let since = requested.get(&raw_pid(*pid)).map(Instant::elapsed);
                 if let Some(signal) = due_signal(since, grace) {
                     log.line(&format!("{} to process {}", signal_name(signal), raw_pid(*pid)));
                     // The process may have ended meanwhile; the next check shows that.
                     let _ = kill_process(*pid, signal);
                 }
-                asked.entry(raw_pid(*pid)).or_insert_with(Instant::now);
+                requested.entry(raw_pid(*pid)).or_insert_with(Instant::now);
             }
             deadline.sleep(self.poll_interval).map_err(|halt| deadline_failure(halt, &left))?;
         }
@@ -130,14 +130,14 @@ impl Gpus<'_> {
         let mut command = Command::new(self.program);
         command.args(arguments);
         let name = self.program.display();
-        let said = Arc::new(TaskLog::default());
-        match program::run_program(command, self.mark, deadline.at_most(limit), &said) {
-            Ok(status) if status.success() => Ok(said.text()),
+        let message = Arc::new(TaskLog::default());
+        match program::run_program(command, self.mark, deadline.at_most(limit), &message) {
+            Ok(status) if status.success() => Ok(message.text()),
             Ok(status) => {
                 let arguments = arguments.join(" ");
                 Err(TaskError::Failed(format!(
                     "{name} {arguments} ended with {status}: {}",
-                    said.last_line()
+                    message.last_line()
                 )))
             }
             Err(ProgramError::Interrupted(Interrupt::DeadlineExceeded))
@@ -169,8 +169,8 @@ fn raw_pid(pid: Pid) -> i32 {
     pid.as_raw_nonzero().get()
 }
 
-fn parse_processes(said: &str) -> Result<Vec<Pid>, TaskError> {
-    let lines = said.lines().map(str::trim);
+fn parse_processes(message: &str) -> Result<Vec<Pid>, TaskError> {
+    let lines = message.lines().map(str::trim);
     let mut found = Vec::new();
     for line in lines.filter(|line| !line.is_empty() && !line.eq_ignore_ascii_case(EMPTY_LIST)) {
         match line.parse().ok().filter(|number| *number > INIT).and_then(Pid::from_raw) {
@@ -188,8 +188,8 @@ fn parse_processes(said: &str) -> Result<Vec<Pid>, TaskError> {
 }
 
 /// The signal that is due, by the time since SIGTERM.
-fn due_signal(asked: Option<Duration>, grace: Duration) -> Option<Signal> {
-    match asked {
+fn due_signal(requested: Option<Duration>, grace: Duration) -> Option<Signal> {
+    match requested {
         None => Some(Signal::TERM),
         Some(since) if since >= grace => Some(Signal::KILL),
         Some(_) => None,
@@ -222,10 +222,10 @@ pub fn describe_processes(pids: &[Pid]) -> String {
 }
 
 /// Logs a line unless it was the last one logged.
-fn log_once(told: &mut String, line: String, log: &TaskLog) {
-    if *told != line {
+fn log_once(reported: &mut String, line: String, log: &TaskLog) {
+    if *reported != line {
         log.line(&line);
-        *told = line;
+        *reported = line;
     }
 }
 
@@ -235,10 +235,12 @@ mod tests {
 
     #[test]
     fn process_lists_are_parsed_completely_or_refused() {
-        let numbers = |said: &str| {
-            parse_processes(said).map(|pids| pids.into_iter().map(raw_pid).collect::<Vec<_>>()).ok()
+        let numbers = |message: &str| {
+            parse_processes(message)
+                .map(|pids| pids.into_iter().map(raw_pid).collect::<Vec<_>>())
+                .ok()
         };
-        for (said, found) in [
+        for (message, found) in [
             ("", Some(vec![])),
             ("\n", Some(vec![])),
             ("No running processes found\n", Some(vec![])),
@@ -248,7 +250,7 @@ mod tests {
             ("1", None),
             ("-5", None),
         ] {
-            assert_eq!(numbers(said), found, "{said:?}");
+            assert_eq!(numbers(message), found, "{message:?}");
         }
     }
 
@@ -270,10 +272,13 @@ mod tests {
         assert_eq!(gpus.detect(&log), GpuPresence::Absent, "other cards, and the sound of one");
         put(&bus, "0000:03:00.0", "0x10de", "0x030000");
         put(&bus, "0000:04:00.0", "0x10de", "0x030200");
-        let GpuPresence::Unqueryable(said) = gpus.detect(&log) else {
+        let GpuPresence::Unqueryable(message) = gpus.detect(&log) else {
             panic!("the GPUs were read")
         };
-        assert!(said.starts_with("2 NVIDIA devices") && said.contains("nvidia_smi"), "{said}");
+        assert!(
+            message.starts_with("2 NVIDIA devices") && message.contains("nvidia_smi"),
+            "{message}"
+        );
         fs::write(&program, "").unwrap();
         assert_eq!(gpus.detect(&log), GpuPresence::Present);
     }
@@ -288,10 +293,10 @@ mod tests {
     #[test]
     fn sigterm_comes_before_sigkill() {
         let grace = Duration::from_secs(10);
-        for (asked, signal) in
+        for (requested, signal) in
             [(None, Some(Signal::TERM)), (Some(9), None), (Some(10), Some(Signal::KILL))]
         {
-            assert_eq!(due_signal(asked.map(Duration::from_secs), grace), signal);
+            assert_eq!(due_signal(requested.map(Duration::from_secs), grace), signal);
         }
         assert_eq!(due_signal(Some(Duration::ZERO), Duration::ZERO), Some(Signal::KILL));
     }

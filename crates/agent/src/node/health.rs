@@ -27,8 +27,8 @@ pub fn check_health(config: &Config, mark: &str, stop_flag: &AtomicBool) -> Vec<
         check_gpus(config, mark, deadline),
         run_health_hook(config, mark, Deadline::new(HOOK_LIMIT, stop_flag)),
     ];
-    let said = problems.into_iter().filter_map(Result::err);
-    said.map(|said| beginning(&said, MAX_PROBLEM_BYTES).to_owned()).collect()
+    let message = problems.into_iter().filter_map(Result::err);
+    message.map(|message| beginning(&message, MAX_PROBLEM_BYTES).to_owned()).collect()
 }
 
 fn check_disk(folder: &Path) -> Result<(), String> {
@@ -53,7 +53,7 @@ fn check_gpus(config: &Config, mark: &str, deadline: Deadline) -> Result<(), Str
     }
     match gpus.processes(deadline) {
         Ok(_) => Ok(()),
-        Err(TaskError::Failed(said)) => Err(said),
+        Err(TaskError::Failed(message)) => Err(message),
         Err(TaskError::Interrupted(_)) => Err(format!(
             "{} did not answer within {} s; is the driver well?",
             program.display(),
@@ -67,7 +67,7 @@ fn run_health_hook(config: &Config, mark: &str, deadline: Deadline) -> Result<()
     let call = HookCall { hook: Hook::Health, path: &path, variables: Vec::new(), mark };
     match call.run(deadline, &Arc::new(TaskLog::default())) {
         Ok(()) => Ok(()),
-        Err(TaskError::Failed(said)) => Err(said),
+        Err(TaskError::Failed(message)) => Err(message),
         Err(TaskError::Interrupted(_)) => {
             Err(format!("the hook health did not end within {} s", HOOK_LIMIT.as_secs()))
         }

@@ -33,12 +33,12 @@ impl EnrolledService<'_> {
                     }
                     every
                 }
-                Err(RequestError::SessionUnknown(_, said)) => {
-                    self.report_unknown_session(&said);
+                Err(RequestError::SessionUnknown(_, message)) => {
+                    self.report_unknown_session(&message);
                     timing.rare
                 }
-                Err(RequestError::Retryable(said)) => {
-                    self.report_trouble(&said);
+                Err(RequestError::Retryable(message)) => {
+                    self.report_trouble(&message);
                     with_jitter(backoff.next_delay()).min(every)
                 }
                 Err(missed @ (RequestError::TaskOver | RequestError::TokenRefused(_))) => {
@@ -67,7 +67,7 @@ impl EnrolledService<'_> {
     fn record_answer(&self) {
         let problems = self.shared.problems();
         let mut back = false;
-        let news = self.shared.change_contact(|contact| {
+        let change = self.shared.change_contact(|contact| {
             back = !contact.trouble.is_empty();
             let heard_unix_seconds = Some(unix_seconds());
             let refused = std::mem::take(&mut contact.refused);
@@ -77,29 +77,29 @@ impl EnrolledService<'_> {
             print_line("the controller answers again");
             self.shared.wake_tasks();
         }
-        self.store_contact_if_new(news);
+        self.store_contact_if_new(change);
     }
 
     /// The same text from every caller, so that it is printed once.
-    pub fn report_unknown_session(&self, said: &str) {
+    pub fn report_unknown_session(&self, message: &str) {
         self.report_trouble(&format!(
-            "this node is not known any more: {said}; give it a new token to enroll again"
+            "this node is not known any more: {message}; give it a new token to enroll again"
         ));
     }
 
     /// Prints and stores what is wrong, once.
-    fn report_trouble(&self, said: &str) {
-        let news = self.shared.change_contact(|contact| contact.trouble = said.to_owned());
-        if news {
-            print_line(said);
+    fn report_trouble(&self, message: &str) {
+        let change = self.shared.change_contact(|contact| contact.trouble = message.to_owned());
+        if change {
+            print_line(message);
         }
-        self.store_contact_if_new(news);
+        self.store_contact_if_new(change);
     }
 
     /// Only for operators, so a full disk stops nothing here. The lock makes writers take turns,
     /// each with the current contact.
-    fn store_contact_if_new(&self, news: bool) {
-        if news {
+    fn store_contact_if_new(&self, change: bool) {
+        if change {
             let _pen = self.contact_lock.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = self.service.journal.store_contact(&self.shared.contact());
         }
@@ -108,15 +108,15 @@ impl EnrolledService<'_> {
     /// Runs health checks until the end, in a separate thread.
     pub fn run_health_checks(&self) {
         let (service, mark) = (self.service, self.service.mark("health"));
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         while !self.has_ended() {
             let problems = health::check_health(service.config, &mark, &self.health_stop);
             if self.has_ended() {
                 return;
             }
-            if problems != told {
+            if problems != reported {
                 problems.iter().for_each(|problem| print_line(&format!("not well: {problem}")));
-                told.clone_from(&problems);
+                reported.clone_from(&problems);
             }
             self.shared.set_health(problems);
             self.shared.pause(service.timing.health);

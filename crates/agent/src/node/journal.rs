@@ -52,7 +52,7 @@ pub struct StoredTask {
 pub struct TaskResult {
     pub ok: bool,
     #[serde(rename = "said")]
-    pub said: String,
+    pub message: String,
     /// The part of the log that has not been sent.
     pub log: String,
 }
@@ -150,8 +150,8 @@ impl Journal {
         self.remove_file(ENROLLING)
     }
 
-    pub fn store_task(&self, held: &StoredTask) -> Result<(), String> {
-        self.write(TASK, held)
+    pub fn store_task(&self, claimed: &StoredTask) -> Result<(), String> {
+        self.write(TASK, claimed)
     }
 
     pub fn store_contact(&self, contact: &Contact) -> Result<(), String> {
@@ -257,7 +257,7 @@ mod tests {
         assert!(Journal::open(&dir).err().unwrap().contains("another agent"));
         assert_eq!(journal.stored_task(), Ok(None));
         journal.store_task(&stored_task()).unwrap();
-        let result = Some(TaskResult { ok: true, said: "done".into(), log: "l".into() });
+        let result = Some(TaskResult { ok: true, message: "done".into(), log: "l".into() });
         journal.store_task(&StoredTask { result: result.clone(), ..stored_task() }).unwrap();
         drop(journal);
         let journal = Journal::open(&dir).unwrap();
@@ -273,8 +273,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let journal = Journal::open(folder.path()).unwrap();
         fs::write(folder.path().join(NODE), "{").unwrap();
-        let said = journal.node().err().unwrap();
-        assert!(said.contains("node.json"), "{said}");
+        let message = journal.node().err().unwrap();
+        assert!(message.contains("node.json"), "{message}");
         assert!(folder.path().join(NODE).exists());
     }
 

@@ -85,15 +85,15 @@ impl TaskLog {
         if text.len() <= MAX_LOG_BYTES {
             return text;
         }
-        let (kept, missing) = match waiting.end() {
+        let (stored, missing) = match waiting.end() {
             (_, 0) => {
-                let kept = end(&text, MAX_TAIL_BYTES);
-                (kept, text.len() - kept.len())
+                let stored = end(&text, MAX_TAIL_BYTES);
+                (stored, text.len() - stored.len())
             }
             // The kept end leaves no space for anything of the beginning.
-            (kept, missing) => (kept, missing + waiting.head.len()),
+            (stored, missing) => (stored, missing + waiting.head.len()),
         };
-        format!("[{missing} bytes left out]\n{kept}")
+        format!("[{missing} bytes left out]\n{stored}")
     }
 
     pub fn last_line(&self) -> String {
@@ -123,16 +123,16 @@ impl LogBuffer {
 
     /// Drops the oldest part of the tail.
     fn trim_tail(&mut self) {
-        let kept = end(&self.tail, MAX_TAIL_BYTES).len();
-        let from = self.tail.len() - kept;
+        let stored = end(&self.tail, MAX_TAIL_BYTES).len();
+        let from = self.tail.len() - stored;
         self.left_out += from;
         self.tail.drain(..from);
     }
 
     /// The end of the log, and how much is missing before it.
     fn end(&self) -> (&str, usize) {
-        let kept = end(&self.tail, MAX_TAIL_BYTES);
-        (kept, self.left_out + self.tail.len() - kept.len())
+        let stored = end(&self.tail, MAX_TAIL_BYTES);
+        (stored, self.left_out + self.tail.len() - stored.len())
     }
 
     fn text(&self) -> String {
@@ -168,16 +168,16 @@ mod tests {
         let line = "é".repeat(500);
         (0..120).for_each(|_| log.line(&line));
         assert!(log.exceeds_one_part() && log.exceeds_report());
-        let mut whole = String::new();
+        let mut complete = String::new();
         for _ in 0..8 {
             let part = log.next_part();
             assert!(part.len() <= MAX_LOG_BYTES);
             assert!(part.is_empty() || part.ends_with('\n'));
             assert_eq!(log.next_part(), part, "looking changes nothing");
             log.drop_part(&part);
-            whole += &part;
+            complete += &part;
         }
-        assert_eq!(whole, format!("{line}\n").repeat(120));
+        assert_eq!(complete, format!("{line}\n").repeat(120));
         assert!(!log.exceeds_one_part() && !log.exceeds_report() && log.final_part().is_empty());
     }
 
@@ -211,11 +211,11 @@ mod tests {
         let rest = log.final_part();
         assert!(parts <= 3 && rest.len() <= MAX_LOG_BYTES, "{parts} parts, {}", rest.len());
         assert!(sent.starts_with("000000000\n000000001\n") && rest.ends_with("999999\nthe end\n"));
-        let whole = 10 * 1_000_000 + "the end\n".len();
+        let complete = 10 * 1_000_000 + "the end\n".len();
         let (before, end) = rest.split_once(" bytes left out]\n").unwrap();
         let (first, missing) = before.rsplit_once('[').unwrap();
         let missing: usize = missing.parse().unwrap();
-        assert_eq!(sent.len() + first.len() + missing + end.len(), whole);
+        assert_eq!(sent.len() + first.len() + missing + end.len(), complete);
         assert_eq!(log.last_line(), "the end");
     }
 

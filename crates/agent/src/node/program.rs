@@ -71,9 +71,9 @@ pub fn run_program(
 
 fn wait_for_exit(child: &Child, deadline: Deadline) -> Result<(), ProgramError> {
     let pid = Pid::from_child(child);
-    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let probe = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     loop {
-        match waitid(WaitId::Pid(pid), look) {
+        match waitid(WaitId::Pid(pid), probe) {
             Ok(Some(_)) => return Ok(()),
             Ok(None) => deadline.sleep(POLL_INTERVAL).map_err(ProgramError::Interrupted)?,
             Err(error) => return Err(ProgramError::Lost(error.into())),

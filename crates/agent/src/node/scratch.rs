@@ -48,7 +48,7 @@ pub fn empty_dirs(dirs: &[PathBuf], deadline: Deadline, log: &TaskLog) -> Result
                 log.line(&format!("{}: removed {}", dir.display(), cleaner.removed));
             }
             Ok(None) => cleaner.problems.push(missing_message(dir)),
-            Err(said) => cleaner.problems.push(said),
+            Err(message) => cleaner.problems.push(message),
         }
     }
     cleaner.problems.iter().for_each(|problem| log.line(problem));
@@ -67,7 +67,7 @@ fn describe_leftovers(dir: &Path, dirs: &[PathBuf]) -> Option<String> {
     let found = match open_root(dir) {
         Ok(Some(_)) => list_content(dir, dirs, 0),
         Ok(None) => return Some(missing_message(dir)),
-        Err(said) => return Some(said),
+        Err(message) => return Some(message),
     };
     match found {
         Ok(names) if names.is_empty() => None,
@@ -107,7 +107,8 @@ fn list_content(folder: &Path, dirs: &[PathBuf], depth: usize) -> io::Result<Vec
 
 /// Opens a directory whose path contains no link.
 fn open_root(dir: &Path) -> Result<Option<OwnedFd>, String> {
-    let wrong = |said: &dyn std::fmt::Display| format!("scratch_dirs: {}: {said}", dir.display());
+    let wrong =
+        |message: &dyn std::fmt::Display| format!("scratch_dirs: {}: {message}", dir.display());
     match fs::canonicalize(dir) {
         Ok(real) if real == dir => {}
         Ok(real) => {
@@ -135,9 +136,9 @@ impl ScratchCleaner<'_> {
         depth: usize,
     ) -> Result<Remainder, TaskError> {
         // Names that remain are collected, so that each iteration finds fewer.
-        let mut kept = BTreeSet::new();
+        let mut stored = BTreeSet::new();
         loop {
-            let names = match read_names(folder, &kept) {
+            let names = match read_names(folder, &stored) {
                 Ok(names) => names,
                 Err(error) => {
                     self.add_problem(at, &error.to_string())?;
@@ -145,14 +146,14 @@ impl ScratchCleaner<'_> {
                 }
             };
             if names.is_empty() {
-                let left = if kept.is_empty() { Remainder::Empty } else { Remainder::NotEmpty };
+                let left = if stored.is_empty() { Remainder::Empty } else { Remainder::NotEmpty };
                 return Ok(left);
             }
             for name in names {
                 self.deadline.check().map_err(TaskError::Interrupted)?;
                 let path = at.join(OsStr::from_bytes(name.as_bytes()));
                 if self.remove_entry(folder, &name, &path, depth)? == Remainder::NotEmpty {
-                    kept.insert(name);
+                    stored.insert(name);
                 }
             }
         }
@@ -223,8 +224,8 @@ impl ScratchCleaner<'_> {
         }
     }
 
-    fn add_problem(&mut self, path: &Path, said: &str) -> Result<(), TaskError> {
-        self.problems.push(format!("{}: {said}", path.display()));
+    fn add_problem(&mut self, path: &Path, message: &str) -> Result<(), TaskError> {
+        self.problems.push(format!("{}: {message}", path.display()));
         if self.problems.len() > MAX_PROBLEMS {
             let all = self.problems.join("; ");
             return Err(TaskError::Failed(format!("too much cannot be removed: {all}")));
@@ -234,13 +235,13 @@ impl ScratchCleaner<'_> {
 }
 
 /// A batch of the names in a directory, without those that remain.
-fn read_names(folder: BorrowedFd, kept: &BTreeSet<CString>) -> io::Result<Vec<CString>> {
+fn read_names(folder: BorrowedFd, stored: &BTreeSet<CString>) -> io::Result<Vec<CString>> {
     let entries = Dir::read_from(folder)?;
     let mut names = Vec::new();
     for entry in entries {
         let entry = entry?;
         let name = entry.file_name();
-        if name != c"." && name != c".." && !kept.contains(name) {
+        if name != c"." && name != c".." && !stored.contains(name) {
             names.push(name.to_owned());
         }
         if names.len() == BATCH {
@@ -296,10 +297,10 @@ mod tests {
         fs::create_dir(base.join("a")).unwrap();
         fs::write(base.join("a/file"), "x").unwrap();
         let dirs = [base.join("missing"), base.join("a")];
-        let Err(TaskError::Failed(said)) = emptied(&dirs) else {
+        let Err(TaskError::Failed(message)) = emptied(&dirs) else {
             panic!("the directory was emptied")
         };
-        assert!(said.contains("missing is not there") && said.contains("mount"), "{said}");
+        assert!(message.contains("missing is not there") && message.contains("mount"), "{message}");
         assert!(!base.join("a/file").exists(), "the others are emptied all the same");
         assert_eq!(find_leftovers(&dirs).len(), 1);
     }
@@ -312,8 +313,8 @@ mod tests {
         fs::write(base.join("real/precious"), "x").unwrap();
         symlink(base.join("real"), base.join("scratch")).unwrap();
         let dirs = [base.join("scratch")];
-        let Err(TaskError::Failed(said)) = emptied(&dirs) else { panic!("a link was followed") };
-        assert!(said.contains("leads to") && said.contains("scratch_dirs"), "{said}");
+        let Err(TaskError::Failed(message)) = emptied(&dirs) else { panic!("a link was followed") };
+        assert!(message.contains("leads to") && message.contains("scratch_dirs"), "{message}");
         assert_eq!(find_leftovers(&dirs).len(), 1);
         assert!(base.join("real/precious").exists());
     }

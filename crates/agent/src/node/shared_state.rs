@@ -13,7 +13,7 @@ pub struct SharedState {
 
 #[derive(Default)]
 struct Inner {
-    held: Option<String>,
+    task: Option<String>,
     /// None before the first health check has ended.
     health: Option<Vec<String>>,
     /// Why the state directory cannot be written.
@@ -35,11 +35,11 @@ impl SharedState {
     }
 
     pub fn set_task(&self, task: Option<&str>) {
-        self.inner().held = task.map(str::to_owned);
+        self.inner().task = task.map(str::to_owned);
     }
 
     pub fn task_ids(&self) -> Vec<String> {
-        self.inner().held.iter().cloned().collect()
+        self.inner().task.iter().cloned().collect()
     }
 
     pub fn set_health(&self, problems: Vec<String>) {

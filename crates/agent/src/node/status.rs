@@ -32,7 +32,7 @@ pub struct TaskStatus {
     pub kind: String,
     pub stage: TaskStage,
     #[serde(rename = "said")]
-    pub said: String,
+    pub message: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -72,13 +72,13 @@ pub fn status(config: &Config) -> Result<Status, String> {
     })
 }
 
-fn task_status(held: StoredTask) -> TaskStatus {
-    let (stage, said) = match held.result {
+fn task_status(claimed: StoredTask) -> TaskStatus {
+    let (stage, text) = match claimed.result {
         None => (TaskStage::Begun, String::new()),
-        Some(TaskResult { ok: true, said, .. }) => (TaskStage::Done, said),
-        Some(TaskResult { ok: false, said, .. }) => (TaskStage::Failed, said),
+        Some(TaskResult { ok: true, message: text, .. }) => (TaskStage::Done, text),
+        Some(TaskResult { ok: false, message: text, .. }) => (TaskStage::Failed, text),
     };
-    TaskStatus { id: held.task.id, kind: held.task.kind, stage, said }
+    TaskStatus { id: claimed.task.id, kind: claimed.task.kind, stage, message: text }
 }
 
 impl fmt::Display for Status {
@@ -95,9 +95,9 @@ impl fmt::Display for Status {
             None => writeln!(f, "Heard:     never")?,
         }
         match &self.task {
-            Some(TaskStatus { id, kind, stage, said }) => {
-                let said = if said.is_empty() { String::new() } else { format!(": {said}") };
-                writeln!(f, "Task:      {id} {kind}, {}{said}", stage.as_str())?;
+            Some(TaskStatus { id, kind, stage, message: text }) => {
+                let text = if text.is_empty() { String::new() } else { format!(": {text}") };
+                writeln!(f, "Task:      {id} {kind}, {}{text}", stage.as_str())?;
             }
             None => writeln!(f, "Task:      none")?,
         }
@@ -155,18 +155,21 @@ mod tests {
             (Some((true, "clean")), "done, to be reported: clean"),
             (Some((false, "broken")), "failed, to be reported: broken"),
         ] {
-            let result =
-                result.map(|(ok, said)| TaskResult { ok, said: said.into(), log: String::new() });
+            let result = result.map(|(ok, said)| TaskResult {
+                ok,
+                message: said.into(),
+                log: String::new(),
+            });
             journal.store_task(&StoredTask { task: task.clone(), result }).unwrap();
             let shown = shown();
-            for word in [
+            for name in [
                 words,
                 "Node:      node-1",
                 "Trouble:   away",
                 "Not well:  hot",
                 "Token:     the token",
             ] {
-                assert!(shown.contains(word), "{word:?} is not in\n{shown}");
+                assert!(shown.contains(name), "{name:?} is not in\n{shown}");
             }
             assert!(!shown.contains("geheim"));
         }

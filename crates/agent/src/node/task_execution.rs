@@ -10,7 +10,7 @@ use super::log::{TaskLog, beginning};
 use super::scratch;
 use std::sync::Arc;
 use std::time::Duration;
-use wire::node::{MAX_SAID_BYTES, Task, TaskKind};
+use wire::node::{MAX_MESSAGE_BYTES, Task, TaskKind};
 
 /// The default time between SIGTERM and SIGKILL.
 const DEFAULT_GRACE_SECONDS: u64 = 10;
@@ -39,12 +39,12 @@ pub enum TaskError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskOutcome {
     pub ok: bool,
-    pub said: String,
+    pub message: String,
 }
 
 impl TaskOutcome {
-    fn new(ok: bool, said: &str) -> Self {
-        Self { ok, said: beginning(said, MAX_SAID_BYTES).to_owned() }
+    fn new(ok: bool, text: &str) -> Self {
+        Self { ok, message: beginning(text, MAX_MESSAGE_BYTES).to_owned() }
     }
 }
 
@@ -61,12 +61,12 @@ pub struct TaskExecution<'a> {
 impl TaskExecution<'_> {
     pub fn execute(&self) -> TaskOutcome {
         let Some(kind) = TaskKind::parse(&self.task.kind) else {
-            let said = format!(
+            let message = format!(
                 "this agent ({}) does not know tasks of kind {:?}; update it",
                 env!("CARGO_PKG_VERSION"),
-                beginning(&self.task.kind, MAX_SAID_BYTES / 2)
+                beginning(&self.task.kind, MAX_MESSAGE_BYTES / 2)
             );
-            return TaskOutcome::new(false, &said);
+            return TaskOutcome::new(false, &message);
         };
         let done = match kind {
             TaskKind::Drain => self.drain(),
@@ -77,8 +77,8 @@ impl TaskExecution<'_> {
             TaskKind::Uninstall => self.uninstall(),
         };
         match done {
-            Ok(said) => TaskOutcome::new(true, &said),
-            Err(TaskError::Failed(said)) => TaskOutcome::new(false, &said),
+            Ok(message) => TaskOutcome::new(true, &message),
+            Err(TaskError::Failed(message)) => TaskOutcome::new(false, &message),
             Err(TaskError::Interrupted(Interrupt::Stopped)) => {
                 TaskOutcome::new(false, "told to stop")
             }
@@ -118,7 +118,7 @@ impl TaskExecution<'_> {
         match self.gpus().detect(self.log) {
             GpuPresence::Present => {}
             GpuPresence::Absent => return Ok("there are no GPUs to reset".into()),
-            GpuPresence::Unqueryable(said) => return Err(TaskError::Failed(said)),
+            GpuPresence::Unqueryable(message) => return Err(TaskError::Failed(message)),
         }
         self.check_idle()?;
         self.gpus().reset(self.deadline, self.log)?;
@@ -168,7 +168,7 @@ impl TaskExecution<'_> {
         match self.gpus().detect(self.log) {
             GpuPresence::Present => collect_problem(&mut problems, self.check_idle())?,
             GpuPresence::Absent => {}
-            GpuPresence::Unqueryable(said) => problems.push(said),
+            GpuPresence::Unqueryable(message) => problems.push(message),
         }
         collect_problem(&mut problems, self.check_cleanup_configured())?;
         let dirs = self.config.scratch_dirs.as_deref().unwrap_or_default();
@@ -243,8 +243,8 @@ fn collect_problem(
 ) -> Result<(), TaskError> {
     match done {
         Ok(()) => Ok(()),
-        Err(TaskError::Failed(said)) => {
-            problems.push(said);
+        Err(TaskError::Failed(message)) => {
+            problems.push(message);
             Ok(())
         }
         Err(TaskError::Interrupted(halt)) => Err(TaskError::Interrupted(halt)),

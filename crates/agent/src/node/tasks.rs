@@ -21,7 +21,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 use wire::node::{
-    RenewReply, RenewRequest, ReportReply, ReportRequest, TakeReply, Task, TaskKind, Then,
+    NextAction, RenewReply, RenewRequest, ReportReply, ReportRequest, TakeReply, Task, TaskKind,
 };
 
 /// Renewals per lease duration.
@@ -69,8 +69,8 @@ fn after_report(
         Ok(ReportReply {}) | Err(RequestError::TaskOver) => AfterReport::Forget,
         Err(RequestError::SessionUnknown(
             Unknown::Deleted | Unknown::Session | Unknown::Other,
-            said,
-        )) => AfterReport::PauseRarely(said.clone()),
+            message,
+        )) => AfterReport::PauseRarely(message.clone()),
         Err(RequestError::Retryable(_) | RequestError::TokenRefused(_)) => AfterReport::Retry,
     }
 }
@@ -88,10 +88,9 @@ enum AfterRenewal {
 
 fn after_renewal(answer: &Result<RenewReply, RequestError>) -> AfterRenewal {
     match answer {
-        Ok(RenewReply { then: Then::GoOn }) => AfterRenewal::Continue,
-        Ok(RenewReply { then: Then::Stop }) | Err(RequestError::SessionUnknown(_, _)) => {
-            AfterRenewal::Stop
-        }
+        Ok(RenewReply { next_action: NextAction::Continue }) => AfterRenewal::Continue,
+        Ok(RenewReply { next_action: NextAction::Stop })
+        | Err(RequestError::SessionUnknown(_, _)) => AfterRenewal::Stop,
         Err(RequestError::TaskOver) => AfterRenewal::Forget,
         Err(RequestError::Retryable(_) | RequestError::TokenRefused(_)) => AfterRenewal::NoAnswer,
     }
@@ -99,7 +98,7 @@ fn after_renewal(answer: &Result<RenewReply, RequestError>) -> AfterRenewal {
 
 /// `No` if Farrier has withdrawn the task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ResultWanted {
+enum ResultRequested {
     Yes,
     No,
     /// The lease was lost, so this is unknown.
@@ -125,12 +124,12 @@ impl EnrolledService<'_> {
     /// Runs until the end. An error means that the state directory cannot be read.
     pub fn run_tasks(&self) -> Result<ServiceEnd, String> {
         let mut backoff = self.service.timing.backoff();
-        let mut held = self.service.journal.stored_task()?;
+        let mut claimed = self.service.journal.stored_task()?;
         while !self.has_ended() {
             // Heartbeats list the task until it has been reported, so that Farrier does not take it
             // for lost.
-            self.shared.set_task(held.as_ref().map(|held| held.task.id.as_str()));
-            held = match held {
+            self.shared.set_task(claimed.as_ref().map(|claimed| claimed.task.id.as_str()));
+            claimed = match claimed {
                 Some(StoredTask { task, result: Some(ended) }) => {
                     match self.report(&task, &ended, &mut backoff)? {
                         AfterReport::Uninstall => return Ok(ServiceEnd::Uninstall),
@@ -167,8 +166,8 @@ impl EnrolledService<'_> {
                 }
                 TakeResult::Answered(task)
             }
-            Err(RequestError::SessionUnknown(_, said)) => {
-                self.pause_rarely(&said);
+            Err(RequestError::SessionUnknown(_, message)) => {
+                self.pause_rarely(&message);
                 TakeResult::Unknown
             }
             Err(
@@ -181,8 +180,8 @@ impl EnrolledService<'_> {
     }
 
     /// The session is unknown: retry rarely, until a heartbeat is answered.
-    fn pause_rarely(&self, said: &str) {
-        self.report_unknown_session(said);
+    fn pause_rarely(&self, message: &str) {
+        self.report_unknown_session(message);
         self.shared.pause_until_woken(self.service.timing.rare);
     }
 
@@ -197,7 +196,7 @@ impl EnrolledService<'_> {
         begun: Option<StoredTask>,
         task: Option<Task>,
     ) -> Result<Option<StoredTask>, String> {
-        let before = begun.map(|held| held.task.id);
+        let before = begun.map(|claimed| claimed.task.id);
         let Some(task) = task else {
             if let Some(id) = before {
                 print_line(&format!("{id} had begun, and nobody wants it any more"));
@@ -216,15 +215,15 @@ impl EnrolledService<'_> {
     }
 
     fn execute(&self, task: Task) -> Result<Option<StoredTask>, String> {
-        let held = StoredTask { task, result: None };
-        if !self.store_or_pause(&held) {
-            return Ok(Some(held));
+        let claimed = StoredTask { task, result: None };
+        if !self.store_or_pause(&claimed) {
+            return Ok(Some(claimed));
         }
-        let task = held.task;
+        let task = claimed.task;
         self.shared.set_task(Some(&task.id));
         print_line(&format!("{}: {}", task.id, task.kind));
         let log = Arc::new(TaskLog::default());
-        let (outcome, wanted) = self.run_leased(&task, &log);
+        let (outcome, desired) = self.run_leased(&task, &log);
         if self.has_ended() && !outcome.ok {
             // The agent itself was stopped; its next process starts the task again.
             return Ok(Some(StoredTask { task, result: None }));
@@ -233,26 +232,26 @@ impl EnrolledService<'_> {
             "{}: {}: {}",
             task.id,
             if outcome.ok { "done" } else { "failed" },
-            outcome.said
+            outcome.message
         ));
-        match wanted {
-            ResultWanted::Yes => {}
-            ResultWanted::No => {
+        match desired {
+            ResultRequested::Yes => {}
+            ResultRequested::No => {
                 self.service.journal.remove_task()?;
                 return Ok(None);
             }
             // Begun and without a result: the agent asks for it again.
-            ResultWanted::Unknown => return Ok(Some(StoredTask { task, result: None })),
+            ResultRequested::Unknown => return Ok(Some(StoredTask { task, result: None })),
         }
         self.send_last_parts(&task, &log);
-        let ended = TaskResult { ok: outcome.ok, said: outcome.said, log: log.final_part() };
-        let held = StoredTask { task, result: Some(ended) };
-        self.store_until_written(&held);
-        Ok(Some(held))
+        let ended = TaskResult { ok: outcome.ok, message: outcome.message, log: log.final_part() };
+        let claimed = StoredTask { task, result: Some(ended) };
+        self.store_until_written(&claimed);
+        Ok(Some(claimed))
     }
 
     /// Executes a task in a thread and renews its lease meanwhile.
-    fn run_leased(&self, task: &Task, log: &Arc<TaskLog>) -> (TaskOutcome, ResultWanted) {
+    fn run_leased(&self, task: &Task, log: &Arc<TaskLog>) -> (TaskOutcome, ResultRequested) {
         let stop = AtomicBool::new(false);
         let lease = Lease::new(lease_length(task));
         let mark = self.service.mark("task");
@@ -272,21 +271,23 @@ impl EnrolledService<'_> {
                 let _sender = sender;
                 work.execute()
             });
-            let wanted =
+            let desired =
                 self.keep_lease(LeasedTask { task, log, lease: &lease, stop: &stop }, &done);
             let outcome = worker.join().unwrap_or_else(|_| panicked());
-            match wanted {
+            match desired {
                 // Work that succeeded in spite of it need not be repeated.
-                ResultWanted::Yes if lease.was_lost() && !outcome.ok => {
-                    (outcome, ResultWanted::Unknown)
+                ResultRequested::Yes if lease.was_lost() && !outcome.ok => {
+                    (outcome, ResultRequested::Unknown)
                 }
-                ResultWanted::Yes | ResultWanted::No | ResultWanted::Unknown => (outcome, wanted),
+                ResultRequested::Yes | ResultRequested::No | ResultRequested::Unknown => {
+                    (outcome, desired)
+                }
             }
         })
     }
 
     /// Renews the lease until the work is done or is no longer wanted.
-    fn keep_lease(&self, leased: LeasedTask<'_>, done: &Receiver<()>) -> ResultWanted {
+    fn keep_lease(&self, leased: LeasedTask<'_>, done: &Receiver<()>) -> ResultRequested {
         let LeasedTask { task, log, lease, stop } = leased;
         let every = lease_length(task) / RENEWALS;
         let mut backoff = self.service.timing.backoff();
@@ -294,7 +295,7 @@ impl EnrolledService<'_> {
         // Bounded by the work, which has its own deadline.
         loop {
             match done.recv_timeout(wait) {
-                Ok(()) | Err(RecvTimeoutError::Disconnected) => return ResultWanted::Yes,
+                Ok(()) | Err(RecvTimeoutError::Disconnected) => return ResultRequested::Yes,
                 Err(RecvTimeoutError::Timeout) => {}
             }
             let sent = Instant::now();
@@ -313,16 +314,16 @@ impl EnrolledService<'_> {
                 AfterRenewal::NoAnswer => with_jitter(backoff.next_delay()).min(every),
                 AfterRenewal::Stop => {
                     stop.store(true, Ordering::Relaxed);
-                    return ResultWanted::Yes;
+                    return ResultRequested::Yes;
                 }
                 AfterRenewal::Forget => {
                     stop.store(true, Ordering::Relaxed);
-                    return ResultWanted::No;
+                    return ResultRequested::No;
                 }
             };
             if self.has_ended() {
                 stop.store(true, Ordering::Relaxed);
-                return ResultWanted::Yes;
+                return ResultRequested::Yes;
             }
         }
     }
@@ -356,7 +357,7 @@ impl EnrolledService<'_> {
         let report = ReportRequest {
             id: task.id.clone(),
             ok: Some(ended.ok),
-            said: ended.said.clone(),
+            message: ended.message.clone(),
             log: ended.log.clone(),
         };
         let answer = self.service.controller.report(&self.session, &report);
@@ -372,21 +373,21 @@ impl EnrolledService<'_> {
                     .store_uninstall_marker(&UninstallMarker { task: task.id.clone() })?;
             }
             AfterReport::Retry => self.shared.pause_until_woken(with_jitter(backoff.next_delay())),
-            AfterReport::PauseRarely(said) => self.pause_rarely(said),
+            AfterReport::PauseRarely(text) => self.pause_rarely(text),
         }
         Ok(after)
     }
 
     /// Stores the task. The agent must not act on a task that it could not store.
-    fn store_or_pause(&self, held: &StoredTask) -> bool {
-        match self.service.journal.store_task(held) {
+    fn store_or_pause(&self, claimed: &StoredTask) -> bool {
+        match self.service.journal.store_task(claimed) {
             Ok(()) => {
                 self.shared.set_storage_problem(None);
                 true
             }
-            Err(said) => {
-                print_line(&said);
-                self.shared.set_storage_problem(Some(said));
+            Err(message) => {
+                print_line(&message);
+                self.shared.set_storage_problem(Some(message));
                 self.shared.pause(self.service.timing.longest_pause);
                 false
             }
@@ -395,8 +396,8 @@ impl EnrolledService<'_> {
 
     /// The work is done and must not be repeated because of a full disk: retries for as long as the
     /// agent runs.
-    fn store_until_written(&self, held: &StoredTask) {
-        while !self.store_or_pause(held) && !self.has_ended() {}
+    fn store_until_written(&self, claimed: &StoredTask) {
+        while !self.store_or_pause(claimed) && !self.has_ended() {}
     }
 }
 
@@ -405,7 +406,10 @@ fn lease_length(task: &Task) -> Duration {
 }
 
 fn panicked() -> TaskOutcome {
-    TaskOutcome { ok: false, said: "the agent broke while it carried this out; see its log".into() }
+    TaskOutcome {
+        ok: false,
+        message: "the agent broke while it carried this out; see its log".into(),
+    }
 }
 
 #[cfg(test)]
@@ -440,8 +444,8 @@ mod tests {
     #[test]
     fn answers_to_renewals_are_classified() {
         for (answer, after) in [
-            (Ok(RenewReply { then: Then::GoOn }), AfterRenewal::Continue),
-            (Ok(RenewReply { then: Then::Stop }), AfterRenewal::Stop),
+            (Ok(RenewReply { next_action: NextAction::Continue }), AfterRenewal::Continue),
+            (Ok(RenewReply { next_action: NextAction::Stop }), AfterRenewal::Stop),
             (Err(RequestError::TaskOver), AfterRenewal::Forget),
             (
                 Err(RequestError::SessionUnknown(Unknown::Session, String::new())),

@@ -26,8 +26,8 @@ impl Service<'_> {
         self.journal.remove_all_but_uninstall_marker()?;
         self.disable_unit();
         // Files of others in the directory stay.
-        self.journal.remove().or_else(|said| {
-            print_line(&said);
+        self.journal.remove().or_else(|message| {
+            print_line(&message);
             Ok(())
         })
     }
@@ -43,7 +43,7 @@ impl Service<'_> {
             }
             match self.disable_unit_once() {
                 Ok(()) => return print_line(&format!("{unit} is disabled")),
-                Err(said) => print_line(&format!("{unit} cannot be disabled: {said}")),
+                Err(message) => print_line(&format!("{unit} cannot be disabled: {message}")),
             }
         }
         print_line(&format!("disable it by hand: {} disable {unit}", program.display()));

@@ -39,9 +39,9 @@ impl ClusterDecompressor {
             Codec::Zlib(inflate) => {
                 inflate.reset(false);
                 let done = inflate.decompress(packed, &mut self.buffer, FlushDecompress::Finish);
-                let whole = inflate.total_out() == self.buffer.len() as u64;
+                let complete = inflate.total_out() == self.buffer.len() as u64;
                 match done {
-                    Ok(Status::StreamEnd | Status::Ok | Status::BufError) if whole => {}
+                    Ok(Status::StreamEnd | Status::Ok | Status::BufError) if complete => {}
                     Ok(_) => return Err("it ends before a whole cluster is unpacked".into()),
                     Err(error) => return Err(error.to_string()),
                 }

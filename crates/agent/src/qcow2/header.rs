@@ -270,7 +270,7 @@ mod tests {
             let mut bytes = plain(3);
             spoil(&mut bytes);
             let failure = Header::parse(&bytes, FILE).unwrap_err();
-            assert!(failure.said.contains(words), "{words}: {}", failure.said);
+            assert!(failure.message.contains(words), "{words}: {}", failure.message);
         }
         for at in [0, 0x30001, !0xFFFF] {
             let mut bytes = plain(3);

@@ -156,8 +156,8 @@ impl MapBuilder<'_> {
     fn add_clusters(&mut self, begin: u64, table: &[u8]) -> Result<(), Failure> {
         let end = self.header.size.div_ceil(self.header.cluster_size());
         for (raw, guest) in table.chunks_exact(8).map(be64).zip(begin..end) {
-            let wrong = |said: String| {
-                Failure::image_broken(format!("cluster {guest} of the image {said}"))
+            let wrong = |message: String| {
+                Failure::image_broken(format!("cluster {guest} of the image {message}"))
             };
             let number = guest as u32;
             match parse_entry(self.header, raw).map_err(wrong)? {
@@ -188,10 +188,10 @@ impl MapBuilder<'_> {
             )));
         }
         if self.map.extents.len() >= MAX_EXTENTS {
-            let said = format!(
+            let message = format!(
                 "the image has more than {MAX_EXTENTS} clusters; convert it with larger ones: `qemu-img convert -O qcow2 -o cluster_size=2M`"
             );
-            return Err(Failure::image_broken(said));
+            return Err(Failure::image_broken(message));
         }
         self.map.extents.push(Extent { host, length: length as u32, content });
         Ok(())

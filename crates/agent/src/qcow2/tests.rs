@@ -135,13 +135,13 @@ fn shape() -> impl Strategy<Value = ImageShape> {
     )
         .prop_flat_map(|(cluster_bits, most, trimmed, short)| {
             let count = if cluster_bits == 16 { most.div_ceil(8) } else { most };
-            let order: Vec<usize> = (0..count).collect();
-            (proptest::collection::vec(stored_cluster(), count), Just(order).prop_shuffle())
-                .prop_map(move |(clusters, order)| ImageShape {
+            let call: Vec<usize> = (0..count).collect();
+            (proptest::collection::vec(stored_cluster(), count), Just(call).prop_shuffle())
+                .prop_map(move |(clusters, call)| ImageShape {
                     cluster_bits,
                     clusters,
                     short,
-                    order,
+                    order: call,
                     trimmed,
                 })
         })

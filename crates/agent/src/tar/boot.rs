@@ -80,9 +80,9 @@ impl BootPartitions<'_> {
         write("loader/loader.conf", "default farrier.conf\ntimeout 0\n".into())?;
         write("loader/entries/farrier.conf", systemd_boot(&cmdline, initrd))?;
         let loader = fs::read(BundledFile::SystemdBoot.path(target.root))?;
-        let place = self.firmware.join("EFI/BOOT/BOOTX64.EFI");
-        place.parent().map_or(Ok(()), fs::create_dir_all)?;
-        fs::write(place, loader)
+        let position = self.firmware.join("EFI/BOOT/BOOTX64.EFI");
+        position.parent().map_or(Ok(()), fs::create_dir_all)?;
+        fs::write(position, loader)
     }
 
     fn write_fstab(&self, inside: &ConfinedRoot) -> io::Result<()> {
@@ -175,9 +175,9 @@ fn compare_versions(one: &str, other: &str) -> Ordering {
 
 /// Splits into runs of digits and runs of other characters, without separators.
 fn version_parts(version: &str) -> Vec<&str> {
-    let words = version.split(['-', '.', '_', '+', '~']).filter(|word| !word.is_empty());
+    let words = version.split(['-', '.', '_', '+', '~']).filter(|name| !name.is_empty());
     words
-        .flat_map(|word| word.as_bytes().chunk_by(same_class))
+        .flat_map(|name| name.as_bytes().chunk_by(same_class))
         .filter_map(|piece| std::str::from_utf8(piece).ok())
         .collect()
 }

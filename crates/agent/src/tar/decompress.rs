@@ -25,11 +25,11 @@ pub fn open_tar<'a>(mut packed: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>
         )));
     }
     let (gzip, zstd) = (first.starts_with(GZIP), first.starts_with(ZSTD));
-    let whole = BufReader::with_capacity(BUFFER_BYTES, Cursor::new(first).chain(packed));
+    let complete = BufReader::with_capacity(BUFFER_BYTES, Cursor::new(first).chain(packed));
     Ok(match (gzip, zstd) {
-        (true, _) => Box::new(MultiGzDecoder::new(whole)),
-        (false, true) => Box::new(Zstd::new(whole)),
-        (false, false) => Box::new(whole),
+        (true, _) => Box::new(MultiGzDecoder::new(complete)),
+        (false, true) => Box::new(Zstd::new(complete)),
+        (false, false) => Box::new(complete),
     })
 }
 
@@ -109,9 +109,9 @@ mod tests {
     }
 
     fn opened(packed: &[u8]) -> io::Result<Vec<u8>> {
-        let mut whole = Vec::new();
-        open_tar(packed)?.read_to_end(&mut whole)?;
-        Ok(whole)
+        let mut complete = Vec::new();
+        open_tar(packed)?.read_to_end(&mut complete)?;
+        Ok(complete)
     }
 
     /// Compresses with an external program. None: it is not installed.
@@ -157,8 +157,11 @@ mod tests {
     #[test]
     fn other_compressions_are_refused() {
         for (mark, name) in OTHERS {
-            let said = opened(&[mark, &[0; 100]].concat()).unwrap_err().to_string();
-            assert!(said.contains(name) && said.contains("use gzip, zstd or nothing"), "{said}");
+            let message = opened(&[mark, &[0; 100]].concat()).unwrap_err().to_string();
+            assert!(
+                message.contains(name) && message.contains("use gzip, zstd or nothing"),
+                "{message}"
+            );
         }
         let packed = gzip(&content());
         assert!(opened(&packed[..packed.len() / 2]).is_err());

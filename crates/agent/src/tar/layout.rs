@@ -40,7 +40,7 @@ impl Layout {
 
     /// The kernel command line of the new system, with the consoles of the deploy environment.
     pub fn cmdline(&self, consoles: &[String]) -> String {
-        let consoles: String = consoles.iter().map(|word| format!(" {word}")).collect();
+        let consoles: String = consoles.iter().map(|name| format!(" {name}")).collect();
         format!("root=PARTUUID={} rw{consoles}", self.root)
     }
 }

@@ -11,20 +11,20 @@ fn agent(arguments: &[&str]) -> Output {
 #[test]
 fn program_prints_the_final_action() {
     let machine = TestMachine::new(MIB);
-    for (told, word) in [("stop", "power off"), ("reboot", "reboot")] {
+    for (reported, name) in [("stop", "power off"), ("reboot", "reboot")] {
         let mut script = successful_script("raw", image(2 * MIB));
-        script.then = [("failed", told)].into();
+        script.then = [("failed", reported)].into();
         let server = Server::start(script);
         let address = server.address;
         let cmdline =
             format!("quiet farrier.url=http://{address} farrier.token={TOKEN} farrier.mac={MAC}");
         let root = machine.folder.path().to_str().unwrap();
         let output = agent(&["--cmdline", &cmdline, "--root", root, "--stay"]);
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{said}");
-        assert!(said.ends_with(&format!("farrier-agent: {word}\n")), "{said}");
-        assert!(said.contains("needs 2.0 MiB"), "the console shows what went wrong: {said}");
-        assert!(!said.contains(TOKEN));
+        let message = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{message}");
+        assert!(message.ends_with(&format!("farrier-agent: {name}\n")), "{message}");
+        assert!(message.contains("needs 2.0 MiB"), "the console shows what went wrong: {message}");
+        assert!(!message.contains(TOKEN));
     }
 }
 

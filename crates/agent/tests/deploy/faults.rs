@@ -22,9 +22,9 @@ fn claims_are_retried_with_the_same_session() {
     .into();
     let server = Server::start(script);
     assert_eq!(machine.run(&server), FinalAction::Reboot);
-    let heard = server.heard.lock().unwrap();
-    assert_eq!(heard.claims.len(), 7);
-    assert!(heard.claims.iter().all(|claim| *claim == heard.claims[0]));
+    let heartbeat = server.heard.lock().unwrap();
+    assert_eq!(heartbeat.claims.len(), 7);
+    assert!(heartbeat.claims.iter().all(|claim| *claim == heartbeat.claims[0]));
 }
 
 #[test]
@@ -94,8 +94,8 @@ fn server_restarts_lose_nothing() {
     // Slow enough for three kills before the end, however late the kills come.
     script.slow = Some((64 * 1024, Duration::from_millis(15)));
     let mut server = Server::start(script);
-    let (address, heard) = (server.address, server.heard.clone());
-    let requests = || heard.lock().unwrap().ranges.len();
+    let (address, heartbeat) = (server.address, server.heard.clone());
+    let requests = || heartbeat.lock().unwrap().ranges.len();
     thread::scope(|scope| {
         let agent = scope.spawn(|| machine.run_at(address, &machine));
         for times in 1..=3 {
@@ -108,13 +108,13 @@ fn server_restarts_lose_nothing() {
         assert_eq!(agent.join().unwrap(), FinalAction::Reboot);
     });
     assert!(machine.disk()[..raw.len()] == raw[..]);
-    let ranges = heard.lock().unwrap().ranges.clone();
+    let ranges = heartbeat.lock().unwrap().ranges.clone();
     assert!(ranges.len() >= 4 && ranges.is_sorted(), "{ranges:?}");
     assert!(
         ranges.windows(2).any(|pair| pair[0] < pair[1]),
         "it went on, and did not begin again: {ranges:?}"
     );
-    assert_eq!(heard.lock().unwrap().claims.len(), 1);
+    assert_eq!(heartbeat.lock().unwrap().claims.len(), 1);
 }
 
 proptest! {

@@ -37,15 +37,15 @@ fn claims_describe_the_machine() {
     let machine = TestMachine::new(4 * MIB);
     let server = Server::start(successful_script("raw", image(MIB)));
     machine.run(&server);
-    let heard = server.heard.lock().unwrap();
-    let claim = &heard.claims[0];
+    let heartbeat = server.heard.lock().unwrap();
+    let claim = &heartbeat.claims[0];
     assert_eq!((&claim["token"], &claim["mac"]), (&json!(TOKEN), &json!(MAC)));
     assert_eq!(claim["macs"], json!([MAC]));
     let disk = json!({"path": "/dev/vda", "size": 4 * MIB, "serial": "serial-of-vda", "wwn": "", "model": ""});
     assert_eq!(claim["disks"], json!([disk]));
     let session = claim["session"].as_str().unwrap();
     assert!(session.len() == 64 && session.bytes().all(|byte| byte.is_ascii_hexdigit()));
-    assert!(heard.bearers.iter().all(|bearer| bearer == session));
+    assert!(heartbeat.bearers.iter().all(|bearer| bearer == session));
 }
 
 /// Runs a deployment that must fail, and returns its last report.
@@ -154,8 +154,11 @@ fn a_refused_claim_powers_off_and_touches_nothing() {
         script.refusal = json!({"code": code, "said": "no"});
         let server = Server::start(script);
         assert_eq!(machine.run(&server), FinalAction::PowerOff);
-        let heard = server.heard.lock().unwrap();
-        assert_eq!((heard.claims.len(), heard.ranges.len(), heard.reports.len()), (1, 0, 0));
+        let heartbeat = server.heard.lock().unwrap();
+        assert_eq!(
+            (heartbeat.claims.len(), heartbeat.ranges.len(), heartbeat.reports.len()),
+            (1, 0, 0)
+        );
         assert!(untouched(&machine));
     }
 }
@@ -227,8 +230,8 @@ fn early_reboots_are_ignored() {
     std::thread::scope(|scope| {
         let agent = scope.spawn(|| machine.run(&server));
         wait_until("waiting for the word", || {
-            let heard = server.heard.lock().unwrap();
-            heard.reports.iter().filter(|report| report["stage"] == "installed").count() >= 3
+            let heartbeat = server.heard.lock().unwrap();
+            heartbeat.reports.iter().filter(|report| report["stage"] == "installed").count() >= 3
         });
         assert!(!agent.is_finished());
         server.script.lock().unwrap().then.insert("installed", "reboot");

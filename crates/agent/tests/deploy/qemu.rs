@@ -10,8 +10,8 @@ use std::process::Command;
 /// None: the tool is not installed.
 fn qemu(tool: &str, arguments: &[&str]) -> Option<Result<(), String>> {
     let output = Command::new(tool).args(arguments).output().ok()?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    Some(if output.status.success() { Ok(()) } else { Err(said) })
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    Some(if output.status.success() { Ok(()) } else { Err(message) })
 }
 
 /// A disk with data, zeros and data again, whose size is not a multiple of the cluster size.

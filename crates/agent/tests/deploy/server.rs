@@ -75,16 +75,16 @@ impl Server {
     fn listen(&mut self, listener: TcpListener) {
         let up = Arc::new(AtomicBool::new(true));
         self.up = Some(up.clone());
-        let (script, heard) = (self.script.clone(), self.heard.clone());
+        let (script, heartbeat) = (self.script.clone(), self.heard.clone());
         thread::spawn(move || {
             for stream in listener.incoming() {
                 if !up.load(Ordering::SeqCst) {
                     return;
                 }
-                let (script, heard, up) = (script.clone(), heard.clone(), up.clone());
+                let (script, heartbeat, up) = (script.clone(), heartbeat.clone(), up.clone());
                 thread::spawn(move || {
                     let stream = stream.unwrap();
-                    let _ = answer(&stream, &script, &heard, &up);
+                    let _ = answer(&stream, &script, &heartbeat, &up);
                     let _ = stream.shutdown(Shutdown::Both);
                 });
             }
@@ -136,39 +136,39 @@ impl Drop for Server {
 fn answer(
     stream: &TcpStream,
     script: &Mutex<Script>,
-    heard: &Mutex<RecordedRequests>,
+    heartbeat: &Mutex<RecordedRequests>,
     up: &AtomicBool,
 ) -> std::io::Result<()> {
     let Some(request) = read_request(stream) else { return Ok(()) };
-    let mut heard = heard.lock().unwrap();
+    let mut heartbeat = heartbeat.lock().unwrap();
     let mut script = script.lock().unwrap();
     match (request.method.as_str(), request.path.as_str()) {
         ("POST", "/deploy/claim") => {
-            heard.claims.push(request.body);
+            heartbeat.claims.push(request.body);
             let fault = script.claim_faults.pop_front();
             let (granted, refusal) = (script.granted.clone(), script.refusal.clone());
-            drop((heard, script));
+            drop((heartbeat, script));
             json_answer(stream, fault, &granted, &refusal)
         }
         ("POST", "/deploy/report") => {
             let stage = request.body["stage"].as_str().unwrap_or_default().to_owned();
             let stop =
                 script.stop_after.is_some_and(|bytes| request.body["done"].as_u64() >= Some(bytes));
-            heard.bearers.push(request.bearer);
+            heartbeat.bearers.push(request.bearer);
             let fault = script.report_faults.pop_front();
             if !matches!(fault, Some(Fault::Close | Fault::Status(_) | Fault::Hang(_))) {
-                heard.reports.push(request.body);
+                heartbeat.reports.push(request.body);
             }
             let then = script.then.get(stage.as_str()).copied().unwrap_or("go-on");
             let refusal = script.refusal.clone();
-            drop((heard, script));
+            drop((heartbeat, script));
             let then = if stop { "stop" } else { then };
             json_answer(stream, fault, &json!({ "then": then }), &refusal)
         }
         ("GET", "/deploy/image") => {
-            heard.bearers.push(request.bearer);
+            heartbeat.bearers.push(request.bearer);
             let from = request.range.expect("the agent always asks for a range");
-            heard.ranges.push(from);
+            heartbeat.ranges.push(from);
             let fault = script.image_faults.pop_front();
             let sending = Sending {
                 image: script.image.clone(),
@@ -177,7 +177,7 @@ fn answer(
                 chunked: script.chunked,
                 refusal: script.refusal.clone(),
             };
-            drop((heard, script));
+            drop((heartbeat, script));
             image_answer(stream, fault, sending, up)
         }
         _ => head(stream, 404, "", 0),

@@ -16,8 +16,8 @@ fn lost_enrollments_are_retried_with_the_same_session() {
     for fault in [Fault::Lose, Fault::Status(503)] {
         node_env.server.fault("enroll", fault);
     }
-    let (code, said) = node_env.run_command("enroll");
-    assert_eq!((code, said.as_str()), (0, "this is node-1\n"));
+    let (code, message) = node_env.run_command("enroll");
+    assert_eq!((code, message.as_str()), (0, "this is node-1\n"));
     let sessions: Vec<_> =
         node_env.server.state().heard.iter().map(|(_, body)| body["session"].clone()).collect();
     assert_eq!(sessions.len(), 2, "the one that was refused with 503 does not count");
@@ -27,9 +27,9 @@ fn lost_enrollments_are_retried_with_the_same_session() {
 
     assert_eq!(node_env.run_command("enroll").0, 0);
     assert_eq!(node_env.server.count("enroll"), 2, "an enrolled agent does not enroll again");
-    let (code, said) = node_env.run_command("status");
-    assert!(code == 0 && said.contains("Node:      node-1"), "{said}");
-    assert!(!said.contains(sessions[0].as_str().unwrap()));
+    let (code, message) = node_env.run_command("status");
+    assert!(code == 0 && message.contains("Node:      node-1"), "{message}");
+    assert!(!message.contains(sessions[0].as_str().unwrap()));
 }
 
 #[test]
@@ -43,8 +43,8 @@ fn killed_enrollments_resume_with_the_same_session() {
         state.heard.iter().any(|(path, body)| path == "heartbeat" && body["healthy"] == true)
     });
     let state = node_env.server.state();
-    let asked: Vec<_> = state.heard.iter().filter(|(path, _)| path == "enroll").collect();
-    assert!(asked.len() == 2 && asked[0].1["session"] == asked[1].1["session"]);
+    let requested: Vec<_> = state.heard.iter().filter(|(path, _)| path == "enroll").collect();
+    assert!(requested.len() == 2 && requested[0].1["session"] == requested[1].1["session"]);
     let beat = &state.heard.iter().find(|(path, _)| path == "heartbeat").unwrap().1;
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     assert_eq!(beat["boot_id"], boot.trim());
@@ -55,12 +55,12 @@ fn killed_enrollments_resume_with_the_same_session() {
 fn refused_tokens_are_reported_and_replaced() {
     let node_env = TestNode::new();
     node_env.write("token", "other");
-    let (code, said) = node_env.run_command("enroll");
-    assert!(code == 2 && said.contains("token-unknown"), "{code} {said}");
+    let (code, message) = node_env.run_command("enroll");
+    assert!(code == 2 && message.contains("token-unknown"), "{code} {message}");
     let (mut agent, stop_flag) = in_process(&node_env);
     node_env.server.wait_until("two tries", |state| state.heard.len() > 2);
-    let said = node_env.run_command("status").1;
-    assert!(said.contains("not enrolled: the token is refused"), "{said}");
+    let message = node_env.run_command("status").1;
+    assert!(message.contains("not enrolled: the token is refused"), "{message}");
     node_env.write("token", TOKEN);
     node_env
         .server
@@ -74,19 +74,22 @@ fn refused_tokens_do_not_affect_enrolled_nodes() {
     let node_env = TestNode::new();
     assert_eq!(node_env.run_command("enroll").0, 0);
     node_env.write("token", "other");
-    let (code, said) = node_env.run_command("enroll");
-    assert!(code == 2 && said.contains("token-unknown") && said.contains("still node-1"), "{said}");
+    let (code, message) = node_env.run_command("enroll");
+    assert!(
+        code == 2 && message.contains("token-unknown") && message.contains("still node-1"),
+        "{message}"
+    );
     let _agent = node_env.run();
     node_env.server.wait_until("a heartbeat", |state| {
         state.heard.iter().any(|(path, body)| path == "heartbeat" && body["healthy"] == true)
     });
     node_env.server.give("t-1", "node.validate", json!({}));
     assert_eq!(node_env.server.report("t-1")["ok"], true);
-    let said = node_env.run_command("status").1;
+    let message = node_env.run_command("status").1;
     for words in ["Node:      node-1", "Token:     the token is refused", "replace it"] {
-        assert!(said.contains(words), "{words:?} is not in\n{said}");
+        assert!(message.contains(words), "{words:?} is not in\n{message}");
     }
-    assert!(!said.contains("Trouble"), "{said}");
+    assert!(!message.contains("Trouble"), "{message}");
     // The refused token is sent twice only: by `enroll`, and at the start of the agent.
     assert_eq!(node_env.server.count("enroll"), 3);
 }
@@ -96,23 +99,23 @@ fn readable_tokens_cause_a_warning() {
     let node_env = TestNode::new();
     assert!(!node_env.run_command("enroll").1.contains("chmod"));
     fs::set_permissions(node_env.path("token"), fs::Permissions::from_mode(0o644)).unwrap();
-    let (code, said) = node_env.run_command("enroll");
-    assert!(code == 0 && said.contains("warning") && said.contains("chmod 600"), "{said}");
+    let (code, message) = node_env.run_command("enroll");
+    assert!(code == 0 && message.contains("warning") && message.contains("chmod 600"), "{message}");
 }
 
 #[test]
 fn missing_tokens_are_explained() {
     let node_env = TestNode::new();
     fs::remove_file(node_env.path("token")).unwrap();
-    let (code, said) = node_env.run_command("enroll");
-    assert!(code == 2 && said.contains("token_file"), "{code} {said}");
+    let (code, message) = node_env.run_command("enroll");
+    assert!(code == 2 && message.contains("token_file"), "{code} {message}");
     assert_eq!(node_env.server.count("enroll"), 0);
     node_env
         .write("agent.toml", "controllers = [\"http://10.0.0.1\"]\nscratch_dirs = [\"/etc\"]\n");
-    let (code, said) = node_env.run_command("run");
+    let (code, message) = node_env.run_command("run");
     assert!(
-        code == 2 && said.contains("agent.toml") && said.contains("scratch_dirs: /etc"),
-        "{said}"
+        code == 2 && message.contains("agent.toml") && message.contains("scratch_dirs: /etc"),
+        "{message}"
     );
 }
 
@@ -146,8 +149,8 @@ fn unknown_sessions_are_reported_and_recover() {
             let count = |name| state.heard.iter().filter(|(path, _)| path == name).count();
             count("take") > 1 && count("heartbeat") > 1
         });
-        let said = node_env.run_command("status").1;
-        assert!(said.contains("not known any more") && said.contains(code), "{said}");
+        let message = node_env.run_command("status").1;
+        assert!(message.contains("not known any more") && message.contains(code), "{message}");
         node_env.server.state().unknown = None;
         node_env.server.give("t-1", "node.validate", json!({}));
         assert_eq!(node_env.server.report("t-1")["ok"], true);
@@ -189,7 +192,7 @@ fn state_is_locked_and_controllers_are_tried_in_turn() {
     node_env
         .server
         .wait_until("a take", |state| state.heard.iter().any(|(path, _)| path == "take"));
-    let (code, said) = node_env.run_command("run");
-    assert!(code == 2 && said.contains("another agent"), "{code} {said}");
+    let (code, message) = node_env.run_command("run");
+    assert!(code == 2 && message.contains("another agent"), "{code} {message}");
     assert!(node_env.run_command("status").1.contains(NODE));
 }

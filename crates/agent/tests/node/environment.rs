@@ -1,7 +1,7 @@
 //! A test environment: a directory as the node, scripts as its programs, and the agent, which is
 //! killed at the end of the test.
 
-use crate::server::{PATIENCE, Server, TOKEN};
+use crate::server::{Server, TEST_TIMEOUT, TOKEN};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::Write;
@@ -93,8 +93,8 @@ esac",
 
     pub fn run_command(&self, verb: &str) -> (i32, String) {
         let Output { status, stdout, stderr } = self.agent(verb).output().unwrap();
-        let said = [stdout, stderr].concat();
-        (status.code().unwrap_or(-1), String::from_utf8_lossy(&said).into_owned())
+        let message = [stdout, stderr].concat();
+        (status.code().unwrap_or(-1), String::from_utf8_lossy(&message).into_owned())
     }
 
     /// Starts the agent, and tells the server which process to kill.
@@ -139,7 +139,7 @@ impl Agent {
             if let Some(status) = self.0.try_wait().unwrap() {
                 return status;
             }
-            assert!(since.elapsed() < PATIENCE, "the agent does not end");
+            assert!(since.elapsed() < TEST_TIMEOUT, "the agent does not end");
             thread::sleep(Duration::from_millis(10));
         }
     }
@@ -189,7 +189,7 @@ pub fn skip(missing: &str) {
 pub fn wait_until(what: &str, so: impl Fn() -> bool) {
     let since = Instant::now();
     while !so() {
-        assert!(since.elapsed() < PATIENCE, "never: {what}");
+        assert!(since.elapsed() < TEST_TIMEOUT, "never: {what}");
         thread::sleep(Duration::from_millis(10));
     }
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub const TOKEN: &str = "token-1";
 pub const NODE: &str = "node-1";
 /// A test that waits longer hangs.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// A request for a task is kept open for this long.
 const TAKE_WAIT: Duration = Duration::from_millis(300);
 
@@ -37,7 +37,7 @@ pub struct State {
     pub tokens: BTreeMap<String, Option<String>>,
     pub session: Option<String>,
     pub tasks: VecDeque<Value>,
-    pub held: Option<Value>,
+    pub open_task: Option<Value>,
     /// The first report of each task, and how often it arrived.
     pub reports: BTreeMap<String, (Value, usize)>,
     pub logs: BTreeMap<String, String>,
@@ -66,7 +66,7 @@ impl Server {
             tokens: [(TOKEN.to_string(), None)].into(),
             session: None,
             tasks: VecDeque::new(),
-            held: None,
+            open_task: None,
             reports: BTreeMap::new(),
             logs: BTreeMap::new(),
             heard: Vec::new(),
@@ -114,7 +114,9 @@ impl Server {
         let listener = loop {
             match TcpListener::bind(self.address) {
                 Ok(listener) => break listener,
-                Err(error) => assert!(since.elapsed() < PATIENCE, "the port is not free: {error}"),
+                Err(error) => {
+                    assert!(since.elapsed() < TEST_TIMEOUT, "the port is not free: {error}")
+                }
             }
             thread::sleep(Duration::from_millis(10));
         };
@@ -129,8 +131,11 @@ impl Server {
     /// Waits for a condition.
     #[track_caller]
     pub fn wait_until(&self, what: &str, so: impl Fn(&State) -> bool) {
-        let (done, waited) =
-            self.shared.1.wait_timeout_while(self.state(), PATIENCE, |state| !so(state)).unwrap();
+        let (done, waited) = self
+            .shared
+            .1
+            .wait_timeout_while(self.state(), TEST_TIMEOUT, |state| !so(state))
+            .unwrap();
         assert!(!waited.timed_out(), "never: {what}\n{:?}\n{:?}", done.heard, done.wrong);
     }
 
@@ -154,14 +159,14 @@ impl Server {
         self.wait_until(&format!("a report of {id}"), |state| {
             let reported =
                 state.heard.iter().rposition(|(path, body)| path == "report" && body["id"] == id);
-            let asked = state.heard.iter().rposition(|(path, _)| path == "take");
-            state.reports.contains_key(id) && asked > reported
+            let requested = state.heard.iter().rposition(|(path, _)| path == "take");
+            state.reports.contains_key(id) && requested > reported
         });
         self.state().reports[id].0.clone()
     }
 
     pub fn count(&self, path: &str) -> usize {
-        self.state().heard.iter().filter(|(heard, _)| heard == path).count()
+        self.state().heard.iter().filter(|(heartbeat, _)| heartbeat == path).count()
     }
 }
 
@@ -188,7 +193,10 @@ fn answer(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
     };
     if name == "take" {
         let nothing = |state: &mut State| {
-            state.up && state.held.is_none() && state.tasks.is_empty() && state.unknown.is_none()
+            state.up
+                && state.open_task.is_none()
+                && state.tasks.is_empty()
+                && state.unknown.is_none()
         };
         state = shared.1.wait_timeout_while(state, TAKE_WAIT, nothing).unwrap().0;
     }
@@ -277,8 +285,8 @@ impl State {
                 (200, json!({"heartbeat_seconds": 1, "waiting": waiting}))
             }
             "take" => {
-                self.held = self.held.take().or_else(|| self.tasks.pop_front());
-                (200, json!({ "task": self.held }))
+                self.open_task = self.open_task.take().or_else(|| self.tasks.pop_front());
+                (200, json!({ "task": self.open_task }))
             }
             "renew" if self.holds(&id) => {
                 *self.logs.entry(id).or_default() += body["log"].as_str().unwrap();
@@ -296,7 +304,7 @@ impl State {
     }
 
     fn holds(&self, id: &str) -> bool {
-        self.held.as_ref().is_some_and(|task| task["id"] == id)
+        self.open_task.as_ref().is_some_and(|task| task["id"] == id)
     }
 
     fn reported(&mut self, id: &str, body: &Value) {
@@ -306,7 +314,7 @@ impl State {
             self.wrong.push(format!("{id} is reported in two ways: {} and {body}", entry.0));
         }
         if self.holds(id) {
-            self.held = None;
+            self.open_task = None;
             *self.logs.entry(id.to_owned()).or_default() += body["log"].as_str().unwrap();
         }
     }

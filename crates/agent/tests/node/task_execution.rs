@@ -46,15 +46,15 @@ fn crashes_at_any_request_neither_lose_nor_repeat_tasks() {
         agent.ended();
         assert_eq!(node_env.server.state().pid, None, "{path} {fault:?}: it was struck");
         if node_env.read("state/task.json").contains("\"ok\":true") {
-            let said = node_env.run_command("status").1;
-            assert!(said.contains("t-1 node.validate, done, to be reported"), "{said}");
+            let message = node_env.run_command("status").1;
+            assert!(message.contains("t-1 node.validate, done, to be reported"), "{message}");
         }
         let _agent = node_env.run();
         let report = node_env.server.report("t-1");
         assert_eq!((&report["ok"], &report["said"]), (&json!(true), &json!("the node is clean")));
         assert!(expected.contains(&runs(&node_env)), "{path} {fault:?}: {} runs", runs(&node_env));
-        let said = node_env.run_command("status").1;
-        assert!(said.contains("Task:      none"), "{path} {fault:?}: {said}");
+        let message = node_env.run_command("status").1;
+        assert!(message.contains("Task:      none"), "{path} {fault:?}: {message}");
         let state = node_env.server.state();
         assert!(state.logs["t-1"].contains("working\nworked\n"), "{}", state.logs["t-1"]);
     }
@@ -83,7 +83,7 @@ fn withdrawn_tasks_are_forgotten() {
     let mut agent = node_env.run();
     wait_until("it has begun", || runs(&node_env) == 1);
     agent.kill();
-    node_env.server.state().held = None;
+    node_env.server.state().open_task = None;
     node_env.server.give("t-2", "node.validate", json!({}));
     let _agent = node_env.run();
     assert_eq!(node_env.server.report("t-2")["ok"], true);
@@ -92,7 +92,7 @@ fn withdrawn_tasks_are_forgotten() {
     node_env.server.give("t-3", "node.drain", json!({}));
     wait_until("it has begun", || runs(&node_env) == 2);
     // The lease is lost: the server answers its renewal with 409.
-    node_env.server.state().held = None;
+    node_env.server.state().open_task = None;
     node_env.server.give("t-4", "node.validate", json!({}));
     assert_eq!(node_env.server.report("t-4")["ok"], true);
     assert!(!node_env.server.state().reports.contains_key("t-3"));
@@ -143,8 +143,8 @@ seq 10001 20000; echo the end >&2",
     let _agent = node_env.run();
     node_env.server.wait_until("three renewals and a heartbeat with the task", |state| {
         let renewals = state.heard.iter().filter(|(path, _)| path == "renew").count();
-        let told = state.heard.iter().any(|(_, body)| body["tasks"] == json!(["t-1"]));
-        renewals >= 3 && told
+        let reported = state.heard.iter().any(|(_, body)| body["tasks"] == json!(["t-1"]));
+        renewals >= 3 && reported
     });
     node_env.write("gate", "");
     assert_eq!(node_env.server.report("t-1")["ok"], true);

@@ -44,8 +44,8 @@ fn late_drain_lists_gpu_processes() {
     node_env.gpus();
     let job = Job::start("exec sleep 3600");
     node_env.write("pids", &job.id().to_string());
-    let (ok, said) = carried_out(&node_env, "node.drain", json!({"deadline_seconds": 2}));
-    assert!(!ok && said.contains(&job.id().to_string()), "{said}");
+    let (ok, message) = carried_out(&node_env, "node.drain", json!({"deadline_seconds": 2}));
+    assert!(!ok && message.contains(&job.id().to_string()), "{message}");
     assert!(is_alive(&job.id().to_string()), "a drain kills no process");
 }
 
@@ -57,9 +57,9 @@ fn release_sends_sigterm_then_sigkill() {
     let kind = Job::start("trap 'exit 0' TERM; while :; do sleep 0.05; done");
     let mut stubborn = Job::start("trap '' TERM; while :; do sleep 0.05; done");
     node_env.write("pids", &format!("{}\n{}\n", kind.id(), stubborn.id()));
-    let (ok, said) =
+    let (ok, message) =
         carried_out(&node_env, "node.release", json!({"params": {"grace_seconds": "1"}}));
-    assert!(ok, "{said}");
+    assert!(ok, "{message}");
     let log = log(&node_env);
     for words in [
         "released".to_string(),
@@ -71,30 +71,30 @@ fn release_sends_sigterm_then_sigkill() {
     }
     assert!(!log.contains(&format!("SIGKILL to process {}", kind.id())), "{log}");
     assert!(!stubborn.0.wait().unwrap().success());
-    let (ok, said) =
+    let (ok, message) =
         carried_out(&node_env, "node.release", json!({"params": {"grace_seconds": "soon"}}));
-    assert!(!ok && said.contains("grace_seconds"), "{said}");
+    assert!(!ok && message.contains("grace_seconds"), "{message}");
 }
 
 #[test]
 fn scrub_resets_idle_gpus() {
     let node_env = TestNode::new();
-    let (ok, said) = carried_out(&node_env, "node.scrub", json!({}));
-    assert!(ok && said.contains("no GPUs"), "{said}");
+    let (ok, message) = carried_out(&node_env, "node.scrub", json!({}));
+    assert!(ok && message.contains("no GPUs"), "{message}");
     assert!(log(&node_env).contains("no GPUs: there is no "), "{}", log(&node_env));
 
     node_env.gpus();
     let job = Job::start("exec sleep 3600");
     node_env.write("pids", &job.id().to_string());
-    let (ok, said) = carried_out(&node_env, "node.scrub", json!({}));
-    assert!(!ok && said.contains(&format!("process {}", job.id())), "{said}");
+    let (ok, message) = carried_out(&node_env, "node.scrub", json!({}));
+    assert!(!ok && message.contains(&format!("process {}", job.id())), "{message}");
     assert!(!node_env.read("asked").contains("--gpu-reset"));
     drop(job);
-    let (ok, said) = carried_out(&node_env, "node.scrub", json!({}));
-    assert!(ok && node_env.read("asked").contains("--gpu-reset"), "{said}");
+    let (ok, message) = carried_out(&node_env, "node.scrub", json!({}));
+    assert!(ok && node_env.read("asked").contains("--gpu-reset"), "{message}");
     node_env.write("stuck", "");
-    let (ok, said) = carried_out(&node_env, "node.scrub", json!({}));
-    assert!(!ok && said.contains("GPU is stuck"), "{said}");
+    let (ok, message) = carried_out(&node_env, "node.scrub", json!({}));
+    assert!(!ok && message.contains("GPU is stuck"), "{message}");
 }
 
 #[test]
@@ -109,14 +109,14 @@ fn validation_lists_every_problem() {
     node_env.write("pids", &job.id().to_string());
     node_env.write("scratch/left", "x");
     node_env.script("hooks/validate", "echo a disk is missing; exit 4");
-    let (ok, said) = carried_out(&node_env, "node.validate", json!({}));
+    let (ok, message) = carried_out(&node_env, "node.validate", json!({}));
     assert!(!ok);
     for words in [
         "the hook validate ended with exit status: 4: a disk is missing",
         &format!("process {}", job.id()),
         "scratch is not empty: \"left\"",
     ] {
-        assert!(said.contains(words), "{words:?} is not in {said}");
+        assert!(message.contains(words), "{words:?} is not in {message}");
     }
 }
 
@@ -129,12 +129,12 @@ fn cleanup_empties_scratch_only() {
     node_env.write("scratch/a/b/file", "x");
     symlink(node_env.path("precious"), node_env.path("scratch/a/out")).unwrap();
     node_env.script("hooks/cleanup_storage", "exit 1");
-    let (ok, said) = carried_out(&node_env, "node.cleanup_storage", json!({}));
-    assert!(!ok && said.contains("cleanup_storage"), "{said}");
+    let (ok, message) = carried_out(&node_env, "node.cleanup_storage", json!({}));
+    assert!(!ok && message.contains("cleanup_storage"), "{message}");
     assert!(node_env.path("scratch/a/b/file").exists(), "the hook comes first");
     fs::remove_file(node_env.path("hooks/cleanup_storage")).unwrap();
-    let (ok, said) = carried_out(&node_env, "node.cleanup_storage", json!({}));
-    assert!(ok, "{said}");
+    let (ok, message) = carried_out(&node_env, "node.cleanup_storage", json!({}));
+    assert!(ok, "{message}");
     assert_eq!(fs::read_dir(node_env.path("scratch")).unwrap().count(), 0);
     assert_eq!(node_env.read("precious/file"), "x");
     assert!(carried_out(&node_env, "node.validate", json!({})).0);
@@ -149,23 +149,23 @@ fn unconfigured_storage_is_never_clean() {
     node_env.write("agent.toml", &config.replace(&line, ""));
     node_env.write("scratch/left", "x");
     for kind in ["node.cleanup_storage", "node.validate"] {
-        let (ok, said) = carried_out(&node_env, kind, json!({}));
-        assert!(!ok, "{kind}: {said}");
+        let (ok, message) = carried_out(&node_env, kind, json!({}));
+        assert!(!ok, "{kind}: {message}");
         for words in ["scratch_dirs = [", "hooks/cleanup_storage", "systemctl restart"] {
-            assert!(said.contains(words), "{kind}: {words:?} is not in {said}");
+            assert!(message.contains(words), "{kind}: {words:?} is not in {message}");
         }
     }
     node_env.script("hooks/cleanup_storage", "rm DIR/scratch/left");
     for (kind, words) in [("node.cleanup_storage", "the hook"), ("node.validate", "is clean")] {
-        let (ok, said) = carried_out(&node_env, kind, json!({}));
-        assert!(ok && said.contains(words), "{kind}: {said}");
+        let (ok, message) = carried_out(&node_env, kind, json!({}));
+        assert!(ok && message.contains(words), "{kind}: {message}");
     }
     fs::remove_file(node_env.path("hooks/cleanup_storage")).unwrap();
     node_env.write("agent.toml", &config.replace(&line, "scratch_dirs = []\n"));
     for (kind, words) in [("node.cleanup_storage", "nothing is stored"), ("node.validate", "clean")]
     {
-        let (ok, said) = carried_out(&node_env, kind, json!({}));
-        assert!(ok && said.contains(words), "{kind}: {said}");
+        let (ok, message) = carried_out(&node_env, kind, json!({}));
+        assert!(ok && message.contains(words), "{kind}: {message}");
     }
 }
 
@@ -176,9 +176,9 @@ fn gpus_without_a_driver_are_not_clean() {
     node_env.write("pci/0000:01:00.0/vendor", "0x10de\n");
     node_env.write("pci/0000:01:00.0/class", "0x030200\n");
     for (kind, clean) in [("node.drain", true), ("node.scrub", false), ("node.validate", false)] {
-        let (ok, said) = carried_out(&node_env, kind, json!({}));
-        assert_eq!(ok, clean, "{kind}: {said}");
-        assert!(ok || said.contains("nvidia_smi"), "{kind}: {said}");
+        let (ok, message) = carried_out(&node_env, kind, json!({}));
+        assert_eq!(ok, clean, "{kind}: {message}");
+        assert!(ok || message.contains("nvidia_smi"), "{kind}: {message}");
     }
     node_env.gpus();
     assert!(carried_out(&node_env, "node.validate", json!({})).0);
@@ -218,9 +218,9 @@ fn nested_file_systems_are_not_touched() {
     };
     node_env.write("scratch/tmpfs/file", "x");
     node_env.write("scratch/file", "x");
-    let (ok, said) = carried_out(&node_env, "node.cleanup_storage", json!({}));
-    assert!(!ok && said.contains("scratch/tmpfs: is another file system"), "{said}");
-    assert!(said.contains("scratch/bound: is another file system"), "{said}");
+    let (ok, message) = carried_out(&node_env, "node.cleanup_storage", json!({}));
+    assert!(!ok && message.contains("scratch/tmpfs: is another file system"), "{message}");
+    assert!(message.contains("scratch/bound: is another file system"), "{message}");
     assert!(!node_env.path("scratch/file").exists(), "the rest is removed all the same");
     assert_eq!(
         (node_env.read("scratch/tmpfs/file"), node_env.read("precious/file")),
@@ -233,8 +233,8 @@ fn nested_file_systems_are_not_touched() {
         .read("agent.toml")
         .replace("/scratch\"", &format!("/scratch\", \"{at}/scratch/tmpfs\""));
     node_env.write("agent.toml", &text);
-    let (ok, said) = carried_out(&node_env, "node.cleanup_storage", json!({}));
-    assert!(ok, "{said}");
+    let (ok, message) = carried_out(&node_env, "node.cleanup_storage", json!({}));
+    assert!(ok, "{message}");
     assert!(
         !node_env.path("scratch/tmpfs/file").exists() && !node_env.path("scratch/bound").exists()
     );
@@ -244,8 +244,8 @@ fn nested_file_systems_are_not_touched() {
 #[test]
 fn unknown_task_kinds_fail() {
     let node_env = TestNode::new();
-    let (ok, said) = carried_out(&node_env, "node.dance", json!({}));
-    assert!(!ok && said.contains("node.dance") && said.contains("update it"), "{said}");
+    let (ok, message) = carried_out(&node_env, "node.dance", json!({}));
+    assert!(!ok && message.contains("node.dance") && message.contains("update it"), "{message}");
 }
 
 #[test]

@@ -78,8 +78,8 @@ fn failed_or_withdrawn_uninstalls_keep_the_agent() {
 
     node_env.script("hooks/uninstall", "while [ ! -e DIR/gate ]; do sleep 0.02; done");
     node_env.server.give("t-2", "node.uninstall", json!({}));
-    node_env.server.wait_until("t-2 is held", |state| state.held.is_some());
-    node_env.server.state().held = None;
+    node_env.server.wait_until("t-2 is held", |state| state.open_task.is_some());
+    node_env.server.state().open_task = None;
     node_env.write("gate", "");
     node_env.server.give("t-3", "node.validate", json!({}));
     assert_eq!(node_env.server.report("t-3")["ok"], true);

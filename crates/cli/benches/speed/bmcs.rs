@@ -19,10 +19,10 @@ const ROUND: Duration = Duration::from_secs(60);
 /// thousandth of a core.
 const SPAN: Duration = Duration::from_secs(30);
 const BARE_SPAN: Duration = Duration::from_secs(10);
-const HANDS: usize = 32;
+const CLIENTS: usize = 32;
 /// New machines are probed when they are registered, then once per round.
-const PATIENCE: Duration = Duration::from_secs(300);
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_secs(300);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The second round has started when this many machines are probed again.
 const UNDER_WAY: usize = 500;
 /// The limit: half a core, in percent of one core.
@@ -39,14 +39,14 @@ pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcom
         let fleet = Fleet::start(bench, Setup::new(store).probes(Probes::Default)).await?;
         register(&fleet, &peer).await?;
         until(&fleet, MACHINES + UNDER_WAY).await?;
-        let (percent, looks) = cost(&fleet).await?;
+        let (percent, probes) = cost(&fleet).await?;
         check(&fleet).await?;
-        let (resident, word) = (process::resident_mb(fleet.pid())?, scheme.as_str());
-        let figure = format!("20,000 BMCs every 60 s, {word}");
+        let (resident, name) = (process::resident_mb(fleet.pid())?, scheme.as_str());
+        let figure = format!("20,000 BMCs every 60 s, {name}");
         let row = Row::new(figure, percent, Unit::Percent).store(store);
         report
             .add(row.limit(bare, "bare calls").target(Target::AtMost(MOST_PERCENT)).note(format!(
-            "of one core, {looks:.0} looks/s, {:.1} times a bare loop; {resident:.0} MB resident",
+            "of one core, {probes:.0} looks/s, {:.1} times a bare loop; {resident:.0} MB resident",
             percent / bare
         )));
     }
@@ -88,10 +88,10 @@ async fn register(fleet: &Fleet, peer: &Peer) -> Outcome<()> {
     let request = v1::SetCredentialRequest { name: "bmc".into(), secret };
     CredentialServiceClient::new(channel.clone()).set_credential(request).await?;
     let mut hands = JoinSet::new();
-    for hand in 0..HANDS {
+    for call in 0..CLIENTS {
         let mut machines = MachineServiceClient::new(channel.clone());
         let specs: Vec<(usize, String)> =
-            (hand..MACHINES).step_by(HANDS).map(|index| (index, peer.url(index))).collect();
+            (call..MACHINES).step_by(CLIENTS).map(|index| (index, peer.url(index))).collect();
         hands.spawn(async move {
             for (index, bmc_endpoint) in specs {
                 let spec = v1::MachineSpec {
@@ -118,25 +118,25 @@ async fn register(fleet: &Fleet, peer: &Peer) -> Outcome<()> {
 }
 
 /// Waits until this many probes were made.
-async fn until(fleet: &Fleet, looks: usize) -> Outcome<()> {
+async fn until(fleet: &Fleet, probes: usize) -> Outcome<()> {
     let begun = Instant::now();
-    while fleet.metric("farrier_probes_total")? < looks as f64 {
-        if begun.elapsed() > PATIENCE {
+    while fleet.metric("farrier_probes_total")? < probes as f64 {
+        if begun.elapsed() > TIMEOUT {
             return Err("the BMCs were not looked at in time".into());
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     Ok(())
 }
 
 /// Percent of a core, and probes per second.
 async fn cost(fleet: &Fleet) -> Outcome<(f64, f64)> {
-    let looks = fleet.metric("farrier_probes_total")?;
+    let probes = fleet.metric("farrier_probes_total")?;
     let (begun, before) = (Instant::now(), process::cpu_seconds(fleet.pid())?);
     tokio::time::sleep(SPAN).await;
     let used = process::cpu_seconds(fleet.pid())? - before;
     let span = begun.elapsed().as_secs_f64();
-    Ok((used / span * 100.0, (fleet.metric("farrier_probes_total")? - looks) / span))
+    Ok((used / span * 100.0, (fleet.metric("farrier_probes_total")? - probes) / span))
 }
 
 /// Fails if a BMC did not answer, because the measurement would then be invalid.

@@ -17,7 +17,7 @@ use tonic::Streaming;
 const RUNS: usize = 5_000;
 const CLIENTS: usize = 32;
 /// A run that has not ended by then is lost.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// The response with 5,000 effects exceeds the client's default limit.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
@@ -34,7 +34,7 @@ pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcom
     let mut before = wire::watch(fleet.channel().await?, "", "").await?;
     let runs = start_all(&fleet).await?;
     let cursor = until_started(&mut before).await?;
-    memory::until_in_hand(&fleet, RUNS).await?;
+    memory::until_running(&fleet, RUNS).await?;
 
     let begun = Instant::now();
     fleet.crash()?;
@@ -60,13 +60,13 @@ pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcom
 }
 
 async fn start_all(fleet: &Fleet) -> Outcome<HashSet<String>> {
-    let crew = fleet.crew(CLIENTS).await?;
+    let crew = fleet.client_pool(CLIENTS).await?;
     let mut clients = JoinSet::new();
-    for (client, mut hand) in crew.hands.iter().cloned().enumerate() {
+    for (client, mut call) in crew.clients.iter().cloned().enumerate() {
         clients.spawn(async move {
             let mut started = Vec::new();
             for index in (client..RUNS).step_by(CLIENTS) {
-                started.push(hand.start(&machine(index), "ENTER_MAINTENANCE", "crash").await?);
+                started.push(call.start(&machine(index), "ENTER_MAINTENANCE", "crash").await?);
             }
             Outcome::Ok(started)
         });
@@ -122,7 +122,7 @@ async fn until_ended(
 }
 
 async fn next(stream: &mut Streaming<Event>) -> Outcome<Event> {
-    let event = tokio::time::timeout(PATIENCE, stream.message()).await;
+    let event = tokio::time::timeout(TIMEOUT, stream.message()).await;
     event.map_err(|_| "nothing came in a minute")??.ok_or_else(|| "the watch ended".into())
 }
 

@@ -124,18 +124,18 @@ impl EmptyServer {
         for channel in channels.into_iter().cycle().take(streams) {
             let mut stream = wire::stream(channel, WATCH, ()).await?;
             readers.push(tokio::spawn(async move {
-                let mut seen = 0_u64;
+                let mut observed = 0_u64;
                 while begun.elapsed() < span && stream.message().await?.is_some() {
-                    seen += 1;
+                    observed += 1;
                 }
-                Ok::<u64, Status>(seen)
+                Ok::<u64, Status>(observed)
             }));
         }
-        let mut seen = 0;
+        let mut observed = 0;
         for reader in readers {
-            seen += reader.await??;
+            observed += reader.await??;
         }
-        Ok(seen as f64 / begun.elapsed().as_secs_f64())
+        Ok(observed as f64 / begun.elapsed().as_secs_f64())
     }
 }
 

@@ -2,8 +2,8 @@
 //! see every version of every run once and in order. The latency of an event is from its timestamp
 //! to its arrival.
 
+use crate::client::ClientPool;
 use crate::fleet::{Fleet, Setup, machine};
-use crate::hand::Crew;
 use crate::table::{Report, Row, Target, Unit};
 use crate::tally::percentile_ms;
 use crate::wire::{self, Event, since_1970};
@@ -20,15 +20,15 @@ const RUNS_PER_SECOND: f64 = 360.0;
 /// Long enough that the latency of the last event is a small part of it.
 const SPAN: Duration = Duration::from_secs(5);
 const EVENTS_PER_RUN: usize = 3;
-const WANTED_PER_SECOND: f64 = 1_000.0;
+const TARGET_PER_SECOND: f64 = 1_000.0;
 /// Runs rotate over this many machines, more than are ever busy at the same time.
 const MACHINES: usize = 2_000;
 /// An event that takes longer counts as missed.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The events that one watcher received.
 #[derive(Default)]
-struct Seen {
+struct ReceivedEvents {
     versions: HashMap<String, i64>,
     latencies: Vec<Duration>,
     ended: usize,
@@ -45,31 +45,31 @@ pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcom
         let stream = wire::watch(channel.clone(), "", "").await?;
         watchers.spawn(watch(stream, runs));
     }
-    let crew = fleet.crew(8).await?;
+    let crew = fleet.client_pool(8).await?;
     let begun = Instant::now();
     let refused = produce(&crew, runs).await;
     let produced = begun.elapsed();
     let mut all = Vec::new();
-    while let Some(seen) = watchers.join_next().await {
-        all.push(seen??);
+    while let Some(observed) = watchers.join_next().await {
+        all.push(observed??);
     }
     let took = begun.elapsed();
-    refused.into_iter().for_each(|said| report.wrong(format!("fan-out: {said}")));
+    refused.into_iter().for_each(|message| report.wrong(format!("fan-out: {message}")));
     check(&all, runs, report);
     add_rows(bench, store, report, &all, [produced, took]);
     Ok(())
 }
 
 /// Starts runs at a steady rate, without waiting for earlier ones.
-async fn produce(crew: &Crew, runs: usize) -> Vec<String> {
+async fn produce(crew: &ClientPool, runs: usize) -> Vec<String> {
     let mut tick = tokio::time::interval(Duration::from_secs_f64(1.0 / RUNS_PER_SECOND));
     let mut started = JoinSet::new();
-    for (index, hand) in (0..runs).zip(crew.hands.iter().cycle()) {
+    for (index, call) in (0..runs).zip(crew.clients.iter().cycle()) {
         tick.tick().await;
-        let mut hand = hand.clone();
+        let mut call = call.clone();
         started.spawn(async move {
             let request = format!("f-{index}");
-            hand.start(&machine(index % MACHINES), "ENTER_MAINTENANCE", &request).await
+            call.start(&machine(index % MACHINES), "ENTER_MAINTENANCE", &request).await
         });
     }
     let mut refused = Vec::new();
@@ -84,29 +84,30 @@ async fn produce(crew: &Crew, runs: usize) -> Vec<String> {
 }
 
 /// Reads until this many runs have ended, or until no event arrives.
-async fn watch(mut stream: Streaming<Event>, runs: usize) -> Outcome<Seen> {
-    let mut seen = Seen::default();
-    while seen.ended < runs {
-        let Ok(next) = tokio::time::timeout(PATIENCE, stream.message()).await else { break };
+async fn watch(mut stream: Streaming<Event>, runs: usize) -> Outcome<ReceivedEvents> {
+    let mut observed = ReceivedEvents::default();
+    while observed.ended < runs {
+        let Ok(next) = tokio::time::timeout(TIMEOUT, stream.message()).await else { break };
         let Some(event) = next? else { break };
         let (Some(ts), Some(run)) = (event.ts, event.run) else {
             return Err("an event without a time or a run".into());
         };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
-        seen.latencies.push(now.saturating_sub(since_1970(&ts)));
-        seen.ended += usize::from(run.ended());
-        let last = seen.versions.entry(run.run_id).or_default();
-        seen.out_of_order += usize::from(run.version != *last + 1);
+        observed.latencies.push(now.saturating_sub(since_1970(&ts)));
+        observed.ended += usize::from(run.ended());
+        let last = observed.versions.entry(run.run_id).or_default();
+        observed.out_of_order += usize::from(run.version != *last + 1);
         *last = run.version;
     }
-    Ok(seen)
+    Ok(observed)
 }
 
 /// Checks that every watcher saw every version of every run, once and in order.
-fn check(all: &[Seen], runs: usize, report: &mut Report) {
-    let incomplete = all.iter().filter(|seen| seen.ended != runs || seen.versions.len() != runs);
-    let unlike = all.iter().filter(|seen| seen.versions != all[0].versions).count();
-    let out_of_order: usize = all.iter().map(|seen| seen.out_of_order).sum();
+fn check(all: &[ReceivedEvents], runs: usize, report: &mut Report) {
+    let incomplete =
+        all.iter().filter(|observed| observed.ended != runs || observed.versions.len() != runs);
+    let unlike = all.iter().filter(|observed| observed.versions != all[0].versions).count();
+    let out_of_order: usize = all.iter().map(|observed| observed.out_of_order).sum();
     let incomplete = incomplete.count();
     if incomplete + unlike + out_of_order > 0 {
         report.wrong(format!(
@@ -120,10 +121,11 @@ fn add_rows(
     bench: &Bench,
     store: Store,
     report: &mut Report,
-    all: &[Seen],
+    all: &[ReceivedEvents],
     [produced, took]: [Duration; 2],
 ) {
-    let latencies: Vec<Duration> = all.iter().flat_map(|seen| &seen.latencies).copied().collect();
+    let latencies: Vec<Duration> =
+        all.iter().flat_map(|observed| &observed.latencies).copied().collect();
     let events = latencies.len() as f64 / WATCHERS as f64;
     let rate = events / took.as_secs_f64();
     let row = Row::new("fan-out to 200 watchers, events", rate, Unit::PerSecond);
@@ -131,7 +133,7 @@ fn add_rows(
         row.store(store)
             .clients(WATCHERS)
             .limit(bench.limits.events_per_second / WATCHERS as f64, "empty events")
-            .target(Target::AtLeast(WANTED_PER_SECOND))
+            .target(Target::AtLeast(TARGET_PER_SECOND))
             .note(format!(
                 "{events:.0} events in {:.1} s, offered in {:.1} s, {EVENTS_PER_RUN} a run",
                 took.as_secs_f64(),

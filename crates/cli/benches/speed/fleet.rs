@@ -1,6 +1,6 @@
 //! The real `farrier serve` in its own process, with simulated hardware.
 
-use crate::hand::Crew;
+use crate::client::ClientPool;
 use crate::{Bench, Outcome, Store};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -14,8 +14,8 @@ const MAX_CHANNELS: usize = 8;
 const SELDOM_MS: u64 = SELDOM_SECONDS * 1_000;
 const SELDOM_SECONDS: u64 = 86_400;
 /// All new machines have been probed when no probe was made for this long.
-const SETTLE_LOOK: Duration = Duration::from_millis(400);
-const SETTLE_PATIENCE: Duration = Duration::from_secs(120);
+const SETTLE_INTERVAL: Duration = Duration::from_millis(400);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How the simulated hardware responds.
 #[derive(Clone, Copy, PartialEq)]
@@ -23,7 +23,7 @@ pub enum Hardware {
     /// At once.
     Prompt,
     /// Seconds for each provider call.
-    Lifelike,
+    Realistic,
     /// It starts the first step of ENTER_MAINTENANCE and delays the response for an hour: the run
     /// stays active.
     Holding,
@@ -31,10 +31,10 @@ pub enum Hardware {
 
 /// How many runs the engine executes.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Hands {
+pub enum RunSlots {
     Default,
     /// One, so that all other accepted runs wait in the queue.
-    Full,
+    One,
 }
 
 /// How often each machine is probed.
@@ -50,7 +50,7 @@ pub struct Setup {
     pub store: Store,
     pub machines: usize,
     pub hardware: Hardware,
-    pub hands: Hands,
+    pub run_slots: RunSlots,
     pub probes: Probes,
     /// The number of past runs in the database.
     pub past_runs: u64,
@@ -58,8 +58,8 @@ pub struct Setup {
 
 impl Setup {
     pub fn new(store: Store) -> Self {
-        let (hardware, hands, probes) = (Hardware::Prompt, Hands::Default, Probes::Seldom);
-        Self { store, machines: 0, hardware, hands, probes, past_runs: 0 }
+        let (hardware, run_slots, probes) = (Hardware::Prompt, RunSlots::Default, Probes::Seldom);
+        Self { store, machines: 0, hardware, run_slots, probes, past_runs: 0 }
     }
 
     pub fn machines(self, machines: usize) -> Self {
@@ -70,8 +70,8 @@ impl Setup {
         Self { hardware, ..self }
     }
 
-    pub fn hands(self, hands: Hands) -> Self {
-        Self { hands, ..self }
+    pub fn hands(self, hands: RunSlots) -> Self {
+        Self { run_slots: hands, ..self }
     }
 
     pub fn probes(self, probes: Probes) -> Self {
@@ -90,15 +90,15 @@ impl Setup {
         };
         let hardware = match self.hardware {
             Hardware::Prompt => "speed = \"zero\"",
-            Hardware::Lifelike => "speed = \"human\"",
+            Hardware::Realistic => "speed = \"human\"",
             Hardware::Holding => {
                 "speed = \"zero\"\n\
                  faults = [{ effect = \"verify\", action = \"slow\", delay_ms = 3600000 }]"
             }
         };
-        let engine = match self.hands {
-            Hands::Default => "",
-            Hands::Full => "max_in_flight = 1\neager_in_flight = 0",
+        let engine = match self.run_slots {
+            RunSlots::Default => "",
+            RunSlots::One => "max_in_flight = 1\neager_in_flight = 0",
         };
         let machines = self.machines;
         format!(
@@ -126,7 +126,7 @@ impl Fleet {
         };
         let dir = tempfile::tempdir_in(bench.root.path())?.keep();
         if setup.past_runs > 0 {
-            age(bench, &setup, &dir, &database)?;
+            add_past_runs(bench, &setup, &dir, &database)?;
         }
         let (child, url) = launch(&setup, &dir, &database)?;
         let fleet = Self { setup, url, child, database, dir };
@@ -146,11 +146,11 @@ impl Fleet {
             if probes == before {
                 return Ok(());
             }
-            if begun.elapsed() > SETTLE_PATIENCE {
+            if begun.elapsed() > SETTLE_TIMEOUT {
                 return Err("the new machines were not looked at in two minutes".into());
             }
             before = probes;
-            tokio::time::sleep(SETTLE_LOOK).await;
+            tokio::time::sleep(SETTLE_INTERVAL).await;
         }
     }
 
@@ -171,8 +171,8 @@ impl Fleet {
     }
 
     /// This many clients, on a few connections.
-    pub async fn crew(&self, clients: usize) -> Outcome<Crew> {
-        Crew::gather(channels(&self.url, clients).await?, clients).await
+    pub async fn client_pool(&self, clients: usize) -> Outcome<ClientPool> {
+        ClientPool::gather(channels(&self.url, clients).await?, clients).await
     }
 
     /// Reads a counter or gauge from the metrics endpoint.
@@ -223,7 +223,7 @@ async fn connect(url: &str) -> Outcome<Channel> {
 }
 
 /// Fills a database with past runs before the server opens it.
-fn age(bench: &Bench, setup: &Setup, dir: &Path, database: &str) -> Outcome<()> {
+fn add_past_runs(bench: &Bench, setup: &Setup, dir: &Path, database: &str) -> Outcome<()> {
     let fill = bench.fill.as_ref().ok_or("start it with `cargo xtask bench`")?;
     std::fs::create_dir_all(dir.join("data"))?;
     let database = match setup.store {
@@ -249,8 +249,8 @@ fn launch(setup: &Setup, dir: &Path, database: &str) -> Outcome<(Child, String)>
     command.args(["serve", "--config"]).arg(&file).stderr(log);
     let launched = first_line(command)?;
     launched.ok_or_else(|| {
-        let said = std::fs::read_to_string(dir.join("server.log")).unwrap_or_default();
-        format!("the server did not start: {said}").into()
+        let message = std::fs::read_to_string(dir.join("server.log")).unwrap_or_default();
+        format!("the server did not start: {message}").into()
     })
 }
 
@@ -261,7 +261,7 @@ pub fn first_line(mut command: Command) -> Outcome<Option<(Child, String)>> {
     if let Some(stdout) = child.stdout.take() {
         BufReader::new(stdout).read_line(&mut line)?;
     }
-    let url = line.split_whitespace().find(|word| word.starts_with("http://"));
+    let url = line.split_whitespace().find(|name| name.starts_with("http://"));
     let Some(url) = url.map(|url| url.trim_end_matches(',').to_string()) else {
         let _ = child.kill();
         child.wait()?;

@@ -8,9 +8,9 @@ use crate::{Bench, MACHINES, Outcome, Store};
 pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcome<()> {
     let fleet = Fleet::start(bench, Setup::new(store).machines(MACHINES)).await?;
     for clients in bench.clients.iter().copied() {
-        let crew = fleet.crew(clients).await?;
-        let tally = press(&crew.hands, bench.span, |mut hand, _| async move {
-            hand.get(&machine(rand::random_range(0..MACHINES))).await
+        let crew = fleet.client_pool(clients).await?;
+        let tally = press(&crew.clients, bench.span, |mut call, _| async move {
+            call.get(&machine(rand::random_range(0..MACHINES))).await
         })
         .await;
         report.errors_of("GetMachine", &tally);

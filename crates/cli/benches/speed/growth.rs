@@ -1,7 +1,7 @@
 //! Growth: the same operations on ever larger fleets. Constant costs must stay constant.
 
+use crate::client::{BenchClient, ClientPool};
 use crate::fleet::{Fleet, Setup, machine};
-use crate::hand::{Crew, Hand};
 use crate::list::list_rack;
 use crate::table::{Report, Row, Target, Unit};
 use crate::tally::{Tally, press};
@@ -33,24 +33,24 @@ impl Operation {
         }
     }
 
-    async fn press(self, crew: &Crew, machines: usize) -> Tally {
+    async fn press(self, crew: &ClientPool, machines: usize) -> Tally {
         match self {
             Self::Get => {
-                press(&crew.hands, SPAN, move |mut hand, _| async move {
-                    hand.get(&machine(rand::random_range(0..machines))).await
+                press(&crew.clients, SPAN, move |mut call, _| async move {
+                    call.get(&machine(rand::random_range(0..machines))).await
                 })
                 .await
             }
             Self::Run => {
                 let next = Arc::new(AtomicUsize::new(0));
-                press(&crew.hands, SPAN, move |hand, _| {
-                    run(hand, next.fetch_add(1, Ordering::Relaxed), machines)
+                press(&crew.clients, SPAN, move |call, _| {
+                    run(call, next.fetch_add(1, Ordering::Relaxed), machines)
                 })
                 .await
             }
             Self::FilteredPage => {
-                press(&crew.hands, SPAN, move |mut hand, _| async move {
-                    list_rack(&mut hand, rand::random_range(1..=machines / 40)).await
+                press(&crew.clients, SPAN, move |mut call, _| async move {
+                    list_rack(&mut call, rand::random_range(1..=machines / 40)).await
                 })
                 .await
             }
@@ -62,7 +62,7 @@ pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcom
     let mut medians = [const { Vec::new() }; OPERATIONS.len()];
     for machines in SIZES {
         let fleet = Fleet::start(bench, Setup::new(store).machines(machines)).await?;
-        let crew = fleet.crew(RUN_CLIENTS).await?;
+        let crew = fleet.client_pool(RUN_CLIENTS).await?;
         for (operation, medians) in OPERATIONS.into_iter().zip(&mut medians) {
             let tally = operation.press(&crew, machines).await;
             report.errors_of(operation.name(), &tally);
@@ -85,8 +85,8 @@ pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcom
 }
 
 /// From StartRun to the end of the run, on one machine after the other.
-async fn run(mut hand: Hand, index: usize, machines: usize) -> Outcome<()> {
+async fn run(mut call: BenchClient, index: usize, machines: usize) -> Outcome<()> {
     let request = format!("r-{index}");
-    hand.carry_out(&machine(index % machines), "ENTER_MAINTENANCE", &request).await?;
+    call.run_to_success(&machine(index % machines), "ENTER_MAINTENANCE", &request).await?;
     Ok(())
 }

@@ -12,7 +12,7 @@ const SPAN: Duration = Duration::from_secs(10);
 const SETTLE: Duration = Duration::from_secs(2);
 /// Frequent enough that every machine is probed before the measurement begins.
 const LEARN_EVERY_MS: u64 = 4_000;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcome<()> {
     let learning = Setup::new(store).machines(MACHINES).probes(Probes::EveryMs(LEARN_EVERY_MS));
@@ -37,7 +37,7 @@ pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcom
 async fn until_probed(fleet: &Fleet) -> Outcome<()> {
     let begun = Instant::now();
     while fleet.metric("farrier_probes_total")? < 2.0 * MACHINES as f64 {
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > TIMEOUT {
             return Err("the fleet was not probed in a minute".into());
         }
         tokio::time::sleep(Duration::from_millis(200)).await;

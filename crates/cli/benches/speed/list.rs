@@ -1,7 +1,7 @@
 //! ListMachines: the whole fleet page by page, and one page with the machines of a rack.
 
+use crate::client::BenchClient;
 use crate::fleet::{Fleet, Setup};
-use crate::hand::Hand;
 use crate::table::{Report, Row, Target, Unit};
 use crate::tally::{Tally, press};
 use crate::{Bench, MACHINES, Outcome, Store};
@@ -13,8 +13,8 @@ const PER_RACK: usize = 40;
 
 pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcome<()> {
     let fleet = Fleet::start(bench, Setup::new(store).machines(MACHINES)).await?;
-    let crew = fleet.crew(1).await?;
-    let tally = press(&crew.hands, bench.span, |hand, _| whole_fleet(hand)).await;
+    let crew = fleet.client_pool(1).await?;
+    let tally = press(&crew.clients, bench.span, |call, _| list_fleet(call)).await;
     report.errors_of("ListMachines", &tally);
     let pages = MACHINES as f64 / f64::from(PAGE);
     let empty = bench.limits.calls(1)?;
@@ -31,8 +31,8 @@ pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcom
         .note(format!("median {:.3} s", tally.percentile_ms(50.0) / 1e3)),
     );
     for clients in bench.clients.iter().copied() {
-        let crew = fleet.crew(clients).await?;
-        let tally = press(&crew.hands, bench.span, |hand, _| rack(hand)).await;
+        let crew = fleet.client_pool(clients).await?;
+        let tally = press(&crew.clients, bench.span, |call, _| rack(call)).await;
         report.add(filtered_row(bench, store, clients, &tally)?);
         report.errors_of("ListMachines of a rack", &tally);
     }
@@ -51,13 +51,13 @@ fn filtered_row(bench: &Bench, store: Store, clients: usize, tally: &Tally) -> O
 }
 
 /// Reads the whole fleet, and checks that each machine is listed once.
-async fn whole_fleet(mut hand: Hand) -> Outcome<()> {
-    let mut seen = HashSet::new();
+async fn list_fleet(mut call: BenchClient) -> Outcome<()> {
+    let mut observed = HashSet::new();
     let mut token = String::new();
     loop {
-        let page = hand.list("", PAGE, token).await?;
+        let page = call.list("", PAGE, token).await?;
         for machine in page.machines {
-            if !seen.insert(machine.machine_id.clone()) {
+            if !observed.insert(machine.machine_id.clone()) {
                 return Err(format!("{} was listed twice", machine.machine_id).into());
             }
         }
@@ -66,20 +66,20 @@ async fn whole_fleet(mut hand: Hand) -> Outcome<()> {
             break;
         }
     }
-    match seen.len() {
+    match observed.len() {
         MACHINES => Ok(()),
         other => Err(format!("{other} machines were listed").into()),
     }
 }
 
-async fn rack(mut hand: Hand) -> Outcome<()> {
+async fn rack(mut call: BenchClient) -> Outcome<()> {
     let rack = rand::random_range(1..=MACHINES / PER_RACK);
-    list_rack(&mut hand, rack).await
+    list_rack(&mut call, rack).await
 }
 
 /// Reads one page with all machines of a rack.
-pub async fn list_rack(hand: &mut Hand, rack: usize) -> Outcome<()> {
-    let page = hand.list(&format!("labels.rack=r{rack}"), 100, String::new()).await?;
+pub async fn list_rack(call: &mut BenchClient, rack: usize) -> Outcome<()> {
+    let page = call.list(&format!("labels.rack=r{rack}"), 100, String::new()).await?;
     match page.machines.len() {
         PER_RACK => Ok(()),
         other => Err(format!("rack r{rack} has {other} machines").into()),

@@ -15,13 +15,13 @@
 
 mod age;
 mod bmcs;
+mod client;
 mod crash;
 mod empty;
 mod fanout;
 mod fleet;
 mod get;
 mod growth;
-mod hand;
 mod idle;
 mod limits;
 mod list;
@@ -191,8 +191,8 @@ async fn run(args: Args) -> Outcome<bool> {
     let (past_runs, fill) = (args.past_runs, args.fill);
     let root = tempfile::tempdir()?;
     let bench = Bench { clients: args.clients, span, limits, postgres, past_runs, fill, root };
-    for figure in wanted(args.only) {
-        for store in wanted(args.store.clone()) {
+    for figure in named_or_all(args.only) {
+        for store in named_or_all(args.store.clone()) {
             if let Err(error) = measure(figure, &bench, store, &mut report).await {
                 report.wrong(format!("{}, {}: {error}", figure.name(), store.as_str()));
             }
@@ -202,7 +202,7 @@ async fn run(args: Args) -> Outcome<bool> {
 }
 
 /// The named values, or all.
-fn wanted<T: ValueEnum + Clone>(named: Vec<T>) -> Vec<T> {
+fn named_or_all<T: ValueEnum + Clone>(named: Vec<T>) -> Vec<T> {
     if named.is_empty() { T::value_variants().to_vec() } else { named }
 }
 

@@ -6,19 +6,19 @@ use crate::{Bench, MACHINES, Outcome, Store, process};
 use std::time::{Duration, Instant};
 
 const IN_FLIGHT: usize = 1_000;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Long enough for the server to free the memory of its start.
 const SETTLE: Duration = Duration::from_secs(2);
 
 pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcome<()> {
     let setup = Setup::new(store).machines(MACHINES).hardware(Hardware::Holding);
     let fleet = Fleet::start(bench, setup).await?;
-    let crew = fleet.crew(1).await?;
-    let mut hand = crew.first();
+    let crew = fleet.client_pool(1).await?;
+    let mut call = crew.first();
     for index in 0..IN_FLIGHT {
-        hand.start(&machine(index), "ENTER_MAINTENANCE", "memory").await?;
+        call.start(&machine(index), "ENTER_MAINTENANCE", "memory").await?;
     }
-    until_in_hand(&fleet, IN_FLIGHT).await?;
+    until_running(&fleet, IN_FLIGHT).await?;
     tokio::time::sleep(SETTLE).await;
     report.add(
         Row::new(
@@ -34,15 +34,15 @@ pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcom
 }
 
 /// Waits until the server executes this many runs.
-pub async fn until_in_hand(fleet: &Fleet, wanted: usize) -> Outcome<()> {
+pub async fn until_running(fleet: &Fleet, desired: usize) -> Outcome<()> {
     let begun = Instant::now();
     loop {
         let running = fleet.metric("farrier_runs_active{phase=\"RUNNING\"}")?;
-        if running >= wanted as f64 {
+        if running >= desired as f64 {
             return Ok(());
         }
-        if begun.elapsed() > PATIENCE {
-            return Err(format!("only {running} of {wanted} runs are under way").into());
+        if begun.elapsed() > TIMEOUT {
+            return Err(format!("only {running} of {desired} runs are under way").into());
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

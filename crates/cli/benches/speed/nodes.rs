@@ -2,8 +2,8 @@
 //! Then a fleet of 10,000 is reconciled twice: without any change, which is the usual case, and
 //! with changes on a tenth of the nodes.
 
+use crate::client::ClientPool;
 use crate::fleet::{Fleet, Setup};
-use crate::hand::Crew;
 use crate::table::{Report, Row, Target, Unit};
 use crate::{Bench, Outcome, Store, Wrong};
 use proto::v1;
@@ -30,12 +30,12 @@ const CHANGED: usize = FLEET / 10;
 /// work.
 const PASS_SECONDS: f64 = 3.0;
 const SITE: &str = "site-bench";
-const PATIENCE: Duration = Duration::from_secs(900);
+const TIMEOUT: Duration = Duration::from_secs(900);
 
 pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcome<()> {
     let fleet = Fleet::start(bench, Setup::new(store)).await?;
     let channel = fleet.channel().await?;
-    let crew = fleet.crew(CLIENTS).await?;
+    let crew = fleet.client_pool(CLIENTS).await?;
     make_site(channel.clone()).await?;
     let machines: Vec<String> = (0..FLEET).map(|n| format!("gpu-{n:05}")).collect();
     shared(&machines, |part| register(channel.clone(), part)).await?;
@@ -53,10 +53,10 @@ pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcom
     );
     onboarded(&crew, &channel, &machines[AT_ONCE..]).await?;
     // The first pass stores what MAAS reports; later passes find no change.
-    look(&channel).await?;
+    check_site(&channel).await?;
     let mut passes = Vec::new();
     for _ in 0..PASSES {
-        passes.push(look(&channel).await?);
+        passes.push(check_site(&channel).await?);
     }
     passes.sort_by(f64::total_cmp);
     let quiet = passes[PASSES / 2];
@@ -68,7 +68,7 @@ pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcom
             .note(format!("median of {PASSES}; the simulator's own looks are in it")),
     );
     switched_off(&crew, &channel, &machines[..CHANGED]).await?;
-    let taken = look(&channel).await?;
+    let taken = check_site(&channel).await?;
     report.add(
         Row::new("a pass with news of 1,000 of 10,000", CHANGED as f64 / taken, Unit::PerSecond)
             .store(store)
@@ -76,13 +76,13 @@ pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcom
             .note(format!("in {taken:.2} s, {quiet:.2} s of it for the rest")),
     );
     match fleet.complaints() {
-        said if said.is_empty() => Ok(()),
-        said => Err(said.into()),
+        message if message.is_empty() => Ok(()),
+        message => Err(message.into()),
     }
 }
 
 /// The duration of one site check in seconds, which is a whole pass except its metrics.
-async fn look(channel: &Channel) -> Outcome<f64> {
+async fn check_site(channel: &Channel) -> Outcome<f64> {
     let begun = Instant::now();
     let request = v1::CheckSiteRequest { site_id: SITE.into() };
     SiteServiceClient::new(channel.clone()).check_site(request).await?;
@@ -92,24 +92,24 @@ async fn look(channel: &Channel) -> Outcome<f64> {
 /// The time to list all nodes page by page, in seconds.
 async fn listed(channel: &Channel) -> Outcome<f64> {
     let mut client = NodeServiceClient::new(channel.clone());
-    let (mut seen, mut page_token, begun) = (0, String::new(), Instant::now());
+    let (mut observed, mut page_token, begun) = (0, String::new(), Instant::now());
     loop {
-        let asked = v1::ListNodesRequest { page_size: PAGE, page_token, ..Default::default() };
-        let page = client.list_nodes(asked).await?.into_inner();
-        seen += page.nodes.len();
+        let requested = v1::ListNodesRequest { page_size: PAGE, page_token, ..Default::default() };
+        let page = client.list_nodes(requested).await?.into_inner();
+        observed += page.nodes.len();
         page_token = page.next_page_token;
         if page_token.is_empty() {
             break;
         }
     }
-    match seen {
+    match observed {
         FLEET => Ok(begun.elapsed().as_secs_f64()),
         other => Err(format!("{other} nodes were listed").into()),
     }
 }
 
 /// Power can only be switched off in maintenance.
-async fn switched_off(crew: &Crew, channel: &Channel, machines: &[String]) -> Outcome<()> {
+async fn switched_off(crew: &ClientPool, channel: &Channel, machines: &[String]) -> Outcome<()> {
     for (run_type, plan) in [("ENTER_MAINTENANCE", ""), ("POWER", "plan-power-off-v1")] {
         let start = |part| start_all(channel.clone(), part, run_type, plan);
         all_succeed(crew, shared(machines, start).await?).await?;
@@ -174,16 +174,16 @@ async fn register(channel: Channel, machines: Vec<String>) -> Outcome<Vec<()>> {
 }
 
 /// The time from the first request until all nodes are active.
-async fn onboarded(crew: &Crew, channel: &Channel, machines: &[String]) -> Outcome<Duration> {
+async fn onboarded(crew: &ClientPool, channel: &Channel, machines: &[String]) -> Outcome<Duration> {
     let begun = Instant::now();
     let runs = shared(machines, |part| onboard(channel.clone(), part)).await?;
     all_succeed(crew, runs).await?;
     Ok(begun.elapsed())
 }
 
-async fn all_succeed(crew: &Crew, runs: Vec<String>) -> Outcome<()> {
+async fn all_succeed(crew: &ClientPool, runs: Vec<String>) -> Outcome<()> {
     for id in runs {
-        let ended = tokio::time::timeout(PATIENCE, crew.first().ended(&id)).await;
+        let ended = tokio::time::timeout(TIMEOUT, crew.first().ended(&id)).await;
         let run = ended.map_err(|_| Wrong::from(format!("{id} did not end")))??;
         if !run.succeeded() {
             return Err(format!("{id} did not succeed").into());

@@ -114,13 +114,15 @@ impl Caller {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         match &self.tls {
-            None => ask(stream, path).await,
-            Some(tls) => ask(tls.connect(ServerName::try_from(NAME)?, stream).await?, path).await,
+            None => send_request(stream, path).await,
+            Some(tls) => {
+                send_request(tls.connect(ServerName::try_from(NAME)?, stream).await?, path).await
+            }
         }
     }
 }
 
-async fn ask(stream: impl AsyncRead + AsyncWrite + Unpin, path: &str) -> Outcome<()> {
+async fn send_request(stream: impl AsyncRead + AsyncWrite + Unpin, path: &str) -> Outcome<()> {
     let mut stream = BufReader::new(stream);
     let request = format!("GET {path} HTTP/1.1\r\nHost: b\r\nX-Auth-Token: t\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
@@ -254,22 +256,24 @@ impl Resources {
             (thermal, format!(r#"{{"Fans": [{fans}]}}"#)),
             (power, format!(r#"{{"PowerSupplies": [{fans}]}}"#)),
         ];
-        let mut all: Vec<(&str, String, Vec<u8>)> =
-            gets.into_iter().map(|(path, body)| ("GET", path, said("200 OK", "", &body))).collect();
+        let mut all: Vec<(&str, String, Vec<u8>)> = gets
+            .into_iter()
+            .map(|(path, body)| ("GET", path, response("200 OK", "", &body)))
+            .collect();
         let opened = format!("X-Auth-Token: t\r\nLocation: {SESSIONS}/1\r\n");
-        all.push(("POST", SESSIONS.into(), said("201 Created", &opened, "{}")));
-        all.push(("DELETE", format!("{SESSIONS}/1"), said("204 No Content", "", "")));
+        all.push(("POST", SESSIONS.into(), response("201 Created", &opened, "{}")));
+        all.push(("DELETE", format!("{SESSIONS}/1"), response("204 No Content", "", "")));
         Self { all }
     }
 
     fn answer(&self, method: &str, path: &str) -> Vec<u8> {
-        let wanted = |one: &&(&'static str, String, Vec<u8>)| one.0 == method && one.1 == path;
-        let found = self.all.iter().find(wanted).map(|(_, _, answer)| answer.clone());
-        found.unwrap_or_else(|| said("404 Not Found", "", "{}"))
+        let desired = |one: &&(&'static str, String, Vec<u8>)| one.0 == method && one.1 == path;
+        let found = self.all.iter().find(desired).map(|(_, _, answer)| answer.clone());
+        found.unwrap_or_else(|| response("404 Not Found", "", "{}"))
     }
 }
 
-fn said(status: &str, headers: &str, body: &str) -> Vec<u8> {
+fn response(status: &str, headers: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {length}\r\n\r\n{body}").into_bytes()
 }

@@ -1,8 +1,8 @@
 //! Full provisions: a new machine is registered, enters maintenance, is reimaged in five steps and
 //! exits maintenance.
 
+use crate::client::BenchClient;
 use crate::fleet::{Fleet, Setup};
-use crate::hand::Hand;
 use crate::table::{Report, Row, Target, Unit};
 use crate::tally::{Tally, Turn, press};
 use crate::{Bench, Outcome, Store};
@@ -38,14 +38,14 @@ pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcom
 /// run.
 pub async fn load(bench: &Bench, setup: Setup, clients: usize) -> Outcome<(Tally, Vec<Duration>)> {
     let fleet = Fleet::start(bench, setup).await?;
-    let crew = fleet.crew(clients).await?;
+    let crew = fleet.client_pool(clients).await?;
     let reactions = Arc::new(Mutex::new(Vec::new()));
-    let kept = Arc::clone(&reactions);
-    let mut tally = press(&crew.hands, bench.span, move |hand, turn| {
-        let kept = Arc::clone(&kept);
+    let stored = Arc::clone(&reactions);
+    let mut tally = press(&crew.clients, bench.span, move |call, turn| {
+        let stored = Arc::clone(&stored);
         async move {
-            let seen = provision(hand, turn).await?;
-            kept.lock().unwrap_or_else(PoisonError::into_inner).extend(seen);
+            let observed = provision(call, turn).await?;
+            stored.lock().unwrap_or_else(PoisonError::into_inner).extend(observed);
             Ok(())
         }
     })
@@ -55,12 +55,12 @@ pub async fn load(bench: &Bench, setup: Setup, clients: usize) -> Outcome<(Tally
     Ok((tally, reactions))
 }
 
-async fn provision(mut hand: Hand, turn: Turn) -> Outcome<Vec<Duration>> {
+async fn provision(mut call: BenchClient, turn: Turn) -> Outcome<Vec<Duration>> {
     let id = format!("b-{}-{}", turn.client, turn.turn);
-    hand.register(&id).await?;
+    call.register(&id).await?;
     let mut reactions = Vec::new();
     for kind in ["ENTER_MAINTENANCE", "REPAVE", "EXIT_MAINTENANCE"] {
-        let run = hand.carry_out(&id, kind, kind).await?;
+        let run = call.run_to_success(&id, kind, kind).await?;
         reactions.push(run.reaction().ok_or("a run ended without having started")?);
     }
     Ok(reactions)

@@ -2,8 +2,8 @@
 //! validation, with one run per device and rack step. With hardware that takes no time it measures
 //! devices per second. With slow hardware it shows that a hundred racks take no longer than one.
 
+use crate::client::ClientPool;
 use crate::fleet::{Fleet, Hardware, Setup};
-use crate::hand::Crew;
 use crate::table::{Report, Row, Target, Unit};
 use crate::{Bench, Outcome, Store, Wrong};
 use proto::v1;
@@ -23,9 +23,9 @@ const SHELVES: usize = 8;
 const DEVICES: usize = MACHINES + SWITCHES + SHELVES;
 /// Child runs per rack. Each device has firmware, off, on and a check. The fabric adds, for each
 /// switch, off and a report, and for one switch the manager.
-const PARTS: usize = 4 * DEVICES + 2 * SWITCHES + 1;
+const CHILD_RUNS: usize = 4 * DEVICES + 2 * SWITCHES + 1;
 /// A run of one step has three commits: acceptance, intent and end.
-const COMMITS: f64 = 3.0 * PARTS as f64 / DEVICES as f64;
+const COMMITS: f64 = 3.0 * CHILD_RUNS as f64 / DEVICES as f64;
 /// The number of concurrent requests.
 const CLIENTS: usize = 32;
 /// A hundred racks take at most this many times as long as one; the rest is the CPU time of the two
@@ -33,8 +33,8 @@ const CLIENTS: usize = 32;
 const FLAT: f64 = 1.3;
 const HARDWARE_TYPE: &str = "bench";
 const FIRMWARE: &str = "fw-bench";
-const LOOK: Duration = Duration::from_millis(100);
-const PATIENCE: Duration = Duration::from_secs(900);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+const TIMEOUT: Duration = Duration::from_secs(900);
 
 pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcome<()> {
     let prompt = maintained(bench, store, Hardware::Prompt, RACKS).await?;
@@ -43,10 +43,10 @@ pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcom
         Row::new("100 racks maintained, devices", devices / prompt.as_secs_f64(), Unit::PerSecond)
             .store(store)
             .limit(bench.limits.commits(store, CLIENTS) / COMMITS, "raw commits ÷ 14")
-            .note(format!("{devices} devices, {} runs", RACKS * (PARTS + 1))),
+            .note(format!("{devices} devices, {} runs", RACKS * (CHILD_RUNS + 1))),
     );
-    let alone = maintained(bench, store, Hardware::Lifelike, 1).await?.as_secs_f64();
-    let together = maintained(bench, store, Hardware::Lifelike, RACKS).await?.as_secs_f64();
+    let alone = maintained(bench, store, Hardware::Realistic, 1).await?.as_secs_f64();
+    let together = maintained(bench, store, Hardware::Realistic, RACKS).await?.as_secs_f64();
     report.add(
         Row::new("100 racks beside one, time", together / alone, Unit::Times)
             .store(store)
@@ -66,17 +66,17 @@ async fn maintained(
     let fleet = Fleet::start(bench, Setup::new(store).hardware(hardware)).await?;
     let channel = fleet.channel().await?;
     publish(channel.clone()).await?;
-    each(racks, &channel, |channel, rack| async move { erect(channel, rack).await }).await?;
+    each(racks, &channel, |channel, rack| async move { create_rack(channel, rack).await }).await?;
     ready(channel.clone(), racks).await?;
-    each(racks, &channel, let_go).await?;
-    let crew = fleet.crew(CLIENTS).await?;
+    each(racks, &channel, until_released).await?;
+    let crew = fleet.client_pool(CLIENTS).await?;
     let begun = Instant::now();
     let ids = each(racks, &channel, maintain).await?;
     succeed(&crew, &ids).await?;
     let taken = begun.elapsed();
     match fleet.complaints() {
-        said if said.is_empty() => Ok(taken),
-        said => Err(said.into()),
+        message if message.is_empty() => Ok(taken),
+        message => Err(message.into()),
     }
 }
 
@@ -123,7 +123,7 @@ async fn publish(channel: Channel) -> Outcome<()> {
 }
 
 /// Creates a rack and registers its devices.
-async fn erect(channel: Channel, rack: String) -> Outcome<()> {
+async fn create_rack(channel: Channel, rack: String) -> Outcome<()> {
     let counted = |count: usize| i32::try_from(count).unwrap_or_default();
     let expected = v1::RackCounts {
         machines: counted(MACHINES),
@@ -194,16 +194,16 @@ async fn ready(channel: Channel, racks: usize) -> Outcome<()> {
         if let Some((rack, status)) = states().find(|(_, status)| status.error.is_some()) {
             return Err(format!("{}: {:?}", rack.rack_id, status.error).into());
         }
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > TIMEOUT {
             return Err("the racks did not get ready".into());
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
 /// Waits until no operation holds a device of the rack: each switch runs one more check after the
 /// rack's work on it.
-async fn let_go(channel: Channel, rack: String) -> Outcome<()> {
+async fn until_released(channel: Channel, rack: String) -> Outcome<()> {
     let mut client = RackServiceClient::new(channel);
     let begun = Instant::now();
     loop {
@@ -212,10 +212,10 @@ async fn let_go(channel: Channel, rack: String) -> Outcome<()> {
         if status.devices.iter().all(|device| device.active_operation_id.is_empty()) {
             return Ok(());
         }
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > TIMEOUT {
             return Err(format!("the devices of {rack} were not let go").into());
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -246,9 +246,9 @@ async fn maintain(channel: Channel, rack: String) -> Outcome<String> {
     Ok(answer.into_inner().operation_id)
 }
 
-async fn succeed(crew: &Crew, ids: &[String]) -> Outcome<()> {
+async fn succeed(crew: &ClientPool, ids: &[String]) -> Outcome<()> {
     for id in ids {
-        let ended = tokio::time::timeout(PATIENCE, crew.first().ended(id)).await;
+        let ended = tokio::time::timeout(TIMEOUT, crew.first().ended(id)).await;
         let run = ended.map_err(|_| Wrong::from(format!("{id} did not end")))??;
         if !run.succeeded() {
             return Err(format!("{id} did not succeed").into());

@@ -4,7 +4,7 @@
 //! not answer. In the second case the engine and the simulated hardware use the same cores, and the
 //! simulator writes each match of its fault rule to a file.
 
-use crate::fleet::{Fleet, Hands, Hardware, Setup, machine};
+use crate::fleet::{Fleet, Hardware, RunSlots, Setup, machine};
 use crate::table::{Report, Row, Target, Unit};
 use crate::tally::{WARM_UP, press};
 use crate::{Bench, Outcome, Store};
@@ -64,16 +64,16 @@ async fn accept(
     let machines = machines_per_second(store) * (bench.span + WARM_UP).as_secs_f64();
     let setup = Setup::new(store).machines(machines as usize).hardware(Hardware::Holding);
     let (name, setup) = match wait {
-        Wait::Queue => ("StartRun accepted", setup.hands(Hands::Full)),
+        Wait::Queue => ("StartRun accepted", setup.hands(RunSlots::One)),
         Wait::FirstStep => ("StartRun accepted, first step begun", setup),
     };
     let fleet = Fleet::start(bench, setup).await?;
-    let crew = fleet.crew(clients).await?;
+    let crew = fleet.client_pool(clients).await?;
     let next = Arc::new(AtomicUsize::new(0));
-    let mut tally = press(&crew.hands, bench.span, move |mut hand, _| {
+    let mut tally = press(&crew.clients, bench.span, move |mut call, _| {
         let index = next.fetch_add(1, Ordering::Relaxed);
         async move {
-            hand.start(&machine(index), "ENTER_MAINTENANCE", "start").await?;
+            call.start(&machine(index), "ENTER_MAINTENANCE", "start").await?;
             Ok(())
         }
     })

@@ -128,14 +128,14 @@ impl Row {
         match self.target {
             _ if measured.is_nan() => Verdict::NoSample,
             None => Verdict::NoTarget,
-            Some(Target::AtLeast(wanted)) if measured >= wanted => Verdict::Reached,
-            Some(Target::AtMost(wanted)) if measured <= wanted => Verdict::Reached,
-            Some(Target::AtLeast(wanted)) => Verdict::Short((1.0 - measured / wanted) * 100.0),
-            Some(Target::AtMost(wanted)) => Verdict::Short((measured / wanted - 1.0) * 100.0),
+            Some(Target::AtLeast(desired)) if measured >= desired => Verdict::Reached,
+            Some(Target::AtMost(desired)) if measured <= desired => Verdict::Reached,
+            Some(Target::AtLeast(desired)) => Verdict::Short((1.0 - measured / desired) * 100.0),
+            Some(Target::AtMost(desired)) => Verdict::Short((measured / desired - 1.0) * 100.0),
         }
     }
 
-    fn wanted(&self) -> Option<String> {
+    fn target_text(&self) -> Option<String> {
         let unit = self.measured.unit;
         Some(match self.target? {
             Target::AtLeast(value) => format!("≥ {}", Amount { value, unit }),
@@ -152,7 +152,7 @@ impl Row {
             self.measured.to_string(),
             self.limit.map_or_else(dash, |(limit, what)| format!("{limit} {what}")),
             self.ratio().map_or_else(dash, |ratio| format!("{ratio:.2}")),
-            self.wanted().unwrap_or_else(dash),
+            self.target_text().unwrap_or_else(dash),
             self.verdict().to_string(),
             self.note.clone(),
         ]
@@ -160,7 +160,7 @@ impl Row {
 
     fn json(&self) -> Value {
         let limit = self.limit.map(|(limit, what)| json!({ "value": limit.value, "what": what }));
-        let (kind, wanted) = match self.target {
+        let (kind, desired) = match self.target {
             Some(Target::AtLeast(value)) => ("at_least", Some(value)),
             Some(Target::AtMost(value)) => ("at_most", Some(value)),
             None => ("none", None),
@@ -173,7 +173,7 @@ impl Row {
             "unit": self.measured.unit.as_str().trim(),
             "limit": limit,
             "ratio": self.ratio(),
-            "target": { "kind": kind, "value": wanted },
+            "target": { "kind": kind, "value": desired },
             "verdict": self.verdict().to_string(),
             "note": self.note,
         })
@@ -204,9 +204,9 @@ impl Report {
     }
 
     /// Records a failure or a wrong result: this run of the benchmark is then no success.
-    pub fn wrong(&mut self, said: String) {
-        println!("WRONG: {said}");
-        self.wrong.push(said);
+    pub fn wrong(&mut self, message: String) {
+        println!("WRONG: {message}");
+        self.wrong.push(message);
     }
 
     /// Reports the errors of a load, and a load without samples.
@@ -229,10 +229,10 @@ impl Report {
         }
         let count =
             |kind: fn(&Verdict) -> bool| self.rows.iter().map(Row::verdict).filter(kind).count();
-        let reached = count(|verdict| *verdict == Verdict::Reached);
-        let short = count(|verdict| matches!(verdict, Verdict::Short(_)));
+        let reached = count(|classification| *classification == Verdict::Reached);
+        let short = count(|classification| matches!(classification, Verdict::Short(_)));
         println!("targets reached: {reached}, short: {short}; wrong results: {}", self.wrong.len());
-        self.wrong.iter().for_each(|said| println!("  {said}"));
+        self.wrong.iter().for_each(|message| println!("  {message}"));
         Ok(self.wrong.is_empty())
     }
 }

@@ -2,13 +2,13 @@
 //! results.
 
 use crate::Outcome;
-use crate::hand::Hand;
+use crate::client::BenchClient;
 use std::time::{Duration, Instant};
 
 /// The time for connections, caches and statements to warm up before samples count.
 pub const WARM_UP: Duration = Duration::from_millis(300);
 /// A request that takes this long has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// A client stops after this many errors.
 const MAX_ERRORS: usize = 20;
 
@@ -59,14 +59,14 @@ pub fn percentile_ms(samples: &[Duration], percent: f64) -> f64 {
 }
 
 /// Lets each client repeat the work. Requests that end within the span count.
-pub async fn press<W, F>(hands: &[Hand], span: Duration, work: W) -> Tally
+pub async fn press<W, F>(hands: &[BenchClient], span: Duration, work: W) -> Tally
 where
-    W: Fn(Hand, Turn) -> F + Clone + Send + 'static,
+    W: Fn(BenchClient, Turn) -> F + Clone + Send + 'static,
     F: Future<Output = Outcome<()>> + Send + 'static,
 {
-    let each = hands.iter().cloned().enumerate().map(|(client, hand)| {
+    let each = hands.iter().cloned().enumerate().map(|(client, call)| {
         let work = work.clone();
-        move |turn| work(hand.clone(), Turn { client, turn })
+        move |turn| work(call.clone(), Turn { client, turn })
     });
     press_each(each, span).await
 }
@@ -101,7 +101,7 @@ where
         if begun >= end || tally.errors == MAX_ERRORS {
             break;
         }
-        match tokio::time::timeout(PATIENCE, client(turn)).await {
+        match tokio::time::timeout(TIMEOUT, client(turn)).await {
             Ok(Ok(())) => {
                 let done = Instant::now();
                 if done >= open && done <= end {

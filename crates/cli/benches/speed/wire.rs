@@ -71,19 +71,19 @@ pub fn since_1970(at: &Timestamp) -> Duration {
 /// Watches runs: the active runs and all later events, or only the events after a cursor.
 pub async fn watch(channel: Channel, filter: &str, cursor: &str) -> Outcome<Streaming<Event>> {
     let (filter, cursor) = (filter.into(), cursor.into());
-    let asked = v1::WatchRunsRequest { filter, cursor, skip_ended: true };
-    stream(channel, "/farrier.v1.RunService/WatchRuns", asked).await
+    let requested = v1::WatchRunsRequest { filter, cursor, skip_ended: true };
+    stream(channel, "/farrier.v1.RunService/WatchRuns", requested).await
 }
 
 /// Opens a stream of events from the method at `path`.
 pub async fn stream<M: prost::Message + 'static>(
     channel: Channel,
     path: &'static str,
-    asked: M,
+    requested: M,
 ) -> Outcome<Streaming<Event>> {
     let mut grpc = tonic::client::Grpc::new(channel);
     grpc.ready().await?;
     let codec = tonic_prost::ProstCodec::<M, Event>::default();
     let path = PathAndQuery::from_static(path);
-    Ok(grpc.server_streaming(Request::new(asked), path, codec).await?.into_inner())
+    Ok(grpc.server_streaming(Request::new(requested), path, codec).await?.into_inner())
 }

@@ -17,8 +17,8 @@ fn the_commands_in_the_documents_parse() {
         let text = std::fs::read_to_string(&page).unwrap();
         for command in commands(&text) {
             count += 1;
-            if let Err(said) = parse(&command) {
-                wrong.push(format!("{}: `{command}`: {said}", page.display()));
+            if let Err(message) = parse(&command) {
+                wrong.push(format!("{}: `{command}`: {message}", page.display()));
             }
         }
     }
@@ -87,22 +87,22 @@ fn parse(command: &str) -> Result<(), String> {
 /// command.
 fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
-    let mut word: Option<String> = None;
+    let mut name: Option<String> = None;
     let mut quote: Option<char> = None;
     for c in line.chars() {
         match (quote, c) {
             (Some(open), c) if c == open => quote = None,
-            (Some(_), c) => word.get_or_insert_default().push(c),
+            (Some(_), c) => name.get_or_insert_default().push(c),
             (None, '\'' | '"') => {
                 quote = Some(c);
-                word.get_or_insert_default();
+                name.get_or_insert_default();
             }
-            (None, c) if c.is_whitespace() => words.extend(word.take()),
-            (None, '#' | '|' | '>' | ';' | '&') if word.is_none() => break,
+            (None, c) if c.is_whitespace() => words.extend(name.take()),
+            (None, '#' | '|' | '>' | ';' | '&') if name.is_none() => break,
             (None, ';') => break,
-            (None, c) => word.get_or_insert_default().push(c),
+            (None, c) => name.get_or_insert_default().push(c),
         }
     }
-    words.extend(word);
+    words.extend(name);
     words
 }

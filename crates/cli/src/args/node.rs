@@ -2,7 +2,7 @@
 
 use super::*;
 use clap::builder::NonEmptyStringValueParser;
-use model::node::Mode;
+use model::node::DecommissionMode;
 
 #[derive(Debug, Subcommand)]
 pub enum NodeCommand {
@@ -178,10 +178,10 @@ pub enum DecommissionModeArg {
 impl DecommissionModeArg {
     pub fn wire_name(self) -> &'static str {
         let mode = match self {
-            DecommissionModeArg::SoftReset => Mode::SoftReset,
-            DecommissionModeArg::Reimage => Mode::Reimage,
-            DecommissionModeArg::FullDecommission => Mode::FullDecommission,
-            DecommissionModeArg::StorageCleanup => Mode::StorageCleanup,
+            DecommissionModeArg::SoftReset => DecommissionMode::SoftReset,
+            DecommissionModeArg::Reimage => DecommissionMode::Reimage,
+            DecommissionModeArg::FullDecommission => DecommissionMode::FullDecommission,
+            DecommissionModeArg::StorageCleanup => DecommissionMode::StorageCleanup,
         };
         mode.as_str()
     }
@@ -257,7 +257,8 @@ mod tests {
         let wire: Vec<&str> =
             DecommissionModeArg::value_variants().iter().map(|one| one.wire_name()).collect();
         assert_eq!(typed, wire);
-        let mut known: Vec<&str> = Mode::DECOMMISSION.iter().map(|mode| mode.as_str()).collect();
+        let mut known: Vec<&str> =
+            DecommissionMode::DECOMMISSION.iter().map(|mode| mode.as_str()).collect();
         let mut typed: Vec<&str> = typed.iter().map(String::as_str).collect();
         known.sort_unstable();
         typed.sort_unstable();
@@ -270,7 +271,7 @@ mod tests {
     #[test]
     fn the_help_names_every_state() {
         for state in model::node::NodeState::WORDS {
-            assert!(LIST_HELP.split([' ', '\n']).any(|word| word == state), "{state}");
+            assert!(LIST_HELP.split([' ', '\n']).any(|name| name == state), "{state}");
         }
     }
 

@@ -3,7 +3,7 @@
 use super::*;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use model::effect::Effect;
-use model::node::Stage;
+use model::node::NodeStage;
 
 #[derive(Debug, Subcommand)]
 pub enum SimCommand {
@@ -55,8 +55,8 @@ pub struct SimFaultArgs {
 /// The names that a fault rule can match: effects, node stages, and `probe`, which is no effect.
 /// `parts` is left out: starting child runs calls no provider.
 fn sim_effects() -> PossibleValuesParser {
-    let effects = Effect::WORDS.into_iter().filter(|word| *word != "parts").chain(["probe"]);
-    let stages = Stage::WORDS.iter().map(|word| PossibleValue::new(*word).hide(true));
+    let effects = Effect::NAMES.into_iter().filter(|name| *name != "parts").chain(["probe"]);
+    let stages = NodeStage::WORDS.iter().map(|name| PossibleValue::new(*name).hide(true));
     PossibleValuesParser::new(effects.map(PossibleValue::new).chain(stages))
 }
 

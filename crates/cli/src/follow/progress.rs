@@ -62,8 +62,8 @@ impl Progress {
 
     /// True if the start line of a step is not printed yet.
     pub fn is_start_unprinted(&self, step: &str) -> bool {
-        let waiting = |seen: &StepSnapshot| {
-            matches!(seen.state, State::Unspecified | State::Waiting) && seen.retries == 0
+        let waiting = |observed: &StepSnapshot| {
+            matches!(observed.state, State::Unspecified | State::Waiting) && observed.retries == 0
         };
         self.steps.is_empty() || self.steps.get(&(step.to_string(), false)).is_some_and(waiting)
     }
@@ -88,11 +88,11 @@ impl Progress {
 
 /// The changes that lead from one state to the other.
 fn step_changes(old: StepSnapshot, now: StepSnapshot) -> Vec<StepChange> {
-    let begun = |seen: StepSnapshot| match seen.state {
+    let begun = |observed: StepSnapshot| match observed.state {
         State::Running | State::Succeeded | State::Failed => true,
-        State::Unspecified | State::Waiting => seen.retries > 0,
+        State::Unspecified | State::Waiting => observed.retries > 0,
     };
-    let ended = |seen: StepSnapshot| matches!(seen.state, State::Succeeded | State::Failed);
+    let ended = |observed: StepSnapshot| matches!(observed.state, State::Succeeded | State::Failed);
     let retried = now.retries > old.retries;
     let again = !retried && ended(old) && now.state == State::Running;
     let mut changes = Vec::new();

@@ -112,11 +112,11 @@ fn changed_conditions(before: &Machine, after: &Machine) -> String {
     let was = |name: &str| {
         conditions(before).iter().any(|condition| condition.r#type == name && condition.status)
     };
-    let changed = |wanted: bool| -> Vec<String> {
-        let mark = if wanted { "✓" } else { "✗" };
+    let changed = |desired: bool| -> Vec<String> {
+        let mark = if desired { "✓" } else { "✗" };
         conditions(after)
             .iter()
-            .filter(|condition| condition.status == wanted && was(&condition.r#type) != wanted)
+            .filter(|condition| condition.status == desired && was(&condition.r#type) != desired)
             .map(|condition| format!("{}={mark}", one_line(&condition.r#type)))
             .collect()
     };

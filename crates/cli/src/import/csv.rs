@@ -73,11 +73,11 @@ pub fn parse_rows(path: &Path, text: &str) -> Result<Vec<ImportRow>, Failure> {
     for record in reader.records() {
         let record = record.map_err(|error| refusal(&[format!("{file}: {error}")]))?;
         let line = lines.line_at(record.position().map_or(0, csv::Position::byte));
-        let place = format!("{file}, line {line}");
+        let position = format!("{file}, line {line}");
         match parse_machine(&columns, &record) {
-            Ok(machine) => rows.push(ImportRow { place, machine }),
+            Ok(machine) => rows.push(ImportRow { source: position, machine }),
             Err(problems) => {
-                errors.extend(problems.iter().map(|problem| format!("{place}, {problem}")))
+                errors.extend(problems.iter().map(|problem| format!("{position}, {problem}")))
             }
         }
     }
@@ -120,13 +120,12 @@ fn parse_header(file: &str, header: &StringRecord) -> Result<Vec<Column>, Vec<St
     let mut columns: Vec<Column> = Vec::new();
     let mut errors = Vec::new();
     for (at, name) in header.iter().enumerate() {
-        let place = format!("{file}, line 1, column {}", at + 1);
+        let position = format!("{file}, line 1, column {}", at + 1);
         match Column::parse(name) {
-            None => {
-                errors.push(format!("{place}: there is no column {name:?}; write {COLUMN_NAMES}"))
-            }
+            None => errors
+                .push(format!("{position}: there is no column {name:?}; write {COLUMN_NAMES}")),
             Some(column) if columns.contains(&column) => {
-                errors.push(format!("{place}: the column {name:?} is there twice; remove one"));
+                errors.push(format!("{position}: the column {name:?} is there twice; remove one"));
             }
             Some(column) => columns.push(column),
         }
@@ -139,19 +138,19 @@ fn parse_header(file: &str, header: &StringRecord) -> Result<Vec<Column>, Vec<St
 
 fn parse_machine(columns: &[Column], record: &StringRecord) -> Result<Machine, Vec<String>> {
     if record.len() != columns.len() {
-        let (has, wanted) = (record.len(), columns.len());
+        let (has, desired) = (record.len(), columns.len());
         return Err(vec![format!(
-            "has {has} fields, but the header has {wanted}; quote a value that contains a comma"
+            "has {has} fields, but the header has {desired}; quote a value that contains a comma"
         )]);
     }
     let mut machine = Machine::default();
     let mut spec = MachineSpec::default();
     let mut problems = Vec::new();
     for (at, (column, value)) in columns.iter().zip(record).enumerate() {
-        let place = at + 1;
+        let position = at + 1;
         match column {
             Column::MachineId if value.is_empty() => problems.push(format!(
-                "column {place} machine_id: is empty; name the machine, so that importing again changes nothing"
+                "column {position} machine_id: is empty; name the machine, so that importing again changes nothing"
             )),
             Column::MachineId => machine.machine_id = value.to_string(),
             Column::SshEndpoint => spec.ssh_endpoint = value.to_string(),
@@ -168,12 +167,12 @@ fn parse_machine(columns: &[Column], record: &StringRecord) -> Result<Machine, V
             Column::Slot => match value.parse() {
                 Ok(slot) => spec.slot = Some(slot),
                 Err(_) => problems.push(format!(
-                    "column {place} slot: {value:?} is not a number; write the place in the rack, counted from the bottom"
+                    "column {position} slot: {value:?} is not a number; write the place in the rack, counted from the bottom"
                 )),
             },
             Column::MacAddresses => match parse_macs(value) {
                 Ok(macs) => spec.mac_addresses = macs,
-                Err(problem) => problems.push(format!("column {place} mac_addresses: {problem}")),
+                Err(problem) => problems.push(format!("column {position} mac_addresses: {problem}")),
             },
             Column::Label(_) if value.is_empty() => {}
             Column::Label(key) => {
@@ -222,7 +221,7 @@ mod tests {
         assert_eq!(rows[1].machine.spec.as_ref().unwrap().slot, None);
         assert_eq!(rows[0].machine.labels.len(), 1);
         assert_eq!(rows[1].machine.labels["env"], "a,b");
-        assert_eq!(rows[1].place, "fleet.csv, line 3");
+        assert_eq!(rows[1].source, "fleet.csv, line 3");
     }
 
     #[test]

@@ -72,15 +72,15 @@ fn parse_machines(path: &Path, text: &str, syntax: FileSyntax) -> Result<Vec<Imp
         false => parse_as::<Machines>(path, text, syntax)?.machines,
     };
     let rows = machines.into_iter().enumerate().map(|(at, mut machine)| {
-        let place = format!("{}, machine {}", path.display(), at + 1);
+        let position = format!("{}, machine {}", path.display(), at + 1);
         if machine.machine_id.is_empty() {
             let hint = "name it, so that importing again changes nothing";
             return Err(Failure::refused(format!(
-                "{place}: machine_id is missing; {hint}\nnothing was registered"
+                "{position}: machine_id is missing; {hint}\nnothing was registered"
             )));
         }
         machine.status = None;
-        Ok(ImportRow { place, machine })
+        Ok(ImportRow { source: position, machine })
     });
     rows.collect()
 }
@@ -158,7 +158,7 @@ machines:
         let json = parse("f.json", JSON).unwrap();
         let yaml = parse("f.yml", YAML).unwrap();
         assert_eq!(json.len(), 2);
-        assert_eq!(json[0].place, "f.json, machine 1");
+        assert_eq!(json[0].source, "f.json, machine 1");
         assert_eq!(json[0].machine, yaml[0].machine);
         assert_eq!(json[0].machine.status, None);
         assert_eq!(json[1].machine, yaml[1].machine);

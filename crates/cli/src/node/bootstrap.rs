@@ -21,34 +21,34 @@ pub async fn run(
     args: NodeBootstrapArgs,
 ) -> Result<(), Failure> {
     // The token is shown only once, so the file is created before the token is requested.
-    let place = args.to.clone().map(ConfigFile::create).transpose()?;
+    let position = args.to.clone().map(ConfigFile::create).transpose()?;
     let bundle = match request_bundle(client, args).await {
         Ok(bundle) => bundle,
         Err(failure) => {
-            place.iter().for_each(ConfigFile::remove);
+            position.iter().for_each(ConfigFile::remove);
             return Err(failure);
         }
     };
-    let said = bootstrap_notice(
+    let message = bootstrap_notice(
         &bundle,
-        place.as_ref().map(|place| place.path.as_path()),
+        position.as_ref().map(|position| position.path.as_path()),
         &Clock::system(),
     );
-    match place {
-        Some(mut place) => {
-            place.file.write_all(bundle.agent_config.as_bytes()).map_err(|error| {
+    match position {
+        Some(mut position) => {
+            position.file.write_all(bundle.agent_config.as_bytes()).map_err(|error| {
                 let node = bundle.node.clone().unwrap_or_default().node_id;
                 Failure::refused(format!(
                     "--to {}: {error}\nnext: farrier node bootstrap --reissue {node}",
-                    place.path.display()
+                    position.path.display()
                 ))
             })?;
             // The token is in the file, so it is not printed as well.
             let rest = NodeBundle { token: String::new(), agent_config: String::new(), ..bundle };
-            screen.print_record(&rest, |_| said)
+            screen.print_record(&rest, |_| message)
         }
         None => {
-            eprintln_quietly(said.trim_end());
+            eprintln_quietly(message.trim_end());
             screen.print_record(&bundle, |bundle| bundle.agent_config.clone())
         }
     }
@@ -56,7 +56,7 @@ pub async fn run(
 
 async fn request_bundle(client: &Client, args: NodeBootstrapArgs) -> Result<NodeBundle, Failure> {
     let expires_in_seconds =
-        args.expires_in.map(|life| i64::try_from(life.as_secs()).unwrap_or(i64::MAX));
+        args.expires_in.map(|scenario| i64::try_from(scenario.as_secs()).unwrap_or(i64::MAX));
     match (args.reissue, args.machine_id) {
         (Some(node_id), _) => {
             let keep_session = args.keep_session;
@@ -100,12 +100,12 @@ fn bootstrap_notice(bundle: &NodeBundle, file: Option<&Path>, clock: &Clock) -> 
     let node = bundle.node.clone().unwrap_or_default();
     let (id, machine) = (one_line(&node.node_id), one_line(&node.machine_id));
     let until = clock.absolute(bundle.expires_at.as_ref());
-    let place = match file {
+    let position = match file {
         Some(path) => format!("in {}", path.display()),
         None => "below".into(),
     };
     format!(
-        "{id} on {machine}: the configuration of its agent is {place}; put it into /etc/farrier/agent.toml there\n\
+        "{id} on {machine}: the configuration of its agent is {position}; put it into /etc/farrier/agent.toml there\n\
          Its token works once, until {until}, and is not shown again: farrier node bootstrap --reissue {id}\n"
     )
 }
@@ -122,20 +122,20 @@ mod tests {
     fn a_file_is_new_and_its_owners_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("agent.toml");
-        let place = ConfigFile::create(path.clone()).unwrap();
-        let mode = place.file.metadata().unwrap().permissions().mode();
+        let position = ConfigFile::create(path.clone()).unwrap();
+        let mode = position.file.metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, OWNER_ONLY);
         let again = ConfigFile::create(path.clone()).err().unwrap();
         assert_eq!(again.exit, Exit::Refused);
         assert!(again.message.ends_with("is there already; name a new file"), "{}", again.message);
-        place.remove();
+        position.remove();
         assert!(!path.exists());
         let nowhere = ConfigFile::create(dir.path().join("no/agent.toml")).err().unwrap();
         assert!(nowhere.message.contains("No such file"), "{}", nowhere.message);
     }
 
     #[test]
-    fn what_is_said_has_no_token_in_it() {
+    fn the_output_contains_no_token() {
         let bundle = NodeBundle {
             node: Some(Node {
                 node_id: "node-1".into(),
@@ -147,10 +147,13 @@ mod tests {
             agent_config: "token = \"s3cret\"\n".into(),
         };
         for file in [None, Some(Path::new("agent.toml"))] {
-            let said = bootstrap_notice(&bundle, file, &Clock::fixed(0));
-            assert!(said.contains("works once, until 1970-01-01 00:01:00 +00:00"), "{said}");
-            assert!(said.contains("--reissue node-1") && !said.contains("s3cret"), "{said}");
-            assert_eq!(said.contains("is in agent.toml"), file.is_some(), "{said}");
+            let message = bootstrap_notice(&bundle, file, &Clock::fixed(0));
+            assert!(message.contains("works once, until 1970-01-01 00:01:00 +00:00"), "{message}");
+            assert!(
+                message.contains("--reissue node-1") && !message.contains("s3cret"),
+                "{message}"
+            );
+            assert_eq!(message.contains("is in agent.toml"), file.is_some(), "{message}");
         }
     }
 }

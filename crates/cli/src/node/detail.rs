@@ -16,7 +16,7 @@ pub fn describe(detail: &NodeDetail, clock: &Clock) -> String {
         detail
             .observed
             .as_ref()
-            .map(|seen| maas_facts(seen, &node.state, clock))
+            .map(|observed| maas_facts(observed, &node.state, clock))
             .unwrap_or_default(),
         agent_facts(&detail.agent.clone().unwrap_or_default(), clock),
     ];
@@ -64,37 +64,37 @@ fn workflow_facts(detail: &NodeDetail, run: &Run, clock: &Clock) -> Facts {
     ]
 }
 
-fn maas_facts(seen: &ObservedMachine, node_state: &str, clock: &Clock) -> Facts {
-    let fits = match seen.expected {
+fn maas_facts(observed: &ObservedMachine, node_state: &str, clock: &Clock) -> Facts {
+    let fits = match observed.expected {
         true => String::new(),
         false => format!(", which is not what is expected of a node that is {node_state}"),
     };
-    let power = match seen.powered_on {
+    let power = match observed.powered_on {
         None => "",
         Some(true) => "on",
         Some(false) => "off",
     };
     // `at` is when MAAS first reported this state; `asked_at` is the last time MAAS was called.
-    let at = clock.ago(seen.at.as_ref());
-    let asked = match &seen.asked_at {
-        Some(asked) => format!(", asked {}", clock.ago(Some(asked))),
+    let at = clock.ago(observed.at.as_ref());
+    let requested = match &observed.asked_at {
+        Some(requested) => format!(", asked {}", clock.ago(Some(requested))),
         None => String::new(),
     };
     vec![
-        ("MAAS:", format!("{}{fits}, first seen {at}{asked}", seen.state)),
-        ("MAAS says:", seen.message.clone()),
+        ("MAAS:", format!("{}{fits}, first seen {at}{requested}", observed.state)),
+        ("MAAS says:", observed.message.clone()),
         ("MAAS power:", power.into()),
-        ("System id:", seen.system_id.clone()),
+        ("System id:", observed.system_id.clone()),
     ]
 }
 
 fn agent_facts(agent: &AgentStatus, clock: &Clock) -> Facts {
-    let heard = match (&agent.heard_at, agent.enrolled) {
+    let heartbeat = match (&agent.heard_at, agent.enrolled) {
         (None, false) => return vec![("Agent:", "none has enrolled".into())],
         (None, true) => "never heard of since it enrolled".to_string(),
         (Some(at), false) if agent.enrolled_at.is_some() => {
-            let said = format!("not enrolled any more, last heard {}", clock.ago(Some(at)));
-            return vec![("Agent:", said)];
+            let message = format!("not enrolled any more, last heard {}", clock.ago(Some(at)));
+            return vec![("Agent:", message)];
         }
         (Some(at), true | false) => format!("heard {}", clock.ago(Some(at))),
     };
@@ -102,11 +102,11 @@ fn agent_facts(agent: &AgentStatus, clock: &Clock) -> Facts {
         "" => "well".to_string(),
         problems => format!("not well: {problems}"),
     };
-    let who = [agent.hostname.as_str(), agent.version.as_str()];
-    let who: Vec<&str> = who.into_iter().filter(|word| !word.is_empty()).collect();
+    let requester = [agent.hostname.as_str(), agent.version.as_str()];
+    let requester: Vec<&str> = requester.into_iter().filter(|name| !name.is_empty()).collect();
     vec![
-        ("Agent:", format!("{heard}, {how}")),
-        ("Agent on:", who.join(", ")),
+        ("Agent:", format!("{heartbeat}, {how}")),
+        ("Agent on:", requester.join(", ")),
         ("Enrolled:", agent.enrolled_at.map(|at| clock.absolute(Some(&at))).unwrap_or_default()),
     ]
 }

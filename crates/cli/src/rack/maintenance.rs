@@ -18,8 +18,8 @@ use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::text::{MAX_IN_CELL, join_names, one_line};
 use crate::time::Clock;
 use crate::watch;
-use model::blast::MAX_NAMED;
-use model::time::spoken;
+use model::blast_radius::MAX_NAMED;
+use model::time::format_duration;
 use proto::v1::maintenance_activity_config::Activity;
 use proto::v1::{
     CancelOperationRequest, ConfigureNmxClusterActivity, FirmwareUpgradeActivity,
@@ -102,21 +102,21 @@ fn requested_activities(
         (RackActivityArg::Firmware, !args.firmware_version.is_empty()),
         (RackActivityArg::Power, args.power.is_some()),
     ];
-    let wanted: Vec<RackActivityArg> = match args.activities.is_empty() {
+    let desired: Vec<RackActivityArg> = match args.activities.is_empty() {
         true => by_setting.into_iter().filter(|(_, set)| *set).map(|(one, _)| one).collect(),
         false => args.activities.clone(),
     };
-    if wanted.is_empty() {
+    if desired.is_empty() {
         return Ok(Vec::new());
     }
-    let lacks = |activity| !wanted.contains(&activity);
+    let lacks = |activity| !desired.contains(&activity);
     if !args.firmware_version.is_empty() && lacks(RackActivityArg::Firmware) {
         return Err(Failure::refused("--firmware-version needs --activity firmware"));
     }
     if args.power.is_some() && lacks(RackActivityArg::Power) {
         return Err(Failure::refused("--power needs --activity power"));
     }
-    let activity = |wanted: &RackActivityArg| match wanted {
+    let activity = |desired: &RackActivityArg| match desired {
         RackActivityArg::Firmware => Activity::FirmwareUpgrade(FirmwareUpgradeActivity {
             firmware_version: args.firmware_version.clone(),
         }),
@@ -133,8 +133,8 @@ fn requested_activities(
             Activity::PowerSequence(PowerSequenceActivity { sequence: sequence.into() })
         }
     };
-    let config = |wanted| MaintenanceActivityConfig { activity: Some(activity(wanted)) };
-    Ok(wanted.iter().map(config).collect())
+    let config = |desired| MaintenanceActivityConfig { activity: Some(activity(desired)) };
+    Ok(desired.iter().map(config).collect())
 }
 
 /// Prints the preview, or follows the operation to its end.
@@ -184,9 +184,9 @@ fn format_preview(preview: &RackMaintenancePreview, colors: ColorMode) -> String
     }
     text.push('\n');
     let mut table = Table::new(&["STEP", "ACTIVITY", "DEVICES"]);
-    for leg in &preview.legs {
-        let devices = join_names(leg.parts.iter().map(|part| part.id.as_str()), MAX_IN_CELL);
-        table.add_row(vec![(&leg.name).into(), (&leg.activity).into(), devices.into()]);
+    for rack_step in &preview.legs {
+        let devices = join_names(rack_step.parts.iter().map(|part| part.id.as_str()), MAX_IN_CELL);
+        table.add_row(vec![(&rack_step.name).into(), (&rack_step.activity).into(), devices.into()]);
     }
     text.push_str(&table.render(colors));
     text.push('\n');
@@ -244,8 +244,8 @@ fn format_status(status: &RackMaintenanceStatus, wide: bool, colors: ColorMode) 
     }
     text.push('\n');
     let mut table = Table::new(&["STEP", "ACTIVITY", "STATE", "DEVICES", "OPERATION", "MESSAGE"]);
-    for leg in &status.legs {
-        add_step_rows(&mut table, leg, wide);
+    for rack_step in &status.legs {
+        add_step_rows(&mut table, rack_step, wide);
     }
     text.push_str(&table.render(colors));
     text
@@ -253,19 +253,19 @@ fn format_status(status: &RackMaintenanceStatus, wide: bool, colors: ColorMode) 
 
 /// Adds the row of a rack step, and the rows of its devices if it is running or failed, or if
 /// `wide`.
-fn add_step_rows(table: &mut Table, leg: &RackMaintenanceLeg, wide: bool) {
-    let done = leg.parts.iter().filter(|part| part.state == "SUCCEEDED").count();
+fn add_step_rows(table: &mut Table, rack_step: &RackMaintenanceLeg, wide: bool) {
+    let done = rack_step.parts.iter().filter(|part| part.state == "SUCCEEDED").count();
     table.add_row(vec![
-        (&leg.name).into(),
-        (&leg.activity).into(),
-        state_cell(&leg.state),
-        format!("{done}/{}", leg.parts.len()).into(),
+        (&rack_step.name).into(),
+        (&rack_step.activity).into(),
+        state_cell(&rack_step.state),
+        format!("{done}/{}", rack_step.parts.len()).into(),
         "".into(),
-        (&leg.message).into(),
+        (&rack_step.message).into(),
     ]);
-    let open = matches!(leg.state.as_str(), "RUNNING" | "FAILED");
+    let open = matches!(rack_step.state.as_str(), "RUNNING" | "FAILED");
     if open || wide {
-        leg.parts.iter().for_each(|part| table.add_row(device_row(part)));
+        rack_step.parts.iter().for_each(|part| table.add_row(device_row(part)));
     }
 }
 
@@ -312,8 +312,9 @@ async fn watch_maintenance(
         let filter = build_id_filter("machine_id", &args.id, "")?.replacen('=', "=rack:", 1);
         let watching = watch::watch_runs(client, screen, filter, false);
         return tokio::time::timeout(args.timeout, watching).await.unwrap_or_else(|_| {
-            let said = format!("{} was watched for {}", one_line(&args.id), spoken(args.timeout));
-            Err(Failure::new(Exit::TimedOut, said))
+            let message =
+                format!("{} was watched for {}", one_line(&args.id), format_duration(args.timeout));
+            Err(Failure::new(Exit::TimedOut, message))
         });
     };
     let run = fetch_run(client, id).await?;
@@ -333,8 +334,8 @@ async fn cancel_maintenance(
         [] => return Err(Failure::refused(format!("{} has nothing to cancel", args.id))),
         [id] => id.clone(),
         several => {
-            let said = format!("{} has several; name one: {}", args.id, several.join(", "));
-            return Err(Failure::refused(said));
+            let message = format!("{} has several; name one: {}", args.id, several.join(", "));
+            return Err(Failure::refused(message));
         }
     };
     if args.dry_run {
@@ -358,8 +359,8 @@ async fn preview_cancel(
         let id = one_line(&operation.operation_id);
         let rack = one_line(&operation.target_id);
         let mut text = format!("would cancel {id}; nothing was changed\n");
-        for leg in found.iter().flat_map(|status| &status.legs) {
-            text.push_str(&format_stopped_devices(leg));
+        for rack_step in found.iter().flat_map(|status| &status.legs) {
+            text.push_str(&format_stopped_devices(rack_step));
         }
         // A pending operation is only removed from the rack; the rack does not enter Error.
         let begun = found.iter().filter_map(|status| status.operation.as_ref());
@@ -372,14 +373,14 @@ async fn preview_cancel(
 }
 
 /// The line about a running rack step that would be stopped; empty for any other step.
-fn format_stopped_devices(leg: &RackMaintenanceLeg) -> String {
-    if leg.state != "RUNNING" {
+fn format_stopped_devices(rack_step: &RackMaintenanceLeg) -> String {
+    if rack_step.state != "RUNNING" {
         return String::new();
     }
     let at_work =
-        leg.parts.iter().filter(|part| matches!(part.state.as_str(), "RUNNING" | "PENDING"));
+        rack_step.parts.iter().filter(|part| matches!(part.state.as_str(), "RUNNING" | "PENDING"));
     let devices = join_names(at_work.map(|part| part.id.as_str()), MAX_IN_CELL);
-    format!("{} would be stopped on {devices}\n", one_line(&leg.name))
+    format!("{} would be stopped on {devices}\n", one_line(&rack_step.name))
 }
 
 #[cfg(test)]
@@ -423,21 +424,21 @@ mod tests {
         let ids: Vec<String> = (1..=18).map(|n| format!("m-{n}")).collect();
         let device = |id: &String| RackDevice { id: id.clone(), ..Default::default() };
         let part = |id: &String| RackMaintenancePart { id: id.clone(), ..Default::default() };
-        let leg = RackMaintenanceLeg {
+        let rack_step = RackMaintenanceLeg {
             name: "power-off-machines".into(),
             parts: ids.iter().map(part).collect(),
             ..Default::default()
         };
         let preview = RackMaintenancePreview {
             devices: ids.iter().map(device).collect(),
-            legs: vec![leg],
+            legs: vec![rack_step],
             dark_machine_ids: ids.clone(),
             ..Default::default()
         };
-        let said = format_preview(&preview, ColorMode { enabled: false });
+        let message = format_preview(&preview, ColorMode { enabled: false });
         let all = ids.join(", ");
-        assert!(said.contains(&format!("Devices:     {all}\n")), "{said}");
-        assert!(said.contains(&format!("Taken down:  {all}\n")), "{said}");
-        assert!(said.contains("m-12, and 6 more"), "{said}");
+        assert!(message.contains(&format!("Devices:     {all}\n")), "{message}");
+        assert!(message.contains(&format!("Taken down:  {all}\n")), "{message}");
+        assert!(message.contains("m-12, and 6 more"), "{message}");
     }
 }

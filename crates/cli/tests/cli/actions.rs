@@ -1,7 +1,7 @@
 //! Operator actions on a run that failed, and administrator flags on a machine.
 
-use crate::api::{World, at, fault, is, on_both, refused, states};
-use crate::fleet::{Clients, Home, Server, Setup, new_database, postgres, steps};
+use crate::api::{TestServer, at, fault, is, on_both, refused, states};
+use crate::fleet::{Clients, DatabaseKind, Server, Setup, new_database, postgres, steps};
 use proto::v1;
 use proto::v1::WorkflowState;
 use proto::v1::run::Phase;
@@ -81,7 +81,7 @@ async fn retry_step_goes_on_with_a_new_attempt() {
     on_both("zero", retrying).await;
 }
 
-async fn retrying(_world: &World, mut api: Clients) {
+async fn retrying(_world: &TestServer, mut api: Clients) {
     let failed = api.failed_reimage("m-1", "join").await;
     let before = failed.steps[3].retry_count;
     let again = api.retry_step(&failed.run_id).await.unwrap();
@@ -99,7 +99,7 @@ async fn retrying(_world: &World, mut api: Clients) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn resume_looks_first_and_does_nothing_twice() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     let run = api.in_doubt("m-1", "REBOOT", "reboot").await.run_id;
     api.resume(&run).await.unwrap();
     let ended = api.succeeds(&run).await;
@@ -109,7 +109,7 @@ async fn resume_looks_first_and_does_nothing_twice() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn adopt_takes_what_the_device_shows() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     let run = api.in_doubt("m-1", "REPAVE", "repave").await.run_id;
     api.adopt(&run).await.unwrap();
     let ended = api.succeeds(&run).await;
@@ -136,7 +136,7 @@ async fn rerun_adopts_what_already_holds() {
     on_both("zero", rerunning).await;
 }
 
-async fn rerunning(_world: &World, mut api: Clients) {
+async fn rerunning(_world: &TestServer, mut api: Clients) {
     let failed = api.failed_reimage("m-1", "join").await;
     refused(api.rerun(&failed.run_id, "").await, InvalidArgument, &["request_id is required"]);
     let words = ["first", failed.run_id.as_str()];
@@ -167,7 +167,7 @@ async fn restart_clean_undoes_first_and_then_does_everything() {
     on_both("zero", restarting).await;
 }
 
-async fn restarting(_world: &World, mut api: Clients) {
+async fn restarting(_world: &TestServer, mut api: Clients) {
     let failed = api.failed_reimage("m-1", "verify").await;
     refused(api.restart_clean(&failed.run_id, "").await, InvalidArgument, &["request_id"]);
     let again = api.restart_clean(&failed.run_id, "clean").await.unwrap();
@@ -200,7 +200,7 @@ async fn mark_manual_freezes_until_a_person_resumes() {
     on_both("zero", freezing).await;
 }
 
-async fn freezing(_world: &World, mut api: Clients) {
+async fn freezing(_world: &TestServer, mut api: Clients) {
     api.in_maintenance("m-1").await;
     api.fault(fault("m-1", "repave", "hang", 1)).await;
     let run = api.start("m-1", "REPAVE", "r").await.run_id;
@@ -233,7 +233,7 @@ async fn a_run_that_failed_by_itself_can_be_frozen_too() {
     on_both("zero", freezing_a_failure).await;
 }
 
-async fn freezing_a_failure(_world: &World, mut api: Clients) {
+async fn freezing_a_failure(_world: &TestServer, mut api: Clients) {
     let failed = api.failed_reimage("m-1", "join").await;
     assert_eq!(failed.workflow_state(), WorkflowState::FailedRetryable);
     let frozen = api.mark_manual(&failed.run_id, "wait for parts").await.unwrap();
@@ -244,7 +244,7 @@ async fn freezing_a_failure(_world: &World, mut api: Clients) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_that_was_frozen_while_undoing_ends_canceled() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     api.in_maintenance("m-1").await;
     api.fault(fault("m-1", "repave", "hang", 0)).await;
     let run = api.start("m-1", "REPAVE", "r").await.run_id;
@@ -264,7 +264,7 @@ async fn a_cancel_that_was_frozen_while_undoing_ends_canceled() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn going_on_passes_the_same_gates_as_starting() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     let failed = api.failed_reimage("m-1", "join").await.run_id;
     let flag = |reason: &str| v1::SetRmaRequest { machine_id: "m-1".into(), reason: reason.into() };
     api.admin.set_rma(flag("fan")).await.unwrap();
@@ -313,7 +313,7 @@ const FLAGS: [&str; 5] =
 
 #[tokio::test(flavor = "multi_thread")]
 async fn flags_need_a_machine_and_a_reason() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     let before = api.settled(crate::api::machine("m-1")).await;
     let long = "x".repeat(1_025);
     for name in FLAGS {
@@ -336,7 +336,7 @@ async fn flags_block_everything_but_their_own_undo() {
     on_both("zero", flagging).await;
 }
 
-async fn flagging(_world: &World, mut api: Clients) {
+async fn flagging(_world: &TestServer, mut api: Clients) {
     api.in_maintenance("m-1").await;
     for (name, condition, lifecycle) in [
         ("rma", "RMA", v1::LifecycleState::Rma),
@@ -353,9 +353,9 @@ async fn flagging(_world: &World, mut api: Clients) {
             let answer = api.try_start("m-1", kind, &format!("{name}-{kind}")).await;
             refused(answer, FailedPrecondition, &[condition, "blocked", &undo]);
         }
-        let told = api.history("m-1").await.pop().unwrap();
-        assert_eq!((told.cause.as_str(), told.actor.as_str()), ("admin", "anonymous"));
-        assert!(told.message.contains("it burns"), "{told:?}");
+        let reported = api.history("m-1").await.pop().unwrap();
+        assert_eq!((reported.cause.as_str(), reported.actor.as_str()), ("admin", "anonymous"));
+        assert!(reported.message.contains("it burns"), "{reported:?}");
         let cleared = flag(&mut api, &format!("clear-{name}"), ("m-1", "repaired")).await.unwrap();
         assert!(!is(&cleared, condition));
         assert_eq!(states(&cleared), ("MAINTENANCE", "EFFECTIVE_STATE_MAINTENANCE"));
@@ -372,7 +372,7 @@ async fn flagging(_world: &World, mut api: Clients) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_person_may_clear_needs_intervention() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     api.failed_reimage("m-1", "repave").await;
     assert_eq!(states(&api.machine("m-1").await), ("MAINTENANCE", "EFFECTIVE_STATE_ATTENTION"));
     let machine = flag(&mut api, "clear-needs-intervention", ("m-1", "looked")).await.unwrap();
@@ -382,7 +382,7 @@ async fn a_person_may_clear_needs_intervention() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_rma_run_ends_in_a_flagged_machine() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     api.in_maintenance("m-1").await;
     let run = api.done("m-1", "RMA", "r").await;
     let names: Vec<String> = steps(&run).into_iter().map(|(name, _)| name).collect();
@@ -399,7 +399,7 @@ async fn an_rma_run_ends_in_a_flagged_machine() {
 async fn a_run_that_waits_for_its_next_attempt_survives_a_wake_up() {
     let Some(cluster) = postgres() else { return };
     let dir = tempfile::tempdir().unwrap();
-    let home = Home::Postgres(new_database(&cluster).await);
+    let home = DatabaseKind::Postgres(new_database(&cluster).await);
     let config = "[engine]\nbackoff_first_ms = 1000\nbackoff_most_ms = 1000".into();
     let server = Server::start(Setup { home, config, ..Setup::new(dir.path(), "zero") });
     let mut api = server.clients().await;
@@ -413,7 +413,7 @@ async fn a_run_that_waits_for_its_next_attempt_survives_a_wake_up() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rerun_and_restart_clean_are_different_requests() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     let failed = api.failed_reimage("m-1", "join").await.run_id;
     let again = api.rerun(&failed, "again").await.unwrap().run_id;
     api.succeeds(&again).await;

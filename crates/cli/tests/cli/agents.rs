@@ -2,7 +2,7 @@
 //! machine; tasks are claimed, renewed and reported; and the server is killed while an agent
 //! executes a task.
 
-use crate::fleet::{Home, PATIENCE, Server, new_database, postgres};
+use crate::fleet::{DatabaseKind, Server, TEST_TIMEOUT, new_database, postgres};
 use crate::nodes::{Api, decommission, drain, state, with_agents};
 use proto::v1;
 use serde_json::{Value, json};
@@ -17,12 +17,12 @@ const MAC: &str = "52:54:00:00:00:01";
 
 /// An agent that the test plays.
 #[derive(Clone)]
-struct Agent {
+struct TestAgent {
     port: u16,
     session: String,
 }
 
-impl Agent {
+impl TestAgent {
     fn new(port: u16) -> Self {
         Self { port, session: format!("{:032x}", rand::random::<u128>()) }
     }
@@ -54,7 +54,7 @@ impl Agent {
     }
 
     #[track_caller]
-    fn told(&self, path: &str, body: &Value) -> Value {
+    fn post_ok(&self, path: &str, body: &Value) -> Value {
         let (status, answer) = self.post(path, body);
         assert_eq!(status, 200, "{path} {body}: {answer}");
         answer
@@ -62,10 +62,10 @@ impl Agent {
 
     /// Expects a refusal with this status, and returns its code.
     #[track_caller]
-    fn denied(&self, path: &str, body: &Value, status: u16) -> String {
-        let (seen, answer) = self.post(path, body);
-        assert_eq!(seen, status, "{path} {body}: {answer}");
-        assert!(answer["said"].as_str().is_some_and(|said| !said.is_empty()), "{answer}");
+    fn expect_refusal(&self, path: &str, body: &Value, status: u16) -> String {
+        let (observed, answer) = self.post(path, body);
+        assert_eq!(observed, status, "{path} {body}: {answer}");
+        assert!(answer["said"].as_str().is_some_and(|message| !message.is_empty()), "{answer}");
         answer["code"].as_str().unwrap().to_string()
     }
 
@@ -78,27 +78,27 @@ impl Agent {
 
     #[track_caller]
     fn enroll(&self, token: &str) -> String {
-        let answer = self.told("enroll", &self.application(token, SERIAL, MAC));
+        let answer = self.post_ok("enroll", &self.application(token, SERIAL, MAC));
         assert_eq!(answer["heartbeat_seconds"], 7, "{answer}");
         answer["node"].as_str().unwrap().to_string()
     }
 
     #[track_caller]
-    fn beat(&self) -> Value {
+    fn send_heartbeat(&self) -> Value {
         let well = json!({ "boot_id": "b-1", "version": "1.2.3", "healthy": true, "problems": [], "tasks": [] });
-        self.told("heartbeat", &well)
+        self.post_ok("heartbeat", &well)
     }
 
-    fn take(&self, wait_seconds: u64) -> Value {
-        self.told("tasks/take", &json!({ "wait_seconds": wait_seconds }))["task"].clone()
+    fn claim_task(&self, wait_seconds: u64) -> Value {
+        self.post_ok("tasks/take", &json!({ "wait_seconds": wait_seconds }))["task"].clone()
     }
 
     /// Waits for a task of this kind, and returns its ID.
     #[track_caller]
-    fn taken(&self, kind: &str) -> String {
+    fn wait_for_task(&self, kind: &str) -> String {
         let started = Instant::now();
         loop {
-            let task = self.take(5);
+            let task = self.claim_task(5);
             if !task.is_null() {
                 assert_eq!(task["kind"], kind, "{task}");
                 assert_eq!(task["lease_seconds"], 60, "{task}");
@@ -106,26 +106,29 @@ impl Agent {
                 assert!(task["params"]["node"].is_string(), "{task}");
                 return task["id"].as_str().unwrap().to_string();
             }
-            assert!(started.elapsed() < PATIENCE, "nobody asks for {kind}");
+            assert!(started.elapsed() < TEST_TIMEOUT, "nobody asks for {kind}");
         }
     }
 
     #[track_caller]
-    fn report(&self, id: &str, ok: bool, said: &str) {
-        self.told("tasks/report", &json!({ "id": id, "ok": ok, "said": said, "log": "the end\n" }));
+    fn report(&self, id: &str, ok: bool, message: &str) {
+        self.post_ok(
+            "tasks/report",
+            &json!({ "id": id, "ok": ok, "said": message, "log": "the end\n" }),
+        );
     }
 }
 
-struct World {
+struct AgentTestServer {
     server: Server,
     api: Api,
     port: u16,
     _dir: tempfile::TempDir,
 }
 
-impl World {
+impl AgentTestServer {
     /// Starts a server and registers a machine without a cluster, for a node without MAAS.
-    async fn open(home: Home) -> Self {
+    async fn open(home: DatabaseKind) -> Self {
         let known = v1::MachineSpec {
             serial: SERIAL.into(),
             mac_addresses: vec![MAC.into()],
@@ -134,7 +137,7 @@ impl World {
         Self::with(home, known).await
     }
 
-    async fn with(home: Home, known: v1::MachineSpec) -> Self {
+    async fn with(home: DatabaseKind, known: v1::MachineSpec) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (setup, port) = with_agents(dir.path(), home);
         let server = Server::start(setup);
@@ -153,27 +156,27 @@ impl World {
     }
 
     /// Enrolls a healthy agent and waits until its node is active.
-    async fn active(&mut self) -> (Agent, String) {
+    async fn active(&mut self) -> (TestAgent, String) {
         let bundle = self.bootstrap(None).await;
-        let agent = Agent::new(self.port);
+        let agent = TestAgent::new(self.port);
         let node = agent.enroll(&bundle.token);
-        self.well(&agent, &node).await;
+        self.wait_until_active(&agent, &node).await;
         (agent, node)
     }
 
     /// Sends heartbeats until the node is active: only a heartbeat after the start of the
     /// onboarding counts.
-    async fn well(&mut self, agent: &Agent, node: &str) {
+    async fn wait_until_active(&mut self, agent: &TestAgent, node: &str) {
         let started = Instant::now();
         while state(&self.api.node(node).await.node) != "active" {
-            assert!(started.elapsed() < PATIENCE, "{node} never becomes active");
-            agent.beat();
+            assert!(started.elapsed() < TEST_TIMEOUT, "{node} never becomes active");
+            agent.send_heartbeat();
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
     /// Kills the server with SIGKILL and starts it again.
-    async fn killed(self) -> Self {
+    async fn restart_after_kill(self) -> Self {
         let Self { server, port, _dir, .. } = self;
         let server = Server::start(server.kill());
         let api = Api::of(&server).await;
@@ -194,148 +197,154 @@ impl World {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_works_once_and_for_its_own_machine() {
-    let mut world = World::open(Home::Sqlite).await;
-    let bundle = world.bootstrap(None).await;
-    let port = world.port;
+    let mut env = AgentTestServer::open(DatabaseKind::Sqlite).await;
+    let bundle = env.bootstrap(None).await;
+    let port = env.port;
     assert_eq!(state(&bundle.node), "bootstrap_issued");
     let config =
         format!("controllers = [\"http://127.0.0.1:{port}\"]\ntoken = \"{}\"\n", bundle.token);
     assert!(bundle.agent_config.starts_with(&config), "{}", bundle.agent_config);
     assert!(bundle.agent_config.contains("# scratch_dirs = ["), "{}", bundle.agent_config);
-    let (agent, thief) = (Agent::new(port), Agent::new(port));
-    let unknown = thief.application("made-up", SERIAL, MAC);
-    assert_eq!(thief.denied("enroll", &unknown, 403), "token-unknown");
+    let (agent, claimant) = (TestAgent::new(port), TestAgent::new(port));
+    let unknown = claimant.application("made-up", SERIAL, MAC);
+    assert_eq!(claimant.expect_refusal("enroll", &unknown, 403), "token-unknown");
     for (serial, mac) in [("SN-2", MAC), (SERIAL, "52:54:00:00:00:02")] {
-        let elsewhere = thief.application(&bundle.token, serial, mac);
-        assert_eq!(thief.denied("enroll", &elsewhere, 403), "identity-differs");
+        let elsewhere = claimant.application(&bundle.token, serial, mac);
+        assert_eq!(claimant.expect_refusal("enroll", &elsewhere, 403), "identity-differs");
     }
     let node = agent.enroll(&bundle.token);
     assert_eq!(node, bundle.node.as_ref().unwrap().node_id);
     // The response was lost: the same session gets the same response again.
     assert_eq!(agent.enroll(&bundle.token), node);
-    let used = thief.application(&bundle.token, SERIAL, MAC);
-    assert_eq!(thief.denied("enroll", &used, 403), "token-used");
-    let word = json!({ "healthy": true });
-    assert_eq!(thief.denied("heartbeat", &word, 401), "session-unknown");
+    let used = claimant.application(&bundle.token, SERIAL, MAC);
+    assert_eq!(claimant.expect_refusal("enroll", &used, 403), "token-used");
+    let name = json!({ "healthy": true });
+    assert_eq!(claimant.expect_refusal("heartbeat", &name, 401), "session-unknown");
 
     // A node with an unhealthy agent is not taken into service.
     let ill = json!({ "healthy": false, "problems": ["a fan stands still", "hot"] });
-    agent.told("heartbeat", &ill);
-    let detail = world.api.node(&node).await;
+    agent.post_ok("heartbeat", &ill);
+    let detail = env.api.node(&node).await;
     assert_eq!(state(&detail.node), "enrolling");
     let known = detail.agent.unwrap();
     assert_eq!(known.problems, "a fan stands still; hot");
     assert_eq!((known.hostname.as_str(), known.version.as_str()), ("gpu-1", "1.2.3"));
-    agent.told("heartbeat", &json!({ "healthy": false }));
-    assert_eq!(world.api.node(&node).await.agent.unwrap().problems, "it does not say why");
-    world.well(&agent, &node).await;
-    assert_eq!(agent.beat(), json!({ "heartbeat_seconds": 7, "waiting": false }));
-    let detail = world.api.node(&node).await;
+    agent.post_ok("heartbeat", &json!({ "healthy": false }));
+    assert_eq!(env.api.node(&node).await.agent.unwrap().problems, "it does not say why");
+    env.wait_until_active(&agent, &node).await;
+    assert_eq!(agent.send_heartbeat(), json!({ "heartbeat_seconds": 7, "waiting": false }));
+    let detail = env.api.node(&node).await;
     assert!(detail.agent.unwrap().heard_at.is_some());
     assert_eq!(detail.workflow.unwrap().steps.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_runs_out_and_another_takes_its_place() {
-    let mut world = World::open(Home::Sqlite).await;
-    let bundle = world.bootstrap(Some(1)).await;
+    let mut env = AgentTestServer::open(DatabaseKind::Sqlite).await;
+    let bundle = env.bootstrap(Some(1)).await;
     let ends = Duration::from_secs(bundle.expires_at.unwrap().seconds.unsigned_abs() + 1);
     while SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap() < ends {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let agent = Agent::new(world.port);
+    let agent = TestAgent::new(env.port);
     let late = agent.application(&bundle.token, SERIAL, MAC);
-    assert_eq!(agent.denied("enroll", &late, 403), "token-expired");
+    assert_eq!(agent.expect_refusal("enroll", &late, 403), "token-expired");
     let node = bundle.node.unwrap().node_id;
     let request = v1::ReissueBootstrapRequest { node_id: node.clone(), ..Default::default() };
-    let again = world.api.nodes.reissue_bootstrap(request).await.unwrap().into_inner();
+    let again = env.api.nodes.reissue_bootstrap(request).await.unwrap().into_inner();
     assert_ne!(again.token, bundle.token);
-    assert_eq!(agent.denied("enroll", &late, 403), "token-unknown");
+    assert_eq!(agent.expect_refusal("enroll", &late, 403), "token-unknown");
     assert_eq!(agent.enroll(&again.token), node);
-    for life in [0, -1, 40 * 24 * 3_600] {
+    for scenario in [0, -1, 40 * 24 * 3_600] {
         let request = v1::ReissueBootstrapRequest {
             node_id: node.clone(),
-            expires_in_seconds: Some(life),
+            expires_in_seconds: Some(scenario),
             ..Default::default()
         };
-        let answer = world.api.nodes.reissue_bootstrap(request).await;
+        let answer = env.api.nodes.reissue_bootstrap(request).await;
         let status = crate::api::refused(answer, tonic::Code::InvalidArgument, &[]);
-        assert_eq!(crate::api::field_of(&status), "expires_in_seconds", "{life}");
+        assert_eq!(crate::api::field_of(&status), "expires_in_seconds", "{scenario}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_token_ends_the_session_unless_it_is_kept() {
-    let mut world = World::open(Home::Sqlite).await;
-    let (agent, node) = world.active().await;
-    assert!(world.api.node(&node).await.agent.unwrap().enrolled);
-    let asked = |keep_session| v1::ReissueBootstrapRequest {
+    let mut env = AgentTestServer::open(DatabaseKind::Sqlite).await;
+    let (agent, node) = env.active().await;
+    assert!(env.api.node(&node).await.agent.unwrap().enrolled);
+    let requested = |keep_session| v1::ReissueBootstrapRequest {
         node_id: node.clone(),
         keep_session,
         ..Default::default()
     };
-    world.api.nodes.reissue_bootstrap(asked(true)).await.unwrap();
-    agent.beat();
-    let again = world.api.nodes.reissue_bootstrap(asked(false)).await.unwrap().into_inner();
-    assert_eq!(agent.denied("heartbeat", &json!({ "healthy": true }), 401), "session-unknown");
-    let known = world.api.node(&node).await.agent.unwrap();
+    env.api.nodes.reissue_bootstrap(requested(true)).await.unwrap();
+    agent.send_heartbeat();
+    let again = env.api.nodes.reissue_bootstrap(requested(false)).await.unwrap().into_inner();
+    assert_eq!(
+        agent.expect_refusal("heartbeat", &json!({ "healthy": true }), 401),
+        "session-unknown"
+    );
+    let known = env.api.node(&node).await.agent.unwrap();
     assert!(!known.enrolled && known.hostname == "gpu-1", "{known:?}");
-    let after = Agent::new(world.port);
+    let after = TestAgent::new(env.port);
     assert_eq!(after.enroll(&again.token), node);
-    after.beat();
-    assert!(world.api.node(&node).await.agent.unwrap().enrolled);
+    after.send_heartbeat();
+    assert!(env.api.node(&node).await.agent.unwrap().enrolled);
 }
 
 /// A node with its agent: drained, cleaned and removed.
-async fn tasks_are_done(home: Home) {
-    let mut world = World::open(home).await;
-    let (agent, node) = world.active().await;
-    assert_eq!(agent.take(0), Value::Null);
+async fn tasks_are_done(home: DatabaseKind) {
+    let mut env = AgentTestServer::open(home).await;
+    let (agent, node) = env.active().await;
+    assert_eq!(agent.claim_task(0), Value::Null);
     // A waiting agent is notified as soon as there is a task.
     let waiting = {
         let agent = agent.clone();
-        tokio::task::spawn_blocking(move || agent.taken("node.drain"))
+        tokio::task::spawn_blocking(move || agent.wait_for_task("node.drain"))
     };
-    let run = world.api.nodes.drain_node(drain(&node, "drain")).await.unwrap().into_inner();
+    let run = env.api.nodes.drain_node(drain(&node, "drain")).await.unwrap().into_inner();
     let run = run.run.unwrap().run_id;
     let task = waiting.await.unwrap();
-    assert_eq!(state(&world.api.node(&node).await.node), "draining");
+    assert_eq!(state(&env.api.node(&node).await.node), "draining");
     // A node has one agent, so a second request gets the task that the agent already holds.
-    assert_eq!(agent.taken("node.drain"), task);
-    assert_eq!(agent.beat()["waiting"], true);
+    assert_eq!(agent.wait_for_task("node.drain"), task);
+    assert_eq!(agent.send_heartbeat()["waiting"], true);
     let log = |text: &str| json!({ "id": task, "log": text });
-    assert_eq!(agent.told("tasks/renew", &log("evicting job 7\n"))["then"], "go-on");
+    assert_eq!(agent.post_ok("tasks/renew", &log("evicting job 7\n"))["then"], "go-on");
     // A resume does no harm while the agent holds the task.
     let request = v1::ResumeNodeRequest { node_id: node.clone() };
-    let resumed = world.api.nodes.resume_node(request).await.unwrap().into_inner();
+    let resumed = env.api.nodes.resume_node(request).await.unwrap().into_inner();
     assert_eq!((resumed.task.as_str(), resumed.reopened), ("live", false));
-    let stranger = Agent::new(world.port);
-    assert_eq!(stranger.denied("tasks/renew", &log(""), 401), "session-unknown");
+    let stranger = TestAgent::new(env.port);
+    assert_eq!(stranger.expect_refusal("tasks/renew", &log(""), 401), "session-unknown");
     let other = json!({ "id": "op-1/drain_node/1", "ok": true });
-    assert_eq!(agent.denied("tasks/report", &other, 409), "task-over");
+    assert_eq!(agent.expect_refusal("tasks/report", &other, 409), "task-over");
     agent.report(&task, true, "nothing is left on it");
     // The response was lost: the same report is accepted again.
     agent.report(&task, true, "nothing is left on it");
     let twisted = json!({ "id": task, "ok": false, "said": "no", "log": "" });
-    assert_eq!(agent.denied("tasks/report", &twisted, 409), "task-over");
-    world.api.all.finished(&run).await;
-    world.api.until(&node, "retired").await;
-    assert_eq!(agent.told("tasks/renew", &log(""))["then"], "stop");
-    let told = world.log_of(&run).await;
-    assert!(told.contains("evicting job 7") && told.contains("the end"), "{told}");
+    assert_eq!(agent.expect_refusal("tasks/report", &twisted, 409), "task-over");
+    env.api.all.finished(&run).await;
+    env.api.until(&node, "retired").await;
+    assert_eq!(agent.post_ok("tasks/renew", &log(""))["then"], "stop");
+    let reported = env.log_of(&run).await;
+    assert!(reported.contains("evicting job 7") && reported.contains("the end"), "{reported}");
 
     // The whole decommission: after the agent has uninstalled itself, its session is unknown.
     let gone = decommission(&node, "full_decommission", "gone");
-    let run = world.api.nodes.decommission_node(gone).await.unwrap().into_inner().run.unwrap();
+    let run = env.api.nodes.decommission_node(gone).await.unwrap().into_inner().run.unwrap();
     // The node is already drained.
     for kind in ["node.cleanup_storage", "node.scrub", "node.validate", "node.uninstall"] {
-        let task = agent.taken(kind);
+        let task = agent.wait_for_task(kind);
         agent.report(&task, true, "done");
     }
-    world.api.all.finished(&run.run_id).await;
-    world.api.until(&node, "deleted").await;
-    assert_eq!(agent.denied("heartbeat", &json!({ "healthy": true }), 401), "session-unknown");
-    let operator = Agent { port: world.server.setup.port, ..agent };
+    env.api.all.finished(&run.run_id).await;
+    env.api.until(&node, "deleted").await;
+    assert_eq!(
+        agent.expect_refusal("heartbeat", &json!({ "healthy": true }), 401),
+        "session-unknown"
+    );
+    let operator = TestAgent { port: env.server.setup.port, ..agent };
     let (_, page) = operator.raw("GET", "/metrics", "");
     for series in [
         "farrier_node_tasks_total{kind=\"node.drain\",end=\"done\"} 1",
@@ -351,31 +360,31 @@ async fn tasks_are_done(home: Home) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_takes_renews_and_reports() {
-    tasks_are_done(Home::Sqlite).await;
+    tasks_are_done(DatabaseKind::Sqlite).await;
     if let Some(cluster) = postgres() {
-        tasks_are_done(Home::Postgres(new_database(&cluster).await)).await;
+        tasks_are_done(DatabaseKind::Postgres(new_database(&cluster).await)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_clean_stops_for_a_person() {
-    let mut world = World::open(Home::Sqlite).await;
-    let (agent, node) = world.active().await;
-    let asked = decommission(&node, "storage_cleanup", "clean");
-    let run = world.api.nodes.decommission_node(asked).await.unwrap().into_inner().run.unwrap();
+async fn an_unclean_node_waits_for_the_operator() {
+    let mut env = AgentTestServer::open(DatabaseKind::Sqlite).await;
+    let (agent, node) = env.active().await;
+    let requested = decommission(&node, "storage_cleanup", "clean");
+    let run = env.api.nodes.decommission_node(requested).await.unwrap().into_inner().run.unwrap();
     for kind in ["node.release", "node.drain", "node.cleanup_storage"] {
-        let task = agent.taken(kind);
+        let task = agent.wait_for_task(kind);
         agent.report(&task, true, "done");
     }
     loop {
-        let detail = world.api.node(&node).await;
+        let detail = env.api.node(&node).await;
         if detail.workflow.as_ref().is_some_and(|run| run.finished_at.is_some()) {
             assert_eq!(detail.failure_code, "node-not-clean", "{detail:#?}");
             assert!(detail.failure.contains("/scratch has files"), "{detail:#?}");
             assert!(detail.recommended.iter().any(|one| one.contains(&run.run_id)), "{detail:#?}");
             break;
         }
-        let task = agent.take(1);
+        let task = agent.claim_task(1);
         if let Some(id) = task["id"].as_str() {
             assert_eq!(task["kind"], "node.validate", "{task}");
             agent.report(id, false, "/scratch has files");
@@ -385,33 +394,36 @@ async fn what_is_not_clean_stops_for_a_person() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_survives_kill_9_with_its_task_out() {
-    let mut world = World::open(Home::Sqlite).await;
-    let (agent, node) = world.active().await;
-    let run = world.api.nodes.drain_node(drain(&node, "drain")).await.unwrap().into_inner();
+    let mut env = AgentTestServer::open(DatabaseKind::Sqlite).await;
+    let (agent, node) = env.active().await;
+    let run = env.api.nodes.drain_node(drain(&node, "drain")).await.unwrap().into_inner();
     let run = run.run.unwrap().run_id;
-    let task = agent.taken("node.drain");
+    let task = agent.wait_for_task("node.drain");
     let log = json!({ "id": task, "log": "half way\n" });
-    assert_eq!(agent.told("tasks/renew", &log)["then"], "go-on");
-    let mut world = world.killed().await;
+    assert_eq!(agent.post_ok("tasks/renew", &log)["then"], "go-on");
+    let mut env = env.restart_after_kill().await;
     // The agent continues the same task: no second task was created, and the node was not released.
-    assert_eq!(state(&world.api.node(&node).await.node), "draining");
-    assert_eq!(agent.told("tasks/renew", &json!({ "id": task, "log": "more\n" }))["then"], "go-on");
-    assert_eq!(agent.taken("node.drain"), task);
+    assert_eq!(state(&env.api.node(&node).await.node), "draining");
+    assert_eq!(
+        agent.post_ok("tasks/renew", &json!({ "id": task, "log": "more\n" }))["then"],
+        "go-on"
+    );
+    assert_eq!(agent.wait_for_task("node.drain"), task);
     agent.report(&task, true, "empty");
-    let ended = world.api.all.finished(&run).await;
+    let ended = env.api.all.finished(&run).await;
     assert_eq!(ended.phase(), v1::run::Phase::Succeeded, "{ended:#?}");
-    world.api.until(&node, "retired").await;
-    let told = world.log_of(&run).await;
+    env.api.until(&node, "retired").await;
+    let reported = env.log_of(&run).await;
     for piece in ["half way", "more", "the end"] {
-        assert_eq!(told.matches(piece).count(), 1, "{piece}: {told}");
+        assert_eq!(reported.matches(piece).count(), 1, "{piece}: {reported}");
     }
-    assert_eq!(agent.take(0), Value::Null);
+    assert_eq!(agent.claim_task(0), Value::Null);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_said_wrongly_is_named() {
-    let world = World::open(Home::Sqlite).await;
-    let agent = Agent::new(world.port);
+async fn invalid_requests_name_the_field() {
+    let env = AgentTestServer::open(DatabaseKind::Sqlite).await;
+    let agent = TestAgent::new(env.port);
     for (path, body, field) in [
         ("enroll", json!({ "session": agent.session }), "token"),
         ("enroll", json!({ "token": "t", "session": "short" }), "session"),
@@ -428,9 +440,9 @@ async fn what_is_said_wrongly_is_named() {
     assert_eq!(agent.raw("POST", "/agent/v1/heartbeat", "{").0, 400);
     let long = json!({ "id": "x", "log": "x".repeat(1 << 20) }).to_string();
     assert_ne!(agent.raw("POST", "/agent/v1/tasks/renew", &long).0, 200);
-    let (status, said) = agent.raw("GET", "/agent/v1/binary", "");
+    let (status, message) = agent.raw("GET", "/agent/v1/binary", "");
     assert_eq!(status, 404);
-    assert!(said.contains("nodes.agent_binary"), "{said}");
+    assert!(message.contains("nodes.agent_binary"), "{message}");
     assert_eq!(agent.raw("GET", "/agent/v1/enroll", "").0, 405);
 }
 
@@ -439,10 +451,10 @@ async fn nodes_fetch_the_agent_from_here() {
     let dir = tempfile::tempdir().unwrap();
     let binary = dir.path().join("farrier-agent");
     std::fs::write(&binary, "#!/bin/true\n").unwrap();
-    let (mut setup, port) = with_agents(dir.path(), Home::Sqlite);
+    let (mut setup, port) = with_agents(dir.path(), DatabaseKind::Sqlite);
     setup.config.push_str(&format!("agent_binary = {binary:?}\nurl = \"http://10.0.0.1:80\"\n"));
     let server = Server::start(setup);
-    let agent = Agent::new(port);
+    let agent = TestAgent::new(port);
     assert_eq!(agent.raw("GET", "/agent/v1/binary", ""), (200, "#!/bin/true\n".to_string()));
     let mut api = Api::of(&server).await;
     api.all.register("m-1").await;
@@ -452,12 +464,12 @@ async fn nodes_fetch_the_agent_from_here() {
 }
 
 /// A directory that stands for a node, and the real agent in it.
-struct Node {
+struct TestNode {
     dir: tempfile::TempDir,
     agent: Option<Child>,
 }
 
-impl Node {
+impl TestNode {
     /// Installs the bundle as issued, followed by the directories of this test.
     fn install(agent_config: &str) -> Self {
         let node = Self { dir: tempfile::tempdir().unwrap(), agent: None };
@@ -500,7 +512,7 @@ impl Node {
         self.write(&format!("hooks/{name}"), 0o755, &text);
     }
 
-    fn let_go(&self, hook: &str) {
+    fn release_hook(&self, hook: &str) {
         std::fs::write(self.path(&format!("{hook}.go")), "").unwrap();
     }
 
@@ -519,29 +531,29 @@ impl Node {
     }
 
     /// Waits until a hook has been started this many times.
-    async fn begun(&self, hook: &str, times: usize) {
+    async fn wait_for_hook_start(&self, hook: &str, times: usize) {
         let started = Instant::now();
         let runs = || std::fs::read_to_string(self.path(&format!("{hook}.runs")));
         while runs().unwrap_or_default().lines().count() < times {
-            assert!(started.elapsed() < PATIENCE, "the hook {hook} never begins {times} times");
+            assert!(started.elapsed() < TEST_TIMEOUT, "the hook {hook} never begins {times} times");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
     /// Waits until the agent has exited by itself.
-    async fn left(&mut self) {
+    async fn wait_for_exit(&mut self) {
         let started = Instant::now();
         loop {
             if let Some(status) = self.agent.as_mut().unwrap().try_wait().unwrap() {
                 return assert!(status.success(), "{status}");
             }
-            assert!(started.elapsed() < PATIENCE, "the agent never leaves its node");
+            assert!(started.elapsed() < TEST_TIMEOUT, "the agent never leaves its node");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 }
 
-impl Drop for Node {
+impl Drop for TestNode {
     fn drop(&mut self) {
         self.kill();
     }
@@ -552,39 +564,39 @@ impl Drop for Node {
 async fn a_real_agent_lives_with_a_real_server_and_both_are_killed() {
     // The machine's spec is empty, because the host name and network cards of the test host are
     // unknown.
-    let mut world = World::with(Home::Sqlite, v1::MachineSpec::default()).await;
-    let bundle = world.bootstrap(None).await;
+    let mut env = AgentTestServer::with(DatabaseKind::Sqlite, v1::MachineSpec::default()).await;
+    let bundle = env.bootstrap(None).await;
     let id = bundle.node.unwrap().node_id;
-    let mut node = Node::install(&bundle.agent_config);
+    let mut node = TestNode::install(&bundle.agent_config);
     node.hook("drain");
     node.hook("cleanup_storage");
     node.start();
-    world.api.until(&id, "active").await;
+    env.api.until(&id, "active").await;
 
-    let run = world.api.nodes.drain_node(drain(&id, "drain")).await.unwrap().into_inner();
+    let run = env.api.nodes.drain_node(drain(&id, "drain")).await.unwrap().into_inner();
     let run = run.run.unwrap().run_id;
-    node.begun("drain", 1).await;
-    let mut world = world.killed().await;
+    node.wait_for_hook_start("drain", 1).await;
+    let mut env = env.restart_after_kill().await;
     node.kill();
     node.start();
     // The same task is claimed again and its hook is started a second time.
-    node.begun("drain", 2).await;
-    node.let_go("drain");
-    let ended = world.api.all.finished(&run).await;
+    node.wait_for_hook_start("drain", 2).await;
+    node.release_hook("drain");
+    let ended = env.api.all.finished(&run).await;
     assert_eq!(ended.phase(), v1::run::Phase::Succeeded, "{ended:#?}");
-    world.api.until(&id, "retired").await;
+    env.api.until(&id, "retired").await;
 
     std::fs::write(node.path("scratch/left"), "x").unwrap();
     let gone = decommission(&id, "full_decommission", "gone");
-    let run = world.api.nodes.decommission_node(gone).await.unwrap().into_inner().run.unwrap();
-    node.begun("cleanup_storage", 1).await;
+    let run = env.api.nodes.decommission_node(gone).await.unwrap().into_inner().run.unwrap();
+    node.wait_for_hook_start("cleanup_storage", 1).await;
     // Only the server is killed: the agent continues, and no hook is started twice.
-    let mut world = world.killed().await;
-    node.let_go("cleanup_storage");
-    node.left().await;
-    let ended = world.api.all.finished(&run.run_id).await;
+    let mut env = env.restart_after_kill().await;
+    node.release_hook("cleanup_storage");
+    node.wait_for_exit().await;
+    let ended = env.api.all.finished(&run.run_id).await;
     assert_eq!(ended.phase(), v1::run::Phase::Succeeded, "{ended:#?}");
-    world.api.until(&id, "deleted").await;
+    env.api.until(&id, "deleted").await;
     let runs = std::fs::read_to_string(node.path("cleanup_storage.runs")).unwrap();
     assert_eq!(runs, "run\n");
     assert!(!node.path("scratch/left").exists() && !node.path("state").exists());

@@ -2,7 +2,8 @@
 //! refusal must pass.
 
 use crate::fleet::{
-    Clients, Home, PATIENCE, Server, Setup, new_database, postgres, transactions_settled,
+    Clients, DatabaseKind, Server, Setup, TEST_TIMEOUT, new_database, postgres,
+    transactions_settled,
 };
 use proto::v1;
 use proto::v1::step::Kind;
@@ -20,17 +21,17 @@ const QUICK: &str =
 pub const BUILT_IN_PLANS: usize = 21;
 
 /// A server for one test.
-pub struct World {
+pub struct TestServer {
     pub server: Server,
     _dir: tempfile::TempDir,
 }
 
-impl World {
+impl TestServer {
     pub async fn open(speed: &'static str) -> (Self, Clients) {
-        Self::at(Home::Sqlite, speed).await
+        Self::at(DatabaseKind::Sqlite, speed).await
     }
 
-    async fn at(home: Home, speed: &'static str) -> (Self, Clients) {
+    async fn at(home: DatabaseKind, speed: &'static str) -> (Self, Clients) {
         let dir = tempfile::tempdir().unwrap();
         let setup = Setup { home, config: QUICK.into(), ..Setup::new(dir.path(), speed) };
         let server = Server::start(setup);
@@ -45,13 +46,13 @@ impl World {
 }
 
 /// Runs the body on SQLite, and on PostgreSQL if it is available.
-pub async fn on_both(speed: &'static str, body: impl AsyncFn(&World, Clients)) {
-    let (world, clients) = World::open(speed).await;
-    body(&world, clients).await;
+pub async fn on_both(speed: &'static str, body: impl AsyncFn(&TestServer, Clients)) {
+    let (env, clients) = TestServer::open(speed).await;
+    body(&env, clients).await;
     if let Some(cluster) = postgres() {
-        let home = Home::Postgres(new_database(&cluster).await);
-        let (world, clients) = World::at(home, speed).await;
-        body(&world, clients).await;
+        let home = DatabaseKind::Postgres(new_database(&cluster).await);
+        let (env, clients) = TestServer::at(home, speed).await;
+        body(&env, clients).await;
     }
 }
 
@@ -60,16 +61,16 @@ pub async fn on_both(speed: &'static str, body: impl AsyncFn(&World, Clients)) {
 #[track_caller]
 pub fn refused<T: Debug>(answer: Result<T, Status>, code: Code, words: &[&str]) -> Status {
     let status = answer.expect_err("this should have been refused");
-    let said = status.message();
-    assert_eq!(status.code(), code, "{said}");
-    for word in words {
-        assert!(said.contains(word), "{word:?} is not in: {said}");
+    let message = status.message();
+    assert_eq!(status.code(), code, "{message}");
+    for name in words {
+        assert!(message.contains(name), "{name:?} is not in: {message}");
     }
     let details = status.get_error_details();
     let field = details.bad_request().map(|bad| bad.field_violations[0].field.clone());
-    let names_it = field.is_some_and(|field| said.contains(&field));
-    assert!(names_it || said.contains("farrier "), "it does not say what to do: {said}");
-    assert!(details.error_info().is_some_and(|info| !info.reason.is_empty()), "{said}");
+    let names_it = field.is_some_and(|field| message.contains(&field));
+    assert!(names_it || message.contains("farrier "), "it does not say what to do: {message}");
+    assert!(details.error_info().is_some_and(|info| !info.reason.is_empty()), "{message}");
     status
 }
 
@@ -182,7 +183,7 @@ impl Clients {
             if reached(&machine) {
                 return machine;
             }
-            assert!(started.elapsed() < PATIENCE, "{machine:#?} did not get there");
+            assert!(started.elapsed() < TEST_TIMEOUT, "{machine:#?} did not get there");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }

@@ -1,7 +1,7 @@
 //! The command line against a real server: every command of the help, every format, every exit
 //! code.
 
-use crate::api::World;
+use crate::api::TestServer;
 use crate::stage::{farrier, finish};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -17,9 +17,9 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    fn note(&self, args: &[&str]) {
+    fn record_command(&self, args: &[&str]) {
         let words: Vec<&str> =
-            args.iter().take_while(|word| !word.starts_with('-')).copied().collect();
+            args.iter().take_while(|name| !name.starts_with('-')).copied().collect();
         for count in 1..=words.len() {
             self.typed.borrow_mut().insert(words[..count].join(" "));
         }
@@ -28,7 +28,7 @@ impl Terminal {
     /// Runs a command, checks its exit code, and returns its output.
     #[track_caller]
     pub fn run(&self, args: &[&str], expected: i32) -> String {
-        self.note(args);
+        self.record_command(args);
         let (code, stdout, stderr) = finish(farrier(&self.url, args));
         assert_eq!(code, expected, "{args:?}\n{stdout}\n{stderr}");
         match code {
@@ -49,7 +49,7 @@ impl Terminal {
     /// A dry run of a request that would be refused: it exits with 2 and prints the reason on
     /// stdout.
     #[track_caller]
-    pub fn foreseen(&self, line: &str) -> String {
+    pub fn expect_refused_dry_run(&self, line: &str) -> String {
         let line = format!("{line} --dry-run");
         let (code, stdout, stderr) =
             finish(farrier(&self.url, &line.split(' ').collect::<Vec<_>>()));
@@ -60,17 +60,17 @@ impl Terminal {
     /// A dry run in text and in JSON. Checks that the object is unchanged, apart from probe
     /// results.
     #[track_caller]
-    pub fn rehearsed(&self, line: &str, about: &str, words: &[&str]) {
+    pub fn check_dry_run(&self, line: &str, about: &str, words: &[&str]) {
         let looked = || {
             let line = format!("{about} -o json");
             let (code, stdout, _) =
                 finish(farrier(&self.url, &line.split(' ').collect::<Vec<_>>()));
-            (code, serde_json::from_str(&stdout).ok().map(without_looks))
+            (code, serde_json::from_str(&stdout).ok().map(without_probe_fields))
         };
         let before = looked();
-        let said = self.line(&format!("{line} --dry-run"), 0);
-        for word in words.iter().chain(&["nothing was changed"]) {
-            assert!(said.contains(word), "{line}: {word:?} is not in\n{said}");
+        let message = self.line(&format!("{line} --dry-run"), 0);
+        for name in words.iter().chain(&["nothing was changed"]) {
+            assert!(message.contains(name), "{line}: {name:?} is not in\n{message}");
         }
         let record = self.json(&format!("{line} --dry-run"));
         assert!(record.is_object(), "{line}: {record}");
@@ -96,50 +96,50 @@ impl Terminal {
     pub fn at_step(&self, id: &str, step: &str) {
         let started = Instant::now();
         while self.json(&format!("run get {id}"))["current_step"] != step {
-            assert!(started.elapsed() < crate::fleet::PATIENCE, "{id} is never at {step}");
+            assert!(started.elapsed() < crate::fleet::TEST_TIMEOUT, "{id} is never at {step}");
         }
     }
 
     /// Reads an endless stream until it contains the word.
-    pub fn stream(&self, args: &[&str], word: &str) {
+    pub fn stream(&self, args: &[&str], name: &str) {
         use std::io::{BufRead, BufReader};
-        self.note(args);
+        self.record_command(args);
         let mut child = farrier(&self.url, args);
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let found = lines.map_while(Result::ok).any(|line| line.contains(word));
+        let found = lines.map_while(Result::ok).any(|line| line.contains(name));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(found, "{args:?} never says {word:?}");
+        assert!(found, "{args:?} never says {name:?}");
     }
 
     /// Repeats an action until a watching stream contains the word.
-    pub fn meanwhile(&self, args: &[&str], word: &str, act: impl Fn()) {
+    pub fn repeat_until_streamed(&self, args: &[&str], name: &str, act: impl Fn()) {
         use std::io::{BufRead, BufReader};
         let mut child = farrier(&self.url, args);
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let wanted = word.to_string();
+        let desired = name.to_string();
         let reader = std::thread::spawn(move || {
-            lines.map_while(Result::ok).any(|line| line.contains(&wanted))
+            lines.map_while(Result::ok).any(|line| line.contains(&desired))
         });
         let started = Instant::now();
-        while !reader.is_finished() && started.elapsed() < crate::fleet::PATIENCE {
+        while !reader.is_finished() && started.elapsed() < crate::fleet::TEST_TIMEOUT {
             act();
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(reader.join().unwrap(), "{args:?} never says {word:?}");
+        assert!(reader.join().unwrap(), "{args:?} never says {name:?}");
     }
 
     /// Shows the same object in every format.
     #[track_caller]
-    pub fn formats(&self, line: &str, word: &str) {
+    pub fn formats(&self, line: &str, name: &str) {
         for format in ["table", "wide"] {
             let text = self.line(&format!("{line} -o {format}"), 0);
-            assert!(text.contains(word), "{line}: {word:?} is not in\n{text}");
+            assert!(text.contains(name), "{line}: {name:?} is not in\n{text}");
             assert!(text.lines().all(|line| line.trim_end() == line), "{line}:\n{text}");
         }
         let json = self.json(line);
-        assert!(json.to_string().contains(word), "{json}");
+        assert!(json.to_string().contains(name), "{json}");
         let yaml = self.line(&format!("{line} -o yaml"), 0);
         let read: serde_json::Value = serde_saphyr::from_str(&yaml).unwrap();
         assert_eq!(read, json, "{line}");
@@ -147,7 +147,7 @@ impl Terminal {
 }
 
 /// Removes the fields that a probe may have changed meanwhile.
-fn without_looks(mut record: serde_json::Value) -> serde_json::Value {
+fn without_probe_fields(mut record: serde_json::Value) -> serde_json::Value {
     if let Some(status) = record.get_mut("status").and_then(|status| status.as_object_mut()) {
         for field in ["observed", "facts", "version", "updated_at"] {
             status.remove(field);
@@ -160,29 +160,29 @@ fn images(person: &Terminal, dir: &Path) {
     let file = dir.join("disk.raw");
     std::fs::write(&file, "a disk").unwrap();
     let file = file.display().to_string();
-    let said = person.run(&["image", "add", "Disk", "--file", &file], 2);
-    assert!(said.contains("image.name"), "{said}");
+    let message = person.run(&["image", "add", "Disk", "--file", &file], 2);
+    assert!(message.contains("image.name"), "{message}");
     let wrong = "0".repeat(64);
-    let said = person.run(&["image", "add", "disk", "--file", &file, "--sha256", &wrong], 2);
-    assert!(said.contains("the file that arrived has"), "{said}");
-    let said = person.run(&["image", "add", "disk", "--file", "/nowhere.raw"], 2);
-    assert!(said.contains("/nowhere.raw: No such file"), "{said}");
+    let message = person.run(&["image", "add", "disk", "--file", &file, "--sha256", &wrong], 2);
+    assert!(message.contains("the file that arrived has"), "{message}");
+    let message = person.run(&["image", "add", "disk", "--file", "/nowhere.raw"], 2);
+    assert!(message.contains("/nowhere.raw: No such file"), "{message}");
     for _ in 0..2 {
-        let said = person.run(&["image", "add", "disk", "--file", &file], 0);
-        assert!(said.contains("6 B"), "{said}");
+        let message = person.run(&["image", "add", "disk", "--file", &file], 0);
+        assert!(message.contains("6 B"), "{message}");
     }
     let kernel = ["image", "add", "own", "--kernel", &file, "--cmdline", "a={nope}"];
-    let said = person.run(&kernel, 2);
-    assert!(said.contains("image.cmdline") && said.contains("{token}"), "{said}");
-    let said = person.run(&["image", "add", "disk", "--file", &file, "--kind", "tar"], 2);
-    assert!(said.contains("an image never changes"), "{said}");
+    let message = person.run(&kernel, 2);
+    assert!(message.contains("image.cmdline") && message.contains("{token}"), "{message}");
+    let message = person.run(&["image", "add", "disk", "--file", &file, "--kind", "tar"], 2);
+    assert!(message.contains("an image never changes"), "{message}");
     person.formats("image list", "disk");
     person.formats("image get disk", "raw");
     person.line("image delete disk", 0);
-    let said = person.line("image get disk", 2);
-    assert!(said.contains("farrier image list"), "{said}");
-    let said = person.line("netboot config", 2);
-    assert!(said.contains("netboot.listen"), "{said}");
+    let message = person.line("image get disk", 2);
+    assert!(message.contains("farrier image list"), "{message}");
+    let message = person.line("netboot config", 2);
+    assert!(message.contains("netboot.listen"), "{message}");
 }
 
 fn devices(person: &Terminal) {
@@ -190,25 +190,25 @@ fn devices(person: &Terminal) {
         let get = format!("{noun} get {id}");
         let register = format!("{noun} register {id} --provider sim --serial S1");
         let would = format!("would register {id}");
-        person.rehearsed(&register, &get, &[&would, "step read", "step configure", "Ready: "]);
-        let said = person.line(&format!("{register} --rack rack-none --dry-run"), 2);
-        assert!(said.contains("no such rack is known"), "{said}");
+        person.check_dry_run(&register, &get, &[&would, "step read", "step configure", "Ready: "]);
+        let message = person.line(&format!("{register} --rack rack-none --dry-run"), 2);
+        assert!(message.contains("no such rack is known"), "{message}");
         person.line(&register, 0);
         let started = Instant::now();
         while person.json(&format!("{noun} get {id}"))["status"]["state"] != "Ready" {
-            assert!(started.elapsed() < crate::fleet::PATIENCE, "{id} is never ready");
+            assert!(started.elapsed() < crate::fleet::TEST_TIMEOUT, "{id} is never ready");
         }
         let update = format!("{noun} update {id} --label row=a");
-        person.rehearsed(&update, &get, &[&format!("would update {id}")]);
+        person.check_dry_run(&update, &get, &[&format!("would update {id}")]);
         person.line(&update, 0);
         person.formats(&get, "S1");
         person.formats(&format!("{noun} list --label row=a"), id);
         for dry_run in ["", " --dry-run"] {
-            let said = person.line(&format!("{noun} retry {id}{dry_run}"), 2);
-            assert!(said.contains("only what is in Error"), "{said}");
+            let message = person.line(&format!("{noun} retry {id}{dry_run}"), 2);
+            assert!(message.contains("only what is in Error"), "{message}");
         }
         let would = format!("would mark {id} for deletion");
-        person.rehearsed(&format!("{noun} delete {id}"), &get, &[&would, "  removed"]);
+        person.check_dry_run(&format!("{noun} delete {id}"), &get, &[&would, "  removed"]);
     }
     for verb in ["power-on", "power-off"] {
         let line = format!("power-shelf maintenance {verb} --id ps-1 --dry-run");
@@ -228,20 +228,20 @@ fn firmware(person: &Terminal, dir: &Path) {
             format!("firmware create {id} --hardware-type nvl72 --default --component {component}");
         person.line(&line, expected)
     };
-    let said = create("fw-1", "machine:BMC=1,url=ftp://x/y,sha256=ab", 2);
-    assert!(said.contains("firmware.components[machine][0].url"), "{said}");
-    let said = create("fw-1", "rack:BMC=1,url=http://x/y,sha256=ab", 2);
-    assert!(said.contains("firmware.components[0].device_type"), "{said}");
+    let message = create("fw-1", "machine:BMC=1,url=ftp://x/y,sha256=ab", 2);
+    assert!(message.contains("firmware.components[machine][0].url"), "{message}");
+    let message = create("fw-1", "rack:BMC=1,url=http://x/y,sha256=ab", 2);
+    assert!(message.contains("firmware.components[0].device_type"), "{message}");
     let dry =
         format!("firmware create fw-1 --hardware-type nvl72 --component {}", component("2.0"));
-    person.rehearsed(&dry, "firmware list", &["would create firmware fw-1", "bmc.bin"]);
+    person.check_dry_run(&dry, "firmware list", &["would create firmware fw-1", "bmc.bin"]);
     for _ in 0..2 {
         assert!(create("fw-1", &component("2.0"), 0).contains("fw-1 created"));
     }
     let other = component("2.1");
     for component in [&other, &format!("{other} --dry-run")] {
-        let said = create("fw-1", component, 2);
-        assert!(said.contains("a record never changes"), "{said}");
+        let message = create("fw-1", component, 2);
+        assert!(message.contains("a record never changes"), "{message}");
     }
 
     let file = dir.join("fw.yaml");
@@ -255,16 +255,16 @@ fn firmware(person: &Terminal, dir: &Path) {
     person.formats("firmware get fw-1", "https://files.example/bmc.bin");
     assert_eq!(person.json("firmware get fw-2")["available"], true);
 
-    person.rehearsed("firmware set-default fw-2", "firmware list", &["the default of nvl72"]);
+    person.check_dry_run("firmware set-default fw-2", "firmware list", &["the default of nvl72"]);
     assert_eq!(person.json("firmware get fw-1")["is_default"], true);
     person.line("firmware set-default fw-2", 0);
     assert_eq!(person.json("firmware get fw-1")["is_default"], false);
     hosts(person);
     person.line("firmware set-available fw-1 false", 0);
     assert_eq!(person.json("firmware get fw-1")["available"], false);
-    let said = person.line("firmware delete fw-2", 2);
-    assert!(said.contains("is the default of hardware type nvl72"), "{said}");
-    person.rehearsed("firmware delete fw-1", "firmware get fw-1", &["would be deleted"]);
+    let message = person.line("firmware delete fw-2", 2);
+    assert!(message.contains("is the default of hardware type nvl72"), "{message}");
+    person.check_dry_run("firmware delete fw-1", "firmware get fw-1", &["would be deleted"]);
     person.line("firmware delete fw-1", 0);
     assert!(person.line("firmware get fw-1", 2).contains("farrier firmware list"));
     assert_eq!(person.json("firmware history --device machine-1"), serde_json::json!([]));
@@ -275,8 +275,8 @@ fn health(person: &Terminal) {
     let report = ["health", "report", "machine-2", "--source", "dcim", "--alert", alert];
     person.run(&[&report[..], &["--dry-run"]].concat(), 0);
     assert!(person.line("health get machine-2", 0).contains("Alerts:  0"));
-    let told = person.run(&report, 0);
-    assert!(told.contains("dcim reports fan-3: fan 3 stands still, again"), "{told}");
+    let reported = person.run(&report, 0);
+    assert!(reported.contains("dcim reports fan-3: fan 3 stands still, again"), "{reported}");
     person.formats("health get machine-2", "fan-3");
     person.formats("health list", "machine-2");
     person.formats("get machine-2", "fan-3");
@@ -288,17 +288,17 @@ fn health(person: &Terminal) {
         ["run", "start", "machine-2", "--type", "REBOOT", "--param", "health_override=now"];
     person.run(&forced, 0);
     let replace = "health replace machine-2 --source dcim --alert id=nic,message=slow";
-    person.rehearsed(replace, "health get machine-2", &["would be", "nic"]);
-    let told = person.run(
+    person.check_dry_run(replace, "health get machine-2", &["would be", "nic"]);
+    let reported = person.run(
         &["health", "replace", "machine-2", "--source", "dcim", "--alert", "id=nic,message=slow"],
         0,
     );
-    assert!(told.contains("nic") && !told.contains("fan-3"), "{told}");
+    assert!(reported.contains("nic") && !reported.contains("fan-3"), "{reported}");
     person.line("reboot machine-2", 0);
     let refused = person.line("health remove machine-2 --source dcim --alert fan-3", 2);
     assert!(refused.contains("no alert fan-3 of dcim"), "{refused}");
     let remove = "health remove machine-2 --source dcim";
-    person.rehearsed(remove, "health get machine-2", &["Alerts:  0"]);
+    person.check_dry_run(remove, "health get machine-2", &["Alerts:  0"]);
     person.line(remove, 0);
     assert!(person.line("health get machine-2", 0).contains("Alerts:  0"));
     assert!(person.line("history machine-2", 0).contains("dcim reports nic: slow"));
@@ -308,22 +308,22 @@ fn health(person: &Terminal) {
 fn hosts(person: &Terminal) {
     person.line("machine register fresh-1", 0);
     let preview = person.line("machine reprovision fresh-1 --firmware fw-2 --dry-run", 0);
-    for word in ["BMC is not known to be at 2.1", "step firmware-bmc", "nothing was changed"] {
-        assert!(preview.contains(word), "{word:?} is not in\n{preview}");
+    for name in ["BMC is not known to be at 2.1", "step firmware-bmc", "nothing was changed"] {
+        assert!(preview.contains(name), "{name:?} is not in\n{preview}");
     }
-    let said = person.line("machine reprovision fresh-1 --firmware nope", 2);
-    assert!(said.contains("farrier firmware list"), "{said}");
+    let message = person.line("machine reprovision fresh-1 --firmware nope", 2);
+    assert!(message.contains("farrier firmware list"), "{message}");
     person.line("machine reprovision fresh-1 --firmware fw-2 --request-id up", 0);
     let started = Instant::now();
     while !person.line("get fresh-1", 0).contains("BMC 2.1") {
-        assert!(started.elapsed() < crate::fleet::PATIENCE, "its firmware is never upgraded");
+        assert!(started.elapsed() < crate::fleet::TEST_TIMEOUT, "its firmware is never upgraded");
     }
     person.line("machine reprovision fresh-1 --firmware fw-2 --request-id up", 0);
     let applied = person.json("firmware history --device fresh-1");
     assert_eq!(applied.as_array().unwrap().len(), 1, "{applied}");
     assert_eq!(applied[0]["previous"], "1.0", "{applied}");
     person.formats("firmware history --device fresh-1", "fresh-1");
-    person.rehearsed(
+    person.check_dry_run(
         "machine reprovision fresh-1 --cancel",
         "history fresh-1",
         &["would give up the firmware of fresh-1"],
@@ -331,22 +331,22 @@ fn hosts(person: &Terminal) {
     person.line("machine reprovision fresh-1 --cancel", 0);
 
     let line = "component firmware update --compute-trays fresh-1 --target-version";
-    let (code, said, _) = finish(farrier(
+    let (code, message, _) = finish(farrier(
         &person.url,
         &format!("{line} fw-1 --dry-run").split(' ').collect::<Vec<_>>(),
     ));
-    assert!(code == 2 && said.contains("stands in no rack"), "{code} {said}");
-    let said = person.line(&format!("{line} nope"), 2);
-    assert!(said.contains("farrier firmware list"), "{said}");
-    let said = person.line(&format!("{line} fw-2 --reason because"), 2);
-    assert!(said.contains("--force"), "{said}");
+    assert!(code == 2 && message.contains("stands in no rack"), "{code} {message}");
+    let message = person.line(&format!("{line} nope"), 2);
+    assert!(message.contains("farrier firmware list"), "{message}");
+    let message = person.line(&format!("{line} fw-2 --reason because"), 2);
+    assert!(message.contains("--force"), "{message}");
     let line = "component firmware status --compute-trays fresh-1";
     person.formats(&format!("{line} --target-version fw-1"), "fw-1");
     person.formats("component firmware versions --compute-trays fresh-1", "fresh-1");
 }
 
 /// Collects every command without subcommands.
-fn leaves(path: &[String], found: &mut BTreeSet<String>) {
+fn collect_commands(path: &[String], found: &mut BTreeSet<String>) {
     let output =
         Command::new(env!("CARGO_BIN_EXE_farrier")).args(path).arg("--help").output().unwrap();
     assert!(output.status.success(), "{path:?}");
@@ -365,24 +365,24 @@ fn leaves(path: &[String], found: &mut BTreeSet<String>) {
     let between = usage.matches("<MACHINE_ID>").count();
     let path = [path, &vec!["machine-1".to_string(); between]].concat();
     for name in names {
-        leaves(&[&path[..], &[name]].concat(), found);
+        collect_commands(&[&path[..], &[name]].concat(), found);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_command_works_against_a_real_server() {
-    let (world, _) = World::open("zero").await;
-    let url = world.server.url();
+    let (env, _) = TestServer::open("zero").await;
+    let url = env.server.url();
     let dir = tempfile::tempdir().unwrap();
     let typed = tokio::task::spawn_blocking(move || {
         let person = Terminal { url, typed: RefCell::default() };
-        surroundings(&person);
+        local_commands(&person);
         agent(&person, dir.path());
         inventory(&person, dir.path());
         verbs(&person);
-        looking(&person);
+        read_commands(&person);
         plans(&person, dir.path());
-        trouble(&person);
+        repair_commands(&person);
         stopping(&person);
         flags(&person);
         power(&person);
@@ -399,13 +399,13 @@ async fn every_command_works_against_a_real_server() {
     });
     let typed = typed.await.unwrap();
     let mut all = BTreeSet::new();
-    leaves(&[], &mut all);
+    collect_commands(&[], &mut all);
     assert!(all.len() > 40, "{all:?}");
     let missed: Vec<&String> = all.iter().filter(|leaf| !typed.contains(*leaf)).collect();
     assert!(missed.is_empty(), "never typed: {missed:?}");
 }
 
-fn surroundings(person: &Terminal) {
+fn local_commands(person: &Terminal) {
     assert!(person.line("completions bash", 0).contains("enter-maintenance"));
     let config = person.line("serve --print-config --listen 127.0.0.1:1", 0);
     assert!(config.contains("127.0.0.1:1") && config.contains("backoff_first_ms"), "{config}");
@@ -418,26 +418,29 @@ fn agent(person: &Terminal, dir: &Path) {
     assert!(example.contains("controllers = ["), "{example}");
     let file = dir.join("agent.toml");
     let config = file.to_str().unwrap();
-    let said = person.run(&["agent", "run", "--config", config], 2);
-    assert!(said.contains("agent.toml") && said.contains("farrier agent config"), "{said}");
+    let message = person.run(&["agent", "run", "--config", config], 2);
+    assert!(
+        message.contains("agent.toml") && message.contains("farrier agent config"),
+        "{message}"
+    );
     std::fs::write(&file, format!("{example}scratch_dirs = [\"/etc\"]\n")).unwrap();
-    let said = person.run(&["agent", "run", "--config", config], 2);
-    assert!(said.contains("scratch_dirs: /etc"), "{said}");
+    let message = person.run(&["agent", "run", "--config", config], 2);
+    assert!(message.contains("scratch_dirs: /etc"), "{message}");
     let state = dir.join("agent-state");
     // No process listens on port 9.
     let text = example
         .replace("10.0.0.1:8480", "127.0.0.1:9")
         .replace("/var/lib/farrier-agent", state.to_str().unwrap());
     std::fs::write(&file, &text).unwrap();
-    let said = person.run(&["agent", "enroll", "--config", config], 2);
-    assert!(said.contains("token_file"), "{said}");
+    let message = person.run(&["agent", "enroll", "--config", config], 2);
+    assert!(message.contains("token_file"), "{message}");
     // The file permissions of a token are checked first.
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
     std::fs::write(&file, format!("{text}token = \"once\"\n")).unwrap();
-    let said = person.run(&["agent", "enroll", "--config", config], 4);
-    assert!(said.contains("127.0.0.1:9"), "{said}");
-    let said = person.run(&["agent", "status", "--config", config], 0);
-    assert!(said.contains("an enrollment has been asked for"), "{said}");
+    let message = person.run(&["agent", "enroll", "--config", config], 4);
+    assert!(message.contains("127.0.0.1:9"), "{message}");
+    let message = person.run(&["agent", "status", "--config", config], 0);
+    assert!(message.contains("an enrollment has been asked for"), "{message}");
     let status = person.run(&["agent", "status", "--config", config, "-o", "json"], 0);
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
     assert_eq!((&status["enrolling"], &status["task"]), (&true.into(), &serde_json::Value::Null));
@@ -468,12 +471,12 @@ fn inventory(person: &Terminal, dir: &Path) {
 }
 
 fn verbs(person: &Terminal) {
-    let told = person.line("enter-maintenance machine-1", 0);
-    assert!(told.contains("request-id: ") && told.contains("SUCCEEDED"), "{told}");
+    let reported = person.line("enter-maintenance machine-1", 0);
+    assert!(reported.contains("request-id: ") && reported.contains("SUCCEEDED"), "{reported}");
     person.line("machine enter-maintenance machine-2", 0);
-    let told = person.line("reimage machine-1 --image ubuntu-2204 --request-id deploy", 0);
-    for word in ["✓ Netboot configured", "│ [repave-os] ", "✓ SUCCEEDED", "Provisioned=✓"] {
-        assert!(told.contains(word), "{word:?} is not in\n{told}");
+    let reported = person.line("reimage machine-1 --image ubuntu-2204 --request-id deploy", 0);
+    for name in ["✓ Netboot configured", "│ [repave-os] ", "✓ SUCCEEDED", "Provisioned=✓"] {
+        assert!(reported.contains(name), "{name:?} is not in\n{reported}");
     }
     let again = person.line("reimage machine-1 --image ubuntu-2204 --request-id deploy", 0);
     assert!(again.contains("same operation, no new work"), "{again}");
@@ -485,7 +488,7 @@ fn verbs(person: &Terminal) {
     assert_eq!(person.json("get machine-1")["status"]["phase"], "READY");
 }
 
-fn looking(person: &Terminal) {
+fn read_commands(person: &Terminal) {
     for line in ["ops", "runs", "run list"] {
         person.formats(line, "machine-1");
         let found = person.run(
@@ -530,8 +533,8 @@ fn plans(person: &Terminal, dir: &Path) {
     let path = file.to_str().unwrap();
     assert!(person.run(&["plan", "create", "-f", path], 0).contains("mine"));
     person.run(&["plan", "create", "-f", path], 0);
-    let told = person.line("run start machine-1 --type REBOOT --plan mine", 0);
-    assert!(told.contains("SUCCEEDED"), "{told}");
+    let reported = person.line("run start machine-1 --type REBOOT --plan mine", 0);
+    assert!(reported.contains("SUCCEEDED"), "{reported}");
     std::fs::write(&file, text.replace("uptime", "true")).unwrap();
     assert!(person.run(&["plan", "create", "-f", path], 2).contains("new plan_id"));
 }
@@ -539,12 +542,12 @@ fn plans(person: &Terminal, dir: &Path) {
 /// Power, nodes and RMA.
 fn power(person: &Terminal) {
     assert!(person.line("machine power machine-1 status", 0).contains("on"));
-    let told = person.line("machine power machine-1 on", 0);
-    for word in ["Type: POWER", "It was on already", "✓ Power changed", "✓ SUCCEEDED"] {
-        assert!(told.contains(word), "{word:?} is not in\n{told}");
+    let reported = person.line("machine power machine-1 on", 0);
+    for name in ["Type: POWER", "It was on already", "✓ Power changed", "✓ SUCCEEDED"] {
+        assert!(reported.contains(name), "{name:?} is not in\n{reported}");
     }
-    let told = person.line("machine power machine-1 off --graceful 0 --request-id off", 0);
-    assert!(told.contains("Cutting the power"), "{told}");
+    let reported = person.line("machine power machine-1 off --graceful 0 --request-id off", 0);
+    assert!(reported.contains("Cutting the power"), "{reported}");
     let run = person.json("runs --limit 1")[0].clone();
     let params = serde_json::json!({"graceful_seconds": "0"});
     assert_eq!((&run["plan_id"], &run["params"]), (&"plan-power-off-v1".into(), &params), "{run}");
@@ -564,22 +567,22 @@ fn power(person: &Terminal) {
     };
     person.line("enter-maintenance csv-1", 0);
     person.line("reimage csv-1", 0);
-    let told = person.line("machine enter-maintenance csv-1 --drain", 0);
-    assert!(told.contains("✓ Node drained"), "{told}");
+    let reported = person.line("machine enter-maintenance csv-1 --drain", 0);
+    assert!(reported.contains("✓ Node drained"), "{reported}");
     assert_eq!(drained("csv-1"), (true, "Cordoned".into()));
-    let told = person.line("machine rma csv-1", 0);
-    assert!(told.contains("✓ SUCCEEDED") && told.contains("serial SIM"), "{told}");
+    let reported = person.line("machine rma csv-1", 0);
+    assert!(reported.contains("✓ SUCCEEDED") && reported.contains("serial SIM"), "{reported}");
     assert!(person.line("machine power csv-1 on", 2).contains("flagged RMA"));
     assert!(person.line("why csv-1", 0).contains("farrier machine exit-rma csv-1"));
     person.line("machine exit-rma csv-1", 0);
     assert_eq!(person.json("get csv-1")["status"]["phase"], "MAINTENANCE");
     assert!(person.line("machine exit-rma csv-1", 2).contains("not flagged RMA"));
-    let told = person.line("exit-maintenance csv-1 --uncordon", 0);
-    assert!(told.contains("✓ Node uncordoned"), "{told}");
+    let reported = person.line("exit-maintenance csv-1 --uncordon", 0);
+    assert!(reported.contains("✓ Node uncordoned"), "{reported}");
     assert_eq!(drained("csv-1"), (false, "InService".into()));
     person.line("sim fault add --machine csv-1 --effect drain --action fail --times 0", 0);
-    let told = person.line("enter-maintenance csv-1 --drain", 1);
-    assert!(told.contains("farrier fault eviction-blocked"), "{told}");
+    let reported = person.line("enter-maintenance csv-1 --drain", 1);
+    assert!(reported.contains("farrier fault eviction-blocked"), "{reported}");
     person.line("sim fault clear --all", 0);
 }
 
@@ -637,14 +640,14 @@ fn hardware(person: &Terminal) {
     person.line("sim fault add --machine machine-1 --effect probe --action fail --times 0", 0);
     assert!(person.line("machine power machine-1", 4).contains("bmc-unreachable"));
     person.line("sim fault clear --all", 0);
-    let told = person.line("bmc test http://127.0.0.1:9", 1);
-    assert!(told.contains("✗ port") && told.contains("- login"), "{told}");
+    let reported = person.line("bmc test http://127.0.0.1:9", 1);
+    assert!(reported.contains("✗ port") && reported.contains("- login"), "{reported}");
     assert!(person.line("bmc unlock 10.0.0.1", 0).contains("nothing to unlock"));
     assert!(person.line("discover 10.0.0.0/8", 2).contains("10.0.0.0/20"));
 }
 
 /// Failures, and every repair command.
-fn trouble(person: &Terminal) {
+fn repair_commands(person: &Terminal) {
     person.line("enter-maintenance machine-3", 0);
     let broken = |effect: &str, times: u32| {
         person.run(
@@ -668,10 +671,10 @@ fn trouble(person: &Terminal) {
     };
     broken("reboot", 3);
     assert!(person.line("sim fault list", 0).contains("machine-3"));
-    let told = person.line("reboot machine-3 --request-id broken", 1);
-    for word in ["✗ FAILED", "smoke", "farrier fault effect-failed", "Next: farrier run retry-step"]
+    let reported = person.line("reboot machine-3 --request-id broken", 1);
+    for name in ["✗ FAILED", "smoke", "farrier fault effect-failed", "Next: farrier run retry-step"]
     {
-        assert!(told.contains(word), "{word:?} is not in\n{told}");
+        assert!(reported.contains(name), "{name:?} is not in\n{reported}");
     }
     let ops = person.json("ops --limit 1");
     let list = ops.as_array().or(ops["operations"].as_array()).unwrap();
@@ -685,8 +688,8 @@ fn trouble(person: &Terminal) {
     assert!(person.line(&format!("run rerun {run}"), 0).contains("SUCCEEDED"));
     assert!(person.line(&format!("run restart-clean {run}"), 0).contains("SUCCEEDED"));
     broken("reboot", 3);
-    let told = person.line("reboot machine-3 -o json", 1);
-    let failed: serde_json::Value = serde_json::from_str(&told).unwrap();
+    let reported = person.line("reboot machine-3 -o json", 1);
+    let failed: serde_json::Value = serde_json::from_str(&reported).unwrap();
     let failed = failed.get("run_id").or(failed.get("operation_id")).unwrap();
     assert!(
         person.line(&format!("run resume {}", failed.as_str().unwrap()), 0).contains("SUCCEEDED")
@@ -702,12 +705,15 @@ fn stopping(person: &Terminal) {
         let args: Vec<&str> =
             cancel.split(' ').chain([run.as_str(), "--reason", "enough"]).collect();
         // A cancel that ends in CANCELED is a success.
-        let told = person.run(&args, 0);
-        assert!(told.contains("CANCELED"), "{told}");
+        let reported = person.run(&args, 0);
+        assert!(reported.contains("CANCELED"), "{reported}");
         assert!(person.line(&format!("cancel {run}"), 2).contains("already ended CANCELED"));
     }
-    let told = person.line("reboot machine-3 --timeout 300ms", 3);
-    assert!(told.contains("the operation goes on") && told.contains("next: farrier"), "{told}");
+    let reported = person.line("reboot machine-3 --timeout 300ms", 3);
+    assert!(
+        reported.contains("the operation goes on") && reported.contains("next: farrier"),
+        "{reported}"
+    );
     assert!(person.line("reboot machine-3", 2).contains("farrier why op-"));
     let run = person.json("get machine-3")["status"]["active_run_id"].as_str().unwrap().to_string();
     person.line(&format!("cancel {run}"), 0);
@@ -741,8 +747,8 @@ fn exit_codes(person: &Terminal) {
     {
         person.line(line, 2);
     }
-    let told = person.line("list --filter colour=red", 2);
-    assert!(told.contains("colour=red\n  ^"), "{told}");
+    let reported = person.line("list --filter colour=red", 2);
+    assert!(reported.contains("colour=red\n  ^"), "{reported}");
     let nobody = Terminal { url: "http://127.0.0.1:9".into(), typed: RefCell::default() };
     assert!(nobody.line("list", 4).contains("cannot reach"));
 }

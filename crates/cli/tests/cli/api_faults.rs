@@ -1,6 +1,6 @@
 //! Hardware faults: retries, failures, lost responses, time limits and cancels.
 
-use crate::api::{World, at, fault, is, on_both, plan, reboot, refused, states, step};
+use crate::api::{TestServer, at, fault, is, on_both, plan, reboot, refused, states, step};
 use crate::fleet::{Clients, steps};
 use proto::v1;
 use proto::v1::run::Phase;
@@ -14,7 +14,7 @@ async fn ended(api: &mut Clients, id: &str, kind: &str, request: &str) -> v1::Ru
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_that_fails_once_is_tried_again() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     api.in_maintenance("m-1").await;
     api.fault(fault("m-1", "reboot", "fail", 1)).await;
     let run = ended(&mut api, "m-1", "REBOOT", "r").await;
@@ -29,11 +29,11 @@ async fn a_step_that_fails_once_is_tried_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failure_asks_for_a_person_and_leaves_the_phase_alone() {
+async fn a_failure_needs_intervention_and_keeps_the_phase() {
     on_both("zero", failing).await;
 }
 
-async fn failing(_world: &World, mut api: Clients) {
+async fn failing(_world: &TestServer, mut api: Clients) {
     api.in_service("m-1").await;
     let rule = fault("m-1", "reboot", "fail", 0);
     api.fault(v1::SimFault { message: "SSH connection refused".into(), ..rule }).await;
@@ -75,7 +75,7 @@ async fn a_cancel_in_mid_repave_stops_and_undoes() {
     on_both("zero", canceling).await;
 }
 
-async fn canceling(_world: &World, mut api: Clients) {
+async fn canceling(_world: &TestServer, mut api: Clients) {
     api.in_maintenance("m-1").await;
     api.fault(fault("m-1", "repave", "hang", 0)).await;
     let run = api.start("m-1", "REPAVE", "r").await.run_id;
@@ -122,8 +122,8 @@ async fn canceling(_world: &World, mut api: Clients) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_undo_that_fails_is_not_swept_under_the_carpet() {
-    let (_world, mut api) = World::open("zero").await;
+async fn a_failed_undo_is_reported() {
+    let (_world, mut api) = TestServer::open("zero").await;
     api.in_maintenance("m-1").await;
     api.fault(fault("m-1", "repave", "hang", 0)).await;
     let run = api.start("m-1", "REPAVE", "r").await.run_id;
@@ -140,8 +140,8 @@ async fn an_undo_that_fails_is_not_swept_under_the_carpet() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_or_garbled_answer_is_looked_up_and_nothing_is_repeated() {
-    let (_world, mut api) = World::open("zero").await;
+async fn a_lost_or_invalid_answer_is_read_back_and_nothing_is_repeated() {
+    let (_world, mut api) = TestServer::open("zero").await;
     for (id, action) in [("m-1", "drop"), ("m-2", "garbage")] {
         api.in_maintenance(id).await;
         api.fault(fault(id, "reboot", action, 1)).await;
@@ -162,8 +162,8 @@ async fn a_lost_or_garbled_answer_is_looked_up_and_nothing_is_repeated() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_can_find_out_stops_for_a_person() {
-    let (_world, mut api) = World::open("zero").await;
+async fn an_unknown_outcome_waits_for_the_operator() {
+    let (_world, mut api) = TestServer::open("zero").await;
     api.in_maintenance("m-1").await;
     api.fault(fault("m-1", "reboot", "drop", 1)).await;
     api.fault(at("inquire", fault("m-1", "reboot", "fail", 0))).await;
@@ -181,7 +181,7 @@ async fn what_nobody_can_find_out_stops_for_a_person() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_that_hangs_runs_into_its_time_limit() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     api.in_maintenance("m-1").await;
     let hasty = v1::Step { timeout_seconds: Some(1), ..step("reboot", reboot()) };
     api.try_plan(plan("hasty", vec![hasty])).await.unwrap();
@@ -190,8 +190,8 @@ async fn a_step_that_hangs_runs_into_its_time_limit() {
     let ended = api.finished(&run).await;
     assert_eq!((ended.phase(), ended.steps[0].retry_count), (Phase::Succeeded, 1), "{ended:#?}");
     let history = api.history(&run).await;
-    let told = |word: &str| history.iter().any(|entry| entry.message.contains(word));
-    assert!(told("looking") && told("attempt 2"), "{history:#?}");
+    let reported = |name: &str| history.iter().any(|entry| entry.message.contains(name));
+    assert!(reported("looking") && reported("attempt 2"), "{history:#?}");
     let applied = api.applied(&run).await;
     assert_eq!(applied[&format!("{run}/reboot/1")], 0, "{applied:?}");
     assert_eq!(applied[&format!("{run}/reboot/2")], 1, "{applied:?}");
@@ -199,7 +199,7 @@ async fn a_step_that_hangs_runs_into_its_time_limit() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plan_may_ask_for_the_older_rule_about_failures() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     let strict = v1::Plan {
         on_failure: v1::OnFailure::EnterMaintenance.into(),
         ..plan("strict", vec![step("reboot", reboot())])

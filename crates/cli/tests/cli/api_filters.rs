@@ -1,6 +1,8 @@
 //! Filters, on every list, by every field and every operator, on both databases.
 
-use crate::api::{World, fault, field_of, labelled, on_both, page, plan, reboot, refused, step};
+use crate::api::{
+    TestServer, fault, field_of, labelled, on_both, page, plan, reboot, refused, step,
+};
 use crate::fleet::Clients;
 use proto::v1;
 use std::collections::BTreeSet;
@@ -72,7 +74,7 @@ async fn machines_are_found_by_every_field() {
     on_both("zero", machines).await;
 }
 
-async fn machines(_world: &World, mut api: Clients) {
+async fn machines(_world: &TestServer, mut api: Clients) {
     fleet(&mut api).await;
     for (field, value, expected) in [
         ("machine_id", "new", "new"),
@@ -128,7 +130,7 @@ async fn runs_and_operations_are_found_by_every_field() {
     on_both("zero", runs).await;
 }
 
-async fn runs(_world: &World, mut api: Clients) {
+async fn runs(_world: &TestServer, mut api: Clients) {
     fleet(&mut api).await;
     let canceled = api.start("busy", "REBOOT", "stuck").await.run_id;
     api.cancel(&canceled).await.unwrap();
@@ -186,7 +188,7 @@ async fn plans_are_found_by_id_and_type() {
     on_both("zero", plans).await;
 }
 
-async fn plans(_world: &World, mut api: Clients) {
+async fn plans(_world: &TestServer, mut api: Clients) {
     api.try_plan(plan("mine", vec![step("a", reboot())])).await.unwrap();
     check(&mut api, "plans", ("plan_id", "mine"), "mine").await;
     check(&mut api, "plans", ("plan_id", "plan-rma-v1"), "plan-rma-v1").await;
@@ -198,8 +200,8 @@ async fn plans(_world: &World, mut api: Clients) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_filter_is_pointed_at() {
-    let (_world, mut api) = World::open("zero").await;
-    for (list, filter, place) in [
+    let (_world, mut api) = TestServer::open("zero").await;
+    for (list, filter, position) in [
         ("machines", "colour=red", 1),
         ("machines", "phase=READY AND colour=red", 17),
         ("machines", "type=REBOOT", 1),
@@ -220,13 +222,13 @@ async fn a_bad_filter_is_pointed_at() {
         ("plans", "type=REBOOT AND", 16),
     ] {
         let answer = page(&mut api, list, (filter, 0, "")).await;
-        let place_said = format!("at character {place}:");
+        let place_said = format!("at character {position}:");
         let status = refused(answer, InvalidArgument, &["filter", &place_said]);
         assert_eq!(field_of(&status), "filter");
         let lines: Vec<&str> = status.message().lines().collect();
         let [.., shown, caret] = lines[..] else { panic!("{}", status.message()) };
         assert_eq!(shown, format!("  {filter}"));
-        assert_eq!(caret.chars().count(), 2 + place, "{shown}\n{caret}");
+        assert_eq!(caret.chars().count(), 2 + position, "{shown}\n{caret}");
         assert!(caret.ends_with('^'), "{caret}");
     }
     let many = vec!["machine_id=a"; 33].join(" AND ");
@@ -244,7 +246,7 @@ async fn control_characters_in_a_filter_are_refused() {
     on_both("zero", control_characters).await;
 }
 
-async fn control_characters(_world: &World, mut api: Clients) {
+async fn control_characters(_world: &TestServer, mut api: Clients) {
     for filter in ["machine_id=\"\u{0}\"", "labels.env=\"a\u{0}\"", "machine_id in (\"\u{7}\")"] {
         refused(page(&mut api, "machines", (filter, 0, "")).await, InvalidArgument, &["filter"]);
     }

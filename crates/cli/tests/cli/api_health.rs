@@ -50,8 +50,11 @@ async fn what_is_reported_keeps_operations_from_starting() {
         api.in_maintenance("m-1").await;
         api.done("m-1", "REPAVE", "image").await;
         let alerts = [alert("fan", &["prevent-allocations", "site-word"])];
-        let told = report(&mut api, "m-1", "dcim", &alerts).await;
-        assert_eq!((told.alerts, told.bars.len(), told.kind.as_str()), (1, 1, "machine"));
+        let reported = report(&mut api, "m-1", "dcim", &alerts).await;
+        assert_eq!(
+            (reported.alerts, reported.bars.len(), reported.kind.as_str()),
+            (1, 1, "machine")
+        );
         let refusal = refused(
             api.try_run(run("m-1", "EXIT_MAINTENANCE", "out", &[])).await,
             Code::FailedPrecondition,
@@ -81,14 +84,14 @@ async fn what_is_reported_keeps_operations_from_starting() {
         remove(&mut api, "m-1", "dcim").await;
         api.done("m-1", "EXIT_MAINTENANCE", "out").await;
         assert_eq!(api.machine("m-1").await.status.unwrap().health, None);
-        let told = api.history("m-1").await;
-        let said: Vec<&str> = told.iter().map(|one| one.message.as_str()).collect();
+        let reported = api.history("m-1").await;
+        let message: Vec<&str> = reported.iter().map(|one| one.message.as_str()).collect();
         for line in [
             "dcim reports fan: fan is broken",
             "leak reports water: water is broken",
             "the report of leak is removed",
         ] {
-            assert!(said.contains(&line), "{line:?} is not in {said:?}");
+            assert!(message.contains(&line), "{line:?} is not in {message:?}");
         }
     })
     .await;
@@ -109,8 +112,8 @@ async fn reports_are_merged_replaced_listed_and_refused_by_field() {
             alerts: vec![alert("nic", &[])],
             dry_run: false,
         };
-        let told = api.health.replace_health_report(exactly).await.unwrap().into_inner();
-        let ids: Vec<&str> = told.reports[0].alerts.iter().map(|one| one.id.as_str()).collect();
+        let reported = api.health.replace_health_report(exactly).await.unwrap().into_inner();
+        let ids: Vec<&str> = reported.reports[0].alerts.iter().map(|one| one.id.as_str()).collect();
         assert_eq!(ids, ["nic"]);
 
         let mut ids = Vec::new();

@@ -1,7 +1,7 @@
 //! The plain HTTP endpoints: health for load balancers, metrics for Prometheus.
 
-use crate::api::{World, fault};
-use crate::fleet::PATIENCE;
+use crate::api::{TestServer, fault};
+use crate::fleet::TEST_TIMEOUT;
 use crate::stage::{farrier, finish};
 use proto::v1;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,8 +10,8 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 /// Sends a raw request. Returns the status line with the headers, and the body.
-fn http(world: &World, method: &str, path: &str) -> (String, String) {
-    let mut stream = TcpStream::connect(("127.0.0.1", world.server.setup.port)).unwrap();
+fn http(env: &TestServer, method: &str, path: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(("127.0.0.1", env.server.setup.port)).unwrap();
     let request = format!(
         "{method} {path} HTTP/1.1\r\nHost: farrier\r\nConnection: close\r\nContent-Length: 0\r\n\
          Content-Type: application/grpc\r\n\r\n"
@@ -80,7 +80,7 @@ fn alerts_on(kind: &str, class: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_metrics_count_what_happens() {
-    let (world, mut api) = World::open("zero").await;
+    let (env, mut api) = TestServer::open("zero").await;
     api.in_maintenance("m-1").await;
     api.in_maintenance("m-2").await;
     api.done("m-1", "REPAVE", "r").await;
@@ -107,7 +107,7 @@ async fn the_metrics_count_what_happens() {
     };
     api.health.merge_health_report(report).await.unwrap();
 
-    let (head, page) = http(&world, "GET", "/metrics");
+    let (head, page) = http(&env, "GET", "/metrics");
     assert!(head.starts_with("http/1.1 200"), "{head}");
     assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
     let samples = samples(&page);
@@ -143,8 +143,8 @@ async fn the_metrics_count_what_happens() {
 /// A gauge that is not set again would keep its old value.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rack_that_left_error_is_counted_there_no_more() {
-    let (world, _api) = World::open("zero").await;
-    let url = &world.server.url();
+    let (env, _api) = TestServer::open("zero").await;
+    let url = &env.server.url();
     let typed = |line: &str, expected: i32| {
         let (code, stdout, stderr) = finish(farrier(url, &line.split(' ').collect::<Vec<_>>()));
         assert_eq!(code, expected, "{line}\n{stdout}\n{stderr}");
@@ -153,15 +153,15 @@ async fn a_rack_that_left_error_is_counted_there_no_more() {
     let until = |expected: [f64; 2]| {
         let started = Instant::now();
         loop {
-            let samples = samples(&http(&world, "GET", "/metrics").1);
+            let samples = samples(&http(&env, "GET", "/metrics").1);
             let of = |state: &str| {
                 samples[&format!("farrier_devices{{kind=\"rack\",state=\"{state}\"}}")]
             };
-            let seen = [of("Error"), of("Ready")];
-            if seen == expected {
+            let observed = [of("Error"), of("Ready")];
+            if observed == expected {
                 return samples;
             }
-            assert!(started.elapsed() < PATIENCE, "{seen:?} never becomes {expected:?}");
+            assert!(started.elapsed() < TEST_TIMEOUT, "{observed:?} never becomes {expected:?}");
             std::thread::sleep(Duration::from_millis(20));
         }
     };
@@ -179,7 +179,7 @@ async fn a_rack_that_left_error_is_counted_there_no_more() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_cannot_fill_the_metrics() {
-    let (world, _) = World::open("zero").await;
+    let (env, _) = TestServer::open("zero").await;
     for index in 0..20 {
         for path in [
             format!("/evil-{index}"),
@@ -187,11 +187,11 @@ async fn strangers_cannot_fill_the_metrics() {
             format!("/farrier.v1.MachineService/Evil{index}"),
             format!("/grpc.evil/{index}"),
         ] {
-            http(&world, "GET", &path);
-            http(&world, "POST", &path);
+            http(&env, "GET", &path);
+            http(&env, "POST", &path);
         }
     }
-    let samples = samples(&http(&world, "GET", "/metrics").1);
+    let samples = samples(&http(&env, "GET", "/metrics").1);
     let paths: BTreeSet<&str> = samples
         .keys()
         .filter_map(|series| series.strip_prefix("farrier_requests_total{path=\""))
@@ -202,7 +202,7 @@ async fn strangers_cannot_fill_the_metrics() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn health_is_told_to_load_balancers() {
-    let (world, _) = World::open("zero").await;
+    let (world, _) = TestServer::open("zero").await;
     let (head, body) = http(&world, "GET", "/healthz");
     assert!(head.starts_with("http/1.1 200"), "{head}");
     assert_eq!(body.trim(), "ok");

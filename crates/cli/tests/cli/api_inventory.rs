@@ -1,8 +1,8 @@
 //! The inventory: valid and invalid records, and reading all of it page by page.
 
 use crate::api::{
-    BUILT_IN_PLANS, LISTS, World, field_of, is, labelled, machine, on_both, page, plan, reboot,
-    refused, states, step,
+    BUILT_IN_PLANS, LISTS, TestServer, field_of, is, labelled, machine, on_both, page, plan,
+    reboot, refused, states, step,
 };
 use crate::fleet::Clients;
 use proto::v1;
@@ -15,7 +15,7 @@ async fn machines_are_registered_and_updated() {
     on_both("zero", registering).await;
 }
 
-async fn registering(_world: &World, mut api: Clients) {
+async fn registering(_world: &TestServer, mut api: Clients) {
     let made = api.put(machine("")).await;
     assert!(made.machine_id.starts_with("m-"), "{}", made.machine_id);
     let other = api.put(machine("")).await;
@@ -23,32 +23,32 @@ async fn registering(_world: &World, mut api: Clients) {
     assert_eq!(states(&made), ("FACTORY_READY", "EFFECTIVE_STATE_NEW"));
 
     // MAC addresses are normalized; an empty provider becomes the server's default.
-    let mut wanted = labelled("m-1", &[("env", "prod"), ("app.example.com/name", "")]);
-    let spec = wanted.spec.as_mut().unwrap();
+    let mut desired = labelled("m-1", &[("env", "prod"), ("app.example.com/name", "")]);
+    let spec = desired.spec.as_mut().unwrap();
     spec.mac_addresses = vec!["AA-BB-CC-DD-EE-FF".into(), "001122334455".into()];
     spec.ssh_endpoint = "[fd00::1]:22".into();
     spec.bmc_endpoint = "https://bmc-1.example.net/redfish".into();
     spec.provider = String::new();
-    let made = api.settled(wanted.clone()).await;
+    let made = api.settled(desired.clone()).await;
     let spec = made.spec.clone().unwrap();
     assert_eq!(spec.mac_addresses, ["aa:bb:cc:dd:ee:ff", "00:11:22:33:44:55"]);
     assert_eq!(spec.provider, "sim");
-    assert_eq!(made.labels, wanted.labels);
+    assert_eq!(made.labels, desired.labels);
 
     // Registering the same record changes nothing; registering a known machine keeps its status.
     let version = |machine: &v1::Machine| machine.status.as_ref().unwrap().version;
-    assert_eq!(version(&api.put(wanted.clone()).await), version(&made));
+    assert_eq!(version(&api.put(desired.clone()).await), version(&made));
     api.in_maintenance("m-1").await;
     let before = api.machine("m-1").await;
     assert!(before.labels.is_empty(), "registering replaces the labels");
-    let after = api.put(wanted.clone()).await;
+    let after = api.put(desired.clone()).await;
     assert_eq!(version(&after), version(&before) + 1);
     assert_eq!(states(&after), ("MAINTENANCE", "EFFECTIVE_STATE_MAINTENANCE"));
     assert!(is(&after, "Reachable"));
 
     // The status in an update is ignored.
-    wanted.labels.insert("env".into(), "stage".into());
-    wanted.status = Some(v1::MachineStatus {
+    desired.labels.insert("env".into(), "stage".into());
+    desired.status = Some(v1::MachineStatus {
         phase: v1::machine_status::Phase::Ready.into(),
         active_run_id: "op-mine".into(),
         version: 99,
@@ -59,7 +59,7 @@ async fn registering(_world: &World, mut api: Clients) {
         }],
         ..Default::default()
     });
-    let request = v1::UpdateMachineRequest { machine: Some(wanted.clone()), expected_version: 0 };
+    let request = v1::UpdateMachineRequest { machine: Some(desired.clone()), expected_version: 0 };
     let updated = api.machines.update_machine(request).await.unwrap().into_inner();
     assert_eq!(updated.labels["env"], "stage");
     assert_eq!(version(&updated), version(&after) + 1);
@@ -67,13 +67,13 @@ async fn registering(_world: &World, mut api: Clients) {
         v1::MachineStatus { version: 0, updated_at: None, ..updated.status.unwrap() },
         v1::MachineStatus { version: 0, updated_at: None, ..after.status.unwrap() }
     );
-    let again = api.put(wanted).await;
+    let again = api.put(desired).await;
     assert!(!is(&again, "RMA"));
     assert_eq!(states(&again), ("MAINTENANCE", "EFFECTIVE_STATE_MAINTENANCE"));
 }
 
 /// Selects a text field of a spec.
-type Place = fn(&mut v1::MachineSpec) -> &mut String;
+type FieldSelector = fn(&mut v1::MachineSpec) -> &mut String;
 
 /// Machines that are invalid in one field, and the name of that field.
 fn wrong_machines() -> Vec<(v1::Machine, String)> {
@@ -97,11 +97,11 @@ fn wrong_machines() -> Vec<(v1::Machine, String)> {
         for field in ["ssh_endpoint", "bmc_endpoint"] {
             let mut machine = machine("m-1");
             let spec = machine.spec.as_mut().unwrap();
-            let place = match field {
+            let position = match field {
                 "ssh_endpoint" => &mut spec.ssh_endpoint,
                 _ => &mut spec.bmc_endpoint,
             };
-            *place = bad.clone();
+            *position = bad.clone();
             wrong.push((machine, format!("machine.spec.{field}")));
         }
     }
@@ -116,15 +116,15 @@ fn wrong_machines() -> Vec<(v1::Machine, String)> {
     many.spec.as_mut().unwrap().mac_addresses = vec!["aa:bb:cc:dd:ee:ff".into(); 65];
     wrong.push((many, "machine.spec.mac_addresses".into()));
     for bad in [long(129), "a\u{7}b".into()] {
-        let texts: [(&str, Place); 4] = [
+        let texts: [(&str, FieldSelector); 4] = [
             ("target_cluster_ref", |spec| &mut spec.target_cluster_ref),
             ("provider", |spec| &mut spec.provider),
             ("serial", |spec| &mut spec.serial),
             ("customer_id", |spec| &mut spec.customer_id),
         ];
-        for (field, place) in texts {
+        for (field, position) in texts {
             let mut machine = machine("m-1");
-            *place(machine.spec.as_mut().unwrap()) = bad.clone();
+            *position(machine.spec.as_mut().unwrap()) = bad.clone();
             wrong.push((machine, format!("machine.spec.{field}")));
         }
     }
@@ -148,7 +148,7 @@ fn wrong_machines() -> Vec<(v1::Machine, String)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_malformed_is_named_and_nothing_is_written() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     let before = api.settled(labelled("m-1", &[("env", "prod")])).await;
     let history = api.history("m-1").await;
     for (machine, field) in wrong_machines() {
@@ -194,7 +194,7 @@ async fn pages_hold_everything_exactly_once_while_others_write() {
     on_both("zero", paging).await;
 }
 
-async fn paging(_world: &World, mut api: Clients) {
+async fn paging(_world: &TestServer, mut api: Clients) {
     for index in 0..50 {
         api.register(&format!("m-{index:02}")).await;
     }
@@ -206,18 +206,18 @@ async fn paging(_world: &World, mut api: Clients) {
     // is started.
     let meanwhile = async |round: usize| {
         let mut api = writer.clone();
-        for place in ["a", "m-25", "z"] {
-            api.register(&format!("{place}-new-{round}")).await;
+        for position in ["a", "m-25", "z"] {
+            api.register(&format!("{position}-new-{round}")).await;
         }
         api.start(&format!("a-new-{round}"), "ENTER_MAINTENANCE", "r").await;
         api.register("m-25").await;
     };
-    let seen = read_all(&mut api, "machines", "", 7, meanwhile).await;
-    assert!(seen.is_sorted(), "{seen:?}");
-    let unique: BTreeSet<&String> = seen.iter().collect();
-    assert_eq!(unique.len(), seen.len(), "something came twice: {seen:?}");
-    let original = seen.iter().filter(|id| !id.contains("new")).count();
-    assert_eq!(original, 50, "{seen:?}");
+    let observed = read_all(&mut api, "machines", "", 7, meanwhile).await;
+    assert!(observed.is_sorted(), "{observed:?}");
+    let unique: BTreeSet<&String> = observed.iter().collect();
+    assert_eq!(unique.len(), observed.len(), "something came twice: {observed:?}");
+    let original = observed.iter().filter(|id| !id.contains("new")).count();
+    assert_eq!(original, 50, "{observed:?}");
 
     let idle = async |_| {};
     let before = read_all(&mut api, "runs", "", 1_000, idle).await;
@@ -233,8 +233,8 @@ async fn paging(_world: &World, mut api: Clients) {
     };
     for list in ["runs", "operations"] {
         let before = read_all(&mut api, list, "", 1_000, idle).await;
-        let seen = read_all(&mut api, list, "", 7, meanwhile).await;
-        assert_eq!(seen, before, "{list}");
+        let observed = read_all(&mut api, list, "", 7, meanwhile).await;
+        assert_eq!(observed, before, "{list}");
     }
     let filter = "labels.none!=x AND machine_id in (m-00, m-01, m-02, m-40)";
     assert_eq!(read_all(&mut api, "runs", filter, 2, idle).await.len(), 3);
@@ -249,7 +249,7 @@ async fn paging(_world: &World, mut api: Clients) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_is_a_hundred_unless_asked_and_a_thousand_at_most() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     let lanes: Vec<_> = (0..8)
         .map(|lane| {
             let mut api = api.clone();
@@ -275,7 +275,7 @@ async fn a_page_is_a_hundred_unless_asked_and_a_thousand_at_most() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_pages_filters_cursors_and_offsets_are_refused() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     for index in 0..3 {
         api.in_maintenance(&format!("m-{index}")).await;
     }
@@ -287,13 +287,13 @@ async fn bad_pages_filters_cursors_and_offsets_are_refused() {
         assert!(!token.is_empty(), "{list}");
         tokens.push(token);
     }
-    for (place, list) in LISTS.into_iter().enumerate() {
+    for (position, list) in LISTS.into_iter().enumerate() {
         let filter = if list == "history" { "m-0" } else { "" };
         for size in [-1, i32::MIN] {
             let answer = page(&mut api, list, (filter, size, "")).await;
             refused(answer, InvalidArgument, &["page_size", "1000"]);
         }
-        for (from, token) in tokens.iter().enumerate().filter(|(from, _)| *from != place) {
+        for (from, token) in tokens.iter().enumerate().filter(|(from, _)| *from != position) {
             let answer = page(&mut api, list, (filter, 1, token)).await;
             let status = refused(answer, InvalidArgument, &["page_token"]);
             assert_eq!(field_of(&status), "page_token", "{list} with a token of {}", LISTS[from]);
@@ -337,20 +337,20 @@ async fn bad_pages_filters_cursors_and_offsets_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_filtered_list_of_plans_is_whole_by_pages() {
-    let (_world, mut api) = World::open("zero").await;
+async fn a_filtered_list_of_plans_is_complete_by_pages() {
+    let (_world, mut api) = TestServer::open("zero").await;
     for id in ["a1", "a2", "a3", "a4", "a5"] {
         api.try_plan(plan(id, vec![step("a", reboot())])).await.unwrap();
     }
     let filter = "plan_id not in (a1, a2, a3)";
-    let whole = read_all(&mut api, "plans", filter, 100, async |_| {}).await;
-    assert_eq!(whole.len(), BUILT_IN_PLANS + 2);
-    assert_eq!(read_all(&mut api, "plans", filter, 2, async |_| {}).await, whole);
+    let complete = read_all(&mut api, "plans", filter, 100, async |_| {}).await;
+    assert_eq!(complete.len(), BUILT_IN_PLANS + 2);
+    assert_eq!(read_all(&mut api, "plans", filter, 2, async |_| {}).await, complete);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_is_not_named_like_an_operation() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     api.in_maintenance("m-1").await;
     let run = api.done("m-1", "REBOOT", "r").await.run_id;
     for id in [run.as_str(), "op-mine"] {
@@ -360,7 +360,7 @@ async fn a_machine_is_not_named_like_an_operation() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_update_undoes_nothing_that_it_did_not_see() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     let before = api.settled(labelled("m-1", &[("env", "prod")])).await;
     let update = |labels: &[(&str, &str)], expected_version| v1::UpdateMachineRequest {
         machine: Some(v1::Machine { spec: None, ..labelled("m-1", labels) }),

@@ -1,8 +1,8 @@
 //! Plans, the history of a run, and `why`.
 
 use crate::api::{
-    BUILT_IN_PLANS, World, conditions, fault, field_of, on_both, params, plan, reboot, refused,
-    ssh, step,
+    BUILT_IN_PLANS, TestServer, conditions, fault, field_of, on_both, params, plan, reboot,
+    refused, ssh, step,
 };
 use crate::fleet::{Clients, steps};
 use proto::v1;
@@ -127,7 +127,7 @@ fn wrong_plans() -> Vec<(v1::Plan, String)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plan_that_cannot_be_run_is_refused_with_the_field() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     for (plan, field) in wrong_plans() {
         let shown = format!("{plan:?}");
         let status = refused(api.try_plan(plan).await, InvalidArgument, &[&field]);
@@ -144,7 +144,7 @@ async fn a_plan_never_changes() {
     on_both("zero", immutable).await;
 }
 
-async fn immutable(_world: &World, mut api: Clients) {
+async fn immutable(_world: &TestServer, mut api: Clients) {
     let kinds = [
         ssh("true"),
         reboot(),
@@ -173,18 +173,18 @@ async fn immutable(_world: &World, mut api: Clients) {
         }),
     ];
     let all = kinds.into_iter().enumerate().map(|(at, kind)| step(&format!("s{at}"), kind));
-    let mut wanted = plan("everything", all.collect());
-    wanted.steps[0].timeout_seconds = Some(7);
-    wanted.steps[0].max_retries = Some(0);
-    let made = api.try_plan(wanted.clone()).await.unwrap();
-    assert_eq!(made, wanted);
-    assert_eq!(api.try_plan(wanted.clone()).await.unwrap(), made);
+    let mut desired = plan("everything", all.collect());
+    desired.steps[0].timeout_seconds = Some(7);
+    desired.steps[0].max_retries = Some(0);
+    let made = api.try_plan(desired.clone()).await.unwrap();
+    assert_eq!(made, desired);
+    assert_eq!(api.try_plan(desired.clone()).await.unwrap(), made);
     let request = v1::GetPlanRequest { plan_id: "everything".into() };
     assert_eq!(api.plans.get_plan(request).await.unwrap().into_inner(), made);
-    let other = v1::Plan { display_name: "Other".into(), ..wanted.clone() };
+    let other = v1::Plan { display_name: "Other".into(), ..desired.clone() };
     let words = ["everything", "farrier plan get everything", "new plan_id"];
     refused(api.try_plan(other).await, AlreadyExists, &words);
-    let mut other = wanted.clone();
+    let mut other = desired.clone();
     other.steps.pop();
     refused(api.try_plan(other).await, AlreadyExists, &words);
     let stolen = plan("plan-reboot-v1", vec![step("a", ssh("rm -rf /"))]);
@@ -211,7 +211,7 @@ async fn immutable(_world: &World, mut api: Clients) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_without_what_it_needs_is_refused_at_the_start() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     let mut bare = crate::api::machine("m-1");
     bare.spec.as_mut().unwrap().target_cluster_ref = String::new();
     api.put(bare).await;
@@ -240,7 +240,7 @@ async fn a_step_without_what_it_needs_is_refused_at_the_start() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_type_has_a_default_plan_that_runs() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     api.register("m-1").await;
     let plans = api.plans.list_plans(v1::ListPlansRequest::default()).await.unwrap().into_inner();
     assert_eq!(plans.plans.len(), BUILT_IN_PLANS);
@@ -274,10 +274,10 @@ async fn every_type_has_a_default_plan_that_runs() {
         assert_eq!(names, plan.steps.iter().map(|step| &step.name).collect::<Vec<_>>());
         assert!(run.steps.iter().all(|step| !step.message.is_empty()), "{run:#?}");
     }
-    let seen = conditions(&api.machine("m-1").await);
+    let observed = conditions(&api.machine("m-1").await);
     for (condition, status) in [("Provisioned", true), ("InCustomerCluster", true), ("RMA", false)]
     {
-        assert_eq!(seen[condition], status, "{seen:?}");
+        assert_eq!(observed[condition], status, "{observed:?}");
     }
 }
 
@@ -286,7 +286,7 @@ async fn every_transition_is_written_down() {
     on_both("zero", recording).await;
 }
 
-async fn recording(_world: &World, mut api: Clients) {
+async fn recording(_world: &TestServer, mut api: Clients) {
     api.in_maintenance("m-1").await;
     let mut request = tonic::Request::new(v1::ReimageMachineRequest {
         machine_id: "m-1".into(),
@@ -316,49 +316,52 @@ async fn recording(_world: &World, mut api: Clients) {
         }
         assert!(history.iter().any(|entry| entry.actor == "ada"), "{history:#?}");
     }
-    let said: Vec<String> =
+    let message: Vec<String> =
         api.history(&run.run_id).await.into_iter().map(|entry| entry.message).collect();
-    let said = said.join("\n");
-    for word in ["accepted", "set-netboot succeeded", "repave-os started", "SUCCEEDED after"] {
-        assert!(said.contains(word), "{word:?} is not in:\n{said}");
+    let message = message.join("\n");
+    for name in ["accepted", "set-netboot succeeded", "repave-os started", "SUCCEEDED after"] {
+        assert!(message.contains(name), "{name:?} is not in:\n{message}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn machines_are_looked_at_soon_after_they_are_registered() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     api.fault(fault("dark", "probe", "fail", 0)).await;
-    let seen = api.settled(crate::api::machine("m-1")).await;
+    let observed = api.settled(crate::api::machine("m-1")).await;
     for (condition, status, reason) in [
         ("Reachable", true, "PingOK"),
         ("BMCReachable", true, "RedfishOK"),
         ("InCustomerCluster", false, "NotJoined"),
     ] {
-        let known = seen.status.as_ref().unwrap().conditions.iter();
+        let known = observed.status.as_ref().unwrap().conditions.iter();
         let known = known.clone().find(|known| known.r#type == condition).unwrap();
         assert_eq!((known.status, known.reason.as_str()), (status, reason));
         assert!(known.last_transition.is_some());
     }
-    let told = api.history("m-1").await.pop().unwrap();
-    assert_eq!((told.cause.as_str(), told.actor.as_str()), ("probe", "observer"));
+    let reported = api.history("m-1").await.pop().unwrap();
+    assert_eq!((reported.cause.as_str(), reported.actor.as_str()), ("probe", "observer"));
     api.put(crate::api::machine("dark")).await;
-    let dark = api.machine_until("dark", |machine| !conditions(machine).is_empty()).await;
-    assert_eq!(conditions(&dark).get("BMCReachable"), Some(&false), "{dark:?}");
+    let affected = api.machine_until("dark", |machine| !conditions(machine).is_empty()).await;
+    assert_eq!(conditions(&affected).get("BMCReachable"), Some(&false), "{affected:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn why_says_what_to_type_in_every_state() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     let id = || "m-1".to_string();
-    let mut seen = Vec::new();
+    let mut observed = Vec::new();
     let mut ask = async |api: &mut Clients, id: &str, headline: &str, command: &str| {
-        let told = api.why(id).await;
-        assert!(told.headline.contains(headline), "{headline:?} is not in {told:#?}");
-        let proposed = told.next_commands.iter().any(|next| next.contains(command));
-        assert!(proposed, "{command:?} is not in {told:#?}");
-        assert!(told.next_commands.iter().all(|next| next.starts_with("farrier ")), "{told:#?}");
-        seen.push(told.headline.clone());
-        told
+        let reported = api.why(id).await;
+        assert!(reported.headline.contains(headline), "{headline:?} is not in {reported:#?}");
+        let proposed = reported.next_commands.iter().any(|next| next.contains(command));
+        assert!(proposed, "{command:?} is not in {reported:#?}");
+        assert!(
+            reported.next_commands.iter().all(|next| next.starts_with("farrier ")),
+            "{reported:#?}"
+        );
+        observed.push(reported.headline.clone());
+        reported
     };
     api.settled(crate::api::machine("m-1")).await;
     ask(&mut api, "m-1", "new", "farrier enter-maintenance m-1").await;
@@ -369,11 +372,14 @@ async fn why_says_what_to_type_in_every_state() {
     let run = api.start("m-1", "REPAVE", "hangs").await.run_id;
     api.at_step(&run, "repave-os").await;
     for id in ["m-1", run.as_str()] {
-        let told = ask(&mut api, id, "repave-os", &format!("farrier cancel {run}")).await;
-        assert!(told.waiting_for.contains("repave-os") && told.since.is_some(), "{told:#?}");
-        assert!(told.normal.contains("30m") && !told.overdue, "{told:#?}");
-        assert_eq!((&told.run_id, told.machine_id.as_str()), (&run, "m-1"));
-        assert_eq!(told.held_by, "one");
+        let reported = ask(&mut api, id, "repave-os", &format!("farrier cancel {run}")).await;
+        assert!(
+            reported.waiting_for.contains("repave-os") && reported.since.is_some(),
+            "{reported:#?}"
+        );
+        assert!(reported.normal.contains("30m") && !reported.overdue, "{reported:#?}");
+        assert_eq!((&reported.run_id, reported.machine_id.as_str()), (&run, "m-1"));
+        assert_eq!(reported.held_by, "one");
     }
     api.cancel(&run).await.unwrap();
     api.finished(&run).await;
@@ -383,10 +389,10 @@ async fn why_says_what_to_type_in_every_state() {
     let run = api.start("m-1", "REBOOT", "fails").await.run_id;
     api.finished(&run).await;
     for id in ["m-1", run.as_str()] {
-        let told = ask(&mut api, id, "failed", &format!("farrier run retry-step {run}")).await;
-        assert_eq!(told.fault, "effect-failed");
-        assert_eq!(told.failed, "the simulated hardware failed");
-        let request = v1::GetFaultPageRequest { code: told.fault };
+        let reported = ask(&mut api, id, "failed", &format!("farrier run retry-step {run}")).await;
+        assert_eq!(reported.fault, "effect-failed");
+        assert_eq!(reported.failed, "the simulated hardware failed");
+        let request = v1::GetFaultPageRequest { code: reported.fault };
         let page = api.explain.get_fault_page(request).await.unwrap().into_inner();
         assert_eq!(page.class, "retryable");
         assert!(page.markdown.contains("## What to do"), "{}", page.markdown);
@@ -401,7 +407,7 @@ async fn why_says_what_to_type_in_every_state() {
     let request = v1::SetRetiredRequest { machine_id: id(), reason: "old".into() };
     api.admin.set_retired(request).await.unwrap();
     ask(&mut api, "m-1", "Retired", "farrier admin clear-retired m-1").await;
-    assert_eq!(seen.len(), 11);
+    assert_eq!(observed.len(), 11);
     let request = v1::GetFaultPageRequest { code: "nonsense".into() };
     refused(
         api.explain.get_fault_page(request).await,

@@ -1,7 +1,7 @@
 //! Starting operations: races, gates, repeated requests, and every row of the error tables in the
 //! specification.
 
-use crate::api::{World, fault, on_both, params, plan, reboot, refused, rma, step};
+use crate::api::{TestServer, fault, on_both, params, plan, reboot, refused, rma, step};
 use crate::fleet::{Clients, Server, Setup};
 use proto::v1;
 use proto::v1::step::Kind;
@@ -15,13 +15,13 @@ const CONNECTIONS: usize = 8;
 /// Sends the same start over several connections at once; `request` is the request ID of each
 /// racer.
 async fn race(
-    world: &World,
+    env: &TestServer,
     machine: &str,
     request: impl Fn(usize) -> String,
 ) -> Vec<Result<v1::Run, Status>> {
     let mut lanes = Vec::new();
     for _ in 0..CONNECTIONS {
-        lanes.push(world.server.clients().await);
+        lanes.push(env.server.clients().await);
     }
     let racers: Vec<_> = (0..RACERS)
         .map(|index| {
@@ -44,10 +44,10 @@ async fn two_hundred_racing_starts_make_one_run() {
     on_both("zero", racing_starts).await;
 }
 
-async fn racing_starts(world: &World, mut api: Clients) {
+async fn racing_starts(env: &TestServer, mut api: Clients) {
     // One request, sent 200 times.
     api.register("m-1").await;
-    let answers = race(world, "m-1", |_| "same".into()).await;
+    let answers = race(env, "m-1", |_| "same".into()).await;
     let ids: BTreeSet<String> = answers.into_iter().map(|run| run.unwrap().run_id).collect();
     assert_eq!(ids.len(), 1, "{ids:?}");
     assert_eq!(api.list_runs("machine_id=m-1").await.len(), 1);
@@ -56,7 +56,7 @@ async fn racing_starts(world: &World, mut api: Clients) {
     // 200 requests for one machine: the first one holds it.
     api.fault(fault("m-2", "verify", "hang", 0)).await;
     api.register("m-2").await;
-    let answers = race(world, "m-2", |index| format!("r-{index}")).await;
+    let answers = race(env, "m-2", |index| format!("r-{index}")).await;
     let (accepted, lost): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
     let [Ok(holder)] = &accepted[..] else { panic!("{} were accepted", accepted.len()) };
     assert_eq!(lost.len(), RACERS - 1);
@@ -71,7 +71,7 @@ async fn racing_starts(world: &World, mut api: Clients) {
 }
 
 /// Starts an operation by a customer's call or by `StartRun`.
-async fn ask(
+async fn start_operation(
     api: &mut Clients,
     verb: &str,
     machine: &str,
@@ -133,9 +133,9 @@ const REBOOT: [&str; 2] = ["RebootMachine", "REBOOT"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_there_is_not_found() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     for verb in VERBS {
-        let answer = ask(&mut api, verb, "nonexistent", "r").await;
+        let answer = start_operation(&mut api, verb, "nonexistent", "r").await;
         refused(answer, NotFound, &["no machine nonexistent", "farrier list"]);
     }
     let request = v1::GetMachineRequest { machine_id: "nonexistent".into() };
@@ -163,11 +163,11 @@ async fn what_is_not_there_is_not_found() {
 }
 
 /// Calls every method that takes the ID of a run.
-async fn ask_run(api: &mut Clients, door: &str, run: &str) -> Result<(), Status> {
+async fn call_with_run_id(api: &mut Clients, client: &str, run: &str) -> Result<(), Status> {
     let (run_id, reason, request_id) = (run.to_string(), "test".to_string(), "again".to_string());
     let operation_id = run_id.clone();
     let runs = &mut api.runs;
-    match door {
+    match client {
         "GetOperation" => {
             let request = v1::GetOperationRequest { operation_id };
             api.operations.get_operation(request).await.map(drop)
@@ -202,7 +202,7 @@ async fn ask_run(api: &mut Clients, door: &str, run: &str) -> Result<(), Status>
     }
 }
 
-const RUN_DOORS: [&str; 12] = [
+const RUN_METHODS: [&str; 12] = [
     "GetOperation",
     "CancelOperation",
     "StreamOperationLogs",
@@ -218,52 +218,68 @@ const RUN_DOORS: [&str; 12] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn runs_are_looked_up_by_every_door() {
-    let (_world, mut api) = World::open("zero").await;
-    for door in RUN_DOORS {
-        let unknown = ask_run(&mut api, door, "op-nobody").await;
+async fn runs_are_looked_up_by_every_method() {
+    let (_world, mut api) = TestServer::open("zero").await;
+    for client in RUN_METHODS {
+        let unknown = call_with_run_id(&mut api, client, "op-nobody").await;
         refused(unknown, NotFound, &["op-nobody", "farrier ops"]);
-        let field = if door.contains("Operation") { "operation_id" } else { "run_id" };
-        refused(ask_run(&mut api, door, "").await, InvalidArgument, &[field, "required"]);
-        let malformed = ask_run(&mut api, door, "op-\u{7}").await;
+        let field = if client.contains("Operation") { "operation_id" } else { "run_id" };
+        refused(
+            call_with_run_id(&mut api, client, "").await,
+            InvalidArgument,
+            &[field, "required"],
+        );
+        let malformed = call_with_run_id(&mut api, client, "op-\u{7}").await;
         refused(malformed, InvalidArgument, &[field]);
     }
     // A run that has ended cannot be stopped or continued.
     api.in_maintenance("m-1").await;
     let run = api.done("m-1", "REBOOT", "r").await.run_id;
-    for door in ["CancelOperation", "CancelRun", "RetryStep", "ResumeRun", "AdoptObservedState"] {
-        let ended = ask_run(&mut api, door, &run).await;
+    for client in ["CancelOperation", "CancelRun", "RetryStep", "ResumeRun", "AdoptObservedState"] {
+        let ended = call_with_run_id(&mut api, client, &run).await;
         refused(ended, FailedPrecondition, &[&run, "already ended SUCCEEDED", "farrier run"]);
     }
-    refused(ask_run(&mut api, "MarkManual", &run).await, FailedPrecondition, &["already ended"]);
+    refused(
+        call_with_run_id(&mut api, "MarkManual", &run).await,
+        FailedPrecondition,
+        &["already ended"],
+    );
     // A run that has not ended cannot be restarted.
     api.fault(fault("m-1", "reboot", "hang", 0)).await;
     let run = api.start("m-1", "REBOOT", "r-2").await.run_id;
-    for door in ["Rerun", "RestartClean", "AdoptObservedState"] {
-        refused(ask_run(&mut api, door, &run).await, FailedPrecondition, &[&run, "still at work"]);
+    for client in ["Rerun", "RestartClean", "AdoptObservedState"] {
+        refused(
+            call_with_run_id(&mut api, client, &run).await,
+            FailedPrecondition,
+            &[&run, "still at work"],
+        );
     }
     // A retry or a resume of an active run is accepted and changes nothing.
-    for door in ["RetryStep", "ResumeRun"] {
-        ask_run(&mut api, door, &run).await.unwrap();
+    for client in ["RetryStep", "ResumeRun"] {
+        call_with_run_id(&mut api, client, &run).await.unwrap();
     }
     assert_eq!(api.run(&run).await.steps[0].retry_count, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_and_unknown_fields_are_named() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     api.register("m-1").await;
     let long = "x".repeat(129);
     for verb in VERBS {
-        let answer = ask(&mut api, verb, "m-1", "").await;
+        let answer = start_operation(&mut api, verb, "m-1", "").await;
         refused(answer, InvalidArgument, &["request_id is required"]);
-        refused(ask(&mut api, verb, "", "r").await, InvalidArgument, &["machine_id is required"]);
+        refused(
+            start_operation(&mut api, verb, "", "r").await,
+            InvalidArgument,
+            &["machine_id is required"],
+        );
         for request in [" r", "r\n", "a\u{0}b", long.as_str()] {
-            let answer = ask(&mut api, verb, "m-1", request).await;
+            let answer = start_operation(&mut api, verb, "m-1", request).await;
             refused(answer, InvalidArgument, &["request_id"]);
         }
         for machine in ["a b", "-x", "m\u{1b}[2J", "../m", long.as_str()] {
-            let answer = ask(&mut api, verb, machine, "r").await;
+            let answer = start_operation(&mut api, verb, machine, "r").await;
             refused(answer, InvalidArgument, &["machine_id"]);
         }
     }
@@ -319,16 +335,16 @@ async fn missing_and_unknown_fields_are_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_phase_opens_its_own_gates() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     api.register("m-1").await;
     for verb in VERBS.into_iter().filter(|verb| !ENTER.contains(verb)) {
-        let answer = ask(&mut api, verb, "m-1", verb).await;
+        let answer = start_operation(&mut api, verb, "m-1", verb).await;
         refused(answer, FailedPrecondition, &["FACTORY_READY", "farrier enter-maintenance m-1"]);
     }
     api.in_service("m-1").await;
     let open = [ENTER, REBOOT].concat();
     for verb in VERBS.into_iter().filter(|verb| !open.contains(verb)) {
-        let answer = ask(&mut api, verb, "m-1", &format!("ready-{verb}")).await;
+        let answer = start_operation(&mut api, verb, "m-1", &format!("ready-{verb}")).await;
         let words = ["needs phase MAINTENANCE", "phase READY", "farrier enter-maintenance m-1"];
         refused(answer, FailedPrecondition, &words);
     }
@@ -337,7 +353,7 @@ async fn each_phase_opens_its_own_gates() {
     api.fault(fault("m-1", "verify", "hang", 1)).await;
     let holder = api.start("m-1", "ENTER_MAINTENANCE", "holder").await.run_id;
     for verb in VERBS {
-        let answer = ask(&mut api, verb, "m-1", &format!("busy-{verb}")).await;
+        let answer = start_operation(&mut api, verb, "m-1", &format!("busy-{verb}")).await;
         refused(answer, FailedPrecondition, &[&holder, &format!("farrier why {holder}")]);
     }
     api.cancel(&holder).await.unwrap();
@@ -347,7 +363,7 @@ async fn each_phase_opens_its_own_gates() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_plan_carries_a_destructive_step_past_the_gate() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     let kinds = [
         ("repaves", Kind::Repave(v1::RepaveImage { image: "rhel-9".into() })),
         ("nets", Kind::Net(v1::NetReconfig { document: "network: {}".into() })),
@@ -382,7 +398,7 @@ async fn a_replay_is_answered_with_what_the_request_made() {
     on_both("zero", replays).await;
 }
 
-async fn replays(_world: &World, mut api: Clients) {
+async fn replays(_world: &TestServer, mut api: Clients) {
     api.in_maintenance("m-1").await;
     let image = |image: &str, kind: &str| v1::StartRunRequest {
         machine_id: "m-1".into(),
@@ -420,19 +436,23 @@ async fn replays(_world: &World, mut api: Clients) {
     let answer = api.machines.reimage_machine(reimage("ubuntu-2204")).await;
     refused(answer.map(Response::into_inner), AlreadyExists, &words);
     refused(api.try_start("m-1", "REBOOT", "deploy-1").await, AlreadyExists, &words);
-    refused(ask(&mut api, "RebootMachine", "m-1", "deploy-1").await, AlreadyExists, &words);
+    refused(
+        start_operation(&mut api, "RebootMachine", "m-1", "deploy-1").await,
+        AlreadyExists,
+        &words,
+    );
     // A request ID is only unique per machine.
     api.in_maintenance("m-2").await;
-    let other = ask(&mut api, "ReimageMachine", "m-2", "deploy-1").await.unwrap();
+    let other = start_operation(&mut api, "ReimageMachine", "m-2", "deploy-1").await.unwrap();
     assert_ne!(other, first.run_id);
     assert_eq!(api.list_runs("request_id=deploy-1 AND machine_id=m-1").await.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operation_and_a_run_are_one_record() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     api.in_maintenance("m-1").await;
-    let operation = ask(&mut api, "ReimageMachine", "m-1", "r").await.unwrap();
+    let operation = start_operation(&mut api, "ReimageMachine", "m-1", "r").await.unwrap();
     let run = api.finished(&operation).await;
     let request = v1::GetOperationRequest { operation_id: operation.clone() };
     let operation = api.operations.get_operation(request).await.unwrap().into_inner();

@@ -1,7 +1,7 @@
 //! The checks at the end of every crash, freeze and outage test; a client that fails over between
 //! replicas; and a watcher that reconnects.
 
-use crate::fleet::{Clients, PATIENCE, Server};
+use crate::fleet::{Clients, Server, TEST_TIMEOUT};
 use proto::v1;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,11 +15,11 @@ const RETRY: Duration = Duration::from_millis(20);
 /// Checks that every run succeeded, that each step acted exactly once, that the history has no gap,
 /// and that no machine is held. Requests that are refused as unavailable are retried.
 pub async fn audit(api: &Clients, runs: &[String]) {
-    let mut through = Anywhere { replicas: vec![api.clone()], at: 0, refusals: Vec::new() };
+    let mut through = FailoverClient { replicas: vec![api.clone()], at: 0, refusals: Vec::new() };
     for id in runs {
         let ended = through.finished(id).await;
         assert_eq!(ended.phase(), v1::run::Phase::Succeeded, "{ended:#?}");
-        let effects = through.ask(|mut api| {
+        let effects = through.call(|mut api| {
             let request = v1::ListEffectsRequest { key_prefix: format!("{id}/") };
             async move { api.sim.list_effects(request).await }
         });
@@ -27,7 +27,7 @@ pub async fn audit(api: &Clients, runs: &[String]) {
         // One key per step: a retry cannot hide a repetition.
         assert_eq!(effects.len(), ended.steps.len(), "{effects:?}");
         assert!(effects.iter().all(|effect| effect.applied == 1), "{effects:?}");
-        let history = through.ask(|mut api| {
+        let history = through.call(|mut api| {
             let (id, page_size) = (id.clone(), 1_000);
             let request = v1::ListHistoryRequest { id, page_size, ..Default::default() };
             async move { api.explain.list_history(request).await }
@@ -36,12 +36,12 @@ pub async fn audit(api: &Clients, runs: &[String]) {
         let versions: Vec<i64> = history.iter().map(|entry| entry.version).collect();
         assert_eq!(versions, (1..=ended.version).collect::<Vec<_>>(), "{history:#?}");
         assert!(history.iter().all(|entry| !entry.decided_by.is_empty()), "{history:#?}");
-        let why = through.ask(|mut api| {
+        let why = through.call(|mut api| {
             let request = v1::ExplainRequest { id: id.clone() };
             async move { api.explain.explain(request).await }
         });
         assert_eq!(why.await.into_inner().held_by, "", "{id}");
-        let machine = through.ask(|mut api| {
+        let machine = through.call(|mut api| {
             let request = v1::GetMachineRequest { machine_id: ended.machine_id.clone() };
             async move { api.machines.get_machine(request).await }
         });
@@ -56,39 +56,39 @@ pub fn is_broken(status: &Status) -> bool {
 }
 
 /// True if the server is gone or unavailable, so that the request should be repeated.
-fn is_gone(status: &Status) -> bool {
+fn is_unavailable(status: &Status) -> bool {
     status.code() == Code::Unavailable || is_broken(status)
 }
 
 /// A client for all replicas. It repeats a failed request on the next replica.
 #[derive(Clone)]
-pub struct Anywhere {
+pub struct FailoverClient {
     replicas: Vec<Clients>,
     at: usize,
     /// The status of every failed request.
     pub refusals: Vec<Status>,
 }
 
-impl Anywhere {
+impl FailoverClient {
     pub fn of(servers: &[Server]) -> Self {
         let replicas = servers.iter().map(|server| Clients::lazy(&server.url())).collect();
         Self { replicas, at: 0, refusals: Vec::new() }
     }
 
-    pub async fn ask<T, F>(&mut self, call: impl Fn(Clients) -> F) -> T
+    pub async fn call<T, F>(&mut self, call: impl Fn(Clients) -> F) -> T
     where
         F: Future<Output = Result<T, Status>>,
     {
         let started = Instant::now();
         loop {
-            let asked = &self.replicas[self.at % self.replicas.len()];
+            let requested = &self.replicas[self.at % self.replicas.len()];
             // A server that does not answer is treated as gone.
-            let answer = timeout(PATIENCE / 6, call(asked.clone())).await;
+            let answer = timeout(TEST_TIMEOUT / 6, call(requested.clone())).await;
             match answer.unwrap_or_else(|_| Err(Status::unavailable("no answer"))) {
                 Ok(answer) => return answer,
                 Err(status) => {
-                    assert!(is_gone(&status), "{status:?}");
-                    assert!(started.elapsed() < PATIENCE, "nobody answers: {status:?}");
+                    assert!(is_unavailable(&status), "{status:?}");
+                    assert!(started.elapsed() < TEST_TIMEOUT, "nobody answers: {status:?}");
                     self.refusals.push(status);
                 }
             }
@@ -108,7 +108,7 @@ impl Anywhere {
             let request = request.clone();
             async move { api.runs.start_run(request).await }
         };
-        self.ask(call).await.into_inner().run_id
+        self.call(call).await.into_inner().run_id
     }
 
     /// Waits until the run has ended, on any replica.
@@ -120,62 +120,62 @@ impl Anywhere {
                 let request = request.clone();
                 async move { api.runs.get_run(request).await }
             };
-            let run = self.ask(call).await.into_inner();
+            let run = self.call(call).await.into_inner();
             if run.finished_at.is_some() {
                 return run;
             }
-            assert!(started.elapsed() < PATIENCE, "{run:#?} did not end");
+            assert!(started.elapsed() < TEST_TIMEOUT, "{run:#?} did not end");
             tokio::time::sleep(RETRY).await;
         }
     }
 
     /// Sends the following requests to the next replica.
-    pub fn move_on(&mut self) {
+    pub fn use_next_replica(&mut self) {
         self.at += 1;
     }
 }
 
 /// Follows all runs across crashes. It also changes to another replica every few events and resumes
 /// there from its cursor.
-pub struct Watcher {
+pub struct RunWatcher {
     task: JoinHandle<()>,
     seen: mpsc::UnboundedReceiver<v1::Run>,
     versions: BTreeMap<String, Vec<i64>>,
 }
 
 /// The number of events that a watcher reads before it changes to another replica.
-const STAY: usize = 23;
+const EVENTS_PER_REPLICA: usize = 23;
 
-impl Watcher {
+impl RunWatcher {
     /// Needs at least one existing run, whose event gives the first cursor.
-    pub async fn start(mut through: Anywhere) -> Self {
-        let (sender, seen) = mpsc::unbounded_channel();
+    pub async fn start(mut through: FailoverClient) -> Self {
+        let (sender, observed) = mpsc::unbounded_channel();
         let (mut stream, mut cursor) = (watch(&mut through, "").await, String::new());
         while cursor.is_empty() {
             cursor = stream.message().await.unwrap().unwrap().cursor;
         }
         let task = tokio::spawn(async move {
             loop {
-                for _ in 0..STAY {
+                for _ in 0..EVENTS_PER_REPLICA {
                     let Ok(Some(event)) = stream.message().await else { break };
                     cursor = event.cursor;
                     if !event.initial && sender.send(event.snapshot.unwrap()).is_err() {
                         return;
                     }
                 }
-                through.move_on();
+                through.use_next_replica();
                 stream = watch(&mut through, &cursor).await;
             }
         });
-        Self { task, seen, versions: BTreeMap::new() }
+        Self { task, seen: observed, versions: BTreeMap::new() }
     }
 
     /// Reads until these runs have ended. Checks that every version of each arrived once and in
     /// order.
-    pub async fn saw_all_of(mut self, runs: &[String]) {
+    pub async fn expect_all_events(mut self, runs: &[String]) {
         let mut left: std::collections::BTreeSet<&str> = runs.iter().map(String::as_str).collect();
         while !left.is_empty() {
-            let run = timeout(PATIENCE, self.seen.recv()).await;
+            let run = timeout(TEST_TIMEOUT, self.seen.recv()).await;
             let run = run.unwrap_or_else(|_| panic!("no event came of {left:?}")).unwrap();
             // Older runs may have been active when the watch began.
             if !runs.contains(&run.run_id) {
@@ -193,20 +193,20 @@ impl Watcher {
     }
 }
 
-async fn watch(through: &mut Anywhere, cursor: &str) -> Streaming<v1::RunEvent> {
+async fn watch(through: &mut FailoverClient, cursor: &str) -> Streaming<v1::RunEvent> {
     let request = v1::WatchRunsRequest { cursor: cursor.into(), ..Default::default() };
     let call = |mut api: Clients| {
         let request = request.clone();
         async move { api.runs.watch_runs(request).await }
     };
-    through.ask(call).await.into_inner()
+    through.call(call).await.into_inner()
 }
 
 /// A random source that gives the same numbers for the same seed, so that a failure can be
 /// repeated.
-pub struct Dice(u64);
+pub struct SeededRandom(u64);
 
-impl Dice {
+impl SeededRandom {
     pub fn seeded(seed: u64) -> Self {
         println!("seed {seed:#x}");
         Self(seed)
@@ -240,7 +240,7 @@ pub async fn log_of(api: &mut Clients, run: &str, no_follow: bool) -> String {
     let request = v1::StreamRunLogsRequest { run_id: run.into(), offset: 0, no_follow };
     let mut stream = api.runs.stream_run_logs(request).await.map(Response::into_inner).unwrap();
     let mut text = Vec::new();
-    while let Some(chunk) = timeout(PATIENCE, stream.message()).await.unwrap().unwrap() {
+    while let Some(chunk) = timeout(TEST_TIMEOUT, stream.message()).await.unwrap().unwrap() {
         text.extend(chunk.data);
     }
     String::from_utf8(text).unwrap()

@@ -1,6 +1,6 @@
 //! A private PostgreSQL server that can be killed and restarted on the same data.
 
-use crate::fleet::{PATIENCE, free_port, signal, skip};
+use crate::fleet::{TEST_TIMEOUT, free_port, signal, skip};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -111,7 +111,7 @@ fn serve(bin: &Path, home: &Path, port: u16) -> Child {
         }
         let log = || std::fs::read_to_string(home.join("log")).unwrap_or_default();
         assert!(server.try_wait().unwrap().is_none(), "PostgreSQL ended:\n{}", log());
-        assert!(started.elapsed() < PATIENCE, "PostgreSQL does not start:\n{}", log());
+        assert!(started.elapsed() < TEST_TIMEOUT, "PostgreSQL does not start:\n{}", log());
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -1,7 +1,7 @@
 //! The number of PostgreSQL connections of a replica never exceeds its limit.
 
-use crate::audit::{Anywhere, audit, in_maintenance, names};
-use crate::fleet::{Clients, Home, Server, Setup, new_database, postgres};
+use crate::audit::{FailoverClient, audit, in_maintenance, names};
+use crate::fleet::{Clients, DatabaseKind, Server, Setup, new_database, postgres};
 use proto::v1;
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -36,10 +36,10 @@ async fn count(url: String, over: Arc<AtomicBool>) -> BTreeMap<String, usize> {
 }
 
 /// Sends expensive requests and drops them before the response, like a user who closes the page.
-async fn impatient(mut api: Clients, over: Arc<AtomicBool>) {
+async fn drop_requests(mut api: Clients, over: Arc<AtomicBool>) {
     while !over.load(Ordering::Relaxed) {
-        let ask = api.runs.list_runs(v1::ListRunsRequest::default());
-        drop(timeout(Duration::from_millis(2), ask).await);
+        let request = api.runs.list_runs(v1::ListRunsRequest::default());
+        drop(timeout(Duration::from_millis(2), request).await);
     }
 }
 
@@ -50,7 +50,7 @@ async fn no_replica_opens_more_connections_than_it_may() {
     let url = new_database(&cluster).await;
     let dir = tempfile::tempdir().unwrap();
     let mut setup = Setup::new(dir.path(), "zero");
-    setup.home = Home::Postgres(url.clone());
+    setup.home = DatabaseKind::Postgres(url.clone());
     setup.top = format!("database_connections = {ALLOWED}");
     let servers = [Server::start(setup.replica("one")), Server::start(setup.replica("two"))];
     let over = Arc::new(AtomicBool::new(false));
@@ -59,10 +59,10 @@ async fn no_replica_opens_more_connections_than_it_may() {
     in_maintenance(&servers[0].clients().await, &machines).await;
     let mut bystanders = Vec::new();
     for server in servers.iter().cycle().take(6) {
-        bystanders.push(tokio::spawn(impatient(server.clients().await, Arc::clone(&over))));
+        bystanders.push(tokio::spawn(drop_requests(server.clients().await, Arc::clone(&over))));
     }
     let load = machines.into_iter().enumerate().map(|(index, machine)| {
-        let mut through = Anywhere::of(&servers[index % 2..=index % 2]);
+        let mut through = FailoverClient::of(&servers[index % 2..=index % 2]);
         tokio::spawn(async move {
             let mut runs = Vec::new();
             for round in 0..4 {
@@ -101,7 +101,7 @@ fn too_few_connections_are_refused_with_words() {
     std::fs::write(&file, "database_connections = 2\n").unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_farrier"));
     let output = command.args(["serve", "--config"]).arg(&file).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("database_connections is 2; use at least 3"), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(message.contains("database_connections is 2; use at least 3"), "{message}");
 }

@@ -1,6 +1,6 @@
 //! The server is killed in the middle: nothing is lost and nothing is executed twice.
 
-use crate::audit::{Anywhere, Dice, Watcher, audit, in_maintenance, names};
+use crate::audit::{FailoverClient, RunWatcher, SeededRandom, audit, in_maintenance, names};
 use crate::fleet::{SHORT_LEASE, Server, Setup, replicas, steps};
 use crate::stage::{farrier, finish};
 use proto::v1;
@@ -65,14 +65,14 @@ fn slow_repave() -> v1::SimFault {
 async fn killed_at_random(mut servers: Vec<Server>, seed: u64) {
     const MACHINES: usize = 24;
     const KILLS: usize = 8;
-    let mut dice = Dice::seeded(seed);
+    let mut dice = SeededRandom::seeded(seed);
     let machines = names(MACHINES);
     in_maintenance(&servers[0].clients().await, &machines).await;
-    let through = Anywhere::of(&servers);
-    let watcher = Watcher::start(through.clone()).await;
+    let through = FailoverClient::of(&servers);
+    let watcher = RunWatcher::start(through.clone()).await;
     let work = machines.into_iter().enumerate().map(|(index, machine)| {
         let mut through = through.clone();
-        (0..index).for_each(|_| through.move_on());
+        (0..index).for_each(|_| through.use_next_replica());
         tokio::spawn(async move {
             let reimage = through.start(&machine, "REPAVE", "reimage").await;
             through.finished(&reimage).await;
@@ -93,7 +93,7 @@ async fn killed_at_random(mut servers: Vec<Server>, seed: u64) {
     for one in work {
         runs.extend(one.await.unwrap());
     }
-    watcher.saw_all_of(&runs).await;
+    watcher.expect_all_events(&runs).await;
     let mut api = servers[0].clients().await;
     let mut struck = 0;
     for id in &runs {

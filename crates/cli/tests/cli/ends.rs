@@ -9,7 +9,7 @@ mod http;
 use crate::api::{plan, reboot};
 use crate::fleet::{Server, Setup};
 use crate::hardware::{password, register_as, set};
-use http::{Call, Peer, Said};
+use http::{Call, Peer, Response};
 use proto::v1;
 use serde_json::json;
 use std::sync::Arc;
@@ -21,62 +21,62 @@ const HASTY: &str = "[datacenter]\ngraceful_seconds = 0\npower_seconds = 2\ncall
                      bmc_credential = \"bmc\"\n[engine]\nbackoff_first_ms = 50\nbackoff_most_ms = 200";
 
 /// A correct BMC whose machine never switches off.
-fn sound(call: &Call) -> Said {
+fn correct_bmc(call: &Call) -> Response {
     match call.path.trim_end_matches('/') {
-        "/redfish/v1" => Said::json(json!({
+        "/redfish/v1" => Response::json(json!({
             "@odata.id": "/redfish/v1/", "Systems": {"@odata.id": "/redfish/v1/Systems"}})),
-        "/redfish/v1/Systems" => Said::json(json!({"Members": [{"@odata.id": SYSTEM}]})),
-        SYSTEM => Said::json(json!({
+        "/redfish/v1/Systems" => Response::json(json!({"Members": [{"@odata.id": SYSTEM}]})),
+        SYSTEM => Response::json(json!({
             "@odata.id": SYSTEM, "Id": "1", "PowerState": "On",
             "Actions": {"#ComputerSystem.Reset": {
                 "target": RESET, "ResetType@Redfish.AllowableValues": ["On", "ForceOff"]}}})),
-        RESET => Said::status(204, ""),
-        _ => Said::status(404, "{}"),
+        RESET => Response::status(204, ""),
+        _ => Response::status(404, "{}"),
     }
 }
 
-struct Case {
+struct BmcFaultCase {
     name: &'static str,
     /// The fault codes that the run may end with.
     codes: &'static [&'static str],
     /// A text that the message must contain.
     words: &'static str,
-    says: Box<dyn Fn(&Call) -> Said + Send + Sync>,
+    says: Box<dyn Fn(&Call) -> Response + Send + Sync>,
 }
 
 fn case(
     name: &'static str,
     codes: &'static [&'static str],
     words: &'static str,
-    says: impl Fn(&Call) -> Said + Send + Sync + 'static,
-) -> Case {
-    Case { name, codes, words, says: Box::new(says) }
+    says: impl Fn(&Call) -> Response + Send + Sync + 'static,
+) -> BmcFaultCase {
+    BmcFaultCase { name, codes, words, says: Box::new(says) }
 }
 
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<BmcFaultCase> {
     let gone = Arc::new(AtomicBool::new(false));
     vec![
         // The single connection to the BMC may be in use by a probe.
-        case("hangs", &["bmc-unreachable", "bmc-busy"], "127.0.0.1", |_| Said::Hang),
-        case("hangs-up", &["bmc-unreachable"], "127.0.0.1", |_| Said::HangUp),
-        case("password-changed", &["login-refused"], "401", |_| Said::status(401, "{}")),
-        case("busy", &["bmc-busy"], "503", |_| Said::status(503, "{}")),
+        case("hangs", &["bmc-unreachable", "bmc-busy"], "127.0.0.1", |_| Response::Hang),
+        case("hangs-up", &["bmc-unreachable"], "127.0.0.1", |_| Response::HangUp),
+        case("password-changed", &["login-refused"], "401", |_| Response::status(401, "{}")),
+        case("busy", &["bmc-busy"], "503", |_| Response::status(503, "{}")),
         case("html", &["bmc-garbled"], "<html>", |_| {
-            Said::json("<html><body>Please enable scripts</body></html>")
+            Response::json("<html><body>Please enable scripts</body></html>")
         }),
-        case("truncated", &["bmc-garbled"], "end of file", |call| match sound(call) {
-            Said::Reply { body, .. } => Said::CutOff(body),
+        case("truncated", &["bmc-garbled"], "end of file", |call| match correct_bmc(call) {
+            Response::Reply { body, .. } => Response::CutOff(body),
             other => other,
         }),
         case("redirects", &["bmc-garbled"], "in a circle", |call| {
-            Said::status(307, "").with("location", &call.path)
+            Response::status(307, "").with("location", &call.path)
         }),
-        case("power-stays", &["read-back-differs"], "switch off", sound),
+        case("power-stays", &["read-back-differs"], "switch off", correct_bmc),
         case("reboots-in-a-call", &["outcome-unknown", "step-timeout"], "", move |call| {
             if call.is("POST", RESET) {
                 gone.store(true, Ordering::SeqCst);
             }
-            if gone.load(Ordering::SeqCst) { Said::HangUp } else { sound(call) }
+            if gone.load(Ordering::SeqCst) { Response::HangUp } else { correct_bmc(call) }
         }),
     ]
 }
@@ -95,7 +95,7 @@ async fn whatever_a_bmc_does_a_run_ends_and_why_names_it() {
     };
     api.try_plan(plan("once", vec![once])).await.unwrap();
     let mut playing = Vec::new();
-    for Case { name, codes, words, says } in cases() {
+    for BmcFaultCase { name, codes, words, says } in cases() {
         let peer = Peer::start(says).await;
         let spec = v1::MachineSpec { bmc_endpoint: peer.url(), ..Default::default() };
         register_as(&mut api, name, spec).await;

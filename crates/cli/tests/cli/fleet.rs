@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 
 /// Time limit of every wait; a test that reaches it has failed.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A short lease, so that replicas detect a dead one within a test. A live replica on a busy host
 /// must still renew it in time.
@@ -27,7 +27,7 @@ pub const SHORT_LEASE: &str = "[engine]\nlease_ms = 4000\nrenew_ms = 500";
 
 /// The database of a server.
 #[derive(Debug, Clone)]
-pub enum Home {
+pub enum DatabaseKind {
     Sqlite,
     Postgres(String),
 }
@@ -35,7 +35,7 @@ pub enum Home {
 /// The settings of a server.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    pub home: Home,
+    pub home: DatabaseKind,
     pub dir: PathBuf,
     pub sim_dir: PathBuf,
     pub speed: &'static str,
@@ -49,7 +49,7 @@ pub struct Setup {
 impl Setup {
     pub fn new(dir: &Path, speed: &'static str) -> Self {
         Self {
-            home: Home::Sqlite,
+            home: DatabaseKind::Sqlite,
             dir: dir.join("data"),
             sim_dir: dir.join("sim"),
             speed,
@@ -115,8 +115,8 @@ impl Server {
         let Setup { home, dir, sim_dir, speed, name, port, top, config } = &setup;
         std::fs::create_dir_all(dir).unwrap();
         let database = match home {
-            Home::Sqlite => String::new(),
-            Home::Postgres(url) => url.clone(),
+            DatabaseKind::Sqlite => String::new(),
+            DatabaseKind::Postgres(url) => url.clone(),
         };
         let file = dir.join("farrier.toml");
         let text = format!(
@@ -174,30 +174,30 @@ impl Server {
     pub fn freeze(&self) {
         loop {
             signal(self.pid(), "STOP");
-            while !self.stands_still() {
+            while !self.is_stopped() {
                 std::thread::sleep(Duration::from_millis(1));
             }
             if !self.holds_hardware() {
                 return;
             }
-            self.thaw();
+            self.resume();
             std::thread::sleep(Duration::from_millis(3));
         }
     }
 
-    fn stands_still(&self) -> bool {
+    fn is_stopped(&self) -> bool {
         let status = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
         status.rsplit_once(')').unwrap().1.trim_start().starts_with('T')
     }
 
     fn holds_hardware(&self) -> bool {
         let locks = std::fs::read_dir(self.setup.sim_dir.join("locks")).unwrap();
-        let held = |path: PathBuf| std::fs::File::open(path).unwrap().try_lock().is_err();
-        locks.flatten().any(|lock| held(lock.path()))
+        let claimed = |path: PathBuf| std::fs::File::open(path).unwrap().try_lock().is_err();
+        locks.flatten().any(|lock| claimed(lock.path()))
     }
 
     /// SIGCONT: the process continues without noticing the pause.
-    pub fn thaw(&self) {
+    pub fn resume(&self) {
         signal(self.pid(), "CONT");
     }
 
@@ -322,7 +322,7 @@ impl Clients {
             if reached(&run) {
                 return run;
             }
-            assert!(started.elapsed() < PATIENCE, "{run:#?} did not get there");
+            assert!(started.elapsed() < TEST_TIMEOUT, "{run:#?} did not get there");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -353,8 +353,8 @@ pub fn postgres() -> Option<String> {
 /// Waits until every transaction that is open now has ended. On PostgreSQL a watch shows nothing
 /// newer than the oldest open transaction of the whole cluster, which the tests share. A watch that
 /// is opened after this starts with everything that was committed before.
-pub async fn transactions_settled(home: &Home) {
-    let Home::Postgres(url) = home else { return };
+pub async fn transactions_settled(home: &DatabaseKind) {
+    let DatabaseKind::Postgres(url) = home else { return };
     let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     let snapshot = async || {
@@ -363,7 +363,7 @@ pub async fn transactions_settled(home: &Home) {
     };
     let (now, started) = (snapshot().await, Instant::now());
     while snapshot().await.start < now.end {
-        assert!(started.elapsed() < PATIENCE, "some transaction stays open");
+        assert!(started.elapsed() < TEST_TIMEOUT, "some transaction stays open");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -375,7 +375,7 @@ const SNAPSHOT: &str = include_str!("../../../store/tests/snapshot.sql");
 pub async fn replicas(dir: &Path, names: &[&str], config: &str) -> Option<Vec<Server>> {
     let cluster = postgres()?;
     let mut setup = Setup::new(dir, "fast");
-    setup.home = Home::Postgres(new_database(&cluster).await);
+    setup.home = DatabaseKind::Postgres(new_database(&cluster).await);
     setup.config = config.into();
     Some(names.iter().map(|name| Server::start(setup.replica(name))).collect())
 }

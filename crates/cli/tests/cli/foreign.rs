@@ -1,6 +1,6 @@
 //! A client in another language that knows only the server's address.
 
-use crate::api::World;
+use crate::api::TestServer;
 use crate::fleet::provided;
 use std::process::Command;
 
@@ -8,9 +8,9 @@ use std::process::Command;
 const PYTHON: &str = "FARRIER_TEST_PYTHON";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stranger_needs_the_address_only() {
+async fn a_foreign_client_needs_only_the_address() {
     let Some(python) = provided(PYTHON) else { return };
-    let (world, _) = World::open("zero").await;
+    let (world, _) = TestServer::open("zero").await;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/foreign_client.py");
     let address = format!("127.0.0.1:{}", world.server.setup.port);
     let client = tokio::task::spawn_blocking(move || {

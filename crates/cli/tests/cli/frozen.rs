@@ -2,15 +2,15 @@
 
 use crate::api::slow;
 use crate::audit::{audit, in_maintenance, names};
-use crate::fleet::{Clients, PATIENCE, SHORT_LEASE, Server, replicas};
+use crate::fleet::{Clients, SHORT_LEASE, Server, TEST_TIMEOUT, replicas};
 use proto::v1;
 use std::time::{Duration, Instant};
 
 /// Waits until a replica has logged these words.
-async fn until_said(server: &Server, words: &str) {
+async fn wait_for_log(server: &Server, words: &str) {
     let started = Instant::now();
     while !server.log().contains(words) {
-        assert!(started.elapsed() < PATIENCE, "{words:?} was not said:\n{}", server.log());
+        assert!(started.elapsed() < TEST_TIMEOUT, "{words:?} was not said:\n{}", server.log());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -50,8 +50,8 @@ async fn a_replica_frozen_past_its_lease_writes_nothing_when_it_wakes() {
     assert!(history.iter().any(|entry| entry.message.contains("took over")), "{history:#?}");
     let before = histories(&mut second, &runs).await;
 
-    one.thaw();
-    until_said(one, "given up for dead").await;
+    one.resume();
+    wait_for_log(one, "given up for dead").await;
     // The replica processes new requests again.
     let reboot = first.start("m-0", "REBOOT", "afterwards").await.run_id;
     audit(&first, &[reboot]).await;

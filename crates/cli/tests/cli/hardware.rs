@@ -2,7 +2,7 @@
 //! The server is killed in the middle.
 
 use crate::api::{plan, ssh, step};
-use crate::fleet::{Clients, PATIENCE, Server, Setup, free_port, provided};
+use crate::fleet::{Clients, Server, Setup, TEST_TIMEOUT, free_port, provided};
 use proto::v1;
 use proto::v1::set_credential_request::Secret;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ impl Peer {
         let peer = Self { child: child.unwrap(), port };
         let started = Instant::now();
         while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(started.elapsed() < PATIENCE, "a peer did not start");
+            assert!(started.elapsed() < TEST_TIMEOUT, "a peer did not start");
             std::thread::sleep(Duration::from_millis(50));
         }
         peer
@@ -141,7 +141,7 @@ pub async fn log_of(api: &mut Clients, id: &str) -> String {
 pub async fn log_says(api: &mut Clients, id: &str, words: &str) {
     let started = Instant::now();
     while !log_of(api, id).await.contains(words) {
-        assert!(started.elapsed() < PATIENCE, "{:?}", api.run(id).await);
+        assert!(started.elapsed() < TEST_TIMEOUT, "{:?}", api.run(id).await);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

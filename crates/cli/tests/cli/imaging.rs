@@ -2,7 +2,7 @@
 //! machine whose firmware and deploy agent the test plays. (`cargo xtask test-vm` uses real ones.)
 
 use crate::api::{plan, step};
-use crate::fleet::{PATIENCE, Server, Setup, free_port};
+use crate::fleet::{Server, Setup, TEST_TIMEOUT, free_port};
 use crate::hardware::{
     MAC, PASSWORD, SSHD, SUSHY, emulator, host, log_of, log_says, password, peer, register, set,
     user_key,
@@ -29,7 +29,7 @@ impl Netboot {
             if let Some(answer) = self.try_send(method, path, more, body) {
                 return answer;
             }
-            assert!(started.elapsed() < PATIENCE, "nobody answers {method} {path}");
+            assert!(started.elapsed() < TEST_TIMEOUT, "nobody answers {method} {path}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -66,7 +66,7 @@ impl Netboot {
                 return rest.split(' ').next().unwrap().to_string();
             }
             assert_eq!(status, 404, "{script}");
-            assert!(started.elapsed() < PATIENCE, "nobody wants it");
+            assert!(started.elapsed() < TEST_TIMEOUT, "nobody wants it");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -142,13 +142,13 @@ async fn a_machine_is_given_an_image_although_we_are_killed() {
     assert_eq!(missing.code(), tonic::Code::NotFound, "{missing:?}");
     let file = dir.path().join("tiny.raw");
     std::fs::write(&file, IMAGE).unwrap();
-    let (code, said, wrong) =
+    let (code, message, wrong) =
         type_in(&server, &format!("image add tiny --file {}", file.display()));
-    assert_eq!(code, 0, "{said}{wrong}");
-    assert!(said.contains("Next: farrier reimage MACHINE --image tiny"), "{said}");
-    let (code, said, _) = type_in(&server, "netboot config --interface br0");
+    assert_eq!(code, 0, "{message}{wrong}");
+    assert!(message.contains("Next: farrier reimage MACHINE --image tiny"), "{message}");
+    let (code, message, _) = type_in(&server, "netboot config --interface br0");
     assert_eq!(code, 0);
-    assert!(said.contains(&format!("dhcp-host={MAC},127.0.0.1,m-1")), "{said}");
+    assert!(message.contains(&format!("dhcp-host={MAC},127.0.0.1,m-1")), "{message}");
 
     // No machine gets a boot script before a run requests it.
     assert_eq!(netboot.script(MAC).0, 404);
@@ -162,18 +162,18 @@ async fn a_machine_is_given_an_image_although_we_are_killed() {
 
     // Another machine cannot use the token, and no machine can use it twice.
     let (session, other) = ("5".repeat(64), "6".repeat(64));
-    let (status, said) = netboot.claim(&token, &other, OTHER_MAC);
-    assert_eq!((status, &said["code"]), (403, &json!("mac-refused")));
-    let (status, order) = netboot.claim(&token, &session, MAC);
-    assert_eq!(status, 200, "{order}");
-    let (status, said) = netboot.claim(&token, &other, MAC);
-    assert_eq!((status, &said["code"]), (403, &json!("token-used")));
-    assert_eq!(netboot.claim(&token, &session, MAC), (200, order.clone()), "an answer may be lost");
+    let (status, message) = netboot.claim(&token, &other, OTHER_MAC);
+    assert_eq!((status, &message["code"]), (403, &json!("mac-refused")));
+    let (status, call) = netboot.claim(&token, &session, MAC);
+    assert_eq!(status, 200, "{call}");
+    let (status, message) = netboot.claim(&token, &other, MAC);
+    assert_eq!((status, &message["code"]), (403, &json!("token-used")));
+    assert_eq!(netboot.claim(&token, &session, MAC), (200, call.clone()), "an answer may be lost");
     assert_eq!(netboot.get(&kernel).0, 403);
     assert_eq!(netboot.script(MAC).0, 404);
 
     // The image is available from any byte offset, only to the session.
-    assert_eq!(order["image"]["size"], IMAGE.len());
+    assert_eq!(call["image"]["size"], IMAGE.len());
     let bearer = format!("Authorization: Bearer {session}\r\nRange: bytes=4-\r\n");
     assert_eq!(netboot.send("GET", "/deploy/image", &bearer, ""), (206, "456789".into()));
     assert_eq!(netboot.get("/deploy/image").0, 403);
@@ -181,9 +181,9 @@ async fn a_machine_is_given_an_image_although_we_are_killed() {
     assert_eq!(netboot.report(&session, &half), (200, json!({ "then": "go-on" })));
     assert_eq!(netboot.report(&other, &half).0, 403);
     log_says(&mut api, &run, "image: 50 % written").await;
-    let (code, _, said) = type_in(&server, "image delete tiny");
-    assert_eq!(code, 2, "{said}");
-    assert!(said.contains("is being installed"), "{said}");
+    let (code, _, message) = type_in(&server, "image delete tiny");
+    assert_eq!(code, 2, "{message}");
+    assert!(message.contains("is being installed"), "{message}");
 
     // The server is killed while the image is written. The machine continues where it was.
     let server = Server::start(server.kill());
@@ -195,13 +195,13 @@ async fn a_machine_is_given_an_image_although_we_are_killed() {
     let started = Instant::now();
     while netboot.report(&session, &installed).1["then"] != "reboot" {
         assert!(
-            started.elapsed() < PATIENCE,
+            started.elapsed() < TEST_TIMEOUT,
             "it is never let go: {}",
             log_of(&mut api, &run).await
         );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    std::fs::write(dir.path().join("stamp"), order["stamp"].as_str().unwrap()).unwrap();
+    std::fs::write(dir.path().join("stamp"), call["stamp"].as_str().unwrap()).unwrap();
     let done = api.finished(&run).await;
     let log = log_of(&mut api, &run).await;
     assert_eq!(done.phase(), v1::run::Phase::Succeeded, "{done:#?}\n{log}\n{}", server.log());
@@ -209,7 +209,7 @@ async fn a_machine_is_given_an_image_although_we_are_killed() {
     assert_eq!(log.matches("switching it on").count(), 1, "{log}");
     assert_eq!(netboot.report(&session, &installed).1["then"], "stop");
     assert!(!format!("{log}{}", server.log()).contains(&token), "a token was shown");
-    let (code, said, _) = type_in(&server, "image delete tiny");
-    assert_eq!((code, said.as_str()), (0, "image tiny deleted\n"));
+    let (code, message, _) = type_in(&server, "image delete tiny");
+    assert_eq!((code, message.as_str()), (0, "image tiny deleted\n"));
     assert_eq!(std::fs::read_dir(dir.path().join("data/images")).unwrap().count(), 0);
 }

@@ -1,7 +1,7 @@
 //! A machine with IPMI only, behind OpenIPMI's simulator, through the real server: it is rebooted
 //! and probed, and unsupported operations are refused before they start.
 
-use crate::fleet::{PATIENCE, Server, Setup, free_port};
+use crate::fleet::{Server, Setup, TEST_TIMEOUT, free_port};
 use crate::hardware::{log_of, password, peer, set};
 use proto::v1;
 use std::os::unix::fs::PermissionsExt;
@@ -99,8 +99,9 @@ async fn a_machine_with_ipmi_alone_is_rebooted_and_refuses_what_it_lacks() {
     let status = api.try_put(machine("https://127.0.0.1".into())).await.unwrap_err();
     assert!(status.message().contains("machine.spec.bmc_endpoint"), "{status:?}");
     api.put(machine(format!("127.0.0.1:{port}"))).await;
-    let seen = api.machine_until("m-1", |machine| crate::api::is(machine, "BMCReachable")).await;
-    assert!(!crate::api::is(&seen, "Degraded"), "{seen:#?}");
+    let observed =
+        api.machine_until("m-1", |machine| crate::api::is(machine, "BMCReachable")).await;
+    assert!(!crate::api::is(&observed, "Degraded"), "{observed:#?}");
 
     // An operation that needs a host or an image is refused, and the refusal names its step.
     api.done("m-1", "ENTER_MAINTENANCE", "enter").await;
@@ -121,7 +122,7 @@ async fn a_machine_with_ipmi_alone_is_rebooted_and_refuses_what_it_lacks() {
     drop(controller);
     let begun = Instant::now();
     while crate::api::is(&api.machine("m-1").await, "BMCReachable") {
-        assert!(begun.elapsed() < PATIENCE, "{:#?}", api.machine("m-1").await);
+        assert!(begun.elapsed() < TEST_TIMEOUT, "{:#?}", api.machine("m-1").await);
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }

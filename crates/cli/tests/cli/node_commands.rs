@@ -1,7 +1,7 @@
 //! Every command about nodes, sites and workflows, against a real server and a simulated MAAS.
 
 use crate::api_cli::Terminal;
-use crate::fleet::{PATIENCE, Server, Setup};
+use crate::fleet::{Server, Setup, TEST_TIMEOUT};
 use crate::stage::{farrier, finish};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -9,8 +9,8 @@ use std::time::Instant;
 
 #[track_caller]
 fn says(text: &str, words: &[&str]) {
-    for word in words {
-        assert!(text.contains(word), "{word:?} is not in\n{text}");
+    for name in words {
+        assert!(text.contains(name), "{name:?} is not in\n{text}");
     }
 }
 
@@ -26,11 +26,11 @@ fn node_on(person: &Terminal, machine: &str) -> String {
 fn until(person: &Terminal, node: &str, state: &str) {
     let started = Instant::now();
     loop {
-        let seen = person.json(&format!("node get {node}"));
-        if seen["node"]["state"] == state {
+        let observed = person.json(&format!("node get {node}"));
+        if observed["node"]["state"] == state {
             return;
         }
-        assert!(started.elapsed() < PATIENCE, "{node} is never {state}: {seen}");
+        assert!(started.elapsed() < TEST_TIMEOUT, "{node} is never {state}: {observed}");
     }
 }
 
@@ -83,12 +83,12 @@ fn onboarding(person: &Terminal) {
     person.line("machine register gpu-1", 0);
     let onboard = "node onboard gpu-1 --site site-lab";
     let words = ["would onboard gpu-1 at site-lab", "commission_node", "would run", "MAAS has no"];
-    person.rehearsed(onboard, "node list --machine gpu-1", &words);
+    person.check_dry_run(onboard, "node list --machine gpu-1", &words);
     says(&person.line("node onboard gpu-1 --site site-none", 2), &["farrier site list"]);
     says(&person.line("node onboard gpu-none --site site-lab --dry-run", 2), &["gpu-none"]);
-    let told = person.line(&format!("{onboard} --request-id first"), 0);
-    says(&told, &["(enrolling)", "Type: ONBOARD", "✓ wait_for_agent_enrollment complete"]);
-    says(&told, &["✓ SUCCEEDED", "(active)"]);
+    let reported = person.line(&format!("{onboard} --request-id first"), 0);
+    says(&reported, &["(enrolling)", "Type: ONBOARD", "✓ wait_for_agent_enrollment complete"]);
+    says(&reported, &["✓ SUCCEEDED", "(active)"]);
     let again = person.line(&format!("{onboard} --request-id first"), 0);
     says(&again, &["same operation, no new work"]);
     let node = node_on(person, "gpu-1");
@@ -137,9 +137,9 @@ fn out_and_back(person: &Terminal) {
     for verb in ["drain", "retire"] {
         let line = format!("node {verb} {node}");
         let would = format!("would {verb} {node}");
-        person.rehearsed(&line, "node list", &[&would, "drain_node", "would run"]);
-        let told = person.line(&line, 0);
-        says(&told, &["Type: NODE_DRAIN", "✓ SUCCEEDED", &format!("Node: {node} (retired)")]);
+        person.check_dry_run(&line, "node list", &[&would, "drain_node", "would run"]);
+        let reported = person.line(&line, 0);
+        says(&reported, &["Type: NODE_DRAIN", "✓ SUCCEEDED", &format!("Node: {node} (retired)")]);
         says(&person.line(&format!("{line} --dry-run"), 2), &["nothing left to drain"]);
         says(&person.line(&format!("node resume {node}"), 2), &["left undone"]);
         person.line(&format!("node reactivate {node}"), 0);
@@ -148,7 +148,7 @@ fn out_and_back(person: &Terminal) {
     for mode in ["soft_reset", "storage_cleanup", "reimage"] {
         let line = format!("node decommission {node} --mode {mode}");
         let would = format!("would decommission {node}: {mode}");
-        person.rehearsed(&line, "node list", &[&would, "cleanup_storage"]);
+        person.check_dry_run(&line, "node list", &[&would, "cleanup_storage"]);
         says(&person.line(&line, 0), &["Type: DECOMMISSION", "✓ SUCCEEDED"]);
         until(person, &node, "active");
     }
@@ -168,8 +168,8 @@ fn mended(person: &Terminal) {
 fn repairs(person: &Terminal) {
     person.line("machine register gpu-2", 0);
     broken(person, "gpu-2", "configure_storage", "fail");
-    let told = person.line("node onboard gpu-2 --site site-lab", 1);
-    says(&told, &["✗ configure_storage failed", "✗ FAILED", "(enrolling)"]);
+    let reported = person.line("node onboard gpu-2 --site site-lab", 1);
+    says(&reported, &["✗ configure_storage failed", "✗ FAILED", "(enrolling)"]);
     let node = node_on(person, "gpu-2");
     let got = person.line(&format!("node get {node}"), 0);
     says(&got, &["onboarding FAILED_RETRYABLE", "configure_storage", "Attempts:", "Failure:"]);
@@ -208,12 +208,12 @@ fn repairs(person: &Terminal) {
 fn removal(person: &Terminal) {
     let node = node_on(person, "gpu-3");
     let line = format!("node decommission {node} --mode full_decommission");
-    let told = person.run(
+    let reported = person.run(
         &[&line.split(' ').collect::<Vec<_>>()[..], &["--without-agent", "its disk is dead"]]
             .concat(),
         0,
     );
-    says(&told, &["✓ SUCCEEDED", &format!("Node: {node} (deleted)")]);
+    says(&reported, &["✓ SUCCEEDED", &format!("Node: {node} (deleted)")]);
     says(&person.line(&format!("node reactivate {node}"), 2), &["never comes back"]);
     assert!(!person.line("node list", 0).contains(&node));
     assert!(person.line("node list --state deleted", 0).contains(&node));
@@ -244,10 +244,10 @@ fn a_bundle_is_kept_by_its_owner_alone() {
     let nodes = "[nodes]\nlisten = \"127.0.0.1:0\"\nurl = \"http://10.0.0.1:7413\"";
     let setup = Setup { config: nodes.into(), ..Setup::new(dir.path(), "zero") };
     let server = Server::start(setup);
-    let ask = |line: &str| finish(farrier(&server.url(), &line.split(' ').collect::<Vec<_>>()));
-    assert_eq!(ask("machine register bare-1").0, 0);
+    let request = |line: &str| finish(farrier(&server.url(), &line.split(' ').collect::<Vec<_>>()));
+    assert_eq!(request("machine register bare-1").0, 0);
     let file = dir.path().join("agent.toml");
-    let (code, stdout, stderr) = ask(&format!("node bootstrap bare-1 --to {}", file.display()));
+    let (code, stdout, stderr) = request(&format!("node bootstrap bare-1 --to {}", file.display()));
     assert_eq!(code, 0, "{stderr}");
     let config = std::fs::read_to_string(&file).unwrap();
     says(&config, &["controllers = [\"http://10.0.0.1:7413\"]", "token = \""]);
@@ -257,10 +257,11 @@ fn a_bundle_is_kept_by_its_owner_alone() {
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     // An existing file is not overwritten, and no token is issued for it.
     let line = format!("node bootstrap bare-1 --to {}", file.display());
-    assert!(ask(&line).2.contains("is there already"));
+    assert!(request(&line).2.contains("is there already"));
 
     let node = stdout.split(' ').next().unwrap().to_string();
-    let (code, stdout, stderr) = ask(&format!("node bootstrap --reissue {node} --expires-in 2h"));
+    let (code, stdout, stderr) =
+        request(&format!("node bootstrap --reissue {node} --expires-in 2h"));
     assert_eq!(code, 0, "{stderr}");
     let other = stdout.split('"').nth(3).unwrap();
     assert!(other != token && !stderr.contains(other), "{stdout}{stderr}");
@@ -268,12 +269,12 @@ fn a_bundle_is_kept_by_its_owner_alone() {
         |line: &str| ["controllers = ", "token = ", "# "].iter().any(|one| line.starts_with(one));
     assert!(stdout.lines().all(known), "only the configuration: {stdout}");
     says(&stderr, &["works once", &node]);
-    let (_, json, _) = ask(&format!("node bootstrap --reissue {node} -o json"));
+    let (_, json, _) = request(&format!("node bootstrap --reissue {node} -o json"));
     let bundle: serde_json::Value = serde_json::from_str(&json).unwrap();
     says(bundle["agent_config"].as_str().unwrap(), &[bundle["token"].as_str().unwrap()]);
-    let (code, _, stderr) = ask(&format!("node bootstrap --reissue {node} --expires-in 31d"));
+    let (code, _, stderr) = request(&format!("node bootstrap --reissue {node} --expires-in 31d"));
     assert_eq!(code, 2, "{stderr}");
-    let (code, _, stderr) = ask("node bootstrap --reissue node-none");
+    let (code, _, stderr) = request("node bootstrap --reissue node-none");
     assert!(code == 2 && stderr.contains("farrier node list"), "{stderr}");
-    assert!(ask("node list").1.contains("bootstrap_issued"));
+    assert!(request("node list").1.contains("bootstrap_issued"));
 }

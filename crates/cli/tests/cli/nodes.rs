@@ -2,7 +2,7 @@
 //! a server that is killed in the middle.
 
 use crate::api::{field_of, refused};
-use crate::fleet::{Clients, Home, PATIENCE, Server, Setup, free_port};
+use crate::fleet::{Clients, DatabaseKind, Server, Setup, TEST_TIMEOUT, free_port};
 use proto::v1;
 use proto::v1::node_service_client::NodeServiceClient;
 use proto::v1::site_service_client::SiteServiceClient;
@@ -16,7 +16,7 @@ const QUICK: &str = "[engine]\nbackoff_first_ms = 1\nbackoff_most_ms = 5\n\
                      [nodes]\nsweep_seconds = 1\nreconcile_seconds = 1\n";
 
 /// The settings of a server with an agent listener, and the port of that listener.
-pub fn with_agents(dir: &Path, home: Home) -> (Setup, u16) {
+pub fn with_agents(dir: &Path, home: DatabaseKind) -> (Setup, u16) {
     let port = free_port();
     let config = format!("{QUICK}listen = \"127.0.0.1:{port}\"\nheartbeat_seconds = 7\n");
     (Setup { home, config, ..Setup::new(dir, "zero") }, port)
@@ -58,7 +58,7 @@ impl Api {
             if detail.node.as_ref().is_some_and(|node| node.state == state) {
                 return detail;
             }
-            assert!(started.elapsed() < PATIENCE, "{id} never becomes {state}: {detail:#?}");
+            assert!(started.elapsed() < TEST_TIMEOUT, "{id} never becomes {state}: {detail:#?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -203,8 +203,8 @@ async fn a_machine_is_onboarded_and_its_layers_are_told_apart() {
     assert_eq!(detail.workflow_kind, "onboarding");
     let workflow = detail.workflow.unwrap();
     assert_eq!(workflow.workflow_state(), v1::WorkflowState::Completed);
-    let seen = detail.observed.unwrap();
-    assert_eq!((seen.state.as_str(), seen.expected), ("Deployed", true));
+    let observed = detail.observed.unwrap();
+    assert_eq!((observed.state.as_str(), observed.expected), ("Deployed", true));
     assert_eq!((detail.stage.as_str(), detail.failure_code.as_str()), ("", ""));
     assert_eq!(detail.recommended, [format!("farrier node get {}", node.node_id)]);
 
@@ -216,7 +216,7 @@ async fn a_machine_is_onboarded_and_its_layers_are_told_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_fails_is_told_with_its_class_and_goes_on_when_it_is_mended() {
+async fn a_failed_stage_reports_its_class_and_continues_after_repair() {
     let (_server, mut api, _dir) = open().await;
     api.all.register("m-1").await;
     let rule = v1::SimFault {
@@ -252,8 +252,8 @@ async fn what_fails_is_told_with_its_class_and_goes_on_when_it_is_mended() {
 async fn every_mode_ends_where_the_document_says() {
     let (_server, mut api, _dir) = open().await;
     let only_reset = &DECOMMISSION[6..];
-    let kept = ["power_off_maas_node", "retire_gpuaas_node", "remove_gpuaas_node_record"];
-    let reimaged = [&kept[..], &["remove_maas_record"]].concat();
+    let stored = ["power_off_maas_node", "retire_gpuaas_node", "remove_gpuaas_node_record"];
+    let reimaged = [&stored[..], &["remove_maas_record"]].concat();
     let unscrubbed = [only_reset, &["scrub_gpu"]].concat();
     for (mode, ends, stages) in [
         ("soft_reset", "active", stages_of(only_reset, &[])),
@@ -281,9 +281,9 @@ async fn every_mode_ends_where_the_document_says() {
     assert_eq!(gone.len(), 1);
     assert_eq!(api.listed(&[]).await.len(), 3);
     // A deleted node does not come back: the same machine gets another node.
-    let said = decommission(&gone[0], "soft_reset", "more");
+    let message = decommission(&gone[0], "soft_reset", "more");
     refused(
-        api.nodes.decommission_node(said).await,
+        api.nodes.decommission_node(message).await,
         Code::FailedPrecondition,
         &["never comes back"],
     );
@@ -316,12 +316,12 @@ async fn every_mode_ends_where_the_document_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn quarantine_is_kept_until_somebody_lets_it_go() {
+async fn quarantine_lasts_until_an_operator_releases_it() {
     let (_server, mut api, _dir) = open().await;
     let node = api.active("m-1").await;
-    let kept = api.nodes.quarantine_node(quarantine(&node, "smells burnt")).await.unwrap();
-    let kept = kept.into_inner();
-    assert_eq!((kept.state.as_str(), kept.reason.as_str()), ("quarantined", "smells burnt"));
+    let stored = api.nodes.quarantine_node(quarantine(&node, "smells burnt")).await.unwrap();
+    let stored = stored.into_inner();
+    assert_eq!((stored.state.as_str(), stored.reason.as_str()), ("quarantined", "smells burnt"));
     assert_eq!(api.node(&node).await.quarantine_cause, "operator");
     // The reconciler never releases a node that an operator has quarantined.
     let check = v1::CheckSiteRequest { site_id: "site-1".into() };
@@ -410,13 +410,14 @@ async fn refusals_say_why_and_what_to_do() {
         ..Default::default()
     };
     api.all.fault(hang).await;
-    let asked = decommission(&node, "soft_reset", "off");
-    let run = api.nodes.decommission_node(asked.clone()).await.unwrap().into_inner().run.unwrap();
+    let requested = decommission(&node, "soft_reset", "off");
+    let run =
+        api.nodes.decommission_node(requested.clone()).await.unwrap().into_inner().run.unwrap();
     let busy = api.nodes.decommission_node(decommission(&node, "reimage", "other")).await;
     refused(busy, Code::FailedPrecondition, &[&run.run_id]);
     let reused = api.nodes.decommission_node(decommission(&node, "reimage", "off")).await;
     refused(reused, Code::AlreadyExists, &[&run.run_id]);
-    let again = api.nodes.decommission_node(asked).await.unwrap().into_inner();
+    let again = api.nodes.decommission_node(requested).await.unwrap().into_inner();
     assert!(!again.new);
     refused(
         api.nodes.quarantine_node(quarantine(&node, "why")).await,
@@ -447,9 +448,9 @@ async fn sites_are_kept_checked_and_removed() {
     refused(stale, Code::FailedPrecondition, &["version", "farrier site get site-2"]);
 
     let check = v1::CheckSiteRequest { site_id: "site-2".into() };
-    let seen = api.sites.check_site(check).await.unwrap().into_inner().status.unwrap();
-    assert_eq!((seen.state.as_str(), seen.machines), ("Connected", Some(0)));
-    assert_eq!(seen.alarms, Vec::<String>::new());
+    let observed = api.sites.check_site(check).await.unwrap().into_inner().status.unwrap();
+    assert_eq!((observed.state.as_str(), observed.machines), ("Connected", Some(0)));
+    assert_eq!(observed.alarms, Vec::<String>::new());
 
     let list = |token: &str| v1::ListSitesRequest { page_size: 1, page_token: token.into() };
     let first = api.sites.list_sites(list("")).await.unwrap().into_inner();

@@ -6,11 +6,11 @@ use crate::hardware::{MAC, PASSWORD, SUSHY, emulator, password, peer, set};
 use crate::stage::{farrier, finish};
 
 /// An operator and the URL of the server.
-struct Person(String);
+struct Operator(String);
 
-impl Person {
+impl Operator {
     /// Runs a command, checks its exit code, and returns both output streams.
-    async fn types(&self, line: &str, expected: i32) -> String {
+    async fn run(&self, line: &str, expected: i32) -> String {
         let (url, line) = (self.0.clone(), line.to_string());
         let typed = tokio::task::spawn_blocking(move || {
             let args: Vec<&str> = line.split(' ').collect();
@@ -21,16 +21,16 @@ impl Person {
         typed.await.unwrap()
     }
 
-    async fn sees(&self, line: &str, expected: i32, words: &[&str]) -> String {
-        let text = self.types(line, expected).await;
-        for word in words {
-            assert!(text.contains(word), "{line}: {word:?} is not in\n{text}");
+    async fn run_and_check(&self, line: &str, expected: i32, words: &[&str]) -> String {
+        let text = self.run(line, expected).await;
+        for name in words {
+            assert!(text.contains(name), "{line}: {name:?} is not in\n{text}");
         }
         text
     }
 
     async fn json(&self, line: &str) -> serde_json::Value {
-        let text = self.types(&format!("{line} -o json"), 0).await;
+        let text = self.run(&format!("{line} -o json"), 0).await;
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}\n{text}"))
     }
 }
@@ -42,25 +42,29 @@ async fn a_bmc_is_tried_out_its_machine_is_found_imported_and_looked_at() {
     let bmc = emulator(&program, dir.path());
     let url = format!("http://127.0.0.1:{}", bmc.port);
     let server = Server::start(Setup::new(dir.path(), "zero"));
-    let person = Person(server.url());
+    let person = Operator(server.url());
 
     // A wrong login is tried once and not again, by any command.
-    person.sees(&format!("bmc test {url}"), 1, &["✗ login", "give --credential NAME"]).await;
+    person
+        .run_and_check(&format!("bmc test {url}"), 1, &["✗ login", "give --credential NAME"])
+        .await;
     set(&server, "bmc", password("wrong")).await;
     let test = format!("bmc test {url} --credential bmc");
     let next = format!("next: farrier bmc unlock {url}");
-    person.sees(&test, 1, &["✓ service", "✗ login", "- power", &next]).await;
-    person.sees(&test, 1, &["was not asked: it refused"]).await;
+    person.run_and_check(&test, 1, &["✓ service", "✗ login", "- power", &next]).await;
+    person.run_and_check(&test, 1, &["was not asked: it refused"]).await;
     let find = format!("discover {url} --credential bmc");
-    person.sees(&find, 0, &["login refused", "1 refused the login", "was not asked"]).await;
-    person.sees(&format!("bmc unlock {url}/"), 0, &[" unlocked"]).await;
-    person.sees(&format!("bmc unlock {url}"), 0, &["nothing to unlock"]).await;
-    person.sees(&test, 1, &["401"]).await;
+    person
+        .run_and_check(&find, 0, &["login refused", "1 refused the login", "was not asked"])
+        .await;
+    person.run_and_check(&format!("bmc unlock {url}/"), 0, &[" unlocked"]).await;
+    person.run_and_check(&format!("bmc unlock {url}"), 0, &["nothing to unlock"]).await;
+    person.run_and_check(&test, 1, &["401"]).await;
 
     // The right password may be tried because it is new.
     set(&server, "bmc", password(PASSWORD)).await;
-    let told = person
-        .sees(
+    let reported = person
+        .run_and_check(
             &test,
             0,
             &[
@@ -80,22 +84,22 @@ async fn a_bmc_is_tried_out_its_machine_is_found_imported_and_looked_at() {
             ],
         )
         .await;
-    assert!(!told.contains(PASSWORD), "{told}");
+    assert!(!reported.contains(PASSWORD), "{reported}");
 
     // The machine is found, and registered only with --import.
     let closed = format!("http://127.0.0.1:{}", free_port());
     let both = format!("discover {url},{closed} --credential bmc");
     person
-        .sees(
+        .run_and_check(
             &both,
             0,
             &["new", "2 addresses asked: 1 machine found (1 new), 1 unreachable", "--import"],
         )
         .await;
-    person.sees("list", 0, &["no machines yet"]).await;
+    person.run_and_check("list", 0, &["no machines yet"]).await;
     let import = format!("{both} --import --label rack=r1");
-    person.sees(&import, 0, &["registered as ", "1 registered"]).await;
-    let again = person.sees(&import, 0, &["known as ", "(1 known)"]).await;
+    person.run_and_check(&import, 0, &["registered as ", "1 registered"]).await;
+    let again = person.run_and_check(&import, 0, &["known as ", "(1 known)"]).await;
     assert!(!again.contains("registered"), "{again}");
     let list = person.json("list").await;
     let machines = list.as_array().unwrap();
@@ -107,45 +111,53 @@ async fn a_bmc_is_tried_out_its_machine_is_found_imported_and_looked_at() {
     assert_eq!(machine["spec"]["mac_addresses"][0], MAC);
     assert_eq!(machine["labels"]["rack"], "r1");
     let id = machine["machine_id"].as_str().unwrap().to_string();
-    person.sees(&test, 0, &[&format!("next: farrier machine inspect {id}")]).await;
+    person.run_and_check(&test, 0, &[&format!("next: farrier machine inspect {id}")]).await;
 
-    looks(&person, &id).await;
+    check_reads(&person, &id).await;
     assert!(!server.log().contains(PASSWORD), "a secret was shown");
     drop(bmc);
-    let gone = person.types(&format!("machine power {id}"), 4).await;
+    let gone = person.run(&format!("machine power {id}"), 4).await;
     assert!(
         gone.contains("bmc-unreachable") && gone.contains("farrier fault bmc-unreachable"),
         "{gone}"
     );
 }
 
-async fn looks(person: &Person, id: &str) {
-    person.sees(&format!("machine inspect {id}"), 0, &["Power:", "on", MAC, "Next boot:"]).await;
-    let seen = person.json(&format!("machine inspect {id}")).await;
-    assert_eq!(seen["power"], "POWER_STATE_ON", "{seen}");
-    assert_eq!(seen["nics"][0]["mac_address"], MAC, "{seen}");
-    person.sees(&format!("machine power {id}"), 0, &[&format!("{id} is on")]).await;
-    person.sees(&format!("machine power {id} status"), 0, &["is on"]).await;
+async fn check_reads(person: &Operator, id: &str) {
+    person
+        .run_and_check(&format!("machine inspect {id}"), 0, &["Power:", "on", MAC, "Next boot:"])
+        .await;
+    let observed = person.json(&format!("machine inspect {id}")).await;
+    assert_eq!(observed["power"], "POWER_STATE_ON", "{observed}");
+    assert_eq!(observed["nics"][0]["mac_address"], MAC, "{observed}");
+    person.run_and_check(&format!("machine power {id}"), 0, &[&format!("{id} is on")]).await;
+    person.run_and_check(&format!("machine power {id} status"), 0, &["is on"]).await;
     // The emulator has no log, which differs from an empty one.
     let log = format!("machine console-log {id} --since 1h --limit 5");
-    person.sees(&log, 2, &["has no event log", "farrier fault not-supported"]).await;
+    person.run_and_check(&log, 2, &["has no event log", "farrier fault not-supported"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_looked_at_says_why_and_what_to_type() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(Setup::new(dir.path(), "zero"));
-    let person = Person(server.url());
+    let person = Operator(server.url());
     for line in ["machine inspect nobody", "machine console-log nobody", "machine power nobody"] {
-        person.sees(line, 2, &["no machine nobody is known", "farrier list"]).await;
+        person.run_and_check(line, 2, &["no machine nobody is known", "farrier list"]).await;
     }
-    person.types("machine register bare --provider datacenter", 0).await;
-    person.sees("machine inspect bare", 2, &["no bmc_endpoint", "farrier machine update"]).await;
+    person.run("machine register bare --provider datacenter", 0).await;
     person
-        .types("machine register keyless --provider datacenter --bmc-endpoint 127.0.0.1:1", 0)
+        .run_and_check("machine inspect bare", 2, &["no bmc_endpoint", "farrier machine update"])
         .await;
     person
-        .sees("machine power keyless", 2, &["no credential is named", "credential-missing"])
+        .run("machine register keyless --provider datacenter --bmc-endpoint 127.0.0.1:1", 0)
+        .await;
+    person
+        .run_and_check(
+            "machine power keyless",
+            2,
+            &["no credential is named", "credential-missing"],
+        )
         .await;
     for (what, words) in [
         ("10.0.0.0/40", "no address and no range"),
@@ -153,21 +165,26 @@ async fn what_cannot_be_looked_at_says_why_and_what_to_type() {
         ("https://u:hush@h", "give them as a credential"),
         ("missing.txt.", "addresses[0]"),
     ] {
-        let told = person.sees(&format!("discover {what} --credential bmc"), 2, &[words]).await;
-        assert!(!told.contains("hush"), "{told}");
+        let reported =
+            person.run_and_check(&format!("discover {what} --credential bmc"), 2, &[words]).await;
+        assert!(!reported.contains("hush"), "{reported}");
     }
-    person.sees("discover 127.0.0.1:1", 2, &["no credential is named"]).await;
-    person.sees("discover 127.0.0.1:1 --credential bmc", 2, &["no credential \"bmc\""]).await;
-    set(&server, "bmc", password("x")).await;
-    person.sees("discover 127.0.0.1:1 --credential bmc", 0, &["1 unreachable"]).await;
+    person.run_and_check("discover 127.0.0.1:1", 2, &["no credential is named"]).await;
     person
-        .sees(
+        .run_and_check("discover 127.0.0.1:1 --credential bmc", 2, &["no credential \"bmc\""])
+        .await;
+    set(&server, "bmc", password("x")).await;
+    person.run_and_check("discover 127.0.0.1:1 --credential bmc", 0, &["1 unreachable"]).await;
+    person
+        .run_and_check(
             "discover 127.0.0.1:1 --credential bmc --provider sim",
             2,
             &["finds no BMCs", "datacenter"],
         )
         .await;
-    person.sees("bmc test ftp://h --credential bmc", 1, &["✗ address", "https://"]).await;
-    person.sees("bmc test 127.0.0.1 --ca /no/file", 2, &["/no/file"]).await;
-    person.sees("bmc unlock ftp://h", 2, &["error: endpoint cannot be used", "https://"]).await;
+    person.run_and_check("bmc test ftp://h --credential bmc", 1, &["✗ address", "https://"]).await;
+    person.run_and_check("bmc test 127.0.0.1 --ca /no/file", 2, &["/no/file"]).await;
+    person
+        .run_and_check("bmc unlock ftp://h", 2, &["error: endpoint cannot be used", "https://"])
+        .await;
 }

@@ -2,8 +2,10 @@
 //! by themselves, and nothing is lost.
 
 use crate::api::slow;
-use crate::audit::{Anywhere, audit};
-use crate::fleet::{Clients, Home, PATIENCE, Server, Setup, new_database, postgres, skip};
+use crate::audit::{FailoverClient, audit};
+use crate::fleet::{
+    Clients, DatabaseKind, Server, Setup, TEST_TIMEOUT, new_database, postgres, skip,
+};
 use proto::v1;
 use std::process::Command;
 use std::sync::Arc;
@@ -15,18 +17,18 @@ use tokio::sync::watch;
 use tonic::Code;
 
 /// A proxy to PostgreSQL whose connections can be cut.
-struct Wire {
+struct DatabaseProxy {
     port: u16,
     whole: Arc<watch::Sender<bool>>,
     /// Connections opened before this generation are silent: they transfer nothing and do not
     /// close.
     dead: Arc<watch::Sender<u32>>,
-    commits: Arc<Commits>,
+    commits: Arc<CommitFaults>,
 }
 
 /// Counts commits, and drops the responses to some of them.
 #[derive(Default)]
-struct Commits {
+struct CommitFaults {
     seen: AtomicUsize,
     /// Drop the response to every n-th commit; never if zero.
     lose_every: AtomicUsize,
@@ -36,22 +38,22 @@ struct Commits {
     withhold: AtomicUsize,
 }
 
-impl Commits {
-    fn loses(&self, sent: &[u8]) -> bool {
-        if !sent.windows(6).any(|word| word == b"COMMIT") {
+impl CommitFaults {
+    fn drops_response(&self, sent: &[u8]) -> bool {
+        if !sent.windows(6).any(|name| name == b"COMMIT") {
             return false;
         }
-        let seen = self.seen.fetch_add(1, Ordering::Relaxed);
+        let observed = self.seen.fetch_add(1, Ordering::Relaxed);
         let every = self.lose_every.load(Ordering::Relaxed);
-        let lost = every > 0 && seen.is_multiple_of(every);
+        let lost = every > 0 && observed.is_multiple_of(every);
         self.lost.fetch_add(usize::from(lost), Ordering::Relaxed);
         lost
     }
 
     /// Whether this is the commit of a write that must never arrive.
-    fn withholds(&self, sent: &[u8]) -> bool {
+    fn withholds_commit(&self, sent: &[u8]) -> bool {
         let one_less = |left: usize| left.checked_sub(1);
-        sent.windows(6).any(|word| word == b"COMMIT")
+        sent.windows(6).any(|name| name == b"COMMIT")
             && self.withhold.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
     }
 
@@ -67,17 +69,17 @@ impl Commits {
             tokio::select! {
                 count = near_in.read(&mut sent) => {
                     let count = count?;
-                    if sent[..count].windows(5).any(|word| word == b"BEGIN") {
+                    if sent[..count].windows(5).any(|name| name == b"BEGIN") {
                         writing = !sent[..count].windows(9).any(|words| words == b"READ ONLY");
                     }
-                    if writing && self.withholds(&sent[..count]) {
+                    if writing && self.withholds_commit(&sent[..count]) {
                         return std::future::pending().await;
                     }
                     far_out.write_all(&sent[..count]).await?;
                     if count == 0 {
                         return Ok(());
                     }
-                    if self.loses(&sent[..count]) {
+                    if self.drops_response(&sent[..count]) {
                         return far_in.read(&mut answered).await.map(drop);
                     }
                 }
@@ -93,15 +95,15 @@ impl Commits {
     }
 }
 
-impl Wire {
+impl DatabaseProxy {
     async fn to(address: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let whole = Arc::new(watch::Sender::new(true));
-        let state = Arc::clone(&whole);
+        let complete = Arc::new(watch::Sender::new(true));
+        let state = Arc::clone(&complete);
         let dead = Arc::new(watch::Sender::new(0));
         let deaths = Arc::clone(&dead);
-        let commits = Arc::new(Commits::default());
+        let commits = Arc::new(CommitFaults::default());
         let counted = Arc::clone(&commits);
         tokio::spawn(async move {
             loop {
@@ -118,42 +120,43 @@ impl Wire {
                     let Ok(mut far) = TcpStream::connect(address).await else { return };
                     tokio::select! {
                         _ = commits.pass(&mut near, &mut far) => {}
-                        _ = cut.wait_for(|whole| !whole) => {}
-                        () = die(&mut death, born) => {}
+                        _ = cut.wait_for(|complete| !complete) => {}
+                        () = wait_until_silent(&mut death, born) => {}
                     }
                 });
             }
         });
-        Self { port, whole, dead, commits }
+        Self { port, whole: complete, dead, commits }
     }
 
-    fn cut(&self) {
+    fn close_all(&self) {
         self.whole.send_replace(false);
     }
 
     /// Makes all existing connections silent without closing them. New connections work.
-    fn go_dead(&self) {
+    fn silence_connections(&self) {
         self.dead.send_modify(|now| *now += 1);
     }
 
-    fn mend(&self) {
+    fn reopen(&self) {
         self.whole.send_replace(true);
     }
 }
 
 /// Starts a server behind a proxy to its own database. None without PostgreSQL.
-async fn behind_a_wire(dir: &std::path::Path) -> Option<(Wire, Server)> {
+async fn server_behind_proxy(dir: &std::path::Path) -> Option<(DatabaseProxy, Server)> {
     let url = new_database(&postgres()?).await;
     let (address, name) = url.split_once('@').unwrap().1.split_once('/').unwrap();
-    let wire = Wire::to(address.to_string()).await;
+    let wire = DatabaseProxy::to(address.to_string()).await;
     let mut setup = Setup::new(dir, "fast");
-    setup.home = Home::Postgres(format!("postgres://postgres@127.0.0.1:{}/{name}", wire.port));
+    setup.home =
+        DatabaseKind::Postgres(format!("postgres://postgres@127.0.0.1:{}/{name}", wire.port));
     Some((wire, Server::start(setup)))
 }
 
 /// Waits until the runs have ended. Every refusal on the way must be UNAVAILABLE.
 async fn end_past_refusals(server: &Server, runs: &[String]) {
-    let mut through = Anywhere::of(std::slice::from_ref(server));
+    let mut through = FailoverClient::of(std::slice::from_ref(server));
     for id in runs {
         through.finished(id).await;
     }
@@ -171,19 +174,19 @@ async fn repaving(clients: &mut Clients) -> v1::Run {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_comes_back_finds_its_work_resumed() {
     let dir = tempfile::tempdir().unwrap();
-    let Some((wire, server)) = behind_a_wire(dir.path()).await else { return };
+    let Some((wire, server)) = server_behind_proxy(dir.path()).await else { return };
     let mut clients = server.clients().await;
     clients.in_maintenance("m-1").await;
     clients.register("m-2").await;
     let run = repaving(&mut clients).await;
 
-    wire.cut();
+    wire.close_all();
     let refused = clients.try_start("m-2", "ENTER_MAINTENANCE", "e").await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
     assert!(refused.message().contains("database"), "{refused:?}");
     // Long enough for the repave to end while its result cannot be stored.
     tokio::time::sleep(Duration::from_millis(3_000)).await;
-    wire.mend();
+    wire.reopen();
 
     let runs = [run.run_id];
     end_past_refusals(&server, &runs).await;
@@ -192,19 +195,19 @@ async fn a_database_that_comes_back_finds_its_work_resumed() {
 }
 
 /// Waits until the connection's generation is silent, then blocks forever.
-async fn die(death: &mut watch::Receiver<u32>, born: u32) {
+async fn wait_until_silent(death: &mut watch::Receiver<u32>, born: u32) {
     drop(death.wait_for(|now| *now > born).await);
     std::future::pending().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_that_goes_dead_without_a_word_is_given_up() {
+async fn a_silent_database_connection_is_abandoned() {
     let dir = tempfile::tempdir().unwrap();
-    let Some((wire, server)) = behind_a_wire(dir.path()).await else { return };
+    let Some((wire, server)) = server_behind_proxy(dir.path()).await else { return };
     let mut clients = server.clients().await;
     clients.in_maintenance("m-1").await;
     let run = repaving(&mut clients).await;
-    wire.go_dead();
+    wire.silence_connections();
     // Requests are answered again after some time, and the run continues.
     let runs = [run.run_id];
     end_past_refusals(&server, &runs).await;
@@ -214,10 +217,10 @@ async fn a_line_that_goes_dead_without_a_word_is_given_up() {
 /// As after a power failure or on a frozen host: the transaction stays open with its locks, and
 /// PostgreSQL does not learn that its client is gone.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_transaction_that_nobody_will_end_is_in_nobodys_way() {
+async fn an_abandoned_transaction_blocks_no_other() {
     const LEFT_OPEN: usize = 3;
     let dir = tempfile::tempdir().unwrap();
-    let Some((wire, server)) = behind_a_wire(dir.path()).await else { return };
+    let Some((wire, server)) = server_behind_proxy(dir.path()).await else { return };
     let mut clients = server.clients().await;
     clients.in_maintenance("m-1").await;
     let run = repaving(&mut clients).await;
@@ -231,7 +234,7 @@ async fn a_transaction_that_nobody_will_end_is_in_nobodys_way() {
     // Watches show no event newer than the oldest open transaction, so that transaction must end
     // too.
     loop {
-        let event = tokio::time::timeout(PATIENCE, watch.message()).await.expect("an event");
+        let event = tokio::time::timeout(TEST_TIMEOUT, watch.message()).await.expect("an event");
         let run = event.unwrap().unwrap().snapshot.unwrap();
         if run.r#type == "REPAVE" && run.finished_at.is_some() {
             break;
@@ -245,7 +248,7 @@ async fn a_transaction_that_nobody_will_end_is_in_nobodys_way() {
 async fn a_commit_whose_answer_is_lost_is_neither_repeated_nor_forgotten() {
     const MACHINES: usize = 12;
     let dir = tempfile::tempdir().unwrap();
-    let Some((wire, server)) = behind_a_wire(dir.path()).await else { return };
+    let Some((wire, server)) = server_behind_proxy(dir.path()).await else { return };
     let mut clients = server.clients().await;
     for index in 0..MACHINES {
         clients.in_maintenance(&format!("m-{index}")).await;

@@ -1,7 +1,7 @@
 //! Racks on the command line: bring-up, and every command about them, against a real server.
 
 use crate::api_cli::Terminal;
-use crate::fleet::PATIENCE;
+use crate::fleet::TEST_TIMEOUT;
 use std::time::Instant;
 
 /// Waits until the rack is in a state.
@@ -9,18 +9,18 @@ use std::time::Instant;
 fn until(person: &Terminal, rack: &str, state: &str) {
     let started = Instant::now();
     loop {
-        let seen = person.json(&format!("rack get {rack}"));
-        if seen["status"]["state"] == state {
+        let observed = person.json(&format!("rack get {rack}"));
+        if observed["status"]["state"] == state {
             return;
         }
-        assert!(started.elapsed() < PATIENCE, "{rack} is never {state}: {seen}");
+        assert!(started.elapsed() < TEST_TIMEOUT, "{rack} is never {state}: {observed}");
     }
 }
 
 #[track_caller]
 fn says(text: &str, words: &[&str]) {
-    for word in words {
-        assert!(text.contains(word), "{word:?} is not in\n{text}");
+    for name in words {
+        assert!(text.contains(name), "{name:?} is not in\n{text}");
     }
 }
 
@@ -39,18 +39,18 @@ fn inventory(person: &Terminal) {
     let create =
         "rack create rack-1 --hardware-type gb200 --expect-machines 2 --label location=hall-2";
     assert!(person.line("rack create shelf-1", 2).contains("rack.rack_id"));
-    person.rehearsed(create, "rack list", &["would create rack-1"]);
+    person.check_dry_run(create, "rack list", &["would create rack-1"]);
     for _ in 0..2 {
         assert!(person.line(create, 0).contains("rack-1 created"));
     }
     assert!(person.line("rack create rack-1", 2).contains("farrier rack update rack-1"));
     says(&person.line("rack get rack-1", 0), &["Discovering", "0 of 2 machines", "nothing stands"]);
     says(&person.line("why rack-1", 0), &["rack-1 looks for its devices", "0 of 2 machines"]);
-    let said = person.line("machine register tray-1 --rack rack-9 --slot 1", 2);
-    says(&said, &["machine.spec.rack_id", "farrier rack create rack-9"]);
+    let message = person.line("machine register tray-1 --rack rack-9 --slot 1", 2);
+    says(&message, &["machine.spec.rack_id", "farrier rack create rack-9"]);
     person.line("machine register tray-1 --rack rack-1 --slot 3", 0);
-    let said = person.line("machine register tray-2 --rack rack-1 --slot 3", 2);
-    says(&said, &["machine.spec.slot", "tray-1 stands in rack-1"]);
+    let message = person.line("machine register tray-2 --rack rack-1 --slot 3", 2);
+    says(&message, &["machine.spec.slot", "tray-1 stands in rack-1"]);
     person.line("machine register tray-2", 0);
     person.line("machine update tray-2 --rack rack-1 --slot 5", 0);
     until(person, "rack-1", "Ready");
@@ -59,42 +59,46 @@ fn inventory(person: &Terminal) {
     says(&person.line("get tray-2", 0), &["Rack:", "rack-1", "Slot:"]);
     assert!(person.line("list --filter rack=rack-1", 0).contains("tray-1"));
     person.formats("rack list", "rack-1");
-    for wanted in ["--state Ready", "--label location", "--hardware-type gb200 --limit 1"] {
-        assert!(person.line(&format!("rack list {wanted}"), 0).contains("rack-1"), "{wanted}");
+    for desired in ["--state Ready", "--label location", "--hardware-type gb200 --limit 1"] {
+        assert!(person.line(&format!("rack list {desired}"), 0).contains("rack-1"), "{desired}");
     }
     for other in ["--state Error", "--label location=hall-3", "--hardware-type gb300"] {
         assert!(!person.line(&format!("rack list {other}"), 0).contains("rack-1"), "{other}");
     }
     assert!(person.line("rack list --state Lost", 2).contains("states[0]"));
     let update = "rack update rack-1 --label row=7 --remove-label location";
-    person.rehearsed(update, "rack get rack-1", &["would update rack-1", "row=7", "2 machines"]);
+    person.check_dry_run(
+        update,
+        "rack get rack-1",
+        &["would update rack-1", "row=7", "2 machines"],
+    );
     person.line(update, 0);
     assert!(person.line("rack list -o wide", 0).contains("row=7"));
     says(&person.line("history rack-1", 0), &["Discovering", "Validating", "Ready"]);
 }
 
 fn preview(person: &Terminal) {
-    let said = person.line("rack maintenance start rack-1 --dry-run", 0);
+    let message = person.line("rack maintenance start rack-1 --dry-run", 0);
     let words = [
         "power-on-machines",
         "no firmware is applied: there is no default firmware for hardware type gb200",
         "nothing speaks against it",
         "dry run: nothing was changed",
     ];
-    says(&said, &words);
+    says(&message, &words);
     person.line("rack maintenance start rack-1 --machine tray-9 --dry-run", 2);
-    let said = person.line("rack maintenance start rack-1 --machine machine-1", 2);
-    says(&said, &["scope.machine_ids[0]", "machine-1 stands in no rack"]);
-    let said = person.line("rack maintenance start rack-1 --switch nonsense", 2);
-    says(&said, &["scope.switch_ids[0]"]);
-    let said = person.line("rack maintenance start rack-1 --activity nmx-cluster", 2);
-    says(&said, &["no switch stands in the rack"]);
+    let message = person.line("rack maintenance start rack-1 --machine machine-1", 2);
+    says(&message, &["scope.machine_ids[0]", "machine-1 stands in no rack"]);
+    let message = person.line("rack maintenance start rack-1 --switch nonsense", 2);
+    says(&message, &["scope.switch_ids[0]"]);
+    let message = person.line("rack maintenance start rack-1 --activity nmx-cluster", 2);
+    says(&message, &["no switch stands in the rack"]);
     // Machines in service are taken down only with --force.
     person.line("enter-maintenance tray-1", 0);
     person.line("exit-maintenance tray-1", 0);
     let off = "rack maintenance start rack-1 --activity power --power reset";
-    let said = person.foreseen(off);
-    says(&said, &["would be refused:", "tray-1 is READY and in service", "Taken down: "]);
+    let message = person.expect_refused_dry_run(off);
+    says(&message, &["would be refused:", "tray-1 is READY and in service", "Taken down: "]);
     says(&person.line(off, 2), &["tray-1 is READY", "--force --reason"]);
     for (half, other) in [("--force", "--reason"), ("--reason fire", "--force")] {
         for command in [off, "rack reprovision rack-1"] {
@@ -121,8 +125,8 @@ fn preview(person: &Terminal) {
 fn trouble(person: &Terminal) {
     person.line("sim fault add --machine tray-2 --effect power --action fail --times 0", 0);
     let start = "rack maintenance start rack-1 --activity power --request-id same";
-    let told = person.line(start, 1);
-    says(&told, &["✗ FAILED", "tray-2", "part-failed"]);
+    let reported = person.line(start, 1);
+    says(&reported, &["✗ FAILED", "tray-2", "part-failed"]);
     let again = person.line(start, 1);
     assert!(again.contains("same operation, no new work"), "{again}");
     until(person, "rack-1", "Error");
@@ -135,8 +139,8 @@ fn trouble(person: &Terminal) {
     person.line("sim fault clear --all", 0);
     assert!(person.line(&format!("run retry-step {run}"), 0).contains("SUCCEEDED"));
     until(person, "rack-1", "Ready");
-    let told = person.line("rack maintenance start rack-1 --firmware-version fw-none", 1);
-    says(&told, &["fw-none is not in the catalogue", "firmware-unknown"]);
+    let reported = person.line("rack maintenance start rack-1 --firmware-version fw-none", 1);
+    says(&reported, &["fw-none is not in the catalogue", "firmware-unknown"]);
     until(person, "rack-1", "Error");
     person.line("rack maintenance start rack-1 --machine tray-2", 0);
     until(person, "rack-1", "Ready");
@@ -146,18 +150,18 @@ fn canceled(person: &Terminal) {
     person.line("sim fault add --machine tray-2 --effect check --action hang --times 0", 0);
     let run = person.submit("rack maintenance start rack-1 --machine tray-2");
     person.at_step(&run, "validate");
-    let said = person.line("rack maintenance start rack-1", 2);
-    says(&said, &["rack-1 is in ", "in Ready or Error"]);
-    let said = person.line("rack maintenance start rack-1 --machine tray-2", 2);
-    says(&said, &[&format!("tray-2 is held by operation {run}")]);
+    let message = person.line("rack maintenance start rack-1", 2);
+    says(&message, &["rack-1 is in ", "in Ready or Error"]);
+    let message = person.line("rack maintenance start rack-1 --machine tray-2", 2);
+    says(&message, &[&format!("tray-2 is held by operation {run}")]);
     person.line("rack maintenance start rack-1 --machine tray-1 --activity power", 0);
     person.stream(&["rack", "maintenance", "watch", "rack-1", "--timeout", "20s"], &run);
     let cancel = "rack maintenance cancel rack-1 --reason enough";
     let would = format!("would cancel {run}");
     let stops = "validate would be stopped on tray-2";
-    person.rehearsed(cancel, &format!("run get {run}"), &[&would, stops, "wait in Error"]);
-    let told = person.line(cancel, 0);
-    assert!(told.contains("CANCELED"), "{told}");
+    person.check_dry_run(cancel, &format!("run get {run}"), &[&would, stops, "wait in Error"]);
+    let reported = person.line(cancel, 0);
+    assert!(reported.contains("CANCELED"), "{reported}");
     until(person, "rack-1", "Error");
     assert!(person.line("rack maintenance cancel rack-1", 2).contains("nothing to cancel"));
     person.line("sim fault clear --all", 0);
@@ -167,30 +171,30 @@ fn canceled(person: &Terminal) {
 
 /// Without an active operation, the watch waits for new ones until its time limit.
 fn watched(person: &Terminal) {
-    let said = person.line("rack maintenance watch rack-1 --timeout 1s", 3);
-    says(&said, &["rack-1 was watched for 1s"]);
+    let message = person.line("rack maintenance watch rack-1 --timeout 1s", 3);
+    says(&message, &["rack-1 was watched for 1s"]);
     assert!(person.line("rack maintenance watch rack-9", 2).contains("farrier rack list"));
     let watch = ["rack", "maintenance", "watch", "rack-1", "--timeout", "60s"];
     let start = "rack maintenance start rack-1 --machine tray-1 --activity power";
-    person.meanwhile(&watch, "RACK_MAINTENANCE", || drop(person.line(start, 0)));
+    person.repeat_until_streamed(&watch, "RACK_MAINTENANCE", || drop(person.line(start, 0)));
     until(person, "rack-1", "Ready");
 }
 
 fn reprovision(person: &Terminal) {
     says(&person.line("rack reprovision rack-1 --dry-run", 0), &["validate", "dry run"]);
-    let told = person.line("rack reprovision rack-1 --ref T-8", 0);
-    says(&told, &["RACK_MAINTENANCE", "SUCCEEDED"]);
+    let reported = person.line("rack reprovision rack-1 --ref T-8", 0);
+    says(&reported, &["RACK_MAINTENANCE", "SUCCEEDED"]);
     until(person, "rack-1", "Ready");
 }
 
 fn deleted(person: &Terminal) {
     assert!(person.line("rack delete rack-1", 2).contains("farrier rack delete rack-1 --force"));
     let would = ["would delete rack-1", "tray-1 would be taken out", "tray-2 would be taken out"];
-    person.rehearsed("rack delete rack-1 --force", "rack get rack-1", &would);
+    person.check_dry_run("rack delete rack-1 --force", "rack get rack-1", &would);
     person.line("rack delete rack-1 --force", 0);
     let started = Instant::now();
     while person.json("rack list").as_array().is_some_and(|racks| !racks.is_empty()) {
-        assert!(started.elapsed() < PATIENCE, "rack-1 never goes");
+        assert!(started.elapsed() < TEST_TIMEOUT, "rack-1 never goes");
     }
     assert!(person.line("rack get rack-1", 2).contains("farrier rack list"));
     assert_eq!(person.json("get tray-1")["spec"]["rack_id"], "");

@@ -1,8 +1,8 @@
 //! Several replicas on one PostgreSQL: they share the work, see each other's events, and take over.
 
 use crate::api::{plan, slow, ssh, step};
-use crate::audit::{Anywhere, Watcher, audit, in_maintenance, is_broken, log_of, names};
-use crate::fleet::{Clients, PATIENCE, Server, replicas};
+use crate::audit::{FailoverClient, RunWatcher, audit, in_maintenance, is_broken, log_of, names};
+use crate::fleet::{Clients, Server, TEST_TIMEOUT, replicas};
 use proto::v1;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ async fn replicas_share_the_work_and_take_over_from_the_dead() {
     let mut first = servers[0].clients().await;
     let machines = names(MACHINES);
     in_maintenance(&first, &machines).await;
-    let watcher = Watcher::start(Anywhere::of(&servers[1..])).await;
+    let watcher = RunWatcher::start(FailoverClient::of(&servers[1..])).await;
     // Longer than the detection of a dead replica takes.
     first.fault(slow("*", "repave", 9_000)).await;
     let mut runs = Vec::new();
@@ -50,26 +50,30 @@ async fn replicas_share_the_work_and_take_over_from_the_dead() {
     let died = Instant::now();
     let mut second = servers[0].clients().await;
     for id in lost {
-        let told = |entry: &v1::HistoryEntry| entry.message.contains("took over");
-        while !second.history(id).await.iter().any(told) {
-            assert!(died.elapsed() < PATIENCE, "nobody took {id} over");
+        let reported = |entry: &v1::HistoryEntry| entry.message.contains("took over");
+        while !second.history(id).await.iter().any(reported) {
+            assert!(died.elapsed() < TEST_TIMEOUT, "nobody took {id} over");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
     println!("{} runs of the dead were taken over after {:?}", lost.len(), died.elapsed());
-    watcher.saw_all_of(&runs).await;
+    watcher.expect_all_events(&runs).await;
     audit(&servers[1].clients().await, &runs).await;
 }
 
 /// Starts one run after the other on a machine until the time is over.
-async fn busy(mut through: Anywhere, machine: String, stop: Instant) -> (Vec<String>, Anywhere) {
+async fn busy(
+    mut through: FailoverClient,
+    machine: String,
+    stop: Instant,
+) -> (Vec<String>, FailoverClient) {
     let mut runs = Vec::new();
     while Instant::now() < stop {
         let kind = ["REBOOT", "REPAVE"][runs.len() % 2];
         let run = through.start(&machine, kind, &format!("r-{}", runs.len())).await;
         through.finished(&run).await;
         runs.push(run);
-        through.move_on();
+        through.use_next_replica();
     }
     (runs, through)
 }
@@ -83,8 +87,8 @@ async fn a_rolling_restart_under_load_is_not_noticed_but_for_retries() {
     };
     let machines = names(MACHINES);
     in_maintenance(&servers[0].clients().await, &machines).await;
-    let through = Anywhere::of(&servers);
-    let watcher = Watcher::start(through.clone()).await;
+    let through = FailoverClient::of(&servers);
+    let watcher = RunWatcher::start(through.clone()).await;
     let stop = Instant::now() + Duration::from_secs(6);
     let load =
         machines.into_iter().map(|machine| tokio::spawn(busy(through.clone(), machine, stop)));
@@ -103,12 +107,12 @@ async fn a_rolling_restart_under_load_is_not_noticed_but_for_retries() {
     }
     // A connection that is opened or used just when the server closes it breaks, and the client
     // library reports UNKNOWN or CANCELLED. A status from the server itself must be UNAVAILABLE.
-    let (broken, said): (Vec<_>, Vec<_>) = refusals.iter().partition(|status| is_broken(status));
+    let (broken, message): (Vec<_>, Vec<_>) = refusals.iter().partition(|status| is_broken(status));
     let reset = broken.iter().filter(|status| status.code() != Code::Unavailable);
     let (away, reset) = (refusals.len() - reset.clone().count(), reset.count());
     println!("{} runs; asked again {away} times, and {reset} times after a reset", runs.len());
-    assert!(said.iter().all(|status| status.code() == Code::Unavailable), "{said:?}");
-    watcher.saw_all_of(&runs).await;
+    assert!(message.iter().all(|status| status.code() == Code::Unavailable), "{message:?}");
+    watcher.expect_all_events(&runs).await;
     audit(&servers[0].clients().await, &runs).await;
 }
 
@@ -121,7 +125,7 @@ async fn a_log_can_be_followed_through_a_replica_that_does_not_do_the_work() {
     first.try_plan(plan("talk", steps.to_vec())).await.unwrap();
     first.in_maintenance("m-1").await;
     first.fault(slow("m-1", "ssh", 1_000)).await;
-    let watcher = Watcher::start(Anywhere::of(&servers[1..])).await;
+    let watcher = RunWatcher::start(FailoverClient::of(&servers[1..])).await;
     let run = first.start_plan("m-1", "talk", "r").await.run_id;
     // Log lines arrive while the run is executed by the other replica.
     let request = v1::StreamRunLogsRequest { run_id: run.clone(), ..Default::default() };
@@ -138,6 +142,6 @@ async fn a_log_can_be_followed_through_a_replica_that_does_not_do_the_work() {
         assert_eq!(followed.matches(&format!("$ echo {name}\n")).count(), 1, "{followed}");
     }
     let runs = [run];
-    watcher.saw_all_of(&runs).await;
+    watcher.expect_all_events(&runs).await;
     audit(&second, &runs).await;
 }

@@ -1,8 +1,8 @@
 //! PostgreSQL is restarted during the work, both hard and gracefully.
 
-use crate::audit::{Anywhere, Watcher, audit, in_maintenance, names};
+use crate::audit::{FailoverClient, RunWatcher, audit, in_maintenance, names};
 use crate::cluster::Cluster;
-use crate::fleet::{Home, SHORT_LEASE, Server, Setup, new_database};
+use crate::fleet::{DatabaseKind, SHORT_LEASE, Server, Setup, new_database};
 use proto::v1;
 use std::time::{Duration, Instant};
 use tonic::Code;
@@ -17,13 +17,13 @@ async fn a_restarted_postgres_costs_refusals_and_nothing_else() {
     let Some(mut cluster) = Cluster::start() else { return };
     let dir = tempfile::tempdir().unwrap();
     let mut setup = Setup::new(dir.path(), "fast");
-    setup.home = Home::Postgres(new_database(&cluster.url()).await);
+    setup.home = DatabaseKind::Postgres(new_database(&cluster.url()).await);
     setup.config = SHORT_LEASE.into();
     let servers = [Server::start(setup.replica("one")), Server::start(setup.replica("two"))];
     let machines = names(MACHINES);
     in_maintenance(&servers[0].clients().await, &machines).await;
-    let through = Anywhere::of(&servers);
-    let watcher = Watcher::start(through.clone()).await;
+    let through = FailoverClient::of(&servers);
+    let watcher = RunWatcher::start(through.clone()).await;
     let work = machines.into_iter().map(|machine| {
         let mut through = through.clone();
         tokio::spawn(async move {
@@ -47,7 +47,7 @@ async fn a_restarted_postgres_costs_refusals_and_nothing_else() {
         .await
         .unwrap();
         let back = Instant::now();
-        through.clone().ask(|mut api| async move { api.runs.list_runs(all()).await }).await;
+        through.clone().call(|mut api| async move { api.runs.list_runs(all()).await }).await;
         println!("{with}: answered again {:?} after PostgreSQL was back", back.elapsed());
     }
     let back = Instant::now();
@@ -64,6 +64,6 @@ async fn a_restarted_postgres_costs_refusals_and_nothing_else() {
         assert_eq!(status.code(), Code::Unavailable, "{status:?}");
         assert!(status.message().contains("database"), "{status:?}");
     }
-    watcher.saw_all_of(&runs).await;
+    watcher.expect_all_events(&runs).await;
     audit(&servers[1].clients().await, &runs).await;
 }

@@ -1,6 +1,6 @@
 //! The real binary against a scripted server, which can be killed and restarted in the middle.
 
-use crate::stage::{Follower, Play, Stage, farrier, finish};
+use crate::stage::{Follower, ScriptEvent, ScriptedServer, farrier, finish};
 use proto::v1::run::Phase;
 use proto::v1::step_status::State::{Failed, Running, Succeeded, Waiting};
 use std::io::Write;
@@ -10,25 +10,25 @@ const LOST: &str = "connection lost; waiting for the server…";
 
 #[test]
 fn a_reimage_is_followed_across_a_killed_server() {
-    let mut stage = Stage::open();
+    let mut stage = ScriptedServer::open();
     let args = ["reimage", "machine-1", "--image", "ubuntu-2204", "--timeout", "600s"];
     let follower = Follower::start(&stage.url(), &args);
     // Events and log are two streams: each is awaited, so that the output has one order.
-    follower.says("EffectiveState: BUSY");
-    stage.play(Play::Steps(Phase::Running, [Running, Waiting]));
-    follower.says("→ Setting netboot...");
-    stage.play(Play::Log("set-netboot", "Configuring PXE for ubuntu-2204\nDHCP upd"));
-    follower.says("Configuring PXE");
+    follower.wait_for_output("EffectiveState: BUSY");
+    stage.play(ScriptEvent::Steps(Phase::Running, [Running, Waiting]));
+    follower.wait_for_output("→ Setting netboot...");
+    stage.play(ScriptEvent::Log("set-netboot", "Configuring PXE for ubuntu-2204\nDHCP upd"));
+    follower.wait_for_output("Configuring PXE");
     stage.kill();
-    follower.says(LOST);
-    stage.play(Play::Log("set-netboot", "ated\n"));
+    follower.wait_for_output(LOST);
+    stage.play(ScriptEvent::Log("set-netboot", "ated\n"));
     stage.start();
-    follower.says("DHCP updated");
-    stage.play(Play::Steps(Phase::Running, [Succeeded, Running]));
-    follower.says("→ Repaving...");
-    stage.play(Play::Log("repave", "Progress: 45%\n\u{1b}[31mred\n"));
-    follower.says("31mred");
-    stage.play(Play::Steps(Phase::Succeeded, [Succeeded, Succeeded]));
+    follower.wait_for_output("DHCP updated");
+    stage.play(ScriptEvent::Steps(Phase::Running, [Succeeded, Running]));
+    follower.wait_for_output("→ Repaving...");
+    stage.play(ScriptEvent::Log("repave", "Progress: 45%\n\u{1b}[31mred\n"));
+    follower.wait_for_output("31mred");
+    stage.play(ScriptEvent::Steps(Phase::Succeeded, [Succeeded, Succeeded]));
     let (code, stdout, stderr) = follower.finish();
     assert_eq!(stderr, "");
     let (request_id, stdout) = stdout.split_once('\n').unwrap();
@@ -76,9 +76,9 @@ Operation: op-1 (PENDING → RUNNING → SUCCEEDED)
 
 #[test]
 fn a_repeated_request_does_no_new_work() {
-    let stage = Stage::open();
+    let stage = ScriptedServer::open();
     stage.submit("deploy-v2.1");
-    stage.play(Play::Steps(Phase::Succeeded, [Succeeded, Succeeded]));
+    stage.play(ScriptEvent::Steps(Phase::Succeeded, [Succeeded, Succeeded]));
     let args = ["reimage", "machine-1", "--image", "ubuntu-2204", "--request-id", "deploy-v2.1"];
     let (code, stdout, _) = finish(farrier(&stage.url(), &args));
     assert_eq!(stdout, "Operation: op-1 (SUCCEEDED)  same operation, no new work\n");
@@ -87,9 +87,9 @@ fn a_repeated_request_does_no_new_work() {
 
 #[test]
 fn a_failure_exits_with_one_and_says_what_to_type() {
-    let stage = Stage::open();
+    let stage = ScriptedServer::open();
     stage.submit("r");
-    stage.play(Play::Steps(Phase::Failed, [Failed, Waiting]));
+    stage.play(ScriptEvent::Steps(Phase::Failed, [Failed, Waiting]));
     let (code, stdout, _) = finish(farrier(&stage.url(), &["run", "watch", "op-1"]));
     assert!(
         stdout.contains("→ Setting netboot...\n✗ Setting netboot failed: no answer\n\n┌"),
@@ -106,9 +106,9 @@ fn a_failure_exits_with_one_and_says_what_to_type() {
 
 #[test]
 fn programs_get_one_record_and_nothing_else() {
-    let stage = Stage::open();
+    let stage = ScriptedServer::open();
     stage.submit("r");
-    stage.play(Play::Steps(Phase::Succeeded, [Succeeded, Succeeded]));
+    stage.play(ScriptEvent::Steps(Phase::Succeeded, [Succeeded, Succeeded]));
     let (code, stdout, _) = finish(farrier(&stage.url(), &["run", "watch", "op-1", "-o", "json"]));
     let run: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!((run["run_id"].as_str(), run["phase"].as_str()), (Some("op-1"), Some("SUCCEEDED")));
@@ -117,7 +117,7 @@ fn programs_get_one_record_and_nothing_else() {
 
 #[test]
 fn a_wait_that_is_too_long_exits_with_three() {
-    let stage = Stage::open();
+    let stage = ScriptedServer::open();
     let args = ["reimage", "machine-1", "--image", "x", "--request-id", "r", "--timeout", "500ms"];
     let (code, _, stderr) = finish(farrier(&stage.url(), &args));
     let expected = "error: op-1 has not ended after 500ms; the operation goes on\nnext: farrier run watch op-1\n";
@@ -127,7 +127,7 @@ fn a_wait_that_is_too_long_exits_with_three() {
 
 #[test]
 fn refused_and_unreachable_have_codes_of_their_own() {
-    let mut stage = Stage::open();
+    let mut stage = ScriptedServer::open();
     let (code, stdout, stderr) = finish(farrier(&stage.url(), &["get", "nobody"]));
     assert_eq!(
         (code, stdout.as_str(), stderr.as_str()),
@@ -156,7 +156,7 @@ fn refused_and_unreachable_have_codes_of_their_own() {
 
 #[test]
 fn a_reader_that_has_seen_enough_is_no_error() {
-    let stage = Stage::open();
+    let stage = ScriptedServer::open();
     let (code, stdout, _) = finish(farrier(&stage.url(), &["import", "2500"]));
     assert_eq!(
         (code, stdout.as_str()),
@@ -173,7 +173,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 
 #[test]
 fn a_file_with_a_mistake_registers_nothing() {
-    let stage = Stage::open();
+    let stage = ScriptedServer::open();
     let mut file = tempfile::Builder::new().suffix(".csv").tempfile().unwrap();
     file.write_all(b"machine_id,mac_addresses\nweb-1,\nweb-2,nonsense\n").unwrap();
     let path = file.path().to_str().unwrap();
@@ -188,15 +188,15 @@ fn a_file_with_a_mistake_registers_nothing() {
 
 #[test]
 fn logs_end_with_the_run() {
-    let mut stage = Stage::open();
+    let mut stage = ScriptedServer::open();
     stage.submit("r");
-    stage.play(Play::Log("repave", "one\ntwo\n"));
+    stage.play(ScriptEvent::Log("repave", "one\ntwo\n"));
     let follower = Follower::start(&stage.url(), &["logs", "-f", "op-1"]);
-    follower.says("two");
+    follower.wait_for_output("two");
     stage.kill();
-    follower.says(LOST);
-    stage.play(Play::Log("repave", "three"));
-    stage.play(Play::Steps(Phase::Succeeded, [Succeeded, Succeeded]));
+    follower.wait_for_output(LOST);
+    stage.play(ScriptEvent::Log("repave", "three"));
+    stage.play(ScriptEvent::Steps(Phase::Succeeded, [Succeeded, Succeeded]));
     stage.start();
     let (code, stdout, _) = follower.finish();
     let expected = "│ [repave] one\n│ [repave] two\nconnection lost; waiting for the server…\n│ [repave] three\n";
@@ -207,14 +207,14 @@ fn logs_end_with_the_run() {
 
 #[test]
 fn a_watch_goes_on_behind_its_cursor() {
-    let mut stage = Stage::open();
+    let mut stage = ScriptedServer::open();
     stage.submit("r");
     let mut follower = Follower::start(&stage.url(), &["run", "watch", "-o", "json"]);
-    follower.says("\"cursor\":\"1\"");
+    follower.wait_for_output("\"cursor\":\"1\"");
     stage.kill();
-    stage.play(Play::Steps(Phase::Running, [Running, Waiting]));
+    stage.play(ScriptEvent::Steps(Phase::Running, [Running, Waiting]));
     stage.start();
-    follower.says("\"cursor\":\"2\"");
+    follower.wait_for_output("\"cursor\":\"2\"");
     follower.kill();
     let (_, stdout, _) = follower.finish();
     let cursors: Vec<String> = stdout

@@ -1,8 +1,8 @@
 //! Power shelves and switches: the commands with their output and exit codes, the API, and a server
 //! that is killed while a shelf is being switched off.
 
-use crate::api::{World, refused};
-use crate::fleet::{Clients, PATIENCE, Server, Setup};
+use crate::api::{TestServer, refused};
+use crate::fleet::{Clients, Server, Setup, TEST_TIMEOUT};
 use crate::stage::{farrier, finish};
 use proto::v1;
 use proto::v1::power_shelf_service_client::PowerShelfServiceClient;
@@ -34,7 +34,7 @@ fn until(url: &str, get: &str, reached: impl Fn(&serde_json::Value) -> bool) -> 
         if reached(&device) {
             return device;
         }
-        assert!(started.elapsed() < PATIENCE, "{get} never gets there: {device:#}");
+        assert!(started.elapsed() < TEST_TIMEOUT, "{get} never gets there: {device:#}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -56,8 +56,8 @@ fn slow_power(delay_ms: i32) -> v1::SimFault {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn shelves_are_typed_as_in_the_document() {
-    let (world, mut clients) = World::open("zero").await;
-    let url = &world.server.url();
+    let (env, mut clients) = TestServer::open("zero").await;
+    let url = &env.server.url();
     for id in ["ps-1", "ps-2", "ps-3"] {
         typed(url, &format!("power-shelf register {id} --provider sim --label row=a"), 0);
         until(url, &format!("power-shelf get {id}"), ready);
@@ -70,8 +70,8 @@ async fn shelves_are_typed_as_in_the_document() {
             ready(shelf) && shelf["status"]["facts"]["power"] == "OFF"
         })
     };
-    let (said, warned) = typed(url, "power-shelf maintenance power-off --power-shelf-id ps-1", 0);
-    assert_eq!(said, submitted(1));
+    let (text, warned) = typed(url, "power-shelf maintenance power-off --power-shelf-id ps-1", 0);
+    assert_eq!(text, submitted(1));
     assert!(warned.contains("the controller of ps-1 may lose its own power"), "{warned}");
     off("ps-1");
     let line = "power-shelf fix power-off --id ps-2 ps-3 ps-2 --ref https://tracker/MAINT-123";
@@ -95,8 +95,8 @@ async fn shelves_are_typed_as_in_the_document() {
     let header = "POWER_SHELF_ID  STATE  POWER  REACHABLE  RACK  SLOT  ACTIVE_OP";
     assert_eq!(list.lines().next(), Some(header), "{list}");
     assert_eq!(list.lines().count(), 4, "{list}");
-    let (_, said) = typed(url, "power-shelf list --state Redy", 2);
-    assert!(said.contains("filter.states") && said.contains("Ready"), "{said}");
+    let (_, text) = typed(url, "power-shelf list --state Redy", 2);
+    assert!(text.contains("filter.states") && text.contains("Ready"), "{text}");
     let (shown, _) = typed(url, "power-shelf get ps-3", 0);
     assert!(shown.contains("Power:") && shown.contains("OFF"), "{shown}");
 
@@ -122,24 +122,24 @@ async fn shelves_are_typed_as_in_the_document() {
     typed(url, "power-shelf delete ps-1", 0);
     let started = Instant::now();
     while finish(farrier(url, &["power-shelf", "get", "ps-1"])).0 == 0 {
-        assert!(started.elapsed() < PATIENCE, "it never goes");
+        assert!(started.elapsed() < TEST_TIMEOUT, "it never goes");
     }
-    let (_, said) = typed(url, "power-shelf get ps-1", 2);
-    assert!(said.contains("farrier power-shelf list"), "{said}");
+    let (_, text) = typed(url, "power-shelf get ps-1", 2);
+    assert!(text.contains("farrier power-shelf list"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dry_run_changes_nothing() {
-    let (world, _) = World::open("zero").await;
-    let url = &world.server.url();
+    let (env, _) = TestServer::open("zero").await;
+    let url = &env.server.url();
     typed(url, "power-shelf register ps-1 --provider sim", 0);
     let before = until(url, "power-shelf get ps-1", ready);
     let line = "power-shelf maintenance power-off --id ps-1 --dry-run";
-    let (said, _) = typed(url, line, 0);
-    assert!(said.contains("ps-1 (Ready, power on): power-off"), "{said}");
-    assert!(said.contains("ps-1 stands in no rack"), "{said}");
-    let (said, _) = typed(url, "power-shelf maintenance power-off --id ps-1 ps-9 --dry-run", 2);
-    assert!(said.contains("no power shelf ps-9 is known"), "{said}");
+    let (message, _) = typed(url, line, 0);
+    assert!(message.contains("ps-1 (Ready, power on): power-off"), "{message}");
+    assert!(message.contains("ps-1 stands in no rack"), "{message}");
+    let (message, _) = typed(url, "power-shelf maintenance power-off --id ps-1 ps-9 --dry-run", 2);
+    assert!(message.contains("no power shelf ps-9 is known"), "{message}");
     let preview = json(url, line);
     assert_eq!(preview["shelves"][0]["steps"], serde_json::json!(["power-off"]));
     let after = json(url, "power-shelf get ps-1");
@@ -151,8 +151,8 @@ async fn a_dry_run_changes_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn machines_in_service_keep_their_power_unless_by_force() {
-    let (world, mut clients) = World::open("zero").await;
-    let url = &world.server.url();
+    let (env, mut clients) = TestServer::open("zero").await;
+    let url = &env.server.url();
     // The rack expects more devices than exist, so it starts no operation on them.
     typed(url, "rack create rack-1 --hardware-type t --expect-machines 9", 0);
     typed(url, "machine register m-1 --provider sim --cluster c --rack rack-1 --slot 2", 0);
@@ -165,16 +165,22 @@ async fn machines_in_service_keep_their_power_unless_by_force() {
         typed(url, &line, 0);
         until(url, &format!("power-shelf get {id}"), ready);
     }
-    let (_, said) = typed(url, "power-shelf register ps-3 --rack rack-1 --slot 1", 2);
-    assert!(said.contains("power_shelf.spec.slot") && said.contains("ps-1 stands"), "{said}");
+    let (_, message) = typed(url, "power-shelf register ps-3 --rack rack-1 --slot 1", 2);
+    assert!(
+        message.contains("power_shelf.spec.slot") && message.contains("ps-1 stands"),
+        "{message}"
+    );
     let both = "power-shelf maintenance power-off --id ps-1 ps-2";
-    let (said, _) = typed(url, &format!("{both} --dry-run"), 2);
-    assert!(said.contains("Would go dark:\n  m-1  (m-1 is READY and in service)"), "{said}");
-    assert!(said.contains("Would be refused:"), "{said}");
-    let (_, said) = typed(url, both, 2);
-    assert!(said.contains("m-1 is READY and in service") && said.contains("--force"), "{said}");
-    let (said, _) = typed(url, "power-shelf fix power-off --id ps-1 --dry-run", 0);
-    assert!(said.contains("rack-1 keeps its power: ps-2 stays on"), "{said}");
+    let (message, _) = typed(url, &format!("{both} --dry-run"), 2);
+    assert!(message.contains("Would go dark:\n  m-1  (m-1 is READY and in service)"), "{message}");
+    assert!(message.contains("Would be refused:"), "{message}");
+    let (_, message) = typed(url, both, 2);
+    assert!(
+        message.contains("m-1 is READY and in service") && message.contains("--force"),
+        "{message}"
+    );
+    let (message, _) = typed(url, "power-shelf fix power-off --id ps-1 --dry-run", 0);
+    assert!(message.contains("rack-1 keeps its power: ps-2 stays on"), "{message}");
     let (_, warned) = typed(url, &format!("{both} --force --reason burning"), 0);
     assert!(warned.contains("warning: the controller of ps-1, ps-2"), "{warned}");
     until(url, "power-shelf get ps-2", |shelf| {
@@ -184,11 +190,11 @@ async fn machines_in_service_keep_their_power_unless_by_force() {
     assert!(history.contains("power-off requested, by force: burning"), "{history}");
 }
 
-async fn shelves(world: &World) -> PowerShelfServiceClient<tonic::transport::Channel> {
-    PowerShelfServiceClient::connect(world.server.url()).await.unwrap()
+async fn shelves(env: &TestServer) -> PowerShelfServiceClient<tonic::transport::Channel> {
+    PowerShelfServiceClient::connect(env.server.url()).await.unwrap()
 }
 
-fn asked(ids: &[&str], operation: Operation) -> v1::PowerShelfMaintenanceRequest {
+fn power_request(ids: &[&str], operation: Operation) -> v1::PowerShelfMaintenanceRequest {
     v1::PowerShelfMaintenanceRequest {
         power_shelf_ids: ids.iter().map(|id| v1::PowerShelfId { id: (*id).into() }).collect(),
         operation: operation.into(),
@@ -198,32 +204,32 @@ fn asked(ids: &[&str], operation: Operation) -> v1::PowerShelfMaintenanceRequest
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_wire_refuses_what_the_document_refuses() {
-    let (world, mut clients) = World::open("zero").await;
-    let url = &world.server.url();
+    let (env, mut clients) = TestServer::open("zero").await;
+    let url = &env.server.url();
     typed(url, "power-shelf register ps-1 --provider sim", 0);
     until(url, "power-shelf get ps-1", ready);
-    let mut api = shelves(&world).await;
+    let mut api = shelves(&env).await;
     let many: Vec<String> = (0..101).map(|number| format!("ps-{number}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     for (request, code, words) in [
-        (asked(&["ps-1"], Operation::Unspecified), Code::InvalidArgument, "operation"),
-        (asked(&[], Operation::PowerOn), Code::InvalidArgument, "power_shelf_ids"),
-        (asked(&many, Operation::PowerOn), Code::InvalidArgument, "1 to 100"),
-        (asked(&["sw-1"], Operation::PowerOn), Code::InvalidArgument, "power_shelf_ids"),
-        (asked(&["ps-1", "ps-9"], Operation::PowerOn), Code::NotFound, "ps-9"),
+        (power_request(&["ps-1"], Operation::Unspecified), Code::InvalidArgument, "operation"),
+        (power_request(&[], Operation::PowerOn), Code::InvalidArgument, "power_shelf_ids"),
+        (power_request(&many, Operation::PowerOn), Code::InvalidArgument, "1 to 100"),
+        (power_request(&["sw-1"], Operation::PowerOn), Code::InvalidArgument, "power_shelf_ids"),
+        (power_request(&["ps-1", "ps-9"], Operation::PowerOn), Code::NotFound, "ps-9"),
     ] {
         refused(api.set_power_shelf_maintenance(request).await, code, &[words]);
     }
     let forced = v1::PowerShelfMaintenanceRequest {
         force: Some(true),
-        ..asked(&["ps-1"], Operation::PowerOff)
+        ..power_request(&["ps-1"], Operation::PowerOff)
     };
     let answer = api.set_power_shelf_maintenance(forced).await;
     refused(answer, Code::InvalidArgument, &["reason"]);
     // A dry run is validated like any other request and writes nothing.
     let dry = v1::PowerShelfMaintenanceRequest {
         dry_run: Some(true),
-        ..asked(&["ps-1"], Operation::PowerOff)
+        ..power_request(&["ps-1"], Operation::PowerOff)
     };
     api.set_power_shelf_maintenance(dry).await.unwrap();
     let shelf = json(url, "power-shelf get ps-1");
@@ -233,27 +239,28 @@ async fn the_wire_refuses_what_the_document_refuses() {
     clients.fault(slow_power(60_000)).await;
     let named = v1::PowerShelfMaintenanceRequest {
         request_id: Some("r-1".into()),
-        ..asked(&["ps-1"], Operation::PowerOff)
+        ..power_request(&["ps-1"], Operation::PowerOff)
     };
     // The request has neither an initiator nor a reference.
     api.set_power_shelf_maintenance(Request::new(named.clone())).await.unwrap();
     let shelf = json(url, "power-shelf get ps-1");
     assert_eq!(shelf["maintenance_requested"]["initiator"], "admin-cli", "{shelf:#}");
-    let answer = api.set_power_shelf_maintenance(asked(&["ps-1"], Operation::PowerOn)).await;
+    let answer =
+        api.set_power_shelf_maintenance(power_request(&["ps-1"], Operation::PowerOn)).await;
     refused(answer, Code::FailedPrecondition, &["power-off already", "admin-cli"]);
     api.set_power_shelf_maintenance(named).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn switches_are_taken_in_changed_and_let_go() {
-    let (world, _) = World::open("zero").await;
-    let url = &world.server.url();
-    let (_, said) = typed(url, "switch register core-1 --provider sim", 2);
-    assert!(said.contains("switch.switch_id"), "{said}");
-    let (_, said) = typed(url, "switch register sw-1 --provider nobody", 2);
-    assert!(said.contains("switch.spec.provider"), "{said}");
-    let (_, said) = typed(url, "switch register sw-1 --provider sim --rack rack-9", 2);
-    assert!(said.contains("switch.spec.rack_id"), "{said}");
+async fn switches_are_created_changed_and_deleted() {
+    let (env, _) = TestServer::open("zero").await;
+    let url = &env.server.url();
+    let (_, message) = typed(url, "switch register core-1 --provider sim", 2);
+    assert!(message.contains("switch.switch_id"), "{message}");
+    let (_, message) = typed(url, "switch register sw-1 --provider nobody", 2);
+    assert!(message.contains("switch.spec.provider"), "{message}");
+    let (_, message) = typed(url, "switch register sw-1 --provider sim --rack rack-9", 2);
+    assert!(message.contains("switch.spec.rack_id"), "{message}");
     typed(url, "switch register sw-1 --provider sim --serial S1 --label a=1", 0);
     until(url, "switch get sw-1", ready);
     typed(url, "switch update sw-1 --bmc-endpoint 10.0.0.9 --label b=2 --remove-label a", 0);
@@ -261,8 +268,8 @@ async fn switches_are_taken_in_changed_and_let_go() {
     assert_eq!(switch["spec"]["serial"], "S1", "what is not given stays");
     assert_eq!(switch["spec"]["bmc_endpoint"], "10.0.0.9");
     assert_eq!(switch["labels"], serde_json::json!({"b": "2"}));
-    let (_, said) = typed(url, "switch retry sw-1", 2);
-    assert!(said.contains("only what is in Error"), "{said}");
+    let (_, message) = typed(url, "switch retry sw-1", 2);
+    assert!(message.contains("only what is in Error"), "{message}");
     let (why, _) = typed(url, "why sw-1", 0);
     assert!(why.starts_with("sw-1 is Ready"), "{why}");
     typed(url, "switch delete sw-1", 0);
@@ -307,8 +314,8 @@ async fn a_power_off_survives_kill_9_in_the_middle_and_is_done_once() {
 /// A reported alert is shown in `get` and `why`, and disappears when it is removed.
 #[tokio::test(flavor = "multi_thread")]
 async fn alerts_on_racks_switches_and_shelves_are_seen_in_get_and_in_why() {
-    let (world, _clients) = World::open("zero").await;
-    let url = &world.server.url();
+    let (env, _clients) = TestServer::open("zero").await;
+    let url = &env.server.url();
     // The rack expects a machine that never arrives, so its state does not change.
     typed(url, "rack create rack-1 --hardware-type t --expect-machines 1", 0);
     typed(url, "switch register sw-1 --provider sim", 0);
@@ -326,13 +333,13 @@ async fn alerts_on_racks_switches_and_shelves_are_seen_in_get_and_in_why() {
         let listed = &json(url, &format!("{noun} list"))[0]["status"]["health"];
         assert_eq!((&listed["alerts"], &listed["bars"]), (&health["alerts"], &health["bars"]));
         assert_eq!(listed["reports"], serde_json::json!([]), "{listed}");
-        let (said, _) = typed(url, &why, 0);
-        assert!(said.contains("no operation starts on it: dcim reports leak: wet"), "{said}");
-        assert!(said.contains(&format!("farrier health get {id}")), "{said}");
+        let (message, _) = typed(url, &why, 0);
+        assert!(message.contains("no operation starts on it: dcim reports leak: wet"), "{message}");
+        assert!(message.contains(&format!("farrier health get {id}")), "{message}");
         typed(url, &format!("health remove {id} --source dcim"), 0);
         for line in [&get, &why] {
-            let (said, _) = typed(url, line, 0);
-            assert!(!said.contains("dcim"), "{said}");
+            let (message, _) = typed(url, line, 0);
+            assert!(!message.contains("dcim"), "{message}");
         }
     }
 }

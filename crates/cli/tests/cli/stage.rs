@@ -1,6 +1,6 @@
 //! A scripted server whose state survives a restart.
 
-use crate::fleet::{PATIENCE, free_port};
+use crate::fleet::{TEST_TIMEOUT, free_port};
 use proto::Timestamp;
 use proto::v1::machine_service_server::{MachineService, MachineServiceServer};
 use proto::v1::operation_service_server::{OperationService, OperationServiceServer};
@@ -24,7 +24,7 @@ use tonic_types::{ErrorDetails, StatusExt};
 const TICK: Duration = Duration::from_millis(5);
 
 /// One scripted event.
-pub enum Play {
+pub enum ScriptEvent {
     /// The phase of the run, and the states of its two steps.
     Steps(run::Phase, [step_status::State; 2]),
     /// A log chunk: the step and the text.
@@ -32,7 +32,7 @@ pub enum Play {
 }
 
 #[derive(Default)]
-struct World {
+struct ScriptState {
     machines: BTreeMap<String, Machine>,
     /// Every version of the one run.
     versions: Vec<Run>,
@@ -40,7 +40,7 @@ struct World {
     initiator: String,
 }
 
-impl World {
+impl ScriptState {
     fn run(&self) -> Option<&Run> {
         self.versions.last()
     }
@@ -81,16 +81,16 @@ impl World {
         self.machines.insert("machine-1".into(), machine);
     }
 
-    fn play(&mut self, play: Play) {
+    fn play(&mut self, play: ScriptEvent) {
         match play {
-            Play::Log(step, text) => {
+            ScriptEvent::Log(step, text) => {
                 let offset =
                     self.log.last().map_or(0, |chunk| chunk.offset + chunk.data.len() as i64);
                 let chunk =
                     LogChunk { step: step.into(), data: text.into(), offset, ..Default::default() };
                 self.log.push(chunk);
             }
-            Play::Steps(phase, states) => self.move_run(phase, states),
+            ScriptEvent::Steps(phase, states) => self.move_run(phase, states),
         }
     }
 
@@ -132,25 +132,25 @@ impl World {
 }
 
 #[derive(Clone, Default)]
-struct Shared(Arc<Mutex<World>>);
+struct Shared(Arc<Mutex<ScriptState>>);
 
 impl Shared {
-    fn world(&self) -> MutexGuard<'_, World> {
+    fn state(&self) -> MutexGuard<'_, ScriptState> {
         self.0.lock().unwrap()
     }
 }
 
-pub struct Stage {
+pub struct ScriptedServer {
     shared: Shared,
     address: SocketAddr,
     runtime: Option<Runtime>,
 }
 
-impl Stage {
+impl ScriptedServer {
     pub fn open() -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let mut stage = Self { shared: Shared::default(), address, runtime: None };
-        stage.shared.world().set_machine(EffectiveState::Maintenance, "", false);
+        stage.shared.state().set_machine(EffectiveState::Maintenance, "", false);
         stage.start();
         stage
     }
@@ -181,20 +181,20 @@ impl Stage {
         }
     }
 
-    pub fn play(&self, play: Play) {
-        self.shared.world().play(play);
+    pub fn play(&self, play: ScriptEvent) {
+        self.shared.state().play(play);
     }
 
     pub fn submit(&self, request_id: &str) {
-        self.shared.world().submit("machine-1", request_id);
+        self.shared.state().submit("machine-1", request_id);
     }
 
     pub fn initiator(&self) -> String {
-        self.shared.world().initiator.clone()
+        self.shared.state().initiator.clone()
     }
 
     pub fn machines(&self) -> usize {
-        self.shared.world().machines.len()
+        self.shared.state().machines.len()
     }
 }
 
@@ -202,7 +202,7 @@ impl Stage {
 fn until(what: &str, so: impl Fn() -> bool) {
     let started = Instant::now();
     while !so() {
-        assert!(started.elapsed() < PATIENCE, "it never came to pass that {what}");
+        assert!(started.elapsed() < TEST_TIMEOUT, "it never came to pass that {what}");
         std::thread::sleep(TICK);
     }
 }
@@ -218,18 +218,18 @@ impl Follower {
     pub fn start(server: &str, args: &[&str]) -> Self {
         let mut child = farrier(server, args);
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let said: Arc<Mutex<String>> = Arc::default();
-        let heard = Arc::clone(&said);
+        let message: Arc<Mutex<String>> = Arc::default();
+        let heartbeat = Arc::clone(&message);
         let reader = std::thread::spawn(move || {
             for line in lines {
-                heard.lock().unwrap().extend([line.unwrap(), "\n".into()]);
+                heartbeat.lock().unwrap().extend([line.unwrap(), "\n".into()]);
             }
         });
-        Self { child, said, reader }
+        Self { child, said: message, reader }
     }
 
     /// Waits until it has printed this.
-    pub fn says(&self, words: &str) {
+    pub fn wait_for_output(&self, words: &str) {
         until(&format!("it says {words:?}"), || self.said.lock().unwrap().contains(words));
     }
 
@@ -314,13 +314,13 @@ macro_rules! absent {
 impl MachineService for Shared {
     async fn register_machine(&self, request: Request<RegisterMachineRequest>) -> Answer<Machine> {
         let machine = request.into_inner().machine.unwrap_or_default();
-        self.world().machines.insert(machine.machine_id.clone(), machine.clone());
+        self.state().machines.insert(machine.machine_id.clone(), machine.clone());
         Ok(Response::new(machine))
     }
 
     async fn get_machine(&self, request: Request<GetMachineRequest>) -> Answer<Machine> {
         let id = request.into_inner().machine_id;
-        match self.world().machines.get(&id) {
+        match self.state().machines.get(&id) {
             Some(machine) => Ok(Response::new(machine.clone())),
             None => {
                 let mut details =
@@ -339,12 +339,11 @@ impl MachineService for Shared {
     ) -> Answer<ListMachinesResponse> {
         let request = request.into_inner();
         let from: usize = request.page_token.parse().unwrap_or(0);
-        let world = self.world();
+        let env = self.state();
         let machines: Vec<Machine> =
-            world.machines.values().skip(from).take(request.page_size as usize).cloned().collect();
+            env.machines.values().skip(from).take(request.page_size as usize).cloned().collect();
         let to = from + machines.len();
-        let next_page_token =
-            if to < world.machines.len() { to.to_string() } else { String::new() };
+        let next_page_token = if to < env.machines.len() { to.to_string() } else { String::new() };
         Ok(Response::new(ListMachinesResponse { machines, next_page_token }))
     }
 
@@ -353,10 +352,10 @@ impl MachineService for Shared {
             request.metadata().get("farrier-initiator").and_then(|name| name.to_str().ok());
         let initiator = initiator.unwrap_or_default().to_string();
         let request = request.into_inner();
-        let mut world = self.world();
-        world.initiator = initiator;
-        world.submit(&request.machine_id, &request.request_id);
-        let run = world.run().cloned().unwrap_or_default();
+        let mut env = self.state();
+        env.initiator = initiator;
+        env.submit(&request.machine_id, &request.request_id);
+        let run = env.run().cloned().unwrap_or_default();
         Ok(Response::new(Operation {
             operation_id: run.run_id,
             machine_id: run.machine_id,
@@ -395,7 +394,7 @@ impl RunService for Shared {
     type StreamRunLogsStream = Streamed<LogChunk>;
 
     async fn get_run(&self, _: Request<GetRunRequest>) -> Answer<Run> {
-        self.world()
+        self.state()
             .run()
             .cloned()
             .map(Response::new)
@@ -406,8 +405,8 @@ impl RunService for Shared {
         let mut at: usize = request.into_inner().cursor.parse().unwrap_or(0);
         let shared = self.clone();
         Ok(Response::new(stream(move || {
-            let world = shared.world();
-            let fresh = world.versions.iter().enumerate().skip(at).map(|(at, run)| RunEvent {
+            let env = shared.state();
+            let fresh = env.versions.iter().enumerate().skip(at).map(|(at, run)| RunEvent {
                 snapshot: Some(run.clone()),
                 cursor: (at + 1).to_string(),
                 ..Default::default()
@@ -425,9 +424,9 @@ impl RunService for Shared {
         let StreamRunLogsRequest { offset: mut from, no_follow, .. } = request.into_inner();
         let shared = self.clone();
         Ok(Response::new(stream(move || {
-            let world = shared.world();
+            let env = shared.state();
             let mut fresh = Vec::new();
-            for chunk in &world.log {
+            for chunk in &env.log {
                 let skip = usize::try_from(from - chunk.offset).unwrap_or(0);
                 if skip < chunk.data.len() {
                     let data = chunk.data[skip..].to_vec();
@@ -439,7 +438,7 @@ impl RunService for Shared {
                     from = chunk.offset + chunk.data.len() as i64;
                 }
             }
-            (fresh, no_follow || world.is_over())
+            (fresh, no_follow || env.is_over())
         })))
     }
 

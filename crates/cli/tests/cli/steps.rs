@@ -1,7 +1,7 @@
 //! Drain, power and RMA through the real server: gates, refusals, the resulting machine state, and
 //! a server that is killed in the middle.
 
-use crate::api::{World, conditions, fault, is, on_both, params, refused, slow, states};
+use crate::api::{TestServer, conditions, fault, is, on_both, params, refused, slow, states};
 use crate::audit::audit;
 use crate::fleet::{Clients, Server, Setup, steps};
 use proto::v1;
@@ -54,7 +54,7 @@ async fn power_has_the_gates_of_what_it_does() {
     on_both("zero", gates).await;
 }
 
-async fn gates(_world: &World, mut api: Clients) {
+async fn gates(_world: &TestServer, mut api: Clients) {
     api.register("m-1").await;
     // Switching on is always allowed; switching off has the gate of a reboot.
     assert_eq!(switched(&mut api, "", "on").await, "It was on already");
@@ -89,7 +89,7 @@ async fn gates(_world: &World, mut api: Clients) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn maintenance_drains_and_uncordons_when_asked() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     in_cluster(&mut api).await;
     let plainly = enter(&mut api, "plainly", false).await.unwrap().operation_id;
     let run = api.finished(&plainly).await;
@@ -116,7 +116,7 @@ async fn maintenance_drains_and_uncordons_when_asked() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_in_no_cluster_is_drained_as_it_is() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     let spec = v1::MachineSpec { provider: "sim".into(), ..Default::default() };
     api.put(v1::Machine { machine_id: "m-1".into(), spec: Some(spec), ..Default::default() }).await;
     let entered = enter(&mut api, "drained", true).await.unwrap().operation_id;
@@ -133,7 +133,7 @@ async fn a_machine_in_no_cluster_is_drained_as_it_is() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_blocked_drain_says_so_and_is_tried_again() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     in_cluster(&mut api).await;
     let message = "shop/db-0 (needs 2 healthy pods and has 2)".into();
     api.fault(v1::SimFault { message, ..fault("m-1", "drain", "fail", 0) }).await;
@@ -155,7 +155,7 @@ async fn a_blocked_drain_says_so_and_is_tried_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_canceled_drain_gives_the_node_back() {
-    let (_world, mut api) = World::open("zero").await;
+    let (_world, mut api) = TestServer::open("zero").await;
     in_cluster(&mut api).await;
     api.fault(fault("m-1", "verify", "hang", 1)).await;
     let draining = enter(&mut api, "drained", true).await.unwrap().operation_id;
@@ -176,7 +176,7 @@ async fn a_machine_goes_to_its_vendor_and_comes_back() {
     on_both("zero", there_and_back).await;
 }
 
-async fn there_and_back(_world: &World, mut api: Clients) {
+async fn there_and_back(_world: &TestServer, mut api: Clients) {
     in_cluster(&mut api).await;
     api.done("m-1", "ENTER_MAINTENANCE", "again").await;
     let refusal = api.try_start("m-1", "EXIT_RMA", "early").await;
@@ -215,8 +215,8 @@ async fn there_and_back(_world: &World, mut api: Clients) {
 
 /// A machine returns from RMA to MAINTENANCE, whatever phase it was flagged in.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_comes_back_is_in_maintenance() {
-    let (_world, mut api) = World::open("zero").await;
+async fn a_returned_machine_is_in_maintenance() {
+    let (_world, mut api) = TestServer::open("zero").await;
     in_cluster(&mut api).await;
     let (machine_id, reason) = ("m-1".into(), "it burns".into());
     api.admin.set_rma(v1::SetRmaRequest { machine_id, reason }).await.unwrap();

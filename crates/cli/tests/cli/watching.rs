@@ -1,7 +1,7 @@
 //! Watches and logs: every event once and in order, from any cursor; every byte, live or later.
 
-use crate::api::{World, fault, labelled, on_both, plan, slow, ssh, step};
-use crate::fleet::{Clients, PATIENCE};
+use crate::api::{TestServer, fault, labelled, on_both, plan, slow, ssh, step};
+use crate::fleet::{Clients, TEST_TIMEOUT};
 use proto::v1;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ const QUIET: Duration = Duration::from_millis(300);
 
 /// One event, in a form that runs and operations share.
 #[derive(Debug, Clone, PartialEq)]
-struct Seen {
+struct WatchedEvent {
     id: String,
     version: i64,
     phase: &'static str,
@@ -22,7 +22,7 @@ struct Seen {
     message: String,
 }
 
-impl Seen {
+impl WatchedEvent {
     /// Without the cursor if it is a position in a snapshot.
     fn without_snapshot(&self) -> Self {
         let cursor = if self.initial { String::new() } else { self.cursor.clone() };
@@ -30,7 +30,7 @@ impl Seen {
     }
 }
 
-impl From<v1::RunEvent> for Seen {
+impl From<v1::RunEvent> for WatchedEvent {
     fn from(event: v1::RunEvent) -> Self {
         let run = event.snapshot.unwrap();
         assert!(event.ts.is_some());
@@ -45,7 +45,7 @@ impl From<v1::RunEvent> for Seen {
     }
 }
 
-impl From<v1::OperationEvent> for Seen {
+impl From<v1::OperationEvent> for WatchedEvent {
     fn from(event: v1::OperationEvent) -> Self {
         let operation = event.snapshot.unwrap();
         Self {
@@ -79,39 +79,43 @@ async fn watch_operations(
 }
 
 /// Reads exactly this many events, within the time limit.
-async fn take<T: Into<Seen>>(stream: &mut Streaming<T>, count: usize) -> Vec<Seen> {
-    let mut seen = Vec::new();
-    while seen.len() < count {
-        let event = timeout(PATIENCE, stream.message()).await;
-        let event = event.unwrap_or_else(|_| panic!("{} of {count} came: {seen:#?}", seen.len()));
-        seen.push(event.unwrap().unwrap().into());
+async fn take<T: Into<WatchedEvent>>(stream: &mut Streaming<T>, count: usize) -> Vec<WatchedEvent> {
+    let mut observed = Vec::new();
+    while observed.len() < count {
+        let event = timeout(TEST_TIMEOUT, stream.message()).await;
+        let event =
+            event.unwrap_or_else(|_| panic!("{} of {count} came: {observed:#?}", observed.len()));
+        observed.push(event.unwrap().unwrap().into());
     }
-    seen
+    observed
 }
 
 /// Reads until no event has arrived for `QUIET`.
-async fn drain<T: Into<Seen>>(stream: &mut Streaming<T>) -> Vec<Seen> {
-    let mut seen = Vec::new();
+async fn drain<T: Into<WatchedEvent>>(stream: &mut Streaming<T>) -> Vec<WatchedEvent> {
+    let mut observed = Vec::new();
     while let Ok(event) = timeout(QUIET, stream.message()).await {
-        seen.push(event.unwrap().unwrap().into());
+        observed.push(event.unwrap().unwrap().into());
     }
-    seen
+    observed
 }
 
 /// Reads until this many runs have ended.
-async fn until_ended<T: Into<Seen>>(stream: &mut Streaming<T>, ends: usize) -> Vec<Seen> {
-    let mut seen: Vec<Seen> = Vec::new();
-    let over = |one: &&Seen| !one.initial && !["PENDING", "RUNNING"].contains(&one.phase);
-    while seen.iter().filter(over).count() < ends {
-        seen.extend(take(stream, 1).await);
+async fn until_ended<T: Into<WatchedEvent>>(
+    stream: &mut Streaming<T>,
+    ends: usize,
+) -> Vec<WatchedEvent> {
+    let mut observed: Vec<WatchedEvent> = Vec::new();
+    let over = |one: &&WatchedEvent| !one.initial && !["PENDING", "RUNNING"].contains(&one.phase);
+    while observed.iter().filter(over).count() < ends {
+        observed.extend(take(stream, 1).await);
     }
-    seen
+    observed
 }
 
 /// Versions by run, in the order of arrival.
-fn versions(seen: &[Seen]) -> BTreeMap<String, Vec<i64>> {
+fn versions(observed: &[WatchedEvent]) -> BTreeMap<String, Vec<i64>> {
     let mut by_run: BTreeMap<String, Vec<i64>> = BTreeMap::new();
-    for one in seen {
+    for one in observed {
         by_run.entry(one.id.clone()).or_default().push(one.version);
     }
     by_run
@@ -119,8 +123,8 @@ fn versions(seen: &[Seen]) -> BTreeMap<String, Vec<i64>> {
 
 /// Checks that the versions of each run have no gap.
 #[track_caller]
-fn check_order(seen: &[Seen]) {
-    for (id, versions) in versions(seen) {
+fn check_order(observed: &[WatchedEvent]) {
+    for (id, versions) in versions(observed) {
         let expected: Vec<i64> = (versions[0]..).take(versions.len()).collect();
         assert_eq!(versions, expected, "{id}");
     }
@@ -131,11 +135,11 @@ async fn a_watch_is_a_snapshot_and_then_every_change_and_resumes_anywhere() {
     on_both("zero", resuming).await;
 }
 
-async fn resuming(world: &World, mut api: Clients) {
+async fn resuming(env: &TestServer, mut api: Clients) {
     for index in 0..3 {
         api.in_maintenance(&format!("m-{index}")).await;
     }
-    world.settle().await;
+    env.settle().await;
     let mut runs = watch_runs(&mut api, "", "").await;
     let mut operations = watch_operations(&mut api, "", "").await;
     let mut recorded = take(&mut runs, 3).await;
@@ -151,9 +155,9 @@ async fn resuming(world: &World, mut api: Clients) {
         assert_eq!(versions[0], 1, "{id} was there from its beginning");
         let run = api.run(&id).await;
         assert_eq!(versions.last(), Some(&run.version));
-        let told: Vec<&str> =
+        let reported: Vec<&str> =
             changes.iter().filter(|one| one.id == id).map(|one| one.phase).collect();
-        assert_eq!((told[0], told[told.len() - 1]), ("PENDING", "SUCCEEDED"));
+        assert_eq!((reported[0], reported[reported.len() - 1]), ("PENDING", "SUCCEEDED"));
     }
     let mut cursors: Vec<&String> = recorded.iter().map(|one| &one.cursor).collect();
     cursors.sort();
@@ -162,17 +166,19 @@ async fn resuming(world: &World, mut api: Clients) {
 
     // Customers see the same events. Each watch has its own snapshot with the same content; only
     // the cursors into it differ.
-    let told = take(&mut operations, recorded.len()).await;
-    let comparable = |seen: &[Seen]| seen.iter().map(Seen::without_snapshot).collect::<Vec<_>>();
-    assert_eq!(comparable(&told), comparable(&recorded));
+    let reported = take(&mut operations, recorded.len()).await;
+    let comparable = |observed: &[WatchedEvent]| {
+        observed.iter().map(WatchedEvent::without_snapshot).collect::<Vec<_>>()
+    };
+    assert_eq!(comparable(&reported), comparable(&recorded));
 
     // A watch that resumes from a cursor gets exactly the remaining events, whatever the cursor.
-    for (place, last) in recorded.iter().enumerate() {
-        let rest = &recorded[place + 1..];
+    for (position, last) in recorded.iter().enumerate() {
+        let rest = &recorded[position + 1..];
         let mut again = watch_runs(&mut api, "", &last.cursor).await;
-        assert_eq!(take(&mut again, rest.len()).await, rest, "runs after event {place}");
+        assert_eq!(take(&mut again, rest.len()).await, rest, "runs after event {position}");
         let mut again = watch_operations(&mut api, "", &last.cursor).await;
-        assert_eq!(take(&mut again, rest.len()).await, rest, "operations after event {place}");
+        assert_eq!(take(&mut again, rest.len()).await, rest, "operations after event {position}");
     }
     let last = recorded.last().unwrap();
     let mut again = watch_runs(&mut api, "", &last.cursor).await;
@@ -189,22 +195,22 @@ async fn a_watch_may_leave_the_past_out() {
     on_both("zero", without_the_past).await;
 }
 
-async fn without_the_past(world: &World, mut api: Clients) {
+async fn without_the_past(env: &TestServer, mut api: Clients) {
     for id in ["m-1", "m-2"] {
         api.in_maintenance(id).await;
     }
     api.fault(fault("m-1", "reboot", "hang", 0)).await;
     let run = api.start("m-1", "REBOOT", "r").await.run_id;
-    world.settle().await;
+    env.settle().await;
     let request = v1::WatchRunsRequest { skip_ended: true, ..Default::default() };
     let mut runs = api.runs.watch_runs(request.clone()).await.unwrap().into_inner();
-    let first: Seen = take(&mut runs, 1).await.remove(0);
+    let first: WatchedEvent = take(&mut runs, 1).await.remove(0);
     assert_eq!((&first.id, first.initial), (&run, true));
     // Runs that end after the start of the watch are reported.
     let next = api.start("m-2", "REBOOT", "r").await.run_id;
-    let told = until_ended(&mut runs, 1).await;
-    assert!(told.iter().all(|one| !one.initial), "{told:#?}");
-    assert_eq!(told.last().map(|one| (&one.id, one.phase)), Some((&next, "SUCCEEDED")));
+    let reported = until_ended(&mut runs, 1).await;
+    assert!(reported.iter().all(|one| !one.initial), "{reported:#?}");
+    assert_eq!(reported.last().map(|one| (&one.id, one.phase)), Some((&next, "SUCCEEDED")));
     // A watch that breaks before its first event resumes from its start cursor.
     let quiet = v1::WatchRunsRequest { filter: "machine_id=m-2".into(), ..request.clone() };
     let answer = api.runs.watch_runs(quiet.clone()).await.unwrap();
@@ -213,9 +219,9 @@ async fn without_the_past(world: &World, mut api: Clients) {
     let missed = api.done("m-2", "REBOOT", "while away").await;
     let back = v1::WatchRunsRequest { cursor, ..quiet };
     let mut runs = api.runs.watch_runs(back).await.unwrap().into_inner();
-    let told = until_ended(&mut runs, 1).await;
-    assert_eq!(told.first().map(|one| (&one.id, one.version)), Some((&missed.run_id, 1)));
-    world.settle().await;
+    let reported = until_ended(&mut runs, 1).await;
+    assert_eq!(reported.first().map(|one| (&one.id, one.version)), Some((&missed.run_id, 1)));
+    env.settle().await;
     // A filter for ended runs gives no initial events.
     let request = v1::WatchRunsRequest { filter: "phase=SUCCEEDED".into(), ..request };
     let mut ended = api.runs.watch_runs(request).await.unwrap().into_inner();
@@ -227,7 +233,7 @@ async fn a_watch_shows_what_its_filter_lets_through() {
     on_both("zero", filtering).await;
 }
 
-async fn filtering(world: &World, mut api: Clients) {
+async fn filtering(world: &TestServer, mut api: Clients) {
     for (id, env) in [("m-1", "prod"), ("m-2", "stage")] {
         api.settled(labelled(id, &[("env", env)])).await;
         api.done(id, "ENTER_MAINTENANCE", "enter").await;
@@ -251,34 +257,34 @@ async fn filtering(world: &World, mut api: Clients) {
         reboots.insert(id, api.finished(&run).await);
     }
     for ((filter, ends), stream) in table.into_iter().zip(&mut streams) {
-        let seen = until_ended(stream, ends).await;
-        let initial: Vec<&Seen> = seen.iter().filter(|one| one.initial).collect();
+        let observed = until_ended(stream, ends).await;
+        let initial: Vec<&WatchedEvent> = observed.iter().filter(|one| one.initial).collect();
         let matching = api.list_runs(filter).await;
-        let fits = |one: &Seen| matching.iter().any(|run| run.run_id == one.id);
-        assert!(seen.iter().all(fits), "{filter}: {seen:#?}");
+        let fits = |one: &WatchedEvent| matching.iter().any(|run| run.run_id == one.id);
+        assert!(observed.iter().all(fits), "{filter}: {observed:#?}");
         let before = matching.iter().filter(|run| run.request_id == "enter").count();
-        assert_eq!(initial.len(), before, "{filter}: {seen:#?}");
+        assert_eq!(initial.len(), before, "{filter}: {observed:#?}");
         if filter.starts_with("phase") {
-            assert!(seen.iter().all(|one| !["PENDING", "RUNNING"].contains(&one.phase)));
+            assert!(observed.iter().all(|one| !["PENDING", "RUNNING"].contains(&one.phase)));
         }
     }
     // A filter without matches waits and then shows new events.
     let mut none = watch_operations(&mut api, "request_id=later", "").await;
     assert_eq!(drain(&mut none).await, []);
     let run = api.start("m-1", "REBOOT", "later").await.run_id;
-    let seen = until_ended(&mut none, 1).await;
-    check_order(&seen);
-    assert!(seen.iter().all(|one| one.id == run));
+    let observed = until_ended(&mut none, 1).await;
+    check_order(&observed);
+    assert!(observed.iter().all(|one| one.id == run));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_reader_misses_nothing_and_holds_back_nobody() {
     const MACHINES: usize = 50;
-    let (world, mut api) = World::open("zero").await;
+    let (env, mut api) = TestServer::open("zero").await;
     for index in 0..MACHINES {
         api.in_maintenance(&format!("m-{index}")).await;
     }
-    let mut reader = world.server.clients().await;
+    let mut reader = env.server.clients().await;
     let mut stream = watch_runs(&mut reader, "type=REPAVE", "").await;
     let mut events = 0;
     for request in ["first", "second"] {
@@ -292,42 +298,42 @@ async fn a_slow_reader_misses_nothing_and_holds_back_nobody() {
     }
     // All runs have ended before the slow reader reads its first event.
     assert!(events > 500, "{events}");
-    let seen = take(&mut stream, events).await;
-    check_order(&seen);
-    assert!(versions(&seen).values().all(|versions| versions[0] == 1));
-    assert_eq!(versions(&seen).len(), 2 * MACHINES);
-    let ends = seen.iter().filter(|one| one.phase == "SUCCEEDED").count();
+    let observed = take(&mut stream, events).await;
+    check_order(&observed);
+    assert!(versions(&observed).values().all(|versions| versions[0] == 1));
+    assert_eq!(versions(&observed).len(), 2 * MACHINES);
+    let ends = observed.iter().filter(|one| one.phase == "SUCCEEDED").count();
     assert_eq!(ends, 2 * MACHINES);
     assert_eq!(drain(&mut stream).await, []);
 }
 
 /// A log chunk without its time.
 #[derive(Debug, Clone, PartialEq)]
-struct Piece {
+struct LogPiece {
     stream: String,
     step: String,
     offset: i64,
     data: Vec<u8>,
 }
 
-async fn read_log(mut stream: Streaming<v1::LogChunk>, run: &str) -> Vec<Piece> {
+async fn read_log(mut stream: Streaming<v1::LogChunk>, run: &str) -> Vec<LogPiece> {
     let mut pieces = Vec::new();
-    while let Some(chunk) = timeout(PATIENCE, stream.message()).await.unwrap().unwrap() {
+    while let Some(chunk) = timeout(TEST_TIMEOUT, stream.message()).await.unwrap().unwrap() {
         assert!(chunk.ts.is_some());
         assert_eq!(chunk.run_id, run);
         let v1::LogChunk { stream, step, offset, data, .. } = chunk;
-        pieces.push(Piece { stream, step, offset, data });
+        pieces.push(LogPiece { stream, step, offset, data });
     }
     pieces
 }
 
-async fn run_log(api: &mut Clients, run: &str, offset: i64, no_follow: bool) -> Vec<Piece> {
+async fn run_log(api: &mut Clients, run: &str, offset: i64, no_follow: bool) -> Vec<LogPiece> {
     let request = v1::StreamRunLogsRequest { run_id: run.into(), offset, no_follow };
     let stream = api.runs.stream_run_logs(request).await.map(Response::into_inner).unwrap();
     read_log(stream, run).await
 }
 
-fn text(pieces: &[Piece]) -> String {
+fn text(pieces: &[LogPiece]) -> String {
     String::from_utf8(pieces.iter().flat_map(|piece| piece.data.clone()).collect()).unwrap()
 }
 
@@ -336,14 +342,14 @@ async fn a_log_is_the_same_from_any_byte_live_and_later() {
     on_both("fast", logs).await;
 }
 
-async fn logs(world: &World, mut api: Clients) {
+async fn logs(env: &TestServer, mut api: Clients) {
     let steps = ["one", "two", "three"].map(|name| step(name, ssh(&format!("echo {name}"))));
     api.try_plan(plan("talk", steps.to_vec())).await.unwrap();
     api.in_maintenance("m-1").await;
     api.fault(slow("m-1", "ssh", 1_000)).await;
     let run = api.start_plan("m-1", "talk", "r").await.run_id;
     let live = {
-        let (mut api, run) = (world.server.clients().await, run.clone());
+        let (mut api, run) = (env.server.clients().await, run.clone());
         tokio::spawn(async move { run_log(&mut api, &run, 0, false).await })
     };
     // During the run, part of the log can be read.
@@ -355,12 +361,12 @@ async fn logs(world: &World, mut api: Clients) {
     assert!(ended.finished_at.is_some(), "a log that is followed ends when the run has ended");
 
     let pieces = run_log(&mut api, &run, 0, false).await;
-    let whole = text(&pieces);
-    assert_eq!(text(&live.await.unwrap()), whole);
-    assert_eq!(text(&joined), whole[part.len() - 3..]);
-    assert!(whole.starts_with(&part) && whole.len() > part.len());
+    let complete = text(&pieces);
+    assert_eq!(text(&live.await.unwrap()), complete);
+    assert_eq!(text(&joined), complete[part.len() - 3..]);
+    assert!(complete.starts_with(&part) && complete.len() > part.len());
     for name in ["one", "two", "three"] {
-        assert_eq!(whole.matches(&format!("$ echo {name}\n")).count(), 1, "{whole}");
+        assert_eq!(complete.matches(&format!("$ echo {name}\n")).count(), 1, "{complete}");
     }
     // Each chunk has its offset, step and stream.
     let mut at = 0;
@@ -374,7 +380,7 @@ async fn logs(world: &World, mut api: Clients) {
     assert_eq!(pieces.iter().filter(|piece| piece.stream == "stderr").count(), 3);
     assert_eq!((spoke[0], spoke[spoke.len() - 1]), ("one", "three"));
     // A log can be read from any byte offset.
-    for offset in 0..=whole.len() {
+    for offset in 0..=complete.len() {
         let request = v1::StreamOperationLogsRequest {
             operation_id: run.clone(),
             offset: offset as i64,
@@ -382,7 +388,7 @@ async fn logs(world: &World, mut api: Clients) {
         };
         let stream = api.operations.stream_operation_logs(request).await.unwrap().into_inner();
         let rest = read_log(stream, &run).await;
-        assert_eq!(text(&rest), whole[offset..], "from byte {offset}");
+        assert_eq!(text(&rest), complete[offset..], "from byte {offset}");
         assert!(rest.first().is_none_or(|piece| piece.offset == offset as i64));
     }
 }

@@ -58,8 +58,8 @@ fn newest(site: &Site) -> String {
 
 /// Checks that the run itself has verified the image name.
 fn says_so_itself(site: &Site, run: &str, image: &str) {
-    let told = site.line(&format!("run get {run}"));
-    assert!(told.contains(&format!("it runs {image} and says so itself")), "{told}");
+    let reported = site.line(&format!("run get {run}"));
+    assert!(reported.contains(&format!("it runs {image} and says so itself")), "{reported}");
 }
 
 /// A reimage of an empty disk, then of the same disk with a system on it.
@@ -68,8 +68,8 @@ fn a_machine_is_reimaged_over_the_network() {
     let kinds = ["qcow2", "tar"];
     let site = with_images(1, &kinds);
     for image in kinds.map(|kind| format!("tiny-{kind}")) {
-        let told = site.line(&format!("reimage vm-1 --image {image} --timeout {REIMAGE}"));
-        assert!(told.contains("SUCCEEDED"), "{told}");
+        let reported = site.line(&format!("reimage vm-1 --image {image} --timeout {REIMAGE}"));
+        assert!(reported.contains("SUCCEEDED"), "{reported}");
         says_so_itself(&site, &newest(&site), &image);
         runs_commands(&site, &image);
     }
@@ -83,7 +83,7 @@ fn a_reimage_survives_kill_9_while_the_image_is_written() {
     let args = ["reimage", "vm-2", "--image", "tiny-raw", "--timeout", REIMAGE];
     println!("$ farrier {}", args.join(" "));
     let follower = farrier(&site.url(), &args);
-    site.vm.says("writing tiny-raw", WRITING);
+    site.vm.wait_for_console("writing tiny-raw", WRITING);
     site.kill_and_start(AWAY);
     let (code, stdout, stderr) = finish(follower);
     assert_eq!(code, 0, "{stdout}{stderr}");

@@ -55,11 +55,11 @@ impl Vm {
     }
 
     /// Waits until the console contains these words.
-    pub fn says(&self, words: &str, patience: Duration) {
+    pub fn wait_for_console(&self, words: &str, timeout: Duration) {
         let started = Instant::now();
-        println!("waiting for {} to say {words:?}, at most {} s", self.name, patience.as_secs());
+        println!("waiting for {} to say {words:?}, at most {} s", self.name, timeout.as_secs());
         while !self.console().contains(words) {
-            assert!(started.elapsed() < patience, "it never did; its console:\n{}", self.tail());
+            assert!(started.elapsed() < timeout, "it never did; its console:\n{}", self.tail());
             std::thread::sleep(POLL);
         }
     }
@@ -116,7 +116,7 @@ impl Site {
         );
         let server = Server::start(Setup { config, ..Setup::new(dir.path(), "zero") });
         let mut site = Self { vm, server: Some(server), dhcp: None, dir };
-        site.tell_secrets();
+        site.set_credentials();
         let Vm { name, bmc, mac, serial, host, .. } = &site.vm;
         let at = ["--provider", "datacenter", "--bmc-endpoint", bmc, "--ssh-endpoint", host];
         let known = ["--mac", mac, "--root-disk", &format!("serial:{serial}")];
@@ -125,7 +125,7 @@ impl Site {
         site
     }
 
-    fn tell_secrets(&self) {
+    fn set_credentials(&self) {
         let file = |name: &str| self.dir.path().join(name).display().to_string();
         std::fs::write(file("password"), variable("PASSWORD")).unwrap();
         let mut keygen = Command::new("ssh-keygen");

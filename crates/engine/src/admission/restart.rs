@@ -3,19 +3,21 @@
 //! and the lifecycle of the device follows it as it followed the first.
 
 use super::start::Origin;
-use super::{Admission, Created, Holds, Start, Started, event, no_machine, no_run, replay};
+use super::{
+    Admission, Created, Holds, StartRequest, StartedRun, event, no_machine, no_run, replay,
+};
 use crate::power_shelf;
 use crate::run::Runs;
-use model::blast::{Dark, Fate, permit};
-use model::device::switches_power;
-use model::effect::PowerTo;
-use model::health::Wish;
+use model::blast_radius::{AffectedMachine, Impact, check_impact};
+use model::device::power_goal;
+use model::effect::DesiredPower;
+use model::health::HealthImpact;
 use model::here;
 use model::id::{MachineId, RunId};
 use model::plan::RunType;
 use model::power_shelf::PowerShelf;
 use model::rack::maintenance::FORCED;
-use model::run::act::{RestartMode, Who, restart};
+use model::run::actions::{Requester, RestartMode, restart};
 use model::run::{ENGINE_VERSION, Run, RunSpec};
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
@@ -32,29 +34,30 @@ impl Runs {
         parent: RunId,
         mode: RestartMode,
         request_id: String,
-        who: Who,
-    ) -> Result<Started> {
+        requester: Requester,
+    ) -> Result<StartedRun> {
         let parent = self.get(&parent).await?;
         if let Some(rack) = parent.spec.target.rack() {
-            let started = self.0.racks().restart(rack, &parent, (mode, request_id), who).await?;
+            let started =
+                self.0.racks().restart(rack, &parent, (mode, request_id), requester).await?;
             let run = started.run.ok_or_else(|| no_run(&parent.spec.id))?;
-            return Ok(Started { run, new: started.new });
+            return Ok(StartedRun { run, new: started.new });
         }
         if RunType::NODES.contains(&parent.spec.run_type) {
-            return self.0.nodes().restart(&parent.spec.id, mode, request_id, who).await;
+            return self.0.nodes().restart(&parent.spec.id, mode, request_id, requester).await;
         }
         // A child run was admitted by its parent, not by the gates of its machine.
-        let on_machine = parent.spec.target.machine().filter(|_| parent.spec.part_of.is_none());
+        let on_machine = parent.spec.target.machine().filter(|_| parent.spec.parent_run.is_none());
         let Some(machine_id) = on_machine else {
-            return self.restart_on_device(&parent.spec.id, mode, request_id, who).await;
+            return self.restart_on_device(&parent.spec.id, mode, request_id, requester).await;
         };
-        let start = Start {
+        let start = StartRequest {
             machine_id,
             request_id,
             run_type: parent.spec.run_type,
             plan_id: Some(parent.spec.plan_id),
             params: parent.spec.params,
-            initiator: who.by,
+            initiator: requester.by,
         };
         self.start_on_machine(start, Origin::Restart { parent: parent.spec.id, mode }).await
     }
@@ -64,9 +67,9 @@ impl Runs {
         parent: &RunId,
         mode: RestartMode,
         request_id: String,
-        who: Who,
-    ) -> Result<Started> {
-        let (parent, by) = (parent.clone(), who.by);
+        requester: Requester,
+    ) -> Result<StartedRun> {
+        let (parent, by) = (parent.clone(), requester.by);
         let id = RunId::new(self.0.now(), self.0.random());
         let restart = RestartOnDevice { parent, mode, request_id, by, id, now: self.0.now() };
         self.0
@@ -85,23 +88,23 @@ struct RestartOnDevice {
 }
 
 impl RestartOnDevice {
-    async fn run(&self, tx: &mut Tx) -> Result<(Started, Created)> {
+    async fn run(&self, tx: &mut Tx) -> Result<(StartedRun, Created)> {
         let mut created = Created::default();
         let parent = tx.run(&self.parent).await?.ok_or_else(|| no_run(&self.parent))?;
         if let Some(run) = tx.run_of_request(&parent.spec.target, &self.request_id).await? {
-            let same = (run.spec.parent.as_ref(), run.spec.restart)
+            let same = (run.spec.rerun_of.as_ref(), run.spec.restart)
                 == (Some(&self.parent), Some(self.mode));
-            return Ok((Started { run: replay(run, same)?, new: false }, created));
+            return Ok((StartedRun { run: replay(run, same)?, new: false }, created));
         }
         let progress = restart(&parent, self.mode)?;
         let mut spec = RunSpec {
             id: self.id.clone(),
             request_id: self.request_id.clone(),
             initiator: self.by.clone(),
-            parent: Some(self.parent.clone()),
+            rerun_of: Some(self.parent.clone()),
             restart: Some(self.mode),
-            part_of: None,
-            engine: ENGINE_VERSION,
+            parent_run: None,
+            engine_version: ENGINE_VERSION,
             created_at: self.now,
             ..parent.spec
         };
@@ -113,7 +116,7 @@ impl RestartOnDevice {
         let event = &event(Cause::Request, &self.by, message, here!(), self.now);
         let (enqueue, holds) = (Enqueue::Now, Holds::Targets { own: None });
         let run = created.add(tx, Admission { run, enqueue, holds, event }).await?;
-        Ok((Started { run, new: true }, created))
+        Ok((StartedRun { run, new: true }, created))
     }
 }
 
@@ -134,19 +137,19 @@ pub(crate) async fn may_continue_alone(tx: &mut Tx, run: &Run) -> Result<()> {
         TargetKind::Rack => None,
     };
     if let Some(health) = health {
-        health.permit(target, &what, Wish::Change, forced.as_deref())?;
+        health.check_permitted(target, &what, HealthImpact::Change, forced.as_deref())?;
     }
-    power_shelf::may_go_on(tx, run).await?;
+    power_shelf::recheck_interlock(tx, run).await?;
     let Some(id) = target.machine() else { return Ok(()) };
-    let fate = match switches_power(run) {
-        Some(PowerTo::Off) => Fate::LosePower,
-        None if run.spec.run_type == RunType::Firmware => Fate::Restart,
-        Some(PowerTo::On) | None => return Ok(()),
+    let impact = match power_goal(run) {
+        Some(DesiredPower::Off) => Impact::PowerLoss,
+        None if run.spec.run_type == RunType::Firmware => Impact::Restart,
+        Some(DesiredPower::On) | None => return Ok(()),
     };
     let Some(machine) = tx.machine(&id).await? else { return Err(no_machine(&id).into()) };
-    let serves = tx.serving(&id).await?;
-    let dark = Dark::of(&machine, serves.as_ref());
-    let missed = permit(&what, fate, &[dark], forced.as_deref());
+    let serves = tx.node_in_service(&id).await?;
+    let affected = AffectedMachine::of(&machine, serves.as_ref());
+    let missed = check_impact(&what, impact, &[affected], forced.as_deref());
     Ok(missed.map_err(|refusal| refusal.next(format!("farrier enter-maintenance {id}")))?)
 }
 
@@ -155,7 +158,7 @@ pub(crate) async fn forced_by(tx: &mut Tx, run: &Run) -> Result<Option<String>> 
     if let Some(own) = run.spec.params.get(FORCED) {
         return Ok(Some(own.clone()));
     }
-    let Some(parent) = &run.spec.part_of else { return Ok(None) };
+    let Some(parent) = &run.spec.parent_run else { return Ok(None) };
     let parent = tx.run(parent).await?;
     Ok(parent.and_then(|parent| parent.spec.params.get(FORCED).cloned()))
 }
@@ -167,6 +170,6 @@ pub(crate) async fn current_run(tx: &mut Tx, target: &TargetId, id: &RunId) -> R
         return Ok(Some(run));
     }
     let latest = tx.latest_runs(target, MAX_BACK).await?;
-    let restarted = latest.into_iter().find(|one| one.spec.parent.as_ref() == Some(id));
+    let restarted = latest.into_iter().find(|one| one.spec.rerun_of.as_ref() == Some(id));
     Ok(restarted.or(Some(run)))
 }

@@ -7,14 +7,14 @@ use model::effect::Effect;
 use model::here;
 use model::id::{MachineId, PlanId, RunId};
 use model::machine::Machine;
-use model::machine::admit::admit_by;
-use model::node::door::spare;
+use model::machine::admit::admit_with_override;
+use model::node::requests::check_machine_run;
 use model::plan::{
     Defaults, HEALTH_OVERRIDE, IMAGE_REF, Params, Plan, RunType, checked_params, default_plan,
     with_defaults,
 };
 use model::refusal::Refusal;
-use model::run::act::{RestartMode, restart};
+use model::run::actions::{RestartMode, restart};
 use model::run::{ENGINE_VERSION, Progress, Run, RunSpec};
 use model::target::TargetId;
 use model::time::Timestamp;
@@ -23,7 +23,7 @@ use store::{Cause, Enqueue, Result, Tx};
 
 /// A request to start a run.
 #[derive(Debug, Clone)]
-pub struct Start {
+pub struct StartRequest {
     pub machine_id: MachineId,
     pub request_id: String,
     pub run_type: RunType,
@@ -33,19 +33,23 @@ pub struct Start {
 }
 
 #[derive(Debug, Clone)]
-pub struct Started {
+pub struct StartedRun {
     pub run: Run,
     /// False when a repeated request returns the run of the first one.
     pub new: bool,
 }
 
 impl Runs {
-    pub async fn start(&self, start: Start) -> Result<Started> {
+    pub async fn start(&self, start: StartRequest) -> Result<StartedRun> {
         let params = checked_params(start.params)?;
-        self.start_on_machine(Start { params, ..start }, Origin::Plan).await
+        self.start_on_machine(StartRequest { params, ..start }, Origin::Plan).await
     }
 
-    pub(super) async fn start_on_machine(&self, start: Start, origin: Origin) -> Result<Started> {
+    pub(super) async fn start_on_machine(
+        &self,
+        start: StartRequest,
+        origin: Origin,
+    ) -> Result<StartedRun> {
         let id = RunId::new(self.0.now(), self.0.random());
         let owner = self.0.scheduler().eager_owner();
         let claims = owner.is_some().then(|| id.clone());
@@ -63,12 +67,12 @@ impl Runs {
 }
 
 fn no_default(run_type: RunType) -> Refusal {
-    let said = format!("{} is started by a lifecycle, not by a plan", run_type.as_str());
-    Refusal::precondition("NO_PLAN", said).next("farrier plans")
+    let message = format!("{} is started by a lifecycle, not by a plan", run_type.as_str());
+    Refusal::precondition("NO_PLAN", message).next("farrier plans")
 }
 
 struct StartRun {
-    start: Start,
+    start: StartRequest,
     origin: Origin,
     id: RunId,
     owner: Option<String>,
@@ -93,7 +97,7 @@ impl Origin {
 }
 
 impl StartRun {
-    async fn run(&self, tx: &mut Tx) -> Result<(Started, Created)> {
+    async fn run(&self, tx: &mut Tx) -> Result<(StartedRun, Created)> {
         let start = &self.start;
         let mut created = Created::default();
         let found = tx.machine_locked(&start.machine_id).await?;
@@ -101,13 +105,13 @@ impl StartRun {
         let target = TargetId::from(&start.machine_id);
         if let Some(run) = tx.run_of_request(&target, &start.request_id).await? {
             let same = self.made(&run);
-            return Ok((Started { run: replay(run, same)?, new: false }, created));
+            return Ok((StartedRun { run: replay(run, same)?, new: false }, created));
         }
         let run = self.new_run(tx, &machine).await?;
         // Check the node first: it may refuse even after the caller has changed the machine's
         // phase.
         check_node(tx, &machine, &run).await?;
-        admit_by(&machine, start.run_type, &run.spec.steps, health_override(&run))?;
+        admit_with_override(&machine, start.run_type, &run.spec.steps, health_override(&run))?;
         self.check_capabilities(&machine, &run)?;
         self.check_images(tx, &machine, &run).await?;
 
@@ -116,7 +120,7 @@ impl StartRun {
         let enqueue = self.owner.as_deref().map_or(Enqueue::Now, Enqueue::Claimed);
         let holds = Holds::Machine(&mut machine);
         let run = created.add(tx, Admission { run, enqueue, holds, event }).await?;
-        Ok((Started { run, new: true }, created))
+        Ok((StartedRun { run, new: true }, created))
     }
 
     async fn new_run(&self, tx: &mut Tx, machine: &Machine) -> Result<Run> {
@@ -146,13 +150,13 @@ impl StartRun {
             steps,
             params,
             initiator: start.initiator.clone(),
-            parent,
+            rerun_of: parent,
             restart,
             on_failure,
-            part_of: None,
+            parent_run: None,
             reports_to: None,
-            claims: Vec::new(),
-            engine: ENGINE_VERSION,
+            held_targets: Vec::new(),
+            engine_version: ENGINE_VERSION,
             created_at: self.now,
         };
         Ok(Run { spec, progress, version: 1 })
@@ -172,13 +176,13 @@ impl StartRun {
         spec.run_type == start.run_type
             && made_with == start.params
             && plan.as_ref() == Some(&spec.plan_id)
-            && (spec.parent.clone(), spec.restart) == self.origin.parent()
+            && (spec.rerun_of.clone(), spec.restart) == self.origin.parent()
     }
 
     /// Refuses a missing image at the start, not in the middle of the run.
     async fn check_images(&self, tx: &mut Tx, machine: &Machine, run: &Run) -> Result<()> {
         let provider = self.providers.get(&machine.spec.provider);
-        if !provider.is_some_and(|provider| provider.catalogued()) {
+        if !provider.is_some_and(|provider| provider.requires_catalog()) {
             return Ok(());
         }
         for step in &run.spec.steps {
@@ -194,19 +198,19 @@ impl StartRun {
     fn check_capabilities(&self, machine: &Machine, run: &Run) -> Result<()> {
         let name = &machine.spec.provider;
         let Some(provider) = self.providers.get(name) else {
-            let said = format!("the provider {name:?} of {} is not served here", machine.id);
-            return Err(Refusal::precondition("PROVIDER_MISSING", said)
+            let message = format!("the provider {name:?} of {} is not served here", machine.id);
+            return Err(Refusal::precondition("PROVIDER_MISSING", message)
                 .next(format!("farrier machine update {} --provider sim", machine.id))
                 .into());
         };
         for step in &run.spec.steps {
-            let needed = step.effect.needs();
+            let needed = step.effect.required_capability();
             if !provider.capabilities().contains(&needed) {
-                let said = format!(
+                let message = format!(
                     "step {} needs {needed:?}, which the provider {name} of {} does not have",
                     step.name, machine.id
                 );
-                return Err(Refusal::precondition("CAPABILITY_MISSING", said)
+                return Err(Refusal::precondition("CAPABILITY_MISSING", message)
                     .next("farrier plans")
                     .into());
             }
@@ -217,8 +221,10 @@ impl StartRun {
 
 /// While a machine serves as a node, operations on the node go through the node API.
 pub(crate) async fn check_node(tx: &mut Tx, machine: &Machine, run: &Run) -> Result<()> {
-    match tx.serving(&machine.id).await? {
-        Some(node) if !run.is_of_node() => Ok(spare(&node, run.spec.run_type, &run.spec.steps)?),
+    match tx.node_in_service(&machine.id).await? {
+        Some(node) if !run.works_on_node() => {
+            Ok(check_machine_run(&node, run.spec.run_type, &run.spec.steps)?)
+        }
         Some(_) | None => Ok(()),
     }
 }
@@ -228,13 +234,13 @@ pub(crate) fn health_override(run: &Run) -> Option<&str> {
     run.spec.params.get(HEALTH_OVERRIDE).map(String::as_str)
 }
 
-async fn find_plan(tx: &mut Tx, start: &Start) -> Result<Plan> {
+async fn find_plan(tx: &mut Tx, start: &StartRequest) -> Result<Plan> {
     let Some(id) = &start.plan_id else {
         return Ok(default_plan(start.run_type).ok_or_else(|| no_default(start.run_type))?);
     };
     if model::plan::node_plans().iter().any(|plan| plan.id == *id) {
-        let said = format!("{id} is started by the door of a node, which fills it in");
-        let refusal = Refusal::precondition("NO_PLAN", said);
+        let message = format!("{id} is started by the door of a node, which fills it in");
+        let refusal = Refusal::precondition("NO_PLAN", message);
         return Err(refusal.next("farrier node onboard --help").into());
     }
     if let Some(plan) = model::plan::built_in().into_iter().find(|plan| plan.id == *id) {

@@ -4,10 +4,10 @@
 //! A device that a run holds is not polled: the run reports its state.
 
 use crate::device::Devices;
-use model::device::{Device, Glance, News};
+use model::device::{Device, DeviceChange, DevicePollState};
 use model::here;
 use model::power_shelf::PowerShelf;
-use model::retry::hash;
+use model::retry::fnv1a;
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
@@ -24,13 +24,13 @@ const PAGE: usize = 500;
 /// The number of possible start times within an interval.
 const MOMENTS: u32 = 10_000;
 
-type Glances = Arc<Mutex<BTreeMap<TargetId, Glance>>>;
+type DevicePollStates = Arc<Mutex<BTreeMap<TargetId, DevicePollState>>>;
 type Round = Vec<(Duration, TargetId)>;
 
 impl Devices {
     pub(crate) async fn run_polling(self) {
-        let slots = Arc::new(Semaphore::new(self.0.settings().probes_at_once.max(1)));
-        let glances = Glances::default();
+        let slots = Arc::new(Semaphore::new(self.0.settings().max_concurrent_probes.max(1)));
+        let glances = DevicePollStates::default();
         loop {
             let started = Instant::now();
             let round = self.poll_round().await;
@@ -57,14 +57,14 @@ impl Devices {
 
     /// This replica's share of the devices, each with its own offset in the interval.
     async fn poll_round(&self) -> Round {
-        let (index, count) = self.0.scheduler().share().await;
+        let (index, count) = self.0.scheduler().shard().await;
         let mut round = Round::new();
         for found in [self.watched_of::<Switch>().await, self.watched_of::<PowerShelf>().await] {
             match found {
                 Ok(ids) => round.extend(ids.into_iter().filter_map(|id| {
-                    let spread = hash(id.as_str(), 0);
-                    let moment = (spread / count % u64::from(MOMENTS)) as u32;
-                    let offset = self.0.settings().probe_interval * moment / MOMENTS;
+                    let spread = fnv1a(id.as_str(), 0);
+                    let time = (spread / count % u64::from(MOMENTS)) as u32;
+                    let offset = self.0.settings().probe_interval * time / MOMENTS;
                     (spread % count == index).then_some((offset, id))
                 })),
                 Err(error) => tracing::warn!(%error, "reading the devices for polling failed"),
@@ -79,7 +79,7 @@ impl Devices {
         let mut after = None;
         loop {
             let page = self.list::<D>(RecordFilter::default(), after, PAGE).await?;
-            found.extend(page.records.iter().filter(|one| wanted(*one)).map(Device::target));
+            found.extend(page.records.iter().filter(|one| should_poll(*one)).map(Device::target));
             match page.next {
                 Some(next) => after = Some(next),
                 None => return Ok(found),
@@ -87,7 +87,7 @@ impl Devices {
         }
     }
 
-    async fn poll_soon(&self, id: TargetId, slots: &Arc<Semaphore>, glances: &Glances) {
+    async fn poll_soon(&self, id: TargetId, slots: &Arc<Semaphore>, glances: &DevicePollStates) {
         let Ok(slot) = Arc::clone(slots).acquire_owned().await else { return };
         let (devices, glances) = (self.clone(), Arc::clone(glances));
         tokio::spawn(async move {
@@ -103,46 +103,52 @@ impl Devices {
         });
     }
 
-    async fn poll<D: Device>(&self, id: &TargetId, glances: &Glances) -> Result<()> {
+    async fn poll<D: Device>(&self, id: &TargetId, glances: &DevicePollStates) -> Result<()> {
         let device = self.get::<D>(id.as_str()).await?;
         let provider = self.0.providers().get(&device.spec().provider);
-        let (true, Some(provider)) = (wanted(&device), provider) else { return Ok(()) };
+        let (true, Some(provider)) = (should_poll(&device), provider) else { return Ok(()) };
         let target = Target { id: id.clone(), spec: device.spec().clone().into() };
         let limit = self.0.settings().probe_timeout;
-        let seen = match timeout(limit, provider.survey(&target)).await {
-            Ok(seen) => seen,
+        let observed = match timeout(limit, provider.poll_device(&target)).await {
+            Ok(observed) => observed,
             Err(_) => {
-                let said = format!("it did not answer within {} s", limit.as_secs());
-                Err(model::fault::Fault::new(model::fault::Code::BmcUnreachable, said))
+                let message = format!("it did not answer within {} s", limit.as_secs());
+                Err(model::fault::Fault::new(model::fault::FaultCode::BmcUnreachable, message))
             }
         };
         metrics::counter!("farrier_device_probes_total").increment(1);
-        let (now, steadiness) = (self.0.now(), self.0.settings().rhythm.steadiness);
-        let news = with_glance(glances, id, |glance| glance.look(&device, seen, steadiness, now));
-        let Some(news) = news else { return Ok(()) };
-        let input = (id.id.clone(), device.head().version, news, now);
+        let (now, steadiness) = (self.0.now(), self.0.settings().machine_polling.steadiness);
+        let change = with_poll_state(glances, id, |probe| {
+            probe.record_probe(&device, observed, steadiness, now)
+        });
+        let Some(change) = change else { return Ok(()) };
+        let input = (id.id.clone(), device.head().version, change, now);
         let learned =
-            self.0.store().write("learn_device", input, |(id, version, news, now), tx| {
-                Box::pin(learn::<D>(tx, id, *version, news, *now))
+            self.0.store().write("learn_device", input, |(id, version, change, now), tx| {
+                Box::pin(learn::<D>(tx, id, *version, change, *now))
             });
         if let Some(version) = learned.await? {
-            with_glance(glances, id, |glance| glance.written(version));
+            with_poll_state(glances, id, |probe| probe.written(version));
         }
         Ok(())
     }
 }
 
-fn wanted<D: Device>(device: &D) -> bool {
-    device.is_watched() && device.head().active_run.is_none()
+fn should_poll<D: Device>(device: &D) -> bool {
+    device.is_polled() && device.head().active_run.is_none()
 }
 
-fn with_glance<T>(glances: &Glances, id: &TargetId, use_it: impl FnOnce(&mut Glance) -> T) -> T {
+fn with_poll_state<T>(
+    glances: &DevicePollStates,
+    id: &TargetId,
+    use_it: impl FnOnce(&mut DevicePollState) -> T,
+) -> T {
     let mut glances = glances.lock().unwrap_or_else(PoisonError::into_inner);
     use_it(glances.entry(id.clone()).or_default())
 }
 
 /// Drops devices that were deleted or that another replica polls now.
-fn forget_but(glances: &Glances, round: &Round) {
+fn forget_but(glances: &DevicePollStates, round: &Round) {
     let ours: HashSet<&TargetId> = round.iter().map(|(_, id)| id).collect();
     glances.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| ours.contains(id));
 }
@@ -153,19 +159,19 @@ async fn learn<D: Device>(
     tx: &mut Tx,
     id: &str,
     version: i64,
-    news: &News,
+    change: &DeviceChange,
     now: Timestamp,
 ) -> Result<Option<i64>> {
     let found = tx.record_locked::<D>(id).await?;
     let Some(mut device) = found.filter(|one| one.head().version == version) else {
         return Ok(None);
     };
-    *device.observed_mut() = Some(news.observed.clone());
-    device.learn(&news.facts);
+    *device.observed_mut() = Some(change.observed.clone());
+    device.merge_facts(&change.facts);
     let event = NewEvent {
         cause: Cause::Probe,
         actor: "observer".into(),
-        message: news.said.clone(),
+        message: change.said.clone(),
         decided_by: here!().into(),
         at: now,
     };

@@ -4,21 +4,23 @@
 //! from what was found, so concurrent discoveries register it once.
 
 use super::Machines;
-use crate::{Described, Engine};
+use crate::{DescribedMachine, Engine};
 use futures_util::stream::{self, BoxStream, StreamExt};
 use model::effect::Capability;
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use model::filter::Filter;
 use model::id::MachineId;
-use model::machine::roster::{Recognition, Roster, name_for, register_command, spec_for};
+use model::machine::matcher::{MachineMatch, MachineMatcher, id_for, register_command, spec_for};
 use model::machine::{Labels, Machine};
 use model::refusal::Refusal;
 use model::target::TargetId;
-use model::time::spoken;
+use model::time::format_duration;
+use providers::bmc_discovery::{
+    BmcAccess, BmcDiscovery, BmcProbeResult, BmcTestReport, DiscoveredSystem,
+};
 use providers::inspect::{Inspection, Inspector};
 use providers::power::PowerState;
 use providers::redfish::LogEntry;
-use providers::scout::{Approach, Found, Report, Scout, Survey};
 use providers::{Provider, Target};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +28,7 @@ use store::{Result, StoreError};
 use tokio::time::timeout;
 
 /// The timeout of a query, whatever the provider allows.
-const LOOK_WITHIN: Duration = Duration::from_secs(600);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(600);
 /// The most entries read from an event log.
 pub const MAX_LOG: usize = 500;
 /// Machines per page.
@@ -34,25 +36,25 @@ const PAGE: i64 = 500;
 
 /// Why a query failed.
 #[derive(Debug)]
-pub enum Missed {
+pub enum HardwareError {
     Store(StoreError),
     /// The device failed or cannot be reached.
     Fault(Fault),
 }
 
-impl From<StoreError> for Missed {
+impl From<StoreError> for HardwareError {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
     }
 }
 
-impl From<Refusal> for Missed {
+impl From<Refusal> for HardwareError {
     fn from(refusal: Refusal) -> Self {
         Self::Store(refusal.into())
     }
 }
 
-impl From<Fault> for Missed {
+impl From<Fault> for HardwareError {
     fn from(fault: Fault) -> Self {
         Self::Fault(fault)
     }
@@ -60,7 +62,7 @@ impl From<Fault> for Missed {
 
 /// A request to discover BMCs.
 #[derive(Debug, Clone)]
-pub struct Search {
+pub struct DiscoveryRequest {
     pub endpoints: Vec<String>,
     /// Empty: the configured default.
     pub credential: String,
@@ -74,23 +76,23 @@ pub struct Search {
 
 /// The result for one address.
 #[derive(Debug)]
-pub struct Discovered {
+pub struct DiscoveryResult {
     pub address: String,
-    pub asked: usize,
+    pub probed: usize,
     pub total: usize,
-    pub outcome: Outcome,
+    pub outcome: DiscoveryOutcome,
 }
 
 #[derive(Debug)]
-pub enum Outcome {
-    Nobody(String),
+pub enum DiscoveryOutcome {
+    NoAnswer(String),
     Failed(Fault),
-    Found(Vec<(Found, Standing)>),
+    Found(Vec<(DiscoveredSystem, RegistrationStatus)>),
 }
 
 /// The registration of a discovered machine.
 #[derive(Debug)]
-pub enum Standing {
+pub enum RegistrationStatus {
     New,
     Known(MachineId, &'static str),
     Doubtful(MachineId, String),
@@ -99,26 +101,29 @@ pub enum Standing {
 }
 
 impl Machines {
-    pub async fn inspect(&self, id: &MachineId) -> std::result::Result<Inspection, Missed> {
-        let (provider, target) = self.to_look_at(id).await?;
+    pub async fn inspect(&self, id: &MachineId) -> std::result::Result<Inspection, HardwareError> {
+        let (provider, target) = self.provider_and_target(id).await?;
         within(&target, inspector(&*provider, &target)?.inspect(&target)).await
     }
 
     /// The newest entries of the BMC's event log, newest first.
-    pub async fn event_log(&self, id: &MachineId) -> std::result::Result<Vec<LogEntry>, Missed> {
-        let (provider, target) = self.to_look_at(id).await?;
+    pub async fn event_log(
+        &self,
+        id: &MachineId,
+    ) -> std::result::Result<Vec<LogEntry>, HardwareError> {
+        let (provider, target) = self.provider_and_target(id).await?;
         within(&target, inspector(&*provider, &target)?.event_log(&target, MAX_LOG)).await
     }
 
-    pub async fn power(&self, id: &MachineId) -> std::result::Result<PowerState, Missed> {
-        let (provider, target) = self.to_look_at(id).await?;
+    pub async fn power(&self, id: &MachineId) -> std::result::Result<PowerState, HardwareError> {
+        let (provider, target) = self.provider_and_target(id).await?;
         within(&target, inspector(&*provider, &target)?.power_now(&target)).await
     }
 
-    async fn to_look_at(
+    async fn provider_and_target(
         &self,
         id: &MachineId,
-    ) -> std::result::Result<(Arc<dyn Provider>, Target), Missed> {
+    ) -> std::result::Result<(Arc<dyn Provider>, Target), HardwareError> {
         let machine = self.get(id).await?;
         let name = &machine.spec.provider;
         let provider =
@@ -127,9 +132,13 @@ impl Machines {
     }
 
     /// The provider for BMC discovery: the named one, or the first that can.
-    fn scouting(&self, name: &str) -> std::result::Result<Arc<dyn Provider>, Missed> {
+    fn discovery_provider(
+        &self,
+        name: &str,
+    ) -> std::result::Result<Arc<dyn Provider>, HardwareError> {
         let names = self.0.providers().names();
-        let able = |name: &str| self.0.providers().get(name).filter(|one| one.scout().is_some());
+        let able =
+            |name: &str| self.0.providers().get(name).filter(|one| one.bmc_discovery().is_some());
         let found = match name {
             "" => names.iter().find_map(|name| able(name)),
             name => able(name),
@@ -144,37 +153,46 @@ impl Machines {
 
     /// Tests the connection to a BMC. The result has its peer name and the registered machine, if
     /// any.
-    pub async fn test_bmc(&self, approach: &Approach) -> std::result::Result<Tested, Missed> {
-        let provider = self.scouting("")?;
-        let scout = able(&*provider)?;
-        let peer = scout.peer(&approach.endpoint).unwrap_or_else(|_| approach.endpoint.clone());
-        let credential = scout.credential(&approach.credential).await.unwrap_or_default();
-        let report = timeout(LOOK_WITHIN, scout.test(approach)).await;
+    pub async fn test_bmc(
+        &self,
+        approach: &BmcAccess,
+    ) -> std::result::Result<BmcTestResult, HardwareError> {
+        let provider = self.discovery_provider("")?;
+        let discovery = able(&*provider)?;
+        let peer = discovery.peer(&approach.endpoint).unwrap_or_else(|_| approach.endpoint.clone());
+        let credential = discovery.credential(&approach.credential).await.unwrap_or_default();
+        let report = timeout(QUERY_TIMEOUT, discovery.test_bmc(approach)).await;
         let report = report.map_err(|_| late(&peer))?;
-        let standing = match &report.chosen {
-            Some(seen) => Some(self.roster().await?.recognise(seen)),
+        let status = match &report.chosen {
+            Some(observed) => Some(self.roster().await?.find_match(observed)),
             None => None,
         };
-        Ok(Tested { peer, report, standing, provider: provider.name(), credential })
+        Ok(BmcTestResult {
+            peer,
+            report,
+            machine_match: status,
+            provider: provider.name(),
+            credential,
+        })
     }
 
     /// The name of a BMC in pins and lockouts.
-    pub fn bmc_peer(&self, endpoint: &str) -> std::result::Result<String, Missed> {
-        let provider = self.scouting("")?;
+    pub fn bmc_peer(&self, endpoint: &str) -> std::result::Result<String, HardwareError> {
+        let provider = self.discovery_provider("")?;
         Ok(able(&*provider)?.peer(endpoint).map_err(|fault| {
             let instead = "write 10.1.0.7, https://10.1.0.7 or ipmi://10.1.0.7";
-            Refusal::invalid("endpoint", format!("cannot be used ({})", fault.said), instead)
+            Refusal::invalid("endpoint", format!("cannot be used ({})", fault.message), instead)
         })?)
     }
 
     /// Probes every address, several at a time, and streams the results in order of completion.
     pub async fn discover(
         &self,
-        search: Search,
-    ) -> std::result::Result<BoxStream<'static, Result<Discovered>>, Missed> {
-        let provider = self.scouting(&search.provider)?;
+        search: DiscoveryRequest,
+    ) -> std::result::Result<BoxStream<'static, Result<DiscoveryResult>>, HardwareError> {
+        let provider = self.discovery_provider(&search.provider)?;
         let credential = able(&*provider)?.credential(&search.credential).await?;
-        let clerk = Clerk {
+        let clerk = DiscoveryRecorder {
             engine: self.0.clone(),
             roster: self.roster().await?,
             provider: provider.name(),
@@ -192,27 +210,27 @@ impl Machines {
             })
         });
         let surveys = surveys.buffer_unordered(at_once).enumerate();
-        let told = stream::unfold(
+        let reported = stream::unfold(
             (Box::pin(surveys), clerk),
             move |(mut surveys, mut clerk)| async move {
                 let (index, survey) = surveys.next().await?;
-                let told = clerk.tell(index + 1, total, survey).await;
-                Some((told, (surveys, clerk)))
+                let reported = clerk.record(index + 1, total, survey).await;
+                Some((reported, (surveys, clerk)))
             },
         );
-        Ok(told.boxed())
+        Ok(reported.boxed())
     }
 
     /// All registered machines, indexed by their identifying attributes.
-    async fn roster(&self) -> Result<Roster> {
-        let mut roster = Roster::default();
+    async fn roster(&self) -> Result<MachineMatcher> {
+        let mut matcher = MachineMatcher::default();
         let mut after = None;
         loop {
             let page = self.list(Filter::default(), after, PAGE).await?;
-            page.machines.iter().for_each(|machine| roster.add(machine));
+            page.machines.iter().for_each(|machine| matcher.add(machine));
             match page.next {
                 Some(next) => after = Some(next),
-                None => return Ok(roster),
+                None => return Ok(matcher),
             }
         }
     }
@@ -220,118 +238,131 @@ impl Machines {
 
 /// The result of a BMC test.
 #[derive(Debug)]
-pub struct Tested {
+pub struct BmcTestResult {
     pub peer: String,
-    pub report: Report,
+    pub report: BmcTestReport,
     /// The registered machine behind the BMC, if any.
-    pub standing: Option<Recognition>,
+    pub machine_match: Option<MachineMatch>,
     /// The provider that a registration would name.
     pub provider: &'static str,
     pub credential: String,
 }
 
-impl Tested {
+impl BmcTestResult {
     /// The next command for the operator.
     pub fn next(&self) -> String {
         let peer = &self.peer;
         if let Some(fault) = &self.report.ended_by {
             return match fault.code {
-                Code::LoginRefused => {
+                FaultCode::LoginRefused => {
                     format!("farrier bmc unlock {peer}   # once the credential is right")
                 }
-                Code::IdentityChanged => {
+                FaultCode::IdentityChanged => {
                     format!(
                         "farrier trust forget {peer}   # if its certificate was changed on purpose"
                     )
                 }
-                Code::CredentialMissing => "farrier credential list".into(),
+                FaultCode::CredentialMissing => "farrier credential list".into(),
                 code => format!("farrier fault {}", code.as_str()),
             };
         }
-        match (&self.report.chosen, &self.standing) {
-            (_, Some(Recognition::Known(id, _))) => format!("farrier machine inspect {id}"),
-            (_, Some(Recognition::Doubtful(id, _))) => format!("farrier get {id}"),
-            (Some(seen), Some(Recognition::New) | None) => {
-                let spec = spec_for(seen, self.provider, &self.credential);
-                register_command(seen, &spec, &Labels::new())
+        match (&self.report.chosen, &self.machine_match) {
+            (_, Some(MachineMatch::Known(id, _))) => format!("farrier machine inspect {id}"),
+            (_, Some(MachineMatch::Doubtful(id, _))) => format!("farrier get {id}"),
+            (Some(observed), Some(MachineMatch::New) | None) => {
+                let spec = spec_for(observed, self.provider, &self.credential);
+                register_command(observed, &spec, &Labels::new())
             }
-            (None, Some(Recognition::New) | None) => format!("farrier bmc test {peer}"),
+            (None, Some(MachineMatch::New) | None) => format!("farrier bmc test {peer}"),
         }
     }
 }
 
-type Surveyed = std::result::Result<(String, Survey), tokio::task::JoinError>;
+type Surveyed = std::result::Result<(String, BmcProbeResult), tokio::task::JoinError>;
 
-async fn survey(provider: &dyn Provider, address: &str, credential: &str) -> Survey {
-    let Some(scout) = provider.scout() else { return Survey::Failed(late(address)) };
-    let asked = timeout(LOOK_WITHIN, scout.survey(address, credential)).await;
-    asked.unwrap_or_else(|_| Survey::Failed(late(address)))
+async fn survey(provider: &dyn Provider, address: &str, credential: &str) -> BmcProbeResult {
+    let Some(discovery) = provider.bmc_discovery() else {
+        return BmcProbeResult::Failed(late(address));
+    };
+    let requested = timeout(QUERY_TIMEOUT, discovery.discover(address, credential)).await;
+    requested.unwrap_or_else(|_| BmcProbeResult::Failed(late(address)))
 }
 
 /// Compares discovered machines with registered ones, sequentially, so that none is registered
 /// twice.
-struct Clerk {
+struct DiscoveryRecorder {
     engine: Engine,
-    roster: Roster,
+    roster: MachineMatcher,
     provider: &'static str,
     credential: String,
     import: Option<Labels>,
     actor: String,
 }
 
-impl Clerk {
-    async fn tell(&mut self, asked: usize, total: usize, survey: Surveyed) -> Result<Discovered> {
+impl DiscoveryRecorder {
+    async fn record(
+        &mut self,
+        requested: usize,
+        total: usize,
+        survey: Surveyed,
+    ) -> Result<DiscoveryResult> {
         let (address, survey) =
             survey.map_err(|_| StoreError::Corrupt("a panic while an address was asked".into()))?;
         let outcome = match survey {
-            Survey::Nobody(said) => Outcome::Nobody(said),
-            Survey::Failed(fault) => Outcome::Failed(fault),
-            Survey::Found(all) => {
-                let mut told = Vec::new();
+            BmcProbeResult::NoAnswer(message) => DiscoveryOutcome::NoAnswer(message),
+            BmcProbeResult::Failed(fault) => DiscoveryOutcome::Failed(fault),
+            BmcProbeResult::Found(all) => {
+                let mut reported = Vec::new();
                 for found in all {
-                    let standing = self.standing(&found).await?;
-                    told.push((found, standing));
+                    let status = self.register_if_new(&found).await?;
+                    reported.push((found, status));
                 }
-                Outcome::Found(told)
+                DiscoveryOutcome::Found(reported)
             }
         };
-        Ok(Discovered { address, asked, total, outcome })
+        Ok(DiscoveryResult { address, probed: requested, total, outcome })
     }
 
-    async fn standing(&mut self, found: &Found) -> Result<Standing> {
-        match self.roster.recognise(&found.sighting) {
-            Recognition::Known(id, mark) => Ok(Standing::Known(id, mark.as_str())),
-            Recognition::Doubtful(id, said) => Ok(Standing::Doubtful(id, said)),
-            Recognition::New => match self.import.clone() {
-                None => Ok(Standing::New),
+    async fn register_if_new(&mut self, found: &DiscoveredSystem) -> Result<RegistrationStatus> {
+        match self.roster.find_match(&found.system) {
+            MachineMatch::Known(id, mark) => Ok(RegistrationStatus::Known(id, mark.as_str())),
+            MachineMatch::Doubtful(id, message) => Ok(RegistrationStatus::Doubtful(id, message)),
+            MachineMatch::New => match self.import.clone() {
+                None => Ok(RegistrationStatus::New),
                 Some(labels) => self.register(found, labels).await,
             },
         }
     }
 
-    async fn register(&mut self, found: &Found, labels: Labels) -> Result<Standing> {
-        let spec = spec_for(&found.sighting, self.provider, &self.credential).checked();
+    async fn register(
+        &mut self,
+        found: &DiscoveredSystem,
+        labels: Labels,
+    ) -> Result<RegistrationStatus> {
+        let spec = spec_for(&found.system, self.provider, &self.credential).checked();
         let spec = match spec {
             Ok(spec) => spec,
-            Err(refusal) => return Ok(Standing::Refused(refusal.said)),
+            Err(refusal) => return Ok(RegistrationStatus::Refused(refusal.message)),
         };
-        let id = name_for(&found.sighting);
+        let id = id_for(&found.system);
         // It may have been registered since the discovery began.
         if let Some(machine) = self.engine.store().machine(&id).await? {
             self.roster.add(&machine);
-            return Ok(match self.roster.recognise(&found.sighting) {
-                Recognition::Known(id, mark) => Standing::Known(id, mark.as_str()),
-                Recognition::Doubtful(id, said) => Standing::Doubtful(id, said),
-                Recognition::New => Standing::Refused(format!("{id} was registered just now")),
+            return Ok(match self.roster.find_match(&found.system) {
+                MachineMatch::Known(id, mark) => RegistrationStatus::Known(id, mark.as_str()),
+                MachineMatch::Doubtful(id, message) => RegistrationStatus::Doubtful(id, message),
+                MachineMatch::New => {
+                    RegistrationStatus::Refused(format!("{id} was registered just now"))
+                }
             });
         }
-        let described = Described { id: Some(id), spec: Some(spec), labels };
+        let described = DescribedMachine { id: Some(id), spec: Some(spec), labels };
         match self.engine.machines().register(described, self.actor.clone()).await {
             Ok(machine) => {
                 self.roster.add(&machine);
-                Ok(Standing::Registered(Box::new(machine)))
+                Ok(RegistrationStatus::Registered(Box::new(machine)))
             }
-            Err(StoreError::Refused(refusal)) => Ok(Standing::Refused(refusal.said)),
+            Err(StoreError::Refused(refusal)) => Ok(RegistrationStatus::Refused(refusal.message)),
             Err(error) => Err(error),
         }
     }
@@ -339,41 +370,41 @@ impl Clerk {
 
 async fn within<T>(
     target: &Target,
-    look: impl Future<Output = std::result::Result<T, Fault>>,
-) -> std::result::Result<T, Missed> {
-    let looked = timeout(LOOK_WITHIN, look).await;
+    probe: impl Future<Output = std::result::Result<T, Fault>>,
+) -> std::result::Result<T, HardwareError> {
+    let looked = timeout(QUERY_TIMEOUT, probe).await;
     Ok(looked.map_err(|_| late(target.machine_id().as_str()))??)
 }
 
 fn inspector<'a>(
     provider: &'a dyn Provider,
     target: &Target,
-) -> std::result::Result<&'a dyn Inspector, Missed> {
+) -> std::result::Result<&'a dyn Inspector, HardwareError> {
     let able = provider.capabilities().contains(&Capability::Inspect);
     let Target { id: machine_id, spec } = target;
     provider.inspector().filter(|_| able).ok_or_else(|| {
         let name = &spec.provider;
-        let said =
+        let message =
             format!("{machine_id} cannot be looked at: its provider {name:?} has no Inspect");
-        let refusal = Refusal::precondition("CAPABILITY_MISSING", said);
+        let refusal = Refusal::precondition("CAPABILITY_MISSING", message);
         refusal.next(format!("farrier get {machine_id}")).into()
     })
 }
 
-fn able(provider: &dyn Provider) -> std::result::Result<&dyn Scout, Missed> {
+fn able(provider: &dyn Provider) -> std::result::Result<&dyn BmcDiscovery, HardwareError> {
     let none = || Refusal::precondition("NO_SCOUT", "no provider of this server finds BMCs");
-    Ok(provider.scout().ok_or_else(none)?)
+    Ok(provider.bmc_discovery().ok_or_else(none)?)
 }
 
 fn unknown_provider(engine: &Engine, machine: &Machine) -> Refusal {
     let (id, name) = (&machine.id, &machine.spec.provider);
     let names = engine.providers().names().join(", ");
-    let said = format!("{id} names the provider {name:?}, and this server has {names}");
+    let message = format!("{id} names the provider {name:?}, and this server has {names}");
     let next = format!("farrier machine update {id} --provider NAME");
-    Refusal::precondition("PROVIDER_MISSING", said).next(next)
+    Refusal::precondition("PROVIDER_MISSING", message).next(next)
 }
 
 fn late(what: &str) -> Fault {
-    let said = format!("{what} did not answer within {}", spoken(LOOK_WITHIN));
-    Fault::new(Code::BmcUnreachable, said)
+    let message = format!("{what} did not answer within {}", format_duration(QUERY_TIMEOUT));
+    Fault::new(FaultCode::BmcUnreachable, message)
 }

@@ -9,14 +9,14 @@
 //! when replicas come and go.
 
 use crate::machine::Machines;
-use model::condition::watched::Watched;
-use model::condition::{ConditionType, Evidence};
-use model::fault::{Code, Fault};
+use model::condition::poll_state::MachinePollState;
+use model::condition::{ConditionObservation, ConditionType};
+use model::fault::{Fault, FaultCode};
 use model::filter::Filter;
 use model::here;
 use model::id::MachineId;
 use model::machine::Machine;
-use model::retry::hash;
+use model::retry::fnv1a;
 use model::target::TargetId;
 use model::time::Timestamp;
 use providers::{Provider, Target};
@@ -39,7 +39,7 @@ const EXAMINE_TIMES: u32 = 2;
 pub(crate) struct Observer {
     poked: Mutex<Vec<MachineId>>,
     came: Notify,
-    watched: Mutex<HashMap<MachineId, Watched>>,
+    watched: Mutex<HashMap<MachineId, MachinePollState>>,
 }
 
 impl Observer {
@@ -60,10 +60,10 @@ impl Observer {
         &self,
         id: &MachineId,
         now: Timestamp,
-        use_it: impl FnOnce(&mut Watched) -> T,
+        use_it: impl FnOnce(&mut MachinePollState) -> T,
     ) -> T {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        use_it(watched.entry(id.clone()).or_insert_with(|| Watched::new(now)))
+        use_it(watched.entry(id.clone()).or_insert_with(|| MachinePollState::new(now)))
     }
 
     /// Drops machines that were deleted or that another replica probes now.
@@ -77,7 +77,7 @@ impl Observer {
 impl Machines {
     /// Probes this replica's machines once per interval, and requested ones at once.
     pub(crate) async fn run_probes(self) {
-        let slots = Arc::new(Semaphore::new(self.0.settings().probes_at_once.max(1)));
+        let slots = Arc::new(Semaphore::new(self.0.settings().max_concurrent_probes.max(1)));
         loop {
             let started = Instant::now();
             let round = self.round().await;
@@ -112,7 +112,7 @@ impl Machines {
 
     /// This replica's share of the fleet, each with its own offset in the interval.
     async fn round(&self) -> Vec<(Duration, MachineId)> {
-        let (index, count) = self.0.scheduler().share().await;
+        let (index, count) = self.0.scheduler().shard().await;
         let interval = self.0.settings().probe_interval;
         let mut found = Vec::new();
         let mut after = None;
@@ -125,7 +125,7 @@ impl Machines {
                 }
             };
             for machine in page.machines {
-                let spread = hash(machine.id.as_str(), 0);
+                let spread = fnv1a(machine.id.as_str(), 0);
                 if spread % count == index {
                     let share = (spread / count % 10_000) as u32;
                     found.push((interval * share / 10_000, machine.id));
@@ -158,18 +158,21 @@ impl Machines {
         };
         let target = Target { id: TargetId::from(id), spec: machine.spec.clone() };
         let answered = timeout(self.0.settings().probe_timeout, provider.probe(&target)).await;
-        let seen = match answered {
-            Ok(Ok(seen)) => seen,
+        let observed = match answered {
+            Ok(Ok(observed)) => observed,
             Ok(Err(fault)) => lost(fault),
-            Err(_) => vec![Evidence::new(ConditionType::BmcReachable, false, "NoAnswer")],
+            Err(_) => {
+                vec![ConditionObservation::new(ConditionType::BmcReachable, false, "NoAnswer")]
+            }
         };
         metrics::counter!("farrier_probes_total").increment(1);
-        self.examine(provider.as_ref(), &target, &machine, &seen).await;
-        let (now, rhythm) = (self.0.now(), self.0.settings().rhythm);
-        let look = |watched: &mut Watched| watched.look(&machine, seen, now, &rhythm);
-        let believed = self.0.observer().watched(id, now, look);
+        self.examine(provider.as_ref(), &target, &machine, &observed).await;
+        let (now, rhythm) = (self.0.now(), self.0.settings().machine_polling);
+        let read =
+            |watched: &mut MachinePollState| watched.record_probe(&machine, observed, now, &rhythm);
+        let believed = self.0.observer().watched(id, now, read);
         if !believed.is_empty() {
-            self.learn(Learn { id: id.clone(), version: machine.version, seen: believed, now })
+            self.learn(Learn { id: id.clone(), version: machine.version, evidence: believed, now })
                 .await?;
         }
         Ok(())
@@ -181,16 +184,19 @@ impl Machines {
         provider: &dyn Provider,
         target: &Target,
         machine: &Machine,
-        seen: &[Evidence],
+        observed: &[ConditionObservation],
     ) {
-        let (id, now, rhythm) = (&target.machine_id(), self.0.now(), self.0.settings().rhythm);
-        let wants = |watched: &mut Watched| watched.wants_examining(machine, seen, now, &rhythm);
-        if !self.0.observer().watched(id, now, wants) {
+        let (id, now, rhythm) =
+            (&target.machine_id(), self.0.now(), self.0.settings().machine_polling);
+        let requests = |watched: &mut MachinePollState| {
+            watched.needs_health_probe(machine, observed, now, &rhythm)
+        };
+        if !self.0.observer().watched(id, now, requests) {
             return;
         }
         metrics::counter!("farrier_health_probes_total").increment(1);
         let limit = self.0.settings().probe_timeout * EXAMINE_TIMES;
-        match timeout(limit, provider.examine(target)).await {
+        match timeout(limit, provider.probe_hardware(target)).await {
             Ok(Ok(parts)) => {
                 let now = self.0.now();
                 self.0.observer().watched(id, now, |watched| watched.examined(parts, now));
@@ -207,7 +213,9 @@ impl Machines {
             self.0.store().write("learn_machine", learn, |learn, tx| Box::pin(learn.run(tx)));
         match learned.await? {
             Learned::At(version) => {
-                self.0.observer().watched(&id, now, |watched| watched.written(version));
+                self.0
+                    .observer()
+                    .watched(&id, now, |watched| watched.record_stored_version(version));
             }
             Learned::Outdated => self.0.observer().poke(&id),
             Learned::Gone => {}
@@ -218,18 +226,18 @@ impl Machines {
 
 /// The evidence of a failed probe. A failure of Farrier's own database says nothing about the
 /// machine.
-fn lost(fault: Fault) -> Vec<Evidence> {
-    if fault.code == Code::DatabaseUnreachable {
+fn lost(fault: Fault) -> Vec<ConditionObservation> {
+    if fault.code == FaultCode::DatabaseUnreachable {
         return Vec::new();
     }
-    vec![Evidence::new(ConditionType::BmcReachable, false, fault.said)]
+    vec![ConditionObservation::new(ConditionType::BmcReachable, false, fault.message)]
 }
 
 struct Learn {
     id: MachineId,
     /// The version of the machine that was probed.
     version: i64,
-    seen: Vec<Evidence>,
+    evidence: Vec<ConditionObservation>,
     now: Timestamp,
 }
 
@@ -250,10 +258,10 @@ impl Learn {
             return Ok(Learned::Outdated);
         }
         let before = machine.conditions.clone();
-        if !machine.learn(&self.seen, self.now) {
+        if !machine.learn(&self.evidence, self.now) {
             return Ok(Learned::At(machine.version));
         }
-        let news: Vec<String> = machine
+        let change: Vec<String> = machine
             .conditions
             .iter()
             .filter(|(condition, known)| before.get(*condition) != Some(known))
@@ -264,7 +272,7 @@ impl Learn {
         let event = NewEvent {
             cause: Cause::Probe,
             actor: "observer".into(),
-            message: news.join(", "),
+            message: change.join(", "),
             decided_by: here!().into(),
             at: self.now,
         };

@@ -4,8 +4,8 @@
 //! again and the database does not contain it. An agent long-polls for tasks: a task enqueued on
 //! this replica wakes it at once, one enqueued on another replica is found by polling.
 
-use super::tasks::{Report, has_task, renew_task, report_task, take_task};
-use super::{NodeWork, create_run, no_node, taken, whose};
+use super::tasks::{TaskReport, has_task, renew_task, report_task, take_task};
+use super::{NewNodeRun, create_run, load_stage_target, no_node, taken};
 use crate::Engine;
 use crate::admission::{Created, event, no_machine};
 use crate::node::Nodes;
@@ -13,12 +13,12 @@ use crate::secret::{SecretStore, checksum};
 use model::here;
 use model::id::{MachineId, NodeId, RunId};
 use model::machine::admit::admit;
-use model::node::enroll::{Applicant, Denied, MAX_TOKEN_LIFE, Ticket};
-use model::node::task::{Task, Then};
-use model::node::{Agent, Node, NodeState, Stage};
+use model::node::enroll::{EnrollingAgent, EnrollmentRefusal, EnrollmentToken, MAX_TOKEN_LIFE};
+use model::node::task::{Task, TaskInstruction};
+use model::node::{Agent, Node, NodeStage, NodeState};
 use model::plan::{Params, RunType};
 use model::refusal::Refusal;
-use model::run::act::Who;
+use model::run::actions::Requester;
 use model::time::Timestamp;
 use providers::Providers;
 use secrecy::{ExposeSecret, SecretString};
@@ -29,7 +29,7 @@ use tokio::time::Instant;
 /// The limit of one long poll for a task.
 pub const MAX_WAIT: Duration = Duration::from_secs(60);
 /// The interval at which tasks enqueued by other replicas are found.
-const LOOK: Duration = Duration::from_secs(5);
+const TASK_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Nodes {
     /// Wakes the long poll of a node's agent.
@@ -48,14 +48,14 @@ pub struct Bundle {
 
 /// What happens to the enrolled agent's session when another token is issued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Session {
-    Ended,
-    Kept,
+pub enum SessionPolicy {
+    End,
+    Keep,
 }
 
 /// The answer to a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Beat {
+pub struct HeartbeatAck {
     pub node: NodeId,
     /// A task is open.
     pub waiting: bool,
@@ -63,14 +63,14 @@ pub struct Beat {
 
 /// A task dispatched to an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Taken {
+pub struct DispatchedTask {
     pub task: Task,
     pub lease: Duration,
     /// The time until its deadline.
     pub left: Duration,
 }
 
-type Heard<T> = Result<std::result::Result<T, Denied>>;
+type AgentResult<T> = Result<std::result::Result<T, EnrollmentRefusal>>;
 
 /// The API for agents. Tokens are derived in the secret store.
 #[derive(Clone)]
@@ -85,15 +85,20 @@ impl Agents {
     }
 
     /// Creates a node that an operator brings into service by hand, with its token.
-    pub async fn bootstrap(&self, machine: MachineId, life: Duration, who: Who) -> Result<Bundle> {
-        check_life(life)?;
+    pub async fn bootstrap(
+        &self,
+        machine: MachineId,
+        scenario: Duration,
+        requester: Requester,
+    ) -> Result<Bundle> {
+        check_token_lifetime(scenario)?;
         let engine = &self.engine;
         let make = MakeNode {
             machine,
             node: NodeId::new(engine.now(), engine.random()),
             secrets: self.secrets.clone(),
-            life,
-            who,
+            token_lifetime: scenario,
+            who: requester,
             now: engine.now(),
         };
         let made = engine.store().retry_write("make_node", make, |make, tx| Box::pin(make.run(tx)));
@@ -101,8 +106,8 @@ impl Agents {
         Ok(self.bundle(node, &ticket))
     }
 
-    fn bundle(&self, node: Node, ticket: &Ticket) -> Bundle {
-        let token = self.secrets.token_of_ticket(ticket);
+    fn bundle(&self, node: Node, ticket: &EnrollmentToken) -> Bundle {
+        let token = self.secrets.enrollment_secret(ticket);
         Bundle { node, token, expires_at: ticket.expires_at }
     }
 
@@ -111,26 +116,33 @@ impl Agents {
     pub async fn issue(
         &self,
         node: &NodeId,
-        life: Duration,
-        kept: Session,
-        who: Who,
+        scenario: Duration,
+        stored: SessionPolicy,
+        requester: Requester,
     ) -> Result<Bundle> {
-        check_life(life)?;
+        check_token_lifetime(scenario)?;
         let engine = &self.engine;
         let (node, secrets, now) = (node.clone(), self.secrets.clone(), engine.now());
-        let issue = Issue { node, secrets, life, kept, who, now };
+        let issue = Issue {
+            node,
+            secrets,
+            token_lifetime: scenario,
+            session_policy: stored,
+            who: requester,
+            now,
+        };
         let issued =
             engine.store().retry_write("issue_token", issue, |issue, tx| Box::pin(issue.run(tx)));
         let (node, ticket) = issued.await?;
         Ok(self.bundle(node, &ticket))
     }
 
-    pub async fn enroll(&self, token: &str, applicant: Applicant) -> Heard<NodeId> {
+    pub async fn enroll(&self, token: &str, applicant: EnrollingAgent) -> AgentResult<NodeId> {
         let engine = &self.engine;
-        let who = Applicant { session: checksum(&applicant.session), ..applicant };
+        let requester = EnrollingAgent { session: checksum(&applicant.session), ..applicant };
         let enroll = Enroll {
             token: checksum(token),
-            who,
+            who: requester,
             providers: engine.providers().clone(),
             run: RunId::new(engine.now(), engine.random()),
             now: engine.now(),
@@ -139,28 +151,29 @@ impl Agents {
     }
 
     /// Records a heartbeat with the problems that the agent reports.
-    pub async fn heartbeat(&self, session: &str, problems: String) -> Heard<Beat> {
+    pub async fn heartbeat(&self, session: &str, problems: String) -> AgentResult<HeartbeatAck> {
         let engine = &self.engine;
         let input = (checksum(session), problems, engine.now());
-        let heard = engine.store().retry_write(
+        let received = engine.store().retry_write(
             "record_heartbeat",
             input,
-            |(session, problems, now), tx| Box::pin(hear(tx, session, problems, *now)),
+            |(session, problems, now), tx| Box::pin(record_heartbeat(tx, session, problems, *now)),
         );
-        let heard = heard.await?;
-        if heard.is_ok() {
+        let received = received.await?;
+        if received.is_ok() {
             metrics::counter!("farrier_heartbeats_total").increment(1);
         }
-        Ok(heard)
+        Ok(received)
     }
 
     /// Takes the next task of an agent; waits for one up to `wait`.
-    pub async fn take(&self, session: &str, wait: Duration) -> Heard<Option<Taken>> {
+    pub async fn take(&self, session: &str, wait: Duration) -> AgentResult<Option<DispatchedTask>> {
         let engine = &self.engine;
         let session = checksum(session);
         let until = Instant::now() + wait.min(MAX_WAIT);
-        let speaks =
-            engine.store().read(session.clone(), |session, tx| Box::pin(speaker(tx, session)));
+        let speaks = engine
+            .store()
+            .read(session.clone(), |session, tx| Box::pin(node_of_session(tx, session)));
         let node = match speaks.await? {
             Ok(node) => node,
             Err(denied) => return Ok(Err(denied)),
@@ -185,7 +198,7 @@ impl Agents {
             let over = Instant::now() >= until || engine.is_stopping();
             match taken {
                 Ok(None) if !over => {
-                    let next = until.min(Instant::now() + LOOK);
+                    let next = until.min(Instant::now() + TASK_POLL_INTERVAL);
                     tokio::select! {
                         () = poked.notified() => {}
                         () = tokio::time::sleep_until(next) => {}
@@ -200,7 +213,12 @@ impl Agents {
     }
 
     /// Renews the lease of a task and appends to its log.
-    pub async fn renew(&self, session: &str, key: &str, log: String) -> Heard<Then> {
+    pub async fn renew(
+        &self,
+        session: &str,
+        key: &str,
+        log: String,
+    ) -> AgentResult<TaskInstruction> {
         let engine = &self.engine;
         let input = (checksum(session), key.to_string(), log, engine.now());
         engine
@@ -212,27 +230,27 @@ impl Agents {
     }
 
     /// Records the end of a task.
-    pub async fn report(&self, session: &str, report: Report) -> Heard<()> {
+    pub async fn report(&self, session: &str, report: TaskReport) -> AgentResult<()> {
         let engine = &self.engine;
         let end = if report.ok { "done" } else { "failed" };
         let input = (checksum(session), report, engine.now());
-        let heard =
+        let heartbeat =
             engine.store().retry_write("report_task", input, |(session, report, now), tx| {
                 Box::pin(report_task(tx, session, report, *now))
             });
-        let heard = heard.await?;
-        if let Ok(Some(kind)) = heard {
+        let heartbeat = heartbeat.await?;
+        if let Ok(Some(kind)) = heartbeat {
             metrics::counter!("farrier_node_tasks_total", "kind" => kind.as_str(), "end" => end)
                 .increment(1);
         }
-        Ok(heard.map(drop))
+        Ok(heartbeat.map(drop))
     }
 }
 
-fn check_life(life: Duration) -> Result<()> {
-    if life.is_zero() || life > MAX_TOKEN_LIFE {
-        let most = model::time::spoken(MAX_TOKEN_LIFE);
-        let problem = format!("is {}", model::time::spoken(life));
+fn check_token_lifetime(scenario: Duration) -> Result<()> {
+    if scenario.is_zero() || scenario > MAX_TOKEN_LIFE {
+        let most = model::time::format_duration(MAX_TOKEN_LIFE);
+        let problem = format!("is {}", model::time::format_duration(scenario));
         let instead = format!("use 1s to {most}");
         return Err(Refusal::invalid("expires_in_seconds", problem, instead).into());
     }
@@ -243,16 +261,16 @@ struct MakeNode {
     machine: MachineId,
     node: NodeId,
     secrets: SecretStore,
-    life: Duration,
-    who: Who,
+    token_lifetime: Duration,
+    who: Requester,
     now: Timestamp,
 }
 
 impl MakeNode {
-    async fn run(&self, tx: &mut Tx) -> Result<(Node, Ticket)> {
+    async fn run(&self, tx: &mut Tx) -> Result<(Node, EnrollmentToken)> {
         let id = &self.machine;
         let machine = tx.machine_locked(id).await?.ok_or_else(|| no_machine(id))?;
-        if let Some(node) = tx.node_on(id).await? {
+        if let Some(node) = tx.live_node_of_machine(id).await? {
             return Err(taken(id, &node).into());
         }
         // Check the gate now, while the operator can act on a refusal, not when the agent enrolls.
@@ -261,9 +279,9 @@ impl MakeNode {
         node.head.labels = super::labels(&node);
         let message = format!("a bundle is issued for {id}");
         let event = event(Cause::Request, &self.who.by, message, here!(), self.now);
-        tx.place_node(&self.node, id, None)?;
+        tx.attach_node(&self.node, id, None)?;
         tx.insert_record(&mut node, &event).await?;
-        let ticket = issue(tx, &self.secrets, &self.node, self.now, self.life)?;
+        let ticket = issue(tx, &self.secrets, &self.node, self.now, self.token_lifetime)?;
         Ok((node, ticket))
     }
 }
@@ -274,40 +292,45 @@ pub(crate) fn issue(
     secrets: &SecretStore,
     node: &NodeId,
     now: Timestamp,
-    life: Duration,
-) -> Result<Ticket> {
-    let (node, expires_at) = (node.clone(), now + life);
-    let ticket = Ticket { node, issued_at: now, expires_at, used_by: None };
-    tx.issue(&ticket, &checksum(secrets.token_of_ticket(&ticket).expose_secret()))?;
+    scenario: Duration,
+) -> Result<EnrollmentToken> {
+    let (node, expires_at) = (node.clone(), now + scenario);
+    let ticket = EnrollmentToken { node, issued_at: now, expires_at, used_by: None };
+    tx.issue_enrollment_token(
+        &ticket,
+        &checksum(secrets.enrollment_secret(&ticket).expose_secret()),
+    )?;
     Ok(ticket)
 }
 
 struct Issue {
     node: NodeId,
     secrets: SecretStore,
-    life: Duration,
-    kept: Session,
-    who: Who,
+    token_lifetime: Duration,
+    session_policy: SessionPolicy,
+    who: Requester,
     now: Timestamp,
 }
 
 impl Issue {
-    async fn run(&self, tx: &mut Tx) -> Result<(Node, Ticket)> {
+    async fn run(&self, tx: &mut Tx) -> Result<(Node, EnrollmentToken)> {
         let found = tx.record_locked::<Node>(self.node.as_str()).await?;
         let mut node = found.ok_or_else(|| no_node(&self.node))?;
         if node.state == NodeState::Deleted {
-            let said = format!("{} is deleted, and never comes back", self.node);
-            return Err(Refusal::precondition("NODE_DELETED", said).into());
+            let text = format!("{} is deleted, and never comes back", self.node);
+            return Err(Refusal::precondition("NODE_DELETED", text).into());
         }
-        let message = match self.kept {
+        let message = match self.session_policy {
             // The session may be compromised: that may be why another token is requested.
-            Session::Ended => {
-                tx.forget_agent(&self.node)?;
+            SessionPolicy::End => {
+                tx.revoke_agent(&self.node)?;
                 "a token is issued, in place of any before; who has enrolled must enroll again"
             }
-            Session::Kept => "a token is issued, in place of any before; who has enrolled is kept",
+            SessionPolicy::Keep => {
+                "a token is issued, in place of any before; who has enrolled is kept"
+            }
         };
-        let ticket = issue(tx, &self.secrets, &self.node, self.now, self.life)?;
+        let ticket = issue(tx, &self.secrets, &self.node, self.now, self.token_lifetime)?;
         let message = message.to_string();
         let event = event(Cause::Request, &self.who.by, message, here!(), self.now);
         tx.update_record(&mut node, &event)?;
@@ -317,7 +340,7 @@ impl Issue {
 
 struct Enroll {
     token: String,
-    who: Applicant,
+    who: EnrollingAgent,
     providers: Providers,
     /// The onboarding run of a node that is brought into service by hand.
     run: RunId,
@@ -325,27 +348,30 @@ struct Enroll {
 }
 
 impl Enroll {
-    async fn run(&self, tx: &mut Tx) -> Result<(std::result::Result<NodeId, Denied>, Created)> {
+    async fn run(
+        &self,
+        tx: &mut Tx,
+    ) -> Result<(std::result::Result<NodeId, EnrollmentRefusal>, Created)> {
         let mut created = Created::default();
         let enrolled = self.enroll(tx, &mut created).await?;
         Ok((enrolled, created))
     }
 
-    async fn enroll(&self, tx: &mut Tx, created: &mut Created) -> Heard<NodeId> {
-        let Some(ticket) = tx.ticket(&self.token).await? else {
-            return Ok(Err(Denied::TokenUnknown));
+    async fn enroll(&self, tx: &mut Tx, created: &mut Created) -> AgentResult<NodeId> {
+        let Some(ticket) = tx.enrollment_token(&self.token).await? else {
+            return Ok(Err(EnrollmentRefusal::TokenUnknown));
         };
         let id = ticket.node.clone();
         // Lock the node before its other rows, as everywhere, then read the enrollment token again.
         let found = tx.record_locked::<Node>(id.as_str()).await?;
-        let Some(ticket) = tx.ticket(&self.token).await? else {
-            return Ok(Err(Denied::TokenUnknown));
+        let Some(ticket) = tx.enrollment_token(&self.token).await? else {
+            return Ok(Err(EnrollmentRefusal::TokenUnknown));
         };
         let Some(mut node) = found.filter(|node| node.state != NodeState::Deleted) else {
-            return Ok(Err(Denied::NodeDeleted));
+            return Ok(Err(EnrollmentRefusal::NodeDeleted));
         };
         let Some(machine) = tx.machine_locked(&node.machine).await? else {
-            return Ok(Err(Denied::NodeDeleted));
+            return Ok(Err(EnrollmentRefusal::NodeDeleted));
         };
         let used = match ticket.admit(&self.who, &machine.spec, self.now) {
             Ok(used) => used,
@@ -354,7 +380,7 @@ impl Enroll {
         if used == ticket {
             return Ok(Ok(id));
         }
-        let Applicant { session, hostname, serial, version, .. } = &self.who;
+        let EnrollingAgent { session, hostname, serial, version, .. } = &self.who;
         tx.enroll(&used, session)?;
         node.agent = Some(Agent {
             hostname: hostname.clone(),
@@ -366,11 +392,11 @@ impl Enroll {
         let event = event(Cause::Request, &id.to_string(), message, here!(), self.now);
         // A node that was brought into service by hand gets its onboarding run now.
         if node.state == NodeState::BootstrapIssued {
-            let whose = whose(tx, &node, &machine, &self.providers).await?;
-            let work = NodeWork {
+            let whose = load_stage_target(tx, &node, &machine, &self.providers).await?;
+            let work = NewNodeRun {
                 id: self.run.clone(),
                 run_type: RunType::Onboard,
-                stages: vec![Stage::WaitForAgentEnrollment],
+                stages: vec![NodeStage::WaitForAgentEnrollment],
                 uncordons: false,
                 params: Params::new(),
                 request_id: self.run.to_string(),
@@ -380,7 +406,7 @@ impl Enroll {
             let run = create_run(tx, created, &machine, run, (None, &event)).await?;
             node.workflow = Some(run.spec.id);
             let why = "an agent has enrolled";
-            let owner = model::node::Owner::Admin;
+            let owner = model::node::TransitionOwner::Admin;
             let (version, since) = (node.head.version, self.now);
             node = node.become_(NodeState::Enrolling, owner, why)?;
             node.head.version = version;
@@ -401,15 +427,20 @@ fn wake_workflow(tx: &mut Tx, node: &Node, now: Timestamp) -> Result<()> {
 }
 
 /// The node of an agent's session, while the session is valid.
-pub(super) async fn speaker(
+pub(super) async fn node_of_session(
     tx: &mut Tx,
     session: &str,
-) -> Result<std::result::Result<NodeId, Denied>> {
-    Ok(tx.node_of_session(session).await?.ok_or(Denied::SessionUnknown))
+) -> Result<std::result::Result<NodeId, EnrollmentRefusal>> {
+    Ok(tx.node_of_session(session).await?.ok_or(EnrollmentRefusal::SessionUnknown))
 }
 
-async fn hear(tx: &mut Tx, session: &str, problems: &str, now: Timestamp) -> Heard<Beat> {
-    let node = match speaker(tx, session).await? {
+async fn record_heartbeat(
+    tx: &mut Tx,
+    session: &str,
+    problems: &str,
+    now: Timestamp,
+) -> AgentResult<HeartbeatAck> {
+    let node = match node_of_session(tx, session).await? {
         Ok(node) => node,
         Err(denied) => return Ok(Err(denied)),
     };
@@ -419,5 +450,5 @@ async fn hear(tx: &mut Tx, session: &str, problems: &str, now: Timestamp) -> Hea
         wake_workflow(tx, &known, now)?;
     }
     let waiting = tx.open_task(&node).await?.is_some();
-    Ok(Ok(Beat { node, waiting }))
+    Ok(Ok(HeartbeatAck { node, waiting }))
 }

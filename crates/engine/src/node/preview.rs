@@ -4,7 +4,7 @@
 use super::{Decommission, NodeRun, Onboard};
 use crate::node::Nodes;
 use model::effect::{Effect, Executor};
-use model::node::{AgentAsked, Stage, Upstream, adopts};
+use model::node::{AgentTaskContext, MaasState, NodeStage, adoption_reason};
 use model::plan::RunStep;
 use model::site::Site;
 use providers::Target;
@@ -12,51 +12,52 @@ use store::Result;
 
 /// The preview of one stage.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Previewed {
+pub struct PreviewedStage {
     pub stage: String,
     /// Why the stage is skipped; none: it would run.
     pub adopted: Option<String>,
 }
 
 #[derive(Debug, Clone)]
-pub struct Preview {
-    pub would: NodeRun,
-    pub stages: Vec<Previewed>,
+pub struct NodeRunPreview {
+    pub planned: NodeRun,
+    pub stages: Vec<PreviewedStage>,
     /// The state of the machine in MAAS, or why MAAS cannot be called.
-    pub upstream: std::result::Result<Upstream, String>,
+    pub upstream: std::result::Result<MaasState, String>,
 }
 
 impl Nodes {
-    pub async fn preview_onboard(&self, request: Onboard) -> Result<Preview> {
+    pub async fn preview_onboard(&self, request: Onboard) -> Result<NodeRunPreview> {
         let would = self.0.with_dry_run(true).nodes().onboard(request).await?;
         self.previewed(would).await
     }
 
-    pub async fn preview_decommission(&self, request: Decommission) -> Result<Preview> {
+    pub async fn preview_decommission(&self, request: Decommission) -> Result<NodeRunPreview> {
         let would = self.0.with_dry_run(true).nodes().decommission(request).await?;
         self.previewed(would).await
     }
 
-    async fn previewed(&self, would: NodeRun) -> Result<Preview> {
+    async fn previewed(&self, would: NodeRun) -> Result<NodeRunPreview> {
         let upstream = self.upstream_of(&would).await?;
-        let seen = upstream.clone().unwrap_or(Upstream::Unknown);
+        let observed = upstream.clone().unwrap_or(MaasState::Unknown);
         let has_agent = self.has_agent(&would.node.id()).await?;
         let (run, state) = (&would.run, would.node.state);
-        let mut asked = AgentAsked { run, state, has_agent, released: false };
+        let mut requested = AgentTaskContext { run, state, has_agent, released: false };
         // The present MAAS state is not valid for stages after the machine's release.
         let mut given_back = false;
         let mut stages = Vec::new();
         for step in &run.spec.steps {
             let stage = stage_of(step);
-            let needless = |stage| asked.needless(stage).filter(|_| self.carries_out(&step.effect));
-            let holds = |stage| adopts(stage, state, seen).filter(|_| !given_back);
+            let needless =
+                |stage| requested.skip_reason(stage).filter(|_| self.carries_out(&step.effect));
+            let holds = |stage| adoption_reason(stage, state, observed).filter(|_| !given_back);
             let adopted = stage.and_then(|one| holds(one).or_else(|| needless(one)));
-            let releases = stage == Some(Stage::ReleaseMaasNode);
-            asked.released |= releases;
+            let releases = stage == Some(NodeStage::ReleaseMaasNode);
+            requested.released |= releases;
             given_back |= releases && adopted.is_none();
-            stages.push(Previewed { stage: step.name.clone(), adopted });
+            stages.push(PreviewedStage { stage: step.name.clone(), adopted });
         }
-        Ok(Preview { would, stages, upstream })
+        Ok(NodeRunPreview { planned: would, stages, upstream })
     }
 
     /// Whether the engine executes a stage, not a provider.
@@ -74,8 +75,8 @@ impl Nodes {
     }
 
     /// The state of the machine in the MAAS of its site.
-    async fn upstream_of(&self, would: &NodeRun) -> Result<std::result::Result<Upstream, String>> {
-        let Some(id) = &would.node.site else { return Ok(Ok(Upstream::Unknown)) };
+    async fn upstream_of(&self, would: &NodeRun) -> Result<std::result::Result<MaasState, String>> {
+        let Some(id) = &would.node.site else { return Ok(Ok(MaasState::Unknown)) };
         let site: Site = self.0.sites().get(id).await?;
         let machine = self.0.machines().get(&would.node.machine).await?;
         let Some(provider) = self.0.providers().get(&site.spec.provider) else {
@@ -83,16 +84,16 @@ impl Nodes {
         };
         let target = Target { id: would.run.spec.target.clone(), spec: machine.spec };
         Ok(match provider.find_at_site(&site, &target).await {
-            Ok(found) => Ok(found.map_or(Upstream::Absent, |seen| seen.state)),
-            Err(fault) => Err(fault.said),
+            Ok(found) => Ok(found.map_or(MaasState::Absent, |observed| observed.state)),
+            Err(fault) => Err(fault.message),
         })
     }
 }
 
 /// The stage of a step. Cluster steps are recognised by the name of their stage.
-fn stage_of(step: &RunStep) -> Option<Stage> {
+fn stage_of(step: &RunStep) -> Option<NodeStage> {
     match &step.effect {
         Effect::Stage { stage, .. } => Some(*stage),
-        _ => Stage::parse(&step.name),
+        _ => NodeStage::parse(&step.name),
     }
 }

@@ -10,25 +10,25 @@ use crate::admission::event;
 use crate::node::Nodes;
 use model::here;
 use model::id::{MachineId, NodeId, RunId, SiteId};
-use model::node::drift::{self, Act, Case};
-use model::node::silence::{Flood, Heard, Limits};
-use model::node::{Node, NodeState, Owner, Quarantine, Upstream, UpstreamSeen};
+use model::node::drift::{self, DriftAction, DriftCase};
+use model::node::heartbeat::{AgentHeartbeat, HeartbeatLimits, MassOutage};
+use model::node::{MaasObservation, MaasState, Node, NodeState, Quarantine, TransitionOwner};
 use model::run::Run;
-use model::run::act::{Action, Who};
-use model::site::{Report, Site};
+use model::run::actions::{Action, Requester};
+use model::site::{Site, SiteReport};
 use model::time::Timestamp;
-use providers::Sighting;
+use providers::UpstreamMachine;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 use store::{Cause, NewEvent, Result, StoreError, Tx};
 use tokio::time::{Instant, timeout};
 
-const SITE_PATIENCE: Duration = Duration::from_secs(120);
+const SITE_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum ReconcileMode {
     /// Store the observation; take no action.
-    Only,
+    ObserveOnly,
     /// Count the pass and act on drift.
     Pass,
 }
@@ -36,20 +36,22 @@ pub(crate) enum Look {
 impl Nodes {
     /// Observes a site now, on an operator's request.
     pub async fn probe_site(&self, id: &SiteId) -> Result<()> {
-        self.reconcile(id, Look::Only).await
+        self.reconcile(id, ReconcileMode::ObserveOnly).await
     }
 
-    pub(super) async fn reconcile(&self, id: &SiteId, look: Look) -> Result<()> {
+    pub(super) async fn reconcile(&self, id: &SiteId, probe: ReconcileMode) -> Result<()> {
         let started = Instant::now();
         let site = self.0.sites().get(id).await?;
         let nodes = self.nodes_of(id).await?;
-        let seen = match self.observe_site(&site, &nodes).await {
-            Ok(seen) => seen,
-            Err(said) => return self.report_site(&site, Report::Unreachable(said), true).await,
+        let observed = match self.observe_site(&site, &nodes).await {
+            Ok(observed) => observed,
+            Err(message) => {
+                return self.report_site(&site, SiteReport::Unreachable(message), true).await;
+            }
         };
-        self.report_site(&site, Report::Answered(seen.len()), true).await?;
-        self.record_heartbeats(&seen).await?;
-        self.take_in(&site, nodes, seen, look).await?;
+        self.report_site(&site, SiteReport::Answered(observed.len()), true).await?;
+        self.record_heartbeats(&observed).await?;
+        self.take_in(&site, nodes, observed, probe).await?;
         metrics::histogram!("farrier_reconcile_seconds").record(started.elapsed().as_secs_f64());
         Ok(())
     }
@@ -59,18 +61,19 @@ impl Nodes {
         &self,
         site: &Site,
         nodes: &[Node],
-    ) -> std::result::Result<Vec<Sighting>, String> {
+    ) -> std::result::Result<Vec<UpstreamMachine>, String> {
         let Some(provider) = self.0.providers().get(&site.spec.provider) else {
             return Err(format!("the provider {:?} is not served here", site.spec.provider));
         };
         let named: Vec<(NodeId, MachineId)> =
             nodes.iter().map(|node| (node.id(), node.machine.clone())).collect();
-        match timeout(SITE_PATIENCE, provider.observe_site(site, &named)).await {
-            Ok(Ok(seen)) => Ok(seen),
-            Ok(Err(fault)) => Err(fault.said),
-            Err(_) => {
-                Err(format!("its MAAS did not answer in {}", model::time::spoken(SITE_PATIENCE)))
-            }
+        match timeout(SITE_TIMEOUT, provider.observe_site(site, &named)).await {
+            Ok(Ok(observed)) => Ok(observed),
+            Ok(Err(fault)) => Err(fault.message),
+            Err(_) => Err(format!(
+                "its MAAS did not answer in {}",
+                model::time::format_duration(SITE_TIMEOUT)
+            )),
         }
     }
 
@@ -91,19 +94,19 @@ impl Nodes {
     }
 
     /// A provider that has contact with an agent counts as its heartbeat.
-    async fn record_heartbeats(&self, seen: &[Sighting]) -> Result<()> {
-        let heard: Vec<NodeId> = seen
+    async fn record_heartbeats(&self, observed: &[UpstreamMachine]) -> Result<()> {
+        let heartbeat: Vec<NodeId> = observed
             .iter()
-            .filter(|one| one.heard == Some(true))
+            .filter(|one| one.agent_online == Some(true))
             .filter_map(|one| one.node.clone())
             .collect();
-        for nodes in heard.chunks(MOVES_AT_ONCE) {
+        for nodes in heartbeat.chunks(MOVES_AT_ONCE) {
             let input = (nodes.to_vec(), self.0.now());
-            let heard =
+            let heartbeat =
                 self.0.store().retry_write("record_heartbeats", input, |(nodes, now), tx| {
                     Box::pin(hear_all(tx, nodes, *now))
                 });
-            heard.await?;
+            heartbeat.await?;
         }
         Ok(())
     }
@@ -112,18 +115,18 @@ impl Nodes {
         &self,
         site: &Site,
         nodes: Vec<Node>,
-        seen: Vec<Sighting>,
-        look: Look,
+        observed: Vec<UpstreamMachine>,
+        probe: ReconcileMode,
     ) -> Result<()> {
         let now = self.0.now();
-        let limits = self.0.settings().nodes.silence;
+        let limits = self.0.settings().nodes.heartbeat_limits;
         let apart = self.0.settings().nodes.reconcile_interval / 2;
-        let heard = self.heard_in(Some(site.id())).await?;
+        let heartbeat = self.heard_in(Some(site.id())).await?;
         let healthy: HashMap<&NodeId, bool> =
-            heard.iter().map(|one| (&one.node, is_well(one, &limits, now))).collect();
-        let by_system: HashMap<&str, &Sighting> =
-            seen.iter().map(|one| (one.system_id.as_str(), one)).collect();
-        let mut looked: Vec<(&Node, UpstreamSeen)> = nodes
+            heartbeat.iter().map(|one| (&one.node, is_well(one, &limits, now))).collect();
+        let by_system: HashMap<&str, &UpstreamMachine> =
+            observed.iter().map(|one| (one.system_id.as_str(), one)).collect();
+        let mut looked: Vec<(&Node, MaasObservation)> = nodes
             .iter()
             .filter_map(|node| Some((node, upstream_of(node, &by_system, now)?)))
             .collect();
@@ -131,24 +134,24 @@ impl Nodes {
         // Without its run it is unknown whether the node is being worked on.
         looked
             .retain(|(node, _)| !node.workflow.as_ref().is_some_and(|id| unreadable.contains(id)));
-        let cases: Vec<Case<'_>> = looked
+        let cases: Vec<DriftCase<'_>> = looked
             .iter()
-            .map(|(node, upstream)| Case {
+            .map(|(node, upstream)| DriftCase {
                 node,
                 seen: upstream,
                 run: node.workflow.as_ref().and_then(|id| runs.get(id)),
                 healthy: healthy.get(&node.id()).copied().unwrap_or_default(),
-                lately: seen_lately(node, upstream, now, apart),
+                first_seen_recently: is_recent_observation(node, upstream, now, apart),
             })
             .collect();
-        let flood = drift::flood(&cases, &limits);
-        let said = flood.map(|Flood { count, of }| {
+        let outage = drift::detect_mass_outage(&cases, &limits);
+        let message = outage.map(|MassOutage { count, of }| {
             format!(
                 "MAAS has {count} of {of} nodes in service otherwise than expected, all at once"
             )
         });
-        self.report_site(site, Report::Drift(said), true).await?;
-        let changes = cases.iter().filter_map(|case| Change::of(case, look, flood.is_some()));
+        self.report_site(site, SiteReport::Drift(message), true).await?;
+        let changes = cases.iter().filter_map(|case| Change::of(case, probe, outage.is_some()));
         self.write_changes(changes.collect(), now).await
     }
 
@@ -156,12 +159,12 @@ impl Nodes {
     /// of those that cannot be read.
     async fn runs_in_question(
         &self,
-        looked: &[(&Node, UpstreamSeen)],
+        looked: &[(&Node, MaasObservation)],
     ) -> Result<(HashMap<RunId, Run>, HashSet<RunId>)> {
-        let settled = |node: &Node, upstream: &UpstreamSeen| {
-            node.state == NodeState::Active && upstream.state == Upstream::Deployed
+        let settled = |node: &Node, upstream: &MaasObservation| {
+            node.state == NodeState::Active && upstream.state == MaasState::Deployed
         };
-        let in_question = looked.iter().filter(|(node, seen)| !settled(node, seen));
+        let in_question = looked.iter().filter(|(node, observed)| !settled(node, observed));
         let ids: Vec<RunId> = in_question.filter_map(|(node, _)| node.workflow.clone()).collect();
         let (mut runs, mut unreadable) = (HashMap::new(), HashSet::new());
         // Missing runs were deleted by retention.
@@ -200,20 +203,26 @@ impl Nodes {
 
     /// Acts on the node's run as an operator could, under the same gates.
     async fn act_on(&self, change: &Change) -> Result<()> {
-        let (by, reason) = ("reconciler".into(), format!("MAAS has it as {}", change.seen.state));
+        let (by, reason) =
+            ("reconciler".into(), format!("MAAS has it as {}", change.observed.state));
         match &change.act {
-            Act::Adopt(run) => self.try_act(run, Action::Adopt, Who { by, reason }).await,
-            Act::MarkManual(run, why) => {
-                let who = Who { by, reason: why.clone() };
-                self.try_act(run, Action::MarkManual, who).await
+            DriftAction::Adopt(run) => {
+                self.try_act(run, Action::Adopt, Requester { by, reason }).await
             }
-            Act::Nothing | Act::Count(_) | Act::Quarantine(_) | Act::Heal => Ok(()),
+            DriftAction::MarkManual(run, why) => {
+                let requester = Requester { by, reason: why.clone() };
+                self.try_act(run, Action::MarkManual, requester).await
+            }
+            DriftAction::Nothing
+            | DriftAction::Count(_)
+            | DriftAction::Quarantine(_)
+            | DriftAction::Heal => Ok(()),
         }
     }
 
     /// A refused action is decided again in the next pass.
-    async fn try_act(&self, run: &RunId, action: Action, who: Who) -> Result<()> {
-        match self.0.runs().act(run.clone(), action, who).await {
+    async fn try_act(&self, run: &RunId, action: Action, requester: Requester) -> Result<()> {
+        match self.0.runs().act(run.clone(), action, requester).await {
             Ok(_) => Ok(()),
             Err(StoreError::Refused(refusal)) => {
                 tracing::debug!(%run, %refusal, "an action of the reconciler was refused");
@@ -224,33 +233,42 @@ impl Nodes {
     }
 }
 
-fn is_well(one: &Heard, limits: &Limits, now: Timestamp) -> bool {
+fn is_well(one: &AgentHeartbeat, limits: &HeartbeatLimits, now: Timestamp) -> bool {
     one.problems.is_empty() && one.at.is_some_and(|at| now.since(at) <= limits.silence)
 }
 
 /// The observed state of a node's machine; none if it was never found in MAAS.
 fn upstream_of(
     node: &Node,
-    seen: &HashMap<&str, &Sighting>,
+    observed: &HashMap<&str, &UpstreamMachine>,
     now: Timestamp,
-) -> Option<UpstreamSeen> {
+) -> Option<MaasObservation> {
     if node.system_id.is_empty() {
         return None;
     }
-    let absent =
-        || UpstreamSeen { state: Upstream::Absent, said: String::new(), on: None, at: now };
-    Some(seen.get(node.system_id.as_str()).map_or_else(absent, |one| one.seen.clone()))
+    let absent = || MaasObservation {
+        state: MaasState::Absent,
+        message: String::new(),
+        powered_on: None,
+        at: now,
+    };
+    Some(observed.get(node.system_id.as_str()).map_or_else(absent, |one| one.upstream.clone()))
 }
 
 /// Whether this state was first observed less than `apart` ago.
-fn seen_lately(node: &Node, now_seen: &UpstreamSeen, now: Timestamp, apart: Duration) -> bool {
-    node.upstream.as_ref().is_some_and(|old| old.same(now_seen) && now.since(old.at) < apart)
+fn is_recent_observation(
+    node: &Node,
+    now_seen: &MaasObservation,
+    now: Timestamp,
+    apart: Duration,
+) -> bool {
+    node.maas.as_ref().is_some_and(|old| old.same(now_seen) && now.since(old.at) < apart)
 }
 
 async fn read_runs(tx: &mut Tx, ids: &[RunId]) -> Result<Vec<(RunId, Result<Run>)>> {
     let ids: Vec<&str> = ids.iter().map(RunId::as_str).collect();
     let found = tx.claimed_runs(&ids).await?;
-    Ok(found.into_iter().map(|(id, held)| (id, held.map(|held| held.run))).collect())
+    Ok(found.into_iter().map(|(id, claimed)| (id, claimed.map(|claimed| claimed.run))).collect())
 }
 
 async fn hear_all(tx: &mut Tx, nodes: &[NodeId], now: Timestamp) -> Result<()> {
@@ -266,22 +284,22 @@ struct Change {
     id: NodeId,
     /// The version that it was decided on.
     version: i64,
-    seen: UpstreamSeen,
-    act: Act,
+    observed: MaasObservation,
+    act: DriftAction,
 }
 
 impl Change {
     /// None: nothing to write.
-    fn of(case: &Case<'_>, look: Look, flooded: bool) -> Option<Self> {
-        let act = match look {
-            Look::Only => Act::Nothing,
-            Look::Pass => case.decide(flooded),
+    fn of(case: &DriftCase<'_>, probe: ReconcileMode, flooded: bool) -> Option<Self> {
+        let act = match probe {
+            ReconcileMode::ObserveOnly => DriftAction::Nothing,
+            ReconcileMode::Pass => case.decide(flooded),
         };
-        let news = case.node.upstream.as_ref().is_none_or(|old| !old.same(case.seen));
-        (act != Act::Nothing || news).then(|| Self {
+        let change = case.node.maas.as_ref().is_none_or(|old| !old.same(case.seen));
+        (act != DriftAction::Nothing || change).then(|| Self {
             id: case.node.id(),
             version: case.node.head.version,
-            seen: case.seen.clone(),
+            observed: case.seen.clone(),
             act,
         })
     }
@@ -292,28 +310,30 @@ impl Change {
         let Some(mut node) = found.filter(|node| node.head.version == self.version) else {
             return Ok(false);
         };
-        let said = format!("MAAS has its machine as {}", self.seen.state);
-        let event = event(Cause::Probe, "reconciler", said, here!(), now);
-        if node.upstream.as_ref().is_none_or(|old| !old.same(&self.seen)) {
-            node.upstream = Some(self.seen.clone());
+        let text = format!("MAAS has its machine as {}", self.observed.state);
+        let event = event(Cause::Probe, "reconciler", text, here!(), now);
+        if node.maas.as_ref().is_none_or(|old| !old.same(&self.observed)) {
+            node.maas = Some(self.observed.clone());
             tx.update_record(&mut node, &event)?;
         }
         let moved = match &self.act {
-            Act::Nothing | Act::Adopt(_) | Act::MarkManual(..) => return Ok(true),
-            Act::Count(passes) => Some(Node { passes: *passes, ..node.clone() }),
-            Act::Quarantine(why) => {
-                node.quarantined(Quarantine::Drift, Owner::Reconciler, why).ok()
+            DriftAction::Nothing | DriftAction::Adopt(_) | DriftAction::MarkManual(..) => {
+                return Ok(true);
+            }
+            DriftAction::Count(passes) => Some(Node { drift_passes: *passes, ..node.clone() }),
+            DriftAction::Quarantine(why) => {
+                node.quarantined(Quarantine::Drift, TransitionOwner::Reconciler, why).ok()
             }
             // A run that holds the machine may undo what the node needs for service.
-            Act::Heal if is_held(tx, &node.machine).await? => None,
-            Act::Heal => {
+            DriftAction::Heal if is_machine_held(tx, &node.machine).await? => None,
+            DriftAction::Heal => {
                 let why = "proven healthy again";
-                node.become_(NodeState::Active, Owner::Reconciler, why).ok()
+                node.become_(NodeState::Active, TransitionOwner::Reconciler, why).ok()
             }
         };
         let Some(mut moved) = moved else { return Ok(true) };
         let message = match moved.state == node.state {
-            true => format!("passes in a row that saw this: {}", moved.passes),
+            true => format!("passes in a row that saw this: {}", moved.drift_passes),
             false => {
                 moved.head.since = now;
                 moved.reason.clone()
@@ -326,7 +346,7 @@ impl Change {
 
 /// Whether an operation holds the node's machine, or that is unknown. The machine is locked, so
 /// that no run begins while the node returns to service.
-async fn is_held(tx: &mut Tx, machine: &MachineId) -> Result<bool> {
+async fn is_machine_held(tx: &mut Tx, machine: &MachineId) -> Result<bool> {
     match tx.machine_locked(machine).await {
         Err(StoreError::Corrupt(_)) | Ok(None) => Ok(true),
         Ok(Some(machine)) => Ok(machine.active_run.is_some()),

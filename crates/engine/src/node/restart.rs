@@ -1,13 +1,13 @@
 //! Restarts a run on a node as a new one: rerun or restart clean.
 
 use super::{create_run, no_node, node_of_run};
-use crate::admission::{Created, Started, event, no_machine, no_run, not_before, replay};
+use crate::admission::{Created, StartedRun, event, no_machine, no_run, not_before, replay};
 use crate::node::Nodes;
 use model::here;
 use model::id::RunId;
 use model::node::Node;
-use model::node::door::may_go_on;
-use model::run::act::{RestartMode, Who, restart};
+use model::node::requests::admit_resume;
+use model::run::actions::{Requester, RestartMode, restart};
 use model::run::{ENGINE_VERSION, Run, RunSpec};
 use model::time::Timestamp;
 use store::{Cause, Result, Tx};
@@ -18,12 +18,12 @@ impl Nodes {
         parent: &RunId,
         mode: RestartMode,
         request_id: String,
-        who: Who,
-    ) -> Result<Started> {
+        requester: Requester,
+    ) -> Result<StartedRun> {
         let (id, owner) =
             (RunId::new(self.0.now(), self.0.random()), self.0.scheduler().eager_owner());
         let claims = owner.is_some().then(|| id.clone());
-        let (parent, by, now) = (parent.clone(), who.by, self.0.now());
+        let (parent, by, now) = (parent.clone(), requester.by, self.0.now());
         let restart = RestartOnNode { parent, mode, request_id, by, id, owner, now };
         self.0
             .admit("restart_on_node", claims, restart, |restart, tx| Box::pin(restart.run(tx)))
@@ -42,16 +42,16 @@ struct RestartOnNode {
 }
 
 impl RestartOnNode {
-    async fn run(&self, tx: &mut Tx) -> Result<(Started, Created)> {
+    async fn run(&self, tx: &mut Tx) -> Result<(StartedRun, Created)> {
         let mut created = Created::default();
         let parent = tx.run(&self.parent).await?.ok_or_else(|| no_run(&self.parent))?;
         if let Some(run) = tx.run_of_request(&parent.spec.target, &self.request_id).await? {
             // A client may name the run by its node: when it repeats the request, that resolves to
             // the run that the first request has made.
-            let of = run.spec.parent.as_ref();
+            let of = run.spec.rerun_of.as_ref();
             let named = of == Some(&self.parent) || run.spec.id == self.parent;
             let same = named && run.spec.restart == Some(self.mode);
-            return Ok((Started { run: replay(run, same)?, new: false }, created));
+            return Ok((StartedRun { run: replay(run, same)?, new: false }, created));
         }
         let progress = restart(&parent, self.mode)?;
         let known = node_of_run(tx, &parent).await?.ok_or_else(|| no_run(&self.parent))?;
@@ -63,21 +63,21 @@ impl RestartOnNode {
             id: self.id.clone(),
             request_id: self.request_id.clone(),
             initiator: self.by.clone(),
-            parent: Some(self.parent.clone()),
+            rerun_of: Some(self.parent.clone()),
             restart: Some(self.mode),
-            engine: ENGINE_VERSION,
+            engine_version: ENGINE_VERSION,
             created_at: not_before(self.now, parent.spec.created_at),
             ..parent.spec.clone()
         };
         let run = Run { spec, progress, version: 1 };
         // A refusal names the parent: the client has named that run.
-        may_go_on(&node, &Run { spec: parent.spec.clone(), ..run.clone() })?;
+        admit_resume(&node, &Run { spec: parent.spec.clone(), ..run.clone() })?;
         node.workflow = Some(self.id.clone());
         let message = format!("{} accepted", run.spec.run_type.as_str());
         let event = event(Cause::Request, &self.by, message, here!(), self.now);
         let how = (self.owner.as_deref(), &event);
         let run = create_run(tx, &mut created, &machine, run, how).await?;
         tx.update_record(&mut node, &event)?;
-        Ok((Started { run, new: true }, created))
+        Ok((StartedRun { run, new: true }, created))
     }
 }

@@ -7,9 +7,9 @@ use model::here;
 use model::id::{NodeId, ObjectId, RunId};
 use model::lifecycle::Lifecycle;
 use model::node::Node;
-use model::node::task::Resumed;
+use model::node::task::ResumeResult;
 use model::refusal::Refusal;
-use model::run::act::{Action, Who};
+use model::run::actions::{Action, Requester};
 use model::time::Timestamp;
 use store::{Cause, Result, TaskRow, Tx};
 
@@ -19,7 +19,7 @@ pub struct ResumedNode {
     pub node: Node,
     pub run: RunId,
     /// What happened to the open task of its agent, if any.
-    pub task: Resumed,
+    pub task: ResumeResult,
     /// The run had failed and was reopened.
     pub reopened: bool,
 }
@@ -27,10 +27,10 @@ pub struct ResumedNode {
 impl Nodes {
     /// Wakes the run of a node and enqueues a stale task of its agent again. A failed run is
     /// resumed.
-    pub async fn resume(&self, id: &NodeId, who: Who) -> Result<ResumedNode> {
-        let input = (id.clone(), who.clone(), self.0.now());
-        let found = self.0.store().retry_write("resume_node", input, |(id, who, now), tx| {
-            Box::pin(resume(tx, id, who, *now))
+    pub async fn resume(&self, id: &NodeId, requester: Requester) -> Result<ResumedNode> {
+        let input = (id.clone(), requester.clone(), self.0.now());
+        let found = self.0.store().retry_write("resume_node", input, |(id, requester, now), tx| {
+            Box::pin(resume(tx, id, requester, *now))
         });
         match found.await? {
             Found::Going(resumed) => {
@@ -38,8 +38,8 @@ impl Nodes {
                 Ok(*resumed)
             }
             Found::Ended(node, run) => {
-                self.0.runs().act(run.clone(), Action::Resume, who).await?;
-                Ok(ResumedNode { node: *node, run, task: Resumed::None, reopened: true })
+                self.0.runs().act(run.clone(), Action::Resume, requester).await?;
+                Ok(ResumedNode { node: *node, run, task: ResumeResult::None, reopened: true })
             }
         }
     }
@@ -50,7 +50,12 @@ enum Found {
     Ended(Box<Node>, RunId),
 }
 
-async fn resume(tx: &mut Tx, node_id: &NodeId, who: &Who, now: Timestamp) -> Result<Found> {
+async fn resume(
+    tx: &mut Tx,
+    node_id: &NodeId,
+    requester: &Requester,
+    now: Timestamp,
+) -> Result<Found> {
     let found = tx.record_locked::<Node>(node_id.as_str()).await?;
     let mut node = found.ok_or_else(|| no_node(node_id))?;
     let run = match &node.workflow {
@@ -66,13 +71,13 @@ async fn resume(tx: &mut Tx, node_id: &NodeId, who: &Who, now: Timestamp) -> Res
         };
     }
     let task = match tx.open_task(node_id).await? {
-        None => Resumed::None,
+        None => ResumeResult::None,
         Some(TaskRow { task, version }) => {
             let (task, resumed) = task.resumed(now);
-            if resumed == Resumed::Requeued {
+            if resumed == ResumeResult::Requeued {
                 tx.update_task(&TaskRow { task, version })?;
                 let message = "its task is in the queue again".to_string();
-                let event = event(Cause::Request, &who.by, message, here!(), now);
+                let event = event(Cause::Request, &requester.by, message, here!(), now);
                 tx.update_record(&mut node, &event)?;
             }
             resumed
@@ -85,6 +90,6 @@ async fn resume(tx: &mut Tx, node_id: &NodeId, who: &Who, now: Timestamp) -> Res
 
 fn nothing(node: &Node) -> Refusal {
     let id = &node.head.id;
-    let said = format!("{id} is {}: nothing on it has been left undone", node.state);
-    Refusal::precondition("NOTHING_TO_RESUME", said).next(format!("farrier why {id}"))
+    let message = format!("{id} is {}: nothing on it has been left undone", node.state);
+    Refusal::precondition("NOTHING_TO_RESUME", message).next(format!("farrier why {id}"))
 }

@@ -5,12 +5,12 @@
 //! when the agent becomes silent.
 
 use crate::node::Nodes;
-use model::effect::{Answer, Key, Order, Outcome, Verb};
-use model::fault::{Code, Fault};
+use model::effect::{CallOutcome, CallVerb, EffectKey, ProviderAnswer, ProviderCall};
+use model::fault::{Fault, FaultCode};
 use model::id::NodeId;
 use model::node::follow::has_done;
-use model::node::task::{Resumed, Standing, Task, TaskState};
-use model::node::{AgentAsked, Node, NodeState, Stage, TaskKind};
+use model::node::task::{ResumeResult, Task, TaskState, TaskStatus};
+use model::node::{AgentTaskContext, Node, NodeStage, NodeState, TaskKind};
 use model::run::Run;
 use model::time::Timestamp;
 use providers::Journal;
@@ -26,29 +26,29 @@ const RETRY: Duration = Duration::from_millis(100);
 const MARGIN: Duration = Duration::from_secs(5);
 
 /// The stage that a worker executes.
-pub(crate) struct StageWork {
+pub(crate) struct StageContext {
     pub run: Run,
-    pub stage: Stage,
+    pub stage: NodeStage,
     pub node: NodeId,
     pub limit: Duration,
     /// Signaled when the run is woken: its task has ended, or its agent has enrolled.
     pub woken_up: Notify,
 }
 
-type Asked = std::result::Result<Answer, Fault>;
+type StageResult = std::result::Result<ProviderAnswer, Fault>;
 
 impl Nodes {
     /// Executes one provider call for a stage.
     pub(crate) async fn execute_stage(
         &self,
-        work: &StageWork,
-        order: &Order,
+        work: &StageContext,
+        call: &ProviderCall,
         journal: &Journal,
-    ) -> Asked {
+    ) -> StageResult {
         match (work.stage, work.stage.task()) {
-            (Stage::WaitForAgentEnrollment, _) => self.enrollment(work, order, journal).await,
-            (_, Some(kind)) => self.task(work, kind, order, journal).await,
-            (_, None) => self.record(work, order).await,
+            (NodeStage::WaitForAgentEnrollment, _) => self.enrollment(work, call, journal).await,
+            (_, Some(kind)) => self.task(work, kind, call, journal).await,
+            (_, None) => self.record(work, call).await,
         }
     }
 
@@ -57,17 +57,17 @@ impl Nodes {
             self.0.store().read(id.clone(), |id, tx| Box::pin(tx.record::<Node>(id.as_str())));
         let found = found.await.map_err(unread)?;
         found.ok_or_else(|| {
-            Fault::new(Code::MachineGone, format!("node {id} is not there any more"))
+            Fault::new(FaultCode::MachineGone, format!("node {id} is not there any more"))
         })
     }
 
     /// A record stage: the commit that ends the stage writes it.
-    async fn record(&self, work: &StageWork, order: &Order) -> Asked {
+    async fn record(&self, work: &StageContext, call: &ProviderCall) -> StageResult {
         let node = self.node_now(&work.node).await?;
         let id = &work.node;
-        match (work.stage, order.verb) {
-            (_, Verb::Stop) => Ok(Answer::Stopped),
-            (Stage::DisableNode, Verb::Observe) => Ok(match node.state {
+        match (work.stage, call.verb) {
+            (_, CallVerb::Stop) => Ok(ProviderAnswer::Stopped),
+            (NodeStage::DisableNode, CallVerb::Observe) => Ok(match node.state {
                 NodeState::Draining | NodeState::Retired | NodeState::Removing => {
                     done(format!("{id} takes no work"))
                 }
@@ -76,63 +76,74 @@ impl Nodes {
                 | NodeState::Active
                 | NodeState::Offline
                 | NodeState::Quarantined
-                | NodeState::Deleted => Answer::Differs(format!("{id} is {}", node.state)),
+                | NodeState::Deleted => ProviderAnswer::Differs(format!("{id} is {}", node.state)),
             }),
-            (Stage::DisableNode, _) => Ok(done(format!("{id} takes no more work"))),
-            (Stage::RetireGpuaasNode, _) => match node.state {
+            (NodeStage::DisableNode, _) => Ok(done(format!("{id} takes no more work"))),
+            (NodeStage::RetireGpuaasNode, _) => match node.state {
                 NodeState::Retired | NodeState::Removing => Ok(done(format!("{id} is retired"))),
-                state if order.verb == Verb::Observe => {
-                    Ok(Answer::Differs(format!("{id} is {state}")))
+                state if call.verb == CallVerb::Observe => {
+                    Ok(ProviderAnswer::Differs(format!("{id} is {state}")))
                 }
-                state => {
-                    Err(Fault::new(Code::StateDisagrees, format!("{id} is {state}, not retired")))
-                }
+                state => Err(Fault::new(
+                    FaultCode::StateDisagrees,
+                    format!("{id} is {state}, not retired"),
+                )),
             },
-            (Stage::CleanupSecrets, Verb::Observe | Verb::GetStatus) => {
+            (NodeStage::CleanupSecrets, CallVerb::Observe | CallVerb::GetStatus) => {
                 let has = self.has_agent(id).await.map_err(unread)?;
-                Ok(match (has, order.verb) {
+                Ok(match (has, call.verb) {
                     (false, _) => done(format!("nobody speaks for {id}")),
-                    (true, Verb::GetStatus) => Answer::NeverStarted,
-                    (true, _) => Answer::Differs(format!("an agent may still speak for {id}")),
+                    (true, CallVerb::GetStatus) => ProviderAnswer::NeverStarted,
+                    (true, _) => {
+                        ProviderAnswer::Differs(format!("an agent may still speak for {id}"))
+                    }
                 })
             }
-            (Stage::CleanupSecrets, _) => {
+            (NodeStage::CleanupSecrets, _) => {
                 Ok(done(format!("the tokens and sessions of {id} are revoked")))
             }
-            (stage, _) => {
-                Err(Fault::new(Code::ProtocolBroken, format!("{stage} is not done in the record")))
-            }
+            (stage, _) => Err(Fault::new(
+                FaultCode::ProtocolBroken,
+                format!("{stage} is not done in the record"),
+            )),
         }
     }
 
     /// Waits until the agent has enrolled and has sent a heartbeat without problems since this run
     /// began.
-    async fn enrollment(&self, work: &StageWork, order: &Order, journal: &Journal) -> Asked {
+    async fn enrollment(
+        &self,
+        work: &StageContext,
+        call: &ProviderCall,
+        journal: &Journal,
+    ) -> StageResult {
         let since = work.run.spec.created_at;
-        let look = || async {
-            let seen =
-                self.0.store().read(work.node.clone(), |id, tx| Box::pin(agent_seen(tx, id)));
-            Ok::<_, Fault>(seen.await.map_err(unread)?.judged(since))
+        let probe = || async {
+            let observed = self
+                .0
+                .store()
+                .read(work.node.clone(), |id, tx| Box::pin(load_agent_observation(tx, id)));
+            Ok::<_, Fault>(observed.await.map_err(unread)?.judged(since))
         };
-        match order.verb {
-            Verb::Observe => Ok(look().await?.map_or_else(Answer::Differs, done)),
-            Verb::GetStatus => Ok(look().await?.map_or(Answer::NeverStarted, done)),
-            Verb::Stop => Ok(Answer::Stopped),
-            Verb::Perform | Verb::Follow => {
-                let _waits = self.0.scheduler().waits_for_others();
+        match call.verb {
+            CallVerb::Observe => Ok(probe().await?.map_or_else(ProviderAnswer::Differs, done)),
+            CallVerb::GetStatus => Ok(probe().await?.map_or(ProviderAnswer::NeverStarted, done)),
+            CallVerb::Stop => Ok(ProviderAnswer::Stopped),
+            CallVerb::Perform | CallVerb::Follow => {
+                let _waits = self.0.scheduler().mark_waiting();
                 let until = tokio::time::Instant::now() + work.limit.saturating_sub(MARGIN);
-                let mut told = String::new();
+                let mut reported = String::new();
                 loop {
-                    match look().await {
-                        Ok(Ok(said)) => return Ok(done(said)),
-                        Ok(Err(said)) if told != said => {
-                            journal.line(&said).await;
-                            told = said;
+                    match probe().await {
+                        Ok(Ok(message)) => return Ok(done(message)),
+                        Ok(Err(message)) if reported != message => {
+                            journal.write_line(&message).await;
+                            reported = message;
                         }
                         Ok(Err(_)) | Err(_) => {}
                     }
                     if tokio::time::Instant::now() >= until {
-                        return Err(Fault::new(silence(&work.run), told));
+                        return Err(Fault::new(silence(&work.run), reported));
                     }
                     let _ = tokio::time::timeout(POLL, work.woken_up.notified()).await;
                 }
@@ -143,54 +154,56 @@ impl Nodes {
     /// Executes the stage as a task of the agent.
     async fn task(
         &self,
-        work: &StageWork,
+        work: &StageContext,
         kind: TaskKind,
-        order: &Order,
+        call: &ProviderCall,
         journal: &Journal,
-    ) -> Asked {
-        match order.verb {
-            Verb::Perform => {
-                if let Some(why) = self.needless(work, &order.key).await? {
-                    journal.line(&why).await;
+    ) -> StageResult {
+        match call.verb {
+            CallVerb::Perform => {
+                if let Some(why) = self.needless(work, &call.key).await? {
+                    journal.write_line(&why).await;
                     return Ok(done(why));
                 }
-                let task = self.new_task(work, kind, &order.key);
-                let there = self.wanted(task).await?;
+                let task = self.new_task(work, kind, &call.key);
+                let there = self.enqueue_task(task).await?;
                 if there.state == TaskState::Stopped {
-                    let said = format!("{} was stopped before it began", order.key);
-                    return Err(Fault::new(Code::EffectFailed, said));
+                    let message = format!("{} was stopped before it began", call.key);
+                    return Err(Fault::new(FaultCode::EffectFailed, message));
                 }
                 self.poke_agent(&work.node);
-                self.wait_for_task(work, order, journal).await
+                self.wait_for_task(work, call, journal).await
             }
-            Verb::Follow => self.wait_for_task(work, order, journal).await,
-            Verb::GetStatus => Ok(match self.task_now(&order.key).await? {
-                None => Answer::NeverStarted,
+            CallVerb::Follow => self.wait_for_task(work, call, journal).await,
+            CallVerb::GetStatus => Ok(match self.task_now(&call.key).await? {
+                None => ProviderAnswer::NeverStarted,
                 Some(task) => match task.state {
                     // Following it returns its end, and for a failure the reason.
                     TaskState::Queued | TaskState::Dispatched | TaskState::Failed => {
-                        Answer::UnderWay
+                        ProviderAnswer::UnderWay
                     }
                     TaskState::Done => done(task.said),
-                    TaskState::Stopped => Answer::NeverStarted,
+                    TaskState::Stopped => ProviderAnswer::NeverStarted,
                 },
             }),
-            Verb::Observe => {
-                let said = format!("only the agent of {} can say, by doing it", work.node);
-                Ok(Answer::Differs(said))
+            CallVerb::Observe => {
+                let message = format!("only the agent of {} can say, by doing it", work.node);
+                Ok(ProviderAnswer::Differs(message))
             }
-            Verb::Stop => {
+            CallVerb::Stop => {
                 let task =
-                    Task { state: TaskState::Stopped, ..self.new_task(work, kind, &order.key) };
+                    Task { state: TaskState::Stopped, ..self.new_task(work, kind, &call.key) };
                 let task = self.bar(task).await?;
                 self.poke_agent(&work.node);
                 Ok(match task.state {
                     TaskState::Done => done(task.said),
-                    TaskState::Stopped if task.lingers(self.0.now()) => Answer::UnderWay,
+                    TaskState::Stopped if task.may_still_run(self.0.now()) => {
+                        ProviderAnswer::UnderWay
+                    }
                     TaskState::Queued
                     | TaskState::Dispatched
                     | TaskState::Failed
-                    | TaskState::Stopped => Answer::Stopped,
+                    | TaskState::Stopped => ProviderAnswer::Stopped,
                 })
             }
         }
@@ -199,31 +212,31 @@ impl Nodes {
     /// Why the stage needs no task. A task that exists already is waited for.
     async fn needless(
         &self,
-        work: &StageWork,
-        key: &Key,
+        work: &StageContext,
+        key: &EffectKey,
     ) -> std::result::Result<Option<String>, Fault> {
         if self.task_now(key).await?.is_some() {
             return Ok(None);
         }
         let id = &work.node;
-        let asked = AgentAsked {
+        let requested = AgentTaskContext {
             run: &work.run,
             state: self.node_now(id).await?.state,
             has_agent: self.has_agent(id).await.map_err(unread)?,
-            released: has_done(&work.run, Stage::ReleaseMaasNode),
+            released: has_done(&work.run, NodeStage::ReleaseMaasNode),
         };
-        Ok(asked.needless(work.stage))
+        Ok(requested.skip_reason(work.stage))
     }
 
     /// Enqueues a task. While the database does not confirm, it repeats with the same key: another
     /// key could run the task twice. The deadline of the step ends it.
-    async fn wanted(&self, task: Task) -> std::result::Result<Task, Fault> {
+    async fn enqueue_task(&self, task: Task) -> std::result::Result<Task, Fault> {
         loop {
-            let wanted = self
+            let desired = self
                 .0
                 .store()
-                .retry_write("want_task", task.clone(), |task, tx| Box::pin(want_task(tx, task)));
-            match wanted.await {
+                .retry_write("want_task", task.clone(), |task, tx| Box::pin(insert_task(tx, task)));
+            match desired.await {
                 Err(StoreError::Unavailable(_)) => tokio::time::sleep(RETRY).await,
                 done => return done.map_err(unread),
             }
@@ -241,7 +254,7 @@ impl Nodes {
         self.0.store().read(id.clone(), |id, tx| Box::pin(tx.has_agent(id))).await
     }
 
-    fn new_task(&self, work: &StageWork, kind: TaskKind, key: &Key) -> Task {
+    fn new_task(&self, work: &StageContext, kind: TaskKind, key: &EffectKey) -> Task {
         let now = self.0.now();
         Task {
             key: key.clone(),
@@ -259,41 +272,48 @@ impl Nodes {
         }
     }
 
-    async fn task_now(&self, key: &Key) -> std::result::Result<Option<Task>, Fault> {
+    async fn task_now(&self, key: &EffectKey) -> std::result::Result<Option<Task>, Fault> {
         let found = self.0.store().read(key.clone(), |key, tx| Box::pin(tx.task(key)));
         Ok(found.await.map_err(unread)?.map(|row| row.task))
     }
 
-    async fn wait_for_task(&self, work: &StageWork, order: &Order, journal: &Journal) -> Asked {
+    async fn wait_for_task(
+        &self,
+        work: &StageContext,
+        call: &ProviderCall,
+        journal: &Journal,
+    ) -> StageResult {
         // A turn that waits must not use up a slot that other work needs.
-        let _waits = self.0.scheduler().waits_for_others();
-        let mut told = usize::try_from(order.logged).unwrap_or(usize::MAX);
+        let _waits = self.0.scheduler().mark_waiting();
+        let mut reported = usize::try_from(call.log_offset_bytes).unwrap_or(usize::MAX);
         loop {
-            let Ok(found) = self.task_now(&order.key).await else {
+            let Ok(found) = self.task_now(&call.key).await else {
                 tokio::time::sleep(RETRY).await;
                 continue;
             };
-            let Some(task) = found else { return Ok(Answer::NeverStarted) };
-            told = tell(&task.log, told, journal).await;
+            let Some(task) = found else { return Ok(ProviderAnswer::NeverStarted) };
+            reported = forward_log(&task.log, reported, journal).await;
             let now = self.0.now();
             match (task.state, task.standing(now)) {
                 (TaskState::Done, _) => return Ok(done(task.said)),
                 (TaskState::Failed, _) => return Err(failed(&task)),
                 (TaskState::Stopped, _) => {
-                    return Err(Fault::new(Code::EffectFailed, "it was stopped"));
+                    return Err(Fault::new(FaultCode::EffectFailed, "it was stopped"));
                 }
                 (TaskState::Queued | TaskState::Dispatched, _) if now >= task.deadline => {
                     return self.too_late(work, &task).await;
                 }
-                (TaskState::Dispatched, Standing::Stale) => {
-                    let input = (order.key.clone(), now);
+                (TaskState::Dispatched, TaskStatus::Stale) => {
+                    let input = (call.key.clone(), now);
                     let again =
                         self.0.store().retry_write("requeue_task", input, |(key, now), tx| {
                             Box::pin(requeue_task(tx, key, *now))
                         });
                     if again.await.is_ok() {
                         journal
-                            .line("its agent has fallen silent; the task is in the queue again")
+                            .write_line(
+                                "its agent has fallen silent; the task is in the queue again",
+                            )
                             .await;
                         self.poke_agent(&work.node);
                     }
@@ -305,108 +325,113 @@ impl Nodes {
     }
 
     /// The deadline has passed: stops the task and returns its result or a fault.
-    async fn too_late(&self, work: &StageWork, task: &Task) -> Asked {
-        let ended = self.bar(task.stopped()).await?;
+    async fn too_late(&self, work: &StageContext, task: &Task) -> StageResult {
+        let ended = self.bar(task.stop()).await?;
         let (id, kind) = (&work.node, task.kind.as_str());
         match (ended.state, ended.dispatched) {
             (TaskState::Done, _) => Ok(done(ended.said)),
-            (_, 0) => {
-                Err(Fault::new(Code::AgentSilent, format!("the agent of {id} did not take {kind}")))
-            }
-            _ => {
-                Err(Fault::new(Code::TaskFailed, format!("{kind} did not end in its time on {id}")))
-            }
+            (_, 0) => Err(Fault::new(
+                FaultCode::AgentSilent,
+                format!("the agent of {id} did not take {kind}"),
+            )),
+            _ => Err(Fault::new(
+                FaultCode::TaskFailed,
+                format!("{kind} did not end in its time on {id}"),
+            )),
         }
     }
 }
 
 /// The fault code when no agent appears: retryable at first; on the last attempt after an
 /// installation, the system was not seeded.
-fn silence(run: &Run) -> Code {
-    let tried_all = run.progress.current().is_some_and(|step| step.attempt >= step.budget);
-    let installed = has_done(run, Stage::WaitForDeployed);
-    if tried_all && installed { Code::SeedFailed } else { Code::AgentSilent }
+fn silence(run: &Run) -> FaultCode {
+    let tried_all = run.progress.current().is_some_and(|step| step.attempt >= step.max_attempt);
+    let installed = has_done(run, NodeStage::WaitForDeployed);
+    if tried_all && installed { FaultCode::SeedFailed } else { FaultCode::AgentSilent }
 }
 
 fn failed(task: &Task) -> Fault {
     let code = match task.kind {
-        TaskKind::Validate => Code::NodeNotClean,
+        TaskKind::Validate => FaultCode::NodeNotClean,
         TaskKind::Drain
         | TaskKind::Release
         | TaskKind::Scrub
         | TaskKind::CleanupStorage
-        | TaskKind::Uninstall => Code::TaskFailed,
+        | TaskKind::Uninstall => FaultCode::TaskFailed,
     };
     Fault::new(code, task.said.clone())
 }
 
-fn done(said: impl Into<String>) -> Answer {
-    Answer::Done(Outcome { said: said.into(), ..Outcome::default() })
+fn done(text: impl Into<String>) -> ProviderAnswer {
+    ProviderAnswer::Done(CallOutcome { message: text.into(), ..CallOutcome::default() })
 }
 
 fn unread(error: StoreError) -> Fault {
-    Fault::new(Code::DatabaseUnreachable, format!("Farrier's own: {error}"))
+    Fault::new(FaultCode::DatabaseUnreachable, format!("Farrier's own: {error}"))
 }
 
 /// Forwards the log after the first `told` bytes. Returns the number of bytes forwarded.
-async fn tell(log: &str, told: usize, journal: &Journal) -> usize {
-    let new = log.get(told..).unwrap_or_default();
+async fn forward_log(log: &str, reported: usize, journal: &Journal) -> usize {
+    let new = log.get(reported..).unwrap_or_default();
     if !new.is_empty() {
         journal.write(providers::Stream::Stdout, new.as_bytes().to_vec()).await;
     }
-    told.max(log.len())
+    reported.max(log.len())
 }
 
-pub(super) struct AgentSeen {
+pub(super) struct AgentObservation {
     enrolled: bool,
-    word: NodeHeartbeat,
+    heartbeat: NodeHeartbeat,
 }
 
-impl AgentSeen {
+impl AgentObservation {
     /// Ok if the agent is enrolled and sends heartbeats without problems; otherwise what is
     /// missing.
     fn judged(&self, since: Timestamp) -> std::result::Result<String, String> {
-        match (self.enrolled, self.word.at) {
+        match (self.enrolled, self.heartbeat.at) {
             (false, _) => Err("waiting for an agent to enroll".into()),
             (true, None) => Err("an agent has enrolled, and was not heard yet".into()),
             (true, Some(at)) if at < since => {
                 Err("its agent was not heard since this operation began".into())
             }
-            (true, Some(_)) if !self.word.problems.is_empty() => {
-                Err(format!("its agent is not well: {}", self.word.problems))
+            (true, Some(_)) if !self.heartbeat.problems.is_empty() => {
+                Err(format!("its agent is not well: {}", self.heartbeat.problems))
             }
             (true, Some(_)) => Ok("its agent is enrolled, heard and well".into()),
         }
     }
 }
 
-async fn agent_seen(tx: &mut Tx, id: &NodeId) -> Result<AgentSeen> {
-    Ok(AgentSeen { enrolled: tx.has_agent(id).await?, word: tx.last_heartbeat(id).await? })
+async fn load_agent_observation(tx: &mut Tx, id: &NodeId) -> Result<AgentObservation> {
+    Ok(AgentObservation {
+        enrolled: tx.has_agent(id).await?,
+        heartbeat: tx.last_heartbeat(id).await?,
+    })
 }
 
-async fn want_task(tx: &mut Tx, task: &Task) -> Result<Task> {
-    tx.want_task(task).await?;
+async fn insert_task(tx: &mut Tx, task: &Task) -> Result<Task> {
+    tx.insert_task(task).await?;
     Ok(tx.task(&task.key).await?.map_or_else(|| task.clone(), |row| row.task))
 }
 
 async fn bar_task(tx: &mut Tx, task: &Task) -> Result<Task> {
     match tx.task(&task.key).await? {
         // Another worker enqueues it concurrently: retry, and stop that task.
-        None if !tx.want_task(task).await? => Err(StoreError::Conflict),
+        None if !tx.insert_task(task).await? => Err(StoreError::Conflict),
         None => Ok(task.clone()),
         Some(row) => {
-            let row = TaskRow { task: row.task.stopped(), version: row.version };
+            let row = TaskRow { task: row.task.stop(), version: row.version };
             tx.update_task(&row)?;
             Ok(row.task)
         }
     }
 }
 
-async fn requeue_task(tx: &mut Tx, key: &Key, now: Timestamp) -> Result<bool> {
+async fn requeue_task(tx: &mut Tx, key: &EffectKey, now: Timestamp) -> Result<bool> {
     let Some(row) = tx.task(key).await? else { return Ok(false) };
     let (task, resumed) = row.task.resumed(now);
-    if resumed == Resumed::Requeued {
+    if resumed == ResumeResult::Requeued {
         tx.update_task(&TaskRow { task, version: row.version })?;
     }
-    Ok(resumed == Resumed::Requeued)
+    Ok(resumed == ResumeResult::Requeued)
 }

@@ -1,26 +1,26 @@
 //! The transactions on agent tasks: find, take, renew, report.
 
-use super::agents::{Taken, speaker};
+use super::agents::{DispatchedTask, node_of_session};
 use model::node::TaskKind;
-use model::node::enroll::Denied;
-use model::node::task::{LEASE, Task, Then};
+use model::node::enroll::EnrollmentRefusal;
+use model::node::task::{LEASE, Task, TaskInstruction};
 use model::time::Timestamp;
 use store::{Result, TaskRow, Tx};
 
 /// The end of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct TaskReport {
     pub key: String,
     pub ok: bool,
-    pub said: String,
+    pub message: String,
     pub log: String,
 }
 
 pub(super) async fn has_task(
     tx: &mut Tx,
     session: &str,
-) -> Result<std::result::Result<bool, Denied>> {
-    match speaker(tx, session).await? {
+) -> Result<std::result::Result<bool, EnrollmentRefusal>> {
+    match node_of_session(tx, session).await? {
         Ok(node) => Ok(Ok(tx.open_task(&node).await?.is_some())),
         Err(denied) => Ok(Err(denied)),
     }
@@ -30,8 +30,8 @@ pub(super) async fn take_task(
     tx: &mut Tx,
     session: &str,
     now: Timestamp,
-) -> Result<std::result::Result<Option<Taken>, Denied>> {
-    let node = match speaker(tx, session).await? {
+) -> Result<std::result::Result<Option<DispatchedTask>, EnrollmentRefusal>> {
+    let node = match node_of_session(tx, session).await? {
         Ok(node) => node,
         Err(denied) => return Ok(Err(denied)),
     };
@@ -39,12 +39,12 @@ pub(super) async fn take_task(
     let left = row.task.deadline.since(now);
     if left.is_zero() {
         // Its deadline has passed; it must not block the next task.
-        tx.update_task(&TaskRow { task: row.task.stopped(), version: row.version })?;
+        tx.update_task(&TaskRow { task: row.task.stop(), version: row.version })?;
         tx.wake(&row.task.run.object(), now)?;
         return Ok(Ok(None));
     }
-    let Some(task) = row.task.taken(now) else { return Ok(Ok(None)) };
-    let taken = Taken { task: task.clone(), lease: LEASE, left };
+    let Some(task) = row.task.dispatch(now) else { return Ok(Ok(None)) };
+    let taken = DispatchedTask { task: task.clone(), lease: LEASE, left };
     tx.update_task(&TaskRow { task, version: row.version })?;
     Ok(Ok(Some(taken)))
 }
@@ -54,13 +54,13 @@ async fn own_task(
     tx: &mut Tx,
     session: &str,
     key: &str,
-) -> Result<std::result::Result<TaskRow, Denied>> {
-    let node = match speaker(tx, session).await? {
+) -> Result<std::result::Result<TaskRow, EnrollmentRefusal>> {
+    let node = match node_of_session(tx, session).await? {
         Ok(node) => node,
         Err(denied) => return Ok(Err(denied)),
     };
-    let found = tx.task(&model::effect::Key::trusted(key)).await?;
-    Ok(found.filter(|row| row.task.node == node).ok_or(Denied::TaskOver))
+    let found = tx.task(&model::effect::EffectKey::trusted(key)).await?;
+    Ok(found.filter(|row| row.task.node == node).ok_or(EnrollmentRefusal::TaskOver))
 }
 
 pub(super) async fn renew_task(
@@ -69,18 +69,18 @@ pub(super) async fn renew_task(
     key: &str,
     log: &str,
     now: Timestamp,
-) -> Result<std::result::Result<Then, Denied>> {
+) -> Result<std::result::Result<TaskInstruction, EnrollmentRefusal>> {
     let row = match own_task(tx, session, key).await? {
         Ok(row) => row,
         Err(denied) => return Ok(Err(denied)),
     };
-    let (task, then) = row.task.renewed(log, now);
-    let news = task.log != row.task.log;
+    let (task, then) = row.task.renew_lease(log, now);
+    let change = task.log != row.task.log;
     if task != row.task {
         tx.update_task(&TaskRow { task, version: row.version })?;
     }
     // Wake the run only if log lines were stored.
-    if news {
+    if change {
         tx.wake(&row.task.run.object(), now)?;
     }
     tx.renew_heartbeat(&row.task.node, now).await?;
@@ -91,22 +91,22 @@ pub(super) async fn renew_task(
 pub(super) async fn report_task(
     tx: &mut Tx,
     session: &str,
-    report: &Report,
+    report: &TaskReport,
     now: Timestamp,
-) -> Result<std::result::Result<Option<TaskKind>, Denied>> {
-    let Report { key, ok, said, log } = report;
+) -> Result<std::result::Result<Option<TaskKind>, EnrollmentRefusal>> {
+    let TaskReport { key, ok, message: text, log } = report;
     let row = match own_task(tx, session, key).await? {
         Ok(row) => row,
         Err(denied) => return Ok(Err(denied)),
     };
-    let Some(task) = row.task.reported(*ok, said, log) else {
+    let Some(task) = row.task.complete(*ok, text, log) else {
         // The agent has released a stopped task: wake the run that waits for it.
-        if row.task.lingers(now) {
+        if row.task.may_still_run(now) {
             let task = Task { lease_until: None, ..row.task };
             tx.wake(&task.run.object(), now)?;
             tx.update_task(&TaskRow { task, version: row.version })?;
         }
-        return Ok(Err(Denied::TaskOver));
+        return Ok(Err(EnrollmentRefusal::TaskOver));
     };
     if task == row.task {
         return Ok(Ok(None));

@@ -15,12 +15,12 @@ pub struct NodeView {
     pub node: Node,
     /// The newest operation.
     pub run: Option<Run>,
-    pub word: NodeHeartbeat,
+    pub heartbeat: NodeHeartbeat,
     /// The node has an agent session.
     pub enrolled: bool,
     /// When the MAAS of its site last answered: the age of the upstream state.
     pub site_answered: Option<Timestamp>,
-    pub told: Explanation,
+    pub explanation: Explanation,
 }
 
 impl Nodes {
@@ -31,7 +31,10 @@ impl Nodes {
 
     /// The node on a machine that is not deleted.
     pub async fn on_machine(&self, machine: &MachineId) -> Result<Option<NodeId>> {
-        self.0.store().read(machine.clone(), |machine, tx| Box::pin(tx.node_on(machine))).await
+        self.0
+            .store()
+            .read(machine.clone(), |machine, tx| Box::pin(tx.live_node_of_machine(machine)))
+            .await
     }
 
     /// Nodes by id, after `after`.
@@ -58,12 +61,12 @@ async fn show(tx: &mut Tx, id: &NodeId, now: Timestamp) -> Result<NodeView> {
         Some(run) => tx.run(run).await?,
         None => None,
     };
-    let word = tx.last_heartbeat(id).await?;
+    let name = tx.last_heartbeat(id).await?;
     let enrolled = tx.has_agent(id).await?;
-    let told = node.explain(run.as_ref(), word.at, now);
+    let reported = node.explain(run.as_ref(), name.at, now);
     let site_answered = match &node.site {
-        Some(site) => tx.answer_of(site).await?,
+        Some(site) => tx.last_site_answer(site).await?,
         None => None,
     };
-    Ok(NodeView { node, run, word, enrolled, site_answered, told })
+    Ok(NodeView { node, run, heartbeat: name, enrolled, site_answered, explanation: reported })
 }

@@ -4,17 +4,19 @@
 //! [`model::node::silence`] decides. Each site is reconciled every `reconcile_interval`. Replicas
 //! share the sites by id.
 
-use super::reconcile::Look;
-use super::waiting::Waiting;
+use super::reconcile::ReconcileMode;
+use super::waiting_agents::WaitingAgents;
 use crate::admission::event;
 use crate::node::Nodes;
 use futures_util::FutureExt;
 use model::here;
 use model::id::{NodeId, SiteId};
-use model::node::silence::{self, Flood, Heard, Moved, Verdict, When};
-use model::node::{Node, Owner};
-use model::retry::hash;
-use model::site::{Report, Site};
+use model::node::heartbeat::{
+    self, AgentHeartbeat, HeartbeatClassification, HeartbeatTimes, HeartbeatTransition, MassOutage,
+};
+use model::node::{Node, TransitionOwner};
+use model::retry::fnv1a;
+use model::site::{Site, SiteReport};
 use model::time::Timestamp;
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -33,21 +35,21 @@ pub(super) const MOVES_AT_ONCE: usize = 200;
 /// The in-memory state of the watch.
 #[derive(Default)]
 pub(crate) struct NodeWatch {
-    pub waiting: Waiting,
+    pub waiting: WaitingAgents,
     came: Notify,
     /// The sites with a reconcile pass in progress.
-    asked: Mutex<HashSet<SiteId>>,
+    reconciling: Mutex<HashSet<SiteId>>,
     /// The start of a mass outage among the nodes without a site.
-    flooded_since: Mutex<Option<Timestamp>>,
+    outage_since: Mutex<Option<Timestamp>>,
     /// All sites are silent.
     cut_off: AtomicBool,
 }
 
 /// The silence assessment of one site, or of the nodes without a site.
-struct Judged {
+struct SilenceAssessment {
     site: Option<Site>,
-    verdict: Verdict,
-    when: When,
+    verdict: HeartbeatClassification,
+    when: HeartbeatTimes,
 }
 
 /// Skips unreadable rows; each is logged and counted.
@@ -72,7 +74,7 @@ pub(super) async fn locked(tx: &mut Tx, id: &NodeId) -> Result<Option<Node>> {
 }
 
 impl Nodes {
-    pub(crate) fn waiting_agents(&self) -> &Waiting {
+    pub(crate) fn waiting_agents(&self) -> &WaitingAgents {
         &self.0.node_watch().waiting
     }
 
@@ -85,13 +87,13 @@ impl Nodes {
         let listening_since = self.0.now();
         let settings = self.0.settings().nodes;
         let mut next_pass = Instant::now();
-        let mut look = None;
+        let mut probe = None;
         loop {
             if Instant::now() >= next_pass {
                 next_pass = Instant::now() + settings.reconcile_interval;
-                look = Some(Look::Pass);
+                probe = Some(ReconcileMode::Pass);
             }
-            let watch = AssertUnwindSafe(self.watch_once(look, listening_since)).catch_unwind();
+            let watch = AssertUnwindSafe(self.watch_once(probe, listening_since)).catch_unwind();
             match watch.await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::warn!(%error, "watching the nodes failed; retried"),
@@ -99,19 +101,23 @@ impl Nodes {
             }
             tokio::select! {
                 () = self.0.stopped() => return,
-                () = self.0.node_watch().came.notified() => look = Some(Look::Only),
-                () = tokio::time::sleep(settings.sweep_interval) => look = None,
+                () = self.0.node_watch().came.notified() => probe = Some(ReconcileMode::ObserveOnly),
+                () = tokio::time::sleep(settings.silence_check_interval) => probe = None,
             }
         }
     }
 
-    async fn watch_once(&self, look: Option<Look>, listening_since: Timestamp) -> Result<()> {
-        let (index, count) = self.0.scheduler().share().await;
-        let ours = |id: &str| hash(id, 0) % count == index;
+    async fn watch_once(
+        &self,
+        probe: Option<ReconcileMode>,
+        listening_since: Timestamp,
+    ) -> Result<()> {
+        let (index, count) = self.0.scheduler().shard().await;
+        let ours = |id: &str| fnv1a(id, 0) % count == index;
         let sites: Vec<Site> =
             self.all_sites().await?.into_iter().filter(|site| ours(&site.head.id)).collect();
-        if let Some(look) = look {
-            sites.iter().for_each(|site| self.reconcile_apart(site.id(), look));
+        if let Some(probe) = probe {
+            sites.iter().for_each(|site| self.reconcile_apart(site.id(), probe));
         }
         let alone = ours("").then_some(None);
         let mut judged = Vec::new();
@@ -123,7 +129,7 @@ impl Nodes {
                 Err(error) => tracing::warn!(?id, %error, "assessing heartbeats failed"),
             }
         }
-        let cut_off = silence::everywhere(judged.iter().map(|one| &one.verdict));
+        let cut_off = heartbeat::all_sites_silent(judged.iter().map(|one| &one.verdict));
         let known = self.0.node_watch().cut_off.swap(cut_off, Ordering::Relaxed);
         if cut_off && !known {
             tracing::error!("all sites are silent: Farrier or its network is cut off");
@@ -144,7 +150,7 @@ impl Nodes {
             let page = self
                 .0
                 .store()
-                .scan(after.clone(), |after, tx| Box::pin(tx.each_record(after, PAGE)));
+                .scan(after.clone(), |after, tx| Box::pin(tx.records_of_kind(after, PAGE)));
             let page = page.await?;
             let Some((last, _)) = page.last() else { return Ok(all) };
             after.clone_from(last);
@@ -152,75 +158,82 @@ impl Nodes {
         }
     }
 
-    pub(super) async fn heard_in(&self, site: Option<SiteId>) -> Result<Vec<Heard>> {
-        let heard = self.0.store().scan(site, |site, tx| Box::pin(tx.heard_in(site.as_ref())));
-        Ok(readable(heard.await?).collect())
+    pub(super) async fn heard_in(&self, site: Option<SiteId>) -> Result<Vec<AgentHeartbeat>> {
+        let heartbeat =
+            self.0.store().scan(site, |site, tx| Box::pin(tx.agent_heartbeats(site.as_ref())));
+        Ok(readable(heartbeat.await?).collect())
     }
 
     /// Reconciles a site in its own task, unless a pass is in progress: a MAAS that hangs delays no
     /// other site.
-    fn reconcile_apart(&self, id: SiteId, look: Look) {
-        let asked = || self.0.node_watch().asked.lock().unwrap_or_else(PoisonError::into_inner);
-        if !asked().insert(id.clone()) {
+    fn reconcile_apart(&self, id: SiteId, probe: ReconcileMode) {
+        let requested =
+            || self.0.node_watch().reconciling.lock().unwrap_or_else(PoisonError::into_inner);
+        if !requested().insert(id.clone()) {
             return;
         }
         let nodes = self.clone();
         tokio::spawn(async move {
-            let pass = AssertUnwindSafe(nodes.reconcile(&id, look)).catch_unwind().await;
+            let pass = AssertUnwindSafe(nodes.reconcile(&id, probe)).catch_unwind().await;
             match pass {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::warn!(site = %id, %error, "reconciling a site failed"),
                 Err(_) => tracing::error!(site = %id, "reconciling panicked; retried"),
             }
-            let mut asked =
-                nodes.0.node_watch().asked.lock().unwrap_or_else(PoisonError::into_inner);
-            asked.remove(&id);
+            let mut requested =
+                nodes.0.node_watch().reconciling.lock().unwrap_or_else(PoisonError::into_inner);
+            requested.remove(&id);
         });
     }
 
-    fn alone_since(&self) -> std::sync::MutexGuard<'_, Option<Timestamp>> {
-        self.0.node_watch().flooded_since.lock().unwrap_or_else(PoisonError::into_inner)
+    fn siteless_outage_since(&self) -> std::sync::MutexGuard<'_, Option<Timestamp>> {
+        self.0.node_watch().outage_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn judge_silence(
         &self,
         site: Option<Site>,
         listening_since: Timestamp,
-    ) -> Result<Judged> {
-        let heard = self.heard_in(site.as_ref().map(Site::id)).await?;
+    ) -> Result<SilenceAssessment> {
+        let received = self.heard_in(site.as_ref().map(Site::id)).await?;
         let flooded_since = match &site {
             Some(site) => site.silence.as_ref().map(|alarm| alarm.since),
-            None => *self.alone_since(),
+            None => *self.siteless_outage_since(),
         };
-        let when = When { now: self.0.now(), listening_since, flooded_since };
-        let verdict = silence::judge(&heard, &self.0.settings().nodes.silence, when);
-        Ok(Judged { site, verdict, when })
+        let when = HeartbeatTimes { now: self.0.now(), listening_since, flooded_since };
+        let classification = heartbeat::classify_heartbeats(
+            &received,
+            &self.0.settings().nodes.heartbeat_limits,
+            when,
+        );
+        Ok(SilenceAssessment { site, verdict: classification, when })
     }
 
     /// Moves nodes that became silent or returned. `cut_off`: all sites are silent, which raises
     /// one alert instead of one for each site.
-    async fn sweep(&self, judged: Judged, cut_off: bool) -> Result<()> {
-        let Judged { site, verdict, when } = judged;
+    async fn sweep(&self, judged: SilenceAssessment, cut_off: bool) -> Result<()> {
+        let SilenceAssessment { site, verdict: classification, when } = judged;
         match &site {
             Some(site) => {
                 let id = &site.head.id;
-                let said = verdict.flood.map(|Flood { count, of }| match cut_off {
+                let message = classification.flood.map(|MassOutage { count, of }| match cut_off {
                     true => format!("{count} of {of} nodes are not heard, here as everywhere"),
                     false => format!(
                         "{count} of {of} nodes are not heard: {id} or the way to it is cut off"
                     ),
                 });
-                self.report_site(site, Report::Silence(said), !cut_off).await?;
+                self.report_site(site, SiteReport::Silence(message), !cut_off).await?;
             }
             None => {
                 let begins = when.flooded_since.is_none() && !cut_off;
-                if let (Some(Flood { count, of }), true) = (verdict.flood, begins) {
+                if let (Some(MassOutage { count, of }), true) = (classification.flood, begins) {
                     tracing::error!(count, of, "mass outage among the nodes without a site");
                 }
-                *self.alone_since() = verdict.flood.and(when.flooded_since.or(Some(when.now)));
+                *self.siteless_outage_since() =
+                    classification.flood.and(when.flooded_since.or(Some(when.now)));
             }
         }
-        for moves in verdict.moves.chunks(MOVES_AT_ONCE) {
+        for moves in classification.moves.chunks(MOVES_AT_ONCE) {
             let input = (moves.to_vec(), when.now);
             let moved = self.0.store().retry_write("move_nodes", input, |(moves, now), tx| {
                 Box::pin(move_nodes(tx, moves, *now))
@@ -231,26 +244,31 @@ impl Nodes {
     }
 
     /// Stores a change of a site's alarms. `aloud`: also log it as an error.
-    pub(super) async fn report_site(&self, site: &Site, report: Report, aloud: bool) -> Result<()> {
+    pub(super) async fn report_site(
+        &self,
+        site: &Site,
+        report: SiteReport,
+        aloud: bool,
+    ) -> Result<()> {
         let now = self.0.now();
         let answered = match &report {
-            Report::Answered(_) => true,
-            Report::Unreachable(_) | Report::Silence(_) | Report::Drift(_) => false,
+            SiteReport::Answered(_) => true,
+            SiteReport::Unreachable(_) | SiteReport::Silence(_) | SiteReport::Drift(_) => false,
         };
         // The time of an answer is always stored.
-        if !answered && site.told(&report, now) == *site {
+        if !answered && site.apply_report(&report, now) == *site {
             return Ok(());
         }
-        let tell = TellSite { id: site.id(), report, answered, aloud, now: self.0.now() };
+        let tell = ReportSite { id: site.id(), report, answered, aloud, now: self.0.now() };
         self.0.store().retry_write("report_site", tell, |tell, tx| Box::pin(tell.run(tx))).await
     }
 }
 
-async fn move_nodes(tx: &mut Tx, moves: &[Moved], now: Timestamp) -> Result<()> {
-    for Moved { node: id, to, why, lost } in moves {
+async fn move_nodes(tx: &mut Tx, moves: &[HeartbeatTransition], now: Timestamp) -> Result<()> {
+    for HeartbeatTransition { node: id, to, why, lost } in moves {
         let Some(node) = locked(tx, id).await? else { continue };
         // The node may have changed since the assessment.
-        let Ok(mut moved) = node.become_(*to, Owner::Heartbeat, why) else { continue };
+        let Ok(mut moved) = node.become_(*to, TransitionOwner::Heartbeat, why) else { continue };
         moved.head.since = now;
         let event = event(Cause::Probe, "heartbeat", why.clone(), here!(), now);
         tx.update_record(&mut moved, &event)?;
@@ -261,34 +279,34 @@ async fn move_nodes(tx: &mut Tx, moves: &[Moved], now: Timestamp) -> Result<()> 
     Ok(())
 }
 
-struct TellSite {
+struct ReportSite {
     id: SiteId,
-    report: Report,
+    report: SiteReport,
     answered: bool,
     aloud: bool,
     now: Timestamp,
 }
 
-impl TellSite {
+impl ReportSite {
     async fn run(&self, tx: &mut Tx) -> Result<()> {
         let Some(site) = tx.record_locked::<Site>(self.id.as_str()).await? else {
             return Ok(());
         };
         if self.answered {
-            tx.site_answered(&self.id, self.now)?;
+            tx.record_site_answer(&self.id, self.now)?;
         }
-        let mut after = site.told(&self.report, self.now);
+        let mut after = site.apply_report(&self.report, self.now);
         if after == site {
             return Ok(());
         }
-        let said: Vec<String> = after.alarms().iter().map(|alarm| alarm.said.clone()).collect();
-        let message = match said.is_empty() {
+        let text: Vec<String> = after.alarms().iter().map(|alarm| alarm.said.clone()).collect();
+        let message = match text.is_empty() {
             true => "its MAAS answers".to_string(),
-            false => said.join("; "),
+            false => text.join("; "),
         };
         if after.state() != site.state() {
             after.head.since = self.now;
-            if !said.is_empty() && self.aloud {
+            if !text.is_empty() && self.aloud {
                 tracing::error!(site = %self.id, said = message, "site alarm");
             }
         }

@@ -1,22 +1,23 @@
 //! Starts the operations of a rack: on demand, as a reprovision, or as a restart. A dry run is the
 //! same transaction, rolled back. It lists every refusal; a real request fails with the first.
 
-use super::{devices_of, no_rack, resolution};
+use super::{load_devices, no_rack, resolve_firmware};
 use crate::admission::{Admission, Created, Holds, event, not_before, replay, time_after_runs};
-use crate::claims::hold;
+use crate::claims::hold_devices;
 use crate::rack::Racks;
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use model::here;
 use model::id::{FirmwareId, MachineId, RackId, RunId};
 use model::lifecycle::Lifecycle;
 use model::power_shelf::PowerShelf;
 use model::rack::maintenance::{
-    FIRMWARE_USED, FORCED, Leg, Limits, Planned, REFERENCE, Trigger, Wanted, accepted, admit,
-    gates, initiator, may_go_on, notes_of, plan, record, wanted_of,
+    FIRMWARE_USED, FORCED, MaintenanceTrigger, PlannedMaintenance, REFERENCE, RackLimits,
+    RackMaintenanceRequest, RackStep, add_request_metadata, admit, admit_resume, format_accepted,
+    gates, initiator, notes_from_params, plan, request_from_params,
 };
-use model::rack::{Device, Rack};
+use model::rack::{Rack, RackDevice};
 use model::refusal::Refusal;
-use model::run::act::{RestartMode, Who, restart};
+use model::run::actions::{Requester, RestartMode, restart};
 use model::run::{Failure, Run};
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
@@ -28,37 +29,37 @@ use store::{Cause, Enqueue, NewEvent, NewLog, Result, StoreError, Tx};
 #[derive(Debug, Clone)]
 pub struct MaintenanceStart {
     pub rack_id: RackId,
-    pub wanted: Wanted,
-    pub trigger: Trigger,
+    pub request: RackMaintenanceRequest,
+    pub trigger: MaintenanceTrigger,
     /// The idempotency key of the request. Empty: the operation's own id.
     pub request_id: String,
     pub by: String,
     /// The ticket in an external tracker; may be empty.
     pub reference: String,
     /// The reason to take down machines in service.
-    pub force: Option<String>,
+    pub force_reason: Option<String>,
     pub dry_run: bool,
 }
 
 /// The planned operation, and every refusal of it.
 #[derive(Debug, Clone)]
-pub struct Preview {
-    pub planned: Planned,
+pub struct MaintenancePreview {
+    pub planned: PlannedMaintenance,
     pub refusals: Vec<Refusal>,
 }
 
 #[derive(Debug, Clone)]
-pub struct MaintenanceStarted {
+pub struct MaintenanceStartResult {
     /// None for a dry run.
     pub run: Option<Run>,
     /// False when the run was created by an earlier request with the same key.
     pub new: bool,
     /// None when the run was created by an earlier request.
-    pub preview: Option<Preview>,
+    pub preview: Option<MaintenancePreview>,
 }
 
 impl Racks {
-    pub async fn maintain(&self, start: MaintenanceStart) -> Result<MaintenanceStarted> {
+    pub async fn maintain(&self, start: MaintenanceStart) -> Result<MaintenanceStartResult> {
         self.begin(start, None).await
     }
 
@@ -69,18 +70,18 @@ impl Racks {
         rack_id: RackId,
         parent: &Run,
         (mode, request_id): (RestartMode, String),
-        who: Who,
-    ) -> Result<MaintenanceStarted> {
+        requester: Requester,
+    ) -> Result<MaintenanceStartResult> {
         restart(parent, mode)?;
         let params = &parent.spec.params;
         let start = MaintenanceStart {
             rack_id,
-            wanted: wanted_of(params),
-            trigger: Trigger::OnDemand,
+            request: request_from_params(params),
+            trigger: MaintenanceTrigger::OnDemand,
             request_id,
-            by: who.by,
+            by: requester.by,
             reference: params.get(REFERENCE).cloned().unwrap_or_default(),
-            force: None,
+            force_reason: None,
             dry_run: false,
         };
         self.begin(start, Some((parent.spec.id.clone(), mode))).await
@@ -90,32 +91,32 @@ impl Racks {
         &self,
         start: MaintenanceStart,
         restarts: Option<(RunId, RestartMode)>,
-    ) -> Result<MaintenanceStarted> {
-        text::short("reference", &start.reference)?;
-        let wanted = start.wanted.clone().checked()?;
+    ) -> Result<MaintenanceStartResult> {
+        text::check_short("reference", &start.reference)?;
+        let desired = start.request.clone().checked()?;
         let engine = self.0.with_dry_run(start.dry_run);
-        let begin = Begin {
-            start: MaintenanceStart { wanted, ..start },
-            restarts,
+        let begin = MaintenanceAdmission {
+            start: MaintenanceStart { request: desired, ..start },
+            restart_of: restarts,
             id: RunId::new(self.0.now(), self.0.random()),
-            limits: self.0.settings().racks,
+            limits: self.0.settings().rack_limits,
             now: self.0.now(),
         };
         engine.admit("begin_maintenance", None, begin, |begin, tx| Box::pin(begin.run(tx))).await
     }
 }
 
-struct Begin {
+struct MaintenanceAdmission {
     start: MaintenanceStart,
     /// The run that this one restarts, and how.
-    restarts: Option<(RunId, RestartMode)>,
+    restart_of: Option<(RunId, RestartMode)>,
     id: RunId,
-    limits: Limits,
+    limits: RackLimits,
     now: Timestamp,
 }
 
-impl Begin {
-    async fn run(&self, tx: &mut Tx) -> Result<(MaintenanceStarted, Created)> {
+impl MaintenanceAdmission {
+    async fn run(&self, tx: &mut Tx) -> Result<(MaintenanceStartResult, Created)> {
         let mut created = Created::default();
         let start = &self.start;
         let found = tx.record_locked::<Rack>(start.rack_id.as_str()).await?;
@@ -123,16 +124,16 @@ impl Begin {
         if !start.request_id.is_empty()
             && let Some(run) = tx.run_of_request(&rack.target(), &start.request_id).await?
         {
-            let same = self.made(&run);
+            let same = self.is_request_of(&run);
             let run = Some(replay(run, same)?);
-            return Ok((MaintenanceStarted { run, new: false, preview: None }, created));
+            return Ok((MaintenanceStartResult { run, new: false, preview: None }, created));
         }
         let preview = self.preview(tx, &rack).await?;
         match (preview.refusals.first(), start.dry_run) {
             (Some(refusal), false) => return Err(refusal.clone().into()),
             (Some(_), true) => {
                 let preview = Some(preview);
-                return Ok((MaintenanceStarted { run: None, new: false, preview }, created));
+                return Ok((MaintenanceStartResult { run: None, new: false, preview }, created));
             }
             (None, _) => {}
         }
@@ -140,27 +141,27 @@ impl Begin {
         // The operation of a dry run is rolled back.
         let run = (!start.dry_run).then_some(run);
         let preview = Some(preview);
-        Ok((MaintenanceStarted { new: run.is_some(), run, preview }, created))
+        Ok((MaintenanceStartResult { new: run.is_some(), run, preview }, created))
     }
 }
 
-impl Begin {
-    async fn preview(&self, tx: &mut Tx, rack: &Rack) -> Result<Preview> {
-        let MaintenanceStart { wanted, trigger, force, .. } = &self.start;
-        let devices = devices_of(tx, &rack.id()).await?;
-        check_known(tx, rack, &devices, wanted).await?;
-        let firmware = resolution(tx, rack, wanted.firmware()).await?;
+impl MaintenanceAdmission {
+    async fn preview(&self, tx: &mut Tx, rack: &Rack) -> Result<MaintenancePreview> {
+        let MaintenanceStart { request: desired, trigger, force_reason: force, .. } = &self.start;
+        let devices = load_devices(tx, &rack.id()).await?;
+        check_named_devices(tx, rack, &devices, desired).await?;
+        let firmware = resolve_firmware(tx, rack, desired.firmware()).await?;
         let given = (firmware, &self.limits);
-        let planned = plan(rack, &devices, wanted.clone(), *trigger, given)?;
+        let planned = plan(rack, &devices, desired.clone(), *trigger, given)?;
         let refusals = gates(rack, &planned, force.as_deref());
-        Ok(Preview { planned, refusals })
+        Ok(MaintenancePreview { planned, refusals })
     }
 
     async fn accept(
         &self,
         tx: &mut Tx,
         rack: &mut Rack,
-        planned: &Planned,
+        planned: &PlannedMaintenance,
         created: &mut Created,
     ) -> Result<Run> {
         let start = &self.start;
@@ -170,7 +171,7 @@ impl Begin {
         let at = time_after_runs(tx, self.now, &targets).await?;
         let at = not_before(at, rack.head.updated_at);
         let what = format!("{} {}", start.trigger.as_str(), self.id);
-        let message = accepted(&what, &by, start.force.as_deref());
+        let message = format_accepted(&what, &by, start.force_reason.as_deref());
         let event = event(Cause::Request, &start.by, message, here!(), at);
         let run = self.new_run(rack, planned, by, at);
         let own = rack.subject();
@@ -180,11 +181,11 @@ impl Begin {
                 Holds::Nothing
             }
             // It holds its devices only when it starts: operations accepted earlier end first.
-            (None, Trigger::Reprovision) => {
+            (None, MaintenanceTrigger::Reprovision) => {
                 rack.reprovision_requested = Some(self.id.clone());
                 Holds::Nothing
             }
-            (None, Trigger::OnDemand | Trigger::Ingestion) => {
+            (None, MaintenanceTrigger::OnDemand | MaintenanceTrigger::Ingestion) => {
                 rack.maintenance_requested.push(self.id.clone());
                 Holds::Targets { own: Some(&own) }
             }
@@ -196,38 +197,38 @@ impl Begin {
         Ok(run)
     }
 
-    fn new_run(&self, rack: &Rack, planned: &Planned, by: String, at: Timestamp) -> Run {
+    fn new_run(&self, rack: &Rack, planned: &PlannedMaintenance, by: String, at: Timestamp) -> Run {
         let start = &self.start;
         let mut new = planned.new_run(rack, &self.id, by);
         if !start.request_id.is_empty() {
             new.request_id.clone_from(&start.request_id);
         }
-        record(&mut new.params, start.force.as_deref(), &start.reference);
+        add_request_metadata(&mut new.params, start.force_reason.as_deref(), &start.reference);
         if planned.unknown.is_some() {
             new.claims.clear();
         }
-        let mut run = new.run(at);
-        (run.spec.parent, run.spec.restart) = self.restarts.clone().unzip();
+        let mut run = new.into_run(at);
+        (run.spec.rerun_of, run.spec.restart) = self.restart_of.clone().unzip();
         if let Some(id) = &planned.unknown {
-            fail(&mut run, id, at);
+            mark_failed(&mut run, id, at);
         }
         run
     }
 
     /// Whether an earlier run was created by an equal request.
-    fn made(&self, run: &Run) -> bool {
+    fn is_request_of(&self, run: &Run) -> bool {
         let start = &self.start;
-        let parent = self.restarts.as_ref().map(|(parent, _)| parent);
-        wanted_of(&run.spec.params) == start.wanted
-            && run.spec.params.get(FORCED) == start.force.as_ref()
-            && run.spec.parent.as_ref() == parent
+        let parent = self.restart_of.as_ref().map(|(parent, _)| parent);
+        request_from_params(&run.spec.params) == start.request
+            && run.spec.params.get(FORCED) == start.force_reason.as_ref()
+            && run.spec.rerun_of.as_ref() == parent
     }
 }
 
 /// An operation with a firmware that is not in the catalogue is created as failed.
-fn fail(run: &mut Run, id: &FirmwareId, at: Timestamp) {
-    let said = format!("firmware {id} is not in the catalogue");
-    let fault = Fault::new(Code::FirmwareUnknown, said);
+fn mark_failed(run: &mut Run, id: &FirmwareId, at: Timestamp) {
+    let message = format!("firmware {id} is not in the catalogue");
+    let fault = Fault::new(FaultCode::FirmwareUnknown, message);
     let failure = Failure { fault, step: "resolve-firmware".into(), attempts: 0 };
     run.progress.workflow = failure.workflow();
     run.progress.failure = Some(failure);
@@ -235,12 +236,17 @@ fn fail(run: &mut Run, id: &FirmwareId, at: Timestamp) {
 }
 
 /// Refuses a named device that is unknown or not in this rack.
-async fn check_known(tx: &mut Tx, rack: &Rack, devices: &[Device], wanted: &Wanted) -> Result<()> {
-    for (field, target) in wanted.scope.named() {
+async fn check_named_devices(
+    tx: &mut Tx,
+    rack: &Rack,
+    devices: &[RackDevice],
+    desired: &RackMaintenanceRequest,
+) -> Result<()> {
+    for (field, target) in desired.scope.named() {
         if devices.iter().any(|device| device.target == target) {
             continue;
         }
-        let problem = match stands_in(tx, &target).await? {
+        let problem = match rack_of_device(tx, &target).await? {
             None => format!("{target} is not known"),
             Some(None) => format!("{target} stands in no rack"),
             Some(Some(other)) => format!("{target} stands in {other}, not in {}", rack.head.id),
@@ -252,7 +258,7 @@ async fn check_known(tx: &mut Tx, rack: &Rack, devices: &[Device], wanted: &Want
 }
 
 /// The rack of a device; none when there is no such device.
-async fn stands_in(tx: &mut Tx, target: &TargetId) -> Result<Option<Option<RackId>>> {
+async fn rack_of_device(tx: &mut Tx, target: &TargetId) -> Result<Option<Option<RackId>>> {
     let id = target.as_str();
     Ok(match target.kind {
         TargetKind::Machine => {
@@ -268,7 +274,7 @@ async fn stands_in(tx: &mut Tx, target: &TargetId) -> Result<Option<Option<RackI
 fn log_notes(tx: &mut Tx, run: &Run, at: Timestamp) -> Result<()> {
     let mut start = 0;
     let mut lines = Vec::new();
-    for note in notes_of(&run.spec.params) {
+    for note in notes_from_params(&run.spec.params) {
         let data = format!("{note}\n").into_bytes();
         let length = data.len() as i64;
         lines.push(NewLog {
@@ -286,7 +292,12 @@ fn log_notes(tx: &mut Tx, run: &Run, at: Timestamp) -> Result<()> {
 
 /// Starts an operation in the transaction of the rack's turn: it holds its devices, and the hosts
 /// get their firmware requests. `started`: this turn has created the operation.
-pub(crate) async fn begun(tx: &mut Tx, id: &RunId, started: bool, event: &NewEvent) -> Result<()> {
+pub(crate) async fn start_operation(
+    tx: &mut Tx,
+    id: &RunId,
+    started: bool,
+    event: &NewEvent,
+) -> Result<()> {
     let Some(run) = tx.run(id).await? else { return Ok(()) };
     if run.ended() {
         return Ok(());
@@ -294,20 +305,20 @@ pub(crate) async fn begun(tx: &mut Tx, id: &RunId, started: bool, event: &NewEve
     if started {
         log_notes(tx, &run, event.at)?;
     } else {
-        hold(tx, &run, run.spec.reports_to.as_ref(), event).await?;
+        hold_devices(tx, &run, run.spec.reports_to.as_ref(), event).await?;
         // If the operation has ended meanwhile, its devices were released before they were held
         // here, and would never be released again.
-        if tx.claimed_run_locked(id).await?.is_none_or(|held| held.run.ended()) {
+        if tx.claimed_run_locked(id).await?.is_none_or(|claimed| claimed.run.ended()) {
             return Err(StoreError::Conflict);
         }
         tx.wake(&id.object(), event.at)?;
     }
-    tell_hosts(tx, &run, event).await
+    request_host_upgrades(tx, &run, event).await
 }
 
 /// Requests the upgrade from the hosts whose firmware an operation upgrades.
-async fn tell_hosts(tx: &mut Tx, run: &Run, event: &NewEvent) -> Result<()> {
-    let machines = upgraded(run);
+async fn request_host_upgrades(tx: &mut Tx, run: &Run, event: &NewEvent) -> Result<()> {
+    let machines = upgraded_machines(run);
     if machines.is_empty() {
         return Ok(());
     }
@@ -316,31 +327,40 @@ async fn tell_hosts(tx: &mut Tx, run: &Run, event: &NewEvent) -> Result<()> {
 }
 
 /// The machines whose firmware an operation upgrades.
-fn upgraded(run: &Run) -> Vec<MachineId> {
-    let leg = Leg::Firmware(TargetKind::Machine).as_str();
-    let steps = run.spec.steps.iter().filter(|step| step.name == leg);
+fn upgraded_machines(run: &Run) -> Vec<MachineId> {
+    let rack_step = RackStep::Firmware(TargetKind::Machine).as_str();
+    let steps = run.spec.steps.iter().filter(|step| step.name == rack_step);
     let groups = steps.filter_map(|step| step.effect.group());
-    groups.flat_map(|group| &group.parts).filter_map(|part| part.target.machine()).collect()
+    groups.flat_map(|group| &group.child_runs).filter_map(|part| part.target.machine()).collect()
 }
 
 /// Continues a failed operation: the rack's gate is checked again, and all devices are held again.
-pub(crate) async fn reopen(tx: &mut Tx, id: &RackId, run: &Run, event: &NewEvent) -> Result<()> {
+pub(crate) async fn reopen_operation(
+    tx: &mut Tx,
+    id: &RackId,
+    run: &Run,
+    event: &NewEvent,
+) -> Result<()> {
     let found = tx.record_locked::<Rack>(id.as_str()).await?;
     let mut rack = found.ok_or_else(|| no_rack(id))?;
     let again = format!("farrier run rerun {}", run.spec.id);
     if run.spec.steps.is_empty() {
-        let said = format!("{} was never planned: there is no step to go on with", run.spec.id);
-        return Err(Refusal::precondition("NOTHING_PLANNED", said).next(again).into());
+        let text = format!("{} was never planned: there is no step to go on with", run.spec.id);
+        return Err(Refusal::precondition("NOTHING_PLANNED", text).next(again).into());
     }
-    let full = wanted_of(&run.spec.params).scope.is_full();
-    admit(&rack, full, Trigger::OnDemand)?;
-    may_go_on(run, &devices_of(tx, id).await?)?;
+    let full = request_from_params(&run.spec.params).scope.is_full();
+    admit(&rack, full, MaintenanceTrigger::OnDemand)?;
+    admit_resume(run, &load_devices(tx, id).await?)?;
     if !rack.active.contains(&run.spec.id) {
         rack.active.push(run.spec.id.clone());
     }
     let message = format!("{} goes on", run.spec.id);
     tx.update_and_enqueue(&mut rack, &NewEvent { message, ..event.clone() })?;
-    hold(tx, run, Some(&rack.subject()), event).await?;
+    hold_devices(tx, run, Some(&rack.subject()), event).await?;
     // An operation that was stopped before it started has not notified its hosts yet.
-    if run.progress.started_at.is_none() { tell_hosts(tx, run, event).await } else { Ok(()) }
+    if run.progress.started_at.is_none() {
+        request_host_upgrades(tx, run, event).await
+    } else {
+        Ok(())
+    }
 }

@@ -2,11 +2,11 @@
 
 use super::no_rack;
 use crate::admission::no_run;
-use crate::fan_out::part_runs;
+use crate::fan_out::child_runs;
 use crate::rack::Racks;
 use model::id::{RackId, RunId};
 use model::rack::Rack;
-use model::rack::maintenance::Leg;
+use model::rack::maintenance::RackStep;
 use model::refusal::Refusal;
 use model::run::{Run, StepState};
 use model::target::{TargetId, TargetKind};
@@ -16,20 +16,20 @@ use store::{Result, Tx};
 #[derive(Debug, Clone)]
 pub struct MaintenanceStatus {
     pub run: Run,
-    pub legs: Vec<LegStatus>,
+    pub steps: Vec<RackStepStatus>,
 }
 
 #[derive(Debug, Clone)]
-pub struct LegStatus {
+pub struct RackStepStatus {
     pub name: String,
-    pub leg: Option<Leg>,
+    pub step: Option<RackStep>,
     pub state: StepState,
-    pub parts: Vec<PartStatus>,
+    pub child_runs: Vec<ChildRunStatus>,
 }
 
 /// A device in a step; it has no run before its child run has started.
 #[derive(Debug, Clone)]
-pub struct PartStatus {
+pub struct ChildRunStatus {
     pub target: TargetId,
     pub run: Option<Run>,
 }
@@ -37,26 +37,26 @@ pub struct PartStatus {
 impl Racks {
     /// The operation with this id.
     pub async fn status(&self, id: &RunId) -> Result<MaintenanceStatus> {
-        self.0.store().read(id.clone(), |id, tx| Box::pin(status_of(tx, id))).await
+        self.0.store().read(id.clone(), |id, tx| Box::pin(load_status(tx, id))).await
     }
 
     /// The pending and active operations of a rack, or its last one when there are none.
     pub async fn operations(&self, rack: &RackId) -> Result<Vec<MaintenanceStatus>> {
-        self.0.store().read(rack.clone(), |rack, tx| Box::pin(in_rack(tx, rack))).await
+        self.0.store().read(rack.clone(), |rack, tx| Box::pin(load_rack_statuses(tx, rack))).await
     }
 }
 
-async fn status_of(tx: &mut Tx, id: &RunId) -> Result<MaintenanceStatus> {
+async fn load_status(tx: &mut Tx, id: &RunId) -> Result<MaintenanceStatus> {
     let run = tx.run(id).await?.ok_or_else(|| no_run(id))?;
     if run.spec.target.kind != TargetKind::Rack {
-        let said = format!("{} acts on {}, not on a rack", id, run.spec.target);
-        let refusal = Refusal::precondition("NOT_ON_A_RACK", said);
+        let message = format!("{} acts on {}, not on a rack", id, run.spec.target);
+        let refusal = Refusal::precondition("NOT_ON_A_RACK", message);
         return Err(refusal.next(format!("farrier run get {}", id)).into());
     }
-    status(tx, run).await
+    build_status(tx, run).await
 }
 
-async fn in_rack(tx: &mut Tx, id: &RackId) -> Result<Vec<MaintenanceStatus>> {
+async fn load_rack_statuses(tx: &mut Tx, id: &RackId) -> Result<Vec<MaintenanceStatus>> {
     let found = tx.record::<Rack>(id.as_str()).await?;
     let rack = found.ok_or_else(|| no_rack(id))?;
     let waiting = rack.maintenance_requested.iter().chain(&rack.reprovision_requested);
@@ -69,25 +69,30 @@ async fn in_rack(tx: &mut Tx, id: &RackId) -> Result<Vec<MaintenanceStatus>> {
     }
     let mut all = Vec::new();
     for run in runs {
-        all.push(status(tx, run).await?);
+        all.push(build_status(tx, run).await?);
     }
     Ok(all)
 }
 
-async fn status(tx: &mut Tx, run: Run) -> Result<MaintenanceStatus> {
+async fn build_status(tx: &mut Tx, run: Run) -> Result<MaintenanceStatus> {
     let mut legs = Vec::new();
     for state in &run.progress.steps {
         let Some(step) = run.plan_step(state) else { continue };
         let mut parts = Vec::new();
         if let Some(group) = step.effect.group() {
-            let mut known = part_runs(tx, &run.key(state), group).await?;
-            for part in &group.parts {
+            let mut known = child_runs(tx, &run.key(state), group).await?;
+            for part in &group.child_runs {
                 let run = known.remove(&part.target);
-                parts.push(PartStatus { target: part.target.clone(), run });
+                parts.push(ChildRunStatus { target: part.target.clone(), run });
             }
         }
-        let leg = Leg::parse(&step.name);
-        legs.push(LegStatus { name: run.step_name(state), leg, state: state.clone(), parts });
+        let rack_step = RackStep::parse(&step.name);
+        legs.push(RackStepStatus {
+            name: run.step_name(state),
+            step: rack_step,
+            state: state.clone(),
+            child_runs: parts,
+        });
     }
-    Ok(MaintenanceStatus { run, legs })
+    Ok(MaintenanceStatus { run, steps: legs })
 }

@@ -4,39 +4,39 @@
 use crate::admission::{
     check_node, event, health_override, may_continue_alone, no_machine, no_run,
 };
-use crate::claims::{hold, is_held_by_parent};
+use crate::claims::{hold_devices, is_held_by_parent};
 use crate::node;
-use crate::rack::reopen;
+use crate::rack::reopen_operation;
 use model::id::{ObjectId, RunId};
 use model::lifecycle::SubjectKind;
-use model::machine::admit::admit_by;
+use model::machine::admit::admit_with_override;
 use model::node::Node;
-use model::node::door::may_go_on;
+use model::node::requests::admit_resume;
 use model::plan::RunType;
 use model::refusal::Refusal;
-use model::run::act::{Acted, Action, Who, act};
+use model::run::actions::{Action, ActionResult, Requester, apply_action};
 use model::run::{Run, RunPhase, apply_to_machine};
 use model::target::TargetKind;
 use model::time::Timestamp;
 use store::{Cause, NewEvent, Result, Tx};
 
 /// The most recent runs of a target among which the last one that changed it is searched.
-const LOOKED_BACK: i64 = 32;
+const MAX_RECENT_RUNS: i64 = 32;
 
-pub(super) struct Act {
+pub(super) struct ActionTransaction {
     pub id: RunId,
     pub action: Action,
-    pub who: Who,
+    pub who: Requester,
     pub now: Timestamp,
 }
 
-impl Act {
+impl ActionTransaction {
     pub async fn run(&self, tx: &mut Tx) -> Result<Run> {
-        let held = tx.claimed_run(&self.id).await?.ok_or_else(|| no_run(&self.id))?;
-        let mut run = held.run;
-        let node = node::follow::lock(tx, &run).await?.map(|node| *node);
-        match act(&run, self.action, &self.who, self.now)? {
-            Acted::Already => {
+        let claimed = tx.claimed_run(&self.id).await?.ok_or_else(|| no_run(&self.id))?;
+        let mut run = claimed.run;
+        let node = node::run_update::lock(tx, &run).await?.map(|node| *node);
+        match apply_action(&run, self.action, &self.who, self.now)? {
+            ActionResult::Unchanged => {
                 // A pending run of a rack is started by the rack's turn, so that is woken.
                 match &run.spec.reports_to {
                     Some(rack) if run.phase() == RunPhase::Pending => {
@@ -44,27 +44,28 @@ impl Act {
                     }
                     // A run that was never claimed is due already, or waits for its permission to
                     // start.
-                    Some(_) | None if run.ended() || held.epoch == 0 => {}
+                    Some(_) | None if run.ended() || claimed.epoch == 0 => {}
                     Some(_) | None => tx.wake(&self.id.object(), self.now)?,
                 }
                 Ok(run)
             }
-            Acted::Told(progress, note) | Acted::Changed(progress, note) => {
+            ActionResult::Recorded(progress, note) | ActionResult::Changed(progress, note) => {
                 run.progress = progress;
                 self.write(tx, run, node, note).await
             }
-            Acted::Reopened(progress, note) => {
+            ActionResult::Reopened(progress, note) => {
                 // A cancel compensates by the recorded progress of the run, whatever other runs did
                 // since.
                 if self.action != Action::Cancel {
-                    self.check_latest(tx, &run).await?;
+                    self.check_not_superseded(tx, &run).await?;
                 }
                 run.progress = progress;
                 if let Some(node) = &node {
-                    may_go_on(node, &run)?;
+                    admit_resume(node, &run)?;
                 }
-                let event = event(Cause::Request, &self.who.by, String::new(), note.line, self.now);
-                self.hold_again(tx, &run, &event).await?;
+                let event =
+                    event(Cause::Request, &self.who.by, String::new(), note.code_line, self.now);
+                self.reacquire_hold(tx, &run, &event).await?;
                 if let Some(record) = &run.spec.reports_to {
                     tx.wake(&ObjectId::trusted(record.key()), self.now)?;
                 }
@@ -74,32 +75,39 @@ impl Act {
     }
 }
 
-impl Act {
+impl ActionTransaction {
     /// Holds the targets of a continued run again. The gates of machines, racks and shelves are
     /// checked again; a switch only has to be free. A child run continues under the hold of its
     /// parent, or with its own once the parent has ended.
-    async fn hold_again(&self, tx: &mut Tx, run: &Run, event: &NewEvent) -> Result<()> {
+    async fn reacquire_hold(&self, tx: &mut Tx, run: &Run, event: &NewEvent) -> Result<()> {
         if is_held_by_parent(tx, run).await? {
             return Ok(());
         }
         // A run that a rack started needs the rack's permission to continue.
         let by_rack = run.spec.reports_to.as_ref().is_some_and(|one| one.kind == SubjectKind::Rack);
         if let (Some(rack), true) = (run.spec.target.rack(), by_rack) {
-            return reopen(tx, &rack, run, event).await;
+            return reopen_operation(tx, &rack, run, event).await;
         }
-        let on_machine = run.spec.target.machine().filter(|_| run.spec.part_of.is_none());
+        let on_machine = run.spec.target.machine().filter(|_| run.spec.parent_run.is_none());
         let Some(id) = on_machine else {
             may_continue_alone(tx, run).await?;
-            return hold(tx, run, None, event).await;
+            return hold_devices(tx, run, None, event).await;
         };
         let mut machine = tx.machine_locked(&id).await?.ok_or_else(|| no_machine(&id))?;
         match (&machine.active_run, self.action) {
-            (Some(holder), Action::Cancel) => return Err(run.spec.target.held_by(holder).into()),
+            (Some(holder), Action::Cancel) => {
+                return Err(run.spec.target.refuse_held(holder).into());
+            }
             // A cancel is allowed in any state of the machine.
             (None, Action::Cancel) => {}
             (_, Action::RetryStep | Action::Resume | Action::Adopt | Action::MarkManual) => {
                 check_node(tx, &machine, run).await?;
-                admit_by(&machine, run.spec.run_type, &run.spec.steps, health_override(run))?;
+                admit_with_override(
+                    &machine,
+                    run.spec.run_type,
+                    &run.spec.steps,
+                    health_override(run),
+                )?;
             }
         }
         machine.active_run = Some(run.spec.id.clone());
@@ -113,31 +121,32 @@ impl Act {
         tx: &mut Tx,
         mut run: Run,
         node: Option<Node>,
-        note: model::run::Note,
+        note: model::run::HistoryNote,
     ) -> Result<Run> {
         run.version = tx.update_unclaimed(&run, self.now)?.version;
-        let event = event(Cause::Request, &self.who.by, note.said, note.line, self.now);
+        let event = event(Cause::Request, &self.who.by, note.message, note.code_line, self.now);
         tx.append_run_event(&run, &event)?;
         if let Some(node) = node {
-            node::follow::write(tx, node, &run, None, &event)?;
+            node::run_update::write(tx, node, &run, None, &event)?;
         }
         Ok(run)
     }
 
     /// Refuses to continue a run whose targets another run has changed since. For a run on a rack
     /// only its held devices count: other runs may act on the rack's other devices.
-    async fn check_latest(&self, tx: &mut Tx, run: &Run) -> Result<()> {
+    async fn check_not_superseded(&self, tx: &mut Tx, run: &Run) -> Result<()> {
         let targets = match run.spec.target.kind {
-            TargetKind::Rack => run.spec.claims.as_slice(),
+            TargetKind::Rack => run.spec.held_targets.as_slice(),
             TargetKind::Machine | TargetKind::Switch | TargetKind::PowerShelf => {
                 std::slice::from_ref(&run.spec.target)
             }
         };
         for target in targets {
-            let latest = tx.latest_runs(target, LOOKED_BACK).await?;
+            let latest = tx.latest_runs(target, MAX_RECENT_RUNS).await?;
             // Runs that only read the device do not invalidate the steps of this run.
-            let latest = latest.iter().find(|one| one.spec.id == run.spec.id || changes(one));
-            if let Some(latest) = latest.filter(|latest| follows(latest, run)) {
+            let latest =
+                latest.iter().find(|one| one.spec.id == run.spec.id || changes_device(one));
+            if let Some(latest) = latest.filter(|latest| is_later_run(latest, run)) {
                 return Err(superseded(run, latest).into());
             }
         }
@@ -146,27 +155,28 @@ impl Act {
 }
 
 /// Whether a run may leave its device in another state than it found it in.
-fn changes(run: &Run) -> bool {
+fn changes_device(run: &Run) -> bool {
     !matches!(run.spec.run_type, RunType::Intake | RunType::Check)
 }
 
 /// Whether `latest` acted on the device after `run`, and is not one of its child runs.
-fn follows(latest: &Run, run: &Run) -> bool {
-    let own = latest.spec.id == run.spec.id || latest.spec.part_of.as_ref() == Some(&run.spec.id);
+fn is_later_run(latest: &Run, run: &Run) -> bool {
+    let own =
+        latest.spec.id == run.spec.id || latest.spec.parent_run.as_ref() == Some(&run.spec.id);
     let before =
         run.spec.target.kind == TargetKind::Rack && latest.spec.created_at < run.spec.created_at;
     !own && !before
 }
 
 fn superseded(run: &Run, latest: &Run) -> Refusal {
-    let said = format!(
+    let message = format!(
         "{} has been followed by {} on {}: its steps may no longer fit",
         run.spec.id, latest.spec.id, latest.spec.target
     );
     let next = match run.spec.target.kind {
-        _ if run.is_of_node() => format!("farrier why {}", latest.spec.id),
+        _ if run.works_on_node() => format!("farrier why {}", latest.spec.id),
         TargetKind::Machine | TargetKind::Rack => run.command("rerun"),
-        TargetKind::Switch | TargetKind::PowerShelf => run.spec.target.get(),
+        TargetKind::Switch | TargetKind::PowerShelf => run.spec.target.show_command(),
     };
-    Refusal::precondition("RUN_SUPERSEDED", said).next(next)
+    Refusal::precondition("RUN_SUPERSEDED", message).next(next)
 }

@@ -3,7 +3,7 @@
 use model::id::ObjectId;
 use model::time::Timestamp;
 use std::collections::BTreeMap;
-use store::{Claimed, ClaimedRun, Result, StoreError, Tx};
+use store::{ClaimedObject, ClaimedRun, Result, StoreError, Tx};
 
 /// Claims due objects and reads the runs among them. A record of another kind is read by its turn.
 pub(super) async fn claim(
@@ -11,7 +11,7 @@ pub(super) async fn claim(
     owner: &str,
     now: Timestamp,
     limit: i64,
-) -> Result<Vec<(Claimed, Result<ClaimedRun>)>> {
+) -> Result<Vec<(ClaimedObject, Result<ClaimedRun>)>> {
     let claimed = tx.claim_due(owner, now, limit).await?;
     if claimed.is_empty() {
         return Ok(Vec::new());
@@ -26,7 +26,7 @@ pub(super) async fn claim(
         }
     };
     let gone = || Err(StoreError::Corrupt("its record is missing".into()));
-    let with_run = |one: Claimed| {
+    let with_run = |one: ClaimedObject| {
         let held = held.remove(&one.id).unwrap_or_else(gone);
         (one, held)
     };

@@ -9,7 +9,7 @@ use model::id::RunId;
 use model::lifecycle::DeviceContext;
 use model::node::{self, Node};
 use model::power_shelf::PowerShelf;
-use model::rack::maintenance::Limits;
+use model::rack::maintenance::RackLimits;
 use model::rack::{self, Rack};
 use model::site::Site;
 use model::switch::Switch;
@@ -36,7 +36,7 @@ impl LoadContext for PowerShelf {
         fresh: RunId,
         _now: Timestamp,
     ) -> Result<DeviceContext> {
-        let against = shelves::against(tx, self).await?.map(|refusal| refusal.said);
+        let against = shelves::find_refusal(tx, self).await?.map(|refusal| refusal.message);
         Ok(DeviceContext { against, ..device_context(tx, self, self.waits_for(), fresh).await? })
     }
 }
@@ -53,12 +53,17 @@ impl LoadContext for Switch {
 }
 
 impl LoadContext for Rack {
-    async fn load_context(&self, tx: &mut Tx, fresh: RunId, _now: Timestamp) -> Result<rack::Seen> {
-        racks::look(tx, self, fresh, Limits::default()).await
+    async fn load_context(
+        &self,
+        tx: &mut Tx,
+        fresh: RunId,
+        _now: Timestamp,
+    ) -> Result<rack::RackTurnInput> {
+        racks::load_turn_input(tx, self, fresh, RackLimits::default()).await
     }
 
-    fn under(seen: rack::Seen, settings: &Settings) -> rack::Seen {
-        rack::Seen { limits: settings.racks, ..seen }
+    fn with_settings(observed: rack::RackTurnInput, settings: &Settings) -> rack::RackTurnInput {
+        rack::RackTurnInput { limits: settings.rack_limits, ..observed }
     }
 }
 
@@ -68,12 +73,12 @@ impl LoadContext for Node {
         tx: &mut Tx,
         _fresh: RunId,
         _now: Timestamp,
-    ) -> Result<node::Seen> {
+    ) -> Result<node::NodeTurnInput> {
         let run = match &self.workflow {
             Some(id) => tx.run(id).await?,
             None => None,
         };
-        Ok(node::Seen { run })
+        Ok(node::NodeTurnInput { run })
     }
 }
 
@@ -84,16 +89,21 @@ impl LoadContext for Site {
 }
 
 impl LoadContext for Host {
-    async fn load_context(&self, tx: &mut Tx, fresh: RunId, _now: Timestamp) -> Result<host::Seen> {
+    async fn load_context(
+        &self,
+        tx: &mut Tx,
+        fresh: RunId,
+        _now: Timestamp,
+    ) -> Result<host::HostTurnInput> {
         // The machine is locked until the turn ends, so that its gate is still open when a run
         // starts.
         let machine = tx.machine_locked(&self.machine()).await?;
-        hosts::look(tx, self, fresh, machine.as_ref()).await
+        hosts::load_context(tx, self, fresh, machine.as_ref()).await
     }
 
-    fn under(seen: host::Seen, settings: &Settings) -> host::Seen {
+    fn with_settings(observed: host::HostTurnInput, settings: &Settings) -> host::HostTurnInput {
         let retry_interval = settings.host_firmware_upgrade_retry_interval;
-        host::Seen { retry_interval, ..seen }
+        host::HostTurnInput { retry_interval, ..observed }
     }
 
     async fn follow_up(&self, before: &Self, tx: &mut Tx, event: &NewEvent) -> Result<()> {

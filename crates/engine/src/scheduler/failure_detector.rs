@@ -13,7 +13,7 @@ pub(crate) struct FailureDetector(BTreeMap<String, (ReplicaHeartbeat, Instant)>)
 
 impl FailureDetector {
     /// Records the current heartbeats and returns those that have not changed for a lease.
-    pub fn silent(
+    pub fn detect_silent(
         &mut self,
         heartbeats: Vec<ReplicaHeartbeat>,
         now: Instant,
@@ -41,7 +41,7 @@ mod tests {
 
     fn heartbeat(name: &str, incarnation: u8, beat: i64) -> ReplicaHeartbeat {
         let replica = Replica { name: name.into(), incarnation: format!("{name}#{incarnation}") };
-        ReplicaHeartbeat { replica, beat: Timestamp::from_millis(beat) }
+        ReplicaHeartbeat { replica, expires_at: Timestamp::from_millis(beat) }
     }
 
     #[test]
@@ -50,7 +50,8 @@ mod tests {
         let mut detector = FailureDetector::default();
         let start = Instant::now();
         let mut at = |second, heartbeats| {
-            let silent = detector.silent(heartbeats, start + Duration::from_secs(second), LEASE);
+            let silent =
+                detector.detect_silent(heartbeats, start + Duration::from_secs(second), LEASE);
             silent.into_iter().map(|heartbeat| heartbeat.replica.name).collect::<Vec<_>>()
         };
         let none: [&str; 0] = [];

@@ -6,29 +6,29 @@
 use super::Scheduler;
 use crate::admission::{Admission, Created, Holds};
 use crate::claims::halt_run;
-use crate::topology::{self, Place};
+use crate::topology::{self, DeviceLocation};
 use crate::{Settings, rack};
 use model::host::Host;
 use model::id::{ObjectId, RunId};
-use model::lifecycle::{Change, Lifecycle, Next, SubjectId, SubjectKind};
+use model::lifecycle::{Lifecycle, LifecycleChange, LifecycleDecision, SubjectId, SubjectKind};
 use model::node::Node;
 use model::plan::RunType;
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
-use model::run::Note;
-use model::run::act::Action;
+use model::run::HistoryNote;
+use model::run::actions::Action;
 use model::site::Site;
 use model::switch::Switch;
 use model::time::Timestamp;
 use std::time::Duration;
-use store::{Cause, Claimed, Enqueue, NewEvent, RecordClaim, Result, StoreError, Tx};
+use store::{Cause, ClaimedObject, Enqueue, NewEvent, RecordClaim, Result, StoreError, Tx};
 
 /// More transitions than this in one turn mean a loop in the lifecycle.
-const MAX_MOVES: u64 = 64;
+const MAX_TRANSITIONS: u64 = 64;
 /// The wait before a retry when the database is unavailable.
 const DATABASE_RETRY: Duration = Duration::from_millis(250);
 /// How often a turn is retried after a write conflict.
-const MAX_RACES: u32 = 20;
+const MAX_CONFLICTS: u32 = 20;
 
 /// Loads the context that a turn needs beside its record.
 pub(crate) trait LoadContext: Lifecycle {
@@ -38,11 +38,11 @@ pub(crate) trait LoadContext: Lifecycle {
         tx: &mut Tx,
         fresh: RunId,
         now: Timestamp,
-    ) -> impl Future<Output = Result<Self::Seen>> + Send;
+    ) -> impl Future<Output = Result<Self::TurnInput>> + Send;
 
     /// Adds the server's settings to the context.
-    fn under(seen: Self::Seen, _settings: &Settings) -> Self::Seen {
-        seen
+    fn with_settings(observed: Self::TurnInput, _settings: &Settings) -> Self::TurnInput {
+        observed
     }
 
     /// Further writes in the transaction of a transition.
@@ -58,8 +58,8 @@ pub(crate) trait LoadContext: Lifecycle {
 
 impl Scheduler {
     /// Advances a claimed record. A record that cannot be advanced is retried after a backoff.
-    pub(crate) async fn advance(&self, claimed: &Claimed, kind: SubjectKind) {
-        for _ in 0..MAX_RACES {
+    pub(crate) async fn advance_record(&self, claimed: &ClaimedObject, kind: SubjectKind) {
+        for _ in 0..MAX_CONFLICTS {
             let moved = match kind {
                 SubjectKind::Rack => self.advance_one::<Rack>(claimed).await,
                 SubjectKind::Switch => self.advance_one::<Switch>(claimed).await,
@@ -71,7 +71,7 @@ impl Scheduler {
             match moved {
                 Ok(()) => return,
                 // Another transaction wrote first, or another replica has claimed the record.
-                Err(StoreError::Conflict) if self.still_holds(claimed).await => {}
+                Err(StoreError::Conflict) if self.is_still_claimed(claimed).await => {}
                 Err(StoreError::Conflict) => return,
                 // The database does not accept writes at the moment.
                 Err(StoreError::Unavailable(_)) if !self.0.is_stopping() => {
@@ -85,24 +85,24 @@ impl Scheduler {
                 }
             }
         }
-        self.put_back(claimed.id.clone(), claimed.epoch).await;
+        self.requeue_with_backoff(claimed.id.clone(), claimed.epoch).await;
     }
 
     /// Whether the claim still stands. True when the database cannot be read: the next attempt
     /// finds out.
-    async fn still_holds(&self, claimed: &Claimed) -> bool {
-        let Claimed { id, epoch, .. } = claimed.clone();
-        let held = self
+    async fn is_still_claimed(&self, claimed: &ClaimedObject) -> bool {
+        let ClaimedObject { id, epoch, .. } = claimed.clone();
+        let claim = self
             .0
             .store()
             .read_one((id, epoch), |(id, epoch), tx| Box::pin(tx.is_claimed(id, *epoch)));
-        held.await.unwrap_or(true)
+        claim.await.unwrap_or(true)
     }
 
-    async fn advance_one<R: LoadContext>(&self, claimed: &Claimed) -> Result<()> {
-        let advance = Advance {
+    async fn advance_one<R: LoadContext>(&self, claimed: &ClaimedObject) -> Result<()> {
+        let advance = RecordTurn {
             key: claimed.id.clone(),
-            claim: RecordClaim { epoch: claimed.epoch, wakes: claimed.wakes },
+            claim: RecordClaim { epoch: claimed.epoch, wakes_handled: claimed.wakes_requested },
             random: self.0.random(),
             now: self.0.now(),
             settings: self.0.settings().clone(),
@@ -114,7 +114,7 @@ impl Scheduler {
     }
 }
 
-struct Advance {
+struct RecordTurn {
     key: ObjectId,
     claim: RecordClaim,
     random: u64,
@@ -122,42 +122,46 @@ struct Advance {
     settings: Settings,
 }
 
-impl Advance {
+impl RecordTurn {
     async fn run<R: LoadContext>(&self, tx: &mut Tx) -> Result<Created> {
         let mut created = Created::default();
-        let id = SubjectId::of_key(R::KIND, self.key.as_str()).id;
+        let id = SubjectId::from_key(R::KIND, self.key.as_str()).id;
         let Some(mut record) = tx.record_locked::<R>(&id).await? else {
             // The record and its queue row were removed since the claim.
             return Ok(created);
         };
-        for turn in 0..MAX_MOVES {
+        for turn in 0..MAX_TRANSITIONS {
             let fresh = RunId::new(self.now, self.random.wrapping_add(turn << 32));
-            let seen = R::under(record.load_context(tx, fresh, self.now).await?, &self.settings);
-            match record.next(&seen, self.now) {
-                Next::Rest(_) => {
+            let observed =
+                R::with_settings(record.load_context(tx, fresh, self.now).await?, &self.settings);
+            match record.next(&observed, self.now) {
+                LifecycleDecision::Idle(_) => {
                     tx.settle_record(&record, self.claim, None, self.now)?;
                     return Ok(created);
                 }
-                Next::Until(at, _) => {
+                LifecycleDecision::IdleUntil(at, _) => {
                     tx.settle_record(&record, self.claim, Some(at), self.now)?;
                     return Ok(created);
                 }
-                Next::Remove(note) => {
+                LifecycleDecision::Remove(note) => {
                     let event = self.event(&note);
                     tx.remove_record(&record, &event)?;
                     let message = format!("{id} was removed");
                     let event = NewEvent { message, ..event };
-                    let from = Place::of(record.head());
-                    topology::moved(tx, &from, &Place::NOWHERE, &event).await?;
+                    let from = DeviceLocation::of(record.head());
+                    topology::mark_racks_changed(tx, &from, &DeviceLocation::NOWHERE, &event)
+                        .await?;
                     return Ok(created);
                 }
                 // The run that holds the device wakes the record when it releases it.
-                Next::Become(change) if takes_from_another(&record, &change.record) => {
+                LifecycleDecision::Transition(change)
+                    if takes_held_device(&record, &change.record) =>
+                {
                     tx.settle_record(&record, self.claim, None, self.now)?;
                     return Ok(created);
                 }
-                Next::Become(change) => {
-                    record = self.become_(tx, &record, *change, &mut created).await?;
+                LifecycleDecision::Transition(change) => {
+                    record = self.apply_change(tx, &record, *change, &mut created).await?;
                 }
             }
         }
@@ -166,22 +170,22 @@ impl Advance {
 }
 
 /// A lifecycle never takes its device from another run: that run releases it when it ends.
-fn takes_from_another<R: Lifecycle>(before: &R, after: &R) -> bool {
+fn takes_held_device<R: Lifecycle>(before: &R, after: &R) -> bool {
     let holder = &before.head().active_run;
     holder.is_some() && *holder != after.head().active_run
 }
 
-impl Advance {
-    async fn become_<R: LoadContext>(
+impl RecordTurn {
+    async fn apply_change<R: LoadContext>(
         &self,
         tx: &mut Tx,
         before: &R,
-        change: Change<R>,
+        change: LifecycleChange<R>,
         created: &mut Created,
     ) -> Result<R> {
-        let Change { mut record, note, start, begin, cancel } = change;
+        let LifecycleChange { mut record, note, start, begin, cancel } = change;
         let event = self.event(&note);
-        if record.word() != before.word() {
+        if record.state_name() != before.state_name() {
             record.head_mut().since = self.now;
             // A rack may wait for the state of its devices.
             if let Some(rack) = &record.head().rack {
@@ -192,15 +196,15 @@ impl Advance {
         record.follow_up(before, tx, &event).await?;
         let own = record.subject();
         for new in start {
-            let (run, holds) = (new.run(self.now), Holds::Targets { own: Some(&own) });
+            let (run, holds) = (new.into_run(self.now), Holds::Targets { own: Some(&own) });
             let admission = Admission { run, enqueue: Enqueue::Now, holds, event: &event };
             let run = created.add(tx, admission).await?;
             if run.spec.run_type == RunType::RackMaintenance {
-                rack::begun(tx, &run.spec.id, true, &event).await?;
+                rack::start_operation(tx, &run.spec.id, true, &event).await?;
             }
         }
         for id in begin {
-            rack::begun(tx, &id, false, &event).await?;
+            rack::start_operation(tx, &id, false, &event).await?;
         }
         for (id, reason) in cancel {
             halt_run(tx, &id, Action::Cancel, &reason, &event).await?;
@@ -208,12 +212,12 @@ impl Advance {
         Ok(record)
     }
 
-    fn event(&self, note: &Note) -> NewEvent {
+    fn event(&self, note: &HistoryNote) -> NewEvent {
         NewEvent {
             cause: Cause::Engine,
             actor: "engine".into(),
-            message: note.said.clone(),
-            decided_by: note.line.into(),
+            message: note.message.clone(),
+            decided_by: note.code_line.into(),
             at: self.now,
         }
     }

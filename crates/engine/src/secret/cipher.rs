@@ -3,7 +3,7 @@
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use providers::state_store::Secret;
 use rand::Rng;
 use ring::{digest, hmac};
@@ -27,7 +27,7 @@ pub struct Cipher {
 /// The plaintext of a secret, as it is encrypted.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
-enum Plain {
+enum PlainSecret {
     Password { user: String, password: String },
     Key { user: String, pem: String, passphrase: Option<String> },
     Kubeconfig { text: String },
@@ -49,7 +49,7 @@ impl Cipher {
 
     /// Reads the key file, or creates it when it is missing. The error names the remedy.
     pub fn from_file(path: &Path) -> Result<Self, String> {
-        let wrong = |said: String| format!("the key file {}: {said}", path.display());
+        let wrong = |message: String| format!("the key file {}: {message}", path.display());
         let bytes = match fs::read(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 make_key(path).map_err(|error| {
@@ -70,15 +70,15 @@ impl Cipher {
         let shown = |secret: &SecretString| secret.expose_secret().to_string();
         let plain = match secret {
             Secret::Password { user, password } => {
-                Plain::Password { user: user.clone(), password: shown(password) }
+                PlainSecret::Password { user: user.clone(), password: shown(password) }
             }
-            Secret::Key { user, pem, passphrase } => Plain::Key {
+            Secret::Key { user, pem, passphrase } => PlainSecret::Key {
                 user: user.clone(),
                 pem: shown(pem),
                 passphrase: passphrase.as_ref().map(shown),
             },
-            Secret::Kubeconfig { text } => Plain::Kubeconfig { text: shown(text) },
-            Secret::MaasKey { key } => Plain::MaasKey { key: shown(key) },
+            Secret::Kubeconfig { text } => PlainSecret::Kubeconfig { text: shown(text) },
+            Secret::MaasKey { key } => PlainSecret::MaasKey { key: shown(key) },
         };
         let plain = serde_json::to_vec(&plain)?;
         let mut sealed = [0; NONCE_BYTES].to_vec();
@@ -92,8 +92,8 @@ impl Cipher {
 
     /// Decrypts a secret that was encrypted under this name.
     pub fn open(&self, name: &str, sealed: &[u8]) -> Result<Secret, Fault> {
-        let wrong = |said: &str| {
-            Fault::new(Code::CredentialMissing, format!("the credential {name:?} {said}"))
+        let wrong = |message: &str| {
+            Fault::new(FaultCode::CredentialMissing, format!("the credential {name:?} {message}"))
         };
         let other_key = || {
             wrong(
@@ -107,16 +107,16 @@ impl Cipher {
         let plain = serde_json::from_slice(&plain)
             .map_err(|_| wrong("was written by a newer farrier; start that one"))?;
         Ok(match plain {
-            Plain::Password { user, password } => {
+            PlainSecret::Password { user, password } => {
                 Secret::Password { user, password: password.into() }
             }
-            Plain::Key { user, pem, passphrase } => Secret::Key {
+            PlainSecret::Key { user, pem, passphrase } => Secret::Key {
                 user,
                 pem: pem.into(),
                 passphrase: passphrase.map(SecretString::from),
             },
-            Plain::Kubeconfig { text } => Secret::Kubeconfig { text: text.into() },
-            Plain::MaasKey { key } => Secret::MaasKey { key: key.into() },
+            PlainSecret::Kubeconfig { text } => Secret::Kubeconfig { text: text.into() },
+            PlainSecret::MaasKey { key } => Secret::MaasKey { key: key.into() },
         })
     }
 }
@@ -179,8 +179,8 @@ mod tests {
             (&cipher, "bmc", &sealed[..5]),
         ] {
             let fault = cipher.open(name, bytes).unwrap_err();
-            assert_eq!(fault.code, Code::CredentialMissing);
-            assert!(fault.said.contains("seal_key_file"), "{fault}");
+            assert_eq!(fault.code, FaultCode::CredentialMissing);
+            assert!(fault.message.contains("seal_key_file"), "{fault}");
         }
         assert_ne!(
             sealed,
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_maas_key_comes_back_whole() {
+    fn a_maas_key_round_trips() {
         let cipher = Cipher::new(&[7; KEY_BYTES]);
         let key = Secret::MaasKey { key: "consumer:token:s3cret".to_string().into() };
         let sealed = cipher.seal("maas", &key).unwrap();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_made_once_and_for_this_user_only() {
+    fn the_key_file_is_created_once_and_private() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("seal.key");
@@ -217,7 +217,7 @@ mod tests {
         Cipher::from_file(&path).unwrap().open("a", &sealed).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         fs::write(&path, "short").unwrap();
-        let said = Cipher::from_file(&path).map(drop).unwrap_err();
-        assert!(said.contains("has 5 bytes and not 32"), "{said}");
+        let message = Cipher::from_file(&path).map(drop).unwrap_err();
+        assert!(message.contains("has 5 bytes and not 32"), "{message}");
     }
 }

@@ -6,57 +6,69 @@
 
 use super::SecretStore;
 use super::cipher::checksum;
-use model::deploy::{Claim, Denied, Deployment, Report, Steer, Then};
-use model::effect::Key;
+use model::deploy::{
+    ClaimRefusal, Deployment, DeploymentClaim, DeploymentCommand, DeploymentInstruction,
+    DeploymentReport,
+};
+use model::effect::EffectKey;
 use model::refusal::Refusal;
 use model::time::Timestamp;
 use serde_json::Value;
-use store::{DeploymentRow, Result, Shown, Tx};
+use store::{DeploymentLookup, DeploymentRow, Result, Tx};
 
 /// A deployment that a machine boots, and its token.
 #[derive(Clone)]
-pub struct Boot {
+pub struct BootOffer {
     pub deployment: Deployment,
     pub token: String,
 }
 
 impl SecretStore {
-    pub(super) fn token_of(&self, key: &Key) -> String {
+    pub(super) fn deployment_token(&self, key: &EffectKey) -> String {
         self.cipher.token(key.as_str())
     }
 
     /// The deployment that the machine with this MAC address boots now, if there is one.
-    pub async fn boot_of(&self, mac: &str) -> Result<Option<Boot>> {
+    pub async fn boot_offer(&self, mac: &str) -> Result<Option<BootOffer>> {
         let now = (self.clock)();
-        let shown = Shown::Mac(mac.into());
-        let asked = self.note_boot(shown, now).await?;
-        Ok(asked.map(|deployment| Boot { token: self.token_of(&deployment.key), deployment }))
+        let shown = DeploymentLookup::Mac(mac.into());
+        let requested = self.record_boot_request(shown, now).await?;
+        Ok(requested.map(|deployment| BootOffer {
+            token: self.deployment_token(&deployment.key),
+            deployment,
+        }))
     }
 
     /// The deployment with this token, while its files are served.
-    pub async fn booting(&self, token: &str) -> Result<Option<Deployment>> {
+    pub async fn deployment_by_token(&self, token: &str) -> Result<Option<Deployment>> {
         let now = (self.clock)();
-        let token = Shown::Token(checksum(token));
-        let gives = |deployment: &Deployment| deployment.gives_files(now);
-        let found = self.shown(token.clone()).await?.filter(gives);
+        let token = DeploymentLookup::Token(checksum(token));
+        let gives = |deployment: &Deployment| deployment.offers_files(now);
+        let found = self.find_deployment(token.clone()).await?.filter(gives);
         match found {
             // A BMC fetches virtual media in pieces; only the first request is recorded.
-            Some(new) if new.asked_at.is_none() => self.note_boot(token, now).await,
+            Some(new) if new.boot_requested_at.is_none() => {
+                self.record_boot_request(token, now).await
+            }
             other => Ok(other),
         }
     }
 
-    async fn note_boot(&self, shown: Shown, now: Timestamp) -> Result<Option<Deployment>> {
+    async fn record_boot_request(
+        &self,
+        shown: DeploymentLookup,
+        now: Timestamp,
+    ) -> Result<Option<Deployment>> {
         self.store
             .retry_write("note_boot", (shown, now), |(shown, now), tx| {
-                Box::pin(note_boot(tx, shown, *now))
+                Box::pin(record_boot_request(tx, shown, *now))
             })
             .await
     }
 
     /// The open deployment that was claimed under this session.
-    pub async fn claimed(&self, session: &str) -> Result<Option<Deployment>> {
-        let found = self.shown(Shown::Session(checksum(session))).await?;
+    pub async fn deployment_by_session(&self, session: &str) -> Result<Option<Deployment>> {
+        let found = self.find_deployment(DeploymentLookup::Session(checksum(session))).await?;
         Ok(found.filter(Deployment::open))
     }
 
@@ -66,8 +78,8 @@ impl SecretStore {
         token: &str,
         session: &str,
         macs: Vec<String>,
-    ) -> Result<std::result::Result<Deployment, Denied>> {
-        let claim = Claim { macs, session: checksum(session) };
+    ) -> Result<std::result::Result<Deployment, ClaimRefusal>> {
+        let claim = DeploymentClaim { macs, session: checksum(session) };
         let input = (checksum(token), claim, (self.clock)());
         self.store
             .retry_write("claim_deployment", input, |(token, claim, now), tx| {
@@ -77,11 +89,11 @@ impl SecretStore {
     }
 
     /// Records a progress report and returns the next instruction.
-    pub async fn hear(
+    pub async fn record_report(
         &self,
         session: &str,
-        report: Report,
-    ) -> Result<std::result::Result<Then, Denied>> {
+        report: DeploymentReport,
+    ) -> Result<std::result::Result<DeploymentInstruction, ClaimRefusal>> {
         let input = (checksum(session), report, (self.clock)());
         self.store
             .retry_write("report_deployment", input, |(session, report, now), tx| {
@@ -90,44 +102,54 @@ impl SecretStore {
             .await
     }
 
-    pub(super) async fn shown(&self, shown: Shown) -> Result<Option<Deployment>> {
+    pub(super) async fn find_deployment(
+        &self,
+        shown: DeploymentLookup,
+    ) -> Result<Option<Deployment>> {
         let found = self.store.read(shown, |shown, tx| Box::pin(tx.deployment(shown))).await?;
         Ok(found.map(|row| row.deployment))
     }
 
     pub(super) async fn open_deployment(
         &self,
-        wanted: &Deployment,
+        desired: &Deployment,
         note: &Value,
     ) -> Result<Option<Deployment>> {
-        let (token, now) = (checksum(&self.token_of(&wanted.key)), (self.clock)());
-        let open = Open { wanted: wanted.clone(), token, note: note.to_string(), now };
+        let (token, now) = (checksum(&self.deployment_token(&desired.key)), (self.clock)());
+        let open =
+            OpenDeployment { requested: desired.clone(), token, checkpoint: note.to_string(), now };
         self.store.retry_write("open_deployment", open, |open, tx| Box::pin(open.run(tx))).await
     }
 
-    pub(super) async fn steer_deployment(
+    pub(super) async fn command_deployment(
         &self,
-        key: &Key,
-        to: Steer,
+        key: &EffectKey,
+        to: DeploymentCommand,
     ) -> Result<Option<Deployment>> {
         let input = (key.clone(), to, (self.clock)());
         self.store
             .retry_write("steer_deployment", input, |(key, to, now), tx| {
-                Box::pin(steer(tx, key, *to, *now))
+                Box::pin(apply_command(tx, key, *to, *now))
             })
             .await
     }
 }
 
 /// Records when a machine requested its boot files, to diagnose a boot that goes no further.
-async fn note_boot(tx: &mut Tx, shown: &Shown, now: Timestamp) -> Result<Option<Deployment>> {
+async fn record_boot_request(
+    tx: &mut Tx,
+    shown: &DeploymentLookup,
+    now: Timestamp,
+) -> Result<Option<Deployment>> {
     let found = tx.deployment(shown).await?;
-    let told = |row: &DeploymentRow| match shown {
-        Shown::Token(_) => row.deployment.gives_files(now),
-        Shown::Key(_) | Shown::Mac(_) | Shown::Session(_) => row.deployment.boots(now),
+    let reported = |row: &DeploymentRow| match shown {
+        DeploymentLookup::Token(_) => row.deployment.offers_files(now),
+        DeploymentLookup::Key(_) | DeploymentLookup::Mac(_) | DeploymentLookup::Session(_) => {
+            row.deployment.offers_boot(now)
+        }
     };
-    let Some(mut row) = found.filter(told) else { return Ok(None) };
-    row.deployment.asked_at = Some(now);
+    let Some(mut row) = found.filter(reported) else { return Ok(None) };
+    row.deployment.boot_requested_at = Some(now);
     tx.update_deployment(&row, now).await?;
     Ok(Some(row.deployment))
 }
@@ -135,11 +157,11 @@ async fn note_boot(tx: &mut Tx, shown: &Shown, now: Timestamp) -> Result<Option<
 async fn claim_deployment(
     tx: &mut Tx,
     token: &str,
-    claim: &Claim,
+    claim: &DeploymentClaim,
     now: Timestamp,
-) -> Result<std::result::Result<Deployment, Denied>> {
-    let Some(mut row) = tx.deployment(&Shown::Token(token.to_string())).await? else {
-        return Ok(Err(Denied::TokenUnknown));
+) -> Result<std::result::Result<Deployment, ClaimRefusal>> {
+    let Some(mut row) = tx.deployment(&DeploymentLookup::Token(token.to_string())).await? else {
+        return Ok(Err(ClaimRefusal::TokenUnknown));
     };
     if let Err(denied) = row.deployment.claim(claim, now) {
         return Ok(Err(denied));
@@ -151,13 +173,14 @@ async fn claim_deployment(
 async fn report_deployment(
     tx: &mut Tx,
     session: &str,
-    report: &Report,
+    report: &DeploymentReport,
     now: Timestamp,
-) -> Result<std::result::Result<Then, Denied>> {
-    let Some(mut row) = tx.deployment(&Shown::Session(session.to_string())).await? else {
-        return Ok(Err(Denied::SessionUnknown));
+) -> Result<std::result::Result<DeploymentInstruction, ClaimRefusal>> {
+    let Some(mut row) = tx.deployment(&DeploymentLookup::Session(session.to_string())).await?
+    else {
+        return Ok(Err(ClaimRefusal::SessionUnknown));
     };
-    let (then, changed) = row.deployment.hear(report, now);
+    let (then, changed) = row.deployment.record_report(report, now);
     if changed {
         tx.update_deployment(&row, now).await?;
     }
@@ -166,49 +189,54 @@ async fn report_deployment(
 
 /// Opens a deployment, unless its key was stopped or its checkpoint has changed. A machine has one
 /// open deployment: those of earlier attempts are closed.
-struct Open {
-    wanted: Deployment,
+struct OpenDeployment {
+    requested: Deployment,
     token: String,
-    note: String,
+    checkpoint: String,
     now: Timestamp,
 }
 
-impl Open {
+impl OpenDeployment {
     async fn run(&self, tx: &mut Tx) -> Result<Option<Deployment>> {
-        let wanted = &self.wanted;
+        let desired = &self.requested;
         // This locks the checkpoint until the end of the transaction: a stop comes before or after.
-        if !tx.amend_note(&wanted.key, &self.note, &self.note, self.now).await? {
+        if !tx.swap_checkpoint(&desired.key, &self.checkpoint, &self.checkpoint, self.now).await? {
             return Ok(None);
         }
-        if let Some(row) = tx.deployment(&Shown::Key(wanted.key.clone())).await? {
+        if let Some(row) = tx.deployment(&DeploymentLookup::Key(desired.key.clone())).await? {
             return Ok(Some(row.deployment));
         }
-        for mut row in tx.open_deployments(&wanted.machine_id).await? {
-            row.deployment.steer(Steer::Close);
+        for mut row in tx.open_deployments(&desired.machine_id).await? {
+            row.deployment.apply_command(DeploymentCommand::Close);
             tx.update_deployment(&row, self.now).await?;
         }
-        for mac in &wanted.macs {
-            let other = tx.deployment(&Shown::Mac(mac.clone())).await?;
+        for mac in &desired.macs {
+            let other = tx.deployment(&DeploymentLookup::Mac(mac.clone())).await?;
             if let Some(other) = other
-                && other.deployment.machine_id != wanted.machine_id
+                && other.deployment.machine_id != desired.machine_id
             {
-                let said = format!(
+                let message = format!(
                     "the network card {mac} is being deployed as {}, which has the same MAC address",
                     other.deployment.machine_id
                 );
-                return Err(Refusal::precondition("MAC_IN_USE", said).into());
+                return Err(Refusal::precondition("MAC_IN_USE", message).into());
             }
         }
-        tx.insert_deployment(wanted, &self.token, self.now).await?;
-        Ok(Some(wanted.clone()))
+        tx.insert_deployment(desired, &self.token, self.now).await?;
+        Ok(Some(desired.clone()))
     }
 }
 
-async fn steer(tx: &mut Tx, key: &Key, to: Steer, now: Timestamp) -> Result<Option<Deployment>> {
-    let Some(mut row) = tx.deployment(&Shown::Key(key.clone())).await? else {
+async fn apply_command(
+    tx: &mut Tx,
+    key: &EffectKey,
+    to: DeploymentCommand,
+    now: Timestamp,
+) -> Result<Option<Deployment>> {
+    let Some(mut row) = tx.deployment(&DeploymentLookup::Key(key.clone())).await? else {
         return Ok(None);
     };
-    if row.deployment.steer(to) {
+    if row.deployment.apply_command(to) {
         tx.update_deployment(&row, now).await?;
     }
     Ok(Some(row.deployment))
@@ -218,9 +246,9 @@ async fn steer(tx: &mut Tx, key: &Key, to: Steer, now: Timestamp) -> Result<Opti
 mod tests {
     use super::*;
     use crate::secret::Cipher;
-    use model::deploy::{ReportStep, Stage};
+    use model::deploy::{DeploymentStage, ReportStep};
     use model::id::{MachineId, RunId};
-    use model::image::{Artifact, Body, DiskFormat, Image};
+    use model::image::{Artifact, DiskFormat, Image, ImageContent};
     use providers::state_store::{Checkpoint, ProviderStateStore};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicI64, Ordering};
@@ -229,27 +257,27 @@ mod tests {
 
     const MAC: &str = "52:54:00:00:00:01";
 
-    fn key(attempt: u32) -> Key {
-        Key::new(&RunId::trusted("op-1"), "repave-os", attempt)
+    fn key(attempt: u32) -> EffectKey {
+        EffectKey::new(&RunId::trusted("op-1"), "repave-os", attempt)
     }
 
     fn wanted(attempt: u32, machine: &str) -> Deployment {
         let file = Artifact { sha256: "ab".repeat(32), size: 10, url: None };
-        let body = Body::Disk { format: DiskFormat::Raw, file };
+        let body = ImageContent::Disk { format: DiskFormat::Raw, file };
         let now = Timestamp::from_millis(0);
         let image = Image { name: "debian-12".into(), body, created_at: now };
         let machine = MachineId::trusted(machine);
         let one = Deployment::new(key(attempt), machine, image, now, Duration::from_secs(60));
-        Deployment { macs: vec![MAC.into()], stage: Stage::Wanted, ..one }
+        Deployment { macs: vec![MAC.into()], stage: DeploymentStage::Requested, ..one }
     }
 
-    struct Scene {
+    struct Fixture {
         secrets: SecretStore,
         millis: Arc<AtomicI64>,
         _dir: tempfile::TempDir,
     }
 
-    async fn scene() -> Scene {
+    async fn fixture() -> Fixture {
         let dir = tempfile::tempdir().unwrap();
         let options = Options::Sqlite { path: dir.path().join("farrier.db") };
         let store = Store::open(&options).await.unwrap();
@@ -257,14 +285,18 @@ mod tests {
         let clock = Arc::clone(&millis);
         let clock: crate::clock::Clock =
             Arc::new(move || Timestamp::from_millis(clock.load(Ordering::SeqCst)));
-        Scene { secrets: SecretStore::new(store, Cipher::new(&[7; 32]), clock), millis, _dir: dir }
+        Fixture {
+            secrets: SecretStore::new(store, Cipher::new(&[7; 32]), clock),
+            millis,
+            _dir: dir,
+        }
     }
 
-    impl Scene {
+    impl Fixture {
         async fn open(&self, one: &Deployment) -> Deployment {
             let note = serde_json::json!({ "begun": one.key.as_str() });
             self.secrets.begin(&one.key, &Checkpoint::Begun(note.clone())).await.unwrap();
-            self.secrets.want(one, &note).await.unwrap().unwrap()
+            self.secrets.create_deployment(one, &note).await.unwrap().unwrap()
         }
 
         async fn claim(
@@ -272,67 +304,74 @@ mod tests {
             token: &str,
             session: &str,
             mac: &str,
-        ) -> std::result::Result<(), Denied> {
+        ) -> std::result::Result<(), ClaimRefusal> {
             self.secrets.claim(token, session, vec![mac.into()]).await.unwrap().map(drop)
         }
     }
 
     #[tokio::test]
     async fn a_token_is_refused_twice_after_its_time_and_from_another_machine() {
-        let scene = scene().await;
-        assert!(scene.secrets.boot_of(MAC).await.unwrap().is_none(), "no deployment is open");
+        let scene = fixture().await;
+        assert!(scene.secrets.boot_offer(MAC).await.unwrap().is_none(), "no deployment is open");
         scene.open(&wanted(1, "m-1")).await;
-        let boot = scene.secrets.boot_of(MAC).await.unwrap().unwrap();
+        let boot = scene.secrets.boot_offer(MAC).await.unwrap().unwrap();
         let token = boot.token;
-        assert_eq!(scene.claim("guess", "a", MAC).await, Err(Denied::TokenUnknown));
+        assert_eq!(scene.claim("guess", "a", MAC).await, Err(ClaimRefusal::TokenUnknown));
         let other = scene.claim(&token, "a", "52:54:00:00:00:02").await;
-        assert_eq!(other, Err(Denied::MacRefused));
+        assert_eq!(other, Err(ClaimRefusal::MacRefused));
         scene.millis.store(60_000, Ordering::SeqCst);
-        assert_eq!(scene.claim(&token, "a", MAC).await, Err(Denied::TokenExpired));
-        assert!(scene.secrets.boot_of(MAC).await.unwrap().is_none());
-        assert!(scene.secrets.booting(&token).await.unwrap().is_none());
+        assert_eq!(scene.claim(&token, "a", MAC).await, Err(ClaimRefusal::TokenExpired));
+        assert!(scene.secrets.boot_offer(MAC).await.unwrap().is_none());
+        assert!(scene.secrets.deployment_by_token(&token).await.unwrap().is_none());
         scene.millis.store(59_999, Ordering::SeqCst);
         scene.claim(&token, "a", MAC).await.unwrap();
-        assert_eq!(scene.claim(&token, "b", MAC).await, Err(Denied::TokenUsed));
+        assert_eq!(scene.claim(&token, "b", MAC).await, Err(ClaimRefusal::TokenUsed));
         scene.claim(&token, "a", MAC).await.unwrap();
-        assert!(scene.secrets.booting(&token).await.unwrap().is_none());
-        assert!(scene.secrets.claimed("a").await.unwrap().is_some());
-        assert!(scene.secrets.claimed("b").await.unwrap().is_none());
+        assert!(scene.secrets.deployment_by_token(&token).await.unwrap().is_none());
+        assert!(scene.secrets.deployment_by_session("a").await.unwrap().is_some());
+        assert!(scene.secrets.deployment_by_session("b").await.unwrap().is_none());
     }
 
     #[tokio::test]
-    async fn a_new_attempt_closes_the_one_before_and_nobody_takes_anothers_card() {
-        let scene = scene().await;
+    async fn a_new_attempt_closes_the_previous_one_and_a_mac_is_used_once() {
+        let scene = fixture().await;
         scene.open(&wanted(1, "m-1")).await;
-        let first = scene.secrets.boot_of(MAC).await.unwrap().unwrap().token;
+        let first = scene.secrets.boot_offer(MAC).await.unwrap().unwrap().token;
         scene.claim(&first, "a", MAC).await.unwrap();
         scene.open(&wanted(2, "m-1")).await;
-        let report = Report {
+        let report = DeploymentReport {
             step: ReportStep::Writing,
             done: 1,
             total: 2,
             said: String::new(),
             host_keys: Vec::new(),
         };
-        assert_eq!(scene.secrets.hear("a", report).await.unwrap(), Ok(Then::Stop));
-        let second = scene.secrets.boot_of(MAC).await.unwrap().unwrap().token;
+        assert_eq!(
+            scene.secrets.record_report("a", report).await.unwrap(),
+            Ok(DeploymentInstruction::Stop)
+        );
+        let second = scene.secrets.boot_offer(MAC).await.unwrap().unwrap().token;
         assert_ne!(first, second);
-        assert_eq!(scene.claim(&first, "c", MAC).await, Err(Denied::TokenUsed));
+        assert_eq!(scene.claim(&first, "c", MAC).await, Err(ClaimRefusal::TokenUsed));
         // Two machines must not have the same MAC address.
         let note = serde_json::json!("begun");
         let stranger = Deployment { key: key(3), ..wanted(3, "m-2") };
         scene.secrets.begin(&stranger.key, &Checkpoint::Begun(note.clone())).await.unwrap();
-        let fault = scene.secrets.want(&stranger, &note).await.unwrap_err();
-        assert!(fault.said.contains("m-1, which has the same MAC address"), "{fault}");
+        let fault = scene.secrets.create_deployment(&stranger, &note).await.unwrap_err();
+        assert!(fault.message.contains("m-1, which has the same MAC address"), "{fault}");
     }
 
     #[tokio::test]
-    async fn a_key_that_was_stopped_or_went_on_wants_nothing() {
-        let scene = scene().await;
+    async fn a_stopped_or_changed_key_opens_no_deployment() {
+        let scene = fixture().await;
         let note = serde_json::json!("begun");
-        assert_eq!(scene.secrets.want(&wanted(1, "m-1"), &note).await, Ok(None), "never begun");
+        assert_eq!(
+            scene.secrets.create_deployment(&wanted(1, "m-1"), &note).await,
+            Ok(None),
+            "never begun"
+        );
         scene.secrets.begin(&key(1), &Checkpoint::Barred).await.unwrap();
-        assert_eq!(scene.secrets.want(&wanted(1, "m-1"), &note).await, Ok(None));
-        assert!(scene.secrets.boot_of(MAC).await.unwrap().is_none());
+        assert_eq!(scene.secrets.create_deployment(&wanted(1, "m-1"), &note).await, Ok(None));
+        assert!(scene.secrets.boot_offer(MAC).await.unwrap().is_none());
     }
 }

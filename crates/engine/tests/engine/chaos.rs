@@ -5,13 +5,13 @@
 //! `cargo xtask chaos --seed N --minutes M`; a failure prints the seed to replay.
 
 use crate::audit::{RepeatedCalls, audit_watch};
-use crate::clients::{Door, Sight, Watcher};
-use crate::gate::Scope;
-use crate::world::{Process, World, simulate};
-use model::effect::{Effect, Verb};
+use crate::clients::{Client, WatchEntry, Watcher};
+use crate::fault_injector::StopScope;
+use crate::test_env::{Process, TestEnv, simulate};
+use model::effect::{CallVerb, Effect};
 use model::id::RunId;
 use model::plan::RunType;
-use model::run::act::{Action, RestartMode};
+use model::run::actions::{Action, RestartMode};
 use providers::sim::{self, FaultRule};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -23,14 +23,14 @@ use tokio::time::{Instant, sleep, timeout};
 const REPLICAS: [&str; 3] = ["one", "two", "three"];
 const MACHINES: [&str; 4] = ["m-1", "m-2", "m-3", "m-4"];
 /// The length of a scenario, in simulated time.
-const STORY: Duration = Duration::from_secs(300);
+const SCENARIO_DURATION: Duration = Duration::from_secs(300);
 /// The limit for all clients to finish after that.
-const AFTERMATH: Duration = Duration::from_secs(4 * 3_600);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(4 * 3_600);
 
 /// A seeded random source.
-struct Dice(SmallRng);
+struct RandomSource(SmallRng);
 
-impl Dice {
+impl RandomSource {
     fn new(seed: u64) -> Self {
         Self(SmallRng::seed_from_u64(seed))
     }
@@ -47,55 +47,55 @@ impl Dice {
         Duration::from_millis(self.0.random_range(0..limit))
     }
 
-    fn often(&mut self, percent: u32) -> bool {
+    fn chance_percent(&mut self, percent: u32) -> bool {
         self.0.random_range(0..100) < percent
     }
 }
 
 /// A random fault.
 #[derive(Debug, Clone, Copy)]
-enum Mischief {
+enum ChaosFault {
     Kill,
     Freeze,
-    CutLine,
-    SetClock,
+    CutConnection,
+    StepClock,
     BreakHardware,
-    MendHardware,
+    RepairHardware,
 }
 
-const MISCHIEF: [Mischief; 6] = [
-    Mischief::Kill,
-    Mischief::Freeze,
-    Mischief::CutLine,
-    Mischief::SetClock,
-    Mischief::BreakHardware,
-    Mischief::MendHardware,
+const CHAOS_FAULTS: [ChaosFault; 6] = [
+    ChaosFault::Kill,
+    ChaosFault::Freeze,
+    ChaosFault::CutConnection,
+    ChaosFault::StepClock,
+    ChaosFault::BreakHardware,
+    ChaosFault::RepairHardware,
 ];
 
 /// Runs one random scenario. Returns the problems and a fingerprint of the histories.
-async fn story(seed: u64) -> (Vec<String>, u64) {
-    let world = World::new(seed).await;
+async fn run_scenario(seed: u64) -> (Vec<String>, u64) {
+    let env = TestEnv::new(seed).await;
     let mut processes = Vec::new();
     for name in REPLICAS {
-        processes.push(world.boot(name).await);
+        processes.push(env.boot(name).await);
     }
-    let door = Door::to(&processes[0].engine);
+    let door = Client::new(&processes[0].engine);
     let mut watchers = Vec::new();
     for machine in MACHINES {
-        world.register(&processes[0].engine, machine).await;
+        env.register(&processes[0].engine, machine).await;
         watchers.push((machine, Watcher::spawn(&door, machine)));
     }
     sleep(Duration::from_secs(5)).await;
     let clients = MACHINES.iter().enumerate().map(|(index, machine)| {
-        let dice = Dice::new(seed.wrapping_mul(31).wrapping_add(index as u64));
+        let dice = RandomSource::new(seed.wrapping_mul(31).wrapping_add(index as u64));
         tokio::spawn(client(door.clone(), (*machine).to_string(), dice))
     });
     let clients: Vec<_> = clients.collect();
-    make_mischief(&world, &door, &mut processes, Dice::new(seed)).await;
+    inject_faults(&env, &door, &mut processes, RandomSource::new(seed)).await;
 
     let mut wrong = Vec::new();
     for client in clients {
-        match timeout(AFTERMATH, client).await {
+        match timeout(FINISH_TIMEOUT, client).await {
             Ok(Ok(())) => {}
             Ok(Err(panic)) => wrong.push(format!("a client failed: {panic}")),
             Err(_) => wrong.push("a client did not finish".into()),
@@ -104,13 +104,14 @@ async fn story(seed: u64) -> (Vec<String>, u64) {
     // Leases expire, strays are found, and watchers receive the last events.
     sleep(Duration::from_secs(30)).await;
     let mut mark = DefaultHasher::new();
-    let all = world.everything_after_hardware().await;
-    wrong.extend(world.audit_everything(&all, RepeatedCalls::Allowed));
-    let seen: Vec<Sight> = watchers.iter().flat_map(|(_, watcher)| watcher.seen()).collect();
-    all.runs.iter().for_each(|kept| audit_watch(kept, &seen, &mut wrong));
+    let all = env.stored_state_after_hardware().await;
+    wrong.extend(env.audit_state(&all, RepeatedCalls::Allowed));
+    let observed: Vec<WatchEntry> =
+        watchers.iter().flat_map(|(_, watcher)| watcher.seen()).collect();
+    all.runs.iter().for_each(|stored| audit_watch(stored, &observed, &mut wrong));
     for (machine, watcher) in watchers {
         watcher.seen().hash(&mut mark);
-        for event in world.about(machine).await.history {
+        for event in env.machine_data(machine).await.history {
             (event.ts.as_micros(), event.message).hash(&mut mark);
         }
     }
@@ -118,7 +119,7 @@ async fn story(seed: u64) -> (Vec<String>, u64) {
 }
 
 /// Sends one request after the other, and sometimes cancels.
-async fn client(door: Door, machine: String, mut dice: Dice) {
+async fn client(door: Client, machine: String, mut dice: RandomSource) {
     const MOST: [RunType; 6] = [
         RunType::EnterMaintenance,
         RunType::EnterMaintenance,
@@ -127,108 +128,114 @@ async fn client(door: Door, machine: String, mut dice: Dice) {
         RunType::Reboot,
         RunType::NetReconfig,
     ];
-    let until = Instant::now() + STORY;
+    let until = Instant::now() + SCENARIO_DURATION;
     let mut number = 0;
     let mut failed: Option<RunId> = None;
     while Instant::now() < until {
         number += 1;
         let request_id = format!("r-{number}");
-        let again = failed.take().filter(|_| dice.often(60));
+        let again = failed.take().filter(|_| dice.chance_percent(60));
         let started = match again {
             None => {
                 let run_type = dice.pick(&MOST);
                 door.start(&machine, run_type, request_id).await
             }
-            Some(id) => go_on(&door, id, request_id, &mut dice).await,
+            Some(id) => handle_failed_run(&door, id, request_id, &mut dice).await,
         };
         let Ok(id) = started else {
             sleep(dice.millis(3_000)).await;
             continue;
         };
-        if dice.often(25) {
+        if dice.chance_percent(25) {
             sleep(dice.millis(2_000)).await;
-            door.tell(&id, Action::Cancel).await;
+            door.act(&id, Action::Cancel).await;
         }
-        let run = door.ended(&id).await;
+        let run = door.wait_until_ended(&id).await;
         failed = run.progress.workflow.failed().then_some(id);
         sleep(dice.millis(2_000)).await;
     }
 }
 
 /// Handles a failed run as an operator would.
-async fn go_on(
-    door: &Door,
+async fn handle_failed_run(
+    client: &Client,
     id: RunId,
     request_id: String,
-    dice: &mut Dice,
+    dice: &mut RandomSource,
 ) -> Result<RunId, StoreError> {
     let how = match dice.below(4) {
         0 => RestartMode::Rerun,
         1 => RestartMode::RestartClean,
         2 => {
-            door.tell(&id, Action::RetryStep).await;
+            client.act(&id, Action::RetryStep).await;
             return Ok(id);
         }
         _ => {
-            door.tell(&id, Action::Adopt).await;
+            client.act(&id, Action::Adopt).await;
             return Ok(id);
         }
     };
-    door.again(&id, how, &request_id).await
+    client.restart(&id, how, &request_id).await
 }
 
 /// Injects faults until the scenario is over, then repairs everything.
-async fn make_mischief(world: &World, door: &Door, processes: &mut [Process], mut dice: Dice) {
-    let until = Instant::now() + STORY;
+async fn inject_faults(
+    env: &TestEnv,
+    client: &Client,
+    processes: &mut [Process],
+    mut dice: RandomSource,
+) {
+    let until = Instant::now() + SCENARIO_DURATION;
     while Instant::now() < until {
         sleep(dice.millis(6_000)).await;
         let index = dice.below(processes.len());
-        match dice.pick(&MISCHIEF) {
-            Mischief::Kill => {
-                processes[index].gate.kill();
+        match dice.pick(&CHAOS_FAULTS) {
+            ChaosFault::Kill => {
+                processes[index].injector.kill();
                 sleep(dice.millis(12_000)).await;
-                processes[index] = world.boot(REPLICAS[index]).await;
+                processes[index] = env.boot(REPLICAS[index]).await;
             }
-            Mischief::Freeze => {
-                processes[index].gate.freeze();
-                door.lead_to(&processes[(index + 1) % processes.len()].engine);
+            ChaosFault::Freeze => {
+                processes[index].injector.freeze();
+                client.switch_to(&processes[(index + 1) % processes.len()].engine);
                 sleep(dice.millis(20_000)).await;
-                processes[index].gate.thaw();
+                processes[index].injector.thaw();
             }
-            Mischief::CutLine => {
-                let gate = &processes[index].gate;
-                gate.arm(Some((dice.below(6), Scope::Task)));
+            ChaosFault::CutConnection => {
+                let gate = &processes[index].injector;
+                gate.arm(Some((dice.below(6), StopScope::Task)));
                 // The point sees a lost connection, whether it was reached already or not.
-                gate.cut_the_line();
+                gate.cut_connection();
             }
-            Mischief::SetClock => {
+            ChaosFault::StepClock => {
                 let by_ms = dice.pick(&[-3_600_000, -5_000, 5_000, 60_000]);
                 processes[index].step_clock(by_ms);
             }
-            Mischief::BreakHardware => {
+            ChaosFault::BreakHardware => {
                 use sim::Action::{Drop, Fail, Garbage, Twice};
                 let actions = [Fail, Drop, Garbage, Twice];
-                let verbs = [Verb::Perform, Verb::Perform, Verb::Follow, Verb::GetStatus];
+                let verbs =
+                    [CallVerb::Perform, CallVerb::Perform, CallVerb::Follow, CallVerb::GetStatus];
                 let rule = FaultRule {
-                    effect: dice.pick(&Effect::WORDS).into(),
+                    effect: dice.pick(&Effect::NAMES).into(),
                     verb: dice.pick(&verbs),
                     times: 1 + dice.below(2) as u32,
                     ..FaultRule::new(dice.pick(&actions))
                 };
-                world.sim.add_fault(rule).expect("a rule");
+                env.sim.add_fault(rule).expect("a rule");
             }
-            Mischief::MendHardware => drop(world.sim.clear_faults(None)),
+            ChaosFault::RepairHardware => drop(env.sim.clear_faults(None)),
         }
-        door.lead_to(&processes[dice.below(processes.len())].engine);
+        client.switch_to(&processes[dice.below(processes.len())].engine);
     }
-    world.sim.clear_faults(None).expect("cleared");
+    env.sim.clear_faults(None).expect("cleared");
 }
 
 #[test]
-fn a_seed_tells_the_whole_story() {
-    let (_, first) = simulate(story(7));
-    let (_, second) = simulate(story(7));
-    let (_, other) = simulate(story(8));
+fn a_seed_is_deterministic() {
+    let (_, first) = simulate(run_scenario(7));
+    let (_, second) = simulate(run_scenario(7));
+    let (_, other) = simulate(run_scenario(8));
     assert_eq!(first, second, "the same seed");
     assert_ne!(first, other, "another seed");
 }
@@ -246,7 +253,7 @@ fn whatever_happens_nothing_is_lost_and_nothing_happens_twice() {
             // Printed first, so that the seed is known if the scenario panics.
             println!("story --seed {seed}");
         }
-        let (wrong, _) = simulate(story(seed));
+        let (wrong, _) = simulate(run_scenario(seed));
         assert!(wrong.is_empty(), "--seed {seed}:\n{}", wrong.join("\n"));
         stories += 1;
         if least.map_or(stories == 20, |least| begun.elapsed() >= least) {

@@ -1,12 +1,12 @@
 //! Component firmware in simulated time: devices through their rack, shelves directly, and hosts.
 
-use crate::racks::{self, Scene, add_firmware, firmware, machines, power};
-use crate::world::simulate;
-use engine::components::{Outcome, Update, Updated};
+use crate::racks::{self, RackFixture, add_firmware, firmware, machines, power};
+use crate::test_env::simulate;
+use engine::components::{FirmwareUpdate, FirmwareUpdateResult, UpdateOutcome};
 use engine::rack::MaintenanceStart;
 use model::host::HostState;
 use model::id::{FirmwareId, MachineId, RunId};
-use model::rack::maintenance::{FORCED, PowerSequence, REFERENCE, Scope};
+use model::rack::maintenance::{FORCED, MaintenanceScope, PowerSequence, REFERENCE};
 use model::run::RunPhase;
 use model::target::TargetId;
 
@@ -14,14 +14,14 @@ fn target(id: &str) -> TargetId {
     TargetId::parse(id).expect("an id")
 }
 
-async fn scene() -> Scene {
-    let scene = Scene::ready().await;
-    add_firmware(&scene.world.store, firmware("fw-2", "3.0", false, true)).await;
-    scene
+async fn rack_fixture() -> RackFixture {
+    let fixture = RackFixture::ready().await;
+    add_firmware(&fixture.env.store, firmware("fw-2", "3.0", false, true)).await;
+    fixture
 }
 
-fn asked(ids: &[&str], request_id: &str, dry_run: bool) -> Update {
-    Update {
+fn update_request(ids: &[&str], request_id: &str, dry_run: bool) -> FirmwareUpdate {
+    FirmwareUpdate {
         targets: ids.iter().map(|id| target(id)).collect(),
         firmware: Some(FirmwareId::trusted("fw-2")),
         request_id: request_id.into(),
@@ -32,40 +32,45 @@ fn asked(ids: &[&str], request_id: &str, dry_run: bool) -> Update {
     }
 }
 
-async fn update(scene: &Scene, ids: &[&str], request_id: &str, dry_run: bool) -> Vec<Updated> {
-    let update = asked(ids, request_id, dry_run);
-    scene.engine().components().update(update).await.expect("answered")
+async fn update(
+    fixture: &RackFixture,
+    ids: &[&str],
+    request_id: &str,
+    dry_run: bool,
+) -> Vec<FirmwareUpdateResult> {
+    let update = update_request(ids, request_id, dry_run);
+    fixture.engine().components().update(update).await.expect("answered")
 }
 
 /// The number of active operations on the rack and its shelf.
-async fn operations(scene: &Scene) -> usize {
-    scene.view().await.devices.iter().filter(|device| device.active_run.is_some()).count()
+async fn operations(fixture: &RackFixture) -> usize {
+    fixture.view().await.devices.iter().filter(|device| device.active_run.is_some()).count()
 }
 
-fn operation(one: &Updated) -> RunId {
+fn operation(one: &FirmwareUpdateResult) -> RunId {
     match &one.outcome {
-        Outcome::Started(run) => run.clone(),
+        UpdateOutcome::Started(run) => run.clone(),
         other => panic!("{}: {other:?}", one.target),
     }
 }
 
-fn refused(one: &Updated) -> &'static str {
+fn refused(one: &FirmwareUpdateResult) -> &'static str {
     match &one.outcome {
-        Outcome::Refused(refusal) => refusal.reason,
+        UpdateOutcome::Refused(refusal) => refusal.reason,
         other => panic!("{}: {other:?}", one.target),
     }
 }
 
-async fn state(scene: &Scene, machine: &str) -> HostState {
+async fn state(fixture: &RackFixture, machine: &str) -> HostState {
     let id = MachineId::trusted(machine);
-    scene.engine().hosts().get(&id).await.expect("a host").host.state
+    fixture.engine().hosts().get(&id).await.expect("a host").host.state
 }
 
 /// The states of a host since it was last Ready.
-async fn path(scene: &Scene, machine: &str) -> Vec<String> {
-    let history = scene.engine().history(&format!("host:{machine}"), 0, 10_000).await;
+async fn host_states(fixture: &RackFixture, machine: &str) -> Vec<String> {
+    let history = fixture.engine().history(&format!("host:{machine}"), 0, 10_000).await;
     let mut words: Vec<String> =
-        history.expect("a history").into_iter().map(|event| event.word).collect();
+        history.expect("a history").into_iter().map(|event| event.state).collect();
     words.dedup();
     words
 }
@@ -73,11 +78,11 @@ async fn path(scene: &Scene, machine: &str) -> Vec<String> {
 #[test]
 fn devices_of_a_rack_share_an_operation_and_a_shelf_has_its_own() {
     simulate(async {
-        let scene = scene().await;
+        let fixture = rack_fixture().await;
         let ids = ["m-1", "sw-1", "ps-1", "m-2"];
-        let preview = update(&scene, &ids, "", true).await;
+        let preview = update(&fixture, &ids, "", true).await;
         for one in &preview {
-            let Outcome::Would(steps) = &one.outcome else { panic!("{one:?}") };
+            let UpdateOutcome::Planned(steps) = &one.outcome else { panic!("{one:?}") };
             assert!(!steps.is_empty(), "{one:?}");
         }
         let foreseen = preview[0].preview.as_ref().expect("the preview of its rack");
@@ -87,28 +92,28 @@ fn devices_of_a_rack_share_an_operation_and_a_shelf_has_its_own() {
             "the devices of one rack share one operation"
         );
         assert!(preview[2].preview.is_none(), "a shelf is upgraded by itself");
-        assert_eq!(operations(&scene).await, 0, "nothing was changed");
-        let done = update(&scene, &ids, "up", false).await;
+        assert_eq!(operations(&fixture).await, 0, "nothing was changed");
+        let done = update(&fixture, &ids, "up", false).await;
         let named: Vec<&str> = done.iter().map(|one| one.target.as_str()).collect();
         assert_eq!(named, ids, "in the order in which they were named");
         let (rack, shelf) = (operation(&done[0]), operation(&done[2]));
         assert_eq!([operation(&done[1]), operation(&done[3])], [rack.clone(), rack.clone()]);
         assert_ne!(rack, shelf);
-        let again = update(&scene, &ids, "up", false).await;
+        let again = update(&fixture, &ids, "up", false).await;
         assert_eq!(
             again.iter().map(operation).collect::<Vec<_>>(),
             done.iter().map(operation).collect::<Vec<_>>()
         );
         for run in [&rack, &shelf] {
-            let run = scene.ended(run).await;
+            let run = fixture.wait_until_ended(run).await;
             assert_eq!(run.phase(), RunPhase::Succeeded, "{:?}", run.progress.failure);
         }
-        scene.until("Ready").await;
-        assert_eq!(state(&scene, "m-1").await, HostState::Ready);
+        fixture.wait_for_state("Ready").await;
+        assert_eq!(state(&fixture, "m-1").await, HostState::Ready);
         let waited = "WaitingForRackFirmwareUpgrade".to_string();
-        assert!(path(&scene, "m-1").await.contains(&waited));
+        assert!(host_states(&fixture, "m-1").await.contains(&waited));
         for id in ids {
-            let applied = scene
+            let applied = fixture
                 .engine()
                 .firmware()
                 .applied(Some(target(id)), None, 1)
@@ -117,7 +122,7 @@ fn devices_of_a_rack_share_an_operation_and_a_shelf_has_its_own() {
             assert_eq!((applied[0].previous.as_str(), applied[0].version.as_str()), ("2.0", "3.0"));
         }
         let status =
-            scene.engine().components().status(&ids.map(target), None).await.expect("a status");
+            fixture.engine().components().status(&ids.map(target), None).await.expect("a status");
         assert!(
             status.iter().all(|one| one
                 .device
@@ -127,12 +132,12 @@ fn devices_of_a_rack_share_an_operation_and_a_shelf_has_its_own() {
                 .is_some_and(|has| has == "3.0"))
         );
         // On a second request the devices report that they have the version, and are left alone.
-        let again = update(&scene, &ids, "more", false).await;
+        let again = update(&fixture, &ids, "more", false).await;
         for run in [operation(&again[0]), operation(&again[2])] {
-            assert_eq!(scene.ended(&run).await.phase(), RunPhase::Succeeded);
+            assert_eq!(fixture.wait_until_ended(&run).await.phase(), RunPhase::Succeeded);
         }
         for id in ids {
-            let applied = scene
+            let applied = fixture
                 .engine()
                 .firmware()
                 .applied(Some(target(id)), None, 1)
@@ -145,58 +150,61 @@ fn devices_of_a_rack_share_an_operation_and_a_shelf_has_its_own() {
 
 /// One request for a rack's devices and a shelf records its reference in both.
 #[test]
-fn the_ticket_and_the_reason_are_recorded_by_racks_and_by_shelves() {
+fn the_reference_and_the_force_reason_are_recorded() {
     simulate(async {
-        let scene = scene().await;
-        let update = Update {
+        let fixture = rack_fixture().await;
+        let update = FirmwareUpdate {
             reference: "T-7".into(),
             force: Some("a leak".into()),
-            ..asked(&["m-1", "ps-1"], "up", false)
+            ..update_request(&["m-1", "ps-1"], "up", false)
         };
-        let done = scene.engine().components().update(update).await.expect("answered");
+        let done = fixture.engine().components().update(update).await.expect("answered");
         for one in &done {
             let id = operation(one);
-            let run = scene.ended(&id).await;
+            let run = fixture.wait_until_ended(&id).await;
             assert_eq!(run.spec.initiator, "ada (T-7)", "{one:?}");
             let param = |name: &str| run.spec.params.get(name).map(String::as_str);
             assert_eq!((param(REFERENCE), param(FORCED)), (Some("T-7"), Some("a leak")), "{one:?}");
-            let history = scene.engine().history(id.as_str(), 0, 1).await.expect("a history");
-            let said = "accepted for ada (T-7), by force: a leak";
-            assert!(history[0].message.ends_with(said), "{:?}", history[0].message);
+            let history = fixture.engine().history(id.as_str(), 0, 1).await.expect("a history");
+            let message = "accepted for ada (T-7), by force: a leak";
+            assert!(history[0].message.ends_with(message), "{:?}", history[0].message);
         }
     });
 }
 
 #[test]
-fn shelves_go_all_or_none_and_racks_each_for_themselves() {
+fn shelves_update_all_or_none_and_racks_separately() {
     simulate(async {
-        let scene = scene().await;
-        scene.place("m-9", None, None).await.expect("registered");
-        let done = update(&scene, &["ps-1", "ps-9", "m-9", "m-1"], "up", false).await;
+        let fixture = rack_fixture().await;
+        fixture.place("m-9", None, None).await.expect("registered");
+        let done = update(&fixture, &["ps-1", "ps-9", "m-9", "m-1"], "up", false).await;
         assert_eq!(refused(&done[1]), "NOT_FOUND");
         assert_eq!(refused(&done[0]), "NOT_FOUND", "refused together with the other shelf");
         assert_eq!(refused(&done[2]), "NO_RACK");
-        let run = scene.ended(&operation(&done[3])).await;
+        let run = fixture.wait_until_ended(&operation(&done[3])).await;
         assert_eq!(run.phase(), RunPhase::Succeeded, "{:?}", run.progress.failure);
     });
 }
 
 /// A host whose child run failed is freed by the next operation of its rack, without a retry.
 #[test]
-fn a_fresh_request_of_the_rack_frees_a_host_that_is_stuck() {
+fn a_new_rack_request_frees_a_failed_host() {
     simulate(async {
-        let scene = scene().await;
-        scene.fail("m-1", "firmware");
-        let done = update(&scene, &["m-1"], "first", false).await;
-        assert_eq!(scene.ended(&operation(&done[0])).await.phase(), RunPhase::Failed);
-        scene.until("Error").await;
-        assert!(matches!(state(&scene, "m-1").await, HostState::FailedFirmwareUpgrade { .. }));
-        scene.world.sim.clear_faults(None).expect("cleared");
-        let done = update(&scene, &["m-1"], "second", false).await;
-        assert_eq!(scene.ended(&operation(&done[0])).await.phase(), RunPhase::Succeeded);
-        scene.until("Ready").await;
-        assert_eq!(state(&scene, "m-1").await, HostState::Ready);
-        let path = path(&scene, "m-1").await;
+        let fixture = rack_fixture().await;
+        fixture.fail("m-1", "firmware");
+        let done = update(&fixture, &["m-1"], "first", false).await;
+        assert_eq!(fixture.wait_until_ended(&operation(&done[0])).await.phase(), RunPhase::Failed);
+        fixture.wait_for_state("Error").await;
+        assert!(matches!(state(&fixture, "m-1").await, HostState::FailedFirmwareUpgrade { .. }));
+        fixture.env.sim.clear_faults(None).expect("cleared");
+        let done = update(&fixture, &["m-1"], "second", false).await;
+        assert_eq!(
+            fixture.wait_until_ended(&operation(&done[0])).await.phase(),
+            RunPhase::Succeeded
+        );
+        fixture.wait_for_state("Ready").await;
+        assert_eq!(state(&fixture, "m-1").await, HostState::Ready);
+        let path = host_states(&fixture, "m-1").await;
         let tail: Vec<&str> = path.iter().rev().take(4).map(String::as_str).collect();
         let waiting = "WaitingForRackFirmwareUpgrade";
         assert_eq!(tail, ["Ready", waiting, "FailedFirmwareUpgrade", waiting]);
@@ -205,36 +213,40 @@ fn a_fresh_request_of_the_rack_frees_a_host_that_is_stuck() {
 
 /// A dry run reports all refusals, not only the first, and the affected machines.
 #[test]
-fn a_dry_run_names_all_that_speaks_against_it() {
+fn a_dry_run_reports_all_refusals() {
     simulate(async {
-        let scene = scene().await;
-        let busy = scene.started(power(machines(&["m-1"]), PowerSequence::Off)).await;
-        let other = scene.started(power(machines(&["m-2"]), PowerSequence::Off)).await;
-        let foreseen = update(&scene, &["m-1", "m-2"], "", true).await;
+        let fixture = rack_fixture().await;
+        let busy = fixture.start_accepted(power(machines(&["m-1"]), PowerSequence::Off)).await;
+        let other = fixture.start_accepted(power(machines(&["m-2"]), PowerSequence::Off)).await;
+        let foreseen = update(&fixture, &["m-1", "m-2"], "", true).await;
         assert_eq!(refused(&foreseen[0]), "MACHINE_BUSY");
         let preview = foreseen[0].preview.as_ref().expect("a preview");
-        let said: Vec<&str> = preview.refusals.iter().map(|one| one.said.as_str()).collect();
+        let message: Vec<&str> = preview.refusals.iter().map(|one| one.message.as_str()).collect();
         for holder in [&busy, &other] {
-            assert!(said.iter().any(|said| said.contains(holder.as_str())), "{said:?}");
+            assert!(message.iter().any(|message| message.contains(holder.as_str())), "{message:?}");
         }
-        let dark: Vec<&str> =
-            preview.planned.dark.iter().map(|dark| dark.machine.as_str()).collect();
-        assert_eq!(dark, ["m-1", "m-2"]);
+        let affected: Vec<&str> =
+            preview.planned.affected.iter().map(|affected| affected.machine.as_str()).collect();
+        assert_eq!(affected, ["m-1", "m-2"]);
         assert!(!preview.planned.steps.is_empty());
     });
 }
 
 /// A request id that was used for another request is refused.
 #[test]
-fn a_name_that_was_used_for_something_else_is_refused() {
+fn a_reused_request_id_is_refused() {
     simulate(async {
-        let scene = scene().await;
-        let on = power(Scope::default(), PowerSequence::On);
-        let start = MaintenanceStart { request_id: "on-1".into(), ..racks::asked(on) };
-        let run = scene.engine().racks().maintain(start).await.expect("accepted").run;
-        scene.ended(&run.expect("an operation").spec.id).await;
+        let fixture = rack_fixture().await;
+        let on = power(MaintenanceScope::default(), PowerSequence::On);
+        let start =
+            MaintenanceStart { request_id: "on-1".into(), ..racks::maintenance_request(on) };
+        let run = fixture.engine().racks().maintain(start).await.expect("accepted").run;
+        fixture.wait_until_ended(&run.expect("an operation").spec.id).await;
         for ids in [&["m-1"], &["sw-1"]] {
-            assert_eq!(refused(&update(&scene, ids, "on-1", false).await[0]), "REQUEST_ID_REUSED");
+            assert_eq!(
+                refused(&update(&fixture, ids, "on-1", false).await[0]),
+                "REQUEST_ID_REUSED"
+            );
         }
     });
 }

@@ -2,15 +2,15 @@
 //! one, is added here.
 
 use crate::agent_scenarios;
-use crate::device_fixture::{Ask, DeviceFixture, FLASHED, NEWER};
+use crate::device_fixture::{DeviceAction, DeviceFixture, FLASHED, NEWER};
+use crate::device_records::{SHELF, SWITCH, ShelfRequest, group};
 use crate::node_scenarios;
-use crate::rack_world::{SHELF, SWITCH, Wish, group};
 use crate::scenario::{Coverage, Fixture, Sampling, Scenario};
-use model::effect::{DeviceWork, Effect, FabricTo, PowerTo};
+use model::effect::{DesiredPower, DeviceWork, Effect, FabricGoal};
 use model::id::FirmwareId;
 use model::plan::RunStep;
-use model::rack::maintenance::{Asked, PowerSequence};
-use model::run::act::Action;
+use model::rack::maintenance::{PowerSequence, RequestedActivity};
+use model::run::actions::Action;
 use providers::sim::{self, FaultRule};
 use std::collections::BTreeMap;
 
@@ -19,9 +19,9 @@ pub struct DeviceScenario {
     pub name: &'static str,
     /// The devices in service when it begins.
     pub devices: &'static [&'static str],
-    pub before: Vec<Ask>,
+    pub before: Vec<DeviceAction>,
     pub faults: Vec<FaultRule>,
-    pub script: Vec<Ask>,
+    pub script: Vec<DeviceAction>,
     /// Commits that must be crash points, and the minimum number of each.
     pub commits: &'static [(&'static str, usize)],
     /// Steps whose effect must be a crash point.
@@ -60,14 +60,16 @@ pub fn all() -> Vec<Scenario> {
 }
 
 /// The names of all effects in these scenarios.
-pub fn words() -> Vec<&'static str> {
+pub fn effect_names() -> Vec<&'static str> {
     let groups = [upgrade(), fabric()].concat();
     let parts = groups.iter().flat_map(|step| match &step.effect {
-        Effect::Parts { group } => group.parts.iter().flat_map(|part| part.steps.clone()).collect(),
+        Effect::ChildRuns { group } => {
+            group.child_runs.iter().flat_map(|part| part.steps.clone()).collect()
+        }
         _ => Vec::new(),
     });
     let of_shelves = ["parts", "read", "configure", "power"];
-    parts.map(|step| step.effect.word()).chain(of_shelves).collect()
+    parts.map(|step| step.effect.name()).chain(of_shelves).collect()
 }
 
 pub fn fault(effect: &str, action: sim::Action, times: u32) -> FaultRule {
@@ -76,8 +78,8 @@ pub fn fault(effect: &str, action: sim::Action, times: u32) -> FaultRule {
 
 /// Power shelves.
 fn shelves() -> Vec<DeviceScenario> {
-    let off = || Ask::Want(Wish::Power(PowerTo::Off));
-    let on = || Ask::Want(Wish::Power(PowerTo::On));
+    let off = || DeviceAction::RequestShelf(ShelfRequest::Power(DesiredPower::Off));
+    let on = || DeviceAction::RequestShelf(ShelfRequest::Power(DesiredPower::On));
     let power = |action, times| vec![fault("power", action, times)];
     let shelf = |name, before, faults, script, commits, steps| DeviceScenario {
         name,
@@ -90,50 +92,61 @@ fn shelves() -> Vec<DeviceScenario> {
         long: false,
         node: None,
     };
-    let ready = || vec![Ask::Register(SHELF)];
-    const BORN: &[(&str, usize)] = &[("register", 1), ("advance", 3), ("commit", 4)];
-    const MOVED: &[(&str, usize)] = &[("request_shelf", 1), ("advance", 2), ("commit", 2)];
-    const MENDED: &[(&str, usize)] = &[("request_shelf", 2), ("advance", 4), ("commit", 4)];
+    let ready = || vec![DeviceAction::Register(SHELF)];
+    const REGISTERED: &[(&str, usize)] = &[("register", 1), ("advance", 3), ("commit", 4)];
+    const POWERED: &[(&str, usize)] = &[("request_shelf", 1), ("advance", 2), ("commit", 2)];
+    const REPAIRED: &[(&str, usize)] = &[("request_shelf", 2), ("advance", 4), ("commit", 4)];
     vec![
-        shelf("a shelf is registered", vec![], vec![], ready(), BORN, &["read", "configure"]),
+        shelf("a shelf is registered", vec![], vec![], ready(), REGISTERED, &["read", "configure"]),
         shelf(
             "a switch is registered",
             vec![],
             vec![],
-            vec![Ask::Register(SWITCH)],
+            vec![DeviceAction::Register(SWITCH)],
             &[("register", 1), ("advance", 4), ("commit", 6)],
             &["read", "configure", "validate"],
         ),
-        shelf("a shelf goes off and on", ready(), vec![], vec![off(), on()], MOVED, &["power-off"]),
+        shelf(
+            "a shelf goes off and on",
+            ready(),
+            vec![],
+            vec![off(), on()],
+            POWERED,
+            &["power-off"],
+        ),
         shelf(
             "a shelf's answer is lost",
             ready(),
             power(sim::Action::Drop, 1),
             vec![off()],
-            MOVED,
+            POWERED,
             &["power-off"],
         ),
         shelf(
             "a shelf fails, is mended and asked again",
             ready(),
             power(sim::Action::Fail, 0),
-            vec![off(), Ask::Mend, off()],
-            MENDED,
+            vec![off(), DeviceAction::ClearFaults, off()],
+            REPAIRED,
             &["power-off"],
         ),
         shelf(
             "a shelf cannot be read, is mended and tried again",
             vec![],
             vec![fault("read", sim::Action::Fail, 0)],
-            vec![Ask::Register(SHELF), Ask::Mend, Ask::Want(Wish::Retry)],
-            BORN,
+            vec![
+                DeviceAction::Register(SHELF),
+                DeviceAction::ClearFaults,
+                DeviceAction::RequestShelf(ShelfRequest::Retry),
+            ],
+            REGISTERED,
             &["read", "configure"],
         ),
         shelf(
             "a shelf is deleted",
             ready(),
             vec![],
-            vec![Ask::Want(Wish::Delete)],
+            vec![DeviceAction::RequestShelf(ShelfRequest::Delete)],
             &[("advance", 1)],
             &[],
         ),
@@ -141,8 +154,8 @@ fn shelves() -> Vec<DeviceScenario> {
             "a shelf is deleted as it goes off",
             ready(),
             vec![],
-            vec![off(), Ask::Meanwhile(Wish::Delete)],
-            MOVED,
+            vec![off(), DeviceAction::RequestWhilePowering(ShelfRequest::Delete)],
+            POWERED,
             &["power-off"],
         ),
     ]
@@ -156,8 +169,8 @@ fn upgrade() -> Vec<RunStep> {
         url: "https://images/bios".into(),
         sha256: "0".repeat(64),
     };
-    let wanted = BTreeMap::from([("BIOS".to_string(), "2.0".to_string())]);
-    let check = DeviceWork::Check { firmware: wanted, power: None };
+    let desired = BTreeMap::from([("BIOS".to_string(), "2.0".to_string())]);
+    let check = DeviceWork::Check { firmware: desired, power: None };
     vec![
         group("upgrade", &Effect::Device { work }, &FLASHED, 2),
         group("look", &Effect::Device { work: check }, &FLASHED[..2], 2),
@@ -166,9 +179,11 @@ fn upgrade() -> Vec<RunStep> {
 
 /// Two devices are powered off at once after a switch has left the fabric.
 fn fabric() -> Vec<RunStep> {
-    let leave = Effect::Device { work: DeviceWork::Fabric { to: FabricTo::Off } };
-    let off =
-        Effect::Power { to: PowerTo::Off, power_off: model::effect::PowerOffPolicy::CONFIGURED };
+    let leave = Effect::Device { work: DeviceWork::Fabric { to: FabricGoal::Off } };
+    let off = Effect::Power {
+        to: DesiredPower::Off,
+        power_off: model::effect::PowerOffPolicy::PROVIDER_DEFAULT,
+    };
     vec![group("leave", &leave, &["sw-1"], 1), group("dark", &off, &["m-1", "ps-2"], 2)]
 }
 
@@ -191,13 +206,13 @@ fn groups() -> Vec<DeviceScenario> {
     // Two commits for each of five child runs, three for the parent.
     const ALL: &[(&str, usize)] = &[("start_parent", 1), ("begin_parts", 3), ("commit", 13)];
     const STEPS: &[&str] = &["firmware", "check"];
-    let upgraded = || vec![Ask::Whole(upgrade())];
+    let upgraded = || vec![DeviceAction::StartParent(upgrade())];
     vec![
         of("a group is upgraded", vec![], upgraded(), ALL, STEPS),
         of(
             "a group leaves its fabric and goes dark",
             vec![],
-            vec![Ask::Whole(fabric())],
+            vec![DeviceAction::StartParent(fabric())],
             &[("start_parent", 1), ("begin_parts", 2), ("commit", 9)],
             &["fabric", "power"],
         ),
@@ -212,7 +227,11 @@ fn groups() -> Vec<DeviceScenario> {
         of(
             "a part fails, is mended, and the whole tried again",
             firmware("m-1", sim::Action::Fail, 0),
-            vec![Ask::Whole(upgrade()), Ask::Mend, Ask::Act(Action::RetryStep)],
+            vec![
+                DeviceAction::StartParent(upgrade()),
+                DeviceAction::ClearFaults,
+                DeviceAction::Act(Action::RetryStep),
+            ],
             &[("start_parent", 1), ("begin_parts", 3), ("act_on_run", 1), ("commit", 13)],
             STEPS,
         ),
@@ -236,10 +255,17 @@ fn racks() -> Vec<DeviceScenario> {
     const INTAKE: &[&str] =
         &["firmware-bmc", "fabric-off", "fabric-manager", "fabric-configured", "power-on", "check"];
     vec![
-        of("a rack comes into service", vec![], vec![], vec![Ask::Rack], FOLLOWED, INTAKE),
+        of(
+            "a rack comes into service",
+            vec![],
+            vec![],
+            vec![DeviceAction::CreateRack],
+            FOLLOWED,
+            INTAKE,
+        ),
         of(
             "a rack is maintained",
-            vec![Ask::Rack],
+            vec![DeviceAction::CreateRack],
             vec![],
             vec![reset()],
             FOLLOWED,
@@ -247,25 +273,27 @@ fn racks() -> Vec<DeviceScenario> {
         ),
         of(
             "a rack's firmware is upgraded",
-            vec![Ask::Rack],
+            vec![DeviceAction::CreateRack],
             vec![],
-            vec![Ask::Maintain(Asked::FirmwareUpgrade(Some(FirmwareId::trusted(NEWER))))],
+            vec![DeviceAction::Maintain(RequestedActivity::FirmwareUpgrade(Some(
+                FirmwareId::trusted(NEWER),
+            )))],
             FOLLOWED,
             &["firmware-bmc", "check"],
         ),
         of(
             "a maintenance fails, is mended and asked again",
-            vec![Ask::Rack],
+            vec![DeviceAction::CreateRack],
             vec![FaultRule { machine: "sw-1".into(), ..fault("power", sim::Action::Fail, 0) }],
-            vec![reset(), Ask::Mend, reset()],
+            vec![reset(), DeviceAction::ClearFaults, reset()],
             FOLLOWED,
             &["power-off", "power-on", "check"],
         ),
         of(
             "a rack is deleted",
-            vec![Ask::Rack],
+            vec![DeviceAction::CreateRack],
             vec![],
-            vec![Ask::DeleteRack],
+            vec![DeviceAction::DeleteRack],
             &[("delete_rack", 1), ("advance", 1)],
             &[],
         ),
@@ -279,7 +307,7 @@ fn hosts() -> Vec<DeviceScenario> {
         devices: &FLASHED[..1],
         before: vec![],
         faults,
-        script: vec![Ask::Reprovision],
+        script: vec![DeviceAction::Reprovision],
         commits,
         steps: &["firmware-bmc"],
         long: false,
@@ -300,6 +328,6 @@ fn hosts() -> Vec<DeviceScenario> {
     ]
 }
 
-fn reset() -> Ask {
-    Ask::Maintain(Asked::PowerSequence(PowerSequence::Reset))
+fn reset() -> DeviceAction {
+    DeviceAction::Maintain(RequestedActivity::PowerSequence(PowerSequence::Reset))
 }

@@ -1,12 +1,12 @@
 //! Reprovisioning of hosts in simulated time: both branches, retries, cancel, and their records.
 
 use crate::clients::operator;
-use crate::world::{Process, World, simulate};
-use engine::firmware::Change;
+use crate::test_env::{Process, TestEnv, simulate};
+use engine::firmware::FirmwareChange;
 use engine::host::{HostView, Reprovision};
-use model::effect::{Answer, DeviceWork, Effect, Key, Order, Verb};
-use model::firmware::{Component, Firmware};
-use model::host::{Check, HostState, MAX_FIRMWARE_UPGRADE_RETRIES, RETRY_INTERVAL};
+use model::effect::{CallVerb, DeviceWork, Effect, EffectKey, ProviderAnswer, ProviderCall};
+use model::firmware::{Firmware, FirmwareComponent};
+use model::host::{FirmwareCheck, HostState, MAX_FIRMWARE_UPGRADE_RETRIES, RETRY_INTERVAL};
 use model::id::{FirmwareId, MachineId, RunId};
 use model::machine::MachineSpec;
 use model::plan::RunType;
@@ -28,11 +28,11 @@ fn machine() -> MachineId {
     MachineId::trusted(MACHINE)
 }
 
-async fn world() -> (World, Process) {
-    let world = World::new(7).await;
-    let process = world.boot("a").await;
-    world.register(&process.engine, MACHINE).await;
-    let component = |name: &str, version: &str| Component {
+async fn env_with_firmware() -> (TestEnv, Process) {
+    let env = TestEnv::new(7).await;
+    let process = env.boot("a").await;
+    env.register(&process.engine, MACHINE).await;
+    let component = |name: &str, version: &str| FirmwareComponent {
         name: name.into(),
         version: version.into(),
         url: "https://files.example/x".into(),
@@ -51,86 +51,93 @@ async fn world() -> (World, Process) {
         created_at: Timestamp::default(),
     };
     process.engine.firmware().create(firmware, operator()).await.expect("created");
-    (world, process)
+    (env, process)
 }
 
-async fn ask(process: &Process, request_id: &str, dry_run: bool) -> Result<HostView> {
-    let asked = Reprovision {
+async fn reprovision(process: &Process, request_id: &str, dry_run: bool) -> Result<HostView> {
+    let requested = Reprovision {
         machine: machine(),
         firmware: Some(FirmwareId::trusted("fw-2")),
         request_id: request_id.into(),
         by: "ada".into(),
     };
-    process.engine.with_dry_run(dry_run).hosts().reprovision(asked).await
+    process.engine.with_dry_run(dry_run).hosts().reprovision(requested).await
 }
 
 async fn state(process: &Process) -> HostState {
     process.engine.hosts().get(&machine()).await.expect("a host").host.state
 }
 
-async fn firmware_runs(world: &World) -> Vec<Run> {
-    let runs = world.about(MACHINE).await.runs.into_iter().map(|kept| kept.run);
+async fn firmware_runs(env: &TestEnv) -> Vec<Run> {
+    let runs = env.machine_data(MACHINE).await.runs.into_iter().map(|stored| stored.run);
     runs.filter(|run| run.spec.run_type == RunType::Firmware).collect()
 }
 
-fn break_firmware(world: &World, action: sim::Action, times: u32) {
+fn break_firmware(env: &TestEnv, action: sim::Action, times: u32) {
     let rule = FaultRule { effect: "firmware".into(), times, ..FaultRule::new(action) };
-    world.sim.add_fault(rule).expect("a rule");
+    env.sim.add_fault(rule).expect("a rule");
 }
 
 /// Puts a version on the machine without Farrier.
-async fn install_by_hand(world: &World, component: &str, version: &str) {
+async fn install_by_hand(env: &TestEnv, component: &str, version: &str) {
     let work = DeviceWork::Firmware {
         component: component.into(),
         version: version.into(),
         url: String::new(),
         sha256: String::new(),
     };
-    let key = Key::new(&RunId::trusted("by-hand"), component, 1);
-    let order = Order { key, verb: Verb::Perform, effect: Effect::Device { work }, logged: 0 };
+    let key = EffectKey::new(&RunId::trusted("by-hand"), component, 1);
+    let call = ProviderCall {
+        key,
+        verb: CallVerb::Perform,
+        effect: Effect::Device { work },
+        log_offset_bytes: 0,
+    };
     let target = Target { id: TargetId::from(&machine()), spec: MachineSpec::default() };
     let (journal, _lines) = Journal::new();
-    let answer = world.sim.ask(&target, &order, &journal).await;
-    assert!(matches!(answer, Ok(Answer::Done(_))), "{answer:?}");
+    let answer = env.sim.call(&target, &call, &journal).await;
+    assert!(matches!(answer, Ok(ProviderAnswer::Done(_))), "{answer:?}");
 }
 
-async fn alerted(world: &World) -> bool {
-    let machine = world.machine(MACHINE).await;
-    !machine.health.said().is_empty()
+async fn alerted(env: &TestEnv) -> bool {
+    let machine = env.machine(MACHINE).await;
+    !machine.health.messages().is_empty()
 }
 
 #[test]
-fn an_operator_has_firmware_upgraded_once_and_what_was_applied_is_kept() {
+fn firmware_is_upgraded_once_and_recorded() {
     simulate(async {
-        let (world, process) = world().await;
-        let preview = ask(&process, "", true).await.expect("a preview");
-        let Check::Install { known, steps, .. } = &preview.check else { panic!("{preview:?}") };
+        let (env, process) = env_with_firmware().await;
+        let preview = reprovision(&process, "", true).await.expect("a preview");
+        let FirmwareCheck::Install { known, steps, .. } = &preview.check else {
+            panic!("{preview:?}")
+        };
         assert_eq!((known.len(), steps.len()), (2, 2), "{known:?}");
-        assert_eq!(firmware_runs(&world).await.len(), 0, "a dry run does nothing");
+        assert_eq!(firmware_runs(&env).await.len(), 0, "a dry run does nothing");
         assert_eq!(state(&process).await, HostState::Ready);
 
         for _ in 0..2 {
-            ask(&process, "first", false).await.expect("accepted, and replayed");
+            reprovision(&process, "first", false).await.expect("accepted, and replayed");
         }
         sleep(SOON).await;
         assert_eq!(state(&process).await, HostState::Ready);
-        let runs = firmware_runs(&world).await;
+        let runs = firmware_runs(&env).await;
         assert_eq!(runs.len(), 1);
         assert_eq!(runs[0].phase(), RunPhase::Succeeded);
-        assert_eq!(world.machine(MACHINE).await.active_run, None);
-        assert!(!alerted(&world).await);
+        assert_eq!(env.machine(MACHINE).await.active_run, None);
+        assert!(!alerted(&env).await);
 
         let applied =
             process.engine.firmware().applied(Some(TargetId::from(&machine())), None, 10).await;
         let applied = applied.expect("a history");
-        let told: Vec<_> = applied
+        let reported: Vec<_> = applied
             .iter()
             .map(|one| {
                 (one.component.as_str(), one.previous.as_str(), one.version.as_str(), one.changed)
             })
             .collect();
         // Newest first; versions that were already installed are marked.
-        assert_eq!(told, [("BIOS", "1.0", "1.0", false), ("BMC", "1.0", "2.0", true)]);
+        assert_eq!(reported, [("BIOS", "1.0", "1.0", false), ("BMC", "1.0", "2.0", true)]);
 
         let host = process.engine.hosts().get(&machine()).await.expect("a host").host;
         assert_eq!(host.facts.firmware.get("BMC").map(String::as_str), Some("2.0"));
@@ -139,45 +146,46 @@ fn an_operator_has_firmware_upgraded_once_and_what_was_applied_is_kept() {
 
 /// The stored inventory may be outdated: the device is read each time.
 #[test]
-fn the_device_says_whether_it_has_its_firmware_and_not_what_is_remembered() {
+fn the_installed_version_is_read_from_the_device() {
     simulate(async {
-        let (world, process) = world().await;
+        let (env, process) = env_with_firmware().await;
         let versions = async |request: &str| {
-            ask(&process, request, false).await.expect("accepted");
+            reprovision(&process, request, false).await.expect("accepted");
             sleep(SOON).await;
             assert_eq!(state(&process).await, HostState::Ready);
             let applied =
                 process.engine.firmware().applied(Some(TargetId::from(&machine())), None, 2).await;
             let applied = applied.expect("a history").into_iter();
-            let told = applied.map(|one| (one.component, one.previous, one.version, one.changed));
-            told.collect::<Vec<_>>()
+            let reported =
+                applied.map(|one| (one.component, one.previous, one.version, one.changed));
+            reported.collect::<Vec<_>>()
         };
-        let told = |component: &str, previous: &str, version: &str, changed| {
+        let reported = |component: &str, previous: &str, version: &str, changed| {
             (component.to_string(), previous.to_string(), version.to_string(), changed)
         };
-        let same = told("BIOS", "1.0", "1.0", false);
-        assert_eq!(versions("first").await, [same.clone(), told("BMC", "1.0", "2.0", true)]);
-        let preview = ask(&process, "", true).await.expect("a preview");
-        let Check::Install { known, .. } = &preview.check else { panic!("{preview:?}") };
+        let same = reported("BIOS", "1.0", "1.0", false);
+        assert_eq!(versions("first").await, [same.clone(), reported("BMC", "1.0", "2.0", true)]);
+        let preview = reprovision(&process, "", true).await.expect("a preview");
+        let FirmwareCheck::Install { known, .. } = &preview.check else { panic!("{preview:?}") };
         assert!(known[0].contains("last seen at BIOS 1.0, BMC 2.0"), "{known:?}");
-        assert_eq!(versions("second").await, [same.clone(), told("BMC", "2.0", "2.0", false)]);
-        assert_eq!(firmware_runs(&world).await.len(), 2);
+        assert_eq!(versions("second").await, [same.clone(), reported("BMC", "2.0", "2.0", false)]);
+        assert_eq!(firmware_runs(&env).await.len(), 2);
         // An operator installs another version by hand.
-        install_by_hand(&world, "BMC", "1.5").await;
-        assert_eq!(versions("third").await, [same, told("BMC", "1.5", "2.0", true)]);
+        install_by_hand(&env, "BMC", "1.5").await;
+        assert_eq!(versions("third").await, [same, reported("BMC", "1.5", "2.0", true)]);
     });
 }
 
 #[test]
-fn a_failure_is_tried_again_three_times_and_then_waits_for_a_person() {
+fn a_failure_is_retried_three_times() {
     simulate(async {
-        let (world, process) = world().await;
-        break_firmware(&world, sim::Action::Fail, 0);
-        ask(&process, "first", false).await.expect("accepted");
+        let (env, process) = env_with_firmware().await;
+        break_firmware(&env, sim::Action::Fail, 0);
+        reprovision(&process, "first", false).await.expect("accepted");
         for tries in 1..=MAX_FIRMWARE_UPGRADE_RETRIES + 1 {
             sleep(SOON).await;
-            assert_eq!(firmware_runs(&world).await.len() as u32, tries);
-            assert!(alerted(&world).await);
+            assert_eq!(firmware_runs(&env).await.len() as u32, tries);
+            assert!(alerted(&env).await);
             let HostState::FailedFirmwareUpgrade { retry_count, cause } = state(&process).await
             else {
                 panic!("{:?}", state(&process).await)
@@ -188,104 +196,107 @@ fn a_failure_is_tried_again_three_times_and_then_waits_for_a_person() {
         }
         sleep(RETRY_INTERVAL * 10).await;
         let tries = MAX_FIRMWARE_UPGRADE_RETRIES as usize + 1;
-        assert_eq!(firmware_runs(&world).await.len(), tries, "it waits for the operator");
-        let told = process.engine.explain(MACHINE).await.expect("an explanation").told;
-        assert!(told.headline.contains("FailedFirmwareUpgrade"), "{told:?}");
-        assert!(told.next_commands.iter().any(|one| one.contains("reprovision m-1")), "{told:?}");
+        assert_eq!(firmware_runs(&env).await.len(), tries, "it waits for the operator");
+        let reported = process.engine.explain(MACHINE).await.expect("an explanation").explanation;
+        assert!(reported.headline.contains("FailedFirmwareUpgrade"), "{reported:?}");
+        assert!(
+            reported.next_commands.iter().any(|one| one.contains("reprovision m-1")),
+            "{reported:?}"
+        );
 
         // A new request starts over without waiting, and its success clears the alert.
-        world.sim.clear_faults(None).expect("cleared");
-        ask(&process, "second", false).await.expect("accepted after a failure");
+        env.sim.clear_faults(None).expect("cleared");
+        reprovision(&process, "second", false).await.expect("accepted after a failure");
         sleep(SOON).await;
         assert_eq!(state(&process).await, HostState::Ready);
-        assert_eq!(firmware_runs(&world).await.len(), tries + 1);
-        assert!(!alerted(&world).await);
+        assert_eq!(firmware_runs(&env).await.len(), tries + 1);
+        assert!(!alerted(&env).await);
     });
 }
 
 /// An effect that may have happened is never repeated.
 #[test]
-fn an_unknown_outcome_is_left_to_a_person() {
+fn an_unknown_outcome_is_not_retried() {
     simulate(async {
-        let (world, process) = world().await;
+        let (env, process) = env_with_firmware().await;
         // Its answer is lost, and its status cannot be read.
-        break_firmware(&world, sim::Action::Drop, 1);
+        break_firmware(&env, sim::Action::Drop, 1);
         let unseen = FaultRule {
             effect: "firmware".into(),
-            verb: Verb::GetStatus,
+            verb: CallVerb::GetStatus,
             ..FaultRule::new(sim::Action::Fail)
         };
-        world.sim.add_fault(unseen).expect("a rule");
-        ask(&process, "first", false).await.expect("accepted");
+        env.sim.add_fault(unseen).expect("a rule");
+        reprovision(&process, "first", false).await.expect("accepted");
         sleep(RETRY_INTERVAL * 100).await;
         let HostState::FailedFirmwareUpgrade { retry_count, cause } = state(&process).await else {
             panic!("{:?}", state(&process).await)
         };
         assert_eq!((retry_count, cause.code.as_str()), (0, "outcome-unknown"));
-        assert_eq!(firmware_runs(&world).await.len(), 1);
+        assert_eq!(firmware_runs(&env).await.len(), 1);
     });
 }
 
 #[test]
-fn a_machine_in_service_is_waited_for() {
+fn reprovisioning_waits_for_a_machine_in_service() {
     simulate(async {
-        let (world, process) = world().await;
-        let door = crate::clients::Door::to(&process.engine);
+        let (env, process) = env_with_firmware().await;
+        let client = crate::clients::Client::new(&process.engine);
         for (run_type, request) in
             [(RunType::EnterMaintenance, "in"), (RunType::ExitMaintenance, "out")]
         {
-            let run = door.start(MACHINE, run_type, request.into()).await.expect("accepted");
-            door.ended(&run).await;
+            let run = client.start(MACHINE, run_type, request.into()).await.expect("accepted");
+            client.wait_until_ended(&run).await;
         }
-        ask(&process, "first", false).await.expect("accepted");
+        reprovision(&process, "first", false).await.expect("accepted");
         sleep(SOON).await;
         assert_eq!(state(&process).await, HostState::CheckingFirmwareV2 { retry_count: 0 });
-        assert_eq!(firmware_runs(&world).await.len(), 0);
-        let told = process.engine.explain(MACHINE).await.expect("an explanation").told;
-        assert!(told.waiting_for.contains("needs phase"), "{told:?}");
-        let refused = ask(&process, "second", false).await;
+        assert_eq!(firmware_runs(&env).await.len(), 0);
+        let reported = process.engine.explain(MACHINE).await.expect("an explanation").explanation;
+        assert!(reported.waiting_for.contains("needs phase"), "{reported:?}");
+        let refused = reprovision(&process, "second", false).await;
         let Err(StoreError::Refused(refusal)) = refused else { panic!("{refused:?}") };
         assert_eq!(refusal.reason, "REPROVISION_UNDER_WAY");
 
         // A record that is requested cannot be deleted, even when another one is the default.
         let id = || FirmwareId::trusted("fw-2");
         let engine = &process.engine;
-        let kept = async |reason: &str| {
-            let answer = engine.firmware().change(id(), Change::Delete, operator()).await;
+        let stored = async |reason: &str| {
+            let answer = engine.firmware().change(id(), FirmwareChange::Delete, operator()).await;
             let Err(StoreError::Refused(refusal)) = answer else { panic!("{answer:?}") };
             assert_eq!(refusal.reason, reason, "{refusal}");
-            refusal.said
+            refusal.message
         };
-        kept("FIRMWARE_IS_DEFAULT").await;
+        stored("FIRMWARE_IS_DEFAULT").await;
         let known = engine.firmware().get(&id()).await.expect("a record");
         let other = Firmware { id: FirmwareId::trusted("fw-3"), ..known };
         engine.firmware().create(other, operator()).await.expect("created");
-        let said = kept("FIRMWARE_IN_USE").await;
-        assert!(said.contains(MACHINE), "{said}");
+        let message = stored("FIRMWARE_IN_USE").await;
+        assert!(message.contains(MACHINE), "{message}");
 
-        let run = door.start(MACHINE, RunType::EnterMaintenance, "again".into()).await;
-        door.ended(&run.expect("accepted")).await;
+        let run = client.start(MACHINE, RunType::EnterMaintenance, "again".into()).await;
+        client.wait_until_ended(&run.expect("accepted")).await;
         sleep(SOON).await;
         assert_eq!(state(&process).await, HostState::Ready);
-        assert_eq!(firmware_runs(&world).await.len(), 1);
-        let gone = process.engine.firmware().change(id(), Change::Delete, operator()).await;
+        assert_eq!(firmware_runs(&env).await.len(), 1);
+        let gone = process.engine.firmware().change(id(), FirmwareChange::Delete, operator()).await;
         assert_eq!(gone.expect("deleted").id, id());
     });
 }
 
 #[test]
-fn what_nobody_wants_any_more_is_stopped() {
+fn a_canceled_reprovision_is_not_retried() {
     simulate(async {
-        let (world, process) = world().await;
-        break_firmware(&world, sim::Action::Fail, 0);
-        ask(&process, "first", false).await.expect("accepted");
+        let (env, process) = env_with_firmware().await;
+        break_firmware(&env, sim::Action::Fail, 0);
+        reprovision(&process, "first", false).await.expect("accepted");
         sleep(SOON).await;
         assert!(matches!(state(&process).await, HostState::FailedFirmwareUpgrade { .. }));
         process.engine.hosts().cancel(&machine(), operator()).await.expect("canceled");
         sleep(SOON).await;
         assert_eq!(state(&process).await, HostState::Ready);
-        assert!(!alerted(&world).await);
+        assert!(!alerted(&env).await);
         sleep(RETRY_INTERVAL * 10).await;
-        assert_eq!(firmware_runs(&world).await.len(), 1);
+        assert_eq!(firmware_runs(&env).await.len(), 1);
     });
 }

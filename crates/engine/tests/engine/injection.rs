@@ -1,7 +1,7 @@
 //! The faults that the crash matrix injects into a process at a crash point.
 
 use crate::audit::RepeatedCalls;
-use crate::gate::{CrashPoint, Scope};
+use crate::fault_injector::{CrashPoint, StopScope};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Injection {
@@ -27,15 +27,15 @@ pub enum Injection {
 }
 
 impl Injection {
-    pub const fn scope(self) -> Scope {
+    pub const fn scope(self) -> StopScope {
         match self {
             Self::Restart
             | Self::TakeOver
             | Self::FreezeUntilTaken
             | Self::FreezeUntilDone
             | Self::CancelAndFreeze
-            | Self::StealClaims => Scope::Process,
-            Self::CutConnection | Self::Cancel | Self::CancelAndRestart => Scope::Task,
+            | Self::StealClaims => StopScope::Process,
+            Self::CutConnection | Self::Cancel | Self::CancelAndRestart => StopScope::Task,
         }
     }
 

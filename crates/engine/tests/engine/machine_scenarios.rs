@@ -1,16 +1,16 @@
 //! Machine scenarios: every built-in plan, and its paths when hardware fails and operators act.
 //! Built-in plans are included automatically; a new path is added here.
 
-use crate::clients::{Ask, Door, follow_script};
+use crate::clients::{Client, ClientAction, run_client_script};
 use crate::scenario::{Coverage, Fixture, Sampling, Scenario};
-use crate::world::{Process, World};
-use model::effect::{Effect, Verb};
+use crate::test_env::{Process, TestEnv};
+use model::effect::{CallVerb, Effect};
 use model::id::PlanId;
 use model::plan::{
     Maintenance, NETWORK, Params, Plan, PowerChange, RunType, default_plan, variants,
 };
 use model::run::Workflow;
-use model::run::act::{Action, RestartMode};
+use model::run::actions::{Action, RestartMode};
 use providers::sim::{self, FaultRule};
 use std::collections::BTreeSet;
 
@@ -20,12 +20,12 @@ pub struct MachineFixture {
     /// The plan of the first run.
     pub plan: Plan,
     /// Requests that are done before the scenario begins.
-    pub before: Vec<Ask>,
+    pub before: Vec<ClientAction>,
     pub faults: Vec<FaultRule>,
     /// Requests, in order.
-    pub script: Vec<Ask>,
+    pub script: Vec<ClientAction>,
     /// An operator requests the next attempt during its backoff.
-    pub nudged: bool,
+    pub retried_in_backoff: bool,
 }
 
 pub const MACHINE: &str = "m-1";
@@ -41,7 +41,7 @@ pub fn all() -> Vec<Scenario> {
 
 /// Reimages.
 fn reimages() -> Vec<Scenario> {
-    let repave = |action, times| fault("repave", Verb::Perform, action, times);
+    let repave = |action, times| fault("repave", CallVerb::Perform, action, times);
     let reimage = |name: &str, faults, then| {
         scenario(name, (RunType::Reimage, default_plan(RunType::Reimage).unwrap()), faults, then)
     };
@@ -52,34 +52,42 @@ fn reimages() -> Vec<Scenario> {
         reimage("repave's answer is lost", vec![repave(sim::Action::Drop, 1)], vec![]),
         reimage("repave answers garbage", vec![repave(sim::Action::Garbage, 1)], vec![]),
         reimage("repave is told twice", vec![repave(sim::Action::Twice, 1)], vec![]),
-        reimage("repave answers late", vec![late("repave", 20_000)], vec![]),
+        reimage("repave answers late", vec![slow("repave", 20_000)], vec![]),
         hanging("join hangs", "join", (RunType::Reimage, default_plan(RunType::Reimage).unwrap())),
-        reimage("mended, step retried", broken(), vec![Ask::Mend, Ask::Act(Action::RetryStep)]),
+        reimage(
+            "mended, step retried",
+            broken(),
+            vec![ClientAction::ClearFaults, ClientAction::Act(Action::RetryStep)],
+        ),
         reimage(
             "mended, run again",
             broken(),
-            vec![Ask::Mend, Ask::RestartMode(RestartMode::Rerun)],
+            vec![ClientAction::ClearFaults, ClientAction::Restart(RestartMode::Rerun)],
         ),
         reimage(
             "mended, restarted clean",
             broken(),
-            vec![Ask::Mend, Ask::RestartMode(RestartMode::RestartClean)],
+            vec![ClientAction::ClearFaults, ClientAction::Restart(RestartMode::RestartClean)],
         ),
         reimage(
             "marked manual, resumed",
             broken(),
-            vec![Ask::Act(Action::MarkManual), Ask::Mend, Ask::Act(Action::Resume)],
+            vec![
+                ClientAction::Act(Action::MarkManual),
+                ClientAction::ClearFaults,
+                ClientAction::Act(Action::Resume),
+            ],
         ),
-        nudged(reimage("nudged as it waits", fails_once(), vec![])),
+        with_retry_in_backoff(reimage("nudged as it waits", fails_once(), vec![])),
     ]
 }
 
 /// Drains: to enter maintenance, and before an RMA.
 fn drains() -> Vec<Scenario> {
-    let drain = |action, times| fault("drain", Verb::Perform, action, times);
+    let drain = |action, times| fault("drain", CallVerb::Perform, action, times);
     let way = variant(Maintenance::EnterDraining.plan_id().as_str());
     let enter = |name: &str, faults, then| scenario(name, way.clone(), faults, then);
-    let broken = vec![fault("rma", Verb::Perform, sim::Action::Fail, 0)];
+    let broken = vec![fault("rma", CallVerb::Perform, sim::Action::Fail, 0)];
     let rma = (RunType::Rma, default_plan(RunType::Rma).unwrap());
     vec![
         enter("a budget blocks once", vec![drain(sim::Action::Fail, 1)], vec![]),
@@ -88,21 +96,21 @@ fn drains() -> Vec<Scenario> {
         enter(
             "budgets mended, run again",
             vec![drain(sim::Action::Fail, 0)],
-            vec![Ask::Mend, Ask::RestartMode(RestartMode::Rerun)],
+            vec![ClientAction::ClearFaults, ClientAction::Restart(RestartMode::Rerun)],
         ),
         // The drain is undone, and done again.
         scenario(
             "record mended, restarted clean",
             rma,
             broken,
-            vec![Ask::Mend, Ask::RestartMode(RestartMode::RestartClean)],
+            vec![ClientAction::ClearFaults, ClientAction::Restart(RestartMode::RestartClean)],
         ),
     ]
 }
 
 /// Power: one step never powers a machine off twice.
 fn powers() -> Vec<Scenario> {
-    let power = |action, times| fault("power", Verb::Perform, action, times);
+    let power = |action, times| fault("power", CallVerb::Perform, action, times);
     let way = variant(PowerChange::Off.plan_id().as_str());
     let off = |name: &str, faults, then| scenario(name, way.clone(), faults, then);
     vec![
@@ -111,7 +119,7 @@ fn powers() -> Vec<Scenario> {
         off(
             "power off fails, step retried",
             vec![power(sim::Action::Fail, 0)],
-            vec![Ask::Mend, Ask::Act(Action::RetryStep)],
+            vec![ClientAction::ClearFaults, ClientAction::Act(Action::RetryStep)],
         ),
     ]
 }
@@ -121,10 +129,10 @@ fn powers() -> Vec<Scenario> {
 fn hanging(name: &str, effect: &str, (run_type, mut plan): (RunType, Plan)) -> Scenario {
     plan.id = PlanId::trusted(format!("{}-in-a-minute", plan.id));
     (plan.default_for, plan.built_in) = (None, false);
-    for step in plan.steps.iter_mut().filter(|step| step.effect.word() == effect) {
+    for step in plan.steps.iter_mut().filter(|step| step.effect.name() == effect) {
         step.timeout_seconds = Some(60);
     }
-    let faults = vec![fault(effect, Verb::Perform, sim::Action::Hang, 1)];
+    let faults = vec![fault(effect, CallVerb::Perform, sim::Action::Hang, 1)];
     scenario(name, (run_type, plan), faults, vec![])
 }
 
@@ -136,7 +144,7 @@ fn scenario(
     name: &str,
     (run_type, plan): (RunType, Plan),
     faults: Vec<FaultRule>,
-    then: Vec<Ask>,
+    then: Vec<ClientAction>,
 ) -> Scenario {
     let script = std::iter::once(start(run_type, &plan)).chain(then).collect();
     let before = before(run_type, &plan);
@@ -145,33 +153,41 @@ fn scenario(
     let commits = vec![("start_run", 1), ("commit", steps.len() + 1)];
     Scenario {
         name: name.into(),
-        fixture: Fixture::Machine(MachineFixture { plan, before, faults, script, nudged: false }),
+        fixture: Fixture::Machine(MachineFixture {
+            plan,
+            before,
+            faults,
+            script,
+            retried_in_backoff: false,
+        }),
         coverage: Coverage { steps, commits, shared: false },
         sampling: Sampling::FirstAndLast,
     }
 }
 
-fn nudged(scenario: Scenario) -> Scenario {
+fn with_retry_in_backoff(scenario: Scenario) -> Scenario {
     let fixture = match scenario.fixture {
-        Fixture::Machine(fixture) => Fixture::Machine(MachineFixture { nudged: true, ..fixture }),
+        Fixture::Machine(fixture) => {
+            Fixture::Machine(MachineFixture { retried_in_backoff: true, ..fixture })
+        }
         Fixture::Devices(fixture) => Fixture::Devices(fixture),
     };
     Scenario { fixture, ..scenario }
 }
 
-fn start(run_type: RunType, plan: &Plan) -> Ask {
+fn start(run_type: RunType, plan: &Plan) -> ClientAction {
     if plan.default_for == Some(run_type) {
-        Ask::Start(run_type)
+        ClientAction::Start(run_type)
     } else {
-        Ask::StartPlan(run_type, plan.id.clone())
+        ClientAction::StartPlan(run_type, plan.id.clone())
     }
 }
 
 /// The requests that bring the machine to where a run of this plan has work to do.
-fn before(run_type: RunType, plan: &Plan) -> Vec<Ask> {
-    let enter = Ask::Start(RunType::EnterMaintenance);
-    let joined = || vec![enter.clone(), Ask::Start(RunType::Reimage)];
-    let power = |change: PowerChange| Ask::StartPlan(RunType::Power, change.plan_id());
+fn before(run_type: RunType, plan: &Plan) -> Vec<ClientAction> {
+    let enter = ClientAction::Start(RunType::EnterMaintenance);
+    let joined = || vec![enter.clone(), ClientAction::Start(RunType::Reimage)];
+    let power = |change: PowerChange| ClientAction::StartPlan(RunType::Power, change.plan_id());
     let drains = plan.steps.iter().any(|step| matches!(step.effect, Effect::Drain { .. }));
     let uncordons = plan.steps.iter().any(|step| matches!(step.effect, Effect::Uncordon { .. }));
     match run_type {
@@ -179,11 +195,11 @@ fn before(run_type: RunType, plan: &Plan) -> Vec<Ask> {
         RunType::EnterMaintenance => vec![],
         RunType::ExitMaintenance if uncordons => {
             let way = Maintenance::EnterDraining;
-            [joined(), vec![Ask::StartPlan(way.run_type(), way.plan_id())]].concat()
+            [joined(), vec![ClientAction::StartPlan(way.run_type(), way.plan_id())]].concat()
         }
         // An upgrade ends with a check of the cluster, and an RMA drains the machine there.
         RunType::Upgrade | RunType::Rma => joined(),
-        RunType::ExitRma => vec![enter, Ask::Start(RunType::Rma)],
+        RunType::ExitRma => vec![enter, ClientAction::Start(RunType::Rma)],
         RunType::Power if plan.id == PowerChange::On.plan_id() => {
             vec![enter, power(PowerChange::Off)]
         }
@@ -204,12 +220,12 @@ fn before(run_type: RunType, plan: &Plan) -> Vec<Ask> {
     }
 }
 
-fn fault(effect: &str, verb: Verb, action: sim::Action, times: u32) -> FaultRule {
+fn fault(effect: &str, verb: CallVerb, action: sim::Action, times: u32) -> FaultRule {
     FaultRule { effect: effect.into(), verb, times, ..FaultRule::new(action) }
 }
 
-fn late(effect: &str, delay_ms: u32) -> FaultRule {
-    FaultRule { delay_ms, ..fault(effect, Verb::Perform, sim::Action::Slow, 1) }
+fn slow(effect: &str, delay_ms: u32) -> FaultRule {
+    FaultRule { delay_ms, ..fault(effect, CallVerb::Perform, sim::Action::Slow, 1) }
 }
 
 pub fn params(run_type: RunType) -> Params {
@@ -241,19 +257,20 @@ impl MachineFixture {
     }
 
     /// Creates the initial state of the scenario.
-    pub async fn prepare(&self, world: &World, process: &Process) {
-        world.register(&process.engine, MACHINE).await;
+    pub async fn prepare(&self, env: &TestEnv, process: &Process) {
+        env.register(&process.engine, MACHINE).await;
         if !self.plan.built_in {
             process.engine.plans().create(self.plan.clone()).await.expect("a plan of one's own");
         }
-        for (index, ask) in self.before.iter().enumerate() {
-            let door = Door::to(&process.engine);
-            let run = follow_script(door, world.sim.clone(), vec![ask.clone()], index).await;
+        for (index, request) in self.before.iter().enumerate() {
+            let client = Client::new(&process.engine);
+            let run =
+                run_client_script(client, env.sim.clone(), vec![request.clone()], index).await;
             let workflow = run.map(|run| run.progress.workflow);
-            assert_eq!(workflow, Some(Workflow::Completed), "before {}: {ask:?}", self.plan.id);
+            assert_eq!(workflow, Some(Workflow::Completed), "before {}: {request:?}", self.plan.id);
         }
         for rule in &self.faults {
-            world.sim.add_fault(rule.clone()).expect("a rule");
+            env.sim.add_fault(rule.clone()).expect("a rule");
         }
     }
 }
@@ -268,11 +285,11 @@ fn every_kind_of_step_has_a_scenario() {
     });
     let steps: Vec<_> = plans.flat_map(|plan| &plan.steps).collect();
     let steps = || steps.iter();
-    let on_racks = crate::device_scenarios::words();
-    let done: BTreeSet<&str> = steps().map(|step| step.effect.word()).chain(on_racks).collect();
+    let on_racks = crate::device_scenarios::effect_names();
+    let done: BTreeSet<&str> = steps().map(|step| step.effect.name()).chain(on_racks).collect();
     let undone: BTreeSet<&str> =
-        steps().filter_map(|step| step.effect.undo()).map(|undo| undo.word()).collect();
-    let all: BTreeSet<&str> = Effect::WORDS.into_iter().collect();
+        steps().filter_map(|step| step.effect.undo()).map(|undo| undo.name()).collect();
+    let all: BTreeSet<&str> = Effect::NAMES.into_iter().collect();
     assert_eq!(done.union(&undone).copied().collect::<BTreeSet<_>>(), all);
     let mut names: Vec<&str> = scenarios.iter().map(|one| one.name.as_str()).collect();
     names.sort_unstable();

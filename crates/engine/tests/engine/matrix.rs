@@ -6,13 +6,13 @@
 //! `FARRIER_MATRIX="plan-repave-v1"` one scenario.
 
 use crate::audit::{Outcome, RepeatedCalls, audit_watch};
-use crate::clients::Door;
-use crate::crash::{Environment, NEVER_ENDED, SCRIPT_TIMEOUT};
-use crate::gate::CrashPoint;
+use crate::clients::Client;
+use crate::crash::{CaseExecution, SCRIPT_TIMED_OUT, SCRIPT_TIMEOUT};
+use crate::fault_injector::CrashPoint;
 use crate::injection::Injection;
 use crate::scenario::{self, Fixture, Scenario};
-use crate::world::{World, on_all_cores, simulate};
-use model::effect::Verb;
+use crate::test_env::{TestEnv, on_all_cores, simulate};
+use model::effect::CallVerb;
 use model::run::Workflow;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -34,45 +34,45 @@ struct Report {
 /// `at` is the index of the crash point; `None` runs undisturbed.
 async fn run(scenario: &Scenario, injection: Injection, at: Option<usize>) -> Report {
     let fixture = &scenario.fixture;
-    let world = World::new(1).await;
-    let one = world.boot("one").await;
-    let other = if injection.needs_replica() { Some(world.boot("two").await) } else { None };
-    let door = Door::to(&one.engine);
-    fixture.prepare(&world, &one, &door).await;
+    let env = TestEnv::new(1).await;
+    let one = env.boot("one").await;
+    let other = if injection.needs_replica() { Some(env.boot("two").await) } else { None };
+    let door = Client::new(&one.engine);
+    fixture.prepare(&env, &one, &door).await;
     let watcher = fixture.watcher(&door);
     sleep(Duration::from_secs(5)).await;
 
-    one.gate.arm(at.map(|index| (index, injection.scope())));
-    let mut client = tokio::spawn(fixture.clone().run_script(door.clone(), world.clone()));
+    one.injector.arm(at.map(|index| (index, injection.scope())));
+    let mut client = tokio::spawn(fixture.clone().run_script(door.clone(), env.clone()));
     let crashed_at = tokio::select! {
         biased;
-        point = one.gate.held() => Some(point),
+        point = one.injector.held() => Some(point),
         ended = timeout(SCRIPT_TIMEOUT, &mut client) => {
-            ended.expect(NEVER_ENDED).expect("the client succeeds");
+            ended.expect(SCRIPT_TIMED_OUT).expect("the client succeeds");
             None
         }
     };
-    let points = one.gate.passed();
-    let mut environment = Environment::new(fixture, &world, &door, &one, other);
+    let points = one.injector.passed();
+    let mut environment = CaseExecution::new(fixture, &env, &door, &one, other);
     let mut canceled = None;
     if crashed_at.is_some() {
         canceled = environment.inject(injection).await;
         environment.await_client(client).await;
-        environment.await_rest(injection, canceled.as_ref()).await;
+        environment.finish_case(injection, canceled.as_ref()).await;
     }
     environment.settle().await;
     let mut problems = environment.problems;
-    let all = world.everything_after_hardware().await;
-    problems.extend(world.audit_everything(&all, repeated_calls(fixture, injection)));
+    let all = env.stored_state_after_hardware().await;
+    problems.extend(env.audit_state(&all, repeated_calls(fixture, injection)));
     if let Some(watcher) = &watcher {
-        all.runs.iter().for_each(|kept| audit_watch(kept, &watcher.seen(), &mut problems));
+        all.runs.iter().for_each(|stored| audit_watch(stored, &watcher.seen(), &mut problems));
     }
     if let Some(canceled) = &canceled {
-        problems.extend(canceled.audit(&world).await);
+        problems.extend(canceled.audit(&env).await);
     }
-    let outcome = world.outcome_of(&all);
+    let outcome = env.outcome_of(&all);
     let canceled_any =
-        all.runs.iter().any(|kept| kept.run.progress.workflow == Workflow::Cancelled);
+        all.runs.iter().any(|stored| stored.run.progress.workflow == Workflow::Cancelled);
     Report { points, crashed_at, canceled: canceled.is_some(), canceled_any, outcome, problems }
 }
 
@@ -99,8 +99,8 @@ impl<'a> Baseline<'a> {
     /// `None` if no case of the scenario is selected.
     fn run(scenario: &'a Scenario, injection: Injection) -> Option<Self> {
         let name = &scenario.name;
-        let wanted = |only: String| format!("{only}/").starts_with(&format!("{name}/"));
-        if !only().is_none_or(wanted) {
+        let desired = |only: String| format!("{only}/").starts_with(&format!("{name}/"));
+        if !only().is_none_or(desired) {
             return None;
         }
         let report = simulate(run(scenario, injection, None));
@@ -113,12 +113,12 @@ impl<'a> Baseline<'a> {
         let Scenario { coverage, sampling, .. } = self.scenario;
         let chosen = sampling.choose(&self.report.points, coverage).into_iter();
         let cases = chosen.map(|index| Case { baseline: self, injection, index });
-        let wanted = |case: &Case| {
+        let desired = |case: &Case| {
             let asked_for =
                 |only: String| format!("{}/", case.name()).starts_with(&format!("{only}/"));
             injection.applies_at(case.point()) && only().is_none_or(asked_for)
         };
-        cases.filter(wanted).collect()
+        cases.filter(desired).collect()
     }
 }
 
@@ -142,16 +142,16 @@ impl Case<'_> {
     fn run(&self) -> Option<String> {
         let report = simulate(run(self.baseline.scenario, self.injection, Some(self.index)));
         let problems = self.problems(report);
-        let said =
+        let message =
             || format!("{}, at {:?}:\n    {}", self.name(), self.point(), problems.join("\n    "));
-        (!problems.is_empty()).then(said)
+        (!problems.is_empty()).then(message)
     }
 
     /// Compares the report with the undisturbed run.
     fn problems(&self, report: Report) -> Vec<String> {
         let Report { crashed_at, canceled, canceled_any, outcome, mut problems, .. } = report;
         // While a provider performs an effect its run is active, so a cancel must be accepted.
-        let performing = matches!(crashed_at, Some(CrashPoint::Effect(_, Verb::Perform, _)));
+        let performing = matches!(crashed_at, Some(CrashPoint::Effect(_, CallVerb::Perform, _)));
         let undisturbed = &self.baseline.report.outcome;
         if self.injection.cancels() && performing && !canceled {
             problems.push("a cancel was refused while something was being done".into());

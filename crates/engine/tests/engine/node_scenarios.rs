@@ -1,17 +1,17 @@
 //! Node scenarios: every stage of onboarding and of every mode of decommission.
 
 use crate::agent_scenarios;
-use crate::clients::Door;
-use crate::device_fixture::Ask;
+use crate::clients::Client;
+use crate::device_fixture::DeviceAction;
+use crate::device_records::MANY;
 use crate::device_scenarios::{DeviceScenario, fault};
-use crate::rack_world::MANY;
-use crate::world::World;
-use engine::DescribedSite;
+use crate::test_env::TestEnv;
+use engine::SiteDescription;
 use engine::node::{Decommission, Onboard};
 use model::id::{MachineId, NodeId, SiteId};
 use model::machine::Labels;
-use model::node::{Mode, Node, NodeState, Stage, fits};
-use model::run::act::{Action, Who};
+use model::node::{DecommissionMode, Node, NodeStage, NodeState, is_consistent};
+use model::run::actions::{Action, Requester};
 use model::site::SiteSpec;
 use providers::sim::{self, FaultRule};
 use store::{RecordFilter, Result, StoreError, Tx};
@@ -21,11 +21,11 @@ pub const SITE: &str = "site-1";
 
 /// A request for the node on the machine.
 #[derive(Debug, Clone)]
-pub enum NodeAsk {
+pub enum NodeAction {
     Onboard,
-    TakeOut(Mode),
-    /// As `TakeOut`, with resume requests in the middle.
-    TakeOutAndResume(Mode),
+    Decommission(DecommissionMode),
+    /// As `Decommission`, with resume requests in the middle.
+    DecommissionAndResume(DecommissionMode),
     /// On its newest run, if that has failed.
     Act(Action),
     /// Without a site, with an agent, which may fall silent during its first task.
@@ -35,18 +35,20 @@ pub enum NodeAsk {
 }
 
 pub fn all() -> Vec<DeviceScenario> {
-    let onboard = || Ask::Node(NodeAsk::Onboard);
-    let out = |mode| Ask::Node(NodeAsk::TakeOut(mode));
-    let of = |name, before: Vec<Ask>, faults: Vec<FaultRule>, script, steps, node| DeviceScenario {
-        name,
-        devices: &[MACHINE],
-        long: true,
-        before,
-        faults,
-        script,
-        commits: &[("commit", 3)],
-        steps,
-        node: Some(node),
+    let onboard = || DeviceAction::Node(NodeAction::Onboard);
+    let out = |mode| DeviceAction::Node(NodeAction::Decommission(mode));
+    let of = |name, before: Vec<DeviceAction>, faults: Vec<FaultRule>, script, steps, node| {
+        DeviceScenario {
+            name,
+            devices: &[MACHINE],
+            long: true,
+            before,
+            faults,
+            script,
+            commits: &[("commit", 3)],
+            steps,
+            node: Some(node),
+        }
     };
     const ONBOARDED: &[&str] = &[
         "load_site_config",
@@ -95,7 +97,11 @@ pub fn all() -> Vec<DeviceScenario> {
             "an onboarding fails, is mended and its stage tried again",
             vec![],
             deploy(sim::Action::Fail, 0),
-            vec![onboard(), Ask::Mend, Ask::Node(NodeAsk::Act(Action::RetryStep))],
+            vec![
+                onboard(),
+                DeviceAction::ClearFaults,
+                DeviceAction::Node(NodeAction::Act(Action::RetryStep)),
+            ],
             &["deploy_via_maas", "wait_for_agent_enrollment"],
             "active",
         ),
@@ -103,16 +109,27 @@ pub fn all() -> Vec<DeviceScenario> {
             "an onboarding fails, is given up, and its node taken away",
             vec![],
             deploy(sim::Action::Fail, 0),
-            vec![onboard(), Ask::Node(NodeAsk::Act(Action::Cancel)), out(Mode::FullDecommission)],
+            vec![
+                onboard(),
+                DeviceAction::Node(NodeAction::Act(Action::Cancel)),
+                out(DecommissionMode::FullDecommission),
+            ],
             &["undo-commission_node", "undo-create_or_find_in_maas"],
             "deleted",
         ),
-        of("a node is reset", vec![onboard()], vec![], vec![out(Mode::SoftReset)], RESET, "active"),
+        of(
+            "a node is reset",
+            vec![onboard()],
+            vec![],
+            vec![out(DecommissionMode::SoftReset)],
+            RESET,
+            "active",
+        ),
         of(
             "a node's storage is cleaned",
             vec![onboard()],
             vec![],
-            vec![out(Mode::StorageCleanup)],
+            vec![out(DecommissionMode::StorageCleanup)],
             &["drain_node", "cleanup_storage", "validate_clean_node"],
             "active",
         ),
@@ -120,7 +137,7 @@ pub fn all() -> Vec<DeviceScenario> {
             "a node is imaged anew",
             vec![onboard()],
             vec![],
-            vec![out(Mode::Reimage)],
+            vec![out(DecommissionMode::Reimage)],
             &["release_maas_node", "deploy_via_maas", "wait_for_agent_enrollment"],
             "active",
         ),
@@ -128,7 +145,7 @@ pub fn all() -> Vec<DeviceScenario> {
             "a node is decommissioned",
             vec![onboard()],
             vec![],
-            vec![out(Mode::FullDecommission)],
+            vec![out(DecommissionMode::FullDecommission)],
             REMOVED,
             "deleted",
         ),
@@ -136,7 +153,7 @@ pub fn all() -> Vec<DeviceScenario> {
             "a node is drained",
             vec![onboard()],
             vec![],
-            vec![out(Mode::Drain)],
+            vec![out(DecommissionMode::Drain)],
             &["drain_node"],
             "retired",
         ),
@@ -144,7 +161,11 @@ pub fn all() -> Vec<DeviceScenario> {
             "a drain fails, is mended and resumed",
             vec![onboard()],
             vec![fault("drain_node", sim::Action::Fail, 0)],
-            vec![out(Mode::Retire), Ask::Mend, Ask::Node(NodeAsk::Act(Action::Resume))],
+            vec![
+                out(DecommissionMode::Retire),
+                DeviceAction::ClearFaults,
+                DeviceAction::Node(NodeAction::Act(Action::Resume)),
+            ],
             &["drain_node"],
             "retired",
         ),
@@ -152,7 +173,11 @@ pub fn all() -> Vec<DeviceScenario> {
             "a removal fails, is mended and resumed",
             vec![onboard()],
             vec![fault("remove_gpuaas_node_record", sim::Action::Fail, 0)],
-            vec![out(Mode::FullDecommission), Ask::Mend, Ask::Node(NodeAsk::Act(Action::Resume))],
+            vec![
+                out(DecommissionMode::FullDecommission),
+                DeviceAction::ClearFaults,
+                DeviceAction::Node(NodeAction::Act(Action::Resume)),
+            ],
             &["remove_gpuaas_node_record", "remove_maas_record"],
             "deleted",
         ),
@@ -168,31 +193,31 @@ fn site() -> SiteId {
     SiteId::trusted(SITE)
 }
 
-pub fn who() -> Who {
-    Who { by: "client".into(), reason: String::new() }
+pub fn requester() -> Requester {
+    Requester { by: "client".into(), reason: String::new() }
 }
 
-pub async fn make_site(door: &Door, id: &str) {
+pub async fn make_site(client: &Client, id: &str) {
     let spec = SiteSpec { provider: "sim".into(), ..SiteSpec::default() };
-    let made = door.ask(|engine| {
+    let made = client.call(|engine| {
         let site =
-            DescribedSite { id: SiteId::trusted(id), spec: spec.clone(), labels: Labels::new() };
-        async move { engine.sites().put(site, None, who()).await }
+            SiteDescription { id: SiteId::trusted(id), spec: spec.clone(), labels: Labels::new() };
+        async move { engine.sites().put(site, None, requester()).await }
     });
     made.await.expect("a site");
 }
 
-pub async fn ask(door: &Door, world: &World, ask: NodeAsk, name: &str) {
-    match ask {
-        NodeAsk::Onboard => {
-            let answer = door.ask(|engine| {
-                let asked = Onboard {
+pub async fn perform_node_action(client: &Client, env: &TestEnv, request: NodeAction, name: &str) {
+    match request {
+        NodeAction::Onboard => {
+            let answer = client.call(|engine| {
+                let requested = Onboard {
                     machine: MachineId::trusted(MACHINE),
                     site: site(),
                     request_id: name.into(),
                     by: "client".into(),
                 };
-                async move { engine.nodes().onboard(asked).await }
+                async move { engine.nodes().onboard(requested).await }
             });
             match answer.await {
                 Ok(_) => {}
@@ -201,27 +226,27 @@ pub async fn ask(door: &Door, world: &World, ask: NodeAsk, name: &str) {
                 Err(error) => panic!("the request failed: {error}"),
             }
         }
-        NodeAsk::TakeOut(mode) => take_out(door, world, mode, name).await,
-        NodeAsk::TakeOutAndResume(mode) => {
-            take_out(door, world, mode, name).await;
-            agent_scenarios::resume(door, world).await;
+        NodeAction::Decommission(mode) => decommission(client, env, mode, name).await,
+        NodeAction::DecommissionAndResume(mode) => {
+            decommission(client, env, mode, name).await;
+            agent_scenarios::resume(client, env).await;
         }
-        NodeAsk::Bootstrap { falls_silent } => {
-            agent_scenarios::bootstrap(door, world, falls_silent).await;
+        NodeAction::Bootstrap { falls_silent } => {
+            agent_scenarios::bootstrap(client, env, falls_silent).await;
         }
-        NodeAsk::Act(action) => {
-            let run = newest(world).await.and_then(|node| node.workflow).expect("an operation");
-            if door.ended(&run).await.progress.workflow.failed() {
-                door.tell(&run, action).await;
+        NodeAction::Act(action) => {
+            let run = newest_node(env).await.and_then(|node| node.workflow).expect("an operation");
+            if client.wait_until_ended(&run).await.progress.workflow.failed() {
+                client.act(&run, action).await;
             }
         }
     }
 }
 
-async fn take_out(door: &Door, world: &World, mode: Mode, name: &str) {
-    let node = newest(world).await.expect("a node").id();
-    let answer = door.ask(|engine| {
-        let asked = Decommission {
+async fn decommission(client: &Client, env: &TestEnv, mode: DecommissionMode, name: &str) {
+    let node = newest_node(env).await.expect("a node").id();
+    let answer = client.call(|engine| {
+        let requested = Decommission {
             node: node.clone(),
             mode,
             without_agent: String::new(),
@@ -229,17 +254,17 @@ async fn take_out(door: &Door, world: &World, mode: Mode, name: &str) {
             request_id: name.into(),
             by: "client".into(),
         };
-        async move { engine.nodes().decommission(asked).await }
+        async move { engine.nodes().decommission(requested).await }
     });
     answer.await.expect("accepted");
 }
 
-pub async fn newest(world: &World) -> Option<Node> {
-    world.records().await.nodes.into_iter().next_back()
+pub async fn newest_node(env: &TestEnv) -> Option<Node> {
+    env.records().await.nodes.into_iter().next_back()
 }
 
 /// No node changes state by itself.
-pub fn at_rest(nodes: &[Node]) -> bool {
+pub fn nodes_are_idle(nodes: &[Node]) -> bool {
     nodes.iter().all(|node| match node.state {
         NodeState::Active
         | NodeState::Quarantined
@@ -262,7 +287,7 @@ pub async fn check_nodes(tx: &mut Tx) -> Result<Vec<String>> {
         let Some(id) = &node.workflow else { continue };
         let Some(run) = tx.run(id).await? else { continue };
         let workflow = run.progress.workflow.as_str();
-        if !fits(node.state, &run) {
+        if !is_consistent(node.state, &run) {
             wrong.push(format!(
                 "{} is {} beside {id}, which is {workflow}",
                 node.head.id, node.state
@@ -271,7 +296,7 @@ pub async fn check_nodes(tx: &mut Tx) -> Result<Vec<String>> {
         if node.state.in_progress() && run.ended() {
             wrong.push(format!("{} is {} without an active run", node.head.id, node.state));
         }
-        let living = tx.node_on(&node.machine).await?;
+        let living = tx.live_node_of_machine(&node.machine).await?;
         let own = living == Some(NodeId::trusted(&node.head.id));
         if own == (node.state == NodeState::Deleted) {
             wrong.push(format!(
@@ -287,8 +312,8 @@ pub async fn check_nodes(tx: &mut Tx) -> Result<Vec<String>> {
 #[test]
 fn every_stage_has_a_scenario() {
     let lived = stages();
-    for stage in Stage::ALL {
-        let written = stage.room() == model::node::Room::Record;
+    for stage in NodeStage::ALL {
+        let written = stage.executor() == model::node::StageExecutor::Record;
         assert!(written || lived.contains(&stage.as_str()), "{stage}");
     }
 }

@@ -1,22 +1,24 @@
 //! Nodes in simulated time: onboarding, decommission, heartbeats, and drift from MAAS.
 
-use crate::clients::Door;
-use crate::node_scenarios::{self, MACHINE, NodeAsk};
-use crate::rack_world::{Stand, device};
-use crate::world::{Process, World, simulate};
-use engine::admission::Start;
-use engine::node::{Agents, Decommission, NodeView, Onboard, Report};
+use crate::clients::Client;
+use crate::device_records::{InServiceDevice, device};
+use crate::node_scenarios::{self, MACHINE, NodeAction};
+use crate::test_env::{Process, TestEnv, simulate};
+use engine::admission::StartRequest;
+use engine::node::{Agents, Decommission, NodeView, Onboard, TaskReport};
 use engine::secret::{Cipher, SecretStore};
-use model::effect::{Effect, Key, Order, PowerOffPolicy, PowerTo, Verb};
-use model::fault::Code;
+use model::effect::{CallVerb, DesiredPower, Effect, EffectKey, PowerOffPolicy, ProviderCall};
+use model::fault::FaultCode;
 use model::id::{MachineId, NodeId, RunId, SiteId};
-use model::node::door::Ask;
-use model::node::enroll::{Applicant, Denied};
-use model::node::task::Resumed;
-use model::node::{Mode, Node, NodeState, Owner, Quarantine, Stage, Upstream};
+use model::node::enroll::{EnrollingAgent, EnrollmentRefusal};
+use model::node::requests::NodeRequest;
+use model::node::task::ResumeResult;
+use model::node::{
+    DecommissionMode, MaasState, Node, NodeStage, NodeState, Quarantine, TransitionOwner,
+};
 use model::plan::{Params, RunType};
 use model::refusal::Refusal;
-use model::run::act::{Action, RestartMode, Who};
+use model::run::actions::{Action, Requester, RestartMode};
 use model::run::{Run, Workflow};
 use model::site::Site;
 use model::target::TargetId;
@@ -27,36 +29,36 @@ use store::{Result, StoreError};
 use tokio::time::sleep;
 
 /// A machine at a site, a process and a client.
-pub struct Scene {
-    pub world: World,
+pub struct NodeFixture {
+    pub env: TestEnv,
     pub process: Process,
-    pub door: Door,
+    pub client: Client,
 }
 
-impl Scene {
+impl NodeFixture {
     pub async fn new() -> Self {
-        let scene = Self::unwatched().await;
-        scene.world.nodes_are_watched();
-        scene
+        let fixture = Self::without_node_checks().await;
+        fixture.env.enable_node_checks();
+        fixture
     }
 
     /// As `new`, without the check of nodes after every commit.
-    pub async fn unwatched() -> Self {
-        let world = World::new(1).await;
+    pub async fn without_node_checks() -> Self {
+        let world = TestEnv::new(1).await;
         let process = world.boot("one").await;
-        let door = Door::to(&process.engine);
-        let stand = Stand { target: device(MACHINE), rack: None, now: world.now() };
+        let door = Client::new(&process.engine);
+        let stand = InServiceDevice { target: device(MACHINE), rack: None, now: world.now() };
         stand.write(&world.store).await;
         node_scenarios::make_site(&door, node_scenarios::SITE).await;
-        Self { world, process, door }
+        Self { env: world, process, client: door }
     }
 
-    pub async fn ask(&self, ask: NodeAsk, name: &str) {
-        node_scenarios::ask(&self.door, &self.world, ask, name).await;
+    pub async fn perform(&self, request: NodeAction, name: &str) {
+        node_scenarios::perform_node_action(&self.client, &self.env, request, name).await;
     }
 
     pub async fn node(&self) -> Node {
-        self.world.records().await.nodes.into_iter().next_back().expect("a node")
+        self.env.records().await.nodes.into_iter().next_back().expect("a node")
     }
 
     pub async fn view(&self) -> NodeView {
@@ -64,7 +66,7 @@ impl Scene {
     }
 
     /// Waits until the newest node is in this state.
-    pub async fn until(&self, state: NodeState) -> Node {
+    pub async fn wait_for_state(&self, state: NodeState) -> Node {
         for _ in 0..3_600 {
             let node = self.node().await;
             if node.state == state {
@@ -72,21 +74,21 @@ impl Scene {
             }
             sleep(Duration::from_secs(1)).await;
         }
-        panic!("the node never became {state}: {:?}", self.view().await.told)
+        panic!("the node never became {state}: {:?}", self.view().await.explanation)
     }
 }
 
-pub fn reactivate() -> Ask {
-    Ask::Reactivate { why: String::new(), unproven: false }
+pub fn reactivate() -> NodeRequest {
+    NodeRequest::Reactivate { why: String::new(), unproven: false }
 }
 
 #[test]
 fn a_node_is_onboarded_and_serves() {
     simulate(async {
-        let scene = Scene::new().await;
-        scene.ask(NodeAsk::Onboard, "onboard").await;
-        scene.until(NodeState::Active).await;
-        let view = scene.view().await;
+        let fixture = NodeFixture::new().await;
+        fixture.perform(NodeAction::Onboard, "onboard").await;
+        fixture.wait_for_state(NodeState::Active).await;
+        let view = fixture.view().await;
         let run = view.run.expect("its onboarding");
         assert_eq!(run.progress.workflow, Workflow::Completed);
         assert_eq!(view.node.system_id, "sim-m-1");
@@ -100,11 +102,11 @@ pub fn refusal<T: std::fmt::Debug>(answer: Result<T>) -> Refusal {
     }
 }
 
-pub fn who() -> Who {
-    Who { by: "somebody".into(), reason: String::new() }
+pub fn requester() -> Requester {
+    Requester { by: "somebody".into(), reason: String::new() }
 }
 
-pub fn out(node: &Node, mode: Mode, request_id: &str) -> Decommission {
+pub fn decommission_request(node: &Node, mode: DecommissionMode, request_id: &str) -> Decommission {
     Decommission {
         node: node.id(),
         mode,
@@ -115,7 +117,7 @@ pub fn out(node: &Node, mode: Mode, request_id: &str) -> Decommission {
     }
 }
 
-pub fn onboard(machine: &str, request_id: &str) -> Onboard {
+pub fn onboard_request(machine: &str, request_id: &str) -> Onboard {
     Onboard {
         machine: MachineId::trusted(machine),
         site: SiteId::trusted(node_scenarios::SITE),
@@ -124,52 +126,65 @@ pub fn onboard(machine: &str, request_id: &str) -> Onboard {
     }
 }
 
-impl Scene {
+impl NodeFixture {
     pub async fn serving() -> Self {
-        let scene = Self::new().await;
-        scene.ask(NodeAsk::Onboard, "onboard").await;
-        scene.until(NodeState::Active).await;
-        scene
+        let fixture = Self::new().await;
+        fixture.perform(NodeAction::Onboard, "onboard").await;
+        fixture.wait_for_state(NodeState::Active).await;
+        fixture
     }
 
     /// Starts an onboarding that fails at a stage until the faults are cleared.
     async fn onboarding_fails_at(&self, stage: &str) -> Run {
         let fault = crate::device_scenarios::fault(stage, sim::Action::Fail, 0);
-        self.world.sim.add_fault(fault).expect("a rule");
-        let started =
-            self.process.engine.nodes().onboard(onboard(MACHINE, "on")).await.expect("accepted");
-        self.door.ended(&started.run.spec.id).await
+        self.env.sim.add_fault(fault).expect("a rule");
+        let started = self
+            .process
+            .engine
+            .nodes()
+            .onboard(onboard_request(MACHINE, "on"))
+            .await
+            .expect("accepted");
+        self.client.wait_until_ended(&started.run.spec.id).await
     }
 
     /// Changes the hardware of a machine without Farrier.
-    async fn by_hand(&self, machine: &str, effect: Effect) {
+    async fn perform_outside_farrier(&self, machine: &str, effect: Effect) {
         let target = Target {
             id: TargetId::from(&MachineId::trusted(machine)),
             spec: model::machine::MachineSpec::default(),
         };
-        let key = Key::new(
+        let key = EffectKey::new(
             &RunId::trusted("op-byhand"),
-            effect.word(),
-            self.world.now().as_micros() as u32,
+            effect.name(),
+            self.env.now().as_micros() as u32,
         );
-        let order = Order { key, verb: Verb::Perform, effect, logged: 0 };
+        let call = ProviderCall { key, verb: CallVerb::Perform, effect, log_offset_bytes: 0 };
         let (journal, _lines) = Journal::new();
-        self.world.sim.ask(&target, &order, &journal).await.expect("done by hand");
+        self.env.sim.call(&target, &call, &journal).await.expect("done by hand");
     }
 
-    pub async fn power(&self, machine: &str, to: PowerTo) {
-        self.by_hand(machine, Effect::Power { to, power_off: PowerOffPolicy::CONFIGURED }).await;
+    pub async fn power(&self, machine: &str, to: DesiredPower) {
+        self.perform_outside_farrier(
+            machine,
+            Effect::Power { to, power_off: PowerOffPolicy::PROVIDER_DEFAULT },
+        )
+        .await;
     }
 
-    pub async fn in_maas(&self, stage: Stage) {
-        self.by_maas(stage, &self.node().await.id()).await;
+    pub async fn perform_in_maas(&self, stage: NodeStage) {
+        self.perform_in_maas_for(stage, &self.node().await.id()).await;
     }
 
-    /// As `in_maas`, for a given node.
-    pub async fn by_maas(&self, stage: Stage, node: &NodeId) {
+    /// As `perform_in_maas`, for a given node.
+    pub async fn perform_in_maas_for(&self, stage: NodeStage, node: &NodeId) {
         let node = node.clone();
         let (site, by) = (Some(SiteId::trusted(node_scenarios::SITE)), "sim".into());
-        self.by_hand(MACHINE, Effect::Stage { stage, node, site, by, undo: false }).await;
+        self.perform_outside_farrier(
+            MACHINE,
+            Effect::Stage { stage, node, site, provider: by, undo: false },
+        )
+        .await;
     }
 
     pub async fn site(&self) -> Site {
@@ -181,73 +196,99 @@ impl Scene {
             .expect("the site")
     }
 
-    pub fn witnessed_nothing(&self) {
-        let witnessed = self.world.witnessed.lock().expect("the lock is not poisoned").clone();
+    pub fn assert_no_violations(&self) {
+        let witnessed = self.env.violations.lock().expect("the lock is not poisoned").clone();
         assert_eq!(witnessed, Vec::<String>::new());
     }
 }
 
 #[test]
-fn every_mode_ends_where_it_should() {
+fn every_mode_ends_in_its_documented_state() {
     for (mode, end) in [
-        (Mode::SoftReset, NodeState::Active),
-        (Mode::StorageCleanup, NodeState::Active),
-        (Mode::Reimage, NodeState::Active),
-        (Mode::FullDecommission, NodeState::Deleted),
-        (Mode::Drain, NodeState::Retired),
-        (Mode::Retire, NodeState::Retired),
+        (DecommissionMode::SoftReset, NodeState::Active),
+        (DecommissionMode::StorageCleanup, NodeState::Active),
+        (DecommissionMode::Reimage, NodeState::Active),
+        (DecommissionMode::FullDecommission, NodeState::Deleted),
+        (DecommissionMode::Drain, NodeState::Retired),
+        (DecommissionMode::Retire, NodeState::Retired),
     ] {
         simulate(async {
-            let scene = Scene::serving().await;
-            let (engine, node) = (&scene.process.engine, scene.node().await);
-            let run =
-                engine.nodes().decommission(out(&node, mode, "out")).await.expect("accepted").run;
-            let run = scene.door.ended(&run.spec.id).await;
+            let fixture = NodeFixture::serving().await;
+            let (engine, node) = (&fixture.process.engine, fixture.node().await);
+            let run = engine
+                .nodes()
+                .decommission(decommission_request(&node, mode, "out"))
+                .await
+                .expect("accepted")
+                .run;
+            let run = fixture.client.wait_until_ended(&run.spec.id).await;
             let workflow = run.progress.workflow;
             assert_eq!(workflow, Workflow::Completed, "{mode}: {:?}", run.progress.failure);
-            assert_eq!(scene.until(end).await.id(), node.id());
-            scene.witnessed_nothing();
+            assert_eq!(fixture.wait_for_state(end).await.id(), node.id());
+            fixture.assert_no_violations();
         });
     }
 }
 
 #[test]
-fn a_deleted_node_never_comes_back_and_its_machine_becomes_another() {
+fn a_deleted_node_stays_deleted_and_its_machine_gets_a_new_node() {
     simulate(async {
-        let scene = Scene::serving().await;
-        let (engine, first) = (&scene.process.engine, scene.node().await);
-        let started = engine.nodes().decommission(out(&first, Mode::FullDecommission, "out")).await;
+        let fixture = NodeFixture::serving().await;
+        let (engine, first) = (&fixture.process.engine, fixture.node().await);
+        let started = engine
+            .nodes()
+            .decommission(decommission_request(&first, DecommissionMode::FullDecommission, "out"))
+            .await;
         let started = started.expect("accepted");
-        let again = engine.nodes().decommission(out(&first, Mode::FullDecommission, "out")).await;
+        let again = engine
+            .nodes()
+            .decommission(decommission_request(&first, DecommissionMode::FullDecommission, "out"))
+            .await;
         assert_eq!(again.expect("the same").run.spec.id, started.run.spec.id);
-        let other = refusal(engine.nodes().decommission(out(&first, Mode::Reimage, "out")).await);
+        let other = refusal(
+            engine
+                .nodes()
+                .decommission(decommission_request(&first, DecommissionMode::Reimage, "out"))
+                .await,
+        );
         assert_eq!(other.reason, "REQUEST_ID_REUSED");
-        scene.until(NodeState::Deleted).await;
-        for asked in [reactivate(), Ask::Quarantine { why: "x".into() }] {
-            let told = refusal(engine.nodes().ask(&first.id(), asked, who()).await);
-            assert_eq!(told.reason, "NODE_DELETED");
+        fixture.wait_for_state(NodeState::Deleted).await;
+        for requested in [reactivate(), NodeRequest::Quarantine { why: "x".into() }] {
+            let reported =
+                refusal(engine.nodes().apply_request(&first.id(), requested, requester()).await);
+            assert_eq!(reported.reason, "NODE_DELETED");
         }
-        let told = refusal(engine.nodes().decommission(out(&first, Mode::SoftReset, "more")).await);
-        assert_eq!(told.reason, "NODE_DELETED");
-        let second =
-            engine.nodes().onboard(onboard(MACHINE, "again")).await.expect("another node").node;
+        let reported = refusal(
+            engine
+                .nodes()
+                .decommission(decommission_request(&first, DecommissionMode::SoftReset, "more"))
+                .await,
+        );
+        assert_eq!(reported.reason, "NODE_DELETED");
+        let second = engine
+            .nodes()
+            .onboard(onboard_request(MACHINE, "again"))
+            .await
+            .expect("another node")
+            .node;
         assert_ne!(second.id(), first.id());
-        scene.until(NodeState::Active).await;
+        fixture.wait_for_state(NodeState::Active).await;
         let first = engine.nodes().get(&first.id()).await.expect("the record is kept").node;
         assert_eq!(first.state, NodeState::Deleted);
-        scene.witnessed_nothing();
+        fixture.assert_no_violations();
     });
 }
 
 #[test]
-fn whoever_holds_the_machine_is_named() {
+fn a_refusal_names_the_operation_that_holds_the_machine() {
     simulate(async {
-        let scene = Scene::new().await;
-        let engine = &scene.process.engine;
-        let first = engine.nodes().onboard(onboard(MACHINE, "one")).await.expect("accepted");
-        let told = refusal(engine.nodes().onboard(onboard(MACHINE, "two")).await);
-        assert_eq!(told.reason, "NODE_EXISTS");
-        let start = Start {
+        let fixture = NodeFixture::new().await;
+        let engine = &fixture.process.engine;
+        let first =
+            engine.nodes().onboard(onboard_request(MACHINE, "one")).await.expect("accepted");
+        let reported = refusal(engine.nodes().onboard(onboard_request(MACHINE, "two")).await);
+        assert_eq!(reported.reason, "NODE_EXISTS");
+        let start = StartRequest {
             machine_id: MachineId::trusted(MACHINE),
             request_id: "reboot".into(),
             run_type: RunType::EnterMaintenance,
@@ -255,173 +296,216 @@ fn whoever_holds_the_machine_is_named() {
             params: Params::new(),
             initiator: "somebody".into(),
         };
-        let told = refusal(engine.runs().start(start).await);
-        assert_eq!(told.reason, "MACHINE_BUSY");
-        assert!(told.said.contains(first.run.spec.id.as_str()), "{told}");
-        let told =
-            refusal(engine.nodes().decommission(out(&first.node, Mode::Drain, "drain")).await);
-        assert_eq!(told.reason, "NODE_BUSY");
-        let other = refusal(engine.nodes().onboard(onboard("m-9", "nine")).await);
+        let reported = refusal(engine.runs().start(start).await);
+        assert_eq!(reported.reason, "MACHINE_BUSY");
+        assert!(reported.message.contains(first.run.spec.id.as_str()), "{reported}");
+        let reported = refusal(
+            engine
+                .nodes()
+                .decommission(decommission_request(&first.node, DecommissionMode::Drain, "drain"))
+                .await,
+        );
+        assert_eq!(reported.reason, "NODE_BUSY");
+        let other = refusal(engine.nodes().onboard(onboard_request("m-9", "nine")).await);
         assert_eq!(other.reason, "NOT_FOUND");
     });
 }
 
 #[test]
-fn who_falls_silent_is_offline_and_who_is_heard_is_active_again() {
+fn a_silent_node_goes_offline_until_its_next_heartbeat() {
     simulate(async {
-        let scene = Scene::serving().await;
-        scene.power(MACHINE, PowerTo::Off).await;
-        let node = scene.until(NodeState::Offline).await;
-        assert_eq!(node.moved_by, Owner::Heartbeat);
+        let fixture = NodeFixture::serving().await;
+        fixture.power(MACHINE, DesiredPower::Off).await;
+        let node = fixture.wait_for_state(NodeState::Offline).await;
+        assert_eq!(node.moved_by, TransitionOwner::Heartbeat);
         assert!(node.reason.contains("not heard"), "{}", node.reason);
-        scene.power(MACHINE, PowerTo::On).await;
-        let node = scene.until(NodeState::Active).await;
-        assert_eq!(node.moved_by, Owner::Heartbeat);
-        scene.witnessed_nothing();
+        fixture.power(MACHINE, DesiredPower::On).await;
+        let node = fixture.wait_for_state(NodeState::Active).await;
+        assert_eq!(node.moved_by, TransitionOwner::Heartbeat);
+        fixture.assert_no_violations();
     });
 }
 
 #[test]
-fn what_maas_has_otherwise_is_quarantined_and_healed_when_it_is_well_again() {
+fn drift_from_maas_quarantines_a_node_until_it_is_resolved() {
     simulate(async {
-        let scene = Scene::serving().await;
-        scene.in_maas(Stage::ReleaseMaasNode).await;
-        let node = scene.until(NodeState::Quarantined).await;
-        assert_eq!((node.quarantine, node.moved_by), (Some(Quarantine::Drift), Owner::Reconciler));
+        let fixture = NodeFixture::serving().await;
+        fixture.perform_in_maas(NodeStage::ReleaseMaasNode).await;
+        let node = fixture.wait_for_state(NodeState::Quarantined).await;
+        assert_eq!(
+            (node.quarantine, node.moved_by),
+            (Some(Quarantine::Drift), TransitionOwner::Reconciler)
+        );
         assert!(node.reason.contains("Ready"), "{}", node.reason);
-        assert_eq!(node.upstream.as_ref().map(|seen| seen.state), Some(Upstream::Ready));
-        let told = refusal(
-            scene
+        assert_eq!(node.maas.as_ref().map(|observed| observed.state), Some(MaasState::Ready));
+        let reported = refusal(
+            fixture
                 .process
                 .engine
                 .nodes()
-                .ask(&node.id(), Ask::Release { why: "x".into(), unproven: false }, who())
+                .apply_request(
+                    &node.id(),
+                    NodeRequest::Release { why: "x".into(), unproven: false },
+                    requester(),
+                )
                 .await,
         );
-        assert_eq!(told.reason, "NODE_UNPROVEN");
-        for stage in [Stage::DeployViaMaas, Stage::WaitForDeployed, Stage::WaitForAgentEnrollment] {
-            scene.in_maas(stage).await;
+        assert_eq!(reported.reason, "NODE_UNPROVEN");
+        for stage in [
+            NodeStage::DeployViaMaas,
+            NodeStage::WaitForDeployed,
+            NodeStage::WaitForAgentEnrollment,
+        ] {
+            fixture.perform_in_maas(stage).await;
         }
-        let node = scene.until(NodeState::Active).await;
-        assert_eq!(node.moved_by, Owner::Reconciler);
-        scene.witnessed_nothing();
+        let node = fixture.wait_for_state(NodeState::Active).await;
+        assert_eq!(node.moved_by, TransitionOwner::Reconciler);
+        fixture.assert_no_violations();
     });
 }
 
 #[test]
 fn a_dry_run_shows_what_would_run_and_what_would_be_adopted() {
     simulate(async {
-        let scene = Scene::new().await;
-        let engine = &scene.process.engine;
-        let shown =
-            engine.nodes().preview_onboard(onboard(MACHINE, "dry")).await.expect("a preview");
+        let fixture = NodeFixture::new().await;
+        let engine = &fixture.process.engine;
+        let shown = engine
+            .nodes()
+            .preview_onboard(onboard_request(MACHINE, "dry"))
+            .await
+            .expect("a preview");
         assert_eq!(shown.stages.len(), 16);
         assert!(shown.stages.iter().all(|stage| stage.adopted.is_none()), "{:?}", shown.stages);
-        assert!(scene.world.records().await.nodes.is_empty(), "nothing was written");
-        engine.nodes().onboard(onboard(MACHINE, "on")).await.expect("accepted");
-        let node = scene.until(NodeState::Active).await;
+        assert!(fixture.env.records().await.nodes.is_empty(), "nothing was written");
+        engine.nodes().onboard(onboard_request(MACHINE, "on")).await.expect("accepted");
+        let node = fixture.wait_for_state(NodeState::Active).await;
         // After the release nothing is adopted: every stage is executed.
-        let anew = engine.nodes().preview_decommission(out(&node, Mode::Reimage, "dry")).await;
-        let anew = anew.expect("a preview").stages;
-        let after = anew.iter().skip_while(|one| one.stage != "release_maas_node");
+        let restarted = engine
+            .nodes()
+            .preview_decommission(decommission_request(&node, DecommissionMode::Reimage, "dry"))
+            .await;
+        let restarted = restarted.expect("a preview").stages;
+        let after = restarted.iter().skip_while(|one| one.stage != "release_maas_node");
         assert!(after.clone().count() > 10);
-        assert!(after.clone().all(|one| one.adopted.is_none()), "{anew:?}");
-        let shown =
-            engine.nodes().preview_decommission(out(&node, Mode::FullDecommission, "dry")).await;
+        assert!(after.clone().all(|one| one.adopted.is_none()), "{restarted:?}");
+        let shown = engine
+            .nodes()
+            .preview_decommission(decommission_request(
+                &node,
+                DecommissionMode::FullDecommission,
+                "dry",
+            ))
+            .await;
         let shown = shown.expect("a preview");
         assert_eq!(shown.stages.len(), 13);
-        assert_eq!(shown.upstream, Ok(Upstream::Deployed));
-        assert_eq!(scene.node().await.workflow, node.workflow, "nothing was written");
+        assert_eq!(shown.upstream, Ok(MaasState::Deployed));
+        assert_eq!(fixture.node().await.workflow, node.workflow, "nothing was written");
     });
 }
 
 #[test]
-fn a_canceled_onboarding_is_taken_back_and_can_be_made_anew() {
+fn a_canceled_onboarding_is_undone_and_can_be_rerun() {
     simulate(async {
-        let scene = Scene::new().await;
-        let engine = &scene.process.engine;
+        let fixture = NodeFixture::new().await;
+        let engine = &fixture.process.engine;
         let hang = crate::device_scenarios::fault("wait_for_deployed", sim::Action::Hang, 0);
-        scene.world.sim.add_fault(hang).expect("a rule");
-        let run =
-            engine.nodes().onboard(onboard(MACHINE, "on")).await.expect("accepted").run.spec.id;
+        fixture.env.sim.add_fault(hang).expect("a rule");
+        let run = engine
+            .nodes()
+            .onboard(onboard_request(MACHINE, "on"))
+            .await
+            .expect("accepted")
+            .run
+            .spec
+            .id;
         let step = || async { engine.runs().get(&run).await.expect("a run").current_step() };
         while step().await != "wait_for_deployed" {
             sleep(Duration::from_secs(1)).await;
         }
-        engine.runs().act(run.clone(), Action::Cancel, who()).await.expect("canceled");
-        let ended = scene.door.ended(&run).await;
+        engine.runs().act(run.clone(), Action::Cancel, requester()).await.expect("canceled");
+        let ended = fixture.client.wait_until_ended(&run).await;
         assert_eq!(ended.progress.workflow, Workflow::Cancelled);
-        let found = scene.process.engine.nodes().preview_onboard(onboard(MACHINE, "look")).await;
+        let found =
+            fixture.process.engine.nodes().preview_onboard(onboard_request(MACHINE, "look")).await;
         assert_eq!(refusal(found).reason, "NODE_EXISTS");
-        assert_eq!(scene.node().await.upstream.map(|seen| seen.state), Some(Upstream::Absent));
-        scene.world.sim.clear_faults(None).expect("cleared");
-        let anew = engine
+        assert_eq!(
+            fixture.node().await.maas.map(|observed| observed.state),
+            Some(MaasState::Absent)
+        );
+        fixture.env.sim.clear_faults(None).expect("cleared");
+        let restarted = engine
             .runs()
-            .restart(run, RestartMode::Rerun, "anew".into(), who())
+            .restart(run, RestartMode::Rerun, "anew".into(), requester())
             .await
             .expect("restarted");
         assert_eq!(
-            scene.door.ended(&anew.run.spec.id).await.progress.workflow,
+            fixture.client.wait_until_ended(&restarted.run.spec.id).await.progress.workflow,
             Workflow::Completed
         );
-        scene.until(NodeState::Active).await;
-        scene.witnessed_nothing();
+        fixture.wait_for_state(NodeState::Active).await;
+        fixture.assert_no_violations();
     });
 }
 
 /// Canceling a failed onboarding undoes its changes in MAAS, and is idempotent.
 #[test]
-fn a_failed_onboarding_is_given_up() {
+fn a_failed_onboarding_can_be_canceled() {
     simulate(async {
-        let scene = Scene::new().await;
-        let engine = &scene.process.engine;
-        let run = scene.onboarding_fails_at("wait_for_hardware_sync_healthy").await.spec.id;
-        assert_eq!(scene.node().await.upstream.map(|seen| seen.state), Some(Upstream::Deployed));
+        let fixture = NodeFixture::new().await;
+        let engine = &fixture.process.engine;
+        let run = fixture.onboarding_fails_at("wait_for_hardware_sync_healthy").await.spec.id;
+        assert_eq!(
+            fixture.node().await.maas.map(|observed| observed.state),
+            Some(MaasState::Deployed)
+        );
         for _ in 0..2 {
-            engine.runs().act(run.clone(), Action::Cancel, who()).await.expect("canceled");
-            let ended = scene.door.ended(&run).await;
+            engine.runs().act(run.clone(), Action::Cancel, requester()).await.expect("canceled");
+            let ended = fixture.client.wait_until_ended(&run).await;
             assert_eq!(ended.progress.workflow, Workflow::Cancelled, "{:?}", ended.progress);
         }
-        assert_eq!(scene.node().await.upstream.map(|seen| seen.state), Some(Upstream::Absent));
-        scene.witnessed_nothing();
+        assert_eq!(
+            fixture.node().await.maas.map(|observed| observed.state),
+            Some(MaasState::Absent)
+        );
+        fixture.assert_no_violations();
     });
 }
 
 /// A MAAS that is gone for ever is skipped, and the machine becomes free.
 #[test]
-fn a_node_whose_maas_is_gone_is_taken_away_without_it() {
+fn a_node_can_be_decommissioned_without_maas() {
     simulate(async {
-        let scene = Scene::serving().await;
-        let (engine, node) = (&scene.process.engine, scene.node().await);
+        let fixture = NodeFixture::serving().await;
+        let (engine, node) = (&fixture.process.engine, fixture.node().await);
         for stage in ["load_site_config", "release_maas_node", "remove_maas_record"] {
             let dead = crate::device_scenarios::fault(stage, sim::Action::Fail, 0);
-            scene.world.sim.add_fault(dead).expect("a rule");
+            fixture.env.sim.add_fault(dead).expect("a rule");
         }
-        let mut away = out(&node, Mode::SoftReset, "away");
+        let mut away = decommission_request(&node, DecommissionMode::SoftReset, "away");
         away.without_maas = "the site was given up".into();
-        let told = refusal(engine.nodes().decommission(away.clone()).await);
-        assert_eq!(told.field.as_deref(), Some("without_maas"));
-        away.mode = Mode::FullDecommission;
+        let reported = refusal(engine.nodes().decommission(away.clone()).await);
+        assert_eq!(reported.field.as_deref(), Some("without_maas"));
+        away.mode = DecommissionMode::FullDecommission;
         let run = engine.nodes().decommission(away).await.expect("accepted").run;
         assert!(run.spec.steps.iter().all(|step| !step.name.contains("maas")), "{:?}", run.spec);
-        let ended = scene.door.ended(&run.spec.id).await;
+        let ended = fixture.client.wait_until_ended(&run.spec.id).await;
         assert_eq!(ended.progress.workflow, Workflow::Completed, "{:?}", ended.progress.failure);
-        scene.until(NodeState::Deleted).await;
-        scene.witnessed_nothing();
+        fixture.wait_for_state(NodeState::Deleted).await;
+        fixture.assert_no_violations();
     });
 }
 
 /// The node's newest operation differs on the second call, but the request id is the same.
 #[test]
-fn a_rerun_by_the_name_of_its_node_is_replayed() {
+fn a_repeated_rerun_request_is_replayed() {
     simulate(async {
-        let scene = Scene::new().await;
-        let engine = &scene.process.engine;
-        let run = scene.onboarding_fails_at("wait_for_ready").await.spec.id;
+        let fixture = NodeFixture::new().await;
+        let engine = &fixture.process.engine;
+        let run = fixture.onboarding_fails_at("wait_for_ready").await.spec.id;
         let runs = engine.runs();
-        let rerun = |id: RunId| runs.restart(id, RestartMode::Rerun, "anew".into(), who());
+        let rerun = |id: RunId| runs.restart(id, RestartMode::Rerun, "anew".into(), requester());
         let first = rerun(run.clone()).await.expect("restarted");
-        let named = scene.node().await.workflow.expect("an operation");
+        let named = fixture.node().await.workflow.expect("an operation");
         assert_eq!(named, first.run.spec.id);
         for id in [run, named] {
             let again = rerun(id).await.expect("the same");
@@ -431,122 +515,143 @@ fn a_rerun_by_the_name_of_its_node_is_replayed() {
 }
 
 #[test]
-fn what_failed_can_be_taken_back_and_started_over() {
+fn a_failed_onboarding_can_be_restarted_clean() {
     simulate(async {
-        let scene = Scene::new().await;
-        let engine = &scene.process.engine;
-        let failed = scene.onboarding_fails_at("wait_for_hardware_sync_healthy").await;
+        let fixture = NodeFixture::new().await;
+        let engine = &fixture.process.engine;
+        let failed = fixture.onboarding_fails_at("wait_for_hardware_sync_healthy").await;
         let run = failed.spec.id.clone();
         assert_eq!(failed.progress.workflow, Workflow::FailedRetryable);
-        assert_eq!(scene.node().await.state, NodeState::Enrolling);
-        scene.world.sim.clear_faults(None).expect("cleared");
-        let clean =
-            engine.runs().restart(run, RestartMode::RestartClean, "clean".into(), who()).await;
+        assert_eq!(fixture.node().await.state, NodeState::Enrolling);
+        fixture.env.sim.clear_faults(None).expect("cleared");
+        let clean = engine
+            .runs()
+            .restart(run, RestartMode::RestartClean, "clean".into(), requester())
+            .await;
         let clean = clean.expect("restarted").run.spec.id;
-        let done = scene.door.ended(&clean).await;
+        let done = fixture.client.wait_until_ended(&clean).await;
         assert_eq!(done.progress.workflow, Workflow::Completed, "{:?}", done.progress.failure);
         let undone = done.progress.steps.iter().filter(|step| step.undo).count();
         assert_eq!(undone, 3, "deployment, commissioning and record were undone first");
-        let acted = scene.world.sim.effects(clean.as_str()).expect("the effect counts");
+        let acted = fixture.env.sim.effects(clean.as_str()).expect("the effect counts");
         let deployed = |one: &&sim::EffectCount| one.key.contains("/deploy_via_maas/");
         assert_eq!(acted.iter().filter(deployed).map(|one| one.applied).sum::<u32>(), 1);
-        scene.until(NodeState::Active).await;
-        scene.witnessed_nothing();
+        fixture.wait_for_state(NodeState::Active).await;
+        fixture.assert_no_violations();
     });
 }
 
 /// The agent service of a fixture.
-pub fn agents(scene: &Scene) -> Agents {
-    let world = &scene.world;
-    let clock = world.clock();
-    let secrets = SecretStore::new(world.store.clone(), Cipher::new(&[7; 32]), clock);
-    Agents::new(scene.process.engine.clone(), secrets)
+pub fn agents(fixture: &NodeFixture) -> Agents {
+    let env = &fixture.env;
+    let clock = env.clock();
+    let secrets = SecretStore::new(env.store.clone(), Cipher::new(&[7; 32]), clock);
+    Agents::new(fixture.process.engine.clone(), secrets)
 }
 
-pub fn applicant(session: &str) -> Applicant {
-    Applicant { session: session.into(), hostname: "gpu-1".into(), ..Applicant::default() }
+pub fn enrolling_agent(session: &str) -> EnrollingAgent {
+    EnrollingAgent {
+        session: session.into(),
+        hostname: "gpu-1".into(),
+        ..EnrollingAgent::default()
+    }
 }
 
 pub const DAY: Duration = Duration::from_secs(24 * 3_600);
 
 #[test]
-fn a_node_by_hand_enrolls_once_and_is_drained_by_its_agent() {
+fn a_bootstrapped_node_enrolls_once_and_is_drained_by_its_agent() {
     simulate(async {
-        let scene = Scene::new().await;
-        let (engine, agents) = (&scene.process.engine, agents(&scene));
+        let fixture = NodeFixture::new().await;
+        let (engine, agents) = (&fixture.process.engine, agents(&fixture));
         let machine = MachineId::trusted(MACHINE);
-        let bundle = agents.bootstrap(machine, DAY, who()).await.expect("a bundle");
+        let bundle = agents.bootstrap(machine, DAY, requester()).await.expect("a bundle");
         let token = bundle.token.expose_secret().to_string();
-        assert_eq!(scene.node().await.state, NodeState::BootstrapIssued);
-        let wrong = agents.enroll("no", applicant("s1")).await.expect("an answer");
-        assert_eq!(wrong, Err(Denied::TokenUnknown));
-        let id =
-            agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("enrolled");
+        assert_eq!(fixture.node().await.state, NodeState::BootstrapIssued);
+        let wrong = agents.enroll("no", enrolling_agent("s1")).await.expect("an answer");
+        assert_eq!(wrong, Err(EnrollmentRefusal::TokenUnknown));
+        let id = agents
+            .enroll(&token, enrolling_agent("s1"))
+            .await
+            .expect("an answer")
+            .expect("enrolled");
         // The answer may have been lost, so the same session may retry; another one is denied.
         assert_eq!(
-            agents.enroll(&token, applicant("s1")).await.expect("an answer"),
+            agents.enroll(&token, enrolling_agent("s1")).await.expect("an answer"),
             Ok(id.clone())
         );
-        let other = agents.enroll(&token, applicant("s2")).await.expect("an answer");
-        assert_eq!(other, Err(Denied::TokenUsed));
+        let other = agents.enroll(&token, enrolling_agent("s2")).await.expect("an answer");
+        assert_eq!(other, Err(EnrollmentRefusal::TokenUsed));
         agents.heartbeat("s1", String::new()).await.expect("an answer").expect("known");
-        scene.until(NodeState::Active).await;
+        fixture.wait_for_state(NodeState::Active).await;
 
-        let node = scene.node().await;
-        engine.nodes().decommission(out(&node, Mode::Drain, "drain")).await.expect("accepted");
-        scene.until(NodeState::Draining).await;
+        let node = fixture.node().await;
+        engine
+            .nodes()
+            .decommission(decommission_request(&node, DecommissionMode::Drain, "drain"))
+            .await
+            .expect("accepted");
+        fixture.wait_for_state(NodeState::Draining).await;
         let id = node.id();
-        let resume = || async { engine.nodes().resume(&id, who()).await.expect("resumed").task };
-        assert_eq!(resume().await, Resumed::Fresh);
+        let resume =
+            || async { engine.nodes().resume(&id, requester()).await.expect("resumed").task };
+        assert_eq!(resume().await, ResumeResult::Fresh);
         let taken = agents.take("s1", Duration::from_secs(1)).await.expect("an answer");
         let task = taken.expect("known").expect("a task").task;
-        assert_eq!(resume().await, Resumed::Live);
+        assert_eq!(resume().await, ResumeResult::Live);
         sleep(Duration::from_secs(61)).await;
         // The lease has expired, and no component has noticed yet.
-        assert_eq!(resume().await, Resumed::Requeued);
-        assert_eq!(resume().await, Resumed::Fresh);
+        assert_eq!(resume().await, ResumeResult::Requeued);
+        assert_eq!(resume().await, ResumeResult::Fresh);
         let again = agents.take("s1", Duration::from_secs(1)).await.expect("an answer");
         let again = again.expect("known").expect("the same").task;
         assert_eq!((again.key.clone(), again.dispatched), (task.key, 2));
-        let report = Report {
+        let report = TaskReport {
             key: again.key.as_str().into(),
             ok: true,
-            said: "nothing is left".into(),
+            message: "nothing is left".into(),
             log: "draining\n".into(),
         };
         for _ in 0..2 {
             agents.report("s1", report.clone()).await.expect("an answer").expect("accepted");
         }
-        let node = scene.until(NodeState::Retired).await;
-        assert_eq!(node.moved_by, Owner::Decommission);
-        engine.nodes().ask(&node.id(), reactivate(), who()).await.expect("reactivated");
+        let node = fixture.wait_for_state(NodeState::Retired).await;
+        assert_eq!(node.moved_by, TransitionOwner::Decommission);
+        engine
+            .nodes()
+            .apply_request(&node.id(), reactivate(), requester())
+            .await
+            .expect("reactivated");
         agents.heartbeat("s1", String::new()).await.expect("an answer").expect("known");
-        scene.until(NodeState::Active).await;
-        scene.witnessed_nothing();
+        fixture.wait_for_state(NodeState::Active).await;
+        fixture.assert_no_violations();
     });
 }
 
 #[test]
-fn an_agent_that_never_comes_leaves_no_node_on_its_way() {
+fn a_silent_agent_fails_the_drain() {
     simulate(async {
-        let scene = Scene::new().await;
-        let (engine, agents) = (&scene.process.engine, agents(&scene));
+        let fixture = NodeFixture::new().await;
+        let (engine, agents) = (&fixture.process.engine, agents(&fixture));
         let machine = MachineId::trusted(MACHINE);
-        let bundle = agents.bootstrap(machine, DAY, who()).await.expect("a bundle");
+        let bundle = agents.bootstrap(machine, DAY, requester()).await.expect("a bundle");
         let token = bundle.token.expose_secret().to_string();
-        agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("enrolled");
+        agents.enroll(&token, enrolling_agent("s1")).await.expect("an answer").expect("enrolled");
         agents.heartbeat("s1", String::new()).await.expect("an answer").expect("known");
-        let node = scene.until(NodeState::Active).await;
-        let started =
-            engine.nodes().decommission(out(&node, Mode::Drain, "drain")).await.expect("accepted");
-        let run = scene.door.ended(&started.run.spec.id).await;
+        let node = fixture.wait_for_state(NodeState::Active).await;
+        let started = engine
+            .nodes()
+            .decommission(decommission_request(&node, DecommissionMode::Drain, "drain"))
+            .await
+            .expect("accepted");
+        let run = fixture.client.wait_until_ended(&started.run.spec.id).await;
         assert_eq!(run.progress.workflow, Workflow::FailedRetryable);
         let failure = run.progress.failure.expect("a failure");
-        assert_eq!(failure.fault.code, Code::AgentSilent, "{failure:?}");
-        assert_eq!(scene.node().await.state, NodeState::Offline);
-        let resumed = engine.nodes().resume(&node.id(), who()).await.expect("resumed");
+        assert_eq!(failure.fault.code, FaultCode::AgentSilent, "{failure:?}");
+        assert_eq!(fixture.node().await.state, NodeState::Offline);
+        let resumed = engine.nodes().resume(&node.id(), requester()).await.expect("resumed");
         assert!(resumed.reopened);
-        scene.until(NodeState::Draining).await;
-        scene.witnessed_nothing();
+        fixture.wait_for_state(NodeState::Draining).await;
+        fixture.assert_no_violations();
     });
 }

@@ -1,8 +1,10 @@
 //! Retention in the engine: expired rows are deleted while work continues, and a watch whose cursor
 //! has expired is refused.
 
-use crate::workers::{PATIENCE, engine, idle, in_maintenance, open, settings, start, until};
-use engine::watch::{Place, Watch};
+use crate::workers::{
+    TEST_TIMEOUT, engine, in_maintenance, open, settings, start, wait_for_run, wait_until_idle,
+};
+use engine::watch::{Watch, WatchPosition};
 use engine::{Engine, Retention, Settings, clock, random};
 use model::filter::Filter;
 use model::id::{MachineId, RunId};
@@ -30,7 +32,7 @@ fn never() -> Retention {
 }
 
 /// An engine whose clock is so many days ahead.
-async fn in_days(store: &Store, sim: &Sim, days: u32, retention: Retention) -> Engine {
+async fn engine_in_days(store: &Store, sim: &Sim, days: u32, retention: Retention) -> Engine {
     let providers = Providers::default().with(Arc::new(sim.clone()));
     let now = clock::system();
     let then: clock::Clock = Arc::new(move || now() + DAY * days);
@@ -43,7 +45,7 @@ async fn with_three_runs(store: &Store, sim: &Sim) -> Vec<RunId> {
     let settings = Settings { retention: never(), ..settings("one") };
     let engine = engine(store, Arc::new(sim.clone()), settings).await;
     in_maintenance(&engine, "m-1").await;
-    idle(&engine).await;
+    wait_until_idle(&engine).await;
     engine.shut_down().await;
     with_more(store, sim).await
 }
@@ -54,19 +56,19 @@ async fn with_more(store: &Store, sim: &Sim) -> Vec<RunId> {
     let engine = engine(store, Arc::new(sim.clone()), settings).await;
     for run_type in [RunType::Reimage, RunType::ExitMaintenance] {
         let run = start(&engine, "m-1", run_type).await;
-        until(&engine, &run.spec.id, Run::ended).await;
+        wait_for_run(&engine, &run.spec.id, Run::ended).await;
     }
-    idle(&engine).await;
+    wait_until_idle(&engine).await;
     let page = engine.runs().list(Filter::default(), None, 10).await.unwrap();
     assert_eq!(page.runs.len(), 3);
     engine.shut_down().await;
     page.runs.into_iter().rev().map(|run| run.spec.id).collect()
 }
 
-async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+async fn wait_until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let started = Instant::now();
     while !holds().await {
-        assert!(started.elapsed() < PATIENCE, "timed out waiting for {what}");
+        assert!(started.elapsed() < TEST_TIMEOUT, "timed out waiting for {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -84,21 +86,21 @@ async fn log_of(engine: &Engine, id: &RunId) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn old_runs_go_and_the_latest_stays() {
+async fn old_runs_are_deleted_except_the_latest() {
     let dir = tempfile::tempdir().unwrap();
     let (store, sim) = (open(&dir).await, Sim::in_ram(Speed::Zero));
     let runs = with_three_runs(&store, &sim).await;
-    let kept = Retention { runs: Some(90 * DAY), events: Some(30 * DAY), ..never() };
-    let engine = in_days(&store, &sim, 89, kept.clone()).await;
-    eventually("the end of old events", async || {
+    let stored = Retention { runs: Some(90 * DAY), events: Some(30 * DAY), ..never() };
+    let engine = engine_in_days(&store, &sim, 89, stored.clone()).await;
+    wait_until("the end of old events", async || {
         engine.history("m-1", 0, 100).await.unwrap().len() == 1
     })
     .await;
     assert_eq!(engine.runs().list(Filter::default(), None, 10).await.unwrap().runs.len(), 3);
     engine.shut_down().await;
 
-    let engine = in_days(&store, &sim, 91, kept).await;
-    eventually("the end of old runs", async || {
+    let engine = engine_in_days(&store, &sim, 91, stored).await;
+    wait_until("the end of old runs", async || {
         engine.runs().list(Filter::default(), None, 10).await.unwrap().runs.len() == 1
     })
     .await;
@@ -110,51 +112,51 @@ async fn old_runs_go_and_the_latest_stays() {
     // The machine works as before, and its request ids are free again.
     let machine = engine.machines().get(&MachineId::trusted("m-1")).await.unwrap();
     let run = start(&engine, "m-1", RunType::EnterMaintenance).await;
-    let run = until(&engine, &run.spec.id, Run::ended).await;
+    let run = wait_for_run(&engine, &run.spec.id, Run::ended).await;
     let history = engine.history("m-1", 0, 100).await.unwrap();
     // An event may be deleted as soon as a later one of the same object exists.
     assert!(history[0].version >= machine.version);
     assert!(history.len() > 1, "{run:?}");
-    idle(&engine).await;
+    wait_until_idle(&engine).await;
     engine.shut_down().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn logs_and_numbers_have_limits_of_their_own() {
+async fn logs_and_counts_have_their_own_limits() {
     let dir = tempfile::tempdir().unwrap();
     let (store, sim) = (open(&dir).await, Sim::in_ram(Speed::Zero));
     let runs = with_three_runs(&store, &sim).await;
-    let engine = in_days(&store, &sim, 0, never()).await;
+    let engine = engine_in_days(&store, &sim, 0, never()).await;
     assert!(log_of(&engine, &runs[1]).await > 0, "a reimage writes a log");
     engine.shut_down().await;
 
-    let kept = Retention { logs: Some(30 * DAY), ..never() };
-    let engine = in_days(&store, &sim, 31, kept).await;
-    eventually("the end of the log", async || log_of(&engine, &runs[1]).await == 0).await;
+    let stored = Retention { logs: Some(30 * DAY), ..never() };
+    let engine = engine_in_days(&store, &sim, 31, stored).await;
+    wait_until("the end of the log", async || log_of(&engine, &runs[1]).await == 0).await;
     assert_eq!(engine.runs().list(Filter::default(), None, 10).await.unwrap().runs.len(), 3);
     engine.shut_down().await;
 
-    let engine = in_days(&store, &sim, 0, Retention { max_runs: Some(2), ..never() }).await;
-    eventually("the end of the oldest run", async || engine.runs().get(&runs[0]).await.is_err())
+    let engine = engine_in_days(&store, &sim, 0, Retention { max_runs: Some(2), ..never() }).await;
+    wait_until("the end of the oldest run", async || engine.runs().get(&runs[0]).await.is_err())
         .await;
     assert_eq!(engine.runs().list(Filter::default(), None, 10).await.unwrap().runs.len(), 2);
     engine.shut_down().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn too_many_bytes_of_log_lose_the_oldest() {
+async fn the_oldest_logs_are_deleted_above_the_byte_limit() {
     let dir = tempfile::tempdir().unwrap();
     let (store, sim) = (open(&dir).await, Sim::in_ram(Speed::Zero));
     let runs = with_three_runs(&store, &sim).await;
-    let engine = in_days(&store, &sim, 0, never()).await;
+    let engine = engine_in_days(&store, &sim, 0, never()).await;
     let mut newest = 0;
     for id in &runs[1..] {
         newest += log_of(&engine, id).await as u64;
     }
     engine.shut_down().await;
     let engine =
-        in_days(&store, &sim, 0, Retention { max_log_bytes: Some(newest), ..never() }).await;
-    eventually("the end of the oldest log", async || log_of(&engine, &runs[0]).await == 0).await;
+        engine_in_days(&store, &sim, 0, Retention { max_log_bytes: Some(newest), ..never() }).await;
+    wait_until("the end of the oldest log", async || log_of(&engine, &runs[0]).await == 0).await;
     let mut left = 0;
     for id in &runs[1..] {
         left += log_of(&engine, id).await as u64;
@@ -164,27 +166,27 @@ async fn too_many_bytes_of_log_lose_the_oldest() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_the_first_of_the_replicas_clears_away() {
+async fn only_the_first_replica_deletes_expired_rows() {
     let dir = tempfile::tempdir().unwrap();
     let (store, sim) = (open(&dir).await, Sim::in_ram(Speed::Zero));
     let runs = with_three_runs(&store, &sim).await;
-    let first = in_days(&store, &sim, 0, never()).await;
+    let first = engine_in_days(&store, &sim, 0, never()).await;
     let greedy = Retention { max_runs: Some(1), ..never() };
     let second = Settings { retention: greedy, ..settings("two") };
     let second = engine(&store, Arc::new(sim.clone()), second).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(second.runs().get(&runs[0]).await.is_ok(), "only the first replica deletes");
     first.shut_down().await;
-    eventually("the turn of the second", async || second.runs().get(&runs[0]).await.is_err()).await;
+    wait_until("the turn of the second", async || second.runs().get(&runs[0]).await.is_err()).await;
     second.shut_down().await;
 }
 
-async fn next_place(watch: &mut Watch) -> Place {
-    let seen = tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap();
-    seen.last().unwrap().place.clone()
+async fn next_cursor(watch: &mut Watch) -> WatchPosition {
+    let observed = tokio::time::timeout(TEST_TIMEOUT, watch.next()).await.unwrap().unwrap();
+    observed.last().unwrap().position.clone()
 }
 
-fn gone(result: Result<impl Sized, StoreError>) -> Refusal {
+fn assert_cursor_gone(result: Result<impl Sized, StoreError>) -> Refusal {
     match result {
         Err(StoreError::Refused(refusal)) => {
             assert_eq!((refusal.kind, refusal.reason), (RefusalKind::Gone, "CURSOR_GONE"));
@@ -196,34 +198,36 @@ fn gone(result: Result<impl Sized, StoreError>) -> Refusal {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watcher_that_was_away_too_long_is_told_so() {
+async fn an_expired_cursor_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (store, sim) = (open(&dir).await, Sim::in_ram(Speed::Zero));
     let quiet = Settings { retention: never(), ..settings("one") };
     let first = engine(&store, Arc::new(sim.clone()), quiet).await;
-    let beginning = Place::parse("0.0").unwrap();
+    let beginning = WatchPosition::parse("0.0").unwrap();
     let mut early = first.runs().watch(Filter::default(), Some(beginning.clone())).await.unwrap();
     in_maintenance(&first, "m-1").await;
-    next_place(&mut early).await;
+    next_cursor(&mut early).await;
     drop(early);
     first.shut_down().await;
     let runs = with_more(&store, &sim).await;
 
-    let kept = Retention { runs: Some(90 * DAY), ..never() };
-    let engine = in_days(&store, &sim, 91, kept).await;
-    eventually("the end of old runs", async || engine.runs().get(&runs[0]).await.is_err()).await;
-    let refusal = gone(engine.runs().watch(Filter::default(), Some(beginning)).await);
-    assert!(refusal.said.contains("without a cursor"), "{refusal}");
-    assert_eq!(refusal.next.as_deref(), Some("farrier watch --all"));
-    gone(engine.runs().watch(Filter::default(), Some(Place::parse("0.0~").unwrap())).await);
+    let stored = Retention { runs: Some(90 * DAY), ..never() };
+    let engine = engine_in_days(&store, &sim, 91, stored).await;
+    wait_until("the end of old runs", async || engine.runs().get(&runs[0]).await.is_err()).await;
+    let refusal = assert_cursor_gone(engine.runs().watch(Filter::default(), Some(beginning)).await);
+    assert!(refusal.message.contains("without a cursor"), "{refusal}");
+    assert_eq!(refusal.next_command.as_deref(), Some("farrier watch --all"));
+    assert_cursor_gone(
+        engine.runs().watch(Filter::default(), Some(WatchPosition::parse("0.0~").unwrap())).await,
+    );
     // A new watch starts with a snapshot and continues from there.
-    let mut anew = engine.runs().watch(Filter::default(), None).await.unwrap();
-    let place = next_place(&mut anew).await;
+    let mut restarted = engine.runs().watch(Filter::default(), None).await.unwrap();
+    let position = next_cursor(&mut restarted).await;
     let run = start(&engine, "m-1", RunType::Reboot).await;
-    let mut resumed = engine.runs().watch(Filter::default(), Some(place)).await.unwrap();
-    let seen = tokio::time::timeout(PATIENCE, resumed.next()).await.unwrap().unwrap();
-    assert_eq!(seen[0].run.spec.id, run.spec.id);
-    until(&engine, &run.spec.id, Run::ended).await;
-    idle(&engine).await;
+    let mut resumed = engine.runs().watch(Filter::default(), Some(position)).await.unwrap();
+    let observed = tokio::time::timeout(TEST_TIMEOUT, resumed.next()).await.unwrap().unwrap();
+    assert_eq!(observed[0].run.spec.id, run.spec.id);
+    wait_for_run(&engine, &run.spec.id, Run::ended).await;
+    wait_until_idle(&engine).await;
     engine.shut_down().await;
 }

@@ -1,14 +1,14 @@
 //! A scenario of the crash matrix: a fixture, a script of requests, and the crash points that the
 //! matrix must cover.
 
-use crate::clients::{Door, Watcher, follow_script, nudge};
+use crate::clients::{Client, Watcher, retry_during_backoff, run_client_script};
 use crate::device_fixture::{self, DeviceFixture};
 use crate::device_scenarios;
-use crate::gate::{CrashPoint, When};
+use crate::fault_injector::{CrashPoint, When};
 use crate::injection::Injection;
 use crate::machine_scenarios::{self, MACHINE, MachineFixture};
-use crate::world::{Process, World};
-use model::effect::Verb;
+use crate::test_env::{Process, TestEnv};
+use model::effect::CallVerb;
 use std::collections::{HashMap, HashSet};
 
 pub struct Scenario {
@@ -35,34 +35,35 @@ pub enum Fixture {
 
 impl Fixture {
     /// Creates the initial state of the scenario.
-    pub async fn prepare(&self, world: &World, process: &Process, door: &Door) {
+    pub async fn prepare(&self, env: &TestEnv, process: &Process, client: &Client) {
         match self {
-            Self::Machine(fixture) => fixture.prepare(world, process).await,
-            Self::Devices(fixture) => fixture.prepare(world, door).await,
+            Self::Machine(fixture) => fixture.prepare(env, process).await,
+            Self::Devices(fixture) => fixture.prepare(env, client).await,
         }
     }
 
-    pub fn watcher(&self, door: &Door) -> Option<Watcher> {
+    pub fn watcher(&self, client: &Client) -> Option<Watcher> {
         match self {
-            Self::Machine(_) => Some(Watcher::spawn(door, MACHINE)),
+            Self::Machine(_) => Some(Watcher::spawn(client, MACHINE)),
             Self::Devices(_) => None,
         }
     }
 
     /// Follows the script to its end.
-    pub async fn run_script(self, door: Door, world: World) {
+    pub async fn run_script(self, client: Client, env: TestEnv) {
         let fixture = match self {
             Self::Machine(fixture) => fixture,
             Self::Devices(fixture) => {
-                return device_fixture::follow(door, world, fixture.script, "asked").await;
+                return device_fixture::run_device_script(client, env, fixture.script, "asked")
+                    .await;
             }
         };
         // The requests of `before` have used the lower numbers.
         let first = fixture.before.len();
-        let script = follow_script(door.clone(), world.sim.clone(), fixture.script, first);
+        let script = run_client_script(client.clone(), env.sim.clone(), fixture.script, first);
         let nudge = async {
-            if fixture.nudged {
-                nudge(door, world).await;
+            if fixture.retried_in_backoff {
+                retry_during_backoff(client, env).await;
             }
             std::future::pending().await
         };
@@ -92,7 +93,7 @@ impl Coverage {
         let steps = if shared { self.steps.len().min(1) } else { self.steps.len() };
         for step in &self.steps[..steps] {
             for when in [When::Before, When::During, When::After] {
-                let point = CrashPoint::Effect(when, Verb::Perform, step.clone());
+                let point = CrashPoint::Effect(when, CallVerb::Perform, step.clone());
                 let covered = made.contains_key(&point) || !injection.applies_at(&point);
                 assert!(covered, "{scenario}: no {injection:?} at {point:?}");
             }

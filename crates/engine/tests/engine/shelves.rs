@@ -1,20 +1,20 @@
 //! Power shelves and switches on simulated hardware: intake, power, failures, placement, deletion.
 
-use crate::workers::{PATIENCE, engine, open, settings, until};
-use engine::{Described, DescribedDevice, Engine, PlacedSpec, Settings};
+use crate::workers::{TEST_TIMEOUT, engine, open, settings, wait_for_run};
+use engine::{DescribedDevice, DescribedMachine, Engine, PlacedSpec, Settings};
 use model::device::Device;
-use model::effect::{Effect, Key, Order, PowerOffPolicy, PowerTo, Verb};
-use model::health::{Alert, Change, Class};
+use model::effect::{CallVerb, DesiredPower, Effect, EffectKey, PowerOffPolicy, ProviderCall};
+use model::health::{Alert, AlertClass, ReportChange};
 use model::id::{MachineId, PowerShelfId, RackId, RunId};
-use model::lifecycle::{Head, Lifecycle};
+use model::lifecycle::{Lifecycle, RecordHeader};
 use model::machine::{Labels, MachineSpec};
 use model::plan::RunType;
 use model::power_shelf::PowerShelf;
-use model::power_shelf::maintenance::Asked;
+use model::power_shelf::maintenance::PowerChangeRequest;
 use model::rack::{Counts, Rack, RackSpec};
 use model::refusal::Refusal;
 use model::retry::Backoff;
-use model::run::act::{Action, RestartMode, Who};
+use model::run::actions::{Action, Requester, RestartMode};
 use model::run::{Policy, Run};
 use model::switch::Switch;
 use model::target::TargetId;
@@ -25,28 +25,28 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::{Cause, NewEvent, RecordFilter, Result, Store, StoreError, Tx};
 
-struct Site {
+struct ShelfFixture {
     engine: Engine,
     store: Store,
     sim: Sim,
     _dir: tempfile::TempDir,
 }
 
-async fn site() -> Site {
-    site_with(settings("shelves")).await
+async fn fixture() -> ShelfFixture {
+    fixture_with(settings("shelves")).await
 }
 
-async fn site_with(settings: Settings) -> Site {
-    let backoff = Backoff { first: Duration::from_millis(1), most: Duration::from_millis(2) };
+async fn fixture_with(settings: Settings) -> ShelfFixture {
+    let backoff = Backoff { initial: Duration::from_millis(1), max: Duration::from_millis(2) };
     let settings = Settings { policy: Policy { backoff }, ..settings };
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir).await;
     let sim = Sim::in_ram(Speed::Zero);
     let engine = engine(&store, Arc::new(sim.clone()), settings).await;
-    Site { engine, store, sim, _dir: dir }
+    ShelfFixture { engine, store, sim, _dir: dir }
 }
 
-impl Site {
+impl ShelfFixture {
     async fn add<D: Device>(&self, id: &str, rack: Option<&str>, slot: Option<u32>) -> Result<D> {
         let rack = rack.map(RackId::trusted);
         let spec = Some(PlacedSpec { rack, slot, ..PlacedSpec::default() });
@@ -57,32 +57,32 @@ impl Site {
     /// A shelf or a switch that is in service.
     async fn ready<D: Device>(&self, id: &str, rack: Option<&str>) -> D {
         self.add::<D>(id, rack, None).await.unwrap();
-        self.until::<D>(id, |device| device.word() == "Ready").await
+        self.wait_for::<D>(id, |device| device.state_name() == "Ready").await
     }
 
-    async fn until<D: Device>(&self, id: &str, reached: impl Fn(&D) -> bool) -> D {
+    async fn wait_for<D: Device>(&self, id: &str, reached: impl Fn(&D) -> bool) -> D {
         let started = Instant::now();
         loop {
             let device: D = self.engine.devices().get(id).await.unwrap();
             if reached(&device) {
                 return device;
             }
-            assert!(started.elapsed() < PATIENCE, "{id} stays {}", device.word());
+            assert!(started.elapsed() < TEST_TIMEOUT, "{id} stays {}", device.state_name());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
-    async fn switched(&self, id: &str, power: PowerTo) -> PowerShelf {
+    async fn switched(&self, id: &str, power: DesiredPower) -> PowerShelf {
         let reached = |shelf: &PowerShelf| {
             shelf.facts.power == Some(power)
                 && shelf.maintenance_requested.is_none()
-                && shelf.word() == "Ready"
+                && shelf.state_name() == "Ready"
         };
-        self.until(id, reached).await
+        self.wait_for(id, reached).await
     }
 
-    async fn ask(&self, asked: Asked) -> std::result::Result<(), Refusal> {
-        match self.engine.power_shelves().maintain(asked).await {
+    async fn request(&self, requested: PowerChangeRequest) -> std::result::Result<(), Refusal> {
+        match self.engine.power_shelves().maintain(requested).await {
             Ok(_) => Ok(()),
             Err(StoreError::Refused(refusal)) => Err(refusal),
             Err(error) => panic!("{error}"),
@@ -99,7 +99,7 @@ impl Site {
         let rack = Some(RackId::trusted(rack));
         let spec = MachineSpec { target_cluster_ref: "c".into(), rack, ..MachineSpec::default() };
         let id = Some(MachineId::trusted(id));
-        let described = Described { id, spec: Some(spec), labels: Labels::new() };
+        let described = DescribedMachine { id, spec: Some(spec), labels: Labels::new() };
         self.engine.machines().register(described, "ada".into()).await.unwrap();
     }
 
@@ -114,27 +114,33 @@ impl Site {
         self.sim.add_fault(rule).unwrap();
     }
 
-    async fn heard(&self, id: &str, message: &str) -> bool {
-        self.said(id).await.iter().any(|(_, _, said)| said == message)
+    async fn has_message(&self, id: &str, message: &str) -> bool {
+        self.messages(id).await.iter().any(|(_, _, text)| text == message)
     }
 
-    async fn said(&self, id: &str) -> Vec<(String, String, String)> {
+    async fn messages(&self, id: &str) -> Vec<(String, String, String)> {
         let history = self.engine.history(id, 0, 1_000).await.unwrap();
-        history.into_iter().map(|one| (one.word, one.actor, one.message)).collect()
+        history.into_iter().map(|one| (one.state, one.actor, one.message)).collect()
     }
 }
 
-fn off(ids: &[&str]) -> Asked {
-    ask(ids, PowerTo::Off)
+fn power_off_request(ids: &[&str]) -> PowerChangeRequest {
+    power_request(ids, DesiredPower::Off)
 }
 
-fn ask(ids: &[&str], operation: PowerTo) -> Asked {
+fn power_request(ids: &[&str], operation: DesiredPower) -> PowerChangeRequest {
     let ids = ids.iter().map(|id| PowerShelfId::trusted(*id)).collect();
-    Asked { ids, operation, initiator: "ada (T-1)".into(), forced: None, request_id: None }
+    PowerChangeRequest {
+        ids,
+        operation,
+        initiator: "ada (T-1)".into(),
+        forced: None,
+        request_id: None,
+    }
 }
 
 async fn add_rack(tx: &mut Tx, id: &str) -> Result<()> {
-    let head = Head::new(id, Labels::new(), Timestamp::from_millis(1));
+    let head = RecordHeader::new(id, Labels::new(), Timestamp::from_millis(1));
     // It expects more devices than come, so that it stays in discovery.
     let expected = Counts { machines: 60, switches: 60, power_shelves: 60 };
     let mut rack = Rack::new(head, RackSpec { expected, ..RackSpec::default() });
@@ -143,14 +149,14 @@ async fn add_rack(tx: &mut Tx, id: &str) -> Result<()> {
 
 /// Sets or clears the run that holds a device.
 async fn hold(store: &Store, id: &str, by: Option<RunId>) {
-    let held = store.write("hold", (id.to_string(), by), |(id, by), tx| {
+    let claimed = store.write("hold", (id.to_string(), by), |(id, by), tx| {
         Box::pin(async move {
             let mut switch: Switch = tx.record_locked(id).await?.expect("the switch exists");
             switch.head.active_run = by.clone();
             tx.update_and_enqueue(&mut switch, &event("held or let go"))
         })
     });
-    held.await.unwrap();
+    claimed.await.unwrap();
 }
 
 fn event(message: &str) -> NewEvent {
@@ -164,21 +170,24 @@ fn event(message: &str) -> NewEvent {
 }
 
 fn states(history: &[(String, String, String)]) -> Vec<&str> {
-    let mut words: Vec<&str> = history.iter().map(|(word, _, _)| word.as_str()).collect();
+    let mut words: Vec<&str> = history.iter().map(|(name, _, _)| name.as_str()).collect();
     words.dedup();
     words
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_device_is_read_configured_and_ready() {
-    let site = site().await;
+    let site = fixture().await;
     let shelf: PowerShelf = site.ready("ps-1", None).await;
-    assert_eq!((shelf.facts.model.as_str(), shelf.facts.power), ("Simulated", Some(PowerTo::On)));
+    assert_eq!(
+        (shelf.facts.model.as_str(), shelf.facts.power),
+        ("Simulated", Some(DesiredPower::On))
+    );
     assert!(!shelf.facts.firmware.is_empty() && !shelf.facts.serial.is_empty());
-    let history = site.said("ps-1").await;
+    let history = site.messages("ps-1").await;
     assert_eq!(states(&history), ["Initializing", "FetchingData", "Configuring", "Ready"]);
     site.ready::<Switch>("sw-1", None).await;
-    let history = site.said("sw-1").await;
+    let history = site.messages("sw-1").await;
     let expected = ["Created", "Initializing", "Configuring", "Validating", "Ready"];
     assert_eq!(states(&history), expected);
     // The same request again changes nothing.
@@ -188,89 +197,92 @@ async fn a_new_device_is_read_configured_and_ready() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn shelves_are_switched_together_and_read_back() {
-    let site = site().await;
+    let site = fixture().await;
     for id in ["ps-1", "ps-2"] {
         site.ready::<PowerShelf>(id, None).await;
     }
-    site.ask(off(&["ps-1", "ps-2", "ps-1"])).await.unwrap();
+    site.request(power_off_request(&["ps-1", "ps-2", "ps-1"])).await.unwrap();
     for id in ["ps-1", "ps-2"] {
-        site.switched(id, PowerTo::Off).await;
-        let history = site.said(id).await;
+        site.switched(id, DesiredPower::Off).await;
+        let history = site.messages(id).await;
         assert_eq!(states(&history)[3..], ["Ready", "Maintenance", "Ready"]);
-        let asked = history.iter().find(|(_, _, said)| said == "power-off requested").unwrap();
-        assert_eq!(asked.1, "ada (T-1)");
+        let requested =
+            history.iter().find(|(_, _, message)| message == "power-off requested").unwrap();
+        assert_eq!(requested.1, "ada (T-1)");
     }
-    site.ask(ask(&["ps-2"], PowerTo::On)).await.unwrap();
-    site.switched("ps-2", PowerTo::On).await;
+    site.request(power_request(&["ps-2"], DesiredPower::On)).await.unwrap();
+    site.switched("ps-2", DesiredPower::On).await;
     assert_eq!(
         site.engine.devices().get::<PowerShelf>("ps-1").await.unwrap().facts.power,
-        Some(PowerTo::Off)
+        Some(DesiredPower::Off)
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_shelf_that_cannot_keeps_all_from_it() {
-    let site = site().await;
+async fn one_refused_shelf_refuses_the_whole_request() {
+    let site = fixture().await;
     let before: PowerShelf = site.ready("ps-1", None).await;
-    let refusal = site.ask(off(&["ps-1", "ps-9"])).await.unwrap_err();
+    let refusal = site.request(power_off_request(&["ps-1", "ps-9"])).await.unwrap_err();
     assert_eq!(refusal.reason, "NOT_FOUND");
     assert_eq!(site.engine.devices().get::<PowerShelf>("ps-1").await.unwrap(), before);
-    let preview = site.engine.power_shelves().preview(off(&["ps-1", "ps-9"])).await.unwrap();
-    assert_eq!(preview.foreseen.refusals, [refusal]);
+    let preview =
+        site.engine.power_shelves().preview(power_off_request(&["ps-1", "ps-9"])).await.unwrap();
+    assert_eq!(preview.preview.refusals, [refusal]);
     let many: Vec<String> = (0..101).map(|number| format!("ps-{number}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    let refusal = site.ask(off(&many)).await.unwrap_err();
+    let refusal = site.request(power_off_request(&many)).await.unwrap_err();
     assert_eq!(refusal.field.as_deref(), Some("power_shelf_ids"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failure_is_an_error_that_can_be_left() {
-    let site = site().await;
+async fn a_failed_shelf_recovers_by_request_retry_or_rerun() {
+    let site = fixture().await;
     site.ready::<PowerShelf>("ps-1", None).await;
-    let in_error = |shelf: &PowerShelf| shelf.trouble().is_some();
+    let in_error = |shelf: &PowerShelf| shelf.failure().is_some();
     site.fault("ps-1", "power", 2);
-    site.ask(off(&["ps-1"])).await.unwrap();
-    let failed = site.until("ps-1", in_error).await;
-    let cause = failed.trouble().unwrap();
-    assert!(cause.said.contains("the breaker is out"), "{}", cause.said);
+    site.request(power_off_request(&["ps-1"])).await.unwrap();
+    let failed = site.wait_for("ps-1", in_error).await;
+    let cause = failed.failure().unwrap();
+    assert!(cause.message.contains("the breaker is out"), "{}", cause.message);
     assert_eq!(failed.maintenance_requested, None, "it is not retried by itself");
     let why = site.engine.explain("ps-1").await.unwrap();
-    assert!(why.told.headline.contains("the breaker is out"), "{why:?}");
-    assert_eq!(why.told.next_commands[0], "farrier power-shelf retry ps-1");
+    assert!(why.explanation.headline.contains("the breaker is out"), "{why:?}");
+    assert_eq!(why.explanation.next_commands[0], "farrier power-shelf retry ps-1");
     assert_eq!(why.run_id, cause.run);
     // A new request leaves the error.
-    site.ask(off(&["ps-1"])).await.unwrap();
-    site.switched("ps-1", PowerTo::Off).await;
+    site.request(power_off_request(&["ps-1"])).await.unwrap();
+    site.switched("ps-1", DesiredPower::Off).await;
     // So does a retry of the same run.
     site.fault("ps-1", "power", 2);
-    site.ask(ask(&["ps-1"], PowerTo::On)).await.unwrap();
-    let run = site.until("ps-1", in_error).await.trouble().unwrap().run.clone().unwrap();
-    let who = Who { by: "ada".into(), reason: "mended".into() };
-    site.engine.runs().act(run.clone(), Action::RetryStep, who.clone()).await.unwrap();
-    until(&site.engine, &run, Run::ended).await;
-    site.switched("ps-1", PowerTo::On).await;
+    site.request(power_request(&["ps-1"], DesiredPower::On)).await.unwrap();
+    let run = site.wait_for("ps-1", in_error).await.failure().unwrap().run.clone().unwrap();
+    let requester = Requester { by: "ada".into(), reason: "mended".into() };
+    site.engine.runs().act(run.clone(), Action::RetryStep, requester.clone()).await.unwrap();
+    wait_for_run(&site.engine, &run, Run::ended).await;
+    site.switched("ps-1", DesiredPower::On).await;
     // So does a rerun.
     site.fault("ps-1", "power", 2);
-    site.ask(off(&["ps-1"])).await.unwrap();
-    let run = site.until("ps-1", in_error).await.trouble().unwrap().run.clone().unwrap();
+    site.request(power_off_request(&["ps-1"])).await.unwrap();
+    let run = site.wait_for("ps-1", in_error).await.failure().unwrap().run.clone().unwrap();
     let runs = site.engine.runs();
-    let anew = || runs.restart(run.clone(), RestartMode::Rerun, "anew".into(), who.clone());
-    let (first, second) = (anew().await.unwrap(), anew().await.unwrap());
+    let restarted =
+        || runs.restart(run.clone(), RestartMode::Rerun, "anew".into(), requester.clone());
+    let (first, second) = (restarted().await.unwrap(), restarted().await.unwrap());
     assert_eq!((first.new, second.new, &first.run.spec.id), (true, false, &second.run.spec.id));
-    site.switched("ps-1", PowerTo::Off).await;
+    site.switched("ps-1", DesiredPower::Off).await;
     // So does a retry of the shelf.
     site.fault("ps-1", "power", 2);
-    site.ask(ask(&["ps-1"], PowerTo::On)).await.unwrap();
-    site.until("ps-1", in_error).await;
-    site.engine.devices().retry::<PowerShelf>("ps-1", who.clone()).await.unwrap();
-    site.until("ps-1", |shelf: &PowerShelf| shelf.word() == "Ready").await;
-    let refused = site.engine.devices().retry::<PowerShelf>("ps-1", who).await.unwrap_err();
+    site.request(power_request(&["ps-1"], DesiredPower::On)).await.unwrap();
+    site.wait_for("ps-1", in_error).await;
+    site.engine.devices().retry::<PowerShelf>("ps-1", requester.clone()).await.unwrap();
+    site.wait_for("ps-1", |shelf: &PowerShelf| shelf.state_name() == "Ready").await;
+    let refused = site.engine.devices().retry::<PowerShelf>("ps-1", requester).await.unwrap_err();
     assert!(refused.to_string().contains("only what is in Error"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_while_one_is_under_way_is_refused_and_its_repetition_is_not() {
-    let site = site().await;
+    let site = fixture().await;
     site.ready::<PowerShelf>("ps-1", None).await;
     site.sim
         .add_fault(FaultRule {
@@ -282,72 +294,81 @@ async fn a_request_while_one_is_under_way_is_refused_and_its_repetition_is_not()
             ..FaultRule::new(Fails::Fail)
         })
         .unwrap();
-    let named = Asked { request_id: Some("r-1".into()), ..off(&["ps-1"]) };
-    site.ask(named.clone()).await.unwrap();
-    let refusal = site.ask(ask(&["ps-1"], PowerTo::On)).await.unwrap_err();
+    let named =
+        PowerChangeRequest { request_id: Some("r-1".into()), ..power_off_request(&["ps-1"]) };
+    site.request(named.clone()).await.unwrap();
+    let refusal = site.request(power_request(&["ps-1"], DesiredPower::On)).await.unwrap_err();
     assert_eq!(refusal.reason, "MAINTENANCE_REQUESTED");
-    assert!(refusal.said.contains("power-off") && refusal.said.contains("ada (T-1)"), "{refusal}");
-    site.ask(named.clone()).await.unwrap();
-    site.switched("ps-1", PowerTo::Off).await;
-    let count = site.said("ps-1").await.len();
-    site.ask(named).await.unwrap();
-    assert_eq!(site.said("ps-1").await.len(), count, "the request was replayed");
+    assert!(
+        refusal.message.contains("power-off") && refusal.message.contains("ada (T-1)"),
+        "{refusal}"
+    );
+    site.request(named.clone()).await.unwrap();
+    site.switched("ps-1", DesiredPower::Off).await;
+    let count = site.messages("ps-1").await.len();
+    site.request(named).await.unwrap();
+    assert_eq!(site.messages("ps-1").await.len(), count, "the request was replayed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn machines_in_service_keep_their_power_unless_by_force() {
-    let site = site().await;
+    let site = fixture().await;
     site.rack("rack-1").await;
     site.machine("m-1", "rack-1").await;
-    let who = |run_type| crate::workers::start(&site.engine, "m-1", run_type);
-    until(&site.engine, &who(RunType::EnterMaintenance).await.spec.id, Run::ended).await;
-    until(&site.engine, &who(RunType::ExitMaintenance).await.spec.id, Run::ended).await;
+    let requester = |run_type| crate::workers::start(&site.engine, "m-1", run_type);
+    wait_for_run(&site.engine, &requester(RunType::EnterMaintenance).await.spec.id, Run::ended)
+        .await;
+    wait_for_run(&site.engine, &requester(RunType::ExitMaintenance).await.spec.id, Run::ended)
+        .await;
     for id in ["ps-1", "ps-2"] {
         site.ready::<PowerShelf>(id, Some("rack-1")).await;
     }
-    let refusal = site.ask(off(&["ps-1", "ps-2"])).await.unwrap_err();
+    let refusal = site.request(power_off_request(&["ps-1", "ps-2"])).await.unwrap_err();
     assert_eq!(refusal.reason, "MACHINES_IN_SERVICE");
-    assert!(refusal.said.contains("m-1 is READY and in service"), "{refusal}");
+    assert!(refusal.message.contains("m-1 is READY and in service"), "{refusal}");
     // One of them may be powered off; then the other one is the last.
-    site.ask(off(&["ps-1"])).await.unwrap();
-    let refusal = site.ask(off(&["ps-2"])).await.unwrap_err();
+    site.request(power_off_request(&["ps-1"])).await.unwrap();
+    let refusal = site.request(power_off_request(&["ps-2"])).await.unwrap_err();
     assert_eq!(refusal.reason, "MACHINES_IN_SERVICE");
-    site.switched("ps-1", PowerTo::Off).await;
-    let forced = Asked { forced: Some("the rack burns".into()), ..off(&["ps-2"]) };
+    site.switched("ps-1", DesiredPower::Off).await;
+    let forced = PowerChangeRequest {
+        forced: Some("the rack burns".into()),
+        ..power_off_request(&["ps-2"])
+    };
     let foreseen = site.engine.power_shelves().maintain(forced).await.unwrap();
-    assert_eq!(foreseen.dark.len(), 1);
+    assert_eq!(foreseen.affected.len(), 1);
     assert!(foreseen.warnings[0].contains("the controller of ps-2"), "{:?}", foreseen.warnings);
-    site.switched("ps-2", PowerTo::Off).await;
-    let history = site.said("ps-2").await;
+    site.switched("ps-2", DesiredPower::Off).await;
+    let history = site.messages("ps-2").await;
     assert!(history.iter().any(|one| one.2.ends_with("by force: the rack burns")), "{history:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_failed_on_a_shelf_that_fell_ill_is_not_tried_again() {
-    let site = site().await;
+async fn an_unhealthy_shelf_refuses_a_retry() {
+    let site = fixture().await;
     site.ready::<PowerShelf>("ps-1", None).await;
     site.fault("ps-1", "power", 2);
-    site.ask(off(&["ps-1"])).await.unwrap();
-    let failed = site.until("ps-1", |shelf: &PowerShelf| shelf.trouble().is_some()).await;
-    let run = failed.trouble().unwrap().run.clone().unwrap();
+    site.request(power_off_request(&["ps-1"])).await.unwrap();
+    let failed = site.wait_for("ps-1", |shelf: &PowerShelf| shelf.failure().is_some()).await;
+    let run = failed.failure().unwrap().run.clone().unwrap();
     let alert = Alert {
-        part: String::new(),
+        component: String::new(),
         message: "wet".into(),
-        classes: [Class::PreventStateChanges.as_str().to_string()].into_iter().collect(),
+        classes: [AlertClass::PreventStateChanges.as_str().to_string()].into_iter().collect(),
         since: Timestamp::default(),
     };
-    let leak = Change::Merge([("leak".to_string(), alert)].into_iter().collect());
-    let who = Who { by: "ada".into(), reason: "mended".into() };
+    let leak = ReportChange::Merge([("leak".to_string(), alert)].into_iter().collect());
+    let requester = Requester { by: "ada".into(), reason: "mended".into() };
     let shelf = failed.target();
-    site.engine.health().change(&shelf, "probe".into(), leak, who.clone()).await.unwrap();
-    let tried = site.engine.runs().act(run.clone(), Action::RetryStep, who.clone()).await;
-    let anew = site
+    site.engine.health().change(&shelf, "probe".into(), leak, requester.clone()).await.unwrap();
+    let tried = site.engine.runs().act(run.clone(), Action::RetryStep, requester.clone()).await;
+    let restarted = site
         .engine
         .runs()
-        .restart(run, RestartMode::Rerun, "anew".into(), who)
+        .restart(run, RestartMode::Rerun, "anew".into(), requester)
         .await
         .map(|one| one.run);
-    for answer in [tried, anew] {
+    for answer in [tried, restarted] {
         let Err(StoreError::Refused(refusal)) = answer else { panic!("{answer:?}") };
         assert_eq!(refusal.reason, "HEALTH_PREVENTS");
     }
@@ -356,68 +377,71 @@ async fn what_failed_on_a_shelf_that_fell_ill_is_not_tried_again() {
 /// Days may pass between a failure and its retry.
 #[tokio::test(flavor = "multi_thread")]
 async fn machines_that_came_into_service_keep_their_power_when_a_failed_shelf_is_tried_again() {
-    let site = site().await;
+    let site = fixture().await;
     site.rack("rack-1").await;
     site.machine("m-1", "rack-1").await;
     site.ready::<PowerShelf>("ps-1", Some("rack-1")).await;
     site.fault("ps-1", "power", 2);
-    site.ask(off(&["ps-1"])).await.unwrap();
-    let failed = site.until("ps-1", |shelf: &PowerShelf| shelf.trouble().is_some()).await;
-    let run = failed.trouble().unwrap().run.clone().unwrap();
+    site.request(power_off_request(&["ps-1"])).await.unwrap();
+    let failed = site.wait_for("ps-1", |shelf: &PowerShelf| shelf.failure().is_some()).await;
+    let run = failed.failure().unwrap().run.clone().unwrap();
     for run_type in [RunType::EnterMaintenance, RunType::ExitMaintenance] {
         let run = crate::workers::start(&site.engine, "m-1", run_type).await;
-        until(&site.engine, &run.spec.id, Run::ended).await;
+        wait_for_run(&site.engine, &run.spec.id, Run::ended).await;
     }
-    let who = Who { by: "ada".into(), reason: "mended".into() };
-    let tried = site.engine.runs().act(run.clone(), Action::RetryStep, who.clone()).await;
-    let anew = site
+    let requester = Requester { by: "ada".into(), reason: "mended".into() };
+    let tried = site.engine.runs().act(run.clone(), Action::RetryStep, requester.clone()).await;
+    let restarted = site
         .engine
         .runs()
-        .restart(run, RestartMode::Rerun, "anew".into(), who)
+        .restart(run, RestartMode::Rerun, "anew".into(), requester)
         .await
         .map(|one| one.run);
-    for answer in [tried, anew] {
+    for answer in [tried, restarted] {
         let Err(StoreError::Refused(refusal)) = answer else { panic!("{answer:?}") };
         assert_eq!(refusal.reason, "MACHINES_IN_SERVICE");
-        assert!(refusal.next.unwrap().contains("power-off --id ps-1 --force"));
+        assert!(refusal.next_command.unwrap().contains("power-off --id ps-1 --force"));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_requests_that_would_leave_each_others_shelf_on_one_is_refused() {
-    let site = site().await;
+async fn concurrent_power_offs_of_a_rack_keep_one_shelf_on() {
+    let site = fixture().await;
     site.rack("rack-1").await;
     site.machine("m-1", "rack-1").await;
     let run = crate::workers::start(&site.engine, "m-1", RunType::EnterMaintenance).await;
-    until(&site.engine, &run.spec.id, Run::ended).await;
+    wait_for_run(&site.engine, &run.spec.id, Run::ended).await;
     let run = crate::workers::start(&site.engine, "m-1", RunType::ExitMaintenance).await;
-    until(&site.engine, &run.spec.id, Run::ended).await;
+    wait_for_run(&site.engine, &run.spec.id, Run::ended).await;
     for id in ["ps-1", "ps-2"] {
         site.ready::<PowerShelf>(id, Some("rack-1")).await;
     }
-    let (one, two) = tokio::join!(site.ask(off(&["ps-1"])), site.ask(off(&["ps-2"])));
+    let (one, two) = tokio::join!(
+        site.request(power_off_request(&["ps-1"])),
+        site.request(power_off_request(&["ps-2"]))
+    );
     assert_eq!([one.is_ok(), two.is_ok()].iter().filter(|fine| **fine).count(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_place_is_known_and_free_and_the_rack_hears_of_every_move() {
-    let site = site().await;
+async fn a_slot_must_be_free_and_moves_wake_the_rack() {
+    let site = fixture().await;
     for rack in ["rack-1", "rack-2"] {
         site.rack(rack).await;
     }
     let refused = site.add::<Switch>("sw-1", Some("rack-9"), None).await.unwrap_err();
     assert!(refused.to_string().starts_with("switch.spec.rack_id"), "{refused}");
     site.add::<Switch>("sw-1", Some("rack-1"), Some(3)).await.unwrap();
-    assert!(site.heard("rack-1", "sw-1 was added").await);
-    assert!(!site.heard("rack-2", "sw-1 was added").await);
+    assert!(site.has_message("rack-1", "sw-1 was added").await);
+    assert!(!site.has_message("rack-2", "sw-1 was added").await);
     let refused = site.add::<Switch>("sw-2", Some("rack-1"), Some(3)).await.unwrap_err();
     assert!(refused.to_string().contains("sw-1 stands"), "{refused}");
     // Slots are counted per kind of device.
     site.add::<PowerShelf>("ps-1", Some("rack-1"), Some(3)).await.unwrap();
-    site.until("sw-1", |switch: &Switch| switch.word() == "Ready").await;
+    site.wait_for("sw-1", |switch: &Switch| switch.state_name() == "Ready").await;
     site.add::<Switch>("sw-1", Some("rack-2"), Some(3)).await.unwrap();
-    assert!(site.heard("rack-1", "sw-1 was moved").await);
-    assert!(site.heard("rack-2", "sw-1 was moved").await);
+    assert!(site.has_message("rack-1", "sw-1 was moved").await);
+    assert!(site.has_message("rack-2", "sw-1 was moved").await);
     let filter = RecordFilter { rack: Some(RackId::trusted("rack-2")), ..RecordFilter::default() };
     let page = site.engine.devices().list::<Switch>(filter, None, 10).await.unwrap();
     assert_eq!(page.records.len(), 1);
@@ -431,66 +455,68 @@ async fn a_place_is_known_and_free_and_the_rack_hears_of_every_move() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deleted_device_goes_when_nobody_holds_it_and_may_come_back() {
-    let site = site().await;
+async fn a_deleted_device_is_removed_when_released_and_can_return() {
+    let site = fixture().await;
     site.rack("rack-1").await;
     site.ready::<Switch>("sw-1", Some("rack-1")).await;
     let holder = RunId::trusted("op-rack");
     hold(&site.store, "sw-1", Some(holder)).await;
-    site.until("sw-1", |switch: &Switch| switch.word() == "ReProvisioning").await;
-    let who = Who { by: "ada".into(), reason: String::new() };
-    site.engine.devices().delete::<Switch>("sw-1", who.clone()).await.unwrap();
-    let why = site.engine.explain("sw-1").await.unwrap().told;
+    site.wait_for("sw-1", |switch: &Switch| switch.state_name() == "ReProvisioning").await;
+    let requester = Requester { by: "ada".into(), reason: String::new() };
+    site.engine.devices().delete::<Switch>("sw-1", requester.clone()).await.unwrap();
+    let why = site.engine.explain("sw-1").await.unwrap().explanation;
     assert!(why.waiting_for.contains("op-rack"), "{why:?}");
     hold(&site.store, "sw-1", None).await;
     let started = Instant::now();
     while site.engine.devices().get::<Switch>("sw-1").await.is_ok() {
-        assert!(started.elapsed() < PATIENCE, "the switch is never deleted");
+        assert!(started.elapsed() < TEST_TIMEOUT, "the switch is never deleted");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert_eq!(states(&site.said("sw-1").await).last(), Some(&"removed"));
-    assert!(site.heard("rack-1", "sw-1 was removed").await);
+    assert_eq!(states(&site.messages("sw-1").await).last(), Some(&"removed"));
+    assert!(site.has_message("rack-1", "sw-1 was removed").await);
     site.ready::<Switch>("sw-1", Some("rack-1")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_switch_that_is_let_go_is_validated_again() {
-    let site = site().await;
+async fn a_released_switch_is_validated_again() {
+    let site = fixture().await;
     site.ready::<Switch>("sw-1", None).await;
     let holder = RunId::trusted("op-rack");
     hold(&site.store, "sw-1", Some(holder)).await;
-    site.until("sw-1", |switch: &Switch| switch.word() == "ReProvisioning").await;
+    site.wait_for("sw-1", |switch: &Switch| switch.state_name() == "ReProvisioning").await;
     hold(&site.store, "sw-1", None).await;
-    site.until("sw-1", |switch: &Switch| switch.word() == "Ready").await;
-    let history = site.said("sw-1").await;
+    site.wait_for("sw-1", |switch: &Switch| switch.state_name() == "Ready").await;
+    let history = site.messages("sw-1").await;
     assert_eq!(states(&history)[4..], ["Ready", "ReProvisioning", "Validating", "Ready"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn power_that_others_switch_is_noticed_and_silence_is_believed_after_a_while() {
+async fn power_changes_and_outages_are_observed() {
     let often = Settings { probe_interval: Duration::from_millis(50), ..settings("shelves") };
-    let site = site_with(often).await;
+    let site = fixture_with(often).await;
     let shelf: PowerShelf = site.ready("ps-1", None).await;
-    let seen = site.until("ps-1", |shelf: &PowerShelf| shelf.observed.is_some()).await;
-    assert!(seen.observed.unwrap().reachable);
+    let observed = site.wait_for("ps-1", |shelf: &PowerShelf| shelf.observed.is_some()).await;
+    assert!(observed.observed.unwrap().reachable);
     // An operator presses the power button at the rack.
     let target = Target { id: shelf.target(), spec: shelf.spec.clone().into() };
-    let effect = Effect::Power { to: PowerTo::Off, power_off: PowerOffPolicy::CONFIGURED };
-    let key = Key::new(&RunId::trusted("op-hand"), "power", 1);
-    let order = Order { key, effect, verb: Verb::Perform, logged: 0 };
-    site.sim.ask(&target, &order, &Journal::new().0).await.unwrap();
-    site.switched("ps-1", PowerTo::Off).await;
+    let effect =
+        Effect::Power { to: DesiredPower::Off, power_off: PowerOffPolicy::PROVIDER_DEFAULT };
+    let key = EffectKey::new(&RunId::trusted("op-hand"), "power", 1);
+    let call = ProviderCall { key, effect, verb: CallVerb::Perform, log_offset_bytes: 0 };
+    site.sim.call(&target, &call, &Journal::new().0).await.unwrap();
+    site.switched("ps-1", DesiredPower::Off).await;
     site.fault("ps-1", PROBE, 0);
-    let lost = |shelf: &PowerShelf| shelf.observed.as_ref().is_some_and(|seen| !seen.reachable);
-    let gone = site.until("ps-1", lost).await;
+    let lost =
+        |shelf: &PowerShelf| shelf.observed.as_ref().is_some_and(|observed| !observed.reachable);
+    let gone = site.wait_for("ps-1", lost).await;
     assert!(gone.observed.unwrap().said.contains("the breaker is out"));
-    let why = site.engine.explain("ps-1").await.unwrap().told;
+    let why = site.engine.explain("ps-1").await.unwrap().explanation;
     assert!(why.headline.contains("cannot be reached"), "{why:?}");
     site.sim.clear_faults(None).unwrap();
-    site.until("ps-1", |shelf: &PowerShelf| !lost(shelf)).await;
-    let count = site.said("ps-1").await.len();
+    site.wait_for("ps-1", |shelf: &PowerShelf| !lost(shelf)).await;
+    let count = site.messages("ps-1").await.len();
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(site.said("ps-1").await.len(), count, "unchanged observations are not written");
+    assert_eq!(site.messages("ps-1").await.len(), count, "unchanged observations are not written");
     let target = TargetId::from(&PowerShelfId::trusted("ps-1"));
     assert_eq!(shelf.target(), target);
 }

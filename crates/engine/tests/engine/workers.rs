@@ -1,11 +1,11 @@
 //! Misbehaving workers, in real time, on a database file.
 
 use async_trait::async_trait;
-use engine::admission::Start;
-use engine::{Described, Engine, Settings, clock, random};
-use model::condition::Evidence;
-use model::effect::{Answer, Capability, Order, Verb};
-use model::fault::{Code, Fault};
+use engine::admission::StartRequest;
+use engine::{DescribedMachine, Engine, Settings, clock, random};
+use model::condition::ConditionObservation;
+use model::effect::{CallVerb, Capability, ProviderAnswer, ProviderCall};
+use model::fault::{Fault, FaultCode};
 use model::id::{MachineId, RunId};
 use model::machine::{Labels, MachineSpec};
 use model::plan::{Params, RunType};
@@ -16,14 +16,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::{Options, Store};
 
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub async fn open(dir: &tempfile::TempDir) -> Store {
     Store::open(&Options::Sqlite { path: dir.path().join("test.db") }).await.unwrap()
 }
 
 pub fn settings(name: &str) -> Settings {
-    Settings { replica: name.into(), grace: Duration::from_millis(100), ..Settings::default() }
+    Settings {
+        replica: name.into(),
+        grace_period: Duration::from_millis(100),
+        ..Settings::default()
+    }
 }
 
 pub async fn engine(store: &Store, provider: Arc<dyn Provider>, settings: Settings) -> Engine {
@@ -34,7 +38,7 @@ pub async fn engine(store: &Store, provider: Arc<dyn Provider>, settings: Settin
 }
 
 pub async fn start(engine: &Engine, machine: &str, run_type: RunType) -> Run {
-    let start = Start {
+    let start = StartRequest {
         machine_id: MachineId::trusted(machine),
         request_id: format!("{run_type:?}"),
         run_type,
@@ -45,23 +49,23 @@ pub async fn start(engine: &Engine, machine: &str, run_type: RunType) -> Run {
     engine.runs().start(start).await.unwrap().run
 }
 
-pub async fn until(engine: &Engine, id: &RunId, reached: impl Fn(&Run) -> bool) -> Run {
+pub async fn wait_for_run(engine: &Engine, id: &RunId, reached: impl Fn(&Run) -> bool) -> Run {
     let started = Instant::now();
     loop {
         let run = engine.runs().get(id).await.unwrap();
         if reached(&run) {
             return run;
         }
-        assert!(started.elapsed() < PATIENCE, "timed out: {run:#?}");
+        assert!(started.elapsed() < TEST_TIMEOUT, "timed out: {run:#?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 /// Waits until the engine has no claims: they are released shortly after the last commit.
-pub async fn idle(engine: &Engine) {
+pub async fn wait_until_idle(engine: &Engine) {
     let started = Instant::now();
     while engine.scheduler().in_flight() > 0 {
-        assert!(started.elapsed() < PATIENCE, "a run is still claimed");
+        assert!(started.elapsed() < TEST_TIMEOUT, "a run is still claimed");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -69,10 +73,10 @@ pub async fn idle(engine: &Engine) {
 pub async fn in_maintenance(engine: &Engine, machine: &str) {
     let spec = MachineSpec { target_cluster_ref: "c".into(), ..MachineSpec::default() };
     let id = Some(MachineId::trusted(machine));
-    let described = Described { id, spec: Some(spec), labels: Labels::new() };
+    let described = DescribedMachine { id, spec: Some(spec), labels: Labels::new() };
     engine.machines().register(described, "test".into()).await.unwrap();
     let run = start(engine, machine, RunType::EnterMaintenance).await;
-    until(engine, &run.spec.id, Run::ended).await;
+    wait_for_run(engine, &run.spec.id, Run::ended).await;
 }
 
 /// The simulator, except that repaving the machine `bad` panics before anything happens.
@@ -92,18 +96,18 @@ impl Provider for Panicking {
         self.0.capabilities()
     }
 
-    async fn ask(
+    async fn call(
         &self,
         target: &Target,
-        order: &Order,
+        order: &ProviderCall,
         journal: &Journal,
-    ) -> Result<Answer, Fault> {
-        let bad = target.id.as_str() == "bad" && order.effect.word() == "repave";
-        assert!(!bad || order.verb != Verb::Perform, "the driver has a bug");
-        self.0.ask(target, order, journal).await
+    ) -> Result<ProviderAnswer, Fault> {
+        let bad = target.id.as_str() == "bad" && order.effect.name() == "repave";
+        assert!(!bad || order.verb != CallVerb::Perform, "the driver has a bug");
+        self.0.call(target, order, journal).await
     }
 
-    async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault> {
+    async fn probe(&self, target: &Target) -> Result<Vec<ConditionObservation>, Fault> {
         self.0.probe(target).await
     }
 }
@@ -118,12 +122,12 @@ async fn a_panic_stays_with_its_run() {
     in_maintenance(&engine, "good").await;
     let bad = start(&engine, "bad", RunType::Reimage).await;
     let good = start(&engine, "good", RunType::Reimage).await;
-    let good = until(&engine, &good.spec.id, Run::ended).await;
+    let good = wait_for_run(&engine, &good.spec.id, Run::ended).await;
     assert_eq!(good.phase(), RunPhase::Succeeded);
-    let bad = until(&engine, &bad.spec.id, Run::ended).await;
+    let bad = wait_for_run(&engine, &bad.spec.id, Run::ended).await;
     assert_eq!(bad.progress.workflow, Workflow::FailedManualIntervention, "{bad:#?}");
-    assert_eq!(bad.progress.failure.unwrap().fault.code, Code::WorkerPanicked);
-    idle(&engine).await;
+    assert_eq!(bad.progress.failure.unwrap().fault.code, FaultCode::WorkerPanicked);
+    wait_until_idle(&engine).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -134,7 +138,7 @@ async fn a_worker_that_lost_its_lease_writes_nothing_and_repeats_nothing() {
     // This one never renews its lease, as if it were frozen while its work continues.
     let frozen = Settings {
         lease: Duration::from_millis(200),
-        renew: Duration::from_secs(3_600),
+        renew_interval: Duration::from_secs(3_600),
         ..settings("frozen")
     };
     let frozen = engine(&store, Arc::new(sim.clone()), frozen).await;
@@ -145,18 +149,18 @@ async fn a_worker_that_lost_its_lease_writes_nothing_and_repeats_nothing() {
     slow.times = 1;
     sim.add_fault(slow).unwrap();
     let run = start(&frozen, "m-1", RunType::Reimage).await;
-    until(&frozen, &run.spec.id, |run| run.current_step() == "repave-os").await;
+    wait_for_run(&frozen, &run.spec.id, |run| run.current_step() == "repave-os").await;
 
     let quick = Settings {
         lease: Duration::from_millis(200),
-        renew: Duration::from_millis(50),
+        renew_interval: Duration::from_millis(50),
         ..settings("quick")
     };
     let quick = engine(&store, Arc::new(sim.clone()), quick).await;
-    let ended = until(&quick, &run.spec.id, Run::ended).await;
+    let ended = wait_for_run(&quick, &run.spec.id, Run::ended).await;
     assert_eq!(ended.phase(), RunPhase::Succeeded, "{ended:#?}");
     // The frozen worker notices when its own call returns, and releases without writing.
-    idle(&frozen).await;
+    wait_until_idle(&frozen).await;
     assert_eq!(
         quick.runs().get(&run.spec.id).await.unwrap(),
         ended,
@@ -170,7 +174,7 @@ async fn a_worker_that_lost_its_lease_writes_nothing_and_repeats_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn runs_go_on_where_a_stopped_engine_left_them() {
+async fn runs_resume_after_an_engine_restart() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir).await;
     let sim = Sim::in_ram(Speed::Fast);
@@ -186,7 +190,7 @@ async fn runs_go_on_where_a_stopped_engine_left_them() {
     assert_eq!(first.scheduler().in_flight(), 0, "all claims are released");
     let second = engine(&store, Arc::new(sim.clone()), settings("two")).await;
     for id in &runs {
-        let ended = until(&second, id, Run::ended).await;
+        let ended = wait_for_run(&second, id, Run::ended).await;
         assert_eq!(ended.phase(), RunPhase::Succeeded, "{ended:#?}");
         let effects = sim.effects(id.as_str()).unwrap();
         assert!(effects.len() == 5 && effects.iter().all(|effect| effect.applied == 1));

@@ -1,8 +1,8 @@
 //! Device work of the device and rack lifecycles: read, configure and check a device, install
 //! firmware, set up the fabric. And [`Facts`]: what a device reports about itself.
 
-use super::PowerTo;
-use crate::node::UpstreamSeen;
+use super::DesiredPower;
+use crate::node::MaasObservation;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -26,17 +26,17 @@ pub enum DeviceWork {
     /// all deviations.
     Check {
         firmware: BTreeMap<String, String>,
-        power: Option<PowerTo>,
+        power: Option<DesiredPower>,
     },
     Fabric {
-        to: FabricTo,
+        to: FabricGoal,
     },
 }
 
 /// The state of a switch in the scale-up fabric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum FabricTo {
+pub enum FabricGoal {
     /// The fabric is disabled on this switch.
     Off,
     /// The fabric manager is configured and enabled on this switch: it is the primary.
@@ -45,7 +45,7 @@ pub enum FabricTo {
     Configured,
 }
 
-impl FabricTo {
+impl FabricGoal {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Off => "OFF",
@@ -64,7 +64,7 @@ impl DeviceWork {
             Self::Read,
             Self::Configure,
             Self::Check { firmware: BTreeMap::new(), power: None },
-            Self::Fabric { to: FabricTo::Off },
+            Self::Fabric { to: FabricGoal::Off },
         ]
     }
 }
@@ -75,13 +75,13 @@ pub const MAX_FACT: usize = 256;
 /// The report of a device about itself. An empty field was not reported.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Facts {
+pub struct DeviceFacts {
     pub manufacturer: String,
     pub model: String,
     pub serial: String,
     /// Versions by component.
     pub firmware: BTreeMap<String, String>,
-    pub power: Option<PowerTo>,
+    pub power: Option<DesiredPower>,
     /// The version that a firmware installation replaced; none when nothing was installed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replaced: Option<String>,
@@ -93,21 +93,21 @@ pub struct Facts {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MaasFacts {
     pub system_id: String,
-    pub upstream: UpstreamSeen,
+    pub upstream: MaasObservation,
 }
 
-impl Facts {
+impl DeviceFacts {
     /// Merges a new reading; a value that was not reported keeps its old value.
-    pub fn learn(&mut self, seen: &Self) {
+    pub fn merge(&mut self, observed: &Self) {
         let take = |known: &mut String, new: &String| {
             if !new.is_empty() {
                 known.clone_from(new);
             }
         };
-        take(&mut self.manufacturer, &seen.manufacturer);
-        take(&mut self.model, &seen.model);
-        take(&mut self.serial, &seen.serial);
-        self.firmware.extend(seen.firmware.clone());
-        self.power = seen.power.or(self.power);
+        take(&mut self.manufacturer, &observed.manufacturer);
+        take(&mut self.model, &observed.model);
+        take(&mut self.serial, &observed.serial);
+        self.firmware.extend(observed.firmware.clone());
+        self.power = observed.power.or(self.power);
     }
 }

@@ -1,9 +1,11 @@
 //! The table of effects: what the rest of Farrier must know of each. A new effect gets its row here, and
 //! the compiler asks for it.
 
-use super::{Capability, DeviceWork, Effect, FabricTo, Group, PowerTo, RebootMode, RmaAction};
+use super::{
+    Capability, ChildRunGroup, DesiredPower, DeviceWork, Effect, FabricGoal, RebootMode, RmaAction,
+};
 use crate::id::NodeId;
-use crate::node::{Room, Stage};
+use crate::node::{NodeStage, StageExecutor};
 use crate::plan::RunType;
 
 /// One row of the table.
@@ -35,23 +37,31 @@ pub enum Executor<'a> {
     SiteProvider(&'a str),
     /// The agent on the node, through the engine. A simulated node has no agent: its site's provider
     /// carries the stage out.
-    NodeAgent { stage: Stage, node: &'a NodeId, site_provider: &'a str },
+    NodeAgent { stage: NodeStage, node: &'a NodeId, site_provider: &'a str },
     /// The engine: the stage only concerns Farrier's own record of the node.
-    NodeRecord { stage: Stage, node: &'a NodeId },
+    NodeRecord { stage: NodeStage, node: &'a NodeId },
     /// The engine, with a child run for each device of the group.
-    ChildRuns(&'a Group),
+    ChildRuns(&'a ChildRunGroup),
 }
 
 /// A row without the marks that few effects have.
 const fn row<'a>(
-    word: &'static str,
+    name: &'static str,
     capability: Capability,
     destructive: bool,
     gate: RunType,
     executor: Executor<'a>,
 ) -> EffectFacts<'a> {
     let (allowed_in_exit_rma, places_work) = (false, false);
-    EffectFacts { word, capability, destructive, gate, allowed_in_exit_rma, places_work, executor }
+    EffectFacts {
+        word: name,
+        capability,
+        destructive,
+        gate,
+        allowed_in_exit_rma,
+        places_work,
+        executor,
+    }
 }
 
 impl Effect {
@@ -103,24 +113,24 @@ impl Effect {
             Self::Uncordon { .. } => {
                 row("uncordon", Can::ClusterJoin, false, ANY, Cluster).placing_work()
             }
-            Self::Power { to: PowerTo::On, .. } => {
+            Self::Power { to: DesiredPower::On, .. } => {
                 row("power", Can::PowerControl, false, ANY, Target).in_exit_rma()
             }
             // A person may have switched it on again since.
-            Self::Power { to: PowerTo::Off, .. } => {
+            Self::Power { to: DesiredPower::Off, .. } => {
                 row("power", Can::PowerControl, true, REBOOT, Target)
             }
             Self::Device { work } => {
-                let (word, capability, destructive) = work.facts();
-                row(word, capability, destructive, ANY, Target)
+                let (name, capability, destructive) = work.facts();
+                row(name, capability, destructive, ANY, Target)
             }
-            Self::Stage { stage, node, by, undo, .. } => {
+            Self::Stage { stage, node, provider: by, undo, .. } => {
                 let executor = stage_executor(*stage, node, by.as_str());
                 let destructive = !*undo && stage.destructive();
                 row(stage.as_str(), Can::Nodes, destructive, ANY, executor)
             }
             // Each child run has its own effects, and what it has done is never lost.
-            Self::Parts { group } => {
+            Self::ChildRuns { group } => {
                 row("parts", Can::Inspect, false, ANY, Executor::ChildRuns(group))
             }
         }
@@ -137,11 +147,11 @@ impl EffectFacts<'_> {
     }
 }
 
-const fn stage_executor<'a>(stage: Stage, node: &'a NodeId, by: &'a str) -> Executor<'a> {
-    match stage.room() {
-        Room::Maas => Executor::SiteProvider(by),
-        Room::Agent => Executor::NodeAgent { stage, node, site_provider: by },
-        Room::Record => Executor::NodeRecord { stage, node },
+const fn stage_executor<'a>(stage: NodeStage, node: &'a NodeId, by: &'a str) -> Executor<'a> {
+    match stage.executor() {
+        StageExecutor::Maas => Executor::SiteProvider(by),
+        StageExecutor::Agent => Executor::NodeAgent { stage, node, site_provider: by },
+        StageExecutor::Record => Executor::NodeRecord { stage, node },
     }
 }
 
@@ -154,8 +164,8 @@ impl DeviceWork {
             Self::Read => ("read", Capability::Inspect, false),
             Self::Configure => ("configure", Capability::Inspect, false),
             Self::Check { .. } => ("check", Capability::Inspect, false),
-            Self::Fabric { to: FabricTo::Off } => ("fabric", Capability::Fabric, true),
-            Self::Fabric { to: FabricTo::Manager | FabricTo::Configured } => {
+            Self::Fabric { to: FabricGoal::Off } => ("fabric", Capability::Fabric, true),
+            Self::Fabric { to: FabricGoal::Manager | FabricGoal::Configured } => {
                 ("fabric", Capability::Fabric, false)
             }
         }

@@ -21,10 +21,10 @@ pub struct PowerOffPolicy {
 
 impl PowerOffPolicy {
     /// The provider's configuration applies to all fields.
-    pub const CONFIGURED: Self = Self { graceful_seconds: None, force: None };
+    pub const PROVIDER_DEFAULT: Self = Self { graceful_seconds: None, force: None };
 
-    pub fn is_configured(&self) -> bool {
-        *self == Self::CONFIGURED
+    pub fn is_provider_default(&self) -> bool {
+        *self == Self::PROVIDER_DEFAULT
     }
 
     /// Fills its unset fields from `other`.
@@ -57,12 +57,12 @@ impl PowerOffPolicy {
 
     /// Refuses any set field, for steps that switch nothing off; `why` is the message.
     pub fn check_absent(self, at: impl Fn(&str) -> String, why: &str) -> Result<(), Refusal> {
-        let said = [
+        let message = [
             ("graceful_seconds", self.graceful_seconds.is_some()),
             ("force", self.force.is_some()),
         ];
-        match said.into_iter().find(|(_, said)| *said) {
-            Some((word, _)) => Err(Refusal::invalid(&at(word), why, "leave it out")),
+        match message.into_iter().find(|(_, message)| *message) {
+            Some((name, _)) => Err(Refusal::invalid(&at(name), why, "leave it out")),
             None => Ok(()),
         }
     }
@@ -78,9 +78,9 @@ mod tests {
 
     #[test]
     fn only_what_can_be_meant_is_taken() {
-        let at = |word: &str| format!("step.{word}");
+        let at = |name: &str| format!("step.{name}");
         for good in [
-            PowerOffPolicy::CONFIGURED,
+            PowerOffPolicy::PROVIDER_DEFAULT,
             power_off(Some(0), None),
             power_off(Some(0), Some(true)),
             power_off(Some(MAX_GRACEFUL_SECONDS), Some(false)),
@@ -95,13 +95,13 @@ mod tests {
         }
         let refusal = power_off(None, Some(true)).check_absent(at, "has no use").unwrap_err();
         assert_eq!(refusal.field.as_deref(), Some("step.force"));
-        assert_eq!(PowerOffPolicy::CONFIGURED.check_absent(at, "has no use"), Ok(()));
+        assert_eq!(PowerOffPolicy::PROVIDER_DEFAULT.check_absent(at, "has no use"), Ok(()));
     }
 
     #[test]
     fn what_is_said_first_counts() {
         let first = power_off(Some(5), None);
         assert_eq!(first.or(power_off(Some(9), Some(false))), power_off(Some(5), Some(false)));
-        assert_eq!(PowerOffPolicy::CONFIGURED.or(first), first);
+        assert_eq!(PowerOffPolicy::PROVIDER_DEFAULT.or(first), first);
     }
 }

@@ -1,6 +1,6 @@
 //! Parses a filter. Every error shows the text with a caret under the character.
 
-use super::{Field, Filter, MAX_FILTER, MAX_TERMS, MAX_VALUES, Subject, Term};
+use super::{Filter, FilterField, FilterSubject, FilterTerm, MAX_FILTER, MAX_TERMS, MAX_VALUES};
 use crate::condition::ConditionType;
 use crate::machine::Phase;
 use crate::machine::view::{EffectiveState, LifecycleState};
@@ -11,7 +11,7 @@ use crate::run::{RunPhase, Workflow};
 /// The number of characters that an error shows on either side of the caret.
 const SHOWN: usize = 40;
 
-pub(super) fn parse(text: &str, subject: Subject) -> Result<Filter, Refusal> {
+pub(super) fn parse(text: &str, subject: FilterSubject) -> Result<Filter, Refusal> {
     if text.len() > MAX_FILTER {
         let problem = format!("is {} bytes long", text.len());
         return Err(Refusal::invalid("filter", problem, format!("use at most {MAX_FILTER} bytes")));
@@ -42,7 +42,7 @@ pub(super) fn parse(text: &str, subject: Subject) -> Result<Filter, Refusal> {
 struct Parser<'a> {
     text: &'a str,
     at: usize,
-    subject: Subject,
+    subject: FilterSubject,
 }
 
 impl<'a> Parser<'a> {
@@ -72,7 +72,7 @@ impl<'a> Parser<'a> {
         found
     }
 
-    fn term(&mut self) -> Result<Term, Refusal> {
+    fn term(&mut self) -> Result<FilterTerm, Refusal> {
         let start = self.at;
         let name = self.word();
         let field = self.field(name, start)?;
@@ -86,19 +86,19 @@ impl<'a> Parser<'a> {
         };
         self.skip_space();
         let values = vec![self.value(&field)?];
-        Ok(Term { field, negated, values })
+        Ok(FilterTerm { field, negated, values })
     }
 
     /// `in (…)` or `not in (…)`.
-    fn membership(&mut self, field: Field) -> Result<Term, Refusal> {
+    fn membership(&mut self, field: FilterField) -> Result<FilterTerm, Refusal> {
         let start = self.at;
-        let mut word = self.word();
-        let negated = word.eq_ignore_ascii_case("not");
+        let mut name = self.word();
+        let negated = name.eq_ignore_ascii_case("not");
         if negated {
             self.skip_space();
-            word = self.word();
+            name = self.word();
         }
-        if !word.eq_ignore_ascii_case("in") {
+        if !name.eq_ignore_ascii_case("in") {
             return Err(self.wrong(start, "expected =, != or in (…)".into()));
         }
         self.skip_space();
@@ -114,7 +114,7 @@ impl<'a> Parser<'a> {
             values.push(self.value(&field)?);
             self.skip_space();
             if self.eat(")") {
-                return Ok(Term { field, negated, values });
+                return Ok(FilterTerm { field, negated, values });
             }
             if !self.eat(",") {
                 return Err(self.wrong(self.at, "expected , or )".into()));
@@ -123,7 +123,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads a bare word or a quoted text, and converts it to the compared form.
-    fn value(&mut self, field: &Field) -> Result<String, Refusal> {
+    fn value(&mut self, field: &FilterField) -> Result<String, Refusal> {
         let start = self.at;
         let value = if self.eat("\"") { self.quoted(start)? } else { self.word().to_string() };
         if value.is_empty() && self.at == start {
@@ -159,23 +159,31 @@ impl<'a> Parser<'a> {
         Err(self.wrong(start, "the quote is never closed".into()))
     }
 
-    fn field(&self, name: &str, start: usize) -> Result<Field, Refusal> {
+    fn field(&self, name: &str, start: usize) -> Result<FilterField, Refusal> {
         let known = match (self.subject, name) {
-            (Subject::Machine | Subject::Run, "machine_id") => Some(Field::MachineId),
-            (Subject::Machine, "phase") => Some(Field::Phase),
-            (Subject::Run, "phase") => Some(Field::RunPhase),
-            (Subject::Run, "machine_phase") => Some(Field::Phase),
-            (Subject::Machine | Subject::Run, "effective_state") => Some(Field::EffectiveState),
-            (Subject::Machine | Subject::Run, "lifecycle_state") => Some(Field::LifecycleState),
-            (Subject::Machine | Subject::Run, "provider") => Some(Field::Provider),
-            (Subject::Machine | Subject::Run, "rack") => Some(Field::Rack),
-            (Subject::Run | Subject::Plan, "type") => Some(Field::Type),
-            (Subject::Run, "run_id" | "operation_id") => Some(Field::RunId),
-            (Subject::Run | Subject::Plan, "plan_id") => Some(Field::PlanId),
-            (Subject::Run, "request_id") => Some(Field::RequestId),
-            (Subject::Run, "workflow_state") => Some(Field::WorkflowState),
-            (Subject::Machine | Subject::Run, name) => self.dotted(name, start)?,
-            (Subject::Plan, _) => None,
+            (FilterSubject::Machine | FilterSubject::Run, "machine_id") => {
+                Some(FilterField::MachineId)
+            }
+            (FilterSubject::Machine, "phase") => Some(FilterField::Phase),
+            (FilterSubject::Run, "phase") => Some(FilterField::RunPhase),
+            (FilterSubject::Run, "machine_phase") => Some(FilterField::Phase),
+            (FilterSubject::Machine | FilterSubject::Run, "effective_state") => {
+                Some(FilterField::EffectiveState)
+            }
+            (FilterSubject::Machine | FilterSubject::Run, "lifecycle_state") => {
+                Some(FilterField::LifecycleState)
+            }
+            (FilterSubject::Machine | FilterSubject::Run, "provider") => {
+                Some(FilterField::Provider)
+            }
+            (FilterSubject::Machine | FilterSubject::Run, "rack") => Some(FilterField::Rack),
+            (FilterSubject::Run | FilterSubject::Plan, "type") => Some(FilterField::Type),
+            (FilterSubject::Run, "run_id" | "operation_id") => Some(FilterField::RunId),
+            (FilterSubject::Run | FilterSubject::Plan, "plan_id") => Some(FilterField::PlanId),
+            (FilterSubject::Run, "request_id") => Some(FilterField::RequestId),
+            (FilterSubject::Run, "workflow_state") => Some(FilterField::WorkflowState),
+            (FilterSubject::Machine | FilterSubject::Run, name) => self.dotted(name, start)?,
+            (FilterSubject::Plan, _) => None,
         };
         known.ok_or_else(|| {
             let shown: String = name.chars().take(SHOWN).collect();
@@ -184,11 +192,13 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn dotted(&self, name: &str, start: usize) -> Result<Option<Field>, Refusal> {
+    fn dotted(&self, name: &str, start: usize) -> Result<Option<FilterField>, Refusal> {
         match name.split_once('.') {
-            Some(("labels", key)) if !key.is_empty() => Ok(Some(Field::Label(key.to_string()))),
+            Some(("labels", key)) if !key.is_empty() => {
+                Ok(Some(FilterField::Label(key.to_string())))
+            }
             Some(("condition", name)) => match ConditionType::parse(name) {
-                Some(condition) => Ok(Some(Field::Condition(condition))),
+                Some(condition) => Ok(Some(FilterField::Condition(condition))),
                 None => {
                     let words: Vec<_> =
                         ConditionType::ALL.iter().map(|condition| condition.as_str()).collect();
@@ -201,14 +211,15 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn wrong(&self, at: usize, said: String) -> Refusal {
+    fn wrong(&self, at: usize, message: String) -> Refusal {
         let before: Vec<char> = self.text[..at].chars().collect();
         let from = before.len().saturating_sub(SHOWN);
         let lead: String = before[from..].iter().map(|&c| visible(c)).collect();
         let tail: String = self.text[at..].chars().take(SHOWN).map(visible).collect();
         let caret = " ".repeat(before.len() - from);
-        let place = before.len() + 1;
-        let problem = format!("is wrong at character {place}: {said}\n  {lead}{tail}\n  {caret}^");
+        let position = before.len() + 1;
+        let problem =
+            format!("is wrong at character {position}: {message}\n  {lead}{tail}\n  {caret}^");
         Refusal {
             field: Some("filter".into()),
             ..Refusal::new(
@@ -224,9 +235,9 @@ fn visible(c: char) -> char {
     if c.is_control() { ' ' } else { c }
 }
 
-fn fields(subject: Subject) -> &'static [&'static str] {
+fn fields(subject: FilterSubject) -> &'static [&'static str] {
     match subject {
-        Subject::Machine => &[
+        FilterSubject::Machine => &[
             "machine_id",
             "phase",
             "effective_state",
@@ -236,7 +247,7 @@ fn fields(subject: Subject) -> &'static [&'static str] {
             "labels.KEY",
             "condition.TYPE",
         ],
-        Subject::Run => &[
+        FilterSubject::Run => &[
             "run_id",
             "operation_id",
             "machine_id",
@@ -253,38 +264,40 @@ fn fields(subject: Subject) -> &'static [&'static str] {
             "labels.KEY",
             "condition.TYPE",
         ],
-        Subject::Plan => &["plan_id", "type"],
+        FilterSubject::Plan => &["plan_id", "type"],
     }
 }
 
 /// The compared form of a value, or the list of valid values.
-fn canonical(field: &Field, value: &str) -> Result<String, Vec<&'static str>> {
+fn canonical(field: &FilterField, value: &str) -> Result<String, Vec<&'static str>> {
     let among = |words: Vec<&'static str>| {
         let found = words.iter().find(|word| word.eq_ignore_ascii_case(value));
         found.map(|word| word.to_string()).ok_or(words)
     };
     match field {
-        Field::Phase => among(Phase::ALL.iter().map(|phase| phase.as_str()).collect()),
-        Field::RunPhase => among(RunPhase::ALL.iter().map(|phase| phase.as_str()).collect()),
-        Field::EffectiveState => {
+        FilterField::Phase => among(Phase::ALL.iter().map(|phase| phase.as_str()).collect()),
+        FilterField::RunPhase => among(RunPhase::ALL.iter().map(|phase| phase.as_str()).collect()),
+        FilterField::EffectiveState => {
             among(EffectiveState::ALL.iter().map(|state| state.as_str()).collect())
         }
-        Field::LifecycleState => {
+        FilterField::LifecycleState => {
             among(LifecycleState::ALL.iter().map(|state| state.as_str()).collect())
         }
-        Field::WorkflowState => among(Workflow::ALL.iter().map(|state| state.as_str()).collect()),
-        Field::Condition(_) => among(vec!["true", "false"]),
-        Field::Type => match RunType::parse(&value.to_ascii_uppercase()) {
+        FilterField::WorkflowState => {
+            among(Workflow::ALL.iter().map(|state| state.as_str()).collect())
+        }
+        FilterField::Condition(_) => among(vec!["true", "false"]),
+        FilterField::Type => match RunType::parse(&value.to_ascii_uppercase()) {
             Some(kind) => Ok(kind.as_str().into()),
             None => Err(RunType::ALL.iter().map(|kind| kind.as_str()).collect()),
         },
-        Field::MachineId
-        | Field::Provider
-        | Field::Rack
-        | Field::Label(_)
-        | Field::RunId
-        | Field::PlanId
-        | Field::RequestId => Ok(value.to_string()),
+        FilterField::MachineId
+        | FilterField::Provider
+        | FilterField::Rack
+        | FilterField::Label(_)
+        | FilterField::RunId
+        | FilterField::PlanId
+        | FilterField::RequestId => Ok(value.to_string()),
     }
 }
 
@@ -296,26 +309,30 @@ mod tests {
     fn terms_are_read() {
         let text =
             r#"phase=ready AND labels.env in (prod, "a \"b\"") and condition.Reachable != true"#;
-        let filter = parse(text, Subject::Machine).unwrap();
+        let filter = parse(text, FilterSubject::Machine).unwrap();
         let value = |text: &str| text.to_string();
         assert_eq!(
             filter.terms,
             [
-                Term { field: Field::Phase, negated: false, values: vec![value("READY")] },
-                Term {
-                    field: Field::Label("env".into()),
+                FilterTerm {
+                    field: FilterField::Phase,
+                    negated: false,
+                    values: vec![value("READY")]
+                },
+                FilterTerm {
+                    field: FilterField::Label("env".into()),
                     negated: false,
                     values: vec![value("prod"), value("a \"b\"")]
                 },
-                Term {
-                    field: Field::Condition(ConditionType::Reachable),
+                FilterTerm {
+                    field: FilterField::Condition(ConditionType::Reachable),
                     negated: true,
                     values: vec![value("true")]
                 },
             ]
         );
-        assert_eq!(parse("  ", Subject::Run).unwrap(), Filter::default());
-        assert_eq!(parse("type=REPAVE", Subject::Run).unwrap().terms[0].values, ["REIMAGE"]);
+        assert_eq!(parse("  ", FilterSubject::Run).unwrap(), Filter::default());
+        assert_eq!(parse("type=REPAVE", FilterSubject::Run).unwrap().terms[0].values, ["REIMAGE"]);
     }
 
     #[test]
@@ -339,36 +356,36 @@ mod tests {
             ("labels.env=\"a\u{0}\"", 12),
             ("labels.ä=ü AND phase=☃", 22),
         ];
-        for (text, place) in table {
-            let refusal = parse(text, Subject::Machine).unwrap_err();
-            let expected = format!("at character {place}:");
-            assert!(refusal.said.contains(&expected), "{text}: {refusal}");
+        for (text, position) in table {
+            let refusal = parse(text, FilterSubject::Machine).unwrap_err();
+            let expected = format!("at character {position}:");
+            assert!(refusal.message.contains(&expected), "{text}: {refusal}");
             assert_eq!(refusal.field.as_deref(), Some("filter"));
         }
     }
 
     #[test]
     fn the_caret_stands_under_the_character() {
-        let refusal = parse("phase=READY AND colour=red", Subject::Machine).unwrap_err();
-        let lines: Vec<&str> = refusal.said.lines().collect();
+        let refusal = parse("phase=READY AND colour=red", FilterSubject::Machine).unwrap_err();
+        let lines: Vec<&str> = refusal.message.lines().collect();
         assert_eq!(lines[1], "  phase=READY AND colour=red");
         assert_eq!(lines[2].find('^'), Some(2 + 16));
     }
 
     #[test]
     fn a_million_characters_are_refused_in_a_line() {
-        let refusal = parse(&"x".repeat(1_000_000), Subject::Run).unwrap_err();
-        assert!(refusal.said.len() < 100, "{refusal}");
+        let refusal = parse(&"x".repeat(1_000_000), FilterSubject::Run).unwrap_err();
+        assert!(refusal.message.len() < 100, "{refusal}");
         let many = vec!["machine_id=a"; MAX_TERMS + 1].join(" AND ");
-        assert!(parse(&many, Subject::Run).is_err());
+        assert!(parse(&many, FilterSubject::Run).is_err());
     }
 
     proptest::proptest! {
         #[test]
         fn no_text_makes_it_panic(text in "\\PC{0,60}") {
-            let _ = parse(&text, Subject::Machine);
-            let _ = parse(&format!("phase={text}"), Subject::Run);
-            let _ = parse(&format!("labels.x in ({text}"), Subject::Machine);
+            let _ = parse(&text, FilterSubject::Machine);
+            let _ = parse(&format!("phase={text}"), FilterSubject::Run);
+            let _ = parse(&format!("labels.x in ({text}"), FilterSubject::Machine);
         }
     }
 }

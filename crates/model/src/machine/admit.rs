@@ -6,13 +6,13 @@
 use super::{Machine, Phase};
 use crate::condition::ConditionType;
 use crate::effect::Effect;
-use crate::health::Wish;
+use crate::health::HealthImpact;
 use crate::plan::{HEALTH_OVERRIDE, RunStep, RunType};
 use crate::refusal::Refusal;
 use crate::target::TargetId;
 
 /// The phases in which a run of this type may start.
-pub const fn allowed(run_type: RunType) -> &'static [Phase] {
+pub const fn phases_for_run_type(run_type: RunType) -> &'static [Phase] {
     use Phase::{FactoryReady, Maintenance, Ready};
     match run_type {
         // The steps of a POWER run are checked one by one; powering on is harmless.
@@ -38,17 +38,17 @@ pub const fn allowed(run_type: RunType) -> &'static [Phase] {
 }
 
 /// The phases that allow an effect, whatever the type of its run.
-pub const fn allowed_for(effect: &Effect) -> &'static [Phase] {
-    allowed(effect.facts().gate)
+pub const fn phases_for_effect(effect: &Effect) -> &'static [Phase] {
+    phases_for_run_type(effect.facts().gate)
 }
 
 /// The impact for the health gate: the run changes the machine, or also places workloads on it.
-fn wish(run_type: RunType, steps: &[RunStep]) -> Wish {
+fn health_impact(run_type: RunType, steps: &[RunStep]) -> HealthImpact {
     match run_type {
-        RunType::ExitMaintenance | RunType::Onboard => Wish::Place,
+        RunType::ExitMaintenance | RunType::Onboard => HealthImpact::PlaceWorkloads,
         // A machine may always be drained and decommissioned, even when its health forbids new
         // workloads.
-        RunType::Decommission | RunType::NodeDrain => Wish::Change,
+        RunType::Decommission | RunType::NodeDrain => HealthImpact::Change,
         RunType::Reboot
         | RunType::Reimage
         | RunType::EnterMaintenance
@@ -62,19 +62,19 @@ fn wish(run_type: RunType, steps: &[RunStep]) -> Wish {
         | RunType::Fabric
         | RunType::Intake
         | RunType::Check => match steps.iter().any(|step| step.effect.facts().places_work) {
-            true => Wish::Place,
-            false => Wish::Change,
+            true => HealthImpact::PlaceWorkloads,
+            false => HealthImpact::Change,
         },
     }
 }
 
 /// Checks whether a run of this type with these steps may start.
 pub fn admit(machine: &Machine, run_type: RunType, steps: &[RunStep]) -> Result<(), Refusal> {
-    admit_by(machine, run_type, steps, None)
+    admit_with_override(machine, run_type, steps, None)
 }
 
 /// Like `admit`, with a reason that overrides the health gate. It overrides no other gate.
-pub fn admit_by(
+pub fn admit_with_override(
     machine: &Machine,
     run_type: RunType,
     steps: &[RunStep],
@@ -87,54 +87,58 @@ pub fn admit_by(
         [(ConditionType::Retired, "clear-retired", false), (ConditionType::Rma, "clear-rma", back)]
     {
         if machine.is(flag) && !own_undo {
-            let said = format!("{id} is flagged {}: {what} is blocked", flag.as_str());
-            return Err(Refusal::precondition("MACHINE_BLOCKED", said)
+            let message = format!("{id} is flagged {}: {what} is blocked", flag.as_str());
+            return Err(Refusal::precondition("MACHINE_BLOCKED", message)
                 .next(format!("farrier admin {undo} {id} --reason …")));
         }
     }
     if back {
-        may_come_back(machine, steps)?;
+        admit_rma_return(machine, steps)?;
     }
     if let Some(run) = &machine.active_run {
-        let said = format!(
+        let message = format!(
             "{id} is held by operation {run}: {what} must wait until it ends or is canceled"
         );
-        return Err(Refusal::precondition("MACHINE_BUSY", said).next(format!("farrier why {run}")));
+        return Err(
+            Refusal::precondition("MACHINE_BUSY", message).next(format!("farrier why {run}"))
+        );
     }
-    in_phase(machine, what, allowed(run_type))?;
+    in_phase(machine, what, phases_for_run_type(run_type))?;
     for step in steps {
         let what = format!("step {} of this plan", step.name);
-        in_phase(machine, &what, allowed_for(&step.effect))?;
+        in_phase(machine, &what, phases_for_effect(&step.effect))?;
     }
     let target = TargetId::from(&machine.id);
-    machine.health.permit(&target, what, wish(run_type, steps), force).map_err(|refusal| {
-        let look = format!("farrier health get {id}");
-        // Node requests accept no health override, so the report has to be removed.
-        let anyway = match RunType::NODES.contains(&run_type) {
-            true => format!("farrier health remove {id} --source …"),
-            false => {
-                format!("farrier run start {id} --type {what} --param {HEALTH_OVERRIDE}=REASON")
-            }
-        };
-        refusal.next(format!("{look}   # or, all the same: {anyway}"))
-    })
+    machine.health.check_permitted(&target, what, health_impact(run_type, steps), force).map_err(
+        |refusal| {
+            let probe = format!("farrier health get {id}");
+            // Node requests accept no health override, so the report has to be removed.
+            let anyway = match RunType::NODES.contains(&run_type) {
+                true => format!("farrier health remove {id} --source …"),
+                false => {
+                    format!("farrier run start {id} --type {what} --param {HEALTH_OVERRIDE}=REASON")
+                }
+            };
+            refusal.next(format!("{probe}   # or, all the same: {anyway}"))
+        },
+    )
 }
 
 /// Only the run that returns the machine may start on a machine flagged RMA.
-fn may_come_back(machine: &Machine, steps: &[RunStep]) -> Result<(), Refusal> {
+fn admit_rma_return(machine: &Machine, steps: &[RunStep]) -> Result<(), Refusal> {
     let id = &machine.id;
     if !machine.is(ConditionType::Rma) {
-        let said = format!("{id} is not flagged RMA: there is nothing to come back from");
-        return Err(Refusal::precondition("NOT_FLAGGED", said).next(format!("farrier get {id}")));
+        let message = format!("{id} is not flagged RMA: there is nothing to come back from");
+        return Err(Refusal::precondition("NOT_FLAGGED", message).next(format!("farrier get {id}")));
     }
     match steps.iter().find(|step| !step.effect.facts().allowed_in_exit_rma) {
         None => Ok(()),
         Some(step) => {
-            let said = format!(
+            let message = format!(
                 "{id} is flagged RMA: step {} of this plan must wait until it is back",
                 step.name
             );
-            Err(Refusal::precondition("MACHINE_BLOCKED", said)
+            Err(Refusal::precondition("MACHINE_BLOCKED", message)
                 .next(format!("farrier machine exit-rma {id}")))
         }
     }
@@ -147,15 +151,17 @@ fn in_phase(machine: &Machine, what: &str, phases: &[Phase]) -> Result<(), Refus
     }
     let (id, phase) = (&machine.id, machine.phase.as_str());
     let words: Vec<_> = phases.iter().map(|phase| phase.as_str()).collect();
-    let said = format!("{what} needs phase {}, and {id} is in phase {phase}", words.join(" or "));
-    Err(Refusal::precondition("WRONG_PHASE", said).next(format!("farrier enter-maintenance {id}")))
+    let message =
+        format!("{what} needs phase {}, and {id} is in phase {phase}", words.join(" or "));
+    Err(Refusal::precondition("WRONG_PHASE", message)
+        .next(format!("farrier enter-maintenance {id}")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::condition::Evidence;
-    use crate::effect::{PowerTo, RmaAction};
+    use crate::condition::ConditionObservation;
+    use crate::effect::{DesiredPower, RmaAction};
     use crate::id::{MachineId, RunId};
     use crate::machine::{Labels, MachineSpec};
     use crate::time::Timestamp;
@@ -185,11 +191,14 @@ mod tests {
         assert_eq!(table.len() + 1, RunType::PLANNED.len());
         for (run_type, row) in table {
             for (phase, open) in Phase::ALL.into_iter().zip(row) {
-                let verdict = admit(&machine(phase), run_type, &[]);
-                assert_eq!(verdict.is_ok(), open, "{run_type:?} in {phase:?}");
-                if let Err(refusal) = verdict {
+                let classification = admit(&machine(phase), run_type, &[]);
+                assert_eq!(classification.is_ok(), open, "{run_type:?} in {phase:?}");
+                if let Err(refusal) = classification {
                     assert_eq!(refusal.reason, "WRONG_PHASE");
-                    assert_eq!(refusal.next.as_deref(), Some("farrier enter-maintenance m-1"));
+                    assert_eq!(
+                        refusal.next_command.as_deref(),
+                        Some("farrier enter-maintenance m-1")
+                    );
                 }
             }
         }
@@ -202,8 +211,8 @@ mod tests {
         let step =
             |effect| RunStep { name: "s".into(), timeout_seconds: 1, max_retries: 0, effect };
         let command = |destructive| Effect::Ssh { command: "true".into(), destructive };
-        let rma = |action| Effect::Rma { action, power_off: PowerOffPolicy::CONFIGURED };
-        let power = |to| Effect::Power { to, power_off: PowerOffPolicy::CONFIGURED };
+        let rma = |action| Effect::Rma { action, power_off: PowerOffPolicy::PROVIDER_DEFAULT };
+        let power = |to| Effect::Power { to, power_off: PowerOffPolicy::PROVIDER_DEFAULT };
         let table = [
             (Effect::Repave { image: "i".into() }, [false, false, true]),
             (Effect::Net { document: "n".into() }, [false, false, true]),
@@ -219,22 +228,25 @@ mod tests {
             (rma(RmaAction::Record), [true, true, true]),
             (rma(RmaAction::PowerOff), [false, false, true]),
             (rma(RmaAction::Mark), [false, false, true]),
-            (power(PowerTo::On), [true, true, true]),
-            (power(PowerTo::Off), [false, true, true]),
+            (power(DesiredPower::On), [true, true, true]),
+            (power(DesiredPower::Off), [false, true, true]),
             (Effect::Drain { cluster_ref: "c".into(), deadline_seconds: None }, [true, true, true]),
             (Effect::Uncordon { cluster_ref: "c".into(), own: false }, [true, true, true]),
             (command(true), [false, false, true]),
             (command(false), [true, true, true]),
             (
-                Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::CONFIGURED },
+                Effect::Reboot {
+                    mode: RebootMode::Bmc,
+                    power_off: PowerOffPolicy::PROVIDER_DEFAULT,
+                },
                 [false, true, true],
             ),
         ];
         for (effect, row) in table {
             for (phase, open) in Phase::ALL.into_iter().zip(row) {
                 let steps = [step(effect.clone())];
-                let verdict = admit(&machine(phase), RunType::EnterMaintenance, &steps);
-                assert_eq!(verdict.is_ok(), open, "{effect:?} in {phase:?}");
+                let classification = admit(&machine(phase), RunType::EnterMaintenance, &steps);
+                assert_eq!(classification.is_ok(), open, "{effect:?} in {phase:?}");
             }
         }
     }
@@ -248,7 +260,8 @@ mod tests {
                     continue;
                 }
                 let mut flagged = machine(Phase::Maintenance);
-                flagged.learn(&[Evidence::new(flag, true, "test")], Timestamp::default());
+                flagged
+                    .learn(&[ConditionObservation::new(flag, true, "test")], Timestamp::default());
                 assert_eq!(admit(&flagged, run_type, &[]).unwrap_err().reason, "MACHINE_BLOCKED");
             }
             let mut busy = machine(Phase::Maintenance);
@@ -258,7 +271,7 @@ mod tests {
             busy.active_run = Some(RunId::trusted("op-7"));
             let refusal = admit(&busy, run_type, &[]).unwrap_err();
             assert_eq!(refusal.reason, "MACHINE_BUSY");
-            assert!(refusal.said.contains("op-7"));
+            assert!(refusal.message.contains("op-7"));
         }
     }
 
@@ -267,7 +280,7 @@ mod tests {
     #[test]
     fn gates_by_health() {
         use crate::effect::NodeLabels;
-        use crate::health::{Alert, Class, Report, Reports, Standing};
+        use crate::health::{Alert, AlertClass, HealthReport, HealthSummary, Reports};
         let step =
             |effect| RunStep { name: "s".into(), timeout_seconds: 1, max_retries: 0, effect };
         let cluster = || "c".to_string();
@@ -287,37 +300,42 @@ mod tests {
             (RunType::ExitMaintenance, vec![], [false, false]),
         ];
         for (run_type, steps, row) in table {
-            for (class, open) in
-                [Class::PreventAllocations, Class::PreventStateChanges].into_iter().zip(row)
+            for (class, open) in [AlertClass::PreventAllocations, AlertClass::PreventStateChanges]
+                .into_iter()
+                .zip(row)
             {
                 let alert = Alert {
-                    part: String::new(),
+                    component: String::new(),
                     message: "a fan is broken".into(),
                     classes: [class.as_str().to_string()].into(),
                     since: Timestamp::default(),
                 };
-                let report = Report::new([("fan".to_string(), alert)]);
+                let report = HealthReport::new([("fan".to_string(), alert)]);
                 let mut machine = machine(Phase::Maintenance);
-                machine.health = Standing::of(&Reports::from([("site".to_string(), report)]));
-                let verdict = admit(&machine, run_type, &steps);
-                assert_eq!(verdict.is_ok(), open, "{run_type:?} with {class:?}");
-                if let Err(refusal) = verdict {
+                machine.health = HealthSummary::of(&Reports::from([("site".to_string(), report)]));
+                let classification = admit(&machine, run_type, &steps);
+                assert_eq!(classification.is_ok(), open, "{run_type:?} with {class:?}");
+                if let Err(refusal) = classification {
                     assert!(
-                        refusal.said.contains("site reports fan: a fan is broken"),
+                        refusal.message.contains("site reports fan: a fan is broken"),
                         "{refusal}"
                     );
                 }
-                assert_eq!(admit_by(&machine, run_type, &steps, Some("it must be")), Ok(()));
+                assert_eq!(
+                    admit_with_override(&machine, run_type, &steps, Some("it must be")),
+                    Ok(())
+                );
                 // The override applies to no other gate.
                 machine.active_run = Some(RunId::trusted("op-7"));
-                let refusal = admit_by(&machine, run_type, &steps, Some("it must be")).unwrap_err();
+                let refusal = admit_with_override(&machine, run_type, &steps, Some("it must be"))
+                    .unwrap_err();
                 assert_eq!(refusal.reason, "MACHINE_BUSY");
             }
         }
     }
 
-    fn rma_flag(set: bool) -> Evidence {
-        Evidence::new(ConditionType::Rma, set, "test")
+    fn rma_flag(set: bool) -> ConditionObservation {
+        ConditionObservation::new(ConditionType::Rma, set, "test")
     }
 
     #[test]
@@ -325,23 +343,24 @@ mod tests {
         use crate::effect::PowerOffPolicy;
         let step =
             |effect| RunStep { name: "s".into(), timeout_seconds: 1, max_retries: 0, effect };
-        let power = |to| step(Effect::Power { to, power_off: PowerOffPolicy::CONFIGURED });
+        let power = |to| step(Effect::Power { to, power_off: PowerOffPolicy::PROVIDER_DEFAULT });
         let wipe = step(Effect::Repave { image: "i".into() });
         for phase in Phase::ALL {
             let mut machine = machine(phase);
-            let refusal = admit(&machine, RunType::ExitRma, &[power(PowerTo::On)]).unwrap_err();
+            let refusal =
+                admit(&machine, RunType::ExitRma, &[power(DesiredPower::On)]).unwrap_err();
             assert_eq!(refusal.reason, "NOT_FLAGGED");
             machine.learn(&[rma_flag(true)], Timestamp::default());
-            assert_eq!(admit(&machine, RunType::ExitRma, &[power(PowerTo::On)]), Ok(()));
-            for bad in [wipe.clone(), power(PowerTo::Off)] {
+            assert_eq!(admit(&machine, RunType::ExitRma, &[power(DesiredPower::On)]), Ok(()));
+            for bad in [wipe.clone(), power(DesiredPower::Off)] {
                 let refusal = admit(&machine, RunType::ExitRma, &[bad]).unwrap_err();
                 assert_eq!(refusal.reason, "MACHINE_BLOCKED");
-                assert_eq!(refusal.next.as_deref(), Some("farrier machine exit-rma m-1"));
+                assert_eq!(refusal.next_command.as_deref(), Some("farrier machine exit-rma m-1"));
             }
-            let retired = Evidence::new(ConditionType::Retired, true, "test");
+            let retired = ConditionObservation::new(ConditionType::Retired, true, "test");
             machine.learn(&[retired], Timestamp::default());
             let refusal = admit(&machine, RunType::ExitRma, &[]).unwrap_err();
-            assert!(refusal.said.contains("Retired"), "{refusal}");
+            assert!(refusal.message.contains("Retired"), "{refusal}");
         }
     }
 }

@@ -129,7 +129,7 @@ impl LifecycleState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::condition::Evidence;
+    use crate::condition::ConditionObservation;
     use crate::id::{MachineId, RunId};
     use crate::machine::{Labels, MachineSpec};
     use crate::time::Timestamp;
@@ -141,7 +141,7 @@ mod tests {
         machine.phase = phase;
         machine.active_run = active.then(|| RunId::trusted("op-1"));
         for condition in set {
-            machine.learn(&[Evidence::new(*condition, true, "test")], at);
+            machine.learn(&[ConditionObservation::new(*condition, true, "test")], at);
         }
         machine
     }

@@ -4,8 +4,11 @@
 //! sets no other state. It acts only after `CONFIRMATIONS` consecutive passes. When many nodes
 //! drift at once, MAAS or the connection to it is at fault, not the nodes.
 
-use super::silence::Flood;
-use super::{Node, NodeState, Quarantine, Stage, Upstream, UpstreamSeen, expected, fits};
+use super::heartbeat::MassOutage;
+use super::{
+    MaasObservation, MaasState, Node, NodeStage, NodeState, Quarantine, is_consistent,
+    is_expected_maas_state,
+};
 use crate::id::RunId;
 use crate::plan::RunType;
 use crate::run::{Run, Workflow};
@@ -15,7 +18,7 @@ pub const CONFIRMATIONS: u32 = 2;
 
 /// The reconciler's action on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Act {
+pub enum DriftAction {
     /// The state is as expected, or an operation takes care of it.
     Nothing,
     /// Store the number of consecutive passes.
@@ -31,24 +34,24 @@ pub enum Act {
 
 /// A node as a pass observes it.
 #[derive(Debug, Clone)]
-pub struct Case<'a> {
+pub struct DriftCase<'a> {
     pub node: &'a Node,
-    pub seen: &'a UpstreamSeen,
+    pub seen: &'a MaasObservation,
     /// Its newest operation.
     pub run: Option<&'a Run>,
     /// It sends heartbeats and reports that it is healthy.
     pub healthy: bool,
     /// The state was first seen only a moment ago, by another replica or before a restart. Seeing
     /// it again so soon is no confirmation.
-    pub lately: bool,
+    pub first_seen_recently: bool,
 }
 
-impl Case<'_> {
+impl DriftCase<'_> {
     /// True if a node is in service although MAAS reports that it cannot be. An unknown MAAS state
     /// is not drift.
     pub fn drifts(&self) -> bool {
-        let (node, seen) = (self.node, self.seen.state);
-        let wrong = seen != Upstream::Unknown && !expected(node.state, seen);
+        let (node, observed) = (self.node, self.seen.state);
+        let wrong = observed != MaasState::Unknown && !is_expected_maas_state(node.state, observed);
         node.state.in_service() && !self.at_work() && wrong
     }
 
@@ -57,100 +60,106 @@ impl Case<'_> {
     }
 
     /// `flooded`: a mass outage, so no single node is to blame.
-    pub fn decide(&self, flooded: bool) -> Act {
+    pub fn decide(&self, flooded: bool) -> DriftAction {
         let node = self.node;
         match node.state {
-            _ if self.at_work() => Act::Nothing,
-            NodeState::Active | NodeState::Offline if !self.drifts() => forget(node),
-            NodeState::Active | NodeState::Offline if flooded => Act::Nothing,
+            _ if self.at_work() => DriftAction::Nothing,
+            NodeState::Active | NodeState::Offline if !self.drifts() => reset_passes(node),
+            NodeState::Active | NodeState::Offline if flooded => DriftAction::Nothing,
             NodeState::Active | NodeState::Offline => {
-                self.confirmed(|| Act::Quarantine(self.said()))
+                self.confirmed(|| DriftAction::Quarantine(self.said()))
             }
             NodeState::Quarantined if node.quarantine == Some(Quarantine::Drift) => {
-                let well = self.seen.state == Upstream::Deployed && self.healthy;
+                let well = self.seen.state == MaasState::Deployed && self.healthy;
                 match well && self.run.is_none_or(lets_serve) {
-                    true => self.confirmed(|| Act::Heal),
-                    false => forget(node),
+                    true => self.confirmed(|| DriftAction::Heal),
+                    false => reset_passes(node),
                 }
             }
-            NodeState::Enrolling => match self.run.map_or(Act::Nothing, |run| self.workflow(run)) {
-                Act::Nothing => forget(node),
-                _ if flooded => Act::Nothing,
-                act @ (Act::Count(_)
-                | Act::Quarantine(_)
-                | Act::Heal
-                | Act::Adopt(_)
-                | Act::MarkManual(..)) => self.confirmed(|| act),
-            },
+            NodeState::Enrolling => {
+                match self.run.map_or(DriftAction::Nothing, |run| self.workflow(run)) {
+                    DriftAction::Nothing => reset_passes(node),
+                    _ if flooded => DriftAction::Nothing,
+                    act @ (DriftAction::Count(_)
+                    | DriftAction::Quarantine(_)
+                    | DriftAction::Heal
+                    | DriftAction::Adopt(_)
+                    | DriftAction::MarkManual(..)) => self.confirmed(|| act),
+                }
+            }
             NodeState::BootstrapIssued
             | NodeState::Quarantined
             | NodeState::Draining
             | NodeState::Retired
             | NodeState::Removing
-            | NodeState::Deleted => Act::Nothing,
+            | NodeState::Deleted => DriftAction::Nothing,
         }
     }
 
-    fn confirmed(&self, act: impl FnOnce() -> Act) -> Act {
-        let passes = self.node.passes + 1;
+    fn confirmed(&self, act: impl FnOnce() -> DriftAction) -> DriftAction {
+        let passes = self.node.drift_passes + 1;
         match passes >= CONFIRMATIONS {
-            false => Act::Count(passes),
-            true if self.lately => Act::Nothing,
+            false => DriftAction::Count(passes),
+            true if self.first_seen_recently => DriftAction::Nothing,
             true => act(),
         }
     }
 
     fn said(&self) -> String {
-        let UpstreamSeen { state, said, .. } = self.seen;
-        if *state == Upstream::Absent {
+        let MaasObservation { state, message: text, .. } = self.seen;
+        if *state == MaasState::Absent {
             return "MAAS has no such machine any more".into();
         }
-        let because = if said.is_empty() { String::new() } else { format!(" ({said})") };
+        let because = if text.is_empty() { String::new() } else { format!(" ({text})") };
         format!("MAAS has its machine as {state}{because}, not as Deployed")
     }
 
     /// A failed onboarding whose machine has progressed without Farrier, or is gone from MAAS.
-    fn workflow(&self, run: &Run) -> Act {
+    fn workflow(&self, run: &Run) -> DriftAction {
         let id = &run.spec.id;
         let failed = run.progress.workflow == Workflow::FailedRetryable;
         if run.spec.run_type != RunType::Onboard || !failed {
-            return Act::Nothing;
+            return DriftAction::Nothing;
         }
         let state = self.seen.state;
-        if state == Upstream::Absent && !self.node.system_id.is_empty() {
-            return Act::MarkManual(id.clone(), "MAAS has no such machine any more".into());
+        if state == MaasState::Absent && !self.node.system_id.is_empty() {
+            return DriftAction::MarkManual(id.clone(), "MAAS has no such machine any more".into());
         }
-        let stage = run.progress.failure.as_ref().and_then(|failure| Stage::parse(&failure.step));
-        let deployed = state == Upstream::Deployed;
-        let ready = deployed || state == Upstream::Ready;
-        if (stage == Some(Stage::WaitForReady) && ready)
-            || (stage == Some(Stage::WaitForDeployed) && deployed)
+        let stage =
+            run.progress.failure.as_ref().and_then(|failure| NodeStage::parse(&failure.step));
+        let deployed = state == MaasState::Deployed;
+        let ready = deployed || state == MaasState::Ready;
+        if (stage == Some(NodeStage::WaitForReady) && ready)
+            || (stage == Some(NodeStage::WaitForDeployed) && deployed)
         {
-            return Act::Adopt(id.clone());
+            return DriftAction::Adopt(id.clone());
         }
-        Act::Nothing
+        DriftAction::Nothing
     }
 }
 
 /// True if the newest operation lets the node serve: one that stopped for an operator in the middle
 /// of its work does not.
 pub fn lets_serve(run: &Run) -> bool {
-    fits(NodeState::Active, run)
+    is_consistent(NodeState::Active, run)
 }
 
-fn forget(node: &Node) -> Act {
-    if node.passes == 0 { Act::Nothing } else { Act::Count(0) }
+fn reset_passes(node: &Node) -> DriftAction {
+    if node.drift_passes == 0 { DriftAction::Nothing } else { DriftAction::Count(0) }
 }
 
 /// Detects a mass outage: too many nodes drift at once.
-pub fn flood(cases: &[Case<'_>], limits: &super::silence::Limits) -> Option<Flood> {
+pub fn detect_mass_outage(
+    cases: &[DriftCase<'_>],
+    limits: &super::heartbeat::HeartbeatLimits,
+) -> Option<MassOutage> {
     let serving = cases.iter().filter(|case| case.node.state.in_service()).count();
     let drifting = cases.iter().filter(|case| case.drifts()).count();
     // A MAAS that knows none of them is a different one or has lost its database, even if they are
     // few.
-    let unknown = |case: &Case<'_>| case.seen.state == Upstream::Absent;
+    let unknown = |case: &DriftCase<'_>| case.seen.state == MaasState::Absent;
     match cases.len() > 1 && drifting > 0 && cases.iter().all(unknown) {
-        true => Some(Flood { count: drifting, of: serving }),
+        true => Some(MassOutage { count: drifting, of: serving }),
         false => limits.flood(drifting, serving),
     }
 }

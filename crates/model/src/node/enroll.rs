@@ -14,7 +14,7 @@ pub const MAX_TOKEN_LIFE: Duration = Duration::from_secs(30 * 24 * 3_600);
 
 /// An issued enrollment token. Only its checksum is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ticket {
+pub struct EnrollmentToken {
     pub node: NodeId,
     /// Distinguishes successive tokens of a node.
     pub issued_at: Timestamp,
@@ -26,7 +26,7 @@ pub struct Ticket {
 
 /// An enrolling agent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Applicant {
+pub struct EnrollingAgent {
     /// The checksum of the session it chose.
     pub session: String,
     pub hostname: String,
@@ -37,7 +37,7 @@ pub struct Applicant {
 
 /// Why an agent is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Denied {
+pub enum EnrollmentRefusal {
     TokenUnknown,
     TokenUsed,
     TokenExpired,
@@ -47,7 +47,7 @@ pub enum Denied {
     TaskOver,
 }
 
-impl Denied {
+impl EnrollmentRefusal {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::TokenUnknown => "token-unknown",
@@ -77,39 +77,40 @@ impl Denied {
     }
 }
 
-impl Ticket {
+impl EnrollmentToken {
     /// Enrolls an agent. The same session may repeat the call, because the answer may have been
     /// lost.
     pub fn admit(
         &self,
-        who: &Applicant,
+        requester: &EnrollingAgent,
         machine: &MachineSpec,
         now: Timestamp,
-    ) -> Result<Self, Denied> {
+    ) -> Result<Self, EnrollmentRefusal> {
         match &self.used_by {
-            Some(session) if *session == who.session => return Ok(self.clone()),
-            Some(_) => return Err(Denied::TokenUsed),
+            Some(session) if *session == requester.session => return Ok(self.clone()),
+            Some(_) => return Err(EnrollmentRefusal::TokenUsed),
             None => {}
         }
         if now >= self.expires_at {
-            return Err(Denied::TokenExpired);
+            return Err(EnrollmentRefusal::TokenExpired);
         }
-        if !same_machine(who, machine) {
-            return Err(Denied::IdentityDiffers);
+        if !same_machine(requester, machine) {
+            return Err(EnrollmentRefusal::IdentityDiffers);
         }
-        Ok(Self { used_by: Some(who.session.clone()), ..self.clone() })
+        Ok(Self { used_by: Some(requester.session.clone()), ..self.clone() })
     }
 }
 
 /// True if the agent can be on this machine. A value that one side does not know is not compared.
-fn same_machine(who: &Applicant, machine: &MachineSpec) -> bool {
-    let serials = (who.serial.trim(), machine.serial.trim());
+fn same_machine(requester: &EnrollingAgent, machine: &MachineSpec) -> bool {
+    let serials = (requester.serial.trim(), machine.serial.trim());
     let other_serial = !serials.0.is_empty()
         && !serials.1.is_empty()
         && !serials.0.eq_ignore_ascii_case(serials.1);
     let known =
         |mac: &String| machine.mac_addresses.iter().any(|one| one.eq_ignore_ascii_case(mac));
-    let other_macs =
-        !who.macs.is_empty() && !machine.mac_addresses.is_empty() && !who.macs.iter().any(known);
+    let other_macs = !requester.macs.is_empty()
+        && !machine.mac_addresses.is_empty()
+        && !requester.macs.iter().any(known);
     !other_serial && !other_macs
 }

@@ -2,25 +2,25 @@
 //!
 //! So the documents' two tables, of node states beside workflow states, hold at every commit.
 
-use super::{MODE, Mode, Node, NodeState, Owner, Quarantine, Stage};
+use super::{DecommissionMode, MODE, Node, NodeStage, NodeState, Quarantine, TransitionOwner};
 use crate::plan::RunType;
-use crate::run::{HaltKind, Run, StepPhase, Workflow};
+use crate::run::{Run, StepPhase, StopKind, Workflow};
 
 /// One transition that a run causes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
+pub struct NodeTransition {
     pub to: NodeState,
-    pub owner: Owner,
+    pub owner: TransitionOwner,
     pub why: String,
     pub cause: Option<Quarantine>,
 }
 
-impl Step {
-    fn new(to: NodeState, owner: Owner, why: impl Into<String>) -> Self {
+impl NodeTransition {
+    fn new(to: NodeState, owner: TransitionOwner, why: impl Into<String>) -> Self {
         Self { to, owner, why: why.into(), cause: None }
     }
 
-    fn quarantine(owner: Owner, cause: Quarantine, why: impl Into<String>) -> Self {
+    fn quarantine(owner: TransitionOwner, cause: Quarantine, why: impl Into<String>) -> Self {
         Self { cause: Some(cause), ..Self::new(NodeState::Quarantined, owner, why) }
     }
 
@@ -36,10 +36,10 @@ impl Step {
 
 /// The next transition that a run causes; none when the node's state fits. Called again until there
 /// is none.
-pub fn follow(node: &Node, run: &Run) -> Option<Step> {
-    let whose = node.workflow.as_ref() == Some(&run.spec.id);
+pub fn next_transition(node: &Node, run: &Run) -> Option<NodeTransition> {
+    let owner = node.workflow.as_ref() == Some(&run.spec.id);
     match run.spec.run_type {
-        _ if !whose => None,
+        _ if !owner => None,
         RunType::Onboard => onboarding(node, run),
         RunType::Decommission | RunType::NodeDrain => decommission(node, run),
         RunType::Reboot
@@ -59,19 +59,29 @@ pub fn follow(node: &Node, run: &Run) -> Option<Step> {
     }
 }
 
-fn onboarding(node: &Node, run: &Run) -> Option<Step> {
+fn onboarding(node: &Node, run: &Run) -> Option<NodeTransition> {
     let id = &run.spec.id;
     match (node.state, run.progress.workflow) {
-        (NodeState::BootstrapIssued, _) => {
-            Some(Step::new(NodeState::Enrolling, Owner::Onboarding, format!("{id} onboards it")))
-        }
+        (NodeState::BootstrapIssued, _) => Some(NodeTransition::new(
+            NodeState::Enrolling,
+            TransitionOwner::Onboarding,
+            format!("{id} onboards it"),
+        )),
         (NodeState::Enrolling, Workflow::Completed | Workflow::Reconciled) => {
-            Some(Step::new(NodeState::Active, Owner::Onboarding, format!("{id} has onboarded it")))
+            Some(NodeTransition::new(
+                NodeState::Active,
+                TransitionOwner::Onboarding,
+                format!("{id} has onboarded it"),
+            ))
         }
         // A failed undo is no basis for another onboarding.
         (NodeState::Enrolling, Workflow::Cancelled) if run.progress.failure.is_some() => {
             let why = format!("{id} was canceled, and could not be taken back as a whole");
-            Some(Step::quarantine(Owner::Onboarding, Quarantine::Onboarding, why))
+            Some(NodeTransition::quarantine(
+                TransitionOwner::Onboarding,
+                Quarantine::Onboarding,
+                why,
+            ))
         }
         (
             NodeState::Enrolling,
@@ -96,12 +106,12 @@ fn onboarding(node: &Node, run: &Run) -> Option<Step> {
 }
 
 /// The decommission mode of a run.
-pub fn mode(run: &Run) -> Option<Mode> {
-    run.spec.params.get(MODE).and_then(|word| Mode::parse(word))
+pub fn mode(run: &Run) -> Option<DecommissionMode> {
+    run.spec.params.get(MODE).and_then(|name| DecommissionMode::parse(name))
 }
 
 /// True if a stage of a run has succeeded.
-pub fn has_done(run: &Run, stage: Stage) -> bool {
+pub fn has_done(run: &Run, stage: NodeStage) -> bool {
     let mut steps = run.progress.steps.iter().filter(|step| !step.undo);
     steps.any(|step| {
         step.state == StepPhase::Succeeded
@@ -110,7 +120,7 @@ pub fn has_done(run: &Run, stage: Stage) -> bool {
 }
 
 /// True if a stage was started, or found to hold already.
-fn begun(run: &Run, stage: Stage) -> bool {
+fn begun(run: &Run, stage: NodeStage) -> bool {
     let mut steps = run.progress.steps.iter().filter(|step| !step.undo);
     let tried = steps.any(|step| {
         step.attempt > 0 && run.plan_step(step).is_some_and(|plan| plan.name == stage.as_str())
@@ -118,7 +128,7 @@ fn begun(run: &Run, stage: Stage) -> bool {
     tried || has_done(run, stage)
 }
 
-fn decommission(node: &Node, run: &Run) -> Option<Step> {
+fn decommission(node: &Node, run: &Run) -> Option<NodeTransition> {
     match run.progress.workflow {
         Workflow::Pending => None,
         Workflow::Running | Workflow::Compensating => under_way(node, run),
@@ -128,26 +138,37 @@ fn decommission(node: &Node, run: &Run) -> Option<Step> {
         }
         Workflow::FailedManualIntervention => {
             let back = stopped(node, run).or_else(|| back_to_quarantine(node, run));
-            back.or_else(|| unsafe_(node, run))
+            back.or_else(|| quarantine_unsafe(node, run))
         }
     }
 }
 
-fn under_way(node: &Node, run: &Run) -> Option<Step> {
+fn under_way(node: &Node, run: &Run) -> Option<NodeTransition> {
     let id = &run.spec.id;
     // A canceled run only undoes its work and causes no further transitions.
-    let canceled = run.progress.halt.as_ref().is_some_and(|halt| halt.kind == HaltKind::Cancel);
+    let canceled =
+        run.progress.stop_request.as_ref().is_some_and(|halt| halt.kind == StopKind::Cancel);
     match node.state {
         NodeState::Active | NodeState::Offline | NodeState::Quarantined
-            if has_done(run, Stage::DisableNode) && !canceled =>
+            if has_done(run, NodeStage::DisableNode) && !canceled =>
         {
-            Some(Step::new(NodeState::Draining, Owner::Admin, format!("{id} empties it")))
+            Some(NodeTransition::new(
+                NodeState::Draining,
+                TransitionOwner::Admin,
+                format!("{id} empties it"),
+            ))
         }
-        NodeState::Draining if has_done(run, Stage::DrainNode) => {
-            Some(Step::new(NodeState::Retired, Owner::Decommission, format!("{id} has emptied it")))
-        }
-        NodeState::Retired if begun(run, Stage::RemoveGpuaasNodeRecord) && !canceled => {
-            Some(Step::new(NodeState::Removing, Owner::Decommission, format!("{id} removes it")))
+        NodeState::Draining if has_done(run, NodeStage::DrainNode) => Some(NodeTransition::new(
+            NodeState::Retired,
+            TransitionOwner::Decommission,
+            format!("{id} has emptied it"),
+        )),
+        NodeState::Retired if begun(run, NodeStage::RemoveGpuaasNodeRecord) && !canceled => {
+            Some(NodeTransition::new(
+                NodeState::Removing,
+                TransitionOwner::Decommission,
+                format!("{id} removes it"),
+            ))
         }
         NodeState::BootstrapIssued
         | NodeState::Enrolling
@@ -161,17 +182,17 @@ fn under_way(node: &Node, run: &Run) -> Option<Step> {
     }
 }
 
-fn completed(node: &Node, run: &Run) -> Option<Step> {
+fn completed(node: &Node, run: &Run) -> Option<NodeTransition> {
     let id = &run.spec.id;
     let ends_in = mode(run)?.ends_in();
     match node.state {
         NodeState::Removing if ends_in == NodeState::Deleted => {
             let why = format!("{id} has removed it");
-            Some(Step::new(NodeState::Deleted, Owner::Decommission, why))
+            Some(NodeTransition::new(NodeState::Deleted, TransitionOwner::Decommission, why))
         }
         NodeState::Retired if ends_in == NodeState::Offline => {
             let why = format!("{id} gives it back; its health must prove it active");
-            Some(Step::new(NodeState::Offline, Owner::Decommission, why))
+            Some(NodeTransition::new(NodeState::Offline, TransitionOwner::Decommission, why))
         }
         // Transitions that this same commit causes. A node that was released has left this run
         // behind.
@@ -187,19 +208,19 @@ fn completed(node: &Node, run: &Run) -> Option<Step> {
 }
 
 /// The run ended: the node must not stay in an intermediate state.
-fn stopped(node: &Node, run: &Run) -> Option<Step> {
+fn stopped(node: &Node, run: &Run) -> Option<NodeTransition> {
     let id = &run.spec.id;
     let how = run.phase().as_str().to_lowercase();
     match node.state {
         // The drain succeeded although a stop was requested.
-        NodeState::Draining if has_done(run, Stage::DrainNode) => under_way(node, run),
+        NodeState::Draining if has_done(run, NodeStage::DrainNode) => under_way(node, run),
         NodeState::Draining => {
             let why = format!("{id} {how} before it was empty");
-            Some(Step::new(NodeState::Offline, Owner::Decommission, why))
+            Some(NodeTransition::new(NodeState::Offline, TransitionOwner::Decommission, why))
         }
         NodeState::Removing => {
             let why = format!("{id} {how} before it was removed");
-            Some(Step::new(NodeState::Retired, Owner::Decommission, why))
+            Some(NodeTransition::new(NodeState::Retired, TransitionOwner::Decommission, why))
         }
         NodeState::BootstrapIssued
         | NodeState::Enrolling
@@ -212,26 +233,26 @@ fn stopped(node: &Node, run: &Run) -> Option<Step> {
 }
 
 /// The node was in quarantine when the run began, and the run did not succeed.
-fn back_to_quarantine(node: &Node, run: &Run) -> Option<Step> {
+fn back_to_quarantine(node: &Node, run: &Run) -> Option<NodeTransition> {
     let cause = node.quarantine.filter(|_| node.state == NodeState::Offline)?;
     let why = format!("{} has not brought it out of quarantine", run.spec.id);
-    Some(Step::quarantine(Owner::Decommission, cause, why))
+    Some(NodeTransition::quarantine(TransitionOwner::Decommission, cause, why))
 }
 
 /// A node must not serve while its run waits for an operator.
-fn unsafe_(node: &Node, run: &Run) -> Option<Step> {
+fn quarantine_unsafe(node: &Node, run: &Run) -> Option<NodeTransition> {
     if !node.state.in_service() {
         return None;
     }
     let failure = run.progress.failure.as_ref();
-    let said = failure.map_or_else(String::new, |one| format!(": {}", one.fault.said));
-    let why = format!("{} stopped for a person{said}", run.spec.id);
-    Some(Step::quarantine(Owner::Decommission, Quarantine::Cleanup, why))
+    let message = failure.map_or_else(String::new, |one| format!(": {}", one.fault.message));
+    let why = format!("{} stopped for a person{message}", run.spec.id);
+    Some(NodeTransition::quarantine(TransitionOwner::Decommission, Quarantine::Cleanup, why))
 }
 
 /// True if a node in this state fits its newest run: the documents' tables, and the cases that they
 /// leave open.
-pub fn fits(state: NodeState, run: &Run) -> bool {
+pub fn is_consistent(state: NodeState, run: &Run) -> bool {
     use NodeState::{
         Active, Deleted, Draining, Enrolling, Offline, Quarantined, Removing, Retired,
     };
@@ -261,24 +282,27 @@ pub fn fits(state: NodeState, run: &Run) -> bool {
             matches!(state, Retired | Offline | Active | Quarantined)
         }
         Workflow::FailedManualIntervention => matches!(state, Retired | Quarantined),
-        Workflow::Completed | Workflow::Reconciled => match mode(run).map(Mode::ends_in) {
-            Some(Deleted) => state == Deleted,
-            Some(Retired) => matches!(state, Retired | Offline | Active | Quarantined),
-            Some(_) | None => matches!(state, Offline | Active | Quarantined | Retired),
-        },
+        Workflow::Completed | Workflow::Reconciled => {
+            match mode(run).map(DecommissionMode::ends_in) {
+                Some(Deleted) => state == Deleted,
+                Some(Retired) => matches!(state, Retired | Offline | Active | Quarantined),
+                Some(_) | None => matches!(state, Offline | Active | Quarantined | Retired),
+            }
+        }
     }
 }
 
 /// True if the node's sessions are revoked: its machine was released or its secrets were cleaned
 /// up, and no new installation has begun.
-pub fn revokes(run: &Run) -> bool {
-    let gone = has_done(run, Stage::ReleaseMaasNode) || has_done(run, Stage::CleanupSecrets);
-    gone && !begun(run, Stage::RenderCloudInit)
+pub fn revokes_sessions(run: &Run) -> bool {
+    let gone =
+        has_done(run, NodeStage::ReleaseMaasNode) || has_done(run, NodeStage::CleanupSecrets);
+    gone && !begun(run, NodeStage::RenderCloudInit)
 }
 
 /// True if a node came back into service after this run had drained it: then the run's results no
 /// longer apply. Such a node reaches quarantine only through service.
 pub(super) fn served_since(node: &Node, run: &Run) -> bool {
-    let emptied = run.spec.run_type != RunType::Onboard && has_done(run, Stage::DrainNode);
+    let emptied = run.spec.run_type != RunType::Onboard && has_done(run, NodeStage::DrainNode);
     emptied && (node.state.in_service() || node.state == NodeState::Quarantined)
 }

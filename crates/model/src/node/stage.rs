@@ -13,12 +13,12 @@ use std::fmt;
 use std::time::Duration;
 
 macro_rules! stages {
-    ($($variant:ident = $word:literal, $room:ident, $timeout:expr, $retries:expr;)*) => {
+    ($($variant:ident = $word:literal, $executor:ident, $timeout:expr, $retries:expr;)*) => {
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
-        pub enum Stage { $($variant,)* }
+        pub enum NodeStage { $($variant,)* }
 
-        impl Stage {
+        impl NodeStage {
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
             pub const WORDS: &'static [&'static str] = &[$($word,)*];
 
@@ -27,8 +27,8 @@ macro_rules! stages {
             }
 
             /// The executor of the stage.
-            pub const fn room(self) -> Room {
-                match self { $(Self::$variant => Room::$room,)* }
+            pub const fn executor(self) -> StageExecutor {
+                match self { $(Self::$variant => StageExecutor::$executor,)* }
             }
 
             /// Timeout of an attempt in seconds, and number of retries.
@@ -74,7 +74,7 @@ stages! {
 
 /// The executor of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Room {
+pub enum StageExecutor {
     /// The MAAS of the site.
     Maas,
     /// The agent on the node.
@@ -83,7 +83,7 @@ pub enum Room {
     Record,
 }
 
-impl Stage {
+impl NodeStage {
     pub const ONBOARDING: [Self; 16] = [
         Self::LoadSiteConfig,
         Self::ResolvePowerCredentials,
@@ -119,12 +119,12 @@ impl Stage {
         Self::RemoveMaasRecord,
     ];
 
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|stage| stage.as_str() == word)
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|stage| stage.as_str() == name)
     }
 
     /// The timeout of an attempt.
-    pub const fn patience(self) -> Duration {
+    pub const fn attempt_timeout(self) -> Duration {
         Duration::from_secs(self.limits().0 as u64)
     }
 
@@ -181,7 +181,7 @@ impl Stage {
     }
 }
 
-impl fmt::Display for Stage {
+impl fmt::Display for NodeStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
@@ -229,7 +229,7 @@ impl TaskKind {
 /// A way to take a node out of service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
+pub enum DecommissionMode {
     /// Drained and cleaned; the installed system stays, and the same identity serves again.
     SoftReset,
     /// Like `SoftReset`, but the system is installed again.
@@ -246,7 +246,7 @@ pub enum Mode {
     Reactivate,
 }
 
-impl Mode {
+impl DecommissionMode {
     pub const ALL: [Self; 7] = [
         Self::SoftReset,
         Self::Reimage,
@@ -273,26 +273,27 @@ impl Mode {
         }
     }
 
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|mode| mode.as_str() == word)
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.as_str() == name)
     }
 
     /// The stages in the order of the document. A node that no MAAS manages has no MAAS stages.
-    pub fn stages(self, managed: bool) -> Vec<Stage> {
-        let of: Vec<Stage> = Stage::DECOMMISSION.into_iter().filter(|one| self.has(*one)).collect();
+    pub fn stages(self, managed: bool) -> Vec<NodeStage> {
+        let of: Vec<NodeStage> =
+            NodeStage::DECOMMISSION.into_iter().filter(|one| self.has(*one)).collect();
         let mut all = of;
         if self == Self::Reimage {
             // The released machine is installed again by the stages of onboarding.
             let deploy =
-                Stage::ONBOARDING.into_iter().skip_while(|one| *one != Stage::WaitForReady);
+                NodeStage::ONBOARDING.into_iter().skip_while(|one| *one != NodeStage::WaitForReady);
             all.extend(deploy);
         }
-        all.retain(|stage| managed || stage.room() != Room::Maas);
+        all.retain(|stage| managed || stage.executor() != StageExecutor::Maas);
         all
     }
 
-    const fn has(self, stage: Stage) -> bool {
-        use Stage::{
+    const fn has(self, stage: NodeStage) -> bool {
+        use NodeStage::{
             CleanupSecrets, CleanupStorage, DisableNode, DrainNode, ForceReleaseAllocations,
             LoadSiteConfig, PowerOffMaasNode, ReleaseMaasNode, RemoveGpuaasNodeRecord,
             RemoveMaasRecord, RetireGpuaasNode, ScrubGpu, ValidateCleanNode,
@@ -317,21 +318,21 @@ impl Mode {
             PowerOffMaasNode | RemoveGpuaasNodeRecord | RemoveMaasRecord => {
                 matches!(self, Self::FullDecommission)
             }
-            Stage::ResolvePowerCredentials
-            | Stage::CreateOrFindInMaas
-            | Stage::CommissionNode
-            | Stage::WaitForReady
-            | Stage::ConfigureStorage
-            | Stage::ApplyRocePhase2
-            | Stage::EnsurePxeInterfaceAuto
-            | Stage::RenderCloudInit
-            | Stage::DeployViaMaas
-            | Stage::WaitForDeployed
-            | Stage::ClassifyDeployFailure
-            | Stage::RecoverForDatasourceRetry
-            | Stage::EnsureHardwareSyncConfigured
-            | Stage::WaitForHardwareSyncHealthy
-            | Stage::WaitForAgentEnrollment => false,
+            NodeStage::ResolvePowerCredentials
+            | NodeStage::CreateOrFindInMaas
+            | NodeStage::CommissionNode
+            | NodeStage::WaitForReady
+            | NodeStage::ConfigureStorage
+            | NodeStage::ApplyRocePhase2
+            | NodeStage::EnsurePxeInterfaceAuto
+            | NodeStage::RenderCloudInit
+            | NodeStage::DeployViaMaas
+            | NodeStage::WaitForDeployed
+            | NodeStage::ClassifyDeployFailure
+            | NodeStage::RecoverForDatasourceRetry
+            | NodeStage::EnsureHardwareSyncConfigured
+            | NodeStage::WaitForHardwareSyncHealthy
+            | NodeStage::WaitForAgentEnrollment => false,
         }
     }
 
@@ -359,7 +360,7 @@ impl Mode {
     }
 }
 
-impl fmt::Display for Mode {
+impl fmt::Display for DecommissionMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
@@ -367,12 +368,12 @@ impl fmt::Display for Mode {
 
 /// The node that stages work on, and how it is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Whose {
+pub struct StageTarget {
     pub node: NodeId,
     /// None: no MAAS manages it.
     pub site: Option<SiteId>,
     /// The provider that reaches the site's MAAS; empty without a site.
-    pub by: String,
+    pub provider: String,
     /// The cluster that schedules its workloads; empty: the agent drains the node.
     pub cluster: String,
 }
@@ -388,24 +389,24 @@ pub fn uncordon(cluster: &str) -> RunStep {
 }
 
 /// The stages as steps of a run.
-pub fn steps(stages: &[Stage], whose: &Whose) -> Vec<RunStep> {
-    stages.iter().map(|stage| step(*stage, whose)).collect()
+pub fn steps(stages: &[NodeStage], owner: &StageTarget) -> Vec<RunStep> {
+    stages.iter().map(|stage| step(*stage, owner)).collect()
 }
 
-fn step(stage: Stage, whose: &Whose) -> RunStep {
+fn step(stage: NodeStage, owner: &StageTarget) -> RunStep {
     let (timeout_seconds, max_retries) = stage.limits();
     // The cluster that schedules the workloads also drains them.
-    let drained_by_cluster = stage == Stage::DrainNode && !whose.cluster.is_empty();
+    let drained_by_cluster = stage == NodeStage::DrainNode && !owner.cluster.is_empty();
     let effect = match drained_by_cluster {
         true => Effect::Drain {
-            cluster_ref: whose.cluster.clone(),
+            cluster_ref: owner.cluster.clone(),
             deadline_seconds: Some(timeout_seconds - MINUTE),
         },
         false => Effect::Stage {
             stage,
-            node: whose.node.clone(),
-            site: whose.site.clone(),
-            by: whose.by.clone(),
+            node: owner.node.clone(),
+            site: owner.site.clone(),
+            provider: owner.provider.clone(),
             undo: false,
         },
     };

@@ -28,7 +28,7 @@ pub enum NodeState {
 /// The component that makes a transition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Owner {
+pub enum TransitionOwner {
     /// A request that starts something.
     Admin,
     Onboarding,
@@ -40,15 +40,15 @@ pub enum Owner {
 }
 
 /// Source, destination, and the owners of a transition.
-type Way = (NodeState, NodeState, &'static [Owner]);
+type Transition = (NodeState, NodeState, &'static [TransitionOwner]);
 
 /// All transitions. None leads out of Deleted: the machine gets a new node.
-pub const WAYS: [Way; 17] = {
+pub const TRANSITIONS: [Transition; 17] = {
     use NodeState::{
         Active, BootstrapIssued, Deleted, Draining, Enrolling, Offline, Quarantined, Removing,
         Retired,
     };
-    use Owner::{Admin, Decommission, Heartbeat, Onboarding, Operator, Reconciler};
+    use TransitionOwner::{Admin, Decommission, Heartbeat, Onboarding, Operator, Reconciler};
     [
         (BootstrapIssued, Enrolling, &[Admin, Onboarding]),
         (Enrolling, Active, &[Onboarding]),
@@ -112,17 +112,17 @@ impl NodeState {
         }
     }
 
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == word)
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == name)
     }
 
     /// The owners of this transition; empty if it does not exist.
-    pub fn owners(self, to: Self) -> &'static [Owner] {
-        WAYS.iter().find(|way| (way.0, way.1) == (self, to)).map_or(&[], |way| way.2)
+    pub fn owners(self, to: Self) -> &'static [TransitionOwner] {
+        TRANSITIONS.iter().find(|way| (way.0, way.1) == (self, to)).map_or(&[], |way| way.2)
     }
 
     /// The states from which this owner may reach this state.
-    pub fn sources(self, owner: Owner) -> Vec<Self> {
+    pub fn sources(self, owner: TransitionOwner) -> Vec<Self> {
         let leads = |from: &Self| from.owners(self).contains(&owner);
         Self::ALL.into_iter().filter(leads).collect()
     }
@@ -162,7 +162,7 @@ impl fmt::Display for NodeState {
     }
 }
 
-impl Owner {
+impl TransitionOwner {
     pub const ALL: [Self; 6] = [
         Self::Admin,
         Self::Onboarding,
@@ -184,7 +184,7 @@ impl Owner {
     }
 }
 
-impl fmt::Display for Owner {
+impl fmt::Display for TransitionOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }

@@ -5,7 +5,7 @@
 //! a queued task.
 
 use super::TaskKind;
-use crate::effect::Key;
+use crate::effect::EffectKey;
 use crate::id::{NodeId, RunId};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ pub enum TaskState {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
-    pub key: Key,
+    pub key: EffectKey,
     pub node: NodeId,
     pub run: RunId,
     pub kind: TaskKind,
@@ -58,7 +58,7 @@ pub struct Task {
 
 /// The status of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum TaskStatus {
     /// Queued for its agent.
     Fresh,
     /// An agent holds its lease.
@@ -70,7 +70,7 @@ pub enum Standing {
 
 /// The result of a request to resume a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Resumed {
+pub enum ResumeResult {
     /// It is queued already.
     Fresh,
     /// Its agent works on it.
@@ -83,62 +83,62 @@ pub enum Resumed {
 
 /// The answer to an agent's progress message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Then {
-    GoOn,
+pub enum TaskInstruction {
+    Continue,
     Stop,
 }
 
 impl Task {
-    pub fn standing(&self, now: Timestamp) -> Standing {
+    pub fn standing(&self, now: Timestamp) -> TaskStatus {
         match (self.state, self.lease_until) {
-            (TaskState::Queued, _) => Standing::Fresh,
-            (TaskState::Dispatched, Some(until)) if now < until => Standing::Live,
-            (TaskState::Dispatched, _) => Standing::Stale,
-            (TaskState::Done | TaskState::Failed | TaskState::Stopped, _) => Standing::Over,
+            (TaskState::Queued, _) => TaskStatus::Fresh,
+            (TaskState::Dispatched, Some(until)) if now < until => TaskStatus::Live,
+            (TaskState::Dispatched, _) => TaskStatus::Stale,
+            (TaskState::Done | TaskState::Failed | TaskState::Stopped, _) => TaskStatus::Over,
         }
     }
 
     /// Dispatches the task to its agent, or renews its lease.
-    pub fn taken(&self, now: Timestamp) -> Option<Self> {
+    pub fn dispatch(&self, now: Timestamp) -> Option<Self> {
         match self.standing(now) {
-            Standing::Over => None,
-            Standing::Fresh | Standing::Stale => Some(Self {
+            TaskStatus::Over => None,
+            TaskStatus::Fresh | TaskStatus::Stale => Some(Self {
                 state: TaskState::Dispatched,
                 lease_until: Some(now + LEASE),
                 dispatched: self.dispatched + 1,
                 ..self.clone()
             }),
             // A node has only one agent: it asks again because it lost its state.
-            Standing::Live => Some(Self { lease_until: Some(now + LEASE), ..self.clone() }),
+            TaskStatus::Live => Some(Self { lease_until: Some(now + LEASE), ..self.clone() }),
         }
     }
 
     /// Its agent is still at work and sends this log.
-    pub fn renewed(&self, said: &str, now: Timestamp) -> (Self, Then) {
+    pub fn renew_lease(&self, message: &str, now: Timestamp) -> (Self, TaskInstruction) {
         match self.standing(now) {
             // The agent stops working on the task when it gets this answer, so the lease ends.
-            Standing::Over => (Self { lease_until: None, ..self.clone() }, Then::Stop),
-            Standing::Fresh | Standing::Live | Standing::Stale => {
-                let held = Self {
+            TaskStatus::Over => (Self { lease_until: None, ..self.clone() }, TaskInstruction::Stop),
+            TaskStatus::Fresh | TaskStatus::Live | TaskStatus::Stale => {
+                let claimed = Self {
                     state: TaskState::Dispatched,
                     lease_until: Some(now + LEASE),
-                    log: begun(&self.log, said),
+                    log: append_log(&self.log, message),
                     ..self.clone()
                 };
-                (held, Then::GoOn)
+                (claimed, TaskInstruction::Continue)
             }
         }
     }
 
     /// Its agent has finished. None if the result is no longer expected.
-    pub fn reported(&self, ok: bool, said: &str, log: &str) -> Option<Self> {
+    pub fn complete(&self, ok: bool, message: &str, log: &str) -> Option<Self> {
         let state = if ok { TaskState::Done } else { TaskState::Failed };
         match self.state {
             TaskState::Queued | TaskState::Dispatched => Some(Self {
                 state,
                 lease_until: None,
-                said: said.into(),
-                log: ended(&self.log, log),
+                said: message.into(),
+                log: append_final_log(&self.log, log),
                 ..self.clone()
             }),
             // A repeated report.
@@ -149,7 +149,7 @@ impl Task {
 
     /// Stops the task; an ended task stays as it is. The lease stays until the agent has learned of
     /// it or the lease expires.
-    pub fn stopped(&self) -> Self {
+    pub fn stop(&self) -> Self {
         match self.state {
             TaskState::Queued | TaskState::Dispatched => {
                 Self { state: TaskState::Stopped, ..self.clone() }
@@ -159,41 +159,41 @@ impl Task {
     }
 
     /// True if a stopped task may still be running on its agent.
-    pub fn lingers(&self, now: Timestamp) -> bool {
+    pub fn may_still_run(&self, now: Timestamp) -> bool {
         self.state == TaskState::Stopped && self.lease_until.is_some_and(|until| now < until)
     }
 
     /// The document's rule: a fresh or live task is left alone, a stale one is queued again.
-    pub fn resumed(&self, now: Timestamp) -> (Self, Resumed) {
+    pub fn resumed(&self, now: Timestamp) -> (Self, ResumeResult) {
         match self.standing(now) {
-            Standing::Fresh => (self.clone(), Resumed::Fresh),
-            Standing::Live => (self.clone(), Resumed::Live),
-            Standing::Stale => {
+            TaskStatus::Fresh => (self.clone(), ResumeResult::Fresh),
+            TaskStatus::Live => (self.clone(), ResumeResult::Live),
+            TaskStatus::Stale => {
                 let again = Self { state: TaskState::Queued, lease_until: None, ..self.clone() };
-                (again, Resumed::Requeued)
+                (again, ResumeResult::Requeued)
             }
-            Standing::Over => (self.clone(), Resumed::None),
+            TaskStatus::Over => (self.clone(), ResumeResult::None),
         }
     }
 }
 
 /// Appends to the log, up to the part that is reserved for the last message.
-fn begun(before: &str, said: &str) -> String {
+fn append_log(before: &str, message: &str) -> String {
     let most = MAX_LOG - TAIL - CUT.len();
     let room = most.saturating_sub(before.len());
-    if said.len() <= room {
-        return format!("{before}{said}");
+    if message.len() <= room {
+        return format!("{before}{message}");
     }
     if before.ends_with(CUT) {
         return before.into();
     }
-    let whole = (0..=room).rev().find(|at| said.is_char_boundary(*at));
-    format!("{before}{}{CUT}", &said[..whole.unwrap_or_default()])
+    let parent = (0..=room).rev().find(|at| message.is_char_boundary(*at));
+    format!("{before}{}{CUT}", &message[..parent.unwrap_or_default()])
 }
 
 /// Appends the last message; if it is too long, its end is kept.
-fn ended(before: &str, said: &str) -> String {
-    let over = (before.len() + said.len()).saturating_sub(MAX_LOG);
-    let whole = (over..said.len()).find(|at| said.is_char_boundary(*at));
-    format!("{before}{}", &said[whole.unwrap_or(said.len())..])
+fn append_final_log(before: &str, message: &str) -> String {
+    let over = (before.len() + message.len()).saturating_sub(MAX_LOG);
+    let parent = (over..message.len()).find(|at| message.is_char_boundary(*at));
+    format!("{before}{}", &message[parent.unwrap_or(message.len())..])
 }

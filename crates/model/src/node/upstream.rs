@@ -9,7 +9,7 @@ use std::fmt;
 /// The states of MAAS, and the absence of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Upstream {
+pub enum MaasState {
     New,
     Commissioning,
     FailedCommissioning,
@@ -39,7 +39,7 @@ pub enum Upstream {
     Absent,
 }
 
-impl Upstream {
+impl MaasState {
     pub const ALL: [Self; 25] = [
         Self::New,
         Self::Commissioning,
@@ -137,7 +137,7 @@ impl Upstream {
     }
 }
 
-impl fmt::Display for Upstream {
+impl fmt::Display for MaasState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
@@ -145,27 +145,30 @@ impl fmt::Display for Upstream {
 
 /// An observation of a machine in MAAS.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seen {
-    pub state: Upstream,
+pub struct MaasObservation {
+    pub state: MaasState,
     /// The status message of MAAS.
     #[serde(default)]
-    pub said: String,
+    #[serde(rename = "said")]
+    pub message: String,
     /// The power state, if MAAS knows it.
     #[serde(default)]
-    pub on: Option<bool>,
+    #[serde(rename = "on")]
+    pub powered_on: Option<bool>,
     pub at: Timestamp,
 }
 
-impl Seen {
+impl MaasObservation {
     /// True if both observations are equal, apart from their time.
     pub fn same(&self, other: &Self) -> bool {
-        (self.state, &self.said, self.on) == (other.state, &other.said, other.on)
+        (self.state, &self.message, self.powered_on)
+            == (other.state, &other.message, other.powered_on)
     }
 }
 
 /// True if the MAAS state is the one that the document expects in this node state.
-pub const fn expected(state: NodeState, upstream: Upstream) -> bool {
-    use Upstream::{
+pub const fn is_expected_maas_state(state: NodeState, upstream: MaasState) -> bool {
+    use MaasState::{
         Absent, Allocated, Commissioning, Deployed, Deploying, DiskErasing, New, Ready, Releasing,
         Testing,
     };

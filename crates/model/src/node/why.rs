@@ -1,9 +1,9 @@
 //! Explains the state of a node.
 
-use super::{Node, NodeState, Quarantine, expected};
+use super::{Node, NodeState, Quarantine, is_expected_maas_state};
 use crate::effect::Effect;
 use crate::run::{Run, Workflow};
-use crate::time::{Timestamp, spoken};
+use crate::time::{Timestamp, format_duration};
 use crate::why::{Explanation, explain_run};
 
 impl Node {
@@ -27,7 +27,7 @@ impl Node {
     pub fn explain(
         &self,
         run: Option<&Run>,
-        heard: Option<Timestamp>,
+        heartbeat: Option<Timestamp>,
         now: Timestamp,
     ) -> Explanation {
         let id = &self.head.id;
@@ -36,24 +36,27 @@ impl Node {
             reason => format!(": {reason}"),
         };
         let mut headline = format!("{id} is {}{because}", self.state);
-        if let Some(seen) = self.upstream.as_ref().filter(|seen| !expected(self.state, seen.state))
+        if let Some(observed) = self
+            .maas
+            .as_ref()
+            .filter(|observed| !is_expected_maas_state(self.state, observed.state))
         {
-            headline = format!("{headline}; MAAS has its machine as {}", seen.state);
+            headline = format!("{headline}; MAAS has its machine as {}", observed.state);
         }
         // An active operation is what the node waits for; a failed one is what must be resolved.
         let speaks = run.filter(|run| !run.ended() || self.owes(run));
         if let Some(run) = speaks {
-            let told = explain_run(run, now);
-            let mut next_commands = told.next_commands.clone();
+            let reported = explain_run(run, now);
+            let mut next_commands = reported.next_commands.clone();
             if run.ended() && self.state == NodeState::Enrolling {
                 next_commands.push(run.command("cancel"));
                 next_commands.push(self.take_away());
             }
             next_commands.push(format!("farrier node get {id}"));
             return Explanation {
-                headline: format!("{headline}; {}", told.headline),
+                headline: format!("{headline}; {}", reported.headline),
                 next_commands,
-                ..told
+                ..reported
             };
         }
         // For a node in service, an operation that stopped is mentioned in the headline.
@@ -61,9 +64,9 @@ impl Node {
         if let Some(run) = stopped.filter(|_| self.state != NodeState::Deleted) {
             headline = format!("{headline}; {}", explain_run(run, now).headline);
         }
-        let silence = heard.map_or_else(
+        let silence = heartbeat.map_or_else(
             || "its agent was never heard of".to_string(),
-            |at| format!("its agent was last heard of {} ago", spoken(now.since(at))),
+            |at| format!("its agent was last heard of {} ago", format_duration(now.since(at))),
         );
         let waiting_for = match self.state {
             NodeState::Offline => format!("{} ({silence})", self.rests()),
@@ -88,17 +91,17 @@ impl Node {
 
     /// Explains one of its operations. If a newer one exists, the commands point there.
     pub fn explain_run(&self, run: &Run, now: Timestamp) -> Explanation {
-        let told = explain_run(run, now);
+        let reported = explain_run(run, now);
         match &self.workflow {
             Some(newest) if *newest != run.spec.id && run.ended() => Explanation {
-                headline: format!("{}; {newest} came after it", told.headline),
+                headline: format!("{}; {newest} came after it", reported.headline),
                 next_commands: vec![
                     format!("farrier why {newest}"),
                     format!("farrier why {}", self.head.id),
                 ],
-                ..told
+                ..reported
             },
-            Some(_) | None => told,
+            Some(_) | None => reported,
         }
     }
 

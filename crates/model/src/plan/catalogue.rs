@@ -3,10 +3,11 @@
 
 use super::{OnFailure, Plan, RunStep, RunType, Step};
 use crate::effect::{
-    Effect, Expect, NetbootMode, NodeLabels, PowerOffPolicy, PowerTo, RebootMode, RmaAction,
+    ClusterExpectation, DesiredPower, Effect, NetbootMode, NodeLabels, PowerOffPolicy, RebootMode,
+    RmaAction,
 };
 use crate::id::{NodeId, PlanId};
-use crate::node::{Mode, Stage, Whose, steps as node_steps, uncordon};
+use crate::node::{DecommissionMode, NodeStage, StageTarget, steps as node_steps, uncordon};
 
 /// The variants of a POWER run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,8 +30,8 @@ impl PowerChange {
 
     fn plan(self) -> Plan {
         let (name, step) = match self {
-            Self::On => ("Switch on", step("power-on", 300, 2, power(PowerTo::On))),
-            Self::Off => ("Switch off", step("power-off", 300, 1, power(PowerTo::Off))),
+            Self::On => ("Switch on", step("power-on", 300, 2, power(DesiredPower::On))),
+            Self::Off => ("Switch off", step("power-off", 300, 1, power(DesiredPower::Off))),
             Self::Cycle => ("Switch off and on again", Step { name: "cycle".into(), ..reboot() }),
         };
         plan(self.plan_id().as_str(), name, vec![step])
@@ -65,7 +66,7 @@ impl Maintenance {
         let (name, steps) = match self {
             Self::EnterDraining => (
                 "Drain and enter maintenance",
-                vec![drain(), step("check-drained", 60, 2, look(Expect::Drained))],
+                vec![drain(), step("check-drained", 60, 2, look(ClusterExpectation::Drained))],
             ),
             Self::ExitUncordoning => (
                 "Uncordon and exit maintenance",
@@ -76,7 +77,7 @@ impl Maintenance {
                         3,
                         Effect::Uncordon { cluster_ref: String::new(), own: false },
                     ),
-                    step("check-ready", 60, 2, look(Expect::Ready)),
+                    step("check-ready", 60, 2, look(ClusterExpectation::Ready)),
                 ],
             ),
         };
@@ -97,12 +98,12 @@ fn chosen(run_type: RunType) -> Option<Plan> {
         RunType::EnterMaintenance => (
             "plan-enter-maintenance-v1",
             "Enter maintenance",
-            vec![step("check-drained", 60, 2, look(Expect::Drained))],
+            vec![step("check-drained", 60, 2, look(ClusterExpectation::Drained))],
         ),
         RunType::ExitMaintenance => (
             "plan-exit-maintenance-v1",
             "Exit maintenance",
-            vec![step("check-ready", 60, 2, look(Expect::Ready))],
+            vec![step("check-ready", 60, 2, look(ClusterExpectation::Ready))],
         ),
         RunType::Upgrade => ("plan-upgrade-v1", "Upgrade packages and reboot", upgrade()),
         RunType::NetReconfig => (
@@ -122,7 +123,7 @@ fn chosen(run_type: RunType) -> Option<Plan> {
             "plan-exit-rma-v1",
             "Take back from the vendor",
             vec![
-                step("power-on", 300, 2, power(PowerTo::On)),
+                step("power-on", 300, 2, power(DesiredPower::On)),
                 record(),
                 // A host takes minutes to boot, and does not answer meanwhile.
                 step("check-host", 120, 20, command("true")),
@@ -166,32 +167,36 @@ pub fn variants() -> Vec<(RunType, Plan)> {
 }
 
 /// The plan id of a run on a node; none means onboarding.
-pub fn node_plan_id(mode: Option<Mode>) -> PlanId {
+pub fn node_plan_id(mode: Option<DecommissionMode>) -> PlanId {
     PlanId::trusted(match mode {
         None => "plan-node-onboard-v1",
-        Some(Mode::SoftReset) => "plan-node-soft-reset-v1",
-        Some(Mode::Reimage) => "plan-node-reimage-v1",
-        Some(Mode::FullDecommission) => "plan-node-full-decommission-v1",
-        Some(Mode::StorageCleanup) => "plan-node-storage-cleanup-v1",
-        Some(Mode::Drain) => "plan-node-drain-v1",
-        Some(Mode::Retire) => "plan-node-retire-v1",
-        Some(Mode::Reactivate) => "plan-node-reactivate-v1",
+        Some(DecommissionMode::SoftReset) => "plan-node-soft-reset-v1",
+        Some(DecommissionMode::Reimage) => "plan-node-reimage-v1",
+        Some(DecommissionMode::FullDecommission) => "plan-node-full-decommission-v1",
+        Some(DecommissionMode::StorageCleanup) => "plan-node-storage-cleanup-v1",
+        Some(DecommissionMode::Drain) => "plan-node-drain-v1",
+        Some(DecommissionMode::Retire) => "plan-node-retire-v1",
+        Some(DecommissionMode::Reactivate) => "plan-node-reactivate-v1",
     })
 }
 
 /// The plans of runs on nodes. Only node requests start them, and fill in the node then.
 pub fn node_plans() -> Vec<Plan> {
-    let whose =
-        Whose { node: NodeId::trusted(""), site: None, by: String::new(), cluster: String::new() };
-    let modes = [None].into_iter().chain(Mode::ALL.map(Some));
+    let owner = StageTarget {
+        node: NodeId::trusted(""),
+        site: None,
+        provider: String::new(),
+        cluster: String::new(),
+    };
+    let modes = [None].into_iter().chain(DecommissionMode::ALL.map(Some));
     let made = modes.map(|mode| {
         let (name, stages) = match mode {
-            None => ("Onboard a node".to_string(), Stage::ONBOARDING.to_vec()),
+            None => ("Onboard a node".to_string(), NodeStage::ONBOARDING.to_vec()),
             Some(mode) => (format!("Take a node out of service: {mode}"), mode.stages(true)),
         };
         let open = |one: RunStep| step(&one.name, one.timeout_seconds, one.max_retries, one.effect);
-        let back = (mode == Some(Mode::Reactivate)).then(|| uncordon(&whose.cluster));
-        let steps = node_steps(&stages, &whose).into_iter().chain(back).map(open).collect();
+        let back = (mode == Some(DecommissionMode::Reactivate)).then(|| uncordon(&owner.cluster));
+        let steps = node_steps(&stages, &owner).into_iter().chain(back).map(open).collect();
         plan(node_plan_id(mode).as_str(), &name, steps)
     });
     made.collect()
@@ -213,13 +218,14 @@ fn step(name: &str, timeout_seconds: u32, max_retries: u32, effect: Effect) -> S
 }
 
 fn reboot() -> Step {
-    let effect = Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::CONFIGURED };
+    let effect =
+        Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::PROVIDER_DEFAULT };
     // Large machines test their memory for minutes before they boot.
     step("reboot", 900, 2, effect)
 }
 
-fn power(to: PowerTo) -> Effect {
-    Effect::Power { to, power_off: PowerOffPolicy::CONFIGURED }
+fn power(to: DesiredPower) -> Effect {
+    Effect::Power { to, power_off: PowerOffPolicy::PROVIDER_DEFAULT }
 }
 
 fn drain() -> Step {
@@ -227,7 +233,7 @@ fn drain() -> Step {
 }
 
 fn rma(action: RmaAction) -> Effect {
-    Effect::Rma { action, power_off: PowerOffPolicy::CONFIGURED }
+    Effect::Rma { action, power_off: PowerOffPolicy::PROVIDER_DEFAULT }
 }
 
 /// Logs the identity of the machine that leaves or comes back.
@@ -245,13 +251,16 @@ fn command(text: &str) -> Effect {
 
 /// An advisory check. Draining is the owner's task, so entering and leaving maintenance only record
 /// the observed state.
-fn look(expect: Expect) -> Effect {
+fn look(expect: ClusterExpectation) -> Effect {
     Effect::Verify { cluster_ref: String::new(), expect, advisory: true }
 }
 
 fn verify() -> Step {
-    let effect =
-        Effect::Verify { cluster_ref: String::new(), expect: Expect::Ready, advisory: false };
+    let effect = Effect::Verify {
+        cluster_ref: String::new(),
+        expect: ClusterExpectation::Ready,
+        advisory: false,
+    };
     step("verify", 300, 5, effect)
 }
 

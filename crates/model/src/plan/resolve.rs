@@ -59,10 +59,10 @@ pub fn checked_params(mut params: Params) -> Result<Params, Refusal> {
     for (name, value) in &params {
         let field = format!("params[{}]", name.chars().take(64).collect::<String>());
         match name.as_str() {
-            IMAGE_REF => text::short(&field, value)?,
+            IMAGE_REF => text::check_short(&field, value)?,
             NETWORK => check_document(&field, value)?,
             GRACEFUL_SECONDS | FORCE => {}
-            HEALTH_OVERRIDE => drop(text::optional_reason(&field, value)?),
+            HEALTH_OVERRIDE => drop(text::check_optional_reason(&field, value)?),
             _ => {
                 let instead = format!(
                     "the parameters are {IMAGE_REF}, {NETWORK}, {GRACEFUL_SECONDS}, {FORCE} and {HEALTH_OVERRIDE}"
@@ -72,7 +72,7 @@ pub fn checked_params(mut params: Params) -> Result<Params, Refusal> {
         }
     }
     params.retain(|_, value| !value.trim().is_empty());
-    power_off_policy_of(&params)?.check(|word| format!("params[{word}]"))?;
+    power_off_policy_of(&params)?.check(|label| format!("params[{label}]"))?;
     Ok(params)
 }
 
@@ -114,7 +114,7 @@ impl Plan {
         params: &Params,
         defaults: &Defaults,
     ) -> Result<Vec<RunStep>, Refusal> {
-        let asked = power_off_policy_of(params)?;
+        let requested = power_off_policy_of(params)?;
         let mut steps = Vec::with_capacity(self.steps.len());
         for step in &self.steps {
             let effect = match fill_in(step, machine, params) {
@@ -130,7 +130,7 @@ impl Plan {
                 max_retries: step.max_retries.unwrap_or(defaults.max_retries),
                 effect: within(effect, timeout_seconds),
             };
-            steps.push(resolved.with_power_off(asked, step.timeout_seconds.is_none())?);
+            steps.push(resolved.with_power_off(requested, step.timeout_seconds.is_none())?);
         }
         Ok(steps)
     }
@@ -140,11 +140,15 @@ impl RunStep {
     /// Fills the unset fields of the power-off policy from the run's parameters. The step's timeout
     /// is extended for the graceful shutdown, unless the plan sets both the timeout and
     /// `graceful_seconds`. Refused when the merged values contradict each other.
-    fn with_power_off(mut self, asked: PowerOffPolicy, unlimited: bool) -> Result<Self, Refusal> {
+    fn with_power_off(
+        mut self,
+        requested: PowerOffPolicy,
+        unlimited: bool,
+    ) -> Result<Self, Refusal> {
         let Some(own) = self.effect.power_off_policy_mut() else { return Ok(self) };
         let may_grow = unlimited || own.graceful_seconds.is_none();
-        *own = own.or(asked);
-        own.check(|word| format!("params[{word}]"))?;
+        *own = own.or(requested);
+        own.check(|name| format!("params[{name}]"))?;
         if let (true, Some(seconds)) = (may_grow, own.graceful_seconds) {
             let needed = seconds.saturating_add(ROOM_SECONDS).min(MAX_TIMEOUT_SECONDS);
             self.timeout_seconds = self.timeout_seconds.max(needed);
@@ -182,7 +186,7 @@ enum Gap {
 impl Gap {
     fn refusal(&self, step: &Step, machine: &Machine) -> Refusal {
         let name = &step.name;
-        let (field, said, instead) = match self {
+        let (field, message, instead) = match self {
             Self::Cluster => (
                 "machine.spec.target_cluster_ref",
                 format!("of {} is empty, and step {name} needs a cluster", machine.id),
@@ -199,7 +203,7 @@ impl Gap {
                 "pass network (`--param network=…`)",
             ),
         };
-        Refusal::invalid(field, said, instead)
+        Refusal::invalid(field, message, instead)
     }
 }
 
@@ -244,14 +248,14 @@ fn fill_in(step: &Step, machine: &Machine, params: &Params) -> Result<Effect, Ga
         | Effect::Power { .. }
         | Effect::Device { .. }
         | Effect::Stage { .. }
-        | Effect::Parts { .. } => step.effect.clone(),
+        | Effect::ChildRuns { .. } => step.effect.clone(),
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::effect::PowerTo;
+    use crate::effect::DesiredPower;
     use crate::id::MachineId;
     use crate::machine::{Labels, MachineSpec};
     use crate::plan::{default_plan, variants};
@@ -281,7 +285,7 @@ mod tests {
 
         let own = Plan { built_in: false, ..plan };
         let refusal = own.resolve(&machine(""), &params, &defaults).unwrap_err();
-        assert!(refusal.said.contains("join-cluster"), "{refusal}");
+        assert!(refusal.message.contains("join-cluster"), "{refusal}");
     }
 
     #[test]
@@ -344,7 +348,7 @@ mod tests {
             (step.effect.power_off_policy().unwrap(), step.timeout_seconds)
         };
         let both = [(GRACEFUL_SECONDS, "900"), (FORCE, "false")];
-        assert_eq!(resolved(&off, &[]), (PowerOffPolicy::CONFIGURED, 300));
+        assert_eq!(resolved(&off, &[]), (PowerOffPolicy::PROVIDER_DEFAULT, 300));
         assert_eq!(resolved(&off, &both), (power_off(Some(900), Some(false)), 1_200));
         assert_eq!(resolved(&off, &[(GRACEFUL_SECONDS, "0")]), (power_off(Some(0), None), 300));
         let mut own = Plan { built_in: false, ..off };
@@ -359,7 +363,8 @@ mod tests {
         // Powering on has no power-off policy.
         let on =
             default_plan(RunType::Power).unwrap().resolve(&machine(""), &params(&both), &defaults);
-        let expected = Effect::Power { to: PowerTo::On, power_off: PowerOffPolicy::CONFIGURED };
+        let expected =
+            Effect::Power { to: DesiredPower::On, power_off: PowerOffPolicy::PROVIDER_DEFAULT };
         assert_eq!(on.unwrap()[0].effect, expected);
     }
 
@@ -368,7 +373,7 @@ mod tests {
         let defaults = Defaults::default();
         let one = |name: &str, value: &str| Params::from([(name.to_string(), value.to_string())]);
         let refusal = checked_params(one("colour", "red")).unwrap_err();
-        assert!(refusal.said.contains("not a parameter"));
+        assert!(refusal.message.contains("not a parameter"));
         assert!(checked_params(one(IMAGE_REF, "a\nb")).is_err());
         assert!(checked_params(one(NETWORK, "a\u{0}b")).is_err());
         for (name, value) in
@@ -377,7 +382,7 @@ mod tests {
             let refusal = checked_params(one(name, value)).unwrap_err();
             assert_eq!(refusal.field.as_deref(), Some("params[graceful_seconds]"), "{value}");
         }
-        assert!(checked_params(one(FORCE, "maybe")).unwrap_err().said.contains("true or false"));
+        assert!(checked_params(one(FORCE, "maybe")).unwrap_err().message.contains("true or false"));
         assert!(checked_params(one(FORCE, "")).unwrap().is_empty());
         let net = default_plan(RunType::NetReconfig).unwrap();
         let refusal = net.resolve(&machine(""), &Params::new(), &defaults).unwrap_err();

@@ -4,26 +4,26 @@
 //! It is not known which shelf feeds which machine. So if another shelf of the rack stays on, no
 //! machine counts as affected; if none does, all machines of the rack do.
 
-use super::{MaintenanceRequest, PowerShelf, PowerShelfState};
-use crate::blast::{Dark, Fate, permit};
-use crate::device::{power_word, switches_power};
-use crate::effect::PowerTo;
-use crate::health::Wish;
+use super::{PowerShelf, PowerShelfState, ShelfPowerRequest};
+use crate::blast_radius::{AffectedMachine, Impact, check_impact};
+use crate::device::{power_goal, power_word};
+use crate::effect::DesiredPower;
+use crate::health::HealthImpact;
 use crate::id::{PowerShelfId, RackId};
 use crate::lifecycle::Lifecycle;
+use crate::list_format::join_limited;
 use crate::refusal::{Refusal, RefusalKind};
 use crate::run::Run;
-use crate::say::few;
 use crate::target::TargetId;
 use crate::time::Timestamp;
 
 pub const DEFAULT_MAX_IDS: usize = 100;
 
 /// The name of the step, also used in messages.
-pub const fn step_name(operation: PowerTo) -> &'static str {
+pub const fn step_name(operation: DesiredPower) -> &'static str {
     match operation {
-        PowerTo::On => "power-on",
-        PowerTo::Off => "power-off",
+        DesiredPower::On => "power-on",
+        DesiredPower::Off => "power-off",
     }
 }
 
@@ -41,17 +41,17 @@ pub fn initiator(user: Option<&str>, reference: Option<&str>) -> String {
 
 /// A power request for one or more shelves, all or none.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct PowerChangeRequest {
     /// Sorted, without duplicates.
     pub ids: Vec<PowerShelfId>,
-    pub operation: PowerTo,
+    pub operation: DesiredPower,
     pub initiator: String,
     /// The reason for which machines in service may lose power.
     pub forced: Option<String>,
     pub request_id: Option<String>,
 }
 
-impl Asked {
+impl PowerChangeRequest {
     /// Removes duplicates. `most` is the number of shelves that may be named.
     pub fn checked(mut self, most: usize) -> Result<Self, Refusal> {
         const FIELD: &str = "power_shelf_ids";
@@ -67,8 +67,8 @@ impl Asked {
         Ok(self)
     }
 
-    pub fn request(&self, now: Timestamp) -> MaintenanceRequest {
-        MaintenanceRequest {
+    pub fn request(&self, now: Timestamp) -> ShelfPowerRequest {
+        ShelfPowerRequest {
             requested_at: now,
             initiator: self.initiator.clone(),
             operation: self.operation,
@@ -80,92 +80,100 @@ impl Asked {
 
 /// A named shelf.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Named {
+pub struct NamedShelf {
     pub id: PowerShelfId,
     pub shelf: Option<PowerShelf>,
     /// The run that an earlier delivery of the same request created.
-    pub made: Option<Run>,
+    pub existing_run: Option<Run>,
 }
 
 /// A rack that contains a named shelf.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fed {
+pub struct FedRack {
     pub rack: RackId,
     /// All shelves of the rack, named or not.
     pub shelves: Vec<PowerShelf>,
     /// The objections to powering off its machines.
-    pub machines: Vec<Dark>,
+    pub machines: Vec<AffectedMachine>,
 }
 
 /// The consequences of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Foreseen {
+pub struct PowerChangePreview {
     /// The shelves that would get the request, without those that have it from an earlier delivery.
-    pub told: Vec<PowerShelfId>,
+    pub accepted: Vec<PowerShelfId>,
     /// All refusals, in order of precedence.
     pub refusals: Vec<Refusal>,
-    pub dark: Vec<Dark>,
+    pub affected: Vec<AffectedMachine>,
     pub warnings: Vec<String>,
     /// The rules that determined the affected machines.
     pub rules: Vec<String>,
 }
 
-impl Foreseen {
+impl PowerChangePreview {
     pub fn permitted(&self) -> Result<(), Refusal> {
         self.refusals.first().map_or(Ok(()), |refusal| Err(refusal.clone()))
     }
 }
 
 /// Computes what a request would do, whether it is admitted or not.
-pub fn foresee(asked: &Asked, named: &[Named], fed: &[Fed]) -> Foreseen {
-    let mut seen = Foreseen::default();
+pub fn preview_power_change(
+    requested: &PowerChangeRequest,
+    named: &[NamedShelf],
+    fed: &[FedRack],
+) -> PowerChangePreview {
+    let mut observed = PowerChangePreview::default();
     for one in named {
-        match standing(asked, one) {
-            Ok(Standing::Free) => seen.told.push(one.id.clone()),
-            Ok(Standing::Told) => {}
-            Err(refusal) => seen.refusals.push(refusal),
+        match standing(requested, one) {
+            Ok(ShelfRequestStatus::Free) => observed.accepted.push(one.id.clone()),
+            Ok(ShelfRequestStatus::AlreadyRequested) => {}
+            Err(refusal) => observed.refusals.push(refusal),
         }
     }
-    if asked.operation == PowerTo::Off {
+    if requested.operation == DesiredPower::Off {
         let alone =
             named.iter().filter_map(|one| one.shelf.as_ref()).filter(|one| one.head.rack.is_none());
         for shelf in alone {
             let id = &shelf.head.id;
-            seen.rules.push(format!("{id} stands in no rack: nobody knows what it feeds"));
-            seen.warnings.push(own_controller(&[id.as_str()]));
+            observed.rules.push(format!("{id} stands in no rack: nobody knows what it feeds"));
+            observed.warnings.push(own_controller(&[id.as_str()]));
         }
         for rack in fed {
-            darken(&mut seen, &asked.ids, rack);
+            add_affected(&mut observed, &requested.ids, rack);
         }
     }
     // A request that has nothing left to do affects no machine.
-    let what = format!("{} of {}", step_name(asked.operation), listed(&asked.ids));
-    if !seen.told.is_empty() || asked.forced.is_some() {
-        let verdict = permit(&what, Fate::LosePower, &seen.dark, asked.forced.as_deref());
-        seen.refusals.extend(verdict.err());
+    let what = format!("{} of {}", step_name(requested.operation), listed(&requested.ids));
+    if !observed.accepted.is_empty() || requested.forced.is_some() {
+        let classification =
+            check_impact(&what, Impact::PowerLoss, &observed.affected, requested.forced.as_deref());
+        observed.refusals.extend(classification.err());
     }
-    seen
+    observed
 }
 
-enum Standing {
+enum ShelfRequestStatus {
     Free,
     /// An earlier delivery of the same request reached it.
-    Told,
+    AlreadyRequested,
 }
 
-fn standing(asked: &Asked, named: &Named) -> Result<Standing, Refusal> {
+fn standing(
+    requested: &PowerChangeRequest,
+    named: &NamedShelf,
+) -> Result<ShelfRequestStatus, Refusal> {
     let Some(shelf) = &named.shelf else {
         return Err(Refusal::not_found("power shelf", &named.id, "farrier power-shelf list"));
     };
-    if asked.request_id.is_some() && replayed(asked, shelf, named.made.as_ref())? {
-        return Ok(Standing::Told);
+    if requested.request_id.is_some() && replayed(requested, shelf, named.existing_run.as_ref())? {
+        return Ok(ShelfRequestStatus::AlreadyRequested);
     }
     let id = &named.id;
     let target = TargetId::from(id);
-    let look = format!("farrier power-shelf get {id}");
+    let probe = format!("farrier power-shelf get {id}");
     if shelf.head.deleted {
-        let said = format!("{id} is marked for deletion");
-        return Err(Refusal::precondition("MARKED_FOR_DELETION", said).next(look));
+        let message = format!("{id} is marked for deletion");
+        return Err(Refusal::precondition("MARKED_FOR_DELETION", message).next(probe));
     }
     if let Some(request) = &shelf.maintenance_requested {
         let (name, by) = (step_name(request.operation), &request.initiator);
@@ -174,55 +182,68 @@ fn standing(asked: &Asked, named: &Named) -> Result<Standing, Refusal> {
             Some(run) => format!("is under way as {run}"),
             None => "has not begun yet".into(),
         };
-        let said = format!("{id} is asked for a {name} already, by {by}, which {how}");
-        return Err(Refusal::precondition("MAINTENANCE_REQUESTED", said).next(look));
+        let message = format!("{id} is asked for a {name} already, by {by}, which {how}");
+        return Err(Refusal::precondition("MAINTENANCE_REQUESTED", message).next(probe));
     }
     match &shelf.head.active_run {
-        Some(holder) if shelf.run.as_ref() != Some(holder) => Err(target.held_by(holder)),
+        Some(holder) if shelf.run.as_ref() != Some(holder) => Err(target.refuse_held(holder)),
         Some(_) | None => {
-            let (what, force) = (step_name(asked.operation), asked.forced.as_deref());
-            shelf.head.health.permit(&target, what, Wish::Change, force)?;
-            Ok(Standing::Free)
+            let (what, force) = (step_name(requested.operation), requested.forced.as_deref());
+            shelf.head.health.check_permitted(&target, what, HealthImpact::Change, force)?;
+            Ok(ShelfRequestStatus::Free)
         }
     }
 }
 
 /// True if the same request was delivered before. A different request with the same id is refused.
-fn replayed(asked: &Asked, shelf: &PowerShelf, made: Option<&Run>) -> Result<bool, Refusal> {
+fn replayed(
+    requested: &PowerChangeRequest,
+    shelf: &PowerShelf,
+    made: Option<&Run>,
+) -> Result<bool, Refusal> {
     let pending =
-        shelf.maintenance_requested.as_ref().filter(|one| one.request_id == asked.request_id);
+        shelf.maintenance_requested.as_ref().filter(|one| one.request_id == requested.request_id);
     let before = match (pending, made) {
         (Some(pending), _) => Some(pending.operation),
-        (None, Some(run)) => switches_power(run),
+        (None, Some(run)) => power_goal(run),
         (None, None) => return Ok(false),
     };
-    if before == Some(asked.operation) {
+    if before == Some(requested.operation) {
         return Ok(true);
     }
-    let request_id = asked.request_id.clone().unwrap_or_default();
+    let request_id = requested.request_id.clone().unwrap_or_default();
     let id = &shelf.head.id;
-    let said = format!("request_id {request_id:?} was used on {id} for something else");
-    Err(Refusal::new(RefusalKind::Exists, "REQUEST_ID_REUSED", said)
+    let message = format!("request_id {request_id:?} was used on {id} for something else");
+    Err(Refusal::new(RefusalKind::Exists, "REQUEST_ID_REUSED", message)
         .next("repeat it with a new --request-id"))
 }
 
 /// Checks whether one shelf may be switched off now. It may have been requested long ago.
-pub fn may_go_off(shelf: &PowerShelf, fed: &Fed, forced: Option<&str>) -> Result<(), Refusal> {
-    let mut seen = Foreseen::default();
-    darken(&mut seen, std::slice::from_ref(&shelf.id()), fed);
-    permit(&format!("PowerOff of {}", shelf.head.id), Fate::LosePower, &seen.dark, forced)
+pub fn admit_power_off(
+    shelf: &PowerShelf,
+    fed: &FedRack,
+    forced: Option<&str>,
+) -> Result<(), Refusal> {
+    let mut observed = PowerChangePreview::default();
+    add_affected(&mut observed, std::slice::from_ref(&shelf.id()), fed);
+    check_impact(
+        &format!("PowerOff of {}", shelf.head.id),
+        Impact::PowerLoss,
+        &observed.affected,
+        forced,
+    )
 }
 
 /// True if a shelf keeps feeding its rack: it reports its power as on, and no operation is about to
 /// change that.
 fn stays_on(shelf: &PowerShelf) -> bool {
     let asked_off =
-        shelf.maintenance_requested.as_ref().is_some_and(|one| one.operation == PowerTo::Off);
+        shelf.maintenance_requested.as_ref().is_some_and(|one| one.operation == DesiredPower::Off);
     let off_under_way =
-        matches!(shelf.state, PowerShelfState::Maintenance { operation: PowerTo::Off });
+        matches!(shelf.state, PowerShelfState::Maintenance { operation: DesiredPower::Off });
     let others = shelf.head.active_run.is_some() && shelf.head.active_run != shelf.run;
     let answers = shelf.observed.as_ref().is_none_or(|observed| observed.reachable);
-    shelf.facts.power == Some(PowerTo::On)
+    shelf.facts.power == Some(DesiredPower::On)
         && answers
         && matches!(shelf.state, PowerShelfState::Ready)
         && !asked_off
@@ -231,7 +252,7 @@ fn stays_on(shelf: &PowerShelf) -> bool {
         && !shelf.head.deleted
 }
 
-fn darken(seen: &mut Foreseen, ids: &[PowerShelfId], fed: &Fed) {
+fn add_affected(observed: &mut PowerChangePreview, ids: &[PowerShelfId], fed: &FedRack) {
     let rack = &fed.rack;
     let (off, others): (Vec<&PowerShelf>, Vec<&PowerShelf>) =
         fed.shelves.iter().partition(|shelf| ids.contains(&shelf.id()));
@@ -240,16 +261,16 @@ fn darken(seen: &mut Foreseen, ids: &[PowerShelfId], fed: &Fed) {
     if !feeding.is_empty() {
         let (left, all) = (feeding.len(), fed.shelves.len());
         let stay = if left == 1 { "stays" } else { "stay" };
-        let named = few(&feeding, ", ", MAX_NAMED);
-        seen.rules.push(format!("{rack} keeps its power: {named} {stay} on, {left} of {all}"));
+        let named = join_limited(&feeding, ", ", MAX_NAMED);
+        observed.rules.push(format!("{rack} keeps its power: {named} {stay} on, {left} of {all}"));
         return;
     }
     let off: Vec<&str> = off.iter().map(|shelf| shelf.head.id.as_str()).collect();
-    seen.rules.push(format!(
+    observed.rules.push(format!(
         "{rack} has no other shelf that is known to stay on, so all of its machines are taken to go dark"
     ));
-    seen.warnings.push(own_controller(&off));
-    seen.dark.extend(fed.machines.iter().cloned());
+    observed.warnings.push(own_controller(&off));
+    observed.affected.extend(fed.machines.iter().cloned());
 }
 
 fn own_controller(shelves: &[&str]) -> String {
@@ -264,11 +285,11 @@ const MAX_NAMED: usize = 4;
 
 fn listed(ids: &[PowerShelfId]) -> String {
     let ids: Vec<&str> = ids.iter().map(PowerShelfId::as_str).collect();
-    few(&ids, ", ", MAX_NAMED)
+    join_limited(&ids, ", ", MAX_NAMED)
 }
 
 /// The state and the known power state of a shelf, for a dry run.
-pub fn standing_words(shelf: &PowerShelf) -> String {
+pub fn describe_shelf(shelf: &PowerShelf) -> String {
     let power = shelf.facts.power.map_or("not known", power_word);
-    format!("{}, power {power}", shelf.word())
+    format!("{}, power {power}", shelf.state_name())
 }

@@ -5,21 +5,21 @@
 //! reads it from there.
 
 mod gate;
-mod legs;
-mod words;
+mod params;
+mod steps;
 
-pub(crate) use gate::ill;
-pub use gate::{admit, gates, interlock, may_go_on};
-pub use legs::{Leg, Limits};
-pub use words::{
-    FIRMWARE_SKIPPED, FIRMWARE_USED, FORCED, NOTES, REFERENCE, TRIGGER, accepted, initiator,
-    notes_of, record, wanted_of,
+pub(crate) use gate::health_refusals;
+pub use gate::{admit, admit_resume, check_planned_impact, gates};
+pub use params::{
+    FIRMWARE_SKIPPED, FIRMWARE_USED, FORCED, NOTES, REFERENCE, TRIGGER, add_request_metadata,
+    format_accepted, initiator, notes_from_params, request_from_params,
 };
+pub use steps::{RackLimits, RackStep};
 
-use super::{Activity, Device, Rack, Seen, some_of};
-use crate::blast::{Dark, Fate};
-use crate::firmware::{Firmware, Resolution};
-use crate::health::Wish;
+use super::{MaintenanceActivity, Rack, RackDevice, RackTurnInput, some_of};
+use crate::blast_radius::{AffectedMachine, Impact};
+use crate::firmware::{Firmware, FirmwareResolution};
+use crate::health::HealthImpact;
 use crate::id::{FirmwareId, MachineId, PowerShelfId, RunId, SwitchId};
 use crate::lifecycle::{Lifecycle, NewRun};
 use crate::plan::{Params, RunStep, RunType};
@@ -32,13 +32,13 @@ pub const MAX_SCOPE: usize = 768;
 
 /// The devices in scope. If all three lists are empty: all devices of the rack.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Scope {
+pub struct MaintenanceScope {
     pub machines: Vec<MachineId>,
     pub switches: Vec<SwitchId>,
     pub power_shelves: Vec<PowerShelfId>,
 }
 
-impl Scope {
+impl MaintenanceScope {
     pub fn is_full(&self) -> bool {
         self.machines.is_empty() && self.switches.is_empty() && self.power_shelves.is_empty()
     }
@@ -78,8 +78,8 @@ impl PowerSequence {
         }
     }
 
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|one| one.as_str() == word)
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.as_str() == name)
     }
 
     pub const fn goes_off(self) -> bool {
@@ -92,31 +92,31 @@ impl PowerSequence {
 
 /// One requested activity with its settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Asked {
+pub enum RequestedActivity {
     /// The firmware to install; none means the default of the rack's hardware type.
     FirmwareUpgrade(Option<FirmwareId>),
     ConfigureNmxCluster,
     PowerSequence(PowerSequence),
 }
 
-impl Asked {
-    pub const fn activity(&self) -> Activity {
+impl RequestedActivity {
+    pub const fn activity(&self) -> MaintenanceActivity {
         match self {
-            Self::FirmwareUpgrade(_) => Activity::FirmwareUpgrade,
-            Self::ConfigureNmxCluster => Activity::ConfigureNmxCluster,
-            Self::PowerSequence(_) => Activity::PowerSequence,
+            Self::FirmwareUpgrade(_) => MaintenanceActivity::FirmwareUpgrade,
+            Self::ConfigureNmxCluster => MaintenanceActivity::ConfigureNmxCluster,
+            Self::PowerSequence(_) => MaintenanceActivity::PowerSequence,
         }
     }
 }
 
 /// A maintenance request. An empty list of activities means all of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Wanted {
-    pub scope: Scope,
-    pub activities: Vec<Asked>,
+pub struct RackMaintenanceRequest {
+    pub scope: MaintenanceScope,
+    pub activities: Vec<RequestedActivity>,
 }
 
-impl Wanted {
+impl RackMaintenanceRequest {
     /// Refuses too large scopes and duplicate activities.
     pub fn checked(self) -> Result<Self, Refusal> {
         let named = self.scope.named().len();
@@ -124,12 +124,12 @@ impl Wanted {
             let problem = format!("names {named} devices");
             return Err(Refusal::invalid("scope", problem, format!("name at most {MAX_SCOPE}")));
         }
-        for (index, asked) in self.activities.iter().enumerate() {
+        for (index, requested) in self.activities.iter().enumerate() {
             let before = self.activities.iter().take(index);
-            if before.into_iter().any(|one| one.activity() == asked.activity()) {
+            if before.into_iter().any(|one| one.activity() == requested.activity()) {
                 return Err(Refusal::invalid(
                     &format!("scope.activities[{index}]"),
-                    format!("asks for {} again", asked.activity().as_str()),
+                    format!("asks for {} again", requested.activity().as_str()),
                     "ask for each activity once",
                 ));
             }
@@ -137,41 +137,41 @@ impl Wanted {
         Ok(self)
     }
 
-    fn asks(&self, activity: Activity) -> bool {
+    fn asks(&self, activity: MaintenanceActivity) -> bool {
         self.activities.is_empty() || self.explicitly(activity)
     }
 
-    fn explicitly(&self, activity: Activity) -> bool {
-        self.activities.iter().any(|asked| asked.activity() == activity)
+    fn explicitly(&self, activity: MaintenanceActivity) -> bool {
+        self.activities.iter().any(|requested| requested.activity() == activity)
     }
 
     /// The firmware that the request names.
     pub fn firmware(&self) -> Option<&FirmwareId> {
-        self.activities.iter().find_map(|asked| match asked {
-            Asked::FirmwareUpgrade(named) => named.as_ref(),
-            Asked::ConfigureNmxCluster | Asked::PowerSequence(_) => None,
+        self.activities.iter().find_map(|requested| match requested {
+            RequestedActivity::FirmwareUpgrade(named) => named.as_ref(),
+            RequestedActivity::ConfigureNmxCluster | RequestedActivity::PowerSequence(_) => None,
         })
     }
 
     /// The power sequence, if power is switched.
     pub fn power(&self) -> Option<PowerSequence> {
-        let asked = self.activities.iter().find_map(|asked| match asked {
-            Asked::PowerSequence(sequence) => Some(*sequence),
-            Asked::FirmwareUpgrade(_) | Asked::ConfigureNmxCluster => None,
+        let requested = self.activities.iter().find_map(|requested| match requested {
+            RequestedActivity::PowerSequence(sequence) => Some(*sequence),
+            RequestedActivity::FirmwareUpgrade(_) | RequestedActivity::ConfigureNmxCluster => None,
         });
-        asked.or(self.activities.is_empty().then(PowerSequence::default))
+        requested.or(self.activities.is_empty().then(PowerSequence::default))
     }
 }
 
 /// The cause of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trigger {
+pub enum MaintenanceTrigger {
     OnDemand,
     Ingestion,
     Reprovision,
 }
 
-impl Trigger {
+impl MaintenanceTrigger {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::OnDemand => "on-demand",
@@ -183,15 +183,15 @@ impl Trigger {
 
 /// The plan of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Planned {
-    pub wanted: Wanted,
-    pub trigger: Trigger,
+pub struct PlannedMaintenance {
+    pub request: RackMaintenanceRequest,
+    pub trigger: MaintenanceTrigger,
     /// The devices in scope, ordered by kind and slot.
-    pub devices: Vec<Device>,
+    pub devices: Vec<RackDevice>,
     pub steps: Vec<RunStep>,
     /// The affected machines, in scope or not.
-    pub dark: Vec<Dark>,
-    pub fate: Fate,
+    pub affected: Vec<AffectedMachine>,
+    pub impact: Impact,
     pub firmware: Option<FirmwareId>,
     pub firmware_skipped: Option<String>,
     /// The named firmware is not in the catalogue: the operation fails, and the rack enters the
@@ -201,7 +201,7 @@ pub struct Planned {
     pub notes: Vec<String>,
 }
 
-impl Planned {
+impl PlannedMaintenance {
     pub fn claims(&self) -> Vec<TargetId> {
         self.devices.iter().map(|device| device.target.clone()).collect()
     }
@@ -223,7 +223,7 @@ impl Planned {
     }
 
     pub fn params(&self) -> Params {
-        words::params(self)
+        params::params(self)
     }
 }
 
@@ -231,26 +231,28 @@ impl Planned {
 /// matter only as affected machines.
 pub fn plan(
     rack: &Rack,
-    devices: &[Device],
-    wanted: Wanted,
-    trigger: Trigger,
-    (firmware, limits): (Resolution, &Limits),
-) -> Result<Planned, Refusal> {
+    devices: &[RackDevice],
+    desired: RackMaintenanceRequest,
+    trigger: MaintenanceTrigger,
+    (firmware, limits): (FirmwareResolution, &RackLimits),
+) -> Result<PlannedMaintenance, Refusal> {
     let mut notes = Vec::new();
-    let scope = select(rack, devices, &wanted, &mut notes)?;
-    let fabric = fabric(devices, &scope, &wanted, &mut notes)?;
-    let (used, skipped, unknown) = match (wanted.asks(Activity::FirmwareUpgrade), firmware) {
-        (false, _) => (None, None, None),
-        (true, Resolution::Use(firmware)) => (Some(*firmware), None, None),
-        (true, Resolution::Skip(why)) => (None, Some(why), None),
-        (true, Resolution::Unknown(id)) => (None, None, Some(id)),
-    };
-    let course = legs::Course { devices: scope, firmware: used, fabric, power: wanted.power() };
+    let scope = select(rack, devices, &desired, &mut notes)?;
+    let fabric = fabric(devices, &scope, &desired, &mut notes)?;
+    let (used, skipped, unknown) =
+        match (desired.asks(MaintenanceActivity::FirmwareUpgrade), firmware) {
+            (false, _) => (None, None, None),
+            (true, FirmwareResolution::Use(firmware)) => (Some(*firmware), None, None),
+            (true, FirmwareResolution::Skip(why)) => (None, Some(why), None),
+            (true, FirmwareResolution::Unknown(id)) => (None, None, Some(id)),
+        };
+    let progress =
+        steps::DeviceWorkPlan { devices: scope, firmware: used, fabric, power: desired.power() };
     let steps = match unknown {
         Some(_) => Vec::new(),
-        None => course.steps(limits),
+        None => progress.steps(limits),
     };
-    notes.extend(course.warnings());
+    notes.extend(progress.warnings());
     if let Some(why) = &skipped {
         notes.insert(0, format!("no firmware is applied: {why}"));
     }
@@ -261,13 +263,13 @@ pub fn plan(
             format!("firmware {id} is not in the catalogue: it fails, and leaves {rack} in Error"),
         );
     }
-    let (fate, dark) = dark(devices, &course);
-    Ok(Planned {
-        dark,
-        fate,
-        firmware: course.firmware.as_ref().map(|firmware| firmware.id.clone()),
-        devices: course.devices,
-        wanted,
+    let (fate, dark) = affected_machines(devices, &progress);
+    Ok(PlannedMaintenance {
+        affected: dark,
+        impact: fate,
+        firmware: progress.firmware.as_ref().map(|firmware| firmware.id.clone()),
+        devices: progress.devices,
+        request: desired,
         trigger,
         steps,
         firmware_skipped: skipped,
@@ -279,9 +281,9 @@ pub fn plan(
 /// Plans the ingestion of a rack that has found its devices. No operator can be asked, so machines
 /// in service are left out, and so is what they use: the fabric, and the firmware of switches and
 /// power shelves.
-pub fn ingestion(seen: &Seen) -> Planned {
+pub fn ingestion(observed: &RackTurnInput) -> PlannedMaintenance {
     let mut notes = Vec::new();
-    let serving: Vec<String> = seen
+    let serving: Vec<String> = observed
         .devices
         .iter()
         .filter(|device| device.in_service())
@@ -290,39 +292,44 @@ pub fn ingestion(seen: &Seen) -> Planned {
     if !serving.is_empty() {
         notes.push(format!("in service, and left alone with the fabric: {}", some_of(&serving)));
     }
-    let devices = seen.devices.iter().filter(|device| !device.in_service());
-    let mut scope: Vec<Device> = devices.cloned().collect();
-    leave_blocked(&mut scope, &mut notes);
-    leave_ill(&mut scope, &mut notes);
+    let devices = observed.devices.iter().filter(|device| !device.in_service());
+    let mut scope: Vec<RackDevice> = devices.cloned().collect();
+    exclude_blocked(&mut scope, &mut notes);
+    exclude_unhealthy(&mut scope, &mut notes);
     in_order(&mut scope);
-    let (firmware, skipped) = match &seen.firmware {
-        Resolution::Use(firmware) if serving.is_empty() => (Some(Firmware::clone(firmware)), None),
-        Resolution::Use(firmware) => spare(firmware, &mut notes),
-        Resolution::Skip(why) => (None, Some(why.clone())),
-        Resolution::Unknown(id) => (None, Some(format!("firmware {id} is not known"))),
+    let (firmware, skipped) = match &observed.firmware {
+        FirmwareResolution::Use(firmware) if serving.is_empty() => {
+            (Some(Firmware::clone(firmware)), None)
+        }
+        FirmwareResolution::Use(firmware) => machine_components_only(firmware, &mut notes),
+        FirmwareResolution::Skip(why) => (None, Some(why.clone())),
+        FirmwareResolution::Unknown(id) => (None, Some(format!("firmware {id} is not known"))),
     };
     if let Some(why) = &skipped {
         notes.insert(0, format!("no firmware is applied: {why}"));
     }
     let fabric = serving.is_empty().then(|| primary(&scope)).flatten();
     let power = Some(PowerSequence::On);
-    let course = legs::Course { devices: scope, firmware, fabric, power };
-    Planned {
-        wanted: Wanted::default(),
-        trigger: Trigger::Ingestion,
-        steps: course.steps(&seen.limits),
-        dark: Vec::new(),
-        fate: Fate::Restart,
-        firmware: course.firmware.as_ref().map(|firmware| firmware.id.clone()),
+    let plan = steps::DeviceWorkPlan { devices: scope, firmware, fabric, power };
+    PlannedMaintenance {
+        request: RackMaintenanceRequest::default(),
+        trigger: MaintenanceTrigger::Ingestion,
+        steps: plan.steps(&observed.limits),
+        affected: Vec::new(),
+        impact: Impact::Restart,
+        firmware: plan.firmware.as_ref().map(|firmware| firmware.id.clone()),
         firmware_skipped: skipped,
         unknown: None,
-        devices: course.devices,
+        devices: plan.devices,
         notes,
     }
 }
 
 /// Reduces a firmware to its components for machines, for a rack with machines in service.
-fn spare(firmware: &Firmware, notes: &mut Vec<String>) -> (Option<Firmware>, Option<String>) {
+fn machine_components_only(
+    firmware: &Firmware,
+    notes: &mut Vec<String>,
+) -> (Option<Firmware>, Option<String>) {
     let mut left = firmware.clone();
     left.components.retain(|kind, _| *kind == TargetKind::Machine);
     let has = |one: &Firmware| one.components.values().any(|parts| !parts.is_empty());
@@ -340,37 +347,39 @@ fn spare(firmware: &Firmware, notes: &mut Vec<String>) -> (Option<Firmware>, Opt
 /// out.
 fn select(
     rack: &Rack,
-    devices: &[Device],
-    wanted: &Wanted,
+    devices: &[RackDevice],
+    desired: &RackMaintenanceRequest,
     notes: &mut Vec<String>,
-) -> Result<Vec<Device>, Refusal> {
+) -> Result<Vec<RackDevice>, Refusal> {
     let mut scope = Vec::new();
-    if wanted.scope.is_full() {
+    if desired.scope.is_full() {
         scope.extend_from_slice(devices);
-        leave_blocked(&mut scope, notes);
+        exclude_blocked(&mut scope, notes);
     }
-    for (field, target) in wanted.scope.named() {
+    for (field, target) in desired.scope.named() {
         let found = devices.iter().find(|device| device.target == target).ok_or_else(|| {
             let problem = format!("{target} does not stand in {}", rack.head.id);
             Refusal::invalid(&field, problem, format!("see `farrier rack get {}`", rack.head.id))
         })?;
         if let Some(why) = &found.blocked {
-            return Err(Refusal::precondition("DEVICE_BLOCKED", why.clone()).next(target.get()));
+            return Err(
+                Refusal::precondition("DEVICE_BLOCKED", why.clone()).next(target.show_command())
+            );
         }
         if !scope.contains(found) {
             scope.push(found.clone());
         }
     }
     if scope.is_empty() {
-        let said = format!("{} has no device that could be maintained", rack.head.id);
-        return Err(Refusal::precondition("RACK_EMPTY", said)
+        let message = format!("{} has no device that could be maintained", rack.head.id);
+        return Err(Refusal::precondition("RACK_EMPTY", message)
             .next(format!("farrier rack get {}", rack.head.id)));
     }
     in_order(&mut scope);
     Ok(scope)
 }
 
-fn leave_blocked(scope: &mut Vec<Device>, notes: &mut Vec<String>) {
+fn exclude_blocked(scope: &mut Vec<RackDevice>, notes: &mut Vec<String>) {
     let blocked: Vec<String> = scope.iter().filter_map(|device| device.blocked.clone()).collect();
     if !blocked.is_empty() {
         notes.push(format!("left alone: {}", some_of(&blocked)));
@@ -380,24 +389,25 @@ fn leave_blocked(scope: &mut Vec<Device>, notes: &mut Vec<String>) {
 
 /// Leaves out unhealthy devices: no operator can override the health gate here, and one unhealthy
 /// device must not delay the others.
-fn leave_ill(scope: &mut Vec<Device>, notes: &mut Vec<String>) {
-    let ill = |device: &Device| {
+fn exclude_unhealthy(scope: &mut Vec<RackDevice>, notes: &mut Vec<String>) {
+    let ill = |device: &RackDevice| {
         let health = &device.health;
-        health.permit(&device.target, "maintenance", Wish::Change, None).err()
+        health.check_permitted(&device.target, "maintenance", HealthImpact::Change, None).err()
     };
-    let said: Vec<String> = scope.iter().filter_map(ill).map(|refusal| refusal.said).collect();
-    if !said.is_empty() {
-        notes.push(format!("left alone: {}", some_of(&said)));
+    let message: Vec<String> =
+        scope.iter().filter_map(ill).map(|refusal| refusal.message).collect();
+    if !message.is_empty() {
+        notes.push(format!("left alone: {}", some_of(&message)));
         scope.retain(|device| ill(device).is_none());
     }
 }
 
-fn in_order(scope: &mut [Device]) {
+fn in_order(scope: &mut [RackDevice]) {
     scope.sort_by(|a, b| (a.target.kind, a.place()).cmp(&(b.target.kind, b.place())));
 }
 
 /// The primary switch: the one in the lowest slot.
-fn primary(devices: &[Device]) -> Option<TargetId> {
+fn primary(devices: &[RackDevice]) -> Option<TargetId> {
     let switches = devices.iter().filter(|device| device.target.kind == TargetKind::Switch);
     switches.min_by_key(|device| device.place()).map(|device| device.target.clone())
 }
@@ -405,12 +415,12 @@ fn primary(devices: &[Device]) -> Option<TargetId> {
 /// The switch that manages the fabric, if the fabric is to be configured. The scope must contain
 /// it.
 fn fabric(
-    devices: &[Device],
-    scope: &[Device],
-    wanted: &Wanted,
+    devices: &[RackDevice],
+    scope: &[RackDevice],
+    desired: &RackMaintenanceRequest,
     notes: &mut Vec<String>,
 ) -> Result<Option<TargetId>, Refusal> {
-    if !wanted.asks(Activity::ConfigureNmxCluster) {
+    if !desired.asks(MaintenanceActivity::ConfigureNmxCluster) {
         return Ok(None);
     }
     let (why, name) = match primary(devices) {
@@ -418,7 +428,7 @@ fn fabric(
         Some(id) if scope.iter().any(|device| device.target == id) => return Ok(Some(id)),
         Some(id) => (format!("its primary switch {id} is not in scope"), id.to_string()),
     };
-    if !wanted.explicitly(Activity::ConfigureNmxCluster) {
+    if !desired.explicitly(MaintenanceActivity::ConfigureNmxCluster) {
         notes.push(format!("the NMX cluster is not configured: {why}"));
         return Ok(None);
     }
@@ -431,30 +441,34 @@ fn fabric(
 
 /// The affected machines: those whose power or firmware is changed, or whose power feed goes off.
 /// Machines in service are also affected when the fabric is configured or its switches go down.
-fn dark(devices: &[Device], course: &legs::Course) -> (Fate, Vec<Dark>) {
-    let of = |devices: &[Device]| devices.iter().filter_map(|one| one.dark.clone()).collect();
-    let has = |kind| course.devices.iter().any(|one| one.target.kind == kind);
+fn affected_machines(
+    devices: &[RackDevice],
+    plan: &steps::DeviceWorkPlan,
+) -> (Impact, Vec<AffectedMachine>) {
+    let of = |devices: &[RackDevice]| devices.iter().filter_map(|one| one.dark.clone()).collect();
+    let has = |kind| plan.devices.iter().any(|one| one.target.kind == kind);
     let flashes = |kind| {
-        let firmware = course.firmware.as_ref();
+        let firmware = plan.firmware.as_ref();
         let parts = firmware.and_then(|firmware| firmware.components.get(&kind));
         parts.is_some_and(|parts| !parts.is_empty())
     };
-    let off = course.power.is_some_and(PowerSequence::goes_off);
+    let off = plan.power.is_some_and(PowerSequence::goes_off);
     let switches_down = has(TargetKind::Switch) && (off || flashes(TargetKind::Switch));
-    let mut all: Vec<Dark> = match (off, flashes(TargetKind::Machine)) {
+    let mut all: Vec<AffectedMachine> = match (off, flashes(TargetKind::Machine)) {
         (true, _) if has(TargetKind::PowerShelf) => of(devices),
-        (true, _) | (false, true) => of(&course.devices),
+        (true, _) | (false, true) => of(&plan.devices),
         (false, false) => Vec::new(),
     };
-    let fate = match (all.is_empty(), off) {
-        (true, _) => Fate::LoseFabric,
-        (false, true) => Fate::LosePower,
-        (false, false) => Fate::Restart,
+    let impact = match (all.is_empty(), off) {
+        (true, _) => Impact::FabricLoss,
+        (false, true) => Impact::PowerLoss,
+        (false, false) => Impact::Restart,
     };
-    if course.fabric.is_some() || switches_down {
-        let needed = devices.iter().filter_map(|one| one.dark.clone()).filter(Dark::is_needed);
-        let others: Vec<Dark> = needed.filter(|one| !all.contains(one)).collect();
+    if plan.fabric.is_some() || switches_down {
+        let needed =
+            devices.iter().filter_map(|one| one.dark.clone()).filter(AffectedMachine::is_needed);
+        let others: Vec<AffectedMachine> = needed.filter(|one| !all.contains(one)).collect();
         all.extend(others);
     }
-    (fate, all)
+    (impact, all)
 }

@@ -1,8 +1,8 @@
 //! Formats the power states of devices.
 
 use crate::device::power_word;
-use crate::effect::PowerTo;
-use crate::say::few;
+use crate::effect::DesiredPower;
+use crate::list_format::join_limited;
 use crate::target::TargetId;
 
 /// The number of devices named per power state; a rack has fewer.
@@ -10,19 +10,21 @@ const MAX_NAMED: usize = 64;
 
 /// A device and its known power state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Powered {
+pub struct DevicePower {
     pub device: TargetId,
-    pub power: Option<PowerTo>,
+    pub power: Option<DesiredPower>,
 }
 
 /// Lists what is on, off and unknown, so that an operator can continue a stopped power sequence.
-pub fn power_said(devices: &[Powered]) -> String {
-    let lists = [Some(PowerTo::On), Some(PowerTo::Off), None].into_iter().filter_map(|power| {
-        let word = power.map_or("not known", power_word);
-        let fitting = devices.iter().filter(|one| one.power == power);
-        let named: Vec<&str> = fitting.map(|one| one.device.as_str()).collect();
-        (!named.is_empty()).then(|| format!("{word}: {}", few(&named, ", ", MAX_NAMED)))
-    });
+pub fn format_power(devices: &[DevicePower]) -> String {
+    let lists =
+        [Some(DesiredPower::On), Some(DesiredPower::Off), None].into_iter().filter_map(|power| {
+            let name = power.map_or("not known", power_word);
+            let fitting = devices.iter().filter(|one| one.power == power);
+            let named: Vec<&str> = fitting.map(|one| one.device.as_str()).collect();
+            (!named.is_empty())
+                .then(|| format!("{name}: {}", join_limited(&named, ", ", MAX_NAMED)))
+        });
     lists.collect::<Vec<_>>().join("; ")
 }
 
@@ -35,10 +37,10 @@ mod tests {
     fn every_device_is_named_once_by_its_power() {
         let device = |id: &str, power| {
             let device = TargetId::new(TargetKind::Machine, id);
-            Powered { device, power }
+            DevicePower { device, power }
         };
-        let (on, off) = (Some(PowerTo::On), Some(PowerTo::Off));
-        for (devices, said) in [
+        let (on, off) = (Some(DesiredPower::On), Some(DesiredPower::Off));
+        for (devices, message) in [
             (vec![], ""),
             (vec![device("m-1", off), device("m-2", off)], "off: m-1, m-2"),
             (
@@ -46,9 +48,9 @@ mod tests {
                 "on: m-3; off: m-1; not known: m-2",
             ),
         ] {
-            assert_eq!(power_said(&devices), said);
+            assert_eq!(format_power(&devices), message);
         }
-        let many: Vec<Powered> = (0..70).map(|n| device(&format!("m-{n}"), on)).collect();
-        assert!(power_said(&many).ends_with("m-63, and 6 more"), "{}", power_said(&many));
+        let many: Vec<DevicePower> = (0..70).map(|n| device(&format!("m-{n}"), on)).collect();
+        assert!(format_power(&many).ends_with("m-63, and 6 more"), "{}", format_power(&many));
     }
 }

@@ -1,19 +1,19 @@
 //! The states of a rack, and the description of its errors.
 
-use super::maintenance::Leg;
-use crate::lifecycle::Trouble;
+use super::maintenance::RackStep;
+use crate::lifecycle::DeviceFailure;
 use crate::target::TargetId;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Activity {
+pub enum MaintenanceActivity {
     FirmwareUpgrade,
     ConfigureNmxCluster,
     PowerSequence,
 }
 
-impl Activity {
+impl MaintenanceActivity {
     pub const ALL: [Self; 3] =
         [Self::FirmwareUpgrade, Self::ConfigureNmxCluster, Self::PowerSequence];
 
@@ -29,14 +29,14 @@ impl Activity {
 /// The progress of a maintenance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stage {
+pub enum MaintenanceStage {
     FirmwareUpgrade,
     ConfigureNmxCluster,
     PowerSequence,
     Completed,
 }
 
-impl Stage {
+impl MaintenanceStage {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::FirmwareUpgrade => "FirmwareUpgrade",
@@ -52,17 +52,17 @@ impl Stage {
 pub enum RackState {
     Created,
     Discovering,
-    Maintenance { stage: Stage },
+    Maintenance { stage: MaintenanceStage },
     Validating,
     Ready,
-    Error { cause: RackTrouble },
+    Error { cause: RackFailure },
     Deleting,
 }
 
 /// The activity during which a rack failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum During {
+pub enum RackFailurePhase {
     Discovery,
     FirmwareUpgrade,
     ConfigureNmxCluster,
@@ -70,7 +70,7 @@ pub enum During {
     Validation,
 }
 
-impl During {
+impl RackFailurePhase {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Discovery => "Discovery",
@@ -81,12 +81,12 @@ impl During {
         }
     }
 
-    pub(crate) fn of(leg: Option<Leg>) -> Self {
-        match leg.map(Leg::activity) {
+    pub(crate) fn of(rack_step: Option<RackStep>) -> Self {
+        match rack_step.map(RackStep::activity) {
             // Before its first step an operation counts as the firmware upgrade, as documented.
-            None | Some(Some(Activity::FirmwareUpgrade)) => Self::FirmwareUpgrade,
-            Some(Some(Activity::ConfigureNmxCluster)) => Self::ConfigureNmxCluster,
-            Some(Some(Activity::PowerSequence)) => Self::PowerSequence,
+            None | Some(Some(MaintenanceActivity::FirmwareUpgrade)) => Self::FirmwareUpgrade,
+            Some(Some(MaintenanceActivity::ConfigureNmxCluster)) => Self::ConfigureNmxCluster,
+            Some(Some(MaintenanceActivity::PowerSequence)) => Self::PowerSequence,
             Some(None) => Self::Validation,
         }
     }
@@ -94,9 +94,12 @@ impl During {
 
 /// The cause of a rack's error state: the device, the activity, the message, and the next command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RackTrouble {
-    pub during: During,
+pub struct RackFailure {
+    #[serde(rename = "during")]
+    pub phase: RackFailurePhase,
     pub device: Option<TargetId>,
-    pub trouble: Trouble,
-    pub next: String,
+    #[serde(rename = "trouble")]
+    pub failure: DeviceFailure,
+    #[serde(rename = "next")]
+    pub next_command: String,
 }

@@ -1,8 +1,8 @@
 //! Explains the state of a rack.
 
-use super::{Rack, RackState, RackTrouble};
-use crate::fault::Code;
-use crate::time::{Timestamp, spoken};
+use super::{Rack, RackFailure, RackState};
+use crate::fault::FaultCode;
+use crate::time::{Timestamp, format_duration};
 use crate::why::Explanation;
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ pub fn explain(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
 fn explain_state(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
     let id = &rack.head.id;
     let get = format!("farrier rack get {id}");
-    let told = Explanation {
+    let reported = Explanation {
         waiting_for: waits_for.to_string(),
         since: Some(rack.head.since),
         ..Explanation::default()
     };
     let status = || format!("farrier rack maintenance status {id}");
-    let soon = || format!("up to {}", spoken(PATIENCE));
+    let soon = || format!("up to {}", format_duration(PATIENCE));
     let late = now.since(rack.head.since) > PATIENCE;
     match &rack.state {
         RackState::Created => Explanation {
@@ -31,7 +31,7 @@ fn explain_state(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
             normal: soon(),
             overdue: late,
             next_commands: vec![get],
-            ..told
+            ..reported
         },
         RackState::Discovering => Explanation {
             headline: format!("{id} looks for its devices"),
@@ -42,7 +42,7 @@ fn explain_state(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
                     "farrier rack update {id} --help   # where fewer devices are expected of it"
                 ),
             ],
-            ..told
+            ..reported
         },
         RackState::Maintenance { .. } | RackState::Validating => Explanation {
             headline: format!("{id} is in {}", rack.state_words()),
@@ -52,7 +52,7 @@ fn explain_state(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
                 format!("farrier rack maintenance watch {id}"),
                 format!("farrier rack maintenance cancel {id}"),
             ],
-            ..told
+            ..reported
         },
         RackState::Ready => Explanation {
             headline: format!("{id} is Ready"),
@@ -62,33 +62,33 @@ fn explain_state(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
                 false => String::new(),
             },
             next_commands: vec![get, format!("farrier rack maintenance start {id} --dry-run")],
-            ..told
+            ..reported
         },
-        RackState::Error { cause } => in_error(rack, cause, told),
+        RackState::Error { cause } => in_error(rack, cause, reported),
         RackState::Deleting => Explanation {
             headline: format!("{id} is being deleted"),
             normal: "until its operations have ended".into(),
             next_commands: vec![status()],
-            ..told
+            ..reported
         },
     }
 }
 
 /// Names the device, the activity and the next command.
-fn in_error(rack: &Rack, cause: &RackTrouble, told: Explanation) -> Explanation {
+fn in_error(rack: &Rack, cause: &RackFailure, reported: Explanation) -> Explanation {
     let id = &rack.head.id;
     let device = cause.device.as_ref().map(|device| format!(" on {device}")).unwrap_or_default();
     Explanation {
-        headline: format!("{id} is in Error: {}{device} failed", cause.during.as_str()),
-        failed: cause.trouble.said.clone(),
-        fault: Code::parse(&cause.trouble.code),
+        headline: format!("{id} is in Error: {}{device} failed", cause.phase.as_str()),
+        failed: cause.failure.message.clone(),
+        fault: FaultCode::parse(&cause.failure.code),
         normal: "it stays so until somebody goes on, or asks anew".into(),
         next_commands: vec![
-            cause.next.clone(),
+            cause.next_command.clone(),
             format!("farrier rack maintenance status {id}"),
             format!("farrier rack get {id}"),
         ],
-        ..told
+        ..reported
     }
 }
 

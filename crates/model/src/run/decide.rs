@@ -2,20 +2,20 @@
 //! moves that need no provider call are folded into one decision, so the end of one step and the
 //! intent of the next are one commit.
 
-use super::next::Asking;
-use super::{Next, Note, Policy, Run, interrupt, judge, next};
-use crate::condition::Evidence;
-use crate::effect::{Answer, Facts, Order, Verb};
+use super::next::PlannedCall;
+use super::{HistoryNote, Policy, Run, RunDecision, abandon_call, classify_answer, next};
+use crate::condition::ConditionObservation;
+use crate::effect::{CallVerb, DeviceFacts, ProviderAnswer, ProviderCall};
 use crate::fault::Fault;
 use crate::time::Timestamp;
 use std::time::Duration;
 
 /// The result of the provider call that was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Given {
-    Answered(Verb, Result<Answer, Fault>),
+pub enum CallResult {
+    Answered(CallVerb, Result<ProviderAnswer, Fault>),
     /// The call was abandoned because the run has to stop.
-    Interrupted,
+    Abandoned,
 }
 
 /// The next commit, and the action after it.
@@ -23,18 +23,18 @@ pub enum Given {
 pub struct Decision {
     /// The run to write; it still has the version at which it was read.
     pub run: Run,
-    pub notes: Vec<Note>,
-    pub evidence: Vec<Evidence>,
+    pub notes: Vec<HistoryNote>,
+    pub evidence: Vec<ConditionObservation>,
     /// The facts that the step that just ended read from its device.
-    pub facts: Option<Facts>,
-    pub then: Then,
+    pub facts: Option<DeviceFacts>,
+    pub then: AfterCommit,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Then {
-    Ask(Order, Duration),
-    Until(Timestamp),
-    Rest,
+pub enum AfterCommit {
+    CallProvider(ProviderCall, Duration),
+    IdleUntil(Timestamp),
+    Idle,
 }
 
 /// The limit of moves without a provider call; more would be a loop in the rules.
@@ -43,7 +43,7 @@ const MAX_MOVES: usize = 1_000;
 pub fn decide(
     stored: &Run,
     epoch: i64,
-    given: Option<&Given>,
+    given: Option<&CallResult>,
     policy: Policy,
     now: Timestamp,
 ) -> Decision {
@@ -52,32 +52,42 @@ pub fn decide(
     let mut evidence = Vec::new();
     let mut facts = None;
     if let Some(given) = given {
-        let verdict = match given {
-            Given::Answered(verb, result) => judge(&run, *verb, result.clone(), policy, now),
-            Given::Interrupted => interrupt(&run),
+        let classification = match given {
+            CallResult::Answered(verb, result) => {
+                classify_answer(&run, *verb, result.clone(), policy, now)
+            }
+            CallResult::Abandoned => abandon_call(&run),
         };
-        run.progress = verdict.progress;
-        notes.push(verdict.note);
-        evidence = verdict.evidence;
-        facts = verdict.facts;
+        run.progress = classification.progress;
+        notes.push(classification.note);
+        evidence = classification.evidence;
+        facts = classification.facts;
     }
     for _ in 0..MAX_MOVES {
         match next(&run, epoch, now) {
-            Next::Become(step) => {
+            RunDecision::Transition(step) => {
                 run.progress = step.progress;
                 notes.push(step.note);
             }
-            Next::Do(asking) => {
-                let Asking { order, progress, timeout, note } = *asking;
+            RunDecision::CallProvider(asking) => {
+                let PlannedCall { order: call, progress, timeout, note } = *asking;
                 run.progress = progress;
                 notes.push(note);
-                return Decision { run, notes, evidence, facts, then: Then::Ask(order, timeout) };
+                return Decision {
+                    run,
+                    notes,
+                    evidence,
+                    facts,
+                    then: AfterCommit::CallProvider(call, timeout),
+                };
             }
-            Next::Until(at) => {
-                return Decision { run, notes, evidence, facts, then: Then::Until(at) };
+            RunDecision::IdleUntil(at) => {
+                return Decision { run, notes, evidence, facts, then: AfterCommit::IdleUntil(at) };
             }
-            Next::Rest => return Decision { run, notes, evidence, facts, then: Then::Rest },
+            RunDecision::Idle => {
+                return Decision { run, notes, evidence, facts, then: AfterCommit::Idle };
+            }
         }
     }
-    Decision { run, notes, evidence, facts, then: Then::Rest }
+    Decision { run, notes, evidence, facts, then: AfterCommit::Idle }
 }

@@ -1,115 +1,122 @@
 //! Decides what a run does now.
 
 use super::{
-    Asked, ENGINE_VERSION, Failure, HaltKind, Note, Progress, Run, StepPhase, StepState, Workflow,
+    CallIntent, ENGINE_VERSION, Failure, HistoryNote, Progress, Run, StepPhase, StepState,
+    StopKind, Workflow,
 };
-use crate::effect::{Effect, Order, Verb};
-use crate::fault::{Code, Fault};
+use crate::effect::{CallVerb, Effect, ProviderCall};
+use crate::fault::{Fault, FaultCode};
 use crate::here;
 use crate::plan::RunType;
-use crate::time::{Timestamp, spoken};
+use crate::time::{Timestamp, format_duration};
 use std::time::Duration;
 
 /// The timeout of a call that changes nothing.
-pub const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
+pub const STATUS_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Next {
+pub enum RunDecision {
     /// Idle until woken.
-    Rest,
+    Idle,
     /// Idle until this time.
-    Until(Timestamp),
+    IdleUntil(Timestamp),
     /// A transition that needs no provider call.
-    Become(Box<Move>),
+    Transition(Box<RunTransition>),
     /// A provider call; its intent must be committed before it is made.
-    Do(Box<Asking>),
+    CallProvider(Box<PlannedCall>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Move {
+pub struct RunTransition {
     pub progress: Progress,
-    pub note: Note,
+    pub note: HistoryNote,
 }
 
 /// A provider call, the progress that records its intent, and how long to wait for the answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asking {
-    pub order: Order,
+pub struct PlannedCall {
+    pub order: ProviderCall,
     pub progress: Progress,
     pub timeout: Duration,
-    pub note: Note,
+    pub note: HistoryNote,
 }
 
-pub fn next(run: &Run, epoch: i64, now: Timestamp) -> Next {
+pub fn next(run: &Run, epoch: i64, now: Timestamp) -> RunDecision {
     let progress = &run.progress;
     if progress.workflow.ended() {
-        return Next::Rest;
+        return RunDecision::Idle;
     }
-    if run.spec.engine != ENGINE_VERSION {
+    if run.spec.engine_version != ENGINE_VERSION {
         return foreign(run, now);
     }
     match progress.workflow {
-        Workflow::Pending if progress.halting() => become_(halted(run, now)),
+        Workflow::Pending if progress.halting() => become_(stop_run(run, now)),
         Workflow::Pending => become_(begin(run, now)),
         Workflow::Running | Workflow::Compensating => advance(run, epoch, now),
         Workflow::Completed
         | Workflow::FailedRetryable
         | Workflow::FailedManualIntervention
         | Workflow::Cancelled
-        | Workflow::Reconciled => Next::Rest,
+        | Workflow::Reconciled => RunDecision::Idle,
     }
 }
 
-fn become_(step: Move) -> Next {
-    Next::Become(Box::new(step))
+fn become_(step: RunTransition) -> RunDecision {
+    RunDecision::Transition(Box::new(step))
 }
 
-fn foreign(run: &Run, now: Timestamp) -> Next {
-    let said = format!(
+fn foreign(run: &Run, now: Timestamp) -> RunDecision {
+    let message = format!(
         "the run was started by engine version {}, this is version {ENGINE_VERSION}",
-        run.spec.engine
+        run.spec.engine_version
     );
     let mut progress = run.progress.clone();
-    fail(run, &mut progress, Fault::new(Code::ForeignEngine, said.clone()), now);
-    become_(Move { progress, note: Note::new(said, here!()) })
+    fail(run, &mut progress, Fault::new(FaultCode::ForeignEngine, message.clone()), now);
+    become_(RunTransition { progress, note: HistoryNote::new(message, here!()) })
 }
 
-fn begin(run: &Run, now: Timestamp) -> Move {
+fn begin(run: &Run, now: Timestamp) -> RunTransition {
     let mut progress = run.progress.clone();
     progress.started_at = progress.started_at.or(Some(now));
-    progress.workflow = moving(&progress);
-    Move { progress, note: Note::new("started", here!()) }
+    progress.workflow = active_workflow(&progress);
+    RunTransition { progress, note: HistoryNote::new("started", here!()) }
 }
 
 /// Running, or compensating while the current step is an undo.
-pub(super) fn moving(progress: &Progress) -> Workflow {
+pub(super) fn active_workflow(progress: &Progress) -> Workflow {
     match progress.current() {
         Some(step) if step.undo => Workflow::Compensating,
         Some(_) | None => Workflow::Running,
     }
 }
 
-fn advance(run: &Run, epoch: i64, now: Timestamp) -> Next {
+fn advance(run: &Run, epoch: i64, now: Timestamp) -> RunDecision {
     let progress = &run.progress;
     let Some(step) = progress.current() else {
-        return become_(if progress.halting() { halted(run, now) } else { finished(run, now) });
+        return become_(if progress.halting() {
+            stop_run(run, now)
+        } else {
+            complete_run(run, now)
+        });
     };
-    if step.asked.is_some() {
-        return become_(taken_over(run, step, now));
+    if step.intent.is_some() {
+        return become_(take_over_call(run, step, now));
     }
     match step.state {
-        StepPhase::Waiting if progress.halting() => become_(halted(run, now)),
+        StepPhase::Waiting if progress.halting() => become_(stop_run(run, now)),
         // An open attempt may still be in progress on the device: its status is read first.
-        StepPhase::Running if progress.halting() && !step.open => become_(halted(run, now)),
+        StepPhase::Running if progress.halting() && !step.attempt_open => {
+            become_(stop_run(run, now))
+        }
         StepPhase::Waiting | StepPhase::Running => match step.not_before {
-            Some(at) if at > now => Next::Until(at),
-            Some(_) | None => ask(run, step, epoch, now),
+            Some(at) if at > now => RunDecision::IdleUntil(at),
+            Some(_) | None => plan_call(run, step, epoch, now),
         },
         StepPhase::Succeeded | StepPhase::Failed => {
             let mut progress = progress.clone();
-            let said = format!("step {} is in hand although it has ended", run.step_name(step));
-            fail(run, &mut progress, Fault::new(Code::ProtocolBroken, said.clone()), now);
-            become_(Move { progress, note: Note::new(said, here!()) })
+            let message = format!("step {} is in hand although it has ended", run.step_name(step));
+            fail(run, &mut progress, Fault::new(FaultCode::ProtocolBroken, message.clone()), now);
+            become_(RunTransition { progress, note: HistoryNote::new(message, here!()) })
         }
     }
 }
@@ -117,64 +124,64 @@ fn advance(run: &Run, epoch: i64, now: Timestamp) -> Next {
 /// Takes over a call whose intent was committed under an earlier claim and never settled: that
 /// worker crashed or lost its lease. After a call that changes the device its status is read; other
 /// calls are simply repeated.
-fn taken_over(run: &Run, step: &StepState, now: Timestamp) -> Move {
+fn take_over_call(run: &Run, step: &StepState, now: Timestamp) -> RunTransition {
     let mut progress = run.progress.clone();
-    let said = match step.asked.as_ref().map_or(step.pursuit, |asked| asked.verb) {
-        Verb::Perform | Verb::Follow => {
+    let message = match step.intent.as_ref().map_or(step.next_verb, |requested| requested.verb) {
+        CallVerb::Perform | CallVerb::Follow => {
             format!("took over step {}: looking what became of it", run.step_name(step))
         }
-        Verb::GetStatus | Verb::Observe | Verb::Stop => {
+        CallVerb::GetStatus | CallVerb::Observe | CallVerb::Stop => {
             format!("took over step {}", run.step_name(step))
         }
     };
     if let Some(step) = progress.current_mut() {
-        if step.asked.take().is_some_and(|asked| changes_the_world(asked.verb)) {
-            step.pursuit = Verb::GetStatus;
+        if step.intent.take().is_some_and(|requested| changes_device(requested.verb)) {
+            step.next_verb = CallVerb::GetStatus;
             // The attempt was not supervised meanwhile: if it is still in progress, it gets its
             // full time again.
             step.attempt_since = now;
         }
-        step.looks = 0;
+        step.failed_probes = 0;
         step.not_before = None;
     }
-    Move { progress, note: Note::new(said, here!()) }
+    RunTransition { progress, note: HistoryNote::new(message, here!()) }
 }
 
-const fn changes_the_world(verb: Verb) -> bool {
+const fn changes_device(verb: CallVerb) -> bool {
     match verb {
-        Verb::Perform | Verb::Follow => true,
-        Verb::GetStatus | Verb::Observe | Verb::Stop => false,
+        CallVerb::Perform | CallVerb::Follow => true,
+        CallVerb::GetStatus | CallVerb::Observe | CallVerb::Stop => false,
     }
 }
 
 /// The provider call for the current step, with its intent recorded in the progress.
-fn ask(run: &Run, step: &StepState, epoch: i64, now: Timestamp) -> Next {
+fn plan_call(run: &Run, step: &StepState, epoch: i64, now: Timestamp) -> RunDecision {
     let (Some(effect), Some(plan)) = (run.effect(step), run.plan_step(step)) else {
         let mut progress = run.progress.clone();
-        let said = format!("step {} does not stand in the plan", run.step_name(step));
-        fail(run, &mut progress, Fault::new(Code::ProtocolBroken, said.clone()), now);
-        return become_(Move { progress, note: Note::new(said, here!()) });
+        let message = format!("step {} does not stand in the plan", run.step_name(step));
+        fail(run, &mut progress, Fault::new(FaultCode::ProtocolBroken, message.clone()), now);
+        return become_(RunTransition { progress, note: HistoryNote::new(message, here!()) });
     };
     let mut progress = run.progress.clone();
     let name = run.step_name(step);
     // The deadline passed while the run was idle: read the status once more, then stop it.
-    let late = step.pursuit == Verb::Follow && now >= step.attempt_since + plan.timeout();
-    let verb = if late { Verb::GetStatus } else { step.pursuit };
-    let mut note = Note::new(format!("step {name}: {}", asking_words(verb)), here!());
+    let late = step.next_verb == CallVerb::Follow && now >= step.attempt_since + plan.timeout();
+    let verb = if late { CallVerb::GetStatus } else { step.next_verb };
+    let mut note = HistoryNote::new(format!("step {name}: {}", asking_words(verb)), here!());
     let mut attempt = step.attempt;
     if let Some(step) = progress.current_mut() {
         if step.state == StepPhase::Waiting {
             step.state = StepPhase::Running;
             step.started_at = Some(now);
-            note = Note::new(format!("step {name} started"), here!());
+            note = HistoryNote::new(format!("step {name} started"), here!());
         }
-        if verb == Verb::Perform {
-            if !step.open {
+        if verb == CallVerb::Perform {
+            if !step.attempt_open {
                 step.attempt += 1;
-                step.open = true;
+                step.attempt_open = true;
                 if step.attempt > 1 {
-                    let said = format!("step {name}: attempt {}", step.attempt);
-                    note = Note::new(said, here!());
+                    let message = format!("step {name}: attempt {}", step.attempt);
+                    note = HistoryNote::new(message, here!());
                 }
             }
             // An effect that turned out not to have started gets its full time.
@@ -182,36 +189,36 @@ fn ask(run: &Run, step: &StepState, epoch: i64, now: Timestamp) -> Next {
         }
         attempt = step.attempt;
         step.not_before = None;
-        step.asked = Some(Asked { verb, epoch, at: now });
+        step.intent = Some(CallIntent { verb, epoch, at: now });
     }
     let timeout = match verb {
-        Verb::Perform | Verb::Follow => {
+        CallVerb::Perform | CallVerb::Follow => {
             let since = progress.current().map_or(now, |step| step.attempt_since);
             (since + plan.timeout()).since(now)
         }
-        Verb::GetStatus | Verb::Observe | Verb::Stop => LOOK_TIMEOUT,
+        CallVerb::GetStatus | CallVerb::Observe | CallVerb::Stop => STATUS_TIMEOUT,
     };
-    let key = crate::effect::Key::new(&run.spec.id, &name, attempt);
-    let order = Order { key, verb, effect, logged: 0 };
-    Next::Do(Box::new(Asking { order, progress, timeout, note }))
+    let key = crate::effect::EffectKey::new(&run.spec.id, &name, attempt);
+    let call = ProviderCall { key, verb, effect, log_offset_bytes: 0 };
+    RunDecision::CallProvider(Box::new(PlannedCall { order: call, progress, timeout, note }))
 }
 
 /// The verb in words, for the history.
-const fn asking_words(verb: Verb) -> &'static str {
+const fn asking_words(verb: CallVerb) -> &'static str {
     match verb {
-        Verb::Perform => "asked for",
-        Verb::Follow => "following it",
-        Verb::GetStatus => "asking what became of it",
-        Verb::Observe => "asking whether it already holds",
-        Verb::Stop => "asking for it to stop",
+        CallVerb::Perform => "asked for",
+        CallVerb::Follow => "following it",
+        CallVerb::GetStatus => "asking what became of it",
+        CallVerb::Observe => "asking whether it already holds",
+        CallVerb::Stop => "asking for it to stop",
     }
 }
 
 /// Ends the run after its last step.
-fn finished(run: &Run, now: Timestamp) -> Move {
+fn complete_run(run: &Run, now: Timestamp) -> RunTransition {
     let mut progress = run.progress.clone();
     progress.finished_at = Some(now);
-    let canceled = progress.halt.as_ref().is_some_and(|halt| halt.kind == HaltKind::Cancel);
+    let canceled = progress.stop_request.as_ref().is_some_and(|halt| halt.kind == StopKind::Cancel);
     if canceled {
         progress.failure = progress.failure.or_else(|| undo_failure(run));
     }
@@ -221,8 +228,8 @@ fn finished(run: &Run, now: Timestamp) -> Move {
         (false, false) => Workflow::Completed,
     };
     let took = progress.started_at.map_or(Duration::ZERO, |start| now.since(start));
-    let said = format!("{} after {}", progress.workflow.phase().as_str(), spoken(took));
-    Move { progress, note: Note::new(said, here!()) }
+    let message = format!("{} after {}", progress.workflow.phase().as_str(), format_duration(took));
+    RunTransition { progress, note: HistoryNote::new(message, here!()) }
 }
 
 /// The failure of an undo step, read from the steps: a freeze in between overwrites `failure`.
@@ -230,48 +237,52 @@ fn undo_failure(run: &Run) -> Option<Failure> {
     let mut undo = run.progress.steps.iter().rev().take_while(|step| step.undo);
     let step = undo.find(|step| step.state == StepPhase::Failed)?;
     let name = run.step_name(step);
-    let fault = Fault::new(Code::UndoFailed, format!("step {name} failed: {}", step.message));
+    let fault = Fault::new(FaultCode::UndoFailed, format!("step {name} failed: {}", step.message));
     Some(Failure { fault, step: name, attempts: step.attempt })
 }
 
 /// The current work has stopped as requested: a frozen run waits for the operator, a canceled run
 /// starts its undo steps.
-pub(super) fn halted(run: &Run, now: Timestamp) -> Move {
+pub(super) fn stop_run(run: &Run, now: Timestamp) -> RunTransition {
     let mut progress = run.progress.clone();
-    let Some(halt) = progress.halt.clone() else {
-        return finished(run, now);
+    let Some(halt) = progress.stop_request.clone() else {
+        return complete_run(run, now);
     };
     let why = if halt.reason.is_empty() { String::new() } else { format!(": {}", halt.reason) };
     match halt.kind {
-        HaltKind::Freeze => {
-            let said = format!("frozen by {}{why}", halt.by);
-            let fault = Fault::new(Code::FrozenByOperator, said.clone());
+        StopKind::Freeze => {
+            let message = format!("frozen by {}{why}", halt.by);
+            let fault = Fault::new(FaultCode::FrozenByOperator, message.clone());
             fail(run, &mut progress, fault, now);
-            Move { progress, note: Note::new(said, here!()) }
+            RunTransition { progress, note: HistoryNote::new(message, here!()) }
         }
-        HaltKind::Cancel => {
+        StopKind::Cancel => {
             close_step(&mut progress, StepPhase::Failed, "canceled", now);
-            progress.halt = Some(super::Halt { undoing: true, ..halt.clone() });
-            progress.scan = None;
+            progress.stop_request = Some(super::StopRequest { undoing: true, ..halt.clone() });
+            progress.scan_index = None;
             let mut undo = undo_steps(run, &progress);
             // A run that began by undoing its parent's work has used these effect keys already.
             for step in &mut undo {
-                let same = progress.steps.iter().filter(|one| one.undo && one.of == step.of);
+                let same =
+                    progress.steps.iter().filter(|one| one.undo && one.plan_step == step.plan_step);
                 let used = same.map(|one| one.attempt).max().unwrap_or(0);
                 step.attempt += used;
-                step.budget += used;
+                step.max_attempt += used;
             }
-            progress.at = progress.steps.len();
+            progress.step_index = progress.steps.len();
             progress.steps.extend(undo);
-            let said = format!("canceled by {}{why}", halt.by);
-            if progress.at == progress.steps.len() {
+            let message = format!("canceled by {}{why}", halt.by);
+            if progress.step_index == progress.steps.len() {
                 progress.finished_at = Some(now);
                 progress.workflow = Workflow::Cancelled;
-                return Move { progress, note: Note::new(said, here!()) };
+                return RunTransition { progress, note: HistoryNote::new(message, here!()) };
             }
             progress.started_at = progress.started_at.or(Some(now));
             progress.workflow = Workflow::Compensating;
-            Move { progress, note: Note::new(format!("{said}; undoing"), here!()) }
+            RunTransition {
+                progress,
+                note: HistoryNote::new(format!("{message}; undoing"), here!()),
+            }
         }
     }
 }
@@ -290,28 +301,30 @@ pub(super) fn undo_steps(run: &Run, progress: &Progress) -> Vec<StepState> {
             if emptied {
                 return None;
             }
-            plan.effect.undo().map(|_| StepState::new(step.of, true, plan.max_retries.max(2)))
+            plan.effect
+                .undo()
+                .map(|_| StepState::new(step.plan_step, true, plan.max_retries.max(2)))
         })
         .collect()
 }
 
 /// Ends the current step.
-pub(super) fn close_step(progress: &mut Progress, state: StepPhase, said: &str, now: Timestamp) {
+pub(super) fn close_step(progress: &mut Progress, state: StepPhase, message: &str, now: Timestamp) {
     if let Some(step) = progress.current_mut()
         && step.state != StepPhase::Succeeded
         && (step.state == StepPhase::Running || state == StepPhase::Succeeded)
     {
         step.state = state;
         step.finished_at = Some(now);
-        step.asked = None;
+        step.intent = None;
         step.not_before = None;
-        step.message = said.to_string();
+        step.message = message.to_string();
     }
 }
 
 /// Ends the run with a fault at the current step.
 pub(super) fn fail(run: &Run, progress: &mut Progress, fault: Fault, now: Timestamp) {
-    close_step(progress, StepPhase::Failed, &fault.said, now);
+    close_step(progress, StepPhase::Failed, &fault.message, now);
     let (step, attempts) = match progress.current() {
         Some(step) => (run.step_name(step), step.attempt),
         None => (String::new(), 0),

@@ -2,17 +2,25 @@
 
 use super::Explanation;
 use crate::device::Device;
-use crate::fault::Code;
-use crate::lifecycle::{Next, Trouble};
-use crate::time::{Timestamp, spoken};
+use crate::fault::FaultCode;
+use crate::lifecycle::{DeviceFailure, LifecycleDecision};
+use crate::time::{Timestamp, format_duration};
 
 /// `next` is what the device's lifecycle would do now.
-pub fn explain_device<D: Device>(device: &D, next: &Next<D>, now: Timestamp) -> Explanation {
+pub fn explain_device<D: Device>(
+    device: &D,
+    next: &LifecycleDecision<D>,
+    now: Timestamp,
+) -> Explanation {
     let head = device.head();
     explain_state(device, next, now).with_health(&head.id, &head.health)
 }
 
-fn explain_state<D: Device>(device: &D, next: &Next<D>, now: Timestamp) -> Explanation {
+fn explain_state<D: Device>(
+    device: &D,
+    next: &LifecycleDecision<D>,
+    now: Timestamp,
+) -> Explanation {
     let head = device.head();
     let id = &head.id;
     let detail = match device.detail() {
@@ -20,32 +28,32 @@ fn explain_state<D: Device>(device: &D, next: &Next<D>, now: Timestamp) -> Expla
         detail => format!(" ({detail})"),
     };
     let marked = if head.deleted { ", marked for deletion" } else { "" };
-    let state = format!("{id} is {}{detail}{marked}", device.word());
+    let state = format!("{id} is {}{detail}{marked}", device.state_name());
     let get = format!("farrier {} get {id}", D::COMMAND);
-    if let (Some(cause), None) = (device.trouble(), &head.active_run) {
+    if let (Some(cause), None) = (device.failure(), &head.active_run) {
         return in_error::<D>(id, &state, cause, head.since, get);
     }
     let waiting_for = match next {
-        Next::Rest(why) | Next::Until(_, why) => why.0.clone(),
-        Next::Become(change) => change.note.said.clone(),
-        Next::Remove(note) => note.said.clone(),
+        LifecycleDecision::Idle(why) | LifecycleDecision::IdleUntil(_, why) => why.0.clone(),
+        LifecycleDecision::Transition(change) => change.note.message.clone(),
+        LifecycleDecision::Remove(note) => note.message.clone(),
     };
     let mut next_commands: Vec<String> =
         head.active_run.iter().map(|run| format!("farrier why {run}")).collect();
     next_commands.push(get);
-    match device.patience() {
-        Some(patience) => Explanation {
+    match device.normal_duration() {
+        Some(timeout) => Explanation {
             headline: state,
             waiting_for,
             since: Some(head.since),
-            normal: format!("up to {}", spoken(patience)),
+            normal: format!("up to {}", format_duration(timeout)),
             overdue: device_overdue(device, now),
             next_commands,
             ..Explanation::default()
         },
         None => Explanation {
             headline: match unreachable(device) {
-                Some(said) => format!("{state}, but cannot be reached: {said}"),
+                Some(message) => format!("{state}, but cannot be reached: {message}"),
                 None => format!("{state}: {waiting_for}"),
             },
             since: Some(head.since),
@@ -56,13 +64,13 @@ fn explain_state<D: Device>(device: &D, next: &Next<D>, now: Timestamp) -> Expla
 }
 
 fn unreachable<D: Device>(device: &D) -> Option<String> {
-    device.observed().filter(|seen| !seen.reachable).map(|seen| seen.said.clone())
+    device.observed().filter(|observed| !observed.reachable).map(|observed| observed.said.clone())
 }
 
 fn in_error<D: Device>(
     id: &str,
     state: &str,
-    cause: &Trouble,
+    cause: &DeviceFailure,
     since: Timestamp,
     get: String,
 ) -> Explanation {
@@ -71,11 +79,11 @@ fn in_error<D: Device>(
     next_commands.extend(cause.run.iter().map(|run| format!("farrier logs {run}")));
     next_commands.push(get);
     Explanation {
-        headline: format!("{state}: {}", cause.said),
+        headline: format!("{state}: {}", cause.message),
         waiting_for: "a person".into(),
         since: Some(since),
-        failed: cause.said.clone(),
-        fault: Code::parse(&cause.code),
+        failed: cause.message.clone(),
+        fault: FaultCode::parse(&cause.code),
         next_commands,
         ..Explanation::default()
     }
@@ -83,5 +91,5 @@ fn in_error<D: Device>(
 
 /// True if a device has been in its state longer than normal.
 pub fn device_overdue<D: Device>(device: &D, now: Timestamp) -> bool {
-    device.patience().is_some_and(|patience| now.since(device.head().since) > patience)
+    device.normal_duration().is_some_and(|timeout| now.since(device.head().since) > timeout)
 }

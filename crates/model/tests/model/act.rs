@@ -1,66 +1,70 @@
 //! The actions of operators in each of the eight workflow states.
 
-use crate::support::{Story, at, done, fault, join, netboot, note, who, wipe};
-use model::effect::{Answer, Verb};
-use model::fault::Code;
+use crate::support::{RunDriver, at, done, fault, join, netboot, note, who, wipe};
+use model::effect::{CallVerb, ProviderAnswer};
+use model::fault::FaultCode;
 use model::refusal::RefusalKind;
-use model::run::act::{Acted, Action, RestartMode, act, restart};
-use model::run::{HaltKind, Run, StepPhase, Workflow};
+use model::run::actions::{Action, ActionResult, RestartMode, apply_action, restart};
+use model::run::{Run, StepPhase, StopKind, Workflow};
 
 /// A run in that state, reached as real runs reach it.
 fn run_in(workflow: Workflow) -> Run {
-    let mut story = Story::of(vec![netboot(0), wipe(0)]);
+    let mut driver = RunDriver::of(vec![netboot(0), wipe(0)]);
     match workflow {
         Workflow::Pending => return crate::support::run(vec![netboot(0), wipe(0)]),
         Workflow::Running => {}
         Workflow::Completed => {
-            story.answer(done()).answer(done());
+            driver.answer(done()).answer(done());
         }
         Workflow::FailedRetryable => {
-            story.answer(fault(Code::EffectFailed));
+            driver.answer(fault(FaultCode::EffectFailed));
         }
         Workflow::FailedManualIntervention => {
-            story.answer(done()).answer(fault(Code::AnswerLost));
-            story.answer(Ok(Answer::Unknown("no trace of it".into())));
+            driver.answer(done()).answer(fault(FaultCode::AnswerLost));
+            driver.answer(Ok(ProviderAnswer::Unknown("no trace of it".into())));
         }
         Workflow::Cancelled => {
-            story.act(Action::Cancel).interrupt().answer(Ok(Answer::Stopped)).answer(done());
+            driver
+                .act(Action::Cancel)
+                .interrupt()
+                .answer(Ok(ProviderAnswer::Stopped))
+                .answer(done());
         }
         Workflow::Compensating => {
-            story.act(Action::Cancel).interrupt().answer(Ok(Answer::Stopped));
+            driver.act(Action::Cancel).interrupt().answer(Ok(ProviderAnswer::Stopped));
         }
         Workflow::Reconciled => {
-            story.answer(done()).answer(fault(Code::EffectFailed)).act(Action::Adopt);
-            story.answer(done());
+            driver.answer(done()).answer(fault(FaultCode::EffectFailed)).act(Action::Adopt);
+            driver.answer(done());
         }
     }
-    assert_eq!(story.run.progress.workflow, workflow, "{:#?}", story.run.progress);
-    story.run
+    assert_eq!(driver.run.progress.workflow, workflow, "{:#?}", driver.run.progress);
+    driver.run
 }
 
 /// The result of an action in one word.
 fn outcome(run: &Run, action: Action) -> String {
-    match act(run, action, &who(), at(9)) {
-        Ok(Acted::Already) => "already".into(),
-        Ok(Acted::Told(progress, note)) => {
-            assert!(note.said.contains("alice") && !note.line.is_empty(), "{note:?}");
+    match apply_action(run, action, &who(), at(9)) {
+        Ok(ActionResult::Unchanged) => "already".into(),
+        Ok(ActionResult::Recorded(progress, note)) => {
+            assert!(note.message.contains("alice") && !note.code_line.is_empty(), "{note:?}");
             assert!(!progress.workflow.ended());
             "told".into()
         }
-        Ok(Acted::Changed(progress, note)) => {
-            assert!(note.said.contains("because"), "{note:?}");
+        Ok(ActionResult::Changed(progress, note)) => {
+            assert!(note.message.contains("because"), "{note:?}");
             assert!(progress.workflow.ended());
             "changed".into()
         }
-        Ok(Acted::Reopened(progress, _)) => {
+        Ok(ActionResult::Reopened(progress, _)) => {
             assert!(!progress.workflow.ended() && progress.failure.is_none());
             assert_eq!(progress.finished_at, None);
             "reopened".into()
         }
         Err(refusal) => {
             assert_eq!(refusal.kind, RefusalKind::Precondition);
-            assert!(refusal.said.contains("op-1"), "{refusal}");
-            let next = refusal.next.expect("it says what to type");
+            assert!(refusal.message.contains("op-1"), "{refusal}");
+            let next = refusal.next_command.expect("it says what to type");
             assert!(next.starts_with("farrier ") && next.contains("op-1"), "{next}");
             refusal.reason.into()
         }
@@ -117,49 +121,56 @@ fn what_failed_on_a_node_can_be_given_up() {
         assert_eq!(outcome(&of_node(workflow), Action::Cancel), expected, "{workflow:?}");
     }
     // The work is undone, and then the run is canceled.
-    let mut story = Story::of(vec![netboot(0), wipe(0)]);
-    story.run.spec.run_type = model::plan::RunType::Onboard;
-    story.answer(done()).answer(fault(Code::EffectFailed)).act(Action::Cancel);
-    assert_eq!(story.run.progress.halt.as_ref().map(|halt| halt.by.as_str()), Some("alice"));
-    assert_eq!(story.run.progress.workflow, Workflow::Compensating, "{:?}", story.run.progress);
-    story.expect(Verb::Perform, "undo-netboot/1").answer(done());
-    assert_eq!(story.run.progress.workflow, Workflow::Cancelled);
+    let mut driver = RunDriver::of(vec![netboot(0), wipe(0)]);
+    driver.run.spec.run_type = model::plan::RunType::Onboard;
+    driver.answer(done()).answer(fault(FaultCode::EffectFailed)).act(Action::Cancel);
+    assert_eq!(
+        driver.run.progress.stop_request.as_ref().map(|halt| halt.by.as_str()),
+        Some("alice")
+    );
+    assert_eq!(driver.run.progress.workflow, Workflow::Compensating, "{:?}", driver.run.progress);
+    driver.expect(CallVerb::Perform, "undo-netboot/1").answer(done());
+    assert_eq!(driver.run.progress.workflow, Workflow::Cancelled);
 }
 
 /// A clean restart failed while undoing its parent's work. Canceling it completes the undo, but
 /// does not start the steps.
 #[test]
 fn what_is_given_up_while_it_is_undone_is_undone_to_its_end() {
-    let mut story = Story::of(vec![netboot(0), wipe(0)]);
-    story.run.spec.run_type = model::plan::RunType::Onboard;
-    story.answer(done()).answer(fault(Code::EffectFailed));
-    let progress = restart(&story.run, RestartMode::RestartClean).expect("anew");
-    let mut story = Story::with(story.run.spec.clone(), progress);
-    story.expect(Verb::Perform, "undo-netboot/1");
-    while !story.run.ended() {
-        story.answer(fault(Code::CapabilityMissing));
+    let mut driver = RunDriver::of(vec![netboot(0), wipe(0)]);
+    driver.run.spec.run_type = model::plan::RunType::Onboard;
+    driver.answer(done()).answer(fault(FaultCode::EffectFailed));
+    let progress = restart(&driver.run, RestartMode::RestartClean).expect("anew");
+    let mut driver = RunDriver::with(driver.run.spec.clone(), progress);
+    driver.expect(CallVerb::Perform, "undo-netboot/1");
+    while !driver.run.ended() {
+        driver.answer(fault(FaultCode::CapabilityMissing));
     }
-    assert!(story.run.progress.workflow.failed(), "{:?}", story.run.progress);
-    story.act(Action::Cancel);
-    assert_eq!(story.run.progress.workflow, Workflow::Compensating);
-    assert!(story.run.progress.steps.iter().all(|step| step.undo), "{:?}", story.run.progress);
-    story.answer(done());
-    assert_eq!(story.run.progress.workflow, Workflow::Cancelled);
+    assert!(driver.run.progress.workflow.failed(), "{:?}", driver.run.progress);
+    driver.act(Action::Cancel);
+    assert_eq!(driver.run.progress.workflow, Workflow::Compensating);
+    assert!(driver.run.progress.steps.iter().all(|step| step.undo), "{:?}", driver.run.progress);
+    driver.answer(done());
+    assert_eq!(driver.run.progress.workflow, Workflow::Cancelled);
 }
 
 #[test]
 fn what_is_frozen_says_who_did_that_and_why() {
     let mut run = run_in(Workflow::FailedRetryable);
-    let Ok(Acted::Changed(progress, _)) = act(&run, Action::MarkManual, &who(), at(9)) else {
+    let Ok(ActionResult::Changed(progress, _)) =
+        apply_action(&run, Action::MarkManual, &who(), at(9))
+    else {
         panic!("it was not frozen");
     };
     run.progress = progress;
-    let told = model::why::explain_run(&run, at(9)).headline;
-    assert!(told.ends_with("waits for a person, frozen by alice: because"), "{told}");
-    let Ok(Acted::Reopened(progress, _)) = act(&run, Action::RetryStep, &who(), at(9)) else {
+    let reported = model::why::explain_run(&run, at(9)).headline;
+    assert!(reported.ends_with("waits for a person, frozen by alice: because"), "{reported}");
+    let Ok(ActionResult::Reopened(progress, _)) =
+        apply_action(&run, Action::RetryStep, &who(), at(9))
+    else {
         panic!("it does not go on");
     };
-    assert_eq!(progress.halt, None);
+    assert_eq!(progress.stop_request, None);
 }
 
 #[test]
@@ -171,12 +182,12 @@ fn a_new_run_is_made_of_an_ended_one_only() {
                 Ok(progress) => {
                     assert!(workflow.ended(), "{workflow:?}");
                     assert_eq!(progress.workflow, Workflow::Pending);
-                    assert_eq!((progress.halt, progress.failure), (None, None));
+                    assert_eq!((progress.stop_request, progress.failure), (None, None));
                 }
                 Err(refusal) => {
                     assert!(!workflow.ended(), "{workflow:?}");
                     assert_eq!(refusal.reason, ACTIVE);
-                    assert_eq!(refusal.next.as_deref(), Some("farrier cancel op-1"));
+                    assert_eq!(refusal.next_command.as_deref(), Some("farrier cancel op-1"));
                 }
             }
         }
@@ -187,53 +198,57 @@ fn a_new_run_is_made_of_an_ended_one_only() {
 fn asking_twice_is_asking_once() {
     let mut run = run_in(Workflow::Running);
     for (action, kind) in
-        [(Action::MarkManual, HaltKind::Freeze), (Action::Cancel, HaltKind::Cancel)]
+        [(Action::MarkManual, StopKind::Freeze), (Action::Cancel, StopKind::Cancel)]
     {
-        let Ok(Acted::Told(progress, _)) = act(&run, action, &who(), at(9)) else {
+        let Ok(ActionResult::Recorded(progress, _)) = apply_action(&run, action, &who(), at(9))
+        else {
             panic!("{action:?} was not taken");
         };
         run.progress = progress;
-        assert_eq!(run.progress.halt.as_ref().map(|halt| halt.kind), Some(kind));
-        assert_eq!(act(&run, action, &who(), at(9)), Ok(Acted::Already));
+        assert_eq!(run.progress.stop_request.as_ref().map(|halt| halt.kind), Some(kind));
+        assert_eq!(apply_action(&run, action, &who(), at(9)), Ok(ActionResult::Unchanged));
     }
 }
 
 #[test]
 fn retrying_is_a_new_attempt_and_resuming_looks_first() {
     let unknown = run_in(Workflow::FailedManualIntervention);
-    let mut retried = Story::begin(unknown.clone());
-    retried.act(Action::RetryStep).expect(Verb::Perform, "wipe/2");
-    let mut resumed = Story::begin(unknown);
-    resumed.act(Action::Resume).expect(Verb::GetStatus, "wipe/1");
+    let mut retried = RunDriver::begin(unknown.clone());
+    retried.act(Action::RetryStep).expect(CallVerb::Perform, "wipe/2");
+    let mut resumed = RunDriver::begin(unknown);
+    resumed.act(Action::Resume).expect(CallVerb::GetStatus, "wipe/1");
     // An attempt that is known to have ended needs no status call.
-    let mut plain = Story::begin(run_in(Workflow::FailedRetryable));
-    plain.act(Action::Resume).expect(Verb::Perform, "netboot/2").answer(done());
-    plain.expect(Verb::Perform, "wipe/1").answer(done());
+    let mut plain = RunDriver::begin(run_in(Workflow::FailedRetryable));
+    plain.act(Action::Resume).expect(CallVerb::Perform, "netboot/2").answer(done());
+    plain.expect(CallVerb::Perform, "wipe/1").answer(done());
     assert_eq!(plain.run.progress.workflow, Workflow::Completed);
 }
 
 #[test]
 fn a_failed_run_gets_its_retries_again() {
-    let mut story = Story::of(vec![note(1)]);
+    let mut driver = RunDriver::of(vec![note(1)]);
     for attempt in ["note/1", "note/2"] {
-        story.expect(Verb::Perform, attempt).answer(fault(Code::EffectFailed));
+        driver.expect(CallVerb::Perform, attempt).answer(fault(FaultCode::EffectFailed));
     }
-    assert_eq!(story.run.progress.workflow, Workflow::FailedRetryable);
-    story.act(Action::RetryStep);
+    assert_eq!(driver.run.progress.workflow, Workflow::FailedRetryable);
+    driver.act(Action::RetryStep);
     for attempt in ["note/3", "note/4"] {
-        story.expect(Verb::Perform, attempt).answer(fault(Code::EffectFailed));
+        driver.expect(CallVerb::Perform, attempt).answer(fault(FaultCode::EffectFailed));
     }
-    assert_eq!(story.run.progress.workflow, Workflow::FailedRetryable);
+    assert_eq!(driver.run.progress.workflow, Workflow::FailedRetryable);
 }
 
 #[test]
 fn a_cancel_undoes_what_was_begun_last_first() {
-    let mut story = Story::of(vec![netboot(0), wipe(0), join(0), note(0)]);
-    story.answer(done()).answer(done()).expect(Verb::Perform, "join/1");
-    story.act(Action::Cancel).interrupt().expect(Verb::Stop, "join/1");
-    story.answer(Ok(Answer::Stopped)).expect(Verb::Perform, "undo-join/1").answer(done());
-    story.expect(Verb::Perform, "undo-netboot/1").answer(done());
-    let progress = &story.run.progress;
+    let mut driver = RunDriver::of(vec![netboot(0), wipe(0), join(0), note(0)]);
+    driver.answer(done()).answer(done()).expect(CallVerb::Perform, "join/1");
+    driver.act(Action::Cancel).interrupt().expect(CallVerb::Stop, "join/1");
+    driver
+        .answer(Ok(ProviderAnswer::Stopped))
+        .expect(CallVerb::Perform, "undo-join/1")
+        .answer(done());
+    driver.expect(CallVerb::Perform, "undo-netboot/1").answer(done());
+    let progress = &driver.run.progress;
     assert_eq!(progress.workflow, Workflow::Cancelled);
     let states: Vec<_> = progress.steps.iter().map(|step| step.state).collect();
     use StepPhase::{Failed, Succeeded, Waiting};
@@ -244,43 +259,43 @@ fn a_cancel_undoes_what_was_begun_last_first() {
 /// reports that it has not.
 #[test]
 fn what_cannot_be_stopped_is_seen_through() {
-    let mut story = Story::of(vec![wipe(0), note(0)]);
-    story.act(Action::Cancel).interrupt();
+    let mut driver = RunDriver::of(vec![wipe(0), note(0)]);
+    driver.act(Action::Cancel).interrupt();
     for _ in 0..20 {
-        story.expect(Verb::Stop, "wipe/1").answer(Ok(Answer::UnderWay));
+        driver.expect(CallVerb::Stop, "wipe/1").answer(Ok(ProviderAnswer::UnderWay));
     }
-    story.expect(Verb::Stop, "wipe/1").answer(done());
-    let progress = &story.run.progress;
+    driver.expect(CallVerb::Stop, "wipe/1").answer(done());
+    let progress = &driver.run.progress;
     assert_eq!(progress.workflow, Workflow::Cancelled);
     assert_eq!(progress.steps[0].state, StepPhase::Succeeded);
 }
 
 #[test]
 fn a_failed_undo_does_not_keep_the_others_from_being_undone() {
-    let mut story = Story::of(vec![netboot(0), join(0), note(0)]);
-    story.answer(done()).answer(done()).act(Action::Cancel).interrupt();
-    story.answer(Ok(Answer::Stopped)).expect(Verb::Perform, "undo-join/1");
-    story.answer(fault(Code::CapabilityMissing)).expect(Verb::Perform, "undo-netboot/1");
-    story.answer(done());
-    let progress = &story.run.progress;
+    let mut driver = RunDriver::of(vec![netboot(0), join(0), note(0)]);
+    driver.answer(done()).answer(done()).act(Action::Cancel).interrupt();
+    driver.answer(Ok(ProviderAnswer::Stopped)).expect(CallVerb::Perform, "undo-join/1");
+    driver.answer(fault(FaultCode::CapabilityMissing)).expect(CallVerb::Perform, "undo-netboot/1");
+    driver.answer(done());
+    let progress = &driver.run.progress;
     assert_eq!(progress.workflow, Workflow::Cancelled);
     let failure = progress.failure.as_ref().expect("it says what could not be undone");
-    assert_eq!((failure.fault.code, failure.step.as_str()), (Code::UndoFailed, "undo-join"));
+    assert_eq!((failure.fault.code, failure.step.as_str()), (FaultCode::UndoFailed, "undo-join"));
 }
 
 /// Regression, found by the walk: a freeze during the undo steps made the run forget that it was
 /// canceled.
 #[test]
 fn a_canceled_run_that_is_frozen_and_resumed_stays_canceled() {
-    let mut story = Story::begin(run_in(Workflow::Compensating));
-    story.take_over().expect(Verb::GetStatus, "undo-netboot/1").act(Action::MarkManual);
-    story.answer(Ok(Answer::NeverStarted)).expect(Verb::Stop, "undo-netboot/1");
-    story.answer(Ok(Answer::Stopped));
-    assert_eq!(story.run.progress.workflow, Workflow::FailedManualIntervention);
+    let mut driver = RunDriver::begin(run_in(Workflow::Compensating));
+    driver.take_over().expect(CallVerb::GetStatus, "undo-netboot/1").act(Action::MarkManual);
+    driver.answer(Ok(ProviderAnswer::NeverStarted)).expect(CallVerb::Stop, "undo-netboot/1");
+    driver.answer(Ok(ProviderAnswer::Stopped));
+    assert_eq!(driver.run.progress.workflow, Workflow::FailedManualIntervention);
     // The first key is stopped for good, so the run continues under another.
-    story.act(Action::Resume).expect(Verb::Perform, "undo-netboot/2");
-    story.answer(done());
-    assert_eq!(story.run.progress.workflow, Workflow::Cancelled);
+    driver.act(Action::Resume).expect(CallVerb::Perform, "undo-netboot/2");
+    driver.answer(done());
+    assert_eq!(driver.run.progress.workflow, Workflow::Cancelled);
 }
 
 /// Regression, found by the walk: a second cancel repeated all undo steps under the keys of the
@@ -290,15 +305,16 @@ fn a_cancel_after_a_freeze_goes_on_undoing() {
     let mut run = run_in(Workflow::Compensating);
     let steps = run.progress.steps.len();
     for action in [Action::MarkManual, Action::Cancel] {
-        let Ok(Acted::Told(progress, _)) = act(&run, action, &who(), at(9)) else {
+        let Ok(ActionResult::Recorded(progress, _)) = apply_action(&run, action, &who(), at(9))
+        else {
             panic!("{action:?} was not taken");
         };
         run.progress = progress;
     }
-    let mut story = Story::begin(run);
-    story.expect(Verb::GetStatus, "undo-netboot/1").answer(done());
-    assert_eq!(story.run.progress.workflow, Workflow::Cancelled);
-    assert_eq!(story.run.progress.steps.len(), steps);
+    let mut driver = RunDriver::begin(run);
+    driver.expect(CallVerb::GetStatus, "undo-netboot/1").answer(done());
+    assert_eq!(driver.run.progress.workflow, Workflow::Cancelled);
+    assert_eq!(driver.run.progress.steps.len(), steps);
 }
 
 /// Regression, found by the walk: the undo steps of the cancel reused the keys of the restart.
@@ -306,24 +322,27 @@ fn a_cancel_after_a_freeze_goes_on_undoing() {
 fn a_clean_restart_that_is_canceled_undoes_under_new_keys() {
     let ended = run_in(Workflow::Completed);
     let progress = restart(&ended, RestartMode::RestartClean).unwrap();
-    let mut story = Story::with(ended.spec, progress);
-    assert_eq!(story.run.progress.workflow, Workflow::Compensating);
-    story.expect(Verb::Perform, "undo-netboot/1").answer(done());
-    assert_eq!(story.run.progress.workflow, Workflow::Running);
-    story.expect(Verb::Perform, "netboot/1").answer(done()).act(Action::Cancel).interrupt();
-    story.answer(Ok(Answer::Stopped)).expect(Verb::Perform, "undo-netboot/2").answer(done());
-    assert_eq!(story.run.progress.workflow, Workflow::Cancelled);
+    let mut driver = RunDriver::with(ended.spec, progress);
+    assert_eq!(driver.run.progress.workflow, Workflow::Compensating);
+    driver.expect(CallVerb::Perform, "undo-netboot/1").answer(done());
+    assert_eq!(driver.run.progress.workflow, Workflow::Running);
+    driver.expect(CallVerb::Perform, "netboot/1").answer(done()).act(Action::Cancel).interrupt();
+    driver
+        .answer(Ok(ProviderAnswer::Stopped))
+        .expect(CallVerb::Perform, "undo-netboot/2")
+        .answer(done());
+    assert_eq!(driver.run.progress.workflow, Workflow::Cancelled);
 }
 
 #[test]
 fn a_foreign_engine_version_is_refused_not_guessed() {
     let mut run = run_in(Workflow::Running);
-    run.spec.engine += 1;
-    let story = Story::begin(run);
-    let progress = &story.run.progress;
+    run.spec.engine_version += 1;
+    let driver = RunDriver::begin(run);
+    let progress = &driver.run.progress;
     assert_eq!(progress.workflow, Workflow::FailedManualIntervention);
-    assert_eq!(progress.failure.as_ref().unwrap().fault.code, Code::ForeignEngine);
-    assert_eq!(story.asked(), None);
+    assert_eq!(progress.failure.as_ref().unwrap().fault.code, FaultCode::ForeignEngine);
+    assert_eq!(driver.open_call(), None);
 }
 
 /// A status call failed, and the run waits for its backoff.
@@ -332,7 +351,8 @@ fn who_asks_for_a_stop_does_not_wait_for_a_backoff() {
     for action in [Action::Cancel, Action::MarkManual] {
         let mut run = run_in(Workflow::Running);
         run.progress.steps[0].not_before = Some(at(100));
-        let Ok(Acted::Told(progress, _)) = act(&run, action, &who(), at(9)) else {
+        let Ok(ActionResult::Recorded(progress, _)) = apply_action(&run, action, &who(), at(9))
+        else {
             panic!("{action:?} is accepted by a run that waits");
         };
         assert_eq!(progress.steps[0].not_before, None, "{action:?}");

@@ -1,12 +1,14 @@
 //! What a run changes on its machine: every run type, every end, both values of `OnFailure`.
 
 use crate::support::{at, note, spec};
-use model::condition::{ConditionType, Evidence};
-use model::fault::{Code, Fault};
+use model::condition::{ConditionObservation, ConditionType};
+use model::fault::{Fault, FaultCode};
 use model::id::{MachineId, RunId};
 use model::machine::{Labels, Machine, MachineSpec, Phase};
 use model::plan::{OnFailure, RunType};
-use model::run::{Failure, Halt, HaltKind, Run, RunPhase, RunSpec, Workflow, apply_to_machine};
+use model::run::{
+    Failure, Run, RunPhase, RunSpec, StopKind, StopRequest, Workflow, apply_to_machine,
+};
 
 use ConditionType::{Drained, NeedsIntervention, OperationCanceled, Reachable, Rma};
 
@@ -22,7 +24,7 @@ fn run_in(run_type: RunType, on_failure: OnFailure, workflow: Workflow) -> Run {
     let mut run = Run::new(RunSpec { run_type, on_failure, ..spec(vec![note(0)]) });
     run.progress.workflow = workflow;
     if workflow.failed() {
-        let fault = Fault::new(Code::CommandFailed, "exit status 1");
+        let fault = Fault::new(FaultCode::CommandFailed, "exit status 1");
         run.progress.failure = Some(Failure { fault, step: "note".into(), attempts: 1 });
     }
     run
@@ -92,7 +94,7 @@ fn a_failure_names_its_code_and_its_run() {
 fn needs_intervention_lasts_until_a_later_success() {
     for workflow in Workflow::ALL {
         let mut machine = machine(Phase::Maintenance);
-        machine.learn(&[Evidence::new(NeedsIntervention, true, "earlier")], at(1));
+        machine.learn(&[ConditionObservation::new(NeedsIntervention, true, "earlier")], at(1));
         let run = run_in(RunType::Upgrade, OnFailure::KeepPhase, workflow);
         apply_to_machine(&mut machine, &run, &[], at(5));
         let cleared = run.phase() == RunPhase::Succeeded;
@@ -106,7 +108,7 @@ fn needs_intervention_lasts_until_a_later_success() {
 fn operation_canceled_lasts_until_the_next_run_starts() {
     for workflow in Workflow::ALL {
         let mut machine = machine(Phase::Maintenance);
-        machine.learn(&[Evidence::new(OperationCanceled, true, "earlier")], at(1));
+        machine.learn(&[ConditionObservation::new(OperationCanceled, true, "earlier")], at(1));
         let run = run_in(RunType::Upgrade, OnFailure::KeepPhase, workflow);
         apply_to_machine(&mut machine, &run, &[], at(5));
         assert_eq!(machine.is(OperationCanceled), run.ended(), "{workflow:?}");
@@ -116,7 +118,7 @@ fn operation_canceled_lasts_until_the_next_run_starts() {
 #[test]
 fn a_cancel_that_could_not_undo_needs_a_person() {
     let mut run = run_in(RunType::Reimage, OnFailure::KeepPhase, Workflow::Cancelled);
-    let fault = Fault::new(Code::UndoFailed, "the boot order stayed");
+    let fault = Fault::new(FaultCode::UndoFailed, "the boot order stayed");
     run.progress.failure = Some(Failure { fault, step: "undo-netboot".into(), attempts: 3 });
     let mut machine = machine(Phase::Maintenance);
     apply_to_machine(&mut machine, &run, &[], at(5));
@@ -128,8 +130,8 @@ fn a_cancel_that_could_not_undo_needs_a_person() {
 fn a_freeze_moves_no_phase_whatever_the_plan_says() {
     let on_failure = OnFailure::EnterMaintenance;
     let mut run = run_in(RunType::Reboot, on_failure, Workflow::FailedManualIntervention);
-    let (kind, by, reason) = (HaltKind::Freeze, "alice".into(), String::new());
-    run.progress.halt = Some(Halt { kind, by, reason, undoing: false });
+    let (kind, by, reason) = (StopKind::Freeze, "alice".into(), String::new());
+    run.progress.stop_request = Some(StopRequest { kind, by, reason, undoing: false });
     let mut machine = machine(Phase::Ready);
     apply_to_machine(&mut machine, &run, &[], at(5));
     assert_eq!(machine.phase, Phase::Ready);
@@ -140,7 +142,7 @@ fn a_freeze_moves_no_phase_whatever_the_plan_says() {
 fn only_a_good_end_brings_a_machine_back_from_rma() {
     for workflow in Workflow::ALL {
         let mut machine = machine(Phase::Ready);
-        machine.learn(&[Evidence::new(Rma, true, "RmaRun")], at(1));
+        machine.learn(&[ConditionObservation::new(Rma, true, "RmaRun")], at(1));
         let run = run_in(RunType::ExitRma, OnFailure::KeepPhase, workflow);
         apply_to_machine(&mut machine, &run, &[], at(5));
         let back = run.phase() == RunPhase::Succeeded;
@@ -165,12 +167,15 @@ fn a_machine_that_another_run_holds_is_not_let_go() {
 #[test]
 fn evidence_is_taken_in_before_the_verdict() {
     let mut machine = machine(Phase::Maintenance);
-    let seen = [Evidence::new(Reachable, true, "SshOK"), Evidence::new(Drained, true, "NoPods")];
+    let observed = [
+        ConditionObservation::new(Reachable, true, "SshOK"),
+        ConditionObservation::new(Drained, true, "NoPods"),
+    ];
     let run = run_in(RunType::ExitMaintenance, OnFailure::KeepPhase, Workflow::Running);
-    apply_to_machine(&mut machine, &run, &seen, at(5));
+    apply_to_machine(&mut machine, &run, &observed, at(5));
     assert!(machine.is(Reachable) && machine.is(Drained));
     // The end of the run overrides earlier observations.
     let run = run_in(RunType::ExitMaintenance, OnFailure::KeepPhase, Workflow::Completed);
-    apply_to_machine(&mut machine, &run, &seen, at(6));
+    apply_to_machine(&mut machine, &run, &observed, at(6));
     assert!(machine.is(Reachable) && !machine.is(Drained));
 }

@@ -1,7 +1,7 @@
 //! Explores a lifecycle: every reachable record, under every event.
 //!
 //! A lifecycle is a pure function, so it can be called for every state. The walk starts with a new
-//! record and applies every event that [`Explore::happens`] lists, breadth first. It proves that
+//! record and applies every event that [`Explore::events`] lists, breadth first. It proves that
 //! every state is reachable and that none is a dead end. The pages in `docs/states` are generated
 //! from it, so they always agree with the code.
 
@@ -11,9 +11,9 @@ mod node;
 mod rack;
 mod site;
 
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use model::id::{PlanId, RunId};
-use model::lifecycle::{Lifecycle, Next};
+use model::lifecycle::{Lifecycle, LifecycleDecision};
 use model::plan::{OnFailure, Params, RunType};
 use model::run::{ENGINE_VERSION, Failure, Progress, Run, RunSpec, Workflow};
 use model::target::{TargetId, TargetKind};
@@ -28,10 +28,10 @@ const MAX_RECORDS: usize = 20_000;
 const AT_ONCE: &str = "at once";
 
 /// An event between two turns: its name, the record after it, and the input of the turn.
-pub struct Happening<R: Lifecycle> {
-    pub what: &'static str,
+pub struct LifecycleEvent<R: Lifecycle> {
+    pub name: &'static str,
     pub record: R,
-    pub seen: R::Seen,
+    pub context: R::TurnInput,
 }
 
 /// A lifecycle that can be explored.
@@ -45,11 +45,11 @@ pub trait Explore: Lifecycle + fmt::Debug {
     fn fresh() -> Self;
     /// All events in the current state: requests, other objects and its own run. The first is
     /// always the empty event.
-    fn happens(&self) -> Vec<Happening<Self>>;
+    fn events(&self) -> Vec<LifecycleEvent<Self>>;
     /// What an operator can do in this state.
     fn advice(&self) -> &'static str;
     /// The history message of the last transition, if it was not made in the record's own turn.
-    fn said(&self) -> String {
+    fn last_message(&self) -> String {
         String::new()
     }
 }
@@ -63,12 +63,12 @@ pub struct Edge {
     /// The events that cause it.
     pub when: BTreeSet<String>,
     /// The history message.
-    pub said: String,
+    pub message: String,
 }
 
 /// A state on the page.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Stay {
+pub struct StateEntry {
     pub state: String,
     /// What the record waits for in this state.
     pub waits: BTreeSet<String>,
@@ -81,12 +81,12 @@ pub struct Chart {
     pub title: String,
     pub about: String,
     pub begins: String,
-    pub stays: Vec<Stay>,
+    pub states: Vec<StateEntry>,
     pub edges: Vec<Edge>,
 }
 
 /// Source, destination, and history message.
-type Way = (String, Option<String>, String);
+type Transition = (String, Option<String>, String);
 
 /// The working state of an exploration.
 struct Walk<R> {
@@ -94,8 +94,8 @@ struct Walk<R> {
     known: BTreeMap<String, usize>,
     queue: VecDeque<usize>,
     /// The successors of each record; the flag says that it can be removed.
-    ways: Vec<(BTreeSet<usize>, bool)>,
-    edges: BTreeMap<Way, BTreeSet<String>>,
+    successors: Vec<(BTreeSet<usize>, bool)>,
+    edges: BTreeMap<Transition, BTreeSet<String>>,
     waits: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -105,21 +105,21 @@ pub fn chart<R: Explore>() -> Result<Chart, String> {
         records: Vec::new(),
         known: BTreeMap::new(),
         queue: VecDeque::new(),
-        ways: Vec::new(),
+        successors: Vec::new(),
         edges: BTreeMap::new(),
         waits: BTreeMap::new(),
     };
     walk.add(R::fresh())?;
     while let Some(index) = walk.queue.pop_front() {
         let mut at_once = None;
-        for (place, happening) in walk.records[index].happens().into_iter().enumerate() {
+        for (position, happening) in walk.records[index].events().into_iter().enumerate() {
             let to = walk.step(index, happening, at_once.as_ref())?;
-            if place == 0 {
+            if position == 0 {
                 at_once = to;
             }
         }
     }
-    walk.check_ways_out()?;
+    walk.check_exits()?;
     walk.drawn()
 }
 
@@ -133,12 +133,12 @@ impl<R: Explore> Walk<R> {
         if index == MAX_RECORDS {
             return Err(format!("{} has more than {MAX_RECORDS} records", R::TITLE));
         }
-        if !R::STATES.contains(&record.word()) {
-            return Err(format!("{} is not among the states of {}", record.word(), R::TITLE));
+        if !R::STATES.contains(&record.state_name()) {
+            return Err(format!("{} is not among the states of {}", record.state_name(), R::TITLE));
         }
         self.known.insert(key, index);
         self.records.push(record);
-        self.ways.push((BTreeSet::new(), false));
+        self.successors.push((BTreeSet::new(), false));
         self.queue.push_back(index);
         Ok(index)
     }
@@ -148,50 +148,50 @@ impl<R: Explore> Walk<R> {
     fn step(
         &mut self,
         index: usize,
-        happening: Happening<R>,
-        at_once: Option<&Way>,
-    ) -> Result<Option<Way>, String> {
-        let Happening { what, record, seen } = happening;
+        happening: LifecycleEvent<R>,
+        at_once: Option<&Transition>,
+    ) -> Result<Option<Transition>, String> {
+        let LifecycleEvent { name: what, record, context: observed } = happening;
         let now = Timestamp::default();
-        match record.next(&seen, now) {
-            Next::Until(at, why) => {
+        match record.next(&observed, now) {
+            LifecycleDecision::IdleUntil(at, why) => {
                 self.rest(index, &record, why.0)?;
                 let later = match what {
                     AT_ONCE => "the time has come".into(),
                     what => format!("{what}, and the time has come"),
                 };
-                match record.next(&seen, at) {
-                    Next::Rest(_) | Next::Until(..) => Ok(None),
-                    moves @ (Next::Become(_) | Next::Remove(_)) => {
+                match record.next(&observed, at) {
+                    LifecycleDecision::Idle(_) | LifecycleDecision::IdleUntil(..) => Ok(None),
+                    moves @ (LifecycleDecision::Transition(_) | LifecycleDecision::Remove(_)) => {
                         self.go(index, (&record, &later), moves, at_once)
                     }
                 }
             }
-            Next::Rest(why) => {
+            LifecycleDecision::Idle(why) => {
                 self.rest(index, &record, why.0)?;
                 self.moved(index, &record, what);
                 Ok(None)
             }
-            moves @ (Next::Become(_) | Next::Remove(_)) => {
+            moves @ (LifecycleDecision::Transition(_) | LifecycleDecision::Remove(_)) => {
                 self.go(index, (&record, what), moves, at_once)
             }
         }
     }
 
     fn rest(&mut self, index: usize, record: &R, why: String) -> Result<(), String> {
-        self.waits.entry(record.word().into()).or_default().insert(nameless(&why));
+        self.waits.entry(record.state_name().into()).or_default().insert(without_run_ids(&why));
         let to = self.add(record.clone())?;
-        self.ways[index].0.insert(to);
+        self.successors[index].0.insert(to);
         Ok(())
     }
 
     /// The event itself was a transition, made by another component; the record's own turn has
     /// nothing to do.
     fn moved(&mut self, index: usize, record: &R, what: &str) {
-        let from = self.records[index].word();
-        if from != record.word() {
-            let to = Some(record.word().to_string());
-            let way = (from.to_string(), to, nameless(&record.said()));
+        let from = self.records[index].state_name();
+        if from != record.state_name() {
+            let to = Some(record.state_name().to_string());
+            let way = (from.to_string(), to, without_run_ids(&record.last_message()));
             self.edges.entry(way).or_default().insert(what.into());
         }
     }
@@ -200,23 +200,24 @@ impl<R: Explore> Walk<R> {
         &mut self,
         index: usize,
         (from, when): (&R, &str),
-        next: Next<R>,
-        at_once: Option<&Way>,
-    ) -> Result<Option<Way>, String> {
-        let (to, said) = match next {
-            Next::Become(change) => {
-                let (word, said) = (change.record.word().to_string(), change.note.said.clone());
+        next: LifecycleDecision<R>,
+        at_once: Option<&Transition>,
+    ) -> Result<Option<Transition>, String> {
+        let (to, message) = match next {
+            LifecycleDecision::Transition(change) => {
+                let (name, message) =
+                    (change.record.state_name().to_string(), change.note.message.clone());
                 let to = self.add(change.record)?;
-                self.ways[index].0.insert(to);
-                (Some(word), said)
+                self.successors[index].0.insert(to);
+                (Some(name), message)
             }
-            Next::Remove(note) => {
-                self.ways[index].1 = true;
-                (None, note.said)
+            LifecycleDecision::Remove(note) => {
+                self.successors[index].1 = true;
+                (None, note.message)
             }
-            Next::Rest(_) | Next::Until(..) => return Ok(None),
+            LifecycleDecision::Idle(_) | LifecycleDecision::IdleUntil(..) => return Ok(None),
         };
-        let way = (from.word().to_string(), to, nameless(&said));
+        let way = (from.state_name().to_string(), to, without_run_ids(&message));
         if at_once != Some(&way) {
             self.edges.entry(way.clone()).or_default().insert(when.into());
         }
@@ -225,14 +226,14 @@ impl<R: Explore> Walk<R> {
 
     /// Checks that every state is reached, and that every record can reach another state or its
     /// removal.
-    fn check_ways_out(&self) -> Result<(), String> {
-        let reached: BTreeSet<&str> = self.records.iter().map(R::word).collect();
+    fn check_exits(&self) -> Result<(), String> {
+        let reached: BTreeSet<&str> = self.records.iter().map(R::state_name).collect();
         if let Some(missing) = R::STATES.iter().find(|state| !reached.contains(*state)) {
             return Err(format!("nothing leads to {missing} of {}", R::TITLE));
         }
         for start in 0..self.records.len() {
             let record = &self.records[start];
-            match (self.leads_out(start), R::FINAL.contains(&record.word())) {
+            match (self.leads_out(start), R::FINAL.contains(&record.state_name())) {
                 (true, false) | (false, true) => {}
                 (false, false) => return Err(format!("no way out of {record:?}")),
                 (true, true) => return Err(format!("a way out of the end {record:?}")),
@@ -242,15 +243,15 @@ impl<R: Explore> Walk<R> {
     }
 
     fn leads_out(&self, start: usize) -> bool {
-        let word = self.records[start].word();
-        let mut seen = BTreeSet::from([start]);
+        let name = self.records[start].state_name();
+        let mut observed = BTreeSet::from([start]);
         let mut queue = VecDeque::from([start]);
         while let Some(index) = queue.pop_front() {
-            let (ways, gone) = &self.ways[index];
-            if *gone || self.records[index].word() != word {
+            let (ways, gone) = &self.successors[index];
+            if *gone || self.records[index].state_name() != name {
                 return true;
             }
-            queue.extend(ways.iter().filter(|way| seen.insert(**way)));
+            queue.extend(ways.iter().filter(|way| observed.insert(**way)));
         }
         false
     }
@@ -258,26 +259,26 @@ impl<R: Explore> Walk<R> {
     fn drawn(self) -> Result<Chart, String> {
         let mut stays = Vec::new();
         for state in R::STATES {
-            let found = self.records.iter().find(|record| record.word() == *state);
+            let found = self.records.iter().find(|record| record.state_name() == *state);
             let record = found.ok_or_else(|| format!("nothing leads to {state}"))?;
-            stays.push(Stay {
+            stays.push(StateEntry {
                 state: (*state).into(),
                 waits: self.waits.get(*state).cloned().unwrap_or_default(),
                 advice: record.advice().into(),
             });
         }
-        let edge = |((from, to, said), when)| Edge { from, to, when, said };
+        let edge = |((from, to, text), when)| Edge { from, to, when, message: text };
         let mut edges: Vec<Edge> = self.edges.into_iter().map(edge).collect();
-        let place = |state: &str| R::STATES.iter().position(|one| *one == state);
+        let position = |state: &str| R::STATES.iter().position(|one| *one == state);
         edges.sort_by_key(|edge| {
-            let to = edge.to.as_deref().map_or(Some(R::STATES.len()), place);
-            (place(&edge.from), to, edge.said.clone())
+            let to = edge.to.as_deref().map_or(Some(R::STATES.len()), position);
+            (position(&edge.from), to, edge.message.clone())
         });
         Ok(Chart {
             title: R::TITLE.into(),
             about: R::ABOUT.into(),
-            begins: R::fresh().word().into(),
-            stays,
+            begins: R::fresh().state_name().into(),
+            states: stays,
             edges,
         })
     }
@@ -288,8 +289,10 @@ const OWN: &str = "op-own";
 const RACK: &str = "op-rack";
 
 /// Replaces the run ids, so that equal messages compare equal.
-fn nameless(said: &str) -> String {
-    [OWN, RACK, "op-other"].iter().fold(said.to_string(), |said, id| said.replace(id, "op-…"))
+fn without_run_ids(message: &str) -> String {
+    [OWN, RACK, "op-other"]
+        .iter()
+        .fold(message.to_string(), |message, id| message.replace(id, "op-…"))
 }
 
 /// A run without steps, in the given state.
@@ -303,24 +306,24 @@ fn run_in(id: &RunId, run_type: RunType, workflow: Workflow) -> Run {
         steps: Vec::new(),
         params: Params::new(),
         initiator: "engine".into(),
-        parent: None,
+        rerun_of: None,
         restart: None,
         on_failure: OnFailure::KeepPhase,
-        part_of: None,
+        parent_run: None,
         reports_to: None,
-        claims: Vec::new(),
-        engine: ENGINE_VERSION,
+        held_targets: Vec::new(),
+        engine_version: ENGINE_VERSION,
         created_at: Timestamp::default(),
     };
     let code = match workflow {
-        Workflow::FailedManualIntervention => Code::OutcomeUnknown,
+        Workflow::FailedManualIntervention => FaultCode::OutcomeUnknown,
         Workflow::Pending
         | Workflow::Running
         | Workflow::Completed
         | Workflow::FailedRetryable
         | Workflow::Cancelled
         | Workflow::Compensating
-        | Workflow::Reconciled => Code::EffectFailed,
+        | Workflow::Reconciled => FaultCode::EffectFailed,
     };
     let fault = Fault::new(code, "what the device said");
     let failure = Failure { fault, step: "its step".into(), attempts: 1 };
@@ -345,7 +348,7 @@ impl Chart {
         page.push_str(
             "| state | what it waits for there | what a person can do |\n|---|---|---|\n",
         );
-        for Stay { state, waits, advice } in &self.stays {
+        for StateEntry { state, waits, advice } in &self.states {
             let waits = match waits.is_empty() {
                 true => "nothing: it moves on at once".into(),
                 false => listed(waits, "; "),
@@ -358,8 +361,8 @@ impl Chart {
     }
 
     fn push_moves(&self, page: &mut String) {
-        let told = self.edges.iter().any(|edge| !edge.said.is_empty());
-        page.push_str(match told {
+        let reported = self.edges.iter().any(|edge| !edge.message.is_empty());
+        page.push_str(match reported {
             true => "| from | to | when | what its history says |\n|---|---|---|---|\n",
             false => "| from | to | when |\n|---|---|---|\n",
         });
@@ -367,7 +370,11 @@ impl Chart {
             let to = edge.to.as_deref().unwrap_or("(gone)");
             let when = cell(&listed(&edge.when, "; "));
             page.push_str(&format!("| {} | {to} | {when} |", edge.from));
-            page.push_str(&if told { format!(" {} |\n", cell(&edge.said)) } else { "\n".into() });
+            page.push_str(&if reported {
+                format!(" {} |\n", cell(&edge.message))
+            } else {
+                "\n".into()
+            });
         }
     }
 
@@ -397,9 +404,9 @@ fn cell(text: &str) -> String {
 mod tests {
     use super::*;
     use model::here;
-    use model::lifecycle::{Change, Head, SubjectKind, Why};
+    use model::lifecycle::{IdleReason, LifecycleChange, RecordHeader, SubjectKind};
     use model::machine::Labels;
-    use model::run::Note;
+    use model::run::HistoryNote;
     use serde::{Deserialize, Serialize};
     use std::time::Duration;
 
@@ -414,7 +421,7 @@ mod tests {
 
     #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
     struct Lamp<const MISTAKE: u8> {
-        head: Head,
+        head: RecordHeader,
         lit: bool,
     }
 
@@ -432,17 +439,17 @@ mod tests {
     impl<const MISTAKE: u8> Lifecycle for Lamp<MISTAKE> {
         const KIND: SubjectKind = SubjectKind::Rack;
         const STATES: &'static [&'static str] = &["Dark", "Lit"];
-        type Seen = ();
+        type TurnInput = ();
 
-        fn head(&self) -> &Head {
+        fn head(&self) -> &RecordHeader {
             &self.head
         }
 
-        fn head_mut(&mut self) -> &mut Head {
+        fn head_mut(&mut self) -> &mut RecordHeader {
             &mut self.head
         }
 
-        fn word(&self) -> &'static str {
+        fn state_name(&self) -> &'static str {
             match (self.lit, Self::mistake()) {
                 (false, _) => "Dark",
                 (true, Mistake::Unknown) => "Blinking",
@@ -450,17 +457,26 @@ mod tests {
             }
         }
 
-        fn next(&self, (): &(), now: Timestamp) -> Next<Self> {
+        fn next(&self, (): &(), now: Timestamp) -> LifecycleDecision<Self> {
             let night = Timestamp::default() + Duration::from_secs(60);
             match (self.lit, Self::mistake()) {
-                (false, Mistake::Unreached) => Next::Remove(Note::new("broken", here!())),
-                (false, _) if now < night => Next::Until(night, Why::new("it is day")),
+                (false, Mistake::Unreached) => {
+                    LifecycleDecision::Remove(HistoryNote::new("broken", here!()))
+                }
+                (false, _) if now < night => {
+                    LifecycleDecision::IdleUntil(night, IdleReason::new("it is day"))
+                }
                 (false, _) => {
                     let lit = Self { lit: true, ..self.clone() };
-                    Next::Become(Box::new(Change::new(lit, Note::new("night falls", here!()))))
+                    LifecycleDecision::Transition(Box::new(LifecycleChange::new(
+                        lit,
+                        HistoryNote::new("night falls", here!()),
+                    )))
                 }
-                (true, Mistake::NoWayOut) => Next::Rest(Why::new("it burns for ever")),
-                (true, _) => Next::Remove(Note::new("burnt out", here!())),
+                (true, Mistake::NoWayOut) => {
+                    LifecycleDecision::Idle(IdleReason::new("it burns for ever"))
+                }
+                (true, _) => LifecycleDecision::Remove(HistoryNote::new("burnt out", here!())),
             }
         }
     }
@@ -470,12 +486,12 @@ mod tests {
         const ABOUT: &'static str = "It gives light.";
 
         fn fresh() -> Self {
-            let head = Head::new("lamp", Labels::new(), Timestamp::default());
+            let head = RecordHeader::new("lamp", Labels::new(), Timestamp::default());
             Self { head, lit: false }
         }
 
-        fn happens(&self) -> Vec<Happening<Self>> {
-            vec![Happening { what: AT_ONCE, record: self.clone(), seen: () }]
+        fn events(&self) -> Vec<LifecycleEvent<Self>> {
+            vec![LifecycleEvent { name: AT_ONCE, record: self.clone(), context: () }]
         }
 
         fn advice(&self) -> &'static str {
@@ -484,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sound_is_drawn_and_what_is_not_is_named() {
+    fn a_sound_lifecycle_is_drawn_and_mistakes_are_named() {
         let page = chart::<Lamp<0>>().unwrap().page();
         for line in [
             "    [*] --> Dark\n",
@@ -496,13 +512,13 @@ mod tests {
         ] {
             assert!(page.contains(line), "{line:?} is not in\n{page}");
         }
-        for (wrong, said) in [
+        for (wrong, message) in [
             (chart::<Lamp<1>>(), "no way out of Lamp"),
             (chart::<Lamp<2>>(), "nothing leads to Lit"),
             (chart::<Lamp<3>>(), "Blinking is not among the states"),
         ] {
             let wrong = wrong.unwrap_err();
-            assert!(wrong.starts_with(said), "{wrong}");
+            assert!(wrong.starts_with(message), "{wrong}");
         }
     }
 }

@@ -4,22 +4,25 @@
 //! The tables are written out here, and never derived from the code under test.
 
 mod actions;
-mod doors;
 mod drift;
 mod enroll;
 mod fits;
-mod lives;
-mod silence;
+mod heartbeat;
+mod node_runs;
+mod requests;
 mod sites;
 mod stages;
 mod tasks;
+mod transitions;
 mod walk;
-mod ways;
 
 use crate::support::{at, spec};
 use model::id::{MachineId, NodeId, RunId, SiteId};
 use model::lifecycle::Lifecycle;
-use model::node::{MODE, Mode, NODE, Node, NodeState, Stage, Upstream, UpstreamSeen, Whose, steps};
+use model::node::{
+    DecommissionMode, MODE, MaasObservation, MaasState, NODE, Node, NodeStage, NodeState,
+    StageTarget, steps,
+};
 use model::plan::{Params, RunType};
 use model::run::{Run, RunSpec};
 
@@ -27,40 +30,45 @@ use model::run::{Run, RunSpec};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     Onboard,
-    Take(Mode),
+    Take(DecommissionMode),
 }
 
 impl Work {
     pub const ALL: [Self; 7] = [
         Self::Onboard,
-        Self::Take(Mode::SoftReset),
-        Self::Take(Mode::Reimage),
-        Self::Take(Mode::FullDecommission),
-        Self::Take(Mode::StorageCleanup),
-        Self::Take(Mode::Drain),
-        Self::Take(Mode::Retire),
+        Self::Take(DecommissionMode::SoftReset),
+        Self::Take(DecommissionMode::Reimage),
+        Self::Take(DecommissionMode::FullDecommission),
+        Self::Take(DecommissionMode::StorageCleanup),
+        Self::Take(DecommissionMode::Drain),
+        Self::Take(DecommissionMode::Retire),
     ];
 
     fn run_type(self) -> RunType {
         match self {
             Self::Onboard => RunType::Onboard,
-            Self::Take(Mode::Drain | Mode::Retire | Mode::Reactivate) => RunType::NodeDrain,
             Self::Take(
-                Mode::SoftReset | Mode::Reimage | Mode::FullDecommission | Mode::StorageCleanup,
+                DecommissionMode::Drain | DecommissionMode::Retire | DecommissionMode::Reactivate,
+            ) => RunType::NodeDrain,
+            Self::Take(
+                DecommissionMode::SoftReset
+                | DecommissionMode::Reimage
+                | DecommissionMode::FullDecommission
+                | DecommissionMode::StorageCleanup,
             ) => RunType::Decommission,
         }
     }
 
-    pub fn stages(self) -> Vec<Stage> {
+    pub fn stages(self) -> Vec<NodeStage> {
         match self {
-            Self::Onboard => Stage::ONBOARDING.to_vec(),
+            Self::Onboard => NodeStage::ONBOARDING.to_vec(),
             Self::Take(mode) => mode.stages(true),
         }
     }
 }
 
-pub fn state(word: &str) -> NodeState {
-    NodeState::parse(word).unwrap_or_else(|| panic!("{word} is no state"))
+pub fn state(name: &str) -> NodeState {
+    NodeState::parse(name).unwrap_or_else(|| panic!("{name} is no state"))
 }
 
 pub fn node(state: NodeState) -> Node {
@@ -71,27 +79,27 @@ pub fn node(state: NodeState) -> Node {
     node
 }
 
-pub fn seen(state: Upstream) -> UpstreamSeen {
-    UpstreamSeen { state, said: String::new(), on: None, at: at(0) }
+pub fn upstream_observation(state: MaasState) -> MaasObservation {
+    MaasObservation { state, message: String::new(), powered_on: None, at: at(0) }
 }
 
-pub fn whose(cluster: &str) -> Whose {
-    Whose {
+pub fn stage_context(cluster: &str) -> StageTarget {
+    StageTarget {
         node: NodeId::trusted("node-1"),
         site: Some(SiteId::trusted("site-1")),
-        by: "maas".into(),
+        provider: "maas".into(),
         cluster: cluster.into(),
     }
 }
 
 /// A run on a node with these stages, as a request creates it.
-pub fn run_of(work: Work, stages: &[Stage], cluster: &str) -> Run {
+pub fn run_of(work: Work, stages: &[NodeStage], cluster: &str) -> Run {
     let mut params = Params::from([(NODE.to_string(), "node-1".to_string())]);
     if let Work::Take(mode) = work {
         params.insert(MODE.into(), mode.as_str().into());
     }
     let reports_to = Some(node(NodeState::Active).subject());
-    let steps = steps(stages, &whose(cluster));
+    let steps = steps(stages, &stage_context(cluster));
     Run::new(RunSpec { run_type: work.run_type(), params, reports_to, ..spec(steps) })
 }
 

@@ -1,6 +1,6 @@
 //! The tables in the documents that mirror lists in the code must match them exactly.
 
-use model::fault::{Code, Happened};
+use model::fault::{EffectOutcome, FaultCode};
 use model::plan::RunType;
 use std::path::Path;
 
@@ -18,15 +18,15 @@ fn rows<'a>(page: &'a str, begin: &str) -> Vec<&'a str> {
 
 #[test]
 fn every_fault_has_its_row_among_the_errors() {
-    let row = |code: &Code| {
+    let row = |code: &FaultCode| {
         let (name, class) = (code.as_str(), code.class().as_str());
-        let happened = match code.happened() {
-            Happened::No => "no",
-            Happened::Maybe => "maybe",
+        let happened = match code.effect_outcome() {
+            EffectOutcome::NotApplied => "no",
+            EffectOutcome::Unknown => "maybe",
         };
         format!("| [{name}](faults/{name}.md) | {class} | {happened} |")
     };
-    let mut expected: Vec<String> = Code::ALL.iter().map(row).collect();
+    let mut expected: Vec<String> = FaultCode::ALL.iter().map(row).collect();
     expected.sort_unstable();
     assert_eq!(rows(&page("api-errors.md"), "| ["), expected);
 }
@@ -37,7 +37,7 @@ fn every_type_of_operation_is_named_among_the_filters() {
     let rows = rows(&page, "| `type` |");
     let [row] = rows[..] else { panic!("{rows:?}") };
     for kind in RunType::ALL {
-        let named = row.split([' ', ',', ';']).any(|word| word == kind.as_str());
+        let named = row.split([' ', ',', ';']).any(|name| name == kind.as_str());
         assert!(named, "{} is not in {row}", kind.as_str());
     }
 }

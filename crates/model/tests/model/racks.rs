@@ -2,19 +2,23 @@
 //! plans of maintenances.
 
 use crate::support::spec;
-use model::blast::{Against, Dark};
+use model::blast_radius::{AffectedMachine, ImpactObjection};
 use model::effect::{DeviceWork, Effect};
-use model::firmware::{Component, Firmware, Resolution};
-use model::health::{Bar, Standing};
+use model::firmware::{Firmware, FirmwareComponent, FirmwareResolution};
+use model::health::{BlockingAlert, HealthSummary};
 use model::id::{FirmwareId, MachineId, RunId, SwitchId};
-use model::lifecycle::{Change, Head, Lifecycle, Next, Trouble};
+use model::lifecycle::{
+    DeviceFailure, Lifecycle, LifecycleChange, LifecycleDecision, RecordHeader,
+};
 use model::machine::Labels;
 use model::rack::maintenance::{
-    Asked, FORCED, Leg, Limits, Planned, PowerSequence, Scope, Trigger, Wanted, admit, gates,
-    may_go_on, plan, wanted_of,
+    FORCED, MaintenanceScope, MaintenanceTrigger, PlannedMaintenance, PowerSequence, RackLimits,
+    RackMaintenanceRequest, RackStep, RequestedActivity, admit, admit_resume, gates, plan,
+    request_from_params,
 };
 use model::rack::{
-    Counts, Device, During, Operation, Rack, RackSpec, RackState, RackTrouble, Seen, Stage,
+    Counts, MaintenanceStage, Rack, RackDevice, RackFailure, RackFailurePhase, RackOperation,
+    RackSpec, RackState, RackTurnInput,
 };
 use model::run::{Run, RunPhase, RunSpec};
 use model::target::{TargetId, TargetKind};
@@ -33,37 +37,44 @@ fn id(text: &str) -> RunId {
 }
 
 fn rack(state: RackState) -> Rack {
-    let head = Head::new("rack-1", Labels::new(), BEGUN);
+    let head = RecordHeader::new("rack-1", Labels::new(), BEGUN);
     let expected = Counts { machines: 1, switches: 2, power_shelves: 1 };
     let spec = RackSpec { hardware_type: "gb200".into(), expected };
     Rack { state, ..Rack::new(head, spec) }
 }
 
-fn error(during: During) -> RackState {
-    let trouble = Trouble { said: "it broke".into(), run: None, code: String::new() };
-    RackState::Error { cause: RackTrouble { during, device: None, trouble, next: String::new() } }
+fn error(during: RackFailurePhase) -> RackState {
+    let trouble = DeviceFailure { message: "it broke".into(), run: None, code: String::new() };
+    RackState::Error {
+        cause: RackFailure {
+            phase: during,
+            device: None,
+            failure: trouble,
+            next_command: String::new(),
+        },
+    }
 }
 
-fn stage(stage: Stage) -> RackState {
+fn stage(stage: MaintenanceStage) -> RackState {
     RackState::Maintenance { stage }
 }
 
-fn device(kind: TargetKind, name: &str, slot: u32) -> Device {
-    let dark = Dark { machine: MachineId::trusted(name), against: None };
-    Device {
+fn device(kind: TargetKind, name: &str, slot: u32) -> RackDevice {
+    let affected = AffectedMachine { machine: MachineId::trusted(name), objection: None };
+    RackDevice {
         target: TargetId::new(kind, name),
         slot: Some(slot),
         state: "Ready".into(),
         ready: true,
         active_run: None,
         power: None,
-        dark: (kind == TargetKind::Machine).then_some(dark),
+        dark: (kind == TargetKind::Machine).then_some(affected),
         blocked: None,
-        health: Standing::default(),
+        health: HealthSummary::default(),
     }
 }
 
-fn devices() -> Vec<Device> {
+fn devices() -> Vec<RackDevice> {
     vec![
         device(TargetKind::Machine, "m-1", 10),
         device(TargetKind::Switch, "sw-2", 3),
@@ -72,30 +83,40 @@ fn devices() -> Vec<Device> {
     ]
 }
 
-fn operation(name: &str, phase: RunPhase, leg: Option<Leg>) -> Operation {
-    let trouble = matches!(phase, RunPhase::Failed | RunPhase::Canceled).then(|| RackTrouble {
-        during: leg.map_or(During::FirmwareUpgrade, |_| During::PowerSequence),
+fn operation(name: &str, phase: RunPhase, rack_step: Option<RackStep>) -> RackOperation {
+    let error = matches!(phase, RunPhase::Failed | RunPhase::Canceled).then(|| RackFailure {
+        phase: rack_step
+            .map_or(RackFailurePhase::FirmwareUpgrade, |_| RackFailurePhase::PowerSequence),
         device: Some(TargetId::new(TargetKind::Machine, "m-1")),
-        trouble: Trouble { said: "no".into(), run: Some(id(name)), code: String::new() },
-        next: format!("farrier run retry-step {name}"),
+        failure: DeviceFailure { message: "no".into(), run: Some(id(name)), code: String::new() },
+        next_command: format!("farrier run retry-step {name}"),
     });
     let claims = devices().into_iter().map(|device| device.target).collect();
     let (parts_at_work, parent, against) = (false, None, None);
-    Operation { id: id(name), phase, leg, parts_at_work, claims, trouble, parent, against }
+    RackOperation {
+        id: id(name),
+        phase,
+        step: rack_step,
+        children_active: parts_at_work,
+        claims,
+        trouble: error,
+        rerun_of: parent,
+        against,
+    }
 }
 
-fn seen(devices: Vec<Device>, operations: Vec<Operation>) -> Seen {
-    Seen {
+fn context(devices: Vec<RackDevice>, operations: Vec<RackOperation>) -> RackTurnInput {
+    RackTurnInput {
         fresh: id("op-fresh"),
         devices,
         operations,
-        firmware: Resolution::Use(Box::new(firmware())),
-        limits: Limits::default(),
+        firmware: FirmwareResolution::Use(Box::new(firmware())),
+        limits: RackLimits::default(),
     }
 }
 
 fn firmware() -> Firmware {
-    let component = Component {
+    let component = FirmwareComponent {
         name: "BMC".into(),
         version: "2".into(),
         url: "http://f".into(),
@@ -113,28 +134,28 @@ fn firmware() -> Firmware {
 }
 
 /// The result of a turn in one line.
-fn told(next: Next<Rack>) -> String {
+fn describe_next(next: LifecycleDecision<Rack>) -> String {
     match next {
-        Next::Rest(_) => "rests".into(),
-        Next::Until(..) => "waits".into(),
-        Next::Remove(_) => "is gone".into(),
-        Next::Become(change) => {
-            let Change { record, start, begin, cancel, .. } = *change;
+        LifecycleDecision::Idle(_) => "rests".into(),
+        LifecycleDecision::IdleUntil(..) => "waits".into(),
+        LifecycleDecision::Remove(_) => "is gone".into(),
+        LifecycleDecision::Transition(change) => {
+            let LifecycleChange { record, start, begin, cancel, .. } = *change;
             let state = match &record.state {
                 RackState::Maintenance { stage } => format!("Maintenance/{}", stage.as_str()),
-                RackState::Error { cause } => format!("Error/{}", cause.during.as_str()),
-                _ => record.word().into(),
+                RackState::Error { cause } => format!("Error/{}", cause.phase.as_str()),
+                _ => record.state_name().into(),
             };
-            let mut said = state;
-            said.extend(start.iter().map(|run| format!(" start {}", run.id)));
-            said.extend(begin.iter().map(|id| format!(" begin {id}")));
-            said.extend(cancel.iter().map(|(id, _)| format!(" cancel {id}")));
+            let mut message = state;
+            message.extend(start.iter().map(|run| format!(" start {}", run.id)));
+            message.extend(begin.iter().map(|id| format!(" begin {id}")));
+            message.extend(cancel.iter().map(|(id, _)| format!(" cancel {id}")));
             if record.topology_changed {
-                said.push_str(" changed");
+                message.push_str(" changed");
             }
-            said.extend(record.maintenance_requested.iter().map(|id| format!(" pending {id}")));
-            said.extend(record.active.iter().map(|id| format!(" active {id}")));
-            said
+            message.extend(record.maintenance_requested.iter().map(|id| format!(" pending {id}")));
+            message.extend(record.active.iter().map(|id| format!(" active {id}")));
+            message
         }
     }
 }
@@ -147,7 +168,7 @@ fn discovering() {
         all[1].ready = false;
         all
     };
-    let held = || {
+    let claimed = || {
         let mut all = devices();
         all[0].active_run = Some(id("op-9"));
         all
@@ -161,8 +182,8 @@ fn discovering() {
         (rack(RackState::Created), Vec::new(), now(), "Discovering"),
         (here(), short(), now(), "waits"),
         (here(), unready(), now(), "waits"),
-        (here(), held(), now(), "waits"),
-        (here(), held(), late, "Error/Discovery"),
+        (here(), claimed(), now(), "waits"),
+        (here(), claimed(), late, "Error/Discovery"),
         (here(), short(), late, "Error/Discovery"),
         (here(), unready(), late, "Error/Discovery"),
         (here(), devices(), now(), "Maintenance/FirmwareUpgrade start op-fresh active op-fresh"),
@@ -170,8 +191,14 @@ fn discovering() {
         (deleted, devices(), now(), "Deleting"),
     ];
     for (rack, devices, at, expected) in table {
-        let seen = seen(devices, Vec::new());
-        assert_eq!(told(rack.next(&seen, at)), expected, "{:?} {:?}", rack.state, seen.devices);
+        let observed = context(devices, Vec::new());
+        assert_eq!(
+            describe_next(rack.next(&observed, at)),
+            expected,
+            "{:?} {:?}",
+            rack.state,
+            observed.devices
+        );
     }
 }
 
@@ -188,8 +215,8 @@ fn what_begins_first() {
     };
     let begins = "Maintenance/FirmwareUpgrade begin op-m active op-m";
     let reprovisions = "Maintenance/FirmwareUpgrade begin op-r active op-r";
-    let failed = || error(During::PowerSequence);
-    let lacking = || error(During::Discovery);
+    let failed = || error(RackFailurePhase::PowerSequence);
+    let lacking = || error(RackFailurePhase::Discovery);
     let table = [
         (RackState::Ready, [false, false, false], "rests"),
         (RackState::Ready, [false, false, true], begins),
@@ -211,12 +238,17 @@ fn what_begins_first() {
     for (state, [topology, reprovision, maintenance], expected) in table {
         let rack = flags(state, topology, reprovision, maintenance);
         let operations = vec![operation("op-r", Pending, None), operation("op-m", Pending, None)];
-        let seen = seen(devices(), operations);
+        let observed = context(devices(), operations);
         let flags = [topology, reprovision, maintenance];
-        assert_eq!(told(rack.next(&seen, now())), expected.trim(), "{:?} {flags:?}", rack.state);
+        assert_eq!(
+            describe_next(rack.next(&observed, now())),
+            expected.trim(),
+            "{:?} {flags:?}",
+            rack.state
+        );
         let mut deleted = rack.clone();
         deleted.head.deleted = true;
-        assert!(told(deleted.next(&seen, now())).starts_with("Deleting"), "{flags:?}");
+        assert!(describe_next(deleted.next(&observed, now())).starts_with("Deleting"), "{flags:?}");
     }
 }
 
@@ -225,33 +257,46 @@ fn what_was_withdrawn_does_not_begin_and_a_reprovision_waits_for_its_devices() {
     let mut pending = rack(RackState::Ready);
     pending.maintenance_requested = vec![id("op-m")];
     let over = operation("op-m", RunPhase::Canceled, None);
-    assert_eq!(told(pending.next(&seen(devices(), vec![over]), now())), "Ready");
-    let mut asked = rack(RackState::Ready);
-    asked.reprovision_requested = Some(id("op-r"));
+    assert_eq!(describe_next(pending.next(&context(devices(), vec![over]), now())), "Ready");
+    let mut requested = rack(RackState::Ready);
+    requested.reprovision_requested = Some(id("op-r"));
     let over = operation("op-r", RunPhase::Canceled, None);
-    assert_eq!(told(asked.next(&seen(devices(), vec![over]), now())), "Ready");
-    let mut held = devices();
-    held[2].active_run = Some(id("op-9"));
+    assert_eq!(describe_next(requested.next(&context(devices(), vec![over]), now())), "Ready");
+    let mut claimed = devices();
+    claimed[2].active_run = Some(id("op-9"));
     let waiting = operation("op-r", RunPhase::Pending, None);
-    let barred = Operation { against: Some("m-1 is held by op-9".into()), ..waiting.clone() };
-    assert_eq!(told(asked.next(&seen(held.clone(), vec![waiting]), now())), "waits");
+    let barred = RackOperation { against: Some("m-1 is held by op-9".into()), ..waiting.clone() };
+    assert_eq!(
+        describe_next(requested.next(&context(claimed.clone(), vec![waiting]), now())),
+        "waits"
+    );
     // The gate is asked again only after all devices are released: the holder may have given way.
-    assert_eq!(told(asked.next(&seen(held, vec![barred.clone()]), now())), "waits");
-    assert_eq!(told(asked.next(&seen(devices(), vec![barred]), now())), "Ready cancel op-r");
+    assert_eq!(
+        describe_next(requested.next(&context(claimed, vec![barred.clone()]), now())),
+        "waits"
+    );
+    assert_eq!(
+        describe_next(requested.next(&context(devices(), vec![barred]), now())),
+        "Ready cancel op-r"
+    );
 }
 
 #[test]
 fn a_maintenance_is_followed_to_its_end() {
     use RunPhase::{Canceled, Failed, Pending, Running, Succeeded};
-    let at = |phase, leg| Some(operation("op-1", phase, leg));
-    let firmware = Some(Leg::Firmware(TargetKind::Machine));
-    let power = Some(Leg::PowerOff(TargetKind::Machine));
-    let check = Some(Leg::Validate);
-    let fw = || stage(Stage::FirmwareUpgrade);
+    let at = |phase, rack_step| Some(operation("op-1", phase, rack_step));
+    let firmware = Some(RackStep::Firmware(TargetKind::Machine));
+    let power = Some(RackStep::PowerOff(TargetKind::Machine));
+    let check = Some(RackStep::Validate);
+    let fw = || stage(MaintenanceStage::FirmwareUpgrade);
     let table = [
         (fw(), at(Pending, None), "rests"),
         (fw(), at(Running, firmware), "rests"),
-        (fw(), at(Running, Some(Leg::FabricOff)), "Maintenance/ConfigureNmxCluster active op-1"),
+        (
+            fw(),
+            at(Running, Some(RackStep::FabricOff)),
+            "Maintenance/ConfigureNmxCluster active op-1",
+        ),
         (fw(), at(Running, power), "Maintenance/PowerSequence active op-1"),
         (fw(), at(Running, check), "Maintenance/Completed active op-1"),
         (fw(), at(Succeeded, check), "Maintenance/Completed active op-1"),
@@ -259,16 +304,20 @@ fn a_maintenance_is_followed_to_its_end() {
         (fw(), at(Failed, power), "Error/PowerSequence"),
         (fw(), at(Canceled, power), "Error/PowerSequence"),
         (fw(), None, "Error/Validation"),
-        (stage(Stage::PowerSequence), at(Running, power), "rests"),
-        (stage(Stage::PowerSequence), at(Failed, power), "Error/PowerSequence"),
-        (stage(Stage::Completed), at(Running, check), "Validating active op-1"),
-        (stage(Stage::Completed), at(Succeeded, check), "Validating active op-1"),
-        (stage(Stage::Completed), at(Failed, check), "Error/PowerSequence"),
+        (stage(MaintenanceStage::PowerSequence), at(Running, power), "rests"),
+        (stage(MaintenanceStage::PowerSequence), at(Failed, power), "Error/PowerSequence"),
+        (stage(MaintenanceStage::Completed), at(Running, check), "Validating active op-1"),
+        (stage(MaintenanceStage::Completed), at(Succeeded, check), "Validating active op-1"),
+        (stage(MaintenanceStage::Completed), at(Failed, check), "Error/PowerSequence"),
         (RackState::Validating, at(Running, check), "rests"),
         (RackState::Validating, at(Succeeded, check), "Ready"),
         (RackState::Validating, at(Failed, check), "Error/PowerSequence"),
         (RackState::Ready, at(Running, power), "Maintenance/FirmwareUpgrade active op-1"),
-        (error(During::Validation), at(Running, power), "Maintenance/FirmwareUpgrade active op-1"),
+        (
+            error(RackFailurePhase::Validation),
+            at(Running, power),
+            "Maintenance/FirmwareUpgrade active op-1",
+        ),
         (RackState::Deleting, at(Running, power), "rests"),
         (RackState::Deleting, at(Failed, power), "is gone"),
         (RackState::Deleting, None, "is gone"),
@@ -276,68 +325,70 @@ fn a_maintenance_is_followed_to_its_end() {
     for (state, operation, expected) in table {
         let mut rack = rack(state);
         rack.active = vec![id("op-1")];
-        let said = format!("{:?} {operation:?}", rack.state);
-        let seen = seen(Vec::new(), operation.into_iter().collect());
-        assert_eq!(told(rack.next(&seen, now())), expected, "{said}");
+        let message = format!("{:?} {operation:?}", rack.state);
+        let observed = context(Vec::new(), operation.into_iter().collect());
+        assert_eq!(describe_next(rack.next(&observed, now())), expected, "{message}");
     }
 }
 
 #[test]
 fn several_at_once_are_one_maintenance_until_the_last_has_ended() {
     use RunPhase::{Canceled, Failed, Running};
-    let power = Some(Leg::PowerOn(TargetKind::Machine));
-    let mut rack = rack(stage(Stage::PowerSequence));
+    let power = Some(RackStep::PowerOn(TargetKind::Machine));
+    let mut rack = rack(stage(MaintenanceStage::PowerSequence));
     rack.active = vec![id("op-1"), id("op-2")];
-    let both = |first, second| seen(Vec::new(), vec![first, second]);
+    let both = |first, second| context(Vec::new(), vec![first, second]);
     let going = operation("op-2", Running, power);
     let failed = operation("op-1", Failed, power);
-    assert_eq!(told(rack.next(&both(failed.clone(), going.clone()), now())), "rests");
-    let over = operation("op-2", RunPhase::Succeeded, Some(Leg::Validate));
-    assert_eq!(told(rack.next(&both(failed, over), now())), "Error/PowerSequence");
-    let stopped = Operation { parts_at_work: true, ..operation("op-1", Canceled, power) };
-    let over = operation("op-2", RunPhase::Succeeded, Some(Leg::Validate));
+    assert_eq!(describe_next(rack.next(&both(failed.clone(), going.clone()), now())), "rests");
+    let over = operation("op-2", RunPhase::Succeeded, Some(RackStep::Validate));
+    assert_eq!(describe_next(rack.next(&both(failed, over), now())), "Error/PowerSequence");
+    let stopped = RackOperation { children_active: true, ..operation("op-1", Canceled, power) };
+    let over = operation("op-2", RunPhase::Succeeded, Some(RackStep::Validate));
     let left = "Maintenance/PowerSequence active op-1";
-    assert_eq!(told(rack.next(&both(stopped, over), now())), left);
-    let anew = Operation { parent: Some(id("op-1")), ..going.clone() };
+    assert_eq!(describe_next(rack.next(&both(stopped, over), now())), left);
+    let restarted = RackOperation { rerun_of: Some(id("op-1")), ..going.clone() };
     let failed = operation("op-1", Failed, power);
     let left = "Maintenance/PowerSequence active op-2";
-    assert_eq!(told(rack.next(&both(failed, anew), now())), left);
+    assert_eq!(describe_next(rack.next(&both(failed, restarted), now())), left);
     rack.active = vec![id("op-2")];
     rack.maintenance_requested = vec![id("op-1")];
     let pending = operation("op-1", RunPhase::Pending, None);
     let expected = "Maintenance/PowerSequence begin op-1 active op-2 active op-1";
-    assert_eq!(told(rack.next(&both(pending.clone(), going.clone()), now())), expected);
+    assert_eq!(describe_next(rack.next(&both(pending.clone(), going.clone()), now())), expected);
     let withdrawn = operation("op-1", Canceled, None);
     let left = "Maintenance/PowerSequence active op-2";
-    assert_eq!(told(rack.next(&both(withdrawn, going.clone()), now())), left);
-    let barred = Operation { against: Some("m-1 is READY and in service".into()), ..pending };
+    assert_eq!(describe_next(rack.next(&both(withdrawn, going.clone()), now())), left);
+    let barred = RackOperation { against: Some("m-1 is READY and in service".into()), ..pending };
     let canceled = "Maintenance/PowerSequence cancel op-1 active op-2";
-    assert_eq!(told(rack.next(&both(barred, going), now())), canceled);
+    assert_eq!(describe_next(rack.next(&both(barred, going), now())), canceled);
 }
 
 /// Work on healthy devices does not resolve a failure on another one.
 #[test]
 fn what_failed_is_not_forgotten_by_work_on_others() {
-    let mut failed = rack(error(During::FirmwareUpgrade));
+    let mut failed = rack(error(RackFailurePhase::FirmwareUpgrade));
     let RackState::Error { cause } = &mut failed.state else { panic!("{failed:?}") };
     cause.device = Some(TargetId::new(TargetKind::Machine, "m-1"));
     failed.maintenance_requested = vec![id("op-2")];
     let ends_in = |claims: &[&str]| {
-        let operation = |phase, leg| {
-            let one = operation("op-2", phase, leg);
+        let operation = |phase, rack_step| {
+            let one = operation("op-2", phase, rack_step);
             let claims = one.claims.into_iter().filter(|one| claims.contains(&one.as_str()));
-            seen(Vec::new(), vec![Operation { claims: claims.collect(), ..one }])
+            context(Vec::new(), vec![RackOperation { claims: claims.collect(), ..one }])
         };
         let mut rack = failed.clone();
-        let mut seen = operation(RunPhase::Pending, None);
+        let mut observed = operation(RunPhase::Pending, None);
         for _ in 0..10 {
-            match rack.next(&seen, now()) {
-                Next::Become(change) => rack = change.record,
-                Next::Rest(_) | Next::Until(..) | Next::Remove(_) => break,
+            match rack.next(&observed, now()) {
+                LifecycleDecision::Transition(change) => rack = change.record,
+                LifecycleDecision::Idle(_)
+                | LifecycleDecision::IdleUntil(..)
+                | LifecycleDecision::Remove(_) => break,
             }
-            seen = operation(RunPhase::Succeeded, Some(Leg::Validate));
+            observed = operation(RunPhase::Succeeded, Some(RackStep::Validate));
         }
-        (rack.word(), rack.unmended)
+        (rack.state_name(), rack.unresolved_failure)
     };
     assert_eq!(ends_in(&["sw-1"]), ("Error", None));
     assert_eq!(ends_in(&["m-1"]), ("Ready", None));
@@ -349,31 +400,35 @@ fn what_failed_is_not_forgotten_by_work_on_others() {
 #[test]
 fn what_is_left_of_an_operation_needs_leave_again() {
     let run_of = |sequence, at| {
-        let asked = vec![Asked::PowerSequence(sequence)];
-        let planned = planned(Wanted { scope: Scope::default(), activities: asked });
+        let requested = vec![RequestedActivity::PowerSequence(sequence)];
+        let planned = planned(RackMaintenanceRequest {
+            scope: MaintenanceScope::default(),
+            activities: requested,
+        });
         let new = planned.new_run(&rack(RackState::Ready), &id("op-1"), "ada".into());
         let mut run = Run::new(RunSpec {
             id: new.id,
             target: new.target,
             steps: new.steps,
-            claims: new.claims,
+            held_targets: new.claims,
             params: new.params,
             ..spec(Vec::new())
         });
-        run.progress.at = at;
+        run.progress.step_index = at;
         run
     };
     let serving = |run: Option<&str>| {
         let mut all = devices();
         let machine = all.iter_mut().find(|one| one.dark.is_some()).expect("a machine");
         let against = match run {
-            None => Against::InService,
-            Some(run) => Against::HeldBy(id(run)),
+            None => ImpactObjection::InService,
+            Some(run) => ImpactObjection::HeldBy(id(run)),
         };
-        machine.dark.as_mut().expect("dark").against = Some(against);
+        machine.dark.as_mut().expect("dark").objection = Some(against);
         all
     };
-    let refused = |run: &Run, devices: &[Device]| may_go_on(run, devices).err().map(|it| it.reason);
+    let refused =
+        |run: &Run, devices: &[RackDevice]| admit_resume(run, devices).err().map(|it| it.reason);
     let off = run_of(PowerSequence::Off, 0);
     assert_eq!(refused(&off, &devices()), None);
     assert_eq!(refused(&off, &serving(None)), Some("MACHINES_IN_SERVICE"));
@@ -392,60 +447,65 @@ fn what_is_left_of_an_operation_needs_leave_again() {
 /// Reconfiguring the fabric interrupts distributed workloads, whatever else is in scope.
 #[test]
 fn whoever_is_in_service_keeps_the_fabric() {
-    let serving = |against: Option<Against>| {
+    let serving = |against: Option<ImpactObjection>| {
         let mut all = devices();
         let machine = MachineId::trusted("m-1");
-        all[0].dark = Some(Dark { machine, against });
+        all[0].dark = Some(AffectedMachine { machine, objection: against });
         all
     };
-    let node = || Against::Serves(model::id::NodeId::trusted("node-1"));
-    let fabric = || vec![Asked::ConfigureNmxCluster];
-    let power = || vec![Asked::PowerSequence(PowerSequence::On)];
-    for (against, asked, refused) in [
+    let node = || ImpactObjection::Serves(model::id::NodeId::trusted("node-1"));
+    let fabric = || vec![RequestedActivity::ConfigureNmxCluster];
+    let power = || vec![RequestedActivity::PowerSequence(PowerSequence::On)];
+    for (against, requested, refused) in [
         (Some(node()), fabric(), Some("this maintenance would take the fabric from")),
-        (Some(Against::InService), fabric(), Some("m-1 is READY and in service")),
+        (Some(ImpactObjection::InService), fabric(), Some("m-1 is READY and in service")),
         (None, fabric(), None),
         (Some(node()), power(), None),
     ] {
-        let wanted = Wanted { scope: Scope::default(), activities: asked };
-        let given = (Resolution::Skip("none".into()), &Limits::default());
+        let desired =
+            RackMaintenanceRequest { scope: MaintenanceScope::default(), activities: requested };
+        let given = (FirmwareResolution::Skip("none".into()), &RackLimits::default());
         let (rack, all) = (rack(RackState::Ready), serving(against));
-        let planned = plan(&rack, &all, wanted, Trigger::OnDemand, given).expect("a plan");
-        let said =
-            model::rack::maintenance::interlock(&planned, None).err().map(|refusal| refusal.said);
-        match (&said, refused) {
-            (Some(said), Some(words)) => assert!(said.contains(words), "{said}"),
-            (said, refused) => assert_eq!(said.as_deref(), refused),
+        let planned =
+            plan(&rack, &all, desired, MaintenanceTrigger::OnDemand, given).expect("a plan");
+        let message = model::rack::maintenance::check_planned_impact(&planned, None)
+            .err()
+            .map(|refusal| refusal.message);
+        match (&message, refused) {
+            (Some(message), Some(words)) => assert!(message.contains(words), "{message}"),
+            (message, refused) => assert_eq!(message.as_deref(), refused),
         }
-        assert_eq!(model::rack::maintenance::interlock(&planned, Some("fire")), Ok(()));
+        assert_eq!(model::rack::maintenance::check_planned_impact(&planned, Some("fire")), Ok(()));
         let new = planned.new_run(&rack, &id("op-1"), "ada".into());
-        let run = Run::new(RunSpec { steps: new.steps, claims: new.claims, ..spec(Vec::new()) });
-        assert_eq!(may_go_on(&run, &all).is_err(), refused.is_some());
+        let run =
+            Run::new(RunSpec { steps: new.steps, held_targets: new.claims, ..spec(Vec::new()) });
+        assert_eq!(admit_resume(&run, &all).is_err(), refused.is_some());
     }
 }
 
 /// The steps of a plan: names, and the number of devices of each.
-fn legs(planned: &Planned) -> Vec<(String, usize)> {
+fn step_sizes(planned: &PlannedMaintenance) -> Vec<(String, usize)> {
     let count = |effect: &Effect| match effect {
-        Effect::Parts { group } => group.parts.len(),
+        Effect::ChildRuns { group } => group.child_runs.len(),
         other => panic!("{other:?}"),
     };
     planned.steps.iter().map(|step| (step.name.clone(), count(&step.effect))).collect()
 }
 
-fn planned(wanted: Wanted) -> Planned {
-    let given = (Resolution::Use(Box::new(firmware())), &Limits::default());
-    plan(&rack(RackState::Ready), &devices(), wanted, Trigger::OnDemand, given).expect("a plan")
+fn planned(desired: RackMaintenanceRequest) -> PlannedMaintenance {
+    let given = (FirmwareResolution::Use(Box::new(firmware())), &RackLimits::default());
+    plan(&rack(RackState::Ready), &devices(), desired, MaintenanceTrigger::OnDemand, given)
+        .expect("a plan")
 }
 
 #[test]
 fn power_goes_up_from_the_shelves_and_down_from_the_machines() {
-    let only = |sequence| Wanted {
-        scope: Scope::default(),
-        activities: vec![Asked::PowerSequence(sequence)],
+    let only = |sequence| RackMaintenanceRequest {
+        scope: MaintenanceScope::default(),
+        activities: vec![RequestedActivity::PowerSequence(sequence)],
     };
     let names = |sequence| {
-        let legs = legs(&planned(only(sequence)));
+        let legs = step_sizes(&planned(only(sequence)));
         legs.into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(" ")
     };
     let on = "power-on-shelves power-on-switches power-on-machines";
@@ -454,94 +514,112 @@ fn power_goes_up_from_the_shelves_and_down_from_the_machines() {
     assert_eq!(names(PowerSequence::Off), format!("{off} validate"));
     assert_eq!(names(PowerSequence::Reset), format!("{off} {on} validate"));
     // Devices without power cannot be validated.
-    let legs = legs(&planned(only(PowerSequence::Off)));
+    let legs = step_sizes(&planned(only(PowerSequence::Off)));
     assert_eq!(legs.last(), Some(&("validate".to_string(), 1)));
 }
 
 #[test]
 fn a_scope_takes_no_more_than_it_names() {
-    let scope = Scope { machines: vec![MachineId::trusted("m-1")], ..Scope::default() };
-    let plan = planned(Wanted { scope, activities: Vec::new() });
+    let scope = MaintenanceScope {
+        machines: vec![MachineId::trusted("m-1")],
+        ..MaintenanceScope::default()
+    };
+    let plan = planned(RackMaintenanceRequest { scope, activities: Vec::new() });
     let expected = [("firmware-machines", 1), ("power-on-machines", 1), ("validate", 1)];
-    assert_eq!(legs(&plan), expected.map(|(name, count)| (name.to_string(), count)));
+    assert_eq!(step_sizes(&plan), expected.map(|(name, count)| (name.to_string(), count)));
     assert!(
         plan.notes.iter().any(|note| note.contains("sw-2 is not in scope")),
         "{:?}",
         plan.notes
     );
     assert_eq!(plan.claims().len(), 1);
-    let all = planned(Wanted::default());
+    let all = planned(RackMaintenanceRequest::default());
     assert_eq!(all.claims().len(), 4);
     let manager = all.steps.iter().find(|step| step.name == "fabric-manager").expect("a leg");
-    let Effect::Parts { group } = &manager.effect else { panic!("{manager:?}") };
-    assert_eq!(group.parts[0].target.as_str(), "sw-2", "the lowest place, not the lowest name");
+    let Effect::ChildRuns { group } = &manager.effect else { panic!("{manager:?}") };
+    assert_eq!(
+        group.child_runs[0].target.as_str(),
+        "sw-2",
+        "the lowest place, not the lowest name"
+    );
 }
 
 #[test]
 fn machines_in_service_are_taken_down_by_force_only() {
-    let serving = |mut all: Vec<Device>| {
+    let serving = |mut all: Vec<RackDevice>| {
         let machine = MachineId::trusted("m-1");
-        all[0].dark = Some(Dark { machine, against: Some(Against::InService) });
+        all[0].dark =
+            Some(AffectedMachine { machine, objection: Some(ImpactObjection::InService) });
         all
     };
-    let shelves =
-        Scope { power_shelves: vec![model::id::PowerShelfId::trusted("ps-1")], ..Scope::default() };
-    let switches = Scope { switches: vec![SwitchId::trusted("sw-1")], ..Scope::default() };
-    let off = || vec![Asked::PowerSequence(PowerSequence::Off)];
-    let on = || vec![Asked::PowerSequence(PowerSequence::On)];
-    let flash = || vec![Asked::FirmwareUpgrade(None)];
-    let (dark, restarted) = (Some("sequence would take power from"), Some("upgrade would restart"));
+    let shelves = MaintenanceScope {
+        power_shelves: vec![model::id::PowerShelfId::trusted("ps-1")],
+        ..MaintenanceScope::default()
+    };
+    let switches = MaintenanceScope {
+        switches: vec![SwitchId::trusted("sw-1")],
+        ..MaintenanceScope::default()
+    };
+    let off = || vec![RequestedActivity::PowerSequence(PowerSequence::Off)];
+    let on = || vec![RequestedActivity::PowerSequence(PowerSequence::On)];
+    let flash = || vec![RequestedActivity::FirmwareUpgrade(None)];
+    let (affected, restarted) =
+        (Some("sequence would take power from"), Some("upgrade would restart"));
     let table = [
-        (Scope::default(), off(), dark),
-        (Scope::default(), on(), None),
-        (Scope::default(), flash(), restarted),
-        (Scope::default(), [flash(), off()].concat(), dark),
+        (MaintenanceScope::default(), off(), affected),
+        (MaintenanceScope::default(), on(), None),
+        (MaintenanceScope::default(), flash(), restarted),
+        (MaintenanceScope::default(), [flash(), off()].concat(), affected),
         // The machine is out of scope, but this shelf feeds it.
-        (shelves.clone(), off(), dark),
+        (shelves.clone(), off(), affected),
         (shelves.clone(), flash(), None),
         (switches, off(), Some("maintenance would take the fabric from")),
     ];
-    for (scope, activities, said) in table {
-        let wanted = Wanted { scope, activities };
-        let given = (Resolution::Use(Box::new(firmware())), &Limits::default());
+    for (scope, activities, message) in table {
+        let desired = RackMaintenanceRequest { scope, activities };
+        let given = (FirmwareResolution::Use(Box::new(firmware())), &RackLimits::default());
         let rack = rack(RackState::Ready);
         let devices = serving(devices());
-        let planned = plan(&rack, &devices, wanted.clone(), Trigger::OnDemand, given).unwrap();
+        let planned =
+            plan(&rack, &devices, desired.clone(), MaintenanceTrigger::OnDemand, given).unwrap();
         let against = gates(&rack, &planned, None);
         let refusal = against.iter().find(|one| one.reason == "MACHINES_IN_SERVICE");
-        assert_eq!(refusal.is_some(), said.is_some(), "{wanted:?}");
-        let told = refusal.map(|refusal| refusal.said.as_str()).unwrap_or_default();
-        assert!(told.contains(said.unwrap_or_default()), "{told}");
-        assert!(gates(&rack, &planned, Some("a fire")).is_empty(), "{wanted:?}");
+        assert_eq!(refusal.is_some(), message.is_some(), "{desired:?}");
+        let reported = refusal.map(|refusal| refusal.message.as_str()).unwrap_or_default();
+        assert!(reported.contains(message.unwrap_or_default()), "{reported}");
+        assert!(gates(&rack, &planned, Some("a fire")).is_empty(), "{desired:?}");
         assert_eq!(gates(&rack, &planned, Some(" ")).len(), 1, "a reason is wanted");
-        assert_eq!(wanted_of(&planned.params()), wanted, "it reads back as it was");
+        assert_eq!(request_from_params(&planned.params()), desired, "it reads back as it was");
     }
 }
 
 /// Rows: the alert is on the rack, or on a device in its scope.
 #[test]
 fn what_is_reported_prevents_a_maintenance_unless_by_force() {
-    let bar = Bar { source: "leak".into(), alert: "water".into(), message: "wet".into() };
-    let ill = Standing { alerts: 1, allocations: None, state_changes: Some(bar) };
+    let bar = BlockingAlert { source: "leak".into(), alert: "water".into(), message: "wet".into() };
+    let ill = HealthSummary { alerts: 1, allocations_blocked_by: None, state_changes: Some(bar) };
     let mut on_rack = rack(RackState::Ready);
     on_rack.head.health = ill.clone();
-    let mut on_device = planned(Wanted::default());
+    let mut on_device = planned(RackMaintenanceRequest::default());
     on_device.devices[0].health = ill.clone();
-    let well = (rack(RackState::Ready), planned(Wanted::default()));
+    let well = (rack(RackState::Ready), planned(RackMaintenanceRequest::default()));
     assert!(gates(&well.0, &well.1, None).is_empty());
     for (rack, planned) in [(&on_rack, &well.1), (&well.0, &on_device)] {
         let refusals = gates(rack, planned, None);
         let reasons: Vec<&str> = refusals.iter().map(|refusal| refusal.reason).collect();
         assert_eq!(reasons, ["HEALTH_PREVENTS"]);
-        assert!(refusals[0].said.contains("leak reports water: wet"), "{}", refusals[0]);
+        assert!(refusals[0].message.contains("leak reports water: wet"), "{}", refusals[0]);
         assert!(gates(rack, planned, Some("it is dry again")).is_empty());
     }
     // An ingestion has no override: it waits for the rack, and leaves out the device.
     let discovering = Rack { state: RackState::Discovering, ..on_rack };
-    assert!(matches!(discovering.next(&seen(devices(), vec![]), now()), Next::Until(..)));
+    assert!(matches!(
+        discovering.next(&context(devices(), vec![]), now()),
+        LifecycleDecision::IdleUntil(..)
+    ));
     let mut all = devices();
     all[0].health = ill;
-    let planned = model::rack::maintenance::ingestion(&seen(all.clone(), vec![]));
+    let planned = model::rack::maintenance::ingestion(&context(all.clone(), vec![]));
     assert_eq!(planned.claims().len(), all.len() - 1);
     assert!(planned.notes.iter().any(|note| note.contains("leak reports water: wet")));
 }
@@ -549,23 +627,25 @@ fn what_is_reported_prevents_a_maintenance_unless_by_force() {
 #[test]
 fn a_maintenance_is_asked_for_in_ready_or_error() {
     let pending = Rack { maintenance_requested: vec![id("op-1")], ..rack(RackState::Ready) };
-    let asked = Rack { reprovision_requested: Some(id("op-1")), ..rack(RackState::Ready) };
+    let requested = Rack { reprovision_requested: Some(id("op-1")), ..rack(RackState::Ready) };
     let changed = Rack { topology_changed: true, ..rack(RackState::Ready) };
     let table = [
         (rack(RackState::Ready), Ok(()), Ok(())),
-        (rack(error(During::Validation)), Ok(()), Ok(())),
+        (rack(error(RackFailurePhase::Validation)), Ok(()), Ok(())),
         (rack(RackState::Created), Err("RACK_NOT_READY"), Err("RACK_NOT_READY")),
         (rack(RackState::Discovering), Err("RACK_NOT_READY"), Err("RACK_NOT_READY")),
-        (rack(stage(Stage::PowerSequence)), Err("RACK_NOT_READY"), Ok(())),
+        (rack(stage(MaintenanceStage::PowerSequence)), Err("RACK_NOT_READY"), Ok(())),
         (rack(RackState::Validating), Err("RACK_NOT_READY"), Ok(())),
         (rack(RackState::Deleting), Err("RACK_NOT_READY"), Err("RACK_NOT_READY")),
         (pending, Err("MAINTENANCE_PENDING"), Ok(())),
-        (asked, Err("MAINTENANCE_PENDING"), Err("MAINTENANCE_PENDING")),
+        (requested, Err("MAINTENANCE_PENDING"), Err("MAINTENANCE_PENDING")),
         (changed, Err("RACK_NOT_READY"), Err("RACK_NOT_READY")),
     ];
     for (rack, full, partial) in table {
-        let ask = |full| admit(&rack, full, Trigger::OnDemand).map_err(|refusal| refusal.reason);
-        assert_eq!((ask(true), ask(false)), (full, partial), "{:?}", rack.state);
+        let request = |full| {
+            admit(&rack, full, MaintenanceTrigger::OnDemand).map_err(|refusal| refusal.reason)
+        };
+        assert_eq!((request(true), request(false)), (full, partial), "{:?}", rack.state);
     }
 }
 
@@ -573,8 +653,9 @@ fn a_maintenance_is_asked_for_in_ready_or_error() {
 fn an_ingestion_leaves_machines_in_service_and_their_fabric_alone() {
     let mut all = devices();
     let machine = MachineId::trusted("m-1");
-    all[0].dark = Some(Dark { machine, against: Some(Against::InService) });
-    let Next::Become(change) = rack(RackState::Discovering).next(&seen(all, Vec::new()), now())
+    all[0].dark = Some(AffectedMachine { machine, objection: Some(ImpactObjection::InService) });
+    let LifecycleDecision::Transition(change) =
+        rack(RackState::Discovering).next(&context(all, Vec::new()), now())
     else {
         panic!("it begins")
     };
@@ -592,7 +673,7 @@ fn an_ingestion_flashes_nothing_that_machines_in_service_use() {
     let everything = |kinds: &[TargetKind]| {
         let parts = firmware().components.remove(&TargetKind::Machine).unwrap();
         let components = kinds.iter().map(|kind| (*kind, parts.clone())).collect();
-        Resolution::Use(Box::new(Firmware { components, ..firmware() }))
+        FirmwareResolution::Use(Box::new(Firmware { components, ..firmware() }))
     };
     let all_kinds = [TargetKind::Machine, TargetKind::Switch, TargetKind::PowerShelf];
     let legs = |serves: bool, kinds: &[TargetKind]| {
@@ -600,14 +681,15 @@ fn an_ingestion_flashes_nothing_that_machines_in_service_use() {
         all.push(device(TargetKind::Machine, "m-2", 11));
         if serves {
             let machine = MachineId::trusted("m-1");
-            all[0].dark = Some(Dark { machine, against: Some(Against::InService) });
+            all[0].dark =
+                Some(AffectedMachine { machine, objection: Some(ImpactObjection::InService) });
         }
-        let seen = Seen { firmware: everything(kinds), ..seen(all, Vec::new()) };
-        let planned = model::rack::maintenance::ingestion(&seen);
+        let observed = RackTurnInput { firmware: everything(kinds), ..context(all, Vec::new()) };
+        let planned = model::rack::maintenance::ingestion(&observed);
         let flashed = planned.steps.iter().filter(|step| step.name.starts_with("firmware-"));
         let flashed: Vec<String> = flashed.map(|step| step.name.clone()).collect();
         let checked = planned.steps.iter().find(|step| step.name == "validate").unwrap();
-        let expected = checked.effect.group().unwrap().parts.iter().filter(|part| {
+        let expected = checked.effect.group().unwrap().child_runs.iter().filter(|part| {
             let Effect::Device { work: DeviceWork::Check { firmware, .. } } = &part.steps[0].effect
             else {
                 panic!("{part:?}")
@@ -615,11 +697,11 @@ fn an_ingestion_flashes_nothing_that_machines_in_service_use() {
             !firmware.is_empty()
         });
         let expected = expected.map(|part| part.target.to_string()).collect::<Vec<_>>().join(" ");
-        let said = planned.notes.iter().any(|note| note.contains("are not flashed under"));
-        (flashed.join(" "), expected, said, planned.firmware.is_some())
+        let message = planned.notes.iter().any(|note| note.contains("are not flashed under"));
+        (flashed.join(" "), expected, message, planned.firmware.is_some())
     };
-    let row = |flashed: &str, expected: &str, said, used| {
-        (flashed.to_string(), expected.to_string(), said, used)
+    let row = |flashed: &str, expected: &str, message, used| {
+        (flashed.to_string(), expected.to_string(), message, used)
     };
     let every = "firmware-machines firmware-switches firmware-power-shelves";
     let table = [

@@ -1,6 +1,6 @@
 //! The pages in docs/states match the lifecycles exactly.
 
-use crate::explore::{Chart, Edge, Explore, Stay, chart};
+use crate::explore::{Chart, Edge, Explore, StateEntry, chart};
 use crate::support::{netboot, wipe};
 use crate::walk::moves;
 use model::host::Host;
@@ -35,7 +35,7 @@ fn drawn<R: Explore>() -> Chart {
 }
 
 /// All transitions between states, without their causes.
-fn ways(chart: &Chart) -> BTreeSet<(&str, &str)> {
+fn transitions(chart: &Chart) -> BTreeSet<(&str, &str)> {
     let edges = chart.edges.iter();
     edges.map(|edge| (edge.from.as_str(), edge.to.as_deref().unwrap_or("(gone)"))).collect()
 }
@@ -62,7 +62,7 @@ fn the_power_shelf() {
         ("Error", "Deleting"),
         ("Deleting", "(gone)"),
     ];
-    assert_eq!(ways(&chart), expected.into());
+    assert_eq!(transitions(&chart), expected.into());
     check_page("power_shelf.md", &chart);
 }
 
@@ -87,7 +87,7 @@ fn the_switch() {
         ("Error", "Deleting"),
         ("Deleting", "(gone)"),
     ];
-    assert_eq!(ways(&chart), expected.into());
+    assert_eq!(transitions(&chart), expected.into());
     check_page("switch.md", &chart);
 }
 
@@ -117,7 +117,7 @@ fn the_rack() {
         ("Error", "Deleting"),
         ("Deleting", "(gone)"),
     ];
-    assert_eq!(ways(&chart), expected.into());
+    assert_eq!(transitions(&chart), expected.into());
     check_page("rack.md", &chart);
 }
 
@@ -140,7 +140,7 @@ fn the_host() {
         (failed, waiting),
         (failed, "Ready"),
     ];
-    assert_eq!(ways(&chart), expected.into());
+    assert_eq!(transitions(&chart), expected.into());
     check_page("host.md", &chart);
 }
 
@@ -167,7 +167,7 @@ fn the_node() {
         ("removing", "retired"),
         ("removing", "deleted"),
     ];
-    assert_eq!(ways(&chart), expected.into());
+    assert_eq!(transitions(&chart), expected.into());
     check_page("node.md", &chart);
 }
 
@@ -186,12 +186,12 @@ fn the_site() {
         ("CutOff", "Connected"),
         ("CutOff", "Unreachable"),
     ];
-    assert_eq!(ways(&chart), expected.into());
+    assert_eq!(transitions(&chart), expected.into());
     check_page("site.md", &chart);
 }
 
 /// An explanation with the names of this plan replaced by placeholders.
-fn plainly(text: &str, id: &str) -> String {
+fn anonymize(text: &str, id: &str) -> String {
     let text = text.replace(id, "<operation>").replace("m-1", "<machine>");
     ["set-netboot", "netboot", "wipe"].iter().fold(text, |text, step| {
         text.replace(&format!("step undo-{step}"), "step …")
@@ -201,52 +201,52 @@ fn plainly(text: &str, id: &str) -> String {
 
 fn run_chart() -> Chart {
     let (found, states) = moves(vec![netboot(0), wipe(1)]);
-    let mut stays: BTreeMap<&str, Stay> = BTreeMap::new();
+    let mut stays: BTreeMap<&str, StateEntry> = BTreeMap::new();
     let mut commands: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for (run, now) in &states {
-        let word = run.progress.workflow.as_str();
-        let told = explain_run(run, *now);
+        let name = run.progress.workflow.as_str();
+        let reported = explain_run(run, *now);
         let id = run.spec.id.as_str();
-        let stay = stays.entry(word).or_default();
-        if !told.waiting_for.is_empty() {
-            let waits = plainly(&told.waiting_for, id);
+        let stay = stays.entry(name).or_default();
+        if !reported.waiting_for.is_empty() {
+            let waits = anonymize(&reported.waiting_for, id);
             stay.waits.insert(waits.split(" (").next().unwrap_or_default().to_string());
         }
-        let next = told.next_commands.iter().map(|one| format!("`{}`", plainly(one, id)));
-        commands.entry(word).or_default().extend(next);
+        let next = reported.next_commands.iter().map(|one| format!("`{}`", anonymize(one, id)));
+        commands.entry(name).or_default().extend(next);
     }
     let stays = Workflow::ALL.into_iter().map(|workflow| {
-        let word = workflow.as_str();
-        let mut stay = stays.remove(word).unwrap_or_default();
-        stay.state = word.into();
+        let name = workflow.as_str();
+        let mut stay = stays.remove(name).unwrap_or_default();
+        stay.state = name.into();
         if stay.waits.is_empty() {
             let ended = matches!(workflow.phase(), RunPhase::Failed);
             let waits = if ended { "a person" } else { "nothing: it has ended" };
             stay.waits.insert(waits.into());
         }
-        let known = commands.remove(word).unwrap_or_default();
+        let known = commands.remove(name).unwrap_or_default();
         stay.advice = known.into_iter().collect::<Vec<_>>().join(", ");
         stay
     });
     let mut pairs: BTreeMap<(usize, usize), BTreeSet<String>> = BTreeMap::new();
-    let place = |word: &str| Workflow::ALL.iter().position(|one| one.as_str() == word).unwrap();
+    let position = |name: &str| Workflow::ALL.iter().position(|one| one.as_str() == name).unwrap();
     for (from, to, when, halt) in found.into_iter().filter(|(from, to, ..)| from != to) {
         // A stop request on a run that has ended has no effect.
-        let halt = halt.filter(|_| !Workflow::ALL[place(from)].ended());
-        let asked = match halt {
+        let halt = halt.filter(|_| !Workflow::ALL[position(from)].ended());
+        let requested = match halt {
             None => "",
             Some(true) => ", asked to cancel",
             Some(false) => ", asked to freeze",
         };
-        let whens = pairs.entry((place(from), place(to))).or_default();
-        whens.insert(format!("{when}{asked}"));
+        let whens = pairs.entry((position(from), position(to))).or_default();
+        whens.insert(format!("{when}{requested}"));
     }
-    let word = |index: usize| Workflow::ALL[index].as_str().to_string();
+    let name = |index: usize| Workflow::ALL[index].as_str().to_string();
     let edges = pairs.into_iter().map(|((from, to), when)| Edge {
-        from: word(from),
-        to: Some(word(to)),
+        from: name(from),
+        to: Some(name(to)),
         when,
-        said: String::new(),
+        message: String::new(),
     });
     Chart {
         title: "The states of a run".into(),
@@ -254,7 +254,7 @@ fn run_chart() -> Chart {
                 see. Rerun and restart-clean make a new run out of an ended one, and are not among the moves."
             .into(),
         begins: Workflow::Pending.as_str().into(),
-        stays: stays.collect(),
+        states: stays.collect(),
         edges: edges.collect(),
     }
 }
@@ -262,6 +262,6 @@ fn run_chart() -> Chart {
 #[test]
 fn the_run() {
     let chart = run_chart();
-    assert!(chart.stays.iter().all(|stay| !stay.advice.is_empty()));
+    assert!(chart.states.iter().all(|stay| !stay.advice.is_empty()));
     check_page("run.md", &chart);
 }

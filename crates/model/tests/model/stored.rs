@@ -3,14 +3,15 @@
 use crate::support::{at, join, note, spec, wipe};
 use crate::walk::states;
 use model::effect::{
-    DeviceWork, Effect, Expect, FabricTo, Group, NetbootMode, NodeLabels, Part, PowerOffPolicy,
-    PowerTo, RebootMode, RmaAction, Taint, TaintEffect, Verb,
+    CallVerb, ChildRunGroup, ChildRunSpec, ClusterExpectation, DesiredPower, DeviceWork, Effect,
+    FabricGoal, NetbootMode, NodeLabels, PowerOffPolicy, RebootMode, RmaAction, Taint, TaintEffect,
 };
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use model::id::{PlanId, RunId};
 use model::plan::{OnFailure, Params, Plan, RunStep, RunType, Step};
 use model::run::{
-    Asked, Failure, Halt, HaltKind, Progress, Run, RunSpec, StepPhase, StepState, Workflow,
+    CallIntent, Failure, Progress, Run, RunSpec, StepPhase, StepState, StopKind, StopRequest,
+    Workflow,
 };
 use model::target::TargetId;
 
@@ -27,26 +28,26 @@ fn golden_spec() -> RunSpec {
         RunStep { name: "netboot".into(), timeout_seconds: 60, max_retries: 2, effect: netboot };
     RunSpec {
         params: Params::from([("image_ref".into(), "ubuntu-2204".into())]),
-        parent: Some(RunId::trusted("op-0")),
+        rerun_of: Some(RunId::trusted("op-0")),
         on_failure: OnFailure::EnterMaintenance,
-        engine: 1,
+        engine_version: 1,
         ..spec(vec![netboot, wipe(1), join(0), note(0)])
     }
 }
 
 fn step(of: usize, undo: bool, state: StepPhase, attempt: u32) -> StepState {
     StepState {
-        of,
+        plan_step: of,
         undo,
         state,
         attempt,
-        budget: 3,
-        open: false,
+        max_attempt: 3,
+        attempt_open: false,
         attempt_since: at(2),
-        pursuit: Verb::Perform,
-        asked: None,
-        doubt: None,
-        looks: 0,
+        next_verb: CallVerb::Perform,
+        intent: None,
+        uncertain_fault: None,
+        failed_probes: 0,
         not_before: None,
         message: String::new(),
         started_at: None,
@@ -56,7 +57,7 @@ fn step(of: usize, undo: bool, state: StepPhase, attempt: u32) -> StepState {
 
 /// Every field has a value somewhere.
 fn golden_progress() -> Progress {
-    let lost = Fault::new(Code::AnswerLost, "the BMC closed the connection");
+    let lost = Fault::new(FaultCode::AnswerLost, "the BMC closed the connection");
     Progress {
         workflow: Workflow::Compensating,
         steps: vec![
@@ -69,19 +70,19 @@ fn golden_progress() -> Progress {
             step(1, false, StepPhase::Failed, 2),
             step(2, false, StepPhase::Waiting, 0),
             StepState {
-                open: true,
-                pursuit: Verb::GetStatus,
-                asked: Some(Asked { verb: Verb::GetStatus, epoch: 7, at: at(5) }),
-                doubt: Some(lost.clone()),
-                looks: 2,
+                attempt_open: true,
+                next_verb: CallVerb::GetStatus,
+                intent: Some(CallIntent { verb: CallVerb::GetStatus, epoch: 7, at: at(5) }),
+                uncertain_fault: Some(lost.clone()),
+                failed_probes: 2,
                 not_before: Some(at(6)),
                 ..step(0, true, StepPhase::Running, 1)
             },
         ],
-        at: 3,
-        scan: Some(0),
-        halt: Some(Halt {
-            kind: HaltKind::Cancel,
+        step_index: 3,
+        scan_index: Some(0),
+        stop_request: Some(StopRequest {
+            kind: StopKind::Cancel,
             reason: "wrong image".into(),
             by: "alice".into(),
             undoing: true,
@@ -106,23 +107,27 @@ fn golden_effects() -> Vec<Effect> {
         vec![taint("gpu", "", TaintEffect::NoSchedule), taint("a", "b", TaintEffect::NoExecute)];
     vec![
         Effect::Ssh { command: "uptime".into(), destructive: true },
-        reboot(RebootMode::Bmc, PowerOffPolicy::CONFIGURED),
-        reboot(RebootMode::InBand, PowerOffPolicy::CONFIGURED),
+        reboot(RebootMode::Bmc, PowerOffPolicy::PROVIDER_DEFAULT),
+        reboot(RebootMode::InBand, PowerOffPolicy::PROVIDER_DEFAULT),
         Effect::Netboot { mode: NetbootMode::Disk },
         Effect::Repave { image: "ubuntu-2204".into() },
         join(NodeLabels::new(), Vec::new()),
         Effect::Leave { cluster_ref: cluster_ref() },
-        Effect::Verify { cluster_ref: cluster_ref(), expect: Expect::Drained, advisory: true },
+        Effect::Verify {
+            cluster_ref: cluster_ref(),
+            expect: ClusterExpectation::Drained,
+            advisory: true,
+        },
         Effect::Net { document: "network: {}".into() },
-        off(PowerOffPolicy::CONFIGURED),
+        off(PowerOffPolicy::PROVIDER_DEFAULT),
         reboot(RebootMode::Bmc, say(Some(0), None)),
         off(say(None, Some(false))),
         join(NodeLabels::from([("zone".into(), "a".into())]), taints),
         drain(None),
         drain(Some(1_770)),
         Effect::Uncordon { cluster_ref: cluster_ref(), own: true },
-        Effect::Power { to: PowerTo::On, power_off: PowerOffPolicy::CONFIGURED },
-        Effect::Power { to: PowerTo::Off, power_off: say(Some(30), Some(true)) },
+        Effect::Power { to: DesiredPower::On, power_off: PowerOffPolicy::PROVIDER_DEFAULT },
+        Effect::Power { to: DesiredPower::Off, power_off: say(Some(30), Some(true)) },
         device(DeviceWork::Firmware {
             component: "BMC".into(),
             version: "2.1".into(),
@@ -133,10 +138,10 @@ fn golden_effects() -> Vec<Effect> {
         device(DeviceWork::Configure),
         device(DeviceWork::Check {
             firmware: [("BMC".to_string(), "2.1".to_string())].into(),
-            power: Some(PowerTo::On),
+            power: Some(DesiredPower::On),
         }),
-        device(DeviceWork::Fabric { to: FabricTo::Manager }),
-        Effect::Parts { group: golden_group() },
+        device(DeviceWork::Fabric { to: FabricGoal::Manager }),
+        Effect::ChildRuns { group: golden_group() },
     ]
 }
 
@@ -144,12 +149,12 @@ fn device(work: DeviceWork) -> Effect {
     Effect::Device { work }
 }
 
-fn golden_group() -> Group {
-    let effect = device(DeviceWork::Fabric { to: FabricTo::Off });
+fn golden_group() -> ChildRunGroup {
+    let effect = device(DeviceWork::Fabric { to: FabricGoal::Off });
     let step = RunStep { name: "fabric-off".into(), timeout_seconds: 60, max_retries: 1, effect };
-    let target = TargetId::trusted("switch:sw-1");
-    let parts = vec![Part { target, run_type: RunType::Fabric, steps: vec![step] }];
-    Group { parts, at_once: 4, unless: Vec::new() }
+    let target = TargetId::from_key("switch:sw-1");
+    let parts = vec![ChildRunSpec { target, run_type: RunType::Fabric, steps: vec![step] }];
+    ChildRunGroup { child_runs: parts, max_concurrent: 4, skip_if_all_hold: Vec::new() }
 }
 
 /// Values without new fields are stored unchanged, so existing rows do not change.
@@ -159,8 +164,8 @@ fn effects_are_read_and_written_as_ever() {
     assert_eq!(read, golden_effects());
     let golden: serde_json::Value = serde_json::from_str(EFFECTS).unwrap();
     assert_eq!(serde_json::to_value(golden_effects()).unwrap(), golden);
-    for word in Effect::WORDS {
-        assert!(read.iter().any(|effect| effect.word() == word), "{word} has no golden form");
+    for name in Effect::NAMES {
+        assert!(read.iter().any(|effect| effect.name() == name), "{name} has no golden form");
     }
 }
 
@@ -173,7 +178,7 @@ fn an_old_plan_is_read_as_it_was_meant() {
         max_retries,
         effect,
     };
-    let power_off = PowerOffPolicy::CONFIGURED;
+    let power_off = PowerOffPolicy::PROVIDER_DEFAULT;
     let (labels, taints) = (NodeLabels::new(), Vec::new());
     let join = Effect::Join { cluster_ref: String::new(), labels, taints };
     let steps = vec![

@@ -1,13 +1,16 @@
 //! Runs to start from, and helpers that the tables share.
 
 use model::effect::{
-    Answer, Effect, NetbootMode, NodeLabels, Outcome, PowerOffPolicy, PowerTo, Verb,
+    CallOutcome, CallVerb, DesiredPower, Effect, NetbootMode, NodeLabels, PowerOffPolicy,
+    ProviderAnswer,
 };
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use model::id::{PlanId, RunId};
 use model::plan::{OnFailure, Params, RunStep, RunType};
-use model::run::act::{Acted, Action, Who, act};
-use model::run::{Decision, ENGINE_VERSION, Given, Policy, Progress, Run, RunSpec, Then, decide};
+use model::run::actions::{Action, ActionResult, Requester, apply_action};
+use model::run::{
+    AfterCommit, CallResult, Decision, ENGINE_VERSION, Policy, Progress, Run, RunSpec, decide,
+};
 use model::time::Timestamp;
 
 pub const TIMEOUT_SECONDS: u32 = 3_600;
@@ -49,27 +52,28 @@ pub fn drain(max_retries: u32) -> RunStep {
 
 /// A repetition does harm, and there is no undo.
 pub fn power_off(max_retries: u32) -> RunStep {
-    let effect = Effect::Power { to: PowerTo::Off, power_off: PowerOffPolicy::CONFIGURED };
+    let effect =
+        Effect::Power { to: DesiredPower::Off, power_off: PowerOffPolicy::PROVIDER_DEFAULT };
     step("power-off", max_retries, effect)
 }
 
 pub fn spec(steps: Vec<RunStep>) -> RunSpec {
     RunSpec {
         id: RunId::trusted("op-1"),
-        target: model::target::TargetId::trusted("m-1"),
-        part_of: None,
+        target: model::target::TargetId::from_key("m-1"),
+        parent_run: None,
         reports_to: None,
-        claims: Vec::new(),
+        held_targets: Vec::new(),
         request_id: "req-1".into(),
         run_type: RunType::Reimage,
         plan_id: PlanId::trusted("plan-x"),
         steps,
         params: Params::new(),
         initiator: "alice".into(),
-        parent: None,
+        rerun_of: None,
         restart: None,
         on_failure: OnFailure::KeepPhase,
-        engine: ENGINE_VERSION,
+        engine_version: ENGINE_VERSION,
         created_at: at(0),
     }
 }
@@ -78,31 +82,31 @@ pub fn run(steps: Vec<RunStep>) -> Run {
     Run::new(spec(steps))
 }
 
-pub fn who() -> Who {
-    Who { by: "alice".into(), reason: "because".into() }
+pub fn who() -> Requester {
+    Requester { by: "alice".into(), reason: "because".into() }
 }
 
-pub fn done() -> Result<Answer, Fault> {
-    Ok(Answer::Done(Outcome { said: "it holds".into(), ..Outcome::default() }))
+pub fn done() -> Result<ProviderAnswer, Fault> {
+    Ok(ProviderAnswer::Done(CallOutcome { message: "it holds".into(), ..CallOutcome::default() }))
 }
 
-pub fn fault(code: Code) -> Result<Answer, Fault> {
+pub fn fault(code: FaultCode) -> Result<ProviderAnswer, Fault> {
     Err(Fault::new(code, "as told"))
 }
 
 /// Drives a run step by step, one decision after the other.
-pub struct Story {
+pub struct RunDriver {
     pub run: Run,
-    pub then: Then,
+    pub then: AfterCommit,
     pub now: Timestamp,
 }
 
-impl Story {
+impl RunDriver {
     /// Starts with the first decision about the run.
     pub fn begin(run: Run) -> Self {
-        let mut story = Self { run, then: Then::Rest, now: at(1) };
-        story.turn(None);
-        story
+        let mut driver = Self { run, then: AfterCommit::Idle, now: at(1) };
+        driver.turn(None);
+        driver
     }
 
     pub fn of(steps: Vec<RunStep>) -> Self {
@@ -113,17 +117,17 @@ impl Story {
         Self::begin(Run { spec, progress, version: 1 })
     }
 
-    fn turn(&mut self, given: Option<&Given>) {
+    fn turn(&mut self, given: Option<&CallResult>) {
         let Decision { run, then, .. } = decide(&self.run, 1, given, Policy::default(), self.now);
         self.run = run;
         self.then = then;
     }
 
     /// Answers the current provider call; then waits as long as the run wants to wait.
-    pub fn answer(&mut self, result: Result<Answer, Fault>) -> &mut Self {
-        let verb = self.asked().expect("an order is in hand").0;
-        self.turn(Some(&Given::Answered(verb, result)));
-        if let Then::Until(then) = self.then {
+    pub fn answer(&mut self, result: Result<ProviderAnswer, Fault>) -> &mut Self {
+        let verb = self.open_call().expect("an order is in hand").0;
+        self.turn(Some(&CallResult::Answered(verb, result)));
+        if let AfterCommit::IdleUntil(then) = self.then {
             self.now = then;
             self.turn(None);
         }
@@ -133,21 +137,21 @@ impl Story {
     /// Applies an action that the run must accept, and lets it decide unless a provider call is
     /// open.
     pub fn act(&mut self, action: Action) -> &mut Self {
-        match act(&self.run, action, &who(), self.now) {
-            Ok(Acted::Told(progress, _)) => self.run.progress = progress,
-            Ok(Acted::Changed(progress, _) | Acted::Reopened(progress, _)) => {
+        match apply_action(&self.run, action, &who(), self.now) {
+            Ok(ActionResult::Recorded(progress, _)) => self.run.progress = progress,
+            Ok(ActionResult::Changed(progress, _) | ActionResult::Reopened(progress, _)) => {
                 self.run.progress = progress;
             }
             other => panic!("{action:?} on {:?}: {other:?}", self.run.progress.workflow),
         }
-        if self.run.open_order().is_none() {
+        if self.run.open_call().is_none() {
             self.turn(None);
         }
         self
     }
 
     pub fn interrupt(&mut self) -> &mut Self {
-        self.turn(Some(&Given::Interrupted));
+        self.turn(Some(&CallResult::Abandoned));
         self
     }
 
@@ -158,20 +162,20 @@ impl Story {
     }
 
     /// The current provider call: its verb, and the step and attempt of its key.
-    pub fn asked(&self) -> Option<(Verb, String)> {
+    pub fn open_call(&self) -> Option<(CallVerb, String)> {
         match &self.then {
-            Then::Ask(order, _) => {
-                let key = order.key.as_str();
-                Some((order.verb, key.split_once('/').expect("a run id").1.to_string()))
+            AfterCommit::CallProvider(call, _) => {
+                let key = call.key.as_str();
+                Some((call.verb, key.split_once('/').expect("a run id").1.to_string()))
             }
-            Then::Until(_) | Then::Rest => None,
+            AfterCommit::IdleUntil(_) | AfterCommit::Idle => None,
         }
     }
 
     /// Asserts the current provider call.
     #[track_caller]
-    pub fn expect(&mut self, verb: Verb, key: &str) -> &mut Self {
-        assert_eq!(self.asked(), Some((verb, key.to_string())), "{:#?}", self.run.progress);
+    pub fn expect(&mut self, verb: CallVerb, key: &str) -> &mut Self {
+        assert_eq!(self.open_call(), Some((verb, key.to_string())), "{:#?}", self.run.progress);
         self
     }
 }

@@ -5,21 +5,22 @@
 //! point, early and late. States are distinguished by their shape: times and counts are reduced to
 //! what decisions depend on, so the walk ends. The rules that must hold are in `invariants`.
 
-use crate::invariants::{Past, check_ended, check_open, check_refused};
+use crate::invariants::{RunObserver, check_ended, check_open, check_refused};
 use crate::support::{TIMEOUT_SECONDS, at, drain, join, netboot, note, power_off, spec, who, wipe};
-use model::effect::{Answer, Outcome, Verb};
-use model::fault::{Class, Code, Fault};
+use model::effect::{CallOutcome, CallVerb, ProviderAnswer};
+use model::fault::{Fault, FaultClass, FaultCode};
 use model::plan::RunStep;
-use model::run::act::{Acted, Action, RestartMode, act, restart};
+use model::run::actions::{Action, ActionResult, RestartMode, apply_action, restart};
 use model::run::{
-    Decision, Given, HaltKind, Policy, Progress, Run, StepPhase, StepState, Then, Workflow, decide,
+    AfterCommit, CallResult, Decision, Policy, Progress, Run, StepPhase, StepState, StopKind,
+    Workflow, decide,
 };
 use model::time::Timestamp;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 /// How many status calls may fail in a row; the walk skips those in the middle.
-const MAX_LOOKS: u32 = 8;
+const MAX_STATUS_CALLS: u32 = 8;
 
 const SOON: Duration = Duration::from_millis(1);
 /// Longer than any backoff.
@@ -27,23 +28,23 @@ pub const PAST_WAITS: Duration = Duration::from_secs(61);
 /// Longer than any step timeout.
 const PAST_DEADLINE: Duration = Duration::from_secs(2 * TIMEOUT_SECONDS as u64);
 
-/// One fault of each class and of each `Happened`, and those that the rules treat specially.
-const FAULTS: [Code; 9] = [
-    Code::BmcUnreachable,
-    Code::EffectFailed,
-    Code::AnswerLost,
-    Code::StepTimeout,
-    Code::OutcomeUnknown,
-    Code::ProviderMissing,
-    Code::CapabilityMissing,
-    Code::WorkerPanicked,
-    Code::RecordUnreadable,
+/// One fault of each class and of each `EffectOutcome`, and those that the rules treat specially.
+const FAULTS: [FaultCode; 9] = [
+    FaultCode::BmcUnreachable,
+    FaultCode::EffectFailed,
+    FaultCode::AnswerLost,
+    FaultCode::StepTimeout,
+    FaultCode::OutcomeUnknown,
+    FaultCode::ProviderMissing,
+    FaultCode::CapabilityMissing,
+    FaultCode::WorkerPanicked,
+    FaultCode::RecordUnreadable,
 ];
 
 /// An event for a stored run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
-    Answered(Result<Answer, Fault>),
+    Answered(Result<ProviderAnswer, Fault>),
     Interrupted,
     /// The worker crashed during a provider call.
     TakenOver,
@@ -53,7 +54,7 @@ pub enum Input {
 }
 
 impl Input {
-    fn word(&self) -> &'static str {
+    fn name(&self) -> &'static str {
         match self {
             Self::Answered(Ok(_)) => "the device answers",
             Self::Answered(Err(_)) => "the order fails",
@@ -72,7 +73,7 @@ impl Input {
 #[derive(Clone)]
 struct Node {
     run: Run,
-    past: Past,
+    past: RunObserver,
     now: Timestamp,
     epoch: i64,
 }
@@ -88,7 +89,7 @@ struct Shape {
     halt: Option<(bool, bool)>,
     started: bool,
     steps: Vec<StepShape>,
-    past: Option<Past>,
+    past: Option<RunObserver>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -105,39 +106,42 @@ struct StepShape {
 struct LiveShape {
     left: u32,
     open: bool,
-    pursuit: Verb,
-    asked: Option<Verb>,
+    pursuit: CallVerb,
+    open_verb: Option<CallVerb>,
     /// Set while the outcome is uncertain: whether a retry is allowed.
     doubt: Option<bool>,
-    looks: u32,
+    status_calls: u32,
     waits: bool,
     late: bool,
 }
 
 fn shape(node: &Node) -> Shape {
     let progress = &node.run.progress;
-    let in_hand = progress.scan.unwrap_or(progress.at);
+    let in_hand = progress.scan_index.unwrap_or(progress.step_index);
     let over = node.run.ended() && !progress.workflow.failed();
     let live = |step: &StepState| LiveShape {
-        left: step.budget.saturating_sub(step.attempt),
-        open: step.open,
-        pursuit: step.pursuit,
-        asked: step.asked.as_ref().map(|asked| asked.verb),
-        doubt: step.doubt.as_ref().map(|fault| fault.class() == Class::Retryable),
-        looks: step.looks,
+        left: step.max_attempt.saturating_sub(step.attempt),
+        open: step.attempt_open,
+        pursuit: step.next_verb,
+        open_verb: step.intent.as_ref().map(|requested| requested.verb),
+        doubt: step.uncertain_fault.as_ref().map(|fault| fault.class() == FaultClass::Retryable),
+        status_calls: step.failed_probes,
         waits: step.not_before.is_some(),
-        late: step.open && is_late(step, node.now),
+        late: step.attempt_open && is_late(step, node.now),
     };
     let steps = progress.steps.iter().enumerate();
     Shape {
         workflow: progress.workflow,
-        at: progress.at,
-        scan: progress.scan,
-        halt: progress.halt.as_ref().map(|halt| (halt.kind == HaltKind::Cancel, halt.undoing)),
+        at: progress.step_index,
+        scan: progress.scan_index,
+        halt: progress
+            .stop_request
+            .as_ref()
+            .map(|halt| (halt.kind == StopKind::Cancel, halt.undoing)),
         started: progress.started_at.is_some(),
         steps: steps
             .map(|(index, step)| StepShape {
-                of: step.of,
+                of: step.plan_step,
                 undo: step.undo,
                 state: step.state,
                 begun: !step.undo && step.attempt > 0,
@@ -154,29 +158,32 @@ fn is_late(step: &StepState, now: Timestamp) -> bool {
 
 /// Worst-case worlds, to prove that every run ends all the same.
 #[derive(Debug, Clone, Copy)]
-enum Bleak {
+enum WorstCase {
     /// No call is ever answered.
     Silent,
     /// Everything that was started stays in progress for ever.
     Endless,
 }
 
-impl Bleak {
+impl WorstCase {
     fn input(self, run: &Run) -> Input {
-        let lost = || Input::Answered(Err(Fault::new(Code::StepTimeout, "as told")));
-        match (self, run.open_order().map(|(_, verb)| verb)) {
+        let lost = || Input::Answered(Err(Fault::new(FaultCode::StepTimeout, "as told")));
+        match (self, run.open_call().map(|(_, verb)| verb)) {
             (_, None) => Input::Due,
             (Self::Silent, Some(_)) => lost(),
-            (Self::Endless, Some(Verb::GetStatus)) => Input::Answered(Ok(Answer::UnderWay)),
-            (Self::Endless, Some(Verb::Perform | Verb::Follow | Verb::Observe | Verb::Stop)) => {
-                lost()
+            (Self::Endless, Some(CallVerb::GetStatus)) => {
+                Input::Answered(Ok(ProviderAnswer::UnderWay))
             }
+            (
+                Self::Endless,
+                Some(CallVerb::Perform | CallVerb::Follow | CallVerb::Observe | CallVerb::Stop),
+            ) => lost(),
         }
     }
 }
 
 /// Source, destination, event, and the open stop request: cancel (true) or freeze (false).
-pub type WorkflowMove = (&'static str, &'static str, &'static str, Option<bool>);
+pub type WorkflowTransition = (&'static str, &'static str, &'static str, Option<bool>);
 
 /// All states of the runs of one plan.
 struct Walk {
@@ -188,7 +195,7 @@ struct Walk {
     bleak: Vec<[Option<usize>; 2]>,
     known: HashMap<Shape, usize>,
     /// The transitions between workflow states.
-    moves: BTreeSet<WorkflowMove>,
+    moves: BTreeSet<WorkflowTransition>,
     queue: VecDeque<usize>,
 }
 
@@ -207,7 +214,7 @@ impl Walk {
 
     /// Starts with a run as a request creates it.
     fn root(&mut self, run: Run, from: Option<(usize, String)>) {
-        let past = Past::new(&run);
+        let past = RunObserver::new(&run);
         self.add(Node { run, past, now: at(0), epoch: 1 }, || from);
     }
 
@@ -230,37 +237,37 @@ impl Walk {
         while let Some(index) = self.queue.pop_front() {
             for (input, wait) in inputs(&self.nodes[index].run) {
                 let label = || format!("{input:?} after {wait:?}");
-                let said = || format!("{}\n  {}", self.story(index), label());
-                let Some(next) = self.nodes[index].after(&input, wait, &said) else { continue };
+                let message = || format!("{}\n  {}", self.describe_path(index), label());
+                let Some(next) = self.nodes[index].after(&input, wait, &message) else { continue };
                 let from = &self.nodes[index].run.progress;
-                let halt = from.halt.as_ref().map(|halt| halt.kind == HaltKind::Cancel);
+                let halt = from.stop_request.as_ref().map(|halt| halt.kind == StopKind::Cancel);
                 let to = next.run.progress.workflow.as_str();
-                self.moves.insert((from.workflow.as_str(), to, input.word(), halt));
+                self.moves.insert((from.workflow.as_str(), to, input.name(), halt));
                 let target = self.add(next, || Some((index, label())));
                 self.edges[index].push(target);
             }
-            for (world, bleak) in [Bleak::Silent, Bleak::Endless].into_iter().enumerate() {
+            for (env, bleak) in [WorstCase::Silent, WorstCase::Endless].into_iter().enumerate() {
                 let node = &self.nodes[index];
                 if node.run.ended() {
                     continue;
                 }
                 let input = bleak.input(&node.run);
                 let label = || format!("{bleak:?}: {input:?}");
-                let said = || format!("{}\n  {}", self.story(index), label());
-                let next = node.after(&input, PAST_DEADLINE, &said).expect("it was decided");
+                let message = || format!("{}\n  {}", self.describe_path(index), label());
+                let next = node.after(&input, PAST_DEADLINE, &message).expect("it was decided");
                 let target = self.add(next, || Some((index, label())));
-                self.bleak[index][world] = Some(target);
+                self.bleak[index][env] = Some(target);
                 self.edges[index].push(target);
             }
         }
     }
 
     /// Explores the runs derived from ended ones, until there are no new states.
-    fn explore_again(&mut self) {
-        let mut seen = 0;
-        while seen < self.nodes.len() {
-            let new = seen..self.nodes.len();
-            seen = self.nodes.len();
+    fn explore_restarts(&mut self) {
+        let mut observed = 0;
+        while observed < self.nodes.len() {
+            let new = observed..self.nodes.len();
+            observed = self.nodes.len();
             for index in new {
                 for how in [RestartMode::Rerun, RestartMode::RestartClean] {
                     let run = &self.nodes[index].run;
@@ -275,7 +282,7 @@ impl Walk {
     }
 
     /// The path to a state, for diagnosis.
-    fn story(&self, index: usize) -> String {
+    fn describe_path(&self, index: usize) -> String {
         let mut lines = vec![format!("{:#?}", self.nodes[index].run.progress)];
         let mut at = index;
         while let Some((parent, label)) = &self.from[at] {
@@ -301,16 +308,20 @@ impl Walk {
             }
         }
         if let Some(stuck) = leads_out.iter().position(|out| !out) {
-            panic!("no way out of\n{}", self.story(stuck));
+            panic!("no way out of\n{}", self.describe_path(stuck));
         }
-        for world in 0..2 {
+        for env in 0..2 {
             let mut ends = vec![false; self.nodes.len()];
             for start in 0..self.nodes.len() {
                 let mut path = Vec::new();
                 let mut at = start;
-                while let Some(next) = self.bleak[at][world].filter(|_| !ends[at]) {
+                while let Some(next) = self.bleak[at][env].filter(|_| !ends[at]) {
                     path.push(at);
-                    assert!(path.len() < 1_000, "it never ends from\n{}", self.story(start));
+                    assert!(
+                        path.len() < 1_000,
+                        "it never ends from\n{}",
+                        self.describe_path(start)
+                    );
                     at = next;
                 }
                 path.into_iter().for_each(|index| ends[index] = true);
@@ -325,30 +336,30 @@ pub fn inputs(run: &Run) -> Vec<(Input, Duration)> {
     if run.ended() {
         return all;
     }
-    let Some((_, verb)) = run.open_order() else {
+    let Some((_, verb)) = run.open_call() else {
         all.extend([SOON, PAST_WAITS, PAST_DEADLINE].map(|wait| (Input::Due, wait)));
         return all;
     };
     let answers = [
-        Answer::Done(Outcome::default()),
-        Answer::UnderWay,
-        Answer::NeverStarted,
-        Answer::Unknown("?".into()),
-        Answer::Differs("other".into()),
-        Answer::Stopped,
+        ProviderAnswer::Done(CallOutcome::default()),
+        ProviderAnswer::UnderWay,
+        ProviderAnswer::NeverStarted,
+        ProviderAnswer::Unknown("?".into()),
+        ProviderAnswer::Differs("other".into()),
+        ProviderAnswer::Stopped,
     ];
     let answers = answers.into_iter().map(Ok);
     let faults = FAULTS.into_iter().map(|code| Err(Fault::new(code, "as told")));
     for result in answers.chain(faults) {
-        let late = matches!(&result, Ok(Answer::UnderWay | Answer::NeverStarted))
-            || matches!(&result, Err(fault) if fault.code == Code::StepTimeout);
+        let late = matches!(&result, Ok(ProviderAnswer::UnderWay | ProviderAnswer::NeverStarted))
+            || matches!(&result, Err(fault) if fault.code == FaultCode::StepTimeout);
         if late {
             all.push((Input::Answered(result.clone()), PAST_DEADLINE));
         }
         all.push((Input::Answered(result), SOON));
     }
     all.push((Input::TakenOver, PAST_WAITS));
-    if run.progress.halting() && matches!(verb, Verb::Perform | Verb::Follow) {
+    if run.progress.halting() && matches!(verb, CallVerb::Perform | CallVerb::Follow) {
         all.push((Input::Interrupted, SOON));
     }
     all
@@ -356,62 +367,62 @@ pub fn inputs(run: &Run) -> Vec<(Input, Duration)> {
 
 impl Node {
     /// The state after an event, checked; none when the event changes nothing.
-    fn after(&self, input: &Input, wait: Duration, said: &dyn Fn() -> String) -> Option<Self> {
+    fn after(&self, input: &Input, wait: Duration, message: &dyn Fn() -> String) -> Option<Self> {
         let now = self.now + wait;
         let mut past = self.past.clone();
         let (run, then, epoch) = match input {
             Input::Acted(action) => {
-                let progress = self.acted(*action, &mut past, now, said)?;
+                let progress = self.acted(*action, &mut past, now, message)?;
                 (Run { progress, ..self.run.clone() }, None, self.epoch)
             }
             Input::Answered(result) => {
-                let (_, verb) = self.run.open_order()?;
+                let (_, verb) = self.run.open_call()?;
                 past.answered(&self.run, verb, result);
-                let given = Given::Answered(verb, result.clone());
-                self.decided(Some(&given), self.epoch, now, said)
+                let given = CallResult::Answered(verb, result.clone());
+                self.decided(Some(&given), self.epoch, now, message)
             }
             Input::Interrupted => {
                 past.lost(&self.run);
-                self.decided(Some(&Given::Interrupted), self.epoch, now, said)
+                self.decided(Some(&CallResult::Abandoned), self.epoch, now, message)
             }
             Input::TakenOver => {
                 past.lost(&self.run);
-                self.decided(None, self.epoch + 1, now, said)
+                self.decided(None, self.epoch + 1, now, message)
             }
-            Input::Due => self.decided(None, self.epoch, now, said),
+            Input::Due => self.decided(None, self.epoch, now, message),
         };
-        if let Some(Then::Ask(order, timeout)) = &then {
-            past.asked(&run, order, *timeout, said);
+        if let Some(AfterCommit::CallProvider(call, timeout)) = &then {
+            past.record_call(&run, call, *timeout, message);
         }
-        past.moved(&run, said);
+        past.moved(&run, message);
         match (&then, run.ended()) {
-            (_, true) => check_ended(&run, &past, said),
-            (then, false) => check_open(&run, then.as_ref(), now, said),
+            (_, true) => check_ended(&run, &past, message),
+            (then, false) => check_open(&run, then.as_ref(), now, message),
         }
         let mut next = Self { run, past, now, epoch };
-        skip_the_middle_looks(&mut next.run);
+        skip_middle_status_calls(&mut next.run);
         Some(next)
     }
 
     fn acted(
         &self,
         action: Action,
-        past: &mut Past,
+        past: &mut RunObserver,
         now: Timestamp,
-        said: &dyn Fn() -> String,
+        message: &dyn Fn() -> String,
     ) -> Option<Progress> {
-        match act(&self.run, action, &who(), now) {
-            Ok(Acted::Already) => None,
-            Ok(Acted::Told(progress, _) | Acted::Changed(progress, _)) => {
-                past.told(&self.run, action);
+        match apply_action(&self.run, action, &who(), now) {
+            Ok(ActionResult::Unchanged) => None,
+            Ok(ActionResult::Recorded(progress, _) | ActionResult::Changed(progress, _)) => {
+                past.record_action(&self.run, action);
                 Some(progress)
             }
-            Ok(Acted::Reopened(progress, _)) => {
+            Ok(ActionResult::Reopened(progress, _)) => {
                 past.reopened(&self.run, action);
                 Some(progress)
             }
             Err(refusal) => {
-                check_refused(&self.run, action, &refusal, said);
+                check_refused(&self.run, action, &refusal, message);
                 None
             }
         }
@@ -419,26 +430,26 @@ impl Node {
 
     fn decided(
         &self,
-        given: Option<&Given>,
+        given: Option<&CallResult>,
         epoch: i64,
         now: Timestamp,
-        said: &dyn Fn() -> String,
-    ) -> (Run, Option<Then>, i64) {
+        message: &dyn Fn() -> String,
+    ) -> (Run, Option<AfterCommit>, i64) {
         let Decision { run, notes, then, .. } =
             decide(&self.run, epoch, given, Policy::default(), now);
-        assert!(notes.len() < 40, "it goes round and round: {notes:#?}\n{}", said());
-        let asked = run.progress.current().and_then(|step| step.asked.as_ref());
-        assert!(asked.is_none_or(|asked| asked.epoch == epoch), "{}", said());
+        assert!(notes.len() < 40, "it goes round and round: {notes:#?}\n{}", message());
+        let requested = run.progress.current().and_then(|step| step.intent.as_ref());
+        assert!(requested.is_none_or(|requested| requested.epoch == epoch), "{}", message());
         (run, Some(then), epoch)
     }
 }
 
 /// Repeated failed status calls reach the limit eventually; those in between differ only in their
 /// count.
-pub fn skip_the_middle_looks(run: &mut Run) {
+pub fn skip_middle_status_calls(run: &mut Run) {
     for step in &mut run.progress.steps {
-        if step.looks > 1 {
-            step.looks = MAX_LOOKS - 1;
+        if step.failed_probes > 1 {
+            step.failed_probes = MAX_STATUS_CALLS - 1;
         }
     }
 }
@@ -453,12 +464,12 @@ fn walk(steps: Vec<RunStep>) -> Walk {
 /// Every state of the runs of a plan, with the time at which it was reached.
 pub fn states(steps: Vec<RunStep>) -> Vec<(Run, Timestamp)> {
     let mut walk = walk(steps);
-    walk.explore_again();
+    walk.explore_restarts();
     walk.nodes.into_iter().map(|node| (node.run, node.now)).collect()
 }
 
 /// The transitions between workflow states, and every state of the runs of the plan.
-pub fn moves(steps: Vec<RunStep>) -> (BTreeSet<WorkflowMove>, Vec<(Run, Timestamp)>) {
+pub fn moves(steps: Vec<RunStep>) -> (BTreeSet<WorkflowTransition>, Vec<(Run, Timestamp)>) {
     let walk = walk(steps);
     let states = walk.nodes.into_iter().map(|node| (node.run, node.now)).collect();
     (walk.moves, states)
@@ -476,7 +487,7 @@ fn walks(steps: Vec<RunStep>, again: bool, at_least: usize) {
     let undone = steps.iter().any(|one| one.effect.undo().is_some());
     let mut walk = walk(steps);
     if again {
-        walk.explore_again();
+        walk.explore_restarts();
     }
     walk.check_ends();
     let edges: usize = walk.edges.iter().map(Vec::len).sum();
@@ -487,9 +498,10 @@ fn walks(steps: Vec<RunStep>, again: bool, at_least: usize) {
         .filter(|flow| undone || *flow != Workflow::Compensating)
         .collect();
     assert_eq!(workflows(&walk), expected, "{names:?}");
-    for verb in Verb::ALL {
-        let asked = |one: &Node| one.run.open_order().is_some_and(|(_, asked)| asked == verb);
-        assert!(walk.nodes.iter().any(asked), "{names:?}: never {verb:?}");
+    for verb in CallVerb::ALL {
+        let requested =
+            |one: &Node| one.run.open_call().is_some_and(|(_, requested)| requested == verb);
+        assert!(walk.nodes.iter().any(requested), "{names:?}: never {verb:?}");
     }
 }
 

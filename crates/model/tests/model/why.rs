@@ -2,16 +2,18 @@
 
 use crate::support::{at, netboot, spec, wipe};
 use crate::walk::states;
-use model::condition::{ConditionType, Evidence};
+use model::condition::{ConditionObservation, ConditionType};
 use model::device::Device;
-use model::fault::{Code, Fault};
-use model::health::{Bar, Standing};
+use model::fault::{Fault, FaultCode};
+use model::health::{BlockingAlert, HealthSummary};
 use model::id::{MachineId, RunId};
-use model::lifecycle::{DeviceSpec, Head, Next, Trouble, Why};
+use model::lifecycle::{DeviceFailure, DeviceSpec, IdleReason, LifecycleDecision, RecordHeader};
 use model::machine::view::EffectiveState;
 use model::machine::{Labels, Machine, MachineSpec, Phase};
 use model::power_shelf::PowerShelf;
-use model::rack::{During, Rack, RackSpec, RackState, RackTrouble, Stage, explain};
+use model::rack::{
+    MaintenanceStage, Rack, RackFailure, RackFailurePhase, RackSpec, RackState, explain,
+};
 use model::run::{Failure, Run, RunPhase, Workflow};
 use model::switch::Switch;
 use model::why::{
@@ -19,14 +21,19 @@ use model::why::{
 };
 use std::time::Duration;
 
-fn check_commands(told: &Explanation, case: &str) {
-    for command in &told.next_commands {
+fn check_commands(reported: &Explanation, case: &str) {
+    for command in &reported.next_commands {
         assert!(command.starts_with("farrier "), "{command:?} in {case}");
     }
-    let mut commands = told.next_commands.clone();
+    let mut commands = reported.next_commands.clone();
     commands.sort();
     commands.dedup();
-    assert_eq!(commands.len(), told.next_commands.len(), "{:?} in {case}", told.next_commands);
+    assert_eq!(
+        commands.len(),
+        reported.next_commands.len(),
+        "{:?} in {case}",
+        reported.next_commands
+    );
 }
 
 #[test]
@@ -34,18 +41,18 @@ fn every_reachable_state_of_a_run_has_an_answer() {
     let states = states(vec![netboot(0)]);
     assert!(states.len() > 10_000, "{}", states.len());
     for (run, now) in &states {
-        let told = explain_run(run, *now);
-        let case = || format!("{told:#?}\n{:#?}", run.progress);
-        assert!(told.headline.contains("op-1"), "{}", case());
-        assert!(told.since.is_some_and(|since| since >= at(0)), "{}", case());
-        assert!(!told.headline.ends_with("step "), "{}", case());
-        check_commands(&told, "a run");
-        assert!(!told.next_commands.is_empty(), "{}", case());
+        let reported = explain_run(run, *now);
+        let case = || format!("{reported:#?}\n{:#?}", run.progress);
+        assert!(reported.headline.contains("op-1"), "{}", case());
+        assert!(reported.since.is_some_and(|since| since >= at(0)), "{}", case());
+        assert!(!reported.headline.ends_with("step "), "{}", case());
+        check_commands(&reported, "a run");
+        assert!(!reported.next_commands.is_empty(), "{}", case());
         if run.ended() {
-            assert!(told.waiting_for.is_empty() && !told.overdue, "{}", case());
+            assert!(reported.waiting_for.is_empty() && !reported.overdue, "{}", case());
         } else {
-            assert!(!told.waiting_for.is_empty(), "{}", case());
-            assert!(told.normal.starts_with("up to "), "{}", case());
+            assert!(!reported.waiting_for.is_empty(), "{}", case());
+            assert!(reported.normal.starts_with("up to "), "{}", case());
             // Every wait is shown as overdue eventually.
             let later = *now + Duration::from_secs(24 * 3_600);
             assert!(overdue(run, later), "{}", case());
@@ -53,7 +60,7 @@ fn every_reachable_state_of_a_run_has_an_answer() {
             assert_eq!(explain_run(run, later).next_commands[0], resume, "{}", case());
         }
         if run.phase() == RunPhase::Failed {
-            assert!(!told.failed.is_empty() && told.fault.is_some(), "{}", case());
+            assert!(!reported.failed.is_empty() && reported.fault.is_some(), "{}", case());
             let next = next_command(run).unwrap_or_default();
             assert!(next.starts_with("farrier "), "{}", case());
         }
@@ -65,17 +72,17 @@ fn every_reachable_state_of_a_run_has_an_answer() {
 
 #[test]
 fn every_fault_has_a_command_of_its_own() {
-    for code in Code::ALL {
+    for code in FaultCode::ALL {
         let mut run = Run::new(spec(vec![wipe(0)]));
         let fault = Fault::new(*code, "the device said no");
         let failure = Failure { fault, step: "wipe".into(), attempts: 1 };
         run.progress.workflow = failure.workflow();
         run.progress.failure = Some(failure);
-        let told = explain_run(&run, at(5));
-        assert_eq!((told.fault, told.failed.as_str()), (Some(*code), "the device said no"));
-        check_commands(&told, code.as_str());
+        let reported = explain_run(&run, at(5));
+        assert_eq!((reported.fault, reported.failed.as_str()), (Some(*code), "the device said no"));
+        check_commands(&reported, code.as_str());
         let next = next_command(&run).expect("a command");
-        assert!(told.next_commands.contains(&next), "{code:?}: {next}");
+        assert!(reported.next_commands.contains(&next), "{code:?}: {next}");
     }
 }
 
@@ -85,7 +92,7 @@ fn machine(phase: Phase, active: bool, set: &[ConditionType]) -> Machine {
     machine.phase = phase;
     machine.active_run = active.then(|| RunId::trusted("op-1"));
     for condition in set {
-        machine.learn(&[Evidence::new(*condition, true, "why-not")], at(1));
+        machine.learn(&[ConditionObservation::new(*condition, true, "why-not")], at(1));
     }
     machine
 }
@@ -93,25 +100,25 @@ fn machine(phase: Phase, active: bool, set: &[ConditionType]) -> Machine {
 #[test]
 fn every_state_of_a_machine_has_an_answer() {
     use ConditionType::{NeedsIntervention, Retired, Rma};
-    let mut seen = Vec::new();
+    let mut observed = Vec::new();
     for phase in Phase::ALL {
         for active in [false, true] {
             for set in [&[][..], &[NeedsIntervention], &[Rma], &[Retired], &[Rma, Retired]] {
                 for run in [None, Some(Run::new(spec(vec![wipe(0)])))] {
                     let machine = machine(phase, active, set);
-                    let told = explain_machine(&machine, run.as_ref(), None, at(2));
-                    let case = format!("{machine:?} with {run:?}: {told:?}");
-                    assert!(told.headline.starts_with("m-1 "), "{case}");
-                    check_commands(&told, &case);
-                    seen.push(machine.effective_state());
+                    let reported = explain_machine(&machine, run.as_ref(), None, at(2));
+                    let case = format!("{machine:?} with {run:?}: {reported:?}");
+                    assert!(reported.headline.starts_with("m-1 "), "{case}");
+                    check_commands(&reported, &case);
+                    observed.push(machine.effective_state());
                     let lost = machine.effective_state() == EffectiveState::Busy && run.is_none();
-                    assert_eq!(told.next_commands.is_empty(), lost, "{case}");
+                    assert_eq!(reported.next_commands.is_empty(), lost, "{case}");
                 }
             }
         }
     }
     for state in EffectiveState::ALL {
-        assert!(seen.contains(&state), "{state:?}");
+        assert!(observed.contains(&state), "{state:?}");
     }
 }
 
@@ -126,13 +133,13 @@ fn a_machine_that_is_a_node_leads_to_it() {
             run.spec.run_type = model::plan::RunType::Decommission;
             run.progress.workflow = Workflow::Cancelled;
             let node = crate::nodes::node(model::node::NodeState::Active);
-            let told = explain_machine(&machine, Some(&run), Some(&node), at(2));
-            let case = format!("{machine:?}: {told:?}");
-            assert!(told.headline.contains("it is node-1, which is active"), "{case}");
-            assert_eq!(told.next_commands[0], "farrier why node-1", "{case}");
+            let reported = explain_machine(&machine, Some(&run), Some(&node), at(2));
+            let case = format!("{machine:?}: {reported:?}");
+            assert!(reported.headline.contains("it is node-1, which is active"), "{case}");
+            assert_eq!(reported.next_commands[0], "farrier why node-1", "{case}");
             let harms = |one: &String| one.contains(" reimage ") || one.contains(" rerun ");
-            assert!(!told.next_commands.iter().any(harms), "{case}");
-            check_commands(&told, &case);
+            assert!(!reported.next_commands.iter().any(harms), "{case}");
+            check_commands(&reported, &case);
         }
     }
 }
@@ -147,18 +154,19 @@ fn an_operation_that_another_has_followed_leads_to_that() {
     let own = node.explain_run(&run, at(2));
     assert!(own.next_commands.iter().any(|one| one.starts_with("farrier workflow ")), "{own:?}");
     node.workflow = Some(RunId::trusted("op-2"));
-    let told = node.explain_run(&run, at(2));
-    assert!(told.headline.ends_with("; op-2 came after it"), "{told:?}");
-    assert_eq!(told.next_commands, ["farrier why op-2", "farrier why node-1"]);
+    let reported = node.explain_run(&run, at(2));
+    assert!(reported.headline.ends_with("; op-2 came after it"), "{reported:?}");
+    assert_eq!(reported.next_commands, ["farrier why op-2", "farrier why node-1"]);
 }
 
 #[test]
 fn a_machine_that_cannot_be_reached_says_so() {
     let mut machine = machine(Phase::Ready, false, &[]);
-    machine.learn(&[Evidence::new(ConditionType::BmcReachable, false, "Timeout")], at(3));
-    let told = explain_machine(&machine, None, None, at(9));
-    assert!(told.headline.contains("BMCReachable is false: Timeout"), "{}", told.headline);
-    assert_eq!((told.since, told.failed.as_str()), (Some(at(3)), "Timeout"));
+    machine
+        .learn(&[ConditionObservation::new(ConditionType::BmcReachable, false, "Timeout")], at(3));
+    let reported = explain_machine(&machine, None, None, at(9));
+    assert!(reported.headline.contains("BMCReachable is false: Timeout"), "{}", reported.headline);
+    assert_eq!((reported.since, reported.failed.as_str()), (Some(at(3)), "Timeout"));
 }
 
 #[test]
@@ -167,51 +175,62 @@ fn a_machine_in_maintenance_whose_bmc_refuses_us_says_so() {
     let mut machine = Machine::new(MachineId::trusted("m-1"), spec, Labels::new(), at(0));
     machine.phase = Phase::Maintenance;
     assert!(explain_machine(&machine, None, None, at(1)).headline.ends_with("nothing is waiting"));
-    let seen = Evidence::new(ConditionType::BmcReachable, false, Code::LoginRefused.as_str());
-    machine.learn(&[seen], at(2));
-    let told = explain_machine(&machine, None, None, at(3));
-    assert!(told.headline.contains("BMCReachable is false: login-refused"), "{told:#?}");
-    assert_eq!(told.fault, Some(Code::LoginRefused));
-    assert_eq!(told.next_commands[0], "farrier bmc unlock https://10.1.0.7");
-    check_commands(&told, "a refused login");
+    let observed = ConditionObservation::new(
+        ConditionType::BmcReachable,
+        false,
+        FaultCode::LoginRefused.as_str(),
+    );
+    machine.learn(&[observed], at(2));
+    let reported = explain_machine(&machine, None, None, at(3));
+    assert!(reported.headline.contains("BMCReachable is false: login-refused"), "{reported:#?}");
+    assert_eq!(reported.fault, Some(FaultCode::LoginRefused));
+    assert_eq!(reported.next_commands[0], "farrier bmc unlock https://10.1.0.7");
+    check_commands(&reported, "a refused login");
 }
 
 /// An alert that prevents operations, and another one that prevents nothing.
-fn ill() -> Standing {
-    let bar = Bar { source: "dcim".into(), alert: "leak".into(), message: "it is wet".into() };
-    Standing { alerts: 2, state_changes: Some(bar), ..Standing::default() }
+fn unhealthy() -> HealthSummary {
+    let bar =
+        BlockingAlert { source: "dcim".into(), alert: "leak".into(), message: "it is wet".into() };
+    HealthSummary { alerts: 2, state_changes: Some(bar), ..HealthSummary::default() }
 }
 
 /// `well` is the explanation of the same object without reports.
-fn check_health(told: &Explanation, well: &Explanation, id: &str) {
-    let said = ["no operation starts on it: dcim reports leak: it is wet", "2 alerts are reported"];
-    assert_eq!(told.health, said, "{id}");
+fn check_health(reported: &Explanation, well: &Explanation, id: &str) {
+    let message =
+        ["no operation starts on it: dcim reports leak: it is wet", "2 alerts are reported"];
+    assert_eq!(reported.health, message, "{id}");
     assert!(well.health.is_empty(), "{id}");
     let next = [&well.next_commands[..], &[format!("farrier health get {id}")]].concat();
-    assert_eq!(told.next_commands, next, "{id}");
-    check_commands(told, id);
+    assert_eq!(reported.next_commands, next, "{id}");
+    check_commands(reported, id);
 }
 
 #[test]
 fn what_is_reported_of_a_rack_is_told_in_every_state() {
-    let during = During::Validation;
-    let trouble = Trouble { said: "no power".into(), run: None, code: String::new() };
-    let cause = RackTrouble { during, device: None, trouble, next: "farrier runs".into() };
+    let during = RackFailurePhase::Validation;
+    let error = DeviceFailure { message: "no power".into(), run: None, code: String::new() };
+    let cause = RackFailure {
+        phase: during,
+        device: None,
+        failure: error,
+        next_command: "farrier runs".into(),
+    };
     for state in [
         RackState::Created,
         RackState::Discovering,
-        RackState::Maintenance { stage: Stage::PowerSequence },
+        RackState::Maintenance { stage: MaintenanceStage::PowerSequence },
         RackState::Validating,
         RackState::Ready,
         RackState::Error { cause },
         RackState::Deleting,
     ] {
-        let head = Head::new("rack-1", Labels::new(), at(0));
+        let head = RecordHeader::new("rack-1", Labels::new(), at(0));
         let well = Rack { state, ..Rack::new(head, RackSpec::default()) };
         let mut rack = well.clone();
-        rack.head.health = ill();
-        let told = |rack: &Rack| explain(rack, "its devices", at(5));
-        check_health(&told(&rack), &told(&well), "rack-1");
+        rack.head.health = unhealthy();
+        let reported = |rack: &Rack| explain(rack, "its devices", at(5));
+        check_health(&reported(&rack), &reported(&well), "rack-1");
     }
 }
 
@@ -219,12 +238,12 @@ fn what_is_reported_of_a_rack_is_told_in_every_state() {
 fn what_is_reported_of_a_device_is_told_of_it() {
     fn check<D: Device>(well: D) {
         let mut device = well.clone();
-        device.head_mut().health = ill();
-        let next = Next::Rest(Why::new("it rests"));
-        let told = |device: &D| explain_device(device, &next, at(5));
-        check_health(&told(&device), &told(&well), &well.head().id);
+        device.head_mut().health = unhealthy();
+        let next = LifecycleDecision::Idle(IdleReason::new("it rests"));
+        let reported = |device: &D| explain_device(device, &next, at(5));
+        check_health(&reported(&device), &reported(&well), &well.head().id);
     }
-    let head = |id: &str| Head::new(id, Labels::new(), at(0));
+    let head = |id: &str| RecordHeader::new(id, Labels::new(), at(0));
     check(Switch::new(head("sw-1"), DeviceSpec::default()));
     check(PowerShelf::new(head("ps-1"), DeviceSpec::default()));
 }

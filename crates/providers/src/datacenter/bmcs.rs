@@ -4,7 +4,7 @@
 use super::Settings;
 use super::controller::Controller;
 use super::session_cache::SessionCache;
-use crate::governor::{Governor, Priority, Standing};
+use crate::governor::{BmcStatus, Governor, Priority};
 use crate::http_client::{Fingerprint, Trust};
 use crate::ipmi;
 use crate::ipmi::is_ipmi;
@@ -12,7 +12,7 @@ use crate::peer_login::{Login, PeerLogin};
 use crate::port::Target;
 use crate::redfish::{self, BmcAddress};
 use crate::state_store::Credential;
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use model::machine::MachineSpec;
 use model::target::TargetKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,20 +23,20 @@ pub struct Bmcs {
     pub governor: Governor,
     logins: PeerLogin,
     settings: Settings,
-    kept: Mutex<SessionCache<Opened>>,
+    sessions: Mutex<SessionCache<BmcSession>>,
 }
 
-struct Opened {
+struct BmcSession {
     controller: Arc<Controller>,
     credential: String,
     version: i64,
-    since: Instant,
+    opened_at: Instant,
 }
 
 impl Bmcs {
     pub fn new(logins: PeerLogin, settings: Settings) -> Self {
         let governor = Governor::new(settings.governor.clone());
-        Self { governor, logins, settings, kept: Mutex::default() }
+        Self { governor, logins, settings, sessions: Mutex::default() }
     }
 
     /// Runs `work` at the machine's BMC when the governor admits it.
@@ -47,17 +47,17 @@ impl Bmcs {
         limit: Duration,
         work: impl AsyncFnOnce(&Controller) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        let peer = peer_to(target)?;
+        let peer = bmc_peer(target)?;
         let call = async {
             let credential = self.credential(&peer, &target.spec).await?;
-            let place = self.place(&peer, target);
-            let current = |opened: &Opened| opened.version == credential.version;
-            let opened = match self.take(&place).filter(current) {
+            let position = self.session_key(&peer, target);
+            let current = |opened: &BmcSession| opened.version == credential.version;
+            let opened = match self.take_session(&position).filter(current) {
                 Some(opened) => opened,
-                None => self.open(&peer, target, credential).await?,
+                None => self.open_session(&peer, target, credential).await?,
             };
             let done = work(&opened.controller).await;
-            self.after(&peer, place, opened, done).await
+            self.finish_call(&peer, position, opened, done).await
         };
         self.governor.call(&peer, priority, limit, call).await
     }
@@ -70,71 +70,71 @@ impl Bmcs {
         limit: Duration,
         work: impl AsyncFnOnce(&Controller) -> Result<T, Fault>,
     ) -> Result<Option<T>, Fault> {
-        let peer = peer_to(target)?;
+        let peer = bmc_peer(target)?;
         let call = async {
-            let place = self.place(&peer, target);
-            let opened = match self.take(&place) {
+            let position = self.session_key(&peer, target);
+            let opened = match self.take_session(&position) {
                 Some(opened) => opened,
                 None => {
                     let credential = self.credential(&peer, &target.spec).await?;
-                    self.open(&peer, target, credential).await?
+                    self.open_session(&peer, target, credential).await?
                 }
             };
             let done = work(&opened.controller).await;
             opened.controller.close_idle();
-            self.after(&peer, place, opened, done).await
+            self.finish_call(&peer, position, opened, done).await
         };
         self.governor.poll(&peer, limit, call).await
     }
 
-    pub fn standing(&self, target: &Target) -> Option<Standing> {
-        self.governor.standing(&peer_to(target).ok()?)
+    pub fn governor_status(&self, target: &Target) -> Option<BmcStatus> {
+        self.governor.status(&bmc_peer(target).ok()?)
     }
 
     /// Caches a session that works, and records a refused login.
-    async fn after<T>(
+    async fn finish_call<T>(
         &self,
         peer: &str,
-        place: String,
-        opened: Opened,
+        position: String,
+        opened: BmcSession,
         done: Result<T, Fault>,
     ) -> Result<T, Fault> {
         match &done {
-            Err(fault) if fault.code == Code::LoginRefused => {
-                let Opened { credential, version, .. } = &opened;
-                self.logins.refused(peer, credential, *version, fault).await?;
+            Err(fault) if fault.code == FaultCode::LoginRefused => {
+                let BmcSession { credential, version, .. } = &opened;
+                self.logins.record_refusal(peer, credential, *version, fault).await?;
             }
-            Err(fault) if spoils(fault.code) => {}
+            Err(fault) if invalidates_session(fault.code) => {}
             Ok(_) | Err(_) => {
-                let since = opened.since;
-                self.kept().keep(place, opened, since, Instant::now());
+                let since = opened.opened_at;
+                self.kept().put(position, opened, since, Instant::now());
             }
         }
         done
     }
 
     async fn credential(&self, peer: &str, spec: &MachineSpec) -> Result<Credential, Fault> {
-        self.logins.credential(peer, self.named(spec), "bmc_credential").await
+        self.logins.credential(peer, self.credential_names(spec), "bmc_credential").await
     }
 
-    fn named<'a>(&'a self, spec: &'a MachineSpec) -> [&'a str; 2] {
+    fn credential_names<'a>(&'a self, spec: &'a MachineSpec) -> [&'a str; 2] {
         [spec.bmc_credential.as_str(), &self.settings.bmc_credential]
     }
 
     /// The cache key of a session. One BMC may serve several machines, each with its own System.
-    fn place(&self, peer: &str, Target { id, spec }: &Target) -> String {
-        let [own, usual] = self.named(spec);
+    fn session_key(&self, peer: &str, Target { id, spec }: &Target) -> String {
+        let [own, usual] = self.credential_names(spec);
         let credential = if own.is_empty() { usual } else { own };
         let MachineSpec { bmc_endpoint, serial, mac_addresses, .. } = spec;
         format!("{peer} {:?}", (id.kind, bmc_endpoint, credential, serial, mac_addresses))
     }
 
-    async fn open(
+    async fn open_session(
         &self,
         peer: &str,
         target: &Target,
         credential: Credential,
-    ) -> Result<Opened, Fault> {
+    ) -> Result<BmcSession, Fault> {
         let spec = &target.spec;
         let login = Login::of(&credential)?;
         let opened = if is_ipmi(&spec.bmc_endpoint) {
@@ -146,7 +146,7 @@ impl Bmcs {
         let opened = self.logins.after_login(peer, &credential, opened).await;
         let Credential { name, version, .. } = credential;
         let (controller, since) = (Arc::new(opened?), Instant::now());
-        Ok(Opened { controller, credential: name, version, since })
+        Ok(BmcSession { controller, credential: name, version, opened_at: since })
     }
 
     async fn log_in(
@@ -162,41 +162,45 @@ impl Bmcs {
                 Ok(Controller::Shelf(Box::new(bmc.shelf(serial.as_deref()).await?)))
             }
             TargetKind::Machine | TargetKind::Switch | TargetKind::Rack => {
-                let wanted = redfish::Wanted { id: None, serial, macs: spec.mac_addresses.clone() };
-                Ok(Controller::Redfish(Box::new(bmc.system(&wanted).await?)))
+                let desired =
+                    redfish::SystemSelector { id: None, serial, macs: spec.mac_addresses.clone() };
+                Ok(Controller::Redfish(Box::new(bmc.system(&desired).await?)))
             }
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, SessionCache<Opened>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn kept(&self) -> MutexGuard<'_, SessionCache<BmcSession>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, place: &str) -> Option<Opened> {
-        self.kept().take(place, Instant::now())
+    fn take_session(&self, position: &str) -> Option<BmcSession> {
+        self.kept().take(position, Instant::now())
     }
 }
 
 /// Whether the next call must log in again: the BMC did not answer, or it is another one.
-fn spoils(code: Code) -> bool {
+fn invalidates_session(code: FaultCode) -> bool {
     let stranger = matches!(
         code,
-        Code::IdentityChanged | Code::IdentityUntrusted | Code::SystemAmbiguous | Code::AnswerLost
+        FaultCode::IdentityChanged
+            | FaultCode::IdentityUntrusted
+            | FaultCode::SystemAmbiguous
+            | FaultCode::AnswerLost
     );
-    stranger || code.unseen()
+    stranger || code.peer_unreachable()
 }
 
 /// The name of a BMC in pins, lockouts and the governor: protocol and address.
-pub fn peer_to(target: &Target) -> Result<String, Fault> {
+pub fn bmc_peer(target: &Target) -> Result<String, Fault> {
     if target.spec.bmc_endpoint.is_empty() {
-        return Err(nowhere(target.id.kind, "bmc_endpoint"));
+        return Err(missing_endpoint(target.id.kind, "bmc_endpoint"));
     }
-    peer_at(&target.spec.bmc_endpoint)
+    peer_of_endpoint(&target.spec.bmc_endpoint)
 }
 
 /// The fault of a device that was registered without this address.
-pub fn nowhere(kind: TargetKind, field: &str) -> Fault {
-    let said = match kind {
+pub fn missing_endpoint(kind: TargetKind, field: &str) -> Fault {
+    let message = match kind {
         TargetKind::Machine => {
             format!("the machine has no {field}; add it with `farrier machine update`")
         }
@@ -205,11 +209,11 @@ pub fn nowhere(kind: TargetKind, field: &str) -> Fault {
             format!("the {noun} has no {field}; register it again, with one")
         }
     };
-    Fault::new(Code::NotSupported, said)
+    Fault::new(FaultCode::NotSupported, message)
 }
 
 /// The same for an endpoint that may belong to no machine.
-pub fn peer_at(endpoint: &str) -> Result<String, Fault> {
+pub fn peer_of_endpoint(endpoint: &str) -> Result<String, Fault> {
     if is_ipmi(endpoint) {
         return Ok(endpoint.to_string());
     }
@@ -217,7 +221,7 @@ pub fn peer_at(endpoint: &str) -> Result<String, Fault> {
 }
 
 /// A BMC after the login, before a System is chosen.
-pub enum Visited {
+pub enum ConnectedBmc {
     Redfish(redfish::Bmc),
     Ipmi(ipmi::Bmc),
 }
@@ -225,20 +229,20 @@ pub enum Visited {
 impl Bmcs {
     /// Logs in to a BMC once, with this credential or the configured one. With `trust` the caller
     /// decides which identity is accepted, and none is pinned.
-    pub async fn visit(
+    pub async fn connect_unregistered(
         &self,
         peer: &str,
         endpoint: &str,
         credential: &str,
         trust: Option<Trust>,
-    ) -> Result<Visited, Fault> {
+    ) -> Result<ConnectedBmc, Fault> {
         let named = [credential, &self.settings.bmc_credential];
         let credential = self.logins.credential(peer, named, "bmc_credential").await?;
         let login = Login::of(&credential)?;
         let opened = if is_ipmi(endpoint) {
-            ask_who(ipmi::Bmc::new(endpoint, login, self.settings.ipmi.clone())?).await
+            verify_ipmi_login(ipmi::Bmc::new(endpoint, login, self.settings.ipmi.clone())?).await
         } else {
-            self.connect(peer, endpoint, login, trust).await.map(Visited::Redfish)
+            self.connect(peer, endpoint, login, trust).await.map(ConnectedBmc::Redfish)
         };
         self.logins.after_login(peer, &credential, opened).await
     }
@@ -274,7 +278,7 @@ impl Bmcs {
 }
 
 /// IPMI logs in with every request, so one request verifies the login.
-async fn ask_who(bmc: ipmi::Bmc) -> Result<Visited, Fault> {
+async fn verify_ipmi_login(bmc: ipmi::Bmc) -> Result<ConnectedBmc, Fault> {
     bmc.identity().await?;
-    Ok(Visited::Ipmi(bmc))
+    Ok(ConnectedBmc::Ipmi(bmc))
 }

@@ -4,31 +4,34 @@
 //! machine's name. Each join gets its own token, which is deleted when the join has ended.
 
 use super::Datacenter;
-use super::exec::{barred, see_through};
-use super::orders::{OrderCheckpoint, Remembered};
+use super::exec::{barred, follow_job};
+use super::provider_calls::{CallCheckpoint, StoredCheckpoint};
 use crate::fault::possibly_happened;
 use crate::kubernetes::{Cluster, Node, NodeTaintEffect, Settings, Taint};
 use crate::peer_login::wrong_kind;
 use crate::port::{Journal, Target};
-use crate::ssh::{Host, JobStatus, Lost};
+use crate::ssh::{Host, JobStatus, LostReason};
 use crate::state_store::Secret;
-use model::condition::{ConditionType, Evidence};
-use model::effect::{self, Answer, Expect, NodeLabels, Order, Outcome, TaintEffect, Verb};
-use model::fault::{Code, Fault, Happened};
+use model::condition::{ConditionObservation, ConditionType};
+use model::effect::{
+    self, CallOutcome, CallVerb, ClusterExpectation, NodeLabels, ProviderAnswer, ProviderCall,
+    TaintEffect,
+};
+use model::fault::{EffectOutcome, Fault, FaultCode};
 use secrecy::ExposeSecret;
 use std::time::Duration;
 
 /// The lifetime of a token that is not deleted.
-const TOKEN_LIFE: Duration = Duration::from_secs(3_600);
+const TOKEN_TTL: Duration = Duration::from_secs(3_600);
 /// Between two reads while a new node is not listed yet.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// `kubeadm reset` does not delete the Node object; that needs the cluster's credential.
 const RESET: &str = "PATH=$PATH:/usr/sbin:/usr/local/bin; kubeadm reset --force";
 const FIND_KUBEADM: &str = "PATH=$PATH:/usr/sbin:/usr/local/bin";
 
 /// The parameters of a join.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Joining<'a> {
+pub(super) struct JoinRequest<'a> {
     pub cluster: &'a str,
     pub labels: &'a NodeLabels,
     pub taints: &'a [effect::Taint],
@@ -58,31 +61,31 @@ impl Datacenter {
     pub(super) async fn verify(
         &self,
         target: &Target,
-        order: &Order,
+        call: &ProviderCall,
         cluster: &str,
-        expect: Expect,
+        expect: ClusterExpectation,
         advisory: bool,
-    ) -> Result<Answer, Fault> {
-        if order.verb == Verb::Stop {
-            return Ok(Answer::Stopped);
+    ) -> Result<ProviderAnswer, Fault> {
+        if call.verb == CallVerb::Stop {
+            return Ok(ProviderAnswer::Stopped);
         }
         if cluster.is_empty() {
-            return Ok(Answer::Done(nowhere("the machine belongs to no cluster")));
+            return Ok(ProviderAnswer::Done(not_in_cluster("the machine belongs to no cluster")));
         }
-        let seen = self.cluster(cluster).await?.node(target.id.as_str()).await?;
-        let outcome = told(cluster, seen.as_ref());
-        let holds = match (expect, &seen) {
-            (Expect::Ready, Some(node)) => node.ready && node.schedulable,
-            (Expect::Drained, Some(node)) => !node.schedulable,
-            (Expect::Ready, None) => false,
-            (Expect::Drained, None) => true,
+        let observed = self.cluster(cluster).await?.node(target.id.as_str()).await?;
+        let outcome = node_outcome(cluster, observed.as_ref());
+        let holds = match (expect, &observed) {
+            (ClusterExpectation::Ready, Some(node)) => node.ready && node.schedulable,
+            (ClusterExpectation::Drained, Some(node)) => !node.schedulable,
+            (ClusterExpectation::Ready, None) => false,
+            (ClusterExpectation::Drained, None) => true,
         };
-        match (holds || advisory, order.verb) {
-            (true, _) => Ok(Answer::Done(outcome)),
-            (false, Verb::Observe) => Ok(Answer::Differs(outcome.said)),
-            (false, Verb::GetStatus) => Ok(Answer::NeverStarted),
-            (false, Verb::Perform | Verb::Follow | Verb::Stop) => {
-                Err(Fault::new(Code::NotInCluster, outcome.said))
+        match (holds || advisory, call.verb) {
+            (true, _) => Ok(ProviderAnswer::Done(outcome)),
+            (false, CallVerb::Observe) => Ok(ProviderAnswer::Differs(outcome.message)),
+            (false, CallVerb::GetStatus) => Ok(ProviderAnswer::NeverStarted),
+            (false, CallVerb::Perform | CallVerb::Follow | CallVerb::Stop) => {
+                Err(Fault::new(FaultCode::NotInCluster, outcome.message))
             }
         }
     }
@@ -90,42 +93,42 @@ impl Datacenter {
     pub(super) async fn join(
         &self,
         target: &Target,
-        order: &Order,
-        joining: Joining<'_>,
+        call: &ProviderCall,
+        joining: JoinRequest<'_>,
         journal: &Journal,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<ProviderAnswer, Fault> {
         let api = self.cluster(joining.cluster).await?;
-        match (order.verb, self.recall(&order.key).await?) {
-            (Verb::Perform, None | Some(Remembered::Checkpoint(_))) => {
+        match (call.verb, self.checkpoint(&call.key).await?) {
+            (CallVerb::Perform, None | Some(StoredCheckpoint::Checkpoint(_))) => {
                 let host = self.hosts.connect(target).await?;
-                self.begin_join(target, order, &api, &host, journal).await?;
-                self.joined(target, order, &api, joining, journal).await
+                self.begin_join(target, call, &api, &host, journal).await?;
+                self.finish_join(target, call, &api, joining, journal).await
             }
-            (Verb::Perform, Some(Remembered::Barred)) => Err(barred(&order.key)),
-            (Verb::Follow, Some(Remembered::Checkpoint(_))) => {
-                self.joined(target, order, &api, joining, journal).await
+            (CallVerb::Perform, Some(StoredCheckpoint::Barred)) => Err(barred(&call.key)),
+            (CallVerb::Follow, Some(StoredCheckpoint::Checkpoint(_))) => {
+                self.finish_join(target, call, &api, joining, journal).await
             }
-            (Verb::Follow | Verb::GetStatus, None | Some(Remembered::Barred)) => {
-                Ok(Answer::NeverStarted)
+            (CallVerb::Follow | CallVerb::GetStatus, None | Some(StoredCheckpoint::Barred)) => {
+                Ok(ProviderAnswer::NeverStarted)
             }
-            (Verb::GetStatus, Some(Remembered::Checkpoint(_))) => {
-                self.inquire_join(target, order).await
+            (CallVerb::GetStatus, Some(StoredCheckpoint::Checkpoint(_))) => {
+                self.join_status(target, call).await
             }
-            (Verb::Observe, _) => {
+            (CallVerb::Observe, _) => {
                 let node = api.node(target.id.as_str()).await?;
-                let seen = told(joining.cluster, node.as_ref());
+                let observed = node_outcome(joining.cluster, node.as_ref());
                 Ok(match node {
                     Some(node) => match joining.missing(&node) {
-                        None => Answer::Done(seen),
-                        Some(missing) => Answer::Differs(missing),
+                        None => ProviderAnswer::Done(observed),
+                        Some(missing) => ProviderAnswer::Differs(missing),
                     },
-                    None => Answer::Differs(seen.said),
+                    None => ProviderAnswer::Differs(observed.message),
                 })
             }
-            (Verb::Stop, noted) => {
-                let stopped = self.stop_job(target, order).await?;
-                if let Some(Remembered::Checkpoint(OrderCheckpoint::Join { token })) = noted {
-                    api.forget_token(&token).await?;
+            (CallVerb::Stop, noted) => {
+                let stopped = self.stop_job(target, call).await?;
+                if let Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Join { token })) = noted {
+                    api.delete_token(&token).await?;
                 }
                 Ok(stopped)
             }
@@ -133,16 +136,20 @@ impl Datacenter {
     }
 
     /// The checkpoint only records the token; the host knows whether kubeadm was started with it.
-    async fn inquire_join(&self, target: &Target, order: &Order) -> Result<Answer, Fault> {
+    async fn join_status(
+        &self,
+        target: &Target,
+        call: &ProviderCall,
+    ) -> Result<ProviderAnswer, Fault> {
         let host = self.hosts.connect(target).await?;
-        Ok(match host.status(order.key.as_str()).await? {
-            JobStatus::Never | JobStatus::Barred | JobStatus::Lost(Lost::Unmade) => {
-                Answer::NeverStarted
-            }
+        Ok(match host.status(call.key.as_str()).await? {
+            JobStatus::NeverStarted
+            | JobStatus::Barred
+            | JobStatus::Lost(LostReason::NotLaunched) => ProviderAnswer::NeverStarted,
             // `Follow` reports how it ended, and deletes its token.
             JobStatus::Running { .. }
             | JobStatus::Ended(_)
-            | JobStatus::Lost(Lost::Rebooted | Lost::Gone) => Answer::UnderWay,
+            | JobStatus::Lost(LostReason::Rebooted | LostReason::Gone) => ProviderAnswer::UnderWay,
         })
     }
 
@@ -150,111 +157,123 @@ impl Datacenter {
     async fn begin_join(
         &self,
         target: &Target,
-        order: &Order,
+        call: &ProviderCall,
         api: &Cluster,
         host: &Host,
         journal: &Journal,
     ) -> Result<(), Fault> {
-        match host.status(order.key.as_str()).await? {
-            JobStatus::Never | JobStatus::Lost(Lost::Unmade) => {}
+        match host.status(call.key.as_str()).await? {
+            JobStatus::NeverStarted | JobStatus::Lost(LostReason::NotLaunched) => {}
             JobStatus::Barred
             | JobStatus::Running { .. }
             | JobStatus::Ended(_)
-            | JobStatus::Lost(Lost::Rebooted | Lost::Gone) => return Ok(()),
+            | JobStatus::Lost(LostReason::Rebooted | LostReason::Gone) => return Ok(()),
         }
         let token = api.draw_token()?;
-        let memo = OrderCheckpoint::Join { token: token.id.clone() };
-        match self.begin(&order.key, memo.clone()).await? {
+        let checkpoint = CallCheckpoint::Join { token: token.id.clone() };
+        match self.begin(&call.key, checkpoint.clone()).await? {
             None => {}
-            Some(Remembered::Barred) => return Err(barred(&order.key)),
-            Some(Remembered::Checkpoint(before)) => {
+            Some(StoredCheckpoint::Barred) => return Err(barred(&call.key)),
+            Some(StoredCheckpoint::Checkpoint(before)) => {
                 // A former attempt stored a token and never started: delete that token.
-                if let OrderCheckpoint::Join { token } = &before {
-                    api.forget_token(token).await?;
+                if let CallCheckpoint::Join { token } = &before {
+                    api.delete_token(token).await?;
                 }
-                self.compare_and_swap(&order.key, before, memo).await?;
+                self.compare_and_swap(&call.key, before, checkpoint).await?;
             }
         }
-        let material = api.join_material(&token, TOKEN_LIFE).await?;
+        let material = api.join_material(&token, TOKEN_TTL).await?;
         let name = target.id.as_str();
-        journal.line(format!("join: kubeadm joins the cluster as {name}")).await;
+        journal.write_line(format!("join: kubeadm joins the cluster as {name}")).await;
         let arguments = material.arguments();
         let arguments = arguments.expose_secret();
         let command = format!("{FIND_KUBEADM}; kubeadm {arguments} --node-name {name}");
-        let begun = host.start(order.key.as_str(), &command).await.map(drop);
-        if matches!(&begun, Err(fault) if fault.code.happened() == Happened::No) {
-            api.forget_token(&token.id).await?;
+        let begun = host.start(call.key.as_str(), &command).await.map(drop);
+        if matches!(&begun, Err(fault) if fault.code.effect_outcome() == EffectOutcome::NotApplied)
+        {
+            api.delete_token(&token.id).await?;
         }
         begun
     }
 
     /// Follows the join to its end, deletes its token, waits for the node, and sets its labels.
-    async fn joined(
+    async fn finish_join(
         &self,
         target: &Target,
-        order: &Order,
+        call: &ProviderCall,
         api: &Cluster,
-        joining: Joining<'_>,
+        joining: JoinRequest<'_>,
         journal: &Journal,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<ProviderAnswer, Fault> {
         let host = self.hosts.connect(target).await.map_err(possibly_happened)?;
-        let ended = see_through(&host, order.key.as_str(), order.logged, journal).await;
-        let over = !matches!(&ended, Err(fault) if fault.code.happened() == Happened::Maybe);
-        if let (true, Some(Remembered::Checkpoint(OrderCheckpoint::Join { token }))) =
-            (over, self.recall(&order.key).await?)
+        let ended = follow_job(&host, call.key.as_str(), call.log_offset_bytes, journal).await;
+        let over =
+            !matches!(&ended, Err(fault) if fault.code.effect_outcome() == EffectOutcome::Unknown);
+        if let (true, Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Join { token }))) =
+            (over, self.checkpoint(&call.key).await?)
         {
-            api.forget_token(&token).await.map_err(possibly_happened)?;
+            api.delete_token(&token).await.map_err(possibly_happened)?;
         }
         match ended? {
-            Answer::Done(_) => {}
+            ProviderAnswer::Done(_) => {}
             other => return Ok(other),
         }
         // The node appears shortly after kubeadm has ended. The step's timeout limits the wait.
         loop {
             let node = api.node(target.id.as_str()).await.map_err(possibly_happened)?;
             if let Some(node) = node {
-                let node = joining.dress(api, node, journal).await.map_err(possibly_happened)?;
-                return Ok(Answer::Done(told(joining.cluster, Some(&node))));
+                let node = joining
+                    .apply_labels_and_taints(api, node, journal)
+                    .await
+                    .map_err(possibly_happened)?;
+                return Ok(ProviderAnswer::Done(node_outcome(joining.cluster, Some(&node))));
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
     pub(super) async fn leave(
         &self,
         target: &Target,
-        order: &Order,
+        call: &ProviderCall,
         cluster: &str,
         journal: &Journal,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<ProviderAnswer, Fault> {
         let api = self.cluster(cluster).await?;
         let name = target.id.as_str();
-        match order.verb {
-            Verb::Observe => Ok(match api.node(name).await? {
-                None => Answer::Done(told(cluster, None)),
-                Some(node) => Answer::Differs(told(cluster, Some(&node)).said),
+        match call.verb {
+            CallVerb::Observe => Ok(match api.node(name).await? {
+                None => ProviderAnswer::Done(node_outcome(cluster, None)),
+                Some(node) => ProviderAnswer::Differs(node_outcome(cluster, Some(&node)).message),
             }),
-            Verb::Perform | Verb::Follow => {
-                match self.command(target, order, RESET, journal).await? {
-                    Answer::Done(_) => {}
+            CallVerb::Perform | CallVerb::Follow => {
+                match self.command(target, call, RESET, journal).await? {
+                    ProviderAnswer::Done(_) => {}
                     other => return Ok(other),
                 }
                 api.remove_node(name).await?;
-                Ok(Answer::Done(told(cluster, None)))
+                Ok(ProviderAnswer::Done(node_outcome(cluster, None)))
             }
-            Verb::GetStatus => match self.command(target, order, RESET, journal).await? {
+            CallVerb::GetStatus => match self.command(target, call, RESET, journal).await? {
                 // The host has left; `Follow` deletes the Node object.
-                Answer::Done(_) if api.node(name).await?.is_some() => Ok(Answer::UnderWay),
+                ProviderAnswer::Done(_) if api.node(name).await?.is_some() => {
+                    Ok(ProviderAnswer::UnderWay)
+                }
                 other => Ok(other),
             },
-            Verb::Stop => self.command(target, order, RESET, journal).await,
+            CallVerb::Stop => self.command(target, call, RESET, journal).await,
         }
     }
 }
 
-impl Joining<'_> {
+impl JoinRequest<'_> {
     /// Adds labels and taints to those of the node, and reads them back. Idempotent.
-    async fn dress(&self, api: &Cluster, node: Node, journal: &Journal) -> Result<Node, Fault> {
+    async fn apply_labels_and_taints(
+        &self,
+        api: &Cluster,
+        node: Node,
+        journal: &Journal,
+    ) -> Result<Node, Fault> {
         if self.missing(&node).is_none() {
             return Ok(node);
         }
@@ -264,21 +283,23 @@ impl Joining<'_> {
             api.label(&node.name, &labels).await?;
             let words: Vec<String> =
                 self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-            journal.line(format!("join: labelled {}", words.join(", "))).await;
+            journal.write_line(format!("join: labelled {}", words.join(", "))).await;
         }
         if !self.taints.is_empty() {
             let taints: Vec<Taint> = self.taints.iter().map(taint).collect();
             api.taint(&node.name, &taints, &[]).await?;
             let words: Vec<String> = self.taints.iter().map(ToString::to_string).collect();
-            journal.line(format!("join: tainted {}", words.join(", "))).await;
+            journal.write_line(format!("join: tainted {}", words.join(", "))).await;
         }
-        let seen = api.node(&node.name).await?;
-        match seen {
-            Some(seen) => match self.missing(&seen) {
-                None => Ok(seen),
-                Some(missing) => Err(Fault::new(Code::ReadBackDiffers, missing)),
+        let observed = api.node(&node.name).await?;
+        match observed {
+            Some(observed) => match self.missing(&observed) {
+                None => Ok(observed),
+                Some(missing) => Err(Fault::new(FaultCode::ReadBackDiffers, missing)),
             },
-            None => Err(Fault::new(Code::NotInCluster, told(self.cluster, None).said)),
+            None => {
+                Err(Fault::new(FaultCode::NotInCluster, node_outcome(self.cluster, None).message))
+            }
         }
     }
 
@@ -292,7 +313,7 @@ impl Joining<'_> {
         let taints = self
             .taints
             .iter()
-            .filter(|wanted| !node.taints.contains(&taint(wanted)))
+            .filter(|desired| !node.taints.contains(&taint(desired)))
             .map(|taint| format!("the taint {taint}"));
         let missing: Vec<String> = labels.chain(taints).collect();
         (!missing.is_empty())
@@ -300,11 +321,11 @@ impl Joining<'_> {
     }
 }
 
-fn taint(wanted: &effect::Taint) -> Taint {
+fn taint(desired: &effect::Taint) -> Taint {
     Taint {
-        key: wanted.key.clone(),
-        value: Some(wanted.value.clone()).filter(|value| !value.is_empty()),
-        effect: match wanted.effect {
+        key: desired.key.clone(),
+        value: Some(desired.value.clone()).filter(|value| !value.is_empty()),
+        effect: match desired.effect {
             TaintEffect::NoSchedule => NodeTaintEffect::NoSchedule,
             TaintEffect::PreferNoSchedule => NodeTaintEffect::PreferNoSchedule,
             TaintEffect::NoExecute => NodeTaintEffect::NoExecute,
@@ -313,17 +334,17 @@ fn taint(wanted: &effect::Taint) -> Taint {
 }
 
 /// The evidence that the node, or its absence, gives about its machine.
-pub(super) fn sight(cluster: &str, node: Option<&Node>) -> Vec<Evidence> {
-    told(cluster, node).evidence
+pub(super) fn node_evidence(cluster: &str, node: Option<&Node>) -> Vec<ConditionObservation> {
+    node_outcome(cluster, node).evidence
 }
 
 /// The outcome and evidence of reading a node.
-pub(super) fn told(cluster: &str, node: Option<&Node>) -> Outcome {
+pub(super) fn node_outcome(cluster: &str, node: Option<&Node>) -> CallOutcome {
     let Some(node) = node else {
-        return nowhere(&format!("it is no node of {cluster}"));
+        return not_in_cluster(&format!("it is no node of {cluster}"));
     };
     let bad: Vec<String> =
-        node.bad.iter().map(|one| format!("{} {}", one.kind, one.reason)).collect();
+        node.bad_conditions.iter().map(|one| format!("{} {}", one.kind, one.reason)).collect();
     let health = match (node.ready, bad.is_empty()) {
         (true, true) => "ready".to_string(),
         (true, false) => format!("ready, with {}", bad.join(", ")),
@@ -332,22 +353,26 @@ pub(super) fn told(cluster: &str, node: Option<&Node>) -> Outcome {
     };
     let drained = if node.schedulable { "Schedulable" } else { "Cordoned" };
     let cordoned = if node.schedulable { "" } else { ", cordoned" };
-    let joined = match node.bad.iter().find(|bad| bad.kind == "Ready") {
+    let joined = match node.bad_conditions.iter().find(|bad| bad.kind == "Ready") {
         Some(bad) => format!("NotReady:{}", bad.reason),
         None => format!("Joined:{cluster}"),
     };
     let evidence = vec![
-        Evidence::new(ConditionType::InCustomerCluster, node.ready, joined),
-        Evidence::new(ConditionType::Drained, !node.schedulable, drained),
+        ConditionObservation::new(ConditionType::InCustomerCluster, node.ready, joined),
+        ConditionObservation::new(ConditionType::Drained, !node.schedulable, drained),
     ];
-    Outcome { said: format!("its node in {cluster} is {health}{cordoned}"), evidence, facts: None }
+    CallOutcome {
+        message: format!("its node in {cluster} is {health}{cordoned}"),
+        evidence,
+        facts: None,
+    }
 }
 
 /// Without a node there is nothing to drain.
-pub(super) fn nowhere(said: &str) -> Outcome {
+pub(super) fn not_in_cluster(text: &str) -> CallOutcome {
     let evidence = vec![
-        Evidence::new(ConditionType::InCustomerCluster, false, "NotJoined"),
-        Evidence::new(ConditionType::Drained, true, "NotInCluster"),
+        ConditionObservation::new(ConditionType::InCustomerCluster, false, "NotJoined"),
+        ConditionObservation::new(ConditionType::Drained, true, "NotInCluster"),
     ];
-    Outcome { said: said.into(), evidence, facts: None }
+    CallOutcome { message: text.into(), evidence, facts: None }
 }

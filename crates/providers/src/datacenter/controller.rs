@@ -4,7 +4,7 @@ use crate::power::{PowerCommand, PowerState};
 use crate::redfish::Health;
 use crate::{ipmi, redfish};
 use model::effect::NetbootMode;
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 
 pub enum Controller {
     Redfish(Box<redfish::System>),
@@ -24,8 +24,8 @@ pub struct Identity {
 impl Controller {
     pub async fn power(&self) -> Result<PowerState, Fault> {
         Ok(match self {
-            Self::Redfish(system) => seen(system.power().await?),
-            Self::Shelf(shelf) => seen(shelf.power().await?),
+            Self::Redfish(system) => power_state(system.power().await?),
+            Self::Shelf(shelf) => power_state(shelf.power().await?),
             Self::Ipmi(bmc) => match bmc.power().await? {
                 ipmi::Power::On => PowerState::On,
                 ipmi::Power::Off => PowerState::Off,
@@ -34,12 +34,12 @@ impl Controller {
     }
 
     /// The unhealthy components that the BMC reports, the worst first.
-    pub async fn ailments(&self) -> Result<Vec<String>, Fault> {
+    pub async fn unhealthy_components(&self) -> Result<Vec<String>, Fault> {
         match self {
             Self::Ipmi(bmc) => Ok(bmc.faults().await?.into_iter().map(str::to_owned).collect()),
             Self::Redfish(_) | Self::Shelf(_) => {
                 let report = self.redfish("health")?.health().await?;
-                Ok(ailments(report.overall, &report.bad, &report.redundancy))
+                Ok(list_unhealthy(report.overall, &report.unhealthy, &report.redundancy))
             }
         }
     }
@@ -67,23 +67,25 @@ impl Controller {
     }
 
     /// Sends a power command. Success means that it was accepted, not that the state holds.
-    pub async fn ask(&self, ask: PowerCommand) -> Result<(), Fault> {
+    pub async fn send_power_command(&self, request: PowerCommand) -> Result<(), Fault> {
         match self {
             Self::Redfish(system) => {
                 let known = system.resets().await?;
-                let kind = reset_for(ask, &known).ok_or_else(|| lacks(ask, &known))?;
+                let kind = reset_for(request, &known)
+                    .ok_or_else(|| unsupported_command(request, &known))?;
                 system.reset(kind).await
             }
             Self::Shelf(shelf) => {
                 let known = shelf.resets().await?;
-                let kind = reset_for(ask, &known).ok_or_else(|| lacks(ask, &known))?;
+                let kind = reset_for(request, &known)
+                    .ok_or_else(|| unsupported_command(request, &known))?;
                 shelf.reset(kind).await
             }
             Self::Ipmi(bmc) => {
-                let kind = match ask {
-                    PowerCommand::Shutdown => ipmi::PowerKind::Soft,
-                    PowerCommand::Cut => ipmi::PowerKind::Off,
-                    PowerCommand::Start => ipmi::PowerKind::On,
+                let kind = match request {
+                    PowerCommand::Shutdown => ipmi::ChassisControl::Soft,
+                    PowerCommand::ForceOff => ipmi::ChassisControl::Off,
+                    PowerCommand::Start => ipmi::ChassisControl::On,
                 };
                 bmc.set_power(kind).await
             }
@@ -91,11 +93,11 @@ impl Controller {
     }
 
     /// The boot target of the next boot, in the device's words.
-    pub async fn boot_shown(&self) -> Result<String, Fault> {
+    pub async fn describe_boot(&self) -> Result<String, Fault> {
         match self {
-            Self::Redfish(system) => Ok(override_shown(&system.boot().await?)),
-            Self::Shelf(_) => Err(boots_nothing()),
-            Self::Ipmi(bmc) => Ok(device_shown(bmc.boot().await?.from)),
+            Self::Redfish(system) => Ok(describe_override(&system.boot().await?)),
+            Self::Shelf(_) => Err(no_boot_target()),
+            Self::Ipmi(bmc) => Ok(describe_boot_device(bmc.boot().await?.from)),
         }
     }
 
@@ -103,36 +105,36 @@ impl Controller {
     pub async fn boots_from(&self, mode: NetbootMode) -> Result<(bool, String), Fault> {
         match self {
             Self::Redfish(system) => {
-                let wanted = source(system, mode).await?;
-                let seen = system.boot().await?;
-                Ok((seen.leads_to(wanted), shown(&seen)))
+                let desired = source(system, mode).await?;
+                let observed = system.boot().await?;
+                Ok((observed.boots_from(desired), describe_target(&observed)))
             }
-            Self::Shelf(_) => Err(boots_nothing()),
+            Self::Shelf(_) => Err(no_boot_target()),
             Self::Ipmi(bmc) => {
-                let seen = bmc.boot().await?;
-                let wanted = ipmi::BootFrom::Device(device(mode));
-                Ok((seen.from == wanted, format!("{:?}", seen.from)))
+                let observed = bmc.boot().await?;
+                let desired = ipmi::BootFrom::Device(device(mode));
+                Ok((observed.from == desired, format!("{:?}", observed.from)))
             }
         }
     }
 
     /// Inserts an ISO as virtual media, and boots from it once.
-    pub async fn boot_disc(&self, url: &str) -> Result<String, Fault> {
+    pub async fn boot_iso(&self, url: &str) -> Result<String, Fault> {
         let system = match self {
             Self::Redfish(system) => system,
-            Self::Shelf(_) => return Err(boots_nothing()),
+            Self::Shelf(_) => return Err(no_boot_target()),
             Self::Ipmi(_) => {
-                let said = "a BMC that speaks IPMI only cannot show a disc to its machine";
-                return Err(Fault::new(Code::NotSupported, said));
+                let message = "a BMC that speaks IPMI only cannot show a disc to its machine";
+                return Err(Fault::new(FaultCode::NotSupported, message));
             }
         };
         system.insert_media(url).await?;
         let (source, span) = (redfish::BootSource::Cd, redfish::BootSpan::Once);
-        Ok(shown(&system.set_boot(source, span).await?))
+        Ok(describe_target(&system.set_boot(source, span).await?))
     }
 
     /// Ejects the ISO if it is inserted.
-    pub async fn take_disc_out(&self, url: &str) -> Result<(), Fault> {
+    pub async fn eject_iso(&self, url: &str) -> Result<(), Fault> {
         let Self::Redfish(system) = self else { return Ok(()) };
         for drive in system.media().await? {
             if drive.inserted && drive.image.as_deref() == Some(url) {
@@ -146,13 +148,13 @@ impl Controller {
     pub async fn boot_from(&self, mode: NetbootMode) -> Result<String, Fault> {
         match self {
             Self::Redfish(system) => {
-                let wanted = source(system, mode).await?;
-                Ok(shown(&system.set_boot(wanted, redfish::BootSpan::Once).await?))
+                let desired = source(system, mode).await?;
+                Ok(describe_target(&system.set_boot(desired, redfish::BootSpan::Once).await?))
             }
-            Self::Shelf(_) => Err(boots_nothing()),
+            Self::Shelf(_) => Err(no_boot_target()),
             Self::Ipmi(bmc) => {
-                let seen = bmc.set_boot(device(mode), ipmi::Lasts::Once).await?;
-                Ok(format!("{:?}", seen.from))
+                let observed = bmc.set_boot(device(mode), ipmi::BootDuration::Once).await?;
+                Ok(format!("{:?}", observed.from))
             }
         }
     }
@@ -165,10 +167,10 @@ impl Controller {
             Self::Redfish(system) => Ok(system),
             Self::Shelf(shelf) => Ok(shelf.place()),
             Self::Ipmi(_) => {
-                let said = format!(
+                let message = format!(
                     "a BMC that speaks IPMI only tells nothing of {what}; give its https:// address"
                 );
-                Err(Fault::new(Code::NotSupported, said))
+                Err(Fault::new(FaultCode::NotSupported, message))
             }
         }
     }
@@ -177,7 +179,7 @@ impl Controller {
         self.redfish("firmware")?.components().await
     }
 
-    pub fn updates(&self) -> Result<&redfish::Updates, Fault> {
+    pub fn updates(&self) -> Result<&redfish::UpdateService, Fault> {
         Ok(self.redfish("firmware updates")?.updates())
     }
 
@@ -187,17 +189,17 @@ impl Controller {
 
     /// The number of sensors, fans and power supplies that it reports.
     pub async fn readings(&self) -> Result<usize, Fault> {
-        Ok(self.redfish("sensors")?.health().await?.looked_at)
+        Ok(self.redfish("sensors")?.health().await?.components_read)
     }
 
     pub async fn identity(&self) -> Result<Identity, Fault> {
-        let glance = self.redfish("a serial number")?.glance().await?;
-        let redfish::Glance { vendor, model, serial, .. } = glance;
+        let poll = self.redfish("a serial number")?.identity().await?;
+        let redfish::SystemIdentity { vendor, model, serial, .. } = poll;
         Ok(Identity { vendor, model, serial })
     }
 }
 
-const fn seen(power: redfish::Power) -> PowerState {
+const fn power_state(power: redfish::Power) -> PowerState {
     match power {
         redfish::Power::On => PowerState::On,
         redfish::Power::Off => PowerState::Off,
@@ -205,14 +207,14 @@ const fn seen(power: redfish::Power) -> PowerState {
     }
 }
 
-fn boots_nothing() -> Fault {
-    Fault::new(Code::NotSupported, "a power shelf boots nothing")
+fn no_boot_target() -> Fault {
+    Fault::new(FaultCode::NotSupported, "a power shelf boots nothing")
 }
 
 /// Names components without their readings, so that the text stays the same between probes.
-fn ailments(
+fn list_unhealthy(
     overall: Health,
-    bad: &[redfish::BadPart],
+    bad: &[redfish::UnhealthyComponent],
     redundancy: &[redfish::Redundancy],
 ) -> Vec<String> {
     let ill = |health: Health| health >= Health::Warning;
@@ -227,32 +229,32 @@ fn ailments(
 }
 
 /// The preferred reset type that the device supports; some have no plain On.
-fn reset_for(ask: PowerCommand, known: &[redfish::Reset]) -> Option<redfish::Reset> {
+fn reset_for(request: PowerCommand, known: &[redfish::Reset]) -> Option<redfish::Reset> {
     use redfish::Reset;
-    let wanted: &[Reset] = match ask {
+    let desired: &[Reset] = match request {
         PowerCommand::Shutdown => &[Reset::GracefulShutdown],
-        PowerCommand::Cut => &[Reset::ForceOff],
+        PowerCommand::ForceOff => &[Reset::ForceOff],
         PowerCommand::Start => &[Reset::On, Reset::ForceOn, Reset::PushPowerButton],
     };
-    wanted.iter().copied().find(|kind| known.contains(kind))
+    desired.iter().copied().find(|kind| known.contains(kind))
 }
 
-fn lacks(ask: PowerCommand, known: &[redfish::Reset]) -> Fault {
-    let wanted = match ask {
+fn unsupported_command(request: PowerCommand, known: &[redfish::Reset]) -> Fault {
+    let desired = match request {
         PowerCommand::Shutdown => "shut down",
-        PowerCommand::Cut => "power off",
+        PowerCommand::ForceOff => "power off",
         PowerCommand::Start => "power on",
     };
     let known: Vec<&str> = known.iter().map(|kind| kind.as_str()).collect();
-    let said = format!("the BMC cannot {wanted}; it knows {}", known.join(", "));
-    Fault::new(Code::NotSupported, said)
+    let message = format!("the BMC cannot {desired}; it knows {}", known.join(", "));
+    Fault::new(FaultCode::NotSupported, message)
 }
 
 /// `Disk` means the machine's own boot order, which has its disk first.
 async fn source(system: &redfish::System, mode: NetbootMode) -> Result<redfish::BootSource, Fault> {
     match mode {
         NetbootMode::Pxe => Ok(redfish::BootSource::Pxe),
-        NetbootMode::Disk => system.back_to_disk().await,
+        NetbootMode::Disk => system.disk_boot_source().await,
     }
 }
 
@@ -264,14 +266,14 @@ const fn device(mode: NetbootMode) -> ipmi::BootDevice {
 }
 
 /// A disabled override may still name its former target.
-pub fn override_shown(seen: &redfish::BootOverride) -> String {
-    match seen.leads_to(redfish::BootSource::None) {
-        true => format!("its own boot order, by {}", shown(seen)),
-        false => shown(seen),
+pub fn describe_override(observed: &redfish::BootOverride) -> String {
+    match observed.boots_from(redfish::BootSource::None) {
+        true => format!("its own boot order, by {}", describe_target(observed)),
+        false => describe_target(observed),
     }
 }
 
-pub fn device_shown(from: ipmi::BootFrom) -> String {
+pub fn describe_boot_device(from: ipmi::BootFrom) -> String {
     match from {
         ipmi::BootFrom::Device(ipmi::BootDevice::None) => "its own boot order".into(),
         ipmi::BootFrom::Device(ipmi::BootDevice::Pxe) => "the network".into(),
@@ -283,10 +285,10 @@ pub fn device_shown(from: ipmi::BootFrom) -> String {
     }
 }
 
-fn shown(seen: &redfish::BootOverride) -> String {
-    match seen.span {
-        Some(span) => format!("{} ({})", seen.word, span.as_str()),
-        None => seen.word.clone(),
+fn describe_target(observed: &redfish::BootOverride) -> String {
+    match observed.span {
+        Some(span) => format!("{} ({})", observed.target, span.as_str()),
+        None => observed.target.clone(),
     }
 }
 
@@ -296,9 +298,9 @@ mod tests {
     use redfish::Reset;
 
     #[test]
-    fn what_is_not_well_is_named() {
-        use redfish::{BadPart, Redundancy};
-        let fan = BadPart {
+    fn unhealthy_components_are_named() {
+        use redfish::{Redundancy, UnhealthyComponent};
+        let fan = UnhealthyComponent {
             name: "Fan 3".into(),
             health: Health::Critical,
             reading: Some("0 RPM".into()),
@@ -316,21 +318,21 @@ mod tests {
                 vec!["Fan 3 Critical", "redundancy Fans Warning"],
             ),
         ] {
-            assert_eq!(ailments(overall, &bad, &redundancy), expected, "{overall:?} {bad:?}");
+            assert_eq!(list_unhealthy(overall, &bad, &redundancy), expected, "{overall:?} {bad:?}");
         }
     }
 
     #[test]
-    fn the_best_way_is_taken() {
+    fn the_preferred_reset_is_chosen() {
         let all = Reset::ALL;
         assert_eq!(reset_for(PowerCommand::Start, &all), Some(Reset::On));
         assert_eq!(
             reset_for(PowerCommand::Start, &[Reset::PushPowerButton]),
             Some(Reset::PushPowerButton)
         );
-        assert_eq!(reset_for(PowerCommand::Cut, &all), Some(Reset::ForceOff));
+        assert_eq!(reset_for(PowerCommand::ForceOff, &all), Some(Reset::ForceOff));
         assert_eq!(reset_for(PowerCommand::Shutdown, &[Reset::ForceOff]), None);
-        let fault = lacks(PowerCommand::Cut, &[Reset::On, Reset::Nmi]);
-        assert_eq!(fault.said, "the BMC cannot power off; it knows On, Nmi");
+        let fault = unsupported_command(PowerCommand::ForceOff, &[Reset::On, Reset::Nmi]);
+        assert_eq!(fault.message, "the BMC cannot power off; it knows On, Nmi");
     }
 }

@@ -4,74 +4,81 @@
 
 use super::Datacenter;
 use super::controller::{Controller, Identity};
-use super::firmware::Wish;
-use super::orders::done;
-use crate::fabric::Goal;
+use super::firmware::FirmwareRequest;
+use super::provider_calls::done;
+use crate::fabric::FabricTarget;
 use crate::governor::Priority;
 use crate::port::{Journal, Target};
 use crate::power::PowerState;
-use crate::redfish::{Components, Standing, Telemetry};
-use model::effect::{Answer, DeviceWork, FabricTo, Facts, MAX_FACT, Order, Outcome, PowerTo, Verb};
-use model::fault::{Code, Fault};
+use crate::redfish::{Components, LoginPrivilege, Telemetry};
+use model::effect::{
+    CallOutcome, CallVerb, DesiredPower, DeviceFacts, DeviceWork, FabricGoal, MAX_FACT,
+    ProviderAnswer, ProviderCall,
+};
+use model::fault::{Fault, FaultCode};
 use std::collections::BTreeMap;
 
 /// How many components of one device are recorded.
 const MAX_COMPONENTS: usize = 200;
 /// Reading a whole device takes many requests; its timeout is this multiple of one call's.
-const READ_TIMES: u32 = 4;
+const READ_TIMEOUT_FACTOR: u32 = 4;
 
 impl Datacenter {
     pub(super) async fn device(
         &self,
         target: &Target,
-        order: &Order,
+        call: &ProviderCall,
         work: &DeviceWork,
         journal: &Journal,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<ProviderAnswer, Fault> {
         match work {
             DeviceWork::Firmware { component, version, url, sha256 } => {
-                let wish = Wish { component, version, url, sha256 };
-                self.flash(target, order, wish, journal).await
+                let requested = FirmwareRequest { component, version, url, sha256 };
+                self.update_firmware(target, call, requested, journal).await
             }
-            DeviceWork::Fabric { to } => self.fabric(target, order, goal_of(*to), journal).await,
-            DeviceWork::Read => match idle(order.verb) {
+            DeviceWork::Fabric { to } => self.fabric(target, call, goal_of(*to), journal).await,
+            DeviceWork::Read => match answer_without_device(call.verb) {
                 Some(answer) => Ok(answer),
                 None => self.read_facts(target, journal).await,
             },
-            DeviceWork::Configure => match (order.verb, idle(order.verb)) {
-                (Verb::Observe, _) => self.configured(target, false, journal).await,
+            DeviceWork::Configure => match (call.verb, answer_without_device(call.verb)) {
+                (CallVerb::Observe, _) => self.configure_device(target, false, journal).await,
                 (_, Some(answer)) => Ok(answer),
-                (_, None) => self.configured(target, true, journal).await,
+                (_, None) => self.configure_device(target, true, journal).await,
             },
-            DeviceWork::Check { firmware, power } => match idle(order.verb) {
+            DeviceWork::Check { firmware, power } => match answer_without_device(call.verb) {
                 Some(answer) => Ok(answer),
-                None => self.check_device(target, order.verb, firmware, *power, journal).await,
+                None => self.check_device(target, call.verb, firmware, *power, journal).await,
             },
         }
     }
 
     /// Reads a whole device in one admitted call.
-    async fn survey_device(&self, target: &Target) -> Result<Sight, Fault> {
-        let look = async |bmc: &Controller| {
+    async fn read_device(&self, target: &Target) -> Result<DeviceObservation, Fault> {
+        let probe = async |bmc: &Controller| {
             let power = bmc.power().await?;
-            Ok(Sight {
+            Ok(DeviceObservation {
                 power,
                 identity: bmc.identity().await?,
                 components: bmc.components().await?,
             })
         };
-        let limit = self.settings.call * READ_TIMES;
-        self.bmcs.call(target, Priority::Operator, limit, look).await
+        let limit = self.settings.call_timeout * READ_TIMEOUT_FACTOR;
+        self.bmcs.call(target, Priority::Operator, limit, probe).await
     }
 
-    async fn read_facts(&self, target: &Target, journal: &Journal) -> Result<Answer, Fault> {
-        let sight = self.survey_device(target).await?;
-        for skipped in &sight.components.skipped {
-            journal.line(format!("read: not read: {skipped}")).await;
+    async fn read_facts(
+        &self,
+        target: &Target,
+        journal: &Journal,
+    ) -> Result<ProviderAnswer, Fault> {
+        let observation = self.read_device(target).await?;
+        for skipped in &observation.components.skipped {
+            journal.write_line(format!("read: not read: {skipped}")).await;
         }
-        let facts = facts_of(&sight, []);
+        let facts = facts_of(&observation, []);
         for (component, version) in &facts.firmware {
-            journal.line(format!("read: firmware {component} {version}")).await;
+            journal.write_line(format!("read: firmware {component} {version}")).await;
         }
         let named =
             |text: &str| if text.is_empty() { "unknown".to_owned() } else { text.to_owned() };
@@ -81,41 +88,47 @@ impl Datacenter {
             named(&facts.model),
             named(&facts.serial),
             facts.firmware.len(),
-            sight.power.as_str()
+            observation.power.as_str()
         );
-        Ok(Answer::Done(Outcome { said, facts: Some(facts), ..Outcome::default() }))
+        Ok(ProviderAnswer::Done(CallOutcome {
+            message: said,
+            facts: Some(facts),
+            ..CallOutcome::default()
+        }))
     }
 
     /// Checks that our login may change the device and that telemetry is on, or switches it on.
-    async fn configured(
+    async fn configure_device(
         &self,
         target: &Target,
         change: bool,
         journal: &Journal,
-    ) -> Result<Answer, Fault> {
-        let look = async |bmc: &Controller| {
-            let standing = bmc.services()?.standing().await?;
-            if let Standing::Looks(role) = &standing {
-                let said = format!(
+    ) -> Result<ProviderAnswer, Fault> {
+        let probe = async |bmc: &Controller| {
+            let status = bmc.services()?.login_privilege().await?;
+            if let LoginPrivilege::ReadOnly(role) = &status {
+                let message = format!(
                     "the login works and may only look: its role is {role}; give a credential that may change power and firmware"
                 );
-                return Err(Fault::new(Code::CredentialMissing, said));
+                return Err(Fault::new(FaultCode::CredentialMissing, message));
             }
             let telemetry = bmc.services()?.telemetry(change).await?;
-            Ok((standing, telemetry, bmc.readings().await?))
+            Ok((status, telemetry, bmc.readings().await?))
         };
-        let limit = self.settings.call * READ_TIMES;
-        let (standing, telemetry, readings) =
-            self.bmcs.call(target, Priority::Operator, limit, look).await?;
-        let login = match standing {
-            Standing::Administers(role) => format!("the login administers as {role}"),
-            Standing::Looks(_) | Standing::Untold => {
+        let limit = self.settings.call_timeout * READ_TIMEOUT_FACTOR;
+        let (status, telemetry, readings) =
+            self.bmcs.call(target, Priority::Operator, limit, probe).await?;
+        let login = match status {
+            LoginPrivilege::Configure(role) => format!("the login administers as {role}"),
+            LoginPrivilege::ReadOnly(_) | LoginPrivilege::Unknown => {
                 "the login works; the device does not tell what it may do".into()
             }
         };
         let service = match telemetry {
             Telemetry::Absent => "it has no telemetry service",
-            Telemetry::Off => return Ok(Answer::Differs("its telemetry service is off".into())),
+            Telemetry::Off => {
+                return Ok(ProviderAnswer::Differs("its telemetry service is off".into()));
+            }
             Telemetry::On => "its telemetry service is on",
             Telemetry::SwitchedOn => "its telemetry service was off and is on now",
         };
@@ -123,122 +136,129 @@ impl Datacenter {
             0 => "it shows no sensors, so only its power is watched".to_owned(),
             some => format!("{some} sensors, fans and supplies are watched"),
         };
-        let said = format!("{login}; {watched}; {service}");
-        journal.line(format!("configure: {said}")).await;
-        Ok(Answer::Done(done(said)))
+        let message = format!("{login}; {watched}; {service}");
+        journal.write_line(format!("configure: {message}")).await;
+        Ok(ProviderAnswer::Done(done(message)))
     }
 
     async fn check_device(
         &self,
         target: &Target,
-        verb: Verb,
+        verb: CallVerb,
         firmware: &BTreeMap<String, String>,
-        power: Option<PowerTo>,
+        power: Option<DesiredPower>,
         journal: &Journal,
-    ) -> Result<Answer, Fault> {
-        let sight = self.survey_device(target).await?;
-        let wrong = wrongs(&sight, firmware, power);
+    ) -> Result<ProviderAnswer, Fault> {
+        let observation = self.read_device(target).await?;
+        let wrong = differences(&observation, firmware, power);
         for one in &wrong {
-            journal.line(format!("check: {one}")).await;
+            journal.write_line(format!("check: {one}")).await;
         }
-        let facts = Some(facts_of(&sight, firmware.keys()));
+        let facts = Some(facts_of(&observation, firmware.keys()));
         match (wrong.as_slice(), verb) {
             ([], _) => {
-                let said = format!(
+                let text = format!(
                     "reachable, {} components as expected, power is {}",
                     firmware.len(),
-                    sight.power.as_str()
+                    observation.power.as_str()
                 );
-                Ok(Answer::Done(Outcome { said, facts, ..Outcome::default() }))
+                Ok(ProviderAnswer::Done(CallOutcome {
+                    message: text,
+                    facts,
+                    ..CallOutcome::default()
+                }))
             }
-            (some, Verb::Observe) => Ok(Answer::Differs(some.join("; "))),
-            (some, Verb::Perform | Verb::Follow | Verb::GetStatus | Verb::Stop) => {
-                Err(Fault::new(Code::ReadBackDiffers, some.join("; ")))
+            (some, CallVerb::Observe) => Ok(ProviderAnswer::Differs(some.join("; "))),
+            (some, CallVerb::Perform | CallVerb::Follow | CallVerb::GetStatus | CallVerb::Stop) => {
+                Err(Fault::new(FaultCode::ReadBackDiffers, some.join("; ")))
             }
         }
     }
 }
 
-struct Sight {
+struct DeviceObservation {
     power: PowerState,
     identity: Identity,
     components: Components,
 }
 
 /// The answer to verbs that need no request to the device.
-const fn idle(verb: Verb) -> Option<Answer> {
+const fn answer_without_device(verb: CallVerb) -> Option<ProviderAnswer> {
     match verb {
-        Verb::Perform | Verb::Follow | Verb::Observe => None,
-        Verb::GetStatus => Some(Answer::NeverStarted),
-        Verb::Stop => Some(Answer::Stopped),
+        CallVerb::Perform | CallVerb::Follow | CallVerb::Observe => None,
+        CallVerb::GetStatus => Some(ProviderAnswer::NeverStarted),
+        CallVerb::Stop => Some(ProviderAnswer::Stopped),
     }
 }
 
-const fn goal_of(to: FabricTo) -> Goal {
+const fn goal_of(to: FabricGoal) -> FabricTarget {
     match to {
-        FabricTo::Off => Goal::Off,
-        FabricTo::Manager => Goal::Manager,
-        FabricTo::Configured => Goal::Configured,
+        FabricGoal::Off => FabricTarget::Off,
+        FabricGoal::Manager => FabricTarget::Manager,
+        FabricGoal::Configured => FabricTarget::Configured,
     }
 }
 
 /// The facts about a device: its components by its own names and by the `asked` names of the
 /// catalogue. Without the latter a catalogue entry would keep the version of its last installation.
-fn facts_of<'a>(sight: &Sight, asked: impl IntoIterator<Item = &'a String>) -> Facts {
-    let text = |text: &Option<String>| kept(text.as_deref().unwrap_or_default());
-    let Identity { vendor, model, serial } = &sight.identity;
-    let components = sight.components.list.iter().take(MAX_COMPONENTS);
-    let own = components.map(|one| (kept(&one.id), kept(&one.version)));
-    let asked = asked.into_iter().filter_map(|name| {
-        let found = sight.components.find(name).ok()?;
-        Some((kept(name), kept(&found.version)))
+fn facts_of<'a>(
+    observation: &DeviceObservation,
+    requested: impl IntoIterator<Item = &'a String>,
+) -> DeviceFacts {
+    let text = |text: &Option<String>| truncate_fact(text.as_deref().unwrap_or_default());
+    let Identity { vendor, model, serial } = &observation.identity;
+    let components = observation.components.list.iter().take(MAX_COMPONENTS);
+    let own = components.map(|one| (truncate_fact(&one.id), truncate_fact(&one.version)));
+    let requested = requested.into_iter().filter_map(|name| {
+        let found = observation.components.find(name).ok()?;
+        Some((truncate_fact(name), truncate_fact(&found.version)))
     });
-    Facts {
+    DeviceFacts {
         manufacturer: text(vendor),
         model: text(model),
         serial: text(serial),
-        firmware: own.chain(asked).collect(),
-        power: power_to(sight.power),
+        firmware: own.chain(requested).collect(),
+        power: power_to(observation.power),
         replaced: None,
         maas: None,
     }
 }
 
-fn kept(text: &str) -> String {
+fn truncate_fact(text: &str) -> String {
     text.chars().take(MAX_FACT).collect()
 }
 
-pub(super) const fn power_to(power: PowerState) -> Option<PowerTo> {
+pub(super) const fn power_to(power: PowerState) -> Option<DesiredPower> {
     match power {
-        PowerState::On => Some(PowerTo::On),
-        PowerState::Off => Some(PowerTo::Off),
+        PowerState::On => Some(DesiredPower::On),
+        PowerState::Off => Some(DesiredPower::Off),
         PowerState::Changing => None,
     }
 }
 
 /// All differences from the expected state.
-fn wrongs(
-    sight: &Sight,
+fn differences(
+    observation: &DeviceObservation,
     firmware: &BTreeMap<String, String>,
-    power: Option<PowerTo>,
+    power: Option<DesiredPower>,
 ) -> Vec<String> {
     let mut wrong = Vec::new();
-    if let Some(wanted) = power
-        && power_to(sight.power) != Some(wanted)
+    if let Some(desired) = power
+        && power_to(observation.power) != Some(desired)
     {
-        let wanted = wanted.as_str().to_ascii_lowercase();
-        wrong.push(format!("power is {}, and should be {wanted}", sight.power.as_str()));
+        let desired = desired.as_str().to_ascii_lowercase();
+        wrong.push(format!("power is {}, and should be {desired}", observation.power.as_str()));
     }
-    for (component, wanted) in firmware {
-        match sight.components.find(component) {
-            Ok(found) if found.version == *wanted => {}
+    for (component, desired) in firmware {
+        match observation.components.find(component) {
+            Ok(found) if found.version == *desired => {}
             Ok(found) => {
                 wrong.push(format!(
-                    "{component} is at {}, and should be at {wanted}",
+                    "{component} is at {}, and should be at {desired}",
                     found.version
                 ));
             }
-            Err(fault) => wrong.push(fault.said),
+            Err(fault) => wrong.push(fault.message),
         }
     }
     wrong
@@ -249,28 +269,28 @@ mod tests {
     use super::*;
     use crate::redfish::Firmware;
 
-    fn sight(power: PowerState, versions: &[(&str, &str)]) -> Sight {
+    fn observation(power: PowerState, versions: &[(&str, &str)]) -> DeviceObservation {
         let list = versions.iter().map(|(id, version)| Firmware {
             id: (*id).into(),
             version: (*version).into(),
             ..Firmware::default()
         });
         let components = Components { list: list.collect(), ..Components::default() };
-        Sight { power, identity: Identity::default(), components }
+        DeviceObservation { power, identity: Identity::default(), components }
     }
 
     #[test]
-    fn everything_that_is_wrong_is_said() {
-        let seen = sight(PowerState::Off, &[("BMC", "1"), ("FPGA", "7")]);
-        let wanted = |pairs: &[(&str, &str)]| {
+    fn every_difference_is_reported() {
+        let observed = observation(PowerState::Off, &[("BMC", "1"), ("FPGA", "7")]);
+        let desired = |pairs: &[(&str, &str)]| {
             pairs.iter().map(|(one, two)| ((*one).to_owned(), (*two).to_owned())).collect()
         };
         for (firmware, power, expected) in [
             (vec![], None, vec![]),
-            (vec![("BMC", "1"), ("FPGA", "7")], Some(PowerTo::Off), vec![]),
+            (vec![("BMC", "1"), ("FPGA", "7")], Some(DesiredPower::Off), vec![]),
             (
                 vec![("BMC", "2"), ("CPLD", "1")],
-                Some(PowerTo::On),
+                Some(DesiredPower::On),
                 vec![
                     "power is off, and should be on",
                     "BMC is at 1, and should be at 2",
@@ -278,32 +298,35 @@ mod tests {
                 ],
             ),
         ] {
-            assert_eq!(wrongs(&seen, &wanted(&firmware), power), expected);
+            assert_eq!(differences(&observed, &desired(&firmware), power), expected);
         }
-        let between =
-            wrongs(&sight(PowerState::Changing, &[]), &BTreeMap::new(), Some(PowerTo::On));
+        let between = differences(
+            &observation(PowerState::Changing, &[]),
+            &BTreeMap::new(),
+            Some(DesiredPower::On),
+        );
         assert_eq!(between, ["power is changing, and should be on"]);
     }
 
     /// Otherwise the version that was installed under the catalogue's name would never be updated.
     #[test]
-    fn what_was_asked_for_by_name_is_known_by_that_name() {
-        let mut seen = sight(PowerState::On, &[("BIOS_0", "1.4"), ("BMC_0", "2.0")]);
-        seen.components.list[0].name = Some("BIOS".into());
-        let mut known = Facts::default();
+    fn a_component_is_recorded_under_its_catalogue_name() {
+        let mut observed = observation(PowerState::On, &[("BIOS_0", "1.4"), ("BMC_0", "2.0")]);
+        observed.components.list[0].name = Some("BIOS".into());
+        let mut known = DeviceFacts::default();
         known.firmware.insert("BIOS".into(), "1.5".into());
-        known.learn(&facts_of(&seen, &["BIOS".to_owned(), "CPLD".to_owned()]));
+        known.merge(&facts_of(&observed, &["BIOS".to_owned(), "CPLD".to_owned()]));
         let versions: Vec<_> =
             known.firmware.iter().map(|(one, two)| (one.as_str(), two.as_str())).collect();
         assert_eq!(versions, [("BIOS", "1.4"), ("BIOS_0", "1.4"), ("BMC_0", "2.0")]);
     }
 
     #[test]
-    fn what_a_device_says_is_kept_in_measure() {
+    fn facts_are_truncated() {
         let long = "x".repeat(MAX_FACT + 10);
-        let facts = facts_of(&sight(PowerState::On, &[("BMC", &long)]), []);
+        let facts = facts_of(&observation(PowerState::On, &[("BMC", &long)]), []);
         assert_eq!(facts.firmware["BMC"].len(), MAX_FACT);
-        assert_eq!(facts.power, Some(PowerTo::On));
+        assert_eq!(facts.power, Some(DesiredPower::On));
         assert_eq!(facts.serial, "");
     }
 }

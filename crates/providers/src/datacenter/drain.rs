@@ -6,31 +6,31 @@
 //! that existed before.
 
 use super::Datacenter;
-use super::cluster::{nowhere, told};
+use super::cluster::{node_outcome, not_in_cluster};
 use super::exec::barred;
-use super::orders::{OrderCheckpoint, Remembered, two_effects};
+use super::provider_calls::{CallCheckpoint, StoredCheckpoint, key_conflict};
 use crate::kubernetes::{Cluster, Node, PodEviction, PodName, TerminatingPod};
 use crate::port::{Journal, Target, hostname};
 use crate::state_store::Checkpoint;
-use model::condition::{ConditionType, Evidence};
-use model::effect::{Answer, Key, Order, Outcome, Verb};
-use model::fault::{Code, Fault};
+use model::condition::{ConditionObservation, ConditionType};
+use model::effect::{CallOutcome, CallVerb, EffectKey, ProviderAnswer, ProviderCall};
+use model::fault::{Fault, FaultCode};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// Between two passes over the pods.
-const PASS_EVERY: Duration = Duration::from_secs(2);
+const PASS_INTERVAL: Duration = Duration::from_secs(2);
 /// After this many seconds past its deadline a pod on a node that is not ready counts as gone.
 const LOST_AFTER_S: u64 = 30;
 /// For a call without a deadline; the calls of runs have one.
-const DEADLINE: Duration = Duration::from_secs(600);
+const DEFAULT_DEADLINE: Duration = Duration::from_secs(600);
 
 /// The progress of a drain that the node itself does not show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Draining {
+pub(super) enum DrainStage {
     Begun,
     Done,
     /// No more pods are evicted under this key. The node stays cordoned.
@@ -41,7 +41,7 @@ struct Drain<'a> {
     api: &'a Cluster,
     node: &'a str,
     cluster: &'a str,
-    key: &'a Key,
+    key: &'a EffectKey,
     until: Instant,
 }
 
@@ -49,50 +49,56 @@ impl Datacenter {
     pub(super) async fn drain(
         &self,
         target: &Target,
-        order: &Order,
+        call: &ProviderCall,
         (cluster, deadline_seconds): (&str, Option<u32>),
         journal: &Journal,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<ProviderAnswer, Fault> {
         if cluster.is_empty() {
-            return Ok(nothing_to_do(order.verb));
+            return Ok(nothing_to_do(call.verb));
         }
-        if order.verb == Verb::Stop {
-            return self.stop_drain(target, order, cluster).await;
+        if call.verb == CallVerb::Stop {
+            return self.stop_drain(target, call, cluster).await;
         }
-        let before = match order.verb {
-            Verb::Perform => {
-                self.begin(&order.key, OrderCheckpoint::Drain { stage: Draining::Begun }).await?
+        let before = match call.verb {
+            CallVerb::Perform => {
+                self.begin(&call.key, CallCheckpoint::Drain { stage: DrainStage::Begun }).await?
             }
-            Verb::Follow | Verb::GetStatus | Verb::Observe | Verb::Stop => {
-                self.recall(&order.key).await?
+            CallVerb::Follow | CallVerb::GetStatus | CallVerb::Observe | CallVerb::Stop => {
+                self.checkpoint(&call.key).await?
             }
         };
-        let stage = match (order.verb, before) {
-            (Verb::Observe, _) => return self.observe_drain(target, cluster).await,
-            (Verb::Perform, None) => Draining::Begun,
-            (Verb::Perform, Some(Remembered::Barred)) => return Err(barred(&order.key)),
-            (Verb::Follow | Verb::GetStatus | Verb::Stop, None | Some(Remembered::Barred)) => {
-                return Ok(Answer::NeverStarted);
+        let stage = match (call.verb, before) {
+            (CallVerb::Observe, _) => return self.observe_drain(target, cluster).await,
+            (CallVerb::Perform, None) => DrainStage::Begun,
+            (CallVerb::Perform, Some(StoredCheckpoint::Barred)) => return Err(barred(&call.key)),
+            (
+                CallVerb::Follow | CallVerb::GetStatus | CallVerb::Stop,
+                None | Some(StoredCheckpoint::Barred),
+            ) => {
+                return Ok(ProviderAnswer::NeverStarted);
             }
-            (_, Some(Remembered::Checkpoint(OrderCheckpoint::Drain { stage }))) => stage,
-            (_, Some(Remembered::Checkpoint(_))) => return Err(two_effects()),
+            (_, Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Drain { stage }))) => stage,
+            (_, Some(StoredCheckpoint::Checkpoint(_))) => return Err(key_conflict()),
         };
-        match (order.verb, stage) {
-            (Verb::GetStatus, Draining::Begun) => Ok(Answer::UnderWay),
-            (Verb::GetStatus, Draining::Stopped) => Ok(Answer::Unknown(STOPPED.into())),
-            (_, Draining::Stopped) => Err(Fault::new(Code::EffectFailed, STOPPED)),
-            (_, Draining::Done) => self.drained(target, cluster).await,
-            (_, Draining::Begun) => {
-                let wanted = deadline_seconds.map_or(DEADLINE, |s| Duration::from_secs(s.into()));
+        match (call.verb, stage) {
+            (CallVerb::GetStatus, DrainStage::Begun) => Ok(ProviderAnswer::UnderWay),
+            (CallVerb::GetStatus, DrainStage::Stopped) => {
+                Ok(ProviderAnswer::Unknown(STOPPED.into()))
+            }
+            (_, DrainStage::Stopped) => Err(Fault::new(FaultCode::EffectFailed, STOPPED)),
+            (_, DrainStage::Done) => self.completed_drain(target, cluster).await,
+            (_, DrainStage::Begun) => {
+                let desired =
+                    deadline_seconds.map_or(DEFAULT_DEADLINE, |s| Duration::from_secs(s.into()));
                 let api = &self.cluster(cluster).await?;
                 let drain = Drain {
                     api,
-                    node: &named(api, target).await?,
+                    node: &node_name(api, target).await?,
                     cluster,
-                    key: &order.key,
-                    until: Instant::now() + wanted,
+                    key: &call.key,
+                    until: Instant::now() + desired,
                 };
-                self.empty(&drain, journal).await
+                self.evict_until_empty(&drain, journal).await
             }
         }
     }
@@ -100,60 +106,74 @@ impl Datacenter {
     /// Evicts pods until the node is empty. Only the deadline, a stop or a permanent fault ends it;
     /// an unreachable cluster is called again. Draining twice does no harm, so being unreachable
     /// until the deadline is a plain fault, not an unknown outcome.
-    async fn empty(&self, drain: &Drain<'_>, journal: &Journal) -> Result<Answer, Fault> {
-        let mut said = BTreeMap::new();
+    async fn evict_until_empty(
+        &self,
+        drain: &Drain<'_>,
+        journal: &Journal,
+    ) -> Result<ProviderAnswer, Fault> {
+        let mut message = BTreeMap::new();
         loop {
-            if self.recall(drain.key).await? != Some(Remembered::Checkpoint(at(Draining::Begun))) {
-                return Err(Fault::new(Code::EffectFailed, STOPPED));
+            if self.checkpoint(drain.key).await?
+                != Some(StoredCheckpoint::Checkpoint(drain_checkpoint(DrainStage::Begun)))
+            {
+                return Err(Fault::new(FaultCode::EffectFailed, STOPPED));
             }
-            let fault = match drain.pass(&mut said, journal).await {
-                Ok(Passed::Empty(outcome)) => {
-                    self.compare_and_swap(drain.key, at(Draining::Begun), at(Draining::Done))
-                        .await?;
-                    journal.line(format!("drain: {}", outcome.said)).await;
-                    return Ok(Answer::Done(outcome));
+            let fault = match drain.pass(&mut message, journal).await {
+                Ok(PassResult::Empty(outcome)) => {
+                    self.compare_and_swap(
+                        drain.key,
+                        drain_checkpoint(DrainStage::Begun),
+                        drain_checkpoint(DrainStage::Done),
+                    )
+                    .await?;
+                    journal.write_line(format!("drain: {}", outcome.message)).await;
+                    return Ok(ProviderAnswer::Done(outcome));
                 }
-                Ok(Passed::Occupied(fault)) => fault,
-                Err(fault) if fault.code.unseen() => {
-                    journal.line(format!("drain: {}; asking again", fault.said)).await;
+                Ok(PassResult::Occupied(fault)) => fault,
+                Err(fault) if fault.code.peer_unreachable() => {
+                    journal.write_line(format!("drain: {}; asking again", fault.message)).await;
                     fault
                 }
                 Err(fault) => return Err(fault),
             };
-            if Instant::now() + PASS_EVERY >= drain.until {
+            if Instant::now() + PASS_INTERVAL >= drain.until {
                 return Err(fault);
             }
-            tokio::time::sleep(PASS_EVERY).await;
+            tokio::time::sleep(PASS_INTERVAL).await;
         }
     }
 
     /// The present state of a completed drain.
-    async fn drained(&self, target: &Target, cluster: &str) -> Result<Answer, Fault> {
+    async fn completed_drain(
+        &self,
+        target: &Target,
+        cluster: &str,
+    ) -> Result<ProviderAnswer, Fault> {
         let api = self.cluster(cluster).await?;
-        let node = api.node(&named(&api, target).await?).await?;
-        Ok(Answer::Done(match node {
-            Some(node) => emptied(cluster, &node),
-            None => told(cluster, None),
+        let node = api.node(&node_name(&api, target).await?).await?;
+        Ok(ProviderAnswer::Done(match node {
+            Some(node) => empty_outcome(cluster, &node),
+            None => node_outcome(cluster, None),
         }))
     }
 
-    async fn observe_drain(&self, target: &Target, cluster: &str) -> Result<Answer, Fault> {
+    async fn observe_drain(&self, target: &Target, cluster: &str) -> Result<ProviderAnswer, Fault> {
         let api = self.cluster(cluster).await?;
-        let name = named(&api, target).await?;
+        let name = node_name(&api, target).await?;
         let Some(node) = api.node(&name).await? else {
-            return Ok(Answer::Done(told(cluster, None)));
+            return Ok(ProviderAnswer::Done(node_outcome(cluster, None)));
         };
         if node.schedulable {
-            return Ok(Answer::Differs(format!("its node in {cluster} takes work")));
+            return Ok(ProviderAnswer::Differs(format!("its node in {cluster} takes work")));
         }
         let mut left = api.occupants(&name).await?;
         left.retain(|waiting| is_waited_for(&node, waiting));
         Ok(match left.first() {
-            None => Answer::Done(emptied(cluster, &node)),
+            None => ProviderAnswer::Done(empty_outcome(cluster, &node)),
             Some(first) => {
                 let count = left.len();
-                let said = format!("pods on its node in {cluster} that must go: {count}");
-                Answer::Differs(format!("{said}, such as {}", first.pod))
+                let message = format!("pods on its node in {cluster} that must go: {count}");
+                ProviderAnswer::Differs(format!("{message}, such as {}", first.pod))
             }
         })
     }
@@ -162,23 +182,29 @@ impl Datacenter {
     async fn stop_drain(
         &self,
         target: &Target,
-        order: &Order,
+        call: &ProviderCall,
         cluster: &str,
-    ) -> Result<Answer, Fault> {
-        match self.store.begin(&order.key, &Checkpoint::Barred).await? {
-            None | Some(Checkpoint::Barred) => return Ok(Answer::Stopped),
+    ) -> Result<ProviderAnswer, Fault> {
+        match self.store.begin(&call.key, &Checkpoint::Barred).await? {
+            None | Some(Checkpoint::Barred) => return Ok(ProviderAnswer::Stopped),
             Some(Checkpoint::Begun(_)) => {}
         }
-        match self.recall(&order.key).await? {
-            Some(Remembered::Checkpoint(OrderCheckpoint::Drain { stage: Draining::Begun })) => {
-                self.compare_and_swap(&order.key, at(Draining::Begun), at(Draining::Stopped))
-                    .await?;
-                Ok(Answer::Stopped)
+        match self.checkpoint(&call.key).await? {
+            Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Drain {
+                stage: DrainStage::Begun,
+            })) => {
+                self.compare_and_swap(
+                    &call.key,
+                    drain_checkpoint(DrainStage::Begun),
+                    drain_checkpoint(DrainStage::Stopped),
+                )
+                .await?;
+                Ok(ProviderAnswer::Stopped)
             }
-            Some(Remembered::Checkpoint(OrderCheckpoint::Drain { stage: Draining::Done })) => {
-                self.drained(target, cluster).await
-            }
-            None | Some(_) => Ok(Answer::Stopped),
+            Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Drain {
+                stage: DrainStage::Done,
+            })) => self.completed_drain(target, cluster).await,
+            None | Some(_) => Ok(ProviderAnswer::Stopped),
         }
     }
 
@@ -186,54 +212,56 @@ impl Datacenter {
     pub(super) async fn uncordon(
         &self,
         target: &Target,
-        order: &Order,
+        call: &ProviderCall,
         cluster: &str,
         own: bool,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<ProviderAnswer, Fault> {
         if cluster.is_empty() {
-            return Ok(nothing_to_do(order.verb));
+            return Ok(nothing_to_do(call.verb));
         }
-        let whose = own.then(|| order.key.run());
-        match order.verb {
-            Verb::Perform => {
-                if let Some(Remembered::Barred) =
-                    self.begin(&order.key, OrderCheckpoint::Uncordon).await?
+        let owner = own.then(|| call.key.run());
+        match call.verb {
+            CallVerb::Perform => {
+                if let Some(StoredCheckpoint::Barred) =
+                    self.begin(&call.key, CallCheckpoint::Uncordon).await?
                 {
-                    return Err(barred(&order.key));
+                    return Err(barred(&call.key));
                 }
             }
-            Verb::Follow | Verb::GetStatus => match self.recall(&order.key).await? {
-                None | Some(Remembered::Barred) => return Ok(Answer::NeverStarted),
-                Some(Remembered::Checkpoint(_)) if order.verb == Verb::GetStatus => {
-                    return Ok(Answer::UnderWay);
+            CallVerb::Follow | CallVerb::GetStatus => match self.checkpoint(&call.key).await? {
+                None | Some(StoredCheckpoint::Barred) => return Ok(ProviderAnswer::NeverStarted),
+                Some(StoredCheckpoint::Checkpoint(_)) if call.verb == CallVerb::GetStatus => {
+                    return Ok(ProviderAnswer::UnderWay);
                 }
-                Some(Remembered::Checkpoint(_)) => {}
+                Some(StoredCheckpoint::Checkpoint(_)) => {}
             },
-            Verb::Stop => {
+            CallVerb::Stop => {
                 // It is a single request: it was sent before, or never will be.
-                self.store.begin(&order.key, &Checkpoint::Barred).await?;
-                return Ok(Answer::Stopped);
+                self.store.begin(&call.key, &Checkpoint::Barred).await?;
+                return Ok(ProviderAnswer::Stopped);
             }
-            Verb::Observe => {
+            CallVerb::Observe => {
                 let api = self.cluster(cluster).await?;
-                let node = api.node(&named(&api, target).await?).await?;
+                let node = api.node(&node_name(&api, target).await?).await?;
                 return Ok(match node {
-                    Some(node) if !node.schedulable && !node.is_left_alone(whose) => {
-                        Answer::Differs(format!("its node in {cluster} is cordoned"))
+                    Some(node) if !node.schedulable && !node.is_left_alone(owner) => {
+                        ProviderAnswer::Differs(format!("its node in {cluster} is cordoned"))
                     }
-                    Some(_) | None => Answer::Done(released(cluster, node.as_ref())),
+                    Some(_) | None => {
+                        ProviderAnswer::Done(uncordon_outcome(cluster, node.as_ref()))
+                    }
                 });
             }
         }
         let api = self.cluster(cluster).await?;
-        let node = api.uncordon(&named(&api, target).await?, whose).await?;
-        Ok(Answer::Done(released(cluster, node.as_ref())))
+        let node = api.uncordon(&node_name(&api, target).await?, owner).await?;
+        Ok(ProviderAnswer::Done(uncordon_outcome(cluster, node.as_ref())))
     }
 }
 
 /// The node name of a machine: its id, under which Farrier joins it, or its host name, if it was
 /// installed otherwise and its id is not a valid host name.
-async fn named(api: &Cluster, target: &Target) -> Result<String, Fault> {
+async fn node_name(api: &Cluster, target: &Target) -> Result<String, Fault> {
     let id = target.id.as_str();
     let host = hostname(id);
     let by_host = host != id && api.node(&host).await?.is_some();
@@ -242,8 +270,8 @@ async fn named(api: &Cluster, target: &Target) -> Result<String, Fault> {
 
 const STOPPED: &str = "the drain was stopped; its node is cordoned, and may be half empty";
 
-enum Passed {
-    Empty(Outcome),
+enum PassResult {
+    Empty(CallOutcome),
     /// The reason why it is not empty yet.
     Occupied(Fault),
 }
@@ -252,44 +280,45 @@ impl Drain<'_> {
     /// Cordons the node if necessary and evicts its pods. Logs the state of a pod when it changes.
     async fn pass(
         &self,
-        said: &mut BTreeMap<PodName, String>,
+        message: &mut BTreeMap<PodName, String>,
         journal: &Journal,
-    ) -> Result<Passed, Fault> {
+    ) -> Result<PassResult, Fault> {
         let Some(node) = self.api.node(self.node).await? else {
-            return Ok(Passed::Empty(told(self.cluster, None)));
+            return Ok(PassResult::Empty(node_outcome(self.cluster, None)));
         };
         if node.schedulable {
-            journal.line(format!("drain: cordoning {} in {}", self.node, self.cluster)).await;
+            journal.write_line(format!("drain: cordoning {} in {}", self.node, self.cluster)).await;
             self.api.cordon(self.node, self.key.run()).await?;
         }
         let mut evictions = Vec::new();
         let pass = self.api.evict_all(self.node, |one| evictions.push(one.clone())).await;
         for eviction in evictions {
-            let (pod, words) = words(eviction);
-            if said.get(&pod) != Some(&words) {
-                journal.line(format!("drain: {pod} {words}")).await;
-                said.insert(pod, words);
+            let (pod, words) = describe_eviction(eviction);
+            if message.get(&pod) != Some(&words) {
+                journal.write_line(format!("drain: {pod} {words}")).await;
+                message.insert(pod, words);
             }
         }
         let mut pass = pass?;
         pass.waiting.retain(|waiting| is_waited_for(&node, waiting));
         if let Some(fault) = pass.fault(self.node) {
-            return Ok(Passed::Occupied(fault));
+            return Ok(PassResult::Occupied(fault));
         }
         // An operator may have uncordoned the node meanwhile.
         match self.api.node(self.node).await? {
             Some(node) if node.schedulable => {
-                let said = format!("somebody uncordoned node `{}` while it was drained", self.node);
-                Ok(Passed::Occupied(Fault::new(Code::EvictionBlocked, said)))
+                let message =
+                    format!("somebody uncordoned node `{}` while it was drained", self.node);
+                Ok(PassResult::Occupied(Fault::new(FaultCode::EvictionBlocked, message)))
             }
-            Some(node) => Ok(Passed::Empty(emptied(self.cluster, &node))),
-            None => Ok(Passed::Empty(told(self.cluster, None))),
+            Some(node) => Ok(PassResult::Empty(empty_outcome(self.cluster, &node))),
+            None => Ok(PassResult::Empty(node_outcome(self.cluster, None))),
         }
     }
 }
 
-const fn at(stage: Draining) -> OrderCheckpoint {
-    OrderCheckpoint::Drain { stage }
+const fn drain_checkpoint(stage: DrainStage) -> CallCheckpoint {
+    CallCheckpoint::Drain { stage }
 }
 
 /// A node that is not ready never confirms that a pod has ended: an overdue pod counts as gone.
@@ -297,41 +326,46 @@ fn is_waited_for(node: &Node, waiting: &TerminatingPod) -> bool {
     node.ready || waiting.overdue_s < LOST_AFTER_S
 }
 
-fn words(eviction: PodEviction) -> (PodName, String) {
+fn describe_eviction(eviction: PodEviction) -> (PodName, String) {
     match eviction {
         PodEviction::Evicted(pod) => (pod, "is evicted".into()),
         PodEviction::Waiting(waiting) if waiting.overdue_s > 0 => {
             (waiting.pod, "should be gone by now, and is not".into())
         }
         PodEviction::Waiting(waiting) => (waiting.pod, "is shutting down".into()),
-        PodEviction::Blocked(blocked) => (blocked.pod, format!("may not go yet: {}", blocked.said)),
+        PodEviction::Blocked(blocked) => {
+            (blocked.pod, format!("may not go yet: {}", blocked.message))
+        }
         PodEviction::Gone(pod) => (pod, "is gone".into()),
     }
 }
 
-fn nothing_to_do(verb: Verb) -> Answer {
+fn nothing_to_do(verb: CallVerb) -> ProviderAnswer {
     match verb {
-        Verb::Stop => Answer::Stopped,
-        Verb::Perform | Verb::Follow | Verb::GetStatus | Verb::Observe => {
-            Answer::Done(nowhere("the machine belongs to no cluster, so there is nothing to do"))
+        CallVerb::Stop => ProviderAnswer::Stopped,
+        CallVerb::Perform | CallVerb::Follow | CallVerb::GetStatus | CallVerb::Observe => {
+            ProviderAnswer::Done(not_in_cluster(
+                "the machine belongs to no cluster, so there is nothing to do",
+            ))
         }
     }
 }
 
 /// The node is cordoned, and only pods that may stay are left.
-fn emptied(cluster: &str, node: &Node) -> Outcome {
-    let mut seen = told(cluster, Some(node));
-    seen.evidence.retain(|one| one.condition != ConditionType::Drained);
-    seen.evidence.push(Evidence::new(ConditionType::Drained, true, "Evicted"));
-    Outcome { said: format!("{}, and empty of what must go", seen.said), ..seen }
+fn empty_outcome(cluster: &str, node: &Node) -> CallOutcome {
+    let mut observed = node_outcome(cluster, Some(node));
+    observed.evidence.retain(|one| one.condition != ConditionType::Drained);
+    observed.evidence.push(ConditionObservation::new(ConditionType::Drained, true, "Evicted"));
+    CallOutcome { message: format!("{}, and empty of what must go", observed.message), ..observed }
 }
 
-fn released(cluster: &str, node: Option<&Node>) -> Outcome {
-    let seen = told(cluster, node);
+fn uncordon_outcome(cluster: &str, node: Option<&Node>) -> CallOutcome {
+    let observed = node_outcome(cluster, node);
     match node {
-        Some(node) if !node.schedulable => {
-            Outcome { said: format!("{}: it was so before this operation", seen.said), ..seen }
-        }
-        Some(_) | None => seen,
+        Some(node) if !node.schedulable => CallOutcome {
+            message: format!("{}: it was so before this operation", observed.message),
+            ..observed
+        },
+        Some(_) | None => observed,
     }
 }

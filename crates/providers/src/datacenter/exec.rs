@@ -5,21 +5,21 @@
 //! from the stored one.
 
 use super::Datacenter;
-use super::orders::{OrderCheckpoint, Remembered, done, two_effects};
+use super::provider_calls::{CallCheckpoint, StoredCheckpoint, done, key_conflict};
 use crate::fault::possibly_happened;
 use crate::port::{Journal, Target};
-use crate::ssh::{End, Host, JobStatus, Lost, Started, Stopped};
+use crate::ssh::{Host, JobExit, JobStatus, LostReason, StartResult, StopResult};
 use crate::state_store::Checkpoint;
-use model::effect::{Answer, Key, Order, Verb};
-use model::fault::{Code, Fault};
+use model::effect::{CallVerb, EffectKey, ProviderAnswer, ProviderCall};
+use model::fault::{Fault, FaultCode};
 use std::time::Duration;
 
 /// How long a command may take to end after it is told to stop.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 /// How many days a host keeps the output of a command.
-const KEPT_DAYS: u32 = 7;
+const JOB_RETENTION_DAYS: u32 = 7;
 /// Between two checks whether a host is back.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Delayed, so that the answer is sent before the host goes down.
 const REBOOT: &str = "sleep 1; PATH=$PATH:/sbin:/usr/sbin; reboot || shutdown -r now";
 
@@ -27,104 +27,121 @@ impl Datacenter {
     pub(super) async fn command(
         &self,
         target: &Target,
-        order: &Order,
+        call: &ProviderCall,
         command: &str,
         journal: &Journal,
-    ) -> Result<Answer, Fault> {
-        let host = match order.verb {
-            Verb::Follow => self.hosts.connect(target).await.map_err(possibly_happened)?,
-            Verb::Perform | Verb::GetStatus | Verb::Observe | Verb::Stop => {
+    ) -> Result<ProviderAnswer, Fault> {
+        let host = match call.verb {
+            CallVerb::Follow => self.hosts.connect(target).await.map_err(possibly_happened)?,
+            CallVerb::Perform | CallVerb::GetStatus | CallVerb::Observe | CallVerb::Stop => {
                 self.hosts.connect(target).await?
             }
         };
-        let key = order.key.as_str();
-        match order.verb {
-            Verb::Perform => match host.start(key, command).await? {
-                Started::Now => {
+        let key = call.key.as_str();
+        match call.verb {
+            CallVerb::Perform => match host.start(key, command).await? {
+                StartResult::Started => {
                     // A failed cleanup of old jobs must not fail this call.
-                    let _ = host.prune(KEPT_DAYS).await;
-                    see_through(&host, key, 0, journal).await
+                    let _ = host.prune(JOB_RETENTION_DAYS).await;
+                    follow_job(&host, key, 0, journal).await
                 }
-                Started::Before => see_through(&host, key, order.logged, journal).await,
-                Started::Barred => Err(barred(&order.key)),
+                StartResult::AlreadyStarted => {
+                    follow_job(&host, key, call.log_offset_bytes, journal).await
+                }
+                StartResult::Barred => Err(barred(&call.key)),
             },
-            Verb::Follow => see_through(&host, key, order.logged, journal).await,
-            Verb::GetStatus => Ok(match host.status(key).await? {
-                JobStatus::Never | JobStatus::Barred => Answer::NeverStarted,
-                JobStatus::Ended(End::Code(0)) => {
-                    Answer::Done(done("the command ended well".into()))
+            CallVerb::Follow => follow_job(&host, key, call.log_offset_bytes, journal).await,
+            CallVerb::GetStatus => Ok(match host.status(key).await? {
+                JobStatus::NeverStarted | JobStatus::Barred => ProviderAnswer::NeverStarted,
+                JobStatus::Ended(JobExit::Code(0)) => {
+                    ProviderAnswer::Done(done("the command ended well".into()))
                 }
                 // `Follow` reports how it failed.
-                JobStatus::Running { .. } | JobStatus::Ended(_) => Answer::UnderWay,
-                JobStatus::Lost(Lost::Unmade) => Answer::NeverStarted,
-                JobStatus::Lost(lost) => Answer::Unknown(lost_words(lost).into()),
+                JobStatus::Running { .. } | JobStatus::Ended(_) => ProviderAnswer::UnderWay,
+                JobStatus::Lost(LostReason::NotLaunched) => ProviderAnswer::NeverStarted,
+                JobStatus::Lost(lost) => ProviderAnswer::Unknown(describe_lost(lost).into()),
             }),
-            Verb::Observe => Ok(Answer::Differs("a command leaves nothing to see".into())),
-            Verb::Stop => stop(&host, key).await,
+            CallVerb::Observe => {
+                Ok(ProviderAnswer::Differs("a command leaves nothing to see".into()))
+            }
+            CallVerb::Stop => stop(&host, key).await,
         }
     }
 
     /// Stops the job of a key, or bars it.
-    pub(super) async fn stop_job(&self, target: &Target, order: &Order) -> Result<Answer, Fault> {
+    pub(super) async fn stop_job(
+        &self,
+        target: &Target,
+        call: &ProviderCall,
+    ) -> Result<ProviderAnswer, Fault> {
         let host = self.hosts.connect(target).await?;
-        stop(&host, order.key.as_str()).await
+        stop(&host, call.key.as_str()).await
     }
 
     pub(super) async fn reboot_from_within(
         &self,
         target: &Target,
-        order: &Order,
+        call: &ProviderCall,
         journal: &Journal,
-    ) -> Result<Answer, Fault> {
-        match (order.verb, self.recall(&order.key).await?) {
-            (Verb::Perform, None) => {
+    ) -> Result<ProviderAnswer, Fault> {
+        match (call.verb, self.checkpoint(&call.key).await?) {
+            (CallVerb::Perform, None) => {
                 let host = self.hosts.connect(target).await?;
-                let memo = OrderCheckpoint::InBand { boot: host.boot_id().await? };
-                match self.begin(&order.key, memo.clone()).await? {
+                let checkpoint = CallCheckpoint::InBand { boot: host.boot_id().await? };
+                match self.begin(&call.key, checkpoint.clone()).await? {
                     None => {
-                        journal.line("reboot: asking the host to start again").await;
-                        host.start(order.key.as_str(), REBOOT).await.map_err(possibly_happened)?;
-                        self.until_back(target, &memo, journal).await
+                        journal.write_line("reboot: asking the host to start again").await;
+                        host.start(call.key.as_str(), REBOOT).await.map_err(possibly_happened)?;
+                        self.wait_for_reboot(target, &checkpoint, journal).await
                     }
-                    Some(Remembered::Checkpoint(memo)) => {
-                        self.until_back(target, &memo, journal).await
+                    Some(StoredCheckpoint::Checkpoint(checkpoint)) => {
+                        self.wait_for_reboot(target, &checkpoint, journal).await
                     }
-                    Some(Remembered::Barred) => Err(barred(&order.key)),
+                    Some(StoredCheckpoint::Barred) => Err(barred(&call.key)),
                 }
             }
-            (Verb::Perform, Some(Remembered::Barred)) => Err(barred(&order.key)),
-            (Verb::Perform | Verb::Follow, Some(Remembered::Checkpoint(memo))) => {
+            (CallVerb::Perform, Some(StoredCheckpoint::Barred)) => Err(barred(&call.key)),
+            (
+                CallVerb::Perform | CallVerb::Follow,
+                Some(StoredCheckpoint::Checkpoint(checkpoint)),
+            ) => {
                 if let Ok(host) = self.hosts.connect(target).await
-                    && let Ok(false) = self.is_newer(&host, &memo).await
+                    && let Ok(false) = self.has_rebooted(&host, &checkpoint).await
                 {
                     // The checkpoint exists, but the command may never have been sent. The host
                     // starts each key once, and may go down during the call.
-                    match host.start(order.key.as_str(), REBOOT).await {
+                    match host.start(call.key.as_str(), REBOOT).await {
                         Err(fault) if !is_away(&fault) => return Err(fault),
                         Ok(_) | Err(_) => {}
                     }
                 }
-                self.until_back(target, &memo, journal).await
+                self.wait_for_reboot(target, &checkpoint, journal).await
             }
-            (Verb::Follow, None | Some(Remembered::Barred)) => Ok(Answer::NeverStarted),
-            (Verb::GetStatus, None | Some(Remembered::Barred)) => Ok(Answer::NeverStarted),
-            (Verb::GetStatus, Some(Remembered::Checkpoint(memo))) => {
+            (CallVerb::Follow, None | Some(StoredCheckpoint::Barred)) => {
+                Ok(ProviderAnswer::NeverStarted)
+            }
+            (CallVerb::GetStatus, None | Some(StoredCheckpoint::Barred)) => {
+                Ok(ProviderAnswer::NeverStarted)
+            }
+            (CallVerb::GetStatus, Some(StoredCheckpoint::Checkpoint(checkpoint))) => {
                 let host = self.hosts.connect(target).await?;
-                Ok(match self.is_newer(&host, &memo).await? {
-                    true => Answer::Done(done("the host has started again".into())),
-                    false => Answer::UnderWay,
+                Ok(match self.has_rebooted(&host, &checkpoint).await? {
+                    true => ProviderAnswer::Done(done("the host has started again".into())),
+                    false => ProviderAnswer::UnderWay,
                 })
             }
-            (Verb::Observe, _) => Ok(Answer::Differs("a reboot leaves nothing to see".into())),
-            (Verb::Stop, Some(Remembered::Checkpoint(memo))) => {
-                // A reboot cannot be undone: wait for its end.
-                self.until_back(target, &memo, journal).await
+            (CallVerb::Observe, _) => {
+                Ok(ProviderAnswer::Differs("a reboot leaves nothing to see".into()))
             }
-            (Verb::Stop, None | Some(Remembered::Barred)) => {
-                match self.store.begin(&order.key, &Checkpoint::Barred).await? {
-                    None | Some(Checkpoint::Barred) => Ok(Answer::Stopped),
+            (CallVerb::Stop, Some(StoredCheckpoint::Checkpoint(checkpoint))) => {
+                // A reboot cannot be undone: wait for its end.
+                self.wait_for_reboot(target, &checkpoint, journal).await
+            }
+            (CallVerb::Stop, None | Some(StoredCheckpoint::Barred)) => {
+                match self.store.begin(&call.key, &Checkpoint::Barred).await? {
+                    None | Some(Checkpoint::Barred) => Ok(ProviderAnswer::Stopped),
                     Some(Checkpoint::Begun(_)) => Err(Fault::new(
-                        Code::AnswerLost,
+                        FaultCode::AnswerLost,
                         "the host was told to start again at this very moment",
                     )),
                 }
@@ -133,18 +150,18 @@ impl Datacenter {
     }
 
     /// Waits until the boot id differs. The timeout of the step limits the wait.
-    async fn until_back(
+    async fn wait_for_reboot(
         &self,
         target: &Target,
-        memo: &OrderCheckpoint,
+        checkpoint: &CallCheckpoint,
         journal: &Journal,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<ProviderAnswer, Fault> {
         loop {
             match self.hosts.connect(target).await {
-                Ok(host) => match self.is_newer(&host, memo).await {
+                Ok(host) => match self.has_rebooted(&host, checkpoint).await {
                     Ok(true) => {
-                        journal.line("reboot: the host is back, with another boot id").await;
-                        return Ok(Answer::Done(done("the host has started again".into())));
+                        journal.write_line("reboot: the host is back, with another boot id").await;
+                        return Ok(ProviderAnswer::Done(done("the host has started again".into())));
                     }
                     Ok(false) => {}
                     Err(fault) if is_away(&fault) => {}
@@ -153,80 +170,86 @@ impl Datacenter {
                 Err(fault) if is_away(&fault) => {}
                 Err(fault) => return Err(fault),
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    async fn is_newer(&self, host: &Host, memo: &OrderCheckpoint) -> Result<bool, Fault> {
-        match memo {
-            OrderCheckpoint::InBand { boot } => Ok(host.boot_id().await? != *boot),
-            OrderCheckpoint::Power { .. }
-            | OrderCheckpoint::Netboot { .. }
-            | OrderCheckpoint::Join { .. }
-            | OrderCheckpoint::Image { .. }
-            | OrderCheckpoint::Drain { .. }
-            | OrderCheckpoint::Uncordon
-            | OrderCheckpoint::Firmware { .. }
-            | OrderCheckpoint::Fabric { .. } => Err(two_effects()),
+    async fn has_rebooted(&self, host: &Host, checkpoint: &CallCheckpoint) -> Result<bool, Fault> {
+        match checkpoint {
+            CallCheckpoint::InBand { boot } => Ok(host.boot_id().await? != *boot),
+            CallCheckpoint::Power { .. }
+            | CallCheckpoint::Netboot { .. }
+            | CallCheckpoint::Join { .. }
+            | CallCheckpoint::Image { .. }
+            | CallCheckpoint::Drain { .. }
+            | CallCheckpoint::Uncordon
+            | CallCheckpoint::Firmware { .. }
+            | CallCheckpoint::Fabric { .. } => Err(key_conflict()),
         }
     }
 }
 
 /// A rebooting host is unreachable or drops the connection.
 fn is_away(fault: &Fault) -> bool {
-    matches!(fault.code, Code::HostUnreachable | Code::AnswerLost | Code::AnswerGarbled)
+    matches!(
+        fault.code,
+        FaultCode::HostUnreachable | FaultCode::AnswerLost | FaultCode::AnswerGarbled
+    )
 }
 
-async fn stop(host: &Host, key: &str) -> Result<Answer, Fault> {
+async fn stop(host: &Host, key: &str) -> Result<ProviderAnswer, Fault> {
     Ok(match host.stop(key, STOP_GRACE).await? {
-        Stopped::Before(End::Code(0)) => {
-            Answer::Done(done("the command had ended well before".into()))
+        StopResult::AlreadyEnded(JobExit::Code(0)) => {
+            ProviderAnswer::Done(done("the command had ended well before".into()))
         }
-        Stopped::Barred
-        | Stopped::Before(_)
-        | Stopped::Asked(_)
-        | Stopped::Forced(_)
-        | Stopped::Lost(_) => Answer::Stopped,
+        StopResult::Barred
+        | StopResult::AlreadyEnded(_)
+        | StopResult::Terminated(_)
+        | StopResult::Killed(_)
+        | StopResult::Lost(_) => ProviderAnswer::Stopped,
     })
 }
 
 /// Copies the output of the job to the log until it ends, and returns the result.
-pub(super) async fn see_through(
+pub(super) async fn follow_job(
     host: &Host,
     key: &str,
     from: u64,
     journal: &Journal,
-) -> Result<Answer, Fault> {
-    host.read(key, from, journal).await.map_err(possibly_happened)?;
+) -> Result<ProviderAnswer, Fault> {
+    host.follow_output(key, from, journal).await.map_err(possibly_happened)?;
     match host.status(key).await.map_err(possibly_happened)? {
-        JobStatus::Ended(End::Code(0)) => Ok(Answer::Done(done("the command ended well".into()))),
-        JobStatus::Ended(End::Code(code)) => {
-            Err(Fault::new(Code::CommandFailed, format!("the command ended with the code {code}")))
+        JobStatus::Ended(JobExit::Code(0)) => {
+            Ok(ProviderAnswer::Done(done("the command ended well".into())))
         }
-        JobStatus::Ended(End::Signal(signal)) => {
-            let said = format!("the command was ended by the signal {signal}");
-            Err(Fault::new(Code::CommandFailed, said))
+        JobStatus::Ended(JobExit::Code(code)) => Err(Fault::new(
+            FaultCode::CommandFailed,
+            format!("the command ended with the code {code}"),
+        )),
+        JobStatus::Ended(JobExit::Signal(signal)) => {
+            let message = format!("the command was ended by the signal {signal}");
+            Err(Fault::new(FaultCode::CommandFailed, message))
         }
-        JobStatus::Never | JobStatus::Barred | JobStatus::Lost(Lost::Unmade) => {
-            Ok(Answer::NeverStarted)
+        JobStatus::NeverStarted | JobStatus::Barred | JobStatus::Lost(LostReason::NotLaunched) => {
+            Ok(ProviderAnswer::NeverStarted)
         }
         JobStatus::Running { .. } => {
-            Err(Fault::new(Code::AnswerLost, "the command runs on, and its log ended"))
+            Err(Fault::new(FaultCode::AnswerLost, "the command runs on, and its log ended"))
         }
-        JobStatus::Lost(lost) => Err(Fault::new(Code::AnswerLost, lost_words(lost))),
+        JobStatus::Lost(lost) => Err(Fault::new(FaultCode::AnswerLost, describe_lost(lost))),
     }
 }
 
-fn lost_words(lost: Lost) -> &'static str {
+fn describe_lost(lost: LostReason) -> &'static str {
     match lost {
-        Lost::Rebooted => {
+        LostReason::Rebooted => {
             "the host was started again while the command ran; nobody knows how far it came"
         }
-        Lost::Gone => "the command's process is gone and left no exit code",
-        Lost::Unmade => "the command was about to begin and did not",
+        LostReason::Gone => "the command's process is gone and left no exit code",
+        LostReason::NotLaunched => "the command was about to begin and did not",
     }
 }
 
-pub(super) fn barred(key: &Key) -> Fault {
-    Fault::new(Code::EffectFailed, format!("{key} was stopped before it began"))
+pub(super) fn barred(key: &EffectKey) -> Fault {
+    Fault::new(FaultCode::EffectFailed, format!("{key} was stopped before it began"))
 }

@@ -6,34 +6,36 @@
 
 use super::Datacenter;
 use super::exec::barred;
-use super::orders::{OrderCheckpoint, Remembered, done, two_effects};
+use super::provider_calls::{CallCheckpoint, StoredCheckpoint, done, key_conflict};
 use crate::clock::now;
-use crate::fabric::{FabricManager, Goal, Nvos, Seen, Step, Tell, next};
+use crate::fabric::{
+    FabricCommand, FabricManager, FabricObservation, FabricStep, FabricTarget, Nvos, next_step,
+};
 use crate::port::{Journal, Target};
-use crate::power::{MAX_UNWATCHED, WATCH_EVERY};
+use crate::power::{MAX_WATCH_GAP, WATCH_INTERVAL};
 use crate::state_store::Checkpoint;
-use model::effect::{Answer, Order, Outcome, Verb};
-use model::fault::{Code, Fault, Happened};
-use model::time::{Timestamp, spoken};
+use model::effect::{CallOutcome, CallVerb, ProviderAnswer, ProviderCall};
+use model::fault::{EffectOutcome, Fault, FaultCode};
+use model::time::{Timestamp, format_duration};
 use std::time::Duration;
 use tokio::time::Instant;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Patience {
+pub struct FabricTimeouts {
     /// Between two observations.
-    pub look_every: Duration,
+    pub poll_interval: Duration,
     /// A command without effect is repeated after this time.
-    pub again: Duration,
+    pub repeat_after: Duration,
     /// How long a switch may take to reach the goal.
-    pub within: Duration,
+    pub limit: Duration,
 }
 
-impl Default for Patience {
+impl Default for FabricTimeouts {
     fn default() -> Self {
         Self {
-            look_every: Duration::from_secs(5),
-            again: Duration::from_secs(60),
-            within: Duration::from_secs(900),
+            poll_interval: Duration::from_secs(5),
+            repeat_after: Duration::from_secs(60),
+            limit: Duration::from_secs(900),
         }
     }
 }
@@ -42,125 +44,130 @@ impl Datacenter {
     pub(super) async fn fabric(
         &self,
         target: &Target,
-        order: &Order,
-        goal: Goal,
+        call: &ProviderCall,
+        goal: FabricTarget,
         journal: &Journal,
-    ) -> Result<Answer, Fault> {
-        let work = Work { at: self, target, order, goal, journal };
-        let noted = match order.verb {
-            Verb::Perform => {
-                let before = self.begin(&order.key, OrderCheckpoint::Fabric { told: None }).await?;
-                Some(
-                    before
-                        .unwrap_or(Remembered::Checkpoint(OrderCheckpoint::Fabric { told: None })),
-                )
+    ) -> Result<ProviderAnswer, Fault> {
+        let work = FabricWork { datacenter: self, target, order: call, goal, journal };
+        let noted = match call.verb {
+            CallVerb::Perform => {
+                let before =
+                    self.begin(&call.key, CallCheckpoint::Fabric { watched: None }).await?;
+                Some(before.unwrap_or(StoredCheckpoint::Checkpoint(CallCheckpoint::Fabric {
+                    watched: None,
+                })))
             }
-            Verb::Follow | Verb::GetStatus => self.recall(&order.key).await?,
-            Verb::Observe => return work.observe().await,
+            CallVerb::Follow | CallVerb::GetStatus => self.checkpoint(&call.key).await?,
+            CallVerb::Observe => return work.observe().await,
             // Earlier commands are not reverted: the next call continues from this state.
-            Verb::Stop => {
-                self.store.begin(&order.key, &Checkpoint::Barred).await?;
-                return Ok(Answer::Stopped);
+            CallVerb::Stop => {
+                self.store.begin(&call.key, &Checkpoint::Barred).await?;
+                return Ok(ProviderAnswer::Stopped);
             }
         };
-        match (order.verb, noted) {
-            (Verb::Perform, Some(Remembered::Barred)) => Err(barred(&order.key)),
-            (_, None | Some(Remembered::Barred)) => Ok(Answer::NeverStarted),
-            (Verb::GetStatus, Some(Remembered::Checkpoint(OrderCheckpoint::Fabric { told }))) => {
-                work.inquire(told).await
-            }
-            (_, Some(Remembered::Checkpoint(OrderCheckpoint::Fabric { told }))) => {
-                work.lead(told).await
-            }
-            (_, Some(Remembered::Checkpoint(_))) => Err(two_effects()),
+        match (call.verb, noted) {
+            (CallVerb::Perform, Some(StoredCheckpoint::Barred)) => Err(barred(&call.key)),
+            (_, None | Some(StoredCheckpoint::Barred)) => Ok(ProviderAnswer::NeverStarted),
+            (
+                CallVerb::GetStatus,
+                Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Fabric { watched: reported })),
+            ) => work.get_status(reported).await,
+            (
+                _,
+                Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Fabric { watched: reported })),
+            ) => work.run_to_goal(reported).await,
+            (_, Some(StoredCheckpoint::Checkpoint(_))) => Err(key_conflict()),
         }
     }
 }
 
 /// One provider call about a switch's part of the fabric.
-struct Work<'a> {
-    at: &'a Datacenter,
+struct FabricWork<'a> {
+    datacenter: &'a Datacenter,
     target: &'a Target,
-    order: &'a Order,
-    goal: Goal,
+    order: &'a ProviderCall,
+    goal: FabricTarget,
     journal: &'a Journal,
 }
 
-type Line = Option<Box<dyn FabricManager>>;
+type Connection = Option<Box<dyn FabricManager>>;
 
-impl Work<'_> {
-    async fn observe(&self) -> Result<Answer, Fault> {
-        let seen = self.sight(&mut None).await?;
-        Ok(match next(self.goal, &seen) {
-            Step::Done => Answer::Done(reached(self.goal, &seen, true)),
-            Step::Tell(_) | Step::Look => Answer::Differs(seen.said),
+impl FabricWork<'_> {
+    async fn observe(&self) -> Result<ProviderAnswer, Fault> {
+        let observed = self.read_switch(&mut None).await?;
+        Ok(match next_step(self.goal, &observed) {
+            FabricStep::Done => ProviderAnswer::Done(goal_outcome(self.goal, &observed, true)),
+            FabricStep::Send(_) | FabricStep::Wait => ProviderAnswer::Differs(observed.summary),
         })
     }
 
     /// A fabric that was switched off and is on may have been off in between and switched on by an
     /// operator. After a gap in watching, the outcome is unknown, and it is not switched off again.
-    async fn inquire(&self, told: Option<Timestamp>) -> Result<Answer, Fault> {
-        let Some(told) = told else { return Ok(Answer::UnderWay) };
-        let away = now().since(told);
-        if away <= MAX_UNWATCHED {
-            return Ok(Answer::UnderWay);
+    async fn get_status(&self, reported: Option<Timestamp>) -> Result<ProviderAnswer, Fault> {
+        let Some(reported) = reported else { return Ok(ProviderAnswer::UnderWay) };
+        let away = now().since(reported);
+        if away <= MAX_WATCH_GAP {
+            return Ok(ProviderAnswer::UnderWay);
         }
-        let seen = self.sight(&mut None).await?;
-        Ok(match next(self.goal, &seen) {
-            Step::Done => Answer::Done(reached(self.goal, &seen, false)),
-            Step::Tell(_) | Step::Look => Answer::Unknown(format!(
+        let observed = self.read_switch(&mut None).await?;
+        Ok(match next_step(self.goal, &observed) {
+            FabricStep::Done => ProviderAnswer::Done(goal_outcome(self.goal, &observed, false)),
+            FabricStep::Send(_) | FabricStep::Wait => ProviderAnswer::Unknown(format!(
                 "the switch was told to switch the fabric off, nobody looked for {}, and it is on: it may have been off in between",
-                spoken(away)
+                format_duration(away)
             )),
         })
     }
 
-    async fn lead(&self, mut noted: Option<Timestamp>) -> Result<Answer, Fault> {
-        let patience = self.at.settings.fabric;
+    async fn run_to_goal(&self, mut noted: Option<Timestamp>) -> Result<ProviderAnswer, Fault> {
+        let timeout = self.datacenter.settings.fabric;
         let began = Instant::now();
         let mut line = None;
-        let mut told: Vec<(Tell, Instant)> = Vec::new();
+        let mut reported: Vec<(FabricCommand, Instant)> = Vec::new();
         let mut last = String::new();
         loop {
-            let seen = match self.sight(&mut line).await {
-                Ok(seen) => seen,
+            let observed = match self.read_switch(&mut line).await {
+                Ok(observed) => observed,
                 // Applying a change may interrupt the switch's connections.
-                Err(fault) if !told.is_empty() && may_pass(&fault, began, patience) => {
-                    tokio::time::sleep(patience.look_every).await;
+                Err(fault) if !reported.is_empty() && is_transient(&fault, began, timeout) => {
+                    tokio::time::sleep(timeout.poll_interval).await;
                     continue;
                 }
                 Err(fault) => return Err(fault),
             };
-            if seen.said != last {
-                self.journal.line(format!("fabric: {}", seen.said)).await;
-                last.clone_from(&seen.said);
+            if observed.summary != last {
+                self.journal.write_line(format!("fabric: {}", observed.summary)).await;
+                last.clone_from(&observed.summary);
             }
-            match next(self.goal, &seen) {
-                Step::Done => {
-                    let left_alone = told.is_empty() && noted.is_none();
-                    return Ok(Answer::Done(reached(self.goal, &seen, left_alone)));
+            match next_step(self.goal, &observed) {
+                FabricStep::Done => {
+                    let left_alone = reported.is_empty() && noted.is_none();
+                    return Ok(ProviderAnswer::Done(goal_outcome(
+                        self.goal, &observed, left_alone,
+                    )));
                 }
-                Step::Tell(what) if is_due(&told, what, patience.again) => {
-                    noted = self.note(noted, what == Tell::Disable).await?;
-                    told.push((what, Instant::now()));
-                    self.tell(&line, what).await?;
+                FabricStep::Send(what) if is_due(&reported, what, timeout.repeat_after) => {
+                    noted = self.record_watch(noted, what == FabricCommand::Disable).await?;
+                    reported.push((what, Instant::now()));
+                    self.send_command(&line, what).await?;
                 }
-                Step::Tell(_) | Step::Look => {
-                    let stale = noted.is_some_and(|at| now().since(at) >= WATCH_EVERY);
-                    noted = self.note(noted, stale).await?;
+                FabricStep::Send(_) | FabricStep::Wait => {
+                    let stale = noted.is_some_and(|at| now().since(at) >= WATCH_INTERVAL);
+                    noted = self.record_watch(noted, stale).await?;
                 }
             }
-            if began.elapsed() > patience.within {
-                let waited = spoken(patience.within);
-                let said = format!("{} within {waited}: {}", missed(self.goal), seen.said);
-                return Err(Fault::new(Code::FabricFailed, said));
+            if began.elapsed() > timeout.limit {
+                let waited = format_duration(timeout.limit);
+                let message =
+                    format!("{} within {waited}: {}", timeout_message(self.goal), observed.summary);
+                return Err(Fault::new(FaultCode::FabricFailed, message));
             }
-            tokio::time::sleep(patience.look_every).await;
+            tokio::time::sleep(timeout.poll_interval).await;
         }
     }
 
     /// If `matters`, stores that the switch is told to go off, or is observed, now.
-    async fn note(
+    async fn record_watch(
         &self,
         before: Option<Timestamp>,
         matters: bool,
@@ -170,64 +177,64 @@ impl Work<'_> {
         }
         let after = Some(now());
         let (before, next) =
-            (OrderCheckpoint::Fabric { told: before }, OrderCheckpoint::Fabric { told: after });
-        self.at.compare_and_swap(&self.order.key, before, next).await?;
+            (CallCheckpoint::Fabric { watched: before }, CallCheckpoint::Fabric { watched: after });
+        self.datacenter.compare_and_swap(&self.order.key, before, next).await?;
         Ok(after)
     }
 
-    async fn tell(&self, line: &Line, what: Tell) -> Result<(), Fault> {
-        self.journal.line(format!("fabric: {}", what.as_str())).await;
+    async fn send_command(&self, line: &Connection, what: FabricCommand) -> Result<(), Fault> {
+        self.journal.write_line(format!("fabric: {}", what.as_str())).await;
         match line {
-            Some(switch) => heard(switch.tell(what).await),
+            Some(switch) => ignore_unknown_outcome(switch.send_command(what).await),
             None => Ok(()),
         }
     }
 
     /// Reads the switch over the present connection, or over a new one.
-    async fn sight(&self, line: &mut Line) -> Result<Seen, Fault> {
+    async fn read_switch(&self, line: &mut Connection) -> Result<FabricObservation, Fault> {
         let switch = match line.take() {
             Some(switch) => switch,
-            None => Box::new(Nvos::new(self.at.hosts.connect(self.target).await?)),
+            None => Box::new(Nvos::new(self.datacenter.hosts.connect(self.target).await?)),
         };
-        let seen = switch.look().await?;
+        let observed = switch.observe().await?;
         *line = Some(switch);
-        Ok(seen)
+        Ok(observed)
     }
 }
 
-fn is_due(told: &[(Tell, Instant)], what: Tell, again: Duration) -> bool {
-    let last = told.iter().rev().find(|(before, _)| *before == what);
+fn is_due(reported: &[(FabricCommand, Instant)], what: FabricCommand, again: Duration) -> bool {
+    let last = reported.iter().rev().find(|(before, _)| *before == what);
     last.is_none_or(|(_, at)| at.elapsed() >= again)
 }
 
 /// A command with an unknown outcome is followed by an observation. A refused one was not executed.
-fn heard(told: Result<(), Fault>) -> Result<(), Fault> {
-    match told {
-        Err(fault) if fault.code.happened() == Happened::Maybe => Ok(()),
+fn ignore_unknown_outcome(reported: Result<(), Fault>) -> Result<(), Fault> {
+    match reported {
+        Err(fault) if fault.code.effect_outcome() == EffectOutcome::Unknown => Ok(()),
         other => other,
     }
 }
 
-fn may_pass(fault: &Fault, began: Instant, patience: Patience) -> bool {
-    fault.code.unseen() && began.elapsed() <= patience.within
+fn is_transient(fault: &Fault, began: Instant, timeout: FabricTimeouts) -> bool {
+    fault.code.peer_unreachable() && began.elapsed() <= timeout.limit
 }
 
-const fn missed(goal: Goal) -> &'static str {
+const fn timeout_message(goal: FabricTarget) -> &'static str {
     match goal {
-        Goal::Off => "the switch did not switch the fabric off",
-        Goal::Manager => "the fabric manager did not come up",
-        Goal::Configured => "the switch did not report the fabric as configured",
+        FabricTarget::Off => "the switch did not switch the fabric off",
+        FabricTarget::Manager => "the fabric manager did not come up",
+        FabricTarget::Configured => "the switch did not report the fabric as configured",
     }
 }
 
-fn reached(goal: Goal, seen: &Seen, left_alone: bool) -> Outcome {
+fn goal_outcome(goal: FabricTarget, observed: &FabricObservation, left_alone: bool) -> CallOutcome {
     let how = if left_alone { ", as it was already" } else { "" };
-    let said = match goal {
-        Goal::Off => "the fabric is off",
-        Goal::Manager => "the fabric manager runs here",
-        Goal::Configured => "the switch reports the fabric as configured",
+    let message = match goal {
+        FabricTarget::Off => "the fabric is off",
+        FabricTarget::Manager => "the fabric manager runs here",
+        FabricTarget::Configured => "the switch reports the fabric as configured",
     };
-    done(format!("{said}{how}: {}", seen.said))
+    done(format!("{message}{how}: {}", observed.summary))
 }
 
 #[cfg(test)]
@@ -235,24 +242,34 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_switch_is_told_again_only_after_a_while() {
+    async fn a_command_is_repeated_only_after_a_while() {
         let again = Duration::from_secs(60);
-        let told = vec![(Tell::Enable, Instant::now()), (Tell::Start, Instant::now())];
-        assert!(is_due(&[], Tell::Enable, again) && is_due(&told, Tell::Open, again));
-        assert!(!is_due(&told, Tell::Enable, again));
+        let reported = vec![
+            (FabricCommand::Enable, Instant::now()),
+            (FabricCommand::StartManager, Instant::now()),
+        ];
+        assert!(
+            is_due(&[], FabricCommand::Enable, again)
+                && is_due(&reported, FabricCommand::OpenManager, again)
+        );
+        assert!(!is_due(&reported, FabricCommand::Enable, again));
         tokio::time::advance(again).await;
-        assert!(is_due(&told, Tell::Enable, again));
+        assert!(is_due(&reported, FabricCommand::Enable, again));
     }
 
     #[test]
-    fn what_was_refused_ends_it_and_what_is_in_doubt_is_looked_at() {
+    fn only_a_definite_failure_ends_the_work() {
         for (code, ends) in [
-            (Code::AnswerLost, false),
-            (Code::StepTimeout, false),
-            (Code::FabricFailed, true),
-            (Code::NotSupported, true),
+            (FaultCode::AnswerLost, false),
+            (FaultCode::StepTimeout, false),
+            (FaultCode::FabricFailed, true),
+            (FaultCode::NotSupported, true),
         ] {
-            assert_eq!(heard(Err(Fault::new(code, "why"))).is_err(), ends, "{code:?}");
+            assert_eq!(
+                ignore_unknown_outcome(Err(Fault::new(code, "why"))).is_err(),
+                ends,
+                "{code:?}"
+            );
         }
     }
 }

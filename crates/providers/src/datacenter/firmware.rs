@@ -11,31 +11,34 @@ mod stage;
 use super::Datacenter;
 use super::controller::Controller;
 use super::exec::barred;
-use super::orders::{OrderCheckpoint, Remembered, two_effects};
+use super::provider_calls::{CallCheckpoint, StoredCheckpoint, key_conflict};
 use crate::clock::now;
-use crate::fetch::{Fetched, shown};
+use crate::fetch::{FetchedFile, redact_url};
 use crate::governor::Priority;
 use crate::http_client::upload::sending_time;
 use crate::port::{Journal, Target};
-use crate::redfish::{Image, Offer, TaskRef, Way};
+use crate::redfish::{FirmwareImage, TaskRef, UpdateMethod, UpdateServiceState};
 use crate::state_store::Checkpoint;
-use model::effect::{Answer, Facts, Order, Outcome, Verb};
-use model::fault::{Code, Fault, Happened};
-pub(super) use stage::Flash;
-pub use stage::Patience;
-use stage::{Sight, Turn, after_asked, asked_before, is_http, next, way};
+use model::effect::{CallOutcome, CallVerb, DeviceFacts, ProviderAnswer, ProviderCall};
+use model::fault::{EffectOutcome, Fault, FaultCode};
+pub use stage::FirmwareTimeouts;
+pub(super) use stage::UpdateStage;
+use stage::{
+    UpdateObservation, UpdateStep, choose_method, fault_after_request, is_http, next_step,
+    request_fault,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How many existing tasks are stored. With more, the new task could not be recognized.
-const MAX_TASKS_NOTED: usize = 200;
+const MAX_STORED_TASKS: usize = 200;
 /// How long a stop waits for the update to end. Less than the timeout of a call.
-const STOP_PATIENCE: Duration = Duration::from_secs(20);
+const STOP_WAIT: Duration = Duration::from_secs(20);
 
 /// The desired version of a component, and its file.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wish<'a> {
+pub(super) struct FirmwareRequest<'a> {
     pub component: &'a str,
     pub version: &'a str,
     pub url: &'a str,
@@ -44,396 +47,448 @@ pub(super) struct Wish<'a> {
 
 /// The stage of an update, and the version that it replaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Mark {
-    stage: Flash,
+struct UpdateProgress {
+    stage: UpdateStage,
     from: Option<String>,
 }
 
-impl Mark {
-    const BEGUN: Self = Self { stage: Flash::Begun, from: None };
+impl UpdateProgress {
+    const BEGUN: Self = Self { stage: UpdateStage::Begun, from: None };
 
-    fn at(&self, stage: Flash) -> Self {
+    fn at(&self, stage: UpdateStage) -> Self {
         Self { stage, from: self.from.clone() }
     }
 
-    fn memo(&self) -> OrderCheckpoint {
-        OrderCheckpoint::Firmware { stage: self.stage.clone(), from: self.from.clone() }
+    fn checkpoint(&self) -> CallCheckpoint {
+        CallCheckpoint::Firmware { stage: self.stage.clone(), from: self.from.clone() }
     }
 }
 
 /// A component before the update.
-struct Before {
+struct ComponentBefore {
     version: String,
     target: String,
-    offer: Offer,
+    offer: UpdateServiceState,
     tasks: Vec<String>,
 }
 
 impl Datacenter {
-    pub(super) async fn flash(
+    pub(super) async fn update_firmware(
         &self,
         target: &Target,
-        order: &Order,
-        wish: Wish<'_>,
+        call: &ProviderCall,
+        requested: FirmwareRequest<'_>,
         journal: &Journal,
-    ) -> Result<Answer, Fault> {
-        let work = Work { at: self, target, order, wish, journal };
-        match order.verb {
-            Verb::Perform => match self.begin(&order.key, Mark::BEGUN.memo()).await? {
-                None => work.carry_out(Mark::BEGUN).await,
-                Some(before) => work.go_on(before).await,
+    ) -> Result<ProviderAnswer, Fault> {
+        let work =
+            UpdateWork { datacenter: self, target, order: call, request: requested, journal };
+        match call.verb {
+            CallVerb::Perform => {
+                match self.begin(&call.key, UpdateProgress::BEGUN.checkpoint()).await? {
+                    None => work.execute(UpdateProgress::BEGUN).await,
+                    Some(before) => work.resume(before).await,
+                }
+            }
+            CallVerb::Follow => match self.checkpoint(&call.key).await? {
+                None => Ok(ProviderAnswer::NeverStarted),
+                Some(before) => work.resume(before).await,
             },
-            Verb::Follow => match self.recall(&order.key).await? {
-                None => Ok(Answer::NeverStarted),
-                Some(before) => work.go_on(before).await,
-            },
-            Verb::GetStatus => work.inquire().await,
-            Verb::Observe => work.observe().await,
-            Verb::Stop => work.stop().await,
+            CallVerb::GetStatus => work.get_status().await,
+            CallVerb::Observe => work.observe().await,
+            CallVerb::Stop => work.stop().await,
         }
     }
 }
 
 /// One provider call to update a component.
-struct Work<'a> {
-    at: &'a Datacenter,
+struct UpdateWork<'a> {
+    datacenter: &'a Datacenter,
     target: &'a Target,
-    order: &'a Order,
-    wish: Wish<'a>,
+    order: &'a ProviderCall,
+    request: FirmwareRequest<'a>,
     journal: &'a Journal,
 }
 
-impl Work<'_> {
+impl UpdateWork<'_> {
     async fn call<T>(
         &self,
         work: impl AsyncFnOnce(&Controller) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        self.at.bmcs.call(self.target, Priority::Operator, self.at.settings.call, work).await
+        self.datacenter
+            .bmcs
+            .call(self.target, Priority::Operator, self.datacenter.settings.call_timeout, work)
+            .await
     }
 
-    async fn compare_and_swap(&self, before: &Mark, after: Mark) -> Result<Mark, Fault> {
-        self.at.compare_and_swap(&self.order.key, before.memo(), after.memo()).await?;
+    async fn compare_and_swap(
+        &self,
+        before: &UpdateProgress,
+        after: UpdateProgress,
+    ) -> Result<UpdateProgress, Fault> {
+        self.datacenter
+            .compare_and_swap(&self.order.key, before.checkpoint(), after.checkpoint())
+            .await?;
         Ok(after)
     }
 
-    async fn go_on(&self, before: Remembered) -> Result<Answer, Fault> {
+    async fn resume(&self, before: StoredCheckpoint) -> Result<ProviderAnswer, Fault> {
         match before {
-            Remembered::Barred => Err(barred(&self.order.key)),
-            Remembered::Checkpoint(OrderCheckpoint::Firmware { stage, from }) => {
-                self.carry_out(Mark { stage, from }).await
+            StoredCheckpoint::Barred => Err(barred(&self.order.key)),
+            StoredCheckpoint::Checkpoint(CallCheckpoint::Firmware { stage, from }) => {
+                self.execute(UpdateProgress { stage, from }).await
             }
-            Remembered::Checkpoint(
-                OrderCheckpoint::Power { .. }
-                | OrderCheckpoint::Netboot { .. }
-                | OrderCheckpoint::InBand { .. }
-                | OrderCheckpoint::Join { .. }
-                | OrderCheckpoint::Image { .. }
-                | OrderCheckpoint::Drain { .. }
-                | OrderCheckpoint::Uncordon
-                | OrderCheckpoint::Fabric { .. },
-            ) => Err(two_effects()),
+            StoredCheckpoint::Checkpoint(
+                CallCheckpoint::Power { .. }
+                | CallCheckpoint::Netboot { .. }
+                | CallCheckpoint::InBand { .. }
+                | CallCheckpoint::Join { .. }
+                | CallCheckpoint::Image { .. }
+                | CallCheckpoint::Drain { .. }
+                | CallCheckpoint::Uncordon
+                | CallCheckpoint::Fabric { .. },
+            ) => Err(key_conflict()),
         }
     }
 
-    async fn inquire(&self) -> Result<Answer, Fault> {
-        let mark = match self.at.recall(&self.order.key).await? {
-            None | Some(Remembered::Barred) => return Ok(Answer::NeverStarted),
-            Some(Remembered::Checkpoint(OrderCheckpoint::Firmware { stage, from })) => {
-                Mark { stage, from }
+    async fn get_status(&self) -> Result<ProviderAnswer, Fault> {
+        let mark = match self.datacenter.checkpoint(&self.order.key).await? {
+            None | Some(StoredCheckpoint::Barred) => return Ok(ProviderAnswer::NeverStarted),
+            Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Firmware { stage, from })) => {
+                UpdateProgress { stage, from }
             }
-            Some(Remembered::Checkpoint(_)) => return Err(two_effects()),
+            Some(StoredCheckpoint::Checkpoint(_)) => return Err(key_conflict()),
         };
         Ok(match &mark.stage {
-            Flash::Stopped => Answer::NeverStarted,
-            Flash::Begun | Flash::Task { .. } => Answer::UnderWay,
-            Flash::Done => Answer::Done(self.reached(mark.from)),
-            stage @ (Flash::Asked { .. } | Flash::Taken { .. }) => {
-                let sight = self.look(stage).await?;
-                match self.turn(stage, &sight) {
-                    Turn::Done => Answer::Done(self.reached(mark.from)),
-                    Turn::Fail(fault) if fault.code.happened() == Happened::Maybe => {
-                        Answer::Unknown(fault.said)
+            UpdateStage::Stopped => ProviderAnswer::NeverStarted,
+            UpdateStage::Begun | UpdateStage::Task { .. } => ProviderAnswer::UnderWay,
+            UpdateStage::Done => ProviderAnswer::Done(self.outcome(mark.from)),
+            stage @ (UpdateStage::Requested { .. } | UpdateStage::Verifying { .. }) => {
+                let observation = self.observe_update(stage).await?;
+                match self.next_step(stage, &observation) {
+                    UpdateStep::Done => ProviderAnswer::Done(self.outcome(mark.from)),
+                    UpdateStep::Fail(fault)
+                        if fault.code.effect_outcome() == EffectOutcome::Unknown =>
+                    {
+                        ProviderAnswer::Unknown(fault.message)
                     }
                     // `Follow` reports how it failed.
-                    Turn::Look | Turn::Become(_) | Turn::Fail(_) => Answer::UnderWay,
+                    UpdateStep::Wait | UpdateStep::Become(_) | UpdateStep::Fail(_) => {
+                        ProviderAnswer::UnderWay
+                    }
                 }
             }
         })
     }
 
-    fn turn(&self, stage: &Flash, sight: &Sight) -> Turn {
-        next(stage, sight, self.wish.version, now(), self.at.settings.firmware.settle)
+    fn next_step(&self, stage: &UpdateStage, observation: &UpdateObservation) -> UpdateStep {
+        next_step(
+            stage,
+            observation,
+            self.request.version,
+            now(),
+            self.datacenter.settings.firmware.settle,
+        )
     }
 
     /// Whether the component has the version, regardless of who installed it.
-    async fn observe(&self) -> Result<Answer, Fault> {
-        let seen = self.version().await?;
-        Ok(match seen == self.wish.version {
-            true => Answer::Done(self.reached(None)),
-            false => Answer::Differs(format!("{} is at {seen}", self.wish.component)),
+    async fn observe(&self) -> Result<ProviderAnswer, Fault> {
+        let observed = self.version().await?;
+        Ok(match observed == self.request.version {
+            true => ProviderAnswer::Done(self.outcome(None)),
+            false => {
+                ProviderAnswer::Differs(format!("{} is at {observed}", self.request.component))
+            }
         })
     }
 
     /// Before the request nothing has happened. Afterwards it cannot be cancelled: the update is
     /// followed, so that no device is left half written.
-    async fn stop(&self) -> Result<Answer, Fault> {
+    async fn stop(&self) -> Result<ProviderAnswer, Fault> {
         let key = &self.order.key;
-        match self.at.store.begin(key, &Checkpoint::Barred).await? {
-            None | Some(Checkpoint::Barred) => return Ok(Answer::Stopped),
+        match self.datacenter.store.begin(key, &Checkpoint::Barred).await? {
+            None | Some(Checkpoint::Barred) => return Ok(ProviderAnswer::Stopped),
             Some(Checkpoint::Begun(_)) => {}
         }
-        let mark = match self.at.recall(key).await? {
-            Some(Remembered::Checkpoint(OrderCheckpoint::Firmware { stage, from })) => {
-                Mark { stage, from }
+        let mark = match self.datacenter.checkpoint(key).await? {
+            Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Firmware { stage, from })) => {
+                UpdateProgress { stage, from }
             }
-            Some(Remembered::Checkpoint(_) | Remembered::Barred) | None => {
-                return Ok(Answer::Stopped);
+            Some(StoredCheckpoint::Checkpoint(_) | StoredCheckpoint::Barred) | None => {
+                return Ok(ProviderAnswer::Stopped);
             }
         };
         match mark.stage {
-            Flash::Begun => {
-                self.compare_and_swap(&mark, mark.at(Flash::Stopped)).await?;
-                Ok(Answer::Stopped)
+            UpdateStage::Begun => {
+                self.compare_and_swap(&mark, mark.at(UpdateStage::Stopped)).await?;
+                Ok(ProviderAnswer::Stopped)
             }
-            Flash::Stopped => Ok(Answer::Stopped),
-            Flash::Done => Ok(Answer::Done(self.reached(mark.from))),
-            Flash::Asked { .. } | Flash::Task { .. } | Flash::Taken { .. } => {
-                match tokio::time::timeout(STOP_PATIENCE, self.follow(mark)).await {
-                    Ok(Err(fault)) if fault.code.happened() == Happened::No => {
-                        let said = format!("firmware: it ended badly: {}", fault.said);
-                        self.journal.line(said).await;
-                        Ok(Answer::Stopped)
+            UpdateStage::Stopped => Ok(ProviderAnswer::Stopped),
+            UpdateStage::Done => Ok(ProviderAnswer::Done(self.outcome(mark.from))),
+            UpdateStage::Requested { .. }
+            | UpdateStage::Task { .. }
+            | UpdateStage::Verifying { .. } => {
+                match tokio::time::timeout(STOP_WAIT, self.follow(mark)).await {
+                    Ok(Err(fault)) if fault.code.effect_outcome() == EffectOutcome::NotApplied => {
+                        let message = format!("firmware: it ended badly: {}", fault.message);
+                        self.journal.write_line(message).await;
+                        Ok(ProviderAnswer::Stopped)
                     }
                     Ok(other) => other,
                     // Still in progress and not stoppable: the engine repeats the stop.
-                    Err(_) => Ok(Answer::UnderWay),
+                    Err(_) => Ok(ProviderAnswer::UnderWay),
                 }
             }
         }
     }
 
-    async fn carry_out(&self, mark: Mark) -> Result<Answer, Fault> {
+    async fn execute(&self, mark: UpdateProgress) -> Result<ProviderAnswer, Fault> {
         match mark.stage {
-            Flash::Begun => self.install(&mark).await,
-            Flash::Done => Ok(Answer::Done(self.reached(mark.from))),
-            Flash::Stopped => Err(barred(&self.order.key)),
-            Flash::Asked { .. } | Flash::Task { .. } | Flash::Taken { .. } => {
-                self.follow(mark).await
-            }
+            UpdateStage::Begun => self.install(&mark).await,
+            UpdateStage::Done => Ok(ProviderAnswer::Done(self.outcome(mark.from))),
+            UpdateStage::Stopped => Err(barred(&self.order.key)),
+            UpdateStage::Requested { .. }
+            | UpdateStage::Task { .. }
+            | UpdateStage::Verifying { .. } => self.follow(mark).await,
         }
     }
 
-    async fn install(&self, begun: &Mark) -> Result<Answer, Fault> {
-        let before = self.before().await?;
-        let Wish { component, version, .. } = self.wish;
+    async fn install(&self, begun: &UpdateProgress) -> Result<ProviderAnswer, Fault> {
+        let before = self.read_component().await?;
+        let FirmwareRequest { component, version, .. } = self.request;
         if before.version == version {
-            self.journal.line(format!("firmware: {component} is at {version} already")).await;
-            self.compare_and_swap(begun, begun.at(Flash::Done)).await?;
-            return Ok(Answer::Done(self.reached(None)));
+            self.journal.write_line(format!("firmware: {component} is at {version} already")).await;
+            self.compare_and_swap(begun, begun.at(UpdateStage::Done)).await?;
+            return Ok(ProviderAnswer::Done(self.outcome(None)));
         }
-        let said = format!("firmware: {component} is at {}, {version} is wanted", before.version);
-        self.journal.line(said).await;
-        let asked = self.ask(begun, before).await?;
-        self.follow(asked).await
+        let message =
+            format!("firmware: {component} is at {}, {version} is wanted", before.version);
+        self.journal.write_line(message).await;
+        let requested = self.request_update(begun, before).await?;
+        self.follow(requested).await
     }
 
     /// Reads everything that the update needs before the device is changed.
-    async fn before(&self) -> Result<Before, Fault> {
-        let component = self.wish.component;
+    async fn read_component(&self) -> Result<ComponentBefore, Fault> {
+        let component = self.request.component;
         self.call(async |bmc| {
             let all = bmc.components().await?;
             let found = all.find(component)?;
             if found.updateable == Some(false) {
-                let said = format!("the device says that {component} cannot be updated");
-                return Err(Fault::new(Code::NotSupported, said));
+                let message = format!("the device says that {component} cannot be updated");
+                return Err(Fault::new(FaultCode::NotSupported, message));
             }
             let updates = bmc.updates()?;
             let tasks = match updates.tasks().await {
                 Ok(tasks) => tasks.iter().map(TaskRef::to_string).collect(),
-                Err(fault) if fault.code == Code::NotSupported => Vec::new(),
+                Err(fault) if fault.code == FaultCode::NotSupported => Vec::new(),
                 Err(fault) => return Err(fault),
             };
-            let offer = updates.offer().await?;
-            Ok(Before { version: found.version.clone(), target: found.path.clone(), offer, tasks })
+            let offer = updates.read_state().await?;
+            Ok(ComponentBefore {
+                version: found.version.clone(),
+                target: found.path.clone(),
+                offer,
+                tasks,
+            })
         })
         .await
     }
 
     /// Fetches the file, requests the update, and stores the device's task.
-    async fn ask(&self, begun: &Mark, before: Before) -> Result<Mark, Fault> {
+    async fn request_update(
+        &self,
+        begun: &UpdateProgress,
+        before: ComponentBefore,
+    ) -> Result<UpdateProgress, Fault> {
         if !before.offer.enabled() {
-            let said = "updates are switched off on the device (ServiceEnabled is false)";
-            return Err(Fault::new(Code::NotSupported, said));
+            let message = "updates are switched off on the device (ServiceEnabled is false)";
+            return Err(Fault::new(FaultCode::NotSupported, message));
         }
-        let way = way(&before.offer.ways(), self.wish.url)?;
-        let file = self.fetched().await?;
-        if let (Some(file), Some(most)) = (&file, before.offer.most_bytes())
+        let way = choose_method(&before.offer.methods(), self.request.url)?;
+        let file = self.fetch_file().await?;
+        if let (Some(file), Some(most)) = (&file, before.offer.max_image_bytes())
             && file.size > most
         {
-            let said = format!(
+            let message = format!(
                 "{} has {} bytes, and the device takes {most} at most",
-                shown(self.wish.url),
+                redact_url(self.request.url),
                 file.size
             );
-            return Err(Fault::new(Code::NotSupported, said));
+            return Err(Fault::new(FaultCode::NotSupported, message));
         }
-        let tasks = (before.tasks.len() <= MAX_TASKS_NOTED).then_some(before.tasks);
-        let stage = Flash::Asked { since: now(), before: tasks };
-        let asked = Mark { stage, from: Some(before.version) };
-        self.journal.line(format!("firmware: asking by {}", way.as_str())).await;
+        let tasks = (before.tasks.len() <= MAX_STORED_TASKS).then_some(before.tasks);
+        let stage = UpdateStage::Requested { since: now(), tasks_before: tasks };
+        let requested = UpdateProgress { stage, from: Some(before.version) };
+        self.journal.write_line(format!("firmware: asking by {}", way.as_str())).await;
         let targets = [before.target];
         let named = match (way, file) {
-            (Way::Fetch, _) => {
-                self.compare_and_swap(begun, asked.clone()).await?;
-                let url = self.wish.url;
-                let ask = async |bmc: &Controller| {
+            (UpdateMethod::SimpleUpdate, _) => {
+                self.compare_and_swap(begun, requested.clone()).await?;
+                let url = self.request.url;
+                let request = async |bmc: &Controller| {
                     bmc.updates()?.fetch(&before.offer, url, &targets).await
                 };
-                self.call(ask).await
+                self.call(request).await
             }
-            (Way::Form | Way::Plain, None) => Err(unfetchable(self.wish.url)),
-            (way @ (Way::Form | Way::Plain), Some(file)) => {
-                self.send(way, &before.offer, &file, &targets, (begun, &asked)).await
+            (UpdateMethod::MultipartPush | UpdateMethod::HttpPush, None) => {
+                Err(unfetchable(self.request.url))
+            }
+            (way @ (UpdateMethod::MultipartPush | UpdateMethod::HttpPush), Some(file)) => {
+                self.send(way, &before.offer, &file, &targets, (begun, &requested)).await
             }
         };
-        let next = match named.map_err(asked_before)? {
+        let next = match named.map_err(request_fault)? {
             Some(task) => {
-                self.journal.line(format!("firmware: the device works on it as {task}")).await;
-                Flash::Task { task: task.to_string() }
+                self.journal
+                    .write_line(format!("firmware: the device works on it as {task}"))
+                    .await;
+                UpdateStage::Task { task: task.to_string() }
             }
-            None => Flash::Taken { since: now(), ended: false },
+            None => UpdateStage::Verifying { since: now(), ended: false },
         };
-        self.compare_and_swap(&asked, asked.at(next)).await.map_err(after_asked)
+        self.compare_and_swap(&requested, requested.at(next)).await.map_err(fault_after_request)
     }
 
     /// Uploads the file. Stores the checkpoint before the last piece, which makes the request.
     async fn send(
         &self,
-        way: Way,
-        offer: &Offer,
-        file: &Fetched,
+        way: UpdateMethod,
+        offer: &UpdateServiceState,
+        file: &FetchedFile,
         targets: &[String],
-        (begun, asked): (&Mark, &Mark),
+        (begun, requested): (&UpdateProgress, &UpdateProgress),
     ) -> Result<Option<TaskRef>, Fault> {
-        let limit = self.at.settings.call + sending_time(file.size);
-        let last = async || self.compare_and_swap(begun, asked.clone()).await.map(drop);
-        let image =
-            Image { file: Arc::clone(&file.file), size: file.size, sha256: file.sha256.clone() };
+        let limit = self.datacenter.settings.call_timeout + sending_time(file.size);
+        let last = async || self.compare_and_swap(begun, requested.clone()).await.map(drop);
+        let image = FirmwareImage {
+            file: Arc::clone(&file.file),
+            size: file.size,
+            sha256: file.sha256.clone(),
+        };
         let send = async |bmc: &Controller| {
             let updates = bmc.updates()?;
             match way {
-                Way::Plain => updates.send_plain(offer, image, targets, last).await,
-                Way::Form | Way::Fetch => updates.send_form(offer, image, targets, last).await,
+                UpdateMethod::HttpPush => updates.push_raw(offer, image, targets, last).await,
+                UpdateMethod::MultipartPush | UpdateMethod::SimpleUpdate => {
+                    updates.push_multipart(offer, image, targets, last).await
+                }
             }
         };
-        self.at.bmcs.call(self.target, Priority::Operator, limit, send).await
+        self.datacenter.bmcs.call(self.target, Priority::Operator, limit, send).await
     }
 
     /// The file, if Farrier can fetch it. Otherwise its checksum is not verified.
-    async fn fetched(&self) -> Result<Option<Arc<Fetched>>, Fault> {
-        let Wish { url, sha256, .. } = self.wish;
+    async fn fetch_file(&self) -> Result<Option<Arc<FetchedFile>>, Fault> {
+        let FirmwareRequest { url, sha256, .. } = self.request;
         if !is_http(url) {
-            let said = format!(
+            let message = format!(
                 "firmware: {} is not fetched by us, so its checksum is not compared",
-                shown(url)
+                redact_url(url)
             );
-            self.journal.line(said).await;
+            self.journal.write_line(message).await;
             return Ok(None);
         }
-        let file = self.at.fetcher.fetch(url, sha256).await?;
+        let file = self.datacenter.fetcher.fetch(url, sha256).await?;
         self.journal
-            .line(format!("firmware: fetched {} bytes, the checksum is right", file.size))
+            .write_line(format!("firmware: fetched {} bytes, the checksum is right", file.size))
             .await;
         Ok(Some(file))
     }
 
     /// Follows the update until the device reports the version.
-    async fn follow(&self, mut mark: Mark) -> Result<Answer, Fault> {
-        let patience = self.at.settings.firmware;
+    async fn follow(&self, mut mark: UpdateProgress) -> Result<ProviderAnswer, Fault> {
+        let timeout = self.datacenter.settings.firmware;
         let mut last_seen = now();
-        let mut told = None;
+        let mut reported = None;
         loop {
-            let sight = match self.look(&mark.stage).await {
-                Ok(sight) => sight,
-                Err(fault) if is_away(&fault) && now().since(last_seen) < patience.away => {
-                    tokio::time::sleep(patience.look_every).await;
-                    mark = self.later(mark).await?;
+            let observation = match self.observe_update(&mark.stage).await {
+                Ok(observation) => observation,
+                Err(fault)
+                    if is_away(&fault) && now().since(last_seen) < timeout.max_unreachable =>
+                {
+                    tokio::time::sleep(timeout.poll_interval).await;
+                    mark = self.extend_settle_time(mark).await?;
                     continue;
                 }
-                Err(fault) => return Err(after_asked(fault)),
+                Err(fault) => return Err(fault_after_request(fault)),
             };
             last_seen = now();
-            self.tell(&sight, &mut told).await;
-            match self.turn(&mark.stage, &sight) {
-                Turn::Look => tokio::time::sleep(patience.look_every).await,
-                Turn::Become(next) => mark = self.compare_and_swap(&mark, mark.at(next)).await?,
-                Turn::Done => {
-                    self.compare_and_swap(&mark, mark.at(Flash::Done)).await?;
-                    return Ok(Answer::Done(self.reached(mark.from)));
+            self.log_progress(&observation, &mut reported).await;
+            match self.next_step(&mark.stage, &observation) {
+                UpdateStep::Wait => tokio::time::sleep(timeout.poll_interval).await,
+                UpdateStep::Become(next) => {
+                    mark = self.compare_and_swap(&mark, mark.at(next)).await?
                 }
-                Turn::Fail(fault) => return Err(fault),
+                UpdateStep::Done => {
+                    self.compare_and_swap(&mark, mark.at(UpdateStage::Done)).await?;
+                    return Ok(ProviderAnswer::Done(self.outcome(mark.from)));
+                }
+                UpdateStep::Fail(fault) => return Err(fault),
             }
         }
     }
 
     /// An unreachable device gets its settle time again, counted from the last failed read.
-    async fn later(&self, mark: Mark) -> Result<Mark, Fault> {
+    async fn extend_settle_time(&self, mark: UpdateProgress) -> Result<UpdateProgress, Fault> {
         match mark.stage {
-            Flash::Taken { since, ended }
-                if now().since(since) > self.at.settings.firmware.settle / 2 =>
+            UpdateStage::Verifying { since, ended }
+                if now().since(since) > self.datacenter.settings.firmware.settle / 2 =>
             {
-                let next = mark.at(Flash::Taken { since: now(), ended });
+                let next = mark.at(UpdateStage::Verifying { since: now(), ended });
                 self.compare_and_swap(&mark, next).await
             }
-            Flash::Begun
-            | Flash::Asked { .. }
-            | Flash::Task { .. }
-            | Flash::Taken { .. }
-            | Flash::Done
-            | Flash::Stopped => Ok(mark),
+            UpdateStage::Begun
+            | UpdateStage::Requested { .. }
+            | UpdateStage::Task { .. }
+            | UpdateStage::Verifying { .. }
+            | UpdateStage::Done
+            | UpdateStage::Stopped => Ok(mark),
         }
     }
 
-    async fn tell(&self, sight: &Sight, told: &mut Option<String>) {
-        let Sight::Task(seen) = sight else { return };
-        let percent = seen.percent.map(|percent| format!(", {percent} %")).unwrap_or_default();
-        let said = seen.messages.last().map(|said| format!(": {said}")).unwrap_or_default();
-        let line = format!("firmware: {}{percent}{said}", seen.state.as_str());
-        if told.as_ref() != Some(&line) {
-            self.journal.line(&line).await;
-            *told = Some(line);
+    async fn log_progress(&self, observation: &UpdateObservation, reported: &mut Option<String>) {
+        let UpdateObservation::Task(observed) = observation else { return };
+        let percent = observed.percent.map(|percent| format!(", {percent} %")).unwrap_or_default();
+        let message =
+            observed.messages.last().map(|message| format!(": {message}")).unwrap_or_default();
+        let line = format!("firmware: {}{percent}{message}", observed.state.as_str());
+        if reported.as_ref() != Some(&line) {
+            self.journal.write_line(&line).await;
+            *reported = Some(line);
         }
     }
 
     /// Reads the task while there is one, else the version and the tasks that are new.
-    async fn look(&self, stage: &Flash) -> Result<Sight, Fault> {
-        if let Flash::Task { task } = stage {
-            let Some(task) = TaskRef::parse(task) else { return Ok(Sight::TaskGone) };
-            let look = async |bmc: &Controller| bmc.updates()?.task(&task).await;
-            return match self.call(look).await {
-                Ok(seen) => Ok(Sight::Task(seen)),
-                Err(fault) if fault.code == Code::TaskLost => Ok(Sight::TaskGone),
+    async fn observe_update(&self, stage: &UpdateStage) -> Result<UpdateObservation, Fault> {
+        if let UpdateStage::Task { task } = stage {
+            let Some(task) = TaskRef::parse(task) else { return Ok(UpdateObservation::TaskGone) };
+            let probe = async |bmc: &Controller| bmc.updates()?.task(&task).await;
+            return match self.call(probe).await {
+                Ok(observed) => Ok(UpdateObservation::Task(observed)),
+                Err(fault) if fault.code == FaultCode::TaskLost => Ok(UpdateObservation::TaskGone),
                 Err(fault) => Err(fault),
             };
         }
         let version = self.version().await?;
         let new = match stage {
-            Flash::Asked { before: Some(before), .. } if version != self.wish.version => {
+            UpdateStage::Requested { tasks_before: Some(before), .. }
+                if version != self.request.version =>
+            {
                 self.new_tasks(before).await?
             }
-            Flash::Asked { .. }
-            | Flash::Begun
-            | Flash::Task { .. }
-            | Flash::Taken { .. }
-            | Flash::Done
-            | Flash::Stopped => Vec::new(),
+            UpdateStage::Requested { .. }
+            | UpdateStage::Begun
+            | UpdateStage::Task { .. }
+            | UpdateStage::Verifying { .. }
+            | UpdateStage::Done
+            | UpdateStage::Stopped => Vec::new(),
         };
-        Ok(Sight::Version { version, new })
+        Ok(UpdateObservation::Version { version, new })
     }
 
     /// The update tasks that were created after the request.
     async fn new_tasks(&self, before: &[String]) -> Result<Vec<String>, Fault> {
-        let look = async |bmc: &Controller| {
+        let probe = async |bmc: &Controller| {
             let updates = bmc.updates()?;
             let mut new = Vec::new();
             for task in updates.tasks().await? {
@@ -443,43 +498,46 @@ impl Work<'_> {
             }
             Ok(new)
         };
-        match self.call(look).await {
-            Err(fault) if fault.code == Code::NotSupported => Ok(Vec::new()),
+        match self.call(probe).await {
+            Err(fault) if fault.code == FaultCode::NotSupported => Ok(Vec::new()),
             other => other,
         }
     }
 
     async fn version(&self) -> Result<String, Fault> {
-        let component = self.wish.component;
-        let look =
+        let component = self.request.component;
+        let probe =
             async |bmc: &Controller| Ok(bmc.components().await?.find(component)?.version.clone());
-        self.call(look).await
+        self.call(probe).await
     }
 
     /// `from` is None when nothing was replaced.
-    fn reached(&self, from: Option<String>) -> Outcome {
-        let Wish { component, version, .. } = self.wish;
-        let said = match from {
+    fn outcome(&self, from: Option<String>) -> CallOutcome {
+        let FirmwareRequest { component, version, .. } = self.request;
+        let text = match from {
             None => format!("{component} is already at {version}, and was left alone"),
             Some(_) => format!("{component} is at {version}"),
         };
         let firmware = BTreeMap::from([(component.to_owned(), version.to_owned())]);
-        let facts = Facts { firmware, replaced: from, ..Facts::default() };
-        Outcome { said, facts: Some(facts), ..Outcome::default() }
+        let facts = DeviceFacts { firmware, replaced: from, ..DeviceFacts::default() };
+        CallOutcome { message: text, facts: Some(facts), ..CallOutcome::default() }
     }
 }
 
 fn unfetchable(url: &str) -> Fault {
-    let said =
-        format!("the device wants the file sent, and {} cannot be fetched by us", shown(url));
-    Fault::new(Code::NotSupported, said)
+    let message =
+        format!("the device wants the file sent, and {} cannot be fetched by us", redact_url(url));
+    Fault::new(FaultCode::NotSupported, message)
 }
 
 /// A restarting device is unreachable, drops connections, or has services that are not ready.
 fn is_away(fault: &Fault) -> bool {
     let half_there = matches!(
         fault.code,
-        Code::AnswerLost | Code::AnswerGarbled | Code::EffectFailed | Code::NotSupported
+        FaultCode::AnswerLost
+            | FaultCode::AnswerGarbled
+            | FaultCode::EffectFailed
+            | FaultCode::NotSupported
     );
-    fault.code.unseen() || half_there
+    fault.code.peer_unreachable() || half_there
 }

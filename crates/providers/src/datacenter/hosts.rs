@@ -1,13 +1,13 @@
 //! SSH connections to hosts: through the jump hosts, with credential and pinned host key.
 
 use super::Settings;
-use super::bmcs::nowhere;
+use super::bmcs::missing_endpoint;
 use crate::peer_login::TrustPolicy;
 use crate::peer_login::{PeerLogin, unpinned, wrong_kind};
 use crate::port::Target;
-use crate::ssh::{self, Endpoint, Hop, Host, HostKey, Login, Proof, Route, Trust};
+use crate::ssh::{self, Endpoint, Hop, Host, HostKey, Login, LoginSecret, Route, Trust};
 use crate::state_store::{Credential, Secret};
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 
 pub struct Hosts {
     logins: PeerLogin,
@@ -15,7 +15,7 @@ pub struct Hosts {
 }
 
 /// One server on the path and its credential.
-struct Stop {
+struct HopLogin {
     peer: String,
     credential: Credential,
 }
@@ -26,7 +26,7 @@ impl Hosts {
     }
 
     pub async fn connect(&self, target: &Target) -> Result<Host, Fault> {
-        place_of(target)?;
+        ssh_endpoint(target)?;
         let mut hops = Vec::new();
         let mut stops = Vec::new();
         for jump in &self.settings.jump_hosts {
@@ -38,10 +38,10 @@ impl Hosts {
         let named = [target.spec.ssh_credential.as_str(), &self.settings.ssh_credential];
         let (last, stop) = self.hop(&target.spec.ssh_endpoint, named, "ssh_credential").await?;
         stops.push(stop);
-        match Host::reach(Route { hops, last }, self.settings.ssh.clone()).await {
-            Ok(host) => self.met(&stops, host).await,
+        match Host::try_connect(Route { hops, last }, self.settings.ssh.clone()).await {
+            Ok(host) => self.pin_host_keys(&stops, host).await,
             Err((number, fault)) => match stops.get(number) {
-                Some(Stop { peer, credential }) => {
+                Some(HopLogin { peer, credential }) => {
                     self.logins.after_login(peer, credential, Err(fault)).await
                 }
                 None => Err(fault),
@@ -50,19 +50,19 @@ impl Hosts {
     }
 
     /// The user that logs in to the machine's host, and the public key, if the credential is a key.
-    pub async fn owner(&self, target: &Target) -> Result<(String, Option<String>), Fault> {
-        let endpoint = place_of(target)?;
+    pub async fn login_user(&self, target: &Target) -> Result<(String, Option<String>), Fault> {
+        let endpoint = ssh_endpoint(target)?;
         let named = [target.spec.ssh_credential.as_str(), &self.settings.ssh_credential];
         let name = named.into_iter().find(|name| !name.is_empty()).unwrap_or_default();
         let credential = self.logins.0.credential(name).await?;
         let Login { user, proof } = login(&credential, &endpoint)?;
         let key = match proof {
-            Proof::Password(_) => None,
-            Proof::Key { pem, passphrase } => {
+            LoginSecret::Password(_) => None,
+            LoginSecret::Key { pem, passphrase } => {
                 Some(ssh::public_key(&pem, passphrase.as_ref()).map_err(|why| {
-                    let said =
+                    let message =
                         format!("the credential {:?} cannot be used: {why}", credential.name);
-                    Fault::new(Code::CredentialMissing, said)
+                    Fault::new(FaultCode::CredentialMissing, message)
                 })?)
             }
         };
@@ -70,40 +70,45 @@ impl Hosts {
     }
 
     /// The pinned host key of the machine's host.
-    pub async fn known(&self, target: &Target) -> Result<Option<String>, Fault> {
-        self.logins.known(&peer(&place_of(target)?)).await
+    pub async fn known_host_key(&self, target: &Target) -> Result<Option<String>, Fault> {
+        self.logins.known_identity(&peer(&ssh_endpoint(target)?)).await
     }
 
     /// Pins this host key; None: the next one is trusted on first use.
     pub async fn pin(&self, target: &Target, key: Option<&str>) -> Result<(), Fault> {
         let key = key.map(str::parse::<HostKey>).transpose();
-        let key = key.map_err(|said| Fault::new(Code::AnswerGarbled, said))?;
+        let key = key.map_err(|message| Fault::new(FaultCode::AnswerGarbled, message))?;
         let key = key.map(|key| key.to_string());
-        self.logins.0.pin(&peer(&place_of(target)?), key.as_deref()).await
+        self.logins.0.pin(&peer(&ssh_endpoint(target)?), key.as_deref()).await
     }
 
-    async fn hop(&self, text: &str, named: [&str; 2], field: &str) -> Result<(Hop, Stop), Fault> {
+    async fn hop(
+        &self,
+        text: &str,
+        named: [&str; 2],
+        field: &str,
+    ) -> Result<(Hop, HopLogin), Fault> {
         let endpoint = parsed(text)?;
         let peer = peer(&endpoint);
         let credential = self.logins.credential(&peer, named, field).await?;
         let login = login(&credential, &endpoint)?;
-        let known = self.logins.known(&peer).await?;
+        let known = self.logins.known_identity(&peer).await?;
         let trust = match known.as_deref().map(str::parse::<HostKey>) {
             None if matches!(self.settings.trust, TrustPolicy::Pinned) => {
                 return Err(unpinned(&peer));
             }
             None => Trust::FirstUse(None),
             Some(Ok(key)) => Trust::FirstUse(Some(key)),
-            Some(Err(said)) => {
-                let said = format!("what is remembered of {peer} cannot be read: {said}");
-                return Err(Fault::new(Code::RecordUnreadable, said));
+            Some(Err(message)) => {
+                let message = format!("what is remembered of {peer} cannot be read: {message}");
+                return Err(Fault::new(FaultCode::RecordUnreadable, message));
             }
         };
-        Ok((Hop { endpoint, login, trust }, Stop { peer, credential }))
+        Ok((Hop { endpoint, login, trust }, HopLogin { peer, credential }))
     }
 
     /// Pins the host keys of all servers on the path.
-    async fn met(&self, stops: &[Stop], host: Host) -> Result<Host, Fault> {
+    async fn pin_host_keys(&self, stops: &[HopLogin], host: Host) -> Result<Host, Fault> {
         for (stop, (_, key)) in stops.iter().zip(host.host_keys()) {
             self.logins.trust_on_first_use(&stop.peer, &key.to_string()).await?;
         }
@@ -111,16 +116,16 @@ impl Hosts {
     }
 }
 
-fn place_of(target: &Target) -> Result<Endpoint, Fault> {
+fn ssh_endpoint(target: &Target) -> Result<Endpoint, Fault> {
     if target.spec.ssh_endpoint.is_empty() {
-        return Err(nowhere(target.id.kind, "ssh_endpoint"));
+        return Err(missing_endpoint(target.id.kind, "ssh_endpoint"));
     }
     parsed(&target.spec.ssh_endpoint)
 }
 
 fn parsed(text: &str) -> Result<Endpoint, Fault> {
     Endpoint::parse("ssh_endpoint", text)
-        .map_err(|refusal| Fault::new(Code::NotSupported, refusal.said))
+        .map_err(|refusal| Fault::new(FaultCode::NotSupported, refusal.message))
 }
 
 /// The name of a host in pins and lockouts.
@@ -131,9 +136,9 @@ fn peer(endpoint: &Endpoint) -> String {
 /// A user in the endpoint (`user@host`) overrides the user of the credential.
 fn login(credential: &Credential, endpoint: &Endpoint) -> Result<Login, Fault> {
     let (user, proof) = match &credential.secret {
-        Secret::Password { user, password } => (user, Proof::Password(password.clone())),
+        Secret::Password { user, password } => (user, LoginSecret::Password(password.clone())),
         Secret::Key { user, pem, passphrase } => {
-            (user, Proof::Key { pem: pem.clone(), passphrase: passphrase.clone() })
+            (user, LoginSecret::Key { pem: pem.clone(), passphrase: passphrase.clone() })
         }
         Secret::Kubeconfig { .. } | Secret::MaasKey { .. } => {
             return Err(wrong_kind(credential, "a password or a key, which a host wants"));

@@ -19,16 +19,18 @@ impl Inspector for Datacenter {
         // The first call shows whether the BMC can be reached.
         let power = self.power_now(target).await?;
         let mut skipped = Vec::new();
-        let boot = kept(self.looking(target, Controller::boot_shown).await, &mut skipped);
-        let inventory = kept(self.looking(target, Controller::inventory).await, &mut skipped);
-        let health = kept(self.looking(target, Controller::health).await, &mut skipped);
+        let boot =
+            value_or_skip(self.call_bmc(target, Controller::describe_boot).await, &mut skipped);
+        let inventory =
+            value_or_skip(self.call_bmc(target, Controller::inventory).await, &mut skipped);
+        let health = value_or_skip(self.call_bmc(target, Controller::health).await, &mut skipped);
         let mut inventory = inventory.unwrap_or_default();
         inventory.skipped.splice(0..0, skipped);
         Ok(Inspection { inventory, power: Some(power), boot, health: health.flatten() })
     }
 
     async fn event_log(&self, target: &Target, count: usize) -> Result<Vec<LogEntry>, Fault> {
-        self.looking(target, async |bmc: &Controller| bmc.event_log(count).await).await
+        self.call_bmc(target, async |bmc: &Controller| bmc.event_log(count).await).await
     }
 
     async fn power_now(&self, target: &Target) -> Result<PowerState, Fault> {
@@ -37,16 +39,16 @@ impl Inspector for Datacenter {
 }
 
 impl Datacenter {
-    async fn looking<T>(
+    async fn call_bmc<T>(
         &self,
         target: &Target,
-        look: impl AsyncFnOnce(&Controller) -> Result<T, Fault>,
+        probe: impl AsyncFnOnce(&Controller) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        self.bmcs.call(target, Priority::Operator, self.settings.call, look).await
+        self.bmcs.call(target, Priority::Operator, self.settings.call_timeout, probe).await
     }
 }
 
-fn kept<T>(read: Result<T, Fault>, skipped: &mut Vec<String>) -> Option<T> {
+fn value_or_skip<T>(read: Result<T, Fault>, skipped: &mut Vec<String>) -> Option<T> {
     read.map_err(|fault| skipped.push(fault.to_string())).ok()
 }
 
@@ -55,7 +57,7 @@ impl Controller {
         match self {
             Self::Redfish(system) => system.inventory().await,
             Self::Shelf(shelf) => shelf.place().inventory().await,
-            Self::Ipmi(bmc) => Ok(described(bmc.identity().await?)),
+            Self::Ipmi(bmc) => Ok(ipmi_inventory(bmc.identity().await?)),
         }
     }
 
@@ -73,7 +75,7 @@ impl Controller {
             Self::Redfish(system) => system,
             Self::Shelf(shelf) => shelf.place(),
             Self::Ipmi(bmc) => {
-                return Ok(bmc.events(count).await?.into_iter().map(logged).collect());
+                return Ok(bmc.events(count).await?.into_iter().map(log_entry).collect());
             }
         };
         let entries = system.log(count).await?;
@@ -85,7 +87,7 @@ impl Controller {
 }
 
 /// Everything that IPMI reports about a machine.
-fn described(identity: ipmi::Identity) -> Inventory {
+fn ipmi_inventory(identity: ipmi::Identity) -> Inventory {
     let ipmi::Identity { manufacturer, product, firmware, ipmi_version, guid } = identity;
     Inventory {
         vendor: Some(format!("manufacturer {manufacturer} (IANA)")),
@@ -97,12 +99,12 @@ fn described(identity: ipmi::Identity) -> Inventory {
     }
 }
 
-fn logged(event: ipmi::Event) -> LogEntry {
+fn log_entry(event: ipmi::Event) -> LogEntry {
     LogEntry {
         id: event.id.to_string(),
         log: "SEL".into(),
         at: event.at_s.map(|seconds| Timestamp::from_millis(i64::from(seconds) * 1_000)),
         severity: None,
-        message: event.said(),
+        message: event.describe(),
     }
 }

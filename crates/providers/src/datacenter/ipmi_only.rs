@@ -7,8 +7,8 @@ use crate::port::{Journal, Provider, Target};
 use crate::power::PowerState;
 use crate::redfish::LogEntry;
 use async_trait::async_trait;
-use model::condition::Evidence;
-use model::effect::{Answer, Capability, Order};
+use model::condition::ConditionObservation;
+use model::effect::{Capability, ProviderAnswer, ProviderCall};
 use model::fault::Fault;
 use model::machine::MachineSpec;
 use model::refusal::Refusal;
@@ -44,25 +44,25 @@ impl Provider for IpmiOnly {
         }
     }
 
-    async fn ask(
+    async fn call(
         &self,
         target: &Target,
-        order: &Order,
+        order: &ProviderCall,
         journal: &Journal,
-    ) -> Result<Answer, Fault> {
-        self.0.ask(&by_ipmi(target), order, journal).await
+    ) -> Result<ProviderAnswer, Fault> {
+        self.0.call(&by_ipmi(target), order, journal).await
     }
 
-    async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault> {
+    async fn probe(&self, target: &Target) -> Result<Vec<ConditionObservation>, Fault> {
         self.0.probe(&by_ipmi(target)).await
     }
 
-    async fn examine(&self, target: &Target) -> Result<Option<Evidence>, Fault> {
-        self.0.examine(&by_ipmi(target)).await
+    async fn probe_hardware(&self, target: &Target) -> Result<Option<ConditionObservation>, Fault> {
+        self.0.probe_hardware(&by_ipmi(target)).await
     }
 
-    fn hindrance(&self, target: &Target) -> Option<String> {
-        self.0.hindrance(&by_ipmi(target))
+    fn degraded_reason(&self, target: &Target) -> Option<String> {
+        self.0.degraded_reason(&by_ipmi(target))
     }
 
     fn inspector(&self) -> Option<&dyn Inspector> {
@@ -103,7 +103,7 @@ mod tests {
     use model::id::MachineId;
 
     #[test]
-    fn only_addresses_of_ipmi_are_taken() {
+    fn only_ipmi_addresses_are_accepted() {
         let ipmi = IpmiOnly(Arc::new(Datacenter::new(
             Arc::new(InMemoryStateStore::default()),
             Settings::default(),

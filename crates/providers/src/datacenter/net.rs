@@ -5,27 +5,27 @@
 //! itself, even if Farrier is down.
 
 use super::Datacenter;
-use super::exec::{barred, see_through};
-use super::orders::done;
+use super::exec::{barred, follow_job};
+use super::provider_calls::done;
 use crate::fault::possibly_happened;
 use crate::port::{Journal, Target};
-use crate::ssh::{End, Host, JobStatus, Lost, Started, Stopped};
-use model::effect::{Answer, Key, Order, Verb};
-use model::fault::{Code, Fault};
-use model::retry::hash;
+use crate::ssh::{Host, JobExit, JobStatus, LostReason, StartResult, StopResult};
+use model::effect::{CallVerb, EffectKey, ProviderAnswer, ProviderCall};
+use model::fault::{Fault, FaultCode};
+use model::retry::fnv1a;
 use std::time::Duration;
 
 /// Between two attempts to reconnect.
-const COME_BACK_EVERY: Duration = Duration::from_secs(1);
+const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a revert may take after a stop.
 const STOP_GRACE: Duration = Duration::from_secs(60);
-const SHORT: Duration = Duration::from_secs(10);
+const RUN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Sorts after the files of the distribution and of cloud-init, so that ours takes precedence.
 const FILE: &str = "90-farrier.yaml";
 /// The exit codes of the job, besides 0.
 const REFUSED: u8 = 65;
 const UNCONFIRMED: u8 = 66;
-const TAKEN_BACK: u8 = 67;
+const REVERTED: u8 = 67;
 const NO_NETPLAN: u8 = 68;
 
 /// The netplan settings of hosts.
@@ -47,44 +47,52 @@ impl Datacenter {
     pub(super) async fn reconfigure_network(
         &self,
         target: &Target,
-        order: &Order,
+        call: &ProviderCall,
         document: &str,
         journal: &Journal,
-    ) -> Result<Answer, Fault> {
-        let key = order.key.as_str();
-        match order.verb {
-            Verb::Perform => {
+    ) -> Result<ProviderAnswer, Fault> {
+        let key = call.key.as_str();
+        match call.verb {
+            CallVerb::Perform => {
                 let host = self.hosts.connect(target).await?;
-                let script = script(&self.settings.netplan, &mark(&order.key), document);
+                let script = script(&self.settings.netplan, &marker_path(&call.key), document);
                 match host.start(key, &script).await? {
-                    Started::Now | Started::Before => self.confirm(target, order, journal).await,
-                    Started::Barred => Err(barred(&order.key)),
+                    StartResult::Started | StartResult::AlreadyStarted => {
+                        self.confirm(target, call, journal).await
+                    }
+                    StartResult::Barred => Err(barred(&call.key)),
                 }
             }
-            Verb::Follow => self.confirm(target, order, journal).await,
-            Verb::GetStatus => {
+            CallVerb::Follow => self.confirm(target, call, journal).await,
+            CallVerb::GetStatus => {
                 let host = self.hosts.connect(target).await?;
                 Ok(match host.status(key).await? {
-                    JobStatus::Never | JobStatus::Barred | JobStatus::Lost(Lost::Unmade) => {
-                        Answer::NeverStarted
+                    JobStatus::NeverStarted
+                    | JobStatus::Barred
+                    | JobStatus::Lost(LostReason::NotLaunched) => ProviderAnswer::NeverStarted,
+                    JobStatus::Ended(JobExit::Code(0)) => {
+                        ProviderAnswer::Done(done(CONFIRMED.into()))
                     }
-                    JobStatus::Ended(End::Code(0)) => Answer::Done(done(CONFIRMED.into())),
-                    JobStatus::Running { .. } | JobStatus::Ended(_) => Answer::UnderWay,
-                    JobStatus::Lost(Lost::Rebooted | Lost::Gone) => Answer::Unknown(
-                        "the host started again while its network was changed".into(),
-                    ),
+                    JobStatus::Running { .. } | JobStatus::Ended(_) => ProviderAnswer::UnderWay,
+                    JobStatus::Lost(LostReason::Rebooted | LostReason::Gone) => {
+                        ProviderAnswer::Unknown(
+                            "the host started again while its network was changed".into(),
+                        )
+                    }
                 })
             }
-            Verb::Observe => self.observe_network(target, document).await,
-            Verb::Stop => {
+            CallVerb::Observe => self.observe_network(target, document).await,
+            CallVerb::Stop => {
                 let host = self.hosts.connect(target).await?;
                 Ok(match host.stop(key, STOP_GRACE).await? {
-                    Stopped::Before(End::Code(0)) => Answer::Done(done(CONFIRMED.into())),
-                    Stopped::Barred
-                    | Stopped::Before(_)
-                    | Stopped::Asked(_)
-                    | Stopped::Forced(_)
-                    | Stopped::Lost(_) => Answer::Stopped,
+                    StopResult::AlreadyEnded(JobExit::Code(0)) => {
+                        ProviderAnswer::Done(done(CONFIRMED.into()))
+                    }
+                    StopResult::Barred
+                    | StopResult::AlreadyEnded(_)
+                    | StopResult::Terminated(_)
+                    | StopResult::Killed(_)
+                    | StopResult::Lost(_) => ProviderAnswer::Stopped,
                 })
             }
         }
@@ -94,18 +102,20 @@ impl Datacenter {
     async fn confirm(
         &self,
         target: &Target,
-        order: &Order,
+        call: &ProviderCall,
         journal: &Journal,
-    ) -> Result<Answer, Fault> {
-        let key = order.key.as_str();
-        let confirm = format!("[ -e {0}.applied ] && : >{0}.seen", mark(&order.key));
+    ) -> Result<ProviderAnswer, Fault> {
+        let key = call.key.as_str();
+        let confirm = format!("[ -e {0}.applied ] && : >{0}.seen", marker_path(&call.key));
         let mut away = 0;
         let host = loop {
             // A new connection each time: an old one proves nothing about the new network.
-            match self.come_back(target, key, &confirm).await {
+            match self.reconnect_and_confirm(target, key, &confirm).await {
                 Ok(Some(host)) => break host,
                 Ok(None) => {}
-                Err(fault) if fault.code.unseen() || fault.code == Code::AnswerLost => {
+                Err(fault)
+                    if fault.code.peer_unreachable() || fault.code == FaultCode::AnswerLost =>
+                {
                     away += 1;
                     if away > self.settings.netplan.confirm_seconds * 2 {
                         return Err(possibly_happened(fault));
@@ -113,26 +123,26 @@ impl Datacenter {
                 }
                 Err(fault) => return Err(fault),
             }
-            tokio::time::sleep(COME_BACK_EVERY).await;
+            tokio::time::sleep(RECONNECT_INTERVAL).await;
         };
-        let ended = see_through(&host, key, order.logged, journal).await;
+        let ended = follow_job(&host, key, call.log_offset_bytes, journal).await;
         let code = match host.status(key).await.map_err(possibly_happened)? {
-            JobStatus::Ended(End::Code(code)) => code,
-            JobStatus::Never
+            JobStatus::Ended(JobExit::Code(code)) => code,
+            JobStatus::NeverStarted
             | JobStatus::Barred
             | JobStatus::Running { .. }
-            | JobStatus::Ended(End::Signal(_))
+            | JobStatus::Ended(JobExit::Signal(_))
             | JobStatus::Lost(_) => return ended,
         };
         match (code, ended) {
-            (0, _) => Ok(Answer::Done(done(CONFIRMED.into()))),
-            (code, Err(fault)) => Err(ended_with(code).unwrap_or(fault)),
+            (0, _) => Ok(ProviderAnswer::Done(done(CONFIRMED.into()))),
+            (code, Err(fault)) => Err(job_fault(code).unwrap_or(fault)),
             (_, Ok(answer)) => Ok(answer),
         }
     }
 
     /// Sends the confirmation. Returns the host once the job no longer waits.
-    async fn come_back(
+    async fn reconnect_and_confirm(
         &self,
         target: &Target,
         key: &str,
@@ -141,48 +151,53 @@ impl Datacenter {
         let host = self.hosts.connect(target).await?;
         match host.status(key).await? {
             JobStatus::Running { .. } => {
-                host.run(confirm, &[], SHORT).await?;
+                host.run(confirm, &[], RUN_TIMEOUT).await?;
                 Ok(None)
             }
-            JobStatus::Never | JobStatus::Barred | JobStatus::Ended(_) | JobStatus::Lost(_) => {
-                Ok(Some(host))
-            }
+            JobStatus::NeverStarted
+            | JobStatus::Barred
+            | JobStatus::Ended(_)
+            | JobStatus::Lost(_) => Ok(Some(host)),
         }
     }
 
-    async fn observe_network(&self, target: &Target, document: &str) -> Result<Answer, Fault> {
+    async fn observe_network(
+        &self,
+        target: &Target,
+        document: &str,
+    ) -> Result<ProviderAnswer, Fault> {
         let host = self.hosts.connect(target).await?;
         let folder = &self.settings.netplan.folder;
-        let seen = host.run(&format!("cat {folder}/{FILE}"), &[], SHORT).await?;
-        let same = String::from_utf8_lossy(&seen.stdout).trim_end() == document.trim_end();
+        let observed = host.run(&format!("cat {folder}/{FILE}"), &[], RUN_TIMEOUT).await?;
+        let same = String::from_utf8_lossy(&observed.stdout).trim_end() == document.trim_end();
         Ok(match same {
-            true => Answer::Done(done("the host has this document".into())),
-            false => Answer::Differs("the host has another document, or none".into()),
+            true => ProviderAnswer::Done(done("the host has this document".into())),
+            false => ProviderAnswer::Differs("the host has another document, or none".into()),
         })
     }
 }
 
 const CONFIRMED: &str = "applied, and confirmed over a new connection";
 
-fn ended_with(code: u8) -> Option<Fault> {
-    let (code, said) = match code {
-        REFUSED => (Code::CommandFailed, "netplan refused the document; nothing was changed"),
+fn job_fault(code: u8) -> Option<Fault> {
+    let (code, message) = match code {
+        REFUSED => (FaultCode::CommandFailed, "netplan refused the document; nothing was changed"),
         UNCONFIRMED => (
-            Code::EffectFailed,
+            FaultCode::EffectFailed,
             "the host could not be reached over its new network and went back to the old one",
         ),
-        TAKEN_BACK => {
-            (Code::EffectFailed, "it was stopped, and the host went back to its old network")
+        REVERTED => {
+            (FaultCode::EffectFailed, "it was stopped, and the host went back to its old network")
         }
-        NO_NETPLAN => (Code::NotSupported, "the host has no netplan"),
+        NO_NETPLAN => (FaultCode::NotSupported, "the host has no netplan"),
         _ => return None,
     };
-    Some(Fault::new(code, said))
+    Some(Fault::new(code, message))
 }
 
 /// The path prefix of the files by which the job and Farrier communicate.
-fn mark(key: &Key) -> String {
-    format!("/var/tmp/farrier-net-{:016x}", hash(key.as_str(), 0))
+fn marker_path(key: &EffectKey) -> String {
+    format!("/var/tmp/farrier-net-{:016x}", fnv1a(key.as_str(), 0))
 }
 
 /// The script of the job. The document is a here-document whose end marker it does not contain.
@@ -203,7 +218,7 @@ back() {{
     netplan apply
     rm -f $mark.applied $mark.seen
 }}
-trap 'echo "stopped: going back"; back; exit {TAKEN_BACK}' TERM INT HUP
+trap 'echo "stopped: going back"; back; exit {REVERTED}' TERM INT HUP
 (umask 077; cat >$file.new) <<'{end}' || exit 1
 {document}
 {end}

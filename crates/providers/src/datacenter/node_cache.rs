@@ -5,8 +5,8 @@
 //! next round either; the known state of the machines stays unchanged.
 
 use crate::kubernetes::Node;
-use model::fault::{Code, Fault};
-use model::time::spoken;
+use model::fault::{Fault, FaultCode};
+use model::time::format_duration;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,36 +19,36 @@ pub type Nodes = BTreeMap<String, Node>;
 
 pub struct NodeCaches {
     /// The maximum age of a list.
-    every: Duration,
+    max_age: Duration,
     clusters: Mutex<HashMap<String, Arc<NodeCache>>>,
 }
 
 #[derive(Default)]
 struct NodeCache {
-    listed: tokio::sync::Mutex<Option<Listed>>,
+    listed: tokio::sync::Mutex<Option<CachedNodes>>,
     /// The error of the last request, for callers that must not wait.
-    trouble: Mutex<Option<String>>,
+    last_error: Mutex<Option<String>>,
 }
 
-struct Listed {
+struct CachedNodes {
     at: Instant,
     nodes: Result<Arc<Nodes>, Fault>,
 }
 
 impl NodeCaches {
-    pub fn new(every: Duration) -> Self {
-        Self { every, clusters: Mutex::default() }
+    pub fn new(max_age: Duration) -> Self {
+        Self { max_age, clusters: Mutex::default() }
     }
 
     fn clusters(&self) -> MutexGuard<'_, HashMap<String, Arc<NodeCache>>> {
         self.clusters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn roster(&self, cluster: &str) -> Arc<NodeCache> {
+    fn cache(&self, cluster: &str) -> Arc<NodeCache> {
         let mut clusters = self.clusters();
         if clusters.len() >= MAX_CLUSTERS && !clusters.contains_key(cluster) {
             // Lists can be fetched again; entries with waiters are kept.
-            clusters.retain(|_, roster| Arc::strong_count(roster) > 1);
+            clusters.retain(|_, matcher| Arc::strong_count(matcher) > 1);
         }
         Arc::clone(clusters.entry(cluster.to_string()).or_default())
     }
@@ -60,26 +60,27 @@ impl NodeCaches {
         limit: Duration,
         list: impl Future<Output = Result<Nodes, Fault>>,
     ) -> Result<Arc<Nodes>, Fault> {
-        let roster = self.roster(cluster);
-        let mut listed = roster.listed.lock().await;
-        if let Some(known) = listed.as_ref().filter(|known| known.at.elapsed() < self.every) {
+        let matcher = self.cache(cluster);
+        let mut listed = matcher.listed.lock().await;
+        if let Some(known) = listed.as_ref().filter(|known| known.at.elapsed() < self.max_age) {
             return known.nodes.clone();
         }
         let nodes = timeout(limit, list).await.unwrap_or_else(|_| {
-            let said = format!("{cluster} did not list its nodes within {}", spoken(limit));
-            Err(Fault::new(Code::ClusterUnreachable, said))
+            let message =
+                format!("{cluster} did not list its nodes within {}", format_duration(limit));
+            Err(Fault::new(FaultCode::ClusterUnreachable, message))
         });
         let nodes = nodes.map(Arc::new);
-        let trouble = nodes.as_ref().err().map(|fault| fault.said.clone());
-        *roster.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
-        *listed = Some(Listed { at: Instant::now(), nodes: nodes.clone() });
+        let failure = nodes.as_ref().err().map(|fault| fault.message.clone());
+        *matcher.last_error.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+        *listed = Some(CachedNodes { at: Instant::now(), nodes: nodes.clone() });
         nodes
     }
 
     /// Why the nodes of a cluster are unknown.
-    pub fn hindrance(&self, cluster: &str) -> Option<String> {
-        let roster = Arc::clone(self.clusters().get(cluster)?);
-        roster.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn last_error(&self, cluster: &str) -> Option<String> {
+        let matcher = Arc::clone(self.clusters().get(cluster)?);
+        matcher.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -88,20 +89,20 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    const EVERY: Duration = Duration::from_secs(50);
+    const MAX_AGE: Duration = Duration::from_secs(50);
     const LIMIT: Duration = Duration::from_secs(5);
 
     #[tokio::test(start_paused = true)]
-    async fn a_cluster_is_asked_once_in_a_round_however_many_want_to_know() {
-        let (node_caches, asked) =
-            (Arc::new(NodeCaches::new(EVERY)), Arc::new(AtomicUsize::new(0)));
+    async fn concurrent_probes_share_one_request_per_round() {
+        let (node_caches, requested) =
+            (Arc::new(NodeCaches::new(MAX_AGE)), Arc::new(AtomicUsize::new(0)));
         for round in 1..=3 {
-            let mut looks = Vec::new();
+            let mut probes = Vec::new();
             for machine in 0..200 {
-                let (node_caches, asked) = (Arc::clone(&node_caches), Arc::clone(&asked));
-                looks.push(tokio::spawn(async move {
+                let (node_caches, requested) = (Arc::clone(&node_caches), Arc::clone(&requested));
+                probes.push(tokio::spawn(async move {
                     let list = async {
-                        asked.fetch_add(1, Ordering::SeqCst);
+                        requested.fetch_add(1, Ordering::SeqCst);
                         tokio::time::sleep(Duration::from_secs(1)).await;
                         Ok(Nodes::new())
                     };
@@ -109,25 +110,25 @@ mod tests {
                     node_caches.nodes(&cluster, LIMIT, list).await
                 }));
             }
-            for look in looks {
-                assert_eq!(look.await.unwrap().unwrap().len(), 0);
+            for probe in probes {
+                assert_eq!(probe.await.unwrap().unwrap().len(), 0);
             }
-            assert_eq!(asked.load(Ordering::SeqCst), 2 * round);
-            tokio::time::advance(EVERY).await;
+            assert_eq!(requested.load(Ordering::SeqCst), 2 * round);
+            tokio::time::advance(MAX_AGE).await;
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_does_not_answer_is_left_alone_until_the_next_round() {
-        let node_caches = NodeCaches::new(EVERY);
+    async fn a_failed_request_is_not_repeated_before_the_next_round() {
+        let node_caches = NodeCaches::new(MAX_AGE);
         let fault = node_caches.nodes("a", LIMIT, std::future::pending()).await.unwrap_err();
-        assert_eq!(fault.code, Code::ClusterUnreachable);
+        assert_eq!(fault.code, FaultCode::ClusterUnreachable);
         let begun = Instant::now();
         let again = node_caches.nodes("a", LIMIT, std::future::pending()).await.unwrap_err();
         assert_eq!((again, begun.elapsed()), (fault.clone(), Duration::ZERO));
-        assert_eq!(node_caches.hindrance("a"), Some(fault.said));
-        tokio::time::advance(EVERY).await;
+        assert_eq!(node_caches.last_error("a"), Some(fault.message));
+        tokio::time::advance(MAX_AGE).await;
         node_caches.nodes("a", LIMIT, async { Ok(Nodes::new()) }).await.unwrap();
-        assert_eq!((node_caches.hindrance("a"), node_caches.hindrance("b")), (None, None));
+        assert_eq!((node_caches.last_error("a"), node_caches.last_error("b")), (None, None));
     }
 }

@@ -1,18 +1,18 @@
 //! Follows a power sequence: read, decide, store, send, and read again until the goal is observed.
 
 use super::Datacenter;
-use super::orders::OrderCheckpoint;
+use super::provider_calls::CallCheckpoint;
 use crate::clock::now;
 use crate::fault::possibly_happened;
 use crate::governor::Priority;
 use crate::port::{Journal, Target};
 use crate::power::{
-    self, LOOK_EVERY, MAX_UNWATCHED, PowerCommand, PowerGoal, PowerMove, PowerStage, PowerState,
-    PowerTimeouts, WATCH_EVERY,
+    self, MAX_WATCH_GAP, POLL_INTERVAL, PowerCommand, PowerDecision, PowerGoal, PowerStage,
+    PowerState, PowerTimeouts, WATCH_INTERVAL,
 };
-use model::effect::{Answer, Key, PowerOffPolicy};
-use model::fault::{Code, Fault, Happened};
-use model::time::{Timestamp, spoken};
+use model::effect::{EffectKey, PowerOffPolicy, ProviderAnswer};
+use model::fault::{EffectOutcome, Fault, FaultCode};
+use model::time::{Timestamp, format_duration};
 
 /// The goal of a power sequence and its options.
 #[derive(Debug, Clone, Copy)]
@@ -20,7 +20,7 @@ pub(super) struct PowerSequence {
     pub goal: PowerGoal,
     pub power_off: PowerOffPolicy,
     /// The host must answer at the end.
-    pub back: bool,
+    pub await_host: bool,
     /// When the power state was last read.
     pub watched: Option<Timestamp>,
 }
@@ -28,90 +28,86 @@ pub(super) struct PowerSequence {
 impl Datacenter {
     /// Follows the sequence until its goal is observed; `note` builds the caller's checkpoint.
     /// After the first command an unreachable BMC means an unknown outcome. Returns the evidence.
-    pub(super) async fn follow_course(
+    pub(super) async fn follow_power_sequence(
         &self,
         target: &Target,
-        key: &Key,
-        course: PowerSequence,
+        key: &EffectKey,
+        plan: PowerSequence,
         stage: &mut PowerStage,
-        note: fn(PowerSequence, PowerStage) -> OrderCheckpoint,
+        note: fn(PowerSequence, PowerStage) -> CallCheckpoint,
         journal: &Journal,
     ) -> Result<&'static str, Fault> {
-        let ended = self.walk_course(target, key, course, stage, note, journal).await;
+        let ended = self.run_power_sequence(target, key, plan, stage, note, journal).await;
         ended.map_err(|fault| match stage {
             PowerStage::Begun | PowerStage::Stopped => fault,
-            PowerStage::Shutting(_)
-            | PowerStage::Cutting(_)
+            PowerStage::ShuttingDown(_)
+            | PowerStage::ForcingOff(_)
             | PowerStage::Starting(_)
             | PowerStage::Done => possibly_happened(fault),
         })
     }
 
-    async fn walk_course(
+    async fn run_power_sequence(
         &self,
         target: &Target,
-        key: &Key,
-        course: PowerSequence,
+        key: &EffectKey,
+        plan: PowerSequence,
         stage: &mut PowerStage,
-        note: fn(PowerSequence, PowerStage) -> OrderCheckpoint,
+        note: fn(PowerSequence, PowerStage) -> CallCheckpoint,
         journal: &Journal,
     ) -> Result<&'static str, Fault> {
-        let mut course = course;
-        let PowerSequence { goal, power_off, .. } = course;
+        let mut plan = plan;
+        let PowerSequence { goal, power_off, .. } = plan;
         let begun = |stage: &PowerStage, fault| match stage {
-            PowerStage::Begun => nothing_yet(fault),
-            PowerStage::Shutting(_)
-            | PowerStage::Cutting(_)
+            PowerStage::Begun => fault_before_command(fault),
+            PowerStage::ShuttingDown(_)
+            | PowerStage::ForcingOff(_)
             | PowerStage::Starting(_)
             | PowerStage::Done
             | PowerStage::Stopped => fault,
         };
         let mut known = None;
         loop {
-            let seen = self.read_power(target, Priority::Operator).await;
-            let seen = seen.map_err(|fault| begun(stage, fault))?;
-            if known.is_none() && power::needs_patience(goal, *stage, seen) {
-                let patience = self.patience(target, power_off).await;
-                known = Some(patience.map_err(|fault| begun(stage, fault))?);
+            let observed = self.read_power(target, Priority::Operator).await;
+            let observed = observed.map_err(|fault| begun(stage, fault))?;
+            if known.is_none() && power::needs_timeouts(goal, *stage, observed) {
+                let timeout = self.power_timeouts(target, power_off).await;
+                known = Some(timeout.map_err(|fault| begun(stage, fault))?);
             }
-            let patience = known.as_ref().unwrap_or(&self.settings.power_timeouts);
-            match power::next(goal, *stage, seen, now(), patience) {
-                PowerMove::Look => {
-                    if course.watched.is_none_or(|at| now().since(at) >= WATCH_EVERY) {
-                        let seen = PowerSequence { watched: Some(now()), ..course };
-                        let (before, after) = (note(course, *stage), note(seen, *stage));
+            let timeout = known.as_ref().unwrap_or(&self.settings.power_timeouts);
+            match power::next_decision(goal, *stage, observed, now(), timeout) {
+                PowerDecision::Wait => {
+                    if plan.watched.is_none_or(|at| now().since(at) >= WATCH_INTERVAL) {
+                        let observed = PowerSequence { watched: Some(now()), ..plan };
+                        let (before, after) = (note(plan, *stage), note(observed, *stage));
                         if before != after {
                             self.compare_and_swap(key, before, after).await?;
                         }
-                        course = seen;
+                        plan = observed;
                     }
-                    tokio::time::sleep(LOOK_EVERY).await;
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
-                PowerMove::Command(ask, next) => {
+                PowerDecision::Command(request, next) => {
                     // Stored before the BMC is called.
-                    let seen = PowerSequence { watched: Some(now()), ..course };
-                    self.compare_and_swap(key, note(course, *stage), note(seen, next)).await?;
-                    course = seen;
-                    journal.line(asking(ask, *stage, next)).await;
+                    let observed = PowerSequence { watched: Some(now()), ..plan };
+                    self.compare_and_swap(key, note(plan, *stage), note(observed, next)).await?;
+                    plan = observed;
+                    journal.write_line(describe_command(request, *stage, next)).await;
                     *stage = next;
-                    if let Err(fault) = self.tell(target, ask).await {
-                        let no = format!("power: that was refused: {}", fault.said);
-                        known = Some(power::refused(fault, ask, patience)?);
-                        journal.line(no).await;
+                    if let Err(fault) = self.send_power_command(target, request).await {
+                        let no = format!("power: that was refused: {}", fault.message);
+                        known = Some(power::after_refusal(fault, request, timeout)?);
+                        journal.write_line(no).await;
                     }
                 }
-                PowerMove::Done(how) => {
-                    self.compare_and_swap(
-                        key,
-                        note(course, *stage),
-                        note(course, PowerStage::Done),
-                    )
-                    .await?;
+                PowerDecision::Done(how) => {
+                    self.compare_and_swap(key, note(plan, *stage), note(plan, PowerStage::Done))
+                        .await?;
                     *stage = PowerStage::Done;
-                    journal.line(format!("power: {how}")).await;
+                    journal.write_line(format!("power: {how}")).await;
                     return Ok(how);
                 }
-                PowerMove::Fail(fault) => return Err(fault),
+                PowerDecision::Fail(fault) => return Err(fault),
             }
         }
     }
@@ -119,42 +115,50 @@ impl Datacenter {
     /// The status of a sequence that another worker has left. A machine that was to go off and is
     /// on may have been off in between and switched on by an operator. After a gap in watching, the
     /// outcome is therefore unknown, and it is not switched off again.
-    pub(super) async fn unwatched(
+    pub(super) async fn abandoned_sequence_status(
         &self,
         target: &Target,
         stage: PowerStage,
         watched: Option<Timestamp>,
-    ) -> Result<Answer, Fault> {
-        let (PowerStage::Shutting(since) | PowerStage::Cutting(since)) = stage else {
-            return Ok(Answer::UnderWay);
+    ) -> Result<ProviderAnswer, Fault> {
+        let (PowerStage::ShuttingDown(since) | PowerStage::ForcingOff(since)) = stage else {
+            return Ok(ProviderAnswer::UnderWay);
         };
         let away = now().since(watched.unwrap_or(since).max(since));
-        if away <= MAX_UNWATCHED
+        if away <= MAX_WATCH_GAP
             || self.read_power(target, Priority::Operator).await? != PowerState::On
         {
-            return Ok(Answer::UnderWay);
+            return Ok(ProviderAnswer::UnderWay);
         }
-        Ok(Answer::Unknown(format!(
+        Ok(ProviderAnswer::Unknown(format!(
             "it was asked to go off, nobody looked for {}, and it is on: it may have been off in between",
-            spoken(away)
+            format_duration(away)
         )))
     }
 
-    async fn tell(&self, target: &Target, ask: PowerCommand) -> Result<(), Fault> {
-        let limit = self.settings.call;
-        self.bmcs.call(target, Priority::Operator, limit, async |bmc| bmc.ask(ask).await).await
+    async fn send_power_command(
+        &self,
+        target: &Target,
+        request: PowerCommand,
+    ) -> Result<(), Fault> {
+        let limit = self.settings.call_timeout;
+        self.bmcs
+            .call(target, Priority::Operator, limit, async |bmc| {
+                bmc.send_power_command(request).await
+            })
+            .await
     }
 
     /// The timeouts of the step at this BMC.
-    async fn patience(
+    async fn power_timeouts(
         &self,
         target: &Target,
         power_off: PowerOffPolicy,
     ) -> Result<PowerTimeouts, Fault> {
-        let limit = self.settings.call;
-        let ask = async |bmc: &super::controller::Controller| bmc.can_shut_down().await;
-        let can_shut_down = self.bmcs.call(target, Priority::Operator, limit, ask).await?;
-        power::patience(&self.settings.power_timeouts, power_off, can_shut_down)
+        let limit = self.settings.call_timeout;
+        let request = async |bmc: &super::controller::Controller| bmc.can_shut_down().await;
+        let can_shut_down = self.bmcs.call(target, Priority::Operator, limit, request).await?;
+        power::timeouts_for(&self.settings.power_timeouts, power_off, can_shut_down)
     }
 
     pub(super) async fn read_power(
@@ -162,24 +166,26 @@ impl Datacenter {
         target: &Target,
         priority: Priority,
     ) -> Result<PowerState, Fault> {
-        let limit = self.settings.call;
+        let limit = self.settings.call_timeout;
         self.bmcs.call(target, priority, limit, async |bmc| bmc.power().await).await
     }
 }
 
 /// Before the first command the BMC was only read, so nothing has happened.
-fn nothing_yet(fault: Fault) -> Fault {
-    match (fault.code.happened(), fault.code) {
-        (Happened::No, _) => fault,
-        (Happened::Maybe, Code::AnswerGarbled) => Fault::new(Code::BmcGarbled, fault.said),
-        (Happened::Maybe, _) => Fault::new(Code::BmcUnreachable, fault.said),
+fn fault_before_command(fault: Fault) -> Fault {
+    match (fault.code.effect_outcome(), fault.code) {
+        (EffectOutcome::NotApplied, _) => fault,
+        (EffectOutcome::Unknown, FaultCode::AnswerGarbled) => {
+            Fault::new(FaultCode::BmcGarbled, fault.message)
+        }
+        (EffectOutcome::Unknown, _) => Fault::new(FaultCode::BmcUnreachable, fault.message),
     }
 }
 
-fn asking(ask: PowerCommand, before: PowerStage, next: PowerStage) -> String {
-    let what = match ask {
+fn describe_command(request: PowerCommand, before: PowerStage, next: PowerStage) -> String {
+    let what = match request {
         PowerCommand::Shutdown => "asking the operating system to shut down",
-        PowerCommand::Cut => "cutting it off",
+        PowerCommand::ForceOff => "cutting it off",
         PowerCommand::Start => "switching it on",
     };
     let again = if before == next { ", again" } else { "" };

@@ -1,76 +1,80 @@
 //! Probes a machine: its BMC, its host, its node, and less often its hardware.
 
 use super::Datacenter;
-use super::cluster::sight;
+use super::cluster::node_evidence;
 use super::devices::power_to;
 use super::node_cache::Nodes;
 use crate::host_probe::{HOST_TIMEOUT, probe_host};
 use crate::port::Target;
-use model::condition::{ConditionType, Evidence};
-use model::effect::Facts;
-use model::fault::{Code, Fault};
+use model::condition::{ConditionObservation, ConditionType};
+use model::effect::DeviceFacts;
+use model::fault::{Fault, FaultCode};
 use model::target::TargetKind;
 use std::time::Duration;
 
 /// Reading the hardware takes several requests; its timeout is this multiple of a probe's.
-const PARTS_TIMES: u32 = 2;
+const HARDWARE_TIMEOUT_FACTOR: u32 = 2;
 /// How many unhealthy components are named.
-const NAMED: usize = 3;
+const MAX_NAMED: usize = 3;
 
 impl Datacenter {
     /// Probes everything concurrently. What is not configured or readable gives no evidence.
-    pub(super) async fn look(&self, target: &Target) -> Vec<Evidence> {
-        let limit = HOST_TIMEOUT.min(self.settings.poll);
+    pub(super) async fn probe_machine(&self, target: &Target) -> Vec<ConditionObservation> {
+        let limit = HOST_TIMEOUT.min(self.settings.poll_timeout);
         let (bmc, host, node) = tokio::join!(
-            self.look_at_bmc(target),
+            self.probe_bmc(target),
             probe_host(&target.spec.ssh_endpoint, limit),
-            self.look_at_node(target)
+            self.probe_node(target)
         );
         bmc.into_iter().chain(host).chain(node).collect()
     }
 
     /// The power state of a device. A probe that was not admitted is a fault, not a state.
-    pub(super) async fn look_at_power(&self, target: &Target) -> Result<Facts, Fault> {
-        let limit = self.settings.poll;
+    pub(super) async fn poll_power(&self, target: &Target) -> Result<DeviceFacts, Fault> {
+        let limit = self.settings.poll_timeout;
         let power = self.bmcs.poll(target, limit, async |bmc| bmc.power().await).await?;
         let power = power.ok_or_else(busy)?;
-        Ok(Facts { power: power_to(power), ..Facts::default() })
+        Ok(DeviceFacts { power: power_to(power), ..DeviceFacts::default() })
     }
 
-    async fn look_at_bmc(&self, target: &Target) -> Option<Evidence> {
+    async fn probe_bmc(&self, target: &Target) -> Option<ConditionObservation> {
         if target.spec.bmc_endpoint.is_empty() {
             return None;
         }
-        let limit = self.settings.poll;
+        let limit = self.settings.poll_timeout;
         let power = self.bmcs.poll(target, limit, async |bmc| bmc.power().await).await;
-        answers(power.map(|turn| turn.map(drop)))
+        bmc_evidence(power.map(|turn| turn.map(drop)))
     }
 
     /// The health that the BMC reports for the hardware. None: the machine has no BMC.
-    pub(super) async fn look_at_parts(&self, target: &Target) -> Result<Option<Evidence>, Fault> {
+    pub(super) async fn read_hardware_health(
+        &self,
+        target: &Target,
+    ) -> Result<Option<ConditionObservation>, Fault> {
         if target.spec.bmc_endpoint.is_empty() {
             return Ok(None);
         }
-        let limit = self.settings.poll * PARTS_TIMES;
-        let seen = self.bmcs.poll(target, limit, async |bmc| bmc.ailments().await).await?;
-        seen.map(|ailments| Some(judged(&ailments))).ok_or_else(busy)
+        let limit = self.settings.poll_timeout * HARDWARE_TIMEOUT_FACTOR;
+        let observed =
+            self.bmcs.poll(target, limit, async |bmc| bmc.unhealthy_components().await).await?;
+        observed.map(|ailments| Some(degraded_evidence(&ailments))).ok_or_else(busy)
     }
 
     /// Whether the machine is a node of its target cluster.
-    async fn look_at_node(&self, target: &Target) -> Vec<Evidence> {
+    async fn probe_node(&self, target: &Target) -> Vec<ConditionObservation> {
         if target.id.kind != TargetKind::Machine {
             return Vec::new();
         }
         let cluster = target.spec.target_cluster_ref.as_str();
         if cluster.is_empty() {
             let condition = ConditionType::InCustomerCluster;
-            return vec![Evidence::new(condition, false, "NotJoined")];
+            return vec![ConditionObservation::new(condition, false, "NotJoined")];
         }
         // Half of the time, so that callers that wait for another caller's list still get it.
-        let limit = self.settings.poll / 2;
+        let limit = self.settings.poll_timeout / 2;
         let list = self.list_nodes(cluster, limit);
         match self.node_caches.nodes(cluster, limit, list).await {
-            Ok(nodes) => sight(cluster, nodes.get(target.id.as_str())),
+            Ok(nodes) => node_evidence(cluster, nodes.get(target.id.as_str())),
             Err(_) => Vec::new(),
         }
     }
@@ -82,31 +86,31 @@ impl Datacenter {
 }
 
 fn busy() -> Fault {
-    Fault::new(Code::BmcBusy, "its BMC was busy with other calls")
+    Fault::new(FaultCode::BmcBusy, "its BMC was busy with other calls")
 }
 
 /// The evidence of a probe. Not being admitted, or a database fault, says nothing about the BMC.
-fn answers(looked: Result<Option<()>, Fault>) -> Option<Evidence> {
+fn bmc_evidence(looked: Result<Option<()>, Fault>) -> Option<ConditionObservation> {
     let condition = ConditionType::BmcReachable;
     match looked {
-        Ok(Some(())) => Some(Evidence::new(condition, true, "Answers")),
+        Ok(Some(())) => Some(ConditionObservation::new(condition, true, "Answers")),
         Ok(None) => None,
-        Err(fault) if fault.code == Code::DatabaseUnreachable => None,
-        Err(fault) => Some(Evidence::new(condition, false, fault.code.as_str())),
+        Err(fault) if fault.code == FaultCode::DatabaseUnreachable => None,
+        Err(fault) => Some(ConditionObservation::new(condition, false, fault.code.as_str())),
     }
 }
 
 /// A machine is degraded when any component is unhealthy; the reason names some.
-fn judged(ailments: &[String]) -> Evidence {
+fn degraded_evidence(ailments: &[String]) -> ConditionObservation {
     if ailments.is_empty() {
-        return Evidence::new(ConditionType::Degraded, false, "Healthy");
+        return ConditionObservation::new(ConditionType::Degraded, false, "Healthy");
     }
-    let named = ailments[..ailments.len().min(NAMED)].join(", ");
-    let reason = match ailments.len().saturating_sub(NAMED) {
+    let named = ailments[..ailments.len().min(MAX_NAMED)].join(", ");
+    let reason = match ailments.len().saturating_sub(MAX_NAMED) {
         0 => named,
         more => format!("{named} and {more} more"),
     };
-    Evidence::new(ConditionType::Degraded, true, reason)
+    ConditionObservation::new(ConditionType::Degraded, true, reason)
 }
 
 #[cfg(test)]
@@ -114,23 +118,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_that_was_not_made_says_nothing() {
+    fn a_probe_that_was_not_made_gives_no_evidence() {
         let failed = |code| Err(Fault::new(code, "why"));
         for (looked, expected) in [
             (Ok(Some(())), Some((true, "Answers"))),
             (Ok(None), None),
-            (failed(Code::DatabaseUnreachable), None),
-            (failed(Code::BmcUnreachable), Some((false, "bmc-unreachable"))),
-            (failed(Code::LoginRefused), Some((false, "login-refused"))),
+            (failed(FaultCode::DatabaseUnreachable), None),
+            (failed(FaultCode::BmcUnreachable), Some((false, "bmc-unreachable"))),
+            (failed(FaultCode::LoginRefused), Some((false, "login-refused"))),
         ] {
-            let told = answers(looked.clone());
-            let told = told.as_ref().map(|one| (one.status, one.reason.as_str()));
-            assert_eq!(told, expected, "{looked:?}");
+            let reported = bmc_evidence(looked.clone());
+            let reported = reported.as_ref().map(|one| (one.status, one.reason.as_str()));
+            assert_eq!(reported, expected, "{looked:?}");
         }
     }
 
     #[test]
-    fn what_is_not_well_is_named_up_to_a_few() {
+    fn a_few_unhealthy_components_are_named() {
         for (count, expected) in [
             (0, (false, "Healthy")),
             (1, (true, "part 1")),
@@ -138,8 +142,8 @@ mod tests {
             (5, (true, "part 1, part 2, part 3 and 2 more")),
         ] {
             let ailments: Vec<String> = (1..=count).map(|n| format!("part {n}")).collect();
-            let told = judged(&ailments);
-            assert_eq!((told.status, told.reason.as_str()), expected);
+            let reported = degraded_evidence(&ailments);
+            assert_eq!((reported.status, reported.reason.as_str()), expected);
         }
     }
 }

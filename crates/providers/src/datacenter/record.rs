@@ -4,48 +4,50 @@
 
 use super::Datacenter;
 use super::controller::Controller;
-use super::orders::done;
+use super::provider_calls::done;
 use crate::governor::Priority;
 use crate::ipmi;
 use crate::port::{Journal, Target};
 use crate::redfish::{Inventory, LogEntry, System};
-use model::effect::{Answer, Verb};
+use model::effect::{CallVerb, ProviderAnswer};
 use model::fault::Fault;
 use model::time::Timestamp;
 
 /// How many entries of the event log are recorded.
-const NEWEST: usize = 20;
+const MAX_LOG_ENTRIES: usize = 20;
 const BYTES_PER_GB: u64 = 1_000_000_000;
 
 /// The lines of the record, and their summary.
 struct Record {
     lines: Vec<String>,
-    said: String,
+    summary: String,
 }
 
 impl Datacenter {
     pub(super) async fn record(
         &self,
         target: &Target,
-        verb: Verb,
+        verb: CallVerb,
         journal: &Journal,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<ProviderAnswer, Fault> {
         match verb {
-            Verb::Perform | Verb::Follow => {}
-            Verb::GetStatus => return Ok(Answer::NeverStarted),
-            Verb::Observe => {
-                return Ok(Answer::Differs("a record taken earlier cannot be observed".into()));
+            CallVerb::Perform | CallVerb::Follow => {}
+            CallVerb::GetStatus => return Ok(ProviderAnswer::NeverStarted),
+            CallVerb::Observe => {
+                return Ok(ProviderAnswer::Differs(
+                    "a record taken earlier cannot be observed".into(),
+                ));
             }
-            Verb::Stop => return Ok(Answer::Stopped),
+            CallVerb::Stop => return Ok(ProviderAnswer::Stopped),
         }
         let power = self.read_power(target, Priority::Operator).await?;
         let read = async |bmc: &Controller| read(bmc).await;
-        let limit = self.settings.call;
+        let limit = self.settings.call_timeout;
         let record = self.bmcs.call(target, Priority::Operator, limit, read).await?;
         for line in &record.lines {
-            journal.line(format!("record: {line}")).await;
+            journal.write_line(format!("record: {line}")).await;
         }
-        Ok(Answer::Done(done(format!("{}, power is {}", record.said, power.as_str()))))
+        Ok(ProviderAnswer::Done(done(format!("{}, power is {}", record.summary, power.as_str()))))
     }
 }
 
@@ -60,19 +62,22 @@ async fn read(bmc: &Controller) -> Result<Record, Fault> {
 async fn read_redfish(system: &System) -> Result<Record, Fault> {
     let inventory = system.inventory().await?;
     let mut lines = inventory_lines(&inventory);
-    lines.extend(log_lines(system.log(NEWEST).await, entry_line)?);
-    Ok(Record { lines, said: identity_of(&inventory) })
+    lines.extend(log_lines(system.log(MAX_LOG_ENTRIES).await, entry_line)?);
+    Ok(Record { lines, summary: identity_of(&inventory) })
 }
 
 async fn read_ipmi(bmc: &ipmi::Bmc) -> Result<Record, Fault> {
-    let who = bmc.identity().await?;
-    let guid = who.guid.map(|guid| format!(", GUID {guid}")).unwrap_or_default();
-    let said = format!("manufacturer {}, product {}{guid}", who.manufacturer, who.product);
-    let mut lines =
-        vec![said.clone(), format!("BMC firmware {}, IPMI {}", who.firmware, who.ipmi_version)];
+    let requester = bmc.identity().await?;
+    let guid = requester.guid.map(|guid| format!(", GUID {guid}")).unwrap_or_default();
+    let message =
+        format!("manufacturer {}, product {}{guid}", requester.manufacturer, requester.product);
+    let mut lines = vec![
+        message.clone(),
+        format!("BMC firmware {}, IPMI {}", requester.firmware, requester.ipmi_version),
+    ];
     lines.push("IPMI tells nothing of disks".into());
-    lines.extend(log_lines(bmc.events(NEWEST).await, event_line)?);
-    Ok(Record { lines, said })
+    lines.extend(log_lines(bmc.events(MAX_LOG_ENTRIES).await, event_line)?);
+    Ok(Record { lines, summary: message })
 }
 
 /// Newest last. A log that the device refuses to return does not fail the record.
@@ -85,8 +90,8 @@ fn log_lines<T>(
         Ok(entries) => {
             Ok(entries.iter().rev().map(|entry| format!("log: {}", line(entry))).collect())
         }
-        Err(fault) if fault.code.unseen() => Err(fault),
-        Err(fault) => Ok(vec![format!("log: it cannot be read: {}", fault.said)]),
+        Err(fault) if fault.code.peer_unreachable() => Err(fault),
+        Err(fault) => Ok(vec![format!("log: it cannot be read: {}", fault.message)]),
     }
 }
 
@@ -138,7 +143,7 @@ fn entry_line(entry: &LogEntry) -> String {
 
 fn event_line(event: &ipmi::Event) -> String {
     let at = event.at_s.map(|seconds| Timestamp::from_millis(i64::from(seconds) * 1_000));
-    format!("{} {}", at.map_or_else(|| "at an unknown time".into(), moment), event.said())
+    format!("{} {}", at.map_or_else(|| "at an unknown time".into(), moment), event.describe())
 }
 
 fn moment(at: Timestamp) -> String {
@@ -150,10 +155,10 @@ fn moment(at: Timestamp) -> String {
 mod tests {
     use super::*;
     use crate::redfish::{Disk, Firmware, Nic};
-    use model::fault::Code;
+    use model::fault::FaultCode;
 
     #[test]
-    fn everything_that_tells_one_machine_from_another_is_written_down() {
+    fn the_record_lists_all_identifying_data() {
         let text = |text: &str| Some(text.to_string());
         let inventory = Inventory {
             vendor: text("Acme"),
@@ -203,8 +208,8 @@ mod tests {
             ["log: 2023-11-14T22:13:20Z - fan lost", "log: 2023-11-14T22:14:20Z - fan back"]
         );
         let no = |code| log_lines(Err(Fault::new(code, "no")), entry_line);
-        assert_eq!(no(Code::NotSupported), Ok(vec!["log: it cannot be read: no".into()]));
-        assert!(no(Code::BmcUnreachable).is_err());
+        assert_eq!(no(FaultCode::NotSupported), Ok(vec!["log: it cannot be read: no".into()]));
+        assert!(no(FaultCode::BmcUnreachable).is_err());
         let none: Vec<LogEntry> = Vec::new();
         assert_eq!(log_lines(Ok(none), entry_line), Ok(vec!["log: it is empty".into()]));
     }

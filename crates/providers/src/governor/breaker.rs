@@ -5,29 +5,29 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 #[derive(Debug, Clone, Default)]
-pub struct Breaker {
+pub struct CircuitBreaker {
     failures: u32,
-    until: Option<Instant>,
-    said: String,
+    open_until: Option<Instant>,
+    last_error: String,
 }
 
-impl Breaker {
+impl CircuitBreaker {
     pub fn succeed(&mut self) {
         *self = Self::default();
     }
 
-    pub fn fail(&mut self, said: &str, settings: &Settings, now: Instant) {
+    pub fn fail(&mut self, message: &str, settings: &Settings, now: Instant) {
         self.failures = self.failures.saturating_add(1);
-        self.said = said.to_string();
+        self.last_error = message.to_string();
         if let Some(beyond) = self.failures.checked_sub(settings.break_after.max(1)) {
-            let rest = settings.rest.saturating_mul(1 << beyond.min(16));
-            self.until = Some(now + rest.min(settings.longest_rest));
+            let rest = settings.open_period.saturating_mul(1 << beyond.min(16));
+            self.open_until = Some(now + rest.min(settings.max_open_period));
         }
     }
 
     /// How long the circuit stays open from now on.
-    pub fn rests(&self, now: Instant) -> Option<Duration> {
-        let left = self.until?.saturating_duration_since(now);
+    pub fn open_for(&self, now: Instant) -> Option<Duration> {
+        let left = self.open_until?.saturating_duration_since(now);
         (!left.is_zero()).then_some(left)
     }
 
@@ -36,7 +36,7 @@ impl Breaker {
     }
 
     pub fn said(&self) -> &str {
-        &self.said
+        &self.last_error
     }
 }
 
@@ -45,23 +45,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rests_grow_up_to_the_longest() {
+    fn open_periods_grow_up_to_the_maximum() {
         let settings = Settings {
             break_after: 2,
-            rest: Duration::from_secs(10),
-            longest_rest: Duration::from_secs(35),
+            open_period: Duration::from_secs(10),
+            max_open_period: Duration::from_secs(35),
             ..Settings::default()
         };
         let now = Instant::now();
-        let mut breaker = Breaker::default();
+        let mut breaker = CircuitBreaker::default();
         let mut rests = Vec::new();
         for _ in 0..5 {
             breaker.fail("no", &settings, now);
-            rests.push(breaker.rests(now).map_or(0, |left| left.as_secs()));
+            rests.push(breaker.open_for(now).map_or(0, |left| left.as_secs()));
         }
         assert_eq!(rests, [0, 10, 20, 35, 35]);
-        assert_eq!(breaker.rests(now + Duration::from_secs(35)), None);
+        assert_eq!(breaker.open_for(now + Duration::from_secs(35)), None);
         breaker.succeed();
-        assert_eq!((breaker.failures(), breaker.rests(now)), (0, None));
+        assert_eq!((breaker.failures(), breaker.open_for(now)), (0, None));
     }
 }

@@ -35,20 +35,20 @@ pub struct Certificate {
 impl Certificate {
     pub(crate) fn read(der: &[u8]) -> Self {
         let fingerprint = Fingerprint::of_bytes(der);
-        let told = told(der);
-        let (issuer, expires_at, subject) = told.unwrap_or_default();
+        let reported = raw_fields(der);
+        let (issuer, expires_at, subject) = reported.unwrap_or_default();
         Self {
             fingerprint,
             issuer: name(issuer),
             subject: name(subject),
             self_signed: !issuer.is_empty() && issuer == subject,
-            expires_at: last_moment(expires_at),
+            expires_at: parse_expiry(expires_at),
         }
     }
 }
 
 /// The raw issuer, validity and subject.
-fn told(der: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+fn raw_fields(der: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let (certificate, _) = piece(der, SEQUENCE)?;
     let (body, _) = piece(certificate, SEQUENCE)?;
     let body = match body.first() {
@@ -84,9 +84,9 @@ fn any(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 }
 
 /// The content of an element with this tag, and the bytes after it.
-fn piece(bytes: &[u8], wanted: u8) -> Option<(&[u8], &[u8])> {
+fn piece(bytes: &[u8], desired: u8) -> Option<(&[u8], &[u8])> {
     let (tag, content, rest) = any(bytes)?;
-    (tag == wanted).then_some((content, rest))
+    (tag == desired).then_some((content, rest))
 }
 
 /// The common name, or else the organization.
@@ -109,7 +109,7 @@ fn name(mut names: &[u8]) -> Option<String> {
 }
 
 /// The end of the validity.
-fn last_moment(validity: &[u8]) -> Option<Timestamp> {
+fn parse_expiry(validity: &[u8]) -> Option<Timestamp> {
     let (_, _, rest) = any(validity)?;
     let (tag, text, _) = any(rest)?;
     let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_says_who_signed_it_and_until_when() {
+    fn issuer_subject_and_expiry_are_read() {
         for (until, at) in [(2031, "2031-02-28T00:00:00Z"), (2077, "2077-02-28T00:00:00Z")] {
             let (authority, certificate) = issue(until);
             let read = Certificate::read(&certificate);
@@ -165,7 +165,7 @@ mod tests {
 
     /// A certificate that is truncated anywhere reads as empty and never panics.
     #[test]
-    fn what_is_broken_says_nothing() {
+    fn a_truncated_certificate_reads_as_empty() {
         let (_, certificate) = issue(2031);
         for end in 0..certificate.len() {
             let read = Certificate::read(&certificate[..end]);

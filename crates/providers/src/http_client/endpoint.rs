@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn an_invalid_address_is_refused() {
         for (text, error) in [
             ("", EndpointError::Host),
             ("https://", EndpointError::Host),

@@ -15,7 +15,7 @@ impl Form {
     }
 
     #[must_use]
-    pub fn maybe(self, name: &str, value: Option<impl ToString>) -> Self {
+    pub fn with_optional(self, name: &str, value: Option<impl ToString>) -> Self {
         match value {
             Some(value) => self.with(name, value),
             None => self,
@@ -56,10 +56,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_in_a_value_can_end_it() {
+    fn values_are_percent_encoded() {
         let form = Form::default()
             .with("a&b", "c=d +é\n")
-            .maybe("none", None::<&str>)
+            .with_optional("none", None::<&str>)
             .each("mac", ["1:2", "3:4"])
             .secret("pass", &"p&q".into());
         assert_eq!(form.encoded(), "a%26b=c%3Dd%20%2B%C3%A9%0A&mac=1%3A2&mac=3%3A4&pass=p%26q");

@@ -19,7 +19,7 @@ use hyper::http::request::Builder;
 use hyper::rt::{Read, Write};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use rustls::pki_types::ServerName;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -161,25 +161,25 @@ impl HttpClient {
             self.sealed(request, head, Either::Right(body)).map_err(SendError::Unsent)?;
         let sender = self.connect().await.map_err(SendError::Unsent)?;
         let answering = self.exchange(sender, outgoing, limit);
-        let feeding = upload.feed(sending, last);
+        let feeding = upload.send(sending, last);
         tokio::pin!(answering, feeding);
-        let mut whole = false;
+        let mut complete = false;
         let answered = tokio::select! {
             answered = &mut answering => answered,
             fed = &mut feeding => match fed {
                 Err(fault) => return Err(SendError::Unsent(fault)),
-                Ok(UploadEnd::Cut) => answering.await,
-                Ok(UploadEnd::Whole) => {
-                    whole = true;
+                Ok(UploadEnd::Interrupted) => answering.await,
+                Ok(UploadEnd::Complete) => {
+                    complete = true;
                     answering.await
                 }
             },
         };
-        answered.map_err(|why| match whole {
+        answered.map_err(|why| match complete {
             true => SendError::Lost(why),
             false => {
-                let said = format!("{} did not take the whole file: {why}", self.endpoint);
-                SendError::Unsent(Fault::new(Code::BmcUnreachable, said))
+                let message = format!("{} did not take the whole file: {why}", self.endpoint);
+                SendError::Unsent(Fault::new(FaultCode::BmcUnreachable, message))
             }
         })
     }
@@ -259,8 +259,9 @@ impl HttpClient {
         content: Content,
     ) -> Result<Outgoing, Fault> {
         head.body(content).map_err(|error| {
-            let said = format!("{} cannot be asked for {}: {error}", self.endpoint, request.path);
-            Fault::new(Code::NotSupported, said)
+            let message =
+                format!("{} cannot be asked for {}: {error}", self.endpoint, request.path);
+            Fault::new(FaultCode::NotSupported, message)
         })
     }
 
@@ -268,19 +269,19 @@ impl HttpClient {
     async fn connect(&self) -> Result<Sender, Fault> {
         let limit = self.settings.timeouts.connect;
         timeout(limit, self.connected()).await.unwrap_or_else(|_| {
-            let said = format!(
+            let message = format!(
                 "{} could not be connected to within {} s",
                 self.endpoint,
                 limit.as_secs_f32()
             );
-            Err(Fault::new(Code::BmcUnreachable, said))
+            Err(Fault::new(FaultCode::BmcUnreachable, message))
         })
     }
 
     async fn connected(&self) -> Result<Sender, Fault> {
         let unreachable = |error: &dyn std::fmt::Display| {
-            let said = format!("{} could not be connected to: {error}", self.endpoint);
-            Fault::new(Code::BmcUnreachable, said)
+            let message = format!("{} could not be connected to: {error}", self.endpoint);
+            Fault::new(FaultCode::BmcUnreachable, message)
         };
         let address = (self.endpoint.host(), self.endpoint.port());
         let stream = TcpStream::connect(address).await.map_err(|error| unreachable(&error))?;
@@ -295,7 +296,7 @@ impl HttpClient {
             .connect(name, stream)
             .await
             .map_err(|error| verifier.explain(&self.endpoint, &error))?;
-        verifier.settle();
+        verifier.pin_first_use();
         start_http(TokioIo::new(stream)).await.map_err(|error| unreachable(&error))
     }
 }
@@ -314,8 +315,8 @@ where
 }
 
 async fn read(body: Incoming, most: usize) -> Result<Bytes, String> {
-    let whole = Limited::new(body, most).collect().await;
-    whole.map(|collected| collected.to_bytes()).map_err(|error| {
+    let complete = Limited::new(body, most).collect().await;
+    complete.map(|collected| collected.to_bytes()).map_err(|error| {
         let cut_off = error.downcast_ref::<hyper::Error>().map(with_cause);
         cut_off.unwrap_or_else(|| format!("the answer is longer than {most} bytes"))
     })

@@ -6,7 +6,7 @@
 
 use super::certificate::Certificate;
 use super::endpoint::Endpoint;
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use ring::digest::{SHA256, digest};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 const PREFIX: &str = "sha256:";
 const BYTES: usize = 32;
 /// For the next two connections.
-const KEPT_TICKETS: usize = 2;
+const MAX_SESSION_TICKETS: usize = 2;
 
 /// The SHA-256 of a certificate, shown as `sha256:` and hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,7 +35,7 @@ pub struct Fingerprint([u8; BYTES]);
 
 /// The text is not a fingerprint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NoFingerprint;
+pub struct InvalidFingerprint;
 
 #[derive(Debug, Clone)]
 pub enum Trust {
@@ -69,38 +69,38 @@ impl fmt::Debug for Fingerprint {
 }
 
 impl FromStr for Fingerprint {
-    type Err = NoFingerprint;
+    type Err = InvalidFingerprint;
 
     /// Accepts the `Display` form, capitals, and colons between the bytes.
-    fn from_str(text: &str) -> Result<Self, NoFingerprint> {
+    fn from_str(text: &str) -> Result<Self, InvalidFingerprint> {
         let text = text.trim().to_ascii_lowercase();
         let digits = text.strip_prefix(PREFIX).unwrap_or(&text).replace(':', "");
         let all_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
         if digits.len() != 2 * BYTES || !all_hex {
-            return Err(NoFingerprint);
+            return Err(InvalidFingerprint);
         }
         let mut bytes = [0; BYTES];
         for (byte, at) in bytes.iter_mut().zip((0..).step_by(2)) {
-            *byte = u8::from_str_radix(&digits[at..at + 2], 16).map_err(|_| NoFingerprint)?;
+            *byte = u8::from_str_radix(&digits[at..at + 2], 16).map_err(|_| InvalidFingerprint)?;
         }
         Ok(Self(bytes))
     }
 }
 
-impl fmt::Display for NoFingerprint {
+impl fmt::Display for InvalidFingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "a fingerprint is {PREFIX} and {} hexadecimal digits", 2 * BYTES)
     }
 }
 
-impl std::error::Error for NoFingerprint {}
+impl std::error::Error for InvalidFingerprint {}
 
 impl Trust {
     /// Trusts the certificate authorities in a PEM file.
     pub fn ca_from_pem(pem: &[u8]) -> Result<Self, Fault> {
         let unreadable = |why: &str| {
-            let said = format!("The authority's certificates cannot be read as PEM: {why}");
-            Fault::new(Code::IdentityUntrusted, said)
+            let message = format!("The authority's certificates cannot be read as PEM: {why}");
+            Fault::new(FaultCode::IdentityUntrusted, message)
         };
         let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem)
             .collect::<Result<_, _>>()
@@ -154,7 +154,7 @@ impl CertificateVerifier {
             .with_no_client_auth();
         // A configuration is for one server, which was trusted when it issued the ticket.
         // More tickets would only cost memory.
-        config.resumption = Resumption::in_memory_sessions(KEPT_TICKETS);
+        config.resumption = Resumption::in_memory_sessions(MAX_SESSION_TICKETS);
         Ok((verifier, config))
     }
 
@@ -171,7 +171,7 @@ impl CertificateVerifier {
     }
 
     /// Pins the certificate of a completed handshake.
-    pub fn settle(&self) {
+    pub fn pin_first_use(&self) {
         if let Some(fingerprint) = self.shown() {
             self.known.get_or_init(|| fingerprint);
         }
@@ -181,25 +181,26 @@ impl CertificateVerifier {
     pub fn explain(&self, endpoint: &Endpoint, error: &io::Error) -> Fault {
         let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
         let Some(Error::InvalidCertificate(reason)) = tls else {
-            let said = format!("{endpoint} broke off while TLS was being agreed on: {error}");
-            return Fault::new(Code::BmcUnreachable, said);
+            let message = format!("{endpoint} broke off while TLS was being agreed on: {error}");
+            return Fault::new(FaultCode::BmcUnreachable, message);
         };
         let shown = self.shown().map_or_else(|| "none".to_owned(), |shown| shown.to_string());
         if *reason == CertificateError::BadSignature {
-            let said = format!("{endpoint} shows the certificate {shown} and has not got its key");
-            return Fault::new(Code::IdentityUntrusted, said);
+            let message =
+                format!("{endpoint} shows the certificate {shown} and has not got its key");
+            return Fault::new(FaultCode::IdentityUntrusted, message);
         }
         match (&self.rule, self.known.get()) {
-            (TrustRule::Pinned(wanted), _) => Fault::new(
-                Code::IdentityUntrusted,
-                format!("{endpoint} shows the certificate {shown}, and {wanted} is pinned"),
+            (TrustRule::Pinned(desired), _) => Fault::new(
+                FaultCode::IdentityUntrusted,
+                format!("{endpoint} shows the certificate {shown}, and {desired} is pinned"),
             ),
             (TrustRule::FirstUse, Some(known)) => Fault::new(
-                Code::IdentityChanged,
+                FaultCode::IdentityChanged,
                 format!("{endpoint} shows the certificate {shown}, and {known} was trusted before"),
             ),
             (TrustRule::FirstUse, None) | (TrustRule::Authority(_), _) => Fault::new(
-                Code::IdentityUntrusted,
+                FaultCode::IdentityUntrusted,
                 format!("The certificate {shown} of {endpoint} is not believed: {reason}"),
             ),
         }
@@ -216,8 +217,8 @@ impl ServerCertVerifier for CertificateVerifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let shown = Fingerprint::of_bytes(end_entity);
-        let kept = Some(end_entity.clone().into_owned());
-        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = kept;
+        let stored = Some(end_entity.clone().into_owned());
+        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = stored;
         let believed = match &self.rule {
             TrustRule::Authority(verifier) => {
                 return verifier.verify_server_cert(
@@ -274,8 +275,8 @@ fn authority(
 }
 
 fn unusable(why: &str) -> Fault {
-    let said = format!("What is given to recognise the BMC by cannot be used: {why}");
-    Fault::new(Code::IdentityUntrusted, said)
+    let message = format!("What is given to recognise the BMC by cannot be used: {why}");
+    Fault::new(FaultCode::IdentityUntrusted, message)
 }
 
 #[cfg(test)]
@@ -290,7 +291,7 @@ mod tests {
         let colons = vec!["0A"; 32].join(":");
         assert_eq!(colons.parse(), Ok(fingerprint));
         for wrong in ["", "sha256:", "0a", &"zz".repeat(32), &"é".repeat(32)] {
-            assert_eq!(wrong.parse::<Fingerprint>(), Err(NoFingerprint), "{wrong}");
+            assert_eq!(wrong.parse::<Fingerprint>(), Err(InvalidFingerprint), "{wrong}");
         }
     }
 
@@ -298,7 +299,7 @@ mod tests {
     fn an_authority_must_be_in_the_file() {
         for pem in ["", "not pem", "-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----\n"] {
             let fault = Trust::ca_from_pem(pem.as_bytes()).unwrap_err();
-            assert_eq!(fault.code, Code::IdentityUntrusted, "{pem}");
+            assert_eq!(fault.code, FaultCode::IdentityUntrusted, "{pem}");
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use http_body_util::channel::Sender;
 use hyper::body::Bytes;
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -26,9 +26,9 @@ pub(crate) struct FileUpload {
 }
 
 pub(crate) enum UploadEnd {
-    Whole,
+    Complete,
     /// The server stopped reading; its response says why.
-    Cut,
+    Interrupted,
 }
 
 /// The time limit for sending so many bytes.
@@ -51,25 +51,25 @@ impl FileUpload {
     }
 
     /// Sends chunk by chunk, as fast as the server reads, and awaits `last` before the last one.
-    pub async fn feed(
+    pub async fn send(
         &mut self,
         mut to: Sender<Bytes>,
         last: impl AsyncFnOnce() -> Result<(), Fault>,
     ) -> Result<UploadEnd, Fault> {
-        let mut held = std::mem::take(&mut self.before);
+        let mut claimed = std::mem::take(&mut self.before);
         let mut at = 0;
         while at < self.size {
-            if to.send_data(held).await.is_err() {
-                return Ok(UploadEnd::Cut);
+            if to.send_data(claimed).await.is_err() {
+                return Ok(UploadEnd::Interrupted);
             }
-            held = self.piece(at).await?;
-            at += held.len() as u64;
+            claimed = self.piece(at).await?;
+            at += claimed.len() as u64;
         }
-        let held = [held, std::mem::take(&mut self.after)].concat();
+        let claimed = [claimed, std::mem::take(&mut self.after)].concat();
         last().await?;
-        match to.send_data(held.into()).await {
-            Ok(()) => Ok(UploadEnd::Whole),
-            Err(_) => Ok(UploadEnd::Cut),
+        match to.send_data(claimed.into()).await {
+            Ok(()) => Ok(UploadEnd::Complete),
+            Err(_) => Ok(UploadEnd::Interrupted),
         }
     }
 
@@ -82,8 +82,8 @@ impl FileUpload {
         });
         let read = read.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
         read.map_err(|error| {
-            let said = format!("the fetched file cannot be read: {error}");
-            Fault::new(Code::FirmwareUnfetched, said)
+            let message = format!("the fetched file cannot be read: {error}");
+            Fault::new(FaultCode::FirmwareUnfetched, message)
         })
     }
 }

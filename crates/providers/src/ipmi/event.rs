@@ -1,8 +1,8 @@
 //! The system event log, read backwards from the newest entry. An entry names only its successor,
 //! so entries are read by number; missing numbers are skipped, up to a limit.
 
-use super::answer::Trouble;
-use super::{Bmc, Question};
+use super::classification::IpmiError;
+use super::{Bmc, IpmiRequest};
 use model::fault::Fault;
 
 /// The most entries that one call reads.
@@ -37,7 +37,7 @@ pub enum EventKind {
 
 impl Event {
     /// One line for display.
-    pub fn said(&self) -> String {
+    pub fn describe(&self) -> String {
         match &self.kind {
             EventKind::Sensor { sensor_type, sensor, asserted, data, .. } => {
                 let verb = if *asserted { "asserted" } else { "went away" };
@@ -56,25 +56,25 @@ impl Event {
 }
 
 /// Reads the newest entries, newest first.
-pub async fn read(bmc: &Bmc, wanted: usize) -> Result<Vec<Event>, Fault> {
-    let asked = "for its event log";
+pub async fn read(bmc: &Bmc, desired: usize) -> Result<Vec<Event>, Fault> {
+    let requested = "for its event log";
     let first = request(NEWEST);
-    let question = Question::look(asked, &first);
-    let newest = match bmc.ask_raw(&question).await {
+    let question = IpmiRequest::read(requested, &first);
+    let newest = match bmc.send_raw(&question).await {
         Ok(bytes) => bytes,
-        Err(Trouble::Refused(completion)) if NO_RECORD.contains(&completion) => {
+        Err(IpmiError::Refused(completion)) if NO_RECORD.contains(&completion) => {
             return Ok(Vec::new());
         }
-        Err(trouble) => return Err(bmc.fault(&question, &trouble)),
+        Err(failure) => return Err(bmc.fault(&question, &failure)),
     };
     let mut events = parse_all(&newest).ok_or_else(|| bmc.garbled(&question, &newest))?;
-    events.truncate(wanted);
+    events.truncate(desired);
     let mut before = events.first().map_or(0, |event| event.id);
     let mut gap = 0;
-    while events.len() < wanted && before > 1 && gap < MAX_GAP {
+    while events.len() < desired && before > 1 && gap < MAX_GAP {
         let from = before.saturating_sub(BATCH).max(1);
         let requests: Vec<Vec<u8>> = (from..before).rev().map(request).collect();
-        let bytes = bmc.ask_many(asked, &requests).await?;
+        let bytes = bmc.send_batch(requested, &requests).await?;
         let more = parse_all(&bytes).ok_or_else(|| bmc.garbled(&question, &bytes))?;
         gap = if more.is_empty() { gap + BATCH } else { 0 };
         // Some BMCs return a neighbour for a number that does not exist.
@@ -85,7 +85,7 @@ pub async fn read(bmc: &Bmc, wanted: usize) -> Result<Vec<Event>, Fault> {
         }
         before = from;
     }
-    events.truncate(wanted);
+    events.truncate(desired);
     Ok(events)
 }
 
@@ -182,7 +182,7 @@ mod tests {
                 data: [1, 2, 3]
             }
         );
-        assert_eq!(event.said(), "power supply, sensor 0x02: state 1 went away ([01, 02, 03])");
+        assert_eq!(event.describe(), "power supply, sensor 0x02: state 1 went away ([01, 02, 03])");
         let mut oem = SENSOR;
         oem[4] = 0xc1;
         assert!(
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn half_an_entry_is_none() {
+    fn an_incomplete_entry_is_refused() {
         assert_eq!(parse_all(&[]), Some(vec![]));
         assert_eq!(parse_all(&[SENSOR, SENSOR].concat()).map(|events| events.len()), Some(2));
         assert_eq!(parse_all(&SENSOR[..17]), None);

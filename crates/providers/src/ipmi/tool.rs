@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
 /// How often a read is sent before it counts as unanswered.
-pub const LOOK_TIMES: u8 = 2;
+pub const READ_ATTEMPTS: u8 = 2;
 /// The wait for the response to one packet, in seconds; longer with each repetition.
 const ANSWER_WITHIN_S: &str = "1";
 /// More than the longest batch of event log entries, in hexadecimal with verbose output.
@@ -23,37 +23,37 @@ pub struct Tool<'a> {
     pub login: &'a Login,
     pub privilege: Privilege,
     pub suite: u8,
-    pub sent_times: u8,
+    pub attempts: u8,
     pub deadline: Duration,
 }
 
 #[derive(Debug)]
-pub enum Ending {
-    Ended {
+pub enum ToolResult {
+    Exited {
         ok: bool,
         out: String,
         err: String,
     },
     /// The deadline passed and the process was killed; how far it got is unknown.
-    Late,
+    TimedOut,
     /// The process did not start, or its output could not be read.
     NotRun(String),
 }
 
 impl Tool<'_> {
-    pub async fn run(&self, command: &[String], script: Option<&str>) -> Ending {
+    pub async fn run(&self, command: &[String], script: Option<&str>) -> ToolResult {
         let started = self.command(command).spawn();
         let mut child = match started {
             Ok(child) => child,
-            Err(error) => return Ending::NotRun(error.to_string()),
+            Err(error) => return ToolResult::NotRun(error.to_string()),
         };
-        match tokio::time::timeout(self.deadline, listen(&mut child, script)).await {
+        match tokio::time::timeout(self.deadline, communicate(&mut child, script)).await {
             Ok(Ok(ending)) => ending,
-            Ok(Err(error)) => Ending::NotRun(error.to_string()),
+            Ok(Err(error)) => ToolResult::NotRun(error.to_string()),
             Err(_) => {
                 // Dropping the child would leave a zombie until the next process starts.
                 let _ = child.kill().await;
-                Ending::Late
+                ToolResult::TimedOut
             }
         }
     }
@@ -61,7 +61,7 @@ impl Tool<'_> {
     fn command(&self, command: &[String]) -> Command {
         let mut tool = Command::new(self.program);
         tool.args(["-I", "lanplus", "-E", "-v", "-N", ANSWER_WITHIN_S])
-            .args(["-R", &self.sent_times.to_string()])
+            .args(["-R", &self.attempts.to_string()])
             .args(["-C", &self.suite.to_string()])
             .args(["-L", self.privilege.as_str()])
             .args(["-H", self.host, "-p", &self.port.to_string()])
@@ -79,7 +79,7 @@ impl Tool<'_> {
     }
 }
 
-async fn listen(child: &mut Child, script: Option<&str>) -> std::io::Result<Ending> {
+async fn communicate(child: &mut Child, script: Option<&str>) -> std::io::Result<ToolResult> {
     let (input, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let write = async {
         if let (Some(mut input), Some(script)) = (input, script) {
@@ -90,7 +90,7 @@ async fn listen(child: &mut Child, script: Option<&str>) -> std::io::Result<Endi
     let (_, out, err) = tokio::join!(write, bounded(out), bounded(err));
     let (out, err) = (out?, err?);
     let status = child.wait().await?;
-    Ok(Ending::Ended { ok: status.success(), out, err })
+    Ok(ToolResult::Exited { ok: status.success(), out, err })
 }
 
 async fn bounded(stream: Option<impl AsyncRead + Unpin>) -> std::io::Result<String> {
@@ -114,13 +114,13 @@ mod tests {
             login,
             privilege: Privilege::Operator,
             suite: 3,
-            sent_times: 1,
+            attempts: 1,
             deadline,
         }
     }
 
     /// Runs a shell script in place of `ipmitool`, to see its arguments and its end.
-    async fn run(body: &str, deadline: Duration, script: Option<&str>) -> Ending {
+    async fn run(body: &str, deadline: Duration, script: Option<&str>) -> ToolResult {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("tool");
@@ -130,7 +130,7 @@ mod tests {
         // A fork in another thread may still have the file open for writing.
         for _ in 0..50 {
             match tool(&program, &login, deadline).run(&["raw".into()], script).await {
-                Ending::NotRun(said) if said.contains("busy") => {
+                ToolResult::NotRun(message) if message.contains("busy") => {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
                 ending => return ending,
@@ -144,7 +144,7 @@ mod tests {
     #[tokio::test]
     async fn the_password_is_in_the_environment_and_not_on_the_command_line() {
         let ending = run("echo \"$@\"; echo \"$IPMI_PASSWORD\" >&2; exit 3", SOON, None).await;
-        let Ending::Ended { ok, out, err } = ending else { panic!("{ending:?}") };
+        let ToolResult::Exited { ok, out, err } = ending else { panic!("{ending:?}") };
         assert!(!ok);
         assert_eq!(out.trim(), "-I lanplus -E -v -N 1 -R 1 -C 3 -L OPERATOR -H h -p 623 -U u raw");
         assert_eq!(err, "hush\n");
@@ -153,13 +153,13 @@ mod tests {
     #[tokio::test]
     async fn a_script_reaches_the_program() {
         let ending = run("cat", SOON, Some("one\ntwo\n")).await;
-        assert!(matches!(ending, Ending::Ended { ok: true, out, .. } if out == "one\ntwo\n"));
+        assert!(matches!(ending, ToolResult::Exited { ok: true, out, .. } if out == "one\ntwo\n"));
     }
 
     #[tokio::test]
     async fn output_without_end_is_cut_off() {
         let ending = run("yes", SOON, None).await;
-        let Ending::Ended { out, .. } = ending else { panic!("{ending:?}") };
+        let ToolResult::Exited { out, .. } = ending else { panic!("{ending:?}") };
         assert_eq!(out.len() as u64, MAX_OUTPUT_BYTES);
     }
 
@@ -170,7 +170,7 @@ mod tests {
         let body = format!("echo $$ > {}; exec sleep 60", pid_file.display());
         let started = Instant::now();
         let ending = run(&body, Duration::from_millis(500), None).await;
-        assert!(matches!(ending, Ending::Late), "{ending:?}");
+        assert!(matches!(ending, ToolResult::TimedOut), "{ending:?}");
         assert!(started.elapsed() < Duration::from_secs(30));
         let pid = std::fs::read_to_string(&pid_file).unwrap();
         assert!(!Path::new(&format!("/proc/{}/status", pid.trim())).exists(), "still running");
@@ -180,6 +180,6 @@ mod tests {
     async fn a_program_that_is_not_there_is_named() {
         let login = Login { user: "u".into(), password: "p".into() };
         let ending = tool(Path::new("farrier-no-such-tool"), &login, SOON).run(&[], None).await;
-        assert!(matches!(ending, Ending::NotRun(_)), "{ending:?}");
+        assert!(matches!(ending, ToolResult::NotRun(_)), "{ending:?}");
     }
 }

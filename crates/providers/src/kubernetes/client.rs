@@ -12,7 +12,7 @@ use hyper::body::Bytes;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use secrecy::ExposeSecret;
@@ -51,9 +51,9 @@ impl ApiRequest {
     /// One page of a list.
     pub fn list(path: &str, selector: Option<&str>, limit: u32, next: Option<&str>) -> Self {
         let query = Form::default()
-            .maybe("fieldSelector", selector)
+            .with_optional("fieldSelector", selector)
             .with("limit", limit)
-            .maybe("continue", next);
+            .with_optional("continue", next);
         Self { query, ..Self::get(path) }
     }
 
@@ -160,8 +160,9 @@ fn refusal(code: StatusCode, text: &str) -> Status {
 
 fn connector(access: Access) -> Result<HttpsConnector<HttpConnector>, Fault> {
     let unusable = |error: rustls::Error| {
-        let said = format!("the client certificate for {} cannot be used: {error}", access.address);
-        Fault::new(Code::CredentialMissing, said)
+        let message =
+            format!("the client certificate for {} cannot be used: {error}", access.address);
+        Fault::new(FaultCode::CredentialMissing, message)
     };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
@@ -181,8 +182,8 @@ fn connector(access: Access) -> Result<HttpsConnector<HttpConnector>, Fault> {
         None => https,
         Some(name) => {
             let name = ServerName::try_from(name).map_err(|_| {
-                let said = format!("the tls-server-name for {} is no name", access.address);
-                Fault::new(Code::CredentialMissing, said)
+                let message = format!("the tls-server-name for {} is no name", access.address);
+                Fault::new(FaultCode::CredentialMissing, message)
             })?;
             https.with_server_name_resolver(FixedServerNameResolver::new(name))
         }
@@ -194,8 +195,9 @@ fn authorization(access: &Access) -> Result<Option<HeaderValue>, Fault> {
     let Some(token) = &access.token else { return Ok(None) };
     let mut value =
         HeaderValue::try_from(format!("Bearer {}", token.expose_secret())).map_err(|_| {
-            let said = format!("the token for {} has characters that no token has", access.address);
-            Fault::new(Code::CredentialMissing, said)
+            let message =
+                format!("the token for {} has characters that no token has", access.address);
+            Fault::new(FaultCode::CredentialMissing, message)
         })?;
     value.set_sensitive(true);
     Ok(Some(value))
@@ -224,10 +226,10 @@ mod tests {
             ("https://k/", "/api", "https://k/api?limit=1"),
             ("https://k/k8s/clusters/c-1/", "/api", "https://k/k8s/clusters/c-1/api?limit=1"),
         ];
-        for (base, path, wanted) in cases {
+        for (base, path, desired) in cases {
             let query = Form::default().with("limit", 1);
             let uri = absolute(&base.parse().unwrap(), path, &query).unwrap();
-            assert_eq!(uri.to_string(), wanted);
+            assert_eq!(uri.to_string(), desired);
         }
     }
 
@@ -245,8 +247,8 @@ mod tests {
             let status = refusal(StatusCode::NOT_FOUND, text);
             assert_eq!((status.code, status.reason.as_str()), (404, ""), "{text}");
         }
-        let said = r#"{"code":409,"reason":"Conflict","message":"m"}"#;
-        let status = refusal(StatusCode::CONFLICT, said);
+        let message = r#"{"code":409,"reason":"Conflict","message":"m"}"#;
+        let status = refusal(StatusCode::CONFLICT, message);
         assert_eq!((status.code, status.reason.as_str()), (409, "Conflict"));
     }
 }

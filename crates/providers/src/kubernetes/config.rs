@@ -9,7 +9,7 @@ use super::kubeconfig::{ClusterEntry, Context, Kubeconfig, UserEntry};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use http::Uri;
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -91,24 +91,25 @@ fn refuse_foreign(cluster: &ClusterEntry, user: &UserEntry) -> Result<(), Fault>
         (user.impersonate.is_some() || user.impersonate_groups.is_some(), "as"),
     ];
     let Some((_, field)) = foreign.iter().find(|(present, _)| *present) else { return Ok(()) };
-    let said = format!(
+    let message = format!(
         "the kubeconfig uses `{field}`, which is not supported; \
          put tokens, keys and certificates into it as data (`kubectl config view --raw --flatten`)"
     );
-    Err(Fault::new(Code::NotSupported, said))
+    Err(Fault::new(FaultCode::NotSupported, message))
 }
 
 fn authorities(address: &str, cluster: &ClusterEntry) -> Result<RootCertStore, Fault> {
     if cluster.insecure_skip_tls_verify == Some(true) {
-        let said = format!(
+        let message = format!(
             "the kubeconfig says not to check who answers at {address} (insecure-skip-tls-verify); \
              give the cluster's certificate-authority-data instead"
         );
-        return Err(Fault::new(Code::IdentityUntrusted, said));
+        return Err(Fault::new(FaultCode::IdentityUntrusted, message));
     }
     let Some(data) = &cluster.certificate_authority_data else {
-        let said = format!("the kubeconfig has no certificate-authority-data to know {address} by");
-        return Err(Fault::new(Code::IdentityUntrusted, said));
+        let message =
+            format!("the kubeconfig has no certificate-authority-data to know {address} by");
+        return Err(Fault::new(FaultCode::IdentityUntrusted, message));
     };
     let pem = decode("certificate-authority-data", data)?;
     roots(&pem).ok_or_else(|| unusable("has certificate-authority-data that is no certificate"))
@@ -151,7 +152,7 @@ fn decode(field: &str, data: &str) -> Result<Vec<u8>, Fault> {
 }
 
 fn unusable(why: &str) -> Fault {
-    Fault::new(Code::CredentialMissing, format!("the credential with the kubeconfig {why}"))
+    Fault::new(FaultCode::CredentialMissing, format!("the credential with the kubeconfig {why}"))
 }
 
 #[cfg(test)]
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_kubeconfig_is_taken() {
+    fn a_complete_kubeconfig_is_accepted() {
         let cluster =
             format!("server: 'https://k:6443', certificate-authority-data: {}", authority());
         let access =
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_out_of_the_text_is_refused() {
+    fn references_to_files_and_programs_are_refused() {
         let ca = authority();
         let cluster = format!("server: 'https://k', certificate-authority-data: {ca}");
         let users = [
@@ -206,24 +207,24 @@ mod tests {
             "token: t, as: root",
         ];
         for user in users {
-            assert_eq!(refused(&cluster, user).code, Code::NotSupported, "{user}");
+            assert_eq!(refused(&cluster, user).code, FaultCode::NotSupported, "{user}");
         }
         for more in ["proxy-url: 'http://p'", "certificate-authority: /etc/ca"] {
             let fault = refused(&format!("{cluster}, {more}"), "token: t");
-            assert_eq!(fault.code, Code::NotSupported, "{more}");
+            assert_eq!(fault.code, FaultCode::NotSupported, "{more}");
         }
     }
 
     #[test]
-    fn a_server_that_need_not_prove_itself_is_not_trusted() {
+    fn a_server_without_certificate_check_is_refused() {
         let bare = refused("server: 'https://k'", "token: t");
-        assert_eq!(bare.code, Code::IdentityUntrusted);
+        assert_eq!(bare.code, FaultCode::IdentityUntrusted);
         let blind = refused("server: 'https://k', insecure-skip-tls-verify: true", "token: t");
-        assert_eq!(blind.code, Code::IdentityUntrusted);
+        assert_eq!(blind.code, FaultCode::IdentityUntrusted);
     }
 
     #[test]
-    fn what_is_broken_is_said_without_quoting_it() {
+    fn errors_do_not_quote_the_kubeconfig() {
         let ca = authority();
         let cluster = format!("server: 'https://k', certificate-authority-data: {ca}");
         let cases = [
@@ -235,13 +236,13 @@ mod tests {
         ];
         for (cluster, user) in cases {
             let fault = refused(cluster, if user == "{}" { "" } else { user });
-            assert_eq!(fault.code, Code::CredentialMissing, "{fault}");
-            assert!(!fault.said.contains("hush") && !fault.said.contains("aHVz"), "{fault}");
+            assert_eq!(fault.code, FaultCode::CredentialMissing, "{fault}");
+            assert!(!fault.message.contains("hush") && !fault.message.contains("aHVz"), "{fault}");
         }
         for text in ["", "users: [hush", "hush: [", "current-context: nowhere"] {
             let Err(fault) = read(&text.to_owned().into()) else { panic!("{text} was accepted") };
-            assert_eq!(fault.code, Code::CredentialMissing, "{text}");
-            assert!(!fault.said.contains("hush"), "{fault}");
+            assert_eq!(fault.code, FaultCode::CredentialMissing, "{text}");
+            assert!(!fault.message.contains("hush"), "{fault}");
         }
     }
 }

@@ -8,9 +8,9 @@
 use super::client::{ApiRequest, RequestError};
 use super::fault::{self, ApiCall};
 use super::object::{PodObject, Status};
-use super::{Cluster, Listed, check_name};
+use super::{Cluster, ListResult, check_name};
 use jiff::Timestamp;
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use serde_json::{Value, json};
 use std::fmt;
 
@@ -48,7 +48,7 @@ pub struct TerminatingPod {
 pub struct BlockedPod {
     pub pod: PodName,
     /// The reason from the API server, usually a disruption budget.
-    pub said: String,
+    pub message: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl EvictionPass {
         }
         let (blocked, waiting) = (self.blocked.len(), self.waiting.len());
         let blocks =
-            self.blocked.iter().map(|blocked| format!("{} ({})", blocked.pod, blocked.said));
+            self.blocked.iter().map(|blocked| format!("{} ({})", blocked.pod, blocked.message));
         let waits = self.waiting.iter().map(|waiting| match waiting.overdue_s {
             0 => format!("{} (shutting down)", waiting.pod),
             late => format!("{} (should have been gone {late} s ago)", waiting.pod),
@@ -92,11 +92,11 @@ impl EvictionPass {
             0 => String::new(),
             more => format!(", and {more} more"),
         };
-        let said = format!(
+        let message = format!(
             "node `{node}` is not empty; pods that may not be evicted: {blocked}, pods still shutting down: {waiting}: {}{more}",
             named.join(", ")
         );
-        Some(Fault::new(Code::EvictionBlocked, said))
+        Some(Fault::new(FaultCode::EvictionBlocked, message))
     }
 
     fn record(&mut self, eviction: &PodEviction) {
@@ -164,13 +164,13 @@ impl Cluster {
         let selector = format!("spec.nodeName={node}");
         let limits = (PAGE_SIZE, MAX_PAGES);
         match self.list(&call, (PODS, Some(&selector)), limits).await? {
-            Listed::Whole(pods) => Ok(pods),
-            Listed::Endless(count) => {
-                let said = format!(
+            ListResult::Complete(pods) => Ok(pods),
+            ListResult::PageLimit(count) => {
+                let message = format!(
                     "{} was asked to list the pods of node `{node}` and had no end of them after {count}",
                     self.address
                 );
-                Err(Fault::new(Code::AnswerGarbled, said))
+                Err(Fault::new(FaultCode::AnswerGarbled, message))
             }
         }
     }
@@ -220,19 +220,20 @@ fn refusal(pod: &PodName, status: &Status) -> Option<PodEviction> {
         // Another pod has the name now, or another client changed it. The next pass reads it again.
         409 => Some(PodEviction::Waiting(TerminatingPod { pod: pod.clone(), overdue_s: 0 })),
         // Two budgets for one pod are answered as an internal error of the server.
-        429 | 500 => {
-            Some(PodEviction::Blocked(BlockedPod { pod: pod.clone(), said: words(status) }))
-        }
+        429 | 500 => Some(PodEviction::Blocked(BlockedPod {
+            pod: pod.clone(),
+            message: budget_message(status),
+        })),
         _ => None,
     }
 }
 
 /// The message of the API server and of the disruption budget, if any.
-fn words(status: &Status) -> String {
+fn budget_message(status: &Status) -> String {
     let causes = status.details.iter().flat_map(|details| details.causes.iter());
     let budget = causes.filter(|cause| cause.reason == BUDGET).map(|cause| cause.message.clone());
-    let said: Vec<String> = std::iter::once(status.message.clone()).chain(budget).collect();
-    said.join(" ")
+    let message: Vec<String> = std::iter::once(status.message.clone()).chain(budget).collect();
+    message.join(" ")
 }
 
 fn class_of(pod: &PodObject, now: Timestamp) -> PodClass {
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pod_has_its_fate() {
+    fn every_pod_is_classified() {
         let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
         let owned = |kind: &str, controller: bool| json!({ "ownerReferences": [{ "apiVersion": "v1", "kind": kind, "name": "o", "uid": "u", "controller": controller }] });
         let table = [
@@ -294,8 +295,8 @@ mod tests {
                 PodClass::Terminating { overdue_s: 0 },
             ),
         ];
-        for (pod, wanted) in table {
-            assert_eq!(class_of(&pod, now), wanted, "{pod:?}");
+        for (pod, desired) in table {
+            assert_eq!(class_of(&pod, now), desired, "{pod:?}");
         }
     }
 
@@ -308,16 +309,16 @@ mod tests {
         assert!(pass.is_done());
         pass.record(&PodEviction::Blocked(BlockedPod {
             pod: pod(1),
-            said: "needs 2 healthy pods".into(),
+            message: "needs 2 healthy pods".into(),
         }));
         pass.record(&PodEviction::Waiting(TerminatingPod { pod: pod(2), overdue_s: 7 }));
         for n in 3..9 {
             pass.record(&PodEviction::Evicted(pod(n)));
         }
         let fault = pass.fault("n").unwrap();
-        assert_eq!(fault.code, Code::EvictionBlocked);
+        assert_eq!(fault.code, FaultCode::EvictionBlocked);
         for part in ["`n`", "shop/db-1 (needs 2 healthy pods)", "7 s ago", "and 3 more"] {
-            assert!(fault.said.contains(part), "{part}: {fault}");
+            assert!(fault.message.contains(part), "{part}: {fault}");
         }
     }
 

@@ -5,7 +5,7 @@ use super::client::RequestError;
 use super::object::Status;
 use crate::http_client::text::one_line;
 use http_body_util::LengthLimitError;
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use rustls::AlertDescription;
 use std::error::Error;
 use std::io;
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// How many nested causes of an error are examined.
 const MAX_CAUSES: usize = 16;
 /// The longest server message that a fault quotes.
-const MAX_SAID_CHARS: usize = 300;
+const MAX_MESSAGE_CHARS: usize = 300;
 
 /// One request, in the terms of Kubernetes RBAC.
 pub struct ApiCall<'a> {
@@ -32,7 +32,7 @@ impl<'a> ApiCall<'a> {
         !matches!(self.verb, "get" | "list")
     }
 
-    fn words(&self, address: &str) -> String {
+    fn describe(&self, address: &str) -> String {
         let Self { verb, resource, name } = self;
         match *name {
             "" => format!("{address} was asked to {verb} {resource}"),
@@ -42,31 +42,35 @@ impl<'a> ApiCall<'a> {
 }
 
 pub fn late(address: &str, call: &ApiCall<'_>, deadline: Duration) -> Fault {
-    let said = format!("{}, and had not answered after {deadline:?}", call.words(address));
-    Fault::new(lost(call), said)
+    let message = format!("{}, and had not answered after {deadline:?}", call.describe(address));
+    Fault::new(lost(call), message)
 }
 
 /// A well-formed answer about something else.
 pub fn garbled(address: &str, call: &ApiCall<'_>, what: &str) -> Fault {
-    Fault::new(Code::AnswerGarbled, format!("{}; it answered with {what}", call.words(address)))
+    Fault::new(
+        FaultCode::AnswerGarbled,
+        format!("{}; it answered with {what}", call.describe(address)),
+    )
 }
 
 pub fn classify(address: &str, call: &ApiCall<'_>, error: &RequestError) -> Fault {
     let (code, rest) = match error {
         RequestError::Refused(status) => refusal(call, status),
         RequestError::NotJson(error) => (
-            Code::AnswerGarbled,
+            FaultCode::AnswerGarbled,
             format!("answered something else than JSON of that kind ({error})"),
         ),
         RequestError::NotText => {
-            (Code::AnswerGarbled, "answered something that is no text".to_owned())
+            (FaultCode::AnswerGarbled, "answered something that is no text".to_owned())
         }
-        RequestError::Unbuildable(error) => {
-            (Code::NotSupported, format!("was not asked, as the request cannot be made ({error})"))
-        }
+        RequestError::Unbuildable(error) => (
+            FaultCode::NotSupported,
+            format!("was not asked, as the request cannot be made ({error})"),
+        ),
         RequestError::Broken(error) => broken(call, error.as_ref()),
     };
-    Fault::new(code, format!("{}; it {rest}", call.words(address)))
+    Fault::new(code, format!("{}; it {rest}", call.describe(address)))
 }
 
 /// Whether the API server said that the object does not exist. A 404 without its reason comes from
@@ -75,17 +79,17 @@ pub fn is_absent(error: &RequestError) -> bool {
     matches!(error, RequestError::Refused(status) if status.is_not_found())
 }
 
-fn refusal(call: &ApiCall<'_>, status: &Status) -> (Code, String) {
-    let said = format!("answered {}: {}", status.code, short(&status.message));
+fn refusal(call: &ApiCall<'_>, status: &Status) -> (FaultCode, String) {
+    let message = format!("answered {}: {}", status.code, short(&status.message));
     let code = match status.code {
-        401 | 403 => Code::LoginRefused,
-        404 if status.is_not_found() => Code::NotInCluster,
-        404 | 405 => Code::AnswerGarbled,
+        401 | 403 => FaultCode::LoginRefused,
+        404 if status.is_not_found() => FaultCode::NotInCluster,
+        404 | 405 => FaultCode::AnswerGarbled,
         // The change may have been made before the failure.
         500 | 502 | 504 => lost(call),
-        429 | 503 => Code::ClusterUnreachable,
-        409 | 410 => Code::EffectFailed,
-        400..=499 => Code::NotSupported,
+        429 | 503 => FaultCode::ClusterUnreachable,
+        409 | 410 => FaultCode::EffectFailed,
+        400..=499 => FaultCode::NotSupported,
         _ => lost(call),
     };
     let hint = match status.code {
@@ -95,18 +99,18 @@ fn refusal(call: &ApiCall<'_>, status: &Status) -> (Code, String) {
         403 => "; give the kubeconfig's user that permission",
         _ => "",
     };
-    (code, format!("{said}{hint}"))
+    (code, format!("{message}{hint}"))
 }
 
 /// An error below HTTP.
-fn broken(call: &ApiCall<'_>, error: &(dyn Error + Send + Sync + 'static)) -> (Code, String) {
+fn broken(call: &ApiCall<'_>, error: &(dyn Error + Send + Sync + 'static)) -> (FaultCode, String) {
     let error: &(dyn Error + 'static) = error;
     for cause in causes(error) {
         if let Some(error) = cause.downcast_ref::<rustls::Error>() {
             return tls(call, error);
         }
         if cause.is::<LengthLimitError>() {
-            return (Code::AnswerGarbled, "answered without end".to_owned());
+            return (FaultCode::AnswerGarbled, "answered without end".to_owned());
         }
     }
     let connected = !causes(error).any(|cause| {
@@ -118,15 +122,15 @@ fn broken(call: &ApiCall<'_>, error: &(dyn Error + Send + Sync + 'static)) -> (C
     if connected {
         return (lost(call), format!("broke off before it had answered ({})", short(&deepest)));
     }
-    (Code::ClusterUnreachable, format!("could not be reached ({})", short(&deepest)))
+    (FaultCode::ClusterUnreachable, format!("could not be reached ({})", short(&deepest)))
 }
 
-fn tls(call: &ApiCall<'_>, error: &rustls::Error) -> (Code, String) {
+fn tls(call: &ApiCall<'_>, error: &rustls::Error) -> (FaultCode, String) {
     use AlertDescription as Alert;
     match error {
         rustls::Error::InvalidCertificate(_) => {
-            let said = format!("did not prove to be the cluster of the kubeconfig ({error})");
-            (Code::IdentityUntrusted, said)
+            let message = format!("did not prove to be the cluster of the kubeconfig ({error})");
+            (FaultCode::IdentityUntrusted, message)
         }
         rustls::Error::AlertReceived(
             Alert::BadCertificate
@@ -139,7 +143,7 @@ fn tls(call: &ApiCall<'_>, error: &rustls::Error) -> (Code, String) {
             | Alert::AccessDenied
             | Alert::DecryptError,
         ) => (
-            Code::LoginRefused,
+            FaultCode::LoginRefused,
             format!("did not take the kubeconfig's client certificate ({error})"),
         ),
         _ => (lost(call), format!("broke off the encrypted connection ({error})")),
@@ -147,17 +151,17 @@ fn tls(call: &ApiCall<'_>, error: &rustls::Error) -> (Code, String) {
 }
 
 /// The code for a missing answer.
-fn lost(call: &ApiCall<'_>) -> Code {
-    if call.changes() { Code::AnswerLost } else { Code::ClusterUnreachable }
+fn lost(call: &ApiCall<'_>) -> FaultCode {
+    if call.changes() { FaultCode::AnswerLost } else { FaultCode::ClusterUnreachable }
 }
 
 /// The error and its sources.
 fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    std::iter::successors(Some(error), |error| behind(*error)).take(MAX_CAUSES)
+    std::iter::successors(Some(error), |error| source_of(*error)).take(MAX_CAUSES)
 }
 
 /// `io::Error::source` skips the error that it wraps.
-fn behind<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
+fn source_of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
     match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
         Some(inner) => Some(inner),
         None => error.source(),
@@ -165,15 +169,15 @@ fn behind<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'stat
 }
 
 fn short(text: &str) -> String {
-    one_line(text, MAX_SAID_CHARS)
+    one_line(text, MAX_MESSAGE_CHARS)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::fault::Happened;
+    use model::fault::EffectOutcome;
 
-    const LOOK: ApiCall<'static> = ApiCall::new("get", "nodes", "n");
+    const READ: ApiCall<'static> = ApiCall::new("get", "nodes", "n");
     const CHANGE: ApiCall<'static> = ApiCall::new("patch", "nodes", "n");
 
     fn status(code: u16, reason: &str) -> RequestError {
@@ -182,27 +186,32 @@ mod tests {
     }
 
     #[test]
-    fn a_look_has_never_happened() {
+    fn a_read_changes_nothing() {
         for code in (400..=599).filter(|code| *code != 404 && *code != 405) {
-            let fault = classify("https://k", &LOOK, &status(code, "R"));
-            assert_eq!(fault.code.happened(), Happened::No, "{fault}");
-            assert!(fault.said.contains("https://k") && fault.said.contains(&code.to_string()));
+            let fault = classify("https://k", &READ, &status(code, "R"));
+            assert_eq!(fault.code.effect_outcome(), EffectOutcome::NotApplied, "{fault}");
+            assert!(
+                fault.message.contains("https://k") && fault.message.contains(&code.to_string())
+            );
         }
-        assert_eq!(late("https://k", &LOOK, Duration::from_secs(1)).code, Code::ClusterUnreachable);
-        assert_eq!(late("https://k", &CHANGE, Duration::from_secs(1)).code, Code::AnswerLost);
+        assert_eq!(
+            late("https://k", &READ, Duration::from_secs(1)).code,
+            FaultCode::ClusterUnreachable
+        );
+        assert_eq!(late("https://k", &CHANGE, Duration::from_secs(1)).code, FaultCode::AnswerLost);
     }
 
     #[test]
-    fn every_no_has_its_code() {
+    fn every_refusal_has_a_code() {
         let cases = [
-            (401, "Unauthorized", Code::LoginRefused),
-            (403, "Forbidden", Code::LoginRefused),
-            (404, "NotFound", Code::NotInCluster),
-            (404, "", Code::AnswerGarbled),
-            (409, "Conflict", Code::EffectFailed),
-            (422, "Invalid", Code::NotSupported),
-            (500, "InternalError", Code::AnswerLost),
-            (503, "ServiceUnavailable", Code::ClusterUnreachable),
+            (401, "Unauthorized", FaultCode::LoginRefused),
+            (403, "Forbidden", FaultCode::LoginRefused),
+            (404, "NotFound", FaultCode::NotInCluster),
+            (404, "", FaultCode::AnswerGarbled),
+            (409, "Conflict", FaultCode::EffectFailed),
+            (422, "Invalid", FaultCode::NotSupported),
+            (500, "InternalError", FaultCode::AnswerLost),
+            (503, "ServiceUnavailable", FaultCode::ClusterUnreachable),
         ];
         for (number, reason, code) in cases {
             assert_eq!(
@@ -212,7 +221,7 @@ mod tests {
             );
         }
         let forbidden = classify("https://k", &CHANGE, &status(403, "Forbidden"));
-        assert!(forbidden.said.contains("patch nodes `n`"), "{forbidden}");
+        assert!(forbidden.message.contains("patch nodes `n`"), "{forbidden}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use http::Uri;
 use jiff::{SignedDuration, Timestamp};
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use ring::rand::{SecureRandom, SystemRandom};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
@@ -90,24 +90,25 @@ impl Cluster {
         let lifetime =
             SignedDuration::try_from(ttl).ok().filter(|_| !ttl.is_zero() && ttl <= MAX_TTL);
         let Some(lifetime) = lifetime else {
-            let said = format!("a join token lives for up to {MAX_TTL:?}, and cannot for {ttl:?}");
-            return Err(Fault::new(Code::NotSupported, said));
+            let message =
+                format!("a join token lives for up to {MAX_TTL:?}, and cannot for {ttl:?}");
+            return Err(Fault::new(FaultCode::NotSupported, message));
         };
         let Info { server, ca_hashes } = self.cluster_info().await?;
         // Kubernetes reads whole seconds.
         let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
         let expires_at = now.saturating_add(lifetime).unwrap_or(now);
         let (id, secret) = (&token.id, token.secret.expose_secret());
-        if !self.mint(id, secret, expires_at).await? {
-            let said = format!("{} has a token of the id {id} that was drawn", self.address);
-            return Err(Fault::new(Code::EffectFailed, said));
+        if !self.create_token(id, secret, expires_at).await? {
+            let message = format!("{} has a token of the id {id} that was drawn", self.address);
+            return Err(Fault::new(FaultCode::EffectFailed, message));
         }
         let token = SecretString::from(format!("{id}.{secret}"));
         Ok(JoinMaterial { server, token_id: id.clone(), token, ca_hashes, expires_at })
     }
 
     /// Removes a token. An absent one counts as removed.
-    pub async fn forget_token(&self, token_id: &str) -> Result<(), Fault> {
+    pub async fn delete_token(&self, token_id: &str) -> Result<(), Fault> {
         let name = format!("{TOKEN_PREFIX}{token_id}");
         check_name("token", &name)?;
         self.delete(TOKEN_SECRETS, &ApiCall::new("delete", "secrets in kube-system", &name)).await
@@ -118,15 +119,15 @@ impl Cluster {
         let path = format!("/api/v1/namespaces/{INFO_NAMESPACE}/configmaps/{INFO}");
         let request = self.client.send::<ConfigMap>(ApiRequest::get(path));
         let odd = |why: &str| {
-            let said = format!("{} has a {INFO} in {INFO_NAMESPACE} that {why}", self.address);
-            Fault::new(Code::NotSupported, said)
+            let message = format!("{} has a {INFO} in {INFO_NAMESPACE} that {why}", self.address);
+            Fault::new(FaultCode::NotSupported, message)
         };
         let Some(map) = self.call_opt(&call, request).await? else {
-            let said = format!(
+            let message = format!(
                 "{} has no {INFO} in {INFO_NAMESPACE}; only a cluster made with kubeadm can be joined this way",
                 self.address
             );
-            return Err(Fault::new(Code::NotSupported, said));
+            return Err(Fault::new(FaultCode::NotSupported, message));
         };
         let text = map.data.and_then(|mut data| data.remove("kubeconfig"));
         let text = text.ok_or_else(|| odd("holds no kubeconfig"))?;
@@ -142,7 +143,12 @@ impl Cluster {
     }
 
     /// Creates the token's secret. False when the id exists already.
-    async fn mint(&self, id: &str, secret: &str, expires_at: Timestamp) -> Result<bool, Fault> {
+    async fn create_token(
+        &self,
+        id: &str,
+        secret: &str,
+        expires_at: Timestamp,
+    ) -> Result<bool, Fault> {
         let name = format!("{TOKEN_PREFIX}{id}");
         let call = ApiCall::new("create", "secrets in kube-system", &name);
         let body = token_secret(&name, id, secret, expires_at);
@@ -163,11 +169,11 @@ impl Cluster {
 
     fn random(&self, chars: usize) -> Result<String, Fault> {
         random(chars).ok_or_else(|| {
-            let said = format!(
+            let message = format!(
                 "no token could be made for {}: this computer gave no random numbers",
                 self.address
             );
-            Fault::new(Code::EffectFailed, said)
+            Fault::new(FaultCode::EffectFailed, message)
         })
     }
 }
@@ -197,16 +203,16 @@ fn token_secret(name: &str, id: &str, secret: &str, expires_at: Timestamp) -> Va
 
 fn random(chars: usize) -> Option<String> {
     let source = SystemRandom::new();
-    let mut word = String::new();
+    let mut name = String::new();
     for _ in 0..MAX_DRAWS {
-        if word.len() == chars {
-            return Some(word);
+        if name.len() == chars {
+            return Some(name);
         }
         let mut byte = [0];
         source.fill(&mut byte).ok()?;
         let [byte] = byte;
         if byte < FAIR_BYTES {
-            word.push(char::from(ALPHABET[usize::from(byte) % ALPHABET.len()]));
+            name.push(char::from(ALPHABET[usize::from(byte) % ALPHABET.len()]));
         }
     }
     None
@@ -260,8 +266,8 @@ mod tests {
     #[test]
     fn a_token_is_drawn_evenly_from_its_alphabet() {
         let drawn: Vec<String> = (0..200).map(|_| random(SECRET_CHARS).unwrap()).collect();
-        assert!(drawn.iter().all(|word| word.len() == SECRET_CHARS));
-        let letters: BTreeSet<char> = drawn.iter().flat_map(|word| word.chars()).collect();
+        assert!(drawn.iter().all(|name| name.len() == SECRET_CHARS));
+        let letters: BTreeSet<char> = drawn.iter().flat_map(|name| name.chars()).collect();
         assert_eq!(letters.len(), ALPHABET.len());
         assert_eq!(drawn.iter().collect::<BTreeSet<_>>().len(), drawn.len());
         assert_eq!(usize::from(FAIR_BYTES) % ALPHABET.len(), 0);
@@ -275,9 +281,10 @@ mod tests {
             let certificate = rcgen::CertificateParams::default().self_signed(&key).unwrap();
             let digest =
                 ring::digest::digest(&ring::digest::SHA256, &key.subject_public_key_info());
-            let wanted: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+            let desired: String =
+                digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
             let hashes = ca_hashes(certificate.pem().as_bytes()).unwrap();
-            assert_eq!(hashes, [format!("sha256:{wanted}")]);
+            assert_eq!(hashes, [format!("sha256:{desired}")]);
         }
         assert_eq!(ca_hashes(b"no certificate"), None);
     }
@@ -296,8 +303,8 @@ mod tests {
             ("https://k8s.example/", "k8s.example:443"),
             ("https://[fd00::1]:6443", "[fd00::1]:6443"),
         ];
-        for (server, wanted) in good {
-            assert_eq!(host_and_port(server).as_deref(), Some(wanted));
+        for (server, desired) in good {
+            assert_eq!(host_and_port(server).as_deref(), Some(desired));
         }
         for bad in ["http://k", "k:6443", "https://k/path", "https://$(id)", "https://-k", ""] {
             assert_eq!(host_and_port(bad), None, "{bad}");

@@ -5,8 +5,8 @@
 use super::client::{ApiRequest, RequestError};
 use super::fault::{self, ApiCall};
 use super::object::{NodeCondition, NodeObject, TaintObject};
-use super::{Cluster, Listed, check_name};
-use model::fault::{Code, Fault};
+use super::{Cluster, ListResult, check_name};
+use model::fault::{Fault, FaultCode};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ pub struct Node {
     pub taints: Vec<Taint>,
     pub internal_addresses: Vec<String>,
     /// The conditions that are not as they should be.
-    pub bad: Vec<Condition>,
+    pub bad_conditions: Vec<Condition>,
     pub kubelet_version: String,
 }
 
@@ -68,12 +68,12 @@ impl NodeTaintEffect {
             Self::NoSchedule => "NoSchedule",
             Self::PreferNoSchedule => "PreferNoSchedule",
             Self::NoExecute => "NoExecute",
-            Self::Other(word) => word,
+            Self::Other(name) => name,
         }
     }
 
-    fn parse(word: &str) -> Self {
-        match word {
+    fn parse(name: &str) -> Self {
+        match name {
             "NoSchedule" => Self::NoSchedule,
             "PreferNoSchedule" => Self::PreferNoSchedule,
             "NoExecute" => Self::NoExecute,
@@ -84,8 +84,8 @@ impl NodeTaintEffect {
 
 impl Node {
     /// Whether an uncordon for `whose` must leave the cordon, because another owner set it.
-    pub fn is_left_alone(&self, whose: Option<&str>) -> bool {
-        whose.is_some() && self.cordoned_by.as_deref() != whose
+    pub fn is_left_alone(&self, owner: Option<&str>) -> bool {
+        owner.is_some() && self.cordoned_by.as_deref() != owner
     }
 }
 
@@ -98,8 +98,8 @@ impl Cluster {
     pub async fn nodes(&self) -> Result<Vec<Node>, Fault> {
         let call = ApiCall::new("list", "nodes", "");
         match self.list(&call, (NODES, None), (PAGE_SIZE, MAX_PAGES)).await? {
-            Listed::Whole(nodes) => Ok(nodes.into_iter().map(read).collect()),
-            Listed::Endless(_) => {
+            ListResult::Complete(nodes) => Ok(nodes.into_iter().map(read).collect()),
+            ListResult::PageLimit(_) => {
                 Err(fault::garbled(&self.address, &call, "a list that had no end"))
             }
         }
@@ -117,16 +117,16 @@ impl Cluster {
             })
         });
         let node = node.await?.ok_or_else(|| self.not_a_node(name))?;
-        self.hold(&node, !node.schedulable, "unschedulable", "true")?;
+        self.check_read_back(&node, !node.schedulable, "unschedulable", "true")?;
         Ok(node)
     }
 
     /// Uncordons the node; with `whose` only if that run cordoned it. `None` when the cluster does
     /// not know the node.
-    pub async fn uncordon(&self, name: &str, whose: Option<&str>) -> Result<Option<Node>, Fault> {
+    pub async fn uncordon(&self, name: &str, owner: Option<&str>) -> Result<Option<Node>, Fault> {
         let node = self.change_node(name, |node| {
-            let seen = read(node.clone());
-            (!seen.schedulable && !seen.is_left_alone(whose)).then(|| {
+            let observed = read(node.clone());
+            (!observed.schedulable && !observed.is_left_alone(owner)).then(|| {
                 json!({
                     "metadata": { "annotations": { CORDONED_BY: null } },
                     "spec": { "unschedulable": false },
@@ -135,8 +135,8 @@ impl Cluster {
         });
         let node = node.await?;
         if let Some(node) = &node {
-            let as_asked = node.schedulable || node.is_left_alone(whose);
-            self.hold(node, as_asked, "unschedulable", "false")?;
+            let as_asked = node.schedulable || node.is_left_alone(owner);
+            self.check_read_back(node, as_asked, "unschedulable", "false")?;
         }
         Ok(node)
     }
@@ -149,7 +149,7 @@ impl Cluster {
     ) -> Result<Node, Fault> {
         let node = self.patch_node(name, json!({ "metadata": { "labels": labels } })).await?;
         let as_asked = labels.iter().all(|(key, value)| node.labels.get(key) == value.as_ref());
-        self.hold(&node, as_asked, "the labels", &format!("{labels:?}"))?;
+        self.check_read_back(&node, as_asked, "the labels", &format!("{labels:?}"))?;
         Ok(node)
     }
 
@@ -157,8 +157,8 @@ impl Cluster {
     pub async fn taint(&self, name: &str, set: &[Taint], remove: &[Taint]) -> Result<Node, Fault> {
         let node = self.change_node(name, |node| {
             let had = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
-            let wanted = retaint(&had, set, remove);
-            (wanted != had).then(|| json!({ "spec": { "taints": wanted } }))
+            let desired = retaint(&had, set, remove);
+            (desired != had).then(|| json!({ "spec": { "taints": desired } }))
         });
         node.await?.ok_or_else(|| self.not_a_node(name))
     }
@@ -176,15 +176,15 @@ impl Cluster {
             let Some(mut patch) = change(&node) else { return Ok(Some(read(node))) };
             patch["metadata"]["resourceVersion"] = json!(node.metadata.resource_version);
             match self.call(&call, conflict(self.send_patch(name, &patch))).await? {
-                Some(node) => return self.meant(&call, node).map(read).map(Some),
+                Some(node) => return self.check_node_name(&call, node).map(read).map(Some),
                 None => tokio::task::yield_now().await,
             }
         }
-        let said = format!(
+        let message = format!(
             "{} was asked to patch node `{name}`, and somebody else changed the node {MAX_RACES} times meanwhile",
             self.address
         );
-        Err(Fault::new(Code::EffectFailed, said))
+        Err(Fault::new(FaultCode::EffectFailed, message))
     }
 
     /// Requests the deletion of the node; an absent one counts as deleted. A finalizer may delay
@@ -199,18 +199,18 @@ impl Cluster {
         let call = ApiCall::new("get", "nodes", name);
         let request = self.client.send(ApiRequest::get(format!("{NODES}/{name}")));
         let found = self.call_opt(&call, request).await?;
-        found.map(|node| self.meant(&call, node)).transpose()
+        found.map(|node| self.check_node_name(&call, node)).transpose()
     }
 
     async fn patch_node(&self, name: &str, patch: Value) -> Result<Node, Fault> {
         check_name("node", name)?;
         let call = ApiCall::new("patch", "nodes", name);
         let node = self.call(&call, self.send_patch(name, &patch)).await?;
-        self.meant(&call, node).map(read)
+        self.check_node_name(&call, node).map(read)
     }
 
     /// Almost any JSON decodes as a node, so the name must match.
-    fn meant(&self, call: &ApiCall<'_>, node: NodeObject) -> Result<NodeObject, Fault> {
+    fn check_node_name(&self, call: &ApiCall<'_>, node: NodeObject) -> Result<NodeObject, Fault> {
         if node.metadata.name.as_deref() == Some(call.name) {
             return Ok(node);
         }
@@ -222,19 +222,25 @@ impl Cluster {
     }
 
     /// Checks that the answer to a patch shows the requested change.
-    fn hold(&self, node: &Node, holds: bool, what: &str, wanted: &str) -> Result<(), Fault> {
+    fn check_read_back(
+        &self,
+        node: &Node,
+        holds: bool,
+        what: &str,
+        desired: &str,
+    ) -> Result<(), Fault> {
         if holds {
             return Ok(());
         }
-        let said = format!(
-            "{} took a patch of node `{}` for {what} = {wanted}, and then showed it without",
+        let message = format!(
+            "{} took a patch of node `{}` for {what} = {desired}, and then showed it without",
             self.address, node.name
         );
-        Err(Fault::new(Code::ReadBackDiffers, said))
+        Err(Fault::new(FaultCode::ReadBackDiffers, message))
     }
 
     fn not_a_node(&self, name: &str) -> Fault {
-        Fault::new(Code::NotInCluster, format!("{} has no node `{name}`", self.address))
+        Fault::new(FaultCode::NotInCluster, format!("{} has no node `{name}`", self.address))
     }
 }
 
@@ -254,13 +260,13 @@ fn retaint(had: &[TaintObject], set: &[Taint], remove: &[Taint]) -> Vec<TaintObj
         |had: &TaintObject, ours: &Taint| had.key == ours.key && had.effect == ours.effect.as_str();
     let mut taints: Vec<TaintObject> =
         had.iter().filter(|had| !remove.iter().any(|gone| is(had, gone))).cloned().collect();
-    for wanted in set {
-        match taints.iter_mut().find(|had| is(had, wanted)) {
-            Some(had) => had.value = wanted.value.clone(),
+    for desired in set {
+        match taints.iter_mut().find(|had| is(had, desired)) {
+            Some(had) => had.value = desired.value.clone(),
             None => taints.push(TaintObject {
-                key: wanted.key.clone(),
-                value: wanted.value.clone(),
-                effect: wanted.effect.as_str().to_owned(),
+                key: desired.key.clone(),
+                value: desired.value.clone(),
+                effect: desired.effect.as_str().to_owned(),
                 other: BTreeMap::new(),
             }),
         }
@@ -296,7 +302,7 @@ fn read(node: NodeObject) -> Node {
             .filter(|address| address.kind == "InternalIP")
             .map(|address| address.address)
             .collect(),
-        bad: conditions.into_iter().filter(is_bad).collect(),
+        bad_conditions: conditions.into_iter().filter(is_bad).collect(),
         kubelet_version: status.node_info.map(|info| info.kubelet_version).unwrap_or_default(),
     }
 }
@@ -312,8 +318,8 @@ fn condition(condition: NodeCondition) -> Condition {
 
 /// `Ready` should be true; every other node condition names a problem and should be false.
 fn is_bad(condition: &Condition) -> bool {
-    let wanted = if condition.kind == "Ready" { "True" } else { "False" };
-    condition.status != wanted
+    let desired = if condition.kind == "Ready" { "True" } else { "False" };
+    condition.status != desired
 }
 
 #[cfg(test)]
@@ -338,16 +344,16 @@ mod tests {
     }
 
     #[test]
-    fn every_effect_has_its_word() {
-        for word in ["NoSchedule", "PreferNoSchedule", "NoExecute", "NoNetwork"] {
-            assert_eq!(NodeTaintEffect::parse(word).as_str(), word);
+    fn every_taint_effect_round_trips() {
+        for name in ["NoSchedule", "PreferNoSchedule", "NoExecute", "NoNetwork"] {
+            assert_eq!(NodeTaintEffect::parse(name).as_str(), name);
         }
     }
 
     #[test]
     fn a_node_that_says_nothing_is_not_ready() {
         let node = read(NodeObject::default());
-        assert!(!node.ready && node.schedulable && node.bad.is_empty());
+        assert!(!node.ready && node.schedulable && node.bad_conditions.is_empty());
     }
 
     #[test]

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_with_the_field() {
+    fn invalid_addresses_are_refused_with_the_field() {
         for text in [
             "",
             "maas",
@@ -105,9 +105,9 @@ mod tests {
         ] {
             let refusal = Address::parse(text).unwrap_err();
             assert_eq!(refusal.field.as_deref(), Some(FIELD), "{text}");
-            assert!(refusal.said.contains("http://HOST:5240/MAAS"), "{refusal}");
+            assert!(refusal.message.contains("http://HOST:5240/MAAS"), "{refusal}");
         }
         let refusal = Address::parse("http://admin:secret@maas/MAAS").unwrap_err();
-        assert!(!refusal.said.contains("secret"), "{refusal}");
+        assert!(!refusal.message.contains("secret"), "{refusal}");
     }
 }

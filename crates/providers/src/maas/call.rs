@@ -1,6 +1,6 @@
 //! Sends one request to a region: waits for the rate limit, signs, sends, and retries.
 
-use super::verdict::{About, Again, Answer, Asked};
+use super::classify::{ApiAnswer, CallTarget, Idempotency, RequestContext};
 use super::{Inner, Maas};
 use crate::governor::Priority;
 use crate::http_client::form::Form;
@@ -8,7 +8,7 @@ use crate::http_client::{HttpRequest, HttpResponse, SendError};
 use hyper::Method;
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::de::DeserializeOwned;
 use std::time::SystemTime;
@@ -24,42 +24,42 @@ pub(super) struct Call {
     path: String,
     query: Form,
     form: Form,
-    about: About,
-    again: Again,
-    open: bool,
+    target: CallTarget,
+    idempotency: Idempotency,
+    unauthenticated: bool,
     priority: Priority,
 }
 
 impl Call {
-    fn new(method: Method, path: impl Into<String>, again: Again) -> Self {
+    fn new(method: Method, path: impl Into<String>, idempotency: Idempotency) -> Self {
         let (query, form) = (Form::default(), Form::default());
         Self {
             method,
             path: path.into(),
             query,
             form,
-            about: About::Region,
-            again,
-            open: false,
+            target: CallTarget::Region,
+            idempotency,
+            unauthenticated: false,
             priority: Priority::Operator,
         }
     }
 
     pub fn get(path: impl Into<String>) -> Self {
-        Self::new(Method::GET, path, Again::Harmless)
+        Self::new(Method::GET, path, Idempotency::Idempotent)
     }
 
     pub fn post(path: impl Into<String>) -> Self {
-        Self::new(Method::POST, path, Again::Harmful)
+        Self::new(Method::POST, path, Idempotency::NotIdempotent)
     }
 
     /// A PUT sets values, so it is idempotent.
     pub fn put(path: impl Into<String>) -> Self {
-        Self::new(Method::PUT, path, Again::Harmless)
+        Self::new(Method::PUT, path, Idempotency::Idempotent)
     }
 
     pub fn delete(path: impl Into<String>) -> Self {
-        Self::new(Method::DELETE, path, Again::Harmful)
+        Self::new(Method::DELETE, path, Idempotency::NotIdempotent)
     }
 
     #[must_use]
@@ -80,20 +80,20 @@ impl Call {
     }
 
     #[must_use]
-    pub fn about(self, about: About) -> Self {
-        Self { about, ..self }
+    pub fn about(self, about: CallTarget) -> Self {
+        Self { target: about, ..self }
     }
 
     /// Declares a change idempotent.
     #[must_use]
-    pub fn harmless(self) -> Self {
-        Self { again: Again::Harmless, ..self }
+    pub fn idempotent(self) -> Self {
+        Self { idempotency: Idempotency::Idempotent, ..self }
     }
 
     /// Sends no credentials: MAAS answers this request to every client.
     #[must_use]
     pub fn open(self) -> Self {
-        Self { open: true, ..self }
+        Self { unauthenticated: true, ..self }
     }
 
     /// A background read: it yields to requests of running operations.
@@ -114,73 +114,82 @@ impl Maas {
     /// Sends a request and decodes the answer.
     pub(super) async fn read<T: DeserializeOwned>(&self, call: Call) -> Result<T, Fault> {
         let path = call.path();
-        let asked = self.0.asked(&call, &path);
-        let body = self.0.ask(&call, &asked).await?;
-        serde_json::from_slice(&body).map_err(|error| asked.garbled(&error.to_string()))
+        let requested = self.0.request_context(&call, &path);
+        let body = self.0.send_with_retries(&call, &requested).await?;
+        serde_json::from_slice(&body).map_err(|error| requested.garbled(&error.to_string()))
     }
 
     /// Sends a request whose answer has no content.
-    pub(super) async fn done(&self, call: Call) -> Result<(), Fault> {
+    pub(super) async fn send(&self, call: Call) -> Result<(), Fault> {
         let path = call.path();
-        self.0.ask(&call, &self.0.asked(&call, &path)).await.map(drop)
+        self.0.send_with_retries(&call, &self.0.request_context(&call, &path)).await.map(drop)
     }
 }
 
 impl Inner {
-    fn asked<'a>(&'a self, call: &'a Call, path: &'a str) -> Asked<'a> {
-        let Call { method, about, again, .. } = call;
-        Asked { address: &self.address, method, path, about: *about, again: *again }
+    fn request_context<'a>(&'a self, call: &'a Call, path: &'a str) -> RequestContext<'a> {
+        let Call { method, target: about, idempotency: again, .. } = call;
+        RequestContext { address: &self.address, method, path, target: *about, idempotency: *again }
     }
 
     /// Sends a request, and repeats it while MAAS is busy and a repeat is safe.
-    async fn ask(&self, call: &Call, asked: &Asked<'_>) -> Result<Bytes, Fault> {
+    async fn send_with_retries(
+        &self,
+        call: &Call,
+        requested: &RequestContext<'_>,
+    ) -> Result<Bytes, Fault> {
         let mut failures = 0;
         loop {
             let nonce = nonce()?;
-            let response = self.once(call, asked, &nonce).await?;
+            let response = self.send_once(call, requested, &nonce).await?;
             let status = response.status;
             if status.is_success() {
-                return response.body.map_err(|why| asked.lost(&why));
+                return response.body.map_err(|why| requested.lost(&why));
             }
             let retry_after =
                 response.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
             let body = response.body.as_deref().unwrap_or_default();
-            let answer = Answer { status, retry_after, body };
+            let answer = ApiAnswer { status, retry_after, body };
             failures += 1;
-            let again = failures <= self.retries && asked.may_repeat(answer);
-            let pause = again.then(|| answer.pause(self.pauses, failures, &nonce)).flatten();
-            let Some(pause) = pause else { return Err(asked.refused(answer)) };
+            let again = failures <= self.retries && requested.may_repeat(answer);
+            let pause = again.then(|| answer.retry_delay(self.backoff, failures, &nonce)).flatten();
+            let Some(pause) = pause else { return Err(requested.refused(answer)) };
             tracing::debug!(address = %self.address, %status, ?pause, "MAAS request retried");
             sleep(pause).await;
         }
     }
 
     /// One request and its answer. The rate limit slot is released before the delay of a retry.
-    async fn once(
+    async fn send_once(
         &self,
         call: &Call,
-        asked: &Asked<'_>,
+        requested: &RequestContext<'_>,
         nonce: &str,
     ) -> Result<HttpResponse, Fault> {
-        let _turn = self.pace.turn(call.priority).await;
+        let _turn = self.rate_limiter.acquire(call.priority).await;
         // Signed only now: the timestamp is valid for minutes, and the wait may be long.
-        let request = self.request(call, asked, nonce)?;
+        let request = self.request(call, requested, nonce)?;
         self.http.send(&request).await.map_err(|error| match error {
-            SendError::Unsent(fault) if fault.code == Code::BmcUnreachable => {
-                Fault { code: Code::MaasUnreachable, ..fault }
+            SendError::Unsent(fault) if fault.code == FaultCode::BmcUnreachable => {
+                Fault { code: FaultCode::MaasUnreachable, ..fault }
             }
             SendError::Unsent(fault) => fault,
-            SendError::Lost(why) => asked.lost(&why),
+            SendError::Lost(why) => requested.lost(&why),
         })
     }
 
-    fn request(&self, call: &Call, asked: &Asked<'_>, nonce: &str) -> Result<HttpRequest, Fault> {
+    fn request(
+        &self,
+        call: &Call,
+        requested: &RequestContext<'_>,
+        nonce: &str,
+    ) -> Result<HttpRequest, Fault> {
         let mut headers = Vec::new();
-        if !call.open {
+        if !call.unauthenticated {
             let header = self.key.header(nonce, now_s());
             let unusable = || {
-                let said = format!("The API key of {} cannot be sent in a header", self.address);
-                Fault::new(Code::CredentialMissing, said)
+                let message = format!("The API key of {} cannot be sent in a header", self.address);
+                Fault::new(FaultCode::CredentialMissing, message)
             };
             headers.push((AUTHORIZATION, header.ok_or_else(unusable)?));
         }
@@ -188,7 +197,7 @@ impl Inner {
         if body.is_some() {
             headers.push((CONTENT_TYPE, FORM));
         }
-        let path = self.address.path(asked.path);
+        let path = self.address.path(requested.path);
         Ok(HttpRequest { method: call.method.clone(), path, headers, body })
     }
 }
@@ -200,8 +209,8 @@ fn now_s() -> u64 {
 fn nonce() -> Result<String, Fault> {
     let mut bytes = [0; NONCE_BYTES];
     SystemRandom::new().fill(&mut bytes).map_err(|_| {
-        let said = "This computer has no random numbers to make a request to MAAS with";
-        Fault::new(Code::MaasUnreachable, said)
+        let message = "This computer has no random numbers to make a request to MAAS with";
+        Fault::new(FaultCode::MaasUnreachable, message)
     })?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }

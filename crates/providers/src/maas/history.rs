@@ -3,8 +3,8 @@
 
 use super::Maas;
 use super::call::Call;
-use super::parts::nullable;
-use super::verdict::About;
+use super::classify::CallTarget;
+use super::hardware::nullable;
 use crate::http_client::form::encode;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -82,12 +82,12 @@ impl ResultKind {
 pub struct ResultSet {
     pub id: i64,
     #[serde(default, deserialize_with = "nullable")]
-    pub results: Vec<Output>,
+    pub results: Vec<ScriptResult>,
 }
 
 /// The result of one script.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Output {
+pub struct ScriptResult {
     pub name: String,
     /// `Passed`, `Failed`, `Running` …
     #[serde(default, deserialize_with = "nullable")]
@@ -147,7 +147,7 @@ impl Maas {
         let call = Call::get(format!("nodes/{}/results/", encode(system_id)))
             .query("type", kind.as_str())
             .query("include_output", true)
-            .about(About::Machine);
+            .about(CallTarget::Machine);
         let mut sets: Vec<ResultSet> = self.read(call).await?;
         sets.sort_by_key(|set| set.id);
         Ok(sets)
@@ -175,20 +175,21 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn output(text: &str) -> Output {
+    fn output(text: &str) -> ScriptResult {
         let value =
             json!({"name": "install.log", "exit_status": 1, "output": STANDARD.encode(text)});
         serde_json::from_value(value).unwrap()
     }
 
     #[test]
-    fn of_a_long_log_the_end_is_kept() {
+    fn long_logs_are_cut_to_their_end() {
         assert_eq!(output("curtin: failed\n").output, "curtin: failed\n");
         let long = format!("{}why", "x".repeat(MAX_OUTPUT_BYTES));
-        let kept = output(&long).output;
-        assert_eq!(kept.len(), MAX_OUTPUT_BYTES);
-        assert!(kept.ends_with("xwhy"));
-        let silent: Output = serde_json::from_value(json!({"name": "a", "output": null})).unwrap();
+        let stored = output(&long).output;
+        assert_eq!(stored.len(), MAX_OUTPUT_BYTES);
+        assert!(stored.ends_with("xwhy"));
+        let silent: ScriptResult =
+            serde_json::from_value(json!({"name": "a", "output": null})).unwrap();
         assert_eq!((silent.output.as_str(), silent.exit_status), ("", None));
     }
 }

@@ -86,14 +86,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused_and_not_repeated() {
+    fn invalid_keys_are_refused_without_quoting_them() {
         for text in
             ["", "topsecret", "topsecret:b", "a:topsecret:c:d", "a::topsecret", "a:b c:topsecret"]
         {
             let refusal = ApiKey::parse(text).unwrap_err();
             assert_eq!(refusal.field.as_deref(), Some(FIELD), "{text}");
-            assert!(refusal.said.contains("CONSUMER:TOKEN:SECRET"), "{refusal}");
-            assert!(!refusal.said.contains("topsecret"), "{refusal}");
+            assert!(refusal.message.contains("CONSUMER:TOKEN:SECRET"), "{refusal}");
+            assert!(!refusal.message.contains("topsecret"), "{refusal}");
         }
     }
 

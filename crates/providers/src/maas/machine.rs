@@ -1,6 +1,6 @@
 //! A machine as MAAS reports it. Fields that Farrier does not use are ignored.
 
-use super::parts::{BlockDevice, Interface, Named, nullable};
+use super::hardware::{BlockDevice, Interface, NamedResource, nullable};
 use super::status::Status;
 use model::time::Timestamp;
 use serde::{Deserialize, Deserializer};
@@ -51,9 +51,9 @@ pub struct Machine {
     #[serde(rename = "tag_names", default, deserialize_with = "nullable")]
     pub tags: Vec<String>,
     #[serde(default, deserialize_with = "nullable")]
-    pub pool: Named,
+    pub pool: NamedResource,
     #[serde(default, deserialize_with = "nullable")]
-    pub zone: Named,
+    pub zone: NamedResource,
     pub hardware_uuid: Option<String>,
     #[serde(default, deserialize_with = "nullable")]
     pub hardware_info: HardwareInfo,
@@ -88,8 +88,8 @@ impl Machine {
             let hex = text.chars().filter(char::is_ascii_hexdigit);
             hex.map(|c| c.to_ascii_lowercase()).collect()
         };
-        let wanted = digits(mac);
-        self.interfaces.iter().any(|interface| digits(&interface.mac_address) == wanted)
+        let desired = digits(mac);
+        self.interfaces.iter().any(|interface| digits(&interface.mac_address) == desired)
     }
 }
 
@@ -119,8 +119,8 @@ pub enum MaasPowerState {
 }
 
 impl MaasPowerState {
-    pub fn parse(word: &str) -> Self {
-        match word {
+    pub fn parse(name: &str) -> Self {
+        match name {
             "on" => Self::On,
             "off" => Self::Off,
             "error" => Self::Error,
@@ -131,8 +131,8 @@ impl MaasPowerState {
 
 impl<'de> Deserialize<'de> for MaasPowerState {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let word = Option::<String>::deserialize(deserializer)?;
-        Ok(word.as_deref().map_or(Self::Unknown, Self::parse))
+        let name = Option::<String>::deserialize(deserializer)?;
+        Ok(name.as_deref().map_or(Self::Unknown, Self::parse))
     }
 }
 
@@ -143,11 +143,11 @@ fn moment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp
 }
 
 fn read_moment(text: &str) -> Option<Timestamp> {
-    let moment = text.parse::<jiff::Timestamp>().ok().or_else(|| {
+    let time = text.parse::<jiff::Timestamp>().ok().or_else(|| {
         let civil: jiff::civil::DateTime = text.parse().ok()?;
         civil.to_zoned(jiff::tz::TimeZone::UTC).ok().map(|zoned| zoned.timestamp())
     })?;
-    Some(Timestamp::from_micros(moment.as_microsecond()))
+    Some(Timestamp::from_micros(time.as_microsecond()))
 }
 
 fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_read() {
+    fn a_full_machine_is_read() {
         let machine = read(json!({
             "system_id": "abc", "status": 6, "status_name": "Deployed", "power_state": "on", "owner": "admin",
             "pool": {"id": 3, "name": "gpu"}, "zone": {"id": 1, "name": "east"}, "tag_names": ["h100"],
@@ -205,7 +205,7 @@ mod tests {
 
     /// An error here would make the list of the whole region unreadable.
     #[test]
-    fn words_that_are_new_to_us_hide_no_machine() {
+    fn unknown_values_do_not_fail_the_list() {
         let strange = read(json!({
             "system_id": "abc", "status": 99, "power_state": "glowing", "last_sync": "yesterday",
             "interface_set": [{"id": 1, "links": [{"id": 2, "mode": "teleport"}]}],
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_serial_that_is_none_is_none() {
+    fn a_placeholder_serial_counts_as_none() {
         for serial in ["", " ", UNKNOWN] {
             let info = json!({"system_serial": serial});
             let machine = read(json!({"system_id": "a", "status": 0, "hardware_info": info}));
@@ -226,14 +226,14 @@ mod tests {
 
     #[test]
     fn power_is_read_by_its_word() {
-        for (word, state) in [
+        for (name, state) in [
             ("on", MaasPowerState::On),
             ("off", MaasPowerState::Off),
             ("error", MaasPowerState::Error),
             ("unknown", MaasPowerState::Unknown),
             ("", MaasPowerState::Unknown),
         ] {
-            assert_eq!(MaasPowerState::parse(word), state);
+            assert_eq!(MaasPowerState::parse(name), state);
         }
     }
 }

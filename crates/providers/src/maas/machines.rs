@@ -3,9 +3,11 @@
 
 use super::Maas;
 use super::call::Call;
+use super::classify::CallTarget;
 use super::machine::{MaasPowerState, Machine};
-use super::verdict::About;
-use super::wanted::{Change, Deploy, Filter, NewMachine, Release, StopMode};
+use super::request::{
+    DeployRequest, MachineChange, MachineFilter, NewMachine, ReleaseRequest, StopMode,
+};
 use crate::http_client::form::{Form, encode};
 use model::fault::Fault;
 use secrecy::SecretString;
@@ -16,19 +18,19 @@ use std::collections::BTreeMap;
 const ALL: &str = "machines/";
 
 #[derive(Deserialize)]
-struct Power {
+struct PowerReply {
     state: MaasPowerState,
 }
 
 impl Maas {
     /// All matching machines with their details, in one request. An empty filter lists the whole
     /// site, so the request yields to those about single machines.
-    pub async fn machines(&self, filter: &Filter) -> Result<Vec<Machine>, Fault> {
-        let Filter { ids, mac_address, hostname, pool, zone } = filter;
+    pub async fn machines(&self, filter: &MachineFilter) -> Result<Vec<Machine>, Fault> {
+        let MachineFilter { ids, mac_address, hostname, pool, zone } = filter;
         let call = ids.iter().fold(Call::get(ALL).polling(), |call, id| call.query("id", id));
-        let wanted =
+        let desired =
             [("mac_address", mac_address), ("hostname", hostname), ("pool", pool), ("zone", zone)];
-        let call = wanted.into_iter().fold(call, |call, (name, value)| match value {
+        let call = desired.into_iter().fold(call, |call, (name, value)| match value {
             Some(value) => call.query(name, value),
             None => call,
         });
@@ -36,7 +38,7 @@ impl Maas {
     }
 
     pub async fn machine(&self, system_id: &str) -> Result<Machine, Fault> {
-        self.read(Call::get(one(system_id)).about(About::Machine)).await
+        self.read(Call::get(one(system_id)).about(CallTarget::Machine)).await
     }
 
     /// Creates the record of a machine. MAAS refuses a MAC address that another machine has.
@@ -44,14 +46,14 @@ impl Maas {
         self.read(Call::post(ALL).form(new.form())).await
     }
 
-    pub async fn update(&self, system_id: &str, change: &Change) -> Result<Machine, Fault> {
-        let call = Call::put(one(system_id)).about(About::Machine);
+    pub async fn update(&self, system_id: &str, change: &MachineChange) -> Result<Machine, Fault> {
+        let call = Call::put(one(system_id)).about(CallTarget::Machine);
         self.read(call.form(change.form())).await
     }
 
     /// Deletes the record. The machine is not powered off.
     pub async fn delete(&self, system_id: &str) -> Result<(), Fault> {
-        self.done(Call::delete(one(system_id)).about(About::Machine)).await
+        self.send(Call::delete(one(system_id)).about(CallTarget::Machine)).await
     }
 
     /// Boots the machine to read its hardware. The requesting user owns it meanwhile.
@@ -71,13 +73,17 @@ impl Maas {
     }
 
     /// Installs an operating system. All data on its disks is lost.
-    pub async fn deploy(&self, system_id: &str, deploy: &Deploy) -> Result<Machine, Fault> {
+    pub async fn deploy(&self, system_id: &str, deploy: &DeployRequest) -> Result<Machine, Fault> {
         self.read(op(system_id, "deploy").form(deploy.form())).await
     }
 
     /// Releases the machine. Idempotent: MAAS takes a second request for the first one.
-    pub async fn release(&self, system_id: &str, release: &Release) -> Result<Machine, Fault> {
-        self.read(op(system_id, "release").harmless().form(release.form())).await
+    pub async fn release(
+        &self,
+        system_id: &str,
+        release: &ReleaseRequest,
+    ) -> Result<Machine, Fault> {
+        self.read(op(system_id, "release").idempotent().form(release.form())).await
     }
 
     /// Powers the machine on. MAAS **deploys** an Allocated machine on this request. Not
@@ -88,13 +94,13 @@ impl Maas {
 
     pub async fn power_off(&self, system_id: &str, mode: StopMode) -> Result<(), Fault> {
         let form = Form::default().with("stop_mode", mode.as_str());
-        self.done(op(system_id, "power_off").harmless().form(form)).await
+        self.send(op(system_id, "power_off").idempotent().form(form)).await
     }
 
     /// MAAS queries the BMC now, which may take a minute and occupies a thread of the region.
     pub async fn query_power_state(&self, system_id: &str) -> Result<MaasPowerState, Fault> {
-        let call = Call::get(one(system_id)).op("query_power_state").about(About::Machine);
-        Ok(self.read::<Power>(call).await?.state)
+        let call = Call::get(one(system_id)).op("query_power_state").about(CallTarget::Machine);
+        Ok(self.read::<PowerReply>(call).await?.state)
     }
 
     /// The power parameters by MAAS's names, the password included.
@@ -102,13 +108,13 @@ impl Maas {
         &self,
         system_id: &str,
     ) -> Result<BTreeMap<String, SecretString>, Fault> {
-        let call = Call::get(one(system_id)).op("power_parameters").about(About::Machine);
-        let told: BTreeMap<String, Value> = self.read(call).await?;
+        let call = Call::get(one(system_id)).op("power_parameters").about(CallTarget::Machine);
+        let reported: BTreeMap<String, Value> = self.read(call).await?;
         let text = |value: Value| match value {
             Value::String(text) => text,
             other => other.to_string(),
         };
-        Ok(told.into_iter().map(|(name, value)| (name, text(value).into())).collect())
+        Ok(reported.into_iter().map(|(name, value)| (name, text(value).into())).collect())
     }
 
     /// Only the owner may do this; MAAS releases the machine first.
@@ -136,7 +142,7 @@ impl Maas {
         annotations: &BTreeMap<String, String>,
     ) -> Result<Machine, Fault> {
         let form = annotations.iter().fold(Form::default(), |form, (k, v)| form.with(k, v));
-        self.read(op(system_id, "set_workload_annotations").harmless().form(form)).await
+        self.read(op(system_id, "set_workload_annotations").idempotent().form(form)).await
     }
 }
 
@@ -145,5 +151,5 @@ pub(super) fn one(system_id: &str) -> String {
 }
 
 pub(super) fn op(system_id: &str, name: &str) -> Call {
-    Call::post(one(system_id)).op(name).about(About::Machine)
+    Call::post(one(system_id)).op(name).about(CallTarget::Machine)
 }

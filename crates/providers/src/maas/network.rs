@@ -2,8 +2,8 @@
 
 use super::Maas;
 use super::call::Call;
-use super::parts::{Interface, LinkMode, Subnet};
-use super::verdict::About;
+use super::classify::CallTarget;
+use super::hardware::{Interface, LinkMode, Subnet};
 use crate::http_client::form::{Form, encode};
 use model::fault::Fault;
 
@@ -19,7 +19,7 @@ pub struct InterfaceChange {
 
 /// A link to create between an interface and a subnet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LinkWanted {
+pub struct LinkRequest {
     pub subnet: i64,
     pub mode: LinkMode,
     /// Only for static links; `None`: MAAS chooses.
@@ -29,7 +29,7 @@ pub struct LinkWanted {
 
 impl Maas {
     pub async fn interfaces(&self, system_id: &str) -> Result<Vec<Interface>, Fault> {
-        self.read(Call::get(all(system_id)).about(About::Machine)).await
+        self.read(Call::get(all(system_id)).about(CallTarget::Machine)).await
     }
 
     pub async fn update_interface(
@@ -39,11 +39,12 @@ impl Maas {
         change: &InterfaceChange,
     ) -> Result<Interface, Fault> {
         let form = Form::default()
-            .maybe("name", change.name.as_ref())
-            .maybe("mtu", change.mtu)
-            .maybe("vlan", change.vlan)
-            .maybe("tags", change.tags.as_ref().map(|tags| tags.join(",")));
-        self.read(Call::put(one(system_id, interface)).about(About::Part).form(form)).await
+            .with_optional("name", change.name.as_ref())
+            .with_optional("mtu", change.mtu)
+            .with_optional("vlan", change.vlan)
+            .with_optional("tags", change.tags.as_ref().map(|tags| tags.join(",")));
+        self.read(Call::put(one(system_id, interface)).about(CallTarget::Component).form(form))
+            .await
     }
 
     /// Adds a link. Not idempotent: a second request adds a second link.
@@ -51,14 +52,15 @@ impl Maas {
         &self,
         system_id: &str,
         interface: i64,
-        wanted: &LinkWanted,
+        desired: &LinkRequest,
     ) -> Result<Interface, Fault> {
         let form = Form::default()
-            .with("mode", wanted.mode.as_str())
-            .with("subnet", wanted.subnet)
-            .maybe("ip_address", wanted.ip_address.as_ref())
-            .maybe("default_gateway", wanted.default_gateway.then_some(true));
-        let call = Call::post(one(system_id, interface)).op("link_subnet").about(About::Part);
+            .with("mode", desired.mode.as_str())
+            .with("subnet", desired.subnet)
+            .with_optional("ip_address", desired.ip_address.as_ref())
+            .with_optional("default_gateway", desired.default_gateway.then_some(true));
+        let call =
+            Call::post(one(system_id, interface)).op("link_subnet").about(CallTarget::Component);
         self.read(call.form(form)).await
     }
 
@@ -68,7 +70,8 @@ impl Maas {
         interface: i64,
         link: i64,
     ) -> Result<Interface, Fault> {
-        let call = Call::post(one(system_id, interface)).op("unlink_subnet").about(About::Part);
+        let call =
+            Call::post(one(system_id, interface)).op("unlink_subnet").about(CallTarget::Component);
         self.read(call.form(Form::default().with("id", link))).await
     }
 

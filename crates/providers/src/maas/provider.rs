@@ -9,47 +9,47 @@
 //! call, `checkpoint` is its memory, `annotations` marks machines, `masking` hides secrets, `find`
 //! matches machines. `machine` and `power` serve machines that are not nodes.
 
+mod annotations;
 mod checkpoint;
 mod commission;
 mod deploy;
+mod executor;
 mod failure;
 mod find;
-mod hand;
-mod letting;
+mod interfaces;
 mod machine;
-mod marks;
 mod masking;
 mod power;
 mod prepare;
 mod record;
 mod reinstall;
 mod release;
+mod release_decision;
+mod shared_poll;
 mod sites;
 mod storage;
 mod sync;
 mod undo;
-mod watching;
-mod wiring;
 
 use super::Settings as ClientSettings;
 use crate::http_client::Trust;
 use crate::inspect::Inspector;
 use crate::peer_login::TrustPolicy;
-use crate::port::{Journal, Provider, Sighting, Target};
+use crate::port::{Journal, Provider, Target, UpstreamMachine};
 use crate::power::PowerTimeouts;
 use crate::state_store::ProviderStateStore;
 use async_trait::async_trait;
-use hand::{Hand, Work};
-use machine::Errand;
-use model::condition::Evidence;
-use model::effect::{Answer, Capability, Effect, Order};
-use model::fault::{Code, Fault};
+use executor::{CallContext, StageExecutor};
+use machine::MachineExecutor;
+use model::condition::ConditionObservation;
+use model::effect::{Capability, Effect, ProviderAnswer, ProviderCall};
+use model::fault::{Fault, FaultCode};
 use model::id::{MachineId, NodeId};
 use model::machine::MachineSpec;
-use model::node::{Stage, UpstreamSeen};
+use model::node::{MaasObservation, NodeStage};
 use model::refusal::Refusal;
 use model::site::Site;
-use sites::Sites;
+use sites::SiteClients;
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -66,11 +66,11 @@ pub struct Settings {
     /// The BMC credential of machines that name none.
     pub bmc_credential: String,
     /// The interval of polls while a stage waits for a machine.
-    pub look_every: Duration,
+    pub poll_interval: Duration,
     /// The longest wait of one call, if the stage allows more.
-    pub longest_wait: Duration,
+    pub max_wait: Duration,
     /// How long a request whose answer was lost may still reach MAAS.
-    pub in_flight: Duration,
+    pub in_flight_window: Duration,
     pub power_timeouts: PowerTimeouts,
     /// Defaults of the client; the settings of a site override them.
     pub client: ClientSettings,
@@ -84,9 +84,9 @@ impl Settings {
             agent_binary: PathBuf::new(),
             trust,
             bmc_credential: String::new(),
-            look_every: Duration::from_secs(5),
-            longest_wait: Duration::MAX,
-            in_flight: client.answer_timeout,
+            poll_interval: Duration::from_secs(5),
+            max_wait: Duration::MAX,
+            in_flight_window: client.answer_timeout,
             power_timeouts: PowerTimeouts::default(),
             client,
         }
@@ -96,96 +96,96 @@ impl Settings {
 pub struct MaasProvider {
     store: Arc<dyn ProviderStateStore>,
     settings: Settings,
-    sites: Sites,
+    sites: SiteClients,
 }
 
 impl MaasProvider {
     pub const NAME: &'static str = "maas";
 
     pub fn new(store: Arc<dyn ProviderStateStore>, settings: Settings) -> Self {
-        let sites = Sites::new(Arc::clone(&store), settings.clone());
+        let sites = SiteClients::new(Arc::clone(&store), settings.clone());
         Self { store, settings, sites }
     }
 
     async fn perform_stage(
         &self,
-        work: Work<'_>,
-        stage: Stage,
+        work: StageExecutor<'_>,
+        stage: NodeStage,
         target: &Target,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<ProviderAnswer, Fault> {
         match stage {
-            Stage::LoadSiteConfig => work.load_site().await,
-            Stage::ResolvePowerCredentials => work.resolve_power(target).await,
-            Stage::CreateOrFindInMaas => work.make(target).await,
-            Stage::CommissionNode => work.commission().await,
-            Stage::WaitForReady => work.wait_for_ready().await,
-            Stage::ConfigureStorage => work.configure_storage().await,
-            Stage::ApplyRocePhase2 => work.apply_roce().await,
-            Stage::EnsurePxeInterfaceAuto => work.ensure_pxe().await,
-            Stage::RenderCloudInit => work.render_cloud_init().await,
-            Stage::DeployViaMaas => work.deploy().await,
-            Stage::WaitForDeployed => work.wait_for_deployed().await,
-            Stage::ClassifyDeployFailure => work.classify().await,
-            Stage::RecoverForDatasourceRetry => work.recover().await,
-            Stage::EnsureHardwareSyncConfigured => work.ensure_sync().await,
-            Stage::WaitForHardwareSyncHealthy => work.wait_for_sync().await,
-            Stage::ReleaseMaasNode => work.release().await,
-            Stage::PowerOffMaasNode => work.power_off().await,
-            Stage::RemoveMaasRecord => work.remove_record().await,
-            Stage::WaitForAgentEnrollment
-            | Stage::DisableNode
-            | Stage::ForceReleaseAllocations
-            | Stage::DrainNode
-            | Stage::CleanupStorage
-            | Stage::ScrubGpu
-            | Stage::ValidateCleanNode
-            | Stage::RetireGpuaasNode
-            | Stage::RemoveGpuaasNodeRecord
-            | Stage::CleanupSecrets => Err(not_at_maas(stage, "done")),
+            NodeStage::LoadSiteConfig => work.load_site().await,
+            NodeStage::ResolvePowerCredentials => work.resolve_power(target).await,
+            NodeStage::CreateOrFindInMaas => work.create_or_find(target).await,
+            NodeStage::CommissionNode => work.commission().await,
+            NodeStage::WaitForReady => work.wait_for_ready().await,
+            NodeStage::ConfigureStorage => work.configure_storage().await,
+            NodeStage::ApplyRocePhase2 => work.apply_roce().await,
+            NodeStage::EnsurePxeInterfaceAuto => work.ensure_pxe().await,
+            NodeStage::RenderCloudInit => work.render_cloud_init().await,
+            NodeStage::DeployViaMaas => work.deploy().await,
+            NodeStage::WaitForDeployed => work.wait_for_deployed().await,
+            NodeStage::ClassifyDeployFailure => work.classify().await,
+            NodeStage::RecoverForDatasourceRetry => work.recover().await,
+            NodeStage::EnsureHardwareSyncConfigured => work.ensure_sync().await,
+            NodeStage::WaitForHardwareSyncHealthy => work.wait_for_sync().await,
+            NodeStage::ReleaseMaasNode => work.release().await,
+            NodeStage::PowerOffMaasNode => work.power_off().await,
+            NodeStage::RemoveMaasRecord => work.remove_record().await,
+            NodeStage::WaitForAgentEnrollment
+            | NodeStage::DisableNode
+            | NodeStage::ForceReleaseAllocations
+            | NodeStage::DrainNode
+            | NodeStage::CleanupStorage
+            | NodeStage::ScrubGpu
+            | NodeStage::ValidateCleanNode
+            | NodeStage::RetireGpuaasNode
+            | NodeStage::RemoveGpuaasNodeRecord
+            | NodeStage::CleanupSecrets => Err(not_at_maas(stage, "done")),
         }
     }
 
     async fn undo_stage(
         &self,
-        work: Work<'_>,
-        stage: Stage,
+        work: StageExecutor<'_>,
+        stage: NodeStage,
         target: &Target,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<ProviderAnswer, Fault> {
         match stage {
-            Stage::CreateOrFindInMaas => work.unmake(target).await,
-            Stage::CommissionNode => work.uncommission().await,
-            Stage::DeployViaMaas => work.take_back().await,
-            Stage::LoadSiteConfig
-            | Stage::ResolvePowerCredentials
-            | Stage::WaitForReady
-            | Stage::ConfigureStorage
-            | Stage::ApplyRocePhase2
-            | Stage::EnsurePxeInterfaceAuto
-            | Stage::RenderCloudInit
-            | Stage::WaitForDeployed
-            | Stage::ClassifyDeployFailure
-            | Stage::RecoverForDatasourceRetry
-            | Stage::EnsureHardwareSyncConfigured
-            | Stage::WaitForHardwareSyncHealthy
-            | Stage::WaitForAgentEnrollment
-            | Stage::DisableNode
-            | Stage::ForceReleaseAllocations
-            | Stage::DrainNode
-            | Stage::CleanupStorage
-            | Stage::ScrubGpu
-            | Stage::ValidateCleanNode
-            | Stage::ReleaseMaasNode
-            | Stage::PowerOffMaasNode
-            | Stage::RetireGpuaasNode
-            | Stage::RemoveGpuaasNodeRecord
-            | Stage::CleanupSecrets
-            | Stage::RemoveMaasRecord => Err(not_at_maas(stage, "taken back")),
+            NodeStage::CreateOrFindInMaas => work.undo_create(target).await,
+            NodeStage::CommissionNode => work.undo_commission().await,
+            NodeStage::DeployViaMaas => work.undo_deploy().await,
+            NodeStage::LoadSiteConfig
+            | NodeStage::ResolvePowerCredentials
+            | NodeStage::WaitForReady
+            | NodeStage::ConfigureStorage
+            | NodeStage::ApplyRocePhase2
+            | NodeStage::EnsurePxeInterfaceAuto
+            | NodeStage::RenderCloudInit
+            | NodeStage::WaitForDeployed
+            | NodeStage::ClassifyDeployFailure
+            | NodeStage::RecoverForDatasourceRetry
+            | NodeStage::EnsureHardwareSyncConfigured
+            | NodeStage::WaitForHardwareSyncHealthy
+            | NodeStage::WaitForAgentEnrollment
+            | NodeStage::DisableNode
+            | NodeStage::ForceReleaseAllocations
+            | NodeStage::DrainNode
+            | NodeStage::CleanupStorage
+            | NodeStage::ScrubGpu
+            | NodeStage::ValidateCleanNode
+            | NodeStage::ReleaseMaasNode
+            | NodeStage::PowerOffMaasNode
+            | NodeStage::RetireGpuaasNode
+            | NodeStage::RemoveGpuaasNodeRecord
+            | NodeStage::CleanupSecrets
+            | NodeStage::RemoveMaasRecord => Err(not_at_maas(stage, "taken back")),
         }
     }
 }
 
-fn not_at_maas(stage: Stage, what: &str) -> Fault {
-    Fault::new(Code::ProtocolBroken, format!("{stage} is not {what} at MAAS"))
+fn not_at_maas(stage: NodeStage, what: &str) -> Fault {
+    Fault::new(FaultCode::ProtocolBroken, format!("{stage} is not {what} at MAAS"))
 }
 
 #[async_trait]
@@ -205,51 +205,57 @@ impl Provider for MaasProvider {
     }
 
     fn check(&self, spec: &MachineSpec) -> Result<(), Refusal> {
-        machine::place(&spec.bmc_endpoint).map(drop)
+        machine::parse_endpoint(&spec.bmc_endpoint).map(drop)
     }
 
-    async fn ask(
+    async fn call(
         &self,
         target: &Target,
-        order: &Order,
+        order: &ProviderCall,
         journal: &Journal,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<ProviderAnswer, Fault> {
         let Effect::Stage { stage, node, site, undo, .. } = &order.effect else {
-            return Errand::open(self, target, order, journal).await?.carry_out().await;
+            return MachineExecutor::open(self, target, order, journal).await?.execute().await;
         };
         let Some(site) = site else {
             return Err(Fault::new(
-                Code::SiteUnfit,
+                FaultCode::SiteUnfit,
                 format!("no MAAS manages {node}: it has no site"),
             ));
         };
         let site = self.store.site(site).await?;
         let node = self.store.node(node).await?;
-        let open = self.sites.open(&site).await?;
-        let hand = Hand { at: self, open, order, journal, limit: stage.patience() };
-        let work = Work { hand, site, node, stage: *stage };
+        let site_client = self.sites.open(&site).await?;
+        let call = CallContext {
+            provider: self,
+            site_client,
+            order,
+            journal,
+            limit: stage.attempt_timeout(),
+        };
+        let work = StageExecutor { call, site, node, stage: *stage };
         match *undo {
             false => self.perform_stage(work, *stage, target).await,
             true => self.undo_stage(work, *stage, target).await,
         }
     }
 
-    async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault> {
-        self.look_at(target).await
+    async fn probe(&self, target: &Target) -> Result<Vec<ConditionObservation>, Fault> {
+        self.probe_machine(target).await
     }
 
     async fn observe_site(
         &self,
         site: &Site,
         nodes: &[(NodeId, MachineId)],
-    ) -> Result<Vec<Sighting>, Fault> {
+    ) -> Result<Vec<UpstreamMachine>, Fault> {
         let machines = self.sites.open(site).await?.list().await?;
         let known: HashSet<&NodeId> = nodes.iter().map(|(node, _)| node).collect();
-        let sighting = |one: &find::Listed| Sighting {
+        let sighting = |one: &find::ListedMachine| UpstreamMachine {
             system_id: one.system_id.clone(),
             node: one.node.clone().filter(|node| known.contains(node)),
-            seen: one.seen.clone(),
-            heard: None,
+            upstream: one.observation.clone(),
+            agent_online: None,
         };
         Ok(machines.iter().map(sighting).collect())
     }
@@ -258,13 +264,15 @@ impl Provider for MaasProvider {
         &self,
         site: &Site,
         target: &Target,
-    ) -> Result<Option<UpstreamSeen>, Fault> {
+    ) -> Result<Option<MaasObservation>, Fault> {
         let machines = self.sites.open(site).await?.list().await?;
         let id = machine::system_id_at(&target.spec, &site.id());
-        match find::find(&machines, &target.spec, id.as_deref()) {
-            find::Found::None => Ok(None),
-            find::Found::One(one) => Ok(Some(one.seen.clone())),
-            find::Found::Conflict(said) => Err(Fault::new(Code::CandidatesConflict, said)),
+        match find::find_machine(&machines, &target.spec, id.as_deref()) {
+            find::FindResult::None => Ok(None),
+            find::FindResult::One(one) => Ok(Some(one.observation.clone())),
+            find::FindResult::Conflict(message) => {
+                Err(Fault::new(FaultCode::CandidatesConflict, message))
+            }
         }
     }
 

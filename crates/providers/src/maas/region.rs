@@ -2,7 +2,7 @@
 
 use super::Maas;
 use super::call::Call;
-use super::parts::{Named, nullable};
+use super::hardware::{NamedResource, nullable};
 use crate::http_client::form::{Form, encode};
 use model::fault::Fault;
 use serde::Deserialize;
@@ -67,11 +67,11 @@ impl Maas {
         self.read(Call::get("users/").op("whoami")).await
     }
 
-    pub async fn pools(&self) -> Result<Vec<Named>, Fault> {
+    pub async fn pools(&self) -> Result<Vec<NamedResource>, Fault> {
         self.read(Call::get("resourcepools/")).await
     }
 
-    pub async fn zones(&self) -> Result<Vec<Named>, Fault> {
+    pub async fn zones(&self) -> Result<Vec<NamedResource>, Fault> {
         self.read(Call::get("zones/")).await
     }
 
@@ -90,7 +90,7 @@ impl Maas {
 
     pub async fn tag_machines(&self, tag: &str, change: &TagChange) -> Result<(), Fault> {
         let form = Form::default().each("add", &change.add).each("remove", &change.remove);
-        let call = Call::post(format!("tags/{}/", encode(tag))).op("update_nodes").harmless();
-        self.done(call.form(form)).await
+        let call = Call::post(format!("tags/{}/", encode(tag))).op("update_nodes").idempotent();
+        self.send(call.form(form)).await
     }
 }

@@ -158,7 +158,7 @@ mod tests {
             assert!(!(status.in_progress() && status.failed()), "{status}");
             let says_so = ["ailed", "Broken", "Missing"].iter().any(|w| status.words().contains(w));
             assert_eq!(status.failed(), says_so, "{status}");
-            let goes_on = status.words().split(' ').any(|word| word.ends_with("ing"));
+            let goes_on = status.words().split(' ').any(|name| name.ends_with("ing"));
             assert_eq!(status.in_progress(), goes_on && !says_so, "{status}");
         }
         for number in [-1, 23, i64::MAX] {

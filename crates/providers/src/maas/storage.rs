@@ -2,16 +2,16 @@
 
 use super::Maas;
 use super::call::Call;
+use super::classify::CallTarget;
+use super::hardware::BlockDevice;
 use super::machine::Machine;
 use super::machines::op;
-use super::parts::BlockDevice;
-use super::verdict::About;
 use crate::http_client::form::{Form, encode};
 use model::fault::Fault;
 
 /// How MAAS partitions the boot disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Layout {
+pub enum StorageLayout {
     Flat,
     Lvm,
     Bcache,
@@ -21,7 +21,7 @@ pub enum Layout {
     Blank,
 }
 
-impl Layout {
+impl StorageLayout {
     pub const ALL: [Self; 7] =
         [Self::Flat, Self::Lvm, Self::Bcache, Self::Vmfs6, Self::Vmfs7, Self::Custom, Self::Blank];
 
@@ -37,32 +37,33 @@ impl Layout {
         }
     }
 
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|layout| layout.as_str() == word)
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|layout| layout.as_str() == name)
     }
 }
 
 impl Maas {
     pub async fn block_devices(&self, system_id: &str) -> Result<Vec<BlockDevice>, Fault> {
-        self.read(Call::get(disks(system_id)).about(About::Machine)).await
+        self.read(Call::get(disks(system_id)).about(CallTarget::Machine)).await
     }
 
     pub async fn set_boot_disk(&self, system_id: &str, disk: i64) -> Result<(), Fault> {
         let path = format!("{}{disk}/", disks(system_id));
-        self.done(Call::post(path).op("set_boot_disk").about(About::Part).harmless()).await
+        self.send(Call::post(path).op("set_boot_disk").about(CallTarget::Component).idempotent())
+            .await
     }
 
     /// Replaces the present layout, on the boot disk or on `root_device`.
     pub async fn set_storage_layout(
         &self,
         system_id: &str,
-        layout: Layout,
+        layout: StorageLayout,
         root_device: Option<i64>,
     ) -> Result<Machine, Fault> {
         let form = Form::default()
             .with("storage_layout", layout.as_str())
-            .maybe("root_device", root_device);
-        self.read(op(system_id, "set_storage_layout").harmless().form(form)).await
+            .with_optional("root_device", root_device);
+        self.read(op(system_id, "set_storage_layout").idempotent().form(form)).await
     }
 }
 
@@ -76,9 +77,9 @@ mod tests {
 
     #[test]
     fn layouts_are_read_by_their_words() {
-        for layout in Layout::ALL {
-            assert_eq!(Layout::parse(layout.as_str()), Some(layout));
+        for layout in StorageLayout::ALL {
+            assert_eq!(StorageLayout::parse(layout.as_str()), Some(layout));
         }
-        assert_eq!(Layout::parse("zfs"), None);
+        assert_eq!(StorageLayout::parse("zfs"), None);
     }
 }

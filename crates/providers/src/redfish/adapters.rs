@@ -5,7 +5,7 @@
 //! requests, so it is done only when the System lists no interface.
 
 use super::client::{MAX_MEMBERS, Skipped};
-use super::decode::{Doc, Part};
+use super::decode::{JsonNode, Resource};
 use super::inventory::{Nic, name};
 use super::system::System;
 use model::fault::Fault;
@@ -16,13 +16,13 @@ const MAX_CHASSIS: usize = 128;
 impl System {
     pub(super) async fn adapters(
         &self,
-        system: Part<'_>,
+        system: JsonNode<'_>,
         skipped: &mut Skipped,
     ) -> Result<Vec<Nic>, Fault> {
         let mut nics: Vec<Nic> = Vec::new();
         for chassis in self.chassis(system, skipped).await? {
-            for adapter in self.parts(chassis.root(), "NetworkAdapters", skipped).await? {
-                let functions = self.parts(adapter.root(), "NetworkDeviceFunctions", skipped);
+            for adapter in self.members_of(chassis.root(), "NetworkAdapters", skipped).await? {
+                let functions = self.members_of(adapter.root(), "NetworkDeviceFunctions", skipped);
                 let found = functions.await?;
                 nics.extend(found.iter().filter_map(|function| self.function(&adapter, function)));
             }
@@ -33,19 +33,23 @@ impl System {
     }
 
     /// Every chassis of the BMC if all belong to this System, otherwise those that it links.
-    async fn chassis(&self, system: Part<'_>, skipped: &mut Skipped) -> Result<Vec<Doc>, Fault> {
+    async fn chassis(
+        &self,
+        system: JsonNode<'_>,
+        skipped: &mut Skipped,
+    ) -> Result<Vec<Resource>, Fault> {
         if let Some(path) = &self.all_chassis {
             return self.link.members(path, MAX_CHASSIS, skipped).await;
         }
         let mut chassis = Vec::new();
         let links = system.get("Links");
-        for path in links.list("Chassis").filter_map(Part::as_link).take(MAX_MEMBERS) {
-            chassis.extend(self.link.glance(&path, skipped).await?);
+        for path in links.list("Chassis").filter_map(JsonNode::as_link).take(MAX_MEMBERS) {
+            chassis.extend(self.link.find_or_skip(&path, skipped).await?);
         }
         Ok(chassis)
     }
 
-    fn function(&self, adapter: &Doc, function: &Doc) -> Option<Nic> {
+    fn function(&self, adapter: &Resource, function: &Resource) -> Option<Nic> {
         let ethernet = function.root().get("Ethernet");
         let fields = ["PermanentMACAddress", "MACAddress"];
         let mac = fields.iter().find_map(|field| self.quirks.mac(&ethernet.text(field)?))?;

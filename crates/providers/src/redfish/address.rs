@@ -1,7 +1,7 @@
 //! The address of a BMC, which may name a System.
 
 use crate::http_client::{Endpoint, EndpointError};
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use std::fmt;
 
 /// The path under which every Redfish service begins.
@@ -39,7 +39,7 @@ impl fmt::Display for BmcAddress {
 }
 
 fn wrong(text: &str, why: &str) -> Fault {
-    Fault::new(Code::BmcUnreachable, format!("The BMC address {text:?} cannot be used: {why}"))
+    Fault::new(FaultCode::BmcUnreachable, format!("The BMC address {text:?} cannot be used: {why}"))
 }
 
 /// The System in a path: `Some(None)` if the path names none, `None` if the path is invalid.
@@ -72,17 +72,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn an_invalid_address_is_refused() {
         for text in ["", "ftp://h", "h/other", "h/redfish/v1/Systems/1/Bios"] {
             let fault = BmcAddress::parse(text).unwrap_err();
-            assert_eq!(fault.code, Code::BmcUnreachable, "{text}");
+            assert_eq!(fault.code, FaultCode::BmcUnreachable, "{text}");
         }
     }
 
     #[test]
     fn a_password_in_an_address_is_refused_and_not_repeated() {
         let fault = BmcAddress::parse("https://root:calvin@10.0.0.5").unwrap_err();
-        assert!(!fault.said.contains("calvin"), "{fault}");
-        assert!(fault.said.contains("credential"), "{fault}");
+        assert!(!fault.message.contains("calvin"), "{fault}");
+        assert!(fault.message.contains("credential"), "{fault}");
     }
 }

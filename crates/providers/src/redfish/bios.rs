@@ -4,10 +4,10 @@
 //! confirmed by reading what is pending. A setting that already has its value is not sent: some
 //! devices start a job of an hour for a write that changes nothing.
 
-use super::decode::{Doc, Part};
+use super::classification::unconfirmed;
+use super::decode::{JsonNode, Resource};
 use super::system::System;
-use super::verdict::unconfirmed;
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
@@ -49,15 +49,15 @@ impl Attribute {
 }
 
 /// The two resources from which settings are read.
-struct Sheets {
-    current: Doc,
+struct BiosResources {
+    current: Resource,
     /// Where new settings are written; `current` on devices without a settings resource.
-    pending: Doc,
+    pending: Resource,
 }
 
 impl System {
     pub async fn bios(&self) -> Result<Bios, Fault> {
-        let sheets = self.sheets().await?;
+        let sheets = self.read_bios_resources().await?;
         let current = attributes(sheets.current.root());
         let mut pending = attributes(sheets.pending.root());
         pending.retain(|name, value| current.get(name) != Some(value));
@@ -65,16 +65,16 @@ impl System {
     }
 
     /// Sets the values that differ, for the next reset, and reads back that they are pending.
-    pub async fn set_bios(&self, wanted: &BTreeMap<String, Attribute>) -> Result<Bios, Fault> {
-        let sheets = self.sheets().await?;
+    pub async fn set_bios(&self, desired: &BTreeMap<String, Attribute>) -> Result<Bios, Fault> {
+        let sheets = self.read_bios_resources().await?;
         let current = attributes(sheets.current.root());
-        let unknown = wanted.keys().find(|name| !current.contains_key(*name));
+        let unknown = desired.keys().find(|name| !current.contains_key(*name));
         if let Some(name) = unknown {
             return Err(self.lacks(&format!("BIOS setting {name:?}")));
         }
         let pending = attributes(sheets.pending.root());
         let lies_ahead = |name: &str| pending.get(name).or_else(|| current.get(name));
-        let missing: Map<String, Value> = wanted
+        let missing: Map<String, Value> = desired
             .iter()
             .filter(|(name, value)| lies_ahead(name.as_str()) != Some(*value))
             .map(|(name, value)| (name.clone(), value.sent()))
@@ -87,24 +87,25 @@ impl System {
             }
             self.link.patch(&sheets.pending, &body).await?;
         }
-        let seen = self.bios().await;
-        let seen = seen.map_err(|fault| if changes { unconfirmed(fault) } else { fault })?;
-        let lost = wanted.iter().find(|(name, value)| {
-            seen.pending.get(*name).or_else(|| seen.current.get(*name)) != Some(*value)
+        let observed = self.bios().await;
+        let observed =
+            observed.map_err(|fault| if changes { unconfirmed(fault) } else { fault })?;
+        let lost = desired.iter().find(|(name, value)| {
+            observed.pending.get(*name).or_else(|| observed.current.get(*name)) != Some(*value)
         });
         match lost {
-            None => Ok(seen),
+            None => Ok(observed),
             Some((name, _)) => {
-                let said = format!(
+                let message = format!(
                     "{} took the BIOS setting {name:?} and does not show it",
                     self.link.endpoint()
                 );
-                Err(Fault::new(Code::ReadBackDiffers, said))
+                Err(Fault::new(FaultCode::ReadBackDiffers, message))
             }
         }
     }
 
-    async fn sheets(&self) -> Result<Sheets, Fault> {
+    async fn read_bios_resources(&self) -> Result<BiosResources, Fault> {
         let system = self.read().await?;
         let path = system.root().link("Bios").ok_or_else(|| self.lacks("BIOS settings"))?;
         let current = self.link.get(&path).await?;
@@ -113,11 +114,11 @@ impl System {
             Some(settings) => self.link.get(&settings).await?,
             None => current.clone(),
         };
-        Ok(Sheets { current, pending })
+        Ok(BiosResources { current, pending })
     }
 }
 
-fn attributes(part: Part<'_>) -> BTreeMap<String, Attribute> {
+fn attributes(part: JsonNode<'_>) -> BTreeMap<String, Attribute> {
     let fields = part.get("Attributes").0.as_object();
     fields
         .into_iter()
@@ -136,13 +137,13 @@ mod tests {
         let doc = json!({"Attributes": {
             "BootMode": "Uefi", "Cores": 4, "Turbo": true, "Password": null,
             "Password@odata.type": "x", "Odd": [1]}});
-        let read = attributes(Part(&doc));
+        let read = attributes(JsonNode(&doc));
         assert_eq!(read.len(), 4);
         assert_eq!(read["BootMode"], Attribute::Text("Uefi".into()));
         assert_eq!(read["Cores"], Attribute::Number(4));
         for value in read.values() {
             assert_eq!(Attribute::of(&value.sent()).as_ref(), Some(value));
         }
-        assert!(attributes(Part(&json!({"Attributes": null}))).is_empty());
+        assert!(attributes(JsonNode(&json!({"Attributes": null}))).is_empty());
     }
 }

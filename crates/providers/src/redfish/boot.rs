@@ -4,14 +4,14 @@
 //! some need a moment. The caller gets the value as it was read: several devices show `Continuous`
 //! for an override that applies once, and the client does not decide whether that matters.
 
-use super::decode::{Doc, Part};
+use super::classification::unconfirmed;
+use super::decode::{JsonNode, Resource};
 use super::system::System;
-use super::verdict::unconfirmed;
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use serde_json::{Map, Value, json};
 
 /// How often the override is read back.
-const MAX_LOOKS: usize = 5;
+const MAX_READS: usize = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BootSource {
@@ -34,7 +34,7 @@ pub enum BootSpan {
 pub struct BootOverride {
     /// None for a target that Farrier never requests; `target` has its name.
     pub source: Option<BootSource>,
-    pub word: String,
+    pub target: String,
     pub span: Option<BootSpan>,
     /// `UEFI` or `Legacy`, if the device shows it.
     pub mode: Option<String>,
@@ -67,7 +67,7 @@ impl BootSpan {
 
 impl BootOverride {
     /// Whether the machine would boot from this source, once or always.
-    pub fn leads_to(&self, source: BootSource) -> bool {
+    pub fn boots_from(&self, source: BootSource) -> bool {
         let off = self.span == Some(BootSpan::Disabled);
         match source {
             BootSource::None => off || self.source == Some(BootSource::None),
@@ -81,16 +81,16 @@ impl BootOverride {
 impl System {
     pub async fn boot(&self) -> Result<BootOverride, Fault> {
         let doc = self.read().await?;
-        self.seen(&doc)
+        self.parse_boot_override(&doc)
     }
 
     /// The source for booting from disk: no override, or the disk if `None` is not allowed.
-    pub async fn back_to_disk(&self) -> Result<BootSource, Fault> {
+    pub async fn disk_boot_source(&self) -> Result<BootSource, Fault> {
         let doc = self.read().await?;
         let listed =
             doc.root().get("Boot").texts("BootSourceOverrideTarget@Redfish.AllowableValues");
-        let none = offers(&listed, BootSource::None.as_str());
-        Ok(if none || !offers(&listed, BootSource::Hdd.as_str()) {
+        let none = allows(&listed, BootSource::None.as_str());
+        Ok(if none || !allows(&listed, BootSource::Hdd.as_str()) {
             BootSource::None
         } else {
             BootSource::Hdd
@@ -104,54 +104,59 @@ impl System {
         span: BootSpan,
     ) -> Result<BootOverride, Fault> {
         let doc = self.read().await?;
-        let body = self.wish(doc.root().get("Boot"), source, span)?;
+        let body = self.boot_request(doc.root().get("Boot"), source, span)?;
         self.link.patch(&doc, &body).await?;
-        self.see_boot(source).await.map_err(unconfirmed)
+        self.confirm_boot(source).await.map_err(unconfirmed)
     }
 
     /// Reads until the override is as it was set.
-    async fn see_boot(&self, source: BootSource) -> Result<BootOverride, Fault> {
-        let mut seen = self.boot().await?;
-        for _ in 1..MAX_LOOKS {
-            if seen.leads_to(source) {
+    async fn confirm_boot(&self, source: BootSource) -> Result<BootOverride, Fault> {
+        let mut observed = self.boot().await?;
+        for _ in 1..MAX_READS {
+            if observed.boots_from(source) {
                 break;
             }
             tokio::time::sleep(self.poll_interval).await;
-            seen = self.boot().await?;
+            observed = self.boot().await?;
         }
-        if seen.leads_to(source) {
-            return Ok(seen);
+        if observed.boots_from(source) {
+            return Ok(observed);
         }
-        let said = format!(
+        let message = format!(
             "{} took {} for the next boot of {} and shows {} ({})",
             self.link.endpoint(),
             source.as_str(),
             self.path,
-            seen.word,
-            seen.span.map_or("no span", BootSpan::as_str),
+            observed.target,
+            observed.span.map_or("no span", BootSpan::as_str),
         );
-        Err(Fault::new(Code::ReadBackDiffers, said))
+        Err(Fault::new(FaultCode::ReadBackDiffers, message))
     }
 
     /// The request body for an override that the device lists as allowed.
-    fn wish(&self, boot: Part<'_>, source: BootSource, span: BootSpan) -> Result<Value, Fault> {
+    fn boot_request(
+        &self,
+        boot: JsonNode<'_>,
+        source: BootSource,
+        span: BootSpan,
+    ) -> Result<Value, Fault> {
         let sources = boot.texts("BootSourceOverrideTarget@Redfish.AllowableValues");
         let spans = boot.texts("BootSourceOverrideEnabled@Redfish.AllowableValues");
         let span = if source == BootSource::None { BootSpan::Disabled } else { span };
-        let word = self.word(source, &sources);
+        let name = self.target_name(source, &sources);
         // An override can be disabled without naming a source; not every device lists `None`.
-        let named = source != BootSource::None || offers(&sources, word);
-        if named && !offers(&sources, word) {
-            let what = format!("boot source {word}, only {},", sources.join(", "));
+        let named = source != BootSource::None || allows(&sources, name);
+        if named && !allows(&sources, name) {
+            let what = format!("boot source {name}, only {},", sources.join(", "));
             return Err(self.lacks(&what));
         }
-        if !offers(&spans, span.as_str()) {
+        if !allows(&spans, span.as_str()) {
             let what = format!("boot override {}, only {},", span.as_str(), spans.join(", "));
             return Err(self.lacks(&what));
         }
         let mut fields = Map::new();
         if named {
-            fields.insert("BootSourceOverrideTarget".into(), json!(word));
+            fields.insert("BootSourceOverrideTarget".into(), json!(name));
         }
         fields.insert("BootSourceOverrideEnabled".into(), json!(span.as_str()));
         if self.quirks.send_boot_mode()
@@ -162,27 +167,27 @@ impl System {
         Ok(json!({ "Boot": fields }))
     }
 
-    fn word(&self, source: BootSource, offered: &[String]) -> &'static str {
+    fn target_name(&self, source: BootSource, offered: &[String]) -> &'static str {
         match (source, self.quirks.cd()) {
-            (BootSource::Cd, Some(cd)) if offered.iter().any(|word| word == cd) => cd,
+            (BootSource::Cd, Some(cd)) if offered.iter().any(|name| name == cd) => cd,
             (source, _) => source.as_str(),
         }
     }
 
-    fn seen(&self, doc: &Doc) -> Result<BootOverride, Fault> {
+    fn parse_boot_override(&self, doc: &Resource) -> Result<BootOverride, Fault> {
         let boot = doc.root().get("Boot");
-        let word =
+        let name =
             boot.text("BootSourceOverrideTarget").ok_or_else(|| self.lacks("boot override"))?;
         let span = boot.text("BootSourceOverrideEnabled");
-        let is_cd = self.quirks.cd() == Some(word.as_str());
+        let is_cd = self.quirks.cd() == Some(name.as_str());
         let source = BootSource::ALL.into_iter().find(|source| {
-            source.as_str().eq_ignore_ascii_case(&word) || (is_cd && *source == BootSource::Cd)
+            source.as_str().eq_ignore_ascii_case(&name) || (is_cd && *source == BootSource::Cd)
         });
         Ok(BootOverride {
             source,
-            word,
-            span: span.and_then(|word| {
-                BootSpan::ALL.into_iter().find(|span| span.as_str().eq_ignore_ascii_case(&word))
+            target: name,
+            span: span.and_then(|name| {
+                BootSpan::ALL.into_iter().find(|span| span.as_str().eq_ignore_ascii_case(&name))
             }),
             mode: boot.text("BootSourceOverrideMode"),
         })
@@ -190,8 +195,8 @@ impl System {
 }
 
 /// A device that lists no values is assumed to allow all.
-fn offers(listed: &[String], word: &str) -> bool {
-    listed.is_empty() || listed.iter().any(|one| one == word)
+fn allows(listed: &[String], name: &str) -> bool {
+    listed.is_empty() || listed.iter().any(|one| one == name)
 }
 
 #[cfg(test)]
@@ -199,21 +204,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_override_leads_where_it_says_unless_it_is_off() {
+    fn an_override_selects_its_source_unless_disabled() {
         let shown = |source, span| BootOverride {
             source,
-            word: String::new(),
+            target: String::new(),
             span: Some(span),
             mode: None,
         };
         for source in [BootSource::Pxe, BootSource::Hdd, BootSource::Cd] {
-            assert!(shown(Some(source), BootSpan::Once).leads_to(source));
-            assert!(shown(Some(source), BootSpan::Continuous).leads_to(source));
-            assert!(!shown(Some(source), BootSpan::Disabled).leads_to(source));
-            assert!(shown(Some(source), BootSpan::Disabled).leads_to(BootSource::None));
-            assert!(!shown(Some(source), BootSpan::Once).leads_to(BootSource::None));
+            assert!(shown(Some(source), BootSpan::Once).boots_from(source));
+            assert!(shown(Some(source), BootSpan::Continuous).boots_from(source));
+            assert!(!shown(Some(source), BootSpan::Disabled).boots_from(source));
+            assert!(shown(Some(source), BootSpan::Disabled).boots_from(BootSource::None));
+            assert!(!shown(Some(source), BootSpan::Once).boots_from(BootSource::None));
         }
-        assert!(shown(Some(BootSource::None), BootSpan::Once).leads_to(BootSource::None));
-        assert!(!shown(None, BootSpan::Once).leads_to(BootSource::Pxe));
+        assert!(shown(Some(BootSource::None), BootSpan::Once).boots_from(BootSource::None));
+        assert!(!shown(None, BootSpan::Once).boots_from(BootSource::Pxe));
     }
 }

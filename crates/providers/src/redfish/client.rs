@@ -5,9 +5,9 @@
 //! Each method returns a decoded resource or a fault.
 
 use super::address::ROOT;
-use super::decode::{Doc, Entry, Part, entry, exact_path, local_path, shown};
-use super::login::{AuthMethod, Opened, Pass, Session, first_method};
-use super::verdict;
+use super::classification;
+use super::decode::{Entry, JsonNode, Resource, entry, exact_path, local_path, shown};
+use super::login::{AuthHeaders, AuthMethod, OpenedSession, Session, first_method};
 use super::{Auth, Login, Settings};
 use crate::http_client::Certificate;
 use crate::http_client::Endpoint;
@@ -17,7 +17,7 @@ use crate::http_client::{HttpClient, HttpClientSettings, HttpRequest, HttpRespon
 use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_MATCH, LOCATION};
 use hyper::{Method, StatusCode};
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use serde_json::Value;
 use std::sync::Arc;
 use tokio::sync::Mutex;
@@ -31,9 +31,9 @@ const MAX_PAGES: usize = 64;
 /// The most members of one collection that are read.
 pub(super) const MAX_MEMBERS: usize = 2_000;
 /// How often a change is tried when the resource changed in between.
-const MAX_MATCHES: usize = 3;
+const MAX_PATCH_ATTEMPTS: usize = 3;
 
-pub(super) struct Link {
+pub(super) struct RedfishClient {
     http: Arc<HttpClient>,
     login: Login,
     method: AuthMethod,
@@ -53,14 +53,14 @@ pub(super) struct Accepted {
 /// The resources that were left out of a report, each with the reason.
 pub(super) type Skipped = Vec<String>;
 
-impl Link {
+impl RedfishClient {
     /// Reads the service root, selects the authentication method and logs in.
     pub async fn open(
         endpoint: Endpoint,
         login: Login,
         trust: Trust,
         settings: &Settings,
-    ) -> Result<(Self, Doc), Fault> {
+    ) -> Result<(Self, Resource), Fault> {
         let mut link = Self::unopened(endpoint, login, trust, settings)?;
         let root = link.read_root(settings.auth).await?;
         let offered = root.root().get("Links").link("Sessions");
@@ -70,14 +70,14 @@ impl Link {
         }
         if link.method == AuthMethod::Session {
             match link.open_session(&link.sessions_path).await? {
-                Opened::Session(session) => *link.session.get_mut() = Some(session),
-                Opened::NoSuchThing(fault) => match settings.auth {
+                OpenedSession::Session(session) => *link.session.get_mut() = Some(session),
+                OpenedSession::NotSupported(fault) => match settings.auth {
                     Auth::Session => return Err(fault),
                     Auth::Auto | Auth::Basic => link.method = AuthMethod::Basic,
                 },
             }
         }
-        link.prove(&root).await?;
+        link.verify_login(&root).await?;
         Ok((link, root))
     }
 
@@ -102,7 +102,7 @@ impl Link {
 
     /// Checks the login. A session proves it; with basic authentication a protected resource is
     /// read, so that a wrong password fails here and not at the first change.
-    async fn prove(&self, root: &Doc) -> Result<(), Fault> {
+    async fn verify_login(&self, root: &Resource) -> Result<(), Fault> {
         // A power shelf may have no System.
         let closed = ["Systems", "Chassis"].iter().find_map(|name| root.root().link(name));
         match (self.method, closed) {
@@ -112,7 +112,7 @@ impl Link {
     }
 
     /// The standard says that the root needs no login, but some devices require one.
-    async fn read_root(&self, auth: Auth) -> Result<Doc, Fault> {
+    async fn read_root(&self, auth: Auth) -> Result<Resource, Fault> {
         if auth != Auth::Basic
             && let Some(root) = self.open_root().await?
         {
@@ -122,14 +122,14 @@ impl Link {
     }
 
     /// The root without a login; None if the device requires one.
-    pub async fn open_root(&self) -> Result<Option<Doc>, Fault> {
+    pub async fn open_root(&self) -> Result<Option<Resource>, Fault> {
         let path = format!("{ROOT}/");
-        let request = reading(&path);
-        let response = self.send_following(request.clone(), &Pass(Vec::new())).await?;
+        let request = get_request(&path);
+        let response = self.send_following(request.clone(), &AuthHeaders(Vec::new())).await?;
         if response.status == StatusCode::UNAUTHORIZED {
             return Ok(None);
         }
-        let response = verdict::judge(self.endpoint(), &request, response)?;
+        let response = classification::check_response(self.endpoint(), &request, response)?;
         self.doc(&path, &response).map(Some)
     }
 
@@ -167,34 +167,38 @@ impl Link {
     }
 
     /// Reads a resource that must exist.
-    pub async fn get(&self, path: &str) -> Result<Doc, Fault> {
-        let request = reading(path);
+    pub async fn get(&self, path: &str) -> Result<Resource, Fault> {
+        let request = get_request(path);
         let response = self.exchange(request.clone()).await?;
-        let response = verdict::judge(self.endpoint(), &request, response)?;
+        let response = classification::check_response(self.endpoint(), &request, response)?;
         self.doc(path, &response)
     }
 
     /// Reads a resource that may be missing.
-    pub async fn find(&self, path: &str) -> Result<Option<Doc>, Fault> {
-        let request = reading(path);
+    pub async fn find(&self, path: &str) -> Result<Option<Resource>, Fault> {
+        let request = get_request(path);
         let response = self.exchange(request.clone()).await?;
         if matches!(response.status, StatusCode::NOT_FOUND | StatusCode::GONE) {
             return Ok(None);
         }
-        let response = verdict::judge(self.endpoint(), &request, response)?;
+        let response = classification::check_response(self.endpoint(), &request, response)?;
         self.doc(path, &response).map(Some)
     }
 
     /// Reads a resource that may be missing or broken; then it is added to `skipped`.
-    pub async fn glance(&self, path: &str, skipped: &mut Skipped) -> Result<Option<Doc>, Fault> {
+    pub async fn find_or_skip(
+        &self,
+        path: &str,
+        skipped: &mut Skipped,
+    ) -> Result<Option<Resource>, Fault> {
         match self.find(path).await {
             Ok(Some(doc)) => Ok(Some(doc)),
             Ok(None) => {
                 skipped.push(format!("{path} is not there"));
                 Ok(None)
             }
-            Err(fault) if stays_one(fault.code) => {
-                skipped.push(fault.said);
+            Err(fault) if concerns_one_resource(fault.code) => {
+                skipped.push(fault.message);
                 Ok(None)
             }
             Err(fault) => Err(fault),
@@ -202,8 +206,8 @@ impl Link {
     }
 
     /// Returns the raw response, for callers that read its status.
-    pub async fn look(&self, path: &str) -> Result<(HttpRequest, HttpResponse), Fault> {
-        let request = reading(path);
+    pub async fn get_raw(&self, path: &str) -> Result<(HttpRequest, HttpResponse), Fault> {
+        let request = get_request(path);
         let response = self.exchange(request.clone()).await?;
         Ok((request, response))
     }
@@ -222,26 +226,29 @@ impl Link {
         last: impl AsyncFnOnce() -> Result<(), Fault>,
     ) -> Result<Accepted, Fault> {
         let kind = HeaderValue::from_str(content_type).map_err(|error| {
-            Fault::new(Code::NotSupported, format!("a file of the kind {content_type:?}: {error}"))
+            Fault::new(
+                FaultCode::NotSupported,
+                format!("a file of the kind {content_type:?}: {error}"),
+            )
         })?;
         let mut headers = vec![(CONTENT_TYPE, kind)];
-        headers.extend(self.pass(None).await?.0);
+        headers.extend(self.auth_headers(None).await?.0);
         let request =
             HttpRequest { method: Method::POST, path: path.to_owned(), headers, body: None };
         let sent = self.http.upload(&request, upload, last).await;
         let response = sent.map_err(|error| self.send_fault(&request, error))?;
-        Ok(accepted(&verdict::judge(self.endpoint(), &request, response)?))
+        Ok(accepted(&classification::check_response(self.endpoint(), &request, response)?))
     }
 
     /// Changes a resource if it is as it was when `doc` was read. If it changed since, its ETag is
     /// read again: `body` does not depend on the earlier value.
-    pub async fn patch(&self, doc: &Doc, body: &Value) -> Result<Accepted, Fault> {
+    pub async fn patch(&self, doc: &Resource, body: &Value) -> Result<Accepted, Fault> {
         let mut etag = doc.etag.clone();
-        for attempt in 1..=MAX_MATCHES {
+        for attempt in 1..=MAX_PATCH_ATTEMPTS {
             match self.change(Method::PATCH, &doc.path, body, etag.as_deref()).await {
                 Ok(response) => return Ok(accepted(&response)),
                 Err(Refused { status: Some(StatusCode::PRECONDITION_FAILED), .. })
-                    if attempt < MAX_MATCHES && etag.is_some() =>
+                    if attempt < MAX_PATCH_ATTEMPTS && etag.is_some() =>
                 {
                     let fresh = self.get(&doc.path).await?.etag;
                     // Some devices return a weak tag and accept it only as a strong one.
@@ -253,8 +260,8 @@ impl Link {
                 Err(refused) => return Err(refused.fault),
             }
         }
-        let said = format!("{} changed each time it was to be changed by us", doc.path);
-        Err(Fault::new(Code::EffectFailed, format!("{}: {said}", self.endpoint())))
+        let message = format!("{} changed each time it was to be changed by us", doc.path);
+        Err(Fault::new(FaultCode::EffectFailed, format!("{}: {message}", self.endpoint())))
     }
 
     async fn change(
@@ -270,7 +277,7 @@ impl Link {
         let request = HttpRequest { method, path: path.to_owned(), headers, body };
         let response = self.exchange(request.clone()).await?;
         let status = Some(response.status);
-        verdict::judge(self.endpoint(), &request, response)
+        classification::check_response(self.endpoint(), &request, response)
             .map_err(|fault| Refused { status, fault })
     }
 
@@ -280,12 +287,12 @@ impl Link {
         path: &str,
         limit: usize,
         skipped: &mut Skipped,
-    ) -> Result<Vec<Doc>, Fault> {
+    ) -> Result<Vec<Resource>, Fault> {
         let mut members = Vec::new();
         for entry in self.entries(path, limit, skipped).await? {
             match entry {
-                Entry::Whole(doc) => members.push(doc),
-                Entry::Link(link) => members.extend(self.glance(&link, skipped).await?),
+                Entry::Expanded(doc) => members.push(doc),
+                Entry::Link(link) => members.extend(self.find_or_skip(&link, skipped).await?),
             }
         }
         Ok(members)
@@ -302,7 +309,7 @@ impl Link {
         let mut next = Some(path.to_owned());
         for _ in 0..MAX_PAGES {
             let Some(page) = next.take() else { return Ok(entries) };
-            let Some(doc) = self.glance(&page, skipped).await? else { return Ok(entries) };
+            let Some(doc) = self.find_or_skip(&page, skipped).await? else { return Ok(entries) };
             entries.extend(doc.root().list("Members").filter_map(entry));
             if entries.len() >= limit {
                 entries.truncate(limit);
@@ -316,29 +323,29 @@ impl Link {
 
     /// One request with the login; repeated once if the session has expired.
     async fn exchange(&self, request: HttpRequest) -> Result<HttpResponse, Fault> {
-        let pass = self.pass(None).await?;
+        let pass = self.auth_headers(None).await?;
         let response = self.send_following(request.clone(), &pass).await?;
         if response.status != StatusCode::UNAUTHORIZED || self.method == AuthMethod::Basic {
             return Ok(response);
         }
-        let renewed = self.pass(Some(&pass)).await?;
+        let renewed = self.auth_headers(Some(&pass)).await?;
         self.send_following(request, &renewed).await
     }
 
     /// Authentication headers other than `stale`, which the device refused.
-    async fn pass(&self, stale: Option<&Pass>) -> Result<Pass, Fault> {
+    async fn auth_headers(&self, stale: Option<&AuthHeaders>) -> Result<AuthHeaders, Fault> {
         if self.method == AuthMethod::Basic {
             return self.login.basic();
         }
         let mut session = self.session.lock().await;
-        if let Some(current) = session.as_ref().map(Session::pass)
+        if let Some(current) = session.as_ref().map(Session::auth_headers)
             && stale.is_none_or(|stale| stale.0 != current.0)
         {
             return Ok(current);
         }
         match self.open_session(&self.sessions_path).await? {
-            Opened::Session(fresh) => Ok(session.insert(fresh).pass()),
-            Opened::NoSuchThing(fault) => Err(fault),
+            OpenedSession::Session(fresh) => Ok(session.insert(fresh).auth_headers()),
+            OpenedSession::NotSupported(fault) => Err(fault),
         }
     }
 
@@ -346,9 +353,9 @@ impl Link {
     pub async fn send_following(
         &self,
         mut request: HttpRequest,
-        pass: &Pass,
+        pass: &AuthHeaders,
     ) -> Result<HttpResponse, Fault> {
-        let asked = request.path.clone();
+        let requested = request.path.clone();
         request.headers.extend(pass.0.iter().cloned());
         for _ in 0..=MAX_REDIRECTS {
             let response = self.send(&request).await?;
@@ -357,8 +364,8 @@ impl Link {
                 None => return Ok(response),
             }
         }
-        let said = format!("{} leads {asked} in a circle", self.endpoint());
-        Err(Fault::new(Code::AnswerGarbled, said))
+        let message = format!("{} leads {requested} in a circle", self.endpoint());
+        Err(Fault::new(FaultCode::AnswerGarbled, message))
     }
 
     fn redirected(
@@ -384,13 +391,13 @@ impl Link {
         match exact_path(&target).filter(|_| own) {
             Some(path) => Ok(Some(path)),
             None => {
-                let said = format!(
+                let message = format!(
                     "{} sends us elsewhere for {}, to {}: correct the address",
                     self.endpoint(),
                     request.path,
                     shown(&target)
                 );
-                Err(Fault::new(Code::AnswerGarbled, said))
+                Err(Fault::new(FaultCode::AnswerGarbled, message))
             }
         }
     }
@@ -404,21 +411,22 @@ impl Link {
             SendError::Unsent(fault) => fault,
             SendError::Lost(why) => {
                 let (code, end) = if request.only_reads() {
-                    (Code::BmcUnreachable, "")
+                    (FaultCode::BmcUnreachable, "")
                 } else {
-                    (Code::AnswerLost, ", so it may have been done")
+                    (FaultCode::AnswerLost, ", so it may have been done")
                 };
                 let HttpRequest { method, path, .. } = request;
-                let said = format!("{} was asked to {method} {path}: {why}{end}", self.endpoint());
-                Fault::new(code, said)
+                let message =
+                    format!("{} was asked to {method} {path}: {why}{end}", self.endpoint());
+                Fault::new(code, message)
             }
         }
     }
 
-    fn doc(&self, path: &str, response: &HttpResponse) -> Result<Doc, Fault> {
+    fn doc(&self, path: &str, response: &HttpResponse) -> Result<Resource, Fault> {
         let garbled = |why: String| {
-            let said = format!("{} sent no resource for {path}: {why}", self.endpoint());
-            Fault::new(Code::AnswerGarbled, said)
+            let message = format!("{} sent no resource for {path}: {why}", self.endpoint());
+            Fault::new(FaultCode::AnswerGarbled, message)
         };
         let body = response.body.as_ref().map_err(|why| garbled(why.clone()))?;
         let value: Value = serde_json::from_slice(body)
@@ -426,12 +434,13 @@ impl Link {
         if !value.is_object() {
             return Err(garbled("it is no JSON object".into()));
         }
-        let etag = header(&response.headers, &ETAG).or_else(|| Part(&value).text("@odata.etag"));
-        Ok(Doc { path: path.to_owned(), etag, value })
+        let etag =
+            header(&response.headers, &ETAG).or_else(|| JsonNode(&value).text("@odata.etag"));
+        Ok(Resource { path: path.to_owned(), etag, value })
     }
 }
 
-impl Drop for Link {
+impl Drop for RedfishClient {
     /// BMCs allow few sessions, and most keep an unused one for half an hour.
     fn drop(&mut self) {
         if let Some(session) = self.session.get_mut().take() {
@@ -459,11 +468,11 @@ impl From<Refused> for Fault {
 }
 
 /// Whether a fault concerns one resource and not the whole BMC.
-const fn stays_one(code: Code) -> bool {
-    matches!(code, Code::NotSupported | Code::EffectFailed | Code::AnswerGarbled)
+const fn concerns_one_resource(code: FaultCode) -> bool {
+    matches!(code, FaultCode::NotSupported | FaultCode::EffectFailed | FaultCode::AnswerGarbled)
 }
 
-fn reading(path: &str) -> HttpRequest {
+fn get_request(path: &str) -> HttpRequest {
     HttpRequest { method: Method::GET, path: path.to_owned(), headers: Vec::new(), body: None }
 }
 

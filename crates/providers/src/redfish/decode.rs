@@ -10,21 +10,21 @@ use model::time::Timestamp;
 use serde_json::Value;
 
 /// The longest message of a device that is passed on.
-const MAX_SAID_CHARS: usize = 400;
+const MAX_MESSAGE_CHARS: usize = 400;
 const NOTHING: &Value = &Value::Null;
 
 /// A resource as it was read.
 #[derive(Debug, Clone)]
-pub(super) struct Doc {
+pub(super) struct Resource {
     pub path: String,
     /// The tag that a change must name in If-Match, if the device sends one.
     pub etag: Option<String>,
     pub value: Value,
 }
 
-impl Doc {
-    pub const fn root(&self) -> Part<'_> {
-        Part(&self.value)
+impl Resource {
+    pub const fn root(&self) -> JsonNode<'_> {
+        JsonNode(&self.value)
     }
 
     /// The last segment of its path.
@@ -35,11 +35,11 @@ impl Doc {
 
 /// A JSON value inside a resource.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Part<'a>(pub &'a Value);
+pub(super) struct JsonNode<'a>(pub &'a Value);
 
-impl<'a> Part<'a> {
+impl<'a> JsonNode<'a> {
     pub fn get(self, name: &str) -> Self {
-        Part(self.0.get(name).unwrap_or(NOTHING))
+        JsonNode(self.0.get(name).unwrap_or(NOTHING))
     }
 
     /// The field as trimmed text; None if that is empty.
@@ -85,7 +85,7 @@ impl<'a> Part<'a> {
     }
 
     /// The field's entries. A single value counts as a list of one, null as an empty list.
-    pub fn list(self, name: &str) -> impl Iterator<Item = Part<'a>> + use<'a> {
+    pub fn list(self, name: &str) -> impl Iterator<Item = JsonNode<'a>> + use<'a> {
         let entries: &'a [Value] = match self.get(name).0 {
             Value::Null => &[],
             Value::Array(entries) => entries,
@@ -93,11 +93,11 @@ impl<'a> Part<'a> {
                 std::slice::from_ref(one)
             }
         };
-        entries.iter().map(Part)
+        entries.iter().map(JsonNode)
     }
 
     pub fn texts(self, name: &str) -> Vec<String> {
-        self.list(name).filter_map(Part::as_text).collect()
+        self.list(name).filter_map(JsonNode::as_text).collect()
     }
 
     /// The target of a link, as a path on the same device.
@@ -130,24 +130,24 @@ impl<'a> Part<'a> {
 #[derive(Debug)]
 pub(super) enum Entry {
     Link(String),
-    Whole(Doc),
+    Expanded(Resource),
 }
 
 impl Entry {
     pub fn path(&self) -> &str {
         match self {
             Self::Link(path) => path,
-            Self::Whole(doc) => &doc.path,
+            Self::Expanded(doc) => &doc.path,
         }
     }
 }
 
-pub(super) fn entry(part: Part<'_>) -> Option<Entry> {
+pub(super) fn entry(part: JsonNode<'_>) -> Option<Entry> {
     let link = part.as_link();
     if part.is_expanded() {
         let path = link.unwrap_or_default();
         let etag = part.text("@odata.etag");
-        return Some(Entry::Whole(Doc { path, etag, value: part.0.clone() }));
+        return Some(Entry::Expanded(Resource { path, etag, value: part.0.clone() }));
     }
     link.map(Entry::Link)
 }
@@ -183,7 +183,7 @@ pub(super) fn last_piece(path: &str) -> &str {
 
 /// A device's message, in one line and of bounded length.
 pub(super) fn shown(words: &str) -> String {
-    one_line(words, MAX_SAID_CHARS)
+    one_line(words, MAX_MESSAGE_CHARS)
 }
 
 #[cfg(test)]
@@ -197,7 +197,7 @@ mod tests {
             "Number": 7, "Text": " 7.5 ", "Blank": "  ", "Flag": "True", "Null": null,
             "Less": -1, "Odd": {"a": 1}, "List": [1, null, "b"], "One": {"@odata.id": "/x/"},
         });
-        let part = Part(&value);
+        let part = JsonNode(&value);
         assert_eq!(part.text("Number").as_deref(), Some("7"));
         assert_eq!(part.text("Text").as_deref(), Some("7.5"));
         assert_eq!((part.count("Number"), part.count("Text")), (Some(7), Some(7)));
@@ -231,8 +231,8 @@ mod tests {
     #[test]
     fn times_are_read_with_their_offset() {
         let value = json!({"At": "2024-06-11T00:14:47-05:00", "No": "N/A"});
-        let at = Part(&value).time("At").map(Timestamp::as_millis);
+        let at = JsonNode(&value).time("At").map(Timestamp::as_millis);
         assert_eq!(at, Some(1_718_082_887_000));
-        assert_eq!(Part(&value).time("No"), None);
+        assert_eq!(JsonNode(&value).time("No"), None);
     }
 }

@@ -5,11 +5,11 @@
 //! with different versions share is refused.
 
 use super::client::Skipped;
-use super::decode::{Doc, Part};
+use super::decode::{JsonNode, Resource};
 use super::inventory::name;
 use super::quirks::Quirks;
 use super::system::System;
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 
 /// The most managers of one device whose version is read.
 const MAX_MANAGERS: usize = 8;
@@ -42,12 +42,12 @@ impl System {
     /// The version and path of the first manager that shows a version.
     pub(super) async fn manager(
         &self,
-        part: Part<'_>,
+        part: JsonNode<'_>,
         skipped: &mut Skipped,
     ) -> Result<Option<(String, String)>, Fault> {
         let links = part.get("Links");
-        for path in links.list("ManagedBy").filter_map(Part::as_link).take(MAX_MANAGERS) {
-            let manager = self.link.glance(&path, skipped).await?;
+        for path in links.list("ManagedBy").filter_map(JsonNode::as_link).take(MAX_MANAGERS) {
+            let manager = self.link.find_or_skip(&path, skipped).await?;
             if let Some(version) = manager.and_then(|doc| doc.root().text("FirmwareVersion")) {
                 return Ok(Some((version, path)));
             }
@@ -57,10 +57,10 @@ impl System {
 
     /// The components that the update service lists.
     pub async fn firmware(&self) -> Result<Vec<Firmware>, Fault> {
-        self.firmware_or_less(&mut Skipped::new()).await
+        self.list_firmware(&mut Skipped::new()).await
     }
 
-    pub(super) async fn firmware_or_less(
+    pub(super) async fn list_firmware(
         &self,
         skipped: &mut Skipped,
     ) -> Result<Vec<Firmware>, Fault> {
@@ -71,7 +71,7 @@ impl System {
     /// The installed components, and `BIOS` and `BMC` if the update service lists none.
     pub async fn components(&self) -> Result<Components, Fault> {
         let mut skipped = Skipped::new();
-        let mut all = installed(self.firmware_or_less(&mut skipped).await?, &self.quirks);
+        let mut all = installed(self.list_firmware(&mut skipped).await?, &self.quirks);
         let doc = self.read().await?;
         let own = [(BIOS, "BiosVersion"), (BMC, "FirmwareVersion")];
         for (id, field) in own {
@@ -93,7 +93,7 @@ impl System {
 }
 
 fn is_there(all: &[Firmware], component: &str) -> bool {
-    all.iter().any(|one| called(one, component))
+    all.iter().any(|one| has_name(one, component))
 }
 
 /// Without earlier versions and versions that are only available.
@@ -101,7 +101,7 @@ fn installed(all: Vec<Firmware>, quirks: &Quirks) -> Vec<Firmware> {
     all.into_iter().filter(|one| quirks.is_installed(&one.id)).collect()
 }
 
-fn called(one: &Firmware, component: &str) -> bool {
+fn has_name(one: &Firmware, component: &str) -> bool {
     let same = |text: &str| text.eq_ignore_ascii_case(component);
     same(&one.id)
         || one.name.as_deref().is_some_and(same)
@@ -110,36 +110,39 @@ fn called(one: &Firmware, component: &str) -> bool {
 
 impl Components {
     /// Finds a component by id, name or software id.
-    pub fn find(&self, wanted: &str) -> Result<&Firmware, Fault> {
-        let by_id = self.list.iter().find(|one| one.id.eq_ignore_ascii_case(wanted));
+    pub fn find(&self, desired: &str) -> Result<&Firmware, Fault> {
+        let by_id = self.list.iter().find(|one| one.id.eq_ignore_ascii_case(desired));
         if let Some(one) = by_id {
             return Ok(one);
         }
-        let fitting: Vec<&Firmware> = self.list.iter().filter(|one| called(one, wanted)).collect();
+        let fitting: Vec<&Firmware> =
+            self.list.iter().filter(|one| has_name(one, desired)).collect();
         match fitting.as_slice() {
             [one, others @ ..] if others.iter().all(|one_more| one_more.version == one.version) => {
                 Ok(one)
             }
-            [] => Err(self.without(wanted)),
+            [] => Err(self.not_found(desired)),
             [_, ..] => {
-                let said = format!(
-                    "{wanted:?} is the name of several components with different versions; \
+                let message = format!(
+                    "{desired:?} is the name of several components with different versions; \
                      name one by its id: {}",
                     ids(fitting.into_iter())
                 );
-                Err(Fault::new(Code::NotSupported, said))
+                Err(Fault::new(FaultCode::NotSupported, message))
             }
         }
     }
 
     /// If a resource was skipped, the component may exist, so the fault is not `NotSupported`.
-    fn without(&self, wanted: &str) -> Fault {
+    fn not_found(&self, desired: &str) -> Fault {
         let (code, why) = match (self.skipped.first(), self.list.is_empty()) {
-            (Some(skipped), _) => (Code::EffectFailed, format!("not all could be read: {skipped}")),
-            (None, true) => (Code::NotSupported, "it shows no firmware at all".into()),
-            (None, false) => (Code::NotSupported, format!("it has {}", ids(self.list.iter()))),
+            (Some(skipped), _) => {
+                (FaultCode::EffectFailed, format!("not all could be read: {skipped}"))
+            }
+            (None, true) => (FaultCode::NotSupported, "it shows no firmware at all".into()),
+            (None, false) => (FaultCode::NotSupported, format!("it has {}", ids(self.list.iter()))),
         };
-        Fault::new(code, format!("the device has no firmware component {wanted:?}; {why}"))
+        Fault::new(code, format!("the device has no firmware component {desired:?}; {why}"))
     }
 }
 
@@ -147,10 +150,10 @@ fn ids<'a>(some: impl Iterator<Item = &'a Firmware>) -> String {
     some.take(MAX_NAMED).map(|one| one.id.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-fn firmware(doc: &Doc, quirks: &Quirks) -> Option<Firmware> {
+fn firmware(doc: &Resource, quirks: &Quirks) -> Option<Firmware> {
     let part = doc.root();
     let own = part.as_link().unwrap_or_else(|| doc.path.clone());
-    let related = part.list("RelatedItem").find_map(Part::as_link);
+    let related = part.list("RelatedItem").find_map(JsonNode::as_link);
     Some(Firmware {
         id: name(doc),
         name: part.text("Name"),
@@ -177,8 +180,8 @@ mod tests {
     }
 
     #[test]
-    fn what_shows_no_version_is_not_installed() {
-        let doc = |value| Doc { path: "/redfish/v1/F/BMC".into(), etag: None, value };
+    fn a_component_without_version_is_not_installed() {
+        let doc = |value| Resource { path: "/redfish/v1/F/BMC".into(), etag: None, value };
         let usual = Quirks::default();
         assert_eq!(firmware(&doc(json!({"Version": null})), &usual), None);
         let on = json!({"Version": "7", "RelatedItem": [{"@odata.id": "/redfish/v1/Managers/1"}]});
@@ -192,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_component_is_found_by_what_people_call_it() {
+    fn a_component_is_found_by_id_name_or_software_id() {
         let list = vec![
             one("MGX_FW_BMC_0", "Software Inventory", "0x001B", "88.2"),
             one("MGX_FW_CPU_0", "Software Inventory", "0x0010", "88.3"),
@@ -200,27 +203,27 @@ mod tests {
             one("Installed-159", "BIOS", "159", "1.8"),
         ];
         let all = Components { list, ..Components::default() };
-        for (wanted, id) in [
+        for (desired, id) in [
             ("MGX_FW_BMC_0", "MGX_FW_BMC_0"),
             ("mgx_fw_cpu_0", "MGX_FW_CPU_0"),
             ("0x0010", "MGX_FW_CPU_0"),
             ("BIOS", "Current-159"),
         ] {
-            assert_eq!(all.find(wanted).unwrap().id, id, "{wanted}");
+            assert_eq!(all.find(desired).unwrap().id, id, "{desired}");
         }
         let fault = all.find("Software Inventory").unwrap_err();
-        assert!(fault.said.contains("MGX_FW_BMC_0, MGX_FW_CPU_0"), "{fault}");
+        assert!(fault.message.contains("MGX_FW_BMC_0, MGX_FW_CPU_0"), "{fault}");
         let fault = all.find("CPLD").unwrap_err();
-        assert!(fault.said.contains("no firmware component \"CPLD\"; it has MGX"), "{fault}");
+        assert!(fault.message.contains("no firmware component \"CPLD\"; it has MGX"), "{fault}");
         let none = Components::default().find("BMC").unwrap_err();
-        assert!(none.said.contains("no firmware at all"), "{none}");
+        assert!(none.message.contains("no firmware at all"), "{none}");
         let skipped = vec!["F/2 is not there".into()];
         let fault = Components { skipped, ..all }.find("CPLD").unwrap_err();
-        assert_eq!(fault.code, Code::EffectFailed, "it may be the skipped one: {fault}");
+        assert_eq!(fault.code, FaultCode::EffectFailed, "it may be the skipped one: {fault}");
     }
 
     #[test]
-    fn what_was_there_before_is_not_there() {
+    fn a_previous_version_is_not_installed() {
         let quirks = Quirks::of(&["Dell Inc.".to_owned()], "PowerEdge");
         let all = vec![
             one("Previous-159", "BIOS", "159", "1.2"),

@@ -5,7 +5,7 @@
 //! unhealthy, and neither is one without a health value: it is unknown.
 
 use super::client::{MAX_MEMBERS, Skipped};
-use super::decode::{Doc, Part};
+use super::decode::{JsonNode, Resource};
 use super::system::System;
 use model::fault::Fault;
 
@@ -23,7 +23,7 @@ pub enum Health {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BadPart {
+pub struct UnhealthyComponent {
     pub name: String,
     pub health: Health,
     /// The measured value with its unit, for a sensor.
@@ -39,10 +39,10 @@ pub struct Redundancy {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthReport {
     pub overall: Health,
-    pub bad: Vec<BadPart>,
+    pub unhealthy: Vec<UnhealthyComponent>,
     pub redundancy: Vec<Redundancy>,
     /// How many sensors, fans and supplies were read.
-    pub looked_at: usize,
+    pub components_read: usize,
     /// The resources that could not be read, each with the reason.
     pub skipped: Vec<String>,
 }
@@ -59,13 +59,13 @@ impl Health {
         }
     }
 
-    fn parse(word: Option<String>) -> Self {
-        let is = |health: &Self| word.as_deref().is_some_and(|word| word == health.as_str());
+    fn parse(name: Option<String>) -> Self {
+        let is = |health: &Self| name.as_deref().is_some_and(|name| name == health.as_str());
         Self::ALL.into_iter().find(is).unwrap_or(Self::Unknown)
     }
 
     /// The worse of a component's own health and its rollup.
-    fn of(part: Part<'_>) -> Self {
+    fn of(part: JsonNode<'_>) -> Self {
         let status = part.get("Status");
         match status.text("State").as_deref() {
             Some("Absent" | "Disabled" | "StandbyOffline" | "UnavailableOffline") => Self::Unknown,
@@ -79,9 +79,9 @@ impl System {
         let system = self.read().await?;
         let mut report = HealthReport {
             overall: Health::of(system.root()),
-            bad: Vec::new(),
+            unhealthy: Vec::new(),
             redundancy: Vec::new(),
-            looked_at: 0,
+            components_read: 0,
             skipped: Vec::new(),
         };
         // A power shelf may be a chassis itself.
@@ -90,85 +90,95 @@ impl System {
         }
         let links = system.root().get("Links");
         let chassis: Vec<String> =
-            links.list("Chassis").filter_map(Part::as_link).take(MAX_CHASSIS).collect();
+            links.list("Chassis").filter_map(JsonNode::as_link).take(MAX_CHASSIS).collect();
         for path in chassis {
-            if let Some(chassis) = self.link.glance(&path, &mut report.skipped).await? {
+            if let Some(chassis) = self.link.find_or_skip(&path, &mut report.skipped).await? {
                 self.examine(&chassis, &mut report).await?;
             }
         }
-        report.bad.sort_by(|a, b| b.health.cmp(&a.health).then_with(|| a.name.cmp(&b.name)));
-        report.bad.dedup();
-        report.bad.truncate(MAX_BAD);
+        report.unhealthy.sort_by(|a, b| b.health.cmp(&a.health).then_with(|| a.name.cmp(&b.name)));
+        report.unhealthy.dedup();
+        report.unhealthy.truncate(MAX_BAD);
         Ok(report)
     }
 
-    async fn examine(&self, chassis: &Doc, report: &mut HealthReport) -> Result<(), Fault> {
+    async fn examine(&self, chassis: &Resource, report: &mut HealthReport) -> Result<(), Fault> {
         let part = chassis.root();
         for (name, lists) in
             [("Thermal", ["Temperatures", "Fans"]), ("Power", ["PowerSupplies", "Voltages"])]
         {
-            let Some(doc) = self.followed(part, name, &mut report.skipped).await? else { continue };
+            let Some(doc) = self.find_linked(part, name, &mut report.skipped).await? else {
+                continue;
+            };
             for list in lists {
-                report.looked_at += doc.root().list(list).count();
-                report.bad.extend(doc.root().list(list).filter_map(ill));
+                report.components_read += doc.root().list(list).count();
+                report.unhealthy.extend(doc.root().list(list).filter_map(unhealthy_component));
             }
             report.redundancy.extend(doc.root().list("Redundancy").map(redundancy));
         }
         for (name, field) in
             [("ThermalSubsystem", "FanRedundancy"), ("PowerSubsystem", "PowerSupplyRedundancy")]
         {
-            let Some(doc) = self.followed(part, name, &mut report.skipped).await? else { continue };
-            report.bad.extend(ill(doc.root()));
+            let Some(doc) = self.find_linked(part, name, &mut report.skipped).await? else {
+                continue;
+            };
+            report.unhealthy.extend(unhealthy_component(doc.root()));
             report.redundancy.extend(doc.root().list(field).map(redundancy));
         }
-        self.sense(part, report).await
+        self.read_sensors(part, report).await
     }
 
-    async fn followed(
+    async fn find_linked(
         &self,
-        part: Part<'_>,
+        part: JsonNode<'_>,
         name: &str,
         skipped: &mut Skipped,
-    ) -> Result<Option<Doc>, Fault> {
+    ) -> Result<Option<Resource>, Fault> {
         match part.link(name) {
-            Some(path) => self.link.glance(&path, skipped).await,
+            Some(path) => self.link.find_or_skip(&path, skipped).await,
             None => Ok(None),
         }
     }
 
     /// Reads `Sensors` only if the device can expand it: one by one it would take minutes.
-    async fn sense(&self, chassis: Part<'_>, report: &mut HealthReport) -> Result<(), Fault> {
+    async fn read_sensors(
+        &self,
+        chassis: JsonNode<'_>,
+        report: &mut HealthReport,
+    ) -> Result<(), Fault> {
         let Some(path) = chassis.link("Sensors").filter(|_| self.expands) else { return Ok(()) };
-        let whole = format!("{path}?$expand=.($levels=1)");
-        let Some(list) = self.link.glance(&whole, &mut report.skipped).await? else {
+        let complete = format!("{path}?$expand=.($levels=1)");
+        let Some(list) = self.link.find_or_skip(&complete, &mut report.skipped).await? else {
             return Ok(());
         };
-        report.looked_at += list.root().list("Members").take(MAX_MEMBERS).count();
-        report.bad.extend(list.root().list("Members").take(MAX_MEMBERS).filter_map(ill));
+        report.components_read += list.root().list("Members").take(MAX_MEMBERS).count();
+        report
+            .unhealthy
+            .extend(list.root().list("Members").take(MAX_MEMBERS).filter_map(unhealthy_component));
         Ok(())
     }
 }
 
-fn ill(part: Part<'_>) -> Option<BadPart> {
+fn unhealthy_component(part: JsonNode<'_>) -> Option<UnhealthyComponent> {
     let health = Health::of(part);
     match health {
         Health::Unknown | Health::Ok => None,
         Health::Warning | Health::Critical => {
-            Some(BadPart { name: called(part), health, reading: reading(part) })
+            Some(UnhealthyComponent { name: component_name(part), health, reading: reading(part) })
         }
     }
 }
 
-fn redundancy(part: Part<'_>) -> Redundancy {
-    Redundancy { name: called(part), health: Health::of(part) }
+fn redundancy(part: JsonNode<'_>) -> Redundancy {
+    Redundancy { name: component_name(part), health: Health::of(part) }
 }
 
-fn called(part: Part<'_>) -> String {
+fn component_name(part: JsonNode<'_>) -> String {
     let fields = ["Name", "FanName", "Id", "MemberId", "GroupName", "RedundancyType", "Mode"];
     fields.iter().find_map(|field| part.text(field)).unwrap_or_else(|| "unnamed".to_owned())
 }
 
-fn reading(part: Part<'_>) -> Option<String> {
+fn reading(part: JsonNode<'_>) -> Option<String> {
     let measured = [("ReadingCelsius", "Cel"), ("ReadingVolts", "V")];
     let fixed = measured.iter().find_map(|(field, unit)| Some((part.text(field)?, *unit)));
     if let Some((value, unit)) = fixed {
@@ -185,7 +195,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_what_says_so_is_ill() {
+    fn only_a_bad_health_value_is_unhealthy() {
         for (status, health) in [
             (json!({"Health": "OK"}), Health::Ok),
             (json!({"Health": "OK", "HealthRollup": "Critical"}), Health::Critical),
@@ -196,20 +206,20 @@ mod tests {
         ] {
             let part =
                 json!({"Name": "Fan 1", "Reading": 0, "ReadingUnits": "RPM", "Status": status});
-            assert_eq!(Health::of(Part(&part)), health, "{status}");
-            let expected = (health >= Health::Warning).then(|| BadPart {
+            assert_eq!(Health::of(JsonNode(&part)), health, "{status}");
+            let expected = (health >= Health::Warning).then(|| UnhealthyComponent {
                 name: "Fan 1".into(),
                 health,
                 reading: Some("0 RPM".into()),
             });
-            assert_eq!(ill(Part(&part)), expected, "{status}");
+            assert_eq!(unhealthy_component(JsonNode(&part)), expected, "{status}");
         }
     }
 
     #[test]
     fn readings_have_their_unit() {
-        assert_eq!(reading(Part(&json!({"ReadingCelsius": 41}))).as_deref(), Some("41 Cel"));
-        assert_eq!(reading(Part(&json!({"ReadingVolts": 11.9}))).as_deref(), Some("11.9 V"));
-        assert_eq!(reading(Part(&json!({}))), None);
+        assert_eq!(reading(JsonNode(&json!({"ReadingCelsius": 41}))).as_deref(), Some("41 Cel"));
+        assert_eq!(reading(JsonNode(&json!({"ReadingVolts": 11.9}))).as_deref(), Some("11.9 V"));
+        assert_eq!(reading(JsonNode(&json!({}))), None);
     }
 }

@@ -5,7 +5,7 @@
 //! own. A value that the device does not report stays empty.
 
 use super::client::{MAX_MEMBERS, Skipped};
-use super::decode::{Doc, Part};
+use super::decode::{JsonNode, Resource};
 use super::firmware::Firmware;
 use super::system::System;
 use model::fault::Fault;
@@ -85,8 +85,12 @@ impl System {
         let part = system.root();
         let mut skipped = Skipped::new();
         let processors = self.processors(&system, &mut skipped).await?;
-        let memory: Vec<Memory> =
-            self.parts(part, "Memory", &mut skipped).await?.iter().filter_map(memory).collect();
+        let memory: Vec<Memory> = self
+            .members_of(part, "Memory", &mut skipped)
+            .await?
+            .iter()
+            .filter_map(memory)
+            .collect();
         let nics = self.nics(part, &mut skipped).await?;
         let summed = part.get("MemorySummary").number("TotalSystemMemoryGiB");
         let modules: u64 = memory.iter().map(|module| module.capacity_mib).sum();
@@ -107,29 +111,33 @@ impl System {
             memory,
             disks: self.disks(part, &mut skipped).await?,
             nics,
-            firmware: self.firmware_or_less(&mut skipped).await?,
+            firmware: self.list_firmware(&mut skipped).await?,
             skipped,
         })
     }
 
     /// The System's processors, and those of the machine's boards that are not CPUs.
-    async fn processors(&self, system: &Doc, skipped: &mut Skipped) -> Result<Vec<Doc>, Fault> {
-        let mut all = self.parts(system.root(), "Processors", skipped).await?;
+    async fn processors(
+        &self,
+        system: &Resource,
+        skipped: &mut Skipped,
+    ) -> Result<Vec<Resource>, Fault> {
+        let mut all = self.members_of(system.root(), "Processors", skipped).await?;
         for board in self.boards.iter().filter(|board| **board != system.path) {
-            if let Some(board) = self.link.glance(board, skipped).await? {
-                let more = self.parts(board.root(), "Processors", skipped).await?;
+            if let Some(board) = self.link.find_or_skip(board, skipped).await? {
+                let more = self.members_of(board.root(), "Processors", skipped).await?;
                 all.extend(more.into_iter().filter(|one| !is_kind(one, "CPU")));
             }
         }
         Ok(all)
     }
 
-    pub(super) async fn parts(
+    pub(super) async fn members_of(
         &self,
-        part: Part<'_>,
+        part: JsonNode<'_>,
         name: &str,
         skipped: &mut Skipped,
-    ) -> Result<Vec<Doc>, Fault> {
+    ) -> Result<Vec<Resource>, Fault> {
         match part.link(name) {
             Some(path) => self.link.members(&path, MAX_MEMBERS, skipped).await,
             None => Ok(Vec::new()),
@@ -137,21 +145,24 @@ impl System {
     }
 
     /// The drives of every storage controller; on old devices those of `SimpleStorage`.
-    async fn disks(&self, part: Part<'_>, skipped: &mut Skipped) -> Result<Vec<Disk>, Fault> {
+    async fn disks(&self, part: JsonNode<'_>, skipped: &mut Skipped) -> Result<Vec<Disk>, Fault> {
         let mut disks: Vec<Disk> = Vec::new();
-        let mut seen: Vec<String> = Vec::new();
-        for storage in self.parts(part, "Storage", skipped).await? {
-            for drive in storage.root().list("Drives").filter_map(Part::as_link).take(MAX_MEMBERS) {
+        let mut observed: Vec<String> = Vec::new();
+        for storage in self.members_of(part, "Storage", skipped).await? {
+            for drive in
+                storage.root().list("Drives").filter_map(JsonNode::as_link).take(MAX_MEMBERS)
+            {
                 // A drive behind two controllers is listed twice.
-                if seen.contains(&drive) {
+                if observed.contains(&drive) {
                     continue;
                 }
-                disks.extend(self.link.glance(&drive, skipped).await?.as_ref().and_then(disk));
-                seen.push(drive);
+                disks
+                    .extend(self.link.find_or_skip(&drive, skipped).await?.as_ref().and_then(disk));
+                observed.push(drive);
             }
         }
         if disks.is_empty() {
-            for storage in self.parts(part, "SimpleStorage", skipped).await? {
+            for storage in self.members_of(part, "SimpleStorage", skipped).await? {
                 disks.extend(storage.root().list("Devices").filter_map(simple_disk));
             }
         }
@@ -160,15 +171,15 @@ impl System {
 
     pub(super) async fn nics(
         &self,
-        part: Part<'_>,
+        part: JsonNode<'_>,
         skipped: &mut Skipped,
     ) -> Result<Vec<Nic>, Fault> {
-        let listed = self.parts(part, "EthernetInterfaces", skipped).await?;
+        let listed = self.members_of(part, "EthernetInterfaces", skipped).await?;
         let nics: Vec<Nic> = listed.iter().filter_map(|nic| self.nic(nic)).collect();
         if nics.is_empty() { self.adapters(part, skipped).await } else { Ok(nics) }
     }
 
-    fn nic(&self, doc: &Doc) -> Option<Nic> {
+    fn nic(&self, doc: &Resource) -> Option<Nic> {
         let part = doc.root();
         // The other address may be that of a bond.
         let fields = ["PermanentMACAddress", "MACAddress"];
@@ -182,18 +193,18 @@ impl System {
     }
 }
 
-pub(super) fn name(doc: &Doc) -> String {
+pub(super) fn name(doc: &Resource) -> String {
     doc.root().text("Id").unwrap_or_else(|| doc.name().to_owned())
 }
 
 /// Whether a processor is of this type. Without a type it is a CPU; an empty socket is none.
-fn is_kind(doc: &Doc, kind: &str) -> bool {
+fn is_kind(doc: &Resource, kind: &str) -> bool {
     let part = doc.root();
     let absent = part.get("Status").text("State").as_deref() == Some("Absent");
     !absent && part.text("ProcessorType").as_deref().unwrap_or("CPU") == kind
 }
 
-fn cpu(doc: &Doc) -> Cpu {
+fn cpu(doc: &Resource) -> Cpu {
     let part = doc.root();
     Cpu {
         id: name(doc),
@@ -204,7 +215,7 @@ fn cpu(doc: &Doc) -> Cpu {
     }
 }
 
-fn gpu(doc: &Doc) -> Gpu {
+fn gpu(doc: &Resource) -> Gpu {
     let part = doc.root();
     Gpu {
         id: name(doc),
@@ -215,7 +226,7 @@ fn gpu(doc: &Doc) -> Gpu {
 }
 
 /// None for an empty slot.
-fn memory(doc: &Doc) -> Option<Memory> {
+fn memory(doc: &Resource) -> Option<Memory> {
     let part = doc.root();
     let capacity_mib = part.count("CapacityMiB").filter(|mib| *mib > 0)?;
     Some(Memory {
@@ -227,7 +238,7 @@ fn memory(doc: &Doc) -> Option<Memory> {
 }
 
 /// None for an empty bay.
-fn disk(doc: &Doc) -> Option<Disk> {
+fn disk(doc: &Resource) -> Option<Disk> {
     let part = doc.root();
     let disk = Disk {
         id: name(doc),
@@ -242,7 +253,7 @@ fn disk(doc: &Doc) -> Option<Disk> {
     (!absent && anything).then_some(disk)
 }
 
-fn simple_disk(part: Part<'_>) -> Option<Disk> {
+fn simple_disk(part: JsonNode<'_>) -> Option<Disk> {
     let id = part.text("Name")?;
     let capacity_bytes = part.count("CapacityBytes").filter(|bytes| *bytes > 0);
     let model = part.text("Model");
@@ -255,19 +266,19 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn doc(value: Value) -> Doc {
-        Doc { path: "/redfish/v1/Things/7".into(), etag: None, value }
+    fn doc(value: Value) -> Resource {
+        Resource { path: "/redfish/v1/Things/7".into(), etag: None, value }
     }
 
     #[test]
-    fn empty_places_are_not_counted() {
+    fn empty_slots_are_not_counted() {
         assert_eq!(memory(&doc(json!({"CapacityMiB": 0}))), None);
         assert_eq!(memory(&doc(json!({"CapacityMiB": null}))), None);
         assert_eq!(memory(&doc(json!({"CapacityMiB": "1024"}))).unwrap().capacity_mib, 1024);
         assert_eq!(disk(&doc(json!({"Id": "Bay 3", "CapacityBytes": 0}))), None);
         assert_eq!(disk(&doc(json!({"Model": "X", "Status": {"State": "Absent"}}))), None);
         assert_eq!(disk(&doc(json!({"Model": "X"}))).unwrap().id, "7");
-        assert_eq!(simple_disk(Part(&json!({"Name": "slot"}))), None);
+        assert_eq!(simple_disk(JsonNode(&json!({"Name": "slot"}))), None);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! event logs are read, up to a limit; the newest entries of all logs are returned, newest first.
 
 use super::client::{MAX_MEMBERS, Skipped};
-use super::decode::{Doc, Entry, Part, last_piece, shown};
+use super::decode::{Entry, JsonNode, Resource, last_piece, shown};
 use super::system::System;
 use model::fault::Fault;
 use model::time::Timestamp;
@@ -52,10 +52,10 @@ impl System {
     }
 
     /// The event logs of the System, or of its managers if it has none.
-    async fn log_services(&self, skipped: &mut Skipped) -> Result<Vec<Doc>, Fault> {
+    async fn log_services(&self, skipped: &mut Skipped) -> Result<Vec<Resource>, Fault> {
         let system = self.read().await?;
         let links = system.root().get("Links");
-        let managers = links.list("ManagedBy").filter_map(Part::as_link).take(MAX_MANAGERS);
+        let managers = links.list("ManagedBy").filter_map(JsonNode::as_link).take(MAX_MANAGERS);
         let managers: Vec<String> = managers.collect();
         let own = self.event_logs(&system, skipped).await?;
         if !own.is_empty() {
@@ -63,14 +63,18 @@ impl System {
         }
         let mut logs = Vec::new();
         for manager in managers {
-            if let Some(manager) = self.link.glance(&manager, skipped).await? {
+            if let Some(manager) = self.link.find_or_skip(&manager, skipped).await? {
                 logs.extend(self.event_logs(&manager, skipped).await?);
             }
         }
         Ok(logs)
     }
 
-    async fn event_logs(&self, owner: &Doc, skipped: &mut Skipped) -> Result<Vec<Doc>, Fault> {
+    async fn event_logs(
+        &self,
+        owner: &Resource,
+        skipped: &mut Skipped,
+    ) -> Result<Vec<Resource>, Fault> {
         let Some(path) = owner.root().link("LogServices") else { return Ok(Vec::new()) };
         let mut services = self.link.members(&path, MAX_MEMBERS, skipped).await?;
         services.retain(|service| is_event_log(service.name()));
@@ -79,7 +83,7 @@ impl System {
 
     async fn log_entries(
         &self,
-        service: &Doc,
+        service: &Resource,
         path: &str,
         count: usize,
         skipped: &mut Skipped,
@@ -88,14 +92,14 @@ impl System {
         let mut links = Vec::new();
         for entry in self.link.entries(path, MAX_MEMBERS, skipped).await? {
             match entry {
-                Entry::Whole(doc) => entries.extend(read(service.name(), &doc)),
+                Entry::Expanded(doc) => entries.extend(read(service.name(), &doc)),
                 Entry::Link(link) => links.push(link),
             }
         }
         // A link says nothing about the entry's age except its number.
         links.sort_by_key(|link| std::cmp::Reverse(number(last_piece(link))));
         for link in links.iter().take(count) {
-            let doc = self.link.glance(link, skipped).await?;
+            let doc = self.link.find_or_skip(link, skipped).await?;
             entries.extend(doc.and_then(|doc| read(service.name(), &doc)));
         }
         Ok(entries)
@@ -107,7 +111,7 @@ fn is_event_log(id: &str) -> bool {
     EVENT_LOGS.iter().any(|name| id == *name)
 }
 
-fn read(log: &str, doc: &Doc) -> Option<LogEntry> {
+fn read(log: &str, doc: &Resource) -> Option<LogEntry> {
     let part = doc.root();
     let message = part.text("Message").or_else(|| part.text("MessageId"))?;
     Some(LogEntry {

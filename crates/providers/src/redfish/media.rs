@@ -4,17 +4,17 @@
 //! An image that is already inserted is success. A drive with another image is not ejected, because
 //! that image may be in use.
 
+use super::classification::unconfirmed;
 use super::client::MAX_MEMBERS;
-use super::decode::Doc;
+use super::decode::Resource;
 use super::system::System;
-use super::verdict::unconfirmed;
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use serde_json::{Value, json};
 
 const INSERT: &str = "#VirtualMedia.InsertMedia";
 const EJECT: &str = "#VirtualMedia.EjectMedia";
 /// How often a drive is read after a change. Some devices fetch the image first.
-const MAX_LOOKS: usize = 30;
+const MAX_READS: usize = 30;
 /// The most managers of one System whose drives are read.
 const MAX_MANAGERS: usize = 8;
 
@@ -29,7 +29,7 @@ pub struct Media {
 }
 
 impl Media {
-    fn of(doc: &Doc) -> Self {
+    fn of(doc: &Resource) -> Self {
         let part = doc.root();
         let image = part.text("Image");
         Self {
@@ -59,25 +59,25 @@ impl System {
     /// Inserts a CD image into a free drive and reads it back.
     pub async fn insert_media(&self, url: &str) -> Result<Media, Fault> {
         let drives = self.drives().await?;
-        let seen: Vec<Media> = drives.iter().map(Media::of).collect();
-        if let Some(media) = seen.iter().find(|media| media.has(url)) {
+        let observed: Vec<Media> = drives.iter().map(Media::of).collect();
+        if let Some(media) = observed.iter().find(|media| media.has(url)) {
             return Ok(media.clone());
         }
         let fitting: Vec<_> =
-            drives.iter().zip(&seen).filter(|(_, media)| media.takes_cds()).collect();
+            drives.iter().zip(&observed).filter(|(_, media)| media.takes_cds()).collect();
         if fitting.is_empty() {
             return Err(self.lacks("virtual CD drive"));
         }
         let Some((drive, media)) = fitting.into_iter().find(|(_, media)| !media.inserted) else {
-            let said = format!("Every virtual CD drive of {} is in use", self.link.endpoint());
-            return Err(Fault::new(Code::EffectFailed, said));
+            let message = format!("Every virtual CD drive of {} is in use", self.link.endpoint());
+            return Err(Fault::new(FaultCode::EffectFailed, message));
         };
         match drive.root().get("Actions").get(INSERT).link("target") {
             Some(target) => self.link.post(&target, &json!({ "Image": url })).await?,
             // Older devices have no action; there the image is a writable property.
             None => self.link.patch(drive, &json!({ "Image": url, "Inserted": true })).await?,
         };
-        self.see_media(&media.path, true).await.map_err(unconfirmed)
+        self.confirm_media(&media.path, true).await.map_err(unconfirmed)
     }
 
     /// Ejects the drive at this path. An empty drive is success.
@@ -93,11 +93,11 @@ impl System {
                 self.link.patch(&drive, &json!({ "Image": Value::Null, "Inserted": false })).await?
             }
         };
-        self.see_media(path, false).await.map_err(unconfirmed)
+        self.confirm_media(path, false).await.map_err(unconfirmed)
     }
 
-    async fn see_media(&self, path: &str, inserted: bool) -> Result<Media, Fault> {
-        for _ in 0..MAX_LOOKS {
+    async fn confirm_media(&self, path: &str, inserted: bool) -> Result<Media, Fault> {
+        for _ in 0..MAX_READS {
             let media = Media::of(&self.link.get(path).await?);
             if media.inserted == inserted {
                 return Ok(media);
@@ -105,11 +105,11 @@ impl System {
             tokio::time::sleep(self.poll_interval).await;
         }
         let state = if inserted { "empty" } else { "full" };
-        let said = format!("{} still shows {path} as {state}", self.link.endpoint());
-        Err(Fault::new(Code::ReadBackDiffers, said))
+        let message = format!("{} still shows {path} as {state}", self.link.endpoint());
+        Err(Fault::new(FaultCode::ReadBackDiffers, message))
     }
 
-    async fn drives(&self) -> Result<Vec<Doc>, Fault> {
+    async fn drives(&self) -> Result<Vec<Resource>, Fault> {
         let system = self.read().await?;
         let mut skipped = Vec::new();
         let mut places: Vec<String> = system.root().link("VirtualMedia").into_iter().collect();
@@ -117,16 +117,16 @@ impl System {
             .root()
             .get("Links")
             .list("ManagedBy")
-            .filter_map(super::decode::Part::as_link)
+            .filter_map(super::decode::JsonNode::as_link)
             .take(MAX_MANAGERS)
             .collect();
         for manager in managers {
-            if let Some(manager) = self.link.glance(&manager, &mut skipped).await? {
+            if let Some(manager) = self.link.find_or_skip(&manager, &mut skipped).await? {
                 places.extend(manager.root().link("VirtualMedia"));
             }
         }
-        for place in places {
-            let drives = self.link.members(&place, MAX_MEMBERS, &mut skipped).await?;
+        for position in places {
+            let drives = self.link.members(&position, MAX_MEMBERS, &mut skipped).await?;
             if !drives.is_empty() {
                 return Ok(drives);
             }

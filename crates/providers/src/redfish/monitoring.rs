@@ -1,10 +1,10 @@
 //! Services of a BMC beside its hardware: the privileges of the login, and telemetry.
 
 use super::Bmc;
-use super::client::{Link, MAX_MEMBERS, Skipped};
-use super::decode::Doc;
+use super::client::{MAX_MEMBERS, RedfishClient, Skipped};
+use super::decode::Resource;
 use super::system::System;
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ const NEEDED: &str = "ConfigureComponents";
 
 /// What the login may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum LoginPrivilege {
     /// It may change the device; with its role.
-    Administers(String),
+    Configure(String),
     /// It may only read; with its role.
-    Looks(String),
+    ReadOnly(String),
     /// The device does not show it.
-    Untold,
+    Unknown,
 }
 
 /// Whether a device collects telemetry.
@@ -34,7 +34,7 @@ pub enum Telemetry {
 
 #[derive(Clone)]
 pub struct Services {
-    link: Arc<Link>,
+    link: Arc<RedfishClient>,
     accounts: Option<String>,
     telemetry: Option<String>,
 }
@@ -49,33 +49,39 @@ impl Bmc {
 
 impl Services {
     /// The privileges of the login; unknown if it may not read accounts.
-    pub async fn standing(&self) -> Result<Standing, Fault> {
+    pub async fn login_privilege(&self) -> Result<LoginPrivilege, Fault> {
         let mut skipped = Skipped::new();
-        let Some(path) = &self.accounts else { return Ok(Standing::Untold) };
-        let Some(service) = self.open_to_us(path, &mut skipped).await? else {
-            return Ok(Standing::Untold);
+        let Some(path) = &self.accounts else { return Ok(LoginPrivilege::Unknown) };
+        let Some(service) = self.read_if_permitted(path, &mut skipped).await? else {
+            return Ok(LoginPrivilege::Unknown);
         };
-        let Some(list) = service.root().link("Accounts") else { return Ok(Standing::Untold) };
-        if self.open_to_us(&list, &mut skipped).await?.is_none() {
-            return Ok(Standing::Untold);
+        let Some(list) = service.root().link("Accounts") else {
+            return Ok(LoginPrivilege::Unknown);
+        };
+        if self.read_if_permitted(&list, &mut skipped).await?.is_none() {
+            return Ok(LoginPrivilege::Unknown);
         }
         let accounts = self.link.members(&list, MAX_MEMBERS, &mut skipped).await?;
         let user = self.link.login().user.as_str();
         let own = accounts.iter().find(|one| one.root().text("UserName").as_deref() == Some(user));
-        let Some(own) = own else { return Ok(Standing::Untold) };
+        let Some(own) = own else { return Ok(LoginPrivilege::Unknown) };
         let role = own.root().text("RoleId").unwrap_or_else(|| "no role".into());
         let rights = match own.root().get("Links").link("Role") {
-            Some(path) => self.open_to_us(&path, &mut skipped).await?,
+            Some(path) => self.read_if_permitted(&path, &mut skipped).await?,
             None => None,
         };
         let rights = rights.map(|role| role.root().texts("AssignedPrivileges"));
-        Ok(judged(role, rights.as_deref().unwrap_or_default()))
+        Ok(classify_role(role, rights.as_deref().unwrap_or_default()))
     }
 
     /// Reads a resource that may be forbidden to this login, which is not a refused login.
-    async fn open_to_us(&self, path: &str, skipped: &mut Skipped) -> Result<Option<Doc>, Fault> {
-        match self.link.glance(path, skipped).await {
-            Err(fault) if fault.code == Code::LoginRefused => Ok(None),
+    async fn read_if_permitted(
+        &self,
+        path: &str,
+        skipped: &mut Skipped,
+    ) -> Result<Option<Resource>, Fault> {
+        match self.link.find_or_skip(path, skipped).await {
+            Err(fault) if fault.code == FaultCode::LoginRefused => Ok(None),
             other => other,
         }
     }
@@ -83,7 +89,7 @@ impl Services {
     /// Whether the device collects telemetry. With `change` it is switched on where possible.
     pub async fn telemetry(&self, change: bool) -> Result<Telemetry, Fault> {
         let Some(path) = &self.telemetry else { return Ok(Telemetry::Absent) };
-        let Some(service) = self.link.glance(path, &mut Skipped::new()).await? else {
+        let Some(service) = self.link.find_or_skip(path, &mut Skipped::new()).await? else {
             return Ok(Telemetry::Absent);
         };
         if service.root().flag("ServiceEnabled") != Some(false) {
@@ -96,25 +102,25 @@ impl Services {
         match self.link.get(path).await?.root().flag("ServiceEnabled") {
             Some(true) => Ok(Telemetry::SwitchedOn),
             Some(false) | None => {
-                let said =
+                let message =
                     format!("{} was told to enable {path}, and did not", self.link.endpoint());
-                Err(Fault::new(Code::ReadBackDiffers, said))
+                Err(Fault::new(FaultCode::ReadBackDiffers, message))
             }
         }
     }
 }
 
 /// Decides by the privileges of the role, or by the role's standard name if none are shown.
-fn judged(role: String, rights: &[String]) -> Standing {
+fn classify_role(role: String, rights: &[String]) -> LoginPrivilege {
     let may = match rights {
         [] => match role.as_str() {
             "Administrator" | "Operator" => true,
             "ReadOnly" | "NoAccess" => false,
-            _ => return Standing::Untold,
+            _ => return LoginPrivilege::Unknown,
         },
         some => some.iter().any(|right| right == NEEDED),
     };
-    if may { Standing::Administers(role) } else { Standing::Looks(role) }
+    if may { LoginPrivilege::Configure(role) } else { LoginPrivilege::ReadOnly(role) }
 }
 
 impl System {
@@ -131,13 +137,13 @@ mod tests {
     fn a_role_is_judged_by_its_rights() {
         let rights = |some: &[&str]| some.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
         for (role, some, expected) in [
-            ("Administrator", rights(&[]), Standing::Administers("Administrator".into())),
-            ("ReadOnly", rights(&[]), Standing::Looks("ReadOnly".into())),
-            ("Custom3", rights(&[]), Standing::Untold),
-            ("Custom3", rights(&["Login", NEEDED]), Standing::Administers("Custom3".into())),
-            ("Administrator", rights(&["Login"]), Standing::Looks("Administrator".into())),
+            ("Administrator", rights(&[]), LoginPrivilege::Configure("Administrator".into())),
+            ("ReadOnly", rights(&[]), LoginPrivilege::ReadOnly("ReadOnly".into())),
+            ("Custom3", rights(&[]), LoginPrivilege::Unknown),
+            ("Custom3", rights(&["Login", NEEDED]), LoginPrivilege::Configure("Custom3".into())),
+            ("Administrator", rights(&["Login"]), LoginPrivilege::ReadOnly("Administrator".into())),
         ] {
-            assert_eq!(judged(role.into(), &some), expected);
+            assert_eq!(classify_role(role.into(), &some), expected);
         }
     }
 }

@@ -4,10 +4,10 @@
 //! requesting ([`System::reset`]) and reading back ([`System::wait_for_power`]) are two calls, and
 //! only the second confirms the change.
 
-use super::client::Link;
-use super::decode::{Doc, Part};
+use super::client::RedfishClient;
+use super::decode::{JsonNode, Resource};
 use super::system::System;
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use model::time::Timestamp;
 use serde_json::json;
 use std::time::Duration;
@@ -49,8 +49,8 @@ impl Power {
         }
     }
 
-    pub(super) fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|power| power.as_str().eq_ignore_ascii_case(word))
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|power| power.as_str().eq_ignore_ascii_case(name))
     }
 }
 
@@ -85,8 +85,8 @@ impl Reset {
 impl System {
     pub async fn power(&self) -> Result<Power, Fault> {
         let doc = self.read().await?;
-        let word = doc.root().text("PowerState").ok_or_else(|| self.lacks("PowerState"))?;
-        Power::parse(&word).ok_or_else(|| self.garbled(&format!("its power is {word:?}")))
+        let name = doc.root().text("PowerState").ok_or_else(|| self.lacks("PowerState"))?;
+        Power::parse(&name).ok_or_else(|| self.garbled(&format!("its power is {name:?}")))
     }
 
     /// The time of the last reset, if the device shows it. The Unix epoch counts as none.
@@ -117,62 +117,71 @@ impl System {
 
     /// Reads until the power is as requested. Unreachable BMCs and invalid responses are retried
     /// until the time limit: some BMCs restart or lose their network together with the machine.
-    pub async fn wait_for_power(&self, wanted: Power, within: Duration) -> Result<(), Fault> {
+    pub async fn wait_for_power(&self, desired: Power, within: Duration) -> Result<(), Fault> {
         let deadline = Instant::now() + within;
         loop {
-            let seen = self.power().await;
-            match &seen {
-                Ok(power) if *power == wanted => return Ok(()),
-                Err(fault) if !passes(fault.code) => return seen.map(|_| ()),
+            let observed = self.power().await;
+            match &observed {
+                Ok(power) if *power == desired => return Ok(()),
+                Err(fault) if !is_transient(fault.code) => return observed.map(|_| ()),
                 Ok(_) | Err(_) => {}
             }
             if Instant::now() + self.poll_interval >= deadline {
-                return Err(self.still(seen, wanted, within));
+                return Err(self.power_wait_fault(observed, desired, within));
             }
             tokio::time::sleep(self.poll_interval).await;
         }
     }
 
-    fn still(&self, seen: Result<Power, Fault>, wanted: Power, within: Duration) -> Fault {
-        match seen {
+    fn power_wait_fault(
+        &self,
+        observed: Result<Power, Fault>,
+        desired: Power,
+        within: Duration,
+    ) -> Fault {
+        match observed {
             Err(fault) => fault,
             Ok(power) => {
-                let said = format!(
+                let message = format!(
                     "{} shows {} as {} and not {} after {} s",
                     self.link.endpoint(),
                     self.path,
                     power.as_str(),
-                    wanted.as_str(),
+                    desired.as_str(),
                     within.as_secs_f32()
                 );
-                Fault::new(Code::ReadBackDiffers, said)
+                Fault::new(FaultCode::ReadBackDiffers, message)
             }
         }
     }
 }
 
 /// The resets that a resource allows for this action; all of them if it lists none.
-pub(super) async fn resets_of(link: &Link, doc: &Doc, action: &str) -> Result<Vec<Reset>, Fault> {
+pub(super) async fn resets_of(
+    link: &RedfishClient,
+    doc: &Resource,
+    action: &str,
+) -> Result<Vec<Reset>, Fault> {
     let action = doc.root().get("Actions").get(action);
     let mut words = action.texts("ResetType@Redfish.AllowableValues");
     if words.is_empty()
         && let Some(info) = action.link("@Redfish.ActionInfo")
     {
-        let info = link.glance(&info, &mut Vec::new()).await?;
+        let info = link.find_or_skip(&info, &mut Vec::new()).await?;
         words = info.map(|info| allowed(info.root())).unwrap_or_default();
     }
-    let offered = |kind: &Reset| words.is_empty() || words.iter().any(|word| word == kind.as_str());
+    let offered = |kind: &Reset| words.is_empty() || words.iter().any(|name| name == kind.as_str());
     Ok(Reset::ALL.into_iter().filter(offered).collect())
 }
 
 /// Whether a failed read may succeed when it is repeated.
-const fn passes(code: Code) -> bool {
-    code.unseen() || matches!(code, Code::AnswerGarbled | Code::EffectFailed)
+const fn is_transient(code: FaultCode) -> bool {
+    code.peer_unreachable() || matches!(code, FaultCode::AnswerGarbled | FaultCode::EffectFailed)
 }
 
 /// The values that an `ActionInfo` allows for `ResetType`.
-fn allowed(info: Part<'_>) -> Vec<String> {
-    let is_kind = |parameter: &Part<'_>| parameter.text("Name").as_deref() == Some("ResetType");
+fn allowed(info: JsonNode<'_>) -> Vec<String> {
+    let is_kind = |parameter: &JsonNode<'_>| parameter.text("Name").as_deref() == Some("ResetType");
     info.list("Parameters")
         .find(is_kind)
         .map(|one| one.texts("AllowableValues"))
@@ -184,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_word_is_read_as_it_is_written() {
+    fn every_value_round_trips() {
         for power in Power::ALL {
             assert_eq!(Power::parse(power.as_str()), Some(power));
             assert_eq!(Power::parse(&power.as_str().to_lowercase()), Some(power));
@@ -193,11 +202,11 @@ mod tests {
     }
 
     #[test]
-    fn an_actions_description_is_read() {
+    fn an_action_info_is_read() {
         let info = json!({"Parameters": [
             {"Name": "Other", "AllowableValues": ["A"]},
             {"Name": "ResetType", "AllowableValues": ["On", "ForceOff"]}]});
-        assert_eq!(allowed(Part(&info)), ["On", "ForceOff"]);
-        assert!(allowed(Part(&json!({}))).is_empty());
+        assert_eq!(allowed(JsonNode(&info)), ["On", "ForceOff"]);
+        assert!(allowed(JsonNode(&json!({}))).is_empty());
     }
 }

@@ -11,7 +11,7 @@ pub(super) enum Quirk {
     /// A boot override must include the boot mode.
     SendBootMode,
     /// New BIOS settings are scheduled only if the request has an apply time.
-    SayWhenToApply(&'static str),
+    NeedsApplyTime(&'static str),
     /// The name of the virtual CD as a boot target instead of `Cd`, if the device lists it.
     CdIs(&'static str),
     /// Firmware whose id has this prefix is an earlier or an available version, not installed.
@@ -67,7 +67,7 @@ const TABLE: [Row; 10] = [
     Row {
         vendor: "dell",
         model: "",
-        quirk: Quirk::SayWhenToApply("OnReset"),
+        quirk: Quirk::NeedsApplyTime("OnReset"),
         reason: "iDRAC keeps new BIOS settings as pending and makes no job for them unless an apply time is named",
     },
     Row {
@@ -132,10 +132,10 @@ impl Quirks {
 
     pub fn cd(&self) -> Option<&'static str> {
         self.0.iter().find_map(|quirk| match quirk {
-            Quirk::CdIs(word) => Some(*word),
+            Quirk::CdIs(name) => Some(*name),
             Quirk::NotAHost(_)
             | Quirk::SendBootMode
-            | Quirk::SayWhenToApply(_)
+            | Quirk::NeedsApplyTime(_)
             | Quirk::NotInstalled(_)
             | Quirk::TargetIsRelated
             | Quirk::NoMac(_) => None,
@@ -144,7 +144,7 @@ impl Quirks {
 
     pub fn apply_time(&self) -> Option<&'static str> {
         self.0.iter().find_map(|quirk| match quirk {
-            Quirk::SayWhenToApply(when) => Some(*when),
+            Quirk::NeedsApplyTime(when) => Some(*when),
             Quirk::NotAHost(_)
             | Quirk::SendBootMode
             | Quirk::CdIs(_)
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_hold_for_whom_they_say() {
+    fn rows_apply_to_their_vendors() {
         let of = |maker: &str| Quirks::of(&[maker.to_owned()], "Some Model");
         assert!(!of("NVIDIA").is_host("HGX_Chassis_0") && of("NVIDIA").is_host("System_0"));
         assert!(of("Supermicro").is_host("HGX_1") && !of("Supermicro").is_host("HGX_Baseboard_0"));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_says_how_it_is_known() {
+    fn every_row_has_a_reason() {
         for row in &TABLE {
             assert!(row.reason.len() > 40, "{:?}", row.quirk);
             assert_eq!(row.vendor, row.vendor.to_lowercase());

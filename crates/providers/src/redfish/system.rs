@@ -7,12 +7,12 @@
 
 use super::Bmc;
 use super::address::ROOT;
-use super::client::{Link, MAX_MEMBERS};
-use super::decode::{Doc, last_piece};
+use super::client::{MAX_MEMBERS, RedfishClient};
+use super::decode::{Resource, last_piece};
 use super::monitoring::Services;
 use super::quirks::Quirks;
-use super::update::Updates;
-use model::fault::{Code, Fault};
+use super::update::UpdateService;
+use model::fault::{Fault, FaultCode};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const MAX_SYSTEMS: usize = 64;
 
 /// The properties by which a System is selected.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct SystemSelector {
     /// The System's id, such as `System.Embedded.1`. The path in the address takes precedence.
     pub id: Option<String>,
     /// The machine's serial number or service tag.
@@ -31,7 +31,7 @@ pub struct Wanted {
 
 /// A System as a list shows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Overview {
+pub struct SystemSummary {
     pub id: String,
     pub vendor: Option<String>,
     pub model: Option<String>,
@@ -43,7 +43,7 @@ pub struct Overview {
 
 /// One computer behind a BMC.
 pub struct System {
-    pub(super) link: Arc<Link>,
+    pub(super) link: Arc<RedfishClient>,
     pub(super) path: String,
     pub(super) quirks: Quirks,
     pub(super) poll_interval: Duration,
@@ -51,31 +51,31 @@ pub struct System {
     pub(super) boards: Vec<String>,
     /// Whether the device can expand a collection in one response.
     pub(super) expands: bool,
-    pub(super) updates: Updates,
+    pub(super) updates: UpdateService,
     pub(super) services: Services,
     /// The chassis collection, if all its chassis belong to this System.
     pub(super) all_chassis: Option<String>,
 }
 
 struct Candidate {
-    doc: Doc,
-    overview: Overview,
+    doc: Resource,
+    overview: SystemSummary,
     quirks: Quirks,
 }
 
 impl Bmc {
     /// All Systems of the BMC, boards included.
-    pub async fn systems(&self) -> Result<Vec<Overview>, Fault> {
+    pub async fn systems(&self) -> Result<Vec<SystemSummary>, Fault> {
         Ok(self.candidates().await?.into_iter().map(|candidate| candidate.overview).collect())
     }
 
     /// Selects the System of the machine.
-    pub async fn system(&self, wanted: &Wanted) -> Result<System, Fault> {
+    pub async fn system(&self, desired: &SystemSelector) -> Result<System, Fault> {
         let candidates = self.candidates().await?;
-        let named = self.system.as_deref().map(last_piece).or(wanted.id.as_deref());
+        let named = self.system.as_deref().map(last_piece).or(desired.id.as_deref());
         let chosen = match named {
             Some(id) => self.named(&candidates, id).await?,
-            None => self.recognised(&candidates, wanted).await?,
+            None => self.recognise(&candidates, desired).await?,
         };
         Ok(self.built(&candidates, chosen))
     }
@@ -88,10 +88,10 @@ impl Bmc {
             return Ok(vec![self.built(&candidates, chosen)]);
         }
         let hosts = candidates.iter().filter(|candidate| candidate.overview.host);
-        Ok(hosts.map(|host| self.built(&candidates, host.chosen())).collect())
+        Ok(hosts.map(|host| self.built(&candidates, host.selected())).collect())
     }
 
-    fn built(&self, candidates: &[Candidate], chosen: Chosen) -> System {
+    fn built(&self, candidates: &[Candidate], chosen: SelectedSystem) -> System {
         let board = |candidate: &&Candidate| !candidate.overview.host;
         let boards = candidates.iter().filter(board).map(|board| board.doc.path.clone()).collect();
         let hosts = candidates.iter().filter(|candidate| candidate.overview.host).count();
@@ -125,9 +125,9 @@ impl Bmc {
         }
     }
 
-    fn candidate(&self, doc: Doc) -> Candidate {
+    fn candidate(&self, doc: Resource) -> Candidate {
         let part = doc.root();
-        let mut overview = Overview {
+        let mut overview = SystemSummary {
             id: part.text("Id").unwrap_or_else(|| doc.name().to_owned()),
             vendor: part.text("Manufacturer"),
             model: part.text("Model"),
@@ -143,11 +143,11 @@ impl Bmc {
     }
 
     /// The System with this id, or with an alias that the list does not show.
-    async fn named(&self, candidates: &[Candidate], id: &str) -> Result<Chosen, Fault> {
+    async fn named(&self, candidates: &[Candidate], id: &str) -> Result<SelectedSystem, Fault> {
         let by_id =
             |candidate: &&Candidate| candidate.overview.id == id || candidate.doc.name() == id;
         if let Some(found) = candidates.iter().find(by_id) {
-            return Ok(found.chosen());
+            return Ok(found.selected());
         }
         let path = format!("{ROOT}/Systems/{id}");
         let aliased = self.link.find(&path).await?.and_then(|doc| doc.root().as_link());
@@ -155,16 +155,20 @@ impl Bmc {
         aliased
             .as_ref()
             .and_then(by_path)
-            .map(Candidate::chosen)
+            .map(Candidate::selected)
             .ok_or_else(|| self.ambiguous(candidates, &format!("It has no System {id:?}")))
     }
 
-    async fn recognised(&self, candidates: &[Candidate], wanted: &Wanted) -> Result<Chosen, Fault> {
+    async fn recognise(
+        &self,
+        candidates: &[Candidate],
+        desired: &SystemSelector,
+    ) -> Result<SelectedSystem, Fault> {
         let hosts: Vec<&Candidate> = candidates.iter().filter(|one| one.overview.host).collect();
-        if let Some(serial) = &wanted.serial {
+        if let Some(serial) = &desired.serial {
             let fitting: Vec<_> = hosts.iter().filter(|one| one.has_serial(serial)).collect();
             match fitting.as_slice() {
-                [one] => return Ok(one.chosen()),
+                [one] => return Ok(one.selected()),
                 [] if hosts.iter().any(|one| !one.shows_serial()) => {}
                 [] => return Err(self.ambiguous(candidates, &format!("None is {serial:?}"))),
                 [_, _, ..] => {
@@ -174,16 +178,16 @@ impl Bmc {
             }
         }
         if let [one] = hosts.as_slice() {
-            return Ok(one.chosen());
+            return Ok(one.selected());
         }
         let mut fitting = Vec::new();
-        for host in hosts.into_iter().filter(|_| !wanted.macs.is_empty()) {
-            if self.has_mac(host, &wanted.macs).await? {
+        for host in hosts.into_iter().filter(|_| !desired.macs.is_empty()) {
+            if self.has_mac(host, &desired.macs).await? {
                 fitting.push(host);
             }
         }
         match fitting.as_slice() {
-            [one] => Ok(one.chosen()),
+            [one] => Ok(one.selected()),
             [] => Err(self.ambiguous(candidates, "Nothing known of the machine tells which")),
             [_, _, ..] => Err(self.ambiguous(candidates, "Several have one of its MAC addresses")),
         }
@@ -191,14 +195,14 @@ impl Bmc {
 
     async fn has_mac(&self, candidate: &Candidate, macs: &[String]) -> Result<bool, Fault> {
         let Some(path) = candidate.doc.root().link("EthernetInterfaces") else { return Ok(false) };
-        let wanted: Vec<String> = macs.iter().filter_map(|mac| plain_mac(mac)).collect();
+        let desired: Vec<String> = macs.iter().filter_map(|mac| plain_mac(mac)).collect();
         let mut skipped = Vec::new();
         let nics = self.link.members(&path, MAX_MEMBERS, &mut skipped).await?;
         Ok(nics.iter().any(|nic| {
             ["MACAddress", "PermanentMACAddress"]
                 .iter()
                 .filter_map(|field| candidate.quirks.mac(&nic.root().text(field)?))
-                .any(|mac| wanted.contains(&mac))
+                .any(|mac| desired.contains(&mac))
         }))
     }
 
@@ -208,19 +212,19 @@ impl Bmc {
             [] => "no System".to_owned(),
             some => some.join(", "),
         };
-        let said = format!("{} has {there}. {why}", self.endpoint());
-        Fault::new(Code::SystemAmbiguous, said)
+        let message = format!("{} has {there}. {why}", self.endpoint());
+        Fault::new(FaultCode::SystemAmbiguous, message)
     }
 }
 
-struct Chosen {
+struct SelectedSystem {
     path: String,
     quirks: Quirks,
 }
 
 impl Candidate {
-    fn chosen(&self) -> Chosen {
-        Chosen { path: self.doc.path.clone(), quirks: self.quirks.clone() }
+    fn selected(&self) -> SelectedSystem {
+        SelectedSystem { path: self.doc.path.clone(), quirks: self.quirks.clone() }
     }
 
     fn has_serial(&self, serial: &str) -> bool {
@@ -236,7 +240,7 @@ impl Candidate {
     }
 
     fn shown(&self) -> String {
-        let Overview { id, serial, host, .. } = &self.overview;
+        let SystemSummary { id, serial, host, .. } = &self.overview;
         match (serial, host) {
             (_, false) => format!("{id} (a board)"),
             (Some(serial), true) => format!("{id} (serial {serial})"),
@@ -261,19 +265,19 @@ impl System {
         self.link.close_idle();
     }
 
-    pub(super) async fn read(&self) -> Result<Doc, Fault> {
+    pub(super) async fn read(&self) -> Result<Resource, Fault> {
         self.link.get(&self.path).await
     }
 
     /// The fault for a property or action that the device does not have.
     pub(super) fn lacks(&self, what: &str) -> Fault {
-        let said = format!("{} has no {what} on {}", self.link.endpoint(), self.path);
-        Fault::new(Code::NotSupported, said)
+        let message = format!("{} has no {what} on {}", self.link.endpoint(), self.path);
+        Fault::new(FaultCode::NotSupported, message)
     }
 
     pub(super) fn garbled(&self, why: &str) -> Fault {
-        let said = format!("{} says of {}: {why}", self.link.endpoint(), self.path);
-        Fault::new(Code::AnswerGarbled, said)
+        let message = format!("{} says of {}: {why}", self.link.endpoint(), self.path);
+        Fault::new(FaultCode::AnswerGarbled, message)
     }
 }
 

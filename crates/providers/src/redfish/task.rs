@@ -5,13 +5,13 @@
 //! be complete, and only its target can show that.
 
 use super::Bmc;
-use super::client::{Accepted, Link};
-use super::decode::{Part, local_path, shown};
+use super::classification;
+use super::client::{Accepted, RedfishClient};
+use super::decode::{JsonNode, local_path, shown};
 use super::system::System;
-use super::verdict;
 use crate::http_client::{HttpRequest, HttpResponse};
 use hyper::StatusCode;
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use serde_json::Value;
 use std::fmt;
 
@@ -41,7 +41,7 @@ pub enum TaskState {
 
 /// The status of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TaskSeen {
+pub struct TaskStatus {
     pub state: TaskState,
     pub percent: Option<u8>,
     pub messages: Vec<String>,
@@ -55,7 +55,7 @@ impl TaskRef {
 
     /// The task that a response names. The task itself is preferred to its monitor.
     pub(super) fn named_by(accepted: &Accepted) -> Option<Self> {
-        let part = Part(&accepted.value);
+        let part = JsonNode(&accepted.value);
         let is_task = part.text("@odata.type").is_some_and(|kind| kind.starts_with("#Task."))
             || part.text("TaskState").is_some();
         let task = part.as_link().filter(|_| is_task);
@@ -124,45 +124,49 @@ impl TaskState {
 }
 
 impl Bmc {
-    pub async fn task(&self, task: &TaskRef) -> Result<TaskSeen, Fault> {
-        look(&self.link, task).await
+    pub async fn task(&self, task: &TaskRef) -> Result<TaskStatus, Fault> {
+        read_task(&self.link, task).await
     }
 }
 
 impl System {
-    pub async fn task(&self, task: &TaskRef) -> Result<TaskSeen, Fault> {
-        look(&self.link, task).await
+    pub async fn task(&self, task: &TaskRef) -> Result<TaskStatus, Fault> {
+        read_task(&self.link, task).await
     }
 }
 
-pub(super) async fn look(link: &Link, task: &TaskRef) -> Result<TaskSeen, Fault> {
-    let (request, response) = link.look(&task.0).await?;
+pub(super) async fn read_task(link: &RedfishClient, task: &TaskRef) -> Result<TaskStatus, Fault> {
+    let (request, response) = link.get_raw(&task.0).await?;
     match response.status {
         StatusCode::NOT_FOUND | StatusCode::GONE => {
-            let said = format!("{} no longer knows of the task {task}", link.endpoint());
-            Err(Fault::new(Code::TaskLost, said))
+            let message = format!("{} no longer knows of the task {task}", link.endpoint());
+            Err(Fault::new(FaultCode::TaskLost, message))
         }
-        status if status.is_success() => read(link, task, &response),
+        status if status.is_success() => parse_task(link, task, &response),
         status => failed(link, status, &request, &response),
     }
 }
 
-fn read(link: &Link, task: &TaskRef, response: &HttpResponse) -> Result<TaskSeen, Fault> {
+fn parse_task(
+    link: &RedfishClient,
+    task: &TaskRef,
+    response: &HttpResponse,
+) -> Result<TaskStatus, Fault> {
     let garbled = |why: String| {
-        let said = format!("{} says of the task {task}: {why}", link.endpoint());
-        Fault::new(Code::AnswerGarbled, said)
+        let message = format!("{} says of the task {task}: {why}", link.endpoint());
+        Fault::new(FaultCode::AnswerGarbled, message)
     };
     let body = response.body.as_deref().map_err(|why| garbled(why.clone()))?;
     let value: Value = match body {
         [] => Value::Null,
         body => serde_json::from_slice(body).map_err(|error| garbled(error.to_string()))?,
     };
-    let part = Part(&value);
+    let part = JsonNode(&value);
     let state = match part.text("TaskState") {
-        Some(word) => TaskState::ALL
+        Some(name) => TaskState::ALL
             .into_iter()
-            .find(|state| state.as_str().eq_ignore_ascii_case(&word))
-            .ok_or_else(|| garbled(format!("its state is {word:?}")))?,
+            .find(|state| state.as_str().eq_ignore_ascii_case(&name))
+            .ok_or_else(|| garbled(format!("its state is {name:?}")))?,
         // A monitor answers 202 while the task runs, and then with the response of the task itself.
         None if response.status == StatusCode::ACCEPTED => TaskState::Running,
         None => TaskState::Completed,
@@ -175,22 +179,22 @@ fn read(link: &Link, task: &TaskRef, response: &HttpResponse) -> Result<TaskSeen
         .collect();
     let extra = messages.len().saturating_sub(MAX_MESSAGES);
     messages.drain(..extra);
-    Ok(TaskSeen { state, percent, messages })
+    Ok(TaskStatus { state, percent, messages })
 }
 
 /// A monitor passes on the refusal of the finished task; other refusals concern this request.
 fn failed(
-    link: &Link,
+    link: &RedfishClient,
     status: StatusCode,
     request: &HttpRequest,
     response: &HttpResponse,
-) -> Result<TaskSeen, Fault> {
-    let fault = verdict::fault(link.endpoint(), request, response);
-    let ours = matches!(fault.code, Code::LoginRefused | Code::BmcBusy);
+) -> Result<TaskStatus, Fault> {
+    let fault = classification::classify_response(link.endpoint(), request, response);
+    let ours = matches!(fault.code, FaultCode::LoginRefused | FaultCode::BmcBusy);
     if ours || !status.is_client_error() {
         return Err(fault);
     }
-    Ok(TaskSeen { state: TaskState::Exception, percent: None, messages: vec![fault.said] })
+    Ok(TaskStatus { state: TaskState::Exception, percent: None, messages: vec![fault.message] })
 }
 
 #[cfg(test)]

@@ -1,18 +1,18 @@
 //! A BMC without a login: its certificate, and what the service root says. Used by probes that find
 //! out how far a connection gets; everything else uses [`super::Bmc`].
 
-use super::client::Link;
+use super::client::RedfishClient;
 use super::{About, Login, Settings};
 use crate::http_client::{Certificate, Endpoint, Trust};
 use model::fault::Fault;
 
-pub struct UnauthenticatedBmc(Link);
+pub struct UnauthenticatedBmc(RedfishClient);
 
 impl UnauthenticatedBmc {
     pub fn new(endpoint: Endpoint, trust: Trust, settings: &Settings) -> Result<Self, Fault> {
         // No request is sent with a login.
         let nobody = Login { user: String::new(), password: String::new().into() };
-        Link::unopened(endpoint, nobody, trust, settings).map(Self)
+        RedfishClient::unopened(endpoint, nobody, trust, settings).map(Self)
     }
 
     /// Connects without sending a request.

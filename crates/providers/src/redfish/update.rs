@@ -6,12 +6,12 @@
 //! request was accepted; the task and the versions afterwards show the result.
 
 use super::Bmc;
-use super::client::{Accepted, Link, MAX_MEMBERS};
-use super::decode::Doc;
+use super::client::{Accepted, MAX_MEMBERS, RedfishClient};
+use super::decode::Resource;
 use super::system::System;
-use super::task::{TaskRef, TaskSeen, look};
+use super::task::{TaskRef, TaskStatus, read_task};
 use crate::http_client::FileUpload;
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use serde_json::{Map, Value, json};
 use std::fs::File;
 use std::sync::Arc;
@@ -23,27 +23,27 @@ const OCTETS: &str = "application/octet-stream";
 
 /// How a device takes an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Way {
+pub enum UpdateMethod {
     /// A multipart form with the targets and the file.
-    Form,
+    MultipartPush,
     /// The device downloads the file.
-    Fetch,
+    SimpleUpdate,
     /// The raw file; the targets are set beforehand.
-    Plain,
+    HttpPush,
 }
 
-impl Way {
+impl UpdateMethod {
     pub const fn as_str(&self) -> &'static str {
         match self {
-            Self::Form => "MultipartHttpPush",
-            Self::Fetch => "SimpleUpdate",
-            Self::Plain => "HttpPush",
+            Self::MultipartPush => "MultipartHttpPush",
+            Self::SimpleUpdate => "SimpleUpdate",
+            Self::HttpPush => "HttpPush",
         }
     }
 }
 
 /// A file that was downloaded and verified.
-pub struct Image {
+pub struct FirmwareImage {
     pub file: Arc<File>,
     pub size: u64,
     /// In hexadecimal.
@@ -52,37 +52,38 @@ pub struct Image {
 
 /// The update service and the task service of one BMC.
 #[derive(Clone)]
-pub struct Updates {
-    link: Arc<Link>,
+pub struct UpdateService {
+    link: Arc<RedfishClient>,
     service: Option<String>,
     tasks: Option<String>,
 }
 
 /// The update service as it was read.
-pub struct Offer {
-    doc: Doc,
+pub struct UpdateServiceState {
+    doc: Resource,
 }
 
 impl Bmc {
-    pub fn updates(&self) -> Updates {
+    pub fn updates(&self) -> UpdateService {
         let root = self.root.root();
         let (service, tasks) = (root.link("UpdateService"), root.link("Tasks"));
-        Updates { link: self.link.clone(), service, tasks }
+        UpdateService { link: self.link.clone(), service, tasks }
     }
 }
 
-impl Offer {
+impl UpdateServiceState {
     /// The supported methods, preferred first: a pushed file is the one that was verified.
-    pub fn ways(&self) -> Vec<Way> {
+    pub fn methods(&self) -> Vec<UpdateMethod> {
         let part = self.doc.root();
-        let form = part.link("MultipartHttpPushUri").map(|_| Way::Form);
-        let fetch = part.get("Actions").get(ACTION).link("target").map(|_| Way::Fetch);
-        let plain = part.link("HttpPushUri").map(|_| Way::Plain);
+        let form = part.link("MultipartHttpPushUri").map(|_| UpdateMethod::MultipartPush);
+        let fetch =
+            part.get("Actions").get(ACTION).link("target").map(|_| UpdateMethod::SimpleUpdate);
+        let plain = part.link("HttpPushUri").map(|_| UpdateMethod::HttpPush);
         form.into_iter().chain(fetch).chain(plain).collect()
     }
 
     /// The largest image that the device accepts.
-    pub fn most_bytes(&self) -> Option<u64> {
+    pub fn max_image_bytes(&self) -> Option<u64> {
         self.doc.root().count("MaxImageSizeBytes").filter(|most| *most > 0)
     }
 
@@ -94,21 +95,21 @@ impl Offer {
     /// The `UpdateParameters` of a multipart form.
     fn parameters(&self, targets: &[String]) -> Value {
         let support = self.doc.root().get("MultipartHttpPushUri@Redfish.OperationApplyTimeSupport");
-        let mut said = Map::new();
+        let mut message = Map::new();
         if !targets.is_empty() {
-            said.insert("Targets".into(), json!(targets));
+            message.insert("Targets".into(), json!(targets));
         }
         if support.texts("SupportedValues").iter().any(|value| value == NOW) {
-            said.insert("@Redfish.OperationApplyTime".into(), json!(NOW));
+            message.insert("@Redfish.OperationApplyTime".into(), json!(NOW));
         }
-        said.into()
+        message.into()
     }
 }
 
-impl Updates {
-    pub async fn offer(&self) -> Result<Offer, Fault> {
+impl UpdateService {
+    pub async fn read_state(&self) -> Result<UpdateServiceState, Fault> {
         let path = self.service.as_deref().ok_or_else(|| self.lacks("update service"))?;
-        Ok(Offer { doc: self.link.get(path).await? })
+        Ok(UpdateServiceState { doc: self.link.get(path).await? })
     }
 
     /// Requests that the BMC downloads and installs an image. Without a task, only the versions
@@ -116,7 +117,7 @@ impl Updates {
     /// the device derives them from the image.
     pub async fn fetch(
         &self,
-        offer: &Offer,
+        offer: &UpdateServiceState,
         image_url: &str,
         targets: &[String],
     ) -> Result<Option<TaskRef>, Fault> {
@@ -140,10 +141,10 @@ impl Updates {
     }
 
     /// Sends a multipart form. `last` is awaited before the last chunk, the point of no return.
-    pub async fn send_form(
+    pub async fn push_multipart(
         &self,
-        offer: &Offer,
-        image: Image,
+        offer: &UpdateServiceState,
+        image: FirmwareImage,
         targets: &[String],
         last: impl AsyncFnOnce() -> Result<(), Fault>,
     ) -> Result<Option<TaskRef>, Fault> {
@@ -151,26 +152,26 @@ impl Updates {
         let path = path.ok_or_else(|| self.lacks("MultipartHttpPushUri"))?;
         // A file cannot contain its own checksum.
         let boundary = format!("farrier-{}", image.sha256.get(..32).unwrap_or(&image.sha256));
-        let said = offer.parameters(targets).to_string();
-        let upload = multipart_upload(image.file, image.size, &said, &boundary);
+        let message = offer.parameters(targets).to_string();
+        let upload = multipart_upload(image.file, image.size, &message, &boundary);
         let kind = format!("multipart/form-data; boundary={boundary}");
         let accepted = self.link.upload(&path, &kind, upload, last).await?;
         Ok(TaskRef::named_by(&accepted))
     }
 
     /// Sends the raw file. If the device has a list of targets, that is written first.
-    pub async fn send_plain(
+    pub async fn push_raw(
         &self,
-        offer: &Offer,
-        image: Image,
+        offer: &UpdateServiceState,
+        image: FirmwareImage,
         targets: &[String],
         last: impl AsyncFnOnce() -> Result<(), Fault>,
     ) -> Result<Option<TaskRef>, Fault> {
         let part = offer.doc.root();
         let path = part.link("HttpPushUri").ok_or_else(|| self.lacks("HttpPushUri"))?;
         if part.flag("HttpPushUriTargetsBusy") == Some(true) {
-            let said = format!("{} is being updated by somebody else", self.link.endpoint());
-            return Err(Fault::new(Code::BmcBusy, said));
+            let message = format!("{} is being updated by somebody else", self.link.endpoint());
+            return Err(Fault::new(FaultCode::BmcBusy, message));
         }
         if part.get("HttpPushUriTargets").0.is_array() {
             self.link.patch(&offer.doc, &json!({ "HttpPushUriTargets": targets })).await?;
@@ -180,8 +181,8 @@ impl Updates {
         Ok(TaskRef::named_by(&accepted))
     }
 
-    pub async fn task(&self, task: &TaskRef) -> Result<TaskSeen, Fault> {
-        look(&self.link, task).await
+    pub async fn task(&self, task: &TaskRef) -> Result<TaskStatus, Fault> {
+        read_task(&self.link, task).await
     }
 
     /// The tasks at the BMC, at most `MAX_MEMBERS`.
@@ -196,8 +197,8 @@ impl Updates {
     /// Whether a task may be an update: its payload names the update service, or it has no payload.
     pub async fn is_update(&self, task: &TaskRef) -> Result<bool, Fault> {
         let doc = self.link.find(&task.to_string()).await?;
-        let asked = doc.map(|doc| doc.root().get("Payload").text("TargetUri"));
-        Ok(asked.is_some_and(|uri| uri.is_none_or(|uri| uri.contains("/UpdateService"))))
+        let requested = doc.map(|doc| doc.root().get("Payload").text("TargetUri"));
+        Ok(requested.is_some_and(|uri| uri.is_none_or(|uri| uri.contains("/UpdateService"))))
     }
 
     /// The members of a collection of the update service; empty if there is none.
@@ -205,9 +206,11 @@ impl Updates {
         &self,
         name: &str,
         skipped: &mut Vec<String>,
-    ) -> Result<Vec<Doc>, Fault> {
+    ) -> Result<Vec<Resource>, Fault> {
         let Some(path) = self.service.as_deref() else { return Ok(Vec::new()) };
-        let Some(service) = self.link.glance(path, skipped).await? else { return Ok(Vec::new()) };
+        let Some(service) = self.link.find_or_skip(path, skipped).await? else {
+            return Ok(Vec::new());
+        };
         match service.root().link(name) {
             Some(path) => self.link.members(&path, MAX_MEMBERS, skipped).await,
             None => Ok(Vec::new()),
@@ -215,8 +218,8 @@ impl Updates {
     }
 
     fn lacks(&self, what: &str) -> Fault {
-        let said = format!("{} has no {what}", self.link.endpoint());
-        Fault::new(Code::NotSupported, said)
+        let message = format!("{} has no {what}", self.link.endpoint());
+        Fault::new(FaultCode::NotSupported, message)
     }
 }
 
@@ -227,13 +230,13 @@ impl System {
         image_url: &str,
         targets: &[String],
     ) -> Result<Option<TaskRef>, Fault> {
-        let offer = self.updates.offer().await?;
+        let offer = self.updates.read_state().await?;
         self.updates.fetch(&offer, image_url, targets).await
     }
 
     /// The protocols over which the BMC downloads images. Empty: it lists none.
     pub async fn update_protocols(&self) -> Result<Vec<String>, Fault> {
-        let offer = self.updates.offer().await?;
+        let offer = self.updates.read_state().await?;
         let action = offer.doc.root().get("Actions").get(ACTION);
         match action.link("target") {
             Some(_) => Ok(action.texts("TransferProtocol@Redfish.AllowableValues")),
@@ -241,16 +244,16 @@ impl System {
         }
     }
 
-    pub const fn updates(&self) -> &Updates {
+    pub const fn updates(&self) -> &UpdateService {
         &self.updates
     }
 }
 
 /// A multipart form with the update parameters and then the file.
-fn multipart_upload(file: Arc<File>, size: u64, said: &str, boundary: &str) -> FileUpload {
+fn multipart_upload(file: Arc<File>, size: u64, message: &str, boundary: &str) -> FileUpload {
     let part = "Content-Disposition: form-data; name=";
     let before = format!(
-        "--{boundary}\r\n{part}\"UpdateParameters\"\r\nContent-Type: application/json\r\n\r\n{said}\r\n\
+        "--{boundary}\r\n{part}\"UpdateParameters\"\r\nContent-Type: application/json\r\n\r\n{message}\r\n\
          --{boundary}\r\n{part}\"UpdateFile\"; filename=\"firmware.bin\"\r\n\
          Content-Type: application/octet-stream\r\n\r\n"
     );
@@ -262,36 +265,45 @@ fn multipart_upload(file: Arc<File>, size: u64, said: &str, boundary: &str) -> F
 mod tests {
     use super::*;
 
-    fn offer(value: Value) -> Offer {
-        Offer { doc: Doc { path: "/redfish/v1/UpdateService".into(), etag: None, value } }
-    }
-
-    #[test]
-    fn the_best_way_comes_first() {
-        let simple = json!({ ACTION: {"target": "/simple"} });
-        for (value, ways) in [
-            (json!({}), vec![]),
-            (json!({"HttpPushUri": "/push"}), vec![Way::Plain]),
-            (json!({"HttpPushUri": "/push", "Actions": simple}), vec![Way::Fetch, Way::Plain]),
-            (
-                json!({"HttpPushUri": "/push", "MultipartHttpPushUri": "/form", "Actions": simple}),
-                vec![Way::Form, Way::Fetch, Way::Plain],
-            ),
-        ] {
-            assert_eq!(offer(value).ways(), ways);
+    fn offer(value: Value) -> UpdateServiceState {
+        UpdateServiceState {
+            doc: Resource { path: "/redfish/v1/UpdateService".into(), etag: None, value },
         }
     }
 
     #[test]
-    fn a_time_is_named_only_where_it_is_known() {
+    fn the_preferred_method_comes_first() {
+        let simple = json!({ ACTION: {"target": "/simple"} });
+        for (value, ways) in [
+            (json!({}), vec![]),
+            (json!({"HttpPushUri": "/push"}), vec![UpdateMethod::HttpPush]),
+            (
+                json!({"HttpPushUri": "/push", "Actions": simple}),
+                vec![UpdateMethod::SimpleUpdate, UpdateMethod::HttpPush],
+            ),
+            (
+                json!({"HttpPushUri": "/push", "MultipartHttpPushUri": "/form", "Actions": simple}),
+                vec![
+                    UpdateMethod::MultipartPush,
+                    UpdateMethod::SimpleUpdate,
+                    UpdateMethod::HttpPush,
+                ],
+            ),
+        ] {
+            assert_eq!(offer(value).methods(), ways);
+        }
+    }
+
+    #[test]
+    fn an_apply_time_is_sent_only_if_supported() {
         let targets = ["/redfish/v1/UpdateService/FirmwareInventory/BMC".to_owned()];
         let silent = offer(json!({}));
         assert_eq!(silent.parameters(&[]), json!({}));
         assert_eq!(silent.parameters(&targets), json!({ "Targets": targets }));
         let support = json!({"MultipartHttpPushUri@Redfish.OperationApplyTimeSupport":
             {"SupportedValues": ["OnReset", "Immediate"]}});
-        let said = json!({ "Targets": targets, "@Redfish.OperationApplyTime": "Immediate" });
-        assert_eq!(offer(support).parameters(&targets), said);
+        let message = json!({ "Targets": targets, "@Redfish.OperationApplyTime": "Immediate" });
+        assert_eq!(offer(support).parameters(&targets), message);
         let later = json!({"MultipartHttpPushUri@Redfish.OperationApplyTimeSupport":
             {"SupportedValues": ["OnReset"]}});
         assert_eq!(offer(later).parameters(&[]), json!({}));

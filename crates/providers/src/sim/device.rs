@@ -2,10 +2,10 @@
 //! same here, so even a shelf accepts a fabric state.
 
 use super::hardware::{Hardware, Power, outcome};
-use model::effect::{DeviceWork, FabricTo, Facts, Outcome, PowerTo};
-use model::fault::{Code, Fault};
+use model::effect::{CallOutcome, DesiredPower, DeviceFacts, DeviceWork, FabricGoal};
+use model::fault::{Fault, FaultCode};
 use model::id::MachineId;
-use model::retry::hash;
+use model::retry::fnv1a;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ const COMPONENTS: [&str; 2] = ["BIOS", "BMC"];
 pub struct Device {
     /// The versions that were installed.
     pub firmware: BTreeMap<String, String>,
-    pub fabric: Option<FabricTo>,
+    pub fabric: Option<FabricGoal>,
     /// The version that the last firmware update replaced.
     pub replaced: Option<String>,
 }
@@ -29,20 +29,20 @@ impl Device {
         self.firmware.get(component).map_or(FACTORY_VERSION, String::as_str)
     }
 
-    fn in_fabric(&self, to: FabricTo) -> bool {
+    fn in_fabric(&self, to: FabricGoal) -> bool {
         match (to, self.fabric) {
-            (FabricTo::Off, None | Some(FabricTo::Off))
-            | (FabricTo::Manager, Some(FabricTo::Manager))
-            | (FabricTo::Configured, Some(FabricTo::Configured | FabricTo::Manager)) => true,
-            (FabricTo::Off, Some(FabricTo::Manager | FabricTo::Configured))
-            | (FabricTo::Manager, None | Some(FabricTo::Off | FabricTo::Configured))
-            | (FabricTo::Configured, None | Some(FabricTo::Off)) => false,
+            (FabricGoal::Off, None | Some(FabricGoal::Off))
+            | (FabricGoal::Manager, Some(FabricGoal::Manager))
+            | (FabricGoal::Configured, Some(FabricGoal::Configured | FabricGoal::Manager)) => true,
+            (FabricGoal::Off, Some(FabricGoal::Manager | FabricGoal::Configured))
+            | (FabricGoal::Manager, None | Some(FabricGoal::Off | FabricGoal::Configured))
+            | (FabricGoal::Configured, None | Some(FabricGoal::Off)) => false,
         }
     }
 }
 
 impl Hardware {
-    pub fn act_as_device(&mut self, work: &DeviceWork) {
+    pub fn apply_device_work(&mut self, work: &DeviceWork) {
         match work {
             DeviceWork::Firmware { component, version, .. } => {
                 let before = self.device.version(component).to_string();
@@ -66,9 +66,10 @@ impl Hardware {
         machine: &MachineId,
         work: &DeviceWork,
         already: bool,
-    ) -> Result<Outcome, Fault> {
+    ) -> Result<CallOutcome, Fault> {
         let facts = self.facts(machine);
-        let with = |said: String| Outcome { facts: Some(facts.clone()), ..outcome(said, None) };
+        let with =
+            |message: String| CallOutcome { facts: Some(facts.clone()), ..outcome(message, None) };
         match work {
             DeviceWork::Read => Ok(with(format!("Read: {} {}", facts.model, facts.serial))),
             DeviceWork::Configure => Ok(with("The credentials work, and it is watched".into())),
@@ -77,41 +78,41 @@ impl Hardware {
             }
             DeviceWork::Firmware { component, version, .. } => {
                 let replaced = self.device.replaced.clone();
-                let facts = Some(Facts { replaced, ..facts });
-                let said = format!("{component} is at {version}");
-                self.look_device(work).map_err(differs)?;
-                Ok(Outcome { facts, ..outcome(said, None) })
+                let facts = Some(DeviceFacts { replaced, ..facts });
+                let message = format!("{component} is at {version}");
+                self.observe_device(work).map_err(differs)?;
+                Ok(CallOutcome { facts, ..outcome(message, None) })
             }
             DeviceWork::Check { .. } | DeviceWork::Fabric { .. } => {
-                self.look_device(work).map(|seen| with(seen.said)).map_err(differs)
+                self.observe_device(work).map(|observed| with(observed.message)).map_err(differs)
             }
         }
     }
 
     /// Whether the goal of the work holds now; otherwise what is observed.
-    pub fn look_device(&self, work: &DeviceWork) -> Result<Outcome, String> {
+    pub fn observe_device(&self, work: &DeviceWork) -> Result<CallOutcome, String> {
         match work {
             DeviceWork::Read => Err("a reading taken earlier cannot be observed".into()),
             DeviceWork::Configure => Ok(outcome("The credentials work, and it is watched", None)),
             DeviceWork::Firmware { component, version, .. } => {
                 let has = self.device.version(component);
-                let said = format!("{component} is at {has}");
-                if has == version { Ok(outcome(said, None)) } else { Err(said) }
+                let message = format!("{component} is at {has}");
+                if has == version { Ok(outcome(message, None)) } else { Err(message) }
             }
             DeviceWork::Fabric { to } => {
-                let said =
-                    format!("fabric {}", self.device.fabric.unwrap_or(FabricTo::Off).as_str());
-                if self.device.in_fabric(*to) { Ok(outcome(said, None)) } else { Err(said) }
+                let message =
+                    format!("fabric {}", self.device.fabric.unwrap_or(FabricGoal::Off).as_str());
+                if self.device.in_fabric(*to) { Ok(outcome(message, None)) } else { Err(message) }
             }
             DeviceWork::Check { firmware, power } => {
-                let wrong_version = firmware.iter().filter_map(|(component, wanted)| {
+                let wrong_version = firmware.iter().filter_map(|(component, desired)| {
                     let has = self.device.version(component);
-                    (has != wanted).then(|| format!("{component} is at {has}, not {wanted}"))
+                    (has != desired).then(|| format!("{component} is at {has}, not {desired}"))
                 });
                 let is = self.is_powered();
-                let wrong_power = power.filter(|wanted| *wanted != is);
-                let wrong_power = wrong_power.map(|wanted| {
-                    format!("power is {}, not {}", wanted_word(is), wanted_word(wanted))
+                let wrong_power = power.filter(|desired| *desired != is);
+                let wrong_power = wrong_power.map(|desired| {
+                    format!("power is {}, not {}", power_name(is), power_name(desired))
                 });
                 let wrong: Vec<String> = wrong_version.chain(wrong_power).collect();
                 match wrong.is_empty() {
@@ -123,14 +124,14 @@ impl Hardware {
     }
 
     /// The device's inventory: invented, but constant for each machine.
-    pub fn facts(&self, machine: &MachineId) -> Facts {
+    pub fn facts(&self, machine: &MachineId) -> DeviceFacts {
         let factory = COMPONENTS.map(|name| (name.to_string(), FACTORY_VERSION.to_string()));
         let mut firmware = BTreeMap::from(factory);
         firmware.extend(self.device.firmware.clone());
-        Facts {
+        DeviceFacts {
             manufacturer: "Farrier".into(),
             model: "Simulated".into(),
-            serial: format!("SIM{:06}", hash(machine.as_str(), 0) % 1_000_000),
+            serial: format!("SIM{:06}", fnv1a(machine.as_str(), 0) % 1_000_000),
             firmware,
             power: Some(self.is_powered()),
             replaced: None,
@@ -139,26 +140,26 @@ impl Hardware {
     }
 
     /// Adds the current power state to an outcome.
-    pub fn with_power(&self, seen: Outcome) -> Outcome {
-        let facts = Facts { power: Some(self.is_powered()), ..Facts::default() };
-        Outcome { facts: Some(facts), ..seen }
+    pub fn with_power(&self, observed: CallOutcome) -> CallOutcome {
+        let facts = DeviceFacts { power: Some(self.is_powered()), ..DeviceFacts::default() };
+        CallOutcome { facts: Some(facts), ..observed }
     }
 
-    fn is_powered(&self) -> PowerTo {
+    fn is_powered(&self) -> DesiredPower {
         match self.power {
-            Power::On => PowerTo::On,
-            Power::Off => PowerTo::Off,
+            Power::On => DesiredPower::On,
+            Power::Off => DesiredPower::Off,
         }
     }
 }
 
-fn differs(seen: String) -> Fault {
-    Fault::new(Code::ReadBackDiffers, seen)
+fn differs(observed: String) -> Fault {
+    Fault::new(FaultCode::ReadBackDiffers, observed)
 }
 
-const fn wanted_word(power: PowerTo) -> &'static str {
+const fn power_name(power: DesiredPower) -> &'static str {
     match power {
-        PowerTo::On => "on",
-        PowerTo::Off => "off",
+        DesiredPower::On => "on",
+        DesiredPower::Off => "off",
     }
 }

@@ -10,10 +10,10 @@
 //! A process may be killed at any point: a file has either its old or its new content. Machines are
 //! appended to and share locks, because creating and removing files is slow on most file systems.
 
+use super::effect_log::EffectRecord;
 use super::fault::Rules;
 use super::hardware::Hardware;
-use super::ledger::Entry;
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use model::id::MachineId;
 use model::time::Timestamp;
 use serde::de::DeserializeOwned;
@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 
 const MACHINES: &str = "machines";
 const LOCKS: &str = "locks";
-const LEDGER: &str = "effects.jsonl";
+const EFFECT_LOG: &str = "effects.jsonl";
 /// The start of every line of the effect log, which does not occur inside a line.
 const ENTRY_START: &str = "{\"what\":";
 /// A machine's file above this size is rewritten.
@@ -41,10 +41,10 @@ pub fn change_machine<T>(
     root: &Path,
     machine: &MachineId,
     now: Timestamp,
-    change: impl FnOnce(&mut Hardware, &mut Vec<Entry>) -> T,
+    change: impl FnOnce(&mut Hardware, &mut Vec<EffectRecord>) -> T,
 ) -> Result<T, Fault> {
     let name = file_name(machine);
-    let _alone = exclude(root, &lock_of(&name).to_string())?;
+    let _alone = lock_file(root, &lock_of(&name).to_string())?;
     let path = root.join(MACHINES).join(format!("{name}.jsonl"));
     let text = text_of(&path)?.unwrap_or_default();
     let before = last_line(&text);
@@ -62,15 +62,15 @@ pub fn change_machine<T>(
 
 /// The last complete line.
 fn last_line(text: &str) -> Option<&str> {
-    let whole = &text[..text.rfind('\n')?];
-    Some(whole.rsplit('\n').next().unwrap_or(whole)).filter(|line| !line.is_empty())
+    let complete = &text[..text.rfind('\n')?];
+    Some(complete.rsplit('\n').next().unwrap_or(complete)).filter(|line| !line.is_empty())
 }
 
 /// Appends the current hardware, unless the last line is equal. A file that has grown long is
 /// rewritten. The caller holds the lock.
 fn append(path: &Path, text: &str, before: Option<&str>, hardware: &Hardware) -> Result<(), Fault> {
-    let told = |error: io::Error| unreachable(path, &error);
-    let after = serde_json::to_string(hardware).map_err(|error| told(error.into()))?;
+    let reported = |error: io::Error| unreachable(path, &error);
+    let after = serde_json::to_string(hardware).map_err(|error| reported(error.into()))?;
     if before == Some(after.as_str()) {
         return Ok(());
     }
@@ -79,8 +79,8 @@ fn append(path: &Path, text: &str, before: Option<&str>, hardware: &Hardware) ->
     }
     // A truncated line is terminated, so that the next one is complete.
     let stump = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
-    let mut file = OpenOptions::new().create(true).append(true).open(path).map_err(told)?;
-    file.write_all(format!("{stump}{after}\n").as_bytes()).map_err(told)
+    let mut file = OpenOptions::new().create(true).append(true).open(path).map_err(reported)?;
+    file.write_all(format!("{stump}{after}\n").as_bytes()).map_err(reported)
 }
 
 pub fn rules(root: &Path) -> Result<Rules, Fault> {
@@ -89,7 +89,7 @@ pub fn rules(root: &Path) -> Result<Rules, Fault> {
 }
 
 pub fn change_rules<T>(root: &Path, change: impl FnOnce(&mut Rules) -> T) -> Result<T, Fault> {
-    let _alone = exclude(root, RULES_LOCK)?;
+    let _alone = lock_file(root, RULES_LOCK)?;
     let path = root.join(RULES);
     let (before, rules) = read::<Rules>(&path)?;
     let mut rules = rules.unwrap_or_default();
@@ -99,23 +99,23 @@ pub fn change_rules<T>(root: &Path, change: impl FnOnce(&mut Rules) -> T) -> Res
 }
 
 /// Appends to the effect log, one write for each line, so that lines of processes do not mix.
-pub fn record(root: &Path, entries: &[Entry]) -> Result<(), Fault> {
+pub fn record(root: &Path, entries: &[EffectRecord]) -> Result<(), Fault> {
     if entries.is_empty() {
         return Ok(());
     }
-    let path = root.join(LEDGER);
-    let told = |error: io::Error| unreachable(&path, &error);
-    let mut file = OpenOptions::new().create(true).append(true).open(&path).map_err(told)?;
+    let path = root.join(EFFECT_LOG);
+    let reported = |error: io::Error| unreachable(&path, &error);
+    let mut file = OpenOptions::new().create(true).append(true).open(&path).map_err(reported)?;
     for entry in entries {
-        let mut line = serde_json::to_vec(entry).map_err(|error| told(error.into()))?;
+        let mut line = serde_json::to_vec(entry).map_err(|error| reported(error.into()))?;
         line.push(b'\n');
-        file.write_all(&line).map_err(told)?;
+        file.write_all(&line).map_err(reported)?;
     }
     Ok(())
 }
 
-pub fn ledger(root: &Path) -> Result<Vec<Entry>, Fault> {
-    let path = root.join(LEDGER);
+pub fn read_effect_log(root: &Path) -> Result<Vec<EffectRecord>, Fault> {
+    let path = root.join(EFFECT_LOG);
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -126,9 +126,9 @@ pub fn ledger(root: &Path) -> Result<Vec<Entry>, Fault> {
 
 /// Parses one line. After a full disk a line may follow a truncated one; the effect of the
 /// truncated line was not applied, so only the complete part counts.
-fn entry(line: &str) -> Option<Entry> {
-    let whole = &line[line.rfind(ENTRY_START)?..];
-    serde_json::from_str(whole).ok()
+fn entry(line: &str) -> Option<EffectRecord> {
+    let complete = &line[line.rfind(ENTRY_START)?..];
+    serde_json::from_str(complete).ok()
 }
 
 /// The number of a machine's lock, of 256. It must not change between versions.
@@ -137,12 +137,16 @@ fn lock_of(name: &str) -> u8 {
 }
 
 /// Holds the lock until it is dropped or the process dies.
-fn exclude(root: &Path, name: &str) -> Result<File, Fault> {
+fn lock_file(root: &Path, name: &str) -> Result<File, Fault> {
     let path = root.join(LOCKS).join(format!("{name}.lock"));
-    let told = |error: io::Error| unreachable(&path, &error);
-    let file =
-        OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(told)?;
-    file.lock().map_err(told)?;
+    let reported = |error: io::Error| unreachable(&path, &error);
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(reported)?;
+    file.lock().map_err(reported)?;
     Ok(file)
 }
 
@@ -162,8 +166,8 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<(Option<String>, Option<T>),
 
 /// Replaces the file unless its content is equal. The caller holds the lock.
 fn write<T: Serialize>(path: &Path, before: Option<&str>, value: &T) -> Result<(), Fault> {
-    let told = |error: io::Error| unreachable(path, &error);
-    let after = serde_json::to_string(value).map_err(|error| told(error.into()))?;
+    let reported = |error: io::Error| unreachable(path, &error);
+    let after = serde_json::to_string(value).map_err(|error| reported(error.into()))?;
     if before == Some(after.as_str()) {
         return Ok(());
     }
@@ -171,10 +175,10 @@ fn write<T: Serialize>(path: &Path, before: Option<&str>, value: &T) -> Result<(
 }
 
 fn replace(path: &Path, text: &str) -> Result<(), Fault> {
-    let told = |error: io::Error| unreachable(path, &error);
+    let reported = |error: io::Error| unreachable(path, &error);
     let temporary = PathBuf::from(format!("{}.tmp", path.display()));
-    fs::write(&temporary, text).map_err(told)?;
-    fs::rename(&temporary, path).map_err(told)
+    fs::write(&temporary, text).map_err(reported)?;
+    fs::rename(&temporary, path).map_err(reported)
 }
 
 fn parse<'text, T: Deserialize<'text>>(path: &Path, text: &'text str) -> Result<T, Fault> {
@@ -182,11 +186,11 @@ fn parse<'text, T: Deserialize<'text>>(path: &Path, text: &'text str) -> Result<
 }
 
 fn garbled(path: &Path, error: &dyn std::error::Error) -> Fault {
-    Fault::new(Code::AnswerGarbled, format!("{} cannot be read: {error}", path.display()))
+    Fault::new(FaultCode::AnswerGarbled, format!("{} cannot be read: {error}", path.display()))
 }
 
 fn unreachable(path: &Path, error: &io::Error) -> Fault {
-    Fault::new(Code::BmcUnreachable, format!("{}: {error}", path.display()))
+    Fault::new(FaultCode::BmcUnreachable, format!("{}: {error}", path.display()))
 }
 
 /// The id, with special characters in hexadecimal.
@@ -209,17 +213,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stump_hides_no_line() {
+    fn a_truncated_line_hides_no_line() {
         let line = r#"{"what":"applied","key":"op-1/a/1","machine":"m-1","effect":"ssh","act":1}"#;
-        let whole = entry(line).unwrap();
-        assert_eq!(serde_json::to_string(&whole).unwrap(), line);
-        assert_eq!(entry(&format!("{}{line}", &line[..30])), Some(whole));
+        let complete = entry(line).unwrap();
+        assert_eq!(serde_json::to_string(&complete).unwrap(), line);
+        assert_eq!(entry(&format!("{}{line}", &line[..30])), Some(complete));
         assert_eq!(entry(&line[..30]), None);
         assert_eq!(entry(""), None);
     }
 
     #[test]
-    fn the_last_whole_line_counts() {
+    fn the_last_complete_line_counts() {
         for (text, line) in [
             ("", None),
             ("stump", None),

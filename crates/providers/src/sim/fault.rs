@@ -5,8 +5,8 @@
 //! effect does not match probes, only `probe` does, so that background probes never use up a rule
 //! that is meant for an operation.
 
-use model::effect::{Effect, Verb};
-use model::node::Stage;
+use model::effect::{CallVerb, Effect};
+use model::node::NodeStage;
 use model::refusal::Refusal;
 use model::text;
 use serde::{Deserialize, Serialize};
@@ -65,7 +65,7 @@ pub struct FaultRule {
     #[serde(default)]
     pub effect: String,
     #[serde(default = "perform")]
-    pub verb: Verb,
+    pub verb: CallVerb,
     pub action: Action,
     /// How often the rule applies. Zero: always.
     #[serde(default)]
@@ -78,11 +78,11 @@ pub struct FaultRule {
     pub message: String,
     /// How often the rule has applied.
     #[serde(default, rename = "struck")]
-    pub struck: u32,
+    pub applied_count: u32,
 }
 
-const fn perform() -> Verb {
-    Verb::Perform
+const fn perform() -> CallVerb {
+    CallVerb::Perform
 }
 
 impl FaultRule {
@@ -92,45 +92,45 @@ impl FaultRule {
             id: String::new(),
             machine: String::new(),
             effect: String::new(),
-            verb: Verb::Perform,
+            verb: CallVerb::Perform,
             action,
             times: 0,
             delay_ms: 0,
             message: String::new(),
-            struck: 0,
+            applied_count: 0,
         }
     }
 
     /// Parses the words of a request; an empty verb is `perform`.
-    pub fn from_words(verb: &str, action: &str) -> Result<Self, Refusal> {
+    pub fn parse(verb: &str, action: &str) -> Result<Self, Refusal> {
         if action.is_empty() {
             return Err(Refusal::missing("fault.action"));
         }
         let actions = Action::ALL.map(Action::as_str);
         let known = Action::ALL.into_iter().find(|one| one.as_str() == action);
-        let action = known.ok_or_else(|| bad_word("fault.action", action, &actions))?;
-        let verbs = Verb::ALL.map(Verb::as_str);
-        let known = Verb::ALL.into_iter().find(|one| one.as_str() == verb);
+        let action = known.ok_or_else(|| unknown_value("fault.action", action, &actions))?;
+        let verbs = CallVerb::ALL.map(CallVerb::as_str);
+        let known = CallVerb::ALL.into_iter().find(|one| one.as_str() == verb);
         let verb = match known {
             Some(verb) => verb,
-            None if verb.is_empty() => Verb::Perform,
-            None => return Err(bad_word("fault.verb", verb, &verbs)),
+            None if verb.is_empty() => CallVerb::Perform,
+            None => return Err(unknown_value("fault.verb", verb, &verbs)),
         };
         Ok(Self { verb, ..Self::new(action) })
     }
 
     /// Refuses a rule that could never apply or is invalid.
     pub fn check(&self) -> Result<(), Refusal> {
-        text::short("fault.fault_id", &self.id)?;
-        text::short("fault.machine", &self.machine)?;
-        text::optional_reason("fault.message", &self.message)?;
+        text::check_short("fault.fault_id", &self.id)?;
+        text::check_short("fault.machine", &self.machine)?;
+        text::check_optional_reason("fault.message", &self.message)?;
         let probes = self.effect == PROBE;
-        let known = |word: &str| Effect::WORDS.contains(&word) || Stage::WORDS.contains(&word);
+        let known = |name: &str| Effect::NAMES.contains(&name) || NodeStage::WORDS.contains(&name);
         if !self.effect.is_empty() && !probes && !known(&self.effect) {
-            let words: Vec<&str> = Effect::WORDS.into_iter().chain([PROBE]).collect();
-            return Err(bad_word("fault.effect", &self.effect, &words));
+            let words: Vec<&str> = Effect::NAMES.into_iter().chain([PROBE]).collect();
+            return Err(unknown_value("fault.effect", &self.effect, &words));
         }
-        if probes && self.verb != Verb::Perform {
+        if probes && self.verb != CallVerb::Perform {
             let problem = format!("is {:?}, but a probe has no verb", self.verb.as_str());
             return Err(Refusal::invalid("fault.verb", problem, "leave it out"));
         }
@@ -161,7 +161,7 @@ impl FaultRule {
     }
 
     /// The fault's message.
-    pub fn words(&self) -> String {
+    pub fn fault_message(&self) -> String {
         let default = match self.action {
             Action::Fail => "the simulated hardware failed",
             Action::Hang => "the simulated hardware hangs",
@@ -173,34 +173,34 @@ impl FaultRule {
         if self.message.is_empty() { default.into() } else { self.message.clone() }
     }
 
-    fn fits(&self, machine: &str, selected: &Selected) -> bool {
+    fn matches(&self, machine: &str, selected: &FaultSubject) -> bool {
         let by_order = match selected {
-            Selected::Probe => self.effect == PROBE,
-            Selected::Order { effect, verb } => {
+            FaultSubject::Probe => self.effect == PROBE,
+            FaultSubject::Call { effect, verb } => {
                 (self.effect.is_empty() || self.effect == *effect) && self.verb == *verb
             }
         };
-        let left = self.times == 0 || self.struck < self.times;
+        let left = self.times == 0 || self.applied_count < self.times;
         by_order && left && (self.machine.is_empty() || glob(&self.machine, machine))
     }
 
     /// Whether both are the same apart from their counters.
     fn same_rule(&self, other: &Self) -> bool {
-        *self == Self { struck: self.struck, ..other.clone() }
+        *self == Self { applied_count: self.applied_count, ..other.clone() }
     }
 }
 
-fn bad_word(field: &str, word: &str, legal: &[&str]) -> Refusal {
-    let shown: String = word.chars().take(text::MAX_SHORT).collect();
+fn unknown_value(field: &str, name: &str, legal: &[&str]) -> Refusal {
+    let shown: String = name.chars().take(text::MAX_SHORT).collect();
     let instead = format!("use one of {}", legal.join(", "));
     Refusal::invalid(field, format!("{shown:?} is not known"), instead)
 }
 
 /// A call or probe that a rule may match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Selected {
+pub enum FaultSubject {
     Probe,
-    Order { effect: &'static str, verb: Verb },
+    Call { effect: &'static str, verb: CallVerb },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -213,7 +213,7 @@ impl Rules {
     /// Adds a checked rule. An equal rule with the same id keeps its counter, so that a rule in the
     /// configuration file is not reset at each start.
     pub fn add(&mut self, mut rule: FaultRule) -> Result<FaultRule, Refusal> {
-        rule.struck = 0;
+        rule.applied_count = 0;
         if let Some(known) = self.rules.iter_mut().find(|known| known.id == rule.id) {
             if !known.same_rule(&rule) {
                 *known = rule;
@@ -221,8 +221,8 @@ impl Rules {
             return Ok(known.clone());
         }
         if self.rules.len() >= MAX_RULES {
-            let said = format!("there are {MAX_RULES} fault rules already; clear some first");
-            return Err(Refusal::precondition("TOO_MANY_FAULTS", said));
+            let message = format!("there are {MAX_RULES} fault rules already; clear some first");
+            return Err(Refusal::precondition("TOO_MANY_FAULTS", message));
         }
         while rule.id.is_empty() || self.rules.iter().any(|known| known.id == rule.id) {
             self.made += 1;
@@ -239,14 +239,14 @@ impl Rules {
         before - self.rules.len()
     }
 
-    pub fn any_fits(&self, machine: &str, selected: &Selected) -> bool {
-        self.rules.iter().any(|rule| rule.fits(machine, selected))
+    pub fn any_matches(&self, machine: &str, selected: &FaultSubject) -> bool {
+        self.rules.iter().any(|rule| rule.matches(machine, selected))
     }
 
     /// The rule that applies; its counter is increased.
-    pub fn strike(&mut self, machine: &str, selected: &Selected) -> Option<FaultRule> {
-        let rule = self.rules.iter_mut().find(|rule| rule.fits(machine, selected))?;
-        rule.struck = rule.struck.saturating_add(1);
+    pub fn apply_match(&mut self, machine: &str, selected: &FaultSubject) -> Option<FaultRule> {
+        let rule = self.rules.iter_mut().find(|rule| rule.matches(machine, selected))?;
+        rule.applied_count = rule.applied_count.saturating_add(1);
         Some(rule.clone())
     }
 }
@@ -270,7 +270,7 @@ fn glob(pattern: &str, text: &str) -> bool {
 mod tests {
     use super::*;
 
-    const REPAVE: Selected = Selected::Order { effect: "repave", verb: Verb::Perform };
+    const REPAVE: FaultSubject = FaultSubject::Call { effect: "repave", verb: CallVerb::Perform };
 
     #[test]
     fn globs() {
@@ -293,47 +293,49 @@ mod tests {
     }
 
     #[test]
-    fn bad_rules_are_refused_with_the_field_and_the_words() {
+    fn a_bad_rule_is_refused_with_its_field() {
         let fail = FaultRule::new(Action::Fail);
         let slow = FaultRule::new(Action::Slow);
-        for (rule, field, word) in [
+        for (rule, field, name) in [
             (FaultRule { effect: "boil".into(), ..fail.clone() }, "fault.effect", "repave"),
             (FaultRule { machine: "a\nb".into(), ..fail.clone() }, "fault.machine", "printable"),
             (FaultRule { message: "\u{7}".into(), ..fail.clone() }, "fault.message", "printable"),
             (FaultRule { delay_ms: 5, ..fail.clone() }, "fault.delay_ms", "slow"),
             (slow, "fault.delay_ms", "3600000"),
             (
-                FaultRule { effect: PROBE.into(), verb: Verb::Stop, ..fail },
+                FaultRule { effect: PROBE.into(), verb: CallVerb::Stop, ..fail },
                 "fault.verb",
                 "leave it out",
             ),
         ] {
             let refusal = rule.check().unwrap_err();
             assert_eq!(refusal.field.as_deref(), Some(field));
-            assert!(refusal.said.contains(word), "{refusal}");
+            assert!(refusal.message.contains(name), "{refusal}");
         }
         for (verb, action, field) in [
             ("", "", "fault.action"),
             ("", "explode", "fault.action"),
             ("begin", "fail", "fault.verb"),
         ] {
-            let refusal = FaultRule::from_words(verb, action).unwrap_err();
+            let refusal = FaultRule::parse(verb, action).unwrap_err();
             assert_eq!(refusal.field.as_deref(), Some(field));
         }
-        assert_eq!(FaultRule::from_words("stop", "hang").unwrap().verb, Verb::Stop);
-        assert_eq!(FaultRule::from_words("", "drop").unwrap().verb, Verb::Perform);
+        assert_eq!(FaultRule::parse("stop", "hang").unwrap().verb, CallVerb::Stop);
+        assert_eq!(FaultRule::parse("", "drop").unwrap().verb, CallVerb::Perform);
     }
 
     #[test]
-    fn a_rule_strikes_as_often_as_it_says() {
+    fn a_rule_applies_as_often_as_requested() {
         let mut rules = Rules::default();
         let twice = FaultRule { times: 2, ..FaultRule::new(Action::Fail) };
         let first = rules.add(twice).unwrap();
         rules.add(FaultRule::new(Action::Drop)).unwrap();
-        let actions: Vec<Action> =
-            (0..4).filter_map(|_| rules.strike("m-1", &REPAVE)).map(|rule| rule.action).collect();
+        let actions: Vec<Action> = (0..4)
+            .filter_map(|_| rules.apply_match("m-1", &REPAVE))
+            .map(|rule| rule.action)
+            .collect();
         assert_eq!(actions, [Action::Fail, Action::Fail, Action::Drop, Action::Drop]);
-        assert!(rules.strike("m-1", &Selected::Probe).is_none());
+        assert!(rules.apply_match("m-1", &FaultSubject::Probe).is_none());
         assert_eq!(rules.clear(Some(&first.id)), 1);
         assert_eq!(rules.clear(Some("fault-99")), 0);
         assert_eq!(rules.clear(None), 1);
@@ -346,17 +348,17 @@ mod tests {
         let mut rules = Rules::default();
         let named = FaultRule { id: "config-1".into(), times: 1, ..FaultRule::new(Action::Fail) };
         rules.add(named.clone()).unwrap();
-        assert!(rules.strike("m-1", &REPAVE).is_some());
-        assert_eq!(rules.add(named.clone()).unwrap().struck, 1);
+        assert!(rules.apply_match("m-1", &REPAVE).is_some());
+        assert_eq!(rules.add(named.clone()).unwrap().applied_count, 1);
         let changed = FaultRule { times: 5, ..named };
-        assert_eq!(rules.add(changed).unwrap().struck, 0);
+        assert_eq!(rules.add(changed).unwrap().applied_count, 0);
         assert_eq!(rules.rules.len(), 1);
     }
 
     #[test]
     fn rules_read_from_configuration() {
         let rule: FaultRule = serde_json::from_str(r#"{"machine":"m-*","action":"slow"}"#).unwrap();
-        assert_eq!((rule.verb, rule.action), (Verb::Perform, Action::Slow));
+        assert_eq!((rule.verb, rule.action), (CallVerb::Perform, Action::Slow));
         assert!(serde_json::from_str::<FaultRule>(r#"{"action":"slow","colour":1}"#).is_err());
         assert!(serde_json::from_str::<FaultRule>(r#"{"machine":"m-1"}"#).is_err());
     }

@@ -4,22 +4,23 @@
 //! applied before every read ([`Hardware::apply_due_jobs`]).
 
 use super::device::Device;
-use super::job::{Ending, Job};
-use super::ledger::Entry;
+use super::effect_log::EffectRecord;
+use super::job::{Job, JobEnd};
 use super::node::Node;
-use super::stage::Managed;
-use model::condition::{ConditionType, Evidence};
+use super::stage::SimulatedMaas;
+use model::condition::{ConditionObservation, ConditionType};
 use model::effect::{
-    Answer, DeviceWork, Effect, Expect, Key, NetbootMode, Outcome, PowerTo, RebootMode, RmaAction,
+    CallOutcome, ClusterExpectation, DesiredPower, DeviceWork, Effect, EffectKey, NetbootMode,
+    ProviderAnswer, RebootMode, RmaAction,
 };
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use model::id::MachineId;
-use model::time::{Timestamp, spoken};
+use model::time::{Timestamp, format_duration};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// How many ended jobs a machine keeps.
-pub const KEPT_JOBS: usize = 64;
+pub const MAX_ENDED_JOBS: usize = 64;
 /// The image before the first repave.
 pub const FACTORY_IMAGE: &str = "factory";
 /// The image after an interrupted repave.
@@ -47,13 +48,13 @@ pub struct Hardware {
     #[serde(default)]
     pub device: Device,
     #[serde(default)]
-    pub managed: Managed,
+    pub managed: SimulatedMaas,
     pub network: String,
     /// Whether it was marked for return to the vendor.
     pub marked: bool,
     /// The number of effects applied, which distinguishes effects in the effect log.
     pub acts: u64,
-    pub jobs: BTreeMap<Key, Job>,
+    pub jobs: BTreeMap<EffectKey, Job>,
 }
 
 impl Hardware {
@@ -69,7 +70,7 @@ impl Hardware {
             cordoned: false,
             node: Node::default(),
             device: Device::default(),
-            managed: Managed::default(),
+            managed: SimulatedMaas::default(),
             network: String::new(),
             marked: false,
             acts: 0,
@@ -78,23 +79,23 @@ impl Hardware {
     }
 
     /// Starts the effect under the key, unless the key is known.
-    pub fn begin(&mut self, key: &Key, effect: &Effect, takes_ms: u64, now: Timestamp) {
+    pub fn begin(&mut self, key: &EffectKey, effect: &Effect, takes_ms: u64, now: Timestamp) {
         if self.jobs.contains_key(key) {
             return;
         }
         let job = match self.refusal(effect) {
-            Some(fault) => Job::ended(effect.clone(), now, Ending::Refused { fault }),
+            Some(fault) => Job::ended(effect.clone(), now, JobEnd::Refused { fault }),
             None => Job {
-                already: self.look(key, effect).is_ok(),
+                already: self.observe(key, effect).is_ok(),
                 ..Job::begun(effect.clone(), now, takes_ms)
             },
         };
-        self.shut_the_door(key, effect);
+        self.cordon_for_drain(key, effect);
         self.remember(key, job);
     }
 
     /// A drain cordons before it evicts, whether or not it completes.
-    fn shut_the_door(&mut self, key: &Key, effect: &Effect) {
+    fn cordon_for_drain(&mut self, key: &EffectKey, effect: &Effect) {
         if let Effect::Drain { cluster_ref, .. } = effect
             && self.member_of(cluster_ref)
         {
@@ -103,9 +104,14 @@ impl Hardware {
     }
 
     /// Applies every job that is due, in the order of their due times.
-    pub fn settle(&mut self, machine: &MachineId, now: Timestamp, ledger: &mut Vec<Entry>) {
+    pub fn apply_due_jobs(
+        &mut self,
+        machine: &MachineId,
+        now: Timestamp,
+        ledger: &mut Vec<EffectRecord>,
+    ) {
         let is_due = |job: &Job| job.ending.is_none() && job.due() <= now;
-        let mut due: Vec<(Timestamp, Key)> = self
+        let mut due: Vec<(Timestamp, EffectKey)> = self
             .jobs
             .iter()
             .filter(|(_, job)| is_due(job))
@@ -117,46 +123,46 @@ impl Hardware {
             self.act(&key, &job.effect, at);
             self.acts += 1;
             job.applied = true;
-            job.ending = Some(Ending::of(self.read_back(machine, &key, &job)));
-            ledger.push(Entry::applied(machine, &key, &job.effect, self.acts));
+            job.ending = Some(JobEnd::of(self.read_back(machine, &key, &job)));
+            ledger.push(EffectRecord::applied(machine, &key, &job.effect, self.acts));
             self.jobs.insert(key, job);
         }
     }
 
     /// Stops the job of the key, or bars the key.
-    pub fn stop(&mut self, key: &Key, effect: &Effect, now: Timestamp) -> Answer {
+    pub fn stop(&mut self, key: &EffectKey, effect: &Effect, now: Timestamp) -> ProviderAnswer {
         let Some(job) = self.jobs.get_mut(key) else {
-            self.remember(key, Job::ended(effect.clone(), now, Ending::Barred));
-            return Answer::Stopped;
+            self.remember(key, Job::ended(effect.clone(), now, JobEnd::Barred));
+            return ProviderAnswer::Stopped;
         };
         match job.result() {
-            Some(Ok(outcome)) => Answer::Done(outcome),
-            Some(Err(_)) => Answer::Stopped,
+            Some(Ok(outcome)) => ProviderAnswer::Done(outcome),
+            Some(Err(_)) => ProviderAnswer::Stopped,
             // A firmware update cannot be stopped.
             None if matches!(effect, Effect::Device { work: DeviceWork::Firmware { .. } }) => {
-                Answer::UnderWay
+                ProviderAnswer::UnderWay
             }
             None => {
-                self.break_off(key, Ending::Stopped { at: now }, now);
-                Answer::Stopped
+                self.end_early(key, JobEnd::Stopped { at: now }, now);
+                ProviderAnswer::Stopped
             }
         }
     }
 
     /// Fails the job of the key. A key that has not started is used up too: a late call for it,
     /// from a caller that does not know of the failure, must not start it.
-    pub fn fail(&mut self, key: &Key, effect: &Effect, fault: &Fault, now: Timestamp) {
-        let ending = Ending::Failed { fault: fault.clone() };
+    pub fn fail(&mut self, key: &EffectKey, effect: &Effect, fault: &Fault, now: Timestamp) {
+        let ending = JobEnd::Failed { fault: fault.clone() };
         if self.jobs.contains_key(key) {
-            self.break_off(key, ending, now);
+            self.end_early(key, ending, now);
         } else {
-            self.shut_the_door(key, effect);
+            self.cordon_for_drain(key, effect);
             self.remember(key, Job::ended(effect.clone(), now, ending));
         }
     }
 
     /// Ends a running job without its goal. Its partial changes stay.
-    fn break_off(&mut self, key: &Key, ending: Ending, now: Timestamp) {
+    fn end_early(&mut self, key: &EffectKey, ending: JobEnd, now: Timestamp) {
         let Some(job) = self.jobs.get_mut(key) else { return };
         if job.ending.is_some() {
             return;
@@ -168,43 +174,45 @@ impl Hardware {
             self.leave();
         }
         if let Effect::Drain { .. } = &before.effect {
-            self.half_drain(&before, now);
+            self.apply_partial_drain(&before, now);
         }
     }
 
     /// The status of the key.
-    pub fn inquire(&self, key: &Key) -> Answer {
-        let Some(job) = self.jobs.get(key) else { return Answer::NeverStarted };
+    pub fn key_status(&self, key: &EffectKey) -> ProviderAnswer {
+        let Some(job) = self.jobs.get(key) else { return ProviderAnswer::NeverStarted };
         match &job.ending {
-            None => Answer::UnderWay,
-            Some(Ending::Done { said, evidence, facts }) => Answer::Done(Outcome {
-                said: said.clone(),
-                evidence: evidence.clone(),
-                facts: facts.clone(),
-            }),
-            // Following it returns the fault.
-            Some(Ending::Failed { .. } | Ending::Refused { .. }) => Answer::UnderWay,
-            Some(Ending::Stopped { at }) => {
-                let after = spoken(at.since(job.started_at));
-                Answer::Unknown(format!("{} was stopped after {after}", job.effect.word()))
+            None => ProviderAnswer::UnderWay,
+            Some(JobEnd::Done { message: text, evidence, facts }) => {
+                ProviderAnswer::Done(CallOutcome {
+                    message: text.clone(),
+                    evidence: evidence.clone(),
+                    facts: facts.clone(),
+                })
             }
-            Some(Ending::Barred) => Answer::NeverStarted,
+            // Following it returns the fault.
+            Some(JobEnd::Failed { .. } | JobEnd::Refused { .. }) => ProviderAnswer::UnderWay,
+            Some(JobEnd::Stopped { at }) => {
+                let after = format_duration(at.since(job.started_at));
+                ProviderAnswer::Unknown(format!("{} was stopped after {after}", job.effect.name()))
+            }
+            Some(JobEnd::Barred) => ProviderAnswer::NeverStarted,
         }
     }
 
-    fn remember(&mut self, key: &Key, job: Job) {
+    fn remember(&mut self, key: &EffectKey, job: Job) {
         self.jobs.insert(key.clone(), job);
-        let mut ended: Vec<(Timestamp, Key)> = self
+        let mut ended: Vec<(Timestamp, EffectKey)> = self
             .jobs
             .iter()
             .filter(|(_, job)| job.ending.is_some())
             .map(|(key, job)| (job.started_at, key.clone()))
             .collect();
-        if ended.len() <= KEPT_JOBS {
+        if ended.len() <= MAX_ENDED_JOBS {
             return;
         }
         ended.sort();
-        for (_, old) in &ended[..ended.len() - KEPT_JOBS] {
+        for (_, old) in &ended[..ended.len() - MAX_ENDED_JOBS] {
             if old != key {
                 self.jobs.remove(old);
             }
@@ -217,13 +225,13 @@ impl Hardware {
             Effect::Repave { .. } => match self.netboot {
                 NetbootMode::Pxe => None,
                 NetbootMode::Disk => {
-                    Some(Fault::new(Code::EffectFailed, "machine booted from disk, not PXE"))
+                    Some(Fault::new(FaultCode::EffectFailed, "machine booted from disk, not PXE"))
                 }
             },
             Effect::Ssh { .. }
             | Effect::Net { .. }
             | Effect::Join { .. }
-            | Effect::Reboot { mode: RebootMode::InBand, .. } => self.silence(),
+            | Effect::Reboot { mode: RebootMode::InBand, .. } => self.host_unreachable(),
             Effect::Reboot { mode: RebootMode::Bmc, .. }
             | Effect::Netboot { .. }
             | Effect::Leave { .. }
@@ -233,26 +241,26 @@ impl Hardware {
             | Effect::Uncordon { .. }
             | Effect::Power { .. }
             | Effect::Device { .. } => None,
-            Effect::Stage { stage, undo, .. } => self.refuses_stage(*stage, *undo),
-            Effect::Parts { .. } => {
-                Some(Fault::new(Code::NotSupported, "a machine has no parts to send to work"))
+            Effect::Stage { stage, undo, .. } => self.stage_refusal(*stage, *undo),
+            Effect::ChildRuns { .. } => {
+                Some(Fault::new(FaultCode::NotSupported, "a machine has no parts to send to work"))
             }
         }
     }
 
     /// Why the operating system is unreachable.
-    fn silence(&self) -> Option<Fault> {
-        let said = match self.power {
+    fn host_unreachable(&self) -> Option<Fault> {
+        let message = match self.power {
             Power::Off => "no route to host: the machine is powered off",
             Power::On if self.image == PARTIAL_IMAGE => {
                 "connection refused: the image on disk is only partly written"
             }
             Power::On => return None,
         };
-        Some(Fault::new(Code::HostUnreachable, said))
+        Some(Fault::new(FaultCode::HostUnreachable, message))
     }
 
-    fn act(&mut self, key: &Key, effect: &Effect, at: Timestamp) {
+    fn act(&mut self, key: &EffectKey, effect: &Effect, at: Timestamp) {
         match effect {
             Effect::Ssh { command, .. } => self.run(command),
             Effect::Reboot { .. } => self.boot(at),
@@ -273,14 +281,14 @@ impl Hardware {
             }
             Effect::Drain { .. } => self.node.pods = 0,
             Effect::Uncordon { cluster_ref, own } => self.uncordon_for(key, cluster_ref, *own),
-            Effect::Power { to: PowerTo::Off, .. } => self.power = Power::Off,
-            Effect::Power { to: PowerTo::On, .. } => match self.power {
+            Effect::Power { to: DesiredPower::Off, .. } => self.power = Power::Off,
+            Effect::Power { to: DesiredPower::On, .. } => match self.power {
                 Power::On => {}
                 Power::Off => self.boot(at),
             },
-            Effect::Verify { .. } | Effect::Parts { .. } => {}
-            Effect::Device { work } => self.act_as_device(work),
-            Effect::Stage { stage, node, undo, .. } => self.act_on_stage(node, *stage, *undo, at),
+            Effect::Verify { .. } | Effect::ChildRuns { .. } => {}
+            Effect::Device { work } => self.apply_device_work(work),
+            Effect::Stage { stage, node, undo, .. } => self.apply_stage(node, *stage, *undo, at),
             Effect::Net { document } => self.network = document.clone(),
             Effect::Rma { action, .. } => match action {
                 RmaAction::PowerOff => self.power = Power::Off,
@@ -309,18 +317,23 @@ impl Hardware {
     }
 
     /// Reads back whether the goal of a job holds.
-    fn read_back(&self, machine: &MachineId, key: &Key, job: &Job) -> Result<Outcome, Fault> {
-        let differs = |code| move |seen: String| Fault::new(code, seen);
+    fn read_back(
+        &self,
+        machine: &MachineId,
+        key: &EffectKey,
+        job: &Job,
+    ) -> Result<CallOutcome, Fault> {
+        let differs = |code| move |observed: String| Fault::new(code, observed);
         match &job.effect {
             Effect::Ssh { .. } => Ok(outcome("Exit status 0", None)),
             Effect::Reboot { .. } if self.booted_at >= job.started_at => {
-                let booted = Evidence::new(ConditionType::Reachable, true, "Booted");
-                let said = format!("Booted (boot {})", self.boot_id);
-                Ok(self.with_power(outcome(said, Some(booted))))
+                let booted = ConditionObservation::new(ConditionType::Reachable, true, "Booted");
+                let text = format!("Booted (boot {})", self.boot_id);
+                Ok(self.with_power(outcome(text, Some(booted))))
             }
             Effect::Reboot { .. } => {
-                let seen = format!("boot {} is older than the request", self.boot_id);
-                Err(Fault::new(Code::ReadBackDiffers, seen))
+                let observed = format!("boot {} is older than the request", self.boot_id);
+                Err(Fault::new(FaultCode::ReadBackDiffers, observed))
             }
             Effect::Rma { action: RmaAction::Record, .. } => {
                 let (image, boot) = (&self.image, self.boot_id);
@@ -328,18 +341,22 @@ impl Hardware {
             }
             // An advisory check never fails.
             Effect::Verify { cluster_ref, expect, advisory: true } => {
-                Ok(self.look_in_cluster(cluster_ref, *expect).1)
+                Ok(self.observe_in_cluster(cluster_ref, *expect).1)
             }
-            Effect::Verify { expect: Expect::Ready, .. } => {
-                self.look(key, &job.effect).map_err(differs(Code::NotInCluster))
+            Effect::Verify { expect: ClusterExpectation::Ready, .. } => {
+                self.observe(key, &job.effect).map_err(differs(FaultCode::NotInCluster))
             }
             Effect::Power { to, .. } if job.already => {
-                let seen = self.look(key, &job.effect).map_err(differs(Code::ReadBackDiffers))?;
-                Ok(Outcome { said: format!("It was {} already", word(*to)), ..seen })
+                let observed =
+                    self.observe(key, &job.effect).map_err(differs(FaultCode::ReadBackDiffers))?;
+                Ok(CallOutcome {
+                    message: format!("It was {} already", power_name(*to)),
+                    ..observed
+                })
             }
             Effect::Device { work } => self.read_back_device(machine, work, job.already),
             Effect::Stage { .. } => self.read_back_stage(machine, &job.effect, job.due()),
-            Effect::Verify { expect: Expect::Drained, .. }
+            Effect::Verify { expect: ClusterExpectation::Drained, .. }
             | Effect::Netboot { .. }
             | Effect::Repave { .. }
             | Effect::Join { .. }
@@ -349,97 +366,101 @@ impl Hardware {
             | Effect::Drain { .. }
             | Effect::Uncordon { .. }
             | Effect::Power { .. }
-            | Effect::Parts { .. } => {
-                self.look(key, &job.effect).map_err(differs(Code::ReadBackDiffers))
+            | Effect::ChildRuns { .. } => {
+                self.observe(key, &job.effect).map_err(differs(FaultCode::ReadBackDiffers))
             }
         }
     }
 
     /// Whether the goal of an effect holds now; otherwise what is observed.
-    pub fn look(&self, key: &Key, effect: &Effect) -> Result<Outcome, String> {
+    pub fn observe(&self, key: &EffectKey, effect: &Effect) -> Result<CallOutcome, String> {
         match effect {
             Effect::Ssh { .. } => Err("what a command did cannot be observed".into()),
             Effect::Reboot { .. } => Err("a reboot asked for earlier cannot be observed".into()),
             Effect::Netboot { mode } => {
-                let said = format!("Next boot from {}", boot_source(self.netboot));
-                if self.netboot == *mode { Ok(outcome(said, None)) } else { Err(said) }
+                let message = format!("Next boot from {}", boot_source(self.netboot));
+                if self.netboot == *mode { Ok(outcome(message, None)) } else { Err(message) }
             }
             Effect::Repave { image } if self.image == *image => {
                 let reason = format!("Image:{image}");
-                let seen = Evidence::new(ConditionType::Provisioned, true, reason);
-                Ok(outcome(format!("Image {image} is on disk"), Some(seen)))
+                let observed = ConditionObservation::new(ConditionType::Provisioned, true, reason);
+                Ok(outcome(format!("Image {image} is on disk"), Some(observed)))
             }
             Effect::Repave { .. } => Err(format!("image {} is on disk", self.image)),
-            Effect::Join { .. } => self.look_joined(effect),
+            Effect::Join { .. } => self.observe_joined(effect),
             Effect::Leave { cluster_ref } if self.member_of(cluster_ref) => {
-                Err(self.membership().said)
+                Err(self.membership().message)
             }
             Effect::Leave { .. } => Ok(self.membership()),
             Effect::Verify { cluster_ref, expect, .. } => {
-                let (holds, seen) = self.look_in_cluster(cluster_ref, *expect);
-                if holds { Ok(seen) } else { Err(seen.said) }
+                let (holds, observed) = self.observe_in_cluster(cluster_ref, *expect);
+                if holds { Ok(observed) } else { Err(observed.message) }
             }
             Effect::Net { document } if self.network == *document => {
                 Ok(outcome("The network is configured as wanted", None))
             }
             Effect::Net { .. } => Err("the network is configured otherwise".into()),
-            Effect::Rma { action, .. } => self.look_rma(*action),
-            Effect::Drain { cluster_ref, .. } => self.look_emptied(cluster_ref),
-            Effect::Uncordon { cluster_ref, own } => self.look_uncordoned(key, cluster_ref, *own),
-            Effect::Power { to, .. } => self.look_power(*to),
-            Effect::Device { work } => self.look_device(work),
-            Effect::Stage { stage, node, undo, .. } => self.look_at_stage(node, *stage, *undo),
-            Effect::Parts { .. } => Err("a machine has no parts".into()),
-        }
-    }
-
-    fn look_power(&self, to: PowerTo) -> Result<Outcome, String> {
-        match (to, self.power) {
-            (PowerTo::On, Power::On) => {
-                let seen = Evidence::new(ConditionType::Reachable, true, "PoweredOn");
-                Ok(self.with_power(outcome("The machine is powered on", Some(seen))))
+            Effect::Rma { action, .. } => self.observe_rma(*action),
+            Effect::Drain { cluster_ref, .. } => self.observe_drained_pods(cluster_ref),
+            Effect::Uncordon { cluster_ref, own } => {
+                self.observe_uncordoned(key, cluster_ref, *own)
             }
-            (PowerTo::Off, Power::Off) => self.look_rma(RmaAction::PowerOff),
-            (PowerTo::On, Power::Off) => Err("the machine is powered off".into()),
-            (PowerTo::Off, Power::On) => Err("the machine is powered on".into()),
+            Effect::Power { to, .. } => self.observe_power(*to),
+            Effect::Device { work } => self.observe_device(work),
+            Effect::Stage { stage, node, undo, .. } => self.observe_stage(node, *stage, *undo),
+            Effect::ChildRuns { .. } => Err("a machine has no parts".into()),
         }
     }
 
-    fn look_rma(&self, action: RmaAction) -> Result<Outcome, String> {
+    fn observe_power(&self, to: DesiredPower) -> Result<CallOutcome, String> {
+        match (to, self.power) {
+            (DesiredPower::On, Power::On) => {
+                let observed =
+                    ConditionObservation::new(ConditionType::Reachable, true, "PoweredOn");
+                Ok(self.with_power(outcome("The machine is powered on", Some(observed))))
+            }
+            (DesiredPower::Off, Power::Off) => self.observe_rma(RmaAction::PowerOff),
+            (DesiredPower::On, Power::Off) => Err("the machine is powered off".into()),
+            (DesiredPower::Off, Power::On) => Err("the machine is powered on".into()),
+        }
+    }
+
+    fn observe_rma(&self, action: RmaAction) -> Result<CallOutcome, String> {
         match (action, self.power) {
             (RmaAction::Record, _) => Err("a record taken earlier cannot be observed".into()),
             (RmaAction::PowerOff, Power::Off) => {
-                let seen = Evidence::new(ConditionType::Reachable, false, "PoweredOff");
-                Ok(self.with_power(outcome("The machine is powered off", Some(seen))))
+                let observed =
+                    ConditionObservation::new(ConditionType::Reachable, false, "PoweredOff");
+                Ok(self.with_power(outcome("The machine is powered off", Some(observed))))
             }
             (RmaAction::PowerOff, Power::On) => Err("the machine is powered on".into()),
             (RmaAction::Mark, _) if !self.marked => Err("the machine is not marked".into()),
             (RmaAction::Mark, _) => {
-                let seen = Evidence::new(ConditionType::Rma, true, "RmaRun");
-                Ok(outcome("Marked for return to the vendor", Some(seen)))
+                let observed = ConditionObservation::new(ConditionType::Rma, true, "RmaRun");
+                Ok(outcome("Marked for return to the vendor", Some(observed)))
             }
         }
     }
 
     /// The conditions that a probe reports.
-    pub fn probe(&self) -> Vec<Evidence> {
+    pub fn probe(&self) -> Vec<ConditionObservation> {
         let reachable = match self.power {
-            Power::On => Evidence::new(ConditionType::Reachable, true, "PingOK"),
-            Power::Off => Evidence::new(ConditionType::Reachable, false, "PoweredOff"),
+            Power::On => ConditionObservation::new(ConditionType::Reachable, true, "PingOK"),
+            Power::Off => ConditionObservation::new(ConditionType::Reachable, false, "PoweredOff"),
         };
-        let bmc = Evidence::new(ConditionType::BmcReachable, true, "RedfishOK");
+        let bmc = ConditionObservation::new(ConditionType::BmcReachable, true, "RedfishOK");
         [vec![reachable, bmc], self.membership().evidence].concat()
     }
 }
 
-pub fn outcome(said: impl Into<String>, seen: Option<Evidence>) -> Outcome {
-    Outcome { said: said.into(), evidence: seen.into_iter().collect(), facts: None }
+pub fn outcome(text: impl Into<String>, observed: Option<ConditionObservation>) -> CallOutcome {
+    CallOutcome { message: text.into(), evidence: observed.into_iter().collect(), facts: None }
 }
 
-const fn word(to: PowerTo) -> &'static str {
+const fn power_name(to: DesiredPower) -> &'static str {
     match to {
-        PowerTo::On => "on",
-        PowerTo::Off => "off",
+        DesiredPower::On => "on",
+        DesiredPower::Off => "off",
     }
 }
 

@@ -12,7 +12,7 @@ use crate::redfish::{
 use async_trait::async_trait;
 use model::fault::Fault;
 use model::id::MachineId;
-use model::retry::hash;
+use model::retry::fnv1a;
 use std::time::Duration;
 
 const MODELS: [(&str, &str); 3] = [
@@ -33,12 +33,12 @@ const POST: Duration = Duration::from_secs(20);
 #[async_trait]
 impl Inspector for Sim {
     async fn inspect(&self, target: &Target) -> Result<Inspection, Fault> {
-        self.struck(&target.machine_id()).await?;
+        self.apply_probe_fault(&target.machine_id()).await?;
         self.with_hardware(&target.machine_id(), |hardware, _| inspection(target, hardware))
     }
 
     async fn event_log(&self, target: &Target, count: usize) -> Result<Vec<LogEntry>, Fault> {
-        self.struck(&target.machine_id()).await?;
+        self.apply_probe_fault(&target.machine_id()).await?;
         let mut entries =
             self.with_hardware(&target.machine_id(), |hardware, _| entries(hardware))?;
         entries.truncate(count);
@@ -46,7 +46,7 @@ impl Inspector for Sim {
     }
 
     async fn power_now(&self, target: &Target) -> Result<PowerState, Fault> {
-        self.struck(&target.machine_id()).await?;
+        self.apply_probe_fault(&target.machine_id()).await?;
         self.with_hardware(&target.machine_id(), |hardware, _| power(hardware))
     }
 }
@@ -59,16 +59,16 @@ const fn power(hardware: &Hardware) -> PowerState {
 }
 
 /// Picks an entry by the machine's id, always the same one.
-fn drawn<T: Copy, const N: usize>(machine: &MachineId, salt: u32, from: [T; N]) -> T {
-    from[hash(machine.as_str(), salt) as usize % N]
+fn pick<T: Copy, const N: usize>(machine: &MachineId, salt: u32, from: [T; N]) -> T {
+    from[fnv1a(machine.as_str(), salt) as usize % N]
 }
 
 fn inspection(target: &Target, hardware: &Hardware) -> Inspection {
     let health = HealthReport {
         overall: Health::Ok,
-        bad: Vec::new(),
+        unhealthy: Vec::new(),
         redundancy: Vec::new(),
-        looked_at: SENSORS,
+        components_read: SENSORS,
         skipped: Vec::new(),
     };
     Inspection {
@@ -81,11 +81,11 @@ fn inspection(target: &Target, hardware: &Hardware) -> Inspection {
 
 fn inventory(target: &Target) -> Inventory {
     let machine = &target.machine_id();
-    let (vendor, model) = drawn(machine, 1, MODELS);
-    let (cpu, cores) = drawn(machine, 2, CPUS);
-    let modules: u64 = drawn(machine, 3, [4, 8, 16]);
+    let (vendor, model) = pick(machine, 1, MODELS);
+    let (cpu, cores) = pick(machine, 2, CPUS);
+    let modules: u64 = pick(machine, 3, [4, 8, 16]);
     let gpus = if model.ends_with("GPU") { GPUS } else { 0 };
-    let invented = format!("SIM{:08X}", hash(machine.as_str(), 4) as u32);
+    let invented = format!("SIM{:08X}", fnv1a(machine.as_str(), 4) as u32);
     let serial = Some(target.spec.serial.clone()).filter(|serial| !serial.is_empty());
     let some = |text: &str| Some(text.to_string());
     Inventory {
@@ -93,7 +93,11 @@ fn inventory(target: &Target) -> Inventory {
         model: some(model),
         serial: serial.or(Some(invented)),
         sku: None,
-        uuid: Some(format!("{:016x}{:016x}", hash(machine.as_str(), 5), hash(machine.as_str(), 6))),
+        uuid: Some(format!(
+            "{:016x}{:016x}",
+            fnv1a(machine.as_str(), 5),
+            fnv1a(machine.as_str(), 6)
+        )),
         bios_version: some("1.4.2"),
         bmc_version: some("2.10"),
         cpus: (0..2)
@@ -114,7 +118,7 @@ fn inventory(target: &Target) -> Inventory {
                 serial: None,
             })
             .collect(),
-        disks: (0..drawn(machine, 7, [1, 2, 4])).map(|n| disk(machine, n)).collect(),
+        disks: (0..pick(machine, 7, [1, 2, 4])).map(|n| disk(machine, n)).collect(),
         nics: nics(target),
         gpus: (0..gpus)
             .map(|n| Gpu {
@@ -142,7 +146,7 @@ fn disk(machine: &MachineId, number: u32) -> Disk {
     Disk {
         id: format!("nvme{number}"),
         model: Some("Sim NVMe".into()),
-        serial: Some(format!("D{:010X}", hash(machine.as_str(), 10 + number) & 0xff_ffff_ffff)),
+        serial: Some(format!("D{:010X}", fnv1a(machine.as_str(), 10 + number) & 0xff_ffff_ffff)),
         capacity_bytes: Some(DISK_BYTES),
         media: Some("SSD".into()),
         protocol: Some("NVMe".into()),
@@ -151,7 +155,7 @@ fn disk(machine: &MachineId, number: u32) -> Disk {
 
 /// The registered MAC addresses, or an invented one.
 fn nics(target: &Target) -> Vec<Nic> {
-    let [_, _, _, a, b, c, d, e] = hash(target.machine_id().as_str(), 8).to_be_bytes();
+    let [_, _, _, a, b, c, d, e] = fnv1a(target.machine_id().as_str(), 8).to_be_bytes();
     let invented = vec![format!("02:{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}")];
     let macs = match target.spec.mac_addresses.as_slice() {
         [] => invented.as_slice(),

@@ -3,11 +3,11 @@
 //! A job has no timer. Its progress follows from its start and the current time, so it continues
 //! while no process runs, and a restarted engine finds it further along.
 
-use model::condition::Evidence;
-use model::effect::{DeviceWork, Effect, Facts, Outcome, PowerTo, RmaAction};
-use model::fault::{Code, Fault};
-use model::node::Stage;
-use model::time::{Timestamp, spoken};
+use model::condition::ConditionObservation;
+use model::effect::{CallOutcome, DesiredPower, DeviceFacts, DeviceWork, Effect, RmaAction};
+use model::fault::{Fault, FaultCode};
+use model::node::NodeStage;
+use model::time::{Timestamp, format_duration};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -58,11 +58,11 @@ impl fmt::Display for Speed {
 impl FromStr for Speed {
     type Err = String;
 
-    fn from_str(word: &str) -> Result<Self, String> {
+    fn from_str(name: &str) -> Result<Self, String> {
         Self::ALL
             .into_iter()
-            .find(|speed| speed.as_str() == word)
-            .ok_or_else(|| format!("{word:?} is not a speed; use zero, fast or human"))
+            .find(|speed| speed.as_str() == name)
+            .ok_or_else(|| format!("{name:?} is not a speed; use zero, fast or human"))
     }
 }
 
@@ -83,48 +83,48 @@ const fn human_ms(effect: &Effect) -> u64 {
         },
         Effect::Drain { .. } => 5_000,
         Effect::Uncordon { .. } => 1_000,
-        Effect::Power { to: PowerTo::On, .. } => 4_000,
-        Effect::Power { to: PowerTo::Off, .. } => 3_000,
+        Effect::Power { to: DesiredPower::On, .. } => 4_000,
+        Effect::Power { to: DesiredPower::Off, .. } => 3_000,
         Effect::Device { work } => match work {
             DeviceWork::Firmware { .. } => 12_000,
             DeviceWork::Fabric { .. } => 3_000,
             DeviceWork::Read | DeviceWork::Configure | DeviceWork::Check { .. } => 1_000,
         },
         Effect::Stage { stage, .. } => stage_ms(*stage),
-        Effect::Parts { .. } => 0,
+        Effect::ChildRuns { .. } => 0,
     }
 }
 
 /// Stages that wait for hardware take seconds, lookups half a second.
-const fn stage_ms(stage: Stage) -> u64 {
+const fn stage_ms(stage: NodeStage) -> u64 {
     match stage {
-        Stage::WaitForReady | Stage::WaitForDeployed => 6_000,
-        Stage::ReleaseMaasNode
-        | Stage::DrainNode
-        | Stage::ScrubGpu
-        | Stage::WaitForAgentEnrollment
-        | Stage::WaitForHardwareSyncHealthy => 3_000,
-        Stage::CommissionNode
-        | Stage::ConfigureStorage
-        | Stage::DeployViaMaas
-        | Stage::CleanupStorage
-        | Stage::PowerOffMaasNode
-        | Stage::ForceReleaseAllocations => 1_500,
-        Stage::LoadSiteConfig
-        | Stage::ResolvePowerCredentials
-        | Stage::CreateOrFindInMaas
-        | Stage::ApplyRocePhase2
-        | Stage::EnsurePxeInterfaceAuto
-        | Stage::RenderCloudInit
-        | Stage::ClassifyDeployFailure
-        | Stage::RecoverForDatasourceRetry
-        | Stage::EnsureHardwareSyncConfigured
-        | Stage::DisableNode
-        | Stage::ValidateCleanNode
-        | Stage::RetireGpuaasNode
-        | Stage::RemoveGpuaasNodeRecord
-        | Stage::CleanupSecrets
-        | Stage::RemoveMaasRecord => 500,
+        NodeStage::WaitForReady | NodeStage::WaitForDeployed => 6_000,
+        NodeStage::ReleaseMaasNode
+        | NodeStage::DrainNode
+        | NodeStage::ScrubGpu
+        | NodeStage::WaitForAgentEnrollment
+        | NodeStage::WaitForHardwareSyncHealthy => 3_000,
+        NodeStage::CommissionNode
+        | NodeStage::ConfigureStorage
+        | NodeStage::DeployViaMaas
+        | NodeStage::CleanupStorage
+        | NodeStage::PowerOffMaasNode
+        | NodeStage::ForceReleaseAllocations => 1_500,
+        NodeStage::LoadSiteConfig
+        | NodeStage::ResolvePowerCredentials
+        | NodeStage::CreateOrFindInMaas
+        | NodeStage::ApplyRocePhase2
+        | NodeStage::EnsurePxeInterfaceAuto
+        | NodeStage::RenderCloudInit
+        | NodeStage::ClassifyDeployFailure
+        | NodeStage::RecoverForDatasourceRetry
+        | NodeStage::EnsureHardwareSyncConfigured
+        | NodeStage::DisableNode
+        | NodeStage::ValidateCleanNode
+        | NodeStage::RetireGpuaasNode
+        | NodeStage::RemoveGpuaasNodeRecord
+        | NodeStage::CleanupSecrets
+        | NodeStage::RemoveMaasRecord => 500,
     }
 }
 
@@ -147,19 +147,19 @@ pub struct Job {
     #[serde(default)]
     pub already: bool,
     /// None while it runs.
-    pub ending: Option<Ending>,
+    pub ending: Option<JobEnd>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Ending {
+pub enum JobEnd {
     /// It was applied, and the goal held when it was read back.
     Done {
         #[serde(rename = "said")]
-        said: String,
-        evidence: Vec<Evidence>,
+        message: String,
+        evidence: Vec<ConditionObservation>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        facts: Option<Facts>,
+        facts: Option<DeviceFacts>,
     },
     /// It was applied, and the goal did not hold afterwards.
     Failed { fault: Fault },
@@ -171,10 +171,12 @@ pub enum Ending {
     Barred,
 }
 
-impl Ending {
-    pub fn of(result: Result<Outcome, Fault>) -> Self {
+impl JobEnd {
+    pub fn of(result: Result<CallOutcome, Fault>) -> Self {
         match result {
-            Ok(Outcome { said, evidence, facts }) => Self::Done { said, evidence, facts },
+            Ok(CallOutcome { message: text, evidence, facts }) => {
+                Self::Done { message: text, evidence, facts }
+            }
             Err(fault) => Self::Failed { fault },
         }
     }
@@ -185,7 +187,7 @@ impl Job {
         Self { effect, started_at, takes_ms, applied: false, already: false, ending: None }
     }
 
-    pub fn ended(effect: Effect, at: Timestamp, ending: Ending) -> Self {
+    pub fn ended(effect: Effect, at: Timestamp, ending: JobEnd) -> Self {
         Self { ending: Some(ending), ..Self::begun(effect, at, 0) }
     }
 
@@ -197,12 +199,12 @@ impl Job {
     /// How long it has run; constant after a stop.
     pub fn elapsed_ms(&self, now: Timestamp) -> u64 {
         let until = match &self.ending {
-            Some(Ending::Stopped { at }) => *at,
+            Some(JobEnd::Stopped { at }) => *at,
             Some(
-                Ending::Done { .. }
-                | Ending::Failed { .. }
-                | Ending::Refused { .. }
-                | Ending::Barred,
+                JobEnd::Done { .. }
+                | JobEnd::Failed { .. }
+                | JobEnd::Refused { .. }
+                | JobEnd::Barred,
             ) => return self.takes_ms,
             None => now,
         };
@@ -210,19 +212,21 @@ impl Job {
     }
 
     /// The result for the caller that follows it; None while it runs.
-    pub fn result(&self) -> Option<Result<Outcome, Fault>> {
+    pub fn result(&self) -> Option<Result<CallOutcome, Fault>> {
         let stopped = |when: String| {
-            Err(Fault::new(Code::EffectFailed, format!("stopped on request {when}")))
+            Err(Fault::new(FaultCode::EffectFailed, format!("stopped on request {when}")))
         };
         self.ending.as_ref().map(|ending| match ending {
-            Ending::Done { said, evidence, facts } => {
-                Ok(Outcome { said: said.clone(), evidence: evidence.clone(), facts: facts.clone() })
+            JobEnd::Done { message: text, evidence, facts } => Ok(CallOutcome {
+                message: text.clone(),
+                evidence: evidence.clone(),
+                facts: facts.clone(),
+            }),
+            JobEnd::Failed { fault } | JobEnd::Refused { fault } => Err(fault.clone()),
+            JobEnd::Stopped { at } => {
+                stopped(format!("after {}", format_duration(at.since(self.started_at))))
             }
-            Ending::Failed { fault } | Ending::Refused { fault } => Err(fault.clone()),
-            Ending::Stopped { at } => {
-                stopped(format!("after {}", spoken(at.since(self.started_at))))
-            }
-            Ending::Barred => stopped("before it began".into()),
+            JobEnd::Barred => stopped("before it began".into()),
         })
     }
 }
@@ -232,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn machines_differ_a_little_and_always_alike() {
+    fn durations_vary_by_machine_and_are_constant() {
         let repave = Effect::Repave { image: "a".into() };
         let takes: Vec<u64> =
             (0..50).map(|i| Speed::Human.takes_ms(&format!("m-{i}"), &repave)).collect();
@@ -244,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn speeds_go_by_their_words() {
+    fn speeds_are_parsed_by_name() {
         for speed in Speed::ALL {
             assert_eq!(speed.as_str().parse(), Ok(speed));
         }
@@ -252,15 +256,15 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_job_gets_no_older() {
+    fn a_stopped_job_has_a_constant_elapsed_time() {
         let at = Timestamp::from_millis;
         let effect = Effect::Repave { image: "a".into() };
         let mut job = Job::begun(effect, at(1_000), 10_000);
         assert_eq!(job.elapsed_ms(at(4_000)), 3_000);
         assert!(job.result().is_none());
-        job.ending = Some(Ending::Stopped { at: at(4_000) });
+        job.ending = Some(JobEnd::Stopped { at: at(4_000) });
         assert_eq!(job.elapsed_ms(at(9_000)), 3_000);
         let fault = job.result().unwrap().unwrap_err();
-        assert_eq!(fault.said, "stopped on request after 3s");
+        assert_eq!(fault.message, "stopped on request after 3s");
     }
 }

@@ -5,8 +5,8 @@
 
 use super::hardware::{Hardware, Power, outcome};
 use super::job::Job;
-use model::condition::{ConditionType, Evidence};
-use model::effect::{Effect, Expect, Key, NodeLabels, Outcome, Taint};
+use model::condition::{ConditionObservation, ConditionType};
+use model::effect::{CallOutcome, ClusterExpectation, Effect, EffectKey, NodeLabels, Taint};
 use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -39,7 +39,7 @@ impl Hardware {
     }
 
     /// Cordons for a run when a drain starts. A node that was cordoned before keeps its owner.
-    pub(super) fn cordon_for(&mut self, key: &Key) {
+    pub(super) fn cordon_for(&mut self, key: &EffectKey) {
         if !self.cordoned {
             self.cordoned = true;
             self.node.cordoned_by = Some(key.run().to_string());
@@ -53,18 +53,18 @@ impl Hardware {
     }
 
     /// Whether this run cordoned the node, so that an undo has to uncordon it.
-    fn cordoned_by(&self, key: &Key) -> bool {
+    fn cordoned_by(&self, key: &EffectKey) -> bool {
         self.node.cordoned_by.as_deref() == Some(key.run())
     }
 
-    pub(super) fn uncordon_for(&mut self, key: &Key, cluster_ref: &str, own: bool) {
+    pub(super) fn uncordon_for(&mut self, key: &EffectKey, cluster_ref: &str, own: bool) {
         if self.member_of(cluster_ref) && (!own || self.cordoned_by(key)) {
             self.uncordon();
         }
     }
 
     /// Removes the pods that an interrupted drain has evicted so far.
-    pub(super) fn half_drain(&mut self, job: &Job, now: Timestamp) {
+    pub(super) fn apply_partial_drain(&mut self, job: &Job, now: Timestamp) {
         let gone = PODS * job.elapsed_ms(now).min(job.takes_ms) / job.takes_ms.max(1);
         self.node.pods = self.node.pods.min(PODS - gone);
     }
@@ -74,12 +74,12 @@ impl Hardware {
         self.cluster.as_ref().is_some_and(|own| cluster_ref.is_empty() || own == cluster_ref)
     }
 
-    pub(super) fn look_joined(&self, effect: &Effect) -> Result<Outcome, String> {
+    pub(super) fn observe_joined(&self, effect: &Effect) -> Result<CallOutcome, String> {
         let Effect::Join { cluster_ref, labels, taints } = effect else {
             return Err("it is not about joining".into());
         };
         if !self.member_of(cluster_ref) {
-            return Err(self.membership().said);
+            return Err(self.membership().message);
         }
         let has = |(key, value): (&String, &String)| self.node.labels.get(key) == Some(value);
         if !labels.iter().all(has) || !taints.iter().all(|taint| self.node.taints.contains(taint)) {
@@ -89,91 +89,97 @@ impl Hardware {
     }
 
     /// Whether no pods are left for a drain.
-    pub(super) fn look_emptied(&self, cluster_ref: &str) -> Result<Outcome, String> {
+    pub(super) fn observe_drained_pods(&self, cluster_ref: &str) -> Result<CallOutcome, String> {
         if !self.member_of(cluster_ref) {
-            return Ok(self.look_drained(cluster_ref).1);
+            return Ok(self.observe_drained(cluster_ref).1);
         }
         match (self.cordoned, self.node.pods) {
             (false, _) => Err("the node still takes work".into()),
             (true, 0) => {
-                let seen = Evidence::new(ConditionType::Drained, true, "Evicted");
-                Ok(outcome("The node is cordoned and empty", Some(seen)))
+                let observed = ConditionObservation::new(ConditionType::Drained, true, "Evicted");
+                Ok(outcome("The node is cordoned and empty", Some(observed)))
             }
             (true, pods) => Err(format!("the node is cordoned, and {pods} pods are still on it")),
         }
     }
 
-    pub(super) fn look_uncordoned(
+    pub(super) fn observe_uncordoned(
         &self,
-        key: &Key,
+        key: &EffectKey,
         cluster_ref: &str,
         own: bool,
-    ) -> Result<Outcome, String> {
-        let (drained, seen) = self.look_drained(cluster_ref);
+    ) -> Result<CallOutcome, String> {
+        let (drained, observed) = self.observe_drained(cluster_ref);
         if !self.member_of(cluster_ref) {
-            return Ok(seen);
+            return Ok(observed);
         }
         if !drained {
-            let seen = Evidence::new(ConditionType::Drained, false, "Schedulable");
-            return Ok(outcome("The node takes work again", Some(seen)));
+            let observed = ConditionObservation::new(ConditionType::Drained, false, "Schedulable");
+            return Ok(outcome("The node takes work again", Some(observed)));
         }
         if own && !self.cordoned_by(key) {
-            let said = "The node stays cordoned: it was so before this operation".into();
-            return Ok(Outcome { said, ..seen });
+            let text = "The node stays cordoned: it was so before this operation".into();
+            return Ok(CallOutcome { message: text, ..observed });
         }
         Err("the node is cordoned".into())
     }
 
-    pub(super) fn look_in_cluster(&self, cluster_ref: &str, expect: Expect) -> (bool, Outcome) {
+    pub(super) fn observe_in_cluster(
+        &self,
+        cluster_ref: &str,
+        expect: ClusterExpectation,
+    ) -> (bool, CallOutcome) {
         match expect {
-            Expect::Ready => self.look_ready(cluster_ref),
-            Expect::Drained => self.look_drained(cluster_ref),
+            ClusterExpectation::Ready => self.observe_ready(cluster_ref),
+            ClusterExpectation::Drained => self.observe_drained(cluster_ref),
         }
     }
 
-    fn look_ready(&self, cluster_ref: &str) -> (bool, Outcome) {
+    fn observe_ready(&self, cluster_ref: &str) -> (bool, CallOutcome) {
         if !self.member_of(cluster_ref) {
-            let mut seen = self.membership();
+            let mut observed = self.membership();
             // The node may be a member of another cluster.
-            seen.evidence = vec![not_joined()];
-            return (false, seen);
+            observed.evidence = vec![not_joined()];
+            return (false, observed);
         }
         match self.power {
             Power::On => (true, self.membership()),
             Power::Off => {
-                let seen = Evidence::new(ConditionType::InCustomerCluster, false, "NotReady");
-                let said = "the node is known to the cluster but not Ready: it is powered off";
-                (false, outcome(said, Some(seen)))
+                let observed =
+                    ConditionObservation::new(ConditionType::InCustomerCluster, false, "NotReady");
+                let message = "the node is known to the cluster but not Ready: it is powered off";
+                (false, outcome(message, Some(observed)))
             }
         }
     }
 
-    fn look_drained(&self, cluster_ref: &str) -> (bool, Outcome) {
-        let (holds, reason, said) = if !self.member_of(cluster_ref) {
+    fn observe_drained(&self, cluster_ref: &str) -> (bool, CallOutcome) {
+        let (holds, reason, message) = if !self.member_of(cluster_ref) {
             (true, "NotInCluster", "the machine is in no cluster, so nothing is left to drain")
         } else if self.cordoned {
             (true, "Cordoned", "the node is cordoned and drained")
         } else {
-            let said =
+            let message =
                 "the node still takes work; draining is its owner's to do: `kubectl drain <node>`";
-            (false, "NotDrained", said)
+            (false, "NotDrained", message)
         };
-        let seen = Evidence::new(ConditionType::Drained, holds, reason);
-        (holds, outcome(said, Some(seen)))
+        let observed = ConditionObservation::new(ConditionType::Drained, holds, reason);
+        (holds, outcome(message, Some(observed)))
     }
 
-    pub(super) fn membership(&self) -> Outcome {
+    pub(super) fn membership(&self) -> CallOutcome {
         match &self.cluster {
             Some(cluster) => {
                 let reason = format!("Joined:{cluster}");
-                let seen = Evidence::new(ConditionType::InCustomerCluster, true, reason);
-                outcome(format!("The machine is in cluster {cluster}"), Some(seen))
+                let observed =
+                    ConditionObservation::new(ConditionType::InCustomerCluster, true, reason);
+                outcome(format!("The machine is in cluster {cluster}"), Some(observed))
             }
             None => outcome("The machine is in no cluster", Some(not_joined())),
         }
     }
 }
 
-fn not_joined() -> Evidence {
-    Evidence::new(ConditionType::InCustomerCluster, false, "NotJoined")
+fn not_joined() -> ConditionObservation {
+    ConditionObservation::new(ConditionType::InCustomerCluster, false, "NotJoined")
 }

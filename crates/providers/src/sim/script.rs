@@ -4,14 +4,14 @@
 //! continue from any byte.
 
 use super::hardware::boot_source;
-use super::job::{Ending, Job};
+use super::job::{Job, JobEnd};
 use crate::port::Stream;
 use model::effect::{
-    DeviceWork, Effect, NetbootMode, PowerOffPolicy, PowerTo, RebootMode, RmaAction,
+    DesiredPower, DeviceWork, Effect, NetbootMode, PowerOffPolicy, RebootMode, RmaAction,
 };
 use model::fault::Fault;
 use model::id::MachineId;
-use model::retry::hash;
+use model::retry::fnv1a;
 use model::time::Timestamp;
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ use std::time::Duration;
 const MAX_ECHO: usize = 200;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said {
+pub struct LogText {
     pub stream: Stream,
     /// With its line end.
     pub text: String,
 }
 
-impl Said {
+impl LogText {
     fn out(text: &str) -> Self {
         Self { stream: Stream::Stdout, text: format!("{text}\n") }
     }
@@ -36,25 +36,27 @@ impl Said {
 }
 
 /// The log so far.
-pub fn heard(machine: &MachineId, job: &Job, now: Timestamp) -> Vec<Said> {
+pub fn log_so_far(machine: &MachineId, job: &Job, now: Timestamp) -> Vec<LogText> {
     let last_words = match &job.ending {
         None => None,
-        Some(Ending::Done { said, .. }) => Some(Said::out(said)),
-        Some(Ending::Failed { fault }) => Some(Said::err(&fault.said)),
-        Some(Ending::Refused { fault: Fault { said, .. } }) => return vec![Said::err(said)],
-        Some(Ending::Stopped { .. }) => Some(Said::err("Stopped on request")),
-        Some(Ending::Barred) => return vec![Said::err("Stopped on request before it began")],
+        Some(JobEnd::Done { message: text, .. }) => Some(LogText::out(text)),
+        Some(JobEnd::Failed { fault }) => Some(LogText::err(&fault.message)),
+        Some(JobEnd::Refused { fault: Fault { message: text, .. } }) => {
+            return vec![LogText::err(text)];
+        }
+        Some(JobEnd::Stopped { .. }) => Some(LogText::err("Stopped on request")),
+        Some(JobEnd::Barred) => return vec![LogText::err("Stopped on request before it began")],
     };
     let elapsed_ms = job.elapsed_ms(now);
     let spoken = lines(machine, &job.effect)
         .into_iter()
         .filter(|(percent, _)| at_ms(job, *percent) <= elapsed_ms)
-        .map(|(_, said)| said);
+        .map(|(_, text)| text);
     spoken.chain(last_words).collect()
 }
 
 /// When the next line appears, or the job is due.
-pub fn next_word(machine: &MachineId, job: &Job, now: Timestamp) -> Timestamp {
+pub fn next_log_at(machine: &MachineId, job: &Job, now: Timestamp) -> Timestamp {
     let elapsed_ms = job.elapsed_ms(now);
     lines(machine, &job.effect)
         .iter()
@@ -68,12 +70,12 @@ fn at_ms(job: &Job, percent: u64) -> u64 {
 }
 
 /// The lines with the percentage of the work at which they appear.
-fn lines(machine: &MachineId, effect: &Effect) -> Vec<(u64, Said)> {
-    let out = |percent: u64, text: &str| (percent, Said::out(text));
+fn lines(machine: &MachineId, effect: &Effect) -> Vec<(u64, LogText)> {
+    let out = |percent: u64, text: &str| (percent, LogText::out(text));
     match effect {
         Effect::Ssh { command, .. } => vec![
             out(0, &format!("$ {}", echo(command))),
-            (20, Said::err("simulated host: the command is not really run")),
+            (20, LogText::err("simulated host: the command is not really run")),
             out(60, &format!("{machine}: ok")),
         ],
         Effect::Reboot { mode, .. } => {
@@ -134,17 +136,17 @@ fn lines(machine: &MachineId, effect: &Effect) -> Vec<(u64, Said)> {
         Effect::Power { to, power_off } => vec![out(0, switching(*to, *power_off))],
         Effect::Device { work } => at_device(machine, work),
         Effect::Stage { stage, undo, .. } => at_stage(machine, stage.as_str(), *undo),
-        Effect::Parts { .. } => Vec::new(),
+        Effect::ChildRuns { .. } => Vec::new(),
     }
 }
 
-fn at_stage(machine: &MachineId, stage: &str, undo: bool) -> Vec<(u64, Said)> {
+fn at_stage(machine: &MachineId, stage: &str, undo: bool) -> Vec<(u64, LogText)> {
     let back = if undo { "taking back " } else { "" };
-    vec![(0, Said::out(&format!("{machine}: {back}{stage}")))]
+    vec![(0, LogText::out(&format!("{machine}: {back}{stage}")))]
 }
 
-fn at_device(machine: &MachineId, work: &DeviceWork) -> Vec<(u64, Said)> {
-    let out = |percent: u64, text: String| (percent, Said::out(&text));
+fn at_device(machine: &MachineId, work: &DeviceWork) -> Vec<(u64, LogText)> {
+    let out = |percent: u64, text: String| (percent, LogText::out(&text));
     match work {
         DeviceWork::Firmware { component, version, .. } => {
             let first = [out(0, format!("Installing {component} {version}"))];
@@ -162,17 +164,17 @@ fn at_device(machine: &MachineId, work: &DeviceWork) -> Vec<(u64, Said)> {
     }
 }
 
-const fn switching(to: PowerTo, power_off: PowerOffPolicy) -> &'static str {
+const fn switching(to: DesiredPower, power_off: PowerOffPolicy) -> &'static str {
     match (to, power_off.graceful_seconds) {
-        (PowerTo::On, _) => "Switching on",
-        (PowerTo::Off, Some(0)) => "Cutting the power",
-        (PowerTo::Off, Some(_) | None) => "Asking the operating system to shut down",
+        (DesiredPower::On, _) => "Switching on",
+        (DesiredPower::Off, Some(0)) => "Cutting the power",
+        (DesiredPower::Off, Some(_) | None) => "Asking the operating system to shut down",
     }
 }
 
 /// The inventory lines: invented, but constant for each machine.
-fn record(machine: &MachineId) -> Vec<(u64, Said)> {
-    let serial = hash(machine.as_str(), 0) % 1_000_000;
+fn record(machine: &MachineId) -> Vec<(u64, LogText)> {
+    let serial = fnv1a(machine.as_str(), 0) % 1_000_000;
     [
         "Reading the inventory".to_string(),
         format!("Vendor Farrier, model Simulated, serial SIM{serial:06}"),
@@ -181,7 +183,7 @@ fn record(machine: &MachineId) -> Vec<(u64, Said)> {
         "Log: nothing was written down".to_string(),
     ]
     .iter()
-    .map(|line| (0, Said::out(line)))
+    .map(|line| (0, LogText::out(line)))
     .collect()
 }
 
@@ -195,16 +197,16 @@ fn echo(command: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::effect::Outcome;
+    use model::effect::CallOutcome;
 
     fn text(job: &Job, ms: i64) -> String {
         let machine = MachineId::trusted("m-1");
-        let said = heard(&machine, job, Timestamp::from_millis(ms));
-        said.into_iter().map(|one| one.text).collect()
+        let message = log_so_far(&machine, job, Timestamp::from_millis(ms));
+        message.into_iter().map(|one| one.text).collect()
     }
 
     #[test]
-    fn what_was_said_is_the_beginning_of_what_will_be_said() {
+    fn the_log_only_grows() {
         let effect = Effect::Repave { image: "ubuntu-2204".into() };
         let mut job = Job::begun(effect, Timestamp::from_millis(0), 1_000);
         let mut before = String::new();
@@ -214,18 +216,18 @@ mod tests {
             before = now;
         }
         assert!(before.ends_with("Progress: 90%\n"), "{before}");
-        let done = Outcome { said: "written".into(), ..Outcome::default() };
-        job.ending = Some(Ending::of(Ok(done)));
+        let done = CallOutcome { message: "written".into(), ..CallOutcome::default() };
+        job.ending = Some(JobEnd::of(Ok(done)));
         assert_eq!(text(&job, 2_000), before + "Progress: 100%\nwritten\n");
     }
 
     #[test]
-    fn the_next_word_is_always_later() {
+    fn the_next_line_is_always_later() {
         let effect = Effect::Repave { image: "a".into() };
         let job = Job::begun(effect, Timestamp::from_millis(0), 1_000);
         let machine = MachineId::trusted("m-1");
         for (now, next) in [(0, 50), (50, 100), (99, 100), (901, 1_000)] {
-            let at = next_word(&machine, &job, Timestamp::from_millis(now));
+            let at = next_log_at(&machine, &job, Timestamp::from_millis(now));
             assert_eq!(at, Timestamp::from_millis(next), "at {now}");
         }
     }

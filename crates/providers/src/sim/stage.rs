@@ -4,10 +4,10 @@
 //! sends heartbeats while it is powered on.
 
 use super::hardware::{Hardware, Power, outcome};
-use model::effect::{Effect, Facts, MaasFacts, Outcome};
-use model::fault::{Code, Fault};
+use model::effect::{CallOutcome, DeviceFacts, Effect, MaasFacts};
+use model::fault::{Fault, FaultCode};
 use model::id::{MachineId, NodeId};
-use model::node::{Stage, Upstream, UpstreamSeen};
+use model::node::{MaasObservation, MaasState, NodeStage};
 use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -17,8 +17,8 @@ const DEPLOYED_IMAGE: &str = "maas";
 /// The records of MAAS and of the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Managed {
-    pub state: Upstream,
+pub struct SimulatedMaas {
+    pub state: MaasState,
     /// The node for which the MAAS record was created, and the one for which it was deployed.
     pub created_for: Option<NodeId>,
     pub deployed_for: Option<NodeId>,
@@ -29,10 +29,10 @@ pub struct Managed {
     pub used: bool,
 }
 
-impl Default for Managed {
+impl Default for SimulatedMaas {
     fn default() -> Self {
         Self {
-            state: Upstream::Absent,
+            state: MaasState::Absent,
             created_for: None,
             deployed_for: None,
             configured: false,
@@ -43,19 +43,19 @@ impl Default for Managed {
     }
 }
 
-impl Managed {
+impl SimulatedMaas {
     const fn installed(&self) -> bool {
-        matches!(self.state, Upstream::Deploying | Upstream::Deployed)
+        matches!(self.state, MaasState::Deploying | MaasState::Deployed)
     }
 
     /// Whether it is commissioned.
     const fn known(&self) -> bool {
-        matches!(self.state, Upstream::Ready | Upstream::Allocated) || self.installed()
+        matches!(self.state, MaasState::Ready | MaasState::Allocated) || self.installed()
     }
 
-    fn let_go(&mut self) {
+    fn release(&mut self) {
         *self = Self {
-            state: Upstream::Ready,
+            state: MaasState::Ready,
             created_for: self.created_for.take(),
             ..Self::default()
         };
@@ -69,169 +69,183 @@ pub fn system_id(machine: &MachineId) -> String {
 
 impl Hardware {
     /// Why a stage cannot start in the current state.
-    pub(super) fn refuses_stage(&self, stage: Stage, undo: bool) -> Option<Fault> {
+    pub(super) fn stage_refusal(&self, stage: NodeStage, undo: bool) -> Option<Fault> {
         let state = self.managed.state;
         let fits = match stage {
             _ if undo => true,
-            Stage::CommissionNode | Stage::WaitForReady => state != Upstream::Absent,
-            Stage::ConfigureStorage
-            | Stage::ApplyRocePhase2
-            | Stage::EnsurePxeInterfaceAuto
-            | Stage::DeployViaMaas => self.managed.known(),
-            Stage::WaitForDeployed
-            | Stage::EnsureHardwareSyncConfigured
-            | Stage::WaitForHardwareSyncHealthy => self.managed.installed(),
-            Stage::LoadSiteConfig
-            | Stage::ResolvePowerCredentials
-            | Stage::CreateOrFindInMaas
-            | Stage::RenderCloudInit
-            | Stage::ClassifyDeployFailure
-            | Stage::RecoverForDatasourceRetry
-            | Stage::WaitForAgentEnrollment
-            | Stage::DisableNode
-            | Stage::ForceReleaseAllocations
-            | Stage::DrainNode
-            | Stage::CleanupStorage
-            | Stage::ScrubGpu
-            | Stage::ValidateCleanNode
-            | Stage::ReleaseMaasNode
-            | Stage::PowerOffMaasNode
-            | Stage::RetireGpuaasNode
-            | Stage::RemoveGpuaasNodeRecord
-            | Stage::CleanupSecrets
-            | Stage::RemoveMaasRecord => true,
+            NodeStage::CommissionNode | NodeStage::WaitForReady => state != MaasState::Absent,
+            NodeStage::ConfigureStorage
+            | NodeStage::ApplyRocePhase2
+            | NodeStage::EnsurePxeInterfaceAuto
+            | NodeStage::DeployViaMaas => self.managed.known(),
+            NodeStage::WaitForDeployed
+            | NodeStage::EnsureHardwareSyncConfigured
+            | NodeStage::WaitForHardwareSyncHealthy => self.managed.installed(),
+            NodeStage::LoadSiteConfig
+            | NodeStage::ResolvePowerCredentials
+            | NodeStage::CreateOrFindInMaas
+            | NodeStage::RenderCloudInit
+            | NodeStage::ClassifyDeployFailure
+            | NodeStage::RecoverForDatasourceRetry
+            | NodeStage::WaitForAgentEnrollment
+            | NodeStage::DisableNode
+            | NodeStage::ForceReleaseAllocations
+            | NodeStage::DrainNode
+            | NodeStage::CleanupStorage
+            | NodeStage::ScrubGpu
+            | NodeStage::ValidateCleanNode
+            | NodeStage::ReleaseMaasNode
+            | NodeStage::PowerOffMaasNode
+            | NodeStage::RetireGpuaasNode
+            | NodeStage::RemoveGpuaasNodeRecord
+            | NodeStage::CleanupSecrets
+            | NodeStage::RemoveMaasRecord => true,
         };
         (!fits).then(|| {
             Fault::new(
-                Code::StateDisagrees,
+                FaultCode::StateDisagrees,
                 format!("{stage} cannot begin: MAAS has it as {state}"),
             )
         })
     }
 
-    pub(super) fn act_on_stage(&mut self, node: &NodeId, stage: Stage, undo: bool, at: Timestamp) {
+    pub(super) fn apply_stage(
+        &mut self,
+        node: &NodeId,
+        stage: NodeStage,
+        undo: bool,
+        at: Timestamp,
+    ) {
         let node = Some(node.clone());
         if undo {
             return self.undo_stage(&node, stage);
         }
         let managed = &mut self.managed;
         match stage {
-            Stage::CreateOrFindInMaas if managed.state == Upstream::Absent => {
-                managed.state = Upstream::New;
+            NodeStage::CreateOrFindInMaas if managed.state == MaasState::Absent => {
+                managed.state = MaasState::New;
                 managed.created_for = node;
             }
-            Stage::CommissionNode if !managed.known() => {
-                managed.state = Upstream::Commissioning;
+            NodeStage::CommissionNode if !managed.known() => {
+                managed.state = MaasState::Commissioning;
             }
-            Stage::WaitForReady if !managed.known() => managed.state = Upstream::Ready,
-            Stage::ConfigureStorage | Stage::ApplyRocePhase2 => managed.configured = true,
-            Stage::DeployViaMaas if !managed.installed() => {
-                managed.state = Upstream::Deploying;
+            NodeStage::WaitForReady if !managed.known() => managed.state = MaasState::Ready,
+            NodeStage::ConfigureStorage | NodeStage::ApplyRocePhase2 => managed.configured = true,
+            NodeStage::DeployViaMaas if !managed.installed() => {
+                managed.state = MaasState::Deploying;
                 managed.deployed_for = node;
                 managed.hardware_sync = true;
             }
-            Stage::WaitForDeployed if managed.state == Upstream::Deploying => {
-                managed.state = Upstream::Deployed;
+            NodeStage::WaitForDeployed if managed.state == MaasState::Deploying => {
+                managed.state = MaasState::Deployed;
                 self.image = DEPLOYED_IMAGE.into();
                 self.boot(at);
             }
-            Stage::WaitForAgentEnrollment => {
+            NodeStage::WaitForAgentEnrollment => {
                 managed.enrolled = true;
                 managed.used = true;
             }
-            Stage::ForceReleaseAllocations | Stage::DrainNode => self.node.pods = 0,
-            Stage::CleanupStorage | Stage::ScrubGpu => managed.used = false,
-            Stage::ReleaseMaasNode if managed.state != Upstream::Absent => managed.let_go(),
-            Stage::PowerOffMaasNode => self.power = Power::Off,
-            Stage::RemoveGpuaasNodeRecord => managed.enrolled = false,
-            Stage::RemoveMaasRecord => *managed = Managed::default(),
+            NodeStage::ForceReleaseAllocations | NodeStage::DrainNode => self.node.pods = 0,
+            NodeStage::CleanupStorage | NodeStage::ScrubGpu => managed.used = false,
+            NodeStage::ReleaseMaasNode if managed.state != MaasState::Absent => managed.release(),
+            NodeStage::PowerOffMaasNode => self.power = Power::Off,
+            NodeStage::RemoveGpuaasNodeRecord => managed.enrolled = false,
+            NodeStage::RemoveMaasRecord => *managed = SimulatedMaas::default(),
             // The goal holds already, or the stage does not change the machine.
-            Stage::LoadSiteConfig
-            | Stage::ResolvePowerCredentials
-            | Stage::CreateOrFindInMaas
-            | Stage::CommissionNode
-            | Stage::WaitForReady
-            | Stage::EnsurePxeInterfaceAuto
-            | Stage::RenderCloudInit
-            | Stage::DeployViaMaas
-            | Stage::WaitForDeployed
-            | Stage::ClassifyDeployFailure
-            | Stage::RecoverForDatasourceRetry
-            | Stage::EnsureHardwareSyncConfigured
-            | Stage::WaitForHardwareSyncHealthy
-            | Stage::DisableNode
-            | Stage::ValidateCleanNode
-            | Stage::ReleaseMaasNode
-            | Stage::RetireGpuaasNode
-            | Stage::CleanupSecrets => {}
+            NodeStage::LoadSiteConfig
+            | NodeStage::ResolvePowerCredentials
+            | NodeStage::CreateOrFindInMaas
+            | NodeStage::CommissionNode
+            | NodeStage::WaitForReady
+            | NodeStage::EnsurePxeInterfaceAuto
+            | NodeStage::RenderCloudInit
+            | NodeStage::DeployViaMaas
+            | NodeStage::WaitForDeployed
+            | NodeStage::ClassifyDeployFailure
+            | NodeStage::RecoverForDatasourceRetry
+            | NodeStage::EnsureHardwareSyncConfigured
+            | NodeStage::WaitForHardwareSyncHealthy
+            | NodeStage::DisableNode
+            | NodeStage::ValidateCleanNode
+            | NodeStage::ReleaseMaasNode
+            | NodeStage::RetireGpuaasNode
+            | NodeStage::CleanupSecrets => {}
         }
     }
 
     /// Undoes the changes that a stage made for this node.
-    fn undo_stage(&mut self, node: &Option<NodeId>, stage: Stage) {
+    fn undo_stage(&mut self, node: &Option<NodeId>, stage: NodeStage) {
         let managed = &mut self.managed;
-        if stage == Stage::CreateOrFindInMaas && managed.created_for == *node {
-            *managed = Managed::default();
-        } else if stage == Stage::CommissionNode && managed.state == Upstream::Commissioning {
-            managed.state = Upstream::New;
-        } else if stage == Stage::DeployViaMaas && managed.deployed_for == *node {
-            managed.let_go();
+        if stage == NodeStage::CreateOrFindInMaas && managed.created_for == *node {
+            *managed = SimulatedMaas::default();
+        } else if stage == NodeStage::CommissionNode && managed.state == MaasState::Commissioning {
+            managed.state = MaasState::New;
+        } else if stage == NodeStage::DeployViaMaas && managed.deployed_for == *node {
+            managed.release();
         }
     }
 
     /// Whether the goal of a stage holds now; otherwise what is observed.
-    pub(super) fn look_at_stage(
+    pub(super) fn observe_stage(
         &self,
         node: &NodeId,
-        stage: Stage,
+        stage: NodeStage,
         undo: bool,
-    ) -> Result<Outcome, String> {
+    ) -> Result<CallOutcome, String> {
         let managed = &self.managed;
         let state = managed.state;
         let node = Some(node.clone());
         let holds = match (stage, undo) {
-            (Stage::CreateOrFindInMaas, true) => managed.created_for != node,
-            (Stage::CommissionNode, true) => state != Upstream::Commissioning,
-            (Stage::DeployViaMaas, true) => managed.deployed_for != node,
+            (NodeStage::CreateOrFindInMaas, true) => managed.created_for != node,
+            (NodeStage::CommissionNode, true) => state != MaasState::Commissioning,
+            (NodeStage::DeployViaMaas, true) => managed.deployed_for != node,
             (_, true) => true,
-            (Stage::CreateOrFindInMaas, false) => state != Upstream::Absent,
-            (Stage::CommissionNode, false) => managed.known() || state == Upstream::Commissioning,
-            (Stage::WaitForReady, false) => managed.known(),
-            (Stage::ConfigureStorage | Stage::ApplyRocePhase2, false) => {
+            (NodeStage::CreateOrFindInMaas, false) => state != MaasState::Absent,
+            (NodeStage::CommissionNode, false) => {
+                managed.known() || state == MaasState::Commissioning
+            }
+            (NodeStage::WaitForReady, false) => managed.known(),
+            (NodeStage::ConfigureStorage | NodeStage::ApplyRocePhase2, false) => {
                 managed.configured || managed.installed()
             }
-            (Stage::DeployViaMaas, false) => managed.installed(),
-            (Stage::WaitForDeployed, false) => state == Upstream::Deployed,
-            (Stage::EnsureHardwareSyncConfigured | Stage::WaitForHardwareSyncHealthy, false) => {
-                managed.hardware_sync && state == Upstream::Deployed
-            }
-            (Stage::WaitForAgentEnrollment, false) => managed.enrolled,
-            (Stage::ForceReleaseAllocations | Stage::DrainNode, false) => self.node.pods == 0,
-            (Stage::CleanupStorage | Stage::ScrubGpu | Stage::ValidateCleanNode, false) => {
-                !managed.used
-            }
-            (Stage::ReleaseMaasNode, false) => !managed.installed(),
-            (Stage::PowerOffMaasNode, false) => self.power == Power::Off,
-            (Stage::RemoveGpuaasNodeRecord, false) => !managed.enrolled,
-            (Stage::RemoveMaasRecord, false) => state == Upstream::Absent,
+            (NodeStage::DeployViaMaas, false) => managed.installed(),
+            (NodeStage::WaitForDeployed, false) => state == MaasState::Deployed,
             (
-                Stage::LoadSiteConfig
-                | Stage::ResolvePowerCredentials
-                | Stage::EnsurePxeInterfaceAuto
-                | Stage::RenderCloudInit
-                | Stage::ClassifyDeployFailure
-                | Stage::RecoverForDatasourceRetry
-                | Stage::DisableNode
-                | Stage::RetireGpuaasNode
-                | Stage::CleanupSecrets,
+                NodeStage::EnsureHardwareSyncConfigured | NodeStage::WaitForHardwareSyncHealthy,
+                false,
+            ) => managed.hardware_sync && state == MaasState::Deployed,
+            (NodeStage::WaitForAgentEnrollment, false) => managed.enrolled,
+            (NodeStage::ForceReleaseAllocations | NodeStage::DrainNode, false) => {
+                self.node.pods == 0
+            }
+            (
+                NodeStage::CleanupStorage | NodeStage::ScrubGpu | NodeStage::ValidateCleanNode,
+                false,
+            ) => !managed.used,
+            (NodeStage::ReleaseMaasNode, false) => !managed.installed(),
+            (NodeStage::PowerOffMaasNode, false) => self.power == Power::Off,
+            (NodeStage::RemoveGpuaasNodeRecord, false) => !managed.enrolled,
+            (NodeStage::RemoveMaasRecord, false) => state == MaasState::Absent,
+            (
+                NodeStage::LoadSiteConfig
+                | NodeStage::ResolvePowerCredentials
+                | NodeStage::EnsurePxeInterfaceAuto
+                | NodeStage::RenderCloudInit
+                | NodeStage::ClassifyDeployFailure
+                | NodeStage::RecoverForDatasourceRetry
+                | NodeStage::DisableNode
+                | NodeStage::RetireGpuaasNode
+                | NodeStage::CleanupSecrets,
                 false,
             ) => true,
         };
-        let said = match stage {
-            Stage::ValidateCleanNode if !holds => "something of its users is still there".into(),
+        let message = match stage {
+            NodeStage::ValidateCleanNode if !holds => {
+                "something of its users is still there".into()
+            }
             stage => format!("{stage}: MAAS has the machine as {state}"),
         };
-        if holds { Ok(outcome(said, None)) } else { Err(said) }
+        if holds { Ok(outcome(message, None)) } else { Err(message) }
     }
 
     /// Reads back the result of a stage.
@@ -240,32 +254,32 @@ impl Hardware {
         machine: &MachineId,
         effect: &Effect,
         at: Timestamp,
-    ) -> Result<Outcome, Fault> {
+    ) -> Result<CallOutcome, Fault> {
         let Effect::Stage { stage, node, undo, .. } = effect else {
-            return Err(Fault::new(Code::ProtocolBroken, "it is no stage"));
+            return Err(Fault::new(FaultCode::ProtocolBroken, "it is no stage"));
         };
-        let code = match *stage == Stage::ValidateCleanNode {
-            true => Code::NodeNotClean,
-            false => Code::ReadBackDiffers,
+        let code = match *stage == NodeStage::ValidateCleanNode {
+            true => FaultCode::NodeNotClean,
+            false => FaultCode::ReadBackDiffers,
         };
-        let seen =
-            self.look_at_stage(node, *stage, *undo).map_err(|said| Fault::new(code, said))?;
-        let system_id = match self.managed.state == Upstream::Absent {
+        let observed =
+            self.observe_stage(node, *stage, *undo).map_err(|message| Fault::new(code, message))?;
+        let system_id = match self.managed.state == MaasState::Absent {
             true => String::new(),
             false => system_id(machine),
         };
         let maas = Some(Box::new(MaasFacts { system_id, upstream: self.upstream(at) }));
-        Ok(Outcome { facts: Some(Facts { maas, ..Facts::default() }), ..seen })
+        Ok(CallOutcome { facts: Some(DeviceFacts { maas, ..DeviceFacts::default() }), ..observed })
     }
 
     /// The upstream state of the machine.
-    pub(super) fn upstream(&self, at: Timestamp) -> UpstreamSeen {
+    pub(super) fn upstream(&self, at: Timestamp) -> MaasObservation {
         let on = Some(self.power == Power::On);
-        UpstreamSeen { state: self.managed.state, said: String::new(), on, at }
+        MaasObservation { state: self.managed.state, message: String::new(), powered_on: on, at }
     }
 
     /// Whether its agent sends heartbeats.
-    pub(super) fn is_heard(&self) -> bool {
+    pub(super) fn has_heartbeat(&self) -> bool {
         self.managed.enrolled && self.power == Power::On
     }
 }

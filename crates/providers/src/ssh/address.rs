@@ -31,35 +31,35 @@ impl Endpoint {
     fn read(text: &str) -> Option<Self> {
         let rest = text.strip_prefix("ssh://").unwrap_or(text);
         let rest = rest.strip_suffix('/').unwrap_or(rest);
-        let (user, place) = match rest.rsplit_once('@') {
-            Some((user, place)) => (Some(user.to_string()), place),
+        let (user, position) = match rest.rsplit_once('@') {
+            Some((user, position)) => (Some(user.to_string()), position),
             None => (None, rest),
         };
-        let (host, port) = split_port(place)?;
+        let (host, port) = split_port(position)?;
         let plain = |c: char| c.is_ascii_alphanumeric() || ".-_:%".contains(c);
-        let word = |c: char| c.is_ascii_graphic() && !"/@:\"'\\".contains(c);
+        let name = |c: char| c.is_ascii_graphic() && !"/@:\"'\\".contains(c);
         let sound = text.len() <= Self::MAX_LEN
             && !host.is_empty()
             && !host.starts_with('-')
             && host.chars().all(plain)
-            && user.as_ref().is_none_or(|user| !user.is_empty() && user.chars().all(word));
+            && user.as_ref().is_none_or(|user| !user.is_empty() && user.chars().all(name));
         sound.then(|| Self { user, host: host.to_string(), port })
     }
 }
 
-fn split_port(place: &str) -> Option<(&str, u16)> {
+fn split_port(position: &str) -> Option<(&str, u16)> {
     let number = |port: &str| port.parse().ok().filter(|port| *port != 0);
-    if let Some(rest) = place.strip_prefix('[') {
+    if let Some(rest) = position.strip_prefix('[') {
         let (host, rest) = rest.split_once(']')?;
         return match rest {
             "" => Some((host, Endpoint::DEFAULT_PORT)),
             _ => Some((host, number(rest.strip_prefix(':')?)?)),
         };
     }
-    match place.split_once(':') {
-        None => Some((place, Endpoint::DEFAULT_PORT)),
+    match position.split_once(':') {
+        None => Some((position, Endpoint::DEFAULT_PORT)),
         // More than one colon is an IPv6 address without brackets and without a port.
-        Some((_, rest)) if rest.contains(':') => Some((place, Endpoint::DEFAULT_PORT)),
+        Some((_, rest)) if rest.contains(':') => Some((position, Endpoint::DEFAULT_PORT)),
         Some((host, port)) => Some((host, number(port)?)),
     }
 }
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_by_the_name_of_its_field() {
+    fn an_invalid_address_is_refused_with_its_field() {
         for text in [
             "", "@", "a@", "@a", ":22", "a:", "a:0", "a:70000", "a:x", "[::1", "[::1]x", "-a",
             "a b", "a/b", "a;b", "u'v@h",

@@ -1,7 +1,7 @@
 //! Runs one command on a host, with bounded input and output.
 
 use super::connect::Host;
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use russh::client::Msg;
 use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
 use std::time::Duration;
@@ -20,39 +20,39 @@ pub struct Output {
 }
 
 /// Why a call failed. The caller maps it to a fault.
-pub(super) enum Broken {
+pub(super) enum CallError {
     /// The command was not sent.
     Unsent(String),
     /// It was sent, and the connection ended before the result.
     Lost(String),
     /// It was sent and did not end within the time limit.
-    Slow(String),
+    TimedOut(String),
     /// It cannot be sent.
     Refused(String),
     /// The output exceeds the limit.
     TooLong(String),
 }
 
-impl Broken {
+impl CallError {
     /// The fault of a command that may have had an effect.
-    pub(super) fn acted(self) -> Fault {
+    pub(super) fn into_change_fault(self) -> Fault {
         match self {
-            Self::Unsent(said) => Fault::new(Code::HostUnreachable, said),
-            Self::Lost(said) => Fault::new(Code::AnswerLost, said),
-            Self::Slow(said) => Fault::new(Code::StepTimeout, said),
-            Self::Refused(said) => Fault::new(Code::NotSupported, said),
-            Self::TooLong(said) => Fault::new(Code::AnswerGarbled, said),
+            Self::Unsent(message) => Fault::new(FaultCode::HostUnreachable, message),
+            Self::Lost(message) => Fault::new(FaultCode::AnswerLost, message),
+            Self::TimedOut(message) => Fault::new(FaultCode::StepTimeout, message),
+            Self::Refused(message) => Fault::new(FaultCode::NotSupported, message),
+            Self::TooLong(message) => Fault::new(FaultCode::AnswerGarbled, message),
         }
     }
 
     /// The fault of a command that only reads.
-    pub(super) fn looked(self) -> Fault {
+    pub(super) fn into_read_fault(self) -> Fault {
         match self {
-            Self::Unsent(said) | Self::Lost(said) | Self::Slow(said) => {
-                Fault::new(Code::HostUnreachable, said)
+            Self::Unsent(message) | Self::Lost(message) | Self::TimedOut(message) => {
+                Fault::new(FaultCode::HostUnreachable, message)
             }
-            Self::Refused(said) => Fault::new(Code::NotSupported, said),
-            Self::TooLong(said) => Fault::new(Code::AnswerGarbled, said),
+            Self::Refused(message) => Fault::new(FaultCode::NotSupported, message),
+            Self::TooLong(message) => Fault::new(FaultCode::AnswerGarbled, message),
         }
     }
 }
@@ -66,7 +66,7 @@ impl Host {
     /// Runs a command in the user's login shell and waits for its end. For probes, not for work:
     /// after `answer-lost` or `step-timeout` it may have had its effect.
     pub async fn run(&self, command: &str, stdin: &[u8], limit: Duration) -> Result<Output, Fault> {
-        self.call(command, stdin.to_vec(), limit).await.map_err(Broken::acted)
+        self.call(command, stdin.to_vec(), limit).await.map_err(CallError::into_change_fault)
     }
 
     pub(super) async fn call(
@@ -74,43 +74,44 @@ impl Host {
         command: &str,
         stdin: Vec<u8>,
         limit: Duration,
-    ) -> Result<Output, Broken> {
-        let (handle, place) = self.last().map_err(|fault| Broken::Unsent(fault.said))?;
+    ) -> Result<Output, CallError> {
+        let (handle, position) =
+            self.last_hop().map_err(|fault| CallError::Unsent(fault.message))?;
         if stdin.len() > Self::MAX_STDIN {
-            return Err(Broken::Refused(format!(
-                "{place} can be told {} bytes at most",
+            return Err(CallError::Refused(format!(
+                "{position} can be told {} bytes at most",
                 Self::MAX_STDIN
             )));
         }
         let opened = timeout(self.settings.call_timeout, handle.channel_open_session()).await;
         let unsent = |why: &dyn std::fmt::Display| {
-            Broken::Unsent(format!("{place} opened no session: {why}"))
+            CallError::Unsent(format!("{position} opened no session: {why}"))
         };
         let channel =
             opened.map_err(|_| unsent(&"it did not answer"))?.map_err(|error| unsent(&error))?;
         let (mut reader, session) = Session::split(channel);
-        match timeout(limit, session.converse(&mut reader, command, stdin)).await {
-            Err(_) => Err(Broken::Slow(format!(
-                "{place} did not finish within {} s",
+        match timeout(limit, session.run_command(&mut reader, command, stdin)).await {
+            Err(_) => Err(CallError::TimedOut(format!(
+                "{position} did not finish within {} s",
                 limit.as_secs_f32()
             ))),
             Ok(Ok(output)) => Ok(output),
-            Ok(Err(Unheard::Cut)) => {
-                Err(Broken::Lost(format!("{place} was lost before it had answered")))
+            Ok(Err(SessionError::Disconnected)) => {
+                Err(CallError::Lost(format!("{position} was lost before it had answered")))
             }
-            Ok(Err(Unheard::Denied)) => {
-                Err(Broken::Unsent(format!("{place} runs no commands for this user")))
+            Ok(Err(SessionError::Denied)) => {
+                Err(CallError::Unsent(format!("{position} runs no commands for this user")))
             }
-            Ok(Err(Unheard::TooLong)) => Err(Broken::TooLong(format!(
-                "{place} answered more than {} bytes",
+            Ok(Err(SessionError::TooLong)) => Err(CallError::TooLong(format!(
+                "{position} answered more than {} bytes",
                 Self::MAX_ANSWER
             ))),
         }
     }
 }
 
-enum Unheard {
-    Cut,
+enum SessionError {
+    Disconnected,
     Denied,
     TooLong,
 }
@@ -125,19 +126,19 @@ impl Session {
         (reader, Self(Some(writer)))
     }
 
-    async fn converse(
+    async fn run_command(
         &self,
         reader: &mut ChannelReadHalf,
         command: &str,
         stdin: Vec<u8>,
-    ) -> Result<Output, Unheard> {
-        let Some(writer) = &self.0 else { return Err(Unheard::Cut) };
-        writer.exec(true, command).await.map_err(|_| Unheard::Cut)?;
+    ) -> Result<Output, SessionError> {
+        let Some(writer) = &self.0 else { return Err(SessionError::Disconnected) };
+        writer.exec(true, command).await.map_err(|_| SessionError::Disconnected)?;
         if !stdin.is_empty() {
-            writer.data_bytes(stdin).await.map_err(|_| Unheard::Cut)?;
+            writer.data_bytes(stdin).await.map_err(|_| SessionError::Disconnected)?;
         }
-        writer.eof().await.map_err(|_| Unheard::Cut)?;
-        hear(reader).await
+        writer.eof().await.map_err(|_| SessionError::Disconnected)?;
+        read_output(reader).await
     }
 }
 
@@ -153,7 +154,7 @@ impl Drop for Session {
 }
 
 /// Reads until the server reports the exit. A channel that closes without it was disconnected.
-async fn hear(reader: &mut ChannelReadHalf) -> Result<Output, Unheard> {
+async fn read_output(reader: &mut ChannelReadHalf) -> Result<Output, SessionError> {
     let mut output = Output::default();
     let mut ended = false;
     while let Some(message) = reader.wait().await {
@@ -166,19 +167,19 @@ async fn hear(reader: &mut ChannelReadHalf) -> Result<Output, Unheard> {
                 (output.status, ended) = (Some(exit_status), true)
             }
             ChannelMsg::ExitSignal { .. } => ended = true,
-            ChannelMsg::Failure => return Err(Unheard::Denied),
+            ChannelMsg::Failure => return Err(SessionError::Denied),
             ChannelMsg::Close => break,
             // Messages about windows and the like do not concern the command.
             _ => {}
         }
     }
-    if ended { Ok(output) } else { Err(Unheard::Cut) }
+    if ended { Ok(output) } else { Err(SessionError::Disconnected) }
 }
 
-fn take(kept: &mut Vec<u8>, data: &[u8]) -> Result<(), Unheard> {
-    if kept.len() + data.len() > Host::MAX_ANSWER {
-        return Err(Unheard::TooLong);
+fn take(stored: &mut Vec<u8>, data: &[u8]) -> Result<(), SessionError> {
+    if stored.len() + data.len() > Host::MAX_ANSWER {
+        return Err(SessionError::TooLong);
     }
-    kept.extend_from_slice(data);
+    stored.extend_from_slice(data);
     Ok(())
 }

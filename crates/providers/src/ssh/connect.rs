@@ -5,7 +5,7 @@
 
 use super::hostkey::{HostKey, Trust};
 use super::{Endpoint, Settings};
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use russh::client::{self, AuthResult, DisconnectReason, Handle, KeyboardInteractiveAuthResponse};
 use russh::keys::{PrivateKey, PrivateKeyWithHashAlg, PublicKeyOrCertificate};
 use russh::{MethodKind, Preferred};
@@ -26,11 +26,11 @@ const WINDOW_BYTES: u32 = 1 << 20;
 #[derive(Debug, Clone)]
 pub struct Login {
     pub user: String,
-    pub proof: Proof,
+    pub proof: LoginSecret,
 }
 
 #[derive(Debug, Clone)]
-pub enum Proof {
+pub enum LoginSecret {
     Password(SecretString),
     /// A private key in OpenSSH or PKCS#8 format: Ed25519 or ECDSA.
     Key {
@@ -64,34 +64,35 @@ impl Route {
 /// A connected host. Dropping it ends the connection; jobs continue.
 pub struct Host {
     /// In order; each is reached through the one before.
-    links: Vec<Link>,
+    links: Vec<HopConnection>,
     pub(super) settings: Settings,
 }
 
-pub(super) struct Link {
-    pub(super) handle: Handle<Watch>,
+pub(super) struct HopConnection {
+    pub(super) handle: Handle<ConnectionHandler>,
     endpoint: Endpoint,
     key: HostKey,
 }
 
 impl Host {
     pub async fn connect(route: Route, settings: Settings) -> Result<Self, Fault> {
-        Self::reach(route, settings).await.map_err(|(_, fault)| fault)
+        Self::try_connect(route, settings).await.map_err(|(_, fault)| fault)
     }
 
     /// Like `connect`; a failure has the index of the hop, counted from the first jump host.
-    pub async fn reach(route: Route, settings: Settings) -> Result<Self, (usize, Fault)> {
+    pub async fn try_connect(route: Route, settings: Settings) -> Result<Self, (usize, Fault)> {
         if route.hops.len() > Route::MAX_HOPS {
-            let said = format!(
+            let message = format!(
                 "the way to {} has more than {} jump hosts",
                 route.last.endpoint,
                 Route::MAX_HOPS
             );
-            return Err((0, Fault::new(Code::NotSupported, said)));
+            return Err((0, Fault::new(FaultCode::NotSupported, message)));
         }
-        let mut links: Vec<Link> = Vec::new();
+        let mut links: Vec<HopConnection> = Vec::new();
         for hop in route.hops.iter().chain([&route.last]) {
-            let made = timeout(settings.connect_timeout, link(links.last(), hop, &settings)).await;
+            let made =
+                timeout(settings.connect_timeout, connect_hop(links.last(), hop, &settings)).await;
             let made =
                 made.unwrap_or_else(|_| Err(too_slow(&hop.endpoint, settings.connect_timeout)));
             links.push(made.map_err(|fault| (links.len(), fault))?);
@@ -110,20 +111,24 @@ impl Host {
     }
 
     /// The connection to the host itself, and its address for faults.
-    pub(super) fn last(&self) -> Result<(&Handle<Watch>, String), Fault> {
-        let none = || Fault::new(Code::HostUnreachable, "there is no connection to any host");
+    pub(super) fn last_hop(&self) -> Result<(&Handle<ConnectionHandler>, String), Fault> {
+        let none = || Fault::new(FaultCode::HostUnreachable, "there is no connection to any host");
         let link = self.links.last().ok_or_else(none)?;
         Ok((&link.handle, link.endpoint.to_string()))
     }
 }
 
 fn too_slow(endpoint: &Endpoint, limit: Duration) -> Fault {
-    let said = format!("{endpoint} did not let us in within {} s", limit.as_secs_f32());
-    Fault::new(Code::HostUnreachable, said)
+    let message = format!("{endpoint} did not let us in within {} s", limit.as_secs_f32());
+    Fault::new(FaultCode::HostUnreachable, message)
 }
 
 /// Connects to one server, through the hop before if there is one, and logs in.
-async fn link(before: Option<&Link>, hop: &Hop, settings: &Settings) -> Result<Link, Fault> {
+async fn connect_hop(
+    before: Option<&HopConnection>,
+    hop: &Hop,
+    settings: &Settings,
+) -> Result<HopConnection, Fault> {
     let Endpoint { host, port, .. } = &hop.endpoint;
     match before {
         None => {
@@ -131,37 +136,37 @@ async fn link(before: Option<&Link>, hop: &Hop, settings: &Settings) -> Result<L
             let socket = socket.map_err(|error| unreachable(hop, &error))?;
             // Requests are small; without TCP_NODELAY they are only slower.
             let _ = socket.set_nodelay(true);
-            greet(socket, hop, settings).await
+            handshake(socket, hop, settings).await
         }
         Some(jump) => {
             let opened =
                 jump.handle.channel_open_direct_tcpip(host, u32::from(*port), "127.0.0.1", 0).await;
             let channel = opened.map_err(|error| {
-                let said = format!(
+                let message = format!(
                     "{} could not be reached through {}: {error}",
                     hop.endpoint, jump.endpoint
                 );
-                Fault::new(Code::HostUnreachable, said)
+                Fault::new(FaultCode::HostUnreachable, message)
             })?;
-            greet(channel.into_stream(), hop, settings).await
+            handshake(channel.into_stream(), hop, settings).await
         }
     }
 }
 
 /// Exchanges keys over a stream, verifies the host key, and logs in.
-async fn greet<S>(stream: S, hop: &Hop, settings: &Settings) -> Result<Link, Fault>
+async fn handshake<S>(stream: S, hop: &Hop, settings: &Settings) -> Result<HopConnection, Fault>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let watch = Watch { trust: hop.trust.clone(), notes: Arc::default() };
+    let watch = ConnectionHandler { trust: hop.trust.clone(), notes: Arc::default() };
     let notes = watch.notes.clone();
     let config = Arc::new(config(&hop.trust, settings));
     let met = client::connect_stream(config, stream, watch).await;
-    let mut handle = met.map_err(|error| not_met(hop, &notes, &error))?;
+    let mut handle = met.map_err(|error| handshake_fault(hop, &notes, &error))?;
     let key = notes.key.get().cloned();
     let key = key.ok_or_else(|| unreachable(hop, &"it showed no host key"))?;
     log_in(&mut handle, hop, &notes).await?;
-    Ok(Link { handle, endpoint: hop.endpoint.clone(), key })
+    Ok(HopConnection { handle, endpoint: hop.endpoint.clone(), key })
 }
 
 fn config(trust: &Trust, settings: &Settings) -> client::Config {
@@ -177,24 +182,24 @@ fn config(trust: &Trust, settings: &Settings) -> client::Config {
 
 fn unreachable(hop: &Hop, why: &dyn std::fmt::Display) -> Fault {
     Fault::new(
-        Code::HostUnreachable,
+        FaultCode::HostUnreachable,
         format!("{} could not be reached over SSH: {why}", hop.endpoint),
     )
 }
 
 /// The fault of a failed handshake: the key, the algorithms or the connection.
-fn not_met(hop: &Hop, notes: &Notes, error: &russh::Error) -> Fault {
+fn handshake_fault(hop: &Hop, notes: &ServerMessages, error: &russh::Error) -> Fault {
     match (error, notes.key.get()) {
         (_, Some(key)) if !hop.trust.accepts(key) => {
             hop.trust.fault(&hop.endpoint.to_string(), key)
         }
         (russh::Error::NoCommonAlgo { kind, theirs, .. }, _) => {
             let theirs = theirs.join(", ");
-            let said = format!(
+            let message = format!(
                 "{} and we have no {kind:?} algorithm in common, it offers {theirs}",
                 hop.endpoint
             );
-            Fault::new(Code::NotSupported, said)
+            Fault::new(FaultCode::NotSupported, message)
         }
         (error, _) => unreachable(hop, error),
     }
@@ -202,18 +207,18 @@ fn not_met(hop: &Hop, notes: &Notes, error: &russh::Error) -> Fault {
 
 /// What a server sent outside of channels.
 #[derive(Default)]
-struct Notes {
+struct ServerMessages {
     key: OnceLock<HostKey>,
-    goodbye: OnceLock<String>,
+    disconnect_message: OnceLock<String>,
 }
 
 /// Records the host key and the disconnect message of a connection.
-pub(super) struct Watch {
+pub(super) struct ConnectionHandler {
     trust: Trust,
-    notes: Arc<Notes>,
+    notes: Arc<ServerMessages>,
 }
 
-impl client::Handler for Watch {
+impl client::Handler for ConnectionHandler {
     type Error = russh::Error;
 
     async fn check_server_key(
@@ -233,7 +238,7 @@ impl client::Handler for Watch {
         match reason {
             DisconnectReason::ReceivedDisconnect(info) => {
                 // Only the first message counts.
-                let _ = self.notes.goodbye.set(info.message);
+                let _ = self.notes.disconnect_message.set(info.message);
                 Ok(())
             }
             DisconnectReason::Error(error) => Err(error),
@@ -241,11 +246,17 @@ impl client::Handler for Watch {
     }
 }
 
-async fn log_in(handle: &mut Handle<Watch>, hop: &Hop, notes: &Notes) -> Result<(), Fault> {
+async fn log_in(
+    handle: &mut Handle<ConnectionHandler>,
+    hop: &Hop,
+    notes: &ServerMessages,
+) -> Result<(), Fault> {
     let user = hop.endpoint.user.as_ref().unwrap_or(&hop.login.user).clone();
     let (means, answer) = match &hop.login.proof {
-        Proof::Password(password) => ("a password", with_password(handle, &user, password).await),
-        Proof::Key { pem, passphrase } => {
+        LoginSecret::Password(password) => {
+            ("a password", log_in_with_password(handle, &user, password).await)
+        }
+        LoginSecret::Key { pem, passphrase } => {
             let key = private_key(hop, pem, passphrase.as_ref())?;
             // Only an RSA key has a choice of hash.
             let key = PrivateKeyWithHashAlg::new(Arc::new(key), None);
@@ -253,8 +264,8 @@ async fn log_in(handle: &mut Handle<Watch>, hop: &Hop, notes: &Notes) -> Result<
         }
     };
     let refused = |why: String| {
-        let said = format!("{} refused the login of {user} with {means}: {why}", hop.endpoint);
-        Fault::new(Code::LoginRefused, said)
+        let message = format!("{} refused the login of {user} with {means}: {why}", hop.endpoint);
+        Fault::new(FaultCode::LoginRefused, message)
     };
     match answer {
         Ok(AuthResult::Success) => Ok(()),
@@ -266,7 +277,7 @@ async fn log_in(handle: &mut Handle<Watch>, hop: &Hop, notes: &Notes) -> Result<
             Err(refused(format!("it takes {}", ways.join(", "))))
         }
         // A disconnect during a login is a refusal, and the server counts it as a failed attempt.
-        Err(error) => Err(match notes.goodbye.get() {
+        Err(error) => Err(match notes.disconnect_message.get() {
             Some(goodbye) => refused(goodbye.clone()),
             None => unreachable(hop, &error),
         }),
@@ -279,8 +290,8 @@ fn private_key(
     passphrase: Option<&SecretString>,
 ) -> Result<PrivateKey, Fault> {
     usable_key(pem, passphrase).map_err(|why| {
-        let said = format!("the private key for {} cannot be used: {why}", hop.endpoint);
-        Fault::new(Code::CredentialMissing, said)
+        let message = format!("the private key for {} cannot be used: {why}", hop.endpoint);
+        Fault::new(FaultCode::CredentialMissing, message)
     })
 }
 
@@ -301,8 +312,8 @@ pub fn public_key(pem: &SecretString, passphrase: Option<&SecretString>) -> Resu
 }
 
 /// Logs in with a password, if necessary by keyboard-interactive authentication.
-async fn with_password(
-    handle: &mut Handle<Watch>,
+async fn log_in_with_password(
+    handle: &mut Handle<ConnectionHandler>,
     user: &str,
     password: &SecretString,
 ) -> Result<AuthResult, russh::Error> {
@@ -314,9 +325,9 @@ async fn with_password(
     {
         return Ok(answer);
     }
-    let mut asked = handle.authenticate_keyboard_interactive_start(user, None).await?;
+    let mut requested = handle.authenticate_keyboard_interactive_start(user, None).await?;
     for _ in 0..MAX_QUESTIONS {
-        let prompts = match asked {
+        let prompts = match requested {
             KeyboardInteractiveAuthResponse::Success => return Ok(AuthResult::Success),
             KeyboardInteractiveAuthResponse::Failure { remaining_methods, partial_success } => {
                 return Ok(AuthResult::Failure { remaining_methods, partial_success });
@@ -324,10 +335,10 @@ async fn with_password(
             KeyboardInteractiveAuthResponse::InfoRequest { prompts, .. } => prompts,
         };
         // A prompt that echoes its input does not ask for the password.
-        let word =
+        let name =
             |echo: bool| if echo { String::new() } else { password.expose_secret().to_string() };
-        let words = prompts.iter().map(|prompt| word(prompt.echo)).collect();
-        asked = handle.authenticate_keyboard_interactive_respond(words).await?;
+        let words = prompts.iter().map(|prompt| name(prompt.echo)).collect();
+        requested = handle.authenticate_keyboard_interactive_respond(words).await?;
     }
     Ok(answer)
 }

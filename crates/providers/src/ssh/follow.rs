@@ -4,18 +4,18 @@
 //! samples define the order of the log: up to a sample first the new standard output, then the new
 //! standard error. Samples only grow, so a byte of the log never changes.
 
-use super::call::Broken;
+use super::call::CallError;
 use super::connect::Host;
-use super::job::{Sizes, State};
-use super::script::Ask;
+use super::job::{JobState, Sizes};
+use super::script::JobRequest;
 use crate::port::{Journal, Stream};
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use std::time::Duration;
 
 /// How much of the samples is read at once.
 const SAMPLE_PAGE: usize = 64 << 10;
 /// How long the host waits for new output before it responds.
-const NEWS_WITHIN: Duration = Duration::from_secs(5);
+const POLL_WAIT: Duration = Duration::from_secs(5);
 /// Output is read in pages of this many blocks and passed on in smaller chunks.
 const BLOCK: u64 = 4096;
 const PAGE_BLOCKS: u64 = 128;
@@ -24,58 +24,72 @@ const PIECE: usize = 32 << 10;
 impl Host {
     /// Writes the log from byte `from` on to the journal until the job ended, was lost, or never
     /// started. Returns the length of the log. Dropping the future stops the reading.
-    pub async fn read(&self, key: &str, from: u64, journal: &Journal) -> Result<u64, Fault> {
-        let mut log = Log { told: from, ..Log::default() };
+    pub async fn follow_output(
+        &self,
+        key: &str,
+        from: u64,
+        journal: &Journal,
+    ) -> Result<u64, Fault> {
+        let mut log = Log { forwarded: from, ..Log::default() };
         let mut skip = 0;
         loop {
-            let tenths = NEWS_WITHIN.as_secs() * 10;
-            let look = Ask::Look { skip, most: SAMPLE_PAGE, tenths };
-            let limit = self.settings.call_timeout + NEWS_WITHIN * 2;
-            let answer = self.ask(key, look, limit).await.map_err(Broken::looked)?;
+            let tenths = POLL_WAIT.as_secs() * 10;
+            let probe = JobRequest::Status { skip, most: SAMPLE_PAGE, tenths };
+            let limit = self.settings.call_timeout + POLL_WAIT * 2;
+            let answer =
+                self.run_script(key, probe, limit).await.map_err(CallError::into_read_fault)?;
             let state = self.state(key, &answer)?;
             let page = answer.behind(Some("samples"));
             let (samples, used) = samples(page);
             skip += used as u64;
             let bound = match state {
-                State::Lost { sizes, .. } => sizes,
-                State::Never | State::Barred | State::Running { .. } | State::Ended { .. } => None,
+                JobState::Lost { sizes, .. } => sizes,
+                JobState::NeverStarted
+                | JobState::Barred
+                | JobState::Running { .. }
+                | JobState::Ended { .. } => None,
             };
-            for stretch in log.grow(samples.iter().map(|sizes| sizes.within(bound))) {
-                self.tell(key, &stretch, journal).await?;
+            for stretch in log.add_samples(samples.iter().map(|sizes| sizes.within(bound))) {
+                self.forward_range(key, &stretch, journal).await?;
             }
             // The end may only be handled after all samples were read.
-            if page.len() < SAMPLE_PAGE && self.tell_end(key, state, &mut log, journal).await? {
+            if page.len() < SAMPLE_PAGE && self.forward_end(key, state, &mut log, journal).await? {
                 return Ok(log.length.max(from));
             }
         }
     }
 
     /// Forwards the output after the last sample once the job has ended. False while it runs.
-    async fn tell_end(
+    async fn forward_end(
         &self,
         key: &str,
-        state: State,
+        state: JobState,
         log: &mut Log,
         journal: &Journal,
     ) -> Result<bool, Fault> {
         let (last, cut) = match state {
-            State::Running { .. } => return Ok(false),
-            State::Never | State::Barred => return Ok(true),
-            State::Ended { sizes, cut, .. } => (Some(sizes), cut),
-            State::Lost { sizes, .. } => (sizes, (false, false)),
+            JobState::Running { .. } => return Ok(false),
+            JobState::NeverStarted | JobState::Barred => return Ok(true),
+            JobState::Ended { sizes, cut, .. } => (Some(sizes), cut),
+            JobState::Lost { sizes, .. } => (sizes, (false, false)),
         };
-        for stretch in log.grow(last) {
-            self.tell(key, &stretch, journal).await?;
+        for stretch in log.add_samples(last) {
+            self.forward_range(key, &stretch, journal).await?;
         }
-        let said = cut_lines(last.unwrap_or_default(), cut);
-        if let Some(rest) = log.add(said.as_bytes()) {
+        let message = cut_lines(last.unwrap_or_default(), cut);
+        if let Some(rest) = log.add_notice(message.as_bytes()) {
             journal.write(Stream::Stderr, rest.to_vec()).await;
         }
         Ok(true)
     }
 
     /// Reads one range of an output and forwards it.
-    async fn tell(&self, key: &str, stretch: &Stretch, journal: &Journal) -> Result<(), Fault> {
+    async fn forward_range(
+        &self,
+        key: &str,
+        stretch: &OutputRange,
+        journal: &Journal,
+    ) -> Result<(), Fault> {
         let mut at = stretch.begin;
         while at < stretch.end {
             let end = stretch.end.min((at / BLOCK + PAGE_BLOCKS) * BLOCK);
@@ -102,20 +116,22 @@ impl Host {
         };
         let first = begin / BLOCK;
         let count = end.div_ceil(BLOCK) - first;
-        let ask = Ask::Fetch { file, block: BLOCK, first, count };
-        let answer =
-            self.ask(key, ask, self.settings.call_timeout).await.map_err(Broken::looked)?;
-        let words = answer.words();
+        let request = JobRequest::Fetch { file, block: BLOCK, first, count };
+        let answer = self
+            .run_script(key, request, self.settings.call_timeout)
+            .await
+            .map_err(CallError::into_read_fault)?;
+        let words = answer.fields();
         if words != ["data"] {
             return Err(self.failure("read", key, &answer, &words));
         }
         let part = |offset: u64| usize::try_from(offset - first * BLOCK).unwrap_or(usize::MAX);
         let bytes = answer.behind(None).get(part(begin)..part(end)).map(<[u8]>::to_vec);
         bytes.ok_or_else(|| {
-            let said = format!(
+            let message = format!(
                 "the {file}put of {key} is shorter than the host says, it ends before byte {end}"
             );
-            Fault::new(Code::AnswerGarbled, said)
+            Fault::new(FaultCode::AnswerGarbled, message)
         })
     }
 }
@@ -155,7 +171,7 @@ impl Sizes {
 
 /// A byte range of one output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stretch {
+struct OutputRange {
     stream: Stream,
     begin: u64,
     end: u64,
@@ -164,28 +180,30 @@ struct Stretch {
 /// The log so far: the sampled sizes, its length, and how much of it was forwarded.
 #[derive(Debug, Default)]
 struct Log {
-    seen: Sizes,
+    sampled: Sizes,
     length: u64,
-    told: u64,
+    forwarded: u64,
 }
 
 impl Log {
     /// Adds samples and returns the ranges to forward. Adjacent ranges are merged.
-    fn grow(&mut self, samples: impl IntoIterator<Item = Sizes>) -> Vec<Stretch> {
-        let mut stretches: Vec<Stretch> = Vec::new();
+    fn add_samples(&mut self, samples: impl IntoIterator<Item = Sizes>) -> Vec<OutputRange> {
+        let mut stretches: Vec<OutputRange> = Vec::new();
         for Sizes { out, err } in samples {
-            let before = self.seen;
-            self.seen = Sizes { out: out.max(before.out), err: err.max(before.err) };
+            let before = self.sampled;
+            self.sampled = Sizes { out: out.max(before.out), err: err.max(before.err) };
             for (stream, begin, end) in [
-                (Stream::Stdout, before.out, self.seen.out),
-                (Stream::Stderr, before.err, self.seen.err),
+                (Stream::Stdout, before.out, self.sampled.out),
+                (Stream::Stderr, before.err, self.sampled.err),
             ] {
-                let known = self.told.saturating_sub(self.length).min(end - begin);
+                let known = self.forwarded.saturating_sub(self.length).min(end - begin);
                 self.length += end - begin;
                 let begin = begin + known;
                 match stretches.last_mut() {
                     Some(last) if last.stream == stream && last.end == begin => last.end = end,
-                    Some(_) | None if begin < end => stretches.push(Stretch { stream, begin, end }),
+                    Some(_) | None if begin < end => {
+                        stretches.push(OutputRange { stream, begin, end })
+                    }
                     Some(_) | None => {}
                 }
             }
@@ -194,10 +212,11 @@ impl Log {
     }
 
     /// Appends a message of Farrier to the log and returns the part that was not forwarded yet.
-    fn add<'a>(&mut self, said: &'a [u8]) -> Option<&'a [u8]> {
-        let known = usize::try_from(self.told.saturating_sub(self.length)).unwrap_or(usize::MAX);
-        self.length += said.len() as u64;
-        said.get(known..).filter(|rest| !rest.is_empty())
+    fn add_notice<'a>(&mut self, message: &'a [u8]) -> Option<&'a [u8]> {
+        let known =
+            usize::try_from(self.forwarded.saturating_sub(self.length)).unwrap_or(usize::MAX);
+        self.length += message.len() as u64;
+        message.get(known..).filter(|rest| !rest.is_empty())
     }
 }
 
@@ -222,24 +241,26 @@ mod tests {
     ];
 
     /// The log byte by byte, as a reader from this offset gets it.
-    fn heard(from: u64, groups: &[&[Sizes]]) -> Vec<(Stream, u64)> {
-        let mut log = Log { told: from, ..Log::default() };
-        let stretches =
-            groups.iter().flat_map(|group| log.grow(group.iter().copied())).collect::<Vec<_>>();
+    fn forwarded_bytes(from: u64, groups: &[&[Sizes]]) -> Vec<(Stream, u64)> {
+        let mut log = Log { forwarded: from, ..Log::default() };
+        let stretches = groups
+            .iter()
+            .flat_map(|group| log.add_samples(group.iter().copied()))
+            .collect::<Vec<_>>();
         stretches.iter().flat_map(|s| (s.begin..s.end).map(|at| (s.stream, at))).collect()
     }
 
     #[test]
-    fn from_any_byte_the_log_goes_on_as_it_was() {
-        let whole = heard(0, &[&SAMPLES]);
-        assert_eq!(whole.len(), 40);
-        assert_eq!(whole[30], (Stream::Stderr, 0));
-        assert_eq!(whole[39], (Stream::Stdout, 30));
+    fn the_log_resumes_from_any_byte() {
+        let complete = forwarded_bytes(0, &[&SAMPLES]);
+        assert_eq!(complete.len(), 40);
+        assert_eq!(complete[30], (Stream::Stderr, 0));
+        assert_eq!(complete[39], (Stream::Stdout, 30));
         for from in 0..=45 {
-            let rest = whole.get(from..).unwrap_or_default();
-            assert_eq!(heard(from as u64, &[&SAMPLES]), rest, "from {from}");
+            let rest = complete.get(from..).unwrap_or_default();
+            assert_eq!(forwarded_bytes(from as u64, &[&SAMPLES]), rest, "from {from}");
             assert_eq!(
-                heard(from as u64, &[&SAMPLES[..1], &SAMPLES[1..3], &SAMPLES[3..]]),
+                forwarded_bytes(from as u64, &[&SAMPLES[..1], &SAMPLES[1..3], &SAMPLES[3..]]),
                 rest,
                 "from {from}"
             );
@@ -247,19 +268,22 @@ mod tests {
     }
 
     #[test]
-    fn stretches_that_follow_one_another_are_fetched_at_once() {
+    fn adjacent_ranges_are_merged() {
         let mut log = Log::default();
         let sizes = (1..=1000).map(|out| Sizes { out, err: 0 });
-        assert_eq!(log.grow(sizes), [Stretch { stream: Stream::Stdout, begin: 0, end: 1000 }]);
+        assert_eq!(
+            log.add_samples(sizes),
+            [OutputRange { stream: Stream::Stdout, begin: 0, end: 1000 }]
+        );
     }
 
     #[test]
-    fn our_own_words_are_part_of_the_log() {
-        for (told, rest) in
+    fn notices_are_part_of_the_log() {
+        for (reported, rest) in
             [(0, Some("abc")), (10, Some("abc")), (11, Some("bc")), (13, None), (99, None)]
         {
-            let mut log = Log { told, length: 10, ..Log::default() };
-            assert_eq!(log.add(b"abc"), rest.map(str::as_bytes), "{told}");
+            let mut log = Log { forwarded: reported, length: 10, ..Log::default() };
+            assert_eq!(log.add_notice(b"abc"), rest.map(str::as_bytes), "{reported}");
             assert_eq!(log.length, 13);
         }
         assert!(
@@ -270,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn torn_samples_are_left_out() {
+    fn incomplete_samples_are_skipped() {
         let (found, used) = samples(b"\n1 0 .\n2\n3 1 .\n44 1");
         assert_eq!(found, [Sizes { out: 1, err: 0 }, Sizes { out: 3, err: 1 }]);
         assert_eq!(used, b"\n1 0 .\n2\n3 1 .".len());

@@ -1,6 +1,6 @@
 //! Host keys: parsing, display, and which keys are trusted.
 
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use russh::keys::{Algorithm, EcdsaCurve, HashAlg, PublicKey};
 use std::fmt;
 use std::str::FromStr;
@@ -72,39 +72,40 @@ impl Trust {
     }
 
     /// The fault for a key that is not accepted.
-    pub(super) fn fault(&self, place: &str, shown: &HostKey) -> Fault {
+    pub(super) fn fault(&self, position: &str, shown: &HostKey) -> Fault {
         let shown = shown.fingerprint();
         match self {
             Self::Pinned(keys) => {
                 let pinned: Vec<_> = keys.iter().map(HostKey::fingerprint).collect();
-                let said = format!(
-                    "{place} showed the host key {shown}, which is none of the pinned ones: {}",
+                let message = format!(
+                    "{position} showed the host key {shown}, which is none of the pinned ones: {}",
                     pinned.join(", ")
                 );
-                Fault::new(Code::IdentityUntrusted, said)
+                Fault::new(FaultCode::IdentityUntrusted, message)
             }
             Self::FirstUse(before) => {
                 let before =
                     before.as_ref().map_or_else(|| "none".to_string(), HostKey::fingerprint);
-                let said = format!(
-                    "{place} showed the host key {shown}, and had {before} when it was first met"
+                let message = format!(
+                    "{position} showed the host key {shown}, and had {before} when it was first met"
                 );
-                Fault::new(Code::IdentityChanged, said)
+                Fault::new(FaultCode::IdentityChanged, message)
             }
         }
     }
 
     /// Algorithms of known keys come first, so that a host with several keys shows a known one.
     pub(super) fn algorithms(&self) -> Vec<Algorithm> {
-        let mut wanted: Vec<Algorithm> = self.known().iter().map(|key| key.0.algorithm()).collect();
-        wanted.extend([
+        let mut desired: Vec<Algorithm> =
+            self.known().iter().map(|key| key.0.algorithm()).collect();
+        desired.extend([
             Algorithm::Ed25519,
             Algorithm::Ecdsa { curve: EcdsaCurve::NistP256 },
             Algorithm::Ecdsa { curve: EcdsaCurve::NistP384 },
             Algorithm::Ecdsa { curve: EcdsaCurve::NistP521 },
         ]);
         let mut unique: Vec<Algorithm> = Vec::new();
-        for algorithm in wanted {
+        for algorithm in desired {
             if !unique.contains(&algorithm) && !matches!(algorithm, Algorithm::Rsa { .. }) {
                 unique.push(algorithm);
             }
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_itself_without_its_comment() {
+    fn the_comment_is_not_part_of_the_key() {
         let shown = key(A).to_string();
         assert_eq!(Some(shown.as_str()), A.strip_suffix(" somebody@somewhere"));
         assert_eq!(key(&shown), key(A));
@@ -136,27 +137,27 @@ mod tests {
     }
 
     #[test]
-    fn only_who_is_expected_is_accepted() {
+    fn only_a_trusted_key_is_accepted() {
         let (a, b) = (key(A), key(B));
         for (trust, key, code) in [
             (Trust::FirstUse(None), &a, None),
             (Trust::FirstUse(Some(a.clone())), &a, None),
-            (Trust::FirstUse(Some(a.clone())), &b, Some(Code::IdentityChanged)),
+            (Trust::FirstUse(Some(a.clone())), &b, Some(FaultCode::IdentityChanged)),
             (Trust::Pinned(vec![a.clone(), b.clone()]), &b, None),
-            (Trust::Pinned(vec![a.clone()]), &b, Some(Code::IdentityUntrusted)),
-            (Trust::Pinned(vec![]), &b, Some(Code::IdentityUntrusted)),
+            (Trust::Pinned(vec![a.clone()]), &b, Some(FaultCode::IdentityUntrusted)),
+            (Trust::Pinned(vec![]), &b, Some(FaultCode::IdentityUntrusted)),
         ] {
             assert_eq!(trust.accepts(key), code.is_none(), "{trust:?}");
             if let Some(code) = code {
                 let fault = trust.fault("host:22", key);
                 assert_eq!(fault.code, code);
-                assert!(fault.said.contains(&key.fingerprint()), "{fault}");
+                assert!(fault.message.contains(&key.fingerprint()), "{fault}");
             }
         }
     }
 
     #[test]
-    fn the_kind_of_a_known_key_is_asked_for_first() {
+    fn algorithms_of_known_keys_come_first() {
         assert_eq!(Trust::FirstUse(None).algorithms().len(), 4);
         assert_eq!(Trust::FirstUse(Some(key(A))).algorithms().first(), Some(&Algorithm::Ed25519));
     }

@@ -29,42 +29,42 @@ const LEAD: &str = include_str!("sh/lead.sh");
 
 /// A request about a job.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Ask<'a> {
+pub(super) enum JobRequest<'a> {
     Start { command: &'a str },
-    Look { skip: u64, most: usize, tenths: u64 },
+    Status { skip: u64, most: usize, tenths: u64 },
     Fetch { file: &'static str, block: u64, first: u64, count: u64 },
-    Stop { tenths: u64, patience: u64 },
+    Stop { tenths: u64, kill_wait_tenths: u64 },
     Forget,
     Prune { days: u32 },
 }
 
 /// The complete script for one request about the job of a key.
-pub(super) fn script(settings: &Settings, key: &str, ask: Ask<'_>) -> String {
+pub(super) fn script(settings: &Settings, key: &str, request: JobRequest<'_>) -> String {
     let base = settings.folder.as_ref().map_or("", |folder| folder.as_str());
     let mut text = format!("farrier() {{\nbase='{base}'\nname='{}'\n", file_name(key));
-    let body = match ask {
-        Ask::Start { command } => {
+    let body = match request {
+        JobRequest::Start { command } => {
             text += &format!("nonce={}\n", nonce());
             text += &prepare(settings, command);
             START
         }
-        Ask::Look { skip, most, tenths } => {
+        JobRequest::Status { skip, most, tenths } => {
             text += &format!("skip={skip}\nmost={most}\ntenths={tenths}\n");
             include_str!("sh/look.sh")
         }
-        Ask::Fetch { file, block, first, count } => {
+        JobRequest::Fetch { file, block, first, count } => {
             text += &format!("file={file}\nblock={block}\nfirst={first}\ncount={count}\n");
             include_str!("sh/fetch.sh")
         }
-        Ask::Stop { tenths, patience } => {
-            text += &format!("tenths={tenths}\npatience={patience}\n");
+        JobRequest::Stop { tenths, kill_wait_tenths: timeout } => {
+            text += &format!("tenths={tenths}\npatience={timeout}\n");
             include_str!("sh/stop.sh")
         }
-        Ask::Forget => {
+        JobRequest::Forget => {
             text += &format!("nonce={}\n", nonce());
             include_str!("sh/forget.sh")
         }
-        Ask::Prune { days } => {
+        JobRequest::Prune { days } => {
             text += &format!("days={days}\n");
             include_str!("sh/prune.sh")
         }
@@ -201,17 +201,21 @@ mod tests {
     }
 
     #[test]
-    fn a_script_that_arrives_in_part_does_nothing() {
+    fn an_incomplete_script_does_nothing() {
         const STRIDE: usize = 211;
         let home = tempfile::tempdir().unwrap();
         let jobs = home.path().join("jobs");
         let folder = Some(Folder::parse(jobs.to_str().unwrap()).unwrap());
         let settings = Settings { folder, ..Settings::default() };
-        let text = script(&settings, "key", Ask::Start { command: "echo one\necho two" });
+        let text = script(&settings, "key", JobRequest::Start { command: "echo one\necho two" });
         let ends = (0..text.len()).step_by(STRIDE).chain(text.len() - 60..text.len() - 1);
         for end in ends.filter(|end| text.is_char_boundary(*end)) {
-            let said = shell(home.path(), &text[..end]);
-            assert!(said.is_empty() && !jobs.exists(), "{end} of {} bytes: {said}", text.len());
+            let message = shell(home.path(), &text[..end]);
+            assert!(
+                message.is_empty() && !jobs.exists(),
+                "{end} of {} bytes: {message}",
+                text.len()
+            );
         }
         assert_eq!(shell(home.path(), &text), "@farrier began\n");
         let status = jobs.join("key/job/status");

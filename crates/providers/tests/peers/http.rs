@@ -32,7 +32,7 @@ impl Call {
 
 /// The server's reaction to a request.
 #[derive(Debug, Clone)]
-pub enum Said {
+pub enum Response {
     Reply {
         status: u16,
         headers: Vec<(String, String)>,
@@ -41,12 +41,12 @@ pub enum Said {
     /// Announces the full length, sends half of the body and closes the connection.
     CutOff(String),
     /// Answers, and closes the connection without announcing it.
-    ThenGone(String),
+    ReplyThenClose(String),
     Hang,
     HangUp,
 }
 
-impl Said {
+impl Response {
     pub fn json(body: impl ToString) -> Self {
         Self::status(200, body)
     }
@@ -64,7 +64,7 @@ impl Said {
     }
 }
 
-pub type Script = Arc<dyn Fn(&Call) -> Said + Send + Sync>;
+pub type Script = Arc<dyn Fn(&Call) -> Response + Send + Sync>;
 
 /// A server that runs as long as this value exists.
 pub struct Peer {
@@ -75,7 +75,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    pub async fn start(script: impl Fn(&Call) -> Said + Send + Sync + 'static) -> Self {
+    pub async fn start(script: impl Fn(&Call) -> Response + Send + Sync + 'static) -> Self {
         Self::serve(None, Arc::new(script)).await
     }
 
@@ -83,17 +83,17 @@ impl Peer {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port on loopback");
         let address = listener.local_addr().expect("its address");
         let calls = Arc::new(Mutex::new(Vec::new()));
-        let heard = calls.clone();
+        let heartbeat = calls.clone();
         let is_tls = tls.is_some();
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (script, heard, tls) = (script.clone(), heard.clone(), tls.clone());
+                let (script, heartbeat, tls) = (script.clone(), heartbeat.clone(), tls.clone());
                 tokio::spawn(async move {
                     match tls {
-                        None => converse(stream, &script, &heard).await,
+                        None => converse(stream, &script, &heartbeat).await,
                         Some(tls) => {
                             if let Ok(stream) = tls.accept(stream).await {
-                                converse(stream, &script, &heard).await;
+                                converse(stream, &script, &heartbeat).await;
                             }
                         }
                     }
@@ -123,21 +123,21 @@ impl Drop for Peer {
     }
 }
 
-async fn converse<T>(mut stream: T, script: &Script, heard: &Mutex<Vec<Call>>)
+async fn converse<T>(mut stream: T, script: &Script, heartbeat: &Mutex<Vec<Call>>)
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
     while let Some(call) = read_call(&mut stream).await {
-        heard.lock().expect("the lock is not poisoned").push(call.clone());
+        heartbeat.lock().expect("the lock is not poisoned").push(call.clone());
         let (bytes, goes_on) = match script(&call) {
-            Said::Reply { status, headers, body } => (reply(status, &headers, &body), true),
-            Said::ThenGone(body) => (reply(200, &[], &body), false),
-            Said::CutOff(body) => {
-                let whole = reply(200, &[], &body);
-                (whole[..whole.len() - body.len() / 2].to_vec(), false)
+            Response::Reply { status, headers, body } => (reply(status, &headers, &body), true),
+            Response::ReplyThenClose(body) => (reply(200, &[], &body), false),
+            Response::CutOff(body) => {
+                let complete = reply(200, &[], &body);
+                (complete[..complete.len() - body.len() / 2].to_vec(), false)
             }
-            Said::Hang => std::future::pending().await,
-            Said::HangUp => (Vec::new(), false),
+            Response::Hang => std::future::pending().await,
+            Response::HangUp => (Vec::new(), false),
         };
         let written = stream.write_all(&bytes).await.and(stream.flush().await);
         if written.is_err() || !goes_on {

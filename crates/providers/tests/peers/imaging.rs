@@ -3,13 +3,15 @@
 //! leaves behind.
 
 use crate::DEADLINE;
+use crate::fake_bmc::{FakeBmc, PASSWORD, RESET, SYSTEM, settings};
 use crate::http::{Call, Peer};
-use crate::world::{PASSWORD, RESET, SYSTEM, World, settings};
-use model::deploy::{Claim, Deployment, Report, ReportStep, Stage, Trouble};
-use model::effect::{Answer, Effect, Key, Order, Verb};
-use model::fault::{Code, Fault};
+use model::deploy::{
+    Deployment, DeploymentClaim, DeploymentFailure, DeploymentReport, DeploymentStage, ReportStep,
+};
+use model::effect::{CallVerb, Effect, EffectKey, ProviderAnswer, ProviderCall};
+use model::fault::{Fault, FaultCode};
 use model::id::{MachineId, RunId};
-use model::image::{Artifact, Body, DiskFormat, Image};
+use model::image::{Artifact, DiskFormat, Image, ImageContent};
 use model::machine::MachineSpec;
 use model::time::Timestamp;
 use providers::datacenter::{Datacenter, Imaging, Settings};
@@ -27,36 +29,36 @@ const SHORT: Duration = Duration::from_secs(4);
 const HOST_KEY: &str =
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIOWmp6IWg6RFBqK2hqkVqDLKjNPXA4pSkPq5L7fMnnE";
 
-struct Scene {
+struct ImagingFixture {
     store: Arc<InMemoryStateStore>,
-    world: World,
+    world: FakeBmc,
     peer: Peer,
     /// The limits for booting and for silence.
     boot: Duration,
     silence: Duration,
 }
 
-impl Scene {
+impl ImagingFixture {
     /// With limits that do not expire.
     async fn new() -> Self {
-        Self::within(DEADLINE, DEADLINE).await
+        Self::with_limits(DEADLINE, DEADLINE).await
     }
 
-    async fn within(boot: Duration, silence: Duration) -> Self {
+    async fn with_limits(boot: Duration, silence: Duration) -> Self {
         let store = Arc::new(InMemoryStateStore::default());
         let secret = |user: &str| Secret::Password {
             user: user.into(),
             password: PASSWORD.to_string().into(),
         };
-        store.set("bmc", secret("root"));
-        store.set("host", secret("admin"));
+        store.set_credential("bmc", secret("root"));
+        store.set_credential("host", secret("admin"));
         let file = Artifact { sha256: "ab".repeat(32), size: 1_000, url: None };
-        let body = Body::Disk { format: DiskFormat::Raw, file };
+        let body = ImageContent::Disk { format: DiskFormat::Raw, file };
         store.add_image(Image { name: "debian".into(), body, created_at: now() });
-        let world = World::new();
-        world.set(SYSTEM, "/PowerState", json!("On"));
-        let peer = world.serve().await;
-        Self { store, world, peer, boot, silence }
+        let env = FakeBmc::new();
+        env.set(SYSTEM, "/PowerState", json!("On"));
+        let peer = env.serve().await;
+        Self { store, world: env, peer, boot, silence }
     }
 
     /// One replica; another one can continue.
@@ -64,15 +66,15 @@ impl Scene {
         let power_timeouts = PowerTimeouts { graceful: Duration::ZERO, ..PowerTimeouts::default() };
         let imaging = Imaging {
             url: "http://10.0.0.1:8480".into(),
-            token: Duration::from_secs(60),
-            boot: self.boot,
-            silence: self.silence,
+            token_ttl: Duration::from_secs(60),
+            boot_timeout: self.boot,
+            silence_timeout: self.silence,
         };
         let settings = Settings {
             bmc_credential: "bmc".into(),
             ssh_credential: "host".into(),
             power_timeouts,
-            call: Duration::from_secs(15),
+            call_timeout: Duration::from_secs(15),
             redfish: settings(Auth::Basic),
             imaging: Some(imaging),
             ..Settings::default()
@@ -91,18 +93,18 @@ impl Scene {
         Target { id: model::target::TargetId::from(&MachineId::trusted("m-1")), spec }
     }
 
-    async fn ask(&self, verb: Verb) -> Result<Answer, Fault> {
-        self.ask_of(&self.target(), "debian", verb).await.0
+    async fn call_provider(&self, verb: CallVerb) -> Result<ProviderAnswer, Fault> {
+        self.call_provider_for(&self.target(), "debian", verb).await.0
     }
 
-    async fn ask_of(
+    async fn call_provider_for(
         &self,
         target: &Target,
         image: &str,
-        verb: Verb,
-    ) -> (Result<Answer, Fault>, String) {
+        verb: CallVerb,
+    ) -> (Result<ProviderAnswer, Fault>, String) {
         let effect = Effect::Repave { image: image.into() };
-        let order = Order { key: key(), verb, effect, logged: 0 };
+        let call = ProviderCall { key: key(), verb, effect, log_offset_bytes: 0 };
         let (journal, mut lines) = Journal::new();
         let reader = tokio::spawn(async move {
             let mut log = Vec::new();
@@ -111,13 +113,13 @@ impl Scene {
             }
             String::from_utf8(log).unwrap()
         });
-        let answer = self.replica().ask(target, &order, &journal).await;
+        let answer = self.replica().call(target, &call, &journal).await;
         drop(journal);
         (answer, reader.await.unwrap())
     }
 
     /// Waits until the deployment matches, then changes it.
-    async fn when(
+    async fn change_when(
         &self,
         ready: impl Fn(&Deployment) -> bool,
         change: impl FnOnce(&mut Deployment),
@@ -127,7 +129,7 @@ impl Scene {
                 && ready(&one)
                 && self.resets() == ["ForceOff", "On"]
             {
-                self.store.change(&key(), change).unwrap();
+                self.store.change_deployment(&key(), change).unwrap();
                 return;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -137,11 +139,11 @@ impl Scene {
     fn resets(&self) -> Vec<String> {
         let calls = self.peer.calls();
         let resets = calls.iter().filter(|call| call.is("POST", RESET));
-        let word = |call: &Call| call.body.split('"').nth(3).unwrap().to_string();
-        resets.map(word).collect()
+        let name = |call: &Call| call.body.split('"').nth(3).unwrap().to_string();
+        resets.map(name).collect()
     }
 
-    async fn stage(&self) -> Option<Stage> {
+    async fn stage(&self) -> Option<DeploymentStage> {
         self.store.deployment(&key()).await.unwrap().map(|one| one.stage)
     }
 
@@ -150,8 +152,8 @@ impl Scene {
     }
 }
 
-fn key() -> Key {
-    Key::new(&RunId::trusted("op-1"), "repave-os", 1)
+fn key() -> EffectKey {
+    EffectKey::new(&RunId::trusted("op-1"), "repave-os", 1)
 }
 
 fn now() -> Timestamp {
@@ -159,176 +161,200 @@ fn now() -> Timestamp {
     Timestamp::from_micros(since.as_micros() as i64)
 }
 
-fn wanted(one: &Deployment) -> bool {
-    one.stage == Stage::Wanted
+fn is_requested(one: &Deployment) -> bool {
+    one.stage == DeploymentStage::Requested
 }
 
 fn claim(one: &mut Deployment) {
-    one.claim(&Claim { macs: vec![MAC.into()], session: "s".into() }, now()).unwrap();
+    one.claim(&DeploymentClaim { macs: vec![MAC.into()], session: "s".into() }, now()).unwrap();
 }
 
-fn says(step: ReportStep, done: u64, said: &str) -> impl FnOnce(&mut Deployment) {
-    let report =
-        Report { step, done, total: 1_000, said: said.into(), host_keys: vec![HOST_KEY.into()] };
-    move |one| {
-        one.hear(&report, now());
-    }
-}
-
-#[tokio::test]
-async fn a_machine_that_never_boots_is_said_to_be_silent() {
-    let scene = Scene::within(SHORT, DEADLINE).await;
-    let fault = scene.ask(Verb::Perform).await.unwrap_err();
-    assert_eq!(fault.code, Code::NetbootSilent, "{fault}");
-    assert!(fault.said.contains("never asked http://10.0.0.1:8480"), "{fault}");
-    assert_eq!(scene.resets(), ["ForceOff", "On"]);
-    assert_eq!(scene.boot(), "None");
-    assert_eq!(scene.stage().await, Some(Stage::Closed), "nobody is told to boot it any more");
-
-    let scene = Scene::within(SHORT, DEADLINE).await;
-    let asks = scene.when(wanted, |one| one.asked_at = Some(now()));
-    let (fault, ()) = tokio::join!(scene.ask(Verb::Perform), asks);
-    let fault = fault.unwrap_err();
-    assert_eq!(fault.code, Code::NetbootSilent, "{fault}");
-    assert!(fault.said.contains("was told what to boot"), "{fault}");
-}
-
-#[tokio::test]
-async fn what_the_deploy_environment_cannot_do_has_its_code() {
-    for (trouble, code) in [
-        (Trouble::ChecksumWrong, Code::ChecksumWrong),
-        (Trouble::DiskTooSmall, Code::DiskUnfit),
-        (Trouble::DiskAmbiguous, Code::DiskUnfit),
-        (Trouble::InstallFailed, Code::InstallFailed),
-    ] {
-        let scene = Scene::new().await;
-        let plays = async {
-            scene.when(wanted, claim).await;
-            let fails = says(ReportStep::Failed(trouble), 0, "because of /dev/sda");
-            scene.when(|_| true, fails).await;
-        };
-        let (fault, ()) = tokio::join!(scene.ask(Verb::Perform), plays);
-        let fault = fault.unwrap_err();
-        assert_eq!((fault.code, fault.said.as_str()), (code, "because of /dev/sda"));
-        assert_eq!(scene.stage().await, Some(Stage::Closed));
-    }
-}
-
-#[tokio::test]
-async fn who_falls_silent_loses_its_session() {
-    let scene = Scene::within(DEADLINE, SHORT).await;
-    let target = scene.target();
-    let plays = async {
-        scene.when(wanted, claim).await;
-        scene.when(|_| true, says(ReportStep::Writing, 420, "writing")).await;
+fn reports(step: ReportStep, done: u64, said: &str) -> impl FnOnce(&mut Deployment) {
+    let report = DeploymentReport {
+        step,
+        done,
+        total: 1_000,
+        said: said.into(),
+        host_keys: vec![HOST_KEY.into()],
     };
-    let ((fault, log), ()) = tokio::join!(scene.ask_of(&target, "debian", Verb::Perform), plays);
-    let fault = fault.unwrap_err();
-    assert_eq!(fault.code, Code::DeploySilent, "{fault}");
-    assert!(fault.said.contains("it was at 42 %"), "{fault}");
-    assert!(log.contains("image: 42 % written (420 of 1000 bytes)"), "{log}");
-    assert_eq!(scene.stage().await, Some(Stage::Closed));
+    move |one| {
+        one.record_report(&report, now());
+    }
 }
 
 #[tokio::test]
-async fn what_was_installed_is_let_go_to_its_disk_and_must_come_back() {
-    let scene = Scene::within(SHORT, DEADLINE).await;
+async fn a_machine_that_never_boots_is_reported_as_silent() {
+    let fixture = ImagingFixture::with_limits(SHORT, DEADLINE).await;
+    let fault = fixture.call_provider(CallVerb::Perform).await.unwrap_err();
+    assert_eq!(fault.code, FaultCode::NetbootSilent, "{fault}");
+    assert!(fault.message.contains("never asked http://10.0.0.1:8480"), "{fault}");
+    assert_eq!(fixture.resets(), ["ForceOff", "On"]);
+    assert_eq!(fixture.boot(), "None");
+    assert_eq!(
+        fixture.stage().await,
+        Some(DeploymentStage::Closed),
+        "nobody is told to boot it any more"
+    );
+
+    let fixture = ImagingFixture::with_limits(SHORT, DEADLINE).await;
+    let asks = fixture.change_when(is_requested, |one| one.boot_requested_at = Some(now()));
+    let (fault, ()) = tokio::join!(fixture.call_provider(CallVerb::Perform), asks);
+    let fault = fault.unwrap_err();
+    assert_eq!(fault.code, FaultCode::NetbootSilent, "{fault}");
+    assert!(fault.message.contains("was told what to boot"), "{fault}");
+}
+
+#[tokio::test]
+async fn deploy_failures_have_codes() {
+    for (failure, code) in [
+        (DeploymentFailure::ChecksumWrong, FaultCode::ChecksumWrong),
+        (DeploymentFailure::DiskTooSmall, FaultCode::DiskUnfit),
+        (DeploymentFailure::DiskAmbiguous, FaultCode::DiskUnfit),
+        (DeploymentFailure::InstallFailed, FaultCode::InstallFailed),
+    ] {
+        let fixture = ImagingFixture::new().await;
+        let plays = async {
+            fixture.change_when(is_requested, claim).await;
+            let fails = reports(ReportStep::Failed(failure), 0, "because of /dev/sda");
+            fixture.change_when(|_| true, fails).await;
+        };
+        let (fault, ()) = tokio::join!(fixture.call_provider(CallVerb::Perform), plays);
+        let fault = fault.unwrap_err();
+        assert_eq!((fault.code, fault.message.as_str()), (code, "because of /dev/sda"));
+        assert_eq!(fixture.stage().await, Some(DeploymentStage::Closed));
+    }
+}
+
+#[tokio::test]
+async fn a_silent_deploy_environment_loses_its_session() {
+    let fixture = ImagingFixture::with_limits(DEADLINE, SHORT).await;
+    let target = fixture.target();
     let plays = async {
-        scene.when(wanted, claim).await;
-        scene.when(|_| true, says(ReportStep::Installed, 1_000, "installed")).await;
-        scene.when(|one| one.stage == Stage::Released, |_| {}).await;
-        assert_eq!(scene.boot(), "None", "its own boot order before it is let go");
-        let known = scene.store.identity("ssh://127.0.0.1:9").await.unwrap();
+        fixture.change_when(is_requested, claim).await;
+        fixture.change_when(|_| true, reports(ReportStep::Writing, 420, "writing")).await;
+    };
+    let ((fault, log), ()) =
+        tokio::join!(fixture.call_provider_for(&target, "debian", CallVerb::Perform), plays);
+    let fault = fault.unwrap_err();
+    assert_eq!(fault.code, FaultCode::DeploySilent, "{fault}");
+    assert!(fault.message.contains("it was at 42 %"), "{fault}");
+    assert!(log.contains("image: 42 % written (420 of 1000 bytes)"), "{log}");
+    assert_eq!(fixture.stage().await, Some(DeploymentStage::Closed));
+}
+
+#[tokio::test]
+async fn an_installed_machine_must_boot_from_its_disk() {
+    let fixture = ImagingFixture::with_limits(SHORT, DEADLINE).await;
+    let plays = async {
+        fixture.change_when(is_requested, claim).await;
+        fixture.change_when(|_| true, reports(ReportStep::Installed, 1_000, "installed")).await;
+        fixture.change_when(|one| one.stage == DeploymentStage::Released, |_| {}).await;
+        assert_eq!(fixture.boot(), "None", "its own boot order before it is let go");
+        let known = fixture.store.identity("ssh://127.0.0.1:9").await.unwrap();
         assert_eq!(known.as_deref(), Some(HOST_KEY), "whom we will meet");
     };
-    let (fault, ()) = tokio::join!(scene.ask(Verb::Perform), plays);
+    let (fault, ()) = tokio::join!(fixture.call_provider(CallVerb::Perform), plays);
     let fault = fault.unwrap_err();
-    assert_eq!(fault.code, Code::SystemNotBack, "{fault}");
-    assert_eq!(scene.resets(), ["ForceOff", "On"], "it restarts by itself");
+    assert_eq!(fault.code, FaultCode::SystemNotBack, "{fault}");
+    assert_eq!(fixture.resets(), ["ForceOff", "On"], "it restarts by itself");
 }
 
 #[tokio::test]
-async fn another_replica_goes_on_without_touching_power() {
-    let scene = Scene::new().await;
-    assert_eq!(scene.ask(Verb::GetStatus).await, Ok(Answer::NeverStarted));
+async fn another_replica_continues_without_a_power_change() {
+    let fixture = ImagingFixture::new().await;
+    assert_eq!(fixture.call_provider(CallVerb::GetStatus).await, Ok(ProviderAnswer::NeverStarted));
     let dies = async {
-        scene.when(wanted, claim).await;
-        scene.when(|_| true, says(ReportStep::Writing, 10, "writing")).await;
+        fixture.change_when(is_requested, claim).await;
+        fixture.change_when(|_| true, reports(ReportStep::Writing, 10, "writing")).await;
     };
     tokio::select! {
-        ended = scene.ask(Verb::Perform) => panic!("{ended:?}"),
+        ended = fixture.call_provider(CallVerb::Perform) => panic!("{ended:?}"),
         () = dies => {}
     }
-    assert_eq!(scene.ask(Verb::GetStatus).await, Ok(Answer::UnderWay));
-    let broken = says(ReportStep::Failed(Trouble::ImageBroken), 0, "not a disk");
-    let (fault, ()) = tokio::join!(scene.ask(Verb::Follow), scene.when(|_| true, broken));
-    assert_eq!(fault.unwrap_err().code, Code::InstallFailed);
-    assert_eq!(scene.resets(), ["ForceOff", "On"]);
+    assert_eq!(fixture.call_provider(CallVerb::GetStatus).await, Ok(ProviderAnswer::UnderWay));
+    let broken = reports(ReportStep::Failed(DeploymentFailure::ImageBroken), 0, "not a disk");
+    let (fault, ()) = tokio::join!(
+        fixture.call_provider(CallVerb::Follow),
+        fixture.change_when(|_| true, broken)
+    );
+    assert_eq!(fault.unwrap_err().code, FaultCode::InstallFailed);
+    assert_eq!(fixture.resets(), ["ForceOff", "On"]);
 }
 
 #[tokio::test]
-async fn a_stop_bars_closes_or_comes_too_late() {
-    let scene = Scene::new().await;
-    assert_eq!(scene.ask(Verb::Stop).await, Ok(Answer::Stopped));
-    let fault = scene.ask(Verb::Perform).await.unwrap_err();
-    assert_eq!(fault.code, Code::EffectFailed, "{fault}");
-    assert!(scene.resets().is_empty() && scene.stage().await.is_none());
+async fn a_stop_before_during_and_after_the_deployment() {
+    let fixture = ImagingFixture::new().await;
+    assert_eq!(fixture.call_provider(CallVerb::Stop).await, Ok(ProviderAnswer::Stopped));
+    let fault = fixture.call_provider(CallVerb::Perform).await.unwrap_err();
+    assert_eq!(fault.code, FaultCode::EffectFailed, "{fault}");
+    assert!(fixture.resets().is_empty() && fixture.stage().await.is_none());
 
     // In the middle of writing.
-    let scene = Scene::new().await;
+    let fixture = ImagingFixture::new().await;
     let dies = async {
-        scene.when(wanted, claim).await;
-        scene.when(|_| true, says(ReportStep::Writing, 500, "writing")).await;
+        fixture.change_when(is_requested, claim).await;
+        fixture.change_when(|_| true, reports(ReportStep::Writing, 500, "writing")).await;
     };
     tokio::select! {
-        ended = scene.ask(Verb::Perform) => panic!("{ended:?}"),
+        ended = fixture.call_provider(CallVerb::Perform) => panic!("{ended:?}"),
         () = dies => {}
     }
-    let (stopped, log) = scene.ask_of(&scene.target(), "debian", Verb::Stop).await;
-    assert_eq!(stopped, Ok(Answer::Stopped));
+    let (stopped, log) =
+        fixture.call_provider_for(&fixture.target(), "debian", CallVerb::Stop).await;
+    assert_eq!(stopped, Ok(ProviderAnswer::Stopped));
     assert!(log.contains("stopped at 50 %"), "{log}");
-    assert_eq!(scene.stage().await, Some(Stage::Closed));
-    let fault = scene.ask(Verb::Follow).await.unwrap_err();
-    assert_eq!(fault.code, Code::EffectFailed, "{fault}");
+    assert_eq!(fixture.stage().await, Some(DeploymentStage::Closed));
+    let fault = fixture.call_provider(CallVerb::Follow).await.unwrap_err();
+    assert_eq!(fault.code, FaultCode::EffectFailed, "{fault}");
 }
 
 #[tokio::test]
-async fn what_cannot_work_is_said_before_anything_is_touched() {
-    let scene = Scene::new().await;
-    let target = scene.target();
+async fn invalid_requests_fail_before_any_change() {
+    let fixture = ImagingFixture::new().await;
+    let target = fixture.target();
     let without = |change: fn(&mut MachineSpec)| {
         let mut target = target.clone();
         change(&mut target.spec);
         target
     };
     for (target, image, code, words) in [
-        (target.clone(), "ubuntu", Code::ImageUnknown, "no image \"ubuntu\""),
-        (without(|spec| spec.mac_addresses.clear()), "debian", Code::NotSupported, "mac_addresses"),
-        (without(|spec| spec.ssh_endpoint.clear()), "debian", Code::NotSupported, "ssh_endpoint"),
+        (target.clone(), "ubuntu", FaultCode::ImageUnknown, "no image \"ubuntu\""),
+        (
+            without(|spec| spec.mac_addresses.clear()),
+            "debian",
+            FaultCode::NotSupported,
+            "mac_addresses",
+        ),
+        (
+            without(|spec| spec.ssh_endpoint.clear()),
+            "debian",
+            FaultCode::NotSupported,
+            "ssh_endpoint",
+        ),
         (
             without(|spec| spec.ssh_credential = "other".into()),
             "debian",
-            Code::CredentialMissing,
+            FaultCode::CredentialMissing,
             "other",
         ),
     ] {
-        let (fault, _) = scene.ask_of(&target, image, Verb::Perform).await;
+        let (fault, _) = fixture.call_provider_for(&target, image, CallVerb::Perform).await;
         let fault = fault.unwrap_err();
         assert_eq!(fault.code, code, "{fault}");
-        assert!(fault.said.contains(words), "{fault}");
+        assert!(fault.message.contains(words), "{fault}");
     }
-    assert!(scene.resets().is_empty());
+    assert!(fixture.resets().is_empty());
 }
 
 #[tokio::test]
-async fn while_nobody_listened_nobody_was_silent() {
-    let scene = Scene::within(DEADLINE, SHORT).await;
+async fn downtime_of_farrier_is_no_silence_of_the_machine() {
+    let fixture = ImagingFixture::with_limits(DEADLINE, SHORT).await;
     let dies = async {
-        scene.when(wanted, claim).await;
-        scene.when(|_| true, says(ReportStep::Writing, 10, "writing")).await;
+        fixture.change_when(is_requested, claim).await;
+        fixture.change_when(|_| true, reports(ReportStep::Writing, 10, "writing")).await;
     };
     tokio::select! {
-        ended = scene.ask(Verb::Perform) => panic!("{ended:?}"),
+        ended = fixture.call_provider(CallVerb::Perform) => panic!("{ended:?}"),
         () = dies => {}
     }
     // Longer than the deploy environment may be silent; there was no listener to report to.
@@ -336,54 +362,54 @@ async fn while_nobody_listened_nobody_was_silent() {
     let goes_on = async {
         // A provider that counts the time before it listened has given up by then.
         tokio::time::sleep(SHORT / 8).await;
-        let broken = says(ReportStep::Failed(Trouble::ImageBroken), 0, "not a disk");
-        scene.when(|_| true, broken).await;
+        let broken = reports(ReportStep::Failed(DeploymentFailure::ImageBroken), 0, "not a disk");
+        fixture.change_when(|_| true, broken).await;
     };
-    let (fault, ()) = tokio::join!(scene.ask(Verb::Follow), goes_on);
-    assert_eq!(fault.unwrap_err().code, Code::InstallFailed, "it was heard, and not given up");
+    let (fault, ()) = tokio::join!(fixture.call_provider(CallVerb::Follow), goes_on);
+    assert_eq!(fault.unwrap_err().code, FaultCode::InstallFailed, "it was heard, and not given up");
 }
 
 #[tokio::test]
-async fn what_is_stopped_does_not_boot_from_the_network() {
-    let scene = Scene::new().await;
+async fn a_stopped_deployment_does_not_netboot() {
+    let fixture = ImagingFixture::new().await;
     tokio::select! {
-        ended = scene.ask(Verb::Perform) => panic!("{ended:?}"),
-        () = scene.when(wanted, |_| {}) => {}
+        ended = fixture.call_provider(CallVerb::Perform) => panic!("{ended:?}"),
+        () = fixture.change_when(is_requested, |_| {}) => {}
     }
-    assert_eq!(scene.boot(), "Pxe");
-    assert_eq!(scene.ask(Verb::Stop).await, Ok(Answer::Stopped));
-    assert_eq!(scene.boot(), "None");
-    assert_eq!(scene.resets(), ["ForceOff", "On"], "it is on, and was not switched off again");
+    assert_eq!(fixture.boot(), "Pxe");
+    assert_eq!(fixture.call_provider(CallVerb::Stop).await, Ok(ProviderAnswer::Stopped));
+    assert_eq!(fixture.boot(), "None");
+    assert_eq!(fixture.resets(), ["ForceOff", "On"], "it is on, and was not switched off again");
 }
 
 /// The virtual medium is inserted before the machine is switched off, and ejected when it is no
 /// longer needed.
 #[tokio::test]
-async fn a_disc_is_shown_and_taken_out_again() {
+async fn a_virtual_medium_is_inserted_and_ejected() {
     const DRIVE: &str = "/redfish/v1/Systems/1/VirtualMedia/Cd";
-    let scene = Scene::new().await;
+    let fixture = ImagingFixture::new().await;
     let file = Artifact { sha256: "cd".repeat(32), size: 1_000, url: None };
-    let body = Body::Iso { file };
-    scene.store.add_image(Image { name: "rescue".into(), body, created_at: now() });
+    let body = ImageContent::Iso { file };
+    fixture.store.add_image(Image { name: "rescue".into(), body, created_at: now() });
     let drives = "/redfish/v1/Systems/1/VirtualMedia";
-    scene.world.set(SYSTEM, "/VirtualMedia", json!({ "@odata.id": drives }));
-    scene.world.put_list(drives, &[DRIVE]);
+    fixture.world.set(SYSTEM, "/VirtualMedia", json!({ "@odata.id": drives }));
+    fixture.world.put_list(drives, &[DRIVE]);
     let empty = json!({
         "@odata.id": DRIVE, "Id": "Cd", "MediaTypes": ["CD", "DVD"], "Inserted": false, "Image": null});
-    scene.world.put(DRIVE, empty);
+    fixture.world.put(DRIVE, empty);
     let sources = "/Boot/BootSourceOverrideTarget@Redfish.AllowableValues";
-    scene.world.set(SYSTEM, sources, json!(["None", "Pxe", "Hdd", "Cd"]));
-    let target = scene.target();
+    fixture.world.set(SYSTEM, sources, json!(["None", "Pxe", "Hdd", "Cd"]));
+    let target = fixture.target();
     tokio::select! {
-        ended = scene.ask_of(&target, "rescue", Verb::Perform) => panic!("{ended:?}"),
-        () = scene.when(wanted, |_| {}) => {}
+        ended = fixture.call_provider_for(&target, "rescue", CallVerb::Perform) => panic!("{ended:?}"),
+        () = fixture.change_when(is_requested, |_| {}) => {}
     }
-    let drive = scene.world.get(DRIVE);
+    let drive = fixture.world.get(DRIVE);
     assert!(drive["Image"].as_str().unwrap().ends_with("/disc.iso"), "{drive}");
-    assert_eq!((&drive["Inserted"], scene.boot().as_str()), (&json!(true), "Cd"));
-    let (stopped, _) = scene.ask_of(&target, "rescue", Verb::Stop).await;
-    assert_eq!(stopped, Ok(Answer::Stopped));
-    assert_eq!(scene.world.get(DRIVE)["Inserted"], json!(false));
-    assert_eq!(scene.boot(), "None");
-    assert_eq!(scene.resets(), ["ForceOff", "On"]);
+    assert_eq!((&drive["Inserted"], fixture.boot().as_str()), (&json!(true), "Cd"));
+    let (stopped, _) = fixture.call_provider_for(&target, "rescue", CallVerb::Stop).await;
+    assert_eq!(stopped, Ok(ProviderAnswer::Stopped));
+    assert_eq!(fixture.world.get(DRIVE)["Inserted"], json!(false));
+    assert_eq!(fixture.boot(), "None");
+    assert_eq!(fixture.resets(), ["ForceOff", "On"]);
 }

@@ -3,10 +3,10 @@
 //! refuses on demand.
 
 use crate::{DEADLINE, free_port, peer};
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use providers::ipmi::{
-    Bmc, Boot, BootDevice, BootFrom, BootMemory, Cipher, Lasts, Login, Power, PowerKind, Privilege,
-    Settings,
+    Bmc, Boot, BootDevice, BootDuration, BootFrom, BootReadback, ChassisControl, Cipher, Login,
+    Power, Privilege, Settings,
 };
 use std::fs;
 use std::net::UdpSocket;
@@ -133,8 +133,8 @@ impl Sim {
     }
 
     /// Makes the chassis slow, hang or refuse from now on.
-    fn make(&self, trouble: &str) {
-        fs::write(self.home.path().join(trouble), "").unwrap();
+    fn set_trouble(&self, failure: &str) {
+        fs::write(self.home.path().join(failure), "").unwrap();
     }
 
     fn calls(&self) -> Vec<String> {
@@ -166,13 +166,13 @@ fn start(program: &Path, home: &Path) -> Child {
 
 /// The simulator stores only the boot device, and has no cipher suite 17.
 pub fn settings() -> Settings {
-    Settings { boot_memory: BootMemory::DeviceOnly, ..Settings::default() }
+    Settings { boot_readback: BootReadback::DeviceOnly, ..Settings::default() }
 }
 
-async fn wait_for(bmc: &Bmc, wanted: Power) {
+async fn wait_for(bmc: &Bmc, desired: Power) {
     let started = Instant::now();
-    while bmc.power().await.unwrap() != wanted {
-        assert!(started.elapsed() < DEADLINE, "never {wanted:?}");
+    while bmc.power().await.unwrap() != desired {
+        assert!(started.elapsed() < DEADLINE, "never {desired:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -187,28 +187,28 @@ async fn wait_for_calls(sim: &Sim, count: usize) {
 }
 
 /// A fault must name the address and hide the password.
-fn check_said(sim: &Sim, fault: &Fault, code: Code) {
+fn assert_fault(sim: &Sim, fault: &Fault, code: FaultCode) {
     assert_eq!(fault.code, code, "{fault}");
-    assert!(fault.said.contains(&format!("127.0.0.1:{}", sim.port)), "{fault}");
-    assert!(!fault.said.contains(PASSWORD), "{fault}");
+    assert!(fault.message.contains(&format!("127.0.0.1:{}", sim.port)), "{fault}");
+    assert!(!fault.message.contains(PASSWORD), "{fault}");
 }
 
 #[tokio::test]
-async fn the_power_follows_what_is_asked() {
+async fn power_changes_take_effect() {
     let Some(sim) = Sim::start().await else { return };
     let bmc = sim.bmc();
     assert_eq!(bmc.power().await.unwrap(), Power::Off);
-    bmc.set_power(PowerKind::On).await.unwrap();
+    bmc.set_power(ChassisControl::On).await.unwrap();
     assert_eq!(bmc.power().await.unwrap(), Power::On);
-    bmc.set_power(PowerKind::Cycle).await.unwrap();
+    bmc.set_power(ChassisControl::Cycle).await.unwrap();
     wait_for_calls(&sim, 3).await;
     assert_eq!(bmc.power().await.unwrap(), Power::On);
-    bmc.set_power(PowerKind::Reset).await.unwrap();
-    bmc.set_power(PowerKind::Soft).await.unwrap();
-    bmc.set_power(PowerKind::Off).await.unwrap();
+    bmc.set_power(ChassisControl::Reset).await.unwrap();
+    bmc.set_power(ChassisControl::Soft).await.unwrap();
+    bmc.set_power(ChassisControl::Off).await.unwrap();
     assert_eq!(bmc.power().await.unwrap(), Power::Off);
     let sets: Vec<_> = sim.calls().into_iter().filter(|call| call.starts_with("set")).collect();
-    let wanted = [
+    let desired = [
         "set power 1",
         "set power 0",
         "set power 1",
@@ -216,37 +216,37 @@ async fn the_power_follows_what_is_asked() {
         "set shutdown 1",
         "set power 0",
     ];
-    assert_eq!(sets, wanted);
+    assert_eq!(sets, desired);
 }
 
 #[tokio::test]
 async fn a_slow_chassis_is_seen_to_change_later() {
     let Some(sim) = Sim::start().await else { return };
-    sim.make("slow");
+    sim.set_trouble("slow");
     let bmc = sim.bmc();
-    bmc.set_power(PowerKind::On).await.unwrap();
+    bmc.set_power(ChassisControl::On).await.unwrap();
     assert_eq!(bmc.power().await.unwrap(), Power::Off, "accepted, and not done yet");
     wait_for(&bmc, Power::On).await;
     assert_eq!(sim.count("set power 1"), 1);
 }
 
 #[tokio::test]
-async fn a_refusal_is_no_loss() {
+async fn a_refused_command_certainly_did_not_happen() {
     let Some(sim) = Sim::start().await else { return };
-    sim.make("refuse");
-    let fault = sim.bmc().set_power(PowerKind::On).await.unwrap_err();
-    check_said(&sim, &fault, Code::EffectFailed);
-    assert!(fault.said.contains("to power on") && fault.said.contains("0xff"), "{fault}");
+    sim.set_trouble("refuse");
+    let fault = sim.bmc().set_power(ChassisControl::On).await.unwrap_err();
+    assert_fault(&sim, &fault, FaultCode::EffectFailed);
+    assert!(fault.message.contains("to power on") && fault.message.contains("0xff"), "{fault}");
 }
 
 #[tokio::test]
-async fn a_change_that_is_not_answered_is_lost_and_was_asked_for_once() {
+async fn an_unanswered_change_is_sent_once() {
     let Some(sim) = Sim::start().await else { return };
     let bmc = sim.bmc();
     assert_eq!(bmc.power().await.unwrap(), Power::Off);
-    sim.make("hang");
-    let fault = bmc.set_power(PowerKind::On).await.unwrap_err();
-    check_said(&sim, &fault, Code::AnswerLost);
+    sim.set_trouble("hang");
+    let fault = bmc.set_power(ChassisControl::On).await.unwrap_err();
+    assert_fault(&sim, &fault, FaultCode::AnswerLost);
     fs::remove_file(sim.home.path().join("hang")).unwrap();
     // The change took effect nevertheless, so the only correct follow-up is a read.
     let started = Instant::now();
@@ -257,39 +257,39 @@ async fn a_change_that_is_not_answered_is_lost_and_was_asked_for_once() {
 }
 
 #[tokio::test]
-async fn a_look_that_is_not_answered_changed_nothing() {
+async fn an_unanswered_read_changed_nothing() {
     let Some(sim) = Sim::start().await else { return };
-    sim.make("hang");
+    sim.set_trouble("hang");
     let settings =
         Settings { deadline: Duration::from_secs(2), cipher: Cipher::Suite3, ..settings() };
     let fault = sim.bmc_as("admin", PASSWORD, settings).power().await.unwrap_err();
-    check_said(&sim, &fault, Code::BmcUnreachable);
+    assert_fault(&sim, &fault, FaultCode::BmcUnreachable);
 }
 
 #[tokio::test]
-async fn a_wrong_login_is_refused_and_says_whose() {
+async fn a_refused_login_names_the_user() {
     let Some(sim) = Sim::start().await else { return };
     for (user, password) in [("admin", "wrong"), ("nobody", PASSWORD)] {
         let fault = sim.bmc_as(user, password, settings()).power().await.unwrap_err();
-        check_said(&sim, &fault, Code::LoginRefused);
-        assert!(fault.said.contains(&format!("`{user}`")), "{fault}");
+        assert_fault(&sim, &fault, FaultCode::LoginRefused);
+        assert!(fault.message.contains(&format!("`{user}`")), "{fault}");
     }
     assert_eq!(sim.calls(), Vec::<String>::new(), "no call reached the chassis");
 }
 
 #[tokio::test]
-async fn a_user_without_the_privilege_is_told_so() {
+async fn a_missing_privilege_is_reported() {
     let Some(sim) = Sim::start().await else { return };
     let settings = Settings { privilege: Privilege::User, ..settings() };
     let guest = sim.bmc_as("guest", PASSWORD, settings);
     assert_eq!(guest.power().await.unwrap(), Power::Off);
-    let fault = guest.set_power(PowerKind::On).await.unwrap_err();
-    check_said(&sim, &fault, Code::LoginRefused);
+    let fault = guest.set_power(ChassisControl::On).await.unwrap_err();
+    assert_fault(&sim, &fault, FaultCode::LoginRefused);
     assert_eq!(sim.count("set power 1"), 0);
 }
 
 #[tokio::test]
-async fn nobody_there_is_unreachable() {
+async fn a_closed_port_is_unreachable() {
     if peer(PEER).is_none() {
         return;
     }
@@ -298,8 +298,11 @@ async fn nobody_there_is_unreachable() {
     let endpoint = format!("ipmi://{}", socket.local_addr().unwrap());
     let login = Login { user: "admin".into(), password: PASSWORD.into() };
     let bmc = Bmc::new(&endpoint, login, settings()).unwrap();
-    assert_eq!(bmc.power().await.unwrap_err().code, Code::BmcUnreachable);
-    assert_eq!(bmc.set_power(PowerKind::On).await.unwrap_err().code, Code::BmcUnreachable);
+    assert_eq!(bmc.power().await.unwrap_err().code, FaultCode::BmcUnreachable);
+    assert_eq!(
+        bmc.set_power(ChassisControl::On).await.unwrap_err().code,
+        FaultCode::BmcUnreachable
+    );
 }
 
 #[tokio::test]
@@ -317,7 +320,10 @@ async fn a_peer_that_speaks_something_else_is_unreachable() {
     });
     let login = Login { user: "admin".into(), password: PASSWORD.into() };
     let bmc = Bmc::new(&endpoint, login, settings()).unwrap();
-    assert_eq!(bmc.set_power(PowerKind::Off).await.unwrap_err().code, Code::BmcUnreachable);
+    assert_eq!(
+        bmc.set_power(ChassisControl::Off).await.unwrap_err().code,
+        FaultCode::BmcUnreachable
+    );
     babble.abort();
 }
 
@@ -326,20 +332,20 @@ async fn the_boot_device_is_read_back() {
     let Some(sim) = Sim::start().await else { return };
     let bmc = sim.bmc();
     for device in [BootDevice::Pxe, BootDevice::Cdrom, BootDevice::Disk, BootDevice::None] {
-        let seen = bmc.set_boot(device, Lasts::Once).await.unwrap();
-        assert_eq!(seen, Boot { from: BootFrom::Device(device), lasts: None });
-        assert_eq!(bmc.boot().await.unwrap(), seen);
+        let observed = bmc.set_boot(device, BootDuration::Once).await.unwrap();
+        assert_eq!(observed, Boot { from: BootFrom::Device(device), lasts: None });
+        assert_eq!(bmc.boot().await.unwrap(), observed);
     }
     assert_eq!(sim.count("set boot pxe"), 1);
 }
 
 #[tokio::test]
-async fn a_controller_that_forgets_the_override_is_found_out() {
+async fn a_forgotten_override_is_detected() {
     let Some(sim) = Sim::start().await else { return };
-    let strict = Settings { boot_memory: BootMemory::Whole, ..settings() };
+    let strict = Settings { boot_readback: BootReadback::Complete, ..settings() };
     let bmc = sim.bmc_as("admin", PASSWORD, strict);
-    let fault = bmc.set_boot(BootDevice::Pxe, Lasts::Always).await.unwrap_err();
-    check_said(&sim, &fault, Code::ReadBackDiffers);
+    let fault = bmc.set_boot(BootDevice::Pxe, BootDuration::Always).await.unwrap_err();
+    assert_fault(&sim, &fault, FaultCode::ReadBackDiffers);
 }
 
 #[tokio::test]
@@ -347,7 +353,7 @@ async fn a_suite_that_the_controller_lacks_is_not_supported() {
     let Some(sim) = Sim::start().await else { return };
     let strong = Settings { cipher: Cipher::Suite17, ..settings() };
     let fault = sim.bmc_as("admin", PASSWORD, strong).power().await.unwrap_err();
-    check_said(&sim, &fault, Code::NotSupported);
+    assert_fault(&sim, &fault, FaultCode::NotSupported);
     let known = Settings { cipher: Cipher::Suite3, ..settings() };
     assert_eq!(sim.bmc_as("admin", PASSWORD, known).power().await.unwrap(), Power::Off);
 }
@@ -365,7 +371,11 @@ async fn the_event_log_is_read_from_its_newest_entry() {
     let bmc = sim.bmc();
     let newest = bmc.events(3).await.unwrap();
     assert_eq!(newest.iter().map(|event| event.id).collect::<Vec<_>>(), [40, 39, 38]);
-    assert!(newest[0].said().starts_with("power supply, sensor 0x27"), "{}", newest[0].said());
+    assert!(
+        newest[0].describe().starts_with("power supply, sensor 0x27"),
+        "{}",
+        newest[0].describe()
+    );
     let all = bmc.events(usize::MAX).await.unwrap();
     assert_eq!(
         all.iter().map(|event| event.id).collect::<Vec<_>>(),
@@ -381,7 +391,7 @@ async fn an_empty_event_log_has_no_entries() {
 }
 
 #[tokio::test]
-async fn a_controller_says_who_it_is() {
+async fn a_controller_reports_its_identity() {
     let Some(sim) = Sim::start().await else { return };
     let identity = sim.bmc().identity().await.unwrap();
     assert_eq!((identity.manufacturer, identity.product), (0x1291, 0x0f02));

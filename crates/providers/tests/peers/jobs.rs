@@ -1,9 +1,11 @@
 //! Jobs on a host behind OpenSSH: what they survive, how they end, and that each starts once.
 
-use crate::sshd::{Sshd, Userland, Wish, needs_root, send};
-use model::fault::{Code, Happened};
+use crate::sshd::{Sshd, SshdOptions, Userland, needs_root, send};
+use model::fault::{EffectOutcome, FaultCode};
 use providers::port::{Journal, Stream};
-use providers::ssh::{End, Host, JobStatus, Lost, Route, Settings, Started, Stopped};
+use providers::ssh::{
+    Host, JobExit, JobStatus, LostReason, Route, Settings, StartResult, StopResult,
+};
 use std::fs;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
@@ -12,7 +14,7 @@ pub const LIMIT: Duration = crate::DEADLINE;
 const GRACE: Duration = Duration::from_secs(1);
 
 /// The output of a job from a byte on, until its end: stdout, stderr and the length.
-pub async fn hear(host: &Host, key: &str, from: u64) -> (String, String, u64) {
+pub async fn read_output(host: &Host, key: &str, from: u64) -> (String, String, u64) {
     let (journal, mut lines) = Journal::new();
     let listener = tokio::spawn(async move {
         let (mut out, mut err) = (Vec::new(), Vec::new());
@@ -24,7 +26,7 @@ pub async fn hear(host: &Host, key: &str, from: u64) -> (String, String, u64) {
         }
         (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
     });
-    let length = host.read(key, from, &journal).await.unwrap();
+    let length = host.follow_output(key, from, &journal).await.unwrap();
     drop(journal);
     let (out, err) = listener.await.unwrap();
     (out, err, length)
@@ -43,28 +45,42 @@ async fn settled(host: &Host, key: &str) -> JobStatus {
 }
 
 /// The output of a shell command in the home of the jobs, without the last newline.
-pub async fn say(host: &Host, command: &str) -> String {
+pub async fn run_command(host: &Host, command: &str) -> String {
     let output = host.run(&format!("cd; {command}"), b"", LIMIT).await.unwrap();
     String::from_utf8(output.stdout).unwrap().trim_end().to_string()
 }
 
 /// Starts, repeats, stops and removes jobs, on the given userland.
-async fn live(userland: Userland) {
-    let Some(sshd) = Sshd::with(&Wish { userland, ..Wish::default() }) else { return };
+async fn exercise_jobs(userland: Userland) {
+    let Some(sshd) = Sshd::with(&SshdOptions { userland, ..SshdOptions::default() }) else {
+        return;
+    };
     let host = sshd.host().await;
     let odd = "op-1/it's \"odd\" $HOME\n/1";
-    assert_eq!(host.status(odd).await.unwrap(), JobStatus::Never);
+    assert_eq!(host.status(odd).await.unwrap(), JobStatus::NeverStarted);
     let command = "echo \"$0\" >/dev/null\nprintf 'a\\n'; echo b >&2\ncat\nEND_OF_FILE=1; exit 3";
-    assert_eq!(host.start(odd, command).await.unwrap(), Started::Now, "{userland:?}");
-    assert_eq!(hear(&host, odd, 0).await, ("a\n".into(), "b\n".into(), 4), "{userland:?}");
-    assert_eq!(host.status(odd).await.unwrap(), JobStatus::Ended(End::Code(3)), "{userland:?}");
-    assert_eq!(host.start(odd, command).await.unwrap(), Started::Before, "{userland:?}");
-    assert_eq!(host.stop(odd, GRACE).await.unwrap(), Stopped::Before(End::Code(3)), "{userland:?}");
+    assert_eq!(host.start(odd, command).await.unwrap(), StartResult::Started, "{userland:?}");
+    assert_eq!(read_output(&host, odd, 0).await, ("a\n".into(), "b\n".into(), 4), "{userland:?}");
+    assert_eq!(host.status(odd).await.unwrap(), JobStatus::Ended(JobExit::Code(3)), "{userland:?}");
+    assert_eq!(
+        host.start(odd, command).await.unwrap(),
+        StartResult::AlreadyStarted,
+        "{userland:?}"
+    );
+    assert_eq!(
+        host.stop(odd, GRACE).await.unwrap(),
+        StopResult::AlreadyEnded(JobExit::Code(3)),
+        "{userland:?}"
+    );
     host.forget(odd).await.unwrap();
-    assert_eq!(host.status(odd).await.unwrap(), JobStatus::Never, "{userland:?}");
+    assert_eq!(host.status(odd).await.unwrap(), JobStatus::NeverStarted, "{userland:?}");
 
     host.start("signal", "kill -TERM $$; sleep 60").await.unwrap();
-    assert_eq!(settled(&host, "signal").await, JobStatus::Ended(End::Signal(15)), "{userland:?}");
+    assert_eq!(
+        settled(&host, "signal").await,
+        JobStatus::Ended(JobExit::Signal(15)),
+        "{userland:?}"
+    );
 
     host.start("polite", "echo up; sleep 600 & wait").await.unwrap();
     assert!(
@@ -72,10 +88,10 @@ async fn live(userland: Userland) {
         "{userland:?}"
     );
     let fault = host.forget("polite").await.unwrap_err();
-    assert_eq!(fault.code, Code::EffectFailed, "{fault}");
+    assert_eq!(fault.code, FaultCode::EffectFailed, "{fault}");
     assert_eq!(
         host.stop("polite", GRACE * 20).await.unwrap(),
-        Stopped::Asked(End::Signal(15)),
+        StopResult::Terminated(JobExit::Signal(15)),
         "{userland:?}"
     );
 
@@ -83,21 +99,21 @@ async fn live(userland: Userland) {
                     echo $! >child; sleep 601; sleep 601; sleep 601";
     host.start("stubborn", stubborn).await.unwrap();
     until(&host, "test -s leader && test -s child").await;
-    let pids = say(&host, "cat leader child").await;
+    let pids = run_command(&host, "cat leader child").await;
     assert_eq!(
         host.stop("stubborn", GRACE).await.unwrap(),
-        Stopped::Forced(End::Signal(9)),
+        StopResult::Killed(JobExit::Signal(9)),
         "{userland:?}"
     );
     assert_eq!(
         host.status("stubborn").await.unwrap(),
-        JobStatus::Ended(End::Signal(9)),
+        JobStatus::Ended(JobExit::Signal(9)),
         "{userland:?}"
     );
     for pid in pids.lines() {
         assert!(!is_alive(pid), "{userland:?}: process {pid} is alive");
     }
-    assert_eq!(hear(&host, "stubborn", 0).await.0, "up\n", "{userland:?}");
+    assert_eq!(read_output(&host, "stubborn", 0).await.0, "up\n", "{userland:?}");
 }
 
 fn is_alive(pid: &str) -> bool {
@@ -106,23 +122,23 @@ fn is_alive(pid: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_live_on_the_shell_of_this_computer() {
-    live(Userland::Own).await;
+async fn jobs_work_on_the_shell_of_this_computer() {
+    exercise_jobs(Userland::Own).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_live_on_busybox() {
-    live(Userland::Busybox).await;
+async fn jobs_work_on_busybox() {
+    exercise_jobs(Userland::Busybox).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_live_on_bash() {
-    live(Userland::Bash).await;
+async fn jobs_work_on_bash() {
+    exercise_jobs(Userland::Bash).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_live_without_setsid() {
-    live(Userland::WithoutSetsid).await;
+async fn jobs_work_without_setsid() {
+    exercise_jobs(Userland::WithoutSetsid).await;
 }
 
 /// Waits until a command on the host succeeds.
@@ -135,7 +151,7 @@ async fn until(host: &Host, command: &str) {
 }
 
 /// Kills every connection to the host, and waits until they are gone.
-async fn cut(sshd: &Sshd) {
+async fn kill_connections(sshd: &Sshd) {
     let started = Instant::now();
     while !sshd.sessions().is_empty() {
         assert!(started.elapsed() < LIMIT, "a session cannot be killed");
@@ -151,46 +167,46 @@ async fn a_job_outlives_the_connection_and_is_read_on_from_the_same_byte() {
     // It pauses half-way until the test continues it, however slow the computer is.
     let command = "i=0; while [ $i -lt 40 ]; do i=$((i+1)); echo out $i; echo err $i >&2; sleep 0.05; \
                    while [ $i -eq 20 ] && [ ! -e go ]; do sleep 0.1; done; done; exit 5";
-    assert_eq!(host.start("long", command).await.unwrap(), Started::Now);
+    assert_eq!(host.start("long", command).await.unwrap(), StartResult::Started);
     let (journal, mut lines) = Journal::new();
-    let reader = tokio::spawn(async move { host.read("long", 0, &journal).await });
+    let reader = tokio::spawn(async move { host.follow_output("long", 0, &journal).await });
     let mut first = Vec::new();
     for _ in 0..4 {
         first.push(lines.recv().await.unwrap());
     }
-    cut(&sshd).await;
+    kill_connections(&sshd).await;
     let fault = reader.await.unwrap().unwrap_err();
-    assert_eq!(fault.code, Code::HostUnreachable, "{fault}");
+    assert_eq!(fault.code, FaultCode::HostUnreachable, "{fault}");
     while let Some(line) = lines.recv().await {
         first.push(line);
     }
     let stored: u64 = first.iter().map(|line| line.data.len() as u64).sum();
-    let part = |wanted: Stream| {
-        let lines = first.iter().filter(|line| line.stream == wanted);
+    let part = |desired: Stream| {
+        let lines = first.iter().filter(|line| line.stream == desired);
         String::from_utf8(lines.flat_map(|line| line.data.clone()).collect()).unwrap()
     };
 
     let host = sshd.host().await;
     assert!(matches!(host.status("long").await.unwrap(), JobStatus::Running { .. }));
-    say(&host, "touch go").await;
-    let (out, err, length) = hear(&host, "long", stored).await;
-    let whole = |word: &str| (1..=40).map(|i| format!("{word} {i}\n")).collect::<String>();
-    assert_eq!(part(Stream::Stdout) + &out, whole("out"));
-    assert_eq!(part(Stream::Stderr) + &err, whole("err"));
+    run_command(&host, "touch go").await;
+    let (out, err, length) = read_output(&host, "long", stored).await;
+    let complete = |name: &str| (1..=40).map(|i| format!("{name} {i}\n")).collect::<String>();
+    assert_eq!(part(Stream::Stdout) + &out, complete("out"));
+    assert_eq!(part(Stream::Stderr) + &err, complete("err"));
     assert!(stored > 0 && !out.is_empty(), "it was cut in the middle: {stored} of {length}");
-    assert_eq!(host.status("long").await.unwrap(), JobStatus::Ended(End::Code(5)));
+    assert_eq!(host.status("long").await.unwrap(), JobStatus::Ended(JobExit::Code(5)));
 
     // The same bytes every time, from any offset.
-    let all = tell(&host, "long", 0).await;
+    let all = read_log(&host, "long", 0).await;
     assert_eq!(all.len() as u64, length);
     for from in [0, 1, stored, length - 1, length, length + 10] {
         let rest = all.get(usize::try_from(from).unwrap()..).unwrap_or_default();
-        assert_eq!(tell(&host, "long", from).await, rest, "from {from}");
+        assert_eq!(read_log(&host, "long", from).await, rest, "from {from}");
     }
 }
 
 /// The log as one text, in the order of its arrival.
-async fn tell(host: &Host, key: &str, from: u64) -> String {
+async fn read_log(host: &Host, key: &str, from: u64) -> String {
     let (journal, mut lines) = Journal::new();
     let listener = tokio::spawn(async move {
         let mut text = Vec::new();
@@ -199,7 +215,7 @@ async fn tell(host: &Host, key: &str, from: u64) -> String {
         }
         String::from_utf8(text).unwrap()
     });
-    host.read(key, from, &journal).await.unwrap();
+    host.follow_output(key, from, &journal).await.unwrap();
     drop(journal);
     listener.await.unwrap()
 }
@@ -208,19 +224,19 @@ async fn tell(host: &Host, key: &str, from: u64) -> String {
 async fn a_barred_key_never_begins() {
     let Some(sshd) = Sshd::start() else { return };
     let host = sshd.host().await;
-    assert_eq!(host.stop("late", GRACE).await.unwrap(), Stopped::Barred);
-    assert_eq!(host.stop("late", GRACE).await.unwrap(), Stopped::Barred);
-    assert_eq!(host.start("late", "touch began").await.unwrap(), Started::Barred);
+    assert_eq!(host.stop("late", GRACE).await.unwrap(), StopResult::Barred);
+    assert_eq!(host.stop("late", GRACE).await.unwrap(), StopResult::Barred);
+    assert_eq!(host.start("late", "touch began").await.unwrap(), StartResult::Barred);
     assert_eq!(host.status("late").await.unwrap(), JobStatus::Barred);
-    assert_eq!(hear(&host, "late", 3).await, (String::new(), String::new(), 3));
+    assert_eq!(read_output(&host, "late", 3).await, (String::new(), String::new(), 3));
     assert_ne!(host.run("cd; test -e began", b"", LIMIT).await.unwrap().status, Some(0));
     host.forget("late").await.unwrap();
-    assert_eq!(host.start("late", "touch began").await.unwrap(), Started::Now);
-    assert_eq!(settled(&host, "late").await, JobStatus::Ended(End::Code(0)));
+    assert_eq!(host.start("late", "touch began").await.unwrap(), StartResult::Started);
+    assert_eq!(settled(&host, "late").await, JobStatus::Ended(JobExit::Code(0)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn twenty_who_start_or_stop_at_once_begin_it_once_or_never() {
+async fn concurrent_starts_and_stops_begin_a_job_at_most_once() {
     let Some(sshd) = Sshd::start() else { return };
     let mut hosts = Vec::new();
     for _ in 0..20 {
@@ -251,11 +267,13 @@ async fn twenty_who_start_or_stop_at_once_begin_it_once_or_never() {
             let (host, started) = done.unwrap();
             back.push(host);
             match started {
-                Ok(Started::Now) => begun += 1,
-                Ok(Started::Before) => {}
-                Ok(Started::Barred) | Err(Stopped::Barred) => barred += 1,
-                Err(Stopped::Before(_) | Stopped::Asked(_) | Stopped::Forced(_)) => {}
-                Err(Stopped::Lost(lost)) => panic!("round {round}: {lost:?}"),
+                Ok(StartResult::Started) => begun += 1,
+                Ok(StartResult::AlreadyStarted) => {}
+                Ok(StartResult::Barred) | Err(StopResult::Barred) => barred += 1,
+                Err(
+                    StopResult::AlreadyEnded(_) | StopResult::Terminated(_) | StopResult::Killed(_),
+                ) => {}
+                Err(StopResult::Lost(lost)) => panic!("round {round}: {lost:?}"),
             }
         }
         hosts = back;
@@ -267,7 +285,7 @@ async fn twenty_who_start_or_stop_at_once_begin_it_once_or_never() {
             let status = settled(&hosts[0], &key).await;
             assert!(matches!(status, JobStatus::Ended(_)), "round {round}: {status:?}");
         }
-        let times = say(&hosts[0], &format!("cat {key} 2>/dev/null")).await.lines().count();
+        let times = run_command(&hosts[0], &format!("cat {key} 2>/dev/null")).await.lines().count();
         // A stop may come before the first output.
         assert!(
             times == begun || round % 2 == 1 && times <= begun,
@@ -284,7 +302,7 @@ async fn two_hundred_megabytes_cost_neither_our_memory_nor_the_hosts_disk() {
     let host = Host::connect(Route::direct(sshd.hop()), settings).await.unwrap();
     host.start("loud", "yes | head -c 200000000; echo done >ready; echo quiet >&2").await.unwrap();
     let before = memory_kib();
-    let (out, err, length) = hear(&host, "loud", 0).await;
+    let (out, err, length) = read_output(&host, "loud", 0).await;
     assert!(memory_kib() < before + 48 * 1024, "{before} KiB became {} KiB", memory_kib());
     assert_eq!(out.len() as u64, KEPT);
     assert!(out.as_bytes().chunks(2).all(|line| line == b"y\n"));
@@ -293,12 +311,12 @@ async fn two_hundred_megabytes_cost_neither_our_memory_nor_the_hosts_disk() {
     );
     assert_eq!(err, words);
     assert_eq!(length, KEPT + words.len() as u64);
-    assert_eq!(tell(&host, "loud", length - 9).await, "not kept\n");
+    assert_eq!(read_log(&host, "loud", length - 9).await, "not kept\n");
     // The command itself ran to its end.
-    assert_eq!(host.status("loud").await.unwrap(), JobStatus::Ended(End::Code(0)));
-    assert_eq!(say(&host, "cat ready").await, "done");
+    assert_eq!(host.status("loud").await.unwrap(), JobStatus::Ended(JobExit::Code(0)));
+    assert_eq!(run_command(&host, "cat ready").await, "done");
     let folder = sshd.settings().folder.unwrap();
-    let used: u64 = say(&host, &format!("du -sk {}", folder.as_str()))
+    let used: u64 = run_command(&host, &format!("du -sk {}", folder.as_str()))
         .await
         .split_whitespace()
         .next()
@@ -307,7 +325,7 @@ async fn two_hundred_megabytes_cost_neither_our_memory_nor_the_hosts_disk() {
         .unwrap();
     assert!(used * 1024 < KEPT + (1 << 20), "{used} KiB");
     host.forget("loud").await.unwrap();
-    assert_eq!(say(&host, &format!("ls -A {}", folder.as_str())).await, "");
+    assert_eq!(run_command(&host, &format!("ls -A {}", folder.as_str())).await, "");
 }
 
 /// The peak memory of this process.
@@ -323,39 +341,44 @@ async fn on_a_full_disk_nothing_begins() {
         return;
     }
     for userland in [Userland::Own, Userland::Busybox] {
-        let Some(sshd) = Sshd::with(&Wish { userland, disk_kib: Some(512), ..Wish::default() })
+        let Some(sshd) =
+            Sshd::with(&SshdOptions { userland, disk_kib: Some(512), ..SshdOptions::default() })
         else {
             return;
         };
         let host = sshd.host().await;
         let disk = sshd.home.path().join("disk").display().to_string();
-        assert_eq!(host.start("early", "echo hi").await.unwrap(), Started::Now);
-        assert_eq!(settled(&host, "early").await, JobStatus::Ended(End::Code(0)));
-        say(&host, &format!("cat /dev/zero >{disk}/fill 2>/dev/null")).await;
+        assert_eq!(host.start("early", "echo hi").await.unwrap(), StartResult::Started);
+        assert_eq!(settled(&host, "early").await, JobStatus::Ended(JobExit::Code(0)));
+        run_command(&host, &format!("cat /dev/zero >{disk}/fill 2>/dev/null")).await;
         let fault = host.start("full", "touch began").await.unwrap_err();
-        assert_eq!(fault.code, Code::HostDiskFull, "{userland:?}: {fault}");
-        assert_eq!(fault.code.happened(), Happened::No);
-        assert_eq!(host.status("full").await.unwrap(), JobStatus::Never, "{userland:?}");
+        assert_eq!(fault.code, FaultCode::HostDiskFull, "{userland:?}: {fault}");
+        assert_eq!(fault.code.effect_outcome(), EffectOutcome::NotApplied);
+        assert_eq!(host.status("full").await.unwrap(), JobStatus::NeverStarted, "{userland:?}");
         assert_eq!(
-            say(&host, &format!("ls -A {disk}/jobs")).await,
+            run_command(&host, &format!("ls -A {disk}/jobs")).await,
             "early",
             "{userland:?}: nothing is left behind"
         );
-        say(&host, &format!("rm {disk}/fill")).await;
-        assert_eq!(host.start("full", "echo hi").await.unwrap(), Started::Now, "{userland:?}");
+        run_command(&host, &format!("rm {disk}/fill")).await;
+        assert_eq!(
+            host.start("full", "echo hi").await.unwrap(),
+            StartResult::Started,
+            "{userland:?}"
+        );
 
         // A job that fills the disk itself still has a status, and a log that reports the
         // truncation.
-        let kept = format!("while ! test -s {disk}/jobs/greedy/job/out; do sleep 0.1; done");
+        let stored = format!("while ! test -s {disk}/jobs/greedy/job/out; do sleep 0.1; done");
         let fill = format!("cat /dev/zero >{disk}/fill; seq 1 100000; exit 9");
-        let greedy = format!("echo first; {kept}; {fill}");
+        let greedy = format!("echo first; {stored}; {fill}");
         host.start("greedy", &greedy).await.unwrap();
-        let (out, err, _) = hear(&host, "greedy", 0).await;
+        let (out, err, _) = read_output(&host, "greedy", 0).await;
         assert!(out.starts_with("first\n"), "{userland:?}: {out}");
         assert!(err.contains("standard output was cut"), "{userland:?}: {err}");
         assert_eq!(
             host.status("greedy").await.unwrap(),
-            JobStatus::Ended(End::Code(9)),
+            JobStatus::Ended(JobExit::Code(9)),
             "{userland:?}"
         );
     }
@@ -365,26 +388,34 @@ async fn on_a_full_disk_nothing_begins() {
 async fn a_start_whose_answer_is_lost_may_have_happened_and_did() {
     // The host is slow to sync its disk in the middle of a start.
     let slow = ("sync", "#!/bin/sh\ntouch syncing; sleep 2\n".to_string());
-    let Some(sshd) = Sshd::with(&Wish { shims: vec![slow], ..Wish::default() }) else { return };
+    let Some(sshd) = Sshd::with(&SshdOptions { shims: vec![slow], ..SshdOptions::default() })
+    else {
+        return;
+    };
     let (host, other) = (sshd.host().await, sshd.host().await);
     let start = tokio::spawn(async move { host.start("lost", "echo once >>count").await });
     let folder = sshd.settings().folder.unwrap();
     until(&other, &format!("test -e {}/lost/job/syncing", folder.as_str())).await;
-    cut(&sshd).await;
+    kill_connections(&sshd).await;
     let fault = start.await.unwrap().unwrap_err();
-    assert_eq!((fault.code, fault.code.happened()), (Code::AnswerLost, Happened::Maybe), "{fault}");
+    assert_eq!(
+        (fault.code, fault.code.effect_outcome()),
+        (FaultCode::AnswerLost, EffectOutcome::Unknown),
+        "{fault}"
+    );
     let host = sshd.host().await;
     assert!(matches!(host.status("lost").await.unwrap(), JobStatus::Running { .. }));
-    assert_eq!(host.start("lost", "echo once >>count").await.unwrap(), Started::Before);
-    assert_eq!(settled(&host, "lost").await, JobStatus::Ended(End::Code(0)));
-    assert_eq!(say(&host, "cat count").await, "once");
+    assert_eq!(host.start("lost", "echo once >>count").await.unwrap(), StartResult::AlreadyStarted);
+    assert_eq!(settled(&host, "lost").await, JobStatus::Ended(JobExit::Code(0)));
+    assert_eq!(run_command(&host, "cat count").await, "once");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_in_the_middle_of_a_start_is_heard() {
+async fn a_stop_during_a_start_takes_effect() {
     for userland in [Userland::Own, Userland::WithoutSetsid] {
         let slow = ("sync", "#!/bin/sh\ntouch syncing; sleep 2\n".to_string());
-        let Some(sshd) = Sshd::with(&Wish { userland, shims: vec![slow], ..Wish::default() })
+        let Some(sshd) =
+            Sshd::with(&SshdOptions { userland, shims: vec![slow], ..SshdOptions::default() })
         else {
             return;
         };
@@ -394,7 +425,11 @@ async fn a_stop_in_the_middle_of_a_start_is_heard() {
         until(&other, &format!("test -e {}/slow/job/syncing", folder.as_str())).await;
         let stopped = other.stop("slow", GRACE).await.unwrap();
         assert!(
-            matches!(stopped, Stopped::Asked(End::Signal(15)) | Stopped::Forced(End::Signal(9))),
+            matches!(
+                stopped,
+                StopResult::Terminated(JobExit::Signal(15))
+                    | StopResult::Killed(JobExit::Signal(9))
+            ),
             "{userland:?}: {stopped:?}"
         );
         assert_ne!(
@@ -405,7 +440,7 @@ async fn a_stop_in_the_middle_of_a_start_is_heard() {
         // Where the process group is shared, the starter is stopped with it and cannot answer.
         drop(start.await.unwrap());
         let status = other.status("slow").await.unwrap();
-        assert!(matches!(status, JobStatus::Ended(End::Signal(_))), "{userland:?}: {status:?}");
+        assert!(matches!(status, JobStatus::Ended(JobExit::Signal(_))), "{userland:?}: {status:?}");
     }
 }
 
@@ -415,29 +450,33 @@ async fn a_command_that_is_cut_off_or_too_slow_may_have_happened() {
     let host = sshd.host().await;
     let fault = host.run("sleep 60", b"", Duration::from_secs(3)).await.unwrap_err();
     assert_eq!(
-        (fault.code, fault.code.happened()),
-        (Code::StepTimeout, Happened::Maybe),
+        (fault.code, fault.code.effect_outcome()),
+        (FaultCode::StepTimeout, EffectOutcome::Unknown),
         "{fault}"
     );
     let fault = host.run("yes", b"", LIMIT).await.unwrap_err();
-    assert_eq!(fault.code, Code::AnswerGarbled, "{fault}");
+    assert_eq!(fault.code, FaultCode::AnswerGarbled, "{fault}");
     // Neither closed the connection.
-    assert_eq!(say(&host, "echo still here").await, "still here");
+    assert_eq!(run_command(&host, "echo still here").await, "still here");
     let other = sshd.host().await;
     let lost =
         tokio::spawn(async move { host.run("cd; touch running; sleep 60", b"", LIMIT).await });
     until(&other, "test -e running").await;
-    cut(&sshd).await;
+    kill_connections(&sshd).await;
     let fault = lost.await.unwrap().unwrap_err();
-    assert_eq!((fault.code, fault.code.happened()), (Code::AnswerLost, Happened::Maybe), "{fault}");
+    assert_eq!(
+        (fault.code, fault.code.effect_outcome()),
+        (FaultCode::AnswerLost, EffectOutcome::Unknown),
+        "{fault}"
+    );
     // A lost read has done nothing; neither has a start that was never sent.
-    assert_eq!(other.status("any").await.unwrap_err().code, Code::HostUnreachable);
-    assert_eq!(other.start("any", "true").await.unwrap_err().code, Code::HostUnreachable);
+    assert_eq!(other.status("any").await.unwrap_err().code, FaultCode::HostUnreachable);
+    assert_eq!(other.start("any", "true").await.unwrap_err().code, FaultCode::HostUnreachable);
     assert!(!other.is_open());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_that_falls_silent_is_given_up() {
+async fn a_silent_host_times_out() {
     let Some(sshd) = Sshd::start() else { return };
     let settings = Settings {
         call_timeout: Duration::from_secs(10),
@@ -446,11 +485,11 @@ async fn a_host_that_falls_silent_is_given_up() {
     };
     let host = Host::connect(Route::direct(sshd.hop()), settings).await.unwrap();
     // After its first answer every process exists that serves the connection.
-    assert_eq!(say(&host, "echo awake").await, "awake");
+    assert_eq!(run_command(&host, "echo awake").await, "awake");
     sshd.signal_sessions("STOP");
     let started = Instant::now();
     let fault = host.status("quiet").await.unwrap_err();
-    assert_eq!(fault.code, Code::HostUnreachable, "{fault}");
+    assert_eq!(fault.code, FaultCode::HostUnreachable, "{fault}");
     while host.is_open() {
         assert!(started.elapsed() < LIMIT, "the silent host was not detected");
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -459,7 +498,7 @@ async fn a_host_that_falls_silent_is_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_without_a_status_is_lost_and_not_guessed() {
+async fn a_job_without_a_status_is_lost() {
     let Some(sshd) = Sshd::start() else { return };
     let host = sshd.host().await;
     let folder = sshd.settings().folder.unwrap();
@@ -469,48 +508,53 @@ async fn a_job_without_a_status_is_lost_and_not_guessed() {
         until(&host, &format!("test -s {}/samples", job(key))).await;
     }
     // As after a reboot of the host: its jobs belong to another boot.
-    say(&host, &format!("echo 00000000-0000-0000-0000-000000000000 >{}/boot", job("rebooted")))
-        .await;
-    assert_eq!(host.status("rebooted").await.unwrap(), JobStatus::Lost(Lost::Rebooted));
-    assert_eq!(hear(&host, "rebooted", 0).await.0, "said\n");
-    assert_eq!(host.stop("rebooted", GRACE).await.unwrap(), Stopped::Lost(Lost::Rebooted));
+    run_command(
+        &host,
+        &format!("echo 00000000-0000-0000-0000-000000000000 >{}/boot", job("rebooted")),
+    )
+    .await;
+    assert_eq!(host.status("rebooted").await.unwrap(), JobStatus::Lost(LostReason::Rebooted));
+    assert_eq!(read_output(&host, "rebooted", 0).await.0, "said\n");
+    assert_eq!(host.stop("rebooted", GRACE).await.unwrap(), StopResult::Lost(LostReason::Rebooted));
     // The runner was killed; the job that it watched can still be stopped.
-    let runner = say(&host, &format!("cat {}/runner", job("gone"))).await;
+    let runner = run_command(&host, &format!("cat {}/runner", job("gone"))).await;
     send("KILL", runner.split(' ').next().unwrap().parse().unwrap());
     until(&host, &format!("test -n \"$(cat {}/runner)\"", job("gone"))).await;
-    assert_eq!(settled(&host, "gone").await, JobStatus::Lost(Lost::Gone));
-    assert_eq!(host.start("gone", "echo again").await.unwrap(), Started::Before);
-    let leader = say(&host, &format!("cat {}/leader", job("gone"))).await;
+    assert_eq!(settled(&host, "gone").await, JobStatus::Lost(LostReason::Gone));
+    assert_eq!(host.start("gone", "echo again").await.unwrap(), StartResult::AlreadyStarted);
+    let leader = run_command(&host, &format!("cat {}/leader", job("gone"))).await;
     let leader = leader.split(' ').next().unwrap().to_string();
     assert!(is_alive(&leader));
-    assert_eq!(host.stop("gone", GRACE).await.unwrap(), Stopped::Lost(Lost::Gone));
+    assert_eq!(host.stop("gone", GRACE).await.unwrap(), StopResult::Lost(LostReason::Gone));
     assert!(!is_alive(&leader));
-    assert_eq!(hear(&host, "gone", 0).await.0, "said\n");
+    assert_eq!(read_output(&host, "gone", 0).await.0, "said\n");
     // An incomplete status counts as none.
-    say(&host, &format!("printf '0 5 0' >{}/status", job("torn"))).await;
+    run_command(&host, &format!("printf '0 5 0' >{}/status", job("torn"))).await;
     assert!(matches!(host.status("torn").await.unwrap(), JobStatus::Running { .. }));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_of_somebody_else_is_not_trusted() {
+async fn a_folder_of_another_user_is_not_trusted() {
     let Some(sshd) = Sshd::start() else { return };
     let host = sshd.host().await;
     let disk = sshd.home.path().join("disk");
-    say(&host, &format!("mkdir {0}/elsewhere && ln -s elsewhere {0}/jobs", disk.display())).await;
+    run_command(&host, &format!("mkdir {0}/elsewhere && ln -s elsewhere {0}/jobs", disk.display()))
+        .await;
     let fault = host.start("any", "true").await.unwrap_err();
-    assert_eq!(fault.code, Code::EffectFailed, "{fault}");
-    assert!(fault.said.contains("is a link or belongs to another user"), "{fault}");
-    assert_eq!(host.status("any").await.unwrap_err().code, Code::EffectFailed);
+    assert_eq!(fault.code, FaultCode::EffectFailed, "{fault}");
+    assert!(fault.message.contains("is a link or belongs to another user"), "{fault}");
+    assert_eq!(host.status("any").await.unwrap_err().code, FaultCode::EffectFailed);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_stays_in_the_background_does_not_hold_the_end_up() {
+async fn a_background_process_does_not_delay_the_end() {
     let Some(sshd) = Sshd::start() else { return };
     let host = sshd.host().await;
     host.start("daemon", "umask >mask; sleep 600 & echo $! >daemon; echo up").await.unwrap();
-    let heard = tokio::time::timeout(LIMIT, hear(&host, "daemon", 0)).await.expect("an end");
-    assert_eq!(heard.0, "up\n");
-    assert_eq!(host.status("daemon").await.unwrap(), JobStatus::Ended(End::Code(0)));
-    assert!(is_alive(&say(&host, "cat daemon").await));
-    assert_eq!(say(&host, "cat mask").await, say(&host, "umask").await);
+    let heartbeat =
+        tokio::time::timeout(LIMIT, read_output(&host, "daemon", 0)).await.expect("an end");
+    assert_eq!(heartbeat.0, "up\n");
+    assert_eq!(host.status("daemon").await.unwrap(), JobStatus::Ended(JobExit::Code(0)));
+    assert!(is_alive(&run_command(&host, "cat daemon").await));
+    assert_eq!(run_command(&host, "cat mask").await, run_command(&host, "umask").await);
 }

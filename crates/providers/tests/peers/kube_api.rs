@@ -6,9 +6,9 @@
 //! Evicted pods go when their grace period ends, unless they are stubborn. Each request can be made
 //! to fail.
 
+use crate::crash_injector::{CallTarget, CrashInjector};
 use crate::kube_pki::Pki;
 use crate::kube_schema::{DELETE_OPTIONS, EVICTION, NODE, SECRET, Schema, mismatch};
-use crate::reaper::{Reaper, Who};
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
@@ -39,7 +39,7 @@ pub enum Trouble {
     /// A proxy answers, and not with JSON.
     Proxy(u16),
     /// A success with this body.
-    Says(&'static str),
+    RawBody(&'static str),
     /// A concurrent writer is faster: nodes are changed, and pods are replaced under the same
     /// names.
     Race,
@@ -54,7 +54,7 @@ pub struct Budget {
 }
 
 #[derive(Default)]
-pub struct World {
+pub struct ClusterState {
     pub nodes: BTreeMap<String, Value>,
     pub pods: BTreeMap<String, Value>,
     pub secrets: BTreeMap<String, Value>,
@@ -67,7 +67,7 @@ pub struct World {
     /// Verb and resource that are forbidden.
     pub forbidden: Vec<(Method, &'static str)>,
     /// Counts the requests and crashes at one of them.
-    pub reaper: Option<Arc<Reaper>>,
+    pub crash_injector: Option<Arc<CrashInjector>>,
     troubles: Vec<(Method, Trouble)>,
     version: u64,
 }
@@ -75,7 +75,7 @@ pub struct World {
 /// A running server. Dropping it stops it.
 pub struct Api {
     pub address: SocketAddr,
-    pub world: Shared,
+    pub state: SharedState,
     server: JoinHandle<io::Result<()>>,
 }
 
@@ -87,18 +87,18 @@ impl Drop for Api {
 
 /// The state, and whether a token is required: a client certificate is checked before HTTP begins.
 #[derive(Clone)]
-pub struct Shared {
-    world: Arc<Mutex<World>>,
+pub struct SharedState {
+    state: Arc<Mutex<ClusterState>>,
     wants_token: bool,
 }
 
-impl Shared {
+impl SharedState {
     pub fn new(wants_token: bool) -> Self {
-        Self { world: Arc::default(), wants_token }
+        Self { state: Arc::default(), wants_token }
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, World> {
-        self.world.lock().unwrap()
+    pub fn lock(&self) -> MutexGuard<'_, ClusterState> {
+        self.state.lock().unwrap()
     }
 
     pub fn router(&self) -> Router {
@@ -108,30 +108,30 @@ impl Shared {
 
 impl Api {
     pub async fn start(pki: &Pki) -> Self {
-        Self::serve(TlsAcceptor::from(pki.server()), Shared::new(true)).await
+        Self::serve(TlsAcceptor::from(pki.server()), SharedState::new(true)).await
     }
 
     /// A server that identifies its users by their certificates.
     pub async fn start_with_client_certificates(pki: &Pki) -> Self {
-        Self::serve(TlsAcceptor::from(pki.server_with_clients()), Shared::new(false)).await
+        Self::serve(TlsAcceptor::from(pki.server_with_clients()), SharedState::new(false)).await
     }
 
     /// A server whose certificate has expired.
-    pub async fn start_that_ran_out(pki: &Pki) -> Self {
-        Self::serve(TlsAcceptor::from(pki.server_that_ran_out()), Shared::new(true)).await
+    pub async fn start_with_expired_certificate(pki: &Pki) -> Self {
+        Self::serve(TlsAcceptor::from(pki.expired_server()), SharedState::new(true)).await
     }
 
-    async fn serve(acceptor: TlsAcceptor, world: Shared) -> Self {
+    async fn serve(acceptor: TlsAcceptor, env: SharedState) -> Self {
         let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = tcp.local_addr().unwrap();
-        let serve = axum::serve(Tls { tcp, acceptor }, world.router());
-        Self { address, world, server: tokio::spawn(async move { serve.await }) }
+        let serve = axum::serve(Tls { tcp, acceptor }, env.router());
+        Self { address, state: env, server: tokio::spawn(async move { serve.await }) }
     }
 
     /// Makes the next requests of this method fail, this many times.
-    pub fn trouble(&self, method: Method, trouble: Trouble, times: usize) {
-        let mut world = self.world.lock();
-        world.troubles.extend(std::iter::repeat_n((method, trouble), times));
+    pub fn trouble(&self, method: Method, failure: Trouble, times: usize) {
+        let mut env = self.state.lock();
+        env.troubles.extend(std::iter::repeat_n((method, failure), times));
     }
 }
 
@@ -159,24 +159,24 @@ impl Listener for Tls {
 }
 
 /// A refusal, as the API server writes it.
-pub struct No(StatusCode, Value);
+pub struct ApiError(StatusCode, Value);
 
-fn no(code: u16, reason: &str, message: impl Into<String>) -> No {
+fn api_error(code: u16, reason: &str, message: impl Into<String>) -> ApiError {
     let message = message.into();
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": message, "reason": reason, "code": code,
     });
-    No(StatusCode::from_u16(code).unwrap(), status)
+    ApiError(StatusCode::from_u16(code).unwrap(), status)
 }
 
-fn say(code: StatusCode, value: &Value) -> Response {
+fn json_response(code: StatusCode, value: &Value) -> Response {
     (code, [("content-type", "application/json")], value.to_string()).into_response()
 }
 
-impl IntoResponse for No {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        say(self.0, &self.1)
+        json_response(self.0, &self.1)
     }
 }
 
@@ -189,67 +189,69 @@ struct Call {
     body: Bytes,
 }
 
-async fn answer(State(shared): State<Shared>, request: Request) -> Response {
-    let reaper = shared.lock().reaper.clone();
+async fn answer(State(shared): State<SharedState>, request: Request) -> Response {
+    let reaper = shared.lock().crash_injector.clone();
     match reaper {
-        None => answer_at_last(shared, request).await,
-        Some(reaper) => reaper.guard(Who::Api, answer_at_last(shared, request)).await,
+        None => answer_with_trouble(shared, request).await,
+        Some(reaper) => {
+            reaper.call_or_crash(CallTarget::Api, answer_with_trouble(shared, request)).await
+        }
     }
 }
 
-async fn answer_at_last(shared: Shared, request: Request) -> Response {
-    let trouble = {
-        let mut world = shared.lock();
-        world.requests.push(format!("{} {}", request.method(), request.uri()));
-        let place = world.troubles.iter().position(|(method, _)| method == request.method());
-        place.map(|place| world.troubles.remove(place).1)
+async fn answer_with_trouble(shared: SharedState, request: Request) -> Response {
+    let failure = {
+        let mut env = shared.lock();
+        env.requests.push(format!("{} {}", request.method(), request.uri()));
+        let position = env.troubles.iter().position(|(method, _)| method == request.method());
+        position.map(|position| env.troubles.remove(position).1)
     };
-    match trouble {
-        None => carry_out(&shared, request).await,
+    match failure {
+        None => execute(&shared, request).await,
         Some(Trouble::Status(code)) => {
-            no(code, "InternalError", "etcdserver: request timed out").into_response()
+            api_error(code, "InternalError", "etcdserver: request timed out").into_response()
         }
         Some(Trouble::Proxy(code)) => {
             (StatusCode::from_u16(code).unwrap(), "<html>no such page</html>").into_response()
         }
-        Some(Trouble::Says(words)) => (StatusCode::OK, words).into_response(),
+        Some(Trouble::RawBody(words)) => (StatusCode::OK, words).into_response(),
         Some(Trouble::Hang) => {
             tokio::time::sleep(Duration::from_secs(60)).await;
             StatusCode::NO_CONTENT.into_response()
         }
         Some(Trouble::Race) => {
             shared.lock().race();
-            carry_out(&shared, request).await
+            execute(&shared, request).await
         }
         Some(Trouble::Cut) => {
-            let _ = carry_out(&shared, request).await;
+            let _ = execute(&shared, request).await;
             let parts = [Ok("{\"kind\":"), Err(io::Error::from(io::ErrorKind::ConnectionReset))];
             Response::new(Body::from_stream(futures_util::stream::iter(parts)))
         }
     }
 }
 
-async fn carry_out(shared: &Shared, request: Request) -> Response {
+async fn execute(shared: &SharedState, request: Request) -> Response {
     let allowed = request
         .headers()
         .get("authorization")
         .is_some_and(|value| value == &format!("Bearer {TOKEN}"));
     if shared.wants_token && !allowed {
-        return no(401, "Unauthorized", "Unauthorized").into_response();
+        return api_error(401, "Unauthorized", "Unauthorized").into_response();
     }
     match Call::read(request).await {
-        Ok(call) => shared.lock().carry_out(&call).into_response(),
+        Ok(call) => shared.lock().execute(&call).into_response(),
         Err(no) => no.into_response(),
     }
 }
 
 impl Call {
-    async fn read(request: Request) -> Result<Self, No> {
+    async fn read(request: Request) -> Result<Self, ApiError> {
         let (parts, body) = request.into_parts();
         let header = parts.headers.get("content-type").and_then(|value| value.to_str().ok());
         let body = to_bytes(body, MAX_BODY_BYTES)
             .await
-            .map_err(|_| no(413, "RequestEntityTooLarge", "long"))?;
+            .map_err(|_| api_error(413, "RequestEntityTooLarge", "long"))?;
         let query = parts.uri.query().unwrap_or_default();
         Ok(Self {
             method: parts.method,
@@ -261,22 +263,28 @@ impl Call {
     }
 
     /// Refuses query parameters other than these.
-    fn check_query(&self, known: &[&str]) -> Result<(), No> {
+    fn check_query(&self, known: &[&str]) -> Result<(), ApiError> {
         match self.query.keys().find(|key| !known.contains(&key.as_str())) {
-            Some(key) => Err(no(400, "BadRequest", format!("unknown query parameter {key}"))),
+            Some(key) => {
+                Err(api_error(400, "BadRequest", format!("unknown query parameter {key}")))
+            }
             None => Ok(()),
         }
     }
 
     /// The body as an object of one kind, without fields that the kind does not have.
-    fn object(&self, schema: &Schema, api_version: &str, kind: &str) -> Result<Value, No> {
+    fn object(&self, schema: &Schema, api_version: &str, kind: &str) -> Result<Value, ApiError> {
         if self.content_type != "application/json" {
-            return Err(no(415, "UnsupportedMediaType", format!("not {}", self.content_type)));
+            return Err(api_error(
+                415,
+                "UnsupportedMediaType",
+                format!("not {}", self.content_type),
+            ));
         }
-        let value: Value =
-            serde_json::from_slice(&self.body).map_err(|e| no(400, "BadRequest", e.to_string()))?;
+        let value: Value = serde_json::from_slice(&self.body)
+            .map_err(|e| api_error(400, "BadRequest", e.to_string()))?;
         if value["kind"] != kind || value["apiVersion"] != api_version {
-            return Err(no(
+            return Err(api_error(
                 400,
                 "BadRequest",
                 format!("Object 'Kind' is missing, or is no {api_version} {kind}"),
@@ -286,13 +294,13 @@ impl Call {
         Ok(value)
     }
 
-    fn check_delete_options(&self) -> Result<(), No> {
+    fn check_delete_options(&self) -> Result<(), ApiError> {
         self.check_query(&[])?;
         if self.body.is_empty() {
             return Ok(());
         }
-        let value =
-            serde_json::from_slice(&self.body).map_err(|e| no(400, "BadRequest", e.to_string()))?;
+        let value = serde_json::from_slice(&self.body)
+            .map_err(|e| api_error(400, "BadRequest", e.to_string()))?;
         check_fields(&DELETE_OPTIONS, &value)
     }
 }
@@ -303,31 +311,33 @@ fn pair(text: &str) -> (String, String) {
     (key.to_owned(), value.replace("%3D", "=").replace("%2F", "/"))
 }
 
-fn check_fields(schema: &Schema, value: &Value) -> Result<(), No> {
+fn check_fields(schema: &Schema, value: &Value) -> Result<(), ApiError> {
     match mismatch(schema, value, "") {
-        Some(field) => {
-            Err(no(400, "BadRequest", format!("strict decoding error: unknown field \"{field}\"")))
-        }
+        Some(field) => Err(api_error(
+            400,
+            "BadRequest",
+            format!("strict decoding error: unknown field \"{field}\""),
+        )),
         None => Ok(()),
     }
 }
 
-impl World {
-    fn carry_out(&mut self, call: &Call) -> Result<Response, No> {
-        self.reap();
+impl ClusterState {
+    fn execute(&mut self, call: &Call) -> Result<Response, ApiError> {
+        self.remove_ended_pods();
         let path: Vec<&str> = call.path.iter().map(String::as_str).collect();
-        let Some(place) = path.strip_prefix(&["api", "v1"]) else { return Err(unknown_path()) };
+        let Some(position) = path.strip_prefix(&["api", "v1"]) else { return Err(unknown_path()) };
         let resource =
-            place.iter().rfind(|word| RESOURCES.contains(word)).copied().unwrap_or_default();
+            position.iter().rfind(|label| RESOURCES.contains(label)).copied().unwrap_or_default();
         if self.forbidden.iter().any(|(method, named)| *method == call.method && *named == resource)
         {
-            let said = format!(
+            let message = format!(
                 "{resource} is forbidden: User \"farrier\" cannot {} resource \"{resource}\"",
                 call.method
             );
-            return Err(no(403, "Forbidden", said));
+            return Err(api_error(403, "Forbidden", message));
         }
-        match (call.method.as_str(), place) {
+        match (call.method.as_str(), position) {
             ("GET", ["nodes"]) => self.list_nodes(call),
             ("GET", ["nodes", name]) => found(self.nodes.get(*name), "nodes", name),
             ("PATCH", ["nodes", name]) => self.patch_node(name, call),
@@ -376,7 +386,7 @@ impl World {
     }
 
     /// Removes the pods whose grace period has ended.
-    fn reap(&mut self) {
+    fn remove_ended_pods(&mut self) {
         let now = jiff::Timestamp::now();
         let stubborn = &self.stubborn;
         self.pods.retain(|name, pod| {
@@ -387,17 +397,21 @@ impl World {
         });
     }
 
-    fn patch_node(&mut self, name: &str, call: &Call) -> Result<Response, No> {
+    fn patch_node(&mut self, name: &str, call: &Call) -> Result<Response, ApiError> {
         call.check_query(&["fieldManager"])?;
         if call.content_type != "application/strategic-merge-patch+json" {
-            return Err(no(415, "UnsupportedMediaType", format!("not {}", call.content_type)));
+            return Err(api_error(
+                415,
+                "UnsupportedMediaType",
+                format!("not {}", call.content_type),
+            ));
         }
-        let patch: Value =
-            serde_json::from_slice(&call.body).map_err(|e| no(400, "BadRequest", e.to_string()))?;
+        let patch: Value = serde_json::from_slice(&call.body)
+            .map_err(|e| api_error(400, "BadRequest", e.to_string()))?;
         let Some(node) = self.nodes.get(name) else { return Err(absent("nodes", name)) };
-        let wanted = patch["metadata"].get("resourceVersion");
-        if wanted.is_some_and(|wanted| *wanted != node["metadata"]["resourceVersion"]) {
-            return Err(no(
+        let desired = patch["metadata"].get("resourceVersion");
+        if desired.is_some_and(|desired| *desired != node["metadata"]["resourceVersion"]) {
+            return Err(api_error(
                 409,
                 "Conflict",
                 "the object has been modified; please apply your changes to the latest version",
@@ -410,27 +424,31 @@ impl World {
         found(self.nodes.get(name), "nodes", name)
     }
 
-    fn list_nodes(&self, call: &Call) -> Result<Response, No> {
+    fn list_nodes(&self, call: &Call) -> Result<Response, ApiError> {
         call.check_query(&["limit", "continue"])?;
         page(call, "NodeList", &self.nodes.values().collect::<Vec<_>>(), self.version)
     }
 
-    fn list_pods(&self, call: &Call) -> Result<Response, No> {
+    fn list_pods(&self, call: &Call) -> Result<Response, ApiError> {
         call.check_query(&["fieldSelector", "limit", "continue"])?;
         let selector = call.query.get("fieldSelector").map(String::as_str).unwrap_or_default();
         let Some(node) = selector.strip_prefix("spec.nodeName=") else {
-            return Err(no(400, "BadRequest", format!("field label not supported: {selector}")));
+            return Err(api_error(
+                400,
+                "BadRequest",
+                format!("field label not supported: {selector}"),
+            ));
         };
         let all: Vec<&Value> =
             self.pods.values().filter(|pod| pod["spec"]["nodeName"] == node).collect();
         page(call, "PodList", &all, self.version)
     }
 
-    fn evict(&mut self, namespace: &str, name: &str, call: &Call) -> Result<Response, No> {
+    fn evict(&mut self, namespace: &str, name: &str, call: &Call) -> Result<Response, ApiError> {
         call.check_query(&["fieldManager"])?;
         let body = call.object(&EVICTION, "policy/v1", "Eviction")?;
         if body["metadata"]["name"] != name || body["metadata"]["namespace"] != namespace {
-            return Err(no(
+            return Err(api_error(
                 400,
                 "BadRequest",
                 "name in URL does not match name in Eviction object",
@@ -440,7 +458,11 @@ impl World {
         let Some(pod) = self.pods.get_mut(&full) else { return Err(absent("pods", name)) };
         let uid = body["deleteOptions"]["preconditions"].get("uid");
         if uid.is_some_and(|uid| *uid != pod["metadata"]["uid"]) {
-            return Err(no(409, "Conflict", "Precondition failed: UID in precondition differs"));
+            return Err(api_error(
+                409,
+                "Conflict",
+                "Precondition failed: UID in precondition differs",
+            ));
         }
         let app = pod["metadata"]["labels"]["app"].clone();
         let mut budgets: Vec<&mut Budget> =
@@ -450,18 +472,18 @@ impl World {
             [budget] if budget.allowed > 0 => budget.allowed -= 1,
             [budget] => return Err(blocked(budget)),
             _ => {
-                let said = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
-                return Err(no(500, "InternalError", said));
+                let message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+                return Err(api_error(500, "InternalError", message));
             }
         }
         let grace = pod["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(30);
         let due = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(grace);
         pod["metadata"]["deletionTimestamp"] = json!(format!("{due:.0}"));
         let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
-        Ok(say(StatusCode::CREATED, &status))
+        Ok(json_response(StatusCode::CREATED, &status))
     }
 
-    fn create_secret(&mut self, call: &Call) -> Result<Response, No> {
+    fn create_secret(&mut self, call: &Call) -> Result<Response, ApiError> {
         call.check_query(&["fieldManager"])?;
         let body = call.object(&SECRET, "v1", "Secret")?;
         let name = body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
@@ -469,36 +491,45 @@ impl World {
         if body["type"] == "bootstrap.kubernetes.io/token"
             && name != format!("bootstrap-token-{token}")
         {
-            return Err(no(422, "Invalid", format!("Secret \"{name}\" is invalid: metadata.name")));
+            return Err(api_error(
+                422,
+                "Invalid",
+                format!("Secret \"{name}\" is invalid: metadata.name"),
+            ));
         }
         if self.secrets.contains_key(&name) {
-            return Err(no(409, "AlreadyExists", format!("secrets \"{name}\" already exists")));
+            return Err(api_error(
+                409,
+                "AlreadyExists",
+                format!("secrets \"{name}\" already exists"),
+            ));
         }
         self.secrets.insert(name, body.clone());
-        Ok(say(StatusCode::CREATED, &body))
+        Ok(json_response(StatusCode::CREATED, &body))
     }
 }
 
 const RESOURCES: [&str; 5] = ["nodes", "pods", "eviction", "secrets", "configmaps"];
 
-fn blocked(budget: &Budget) -> No {
-    let mut refusal = no(
+fn blocked(budget: &Budget) -> ApiError {
+    let mut refusal = api_error(
         429,
         "TooManyRequests",
         "Cannot evict pod as it would violate the pod's disruption budget.",
     );
-    let said =
+    let message =
         format!("The disruption budget {} needs 2 healthy pods and has 2 currently", budget.name);
-    refusal.1["details"] = json!({ "causes": [{ "reason": "DisruptionBudget", "message": said }] });
+    refusal.1["details"] =
+        json!({ "causes": [{ "reason": "DisruptionBudget", "message": message }] });
     refusal
 }
 
 /// The requested page of a list, and the start of the next one.
-fn page(call: &Call, kind: &str, all: &[&Value], version: u64) -> Result<Response, No> {
+fn page(call: &Call, kind: &str, all: &[&Value], version: u64) -> Result<Response, ApiError> {
     let number = |key: &str, default: usize| match call.query.get(key) {
         None => Ok(default),
         Some(text) => {
-            text.parse().map_err(|_| no(400, "BadRequest", format!("{key} is not valid")))
+            text.parse().map_err(|_| api_error(400, "BadRequest", format!("{key} is not valid")))
         }
     };
     let (from, limit) = (number("continue", 0)?, number("limit", usize::MAX)?);
@@ -510,21 +541,21 @@ fn page(call: &Call, kind: &str, all: &[&Value], version: u64) -> Result<Respons
         metadata["remainingItemCount"] = json!(rest - limit);
     }
     let list = json!({ "kind": kind, "apiVersion": "v1", "metadata": metadata, "items": items });
-    Ok(say(StatusCode::OK, &list))
+    Ok(json_response(StatusCode::OK, &list))
 }
 
-fn unknown_path() -> No {
+fn unknown_path() -> ApiError {
     // The real server answers so, in plain text, for unknown paths.
-    No(StatusCode::NOT_FOUND, json!("404 page not found"))
+    ApiError(StatusCode::NOT_FOUND, json!("404 page not found"))
 }
 
-fn absent(resource: &str, name: &str) -> No {
-    no(404, "NotFound", format!("{resource} \"{name}\" not found"))
+fn absent(resource: &str, name: &str) -> ApiError {
+    api_error(404, "NotFound", format!("{resource} \"{name}\" not found"))
 }
 
-fn found(object: Option<&Value>, resource: &str, name: &str) -> Result<Response, No> {
+fn found(object: Option<&Value>, resource: &str, name: &str) -> Result<Response, ApiError> {
     match object {
-        Some(object) => Ok(say(StatusCode::OK, object)),
+        Some(object) => Ok(json_response(StatusCode::OK, object)),
         None => Err(absent(resource, name)),
     }
 }
@@ -534,13 +565,13 @@ fn delete(
     resource: &str,
     name: &str,
     call: &Call,
-) -> Result<Response, No> {
+) -> Result<Response, ApiError> {
     call.check_delete_options()?;
     match objects.remove(name) {
         Some(_) => {
             let details = json!({ "name": name, "kind": resource });
             let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details });
-            Ok(say(StatusCode::OK, &status))
+            Ok(json_response(StatusCode::OK, &status))
         }
         None => Err(absent(resource, name)),
     }

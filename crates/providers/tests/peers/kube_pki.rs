@@ -75,7 +75,7 @@ impl Pki {
         self.server_config(Validity::Holds, true)
     }
 
-    pub fn server_that_ran_out(&self) -> Arc<ServerConfig> {
+    pub fn expired_server(&self) -> Arc<ServerConfig> {
         self.server_config(Validity::RanOut, false)
     }
 

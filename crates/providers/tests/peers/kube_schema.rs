@@ -86,11 +86,11 @@ pub const EVICTION: Schema = Object(&[
 ]);
 
 /// The path of the first field that is unknown or of another type. A null is no field.
-pub fn mismatch(schema: &Schema, value: &Value, place: &str) -> Option<String> {
+pub fn mismatch(schema: &Schema, value: &Value, position: &str) -> Option<String> {
     if value.is_null() {
         return None;
     }
-    let fits = |fits: bool| (!fits).then(|| place.to_owned());
+    let fits = |fits: bool| (!fits).then(|| position.to_owned());
     match schema {
         Any => None,
         Bool => fits(value.is_boolean()),
@@ -99,15 +99,15 @@ pub fn mismatch(schema: &Schema, value: &Value, place: &str) -> Option<String> {
         Texts => fits(value.as_object().is_some_and(|map| map.values().all(Value::is_string))),
         List(schema) => match value.as_array() {
             None => fits(false),
-            Some(items) => items.iter().find_map(|item| mismatch(schema, item, place)),
+            Some(items) => items.iter().find_map(|item| mismatch(schema, item, position)),
         },
         Object(known) => match value.as_object() {
             None => fits(false),
             Some(fields) => fields.iter().find_map(|(name, value)| {
-                let place = format!("{place}.{name}");
+                let position = format!("{position}.{name}");
                 match known.iter().find(|(known, _)| known == name) {
-                    Some((_, schema)) => mismatch(schema, value, &place),
-                    None => Some(place),
+                    Some((_, schema)) => mismatch(schema, value, &position),
+                    None => Some(position),
                 }
             }),
         },

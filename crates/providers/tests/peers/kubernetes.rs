@@ -2,10 +2,10 @@
 //! failure.
 
 use crate::DEADLINE;
-use crate::kube_api::{Api, Budget, Shared, TOKEN, Trouble};
+use crate::kube_api::{Api, Budget, SharedState, TOKEN, Trouble};
 use crate::kube_pki::{Pki, Validity};
 use axum::http::{Method, Request, StatusCode};
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use providers::kubernetes::{Cluster, JoinMaterial, NodeTaintEffect, PodEviction, Settings, Taint};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ use tower::ServiceExt;
 async fn start() -> (Api, Cluster) {
     let pki = Pki::new();
     let api = Api::start(&pki).await;
-    api.world.lock().add_node(node("n1"));
+    api.state.lock().add_node(node("n1"));
     let cluster = connect(&pki, &api, &format!("token: {TOKEN}"));
     (api, cluster)
 }
@@ -64,16 +64,19 @@ pub fn cluster_info(pki: &Pki, server: &str) -> Value {
 }
 
 /// The code of the fault, after checking that its message names the server and these words.
-fn code_of(fault: &Fault, words: &[&str]) -> Code {
-    for word in words {
-        assert!(fault.said.contains(word), "{word}: {fault}");
+fn code_of(fault: &Fault, words: &[&str]) -> FaultCode {
+    for name in words {
+        assert!(fault.message.contains(name), "{name}: {fault}");
     }
-    assert!(fault.said.contains("https://127.0.0.1:") && !fault.said.contains(TOKEN), "{fault}");
+    assert!(
+        fault.message.contains("https://127.0.0.1:") && !fault.message.contains(TOKEN),
+        "{fault}"
+    );
     fault.code
 }
 
 #[tokio::test]
-async fn a_node_is_seen_as_the_cluster_sees_it() {
+async fn a_node_is_read_as_the_cluster_shows_it() {
     let (_api, cluster) = start().await;
     let node = cluster.node("n1").await.unwrap().unwrap();
     assert!(node.ready && node.schedulable);
@@ -85,24 +88,24 @@ async fn a_node_is_seen_as_the_cluster_sees_it() {
         [Taint { key: "theirs".into(), value: None, effect: NodeTaintEffect::NoExecute }]
     );
     assert_eq!(
-        node.bad.iter().map(|bad| bad.message.as_str()).collect::<Vec<_>>(),
+        node.bad_conditions.iter().map(|bad| bad.message.as_str()).collect::<Vec<_>>(),
         ["disk is full"]
     );
     assert_eq!(cluster.node("n2").await.unwrap(), None);
 }
 
 #[tokio::test]
-async fn a_node_is_cordoned_labelled_and_let_go() {
+async fn a_node_is_cordoned_labelled_and_uncordoned() {
     let (api, cluster) = start().await;
     for by in ["op-1", "op-2"] {
         let node = cluster.cordon("n1", by).await.unwrap();
         // A second cordon finds it done, and by which run.
         assert_eq!((node.schedulable, node.cordoned_by.as_deref()), (false, Some("op-1")));
     }
-    let kept = cluster.uncordon("n1", Some("op-2")).await.unwrap().unwrap();
-    assert!(!kept.schedulable && kept.is_left_alone(Some("op-2")));
-    for whose in [Some("op-1"), None] {
-        let node = cluster.uncordon("n1", whose).await.unwrap().unwrap();
+    let stored = cluster.uncordon("n1", Some("op-2")).await.unwrap().unwrap();
+    assert!(!stored.schedulable && stored.is_left_alone(Some("op-2")));
+    for owner in [Some("op-1"), None] {
+        let node = cluster.uncordon("n1", owner).await.unwrap().unwrap();
         assert_eq!((node.schedulable, node.cordoned_by), (true, None));
     }
     let labels = BTreeMap::from([
@@ -110,13 +113,13 @@ async fn a_node_is_cordoned_labelled_and_let_go() {
         ("old".to_owned(), None),
     ]);
     let node = cluster.label("n1", &labels).await.unwrap();
-    let wanted = BTreeMap::from([("farrier/run", "r1"), ("zone", "a")]);
+    let desired = BTreeMap::from([("farrier/run", "r1"), ("zone", "a")]);
     assert_eq!(
         node.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect::<BTreeMap<_, _>>(),
-        wanted
+        desired
     );
     let patches: Vec<String> = api
-        .world
+        .state
         .lock()
         .requests
         .iter()
@@ -129,7 +132,7 @@ async fn a_node_is_cordoned_labelled_and_let_go() {
     assert_eq!(cluster.node("n1").await.unwrap(), None);
     cluster.remove_node("n1").await.unwrap();
     let fault = cluster.cordon("n1", "op-1").await.unwrap_err();
-    assert_eq!(code_of(&fault, &["no node `n1`"]), Code::NotInCluster);
+    assert_eq!(code_of(&fault, &["no node `n1`"]), FaultCode::NotInCluster);
     assert_eq!(cluster.uncordon("n1", None).await.unwrap(), None);
 }
 
@@ -147,7 +150,7 @@ async fn taints_are_set_beside_those_of_others() {
     assert_eq!(node.taints.len(), 2);
     assert_eq!(node.taints[1], ours);
     let patches =
-        |api: &Api| api.world.lock().requests.iter().filter(|r| r.starts_with("PATCH")).count();
+        |api: &Api| api.state.lock().requests.iter().filter(|r| r.starts_with("PATCH")).count();
     assert_eq!(patches(&api), 3);
     let again = cluster.taint("n1", std::slice::from_ref(&ours), &[]).await.unwrap();
     assert_eq!((again.taints.len(), patches(&api)), (2, 3), "nothing to do");
@@ -155,16 +158,16 @@ async fn taints_are_set_beside_those_of_others() {
     assert_eq!(node.taints.len(), 1);
     api.trouble(Method::PATCH, Trouble::Race, 10);
     let fault = cluster.taint("n1", std::slice::from_ref(&ours), &[]).await.unwrap_err();
-    assert_eq!(code_of(&fault, &["`n1`"]), Code::EffectFailed);
+    assert_eq!(code_of(&fault, &["`n1`"]), FaultCode::EffectFailed);
     let fault = cluster.taint("n9", &[ours], &[]).await.unwrap_err();
-    assert_eq!(code_of(&fault, &["`n9`"]), Code::NotInCluster);
+    assert_eq!(code_of(&fault, &["`n9`"]), FaultCode::NotInCluster);
 }
 
 #[tokio::test]
-async fn a_token_is_minted_and_forgotten() {
+async fn a_token_is_created_and_deleted() {
     let pki = Pki::new();
     let api = Api::start(&pki).await;
-    api.world
+    api.state
         .lock()
         .config_maps
         .insert("cluster-info".into(), cluster_info(&pki, "https://10.0.0.1:6443"));
@@ -184,15 +187,15 @@ async fn a_token_is_minted_and_forgotten() {
     assert_eq!(first.arguments().expose_secret(), line);
 
     let name = format!("bootstrap-token-{}", first.token_id);
-    let secret = api.world.lock().secrets[&name].clone();
+    let secret = api.state.lock().secrets[&name].clone();
     assert_eq!(secret["type"], "bootstrap.kubernetes.io/token");
     let data = &secret["stringData"];
-    let whole = format!(
+    let complete = format!(
         "{}.{}",
         data["token-id"].as_str().unwrap(),
         data["token-secret"].as_str().unwrap()
     );
-    assert_eq!(whole, first.token.expose_secret());
+    assert_eq!(complete, first.token.expose_secret());
     assert_eq!(data["expiration"].as_str().unwrap(), first.expires_at.to_string());
     let left = first.expires_at.as_second() - jiff::Timestamp::now().as_second();
     assert!((590..=600).contains(&left), "{left}");
@@ -201,26 +204,26 @@ async fn a_token_is_minted_and_forgotten() {
     }
     assert_eq!(data["auth-extra-groups"], "system:bootstrappers:kubeadm:default-node-token");
 
-    cluster.forget_token(&first.token_id).await.unwrap();
-    cluster.forget_token(&first.token_id).await.unwrap();
-    let left: Vec<String> = api.world.lock().secrets.keys().cloned().collect();
+    cluster.delete_token(&first.token_id).await.unwrap();
+    cluster.delete_token(&first.token_id).await.unwrap();
+    let left: Vec<String> = api.state.lock().secrets.keys().cloned().collect();
     assert_eq!(left, [format!("bootstrap-token-{}", second.token_id)]);
 }
 
 #[tokio::test]
-async fn no_token_is_left_behind_when_the_rest_cannot_be_had() {
+async fn a_failed_join_leaves_no_token() {
     let (api, cluster) = start().await;
     let ttl = Duration::from_secs(600);
     let fault = mint(&cluster, ttl).await.unwrap_err();
-    assert_eq!(code_of(&fault, &["cluster-info", "kubeadm"]), Code::NotSupported);
+    assert_eq!(code_of(&fault, &["cluster-info", "kubeadm"]), FaultCode::NotSupported);
     let odd = json!({ "kind": "ConfigMap", "apiVersion": "v1", "metadata": {}, "data": { "kubeconfig": "clusters: []" } });
-    api.world.lock().config_maps.insert("cluster-info".into(), odd);
+    api.state.lock().config_maps.insert("cluster-info".into(), odd);
     let fault = mint(&cluster, ttl).await.unwrap_err();
-    assert_eq!(code_of(&fault, &["names no cluster"]), Code::NotSupported);
+    assert_eq!(code_of(&fault, &["names no cluster"]), FaultCode::NotSupported);
     for ttl in [Duration::ZERO, Duration::from_secs(25 * 60 * 60)] {
-        assert_eq!(mint(&cluster, ttl).await.unwrap_err().code, Code::NotSupported);
+        assert_eq!(mint(&cluster, ttl).await.unwrap_err().code, FaultCode::NotSupported);
     }
-    assert!(api.world.lock().secrets.is_empty());
+    assert!(api.state.lock().secrets.is_empty());
 }
 
 fn app(name: &str) -> Value {
@@ -231,27 +234,27 @@ fn app(name: &str) -> Value {
 async fn a_node_is_emptied_page_by_page_of_what_must_go() {
     let (api, cluster) = start().await;
     {
-        let mut world = api.world.lock();
+        let mut env = api.state.lock();
         for n in 0..450 {
-            world.add_pod(&format!("shop/web-{n:03}"), json!({}));
+            env.add_pod(&format!("shop/web-{n:03}"), json!({}));
         }
         let owner = json!({ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": true });
-        world.add_pod("kube-system/daemon", json!({ "metadata": { "ownerReferences": [owner] } }));
-        world.add_pod(
+        env.add_pod("kube-system/daemon", json!({ "metadata": { "ownerReferences": [owner] } }));
+        env.add_pod(
             "kube-system/mirror",
             json!({ "metadata": { "annotations": { "kubernetes.io/config.mirror": "x" } } }),
         );
-        world.add_pod("shop/finished", json!({ "status": { "phase": "Succeeded" } }));
-        world.add_pod("shop/elsewhere", json!({ "spec": { "nodeName": "n2" } }));
+        env.add_pod("shop/finished", json!({ "status": { "phase": "Succeeded" } }));
+        env.add_pod("shop/elsewhere", json!({ "spec": { "nodeName": "n2" } }));
     }
-    let mut told = 0;
+    let mut reported = 0;
     let pass = cluster
-        .evict_all("n1", |step| told += usize::from(matches!(step, PodEviction::Evicted(_))))
+        .evict_all("n1", |step| reported += usize::from(matches!(step, PodEviction::Evicted(_))))
         .await
         .unwrap();
-    assert_eq!((pass.waiting.len(), pass.left_alone, told), (450, 3, 450));
+    assert_eq!((pass.waiting.len(), pass.left_alone, reported), (450, 3, 450));
     let lists = api
-        .world
+        .state
         .lock()
         .requests
         .iter()
@@ -260,9 +263,9 @@ async fn a_node_is_emptied_page_by_page_of_what_must_go() {
     assert_eq!(lists, 3, "450 pods and 3 are three pages of 200");
     let pass = empty(&cluster).await;
     assert_eq!((pass.left_alone, pass.fault("n1")), (3, None));
-    let left: BTreeSet<String> = api.world.lock().pods.keys().cloned().collect();
-    let kept = ["kube-system/daemon", "kube-system/mirror", "shop/elsewhere", "shop/finished"];
-    assert_eq!(left, kept.map(str::to_owned).into());
+    let left: BTreeSet<String> = api.state.lock().pods.keys().cloned().collect();
+    let stored = ["kube-system/daemon", "kube-system/mirror", "shop/elsewhere", "shop/finished"];
+    assert_eq!(left, stored.map(str::to_owned).into());
 }
 
 /// Repeats passes until nothing is left to evict.
@@ -282,68 +285,69 @@ async fn empty(cluster: &Cluster) -> providers::kubernetes::EvictionPass {
 async fn a_disruption_budget_is_waited_for() {
     let (api, cluster) = start().await;
     {
-        let mut world = api.world.lock();
-        world.budgets.push(Budget { name: "db-budget", app: "db", allowed: 1 });
+        let mut env = api.state.lock();
+        env.budgets.push(Budget { name: "db-budget", app: "db", allowed: 1 });
         for n in 1..=3 {
-            world.add_pod(&format!("shop/db-{n}"), app("db"));
+            env.add_pod(&format!("shop/db-{n}"), app("db"));
         }
-        world.add_pod("shop/free", json!({}));
+        env.add_pod("shop/free", json!({}));
     }
     let pass = cluster.evict_all("n1", |_| {}).await.unwrap();
     assert_eq!((pass.waiting.len(), pass.blocked.len()), (2, 2));
     let fault = pass.fault("n1").unwrap();
-    assert_eq!(fault.code, Code::EvictionBlocked);
+    assert_eq!(fault.code, FaultCode::EvictionBlocked);
     assert!(
-        fault.said.contains("shop/db-2") && fault.said.contains("db-budget needs 2 healthy pods"),
+        fault.message.contains("shop/db-2")
+            && fault.message.contains("db-budget needs 2 healthy pods"),
         "{fault}"
     );
     // The application becomes healthy elsewhere, one pod at a time.
     let mut blocked = pass.blocked.len();
     while blocked > 0 {
-        api.world.lock().budgets[0].allowed = 1;
+        api.state.lock().budgets[0].allowed = 1;
         let pass = cluster.evict_all("n1", |_| {}).await.unwrap();
         assert!(pass.blocked.len() < blocked, "{pass:?}");
         blocked = pass.blocked.len();
     }
     empty(&cluster).await;
-    assert!(api.world.lock().pods.is_empty());
+    assert!(api.state.lock().pods.is_empty());
 }
 
 #[tokio::test]
-async fn a_pod_that_took_the_name_of_another_is_not_evicted_for_it() {
+async fn a_replaced_pod_is_not_evicted() {
     let (api, cluster) = start().await;
-    api.world.lock().add_pod("shop/db-0", json!({}));
+    api.state.lock().add_pod("shop/db-0", json!({}));
     api.trouble(Method::POST, Trouble::Race, 1);
     let pass = cluster.evict_all("n1", |_| {}).await.unwrap();
     assert!(!pass.is_done(), "the next pass sees the new pod of that name");
-    let pod = api.world.lock().pods["shop/db-0"].clone();
+    let pod = api.state.lock().pods["shop/db-0"].clone();
     assert!(pod["metadata"].get("deletionTimestamp").is_none(), "{pod}");
     empty(&cluster).await;
-    assert!(api.world.lock().pods.is_empty());
+    assert!(api.state.lock().pods.is_empty());
 }
 
 #[tokio::test]
 async fn two_budgets_for_one_pod_block_it_alone() {
     let (api, cluster) = start().await;
     {
-        let mut world = api.world.lock();
-        world.budgets.push(Budget { name: "one", app: "db", allowed: 9 });
-        world.budgets.push(Budget { name: "two", app: "db", allowed: 9 });
-        world.add_pod("shop/db", app("db"));
-        world.add_pod("shop/web", json!({}));
+        let mut env = api.state.lock();
+        env.budgets.push(Budget { name: "one", app: "db", allowed: 9 });
+        env.budgets.push(Budget { name: "two", app: "db", allowed: 9 });
+        env.add_pod("shop/db", app("db"));
+        env.add_pod("shop/web", json!({}));
     }
     let pass = cluster.evict_all("n1", |_| {}).await.unwrap();
     assert_eq!((pass.waiting.len(), pass.blocked.len()), (1, 1));
-    assert!(pass.blocked[0].said.contains("more than one PodDisruptionBudget"), "{pass:?}");
+    assert!(pass.blocked[0].message.contains("more than one PodDisruptionBudget"), "{pass:?}");
 }
 
 #[tokio::test]
 async fn a_pod_that_ignores_its_grace_period_is_named() {
     let (api, cluster) = start().await;
     {
-        let mut world = api.world.lock();
-        world.add_pod("shop/deaf", json!({}));
-        world.stubborn.insert("shop/deaf".into());
+        let mut env = api.state.lock();
+        env.add_pod("shop/deaf", json!({}));
+        env.stubborn.insert("shop/deaf".into());
     }
     let pass = cluster.evict_all("n1", |_| {}).await.unwrap();
     assert_eq!(pass.waiting.len(), 1);
@@ -358,83 +362,85 @@ async fn a_pod_that_ignores_its_grace_period_is_named() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     };
     let fault = late.fault("n1").unwrap();
-    assert_eq!(fault.code, Code::EvictionBlocked);
-    assert!(fault.said.contains("shop/deaf (should have been gone"), "{fault}");
+    assert_eq!(fault.code, FaultCode::EvictionBlocked);
+    assert!(fault.message.contains("shop/deaf (should have been gone"), "{fault}");
     let evictions =
-        api.world.lock().requests.iter().filter(|request| request.contains("/eviction")).count();
+        api.state.lock().requests.iter().filter(|request| request.contains("/eviction")).count();
     assert_eq!(evictions, 1, "a terminating pod is not evicted again");
 }
 
 #[tokio::test]
-async fn a_server_that_fails_is_told_from_one_that_may_have_done_it() {
+async fn a_lost_change_is_distinguished_from_a_refused_one() {
     let (api, cluster) = start().await;
-    for trouble in [Trouble::Status(500), Trouble::Status(504), Trouble::Cut] {
-        api.trouble(Method::GET, trouble, 1);
+    for failure in [Trouble::Status(500), Trouble::Status(504), Trouble::Cut] {
+        api.trouble(Method::GET, failure, 1);
         let fault = cluster.node("n1").await.unwrap_err();
-        assert_eq!(code_of(&fault, &["get nodes `n1`"]), Code::ClusterUnreachable, "{trouble:?}");
-        api.trouble(Method::PATCH, trouble, 1);
+        assert_eq!(
+            code_of(&fault, &["get nodes `n1`"]),
+            FaultCode::ClusterUnreachable,
+            "{failure:?}"
+        );
+        api.trouble(Method::PATCH, failure, 1);
         let fault = cluster.cordon("n1", "op-1").await.unwrap_err();
-        assert_eq!(code_of(&fault, &["patch nodes `n1`"]), Code::AnswerLost, "{trouble:?}");
+        assert_eq!(code_of(&fault, &["patch nodes `n1`"]), FaultCode::AnswerLost, "{failure:?}");
     }
     assert!(
         !cluster.node("n1").await.unwrap().unwrap().schedulable,
         "the line was cut after it had happened"
     );
     api.trouble(Method::PATCH, Trouble::Status(503), 1);
-    assert_eq!(cluster.uncordon("n1", None).await.unwrap_err().code, Code::ClusterUnreachable);
+    assert_eq!(cluster.uncordon("n1", None).await.unwrap_err().code, FaultCode::ClusterUnreachable);
     cluster.uncordon("n1", None).await.unwrap();
 }
 
 #[tokio::test]
-async fn what_somebody_in_between_says_is_no_answer() {
+async fn a_proxy_answer_is_no_answer() {
     let (api, cluster) = start().await;
     api.trouble(Method::DELETE, Trouble::Proxy(404), 1);
-    assert_eq!(cluster.remove_node("n1").await.unwrap_err().code, Code::AnswerGarbled);
+    assert_eq!(cluster.remove_node("n1").await.unwrap_err().code, FaultCode::AnswerGarbled);
     assert!(cluster.node("n1").await.unwrap().is_some(), "the node does not count as deleted");
     api.trouble(Method::GET, Trouble::Proxy(404), 1);
-    assert_eq!(cluster.node("n1").await.unwrap_err().code, Code::AnswerGarbled);
+    assert_eq!(cluster.node("n1").await.unwrap_err().code, FaultCode::AnswerGarbled);
     api.trouble(Method::GET, Trouble::Proxy(502), 1);
-    assert_eq!(cluster.node("n1").await.unwrap_err().code, Code::ClusterUnreachable);
+    assert_eq!(cluster.node("n1").await.unwrap_err().code, FaultCode::ClusterUnreachable);
 }
 
 #[tokio::test]
-async fn a_success_that_says_something_else_is_none() {
+async fn a_success_with_a_wrong_body_is_garbled() {
     let pki = Pki::new();
     let api = Api::start(&pki).await;
     {
-        let mut world = api.world.lock();
-        world.add_node(node("n1"));
-        world.add_pod("shop/web", json!({}));
-        world
-            .config_maps
-            .insert("cluster-info".into(), cluster_info(&pki, "https://10.0.0.1:6443"));
+        let mut env = api.state.lock();
+        env.add_node(node("n1"));
+        env.add_pod("shop/web", json!({}));
+        env.config_maps.insert("cluster-info".into(), cluster_info(&pki, "https://10.0.0.1:6443"));
     }
     let cluster = connect(&pki, &api, &format!("token: {TOKEN}"));
     for words in ["<html>welcome</html>", "{}", r#"{"metadata":{"name":"other"}}"#, "", "[]"] {
-        let trouble = Trouble::Says(words);
-        api.trouble(Method::GET, trouble, 1);
-        assert_eq!(cluster.node("n1").await.unwrap_err().code, Code::AnswerGarbled, "{words}");
-        api.trouble(Method::PATCH, trouble, 1);
+        let failure = Trouble::RawBody(words);
+        api.trouble(Method::GET, failure, 1);
+        assert_eq!(cluster.node("n1").await.unwrap_err().code, FaultCode::AnswerGarbled, "{words}");
+        api.trouble(Method::PATCH, failure, 1);
         assert_eq!(
             cluster.cordon("n1", "op-1").await.unwrap_err().code,
-            Code::AnswerGarbled,
+            FaultCode::AnswerGarbled,
             "{words}"
         );
-        api.trouble(Method::DELETE, trouble, 1);
+        api.trouble(Method::DELETE, failure, 1);
         assert_eq!(
             cluster.remove_node("n1").await.unwrap_err().code,
-            Code::AnswerGarbled,
+            FaultCode::AnswerGarbled,
             "{words}"
         );
-        api.trouble(Method::POST, trouble, 1);
+        api.trouble(Method::POST, failure, 1);
         let fault = mint(&cluster, Duration::from_secs(60)).await.unwrap_err();
-        assert_eq!(fault.code, Code::AnswerGarbled, "{words}");
-        api.trouble(Method::POST, trouble, 1);
+        assert_eq!(fault.code, FaultCode::AnswerGarbled, "{words}");
+        api.trouble(Method::POST, failure, 1);
         let fault = cluster.evict_all("n1", |_| {}).await.unwrap_err();
-        assert_eq!(fault.code, Code::AnswerGarbled, "{words}");
+        assert_eq!(fault.code, FaultCode::AnswerGarbled, "{words}");
     }
     assert!(cluster.node("n1").await.unwrap().unwrap().schedulable);
-    assert!(api.world.lock().secrets.is_empty());
+    assert!(api.state.lock().secrets.is_empty());
 }
 
 #[tokio::test]
@@ -447,12 +453,12 @@ async fn a_server_that_hangs_is_left_at_the_deadline() {
     api.trouble(Method::GET, Trouble::Hang, 1);
     api.trouble(Method::DELETE, Trouble::Hang, 1);
     let fault = cluster.node("n1").await.unwrap_err();
-    assert_eq!(code_of(&fault, &["2s"]), Code::ClusterUnreachable);
-    assert_eq!(cluster.remove_node("n1").await.unwrap_err().code, Code::AnswerLost);
+    assert_eq!(code_of(&fault, &["2s"]), FaultCode::ClusterUnreachable);
+    assert_eq!(cluster.remove_node("n1").await.unwrap_err().code, FaultCode::AnswerLost);
 }
 
 #[tokio::test]
-async fn nobody_there_is_unreachable_even_for_a_change() {
+async fn a_closed_port_is_unreachable_even_for_a_change() {
     let (api, cluster) = start().await;
     let pki = Pki::new();
     // Nothing listens on port 1; a port that was free a moment ago may belong to another test by
@@ -460,27 +466,30 @@ async fn nobody_there_is_unreachable_even_for_a_change() {
     let config = pki.kubeconfig(std::net::SocketAddr::from(([127, 0, 0, 1], 1)), "token: t");
     let lonely = Cluster::from_kubeconfig(&config, Settings::default()).unwrap();
     let fault = lonely.remove_node("n1").await.unwrap_err();
-    assert_eq!(code_of(&fault, &["could not be reached"]), Code::ClusterUnreachable);
+    assert_eq!(code_of(&fault, &["could not be reached"]), FaultCode::ClusterUnreachable);
     drop(api);
     drop(cluster);
 }
 
 #[tokio::test]
-async fn who_may_not_is_told_what() {
+async fn a_missing_permission_is_named() {
     let (api, cluster) = start().await;
-    api.world.lock().forbidden =
+    api.state.lock().forbidden =
         vec![(Method::PATCH, "nodes"), (Method::POST, "eviction"), (Method::POST, "secrets")];
     let fault = cluster.cordon("n1", "op-1").await.unwrap_err();
-    assert_eq!(code_of(&fault, &["patch nodes `n1`", "403", "cannot PATCH"]), Code::LoginRefused);
-    api.world.lock().add_pod("shop/web", json!({}));
+    assert_eq!(
+        code_of(&fault, &["patch nodes `n1`", "403", "cannot PATCH"]),
+        FaultCode::LoginRefused
+    );
+    api.state.lock().add_pod("shop/web", json!({}));
     let fault = cluster.evict_all("n1", |_| {}).await.unwrap_err();
-    assert_eq!(code_of(&fault, &["create pods/eviction `shop/web`"]), Code::LoginRefused);
+    assert_eq!(code_of(&fault, &["create pods/eviction `shop/web`"]), FaultCode::LoginRefused);
 
     let pki = Pki::new();
     let api = Api::start(&pki).await;
     let stranger = connect(&pki, &api, "token: wrong");
     let fault = stranger.node("n1").await.unwrap_err();
-    assert_eq!(code_of(&fault, &["get nodes `n1`", "401"]), Code::LoginRefused);
+    assert_eq!(code_of(&fault, &["get nodes `n1`", "401"]), FaultCode::LoginRefused);
 }
 
 #[tokio::test]
@@ -491,26 +500,26 @@ async fn a_server_of_another_authority_is_not_trusted() {
     for fault in
         [cluster.node("n1").await.unwrap_err(), cluster.remove_node("n1").await.unwrap_err()]
     {
-        assert_eq!(code_of(&fault, &["did not prove"]), Code::IdentityUntrusted);
+        assert_eq!(code_of(&fault, &["did not prove"]), FaultCode::IdentityUntrusted);
     }
-    assert!(api.world.lock().requests.is_empty(), "the token was not shown to it");
-    let old = Api::start_that_ran_out(&pki).await;
+    assert!(api.state.lock().requests.is_empty(), "the token was not shown to it");
+    let old = Api::start_with_expired_certificate(&pki).await;
     let fault = connect(&pki, &old, &format!("token: {TOKEN}")).node("n1").await.unwrap_err();
-    assert_eq!(code_of(&fault, &["expired"]), Code::IdentityUntrusted);
+    assert_eq!(code_of(&fault, &["expired"]), FaultCode::IdentityUntrusted);
 }
 
 #[tokio::test]
 async fn a_client_certificate_is_taken_while_it_holds() {
     let pki = Pki::new();
     let api = Api::start_with_client_certificates(&pki).await;
-    api.world.lock().add_node(node("n1"));
+    api.state.lock().add_node(node("n1"));
     let good = connect(&pki, &api, &pki.user(Validity::Holds));
     assert!(good.node("n1").await.unwrap().is_some());
     let users =
         [pki.user(Validity::RanOut), Pki::new().user(Validity::Holds), "token: none".to_owned()];
     for user in users {
         let fault = connect(&pki, &api, &user).remove_node("n1").await.unwrap_err();
-        assert_eq!(code_of(&fault, &["client certificate"]), Code::LoginRefused, "{fault}");
+        assert_eq!(code_of(&fault, &["client certificate"]), FaultCode::LoginRefused, "{fault}");
     }
     assert!(good.node("n1").await.unwrap().is_some());
 }
@@ -518,7 +527,7 @@ async fn a_client_certificate_is_taken_while_it_holds() {
 /// The server must be able to refuse, or the tests above prove nothing about the requests.
 #[tokio::test]
 async fn the_server_is_strict() {
-    let shared = Shared::new(false);
+    let shared = SharedState::new(false);
     shared.lock().add_node(node("n1"));
     shared.lock().add_pod("shop/web", json!({}));
     let eviction = "/api/v1/namespaces/shop/pods/web/eviction";
@@ -543,7 +552,7 @@ async fn the_server_is_strict() {
         ("GET", "/api/v1/node/n1", "", "", 404),
         ("POST", eviction, json_type, good, 201),
     ];
-    for (method, uri, content_type, body, wanted) in cases {
+    for (method, uri, content_type, body, desired) in cases {
         let request = Request::builder()
             .method(method)
             .uri(uri)
@@ -551,6 +560,10 @@ async fn the_server_is_strict() {
             .body(axum::body::Body::from(body.to_owned()))
             .unwrap();
         let answer = shared.router().oneshot(request).await.unwrap();
-        assert_eq!(answer.status(), StatusCode::from_u16(wanted).unwrap(), "{method} {uri} {body}");
+        assert_eq!(
+            answer.status(),
+            StatusCode::from_u16(desired).unwrap(),
+            "{method} {uri} {body}"
+        );
     }
 }

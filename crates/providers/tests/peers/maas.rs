@@ -2,15 +2,15 @@
 //! lost answers, overload, limits, and the bound on pages.
 
 use crate::certs::Authority;
-use crate::http::{Call, Peer, Said};
-use crate::maas_api::{End, Fate, KEY, MaasApi, Released, Takes, Trouble};
-use model::fault::{Code, Fault, Happened};
+use crate::http::{Call, Peer, Response};
+use crate::maas_api::{End, KEY, MaasApi, OperationTime, PlannedOutcomes, Released, Trouble};
+use model::fault::{EffectOutcome, Fault, FaultCode};
 use model::retry::Backoff;
 use providers::http_client::Trust;
 use providers::maas::{
-    Address, ApiKey, Bmc, Change, Deploy, EventQuery, Filter, InterfaceChange, Layout, LinkMode,
-    LinkWanted, MAX_EVENT_PAGES, Maas, MaasPowerState, NewMachine, Power, Release, ResultKind,
-    Settings, Status, StopMode, TagChange,
+    Address, ApiKey, Bmc, DeployRequest, EventQuery, InterfaceChange, LinkMode, LinkRequest,
+    MAX_EVENT_PAGES, Maas, MaasPowerState, MachineChange, MachineFilter, NewMachine, PowerConfig,
+    ReleaseRequest, ResultKind, Settings, Status, StopMode, StorageLayout, TagChange,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const MAC: &str = "aa:bb:cc:00:00:01";
 
 fn settings() -> Settings {
     Settings {
-        pauses: Backoff { first: Duration::from_millis(2), most: Duration::from_millis(50) },
+        backoff: Backoff { initial: Duration::from_millis(2), max: Duration::from_millis(50) },
         per_second: 0,
         ..Settings::new(Trust::FirstUse(None))
     }
@@ -39,8 +39,8 @@ async fn start() -> (MaasApi, Maas) {
 
 /// Adds a machine in this status. Returns its system id.
 fn add(api: &MaasApi, status: Status) -> String {
-    let mut world = api.world();
-    let machine = world.add(MAC);
+    let mut env = api.world();
+    let machine = env.add(MAC);
     machine.status = status;
     if !matches!(status, Status::New | Status::Ready | Status::Broken) {
         machine.owner = Some("admin".into());
@@ -48,17 +48,20 @@ fn add(api: &MaasApi, status: Status) -> String {
     machine.system_id.clone()
 }
 
-fn code<T>(result: Result<T, Fault>) -> Code {
+fn code<T>(result: Result<T, Fault>) -> FaultCode {
     match result {
         Ok(_) => panic!("the call succeeded"),
         Err(fault) => {
-            assert!(!fault.said.contains("s3cret") && fault.said.contains("http://"), "{fault}");
+            assert!(
+                !fault.message.contains("s3cret") && fault.message.contains("http://"),
+                "{fault}"
+            );
             fault.code
         }
     }
 }
 
-fn new_machine(power: Power) -> NewMachine {
+fn new_machine(power: PowerConfig) -> NewMachine {
     NewMachine {
         architecture: "amd64/generic".into(),
         macs: vec![MAC.into(), "aa:bb:cc:00:00:02".into()],
@@ -73,11 +76,16 @@ fn new_machine(power: Power) -> NewMachine {
 
 fn bmc() -> Bmc {
     let more = [("node_id".to_owned(), "System.Embedded.1".to_owned())].into();
-    Bmc { address: "10.0.0.5".into(), user: "root".into(), password: "calvin".into(), more }
+    Bmc {
+        address: "10.0.0.5".into(),
+        user: "root".into(),
+        password: "calvin".into(),
+        extra_parameters: more,
+    }
 }
 
-fn jammy() -> Deploy {
-    Deploy {
+fn jammy() -> DeployRequest {
+    DeployRequest {
         osystem: Some("ubuntu".into()),
         distro_series: Some("jammy".into()),
         user_data: Some("#cloud-config\nhostname: é\n".into()),
@@ -87,12 +95,12 @@ fn jammy() -> Deploy {
 }
 
 #[tokio::test]
-async fn the_region_says_who_it_is_and_who_we_are() {
+async fn the_region_reports_version_and_user() {
     let (api, maas) = start().await;
     assert_eq!(maas.version().await.unwrap().version, "3.4.4");
     let whoami = maas.whoami().await.unwrap();
     assert_eq!((whoami.username.as_str(), whoami.is_superuser), ("admin", true));
-    let names = |named: Vec<providers::maas::Named>| {
+    let names = |named: Vec<providers::maas::NamedResource>| {
         named.into_iter().map(|named| named.name).collect::<Vec<_>>()
     };
     assert_eq!(names(maas.pools().await.unwrap()), ["default", "gpu"]);
@@ -104,14 +112,14 @@ async fn the_region_says_who_it_is_and_who_we_are() {
     for key in ["wrong:token:s3cret", "consumer:wrong:s3cret", "consumer:token:wrong"] {
         let stranger = client_with(&api, key, settings());
         assert!(stranger.version().await.is_ok());
-        assert_eq!(code(stranger.whoami().await), Code::LoginRefused, "{key}");
+        assert_eq!(code(stranger.whoami().await), FaultCode::LoginRefused, "{key}");
     }
 }
 
 #[tokio::test]
-async fn a_machine_is_made_known_once_and_found() {
+async fn a_machine_is_created_once_and_found() {
     let (api, maas) = start().await;
-    let made = maas.create(&new_machine(Power::Redfish(bmc()))).await.unwrap();
+    let made = maas.create(&new_machine(PowerConfig::Redfish(bmc()))).await.unwrap();
     assert_eq!((made.status, made.owner.as_deref()), (Status::New, None));
     assert_eq!((made.pool.name.as_str(), made.zone.name.as_str()), ("gpu", "east"));
     assert_eq!((made.hostname.as_str(), made.power_type.as_str()), ("gpu-1", "redfish"));
@@ -123,57 +131,65 @@ async fn a_machine_is_made_known_once_and_found() {
         (sent["power_pass"].as_str(), sent["node_id"].as_str()),
         ("calvin", "System.Embedded.1")
     );
-    let again = maas.create(&new_machine(Power::Manual)).await.unwrap_err();
-    assert_eq!(again.code, Code::MaasRefused);
-    assert!(again.said.contains("mac_addresses: MAC address"), "{again}");
-    assert!(!again.said.contains("calvin"), "{again}");
+    let again = maas.create(&new_machine(PowerConfig::Manual)).await.unwrap_err();
+    assert_eq!(again.code, FaultCode::MaasRefused);
+    assert!(again.message.contains("mac_addresses: MAC address"), "{again}");
+    assert!(!again.message.contains("calvin"), "{again}");
     assert_eq!(maas.machine(&made.system_id).await.unwrap(), made);
     for (filter, found) in [
-        (Filter::default(), 1),
-        (Filter::by_mac(MAC), 1),
-        (Filter::by_mac("aa:bb:cc:00:00:09"), 0),
-        (Filter { hostname: Some("gpu-1".into()), ..Filter::default() }, 1),
-        (Filter { pool: Some("gpu".into()), zone: Some("default".into()), ..Filter::default() }, 0),
+        (MachineFilter::default(), 1),
+        (MachineFilter::by_mac(MAC), 1),
+        (MachineFilter::by_mac("aa:bb:cc:00:00:09"), 0),
+        (MachineFilter { hostname: Some("gpu-1".into()), ..MachineFilter::default() }, 1),
+        (
+            MachineFilter {
+                pool: Some("gpu".into()),
+                zone: Some("default".into()),
+                ..MachineFilter::default()
+            },
+            0,
+        ),
     ] {
         assert_eq!(maas.machines(&filter).await.unwrap().len(), found, "{filter:?}");
     }
-    let change = Change {
+    let change = MachineChange {
         hostname: Some("gpu-2".into()),
         pool: Some("default".into()),
-        power: Some(Power::Ipmi(bmc())),
-        ..Change::default()
+        power: Some(PowerConfig::Ipmi(bmc())),
+        ..MachineChange::default()
     };
     let changed = maas.update(&made.system_id, &change).await.unwrap();
     assert_eq!((changed.hostname.as_str(), changed.power_type.as_str()), ("gpu-2", "ipmi"));
     assert_eq!((changed.pool.name.as_str(), changed.zone.name.as_str()), ("default", "east"));
     maas.delete(&made.system_id).await.unwrap();
-    assert_eq!(code(maas.machine(&made.system_id).await), Code::MaasMachineGone);
-    assert_eq!(code(maas.delete(&made.system_id).await), Code::MaasMachineGone);
+    assert_eq!(code(maas.machine(&made.system_id).await), FaultCode::MaasMachineGone);
+    assert_eq!(code(maas.delete(&made.system_id).await), FaultCode::MaasMachineGone);
 }
 
 #[tokio::test]
 async fn two_machines_may_have_one_mac() {
     let (api, maas) = start().await;
     let (one, two) = (add(&api, Status::New), add(&api, Status::Ready));
-    let found = maas.machines(&Filter::by_mac(MAC)).await.unwrap();
+    let found = maas.machines(&MachineFilter::by_mac(MAC)).await.unwrap();
     assert_eq!(found.into_iter().map(|machine| machine.system_id).collect::<Vec<_>>(), [one, two]);
 }
 
 #[tokio::test]
-async fn a_life_from_new_to_released() {
+async fn a_machine_from_new_to_released() {
     let (api, maas) = start().await;
     let id = add(&api, Status::New);
-    api.world().machines.get_mut(&id).unwrap().fate = Fate { tests: true, ..Fate::default() };
+    api.world().machines.get_mut(&id).unwrap().planned =
+        PlannedOutcomes { tests: true, ..PlannedOutcomes::default() };
     let status = async || maas.machine(&id).await.unwrap().status;
     let begun = maas.commission(&id).await.unwrap();
     assert_eq!((begun.status, begun.owner.as_deref()), (Status::Commissioning, Some("admin")));
     assert_eq!(begun.power_state, MaasPowerState::On);
-    let mut seen = Vec::new();
+    let mut observed = Vec::new();
     for _ in 0..5 {
-        seen.push(status().await);
+        observed.push(status().await);
     }
-    seen.dedup();
-    assert_eq!(seen, [Status::Commissioning, Status::Testing, Status::Ready]);
+    observed.dedup();
+    assert_eq!(observed, [Status::Commissioning, Status::Testing, Status::Ready]);
     assert_eq!(maas.allocate(&id, "op-1").await.unwrap().status, Status::Allocated);
     let key = BTreeMap::from([("farrier".to_owned(), "op-1".to_owned())]);
     let annotated = maas.set_workload_annotations(&id, &key).await.unwrap();
@@ -185,10 +201,11 @@ async fn a_life_from_new_to_released() {
     assert_eq!(api.world().machines[&id].user_data, "#cloud-config\nhostname: é\n");
     assert_eq!([status().await, status().await], [Status::Deploying, Status::Deployed]);
     assert!(maas.lock(&id, "in use").await.unwrap().locked);
-    assert_eq!(code(maas.release(&id, &Release::default()).await), Code::MaasRefused);
-    assert_eq!(code(maas.lock(&id, "again").await), Code::EffectFailed);
+    assert_eq!(code(maas.release(&id, &ReleaseRequest::default()).await), FaultCode::MaasRefused);
+    assert_eq!(code(maas.lock(&id, "again").await), FaultCode::EffectFailed);
     assert!(!maas.unlock(&id, "").await.unwrap().locked);
-    let erased = Release { erase: true, quick_erase: Some(true), ..Release::default() };
+    let erased =
+        ReleaseRequest { erase: true, quick_erase: Some(true), ..ReleaseRequest::default() };
     assert_eq!(maas.release(&id, &erased).await.unwrap().status, Status::DiskErasing);
     api.world().advance(&id);
     assert_eq!(maas.release(&id, &erased).await.unwrap().status, Status::Releasing, "once more");
@@ -199,30 +216,30 @@ async fn a_life_from_new_to_released() {
         free.workload_annotations.is_empty(),
         "the annotations of the owner are deleted with the allocation"
     );
-    let world = api.world();
-    assert_eq!((world.count(&id, "deploy"), world.changes(&id)), (1, 10));
+    let env = api.world();
+    assert_eq!((env.count(&id, "deploy"), env.changes(&id)), (1, 10));
 }
 
 #[tokio::test]
-async fn what_surprises_people_about_maas() {
+async fn surprising_behaviour_of_maas() {
     let (api, maas) = start().await;
-    api.world().takes = Takes::Hand;
+    api.world().operation_time = OperationTime::UntilAdvanced;
     // A release may lead to New.
     let id = add(&api, Status::Deployed);
-    api.world().machines.get_mut(&id).unwrap().fate =
-        Fate { release: Released::New, ..Fate::default() };
-    maas.release(&id, &Release::default()).await.unwrap();
+    api.world().machines.get_mut(&id).unwrap().planned =
+        PlannedOutcomes { release: Released::New, ..PlannedOutcomes::default() };
+    maas.release(&id, &ReleaseRequest::default()).await.unwrap();
     api.world().advance(&id);
     assert_eq!(maas.machine(&id).await.unwrap().status, Status::New);
     // A release may never end.
     let stuck = add(&api, Status::Deployed);
-    api.world().machines.get_mut(&stuck).unwrap().fate =
-        Fate { release: Released::Fails, ..Fate::default() };
-    maas.release(&stuck, &Release::default()).await.unwrap();
+    api.world().machines.get_mut(&stuck).unwrap().planned =
+        PlannedOutcomes { release: Released::Fails, ..PlannedOutcomes::default() };
+    maas.release(&stuck, &ReleaseRequest::default()).await.unwrap();
     api.world().advance(&stuck);
     assert_eq!(maas.machine(&stuck).await.unwrap().status, Status::FailedReleasing);
     // A machine that is allocated to no user cannot be switched on.
-    assert_eq!(code(maas.power_on(&id).await), Code::EffectFailed);
+    assert_eq!(code(maas.power_on(&id).await), FaultCode::EffectFailed);
     // Switching on an allocated machine deploys it.
     let id = add(&api, Status::Allocated);
     assert_eq!(maas.power_on(&id).await.unwrap().status, Status::Deploying);
@@ -230,7 +247,7 @@ async fn what_surprises_people_about_maas() {
     let new = NewMachine {
         commission: true,
         macs: vec!["aa:00:00:00:00:07".into()],
-        ..new_machine(Power::Manual)
+        ..new_machine(PowerConfig::Manual)
     };
     assert_eq!(maas.create(&new).await.unwrap().status, Status::Commissioning);
     // Deploying a machine that is Ready allocates it first.
@@ -239,7 +256,7 @@ async fn what_surprises_people_about_maas() {
 }
 
 #[tokio::test]
-async fn power_is_switched_and_asked_for() {
+async fn power_is_switched_and_read() {
     let (api, maas) = start().await;
     let id = add(&api, Status::Deployed);
     assert_eq!(maas.power_on(&id).await.unwrap().power_state, MaasPowerState::On);
@@ -250,7 +267,7 @@ async fn power_is_switched_and_asked_for() {
 }
 
 #[tokio::test]
-async fn a_machine_is_marked_broken_and_mended_and_work_is_broken_off() {
+async fn a_machine_is_marked_broken_fixed_and_aborted() {
     let (api, maas) = start().await;
     let id = add(&api, Status::Allocated);
     let broken = maas.mark_broken(&id, "no BOSS disk").await.unwrap();
@@ -258,14 +275,14 @@ async fn a_machine_is_marked_broken_and_mended_and_work_is_broken_off() {
     assert_eq!(broken.status_message, "no BOSS disk");
     assert_eq!(
         code(maas.mark_broken(&id, "").await),
-        Code::MaasRefused,
+        FaultCode::MaasRefused,
         "it is no longer allocated to this user"
     );
     assert_eq!(maas.mark_fixed(&id, "").await.unwrap().status, Status::Ready);
-    assert_eq!(code(maas.mark_fixed(&id, "").await), Code::EffectFailed);
+    assert_eq!(code(maas.mark_fixed(&id, "").await), FaultCode::EffectFailed);
     assert_eq!(maas.commission(&id).await.unwrap().status, Status::Commissioning);
     assert_eq!(maas.abort(&id, "").await.unwrap().status, Status::Ready);
-    assert_eq!(code(maas.abort(&id, "").await), Code::EffectFailed);
+    assert_eq!(code(maas.abort(&id, "").await), FaultCode::EffectFailed);
 }
 
 #[tokio::test]
@@ -273,9 +290,9 @@ async fn disks_are_listed_chosen_and_laid_out() {
     let (api, maas) = start().await;
     let id = add(&api, Status::Ready);
     let second = {
-        let mut world = api.world();
-        let disk = world.disk("nvme0n1", "SAMSUNG", 3840);
-        world.machines.get_mut(&id).unwrap().disks.push(disk.clone());
+        let mut env = api.world();
+        let disk = env.disk("nvme0n1", "SAMSUNG", 3840);
+        env.machines.get_mut(&id).unwrap().disks.push(disk.clone());
         disk["id"].as_i64().unwrap()
     };
     let disks = maas.block_devices(&id).await.unwrap();
@@ -286,17 +303,20 @@ async fn disks_are_listed_chosen_and_laid_out() {
     assert_eq!(disks[1].size_bytes, 3_840_000_000_000);
     maas.set_boot_disk(&id, second).await.unwrap();
     assert_eq!(maas.machine(&id).await.unwrap().boot_disk.unwrap().id, second);
-    maas.set_storage_layout(&id, Layout::Lvm, Some(second)).await.unwrap();
+    maas.set_storage_layout(&id, StorageLayout::Lvm, Some(second)).await.unwrap();
     assert_eq!(api.world().machines[&id].layout, "lvm");
     assert_eq!(
-        code(maas.set_storage_layout(&id, Layout::Flat, Some(999)).await),
-        Code::MaasRefused
+        code(maas.set_storage_layout(&id, StorageLayout::Flat, Some(999)).await),
+        FaultCode::MaasRefused
     );
-    assert_eq!(code(maas.set_boot_disk(&id, 999).await), Code::EffectFailed);
+    assert_eq!(code(maas.set_boot_disk(&id, 999).await), FaultCode::EffectFailed);
     api.world().machines.get_mut(&id).unwrap().status = Status::Deployed;
-    assert_eq!(code(maas.set_boot_disk(&id, second).await), Code::EffectFailed);
-    assert_eq!(code(maas.set_storage_layout(&id, Layout::Flat, None).await), Code::EffectFailed);
-    assert_eq!(code(maas.block_devices("nobody").await), Code::MaasMachineGone);
+    assert_eq!(code(maas.set_boot_disk(&id, second).await), FaultCode::EffectFailed);
+    assert_eq!(
+        code(maas.set_storage_layout(&id, StorageLayout::Flat, None).await),
+        FaultCode::EffectFailed
+    );
+    assert_eq!(code(maas.block_devices("nobody").await), FaultCode::MaasMachineGone);
 }
 
 #[tokio::test]
@@ -308,7 +328,7 @@ async fn interfaces_are_changed_linked_and_unlinked() {
         InterfaceChange { mtu: Some(9000), tags: Some(vec!["roce".into()]), ..Default::default() };
     let changed = maas.update_interface(&id, interface, &change).await.unwrap();
     assert_eq!((changed.effective_mtu, changed.tags), (9000, vec!["roce".to_owned()]));
-    let wanted = |mode, ip_address: Option<&str>| LinkWanted {
+    let desired = |mode, ip_address: Option<&str>| LinkRequest {
         subnet: 1,
         mode,
         ip_address: ip_address.map(str::to_owned),
@@ -317,19 +337,19 @@ async fn interfaces_are_changed_linked_and_unlinked() {
     for (mode, address) in
         [(LinkMode::Auto, None), (LinkMode::Dhcp, None), (LinkMode::Static, Some("10.10.0.9"))]
     {
-        let linked = maas.link_subnet(&id, interface, &wanted(mode, address)).await.unwrap();
+        let linked = maas.link_subnet(&id, interface, &desired(mode, address)).await.unwrap();
         let [link] = &linked.links[..] else { panic!("{linked:?}") };
         assert_eq!((link.mode, link.ip_address.as_deref()), (Some(mode), address));
         assert_eq!(link.subnet.as_ref().unwrap().cidr, "10.10.0.0/24");
         let unlinked = maas.unlink_subnet(&id, interface, link.id).await.unwrap();
         assert!(unlinked.links.is_empty());
     }
-    assert_eq!(code(maas.unlink_subnet(&id, interface, 999).await), Code::MaasRefused);
-    let nowhere = LinkWanted { subnet: 99, ..wanted(LinkMode::Auto, None) };
-    assert_eq!(code(maas.link_subnet(&id, interface, &nowhere).await), Code::MaasRefused);
-    assert_eq!(code(maas.update_interface(&id, 999, &change).await), Code::EffectFailed);
+    assert_eq!(code(maas.unlink_subnet(&id, interface, 999).await), FaultCode::MaasRefused);
+    let nowhere = LinkRequest { subnet: 99, ..desired(LinkMode::Auto, None) };
+    assert_eq!(code(maas.link_subnet(&id, interface, &nowhere).await), FaultCode::MaasRefused);
+    assert_eq!(code(maas.update_interface(&id, 999, &change).await), FaultCode::EffectFailed);
     api.world().machines.get_mut(&id).unwrap().status = Status::Deployed;
-    assert_eq!(code(maas.update_interface(&id, interface, &change).await), Code::EffectFailed);
+    assert_eq!(code(maas.update_interface(&id, interface, &change).await), FaultCode::EffectFailed);
 }
 
 #[tokio::test]
@@ -337,7 +357,7 @@ async fn tags_are_made_and_put_on_machines() {
     let (api, maas) = start().await;
     let id = add(&api, Status::Ready);
     assert_eq!(maas.create_tag("h100", "eight of them").await.unwrap().name, "h100");
-    assert_eq!(code(maas.create_tag("h100", "").await), Code::MaasRefused);
+    assert_eq!(code(maas.create_tag("h100", "").await), FaultCode::MaasRefused);
     assert_eq!(maas.tags().await.unwrap()[0].comment, "eight of them");
     let add = TagChange { add: vec![id.clone()], remove: Vec::new() };
     maas.tag_machines("h100", &add).await.unwrap();
@@ -345,7 +365,7 @@ async fn tags_are_made_and_put_on_machines() {
     let remove = TagChange { add: Vec::new(), remove: vec![id.clone()] };
     maas.tag_machines("h100", &remove).await.unwrap();
     assert!(maas.machine(&id).await.unwrap().tags.is_empty());
-    assert_eq!(code(maas.tag_machines("b/200", &add).await), Code::MaasRefused);
+    assert_eq!(code(maas.tag_machines("b/200", &add).await), FaultCode::MaasRefused);
 }
 
 #[tokio::test]
@@ -353,7 +373,7 @@ async fn a_failed_deployment_says_why() {
     let (api, maas) = start().await;
     let id = add(&api, Status::Ready);
     assert_eq!(maas.installation_log(&id).await, Ok(None));
-    api.world().machines.get_mut(&id).unwrap().fate.deployment = End::Fails {
+    api.world().machines.get_mut(&id).unwrap().planned.deployment = End::Fails {
         events: vec!["'cloudinit' searching for network datasources".into()],
         log: "curtin: Installation failed: no datasource\n".into(),
     };
@@ -372,7 +392,7 @@ async fn a_failed_deployment_says_why() {
     let sets = maas.results(&id, ResultKind::Installation).await.unwrap();
     assert_eq!(sets[0].results[0].exit_status, Some(1));
     assert!(maas.results(&id, ResultKind::Testing).await.unwrap().is_empty());
-    assert_eq!(code(maas.results("nobody", ResultKind::Testing).await), Code::MaasMachineGone);
+    assert_eq!(code(maas.results("nobody", ResultKind::Testing).await), FaultCode::MaasMachineGone);
 }
 
 #[tokio::test]
@@ -380,10 +400,10 @@ async fn commissioning_fails_and_a_deployment_sticks() {
     let (api, maas) = start().await;
     let id = add(&api, Status::New);
     {
-        let mut world = api.world();
-        let fate = &mut world.machines.get_mut(&id).unwrap().fate;
-        fate.commissioning = End::Fails { events: Vec::new(), log: String::new() };
-        fate.deployment = End::Stuck;
+        let mut env = api.world();
+        let impact = &mut env.machines.get_mut(&id).unwrap().planned;
+        impact.commissioning = End::Fails { events: Vec::new(), log: String::new() };
+        impact.deployment = End::Stuck;
     }
     maas.commission(&id).await.unwrap();
     api.world().advance(&id);
@@ -402,26 +422,26 @@ async fn events_are_read_page_by_page_up_to_a_bound() {
     let id = add(&api, Status::Ready);
     let other = add(&api, Status::Ready);
     let note = |count: usize| {
-        let mut world = api.world();
+        let mut env = api.world();
         for number in 0..count {
-            world.note_event(&other, "Noise", "");
-            world.note_event(&id, "Step", &number.to_string());
+            env.note_event(&other, "Noise", "");
+            env.note_event(&id, "Step", &number.to_string());
         }
     };
     let newest = EventQuery { system_id: id.clone(), ..Default::default() };
     note(2 * PAGE + 50);
     let read = maas.events(&newest).await.unwrap();
-    let told: Vec<String> = read.events.iter().map(|event| event.description.clone()).collect();
+    let reported: Vec<String> = read.events.iter().map(|event| event.description.clone()).collect();
     let expected: Vec<String> = (0..2 * PAGE + 50).map(|number| number.to_string()).collect();
-    assert_eq!((told, read.more), (expected, false), "all of them, in order, each once");
+    assert_eq!((reported, read.more), (expected, false), "all of them, in order, each once");
     let from = EventQuery { after: Some(read.events[9].id), ..newest.clone() };
     let later = maas.events(&from).await.unwrap();
     assert_eq!((later.events[0].description.as_str(), later.events.len()), ("10", 2 * PAGE + 40));
     note(MAX_EVENT_PAGES * PAGE);
-    let asked = api.world().requests.len();
+    let requested = api.world().requests.len();
     let bounded = maas.events(&newest).await.unwrap();
     assert_eq!((bounded.events.len(), bounded.more), (MAX_EVENT_PAGES * PAGE, true));
-    assert_eq!(api.world().requests.len() - asked, MAX_EVENT_PAGES);
+    assert_eq!(api.world().requests.len() - requested, MAX_EVENT_PAGES);
     assert_eq!(
         bounded.events.last().unwrap().description,
         (MAX_EVENT_PAGES * PAGE - 1).to_string()
@@ -431,18 +451,18 @@ async fn events_are_read_page_by_page_up_to_a_bound() {
 }
 
 #[tokio::test]
-async fn a_wrong_state_is_told_from_a_busy_maas() {
+async fn a_wrong_state_is_distinguished_from_an_overload() {
     let (api, maas) = start().await;
-    api.world().takes = Takes::Hand;
+    api.world().operation_time = OperationTime::UntilAdvanced;
     let id = add(&api, Status::Commissioning);
     for (done, name) in [
         (code(maas.deploy(&id, &jammy()).await), "deploy"),
         (code(maas.commission(&id).await), "commission"),
-        (code(maas.release(&id, &Release::default()).await), "release"),
+        (code(maas.release(&id, &ReleaseRequest::default()).await), "release"),
     ] {
-        assert_eq!((done, api.world().count(&id, name)), (Code::EffectFailed, 1), "{name}");
+        assert_eq!((done, api.world().count(&id, name)), (FaultCode::EffectFailed, 1), "{name}");
     }
-    assert_eq!(code(maas.allocate(&id, "").await), Code::EffectFailed);
+    assert_eq!(code(maas.allocate(&id, "").await), FaultCode::EffectFailed);
     // A conflict in the database has changed nothing, so even a deployment is retried.
     let id = add(&api, Status::Ready);
     for retry_after in [None, Some(0)] {
@@ -455,7 +475,7 @@ async fn a_wrong_state_is_told_from_a_busy_maas() {
 }
 
 #[tokio::test]
-async fn a_storm_passes_or_outlasts_us() {
+async fn busy_answers_are_retried_up_to_a_bound() {
     let (api, maas) = start().await;
     let id = add(&api, Status::Deployed);
     let busy = || Trouble::Busy { retry_after: Some(0) };
@@ -464,29 +484,32 @@ async fn a_storm_passes_or_outlasts_us() {
     api.world().trouble("power_off", busy(), 4);
     maas.power_off(&id, StopMode::Hard).await.unwrap();
     assert_eq!(api.world().count(&id, "power_off"), 5);
-    let asked = api.world().requests.len();
+    let requested = api.world().requests.len();
     api.world().trouble("read", busy(), 5);
     let fault = maas.machine(&id).await.unwrap_err();
-    assert_eq!((fault.code, fault.code.unseen()), (Code::MaasBusy, true));
-    assert!(fault.said.contains("rack controller"), "{fault}");
-    assert_eq!(api.world().requests.len() - asked, 5, "bounded");
+    assert_eq!((fault.code, fault.code.peer_unreachable()), (FaultCode::MaasBusy, true));
+    assert!(fault.message.contains("rack controller"), "{fault}");
+    assert_eq!(api.world().requests.len() - requested, 5, "bounded");
     // The requested delay is longer than the client waits.
     api.world().trouble("read", Trouble::Busy { retry_after: Some(3600) }, 1);
     let fault = maas.machine(&id).await.unwrap_err();
-    assert_eq!(fault.code, Code::MaasBusy);
-    assert!(fault.said.contains("after 3600 s"), "{fault}");
-    assert_eq!(api.world().requests.len() - asked, 6);
+    assert_eq!(fault.code, FaultCode::MaasBusy);
+    assert!(fault.message.contains("after 3600 s"), "{fault}");
+    assert_eq!(api.world().requests.len() - requested, 6);
 }
 
 #[tokio::test]
-async fn what_may_not_be_asked_twice_is_asked_once() {
+async fn a_change_that_is_not_idempotent_is_sent_once() {
     let (api, maas) = start().await;
     let id = add(&api, Status::Ready);
-    api.world().takes = Takes::Hand;
+    api.world().operation_time = OperationTime::UntilAdvanced;
     // The change was made, and the power action after it failed with a 503.
     api.world().trouble("deploy", Trouble::BusyAfterActing { retry_after: Some(0) }, 1);
     let fault = maas.deploy(&id, &jammy()).await.unwrap_err();
-    assert_eq!((fault.code, fault.code.happened()), (Code::AnswerLost, Happened::Maybe));
+    assert_eq!(
+        (fault.code, fault.code.effect_outcome()),
+        (FaultCode::AnswerLost, EffectOutcome::Unknown)
+    );
     assert_eq!(api.world().count(&id, "deploy"), 1);
     assert_eq!(
         maas.machine(&id).await.unwrap().status,
@@ -496,81 +519,94 @@ async fn what_may_not_be_asked_twice_is_asked_once() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_in_doubt_only_for_a_change() {
+async fn a_lost_answer_is_uncertain_only_for_a_change() {
     let (api, _) = start().await;
     let hasty = Settings { answer_timeout: Duration::from_secs(2), ..settings() };
     let maas = client_with(&api, KEY, hasty);
-    api.world().takes = Takes::Hand;
+    api.world().operation_time = OperationTime::UntilAdvanced;
     for lost in [Trouble::CutAfterActing, Trouble::HangAfterActing] {
         let id = add(&api, Status::Ready);
         api.world().trouble("commission", lost.clone(), 1);
         let fault = maas.commission(&id).await.unwrap_err();
         assert_eq!(
-            (fault.code, fault.code.happened()),
-            (Code::AnswerLost, Happened::Maybe),
+            (fault.code, fault.code.effect_outcome()),
+            (FaultCode::AnswerLost, EffectOutcome::Unknown),
             "{fault}"
         );
         assert!(
-            fault.said.contains("op=commission") && fault.said.contains("may have been done"),
+            fault.message.contains("op=commission") && fault.message.contains("may have been done"),
             "{fault}"
         );
         assert_eq!(api.world().count(&id, "commission"), 1, "{lost:?}");
         assert_eq!(maas.machine(&id).await.unwrap().status, Status::Commissioning, "{lost:?}");
         api.world().trouble("read", lost, 1);
-        let asked = api.world().requests.len();
-        assert_eq!(code(maas.machine(&id).await), Code::MaasUnreachable);
-        assert_eq!(api.world().requests.len() - asked, 1, "a nonce is never sent twice");
+        let requested = api.world().requests.len();
+        assert_eq!(code(maas.machine(&id).await), FaultCode::MaasUnreachable);
+        assert_eq!(api.world().requests.len() - requested, 1, "a nonce is never sent twice");
     }
 }
 
 #[tokio::test]
-async fn every_other_no_has_its_fault() {
+async fn every_other_refusal_has_its_fault() {
     let (api, maas) = start().await;
     let id = add(&api, Status::Ready);
     let page = "<html>no such page</html>";
-    for (status, words, look, change) in [
-        (404, page, Code::MaasUnreachable, Code::MaasUnreachable),
-        (404, "No Machine matches the given query.", Code::MaasMachineGone, Code::MaasMachineGone),
-        (403, "", Code::MaasRefused, Code::MaasRefused),
-        (400, "Unrecognised signature: method=POST op=x", Code::NotSupported, Code::NotSupported),
-        (500, "boom", Code::MaasUnreachable, Code::AnswerLost),
-        (502, page, Code::MaasUnreachable, Code::AnswerLost),
-        (302, "", Code::MaasRefused, Code::MaasRefused),
-        (200, "not JSON", Code::MaasUnreachable, Code::AnswerGarbled),
+    for (status, words, probe, change) in [
+        (404, page, FaultCode::MaasUnreachable, FaultCode::MaasUnreachable),
+        (
+            404,
+            "No Machine matches the given query.",
+            FaultCode::MaasMachineGone,
+            FaultCode::MaasMachineGone,
+        ),
+        (403, "", FaultCode::MaasRefused, FaultCode::MaasRefused),
+        (
+            400,
+            "Unrecognised signature: method=POST op=x",
+            FaultCode::NotSupported,
+            FaultCode::NotSupported,
+        ),
+        (500, "boom", FaultCode::MaasUnreachable, FaultCode::AnswerLost),
+        (502, page, FaultCode::MaasUnreachable, FaultCode::AnswerLost),
+        (302, "", FaultCode::MaasRefused, FaultCode::MaasRefused),
+        (200, "not JSON", FaultCode::MaasUnreachable, FaultCode::AnswerGarbled),
     ] {
         let says = || Trouble::Says(status, words.to_owned());
         api.world().trouble("read", says(), 1);
-        assert_eq!(code(maas.machine(&id).await), look, "{status} {words}");
+        assert_eq!(code(maas.machine(&id).await), probe, "{status} {words}");
         api.world().trouble("commission", says(), 1);
         assert_eq!(code(maas.commission(&id).await), change, "{status} {words}");
     }
     assert_eq!(maas.machine(&id).await.unwrap().status, Status::Ready, "no request had an effect");
     api.world().is_superuser = false;
     let fault = maas.commission(&id).await.unwrap_err();
-    assert_eq!(fault.code, Code::MaasRefused);
-    assert!(fault.said.contains("administrators"), "{fault}");
+    assert_eq!(fault.code, FaultCode::MaasRefused);
+    assert!(fault.message.contains("administrators"), "{fault}");
 }
 
 #[tokio::test]
 async fn a_login_that_is_refused_is_not_tried_again() {
     let (api, _) = start().await;
-    let asked = api.world().requests.len();
+    let requested = api.world().requests.len();
     let wrong = client_with(&api, "other:token:s3cret", settings());
-    assert_eq!(code(wrong.whoami().await), Code::LoginRefused);
-    assert_eq!(api.world().requests.len() - asked, 1);
+    assert_eq!(code(wrong.whoami().await), FaultCode::LoginRefused);
+    assert_eq!(api.world().requests.len() - requested, 1);
 }
 
 #[tokio::test]
-async fn nobody_is_there() {
+async fn a_closed_port_is_unreachable() {
     let (api, maas) = start().await;
     drop(api);
     // The listener ends with its task, which ends when it is next polled.
     for _ in 0..200 {
         if let Err(fault) = maas.version().await {
-            assert_eq!((fault.code, fault.code.unseen()), (Code::MaasUnreachable, true));
+            assert_eq!(
+                (fault.code, fault.code.peer_unreachable()),
+                (FaultCode::MaasUnreachable, true)
+            );
             assert_eq!(
                 code(maas.commission("abc").await),
-                Code::MaasUnreachable,
+                FaultCode::MaasUnreachable,
                 "nothing was sent"
             );
             return;
@@ -584,7 +620,7 @@ async fn nobody_is_there() {
 async fn over_tls_a_region_must_be_the_one_that_is_trusted() {
     let authority = Authority::new();
     let identity = authority.issue("127.0.0.1", 2099);
-    let version = |_: &Call| Said::json(r#"{"version": "3.5.1"}"#);
+    let version = |_: &Call| Response::json(r#"{"version": "3.5.1"}"#);
     let peer = Peer::serve(Some(identity.acceptor()), Arc::new(version)).await;
     let client = |trust: Trust| {
         let address = Address::parse(&format!("{}/MAAS", peer.url())).unwrap();
@@ -596,7 +632,7 @@ async fn over_tls_a_region_must_be_the_one_that_is_trusted() {
     assert!(peer.calls()[0].is("GET", "/MAAS/api/2.0/version/"));
     assert_eq!(peer.calls()[0].header("odata-version"), None, "that is for Redfish");
     let stranger = client(Trust::ca_from_pem(Authority::new().pem().as_bytes()).unwrap());
-    assert_eq!(stranger.whoami().await.unwrap_err().code, Code::IdentityUntrusted);
+    assert_eq!(stranger.whoami().await.unwrap_err().code, FaultCode::IdentityUntrusted);
     assert_eq!(peer.calls().len(), 1, "the key was not sent");
 }
 
@@ -605,7 +641,8 @@ async fn a_deleted_machine_is_gone_for_every_call() {
     let (api, maas) = start().await;
     let id = add(&api, Status::Ready);
     api.world().machines.remove(&id);
-    let (change, release, none) = (Change::default(), Release::default(), BTreeMap::new());
+    let (change, release, none) =
+        (MachineChange::default(), ReleaseRequest::default(), BTreeMap::new());
     for gone in [
         code(maas.machine(&id).await),
         code(maas.update(&id, &change).await),
@@ -622,41 +659,41 @@ async fn a_deleted_machine_is_gone_for_every_call() {
         code(maas.lock(&id, "").await),
         code(maas.unlock(&id, "").await),
         code(maas.set_workload_annotations(&id, &none).await),
-        code(maas.set_storage_layout(&id, Layout::Flat, None).await),
+        code(maas.set_storage_layout(&id, StorageLayout::Flat, None).await),
         code(maas.block_devices(&id).await),
         code(maas.interfaces(&id).await),
     ] {
-        assert_eq!(gone, Code::MaasMachineGone);
+        assert_eq!(gone, FaultCode::MaasMachineGone);
     }
     // For an allocation it is only unavailable, and it is not in the list.
-    assert_eq!(code(maas.allocate(&id, "").await), Code::EffectFailed);
-    assert!(maas.machines(&Filter::default()).await.unwrap().is_empty());
+    assert_eq!(code(maas.allocate(&id, "").await), FaultCode::EffectFailed);
+    assert!(maas.machines(&MachineFilter::default()).await.unwrap().is_empty());
 }
 
 #[tokio::test]
-async fn at_most_so_many_requests_are_under_way() {
+async fn concurrent_requests_are_limited() {
     let (api, _) = start().await;
-    let maas = client_with(&api, KEY, Settings { at_once: 3, ..settings() });
+    let maas = client_with(&api, KEY, Settings { max_in_flight: 3, ..settings() });
     api.world().trouble("whoami", Trouble::Slow(Duration::from_millis(20)), 30);
-    let asked: Vec<_> = (0..30)
+    let requested: Vec<_> = (0..30)
         .map(|_| {
             let maas = maas.clone();
             tokio::spawn(async move { maas.whoami().await })
         })
         .collect();
-    for one in asked {
+    for one in requested {
         one.await.unwrap().unwrap();
     }
     assert_eq!(api.world().most_under_way, 3);
 }
 
 #[tokio::test]
-async fn one_request_lists_a_whole_site() {
+async fn one_request_lists_all_machines_of_a_site() {
     const SITE: usize = 1_000;
     let (api, maas) = start().await;
     for number in 0..SITE {
         api.world().add(&format!("aa:00:00:00:{:02x}:{:02x}", number / 256, number % 256));
     }
-    assert_eq!(maas.machines(&Filter::default()).await.unwrap().len(), SITE);
+    assert_eq!(maas.machines(&MachineFilter::default()).await.unwrap().len(), SITE);
     assert_eq!(api.world().requests.len(), 1);
 }

@@ -8,9 +8,9 @@
 mod form;
 mod ops;
 mod region;
-mod world;
+mod state;
 
-pub use world::{End, Fall, Fate, Released, Takes, Trouble, World};
+pub use state::{AnswerLoss, End, MaasState, OperationTime, PlannedOutcomes, Released, Trouble};
 
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
@@ -42,7 +42,7 @@ pub const CONFLICT_PAGE: &str =
 /// A running MAAS. Dropping it stops it.
 pub struct MaasApi {
     pub address: SocketAddr,
-    world: Arc<Mutex<World>>,
+    state: Arc<Mutex<MaasState>>,
     server: JoinHandle<io::Result<()>>,
 }
 
@@ -54,12 +54,12 @@ impl Drop for MaasApi {
 
 impl MaasApi {
     pub async fn start() -> io::Result<Self> {
-        let world = Arc::new(Mutex::new(World::default()));
+        let env = Arc::new(Mutex::new(MaasState::default()));
         let tcp = TcpListener::bind("127.0.0.1:0").await?;
         let address = tcp.local_addr()?;
-        let router = Router::new().fallback(answer).with_state(Arc::clone(&world));
+        let router = Router::new().fallback(answer).with_state(Arc::clone(&env));
         let serve = axum::serve(tcp, router);
-        Ok(Self { address, world, server: tokio::spawn(async move { serve.await }) })
+        Ok(Self { address, state: env, server: tokio::spawn(async move { serve.await }) })
     }
 
     /// The URL, as a site has it.
@@ -68,17 +68,17 @@ impl MaasApi {
     }
 
     /// The state, for reading and changing. Do not hold the lock during a request.
-    pub fn world(&self) -> MutexGuard<'_, World> {
-        lock(&self.world)
+    pub fn world(&self) -> MutexGuard<'_, MaasState> {
+        lock(&self.state)
     }
 }
 
-fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
-    world.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(env: &Mutex<MaasState>) -> MutexGuard<'_, MaasState> {
+    env.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An answer of MAAS.
-pub enum Said {
+pub enum Reply {
     Json(Value),
     Text(u16, String),
     /// The errors by field.
@@ -87,7 +87,7 @@ pub enum Said {
     Deleted,
 }
 
-impl Said {
+impl Reply {
     fn text(status: u16, words: impl Into<String>) -> Self {
         Self::Text(status, words.into())
     }
@@ -98,7 +98,7 @@ impl Said {
     }
 }
 
-impl IntoResponse for Said {
+impl IntoResponse for Reply {
     fn into_response(self) -> Response {
         let plain = [("content-type", "text/plain; charset=utf-8")];
         let json = [("content-type", "application/json; charset=utf-8")];
@@ -156,62 +156,62 @@ impl Call {
     }
 }
 
-async fn answer(State(world): State<Arc<Mutex<World>>>, request: Request) -> Response {
-    let _under_way = UnderWay::begin(&world);
-    match read_call(&world, request).await {
-        Ok(call) => troubled(&world, call).await,
-        Err(said) => said.into_response(),
+async fn answer(State(env): State<Arc<Mutex<MaasState>>>, request: Request) -> Response {
+    let _under_way = InFlight::begin(&env);
+    match read_call(&env, request).await {
+        Ok(call) => answer_with_trouble(&env, call).await,
+        Err(message) => message.into_response(),
     }
 }
 
 /// Counts the concurrent requests, for tests of limits.
-struct UnderWay(Arc<Mutex<World>>);
+struct InFlight(Arc<Mutex<MaasState>>);
 
-impl UnderWay {
-    fn begin(world: &Arc<Mutex<World>>) -> Self {
-        let mut inner = lock(world);
+impl InFlight {
+    fn begin(env: &Arc<Mutex<MaasState>>) -> Self {
+        let mut inner = lock(env);
         inner.under_way += 1;
         inner.most_under_way = inner.most_under_way.max(inner.under_way);
-        Self(Arc::clone(world))
+        Self(Arc::clone(env))
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlight {
     fn drop(&mut self) {
         lock(&self.0).under_way -= 1;
     }
 }
 
-async fn troubled(world: &Mutex<World>, call: Call) -> Response {
-    let falls = lock(world).falls.clone();
+async fn answer_with_trouble(env: &Mutex<MaasState>, call: Call) -> Response {
+    let falls = lock(env).answer_loss.clone();
     let fall = falls.and_then(|falls| falls());
-    if let Some((Fall::Before, fallen)) = fall {
+    if let Some((AnswerLoss::Before, fallen)) = fall {
         fallen();
         return std::future::pending().await;
     }
-    let trouble = lock(world).take_trouble(&call);
-    if let Some((Fall::Late, fallen)) = fall {
-        lock(world).late.push(call);
+    let failure = lock(env).take_trouble(&call);
+    if let Some((AnswerLoss::Late, fallen)) = fall {
+        lock(env).in_transit.push(call);
         fallen();
         return std::future::pending().await;
     }
-    let act = || lock(world).act(&call).into_response();
-    if let Some((Fall::After, fallen)) = fall {
+    let act = || lock(env).execute(&call).into_response();
+    if let Some((AnswerLoss::After, fallen)) = fall {
         let _made = act();
         fallen();
         return std::future::pending().await;
     }
-    match trouble {
+    match failure {
         None => act(),
         Some(Trouble::Busy { retry_after }) => {
             let words = "Unable to connect to any rack controller; no connections available.";
-            wanting(503, retry_after, words)
+            retry_later(503, retry_after, words)
         }
-        Some(Trouble::Conflict { retry_after }) => wanting(409, retry_after, CONFLICT_PAGE),
-        Some(Trouble::Says(status, words)) => Said::text(status, words).into_response(),
+        Some(Trouble::Conflict { retry_after }) => retry_later(409, retry_after, CONFLICT_PAGE),
+        Some(Trouble::Says(status, words)) => Reply::text(status, words).into_response(),
         Some(Trouble::BusyAfterActing { retry_after }) => {
             let _made = act();
-            wanting(503, retry_after, "Unable to connect to any rack controller")
+            retry_later(503, retry_after, "Unable to connect to any rack controller")
         }
         Some(Trouble::CutAfterActing) => {
             let _made = act();
@@ -230,25 +230,25 @@ async fn troubled(world: &Mutex<World>, call: Call) -> Response {
     }
 }
 
-fn wanting(status: u16, retry_after: Option<u64>, words: &str) -> Response {
-    let mut response = Said::text(status, words).into_response();
+fn retry_later(status: u16, retry_after: Option<u64>, words: &str) -> Response {
+    let mut response = Reply::text(status, words).into_response();
     if let Some(seconds) = retry_after {
         response.headers_mut().insert("retry-after", seconds.into());
     }
     response
 }
 
-async fn read_call(world: &Mutex<World>, request: Request) -> Result<Call, Said> {
+async fn read_call(env: &Mutex<MaasState>, request: Request) -> Result<Call, Reply> {
     let (head, body) = request.into_parts();
-    let body = to_bytes(body, MAX_BODY_BYTES).await.map_err(|e| Said::text(400, e.to_string()))?;
+    let body = to_bytes(body, MAX_BODY_BYTES).await.map_err(|e| Reply::text(400, e.to_string()))?;
     let path = head.uri.path().to_owned();
     let query = Form::parse(head.uri.query().unwrap_or_default());
-    lock(world).note(format!("{} {}", head.method, head.uri));
+    lock(env).record_request(format!("{} {}", head.method, head.uri));
     let Some(rest) = path.strip_prefix(API) else {
-        return Err(Said::text(404, "<!DOCTYPE html><title>404</title>"));
+        return Err(Reply::text(404, "<!DOCTYPE html><title>404</title>"));
     };
     if rest != "version/" {
-        authenticate(world, &head.headers)?;
+        authenticate(env, &head.headers)?;
     }
     let mut path: Vec<String> =
         rest.split('/').filter(|p| !p.is_empty()).map(form::decode).collect();
@@ -256,30 +256,30 @@ async fn read_call(world: &Mutex<World>, request: Request) -> Result<Call, Said>
     if in_path.is_some() {
         path.pop();
     } else if !rest.ends_with('/') {
-        return Err(Said::text(404, "<!DOCTYPE html><title>404</title>"));
+        return Err(Reply::text(404, "<!DOCTYPE html><title>404</title>"));
     }
     let form = read_form(&head.headers, &body)?;
     let op = query.get("op").map(str::to_owned).or(in_path);
     Ok(Call { method: head.method, path, query: query.without("op"), form, op })
 }
 
-fn read_form(headers: &HeaderMap, body: &Bytes) -> Result<Form, Said> {
+fn read_form(headers: &HeaderMap, body: &Bytes) -> Result<Form, Reply> {
     if body.is_empty() {
         return Ok(Form::default());
     }
     let kind = headers.get("content-type").and_then(|value| value.to_str().ok());
     if kind != Some("application/x-www-form-urlencoded") {
-        return Err(Said::text(400, format!("a body of the kind {kind:?} is not read here")));
+        return Err(Reply::text(400, format!("a body of the kind {kind:?} is not read here")));
     }
     Ok(Form::parse(&String::from_utf8_lossy(body)))
 }
 
 /// OAuth 1.0a with PLAINTEXT, with all of its parts.
-fn authenticate(world: &Mutex<World>, headers: &HeaderMap) -> Result<(), Said> {
-    let no = |words: String| Said::text(401, format!("Authorization Error: {words}"));
+fn authenticate(env: &Mutex<MaasState>, headers: &HeaderMap) -> Result<(), Reply> {
+    let no = |words: String| Reply::text(401, format!("Authorization Error: {words}"));
     let header = headers.get("authorization").and_then(|value| value.to_str().ok());
     let Some(given) = header.and_then(|value| value.strip_prefix("OAuth ")) else {
-        return Err(Said::text(401, "Authorization Required"));
+        return Err(Reply::text(401, "Authorization Required"));
     };
     let pairs: Vec<(&str, String)> = given
         .split(',')
@@ -309,7 +309,7 @@ fn authenticate(world: &Mutex<World>, headers: &HeaderMap) -> Result<(), Said> {
             "'Expired timestamp: given {at} and now {now} has a greater difference'"
         )));
     }
-    match lock(world).use_nonce(part("oauth_nonce")) {
+    match lock(env).use_nonce(part("oauth_nonce")) {
         true => Ok(()),
         false => Err(no(format!("'Nonce already used: {}'", part("oauth_nonce")))),
     }

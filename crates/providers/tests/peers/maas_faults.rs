@@ -1,11 +1,11 @@
 //! Failures between Farrier and MAAS: the code of each, what was observed, and what was not
 //! changed.
 
-use crate::maas_api::{End, Fate, Takes, Trouble};
-use crate::maas_desk::{Desk, MAC, NODE, effect};
-use model::effect::{Answer, Verb};
-use model::fault::{Code, Happened};
-use model::node::{NodeState, Room, Stage};
+use crate::maas_api::{End, OperationTime, PlannedOutcomes, Trouble};
+use crate::maas_fixture::{MAC, MaasFixture, NODE, effect};
+use model::effect::{CallVerb, ProviderAnswer};
+use model::fault::{EffectOutcome, FaultCode};
+use model::node::{NodeStage, NodeState, StageExecutor};
 use providers::maas::Status;
 use serde_json::json;
 use std::time::Duration;
@@ -13,162 +13,200 @@ use std::time::Duration;
 const DATASOURCE: &str =
     "cloud-init[1273]: Can not apply stage final, no datasource found! Likely bad things to come!";
 
-fn failing(log: &str) -> Fate {
+fn failing(log: &str) -> PlannedOutcomes {
     let events = vec!["curtin".to_owned()];
-    Fate { deployment: End::Fails { events, log: log.into() }, ..Fate::default() }
+    PlannedOutcomes {
+        deployment: End::Fails { events, log: log.into() },
+        ..PlannedOutcomes::default()
+    }
 }
 
-async fn deployed_badly(log: &str) -> (Desk, String) {
-    let desk = Desk::new().await;
-    desk.change_site(|spec| spec.network.roce_interfaces.clear()).await;
-    let id = desk.add(Status::Ready);
-    desk.api.world().machines.get_mut(&id).unwrap().fate = failing(log);
-    desk.done(Stage::DeployViaMaas).await;
-    assert!(desk.done(Stage::WaitForDeployed).await.contains("Failed deployment"));
-    (desk, id)
-}
-
-#[tokio::test]
-async fn a_site_that_does_not_fit_is_named_by_its_field() {
-    let desk = Desk::new().await;
-    desk.change_site(|spec| spec.image = "ubuntu/noble".into()).await;
-    desk.fails_as(Stage::LoadSiteConfig, Code::SiteUnfit, &["site.spec.image", "ubuntu/jammy"])
-        .await;
-    desk.change_site(|spec| {
-        spec.image = "ubuntu/jammy".into();
-        spec.network.roce_interfaces = "ib".into();
-    })
-    .await;
-    desk.add(Status::Ready);
-    desk.fails_as(Stage::ApplyRocePhase2, Code::SiteUnfit, &["roce_interfaces", "roce0"]).await;
-    desk.change_site(|spec| spec.maas_credential = "nobody".into()).await;
-    desk.fails_as(Stage::LoadSiteConfig, Code::CredentialMissing, &["nobody"]).await;
+async fn deployed_badly(log: &str) -> (MaasFixture, String) {
+    let fixture = MaasFixture::new().await;
+    fixture.change_site(|spec| spec.network.roce_interfaces.clear()).await;
+    let id = fixture.add(Status::Ready);
+    fixture.api.world().machines.get_mut(&id).unwrap().planned = failing(log);
+    fixture.perform(NodeStage::DeployViaMaas).await;
+    assert!(fixture.perform(NodeStage::WaitForDeployed).await.contains("Failed deployment"));
+    (fixture, id)
 }
 
 #[tokio::test]
-async fn a_machine_without_a_credential_says_what_to_type() {
-    let mut desk = Desk::new().await;
-    for (name, words) in [("", "bmc_credential"), ("other", "farrier credential set other")] {
-        desk.target.spec.bmc_credential = name.into();
-        desk.fails_as(
-            Stage::ResolvePowerCredentials,
-            Code::CredentialMissing,
-            &[words, "farrier machine update"],
+async fn an_invalid_site_names_its_field() {
+    let fixture = MaasFixture::new().await;
+    fixture.change_site(|spec| spec.image = "ubuntu/noble".into()).await;
+    fixture
+        .assert_fails(
+            NodeStage::LoadSiteConfig,
+            FaultCode::SiteUnfit,
+            &["site.spec.image", "ubuntu/jammy"],
         )
         .await;
+    fixture
+        .change_site(|spec| {
+            spec.image = "ubuntu/jammy".into();
+            spec.network.roce_interfaces = "ib".into();
+        })
+        .await;
+    fixture.add(Status::Ready);
+    fixture
+        .assert_fails(
+            NodeStage::ApplyRocePhase2,
+            FaultCode::SiteUnfit,
+            &["roce_interfaces", "roce0"],
+        )
+        .await;
+    fixture.change_site(|spec| spec.maas_credential = "nobody".into()).await;
+    fixture
+        .assert_fails(NodeStage::LoadSiteConfig, FaultCode::CredentialMissing, &["nobody"])
+        .await;
+}
+
+#[tokio::test]
+async fn a_missing_credential_names_the_command() {
+    let mut fixture = MaasFixture::new().await;
+    for (name, words) in [("", "bmc_credential"), ("other", "farrier credential set other")] {
+        fixture.target.spec.bmc_credential = name.into();
+        fixture
+            .assert_fails(
+                NodeStage::ResolvePowerCredentials,
+                FaultCode::CredentialMissing,
+                &[words, "farrier machine update"],
+            )
+            .await;
     }
-    desk.target.spec.bmc_endpoint.clear();
-    assert!(desk.done(Stage::ResolvePowerCredentials).await.contains("no bmc_endpoint"));
-    desk.target.spec.mac_addresses.clear();
-    desk.fails_as(Stage::CreateOrFindInMaas, Code::NotSupported, &["mac_addresses"]).await;
-    assert!(desk.api.world().machines.is_empty());
+    fixture.target.spec.bmc_endpoint.clear();
+    assert!(fixture.perform(NodeStage::ResolvePowerCredentials).await.contains("no bmc_endpoint"));
+    fixture.target.spec.mac_addresses.clear();
+    fixture
+        .assert_fails(NodeStage::CreateOrFindInMaas, FaultCode::NotSupported, &["mac_addresses"])
+        .await;
+    assert!(fixture.api.world().machines.is_empty());
 }
 
 #[tokio::test]
-async fn conflicting_candidates_stop_for_a_person() {
-    let desk = Desk::new().await;
-    let (one, two) = (desk.add(Status::New), desk.add(Status::Ready));
-    desk.put_node(NODE, "", NodeState::Enrolling);
-    desk.fails_as(Stage::CreateOrFindInMaas, Code::CandidatesConflict, &[&one, &two, "MAC"]).await;
+async fn conflicting_candidates_stop_for_the_operator() {
+    let fixture = MaasFixture::new().await;
+    let (one, two) = (fixture.add(Status::New), fixture.add(Status::Ready));
+    fixture.put_node(NODE, "", NodeState::Enrolling);
+    fixture
+        .assert_fails(
+            NodeStage::CreateOrFindInMaas,
+            FaultCode::CandidatesConflict,
+            &[&one, &two, "MAC"],
+        )
+        .await;
     // The MAC address names one machine, the serial number another.
-    let mut desk = Desk::new().await;
-    desk.add(Status::Ready);
-    desk.put_node(NODE, "", NodeState::Enrolling);
-    desk.api.world().add("aa:bb:cc:00:00:09").serial = "J7".into();
-    desk.target.spec.serial = "J7".into();
-    desk.fails_as(Stage::CreateOrFindInMaas, Code::CandidatesConflict, &["by serial number"]).await;
+    let mut fixture = MaasFixture::new().await;
+    fixture.add(Status::Ready);
+    fixture.put_node(NODE, "", NodeState::Enrolling);
+    fixture.api.world().add("aa:bb:cc:00:00:09").serial = "J7".into();
+    fixture.target.spec.serial = "J7".into();
+    fixture
+        .assert_fails(
+            NodeStage::CreateOrFindInMaas,
+            FaultCode::CandidatesConflict,
+            &["by serial number"],
+        )
+        .await;
     // It belongs to another node that is not deleted.
-    let desk = Desk::new().await;
-    let id = desk.add(Status::Deployed);
-    desk.put_node(NODE, "", NodeState::Enrolling);
-    desk.mark(&id, "node-2", "op-0/deploy_via_maas/1");
-    desk.put_node("node-2", &id, NodeState::Active);
-    desk.fails_as(Stage::CreateOrFindInMaas, Code::CandidatesConflict, &["node-2"]).await;
-    desk.put_node(NODE, &id, NodeState::Retired);
-    desk.fails_as(Stage::DeployViaMaas, Code::StateDisagrees, &["node-2"]).await;
-    desk.fails_as(Stage::ReleaseMaasNode, Code::StateDisagrees, &["node-2"]).await;
-    assert_eq!(desk.api.world().changes(&id), 0);
-    desk.put_node("node-2", &id, NodeState::Deleted);
-    desk.done(Stage::CreateOrFindInMaas).await;
+    let fixture = MaasFixture::new().await;
+    let id = fixture.add(Status::Deployed);
+    fixture.put_node(NODE, "", NodeState::Enrolling);
+    fixture.mark(&id, "node-2", "op-0/deploy_via_maas/1");
+    fixture.put_node("node-2", &id, NodeState::Active);
+    fixture
+        .assert_fails(NodeStage::CreateOrFindInMaas, FaultCode::CandidatesConflict, &["node-2"])
+        .await;
+    fixture.put_node(NODE, &id, NodeState::Retired);
+    fixture.assert_fails(NodeStage::DeployViaMaas, FaultCode::StateDisagrees, &["node-2"]).await;
+    fixture.assert_fails(NodeStage::ReleaseMaasNode, FaultCode::StateDisagrees, &["node-2"]).await;
+    assert_eq!(fixture.api.world().changes(&id), 0);
+    fixture.put_node("node-2", &id, NodeState::Deleted);
+    fixture.perform(NodeStage::CreateOrFindInMaas).await;
 }
 
 #[tokio::test]
-async fn a_machine_deleted_on_the_way_is_said_by_every_stage() {
-    for stage in Stage::ALL.iter().copied().filter(|stage| stage.room() == Room::Maas) {
-        let desk = Desk::new().await;
-        desk.put_node(NODE, "gone", NodeState::Enrolling);
-        let answer = desk.ask(stage, Verb::Perform).await;
+async fn every_stage_reports_a_deleted_machine() {
+    for stage in
+        NodeStage::ALL.iter().copied().filter(|stage| stage.executor() == StageExecutor::Maas)
+    {
+        let fixture = MaasFixture::new().await;
+        fixture.put_node(NODE, "gone", NodeState::Enrolling);
+        let answer = fixture.call_stage(stage, CallVerb::Perform).await;
         match stage {
-            Stage::LoadSiteConfig
-            | Stage::ResolvePowerCredentials
-            | Stage::CreateOrFindInMaas
-            | Stage::RenderCloudInit
-            | Stage::ReleaseMaasNode
-            | Stage::PowerOffMaasNode
-            | Stage::RemoveMaasRecord => {
-                assert!(matches!(answer, Ok(Answer::Done(_))), "{stage}: {answer:?}")
+            NodeStage::LoadSiteConfig
+            | NodeStage::ResolvePowerCredentials
+            | NodeStage::CreateOrFindInMaas
+            | NodeStage::RenderCloudInit
+            | NodeStage::ReleaseMaasNode
+            | NodeStage::PowerOffMaasNode
+            | NodeStage::RemoveMaasRecord => {
+                assert!(matches!(answer, Ok(ProviderAnswer::Done(_))), "{stage}: {answer:?}")
             }
-            _ => assert_eq!(answer.unwrap_err().code, Code::MaasMachineGone, "{stage}"),
+            _ => assert_eq!(answer.unwrap_err().code, FaultCode::MaasMachineGone, "{stage}"),
         }
     }
     // In the middle of a wait.
-    let desk = Desk::new().await;
-    let id = desk.add(Status::Deploying);
-    desk.api.world().takes = Takes::Hand;
-    let wait = desk.ask(Stage::WaitForDeployed, Verb::Perform);
+    let fixture = MaasFixture::new().await;
+    let id = fixture.add(Status::Deploying);
+    fixture.api.world().operation_time = OperationTime::UntilAdvanced;
+    let wait = fixture.call_stage(NodeStage::WaitForDeployed, CallVerb::Perform);
     let delete = async {
-        while desk.api.world().requests.len() < 4 {
+        while fixture.api.world().requests.len() < 4 {
             tokio::task::yield_now().await;
         }
-        desk.api.world().machines.remove(&id);
+        fixture.api.world().machines.remove(&id);
     };
     let (answer, ()) = tokio::join!(wait, delete);
-    assert_eq!(answer.unwrap_err().code, Code::MaasMachineGone);
+    assert_eq!(answer.unwrap_err().code, FaultCode::MaasMachineGone);
 }
 
 /// Once the node's record is gone, another record with its MAC address is not the node's, except to
 /// the stage that finds or creates the record.
 #[tokio::test]
-async fn a_record_that_has_come_since_is_left_alone() {
-    let at_maas = |stage: &Stage| stage.room() == Room::Maas && *stage != Stage::CreateOrFindInMaas;
-    for stage in Stage::ALL.iter().copied().filter(at_maas) {
+async fn a_newer_record_is_left_alone() {
+    let at_maas = |stage: &NodeStage| {
+        stage.executor() == StageExecutor::Maas && *stage != NodeStage::CreateOrFindInMaas
+    };
+    for stage in NodeStage::ALL.iter().copied().filter(at_maas) {
         for known in ["gone", ""] {
-            let desk = Desk::new().await;
-            let id = desk.add(Status::Ready);
-            desk.api.world().machines.get_mut(&id).unwrap().power = "on";
-            desk.put_node(NODE, known, NodeState::Retired);
+            let fixture = MaasFixture::new().await;
+            let id = fixture.add(Status::Ready);
+            fixture.api.world().machines.get_mut(&id).unwrap().power = "on";
+            fixture.put_node(NODE, known, NodeState::Retired);
             // The first stage learns that it is gone, and the next one must still know its system
             // id.
-            desk.done(Stage::ReleaseMaasNode).await;
-            assert_eq!(desk.node().await.system_id, known);
-            match desk.ask_effect(Verb::Perform, &effect(stage, false), 2).await.0 {
-                Ok(Answer::Done(_)) => {}
-                Err(fault) => assert_eq!(fault.code, Code::MaasMachineGone, "{stage}"),
+            fixture.perform(NodeStage::ReleaseMaasNode).await;
+            assert_eq!(fixture.node().await.system_id, known);
+            match fixture.call_effect(CallVerb::Perform, &effect(stage, false), 2).await.0 {
+                Ok(ProviderAnswer::Done(_)) => {}
+                Err(fault) => assert_eq!(fault.code, FaultCode::MaasMachineGone, "{stage}"),
                 other => panic!("{stage}: {other:?}"),
             }
-            assert_eq!(desk.node().await.system_id, known, "{stage}");
-            assert_eq!(desk.api.world().changes(&id), 0, "{stage}");
+            assert_eq!(fixture.node().await.system_id, known, "{stage}");
+            assert_eq!(fixture.api.world().changes(&id), 0, "{stage}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_record_that_was_made_and_never_learned_of_is_taken_back() {
-    for (maker, kept) in [(NODE, false), ("node-2", true)] {
-        let desk = Desk::new().await;
-        let id = desk.add(Status::New);
+async fn an_unstored_record_is_deleted_by_undo() {
+    for (maker, stored) in [(NODE, false), ("node-2", true)] {
+        let fixture = MaasFixture::new().await;
+        let id = fixture.add(Status::New);
         let made = format!("Made by Farrier for {maker} (op-1/create_or_find_in_maas/1)");
-        desk.api.world().machines.get_mut(&id).unwrap().description = made;
-        desk.put_node(NODE, "", NodeState::Enrolling);
-        desk.undo(Stage::DeployViaMaas).await;
-        desk.undo(Stage::CreateOrFindInMaas).await;
-        assert_eq!(desk.api.world().machines.contains_key(&id), kept, "{maker}");
-        assert_eq!(desk.node().await.system_id, "", "{maker}");
+        fixture.api.world().machines.get_mut(&id).unwrap().description = made;
+        fixture.put_node(NODE, "", NodeState::Enrolling);
+        fixture.undo(NodeStage::DeployViaMaas).await;
+        fixture.undo(NodeStage::CreateOrFindInMaas).await;
+        assert_eq!(fixture.api.world().machines.contains_key(&id), stored, "{maker}");
+        assert_eq!(fixture.node().await.system_id, "", "{maker}");
     }
 }
 
 #[tokio::test]
-async fn what_somebody_else_uses_is_neither_released_nor_switched_off() {
+async fn a_machine_of_another_user_is_neither_released_nor_switched_off() {
     for (owner, marked, status, released, off) in [
         (Some("eve"), None, Status::Deployed, false, false),
         (Some("eve"), None, Status::Allocated, false, false),
@@ -185,32 +223,34 @@ async fn what_somebody_else_uses_is_neither_released_nor_switched_off() {
         (None, None, Status::Broken, true, true),
     ] {
         for (stage, may, name) in [
-            (Stage::ReleaseMaasNode, released, "release"),
-            (Stage::PowerOffMaasNode, off, "power_off"),
+            (NodeStage::ReleaseMaasNode, released, "release"),
+            (NodeStage::PowerOffMaasNode, off, "power_off"),
         ] {
-            let said = format!("{stage} of {status}, {owner:?}'s, marked {marked:?}");
-            let desk = Desk::new().await;
-            let id = desk.add(status);
-            desk.put_node(NODE, &id, NodeState::Retired);
-            desk.put_node("node-2", &id, NodeState::Active);
+            let message = format!("{stage} of {status}, {owner:?}'s, marked {marked:?}");
+            let fixture = MaasFixture::new().await;
+            let id = fixture.add(status);
+            fixture.put_node(NODE, &id, NodeState::Retired);
+            fixture.put_node("node-2", &id, NodeState::Active);
             if let Some(node) = marked {
-                desk.mark(&id, node, "op-0/deploy_via_maas/1");
+                fixture.mark(&id, node, "op-0/deploy_via_maas/1");
             }
             {
-                let mut world = desk.api.world();
-                let machine = world.machines.get_mut(&id).unwrap();
+                let mut env = fixture.api.world();
+                let machine = env.machines.get_mut(&id).unwrap();
                 machine.owner = owner.map(str::to_owned);
                 machine.power = "on";
             }
-            match desk.ask(stage, Verb::Perform).await {
+            match fixture.call_stage(stage, CallVerb::Perform).await {
                 // A release in progress is not requested again.
-                Ok(Answer::Done(_)) if may && status == Status::DiskErasing => {}
-                Ok(Answer::Done(_)) if may => assert_eq!(desk.count(&id, name), 1, "{said}"),
-                Err(fault) if !may => {
-                    assert_eq!(fault.code, Code::StateDisagrees, "{said}");
-                    assert_eq!(desk.api.world().changes(&id), 0, "{said}");
+                Ok(ProviderAnswer::Done(_)) if may && status == Status::DiskErasing => {}
+                Ok(ProviderAnswer::Done(_)) if may => {
+                    assert_eq!(fixture.count(&id, name), 1, "{message}")
                 }
-                other => panic!("{said}: {other:?}"),
+                Err(fault) if !may => {
+                    assert_eq!(fault.code, FaultCode::StateDisagrees, "{message}");
+                    assert_eq!(fixture.api.world().changes(&id), 0, "{message}");
+                }
+                other => panic!("{message}: {other:?}"),
             }
         }
     }
@@ -218,8 +258,8 @@ async fn what_somebody_else_uses_is_neither_released_nor_switched_off() {
 
 /// A record of a machine that another user owns is left alone, whatever its status in MAAS.
 #[tokio::test]
-async fn what_somebody_else_has_is_not_forgotten() {
-    for (owner, status, kept) in [
+async fn the_record_of_another_user_is_not_deleted() {
+    for (owner, status, stored) in [
         (Some("eve"), Status::Commissioning, true),
         (Some("eve"), Status::Broken, true),
         (Some("eve"), Status::FailedDeployment, true),
@@ -228,304 +268,391 @@ async fn what_somebody_else_has_is_not_forgotten() {
         (Some("admin"), Status::FailedCommissioning, false),
         (None, Status::Broken, false),
     ] {
-        let desk = Desk::new().await;
-        let id = desk.add(status);
-        desk.api.world().takes = Takes::Hand;
-        desk.api.world().machines.get_mut(&id).unwrap().owner = owner.map(str::to_owned);
-        let answer = desk.ask(Stage::RemoveMaasRecord, Verb::Perform).await;
-        assert_eq!(desk.api.world().machines.contains_key(&id), kept, "{owner:?} {status}");
-        assert_eq!(answer.is_err(), kept, "{owner:?} {status}: {answer:?}");
+        let fixture = MaasFixture::new().await;
+        let id = fixture.add(status);
+        fixture.api.world().operation_time = OperationTime::UntilAdvanced;
+        fixture.api.world().machines.get_mut(&id).unwrap().owner = owner.map(str::to_owned);
+        let answer = fixture.call_stage(NodeStage::RemoveMaasRecord, CallVerb::Perform).await;
+        assert_eq!(fixture.api.world().machines.contains_key(&id), stored, "{owner:?} {status}");
+        assert_eq!(answer.is_err(), stored, "{owner:?} {status}: {answer:?}");
     }
 }
 
 /// A node in service that fails a test of MAAS still has everything on its disks.
 #[tokio::test]
-async fn what_failed_its_tests_in_service_is_not_taken_for_free() {
+async fn a_node_that_failed_tests_is_not_free() {
     for stage in [
-        Stage::CommissionNode,
-        Stage::WaitForReady,
-        Stage::ReleaseMaasNode,
-        Stage::PowerOffMaasNode,
-        Stage::RemoveMaasRecord,
+        NodeStage::CommissionNode,
+        NodeStage::WaitForReady,
+        NodeStage::ReleaseMaasNode,
+        NodeStage::PowerOffMaasNode,
+        NodeStage::RemoveMaasRecord,
     ] {
-        let desk = Desk::new().await;
-        let id = desk.add(Status::FailedTesting);
-        desk.api.world().machines.get_mut(&id).unwrap().osystem = "ubuntu".into();
-        desk.fails_as(stage, Code::StateDisagrees, &["override the failed tests in MAAS"]).await;
-        assert_eq!(desk.api.world().changes(&id), 0, "{stage}");
+        let fixture = MaasFixture::new().await;
+        let id = fixture.add(Status::FailedTesting);
+        fixture.api.world().machines.get_mut(&id).unwrap().osystem = "ubuntu".into();
+        fixture
+            .assert_fails(stage, FaultCode::StateDisagrees, &["override the failed tests in MAAS"])
+            .await;
+        assert_eq!(fixture.api.world().changes(&id), 0, "{stage}");
     }
     // One that failed during commissioning stops for the operator, too: MAAS would refuse.
-    let desk = Desk::new().await;
-    let id = desk.add(Status::FailedTesting);
-    desk.api.world().machines.get_mut(&id).unwrap().owner = None;
-    desk.fails_as(Stage::CommissionNode, Code::StateDisagrees, &["override the failed tests"])
+    let fixture = MaasFixture::new().await;
+    let id = fixture.add(Status::FailedTesting);
+    fixture.api.world().machines.get_mut(&id).unwrap().owner = None;
+    fixture
+        .assert_fails(
+            NodeStage::CommissionNode,
+            FaultCode::StateDisagrees,
+            &["override the failed tests"],
+        )
         .await;
-    assert_eq!(desk.api.world().changes(&id), 0);
+    assert_eq!(fixture.api.world().changes(&id), 0);
 }
 
 /// A stage that has begun does not continue after another user allocated the machine.
 #[tokio::test]
-async fn what_was_begun_stops_where_somebody_has_come_since() {
-    use model::effect::Key;
+async fn a_stage_stops_when_another_user_took_the_machine() {
+    use model::effect::EffectKey;
     use providers::state_store::{Checkpoint, ProviderStateStore};
     for (stage, note) in [
         (
-            Stage::RecoverForDatasourceRetry,
+            NodeStage::RecoverForDatasourceRetry,
             json!({"what": "reinstall", "round": 2, "leg": {"letting": "begun"}}),
         ),
-        (Stage::ReleaseMaasNode, json!({"what": "release", "letting": "begun"})),
+        (NodeStage::ReleaseMaasNode, json!({"what": "release", "letting": "begun"})),
         (
-            Stage::PowerOffMaasNode,
+            NodeStage::PowerOffMaasNode,
             json!({"what": "power", "goal": "off", "stage": "begun", "watched": null}),
         ),
     ] {
-        let desk = Desk::new().await;
-        let id = desk.add(Status::Deployed);
-        desk.put_node(NODE, &id, NodeState::Retired);
+        let fixture = MaasFixture::new().await;
+        let id = fixture.add(Status::Deployed);
+        fixture.put_node(NODE, &id, NodeState::Retired);
         {
-            let mut world = desk.api.world();
-            let machine = world.machines.get_mut(&id).unwrap();
+            let mut env = fixture.api.world();
+            let machine = env.machines.get_mut(&id).unwrap();
             machine.owner = Some("eve".into());
             machine.power = "on";
         }
-        let key = Key::trusted(format!("op-1/{stage}/1"));
-        desk.store.begin(&key, &Checkpoint::Begun(note)).await.unwrap();
-        let fault = desk.ask(stage, Verb::Follow).await.unwrap_err();
-        assert_eq!(fault.code, Code::StateDisagrees, "{stage}: {fault}");
-        assert_eq!(desk.ask(stage, Verb::Stop).await, Ok(Answer::Stopped), "{stage}");
-        assert_eq!(desk.api.world().changes(&id), 0, "{stage}");
+        let key = EffectKey::trusted(format!("op-1/{stage}/1"));
+        fixture.store.begin(&key, &Checkpoint::Begun(note)).await.unwrap();
+        let fault = fixture.call_stage(stage, CallVerb::Follow).await.unwrap_err();
+        assert_eq!(fault.code, FaultCode::StateDisagrees, "{stage}: {fault}");
+        assert_eq!(
+            fixture.call_stage(stage, CallVerb::Stop).await,
+            Ok(ProviderAnswer::Stopped),
+            "{stage}"
+        );
+        assert_eq!(fixture.api.world().changes(&id), 0, "{stage}");
     }
 }
 
 #[tokio::test]
-async fn a_storm_of_busy_answers_is_waited_out() {
-    let desk = Desk::new().await;
-    let id = desk.add(Status::Deploying);
-    desk.mark(&id, NODE, "op-1/deploy_via_maas/1");
+async fn busy_answers_are_retried() {
+    let fixture = MaasFixture::new().await;
+    let id = fixture.add(Status::Deploying);
+    fixture.mark(&id, NODE, "op-1/deploy_via_maas/1");
     // More failures than the client retries itself.
-    desk.api.world().takes = Takes::Hand;
-    let wait = desk.ask(Stage::WaitForDeployed, Verb::Perform);
+    fixture.api.world().operation_time = OperationTime::UntilAdvanced;
+    let wait = fixture.call_stage(NodeStage::WaitForDeployed, CallVerb::Perform);
     let storm = async {
-        while desk.api.world().requests.is_empty() {
+        while fixture.api.world().requests.is_empty() {
             tokio::task::yield_now().await;
         }
-        desk.api.world().trouble("read", Trouble::Busy { retry_after: None }, 40);
-        while desk.api.world().requests.len() < 50 {
+        fixture.api.world().trouble("read", Trouble::Busy { retry_after: None }, 40);
+        while fixture.api.world().requests.len() < 50 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        desk.api.world().advance(&id);
+        fixture.api.world().advance(&id);
     };
     let (answer, ()) = tokio::join!(wait, storm);
-    assert!(matches!(answer, Ok(Answer::Done(_))), "{answer:?}");
+    assert!(matches!(answer, Ok(ProviderAnswer::Done(_))), "{answer:?}");
     // A deployment whose answer is lost is read back, and not requested again.
-    for trouble in [Trouble::BusyAfterActing { retry_after: None }, Trouble::CutAfterActing] {
-        let desk = Desk::new().await;
-        let id = desk.add(Status::Ready);
-        desk.api.world().trouble("deploy", trouble, 1);
-        let fault = desk.fails(Stage::DeployViaMaas, 1).await;
-        assert_eq!(fault.code.happened(), Happened::Maybe, "{fault}");
-        let answer = desk.ask(Stage::DeployViaMaas, Verb::GetStatus).await;
-        assert!(matches!(answer, Ok(Answer::Done(_))), "{answer:?}");
-        assert_eq!(desk.count(&id, "deploy"), 1);
+    for failure in [Trouble::BusyAfterActing { retry_after: None }, Trouble::CutAfterActing] {
+        let fixture = MaasFixture::new().await;
+        let id = fixture.add(Status::Ready);
+        fixture.api.world().trouble("deploy", failure, 1);
+        let fault = fixture.perform_failing(NodeStage::DeployViaMaas, 1).await;
+        assert_eq!(fault.code.effect_outcome(), EffectOutcome::Unknown, "{fault}");
+        let answer = fixture.call_stage(NodeStage::DeployViaMaas, CallVerb::GetStatus).await;
+        assert!(matches!(answer, Ok(ProviderAnswer::Done(_))), "{answer:?}");
+        assert_eq!(fixture.count(&id, "deploy"), 1);
     }
     // One that never began is requested again.
-    let desk = Desk::new().await;
-    let id = desk.add(Status::Ready);
-    desk.api.world().trouble("deploy", Trouble::Busy { retry_after: None }, 1);
-    let fault = desk.fails(Stage::DeployViaMaas, 1).await;
-    assert_eq!(fault.code, Code::AnswerLost);
-    let ask = async |verb| desk.ask(Stage::DeployViaMaas, verb).await;
-    assert_eq!(ask(Verb::GetStatus).await, Ok(Answer::NeverStarted));
-    assert_eq!(ask(Verb::Stop).await, Ok(Answer::Stopped));
-    let late = ask(Verb::Perform).await.unwrap_err();
-    assert!(late.said.contains("was stopped"), "{late}");
-    let next = desk.ask_effect(Verb::Perform, &effect(Stage::DeployViaMaas, false), 2).await.0;
-    assert!(matches!(next, Ok(Answer::Done(_))), "{next:?}");
-    assert_eq!((desk.status(&id), desk.count(&id, "allocate")), (Status::Deploying, 1));
+    let fixture = MaasFixture::new().await;
+    let id = fixture.add(Status::Ready);
+    fixture.api.world().trouble("deploy", Trouble::Busy { retry_after: None }, 1);
+    let fault = fixture.perform_failing(NodeStage::DeployViaMaas, 1).await;
+    assert_eq!(fault.code, FaultCode::AnswerLost);
+    let request = async |verb| fixture.call_stage(NodeStage::DeployViaMaas, verb).await;
+    assert_eq!(request(CallVerb::GetStatus).await, Ok(ProviderAnswer::NeverStarted));
+    assert_eq!(request(CallVerb::Stop).await, Ok(ProviderAnswer::Stopped));
+    let late = request(CallVerb::Perform).await.unwrap_err();
+    assert!(late.message.contains("was stopped"), "{late}");
+    let next =
+        fixture.call_effect(CallVerb::Perform, &effect(NodeStage::DeployViaMaas, false), 2).await.0;
+    assert!(matches!(next, Ok(ProviderAnswer::Done(_))), "{next:?}");
+    assert_eq!((fixture.status(&id), fixture.count(&id, "allocate")), (Status::Deploying, 1));
 }
 
 #[tokio::test]
-async fn what_is_stuck_ends_with_what_maas_says() {
-    let mut desk = Desk::new().await;
-    desk.settings.longest_wait = Duration::from_millis(60);
-    let id = desk.add(Status::Deploying);
-    desk.api.world().machines.get_mut(&id).unwrap().fate =
-        Fate { deployment: End::Stuck, ..Fate::default() };
-    desk.api.world().machines.get_mut(&id).unwrap().status_message = "Loading ephemeral".into();
-    desk.fails_as(Stage::WaitForDeployed, Code::StepTimeout, &["Deploying", "Loading ephemeral"])
+async fn a_stuck_operation_times_out_with_the_maas_message() {
+    let mut fixture = MaasFixture::new().await;
+    fixture.settings.max_wait = Duration::from_millis(60);
+    let id = fixture.add(Status::Deploying);
+    fixture.api.world().machines.get_mut(&id).unwrap().planned =
+        PlannedOutcomes { deployment: End::Stuck, ..PlannedOutcomes::default() };
+    fixture.api.world().machines.get_mut(&id).unwrap().status_message = "Loading ephemeral".into();
+    fixture
+        .assert_fails(
+            NodeStage::WaitForDeployed,
+            FaultCode::StepTimeout,
+            &["Deploying", "Loading ephemeral"],
+        )
         .await;
-    assert_eq!(desk.ask(Stage::WaitForDeployed, Verb::GetStatus).await, Ok(Answer::NeverStarted));
-    assert_eq!((desk.status(&id), desk.api.world().changes(&id)), (Status::Deploying, 0));
+    assert_eq!(
+        fixture.call_stage(NodeStage::WaitForDeployed, CallVerb::GetStatus).await,
+        Ok(ProviderAnswer::NeverStarted)
+    );
+    assert_eq!((fixture.status(&id), fixture.api.world().changes(&id)), (Status::Deploying, 0));
 }
 
 #[tokio::test]
-async fn commissioning_that_fails_says_why() {
-    let desk = Desk::new().await;
-    let id = desk.add(Status::New);
+async fn failed_commissioning_reports_the_reason() {
+    let fixture = MaasFixture::new().await;
+    let id = fixture.add(Status::New);
     let events = vec!["Failed to power on".to_owned()];
-    desk.api.world().machines.get_mut(&id).unwrap().fate =
-        Fate { commissioning: End::Fails { events, log: String::new() }, ..Fate::default() };
-    desk.done(Stage::CommissionNode).await;
+    fixture.api.world().machines.get_mut(&id).unwrap().planned = PlannedOutcomes {
+        commissioning: End::Fails { events, log: String::new() },
+        ..PlannedOutcomes::default()
+    };
+    fixture.perform(NodeStage::CommissionNode).await;
     let (answer, log) =
-        desk.ask_effect(Verb::Perform, &effect(Stage::WaitForReady, false), 1).await;
-    assert_eq!(answer.unwrap_err().code, Code::CommissioningFailed);
+        fixture.call_effect(CallVerb::Perform, &effect(NodeStage::WaitForReady, false), 1).await;
+    assert_eq!(answer.unwrap_err().code, FaultCode::CommissioningFailed);
     assert!(log.contains("Failed to power on"), "{log}");
     for (status, stage) in [
-        (Status::Broken, Stage::CommissionNode),
-        (Status::FailedDeployment, Stage::CommissionNode),
-        (Status::Broken, Stage::WaitForReady),
-        (Status::RescueMode, Stage::ConfigureStorage),
-        (Status::New, Stage::DeployViaMaas),
-        (Status::Ready, Stage::ClassifyDeployFailure),
-        (Status::Ready, Stage::RecoverForDatasourceRetry),
-        (Status::Ready, Stage::EnsureHardwareSyncConfigured),
-        (Status::Deployed, Stage::RemoveMaasRecord),
+        (Status::Broken, NodeStage::CommissionNode),
+        (Status::FailedDeployment, NodeStage::CommissionNode),
+        (Status::Broken, NodeStage::WaitForReady),
+        (Status::RescueMode, NodeStage::ConfigureStorage),
+        (Status::New, NodeStage::DeployViaMaas),
+        (Status::Ready, NodeStage::ClassifyDeployFailure),
+        (Status::Ready, NodeStage::RecoverForDatasourceRetry),
+        (Status::Ready, NodeStage::EnsureHardwareSyncConfigured),
+        (Status::Deployed, NodeStage::RemoveMaasRecord),
     ] {
-        let desk = Desk::new().await;
-        let id = desk.add(status);
-        desk.fails_as(stage, Code::StateDisagrees, &[&id, status.words()]).await;
-        assert_eq!(desk.api.world().changes(&id), 0, "{stage}");
+        let fixture = MaasFixture::new().await;
+        let id = fixture.add(status);
+        fixture.assert_fails(stage, FaultCode::StateDisagrees, &[&id, status.words()]).await;
+        assert_eq!(fixture.api.world().changes(&id), 0, "{stage}");
     }
 }
 
 #[tokio::test]
-async fn a_missing_boot_disk_stops_for_a_person() {
-    let desk = Desk::new().await;
-    let id = desk.add(Status::Ready);
-    let disks = desk.api.world().machines[&id].disks.clone();
-    desk.change_site(|spec| spec.boot_disk_model = "m.2".into()).await;
-    desk.fails_as(Stage::ConfigureStorage, Code::BootDiskMissing, &["DELLBOSS VD", "MZQL2"]).await;
-    assert_eq!(desk.api.world().changes(&id), 0);
-    desk.change_site(|spec| spec.boot_disk_model = "mzql".into()).await;
-    desk.ask_effect(Verb::Perform, &effect(Stage::ConfigureStorage, false), 2).await.0.unwrap();
-    assert_eq!(json!(desk.api.world().machines[&id].boot_disk), disks[1]["id"]);
+async fn a_missing_boot_disk_stops_for_the_operator() {
+    let fixture = MaasFixture::new().await;
+    let id = fixture.add(Status::Ready);
+    let disks = fixture.api.world().machines[&id].disks.clone();
+    fixture.change_site(|spec| spec.boot_disk_model = "m.2".into()).await;
+    fixture
+        .assert_fails(
+            NodeStage::ConfigureStorage,
+            FaultCode::BootDiskMissing,
+            &["DELLBOSS VD", "MZQL2"],
+        )
+        .await;
+    assert_eq!(fixture.api.world().changes(&id), 0);
+    fixture.change_site(|spec| spec.boot_disk_model = "mzql".into()).await;
+    fixture
+        .call_effect(CallVerb::Perform, &effect(NodeStage::ConfigureStorage, false), 2)
+        .await
+        .0
+        .unwrap();
+    assert_eq!(json!(fixture.api.world().machines[&id].boot_disk), disks[1]["id"]);
 }
 
 /// MAAS changes the disks of machines in Ready only.
 #[tokio::test]
-async fn disks_of_what_is_allocated_are_left_alone() {
+async fn disks_of_an_allocated_machine_are_left_alone() {
     for (marked, words) in [(true, "restart-clean"), (false, "release it in MAAS")] {
-        let desk = Desk::new().await;
-        let id = desk.add(Status::Allocated);
+        let fixture = MaasFixture::new().await;
+        let id = fixture.add(Status::Allocated);
         if marked {
-            desk.mark(&id, NODE, "op-0/deploy_via_maas/1");
+            fixture.mark(&id, NODE, "op-0/deploy_via_maas/1");
         }
-        desk.fails_as(Stage::ConfigureStorage, Code::StateDisagrees, &[words]).await;
-        assert_eq!(desk.api.world().changes(&id), 0);
+        fixture
+            .assert_fails(NodeStage::ConfigureStorage, FaultCode::StateDisagrees, &[words])
+            .await;
+        assert_eq!(fixture.api.world().changes(&id), 0);
     }
 }
 
 #[tokio::test]
-async fn an_interface_that_cannot_be_mended_stops_for_a_person() {
-    let desk = Desk::new().await;
-    let id = desk.add(Status::Ready);
-    desk.api.world().machines.get_mut(&id).unwrap().interfaces[0]["vlan"] =
+async fn an_unfixable_interface_stops_for_the_operator() {
+    let fixture = MaasFixture::new().await;
+    let id = fixture.add(Status::Ready);
+    fixture.api.world().machines.get_mut(&id).unwrap().interfaces[0]["vlan"] =
         json!({"id": 77, "vid": 0});
-    desk.fails_as(Stage::EnsurePxeInterfaceAuto, Code::PxeInterfaceUnfixable, &["VLAN 77"]).await;
-    let desk = Desk::new().await;
-    desk.add(Status::Ready);
+    fixture
+        .assert_fails(
+            NodeStage::EnsurePxeInterfaceAuto,
+            FaultCode::PxeInterfaceUnfixable,
+            &["VLAN 77"],
+        )
+        .await;
+    let fixture = MaasFixture::new().await;
+    fixture.add(Status::Ready);
     let no = Trouble::Says(400, r#"{"mode": ["It is part of a bond."]}"#.into());
-    desk.api.world().trouble("link_subnet", no, 1);
-    desk.fails_as(Stage::EnsurePxeInterfaceAuto, Code::PxeInterfaceUnfixable, &["part of a bond"])
+    fixture.api.world().trouble("link_subnet", no, 1);
+    fixture
+        .assert_fails(
+            NodeStage::EnsurePxeInterfaceAuto,
+            FaultCode::PxeInterfaceUnfixable,
+            &["part of a bond"],
+        )
         .await;
 }
 
 #[tokio::test]
 async fn a_deployment_that_fails_is_classified() {
-    let (desk, id) = deployed_badly("curtin: Installation failed\nFailed to format sda").await;
-    let (answer, log) =
-        desk.ask_effect(Verb::Perform, &effect(Stage::ClassifyDeployFailure, false), 1).await;
+    let (fixture, id) = deployed_badly("curtin: Installation failed\nFailed to format sda").await;
+    let (answer, log) = fixture
+        .call_effect(CallVerb::Perform, &effect(NodeStage::ClassifyDeployFailure, false), 1)
+        .await;
     let fault = answer.unwrap_err();
-    assert_eq!(fault.code, Code::DeployFailed);
-    assert!(fault.said.ends_with("Failed to format sda"), "{fault}");
+    assert_eq!(fault.code, FaultCode::DeployFailed);
+    assert!(fault.message.ends_with("Failed to format sda"), "{fault}");
     assert!(log.contains("event: ") && log.contains("install: Failed to format sda"), "{log}");
     // The installer's input is in its log; the keys in it must not be shown.
     assert!(log.contains("oauth_token_secret=***"), "{log}");
     for secret in ["k3y", "t0k3n", "s3cr3t"] {
-        assert!(!log.contains(secret) && !fault.said.contains(secret), "{log}");
+        assert!(!log.contains(secret) && !fault.message.contains(secret), "{log}");
     }
     // The next run finds the failed deployment and does not build on it.
-    let desk = Desk { run: "op-2".into(), ..desk };
-    desk.fails_as(Stage::CommissionNode, Code::StateDisagrees, &["restart-clean"]).await;
-    assert_eq!(desk.count(&id, "commission"), 0);
+    let fixture = MaasFixture { run: "op-2".into(), ..fixture };
+    fixture
+        .assert_fails(NodeStage::CommissionNode, FaultCode::StateDisagrees, &["restart-clean"])
+        .await;
+    assert_eq!(fixture.count(&id, "commission"), 0);
 }
 
 #[tokio::test]
-async fn a_missing_datasource_is_recovered_from_within_its_bound() {
+async fn a_missing_datasource_is_retried_up_to_a_bound() {
     // The failure disappears in the first round.
-    let (desk, id) = deployed_badly(DATASOURCE).await;
-    assert!(desk.done(Stage::ClassifyDeployFailure).await.contains("no datasource found"));
-    desk.api.world().machines.get_mut(&id).unwrap().fate = Fate::default();
-    desk.done(Stage::RecoverForDatasourceRetry).await;
-    let counts = |desk: &Desk, id: &str| (desk.count(id, "deploy"), desk.count(id, "release"));
-    assert_eq!((desk.status(&id), counts(&desk, &id)), (Status::Deployed, (2, 1)));
+    let (fixture, id) = deployed_badly(DATASOURCE).await;
+    assert!(
+        fixture.perform(NodeStage::ClassifyDeployFailure).await.contains("no datasource found")
+    );
+    fixture.api.world().machines.get_mut(&id).unwrap().planned = PlannedOutcomes::default();
+    fixture.perform(NodeStage::RecoverForDatasourceRetry).await;
+    let counts = |fixture: &MaasFixture, id: &str| {
+        (fixture.count(id, "deploy"), fixture.count(id, "release"))
+    };
+    assert_eq!((fixture.status(&id), counts(&fixture, &id)), (Status::Deployed, (2, 1)));
     // The failure persists: two more rounds, then the operator.
-    let (desk, id) = deployed_badly(DATASOURCE).await;
-    desk.fails_as(Stage::RecoverForDatasourceRetry, Code::DatasourceFailed, &["2 more rounds"])
+    let (fixture, id) = deployed_badly(DATASOURCE).await;
+    fixture
+        .assert_fails(
+            NodeStage::RecoverForDatasourceRetry,
+            FaultCode::DatasourceFailed,
+            &["2 more rounds"],
+        )
         .await;
-    assert_eq!((desk.status(&id), counts(&desk, &id)), (Status::FailedDeployment, (3, 2)));
+    assert_eq!((fixture.status(&id), counts(&fixture, &id)), (Status::FailedDeployment, (3, 2)));
     // Another cause ends the recovery.
-    let (desk, id) = deployed_badly(DATASOURCE).await;
-    desk.api.world().machines.get_mut(&id).unwrap().fate = failing("Failed to format sda");
-    desk.fails_as(Stage::RecoverForDatasourceRetry, Code::DeployFailed, &["Failed to format"])
+    let (fixture, id) = deployed_badly(DATASOURCE).await;
+    fixture.api.world().machines.get_mut(&id).unwrap().planned = failing("Failed to format sda");
+    fixture
+        .assert_fails(
+            NodeStage::RecoverForDatasourceRetry,
+            FaultCode::DeployFailed,
+            &["Failed to format"],
+        )
         .await;
-    assert_eq!(counts(&desk, &id), (2, 1));
+    assert_eq!(counts(&fixture, &id), (2, 1));
     // The installer finished, and the new system never fetched its data.
-    let (desk, id) = deployed_badly("curtin: Installation finished.").await;
-    desk.fails_as(Stage::ClassifyDeployFailure, Code::DeployFailed, &["finished"]).await;
+    let (fixture, id) = deployed_badly("curtin: Installation finished.").await;
+    fixture
+        .assert_fails(NodeStage::ClassifyDeployFailure, FaultCode::DeployFailed, &["finished"])
+        .await;
     let late = "Machine operation 'Deploying' timed out after 30 minutes.";
-    desk.api.world().note_event(&id, "Marking node failed", late);
-    let classify = effect(Stage::ClassifyDeployFailure, false);
-    let answer = desk.ask_effect(Verb::Perform, &classify, 2).await.0;
-    assert!(matches!(answer, Ok(Answer::Done(outcome)) if outcome.said.contains(late)));
+    fixture.api.world().note_event(&id, "Marking node failed", late);
+    let classify = effect(NodeStage::ClassifyDeployFailure, false);
+    let answer = fixture.call_effect(CallVerb::Perform, &classify, 2).await.0;
+    assert!(matches!(answer, Ok(ProviderAnswer::Done(outcome)) if outcome.message.contains(late)));
     // No recovery is allowed.
-    let (desk, id) = deployed_badly(DATASOURCE).await;
-    desk.change_site(|spec| spec.datasource_retries = 0).await;
-    desk.fails_as(
-        Stage::RecoverForDatasourceRetry,
-        Code::DatasourceFailed,
-        &["datasource_retries"],
-    )
-    .await;
-    assert_eq!(counts(&desk, &id), (1, 0));
+    let (fixture, id) = deployed_badly(DATASOURCE).await;
+    fixture.change_site(|spec| spec.datasource_retries = 0).await;
+    fixture
+        .assert_fails(
+            NodeStage::RecoverForDatasourceRetry,
+            FaultCode::DatasourceFailed,
+            &["datasource_retries"],
+        )
+        .await;
+    assert_eq!(counts(&fixture, &id), (1, 0));
 }
 
 #[tokio::test]
-async fn hardware_that_does_not_tell_of_itself_stops_for_a_person() {
-    let desk = Desk::new().await;
-    let id = desk.add(Status::Deployed);
-    desk.api.world().machines.get_mut(&id).unwrap().sync_interval_s = 0.02;
-    desk.fails_as(Stage::EnsureHardwareSyncConfigured, Code::HardwareSyncFailed, &[&id]).await;
-    desk.api.world().machines.get_mut(&id).unwrap().enable_hw_sync = true;
-    desk.done(Stage::EnsureHardwareSyncConfigured).await;
-    desk.fails_as(Stage::WaitForHardwareSyncHealthy, Code::HardwareSyncFailed, &[&id, "yet"]).await;
-    desk.api.world().machines.get_mut(&id).unwrap().last_sync = Some("2020-01-01T00:00:00".into());
+async fn missing_hardware_sync_stops_for_the_operator() {
+    let fixture = MaasFixture::new().await;
+    let id = fixture.add(Status::Deployed);
+    fixture.api.world().machines.get_mut(&id).unwrap().sync_interval_s = 0.02;
+    fixture
+        .assert_fails(
+            NodeStage::EnsureHardwareSyncConfigured,
+            FaultCode::HardwareSyncFailed,
+            &[&id],
+        )
+        .await;
+    fixture.api.world().machines.get_mut(&id).unwrap().enable_hw_sync = true;
+    fixture.perform(NodeStage::EnsureHardwareSyncConfigured).await;
+    fixture
+        .assert_fails(
+            NodeStage::WaitForHardwareSyncHealthy,
+            FaultCode::HardwareSyncFailed,
+            &[&id, "yet"],
+        )
+        .await;
+    fixture.api.world().machines.get_mut(&id).unwrap().last_sync =
+        Some("2020-01-01T00:00:00".into());
     assert!(matches!(
-        desk.ask(Stage::WaitForHardwareSyncHealthy, Verb::Observe).await,
-        Ok(Answer::Differs(_))
+        fixture.call_stage(NodeStage::WaitForHardwareSyncHealthy, CallVerb::Observe).await,
+        Ok(ProviderAnswer::Differs(_))
     ));
-    desk.api.world().version = "3.1.0";
-    assert!(desk.done(Stage::EnsureHardwareSyncConfigured).await.contains("no hardware sync"));
-    assert!(desk.done(Stage::WaitForHardwareSyncHealthy).await.contains("no hardware sync"));
+    fixture.api.world().version = "3.1.0";
+    assert!(
+        fixture.perform(NodeStage::EnsureHardwareSyncConfigured).await.contains("no hardware sync")
+    );
+    assert!(
+        fixture.perform(NodeStage::WaitForHardwareSyncHealthy).await.contains("no hardware sync")
+    );
 }
 
 #[tokio::test]
-async fn what_somebody_else_has_taken_since_is_left_alone() {
-    let desk = Desk::new().await;
-    let id = desk.add(Status::Ready);
-    desk.done(Stage::CreateOrFindInMaas).await;
+async fn a_machine_allocated_by_another_user_is_left_alone() {
+    let fixture = MaasFixture::new().await;
+    let id = fixture.add(Status::Ready);
+    fixture.perform(NodeStage::CreateOrFindInMaas).await;
     {
-        let mut world = desk.api.world();
-        let machine = world.machines.get_mut(&id).unwrap();
+        let mut env = fixture.api.world();
+        let machine = env.machines.get_mut(&id).unwrap();
         machine.status = Status::Deployed;
         machine.owner = Some("eve".into());
     }
-    desk.fails_as(Stage::DeployViaMaas, Code::StateDisagrees, &["since this operation began"])
+    fixture
+        .assert_fails(
+            NodeStage::DeployViaMaas,
+            FaultCode::StateDisagrees,
+            &["since this operation began"],
+        )
         .await;
-    desk.api.world().machines.get_mut(&id).unwrap().status = Status::Allocated;
-    let fault = desk.fails(Stage::DeployViaMaas, 2).await;
-    assert!(fault.said.contains("eve has allocated it"), "{fault}");
-    desk.undo(Stage::DeployViaMaas).await;
-    assert_eq!((desk.count(&id, "deploy"), desk.count(&id, "release")), (0, 0));
-    assert!(desk.api.world().machines[&id].interfaces[0]["mac_address"] == MAC);
+    fixture.api.world().machines.get_mut(&id).unwrap().status = Status::Allocated;
+    let fault = fixture.perform_failing(NodeStage::DeployViaMaas, 2).await;
+    assert!(fault.message.contains("eve has allocated it"), "{fault}");
+    fixture.undo(NodeStage::DeployViaMaas).await;
+    assert_eq!((fixture.count(&id, "deploy"), fixture.count(&id, "release")), (0, 0));
+    assert!(fixture.api.world().machines[&id].interfaces[0]["mac_address"] == MAC);
 }

@@ -10,12 +10,19 @@
     reason = "a test fails by panicking, and its tables are long"
 )]
 
+mod bmc_discovery;
 mod certs;
+mod crash_fixture;
+mod crash_injector;
+mod crash_matrix;
 mod datacenter;
-mod desk;
+mod datacenter_fixture;
+mod fake_bmc;
+mod fake_updater;
 mod firmware;
 mod http;
 mod imaging;
+mod inspection;
 mod ipmi_sim;
 mod jobs;
 mod kube_api;
@@ -23,33 +30,26 @@ mod kube_pki;
 mod kube_schema;
 mod kubernetes;
 mod logins;
-mod looks;
 mod maas;
 mod maas_api;
-mod maas_desk;
+mod maas_crash_matrix;
 mod maas_faults;
-mod maas_lives;
+mod maas_fixture;
 mod maas_machines;
 mod maas_stages;
-mod matrix;
 mod network;
 mod nodes;
 mod power;
+mod power_shelves;
 mod probes;
-mod reaper;
 mod redfish_change;
 mod redfish_choice;
 mod redfish_faults;
 mod redfish_identity;
 mod redfish_read;
-mod scouting;
-mod shelves;
-mod sites;
 mod sshd;
 mod sushy;
 mod switches;
-mod updater;
-mod world;
 
 use std::net::{TcpListener, UdpSocket};
 use std::path::PathBuf;

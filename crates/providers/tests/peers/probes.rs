@@ -1,14 +1,14 @@
 //! Probes of machines: what a BMC, a host and a cluster show, with few requests.
 
-use crate::http::{Peer, Said};
+use crate::fake_bmc::{FakeBmc, PASSWORD, RESET, SYSTEM, settings as redfish_settings};
+use crate::http::{Peer, Response};
 use crate::kube_api::{Api, TOKEN, Trouble};
 use crate::kube_pki::Pki;
 use crate::kubernetes::node;
 use crate::until;
-use crate::world::{PASSWORD, RESET, SYSTEM, World, settings as redfish_settings};
 use axum::http::Method;
-use model::condition::{ConditionType, Evidence};
-use model::effect::{Effect, Key, Order, PowerOffPolicy, RebootMode, Verb};
+use model::condition::{ConditionObservation, ConditionType};
+use model::effect::{CallVerb, Effect, EffectKey, PowerOffPolicy, ProviderCall, RebootMode};
 use model::id::{MachineId, RunId};
 use model::machine::MachineSpec;
 use providers::datacenter::{Datacenter, Settings};
@@ -31,13 +31,13 @@ fn store() -> Arc<InMemoryStateStore> {
 
 fn set(store: &InMemoryStateStore, password: &str) {
     let password = password.to_string().into();
-    store.set("bmc", Secret::Password { user: "root".into(), password });
+    store.set_credential("bmc", Secret::Password { user: "root".into(), password });
 }
 
 fn provider(store: &Arc<InMemoryStateStore>) -> Datacenter {
     let settings = Settings {
         bmc_credential: "bmc".into(),
-        poll: Duration::from_secs(5),
+        poll_timeout: Duration::from_secs(5),
         power_timeouts: PowerTimeouts { graceful: Duration::ZERO, ..PowerTimeouts::default() },
         redfish: redfish_settings(Auth::Basic),
         ..Settings::default()
@@ -49,69 +49,78 @@ fn target(id: &str, spec: MachineSpec) -> Target {
     Target { id: model::target::TargetId::from(&MachineId::trusted(id)), spec }
 }
 
-fn behind(peer: &Peer) -> MachineSpec {
+fn spec_behind(peer: &Peer) -> MachineSpec {
     MachineSpec { bmc_endpoint: peer.url(), ..MachineSpec::default() }
 }
 
-fn told(seen: &[Evidence], condition: ConditionType) -> Option<(bool, &str)> {
-    let one = seen.iter().find(|one| one.condition == condition)?;
+fn condition_of(
+    observed: &[ConditionObservation],
+    condition: ConditionType,
+) -> Option<(bool, &str)> {
+    let one = observed.iter().find(|one| one.condition == condition)?;
     Some((one.status, one.reason.as_str()))
 }
 
 #[tokio::test]
-async fn a_bmc_is_looked_at_with_one_question_once_it_is_known() {
-    let peer = World::new().serve().await;
+async fn a_known_bmc_is_probed_with_one_request() {
+    let peer = FakeBmc::new().serve().await;
     let provider = provider(&store());
-    let target = target("m-1", behind(&peer));
-    let seen = provider.probe(&target).await.unwrap();
-    assert_eq!(told(&seen, ConditionType::BmcReachable), Some((true, "Answers")));
-    assert_eq!(told(&seen, ConditionType::Reachable), None, "it has no SSH endpoint");
+    let target = target("m-1", spec_behind(&peer));
+    let observed = provider.probe(&target).await.unwrap();
+    assert_eq!(condition_of(&observed, ConditionType::BmcReachable), Some((true, "Answers")));
+    assert_eq!(condition_of(&observed, ConditionType::Reachable), None, "it has no SSH endpoint");
     let first = peer.calls().len();
-    for look in 1..=3 {
+    for probe in 1..=3 {
         provider.probe(&target).await.unwrap();
-        assert_eq!(peer.calls().len(), first + look);
+        assert_eq!(peer.calls().len(), first + probe);
     }
 }
 
 #[tokio::test]
-async fn what_a_bmc_does_wrong_is_the_reason() {
-    let (store, peer) = (store(), World::new().serve().await);
+async fn a_bmc_failure_is_the_reason() {
+    let (store, peer) = (store(), FakeBmc::new().serve().await);
     set(&store, "wrong");
     let shut = Peer::start(|call| match call.path.trim_end_matches('/') {
-        "/redfish/v1" => Said::json("{}"),
-        _ => Said::status(401, "{}"),
+        "/redfish/v1" => Response::json("{}"),
+        _ => Response::status(401, "{}"),
     })
     .await;
     let provider = provider(&store);
-    let seen = provider.probe(&target("m-1", behind(&shut))).await.unwrap();
-    assert_eq!(told(&seen, ConditionType::BmcReachable), Some((false, "login-refused")));
-    let (gone, address) = (behind(&peer), peer.url().replace("http://", ""));
+    let observed = provider.probe(&target("m-1", spec_behind(&shut))).await.unwrap();
+    assert_eq!(
+        condition_of(&observed, ConditionType::BmcReachable),
+        Some((false, "login-refused"))
+    );
+    let (gone, address) = (spec_behind(&peer), peer.url().replace("http://", ""));
     drop(peer);
     until("the port is closed", async || TcpStream::connect(&address).await.is_err()).await;
-    let seen = provider.probe(&target("m-2", gone)).await.unwrap();
-    assert_eq!(told(&seen, ConditionType::BmcReachable), Some((false, "bmc-unreachable")));
+    let observed = provider.probe(&target("m-2", gone)).await.unwrap();
+    assert_eq!(
+        condition_of(&observed, ConditionType::BmcReachable),
+        Some((false, "bmc-unreachable"))
+    );
 }
 
 #[tokio::test]
-async fn parts_that_are_not_well_are_named() {
-    let world = World::new();
-    world.set(SYSTEM, "/Links", json!({"Chassis": [{"@odata.id": CHASSIS}]}));
-    world.set(SYSTEM, "/Status", json!({"Health": "OK", "HealthRollup": "Critical"}));
+async fn unhealthy_components_are_named() {
+    let env = FakeBmc::new();
+    env.set(SYSTEM, "/Links", json!({"Chassis": [{"@odata.id": CHASSIS}]}));
+    env.set(SYSTEM, "/Status", json!({"Health": "OK", "HealthRollup": "Critical"}));
     let thermal = format!("{CHASSIS}/Thermal");
-    world.put(CHASSIS, json!({"@odata.id": CHASSIS, "Thermal": {"@odata.id": thermal}}));
+    env.put(CHASSIS, json!({"@odata.id": CHASSIS, "Thermal": {"@odata.id": thermal}}));
     let fan = |n: u32, health: &str| json!({"Name": format!("Fan {n}"), "Reading": 0, "Status": {"Health": health}});
     let fans = [fan(1, "OK"), fan(2, "Warning"), fan(3, "Critical")];
-    world.put(&thermal, json!({"@odata.id": thermal, "Fans": fans}));
-    let peer = world.serve().await;
-    let (provider, target) = (provider(&store()), target("m-1", behind(&peer)));
-    let ill = provider.examine(&target).await.unwrap().unwrap();
+    env.put(&thermal, json!({"@odata.id": thermal, "Fans": fans}));
+    let peer = env.serve().await;
+    let (provider, target) = (provider(&store()), target("m-1", spec_behind(&peer)));
+    let ill = provider.probe_hardware(&target).await.unwrap().unwrap();
     assert_eq!((ill.status, ill.reason.as_str()), (true, "Fan 3 Critical, Fan 2 Warning"));
     // Without a named component, the health of the System is the reason.
-    world.put(&thermal, json!({"@odata.id": thermal, "Fans": [fan(1, "OK")]}));
-    let ill = provider.examine(&target).await.unwrap().unwrap();
+    env.put(&thermal, json!({"@odata.id": thermal, "Fans": [fan(1, "OK")]}));
+    let ill = provider.probe_hardware(&target).await.unwrap().unwrap();
     assert_eq!((ill.status, ill.reason.as_str()), (true, "system Critical"));
-    world.set(SYSTEM, "/Status", json!({"Health": "OK"}));
-    let well = provider.examine(&target).await.unwrap().unwrap();
+    env.set(SYSTEM, "/Status", json!({"Health": "OK"}));
+    let well = provider.probe_hardware(&target).await.unwrap().unwrap();
     assert_eq!((well.status, well.reason.as_str()), (false, "Healthy"));
 }
 
@@ -120,27 +129,32 @@ async fn parts_that_are_not_well_are_named() {
 #[tokio::test]
 async fn neighbours_behind_one_bmc_are_not_confused() {
     const OTHER: &str = "/redfish/v1/Systems/2";
-    let world = World::new();
-    let mut neighbour = world.get(SYSTEM);
+    let env = FakeBmc::new();
+    let mut neighbour = env.get(SYSTEM);
     neighbour["@odata.id"] = json!(OTHER);
     neighbour["Id"] = json!("2");
     neighbour["SerialNumber"] = json!("S2");
-    world.put(OTHER, neighbour);
-    world.put_list("/redfish/v1/Systems", &[SYSTEM, OTHER]);
-    let peer = world.serve().await;
+    env.put(OTHER, neighbour);
+    env.put_list("/redfish/v1/Systems", &[SYSTEM, OTHER]);
+    let peer = env.serve().await;
     let (store, spec) =
-        (store(), |serial: &str| MachineSpec { serial: serial.into(), ..behind(&peer) });
+        (store(), |serial: &str| MachineSpec { serial: serial.into(), ..spec_behind(&peer) });
     let provider = provider(&store);
     for serial in ["S2", "S1"] {
-        let seen = provider.probe(&target(serial, spec(serial))).await.unwrap();
-        assert_eq!(told(&seen, ConditionType::BmcReachable), Some((true, "Answers")), "{serial}");
+        let observed = provider.probe(&target(serial, spec(serial))).await.unwrap();
+        assert_eq!(
+            condition_of(&observed, ConditionType::BmcReachable),
+            Some((true, "Answers")),
+            "{serial}"
+        );
     }
-    let key = Key::new(&RunId::trusted("op-1"), "reboot", 1);
-    let effect = Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::CONFIGURED };
-    let order = Order { key, verb: Verb::Perform, effect, logged: 0 };
+    let key = EffectKey::new(&RunId::trusted("op-1"), "reboot", 1);
+    let effect =
+        Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::PROVIDER_DEFAULT };
+    let order = ProviderCall { key, verb: CallVerb::Perform, effect, log_offset_bytes: 0 };
     let (journal, mut lines) = Journal::new();
     let reader = tokio::spawn(async move { while lines.recv().await.is_some() {} });
-    provider.ask(&target("m-1", spec("S1")), &order, &journal).await.unwrap();
+    provider.call(&target("m-1", spec("S1")), &order, &journal).await.unwrap();
     drop(journal);
     reader.await.unwrap();
     let resets = peer.calls().into_iter().filter(|call| call.method == "POST");
@@ -150,30 +164,33 @@ async fn neighbours_behind_one_bmc_are_not_confused() {
 /// A password that was changed on both sides is used by the next run at once, and the old one
 /// causes no lockout.
 #[tokio::test]
-async fn a_login_that_is_kept_is_not_used_after_its_credential_has_changed() {
+async fn a_cached_session_ends_with_its_credential() {
     let store = store();
     let strict = Arc::new(std::sync::Mutex::new(String::from("cm9vdDpzM2NyZXQtb2YtdGhlLWJtYw==")));
-    let wanted = Arc::clone(&strict);
-    let world = World::new();
-    let peer = world
-        .serve_but(move |call| {
-            let said = call.header("authorization").unwrap_or_default().to_string();
-            let right = said.ends_with(wanted.lock().unwrap().as_str());
+    let desired = Arc::clone(&strict);
+    let env = FakeBmc::new();
+    let peer = env
+        .serve_except(move |call| {
+            let message = call.header("authorization").unwrap_or_default().to_string();
+            let right = message.ends_with(desired.lock().unwrap().as_str());
             let open = call.path.trim_end_matches('/') == "/redfish/v1";
-            (!right && !open).then(|| Said::status(401, "{}"))
+            (!right && !open).then(|| Response::status(401, "{}"))
         })
         .await;
-    let (provider, target) = (provider(&store), target("m-1", behind(&peer)));
-    let seen = provider.probe(&target).await.unwrap();
-    assert_eq!(told(&seen, ConditionType::BmcReachable), Some((true, "Answers")));
+    let (provider, target) = (provider(&store), target("m-1", spec_behind(&peer)));
+    let observed = provider.probe(&target).await.unwrap();
+    assert_eq!(condition_of(&observed, ConditionType::BmcReachable), Some((true, "Answers")));
     *strict.lock().unwrap() = "cm9vdDpuZXc=".into();
     set(&store, "new");
     // The next probe still uses the old session, is refused, and drops it; the one after uses the
     // new password.
-    let seen = provider.probe(&target).await.unwrap();
-    assert_eq!(told(&seen, ConditionType::BmcReachable), Some((false, "login-refused")));
-    let seen = provider.probe(&target).await.unwrap();
-    assert_eq!(told(&seen, ConditionType::BmcReachable), Some((true, "Answers")));
+    let observed = provider.probe(&target).await.unwrap();
+    assert_eq!(
+        condition_of(&observed, ConditionType::BmcReachable),
+        Some((false, "login-refused"))
+    );
+    let observed = provider.probe(&target).await.unwrap();
+    assert_eq!(condition_of(&observed, ConditionType::BmcReachable), Some((true, "Answers")));
 }
 
 #[tokio::test]
@@ -182,53 +199,56 @@ async fn one_list_of_nodes_serves_all_machines_of_a_cluster() {
     let api = Api::start(&pki).await;
     let store = store();
     let text = pki.kubeconfig(api.address, &format!("token: {TOKEN}"));
-    store.set("cluster-a", Secret::Kubeconfig { text });
+    store.set_credential("cluster-a", Secret::Kubeconfig { text });
     {
-        let mut world = api.world.lock();
+        let mut env = api.state.lock();
         for n in 0..1_200 {
-            world.add_node(node(&format!("m-{n}")));
+            env.add_node(node(&format!("m-{n}")));
         }
         let mut cordoned = node("m-7");
         cordoned["spec"]["unschedulable"] = json!(true);
-        world.add_node(cordoned);
+        env.add_node(cordoned);
         let mut ill = node("m-8");
         ill["status"]["conditions"] =
             json!([{"type": "Ready", "status": "False", "reason": "KubeletNotReady"}]);
-        world.add_node(ill);
+        env.add_node(ill);
     }
     let provider = Arc::new(provider(&store));
     let spec = MachineSpec { target_cluster_ref: "cluster-a".into(), ..MachineSpec::default() };
-    let mut looks = Vec::new();
+    let mut probes = Vec::new();
     for n in 0..100 {
         let (provider, target) = (Arc::clone(&provider), target(&format!("m-{n}"), spec.clone()));
-        looks.push(tokio::spawn(async move { provider.probe(&target).await.unwrap() }));
+        probes.push(tokio::spawn(async move { provider.probe(&target).await.unwrap() }));
     }
-    let mut seen = Vec::new();
-    for look in looks {
-        seen.push(look.await.unwrap());
+    let mut observed = Vec::new();
+    for probe in probes {
+        observed.push(probe.await.unwrap());
     }
     use ConditionType::{Drained, InCustomerCluster};
-    assert_eq!(told(&seen[0], InCustomerCluster), Some((true, "Joined:cluster-a")));
-    assert_eq!(told(&seen[0], Drained), Some((false, "Schedulable")));
-    assert_eq!(told(&seen[7], Drained), Some((true, "Cordoned")));
-    assert_eq!(told(&seen[8], InCustomerCluster), Some((false, "NotReady:KubeletNotReady")));
+    assert_eq!(condition_of(&observed[0], InCustomerCluster), Some((true, "Joined:cluster-a")));
+    assert_eq!(condition_of(&observed[0], Drained), Some((false, "Schedulable")));
+    assert_eq!(condition_of(&observed[7], Drained), Some((true, "Cordoned")));
+    assert_eq!(
+        condition_of(&observed[8], InCustomerCluster),
+        Some((false, "NotReady:KubeletNotReady"))
+    );
     let stranger = provider.probe(&target("m-x", spec.clone())).await.unwrap();
-    assert_eq!(told(&stranger, InCustomerCluster), Some((false, "NotJoined")));
-    assert_eq!(told(&stranger, Drained), Some((true, "NotInCluster")));
-    let pages = api.world.lock().requests.clone();
+    assert_eq!(condition_of(&stranger, InCustomerCluster), Some((false, "NotJoined")));
+    assert_eq!(condition_of(&stranger, Drained), Some((true, "NotInCluster")));
+    let pages = api.state.lock().requests.clone();
     assert_eq!(pages.len(), 3, "three pages for 101 machines: {pages:?}");
     // A machine without a cluster causes no request.
     let loose = provider.probe(&target("m-0", MachineSpec::default())).await.unwrap();
-    assert_eq!(told(&loose, InCustomerCluster), Some((false, "NotJoined")));
+    assert_eq!(condition_of(&loose, InCustomerCluster), Some((false, "NotJoined")));
 }
 
 #[tokio::test]
-async fn a_cluster_that_cannot_be_asked_changes_nothing_and_is_named() {
+async fn an_unreachable_cluster_changes_no_condition() {
     let pki = Pki::new();
     let api = Api::start(&pki).await;
     let store = store();
     let text = pki.kubeconfig(api.address, &format!("token: {TOKEN}"));
-    store.set("cluster-a", Secret::Kubeconfig { text });
+    store.set_credential("cluster-a", Secret::Kubeconfig { text });
     api.trouble(Method::GET, Trouble::Status(500), 1);
     let provider = provider(&store);
     for (cluster, words) in
@@ -237,7 +257,7 @@ async fn a_cluster_that_cannot_be_asked_changes_nothing_and_is_named() {
         let spec = MachineSpec { target_cluster_ref: cluster.into(), ..MachineSpec::default() };
         let target = target("m-1", spec);
         assert_eq!(provider.probe(&target).await.unwrap(), [], "{cluster}");
-        let why = provider.hindrance(&target).unwrap();
+        let why = provider.degraded_reason(&target).unwrap();
         assert!(why.contains("its cluster cannot be asked") && why.contains(words), "{why}");
     }
 }

@@ -1,9 +1,9 @@
 //! Changes: what is sent, what is read back, and what is not sent at all.
 
 use crate::DEADLINE;
-use crate::http::{Call, Peer, Said};
-use crate::world::{RESET, SYSTEM, World, system};
-use model::fault::Code;
+use crate::fake_bmc::{FakeBmc, RESET, SYSTEM, system};
+use crate::http::{Call, Peer, Response};
+use model::fault::FaultCode;
 use providers::redfish::{Attribute, BootSource, BootSpan, Power, Reset, TaskState};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ fn sent(peer: &Peer, method: &str, path: &str) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn power_is_changed_and_seen() {
-    let peer = World::new().serve().await;
+async fn power_is_changed_and_read_back() {
+    let peer = FakeBmc::new().serve().await;
     let system = system(&peer).await;
     assert_eq!(system.power().await, Ok(Power::Off));
     assert_eq!(system.last_reset().await, Ok(None), "1970 is not a valid reset time");
@@ -28,100 +28,102 @@ async fn power_is_changed_and_seen() {
 
 #[tokio::test]
 async fn a_reset_that_is_not_offered_is_not_sent() {
-    let peer = World::new().serve().await;
+    let peer = FakeBmc::new().serve().await;
     let system = system(&peer).await;
     assert_eq!(system.resets().await, Ok(vec![Reset::On, Reset::ForceOff]));
     let fault = system.reset(Reset::GracefulShutdown).await.unwrap_err();
-    assert_eq!(fault.code, Code::NotSupported, "{fault}");
-    assert!(fault.said.contains("GracefulShutdown") && fault.said.contains("ForceOff"), "{fault}");
+    assert_eq!(fault.code, FaultCode::NotSupported, "{fault}");
+    assert!(
+        fault.message.contains("GracefulShutdown") && fault.message.contains("ForceOff"),
+        "{fault}"
+    );
     assert_eq!(peer.count("POST", RESET), 0);
 }
 
 #[tokio::test]
 async fn a_boot_override_is_read_back() {
-    let world = World::new();
-    let peer = world.serve().await;
+    let env = FakeBmc::new();
+    let peer = env.serve().await;
     let system = system(&peer).await;
-    let seen = system.set_boot(BootSource::Pxe, BootSpan::Once).await.unwrap();
-    assert_eq!((seen.source, seen.span), (Some(BootSource::Pxe), Some(BootSpan::Once)));
+    let observed = system.set_boot(BootSource::Pxe, BootSpan::Once).await.unwrap();
+    assert_eq!((observed.source, observed.span), (Some(BootSource::Pxe), Some(BootSpan::Once)));
     let none = system.set_boot(BootSource::None, BootSpan::Once).await.unwrap();
     assert_eq!(none.span, Some(BootSpan::Disabled));
     let fault = system.set_boot(BootSource::Cd, BootSpan::Once).await.unwrap_err();
-    assert_eq!(fault.code, Code::NotSupported, "{fault}");
+    assert_eq!(fault.code, FaultCode::NotSupported, "{fault}");
     assert_eq!(peer.count("PATCH", SYSTEM), 2);
     // Some devices have no value for none; then the override is only disabled.
-    world.set(SYSTEM, "/Boot/BootSourceOverrideTarget@Redfish.AllowableValues", json!(["Pxe"]));
+    env.set(SYSTEM, "/Boot/BootSourceOverrideTarget@Redfish.AllowableValues", json!(["Pxe"]));
     let off = system.set_boot(BootSource::None, BootSpan::Once).await.unwrap();
-    assert!(off.leads_to(BootSource::None));
+    assert!(off.boots_from(BootSource::None));
     let body = json!({"Boot": {"BootSourceOverrideEnabled": "Disabled"}});
     assert_eq!(sent(&peer, "PATCH", SYSTEM).last(), Some(&body));
 }
 
 #[tokio::test]
-async fn an_override_that_is_not_kept_is_seen() {
-    let ignores = |call: &Call| call.is("PATCH", SYSTEM).then(|| Said::status(204, ""));
-    let peer = World::new().serve_but(ignores).await;
+async fn a_lost_override_is_detected() {
+    let ignores = |call: &Call| call.is("PATCH", SYSTEM).then(|| Response::status(204, ""));
+    let peer = FakeBmc::new().serve_except(ignores).await;
     let system = system(&peer).await;
     let fault = system.set_boot(BootSource::Pxe, BootSpan::Once).await.unwrap_err();
-    assert_eq!(fault.code, Code::ReadBackDiffers, "{fault}");
-    assert!(fault.said.contains("Pxe") && fault.said.contains("Disabled"), "{fault}");
+    assert_eq!(fault.code, FaultCode::ReadBackDiffers, "{fault}");
+    assert!(fault.message.contains("Pxe") && fault.message.contains("Disabled"), "{fault}");
 }
 
 /// Refuses everything with this status after the first change.
-async fn gone_after_a_change(world: World, status: u16) -> Peer {
+async fn serve_until_a_change(env: FakeBmc, status: u16) -> Peer {
     let changed = AtomicBool::new(false);
-    let inner = world.clone();
-    world
-        .serve_but(move |call| {
-            if changed.load(Ordering::Relaxed) {
-                return Some(Said::status(status, "{}"));
-            }
-            changed.store(call.method != "GET", Ordering::Relaxed);
-            Some(match call.method.as_str() {
-                "POST" => Said::status(204, ""),
-                _ => inner.answer(call),
-            })
+    let inner = env.clone();
+    env.serve_except(move |call| {
+        if changed.load(Ordering::Relaxed) {
+            return Some(Response::status(status, "{}"));
+        }
+        changed.store(call.method != "GET", Ordering::Relaxed);
+        Some(match call.method.as_str() {
+            "POST" => Response::status(204, ""),
+            _ => inner.answer(call),
         })
-        .await
+    })
+    .await
 }
 
 #[tokio::test]
-async fn a_change_that_cannot_be_seen_may_have_happened() {
+async fn a_change_without_read_back_may_have_happened() {
     for status in [401, 404, 500, 503] {
-        let peer = gone_after_a_change(World::new(), status).await;
+        let peer = serve_until_a_change(FakeBmc::new(), status).await;
         let boot = system(&peer).await.set_boot(BootSource::Pxe, BootSpan::Once).await;
-        let peer = gone_after_a_change(with_bios(), status).await;
-        let wish = wanted(&[("Cores", Attribute::Number(8))]);
-        let bios = system(&peer).await.set_bios(&wish).await;
-        let peer = gone_after_a_change(with_media(), status).await;
+        let peer = serve_until_a_change(with_bios(), status).await;
+        let requested = attributes(&[("Cores", Attribute::Number(8))]);
+        let bios = system(&peer).await.set_bios(&requested).await;
+        let peer = serve_until_a_change(with_media(), status).await;
         let media = system(&peer).await.insert_media("http://10.0.0.1/a.iso").await;
         for fault in [boot.unwrap_err(), bios.unwrap_err(), media.unwrap_err()] {
-            assert_eq!(fault.code, Code::AnswerLost, "{fault}");
-            assert!(fault.said.contains(&status.to_string()), "{fault}");
+            assert_eq!(fault.code, FaultCode::AnswerLost, "{fault}");
+            assert!(fault.message.contains(&status.to_string()), "{fault}");
         }
     }
 }
 
 #[tokio::test]
 async fn quirks_change_what_is_sent() {
-    let world = World::new();
-    world.set(SYSTEM, "/Manufacturer", json!("Supermicro"));
-    world.set(SYSTEM, "/Boot/BootSourceOverrideMode", json!("UEFI"));
+    let env = FakeBmc::new();
+    env.set(SYSTEM, "/Manufacturer", json!("Supermicro"));
+    env.set(SYSTEM, "/Boot/BootSourceOverrideMode", json!("UEFI"));
     let words = "/Boot/BootSourceOverrideTarget@Redfish.AllowableValues";
-    world.set(SYSTEM, words, json!(["None", "Pxe", "Cd", "UsbCd"]));
-    let peer = world.serve().await;
-    let seen = system(&peer).await.set_boot(BootSource::Cd, BootSpan::Once).await.unwrap();
-    assert_eq!((seen.source, seen.word.as_str()), (Some(BootSource::Cd), "UsbCd"));
+    env.set(SYSTEM, words, json!(["None", "Pxe", "Cd", "UsbCd"]));
+    let peer = env.serve().await;
+    let observed = system(&peer).await.set_boot(BootSource::Cd, BootSpan::Once).await.unwrap();
+    assert_eq!((observed.source, observed.target.as_str()), (Some(BootSource::Cd), "UsbCd"));
     let boot = json!({"BootSourceOverrideTarget": "UsbCd", "BootSourceOverrideEnabled": "Once",
         "BootSourceOverrideMode": "UEFI"});
     assert_eq!(sent(&peer, "PATCH", SYSTEM), [json!({ "Boot": boot })]);
 }
 
 /// A BMC that requires its current ETag, and issues a new one with every change.
-fn tagged(call: &Call, changes: &AtomicUsize, world: &World) -> Option<Said> {
+fn require_etag(call: &Call, changes: &AtomicUsize, env: &FakeBmc) -> Option<Response> {
     let tag = format!("\"{}\"", changes.load(Ordering::Relaxed));
     if call.is("GET", SYSTEM) {
-        return Some(Said::json(world.get(SYSTEM)).with("etag", tag));
+        return Some(Response::json(env.get(SYSTEM)).with("etag", tag));
     }
     if !call.is("PATCH", SYSTEM) {
         return None;
@@ -131,18 +133,18 @@ fn tagged(call: &Call, changes: &AtomicUsize, world: &World) -> Option<Said> {
     changes.fetch_add(1, Ordering::Relaxed);
     let first = changes.load(Ordering::Relaxed) == 1;
     if first || !fits {
-        return Some(Said::status(412, "{}"));
+        return Some(Response::status(412, "{}"));
     }
-    Some(world.answer(call))
+    Some(env.answer(call))
 }
 
 #[tokio::test]
 async fn a_resource_that_changed_meanwhile_is_read_again() {
-    let (world, changes) = (World::new(), AtomicUsize::new(0));
-    let inner = world.clone();
-    let peer = world.serve_but(move |call| tagged(call, &changes, &inner)).await;
-    let seen = system(&peer).await.set_boot(BootSource::Pxe, BootSpan::Once).await.unwrap();
-    assert_eq!(seen.source, Some(BootSource::Pxe));
+    let (env, changes) = (FakeBmc::new(), AtomicUsize::new(0));
+    let inner = env.clone();
+    let peer = env.serve_except(move |call| require_etag(call, &changes, &inner)).await;
+    let observed = system(&peer).await.set_boot(BootSource::Pxe, BootSpan::Once).await.unwrap();
+    assert_eq!(observed.source, Some(BootSource::Pxe));
     let calls = peer.calls();
     let tags = calls.iter().filter(|call| call.is("PATCH", SYSTEM)).map(|c| c.header("if-match"));
     assert_eq!(tags.collect::<Vec<_>>(), [Some("\"0\""), Some("\"1\"")]);
@@ -150,33 +152,33 @@ async fn a_resource_that_changed_meanwhile_is_read_again() {
 
 #[tokio::test]
 async fn a_resource_that_always_changed_meanwhile_is_given_up() {
-    let world = World::new();
-    world.set(SYSTEM, "/@odata.etag", json!("W/\"1\""));
-    let refuses = |call: &Call| call.is("PATCH", SYSTEM).then(|| Said::status(412, "{}"));
-    let peer = world.serve_but(refuses).await;
+    let env = FakeBmc::new();
+    env.set(SYSTEM, "/@odata.etag", json!("W/\"1\""));
+    let refuses = |call: &Call| call.is("PATCH", SYSTEM).then(|| Response::status(412, "{}"));
+    let peer = env.serve_except(refuses).await;
     let fault = system(&peer).await.set_boot(BootSource::Pxe, BootSpan::Once).await.unwrap_err();
-    assert_eq!(fault.code, Code::EffectFailed, "{fault}");
+    assert_eq!(fault.code, FaultCode::EffectFailed, "{fault}");
     let calls = peer.calls();
     let tags = calls.iter().filter(|call| call.is("PATCH", SYSTEM)).map(|c| c.header("if-match"));
     let strong_at_last = [Some("W/\"1\""), Some("W/\"1\""), Some("\"1\"")];
     assert_eq!(tags.collect::<Vec<_>>(), strong_at_last);
 }
 
-fn with_bios() -> World {
+fn with_bios() -> FakeBmc {
     let (bios, settings) = ("/redfish/v1/Systems/1/Bios", "/redfish/v1/Systems/1/Bios/SD");
-    let world = World::new();
-    world.set(SYSTEM, "/Manufacturer", json!("Dell Inc."));
-    world.set(SYSTEM, "/Bios", json!({"@odata.id": bios}));
-    world.put(
+    let env = FakeBmc::new();
+    env.set(SYSTEM, "/Manufacturer", json!("Dell Inc."));
+    env.set(SYSTEM, "/Bios", json!({"@odata.id": bios}));
+    env.put(
         bios,
         json!({"Attributes": {"BootMode": "Bios", "Cores": 4, "Turbo": true},
         "@Redfish.Settings": {"SettingsObject": {"@odata.id": settings}}}),
     );
-    world.put(settings, json!({"Attributes": {}}));
-    world
+    env.put(settings, json!({"Attributes": {}}));
+    env
 }
 
-fn wanted(pairs: &[(&str, Attribute)]) -> BTreeMap<String, Attribute> {
+fn attributes(pairs: &[(&str, Attribute)]) -> BTreeMap<String, Attribute> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
 }
 
@@ -185,44 +187,44 @@ async fn bios_settings_wait_for_a_reset() {
     let peer = with_bios().serve().await;
     let system = system(&peer).await;
     let uefi = Attribute::Text("Uefi".into());
-    let wish = wanted(&[("BootMode", uefi.clone()), ("Cores", Attribute::Number(4))]);
-    let seen = system.set_bios(&wish).await.unwrap();
-    assert_eq!(seen.current["BootMode"], Attribute::Text("Bios".into()));
-    assert_eq!(seen.pending, wanted(&[("BootMode", uefi)]));
+    let requested = attributes(&[("BootMode", uefi.clone()), ("Cores", Attribute::Number(4))]);
+    let observed = system.set_bios(&requested).await.unwrap();
+    assert_eq!(observed.current["BootMode"], Attribute::Text("Bios".into()));
+    assert_eq!(observed.pending, attributes(&[("BootMode", uefi)]));
     let path = "/redfish/v1/Systems/1/Bios/SD";
     let body = json!({"Attributes": {"BootMode": "Uefi"},
         "@Redfish.SettingsApplyTime": {"ApplyTime": "OnReset"}});
     assert_eq!(sent(&peer, "PATCH", path), [body]);
-    system.set_bios(&wish).await.unwrap();
+    system.set_bios(&requested).await.unwrap();
     assert_eq!(peer.count("PATCH", path), 1, "what is pending is not sent again");
-    let fault = system.set_bios(&wanted(&[("Gone", Attribute::Flag(true))])).await.unwrap_err();
-    assert_eq!(fault.code, Code::NotSupported, "{fault}");
+    let fault = system.set_bios(&attributes(&[("Gone", Attribute::Flag(true))])).await.unwrap_err();
+    assert_eq!(fault.code, FaultCode::NotSupported, "{fault}");
 }
 
 const DRIVES: &str = "/redfish/v1/Managers/1/VirtualMedia";
 const DRIVE: &str = "/redfish/v1/Managers/1/VirtualMedia/Cd";
 
-fn with_media() -> World {
-    let world = World::new();
-    world.set(SYSTEM, "/Links", json!({"ManagedBy": [{"@odata.id": "/redfish/v1/Managers/1"}]}));
-    world.put("/redfish/v1/Managers/1", json!({"VirtualMedia": {"@odata.id": DRIVES}}));
-    world.put_list(DRIVES, &["/redfish/v1/Managers/1/VirtualMedia/Usb", DRIVE]);
-    world.put("/redfish/v1/Managers/1/VirtualMedia/Usb", json!({"MediaTypes": ["USBStick"]}));
-    world.put(
+fn with_media() -> FakeBmc {
+    let env = FakeBmc::new();
+    env.set(SYSTEM, "/Links", json!({"ManagedBy": [{"@odata.id": "/redfish/v1/Managers/1"}]}));
+    env.put("/redfish/v1/Managers/1", json!({"VirtualMedia": {"@odata.id": DRIVES}}));
+    env.put_list(DRIVES, &["/redfish/v1/Managers/1/VirtualMedia/Usb", DRIVE]);
+    env.put("/redfish/v1/Managers/1/VirtualMedia/Usb", json!({"MediaTypes": ["USBStick"]}));
+    env.put(
         DRIVE,
         json!({"Id": "Cd", "MediaTypes": ["CD"], "Inserted": false, "Image": null,
         "Actions": {"#VirtualMedia.InsertMedia": {"target": format!("{DRIVE}/Insert")},
             "#VirtualMedia.EjectMedia": {"target": format!("{DRIVE}/Eject")}}}),
     );
-    world
+    env
 }
 
 #[tokio::test]
 async fn an_image_goes_in_and_out() {
-    let world = with_media();
-    let inner = world.clone();
-    let peer = world
-        .serve_but(move |call| {
+    let env = with_media();
+    let inner = env.clone();
+    let peer = env
+        .serve_except(move |call| {
             let insert = call.is("POST", &format!("{DRIVE}/Insert"));
             if !insert && !call.is("POST", &format!("{DRIVE}/Eject")) {
                 return None;
@@ -230,7 +232,7 @@ async fn an_image_goes_in_and_out() {
             let body: Value = serde_json::from_str(&call.body).unwrap();
             inner.set(DRIVE, "/Inserted", json!(insert));
             inner.set(DRIVE, "/Image", body["Image"].clone());
-            Some(Said::status(204, ""))
+            Some(Response::status(204, ""))
         })
         .await;
     let system = system(&peer).await;
@@ -240,35 +242,35 @@ async fn an_image_goes_in_and_out() {
     system.insert_media(url).await.unwrap();
     assert_eq!(peer.count("POST", &format!("{DRIVE}/Insert")), 1, "it was inserted already");
     let full = system.insert_media("http://10.0.0.1/other.iso").await.unwrap_err();
-    assert_eq!(full.code, Code::EffectFailed, "{full}");
+    assert_eq!(full.code, FaultCode::EffectFailed, "{full}");
     assert!(!system.eject_media(DRIVE).await.unwrap().inserted);
     system.eject_media(DRIVE).await.unwrap();
     assert_eq!(peer.count("POST", &format!("{DRIVE}/Eject")), 1, "it was ejected already");
 }
 
 #[tokio::test]
-async fn a_drive_that_stays_empty_is_seen() {
-    let quiet = |call: &Call| (call.method == "POST").then(|| Said::status(204, ""));
-    let peer = with_media().serve_but(quiet).await;
+async fn an_empty_drive_is_detected() {
+    let quiet = |call: &Call| (call.method == "POST").then(|| Response::status(204, ""));
+    let peer = with_media().serve_except(quiet).await;
     let fault = system(&peer).await.insert_media("http://10.0.0.1/a.iso").await.unwrap_err();
-    assert_eq!(fault.code, Code::ReadBackDiffers, "{fault}");
+    assert_eq!(fault.code, FaultCode::ReadBackDiffers, "{fault}");
 }
 
 #[tokio::test]
 async fn an_update_names_its_task() {
     let (service, action) = ("/redfish/v1/UpdateService", "/redfish/v1/UpdateService/Simple");
     let task = "/redfish/v1/TaskService/Tasks/9";
-    let world = World::new();
-    world.set("/redfish/v1", "/UpdateService", json!({"@odata.id": service}));
-    world.put(
+    let env = FakeBmc::new();
+    env.set("/redfish/v1", "/UpdateService", json!({"@odata.id": service}));
+    env.put(
         service,
         json!({"Actions": {"#UpdateService.SimpleUpdate": {
         "target": action, "TransferProtocol@Redfish.AllowableValues": ["HTTP"]}}}),
     );
-    world.put(task, json!({"TaskState": "Completed"}));
-    let peer = world
-        .serve_but(move |call| {
-            let taken = Said::status(202, json!({"@odata.id": task, "TaskState": "New"}));
+    env.put(task, json!({"TaskState": "Completed"}));
+    let peer = env
+        .serve_except(move |call| {
+            let taken = Response::status(202, json!({"@odata.id": task, "TaskState": "New"}));
             call.is("POST", action).then(|| taken.with("location", "/monitor/9"))
         })
         .await;
@@ -284,5 +286,5 @@ async fn an_update_names_its_task() {
         "Targets": [SYSTEM]});
     assert_eq!(sent(&peer, "POST", action), [body]);
     let fault = system.simple_update("ftp://10.0.0.1/bios.bin", &[]).await.unwrap_err();
-    assert_eq!(fault.code, Code::NotSupported, "{fault}");
+    assert_eq!(fault.code, FaultCode::NotSupported, "{fault}");
 }

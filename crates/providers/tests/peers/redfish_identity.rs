@@ -1,11 +1,11 @@
 //! The identity of the BMC: certificates that are valid, wrong, changed, expired or stolen.
 
 use crate::certs::{Authority, Identity};
+use crate::fake_bmc::{FakeBmc, login, settings};
 use crate::http::Peer;
-use crate::world::{World, login, settings};
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use providers::http_client::{Fingerprint, Trust};
-use providers::redfish::{Auth, Bmc, BmcAddress, Wanted};
+use providers::redfish::{Auth, Bmc, BmcAddress, SystemSelector};
 use rustls::version::{TLS12, TLS13};
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ const HERE: &str = "127.0.0.1";
 const SOON: i32 = 2099;
 
 async fn serve(tls: tokio_rustls::TlsAcceptor) -> Peer {
-    let world = World::new();
-    Peer::serve(Some(tls), Arc::new(move |call| world.answer(call))).await
+    let env = FakeBmc::new();
+    Peer::serve(Some(tls), Arc::new(move |call| env.answer(call))).await
 }
 
 async fn connect(peer: &Peer, trust: Trust) -> Result<Bmc, Fault> {
@@ -36,13 +36,13 @@ fn fingerprint(identity: &Identity) -> Fingerprint {
 }
 
 #[tokio::test]
-async fn an_authority_vouches_for_its_own() {
+async fn a_certificate_of_the_authority_is_trusted() {
     let authority = Authority::new();
     let trust = Trust::ca_from_pem(authority.pem().as_bytes()).unwrap();
     let identity = authority.issue(HERE, SOON);
     let peer = serve(identity.acceptor()).await;
     let bmc = connect(&peer, trust.clone()).await.unwrap();
-    assert!(bmc.system(&Wanted::default()).await.is_ok());
+    assert!(bmc.system(&SystemSelector::default()).await.is_ok());
     assert_eq!(bmc.fingerprint(), Some(fingerprint(&identity)));
 
     for (stranger, words) in [
@@ -52,9 +52,9 @@ async fn an_authority_vouches_for_its_own() {
     ] {
         let peer = serve(stranger.acceptor()).await;
         let fault = refused(&peer, trust.clone()).await;
-        assert_eq!(fault.code, Code::IdentityUntrusted, "{fault}");
-        assert!(fault.said.contains(words), "{fault}");
-        assert!(fault.said.contains(&fingerprint(&stranger).to_string()), "{fault}");
+        assert_eq!(fault.code, FaultCode::IdentityUntrusted, "{fault}");
+        assert!(fault.message.contains(words), "{fault}");
+        assert!(fault.message.contains(&fingerprint(&stranger).to_string()), "{fault}");
     }
 }
 
@@ -67,50 +67,50 @@ async fn a_pinned_certificate_is_enough_and_nothing_else_is() {
 
     let other = Authority::new().issue(HERE, SOON);
     let fault = refused(&serve(other.acceptor()).await, pinned).await;
-    assert_eq!(fault.code, Code::IdentityUntrusted, "{fault}");
+    assert_eq!(fault.code, FaultCode::IdentityUntrusted, "{fault}");
 }
 
 #[tokio::test]
-async fn the_first_certificate_is_remembered_and_a_change_is_seen() {
+async fn a_changed_certificate_is_refused_after_first_use() {
     let first = Authority::new().issue(HERE, SOON);
     let peer = serve(first.acceptor()).await;
     let bmc = connect(&peer, Trust::FirstUse(None)).await.unwrap();
-    let seen = bmc.fingerprint().unwrap();
-    assert_eq!(seen, fingerprint(&first));
-    assert!(connect(&peer, Trust::FirstUse(Some(seen))).await.is_ok());
+    let observed = bmc.fingerprint().unwrap();
+    assert_eq!(observed, fingerprint(&first));
+    assert!(connect(&peer, Trust::FirstUse(Some(observed))).await.is_ok());
 
     let second = Authority::new().issue(HERE, SOON);
-    let fault = refused(&serve(second.acceptor()).await, Trust::FirstUse(Some(seen))).await;
-    assert_eq!(fault.code, Code::IdentityChanged, "{fault}");
-    for shown in [seen, fingerprint(&second)] {
-        assert!(fault.said.contains(&shown.to_string()), "{fault}");
+    let fault = refused(&serve(second.acceptor()).await, Trust::FirstUse(Some(observed))).await;
+    assert_eq!(fault.code, FaultCode::IdentityChanged, "{fault}");
+    for shown in [observed, fingerprint(&second)] {
+        assert!(fault.message.contains(&shown.to_string()), "{fault}");
     }
 }
 
 #[tokio::test]
 async fn a_certificate_without_its_key_proves_nothing() {
     let authority = Authority::new();
-    let (victim, thief) = (authority.issue(HERE, SOON), authority.issue("thief.example", SOON));
+    let (victim, claimant) = (authority.issue(HERE, SOON), authority.issue("thief.example", SOON));
     let stolen = fingerprint(&victim);
     let ca = Trust::ca_from_pem(authority.pem().as_bytes()).unwrap();
     for trust in [Trust::Pinned(stolen), Trust::FirstUse(Some(stolen)), Trust::FirstUse(None), ca] {
         for version in [&TLS12, &TLS13] {
             let honest = serve(victim.with_key_of(&victim, &[version])).await;
             assert!(connect(&honest, trust.clone()).await.is_ok(), "{trust:?} {version:?}");
-            let peer = serve(victim.with_key_of(&thief, &[version])).await;
+            let peer = serve(victim.with_key_of(&claimant, &[version])).await;
             let fault = refused(&peer, trust.clone()).await;
-            assert_eq!(fault.code, Code::IdentityUntrusted, "{version:?}: {fault}");
+            assert_eq!(fault.code, FaultCode::IdentityUntrusted, "{version:?}: {fault}");
         }
     }
 }
 
 #[tokio::test]
 async fn a_bmc_that_does_not_speak_tls_is_not_spoken_to_without() {
-    let peer = World::new().serve().await;
+    let peer = FakeBmc::new().serve().await;
     let endpoint = BmcAddress::parse(&peer.url().replace("http://", "https://")).unwrap();
     let trust = Trust::FirstUse(None);
     let result = Bmc::connect(endpoint, login(), trust, settings(Auth::Basic)).await;
     let fault = result.err().unwrap();
-    assert_eq!(fault.code, Code::BmcUnreachable, "{fault}");
+    assert_eq!(fault.code, FaultCode::BmcUnreachable, "{fault}");
     assert!(peer.calls().is_empty());
 }

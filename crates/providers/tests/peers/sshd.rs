@@ -5,7 +5,7 @@
 //! with a password or an unusual shell, and a small disk, without changing the computer.
 
 use crate::{DEADLINE, free_port, peer, skip};
-use providers::ssh::{Endpoint, Hop, Host, HostKey, Login, Proof, Route, Settings, Trust};
+use providers::ssh::{Endpoint, Hop, Host, HostKey, Login, LoginSecret, Route, Settings, Trust};
 use secrecy::SecretString;
 use std::collections::BTreeMap;
 use std::fs;
@@ -42,25 +42,25 @@ pub enum Userland {
 }
 
 #[derive(Debug, Clone)]
-pub struct Wish {
+pub struct SshdOptions {
     pub userland: Userland,
     /// A file system of this size, in KiB, for the jobs. Requires root.
     pub disk_kib: Option<u32>,
     /// Programs that shadow those of the host: a name and a script.
     pub shims: Vec<(&'static str, String)>,
     /// A script that receives every command in `SSH_ORIGINAL_COMMAND`. Its folder is `HOME`.
-    pub warden: Option<&'static str>,
+    pub command_wrapper: Option<&'static str>,
     /// The host's own boot id, in the file `user/boot_id`. Requires root.
     pub own_boot_id: bool,
 }
 
-impl Default for Wish {
+impl Default for SshdOptions {
     fn default() -> Self {
         Self {
             userland: Userland::Own,
             disk_kib: None,
             shims: Vec::new(),
-            warden: None,
+            command_wrapper: None,
             own_boot_id: false,
         }
     }
@@ -78,8 +78,8 @@ pub fn is_root() -> bool {
 }
 
 fn id(option: &str) -> String {
-    let said = Command::new("id").arg(option).output().unwrap().stdout;
-    String::from_utf8(said).unwrap().trim().to_string()
+    let message = Command::new("id").arg(option).output().unwrap().stdout;
+    String::from_utf8(message).unwrap().trim().to_string()
 }
 
 /// Skips a test that requires root.
@@ -92,13 +92,13 @@ pub fn needs_root() -> bool {
 
 impl Sshd {
     pub fn start() -> Option<Self> {
-        Self::with(&Wish::default())
+        Self::with(&SshdOptions::default())
     }
 
     /// Starts a server, unless a program that it needs is missing.
-    pub fn with(wish: &Wish) -> Option<Self> {
+    pub fn with(requested: &SshdOptions) -> Option<Self> {
         let program = peer(SSHD)?;
-        let busybox = match wish.userland {
+        let busybox = match requested.userland {
             Userland::Busybox => Some(peer(BUSYBOX)?),
             Userland::Own | Userland::Bash | Userland::WithoutSetsid => None,
         };
@@ -107,9 +107,9 @@ impl Sshd {
             let port = free_port();
             let home = tempfile::Builder::new().prefix("farrier-sshd-").tempdir().unwrap();
             fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
-            let shell = lay_out(home.path(), wish, busybox.as_deref());
-            configure(home.path(), port, wish);
-            let child = spawn(&program, home.path(), &shell, wish);
+            let shell = lay_out(home.path(), requested, busybox.as_deref());
+            configure(home.path(), port, requested);
+            let child = spawn(&program, home.path(), &shell, requested);
             let mut sshd = Self { child, port, home };
             if sshd.listens() {
                 return Some(sshd);
@@ -122,10 +122,10 @@ impl Sshd {
     /// well.
     fn listens(&mut self) -> bool {
         let started = Instant::now();
-        let said = format!("Server listening on 127.0.0.1 port {}.", self.port);
+        let message = format!("Server listening on 127.0.0.1 port {}.", self.port);
         while started.elapsed() < DEADLINE {
             let log = fs::read_to_string(self.home.path().join("log")).unwrap_or_default();
-            if log.contains(&said) {
+            if log.contains(&message) {
                 return true;
             }
             if self.child.try_wait().unwrap().is_some() {
@@ -149,12 +149,12 @@ impl Sshd {
         fs::read_to_string(self.home.path().join(name)).unwrap()
     }
 
-    pub fn login(&self, proof: Proof) -> Login {
+    pub fn login(&self, proof: LoginSecret) -> Login {
         Login { user: if is_root() { USER.to_string() } else { id("-un") }, proof }
     }
 
-    pub fn key(&self) -> Proof {
-        Proof::Key { pem: self.file("user_key").into(), passphrase: None }
+    pub fn key(&self) -> LoginSecret {
+        LoginSecret::Key { pem: self.file("user_key").into(), passphrase: None }
     }
 
     pub fn hop(&self) -> Hop {
@@ -242,7 +242,7 @@ fn ancestors(processes: &Processes, pid: u32) -> impl Iterator<Item = u32> {
 }
 
 /// Creates the keys, the user database and the programs. Returns the user's login shell.
-fn lay_out(home: &Path, wish: &Wish, busybox: Option<&Path>) -> PathBuf {
+fn lay_out(home: &Path, requested: &SshdOptions, busybox: Option<&Path>) -> PathBuf {
     for folder in ["bin", "disk", "user"] {
         fs::create_dir(home.join(folder)).unwrap();
         fs::set_permissions(home.join(folder), fs::Permissions::from_mode(0o777)).unwrap();
@@ -252,12 +252,12 @@ fn lay_out(home: &Path, wish: &Wish, busybox: Option<&Path>) -> PathBuf {
         fs::set_permissions(home.join(name), fs::Permissions::from_mode(0o600)).unwrap();
         fs::write(home.join(format!("{name}.pub")), public).unwrap();
     }
-    if wish.own_boot_id {
+    if requested.own_boot_id {
         fs::write(home.join("user/boot_id"), FIRST_BOOT_ID).unwrap();
         let anybody = fs::Permissions::from_mode(0o666);
         fs::set_permissions(home.join("user/boot_id"), anybody).unwrap();
     }
-    if let Some(warden) = wish.warden {
+    if let Some(warden) = requested.command_wrapper {
         fs::write(home.join("warden"), warden).unwrap();
         fs::set_permissions(home.join("warden"), fs::Permissions::from_mode(0o755)).unwrap();
     }
@@ -265,7 +265,7 @@ fn lay_out(home: &Path, wish: &Wish, busybox: Option<&Path>) -> PathBuf {
     fs::write(home.join("authorized_keys"), read("user_key.pub") + &read("locked_key.pub"))
         .unwrap();
     let bin = home.join("bin");
-    let shell = match (wish.userland, busybox) {
+    let shell = match (requested.userland, busybox) {
         (Userland::Busybox, Some(busybox)) => {
             // Without root the user's shell is another one, which has to find the programs of
             // busybox.
@@ -287,7 +287,7 @@ fn lay_out(home: &Path, wish: &Wish, busybox: Option<&Path>) -> PathBuf {
         }
         (Userland::Own | Userland::Busybox, _) => which("sh"),
     };
-    for (name, script) in &wish.shims {
+    for (name, script) in &requested.shims {
         fs::write(bin.join(name), script).unwrap();
         fs::set_permissions(bin.join(name), fs::Permissions::from_mode(0o755)).unwrap();
     }
@@ -315,7 +315,7 @@ fn host_keys() -> Vec<Key> {
     make_keys(&[("host_key", "ed25519", ""), ("other_host_key", "ecdsa", "")])
 }
 
-fn make_keys(wanted: &[(&'static str, &str, &str)]) -> Vec<Key> {
+fn make_keys(desired: &[(&'static str, &str, &str)]) -> Vec<Key> {
     let folder = tempfile::tempdir().unwrap();
     let make = |(name, kind, phrase): &(&'static str, &str, &str)| {
         let file = folder.path().join(name);
@@ -325,7 +325,7 @@ fn make_keys(wanted: &[(&'static str, &str, &str)]) -> Vec<Key> {
         let public = fs::read_to_string(file.with_extension("pub")).unwrap();
         (*name, fs::read_to_string(&file).unwrap(), public)
     };
-    wanted.iter().map(make).collect()
+    desired.iter().map(make).collect()
 }
 
 fn which(name: &str) -> PathBuf {
@@ -336,14 +336,14 @@ fn which(name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("no {name} on PATH"))
 }
 
-fn configure(home: &Path, port: u16, wish: &Wish) {
+fn configure(home: &Path, port: u16, requested: &SshdOptions) {
     let at = |name: &str| home.join(name).display().to_string();
     let usual = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-    let path = match wish.userland {
+    let path = match requested.userland {
         Userland::Own | Userland::Bash => format!("{}:{usual}", at("bin")),
         Userland::Busybox | Userland::WithoutSetsid => at("bin"),
     };
-    let warden = match wish.warden {
+    let warden = match requested.command_wrapper {
         Some(_) => format!("ForceCommand {}", at("warden")),
         None => String::new(),
     };
@@ -370,7 +370,7 @@ fn configure(home: &Path, port: u16, wish: &Wish) {
 }
 
 /// Starts the server: directly, or as root with the requested users and disk.
-fn spawn(program: &Path, home: &Path, shell: &Path, wish: &Wish) -> Child {
+fn spawn(program: &Path, home: &Path, shell: &Path, requested: &SshdOptions) -> Child {
     let at = |name: &str| home.join(name);
     let mut command = if is_root() {
         let user_home = at("user");
@@ -380,10 +380,10 @@ fn spawn(program: &Path, home: &Path, shell: &Path, wish: &Wish) -> Child {
         let shadow = fs::read_to_string("/etc/shadow").unwrap();
         fs::write(at("shadow"), shadow + &format!("{USER}:{PASSWORD_HASH}:19000:0:99999:7:::\n"))
             .unwrap();
-        let disk = wish.disk_kib.map_or(String::new(), |size| {
+        let disk = requested.disk_kib.map_or(String::new(), |size| {
             format!("mount -t tmpfs -o size={size}k,mode=777 tmpfs disk\n")
         });
-        let boot_id = match wish.own_boot_id {
+        let boot_id = match requested.own_boot_id {
             true => "mount --bind user/boot_id /proc/sys/kernel/random/boot_id\n",
             false => "",
         };
@@ -397,7 +397,10 @@ fn spawn(program: &Path, home: &Path, shell: &Path, wish: &Wish) -> Child {
         command.arg(home).arg(program);
         command
     } else {
-        assert!(wish.disk_kib.is_none() && !wish.own_boot_id, "these options require root");
+        assert!(
+            requested.disk_kib.is_none() && !requested.own_boot_id,
+            "these options require root"
+        );
         Command::new(program)
     };
     command.arg("-D").arg("-f").arg(at("sshd_config")).arg("-E").arg(at("log"));

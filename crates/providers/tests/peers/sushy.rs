@@ -2,13 +2,14 @@
 //! authority, basic authentication, two Systems, and power that takes seconds to change.
 
 use crate::certs::Authority;
-use crate::http::{Peer, Said};
-use crate::world::login;
+use crate::fake_bmc::login;
+use crate::http::{Peer, Response};
 use crate::{free_port, peer, skip, until};
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use providers::http_client::Trust;
 use providers::redfish::{
-    Bmc, BmcAddress, BootSource, BootSpan, Login, Power, Reset, Settings, System, TaskRef, Wanted,
+    Bmc, BmcAddress, BootSource, BootSpan, Login, Power, Reset, Settings, System, SystemSelector,
+    TaskRef,
 };
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -155,13 +156,13 @@ async fn sushy_is_read_and_changed() {
     strangers_are_refused(&emulator).await;
     let bmc = emulator.connect(login(), emulator.trust()).await.unwrap();
     the_system_is_chosen(&bmc).await;
-    let wanted = Wanted { macs: vec![mac(2)], ..Wanted::default() };
-    let system = bmc.system(&wanted).await.unwrap();
-    let asked = system.reset(Reset::On).await;
-    assert_eq!(asked, Ok(()));
+    let desired = SystemSelector { macs: vec![mac(2)], ..SystemSelector::default() };
+    let system = bmc.system(&desired).await.unwrap();
+    let requested = system.reset(Reset::On).await;
+    assert_eq!(requested, Ok(()));
     // The other tests run while the power changes.
     boots(&system).await;
-    cannot_do_everything(&system).await;
+    reports_what_it_cannot_do(&system).await;
     carries_media(&system).await;
     is_described(&bmc, &system).await;
     system.wait_for_power(Power::On, POWER_WITHIN).await.unwrap();
@@ -172,43 +173,43 @@ async fn sushy_is_read_and_changed() {
 async fn strangers_are_refused(emulator: &Emulator) {
     let stranger = Trust::ca_from_pem(Authority::new().pem().as_bytes()).unwrap();
     let fault = emulator.connect(login(), stranger).await.err().unwrap();
-    assert_eq!(fault.code, Code::IdentityUntrusted, "{fault}");
+    assert_eq!(fault.code, FaultCode::IdentityUntrusted, "{fault}");
     let wrong = Login { user: "root".into(), password: "wrong".into() };
     let fault = emulator.connect(wrong, emulator.trust()).await.err().unwrap();
-    assert_eq!(fault.code, Code::LoginRefused, "{fault}");
+    assert_eq!(fault.code, FaultCode::LoginRefused, "{fault}");
 }
 
 async fn the_system_is_chosen(bmc: &Bmc) {
-    let fault = bmc.system(&Wanted::default()).await.err().unwrap();
-    assert_eq!(fault.code, Code::SystemAmbiguous, "{fault}");
-    assert!(fault.said.contains(&uuid(1)) && fault.said.contains(&uuid(2)), "{fault}");
+    let fault = bmc.system(&SystemSelector::default()).await.err().unwrap();
+    assert_eq!(fault.code, FaultCode::SystemAmbiguous, "{fault}");
+    assert!(fault.message.contains(&uuid(1)) && fault.message.contains(&uuid(2)), "{fault}");
     // A System's name is redirected to its id.
-    let named = Wanted { id: Some("node1".into()), ..Wanted::default() };
+    let named = SystemSelector { id: Some("node1".into()), ..SystemSelector::default() };
     assert_eq!(bmc.system(&named).await.unwrap().id(), uuid(1));
 }
 
 async fn boots(system: &System) {
     for source in [BootSource::Pxe, BootSource::Cd, BootSource::Hdd] {
-        let seen = system.set_boot(source, BootSpan::Once).await.unwrap();
+        let observed = system.set_boot(source, BootSpan::Once).await.unwrap();
         // It shows every override as continuous, and that must be reported.
-        assert_eq!((seen.source, seen.span), (Some(source), Some(BootSpan::Continuous)));
+        assert_eq!((observed.source, observed.span), (Some(source), Some(BootSpan::Continuous)));
     }
 }
 
 /// It cannot disable an override, and fails on an update of a fake machine.
-async fn cannot_do_everything(system: &System) {
+async fn reports_what_it_cannot_do(system: &System) {
     let fault = system.set_boot(BootSource::None, BootSpan::Once).await.unwrap_err();
-    assert_eq!(fault.code, Code::EffectFailed, "{fault}");
+    assert_eq!(fault.code, FaultCode::EffectFailed, "{fault}");
     let target = [system.path().to_owned()];
     let fault = system.simple_update("http://127.0.0.1/bios.bin", &target).await.unwrap_err();
-    assert_eq!(fault.code, Code::AnswerLost, "{fault}");
-    assert!(fault.said.contains("BIOS"), "the emulator's message is passed on: {fault}");
+    assert_eq!(fault.code, FaultCode::AnswerLost, "{fault}");
+    assert!(fault.message.contains("BIOS"), "the emulator's message is passed on: {fault}");
     let fault = system.reset(Reset::PowerCycle).await.unwrap_err();
-    assert_eq!(fault.code, Code::NotSupported, "{fault}");
+    assert_eq!(fault.code, FaultCode::NotSupported, "{fault}");
 }
 
 async fn carries_media(system: &System) {
-    let image = Peer::start(|_| Said::status(200, "an image")).await;
+    let image = Peer::start(|_| Response::status(200, "an image")).await;
     let url = format!("{}/agent.iso", image.url());
     let media = system.insert_media(&url).await.unwrap();
     assert!(media.inserted);
@@ -221,7 +222,7 @@ async fn is_described(bmc: &Bmc, system: &System) {
     let macs: Vec<&str> = inventory.nics.iter().map(|nic| nic.mac.as_str()).collect();
     assert_eq!(macs, [mac(2)], "{inventory:?}");
     let bios = system.bios().await.unwrap_err();
-    assert_eq!(bios.code, Code::NotSupported, "{bios}");
+    assert_eq!(bios.code, FaultCode::NotSupported, "{bios}");
     let task = TaskRef::parse("/redfish/v1/TaskService/Tasks/42").unwrap();
     assert_eq!(bmc.task(&task).await.unwrap().state.ended(), Some(true));
 }

@@ -1,14 +1,14 @@
 //! The fabric on a switch: a real sshd, and an `nv` that follows the manual of NVOS.
 
 use crate::DEADLINE;
-use crate::desk::{Desk, said, target, work};
-use crate::sshd::{Sshd, Wish};
-use model::effect::{Answer, DeviceWork, Effect, FabricTo, Verb};
-use model::fault::Code;
+use crate::datacenter_fixture::{DatacenterFixture, done_message, target, work};
+use crate::sshd::{Sshd, SshdOptions};
+use model::effect::{CallVerb, DeviceWork, Effect, FabricGoal, ProviderAnswer};
+use model::fault::FaultCode;
 use model::machine::MachineSpec;
 use model::target::TargetKind;
 use providers::Target;
-use providers::ssh::Proof;
+use providers::ssh::LoginSecret;
 use providers::state_store::Secret;
 use std::fs;
 use std::path::PathBuf;
@@ -83,51 +83,52 @@ pub fn lay_out(host: &Sshd) {
     }
 }
 
-struct Scene {
-    desk: Desk,
+struct SwitchFixture {
+    fixture: DatacenterFixture,
     host: Sshd,
     target: Target,
 }
 
-impl Scene {
+impl SwitchFixture {
     fn new() -> Option<Self> {
-        let wish = Wish { shims: vec![("nv", NV.into())], ..Wish::default() };
-        let host = Sshd::with(&wish)?;
+        let requested = SshdOptions { shims: vec![("nv", NV.into())], ..SshdOptions::default() };
+        let host = Sshd::with(&requested)?;
         lay_out(&host);
-        let desk = Desk::new();
+        let desk = DatacenterFixture::new();
         let login = host.login(host.key());
-        let Proof::Key { pem, passphrase } = login.proof else { panic!("a key") };
-        desk.store.set("host", Secret::Key { user: login.user, pem, passphrase });
+        let LoginSecret::Key { pem, passphrase } = login.proof else { panic!("a key") };
+        desk.store.set_credential("host", Secret::Key { user: login.user, pem, passphrase });
         let spec =
             MachineSpec { ssh_endpoint: host.endpoint().to_string(), ..MachineSpec::default() };
-        Some(Self { desk, host, target: target(TargetKind::Switch, spec) })
+        Some(Self { fixture: desk, host, target: target(TargetKind::Switch, spec) })
     }
 
     /// Every recorded command except reads.
-    fn told(&self) -> Vec<String> {
+    fn recorded_changes(&self) -> Vec<String> {
         let log =
             fs::read_to_string(self.host.home.path().join("user/happened")).unwrap_or_default();
         log.lines().filter(|line| !line.starts_with("nv show")).map(str::to_owned).collect()
     }
 
-    fn is(&self, name: &str) -> String {
+    fn state_of(&self, name: &str) -> String {
         fs::read_to_string(state(&self.host).join(name)).unwrap().trim().to_owned()
     }
 }
 
-fn fabric(to: FabricTo) -> Effect {
+fn fabric(to: FabricGoal) -> Effect {
     work(DeviceWork::Fabric { to })
 }
 
 #[tokio::test]
-async fn the_fabric_manager_comes_up_where_it_is_wanted() {
-    let Some(scene) = Scene::new() else { return };
-    let effect = fabric(FabricTo::Manager);
-    let (answer, log) = scene.desk.ask_and_read(&scene.target, Verb::Perform, &effect).await;
-    let told = said(answer);
-    assert!(told.starts_with("the fabric manager runs here: cluster enabled"), "{told}");
+async fn the_fabric_manager_starts_where_requested() {
+    let Some(fixture) = SwitchFixture::new() else { return };
+    let effect = fabric(FabricGoal::Manager);
+    let (answer, log) =
+        fixture.fixture.call_with_log(&fixture.target, CallVerb::Perform, &effect).await;
+    let reported = done_message(answer);
+    assert!(reported.starts_with("the fabric manager runs here: cluster enabled"), "{reported}");
     assert_eq!(
-        scene.told(),
+        fixture.recorded_changes(),
         [
             "nv set cluster state enabled",
             "nv config apply --assume-yes",
@@ -136,118 +137,151 @@ async fn the_fabric_manager_comes_up_where_it_is_wanted() {
             "nv action update cluster apps nmx-controller manager enabled",
         ]
     );
-    assert_eq!((scene.is("state"), scene.is("manager")), ("enabled".into(), "enabled".into()));
+    assert_eq!(
+        (fixture.state_of("state"), fixture.state_of("manager")),
+        ("enabled".into(), "enabled".into())
+    );
     assert!(log.contains("starting the fabric manager"), "{log}");
     // It is so already: no replica repeats a command.
-    let count = scene.told().len();
-    for verb in [Verb::Observe, Verb::Follow, Verb::Perform] {
-        let told = said(scene.desk.ask(&scene.target, verb, &effect).await);
-        assert!(told.contains("as it was already"), "{told}");
+    let count = fixture.recorded_changes().len();
+    for verb in [CallVerb::Observe, CallVerb::Follow, CallVerb::Perform] {
+        let reported =
+            done_message(fixture.fixture.call_provider(&fixture.target, verb, &effect).await);
+        assert!(reported.contains("as it was already"), "{reported}");
     }
-    assert_eq!(scene.told().len(), count);
+    assert_eq!(fixture.recorded_changes().len(), count);
 }
 
 #[tokio::test]
 async fn a_fabric_goes_off_and_is_left_off() {
-    let Some(scene) = Scene::new() else { return };
-    let effect = fabric(FabricTo::Off);
-    let told = said(scene.desk.ask(&scene.target, Verb::Perform, &effect).await);
-    assert!(told.starts_with("the fabric is off, as it was already"), "{told}");
-    assert_eq!(scene.told(), [""; 0]);
-    set(&scene.host, "state", "enabled");
-    let told = said(scene.desk.ask(&scene.target, Verb::Follow, &effect).await);
-    assert!(told.starts_with("the fabric is off: cluster disabled"), "{told}");
-    assert_eq!(scene.is("state"), "disabled");
+    let Some(fixture) = SwitchFixture::new() else { return };
+    let effect = fabric(FabricGoal::Off);
+    let reported = done_message(
+        fixture.fixture.call_provider(&fixture.target, CallVerb::Perform, &effect).await,
+    );
+    assert!(reported.starts_with("the fabric is off, as it was already"), "{reported}");
+    assert_eq!(fixture.recorded_changes(), [""; 0]);
+    set(&fixture.host, "state", "enabled");
+    let reported = done_message(
+        fixture.fixture.call_provider(&fixture.target, CallVerb::Follow, &effect).await,
+    );
+    assert!(reported.starts_with("the fabric is off: cluster disabled"), "{reported}");
+    assert_eq!(fixture.state_of("state"), "disabled");
 }
 
 #[tokio::test]
 async fn a_switch_is_configured_when_it_says_so_and_not_before() {
-    let Some(mut scene) = Scene::new() else { return };
-    let effect = fabric(FabricTo::Configured);
-    set(&scene.host, "state", "enabled");
-    set(&scene.host, "info", "CONTROL_PLANE_STATE_UNCONFIGURED");
-    set(&scene.host, "reason", "GFM: UNINITIALIZED");
-    let fault = scene.desk.ask(&scene.target, Verb::Perform, &effect).await.unwrap_err();
-    assert_eq!(fault.code, Code::FabricFailed, "{fault}");
+    let Some(mut fixture) = SwitchFixture::new() else { return };
+    let effect = fabric(FabricGoal::Configured);
+    set(&fixture.host, "state", "enabled");
+    set(&fixture.host, "info", "CONTROL_PLANE_STATE_UNCONFIGURED");
+    set(&fixture.host, "reason", "GFM: UNINITIALIZED");
+    let fault = fixture
+        .fixture
+        .call_provider(&fixture.target, CallVerb::Perform, &effect)
+        .await
+        .unwrap_err();
+    assert_eq!(fault.code, FaultCode::FabricFailed, "{fault}");
     assert!(
-        fault.said.starts_with("the switch did not report the fabric as configured within 3s")
-            && fault.said.contains("GFM: UNINITIALIZED"),
+        fault.message.starts_with("the switch did not report the fabric as configured within 3s")
+            && fault.message.contains("GFM: UNINITIALIZED"),
         "{fault}"
     );
-    scene.desk.settings.fabric.within = DEADLINE;
-    let host = &scene.host;
+    fixture.fixture.settings.fabric.limit = DEADLINE;
+    let host = &fixture.host;
     let soon = async {
         tokio::time::sleep(std::time::Duration::from_millis(400)).await;
         set(host, "status", "ok");
         set(host, "info", "CONTROL_PLANE_STATE_CONFIGURED");
     };
-    let ask = scene.desk.ask(&scene.target, Verb::Follow, &effect);
-    let (answer, ()) = tokio::join!(ask, soon);
-    assert!(said(answer).starts_with("the switch reports the fabric as configured"));
-    assert_eq!(scene.told(), [""; 0], "a wait sends no command");
+    let request = fixture.fixture.call_provider(&fixture.target, CallVerb::Follow, &effect);
+    let (answer, ()) = tokio::join!(request, soon);
+    assert!(done_message(answer).starts_with("the switch reports the fabric as configured"));
+    assert_eq!(fixture.recorded_changes(), [""; 0], "a wait sends no command");
     // A switch that is managed from elsewhere has no controller, and a connection to it.
-    set(&scene.host, "state", "disabled");
-    set(&scene.host, "conn", "up");
+    set(&fixture.host, "state", "disabled");
+    set(&fixture.host, "conn", "up");
     assert!(
-        said(scene.desk.ask(&scene.target, Verb::Observe, &effect).await)
-            .contains("no controller here")
+        done_message(
+            fixture.fixture.call_provider(&fixture.target, CallVerb::Observe, &effect).await
+        )
+        .contains("no controller here")
     );
 }
 
 #[tokio::test]
-async fn what_a_switch_refuses_is_said_in_its_words() {
-    let Some(scene) = Scene::new() else { return };
-    set(&scene.host, "broken", "permission denied for this user");
-    let effect = fabric(FabricTo::Manager);
-    let fault = scene.desk.ask(&scene.target, Verb::Perform, &effect).await.unwrap_err();
-    assert_eq!(fault.code, Code::FabricFailed, "{fault}");
+async fn a_refusal_of_the_switch_is_reported() {
+    let Some(fixture) = SwitchFixture::new() else { return };
+    set(&fixture.host, "broken", "permission denied for this user");
+    let effect = fabric(FabricGoal::Manager);
+    let fault = fixture
+        .fixture
+        .call_provider(&fixture.target, CallVerb::Perform, &effect)
+        .await
+        .unwrap_err();
+    assert_eq!(fault.code, FaultCode::FabricFailed, "{fault}");
     assert!(
-        fault.said.contains("`nv set cluster state enabled` ended with 1")
-            && fault.said.contains("permission denied for this user"),
+        fault.message.contains("`nv set cluster state enabled` ended with 1")
+            && fault.message.contains("permission denied for this user"),
         "{fault}"
     );
     // A host that is no such switch.
-    fs::remove_file(state(&scene.host).join("broken")).unwrap();
-    set(&scene.host, "state", "reloading");
-    let fault = scene.desk.ask(&scene.target, Verb::Perform, &effect).await.unwrap_err();
-    assert!(fault.said.contains("shows the state \"reloading\""), "{fault}");
+    fs::remove_file(state(&fixture.host).join("broken")).unwrap();
+    set(&fixture.host, "state", "reloading");
+    let fault = fixture
+        .fixture
+        .call_provider(&fixture.target, CallVerb::Perform, &effect)
+        .await
+        .unwrap_err();
+    assert!(fault.message.contains("shows the state \"reloading\""), "{fault}");
     let Some(plain) = Sshd::start() else { return };
     let spec = MachineSpec { ssh_endpoint: plain.endpoint().to_string(), ..MachineSpec::default() };
     let none = target(TargetKind::Switch, spec);
-    let fault = scene.desk.ask(&none, Verb::Observe, &effect).await.unwrap_err();
-    assert_eq!(fault.code, Code::NotSupported, "{fault}");
+    let fault = fixture.fixture.call_provider(&none, CallVerb::Observe, &effect).await.unwrap_err();
+    assert_eq!(fault.code, FaultCode::NotSupported, "{fault}");
 }
 
 /// The fabric was switched off and not polled for a while. It is on: it may have been switched on
 /// again.
 #[tokio::test]
-async fn a_fabric_that_nobody_watched_is_left_to_a_person() {
+async fn an_unobserved_fabric_change_is_left_to_the_operator() {
     use providers::state_store::{Checkpoint, ProviderStateStore};
-    let Some(scene) = Scene::new() else { return };
-    let effect = fabric(FabricTo::Off);
-    set(&scene.host, "state", "enabled");
+    let Some(fixture) = SwitchFixture::new() else { return };
+    let effect = fabric(FabricGoal::Off);
+    set(&fixture.host, "state", "enabled");
     let long_ago =
         std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_micros() as i64 - 90_000_000;
     let note = Checkpoint::Begun(serde_json::json!({"what": "fabric", "told": long_ago}));
-    scene.desk.store.begin(&crate::desk::key(&effect), &note).await.unwrap();
-    match scene.desk.ask(&scene.target, Verb::GetStatus, &effect).await {
-        Ok(Answer::Unknown(seen)) => assert!(seen.contains("nobody looked for 1m"), "{seen}"),
+    fixture.fixture.store.begin(&crate::datacenter_fixture::key(&effect), &note).await.unwrap();
+    match fixture.fixture.call_provider(&fixture.target, CallVerb::GetStatus, &effect).await {
+        Ok(ProviderAnswer::Unknown(observed)) => {
+            assert!(observed.contains("nobody looked for 1m"), "{observed}")
+        }
         other => panic!("{other:?}"),
     }
-    assert_eq!(scene.told(), [""; 0]);
-    set(&scene.host, "state", "disabled");
+    assert_eq!(fixture.recorded_changes(), [""; 0]);
+    set(&fixture.host, "state", "disabled");
     assert!(
-        said(scene.desk.ask(&scene.target, Verb::GetStatus, &effect).await)
-            .contains("the fabric is off")
+        done_message(
+            fixture.fixture.call_provider(&fixture.target, CallVerb::GetStatus, &effect).await
+        )
+        .contains("the fabric is off")
     );
 }
 
 #[tokio::test]
-async fn what_was_stopped_is_not_told() {
-    let Some(scene) = Scene::new() else { return };
-    let effect = fabric(FabricTo::Manager);
-    assert_eq!(scene.desk.ask(&scene.target, Verb::Stop, &effect).await, Ok(Answer::Stopped));
-    let late = scene.desk.ask(&scene.target, Verb::Perform, &effect).await.unwrap_err();
-    assert!(late.said.contains("stopped before it began"), "{late}");
-    assert_eq!(scene.told(), [""; 0]);
+async fn a_stopped_change_is_not_sent() {
+    let Some(fixture) = SwitchFixture::new() else { return };
+    let effect = fabric(FabricGoal::Manager);
+    assert_eq!(
+        fixture.fixture.call_provider(&fixture.target, CallVerb::Stop, &effect).await,
+        Ok(ProviderAnswer::Stopped)
+    );
+    let late = fixture
+        .fixture
+        .call_provider(&fixture.target, CallVerb::Perform, &effect)
+        .await
+        .unwrap_err();
+    assert!(late.message.contains("stopped before it began"), "{late}");
+    assert_eq!(fixture.recorded_changes(), [""; 0]);
 }

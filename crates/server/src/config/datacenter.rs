@@ -50,7 +50,7 @@ pub enum TrustKind {
 
 impl Default for Datacenter {
     fn default() -> Self {
-        let Settings { power_timeouts, call, governor, .. } = Settings::default();
+        let Settings { power_timeouts, call_timeout: call, governor, .. } = Settings::default();
         Self {
             bmc_credential: String::new(),
             ssh_credential: String::new(),
@@ -63,7 +63,7 @@ impl Default for Datacenter {
             power_seconds: power_timeouts.change.as_secs() as u32,
             call_ms: super::millis(call),
             calls_per_bmc: governor.per_bmc,
-            calls_at_once: governor.at_once,
+            calls_at_once: governor.max_calls,
             break_after: governor.break_after,
         }
     }
@@ -82,7 +82,8 @@ impl Datacenter {
             return Err(format!("datacenter.{field} is 0; use at least 1"));
         }
         for jump in &self.jump_hosts {
-            ssh::Endpoint::parse("datacenter.jump_hosts", jump).map_err(|refusal| refusal.said)?;
+            ssh::Endpoint::parse("datacenter.jump_hosts", jump)
+                .map_err(|refusal| refusal.message)?;
         }
         if self.trust == TrustKind::Ca && self.ca_file.as_os_str().is_empty() {
             let instead = "name a file with certificates, or use trust = \"first-use\"";
@@ -107,13 +108,13 @@ impl Datacenter {
                 change: Duration::from_secs(self.power_seconds.into()),
                 ..defaults.power_timeouts
             },
-            call: Duration::from_millis(self.call_ms),
+            call_timeout: Duration::from_millis(self.call_ms),
             // A run that waits for one read of the power state and one of the components must have
             // half of its time left.
-            poll: defaults.poll.min(Duration::from_millis(self.call_ms / 6)),
+            poll_timeout: defaults.poll_timeout.min(Duration::from_millis(self.call_ms / 6)),
             governor: governor::Settings {
                 per_bmc: self.calls_per_bmc,
-                at_once: self.calls_at_once,
+                max_calls: self.calls_at_once,
                 break_after: self.break_after,
                 ..defaults.governor
             },
@@ -126,10 +127,11 @@ impl Datacenter {
             TrustKind::FirstUse => Ok(TrustPolicy::FirstUse),
             TrustKind::Pinned => Ok(TrustPolicy::Pinned),
             TrustKind::Ca => {
-                let wrong =
-                    |said: String| format!("datacenter.ca_file {}: {said}", self.ca_file.display());
+                let wrong = |message: String| {
+                    format!("datacenter.ca_file {}: {message}", self.ca_file.display())
+                };
                 let pem = std::fs::read(&self.ca_file).map_err(|error| wrong(error.to_string()))?;
-                let trust = Trust::ca_from_pem(&pem).map_err(|fault| wrong(fault.said))?;
+                let trust = Trust::ca_from_pem(&pem).map_err(|fault| wrong(fault.message))?;
                 Ok(TrustPolicy::Ca(trust))
             }
         }

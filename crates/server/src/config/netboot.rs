@@ -72,7 +72,7 @@ impl Netboot {
                 listen.port()
             ));
         }
-        if !self.url.is_empty() && !model::image::plain_place(&self.url) {
+        if !self.url.is_empty() && !model::image::is_plain_http_url(&self.url) {
             return Err(format!(
                 "netboot.url is {:?}; write http://10.0.0.1:8480, as firmware speaks no TLS and the \
                  deploy environment asks no name server",
@@ -111,9 +111,9 @@ impl Netboot {
     pub fn imaging(&self) -> Option<Imaging> {
         self.listen.map(|_| Imaging {
             url: self.url(),
-            token: Duration::from_secs(u64::from(self.token_minutes) * 60),
-            boot: Duration::from_secs(self.boot_seconds.into()),
-            silence: Duration::from_secs(self.silence_seconds.into()),
+            token_ttl: Duration::from_secs(u64::from(self.token_minutes) * 60),
+            boot_timeout: Duration::from_secs(self.boot_seconds.into()),
+            silence_timeout: Duration::from_secs(self.silence_seconds.into()),
         })
     }
 }
@@ -146,8 +146,8 @@ mod tests {
             (Netboot { boot_seconds: 0, ..sound.clone() }, "netboot.boot_seconds"),
             (Netboot { cmdline: "a\nb".into(), ..sound.clone() }, "netboot.cmdline"),
         ] {
-            let said = wrong.check().unwrap_err();
-            assert!(said.contains(named), "{said}");
+            let message = wrong.check().unwrap_err();
+            assert!(message.contains(named), "{message}");
         }
         let named = Netboot { listen: anywhere, url: "http://10.0.0.1:80/".into(), ..sound };
         named.check().unwrap();

@@ -1,7 +1,7 @@
 //! `[nodes]`: how nodes are watched, and where their agents reach Farrier.
 
 use engine::NodeSettings;
-use model::node::silence::Limits;
+use model::node::heartbeat::HeartbeatLimits;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -39,7 +39,11 @@ pub struct Nodes {
 
 impl Default for Nodes {
     fn default() -> Self {
-        let NodeSettings { silence, sweep_interval, reconcile_interval } = NodeSettings::default();
+        let NodeSettings {
+            heartbeat_limits: silence,
+            silence_check_interval: sweep_interval,
+            reconcile_interval,
+        } = NodeSettings::default();
         let seconds = |time: Duration| time.as_secs() as u32;
         Self {
             listen: None,
@@ -87,7 +91,7 @@ impl Nodes {
             ));
         }
         for url in model::site::addresses(&self.url) {
-            model::text::web_url("nodes.url", url).map_err(|refusal| refusal.said)?;
+            model::text::check_web_url("nodes.url", url).map_err(|refusal| refusal.message)?;
             let host = url.trim_start_matches("http://").split(['/', ':']).next();
             if !url.starts_with("http://[")
                 && host.is_none_or(|host| host.parse::<IpAddr>().is_err())
@@ -103,13 +107,13 @@ impl Nodes {
     pub(crate) fn settings(&self) -> NodeSettings {
         let seconds = |value: u32| Duration::from_secs(value.into());
         NodeSettings {
-            silence: Limits {
+            heartbeat_limits: HeartbeatLimits {
                 silence: seconds(self.silence_seconds),
                 flood_percent: self.flood_percent,
                 flood_least: self.flood_least as usize,
                 flood_hold: seconds(self.flood_hold_seconds),
             },
-            sweep_interval: seconds(self.sweep_seconds),
+            silence_check_interval: seconds(self.sweep_seconds),
             reconcile_interval: seconds(self.reconcile_seconds),
         }
     }
@@ -142,8 +146,8 @@ mod tests {
             (Nodes { flood_percent: 101, ..sound.clone() }, "nodes.flood_percent is 101"),
             (Nodes { silence_seconds: 59, ..sound.clone() }, "nodes.silence_seconds is 59"),
         ] {
-            let said = wrong.check().unwrap_err();
-            assert!(said.contains(named), "{said}");
+            let message = wrong.check().unwrap_err();
+            assert!(message.contains(named), "{message}");
         }
         Nodes::default().check().unwrap();
         assert_eq!(Nodes::default().urls(), "");

@@ -2,7 +2,7 @@
 
 use model::host::RETRY_INTERVAL;
 use model::plan::MAX_TIMEOUT_SECONDS;
-use model::rack::maintenance::Limits;
+use model::rack::maintenance::RackLimits;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -27,14 +27,14 @@ pub struct Racks {
 
 impl Default for Racks {
     fn default() -> Self {
-        let Limits {
+        let RackLimits {
             discovery_seconds,
             firmware_seconds,
             fabric_seconds,
             power_seconds,
             check_seconds,
             at_once,
-        } = Limits::default();
+        } = RackLimits::default();
         Self {
             discovery_seconds,
             firmware_seconds,
@@ -74,8 +74,8 @@ impl Racks {
         Duration::from_secs(self.host_firmware_upgrade_retry_interval_seconds.into())
     }
 
-    pub fn limits(&self) -> Limits {
-        Limits {
+    pub fn limits(&self) -> RackLimits {
+        RackLimits {
             discovery_seconds: self.discovery_seconds,
             firmware_seconds: self.firmware_seconds,
             fabric_seconds: self.fabric_seconds,
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn settings_are_applied_and_zero_is_refused() {
-        assert_eq!(Racks::default().limits(), Limits::default());
+        assert_eq!(Racks::default().limits(), RackLimits::default());
         assert_eq!(Racks::default().host_retry_interval(), RETRY_INTERVAL);
         let none = Racks { at_once: 0, ..Racks::default() };
         assert!(none.check().unwrap_err().contains("racks.at_once is 0"));
@@ -101,7 +101,7 @@ mod tests {
                     power_seconds = 4\ncheck_seconds = 5\nat_once = 6\n\
                     host_firmware_upgrade_retry_interval_seconds = 7\n";
         let settings = toml::from_str::<crate::config::Config>(text).unwrap().settings();
-        let limits = Limits {
+        let limits = RackLimits {
             discovery_seconds: 1,
             firmware_seconds: 2,
             fabric_seconds: 3,
@@ -109,7 +109,7 @@ mod tests {
             check_seconds: 5,
             at_once: 6,
         };
-        assert_eq!(settings.racks, limits);
+        assert_eq!(settings.rack_limits, limits);
         assert_eq!(settings.host_firmware_upgrade_retry_interval, Duration::from_secs(7));
     }
 }

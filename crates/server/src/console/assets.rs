@@ -5,7 +5,7 @@ use super::QueryParams;
 use axum::extract::Query;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use model::retry::hash;
+use model::retry::fnv1a;
 
 const CSS: &str = include_str!("console.css");
 const JS: &str = include_str!("console.js");
@@ -23,24 +23,24 @@ pub(super) fn js_address() -> String {
     format!("/console.js?v={}", content_hash(JS))
 }
 
-pub(super) async fn css(Query(asked): Query<QueryParams>) -> Response {
-    serve("text/css; charset=utf-8", CSS, &asked)
+pub(super) async fn css(Query(requested): Query<QueryParams>) -> Response {
+    serve("text/css; charset=utf-8", CSS, &requested)
 }
 
-pub(super) async fn js(Query(asked): Query<QueryParams>) -> Response {
-    serve("text/javascript; charset=utf-8", JS, &asked)
+pub(super) async fn js(Query(requested): Query<QueryParams>) -> Response {
+    serve("text/javascript; charset=utf-8", JS, &requested)
 }
 
-pub(super) async fn icon(Query(asked): Query<QueryParams>) -> Response {
-    serve("image/svg+xml", ICON, &asked)
+pub(super) async fn icon(Query(requested): Query<QueryParams>) -> Response {
+    serve("image/svg+xml", ICON, &requested)
 }
 
 fn content_hash(contents: &str) -> String {
-    format!("{:016x}", hash(contents, 0))
+    format!("{:016x}", fnv1a(contents, 0))
 }
 
-fn serve(kind: &'static str, contents: &'static str, asked: &QueryParams) -> Response {
-    let same = asked.get("v").is_some_and(|v| *v == content_hash(contents));
+fn serve(kind: &'static str, contents: &'static str, requested: &QueryParams) -> Response {
+    let same = requested.get("v").is_some_and(|v| *v == content_hash(contents));
     let keep = if same { KEEP } else { ASK_AGAIN };
     ([(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, keep)], contents).into_response()
 }

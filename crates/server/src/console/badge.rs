@@ -37,7 +37,7 @@ impl Tone {
 pub(super) struct Badge {
     pub tone: Tone,
     pub sign: &'static str,
-    pub word: &'static str,
+    pub label: &'static str,
     /// The meaning of the state, and what the operator does about it.
     pub meaning: &'static str,
     pub action: &'static str,
@@ -45,17 +45,17 @@ pub(super) struct Badge {
 
 impl Badge {
     pub fn draw(self) -> Markup {
-        let told = format!("{}: {}", self.meaning, self.action);
+        let reported = format!("{}: {}", self.meaning, self.action);
         html! {
-            span class={ "badge " (self.tone.class()) } title=[(!self.meaning.is_empty()).then_some(told)] {
-                span aria-hidden="true" { (self.sign) " " } (self.word)
+            span class={ "badge " (self.tone.class()) } title=[(!self.meaning.is_empty()).then_some(reported)] {
+                span aria-hidden="true" { (self.sign) " " } (self.label)
             }
         }
     }
 }
 
-const fn plain_badge(tone: Tone, sign: &'static str, word: &'static str) -> Badge {
-    Badge { tone, sign, word, meaning: "", action: "" }
+const fn plain_badge(tone: Tone, sign: &'static str, name: &'static str) -> Badge {
+    Badge { tone, sign, label: name, meaning: "", action: "" }
 }
 
 pub(super) const fn effective_state_badge(state: EffectiveState) -> Badge {
@@ -67,12 +67,12 @@ pub(super) const fn effective_state_badge(state: EffectiveState) -> Badge {
         EffectiveState::Attention => (Tone::Orange, "!", "needs help", "investigate, remediate"),
         EffectiveState::Blocked => (Tone::Red, "×", "unusable", "RMA or decommission"),
     };
-    Badge { tone, sign, word: state.as_str(), meaning, action }
+    Badge { tone, sign, label: state.as_str(), meaning, action }
 }
 
 /// A workflow state, displayed as its phase.
 pub(super) const fn workflow_badge(state: Workflow) -> Badge {
-    Badge { word: state.as_str(), ..run_phase_badge(state.phase()) }
+    Badge { label: state.as_str(), ..run_phase_badge(state.phase()) }
 }
 
 pub(super) const fn run_phase_badge(phase: RunPhase) -> Badge {
@@ -96,8 +96,8 @@ pub(super) const fn step_phase_badge(phase: StepPhase) -> Badge {
 
 /// The badge of a rack, a switch, a power shelf, a node, a site or a machine in a rack. `word` is
 /// its state.
-pub(super) fn record_state_badge(word: &str, shown: &str) -> Markup {
-    let sign = match record_tone(word) {
+pub(super) fn record_state_badge(name: &str, shown: &str) -> Markup {
+    let sign = match record_tone(name) {
         Tone::Gray => "○",
         Tone::Green => "✓",
         Tone::Blue => "▸",
@@ -106,24 +106,24 @@ pub(super) fn record_state_badge(word: &str, shown: &str) -> Markup {
         Tone::Red => "×",
     };
     html! {
-        span class={ "badge " (record_tone(word).class()) } {
+        span class={ "badge " (record_tone(name).class()) } {
             span aria-hidden="true" { (sign) " " } (clean_text(shown))
         }
     }
 }
 
 /// The colour of a record's state. Unknown states are gray.
-pub(super) fn record_tone(word: &str) -> Tone {
-    if let Some(state) = EffectiveState::ALL.into_iter().find(|state| state.as_str() == word) {
+pub(super) fn record_tone(name: &str) -> Tone {
+    if let Some(state) = EffectiveState::ALL.into_iter().find(|state| state.as_str() == name) {
         return effective_state_badge(state).tone;
     }
-    match word {
+    match name {
         "Ready" | "Connected" => Tone::Green,
         "Unreachable" | "CutOff" => Tone::Orange,
         "Error" | "FailedFirmwareUpgrade" => Tone::Red,
         "Deleting" => Tone::Yellow,
         "Created" => Tone::Gray,
-        word => NodeState::parse(word).map_or_else(|| transition_tone(word), node_tone),
+        name => NodeState::parse(name).map_or_else(|| transition_tone(name), node_tone),
     }
 }
 
@@ -138,8 +138,8 @@ pub(super) const fn node_tone(state: NodeState) -> Tone {
     }
 }
 
-fn transition_tone(word: &str) -> Tone {
-    match word {
+fn transition_tone(name: &str) -> Tone {
+    match name {
         "Initializing"
         | "FetchingData"
         | "Configuring"
@@ -154,14 +154,14 @@ fn transition_tone(word: &str) -> Tone {
 }
 
 /// The state in an event, as a badge if it is known.
-pub(super) fn event_state_badge(word: &str) -> Markup {
-    let state = EffectiveState::ALL.into_iter().find(|state| state.as_str() == word);
+pub(super) fn event_state_badge(name: &str) -> Markup {
+    let state = EffectiveState::ALL.into_iter().find(|state| state.as_str() == name);
     if let Some(state) = state {
         return effective_state_badge(state).draw();
     }
-    match Workflow::parse(word) {
+    match Workflow::parse(name) {
         Some(state) => workflow_badge(state).draw(),
-        None => html! { (clean_text(word)) },
+        None => html! { (clean_text(name)) },
     }
 }
 
@@ -198,11 +198,11 @@ pub(super) fn condition_mark(condition: ConditionType, known: Option<&Condition>
     let Some(known) = known else {
         return html! { span.mark.gray title="not known yet" { "–" span.vh { " not known" } } };
     };
-    let (sign, word) = if known.status { ("✓", "yes") } else { ("×", "no") };
+    let (sign, name) = if known.status { ("✓", "yes") } else { ("×", "no") };
     let tone = condition_tone(condition, known.status).class();
     html! {
         span class={ "mark " (tone) } title=(clean_text(&known.reason)) {
-            span aria-hidden="true" { (sign) " " } (word)
+            span aria-hidden="true" { (sign) " " } (name)
         }
     }
 }
@@ -234,7 +234,7 @@ mod tests {
         let all = EffectiveState::ALL.map(effective_state_badge);
         for (index, one) in all.iter().enumerate() {
             for other in &all[index + 1..] {
-                assert!(one.sign != other.sign && one.word != other.word);
+                assert!(one.sign != other.sign && one.label != other.label);
             }
         }
     }

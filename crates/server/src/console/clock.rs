@@ -1,7 +1,7 @@
 //! Times for human readers. All times are UTC, so that two people on a call read the same digits.
 
 use maud::{Markup, html};
-use model::time::{Timestamp, spoken};
+use model::time::{Timestamp, format_duration};
 use std::time::Duration;
 
 /// `2026-01-30 10:00:01 UTC`.
@@ -23,7 +23,7 @@ fn format_time(at: Timestamp, format: &str) -> String {
 pub(super) fn format_ago(at: Timestamp, now: Timestamp) -> String {
     match now.since(at) {
         passed if passed < Duration::from_secs(1) => "just now".into(),
-        passed => format!("{} ago", spoken(passed)),
+        passed => format!("{} ago", format_duration(passed)),
     }
 }
 
@@ -40,7 +40,7 @@ pub(super) fn format_elapsed(
     now: Timestamp,
 ) -> String {
     match from {
-        Some(from) => spoken(to.unwrap_or(now).since(from)),
+        Some(from) => format_duration(to.unwrap_or(now).since(from)),
         None => "–".into(),
     }
 }
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn times_are_formatted_as_utc_dates() {
-        for (seconds, said) in [
+        for (seconds, message) in [
             (0, "1970-01-01 00:00:00 UTC"),
             (951_782_400, "2000-02-29 00:00:00 UTC"),
             (1_769_767_201, "2026-01-30 10:00:01 UTC"),
@@ -63,14 +63,14 @@ mod tests {
             (4_107_542_400, "2100-03-01 00:00:00 UTC"),
             (-1, "1969-12-31 23:59:59 UTC"),
         ] {
-            assert_eq!(format_utc(at(seconds)), said);
+            assert_eq!(format_utc(at(seconds)), message);
         }
     }
 
     #[test]
     fn durations_have_two_units() {
         let now = at(1_000_000);
-        for (seconds, said) in [
+        for (seconds, message) in [
             (0, "just now"),
             (12, "12s ago"),
             (272, "4m 32s ago"),
@@ -78,7 +78,7 @@ mod tests {
             (273_600, "3d 4h ago"),
             (-5, "just now"),
         ] {
-            assert_eq!(format_ago(at(1_000_000 - seconds), now), said);
+            assert_eq!(format_ago(at(1_000_000 - seconds), now), message);
         }
         assert_eq!(format_elapsed(None, None, now), "–");
         assert_eq!(format_elapsed(Some(at(999_988)), None, now), "12s");

@@ -13,10 +13,10 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use maud::{Markup, html};
 use model::device::Device;
-use model::effect::Facts;
-use model::filter::{Filter, Subject};
+use model::effect::DeviceFacts;
+use model::filter::{Filter, FilterSubject};
 use model::id::{PowerShelfId, SwitchId};
-use model::lifecycle::{DeviceSpec, Head};
+use model::lifecycle::{DeviceSpec, RecordHeader};
 use model::power_shelf::PowerShelf;
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
@@ -28,37 +28,42 @@ const RECENT: i64 = 10;
 pub(super) async fn switch(
     State(console): State<Console>,
     Path(id): Path<String>,
-    Query(asked): Query<QueryParams>,
+    Query(requested): Query<QueryParams>,
 ) -> PageResult {
     let id = SwitchId::parse(&id).map_err(ErrorPage::not_found)?;
-    show::<Switch>(&console, TargetId::from(&id), &asked).await
+    show::<Switch>(&console, TargetId::from(&id), &requested).await
 }
 
 pub(super) async fn power_shelf(
     State(console): State<Console>,
     Path(id): Path<String>,
-    Query(asked): Query<QueryParams>,
+    Query(requested): Query<QueryParams>,
 ) -> PageResult {
     let id = PowerShelfId::parse(&id).map_err(ErrorPage::not_found)?;
-    show::<PowerShelf>(&console, TargetId::from(&id), &asked).await
+    show::<PowerShelf>(&console, TargetId::from(&id), &requested).await
 }
 
-async fn show<D: Device>(console: &Console, target: TargetId, asked: &QueryParams) -> PageResult {
+async fn show<D: Device>(
+    console: &Console,
+    target: TargetId,
+    requested: &QueryParams,
+) -> PageResult {
     let engine = &console.engine;
     let drawn_at = queries::read_horizon(engine).await?;
     let device = engine.devices().get::<D>(target.as_str()).await?;
     let explained = engine.explain(target.as_str()).await?;
     let of_device = format!("machine_id=\"{}\"", target.key());
-    let runs = engine.runs().list(Filter::parse(&of_device, Subject::Run)?, None, RECENT).await?;
+    let runs =
+        engine.runs().list(Filter::parse(&of_device, FilterSubject::Run)?, None, RECENT).await?;
     let head = device.head();
     let history =
-        history::read_history(engine, target.as_str(), head.version, history::before(asked))
+        history::read_history(engine, target.as_str(), head.version, history::before(requested))
             .await?;
     let now = engine.now();
-    let word = device.word();
+    let name = device.state_name();
     let body = html! {
-        h1 #title data-region { (target) " " (record_state_badge(word, word)) " " span.dim { (target.kind.noun()) } }
-        (why(&explained, target.as_str(), record_tone(word), now))
+        h1 #title data-region { (target) " " (record_state_badge(name, name)) " " span.dim { (target.kind.noun()) } }
+        (why(&explained, target.as_str(), record_tone(name), now))
         div #state .columns data-region {
             (about(head, device.spec(), now))
             (reported_facts(device.facts()))
@@ -74,15 +79,15 @@ async fn show<D: Device>(console: &Console, target: TargetId, asked: &QueryParam
                     th scope="row" { (run_link(&run.spec.id)) }
                     td { (run.spec.run_type.as_str()) }
                     td { (run_phase_badge(run.phase()).draw()) }
-                    td { @if let Some(whole) = &run.spec.part_of { (run_link(whole)) } }
+                    td { @if let Some(complete) = &run.spec.parent_run { (run_link(complete)) } }
                     td.when { (relative_time(run.spec.created_at, now)) }
-                    td.words { @if let Some(failure) = &run.progress.failure { (clean_text(&failure.fault.said)) } }
+                    td.words { @if let Some(failure) = &run.progress.failure { (clean_text(&failure.fault.message)) } }
                 } } }
             }
         }
         (history.draw(&address(&target), now))
     };
-    let title = format!("{word} {target}");
+    let title = format!("{name} {target}");
     let live = Some(PageStream::changes(&of_device, drawn_at));
     Ok(Frame { title: &title, section: Section::Racks, live, body }.answer(StatusCode::OK))
 }
@@ -96,7 +101,7 @@ fn address(target: &TargetId) -> String {
     }
 }
 
-fn about(head: &Head, spec: &DeviceSpec, now: Timestamp) -> Markup {
+fn about(head: &RecordHeader, spec: &DeviceSpec, now: Timestamp) -> Markup {
     let words = |text: &str| (!text.is_empty()).then(|| html! { (clean_text(text)) });
     let code = |text: &str| (!text.is_empty()).then(|| html! { code { (clean_text(text)) } });
     let rack = head.rack.as_ref().map(|rack| target_link(&TargetId::from(rack)));
@@ -122,21 +127,21 @@ fn about(head: &Head, spec: &DeviceSpec, now: Timestamp) -> Markup {
     }
 }
 
-fn reported_facts(seen: &Facts) -> Markup {
+fn reported_facts(observed: &DeviceFacts) -> Markup {
     let words = |text: &str| (!text.is_empty()).then(|| html! { (clean_text(text)) });
     html! {
         section aria-labelledby="said-title" {
             h2 #said-title { "What it says of itself" }
             (facts(&[
-                ("power", seen.power.map(|power| html! { (power.as_str()) })),
-                ("manufacturer", words(&seen.manufacturer)),
-                ("model", words(&seen.model)),
-                ("serial", words(&seen.serial)),
+                ("power", observed.power.map(|power| html! { (power.as_str()) })),
+                ("manufacturer", words(&observed.manufacturer)),
+                ("model", words(&observed.model)),
+                ("serial", words(&observed.serial)),
             ]))
-            @if !seen.firmware.is_empty() {
+            @if !observed.firmware.is_empty() {
                 table {
                     caption { "Firmware" }
-                    tbody { @for (component, version) in &seen.firmware {
+                    tbody { @for (component, version) in &observed.firmware {
                         tr { th scope="row" { (clean_text(component)) } td { (clean_text(version)) } }
                     } }
                 }

@@ -18,7 +18,7 @@ pub(super) type PageResult = Result<Response, ErrorPage>;
 pub(super) struct ErrorPage {
     pub status: StatusCode,
     title: &'static str,
-    said: String,
+    message: String,
     /// The command to type next.
     next: Option<String>,
 }
@@ -33,7 +33,7 @@ impl ErrorPage {
         Self {
             status: StatusCode::SERVICE_UNAVAILABLE,
             title: "Too many live pages",
-            said: "too many pages are live on this server; close some, or reload by hand".into(),
+            message: "too many pages are live on this server; close some, or reload by hand".into(),
             next: None,
         }
     }
@@ -56,7 +56,7 @@ impl ErrorPage {
         html! {
             h1 { (self.status.as_u16()) " – " (self.title) }
             section.why.red aria-label="What happened" {
-                (draw_message(&self.said))
+                (draw_message(&self.message))
                 p { (self.advice()) }
                 @if let Some(next) = &self.next {
                     p { (command(next)) }
@@ -90,7 +90,7 @@ impl From<Refusal> for ErrorPage {
             RefusalKind::Exists => (StatusCode::CONFLICT, "Already there"),
             RefusalKind::Gone => (StatusCode::GONE, "Cleared away"),
         };
-        Self { status, title, said: refusal.said, next: refusal.next }
+        Self { status, title, message: refusal.message, next: refusal.next_command }
     }
 }
 
@@ -108,7 +108,7 @@ impl From<StoreError> for ErrorPage {
             }
         };
         let next = (status == StatusCode::SERVICE_UNAVAILABLE).then(|| "farrier list".to_string());
-        Self { status, title, said: error.to_string(), next }
+        Self { status, title, message: error.to_string(), next }
     }
 }
 

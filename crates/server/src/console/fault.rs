@@ -8,11 +8,11 @@ use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::response::Response;
 use maud::{Markup, html};
-use model::fault::{Class, Code, Happened};
+use model::fault::{EffectOutcome, FaultClass, FaultCode};
 use model::refusal::Refusal;
 
 pub(super) async fn show(Path(code): Path<String>) -> PageResult {
-    let Some(code) = Code::parse(&code) else {
+    let Some(code) = FaultCode::parse(&code) else {
         let shown: String = code.chars().take(64).collect();
         return Err(ErrorPage::from(Refusal::not_found("fault", shown, "farrier why <id>")));
     };
@@ -33,21 +33,21 @@ pub(super) async fn list() -> Response {
                 th scope="col" { "Fault" } th scope="col" { "Class" }
                 th scope="col" { "Did it happen all the same?" } th scope="col" { "In short" }
             } }
-            tbody { @for code in Code::ALL { (row(*code)) } }
+            tbody { @for code in FaultCode::ALL { (row(*code)) } }
         } }
     };
     Frame { title: "Faults", section: Section::Faults, live: None, body }.answer(StatusCode::OK)
 }
 
-fn row(code: Code) -> Markup {
-    let happened = match code.happened() {
-        Happened::No => "no",
-        Happened::Maybe => "maybe",
+fn row(code: FaultCode) -> Markup {
+    let happened = match code.effect_outcome() {
+        EffectOutcome::NotApplied => "no",
+        EffectOutcome::Unknown => "maybe",
     };
     let tone = match code.class() {
-        Class::Retryable => Tone::Yellow,
-        Class::NeedsIntervention => Tone::Orange,
-        Class::Rejected | Class::Bug => Tone::Red,
+        FaultClass::Retryable => Tone::Yellow,
+        FaultClass::NeedsIntervention => Tone::Orange,
+        FaultClass::Rejected | FaultClass::Bug => Tone::Red,
     };
     html! {
         tr {
@@ -60,7 +60,7 @@ fn row(code: Code) -> Markup {
 }
 
 /// The first paragraph of the page.
-fn gist(code: Code) -> String {
+fn gist(code: FaultCode) -> String {
     let lines = code.page().lines().skip(1).skip_while(|line| line.trim().is_empty());
     lines.take_while(|line| !line.trim().is_empty()).collect::<Vec<_>>().join(" ")
 }

@@ -13,7 +13,7 @@ use axum::http::StatusCode;
 use engine::{Engine, Explained};
 use maud::{Markup, html};
 use model::condition::ConditionType;
-use model::filter::{Filter, Subject};
+use model::filter::{Filter, FilterSubject};
 use model::id::MachineId;
 use model::machine::view::EffectiveState;
 use model::machine::{Labels, Machine};
@@ -24,7 +24,7 @@ const LIST: List = List {
     title: "Fleet",
     section: Section::Fleet,
     address: "/",
-    subject: Subject::Machine,
+    subject: FilterSubject::Machine,
     example: "effective_state=ATTENTION AND labels.env=prod",
     from: "after",
 };
@@ -46,24 +46,24 @@ const ORDER: [EffectiveState; 6] = [
 
 pub(super) async fn show(
     State(console): State<Console>,
-    Query(asked): Query<QueryParams>,
+    Query(requested): Query<QueryParams>,
 ) -> PageResult {
-    let filter = match LIST.filter(&asked) {
+    let filter = match LIST.filter(&requested) {
         Ok(filter) => filter,
-        Err(refusal) => return Ok(LIST.not_understood(&asked, &refusal)),
+        Err(refusal) => return Ok(LIST.not_understood(&requested, &refusal)),
     };
-    let after = asked.get("after").map(|id| MachineId::parse_field(id, "after")).transpose()?;
+    let after = requested.get("after").map(|id| MachineId::parse_field(id, "after")).transpose()?;
     let engine = &console.engine;
     let drawn_at = queries::read_horizon(engine).await?;
     let now = engine.now();
     let summary = console.summary.get(engine).await?;
     let first = after.is_none();
-    let text = asked.get("filter").map_or("", |text| text.trim());
+    let text = requested.get("filter").map_or("", |text| text.trim());
     let page = engine.machines().list(filter, after.map(|id| id.to_string()), PAGE_SIZE).await?;
-    let trouble = if first && text.is_empty() { Some(trouble(engine).await?) } else { None };
+    let failure = if first && text.is_empty() { Some(trouble(engine).await?) } else { None };
     let body = html! {
         h1.vh { "Fleet" }
-        @if let Some(trouble) = &trouble { (draw_trouble(trouble, &summary, now)) }
+        @if let Some(failure) = &failure { (draw_trouble(failure, &summary, now)) }
         (counts(&summary, text))
         (LIST.filter_box(text))
         div #list data-region {
@@ -89,7 +89,7 @@ fn title(summary: &Summary) -> String {
 async fn trouble(engine: &Engine) -> Result<Vec<(Machine, Explained)>> {
     let mut found = Vec::new();
     for filter in [ATTENTION, UNREACHABLE] {
-        let filter = Filter::parse(filter, Subject::Machine)?;
+        let filter = Filter::parse(filter, FilterSubject::Machine)?;
         let page = engine.machines().list(filter, None, MAX_TROUBLE).await?;
         for machine in page.machines {
             // A machine that was never probed is not a problem.
@@ -104,20 +104,20 @@ async fn trouble(engine: &Engine) -> Result<Vec<(Machine, Explained)>> {
     Ok(found)
 }
 
-fn draw_trouble(trouble: &[(Machine, Explained)], summary: &Summary, now: Timestamp) -> Markup {
+fn draw_trouble(failure: &[(Machine, Explained)], summary: &Summary, now: Timestamp) -> Markup {
     let attention = summary.count(EffectiveState::Attention);
     html! {
         section #trouble data-region aria-labelledby="trouble-title" {
-            @if trouble.is_empty() && summary.overdue == 0 {
+            @if failure.is_empty() && summary.overdue == 0 {
                 div.why.green {
                     p.headline #trouble-title { "✓ Nothing needs you: no machine needs attention, no operation is overdue." }
                 }
             } @else {
                 div.why.orange {
-                    p.headline #trouble-title { (headline(attention, trouble.len(), summary.overdue)) }
-                    @if !trouble.is_empty() { (trouble_table(trouble, now)) }
+                    p.headline #trouble-title { (headline(attention, failure.len(), summary.overdue)) }
+                    @if !failure.is_empty() { (trouble_table(failure, now)) }
                     p.more {
-                        @if attention > trouble.len() {
+                        @if attention > failure.len() {
                             a href=(LIST.with_filter(ATTENTION)) { "all " (attention) " that need attention" }
                         }
                         @if summary.overdue > 0 {
@@ -152,7 +152,7 @@ fn headline(attention: usize, shown: usize, overdue: usize) -> String {
     format!("! {}", parts.join(", "))
 }
 
-fn trouble_table(trouble: &[(Machine, Explained)], now: Timestamp) -> Markup {
+fn trouble_table(failure: &[(Machine, Explained)], now: Timestamp) -> Markup {
     html! {
         div.scroll {
             table {
@@ -162,16 +162,16 @@ fn trouble_table(trouble: &[(Machine, Explained)], now: Timestamp) -> Markup {
                     th scope="col" { "Since" } th scope="col" { "Type next" }
                 } }
                 tbody {
-                    @for (machine, why) in trouble {
+                    @for (machine, why) in failure {
                         tr {
                             th scope="row" { (machine_link(&machine.id)) }
                             td.words {
                                 (clean_text(reason(why)))
-                                @if let Some(code) = why.told.fault {
+                                @if let Some(code) = why.explanation.fault {
                                     " " span.dim { "(" (fault_link(code)) ")" }
                                 }
                             }
-                            td.when { @if let Some(at) = why.told.since { (relative_time(at, now)) } }
+                            td.when { @if let Some(at) = why.explanation.since { (relative_time(at, now)) } }
                             td { (command(&type_next(machine, why))) }
                         }
                     }
@@ -183,12 +183,16 @@ fn trouble_table(trouble: &[(Machine, Explained)], now: Timestamp) -> Markup {
 
 /// The failure if there is one, otherwise the headline.
 fn reason(why: &Explained) -> &str {
-    if why.told.failed.is_empty() { &why.told.headline } else { &why.told.failed }
+    if why.explanation.failed.is_empty() {
+        &why.explanation.headline
+    } else {
+        &why.explanation.failed
+    }
 }
 
 /// The first command that acts; the machine's page has the rest.
 fn type_next(machine: &Machine, why: &Explained) -> String {
-    let acts = why.told.next_commands.iter().find(|one| !one.contains(" logs "));
+    let acts = why.explanation.next_commands.iter().find(|one| !one.contains(" logs "));
     acts.cloned().unwrap_or_else(|| format!("farrier why {}", machine.id))
 }
 
@@ -212,7 +216,7 @@ fn count(state: EffectiveState, number: usize, filter: &str) -> Markup {
     html! {
         a class={ "count " (tone) } href=(LIST.with_filter(&selects))
             aria-current=[(filter == selects).then_some("true")] title=(badge.action) {
-            span.what { span aria-hidden="true" { (badge.sign) " " } (badge.word) }
+            span.what { span aria-hidden="true" { (badge.sign) " " } (badge.label) }
             span.number { (number) }
             span.dim { (badge.meaning) }
         }
@@ -292,7 +296,7 @@ mod tests {
     fn label_links_are_valid_filters() {
         for value in ["prod", "a b", "say \"x\"", "back\\slash", ""] {
             let text = format!("labels.key={}", quoted(value));
-            let filter = Filter::parse(&text, Subject::Machine).unwrap();
+            let filter = Filter::parse(&text, FilterSubject::Machine).unwrap();
             assert_eq!(filter.terms[0].values, [value]);
         }
     }

@@ -154,6 +154,6 @@ pub(super) fn run_link(id: impl std::fmt::Display) -> Markup {
     html! { a.id href={ "/operations/" (id) } { (id) } }
 }
 
-pub(super) fn fault_link(code: model::fault::Code) -> Markup {
+pub(super) fn fault_link(code: model::fault::FaultCode) -> Markup {
     html! { a href={ "/faults/" (code.as_str()) } { (code.as_str()) } }
 }

@@ -43,8 +43,8 @@ pub(super) async fn read_history(
     Ok(History { events, older: (after > 0 && full).then_some(after + 1), newest })
 }
 
-pub(super) fn before(asked: &super::QueryParams) -> Option<i64> {
-    asked.get("before").and_then(|version| version.parse().ok()).filter(|version| *version > 0)
+pub(super) fn before(requested: &super::QueryParams) -> Option<i64> {
+    requested.get("before").and_then(|version| version.parse().ok()).filter(|version| *version > 0)
 }
 
 impl History {
@@ -82,7 +82,7 @@ fn row(event: &Event, now: Timestamp) -> Markup {
         tr {
             td.when { (format_utc(event.ts)) span.dim { " · " (relative_time(event.ts, now)) } }
             td.num { (event.version) }
-            td { (event_state_badge(&event.word)) }
+            td { (event_state_badge(&event.state)) }
             td { (clean_text(&event.cause)) }
             td { (clean_text(&event.actor)) }
             td.words { (clean_text(&event.message)) }

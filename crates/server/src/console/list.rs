@@ -8,7 +8,7 @@ use super::text::encode_query;
 use axum::http::StatusCode;
 use axum::response::Response;
 use maud::{Markup, html};
-use model::filter::{Filter, Subject};
+use model::filter::{Filter, FilterSubject};
 use model::refusal::Refusal;
 
 pub(super) const PAGE_SIZE: i64 = 100;
@@ -18,15 +18,15 @@ pub(super) struct List {
     pub title: &'static str,
     pub section: Section,
     pub address: &'static str,
-    pub subject: Subject,
+    pub subject: FilterSubject,
     pub example: &'static str,
     /// The query parameter with the id at which a page begins.
     pub from: &'static str,
 }
 
 impl List {
-    pub fn filter(&self, asked: &QueryParams) -> Result<Filter, Refusal> {
-        Filter::parse(asked.get("filter").map_or("", String::as_str), self.subject)
+    pub fn filter(&self, requested: &QueryParams) -> Result<Filter, Refusal> {
+        Filter::parse(requested.get("filter").map_or("", String::as_str), self.subject)
     }
 
     pub fn filter_box(&self, text: &str) -> Markup {
@@ -61,13 +61,13 @@ impl List {
     }
 
     /// The list's page with the error in its filter.
-    pub fn not_understood(&self, asked: &QueryParams, refusal: &Refusal) -> Response {
-        let text = asked.get("filter").map_or("", String::as_str);
+    pub fn not_understood(&self, requested: &QueryParams, refusal: &Refusal) -> Response {
+        let text = requested.get("filter").map_or("", String::as_str);
         let body = html! {
             h1 { (self.title) }
             (self.filter_box(text))
             section.why.red role="alert" aria-label="The filter" {
-                (draw_message(&refusal.said))
+                (draw_message(&refusal.message))
                 p { "For example: " code { (self.example) } }
             }
         };

@@ -11,7 +11,7 @@ use super::{Console, QueryParams, history, queries};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use maud::{Markup, html};
-use model::filter::{Filter, Subject};
+use model::filter::{Filter, FilterSubject};
 use model::id::{MachineId, NodeId};
 use model::machine::Machine;
 use model::run::Run;
@@ -24,7 +24,7 @@ const RECENT: i64 = 10;
 pub(super) async fn show(
     State(console): State<Console>,
     Path(id): Path<String>,
-    Query(asked): Query<QueryParams>,
+    Query(requested): Query<QueryParams>,
 ) -> PageResult {
     let id = MachineId::parse(&id).map_err(ErrorPage::not_found)?;
     let engine = &console.engine;
@@ -32,10 +32,10 @@ pub(super) async fn show(
     let machine = engine.machines().get(&id).await?;
     let explained = engine.explain(id.as_str()).await?;
     let of_machine = format!("machine_id={id}");
-    let filter = Filter::parse(&of_machine, Subject::Run)?;
+    let filter = Filter::parse(&of_machine, FilterSubject::Run)?;
     let runs = engine.runs().list(filter, None, RECENT).await?;
     let node = engine.nodes().on_machine(&id).await?;
-    let before = history::before(&asked);
+    let before = history::before(&requested);
     let history = history::read_history(engine, id.as_str(), machine.version, before).await?;
     let now = engine.now();
     let badge = effective_state_badge(machine.effective_state());
@@ -51,7 +51,7 @@ pub(super) async fn show(
         (recent(&runs, &of_machine, now))
         (history.draw(&format!("/machines/{id}"), now))
     };
-    let title = format!("{} {id}", badge.word);
+    let title = format!("{} {id}", badge.label);
     let live = Some(PageStream::changes(&of_machine, drawn_at));
     Ok(Frame { title: &title, section: Section::Fleet, live, body }.answer(StatusCode::OK))
 }
@@ -148,7 +148,7 @@ fn run_row(run: &Run, now: Timestamp) -> Markup {
             td.when { (relative_time(run.spec.created_at, now)) }
             td.when { (format_elapsed(progress.started_at, progress.finished_at, now)) }
             td { (clean_text(&run.spec.initiator)) }
-            td.words { @if let Some(failure) = &progress.failure { (clean_text(&failure.fault.said)) } }
+            td.words { @if let Some(failure) = &progress.failure { (clean_text(&failure.fault.message)) } }
         }
     }
 }

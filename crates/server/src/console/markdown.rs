@@ -65,7 +65,7 @@ fn element(tag: TagEnd) -> (&'static str, &'static str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::fault::Code;
+    use model::fault::FaultCode;
 
     #[test]
     fn everything_is_escaped() {
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn our_pages_leave_no_marks_behind() {
-        for code in Code::ALL {
+        for code in FaultCode::ALL {
             let drawn = draw(code.page()).into_string();
             assert!(!drawn.contains("## ") && !drawn.contains('`'), "{}: {drawn}", code.as_str());
             assert!(!drawn.contains("<li><p>"), "{} has a list with gaps", code.as_str());

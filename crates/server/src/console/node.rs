@@ -18,7 +18,7 @@ use engine::node::NodeView;
 use maud::{Markup, html};
 use model::id::NodeId;
 use model::lifecycle::Lifecycle;
-use model::node::{Node, Quarantine, expected};
+use model::node::{Node, Quarantine, is_expected_maas_state};
 use model::run::Run;
 use model::time::Timestamp;
 use store::NodeHeartbeat;
@@ -26,19 +26,20 @@ use store::NodeHeartbeat;
 pub(super) async fn show(
     State(console): State<Console>,
     Path(id): Path<String>,
-    Query(asked): Query<QueryParams>,
+    Query(requested): Query<QueryParams>,
 ) -> PageResult {
     let id = NodeId::parse(&id).map_err(ErrorPage::not_found)?;
     let engine = &console.engine;
     let drawn_at = queries::read_horizon(engine).await?;
-    let NodeView { node, run, word, enrolled, site_answered, .. } = engine.nodes().get(&id).await?;
+    let NodeView { node, run, heartbeat: name, enrolled, site_answered, .. } =
+        engine.nodes().get(&id).await?;
     let explained = engine.explain(id.as_str()).await?;
-    let before = history::before(&asked);
+    let before = history::before(&requested);
     let history = history::read_history(engine, id.as_str(), node.head.version, before).await?;
     let now = engine.now();
     let body = html! {
         h1 #title data-region {
-            (id) " " (record_state_badge(node.word(), node.word())) " "
+            (id) " " (record_state_badge(node.state_name(), node.state_name())) " "
             span.dim { "on " (machine_link(&node.machine)) }
         }
         (why(&explained, id.as_str(), node_tone(node.state), now))
@@ -49,11 +50,11 @@ pub(super) async fn show(
         }
         div #stages .columns data-region {
             @if let Some(run) = &run { (steps(run, "Stages", now)) }
-            (agent(&node, &word, enrolled, now))
+            (agent(&node, &name, enrolled, now))
         }
         (history.draw(&format!("/nodes/{id}"), now))
     };
-    let title = format!("{} {id}", node.word());
+    let title = format!("{} {id}", node.state_name());
     let of_machine = format!("machine_id={}", node.machine);
     let live = Some(PageStream::changes(&of_machine, drawn_at));
     Ok(Frame { title: &title, section: Section::Nodes, live, body }.answer(StatusCode::OK))
@@ -68,7 +69,7 @@ fn coarse(node: &Node, now: Timestamp) -> Markup {
         section aria-labelledby="coarse-title" {
             h2 #coarse-title { "Node" }
             (facts(&[
-                ("state", Some(record_state_badge(node.word(), node.word()))),
+                ("state", Some(record_state_badge(node.state_name(), node.state_name()))),
                 ("because", words(&node.reason)),
                 ("quarantined for", node.quarantine.map(Quarantine::as_str).and_then(words)),
                 ("moved by", words(node.moved_by.as_str())),
@@ -100,7 +101,7 @@ fn work(run: Option<&Run>, now: Timestamp) -> Markup {
                 ("workflow", words(&workflow_kind(run))),
                 ("operation", Some(run_link(&run.spec.id))),
                 ("stage", words(&run.current_step())),
-                ("failed", fault.and_then(|fault| words(&fault.said))),
+                ("failed", fault.and_then(|fault| words(&fault.message))),
                 ("attempts", failure.map(|failure| html! { (failure.attempts) })),
                 ("fault", fault.map(|fault| html! { (fault_link(fault.code)) ", " (fault.class().as_str()) })),
                 ("asked for by", words(&run.spec.initiator)),
@@ -114,14 +115,14 @@ fn observed(node: &Node, asked_at: Option<Timestamp>, now: Timestamp) -> Markup 
     html! {
         section aria-labelledby="observed-title" {
             h2 #observed-title { "MAAS has its machine" }
-            @if let Some(seen) = &node.upstream {
-                @let fits = expected(node.state, seen.state);
+            @if let Some(observation) = &node.maas {
+                @let fits = is_expected_maas_state(node.state, observation.state);
                 (facts(&[
-                    ("as", Some(html! { (seen.state.as_str()) " " (expected_mark(fits)) })),
-                    ("says", words(&seen.said)),
-                    ("power", seen.on.map(|on| html! { (if on { "on" } else { "off" }) })),
+                    ("as", Some(html! { (observation.state.as_str()) " " (expected_mark(fits)) })),
+                    ("says", words(&observation.message)),
+                    ("power", observation.powered_on.map(|on| html! { (if on { "on" } else { "off" }) })),
                     ("system id", words(&node.system_id)),
-                    ("since", Some(relative_time(seen.at, now))),
+                    ("since", Some(relative_time(observation.at, now))),
                     ("asked", asked_at.map(|at| relative_time(at, now))),
                 ]))
             } @else if node.site.is_some() {
@@ -135,23 +136,23 @@ fn observed(node: &Node, asked_at: Option<Timestamp>, now: Timestamp) -> Markup 
 
 /// The mark of a state in MAAS that fits the node's state, or does not.
 fn expected_mark(fits: bool) -> Markup {
-    let (tone, sign, said) = match fits {
+    let (tone, sign, message) = match fits {
         true => (Tone::Green, "✓", "expected"),
         false => (Tone::Red, "×", "not expected"),
     };
-    html! { span class={ "mark " (tone.class()) } { span aria-hidden="true" { (sign) " " } (said) } }
+    html! { span class={ "mark " (tone.class()) } { span aria-hidden="true" { (sign) " " } (message) } }
 }
 
-fn agent(node: &Node, word: &NodeHeartbeat, enrolled: bool, now: Timestamp) -> Markup {
+fn agent(node: &Node, name: &NodeHeartbeat, enrolled: bool, now: Timestamp) -> Markup {
     let known = node.agent.as_ref();
     html! {
         section aria-labelledby="agent-title" {
             h2 #agent-title { "Agent" }
-            @if known.is_none() && word.at.is_none() { p { "Nobody has enrolled yet." } }
+            @if known.is_none() && name.at.is_none() { p { "Nobody has enrolled yet." } }
             @if known.is_some() && !enrolled { p { "It is not enrolled any more." } }
             (facts(&[
-                ("heard", word.at.map(|at| relative_time(at, now))),
-                ("complains of", words(&word.problems)),
+                ("heard", name.at.map(|at| relative_time(at, now))),
+                ("complains of", words(&name.problems)),
                 ("host", known.and_then(|agent| words(&agent.hostname))),
                 ("version", known.and_then(|agent| words(&agent.version))),
                 ("serial", known.and_then(|agent| words(&agent.serial))),

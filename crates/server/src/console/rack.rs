@@ -12,18 +12,18 @@ use super::why::why;
 use super::{Console, QueryParams, history, queries};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use engine::rack::{LegStatus, MaintenanceStatus, PartStatus, RackView};
+use engine::rack::{ChildRunStatus, MaintenanceStatus, RackStepStatus, RackView};
 use maud::{Markup, html};
-use model::effect::PowerTo;
+use model::effect::DesiredPower;
 use model::id::RackId;
 use model::lifecycle::Lifecycle;
-use model::rack::Device;
+use model::rack::RackDevice;
 use model::time::Timestamp;
 
 pub(super) async fn show(
     State(console): State<Console>,
     Path(id): Path<String>,
-    Query(asked): Query<QueryParams>,
+    Query(requested): Query<QueryParams>,
 ) -> PageResult {
     let id = RackId::parse(&id).map_err(ErrorPage::not_found)?;
     let engine = &console.engine;
@@ -32,16 +32,16 @@ pub(super) async fn show(
     let explained = engine.explain(id.as_str()).await?;
     let operations = engine.racks().operations(&id).await?;
     let head = &view.rack.head;
-    let before = history::before(&asked);
+    let before = history::before(&requested);
     let history = history::read_history(engine, id.as_str(), head.version, before).await?;
     let now = engine.now();
-    let word = view.rack.word();
+    let name = view.rack.state_name();
     let body = html! {
         h1 #title data-region {
-            (id) " " (record_state_badge(word, &view.rack.state_words())) " "
+            (id) " " (record_state_badge(name, &view.rack.state_words())) " "
             span.dim { (clean_text(&view.rack.spec.hardware_type)) }
         }
-        (why(&explained, id.as_str(), record_tone(word), now))
+        (why(&explained, id.as_str(), record_tone(name), now))
         div #state .columns data-region {
             (elevation(&view))
             (about(&view, now))
@@ -53,16 +53,16 @@ pub(super) async fn show(
         }
         (history.draw(&format!("/racks/{id}"), now))
     };
-    let title = format!("{word} {id}");
+    let title = format!("{name} {id}");
     let live = Some(PageStream::changes("", drawn_at));
     Ok(Frame { title: &title, section: Section::Racks, live, body }.answer(StatusCode::OK))
 }
 
 /// The devices by slot, highest first; those without a slot come last.
 fn elevation(view: &RackView) -> Markup {
-    let mut devices: Vec<&Device> = view.devices.iter().collect();
-    let place = |device: &Device| (device.slot.is_none(), std::cmp::Reverse(device.slot));
-    devices.sort_by_key(|device| (place(device), device.target.kind, device.target.id.clone()));
+    let mut devices: Vec<&RackDevice> = view.devices.iter().collect();
+    let position = |device: &RackDevice| (device.slot.is_none(), std::cmp::Reverse(device.slot));
+    devices.sort_by_key(|device| (position(device), device.target.kind, device.target.id.clone()));
     html! {
         section aria-labelledby="elevation-title" {
             h2 #elevation-title { "Elevation" span.dim { " highest place first" } }
@@ -80,10 +80,10 @@ fn elevation(view: &RackView) -> Markup {
     }
 }
 
-fn slot(device: &Device) -> Markup {
+fn slot(device: &RackDevice) -> Markup {
     let power = match device.power {
-        Some(PowerTo::On) => "on",
-        Some(PowerTo::Off) => "off",
+        Some(DesiredPower::On) => "on",
+        Some(DesiredPower::Off) => "off",
         None => "–",
     };
     html! {
@@ -134,25 +134,25 @@ fn operation(one: &MaintenanceStatus, now: Timestamp) -> Markup {
                 th scope="col" { "Leg" } th scope="col" { "State" } th scope="col" { "Took" }
                 th scope="col" { "Devices" } th scope="col" { "Said" }
             } }
-            tbody { @for leg in &one.legs { (row(leg, now)) } }
+            tbody { @for rack_step in &one.steps { (row(rack_step, now)) } }
         } }
     }
 }
 
-fn row(leg: &LegStatus, now: Timestamp) -> Markup {
+fn row(rack_step: &RackStepStatus, now: Timestamp) -> Markup {
     html! {
         tr {
-            th scope="row" { (clean_text(&leg.name)) }
-            td { (step_phase_badge(leg.state.state).draw()) }
-            td.when { (format_elapsed(leg.state.started_at, leg.state.finished_at, now)) }
-            td { @for part in &leg.parts { (device(part)) " " } }
-            td.words { (clean_text(&leg.state.message)) }
+            th scope="row" { (clean_text(&rack_step.name)) }
+            td { (step_phase_badge(rack_step.state.state).draw()) }
+            td.when { (format_elapsed(rack_step.state.started_at, rack_step.state.finished_at, now)) }
+            td { @for part in &rack_step.child_runs { (device(part)) " " } }
+            td.words { (clean_text(&rack_step.state.message)) }
         }
     }
 }
 
 /// A device's child run in a step: its phase, with a link to it.
-fn device(part: &PartStatus) -> Markup {
+fn device(part: &ChildRunStatus) -> Markup {
     match &part.run {
         None => html! { span.dim { (part.target) } },
         Some(run) => {
@@ -160,7 +160,7 @@ fn device(part: &PartStatus) -> Markup {
             html! {
                 a href={ "/operations/" (run.spec.id) } class={ "badge " (badge.tone.class()) } {
                     span aria-hidden="true" { (badge.sign) " " } (part.target)
-                    span.vh { " " (badge.word) }
+                    span.vh { " " (badge.label) }
                 }
             }
         }

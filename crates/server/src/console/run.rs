@@ -22,7 +22,7 @@ use store::Cursor;
 pub(super) async fn show(
     State(console): State<Console>,
     Path(id): Path<String>,
-    Query(asked): Query<QueryParams>,
+    Query(requested): Query<QueryParams>,
 ) -> PageResult {
     let id = RunId::parse_field(&id, "operation_id").map_err(ErrorPage::not_found)?;
     let engine = &console.engine;
@@ -30,7 +30,7 @@ pub(super) async fn show(
     let run = engine.runs().get(&id).await?;
     let explained = engine.explain(id.as_str()).await?;
     let tail = log::read_tail(engine, &id).await?;
-    let before = history::before(&asked);
+    let before = history::before(&requested);
     let history = history::read_history(engine, id.as_str(), run.version, before).await?;
     let now = engine.now();
     let badge = run_phase_badge(run.phase());
@@ -47,7 +47,7 @@ pub(super) async fn show(
         (tail.draw(&id, run.ended()))
         (history.draw(&format!("/operations/{id}"), now))
     };
-    let title = format!("{} {kind} {}", badge.word, run.spec.target);
+    let title = format!("{} {kind} {}", badge.label, run.spec.target);
     let live = Some(live(&run, drawn_at, &tail));
     Ok(Frame { title: &title, section: Section::Operations, live, body }.answer(StatusCode::OK))
 }
@@ -72,7 +72,7 @@ fn error(run: &Run, failure: &Failure) -> Markup {
     html! {
         section.error role="alert" aria-labelledby="error-title" {
             h2 #error-title { "× Step " (failure.step) " failed after " (attempts) }
-            p { (clean_text(&fault.said)) " " span.dim { "(" (fault_link(fault.code)) ", " (fault.class().as_str()) ")" } }
+            p { (clean_text(&fault.message)) " " span.dim { "(" (fault_link(fault.code)) ", " (fault.class().as_str()) ")" } }
             @if let Some(next) = next_command(run) { p { (command(&next)) } }
         }
     }
@@ -95,10 +95,10 @@ pub(super) fn steps(run: &Run, title: &str, now: Timestamp) -> Markup {
 fn step(run: &Run, state: &StepState, current: bool, now: Timestamp) -> Markup {
     let name = run.step_name(state);
     // A stage has the same name as its effect.
-    let kind = run.effect(state).map(|effect| effect.word()).filter(|kind| *kind != name);
+    let kind = run.effect(state).map(|effect| effect.name()).filter(|kind| *kind != name);
     let tries = match state.attempt {
         0 | 1 => String::new(),
-        attempt => format!("attempt {attempt} of {}", state.budget),
+        attempt => format!("attempt {attempt} of {}", state.max_attempt),
     };
     html! {
         li aria-current=[current.then_some("step")] {
@@ -121,7 +121,7 @@ fn about(run: &Run, now: Timestamp) -> Markup {
     let params = (!spec.params.is_empty()).then(|| {
         html! { @for (key, value) in &spec.params { code { (clean_text(key)) "=" (clean_text(value)) } " " } }
     });
-    let halt = progress.halt.as_ref().map(|halt| {
+    let halt = progress.stop_request.as_ref().map(|halt| {
         html! { "by " (clean_text(&halt.by)) @if !halt.reason.is_empty() { ": " (clean_text(&halt.reason)) } }
     });
     html! {
@@ -135,7 +135,7 @@ fn about(run: &Run, now: Timestamp) -> Markup {
                 ("asked for by", Some(html! { (clean_text(&spec.initiator)) })),
                 ("asked to stop", halt),
                 ("request id", Some(html! { code { (clean_text(&spec.request_id)) } })),
-                ("follows", spec.parent.as_ref().map(run_link)),
+                ("follows", spec.rerun_of.as_ref().map(run_link)),
                 ("created", Some(when(spec.created_at))),
                 ("started", progress.started_at.map(when)),
                 ("finished", progress.finished_at.map(when)),

@@ -10,10 +10,10 @@ use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use engine::watch::{LogStream, Place, Watch};
+use engine::watch::{LogStream, Watch, WatchPosition};
 use futures_util::stream::{self, Stream, StreamExt};
 use maud::Markup;
-use model::filter::{Filter, Subject};
+use model::filter::{Filter, FilterSubject};
 use model::id::RunId;
 use model::refusal::Refusal;
 use std::convert::Infallible;
@@ -31,14 +31,14 @@ const RETRY: Duration = Duration::from_secs(2);
 /// Changes of all runs, or of those that match a filter.
 pub(super) async fn stream_changes(
     State(console): State<Console>,
-    Query(asked): Query<QueryParams>,
+    Query(requested): Query<QueryParams>,
     headers: HeaderMap,
 ) -> PageResult {
-    let filter = asked.get("filter").map_or("", String::as_str);
-    let filter = Filter::parse(filter, Subject::Run)?;
-    let at = console.resume_position(&asked, &headers).await?;
+    let filter = requested.get("filter").map_or("", String::as_str);
+    let filter = Filter::parse(filter, FilterSubject::Run)?;
+    let at = console.resume_position(&requested, &headers).await?;
     let permit = console.acquire_permit()?;
-    let watch = console.engine.runs().watch(filter, Some(at.place.clone())).await?;
+    let watch = console.engine.runs().watch(filter, Some(at.cursor.clone())).await?;
     Ok(answer(changes(watch).boxed(), at, permit))
 }
 
@@ -46,15 +46,15 @@ pub(super) async fn stream_changes(
 pub(super) async fn stream_run(
     State(console): State<Console>,
     Path(id): Path<String>,
-    Query(asked): Query<QueryParams>,
+    Query(requested): Query<QueryParams>,
     headers: HeaderMap,
 ) -> PageResult {
     let id = RunId::parse_field(&id, "operation_id").map_err(ErrorPage::not_found)?;
-    let filter = Filter::parse(&format!("run_id={id}"), Subject::Run)?;
-    let at = console.resume_position(&asked, &headers).await?;
+    let filter = Filter::parse(&format!("run_id={id}"), FilterSubject::Run)?;
+    let at = console.resume_position(&requested, &headers).await?;
     let permit = console.acquire_permit()?;
     let log = console.engine.runs().follow_log(&id, at.offset, true).await?;
-    let watch = console.engine.runs().watch(filter, Some(at.place.clone())).await?;
+    let watch = console.engine.runs().watch(filter, Some(at.cursor.clone())).await?;
     let both = stream::select(changes(watch), lines(log));
     Ok(answer(both.boxed(), at, permit))
 }
@@ -62,22 +62,22 @@ pub(super) async fn stream_run(
 /// The position of a page: in the events, and in a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct StreamPosition {
-    place: Place,
+    cursor: WatchPosition,
     offset: i64,
 }
 
 impl StreamPosition {
     /// The event id, which the browser sends back when it reconnects.
-    fn to_word(&self) -> String {
-        format!("{}@{}", self.place.to_word(), self.offset)
+    fn format(&self) -> String {
+        format!("{}@{}", self.cursor.to_cursor_text(), self.offset)
     }
 
-    fn parse(word: &str) -> Result<Self, Refusal> {
-        let (place, offset) = word.split_once('@').unwrap_or((word, "0"));
+    fn parse(name: &str) -> Result<Self, Refusal> {
+        let (position, offset) = name.split_once('@').unwrap_or((name, "0"));
         let offset = offset.parse().ok().filter(|offset| *offset >= 0).ok_or_else(|| {
             Refusal::invalid("offset", "is not a place in a log", "use 0 for its beginning")
         })?;
-        Ok(Self { place: Place::parse(place)?, offset })
+        Ok(Self { cursor: WatchPosition::parse(position)?, offset })
     }
 }
 
@@ -85,7 +85,7 @@ impl Console {
     /// The position where the browser stopped, where the page was rendered, or now.
     async fn resume_position(
         &self,
-        asked: &QueryParams,
+        requested: &QueryParams,
         headers: &HeaderMap,
     ) -> Result<StreamPosition, ErrorPage> {
         if let Some(last) = headers.get("last-event-id").and_then(|last| last.to_str().ok())
@@ -93,11 +93,11 @@ impl Console {
         {
             return Ok(StreamPosition::parse(last)?);
         }
-        let after = match asked.get("after") {
+        let after = match requested.get("after") {
             Some(after) => after.clone(),
             None => queries::read_horizon(&self.engine).await?.to_string(),
         };
-        let offset = asked.get("offset").map_or("0", String::as_str);
+        let offset = requested.get("offset").map_or("0", String::as_str);
         Ok(StreamPosition::parse(&format!("{after}@{offset}"))?)
     }
 
@@ -108,7 +108,7 @@ impl Console {
 
 /// One message of a stream.
 enum StreamMessage {
-    Changed(Place),
+    Changed(WatchPosition),
     Log(Vec<LogLine>),
     /// The run has ended and its log is complete.
     End,
@@ -122,8 +122,8 @@ fn changes(watch: Watch) -> impl Stream<Item = StreamMessage> + Send {
     stream::unfold(Some(watch), |watch| async move {
         let mut watch = watch?;
         match watch.next().await {
-            Ok(seen) => match seen.last() {
-                Some(last) => Some((StreamMessage::Changed(last.place.clone()), Some(watch))),
+            Ok(observed) => match observed.last() {
+                Some(last) => Some((StreamMessage::Changed(last.position.clone()), Some(watch))),
                 None => Some((StreamMessage::Lost, None)),
             },
             Err(error) => {
@@ -139,7 +139,7 @@ fn lines(log: LogStream) -> impl Stream<Item = StreamMessage> + Send {
         let mut log = log?;
         match log.next().await {
             Ok(lines) if !lines.is_empty() => Some((StreamMessage::Log(lines), Some(log))),
-            Ok(_) if log.complete() => Some((StreamMessage::End, None)),
+            Ok(_) if log.is_complete() => Some((StreamMessage::End, None)),
             Ok(_) => Some((StreamMessage::Lost, None)),
             Err(error) => {
                 tracing::debug!(%error, "log stream of a console page ended");
@@ -152,7 +152,7 @@ fn lines(log: LogStream) -> impl Stream<Item = StreamMessage> + Send {
 fn answer(messages: MessageStream, at: StreamPosition, permit: OwnedSemaphorePermit) -> Response {
     let hello = Event::default().retry(RETRY).comment("open");
     // The stream owns the permit and releases it when either end drops the stream.
-    let told = stream::unfold(Some((messages, at, permit)), |state| async move {
+    let reported = stream::unfold(Some((messages, at, permit)), |state| async move {
         let (mut messages, mut at, permit) = state?;
         let message = messages.next().await?;
         let event = to_event(message, &mut at)?;
@@ -161,7 +161,7 @@ fn answer(messages: MessageStream, at: StreamPosition, permit: OwnedSemaphorePer
             SseEvent::Last(event) => (event, None),
         })
     });
-    let events = stream::once(async { hello }).chain(told).map(Ok::<_, Infallible>);
+    let events = stream::once(async { hello }).chain(reported).map(Ok::<_, Infallible>);
     let alive = KeepAlive::new().interval(KEEP_ALIVE).text("alive");
     Sse::new(events).keep_alive(alive).into_response()
 }
@@ -174,19 +174,19 @@ enum SseEvent {
 /// The SSE event of a message; none when the stream ends without one.
 fn to_event(message: StreamMessage, at: &mut StreamPosition) -> Option<SseEvent> {
     match message {
-        StreamMessage::Changed(place) => {
-            at.place = place;
-            Some(SseEvent::More(Event::default().event("changed").id(at.to_word()).data("1")))
+        StreamMessage::Changed(position) => {
+            at.cursor = position;
+            Some(SseEvent::More(Event::default().event("changed").id(at.format()).data("1")))
         }
         StreamMessage::Log(lines) => {
             if let Some(last) = lines.last() {
                 at.offset = last.start + last.data.len() as i64;
             }
             let drawn: String = lines.iter().flat_map(log::rows).map(Markup::into_string).collect();
-            Some(SseEvent::More(Event::default().event("log").id(at.to_word()).data(drawn)))
+            Some(SseEvent::More(Event::default().event("log").id(at.format()).data(drawn)))
         }
         StreamMessage::End => {
-            Some(SseEvent::Last(Event::default().event("end").id(at.to_word()).data("1")))
+            Some(SseEvent::Last(Event::default().event("end").id(at.format()).data("1")))
         }
         StreamMessage::Lost => None,
     }
@@ -200,7 +200,7 @@ mod tests {
     fn stream_positions_round_trip() {
         let at = StreamPosition::parse("12.34@567").unwrap();
         assert_eq!(at.offset, 567);
-        assert_eq!(at.to_word(), "12.34@567");
+        assert_eq!(at.format(), "12.34@567");
         assert_eq!(StreamPosition::parse("12.34").unwrap().offset, 0);
         for bad in ["", "x", "12.34@-1", "12.34@x", "@1"] {
             assert!(StreamPosition::parse(bad).is_err(), "{bad:?}");

@@ -27,14 +27,14 @@ pub(super) struct Summary {
 
 impl Summary {
     pub fn count(&self, state: EffectiveState) -> usize {
-        let place = EffectiveState::ALL.iter().position(|one| *one == state);
-        place.map_or(0, |place| self.counts[place])
+        let position = EffectiveState::ALL.iter().position(|one| *one == state);
+        position.map_or(0, |position| self.counts[position])
     }
 
     fn add(&mut self, state: EffectiveState) {
         self.total += 1;
-        if let Some(place) = EffectiveState::ALL.iter().position(|one| *one == state) {
-            self.counts[place] += 1;
+        if let Some(position) = EffectiveState::ALL.iter().position(|one| *one == state) {
+            self.counts[position] += 1;
         }
     }
 }
@@ -45,16 +45,16 @@ pub(super) struct SummaryCache(Mutex<Option<(Instant, Summary)>>);
 
 impl SummaryCache {
     pub async fn get(&self, engine: &Engine) -> Result<Summary> {
-        let mut kept = self.0.lock().await;
+        let mut stored = self.0.lock().await;
         let begun = Instant::now();
-        if let Some((until, summary)) = *kept
+        if let Some((until, summary)) = *stored
             && begun < until
         {
             return Ok(summary);
         }
         let summary = count(engine).await?;
         let keep = KEEP_AT_LEAST.max(begun.elapsed() * KEEP_FACTOR);
-        *kept = Some((Instant::now() + keep, summary));
+        *stored = Some((Instant::now() + keep, summary));
         Ok(summary)
     }
 }

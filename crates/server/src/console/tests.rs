@@ -34,10 +34,10 @@ async fn start_console() -> TestConsole {
 impl TestConsole {
     async fn get(&mut self, address: &str) -> (StatusCode, HeaderMap, String) {
         let request = Request::get(address).body(Body::empty()).unwrap();
-        self.ask(request).await
+        self.send(request).await
     }
 
-    async fn ask(&mut self, request: Request<Body>) -> (StatusCode, HeaderMap, String) {
+    async fn send(&mut self, request: Request<Body>) -> (StatusCode, HeaderMap, String) {
         let (parts, body) = self.router.call(request).await.unwrap().into_parts();
         let body = to_bytes(body, 1 << 20).await.unwrap();
         (parts.status, parts.headers, String::from_utf8(body.to_vec()).unwrap())
@@ -47,7 +47,7 @@ impl TestConsole {
         let spec = MachineSpec { provider: "sim".into(), ..MachineSpec::default() };
         let labels = Labels::from([("note".to_string(), "a<b>&\"".to_string())]);
         let id = MachineId::trusted(id);
-        let machine = engine::Described { id: Some(id), spec: Some(spec), labels };
+        let machine = engine::DescribedMachine { id: Some(id), spec: Some(spec), labels };
         self.engine.machines().register(machine, "<i>me</i>".into()).await.unwrap();
     }
 }
@@ -119,18 +119,18 @@ async fn foreign_text_is_escaped_on_every_page() {
 async fn a_node_shows_its_three_layers_side_by_side() {
     let mut console = start_console().await;
     console.register("m-1").await;
-    let who = || model::run::act::Who { by: "me".into(), reason: String::new() };
+    let requester = || model::run::actions::Requester { by: "me".into(), reason: String::new() };
     let spec = model::site::SiteSpec { provider: "sim".into(), ..Default::default() };
     let id = model::id::SiteId::trusted("site-1");
-    let described = engine::DescribedSite { id: id.clone(), spec, labels: Labels::new() };
-    console.engine.sites().put(described, None, who()).await.unwrap();
-    let wanted = engine::node::Onboard {
+    let described = engine::SiteDescription { id: id.clone(), spec, labels: Labels::new() };
+    console.engine.sites().put(described, None, requester()).await.unwrap();
+    let desired = engine::node::Onboard {
         machine: MachineId::trusted("m-1"),
         site: id,
         request_id: "r".into(),
         by: "<i>me</i>".into(),
     };
-    let started = console.engine.nodes().onboard(wanted).await.unwrap();
+    let started = console.engine.nodes().onboard(desired).await.unwrap();
     let node = started.node.id();
     while !console.engine.runs().get(&started.run.spec.id).await.unwrap().ended() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
@@ -152,8 +152,8 @@ async fn a_node_shows_its_three_layers_side_by_side() {
     assert!(machine.contains(&format!("/nodes/{node}")), "{machine}");
     // An operator quarantines the node: its last operation is still shown as it ended.
     let why = "smells <b>burnt</b>".to_string();
-    let ask = model::node::door::Ask::Quarantine { why };
-    console.engine.nodes().ask(&node, ask, who()).await.unwrap();
+    let request = model::node::requests::NodeRequest::Quarantine { why };
+    console.engine.nodes().apply_request(&node, request, requester()).await.unwrap();
     let (_, _, page) = console.get(&format!("/nodes/{node}")).await;
     for words in ["quarantined", "operator", "smells &lt;b&gt;burnt", "completed", "node release"] {
         assert!(page.contains(words), "{words}: {page}");
@@ -177,10 +177,11 @@ async fn lists_link_to_the_next_page() {
 #[tokio::test(flavor = "multi_thread")]
 async fn assets_are_cached_only_under_their_hash() {
     let mut console = start_console().await;
-    for (address, kept) in [(assets::css_address(), true), ("/console.css?v=other".into(), false)] {
+    for (address, stored) in [(assets::css_address(), true), ("/console.css?v=other".into(), false)]
+    {
         let (_, headers, _) = console.get(&address).await;
-        let said = headers[header::CACHE_CONTROL].to_str().unwrap();
-        assert_eq!(said.contains("immutable"), kept, "{address}");
+        let message = headers[header::CACHE_CONTROL].to_str().unwrap();
+        assert_eq!(message.contains("immutable"), stored, "{address}");
     }
 }
 
@@ -190,7 +191,7 @@ async fn unknown_grpc_methods_get_a_grpc_status() {
         .header(header::CONTENT_TYPE, "application/grpc")
         .body(Body::empty())
         .unwrap();
-    let (status, headers, _) = start_console().await.ask(request).await;
+    let (status, headers, _) = start_console().await.send(request).await;
     assert_eq!(status, StatusCode::OK);
     assert_eq!(headers["grpc-status"], "12");
 }
@@ -203,8 +204,8 @@ async fn a_stream_ends_when_the_process_stops() {
     assert_eq!(response.headers()[header::CONTENT_TYPE], "text/event-stream");
     let engine = console.engine.clone();
     tokio::spawn(async move { engine.shut_down().await });
-    let told = to_bytes(response.into_body(), 1 << 20).await.unwrap();
-    assert!(told.starts_with(b"retry: "), "{told:?}");
+    let reported = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+    assert!(reported.starts_with(b"retry: "), "{reported:?}");
 }
 
 #[tokio::test]

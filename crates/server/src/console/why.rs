@@ -11,34 +11,35 @@ use model::time::Timestamp;
 
 /// `about` is the id of the page's object, which is not linked again.
 pub(super) fn why(why: &Explained, about: &str, tone: Tone, now: Timestamp) -> Markup {
-    let told = &why.told;
-    let tone = if told.overdue { Tone::Red } else { tone };
+    let reported = &why.explanation;
+    let tone = if reported.overdue { Tone::Red } else { tone };
     let words = |text: &str| (!text.is_empty()).then(|| html! { (clean_text(text)) });
-    let since =
-        told.since.map(|at| html! { (relative_time(at, now)) span.dim { " · " (format_utc(at)) } });
-    let normal = (!told.normal.is_empty() || told.overdue).then(|| {
-        html! { (told.normal) @if told.overdue { " " strong.overdue { "! overdue" } } }
+    let since = reported
+        .since
+        .map(|at| html! { (relative_time(at, now)) span.dim { " · " (format_utc(at)) } });
+    let normal = (!reported.normal.is_empty() || reported.overdue).then(|| {
+        html! { (reported.normal) @if reported.overdue { " " strong.overdue { "! overdue" } } }
     });
     let run = why.run_id.as_ref().filter(|id| id.as_str() != about);
     let machine = why.machine_id.as_ref().filter(|id| id.as_str() != about);
     html! {
         section #why data-region class={ "why " (tone.class()) } aria-labelledby="headline" {
-            p.headline #headline { (clean_text(&told.headline)) }
+            p.headline #headline { (clean_text(&reported.headline)) }
             div.columns {
                 (facts(&[
-                    ("failed", words(&told.failed)),
-                    ("fault", told.fault.map(fault_link)),
-                    ("waiting for", words(&told.waiting_for)),
+                    ("failed", words(&reported.failed)),
+                    ("fault", reported.fault.map(fault_link)),
+                    ("waiting for", words(&reported.waiting_for)),
                     ("since", since),
                     ("normal", normal),
-                    ("held by", why.held_by.as_deref().and_then(words)),
+                    ("held by", why.claimed_by.as_deref().and_then(words)),
                     ("operation", run.map(run_link)),
                     ("machine", machine.map(machine_link)),
                 ]))
-                @if !told.next_commands.is_empty() {
+                @if !reported.next_commands.is_empty() {
                     div.next {
                         h2 { "Type next" }
-                        ul { @for next in &told.next_commands { li { (command(next)) } } }
+                        ul { @for next in &reported.next_commands { li { (command(next)) } } }
                     }
                 }
             }

@@ -5,7 +5,7 @@ use super::convert::{initiator, machine};
 use super::status::{refusal_status, store_error_status};
 use model::condition::ConditionType;
 use model::id::MachineId;
-use model::run::act::Who;
+use model::run::actions::Requester;
 use model::text;
 use proto::v1;
 use tonic::metadata::MetadataMap;
@@ -22,12 +22,12 @@ impl GrpcServices {
         status: bool,
     ) -> Answer {
         let id = MachineId::parse(machine_id).map_err(refusal_status)?;
-        let reason = text::reason("reason", reason).map_err(refusal_status)?;
-        let who = Who { by: initiator(metadata), reason };
+        let reason = text::check_reason("reason", reason).map_err(refusal_status)?;
+        let requester = Requester { by: initiator(metadata), reason };
         let done = self
             .engine
             .machines()
-            .flag(id, condition, status, who)
+            .flag(id, condition, status, requester)
             .await
             .map_err(store_error_status)?;
         Ok(Response::new(machine(done)))
@@ -37,26 +37,26 @@ impl GrpcServices {
 #[tonic::async_trait]
 impl v1::admin_service_server::AdminService for GrpcServices {
     async fn set_rma(&self, request: Request<v1::SetRmaRequest>) -> Answer {
-        let asked = request.get_ref();
-        let what = (asked.machine_id.as_str(), asked.reason.as_str());
+        let requested = request.get_ref();
+        let what = (requested.machine_id.as_str(), requested.reason.as_str());
         self.set_condition(request.metadata(), what, ConditionType::Rma, true).await
     }
 
     async fn clear_rma(&self, request: Request<v1::ClearRmaRequest>) -> Answer {
-        let asked = request.get_ref();
-        let what = (asked.machine_id.as_str(), asked.reason.as_str());
+        let requested = request.get_ref();
+        let what = (requested.machine_id.as_str(), requested.reason.as_str());
         self.set_condition(request.metadata(), what, ConditionType::Rma, false).await
     }
 
     async fn set_retired(&self, request: Request<v1::SetRetiredRequest>) -> Answer {
-        let asked = request.get_ref();
-        let what = (asked.machine_id.as_str(), asked.reason.as_str());
+        let requested = request.get_ref();
+        let what = (requested.machine_id.as_str(), requested.reason.as_str());
         self.set_condition(request.metadata(), what, ConditionType::Retired, true).await
     }
 
     async fn clear_retired(&self, request: Request<v1::ClearRetiredRequest>) -> Answer {
-        let asked = request.get_ref();
-        let what = (asked.machine_id.as_str(), asked.reason.as_str());
+        let requested = request.get_ref();
+        let what = (requested.machine_id.as_str(), requested.reason.as_str());
         self.set_condition(request.metadata(), what, ConditionType::Retired, false).await
     }
 
@@ -64,8 +64,8 @@ impl v1::admin_service_server::AdminService for GrpcServices {
         &self,
         request: Request<v1::ClearNeedsInterventionRequest>,
     ) -> Answer {
-        let asked = request.get_ref();
-        let what = (asked.machine_id.as_str(), asked.reason.as_str());
+        let requested = request.get_ref();
+        let what = (requested.machine_id.as_str(), requested.reason.as_str());
         self.set_condition(request.metadata(), what, ConditionType::NeedsIntervention, false).await
     }
 }

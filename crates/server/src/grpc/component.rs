@@ -2,10 +2,12 @@
 
 use super::GrpcServices;
 use super::convert::{force_reason, initiator};
-use super::rack::convert::{dark_ids, gate};
+use super::rack::convert::{affected_machine_ids, gate};
 use super::status::{refusal_status, store_error_status};
-use engine::components::{ComponentStatus, ComponentVersions, Outcome, Update, Updated};
-use model::firmware::Resolution;
+use engine::components::{
+    ComponentStatus, ComponentVersions, FirmwareUpdate, FirmwareUpdateResult, UpdateOutcome,
+};
+use model::firmware::FirmwareResolution;
 use model::id::{FirmwareId, MachineId, PowerShelfId, SwitchId};
 use model::refusal::Refusal;
 use model::target::TargetId;
@@ -32,10 +34,11 @@ impl v1::component_service_server::ComponentService for GrpcServices {
         &self,
         request: Request<v1::GetComponentFirmwareStatusRequest>,
     ) -> Answer<v1::GetComponentFirmwareStatusResponse> {
-        let asked = request.into_inner();
-        let targets = targets_from(asked.compute_trays, asked.switches, asked.power_shelves);
+        let requested = request.into_inner();
+        let targets =
+            targets_from(requested.compute_trays, requested.switches, requested.power_shelves);
         let targets = targets.map_err(refusal_status)?;
-        let firmware = firmware_from(&asked.target_version).map_err(refusal_status)?;
+        let firmware = firmware_from(&requested.target_version).map_err(refusal_status)?;
         let found = self
             .engine
             .components()
@@ -50,8 +53,9 @@ impl v1::component_service_server::ComponentService for GrpcServices {
         &self,
         request: Request<v1::ListComponentFirmwareVersionsRequest>,
     ) -> Answer<v1::ListComponentFirmwareVersionsResponse> {
-        let asked = request.into_inner();
-        let targets = targets_from(asked.compute_trays, asked.switches, asked.power_shelves);
+        let requested = request.into_inner();
+        let targets =
+            targets_from(requested.compute_trays, requested.switches, requested.power_shelves);
         let targets = targets.map_err(refusal_status)?;
         let found =
             self.engine.components().versions(&targets).await.map_err(store_error_status)?;
@@ -60,20 +64,27 @@ impl v1::component_service_server::ComponentService for GrpcServices {
     }
 }
 
-fn update_from(asked: v1::UpdateComponentFirmwareRequest, by: String) -> Result<Update, Refusal> {
-    let force = force_reason(asked.force, &asked.reason)?;
-    text::short("reference", &asked.reference)?;
-    Ok(Update {
-        targets: targets_from(asked.compute_trays, asked.switches, asked.power_shelves)?,
-        firmware: firmware_from(&asked.target_version)?,
-        request_id: match asked.dry_run {
-            true => asked.request_id,
-            false => text::request_id(&asked.request_id)?,
+fn update_from(
+    requested: v1::UpdateComponentFirmwareRequest,
+    by: String,
+) -> Result<FirmwareUpdate, Refusal> {
+    let force = force_reason(requested.force, &requested.reason)?;
+    text::check_short("reference", &requested.reference)?;
+    Ok(FirmwareUpdate {
+        targets: targets_from(
+            requested.compute_trays,
+            requested.switches,
+            requested.power_shelves,
+        )?,
+        firmware: firmware_from(&requested.target_version)?,
+        request_id: match requested.dry_run {
+            true => requested.request_id,
+            false => text::check_request_id(&requested.request_id)?,
         },
         by,
-        reference: asked.reference,
+        reference: requested.reference,
         force,
-        dry_run: asked.dry_run,
+        dry_run: requested.dry_run,
     })
 }
 
@@ -105,7 +116,7 @@ fn targets_from(
     Ok(targets)
 }
 
-fn result(done: Updated) -> v1::ComponentResult {
+fn result(done: FirmwareUpdateResult) -> v1::ComponentResult {
     use v1::ComponentOutcome as O;
     let mut result = v1::ComponentResult {
         device_type: done.target.kind.as_str().into(),
@@ -117,26 +128,26 @@ fn result(done: Updated) -> v1::ComponentResult {
     if let Some(preview) = &done.preview {
         result.steps = preview.planned.steps.iter().map(|step| step.name.clone()).collect();
         result.refusals = preview.refusals.iter().map(gate).collect();
-        result.dark_machine_ids = dark_ids(preview);
+        result.dark_machine_ids = affected_machine_ids(preview);
         result.notes.clone_from(&preview.planned.notes);
     }
     match done.outcome {
-        Outcome::Started(run) => {
+        UpdateOutcome::Started(run) => {
             result.set_outcome(O::Started);
             result.message = format!("{run} upgrades it");
             result.next = format!("farrier why {run}");
             result.operation_id = run.to_string();
         }
-        Outcome::Would(steps) => {
+        UpdateOutcome::Planned(steps) => {
             result.set_outcome(O::WouldStart);
             result.message = "it would be upgraded".into();
             result.steps = steps;
         }
-        Outcome::Refused(refusal) => {
+        UpdateOutcome::Refused(refusal) => {
             result.set_outcome(O::Refused);
             result.success = false;
-            result.message = refusal.said;
-            result.next = refusal.next.unwrap_or_default();
+            result.message = refusal.message;
+            result.next = refusal.next_command.unwrap_or_default();
         }
     }
     result
@@ -144,10 +155,10 @@ fn result(done: Updated) -> v1::ComponentResult {
 
 fn status(found: ComponentStatus) -> v1::ComponentFirmwareStatus {
     let ComponentStatus { device, differs } = found;
-    let (firmware_id, wanted) = match &device.wanted {
-        Resolution::Use(one) => (one.id.to_string(), one.versions(device.target.kind)),
-        Resolution::Unknown(id) => (id.to_string(), Default::default()),
-        Resolution::Skip(_) => Default::default(),
+    let (firmware_id, desired) = match &device.desired {
+        FirmwareResolution::Use(one) => (one.id.to_string(), one.versions(device.target.kind)),
+        FirmwareResolution::Unknown(id) => (id.to_string(), Default::default()),
+        FirmwareResolution::Skip(_) => Default::default(),
     };
     v1::ComponentFirmwareStatus {
         device_type: device.target.kind.as_str().into(),
@@ -155,7 +166,7 @@ fn status(found: ComponentStatus) -> v1::ComponentFirmwareStatus {
         rack_id: device.rack.map(|rack| rack.to_string()).unwrap_or_default(),
         current: device.facts.firmware.into_iter().collect(),
         firmware_id,
-        wanted: wanted.into_iter().collect(),
+        wanted: desired.into_iter().collect(),
         differs,
         operation_id: device.active_run.map(|run| run.to_string()).unwrap_or_default(),
     }

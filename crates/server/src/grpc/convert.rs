@@ -7,15 +7,15 @@ use super::health::health_summary;
 pub(crate) use plan::plan_from;
 pub(super) use plan::{plan, run_step};
 
-use engine::Described;
-use engine::watch::Seen;
-use model::fault::Class;
+use engine::DescribedMachine;
+use engine::watch::WatchUpdate;
+use model::fault::FaultClass;
 use model::id::{MachineId, RackId, RunId};
 use model::machine::view::{EffectiveState, LifecycleState};
 use model::machine::{Labels, MAX_SLOT, Machine, MachineSpec, Phase};
 use model::plan::RunType;
 use model::refusal::Refusal;
-use model::run::act::Who;
+use model::run::actions::Requester;
 use model::run::{Run, RunPhase, StepPhase, StepState, Workflow};
 use model::target::TargetId;
 use model::time::Timestamp;
@@ -30,9 +30,9 @@ const INITIATOR: &str = "farrier-initiator";
 
 /// The caller's name as the client states it: there is no authentication yet.
 pub(super) fn initiator(metadata: &MetadataMap) -> String {
-    let said = metadata.get(INITIATOR).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    match text::short(INITIATOR, said) {
-        Ok(()) if !said.is_empty() => said.to_string(),
+    let message = metadata.get(INITIATOR).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    match text::check_short(INITIATOR, message) {
+        Ok(()) if !message.is_empty() => message.to_string(),
         Ok(()) | Err(_) => "anonymous".into(),
     }
 }
@@ -42,15 +42,18 @@ pub(super) fn known_caller(metadata: &MetadataMap) -> Option<String> {
     Some(initiator(metadata)).filter(|name| !["anonymous", "unknown"].contains(&name.as_str()))
 }
 
-pub(super) fn who(metadata: &MetadataMap, reason: &str) -> Result<Who, Refusal> {
-    Ok(Who { by: initiator(metadata), reason: text::optional_reason("reason", reason)? })
+pub(super) fn who(metadata: &MetadataMap, reason: &str) -> Result<Requester, Refusal> {
+    Ok(Requester {
+        by: initiator(metadata),
+        reason: text::check_optional_reason("reason", reason)?,
+    })
 }
 
 /// The reason of a forced request. A reason without force is refused, because it would not be
 /// recorded.
 pub(super) fn force_reason(force: bool, reason: &str) -> Result<Option<String>, Refusal> {
     match (force, reason.is_empty()) {
-        (true, _) => text::reason("reason", reason).map(Some),
+        (true, _) => text::check_reason("reason", reason).map(Some),
         (false, true) => Ok(None),
         (false, false) => {
             let instead = "set force too, or leave it out";
@@ -73,14 +76,14 @@ pub(super) fn time_from(at: &proto::Timestamp) -> Timestamp {
 }
 
 /// A machine as a client describes it. Its status is ignored.
-pub(super) fn machine_from(machine: Option<v1::Machine>) -> Result<Described, Refusal> {
+pub(super) fn machine_from(machine: Option<v1::Machine>) -> Result<DescribedMachine, Refusal> {
     let machine = machine.ok_or_else(|| Refusal::missing("machine"))?;
     let id = match machine.machine_id.as_str() {
         "" => None,
         id => Some(MachineId::parse_field(id, "machine.machine_id")?),
     };
     let labels: Labels = machine.labels.into_iter().collect();
-    text::labels("machine.labels", &labels)?;
+    text::check_labels("machine.labels", &labels)?;
     let placed =
         machine.spec.as_ref().map(|spec| location_from("machine.spec", &spec.rack_id, spec.slot));
     let placed = placed.transpose()?;
@@ -99,7 +102,7 @@ pub(super) fn machine_from(machine: Option<v1::Machine>) -> Result<Described, Re
         slot: placed.as_ref().and_then(|(_, slot)| *slot),
     });
     let spec = spec.map(MachineSpec::checked).transpose()?;
-    Ok(Described { id, spec, labels })
+    Ok(DescribedMachine { id, spec, labels })
 }
 
 /// The rack and slot of a device, as a client describes them.
@@ -243,7 +246,7 @@ pub(super) fn operation(run: &Run) -> v1::Operation {
         version: run.version,
         target_kind: run.spec.target.kind.as_str().into(),
         target_id: run.spec.target.to_string(),
-        part_of: run.spec.part_of.as_ref().map(ToString::to_string).unwrap_or_default(),
+        part_of: run.spec.parent_run.as_ref().map(ToString::to_string).unwrap_or_default(),
     }
 }
 
@@ -283,13 +286,13 @@ pub(super) fn run(run: &Run) -> v1::Run {
         workflow_state: workflow.into(),
         params: run.spec.params.clone().into_iter().collect(),
         initiator: run.spec.initiator.clone(),
-        parent_run_id: run.spec.parent.as_ref().map(ToString::to_string).unwrap_or_default(),
+        parent_run_id: run.spec.rerun_of.as_ref().map(ToString::to_string).unwrap_or_default(),
         version: run.version,
         plan_steps: run.spec.steps.iter().map(run_step).collect(),
-        engine_version: run.spec.engine as i32,
+        engine_version: run.spec.engine_version as i32,
         target_kind: run.spec.target.kind.as_str().into(),
         target_id: run.spec.target.to_string(),
-        part_of: run.spec.part_of.as_ref().map(ToString::to_string).unwrap_or_default(),
+        part_of: run.spec.parent_run.as_ref().map(ToString::to_string).unwrap_or_default(),
     }
 }
 
@@ -308,7 +311,7 @@ fn step_status(run: &Run, state: &StepState) -> v1::StepStatus {
         started_at: state.started_at.map(time),
         finished_at: state.finished_at.map(time),
         message: state.message.clone(),
-        kind: run.effect(state).map(|effect| effect.word().to_string()).unwrap_or_default(),
+        kind: run.effect(state).map(|effect| effect.name().to_string()).unwrap_or_default(),
         undo: state.undo,
     }
 }
@@ -318,8 +321,10 @@ fn error(run: &Run) -> Option<v1::ErrorStatus> {
     let failure = run.progress.failure.as_ref()?;
     let class = failure.fault.class();
     let code = match class {
-        Class::Retryable => "EXECUTION_FAILED",
-        Class::NeedsIntervention | Class::Rejected | Class::Bug => "INTERVENTION_REQUIRED",
+        FaultClass::Retryable => "EXECUTION_FAILED",
+        FaultClass::NeedsIntervention | FaultClass::Rejected | FaultClass::Bug => {
+            "INTERVENTION_REQUIRED"
+        }
     };
     let retries = failure.attempts.saturating_sub(1);
     let after = match retries {
@@ -329,8 +334,8 @@ fn error(run: &Run) -> Option<v1::ErrorStatus> {
     };
     Some(v1::ErrorStatus {
         code: code.into(),
-        message: format!("{}{after}", failure.fault.said),
-        retryable: class == Class::Retryable,
+        message: format!("{}{after}", failure.fault.message),
+        retryable: class == FaultClass::Retryable,
         details: HashMap::from([
             ("fault".to_string(), failure.fault.code.as_str().to_string()),
             ("class".to_string(), class.as_str().to_string()),
@@ -341,23 +346,23 @@ fn error(run: &Run) -> Option<v1::ErrorStatus> {
     })
 }
 
-pub(super) fn operation_event(seen: Seen) -> v1::OperationEvent {
+pub(super) fn operation_event(observed: WatchUpdate) -> v1::OperationEvent {
     v1::OperationEvent {
-        ts: Some(time(seen.ts)),
-        snapshot: Some(operation(&seen.run)),
-        message: seen.message,
-        cursor: seen.place.to_word(),
-        initial: seen.initial,
+        ts: Some(time(observed.ts)),
+        snapshot: Some(operation(&observed.run)),
+        message: observed.message,
+        cursor: observed.position.to_cursor_text(),
+        initial: observed.initial,
     }
 }
 
-pub(super) fn run_event(seen: Seen) -> v1::RunEvent {
+pub(super) fn run_event(observed: WatchUpdate) -> v1::RunEvent {
     v1::RunEvent {
-        ts: Some(time(seen.ts)),
-        snapshot: Some(run(&seen.run)),
-        message: seen.message,
-        cursor: seen.place.to_word(),
-        initial: seen.initial,
+        ts: Some(time(observed.ts)),
+        snapshot: Some(run(&observed.run)),
+        message: observed.message,
+        cursor: observed.position.to_cursor_text(),
+        initial: observed.initial,
     }
 }
 

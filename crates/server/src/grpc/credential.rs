@@ -6,7 +6,7 @@ use super::page::{List, Page};
 use super::status::{refusal_status, store_error_status};
 use engine::secret::CredentialInfo;
 use model::refusal::Refusal;
-use model::run::act::Who;
+use model::run::actions::Requester;
 use model::text;
 use proto::v1;
 use proto::v1::set_credential_request::Secret as Asked;
@@ -25,10 +25,14 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::SetCredentialRequest>,
     ) -> Answer<v1::Credential> {
-        let who = Who { by: initiator(request.metadata()), reason: String::new() };
-        let asked = request.into_inner();
-        let secret = secret_from(asked.secret).map_err(refusal_status)?;
-        let set = self.secrets.set(&asked.name, &secret, who).await.map_err(store_error_status)?;
+        let requester = Requester { by: initiator(request.metadata()), reason: String::new() };
+        let requested = request.into_inner();
+        let secret = secret_from(requested.secret).map_err(refusal_status)?;
+        let set = self
+            .secrets
+            .set(&requested.name, &secret, requester)
+            .await
+            .map_err(store_error_status)?;
         Ok(Response::new(credential(set)))
     }
 
@@ -36,8 +40,8 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::ListCredentialsRequest>,
     ) -> Answer<v1::ListCredentialsResponse> {
-        let asked = request.into_inner();
-        let page = Page::new(List::Credentials, "", asked.page_size, &asked.page_token)
+        let requested = request.into_inner();
+        let page = Page::new(List::Credentials, "", requested.page_size, &requested.page_token)
             .map_err(refusal_status)?;
         let found =
             self.secrets.list(page.after(), page.size + 1).await.map_err(store_error_status)?;
@@ -50,9 +54,9 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::DeleteCredentialRequest>,
     ) -> Answer<v1::Credential> {
-        let who = Who { by: initiator(request.metadata()), reason: String::new() };
+        let requester = Requester { by: initiator(request.metadata()), reason: String::new() };
         let name = request.into_inner().name;
-        let gone = self.secrets.delete(&name, who).await.map_err(store_error_status)?;
+        let gone = self.secrets.delete(&name, requester).await.map_err(store_error_status)?;
         Ok(Response::new(credential(gone)))
     }
 
@@ -60,8 +64,8 @@ impl v1::credential_service_server::CredentialService for GrpcServices {
         &self,
         request: Request<v1::ListIdentitiesRequest>,
     ) -> Answer<v1::ListIdentitiesResponse> {
-        let asked = request.into_inner();
-        let page = Page::new(List::Identities, "", asked.page_size, &asked.page_token)
+        let requested = request.into_inner();
+        let page = Page::new(List::Identities, "", requested.page_size, &requested.page_token)
             .map_err(refusal_status)?;
         let found = self
             .secrets
@@ -105,8 +109,8 @@ fn credential(info: CredentialInfo) -> v1::Credential {
 }
 
 /// Refuses a secret that is incomplete or too long.
-fn secret_from(asked: Option<Asked>) -> Result<Secret, Refusal> {
-    Ok(match asked.ok_or_else(|| Refusal::missing("secret"))? {
+fn secret_from(requested: Option<Asked>) -> Result<Secret, Refusal> {
+    Ok(match requested.ok_or_else(|| Refusal::missing("secret"))? {
         Asked::Password(v1::Password { user, password }) => Secret::Password {
             user: login("password.user", user)?,
             password: given("password.password", password)?.into(),
@@ -129,9 +133,9 @@ fn secret_from(asked: Option<Asked>) -> Result<Secret, Refusal> {
 fn maas_key(field: &str, key: String) -> Result<String, Refusal> {
     let key = given(field, key.trim().to_string())?;
     let parts: Vec<&str> = key.split(':').collect();
-    let whole = |part: &&str| !part.is_empty() && part.chars().all(|c| c.is_ascii_graphic());
+    let complete = |part: &&str| !part.is_empty() && part.chars().all(|c| c.is_ascii_graphic());
     let problem = match parts.len() {
-        3 if parts.iter().all(whole) => return Ok(key),
+        3 if parts.iter().all(complete) => return Ok(key),
         3 => "has a part that is empty, or that has blanks in it".to_string(),
         count => format!("has {count} parts and not 3"),
     };
@@ -140,7 +144,7 @@ fn maas_key(field: &str, key: String) -> Result<String, Refusal> {
 }
 
 fn login(field: &str, user: String) -> Result<String, Refusal> {
-    text::short(field, &user)?;
+    text::check_short(field, &user)?;
     given(field, user)
 }
 
@@ -166,7 +170,7 @@ mod tests {
         };
         let maas = |key: &str| Some(Asked::MaasKey(v1::MaasKey { key: key.into() }));
         let long = "x".repeat(MAX_SECRET + 1);
-        for (asked, field) in [
+        for (requested, field) in [
             (None, "secret"),
             (password("", "p"), "password.user"),
             (password("u", ""), "password.password"),
@@ -178,9 +182,9 @@ mod tests {
             (maas("xxx:y y:zzz"), "maas_key.key"),
             (maas("xxx:yyy:zzz:four"), "maas_key.key"),
         ] {
-            let refusal = secret_from(asked).unwrap_err();
+            let refusal = secret_from(requested).unwrap_err();
             assert_eq!(refusal.field.as_deref(), Some(field));
-            assert!(!refusal.said.contains("xxx"), "{}", refusal.said);
+            assert!(!refusal.message.contains("xxx"), "{}", refusal.message);
         }
         assert!(secret_from(password("u", "p")).is_ok());
         assert!(secret_from(maas("consumer:token:secret\n")).is_ok());

@@ -6,10 +6,10 @@ use super::health::health_summary;
 use super::page::{List, Page};
 use super::status::{refusal_status, store_error_status};
 use engine::{DescribedDevice, PlacedSpec};
-use model::device::{Device, Observed};
-use model::effect::{Facts, PowerTo};
+use model::device::{Device, DeviceReachability};
+use model::effect::{DesiredPower, DeviceFacts};
 use model::id::RackId;
-use model::lifecycle::{DeviceSpec, Trouble};
+use model::lifecycle::{DeviceFailure, DeviceSpec};
 use model::machine::Labels;
 use model::refusal::Refusal;
 use model::text;
@@ -25,20 +25,21 @@ pub(super) fn described<D: Device>(
     spec: Option<v1::DeviceSpec>,
 ) -> Result<DescribedDevice, Refusal> {
     let labels: Labels = labels.into_iter().collect();
-    text::labels(&format!("{}.labels", D::FIELD), &labels)?;
+    text::check_labels(&format!("{}.labels", D::FIELD), &labels)?;
     let spec = spec.map(spec_from::<D>).transpose()?;
     Ok(DescribedDevice { id, spec, labels })
 }
 
-fn spec_from<D: Device>(asked: v1::DeviceSpec) -> Result<PlacedSpec, Refusal> {
-    let (rack, slot) = location_from(&format!("{}.spec", D::FIELD), &asked.rack_id, asked.slot)?;
+fn spec_from<D: Device>(requested: v1::DeviceSpec) -> Result<PlacedSpec, Refusal> {
+    let (rack, slot) =
+        location_from(&format!("{}.spec", D::FIELD), &requested.rack_id, requested.slot)?;
     let spec = DeviceSpec {
-        provider: asked.provider,
-        bmc_endpoint: asked.bmc_endpoint,
-        bmc_credential: asked.bmc_credential,
-        ssh_endpoint: asked.ssh_endpoint,
-        ssh_credential: asked.ssh_credential,
-        serial: asked.serial,
+        provider: requested.provider,
+        bmc_endpoint: requested.bmc_endpoint,
+        bmc_credential: requested.bmc_credential,
+        ssh_endpoint: requested.ssh_endpoint,
+        ssh_credential: requested.ssh_credential,
+        serial: requested.serial,
     };
     Ok(PlacedSpec { spec: spec.checked(D::FIELD)?, rack, slot })
 }
@@ -64,10 +65,10 @@ pub(super) fn spec<D: Device>(device: &D) -> v1::DeviceSpec {
 pub(super) fn status<D: Device>(device: &D) -> v1::DeviceStatus {
     let head = device.head();
     v1::DeviceStatus {
-        state: device.word().into(),
+        state: device.state_name().into(),
         detail: device.detail(),
         since: Some(time(head.since)),
-        cause: device.trouble().map(trouble),
+        cause: device.failure().map(trouble),
         facts: Some(facts(device.facts())),
         observed: device.observed().map(observed),
         active_operation_id: head.active_run.as_ref().map(ToString::to_string).unwrap_or_default(),
@@ -80,18 +81,18 @@ pub(super) fn status<D: Device>(device: &D) -> v1::DeviceStatus {
     }
 }
 
-fn trouble(cause: &Trouble) -> v1::DeviceTrouble {
+fn trouble(cause: &DeviceFailure) -> v1::DeviceTrouble {
     v1::DeviceTrouble {
-        message: cause.said.clone(),
+        message: cause.message.clone(),
         operation_id: cause.run.as_ref().map(ToString::to_string).unwrap_or_default(),
         fault: cause.code.clone(),
     }
 }
 
-fn facts(facts: &Facts) -> v1::DeviceFacts {
+fn facts(facts: &DeviceFacts) -> v1::DeviceFacts {
     let power = match facts.power {
-        Some(PowerTo::On) => "ON",
-        Some(PowerTo::Off) => "OFF",
+        Some(DesiredPower::On) => "ON",
+        Some(DesiredPower::Off) => "OFF",
         None => "",
     };
     v1::DeviceFacts {
@@ -103,30 +104,30 @@ fn facts(facts: &Facts) -> v1::DeviceFacts {
     }
 }
 
-fn observed(seen: &Observed) -> v1::DeviceObserved {
+fn observed(observation: &DeviceReachability) -> v1::DeviceObserved {
     v1::DeviceObserved {
-        reachable: seen.reachable,
-        message: seen.said.clone(),
-        at: Some(time(seen.at)),
+        reachable: observation.reachable,
+        message: observation.said.clone(),
+        at: Some(time(observation.at)),
     }
 }
 
 /// The validated filter of a list.
-fn filter_from<D: Device>(asked: v1::DeviceFilter) -> Result<RecordFilter, Refusal> {
-    let rack = match asked.rack_id.as_str() {
+fn filter_from<D: Device>(requested: v1::DeviceFilter) -> Result<RecordFilter, Refusal> {
+    let rack = match requested.rack_id.as_str() {
         "" => None,
         id => Some(RackId::parse_field(id, "filter.rack_id")?),
     };
-    for state in &asked.states {
+    for state in &requested.states {
         if !D::STATES.contains(&state.as_str()) {
             let shown: String = state.chars().take(64).collect();
             let instead = format!("use one of: {}", D::STATES.join(", "));
             return Err(Refusal::invalid("filter.states", format!("has {shown:?}"), instead));
         }
     }
-    let labels: Labels = asked.labels.into_iter().collect();
-    text::labels("filter.labels", &labels)?;
-    Ok(RecordFilter { rack, states: asked.states, labels: labels.into_iter().collect() })
+    let labels: Labels = requested.labels.into_iter().collect();
+    text::check_labels("filter.labels", &labels)?;
+    Ok(RecordFilter { rack, states: requested.states, labels: labels.into_iter().collect() })
 }
 
 /// A request for a page of devices.
@@ -150,15 +151,15 @@ impl GrpcServices {
     /// The devices of a page, and the token of the next page.
     pub(super) async fn device_page<D: Device>(
         &self,
-        wanted: DevicePageRequest<'_>,
+        desired: DevicePageRequest<'_>,
     ) -> Result<(Vec<D>, String), Status> {
-        let asked = wanted.filter.unwrap_or_default();
+        let requested = desired.filter.unwrap_or_default();
         // Sorted, because a map has no order and the same filter must yield the same token.
-        let labels: BTreeMap<_, _> = asked.labels.iter().collect();
-        let stamp = format!("{} {:?} {labels:?}", asked.rack_id, asked.states);
+        let labels: BTreeMap<_, _> = requested.labels.iter().collect();
+        let stamp = format!("{} {:?} {labels:?}", requested.rack_id, requested.states);
         let page =
-            Page::new(wanted.list, &stamp, wanted.size, wanted.token).map_err(refusal_status)?;
-        let filter = filter_from::<D>(asked).map_err(refusal_status)?;
+            Page::new(desired.list, &stamp, desired.size, desired.token).map_err(refusal_status)?;
+        let filter = filter_from::<D>(requested).map_err(refusal_status)?;
         let size = usize::try_from(page.size).unwrap_or(usize::MAX);
         let found = self.engine.devices().list::<D>(filter, page.from.clone(), size).await;
         let found = found.map_err(store_error_status)?;

@@ -4,7 +4,7 @@ use super::GrpcServices;
 use super::convert::time;
 use super::page::{List, Page};
 use super::status::{refusal_status, store_error_status};
-use model::fault::Code;
+use model::fault::FaultCode;
 use model::id::ObjectId;
 use model::refusal::Refusal;
 use proto::v1;
@@ -18,21 +18,21 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
     ) -> Result<Response<v1::Explanation>, Status> {
         let id = ObjectId::parse(&request.get_ref().id).map_err(refusal_status)?;
         let found = self.engine.explain(id.as_str()).await.map_err(store_error_status)?;
-        let told = found.told;
+        let reported = found.explanation;
         Ok(Response::new(v1::Explanation {
             id: id.to_string(),
-            headline: told.headline,
-            waiting_for: told.waiting_for,
-            since: told.since.map(time),
-            normal: told.normal,
-            overdue: told.overdue,
-            held_by: found.held_by.unwrap_or_default(),
-            failed: told.failed,
-            fault: told.fault.map(|code| code.as_str().to_string()).unwrap_or_default(),
-            next_commands: told.next_commands,
+            headline: reported.headline,
+            waiting_for: reported.waiting_for,
+            since: reported.since.map(time),
+            normal: reported.normal,
+            overdue: reported.overdue,
+            held_by: found.claimed_by.unwrap_or_default(),
+            failed: reported.failed,
+            fault: reported.fault.map(|code| code.as_str().to_string()).unwrap_or_default(),
+            next_commands: reported.next_commands,
             run_id: found.run_id.map(|id| id.to_string()).unwrap_or_default(),
-            health: told.health,
-            hindrance: found.hindrance.unwrap_or_default(),
+            health: reported.health,
+            hindrance: found.degraded_reason.unwrap_or_default(),
             machine_id: found.machine_id.map(|id| id.to_string()).unwrap_or_default(),
         }))
     }
@@ -41,10 +41,11 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
         &self,
         request: Request<v1::ListHistoryRequest>,
     ) -> Result<Response<v1::ListHistoryResponse>, Status> {
-        let asked = request.into_inner();
-        let id = ObjectId::parse(&asked.id).map_err(refusal_status)?;
-        let page = Page::new(List::History, id.as_str(), asked.page_size, &asked.page_token)
-            .map_err(refusal_status)?;
+        let requested = request.into_inner();
+        let id = ObjectId::parse(&requested.id).map_err(refusal_status)?;
+        let page =
+            Page::new(List::History, id.as_str(), requested.page_size, &requested.page_token)
+                .map_err(refusal_status)?;
         let after = page.from.as_deref().and_then(|from| from.parse().ok()).unwrap_or(0);
         let mut events = self
             .engine
@@ -58,7 +59,7 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
             ts: Some(time(event.ts)),
             object_id: event.object_id,
             version: event.version,
-            state: event.word,
+            state: event.state,
             cause: event.cause,
             actor: event.actor,
             message: event.message,
@@ -74,10 +75,10 @@ impl v1::explain_service_server::ExplainService for GrpcServices {
         &self,
         request: Request<v1::GetFaultPageRequest>,
     ) -> Result<Response<v1::FaultPage>, Status> {
-        let asked = request.into_inner().code;
-        let Some(code) = Code::parse(&asked) else {
-            let codes: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
-            let shown: String = asked.chars().take(64).collect();
+        let requested = request.into_inner().code;
+        let Some(code) = FaultCode::parse(&requested) else {
+            let codes: Vec<_> = FaultCode::ALL.iter().map(|code| code.as_str()).collect();
+            let shown: String = requested.chars().take(64).collect();
             let problem = format!("{shown:?} is not a fault code");
             let instead = format!("the codes are {}", codes.join(", "));
             return Err(refusal_status(Refusal::invalid("code", problem, instead)));

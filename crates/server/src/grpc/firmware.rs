@@ -4,16 +4,16 @@ use super::GrpcServices;
 use super::convert::{initiator, time};
 use super::page::{List, Page};
 use super::status::{refusal_status, store_error_status};
-use engine::firmware::Change;
-use model::firmware::{Applied, Component, DEVICES, Firmware};
+use engine::firmware::FirmwareChange;
+use model::firmware::{AppliedFirmware, DEVICES, Firmware, FirmwareComponent};
 use model::id::FirmwareId;
 use model::refusal::Refusal;
-use model::run::act::Who;
+use model::run::actions::Requester;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use proto::v1;
 use std::collections::BTreeMap;
-use store::AppliedPlace;
+use store::AppliedPosition;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
@@ -25,12 +25,13 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
         &self,
         request: Request<v1::CreateFirmwareRequest>,
     ) -> Answer<v1::Firmware> {
-        let who = who(request.metadata());
-        let v1::CreateFirmwareRequest { firmware: asked, dry_run } = request.into_inner();
-        let asked = asked.ok_or_else(|| refusal_status(Refusal::missing("firmware")))?;
-        let wanted = firmware_from(asked).map_err(refusal_status)?;
+        let requester = who(request.metadata());
+        let v1::CreateFirmwareRequest { firmware: requested, dry_run } = request.into_inner();
+        let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("firmware")))?;
+        let desired = firmware_from(requested).map_err(refusal_status)?;
         let engine = self.engine.with_dry_run(dry_run);
-        let created = engine.firmware().create(wanted, who).await.map_err(store_error_status)?;
+        let created =
+            engine.firmware().create(desired, requester).await.map_err(store_error_status)?;
         Ok(Response::new(firmware(&created)))
     }
 
@@ -44,11 +45,15 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
         &self,
         request: Request<v1::ListFirmwareRequest>,
     ) -> Answer<v1::ListFirmwareResponse> {
-        let asked = request.into_inner();
-        let page =
-            Page::new(List::Firmware, &asked.hardware_type, asked.page_size, &asked.page_token)
-                .map_err(refusal_status)?;
-        let of = Some(asked.hardware_type).filter(|one| !one.is_empty());
+        let requested = request.into_inner();
+        let page = Page::new(
+            List::Firmware,
+            &requested.hardware_type,
+            requested.page_size,
+            &requested.page_token,
+        )
+        .map_err(refusal_status)?;
+        let of = Some(requested.hardware_type).filter(|one| !one.is_empty());
         let found = self.engine.firmware().list(of, page.after(), page.size + 1).await;
         let named: Vec<(String, Firmware)> = found
             .map_err(store_error_status)?
@@ -64,42 +69,53 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
         &self,
         request: Request<v1::DeleteFirmwareRequest>,
     ) -> Answer<v1::Firmware> {
-        let who = who(request.metadata());
-        let asked = request.into_inner();
-        self.change(&asked.firmware_id, Change::Delete, asked.dry_run, who).await
+        let requester = who(request.metadata());
+        let requested = request.into_inner();
+        self.change(&requested.firmware_id, FirmwareChange::Delete, requested.dry_run, requester)
+            .await
     }
 
     async fn set_default_firmware(
         &self,
         request: Request<v1::SetDefaultFirmwareRequest>,
     ) -> Answer<v1::Firmware> {
-        let who = who(request.metadata());
-        let asked = request.into_inner();
-        self.change(&asked.firmware_id, Change::MakeDefault, asked.dry_run, who).await
+        let requester = who(request.metadata());
+        let requested = request.into_inner();
+        self.change(
+            &requested.firmware_id,
+            FirmwareChange::MakeDefault,
+            requested.dry_run,
+            requester,
+        )
+        .await
     }
 
     async fn set_firmware_available(
         &self,
         request: Request<v1::SetFirmwareAvailableRequest>,
     ) -> Answer<v1::Firmware> {
-        let who = who(request.metadata());
-        let asked = request.into_inner();
-        let change = Change::SetAvailable(asked.available);
-        self.change(&asked.firmware_id, change, asked.dry_run, who).await
+        let requester = who(request.metadata());
+        let requested = request.into_inner();
+        let change = FirmwareChange::SetAvailable(requested.available);
+        self.change(&requested.firmware_id, change, requested.dry_run, requester).await
     }
 
     async fn list_firmware_history(
         &self,
         request: Request<v1::ListFirmwareHistoryRequest>,
     ) -> Answer<v1::ListFirmwareHistoryResponse> {
-        let asked = request.into_inner();
-        let device = match asked.device_id.as_str() {
+        let requested = request.into_inner();
+        let device = match requested.device_id.as_str() {
             "" => None,
             id => Some(TargetId::parse_field(id, "device_id").map_err(refusal_status)?),
         };
-        let page =
-            Page::new(List::FirmwareHistory, &asked.device_id, asked.page_size, &asked.page_token)
-                .map_err(refusal_status)?;
+        let page = Page::new(
+            List::FirmwareHistory,
+            &requested.device_id,
+            requested.page_size,
+            &requested.page_token,
+        )
+        .map_err(refusal_status)?;
         let before =
             page.from.as_deref().map(history_key_from).transpose().map_err(refusal_status)?;
         let found = self
@@ -108,9 +124,9 @@ impl v1::firmware_service_server::FirmwareService for GrpcServices {
             .applied(device, before, page.size + 1)
             .await
             .map_err(store_error_status)?;
-        let placed: Vec<(String, Applied)> =
+        let placed: Vec<(String, AppliedFirmware)> =
             found.into_iter().map(|one| (history_key(&one), one)).collect();
-        let (found, next_page_token) = page.split_page(placed, |(place, _)| place);
+        let (found, next_page_token) = page.split_page(placed, |(position, _)| position);
         let applied = found.iter().map(|(_, one)| applied(one)).collect();
         Ok(Response::new(v1::ListFirmwareHistoryResponse { applied, next_page_token }))
     }
@@ -120,33 +136,34 @@ impl GrpcServices {
     async fn change(
         &self,
         id: &str,
-        change: Change,
+        change: FirmwareChange,
         dry_run: bool,
-        who: Who,
+        requester: Requester,
     ) -> Answer<v1::Firmware> {
         let id = FirmwareId::parse(id).map_err(refusal_status)?;
         let engine = self.engine.with_dry_run(dry_run);
-        let done = engine.firmware().change(id, change, who).await.map_err(store_error_status)?;
+        let done =
+            engine.firmware().change(id, change, requester).await.map_err(store_error_status)?;
         Ok(Response::new(firmware(&done)))
     }
 }
 
-fn who(metadata: &MetadataMap) -> Who {
-    Who { by: initiator(metadata), reason: String::new() }
+fn who(metadata: &MetadataMap) -> Requester {
+    Requester { by: initiator(metadata), reason: String::new() }
 }
 
 /// A position in the history, as in a page token.
-fn history_key(one: &Applied) -> String {
-    let AppliedPlace { at, run, step } = AppliedPlace::of(one);
+fn history_key(one: &AppliedFirmware) -> String {
+    let AppliedPosition { at, run, step } = AppliedPosition::of(one);
     format!("{at} {run} {step}")
 }
 
-fn history_key_from(text: &str) -> Result<AppliedPlace, Refusal> {
+fn history_key_from(text: &str) -> Result<AppliedPosition, Refusal> {
     let mut words = text.splitn(3, ' ');
     let (at, run, step) = (words.next(), words.next(), words.next());
     match (at.and_then(|at| at.parse().ok()), run, step) {
         (Some(at), Some(run), Some(step)) => {
-            Ok(AppliedPlace { at, run: run.into(), step: step.into() })
+            Ok(AppliedPosition { at, run: run.into(), step: step.into() })
         }
         (_, _, _) => Err(Refusal::invalid(
             "page_token",
@@ -156,31 +173,31 @@ fn history_key_from(text: &str) -> Result<AppliedPlace, Refusal> {
     }
 }
 
-fn firmware_from(asked: v1::Firmware) -> Result<Firmware, Refusal> {
-    let id = FirmwareId::parse_field(&asked.firmware_id, "firmware.firmware_id")?;
-    let mut components: BTreeMap<TargetKind, Vec<Component>> = BTreeMap::new();
-    for (index, one) in asked.components.into_iter().enumerate() {
+fn firmware_from(requested: v1::Firmware) -> Result<Firmware, Refusal> {
+    let id = FirmwareId::parse_field(&requested.firmware_id, "firmware.firmware_id")?;
+    let mut components: BTreeMap<TargetKind, Vec<FirmwareComponent>> = BTreeMap::new();
+    for (index, one) in requested.components.into_iter().enumerate() {
         let field = format!("firmware.components[{index}].device_type");
         let kind = device_type_from(&field, &one.device_type)?;
         let v1::FirmwareComponent { name, version, url, sha256, .. } = one;
-        components.entry(kind).or_default().push(Component { name, version, url, sha256 });
+        components.entry(kind).or_default().push(FirmwareComponent { name, version, url, sha256 });
     }
     Ok(Firmware {
         id,
-        hardware_type: asked.hardware_type,
-        description: asked.description,
+        hardware_type: requested.hardware_type,
+        description: requested.description,
         components,
-        is_default: asked.is_default,
-        available: asked.available.unwrap_or(true),
+        is_default: requested.is_default,
+        available: requested.available.unwrap_or(true),
         created_at: Timestamp::default(),
     })
 }
 
-fn device_type_from(field: &str, word: &str) -> Result<TargetKind, Refusal> {
-    let kind = TargetKind::parse(word).filter(|kind| DEVICES.contains(kind));
+fn device_type_from(field: &str, name: &str) -> Result<TargetKind, Refusal> {
+    let kind = TargetKind::parse(name).filter(|kind| DEVICES.contains(kind));
     kind.ok_or_else(|| {
         let words: Vec<_> = DEVICES.iter().map(|kind| kind.as_str()).collect();
-        let shown: String = word.chars().take(64).collect();
+        let shown: String = name.chars().take(64).collect();
         Refusal::invalid(field, format!("is {shown:?}"), format!("use {}", words.join(", ")))
     })
 }
@@ -206,7 +223,7 @@ fn firmware(one: &Firmware) -> v1::Firmware {
     }
 }
 
-fn applied(one: &Applied) -> v1::AppliedFirmware {
+fn applied(one: &AppliedFirmware) -> v1::AppliedFirmware {
     v1::AppliedFirmware {
         at: Some(time(one.at)),
         device_type: one.device.kind.as_str().into(),

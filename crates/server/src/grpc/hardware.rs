@@ -5,20 +5,22 @@ use super::convert::{initiator, machine, time};
 use super::page::{List, Page};
 use super::status::{hardware_error_status, refusal_status, store_error_status};
 use super::stream::Streaming;
-use engine::machine::hardware::{Discovered, MAX_LOG, Outcome, Search, Standing, Tested};
+use engine::machine::hardware::{
+    BmcTestResult, DiscoveryOutcome, DiscoveryRequest, DiscoveryResult, MAX_LOG, RegistrationStatus,
+};
 use futures_util::stream::{StreamExt, TryStreamExt};
-use model::fault::Code;
+use model::fault::FaultCode;
 use model::id::MachineId;
 use model::machine::Labels;
 use model::refusal::{Refusal, RefusalKind};
 use model::time::Timestamp;
-use model::{sweep, text};
+use model::{address_range, text};
 use proto::v1;
+use providers::bmc_discovery::{BmcAccess, CheckOutcome, DiscoveredSystem};
 use providers::http_client::Trust;
 use providers::inspect::Inspection;
 use providers::power::PowerState;
-use providers::redfish::{LogEntry, Wanted};
-use providers::scout::{Approach, Found, Verdict};
+use providers::redfish::{LogEntry, SystemSelector};
 use tonic::{Request, Response, Status};
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -36,19 +38,19 @@ impl v1::hardware_service_server::HardwareService for GrpcServices {
         request: Request<v1::InspectMachineRequest>,
     ) -> Answer<v1::Inspection> {
         let id = MachineId::parse(&request.get_ref().machine_id).map_err(refusal_status)?;
-        let seen = self.engine.machines().inspect(&id).await.map_err(hardware_error_status)?;
-        Ok(Response::new(inspection(&id, seen, self.engine.now())))
+        let observed = self.engine.machines().inspect(&id).await.map_err(hardware_error_status)?;
+        Ok(Response::new(inspection(&id, observed, self.engine.now())))
     }
 
     async fn get_console_log(
         &self,
         request: Request<v1::GetConsoleLogRequest>,
     ) -> Answer<v1::ConsoleLog> {
-        let asked = request.into_inner();
-        let id = MachineId::parse(&asked.machine_id).map_err(refusal_status)?;
-        let since = asked.since.as_ref().map(timestamp_from);
+        let requested = request.into_inner();
+        let id = MachineId::parse(&requested.machine_id).map_err(refusal_status)?;
+        let since = requested.since.as_ref().map(timestamp_from);
         let filter = format!("{id} {since:?}");
-        let page = Page::new(List::ConsoleLog, &filter, asked.page_size, &asked.page_token)
+        let page = Page::new(List::ConsoleLog, &filter, requested.page_size, &requested.page_token)
             .map_err(refusal_status)?;
         let found = self.engine.machines().event_log(&id).await.map_err(hardware_error_status)?;
         let (entries, next_page_token) = log_page(found, since, &page).map_err(refusal_status)?;
@@ -57,10 +59,10 @@ impl v1::hardware_service_server::HardwareService for GrpcServices {
 
     async fn get_power(&self, request: Request<v1::GetPowerRequest>) -> Answer<v1::PowerReading> {
         let id = MachineId::parse(&request.get_ref().machine_id).map_err(refusal_status)?;
-        let seen = self.engine.machines().power(&id).await.map_err(hardware_error_status)?;
+        let observed = self.engine.machines().power(&id).await.map_err(hardware_error_status)?;
         Ok(Response::new(v1::PowerReading {
             machine_id: id.to_string(),
-            power: power(Some(seen)).into(),
+            power: power(Some(observed)).into(),
             seen_at: Some(time(self.engine.now())),
         }))
     }
@@ -106,19 +108,19 @@ fn log_page(
 ) -> Result<(Vec<v1::ConsoleLogEntry>, String), Refusal> {
     let recent =
         |entry: &LogEntry| since.is_none_or(|since| entry.at.is_some_and(|at| at >= since));
-    let mut wanted: Vec<LogEntry> = found.into_iter().filter(recent).collect();
+    let mut desired: Vec<LogEntry> = found.into_iter().filter(recent).collect();
     if let Some(last) = &page.from {
-        let at = wanted.iter().position(|entry| entry_key(entry) == *last).ok_or_else(|| {
-            let said = "the BMC's log was cleared while it was read; read it from the beginning";
-            Refusal::new(RefusalKind::Gone, "LOG_CLEARED", said)
+        let at = desired.iter().position(|entry| entry_key(entry) == *last).ok_or_else(|| {
+            let text = "the BMC's log was cleared while it was read; read it from the beginning";
+            Refusal::new(RefusalKind::Gone, "LOG_CLEARED", text)
         })?;
-        wanted.drain(..=at);
+        desired.drain(..=at);
     }
     let size = usize::try_from(page.size).unwrap_or(MAX_LOG);
-    let more = wanted.len() > size;
-    wanted.truncate(size);
-    let next = wanted.last().filter(|_| more).map(|last| page.token(&entry_key(last)));
-    let entries = wanted.into_iter().map(|entry| v1::ConsoleLogEntry {
+    let more = desired.len() > size;
+    desired.truncate(size);
+    let next = desired.last().filter(|_| more).map(|last| page.token(&entry_key(last)));
+    let entries = desired.into_iter().map(|entry| v1::ConsoleLogEntry {
         id: entry.id,
         log: entry.log,
         ts: entry.at.map(time),
@@ -153,34 +155,34 @@ fn endpoint_from(endpoint: &str) -> Result<String, Refusal> {
     Ok(endpoint.to_string())
 }
 
-fn approach_from(asked: v1::TestBmcRequest) -> Result<Approach, Refusal> {
-    text::optional_name("credential", &asked.credential)?;
-    text::short("serial", &asked.serial)?;
-    let trust =
-        match asked.ca_pem.as_str() {
-            "" => None,
-            pem if pem.len() > MAX_PEM => {
-                let instead = format!("use at most {MAX_PEM} bytes");
-                return Err(Refusal::invalid("ca_pem", "is too long", instead));
-            }
-            pem => Some(Trust::ca_from_pem(pem.as_bytes()).map_err(|fault| {
-                Refusal::invalid("ca_pem", fault.said, "give certificates as PEM")
-            })?),
-        };
-    let macs = asked.mac_addresses.iter().enumerate();
-    let macs = macs.map(|(index, mac)| text::mac(&format!("mac_addresses[{index}]"), mac));
-    let serial = Some(asked.serial).filter(|serial| !serial.is_empty());
-    let wanted = Wanted { id: None, serial, macs: macs.collect::<Result<_, _>>()? };
-    let endpoint = endpoint_from(&asked.endpoint)?;
-    Ok(Approach { endpoint, credential: asked.credential, trust, wanted })
+fn approach_from(requested: v1::TestBmcRequest) -> Result<BmcAccess, Refusal> {
+    text::check_optional_name("credential", &requested.credential)?;
+    text::check_short("serial", &requested.serial)?;
+    let trust = match requested.ca_pem.as_str() {
+        "" => None,
+        pem if pem.len() > MAX_PEM => {
+            let instead = format!("use at most {MAX_PEM} bytes");
+            return Err(Refusal::invalid("ca_pem", "is too long", instead));
+        }
+        pem => Some(Trust::ca_from_pem(pem.as_bytes()).map_err(|fault| {
+            Refusal::invalid("ca_pem", fault.message, "give certificates as PEM")
+        })?),
+    };
+    let macs = requested.mac_addresses.iter().enumerate();
+    let macs =
+        macs.map(|(index, mac)| text::normalize_mac(&format!("mac_addresses[{index}]"), mac));
+    let serial = Some(requested.serial).filter(|serial| !serial.is_empty());
+    let desired = SystemSelector { id: None, serial, macs: macs.collect::<Result<_, _>>()? };
+    let endpoint = endpoint_from(&requested.endpoint)?;
+    Ok(BmcAccess { endpoint, credential: requested.credential, trust, selector: desired })
 }
 
-fn search_from(asked: v1::DiscoverRequest, actor: String) -> Result<Search, Refusal> {
-    text::optional_name("credential", &asked.credential)?;
-    text::short("provider", &asked.provider)?;
-    let labels: Labels = asked.labels.into_iter().collect();
-    text::labels("labels", &labels)?;
-    let at_once = match asked.concurrency {
+fn search_from(requested: v1::DiscoverRequest, actor: String) -> Result<DiscoveryRequest, Refusal> {
+    text::check_optional_name("credential", &requested.credential)?;
+    text::check_short("provider", &requested.provider)?;
+    let labels: Labels = requested.labels.into_iter().collect();
+    text::check_labels("labels", &labels)?;
+    let at_once = match requested.concurrency {
         0 => AT_ONCE,
         some @ 1..=MAX_AT_ONCE => some as usize,
         other => {
@@ -188,18 +190,18 @@ fn search_from(asked: v1::DiscoverRequest, actor: String) -> Result<Search, Refu
             return Err(Refusal::invalid("concurrency", format!("is {other}"), instead));
         }
     };
-    Ok(Search {
-        endpoints: sweep::endpoints("addresses", &asked.addresses)?,
-        credential: asked.credential,
-        provider: asked.provider,
-        import: asked.import.then_some(labels),
+    Ok(DiscoveryRequest {
+        endpoints: address_range::expand_endpoints("addresses", &requested.addresses)?,
+        credential: requested.credential,
+        provider: requested.provider,
+        import: requested.import.then_some(labels),
         at_once,
         actor,
     })
 }
 
-fn power(seen: Option<PowerState>) -> v1::PowerState {
-    match seen {
+fn power(observed: Option<PowerState>) -> v1::PowerState {
+    match observed {
         None => v1::PowerState::Unspecified,
         Some(PowerState::On) => v1::PowerState::On,
         Some(PowerState::Off) => v1::PowerState::Off,
@@ -211,12 +213,12 @@ fn count(number: Option<u64>) -> i64 {
     number.and_then(|number| i64::try_from(number).ok()).unwrap_or_default()
 }
 
-fn inspection(id: &MachineId, seen: Inspection, now: Timestamp) -> v1::Inspection {
-    let Inspection { inventory: parts, power: power_seen, boot, health } = seen;
+fn inspection(id: &MachineId, observed: Inspection, now: Timestamp) -> v1::Inspection {
+    let Inspection { inventory: parts, power: power_seen, boot, health } = observed;
     let overall = health.as_ref().map(|health| health.overall.as_str().to_string());
     let skipped = parts.skipped.into_iter();
     let skipped = skipped.chain(health.iter().flat_map(|health| health.skipped.clone()));
-    let bad = health.iter().flat_map(|health| &health.bad).map(|part| v1::BadPart {
+    let bad = health.iter().flat_map(|health| &health.unhealthy).map(|part| v1::BadPart {
         name: part.name.clone(),
         health: part.health.as_str().into(),
         reading: part.reading.clone().unwrap_or_default(),
@@ -298,18 +300,18 @@ fn firmware(part: providers::redfish::Firmware) -> v1::FirmwareVersion {
     v1::FirmwareVersion { id: part.id, name: part.name.unwrap_or_default(), version: part.version }
 }
 
-fn report(tested: &Tested) -> v1::BmcReport {
+fn report(tested: &BmcTestResult) -> v1::BmcReport {
     use v1::bmc_finding::Verdict as V;
     let findings = tested.report.findings.iter().map(|finding| {
-        let verdict = match finding.verdict {
-            Verdict::Ok => V::Ok,
-            Verdict::Cannot => V::Cannot,
-            Verdict::NotTried => V::NotTried,
+        let classification = match finding.outcome {
+            CheckOutcome::Ok => V::Ok,
+            CheckOutcome::Cannot => V::Cannot,
+            CheckOutcome::NotTried => V::NotTried,
         };
         v1::BmcFinding {
-            step: finding.step.as_str().into(),
-            verdict: verdict.into(),
-            said: finding.said.clone(),
+            step: finding.check.as_str().into(),
+            verdict: classification.into(),
+            said: finding.message.clone(),
         }
     });
     let fault = tested.report.ended_by.as_ref().map(|fault| fault.code.as_str().to_string());
@@ -323,43 +325,43 @@ fn report(tested: &Tested) -> v1::BmcReport {
     }
 }
 
-fn discovered(told: Discovered) -> v1::Discovered {
+fn discovered(reported: DiscoveryResult) -> v1::Discovered {
     use v1::discovered::Outcome as O;
     let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
-    let (outcome, said, fault, systems) = match told.outcome {
-        Outcome::Nobody(said) => (O::Unreachable, said, None, Vec::new()),
-        Outcome::Failed(fault) if fault.code == Code::LoginRefused => {
-            (O::LoginRefused, fault.said, Some(fault.code), Vec::new())
+    let (outcome, message, fault, systems) = match reported.outcome {
+        DiscoveryOutcome::NoAnswer(message) => (O::Unreachable, message, None, Vec::new()),
+        DiscoveryOutcome::Failed(fault) if fault.code == FaultCode::LoginRefused => {
+            (O::LoginRefused, fault.message, Some(fault.code), Vec::new())
         }
-        Outcome::Failed(fault) => (O::Failed, fault.said, Some(fault.code), Vec::new()),
-        Outcome::Found(all) => {
-            let systems = all.into_iter().map(|(found, standing)| system(found, standing));
+        DiscoveryOutcome::Failed(fault) => (O::Failed, fault.message, Some(fault.code), Vec::new()),
+        DiscoveryOutcome::Found(all) => {
+            let systems = all.into_iter().map(|(found, status)| system(found, status));
             (O::Found, String::new(), None, systems.collect())
         }
     };
     v1::Discovered {
-        address: told.address,
+        address: reported.address,
         outcome: outcome.into(),
-        said,
+        said: message,
         fault: fault.map(|code| code.as_str().to_string()).unwrap_or_default(),
         systems,
-        asked: number(told.asked),
-        total: number(told.total),
+        asked: number(reported.probed),
+        total: number(reported.total),
     }
 }
 
-fn system(found: Found, standing: Standing) -> v1::FoundSystem {
+fn system(found: DiscoveredSystem, status: RegistrationStatus) -> v1::FoundSystem {
     use v1::found_system::Standing as S;
-    let (standing, machine_id, said, registered) = match standing {
-        Standing::New => (S::New, String::new(), String::new(), None),
-        Standing::Known(id, mark) => (S::Known, id.to_string(), mark.to_string(), None),
-        Standing::Doubtful(id, said) => (S::Doubtful, id.to_string(), said, None),
-        Standing::Registered(done) => {
+    let (status, machine_id, message, registered) = match status {
+        RegistrationStatus::New => (S::New, String::new(), String::new(), None),
+        RegistrationStatus::Known(id, mark) => (S::Known, id.to_string(), mark.to_string(), None),
+        RegistrationStatus::Doubtful(id, message) => (S::Doubtful, id.to_string(), message, None),
+        RegistrationStatus::Registered(done) => {
             (S::Registered, done.id.to_string(), String::new(), Some(machine(*done)))
         }
-        Standing::Refused(said) => (S::Refused, String::new(), said, None),
+        RegistrationStatus::Refused(message) => (S::Refused, String::new(), message, None),
     };
-    let Found { sighting, power: power_seen } = found;
+    let DiscoveredSystem { system: sighting, power: power_seen } = found;
     v1::FoundSystem {
         endpoint: sighting.endpoint,
         vendor: sighting.vendor,
@@ -367,9 +369,9 @@ fn system(found: Found, standing: Standing) -> v1::FoundSystem {
         serial: sighting.serial,
         mac_addresses: sighting.macs,
         power: power(power_seen).into(),
-        standing: standing.into(),
+        standing: status.into(),
         machine_id,
-        said,
+        said: message,
         registered,
     }
 }
@@ -414,18 +416,18 @@ mod tests {
     fn invalid_requests_are_refused_by_field() {
         let test = v1::TestBmcRequest { endpoint: "10.0.0.5".into(), ..Default::default() };
         assert!(approach_from(test.clone()).is_ok());
-        for (asked, field) in [
+        for (requested, field) in [
             (v1::TestBmcRequest::default(), "endpoint"),
             (v1::TestBmcRequest { ca_pem: "no".into(), ..test.clone() }, "ca_pem"),
             (v1::TestBmcRequest { credential: "A b".into(), ..test.clone() }, "credential"),
             (v1::TestBmcRequest { mac_addresses: vec!["x".into()], ..test }, "mac_addresses[0]"),
         ] {
-            assert_eq!(approach_from(asked).unwrap_err().field.as_deref(), Some(field));
+            assert_eq!(approach_from(requested).unwrap_err().field.as_deref(), Some(field));
         }
         let search =
             v1::DiscoverRequest { addresses: vec!["10.0.0.5".into()], ..Default::default() };
         assert_eq!(search_from(search.clone(), String::new()).unwrap().at_once, AT_ONCE);
-        for (asked, field) in [
+        for (requested, field) in [
             (v1::DiscoverRequest::default(), "addresses"),
             (v1::DiscoverRequest { concurrency: -1, ..search.clone() }, "concurrency"),
             (v1::DiscoverRequest { concurrency: 257, ..search.clone() }, "concurrency"),
@@ -435,7 +437,7 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                search_from(asked, String::new()).unwrap_err().field.as_deref(),
+                search_from(requested, String::new()).unwrap_err().field.as_deref(),
                 Some(field)
             );
         }

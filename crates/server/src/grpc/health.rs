@@ -4,9 +4,9 @@ use super::GrpcServices;
 use super::convert::{initiator, time, time_from};
 use super::page::{List, Page};
 use super::status::{refusal_status, store_error_status};
-use model::health::{Alert, Alerts, Change, Filter, Reports, Standing};
+use model::health::{Alert, Alerts, HealthFilter, HealthSummary, ReportChange, Reports};
 use model::refusal::Refusal;
-use model::run::act::Who;
+use model::run::actions::Requester;
 use model::target::TargetId;
 use model::text;
 use model::time::Timestamp;
@@ -28,13 +28,14 @@ impl v1::health_service_server::HealthService for GrpcServices {
         &self,
         request: Request<v1::ListHealthRequest>,
     ) -> Answer<v1::ListHealthResponse> {
-        let asked = request.into_inner();
-        let wanted = format!("{} {}", asked.source, asked.classification);
-        let page = Page::new(List::Health, &wanted, asked.page_size, &asked.page_token)
+        let requested = request.into_inner();
+        let desired = format!("{} {}", requested.source, requested.classification);
+        let page = Page::new(List::Health, &desired, requested.page_size, &requested.page_token)
             .map_err(refusal_status)?;
-        let filter = Filter {
-            source: word("source", asked.source).map_err(refusal_status)?,
-            class: word("classification", asked.classification).map_err(refusal_status)?,
+        let filter = HealthFilter {
+            source: optional_name("source", requested.source).map_err(refusal_status)?,
+            class: optional_name("classification", requested.classification)
+                .map_err(refusal_status)?,
         };
         let limit = usize::try_from(page.size + 1).unwrap_or(usize::MAX);
         let found = self
@@ -54,33 +55,33 @@ impl v1::health_service_server::HealthService for GrpcServices {
         &self,
         request: Request<v1::MergeHealthReportRequest>,
     ) -> Answer<v1::Health> {
-        let (metadata, _, asked) = request.into_parts();
-        let alerts = alerts_from(asked.alerts, self.engine.now()).map_err(refusal_status)?;
+        let (metadata, _, requested) = request.into_parts();
+        let alerts = alerts_from(requested.alerts, self.engine.now()).map_err(refusal_status)?;
         if alerts.is_empty() {
             return Err(refusal_status(Refusal::missing("alerts")));
         }
-        let about = (asked.id.as_str(), asked.source);
-        self.change_health(&metadata, about, Change::Merge(alerts), asked.dry_run).await
+        let about = (requested.id.as_str(), requested.source);
+        self.change_health(&metadata, about, ReportChange::Merge(alerts), requested.dry_run).await
     }
 
     async fn replace_health_report(
         &self,
         request: Request<v1::ReplaceHealthReportRequest>,
     ) -> Answer<v1::Health> {
-        let (metadata, _, asked) = request.into_parts();
-        let alerts = alerts_from(asked.alerts, self.engine.now()).map_err(refusal_status)?;
-        let about = (asked.id.as_str(), asked.source);
-        self.change_health(&metadata, about, Change::Replace(alerts), asked.dry_run).await
+        let (metadata, _, requested) = request.into_parts();
+        let alerts = alerts_from(requested.alerts, self.engine.now()).map_err(refusal_status)?;
+        let about = (requested.id.as_str(), requested.source);
+        self.change_health(&metadata, about, ReportChange::Replace(alerts), requested.dry_run).await
     }
 
     async fn remove_health_report(
         &self,
         request: Request<v1::RemoveHealthReportRequest>,
     ) -> Answer<v1::Health> {
-        let (metadata, _, asked) = request.into_parts();
-        let change = Change::Remove(asked.alert_ids.into_iter().collect());
-        let about = (asked.id.as_str(), asked.source);
-        self.change_health(&metadata, about, change, asked.dry_run).await
+        let (metadata, _, requested) = request.into_parts();
+        let change = ReportChange::Remove(requested.alert_ids.into_iter().collect());
+        let about = (requested.id.as_str(), requested.source);
+        self.change_health(&metadata, about, change, requested.dry_run).await
     }
 }
 
@@ -89,15 +90,15 @@ impl GrpcServices {
         &self,
         metadata: &MetadataMap,
         (id, source): (&str, String),
-        change: Change,
+        change: ReportChange,
         dry_run: bool,
     ) -> Answer<v1::Health> {
         let object = TargetId::parse(id).map_err(refusal_status)?;
-        let who = Who { by: initiator(metadata), reason: String::new() };
+        let requester = Requester { by: initiator(metadata), reason: String::new() };
         let engine = self.engine.with_dry_run(dry_run);
         let after = engine
             .health()
-            .change(&object, source, change, who)
+            .change(&object, source, change, requester)
             .await
             .map_err(store_error_status)?;
         Ok(Response::new(health_with_reports(&object, &after)))
@@ -108,9 +109,9 @@ impl GrpcServices {
     pub(super) async fn health_of(
         &self,
         object: &TargetId,
-        standing: &Standing,
+        status: &HealthSummary,
     ) -> Result<Option<v1::Health>, Status> {
-        if standing.is_clear() {
+        if status.is_clear() {
             return Ok(None);
         }
         let reports = self.engine.health().get(object).await.map_err(store_error_status)?;
@@ -118,16 +119,16 @@ impl GrpcServices {
     }
 }
 
-fn word(field: &str, value: String) -> Result<Option<String>, Refusal> {
-    text::optional_name(field, &value)?;
+fn optional_name(field: &str, value: String) -> Result<Option<String>, Refusal> {
+    text::check_optional_name(field, &value)?;
     Ok((!value.is_empty()).then_some(value))
 }
 
-fn alerts_from(asked: Vec<v1::HealthAlert>, now: Timestamp) -> Result<Alerts, Refusal> {
+fn alerts_from(requested: Vec<v1::HealthAlert>, now: Timestamp) -> Result<Alerts, Refusal> {
     let mut alerts = Alerts::new();
-    for one in asked {
+    for one in requested {
         let alert = Alert {
-            part: one.target,
+            component: one.target,
             message: one.message,
             classes: one.classifications.into_iter().collect(),
             // A time in the future is replaced by now.
@@ -144,23 +145,24 @@ fn alerts_from(asked: Vec<v1::HealthAlert>, now: Timestamp) -> Result<Alerts, Re
 
 /// An object's health with all its reports.
 fn health_with_reports(object: &TargetId, reports: &Reports) -> v1::Health {
-    let report = |(source, report): (&String, &model::health::Report)| v1::HealthReport {
+    let report = |(source, report): (&String, &model::health::HealthReport)| v1::HealthReport {
         source: source.clone(),
         alerts: report.alerts.iter().map(|(id, one)| alert(id, one)).collect(),
         updated_at: Some(time(report.updated_at)),
     };
-    let summary = health_summary(object, &Standing::of(reports)).unwrap_or_else(|| v1::Health {
-        id: object.to_string(),
-        kind: object.kind.as_str().into(),
-        ..v1::Health::default()
-    });
+    let summary =
+        health_summary(object, &HealthSummary::of(reports)).unwrap_or_else(|| v1::Health {
+            id: object.to_string(),
+            kind: object.kind.as_str().into(),
+            ..v1::Health::default()
+        });
     v1::Health { reports: reports.iter().map(report).collect(), ..summary }
 }
 
 fn alert(id: &str, alert: &Alert) -> v1::HealthAlert {
     v1::HealthAlert {
         id: id.into(),
-        target: alert.part.clone(),
+        target: alert.component.clone(),
         message: alert.message.clone(),
         classifications: alert.classes.iter().cloned().collect(),
         since: Some(time(alert.since)),
@@ -168,18 +170,18 @@ fn alert(id: &str, alert: &Alert) -> v1::HealthAlert {
 }
 
 /// An object's health without the reports, for lists; none when it has no alerts.
-pub(super) fn health_summary(object: &TargetId, standing: &Standing) -> Option<v1::Health> {
-    let bars = standing.bars().into_iter().map(|(class, bar)| v1::HealthBar {
+pub(super) fn health_summary(object: &TargetId, status: &HealthSummary) -> Option<v1::Health> {
+    let bars = status.blocking_alerts().into_iter().map(|(class, bar)| v1::HealthBar {
         classification: class.as_str().into(),
         source: bar.source.clone(),
         alert: bar.alert.clone(),
         message: bar.message.clone(),
     });
-    (!standing.is_clear()).then(|| v1::Health {
+    (!status.is_clear()).then(|| v1::Health {
         id: object.to_string(),
         kind: object.kind.as_str().into(),
         reports: Vec::new(),
-        alerts: i32::try_from(standing.alerts).unwrap_or(i32::MAX),
+        alerts: i32::try_from(status.alerts).unwrap_or(i32::MAX),
         bars: bars.collect(),
     })
 }

@@ -8,9 +8,9 @@ use crate::netboot::artifacts::UploadError;
 use crate::netboot::dhcp::{Network, dnsmasq};
 use futures_util::StreamExt;
 use model::filter::Filter;
-use model::image::{Artifact, Body, DiskFormat, Image};
+use model::image::{Artifact, DiskFormat, Image, ImageContent};
 use model::refusal::Refusal;
-use model::run::act::Who;
+use model::run::actions::Requester;
 use model::time::Timestamp;
 use proto::v1;
 use tonic::{Request, Response, Status, Streaming};
@@ -42,12 +42,13 @@ impl v1::image_service_server::ImageService for GrpcServices {
     }
 
     async fn add_image(&self, request: Request<v1::AddImageRequest>) -> Answer<v1::Image> {
-        let who = who(&request);
-        let asked = request.into_inner().image;
-        let asked = asked.ok_or_else(|| refusal_status(Refusal::missing("image")))?;
-        let body = self.body_from(&asked).await.map_err(refusal_status)?;
-        let wanted = Image { name: asked.name, body, created_at: Timestamp::default() };
-        let added = self.engine.images().add(wanted, who).await.map_err(store_error_status)?;
+        let requester = who(&request);
+        let requested = request.into_inner().image;
+        let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("image")))?;
+        let body = self.body_from(&requested).await.map_err(refusal_status)?;
+        let desired = Image { name: requested.name, body, created_at: Timestamp::default() };
+        let added =
+            self.engine.images().add(desired, requester).await.map_err(store_error_status)?;
         Ok(Response::new(image(&added)))
     }
 
@@ -61,8 +62,8 @@ impl v1::image_service_server::ImageService for GrpcServices {
         &self,
         request: Request<v1::ListImagesRequest>,
     ) -> Answer<v1::ListImagesResponse> {
-        let asked = request.into_inner();
-        let page = Page::new(List::Images, "", asked.page_size, &asked.page_token)
+        let requested = request.into_inner();
+        let page = Page::new(List::Images, "", requested.page_size, &requested.page_token)
             .map_err(refusal_status)?;
         let found = self
             .engine
@@ -76,11 +77,11 @@ impl v1::image_service_server::ImageService for GrpcServices {
     }
 
     async fn delete_image(&self, request: Request<v1::DeleteImageRequest>) -> Answer<v1::Image> {
-        let who = who(&request);
+        let requester = who(&request);
         let gone = self
             .engine
             .images()
-            .delete(&request.get_ref().name, who)
+            .delete(&request.get_ref().name, requester)
             .await
             .map_err(store_error_status)?;
         for orphan in &gone.orphans {
@@ -96,8 +97,9 @@ impl v1::image_service_server::ImageService for GrpcServices {
         let v1::GetNetbootConfigRequest { interface, range } = request.into_inner();
         let network = Network { interface, range }.checked().map_err(refusal_status)?;
         let Some(url) = &self.netboot_url else {
-            let said = "this server has no netboot service: netboot.listen is not set in its configuration";
-            let refusal = Refusal::precondition("NETBOOT_OFF", said).next("farrier serve --help");
+            let message = "this server has no netboot service: netboot.listen is not set in its configuration";
+            let refusal =
+                Refusal::precondition("NETBOOT_OFF", message).next("farrier serve --help");
             return Err(refusal_status(refusal));
         };
         let machines = self.all_machines().await?;
@@ -123,37 +125,37 @@ impl GrpcServices {
 
     /// The content of an image. A file without a URL must be in the artifact store, which knows its
     /// size.
-    async fn body_from(&self, asked: &v1::Image) -> Result<Body, Refusal> {
+    async fn body_from(&self, requested: &v1::Image) -> Result<ImageContent, Refusal> {
         let empty = |field: &str, given: bool| match given {
             true => {
-                let problem = format!("does not belong to an image of kind {:?}", asked.kind);
+                let problem = format!("does not belong to an image of kind {:?}", requested.kind);
                 Err(Refusal::invalid(field, problem, "leave it out"))
             }
             false => Ok(()),
         };
-        match asked.kind.as_str() {
+        match requested.kind.as_str() {
             "" => Err(Refusal::invalid("image.kind", "is missing", KINDS)),
             "kernel" => {
-                empty("image.file", asked.file.is_some())?;
-                let kernel = self.artifact_from("image.kernel", asked.kernel.as_ref()).await?;
-                let initrd = match &asked.initrd {
+                empty("image.file", requested.file.is_some())?;
+                let kernel = self.artifact_from("image.kernel", requested.kernel.as_ref()).await?;
+                let initrd = match &requested.initrd {
                     None => None,
                     Some(initrd) => Some(self.artifact_from("image.initrd", Some(initrd)).await?),
                 };
-                Ok(Body::Kernel { kernel, initrd, cmdline: asked.cmdline.clone() })
+                Ok(ImageContent::Kernel { kernel, initrd, cmdline: requested.cmdline.clone() })
             }
             kind => {
                 let format = DiskFormat::parse(kind);
                 if format.is_none() && kind != "iso" {
                     return Err(Refusal::invalid("image.kind", format!("is {kind:?}"), KINDS));
                 }
-                empty("image.kernel", asked.kernel.is_some())?;
-                empty("image.initrd", asked.initrd.is_some())?;
-                empty("image.cmdline", !asked.cmdline.is_empty())?;
-                let file = self.artifact_from("image.file", asked.file.as_ref()).await?;
+                empty("image.kernel", requested.kernel.is_some())?;
+                empty("image.initrd", requested.initrd.is_some())?;
+                empty("image.cmdline", !requested.cmdline.is_empty())?;
+                let file = self.artifact_from("image.file", requested.file.as_ref()).await?;
                 Ok(match format {
-                    Some(format) => Body::Disk { format, file },
-                    None => Body::Iso { file },
+                    Some(format) => ImageContent::Disk { format, file },
+                    None => ImageContent::Iso { file },
                 })
             }
         }
@@ -162,20 +164,20 @@ impl GrpcServices {
     async fn artifact_from(
         &self,
         field: &str,
-        asked: Option<&v1::Artifact>,
+        requested: Option<&v1::Artifact>,
     ) -> Result<Artifact, Refusal> {
-        let asked = asked.ok_or_else(|| Refusal::missing(field))?;
-        if asked.url.is_empty() {
-            return self.artifacts.find(field, &asked.sha256).await;
+        let requested = requested.ok_or_else(|| Refusal::missing(field))?;
+        if requested.url.is_empty() {
+            return self.artifacts.find(field, &requested.sha256).await;
         }
-        let size = u64::try_from(asked.size).unwrap_or_default();
-        let url = Some(asked.url.clone());
-        Ok(Artifact { sha256: asked.sha256.clone(), size, url })
+        let size = u64::try_from(requested.size).unwrap_or_default();
+        let url = Some(requested.url.clone());
+        Ok(Artifact { sha256: requested.sha256.clone(), size, url })
     }
 }
 
-fn who<T>(request: &Request<T>) -> Who {
-    Who { by: initiator(request.metadata()), reason: String::new() }
+fn who<T>(request: &Request<T>) -> Requester {
+    Requester { by: initiator(request.metadata()), reason: String::new() }
 }
 
 fn artifact(file: &Artifact) -> v1::Artifact {
@@ -189,8 +191,10 @@ fn artifact(file: &Artifact) -> v1::Artifact {
 fn image(image: &Image) -> v1::Image {
     let (mut file, mut kernel, mut initrd, mut cmdline) = (None, None, None, String::new());
     match &image.body {
-        Body::Disk { file: one, .. } | Body::Iso { file: one } => file = Some(artifact(one)),
-        Body::Kernel { kernel: one, initrd: two, cmdline: words } => {
+        ImageContent::Disk { file: one, .. } | ImageContent::Iso { file: one } => {
+            file = Some(artifact(one))
+        }
+        ImageContent::Kernel { kernel: one, initrd: two, cmdline: words } => {
             kernel = Some(artifact(one));
             initrd = two.as_ref().map(artifact);
             cmdline.clone_from(words);

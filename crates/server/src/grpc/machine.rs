@@ -4,12 +4,12 @@ use super::GrpcServices;
 use super::convert::{initiator, machine, machine_from, operation, who};
 use super::page::{List, Page};
 use super::status::{refusal_status, store_error_status};
-use engine::admission::Start;
-use model::filter::{Filter, Subject};
+use engine::admission::StartRequest;
+use model::filter::{Filter, FilterSubject};
 use model::id::{MachineId, PlanId, RunId};
 use model::plan::{IMAGE_REF, Maintenance, Params, RunType};
 use model::refusal::Refusal;
-use model::run::act::Action;
+use model::run::actions::Action;
 use model::target::TargetId;
 use model::text;
 use proto::v1;
@@ -39,15 +39,15 @@ impl GrpcServices {
     /// Starts the run of a reboot, a reimage, or entering or leaving maintenance.
     async fn start_operation(
         &self,
-        wanted: OperationRequest,
+        desired: OperationRequest,
         machine_id: &str,
         request_id: &str,
         initiator: String,
     ) -> Answer<v1::Operation> {
-        let OperationRequest { run_type, plan_id, params } = wanted;
-        let start = Start {
+        let OperationRequest { run_type, plan_id, params } = desired;
+        let start = StartRequest {
             machine_id: MachineId::parse(machine_id).map_err(refusal_status)?,
-            request_id: text::request_id(request_id).map_err(refusal_status)?,
+            request_id: text::check_request_id(request_id).map_err(refusal_status)?,
             run_type,
             plan_id,
             params,
@@ -86,10 +86,16 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         &self,
         request: Request<v1::ListMachinesRequest>,
     ) -> Answer<v1::ListMachinesResponse> {
-        let asked = request.into_inner();
-        let filter = Filter::parse(&asked.filter, Subject::Machine).map_err(refusal_status)?;
-        let page = Page::new(List::Machines, &asked.filter, asked.page_size, &asked.page_token)
-            .map_err(refusal_status)?;
+        let requested = request.into_inner();
+        let filter =
+            Filter::parse(&requested.filter, FilterSubject::Machine).map_err(refusal_status)?;
+        let page = Page::new(
+            List::Machines,
+            &requested.filter,
+            requested.page_size,
+            &requested.page_token,
+        )
+        .map_err(refusal_status)?;
         let found = self
             .engine
             .machines()
@@ -107,9 +113,9 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         request: Request<v1::UpdateMachineRequest>,
     ) -> Answer<v1::Machine> {
         let actor = initiator(request.metadata());
-        let asked = request.into_inner();
-        let version = (asked.expected_version != 0).then_some(asked.expected_version);
-        let described = machine_from(asked.machine).map_err(refusal_status)?;
+        let requested = request.into_inner();
+        let version = (requested.expected_version != 0).then_some(requested.expected_version);
+        let described = machine_from(requested.machine).map_err(refusal_status)?;
         if described.id.is_none() {
             return Err(refusal_status(Refusal::missing("machine.machine_id")));
         }
@@ -127,9 +133,9 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         request: Request<v1::RebootMachineRequest>,
     ) -> Answer<v1::Operation> {
         let by = initiator(request.metadata());
-        let asked = request.into_inner();
-        let wanted = OperationRequest::of_type(RunType::Reboot);
-        self.start_operation(wanted, &asked.machine_id, &asked.request_id, by).await
+        let requested = request.into_inner();
+        let desired = OperationRequest::of_type(RunType::Reboot);
+        self.start_operation(desired, &requested.machine_id, &requested.request_id, by).await
     }
 
     async fn reimage_machine(
@@ -137,10 +143,10 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         request: Request<v1::ReimageMachineRequest>,
     ) -> Answer<v1::Operation> {
         let by = initiator(request.metadata());
-        let asked = request.into_inner();
-        let params = Params::from([(IMAGE_REF.to_string(), asked.image_ref)]);
-        let wanted = OperationRequest { params, ..OperationRequest::of_type(RunType::Reimage) };
-        self.start_operation(wanted, &asked.machine_id, &asked.request_id, by).await
+        let requested = request.into_inner();
+        let params = Params::from([(IMAGE_REF.to_string(), requested.image_ref)]);
+        let desired = OperationRequest { params, ..OperationRequest::of_type(RunType::Reimage) };
+        self.start_operation(desired, &requested.machine_id, &requested.request_id, by).await
     }
 
     async fn enter_maintenance(
@@ -148,10 +154,10 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         request: Request<v1::EnterMaintenanceRequest>,
     ) -> Answer<v1::Operation> {
         let by = initiator(request.metadata());
-        let asked = request.into_inner();
-        let way = asked.drain.then_some(Maintenance::EnterDraining);
-        let wanted = OperationRequest::with_maintenance_plan(RunType::EnterMaintenance, way);
-        self.start_operation(wanted, &asked.machine_id, &asked.request_id, by).await
+        let requested = request.into_inner();
+        let way = requested.drain.then_some(Maintenance::EnterDraining);
+        let desired = OperationRequest::with_maintenance_plan(RunType::EnterMaintenance, way);
+        self.start_operation(desired, &requested.machine_id, &requested.request_id, by).await
     }
 
     async fn exit_maintenance(
@@ -159,21 +165,23 @@ impl v1::machine_service_server::MachineService for GrpcServices {
         request: Request<v1::ExitMaintenanceRequest>,
     ) -> Answer<v1::Operation> {
         let by = initiator(request.metadata());
-        let asked = request.into_inner();
-        let way = asked.uncordon.then_some(Maintenance::ExitUncordoning);
-        let wanted = OperationRequest::with_maintenance_plan(RunType::ExitMaintenance, way);
-        self.start_operation(wanted, &asked.machine_id, &asked.request_id, by).await
+        let requested = request.into_inner();
+        let way = requested.uncordon.then_some(Maintenance::ExitUncordoning);
+        let desired = OperationRequest::with_maintenance_plan(RunType::ExitMaintenance, way);
+        self.start_operation(desired, &requested.machine_id, &requested.request_id, by).await
     }
 
     async fn cancel_operation(
         &self,
         request: Request<v1::CancelOperationRequest>,
     ) -> Answer<v1::Operation> {
-        let asked = request.get_ref();
-        let id = RunId::parse_field(&asked.operation_id, "operation_id").map_err(refusal_status)?;
-        let who = who(request.metadata(), &asked.reason).map_err(refusal_status)?;
-        let engine = self.engine.with_dry_run(asked.dry_run);
-        let done = engine.runs().act(id, Action::Cancel, who).await.map_err(store_error_status)?;
+        let requested = request.get_ref();
+        let id =
+            RunId::parse_field(&requested.operation_id, "operation_id").map_err(refusal_status)?;
+        let requester = who(request.metadata(), &requested.reason).map_err(refusal_status)?;
+        let engine = self.engine.with_dry_run(requested.dry_run);
+        let done =
+            engine.runs().act(id, Action::Cancel, requester).await.map_err(store_error_status)?;
         Ok(Response::new(operation(&done)))
     }
 }

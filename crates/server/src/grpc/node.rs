@@ -7,16 +7,21 @@ use super::GrpcServices;
 use super::convert::{initiator, run, time, who};
 use super::page::{List, Page};
 use super::status::{refusal_status, store_error_status};
-use engine::node::{Bundle, Decommission, NodeRun, NodeView, Onboard, Preview, Previewed, Session};
+use engine::node::{
+    Bundle, Decommission, NodeRun, NodeRunPreview, NodeView, Onboard, PreviewedStage, SessionPolicy,
+};
 use model::id::{MachineId, NodeId, SiteId};
-use model::node::door::Ask;
 use model::node::enroll::TOKEN_LIFE;
-use model::node::task::Resumed;
-use model::node::{MODE, Mode, Node, NodeState, Quarantine, Upstream, UpstreamSeen, expected};
+use model::node::requests::NodeRequest;
+use model::node::task::ResumeResult;
+use model::node::{
+    DecommissionMode, MODE, MaasObservation, MaasState, Node, NodeState, Quarantine,
+    is_expected_maas_state,
+};
 use model::plan::RunType;
 use model::refusal::Refusal;
 use model::run::Run;
-use model::run::act::Who;
+use model::run::actions::Requester;
 use model::site::controllers;
 use model::text;
 use model::time::Timestamp;
@@ -44,19 +49,20 @@ impl v1::node_service_server::NodeService for GrpcServices {
         request: Request<v1::OnboardNodeRequest>,
     ) -> Answer<v1::NodeOperation> {
         let by = initiator(request.metadata());
-        let asked = request.into_inner();
-        let wanted = Onboard {
-            machine: MachineId::parse(&asked.machine_id).map_err(refusal_status)?,
-            site: SiteId::parse(&asked.site_id).map_err(refusal_status)?,
-            request_id: request_id(asked.request_id, asked.dry_run).map_err(refusal_status)?,
+        let requested = request.into_inner();
+        let desired = Onboard {
+            machine: MachineId::parse(&requested.machine_id).map_err(refusal_status)?,
+            site: SiteId::parse(&requested.site_id).map_err(refusal_status)?,
+            request_id: request_id(requested.request_id, requested.dry_run)
+                .map_err(refusal_status)?,
             by,
         };
-        if asked.dry_run {
-            let seen =
-                self.engine.nodes().preview_onboard(wanted).await.map_err(store_error_status)?;
-            return Ok(Response::new(previewed(seen)));
+        if requested.dry_run {
+            let observed =
+                self.engine.nodes().preview_onboard(desired).await.map_err(store_error_status)?;
+            return Ok(Response::new(previewed(observed)));
         }
-        let done = self.engine.nodes().onboard(wanted).await.map_err(store_error_status)?;
+        let done = self.engine.nodes().onboard(desired).await.map_err(store_error_status)?;
         Ok(Response::new(operation(&done)))
     }
 
@@ -65,8 +71,8 @@ impl v1::node_service_server::NodeService for GrpcServices {
         request: Request<v1::DecommissionNodeRequest>,
     ) -> Answer<v1::NodeOperation> {
         let by = initiator(request.metadata());
-        let asked = request.into_inner();
-        let mode = mode_from(&asked.mode).map_err(refusal_status)?;
+        let requested = request.into_inner();
+        let mode = mode_from(&requested.mode).map_err(refusal_status)?;
         let v1::DecommissionNodeRequest {
             node_id,
             request_id,
@@ -74,10 +80,10 @@ impl v1::node_service_server::NodeService for GrpcServices {
             without_maas,
             dry_run,
             ..
-        } = asked;
-        let asked =
+        } = requested;
+        let requested =
             DecommissionFields { node_id, mode, request_id, without_agent, without_maas, dry_run };
-        self.start_decommission(asked, by).await
+        self.start_decommission(requested, by).await
     }
 
     async fn drain_node(
@@ -87,11 +93,11 @@ impl v1::node_service_server::NodeService for GrpcServices {
         let by = initiator(request.metadata());
         let v1::DrainNodeRequest { node_id, request_id, without_agent, dry_run } =
             request.into_inner();
-        let mode = Mode::Drain;
+        let mode = DecommissionMode::Drain;
         let without_maas = String::new();
-        let asked =
+        let requested =
             DecommissionFields { node_id, mode, request_id, without_agent, without_maas, dry_run };
-        self.start_decommission(asked, by).await
+        self.start_decommission(requested, by).await
     }
 
     async fn retire_node(
@@ -101,11 +107,11 @@ impl v1::node_service_server::NodeService for GrpcServices {
         let by = initiator(request.metadata());
         let v1::RetireNodeRequest { node_id, request_id, without_agent, dry_run } =
             request.into_inner();
-        let mode = Mode::Retire;
+        let mode = DecommissionMode::Retire;
         let without_maas = String::new();
-        let asked =
+        let requested =
             DecommissionFields { node_id, mode, request_id, without_agent, without_maas, dry_run };
-        self.start_decommission(asked, by).await
+        self.start_decommission(requested, by).await
     }
 
     async fn reactivate_node(
@@ -114,10 +120,11 @@ impl v1::node_service_server::NodeService for GrpcServices {
     ) -> Answer<v1::Node> {
         let v1::ReactivateNodeRequest { node_id, reason, unproven } = request.get_ref();
         let why = match unproven {
-            true => text::reason("reason", reason),
-            false => text::optional_reason("reason", reason),
+            true => text::check_reason("reason", reason),
+            false => text::check_optional_reason("reason", reason),
         };
-        let ask = Ask::Reactivate { why: why.map_err(refusal_status)?, unproven: *unproven };
+        let ask =
+            NodeRequest::Reactivate { why: why.map_err(refusal_status)?, unproven: *unproven };
         self.change_node(request.metadata(), node_id, ask).await
     }
 
@@ -125,14 +132,20 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::QuarantineNodeRequest>,
     ) -> Answer<v1::Node> {
-        let why = text::reason("reason", &request.get_ref().reason).map_err(refusal_status)?;
-        self.change_node(request.metadata(), &request.get_ref().node_id, Ask::Quarantine { why })
-            .await
+        let why =
+            text::check_reason("reason", &request.get_ref().reason).map_err(refusal_status)?;
+        self.change_node(
+            request.metadata(),
+            &request.get_ref().node_id,
+            NodeRequest::Quarantine { why },
+        )
+        .await
     }
 
     async fn release_node(&self, request: Request<v1::ReleaseNodeRequest>) -> Answer<v1::Node> {
-        let why = text::reason("reason", &request.get_ref().reason).map_err(refusal_status)?;
-        let ask = Ask::Release { why, unproven: request.get_ref().unproven };
+        let why =
+            text::check_reason("reason", &request.get_ref().reason).map_err(refusal_status)?;
+        let ask = NodeRequest::Release { why, unproven: request.get_ref().unproven };
         self.change_node(request.metadata(), &request.get_ref().node_id, ask).await
     }
 
@@ -140,14 +153,14 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::ResumeNodeRequest>,
     ) -> Answer<v1::ResumeNodeResponse> {
-        let who = who(request.metadata(), "").map_err(refusal_status)?;
+        let requester = who(request.metadata(), "").map_err(refusal_status)?;
         let id = NodeId::parse(&request.get_ref().node_id).map_err(refusal_status)?;
-        let done = self.engine.nodes().resume(&id, who).await.map_err(store_error_status)?;
+        let done = self.engine.nodes().resume(&id, requester).await.map_err(store_error_status)?;
         let task = match done.task {
-            Resumed::Fresh => "fresh",
-            Resumed::Live => "live",
-            Resumed::Requeued => "requeued",
-            Resumed::None => "none",
+            ResumeResult::Fresh => "fresh",
+            ResumeResult::Live => "live",
+            ResumeResult::Requeued => "requeued",
+            ResumeResult::None => "none",
         };
         Ok(Response::new(v1::ResumeNodeResponse {
             node: Some(node(&done.node)),
@@ -161,12 +174,16 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::BootstrapNodeRequest>,
     ) -> Answer<v1::NodeBundle> {
-        let who = who(request.metadata(), "").map_err(refusal_status)?;
-        let asked = request.into_inner();
-        let machine = MachineId::parse(&asked.machine_id).map_err(refusal_status)?;
-        let life = lifetime_from(asked.expires_in_seconds).map_err(refusal_status)?;
+        let requester = who(request.metadata(), "").map_err(refusal_status)?;
+        let requested = request.into_inner();
+        let machine = MachineId::parse(&requested.machine_id).map_err(refusal_status)?;
+        let scenario = lifetime_from(requested.expires_in_seconds).map_err(refusal_status)?;
         let url = self.agents_url_or_refuse().map_err(refusal_status)?;
-        let made = self.agents.bootstrap(machine, life, who).await.map_err(store_error_status)?;
+        let made = self
+            .agents
+            .bootstrap(machine, scenario, requester)
+            .await
+            .map_err(store_error_status)?;
         Ok(Response::new(bundle(&made, url)))
     }
 
@@ -174,13 +191,17 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::ReissueBootstrapRequest>,
     ) -> Answer<v1::NodeBundle> {
-        let who = who(request.metadata(), "").map_err(refusal_status)?;
-        let asked = request.into_inner();
-        let id = NodeId::parse(&asked.node_id).map_err(refusal_status)?;
-        let life = lifetime_from(asked.expires_in_seconds).map_err(refusal_status)?;
+        let requester = who(request.metadata(), "").map_err(refusal_status)?;
+        let requested = request.into_inner();
+        let id = NodeId::parse(&requested.node_id).map_err(refusal_status)?;
+        let scenario = lifetime_from(requested.expires_in_seconds).map_err(refusal_status)?;
         let url = self.agents_url_or_refuse().map_err(refusal_status)?;
-        let kept = if asked.keep_session { Session::Kept } else { Session::Ended };
-        let made = self.agents.issue(&id, life, kept, who).await.map_err(store_error_status)?;
+        let stored = if requested.keep_session { SessionPolicy::Keep } else { SessionPolicy::End };
+        let made = self
+            .agents
+            .issue(&id, scenario, stored, requester)
+            .await
+            .map_err(store_error_status)?;
         Ok(Response::new(bundle(&made, url)))
     }
 
@@ -194,11 +215,12 @@ impl v1::node_service_server::NodeService for GrpcServices {
         &self,
         request: Request<v1::ListNodesRequest>,
     ) -> Answer<v1::ListNodesResponse> {
-        let asked = request.into_inner();
-        let stamp = format!("{:?} {} {}", asked.states, asked.site_id, asked.machine_id);
-        let page = Page::new(List::Nodes, &stamp, asked.page_size, &asked.page_token)
+        let requested = request.into_inner();
+        let stamp =
+            format!("{:?} {} {}", requested.states, requested.site_id, requested.machine_id);
+        let page = Page::new(List::Nodes, &stamp, requested.page_size, &requested.page_token)
             .map_err(refusal_status)?;
-        let filter = filter_from(&asked).map_err(refusal_status)?;
+        let filter = filter_from(&requested).map_err(refusal_status)?;
         let size = usize::try_from(page.size).unwrap_or_default();
         let found = self
             .engine
@@ -215,7 +237,7 @@ impl v1::node_service_server::NodeService for GrpcServices {
 /// The unparsed fields of a request that takes a node out of service.
 struct DecommissionFields {
     node_id: String,
-    mode: Mode,
+    mode: DecommissionMode,
     request_id: String,
     without_agent: String,
     without_maas: String,
@@ -225,45 +247,55 @@ struct DecommissionFields {
 impl GrpcServices {
     async fn start_decommission(
         &self,
-        asked: DecommissionFields,
+        requested: DecommissionFields,
         by: String,
     ) -> Answer<v1::NodeOperation> {
-        let dry_run = asked.dry_run;
-        let wanted = Decommission {
-            node: NodeId::parse(&asked.node_id).map_err(refusal_status)?,
-            mode: asked.mode,
-            without_agent: text::optional_reason("without_agent", &asked.without_agent)
+        let dry_run = requested.dry_run;
+        let desired = Decommission {
+            node: NodeId::parse(&requested.node_id).map_err(refusal_status)?,
+            mode: requested.mode,
+            without_agent: text::check_optional_reason("without_agent", &requested.without_agent)
                 .map_err(refusal_status)?,
-            without_maas: text::optional_reason("without_maas", &asked.without_maas)
+            without_maas: text::check_optional_reason("without_maas", &requested.without_maas)
                 .map_err(refusal_status)?,
-            request_id: request_id(asked.request_id, dry_run).map_err(refusal_status)?,
+            request_id: request_id(requested.request_id, dry_run).map_err(refusal_status)?,
             by,
         };
         if dry_run {
-            let seen = self
+            let observed = self
                 .engine
                 .nodes()
-                .preview_decommission(wanted)
+                .preview_decommission(desired)
                 .await
                 .map_err(store_error_status)?;
-            return Ok(Response::new(previewed(seen)));
+            return Ok(Response::new(previewed(observed)));
         }
-        let done = self.engine.nodes().decommission(wanted).await.map_err(store_error_status)?;
+        let done = self.engine.nodes().decommission(desired).await.map_err(store_error_status)?;
         Ok(Response::new(operation(&done)))
     }
 
-    async fn change_node(&self, metadata: &MetadataMap, id: &str, ask: Ask) -> Answer<v1::Node> {
+    async fn change_node(
+        &self,
+        metadata: &MetadataMap,
+        id: &str,
+        request: NodeRequest,
+    ) -> Answer<v1::Node> {
         let id = NodeId::parse(id).map_err(refusal_status)?;
-        let who = Who { by: initiator(metadata), reason: String::new() };
-        let done = self.engine.nodes().ask(&id, ask, who).await.map_err(store_error_status)?;
+        let requester = Requester { by: initiator(metadata), reason: String::new() };
+        let done = self
+            .engine
+            .nodes()
+            .apply_request(&id, request, requester)
+            .await
+            .map_err(store_error_status)?;
         Ok(Response::new(node(&done)))
     }
 
     /// The URL that agents use. A bundle without it could not be used.
     fn agents_url_or_refuse(&self) -> Result<&str, Refusal> {
         if self.agents_url.is_empty() {
-            let said = "this server has no address for agents: neither nodes.listen nor nodes.url is set in its configuration";
-            return Err(Refusal::precondition("AGENTS_OFF", said).next("set [nodes] listen and url in its configuration (farrier serve --print-config), and start it again"));
+            let message = "this server has no address for agents: neither nodes.listen nor nodes.url is set in its configuration";
+            return Err(Refusal::precondition("AGENTS_OFF", message).next("set [nodes] listen and url in its configuration (farrier serve --print-config), and start it again"));
         }
         Ok(&self.agents_url)
     }
@@ -271,23 +303,25 @@ impl GrpcServices {
 
 /// A dry run stores nothing that could be replayed, so it needs no request id.
 fn request_id(id: String, dry_run: bool) -> Result<String, Refusal> {
-    if dry_run { Ok(id) } else { text::request_id(&id) }
+    if dry_run { Ok(id) } else { text::check_request_id(&id) }
 }
 
-fn shown(word: &str) -> String {
-    word.chars().take(MAX_SHOWN).collect()
+fn shown(name: &str) -> String {
+    name.chars().take(MAX_SHOWN).collect()
 }
 
-fn mode_from(word: &str) -> Result<Mode, Refusal> {
-    if word.is_empty() {
+fn mode_from(name: &str) -> Result<DecommissionMode, Refusal> {
+    if name.is_empty() {
         return Err(Refusal::missing("mode"));
     }
     // Draining and retiring have their own requests.
-    let known = Mode::parse(word).filter(|mode| Mode::DECOMMISSION.contains(mode));
+    let known =
+        DecommissionMode::parse(name).filter(|mode| DecommissionMode::DECOMMISSION.contains(mode));
     known.ok_or_else(|| {
-        let words: Vec<_> = Mode::DECOMMISSION.iter().map(|mode| mode.as_str()).collect();
+        let words: Vec<_> =
+            DecommissionMode::DECOMMISSION.iter().map(|mode| mode.as_str()).collect();
         let instead = format!("use one of: {}", words.join(", "));
-        Refusal::invalid("mode", format!("is {:?}", shown(word)), instead)
+        Refusal::invalid("mode", format!("is {:?}", shown(name)), instead)
     })
 }
 
@@ -299,27 +333,27 @@ fn lifetime_from(seconds: Option<i64>) -> Result<Duration, Refusal> {
     })
 }
 
-fn filter_from(asked: &v1::ListNodesRequest) -> Result<RecordFilter, Refusal> {
-    let wanted = |word: &String| {
-        NodeState::parse(word).map(|state| state.as_str().to_string()).ok_or_else(|| {
+fn filter_from(requested: &v1::ListNodesRequest) -> Result<RecordFilter, Refusal> {
+    let desired = |name: &String| {
+        NodeState::parse(name).map(|state| state.as_str().to_string()).ok_or_else(|| {
             let instead = format!("use one of: {}", NodeState::WORDS.join(", "));
-            Refusal::invalid("states", format!("has {:?}", shown(word)), instead)
+            Refusal::invalid("states", format!("has {:?}", shown(name)), instead)
         })
     };
-    let states = match asked.states.is_empty() {
+    let states = match requested.states.is_empty() {
         true => NodeState::ALL
             .into_iter()
             .filter(|state| *state != NodeState::Deleted)
             .map(|state| state.as_str().to_string())
             .collect(),
-        false => asked.states.iter().map(wanted).collect::<Result<_, _>>()?,
+        false => requested.states.iter().map(desired).collect::<Result<_, _>>()?,
     };
     let mut labels = Vec::new();
-    if !asked.site_id.is_empty() {
-        labels.push(("site".to_string(), SiteId::parse(&asked.site_id)?.to_string()));
+    if !requested.site_id.is_empty() {
+        labels.push(("site".to_string(), SiteId::parse(&requested.site_id)?.to_string()));
     }
-    if !asked.machine_id.is_empty() {
-        labels.push(("machine".to_string(), MachineId::parse(&asked.machine_id)?.to_string()));
+    if !requested.machine_id.is_empty() {
+        labels.push(("machine".to_string(), MachineId::parse(&requested.machine_id)?.to_string()));
     }
     Ok(RecordFilter { states, labels, ..RecordFilter::default() })
 }
@@ -349,24 +383,31 @@ fn operation(done: &NodeRun) -> v1::NodeOperation {
     }
 }
 
-fn previewed(seen: Preview) -> v1::NodeOperation {
-    let Preview { would, stages, upstream } = seen;
-    let stages = stages.into_iter().map(|Previewed { stage, adopted }| v1::StagePreview {
+fn previewed(observation: NodeRunPreview) -> v1::NodeOperation {
+    let NodeRunPreview { planned: would, stages, upstream } = observation;
+    let stages = stages.into_iter().map(|PreviewedStage { stage, adopted }| v1::StagePreview {
         stage,
         adopted: adopted.is_some(),
         why: adopted.unwrap_or_default(),
     });
     let observed = match upstream {
         Ok(_) if would.node.site.is_none() => "no MAAS manages it".to_string(),
-        Ok(Upstream::Absent) => "MAAS has no such machine".into(),
+        Ok(MaasState::Absent) => "MAAS has no such machine".into(),
         Ok(state) => format!("MAAS has the machine as {state}"),
-        Err(said) => format!("its MAAS cannot be asked: {said}"),
+        Err(message) => format!("its MAAS cannot be asked: {message}"),
     };
     v1::NodeOperation { stages: stages.collect(), observed, ..operation(&would) }
 }
 
 fn detail(view: NodeView) -> v1::NodeDetail {
-    let NodeView { node: one, run: latest, word, enrolled, site_answered, told } = view;
+    let NodeView {
+        node: one,
+        run: latest,
+        heartbeat: name,
+        enrolled,
+        site_answered,
+        explanation: reported,
+    } = view;
     let failure = latest.as_ref().and_then(|run| run.progress.failure.as_ref());
     let fault = failure.map(|failure| &failure.fault);
     v1::NodeDetail {
@@ -376,10 +417,10 @@ fn detail(view: NodeView) -> v1::NodeDetail {
         attempts: latest.as_ref().map(attempts).unwrap_or_default(),
         failure_class: fault.map(|fault| fault.class().as_str().to_string()).unwrap_or_default(),
         failure_code: fault.map(|fault| fault.code.as_str().to_string()).unwrap_or_default(),
-        failure: fault.map(|fault| fault.said.clone()).unwrap_or_default(),
-        observed: one.upstream.as_ref().map(|seen| observed(&one, seen, site_answered)),
-        agent: agent(&one, &word, enrolled),
-        recommended: told.next_commands,
+        failure: fault.map(|fault| fault.message.clone()).unwrap_or_default(),
+        observed: one.maas.as_ref().map(|observation| observed(&one, observation, site_answered)),
+        agent: agent(&one, &name, enrolled),
+        recommended: reported.next_commands,
         quarantine_cause: one.quarantine.map(Quarantine::as_str).unwrap_or_default().into(),
         workflow: latest.as_ref().map(run),
     }
@@ -404,22 +445,26 @@ fn attempts(run: &Run) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
-fn observed(node: &Node, seen: &UpstreamSeen, asked_at: Option<Timestamp>) -> v1::ObservedMachine {
+fn observed(
+    node: &Node,
+    observation: &MaasObservation,
+    asked_at: Option<Timestamp>,
+) -> v1::ObservedMachine {
     v1::ObservedMachine {
         system_id: node.system_id.clone(),
-        state: seen.state.as_str().into(),
-        message: seen.said.clone(),
-        powered_on: seen.on,
-        at: Some(time(seen.at)),
-        expected: expected(node.state, seen.state),
+        state: observation.state.as_str().into(),
+        message: observation.message.clone(),
+        powered_on: observation.powered_on,
+        at: Some(time(observation.at)),
+        expected: is_expected_maas_state(node.state, observation.state),
         asked_at: asked_at.map(time),
     }
 }
 
 /// The status of the node's agent; none before the first enrollment or heartbeat. `enrolled` is
 /// false if the agent has lost its session since.
-fn agent(node: &Node, word: &NodeHeartbeat, enrolled: bool) -> Option<v1::AgentStatus> {
-    if node.agent.is_none() && word.at.is_none() {
+fn agent(node: &Node, name: &NodeHeartbeat, enrolled: bool) -> Option<v1::AgentStatus> {
+    if node.agent.is_none() && name.at.is_none() {
         return None;
     }
     let known = node.agent.clone().unwrap_or_default();
@@ -428,8 +473,8 @@ fn agent(node: &Node, word: &NodeHeartbeat, enrolled: bool) -> Option<v1::AgentS
         hostname: known.hostname,
         version: known.version,
         enrolled_at: node.agent.as_ref().map(|agent| time(agent.enrolled_at)),
-        heard_at: word.at.map(time),
-        problems: word.problems.clone(),
+        heard_at: name.at.map(time),
+        problems: name.problems.clone(),
     })
 }
 
@@ -449,30 +494,30 @@ mod tests {
 
     #[test]
     fn unknown_modes_and_states_are_refused() {
-        for (word, known) in [("reimage", true), ("drain", false), ("retire", false), ("", false)] {
-            assert_eq!(mode_from(word).is_ok(), known, "{word:?}");
+        for (name, known) in [("reimage", true), ("drain", false), ("retire", false), ("", false)] {
+            assert_eq!(mode_from(name).is_ok(), known, "{name:?}");
         }
         let refusal = mode_from("wipe").unwrap_err();
         assert_eq!(refusal.field.as_deref(), Some("mode"));
-        assert!(refusal.said.contains("storage_cleanup"), "{}", refusal.said);
-        let asked = |states: &[&str], site: &str, machine: &str| v1::ListNodesRequest {
+        assert!(refusal.message.contains("storage_cleanup"), "{}", refusal.message);
+        let requested = |states: &[&str], site: &str, machine: &str| v1::ListNodesRequest {
             states: states.iter().map(ToString::to_string).collect(),
             site_id: site.into(),
             machine_id: machine.into(),
             ..Default::default()
         };
-        for (asked, field) in [
-            (asked(&["active", "Active"], "", ""), "states"),
-            (asked(&[], "nowhere", ""), "site_id"),
-            (asked(&[], "", "m 1"), "machine_id"),
+        for (requested, field) in [
+            (requested(&["active", "Active"], "", ""), "states"),
+            (requested(&[], "nowhere", ""), "site_id"),
+            (requested(&[], "", "m 1"), "machine_id"),
         ] {
-            assert_eq!(filter_from(&asked).unwrap_err().field.as_deref(), Some(field));
+            assert_eq!(filter_from(&requested).unwrap_err().field.as_deref(), Some(field));
         }
-        let all = filter_from(&asked(&[], "site-1", "m-1")).unwrap();
+        let all = filter_from(&requested(&[], "site-1", "m-1")).unwrap();
         assert_eq!(all.states.len(), NodeState::ALL.len() - 1);
         assert!(!all.states.contains(&"deleted".to_string()));
         assert_eq!(all.labels.len(), 2);
-        let gone = filter_from(&asked(&["deleted"], "", "")).unwrap();
+        let gone = filter_from(&requested(&["deleted"], "", "")).unwrap();
         assert_eq!(gone.states, ["deleted"]);
     }
 

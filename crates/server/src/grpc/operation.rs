@@ -5,8 +5,8 @@ use super::convert::{log_chunk, operation, operation_event};
 use super::page::{List, Page};
 use super::status::{refusal_status, store_error_status};
 use super::stream::{self, Streaming};
-use engine::watch::{LogStream, Place, Watch};
-use model::filter::{Filter, Subject};
+use engine::watch::{LogStream, Watch, WatchPosition};
+use model::filter::{Filter, FilterSubject};
 use model::id::RunId;
 use model::refusal::Refusal;
 use proto::v1;
@@ -22,7 +22,7 @@ impl GrpcServices {
         size: i32,
         token: &str,
     ) -> Result<(RunPage, String), Status> {
-        let parsed = Filter::parse(filter, Subject::Run).map_err(refusal_status)?;
+        let parsed = Filter::parse(filter, FilterSubject::Run).map_err(refusal_status)?;
         let page = Page::new(list, filter, size, token).map_err(refusal_status)?;
         let found = self
             .engine
@@ -40,12 +40,12 @@ impl GrpcServices {
         cursor: &str,
         skip_ended: bool,
     ) -> Result<Watch, Status> {
-        let filter = Filter::parse(filter, Subject::Run).map_err(refusal_status)?;
-        let place = match cursor {
+        let filter = Filter::parse(filter, FilterSubject::Run).map_err(refusal_status)?;
+        let position = match cursor {
             "" => None,
-            word => Some(Place::parse(word).map_err(refusal_status)?),
+            name => Some(WatchPosition::parse(name).map_err(refusal_status)?),
         };
-        let watch = self.engine.runs().watch(filter, place).await.map_err(store_error_status)?;
+        let watch = self.engine.runs().watch(filter, position).await.map_err(store_error_status)?;
         Ok(if skip_ended { watch.without_ended() } else { watch })
     }
 
@@ -90,9 +90,14 @@ impl v1::operation_service_server::OperationService for GrpcServices {
         &self,
         request: Request<v1::ListOperationsRequest>,
     ) -> Result<Response<v1::ListOperationsResponse>, Status> {
-        let asked = request.into_inner();
+        let requested = request.into_inner();
         let (found, next_page_token) = self
-            .run_page(List::Operations, &asked.filter, asked.page_size, &asked.page_token)
+            .run_page(
+                List::Operations,
+                &requested.filter,
+                requested.page_size,
+                &requested.page_token,
+            )
             .await?;
         let operations = found.runs.iter().map(operation).collect();
         Ok(Response::new(v1::ListOperationsResponse { operations, next_page_token }))
@@ -102,8 +107,9 @@ impl v1::operation_service_server::OperationService for GrpcServices {
         &self,
         request: Request<v1::WatchOperationsRequest>,
     ) -> Result<Response<Self::WatchOperationsStream>, Status> {
-        let asked = request.into_inner();
-        let watch = self.open_watch(&asked.filter, &asked.cursor, asked.skip_ended).await?;
+        let requested = request.into_inner();
+        let watch =
+            self.open_watch(&requested.filter, &requested.cursor, requested.skip_ended).await?;
         Ok(stream::watching(watch, operation_event))
     }
 
@@ -111,9 +117,10 @@ impl v1::operation_service_server::OperationService for GrpcServices {
         &self,
         request: Request<v1::StreamOperationLogsRequest>,
     ) -> Result<Response<Self::StreamOperationLogsStream>, Status> {
-        let asked = request.into_inner();
-        let id = RunId::parse_field(&asked.operation_id, "operation_id").map_err(refusal_status)?;
-        let log = self.open_log(&id, asked.offset, asked.no_follow).await?;
+        let requested = request.into_inner();
+        let id =
+            RunId::parse_field(&requested.operation_id, "operation_id").map_err(refusal_status)?;
+        let log = self.open_log(&id, requested.offset, requested.no_follow).await?;
         Ok(Response::new(stream::logs(log, move |line| log_chunk(&id, line))))
     }
 }

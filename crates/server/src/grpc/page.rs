@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use model::refusal::Refusal;
-use model::retry::hash;
+use model::retry::fnv1a;
 
 pub(super) const DEFAULT_SIZE: i64 = 100;
 pub(super) const MAX_SIZE: i64 = 1_000;
@@ -31,7 +31,7 @@ pub(super) enum List {
 }
 
 impl List {
-    const fn word(self) -> &'static str {
+    const fn name(self) -> &'static str {
         match self {
             Self::Machines => "machines",
             Self::Operations => "operations",
@@ -107,7 +107,7 @@ impl Page {
     }
 
     fn token_scope(&self) -> String {
-        format!("{}:{:016x}", self.list.word(), hash(&self.filter, 1))
+        format!("{}:{:016x}", self.list.name(), fnv1a(&self.filter, 1))
     }
 
     fn parse_token(&self, token: &str) -> Result<String, Refusal> {

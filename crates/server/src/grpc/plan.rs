@@ -4,7 +4,7 @@ use super::GrpcServices;
 use super::convert::{plan, plan_from};
 use super::page::{List, Page};
 use super::status::{refusal_status, store_error_status};
-use model::filter::{Filter, Subject};
+use model::filter::{Filter, FilterSubject};
 use model::id::PlanId;
 use model::refusal::Refusal;
 use proto::v1;
@@ -25,10 +25,12 @@ impl v1::plan_service_server::PlanService for GrpcServices {
         &self,
         request: Request<v1::ListPlansRequest>,
     ) -> Result<Response<v1::ListPlansResponse>, Status> {
-        let asked = request.into_inner();
-        let filter = Filter::parse(&asked.filter, Subject::Plan).map_err(refusal_status)?;
-        let page = Page::new(List::Plans, &asked.filter, asked.page_size, &asked.page_token)
-            .map_err(refusal_status)?;
+        let requested = request.into_inner();
+        let filter =
+            Filter::parse(&requested.filter, FilterSubject::Plan).map_err(refusal_status)?;
+        let page =
+            Page::new(List::Plans, &requested.filter, requested.page_size, &requested.page_token)
+                .map_err(refusal_status)?;
         let after = page.from.as_deref().unwrap_or_default();
         let found = self
             .engine
@@ -46,10 +48,10 @@ impl v1::plan_service_server::PlanService for GrpcServices {
         &self,
         request: Request<v1::CreatePlanRequest>,
     ) -> Result<Response<v1::Plan>, Status> {
-        let asked = request.into_inner().plan;
-        let asked = asked.ok_or_else(|| refusal_status(Refusal::missing("plan")))?;
-        let wanted = plan_from(asked).map_err(refusal_status)?;
-        let made = self.engine.plans().create(wanted).await.map_err(store_error_status)?;
+        let requested = request.into_inner().plan;
+        let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("plan")))?;
+        let desired = plan_from(requested).map_err(refusal_status)?;
+        let made = self.engine.plans().create(desired).await.map_err(store_error_status)?;
         Ok(Response::new(plan(&made)))
     }
 }

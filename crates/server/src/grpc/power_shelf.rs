@@ -6,10 +6,10 @@ use super::device::{DevicePageRequest, described, labels, spec, status};
 use super::page::List;
 use super::status::{refusal_status, store_error_status};
 use engine::{DescribedDevice, ShelfPreview};
-use model::effect::PowerTo;
+use model::effect::DesiredPower;
 use model::id::PowerShelfId;
-use model::power_shelf::maintenance::{self, Asked, standing_words, step_name};
-use model::power_shelf::{MaintenanceRequest, PowerShelf};
+use model::power_shelf::maintenance::{self, PowerChangeRequest, describe_shelf, step_name};
+use model::power_shelf::{PowerShelf, ShelfPowerRequest};
 use model::refusal::Refusal;
 use model::text;
 use proto::v1;
@@ -29,11 +29,11 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         request: Request<v1::RegisterPowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
         let actor = initiator(request.metadata());
-        let asked = request.into_inner();
-        let described = shelf_from(asked.power_shelf).map_err(refusal_status)?;
-        let engine = self.engine.with_dry_run(asked.dry_run);
+        let requested = request.into_inner();
+        let described = shelf_from(requested.power_shelf).map_err(refusal_status)?;
+        let engine = self.engine.with_dry_run(requested.dry_run);
         let done = engine.devices().register(described, actor).await.map_err(store_error_status)?;
-        self.shelf_response(&done, asked.dry_run).await
+        self.shelf_response(&done, requested.dry_run).await
     }
 
     async fn get_power_shelf(
@@ -52,8 +52,8 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
     ) -> Answer<v1::ListPowerShelvesResponse> {
         let v1::ListPowerShelvesRequest { filter, page_size, page_token } = request.into_inner();
         let list = List::PowerShelves;
-        let wanted = DevicePageRequest { list, filter, size: page_size, token: &page_token };
-        let (found, next_page_token) = self.device_page(wanted).await?;
+        let desired = DevicePageRequest { list, filter, size: page_size, token: &page_token };
+        let (found, next_page_token) = self.device_page(desired).await?;
         let power_shelves = found.iter().map(shelf).collect();
         Ok(Response::new(v1::ListPowerShelvesResponse { power_shelves, next_page_token }))
     }
@@ -63,16 +63,16 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         request: Request<v1::UpdatePowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
         let actor = initiator(request.metadata());
-        let asked = request.into_inner();
-        let version = (asked.expected_version != 0).then_some(asked.expected_version);
-        let described = shelf_from(asked.power_shelf).map_err(refusal_status)?;
+        let requested = request.into_inner();
+        let version = (requested.expected_version != 0).then_some(requested.expected_version);
+        let described = shelf_from(requested.power_shelf).map_err(refusal_status)?;
         if described.id.is_empty() {
             return Err(refusal_status(Refusal::missing("power_shelf.power_shelf_id")));
         }
-        let engine = self.engine.with_dry_run(asked.dry_run);
+        let engine = self.engine.with_dry_run(requested.dry_run);
         let done =
             engine.devices().update(described, version, actor).await.map_err(store_error_status)?;
-        self.shelf_response(&done, asked.dry_run).await
+        self.shelf_response(&done, requested.dry_run).await
     }
 
     async fn delete_power_shelf(
@@ -80,10 +80,11 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         request: Request<v1::DeletePowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
         let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).map_err(refusal_status)?;
-        let who = who(request.metadata(), "").map_err(refusal_status)?;
+        let requester = who(request.metadata(), "").map_err(refusal_status)?;
         let dry_run = request.get_ref().dry_run;
         let engine = self.engine.with_dry_run(dry_run);
-        let done = engine.devices().delete(id.as_str(), who).await.map_err(store_error_status)?;
+        let done =
+            engine.devices().delete(id.as_str(), requester).await.map_err(store_error_status)?;
         self.shelf_response(&done, dry_run).await
     }
 
@@ -92,10 +93,11 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         request: Request<v1::RetryPowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
         let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).map_err(refusal_status)?;
-        let who = who(request.metadata(), "").map_err(refusal_status)?;
+        let requester = who(request.metadata(), "").map_err(refusal_status)?;
         let dry_run = request.get_ref().dry_run;
         let engine = self.engine.with_dry_run(dry_run);
-        let done = engine.devices().retry(id.as_str(), who).await.map_err(store_error_status)?;
+        let done =
+            engine.devices().retry(id.as_str(), requester).await.map_err(store_error_status)?;
         self.shelf_response(&done, dry_run).await
     }
 
@@ -104,15 +106,15 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         request: Request<v1::PowerShelfMaintenanceRequest>,
     ) -> Answer<proto::Empty> {
         let dry_run = request.get_ref().dry_run.unwrap_or_default();
-        let asked =
+        let requested =
             maintenance_from(request.metadata(), request.get_ref()).map_err(refusal_status)?;
         let foreseen = if dry_run {
             let preview =
-                self.engine.power_shelves().preview(asked).await.map_err(store_error_status)?;
-            preview.foreseen.permitted().map_err(refusal_status)?;
-            preview.foreseen
+                self.engine.power_shelves().preview(requested).await.map_err(store_error_status)?;
+            preview.preview.permitted().map_err(refusal_status)?;
+            preview.preview
         } else {
-            self.engine.power_shelves().maintain(asked).await.map_err(store_error_status)?
+            self.engine.power_shelves().maintain(requested).await.map_err(store_error_status)?
         };
         let mut answer = Response::new(proto::Empty {});
         for warning in &foreseen.warnings {
@@ -129,88 +131,90 @@ impl v1::power_shelf_service_server::PowerShelfService for GrpcServices {
         &self,
         request: Request<v1::PowerShelfMaintenanceRequest>,
     ) -> Answer<v1::PowerShelfMaintenancePreview> {
-        let asked =
+        let requested =
             maintenance_from(request.metadata(), request.get_ref()).map_err(refusal_status)?;
-        let operation = asked.operation;
-        let seen = self.engine.power_shelves().preview(asked).await.map_err(store_error_status)?;
-        Ok(Response::new(preview(seen, operation)))
+        let operation = requested.operation;
+        let observed =
+            self.engine.power_shelves().preview(requested).await.map_err(store_error_status)?;
+        Ok(Response::new(preview(observed, operation)))
     }
 }
 
 impl GrpcServices {
     /// The response of a change; in a dry run with the transitions that would follow.
     async fn shelf_response(&self, done: &PowerShelf, dry_run: bool) -> Answer<v1::PowerShelf> {
-        let mut told = shelf(done);
-        if let (true, Some(status)) = (dry_run, &mut told.status) {
+        let mut reported = shelf(done);
+        if let (true, Some(status)) = (dry_run, &mut reported.status) {
             status.would_follow =
-                self.engine.devices().shelf_ahead(done).await.map_err(store_error_status)?;
+                self.engine.devices().preview_shelf(done).await.map_err(store_error_status)?;
         }
-        Ok(Response::new(told))
+        Ok(Response::new(reported))
     }
 }
 
-fn shelf_from(asked: Option<v1::PowerShelf>) -> Result<DescribedDevice, Refusal> {
-    let asked = asked.ok_or_else(|| Refusal::missing("power_shelf"))?;
-    if !asked.power_shelf_id.is_empty() {
-        PowerShelfId::parse_field(&asked.power_shelf_id, "power_shelf.power_shelf_id")?;
+fn shelf_from(requested: Option<v1::PowerShelf>) -> Result<DescribedDevice, Refusal> {
+    let requested = requested.ok_or_else(|| Refusal::missing("power_shelf"))?;
+    if !requested.power_shelf_id.is_empty() {
+        PowerShelfId::parse_field(&requested.power_shelf_id, "power_shelf.power_shelf_id")?;
     }
-    described::<PowerShelf>(asked.power_shelf_id, asked.labels, asked.spec)
+    described::<PowerShelf>(requested.power_shelf_id, requested.labels, requested.spec)
 }
 
 /// Checks everything that does not depend on the stored shelves.
 fn maintenance_from(
     metadata: &MetadataMap,
-    asked: &v1::PowerShelfMaintenanceRequest,
-) -> Result<Asked, Refusal> {
-    let operation = match asked.operation() {
-        Operation::PowerOn => PowerTo::On,
-        Operation::PowerOff => PowerTo::Off,
+    requested: &v1::PowerShelfMaintenanceRequest,
+) -> Result<PowerChangeRequest, Refusal> {
+    let operation = match requested.operation() {
+        Operation::PowerOn => DesiredPower::On,
+        Operation::PowerOff => DesiredPower::Off,
         Operation::Unspecified => {
             let instead = "use POWER_SHELF_MAINTENANCE_OPERATION_POWER_ON or …_POWER_OFF";
             return Err(Refusal::invalid("operation", "is not specified", instead));
         }
     };
-    let ids = asked.power_shelf_ids.iter();
+    let ids = requested.power_shelf_ids.iter();
     let ids: Result<Vec<PowerShelfId>, Refusal> =
         ids.map(|one| PowerShelfId::parse_field(&one.id, "power_shelf_ids")).collect();
-    let reference = asked.reference.as_deref();
-    text::short("reference", reference.unwrap_or_default())?;
-    let reason = text::optional_reason("reason", asked.reason.as_deref().unwrap_or_default())?;
-    if !reason.is_empty() && !asked.force.unwrap_or_default() {
+    let reference = requested.reference.as_deref();
+    text::check_short("reference", reference.unwrap_or_default())?;
+    let reason =
+        text::check_optional_reason("reason", requested.reason.as_deref().unwrap_or_default())?;
+    if !reason.is_empty() && !requested.force.unwrap_or_default() {
         let problem = "is only recorded with force";
         return Err(Refusal::invalid("reason", problem, "add --force, or leave it out"));
     }
-    let request_id = match asked.request_id.as_deref() {
+    let request_id = match requested.request_id.as_deref() {
         None | Some("") => None,
-        Some(id) => Some(text::request_id(id)?),
+        Some(id) => Some(text::check_request_id(id)?),
     };
-    Ok(Asked {
+    Ok(PowerChangeRequest {
         ids: ids?,
         operation,
         initiator: maintenance::initiator(known_caller(metadata).as_deref(), reference),
-        forced: asked.force.unwrap_or_default().then_some(reason),
+        forced: requested.force.unwrap_or_default().then_some(reason),
         request_id,
     })
 }
 
-fn preview(seen: ShelfPreview, operation: PowerTo) -> v1::PowerShelfMaintenancePreview {
-    let ShelfPreview { foreseen, shelves } = seen;
+fn preview(observed: ShelfPreview, operation: DesiredPower) -> v1::PowerShelfMaintenancePreview {
+    let ShelfPreview { preview: foreseen, shelves } = observed;
     let shelves = shelves.into_iter().map(|one| v1::PowerShelfMaintenanceStep {
-        standing: one.shelf.as_ref().map(standing_words).unwrap_or_else(|| "not known".into()),
-        steps: match foreseen.told.contains(&one.id) {
+        standing: one.shelf.as_ref().map(describe_shelf).unwrap_or_else(|| "not known".into()),
+        steps: match foreseen.accepted.contains(&one.id) {
             true => vec![step_name(operation).to_string()],
             false => Vec::new(),
         },
         power_shelf_id: one.id.to_string(),
     });
-    let dark = foreseen.dark.iter().map(|one| v1::DarkMachine {
+    let affected = foreseen.affected.iter().map(|one| v1::DarkMachine {
         machine_id: one.machine.to_string(),
         against: one.said().unwrap_or_default(),
     });
     v1::PowerShelfMaintenancePreview {
         shelves: shelves.collect(),
-        dark: dark.collect(),
-        refusals: foreseen.refusals.iter().map(|refusal| refusal.said.clone()).collect(),
+        dark: affected.collect(),
+        refusals: foreseen.refusals.iter().map(|refusal| refusal.message.clone()).collect(),
         warnings: foreseen.warnings,
         rules: foreseen.rules,
     }
@@ -226,10 +230,10 @@ fn shelf(shelf: &PowerShelf) -> v1::PowerShelf {
     }
 }
 
-fn requested(request: &MaintenanceRequest) -> v1::PowerShelfMaintenance {
+fn requested(request: &ShelfPowerRequest) -> v1::PowerShelfMaintenance {
     let operation = match request.operation {
-        PowerTo::On => Operation::PowerOn,
-        PowerTo::Off => Operation::PowerOff,
+        DesiredPower::On => Operation::PowerOn,
+        DesiredPower::Off => Operation::PowerOff,
     };
     v1::PowerShelfMaintenance {
         requested_at: Some(time(request.requested_at)),

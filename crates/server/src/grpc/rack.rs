@@ -8,7 +8,7 @@ use super::page::{List, Page};
 use super::status::{refusal_status, store_error_status};
 use engine::rack::{MaintenanceStart, MaintenanceStatus, RackFilter};
 use model::id::{RackId, RunId};
-use model::rack::maintenance::{Trigger, Wanted};
+use model::rack::maintenance::{MaintenanceTrigger, RackMaintenanceRequest};
 use model::refusal::Refusal;
 use model::text;
 use proto::v1;
@@ -35,21 +35,21 @@ impl MaintenanceFields {
         self,
         metadata: &MetadataMap,
         rack_id: RackId,
-        wanted: Wanted,
-        trigger: Trigger,
+        desired: RackMaintenanceRequest,
+        trigger: MaintenanceTrigger,
     ) -> Result<MaintenanceStart, Refusal> {
         if !self.request_id.is_empty() {
-            text::request_id(&self.request_id)?;
+            text::check_request_id(&self.request_id)?;
         }
         let force = force_reason(self.force, &self.reason)?;
         Ok(MaintenanceStart {
             rack_id,
-            wanted,
+            request: desired,
             trigger,
             request_id: self.request_id,
             by: initiator(metadata),
             reference: self.reference,
-            force,
+            force_reason: force,
             dry_run: self.dry_run,
         })
     }
@@ -78,9 +78,9 @@ impl GrpcServices {
 impl v1::rack_service_server::RackService for GrpcServices {
     async fn create_rack(&self, request: Request<v1::CreateRackRequest>) -> Answer<v1::Rack> {
         let by = initiator(request.metadata());
-        let asked = request.into_inner();
-        let described = convert::described(asked.rack).map_err(refusal_status)?;
-        let engine = self.engine.with_dry_run(asked.dry_run);
+        let requested = request.into_inner();
+        let described = convert::described(requested.rack).map_err(refusal_status)?;
+        let engine = self.engine.with_dry_run(requested.dry_run);
         let made = engine.racks().create(described, by).await.map_err(store_error_status)?;
         Ok(Response::new(convert::rack(&made)))
     }
@@ -100,15 +100,15 @@ impl v1::rack_service_server::RackService for GrpcServices {
         &self,
         request: Request<v1::ListRacksRequest>,
     ) -> Answer<v1::ListRacksResponse> {
-        let asked = request.into_inner();
-        let states = convert::states(asked.states).map_err(refusal_status)?;
-        let mut labels: Vec<_> = asked.labels.into_iter().collect();
+        let requested = request.into_inner();
+        let states = convert::states(requested.states).map_err(refusal_status)?;
+        let mut labels: Vec<_> = requested.labels.into_iter().collect();
         labels.sort();
-        let selected = format!("{states:?} {:?} {labels:?}", asked.hardware_types);
-        let page = Page::new(List::Racks, &selected, asked.page_size, &asked.page_token)
+        let selected = format!("{states:?} {:?} {labels:?}", requested.hardware_types);
+        let page = Page::new(List::Racks, &selected, requested.page_size, &requested.page_token)
             .map_err(refusal_status)?;
         let records = RecordFilter { rack: None, states, labels };
-        let filter = RackFilter { records, hardware_types: asked.hardware_types };
+        let filter = RackFilter { records, hardware_types: requested.hardware_types };
         let size = usize::try_from(page.size).unwrap_or(usize::MAX);
         let found = self
             .engine
@@ -124,10 +124,10 @@ impl v1::rack_service_server::RackService for GrpcServices {
 
     async fn update_rack(&self, request: Request<v1::UpdateRackRequest>) -> Answer<v1::Rack> {
         let by = initiator(request.metadata());
-        let asked = request.into_inner();
-        let version = (asked.expected_version != 0).then_some(asked.expected_version);
-        let described = convert::described(asked.rack).map_err(refusal_status)?;
-        let engine = self.engine.with_dry_run(asked.dry_run);
+        let requested = request.into_inner();
+        let version = (requested.expected_version != 0).then_some(requested.expected_version);
+        let described = convert::described(requested.rack).map_err(refusal_status)?;
+        let engine = self.engine.with_dry_run(requested.dry_run);
         let done =
             engine.racks().update(described, version, by).await.map_err(store_error_status)?;
         Ok(Response::new(convert::rack(&done)))
@@ -135,11 +135,11 @@ impl v1::rack_service_server::RackService for GrpcServices {
 
     async fn delete_rack(&self, request: Request<v1::DeleteRackRequest>) -> Answer<v1::Rack> {
         let by = initiator(request.metadata());
-        let asked = request.into_inner();
-        let id = RackId::parse(&asked.rack_id).map_err(refusal_status)?;
-        let engine = self.engine.with_dry_run(asked.dry_run);
+        let requested = request.into_inner();
+        let id = RackId::parse(&requested.rack_id).map_err(refusal_status)?;
+        let engine = self.engine.with_dry_run(requested.dry_run);
         let marked =
-            engine.racks().delete(id, asked.force, by).await.map_err(store_error_status)?;
+            engine.racks().delete(id, requested.force, by).await.map_err(store_error_status)?;
         Ok(Response::new(convert::view(&marked)))
     }
 
@@ -148,18 +148,19 @@ impl v1::rack_service_server::RackService for GrpcServices {
         request: Request<v1::RackMaintenanceOnDemandRequest>,
     ) -> Answer<v1::RackMaintenanceOnDemandResponse> {
         let metadata = request.metadata().clone();
-        let asked = request.into_inner();
-        let rack = asked.rack_id.map(|rack| rack.id).unwrap_or_default();
+        let requested = request.into_inner();
+        let rack = requested.rack_id.map(|rack| rack.id).unwrap_or_default();
         let rack = RackId::parse(&rack).map_err(refusal_status)?;
-        let wanted = convert::wanted(asked.scope.unwrap_or_default()).map_err(refusal_status)?;
+        let desired = convert::maintenance_from(requested.scope.unwrap_or_default())
+            .map_err(refusal_status)?;
         let ask = MaintenanceFields {
-            request_id: asked.request_id,
-            reference: asked.reference,
-            force: asked.force,
-            reason: asked.reason,
-            dry_run: asked.dry_run,
+            request_id: requested.request_id,
+            reference: requested.reference,
+            force: requested.force,
+            reason: requested.reason,
+            dry_run: requested.dry_run,
         };
-        let start = ask.start(&metadata, rack, wanted, Trigger::OnDemand);
+        let start = ask.start(&metadata, rack, desired, MaintenanceTrigger::OnDemand);
         self.start_maintenance(start.map_err(refusal_status)?).await
     }
 
@@ -168,16 +169,21 @@ impl v1::rack_service_server::RackService for GrpcServices {
         request: Request<v1::ReprovisionRackRequest>,
     ) -> Answer<v1::RackMaintenanceOnDemandResponse> {
         let metadata = request.metadata().clone();
-        let asked = request.into_inner();
-        let rack = RackId::parse(&asked.rack_id).map_err(refusal_status)?;
+        let requested = request.into_inner();
+        let rack = RackId::parse(&requested.rack_id).map_err(refusal_status)?;
         let ask = MaintenanceFields {
-            request_id: asked.request_id,
-            reference: asked.reference,
-            force: asked.force,
-            reason: asked.reason,
-            dry_run: asked.dry_run,
+            request_id: requested.request_id,
+            reference: requested.reference,
+            force: requested.force,
+            reason: requested.reason,
+            dry_run: requested.dry_run,
         };
-        let start = ask.start(&metadata, rack, Wanted::default(), Trigger::Reprovision);
+        let start = ask.start(
+            &metadata,
+            rack,
+            RackMaintenanceRequest::default(),
+            MaintenanceTrigger::Reprovision,
+        );
         self.start_maintenance(start.map_err(refusal_status)?).await
     }
 

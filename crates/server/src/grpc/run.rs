@@ -5,10 +5,10 @@ use super::convert::{initiator, log_chunk, run, run_event, who};
 use super::page::List;
 use super::status::{refusal_status, store_error_status};
 use super::stream::{self, Streaming};
-use engine::admission::Start;
+use engine::admission::StartRequest;
 use model::id::{MachineId, PlanId, RunId};
 use model::plan::RunType;
-use model::run::act::{Action, RestartMode, Who};
+use model::run::actions::{Action, Requester, RestartMode};
 use model::text;
 use proto::v1;
 use tonic::metadata::MetadataMap;
@@ -25,18 +25,25 @@ impl GrpcServices {
         action: Action,
     ) -> Answer {
         let id = RunId::parse(id).map_err(refusal_status)?;
-        let who = who(metadata, reason).map_err(refusal_status)?;
-        let done = self.engine.runs().act(id, action, who).await.map_err(store_error_status)?;
+        let requester = who(metadata, reason).map_err(refusal_status)?;
+        let done =
+            self.engine.runs().act(id, action, requester).await.map_err(store_error_status)?;
         Ok(Response::new(run(&done)))
     }
 
-    async fn restart_run(&self, id: &str, request_id: &str, who: Who, how: RestartMode) -> Answer {
+    async fn restart_run(
+        &self,
+        id: &str,
+        request_id: &str,
+        requester: Requester,
+        how: RestartMode,
+    ) -> Answer {
         let id = RunId::parse(id).map_err(refusal_status)?;
-        let request_id = text::request_id(request_id).map_err(refusal_status)?;
+        let request_id = text::check_request_id(request_id).map_err(refusal_status)?;
         let started = self
             .engine
             .runs()
-            .restart(id, how, request_id, who)
+            .restart(id, how, request_id, requester)
             .await
             .map_err(store_error_status)?;
         Ok(Response::new(run(&started.run)))
@@ -50,17 +57,17 @@ impl v1::run_service_server::RunService for GrpcServices {
 
     async fn start_run(&self, request: Request<v1::StartRunRequest>) -> Answer {
         let initiator = initiator(request.metadata());
-        let asked = request.into_inner();
-        let plan_id = match asked.plan_id.as_str() {
+        let requested = request.into_inner();
+        let plan_id = match requested.plan_id.as_str() {
             "" => None,
             id => Some(PlanId::parse(id).map_err(refusal_status)?),
         };
-        let start = Start {
-            machine_id: MachineId::parse(&asked.machine_id).map_err(refusal_status)?,
-            request_id: text::request_id(&asked.request_id).map_err(refusal_status)?,
-            run_type: RunType::parse_field("type", &asked.r#type).map_err(refusal_status)?,
+        let start = StartRequest {
+            machine_id: MachineId::parse(&requested.machine_id).map_err(refusal_status)?,
+            request_id: text::check_request_id(&requested.request_id).map_err(refusal_status)?,
+            run_type: RunType::parse_field("type", &requested.r#type).map_err(refusal_status)?,
             plan_id,
-            params: asked.params.into_iter().collect(),
+            params: requested.params.into_iter().collect(),
             initiator,
         };
         let started = self.engine.runs().start(start).await.map_err(store_error_status)?;
@@ -77,24 +84,27 @@ impl v1::run_service_server::RunService for GrpcServices {
         &self,
         request: Request<v1::ListRunsRequest>,
     ) -> Result<Response<v1::ListRunsResponse>, Status> {
-        let asked = request.into_inner();
-        let (found, next_page_token) =
-            self.run_page(List::Runs, &asked.filter, asked.page_size, &asked.page_token).await?;
+        let requested = request.into_inner();
+        let (found, next_page_token) = self
+            .run_page(List::Runs, &requested.filter, requested.page_size, &requested.page_token)
+            .await?;
         let runs = found.runs.iter().map(run).collect();
         Ok(Response::new(v1::ListRunsResponse { runs, next_page_token }))
     }
 
     async fn cancel_run(&self, request: Request<v1::CancelRunRequest>) -> Answer {
-        let asked = request.get_ref();
-        self.act_on_run(request.metadata(), &asked.run_id, &asked.reason, Action::Cancel).await
+        let requested = request.get_ref();
+        self.act_on_run(request.metadata(), &requested.run_id, &requested.reason, Action::Cancel)
+            .await
     }
 
     async fn watch_runs(
         &self,
         request: Request<v1::WatchRunsRequest>,
     ) -> Result<Response<Self::WatchRunsStream>, Status> {
-        let asked = request.into_inner();
-        let watch = self.open_watch(&asked.filter, &asked.cursor, asked.skip_ended).await?;
+        let requested = request.into_inner();
+        let watch =
+            self.open_watch(&requested.filter, &requested.cursor, requested.skip_ended).await?;
         Ok(stream::watching(watch, run_event))
     }
 
@@ -102,45 +112,61 @@ impl v1::run_service_server::RunService for GrpcServices {
         &self,
         request: Request<v1::StreamRunLogsRequest>,
     ) -> Result<Response<Self::StreamRunLogsStream>, Status> {
-        let asked = request.into_inner();
-        let id = RunId::parse(&asked.run_id).map_err(refusal_status)?;
-        let log = self.open_log(&id, asked.offset, asked.no_follow).await?;
+        let requested = request.into_inner();
+        let id = RunId::parse(&requested.run_id).map_err(refusal_status)?;
+        let log = self.open_log(&id, requested.offset, requested.no_follow).await?;
         Ok(Response::new(stream::logs(log, move |line| log_chunk(&id, line))))
     }
 
     async fn retry_step(&self, request: Request<v1::RetryStepRequest>) -> Answer {
-        let asked = request.get_ref();
-        self.act_on_run(request.metadata(), &asked.run_id, &asked.reason, Action::RetryStep).await
+        let requested = request.get_ref();
+        self.act_on_run(request.metadata(), &requested.run_id, &requested.reason, Action::RetryStep)
+            .await
     }
 
     async fn resume_run(&self, request: Request<v1::ResumeRunRequest>) -> Answer {
-        let asked = request.get_ref();
-        self.act_on_run(request.metadata(), &asked.run_id, &asked.reason, Action::Resume).await
+        let requested = request.get_ref();
+        self.act_on_run(request.metadata(), &requested.run_id, &requested.reason, Action::Resume)
+            .await
     }
 
     async fn rerun(&self, request: Request<v1::RerunRequest>) -> Answer {
-        let asked = request.get_ref();
-        let who = who(request.metadata(), &asked.reason).map_err(refusal_status)?;
-        self.restart_run(&asked.run_id, &asked.request_id, who, RestartMode::Rerun).await
+        let requested = request.get_ref();
+        let requester = who(request.metadata(), &requested.reason).map_err(refusal_status)?;
+        self.restart_run(&requested.run_id, &requested.request_id, requester, RestartMode::Rerun)
+            .await
     }
 
     async fn restart_clean(&self, request: Request<v1::RestartCleanRequest>) -> Answer {
-        let asked = request.get_ref();
-        let who = who(request.metadata(), &asked.reason).map_err(refusal_status)?;
-        self.restart_run(&asked.run_id, &asked.request_id, who, RestartMode::RestartClean).await
+        let requested = request.get_ref();
+        let requester = who(request.metadata(), &requested.reason).map_err(refusal_status)?;
+        self.restart_run(
+            &requested.run_id,
+            &requested.request_id,
+            requester,
+            RestartMode::RestartClean,
+        )
+        .await
     }
 
     async fn adopt_observed_state(
         &self,
         request: Request<v1::AdoptObservedStateRequest>,
     ) -> Answer {
-        let asked = request.get_ref();
-        self.act_on_run(request.metadata(), &asked.run_id, &asked.reason, Action::Adopt).await
+        let requested = request.get_ref();
+        self.act_on_run(request.metadata(), &requested.run_id, &requested.reason, Action::Adopt)
+            .await
     }
 
     async fn mark_manual(&self, request: Request<v1::MarkManualRequest>) -> Answer {
-        let asked = request.get_ref();
-        text::reason("reason", &asked.reason).map_err(refusal_status)?;
-        self.act_on_run(request.metadata(), &asked.run_id, &asked.reason, Action::MarkManual).await
+        let requested = request.get_ref();
+        text::check_reason("reason", &requested.reason).map_err(refusal_status)?;
+        self.act_on_run(
+            request.metadata(),
+            &requested.run_id,
+            &requested.reason,
+            Action::MarkManual,
+        )
+        .await
     }
 }

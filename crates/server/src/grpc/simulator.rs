@@ -13,9 +13,9 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
         &self,
         request: Request<v1::AddFaultRequest>,
     ) -> Result<Response<v1::SimFault>, Status> {
-        let asked = request.into_inner().fault;
-        let asked = asked.ok_or_else(|| refusal_status(Refusal::missing("fault")))?;
-        let rule = rule_from(asked).map_err(refusal_status)?;
+        let requested = request.into_inner().fault;
+        let requested = requested.ok_or_else(|| refusal_status(Refusal::missing("fault")))?;
+        let rule = rule_from(requested).map_err(refusal_status)?;
         let added = self.sim.add_fault(rule).map_err(refusal_status)?;
         Ok(Response::new(fault(added)))
     }
@@ -57,7 +57,7 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
             key: count.key,
             machine: count.machine,
             effect: count.effect,
-            asked: saturate(count.asked),
+            asked: saturate(count.requested),
             applied: saturate(count.applied),
         });
         Ok(Response::new(v1::ListEffectsResponse { effects: effects.collect() }))
@@ -74,15 +74,15 @@ fn count(field: &str, value: i32) -> Result<u32, Refusal> {
 }
 
 /// A fault rule as a client describes it. The simulator assigns its id.
-fn rule_from(asked: v1::SimFault) -> Result<FaultRule, Refusal> {
-    let rule = FaultRule::from_words(&asked.verb, &asked.action)?;
+fn rule_from(requested: v1::SimFault) -> Result<FaultRule, Refusal> {
+    let rule = FaultRule::parse(&requested.verb, &requested.action)?;
     Ok(FaultRule {
         id: String::new(),
-        machine: asked.machine,
-        effect: asked.effect,
-        times: count("fault.times", asked.times)?,
-        delay_ms: count("fault.delay_ms", asked.delay_ms)?,
-        message: asked.message,
+        machine: requested.machine,
+        effect: requested.effect,
+        times: count("fault.times", requested.times)?,
+        delay_ms: count("fault.delay_ms", requested.delay_ms)?,
+        message: requested.message,
         ..rule
     })
 }
@@ -97,6 +97,6 @@ fn fault(rule: FaultRule) -> v1::SimFault {
         times: saturate(rule.times),
         delay_ms: saturate(rule.delay_ms),
         message: rule.message,
-        struck: saturate(rule.struck),
+        struck: saturate(rule.applied_count),
     }
 }

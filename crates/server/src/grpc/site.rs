@@ -4,7 +4,7 @@ use super::GrpcServices;
 use super::convert::{time, who};
 use super::page::{List, Page};
 use super::status::{refusal_status, store_error_status};
-use engine::DescribedSite;
+use engine::SiteDescription;
 use model::id::SiteId;
 use model::machine::Labels;
 use model::refusal::Refusal;
@@ -21,11 +21,15 @@ const NO_MODEL: &str = "-";
 #[tonic::async_trait]
 impl v1::site_service_server::SiteService for GrpcServices {
     async fn put_site(&self, request: Request<v1::PutSiteRequest>) -> Answer<v1::Site> {
-        let who = who(request.metadata(), "").map_err(refusal_status)?;
-        let v1::PutSiteRequest { site: asked, version } = request.into_inner();
-        let described = described(asked).map_err(refusal_status)?;
-        let put =
-            self.engine.sites().put(described, version, who).await.map_err(store_error_status)?;
+        let requester = who(request.metadata(), "").map_err(refusal_status)?;
+        let v1::PutSiteRequest { site: requested, version } = request.into_inner();
+        let described = described(requested).map_err(refusal_status)?;
+        let put = self
+            .engine
+            .sites()
+            .put(described, version, requester)
+            .await
+            .map_err(store_error_status)?;
         Ok(Response::new(site(&put)))
     }
 
@@ -39,8 +43,8 @@ impl v1::site_service_server::SiteService for GrpcServices {
         &self,
         request: Request<v1::ListSitesRequest>,
     ) -> Answer<v1::ListSitesResponse> {
-        let asked = request.into_inner();
-        let page = Page::new(List::Sites, "", asked.page_size, &asked.page_token)
+        let requested = request.into_inner();
+        let page = Page::new(List::Sites, "", requested.page_size, &requested.page_token)
             .map_err(refusal_status)?;
         let size = usize::try_from(page.size).unwrap_or_default();
         let found =
@@ -51,68 +55,68 @@ impl v1::site_service_server::SiteService for GrpcServices {
     }
 
     async fn delete_site(&self, request: Request<v1::DeleteSiteRequest>) -> Answer<v1::Site> {
-        let who = who(request.metadata(), "").map_err(refusal_status)?;
+        let requester = who(request.metadata(), "").map_err(refusal_status)?;
         let id = SiteId::parse(&request.get_ref().site_id).map_err(refusal_status)?;
-        let gone = self.engine.sites().delete(&id, who).await.map_err(store_error_status)?;
+        let gone = self.engine.sites().delete(&id, requester).await.map_err(store_error_status)?;
         Ok(Response::new(site(&gone)))
     }
 
     async fn check_site(&self, request: Request<v1::CheckSiteRequest>) -> Answer<v1::Site> {
         let id = SiteId::parse(&request.get_ref().site_id).map_err(refusal_status)?;
         self.engine.nodes().probe_site(&id).await.map_err(store_error_status)?;
-        let seen = self.engine.sites().get(&id).await.map_err(store_error_status)?;
-        Ok(Response::new(site(&seen)))
+        let observed = self.engine.sites().get(&id).await.map_err(store_error_status)?;
+        Ok(Response::new(site(&observed)))
     }
 }
 
-fn described(asked: Option<v1::Site>) -> Result<DescribedSite, Refusal> {
-    let asked = asked.ok_or_else(|| Refusal::missing("site"))?;
-    let labels: Labels = asked.labels.into_iter().collect();
-    Ok(DescribedSite {
-        id: SiteId::parse_field(&asked.site_id, "site.site_id")?,
-        spec: spec_from(asked.spec.unwrap_or_default())?,
+fn described(requested: Option<v1::Site>) -> Result<SiteDescription, Refusal> {
+    let requested = requested.ok_or_else(|| Refusal::missing("site"))?;
+    let labels: Labels = requested.labels.into_iter().collect();
+    Ok(SiteDescription {
+        id: SiteId::parse_field(&requested.site_id, "site.site_id")?,
+        spec: spec_from(requested.spec.unwrap_or_default())?,
         labels,
     })
 }
 
 /// An empty field means its default; the engine checks the values.
-fn spec_from(asked: v1::SiteSpec) -> Result<SiteSpec, Refusal> {
+fn spec_from(requested: v1::SiteSpec) -> Result<SiteSpec, Refusal> {
     let default = SiteSpec::default();
     let or = |given: String, default: String| if given.is_empty() { default } else { given };
-    let network = asked.network.unwrap_or_default();
+    let network = requested.network.unwrap_or_default();
     let count = |field: &str, given: Option<i32>, default: u32| match given {
         None => Ok(default),
         Some(count) => number(field, count),
     };
     Ok(SiteSpec {
-        provider: or(asked.provider, default.provider),
-        maas_url: asked.maas_url,
-        maas_credential: asked.maas_credential,
-        zone: asked.zone,
-        pool: asked.pool,
-        image: or(asked.image, default.image),
-        storage_layout: or(asked.storage_layout, default.storage_layout),
-        boot_disk_model: match asked.boot_disk_model.as_str() {
+        provider: or(requested.provider, default.provider),
+        maas_url: requested.maas_url,
+        maas_credential: requested.maas_credential,
+        zone: requested.zone,
+        pool: requested.pool,
+        image: or(requested.image, default.image),
+        storage_layout: or(requested.storage_layout, default.storage_layout),
+        boot_disk_model: match requested.boot_disk_model.as_str() {
             NO_MODEL => String::new(),
-            _ => or(asked.boot_disk_model, default.boot_disk_model),
+            _ => or(requested.boot_disk_model, default.boot_disk_model),
         },
         network: Network {
             roce_interfaces: network.roce_interfaces,
             roce_mtu: number("network.roce_mtu", network.roce_mtu)?,
             roce_subnet: network.roce_subnet,
         },
-        cloud_init: asked.cloud_init,
+        cloud_init: requested.cloud_init,
         datasource_retries: count(
             "datasource_retries",
-            asked.datasource_retries,
+            requested.datasource_retries,
             default.datasource_retries,
         )?,
-        erase_on_release: asked.erase_on_release.unwrap_or(default.erase_on_release),
-        keep_in_maas: asked.keep_in_maas.unwrap_or(default.keep_in_maas),
-        calls_at_once: count("calls_at_once", asked.calls_at_once, default.calls_at_once)?,
+        erase_on_release: requested.erase_on_release.unwrap_or(default.erase_on_release),
+        keep_in_maas: requested.keep_in_maas.unwrap_or(default.keep_in_maas),
+        calls_at_once: count("calls_at_once", requested.calls_at_once, default.calls_at_once)?,
         calls_per_second: count(
             "calls_per_second",
-            asked.calls_per_second,
+            requested.calls_per_second,
             default.calls_per_second,
         )?,
     })
@@ -196,14 +200,14 @@ mod tests {
     #[test]
     fn invalid_specs_are_refused_by_field() {
         let network = Some(v1::SiteNetwork { roce_mtu: -1, ..Default::default() });
-        for (asked, field) in [
+        for (requested, field) in [
             (v1::SiteSpec { network, ..Default::default() }, "site.spec.network.roce_mtu"),
             (
                 v1::SiteSpec { calls_at_once: Some(-5), ..Default::default() },
                 "site.spec.calls_at_once",
             ),
         ] {
-            assert_eq!(spec_from(asked).unwrap_err().field.as_deref(), Some(field));
+            assert_eq!(spec_from(requested).unwrap_err().field.as_deref(), Some(field));
         }
         assert_eq!(described(None).unwrap_err().field.as_deref(), Some("site"));
         let unnamed = Some(v1::Site::default());

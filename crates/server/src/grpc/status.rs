@@ -1,7 +1,7 @@
 //! The only place where an error becomes a gRPC code.
 
-use engine::machine::hardware::Missed;
-use model::fault::{Class, Fault};
+use engine::machine::hardware::HardwareError;
+use model::fault::{Fault, FaultClass};
 use model::refusal::{Refusal, RefusalKind};
 use std::collections::HashMap;
 use store::StoreError;
@@ -21,16 +21,16 @@ pub(super) fn refusal_status(refusal: Refusal) -> Status {
     };
     let mut details = ErrorDetails::new();
     let mut metadata = HashMap::new();
-    if let Some(next) = &refusal.next {
+    if let Some(next) = &refusal.next_command {
         metadata.insert("next".to_string(), next.clone());
     }
     details.set_error_info(refusal.reason, DOMAIN, metadata);
     if let Some(field) = &refusal.field {
-        details.add_bad_request_violation(field, &refusal.said);
+        details.add_bad_request_violation(field, &refusal.message);
     }
-    let message = match &refusal.next {
-        Some(next) => format!("{}; try: {next}", refusal.said),
-        None => refusal.said,
+    let message = match &refusal.next_command {
+        Some(next) => format!("{}; try: {next}", refusal.message),
+        None => refusal.message,
     };
     Status::with_error_details(code, message, details)
 }
@@ -38,9 +38,9 @@ pub(super) fn refusal_status(refusal: Refusal) -> Status {
 /// A fault of the hardware. Its class decides whether a retry may help.
 pub(super) fn fault_status(fault: Fault) -> Status {
     let code = match fault.class() {
-        Class::Retryable => Code::Unavailable,
-        Class::NeedsIntervention | Class::Rejected => Code::FailedPrecondition,
-        Class::Bug => Code::Internal,
+        FaultClass::Retryable => Code::Unavailable,
+        FaultClass::NeedsIntervention | FaultClass::Rejected => Code::FailedPrecondition,
+        FaultClass::Bug => Code::Internal,
     };
     let next = format!("farrier fault {}", fault.code.as_str());
     let mut details = ErrorDetails::new();
@@ -49,10 +49,10 @@ pub(super) fn fault_status(fault: Fault) -> Status {
     Status::with_error_details(code, format!("{fault}; try: {next}"), details)
 }
 
-pub(super) fn hardware_error_status(missed: Missed) -> Status {
+pub(super) fn hardware_error_status(missed: HardwareError) -> Status {
     match missed {
-        Missed::Store(error) => store_error_status(error),
-        Missed::Fault(fault) => fault_status(fault),
+        HardwareError::Store(error) => store_error_status(error),
+        HardwareError::Fault(fault) => fault_status(fault),
     }
 }
 
@@ -91,7 +91,7 @@ mod tests {
             if let Some(field) = &refusal.field {
                 assert_eq!(details.bad_request().unwrap().field_violations[0].field, *field);
             }
-            if let Some(next) = &refusal.next {
+            if let Some(next) = &refusal.next_command {
                 assert!(status.message().contains(next.as_str()));
             }
         }
@@ -105,12 +105,12 @@ mod tests {
     #[test]
     fn hardware_faults_map_to_grpc_codes() {
         for (code, expected) in [
-            (model::fault::Code::BmcUnreachable, Code::Unavailable),
-            (model::fault::Code::LoginRefused, Code::FailedPrecondition),
-            (model::fault::Code::NotSupported, Code::FailedPrecondition),
-            (model::fault::Code::ProtocolBroken, Code::Internal),
+            (model::fault::FaultCode::BmcUnreachable, Code::Unavailable),
+            (model::fault::FaultCode::LoginRefused, Code::FailedPrecondition),
+            (model::fault::FaultCode::NotSupported, Code::FailedPrecondition),
+            (model::fault::FaultCode::ProtocolBroken, Code::Internal),
         ] {
-            let status = hardware_error_status(Missed::Fault(Fault::new(code, "smoke")));
+            let status = hardware_error_status(HardwareError::Fault(Fault::new(code, "smoke")));
             assert_eq!(status.code(), expected);
             let page = format!("smoke ({0}); try: farrier fault {0}", code.as_str());
             assert_eq!(status.message(), page);

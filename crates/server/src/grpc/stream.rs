@@ -1,7 +1,7 @@
 //! Watches and logs as gRPC streams. A slow client delays only its own stream.
 
 use super::status::store_error_status;
-use engine::watch::{LogStream, Seen, Watch};
+use engine::watch::{LogStream, Watch, WatchUpdate};
 use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
 use std::pin::Pin;
 use store::LogLine;
@@ -20,27 +20,27 @@ const CURSOR: &str = "farrier-cursor";
 /// The response of a watch, with its cursor in the metadata.
 pub(super) fn watching<T: Send + 'static>(
     begun: Watch,
-    convert: impl Fn(Seen) -> T + Send + 'static,
+    convert: impl Fn(WatchUpdate) -> T + Send + 'static,
 ) -> Response<Streaming<T>> {
-    let place = begun.place().to_word().parse();
+    let position = begun.place().to_cursor_text().parse();
     let mut answer = Response::new(watch(begun, convert));
     // Cursors are plain ASCII; otherwise the metadata would be left out.
-    if let Ok(place) = place {
-        answer.metadata_mut().insert(CURSOR, place);
+    if let Ok(position) = position {
+        answer.metadata_mut().insert(CURSOR, position);
     }
     answer
 }
 
 fn watch<T: Send + 'static>(
     watch: Watch,
-    convert: impl Fn(Seen) -> T + Send + 'static,
+    convert: impl Fn(WatchUpdate) -> T + Send + 'static,
 ) -> Streaming<T> {
     let batches = stream::try_unfold(watch, |mut watch| async move {
-        let seen = watch.next().await.map_err(store_error_status)?;
-        if seen.is_empty() {
+        let observed = watch.next().await.map_err(store_error_status)?;
+        if observed.is_empty() {
             return Err(stopping("after your last cursor"));
         }
-        Ok(Some((stream::iter(seen).map(Ok::<_, Status>), watch)))
+        Ok(Some((stream::iter(observed).map(Ok::<_, Status>), watch)))
     });
     Box::pin(batches.try_flatten().map_ok(convert))
 }
@@ -52,7 +52,11 @@ pub(super) fn logs<T: Send + 'static>(
     let batches = stream::try_unfold(log, |mut log| async move {
         let lines = log.next().await.map_err(store_error_status)?;
         if lines.is_empty() {
-            return if log.complete() { Ok(None) } else { Err(stopping("from your last offset")) };
+            return if log.is_complete() {
+                Ok(None)
+            } else {
+                Err(stopping("from your last offset"))
+            };
         }
         Ok(Some((stream::iter(lines).map(Ok::<_, Status>), log)))
     });

@@ -21,11 +21,11 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
         request: Request<v1::RegisterSwitchRequest>,
     ) -> Answer<v1::Switch> {
         let actor = initiator(request.metadata());
-        let asked = request.into_inner();
-        let described = switch_from(asked.switch).map_err(refusal_status)?;
-        let engine = self.engine.with_dry_run(asked.dry_run);
+        let requested = request.into_inner();
+        let described = switch_from(requested.switch).map_err(refusal_status)?;
+        let engine = self.engine.with_dry_run(requested.dry_run);
         let done = engine.devices().register(described, actor).await.map_err(store_error_status)?;
-        self.switch_response(&done, asked.dry_run).await
+        self.switch_response(&done, requested.dry_run).await
     }
 
     async fn get_switch(&self, request: Request<v1::GetSwitchRequest>) -> Answer<v1::Switch> {
@@ -40,42 +40,44 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
         request: Request<v1::ListSwitchesRequest>,
     ) -> Answer<v1::ListSwitchesResponse> {
         let v1::ListSwitchesRequest { filter, page_size, page_token } = request.into_inner();
-        let wanted =
+        let desired =
             DevicePageRequest { list: List::Switches, filter, size: page_size, token: &page_token };
-        let (found, next_page_token) = self.device_page(wanted).await?;
+        let (found, next_page_token) = self.device_page(desired).await?;
         let switches = found.iter().map(switch).collect();
         Ok(Response::new(v1::ListSwitchesResponse { switches, next_page_token }))
     }
 
     async fn update_switch(&self, request: Request<v1::UpdateSwitchRequest>) -> Answer<v1::Switch> {
         let actor = initiator(request.metadata());
-        let asked = request.into_inner();
-        let version = (asked.expected_version != 0).then_some(asked.expected_version);
-        let described = switch_from(asked.switch).map_err(refusal_status)?;
+        let requested = request.into_inner();
+        let version = (requested.expected_version != 0).then_some(requested.expected_version);
+        let described = switch_from(requested.switch).map_err(refusal_status)?;
         if described.id.is_empty() {
             return Err(refusal_status(Refusal::missing("switch.switch_id")));
         }
-        let engine = self.engine.with_dry_run(asked.dry_run);
+        let engine = self.engine.with_dry_run(requested.dry_run);
         let done =
             engine.devices().update(described, version, actor).await.map_err(store_error_status)?;
-        self.switch_response(&done, asked.dry_run).await
+        self.switch_response(&done, requested.dry_run).await
     }
 
     async fn delete_switch(&self, request: Request<v1::DeleteSwitchRequest>) -> Answer<v1::Switch> {
         let id = SwitchId::parse(&request.get_ref().switch_id).map_err(refusal_status)?;
-        let who = who(request.metadata(), "").map_err(refusal_status)?;
+        let requester = who(request.metadata(), "").map_err(refusal_status)?;
         let dry_run = request.get_ref().dry_run;
         let engine = self.engine.with_dry_run(dry_run);
-        let done = engine.devices().delete(id.as_str(), who).await.map_err(store_error_status)?;
+        let done =
+            engine.devices().delete(id.as_str(), requester).await.map_err(store_error_status)?;
         self.switch_response(&done, dry_run).await
     }
 
     async fn retry_switch(&self, request: Request<v1::RetrySwitchRequest>) -> Answer<v1::Switch> {
         let id = SwitchId::parse(&request.get_ref().switch_id).map_err(refusal_status)?;
-        let who = who(request.metadata(), "").map_err(refusal_status)?;
+        let requester = who(request.metadata(), "").map_err(refusal_status)?;
         let dry_run = request.get_ref().dry_run;
         let engine = self.engine.with_dry_run(dry_run);
-        let done = engine.devices().retry(id.as_str(), who).await.map_err(store_error_status)?;
+        let done =
+            engine.devices().retry(id.as_str(), requester).await.map_err(store_error_status)?;
         self.switch_response(&done, dry_run).await
     }
 }
@@ -83,21 +85,21 @@ impl v1::switch_service_server::SwitchService for GrpcServices {
 impl GrpcServices {
     /// The response of a change; in a dry run with the transitions that would follow.
     async fn switch_response(&self, done: &Switch, dry_run: bool) -> Answer<v1::Switch> {
-        let mut told = switch(done);
-        if let (true, Some(status)) = (dry_run, &mut told.status) {
+        let mut reported = switch(done);
+        if let (true, Some(status)) = (dry_run, &mut reported.status) {
             status.would_follow =
-                self.engine.devices().switch_ahead(done).await.map_err(store_error_status)?;
+                self.engine.devices().preview_switch(done).await.map_err(store_error_status)?;
         }
-        Ok(Response::new(told))
+        Ok(Response::new(reported))
     }
 }
 
-fn switch_from(asked: Option<v1::Switch>) -> Result<DescribedDevice, Refusal> {
-    let asked = asked.ok_or_else(|| Refusal::missing("switch"))?;
-    if !asked.switch_id.is_empty() {
-        SwitchId::parse_field(&asked.switch_id, "switch.switch_id")?;
+fn switch_from(requested: Option<v1::Switch>) -> Result<DescribedDevice, Refusal> {
+    let requested = requested.ok_or_else(|| Refusal::missing("switch"))?;
+    if !requested.switch_id.is_empty() {
+        SwitchId::parse_field(&requested.switch_id, "switch.switch_id")?;
     }
-    described::<Switch>(asked.switch_id, asked.labels, asked.spec)
+    described::<Switch>(requested.switch_id, requested.labels, requested.spec)
 }
 
 fn switch(switch: &Switch) -> v1::Switch {

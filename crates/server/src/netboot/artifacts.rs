@@ -68,8 +68,12 @@ impl Artifacts {
     ) -> Result<Artifact, UploadError<E>> {
         let (part, file) = self.part().await.map_err(storage_error)?;
         let (sha256, size) = write(file, pieces).await?;
-        let wrong = |said: String| {
-            UploadError::Refused(Refusal::invalid("sha256", said, "upload it again, or correct it"))
+        let wrong = |message: String| {
+            UploadError::Refused(Refusal::invalid(
+                "sha256",
+                message,
+                "upload it again, or correct it",
+            ))
         };
         if !expected.is_empty() && expected != sha256 {
             return Err(wrong(format!("is {expected}, and the file that arrived has {sha256}")));
@@ -144,8 +148,9 @@ async fn sync_dir(dir: &Path) -> std::io::Result<()> {
 }
 
 fn storage_error<E>(error: std::io::Error) -> UploadError<E> {
-    let said = format!("the server cannot keep the file: {error}; make room in its images folder");
-    UploadError::Refused(Refusal::precondition("NO_ROOM", said))
+    let message =
+        format!("the server cannot keep the file: {error}; make room in its images folder");
+    UploadError::Refused(Refusal::precondition("NO_ROOM", message))
 }
 
 #[cfg(test)]

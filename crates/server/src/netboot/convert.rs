@@ -1,17 +1,19 @@
 //! From the messages of the deploy environment to the model's values, and back.
 
-use model::deploy::{self, Denied, Deployment, Report, ReportStep, Trouble};
-use model::image::{Body, DiskFormat};
+use model::deploy::{
+    self, ClaimRefusal, Deployment, DeploymentFailure, DeploymentReport, ReportStep,
+};
+use model::image::{DiskFormat, ImageContent};
 use model::machine::MAX_MACS;
 use model::refusal::Refusal;
 use model::text;
 use providers::ssh::HostKey;
 use wire::deploy::{
-    Assignment, Claim, FailureCode, IMAGE, Image, ImageKind, ReportReply, Stage, Then,
+    Assignment, Claim, FailureCode, IMAGE, Image, ImageKind, NextAction, ReportReply, Stage,
 };
 
 /// The most that is kept of the text in a report.
-const MAX_SAID: usize = 1_000;
+const MAX_MESSAGE: usize = 1_000;
 const MAX_HOST_KEYS: usize = 8;
 
 /// The network cards that a claim names.
@@ -21,12 +23,12 @@ pub fn macs(claim: &Claim) -> Result<Vec<String>, Refusal> {
         return Err(Refusal::invalid("session", "is too short", instead));
     }
     let all = std::iter::once(&claim.mac).chain(claim.macs.iter().take(MAX_MACS));
-    all.map(|mac| text::mac("macs", mac)).collect()
+    all.map(|mac| text::normalize_mac("macs", mac)).collect()
 }
 
 pub fn assignment(one: &Deployment) -> Assignment<Option<Image>> {
     let image = match &one.image.body {
-        Body::Disk { format, file } => Some(Image {
+        ImageContent::Disk { format, file } => Some(Image {
             name: one.image.name.clone(),
             kind: image_kind(*format),
             url: file.url.clone().unwrap_or_else(|| IMAGE.into()),
@@ -34,7 +36,7 @@ pub fn assignment(one: &Deployment) -> Assignment<Option<Image>> {
             size: file.size,
         }),
         // The operator's own installer knows what it installs.
-        Body::Kernel { .. } | Body::Iso { .. } => None,
+        ImageContent::Kernel { .. } | ImageContent::Iso { .. } => None,
     };
     Assignment {
         run: one.key.run().to_string(),
@@ -56,7 +58,7 @@ const fn image_kind(format: DiskFormat) -> ImageKind {
     }
 }
 
-pub fn report(reported: wire::deploy::Report<String>) -> Result<Report, Refusal> {
+pub fn report(reported: wire::deploy::Report<String>) -> Result<DeploymentReport, Refusal> {
     let Some(stage) = Stage::parse(&reported.stage) else {
         let instead = "use writing, installing, installed or failed";
         return Err(Refusal::invalid("stage", format!("is {:?}", reported.stage), instead));
@@ -66,22 +68,30 @@ pub fn report(reported: wire::deploy::Report<String>) -> Result<Report, Refusal>
         Stage::Installing => ReportStep::Installing,
         Stage::Installed => ReportStep::Installed,
         // A code of a newer environment is still a failure.
-        Stage::Failed => ReportStep::Failed(reported.code.map_or(Trouble::InstallFailed, trouble)),
+        Stage::Failed => {
+            ReportStep::Failed(reported.code.map_or(DeploymentFailure::InstallFailed, trouble))
+        }
     };
-    let said = reported.said.chars().filter(|c| !c.is_control()).take(MAX_SAID).collect();
+    let message = reported.message.chars().filter(|c| !c.is_control()).take(MAX_MESSAGE).collect();
     let keys = reported.host_keys.into_iter().take(MAX_HOST_KEYS);
     let host_keys = keys.map(host_key).collect::<Result<_, _>>()?;
-    Ok(Report { step, done: reported.done, total: reported.total, said, host_keys })
+    Ok(DeploymentReport {
+        step,
+        done: reported.done,
+        total: reported.total,
+        said: message,
+        host_keys,
+    })
 }
 
-const fn trouble(code: FailureCode) -> Trouble {
+const fn trouble(code: FailureCode) -> DeploymentFailure {
     match code {
-        FailureCode::ChecksumWrong => Trouble::ChecksumWrong,
-        FailureCode::DiskTooSmall => Trouble::DiskTooSmall,
-        FailureCode::DiskMissing => Trouble::DiskMissing,
-        FailureCode::DiskAmbiguous => Trouble::DiskAmbiguous,
-        FailureCode::ImageBroken => Trouble::ImageBroken,
-        FailureCode::InstallFailed => Trouble::InstallFailed,
+        FailureCode::ChecksumWrong => DeploymentFailure::ChecksumWrong,
+        FailureCode::DiskTooSmall => DeploymentFailure::DiskTooSmall,
+        FailureCode::DiskMissing => DeploymentFailure::DiskMissing,
+        FailureCode::DiskAmbiguous => DeploymentFailure::DiskAmbiguous,
+        FailureCode::ImageBroken => DeploymentFailure::ImageBroken,
+        FailureCode::InstallFailed => DeploymentFailure::InstallFailed,
     }
 }
 
@@ -90,21 +100,23 @@ const fn trouble(code: FailureCode) -> Trouble {
 fn host_key(line: String) -> Result<String, Refusal> {
     match line.parse::<HostKey>() {
         Ok(key) => Ok(key.to_string()),
-        Err(said) => Err(Refusal::invalid("host_keys", said, "send the line of the .pub file")),
+        Err(message) => {
+            Err(Refusal::invalid("host_keys", message, "send the line of the .pub file"))
+        }
     }
 }
 
-pub const fn report_reply(then: deploy::Then) -> ReportReply {
+pub const fn report_reply(then: deploy::DeploymentInstruction) -> ReportReply {
     let then = match then {
-        deploy::Then::GoOn => Then::GoOn,
-        deploy::Then::Reboot => Then::Reboot,
-        deploy::Then::Stop => Then::Stop,
+        deploy::DeploymentInstruction::Continue => NextAction::Continue,
+        deploy::DeploymentInstruction::Reboot => NextAction::Reboot,
+        deploy::DeploymentInstruction::Stop => NextAction::Stop,
     };
-    ReportReply { then }
+    ReportReply { next_action: then }
 }
 
-pub fn refusal(denied: Denied) -> wire::Refusal {
-    wire::Refusal { code: denied.as_str().into(), said: denied.said().into() }
+pub fn refusal(denied: ClaimRefusal) -> wire::Refusal {
+    wire::Refusal { code: denied.as_str().into(), message: denied.said().into() }
 }
 
 #[cfg(test)]
@@ -113,39 +125,40 @@ mod tests {
 
     #[test]
     fn what_a_machine_says_is_bounded() {
-        let said = "x\n".repeat(2 * MAX_SAID);
-        let told = serde_json::json!({ "stage": "failed", "code": "new-word", "said": said });
-        let failed = report(serde_json::from_value(told).unwrap()).unwrap();
-        assert_eq!(failed.said.len(), MAX_SAID);
-        assert_eq!(failed.step, ReportStep::Failed(Trouble::InstallFailed));
-        for (told, field) in [
+        let message = "x\n".repeat(2 * MAX_MESSAGE);
+        let reported =
+            serde_json::json!({ "stage": "failed", "code": "new-word", "said": message });
+        let failed = report(serde_json::from_value(reported).unwrap()).unwrap();
+        assert_eq!(failed.said.len(), MAX_MESSAGE);
+        assert_eq!(failed.step, ReportStep::Failed(DeploymentFailure::InstallFailed));
+        for (reported, field) in [
             (serde_json::json!({ "stage": "dancing" }), "stage"),
             (serde_json::json!({ "stage": "installed", "host_keys": ["garbage"] }), "host_keys"),
         ] {
-            let refusal = report(serde_json::from_value(told).unwrap()).unwrap_err();
+            let refusal = report(serde_json::from_value(reported).unwrap()).unwrap_err();
             assert_eq!(refusal.field.as_deref(), Some(field));
         }
     }
 
     #[test]
     fn a_claim_names_network_cards() {
-        let told = |session: &str, mac: &str| {
-            let told = serde_json::json!({ "token": "t", "session": session, "mac": mac, "macs": ["52-54-00-00-00-02"] });
-            macs(&serde_json::from_value(told).unwrap())
+        let reported = |session: &str, mac: &str| {
+            let reported = serde_json::json!({ "token": "t", "session": session, "mac": mac, "macs": ["52-54-00-00-00-02"] });
+            macs(&serde_json::from_value(reported).unwrap())
         };
         let session = "s".repeat(64);
-        let macs = told(&session, "52:54:00:00:00:AA").unwrap();
+        let macs = reported(&session, "52:54:00:00:00:AA").unwrap();
         assert_eq!(macs, ["52:54:00:00:00:aa", "52:54:00:00:00:02"]);
-        assert!(told(&session, "eth0").is_err());
-        assert!(told("short", "52:54:00:00:00:AA").is_err());
+        assert!(reported(&session, "eth0").is_err());
+        assert!(reported("short", "52:54:00:00:00:AA").is_err());
     }
 
     #[test]
     fn a_reply_says_what_to_do_next() {
         for (then, text) in [
-            (deploy::Then::GoOn, r#"{"then":"go-on"}"#),
-            (deploy::Then::Reboot, r#"{"then":"reboot"}"#),
-            (deploy::Then::Stop, r#"{"then":"stop"}"#),
+            (deploy::DeploymentInstruction::Continue, r#"{"then":"go-on"}"#),
+            (deploy::DeploymentInstruction::Reboot, r#"{"then":"reboot"}"#),
+            (deploy::DeploymentInstruction::Stop, r#"{"then":"stop"}"#),
         ] {
             assert_eq!(serde_json::to_string(&report_reply(then)).unwrap(), text);
         }

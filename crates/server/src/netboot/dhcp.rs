@@ -75,15 +75,15 @@ pub fn dnsmasq(url: &str, network: &Network, machines: &[Machine]) -> String {
 }
 
 fn address_of(url: &str) -> Option<Ipv4Addr> {
-    let place = url.strip_prefix("http://")?.split('/').next()?;
-    place.rsplit_once(':').map_or(place, |(host, _)| host).parse().ok()
+    let position = url.strip_prefix("http://")?.split('/').next()?;
+    position.rsplit_once(':').map_or(position, |(host, _)| host).parse().ok()
 }
 
 /// The IP address in an SSH endpoint, if it has one and not a name.
 fn host_address(endpoint: &str) -> Option<IpAddr> {
-    let place = endpoint.rsplit_once('@').map_or(endpoint, |(_, place)| place);
-    let host = place.rsplit_once(':').map_or(place, |(host, _)| host);
-    place.parse().or_else(|_| host.trim_matches(['[', ']']).parse()).ok()
+    let position = endpoint.rsplit_once('@').map_or(endpoint, |(_, position)| position);
+    let host = position.rsplit_once(':').map_or(position, |(host, _)| host);
+    position.parse().or_else(|_| host.trim_matches(['[', ']']).parse()).ok()
 }
 
 #[cfg(test)]

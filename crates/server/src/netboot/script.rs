@@ -1,8 +1,8 @@
 //! The iPXE scripts that machines boot.
 
 use crate::config::Netboot;
-use engine::secret::Boot;
-use model::image::Body;
+use engine::secret::BootOffer;
+use model::image::ImageContent;
 
 /// Attempts to fetch the machine's script before it boots from its disk: Farrier may be restarting.
 const TRIES: [&str; 3] = ["a", "b", "c"];
@@ -14,11 +14,11 @@ const MAX_FETCHES: u32 = 60;
 /// pending deployment boots from its disk.
 pub fn first_script(url: &str) -> String {
     let mut script = String::from("#!ipxe\n");
-    let ask = format!("chain --replace {url}/netboot/by-mac/${{netX/mac:hexhyp}}");
+    let request = format!("chain --replace {url}/netboot/by-mac/${{netX/mac:hexhyp}}");
     for (index, name) in TRIES.iter().enumerate() {
         match TRIES.get(index + 1) {
-            Some(next) => script += &format!(":{name}\n{ask} || sleep 2\ngoto {next}\n"),
-            None => script += &format!(":{name}\n{ask} || goto disk\n"),
+            Some(next) => script += &format!(":{name}\n{request} || sleep 2\ngoto {next}\n"),
+            None => script += &format!(":{name}\n{request} || goto disk\n"),
         }
     }
     script
@@ -27,18 +27,18 @@ pub fn first_script(url: &str) -> String {
 }
 
 /// For a machine with a pending deployment.
-pub fn machine_script(settings: &Netboot, boot: &Boot, mac: &str) -> String {
+pub fn machine_script(settings: &Netboot, boot: &BootOffer, mac: &str) -> String {
     let (deployment, token) = (&boot.deployment, &boot.token);
     let url = settings.url();
     let what = match &deployment.image.body {
-        Body::Disk { .. } => "the deploy environment",
-        Body::Kernel { .. } => deployment.image.name.as_str(),
+        ImageContent::Disk { .. } => "the deploy environment",
+        ImageContent::Kernel { .. } => deployment.image.name.as_str(),
         // The BMC attaches the ISO; there is nothing to fetch.
-        Body::Iso { .. } => return "#!ipxe\nexit\n".into(),
+        ImageContent::Iso { .. } => return "#!ipxe\nexit\n".into(),
     };
     let initrd = match &deployment.image.body {
-        Body::Disk { .. } | Body::Kernel { initrd: Some(_), .. } => true,
-        Body::Kernel { initrd: None, .. } | Body::Iso { .. } => false,
+        ImageContent::Disk { .. } | ImageContent::Kernel { initrd: Some(_), .. } => true,
+        ImageContent::Kernel { initrd: None, .. } | ImageContent::Iso { .. } => false,
     };
     let mut words: Vec<String> = Vec::new();
     if initrd {
@@ -46,11 +46,11 @@ pub fn machine_script(settings: &Netboot, boot: &Boot, mac: &str) -> String {
         words.push("initrd=initrd".into());
     }
     match &deployment.image.body {
-        Body::Disk { .. } => {
+        ImageContent::Disk { .. } => {
             words.extend(settings.cmdline.split_whitespace().map(String::from));
             words.push(format!("farrier.url={url} farrier.token={token} farrier.mac={mac}"));
         }
-        Body::Kernel { cmdline, .. } => words.push(
+        ImageContent::Kernel { cmdline, .. } => words.push(
             cmdline
                 .replace("{url}", &url)
                 .replace("{token}", token)
@@ -58,7 +58,7 @@ pub fn machine_script(settings: &Netboot, boot: &Boot, mac: &str) -> String {
                 .replace("{hostname}", &deployment.hostname)
                 .replace("{machine}", deployment.machine_id.as_str()),
         ),
-        Body::Iso { .. } => {}
+        ImageContent::Iso { .. } => {}
     }
     let mut script = format!(
         "#!ipxe\necho Farrier: {} boots {what} for {}\nset tries:int32 0\n:kernel\n\
@@ -92,19 +92,19 @@ fn retry_fetch(what: &str) -> String {
 mod tests {
     use super::*;
     use model::deploy::Deployment;
-    use model::effect::Key;
+    use model::effect::EffectKey;
     use model::id::{MachineId, RunId};
     use model::image::{Artifact, DiskFormat, Image};
     use model::time::Timestamp;
     use std::time::Duration;
 
-    fn boot(body: Body) -> Boot {
+    fn boot(body: ImageContent) -> BootOffer {
         let now = Timestamp::default();
-        let key = Key::new(&RunId::trusted("op-1"), "repave-os", 1);
+        let key = EffectKey::new(&RunId::trusted("op-1"), "repave-os", 1);
         let image = Image { name: "mine".into(), body, created_at: now };
         let one = Deployment::new(key, MachineId::trusted("m-1"), image, now, Duration::ZERO);
         let deployment = Deployment { hostname: "node-1".into(), ..one };
-        Boot { deployment, token: "t0k".into() }
+        BootOffer { deployment, token: "t0k".into() }
     }
 
     fn settings() -> Netboot {
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn a_disk_image_boots_the_deploy_environment_with_its_token() {
         let file = Artifact { sha256: "a".repeat(64), size: 1, url: None };
-        let boot = boot(Body::Disk { format: DiskFormat::Raw, file });
+        let boot = boot(ImageContent::Disk { format: DiskFormat::Raw, file });
         let script = machine_script(&settings(), &boot, "52:54:00:00:00:01");
         let kernel = "kernel http://10.0.0.1:8480/netboot/t0k/kernel initrd=initrd console=ttyS0 \
                       farrier.url=http://10.0.0.1:8480 farrier.token=t0k \
@@ -130,7 +130,7 @@ mod tests {
         let cmdline = "quiet seed={url}/x?t={token} ip={mac} {hostname} {machine}".into();
         let script = machine_script(
             &settings(),
-            &boot(Body::Kernel { kernel, initrd: None, cmdline }),
+            &boot(ImageContent::Kernel { kernel, initrd: None, cmdline }),
             "52:54:00:00:00:01",
         );
         let words = " quiet seed=http://10.0.0.1:8480/x?t=t0k ip=52:54:00:00:00:01 node-1 m-1 ||";

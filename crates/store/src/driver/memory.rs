@@ -5,33 +5,33 @@
 //! databases are reused. Everything is written in one transaction that is never committed; its
 //! rollback leaves an empty database with its schema and prepared statements.
 
-use super::{Conn, Ending, Job, Tx, sqlite};
+use super::{Conn, Job, TransactionEnd, Tx, sqlite};
 use crate::Result;
-use crate::signal::Bus;
+use crate::signal::SignalBus;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The maximum number of idle databases: one for each concurrent simulation.
-const MAX_SPARE: usize = 16;
+const MAX_IDLE: usize = 16;
 
 /// Idle databases, all empty.
-static SPARE: Mutex<Vec<Arc<Mutex<Tx>>>> = Mutex::new(Vec::new());
+static IDLE_DATABASES: Mutex<Vec<Arc<Mutex<Tx>>>> = Mutex::new(Vec::new());
 
 pub(crate) struct Memory {
     tx: Arc<Mutex<Tx>>,
-    bus: Bus,
+    bus: SignalBus,
 }
 
 impl Memory {
-    pub fn open(bus: Bus) -> Result<Arc<Self>> {
-        let spare = locked(&SPARE).pop();
+    pub fn open(bus: SignalBus) -> Result<Arc<Self>> {
+        let spare = locked(&IDLE_DATABASES).pop();
         let tx = spare.map_or_else(create, Ok)?;
-        sqlite::begin(&locked(&tx), "BEGIN")?;
+        sqlite::execute_control(&locked(&tx), "BEGIN")?;
         Ok(Arc::new(Self { tx, bus }))
     }
 
     /// Runs one transaction. A read queues no signals.
-    pub fn run(&self, job: &dyn Job, ending: Ending) -> Result<()> {
+    pub fn run(&self, job: &dyn Job, ending: TransactionEnd) -> Result<()> {
         let mut tx = locked(&self.tx);
         let result = sqlite::in_savepoint(&mut tx, job, ending);
         let signals = std::mem::take(&mut tx.signals);
@@ -44,9 +44,9 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        let emptied = sqlite::begin(&locked(&self.tx), "ROLLBACK");
-        let mut spare = locked(&SPARE);
-        if emptied.is_ok() && spare.len() < MAX_SPARE {
+        let emptied = sqlite::execute_control(&locked(&self.tx), "ROLLBACK");
+        let mut spare = locked(&IDLE_DATABASES);
+        if emptied.is_ok() && spare.len() < MAX_IDLE {
             spare.push(Arc::clone(&self.tx));
         }
     }
@@ -73,20 +73,20 @@ mod tests {
         let plan = default_plan(RunType::Reboot).unwrap();
         let job =
             Transaction::new(plan, |plan, tx| Box::pin(tx.insert_plan(plan, Timestamp::default())));
-        db.run(&*job, Ending::Commit).unwrap();
+        db.run(&*job, TransactionEnd::Commit).unwrap();
     }
 
     fn count_plans(db: &Memory) -> usize {
         let job = Transaction::new((), |(), tx| Box::pin(tx.plans("", 10)));
-        db.run(&*job, Ending::Commit).unwrap();
+        db.run(&*job, TransactionEnd::Commit).unwrap();
         job.result().unwrap().len()
     }
 
     #[test]
     fn what_one_wrote_the_next_does_not_find() {
         for spare_before in [0, 1] {
-            assert_eq!(locked(&SPARE).len(), spare_before);
-            let db = Memory::open(Bus::default()).unwrap();
+            assert_eq!(locked(&IDLE_DATABASES).len(), spare_before);
+            let db = Memory::open(SignalBus::default()).unwrap();
             assert_eq!(count_plans(&db), 0);
             add_plan(&db);
             assert_eq!(count_plans(&db), 1);

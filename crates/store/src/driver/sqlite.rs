@@ -4,10 +4,10 @@
 //! all waiting transactions, runs each in its own savepoint, commits once, and then answers them
 //! all.
 
-mod plans;
+mod query_plans;
 
-use super::{Conn, Dialect, Ending, Job, Tx, View, migrations};
-use crate::signal::Bus;
+use super::{Conn, Dialect, Job, ReadConsistency, TransactionEnd, Tx, migrations};
+use crate::signal::SignalBus;
 use crate::value::{Row, Value};
 use crate::{Result, StoreError};
 use rusqlite::Connection;
@@ -20,7 +20,7 @@ use std::task::{Context, Poll, Waker};
 use tokio::sync::{Semaphore, oneshot};
 
 /// The SQL of the placeholders in braces.
-pub(super) const WORDS: &[(&str, &str)] = &[
+pub(super) const PLACEHOLDERS: &[(&str, &str)] = &[
     ("{id}", "TEXT"),
     ("{serial}", "INTEGER PRIMARY KEY AUTOINCREMENT"),
     ("{txid}", "BIGINT NOT NULL DEFAULT 0"),
@@ -75,14 +75,14 @@ const WRITER_CACHE_KB: i64 = 32_768;
 const BUSY_MS: u64 = 5_000;
 
 /// A transaction in the queue of the writer.
-struct Pending {
+struct PendingTransaction {
     job: Arc<dyn Job>,
-    ending: Ending,
+    ending: TransactionEnd,
     result: Option<Result<()>>,
     answer: oneshot::Sender<Result<()>>,
 }
 
-impl Pending {
+impl PendingTransaction {
     fn run(&mut self, tx: &mut Tx) {
         self.result = Some(in_savepoint(tx, &*self.job, self.ending));
     }
@@ -96,17 +96,17 @@ impl Pending {
 }
 
 pub(crate) struct Sqlite {
-    writer: Sender<Pending>,
+    writer: Sender<PendingTransaction>,
     readers: Mutex<Vec<Connection>>,
     scans: Arc<Semaphore>,
     path: std::path::PathBuf,
 }
 
 impl Sqlite {
-    pub fn open(path: &Path, bus: Bus) -> Result<Arc<Self>> {
+    pub fn open(path: &Path, bus: SignalBus) -> Result<Arc<Self>> {
         let mut conn = connect(path)?;
         migrate(&mut conn)?;
-        conn.pragma_update(None, "cache_size", -WRITER_CACHE_KB).map_err(trouble)?;
+        conn.pragma_update(None, "cache_size", -WRITER_CACHE_KB).map_err(store_error)?;
         let (writer, jobs) = channel();
         std::thread::Builder::new()
             .name("sqlite-writer".into())
@@ -120,25 +120,26 @@ impl Sqlite {
         }))
     }
 
-    pub async fn write(&self, job: Arc<dyn Job>, ending: Ending) -> Result<()> {
+    pub async fn write(&self, job: Arc<dyn Job>, ending: TransactionEnd) -> Result<()> {
         let (answer, answered) = oneshot::channel();
-        let pending = Pending { job, ending, result: None, answer };
+        let pending = PendingTransaction { job, ending, result: None, answer };
         let gone = || StoreError::Unavailable("the database writer has stopped".into());
         self.writer.send(pending).map_err(|_| gone())?;
         answered.await.map_err(|_| gone())?
     }
 
-    pub fn read(&self, job: &dyn Job, view: View) -> Result<()> {
+    pub fn read(&self, job: &dyn Job, view: ReadConsistency) -> Result<()> {
         let conn = match self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop() {
             Some(conn) => conn,
             None => connect(&self.path)?,
         };
         let mut tx = Tx::new(Conn::Sqlite(conn));
         let (result, ended) = match view {
-            View::Statement => (now(job.run(&mut tx)), Ok(())),
-            View::Snapshot => {
-                let result = begin(&tx, "BEGIN").and_then(|()| now(job.run(&mut tx)));
-                (result, begin(&tx, "COMMIT"))
+            ReadConsistency::Statement => (poll_once(job.run(&mut tx)), Ok(())),
+            ReadConsistency::Snapshot => {
+                let result =
+                    execute_control(&tx, "BEGIN").and_then(|()| poll_once(job.run(&mut tx)));
+                (result, execute_control(&tx, "COMMIT"))
             }
         };
         if let (Conn::Sqlite(conn), Ok(())) = (tx.conn, ended) {
@@ -150,7 +151,7 @@ impl Sqlite {
         result
     }
 
-    pub async fn scan(self: &Arc<Self>, job: Arc<dyn Job>, view: View) -> Result<()> {
+    pub async fn scan(self: &Arc<Self>, job: Arc<dyn Job>, view: ReadConsistency) -> Result<()> {
         let this = Arc::clone(self);
         // Fails only if the semaphore is closed, which never happens.
         let _turn = self.scans.acquire().await;
@@ -161,7 +162,7 @@ impl Sqlite {
 }
 
 /// Commits waiting transactions in groups and answers them. Ends when all senders are dropped.
-fn run_writer(conn: Connection, jobs: &Receiver<Pending>, bus: &Bus) {
+fn run_writer(conn: Connection, jobs: &Receiver<PendingTransaction>, bus: &SignalBus) {
     let mut tx = Tx::new(Conn::Sqlite(conn));
     while let Ok(first) = jobs.recv() {
         let mut group = vec![first];
@@ -172,7 +173,7 @@ fn run_writer(conn: Connection, jobs: &Receiver<Pending>, bus: &Bus) {
             Err(error) => {
                 tracing::error!(%error, requests = group.len(), "the commit of a group failed");
                 // A failed COMMIT may leave the transaction open.
-                let _ = begin(&tx, "ROLLBACK");
+                let _ = execute_control(&tx, "ROLLBACK");
             }
         }
         for job in group {
@@ -182,26 +183,30 @@ fn run_writer(conn: Connection, jobs: &Receiver<Pending>, bus: &Bus) {
 }
 
 /// Runs the first job, and those that arrive meanwhile, in one transaction.
-fn commit_group(tx: &mut Tx, group: &mut Vec<Pending>, jobs: &Receiver<Pending>) -> Result<()> {
-    begin(tx, "BEGIN IMMEDIATE")?;
+fn commit_group(
+    tx: &mut Tx,
+    group: &mut Vec<PendingTransaction>,
+    jobs: &Receiver<PendingTransaction>,
+) -> Result<()> {
+    execute_control(tx, "BEGIN IMMEDIATE")?;
     let mut done = 0;
     while let Some(job) = group.get_mut(done) {
         job.run(tx);
         done += 1;
-        if given_up(tx) {
-            let said = "SQLite gave the transaction up, nothing was written; is the disk full?";
-            return Err(StoreError::Unavailable(said.into()));
+        if is_rolled_back(tx) {
+            let message = "SQLite gave the transaction up, nothing was written; is the disk full?";
+            return Err(StoreError::Unavailable(message.into()));
         }
         if done < MAX_GROUP {
             group.extend(jobs.try_recv());
         }
     }
-    begin(tx, "COMMIT")
+    execute_control(tx, "COMMIT")
 }
 
 /// True if SQLite has rolled back the whole transaction by itself, as it does when the disk is full
 /// or fails. The rest of the group must not run then: each statement would commit by itself.
-fn given_up(tx: &Tx) -> bool {
+fn is_rolled_back(tx: &Tx) -> bool {
     match &tx.conn {
         Conn::Sqlite(conn) => conn.is_autocommit(),
         Conn::Postgres(_) => true,
@@ -209,38 +214,38 @@ fn given_up(tx: &Tx) -> bool {
 }
 
 /// Runs one transaction of a group; its failure does not affect the others.
-pub(super) fn in_savepoint(tx: &mut Tx, job: &dyn Job, ending: Ending) -> Result<()> {
+pub(super) fn in_savepoint(tx: &mut Tx, job: &dyn Job, ending: TransactionEnd) -> Result<()> {
     let signals_before = tx.signals.len();
-    let result = begin(tx, "SAVEPOINT work").and_then(|()| {
-        let run = std::panic::AssertUnwindSafe(|| now(job.run(tx)));
+    let result = execute_control(tx, "SAVEPOINT work").and_then(|()| {
+        let run = std::panic::AssertUnwindSafe(|| poll_once(job.run(tx)));
         std::panic::catch_unwind(run)
             .unwrap_or_else(|_| Err(StoreError::Corrupt("a transaction panicked".into())))
     });
     match (result, ending) {
-        (Ok(()), Ending::Commit) => begin(tx, "RELEASE work"),
-        (Ok(()), Ending::Rollback) => undo(tx, signals_before),
-        (Err(error), _) => Err(undo(tx, signals_before).err().unwrap_or(error)),
+        (Ok(()), TransactionEnd::Commit) => execute_control(tx, "RELEASE work"),
+        (Ok(()), TransactionEnd::Rollback) => roll_back_savepoint(tx, signals_before),
+        (Err(error), _) => Err(roll_back_savepoint(tx, signals_before).err().unwrap_or(error)),
     }
 }
 
 /// Reverts the writes and the signals of one transaction of a group.
-fn undo(tx: &mut Tx, signals_before: usize) -> Result<()> {
+fn roll_back_savepoint(tx: &mut Tx, signals_before: usize) -> Result<()> {
     tx.signals.truncate(signals_before);
-    begin(tx, "ROLLBACK TO work").and_then(|()| begin(tx, "RELEASE work"))
+    execute_control(tx, "ROLLBACK TO work").and_then(|()| execute_control(tx, "RELEASE work"))
 }
 
-pub(super) fn begin(tx: &Tx, statement: &str) -> Result<()> {
+pub(super) fn execute_control(tx: &Tx, statement: &str) -> Result<()> {
     match &tx.conn {
         Conn::Sqlite(conn) => {
-            let mut statement = conn.prepare_cached(statement).map_err(trouble)?;
-            statement.execute([]).map(drop).map_err(trouble)
+            let mut statement = conn.prepare_cached(statement).map_err(store_error)?;
+            statement.execute([]).map(drop).map_err(store_error)
         }
         Conn::Postgres(_) => Err(StoreError::Corrupt("not a SQLite connection".into())),
     }
 }
 
 /// SQLite calls are synchronous, so a future over them is ready at its first poll.
-fn now<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+fn poll_once<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     let mut future = std::pin::pin!(future);
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,
@@ -249,50 +254,50 @@ fn now<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
 }
 
 pub(super) fn connect(path: &Path) -> Result<Connection> {
-    let conn = Connection::open(path).map_err(trouble)?;
-    conn.busy_timeout(std::time::Duration::from_millis(BUSY_MS)).map_err(trouble)?;
+    let conn = Connection::open(path).map_err(store_error)?;
+    conn.busy_timeout(std::time::Duration::from_millis(BUSY_MS)).map_err(store_error)?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
     // Makes query plans depend on the schema alone. Otherwise SQLite prepares a statement again
     // whenever other values are bound to it, such as the limit of a page.
-    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(trouble)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(store_error)?;
     for (name, value) in SQLITE_PRAGMAS {
-        conn.pragma_update(None, name, value).map_err(trouble)?;
+        conn.pragma_update(None, name, value).map_err(store_error)?;
     }
     Ok(conn)
 }
 
 pub(super) fn migrate(conn: &mut Connection) -> Result<()> {
     let version =
-        conn.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(trouble)?;
+        conn.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(store_error)?;
     for (step, sql) in migrations(version, Dialect::Sqlite)? {
-        let tx = conn.transaction().map_err(trouble)?;
-        tx.execute_batch(&sql).map_err(trouble)?;
-        tx.pragma_update(None, "user_version", step).map_err(trouble)?;
-        tx.commit().map_err(trouble)?;
+        let tx = conn.transaction().map_err(store_error)?;
+        tx.execute_batch(&sql).map_err(store_error)?;
+        tx.pragma_update(None, "user_version", step).map_err(store_error)?;
+        tx.commit().map_err(store_error)?;
     }
     Ok(())
 }
 
 /// Turns `$1`, which is a named parameter in SQLite, into the numbered parameter `?1`.
-fn numbered(sql: &str) -> String {
+fn number_parameters(sql: &str) -> String {
     sql.replace('$', "?")
 }
 
 pub(super) fn query(conn: &Connection, sql: &str, values: &[Value]) -> Result<Vec<Row>> {
-    let mut statement = conn.prepare_cached(&numbered(sql)).map_err(trouble)?;
+    let mut statement = conn.prepare_cached(&number_parameters(sql)).map_err(store_error)?;
     let width = statement.column_count();
-    let mut rows = statement.query(rusqlite::params_from_iter(values)).map_err(trouble)?;
+    let mut rows = statement.query(rusqlite::params_from_iter(values)).map_err(store_error)?;
     let mut found = Vec::new();
-    while let Some(row) = rows.next().map_err(trouble)? {
-        let cells = (0..width).map(|index| row.get_ref(index).map_err(trouble).and_then(value));
+    while let Some(row) = rows.next().map_err(store_error)? {
+        let cells = (0..width).map(|index| row.get_ref(index).map_err(store_error).and_then(value));
         found.push(Row(cells.collect::<Result<_>>()?));
     }
     Ok(found)
 }
 
 pub(super) fn execute(conn: &Connection, sql: &str, values: &[Value]) -> Result<u64> {
-    let mut statement = conn.prepare_cached(&numbered(sql)).map_err(trouble)?;
-    let touched = statement.execute(rusqlite::params_from_iter(values)).map_err(trouble)?;
+    let mut statement = conn.prepare_cached(&number_parameters(sql)).map_err(store_error)?;
+    let touched = statement.execute(rusqlite::params_from_iter(values)).map_err(store_error)?;
     Ok(touched as u64)
 }
 
@@ -306,7 +311,7 @@ fn value(cell: ValueRef<'_>) -> Result<Value> {
     })
 }
 
-fn trouble(error: rusqlite::Error) -> StoreError {
+fn store_error(error: rusqlite::Error) -> StoreError {
     use rusqlite::ErrorCode::{ConstraintViolation, DiskFull, ReadOnly};
     match error.sqlite_error_code() {
         Some(ConstraintViolation) => StoreError::Conflict,
@@ -338,15 +343,15 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(2));
             Box::pin(tx.plans("", 10))
         });
-        db.scan(job.clone(), View::Snapshot).await?;
+        db.scan(job.clone(), ReadConsistency::Snapshot).await?;
         Ok(job.result()?.len())
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_burst_of_lists_leaves_a_few_connections() {
+    async fn a_burst_of_scans_keeps_few_connections() {
         let dir = tempfile::tempdir().unwrap();
-        let db = Sqlite::open(&dir.path().join("burst.db"), Bus::default()).unwrap();
-        db.write(add_plan("p-1", 10), Ending::Commit).await.unwrap();
+        let db = Sqlite::open(&dir.path().join("burst.db"), SignalBus::default()).unwrap();
+        db.write(add_plan("p-1", 10), TransactionEnd::Commit).await.unwrap();
         let burst = (0..100).map(|_| tokio::spawn(count_plans(Arc::clone(&db))));
         for one in burst.collect::<Vec<_>>() {
             assert_eq!(one.await.unwrap(), Ok(1));
@@ -355,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_statement_is_prepared_once_whatever_is_bound_to_it() {
+    fn a_statement_is_prepared_once_for_all_values() {
         let mut conn = connect(Path::new(":memory:")).unwrap();
         migrate(&mut conn).unwrap();
         let page = "SELECT id FROM plans WHERE id > ?1 ORDER BY id LIMIT ?2";
@@ -369,7 +374,7 @@ mod tests {
     /// SQLite rolls back the whole transaction when the disk is full: the group fails, and the next
     /// transaction commits by itself.
     #[test]
-    fn a_disk_that_fills_up_takes_the_whole_group_back() {
+    fn a_full_disk_rolls_back_the_group() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("farrier.db");
         let mut conn = connect(&path).unwrap();
@@ -380,15 +385,16 @@ mod tests {
         let mut answers = Vec::new();
         for job in [add_plan("a", 10), add_plan("b", 1_000_000), add_plan("c", 10)] {
             let (answer, answered) = oneshot::channel();
-            let ending = Ending::Commit;
-            sender.send(Pending { job, ending, result: None, answer }).unwrap();
+            let ending = TransactionEnd::Commit;
+            sender.send(PendingTransaction { job, ending, result: None, answer }).unwrap();
             answers.push(answered);
         }
         drop(sender);
-        run_writer(conn, &jobs, &Bus::default());
-        let told: Vec<_> = answers.iter_mut().map(|answer| answer.try_recv().unwrap()).collect();
-        let gone = |told: &Result<()>| matches!(told, Err(StoreError::Unavailable(_)));
-        assert!(gone(&told[0]) && gone(&told[1]) && told[2].is_ok(), "{told:?}");
+        run_writer(conn, &jobs, &SignalBus::default());
+        let reported: Vec<_> =
+            answers.iter_mut().map(|answer| answer.try_recv().unwrap()).collect();
+        let gone = |reported: &Result<()>| matches!(reported, Err(StoreError::Unavailable(_)));
+        assert!(gone(&reported[0]) && gone(&reported[1]) && reported[2].is_ok(), "{reported:?}");
         let all = "SELECT group_concat(id) FROM plans";
         let left: String = connect(&path).unwrap().query_one(all, [], |row| row.get(0)).unwrap();
         assert_eq!(left, "c");

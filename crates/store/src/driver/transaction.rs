@@ -14,7 +14,7 @@ pub type TxFuture<'a, T> = BoxFuture<'a, Result<T>>;
 
 /// The end of a transaction whose body succeeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum TransactionEnd {
     Commit,
     /// Only its result is used.
     Rollback,
@@ -22,7 +22,7 @@ pub(crate) enum Ending {
 
 /// The consistency that a read needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum View {
+pub(crate) enum ReadConsistency {
     /// The body is one statement, which is consistent by itself.
     Statement,
     Snapshot,

@@ -1,14 +1,14 @@
 //! Signals: listeners receive the signals of committed transactions, and no others.
 
-use crate::harness::{Db, at, event, machine, settle_of, soon};
+use crate::harness::{Db, at, event, machine, settle_of, within_timeout};
 use model::refusal::Refusal;
 use model::run::Workflow;
 use std::time::Duration;
-use store::{Hold, NewLog, Signal};
+use store::{ClaimOutcome, NewLog, Signal};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::TryRecvError;
 
-on_both!(a_commit_is_heard, what_was_refused_is_not_heard);
+on_both!(a_commit_sends_signals, a_refused_write_sends_no_signals);
 
 fn line() -> NewLog {
     let (step, data) = ("one".into(), b"hello".to_vec());
@@ -16,7 +16,7 @@ fn line() -> NewLog {
 }
 
 /// The signals received so far. On PostgreSQL those of other stores arrive with a delay.
-fn heard(bus: &mut Receiver<Signal>) -> Vec<Signal> {
+fn received(bus: &mut Receiver<Signal>) -> Vec<Signal> {
     let mut all = Vec::new();
     loop {
         match bus.try_recv() {
@@ -27,26 +27,26 @@ fn heard(bus: &mut Receiver<Signal>) -> Vec<Signal> {
     }
 }
 
-async fn a_commit_is_heard(db: Db) {
+async fn a_commit_sends_signals(db: Db) {
     let mut bus = db.store.bus().listen();
     let run = db.add_run("op-1").await;
     let id = run.spec.id.clone();
-    let signals = heard(&mut bus);
+    let signals = received(&mut bus);
     assert!(signals.contains(&Signal::Event) && signals.contains(&Signal::Work), "{signals:?}");
-    let run = db.tell(&run, Workflow::Running).await;
-    assert!(heard(&mut bus).contains(&Signal::Wake(id.object())));
+    let run = db.update_unclaimed(&run, Workflow::Running).await;
+    assert!(received(&mut bus).contains(&Signal::Wake(id.object())));
     db.write(tx!([id], |tx| tx.append_log(&id, &[line()]))).await.unwrap();
-    assert!(heard(&mut bus).contains(&Signal::Log(id.clone())));
+    assert!(received(&mut bus).contains(&Signal::Log(id.clone())));
     // The end of a run signals its log.
     let claimed = db.claim("a", at(100), 1).await.remove(0);
     let mut run = run;
     run.progress.workflow = Workflow::Completed;
-    heard(&mut bus);
-    db.settle(&settle_of(&run, &claimed, Hold::Release(None))).await.unwrap();
-    assert!(heard(&mut bus).contains(&Signal::Log(id)));
+    received(&mut bus);
+    db.settle(&settle_of(&run, &claimed, ClaimOutcome::Release(None))).await.unwrap();
+    assert!(received(&mut bus).contains(&Signal::Log(id)));
 }
 
-async fn what_was_refused_is_not_heard(db: Db) {
+async fn a_refused_write_sends_no_signals(db: Db) {
     let id = db.add_run("op-1").await.spec.id;
     let mut bus = db.store.bus().listen();
     let more = machine("m-2");
@@ -57,7 +57,7 @@ async fn what_was_refused_is_not_heard(db: Db) {
     });
     db.write(refused).await.unwrap_err();
     db.write(tx!([id], |tx| tx.append_log(&id, &[line()]))).await.unwrap();
-    let signals = heard(&mut bus);
+    let signals = received(&mut bus);
     assert!(signals.contains(&Signal::Log(id.clone())), "{signals:?}");
     assert!(!signals.contains(&Signal::Wake(id.object())), "{signals:?}");
 }
@@ -65,13 +65,13 @@ async fn what_was_refused_is_not_heard(db: Db) {
 mod replicas {
     use super::*;
 
-    on_postgres!(a_write_in_one_store_is_heard_in_another);
+    on_postgres!(signals_reach_another_store);
 
     /// Repeats the write until a signal arrives, because a new store starts to listen with a delay.
-    async fn a_write_in_one_store_is_heard_in_another(db: Db) {
+    async fn signals_reach_another_store(db: Db) {
         let run = db.add_run("op-1").await;
-        let other = db.another().await;
-        let wanted = [
+        let other = db.open_another().await;
+        let desired = [
             Signal::Log(run.spec.id.clone()),
             Signal::Wake(run.spec.id.object()),
             Signal::Event,
@@ -81,23 +81,23 @@ mod replicas {
         let mut bus = other.store.bus().listen();
         let id = run.spec.id.clone();
         let first = async {
-            while !heard(&mut bus).contains(&Signal::Log(id.clone())) {
+            while !received(&mut bus).contains(&Signal::Log(id.clone())) {
                 db.write(tx!([id], |tx| tx.append_log(&id, &[line()]))).await.unwrap();
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        soon("the first signal", first).await;
-        for signal in wanted {
+        within_timeout("the first signal", first).await;
+        for signal in desired {
             let mut bus = other.store.bus().listen();
-            let said = async {
-                while !heard(&mut bus).contains(&signal) {
+            let message = async {
+                while !received(&mut bus).contains(&signal) {
                     db.write(tx!([id], |tx| tx.append_log(&id, &[line()]))).await.unwrap();
                     let run = db.run(&id).await;
-                    db.tell(&run, Workflow::Running).await;
+                    db.update_unclaimed(&run, Workflow::Running).await;
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             };
-            soon(&format!("{signal:?}"), said).await;
+            within_timeout(&format!("{signal:?}"), message).await;
         }
     }
 }

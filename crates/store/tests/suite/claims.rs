@@ -1,28 +1,28 @@
 //! Claims: a due object is claimed by exactly one worker, under its own epoch, and becomes due
 //! again when it is released or woken.
 
-use crate::harness::{Db, at, run, settle_of, soon};
+use crate::harness::{Db, at, run, settle_of, within_timeout};
 use model::id::RunId;
 use model::run::Workflow;
 use std::collections::HashSet;
 use std::sync::Arc;
-use store::{Claimed, Hold};
+use store::{ClaimOutcome, ClaimedObject};
 use tokio::sync::Notify;
 
 on_both!(
     a_claim_moves_the_epoch,
-    what_is_not_due_is_left,
+    objects_that_are_not_due_are_not_claimed,
     racing_claimers_never_share,
     the_longest_due_comes_first,
     a_wake_during_work_makes_it_due_again,
-    a_wake_that_was_taken_into_account_does_not,
-    what_rests_is_due_when_it_is_woken,
+    a_handled_wake_does_not_make_it_due,
+    an_idle_object_is_due_when_woken,
     a_release_of_an_old_claim_changes_nothing,
-    what_is_put_back_is_due_when_said,
+    an_unhandled_release_sets_the_due_time,
 );
 
-fn only(claimed: Vec<Claimed>) -> Claimed {
-    let [one] = <[Claimed; 1]>::try_from(claimed).expect("exactly one");
+fn only(claimed: Vec<ClaimedObject>) -> ClaimedObject {
+    let [one] = <[ClaimedObject; 1]>::try_from(claimed).expect("exactly one");
     one
 }
 
@@ -30,10 +30,15 @@ async fn next_due(db: &Db) -> Option<model::time::Timestamp> {
     db.read(tx!([], |tx| tx.next_due().await)).await.unwrap()
 }
 
-async fn release(db: &Db, claimed: &Claimed, due: Option<model::time::Timestamp>) {
+async fn release(db: &Db, claimed: &ClaimedObject, due: Option<model::time::Timestamp>) {
     let claimed = claimed.clone();
-    let release =
-        tx!([claimed], |tx| tx.release(&claimed.id, claimed.epoch, claimed.wakes, due, at(20)));
+    let release = tx!([claimed], |tx| tx.release(
+        &claimed.id,
+        claimed.epoch,
+        claimed.wakes_requested,
+        due,
+        at(20)
+    ));
     db.write(release).await.unwrap();
 }
 
@@ -44,16 +49,16 @@ async fn wake(db: &Db, id: &RunId) {
 async fn a_claim_moves_the_epoch(db: Db) {
     let id = db.add_run("op-1").await.spec.id;
     let first = only(db.claim("a", at(10), 10).await);
-    assert_eq!(first, Claimed { id: id.object(), kind: None, epoch: 1, wakes: 1 });
+    assert_eq!(first, ClaimedObject { id: id.object(), kind: None, epoch: 1, wakes_requested: 1 });
     assert_eq!(db.claim("b", at(10), 10).await, [], "it is claimed");
-    let held = db.read(tx!([id], |tx| tx.claimed_run(&id).await)).await.unwrap().unwrap();
-    assert_eq!((held.epoch, held.owner.as_deref()), (1, Some("a")));
+    let claimed = db.read(tx!([id], |tx| tx.claimed_run(&id).await)).await.unwrap().unwrap();
+    assert_eq!((claimed.epoch, claimed.owner.as_deref()), (1, Some("a")));
     release(&db, &first, Some(at(10))).await;
     assert_eq!(only(db.claim("b", at(10), 10).await).epoch, 2);
     assert_eq!(db.run(&id).await.version, 1, "a claim is no change of the run");
 }
 
-async fn what_is_not_due_is_left(db: Db) {
+async fn objects_that_are_not_due_are_not_claimed(db: Db) {
     db.add_run("op-1").await;
     assert_eq!(db.claim("a", at(-1), 10).await, [], "it is due when it is created");
     assert_eq!(next_due(&db).await, Some(at(0)));
@@ -93,8 +98,8 @@ async fn racing_claimers_never_share(db: Db) {
         assert_eq!(ids.len(), RUNS);
         for (owner, mine) in &all {
             assert!(mine.iter().all(|one| one.epoch == round), "{owner}: {mine:?}");
-            let held = db.read(tx!([owner], |tx| tx.claimed_by(owner).await)).await.unwrap();
-            assert_eq!(held.len(), mine.len(), "{owner}");
+            let claim = db.read(tx!([owner], |tx| tx.claimed_by(owner).await)).await.unwrap();
+            assert_eq!(claim.len(), mine.len(), "{owner}");
         }
         assert_eq!(all.iter().map(|(_, mine)| mine.len()).sum::<usize>(), RUNS);
         for claimed in all.iter().flat_map(|(_, mine)| mine) {
@@ -125,33 +130,33 @@ async fn a_wake_during_work_makes_it_due_again(db: Db) {
     let claimed = only(db.claim("a", at(10), 1).await);
     wake(&db, &id).await;
     assert_eq!(db.claim("b", at(100), 1).await, [], "a wake-up does not end a claim");
-    let woken = db.read(tx!([], |tx| tx.woken("a").await)).await.unwrap();
+    let woken = db.read(tx!([], |tx| tx.unhandled_wakes("a").await)).await.unwrap();
     assert_eq!(woken, [id.object()]);
     release(&db, &claimed, None).await;
     assert_eq!(next_due(&db).await, Some(at(20)), "the wake-up makes it due at once");
 
     let claimed = only(db.claim("a", at(100), 1).await);
-    assert_eq!(claimed.wakes, 2);
+    assert_eq!(claimed.wakes_requested, 2);
     wake(&db, &id).await;
-    let far = Hold::Release(Some(at(9_000)));
+    let far = ClaimOutcome::Release(Some(at(9_000)));
     db.settle(&settle_of(&run, &claimed, far)).await.unwrap();
     assert_eq!(next_due(&db).await, Some(at(20)));
-    assert_eq!(only(db.claim("a", at(100), 1).await).wakes, 3);
+    assert_eq!(only(db.claim("a", at(100), 1).await).wakes_requested, 3);
 }
 
-async fn a_wake_that_was_taken_into_account_does_not(db: Db) {
+async fn a_handled_wake_does_not_make_it_due(db: Db) {
     let run = db.add_run("op-1").await;
     let mut claimed = only(db.claim("a", at(10), 1).await);
     wake(&db, &run.spec.id).await;
     // The worker has read the run again and has handled the wake-up.
-    claimed.wakes += 1;
-    db.settle(&settle_of(&run, &claimed, Hold::Keep)).await.unwrap();
-    assert_eq!(db.read(tx!([], |tx| tx.woken("a").await)).await.unwrap(), []);
+    claimed.wakes_requested += 1;
+    db.settle(&settle_of(&run, &claimed, ClaimOutcome::Keep)).await.unwrap();
+    assert_eq!(db.read(tx!([], |tx| tx.unhandled_wakes("a").await)).await.unwrap(), []);
     release(&db, &claimed, Some(at(9_000))).await;
     assert_eq!(next_due(&db).await, Some(at(9_000)));
 }
 
-async fn what_rests_is_due_when_it_is_woken(db: Db) {
+async fn an_idle_object_is_due_when_woken(db: Db) {
     let run = db.add_run("op-1").await;
     let claimed = only(db.claim("a", at(10), 1).await);
     release(&db, &claimed, None).await;
@@ -161,7 +166,7 @@ async fn what_rests_is_due_when_it_is_woken(db: Db) {
     let claimed = only(db.claim("a", at(100), 1).await);
     release(&db, &claimed, None).await;
     // An update without a claim wakes the run, too.
-    db.tell(&run, Workflow::Running).await;
+    db.update_unclaimed(&run, Workflow::Running).await;
     assert_eq!(next_due(&db).await, Some(at(50)));
 }
 
@@ -172,29 +177,29 @@ async fn a_release_of_an_old_claim_changes_nothing(db: Db) {
     let new = only(db.claim("b", at(10), 1).await);
     release(&db, &old, None).await;
     let id = run.spec.id;
-    let back = tx!([id], |tx| tx.put_back(&id.object(), 1, at(10)));
+    let back = tx!([id], |tx| tx.release_unhandled(&id.object(), 1, at(10)));
     db.write(back).await.unwrap();
-    let held = db.read(tx!([id], |tx| tx.claimed_run(&id).await)).await.unwrap().unwrap();
-    assert_eq!((held.epoch, held.owner.as_deref()), (new.epoch, Some("b")));
+    let claimed = db.read(tx!([id], |tx| tx.claimed_run(&id).await)).await.unwrap().unwrap();
+    assert_eq!((claimed.epoch, claimed.owner.as_deref()), (new.epoch, Some("b")));
 }
 
-async fn what_is_put_back_is_due_when_said(db: Db) {
+async fn an_unhandled_release_sets_the_due_time(db: Db) {
     let id = db.add_run("op-1").await.spec.id;
     let claimed = only(db.claim("a", at(10), 1).await);
-    let back = tx!([id], |tx| tx.put_back(&id.object(), claimed.epoch, at(70)));
+    let back = tx!([id], |tx| tx.release_unhandled(&id.object(), claimed.epoch, at(70)));
     db.write(back).await.unwrap();
     assert_eq!(next_due(&db).await, Some(at(70)));
     let again = only(db.claim("b", at(70), 1).await);
-    assert_eq!((again.epoch, again.wakes), (2, 1), "no wake-up was handled");
+    assert_eq!((again.epoch, again.wakes_requested), (2, 1), "no wake-up was handled");
 }
 
 /// A claim that is not committed yet does not block other claims.
 mod skipping {
     use super::*;
 
-    on_postgres!(what_another_is_claiming_is_passed_over);
+    on_postgres!(a_row_that_is_being_claimed_is_skipped);
 
-    async fn what_another_is_claiming_is_passed_over(db: Db) {
+    async fn a_row_that_is_being_claimed_is_skipped(db: Db) {
         for n in 0..5 {
             db.add_run(&format!("op-{n}")).await;
         }
@@ -209,11 +214,11 @@ mod skipping {
             let db = db.clone();
             async move { db.write(slow).await.unwrap() }
         });
-        soon("the slow claim", took.notified()).await;
+        within_timeout("the slow claim", took.notified()).await;
         let quick = db.claim("quick", at(10), 10).await;
         assert_eq!(quick.len(), 3, "unlocked rows are claimed without waiting");
         go_on.notify_one();
-        let slow = soon("the slow claim", slow).await.unwrap();
+        let slow = within_timeout("the slow claim", slow).await.unwrap();
         let ids: HashSet<_> = slow.iter().chain(&quick).map(|one| &one.id).collect();
         assert_eq!(ids.len(), 5);
     }

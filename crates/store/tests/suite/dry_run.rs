@@ -8,7 +8,7 @@ use store::{Signal, StoreError};
 on_both!(
     a_dry_run_has_a_result_and_leaves_nothing,
     the_database_checks_a_dry_run,
-    what_is_written_beside_a_dry_run_stays,
+    a_dry_run_does_not_affect_concurrent_writes,
 );
 
 async fn a_dry_run_has_a_result_and_leaves_nothing(db: Db) {
@@ -22,8 +22,8 @@ async fn a_dry_run_has_a_result_and_leaves_nothing(db: Db) {
         tx.wake(&woken, at(1))?;
         tx.machine(&more.id).await
     });
-    let seen = db.dry_run(work).await.unwrap();
-    assert_eq!(seen.map(|machine| machine.id), Some(MachineId::trusted("m-2")));
+    let observed = db.dry_run(work).await.unwrap();
+    assert_eq!(observed.map(|machine| machine.id), Some(MachineId::trusted("m-2")));
     let found = db.read(tx!([more], |tx| tx.machine(&more.id).await)).await;
     assert_eq!(found, Ok(None));
     while let Ok(signal) = bus.try_recv() {
@@ -32,8 +32,8 @@ async fn a_dry_run_has_a_result_and_leaves_nothing(db: Db) {
     // The id that a dry run inserted is free for the real request.
     db.write(tx!([more], |tx| tx.insert_machine(&more, &event()))).await.unwrap();
     // A machine, its run, and the machine of the real request.
-    let told: Vec<_> = db.events(3).await.into_iter().map(|event| event.object_id).collect();
-    assert_eq!(told.iter().filter(|id| *id == "m-2").count(), 1, "{told:?}");
+    let reported: Vec<_> = db.events(3).await.into_iter().map(|event| event.object_id).collect();
+    assert_eq!(reported.iter().filter(|id| *id == "m-2").count(), 1, "{reported:?}");
 }
 
 async fn the_database_checks_a_dry_run(db: Db) {
@@ -47,14 +47,14 @@ async fn the_database_checks_a_dry_run(db: Db) {
     assert!(matches!(answer, Err(StoreError::Refused(_))), "{answer:?}");
 }
 
-async fn what_is_written_beside_a_dry_run_stays(db: Db) {
+async fn a_dry_run_does_not_affect_concurrent_writes(db: Db) {
     let (one, two) = (machine("m-1"), machine("m-2"));
     // On SQLite, concurrent transactions share a commit.
-    let (kept, tried) = tokio::join!(
+    let (stored, tried) = tokio::join!(
         db.write(tx!([one], |tx| tx.insert_machine(&one, &event()))),
         db.dry_run(tx!([two], |tx| tx.insert_machine(&two, &event()))),
     );
-    kept.unwrap();
+    stored.unwrap();
     tried.unwrap();
     let found = db.read(tx!([one], |tx| tx.machine(&one.id).await)).await.unwrap();
     assert!(found.is_some());

@@ -1,6 +1,6 @@
 //! Events: one order of all events, in which no event can appear behind a reader.
 
-use crate::harness::{Db, Dice, PATIENCE, at, event, machine, soon};
+use crate::harness::{Db, Dice, TIMEOUT, at, event, machine, within_timeout};
 use model::id::MachineId;
 use model::run::Workflow;
 use std::collections::HashMap;
@@ -19,13 +19,13 @@ on_both!(
 
 async fn events_say_who_what_and_why(db: Db) {
     let run = db.add_run("op-1").await;
-    db.tell(&run, Workflow::Running).await;
-    let told = db.events(3).await.pop().unwrap();
-    assert_eq!((told.object_id.as_str(), told.version, told.ts), ("op-1", 2, at(1)));
-    assert_eq!((told.word.as_str(), told.cause.as_str()), ("running", "engine"));
-    assert_eq!((told.actor.as_str(), told.message.as_str()), ("test", "because"));
-    assert_eq!(told.decided_by, "here");
-    assert_eq!(told.run, Some(Arc::new(db.run(&run.spec.id).await)));
+    db.update_unclaimed(&run, Workflow::Running).await;
+    let reported = db.events(3).await.pop().unwrap();
+    assert_eq!((reported.object_id.as_str(), reported.version, reported.ts), ("op-1", 2, at(1)));
+    assert_eq!((reported.state.as_str(), reported.cause.as_str()), ("running", "engine"));
+    assert_eq!((reported.actor.as_str(), reported.message.as_str()), ("test", "because"));
+    assert_eq!(reported.decided_by, "here");
+    assert_eq!(reported.run, Some(Arc::new(db.run(&run.spec.id).await)));
 }
 
 async fn a_reader_resumes_from_any_cursor(db: Db) {
@@ -48,10 +48,10 @@ async fn history_is_by_object(db: Db) {
     let mut run = db.add_run("op-1").await;
     db.add_run("op-2").await;
     for workflow in [Workflow::Running, Workflow::Compensating, Workflow::Cancelled] {
-        run = db.tell(&run, workflow).await;
+        run = db.update_unclaimed(&run, workflow).await;
     }
     let history = |after, limit| tx!([], |tx| tx.history("op-1", after, limit).await);
-    let words = |events: Vec<Event>| events.into_iter().map(|one| one.word).collect::<Vec<_>>();
+    let words = |events: Vec<Event>| events.into_iter().map(|one| one.state).collect::<Vec<_>>();
     let all = words(db.read(history(0, 10)).await.unwrap());
     assert_eq!(all, ["pending", "running", "compensating", "cancelled"]);
     assert_eq!(words(db.read(history(1, 2)).await.unwrap()), ["running", "compensating"]);
@@ -113,18 +113,18 @@ async fn write_much(db: Db, writer: usize) -> usize {
 
 /// Reads until all written events have arrived, `limit` at a time.
 async fn read_all(db: Db, limit: i64, mut written: watch::Receiver<Option<usize>>) -> Vec<Event> {
-    let mut seen: Vec<Event> = Vec::new();
+    let mut observed: Vec<Event> = Vec::new();
     let started = std::time::Instant::now();
     loop {
         let known = *written.borrow_and_update();
         // Resumes from the cursor's text each time, as a client that reconnects does.
-        let cursor = seen.last().map(|one| one.cursor.to_string()).unwrap_or("0.0".into());
+        let cursor = observed.last().map(|one| one.cursor.to_string()).unwrap_or("0.0".into());
         let more = db.events_after(Cursor::parse(&cursor).unwrap(), limit).await;
-        seen.extend(more);
-        if known.is_some_and(|count| seen.len() >= count) {
-            return seen;
+        observed.extend(more);
+        if known.is_some_and(|count| observed.len() >= count) {
+            return observed;
         }
-        assert!(started.elapsed() < PATIENCE, "{} of {known:?} events", seen.len());
+        assert!(started.elapsed() < TIMEOUT, "{} of {known:?} events", observed.len());
         tokio::task::yield_now().await;
     }
 }
@@ -142,17 +142,17 @@ async fn readers_miss_nothing_while_many_write(db: Db) {
     }
     let count: usize = writers.join_all().await.into_iter().sum();
     total.send(Some(OBJECTS + count)).unwrap();
-    let order = |events: &[Event]| -> Vec<_> {
+    let call = |events: &[Event]| -> Vec<_> {
         events.iter().map(|one| (one.object_id.clone(), one.version)).collect()
     };
-    let all = soon("the readers", readers.join_all()).await;
-    let last = order(&db.events(OBJECTS + count).await);
-    for seen in &all {
-        assert_eq!(seen.len(), OBJECTS + count, "each exactly once");
-        assert!(seen.windows(2).all(|pair| pair[0].cursor < pair[1].cursor));
-        assert_eq!(order(seen), last, "all readers see the same order");
+    let all = within_timeout("the readers", readers.join_all()).await;
+    let last = call(&db.events(OBJECTS + count).await);
+    for observed in &all {
+        assert_eq!(observed.len(), OBJECTS + count, "each exactly once");
+        assert!(observed.windows(2).all(|pair| pair[0].cursor < pair[1].cursor));
+        assert_eq!(call(observed), last, "all readers see the same order");
         let mut versions: HashMap<&str, i64> = HashMap::new();
-        for one in seen {
+        for one in observed {
             let before = versions.insert(&one.object_id, one.version).unwrap_or(0);
             assert_eq!(one.version, before + 1, "{} out of order", one.object_id);
         }
@@ -163,10 +163,13 @@ async fn readers_miss_nothing_while_many_write(db: Db) {
 mod concurrent {
     use super::*;
 
-    on_postgres!(what_is_not_final_is_not_shown, an_object_changes_in_the_order_of_its_versions,);
+    on_postgres!(
+        events_that_are_not_final_are_not_shown,
+        an_object_changes_in_the_order_of_its_versions,
+    );
 
     /// A transaction that changes `first`, waits, and then changes `second`.
-    async fn change_in_two_goes(
+    async fn change_two_slowly(
         db: &Db,
         first: &str,
         second: &str,
@@ -189,7 +192,7 @@ mod concurrent {
             let db = db.clone();
             async move { db.write(slow).await.unwrap() }
         });
-        soon("the slow transaction", begun.notified()).await;
+        within_timeout("the slow transaction", begun.notified()).await;
         (task, go_on)
     }
 
@@ -202,16 +205,16 @@ mod concurrent {
         db.write(change).await.unwrap();
     }
 
-    async fn what_is_not_final_is_not_shown(db: Db) {
+    async fn events_that_are_not_final_are_not_shown(db: Db) {
         db.add_machines(vec![machine("m-1"), machine("m-2"), machine("m-3")]).await;
         let cursor = db.events(3).await[2].cursor;
-        let (slow, go_on) = change_in_two_goes(&db, "m-1", "m-2").await;
+        let (slow, go_on) = change_two_slowly(&db, "m-1", "m-2").await;
         change(&db, "m-3").await;
         // A reader that saw the quick transaction now would never see the slow one.
         assert_eq!(db.events_after(cursor, 10).await.len(), 0);
         let horizon = db.read(tx!([], |tx| tx.horizon().await)).await.unwrap();
         go_on.notify_one();
-        soon("the slow transaction", slow).await.unwrap();
+        within_timeout("the slow transaction", slow).await.unwrap();
         let names: Vec<_> = db.events(6).await.drain(3..).map(|one| one.object_id).collect();
         assert_eq!(names, ["m-1", "m-2", "m-3"]);
         assert_eq!(db.events_after(horizon, 10).await.len(), 3, "the horizon was not past it");
@@ -221,10 +224,10 @@ mod concurrent {
     /// machine is the later one and must come later in the order of events.
     async fn an_object_changes_in_the_order_of_its_versions(db: Db) {
         db.add_machines(vec![machine("m-1"), machine("m-2")]).await;
-        let (slow, go_on) = change_in_two_goes(&db, "m-1", "m-2").await;
+        let (slow, go_on) = change_two_slowly(&db, "m-1", "m-2").await;
         change(&db, "m-2").await;
         go_on.notify_one();
-        soon("the slow transaction", slow).await.unwrap();
+        within_timeout("the slow transaction", slow).await.unwrap();
         let events = db.events(5).await;
         let versions: Vec<_> =
             events.iter().filter(|one| one.object_id == "m-2").map(|one| one.version).collect();

@@ -1,8 +1,8 @@
 //! Filters: the database selects exactly what the model matches, for random filters and fleets.
 
-use crate::harness::{Db, Dice, ended, knows, machine, run};
+use crate::harness::{Db, Dice, ended, machine, run, set_condition};
 use model::condition::ConditionType;
-use model::filter::{Filter, Item, Subject};
+use model::filter::{Filter, FilterItem, FilterSubject};
 use model::id::{PlanId, RackId, RunId};
 use model::machine::view::{EffectiveState, LifecycleState};
 use model::machine::{Machine, Phase};
@@ -28,8 +28,8 @@ fn random_machine(dice: &mut Dice, number: usize) -> Machine {
     machine.active_run = dice.coin().then(|| RunId::trusted(format!("op-{number:03}")));
     for condition in ConditionType::ALL {
         match dice.roll(4) {
-            0 => knows(&mut machine, *condition, true),
-            1 => knows(&mut machine, *condition, false),
+            0 => set_condition(&mut machine, *condition, true),
+            1 => set_condition(&mut machine, *condition, false),
             _ => {}
         }
     }
@@ -53,15 +53,15 @@ fn quoted(value: &str) -> String {
 }
 
 /// A field, and values that occur in the fleet.
-fn random_field(dice: &mut Dice, subject: Subject) -> (String, Vec<String>) {
-    let words = |all: &[&str]| all.iter().map(|word| (*word).to_string()).collect::<Vec<_>>();
+fn random_field(dice: &mut Dice, subject: FilterSubject) -> (String, Vec<String>) {
+    let words = |all: &[&str]| all.iter().map(|name| (*name).to_string()).collect::<Vec<_>>();
     let ids = |prefix: &str| (0..6).map(|n| format!("{prefix}-{:03}", n * 10)).collect::<Vec<_>>();
     let phases = Phase::ALL.map(Phase::as_str);
     let effective = EffectiveState::ALL.map(EffectiveState::as_str);
     let lifecycle = LifecycleState::ALL.map(LifecycleState::as_str);
     let common = match subject {
-        Subject::Machine => ("phase", words(&phases)),
-        Subject::Run | Subject::Plan => ("machine_phase", words(&phases)),
+        FilterSubject::Machine => ("phase", words(&phases)),
+        FilterSubject::Run | FilterSubject::Plan => ("machine_phase", words(&phases)),
     };
     let condition = format!("condition.{}", dice.pick(ConditionType::ALL).as_str());
     let label = format!("labels.{}", dice.pick(&KEYS));
@@ -75,7 +75,7 @@ fn random_field(dice: &mut Dice, subject: Subject) -> (String, Vec<String>) {
         (condition, words(&["true", "false"])),
         (label, words(&VALUES)),
     ];
-    if subject == Subject::Run {
+    if subject == FilterSubject::Run {
         fields.extend([
             ("run_id".to_string(), ids("op")),
             ("operation_id".to_string(), ids("op")),
@@ -89,7 +89,7 @@ fn random_field(dice: &mut Dice, subject: Subject) -> (String, Vec<String>) {
     fields.swap_remove(dice.roll(fields.len()))
 }
 
-fn random_term(dice: &mut Dice, subject: Subject) -> String {
+fn random_term(dice: &mut Dice, subject: FilterSubject) -> String {
     let (field, values) = random_field(dice, subject);
     let one = quoted(dice.pick::<String>(&values));
     let some: Vec<_> = (0..=dice.roll(3)).map(|_| quoted(dice.pick::<String>(&values))).collect();
@@ -102,7 +102,7 @@ fn random_term(dice: &mut Dice, subject: Subject) -> String {
     }
 }
 
-fn random_filter(dice: &mut Dice, subject: Subject) -> (String, Filter) {
+fn random_filter(dice: &mut Dice, subject: FilterSubject) -> (String, Filter) {
     let terms: Vec<_> = (0..dice.roll(4)).map(|_| random_term(dice, subject)).collect();
     let text = terms.join(" AND ");
     let filter = Filter::parse(&text, subject).unwrap_or_else(|refusal| panic!("{refusal}"));
@@ -120,9 +120,12 @@ async fn machines_are_selected_as_the_model_says(db: Db) {
     let machines = fleet(&db, &mut dice).await;
     let (mut some, mut all_or_none) = (0, 0);
     for _ in 0..FILTERS {
-        let (text, filter) = random_filter(&mut dice, Subject::Machine);
-        let matching: Vec<_> =
-            machines.iter().filter(|one| filter.matches(Item::Machine(one))).cloned().collect();
+        let (text, filter) = random_filter(&mut dice, FilterSubject::Machine);
+        let matching: Vec<_> = machines
+            .iter()
+            .filter(|one| filter.matches(FilterItem::Machine(one)))
+            .cloned()
+            .collect();
         let selected = tx!([filter], |tx| tx.machines(&filter, None, 1_000).await);
         let page = db.read(selected).await.unwrap();
         assert_eq!(page.machines, matching, "{text}");
@@ -148,10 +151,10 @@ async fn runs_are_selected_as_the_model_says(db: Db) {
     let by_id: HashMap<_, _> = machines.iter().map(|one| (&one.id, one)).collect();
     let mut some = 0;
     for _ in 0..FILTERS {
-        let (text, filter) = random_filter(&mut dice, Subject::Run);
+        let (text, filter) = random_filter(&mut dice, FilterSubject::Run);
         let holds = |run: &&Run| {
             let machine = run.spec.target.machine().and_then(|id| by_id.get(&id).copied());
-            filter.matches(Item::Run(run, machine))
+            filter.matches(FilterItem::Run(run, machine))
         };
         let matching: Vec<_> = runs.iter().filter(holds).cloned().collect();
         let selected = tx!([filter], |tx| tx.runs(&filter, None, 1_000).await);

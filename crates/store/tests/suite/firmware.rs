@@ -1,20 +1,20 @@
 //! The firmware catalogue, and the history of applied firmware.
 
 use crate::harness::{Db, at, event};
-use model::firmware::{Applied, Component, Firmware, MAX_APPLIED};
+use model::firmware::{AppliedFirmware, Firmware, FirmwareComponent, MAX_APPLIED};
 use model::id::{FirmwareId, RunId};
 use model::target::{TargetId, TargetKind};
 use std::collections::BTreeMap;
-use store::{AppliedPlace, StoreError};
+use store::{AppliedPosition, StoreError};
 
 on_both!(
     a_hardware_type_has_one_default,
     firmware_is_listed_by_id,
-    what_was_applied_is_written_once_and_the_oldest_goes,
+    applied_firmware_is_written_once_and_the_oldest_is_deleted,
 );
 
 fn firmware(id: &str, hardware_type: &str, is_default: bool) -> Firmware {
-    let component = Component {
+    let component = FirmwareComponent {
         name: "BMC".into(),
         version: "2.1".into(),
         url: "https://files.example/x".into(),
@@ -78,8 +78,8 @@ fn device(id: &str) -> TargetId {
     TargetId::parse(id).unwrap()
 }
 
-fn applied(device: &str, step: &str, second: i64) -> Applied {
-    Applied {
+fn applied(device: &str, step: &str, second: i64) -> AppliedFirmware {
+    AppliedFirmware {
         run: RunId::trusted("op-1"),
         step: step.into(),
         device: self::device(device),
@@ -91,8 +91,8 @@ fn applied(device: &str, step: &str, second: i64) -> Applied {
     }
 }
 
-async fn what_was_applied_is_written_once_and_the_oldest_goes(db: Db) {
-    let insert = |one: Applied| tx!([one], |tx| tx.insert_applied(&one));
+async fn applied_firmware_is_written_once_and_the_oldest_is_deleted(db: Db) {
+    let insert = |one: AppliedFirmware| tx!([one], |tx| tx.insert_applied(&one));
     let other = applied("sw-1", "other", 1);
     db.write(insert(other.clone())).await.unwrap();
     for n in 0..MAX_APPLIED + 3 {
@@ -101,14 +101,14 @@ async fn what_was_applied_is_written_once_and_the_oldest_goes(db: Db) {
             db.write(insert(one.clone())).await.unwrap();
         }
     }
-    let list = |device: Option<TargetId>, before: Option<AppliedPlace>| {
+    let list = |device: Option<TargetId>, before: Option<AppliedPosition>| {
         tx!([device, before], |tx| tx.applied(device.as_ref(), before.as_ref(), 10_000).await)
     };
     let mine = db.read(list(Some(device("m-1")), None)).await.unwrap();
     assert_eq!(mine.len() as i64, MAX_APPLIED);
     assert_eq!(mine[0].step, format!("s{:04}", MAX_APPLIED + 2), "newest first");
-    let place = AppliedPlace::of(&mine[9]);
-    let rest = db.read(list(Some(device("m-1")), Some(place))).await.unwrap();
+    let position = AppliedPosition::of(&mine[9]);
+    let rest = db.read(list(Some(device("m-1")), Some(position))).await.unwrap();
     assert_eq!(rest, mine[10..]);
     let all = db.read(list(None, None)).await.unwrap();
     assert_eq!((all.len() as i64, all.last()), (MAX_APPLIED + 1, Some(&other)));

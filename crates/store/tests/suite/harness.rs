@@ -3,8 +3,8 @@
 //! FARRIER_TEST_POSTGRES names the PostgreSQL server, `postgres://user@host:port`. Each test
 //! creates its own database there and drops it at its end, even if the test fails.
 
-use model::condition::{ConditionType, Evidence};
-use model::fault::{Code, Fault};
+use model::condition::{ConditionObservation, ConditionType};
+use model::fault::{Fault, FaultCode};
 use model::id::{MachineId, PlanId, RunId};
 use model::machine::{Labels, Machine, MachineSpec};
 use model::plan::{OnFailure, Params, RunStep, RunType};
@@ -13,14 +13,14 @@ use model::time::Timestamp;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use store::{
-    Cause, Claimed, Cursor, Event, Hold, NewEvent, Options, Result, Settle, Settled, Store, Tx,
-    TxFuture,
+    Cause, ClaimOutcome, ClaimedObject, Cursor, Event, NewEvent, Options, Result, RunSettlement,
+    SettledVersion, Store, Tx, TxFuture,
 };
 use tokio_postgres::NoTls;
 
 const POSTGRES: &str = "FARRIER_TEST_POSTGRES";
 /// The timeout of everything that a test waits for.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 const CONNECTIONS: usize = 10;
 
 /// Runs each function as a test on both databases.
@@ -49,7 +49,7 @@ macro_rules! on_postgres {
 }
 
 /// Reverts the schema migrations of racks and of nodes.
-pub const NO_RACKS: &str = "DROP TABLE nodes; DROP TABLE tasks; DROP TABLE site_answers; DROP INDEX machines_rack; ALTER TABLE machines DROP COLUMN rack_id; \
+pub const REVERT_RACKS: &str = "DROP TABLE nodes; DROP TABLE tasks; DROP TABLE site_answers; DROP INDEX machines_rack; ALTER TABLE machines DROP COLUMN rack_id; \
      DROP TABLE records; DROP TABLE firmware; DROP TABLE firmware_applied; DROP TABLE health; \
      CREATE TABLE runs_before (id TEXT NOT NULL PRIMARY KEY, \
      machine_id TEXT NOT NULL REFERENCES machines (id), request_id TEXT NOT NULL, \
@@ -103,7 +103,7 @@ pub async fn on_postgres<F: Future<Output = ()> + Send + 'static>(body: fn(Db) -
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let name = format!("farrier_test_{}_{number}", std::process::id());
     let server = server.trim_end_matches('/');
-    sql(&format!("{server}/postgres"), &format!("CREATE DATABASE {name}")).await;
+    execute_on_postgres(&format!("{server}/postgres"), &format!("CREATE DATABASE {name}")).await;
     let url = format!("{server}/{name}");
     // In its own task, so that the database is dropped even if the test fails.
     let ended = tokio::spawn(async move {
@@ -112,14 +112,18 @@ pub async fn on_postgres<F: Future<Output = ()> + Send + 'static>(body: fn(Db) -
         body(Db { store, options }).await;
     })
     .await;
-    sql(&format!("{server}/postgres"), &format!("DROP DATABASE {name} WITH (FORCE)")).await;
+    execute_on_postgres(
+        &format!("{server}/postgres"),
+        &format!("DROP DATABASE {name} WITH (FORCE)"),
+    )
+    .await;
     if let Err(error) = ended {
         std::panic::resume_unwind(error.into_panic());
     }
 }
 
 /// Executes a statement on a separate connection.
-pub async fn sql(url: &str, statement: &str) {
+pub async fn execute_on_postgres(url: &str, statement: &str) {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("PostgreSQL");
     let pump = tokio::spawn(connection);
     client.batch_execute(statement).await.unwrap_or_else(|error| panic!("{statement}: {error}"));
@@ -128,10 +132,10 @@ pub async fn sql(url: &str, statement: &str) {
 }
 
 /// Waits for a future, with a timeout.
-pub async fn soon<T>(what: &str, wait: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, wait).await {
+pub async fn within_timeout<T>(what: &str, wait: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(TIMEOUT, wait).await {
         Ok(value) => value,
-        Err(_) => panic!("{what} did not come within {PATIENCE:?}"),
+        Err(_) => panic!("{what} did not come within {TIMEOUT:?}"),
     }
 }
 
@@ -141,21 +145,21 @@ impl Db {
     }
 
     /// Executes the statement of this database on a separate connection.
-    pub async fn past_the_store(&self, on_sqlite: &str, on_postgres: &str) {
+    pub async fn execute_sql(&self, on_sqlite: &str, on_postgres: &str) {
         match &self.options {
             Options::Sqlite { path } => {
                 rusqlite::Connection::open(path).unwrap().execute_batch(on_sqlite).unwrap();
             }
-            Options::Postgres { url, .. } => sql(url, on_postgres).await,
+            Options::Postgres { url, .. } => execute_on_postgres(url, on_postgres).await,
             Options::Memory => unreachable!("the suite is for databases that outlive a process"),
         }
     }
 
     pub fn write<T: Send + 'static>(&self, body: Body<T>) -> TxFuture<'static, T> {
         let store = self.store.clone();
-        Box::pin(
-            async move { soon("a write", store.write("test", body, |body, tx| body(tx))).await },
-        )
+        Box::pin(async move {
+            within_timeout("a write", store.write("test", body, |body, tx| body(tx))).await
+        })
     }
 
     pub fn dry_run<T: Send + 'static>(&self, body: Body<T>) -> TxFuture<'static, T> {
@@ -164,21 +168,23 @@ impl Db {
 
     pub fn read<T: Send + 'static>(&self, body: Body<T>) -> TxFuture<'static, T> {
         let store = self.store.clone();
-        Box::pin(async move { soon("a read", store.scan(body, |body, tx| body(tx))).await })
+        Box::pin(
+            async move { within_timeout("a read", store.scan(body, |body, tx| body(tx))).await },
+        )
     }
 
     /// Another store on the same database, as another replica has it.
-    pub async fn another(&self) -> Self {
+    pub async fn open_another(&self) -> Self {
         let store = Store::open(&self.options).await.expect("the same database");
         Self { store, options: self.options.clone() }
     }
 
     /// Reverts the database to the schema before racks and opens it again.
-    pub async fn before_racks(&self) -> Self {
-        let on_sqlite = format!("{NO_RACKS} PRAGMA user_version = 5");
-        let on_postgres = format!("{NO_RACKS} DELETE FROM schema_version WHERE version > 5");
-        self.past_the_store(&on_sqlite, &on_postgres).await;
-        self.another().await
+    pub async fn revert_racks(&self) -> Self {
+        let on_sqlite = format!("{REVERT_RACKS} PRAGMA user_version = 5");
+        let on_postgres = format!("{REVERT_RACKS} DELETE FROM schema_version WHERE version > 5");
+        self.execute_sql(&on_sqlite, &on_postgres).await;
+        self.open_another().await
     }
 
     pub async fn add_machine(&self, id: &str) -> Machine {
@@ -226,25 +232,30 @@ impl Db {
         found.unwrap_or_else(|| panic!("no {id}"))
     }
 
-    pub async fn claim(&self, owner: &'static str, now: Timestamp, limit: i64) -> Vec<Claimed> {
+    pub async fn claim(
+        &self,
+        owner: &'static str,
+        now: Timestamp,
+        limit: i64,
+    ) -> Vec<ClaimedObject> {
         self.write(tx!([], |tx| tx.claim_due(owner, now, limit).await)).await.unwrap()
     }
 
-    pub async fn settle(&self, settle: &Settle) -> Result<Settled> {
+    pub async fn settle(&self, settle: &RunSettlement) -> Result<SettledVersion> {
         self.write(tx!([settle], |tx| tx.settle(&settle))).await
     }
 
     /// Changes a run without a claim, as an operator does, with its event. Returns the new run.
-    pub async fn tell(&self, run: &Run, workflow: Workflow) -> Run {
+    pub async fn update_unclaimed(&self, run: &Run, workflow: Workflow) -> Run {
         let mut run = run.clone();
         run.progress.workflow = workflow;
-        let told = tx!([run], |tx| {
+        let reported = tx!([run], |tx| {
             let version = tx.update_unclaimed(&run, at(50))?.version;
             let run = Run { version, ..run };
             tx.append_run_event(&run, &event())?;
             Ok(run)
         });
-        self.write(told).await.unwrap()
+        self.write(reported).await.unwrap()
     }
 
     pub async fn events_after(&self, cursor: Cursor, limit: i64) -> Vec<Event> {
@@ -262,7 +273,7 @@ impl Db {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        soon("the events", wait).await;
+        within_timeout("the events", wait).await;
         assert_eq!(all.len(), count, "{all:#?}");
         all
     }
@@ -286,8 +297,8 @@ pub fn machine(id: &str) -> Machine {
     Machine::new(MachineId::trusted(id), MachineSpec::default(), Labels::new(), at(0))
 }
 
-pub fn knows(machine: &mut Machine, condition: ConditionType, status: bool) {
-    machine.learn(&[Evidence::new(condition, status, "test")], at(2));
+pub fn set_condition(machine: &mut Machine, condition: ConditionType, status: bool) {
+    machine.learn(&[ConditionObservation::new(condition, status, "test")], at(2));
 }
 
 /// A run of two steps that has not started.
@@ -300,20 +311,20 @@ pub fn run(id: &str, machine: &str) -> Run {
     };
     Run::new(RunSpec {
         id: RunId::trusted(id),
-        target: model::target::TargetId::trusted(machine),
-        part_of: None,
+        target: model::target::TargetId::from_key(machine),
+        parent_run: None,
         reports_to: None,
-        claims: Vec::new(),
+        held_targets: Vec::new(),
         request_id: format!("req-{id}"),
         run_type: RunType::Upgrade,
         plan_id: PlanId::trusted("plan-x"),
         steps: vec![step("one"), step("two")],
         params: Params::new(),
         initiator: "alice".into(),
-        parent: None,
+        rerun_of: None,
         restart: None,
         on_failure: OnFailure::KeepPhase,
-        engine: ENGINE_VERSION,
+        engine_version: ENGINE_VERSION,
         created_at: at(0),
     })
 }
@@ -323,14 +334,20 @@ pub fn ended(mut run: Run, workflow: Workflow) -> Run {
     run.progress.workflow = workflow;
     run.progress.finished_at = Some(at(40));
     if workflow.failed() {
-        let fault = Fault::new(Code::CommandFailed, "exit status 1");
+        let fault = Fault::new(FaultCode::CommandFailed, "exit status 1");
         run.progress.failure = Some(Failure { fault, step: "one".into(), attempts: 1 });
     }
     run
 }
 
-pub fn settle_of(run: &Run, claimed: &Claimed, hold: Hold) -> Settle {
-    Settle { run: run.clone(), epoch: claimed.epoch, wakes: claimed.wakes, hold, now: at(20) }
+pub fn settle_of(run: &Run, claimed: &ClaimedObject, hold: ClaimOutcome) -> RunSettlement {
+    RunSettlement {
+        run: run.clone(),
+        epoch: claimed.epoch,
+        wakes_handled: claimed.wakes_requested,
+        claim: hold,
+        now: at(20),
+    }
 }
 
 /// A deterministic random source.

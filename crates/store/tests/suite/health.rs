@@ -1,9 +1,9 @@
 //! Health reports: stored by object and source, with their summary in the object.
 
 use crate::harness::{Db, at};
-use model::health::{Alert, Alerts, Change, Filter, Standing, Tally};
+use model::health::{Alert, AlertCounts, Alerts, HealthFilter, HealthSummary, ReportChange};
 use model::id::MachineId;
-use model::lifecycle::{DeviceSpec, Head};
+use model::lifecycle::{DeviceSpec, RecordHeader};
 use model::machine::Labels;
 use model::power_shelf::PowerShelf;
 use model::target::{TargetId, TargetKind};
@@ -11,14 +11,14 @@ use store::{NewEvent, StoreError};
 
 on_both!(
     reports_change_their_object_in_one_commit,
-    a_record_loses_its_reports_with_itself,
+    reports_are_deleted_with_their_record,
     lists_are_filtered_and_paged,
     alerts_are_counted_by_kind,
 );
 
 fn alerts(all: &[(&str, &[&str])]) -> Alerts {
     let alert = |classes: &[&str]| Alert {
-        part: "fan-1".into(),
+        component: "fan-1".into(),
         message: "it stands still".into(),
         classes: classes.iter().map(ToString::to_string).collect(),
         since: at(1),
@@ -26,7 +26,7 @@ fn alerts(all: &[(&str, &[&str])]) -> Alerts {
     all.iter().map(|(id, classes)| (id.to_string(), alert(classes))).collect()
 }
 
-fn said(message: &str) -> NewEvent {
+fn report_event(message: &str) -> NewEvent {
     NewEvent { message: message.into(), ..crate::harness::event() }
 }
 
@@ -40,10 +40,10 @@ async fn add_machine(db: &Db, id: &str) -> TargetId {
 }
 
 async fn add_shelf(db: &Db, id: &str) -> TargetId {
-    let shelf = PowerShelf::new(Head::new(id, Labels::new(), at(1)), DeviceSpec::default());
+    let shelf = PowerShelf::new(RecordHeader::new(id, Labels::new(), at(1)), DeviceSpec::default());
     db.write(tx!([shelf], |tx| {
         let mut shelf = shelf;
-        tx.insert_record(&mut shelf, &said("created")).await
+        tx.insert_record(&mut shelf, &report_event("created")).await
     }))
     .await
     .unwrap();
@@ -51,7 +51,7 @@ async fn add_shelf(db: &Db, id: &str) -> TargetId {
 }
 
 async fn merge(db: &Db, object: &TargetId, source: &'static str, all: Alerts) {
-    let event = said(&Change::Merge(all.clone()).said(source));
+    let event = report_event(&ReportChange::Merge(all.clone()).said(source));
     db.write(tx!([object, all, event], |tx| tx.merge_health(&object, source, &all, &event).await))
         .await
         .unwrap();
@@ -63,7 +63,7 @@ async fn history(db: &Db, object: &TargetId) -> Vec<String> {
     found.into_iter().map(|event| event.message).collect()
 }
 
-async fn standing(db: &Db, id: &str) -> Standing {
+async fn health_of(db: &Db, id: &str) -> HealthSummary {
     let id = MachineId::trusted(id);
     db.read(tx!([id], |tx| tx.machine(&id).await)).await.unwrap().unwrap().health
 }
@@ -81,24 +81,24 @@ async fn reports_change_their_object_in_one_commit(db: Db) {
         (ids("site"), ids("vendor")),
         (vec!["fan".into(), "psu".into()], vec!["fan".into()])
     );
-    let kept = standing(&db, "m-1").await;
-    assert_eq!(kept, Standing::of(&found));
-    assert_eq!(kept.allocations.map(|bar| bar.source), Some("site".to_string()));
-    assert_eq!(kept.alerts, 3);
+    let stored = health_of(&db, "m-1").await;
+    assert_eq!(stored, HealthSummary::of(&found));
+    assert_eq!(stored.allocations_blocked_by.map(|bar| bar.source), Some("site".to_string()));
+    assert_eq!(stored.alerts, 3);
 
     let exactly = alerts(&[("nic", &[])]);
     db.write(tx!([one, exactly], |tx| {
-        tx.replace_health(&one, "site", &exactly, &said("replaced")).await
+        tx.replace_health(&one, "site", &exactly, &report_event("replaced")).await
     }))
     .await
     .unwrap();
-    assert_eq!(standing(&db, "m-1").await.allocations, None);
+    assert_eq!(health_of(&db, "m-1").await.allocations_blocked_by, None);
     for source in ["site", "vendor", "nobody"] {
-        db.write(tx!([one], |tx| tx.remove_health(&one, source, &said("removed")).await))
+        db.write(tx!([one], |tx| tx.remove_health(&one, source, &report_event("removed")).await))
             .await
             .unwrap();
     }
-    assert!(standing(&db, "m-1").await.is_clear());
+    assert!(health_of(&db, "m-1").await.is_clear());
     assert!(db.read(tx!([one], |tx| tx.health(&one).await)).await.unwrap().is_empty());
     assert_eq!(
         history(&db, &one).await,
@@ -115,18 +115,22 @@ async fn reports_change_their_object_in_one_commit(db: Db) {
 
     let nobody = on("m-9");
     let none = alerts(&[("fan", &[])]);
-    let refused =
-        db.write(tx!([nobody, none], |tx| tx.merge_health(&nobody, "s", &none, &said("x")).await));
+    let refused = db.write(tx!([nobody, none], |tx| tx
+        .merge_health(&nobody, "s", &none, &report_event("x"))
+        .await));
     assert!(matches!(refused.await, Err(StoreError::Refused(_))));
 }
 
-async fn a_record_loses_its_reports_with_itself(db: Db) {
+async fn reports_are_deleted_with_their_record(db: Db) {
     let shelf = add_shelf(&db, "ps-1").await;
     merge(&db, &shelf, "site", alerts(&[("fan", &["prevent-state-changes"])])).await;
     assert_eq!(history(&db, &shelf).await, ["created", "site reports fan: it stands still"]);
-    let kept = db.read(tx!([], |tx| tx.record::<PowerShelf>("ps-1").await)).await.unwrap().unwrap();
-    assert!(kept.head.health.state_changes.is_some());
-    db.write(tx!([kept], |tx| tx.remove_record(&kept, &said("removed")))).await.unwrap();
+    let stored =
+        db.read(tx!([], |tx| tx.record::<PowerShelf>("ps-1").await)).await.unwrap().unwrap();
+    assert!(stored.head.health.state_changes.is_some());
+    db.write(tx!([stored], |tx| tx.remove_record(&stored, &report_event("removed"))))
+        .await
+        .unwrap();
     assert!(db.read(tx!([shelf], |tx| tx.health(&shelf).await)).await.unwrap().is_empty());
 }
 
@@ -139,7 +143,8 @@ async fn lists_are_filtered_and_paged(db: Db) {
     let shelf = add_shelf(&db, "ps-1").await;
     merge(&db, &shelf, "site", alerts(&[("fan", &[])])).await;
     let list = async |source: Option<&str>, class: Option<&str>, after: &str, limit: usize| {
-        let filter = Filter { source: source.map(String::from), class: class.map(String::from) };
+        let filter =
+            HealthFilter { source: source.map(String::from), class: class.map(String::from) };
         let after = after.to_string();
         let work = tx!([filter, after], |tx| tx.health_list(&filter, &after, limit).await);
         let found = db.read(work).await.unwrap();
@@ -153,10 +158,15 @@ async fn lists_are_filtered_and_paged(db: Db) {
 
     for (id, there) in [("m-1", true), ("m-7", false), ("ps-1", true), ("sw-1", false)] {
         let object = on(id);
-        assert_eq!(db.read(tx!([object], |tx| tx.exists(&object).await)).await, Ok(there), "{id}");
+        assert_eq!(
+            db.read(tx!([object], |tx| tx.target_exists(&object).await)).await,
+            Ok(there),
+            "{id}"
+        );
     }
-    let asked = [on("m-1"), on("m-7"), on("ps-1")];
-    let among = db.read(tx!([asked], |tx| tx.health_among(&asked).await)).await.unwrap();
+    let requested = [on("m-1"), on("m-7"), on("ps-1")];
+    let among =
+        db.read(tx!([requested], |tx| tx.health_of_objects(&requested).await)).await.unwrap();
     assert_eq!(among.keys().map(TargetId::key).collect::<Vec<_>>(), ["m-1", "power_shelf:ps-1"]);
     assert_eq!(among[&on("m-1")].len(), 2);
 }
@@ -171,7 +181,7 @@ async fn alerts_are_counted_by_kind(db: Db) {
     merge(&db, &shelf, "site", alerts(&[("a", &["suppress-external-alerting"])])).await;
     let mut tally = db.read(tx!([], |tx| tx.health_tally().await)).await.unwrap();
     tally.sort_by_key(|(kind, _)| *kind);
-    let machines = Tally { prevent_allocations: 2, other: 2, ..Tally::default() };
-    let shelves = Tally { suppressed: 1, ..Tally::default() };
+    let machines = AlertCounts { prevent_allocations: 2, other: 2, ..AlertCounts::default() };
+    let shelves = AlertCounts { suppressed: 1, ..AlertCounts::default() };
     assert_eq!(tally, [(TargetKind::Machine, machines), (TargetKind::PowerShelf, shelves)]);
 }

@@ -6,15 +6,15 @@ use store::{LogLine, NewLog, StoreError};
 
 on_both!(
     a_log_is_read_from_anywhere,
-    what_is_there_already_is_passed_over,
-    each_attempt_knows_what_it_wrote,
+    existing_chunks_are_ignored,
+    bytes_are_counted_by_attempt,
     a_long_log_comes_in_pages,
     logs_of_runs_do_not_mix,
     any_bytes_are_kept,
     a_worker_that_lost_its_claim_writes_no_log,
 );
 
-fn piece(start: i64, step: &str, attempt: u32, data: &[u8]) -> NewLog {
+fn chunk(start: i64, step: &str, attempt: u32, data: &[u8]) -> NewLog {
     let (ts, stream) = (at(start), "stdout");
     NewLog { start, ts, step: step.into(), attempt, stream, data: data.to_vec() }
 }
@@ -38,13 +38,13 @@ fn text(lines: &[LogLine]) -> String {
 async fn a_log_is_read_from_anywhere(db: Db) {
     let id = db.add_run("op-1").await.spec.id;
     assert_eq!((end(&db, &id).await, log_from(&db, &id, 0, 10).await), (0, vec![]));
-    append(&db, &id, vec![piece(0, "one", 1, b"hello "), piece(6, "one", 1, b"world\n")]).await;
-    append(&db, &id, vec![piece(12, "two", 1, b"and more")]).await;
+    append(&db, &id, vec![chunk(0, "one", 1, b"hello "), chunk(6, "one", 1, b"world\n")]).await;
+    append(&db, &id, vec![chunk(12, "two", 1, b"and more")]).await;
     assert_eq!(end(&db, &id).await, 20);
-    let whole = "hello world\nand more";
+    let complete = "hello world\nand more";
     for offset in 0..=25_usize {
         let lines = log_from(&db, &id, offset as i64, 10).await;
-        assert_eq!(text(&lines), whole.get(offset..).unwrap_or(""), "from {offset}");
+        assert_eq!(text(&lines), complete.get(offset..).unwrap_or(""), "from {offset}");
         if let Some(first) = lines.first() {
             assert_eq!(first.start, offset as i64);
         }
@@ -54,29 +54,29 @@ async fn a_log_is_read_from_anywhere(db: Db) {
     assert_eq!((line.start, text(&[line])), (14, "d more".to_string()));
 }
 
-async fn what_is_there_already_is_passed_over(db: Db) {
+async fn existing_chunks_are_ignored(db: Db) {
     let id = db.add_run("op-1").await.spec.id;
-    let pieces = vec![piece(0, "one", 1, b"first"), piece(5, "one", 1, b"second")];
+    let pieces = vec![chunk(0, "one", 1, b"first"), chunk(5, "one", 1, b"second")];
     append(&db, &id, pieces.clone()).await;
     let mut again = pieces;
-    again.push(piece(11, "one", 1, b"third"));
+    again.push(chunk(11, "one", 1, b"third"));
     again[0].data = b"other".to_vec();
     append(&db, &id, again).await;
     assert_eq!(text(&log_from(&db, &id, 0, 10).await), "firstsecondthird");
     assert_eq!(end(&db, &id).await, 16);
 }
 
-async fn each_attempt_knows_what_it_wrote(db: Db) {
+async fn bytes_are_counted_by_attempt(db: Db) {
     let id = db.add_run("op-1").await.spec.id;
     let pieces = vec![
-        piece(0, "one", 1, b"12345"),
-        piece(5, "one", 2, b"123"),
-        piece(8, "two", 1, b"1"),
-        piece(9, "one", 2, b"1234"),
+        chunk(0, "one", 1, b"12345"),
+        chunk(5, "one", 2, b"123"),
+        chunk(8, "two", 1, b"1"),
+        chunk(9, "one", 2, b"1234"),
     ];
     append(&db, &id, pieces).await;
     for (step, attempt, bytes) in [("one", 1, 5), ("one", 2, 7), ("two", 1, 1), ("two", 2, 0)] {
-        let logged = tx!([id], |tx| tx.logged_by(&id, step, attempt).await);
+        let logged = tx!([id], |tx| tx.logged_bytes(&id, step, attempt).await);
         assert_eq!(db.read(logged).await, Ok(bytes), "{step} {attempt}");
     }
 }
@@ -84,7 +84,7 @@ async fn each_attempt_knows_what_it_wrote(db: Db) {
 async fn a_long_log_comes_in_pages(db: Db) {
     let id = db.add_run("op-1").await.spec.id;
     let line = |n: i64| format!("line {n:04}\n");
-    let pieces = (0..300).map(|n| piece(n * 10, "one", 1, line(n).as_bytes())).collect();
+    let pieces = (0..300).map(|n| chunk(n * 10, "one", 1, line(n).as_bytes())).collect();
     append(&db, &id, pieces).await;
     assert_eq!(end(&db, &id).await, 3_000);
     let (mut offset, mut read, mut pages) = (3, String::new(), 0);
@@ -101,8 +101,8 @@ async fn a_long_log_comes_in_pages(db: Db) {
 
 async fn logs_of_runs_do_not_mix(db: Db) {
     let (one, two) = (db.add_run("op-1").await.spec.id, db.add_run("op-2").await.spec.id);
-    append(&db, &one, vec![piece(0, "one", 1, b"mine")]).await;
-    append(&db, &two, vec![piece(0, "one", 1, b"yours!")]).await;
+    append(&db, &one, vec![chunk(0, "one", 1, b"mine")]).await;
+    append(&db, &two, vec![chunk(0, "one", 1, b"yours!")]).await;
     assert_eq!(text(&log_from(&db, &one, 0, 10).await), "mine");
     assert_eq!((end(&db, &one).await, end(&db, &two).await), (4, 6));
 }
@@ -110,7 +110,7 @@ async fn logs_of_runs_do_not_mix(db: Db) {
 async fn any_bytes_are_kept(db: Db) {
     let id = run("op-1", "m-1").spec.id;
     let bytes: Vec<u8> = (0..=255).collect();
-    append(&db, &id, vec![piece(0, "one", 1, &bytes)]).await;
+    append(&db, &id, vec![chunk(0, "one", 1, &bytes)]).await;
     assert_eq!(log_from(&db, &id, 0, 1).await[0].data, bytes);
     assert_eq!(log_from(&db, &id, 200, 1).await[0].data, bytes[200..]);
 }
@@ -118,13 +118,13 @@ async fn any_bytes_are_kept(db: Db) {
 async fn a_worker_that_lost_its_claim_writes_no_log(db: Db) {
     let id = db.add_run("op-1").await.spec.id;
     let write = |epoch: i64, start: i64| {
-        let lines = [piece(start, "one", 1, b"hello")];
-        db.write(tx!([id, lines], |tx| tx.append_log_held(&id, epoch, &lines).await))
+        let lines = [chunk(start, "one", 1, b"hello")];
+        db.write(tx!([id, lines], |tx| tx.append_log_claimed(&id, epoch, &lines).await))
     };
     assert_eq!(write(0, 0).await, Err(StoreError::Conflict), "it is not claimed");
     db.claim("a", at(10), 1).await;
     assert_eq!(write(1, 0).await, Ok(()));
-    db.write(tx!([id], |tx| tx.put_back(&id.object(), 1, at(10)))).await.unwrap();
+    db.write(tx!([id], |tx| tx.release_unhandled(&id.object(), 1, at(10)))).await.unwrap();
     assert_eq!(write(1, 5).await, Err(StoreError::Conflict), "the claim was released");
     db.claim("b", at(10), 1).await;
     assert_eq!(write(1, 5).await, Err(StoreError::Conflict), "another worker has claimed it");

@@ -1,6 +1,6 @@
 //! Machines: written and read completely, and changed only at the latest version.
 
-use crate::harness::{Db, at, event, knows, machine};
+use crate::harness::{Db, at, event, machine, set_condition};
 use model::condition::ConditionType;
 use model::id::{MachineId, RackId, RunId};
 use model::machine::{Machine, MachineSpec, Phase};
@@ -9,12 +9,12 @@ use store::StoreError;
 
 on_both!(
     every_field_comes_back,
-    an_id_is_taken_once,
+    an_id_is_unique,
     an_old_version_changes_nothing,
     racing_updates_are_all_applied,
-    a_refusal_takes_everything_back,
+    a_refusal_writes_nothing,
     odd_texts_survive,
-    lookups_at_once_are_answered_each_with_its_own,
+    concurrent_lookups_get_their_own_machine,
 );
 
 fn full(id: &str) -> Machine {
@@ -36,8 +36,8 @@ fn full(id: &str) -> Machine {
     };
     machine.phase = Phase::Maintenance;
     machine.active_run = Some(RunId::trusted("op-1"));
-    knows(&mut machine, ConditionType::Reachable, true);
-    knows(&mut machine, ConditionType::Drained, false);
+    set_condition(&mut machine, ConditionType::Reachable, true);
+    set_condition(&mut machine, ConditionType::Drained, false);
     machine
 }
 
@@ -52,7 +52,7 @@ async fn every_field_comes_back(db: Db) {
 
     machine.phase = Phase::Ready;
     machine.active_run = None;
-    knows(&mut machine, ConditionType::Reachable, false);
+    set_condition(&mut machine, ConditionType::Reachable, false);
     let changed = tx!([machine], |tx| {
         let mut machine = machine;
         tx.update_machine(&mut machine, &event())?;
@@ -66,14 +66,14 @@ async fn every_field_comes_back(db: Db) {
     let nobody = MachineId::trusted("m-2");
     assert_eq!(db.read(tx!([nobody], |tx| tx.machine(&nobody).await)).await, Ok(None));
     let events = db.events(2).await;
-    let told: Vec<_> = events.iter().map(|one| (one.version, one.word.as_str())).collect();
-    assert_eq!(told, [(1, "BUSY"), (2, "IDLE")]);
+    let reported: Vec<_> = events.iter().map(|one| (one.version, one.state.as_str())).collect();
+    assert_eq!(reported, [(1, "BUSY"), (2, "IDLE")]);
     assert!(events.iter().all(|one| one.object_id == "m-1" && one.run.is_none()));
 }
 
 /// More lookups than one statement reads: many of one machine, of unknown machines, of a damaged
 /// row, and some whose callers are dropped.
-async fn lookups_at_once_are_answered_each_with_its_own(db: Db) {
+async fn concurrent_lookups_get_their_own_machine(db: Db) {
     let id = |n: usize| MachineId::trusted(format!("m-{n}"));
     let stands = |n: usize| {
         let mut one = machine(&format!("m-{n}"));
@@ -82,17 +82,17 @@ async fn lookups_at_once_are_answered_each_with_its_own(db: Db) {
     };
     db.add_machines((0..300).map(stands).collect()).await;
     let damage = "UPDATE machines SET body = '{' WHERE id = 'm-7'";
-    db.past_the_store(damage, damage).await;
-    let mut asked = Vec::new();
+    db.execute_sql(damage, damage).await;
+    let mut requested = Vec::new();
     for n in (0..600).chain(0..20) {
         let store = db.store.clone();
         let task = tokio::spawn(async move { (n, store.machine(&id(n)).await) });
         match n % 10 {
             9 => task.abort(),
-            _ => asked.push(task),
+            _ => requested.push(task),
         }
     }
-    for task in asked {
+    for task in requested {
         match task.await.unwrap() {
             (7, found) => assert!(matches!(found, Err(StoreError::Corrupt(_))), "{found:?}"),
             (n, found) => {
@@ -118,7 +118,7 @@ async fn lookups_at_once_are_answered_each_with_its_own(db: Db) {
     }
 }
 
-async fn an_id_is_taken_once(db: Db) {
+async fn an_id_is_unique(db: Db) {
     let first = db.add_machine("m-1").await;
     let second = Machine { phase: Phase::Maintenance, ..first.clone() };
     let insert = tx!([second], |tx| tx.insert_machine(&second, &event()));
@@ -175,13 +175,13 @@ async fn racing_updates_are_all_applied(db: Db) {
     assert!(versions.windows(2).all(|pair| pair[0].version + 1 == pair[1].version));
 }
 
-async fn a_refusal_takes_everything_back(db: Db) {
+async fn a_refusal_writes_nothing(db: Db) {
     let refusal = Refusal::precondition("NOT_NOW", "not now");
-    let (new, said) = (machine("m-1"), refusal.clone());
-    let refused = tx!([new, said], |tx| {
+    let (new, message) = (machine("m-1"), refusal.clone());
+    let refused = tx!([new, message], |tx| {
         tx.insert_machine(&new, &event())?;
         assert!(tx.machine(&new.id).await?.is_some(), "a transaction sees its own writes");
-        Err::<(), _>(said.into())
+        Err::<(), _>(message.into())
     });
     assert_eq!(db.write(refused).await, Err(StoreError::Refused(refusal)));
     assert_eq!(db.read(tx!([], |tx| tx.count_machines().await)).await, Ok(0));

@@ -1,45 +1,47 @@
 //! Nodes: one live node per machine, transitions that only their owners make, single-use tokens,
 //! heartbeats, and the tasks of agents.
 
-use crate::harness::{Db, at, ended, event, run, soon};
-use model::effect::Key;
+use crate::harness::{Db, at, ended, event, run, within_timeout};
+use model::effect::EffectKey;
 use model::id::{MachineId, NodeId, RunId, SiteId};
 use model::lifecycle::{Lifecycle, SubjectKind};
 use model::machine::Labels;
-use model::node::enroll::Ticket;
-use model::node::silence::Heard;
+use model::node::enroll::EnrollmentToken;
+use model::node::heartbeat::AgentHeartbeat;
 use model::node::task::{Task, TaskState};
-use model::node::{Node, NodeState, Owner, Quarantine, TaskKind, WAYS};
+use model::node::{Node, NodeState, Quarantine, TRANSITIONS, TaskKind, TransitionOwner};
 use model::run::Workflow;
-use model::site::{Report, Site, SiteSpec};
+use model::site::{Site, SiteReport, SiteSpec};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use store::{NodeHeartbeat, RecordClaim, RecordFilter, Result, RunPlace, StoreError, TaskRow};
+use store::{
+    EndedRunPosition, NodeHeartbeat, RecordClaim, RecordFilter, Result, StoreError, TaskRow,
+};
 
 on_both!(
-    a_machine_has_one_living_node,
-    two_that_want_one_machine_do_not_both_get_it,
-    a_way_belongs_to_its_owner,
-    every_way_is_written_by_its_owners_alone,
-    nothing_leads_out_of_deleted,
-    a_refused_transition_takes_everything_back,
-    a_node_changes_without_moving,
+    a_machine_has_one_live_node,
+    racing_nodes_do_not_share_a_machine,
+    a_transition_belongs_to_its_owner,
+    every_transition_is_written_only_by_its_owners,
+    deleted_has_no_transitions,
+    a_refused_transition_writes_nothing,
+    a_node_changes_without_a_transition,
     a_token_works_for_its_node_until_another_is_issued,
-    a_session_speaks_for_one_node,
-    what_is_buried_speaks_no_more,
+    a_session_belongs_to_one_node,
+    a_detached_node_has_no_agent,
     a_machine_gets_another_node_after_its_first,
-    agents_are_heard_by_site,
-    who_is_lost_is_so_until_it_is_heard,
+    heartbeats_are_listed_by_site,
+    a_lost_node_stays_lost_until_its_next_heartbeat,
     the_nodes_of_a_site_come_by_page,
     one_bad_node_leaves_the_others_readable,
-    a_site_answers_without_a_history,
-    a_task_is_wanted_once,
-    a_task_moves_by_version,
+    a_site_answer_writes_no_event,
+    a_task_is_inserted_once,
+    a_task_is_updated_at_its_version,
     tasks_are_given_out_oldest_first,
-    tasks_go_with_their_runs,
-    a_node_and_a_site_are_claimed_and_rest,
-    the_runs_of_a_node_go_when_it_has_looked,
-    a_site_moves_as_it_likes,
+    tasks_are_deleted_with_their_runs,
+    a_node_and_a_site_are_claimed_and_become_idle,
+    runs_of_a_node_are_removable_after_its_turn,
+    transitions_of_a_site_have_no_owner,
     nodes_are_found_by_state_and_label,
 );
 
@@ -71,7 +73,7 @@ async fn place(
     let insert = tx!([name, machine, site], |tx| {
         let mut node = Node::new(&name, &machine, state, at(0));
         node.site = site.clone();
-        tx.place_node(&name, &machine, site.as_ref())?;
+        tx.attach_node(&name, &machine, site.as_ref())?;
         tx.insert_record(&mut node, &event()).await?;
         Ok(node)
     });
@@ -100,15 +102,15 @@ async fn events_of(db: &Db, name: &str) -> usize {
 
 async fn node_on(db: &Db, machine: &str) -> Option<NodeId> {
     let machine = on(machine);
-    db.read(tx!([machine], |tx| tx.node_on(&machine).await)).await.unwrap()
+    db.read(tx!([machine], |tx| tx.live_node_of_machine(&machine).await)).await.unwrap()
 }
 
-async fn bury(db: &Db, name: &str) {
+async fn detach(db: &Db, name: &str) {
     let name = id(name);
     db.write(tx!([name], |tx| tx.detach_node(&name))).await.unwrap();
 }
 
-async fn a_machine_has_one_living_node(db: Db) {
+async fn a_machine_has_one_live_node(db: Db) {
     let first = add(&db, "node-1", "m-1", NodeState::Enrolling).await;
     assert_eq!(node_on(&db, "m-1").await, Some(first.id()));
     assert_eq!(node_on(&db, "m-2").await, None);
@@ -120,7 +122,7 @@ async fn a_machine_has_one_living_node(db: Db) {
     assert_eq!(node_on(&db, "m-2").await, Some(id("node-2")));
 }
 
-async fn two_that_want_one_machine_do_not_both_get_it(db: Db) {
+async fn racing_nodes_do_not_share_a_machine(db: Db) {
     let mut racing = Vec::new();
     for n in 0..10 {
         let db = db.clone();
@@ -140,27 +142,27 @@ async fn two_that_want_one_machine_do_not_both_get_it(db: Db) {
 }
 
 /// Builds a record with a transition that the model did not check.
-fn forced(node: &Node, to: NodeState, owner: Owner) -> Node {
+fn forced(node: &Node, to: NodeState, owner: TransitionOwner) -> Node {
     Node { state: to, moved_by: owner, ..node.clone() }
 }
 
-async fn a_way_belongs_to_its_owner(db: Db) {
+async fn a_transition_belongs_to_its_owner(db: Db) {
     let node = add(&db, "node-1", "m-1", NodeState::Active).await;
     // The owner of heartbeats may not drain or quarantine a node.
     for to in [NodeState::Draining, NodeState::Quarantined] {
-        let moved = write(&db, &forced(&node, to, Owner::Heartbeat)).await;
+        let moved = write(&db, &forced(&node, to, TransitionOwner::Heartbeat)).await;
         assert_eq!(moved.map(drop), Err(StoreError::Conflict), "{to}");
     }
     assert_eq!(get(&db, "node-1").await, node);
     assert_eq!(events_of(&db, "node-1").await, 1, "a refused transition writes no event");
-    let moved = node.become_(NodeState::Offline, Owner::Heartbeat, "silent").unwrap();
+    let moved = node.become_(NodeState::Offline, TransitionOwner::Heartbeat, "silent").unwrap();
     let moved = write(&db, &moved).await.unwrap();
     assert_eq!(get(&db, "node-1").await, moved);
     assert_eq!((moved.head.version, events_of(&db, "node-1").await), (2, 2));
 }
 
 /// For every transition and owner, the store accepts exactly what the model's table permits.
-async fn every_way_is_written_by_its_owners_alone(db: Db) {
+async fn every_transition_is_written_only_by_its_owners(db: Db) {
     let try_all = tx!([], |tx| {
         for from in NodeState::ALL {
             let mut node = Node::new(&id(from.as_str()), &on(from.as_str()), from, at(0));
@@ -172,9 +174,9 @@ async fn every_way_is_written_by_its_owners_alone(db: Db) {
     let mut written = 0;
     for from in NodeState::ALL {
         for to in NodeState::ALL.into_iter().filter(|to| *to != from) {
-            for owner in Owner::ALL {
+            for owner in TransitionOwner::ALL {
                 let node = get(&db, from.as_str()).await;
-                let way = WAYS.iter().find(|way| (way.0, way.1) == (from, to));
+                let way = TRANSITIONS.iter().find(|way| (way.0, way.1) == (from, to));
                 let may = way.is_some_and(|way| way.2.contains(&owner));
                 // Accepted transitions are rolled back; every attempt starts in the same state.
                 let moved = forced(&node, to, owner);
@@ -193,10 +195,10 @@ async fn every_way_is_written_by_its_owners_alone(db: Db) {
     assert_eq!(written, 27, "one for each transition and owner");
 }
 
-async fn nothing_leads_out_of_deleted(db: Db) {
+async fn deleted_has_no_transitions(db: Db) {
     let node = add(&db, "node-1", "m-1", NodeState::Deleted).await;
     for to in NodeState::ALL.into_iter().filter(|to| *to != NodeState::Deleted) {
-        for owner in Owner::ALL {
+        for owner in TransitionOwner::ALL {
             let moved = write(&db, &forced(&node, to, owner)).await;
             assert_eq!(moved.map(drop), Err(StoreError::Conflict), "{to} by {owner}");
         }
@@ -204,9 +206,9 @@ async fn nothing_leads_out_of_deleted(db: Db) {
     assert_eq!(get(&db, "node-1").await, node);
 }
 
-async fn a_refused_transition_takes_everything_back(db: Db) {
+async fn a_refused_transition_writes_nothing(db: Db) {
     let node = add(&db, "node-1", "m-1", NodeState::Retired).await;
-    let moved = forced(&node, NodeState::Active, Owner::Operator);
+    let moved = forced(&node, NodeState::Active, TransitionOwner::Operator);
     let work = tx!([moved], |tx| {
         let mut node = moved;
         tx.record_heartbeat(&node.id(), at(7), "written before it").await?;
@@ -216,14 +218,14 @@ async fn a_refused_transition_takes_everything_back(db: Db) {
     });
     assert_eq!(db.write(work).await, Err(StoreError::Conflict));
     assert_eq!(get(&db, "node-1").await, node);
-    assert_eq!(word_of(&db, "node-1").await, NodeHeartbeat::default());
+    assert_eq!(last_heartbeat(&db, "node-1").await, NodeHeartbeat::default());
     assert_eq!(node_on(&db, "m-1").await, Some(node.id()));
 }
 
 /// A change of other fields is no transition and has no owner.
-async fn a_node_changes_without_moving(db: Db) {
+async fn a_node_changes_without_a_transition(db: Db) {
     let mut node = add(&db, "node-1", "m-1", NodeState::Active).await;
-    node = node.quarantined(Quarantine::Drift, Owner::Reconciler, "drifts").unwrap();
+    node = node.quarantined(Quarantine::Drift, TransitionOwner::Reconciler, "drifts").unwrap();
     node = write(&db, &node).await.unwrap();
     node.system_id = "abc".into();
     node = write(&db, &node).await.unwrap();
@@ -231,37 +233,49 @@ async fn a_node_changes_without_moving(db: Db) {
     assert_eq!((node.state, node.head.version), (NodeState::Quarantined, 3));
 }
 
-fn ticket(name: &str, issued: i64) -> Ticket {
-    Ticket { node: id(name), issued_at: at(issued), expires_at: at(issued + 60), used_by: None }
+fn new_token(name: &str, issued: i64) -> EnrollmentToken {
+    EnrollmentToken {
+        node: id(name),
+        issued_at: at(issued),
+        expires_at: at(issued + 60),
+        used_by: None,
+    }
 }
 
-async fn issue(db: &Db, ticket: &Ticket, token: &'static str) -> Result<()> {
-    db.write(tx!([ticket], |tx| tx.issue(&ticket, token))).await
+async fn issue(db: &Db, ticket: &EnrollmentToken, token: &'static str) -> Result<()> {
+    db.write(tx!([ticket], |tx| tx.issue_enrollment_token(&ticket, token))).await
 }
 
-async fn find_ticket(db: &Db, token: &'static str) -> Option<Ticket> {
-    db.write(tx!([], |tx| tx.ticket(token).await)).await.unwrap()
+async fn enrollment_token(db: &Db, token: &'static str) -> Option<EnrollmentToken> {
+    db.write(tx!([], |tx| tx.enrollment_token(token).await)).await.unwrap()
 }
 
 async fn a_token_works_for_its_node_until_another_is_issued(db: Db) {
     add(&db, "node-1", "m-1", NodeState::BootstrapIssued).await;
     add(&db, "node-2", "m-2", NodeState::BootstrapIssued).await;
-    assert_eq!(issue(&db, &ticket("node-9", 1), "t9").await, Err(StoreError::Conflict), "no node");
-    issue(&db, &ticket("node-1", 1), "t1").await.unwrap();
-    assert_eq!(find_ticket(&db, "t1").await, Some(ticket("node-1", 1)));
-    assert_eq!(find_ticket(&db, "t2").await, None);
-    let clash = issue(&db, &ticket("node-2", 2), "t1").await;
+    assert_eq!(
+        issue(&db, &new_token("node-9", 1), "t9").await,
+        Err(StoreError::Conflict),
+        "no node"
+    );
+    issue(&db, &new_token("node-1", 1), "t1").await.unwrap();
+    assert_eq!(enrollment_token(&db, "t1").await, Some(new_token("node-1", 1)));
+    assert_eq!(enrollment_token(&db, "t2").await, None);
+    let clash = issue(&db, &new_token("node-2", 2), "t1").await;
     assert_eq!(clash, Err(StoreError::Conflict), "a token belongs to one node");
-    issue(&db, &ticket("node-1", 5), "t2").await.unwrap();
-    assert_eq!(find_ticket(&db, "t1").await, None, "a new token replaces the old one");
-    assert_eq!(find_ticket(&db, "t2").await, Some(ticket("node-1", 5)));
-    let last = db.read(tx!([], |tx| tx.ticket_of(&id("node-1")).await)).await;
-    assert_eq!(last, Ok(Some(ticket("node-1", 5))));
-    assert_eq!(db.read(tx!([], |tx| tx.ticket_of(&id("node-2")).await)).await, Ok(None));
+    issue(&db, &new_token("node-1", 5), "t2").await.unwrap();
+    assert_eq!(enrollment_token(&db, "t1").await, None, "a new token replaces the old one");
+    assert_eq!(enrollment_token(&db, "t2").await, Some(new_token("node-1", 5)));
+    let last = db.read(tx!([], |tx| tx.last_enrollment_token(&id("node-1")).await)).await;
+    assert_eq!(last, Ok(Some(new_token("node-1", 5))));
+    assert_eq!(
+        db.read(tx!([], |tx| tx.last_enrollment_token(&id("node-2")).await)).await,
+        Ok(None)
+    );
 }
 
-async fn enroll(db: &Db, ticket: &Ticket, session: &'static str) -> Result<()> {
-    let used = Ticket { used_by: Some(session.into()), ..ticket.clone() };
+async fn enroll(db: &Db, ticket: &EnrollmentToken, session: &'static str) -> Result<()> {
+    let used = EnrollmentToken { used_by: Some(session.into()), ..ticket.clone() };
     db.write(tx!([used], |tx| tx.enroll(&used, session))).await
 }
 
@@ -273,50 +287,55 @@ async fn has_agent(db: &Db, name: &'static str) -> bool {
     db.read(tx!([], |tx| tx.has_agent(&id(name)).await)).await.unwrap()
 }
 
-async fn a_session_speaks_for_one_node(db: Db) {
+async fn a_session_belongs_to_one_node(db: Db) {
     add(&db, "node-1", "m-1", NodeState::Enrolling).await;
     add(&db, "node-2", "m-2", NodeState::Enrolling).await;
-    issue(&db, &ticket("node-1", 1), "t1").await.unwrap();
+    issue(&db, &new_token("node-1", 1), "t1").await.unwrap();
     assert!(!has_agent(&db, "node-1").await);
-    enroll(&db, &ticket("node-1", 1), "s1").await.unwrap();
+    enroll(&db, &new_token("node-1", 1), "s1").await.unwrap();
     assert_eq!(node_of(&db, "s1").await, Some(id("node-1")));
     assert!(has_agent(&db, "node-1").await && !has_agent(&db, "node-2").await);
-    assert_eq!(word_of(&db, "node-1").await.at, None, "enrolling is no heartbeat");
-    let used = find_ticket(&db, "t1").await.expect("a used token is kept");
+    assert_eq!(last_heartbeat(&db, "node-1").await.at, None, "enrolling is no heartbeat");
+    let used = enrollment_token(&db, "t1").await.expect("a used token is kept");
     assert_eq!(used.used_by.as_deref(), Some("s1"));
-    let clash = enroll(&db, &ticket("node-2", 1), "s1").await;
+    let clash = enroll(&db, &new_token("node-2", 1), "s1").await;
     assert_eq!(clash, Err(StoreError::Conflict), "a session belongs to one node");
-    enroll(&db, &ticket("node-1", 2), "s2").await.unwrap();
+    enroll(&db, &new_token("node-1", 2), "s2").await.unwrap();
     assert_eq!(node_of(&db, "s1").await, None, "a new session replaces the old one");
     assert_eq!(node_of(&db, "s2").await, Some(id("node-1")));
-    db.write(tx!([], |tx| tx.forget_agent(&id("node-1")))).await.unwrap();
+    db.write(tx!([], |tx| tx.revoke_agent(&id("node-1")))).await.unwrap();
     assert!(!has_agent(&db, "node-1").await);
-    assert_eq!((node_of(&db, "s2").await, find_ticket(&db, "t1").await), (None, None));
+    assert_eq!((node_of(&db, "s2").await, enrollment_token(&db, "t1").await), (None, None));
     assert_eq!(node_on(&db, "m-1").await, Some(id("node-1")), "the node is still live");
 }
 
-async fn hear(db: &Db, name: &'static str, seconds: i64, problems: &'static str) -> bool {
+async fn record_heartbeat(
+    db: &Db,
+    name: &'static str,
+    seconds: i64,
+    problems: &'static str,
+) -> bool {
     db.write(tx!([], |tx| tx.record_heartbeat(&id(name), at(seconds), problems).await))
         .await
         .unwrap()
 }
 
-async fn word_of(db: &Db, name: &'static str) -> NodeHeartbeat {
+async fn last_heartbeat(db: &Db, name: &'static str) -> NodeHeartbeat {
     db.read(tx!([], |tx| tx.last_heartbeat(&id(name)).await)).await.unwrap()
 }
 
-async fn what_is_buried_speaks_no_more(db: Db) {
+async fn a_detached_node_has_no_agent(db: Db) {
     add(&db, "node-1", "m-1", NodeState::Removing).await;
-    issue(&db, &ticket("node-1", 1), "t1").await.unwrap();
-    enroll(&db, &ticket("node-1", 1), "s1").await.unwrap();
-    bury(&db, "node-1").await;
-    assert_eq!((node_of(&db, "s1").await, find_ticket(&db, "t1").await), (None, None));
+    issue(&db, &new_token("node-1", 1), "t1").await.unwrap();
+    enroll(&db, &new_token("node-1", 1), "s1").await.unwrap();
+    detach(&db, "node-1").await;
+    assert_eq!((node_of(&db, "s1").await, enrollment_token(&db, "t1").await), (None, None));
     assert_eq!(node_on(&db, "m-1").await, None);
-    assert!(!hear(&db, "node-1", 20, "").await, "a detached node gets no heartbeats");
-    assert_eq!(heard_in(&db, None).await, []);
-    let late = issue(&db, &ticket("node-1", 30), "t2").await;
+    assert!(!record_heartbeat(&db, "node-1", 20, "").await, "a detached node gets no heartbeats");
+    assert_eq!(agent_heartbeats(&db, None).await, []);
+    let late = issue(&db, &new_token("node-1", 30), "t2").await;
     assert_eq!(late, Err(StoreError::Conflict), "no token is issued for it");
-    let late = enroll(&db, &ticket("node-1", 30), "s3").await;
+    let late = enroll(&db, &new_token("node-1", 30), "s3").await;
     assert_eq!(late, Err(StoreError::Conflict), "no agent enrolls for it");
     let nobody = db.write(tx!([], |tx| tx.detach_node(&id("node-9")))).await;
     assert_eq!(nobody, Err(StoreError::Conflict));
@@ -324,28 +343,34 @@ async fn what_is_buried_speaks_no_more(db: Db) {
 
 async fn a_machine_gets_another_node_after_its_first(db: Db) {
     let first = add(&db, "node-1", "m-1", NodeState::Deleted).await;
-    bury(&db, "node-1").await;
+    detach(&db, "node-1").await;
     let second = add(&db, "node-2", "m-1", NodeState::Enrolling).await;
     assert_eq!(node_on(&db, "m-1").await, Some(second.id()));
     assert_eq!(get(&db, "node-1").await, first, "the record of the first node is kept");
-    bury(&db, "node-2").await;
+    detach(&db, "node-2").await;
     add(&db, "node-3", "m-1", NodeState::Enrolling).await;
     assert_eq!(node_on(&db, "m-1").await, Some(id("node-3")));
 }
 
-async fn heard_in(db: &Db, site: Option<&'static str>) -> Vec<Heard> {
+async fn agent_heartbeats(db: &Db, site: Option<&'static str>) -> Vec<AgentHeartbeat> {
     let site = site.map(at_site);
-    let heard = db.read(tx!([site], |tx| tx.heard_in(site.as_ref()).await)).await.unwrap();
-    heard.into_iter().map(|(_, one)| one.unwrap()).collect()
+    let heartbeat =
+        db.read(tx!([site], |tx| tx.agent_heartbeats(site.as_ref()).await)).await.unwrap();
+    heartbeat.into_iter().map(|(_, one)| one.unwrap()).collect()
 }
 
-fn heard(name: &str, state: NodeState, seconds: Option<i64>, problems: &str) -> Heard {
+fn agent_heartbeat(
+    name: &str,
+    state: NodeState,
+    seconds: Option<i64>,
+    problems: &str,
+) -> AgentHeartbeat {
     let (heard_at, changed_at) = (seconds.map(at), at(0));
     let (node, problems) = (id(name), problems.into());
-    Heard { node, state, at: heard_at, problems, lost_at: None, changed_at }
+    AgentHeartbeat { node, state, at: heard_at, problems, lost_at: None, changed_at }
 }
 
-async fn agents_are_heard_by_site(db: Db) {
+async fn heartbeats_are_listed_by_site(db: Db) {
     use NodeState::{Active, Deleted, Enrolling, Offline};
     for (name, site, state) in [
         ("node-1", Some("site-a"), Active),
@@ -356,41 +381,46 @@ async fn agents_are_heard_by_site(db: Db) {
     ] {
         place(&db, name, &format!("m-{name}"), site, state).await.unwrap();
     }
-    bury(&db, "node-5").await;
-    assert!(hear(&db, "node-1", 10, "").await);
-    assert!(hear(&db, "node-1", 20, "a GPU is lost").await);
-    assert!(hear(&db, "node-3", 30, "").await);
-    let all =
-        [heard("node-1", Active, Some(20), "a GPU is lost"), heard("node-2", Offline, None, "")];
-    assert_eq!(heard_in(&db, Some("site-a")).await, all);
-    assert_eq!(heard_in(&db, Some("site-b")).await, [heard("node-3", Active, Some(30), "")]);
-    assert_eq!(heard_in(&db, None).await, [heard("node-4", Enrolling, None, "")]);
-    assert_eq!(heard_in(&db, Some("site-c")).await, []);
-    let word = NodeHeartbeat { at: Some(at(20)), problems: "a GPU is lost".into() };
-    assert_eq!(word_of(&db, "node-1").await, word);
+    detach(&db, "node-5").await;
+    assert!(record_heartbeat(&db, "node-1", 10, "").await);
+    assert!(record_heartbeat(&db, "node-1", 20, "a GPU is lost").await);
+    assert!(record_heartbeat(&db, "node-3", 30, "").await);
+    let all = [
+        agent_heartbeat("node-1", Active, Some(20), "a GPU is lost"),
+        agent_heartbeat("node-2", Offline, None, ""),
+    ];
+    assert_eq!(agent_heartbeats(&db, Some("site-a")).await, all);
+    assert_eq!(
+        agent_heartbeats(&db, Some("site-b")).await,
+        [agent_heartbeat("node-3", Active, Some(30), "")]
+    );
+    assert_eq!(agent_heartbeats(&db, None).await, [agent_heartbeat("node-4", Enrolling, None, "")]);
+    assert_eq!(agent_heartbeats(&db, Some("site-c")).await, []);
+    let label = NodeHeartbeat { at: Some(at(20)), problems: "a GPU is lost".into() };
+    assert_eq!(last_heartbeat(&db, "node-1").await, label);
     assert_eq!(events_of(&db, "node-1").await, 1, "a heartbeat writes no event");
-    let in_use = |site| db.read(tx!([], |tx| tx.site_in_use(&at_site(site)).await));
+    let in_use = |site| db.read(tx!([], |tx| tx.live_node_of_site(&at_site(site)).await));
     assert_eq!(in_use("site-a").await, Ok(Some(id("node-1"))));
     assert_eq!(in_use("site-c").await, Ok(None));
-    bury(&db, "node-3").await;
+    detach(&db, "node-3").await;
     assert_eq!(in_use("site-b").await, Ok(None), "a detached node does not use its site");
 }
 
-async fn who_is_lost_is_so_until_it_is_heard(db: Db) {
+async fn a_lost_node_stays_lost_until_its_next_heartbeat(db: Db) {
     add(&db, "node-1", "m-1", NodeState::Offline).await;
-    let lost_at = || async { heard_in(&db, None).await.remove(0).lost_at };
+    let lost_at = || async { agent_heartbeats(&db, None).await.remove(0).lost_at };
     let lose = || db.write(tx!([], |tx| tx.mark_offline(&id("node-1"), at(7))));
     assert_eq!(lost_at().await, None);
     lose().await.unwrap();
     assert_eq!(lost_at().await, Some(at(7)));
-    hear(&db, "node-1", 8, "").await;
+    record_heartbeat(&db, "node-1", 8, "").await;
     assert_eq!(lost_at().await, None);
     lose().await.unwrap();
     db.write(tx!([], |tx| tx.renew_heartbeat(&id("node-1"), at(9)).await)).await.unwrap();
     assert_eq!(lost_at().await, None);
     lose().await.unwrap();
-    issue(&db, &ticket("node-1", 1), "t1").await.unwrap();
-    enroll(&db, &ticket("node-1", 1), "s1").await.unwrap();
+    issue(&db, &new_token("node-1", 1), "t1").await.unwrap();
+    enroll(&db, &new_token("node-1", 1), "s1").await.unwrap();
     assert_eq!(lost_at().await, None, "another agent is enrolled");
 }
 
@@ -411,7 +441,7 @@ async fn the_nodes_of_a_site_come_by_page(db: Db) {
         let node = place(&db, name, &format!("m-{name}"), site, NodeState::Active).await.unwrap();
         all.extend((site == Some("site-a")).then_some((node.id(), Ok(node))));
     }
-    bury(&db, "node-6").await;
+    detach(&db, "node-6").await;
     all.pop();
     assert_eq!(nodes_at(&db, "", 9).await, all);
     assert_eq!(nodes_at(&db, "", 2).await, all[..2]);
@@ -425,32 +455,33 @@ async fn one_bad_node_leaves_the_others_readable(db: Db) {
         place(&db, name, &format!("m-{name}"), site, NodeState::Active).await.unwrap();
     }
     let damage = "UPDATE records SET body = '{', state = 'abroad' WHERE id = 'node-1'";
-    db.past_the_store(damage, damage).await;
+    db.execute_sql(damage, damage).await;
     let nodes = nodes_at(&db, "", 9).await;
     let readable: Vec<_> = nodes.iter().map(|(id, node)| (id.as_str(), node.is_ok())).collect();
     assert_eq!(readable, [("node-1", false), ("node-2", true)]);
-    let heard = db.read(tx!([], |tx| tx.heard_in(Some(&at_site("site-a"))).await)).await.unwrap();
-    let readable: Vec<_> = heard.iter().map(|(id, one)| (id.as_str(), one.is_ok())).collect();
+    let heartbeat =
+        db.read(tx!([], |tx| tx.agent_heartbeats(Some(&at_site("site-a"))).await)).await.unwrap();
+    let readable: Vec<_> = heartbeat.iter().map(|(id, one)| (id.as_str(), one.is_ok())).collect();
     assert_eq!(readable, [("node-1", false), ("node-2", true)]);
 }
 
-async fn a_site_answers_without_a_history(db: Db) {
+async fn a_site_answer_writes_no_event(db: Db) {
     make_site(&db, "site-a").await;
     let site = || at_site("site-a");
-    let answer = || db.read(tx!([], |tx| tx.answer_of(&site()).await));
+    let answer = || db.read(tx!([], |tx| tx.last_site_answer(&site()).await));
     assert_eq!(answer().await, Ok(None));
     for seconds in [5, 6] {
-        db.write(tx!([], |tx| tx.site_answered(&site(), at(seconds)))).await.unwrap();
+        db.write(tx!([], |tx| tx.record_site_answer(&site(), at(seconds)))).await.unwrap();
         assert_eq!(answer().await, Ok(Some(at(seconds))));
     }
     assert_eq!(events_of(&db, "site-a").await, 1);
-    db.write(tx!([], |tx| tx.forget_answer(&site()))).await.unwrap();
+    db.write(tx!([], |tx| tx.delete_site_answer(&site()))).await.unwrap();
     assert_eq!(answer().await, Ok(None));
 }
 
 fn task(run: &str, step: &str, node: &str, seconds: i64) -> Task {
     Task {
-        key: Key::new(&RunId::trusted(run), step, 1),
+        key: EffectKey::new(&RunId::trusted(run), step, 1),
         node: id(node),
         run: RunId::trusted(run),
         kind: TaskKind::Drain,
@@ -465,15 +496,15 @@ fn task(run: &str, step: &str, node: &str, seconds: i64) -> Task {
     }
 }
 
-async fn want(db: &Db, task: &Task) -> bool {
-    db.write(tx!([task], |tx| tx.want_task(&task).await)).await.unwrap()
+async fn insert_task(db: &Db, task: &Task) -> bool {
+    db.write(tx!([task], |tx| tx.insert_task(&task).await)).await.unwrap()
 }
 
-async fn find(db: &Db, key: &Key) -> Option<TaskRow> {
+async fn find(db: &Db, key: &EffectKey) -> Option<TaskRow> {
     db.read(tx!([key], |tx| tx.task(&key).await)).await.unwrap()
 }
 
-async fn open(db: &Db, node: &'static str) -> Option<Key> {
+async fn open(db: &Db, node: &'static str) -> Option<EffectKey> {
     let found = db.read(tx!([], |tx| tx.open_task(&id(node)).await)).await.unwrap();
     found.map(|row| row.task.key)
 }
@@ -482,31 +513,31 @@ async fn update(db: &Db, row: &TaskRow) -> Result<()> {
     db.write(tx!([row], |tx| tx.update_task(&row))).await
 }
 
-async fn a_task_is_wanted_once(db: Db) {
+async fn a_task_is_inserted_once(db: Db) {
     let first = task("op-1", "drain_node", "node-1", 1);
-    assert!(want(&db, &first).await);
+    assert!(insert_task(&db, &first).await);
     let other = Task { kind: TaskKind::Uninstall, ..first.clone() };
-    assert!(!want(&db, &other).await, "the key exists");
+    assert!(!insert_task(&db, &other).await, "the key exists");
     assert_eq!(find(&db, &first.key).await, Some(TaskRow { task: first.clone(), version: 1 }));
-    let stopped = TaskRow { task: first.stopped(), version: 1 };
+    let stopped = TaskRow { task: first.stop(), version: 1 };
     update(&db, &stopped).await.unwrap();
-    assert!(!want(&db, &first).await, "a stopped task does not restart");
+    assert!(!insert_task(&db, &first).await, "a stopped task does not restart");
     assert_eq!(find(&db, &first.key).await.unwrap().task.state, TaskState::Stopped);
-    assert_eq!(find(&db, &Key::trusted("op-9/x/1")).await, None);
+    assert_eq!(find(&db, &EffectKey::trusted("op-9/x/1")).await, None);
 }
 
-async fn a_task_moves_by_version(db: Db) {
+async fn a_task_is_updated_at_its_version(db: Db) {
     let queued = task("op-1", "drain_node", "node-1", 1);
-    want(&db, &queued).await;
+    insert_task(&db, &queued).await;
     let read = find(&db, &queued.key).await.unwrap();
-    let taken = TaskRow { task: read.task.taken(at(5)).unwrap(), ..read.clone() };
+    let taken = TaskRow { task: read.task.dispatch(at(5)).unwrap(), ..read.clone() };
     update(&db, &taken).await.unwrap();
-    let late = TaskRow { task: read.task.stopped(), ..read };
+    let late = TaskRow { task: read.task.stop(), ..read };
     assert_eq!(update(&db, &late).await, Err(StoreError::Conflict), "the version has moved");
     let now = find(&db, &queued.key).await.unwrap();
     assert_eq!((&now.task, now.version), (&taken.task, 2));
     assert_eq!(open(&db, "node-1").await, Some(queued.key.clone()), "a leased task is still open");
-    let done = now.task.reported(true, "empty", "").unwrap();
+    let done = now.task.complete(true, "empty", "").unwrap();
     update(&db, &TaskRow { task: done.clone(), version: 2 }).await.unwrap();
     assert_eq!(open(&db, "node-1").await, None);
     assert_eq!(find(&db, &queued.key).await, Some(TaskRow { task: done, version: 3 }));
@@ -517,23 +548,23 @@ async fn tasks_are_given_out_oldest_first(db: Db) {
         (task("op-2", "scrub_gpu", "node-1", 9), task("op-1", "drain_node", "node-1", 3));
     let elsewhere = task("op-3", "drain_node", "node-2", 1);
     for one in [&late, &early, &elsewhere] {
-        assert!(want(&db, one).await);
+        assert!(insert_task(&db, one).await);
     }
     assert_eq!(open(&db, "node-1").await, Some(early.key.clone()));
-    update(&db, &TaskRow { task: early.stopped(), version: 1 }).await.unwrap();
+    update(&db, &TaskRow { task: early.stop(), version: 1 }).await.unwrap();
     assert_eq!(open(&db, "node-1").await, Some(late.key));
     assert_eq!(open(&db, "node-2").await, Some(elsewhere.key));
     assert_eq!(open(&db, "node-3").await, None);
 }
 
-async fn tasks_go_with_their_runs(db: Db) {
+async fn tasks_are_deleted_with_their_runs(db: Db) {
     db.add_machine("m-1").await;
     let mut runs = Vec::new();
     for (n, name) in ["op-1", "op-2"].into_iter().enumerate() {
         let mut run = ended(run(name, "m-1"), Workflow::Completed);
         run.spec.created_at = at(n as i64);
         db.insert_run(&run, None).await.unwrap();
-        want(&db, &task(name, "drain_node", "node-1", 1)).await;
+        insert_task(&db, &task(name, "drain_node", "node-1", 1)).await;
         runs.push(run.spec.id);
     }
     let key = |name: &str| task(name, "drain_node", "node-1", 1).key;
@@ -547,7 +578,7 @@ async fn tasks_go_with_their_runs(db: Db) {
             }
         }
     };
-    soon("the end of the older run", gone).await;
+    within_timeout("the end of the older run", gone).await;
     assert_eq!(find(&db, &key("op-1")).await, None);
     assert!(find(&db, &key("op-2")).await.is_some(), "its run still exists");
     assert_eq!(open(&db, "node-1").await, Some(key("op-2")));
@@ -564,11 +595,11 @@ async fn make_site(db: &Db, name: &str) -> Site {
 }
 
 /// Claims and settles everything that is due, without changes. Returns the claimed kinds.
-async fn look(db: &Db) -> Vec<SubjectKind> {
+async fn settle_all_due(db: &Db) -> Vec<SubjectKind> {
     let claimed = db.claim("a", at(50), 99).await;
     for one in claimed.clone() {
         let settle = tx!([one], |tx| {
-            let claim = RecordClaim { epoch: one.epoch, wakes: one.wakes };
+            let claim = RecordClaim { epoch: one.epoch, wakes_handled: one.wakes_requested };
             match one.kind {
                 Some(SubjectKind::Node) => {
                     let node = tx.record::<Node>(one.id.as_str()).await?.expect("a node");
@@ -579,7 +610,7 @@ async fn look(db: &Db) -> Vec<SubjectKind> {
                     tx.settle_record(&site, claim, None, at(50))
                 }
                 Some(other) => panic!("no {other:?} was made"),
-                None => tx.release(&one.id, one.epoch, one.wakes, None, at(50)),
+                None => tx.release(&one.id, one.epoch, one.wakes_requested, None, at(50)),
             }
         });
         db.write(settle).await.unwrap();
@@ -589,14 +620,14 @@ async fn look(db: &Db) -> Vec<SubjectKind> {
     kinds
 }
 
-async fn a_node_and_a_site_are_claimed_and_rest(db: Db) {
+async fn a_node_and_a_site_are_claimed_and_become_idle(db: Db) {
     let node = add(&db, "node-1", "m-1", NodeState::Active).await;
     make_site(&db, "site-a").await;
     let next_due = || db.read(tx!([], |tx| tx.next_due().await));
     assert_eq!(next_due().await, Ok(Some(at(0))), "both are new");
-    assert_eq!(look(&db).await, [SubjectKind::Node, SubjectKind::Site]);
+    assert_eq!(settle_all_due(&db).await, [SubjectKind::Node, SubjectKind::Site]);
     assert_eq!(
-        (look(&db).await, next_due().await),
+        (settle_all_due(&db).await, next_due().await),
         (vec![], Ok(None)),
         "an idle object is not due"
     );
@@ -608,11 +639,11 @@ async fn a_node_and_a_site_are_claimed_and_rest(db: Db) {
         tx.update_and_enqueue(&mut node, &event())
     });
     db.write(tell).await.unwrap();
-    assert_eq!(look(&db).await, [SubjectKind::Node]);
-    assert_eq!(look(&db).await, []);
+    assert_eq!(settle_all_due(&db).await, [SubjectKind::Node]);
+    assert_eq!(settle_all_due(&db).await, []);
 }
 
-async fn the_runs_of_a_node_go_when_it_has_looked(db: Db) {
+async fn runs_of_a_node_are_removable_after_its_turn(db: Db) {
     db.add_machine("m-1").await;
     let node = add(&db, "node-1", "m-1", NodeState::Active).await;
     let mut runs = Vec::new();
@@ -624,33 +655,33 @@ async fn the_runs_of_a_node_go_when_it_has_looked(db: Db) {
         runs.push(run.spec.id);
     }
     let superseded = || async {
-        let ended = tx!([], |tx| tx.ended_runs(at(1_000), &RunPlace::default(), 9).await);
+        let ended = tx!([], |tx| tx.ended_runs(at(1_000), &EndedRunPosition::default(), 9).await);
         let ended = db.read(ended).await.unwrap();
         ended.into_iter().filter(|run| run.superseded).map(|run| run.id).collect::<Vec<_>>()
     };
     assert_eq!(superseded().await, [], "the node has not handled its wake-up");
-    look(&db).await;
+    settle_all_due(&db).await;
     assert_eq!(superseded().await, runs[..1], "the newest stays");
 }
 
 /// The transitions of a site have no owners.
-async fn a_site_moves_as_it_likes(db: Db) {
+async fn transitions_of_a_site_have_no_owner(db: Db) {
     let mut site = make_site(&db, "site-a").await;
-    for (report, word) in [
-        (Report::Answered(3), "Connected"),
-        (Report::Silence(Some("all of them".into())), "CutOff"),
-        (Report::Unreachable("no answer".into()), "Unreachable"),
-        (Report::Silence(None), "Unreachable"),
-        (Report::Answered(2), "Connected"),
+    for (report, name) in [
+        (SiteReport::Answered(3), "Connected"),
+        (SiteReport::Silence(Some("all of them".into())), "CutOff"),
+        (SiteReport::Unreachable("no answer".into()), "Unreachable"),
+        (SiteReport::Silence(None), "Unreachable"),
+        (SiteReport::Answered(2), "Connected"),
     ] {
-        let told = site.told(&report, at(5));
-        let write = tx!([told], |tx| {
-            let mut site = told;
+        let reported = site.apply_report(&report, at(5));
+        let write = tx!([reported], |tx| {
+            let mut site = reported;
             tx.update_record(&mut site, &event())?;
             Ok(site)
         });
         site = db.write(write).await.unwrap();
-        assert_eq!(site.state().as_str(), word);
+        assert_eq!(site.state().as_str(), name);
     }
     let found = db.read(tx!([], |tx| tx.record::<Site>("site-a").await)).await;
     assert_eq!(found, Ok(Some(site)));

@@ -1,69 +1,68 @@
 //! Opening: an old schema is migrated, a newer one is refused, and an error names its cause.
 
-use crate::harness::{Db, NO_RACKS, at, event, machine, sql};
+use crate::harness::{Db, REVERT_RACKS, at, event, execute_on_postgres, machine};
 use model::run::Workflow;
-use store::{Options, RunPlace, Store, StoreError};
+use store::{EndedRunPosition, Options, Store, StoreError};
 
-on_both!(
-    what_was_written_is_there_after_reopening,
-    an_older_schema_is_brought_up_to_date,
-    a_newer_schema_is_refused_in_words,
-);
+on_both!(rows_survive_reopening, an_older_schema_is_brought_up_to_date, a_newer_schema_is_refused,);
 
-async fn what_was_written_is_there_after_reopening(db: Db) {
+async fn rows_survive_reopening(db: Db) {
     let run = db.add_run("op-1").await;
-    let run = db.tell(&run, Workflow::Running).await;
+    let run = db.update_unclaimed(&run, Workflow::Running).await;
     let claimed = db.claim("a", at(100), 1).await;
     let events = db.events(3).await;
-    let db = db.another().await;
+    let db = db.open_another().await;
     assert_eq!(db.run(&run.spec.id).await, run);
     let again = db.events(3).await;
     assert!(events.iter().zip(&again).all(|(one, other)| one.cursor == other.cursor));
-    let held = db.read(tx!([], |tx| tx.claimed_by("a").await)).await.unwrap();
-    assert_eq!(held, [(run.spec.id.object(), claimed[0].epoch)]);
+    let claim = db.read(tx!([], |tx| tx.claimed_by("a").await)).await.unwrap();
+    assert_eq!(claim, [(run.spec.id.object(), claimed[0].epoch)]);
 }
 
 /// Starts from the first schema, which has no `ended_at`.
 async fn an_older_schema_is_brought_up_to_date(db: Db) {
     db.add_run("op-1").await;
     let done = db.add_run("op-2").await;
-    db.tell(&done, Workflow::Completed).await;
+    db.update_unclaimed(&done, Workflow::Completed).await;
     let back = "DROP INDEX subjects_ended; DROP INDEX subjects_phase; DROP INDEX events_aged; \
                 DROP TABLE removed; ALTER TABLE subjects DROP COLUMN ended_at; \
                 DROP TABLE machine_labels; DROP TABLE notes; DROP TABLE credentials; \
                 DROP TABLE identities; DROP TABLE lockouts; DROP TABLE images; \
                 DROP TABLE deployments; DROP TABLE deployment_macs;";
     let on_sqlite = format!(
-        "{NO_RACKS} {back} DROP TRIGGER machines_labels_new; DROP TRIGGER machines_labels_changed; \
+        "{REVERT_RACKS} {back} DROP TRIGGER machines_labels_new; DROP TRIGGER machines_labels_changed; \
          DROP TRIGGER machines_labels_gone; PRAGMA user_version = 1"
     );
     let on_postgres = format!(
-        "{NO_RACKS} {back} DROP FUNCTION keep_machine_labels() CASCADE; \
+        "{REVERT_RACKS} {back} DROP FUNCTION keep_machine_labels() CASCADE; \
          DELETE FROM schema_version WHERE version > 1"
     );
-    db.past_the_store(&on_sqlite, &on_postgres).await;
-    let db = db.another().await;
-    let ended = tx!([], |tx| tx.ended_runs(at(100), &RunPlace::default(), 9).await);
+    db.execute_sql(&on_sqlite, &on_postgres).await;
+    let db = db.open_another().await;
+    let ended = tx!([], |tx| tx.ended_runs(at(100), &EndedRunPosition::default(), 9).await);
     let ended = db.read(ended).await.unwrap();
     let ended: Vec<_> = ended.iter().map(|run| (run.id.as_str(), run.at)).collect();
     assert_eq!(ended, [("op-2", at(50))]);
 }
 
-async fn a_newer_schema_is_refused_in_words(db: Db) {
+async fn a_newer_schema_is_refused(db: Db) {
     let on_postgres = "INSERT INTO schema_version (version) VALUES (99)";
-    db.past_the_store("PRAGMA user_version = 99", on_postgres).await;
+    db.execute_sql("PRAGMA user_version = 99", on_postgres).await;
     match Store::open(&db.options).await.map(drop) {
-        Err(StoreError::Unavailable(said)) => {
-            assert!(said.contains("schema version 99") && said.contains("newer"), "{said}");
+        Err(StoreError::Unavailable(message)) => {
+            assert!(
+                message.contains("schema version 99") && message.contains("newer"),
+                "{message}"
+            );
         }
         other => panic!("{other:?}"),
     }
 }
 
 /// The text of an Unavailable error.
-fn words(result: Result<(), StoreError>) -> String {
+fn unavailable_message(result: Result<(), StoreError>) -> String {
     match result {
-        Err(StoreError::Unavailable(said)) => said,
+        Err(StoreError::Unavailable(message)) => message,
         other => panic!("{other:?}"),
     }
 }
@@ -73,29 +72,29 @@ async fn open(options: Options) -> Result<(), StoreError> {
 }
 
 #[tokio::test]
-async fn a_folder_that_is_not_there_or_not_ours_says_so() {
+async fn a_missing_or_forbidden_directory_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let missing = Options::Sqlite { path: folder.path().join("no/such/folder/farrier.db") };
-    assert!(words(open(missing).await).contains("unable to open"));
+    assert!(unavailable_message(open(missing).await).contains("unable to open"));
     let itself = Options::Sqlite { path: folder.path().to_path_buf() };
-    assert!(words(open(itself).await).contains("unable to open"));
+    assert!(unavailable_message(open(itself).await).contains("unable to open"));
     // Not even root can create files there.
     let forbidden = Options::Sqlite { path: "/sys/farrier.db".into() };
-    assert!(!words(open(forbidden).await).is_empty());
+    assert!(!unavailable_message(open(forbidden).await).is_empty());
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_database_says_so() {
+async fn a_file_that_is_no_database_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("farrier.db");
     std::fs::write(&path, "not a database, but long enough to be read as one".repeat(100)).unwrap();
-    let said = words(open(Options::Sqlite { path: path.clone() }).await);
-    assert!(said.contains("not a database"), "{said}");
+    let message = unavailable_message(open(Options::Sqlite { path: path.clone() }).await);
+    assert!(message.contains("not a database"), "{message}");
     assert!(std::fs::read_to_string(path).unwrap().starts_with("not a database"));
 }
 
 #[tokio::test]
-async fn a_read_only_database_is_read_and_says_why_it_is_not_written() {
+async fn a_read_only_database_is_read_and_refuses_writes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("farrier.db");
     let options = Options::Sqlite { path: path.clone() };
@@ -108,8 +107,8 @@ async fn a_read_only_database_is_read_and_says_why_it_is_not_written() {
     assert_eq!(db.machine(&machine_id).await.version, 1);
     let more = machine("m-2");
     let write = tx!([more], |tx| tx.insert_machine(&more, &event()));
-    let said = words(db.write(write).await);
-    assert!(said.contains("read-only") && said.contains("writable"), "{said}");
+    let message = unavailable_message(db.write(write).await);
+    assert!(message.contains("read-only") && message.contains("writable"), "{message}");
     assert_eq!(db.machine(&machine_id).await.version, 1, "it can be read");
 }
 
@@ -118,13 +117,13 @@ fn nowhere(url: String) -> Options {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_says_so() {
+async fn an_unreachable_server_is_reported() {
     let url = "postgres://nobody@127.0.0.1:1/nothing".to_string();
-    let said = words(open(nowhere(url)).await);
-    assert!(said.contains("Connection refused"), "{said}");
+    let message = unavailable_message(open(nowhere(url)).await);
+    assert!(message.contains("Connection refused"), "{message}");
     let url = "this is no URL".to_string();
-    let said = words(open(nowhere(url)).await);
-    assert!(said.contains("postgres://user@host"), "{said}");
+    let message = unavailable_message(open(nowhere(url)).await);
+    assert!(message.contains("postgres://user@host"), "{message}");
 }
 
 mod together {
@@ -134,7 +133,7 @@ mod together {
 
     async fn replicas_that_start_together_migrate_once(db: Db) {
         let Options::Postgres { url, .. } = &db.options else { panic!("not PostgreSQL") };
-        sql(url, "DROP SCHEMA public CASCADE; CREATE SCHEMA public").await;
+        execute_on_postgres(url, "DROP SCHEMA public CASCADE; CREATE SCHEMA public").await;
         let mut opening = tokio::task::JoinSet::new();
         for _ in 0..5 {
             let options = db.options.clone();
@@ -150,10 +149,10 @@ mod together {
         let run = db.add_run("op-1").await;
         db.events(2).await;
         let Options::Postgres { url, .. } = &db.options else { panic!("not PostgreSQL") };
-        sql(url, "UPDATE events SET tx = tx + 1000000000").await;
-        let db = db.another().await;
-        db.tell(&run, Workflow::Running).await;
-        let names: Vec<_> = db.events(3).await.into_iter().map(|one| one.word).collect();
+        execute_on_postgres(url, "UPDATE events SET tx = tx + 1000000000").await;
+        let db = db.open_another().await;
+        db.update_unclaimed(&run, Workflow::Running).await;
+        let names: Vec<_> = db.events(3).await.into_iter().map(|one| one.state).collect();
         assert_eq!(names, ["NEW", "pending", "running"]);
     }
 }

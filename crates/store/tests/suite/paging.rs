@@ -1,7 +1,7 @@
 //! Paging: a row that exists throughout appears exactly once, despite concurrent writes.
 
-use crate::harness::{Db, Dice, ended, event, machine, run, soon};
-use model::filter::{Filter, Subject};
+use crate::harness::{Db, Dice, ended, event, machine, run, within_timeout};
+use model::filter::{Filter, FilterSubject};
 use model::id::{MachineId, RunId};
 use model::run::{Run, Workflow};
 use std::sync::Arc;
@@ -50,7 +50,7 @@ where
 /// Waits for one more write, so that every page reads a changed database.
 async fn another_write(counted: &mut watch::Receiver<usize>) {
     counted.mark_unchanged();
-    soon("another write", counted.changed()).await.expect("the writer is running");
+    within_timeout("another write", counted.changed()).await.expect("the writer is running");
 }
 
 async fn machines_are_paged_while_others_write(db: Db) {
@@ -80,24 +80,25 @@ async fn machines_are_paged_while_others_write(db: Db) {
         }
     });
     let everything = Filter::default();
-    let (mut seen, mut after) = (Vec::new(), None::<String>);
+    let (mut observed, mut after) = (Vec::new(), None::<String>);
     loop {
         another_write(&mut counted).await;
         let page =
             tx!([everything, after], |tx| tx.machines(&everything, after.as_deref(), PAGE).await);
         let page = db.read(page).await.unwrap();
         assert!(page.machines.len() as i64 <= PAGE);
-        seen.extend(page.machines.into_iter().map(|one| one.id.to_string()));
+        observed.extend(page.machines.into_iter().map(|one| one.id.to_string()));
         after = page.next;
         if after.is_none() {
             break;
         }
     }
     stop.store(true, Ordering::Relaxed);
-    assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "in order, none twice");
-    let old: Vec<_> = seen.iter().filter(|id| id.ends_with(['0', '2', '4', '6', '8'])).collect();
+    assert!(observed.windows(2).all(|pair| pair[0] < pair[1]), "in order, none twice");
+    let old: Vec<_> =
+        observed.iter().filter(|id| id.ends_with(['0', '2', '4', '6', '8'])).collect();
     assert!(old.into_iter().eq((0..ROWS).map(machine_name).collect::<Vec<_>>().iter()));
-    assert!(seen.len() > ROWS, "some concurrent inserts are listed, too");
+    assert!(observed.len() > ROWS, "some concurrent inserts are listed, too");
 }
 
 async fn runs_are_paged_while_others_write(db: Db) {
@@ -125,23 +126,23 @@ async fn runs_are_paged_while_others_write(db: Db) {
             db.insert_run(&fresh, None).await.unwrap();
             let old = RunId::trusted(run_name(Dice::new(number as u64).roll(ROWS)));
             let old: Run = db.run(&old).await;
-            db.tell(&old, Workflow::FailedManualIntervention).await;
+            db.update_unclaimed(&old, Workflow::FailedManualIntervention).await;
         }
     });
-    let filter = Filter::parse("phase=FAILED", Subject::Run).unwrap();
-    let (mut seen, mut before) = (Vec::new(), None::<String>);
+    let filter = Filter::parse("phase=FAILED", FilterSubject::Run).unwrap();
+    let (mut observed, mut before) = (Vec::new(), None::<String>);
     loop {
         another_write(&mut counted).await;
         let page = tx!([filter, before], |tx| tx.runs(&filter, before.as_deref(), PAGE).await);
         let page = db.read(page).await.unwrap();
-        seen.extend(page.runs.into_iter().map(|one| one.spec.id.to_string()));
+        observed.extend(page.runs.into_iter().map(|one| one.spec.id.to_string()));
         before = page.next;
         if before.is_none() {
             break;
         }
     }
     stop.store(true, Ordering::Relaxed);
-    assert!(seen.iter().eq((0..ROWS).rev().map(run_name).collect::<Vec<_>>().iter()));
+    assert!(observed.iter().eq((0..ROWS).rev().map(run_name).collect::<Vec<_>>().iter()));
 }
 
 async fn pages_are_exact(db: Db) {

@@ -2,26 +2,26 @@
 //! newest deleted event is recorded.
 
 use crate::harness::{Db, at, ended, event, machine, run};
-use model::filter::{Filter, Subject};
+use model::filter::{Filter, FilterSubject};
 use model::id::{MachineId, RunId};
 use model::run::{Run, Workflow};
 use model::time::Timestamp;
 use store::{
-    Aged, Cursor, Ended, EventPlace, Hold, MAX_REMOVED, NewEvent, NewLog, Options, Removed,
-    RunPlace, Settle,
+    AgedEvent, ClaimOutcome, Cursor, EndedRun, EndedRunPosition, EventPosition, MAX_ROWS_PER_BATCH,
+    NewEvent, NewLog, Options, RemovedRows, RunSettlement,
 };
 
 on_both!(
-    a_run_goes_whole,
-    what_a_gate_may_look_at_stays,
-    a_long_log_goes_in_pieces,
-    logs_go_before_their_runs,
+    a_run_is_deleted_completely,
+    runs_that_a_gate_reads_are_kept,
+    a_long_log_is_deleted_in_batches,
+    logs_are_deleted_before_their_runs,
     ended_runs_come_in_order,
     a_reopened_run_has_not_ended,
     the_newest_event_of_a_machine_stays,
-    the_events_of_a_deleted_machine_go,
-    the_mark_only_moves_forward,
-    a_list_by_phase_is_the_same_by_whatever_index,
+    events_of_a_deleted_machine_are_deleted,
+    the_deleted_events_mark_never_goes_back,
+    a_list_by_phase_does_not_depend_on_the_index,
 );
 
 fn id(name: &str) -> RunId {
@@ -59,7 +59,7 @@ async fn log_end(db: &Db, run: &str) -> i64 {
 }
 
 /// Other tests on the same server may hold back the horizon, and events that are not final stay.
-async fn remove(db: &Db, runs: &[&str]) -> Removed {
+async fn remove(db: &Db, runs: &[&str]) -> RemovedRows {
     db.events(count_events(db).await).await;
     let runs: Vec<RunId> = runs.iter().map(|run| id(run)).collect();
     db.write(tx!([runs], |tx| tx.remove_runs(&runs).await)).await.unwrap()
@@ -73,7 +73,12 @@ async fn count_events(db: &Db) -> usize {
     count
 }
 
-async fn ended_runs(db: &Db, before: Timestamp, after: RunPlace, limit: i64) -> Vec<Ended> {
+async fn ended_runs(
+    db: &Db,
+    before: Timestamp,
+    after: EndedRunPosition,
+    limit: i64,
+) -> Vec<EndedRun> {
     db.read(tx!([after], |tx| tx.ended_runs(before, &after, limit).await)).await.unwrap()
 }
 
@@ -83,10 +88,10 @@ async fn known(db: &Db, run: &str) -> bool {
 }
 
 async fn removed(db: &Db, kind: &'static str) -> Cursor {
-    db.read(tx!([], |tx| tx.removed(kind).await)).await.unwrap()
+    db.read(tx!([], |tx| tx.newest_removed_event(kind).await)).await.unwrap()
 }
 
-async fn a_run_goes_whole(db: Db) {
+async fn a_run_is_deleted_completely(db: Db) {
     db.add_machine("m-1").await;
     let old = end_run(&db, "op-1", "m-1", 10).await;
     log(&db, "op-1", 3).await;
@@ -94,7 +99,7 @@ async fn a_run_goes_whole(db: Db) {
     let last = db.events(3).await[1].cursor;
     assert_eq!(removed(&db, "run").await, Cursor::default());
     let gone = remove(&db, &["op-1", "op-2", "op-nobody"]).await;
-    assert_eq!(gone, Removed { runs: 1, events: 1, logs: 3 }, "the latest stays");
+    assert_eq!(gone, RemovedRows { runs: 1, events: 1, logs: 3 }, "the latest stays");
     assert!(!known(&db, "op-1").await && known(&db, "op-2").await);
     assert_eq!(db.read(tx!([], |tx| tx.history("op-1", 0, 9).await)).await.unwrap().len(), 0);
     assert_eq!(log_end(&db, "op-1").await, 0);
@@ -107,7 +112,7 @@ async fn a_run_goes_whole(db: Db) {
     db.insert_run(&newer, None).await.unwrap();
 }
 
-async fn what_a_gate_may_look_at_stays(db: Db) {
+async fn runs_that_a_gate_reads_are_kept(db: Db) {
     // An active run with a newer one on its machine, and an ended run that is claimed.
     db.add_machine("m-1").await;
     db.add_machine("m-2").await;
@@ -115,36 +120,36 @@ async fn what_a_gate_may_look_at_stays(db: Db) {
     let mut newer = ended(run("op-2", "m-1"), Workflow::Completed);
     newer.spec.created_at = at(9);
     db.insert_run(&newer, None).await.unwrap();
-    let held = ended(run("op-3", "m-2"), Workflow::Completed);
-    db.insert_run(&held, Some("replica-a")).await.unwrap();
+    let claimed = ended(run("op-3", "m-2"), Workflow::Completed);
+    db.insert_run(&claimed, Some("replica-a")).await.unwrap();
     let mut newer = ended(run("op-4", "m-2"), Workflow::Completed);
     newer.spec.created_at = at(9);
     db.insert_run(&newer, None).await.unwrap();
     let gone = remove(&db, &["op-1", "op-2", "op-3", "op-4"]).await;
     assert!(gone.is_empty(), "{gone:?}");
-    let found = ended_runs(&db, later(), RunPlace::default(), 9).await;
+    let found = ended_runs(&db, later(), EndedRunPosition::default(), 9).await;
     let spare: Vec<_> = found.iter().map(|run| (run.id.as_str(), run.superseded)).collect();
     assert_eq!(spare, [("op-3", true), ("op-2", false), ("op-4", false)]);
 }
 
-async fn a_long_log_goes_in_pieces(db: Db) {
+async fn a_long_log_is_deleted_in_batches(db: Db) {
     db.add_machine("m-1").await;
     end_run(&db, "op-1", "m-1", 10).await;
     end_run(&db, "op-2", "m-1", 20).await;
-    let lines = MAX_REMOVED * 2 + 7;
+    let lines = MAX_ROWS_PER_BATCH * 2 + 7;
     log(&db, "op-1", lines).await;
     for _ in 0..2 {
         let gone = remove(&db, &["op-1"]).await;
-        assert_eq!(gone, Removed { logs: MAX_REMOVED as u64, ..Removed::default() });
+        assert_eq!(gone, RemovedRows { logs: MAX_ROWS_PER_BATCH as u64, ..RemovedRows::default() });
         assert!(known(&db, "op-1").await, "the row is deleted last");
         assert_eq!(log_end(&db, "op-1").await, lines * 4, "the oldest chunks are deleted first");
     }
     let gone = remove(&db, &["op-1"]).await;
-    assert_eq!(gone, Removed { runs: 1, events: 1, logs: 7 });
+    assert_eq!(gone, RemovedRows { runs: 1, events: 1, logs: 7 });
     assert!(!known(&db, "op-1").await);
 }
 
-async fn logs_go_before_their_runs(db: Db) {
+async fn logs_are_deleted_before_their_runs(db: Db) {
     db.add_machine("m-1").await;
     end_run(&db, "op-1", "m-1", 10).await;
     log(&db, "op-1", 5).await;
@@ -153,16 +158,20 @@ async fn logs_go_before_their_runs(db: Db) {
     db.insert_run(&run("op-2", "m-2"), None).await.unwrap();
     log(&db, "op-2", 5).await;
     let sizes = tx!([], |tx| {
-        let end = RunPlace { at: at(1_000_000), id: String::new() };
+        let end = EndedRunPosition { at: at(1_000_000), id: String::new() };
         tx.log_sizes(&end, 10).await
     });
-    let place = RunPlace { at: at(10), id: "op-1".into() };
-    assert_eq!(db.read(sizes).await.unwrap(), [(place, 20)]);
-    assert!(ended_runs(&db, later(), RunPlace::default(), 9).await[0].logged);
+    let position = EndedRunPosition { at: at(10), id: "op-1".into() };
+    assert_eq!(db.read(sizes).await.unwrap(), [(position, 20)]);
+    assert!(ended_runs(&db, later(), EndedRunPosition::default(), 9).await[0].logged);
     let gone = db.write(tx!([runs], |tx| tx.remove_logs(&runs).await)).await.unwrap();
-    assert_eq!(gone, Removed { logs: 5, ..Removed::default() }, "the log of the active run stays");
+    assert_eq!(
+        gone,
+        RemovedRows { logs: 5, ..RemovedRows::default() },
+        "the log of the active run stays"
+    );
     assert!(known(&db, "op-1").await);
-    assert!(!ended_runs(&db, later(), RunPlace::default(), 9).await[0].logged);
+    assert!(!ended_runs(&db, later(), EndedRunPosition::default(), 9).await[0].logged);
     assert_eq!((log_end(&db, "op-1").await, log_end(&db, "op-2").await), (0, 20));
 }
 
@@ -171,16 +180,16 @@ async fn ended_runs_come_in_order(db: Db) {
     for (name, seconds) in [("op-3", 10), ("op-1", 20), ("op-2", 20), ("op-4", 30)] {
         end_run(&db, name, "m-1", seconds).await;
     }
-    let (mut seen, mut after) = (Vec::new(), RunPlace::default());
+    let (mut observed, mut after) = (Vec::new(), EndedRunPosition::default());
     loop {
         let page = ended_runs(&db, at(30), after, 2).await;
         let Some(last) = page.last() else { break };
-        after = last.place();
-        seen.extend(page.into_iter().map(|run| run.id.to_string()));
+        after = last.position();
+        observed.extend(page.into_iter().map(|run| run.id.to_string()));
     }
-    assert_eq!(seen, ["op-3", "op-1", "op-2"]);
+    assert_eq!(observed, ["op-3", "op-1", "op-2"]);
     for (newer, expected) in [(0, Some(30)), (1, Some(20)), (3, Some(10)), (4, None)] {
-        let behind = db.read(tx!([], |tx| tx.ended_behind(newer).await)).await.unwrap();
+        let behind = db.read(tx!([], |tx| tx.nth_newest_run_end(newer).await)).await.unwrap();
         assert_eq!(behind, expected.map(at), "{newer}");
     }
 }
@@ -189,14 +198,20 @@ async fn a_reopened_run_has_not_ended(db: Db) {
     let first = db.add_run("op-1").await;
     let claimed = db.claim("a", at(10), 1).await.remove(0);
     let done = ended(first, Workflow::FailedRetryable);
-    let (epoch, wakes) = (claimed.epoch, claimed.wakes);
-    let settle = Settle { run: done, epoch, wakes, hold: Hold::Release(None), now: at(77) };
+    let (epoch, wakes) = (claimed.epoch, claimed.wakes_requested);
+    let settle = RunSettlement {
+        run: done,
+        epoch,
+        wakes_handled: wakes,
+        claim: ClaimOutcome::Release(None),
+        now: at(77),
+    };
     db.settle(&settle).await.unwrap();
-    let found = ended_runs(&db, later(), RunPlace::default(), 9).await;
-    assert_eq!(found[0].place(), RunPlace { at: at(77), id: "op-1".into() });
+    let found = ended_runs(&db, later(), EndedRunPosition::default(), 9).await;
+    assert_eq!(found[0].position(), EndedRunPosition { at: at(77), id: "op-1".into() });
     let run = db.run(&id("op-1")).await;
-    db.tell(&run, Workflow::Running).await;
-    assert_eq!(ended_runs(&db, later(), RunPlace::default(), 9).await, []);
+    db.update_unclaimed(&run, Workflow::Running).await;
+    assert_eq!(ended_runs(&db, later(), EndedRunPosition::default(), 9).await, []);
 }
 
 async fn change_machine(db: &Db, name: &str, times: i64) {
@@ -211,14 +226,14 @@ async fn change_machine(db: &Db, name: &str, times: i64) {
     }
 }
 
-async fn aged(db: &Db, before: Timestamp) -> Vec<Aged> {
-    let after = EventPlace::default();
+async fn aged(db: &Db, before: Timestamp) -> Vec<AgedEvent> {
+    let after = EventPosition::default();
     db.read(tx!([], |tx| tx.aged_events(before, after, 100).await)).await.unwrap()
 }
 
-async fn remove_events(db: &Db, before: Timestamp) -> Removed {
-    let upto = aged(db, before).await.last().unwrap().place;
-    let after = EventPlace::default();
+async fn remove_events(db: &Db, before: Timestamp) -> RemovedRows {
+    let upto = aged(db, before).await.last().unwrap().position;
+    let after = EventPosition::default();
     db.write(tx!([], |tx| tx.remove_events(after, upto).await)).await.unwrap()
 }
 
@@ -233,13 +248,16 @@ async fn the_newest_event_of_a_machine_stays(db: Db) {
     end_run(&db, "op-1", "m-2", 3).await;
     change_machine(&db, "m-1", 5).await;
     let all = db.events(8).await;
-    let spare: Vec<_> = aged(&db, later()).await.iter().map(|event| event.spare).collect();
+    let spare: Vec<_> = aged(&db, later()).await.iter().map(|event| event.removable).collect();
     assert_eq!(
         spare,
         [true, false, true, true, true, true, false],
         "events of runs are not listed"
     );
-    assert_eq!(remove_events(&db, at(30)).await, Removed { events: 3, ..Removed::default() });
+    assert_eq!(
+        remove_events(&db, at(30)).await,
+        RemovedRows { events: 3, ..RemovedRows::default() }
+    );
     assert_eq!(versions(&db, "m-1").await, [4, 5, 6]);
     assert_eq!(versions(&db, "m-2").await, [1], "its only event stays");
     assert_eq!(versions(&db, "op-1").await, [1], "events of a run are deleted with the run");
@@ -249,17 +267,17 @@ async fn the_newest_event_of_a_machine_stays(db: Db) {
     assert_eq!(versions(&db, "m-1").await, [6]);
     change_machine(&db, "m-1", 1).await;
     assert_eq!(versions(&db, "m-1").await, [6, 7], "versions continue");
-    let behind = db.read(tx!([], |tx| tx.aged_behind(1).await)).await.unwrap();
+    let behind = db.read(tx!([], |tx| tx.nth_newest_event_time(1).await)).await.unwrap();
     assert_eq!(behind, Some(at(50)));
 }
 
 /// By SQL, because the store cannot delete machines.
 async fn delete_machine(db: &Db, name: &str) {
     let statement = format!("DELETE FROM machines WHERE id = '{name}'");
-    db.past_the_store(&statement, &statement).await;
+    db.execute_sql(&statement, &statement).await;
 }
 
-async fn the_events_of_a_deleted_machine_go(db: Db) {
+async fn events_of_a_deleted_machine_are_deleted(db: Db) {
     db.add_machine("m-1").await;
     change_machine(&db, "m-1", 2).await;
     db.events(3).await;
@@ -270,14 +288,14 @@ async fn the_events_of_a_deleted_machine_go(db: Db) {
 }
 
 /// Holds even if no newer event is left: a new watch starts after everything that was deleted.
-async fn the_mark_only_moves_forward(db: Db) {
+async fn the_deleted_events_mark_never_goes_back(db: Db) {
     db.add_machine("m-1").await;
     end_run(&db, "op-1", "m-1", 10).await;
     end_run(&db, "op-2", "m-1", 20).await;
     end_run(&db, "op-3", "m-1", 30).await;
     // The last event belongs to an old run.
     let run = db.run(&id("op-2")).await;
-    db.tell(&run, Workflow::Reconciled).await;
+    db.update_unclaimed(&run, Workflow::Reconciled).await;
     let last = db.events(5).await[4].cursor;
     assert_eq!(remove(&db, &["op-2"]).await.runs, 1);
     assert_eq!(removed(&db, "run").await, last);
@@ -287,7 +305,7 @@ async fn the_mark_only_moves_forward(db: Db) {
     assert!(horizon >= last, "{horizon} {last}");
 }
 
-async fn a_list_by_phase_is_the_same_by_whatever_index(db: Db) {
+async fn a_list_by_phase_does_not_depend_on_the_index(db: Db) {
     db.add_machines((0..20).map(|n| machine(&format!("m-{n}"))).collect()).await;
     for n in 0..20 {
         let workflow = Workflow::ALL[n % Workflow::ALL.len()];
@@ -311,8 +329,8 @@ async fn a_list_by_phase_is_the_same_by_whatever_index(db: Db) {
         "phase=FAILED AND machine_id=m-3",
         "phase=RUNNING AND phase=FAILED",
     ] {
-        let filter = Filter::parse(text, Subject::Run).unwrap();
-        let matches = |run: &&Run| filter.matches(model::filter::Item::Run(run, None));
+        let filter = Filter::parse(text, FilterSubject::Run).unwrap();
+        let matches = |run: &&Run| filter.matches(model::filter::FilterItem::Run(run, None));
         let expected: Vec<Run> = everything.iter().filter(matches).cloned().collect();
         let found = db.read(tx!([filter], |tx| tx.runs(&filter, None, 99).await)).await.unwrap();
         assert_eq!(found.runs, expected, "{text}");
@@ -326,10 +344,10 @@ async fn a_list_by_phase_is_the_same_by_whatever_index(db: Db) {
 mod unfinished {
     use super::*;
 
-    on_postgres!(what_is_not_final_stays);
+    on_postgres!(events_that_are_not_final_are_kept);
 
     /// A watch may still be before it.
-    async fn what_is_not_final_stays(db: Db) {
+    async fn events_that_are_not_final_are_kept(db: Db) {
         db.add_machine("m-1").await;
         end_run(&db, "op-1", "m-1", 10).await;
         end_run(&db, "op-2", "m-1", 20).await;

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use store::StoreError;
 
 on_both!(
-    a_run_comes_back_by_every_name,
+    a_run_is_found_by_every_key,
     a_request_makes_one_run,
     a_machine_has_one_active_run,
     racing_starts_make_one_run,
-    a_run_may_be_born_in_hand,
+    a_run_may_be_enqueued_claimed,
     active_runs_are_counted_by_phase,
 );
 
-async fn a_run_comes_back_by_every_name(db: Db) {
+async fn a_run_is_found_by_every_key(db: Db) {
     let run = db.add_run("op-1").await;
     assert_eq!(db.run(&run.spec.id).await, run);
     let (machine, request) = (run.spec.target.clone(), run.spec.request_id.clone());
@@ -24,18 +24,18 @@ async fn a_run_comes_back_by_every_name(db: Db) {
     let latest = tx!([machine], |tx| tx.latest_run(&machine).await);
     assert_eq!(db.read(latest).await, Ok(Some(run.clone())));
     let id = run.spec.id.clone();
-    let held = db.read(tx!([id], |tx| tx.claimed_run(&id).await)).await.unwrap().unwrap();
-    assert_eq!(held.run, run);
-    assert_eq!((held.epoch, held.wakes, held.owner), (0, 1, None));
+    let claimed = db.read(tx!([id], |tx| tx.claimed_run(&id).await)).await.unwrap().unwrap();
+    assert_eq!(claimed.run, run);
+    assert_eq!((claimed.epoch, claimed.wakes_requested, claimed.owner), (0, 1, None));
 
     let nobody = RunId::trusted("op-2");
     assert_eq!(db.read(tx!([nobody], |tx| tx.run(&nobody).await)).await, Ok(None));
     assert_eq!(db.read(tx!([nobody], |tx| tx.claimed_run(&nobody).await)).await, Ok(None));
     let nothing = tx!([machine], |tx| tx.run_of_request(&machine, "req-2").await);
     assert_eq!(db.read(nothing).await, Ok(None));
-    let told = db.events(2).await.pop().unwrap();
-    assert_eq!((told.object_id.as_str(), told.word.as_str()), ("op-1", "pending"));
-    assert_eq!(told.run, Some(Arc::new(run)));
+    let reported = db.events(2).await.pop().unwrap();
+    assert_eq!((reported.object_id.as_str(), reported.state.as_str()), ("op-1", "pending"));
+    assert_eq!(reported.run, Some(Arc::new(run)));
 }
 
 async fn a_request_makes_one_run(db: Db) {
@@ -47,7 +47,7 @@ async fn a_request_makes_one_run(db: Db) {
     assert_eq!(db.insert_run(&second, None).await, Err(StoreError::Conflict));
     // The same request id on another machine is another request.
     db.add_machine("m-2").await;
-    second.spec.target = model::target::TargetId::trusted("m-2");
+    second.spec.target = model::target::TargetId::from_key("m-2");
     db.insert_run(&second, None).await.unwrap();
     assert_eq!(db.events(4).await.len(), 4);
 }
@@ -58,7 +58,7 @@ async fn a_machine_has_one_active_run(db: Db) {
     let second = run("op-2", machine);
     assert_eq!(db.insert_run(&second, None).await, Err(StoreError::Conflict));
     // Once the first run has ended, the machine is free.
-    let first = db.tell(&first, Workflow::Cancelled).await;
+    let first = db.update_unclaimed(&first, Workflow::Cancelled).await;
     db.insert_run(&second, None).await.unwrap();
     // After that the first run cannot be reopened.
     let mut reopened = first.clone();
@@ -85,20 +85,20 @@ async fn racing_starts_make_one_run(db: Db) {
     let lost = results.iter().filter(|result| **result == Err(StoreError::Conflict)).count();
     assert_eq!((won, lost), (1, 39), "{results:?}");
     // The losing requests wrote nothing.
-    assert_eq!(db.events(2).await[1].word, "pending");
+    assert_eq!(db.events(2).await[1].state, "pending");
     db.add_machine("m-2").await;
     assert_eq!(db.events(3).await[2].object_id, "m-2");
 }
 
-async fn a_run_may_be_born_in_hand(db: Db) {
+async fn a_run_may_be_enqueued_claimed(db: Db) {
     db.add_machine("m-1").await;
     let born = run("op-1", "m-1");
     db.insert_run(&born, Some("replica-a")).await.unwrap();
     assert_eq!(db.claim("replica-b", at(100), 10).await, []);
-    let held = db.read(tx!([], |tx| tx.claimed_by("replica-a").await)).await.unwrap();
-    assert_eq!(held, [(born.spec.id.object(), 1)]);
+    let claimed = db.read(tx!([], |tx| tx.claimed_by("replica-a").await)).await.unwrap();
+    assert_eq!(claimed, [(born.spec.id.object(), 1)]);
     let id = born.spec.id.clone();
-    let holder = db.read(tx!([id], |tx| tx.holder(&id).await)).await.unwrap();
+    let holder = db.read(tx!([id], |tx| tx.claiming_replica(&id).await)).await.unwrap();
     assert_eq!(holder.as_deref(), Some("replica-a"));
 }
 
@@ -107,9 +107,9 @@ async fn active_runs_are_counted_by_phase(db: Db) {
         db.add_run(id).await;
     }
     let run: Run = db.run(&RunId::trusted("op-1")).await;
-    db.tell(&run, Workflow::Running).await;
+    db.update_unclaimed(&run, Workflow::Running).await;
     let run = db.run(&RunId::trusted("op-2")).await;
-    db.tell(&run, Workflow::Completed).await;
+    db.update_unclaimed(&run, Workflow::Completed).await;
     let mut counts = db.read(tx!([], |tx| tx.phase_counts().await)).await.unwrap();
     counts.sort();
     assert_eq!(counts, [("PENDING".to_string(), 1), ("RUNNING".to_string(), 1)]);

@@ -3,19 +3,19 @@
 use crate::harness::{Db, at, event, settle_of};
 use model::machine::Phase;
 use model::run::{Run, Workflow};
-use store::{Claimed, Hold, Result, Settle, StoreError};
+use store::{ClaimOutcome, ClaimedObject, Result, RunSettlement, StoreError};
 
 on_both!(
     a_settle_writes_the_run_and_keeps_the_claim,
-    a_settle_lets_go_until_then,
-    an_ended_run_lets_its_machine_go,
+    a_settle_releases_until_its_due_time,
+    an_ended_run_releases_its_machine,
     a_moved_version_refuses_the_whole_transaction,
     a_moved_epoch_refuses_the_whole_transaction,
     a_freed_owner_refuses_the_whole_transaction,
-    a_told_run_moves_its_version,
+    an_unclaimed_update_raises_the_version,
 );
 
-async fn held(db: &Db) -> (Run, Claimed) {
+async fn claimed_run(db: &Db) -> (Run, ClaimedObject) {
     let mut run = db.add_run("op-1").await;
     run.progress.workflow = Workflow::Running;
     let claimed = db.claim("a", at(10), 1).await.remove(0);
@@ -23,7 +23,7 @@ async fn held(db: &Db) -> (Run, Claimed) {
 }
 
 /// A worker's commit: the machine, the run, and the events of both.
-async fn commit(db: &Db, settle: &Settle, machine_first: bool) -> Result<()> {
+async fn commit(db: &Db, settle: &RunSettlement, machine_first: bool) -> Result<()> {
     let settle = settle.clone();
     let commit = tx!([settle], |tx| {
         let id = &settle.run.spec.target.machine().expect("a machine");
@@ -51,7 +51,7 @@ async fn commit(db: &Db, settle: &Settle, machine_first: bool) -> Result<()> {
 }
 
 /// Checks that a commit is refused and writes nothing, wherever in it the run is written.
-async fn is_refused(db: &Db, settle: &Settle, events: usize) {
+async fn is_refused(db: &Db, settle: &RunSettlement, events: usize) {
     let before = db.run(&settle.run.spec.id).await;
     for machine_first in [true, false] {
         assert_eq!(commit(db, settle, machine_first).await, Err(StoreError::Conflict));
@@ -67,72 +67,72 @@ async fn is_refused(db: &Db, settle: &Settle, events: usize) {
 }
 
 async fn a_settle_writes_the_run_and_keeps_the_claim(db: Db) {
-    let (run, claimed) = held(&db).await;
-    let settle = settle_of(&run, &claimed, Hold::Keep);
+    let (run, claimed) = claimed_run(&db).await;
+    let settle = settle_of(&run, &claimed, ClaimOutcome::Keep);
     commit(&db, &settle, false).await.unwrap();
     let id = run.spec.id.clone();
-    let held = db.read(tx!([id], |tx| tx.claimed_run(&id).await)).await.unwrap().unwrap();
-    assert_eq!(held.run, Run { version: 2, ..run.clone() });
-    assert_eq!((held.epoch, held.owner.as_deref()), (1, Some("a")));
+    let claim = db.read(tx!([id], |tx| tx.claimed_run(&id).await)).await.unwrap().unwrap();
+    assert_eq!(claim.run, Run { version: 2, ..run.clone() });
+    assert_eq!((claim.epoch, claim.owner.as_deref()), (1, Some("a")));
     // The next settle continues from there.
-    let next = Settle { run: held.run, ..settle };
+    let next = RunSettlement { run: claim.run, ..settle };
     assert_eq!(db.settle(&next).await.map(|settled| settled.version), Ok(3));
-    let words: Vec<_> = db.events(4).await.into_iter().map(|one| one.word).collect();
+    let words: Vec<_> = db.events(4).await.into_iter().map(|one| one.state).collect();
     assert_eq!(words[1..3], ["pending", "running"]);
 }
 
-async fn a_settle_lets_go_until_then(db: Db) {
-    let (run, claimed) = held(&db).await;
-    db.settle(&settle_of(&run, &claimed, Hold::Release(Some(at(90))))).await.unwrap();
+async fn a_settle_releases_until_its_due_time(db: Db) {
+    let (run, claimed) = claimed_run(&db).await;
+    db.settle(&settle_of(&run, &claimed, ClaimOutcome::Release(Some(at(90))))).await.unwrap();
     assert_eq!(db.claim("b", at(89), 1).await, []);
     assert_eq!(db.claim("b", at(90), 1).await[0].epoch, 2);
 }
 
-async fn an_ended_run_lets_its_machine_go(db: Db) {
-    let (mut run, claimed) = held(&db).await;
+async fn an_ended_run_releases_its_machine(db: Db) {
+    let (mut run, claimed) = claimed_run(&db).await;
     run.progress.workflow = Workflow::Completed;
-    db.settle(&settle_of(&run, &claimed, Hold::Release(None))).await.unwrap();
+    db.settle(&settle_of(&run, &claimed, ClaimOutcome::Release(None))).await.unwrap();
     assert_eq!(db.read(tx!([], |tx| tx.next_due().await)).await, Ok(None));
     let next = crate::harness::run("op-2", run.spec.target.as_str());
     db.insert_run(&next, None).await.unwrap();
 }
 
 async fn a_moved_version_refuses_the_whole_transaction(db: Db) {
-    let (run, claimed) = held(&db).await;
-    db.tell(
+    let (run, claimed) = claimed_run(&db).await;
+    db.update_unclaimed(
         &Run { progress: db.run(&run.spec.id).await.progress, ..run.clone() },
         Workflow::Pending,
     )
     .await;
-    is_refused(&db, &settle_of(&run, &claimed, Hold::Keep), 3).await;
+    is_refused(&db, &settle_of(&run, &claimed, ClaimOutcome::Keep), 3).await;
     // Decided again on the stored version, it is written.
     let run = Run { version: 2, ..run };
-    commit(&db, &settle_of(&run, &claimed, Hold::Keep), true).await.unwrap();
+    commit(&db, &settle_of(&run, &claimed, ClaimOutcome::Keep), true).await.unwrap();
 }
 
 async fn a_moved_epoch_refuses_the_whole_transaction(db: Db) {
-    let (run, claimed) = held(&db).await;
+    let (run, claimed) = claimed_run(&db).await;
     let id = run.spec.id.clone();
-    let back = tx!([id], |tx| tx.put_back(&id.object(), 1, at(10)));
+    let back = tx!([id], |tx| tx.release_unhandled(&id.object(), 1, at(10)));
     db.write(back).await.unwrap();
     assert_eq!(db.claim("b", at(10), 1).await[0].epoch, 2);
-    is_refused(&db, &settle_of(&run, &claimed, Hold::Keep), 2).await;
+    is_refused(&db, &settle_of(&run, &claimed, ClaimOutcome::Keep), 2).await;
 }
 
 async fn a_freed_owner_refuses_the_whole_transaction(db: Db) {
-    let (run, claimed) = held(&db).await;
+    let (run, claimed) = claimed_run(&db).await;
     let id = run.spec.id.clone();
-    let back = tx!([id], |tx| tx.put_back(&id.object(), 1, at(10)));
+    let back = tx!([id], |tx| tx.release_unhandled(&id.object(), 1, at(10)));
     db.write(back).await.unwrap();
-    is_refused(&db, &settle_of(&run, &claimed, Hold::Release(None)), 2).await;
+    is_refused(&db, &settle_of(&run, &claimed, ClaimOutcome::Release(None)), 2).await;
     assert_eq!(db.claim("b", at(10), 1).await.len(), 1, "it is still due");
 }
 
-async fn a_told_run_moves_its_version(db: Db) {
+async fn an_unclaimed_update_raises_the_version(db: Db) {
     let run = db.add_run("op-1").await;
-    let told = db.tell(&run, Workflow::Running).await;
-    assert_eq!((told.version, db.run(&run.spec.id).await), (2, told.clone()));
+    let reported = db.update_unclaimed(&run, Workflow::Running).await;
+    assert_eq!((reported.version, db.run(&run.spec.id).await), (2, reported.clone()));
     let stale = tx!([run], |tx| tx.update_unclaimed(&run, at(60)));
     assert_eq!(db.write(stale).await, Err(StoreError::Conflict));
-    assert_eq!(db.run(&run.spec.id).await, told);
+    assert_eq!(db.run(&run.spec.id).await, reported);
 }

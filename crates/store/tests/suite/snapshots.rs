@@ -1,8 +1,8 @@
 //! Snapshots: the list of runs as of a cursor, from which a watch continues without gaps or
 //! repetitions.
 
-use crate::harness::{Db, machine, run, soon};
-use model::filter::{Filter, Subject};
+use crate::harness::{Db, machine, run, within_timeout};
+use model::filter::{Filter, FilterSubject};
 use model::id::RunId;
 use model::run::{Run, Workflow};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,9 +11,9 @@ use store::{Cursor, RunPage};
 use tokio::sync::watch;
 
 on_both!(
-    a_snapshot_and_what_follows_it_are_the_whole_story,
+    a_snapshot_and_its_watch_have_no_gaps,
     a_snapshot_shows_the_past,
-    a_snapshot_goes_as_far_back_as_it_must,
+    a_snapshot_undoes_all_later_changes,
 );
 
 async fn horizon(db: &Db) -> Cursor {
@@ -37,29 +37,29 @@ async fn settled_horizon(db: &Db, events: usize) -> Cursor {
 async fn a_snapshot_shows_the_past(db: Db) {
     let one = db.add_run("op-1").await;
     let two = db.add_run("op-2").await;
-    let one_then = db.tell(&one, Workflow::Running).await;
+    let one_then = db.update_unclaimed(&one, Workflow::Running).await;
     let at = settled_horizon(&db, 5).await;
-    let one = db.tell(&one_then, Workflow::Completed).await;
-    db.tell(&two, Workflow::Running).await;
+    let one = db.update_unclaimed(&one_then, Workflow::Completed).await;
+    db.update_unclaimed(&two, Workflow::Running).await;
     db.add_run("op-3").await;
 
     let everything = Filter::default();
-    let seen = page(&db, &everything, None, 10, at).await;
-    assert_eq!(seen.runs, [two.clone(), one_then], "newest first, without later runs");
-    assert_eq!(seen.next, None);
+    let observed = page(&db, &everything, None, 10, at).await;
+    assert_eq!(observed.runs, [two.clone(), one_then], "newest first, without later runs");
+    assert_eq!(observed.next, None);
     let first = page(&db, &everything, None, 2, at).await;
     assert_eq!((first.runs, first.next.as_deref()), (vec![two], Some("op-2")));
     let now = settled_horizon(&db, 9).await;
-    let running = Filter::parse("phase=SUCCEEDED", Subject::Run).unwrap();
+    let running = Filter::parse("phase=SUCCEEDED", FilterSubject::Run).unwrap();
     assert_eq!(page(&db, &running, None, 10, now).await.runs, [one]);
 }
 
-async fn a_snapshot_goes_as_far_back_as_it_must(db: Db) {
+async fn a_snapshot_undoes_all_later_changes(db: Db) {
     let then = db.add_run("op-1").await;
     let at = settled_horizon(&db, 2).await;
     let mut run = then.clone();
     for _ in 0..100 {
-        run = db.tell(&run, Workflow::Running).await;
+        run = db.update_unclaimed(&run, Workflow::Running).await;
     }
     assert_eq!(page(&db, &Filter::default(), None, 10, at).await.runs, [then]);
 }
@@ -80,7 +80,9 @@ async fn write_runs(
 ) {
     for n in 0..RUNS_EACH {
         if n == RUNS_EACH / 2 {
-            soon("the permission to continue", go_on.wait_for(|open| *open)).await.unwrap();
+            within_timeout("the permission to continue", go_on.wait_for(|open| *open))
+                .await
+                .unwrap();
         }
         let (id, host) = (format!("op-{writer}-{n:02}"), format!("m-{writer}-{n}"));
         let mut run = run(&id, &host);
@@ -88,7 +90,9 @@ async fn write_runs(
         written.send_modify(|count| *count += 1);
         for change in 1..CHANGES {
             let last = change == CHANGES - 1;
-            run = db.tell(&run, if last { Workflow::Completed } else { Workflow::Running }).await;
+            run = db
+                .update_unclaimed(&run, if last { Workflow::Completed } else { Workflow::Running })
+                .await;
             written.send_modify(|count| *count += 1);
         }
     }
@@ -96,12 +100,12 @@ async fn write_runs(
 
 /// The runs that a watch has seen.
 #[derive(Default)]
-struct Seen {
+struct WatchedRuns {
     in_snapshot: BTreeMap<RunId, i64>,
     after: BTreeMap<RunId, Vec<i64>>,
 }
 
-impl Seen {
+impl WatchedRuns {
     fn ended(&self, id: &RunId) -> bool {
         let snapshot = self.in_snapshot.get(id);
         let last = self.after.get(id).and_then(|versions| versions.last()).or(snapshot);
@@ -114,14 +118,14 @@ impl Seen {
 }
 
 /// Takes a snapshot and continues from its cursor until every run has ended.
-async fn watch_runs(db: Db) -> Seen {
+async fn watch_runs(db: Db) -> WatchedRuns {
     let at = horizon(&db).await;
-    let mut seen = Seen::default();
+    let mut observed = WatchedRuns::default();
     let mut before = None;
     loop {
         let page = page(&db, &Filter::default(), before, 7, at).await;
         for Run { spec, version, .. } in page.runs {
-            let twice = seen.in_snapshot.insert(spec.id, version);
+            let twice = observed.in_snapshot.insert(spec.id, version);
             assert_eq!(twice, None, "it is in the snapshot twice");
         }
         before = page.next;
@@ -131,21 +135,21 @@ async fn watch_runs(db: Db) -> Seen {
     }
     let mut cursor = at;
     let all = async {
-        while seen.ids().iter().filter(|id| seen.ended(id)).count() < RUNS {
+        while observed.ids().iter().filter(|id| observed.ended(id)).count() < RUNS {
             for event in db.events_after(cursor, 11).await {
                 cursor = event.cursor;
                 if let Some(run) = event.run {
-                    seen.after.entry(run.spec.id.clone()).or_default().push(event.version);
+                    observed.after.entry(run.spec.id.clone()).or_default().push(event.version);
                 }
             }
             tokio::task::yield_now().await;
         }
     };
-    soon("all runs to end", all).await;
-    seen
+    within_timeout("all runs to end", all).await;
+    observed
 }
 
-async fn a_snapshot_and_what_follows_it_are_the_whole_story(db: Db) {
+async fn a_snapshot_and_its_watch_have_no_gaps(db: Db) {
     let host = |w| (0..RUNS_EACH).map(move |n| machine(&format!("m-{w}-{n}")));
     db.add_machines((0..WRITERS).flat_map(host).collect()).await;
     let (written, mut count) = watch::channel(0);
@@ -157,25 +161,25 @@ async fn a_snapshot_and_what_follows_it_are_the_whole_story(db: Db) {
     // Watches start at different times, measured in the number of writes.
     let mut watchers = tokio::task::JoinSet::new();
     for watcher in 0..WATCHERS {
-        let moment = watcher * WRITES / WATCHERS;
-        if moment > WRITES / 2 && !*open.borrow() {
+        let time = watcher * WRITES / WATCHERS;
+        if time > WRITES / 2 && !*open.borrow() {
             // Everything written so far is final, so a new watch finds it in its snapshot.
             db.events(RUNS + WRITES / 2).await;
             watchers.spawn(watch_runs(db.clone()));
             open.send_replace(true);
         }
-        soon("more writes", count.wait_for(|count| *count >= moment)).await.unwrap();
+        within_timeout("more writes", count.wait_for(|count| *count >= time)).await.unwrap();
         watchers.spawn(watch_runs(db.clone()));
     }
     writers.join_all().await;
     let mut snapshots = Vec::new();
-    for seen in watchers.join_all().await {
-        snapshots.push(seen.in_snapshot.len());
-        assert_eq!(seen.ids().len(), RUNS);
-        for (id, versions) in &seen.after {
-            let first = seen.in_snapshot.get(id).map_or(1, |version| version + 1);
+    for observed in watchers.join_all().await {
+        snapshots.push(observed.in_snapshot.len());
+        assert_eq!(observed.ids().len(), RUNS);
+        for (id, versions) in &observed.after {
+            let first = observed.in_snapshot.get(id).map_or(1, |version| version + 1);
             let expected: Vec<_> = (first..=CHANGES as i64).collect();
-            assert_eq!(*versions, expected, "{id} after {:?}", seen.in_snapshot.get(id));
+            assert_eq!(*versions, expected, "{id} after {:?}", observed.in_snapshot.get(id));
         }
     }
     assert!(snapshots.iter().any(|count| *count >= RUNS / 2), "{snapshots:?}");

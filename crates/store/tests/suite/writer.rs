@@ -1,18 +1,18 @@
 //! The writer: concurrent transactions, of which a failed one does not affect the others.
 
-use crate::harness::{Db, event, machine, soon};
+use crate::harness::{Db, event, machine, within_timeout};
 use model::machine::Phase;
 use model::refusal::Refusal;
 use store::{Result, StoreError};
 
 on_both!(
-    a_refused_piece_leaves_its_neighbours_alone,
-    a_panic_stays_one,
-    a_request_that_went_away_is_whole_or_nothing,
-    reads_see_one_moment,
+    a_refused_transaction_does_not_affect_its_group,
+    a_panic_does_not_stop_the_writer,
+    a_canceled_request_is_atomic,
+    reads_are_consistent,
 );
 
-async fn a_refused_piece_leaves_its_neighbours_alone(db: Db) {
+async fn a_refused_transaction_does_not_affect_its_group(db: Db) {
     const PIECES: usize = 300;
     db.add_machine("m-taken").await;
     let mut tasks = tokio::task::JoinSet::new();
@@ -34,10 +34,10 @@ async fn a_refused_piece_leaves_its_neighbours_alone(db: Db) {
             (number, db.write(piece).await)
         });
     }
-    let mut kept = vec!["m-taken".to_string()];
+    let mut stored = vec!["m-taken".to_string()];
     for (number, result) in tasks.join_all().await {
         match (number % 3, result) {
-            (0, Ok(())) => kept.push(format!("m-{number:03}")),
+            (0, Ok(())) => stored.push(format!("m-{number:03}")),
             (1, Err(StoreError::Conflict)) => {}
             (2, Err(StoreError::Refused(refusal))) => assert_eq!(refusal.reason, "NOT_NOW"),
             (_, other) => panic!("{number}: {other:?}"),
@@ -48,15 +48,15 @@ async fn a_refused_piece_leaves_its_neighbours_alone(db: Db) {
     let found = db.read(page).await.unwrap().machines;
     let mut found: Vec<_> = found.into_iter().map(|one| one.id.to_string()).collect();
     found.sort();
-    kept.sort();
-    assert_eq!(found, kept);
-    let mut told: Vec<_> =
-        db.events(kept.len()).await.into_iter().map(|one| one.object_id).collect();
-    told.sort();
-    assert_eq!(told, kept);
+    stored.sort();
+    assert_eq!(found, stored);
+    let mut reported: Vec<_> =
+        db.events(stored.len()).await.into_iter().map(|one| one.object_id).collect();
+    reported.sort();
+    assert_eq!(reported, stored);
 }
 
-async fn a_panic_stays_one(db: Db) {
+async fn a_panic_does_not_stop_the_writer(db: Db) {
     let lost = machine("m-lost");
     let bad = tx!([lost], |tx| {
         tx.insert_machine(&lost, &event())?;
@@ -68,7 +68,7 @@ async fn a_panic_stays_one(db: Db) {
         async move { db.write(bad).await }
     });
     // On SQLite the writer reports the panic; on PostgreSQL the task itself panics.
-    match soon("the panic", task).await {
+    match within_timeout("the panic", task).await {
         Ok(result) => assert!(matches!(result, Err(StoreError::Corrupt(_))), "{result:?}"),
         Err(error) => assert!(error.is_panic() && !db.is_sqlite()),
     }
@@ -91,7 +91,7 @@ async fn a_panic_stays_one(db: Db) {
 }
 
 /// The caller may be dropped; its transaction is written completely or not at all.
-async fn a_request_that_went_away_is_whole_or_nothing(db: Db) {
+async fn a_canceled_request_is_atomic(db: Db) {
     for number in 0..50 {
         let pair = [machine(&format!("m-{number}-a")), machine(&format!("m-{number}-b"))];
         let both = tx!([pair], |tx| {
@@ -100,15 +100,15 @@ async fn a_request_that_went_away_is_whole_or_nothing(db: Db) {
             }
             Ok(())
         });
-        let asked = tokio::spawn({
+        let requested = tokio::spawn({
             let db = db.clone();
             async move { db.write(both).await }
         });
         for _ in 0..number % 7 {
             tokio::task::yield_now().await;
         }
-        asked.abort();
-        let _ = asked.await;
+        requested.abort();
+        let _ = requested.await;
     }
     // Once this is written, every earlier transaction has been written or has failed.
     db.add_machine("m-last").await;
@@ -126,7 +126,7 @@ async fn a_request_that_went_away_is_whole_or_nothing(db: Db) {
     assert!(found.contains(&"m-last".to_string()));
 }
 
-async fn reads_see_one_moment(db: Db) {
+async fn reads_are_consistent(db: Db) {
     let id = db.add_machine("m-1").await.id;
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let writer = tokio::spawn({
@@ -153,6 +153,6 @@ async fn reads_see_one_moment(db: Db) {
         versions.push(version);
     }
     stop.send(true).unwrap();
-    soon("the writer", writer).await.unwrap();
+    within_timeout("the writer", writer).await.unwrap();
     assert!(versions.is_sorted());
 }

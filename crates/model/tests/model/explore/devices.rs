@@ -1,51 +1,51 @@
 //! The events of switches and power shelves: ends of their own runs, requests, and operations on
 //! their rack.
 
-use super::{AT_ONCE, Explore, Happening, OWN, RACK, run_in};
+use super::{AT_ONCE, Explore, LifecycleEvent, OWN, RACK, run_in};
 use model::device::Device;
-use model::effect::PowerTo;
+use model::effect::DesiredPower;
 use model::id::RunId;
-use model::lifecycle::{DeviceContext, DeviceSpec, Head};
+use model::lifecycle::{DeviceContext, DeviceSpec, RecordHeader};
 use model::machine::Labels;
 use model::plan::RunType;
-use model::power_shelf::{MaintenanceRequest, PowerShelf, PowerShelfState};
+use model::power_shelf::{PowerShelf, PowerShelfState, ShelfPowerRequest};
 use model::run::{Run, Workflow};
 use model::switch::{Switch, SwitchState};
 use model::time::Timestamp;
 
-fn around(run: Option<Run>) -> DeviceContext {
+fn context_with(run: Option<Run>) -> DeviceContext {
     DeviceContext { fresh: RunId::trusted(OWN), run, against: None }
 }
 
 /// The input of a turn in which the run of the device is unchanged.
-fn as_it_stands<D: Device>(device: &D, run: Option<&RunId>) -> DeviceContext {
-    let workflow = match device.trouble() {
+fn current_context<D: Device>(device: &D, run: Option<&RunId>) -> DeviceContext {
+    let workflow = match device.failure() {
         None => Workflow::Running,
         Some(_) if device.head().active_run.as_ref() == run => Workflow::Running,
         Some(_) => Workflow::FailedRetryable,
     };
-    around(run.map(|id| run_in(id, RunType::Intake, workflow)))
+    context_with(run.map(|id| run_in(id, RunType::Intake, workflow)))
 }
 
 /// The device with another holder.
-fn held<D: Device>(device: &D, holder: Option<&RunId>) -> D {
+fn with_holder<D: Device>(device: &D, holder: Option<&RunId>) -> D {
     let mut device = device.clone();
     device.head_mut().active_run = holder.cloned();
     device
 }
 
 /// The events of its run: the one that it waits for, or the failed one that an operator resumes.
-fn of_its_run<D: Device<Seen = DeviceContext>>(
+fn run_events<D: Device<TurnInput = DeviceContext>>(
     device: &D,
     id: &RunId,
     kind: RunType,
-) -> Vec<Happening<D>> {
-    let happening = |what, holder, workflow| Happening {
-        what,
-        record: held(device, holder),
-        seen: around(Some(run_in(id, kind, workflow))),
+) -> Vec<LifecycleEvent<D>> {
+    let happening = |what, holder, workflow| LifecycleEvent {
+        name: what,
+        record: with_holder(device, holder),
+        context: context_with(Some(run_in(id, kind, workflow))),
     };
-    match device.trouble() {
+    match device.failure() {
         None => vec![
             happening("its operation succeeds", None, Workflow::Completed),
             happening("its operation fails", None, Workflow::FailedRetryable),
@@ -61,37 +61,39 @@ fn of_its_run<D: Device<Seen = DeviceContext>>(
 }
 
 /// The events of all devices. `kinds` are the types that its run can have.
-fn of_devices<D: Device<Seen = DeviceContext>>(
+fn device_events<D: Device<TurnInput = DeviceContext>>(
     device: &D,
     waits_for: Option<&RunId>,
     kinds: &[RunType],
-) -> Vec<Happening<D>> {
-    let mut all = vec![Happening {
-        what: AT_ONCE,
+) -> Vec<LifecycleEvent<D>> {
+    let mut all = vec![LifecycleEvent {
+        name: AT_ONCE,
         record: device.clone(),
-        seen: as_it_stands(device, waits_for),
+        context: current_context(device, waits_for),
     }];
     if let Some(id) = waits_for {
-        all.extend(kinds.iter().flat_map(|kind| of_its_run(device, id, *kind)));
+        all.extend(kinds.iter().flat_map(|kind| run_events(device, id, *kind)));
     }
     let mut deleted = device.clone();
     deleted.head_mut().deleted = true;
-    let mut asked = vec![("it is deleted", deleted)];
-    if device.trouble().is_some() {
+    let mut requested = vec![("it is deleted", deleted)];
+    if device.failure().is_some() {
         let mut again = device.clone();
-        again.want_retry();
-        asked.push(("a retry is requested", again));
+        again.request_retry();
+        requested.push(("a retry is requested", again));
     }
     let rack = RunId::trusted(RACK);
     match &device.head().active_run {
-        None => asked.push(("an operation on the rack claims it", held(device, Some(&rack)))),
+        None => {
+            requested.push(("an operation on the rack claims it", with_holder(device, Some(&rack))))
+        }
         // The end of the run that it waits for is covered above.
         Some(holder) if waits_for == Some(holder) => {}
-        Some(_) => asked.push(("the operation that holds it ends", held(device, None))),
+        Some(_) => requested.push(("the operation that holds it ends", with_holder(device, None))),
     }
-    all.extend(asked.into_iter().map(|(what, record)| {
-        let seen = as_it_stands(&record, waits_for);
-        Happening { what, record, seen }
+    all.extend(requested.into_iter().map(|(what, record)| {
+        let observed = current_context(&record, waits_for);
+        LifecycleEvent { name: what, record, context: observed }
     }));
     all
 }
@@ -103,18 +105,20 @@ impl Explore for PowerShelf {
          nothing is tried again on hope.";
 
     fn fresh() -> Self {
-        let head = Head::new("ps-1", Labels::new(), Timestamp::default());
+        let head = RecordHeader::new("ps-1", Labels::new(), Timestamp::default());
         Self::new(head, DeviceSpec::default())
     }
 
-    fn happens(&self) -> Vec<Happening<Self>> {
-        let mut all = of_devices(self, self.waits_for(), &[RunType::Intake, RunType::Power]);
-        let asked =
-            [("PowerOn is requested", PowerTo::On), ("PowerOff is requested", PowerTo::Off)];
+    fn events(&self) -> Vec<LifecycleEvent<Self>> {
+        let mut all = device_events(self, self.waits_for(), &[RunType::Intake, RunType::Power]);
+        let requested = [
+            ("PowerOn is requested", DesiredPower::On),
+            ("PowerOff is requested", DesiredPower::Off),
+        ];
         // The API refuses a second request, and a request in any other state.
-        if self.is_watched() && self.maintenance_requested.is_none() {
-            all.extend(asked.map(|(what, operation)| {
-                let request = MaintenanceRequest {
+        if self.is_polled() && self.maintenance_requested.is_none() {
+            all.extend(requested.map(|(what, operation)| {
+                let request = ShelfPowerRequest {
                     requested_at: Timestamp::default(),
                     initiator: "somebody".into(),
                     operation,
@@ -122,7 +126,11 @@ impl Explore for PowerShelf {
                     request_id: None,
                 };
                 let record = Self { maintenance_requested: Some(request), ..self.clone() };
-                Happening { what, record, seen: as_it_stands(self, self.waits_for()) }
+                LifecycleEvent {
+                    name: what,
+                    record,
+                    context: current_context(self, self.waits_for()),
+                }
             }));
         }
         all
@@ -150,12 +158,12 @@ impl Explore for Switch {
          rack holds it, it is being reprovisioned; afterwards it is validated again.";
 
     fn fresh() -> Self {
-        let head = Head::new("sw-1", Labels::new(), Timestamp::default());
+        let head = RecordHeader::new("sw-1", Labels::new(), Timestamp::default());
         Self::new(head, DeviceSpec::default())
     }
 
-    fn happens(&self) -> Vec<Happening<Self>> {
-        of_devices(self, self.waits_for(), &[RunType::Intake])
+    fn events(&self) -> Vec<LifecycleEvent<Self>> {
+        device_events(self, self.waits_for(), &[RunType::Intake])
     }
 
     fn advice(&self) -> &'static str {

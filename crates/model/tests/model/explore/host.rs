@@ -1,8 +1,10 @@
 //! The events of a host's firmware reprovisioning.
 
-use super::{AT_ONCE, Explore, Happening, OWN, RACK, run_in};
-use model::firmware::{Component, Firmware, Resolution};
-use model::host::{Host, HostState, Owner, RETRY_INTERVAL, ReprovisionRequest, Seen};
+use super::{AT_ONCE, Explore, LifecycleEvent, OWN, RACK, run_in};
+use model::firmware::{Firmware, FirmwareComponent, FirmwareResolution};
+use model::host::{
+    Host, HostState, HostTurnInput, RETRY_INTERVAL, ReprovisionOwner, ReprovisionRequest,
+};
 use model::id::{FirmwareId, MachineId, RunId};
 use model::plan::RunType;
 use model::refusal::Refusal;
@@ -12,14 +14,14 @@ use model::time::Timestamp;
 use std::collections::BTreeMap;
 
 /// A firmware that the host does not have.
-fn other_firmware() -> Resolution {
-    let component = Component {
+fn other_firmware() -> FirmwareResolution {
+    let component = FirmwareComponent {
         name: "BMC".into(),
         version: "2".into(),
         url: "http://10.0.0.2/bmc".into(),
         sha256: "0".repeat(64),
     };
-    Resolution::Use(Box::new(Firmware {
+    FirmwareResolution::Use(Box::new(Firmware {
         id: FirmwareId::trusted("fw-2"),
         hardware_type: "type".into(),
         description: String::new(),
@@ -36,26 +38,26 @@ fn run(id: &str, workflow: Workflow) -> Option<Run> {
 
 /// What the exploration needs of a host beside its lifecycle.
 trait HostWalk: Sized {
-    fn as_it_stands(&self) -> Seen;
-    fn asked(&self) -> Vec<(&'static str, Self)>;
-    fn sights(&self) -> Vec<(&'static str, Seen)>;
+    fn current_context(&self) -> HostTurnInput;
+    fn requests(&self) -> Vec<(&'static str, Self)>;
+    fn contexts(&self) -> Vec<(&'static str, HostTurnInput)>;
 }
 
 impl HostWalk for Host {
-    fn as_it_stands(&self) -> Seen {
-        Seen {
+    fn current_context(&self) -> HostTurnInput {
+        HostTurnInput {
             fresh: RunId::trusted(OWN),
             run: self.run.as_ref().and_then(|id| run(id.as_str(), Workflow::Running)),
             firmware: other_firmware(),
             gate: Ok(()),
             operation: self.rack_operation().and_then(|id| run(id.as_str(), Workflow::Running)),
-            part: None,
+            child_run: None,
             retry_interval: RETRY_INTERVAL,
         }
     }
 
     /// The requests that the API admits.
-    fn asked(&self) -> Vec<(&'static str, Self)> {
+    fn requests(&self) -> Vec<(&'static str, Self)> {
         let request = |owner| ReprovisionRequest {
             owner,
             firmware: None,
@@ -63,24 +65,24 @@ impl HostWalk for Host {
             started_at: None,
         };
         let with = |request| Self { request, ..self.clone() };
-        let mut asked = Vec::new();
+        let mut requested = Vec::new();
         if self.admit().is_ok() {
-            let operator = Owner::Operator { name: "somebody".into() };
-            asked.push(("an operator requests it", with(Some(request(operator)))));
+            let operator = ReprovisionOwner::Operator { name: "somebody".into() };
+            requested.push(("an operator requests it", with(Some(request(operator)))));
         }
         let fresh = self.request.as_ref().is_some_and(|request| request.started_at.is_none());
         if !fresh {
-            let rack = Owner::Rack { operation: RunId::trusted(RACK) };
-            asked.push(("an operation on its rack requests it", with(Some(request(rack)))));
+            let rack = ReprovisionOwner::Rack { operation: RunId::trusted(RACK) };
+            requested.push(("an operation on its rack requests it", with(Some(request(rack)))));
         }
         if self.request.is_some() {
-            asked.push(("the request is withdrawn", with(None)));
+            requested.push(("the request is withdrawn", with(None)));
         }
-        asked
+        requested
     }
 
-    fn sights(&self) -> Vec<(&'static str, Seen)> {
-        let now = self.as_it_stands();
+    fn contexts(&self) -> Vec<(&'static str, HostTurnInput)> {
+        let now = self.current_context();
         let mut all = vec![(AT_ONCE, now.clone())];
         if let Some(id) = &self.run {
             for (what, workflow) in [
@@ -89,19 +91,25 @@ impl HostWalk for Host {
                 ("its operation stops for a person", Workflow::FailedManualIntervention),
                 ("its operation is canceled", Workflow::Cancelled),
             ] {
-                all.push((what, Seen { run: run(id.as_str(), workflow), ..now.clone() }));
+                all.push((what, HostTurnInput { run: run(id.as_str(), workflow), ..now.clone() }));
             }
         }
         if matches!(self.state, HostState::CheckingFirmwareV2 { .. }) && self.run.is_none() {
-            let none = Resolution::Skip("there is none".into());
-            let unknown = Resolution::Unknown(FirmwareId::trusted("fw-9"));
+            let none = FirmwareResolution::Skip("there is none".into());
+            let unknown = FirmwareResolution::Unknown(FirmwareId::trusted("fw-9"));
             let shut = Err(Refusal::precondition("MACHINE_BUSY", "something holds the machine"));
-            all.push(("no firmware is to be applied", Seen { firmware: none, ..now.clone() }));
+            all.push((
+                "no firmware is to be applied",
+                HostTurnInput { firmware: none, ..now.clone() },
+            ));
             all.push((
                 "its firmware is not in the catalogue",
-                Seen { firmware: unknown, ..now.clone() },
+                HostTurnInput { firmware: unknown, ..now.clone() },
             ));
-            all.push(("its machine may not be upgraded now", Seen { gate: shut, ..now.clone() }));
+            all.push((
+                "its machine may not be upgraded now",
+                HostTurnInput { gate: shut, ..now.clone() },
+            ));
         }
         let waits = matches!(self.state, HostState::WaitingForRackFirmwareUpgrade);
         let failed = matches!(self.state, HostState::FailedFirmwareUpgrade { .. });
@@ -111,7 +119,10 @@ impl HostWalk for Host {
                 ("the part of its rack's operation succeeds", Workflow::Completed),
                 ("the part of its rack's operation fails", Workflow::FailedManualIntervention),
             ] {
-                all.push((what, Seen { part: run("op-other", workflow), ..now.clone() }));
+                all.push((
+                    what,
+                    HostTurnInput { child_run: run("op-other", workflow), ..now.clone() },
+                ));
             }
         }
         if self.rack_operation().is_some() && waits {
@@ -120,7 +131,7 @@ impl HostWalk for Host {
                 ("its rack's operation fails before it", Workflow::FailedManualIntervention),
                 ("its rack's operation is canceled before it", Workflow::Cancelled),
             ] {
-                all.push((what, Seen { operation: run(RACK, workflow), ..now.clone() }));
+                all.push((what, HostTurnInput { operation: run(RACK, workflow), ..now.clone() }));
             }
         }
         all
@@ -136,13 +147,18 @@ impl Explore for Host {
         Self::new(&MachineId::trusted("m-1"), Timestamp::default())
     }
 
-    fn happens(&self) -> Vec<Happening<Self>> {
-        let seen = self.sights().into_iter();
-        let mut all: Vec<Happening<Self>> =
-            seen.map(|(what, seen)| Happening { what, record: self.clone(), seen }).collect();
-        all.extend(self.asked().into_iter().map(|(what, record)| {
-            let seen = record.as_it_stands();
-            Happening { what, record, seen }
+    fn events(&self) -> Vec<LifecycleEvent<Self>> {
+        let observed = self.contexts().into_iter();
+        let mut all: Vec<LifecycleEvent<Self>> = observed
+            .map(|(what, observed)| LifecycleEvent {
+                name: what,
+                record: self.clone(),
+                context: observed,
+            })
+            .collect();
+        all.extend(self.requests().into_iter().map(|(what, record)| {
+            let observed = record.current_context();
+            LifecycleEvent { name: what, record, context: observed }
         }));
         all
     }

@@ -4,14 +4,16 @@
 //! to do. Its runs are represented by their progress: each stage of each mode as the current one,
 //! and each end that the run may have there.
 
-use super::{AT_ONCE, Explore, Happening, OWN, run_in};
+use super::{AT_ONCE, Explore, LifecycleEvent, OWN, run_in};
 use model::id::{MachineId, NodeId, RunId, SiteId};
-use model::node::door::{Ask, Known, ask, decommission};
-use model::node::drift::{Act, Case};
-use model::node::silence::{Heard, Limits, When, judge};
+use model::node::drift::{DriftAction, DriftCase};
+use model::node::heartbeat::{
+    AgentHeartbeat, HeartbeatLimits, HeartbeatTimes, classify_heartbeats,
+};
+use model::node::requests::{NodeContext, NodeRequest, admit_decommission, apply_request};
 use model::node::{
-    MODE, Mode, Node, NodeState, Owner, Quarantine, Seen, Stage, Upstream, UpstreamSeen, Whose,
-    fits, follow, steps,
+    DecommissionMode, MODE, MaasObservation, MaasState, Node, NodeStage, NodeState, NodeTurnInput,
+    Quarantine, StageTarget, TransitionOwner, is_consistent, next_transition, steps,
 };
 use model::plan::RunType;
 use model::run::{Progress, Run, StepPhase, Workflow};
@@ -27,16 +29,16 @@ const COMMITS: [(&str, Workflow); 5] = [
 ];
 
 /// A run with `done` stages completed and the next one started.
-fn run(run_type: RunType, mode: Option<Mode>, done: usize, workflow: Workflow) -> Run {
-    let stages = mode.map_or(Stage::ONBOARDING.to_vec(), |mode| mode.stages(true));
-    let whose = Whose {
+fn run(run_type: RunType, mode: Option<DecommissionMode>, done: usize, workflow: Workflow) -> Run {
+    let stages = mode.map_or(NodeStage::ONBOARDING.to_vec(), |mode| mode.stages(true));
+    let owner = StageTarget {
         node: NodeId::trusted("node-1"),
         site: Some(SiteId::trusted("site-1")),
-        by: "maas".into(),
+        provider: "maas".into(),
         cluster: String::new(),
     };
     let mut run = run_in(&RunId::trusted(OWN), run_type, workflow);
-    run.spec.steps = steps(&stages, &whose);
+    run.spec.steps = steps(&stages, &owner);
     run.spec.params.extend(mode.map(|mode| (MODE.into(), mode.as_str().into())));
     run.progress = Progress { steps: Progress::fresh(&run.spec.steps).steps, ..run.progress };
     for step in run.progress.steps.iter_mut().take(done) {
@@ -46,21 +48,24 @@ fn run(run_type: RunType, mode: Option<Mode>, done: usize, workflow: Workflow) -
     if let Some(step) = run.progress.steps.get_mut(done) {
         step.attempt = 1;
     }
-    run.progress.at = done;
+    run.progress.step_index = done;
     run
 }
 
 /// Every commit of every operation on a node.
 fn commits() -> Vec<(&'static str, Run)> {
-    let modes = Mode::ALL.map(|mode| match mode {
-        Mode::Drain | Mode::Retire | Mode::Reactivate => (RunType::NodeDrain, Some(mode)),
-        Mode::SoftReset | Mode::Reimage | Mode::FullDecommission | Mode::StorageCleanup => {
-            (RunType::Decommission, Some(mode))
+    let modes = DecommissionMode::ALL.map(|mode| match mode {
+        DecommissionMode::Drain | DecommissionMode::Retire | DecommissionMode::Reactivate => {
+            (RunType::NodeDrain, Some(mode))
         }
+        DecommissionMode::SoftReset
+        | DecommissionMode::Reimage
+        | DecommissionMode::FullDecommission
+        | DecommissionMode::StorageCleanup => (RunType::Decommission, Some(mode)),
     });
     let mut all = Vec::new();
     for (run_type, mode) in std::iter::once((RunType::Onboard, None)).chain(modes) {
-        let stages = mode.map_or(Stage::ONBOARDING.len(), |mode| mode.stages(true).len());
+        let stages = mode.map_or(NodeStage::ONBOARDING.len(), |mode| mode.stages(true).len());
         for (what, workflow) in COMMITS {
             let succeeds = workflow == Workflow::Completed;
             let places = if succeeds { stages..=stages } else { 0..=stages.saturating_sub(1) };
@@ -75,21 +80,23 @@ fn commits() -> Vec<(&'static str, Run)> {
 
 /// What the exploration needs of a node beside its lifecycle.
 trait NodeWalk: Sized {
-    fn as_it_stands(&self) -> Seen;
-    fn of_its_runs(&self) -> Vec<(&'static str, Self)>;
-    fn of_watching(&self) -> Vec<(&'static str, Self)>;
-    fn of_requests(&self) -> Vec<(&'static str, Self)>;
+    fn current_context(&self) -> NodeTurnInput;
+    fn run_events(&self) -> Vec<(&'static str, Self)>;
+    fn supervision_events(&self) -> Vec<(&'static str, Self)>;
+    fn request_events(&self) -> Vec<(&'static str, Self)>;
 }
 
 impl NodeWalk for Node {
     /// A run is active while the state requires one; other turns do not depend on a run.
-    fn as_it_stands(&self) -> Seen {
-        let mode = Some(Mode::FullDecommission);
+    fn current_context(&self) -> NodeTurnInput {
+        let mode = Some(DecommissionMode::FullDecommission);
         let at_work = self.state.in_progress();
-        Seen { run: at_work.then(|| run(RunType::Decommission, mode, 0, Workflow::Running)) }
+        NodeTurnInput {
+            run: at_work.then(|| run(RunType::Decommission, mode, 0, Workflow::Running)),
+        }
     }
 
-    fn of_its_runs(&self) -> Vec<(&'static str, Self)> {
+    fn run_events(&self) -> Vec<(&'static str, Self)> {
         let one = |(what, run): (&'static str, Run)| {
             let mut before = run.clone();
             before.progress.workflow = Workflow::Running;
@@ -97,23 +104,24 @@ impl NodeWalk for Node {
             // that fits an active run.
             let issued = self.state == NodeState::BootstrapIssued;
             let begins = issued && run.progress.workflow == Workflow::Running;
-            let there = begins || fits(self.state, &before);
-            let step = follow(self, &run).filter(|_| there)?;
+            let there = begins || is_consistent(self.state, &before);
+            let step = next_transition(self, &run).filter(|_| there)?;
             Some((what, step.apply(self)?))
         };
         commits().into_iter().filter_map(one).collect()
     }
 
     /// What heartbeats and the reconciler change.
-    fn of_watching(&self) -> Vec<(&'static str, Self)> {
-        let now = Timestamp::default() + Limits::default().silence * 2;
-        let when = When { now, listening_since: Timestamp::default(), flooded_since: None };
+    fn supervision_events(&self) -> Vec<(&'static str, Self)> {
+        let now = Timestamp::default() + HeartbeatLimits::default().silence * 2;
+        let when =
+            HeartbeatTimes { now, listening_since: Timestamp::default(), flooded_since: None };
         let mut all = Vec::new();
         for (what, at) in [
             ("its agent is heard of, and well", Some(now)),
             ("its agent falls silent", Some(Timestamp::default())),
         ] {
-            let heard = Heard {
+            let received = AgentHeartbeat {
                 node: self.id(),
                 state: self.state,
                 at,
@@ -121,25 +129,37 @@ impl NodeWalk for Node {
                 lost_at: None,
                 changed_at: Timestamp::default(),
             };
-            let moves = judge(&[heard], &Limits::default(), when).moves;
-            let moved = |one: &model::node::silence::Moved| {
-                self.become_(one.to, Owner::Heartbeat, &one.why).ok()
+            let moves = classify_heartbeats(&[received], &HeartbeatLimits::default(), when).moves;
+            let moved = |one: &model::node::heartbeat::HeartbeatTransition| {
+                self.become_(one.to, TransitionOwner::Heartbeat, &one.why).ok()
             };
             all.extend(moves.iter().filter_map(moved).map(|node| (what, node)));
         }
         for (what, state) in [
-            ("MAAS says again that it is deployed, and it is well", Upstream::Deployed),
-            ("MAAS says again that it is not deployed", Upstream::Ready),
+            ("MAAS says again that it is deployed, and it is well", MaasState::Deployed),
+            ("MAAS says again that it is not deployed", MaasState::Ready),
         ] {
-            let seen = UpstreamSeen { state, said: String::new(), on: None, at: now };
-            let seen_before = Self { passes: 1, ..self.clone() };
-            let (node, seen) = (&seen_before, &seen);
-            let case = Case { node, seen, run: None, healthy: true, lately: false };
-            let by = Owner::Reconciler;
+            let observed =
+                MaasObservation { state, message: String::new(), powered_on: None, at: now };
+            let seen_before = Self { drift_passes: 1, ..self.clone() };
+            let (node, observed) = (&seen_before, &observed);
+            let case = DriftCase {
+                node,
+                seen: observed,
+                run: None,
+                healthy: true,
+                first_seen_recently: false,
+            };
+            let by = TransitionOwner::Reconciler;
             let moved = match case.decide(false) {
-                Act::Quarantine(why) => self.quarantined(Quarantine::Drift, by, &why).ok(),
-                Act::Heal => self.become_(NodeState::Active, by, "proven healthy again").ok(),
-                Act::Nothing | Act::Count(_) | Act::Adopt(_) | Act::MarkManual(..) => None,
+                DriftAction::Quarantine(why) => self.quarantined(Quarantine::Drift, by, &why).ok(),
+                DriftAction::Heal => {
+                    self.become_(NodeState::Active, by, "proven healthy again").ok()
+                }
+                DriftAction::Nothing
+                | DriftAction::Count(_)
+                | DriftAction::Adopt(_)
+                | DriftAction::MarkManual(..) => None,
             };
             all.extend(moved.map(|node| (what, node)));
         }
@@ -147,24 +167,29 @@ impl NodeWalk for Node {
     }
 
     /// The requests that the API admits.
-    fn of_requests(&self) -> Vec<(&'static str, Self)> {
+    fn request_events(&self) -> Vec<(&'static str, Self)> {
         let why = || "what they said".to_string();
-        let known = Known { run: None, healthy: true };
+        let known = NodeContext { run: None, healthy: true };
         let mut all = Vec::new();
-        for (what, asked) in [
-            ("somebody quarantines it", Ask::Quarantine { why: why() }),
-            ("somebody releases it", Ask::Release { why: why(), unproven: false }),
-            ("somebody reactivates it", Ask::Reactivate { why: String::new(), unproven: true }),
+        for (what, requested) in [
+            ("somebody quarantines it", NodeRequest::Quarantine { why: why() }),
+            ("somebody releases it", NodeRequest::Release { why: why(), unproven: false }),
+            (
+                "somebody reactivates it",
+                NodeRequest::Reactivate { why: String::new(), unproven: true },
+            ),
         ] {
             // Only the first transition: each one is an edge of its own.
-            let first = ask(self, &asked, known).unwrap_or_default().into_iter().next();
+            let first =
+                apply_request(self, &requested, known).unwrap_or_default().into_iter().next();
             all.extend(first.map(|node| (what, node)));
         }
-        let given_up = decommission(self, Mode::FullDecommission, known).unwrap_or_default();
+        let given_up =
+            admit_decommission(self, DecommissionMode::FullDecommission, known).unwrap_or_default();
         all.extend(given_up.into_iter().map(|node| ("somebody gives it up", node)));
         if self.state == NodeState::BootstrapIssued {
             let enrolled =
-                self.become_(NodeState::Enrolling, Owner::Admin, "an agent has enrolled");
+                self.become_(NodeState::Enrolling, TransitionOwner::Admin, "an agent has enrolled");
             all.extend(enrolled.ok().map(|node| ("an agent enrolls with its token", node)));
         }
         all
@@ -185,17 +210,20 @@ impl Explore for Node {
         node
     }
 
-    fn happens(&self) -> Vec<Happening<Self>> {
-        let mut all =
-            vec![Happening { what: AT_ONCE, record: self.clone(), seen: self.as_it_stands() }];
+    fn events(&self) -> Vec<LifecycleEvent<Self>> {
+        let mut all = vec![LifecycleEvent {
+            name: AT_ONCE,
+            record: self.clone(),
+            context: self.current_context(),
+        }];
         if self.state.in_progress() {
-            let (record, seen) = (self.clone(), Seen { run: None });
-            all.push(Happening { what: "its operation is lost", record, seen });
+            let (record, observed) = (self.clone(), NodeTurnInput { run: None });
+            all.push(LifecycleEvent { name: "its operation is lost", record, context: observed });
         }
-        let moved = [self.of_its_runs(), self.of_watching(), self.of_requests()].concat();
+        let moved = [self.run_events(), self.supervision_events(), self.request_events()].concat();
         all.extend(moved.into_iter().map(|(what, record)| {
-            let seen = record.as_it_stands();
-            Happening { what, record, seen }
+            let observed = record.current_context();
+            LifecycleEvent { name: what, record, context: observed }
         }));
         all
     }
@@ -223,7 +251,7 @@ impl Explore for Node {
         }
     }
 
-    fn said(&self) -> String {
+    fn last_message(&self) -> String {
         self.reason.clone()
     }
 }

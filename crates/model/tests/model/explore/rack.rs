@@ -1,13 +1,16 @@
 //! The events of a rack: its operations, its devices, and requests.
 
-use super::{AT_ONCE, Explore, Happening, OWN, RACK};
-use model::firmware::Resolution;
-use model::health::Standing;
+use super::{AT_ONCE, Explore, LifecycleEvent, OWN, RACK};
+use model::firmware::FirmwareResolution;
+use model::health::HealthSummary;
 use model::id::RunId;
-use model::lifecycle::{Head, Trouble};
+use model::lifecycle::{DeviceFailure, RecordHeader};
 use model::machine::Labels;
-use model::rack::maintenance::{Leg, Limits};
-use model::rack::{Device, During, Operation, Rack, RackSpec, RackState, RackTrouble, Seen, Stage};
+use model::rack::maintenance::{RackLimits, RackStep};
+use model::rack::{
+    MaintenanceStage, Rack, RackDevice, RackFailure, RackFailurePhase, RackOperation, RackSpec,
+    RackState, RackTurnInput,
+};
 use model::run::RunPhase;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
@@ -15,8 +18,8 @@ use model::time::Timestamp;
 /// How many operations may be active at once in the walk: one, and one that joins it.
 const MAX_AT_WORK: usize = 2;
 
-fn device(holder: Option<&str>) -> Device {
-    Device {
+fn device(holder: Option<&str>) -> RackDevice {
+    RackDevice {
         target: TargetId::new(TargetKind::Switch, "sw-1"),
         slot: None,
         state: "Ready".into(),
@@ -25,71 +28,79 @@ fn device(holder: Option<&str>) -> Device {
         power: None,
         dark: None,
         blocked: None,
-        health: Standing::default(),
+        health: HealthSummary::default(),
     }
 }
 
-fn operation(id: &RunId, phase: RunPhase, leg: Option<Leg>) -> Operation {
-    let trouble = || RackTrouble {
-        during: During::FirmwareUpgrade,
+fn operation(id: &RunId, phase: RunPhase, rack_step: Option<RackStep>) -> RackOperation {
+    let error = || RackFailure {
+        phase: RackFailurePhase::FirmwareUpgrade,
         device: None,
-        trouble: Trouble { said: "what the device said".into(), run: None, code: String::new() },
-        next: String::new(),
+        failure: DeviceFailure {
+            message: "what the device said".into(),
+            run: None,
+            code: String::new(),
+        },
+        next_command: String::new(),
     };
     let failed = matches!(phase, RunPhase::Failed | RunPhase::Canceled);
-    let trouble = failed.then(trouble);
-    Operation {
+    let error = failed.then(error);
+    RackOperation {
         id: id.clone(),
         phase,
-        leg,
-        parts_at_work: false,
+        step: rack_step,
+        children_active: false,
         claims: vec![device(None).target],
-        trouble,
-        parent: None,
+        trouble: error,
+        rerun_of: None,
         against: None,
     }
 }
 
 /// What the exploration needs of a rack beside its lifecycle.
 trait RackWalk: Sized {
-    fn sees(&self, devices: &[Device], at_work: (RunPhase, Option<Leg>), pending: RunPhase)
-    -> Seen;
-    fn leg(&self) -> Option<Leg>;
-    fn as_it_stands(&self) -> Seen;
-    fn asked(&self) -> Vec<(&'static str, Self)>;
+    fn context(
+        &self,
+        devices: &[RackDevice],
+        at_work: (RunPhase, Option<RackStep>),
+        pending: RunPhase,
+    ) -> RackTurnInput;
+    fn current_step(&self) -> Option<RackStep>;
+    fn current_context(&self) -> RackTurnInput;
+    fn requests(&self) -> Vec<(&'static str, Self)>;
 }
 
 impl RackWalk for Rack {
     /// The input of a turn with the given phase and step of the active operations and the given
     /// phase of the pending ones.
-    fn sees(
+    fn context(
         &self,
-        devices: &[Device],
-        at_work: (RunPhase, Option<Leg>),
+        devices: &[RackDevice],
+        at_work: (RunPhase, Option<RackStep>),
         pending: RunPhase,
-    ) -> Seen {
+    ) -> RackTurnInput {
         let waiting = self.maintenance_requested.iter().chain(&self.reprovision_requested);
         let waiting = waiting.map(|id| operation(id, pending, None));
         let active = self.active.iter().map(|id| operation(id, at_work.0, at_work.1));
-        Seen {
+        RackTurnInput {
             fresh: RunId::trusted(OWN),
             devices: devices.to_vec(),
             operations: active.chain(waiting).collect(),
-            firmware: Resolution::Skip("none is named".into()),
-            limits: Limits::default(),
+            firmware: FirmwareResolution::Skip("none is named".into()),
+            limits: RackLimits::default(),
         }
     }
 
     /// The step of its operations in the current state.
-    fn leg(&self) -> Option<Leg> {
+    fn current_step(&self) -> Option<RackStep> {
         match &self.state {
             RackState::Maintenance { stage } => match stage {
-                Stage::FirmwareUpgrade => Some(Leg::Firmware(TargetKind::Machine)),
-                Stage::ConfigureNmxCluster => Some(Leg::FabricManager),
-                Stage::PowerSequence => Some(Leg::PowerOn(TargetKind::Machine)),
-                Stage::Completed => Some(Leg::Validate),
+                MaintenanceStage::FirmwareUpgrade => Some(RackStep::Firmware(TargetKind::Machine)),
+                MaintenanceStage::ConfigureNmxCluster => Some(RackStep::FabricManager),
+                MaintenanceStage::PowerSequence => Some(RackStep::PowerOn(TargetKind::Machine)),
+                MaintenanceStage::Completed => Some(RackStep::Validate),
             },
-            RackState::Validating => Some(Leg::Validate),
+            RackState::Validating => Some(RackStep::Validate),
             RackState::Created
             | RackState::Discovering
             | RackState::Ready
@@ -98,7 +109,7 @@ impl RackWalk for Rack {
         }
     }
 
-    fn as_it_stands(&self) -> Seen {
+    fn current_context(&self) -> RackTurnInput {
         let devices = match self.state {
             RackState::Created | RackState::Discovering => Vec::new(),
             RackState::Maintenance { .. }
@@ -107,15 +118,15 @@ impl RackWalk for Rack {
             | RackState::Error { .. }
             | RackState::Deleting => vec![device(None)],
         };
-        self.sees(&devices, (RunPhase::Running, self.leg()), RunPhase::Pending)
+        self.context(&devices, (RunPhase::Running, self.current_step()), RunPhase::Pending)
     }
 
     /// The requests that the API admits.
-    fn asked(&self) -> Vec<(&'static str, Self)> {
-        let mut asked = vec![
+    fn requests(&self) -> Vec<(&'static str, Self)> {
+        let mut requested = vec![
             (
                 "it is deleted",
-                Self { head: Head { deleted: true, ..self.head.clone() }, ..self.clone() },
+                Self { head: RecordHeader { deleted: true, ..self.head.clone() }, ..self.clone() },
             ),
             (
                 "a device is added, moved or removed",
@@ -128,23 +139,24 @@ impl RackWalk for Rack {
         let room = self.active.len() < MAX_AT_WORK && !self.active.contains(&RunId::trusted(RACK));
         if free && room && (idle || at_work) {
             let maintenance_requested = vec![RunId::trusted(RACK)];
-            asked.push((
+            requested.push((
                 "a maintenance is requested",
                 Self { maintenance_requested, ..self.clone() },
             ));
         }
         if free && idle {
             let reprovision_requested = Some(RunId::trusted(OWN));
-            asked.push((
+            requested.push((
                 "a reprovision is requested",
                 Self { reprovision_requested, ..self.clone() },
             ));
         }
         if matches!(self.state, RackState::Error { .. }) && self.active.is_empty() {
             let active = vec![RunId::trusted(OWN)];
-            asked.push(("the operation that failed is resumed", Self { active, ..self.clone() }));
+            requested
+                .push(("the operation that failed is resumed", Self { active, ..self.clone() }));
         }
-        asked
+        requested
     }
 }
 
@@ -155,53 +167,60 @@ impl Explore for Rack {
          changed topology comes first, then a reprovision, then a maintenance. A failure clears the requests in the same commit.";
 
     fn fresh() -> Self {
-        let head = Head::new("rack-1", Labels::new(), Timestamp::default());
+        let head = RecordHeader::new("rack-1", Labels::new(), Timestamp::default());
         Self::new(head, RackSpec::default())
     }
 
-    fn happens(&self) -> Vec<Happening<Self>> {
-        let see = |what, seen| Happening { what, record: self.clone(), seen };
-        let mut all = vec![see(AT_ONCE, self.as_it_stands())];
+    fn events(&self) -> Vec<LifecycleEvent<Self>> {
+        let see =
+            |what, observed| LifecycleEvent { name: what, record: self.clone(), context: observed };
+        let mut all = vec![see(AT_ONCE, self.current_context())];
         let there = [device(None)];
         if self.state == RackState::Discovering {
-            let held = [device(Some(RACK))];
+            let claimed = [device(Some(RACK))];
             let idle = (RunPhase::Running, None);
-            all.push(see("all its devices are there", self.sees(&there, idle, RunPhase::Pending)));
-            all.push(see("a device of it is held", self.sees(&held, idle, RunPhase::Pending)));
+            all.push(see(
+                "all its devices are there",
+                self.context(&there, idle, RunPhase::Pending),
+            ));
+            all.push(see(
+                "a device of it is held",
+                self.context(&claimed, idle, RunPhase::Pending),
+            ));
         }
         if !self.active.is_empty() {
             let legs = [
-                ("its operations come to ConfigureNmxCluster", Leg::FabricManager),
-                ("its operations come to PowerSequence", Leg::PowerOn(TargetKind::Machine)),
-                ("its operations come to their validation", Leg::Validate),
+                ("its operations come to ConfigureNmxCluster", RackStep::FabricManager),
+                ("its operations come to PowerSequence", RackStep::PowerOn(TargetKind::Machine)),
+                ("its operations come to their validation", RackStep::Validate),
             ];
-            for (what, leg) in legs {
-                let at = (RunPhase::Running, Some(leg));
-                all.push(see(what, self.sees(&there, at, RunPhase::Pending)));
+            for (what, rack_step) in legs {
+                let at = (RunPhase::Running, Some(rack_step));
+                all.push(see(what, self.context(&there, at, RunPhase::Pending)));
             }
             for (what, phase) in [
                 ("its operations succeed", RunPhase::Succeeded),
                 ("an operation fails", RunPhase::Failed),
                 ("an operation is canceled", RunPhase::Canceled),
             ] {
-                let at = (phase, Some(Leg::Validate));
-                all.push(see(what, self.sees(&there, at, RunPhase::Pending)));
+                let at = (phase, Some(RackStep::Validate));
+                all.push(see(what, self.context(&there, at, RunPhase::Pending)));
             }
         }
         let pending =
             !self.maintenance_requested.is_empty() || self.reprovision_requested.is_some();
         if pending && self.state != RackState::Discovering {
-            let at = (RunPhase::Running, self.leg());
+            let at = (RunPhase::Running, self.current_step());
             all.push(see(
                 "what was requested is canceled",
-                self.sees(&there, at, RunPhase::Canceled),
+                self.context(&there, at, RunPhase::Canceled),
             ));
-            let held = [device(Some("op-other"))];
-            all.push(see("a device of it is held", self.sees(&held, at, RunPhase::Pending)));
+            let claimed = [device(Some("op-other"))];
+            all.push(see("a device of it is held", self.context(&claimed, at, RunPhase::Pending)));
         }
-        all.extend(self.asked().into_iter().map(|(what, record)| {
-            let seen = record.as_it_stands();
-            Happening { what, record, seen }
+        all.extend(self.requests().into_iter().map(|(what, record)| {
+            let observed = record.current_context();
+            LifecycleEvent { name: what, record, context: observed }
         }));
         all
     }

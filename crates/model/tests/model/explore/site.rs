@@ -1,10 +1,10 @@
 //! The events of a site: its MAAS answers or not, and its nodes are silent, drift, or are as
 //! expected.
 
-use super::{AT_ONCE, Explore, Happening};
+use super::{AT_ONCE, Explore, LifecycleEvent};
 use model::id::SiteId;
 use model::machine::Labels;
-use model::site::{Report, Site, SiteSpec, SiteState};
+use model::site::{Site, SiteReport, SiteSpec, SiteState};
 use model::time::Timestamp;
 
 impl Explore for Site {
@@ -17,22 +17,22 @@ impl Explore for Site {
         Self::new(&id, SiteSpec::default(), Labels::new(), Timestamp::default())
     }
 
-    fn happens(&self) -> Vec<Happening<Self>> {
-        let some = |said: &str| Some(said.to_string());
+    fn events(&self) -> Vec<LifecycleEvent<Self>> {
+        let some = |message: &str| Some(message.to_string());
         let reports = [
-            ("its MAAS answers", Report::Answered(1)),
-            ("its MAAS does not answer", Report::Unreachable("it does not answer".into())),
-            ("many of its nodes fall silent", Report::Silence(some("many are silent"))),
-            ("its nodes are heard of", Report::Silence(None)),
-            ("many of its nodes drift", Report::Drift(some("many drift"))),
-            ("its nodes are as expected", Report::Drift(None)),
+            ("its MAAS answers", SiteReport::Answered(1)),
+            ("its MAAS does not answer", SiteReport::Unreachable("it does not answer".into())),
+            ("many of its nodes fall silent", SiteReport::Silence(some("many are silent"))),
+            ("its nodes are heard of", SiteReport::Silence(None)),
+            ("many of its nodes drift", SiteReport::Drift(some("many drift"))),
+            ("its nodes are as expected", SiteReport::Drift(None)),
         ];
-        let told = reports.map(|(what, report)| {
-            let record = self.told(&report, Timestamp::default());
-            Happening { what, record, seen: () }
+        let reported = reports.map(|(what, report)| {
+            let record = self.apply_report(&report, Timestamp::default());
+            LifecycleEvent { name: what, record, context: () }
         });
-        let nothing = Happening { what: AT_ONCE, record: self.clone(), seen: () };
-        std::iter::once(nothing).chain(told).collect()
+        let nothing = LifecycleEvent { name: AT_ONCE, record: self.clone(), context: () };
+        std::iter::once(nothing).chain(reported).collect()
     }
 
     fn advice(&self) -> &'static str {

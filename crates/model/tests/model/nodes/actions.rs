@@ -1,88 +1,93 @@
 //! Every workflow state of an onboarding and of a decommission with each of the seven operator
 //! actions.
 
-use super::lives::Life;
+use super::node_runs::NodeRunDriver;
 use super::{Work, node, run, state};
 use crate::support::{at, done, who};
-use model::fault::Code;
+use model::fault::FaultCode;
 use model::id::RunId;
-use model::node::door::may_go_on;
-use model::node::{Mode, NodeState, Stage};
-use model::run::act::{Acted, Action, RestartMode, act, restart};
+use model::node::requests::admit_resume;
+use model::node::{DecommissionMode, NodeStage, NodeState};
+use model::run::actions::{Action, ActionResult, RestartMode, apply_action, restart};
 use model::run::{Run, StepPhase, Workflow};
 
 /// A run in that state, reached as real runs reach it, with its node. The decommission drains
 /// through a cluster, which can be undone.
-fn life_in(work: Work, workflow: Workflow) -> Life {
+fn driver_in(work: Work, workflow: Workflow) -> NodeRunDriver {
     let (from, middle) = match work {
-        Work::Onboard => (NodeState::Enrolling, Stage::ConfigureStorage),
-        Work::Take(_) => (NodeState::Active, Stage::ReleaseMaasNode),
+        Work::Onboard => (NodeState::Enrolling, NodeStage::ConfigureStorage),
+        Work::Take(_) => (NodeState::Active, NodeStage::ReleaseMaasNode),
     };
-    let mut life = Life::begin(work, &work.stages(), from, "cluster-a");
+    let mut scenario = NodeRunDriver::begin(work, &work.stages(), from, "cluster-a");
     match workflow {
         Workflow::Pending => {
-            life.run = super::run_of(work, &work.stages(), "cluster-a");
-            return life;
+            scenario.run = super::run_of(work, &work.stages(), "cluster-a");
+            return scenario;
         }
         Workflow::Running => {
-            life.until(middle);
+            scenario.until(middle);
         }
         Workflow::Completed => {
-            life.finish();
+            scenario.finish();
         }
         Workflow::FailedRetryable => {
-            life.until(middle).fail(Code::EffectFailed);
+            scenario.until(middle).fail(FaultCode::EffectFailed);
         }
         Workflow::FailedManualIntervention => {
-            life.until(middle).fail(Code::CapabilityMissing);
+            scenario.until(middle).fail(FaultCode::CapabilityMissing);
         }
         Workflow::Compensating => {
             // A completed drain is not undone; an incomplete one is.
-            let begun = if work == Work::Onboard { middle } else { Stage::DrainNode };
-            life.until(begun).act(Action::Cancel).stopped();
+            let begun = if work == Work::Onboard { middle } else { NodeStage::DrainNode };
+            scenario.until(begun).act(Action::Cancel).stopped();
         }
         Workflow::Cancelled => {
-            life.until(middle).act(Action::Cancel).stopped().finish();
+            scenario.until(middle).act(Action::Cancel).stopped().finish();
         }
         Workflow::Reconciled => {
-            life.until(middle).fail(Code::EffectFailed).act(Action::Adopt).answer(done()).finish();
+            scenario
+                .until(middle)
+                .fail(FaultCode::EffectFailed)
+                .act(Action::Adopt)
+                .answer(done())
+                .finish();
         }
     }
-    assert_eq!(life.run.progress.workflow, workflow, "{work:?}");
-    life
+    assert_eq!(scenario.run.progress.workflow, workflow, "{work:?}");
+    scenario
 }
 
 /// The result of an action in one word.
-fn outcome(life: &Life, action: Action) -> &'static str {
-    match act(&life.run, action, &who(), at(9)) {
-        Ok(Acted::Already) => "already",
-        Ok(Acted::Told(..)) => "told",
-        Ok(Acted::Changed(..)) => "changed",
-        Ok(Acted::Reopened(progress, _)) => {
-            match may_go_on(&life.node, &Run { progress, ..life.run.clone() }) {
+fn outcome(scenario: &NodeRunDriver, action: Action) -> &'static str {
+    match apply_action(&scenario.run, action, &who(), at(9)) {
+        Ok(ActionResult::Unchanged) => "already",
+        Ok(ActionResult::Recorded(..)) => "told",
+        Ok(ActionResult::Changed(..)) => "changed",
+        Ok(ActionResult::Reopened(progress, _)) => {
+            match admit_resume(&scenario.node, &Run { progress, ..scenario.run.clone() }) {
                 Ok(()) => "reopened",
                 Err(refusal) => refusal.reason,
             }
         }
         Err(refusal) => {
-            assert!(refusal.next.is_some_and(|next| next.starts_with("farrier ")));
+            assert!(refusal.next_command.is_some_and(|next| next.starts_with("farrier ")));
             refusal.reason
         }
     }
 }
 
-fn anew(life: &Life, how: RestartMode) -> &'static str {
-    let progress = match restart(&life.run, how) {
+fn restart_outcome(scenario: &NodeRunDriver, how: RestartMode) -> &'static str {
+    let progress = match restart(&scenario.run, how) {
         Ok(progress) => progress,
         Err(refusal) => return refusal.reason,
     };
     assert_eq!(progress.workflow, Workflow::Pending);
-    assert_eq!(progress.scan, None, "its stages adopt one by one");
-    let (mut run, mut node) = (life.run.clone(), life.node.clone());
+    assert_eq!(progress.scan_index, None, "its stages adopt one by one");
+    let (mut run, mut node) = (scenario.run.clone(), scenario.node.clone());
     run.progress = progress;
     run.spec.id = RunId::trusted("op-2");
     node.workflow = Some(run.spec.id.clone());
-    match may_go_on(&node, &run) {
+    match admit_resume(&node, &run) {
         Ok(()) => "anew",
         Err(refusal) => refusal.reason,
     }
@@ -118,22 +123,26 @@ fn every_state_and_every_action() {
     // not come back.
     let over = [ENDED, ENDED, ENDED, ENDED, ENDED, MOVED, MOVED];
     let ends = [(Workflow::Completed, over), (Workflow::Reconciled, over)];
-    for work in [Work::Onboard, Work::Take(Mode::FullDecommission)] {
-        let mut seen = 0;
+    for work in [Work::Onboard, Work::Take(DecommissionMode::FullDecommission)] {
+        let mut observed = 0;
         for (workflow, row) in COMMON.into_iter().chain(ends) {
-            let life = life_in(work, workflow);
+            let scenario = driver_in(work, workflow);
             for (action, expected) in Action::ALL.into_iter().zip(row) {
-                let said = format!("{} of {work:?} in {workflow:?}", action.as_str());
-                assert_eq!(outcome(&life, action), expected, "{said}");
+                let message = format!("{} of {work:?} in {workflow:?}", action.as_str());
+                assert_eq!(outcome(&scenario, action), expected, "{message}");
             }
             for (how, expected) in
                 [(RestartMode::Rerun, row[5]), (RestartMode::RestartClean, row[6])]
             {
-                assert_eq!(anew(&life, how), expected, "{how:?} of {work:?} in {workflow:?}");
+                assert_eq!(
+                    restart_outcome(&scenario, how),
+                    expected,
+                    "{how:?} of {work:?} in {workflow:?}"
+                );
             }
-            seen += 1;
+            observed += 1;
         }
-        assert_eq!(seen, Workflow::ALL.len());
+        assert_eq!(observed, Workflow::ALL.len());
     }
 }
 
@@ -141,13 +150,13 @@ fn every_state_and_every_action() {
 /// are.
 #[test]
 fn what_nobody_can_see_is_not_adopted() {
-    let work = Work::Take(Mode::FullDecommission);
+    let work = Work::Take(DecommissionMode::FullDecommission);
     for stage in work.stages() {
-        let mut life = Life::of(work, NodeState::Active);
-        life.until(stage).fail(Code::EffectFailed);
+        let mut scenario = NodeRunDriver::of(work, NodeState::Active);
+        scenario.until(stage).fail(FaultCode::EffectFailed);
         let expected = if stage.task().is_some() { "NOT_OBSERVABLE" } else { "reopened" };
-        assert_eq!(outcome(&life, Action::Adopt), expected, "{stage}");
-        assert_eq!(outcome(&life, Action::RetryStep), "reopened", "{stage}");
+        assert_eq!(outcome(&scenario, Action::Adopt), expected, "{stage}");
+        assert_eq!(outcome(&scenario, Action::RetryStep), "reopened", "{stage}");
     }
 }
 
@@ -155,12 +164,14 @@ fn what_nobody_can_see_is_not_adopted() {
 #[test]
 fn what_leaves_the_node_there_may_be_done_again() {
     // A reactivation has no stages, only the uncordon in its cluster.
-    let kept = |mode: &Mode| !matches!(mode, Mode::FullDecommission | Mode::Reactivate);
-    for mode in Mode::ALL.into_iter().filter(kept) {
-        let mut life = Life::of(Work::Take(mode), NodeState::Active);
-        life.finish();
+    let stored = |mode: &DecommissionMode| {
+        !matches!(mode, DecommissionMode::FullDecommission | DecommissionMode::Reactivate)
+    };
+    for mode in DecommissionMode::ALL.into_iter().filter(stored) {
+        let mut scenario = NodeRunDriver::of(Work::Take(mode), NodeState::Active);
+        scenario.finish();
         for how in [RestartMode::Rerun, RestartMode::RestartClean] {
-            assert_eq!(anew(&life, how), "anew", "{mode}");
+            assert_eq!(restart_outcome(&scenario, how), "anew", "{mode}");
         }
     }
 }
@@ -190,24 +201,24 @@ fn emptied(mut run: Run) -> Run {
 
 #[test]
 fn a_run_goes_on_where_its_node_is_as_it_left_it() {
-    let full = || run(Work::Take(Mode::FullDecommission));
+    let full = || run(Work::Take(DecommissionMode::FullDecommission));
     let runs = [run(Work::Onboard), full(), emptied(full())];
-    for (word, row) in GOES_ON {
+    for (name, row) in GOES_ON {
         for (run, expected) in runs.iter().zip(row) {
-            let said = format!("{word}: {:?}", run.spec.run_type);
-            match may_go_on(&node(state(word)), run) {
-                Ok(()) => assert!(expected, "{said}"),
+            let message = format!("{name}: {:?}", run.spec.run_type);
+            match admit_resume(&node(state(name)), run) {
+                Ok(()) => assert!(expected, "{message}"),
                 Err(refusal) => {
-                    assert!(!expected, "{said}");
-                    assert_eq!(refusal.reason, MOVED, "{said}");
-                    assert!(refusal.said.contains("op-1"), "{refusal}");
-                    assert_eq!(refusal.next.as_deref(), Some("farrier why node-1"));
+                    assert!(!expected, "{message}");
+                    assert_eq!(refusal.reason, MOVED, "{message}");
+                    assert!(refusal.message.contains("op-1"), "{refusal}");
+                    assert_eq!(refusal.next_command.as_deref(), Some("farrier why node-1"));
                 }
             }
             // A newer operation exists.
-            let mut newer = node(state(word));
+            let mut newer = node(state(name));
             newer.workflow = Some(RunId::trusted("op-2"));
-            assert_eq!(may_go_on(&newer, run).unwrap_err().reason, MOVED, "{said}");
+            assert_eq!(admit_resume(&newer, run).unwrap_err().reason, MOVED, "{message}");
         }
     }
 }

@@ -3,10 +3,10 @@
 use crate::support::at;
 use model::id::NodeId;
 use model::machine::MachineSpec;
-use model::node::enroll::{Applicant, Denied, Ticket};
+use model::node::enroll::{EnrollingAgent, EnrollmentRefusal, EnrollmentToken};
 
-fn ticket(used_by: Option<&str>) -> Ticket {
-    Ticket {
+fn ticket(used_by: Option<&str>) -> EnrollmentToken {
+    EnrollmentToken {
         node: NodeId::trusted("node-1"),
         issued_at: at(0),
         expires_at: at(100),
@@ -19,8 +19,8 @@ fn machine(serial: &str, macs: &[&str]) -> MachineSpec {
     MachineSpec { serial: serial.into(), mac_addresses, ..MachineSpec::default() }
 }
 
-fn applicant(serial: &str, macs: &[&str]) -> Applicant {
-    Applicant {
+fn applicant(serial: &str, macs: &[&str]) -> EnrollingAgent {
+    EnrollingAgent {
         session: "s1".into(),
         hostname: "gpu-1".into(),
         serial: serial.into(),
@@ -31,20 +31,20 @@ fn applicant(serial: &str, macs: &[&str]) -> Applicant {
 
 #[test]
 fn a_token_works_once_and_in_time() {
-    let (who, known) = (applicant("", &[]), machine("", &[]));
+    let (requester, known) = (applicant("", &[]), machine("", &[]));
     for (used_by, second, expected) in [
         (None, 0, Ok(())),
         (None, 99, Ok(())),
         // It expires at `expires_at` exactly.
-        (None, 100, Err(Denied::TokenExpired)),
-        (None, 101, Err(Denied::TokenExpired)),
+        (None, 100, Err(EnrollmentRefusal::TokenExpired)),
+        (None, 101, Err(EnrollmentRefusal::TokenExpired)),
         // The answer may have been lost, however long ago.
         (Some("s1"), 1, Ok(())),
         (Some("s1"), 500, Ok(())),
-        (Some("s2"), 1, Err(Denied::TokenUsed)),
-        (Some("s2"), 500, Err(Denied::TokenUsed)),
+        (Some("s2"), 1, Err(EnrollmentRefusal::TokenUsed)),
+        (Some("s2"), 500, Err(EnrollmentRefusal::TokenUsed)),
     ] {
-        let admitted = ticket(used_by).admit(&who, &known, at(second));
+        let admitted = ticket(used_by).admit(&requester, &known, at(second));
         let used = ticket(Some("s1"));
         assert_eq!(admitted, expected.map(|()| used), "{used_by:?} at {second}");
     }
@@ -53,7 +53,7 @@ fn a_token_works_once_and_in_time() {
 #[test]
 fn a_token_is_for_one_machine() {
     let macs: &[&str] = &["aa:bb:cc:00:00:01", "aa:bb:cc:00:00:02"];
-    for (who, known, same) in [
+    for (requester, known, same) in [
         (applicant("SN1", macs), machine("SN1", macs), true),
         (applicant("sn1 ", &[]), machine("SN1", &[]), true),
         (applicant("SN2", macs), machine("SN1", macs), false),
@@ -65,28 +65,28 @@ fn a_token_is_for_one_machine() {
         (applicant("SN1", &["aa:bb:cc:00:00:03"]), machine("SN1", macs), false),
         (applicant("", &["aa:bb:cc:00:00:03", macs[0]]), machine("", macs), true),
     ] {
-        let admitted = ticket(None).admit(&who, &known, at(1)).map(drop);
-        let expected = if same { Ok(()) } else { Err(Denied::IdentityDiffers) };
-        assert_eq!(admitted, expected, "{who:?} on {known:?}");
+        let admitted = ticket(None).admit(&requester, &known, at(1)).map(drop);
+        let expected = if same { Ok(()) } else { Err(EnrollmentRefusal::IdentityDiffers) };
+        assert_eq!(admitted, expected, "{requester:?} on {known:?}");
     }
 }
 
 #[test]
 fn everybody_is_told_why() {
     let all = [
-        (Denied::TokenUnknown, "token-unknown"),
-        (Denied::TokenUsed, "token-used"),
-        (Denied::TokenExpired, "token-expired"),
-        (Denied::IdentityDiffers, "identity-differs"),
-        (Denied::SessionUnknown, "session-unknown"),
-        (Denied::NodeDeleted, "node-deleted"),
-        (Denied::TaskOver, "task-over"),
+        (EnrollmentRefusal::TokenUnknown, "token-unknown"),
+        (EnrollmentRefusal::TokenUsed, "token-used"),
+        (EnrollmentRefusal::TokenExpired, "token-expired"),
+        (EnrollmentRefusal::IdentityDiffers, "identity-differs"),
+        (EnrollmentRefusal::SessionUnknown, "session-unknown"),
+        (EnrollmentRefusal::NodeDeleted, "node-deleted"),
+        (EnrollmentRefusal::TaskOver, "task-over"),
     ];
-    for (denied, word) in all {
-        assert_eq!(denied.as_str(), word);
+    for (denied, name) in all {
+        assert_eq!(denied.as_str(), name);
         assert!(!denied.said().is_empty());
     }
-    for denied in [Denied::TokenUsed, Denied::TokenExpired] {
+    for denied in [EnrollmentRefusal::TokenUsed, EnrollmentRefusal::TokenExpired] {
         assert!(denied.said().contains("farrier node bootstrap --reissue"), "{denied:?}");
     }
 }

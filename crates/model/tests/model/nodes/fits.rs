@@ -1,7 +1,7 @@
 //! Which node state fits which workflow state (4.3, 5.3), and which MAAS state is expected (6.2).
 
 use super::{Work, run, state};
-use model::node::{Mode, NodeState, Upstream, expected, fits};
+use model::node::{DecommissionMode, MaasState, NodeState, is_consistent, is_expected_maas_state};
 use model::run::{Run, Workflow};
 
 /// Section 4.3, and then what it leaves open: a compensation is onboarding in progress; a canceled
@@ -31,60 +31,60 @@ const DECOMMISSION: [(&str, &[&str], &[&str]); 6] = [
 ];
 
 /// The states of a node after each mode.
-const ENDS: [(Mode, &str, &[&str]); 7] = [
-    (Mode::FullDecommission, "deleted", &["deleted"]),
-    (Mode::Drain, "retired", &["retired", "offline", "active", "quarantined"]),
-    (Mode::Retire, "retired", &["retired", "offline", "active", "quarantined"]),
-    (Mode::SoftReset, "offline", &["offline", "active", "quarantined", "retired"]),
-    (Mode::Reimage, "offline", &["offline", "active", "quarantined", "retired"]),
-    (Mode::StorageCleanup, "offline", &["offline", "active", "quarantined", "retired"]),
-    (Mode::Reactivate, "offline", &["offline", "active", "quarantined", "retired"]),
+const ENDS: [(DecommissionMode, &str, &[&str]); 7] = [
+    (DecommissionMode::FullDecommission, "deleted", &["deleted"]),
+    (DecommissionMode::Drain, "retired", &["retired", "offline", "active", "quarantined"]),
+    (DecommissionMode::Retire, "retired", &["retired", "offline", "active", "quarantined"]),
+    (DecommissionMode::SoftReset, "offline", &["offline", "active", "quarantined", "retired"]),
+    (DecommissionMode::Reimage, "offline", &["offline", "active", "quarantined", "retired"]),
+    (DecommissionMode::StorageCleanup, "offline", &["offline", "active", "quarantined", "retired"]),
+    (DecommissionMode::Reactivate, "offline", &["offline", "active", "quarantined", "retired"]),
 ];
 
-fn in_workflow(work: Work, word: &str) -> Run {
+fn in_workflow(work: Work, name: &str) -> Run {
     let mut run = run(work);
-    run.progress.workflow = Workflow::parse(word).unwrap_or_else(|| panic!("{word}?"));
+    run.progress.workflow = Workflow::parse(name).unwrap_or_else(|| panic!("{name}?"));
     run
 }
 
 fn fitting(run: &Run) -> Vec<&'static str> {
-    let all = NodeState::ALL.into_iter().filter(|state| fits(*state, run));
+    let all = NodeState::ALL.into_iter().filter(|state| is_consistent(*state, run));
     all.map(NodeState::as_str).collect()
 }
 
 #[track_caller]
-fn same(found: Vec<&'static str>, rows: &[&[&str]], said: &str) {
+fn same(found: Vec<&'static str>, rows: &[&[&str]], message: &str) {
     let mut expected: Vec<&str> = rows.concat();
-    expected.sort_by_key(|word| state(word));
-    assert_eq!(found, expected, "{said}");
+    expected.sort_by_key(|name| state(name));
+    assert_eq!(found, expected, "{message}");
 }
 
 #[test]
 fn every_row_of_onboarding() {
     assert_eq!(ONBOARDING.len(), Workflow::ALL.len());
-    for (word, document, open) in ONBOARDING {
-        same(fitting(&in_workflow(Work::Onboard, word)), &[document, open], word);
+    for (name, document, open) in ONBOARDING {
+        same(fitting(&in_workflow(Work::Onboard, name)), &[document, open], name);
     }
 }
 
 #[test]
 fn every_row_of_decommission() {
-    for mode in Mode::ALL {
-        for (word, document, open) in DECOMMISSION {
-            let run = in_workflow(Work::Take(mode), word);
-            same(fitting(&run), &[document, open], &format!("{mode} {word}"));
+    for mode in DecommissionMode::ALL {
+        for (name, document, open) in DECOMMISSION {
+            let run = in_workflow(Work::Take(mode), name);
+            same(fitting(&run), &[document, open], &format!("{mode} {name}"));
         }
     }
 }
 
 #[test]
 fn every_end_of_decommission() {
-    assert_eq!(ENDS.len(), Mode::ALL.len());
+    assert_eq!(ENDS.len(), DecommissionMode::ALL.len());
     for (mode, ends_in, row) in ENDS {
         assert_eq!(mode.ends_in(), state(ends_in));
-        for word in ["completed", "reconciled"] {
-            let run = in_workflow(Work::Take(mode), word);
-            same(fitting(&run), &[row], &format!("{mode} {word}"));
+        for name in ["completed", "reconciled"] {
+            let run = in_workflow(Work::Take(mode), name);
+            same(fitting(&run), &[row], &format!("{mode} {name}"));
         }
     }
 }
@@ -124,14 +124,18 @@ const EXPECTED: [(&str, &[&str], &[&str]); 7] = [
 #[test]
 fn every_row_of_what_maas_is_expected_to_say() {
     for (node, document, open) in EXPECTED {
-        for upstream in Upstream::ALL {
+        for upstream in MaasState::ALL {
             let named = document.contains(&upstream.as_str()) || open.contains(&upstream.as_str());
-            assert_eq!(expected(state(node), upstream), named, "{node} and {upstream}");
+            assert_eq!(
+                is_expected_maas_state(state(node), upstream),
+                named,
+                "{node} and {upstream}"
+            );
         }
     }
     for anything in ["bootstrap_issued", "deleted"] {
-        for upstream in Upstream::ALL {
-            assert!(expected(state(anything), upstream), "{anything} and {upstream}");
+        for upstream in MaasState::ALL {
+            assert!(is_expected_maas_state(state(anything), upstream), "{anything} and {upstream}");
         }
     }
 }
@@ -165,11 +169,11 @@ fn maas_says_it_in_numbers() {
         "Failed testing",
     ];
     for (number, name) in names.into_iter().enumerate() {
-        assert_eq!(Upstream::of_number(number as i64).as_str(), name);
+        assert_eq!(MaasState::of_number(number as i64).as_str(), name);
     }
     for other in [-1, 23, 24, i64::MAX] {
-        assert_eq!(Upstream::of_number(other), Upstream::Unknown, "{other}");
+        assert_eq!(MaasState::of_number(other), MaasState::Unknown, "{other}");
     }
-    let given_up = Upstream::ALL.into_iter().filter(|one| one.failed()).count();
+    let given_up = MaasState::ALL.into_iter().filter(|one| one.failed()).count();
     assert_eq!(given_up, 9);
 }

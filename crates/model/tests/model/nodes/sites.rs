@@ -3,15 +3,15 @@
 
 use crate::support::at;
 use model::id::SiteId;
-use model::lifecycle::{Lifecycle, Next};
+use model::lifecycle::{Lifecycle, LifecycleDecision};
 use model::machine::Labels;
 use model::site::{
-    DEFAULT_TEMPLATE, MAX_CALLS, MAX_TEMPLATE, Network, Report, Site, SiteSpec, VARIABLES, Values,
-    explain_site, render,
+    DEFAULT_TEMPLATE, MAX_CALLS, MAX_TEMPLATE, Network, Site, SiteReport, SiteSpec, TemplateValues,
+    VARIABLES, explain_site, render_template,
 };
 
-fn values() -> Values<'static> {
-    Values {
+fn values() -> TemplateValues<'static> {
+    TemplateValues {
         node_id: "node-1",
         machine_id: "m-1",
         hostname: "gpu-1",
@@ -36,26 +36,29 @@ fn a_template_is_filled_in() {
         ("{{nobody}}", Err("names \"nobody\", which is unknown")),
         ("{{}}", Err("names \"\", which is unknown")),
     ] {
-        let rendered = render(template, &values());
+        let rendered = render_template(template, &values());
         let expected = expected.map(String::from).map_err(String::from);
         assert_eq!(rendered, expected, "{template}");
     }
     for name in VARIABLES {
-        assert!(render(&format!("{{{{{name}}}}}"), &values()).is_ok_and(|text| !text.is_empty()));
+        assert!(
+            render_template(&format!("{{{{{name}}}}}"), &values())
+                .is_ok_and(|text| !text.is_empty())
+        );
     }
 }
 
 #[test]
 fn a_value_is_not_a_template() {
-    let values = Values { hostname: "{{enrollment_token}}", ..values() };
-    assert_eq!(render("{{hostname}}", &values).as_deref(), Ok("{{enrollment_token}}"));
+    let values = TemplateValues { hostname: "{{enrollment_token}}", ..values() };
+    assert_eq!(render_template("{{hostname}}", &values).as_deref(), Ok("{{enrollment_token}}"));
 }
 
 #[test]
 fn the_template_of_a_site_that_has_none_installs_the_agent() {
     let spec = SiteSpec::default();
     assert_eq!(spec.template(), DEFAULT_TEMPLATE);
-    let text = render(spec.template(), &values()).unwrap();
+    let text = render_template(spec.template(), &values()).unwrap();
     assert!(text.starts_with("#cloud-config\n"));
     for needed in [
         "token = \"secret\"",
@@ -133,39 +136,41 @@ fn site() -> Site {
 /// A sequence of reports, and the state after each.
 #[test]
 fn a_site_is_as_it_is_said_to_be() {
-    let some = |said: &str| Some(said.to_string());
-    let unreachable = || Report::Unreachable("no answer".into());
-    let story = [
-        (Report::Silence(None), "New"),
-        (Report::Answered(3), "Connected"),
-        (Report::Silence(some("9 of 10")), "CutOff"),
-        (Report::Drift(some("8 of 10")), "CutOff"),
-        (Report::Silence(None), "CutOff"),
+    let some = |message: &str| Some(message.to_string());
+    let unreachable = || SiteReport::Unreachable("no answer".into());
+    let driver = [
+        (SiteReport::Silence(None), "New"),
+        (SiteReport::Answered(3), "Connected"),
+        (SiteReport::Silence(some("9 of 10")), "CutOff"),
+        (SiteReport::Drift(some("8 of 10")), "CutOff"),
+        (SiteReport::Silence(None), "CutOff"),
         (unreachable(), "Unreachable"),
         // Each kind of report clears only its own alarm.
-        (Report::Drift(None), "Unreachable"),
-        (Report::Silence(some("9 of 10")), "Unreachable"),
-        (Report::Answered(4), "CutOff"),
-        (Report::Silence(None), "Connected"),
+        (SiteReport::Drift(None), "Unreachable"),
+        (SiteReport::Silence(some("9 of 10")), "Unreachable"),
+        (SiteReport::Answered(4), "CutOff"),
+        (SiteReport::Silence(None), "Connected"),
     ];
     assert_eq!(Site::STATES, ["New", "Connected", "Unreachable", "CutOff"]);
     let mut site = site();
-    for (second, (report, state)) in story.into_iter().enumerate() {
-        site = site.told(&report, at(second as i64));
-        assert_eq!((site.state().as_str(), site.word()), (state, state), "{report:?}");
+    for (second, (report, state)) in driver.into_iter().enumerate() {
+        site = site.apply_report(&report, at(second as i64));
+        assert_eq!((site.state().as_str(), site.state_name()), (state, state), "{report:?}");
         let alarmed = matches!(state, "Unreachable" | "CutOff");
         assert_eq!(!site.alarms().is_empty(), alarmed, "{report:?}");
-        assert!(matches!(site.next(&(), at(99)), Next::Rest(_)));
+        assert!(matches!(site.next(&(), at(99)), LifecycleDecision::Idle(_)));
     }
     assert_eq!(site.machines, Some(4));
-    let lost = self::site().told(&unreachable(), at(1)).told(&Report::Drift(None), at(2));
+    let lost = self::site()
+        .apply_report(&unreachable(), at(1))
+        .apply_report(&SiteReport::Drift(None), at(2));
     assert_eq!(lost.state().as_str(), "Unreachable", "although nobody has ever answered");
 }
 
 #[test]
 fn an_alarm_has_been_so_since_it_was_first_said() {
-    let first = site().told(&Report::Silence(Some("5 of 10".into())), at(1));
-    let again = first.told(&Report::Silence(Some("6 of 10".into())), at(9));
+    let first = site().apply_report(&SiteReport::Silence(Some("5 of 10".into())), at(1));
+    let again = first.apply_report(&SiteReport::Silence(Some("6 of 10".into())), at(9));
     assert_eq!(again, first, "its counts move from look to look, and are no news");
     let alarm = again.silence.expect("it is still so");
     assert_eq!((alarm.said.as_str(), alarm.since), ("5 of 10", at(1)));
@@ -173,17 +178,17 @@ fn an_alarm_has_been_so_since_it_was_first_said() {
 
 #[test]
 fn a_site_says_why_and_what_to_type() {
-    let connected = site().told(&Report::Answered(3), at(1));
-    let unreachable = connected.told(&Report::Unreachable("no answer".into()), at(2));
-    let cut_off = connected.told(&Report::Silence(Some("9 of 10".into())), at(2));
+    let connected = site().apply_report(&SiteReport::Answered(3), at(1));
+    let unreachable = connected.apply_report(&SiteReport::Unreachable("no answer".into()), at(2));
+    let cut_off = connected.apply_report(&SiteReport::Silence(Some("9 of 10".into())), at(2));
     for (site, says, types) in [
         (site(), "was not asked yet", "farrier node list --site site-1"),
         (connected, "has 3 machines", "farrier node list --site site-1"),
         (unreachable, "no answer", "farrier site check site-1"),
         (cut_off, "9 of 10", "farrier node list --site site-1 --state active"),
     ] {
-        let told = explain_site(&site);
-        assert!(told.headline.contains(says), "{}", told.headline);
-        assert_eq!(told.next_commands.first().map(String::as_str), Some(types));
+        let reported = explain_site(&site);
+        assert!(reported.headline.contains(says), "{}", reported.headline);
+        assert_eq!(reported.next_commands.first().map(String::as_str), Some(types));
     }
 }

@@ -1,10 +1,11 @@
 //! The stages of onboarding and of every mode, in the documents' order, and what each of them
 //! adopts.
 
-use super::{Work, run, run_of, whose};
+use super::{Work, run, run_of, stage_context};
 use model::effect::Effect;
 use model::node::{
-    AgentAsked, Mode, NodeState, Room, Stage, TaskKind, Upstream, WITHOUT_AGENT, adopts, steps,
+    AgentTaskContext, DecommissionMode, MaasState, NodeStage, NodeState, StageExecutor, TaskKind,
+    WITHOUT_AGENT, adoption_reason, steps,
 };
 use std::collections::BTreeSet;
 
@@ -100,57 +101,57 @@ const AGENT: [(&str, Option<TaskKind>); 7] = [
 ];
 const RECORD: [&str; 3] = ["disable_node", "retire_gpuaas_node", "cleanup_secrets"];
 
-fn words(stages: &[Stage]) -> Vec<&'static str> {
+fn stage_names(stages: &[NodeStage]) -> Vec<&'static str> {
     stages.iter().map(|stage| stage.as_str()).collect()
 }
 
 #[test]
 fn the_catalogues_are_those_of_the_documents() {
-    assert_eq!(words(&Stage::ONBOARDING), ONBOARDING);
-    assert_eq!(words(&Stage::DECOMMISSION), DECOMMISSION);
+    assert_eq!(stage_names(&NodeStage::ONBOARDING), ONBOARDING);
+    assert_eq!(stage_names(&NodeStage::DECOMMISSION), DECOMMISSION);
     let all: BTreeSet<&str> = ONBOARDING.into_iter().chain(DECOMMISSION).collect();
     assert_eq!(all.len(), 28, "loading the site's configuration is in both");
-    assert_eq!(Stage::WORDS.iter().copied().collect::<BTreeSet<_>>(), all);
-    for word in all {
-        let stage = Stage::parse(word).unwrap_or_else(|| panic!("{word}?"));
-        assert_eq!(stage.to_string(), word);
-        assert_eq!(serde_json::to_value(stage).unwrap(), word);
+    assert_eq!(NodeStage::WORDS.iter().copied().collect::<BTreeSet<_>>(), all);
+    for name in all {
+        let stage = NodeStage::parse(name).unwrap_or_else(|| panic!("{name}?"));
+        assert_eq!(stage.to_string(), name);
+        assert_eq!(serde_json::to_value(stage).unwrap(), name);
     }
 }
 
 #[test]
 fn every_mode_has_its_stages_in_order() {
-    assert_eq!(Mode::ALL.map(Mode::as_str), MODES.map(|row| row.0));
+    assert_eq!(DecommissionMode::ALL.map(DecommissionMode::as_str), MODES.map(|row| row.0));
     let named = ["soft_reset", "reimage", "full_decommission", "storage_cleanup"];
-    assert_eq!(Mode::DECOMMISSION.map(Mode::as_str), named);
-    for (word, row) in MODES {
-        let mode = Mode::parse(word).unwrap_or_else(|| panic!("{word}?"));
+    assert_eq!(DecommissionMode::DECOMMISSION.map(DecommissionMode::as_str), named);
+    for (name, row) in MODES {
+        let mode = DecommissionMode::parse(name).unwrap_or_else(|| panic!("{name}?"));
         let mut expected = row.to_vec();
-        if word == "reimage" {
+        if name == "reimage" {
             // A released machine is installed again, from Ready on.
             expected.extend(&ONBOARDING[4..]);
         }
-        assert_eq!(words(&mode.stages(true)), expected, "{word}");
+        assert_eq!(stage_names(&mode.stages(true)), expected, "{name}");
         let here =
-            |word: &&str| RECORD.contains(word) || AGENT.iter().any(|(agent, _)| agent == word);
+            |name: &&str| RECORD.contains(name) || AGENT.iter().any(|(agent, _)| agent == name);
         expected.retain(here);
-        assert_eq!(words(&mode.stages(false)), expected, "{word} without a MAAS");
+        assert_eq!(stage_names(&mode.stages(false)), expected, "{name} without a MAAS");
     }
 }
 
 #[test]
 fn every_stage_is_carried_out_somewhere() {
-    for stage in Stage::ALL {
-        let agent = AGENT.iter().find(|(word, _)| *word == stage.as_str());
+    for stage in NodeStage::ALL {
+        let agent = AGENT.iter().find(|(name, _)| *name == stage.as_str());
         let room = match agent {
-            Some(_) => Room::Agent,
-            None if RECORD.contains(&stage.as_str()) => Room::Record,
-            None => Room::Maas,
+            Some(_) => StageExecutor::Agent,
+            None if RECORD.contains(&stage.as_str()) => StageExecutor::Record,
+            None => StageExecutor::Maas,
         };
-        assert_eq!(stage.room(), room, "{stage}");
+        assert_eq!(stage.executor(), room, "{stage}");
         assert_eq!(stage.task(), agent.and_then(|(_, task)| *task), "{stage}");
     }
-    for (kind, word) in [
+    for (kind, name) in [
         (TaskKind::Drain, "node.drain"),
         (TaskKind::Uninstall, "node.uninstall"),
         (TaskKind::Release, "node.release"),
@@ -158,8 +159,8 @@ fn every_stage_is_carried_out_somewhere() {
         (TaskKind::Validate, "node.validate"),
         (TaskKind::CleanupStorage, "node.cleanup_storage"),
     ] {
-        assert_eq!(kind.as_str(), word);
-        assert_eq!(serde_json::to_value(kind).unwrap(), word);
+        assert_eq!(kind.as_str(), name);
+        assert_eq!(serde_json::to_value(kind).unwrap(), name);
     }
 }
 
@@ -173,12 +174,12 @@ fn what_writes_a_disk_is_not_done_twice_on_hope() {
         "remove_maas_record",
     ];
     let undoable = ["create_or_find_in_maas", "commission_node", "deploy_via_maas"];
-    for step in Work::ALL.into_iter().flat_map(|work| steps(&work.stages(), &whose(""))) {
-        let word = step.name.as_str();
-        assert_eq!(step.effect.destructive(), destructive.contains(&word), "{word}");
+    for step in Work::ALL.into_iter().flat_map(|work| steps(&work.stages(), &stage_context(""))) {
+        let name = step.name.as_str();
+        assert_eq!(step.effect.destructive(), destructive.contains(&name), "{name}");
         let undo = step.effect.undo();
-        assert_eq!(undo.is_some(), undoable.contains(&word), "{word}");
-        assert!(undo.is_none_or(|undo| !undo.destructive() && undo.undo().is_none()), "{word}");
+        assert_eq!(undo.is_some(), undoable.contains(&name), "{name}");
+        assert!(undo.is_none_or(|undo| !undo.destructive() && undo.undo().is_none()), "{name}");
     }
 }
 
@@ -186,7 +187,7 @@ fn what_writes_a_disk_is_not_done_twice_on_hope() {
 #[test]
 fn a_run_has_each_stage_once() {
     for work in Work::ALL {
-        let steps = steps(&work.stages(), &whose(""));
+        let steps = steps(&work.stages(), &stage_context(""));
         let names: BTreeSet<&str> = steps.iter().map(|step| step.name.as_str()).collect();
         assert_eq!(names.len(), steps.len(), "{work:?}");
         assert!(steps.iter().all(|step| step.timeout_seconds > 0), "{work:?}");
@@ -195,14 +196,17 @@ fn a_run_has_each_stage_once() {
 
 #[test]
 fn who_places_the_work_moves_it_away() {
-    for step in steps(&Mode::FullDecommission.stages(true), &whose("cluster-a")) {
+    for step in steps(&DecommissionMode::FullDecommission.stages(true), &stage_context("cluster-a"))
+    {
         match (&step.effect, step.name.as_str()) {
             (Effect::Drain { cluster_ref, deadline_seconds }, "drain_node") => {
                 assert_eq!(cluster_ref, "cluster-a");
                 assert!(deadline_seconds.is_some_and(|time| time < step.timeout_seconds));
             }
-            (Effect::Stage { stage, node, site, by, undo }, word) if word != "drain_node" => {
-                assert_eq!((stage.as_str(), node.as_str()), (word, "node-1"));
+            (Effect::Stage { stage, node, site, provider: by, undo }, name)
+                if name != "drain_node" =>
+            {
+                assert_eq!((stage.as_str(), node.as_str()), (name, "node-1"));
                 assert_eq!(site.as_ref().map(|site| site.as_str()), Some("site-1"));
                 assert_eq!((by.as_str(), *undo), ("maas", false));
             }
@@ -227,80 +231,88 @@ const ADOPTS: [(&str, &[&str]); 10] = [
 
 #[test]
 fn every_stage_and_every_maas_state() {
-    for stage in Stage::ALL {
-        for upstream in Upstream::ALL {
+    for stage in NodeStage::ALL {
+        for upstream in MaasState::ALL {
             for state in NodeState::ALL {
                 let row = ADOPTS.iter().find(|row| row.0 == stage.as_str());
-                let (word, said) = (stage.as_str(), upstream.as_str());
-                let expected = match word {
+                let (name, message) = (stage.as_str(), upstream.as_str());
+                let expected = match name {
                     // The machine exists in any state, unless its state is unknown.
-                    "create_or_find_in_maas" => !matches!(said, "absent" | "Unknown"),
+                    "create_or_find_in_maas" => !matches!(message, "absent" | "Unknown"),
                     "disable_node" | "drain_node" => {
                         matches!(state.as_str(), "retired" | "removing")
                     }
-                    _ => row.is_some_and(|row| row.1.contains(&said)),
+                    _ => row.is_some_and(|row| row.1.contains(&message)),
                 };
-                let found = adopts(*stage, state, upstream);
-                assert_eq!(found.is_some(), expected, "{word}: {state}, {said}");
+                let found = adoption_reason(*stage, state, upstream);
+                assert_eq!(found.is_some(), expected, "{name}: {state}, {message}");
                 let why = found.unwrap_or_default();
-                assert!(why.is_empty() || why.contains(said) || why.contains(state.as_str()));
+                assert!(why.is_empty() || why.contains(message) || why.contains(state.as_str()));
             }
         }
     }
 }
 
 /// The stages of a mode for which the agent gets no task.
-fn left_out(mode: Mode, with: impl Fn(&mut AgentAsked<'_>), cluster: &str) -> Vec<&'static str> {
+fn left_out(
+    mode: DecommissionMode,
+    with: impl Fn(&mut AgentTaskContext<'_>),
+    cluster: &str,
+) -> Vec<&'static str> {
     let run = run_of(Work::Take(mode), &mode.stages(true), cluster);
     let state = NodeState::Draining;
-    let mut asked = AgentAsked { run: &run, state, has_agent: true, released: false };
-    with(&mut asked);
+    let mut requested = AgentTaskContext { run: &run, state, has_agent: true, released: false };
+    with(&mut requested);
     let stages = mode.stages(true).into_iter();
-    stages.filter(|stage| asked.needless(*stage).is_some()).map(Stage::as_str).collect()
+    stages.filter(|stage| requested.skip_reason(*stage).is_some()).map(NodeStage::as_str).collect()
 }
 
 /// An agent gets every task that it can do. If the installed system serves again, the agent is
 /// required.
 #[test]
 fn when_an_agent_is_not_asked() {
-    let tasks = |mode: Mode| -> Vec<&str> {
+    let tasks = |mode: DecommissionMode| -> Vec<&str> {
         let all = mode.stages(true).into_iter().filter(|stage| stage.task().is_some());
-        all.map(Stage::as_str).collect()
+        all.map(NodeStage::as_str).collect()
     };
-    for mode in Mode::ALL {
+    for mode in DecommissionMode::ALL {
         assert_eq!(left_out(mode, |_| (), ""), [""; 0], "{mode}");
         assert_eq!(left_out(mode, |one| one.released = true, ""), tasks(mode), "{mode}");
         let emptying = tasks(mode)
             .into_iter()
-            .filter(|word| matches!(*word, "force_release_allocations" | "drain_node"));
+            .filter(|name| matches!(*name, "force_release_allocations" | "drain_node"));
         let retired = left_out(mode, |one| one.state = NodeState::Retired, "");
         assert_eq!(retired, emptying.collect::<Vec<_>>(), "{mode}");
         let of_cluster: &[&str] = match mode {
-            Mode::Drain | Mode::Reactivate => &[],
+            DecommissionMode::Drain | DecommissionMode::Reactivate => &[],
             _ => &["force_release_allocations"],
         };
         assert_eq!(left_out(mode, |_| (), "cluster-a"), of_cluster, "{mode}");
         let alone = left_out(mode, |one| one.has_agent = false, "");
         match mode {
-            Mode::SoftReset | Mode::StorageCleanup => {
+            DecommissionMode::SoftReset | DecommissionMode::StorageCleanup => {
                 assert_eq!(alone, ["force_release_allocations", "drain_node"], "{mode}");
             }
-            Mode::Reimage
-            | Mode::FullDecommission
-            | Mode::Drain
-            | Mode::Retire
-            | Mode::Reactivate => {
+            DecommissionMode::Reimage
+            | DecommissionMode::FullDecommission
+            | DecommissionMode::Drain
+            | DecommissionMode::Retire
+            | DecommissionMode::Reactivate => {
                 assert_eq!(alone, tasks(mode), "{mode}");
             }
         }
         let mut run = run(Work::Take(mode));
         run.spec.params.insert(WITHOUT_AGENT.into(), "it burnt".into());
-        let asked =
-            AgentAsked { run: &run, state: NodeState::Draining, has_agent: true, released: false };
+        let requested = AgentTaskContext {
+            run: &run,
+            state: NodeState::Draining,
+            has_agent: true,
+            released: false,
+        };
         for stage in mode.stages(true) {
-            let said = asked.needless(stage);
-            assert_eq!(said.is_some(), stage.task().is_some(), "{mode} {stage}");
-            assert!(said.is_none_or(|said| said.contains("it burnt")));
+            let message = requested.skip_reason(stage);
+            assert_eq!(message.is_some(), stage.task().is_some(), "{mode} {stage}");
+            assert!(message.is_none_or(|message| message.contains("it burnt")));
         }
     }
 }

@@ -5,31 +5,38 @@
 //! the documents' tables hold, no node is in an intermediate state without an active run, and
 //! nothing is cleaned or removed on a node that came back into service after it was drained.
 
-use super::lives::{check, followed};
+use super::node_runs::{check, followed};
 use super::{Work, node, run_of};
 use crate::support::{at, who};
-use crate::walk::{Input, PAST_WAITS, inputs, skip_the_middle_looks};
-use model::effect::Verb;
-use model::fault::{Class, Code};
-use model::lifecycle::{Lifecycle, Next};
-use model::node::door::{Ask, Known, ask, closes, decommission, may_go_on};
+use crate::walk::{Input, PAST_WAITS, inputs, skip_middle_status_calls};
+use model::effect::CallVerb;
+use model::fault::{FaultClass, FaultCode};
+use model::lifecycle::{Lifecycle, LifecycleDecision};
 use model::node::drift::lets_serve;
-use model::node::{Mode, Node, NodeState, Owner, Quarantine, Seen, Stage, fits};
-use model::run::act::{Acted, RestartMode, act, close, restart};
+use model::node::requests::{
+    NodeContext, NodeRequest, admit_decommission, admit_resume, apply_request, closing_workflow,
+};
+use model::node::{
+    DecommissionMode, Node, NodeStage, NodeState, NodeTurnInput, Quarantine, TransitionOwner,
+    is_consistent,
+};
+use model::run::actions::{ActionResult, RestartMode, apply_action, close, restart};
 use model::run::{
-    Decision, Given, HaltKind, Policy, Run, StepPhase, StepState, Then, Workflow, decide,
+    AfterCommit, CallResult, Decision, Policy, Run, StepPhase, StepState, StopKind, Workflow,
+    decide,
 };
 use model::time::Timestamp;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 /// More combinations would mean that they are distinguished by what no decision depends on.
-const MAX_PLACES: usize = 50_000;
+const MAX_COMBINATIONS: usize = 50_000;
 /// The effect did not happen; it may have happened; an operator is needed.
-const FAULTS: [Code; 3] = [Code::EffectFailed, Code::AnswerLost, Code::CapabilityMissing];
+const FAULTS: [FaultCode; 3] =
+    [FaultCode::EffectFailed, FaultCode::AnswerLost, FaultCode::CapabilityMissing];
 
 #[derive(Clone)]
-struct Place {
+struct Combination {
     node: Node,
     run: Run,
     now: Timestamp,
@@ -55,10 +62,10 @@ struct Shape {
 struct LiveShape {
     left: u32,
     open: bool,
-    pursuit: Verb,
-    asked: Option<Verb>,
+    pursuit: CallVerb,
+    open_verb: Option<CallVerb>,
     doubt: Option<bool>,
-    looks: u32,
+    status_calls: u32,
     waits: bool,
 }
 
@@ -69,15 +76,19 @@ fn drained(run: &Run) -> bool {
 
 /// The number of attempts moves no node: failed status calls skip to the last one, and an undo step
 /// has one attempt.
-fn plain(run: &mut Run) {
-    skip_the_middle_looks(run);
+fn skip_attempts(run: &mut Run) {
+    skip_middle_status_calls(run);
     let waiting = |step: &&mut StepState| step.undo && step.state == StepPhase::Waiting;
-    run.progress.steps.iter_mut().filter(waiting).for_each(|step| step.budget = step.attempt + 1);
+    run.progress
+        .steps
+        .iter_mut()
+        .filter(waiting)
+        .for_each(|step| step.max_attempt = step.attempt + 1);
 }
 
 /// The events of its run without timeouts: one fault of each class, and every answer.
-fn timely(run: &Run) -> Vec<(Input, Duration)> {
-    let told = |input: &Input| match input {
+fn timely_inputs(run: &Run) -> Vec<(Input, Duration)> {
+    let reported = |input: &Input| match input {
         Input::Answered(Err(fault)) => FAULTS.contains(&fault.code),
         Input::Answered(Ok(_))
         | Input::Interrupted
@@ -85,31 +96,37 @@ fn timely(run: &Run) -> Vec<(Input, Duration)> {
         | Input::Due
         | Input::Acted(_) => true,
     };
-    inputs(run).into_iter().filter(|(input, wait)| *wait <= PAST_WAITS && told(input)).collect()
+    inputs(run).into_iter().filter(|(input, wait)| *wait <= PAST_WAITS && reported(input)).collect()
 }
 
-impl Place {
+impl Combination {
     fn shape(&self) -> Shape {
         let progress = &self.run.progress;
         let over = self.run.ended() && !progress.workflow.failed();
         let live = |step: &StepState| LiveShape {
-            left: step.budget.saturating_sub(step.attempt),
-            open: step.open,
-            pursuit: step.pursuit,
-            asked: step.asked.as_ref().map(|asked| asked.verb),
-            doubt: step.doubt.as_ref().map(|fault| fault.class() == Class::Retryable),
-            looks: step.looks,
+            left: step.max_attempt.saturating_sub(step.attempt),
+            open: step.attempt_open,
+            pursuit: step.next_verb,
+            open_verb: step.intent.as_ref().map(|requested| requested.verb),
+            doubt: step
+                .uncertain_fault
+                .as_ref()
+                .map(|fault| fault.class() == FaultClass::Retryable),
+            status_calls: step.failed_probes,
             waits: step.not_before.is_some(),
         };
         // Undo steps of a clean restart no longer matter once they are complete.
         let undone = progress.steps.iter().take_while(|step| step.undo).count();
-        let behind = if undone <= progress.at { undone } else { 0 };
-        let step = |step: &StepState| (step.of, step.undo, step.state, step.attempt > 0);
+        let behind = if undone <= progress.step_index { undone } else { 0 };
+        let step = |step: &StepState| (step.plan_step, step.undo, step.state, step.attempt > 0);
         Shape {
             node: (self.node.state, self.node.quarantine, self.served && drained(&self.run)),
             workflow: progress.workflow,
-            left: progress.steps.len() - progress.at,
-            halt: progress.halt.as_ref().map(|one| (one.kind == HaltKind::Cancel, one.undoing)),
+            left: progress.steps.len() - progress.step_index,
+            halt: progress
+                .stop_request
+                .as_ref()
+                .map(|one| (one.kind == StopKind::Cancel, one.undoing)),
             started: progress.started_at.is_some(),
             failed: progress.failure.is_some(),
             steps: progress.steps[behind..].iter().map(step).collect(),
@@ -128,7 +145,7 @@ impl Place {
     fn commit(&self, run: Run) -> Self {
         let emptied = drained(&run) && !drained(&self.run);
         let mut after = Self { run, ..self.clone() };
-        plain(&mut after.run);
+        skip_attempts(&mut after.run);
         for node in followed(&self.node, &after.run) {
             after = after.moved(node);
         }
@@ -139,15 +156,15 @@ impl Place {
         after
     }
 
-    fn decided(&self, given: Option<&Given>, epoch: i64) -> Self {
+    fn decided(&self, given: Option<&CallResult>, epoch: i64) -> Self {
         let Decision { run, then, .. } =
             decide(&self.run, epoch, given, Policy::default(), self.now);
-        if let Then::Ask(order, _) = &then
-            && order.verb == Verb::Perform
+        if let AfterCommit::CallProvider(call, _) = &then
+            && call.verb == CallVerb::Perform
             && run.progress.current().is_some_and(|step| !step.undo)
             && drained(&run)
         {
-            let what = order.effect.word();
+            let what = call.effect.name();
             assert!(!self.served || !drained(&self.run), "{what} on a node that serves");
         }
         Self { epoch, ..self.commit(run) }
@@ -157,40 +174,42 @@ impl Place {
     fn after(&self, input: &Input, wait: Duration) -> Option<Self> {
         let here = Self { now: self.now + wait, ..self.clone() };
         match input {
-            Input::Acted(action) => match act(&here.run, *action, &who(), here.now).ok()? {
-                Acted::Already => None,
-                Acted::Told(progress, _) | Acted::Changed(progress, _) => {
-                    Some(here.commit(Run { progress, ..here.run.clone() }))
+            Input::Acted(action) => {
+                match apply_action(&here.run, *action, &who(), here.now).ok()? {
+                    ActionResult::Unchanged => None,
+                    ActionResult::Recorded(progress, _) | ActionResult::Changed(progress, _) => {
+                        Some(here.commit(Run { progress, ..here.run.clone() }))
+                    }
+                    ActionResult::Reopened(progress, _) => {
+                        let run = Run { progress, ..here.run.clone() };
+                        admit_resume(&here.node, &run).ok()?;
+                        Some(here.commit(run))
+                    }
                 }
-                Acted::Reopened(progress, _) => {
-                    let run = Run { progress, ..here.run.clone() };
-                    may_go_on(&here.node, &run).ok()?;
-                    Some(here.commit(run))
-                }
-            },
-            Input::Answered(result) => {
-                let (_, verb) = here.run.open_order()?;
-                Some(here.decided(Some(&Given::Answered(verb, result.clone())), here.epoch))
             }
-            Input::Interrupted => Some(here.decided(Some(&Given::Interrupted), here.epoch)),
+            Input::Answered(result) => {
+                let (_, verb) = here.run.open_call()?;
+                Some(here.decided(Some(&CallResult::Answered(verb, result.clone())), here.epoch))
+            }
+            Input::Interrupted => Some(here.decided(Some(&CallResult::Abandoned), here.epoch)),
             Input::TakenOver => Some(here.decided(None, here.epoch + 1)),
             Input::Due => Some(here.decided(None, here.epoch)),
         }
     }
 
     /// A new run in place of the ended one.
-    fn anew(&self, how: RestartMode) -> Option<Self> {
+    fn restarted(&self, how: RestartMode) -> Option<Self> {
         let progress = restart(&self.run, how).ok()?;
         let run = Run { progress, ..self.run.clone() };
-        may_go_on(&self.node, &run).ok()?;
+        admit_resume(&self.node, &run).ok()?;
         check(&self.node, &run);
         Some(Self { run, now: at(0), epoch: 1, ..self.clone() })
     }
 
     /// The same work, requested again.
-    fn requested(&self, mode: Mode) -> Option<Self> {
-        let known = Known { run: Some(&self.run), healthy: true };
-        let moves = decommission(&self.node, mode, known).ok()?;
+    fn requested(&self, mode: DecommissionMode) -> Option<Self> {
+        let known = NodeContext { run: Some(&self.run), healthy: true };
+        let moves = admit_decommission(&self.node, mode, known).ok()?;
         let node = moves.into_iter().last().unwrap_or_else(|| self.node.clone());
         let run = Run::new(self.run.spec.clone());
         check(&node, &run);
@@ -199,31 +218,35 @@ impl Place {
 
     /// Transitions of the node that heartbeats, the reconciler and operators make independently of
     /// its run.
-    fn outside(&self) -> Vec<(&'static str, Self)> {
+    fn outside_transitions(&self) -> Vec<(&'static str, Self)> {
         let idle = self.run.ended();
         let node = &self.node;
         let mut all: Vec<(&'static str, Vec<Node>, Option<Workflow>)> = Vec::new();
         for (what, to) in [("silent", NodeState::Offline), ("heard", NodeState::Active)] {
-            all.push((what, node.become_(to, Owner::Heartbeat, what).into_iter().collect(), None));
+            all.push((
+                what,
+                node.become_(to, TransitionOwner::Heartbeat, what).into_iter().collect(),
+                None,
+            ));
         }
         if idle {
-            let drift = node.quarantined(Quarantine::Drift, Owner::Reconciler, "drift");
+            let drift = node.quarantined(Quarantine::Drift, TransitionOwner::Reconciler, "drift");
             let drift = drift.into_iter().filter(|_| node.state.in_service()).collect();
             all.push(("drift", drift, None));
         }
         if idle && node.quarantine == Some(Quarantine::Drift) && lets_serve(&self.run) {
-            let healed = node.become_(NodeState::Active, Owner::Reconciler, "well");
+            let healed = node.become_(NodeState::Active, TransitionOwner::Reconciler, "well");
             all.push(("heal", healed.into_iter().collect(), None));
         }
         let why = || "because".to_string();
-        for (what, asked) in [
-            ("quarantine", Ask::Quarantine { why: why() }),
-            ("release", Ask::Release { why: why(), unproven: true }),
-            ("reactivate", Ask::Reactivate { why: why(), unproven: true }),
+        for (what, requested) in [
+            ("quarantine", NodeRequest::Quarantine { why: why() }),
+            ("release", NodeRequest::Release { why: why(), unproven: true }),
+            ("reactivate", NodeRequest::Reactivate { why: why(), unproven: true }),
         ] {
-            let known = Known { run: Some(&self.run), healthy: false };
-            let end = closes(node, &asked, &self.run);
-            all.push((what, ask(node, &asked, known).unwrap_or_default(), end));
+            let known = NodeContext { run: Some(&self.run), healthy: false };
+            let end = closing_workflow(node, &requested, &self.run);
+            all.push((what, apply_request(node, &requested, known).unwrap_or_default(), end));
         }
         let moved = |(what, moves, end): (&'static str, Vec<Node>, Option<Workflow>)| {
             let node = moves.into_iter().last()?;
@@ -241,24 +264,24 @@ impl Place {
 
     fn check_outside(&self) {
         let (state, workflow) = (self.node.state, self.run.progress.workflow);
-        assert!(fits(state, &self.run), "{state} beside {workflow:?}");
+        assert!(is_consistent(state, &self.run), "{state} beside {workflow:?}");
         assert!(!state.in_progress() || !self.run.ended(), "{state}, and nobody is at work on it");
     }
 }
 
 struct Walk {
-    places: Vec<Place>,
+    places: Vec<Combination>,
     from: Vec<Option<(usize, String)>>,
     known: HashMap<Shape, usize>,
     queue: VecDeque<usize>,
 }
 
 impl Walk {
-    fn add(&mut self, place: Place, from: Option<(usize, String)>) {
+    fn add(&mut self, position: Combination, from: Option<(usize, String)>) {
         let index = self.places.len();
-        assert!(index < MAX_PLACES, "it does not end");
-        if *self.known.entry(place.shape()).or_insert(index) == index {
-            self.places.push(place);
+        assert!(index < MAX_COMBINATIONS, "it does not end");
+        if *self.known.entry(position.shape()).or_insert(index) == index {
+            self.places.push(position);
             self.from.push(from);
             self.queue.push_back(index);
         }
@@ -266,23 +289,29 @@ impl Walk {
 
     fn explore(&mut self, work: Work) {
         while let Some(index) = self.queue.pop_front() {
-            let place = self.places[index].clone();
-            let story = Story(self, index);
-            let guard = place.node.next(&Seen { run: Some(place.run.clone()) }, place.now);
-            assert!(matches!(guard, Next::Rest(_)), "somebody is at work: {guard:?}");
-            let mut next: Vec<(String, Place)> = Vec::new();
-            for (input, wait) in timely(&place.run) {
-                let after = place.after(&input, wait);
+            let position = self.places[index].clone();
+            let driver = PathPrinter(self, index);
+            let guard = position
+                .node
+                .next(&NodeTurnInput { run: Some(position.run.clone()) }, position.now);
+            assert!(matches!(guard, LifecycleDecision::Idle(_)), "somebody is at work: {guard:?}");
+            let mut next: Vec<(String, Combination)> = Vec::new();
+            for (input, wait) in timely_inputs(&position.run) {
+                let after = position.after(&input, wait);
                 next.extend(after.map(|after| (format!("{input:?} after {wait:?}"), after)));
             }
             for how in [RestartMode::Rerun, RestartMode::RestartClean] {
-                next.extend(place.anew(how).map(|after| (format!("{how:?}"), after)));
+                next.extend(position.restarted(how).map(|after| (format!("{how:?}"), after)));
             }
             if let Work::Take(mode) = work {
-                next.extend(place.requested(mode).map(|after| ("asked anew".to_string(), after)));
+                next.extend(
+                    position.requested(mode).map(|after| ("asked anew".to_string(), after)),
+                );
             }
-            next.extend(place.outside().into_iter().map(|(what, to)| (what.to_string(), to)));
-            drop(story);
+            next.extend(
+                position.outside_transitions().into_iter().map(|(what, to)| (what.to_string(), to)),
+            );
+            drop(driver);
             for (label, after) in next {
                 self.add(after, Some((index, label)));
             }
@@ -291,16 +320,16 @@ impl Walk {
 }
 
 /// Prints the path to a combination when a check fails there.
-struct Story<'a>(&'a Walk, usize);
+struct PathPrinter<'a>(&'a Walk, usize);
 
-impl Drop for Story<'_> {
+impl Drop for PathPrinter<'_> {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             return;
         }
         let Self(walk, mut at) = *self;
-        let place = &walk.places[at];
-        let mut lines = vec![format!("{} and {:#?}", place.node.state, place.run.progress)];
+        let position = &walk.places[at];
+        let mut lines = vec![format!("{} and {:#?}", position.node.state, position.run.progress)];
         while let Some((parent, label)) = &walk.from[at] {
             lines.push(format!("  {label}"));
             at = *parent;
@@ -311,7 +340,7 @@ impl Drop for Story<'_> {
 }
 
 /// Walks the few stages that matter for the node, and asserts that the walk was not cut short.
-fn walks(work: Work, stages: &[Stage], cluster: &str, at_least: usize) -> Vec<Place> {
+fn walks(work: Work, stages: &[NodeStage], cluster: &str, at_least: usize) -> Vec<Combination> {
     let all = work.stages();
     assert!(stages.iter().all(|stage| all.contains(stage)), "{work:?} has other stages");
     let mut spec = run_of(work, stages, cluster).spec;
@@ -332,12 +361,12 @@ fn walks(work: Work, stages: &[Stage], cluster: &str, at_least: usize) -> Vec<Pl
     for from in starts {
         let (node, run) = (node(from), Run::new(spec.clone()));
         check(&node, &run);
-        walk.add(Place { node, run, now: at(0), epoch: 1, served: true }, None);
+        walk.add(Combination { node, run, now: at(0), epoch: 1, served: true }, None);
     }
     walk.explore(work);
     println!("{work:?}: {} places", walk.places.len());
     assert!(walk.places.len() >= at_least, "{work:?}: only {} places", walk.places.len());
-    let flows: Vec<_> = walk.places.iter().map(|place| place.run.progress.workflow).collect();
+    let flows: Vec<_> = walk.places.iter().map(|position| position.run.progress.workflow).collect();
     let undone = spec.steps.iter().any(|step| step.effect.undo().is_some());
     for flow in Workflow::ALL {
         let expected = undone || flow != Workflow::Compensating;
@@ -346,16 +375,17 @@ fn walks(work: Work, stages: &[Stage], cluster: &str, at_least: usize) -> Vec<Pl
     walk.places
 }
 
-fn reached(places: &[Place]) -> BTreeSet<&'static str> {
-    places.iter().map(|place| place.node.state.as_str()).collect()
+fn reached(places: &[Combination]) -> BTreeSet<&'static str> {
+    places.iter().map(|position| position.node.state.as_str()).collect()
 }
 
-use Stage::{
+use NodeStage::{
     CleanupStorage, DeployViaMaas, DisableNode, DrainNode, RemoveGpuaasNodeRecord,
     RetireGpuaasNode, ValidateCleanNode, WaitForAgentEnrollment,
 };
 
-const KEPT: [&str; 5] = ["active", "offline", "quarantined", "draining", "retired"];
+const STATES_OF_A_KEPT_NODE: [&str; 5] =
+    ["active", "offline", "quarantined", "draining", "retired"];
 
 #[test]
 fn onboarding() {
@@ -367,26 +397,26 @@ fn onboarding() {
 #[test]
 fn soft_reset() {
     let stages = [DisableNode, DrainNode, CleanupStorage];
-    let places = walks(Work::Take(Mode::SoftReset), &stages, "", 7_000);
-    assert_eq!(reached(&places), KEPT.into());
+    let places = walks(Work::Take(DecommissionMode::SoftReset), &stages, "", 7_000);
+    assert_eq!(reached(&places), STATES_OF_A_KEPT_NODE.into());
 }
 
 #[test]
 fn reimage() {
     let stages = [DisableNode, DrainNode, DeployViaMaas];
-    let places = walks(Work::Take(Mode::Reimage), &stages, "", 7_000);
-    assert_eq!(reached(&places), KEPT.into());
+    let places = walks(Work::Take(DecommissionMode::Reimage), &stages, "", 7_000);
+    assert_eq!(reached(&places), STATES_OF_A_KEPT_NODE.into());
 }
 
 #[test]
 fn full_decommission() {
     let stages = [DisableNode, DrainNode, RemoveGpuaasNodeRecord];
-    let places = walks(Work::Take(Mode::FullDecommission), &stages, "", 7_000);
+    let places = walks(Work::Take(DecommissionMode::FullDecommission), &stages, "", 7_000);
     let more = ["removing", "deleted"];
-    assert_eq!(reached(&places), KEPT.into_iter().chain(more).collect());
+    assert_eq!(reached(&places), STATES_OF_A_KEPT_NODE.into_iter().chain(more).collect());
     // A deleted node was removed completely, and stays deleted.
-    for place in places.iter().filter(|place| place.node.state == NodeState::Deleted) {
-        let workflow = place.run.progress.workflow;
+    for position in places.iter().filter(|position| position.node.state == NodeState::Deleted) {
+        let workflow = position.run.progress.workflow;
         assert!(matches!(workflow, Workflow::Completed | Workflow::Reconciled), "{workflow:?}");
     }
 }
@@ -394,20 +424,20 @@ fn full_decommission() {
 #[test]
 fn storage_cleanup() {
     let stages = [DisableNode, DrainNode, ValidateCleanNode];
-    let places = walks(Work::Take(Mode::StorageCleanup), &stages, "", 7_000);
-    assert_eq!(reached(&places), KEPT.into());
+    let places = walks(Work::Take(DecommissionMode::StorageCleanup), &stages, "", 7_000);
+    assert_eq!(reached(&places), STATES_OF_A_KEPT_NODE.into());
 }
 
 #[test]
 fn a_drain_by_the_cluster() {
     let stages = [DisableNode, DrainNode];
-    let places = walks(Work::Take(Mode::Drain), &stages, "cluster-a", 7_000);
-    assert_eq!(reached(&places), KEPT.into());
+    let places = walks(Work::Take(DecommissionMode::Drain), &stages, "cluster-a", 7_000);
+    assert_eq!(reached(&places), STATES_OF_A_KEPT_NODE.into());
 }
 
 #[test]
 fn retirement() {
     let stages = [DisableNode, DrainNode, RetireGpuaasNode];
-    let places = walks(Work::Take(Mode::Retire), &stages, "", 7_000);
-    assert_eq!(reached(&places), KEPT.into());
+    let places = walks(Work::Take(DecommissionMode::Retire), &stages, "", 7_000);
+    assert_eq!(reached(&places), STATES_OF_A_KEPT_NODE.into());
 }

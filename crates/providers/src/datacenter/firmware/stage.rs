@@ -1,28 +1,28 @@
 //! The stages of an update, and the pure decision of the next step.
 
-use crate::fetch::shown;
-use crate::redfish::{TaskSeen, Way};
-use model::fault::{Code, Fault, Happened};
-use model::time::{Timestamp, spoken};
+use crate::fetch::redact_url;
+use crate::redfish::{TaskStatus, UpdateMethod};
+use model::fault::{EffectOutcome, Fault, FaultCode};
+use model::time::{Timestamp, format_duration};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Patience {
+pub struct FirmwareTimeouts {
     /// Between two reads.
-    pub look_every: Duration,
+    pub poll_interval: Duration,
     /// How long the new version may take to appear after the task has ended or is gone.
     pub settle: Duration,
     /// How long a device may be unreachable during the update: many restart.
-    pub away: Duration,
+    pub max_unreachable: Duration,
 }
 
-impl Default for Patience {
+impl Default for FirmwareTimeouts {
     fn default() -> Self {
         Self {
-            look_every: Duration::from_secs(5),
+            poll_interval: Duration::from_secs(5),
             settle: Duration::from_secs(180),
-            away: Duration::from_secs(1_200),
+            max_unreachable: Duration::from_secs(1_200),
         }
     }
 }
@@ -30,15 +30,15 @@ impl Default for Patience {
 /// The stage of an update. It is stored before the step that it names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Flash {
+pub enum UpdateStage {
     /// Nothing was requested. An unfinished upload may be in progress; it has no effect.
     Begun,
     /// The request is being or was sent. `tasks_before`: the tasks before it, if known.
     #[serde(rename = "asked")]
-    Asked {
+    Requested {
         since: Timestamp,
         #[serde(rename = "before", default, skip_serializing_if = "Option::is_none")]
-        before: Option<Vec<String>>,
+        tasks_before: Option<Vec<String>>,
     },
     /// The device executes the update as this task.
     Task {
@@ -46,7 +46,7 @@ pub enum Flash {
     },
     /// Only the version decides now: the task has succeeded, or is gone, or there was none.
     #[serde(rename = "taken")]
-    Taken {
+    Verifying {
         since: Timestamp,
         ended: bool,
     },
@@ -56,8 +56,8 @@ pub enum Flash {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Sight {
-    Task(TaskSeen),
+pub enum UpdateObservation {
+    Task(TaskStatus),
     TaskGone,
     /// The present version, and the tasks that are new since the request.
     Version {
@@ -67,100 +67,120 @@ pub enum Sight {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Turn {
-    Look,
-    Become(Flash),
+pub enum UpdateStep {
+    Wait,
+    Become(UpdateStage),
     Done,
     Fail(Fault),
 }
 
-pub fn next(stage: &Flash, sight: &Sight, wanted: &str, now: Timestamp, settle: Duration) -> Turn {
-    match (stage, sight) {
-        (Flash::Done, _) => Turn::Done,
-        (Flash::Begun | Flash::Stopped, _) => {
-            Turn::Fail(Fault::new(Code::EffectFailed, "nothing was asked"))
+pub fn next_step(
+    stage: &UpdateStage,
+    observation: &UpdateObservation,
+    desired: &str,
+    now: Timestamp,
+    settle: Duration,
+) -> UpdateStep {
+    match (stage, observation) {
+        (UpdateStage::Done, _) => UpdateStep::Done,
+        (UpdateStage::Begun | UpdateStage::Stopped, _) => {
+            UpdateStep::Fail(Fault::new(FaultCode::EffectFailed, "nothing was asked"))
         }
-        (Flash::Task { .. }, Sight::Task(seen)) => after_task(seen, now),
-        (Flash::Task { .. }, Sight::TaskGone) => {
-            Turn::Become(Flash::Taken { since: now, ended: false })
+        (UpdateStage::Task { .. }, UpdateObservation::Task(observed)) => after_task(observed, now),
+        (UpdateStage::Task { .. }, UpdateObservation::TaskGone) => {
+            UpdateStep::Become(UpdateStage::Verifying { since: now, ended: false })
         }
-        (Flash::Task { .. }, Sight::Version { .. }) => Turn::Look,
-        (Flash::Asked { .. } | Flash::Taken { .. }, Sight::Version { version, .. })
-            if version == wanted =>
-        {
-            Turn::Done
-        }
-        (Flash::Asked { since, .. }, Sight::Version { version, new }) => match new.as_slice() {
-            [task] => Turn::Become(Flash::Task { task: task.clone() }),
-            [] if now.since(*since) < settle => Turn::Look,
-            [] => Turn::Fail(unknown(format!("no task came of it, and the version is {version}"))),
-            several => {
-                let several = several.join(", ");
-                Turn::Fail(unknown(format!("it may be any of the tasks {several}")))
+        (UpdateStage::Task { .. }, UpdateObservation::Version { .. }) => UpdateStep::Wait,
+        (
+            UpdateStage::Requested { .. } | UpdateStage::Verifying { .. },
+            UpdateObservation::Version { version, .. },
+        ) if version == desired => UpdateStep::Done,
+        (UpdateStage::Requested { since, .. }, UpdateObservation::Version { version, new }) => {
+            match new.as_slice() {
+                [task] => UpdateStep::Become(UpdateStage::Task { task: task.clone() }),
+                [] if now.since(*since) < settle => UpdateStep::Wait,
+                [] => UpdateStep::Fail(unknown(format!(
+                    "no task came of it, and the version is {version}"
+                ))),
+                several => {
+                    let several = several.join(", ");
+                    UpdateStep::Fail(unknown(format!("it may be any of the tasks {several}")))
+                }
             }
-        },
-        (Flash::Taken { since, .. }, Sight::Version { .. }) if now.since(*since) < settle => {
-            Turn::Look
         }
-        (Flash::Taken { ended: true, .. }, Sight::Version { version, .. }) => {
-            let said = format!(
-                "the device says that {wanted} was installed, and shows {version} after {}; \
+        (UpdateStage::Verifying { since, .. }, UpdateObservation::Version { .. })
+            if now.since(*since) < settle =>
+        {
+            UpdateStep::Wait
+        }
+        (
+            UpdateStage::Verifying { ended: true, .. },
+            UpdateObservation::Version { version, .. },
+        ) => {
+            let message = format!(
+                "the device says that {desired} was installed, and shows {version} after {}; \
                  some take effect only after a power cycle",
-                spoken(settle)
+                format_duration(settle)
             );
-            Turn::Fail(Fault::new(Code::FirmwareDiffers, said))
+            UpdateStep::Fail(Fault::new(FaultCode::FirmwareDiffers, message))
         }
-        (Flash::Taken { ended: false, .. }, Sight::Version { version, .. }) => {
-            let said = format!(
-                "the device took {wanted} on and no longer says what became of it; after {} it shows {version}",
-                spoken(settle)
+        (
+            UpdateStage::Verifying { ended: false, .. },
+            UpdateObservation::Version { version, .. },
+        ) => {
+            let message = format!(
+                "the device took {desired} on and no longer says what became of it; after {} it shows {version}",
+                format_duration(settle)
             );
-            Turn::Fail(Fault::new(Code::TaskLost, said))
+            UpdateStep::Fail(Fault::new(FaultCode::TaskLost, message))
         }
-        (Flash::Asked { .. } | Flash::Taken { .. }, Sight::Task(_) | Sight::TaskGone) => Turn::Look,
+        (
+            UpdateStage::Requested { .. } | UpdateStage::Verifying { .. },
+            UpdateObservation::Task(_) | UpdateObservation::TaskGone,
+        ) => UpdateStep::Wait,
     }
 }
 
-fn after_task(seen: &TaskSeen, now: Timestamp) -> Turn {
-    match seen.state.ended() {
-        None => Turn::Look,
-        Some(true) => Turn::Become(Flash::Taken { since: now, ended: true }),
+fn after_task(observed: &TaskStatus, now: Timestamp) -> UpdateStep {
+    match observed.state.ended() {
+        None => UpdateStep::Wait,
+        Some(true) => UpdateStep::Become(UpdateStage::Verifying { since: now, ended: true }),
         Some(false) => {
-            let state = seen.state.as_str();
-            let said = match seen.messages.as_slice() {
+            let state = observed.state.as_str();
+            let message = match observed.messages.as_slice() {
                 [] => format!("the device's task ended as {state}, without a word"),
                 some => format!("the device's task ended as {state}: {}", some.join(" ")),
             };
-            Turn::Fail(Fault::new(Code::FirmwareFailed, said))
+            UpdateStep::Fail(Fault::new(FaultCode::FirmwareFailed, message))
         }
     }
 }
 
 fn unknown(why: String) -> Fault {
-    Fault::new(Code::AnswerLost, format!("the device was asked to update, and {why}"))
+    Fault::new(FaultCode::AnswerLost, format!("the device was asked to update, and {why}"))
 }
 
 /// The transfer method. A file that Farrier cannot fetch must be fetched by the device.
-pub fn way(offered: &[Way], url: &str) -> Result<Way, Fault> {
-    let fits = |way: &&Way| match way {
-        Way::Form | Way::Plain => is_http(url),
-        Way::Fetch => true,
+pub fn choose_method(offered: &[UpdateMethod], url: &str) -> Result<UpdateMethod, Fault> {
+    let fits = |way: &&UpdateMethod| match way {
+        UpdateMethod::MultipartPush | UpdateMethod::HttpPush => is_http(url),
+        UpdateMethod::SimpleUpdate => true,
     };
     offered.iter().find(fits).cloned().ok_or_else(|| {
-        let said = match offered {
+        let message = match offered {
             [] => "the device takes no firmware over Redfish: it offers neither MultipartHttpPushUri nor SimpleUpdate \
                    nor HttpPushUri"
                 .to_owned(),
             some => {
-                let names: Vec<&str> = some.iter().map(Way::as_str).collect();
+                let names: Vec<&str> = some.iter().map(UpdateMethod::as_str).collect();
                 format!(
                     "{} cannot be sent by {}; serve the file over http or https",
-                    shown(url),
+                    redact_url(url),
                     names.join(" or ")
                 )
             }
         };
-        Fault::new(Code::NotSupported, said)
+        Fault::new(FaultCode::NotSupported, message)
     })
 }
 
@@ -169,20 +189,24 @@ pub fn is_http(url: &str) -> bool {
 }
 
 /// A refusal means that nothing has happened; any other fault leaves the outcome unknown.
-pub fn asked_before(fault: Fault) -> Fault {
-    match fault.code == Code::EffectFailed {
-        true => Fault::new(Code::FirmwareFailed, format!("the device refused it: {}", fault.said)),
+pub fn request_fault(fault: Fault) -> Fault {
+    match fault.code == FaultCode::EffectFailed {
+        true => Fault::new(
+            FaultCode::FirmwareFailed,
+            format!("the device refused it: {}", fault.message),
+        ),
         false => fault,
     }
 }
 
 /// After the request, a fault that says nothing about the update leaves its outcome unknown.
-pub fn after_asked(fault: Fault) -> Fault {
-    match (fault.code.happened(), fault.code) {
-        (Happened::Maybe, _) | (_, Code::FirmwareFailed | Code::FirmwareDiffers) => fault,
-        (Happened::No, _) => {
-            let said = format!("an update is under way, and cannot be seen: {}", fault.said);
-            Fault::new(Code::AnswerLost, said)
+pub fn fault_after_request(fault: Fault) -> Fault {
+    match (fault.code.effect_outcome(), fault.code) {
+        (EffectOutcome::Unknown, _)
+        | (_, FaultCode::FirmwareFailed | FaultCode::FirmwareDiffers) => fault,
+        (EffectOutcome::NotApplied, _) => {
+            let message = format!("an update is under way, and cannot be seen: {}", fault.message);
+            Fault::new(FaultCode::AnswerLost, message)
         }
     }
 }
@@ -198,111 +222,117 @@ mod tests {
         Timestamp::from_millis(seconds * 1_000)
     }
 
-    fn shows(version: &str, new: &[&str]) -> Sight {
+    fn shows(version: &str, new: &[&str]) -> UpdateObservation {
         let new = new.iter().map(|task| (*task).to_owned()).collect();
-        Sight::Version { version: version.into(), new }
+        UpdateObservation::Version { version: version.into(), new }
     }
 
-    fn task(state: TaskState, messages: &[&str]) -> Sight {
-        let messages = messages.iter().map(|said| (*said).to_owned()).collect();
-        Sight::Task(TaskSeen { state, percent: None, messages })
+    fn task(state: TaskState, messages: &[&str]) -> UpdateObservation {
+        let messages = messages.iter().map(|message| (*message).to_owned()).collect();
+        UpdateObservation::Task(TaskStatus { state, percent: None, messages })
     }
 
     #[test]
-    fn every_sight_has_its_turn() {
-        let asked = Flash::Asked { since: at(0), before: None };
-        let works = Flash::Task { task: "/t/1".into() };
-        let taken = |ended| Flash::Taken { since: at(0), ended };
-        for (stage, sight, second, expected) in [
-            (&asked, shows("2", &[]), 0, Turn::Done),
-            (&asked, shows("1", &[]), 99, Turn::Look),
-            (&asked, shows("1", &["/t/1"]), 99, Turn::Become(works.clone())),
-            (&works, task(TaskState::Running, &[]), 9_999, Turn::Look),
-            (&works, task(TaskState::Pending, &[]), 9_999, Turn::Look),
+    fn every_observation_has_its_step() {
+        let requested = UpdateStage::Requested { since: at(0), tasks_before: None };
+        let works = UpdateStage::Task { task: "/t/1".into() };
+        let taken = |ended| UpdateStage::Verifying { since: at(0), ended };
+        for (stage, observation, second, expected) in [
+            (&requested, shows("2", &[]), 0, UpdateStep::Done),
+            (&requested, shows("1", &[]), 99, UpdateStep::Wait),
+            (&requested, shows("1", &["/t/1"]), 99, UpdateStep::Become(works.clone())),
+            (&works, task(TaskState::Running, &[]), 9_999, UpdateStep::Wait),
+            (&works, task(TaskState::Pending, &[]), 9_999, UpdateStep::Wait),
             (
                 &works,
                 task(TaskState::Completed, &[]),
                 7,
-                Turn::Become(Flash::Taken { since: at(7), ended: true }),
+                UpdateStep::Become(UpdateStage::Verifying { since: at(7), ended: true }),
             ),
-            (&works, Sight::TaskGone, 7, Turn::Become(Flash::Taken { since: at(7), ended: false })),
-            (&taken(true), shows("1", &[]), 99, Turn::Look),
-            (&taken(true), shows("2", &[]), 0, Turn::Done),
-            (&taken(false), shows("2", &[]), 0, Turn::Done),
-            (&taken(false), shows("1", &[]), 99, Turn::Look),
-            (&Flash::Done, shows("1", &[]), 0, Turn::Done),
+            (
+                &works,
+                UpdateObservation::TaskGone,
+                7,
+                UpdateStep::Become(UpdateStage::Verifying { since: at(7), ended: false }),
+            ),
+            (&taken(true), shows("1", &[]), 99, UpdateStep::Wait),
+            (&taken(true), shows("2", &[]), 0, UpdateStep::Done),
+            (&taken(false), shows("2", &[]), 0, UpdateStep::Done),
+            (&taken(false), shows("1", &[]), 99, UpdateStep::Wait),
+            (&UpdateStage::Done, shows("1", &[]), 0, UpdateStep::Done),
         ] {
-            let found = next(stage, &sight, "2", at(second), SETTLE);
-            assert_eq!(found, expected, "{stage:?} {sight:?} at {second}");
+            let found = next_step(stage, &observation, "2", at(second), SETTLE);
+            assert_eq!(found, expected, "{stage:?} {observation:?} at {second}");
         }
     }
 
     /// Only a failure that the device reported means that nothing happened; the rest is unknown.
     #[test]
-    fn every_end_has_its_code() {
-        let asked = Flash::Asked { since: at(0), before: None };
-        let works = Flash::Task { task: "/t/1".into() };
-        let taken = |ended| Flash::Taken { since: at(0), ended };
-        for (stage, sight, code, words) in [
-            (&asked, shows("1", &[]), Code::AnswerLost, "no task came of it"),
-            (&asked, shows("1", &["/t/1", "/t/2"]), Code::AnswerLost, "/t/1, /t/2"),
+    fn every_failure_has_its_code() {
+        let requested = UpdateStage::Requested { since: at(0), tasks_before: None };
+        let works = UpdateStage::Task { task: "/t/1".into() };
+        let taken = |ended| UpdateStage::Verifying { since: at(0), ended };
+        for (stage, observation, code, words) in [
+            (&requested, shows("1", &[]), FaultCode::AnswerLost, "no task came of it"),
+            (&requested, shows("1", &["/t/1", "/t/2"]), FaultCode::AnswerLost, "/t/1, /t/2"),
             (
                 &works,
                 task(TaskState::Exception, &["Bad signature."]),
-                Code::FirmwareFailed,
+                FaultCode::FirmwareFailed,
                 "Exception: Bad signature.",
             ),
-            (&works, task(TaskState::Killed, &[]), Code::FirmwareFailed, "without a word"),
-            (&taken(true), shows("1", &[]), Code::FirmwareDiffers, "shows 1 after"),
-            (&taken(false), shows("1", &[]), Code::TaskLost, "shows 1"),
+            (&works, task(TaskState::Killed, &[]), FaultCode::FirmwareFailed, "without a word"),
+            (&taken(true), shows("1", &[]), FaultCode::FirmwareDiffers, "shows 1 after"),
+            (&taken(false), shows("1", &[]), FaultCode::TaskLost, "shows 1"),
         ] {
-            match next(stage, &sight, "2", at(100), SETTLE) {
-                Turn::Fail(fault) => {
+            match next_step(stage, &observation, "2", at(100), SETTLE) {
+                UpdateStep::Fail(fault) => {
                     assert_eq!(fault.code, code, "{fault}");
-                    assert!(fault.said.contains(words), "{fault}");
+                    assert!(fault.message.contains(words), "{fault}");
                 }
-                other => panic!("{stage:?} {sight:?}: {other:?}"),
+                other => panic!("{stage:?} {observation:?}: {other:?}"),
             }
         }
     }
 
     #[test]
-    fn what_we_cannot_fetch_the_device_must() {
-        let all = [Way::Form, Way::Fetch, Way::Plain];
+    fn a_file_that_farrier_cannot_fetch_is_fetched_by_the_device() {
+        let all = [UpdateMethod::MultipartPush, UpdateMethod::SimpleUpdate, UpdateMethod::HttpPush];
         for (offered, url, expected) in [
-            (&all[..], "https://files/bmc.bin", Some(Way::Form)),
-            (&all[..], "tftp://files/bmc.bin", Some(Way::Fetch)),
-            (&all[1..], "HTTP://files/bmc.bin", Some(Way::Fetch)),
-            (&all[2..], "http://files/bmc.bin", Some(Way::Plain)),
+            (&all[..], "https://files/bmc.bin", Some(UpdateMethod::MultipartPush)),
+            (&all[..], "tftp://files/bmc.bin", Some(UpdateMethod::SimpleUpdate)),
+            (&all[1..], "HTTP://files/bmc.bin", Some(UpdateMethod::SimpleUpdate)),
+            (&all[2..], "http://files/bmc.bin", Some(UpdateMethod::HttpPush)),
             (&all[2..], "tftp://files/bmc.bin", None),
             (&[], "http://files/bmc.bin", None),
         ] {
-            assert_eq!(way(offered, url).ok(), expected, "{offered:?} {url}");
+            assert_eq!(choose_method(offered, url).ok(), expected, "{offered:?} {url}");
         }
     }
 
     #[test]
-    fn after_it_was_asked_no_fault_says_that_nothing_happened() {
-        for code in Code::ALL {
-            let fault = after_asked(Fault::new(*code, "why"));
-            let told = matches!(fault.code, Code::FirmwareFailed | Code::FirmwareDiffers);
-            assert!(told || fault.code.happened() == Happened::Maybe, "{code:?}");
+    fn after_the_request_the_outcome_is_unknown() {
+        for code in FaultCode::ALL {
+            let fault = fault_after_request(Fault::new(*code, "why"));
+            let reported =
+                matches!(fault.code, FaultCode::FirmwareFailed | FaultCode::FirmwareDiffers);
+            assert!(reported || fault.code.effect_outcome() == EffectOutcome::Unknown, "{code:?}");
         }
     }
 
     #[test]
-    fn a_stage_is_read_as_it_was_written() {
+    fn a_stage_survives_serialization() {
         for stage in [
-            Flash::Begun,
-            Flash::Asked { since: at(1), before: None },
-            Flash::Asked { since: at(1), before: Some(vec!["/t/1".into()]) },
-            Flash::Task { task: "/t/1".into() },
-            Flash::Taken { since: at(1), ended: false },
-            Flash::Done,
-            Flash::Stopped,
+            UpdateStage::Begun,
+            UpdateStage::Requested { since: at(1), tasks_before: None },
+            UpdateStage::Requested { since: at(1), tasks_before: Some(vec!["/t/1".into()]) },
+            UpdateStage::Task { task: "/t/1".into() },
+            UpdateStage::Verifying { since: at(1), ended: false },
+            UpdateStage::Done,
+            UpdateStage::Stopped,
         ] {
             let text = serde_json::to_string(&stage).unwrap();
-            assert_eq!(serde_json::from_str::<Flash>(&text).unwrap(), stage);
+            assert_eq!(serde_json::from_str::<UpdateStage>(&text).unwrap(), stage);
         }
     }
 }

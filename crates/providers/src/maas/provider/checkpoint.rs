@@ -1,11 +1,11 @@
 //! The checkpoint of one provider call at MAAS. It is written before the request that it names.
 
-use super::letting::Letting;
+use super::release_decision::ReleaseProgress;
 use crate::power::{PowerGoal, PowerStage};
 use crate::state_store::{Checkpoint, ProviderStateStore};
-use model::effect::Key;
-use model::fault::{Code, Fault};
-use model::node::Upstream;
+use model::effect::EffectKey;
+use model::fault::{Fault, FaultCode};
+use model::node::MaasState;
 use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -17,105 +17,109 @@ pub(super) enum OrderCheckpoint {
     Begun,
     /// The same, after a request to create or delete a record or to abort or release.
     #[serde(rename = "asked")]
-    Asked { at: Timestamp },
+    Requested { at: Timestamp },
     /// The state before, and when MAAS was requested to commission.
     Commission {
-        before: Upstream,
+        before: MaasState,
         #[serde(rename = "asked")]
-        asked: Option<Timestamp>,
+        requested_at: Option<Timestamp>,
     },
     /// When MAAS was requested to install.
     Deploy {
         #[serde(rename = "asked")]
-        asked: Option<Timestamp>,
+        requested_at: Option<Timestamp>,
     },
     Release {
         #[serde(rename = "letting")]
-        letting: Letting,
+        progress: ReleaseProgress,
     },
     Reinstall {
         round: u32,
         #[serde(rename = "leg")]
-        leg: Leg,
+        phase: ReinstallPhase,
     },
     Power {
         goal: PowerGoal,
         stage: PowerStage,
         #[serde(rename = "watched")]
-        watched: Option<Timestamp>,
+        last_read_at: Option<Timestamp>,
     },
     /// Stopped; nothing more is requested under this key.
     Stopped,
     /// Kept for a whole run: the state when the run first read the machine.
     #[serde(rename = "first_seen")]
-    FirstSeen { before: Upstream },
+    FirstObserved { before: MaasState },
 }
 
 /// The phase of one reinstall round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Leg {
+pub(super) enum ReinstallPhase {
     #[serde(rename = "letting")]
-    Letting(Letting),
+    Releasing(ReleaseProgress),
     /// When MAAS was requested to install.
     Installing {
         #[serde(rename = "asked")]
-        asked: Option<Timestamp>,
+        requested_at: Option<Timestamp>,
     },
 }
 
 impl OrderCheckpoint {
     /// When MAAS got a request that cannot be recalled. A power sequence is completed instead.
-    pub fn asked(&self) -> Option<Timestamp> {
-        let let_go = |letting: &Letting| match letting {
-            Letting::Begun => None,
-            Letting::Asked { at, .. } => Some(*at),
+    pub fn requested_at(&self) -> Option<Timestamp> {
+        let let_go = |letting: &ReleaseProgress| match letting {
+            ReleaseProgress::Begun => None,
+            ReleaseProgress::Requested { at, .. } => Some(*at),
         };
         match self {
-            Self::Asked { at } => Some(*at),
-            Self::Commission { asked, .. } | Self::Deploy { asked } => *asked,
-            Self::Release { letting } => let_go(letting),
-            Self::Reinstall { leg: Leg::Letting(letting), .. } => let_go(letting),
-            Self::Reinstall { leg: Leg::Installing { asked }, .. } => *asked,
-            Self::Begun | Self::Power { .. } | Self::Stopped | Self::FirstSeen { .. } => None,
+            Self::Requested { at } => Some(*at),
+            Self::Commission { requested_at: requested, .. }
+            | Self::Deploy { requested_at: requested } => *requested,
+            Self::Release { progress: letting } => let_go(letting),
+            Self::Reinstall { phase: ReinstallPhase::Releasing(letting), .. } => let_go(letting),
+            Self::Reinstall {
+                phase: ReinstallPhase::Installing { requested_at: requested },
+                ..
+            } => *requested,
+            Self::Begun | Self::Power { .. } | Self::Stopped | Self::FirstObserved { .. } => None,
         }
     }
 }
 
 /// The checkpoint of one effect key.
 #[derive(Clone, Copy)]
-pub(super) struct Notes<'a> {
+pub(super) struct CheckpointStore<'a> {
     pub store: &'a dyn ProviderStateStore,
-    pub key: &'a Key,
+    pub key: &'a EffectKey,
 }
 
 /// The result of a stop.
-pub(super) enum Stopping {
+pub(super) enum StopResult {
     /// It never started and never will.
     Barred,
     Begun(OrderCheckpoint),
 }
 
-impl Notes<'_> {
+impl CheckpointStore<'_> {
     /// Writes the first checkpoint unless one exists; returns the one in force. Fails when stopped.
     pub async fn begin(&self, first: OrderCheckpoint) -> Result<OrderCheckpoint, Fault> {
-        match self.store.begin(self.key, &Checkpoint::Begun(self.written(&first)?)).await? {
+        match self.store.begin(self.key, &Checkpoint::Begun(self.serialize(&first)?)).await? {
             None => Ok(first),
             Some(Checkpoint::Barred) => Err(self.barred()),
-            Some(Checkpoint::Begun(body)) => match self.read(body)? {
+            Some(Checkpoint::Begun(body)) => match self.deserialize(body)? {
                 OrderCheckpoint::Stopped => Err(self.barred()),
-                memo => Ok(memo),
+                checkpoint => Ok(checkpoint),
             },
         }
     }
 
     /// `None` when nothing was started, or when it was stopped.
     pub async fn recall(&self) -> Result<Option<OrderCheckpoint>, Fault> {
-        match self.store.recall(self.key).await? {
+        match self.store.checkpoint(self.key).await? {
             None | Some(Checkpoint::Barred) => Ok(None),
-            Some(Checkpoint::Begun(body)) => Ok(match self.read(body)? {
+            Some(Checkpoint::Begun(body)) => Ok(match self.deserialize(body)? {
                 OrderCheckpoint::Stopped => None,
-                memo => Some(memo),
+                checkpoint => Some(checkpoint),
             }),
         }
     }
@@ -129,46 +133,48 @@ impl Notes<'_> {
         if before == after {
             return Ok(());
         }
-        let (old, new) = (self.written(before)?, self.written(after)?);
+        let (old, new) = (self.serialize(before)?, self.serialize(after)?);
         match self.store.compare_and_swap(self.key, &old, &new).await? {
             true => Ok(()),
             false => {
-                let said = format!("another worker has gone on with {}, or stopped it", self.key);
-                Err(Fault::new(Code::AnswerLost, said))
+                let message =
+                    format!("another worker has gone on with {}, or stopped it", self.key);
+                Err(Fault::new(FaultCode::AnswerLost, message))
             }
         }
     }
 
     /// Bars the key if nothing has started.
-    pub async fn stop(&self) -> Result<Stopping, Fault> {
+    pub async fn stop(&self) -> Result<StopResult, Fault> {
         match self.store.begin(self.key, &Checkpoint::Barred).await? {
-            None | Some(Checkpoint::Barred) => Ok(Stopping::Barred),
-            Some(Checkpoint::Begun(body)) => Ok(match self.read(body)? {
-                OrderCheckpoint::Stopped => Stopping::Barred,
-                memo => Stopping::Begun(memo),
+            None | Some(Checkpoint::Barred) => Ok(StopResult::Barred),
+            Some(Checkpoint::Begun(body)) => Ok(match self.deserialize(body)? {
+                OrderCheckpoint::Stopped => StopResult::Barred,
+                checkpoint => StopResult::Begun(checkpoint),
             }),
         }
     }
 
-    fn written(&self, memo: &OrderCheckpoint) -> Result<Value, Fault> {
-        let wrong =
-            |error| Fault::new(Code::ProtocolBroken, format!("the note of {}: {error}", self.key));
-        serde_json::to_value(memo).map_err(wrong)
+    fn serialize(&self, checkpoint: &OrderCheckpoint) -> Result<Value, Fault> {
+        let wrong = |error| {
+            Fault::new(FaultCode::ProtocolBroken, format!("the note of {}: {error}", self.key))
+        };
+        serde_json::to_value(checkpoint).map_err(wrong)
     }
 
-    fn read(&self, body: Value) -> Result<OrderCheckpoint, Fault> {
+    fn deserialize(&self, body: Value) -> Result<OrderCheckpoint, Fault> {
         let wrong = |error| {
-            Fault::new(Code::RecordUnreadable, format!("the note of {}: {error}", self.key))
+            Fault::new(FaultCode::RecordUnreadable, format!("the note of {}: {error}", self.key))
         };
         serde_json::from_value(body).map_err(wrong)
     }
 
     fn barred(&self) -> Fault {
-        Fault::new(Code::EffectFailed, format!("{} was stopped before it began", self.key))
+        Fault::new(FaultCode::EffectFailed, format!("{} was stopped before it began", self.key))
     }
 }
 
 /// The checkpoint belongs to another kind of call.
-pub(super) fn two_effects() -> Fault {
-    Fault::new(Code::ProtocolBroken, "one key stands for two effects")
+pub(super) fn checkpoint_mismatch() -> Fault {
+    Fault::new(FaultCode::ProtocolBroken, "one key stands for two effects")
 }

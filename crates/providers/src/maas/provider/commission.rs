@@ -1,17 +1,20 @@
 //! Commissioning: MAAS boots the machine to read its hardware and optionally tests it.
 
-use super::checkpoint::{OrderCheckpoint, Stopping, two_effects};
-use super::hand::{Owner, Work, disagrees, done, has, inquired, state, unlocked};
-use super::letting::TESTS_FAILED;
+use super::checkpoint::{OrderCheckpoint, StopResult, checkpoint_mismatch};
+use super::executor::{
+    MaasOwner, StageExecutor, check_unlocked, describe_state, done, state_disagrees, status_answer,
+    upstream_state,
+};
+use super::release_decision::TESTS_FAILED;
 use crate::clock::now;
 use crate::maas::{Machine, Status};
-use model::effect::{Answer, Verb};
-use model::fault::{Code, Fault};
-use model::node::{Upstream, adopts};
+use model::effect::{CallVerb, ProviderAnswer};
+use model::fault::{Fault, FaultCode};
+use model::node::{MaasState, adoption_reason};
 
 /// The next step for a status.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Move {
+enum CommissionStep {
     /// In progress, or done before.
     Done,
     Commission,
@@ -19,26 +22,26 @@ enum Move {
 }
 
 /// `before` is the state when the call started, if it has.
-fn next(machine: &Machine, before: Option<Upstream>) -> Move {
-    let begun = before.is_some_and(|before| before != state(machine));
+fn next_step(machine: &Machine, before: Option<MaasState>) -> CommissionStep {
+    let begun = before.is_some_and(|before| before != upstream_state(machine));
     match machine.status {
         Status::Commissioning
         | Status::Testing
         | Status::Ready
         | Status::Allocated
         | Status::Deploying
-        | Status::Deployed => Move::Done,
+        | Status::Deployed => CommissionStep::Done,
         // It ran and failed at once; the stage that waits reports it.
-        Status::FailedCommissioning if begun => Move::Done,
-        Status::FailedTesting if begun && machine.osystem.is_empty() => Move::Done,
-        Status::New | Status::FailedCommissioning => Move::Commission,
+        Status::FailedCommissioning if begun => CommissionStep::Done,
+        Status::FailedTesting if begun && machine.osystem.is_empty() => CommissionStep::Done,
+        Status::New | Status::FailedCommissioning => CommissionStep::Commission,
         // MAAS refuses to commission it, and it may be in service.
-        Status::FailedTesting => Move::Disagree(TESTS_FAILED),
-        Status::Broken => {
-            Move::Disagree("somebody marked it broken: mend it, and mark it fixed in MAAS")
-        }
+        Status::FailedTesting => CommissionStep::Disagree(TESTS_FAILED),
+        Status::Broken => CommissionStep::Disagree(
+            "somebody marked it broken: mend it, and mark it fixed in MAAS",
+        ),
         Status::FailedDeployment => {
-            Move::Disagree("`farrier workflow restart-clean` releases it first")
+            CommissionStep::Disagree("`farrier workflow restart-clean` releases it first")
         }
         Status::Missing
         | Status::Reserved
@@ -53,67 +56,76 @@ fn next(machine: &Machine, before: Option<Upstream>) -> Move {
         | Status::ExitingRescueMode
         | Status::FailedExitingRescueMode
         | Status::Unknown(_) => {
-            Move::Disagree("finish in MAAS what was begun there, or take it back")
+            CommissionStep::Disagree("finish in MAAS what was begun there, or take it back")
         }
     }
 }
 
-impl Work<'_> {
-    pub async fn commission(&self) -> Result<Answer, Fault> {
-        let notes = self.hand.notes();
-        match self.hand.verb() {
-            Verb::Perform => {
+impl StageExecutor<'_> {
+    pub async fn commission(&self) -> Result<ProviderAnswer, Fault> {
+        let notes = self.call.checkpoints();
+        match self.call.verb() {
+            CallVerb::Perform => {
                 let machine = self.locate().await?;
-                let before = state(&machine);
-                if let Some(why) = adopts(self.stage, self.node.state, before) {
+                let before = upstream_state(&machine);
+                if let Some(why) = adoption_reason(self.stage, self.node.state, before) {
                     return Ok(done(&machine, why));
                 }
-                let memo = notes.begin(OrderCheckpoint::Commission { before, asked: None }).await?;
-                self.commission_now(machine, &memo).await
+                let checkpoint =
+                    notes.begin(OrderCheckpoint::Commission { before, requested_at: None }).await?;
+                self.commission_now(machine, &checkpoint).await
             }
-            Verb::Follow => match notes.recall().await? {
-                None => Ok(Answer::NeverStarted),
-                Some(memo) => self.commission_now(self.locate().await?, &memo).await,
+            CallVerb::Follow => match notes.recall().await? {
+                None => Ok(ProviderAnswer::NeverStarted),
+                Some(checkpoint) => self.commission_now(self.locate().await?, &checkpoint).await,
             },
-            Verb::GetStatus => match notes.recall().await? {
-                None => Ok(Answer::NeverStarted),
-                Some(memo) => inquired(self.commissioned(found(&memo)).await),
+            CallVerb::GetStatus => match notes.recall().await? {
+                None => Ok(ProviderAnswer::NeverStarted),
+                Some(checkpoint) => {
+                    status_answer(self.observe_commissioning(found(&checkpoint)).await)
+                }
             },
-            Verb::Observe => self.commissioned(None).await,
-            Verb::Stop => self.break_off().await,
+            CallVerb::Observe => self.observe_commissioning(None).await,
+            CallVerb::Stop => self.stop_commissioning().await,
         }
     }
 
-    async fn commissioned(&self, before: Option<Upstream>) -> Result<Answer, Fault> {
+    async fn observe_commissioning(
+        &self,
+        before: Option<MaasState>,
+    ) -> Result<ProviderAnswer, Fault> {
         let machine = self.locate().await?;
-        Ok(match next(&machine, before) {
-            Move::Done => done(&machine, has(&machine)),
-            Move::Commission | Move::Disagree(_) => Answer::Differs(has(&machine)),
+        Ok(match next_step(&machine, before) {
+            CommissionStep::Done => done(&machine, describe_state(&machine)),
+            CommissionStep::Commission | CommissionStep::Disagree(_) => {
+                ProviderAnswer::Differs(describe_state(&machine))
+            }
         })
     }
 
     async fn commission_now(
         &self,
         machine: Machine,
-        memo: &OrderCheckpoint,
-    ) -> Result<Answer, Fault> {
-        unlocked(&machine)?;
-        match next(&machine, found(memo)) {
-            Move::Done => Ok(done(&machine, has(&machine))),
-            Move::Disagree(instead) => Err(disagrees(&machine, instead)),
-            Move::Commission => {
+        checkpoint: &OrderCheckpoint,
+    ) -> Result<ProviderAnswer, Fault> {
+        check_unlocked(&machine)?;
+        match next_step(&machine, found(checkpoint)) {
+            CommissionStep::Done => Ok(done(&machine, describe_state(&machine))),
+            CommissionStep::Disagree(instead) => Err(state_disagrees(&machine, instead)),
+            CommissionStep::Commission => {
                 let id = &machine.system_id;
-                let OrderCheckpoint::Commission { before, .. } = memo else {
-                    return Err(two_effects());
+                let OrderCheckpoint::Commission { before, .. } = checkpoint else {
+                    return Err(checkpoint_mismatch());
                 };
-                let asked = OrderCheckpoint::Commission { before: *before, asked: Some(now()) };
-                self.hand.notes().compare_and_swap(memo, &asked).await?;
-                self.hand.journal.line(format!("maas: {id} is commissioned")).await;
-                let machine = self.hand.maas().commission(id).await?;
-                match next(&machine, found(memo)) {
-                    Move::Done => Ok(done(&machine, has(&machine))),
-                    Move::Commission | Move::Disagree(_) => {
-                        Err(Fault::new(Code::ReadBackDiffers, has(&machine)))
+                let requested =
+                    OrderCheckpoint::Commission { before: *before, requested_at: Some(now()) };
+                self.call.checkpoints().compare_and_swap(checkpoint, &requested).await?;
+                self.call.journal.write_line(format!("maas: {id} is commissioned")).await;
+                let machine = self.call.maas().commission(id).await?;
+                match next_step(&machine, found(checkpoint)) {
+                    CommissionStep::Done => Ok(done(&machine, describe_state(&machine))),
+                    CommissionStep::Commission | CommissionStep::Disagree(_) => {
+                        Err(Fault::new(FaultCode::ReadBackDiffers, describe_state(&machine)))
                     }
                 }
             }
@@ -121,43 +133,50 @@ impl Work<'_> {
     }
 
     /// Aborts what this key started. The stop is recorded last, so a crash repeats the abort.
-    async fn break_off(&self) -> Result<Answer, Fault> {
-        let notes = self.hand.notes();
-        let Stopping::Begun(memo) = notes.stop().await? else { return Ok(Answer::Stopped) };
-        if let (Some(machine), Some(_)) = (self.there().await?, memo.asked()) {
-            if next(&machine, found(&memo)) == Move::Commission && self.hand.in_flight(&memo) {
-                return Ok(Answer::UnderWay);
+    async fn stop_commissioning(&self) -> Result<ProviderAnswer, Fault> {
+        let notes = self.call.checkpoints();
+        let StopResult::Begun(checkpoint) = notes.stop().await? else {
+            return Ok(ProviderAnswer::Stopped);
+        };
+        if let (Some(machine), Some(_)) = (self.try_locate().await?, checkpoint.requested_at()) {
+            if next_step(&machine, found(&checkpoint)) == CommissionStep::Commission
+                && self.call.is_in_flight(&checkpoint)
+            {
+                return Ok(ProviderAnswer::UnderWay);
             }
             if self.is_being_commissioned(&machine).await? {
-                self.hand.maas().abort(&machine.system_id, self.hand.key().as_str()).await?;
+                self.call.maas().abort(&machine.system_id, self.call.key().as_str()).await?;
             }
         }
-        notes.compare_and_swap(&memo, &OrderCheckpoint::Stopped).await?;
-        Ok(Answer::Stopped)
+        notes.compare_and_swap(&checkpoint, &OrderCheckpoint::Stopped).await?;
+        Ok(ProviderAnswer::Stopped)
     }
 
     /// Whether MAAS commissions it for us. Tests of an installed machine are not ours.
     pub(super) async fn is_being_commissioned(&self, machine: &Machine) -> Result<bool, Fault> {
         Ok(matches!(machine.status, Status::Commissioning | Status::Testing)
             && machine.osystem.is_empty()
-            && self.hand.owner(machine).await? == Owner::Us)
+            && self.call.maas_owner(machine).await? == MaasOwner::Farrier)
     }
 
-    pub async fn wait_for_ready(&self) -> Result<Answer, Fault> {
-        match self.hand.verb() {
-            Verb::Perform | Verb::Follow => {}
-            Verb::Stop => return Ok(Answer::Stopped),
-            Verb::GetStatus | Verb::Observe => {
-                return self.waited(|machine| matches!(is_ready(machine), Some(Ok(())))).await;
+    pub async fn wait_for_ready(&self) -> Result<ProviderAnswer, Fault> {
+        match self.call.verb() {
+            CallVerb::Perform | CallVerb::Follow => {}
+            CallVerb::Stop => return Ok(ProviderAnswer::Stopped),
+            CallVerb::GetStatus | CallVerb::Observe => {
+                return self
+                    .wait_status(|machine| matches!(ready_result(machine), Some(Ok(()))))
+                    .await;
             }
         }
         let id = self.locate().await?.system_id;
-        let ended = |machine: &Machine| is_ready(machine).map(|end| end.map(|()| machine.clone()));
-        match self.hand.wait(&id, ended).await {
-            Ok(machine) => Ok(done(&machine, has(&machine))),
+        let ended =
+            |machine: &Machine| ready_result(machine).map(|end| end.map(|()| machine.clone()));
+        match self.call.wait_until(&id, ended).await {
+            Ok(machine) => Ok(done(&machine, describe_state(&machine))),
             Err(fault) => {
-                if fault.code == Code::CommissioningFailed {
-                    self.hand.tell_events(&id).await?;
+                if fault.code == FaultCode::CommissioningFailed {
+                    self.call.log_events(&id).await?;
                 }
                 Err(fault)
             }
@@ -166,41 +185,41 @@ impl Work<'_> {
 }
 
 /// The state before the call, from its checkpoint.
-fn found(memo: &OrderCheckpoint) -> Option<Upstream> {
-    match memo {
+fn found(checkpoint: &OrderCheckpoint) -> Option<MaasState> {
+    match checkpoint {
         OrderCheckpoint::Commission { before, .. } => Some(*before),
         OrderCheckpoint::Begun
-        | OrderCheckpoint::Asked { .. }
+        | OrderCheckpoint::Requested { .. }
         | OrderCheckpoint::Deploy { .. }
         | OrderCheckpoint::Release { .. }
         | OrderCheckpoint::Reinstall { .. }
         | OrderCheckpoint::Power { .. }
         | OrderCheckpoint::Stopped
-        | OrderCheckpoint::FirstSeen { .. } => None,
+        | OrderCheckpoint::FirstObserved { .. } => None,
     }
 }
 
 /// The result of the wait for Ready; `None` while it continues.
-fn is_ready(machine: &Machine) -> Option<Result<(), Fault>> {
+fn ready_result(machine: &Machine) -> Option<Result<(), Fault>> {
     match machine.status {
         Status::Ready | Status::Allocated | Status::Deploying | Status::Deployed => Some(Ok(())),
         Status::Commissioning | Status::Testing | Status::Releasing | Status::DiskErasing => None,
         Status::FailedCommissioning => {
-            Some(Err(Fault::new(Code::CommissioningFailed, has(machine))))
+            Some(Err(Fault::new(FaultCode::CommissioningFailed, describe_state(machine))))
         }
         Status::FailedTesting if !machine.osystem.is_empty() => {
-            Some(Err(disagrees(machine, TESTS_FAILED)))
+            Some(Err(state_disagrees(machine, TESTS_FAILED)))
         }
         Status::FailedTesting => {
-            let said = format!("{}; {TESTS_FAILED}", has(machine));
-            Some(Err(Fault::new(Code::CommissioningFailed, said)))
+            let message = format!("{}; {TESTS_FAILED}", describe_state(machine));
+            Some(Err(Fault::new(FaultCode::CommissioningFailed, message)))
         }
         Status::New => {
-            let said = format!(
+            let message = format!(
                 "{}: nothing commissions it, or somebody broke that off; commission it in MAAS, then retry",
-                has(machine)
+                describe_state(machine)
             );
-            Some(Err(Fault::new(Code::CommissioningFailed, said)))
+            Some(Err(Fault::new(FaultCode::CommissioningFailed, message)))
         }
         Status::Missing
         | Status::Reserved
@@ -215,7 +234,7 @@ fn is_ready(machine: &Machine) -> Option<Result<(), Fault>> {
         | Status::ExitingRescueMode
         | Status::FailedExitingRescueMode
         | Status::Unknown(_) => {
-            Some(Err(disagrees(machine, "it will not be Ready by itself: see to it in MAAS")))
+            Some(Err(state_disagrees(machine, "it will not be Ready by itself: see to it in MAAS")))
         }
     }
 }
@@ -225,36 +244,39 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn told(status: Status, osystem: &str) -> Machine {
-        let told = json!({"system_id": "a", "status": status.number(), "osystem": osystem});
-        serde_json::from_value(told).unwrap()
+    fn test_machine(status: Status, osystem: &str) -> Machine {
+        let reported = json!({"system_id": "a", "status": status.number(), "osystem": osystem});
+        serde_json::from_value(reported).unwrap()
     }
 
     #[test]
-    fn every_status_has_its_move() {
-        let row = |before: Option<Upstream>| -> String {
-            let letter = |status: &Status| match next(&told(*status, ""), before) {
-                Move::Done => 'd',
-                Move::Commission => 'c',
-                Move::Disagree(_) => '-',
+    fn every_status_has_a_step() {
+        let row = |before: Option<MaasState>| -> String {
+            let letter = |status: &Status| match next_step(&test_machine(*status, ""), before) {
+                CommissionStep::Done => 'd',
+                CommissionStep::Commission => 'c',
+                CommissionStep::Disagree(_) => '-',
             };
             Status::ALL.iter().map(letter).collect()
         };
         assert_eq!(row(None), "cdc-d-d--dd----------d-");
-        assert_eq!(row(Some(Upstream::New)), "cdd-d-d--dd----------dd");
-        assert_eq!(row(Some(Upstream::FailedTesting)), "cdd-d-d--dd----------d-");
-        let in_service = told(Status::FailedTesting, "ubuntu");
-        assert_eq!(next(&in_service, Some(Upstream::New)), Move::Disagree(TESTS_FAILED));
-        let fault = is_ready(&in_service).unwrap().unwrap_err();
-        assert_eq!(fault.code, Code::StateDisagrees);
+        assert_eq!(row(Some(MaasState::New)), "cdd-d-d--dd----------dd");
+        assert_eq!(row(Some(MaasState::FailedTesting)), "cdd-d-d--dd----------d-");
+        let in_service = test_machine(Status::FailedTesting, "ubuntu");
+        assert_eq!(
+            next_step(&in_service, Some(MaasState::New)),
+            CommissionStep::Disagree(TESTS_FAILED)
+        );
+        let fault = ready_result(&in_service).unwrap().unwrap_err();
+        assert_eq!(fault.code, FaultCode::StateDisagrees);
     }
 
     #[test]
     fn every_status_ends_the_wait_or_not() {
-        let letter = |status: &Status| match is_ready(&told(*status, "")) {
+        let letter = |status: &Status| match ready_result(&test_machine(*status, "")) {
             None => 'w',
             Some(Ok(())) => 'r',
-            Some(Err(fault)) if fault.code == Code::CommissioningFailed => 'f',
+            Some(Err(fault)) if fault.code == FaultCode::CommissioningFailed => 'f',
             Some(Err(_)) => '-',
         };
         let row: String = Status::ALL.iter().map(letter).collect();

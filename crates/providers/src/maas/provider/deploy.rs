@@ -3,17 +3,19 @@
 //! The annotation on the machine tells our deployment from others. One of this run counts as
 //! started; one from before the run is adopted; any other is left alone.
 
-use super::checkpoint::{OrderCheckpoint, Stopping, two_effects};
-use super::hand::{Owner, Work, disagrees, done, has, state};
-use super::marks::{self, Whose};
+use super::annotations::{self, AnnotationOwner};
+use super::checkpoint::{OrderCheckpoint, StopResult, checkpoint_mismatch};
+use super::executor::{
+    MaasOwner, StageExecutor, describe_state, done, state_disagrees, upstream_state,
+};
 use crate::clock::now;
-use crate::maas::{Deploy, Machine, Status};
-use model::effect::{Answer, Verb};
-use model::fault::{Code, Fault};
-use model::node::{NodeState, Stage, Upstream, adopts};
+use crate::maas::{DeployRequest, Machine, Status};
+use model::effect::{CallVerb, ProviderAnswer};
+use model::fault::{Fault, FaultCode};
+use model::node::{MaasState, NodeStage, NodeState, adoption_reason};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Move {
+enum DeployStep {
     /// This run started it.
     Begun,
     /// MAAS had it deployed before the run.
@@ -23,202 +25,224 @@ enum Move {
 }
 
 /// `before` is the state when this run first read the machine, `owner` its present MAAS user.
-fn next(upstream: Upstream, whose: &Whose, before: Upstream, owner: &Owner) -> Move {
-    let no = |why: &str| Move::Disagree(why.to_owned());
+fn next_step(
+    upstream: MaasState,
+    whose: &AnnotationOwner,
+    before: MaasState,
+    owner: &MaasOwner,
+) -> DeployStep {
+    let no = |why: &str| DeployStep::Disagree(why.to_owned());
     match (upstream, whose) {
-        (Upstream::Ready, _) => Move::Install,
-        (Upstream::Deploying | Upstream::Deployed | Upstream::FailedDeployment, Whose::ThisRun) => {
-            Move::Begun
-        }
+        (MaasState::Ready, _) => DeployStep::Install,
         (
-            Upstream::Allocated
-            | Upstream::Deploying
-            | Upstream::Deployed
-            | Upstream::FailedDeployment,
-            Whose::Other(node),
-        ) => Move::Disagree(format!("it is {node}'s: decommission that first")),
-        (Upstream::Deploying | Upstream::Deployed, Whose::ThisNode | Whose::Nobody) => {
-            match adopts(Stage::DeployViaMaas, NodeState::Enrolling, before) {
-                Some(_) => {
-                    Move::Adopt(format!("MAAS has the machine as {upstream}, and had before"))
-                }
-                None => no("somebody else has deployed it since this operation began"),
+            MaasState::Deploying | MaasState::Deployed | MaasState::FailedDeployment,
+            AnnotationOwner::ThisRun,
+        ) => DeployStep::Begun,
+        (
+            MaasState::Allocated
+            | MaasState::Deploying
+            | MaasState::Deployed
+            | MaasState::FailedDeployment,
+            AnnotationOwner::OtherNode(node),
+        ) => DeployStep::Disagree(format!("it is {node}'s: decommission that first")),
+        (
+            MaasState::Deploying | MaasState::Deployed,
+            AnnotationOwner::ThisNode | AnnotationOwner::Unmarked,
+        ) => match adoption_reason(NodeStage::DeployViaMaas, NodeState::Enrolling, before) {
+            Some(_) => {
+                DeployStep::Adopt(format!("MAAS has the machine as {upstream}, and had before"))
             }
-        }
-        (Upstream::FailedDeployment, Whose::ThisNode | Whose::Nobody) => {
+            None => no("somebody else has deployed it since this operation began"),
+        },
+        (MaasState::FailedDeployment, AnnotationOwner::ThisNode | AnnotationOwner::Unmarked) => {
             no("`farrier workflow restart-clean` releases it first")
         }
-        (Upstream::Allocated, Whose::ThisRun | Whose::ThisNode) => Move::Install,
-        (Upstream::Allocated, Whose::Nobody) => match owner {
-            Owner::Us if before != Upstream::Allocated => Move::Install,
-            Owner::Us => {
+        (MaasState::Allocated, AnnotationOwner::ThisRun | AnnotationOwner::ThisNode) => {
+            DeployStep::Install
+        }
+        (MaasState::Allocated, AnnotationOwner::Unmarked) => match owner {
+            MaasOwner::Farrier if before != MaasState::Allocated => DeployStep::Install,
+            MaasOwner::Farrier => {
                 no("it was allocated before, and no mark says for what: release it in MAAS")
             }
-            Owner::Nobody => no("nobody owns it: release it in MAAS"),
-            Owner::Other(owner) => {
-                Move::Disagree(format!("{owner} has allocated it: release it in MAAS"))
+            MaasOwner::Unowned => no("nobody owns it: release it in MAAS"),
+            MaasOwner::Other(owner) => {
+                DeployStep::Disagree(format!("{owner} has allocated it: release it in MAAS"))
             }
         },
         (
-            Upstream::New
-            | Upstream::Commissioning
-            | Upstream::FailedCommissioning
-            | Upstream::Missing
-            | Upstream::Reserved
-            | Upstream::Retired
-            | Upstream::Broken
-            | Upstream::Releasing
-            | Upstream::FailedReleasing
-            | Upstream::DiskErasing
-            | Upstream::FailedDiskErasing
-            | Upstream::RescueMode
-            | Upstream::EnteringRescueMode
-            | Upstream::FailedEnteringRescueMode
-            | Upstream::ExitingRescueMode
-            | Upstream::FailedExitingRescueMode
-            | Upstream::Testing
-            | Upstream::FailedTesting
-            | Upstream::Unknown
-            | Upstream::Absent,
+            MaasState::New
+            | MaasState::Commissioning
+            | MaasState::FailedCommissioning
+            | MaasState::Missing
+            | MaasState::Reserved
+            | MaasState::Retired
+            | MaasState::Broken
+            | MaasState::Releasing
+            | MaasState::FailedReleasing
+            | MaasState::DiskErasing
+            | MaasState::FailedDiskErasing
+            | MaasState::RescueMode
+            | MaasState::EnteringRescueMode
+            | MaasState::FailedEnteringRescueMode
+            | MaasState::ExitingRescueMode
+            | MaasState::FailedExitingRescueMode
+            | MaasState::Testing
+            | MaasState::FailedTesting
+            | MaasState::Unknown
+            | MaasState::Absent,
             _,
         ) => no("it is installed from Ready"),
     }
 }
 
-impl Work<'_> {
-    pub async fn deploy(&self) -> Result<Answer, Fault> {
-        let notes = self.hand.notes();
-        match self.hand.verb() {
-            Verb::Perform => {
+impl StageExecutor<'_> {
+    pub async fn deploy(&self) -> Result<ProviderAnswer, Fault> {
+        let notes = self.call.checkpoints();
+        match self.call.verb() {
+            CallVerb::Perform => {
                 let machine = self.locate().await?;
-                let before = self.hand.first_seen().await?.unwrap_or(Upstream::Unknown);
-                self.hand.see_first(before).await?;
-                let memo = notes.begin(OrderCheckpoint::Deploy { asked: None }).await?;
-                self.deploy_now(machine, memo).await
+                let before = self.call.first_observed().await?.unwrap_or(MaasState::Unknown);
+                self.call.record_first_observed(before).await?;
+                let checkpoint =
+                    notes.begin(OrderCheckpoint::Deploy { requested_at: None }).await?;
+                self.deploy_now(machine, checkpoint).await
             }
-            Verb::Follow => match notes.recall().await? {
-                None => Ok(Answer::NeverStarted),
-                Some(memo) => self.deploy_now(self.locate().await?, memo).await,
+            CallVerb::Follow => match notes.recall().await? {
+                None => Ok(ProviderAnswer::NeverStarted),
+                Some(checkpoint) => self.deploy_now(self.locate().await?, checkpoint).await,
             },
-            Verb::GetStatus => match notes.recall().await? {
-                None => Ok(Answer::NeverStarted),
-                Some(_) => self.became().await,
+            CallVerb::GetStatus => match notes.recall().await? {
+                None => Ok(ProviderAnswer::NeverStarted),
+                Some(_) => self.deploy_status().await,
             },
-            Verb::Observe => {
+            CallVerb::Observe => {
                 let machine = self.locate().await?;
-                Ok(match adopts(self.stage, self.node.state, state(&machine)) {
+                Ok(match adoption_reason(self.stage, self.node.state, upstream_state(&machine)) {
                     Some(why) => done(&machine, why),
-                    None => Answer::Differs(has(&machine)),
+                    None => ProviderAnswer::Differs(describe_state(&machine)),
                 })
             }
-            Verb::Stop => self.stop_deploying().await,
+            CallVerb::Stop => self.stop_deploying().await,
         }
     }
 
     /// The status of a recorded deployment: on the machine, or never started.
-    async fn became(&self) -> Result<Answer, Fault> {
+    async fn deploy_status(&self) -> Result<ProviderAnswer, Fault> {
         let machine = match self.locate().await {
             // The next follow reports that it is gone.
-            Err(fault) if fault.code == Code::MaasMachineGone => return Ok(Answer::UnderWay),
+            Err(fault) if fault.code == FaultCode::MaasMachineGone => {
+                return Ok(ProviderAnswer::UnderWay);
+            }
             other => other?,
         };
         let begun = matches!(
             machine.status,
             Status::Deploying | Status::Deployed | Status::FailedDeployment
         );
-        Ok(match begun && self.mark(&machine) == Whose::ThisRun {
-            true => done(&machine, has(&machine)),
-            false => Answer::NeverStarted,
+        Ok(match begun && self.annotation_owner(&machine) == AnnotationOwner::ThisRun {
+            true => done(&machine, describe_state(&machine)),
+            false => ProviderAnswer::NeverStarted,
         })
     }
 
-    pub(super) fn mark(&self, machine: &Machine) -> Whose {
-        marks::whose(machine, self.hand.key().run(), Some(&self.node.id()))
+    pub(super) fn annotation_owner(&self, machine: &Machine) -> AnnotationOwner {
+        annotations::annotation_owner(machine, self.call.key().run(), Some(&self.node.id()))
     }
 
-    async fn deploy_now(&self, machine: Machine, memo: OrderCheckpoint) -> Result<Answer, Fault> {
-        let OrderCheckpoint::Deploy { .. } = memo else { return Err(two_effects()) };
-        let whose = self.hand.whose(&machine, Some(&self.node.id())).await?;
-        let before = self.hand.first_seen().await?.unwrap_or(Upstream::Unknown);
-        let owner = self.hand.owner(&machine).await?;
-        match next(state(&machine), &whose, before, &owner) {
-            Move::Begun => Ok(done(&machine, has(&machine))),
-            Move::Adopt(why) => Ok(done(&machine, why)),
-            Move::Disagree(why) => Err(disagrees(&machine, &why)),
-            Move::Install => {
-                super::hand::unlocked(&machine)?;
-                let deploy = self.installation().await?;
-                self.hand
-                    .notes()
-                    .compare_and_swap(&memo, &OrderCheckpoint::Deploy { asked: Some(now()) })
+    async fn deploy_now(
+        &self,
+        machine: Machine,
+        checkpoint: OrderCheckpoint,
+    ) -> Result<ProviderAnswer, Fault> {
+        let OrderCheckpoint::Deploy { .. } = checkpoint else { return Err(checkpoint_mismatch()) };
+        let whose = self.call.annotation_owner(&machine, Some(&self.node.id())).await?;
+        let before = self.call.first_observed().await?.unwrap_or(MaasState::Unknown);
+        let owner = self.call.maas_owner(&machine).await?;
+        match next_step(upstream_state(&machine), &whose, before, &owner) {
+            DeployStep::Begun => Ok(done(&machine, describe_state(&machine))),
+            DeployStep::Adopt(why) => Ok(done(&machine, why)),
+            DeployStep::Disagree(why) => Err(state_disagrees(&machine, &why)),
+            DeployStep::Install => {
+                super::executor::check_unlocked(&machine)?;
+                let deploy = self.deploy_request().await?;
+                self.call
+                    .checkpoints()
+                    .compare_and_swap(
+                        &checkpoint,
+                        &OrderCheckpoint::Deploy { requested_at: Some(now()) },
+                    )
                     .await?;
-                let now = self.hand.install(&machine, Some(&self.node.id()), &deploy).await?;
+                let now = self.call.install(&machine, Some(&self.node.id()), &deploy).await?;
                 match matches!(now.status, Status::Deploying | Status::Deployed) {
-                    true => Ok(done(&now, has(&now))),
-                    false => Err(Fault::new(Code::ReadBackDiffers, has(&now))),
+                    true => Ok(done(&now, describe_state(&now))),
+                    false => Err(Fault::new(FaultCode::ReadBackDiffers, describe_state(&now))),
                 }
             }
         }
     }
 
     /// The image and the cloud-init of the node.
-    pub async fn installation(&self) -> Result<Deploy, Fault> {
+    pub async fn deploy_request(&self) -> Result<DeployRequest, Fault> {
         let (osystem, release) = self.site.spec.system_and_release();
-        Ok(Deploy {
+        Ok(DeployRequest {
             osystem: Some(osystem.to_owned()),
             distro_series: Some(release.to_owned()),
             user_data: Some(self.cloud_init().await?),
             enable_hw_sync: true,
-            comment: Some(self.hand.key().to_string()),
+            comment: Some(self.call.key().to_string()),
         })
     }
 
     /// Aborts an installation that this key started. A finished one stays.
-    async fn stop_deploying(&self) -> Result<Answer, Fault> {
-        let notes = self.hand.notes();
-        let memo = match notes.stop().await? {
-            Stopping::Barred => return Ok(Answer::Stopped),
-            Stopping::Begun(memo) => memo,
+    async fn stop_deploying(&self) -> Result<ProviderAnswer, Fault> {
+        let notes = self.call.checkpoints();
+        let checkpoint = match notes.stop().await? {
+            StopResult::Barred => return Ok(ProviderAnswer::Stopped),
+            StopResult::Begun(checkpoint) => checkpoint,
         };
-        let machine = self.there().await?;
-        if let (OrderCheckpoint::Deploy { asked: Some(_) }, Some(machine)) = (&memo, &machine) {
-            let young = self.hand.in_flight(&memo);
-            let of_this_run = self.mark(machine) == Whose::ThisRun;
+        let machine = self.try_locate().await?;
+        if let (OrderCheckpoint::Deploy { requested_at: Some(_) }, Some(machine)) =
+            (&checkpoint, &machine)
+        {
+            let young = self.call.is_in_flight(&checkpoint);
+            let of_this_run = self.annotation_owner(machine) == AnnotationOwner::ThisRun;
             if of_this_run && machine.status == Status::Deployed {
-                return Ok(done(machine, has(machine)));
+                return Ok(done(machine, describe_state(machine)));
             }
             if of_this_run && machine.status == Status::Deploying {
-                self.hand.maas().abort(&machine.system_id, self.hand.key().as_str()).await?;
+                self.call.maas().abort(&machine.system_id, self.call.key().as_str()).await?;
             }
             // The request may still reach MAAS.
             if young && matches!(machine.status, Status::Ready | Status::Allocated) {
-                return Ok(Answer::UnderWay);
+                return Ok(ProviderAnswer::UnderWay);
             }
         }
-        notes.compare_and_swap(&memo, &OrderCheckpoint::Stopped).await?;
-        Ok(Answer::Stopped)
+        notes.compare_and_swap(&checkpoint, &OrderCheckpoint::Stopped).await?;
+        Ok(ProviderAnswer::Stopped)
     }
 
-    pub async fn wait_for_deployed(&self) -> Result<Answer, Fault> {
+    pub async fn wait_for_deployed(&self) -> Result<ProviderAnswer, Fault> {
         let is = |machine: &Machine| machine.status == Status::Deployed;
-        match self.hand.verb() {
-            Verb::Stop => return Ok(Answer::Stopped),
-            Verb::Observe => return self.waited(is).await,
-            Verb::GetStatus => {
+        match self.call.verb() {
+            CallVerb::Stop => return Ok(ProviderAnswer::Stopped),
+            CallVerb::Observe => return self.wait_status(is).await,
+            CallVerb::GetStatus => {
                 let failed = |machine: &Machine| machine.status == Status::FailedDeployment;
-                return self.waited(|machine| is(machine) || failed(machine)).await;
+                return self.wait_status(|machine| is(machine) || failed(machine)).await;
             }
-            Verb::Perform | Verb::Follow => {}
+            CallVerb::Perform | CallVerb::Follow => {}
         }
         let id = self.locate().await?.system_id;
-        let ended = |machine: &Machine| installed(machine).map(|end| end.map(|_| machine.clone()));
-        let machine = self.hand.wait(&id, ended).await?;
-        Ok(done(&machine, has(&machine)))
+        let ended =
+            |machine: &Machine| install_result(machine).map(|end| end.map(|_| machine.clone()));
+        let machine = self.call.wait_until(&id, ended).await?;
+        Ok(done(&machine, describe_state(&machine)))
     }
 }
 
 /// The result of the wait for an installation: true when installed, `None` while it continues.
-pub(super) fn installed(machine: &Machine) -> Option<Result<bool, Fault>> {
+pub(super) fn install_result(machine: &Machine) -> Option<Result<bool, Fault>> {
     match machine.status {
         Status::Deploying => None,
         Status::Deployed => Some(Ok(true)),
@@ -244,7 +268,7 @@ pub(super) fn installed(machine: &Machine) -> Option<Result<bool, Fault>> {
         | Status::Testing
         | Status::FailedTesting
         | Status::Unknown(_) => {
-            Some(Err(disagrees(machine, "nothing installs it: somebody has broken that off")))
+            Some(Err(state_disagrees(machine, "nothing installs it: somebody has broken that off")))
         }
     }
 }
@@ -255,27 +279,27 @@ mod tests {
     use model::id::NodeId;
 
     #[test]
-    fn every_state_has_its_move() {
-        let other = Whose::Other(NodeId::trusted("node-2"));
-        let row = |whose: &Whose, before, owner: &Owner| -> String {
-            let letter = |upstream: &Upstream| match next(*upstream, whose, before, owner) {
-                Move::Begun => 'b',
-                Move::Adopt(_) => 'a',
-                Move::Install => 'i',
-                Move::Disagree(_) => '-',
+    fn every_state_has_a_step() {
+        let other = AnnotationOwner::OtherNode(NodeId::trusted("node-2"));
+        let row = |whose: &AnnotationOwner, before, owner: &MaasOwner| -> String {
+            let letter = |upstream: &MaasState| match next_step(*upstream, whose, before, owner) {
+                DeployStep::Begun => 'b',
+                DeployStep::Adopt(_) => 'a',
+                DeployStep::Install => 'i',
+                DeployStep::Disagree(_) => '-',
             };
-            Upstream::ALL.iter().map(letter).collect()
+            MaasState::ALL.iter().map(letter).collect()
         };
-        let (us, them) = (Owner::Us, Owner::Other("eve".into()));
+        let (us, them) = (MaasOwner::Farrier, MaasOwner::Other("eve".into()));
         for (whose, before, owner, expected) in [
-            (Whose::ThisRun, Upstream::Ready, &us, "----i-b--bib-------------"),
-            (Whose::ThisNode, Upstream::Ready, &us, "----i-----i--------------"),
-            (Whose::ThisNode, Upstream::Deployed, &us, "----i-a--ai--------------"),
-            (Whose::Nobody, Upstream::Deployed, &them, "----i-a--a---------------"),
-            (Whose::Nobody, Upstream::Unknown, &them, "----i--------------------"),
-            (Whose::Nobody, Upstream::Ready, &us, "----i-----i--------------"),
-            (Whose::Nobody, Upstream::Allocated, &us, "----i--------------------"),
-            (other, Upstream::Deployed, &us, "----i--------------------"),
+            (AnnotationOwner::ThisRun, MaasState::Ready, &us, "----i-b--bib-------------"),
+            (AnnotationOwner::ThisNode, MaasState::Ready, &us, "----i-----i--------------"),
+            (AnnotationOwner::ThisNode, MaasState::Deployed, &us, "----i-a--ai--------------"),
+            (AnnotationOwner::Unmarked, MaasState::Deployed, &them, "----i-a--a---------------"),
+            (AnnotationOwner::Unmarked, MaasState::Unknown, &them, "----i--------------------"),
+            (AnnotationOwner::Unmarked, MaasState::Ready, &us, "----i-----i--------------"),
+            (AnnotationOwner::Unmarked, MaasState::Allocated, &us, "----i--------------------"),
+            (other, MaasState::Deployed, &us, "----i--------------------"),
         ] {
             assert_eq!(row(&whose, before, owner), expected, "{whose:?} {before} {owner:?}");
         }

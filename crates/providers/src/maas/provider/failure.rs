@@ -1,19 +1,19 @@
 //! Finds the cause of a failed installation in events and logs. Only one cause is worth a retry:
 //! the new system could not get its data from MAAS at first boot (datasource failure).
 
-use super::hand::{Work, disagrees, done, has};
-use super::marks;
+use super::annotations;
+use super::executor::{StageExecutor, describe_state, done, state_disagrees};
 use super::masking::masked;
 use crate::maas::{Event, Machine, Status};
-use model::effect::{Answer, Key, Outcome};
-use model::fault::{Code, Fault};
+use model::effect::{CallOutcome, EffectKey, ProviderAnswer};
+use model::fault::{Fault, FaultCode};
 
 /// How many of the last lines of an installer's log are copied.
 const LAST_LINES: usize = 60;
 /// The longest quoted line.
-const MAX_SAID: usize = 300;
+const MAX_LINE_CHARS: usize = 300;
 /// The type of the event that MAAS writes for a deploy request.
-const ASKED: &str = "User starting deployment";
+const DEPLOY_EVENT: &str = "User starting deployment";
 
 /// In lower case: any one of these in a line.
 const ALONE: [&str; 8] = [
@@ -44,7 +44,7 @@ const FAILED: &str = "installation failed";
 const TIMED_OUT: &str = "operation 'deploying' timed out";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Cause {
+pub(super) enum FailureCause {
     /// The line that shows it.
     Datasource(String),
     /// The last line of events and log.
@@ -52,24 +52,27 @@ pub(super) enum Cause {
 }
 
 /// The events since the deploy request, found by its type or by the key in its comment.
-fn since<'a>(events: &'a [Event], key: Option<&Key>) -> &'a [Event] {
-    let asked = |event: &Event| {
-        event.kind == ASKED || key.is_some_and(|key| event.description.contains(key.as_str()))
+fn events_since_request<'a>(events: &'a [Event], key: Option<&EffectKey>) -> &'a [Event] {
+    let requested = |event: &Event| {
+        event.kind == DEPLOY_EVENT
+            || key.is_some_and(|key| event.description.contains(key.as_str()))
     };
-    &events[events.iter().rposition(asked).map_or(0, |at| at + 1)..]
+    &events[events.iter().rposition(requested).map_or(0, |at| at + 1)..]
 }
 
 /// The cause, from the events and the installer's log, oldest first.
-pub(super) fn cause(events: &[String], log: &str) -> Cause {
+pub(super) fn cause(events: &[String], log: &str) -> FailureCause {
     let lines = || events.iter().map(String::as_str).chain(log.lines()).map(str::trim);
     if let Some(line) = lines().find(|line| is_datasource(line)) {
-        return Cause::Datasource(shown(line));
+        return FailureCause::Datasource(shown(line));
     }
-    if let (true, Some(line)) = (is_through(log), events.iter().find(|line| is_late(line))) {
-        return Cause::Datasource(shown(line));
+    if let (true, Some(line)) =
+        (is_installer_finished(log), events.iter().find(|line| is_deploy_timeout(line)))
+    {
+        return FailureCause::Datasource(shown(line));
     }
     let last = lines().rfind(|line| !line.is_empty());
-    Cause::Other(last.map_or_else(|| "nothing was written about it".into(), shown))
+    FailureCause::Other(last.map_or_else(|| "nothing was written about it".into(), shown))
 }
 
 fn is_datasource(line: &str) -> bool {
@@ -80,62 +83,68 @@ fn is_datasource(line: &str) -> bool {
 }
 
 /// Whether the installer succeeded, so that the failure came later.
-fn is_through(log: &str) -> bool {
+fn is_installer_finished(log: &str) -> bool {
     let log = log.to_lowercase();
     log.contains(FINISHED) && !log.contains(FAILED)
 }
 
-fn is_late(event: &str) -> bool {
+fn is_deploy_timeout(event: &str) -> bool {
     event.to_lowercase().contains(TIMED_OUT)
 }
 
 fn shown(line: &str) -> String {
-    masked(line).chars().take(MAX_SAID).collect()
+    masked(line).chars().take(MAX_LINE_CHARS).collect()
 }
 
-impl Work<'_> {
-    pub async fn classify(&self) -> Result<Answer, Fault> {
-        self.only_look(async {
+impl StageExecutor<'_> {
+    pub async fn classify(&self) -> Result<ProviderAnswer, Fault> {
+        self.run_read_only(async {
             let machine = self.locate().await?;
             if machine.status == Status::Deployed {
                 return self.classified(&machine, "nothing failed");
             }
             if machine.status != Status::FailedDeployment {
-                return Err(disagrees(&machine, "it is neither installed nor has that failed"));
+                return Err(state_disagrees(
+                    &machine,
+                    "it is neither installed nor has that failed",
+                ));
             }
-            match self.why(&machine).await? {
-                Cause::Datasource(line) => {
-                    let said = format!("the new system did not get its data: {line}");
-                    self.classified(&machine, &said)
+            match self.failure_cause(&machine).await? {
+                FailureCause::Datasource(line) => {
+                    let message = format!("the new system did not get its data: {line}");
+                    self.classified(&machine, &message)
                 }
-                Cause::Other(line) => {
-                    let said = format!("{}: {line}", has(&machine));
-                    Err(Fault::new(Code::DeployFailed, said))
+                FailureCause::Other(line) => {
+                    let message = format!("{}: {line}", describe_state(&machine));
+                    Err(Fault::new(FaultCode::DeployFailed, message))
                 }
             }
         })
         .await
     }
 
-    fn classified(&self, machine: &Machine, said: &str) -> Result<Outcome, Fault> {
-        match done(machine, format!("{}; {said}", has(machine))) {
-            Answer::Done(outcome) => Ok(outcome),
-            other => Err(Fault::new(Code::ProtocolBroken, format!("{other:?}"))),
+    fn classified(&self, machine: &Machine, message: &str) -> Result<CallOutcome, Fault> {
+        match done(machine, format!("{}; {message}", describe_state(machine))) {
+            ProviderAnswer::Done(outcome) => Ok(outcome),
+            other => Err(Fault::new(FaultCode::ProtocolBroken, format!("{other:?}"))),
         }
     }
 
     /// The cause of the last failed installation. Copies events and log to the run's log.
-    pub async fn why(&self, machine: &Machine) -> Result<Cause, Fault> {
+    pub async fn failure_cause(&self, machine: &Machine) -> Result<FailureCause, Fault> {
         let id = &machine.system_id;
-        let noted = self.hand.tell_events(id).await?;
-        let log = self.hand.maas().installation_log(id).await?.unwrap_or_default();
+        let noted = self.call.log_events(id).await?;
+        let log = self.call.maas().installation_log(id).await?.unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         for line in &lines[lines.len().saturating_sub(LAST_LINES)..] {
-            self.hand.journal.line(format!("install: {}", masked(line))).await;
+            self.call.journal.write_line(format!("install: {}", masked(line))).await;
         }
-        let said = |event: &Event| format!("{}: {}", event.kind, event.description);
+        let message = |event: &Event| format!("{}: {}", event.kind, event.description);
         let events: Vec<String> =
-            since(&noted, marks::key_of(machine).as_ref()).iter().map(said).collect();
+            events_since_request(&noted, annotations::annotated_key(machine).as_ref())
+                .iter()
+                .map(message)
+                .collect();
         Ok(cause(&events, &log))
     }
 }
@@ -145,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_datasource_is_recognised_by_its_words() {
+    fn a_datasource_failure_is_recognised_by_its_messages() {
         for line in [
             "cloud-init[1273]: Can not apply stage final, no datasource found! Likely bad things to come!",
             "2026-11-16 10:00:00,000 - main.py[ERROR]: No instance datasource found! Likely bad things to come!",
@@ -155,16 +164,16 @@ mod tests {
             "url_helper.py: http://10.0.0.1/MAAS/metadata/ timed out",
         ] {
             let log = format!("curtin: Installation started.\n{line}\nrebooting");
-            assert_eq!(cause(&[], &log), Cause::Datasource(line.into()));
-            assert_eq!(cause(&[line.to_owned()], ""), Cause::Datasource(line.into()));
+            assert_eq!(cause(&[], &log), FailureCause::Datasource(line.into()));
+            assert_eq!(cause(&[line.to_owned()], ""), FailureCause::Datasource(line.into()));
         }
     }
 
     #[test]
-    fn a_system_that_never_asked_for_its_data_did_not_get_it() {
+    fn a_timeout_after_the_installer_is_a_datasource_failure() {
         let late = "Marking node failed: Machine operation 'Deploying' timed out after 30 minutes.";
         let log = "Installing for Ubuntu\ncurtin: Installation finished.\n";
-        assert_eq!(cause(&[late.to_owned()], log), Cause::Datasource(late.into()));
+        assert_eq!(cause(&[late.to_owned()], log), FailureCause::Datasource(late.into()));
     }
 
     #[test]
@@ -175,12 +184,12 @@ mod tests {
             )
             .unwrap()
         };
-        let key = Key::trusted("op-1/deploy_via_maas/2");
+        let key = EffectKey::trusted("op-1/deploy_via_maas/2");
         let all = [
             event(1, "Node installation failure", "no datasource found"),
             event(2, "Something", "(admin) - op-1/deploy_via_maas/2"),
             event(3, "Node installation failure", "curtin"),
-            event(4, ASKED, "(eve)"),
+            event(4, DEPLOY_EVENT, "(eve)"),
         ];
         for (events, key, first) in [
             (&all[..1], Some(&key), Some(1)),
@@ -189,12 +198,12 @@ mod tests {
             (&all[..], Some(&key), None),
             (&all[..0], None, None),
         ] {
-            assert_eq!(since(events, key).first().map(|event| event.id), first);
+            assert_eq!(events_since_request(events, key).first().map(|event| event.id), first);
         }
     }
 
     #[test]
-    fn of_anything_else_the_last_line_is_said() {
+    fn other_causes_quote_the_last_line() {
         for (events, log, last) in [
             (vec!["Node installation failure: curtin"], "", "Node installation failure: curtin"),
             (
@@ -228,9 +237,9 @@ mod tests {
             (vec![], "", "nothing was written about it"),
         ] {
             let events: Vec<String> = events.into_iter().map(str::to_owned).collect();
-            assert_eq!(cause(&events, log), Cause::Other(last.into()));
+            assert_eq!(cause(&events, log), FailureCause::Other(last.into()));
         }
         let long = "x".repeat(1_000);
-        assert_eq!(cause(&[], &long), Cause::Other("x".repeat(MAX_SAID)));
+        assert_eq!(cause(&[], &long), FailureCause::Other("x".repeat(MAX_LINE_CHARS)));
     }
 }

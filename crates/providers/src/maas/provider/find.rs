@@ -1,38 +1,38 @@
 //! Matches a machine of the inventory with one of MAAS: by system id, MAC addresses and serial
 //! number. Several candidates are a conflict that the operator resolves.
 
-use super::hand::seen;
-use super::marks;
+use super::annotations;
+use super::executor::observe_upstream;
 use crate::clock::now;
 use crate::maas::Machine;
 use model::id::NodeId;
 use model::machine::MachineSpec;
-use model::node::UpstreamSeen;
+use model::node::MaasObservation;
 
 /// How many candidates a conflict names.
 const MAX_NAMED: usize = 8;
 
 /// What is kept of a machine in the list of a site.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Listed {
+pub(super) struct ListedMachine {
     pub system_id: String,
     pub hostname: String,
     pub serial: Option<String>,
     pub macs: Vec<String>,
     /// The node in its annotation.
     pub node: Option<NodeId>,
-    pub seen: UpstreamSeen,
+    pub observation: MaasObservation,
 }
 
-impl Listed {
+impl ListedMachine {
     pub fn of(machine: &Machine) -> Self {
         Self {
             system_id: machine.system_id.clone(),
             hostname: machine.hostname.clone(),
             serial: machine.serial().map(str::to_owned),
             macs: machine.interfaces.iter().map(|one| digits(&one.mac_address)).collect(),
-            node: marks::node_of(machine),
-            seen: seen(machine, now()),
+            node: annotations::annotated_node(machine),
+            observation: observe_upstream(machine, now()),
         }
     }
 
@@ -52,34 +52,38 @@ fn digits(mac: &str) -> String {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Found<'a> {
+pub(super) enum FindResult<'a> {
     None,
-    One(&'a Listed),
+    One(&'a ListedMachine),
     /// Names all candidates and what matches of each.
     Conflict(String),
 }
 
 /// `id` is the system id, if the inventory has it.
-pub(super) fn find<'a>(machines: &'a [Listed], spec: &MachineSpec, id: Option<&str>) -> Found<'a> {
+pub(super) fn find_machine<'a>(
+    machines: &'a [ListedMachine],
+    spec: &MachineSpec,
+    id: Option<&str>,
+) -> FindResult<'a> {
     let macs: Vec<String> = spec.mac_addresses.iter().map(|mac| digits(mac)).collect();
     let serial = spec.serial.trim();
-    let by_serial = |one: &Listed| !serial.is_empty() && one.has_serial(serial);
-    let by_id = |one: &Listed| Some(one.system_id.as_str()) == id;
-    let fits = |one: &&Listed| by_id(one) || one.has_mac(&macs) || by_serial(one);
-    let fitting: Vec<&Listed> = machines.iter().filter(fits).collect();
+    let by_serial = |one: &ListedMachine| !serial.is_empty() && one.has_serial(serial);
+    let by_id = |one: &ListedMachine| Some(one.system_id.as_str()) == id;
+    let fits = |one: &&ListedMachine| by_id(one) || one.has_mac(&macs) || by_serial(one);
+    let fitting: Vec<&ListedMachine> = machines.iter().filter(fits).collect();
     match fitting[..] {
-        [] => Found::None,
+        [] => FindResult::None,
         [one] => match &one.serial {
             // Id or MAC address matches and the board does not: one of them was exchanged.
-            Some(other) if !serial.is_empty() && !by_serial(one) => Found::Conflict(format!(
+            Some(other) if !serial.is_empty() && !by_serial(one) => FindResult::Conflict(format!(
                 "{} has the {} of the machine, and the serial number {other:?} instead of {serial:?}",
                 named(one),
                 if by_id(one) { "system id" } else { "MAC address" }
             )),
-            Some(_) | None => Found::One(one),
+            Some(_) | None => FindResult::One(one),
         },
         _ => {
-            let why = |one: &&Listed| {
+            let why = |one: &&ListedMachine| {
                 let reasons = [
                     (by_id(one), "system id"),
                     (one.has_mac(&macs), "MAC address"),
@@ -90,7 +94,7 @@ pub(super) fn find<'a>(machines: &'a [Listed], spec: &MachineSpec, id: Option<&s
             };
             let all: Vec<String> = fitting.iter().take(MAX_NAMED).map(why).collect();
             let count = fitting.len();
-            Found::Conflict(format!(
+            FindResult::Conflict(format!(
                 "MAAS has {count} machines that could be it: {}",
                 all.join(", ")
             ))
@@ -98,25 +102,30 @@ pub(super) fn find<'a>(machines: &'a [Listed], spec: &MachineSpec, id: Option<&s
     }
 }
 
-fn named(one: &Listed) -> String {
+fn named(one: &ListedMachine) -> String {
     format!("{} ({})", one.system_id, one.hostname)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::node::Upstream;
+    use model::node::MaasState;
     use model::time::Timestamp;
 
-    fn listed(id: &str, mac: &str, serial: &str) -> Listed {
+    fn listed(id: &str, mac: &str, serial: &str) -> ListedMachine {
         let at = Timestamp::default();
-        Listed {
+        ListedMachine {
             system_id: id.into(),
             hostname: format!("host-{id}"),
             serial: Some(serial.to_owned()).filter(|serial| !serial.is_empty()),
             macs: vec![digits(mac)],
             node: None,
-            seen: UpstreamSeen { state: Upstream::New, said: String::new(), on: None, at },
+            observation: MaasObservation {
+                state: MaasState::New,
+                message: String::new(),
+                powered_on: None,
+                at,
+            },
         }
     }
 
@@ -151,11 +160,13 @@ mod tests {
                 serial: serial.into(),
                 ..MachineSpec::default()
             };
-            match (find(&all, &spec, None), expected) {
-                (Found::None, Ok("")) => {}
-                (Found::One(one), Ok(id)) => assert_eq!(one.system_id, id, "{macs:?} {serial}"),
-                (Found::Conflict(said), Err(words)) => {
-                    assert!(words.iter().all(|word| said.contains(word)), "{said}");
+            match (find_machine(&all, &spec, None), expected) {
+                (FindResult::None, Ok("")) => {}
+                (FindResult::One(one), Ok(id)) => {
+                    assert_eq!(one.system_id, id, "{macs:?} {serial}")
+                }
+                (FindResult::Conflict(message), Err(words)) => {
+                    assert!(words.iter().all(|name| message.contains(name)), "{message}");
                 }
                 (found, expected) => panic!("{macs:?} {serial}: {found:?}, not {expected:?}"),
             }
@@ -163,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_maas_calls_it_goes_first_and_contradicts_like_the_rest() {
+    fn a_system_id_matches_first_and_can_conflict() {
         let all = [listed("a", "aa:00:00:00:00:01", "S1"), listed("b", "aa:00:00:00:00:02", "")];
         let spec = |mac: &str, serial: &str| MachineSpec {
             mac_addresses: vec![mac.into()],
@@ -171,16 +182,22 @@ mod tests {
             ..MachineSpec::default()
         };
         let none = "aa:00:00:00:00:09";
-        assert_eq!(find(&all, &spec(none, ""), Some("a")), Found::One(&all[0]));
-        assert_eq!(find(&all, &spec(none, "s1"), Some("a")), Found::One(&all[0]));
+        assert_eq!(find_machine(&all, &spec(none, ""), Some("a")), FindResult::One(&all[0]));
+        assert_eq!(find_machine(&all, &spec(none, "s1"), Some("a")), FindResult::One(&all[0]));
         // No machine has that system id any more.
-        assert_eq!(find(&all, &spec("aa:00:00:00:00:02", ""), Some("c")), Found::One(&all[1]));
+        assert_eq!(
+            find_machine(&all, &spec("aa:00:00:00:00:02", ""), Some("c")),
+            FindResult::One(&all[1])
+        );
         for (mac, serial, words) in [
             ("aa:00:00:00:00:02", "", ["a (host-a) by system id", "b (host-b) by MAC address"]),
             (none, "S9", ["system id", "\"S9\""]),
         ] {
-            let Found::Conflict(said) = find(&all, &spec(mac, serial), Some("a")) else { panic!() };
-            assert!(words.iter().all(|word| said.contains(word)), "{said}");
+            let FindResult::Conflict(message) = find_machine(&all, &spec(mac, serial), Some("a"))
+            else {
+                panic!()
+            };
+            assert!(words.iter().all(|name| message.contains(name)), "{message}");
         }
     }
 }

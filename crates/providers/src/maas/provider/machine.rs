@@ -2,26 +2,27 @@
 //! powered, installed and probed through the region of that site.
 
 use super::MaasProvider;
-use super::checkpoint::{OrderCheckpoint, two_effects};
-use super::hand::{Hand, disagrees, done, has, state};
-use super::power::Switch;
-use super::reinstall::{Anew, FIRST, Round, What};
+use super::checkpoint::{OrderCheckpoint, checkpoint_mismatch};
+use super::executor::{CallContext, describe_state, done, state_disagrees, upstream_state};
+use super::power::PowerExecutor;
+use super::reinstall::{FIRST_CHECKPOINT, InstallSource, ReinstallRequest, RoundResult};
 use crate::fault::possibly_happened;
 use crate::host_probe::{HOST_TIMEOUT, probe_host};
 use crate::inspect::{Inspection, Inspector};
-use crate::maas::{Deploy, EventQuery, MaasPowerState, Machine, Status};
+use crate::maas::{DeployRequest, EventQuery, MaasPowerState, Machine, Status};
 use crate::port::{Journal, Target};
 use crate::power::{PowerGoal, PowerState};
 use crate::redfish::{Disk, Inventory, LogEntry, Nic};
 use async_trait::async_trait;
-use model::condition::{ConditionType, Evidence};
+use model::condition::{ConditionObservation, ConditionType};
 use model::effect::{
-    Answer, Effect, Order, Outcome, PowerOffPolicy, PowerTo, RebootMode, RmaAction, Verb,
+    CallOutcome, CallVerb, DesiredPower, Effect, PowerOffPolicy, ProviderAnswer, ProviderCall,
+    RebootMode, RmaAction,
 };
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use model::id::SiteId;
 use model::machine::MachineSpec;
-use model::node::Upstream;
+use model::node::MaasState;
 use model::refusal::Refusal;
 use std::time::Duration;
 
@@ -33,22 +34,22 @@ const LIMIT: Duration = Duration::from_secs(4 * 3_600);
 
 /// The site of a machine and its system id there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct MaasEndpoint {
     site: SiteId,
     system_id: String,
 }
 
 /// Whether the machine is reached through MAAS instead of a BMC.
-pub(super) fn is_ours(spec: &MachineSpec) -> bool {
+pub(super) fn is_maas_endpoint(spec: &MachineSpec) -> bool {
     spec.bmc_endpoint.starts_with(SCHEME)
 }
 
 /// The system id from the inventory, if the machine is at this site.
 pub(super) fn system_id_at(spec: &MachineSpec, site: &SiteId) -> Option<String> {
-    place(&spec.bmc_endpoint).ok().filter(|at| at.site == *site).map(|at| at.system_id)
+    parse_endpoint(&spec.bmc_endpoint).ok().filter(|at| at.site == *site).map(|at| at.system_id)
 }
 
-pub(super) fn place(endpoint: &str) -> Result<Place, Refusal> {
+pub(super) fn parse_endpoint(endpoint: &str) -> Result<MaasEndpoint, Refusal> {
     if endpoint.is_empty() {
         return Err(Refusal::missing(FIELD));
     }
@@ -66,52 +67,61 @@ pub(super) fn place(endpoint: &str) -> Result<Place, Refusal> {
         return wrong(format!("{endpoint:?} has no system id that MAAS could have given"));
     }
     match SiteId::parse_field(site, FIELD) {
-        Ok(site) => Ok(Place { site, system_id: system_id.to_owned() }),
+        Ok(site) => Ok(MaasEndpoint { site, system_id: system_id.to_owned() }),
         Err(_) => wrong(format!("{endpoint:?} names no site")),
     }
 }
 
 /// Executes one provider call for one machine.
-pub(super) struct Errand<'a> {
-    hand: Hand<'a>,
+pub(super) struct MachineExecutor<'a> {
+    call: CallContext<'a>,
     system_id: String,
 }
 
-impl<'a> Errand<'a> {
+impl<'a> MachineExecutor<'a> {
     pub async fn open(
         at: &'a MaasProvider,
         target: &Target,
-        order: &'a Order,
+        order: &'a ProviderCall,
         journal: &'a Journal,
     ) -> Result<Self, Fault> {
-        let Place { site, system_id } = at.place(target)?;
+        let MaasEndpoint { site, system_id } = at.endpoint_of(target)?;
         let site = at.store.site(&site).await?;
         let open = at.sites.open(&site).await?;
-        Ok(Self { hand: Hand { at, open, order, journal, limit: LIMIT }, system_id })
+        Ok(Self {
+            call: CallContext { provider: at, site_client: open, order, journal, limit: LIMIT },
+            system_id,
+        })
     }
 
-    pub async fn carry_out(&self) -> Result<Answer, Fault> {
-        match &self.hand.order.effect {
+    pub async fn execute(&self) -> Result<ProviderAnswer, Fault> {
+        match &self.call.order.effect {
             Effect::Reboot { mode: RebootMode::Bmc, power_off } => {
-                self.switch(PowerGoal::Cycle, *power_off).await
+                self.set_power(PowerGoal::Cycle, *power_off).await
             }
-            Effect::Power { to: PowerTo::On, power_off } => {
-                self.switch(PowerGoal::On, *power_off).await
+            Effect::Power { to: DesiredPower::On, power_off } => {
+                self.set_power(PowerGoal::On, *power_off).await
             }
-            Effect::Power { to: PowerTo::Off, power_off }
+            Effect::Power { to: DesiredPower::Off, power_off }
             | Effect::Rma { action: RmaAction::PowerOff, power_off } => {
-                self.switch(PowerGoal::Off, *power_off).await
+                self.set_power(PowerGoal::Off, *power_off).await
             }
             Effect::Repave { image } => self.repave(image).await,
             Effect::Netboot { .. } => {
-                Ok(self.said("MAAS boots it over the network itself whenever it has to"))
+                Ok(self.nothing_to_do("MAAS boots it over the network itself whenever it has to"))
             }
-            Effect::Verify { advisory: true, .. } => Ok(self.said("MAAS knows of no clusters")),
+            Effect::Verify { advisory: true, .. } => {
+                Ok(self.nothing_to_do("MAAS knows of no clusters"))
+            }
             Effect::Rma { action: RmaAction::Mark, .. } => {
-                Ok(match self.said("marked for return to the vendor") {
-                    Answer::Done(seen) => Answer::Done(Outcome {
-                        evidence: vec![Evidence::new(ConditionType::Rma, true, "RmaRun")],
-                        ..seen
+                Ok(match self.nothing_to_do("marked for return to the vendor") {
+                    ProviderAnswer::Done(observed) => ProviderAnswer::Done(CallOutcome {
+                        evidence: vec![ConditionObservation::new(
+                            ConditionType::Rma,
+                            true,
+                            "RmaRun",
+                        )],
+                        ..observed
                     }),
                     other => other,
                 })
@@ -127,98 +137,109 @@ impl<'a> Errand<'a> {
             | Effect::Uncordon { .. }
             | Effect::Device { .. }
             | Effect::Stage { .. }
-            | Effect::Parts { .. } => {
-                let said =
-                    format!("no machine is asked {} through MAAS", self.hand.order.effect.word());
-                Err(Fault::new(Code::NotSupported, said))
+            | Effect::ChildRuns { .. } => {
+                let message =
+                    format!("no machine is asked {} through MAAS", self.call.order.effect.name());
+                Err(Fault::new(FaultCode::NotSupported, message))
             }
         }
     }
 
     /// An effect that needs no action at MAAS.
-    fn said(&self, said: &str) -> Answer {
-        match self.hand.verb() {
-            Verb::Stop => Answer::Stopped,
-            Verb::Perform | Verb::Follow | Verb::GetStatus | Verb::Observe => {
-                Answer::Done(Outcome { said: said.into(), ..Outcome::default() })
+    fn nothing_to_do(&self, text: &str) -> ProviderAnswer {
+        match self.call.verb() {
+            CallVerb::Stop => ProviderAnswer::Stopped,
+            CallVerb::Perform | CallVerb::Follow | CallVerb::GetStatus | CallVerb::Observe => {
+                ProviderAnswer::Done(CallOutcome { message: text.into(), ..CallOutcome::default() })
             }
         }
     }
 
     async fn machine(&self) -> Result<Machine, Fault> {
-        self.hand.maas().machine(&self.system_id).await
+        self.call.maas().machine(&self.system_id).await
     }
 
-    async fn switch(&self, goal: PowerGoal, power_off: PowerOffPolicy) -> Result<Answer, Fault> {
+    async fn set_power(
+        &self,
+        goal: PowerGoal,
+        power_off: PowerOffPolicy,
+    ) -> Result<ProviderAnswer, Fault> {
         let machine = self.machine().await?;
-        Switch { hand: &self.hand, system_id: &self.system_id, power_off }
-            .lead(goal, &machine)
+        PowerExecutor { call: &self.call, system_id: &self.system_id, power_off }
+            .execute(goal, &machine)
             .await
     }
 
     /// Logs the identity of the machine and its parts before it is returned.
-    async fn record(&self) -> Result<Answer, Fault> {
-        match self.hand.verb() {
-            Verb::Perform | Verb::Follow => {}
-            Verb::GetStatus => return Ok(Answer::NeverStarted),
-            Verb::Observe => {
-                return Ok(Answer::Differs("a record taken earlier cannot be observed".into()));
+    async fn record(&self) -> Result<ProviderAnswer, Fault> {
+        match self.call.verb() {
+            CallVerb::Perform | CallVerb::Follow => {}
+            CallVerb::GetStatus => return Ok(ProviderAnswer::NeverStarted),
+            CallVerb::Observe => {
+                return Ok(ProviderAnswer::Differs(
+                    "a record taken earlier cannot be observed".into(),
+                ));
             }
-            Verb::Stop => return Ok(Answer::Stopped),
+            CallVerb::Stop => return Ok(ProviderAnswer::Stopped),
         }
         let machine = self.machine().await?;
         let inventory = inventory(&machine);
         for disk in &inventory.disks {
             let serial = disk.serial.as_deref().unwrap_or("unknown");
-            self.hand.journal.line(format!("record: disk {} serial {serial}", disk.id)).await;
+            self.call.journal.write_line(format!("record: disk {} serial {serial}", disk.id)).await;
         }
         for nic in &inventory.nics {
-            self.hand.journal.line(format!("record: nic {} {}", nic.id, nic.mac)).await;
+            self.call.journal.write_line(format!("record: nic {} {}", nic.id, nic.mac)).await;
         }
         let text = |text: Option<String>| text.unwrap_or_else(|| "unknown".into());
         let (model, serial) = (text(inventory.model), text(inventory.serial));
-        Ok(done(&machine, format!("model {model}, serial {serial}; {}", has(&machine))))
+        Ok(done(&machine, format!("model {model}, serial {serial}; {}", describe_state(&machine))))
     }
 
-    async fn repave(&self, image: &str) -> Result<Answer, Fault> {
-        let notes = self.hand.notes();
-        match self.hand.verb() {
-            Verb::Perform => {
-                let deploy = deployment(image, self.hand.key().as_str())?;
+    async fn repave(&self, image: &str) -> Result<ProviderAnswer, Fault> {
+        let notes = self.call.checkpoints();
+        match self.call.verb() {
+            CallVerb::Perform => {
+                let deploy = deployment(image, self.call.key().as_str())?;
                 self.refuse_nodes().await?;
-                let memo = notes.begin(FIRST).await?;
-                self.install(&deploy, memo).await.map_err(possibly_happened)
+                let checkpoint = notes.begin(FIRST_CHECKPOINT).await?;
+                self.install(&deploy, checkpoint).await.map_err(possibly_happened)
             }
-            Verb::Follow => match notes.recall().await? {
-                None => Ok(Answer::NeverStarted),
-                Some(memo) => {
-                    let deploy = deployment(image, self.hand.key().as_str())?;
-                    self.install(&deploy, memo).await.map_err(possibly_happened)
+            CallVerb::Follow => match notes.recall().await? {
+                None => Ok(ProviderAnswer::NeverStarted),
+                Some(checkpoint) => {
+                    let deploy = deployment(image, self.call.key().as_str())?;
+                    self.install(&deploy, checkpoint).await.map_err(possibly_happened)
                 }
             },
-            Verb::GetStatus => match notes.recall().await? {
-                None => Ok(Answer::NeverStarted),
-                Some(memo) => match self.machine().await {
-                    Ok(machine) => Ok(self.hand.left_at(&machine, &memo, None)),
-                    Err(fault) if fault.code == Code::MaasMachineGone => Ok(Answer::UnderWay),
+            CallVerb::GetStatus => match notes.recall().await? {
+                None => Ok(ProviderAnswer::NeverStarted),
+                Some(checkpoint) => match self.machine().await {
+                    Ok(machine) => Ok(self.call.round_status(&machine, &checkpoint, None)),
+                    Err(fault) if fault.code == FaultCode::MaasMachineGone => {
+                        Ok(ProviderAnswer::UnderWay)
+                    }
                     Err(fault) => Err(fault),
                 },
             },
-            Verb::Observe => {
+            CallVerb::Observe => {
                 let machine = self.machine().await?;
                 let runs = format!("{}/{}", machine.osystem, machine.distro_series);
-                Ok(match state(&machine) == Upstream::Deployed && runs == image {
-                    true => done(&machine, format!("{}, with {image}", has(&machine))),
-                    false => Answer::Differs(format!("{}, with {runs}", has(&machine))),
+                Ok(match upstream_state(&machine) == MaasState::Deployed && runs == image {
+                    true => done(&machine, format!("{}, with {image}", describe_state(&machine))),
+                    false => ProviderAnswer::Differs(format!(
+                        "{}, with {runs}",
+                        describe_state(&machine)
+                    )),
                 })
             }
-            Verb::Stop => {
+            CallVerb::Stop => {
                 let machine = match self.machine().await {
                     Ok(machine) => Some(machine),
-                    Err(fault) if fault.code == Code::MaasMachineGone => None,
+                    Err(fault) if fault.code == FaultCode::MaasMachineGone => None,
                     Err(fault) => return Err(fault),
                 };
-                self.hand.stop_round(machine, None).await
+                self.call.stop_round(machine, None).await
             }
         }
     }
@@ -226,70 +247,85 @@ impl<'a> Errand<'a> {
     /// A node in service is reinstalled only through its decommission.
     async fn refuse_nodes(&self) -> Result<(), Fault> {
         let machine = self.machine().await?;
-        match super::marks::node_of(&machine) {
-            Some(node) if self.hand.lives(&node).await? => {
+        match super::annotations::annotated_node(&machine) {
+            Some(node) if self.call.node_exists(&node).await? => {
                 let instead =
                     format!("it is {node}: `farrier node decommission {node} --mode reimage`");
-                Err(disagrees(&machine, &instead))
+                Err(state_disagrees(&machine, &instead))
             }
             Some(_) | None => Ok(()),
         }
     }
 
-    async fn install(&self, deploy: &Deploy, memo: OrderCheckpoint) -> Result<Answer, Fault> {
-        let OrderCheckpoint::Reinstall { round, leg } = memo else { return Err(two_effects()) };
-        let what = What::Image(deploy);
-        let anew = Anew { system_id: &self.system_id, node: None, what };
-        match self.hand.round(&anew, (round, leg)).await? {
-            Round { machine, installed: true, .. } => Ok(match done(&machine, has(&machine)) {
-                Answer::Done(seen) => Answer::Done(Outcome {
-                    evidence: vec![Evidence::new(ConditionType::Provisioned, true, "Imaged")],
-                    ..seen
-                }),
-                other => other,
-            }),
-            Round { machine, installed: false, .. } => {
-                self.hand.tell_events(&self.system_id).await?;
-                Err(Fault::new(Code::DeployFailed, has(&machine)))
+    async fn install(
+        &self,
+        deploy: &DeployRequest,
+        checkpoint: OrderCheckpoint,
+    ) -> Result<ProviderAnswer, Fault> {
+        let OrderCheckpoint::Reinstall { round, phase: leg } = checkpoint else {
+            return Err(checkpoint_mismatch());
+        };
+        let what = InstallSource::Image(deploy);
+        let restarted = ReinstallRequest { system_id: &self.system_id, node: None, source: what };
+        match self.call.run_round(&restarted, (round, leg)).await? {
+            RoundResult { machine, installed: true, .. } => {
+                Ok(match done(&machine, describe_state(&machine)) {
+                    ProviderAnswer::Done(observed) => ProviderAnswer::Done(CallOutcome {
+                        evidence: vec![ConditionObservation::new(
+                            ConditionType::Provisioned,
+                            true,
+                            "Imaged",
+                        )],
+                        ..observed
+                    }),
+                    other => other,
+                })
+            }
+            RoundResult { machine, installed: false, .. } => {
+                self.call.log_events(&self.system_id).await?;
+                Err(Fault::new(FaultCode::DeployFailed, describe_state(&machine)))
             }
         }
     }
 }
 
-fn deployment(image: &str, comment: &str) -> Result<Deploy, Fault> {
+fn deployment(image: &str, comment: &str) -> Result<DeployRequest, Fault> {
     match image.split_once('/') {
-        Some((system, release)) if !system.is_empty() && !release.is_empty() => Ok(Deploy {
+        Some((system, release)) if !system.is_empty() && !release.is_empty() => Ok(DeployRequest {
             osystem: Some(system.to_owned()),
             distro_series: Some(release.to_owned()),
             comment: Some(comment.to_owned()),
-            ..Deploy::default()
+            ..DeployRequest::default()
         }),
         Some(_) | None => {
-            let said =
+            let message =
                 format!("{image:?} is no image of MAAS; write what it calls it: ubuntu/jammy");
-            Err(Fault::new(Code::ImageUnknown, said))
+            Err(Fault::new(FaultCode::ImageUnknown, message))
         }
     }
 }
 
 impl MaasProvider {
-    fn place(&self, target: &Target) -> Result<Place, Fault> {
-        place(&target.spec.bmc_endpoint)
-            .map_err(|refusal| Fault::new(Code::NotSupported, refusal.said))
+    fn endpoint_of(&self, target: &Target) -> Result<MaasEndpoint, Fault> {
+        parse_endpoint(&target.spec.bmc_endpoint)
+            .map_err(|refusal| Fault::new(FaultCode::NotSupported, refusal.message))
     }
 
     async fn machine_of(
         &self,
         target: &Target,
-    ) -> Result<(std::sync::Arc<super::sites::Open>, Machine), Fault> {
-        let Place { site, system_id } = self.place(target)?;
+    ) -> Result<(std::sync::Arc<super::sites::SiteClient>, Machine), Fault> {
+        let MaasEndpoint { site, system_id } = self.endpoint_of(target)?;
         let open = self.sites.open(&self.store.site(&site).await?).await?;
         let machine = open.maas.machine(&system_id).await?;
         Ok((open, machine))
     }
 
     /// Probes the machine through MAAS and the host itself. An unreachable region proves nothing.
-    pub(super) async fn look_at(&self, target: &Target) -> Result<Vec<Evidence>, Fault> {
+    pub(super) async fn probe_machine(
+        &self,
+        target: &Target,
+    ) -> Result<Vec<ConditionObservation>, Fault> {
         let (bmc, host) = tokio::join!(
             self.machine_of(target),
             probe_host(&target.spec.ssh_endpoint, HOST_TIMEOUT)
@@ -298,15 +334,15 @@ impl MaasProvider {
         let bmc = match bmc {
             Ok((_, machine)) => match machine.power_state {
                 MaasPowerState::On | MaasPowerState::Off => {
-                    Some(Evidence::new(condition, true, "Answers"))
+                    Some(ConditionObservation::new(condition, true, "Answers"))
                 }
                 MaasPowerState::Error => {
-                    Some(Evidence::new(condition, false, "MAAS cannot ask its BMC"))
+                    Some(ConditionObservation::new(condition, false, "MAAS cannot ask its BMC"))
                 }
                 MaasPowerState::Unknown => None,
             },
-            Err(fault) if fault.code == Code::MaasMachineGone => {
-                Some(Evidence::new(condition, false, fault.code.as_str()))
+            Err(fault) if fault.code == FaultCode::MaasMachineGone => {
+                Some(ConditionObservation::new(condition, false, fault.code.as_str()))
             }
             Err(fault) if host.is_none() => return Err(fault),
             Err(_) => None,
@@ -319,7 +355,7 @@ impl MaasProvider {
 impl Inspector for MaasProvider {
     async fn inspect(&self, target: &Target) -> Result<Inspection, Fault> {
         let (_, machine) = self.machine_of(target).await?;
-        let power = shown(machine.power_state);
+        let power = power_state(machine.power_state);
         let boot =
             (machine.status != Status::Deployed).then(|| "network, as MAAS wants".to_owned());
         Ok(Inspection { inventory: inventory(&machine), power, boot, health: None })
@@ -342,14 +378,14 @@ impl Inspector for MaasProvider {
     async fn power_now(&self, target: &Target) -> Result<PowerState, Fault> {
         let (open, machine) = self.machine_of(target).await?;
         let now = open.maas.query_power_state(&machine.system_id).await?;
-        shown(now).ok_or_else(|| {
-            let said = format!("MAAS cannot tell whether {} is on", machine.system_id);
-            Fault::new(Code::BmcUnreachable, said)
+        power_state(now).ok_or_else(|| {
+            let message = format!("MAAS cannot tell whether {} is on", machine.system_id);
+            Fault::new(FaultCode::BmcUnreachable, message)
         })
     }
 }
 
-const fn shown(state: MaasPowerState) -> Option<PowerState> {
+const fn power_state(state: MaasPowerState) -> Option<PowerState> {
     match state {
         MaasPowerState::On => Some(PowerState::On),
         MaasPowerState::Off => Some(PowerState::Off),
@@ -390,7 +426,7 @@ mod tests {
 
     #[test]
     fn a_machine_behind_maas_is_named_by_its_site_and_system_id() {
-        let found = place("maas://site-east/abc123").unwrap();
+        let found = parse_endpoint("maas://site-east/abc123").unwrap();
         assert_eq!((found.site.as_str(), found.system_id.as_str()), ("site-east", "abc123"));
         let spec = |endpoint: &str| MachineSpec {
             bmc_endpoint: endpoint.into(),
@@ -411,10 +447,10 @@ mod tests {
             "maas://site-east/abc/def",
             "maas://site-east/a b",
         ] {
-            let refusal = place(wrong).unwrap_err();
+            let refusal = parse_endpoint(wrong).unwrap_err();
             assert_eq!(refusal.field.as_deref(), Some(FIELD), "{wrong}");
             assert!(
-                wrong.is_empty() || refusal.said.contains("maas://SITE/SYSTEM_ID"),
+                wrong.is_empty() || refusal.message.contains("maas://SITE/SYSTEM_ID"),
                 "{refusal}"
             );
         }
@@ -425,7 +461,7 @@ mod tests {
         let deploy = deployment("ubuntu/jammy", "op-1").unwrap();
         assert_eq!(deploy.distro_series.as_deref(), Some("jammy"));
         for wrong in ["", "jammy", "/jammy", "ubuntu/"] {
-            assert_eq!(deployment(wrong, "").unwrap_err().code, Code::ImageUnknown, "{wrong}");
+            assert_eq!(deployment(wrong, "").unwrap_err().code, FaultCode::ImageUnknown, "{wrong}");
         }
     }
 }

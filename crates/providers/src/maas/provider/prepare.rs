@@ -1,18 +1,20 @@
 //! Checks before any change at MAAS: whether the site fits its region, how the BMC is reached, and
 //! the cloud-init of the new system.
 
-use super::hand::Work;
+use super::executor::StageExecutor;
 use super::machine;
 use crate::ipmi::is_ipmi;
-use crate::maas::{Bmc, Layout, Power};
+use crate::maas::{Bmc, PowerConfig, StorageLayout};
 use crate::peer_login::Login;
 use crate::port::{Target, hostname};
 use crate::redfish::BmcAddress;
 use crate::state_store::no_credential;
-use model::effect::{Answer, Outcome};
-use model::fault::{Code, Fault};
+use model::effect::{CallOutcome, ProviderAnswer};
+use model::fault::{Fault, FaultCode};
 use model::machine::MachineSpec;
-use model::site::{SiteSpec, Values, addresses, controllers, names, render};
+use model::site::{
+    SiteSpec, TemplateValues, addresses, controllers, render_template, uses_variable,
+};
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -25,24 +27,24 @@ const URLS: [&str; 3] = ["farrier_url", "farrier_urls", "controllers"];
 const SHA256: &str = "agent_sha256";
 const BINARY: &str = "/agent/v1/binary";
 
-impl Work<'_> {
-    pub async fn load_site(&self) -> Result<Answer, Fault> {
-        self.only_look(async {
-            let offers = self.offers().await?;
+impl StageExecutor<'_> {
+    pub async fn load_site(&self) -> Result<ProviderAnswer, Fault> {
+        self.run_read_only(async {
+            let offers = self.read_catalog().await?;
             let mut problems =
-                problems(&self.site.spec, &offers, &self.hand.at.settings.farrier_url);
+                problems(&self.site.spec, &offers, &self.call.provider.settings.farrier_url);
             if let Err(fault) = self.agent_sha256().await {
-                problems.push(fault.said);
+                problems.push(fault.message);
             }
-            let (id, address) = (&self.site.head.id, self.hand.maas().address());
+            let (id, address) = (&self.site.head.id, self.call.maas().address());
             match problems[..] {
                 [] => {
-                    let said = format!("{id} fits {address}: {} installs", self.site.spec.image);
-                    Ok(Outcome { said, ..Outcome::default() })
+                    let text = format!("{id} fits {address}: {} installs", self.site.spec.image);
+                    Ok(CallOutcome { message: text, ..CallOutcome::default() })
                 }
                 _ => {
-                    let said = format!("{id} does not fit {address}: {}", problems.join("; "));
-                    Err(Fault::new(Code::SiteUnfit, said))
+                    let text = format!("{id} does not fit {address}: {}", problems.join("; "));
+                    Err(Fault::new(FaultCode::SiteUnfit, text))
                 }
             }
         })
@@ -50,15 +52,16 @@ impl Work<'_> {
     }
 
     /// What the region offers. Lists that the site does not use are not read.
-    async fn offers(&self) -> Result<Offers, Fault> {
-        let (maas, spec) = (self.hand.maas(), &self.site.spec);
+    async fn read_catalog(&self) -> Result<RegionCatalog, Fault> {
+        let (maas, spec) = (self.call.maas(), &self.site.spec);
         let whoami = maas.whoami().await?;
-        let names = |all: Vec<crate::maas::Named>| all.into_iter().map(|one| one.name).collect();
-        let mut offers = Offers {
+        let names =
+            |all: Vec<crate::maas::NamedResource>| all.into_iter().map(|one| one.name).collect();
+        let mut offers = RegionCatalog {
             administrator: whoami.is_superuser,
             user: whoami.username,
             images: maas.boot_resources().await?.into_iter().map(|one| one.name).collect(),
-            ..Offers::default()
+            ..RegionCatalog::default()
         };
         if !spec.zone.is_empty() {
             offers.zones = names(maas.zones().await?);
@@ -73,75 +76,75 @@ impl Work<'_> {
         Ok(offers)
     }
 
-    pub async fn resolve_power(&self, target: &Target) -> Result<Answer, Fault> {
-        self.only_look(async {
-            let said = match self.power(target).await? {
+    pub async fn resolve_power(&self, target: &Target) -> Result<ProviderAnswer, Fault> {
+        self.run_read_only(async {
+            let text = match self.power_config(target).await? {
                 None => "MAAS has its BMC already".into(),
-                Some(Power::Manual) => {
+                Some(PowerConfig::Manual) => {
                     "the machine has no bmc_endpoint: MAAS leaves its power to a person".into()
                 }
-                Some(Power::Redfish(bmc) | Power::Ipmi(bmc)) => {
+                Some(PowerConfig::Redfish(bmc) | PowerConfig::Ipmi(bmc)) => {
                     format!("MAAS reaches its BMC at {} as {}", bmc.address, bmc.user)
                 }
             };
-            Ok(Outcome { said, ..Outcome::default() })
+            Ok(CallOutcome { message: text, ..CallOutcome::default() })
         })
         .await
     }
 
     /// The power configuration for MAAS. `None`: MAAS has it already.
-    pub async fn power(&self, target: &Target) -> Result<Option<Power>, Fault> {
+    pub async fn power_config(&self, target: &Target) -> Result<Option<PowerConfig>, Fault> {
         let spec = &target.spec;
         if spec.bmc_endpoint.is_empty() {
-            return Ok(Some(Power::Manual));
+            return Ok(Some(PowerConfig::Manual));
         }
-        if machine::is_ours(spec) {
+        if machine::is_maas_endpoint(spec) {
             return Ok(None);
         }
-        let usual = &self.hand.at.settings.bmc_credential;
+        let usual = &self.call.provider.settings.bmc_credential;
         let name = if spec.bmc_credential.is_empty() { usual } else { &spec.bmc_credential };
         let id = &target.id;
         let instead = format!("`farrier machine update {id} --bmc-credential NAME`");
         if name.is_empty() {
-            let said =
+            let message =
                 format!("the machine names no bmc_credential for its BMC; name one: {instead}");
-            return Err(Fault::new(Code::CredentialMissing, said));
+            return Err(Fault::new(FaultCode::CredentialMissing, message));
         }
-        let credential = self.hand.at.store.credential(name).await.map_err(|fault| {
-            if fault.code != Code::CredentialMissing {
+        let credential = self.call.provider.store.credential(name).await.map_err(|fault| {
+            if fault.code != FaultCode::CredentialMissing {
                 return fault;
             }
-            let said = format!(
+            let message = format!(
                 "{}; add it with `farrier credential set {name} …`, or name another: {instead}",
-                no_credential(name).said
+                no_credential(name).message
             );
-            Fault::new(Code::CredentialMissing, said)
+            Fault::new(FaultCode::CredentialMissing, message)
         })?;
         let login = Login::of(&credential)?;
         bmc(spec, login.user, login.password).map(Some)
     }
 
-    pub async fn render_cloud_init(&self) -> Result<Answer, Fault> {
-        self.only_look(async {
+    pub async fn render_cloud_init(&self) -> Result<ProviderAnswer, Fault> {
+        self.run_read_only(async {
             let text = self.cloud_init().await?;
             let text = text.expose_secret();
             let sum = sum(text.as_bytes());
             let said =
                 format!("cloud-init for {}: {} bytes, sha256 {sum}", self.node.head.id, text.len());
-            Ok(Outcome { said, ..Outcome::default() })
+            Ok(CallOutcome { message: said, ..CallOutcome::default() })
         })
         .await
     }
 
     async fn agent_sha256(&self) -> Result<String, Fault> {
-        agent_sha256(self.site.spec.template(), &self.hand.at.settings.agent_binary).await
+        agent_sha256(self.site.spec.template(), &self.call.provider.settings.agent_binary).await
     }
 
     /// The cloud-init of the new system. It holds an enrollment token.
     pub async fn cloud_init(&self) -> Result<SecretString, Fault> {
-        let token = self.hand.at.store.enrollment(&self.node.id()).await?;
-        let urls = &self.hand.at.settings.farrier_url;
-        let values = Values {
+        let token = self.call.provider.store.enrollment_token(&self.node.id()).await?;
+        let urls = &self.call.provider.settings.farrier_url;
+        let values = TemplateValues {
             node_id: &self.node.head.id,
             machine_id: self.node.machine.as_str(),
             hostname: &hostname(self.node.machine.as_str()),
@@ -152,16 +155,16 @@ impl Work<'_> {
             agent_sha256: &self.agent_sha256().await?,
             enrollment_token: token.expose_secret(),
         };
-        let text = render(self.site.spec.template(), &values);
+        let text = render_template(self.site.spec.template(), &values);
         text.map(SecretString::from).map_err(|problem| {
-            Fault::new(Code::SiteUnfit, format!("site.spec.cloud_init {problem}"))
+            Fault::new(FaultCode::SiteUnfit, format!("site.spec.cloud_init {problem}"))
         })
     }
 }
 
 /// What a region offers, as far as the site uses it.
 #[derive(Debug, Clone, Default)]
-struct Offers {
+struct RegionCatalog {
     user: String,
     administrator: bool,
     images: Vec<String>,
@@ -171,7 +174,7 @@ struct Offers {
 }
 
 /// All mismatches, each with its field.
-fn problems(spec: &SiteSpec, offers: &Offers, farrier_url: &str) -> Vec<String> {
+fn problems(spec: &SiteSpec, offers: &RegionCatalog, farrier_url: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut say = |field: &str, problem: String| found.push(format!("site.spec.{field} {problem}"));
     if !offers.administrator {
@@ -181,27 +184,27 @@ fn problems(spec: &SiteSpec, offers: &Offers, farrier_url: &str) -> Vec<String> 
         );
         say("maas_credential", problem);
     }
-    for (field, wanted, there) in [
+    for (field, desired, there) in [
         ("image", &spec.image, &offers.images),
         ("zone", &spec.zone, &offers.zones),
         ("pool", &spec.pool, &offers.pools),
         ("network.roce_subnet", &spec.network.roce_subnet, &offers.subnets),
     ] {
-        if !wanted.is_empty() && !there.contains(wanted) {
+        if !desired.is_empty() && !there.contains(desired) {
             say(
                 field,
-                format!("is {wanted:?}, which MAAS does not have; it has {}", there.join(", ")),
+                format!("is {desired:?}, which MAAS does not have; it has {}", there.join(", ")),
             );
         }
     }
-    if !spec.storage_layout.is_empty() && Layout::parse(&spec.storage_layout).is_none() {
-        let known: Vec<&str> = Layout::ALL.iter().map(|layout| layout.as_str()).collect();
+    if !spec.storage_layout.is_empty() && StorageLayout::parse(&spec.storage_layout).is_none() {
+        let known: Vec<&str> = StorageLayout::ALL.iter().map(|layout| layout.as_str()).collect();
         say("storage_layout", format!("is {:?}; write {}", spec.storage_layout, known.join(", ")));
     }
-    if let Err(problem) = render(spec.template(), &Values::default()) {
+    if let Err(problem) = render_template(spec.template(), &TemplateValues::default()) {
         say("cloud_init", problem);
     }
-    let named = URLS.iter().find(|name| names(spec.template(), name));
+    let named = URLS.iter().find(|name| uses_variable(spec.template(), name));
     if let (Some(name), "") = (named, farrier_url) {
         let problem = format!(
             "names {name}, and agents have no address; set nodes.listen or nodes.url in the configuration"
@@ -218,10 +221,10 @@ async fn agent_sha256(template: &str, binary: &Path) -> Result<String, Fault> {
         return Ok(String::new());
     }
     let unfit = |problem: String| {
-        let said = format!(
+        let message = format!(
             "site.spec.cloud_init fetches the agent from Farrier, and nodes.agent_binary {problem}; set it in the configuration to the static farrier-agent"
         );
-        Fault::new(Code::SiteUnfit, said)
+        Fault::new(FaultCode::SiteUnfit, message)
     };
     if binary.as_os_str().is_empty() {
         return Err(unfit("is not set".into()));
@@ -232,7 +235,7 @@ async fn agent_sha256(template: &str, binary: &Path) -> Result<String, Fault> {
 }
 
 fn fetches_agent(template: &str) -> bool {
-    names(template, SHA256) || template.contains(BINARY)
+    uses_variable(template, SHA256) || template.contains(BINARY)
 }
 
 fn sum(bytes: &[u8]) -> String {
@@ -240,13 +243,18 @@ fn sum(bytes: &[u8]) -> String {
 }
 
 /// The BMC for MAAS: Redfish, unless its address says IPMI.
-fn bmc(spec: &MachineSpec, user: String, password: SecretString) -> Result<Power, Fault> {
+fn bmc(spec: &MachineSpec, user: String, password: SecretString) -> Result<PowerConfig, Fault> {
     let endpoint = &spec.bmc_endpoint;
     let mut more = BTreeMap::new();
     if is_ipmi(endpoint) {
-        let place = endpoint.trim_start_matches(IPMI);
+        let position = endpoint.trim_start_matches(IPMI);
         more.insert("power_driver".to_owned(), "LAN_2_0".to_owned());
-        return Ok(Power::Ipmi(Bmc { address: place.to_owned(), user, password, more }));
+        return Ok(PowerConfig::Ipmi(Bmc {
+            address: position.to_owned(),
+            user,
+            password,
+            extra_parameters: more,
+        }));
     }
     let address = BmcAddress::parse(endpoint)?;
     // Without it MAAS uses the first System of the BMC.
@@ -254,7 +262,12 @@ fn bmc(spec: &MachineSpec, user: String, password: SecretString) -> Result<Power
     if let Some(id) = system.and_then(|path| path.trim_end_matches('/').rsplit('/').next()) {
         more.insert("node_id".to_owned(), id.to_owned());
     }
-    Ok(Power::Redfish(Bmc { address: address.to_string(), user, password, more }))
+    Ok(PowerConfig::Redfish(Bmc {
+        address: address.to_string(),
+        user,
+        password,
+        extra_parameters: more,
+    }))
 }
 
 #[cfg(test)]
@@ -262,9 +275,9 @@ mod tests {
     use super::*;
     use model::site::Network;
 
-    fn offers() -> Offers {
+    fn offers() -> RegionCatalog {
         let all = |names: &[&str]| names.iter().map(ToString::to_string).collect();
-        Offers {
+        RegionCatalog {
             user: "farrier".into(),
             administrator: true,
             images: all(&["ubuntu/jammy"]),
@@ -304,7 +317,7 @@ mod tests {
             let found = problems(&spec, &offers(), "http://f");
             assert!(found.len() == 1 && found[0].starts_with(words), "{found:?}");
         }
-        let user = Offers { administrator: false, ..offers() };
+        let user = RegionCatalog { administrator: false, ..offers() };
         let found = problems(&spec, &user, "http://f");
         assert!(
             found[0].starts_with("site.spec.maas_credential is the key of farrier"),
@@ -317,15 +330,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_agent_that_nobody_gives_out_is_missed_before_anything_is_done() {
+    async fn a_missing_agent_binary_is_reported_first() {
         let own = "#cloud-config\n";
         assert_eq!(agent_sha256(own, Path::new("")).await.unwrap(), "");
         for template in [SiteSpec::default().template(), "{{agent_sha256}}"] {
             for (path, words) in [("", "is not set"), ("/nowhere", "/nowhere: ")] {
                 let fault = agent_sha256(template, Path::new(path)).await.unwrap_err();
-                assert_eq!(fault.code, Code::SiteUnfit);
-                assert!(fault.said.contains("nodes.agent_binary"), "{}", fault.said);
-                assert!(fault.said.contains(words), "{}", fault.said);
+                assert_eq!(fault.code, FaultCode::SiteUnfit);
+                assert!(fault.message.contains("nodes.agent_binary"), "{}", fault.message);
+                assert!(fault.message.contains(words), "{}", fault.message);
             }
             let sum = agent_sha256(template, Path::new("/dev/null")).await.unwrap();
             assert!(sum.starts_with("e3b0c44298fc1c14"), "{sum}");
@@ -343,14 +356,16 @@ mod tests {
         ] {
             let spec = MachineSpec { bmc_endpoint: endpoint.into(), ..MachineSpec::default() };
             let power = bmc(&spec, "root".into(), "x".into()).unwrap();
-            let (Power::Redfish(bmc) | Power::Ipmi(bmc)) = &power else { panic!("{power:?}") };
-            let node = bmc.more.get("node_id").map_or("", String::as_str);
+            let (PowerConfig::Redfish(bmc) | PowerConfig::Ipmi(bmc)) = &power else {
+                panic!("{power:?}")
+            };
+            let node = bmc.extra_parameters.get("node_id").map_or("", String::as_str);
             assert_eq!((power.kind(), bmc.address.as_str(), node), (kind, address, more));
         }
     }
 
     #[test]
-    fn a_hostname_is_one_that_hosts_may_have() {
+    fn hostnames_are_valid_dns_labels() {
         let long = "x".repeat(80);
         for (machine, name) in [
             ("m-1", "m-1"),

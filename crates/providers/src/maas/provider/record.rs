@@ -1,15 +1,15 @@
 //! The record of a machine in MAAS: find or create, update, delete.
 
+use super::annotations::{self, AnnotationOwner};
 use super::checkpoint::OrderCheckpoint;
-use super::hand::{Work, done, outcome, state, unlocked};
-use super::marks::{self, Whose};
+use super::executor::{StageExecutor, check_unlocked, done, outcome, upstream_state};
 use crate::clock::now;
-use crate::maas::{Change, Machine, NewMachine, Power, Status};
+use crate::maas::{Machine, MachineChange, NewMachine, PowerConfig, Status};
 use crate::port::{Target, hostname};
-use model::effect::{Answer, Verb};
-use model::fault::{Code, Fault};
+use model::effect::{CallVerb, ProviderAnswer};
+use model::fault::{Fault, FaultCode};
 use model::machine::Labels;
-use model::node::Upstream;
+use model::node::MaasState;
 use secrecy::{ExposeSecret, SecretString};
 use std::collections::BTreeMap;
 
@@ -17,106 +17,107 @@ use std::collections::BTreeMap;
 const ARCHITECTURE: &str = "amd64";
 const ARCHITECTURE_LABEL: &str = "architecture";
 
-impl Work<'_> {
-    pub async fn make(&self, target: &Target) -> Result<Answer, Fault> {
-        let notes = self.hand.notes();
-        match self.hand.verb() {
-            Verb::Perform => {
-                let found = self.known(target).await?;
-                let before = found.as_ref().map_or(Upstream::Absent, state);
-                self.hand.see_first(before).await?;
-                let memo = notes.begin(OrderCheckpoint::Begun).await?;
-                self.make_or_adjust(target, found, memo).await
+impl StageExecutor<'_> {
+    pub async fn create_or_find(&self, target: &Target) -> Result<ProviderAnswer, Fault> {
+        let notes = self.call.checkpoints();
+        match self.call.verb() {
+            CallVerb::Perform => {
+                let found = self.find_existing(target).await?;
+                let before = found.as_ref().map_or(MaasState::Absent, upstream_state);
+                self.call.record_first_observed(before).await?;
+                let checkpoint = notes.begin(OrderCheckpoint::Begun).await?;
+                self.create_or_update(target, found, checkpoint).await
             }
-            Verb::Follow => match notes.recall().await? {
-                None => Ok(Answer::NeverStarted),
-                Some(memo) => {
-                    let found = self.known(target).await?;
-                    self.make_or_adjust(target, found, memo).await
+            CallVerb::Follow => match notes.recall().await? {
+                None => Ok(ProviderAnswer::NeverStarted),
+                Some(checkpoint) => {
+                    let found = self.find_existing(target).await?;
+                    self.create_or_update(target, found, checkpoint).await
                 }
             },
             // The record may exist and not be updated yet.
-            Verb::GetStatus => match notes.recall().await? {
-                None => Ok(Answer::NeverStarted),
-                Some(_) => Ok(Answer::UnderWay),
+            CallVerb::GetStatus => match notes.recall().await? {
+                None => Ok(ProviderAnswer::NeverStarted),
+                Some(_) => Ok(ProviderAnswer::UnderWay),
             },
-            Verb::Observe => self.has_record(target).await,
-            Verb::Stop => self.hand.stop_begun().await,
+            CallVerb::Observe => self.observe_record(target).await,
+            CallVerb::Stop => self.call.stop_idempotent().await,
         }
     }
 
     /// The record of the machine, of any maker. Refuses another node's.
-    async fn known(&self, target: &Target) -> Result<Option<Machine>, Fault> {
-        let found = match self.there().await? {
+    async fn find_existing(&self, target: &Target) -> Result<Option<Machine>, Fault> {
+        let found = match self.try_locate().await? {
             Some(machine) => Some(machine),
             // The stored record was removed; the machine may have a new one.
             None => self.search(target).await?,
         };
         if let Some(machine) = &found {
-            self.refuse_others(machine).await?;
+            self.refuse_foreign_record(machine).await?;
         }
         Ok(found)
     }
 
-    async fn refuse_others(&self, machine: &Machine) -> Result<(), Fault> {
+    async fn refuse_foreign_record(&self, machine: &Machine) -> Result<(), Fault> {
         let own = self.node.id();
-        let made_for = marks::maker(&machine.description).map(|(node, _)| node);
-        let marked = match self.hand.whose(machine, Some(&own)).await? {
-            Whose::Other(other) => Some(other),
-            Whose::ThisRun | Whose::ThisNode => return Ok(()),
-            Whose::Nobody => None,
+        let made_for =
+            annotations::parse_record_description(&machine.description).map(|(node, _)| node);
+        let marked = match self.call.annotation_owner(machine, Some(&own)).await? {
+            AnnotationOwner::OtherNode(other) => Some(other),
+            AnnotationOwner::ThisRun | AnnotationOwner::ThisNode => return Ok(()),
+            AnnotationOwner::Unmarked => None,
         };
         let other = match (marked, made_for.filter(|node| *node != own)) {
             (Some(other), _) => other,
-            (None, Some(other)) if self.hand.lives(&other).await? => other,
+            (None, Some(other)) if self.call.node_exists(&other).await? => other,
             (None, _) => return Ok(()),
         };
-        let said = format!(
+        let message = format!(
             "{} ({}) has the machine's MAC address or serial number, and is {other}'s",
             machine.system_id, machine.hostname
         );
-        Err(Fault::new(Code::CandidatesConflict, said))
+        Err(Fault::new(FaultCode::CandidatesConflict, message))
     }
 
-    async fn has_record(&self, target: &Target) -> Result<Answer, Fault> {
-        Ok(match self.known(target).await? {
+    async fn observe_record(&self, target: &Target) -> Result<ProviderAnswer, Fault> {
+        Ok(match self.find_existing(target).await? {
             Some(machine) => done(&machine, format!("MAAS has it as {}", machine.system_id)),
-            None => Answer::Differs("MAAS has no such machine".into()),
+            None => ProviderAnswer::Differs("MAAS has no such machine".into()),
         })
     }
 
-    async fn make_or_adjust(
+    async fn create_or_update(
         &self,
         target: &Target,
         found: Option<Machine>,
-        memo: OrderCheckpoint,
-    ) -> Result<Answer, Fault> {
-        let power = self.power(target).await?;
+        checkpoint: OrderCheckpoint,
+    ) -> Result<ProviderAnswer, Fault> {
+        let power = self.power_config(target).await?;
         let (id, how) = match found {
-            None => (self.create(target, power, &memo).await?.system_id, "made"),
+            None => (self.create(target, power, &checkpoint).await?.system_id, "made"),
             Some(machine) => {
-                self.adjust(&machine, power).await?;
+                self.update_record(&machine, power).await?;
                 (machine.system_id, "found")
             }
         };
-        let machine = self.hand.maas().machine(&id).await?;
+        let machine = self.call.maas().machine(&id).await?;
         Ok(done(&machine, format!("{id} was {how} in MAAS, which has it as {}", machine.status)))
     }
 
     async fn create(
         &self,
         target: &Target,
-        power: Option<Power>,
-        memo: &OrderCheckpoint,
+        power: Option<PowerConfig>,
+        checkpoint: &OrderCheckpoint,
     ) -> Result<Machine, Fault> {
         let macs = target.spec.mac_addresses.clone();
         let id = &target.id;
         if macs.is_empty() {
-            let said = format!(
+            let message = format!(
                 "the machine has no mac_addresses, and MAAS knows machines by them; \
                  add them with `farrier machine update {id} --mac …`"
             );
-            return Err(Fault::new(Code::NotSupported, said));
+            return Err(Fault::new(FaultCode::NotSupported, message));
         }
         let named = |name: &String| Some(name.clone()).filter(|name| !name.is_empty());
         let spec = &self.site.spec;
@@ -124,41 +125,48 @@ impl Work<'_> {
             architecture: architecture(&self.site.head.labels),
             macs,
             hostname: Some(hostname(target.id.as_str())),
-            power: power.unwrap_or(Power::Manual),
+            power: power.unwrap_or(PowerConfig::Manual),
             pool: named(&spec.pool),
             zone: named(&spec.zone),
-            description: Some(marks::made_for(&self.node.id(), self.hand.key())),
+            description: Some(annotations::record_description(&self.node.id(), self.call.key())),
             commission: false,
         };
-        self.hand
+        self.call
             .journal
-            .line(format!("maas: {id} is made known by {}", new.macs.join(", ")))
+            .write_line(format!("maas: {id} is made known by {}", new.macs.join(", ")))
             .await;
-        self.hand.notes().compare_and_swap(memo, &OrderCheckpoint::Asked { at: now() }).await?;
-        self.hand.maas().create(&new).await
+        self.call
+            .checkpoints()
+            .compare_and_swap(checkpoint, &OrderCheckpoint::Requested { at: now() })
+            .await?;
+        self.call.maas().create(&new).await
     }
 
     /// Updates the record to the site's settings while the machine is unused.
-    async fn adjust(&self, machine: &Machine, power: Option<Power>) -> Result<(), Fault> {
+    async fn update_record(
+        &self,
+        machine: &Machine,
+        power: Option<PowerConfig>,
+    ) -> Result<(), Fault> {
         let unused = machine.status == Status::FailedTesting && !machine.is_taken();
         let idle = unused
             || matches!(machine.status, Status::New | Status::Ready | Status::FailedCommissioning);
         if !idle || machine.locked {
             return Ok(());
         }
-        let differs = |wanted: &String, is: &str| {
-            Some(wanted.clone()).filter(|wanted| !wanted.is_empty() && wanted != is)
+        let differs = |desired: &String, is: &str| {
+            Some(desired.clone()).filter(|desired| !desired.is_empty() && desired != is)
         };
         let spec = &self.site.spec;
-        let mut change = Change {
+        let mut change = MachineChange {
             pool: differs(&spec.pool, &machine.pool.name),
             zone: differs(&spec.zone, &machine.zone.name),
-            ..Change::default()
+            ..MachineChange::default()
         };
         // A machine without a BMC in Farrier keeps its power settings in MAAS.
-        if let Some(power @ (Power::Redfish(_) | Power::Ipmi(_))) = power {
-            let now = self.hand.maas().power_parameters(&machine.system_id).await?;
-            if machine.power_type != power.kind() || other_power(&power, &now) {
+        if let Some(power @ (PowerConfig::Redfish(_) | PowerConfig::Ipmi(_))) = power {
+            let now = self.call.maas().power_parameters(&machine.system_id).await?;
+            if machine.power_type != power.kind() || power_differs(&power, &now) {
                 change.power = Some(power);
             }
         }
@@ -167,81 +175,90 @@ impl Work<'_> {
         }
         let what =
             format!("maas: {} gets its pool, zone and power as the site wants", machine.system_id);
-        self.hand.journal.line(what).await;
-        let now = self.hand.maas().update(&machine.system_id, &change).await?;
+        self.call.journal.write_line(what).await;
+        let now = self.call.maas().update(&machine.system_id, &change).await?;
         let still = [(&change.pool, &now.pool.name), (&change.zone, &now.zone.name)];
-        match still.iter().find(|(wanted, is)| wanted.as_ref().is_some_and(|wanted| wanted != *is))
+        match still
+            .iter()
+            .find(|(desired, is)| desired.as_ref().is_some_and(|desired| desired != *is))
         {
             None => Ok(()),
-            Some((wanted, is)) => {
-                let said = format!("{} is in {is:?}, and not in {wanted:?}", machine.system_id);
-                Err(Fault::new(Code::ReadBackDiffers, said))
+            Some((desired, is)) => {
+                let message = format!("{} is in {is:?}, and not in {desired:?}", machine.system_id);
+                Err(Fault::new(FaultCode::ReadBackDiffers, message))
             }
         }
     }
 
-    pub async fn remove_record(&self) -> Result<Answer, Fault> {
-        let gone = || self.gone("MAAS has no record of it");
+    pub async fn remove_record(&self) -> Result<ProviderAnswer, Fault> {
+        let gone = || self.record_gone("MAAS has no record of it");
         if self.site.spec.keep_in_maas {
-            let kept = async {
-                Ok(match self.there().await? {
-                    None => self.absent("MAAS has no record of it"),
+            let stored = async {
+                Ok(match self.try_locate().await? {
+                    None => self.record_gone_outcome("MAAS has no record of it"),
                     Some(machine) => {
                         outcome(&machine, "its record stays in MAAS, as the site wants")
                     }
                 })
             };
-            return self.only_look(kept).await;
+            return self.run_read_only(stored).await;
         }
-        let notes = self.hand.notes();
-        match self.hand.verb() {
-            Verb::Perform => {
-                let Some(machine) = self.there().await? else { return Ok(gone()) };
-                let memo = notes.begin(OrderCheckpoint::Begun).await?;
-                self.forget(&machine, &memo).await
+        let notes = self.call.checkpoints();
+        match self.call.verb() {
+            CallVerb::Perform => {
+                let Some(machine) = self.try_locate().await? else { return Ok(gone()) };
+                let checkpoint = notes.begin(OrderCheckpoint::Begun).await?;
+                self.delete_record(&machine, &checkpoint).await
             }
-            Verb::Follow => match (notes.recall().await?, self.there().await?) {
-                (None, _) => Ok(Answer::NeverStarted),
+            CallVerb::Follow => match (notes.recall().await?, self.try_locate().await?) {
+                (None, _) => Ok(ProviderAnswer::NeverStarted),
                 (Some(_), None) => Ok(gone()),
-                (Some(memo), Some(machine)) => self.forget(&machine, &memo).await,
+                (Some(checkpoint), Some(machine)) => {
+                    self.delete_record(&machine, &checkpoint).await
+                }
             },
-            Verb::GetStatus => match (notes.recall().await?, self.there().await?) {
-                (None, _) => Ok(Answer::NeverStarted),
+            CallVerb::GetStatus => match (notes.recall().await?, self.try_locate().await?) {
+                (None, _) => Ok(ProviderAnswer::NeverStarted),
                 (Some(_), None) => Ok(gone()),
-                (Some(_), Some(_)) => Ok(Answer::UnderWay),
+                (Some(_), Some(_)) => Ok(ProviderAnswer::UnderWay),
             },
-            Verb::Observe => Ok(match self.there().await? {
+            CallVerb::Observe => Ok(match self.try_locate().await? {
                 None => gone(),
-                Some(machine) => Answer::Differs(format!("MAAS has it as {}", machine.system_id)),
+                Some(machine) => {
+                    ProviderAnswer::Differs(format!("MAAS has it as {}", machine.system_id))
+                }
             }),
-            Verb::Stop => match (notes.recall().await?, self.there().await?) {
+            CallVerb::Stop => match (notes.recall().await?, self.try_locate().await?) {
                 (Some(_), None) => Ok(gone()),
-                (None, _) | (Some(_), Some(_)) => self.hand.stop_begun().await,
+                (None, _) | (Some(_), Some(_)) => self.call.stop_idempotent().await,
             },
         }
     }
 
-    pub(super) async fn forget(
+    pub(super) async fn delete_record(
         &self,
         machine: &Machine,
-        memo: &OrderCheckpoint,
-    ) -> Result<Answer, Fault> {
-        unlocked(machine)?;
-        self.hand.unused(machine, &self.node.id()).await?;
+        checkpoint: &OrderCheckpoint,
+    ) -> Result<ProviderAnswer, Fault> {
+        check_unlocked(machine)?;
+        self.call.check_unused(machine, &self.node.id()).await?;
         let id = &machine.system_id;
-        self.hand.journal.line(format!("maas: {id} is deleted")).await;
-        self.hand.notes().compare_and_swap(memo, &OrderCheckpoint::Asked { at: now() }).await?;
-        match self.hand.maas().delete(id).await {
+        self.call.journal.write_line(format!("maas: {id} is deleted")).await;
+        self.call
+            .checkpoints()
+            .compare_and_swap(checkpoint, &OrderCheckpoint::Requested { at: now() })
+            .await?;
+        match self.call.maas().delete(id).await {
             Ok(()) => {}
-            Err(fault) if fault.code == Code::MaasMachineGone => {}
+            Err(fault) if fault.code == FaultCode::MaasMachineGone => {}
             Err(fault) => return Err(fault),
         }
-        match self.hand.maas().machine(id).await {
-            Err(fault) if fault.code == Code::MaasMachineGone => {
-                Ok(self.gone(&format!("{id} was deleted in MAAS")))
+        match self.call.maas().machine(id).await {
+            Err(fault) if fault.code == FaultCode::MaasMachineGone => {
+                Ok(self.record_gone(&format!("{id} was deleted in MAAS")))
             }
             Err(fault) => Err(fault),
-            Ok(_) => Err(Fault::new(Code::ReadBackDiffers, format!("{id} is still in MAAS"))),
+            Ok(_) => Err(Fault::new(FaultCode::ReadBackDiffers, format!("{id} is still in MAAS"))),
         }
     }
 }
@@ -252,11 +269,11 @@ fn architecture(labels: &Labels) -> String {
 }
 
 /// Whether MAAS has other power settings than desired.
-fn other_power(wanted: &Power, now: &BTreeMap<String, SecretString>) -> bool {
-    let (Power::Redfish(bmc) | Power::Ipmi(bmc)) = wanted else { return false };
+fn power_differs(desired: &PowerConfig, now: &BTreeMap<String, SecretString>) -> bool {
+    let (PowerConfig::Redfish(bmc) | PowerConfig::Ipmi(bmc)) = desired else { return false };
     let is = |name: &str| now.get(name).map_or("", |value| value.expose_secret());
     is("power_address") != bmc.address
         || is("power_user") != bmc.user
         || is("power_pass") != bmc.password.expose_secret()
-        || bmc.more.iter().any(|(name, value)| is(name) != value)
+        || bmc.extra_parameters.iter().any(|(name, value)| is(name) != value)
 }

@@ -3,54 +3,58 @@
 //!
 //! A node with a datasource failure gets `datasource_retries` rounds; another machine gets one.
 
-use super::checkpoint::{Leg, OrderCheckpoint, Stopping, two_effects};
-use super::failure::Cause;
-use super::hand::{Hand, Owner, Work, disagrees, done, has};
-use super::letting::{self, Letting};
-use super::marks::{self, Whose};
+use super::annotations::{self, AnnotationOwner};
+use super::checkpoint::{OrderCheckpoint, ReinstallPhase, StopResult, checkpoint_mismatch};
+use super::executor::{
+    CallContext, MaasOwner, StageExecutor, describe_state, done, state_disagrees,
+};
+use super::failure::FailureCause;
+use super::release_decision::{self, ReleaseProgress};
 use super::{deploy, release};
 use crate::clock::now;
 use crate::fault::possibly_happened;
-use crate::maas::{Deploy, Machine, Status};
-use model::effect::{Answer, Verb};
-use model::fault::{Code, Fault};
+use crate::maas::{DeployRequest, Machine, Status};
+use model::effect::{CallVerb, ProviderAnswer};
+use model::fault::{Fault, FaultCode};
 use model::id::NodeId;
 
 /// A round takes at most this many steps; each step advances it or waits for MAAS.
-const MAX_MOVES: usize = 16;
-pub(super) const FIRST: OrderCheckpoint =
-    OrderCheckpoint::Reinstall { round: 1, leg: Leg::Letting(Letting::Begun) };
+const MAX_ROUND_STEPS: usize = 16;
+pub(super) const FIRST_CHECKPOINT: OrderCheckpoint = OrderCheckpoint::Reinstall {
+    round: 1,
+    phase: ReinstallPhase::Releasing(ReleaseProgress::Begun),
+};
 
 /// The machine to reinstall.
-pub(super) struct Anew<'a> {
+pub(super) struct ReinstallRequest<'a> {
     pub system_id: &'a str,
     pub node: Option<&'a NodeId>,
-    pub what: What<'a>,
+    pub source: InstallSource<'a>,
 }
 
 /// How a round ended.
-pub(super) struct Round {
+pub(super) struct RoundResult {
     pub machine: Machine,
     /// The last checkpoint.
-    pub leg: Leg,
+    pub phase: ReinstallPhase,
     pub installed: bool,
 }
 
 /// What to install.
-pub(super) enum What<'a> {
+pub(super) enum InstallSource<'a> {
     /// The image of the node's site.
-    Node(&'a Work<'a>),
-    Image(&'a Deploy),
+    Node(&'a StageExecutor<'a>),
+    Image(&'a DeployRequest),
 }
 
-impl What<'_> {
+impl InstallSource<'_> {
     /// Prepares the machine and returns the deploy request.
-    async fn prepare(&self, machine: &Machine) -> Result<Deploy, Fault> {
+    async fn prepare(&self, machine: &Machine) -> Result<DeployRequest, Fault> {
         match self {
             Self::Image(deploy) => Ok((*deploy).clone()),
             Self::Node(work) => {
-                work.rewire_pxe(machine).await?;
-                work.installation().await
+                work.fix_boot_interface(machine).await?;
+                work.deploy_request().await
             }
         }
     }
@@ -58,7 +62,7 @@ impl What<'_> {
 
 /// The next step of the installing phase.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Move {
+enum ReinstallStep {
     Install,
     Wait,
     Done,
@@ -67,15 +71,19 @@ enum Move {
 }
 
 /// An unmarked allocation of our user counts as ours: its answer may have been lost.
-fn next(status: Status, whose: &Whose, owner: &Owner) -> Move {
-    let of_this_run = *whose == Whose::ThisRun;
+fn next_step(status: Status, whose: &AnnotationOwner, owner: &MaasOwner) -> ReinstallStep {
+    let of_this_run = *whose == AnnotationOwner::ThisRun;
     match status {
-        Status::Ready => Move::Install,
-        Status::Allocated if of_this_run => Move::Install,
-        Status::Allocated if *whose == Whose::Nobody && *owner == Owner::Us => Move::Install,
-        Status::Deploying if of_this_run => Move::Wait,
-        Status::Deployed if of_this_run => Move::Done,
-        Status::FailedDeployment if of_this_run => Move::Failed,
+        Status::Ready => ReinstallStep::Install,
+        Status::Allocated if of_this_run => ReinstallStep::Install,
+        Status::Allocated
+            if *whose == AnnotationOwner::Unmarked && *owner == MaasOwner::Farrier =>
+        {
+            ReinstallStep::Install
+        }
+        Status::Deploying if of_this_run => ReinstallStep::Wait,
+        Status::Deployed if of_this_run => ReinstallStep::Done,
+        Status::FailedDeployment if of_this_run => ReinstallStep::Failed,
         Status::Allocated
         | Status::Deploying
         | Status::Deployed
@@ -98,117 +106,148 @@ fn next(status: Status, whose: &Whose, owner: &Owner) -> Move {
         | Status::FailedExitingRescueMode
         | Status::Testing
         | Status::FailedTesting
-        | Status::Unknown(_) => Move::Disagree,
+        | Status::Unknown(_) => ReinstallStep::Disagree,
     }
 }
 
-impl Hand<'_> {
+impl CallContext<'_> {
     /// Runs one round from its present phase.
-    pub async fn round(
+    pub async fn run_round(
         &self,
-        anew: &Anew<'_>,
-        (round, mut leg): (u32, Leg),
-    ) -> Result<Round, Fault> {
-        let id = anew.system_id;
-        let memo = |leg| OrderCheckpoint::Reinstall { round, leg };
-        for _ in 0..MAX_MOVES {
+        restarted: &ReinstallRequest<'_>,
+        (round, mut leg): (u32, ReinstallPhase),
+    ) -> Result<RoundResult, Fault> {
+        let id = restarted.system_id;
+        let checkpoint = |leg| OrderCheckpoint::Reinstall { round, phase: leg };
+        for _ in 0..MAX_ROUND_STEPS {
             let machine = self.maas().machine(id).await?;
             match leg {
-                Leg::Letting(letting) => {
-                    let after = self.let_go_once(anew, &machine, letting).await?;
-                    self.notes().compare_and_swap(&memo(leg), &memo(after)).await?;
-                    if let Leg::Letting(_) = after {
-                        self.ask_or_wait(&machine).await?;
+                ReinstallPhase::Releasing(letting) => {
+                    let after = self.next_release_phase(restarted, &machine, letting).await?;
+                    self.checkpoints()
+                        .compare_and_swap(&checkpoint(leg), &checkpoint(after))
+                        .await?;
+                    if let ReinstallPhase::Releasing(_) = after {
+                        self.release_and_wait(&machine).await?;
                     }
                     leg = after;
                 }
-                Leg::Installing { asked } => {
-                    let whose = self.whose(&machine, anew.node).await?;
-                    let owner = self.owner(&machine).await?;
-                    match next(machine.status, &whose, &owner) {
-                        Move::Install => {
-                            let deploy = anew.what.prepare(&machine).await?;
-                            let after = Leg::Installing { asked: Some(now()) };
-                            self.notes()
-                                .compare_and_swap(&memo(Leg::Installing { asked }), &memo(after))
+                ReinstallPhase::Installing { requested_at: requested } => {
+                    let whose = self.annotation_owner(&machine, restarted.node).await?;
+                    let owner = self.maas_owner(&machine).await?;
+                    match next_step(machine.status, &whose, &owner) {
+                        ReinstallStep::Install => {
+                            let deploy = restarted.source.prepare(&machine).await?;
+                            let after = ReinstallPhase::Installing { requested_at: Some(now()) };
+                            self.checkpoints()
+                                .compare_and_swap(
+                                    &checkpoint(ReinstallPhase::Installing {
+                                        requested_at: requested,
+                                    }),
+                                    &checkpoint(after),
+                                )
                                 .await?;
                             leg = after;
-                            self.install(&machine, anew.node, &deploy).await?;
+                            self.install(&machine, restarted.node, &deploy).await?;
                         }
-                        Move::Wait => drop(self.wait(id, deploy::installed).await?),
-                        Move::Done => return Ok(Round { machine, leg, installed: true }),
-                        Move::Failed => return Ok(Round { machine, leg, installed: false }),
-                        Move::Disagree => {
-                            return Err(disagrees(&machine, "somebody has come in between"));
+                        ReinstallStep::Wait => {
+                            self.wait_until(id, deploy::install_result).await?;
+                        }
+                        ReinstallStep::Done => {
+                            return Ok(RoundResult { machine, phase: leg, installed: true });
+                        }
+                        ReinstallStep::Failed => {
+                            return Ok(RoundResult { machine, phase: leg, installed: false });
+                        }
+                        ReinstallStep::Disagree => {
+                            return Err(state_disagrees(&machine, "somebody has come in between"));
                         }
                     }
                 }
             }
         }
         Err(Fault::new(
-            Code::ReadBackDiffers,
+            FaultCode::ReadBackDiffers,
             format!("{id} comes to no end: it changes all the time"),
         ))
     }
 
     /// The next phase of the release. The caller records it before the request.
-    async fn let_go_once(
+    async fn next_release_phase(
         &self,
-        anew: &Anew<'_>,
+        restarted: &ReinstallRequest<'_>,
         machine: &Machine,
-        letting: Letting,
-    ) -> Result<Leg, Fault> {
-        if let Whose::Other(node) = self.whose(machine, anew.node).await? {
-            return Err(disagrees(machine, &format!("it is {node}'s: decommission that first")));
+        letting: ReleaseProgress,
+    ) -> Result<ReinstallPhase, Fault> {
+        if let AnnotationOwner::OtherNode(node) =
+            self.annotation_owner(machine, restarted.node).await?
+        {
+            return Err(state_disagrees(
+                machine,
+                &format!("it is {node}'s: decommission that first"),
+            ));
         }
-        match letting::next(machine, letting, marks::being_let_go(machine, self.key())) {
-            letting::Move::Free if machine.status == Status::Ready => {
-                Ok(Leg::Installing { asked: None })
+        match release_decision::next_release_step(
+            machine,
+            letting,
+            annotations::is_marked_for_release(machine, self.key()),
+        ) {
+            release_decision::ReleaseStep::Released if machine.status == Status::Ready => {
+                Ok(ReinstallPhase::Installing { requested_at: None })
             }
-            letting::Move::Free => Err(disagrees(machine, "commission it in MAAS, then retry")),
-            letting::Move::Wait => Ok(Leg::Letting(letting)),
-            letting::Move::Ask => {
+            release_decision::ReleaseStep::Released => {
+                Err(state_disagrees(machine, "commission it in MAAS, then retry"))
+            }
+            release_decision::ReleaseStep::Wait => Ok(ReinstallPhase::Releasing(letting)),
+            release_decision::ReleaseStep::Request => {
                 // A machine that is not a node may be reinstalled under any MAAS owner.
-                if let Some(node) = anew.node {
-                    self.may_let_go(machine, node).await?;
+                if let Some(node) = restarted.node {
+                    self.check_may_release(machine, node).await?;
                 }
-                let marked = self.mark_letting(machine).await?;
-                Ok(Leg::Letting(Letting::Asked { marked, at: now() }))
+                let marked = self.mark_for_release(machine).await?;
+                Ok(ReinstallPhase::Releasing(ReleaseProgress::Requested { marked, at: now() }))
             }
-            letting::Move::Lost(said) => Err(Fault::new(Code::OutcomeUnknown, said)),
-            letting::Move::Fail(fault) => Err(fault),
+            release_decision::ReleaseStep::Unknown(message) => {
+                Err(Fault::new(FaultCode::OutcomeUnknown, message))
+            }
+            release_decision::ReleaseStep::Fail(fault) => Err(fault),
         }
     }
 
-    async fn ask_or_wait(&self, machine: &Machine) -> Result<(), Fault> {
+    async fn release_and_wait(&self, machine: &Machine) -> Result<(), Fault> {
         if !matches!(machine.status, Status::Releasing | Status::DiskErasing) {
-            self.ask_to_let_go(machine, false).await?;
+            self.request_release(machine, false).await?;
         }
-        self.wait(&machine.system_id, release::let_go).await.map(drop)
+        self.wait_until(&machine.system_id, release::release_result).await.map(drop)
     }
 
     /// The status of a round after a takeover.
-    pub fn left_at(
+    pub fn round_status(
         &self,
         machine: &Machine,
-        memo: &OrderCheckpoint,
+        checkpoint: &OrderCheckpoint,
         node: Option<&NodeId>,
-    ) -> Answer {
-        let OrderCheckpoint::Reinstall { leg, .. } = memo else { return Answer::UnderWay };
-        let ours = marks::whose(machine, self.key().run(), node) == Whose::ThisRun;
+    ) -> ProviderAnswer {
+        let OrderCheckpoint::Reinstall { phase: leg, .. } = checkpoint else {
+            return ProviderAnswer::UnderWay;
+        };
+        let ours = annotations::annotation_owner(machine, self.key().run(), node)
+            == AnnotationOwner::ThisRun;
         match leg {
-            Leg::Installing { .. } if ours && machine.status == Status::Deployed => {
-                done(machine, has(machine))
+            ReinstallPhase::Installing { .. } if ours && machine.status == Status::Deployed => {
+                done(machine, describe_state(machine))
             }
-            Leg::Installing { .. } => Answer::UnderWay,
-            Leg::Letting(letting) => {
-                let there = marks::being_let_go(machine, self.key());
-                match letting::next(machine, *letting, there) {
-                    letting::Move::Lost(said) => Answer::Unknown(said),
-                    letting::Move::Free
-                    | letting::Move::Wait
-                    | letting::Move::Ask
-                    | letting::Move::Fail(_) => Answer::UnderWay,
+            ReinstallPhase::Installing { .. } => ProviderAnswer::UnderWay,
+            ReinstallPhase::Releasing(letting) => {
+                let there = annotations::is_marked_for_release(machine, self.key());
+                match release_decision::next_release_step(machine, *letting, there) {
+                    release_decision::ReleaseStep::Unknown(message) => {
+                        ProviderAnswer::Unknown(message)
+                    }
+                    release_decision::ReleaseStep::Released
+                    | release_decision::ReleaseStep::Wait
+                    | release_decision::ReleaseStep::Request
+                    | release_decision::ReleaseStep::Fail(_) => ProviderAnswer::UnderWay,
                 }
             }
         }
@@ -219,133 +258,146 @@ impl Hand<'_> {
         &self,
         machine: Option<Machine>,
         node: Option<&NodeId>,
-    ) -> Result<Answer, Fault> {
-        let memo = match self.notes().stop().await? {
-            Stopping::Barred => return Ok(Answer::Stopped),
-            Stopping::Begun(memo) => memo,
+    ) -> Result<ProviderAnswer, Fault> {
+        let checkpoint = match self.checkpoints().stop().await? {
+            StopResult::Barred => return Ok(ProviderAnswer::Stopped),
+            StopResult::Begun(checkpoint) => checkpoint,
         };
-        if let (OrderCheckpoint::Reinstall { leg, .. }, Some(machine)) = (&memo, &machine) {
-            let ours = marks::whose(machine, self.key().run(), node) == Whose::ThisRun;
+        if let (OrderCheckpoint::Reinstall { phase: leg, .. }, Some(machine)) =
+            (&checkpoint, &machine)
+        {
+            let ours = annotations::annotation_owner(machine, self.key().run(), node)
+                == AnnotationOwner::ThisRun;
             let status = machine.status;
             match leg {
-                Leg::Letting(_) if matches!(status, Status::Releasing | Status::DiskErasing) => {
-                    return Ok(Answer::UnderWay);
+                ReinstallPhase::Releasing(_)
+                    if matches!(status, Status::Releasing | Status::DiskErasing) =>
+                {
+                    return Ok(ProviderAnswer::UnderWay);
                 }
                 // It is released, and nothing else was requested.
-                Leg::Letting(_) if status == Status::Ready => {}
-                Leg::Installing { .. } if ours && status == Status::Deployed => {
-                    return Ok(done(machine, has(machine)));
+                ReinstallPhase::Releasing(_) if status == Status::Ready => {}
+                ReinstallPhase::Installing { .. } if ours && status == Status::Deployed => {
+                    return Ok(done(machine, describe_state(machine)));
                 }
-                Leg::Installing { .. } if ours && status == Status::Deploying => {
+                ReinstallPhase::Installing { .. } if ours && status == Status::Deploying => {
                     self.maas().abort(&machine.system_id, self.key().as_str()).await?;
                 }
-                Leg::Letting(_) | Leg::Installing { .. } => {
-                    if self.in_flight(&memo) {
-                        return Ok(Answer::UnderWay);
+                ReinstallPhase::Releasing(_) | ReinstallPhase::Installing { .. } => {
+                    if self.is_in_flight(&checkpoint) {
+                        return Ok(ProviderAnswer::UnderWay);
                     }
                 }
             }
         }
-        self.notes().compare_and_swap(&memo, &OrderCheckpoint::Stopped).await?;
-        Ok(Answer::Stopped)
+        self.checkpoints().compare_and_swap(&checkpoint, &OrderCheckpoint::Stopped).await?;
+        Ok(ProviderAnswer::Stopped)
     }
 }
 
-impl Work<'_> {
-    pub async fn recover(&self) -> Result<Answer, Fault> {
-        let notes = self.hand.notes();
-        match self.hand.verb() {
-            Verb::Perform => match notes.recall().await? {
-                Some(memo) => self.rounds(memo).await.map_err(possibly_happened),
+impl StageExecutor<'_> {
+    pub async fn recover(&self) -> Result<ProviderAnswer, Fault> {
+        let notes = self.call.checkpoints();
+        match self.call.verb() {
+            CallVerb::Perform => match notes.recall().await? {
+                Some(checkpoint) => self.run_rounds(checkpoint).await.map_err(possibly_happened),
                 None => self.begin_rounds().await,
             },
-            Verb::Follow => match notes.recall().await? {
-                Some(memo) => self.rounds(memo).await.map_err(possibly_happened),
-                None => Ok(Answer::NeverStarted),
+            CallVerb::Follow => match notes.recall().await? {
+                Some(checkpoint) => self.run_rounds(checkpoint).await.map_err(possibly_happened),
+                None => Ok(ProviderAnswer::NeverStarted),
             },
-            Verb::GetStatus => match (notes.recall().await?, self.there().await?) {
-                (None, _) => Ok(Answer::NeverStarted),
-                (Some(_), None) => Ok(Answer::UnderWay),
-                (Some(memo), Some(machine)) => {
-                    Ok(self.hand.left_at(&machine, &memo, Some(&self.node.id())))
+            CallVerb::GetStatus => match (notes.recall().await?, self.try_locate().await?) {
+                (None, _) => Ok(ProviderAnswer::NeverStarted),
+                (Some(_), None) => Ok(ProviderAnswer::UnderWay),
+                (Some(checkpoint), Some(machine)) => {
+                    Ok(self.call.round_status(&machine, &checkpoint, Some(&self.node.id())))
                 }
             },
-            Verb::Observe => {
+            CallVerb::Observe => {
                 let machine = self.locate().await?;
                 Ok(match machine.status == Status::Deployed {
-                    true => done(&machine, has(&machine)),
-                    false => Answer::Differs(has(&machine)),
+                    true => done(&machine, describe_state(&machine)),
+                    false => ProviderAnswer::Differs(describe_state(&machine)),
                 })
             }
-            Verb::Stop => {
-                let machine = self.there().await?;
-                self.hand.stop_round(machine, Some(&self.node.id())).await
+            CallVerb::Stop => {
+                let machine = self.try_locate().await?;
+                self.call.stop_round(machine, Some(&self.node.id())).await
             }
         }
     }
 
-    async fn begin_rounds(&self) -> Result<Answer, Fault> {
+    async fn begin_rounds(&self) -> Result<ProviderAnswer, Fault> {
         let machine = self.locate().await?;
         if machine.status == Status::Deployed {
             return Ok(done(&machine, "it is installed: nothing to recover"));
         }
         if machine.status != Status::FailedDeployment {
-            return Err(disagrees(&machine, "it is neither installed nor has that failed"));
+            return Err(state_disagrees(&machine, "it is neither installed nor has that failed"));
         }
-        match self.hand.whose(&machine, Some(&self.node.id())).await? {
-            Whose::ThisRun | Whose::ThisNode => {}
-            Whose::Other(_) | Whose::Nobody => {
-                return Err(disagrees(
+        match self.call.annotation_owner(&machine, Some(&self.node.id())).await? {
+            AnnotationOwner::ThisRun | AnnotationOwner::ThisNode => {}
+            AnnotationOwner::OtherNode(_) | AnnotationOwner::Unmarked => {
+                return Err(state_disagrees(
                     &machine,
                     "somebody else has installed it: release it in MAAS",
                 ));
             }
         }
         if self.site.spec.datasource_retries == 0 {
-            let said = format!("{}, and site.spec.datasource_retries is 0", has(&machine));
-            return Err(Fault::new(Code::DatasourceFailed, said));
+            let message =
+                format!("{}, and site.spec.datasource_retries is 0", describe_state(&machine));
+            return Err(Fault::new(FaultCode::DatasourceFailed, message));
         }
-        let memo = self.hand.notes().begin(FIRST).await?;
-        self.rounds(memo).await.map_err(possibly_happened)
+        let checkpoint = self.call.checkpoints().begin(FIRST_CHECKPOINT).await?;
+        self.run_rounds(checkpoint).await.map_err(possibly_happened)
     }
 
-    async fn rounds(&self, memo: OrderCheckpoint) -> Result<Answer, Fault> {
-        let OrderCheckpoint::Reinstall { round, mut leg } = memo else { return Err(two_effects()) };
+    async fn run_rounds(&self, checkpoint: OrderCheckpoint) -> Result<ProviderAnswer, Fault> {
+        let OrderCheckpoint::Reinstall { round, phase: mut leg } = checkpoint else {
+            return Err(checkpoint_mismatch());
+        };
         let machine = self.locate().await?;
         let (id, node) = (machine.system_id, self.node.id());
-        let anew = Anew { system_id: &id, node: Some(&node), what: What::Node(self) };
+        let restarted = ReinstallRequest {
+            system_id: &id,
+            node: Some(&node),
+            source: InstallSource::Node(self),
+        };
         let most = self.site.spec.datasource_retries.max(round);
         for round in round..=most {
-            self.hand
+            self.call
                 .journal
-                .line(format!("maas: {id} is installed anew, {round} of {most}"))
+                .write_line(format!("maas: {id} is installed anew, {round} of {most}"))
                 .await;
-            let Round { machine, leg: ended, installed } =
-                self.hand.round(&anew, (round, leg)).await?;
+            let RoundResult { machine, phase: ended, installed } =
+                self.call.run_round(&restarted, (round, leg)).await?;
             if installed {
                 return Ok(done(
                     &machine,
-                    format!("{}, installed anew {round} of {most} times", has(&machine)),
+                    format!("{}, installed anew {round} of {most} times", describe_state(&machine)),
                 ));
             }
-            let line = match self.why(&machine).await? {
-                Cause::Datasource(line) => line,
-                Cause::Other(line) => {
-                    let said = format!("{}: {line}", has(&machine));
-                    return Err(Fault::new(Code::DeployFailed, said));
+            let line = match self.failure_cause(&machine).await? {
+                FailureCause::Datasource(line) => line,
+                FailureCause::Other(line) => {
+                    let message = format!("{}: {line}", describe_state(&machine));
+                    return Err(Fault::new(FaultCode::DeployFailed, message));
                 }
             };
             if round == most {
-                let said = format!("{} after {most} more rounds: {line}", has(&machine));
-                return Err(Fault::new(Code::DatasourceFailed, said));
+                let message =
+                    format!("{} after {most} more rounds: {line}", describe_state(&machine));
+                return Err(Fault::new(FaultCode::DatasourceFailed, message));
             }
-            let again = Leg::Letting(Letting::Begun);
-            let before = OrderCheckpoint::Reinstall { round, leg: ended };
-            let after = OrderCheckpoint::Reinstall { round: round + 1, leg: again };
-            self.hand.notes().compare_and_swap(&before, &after).await?;
+            let again = ReinstallPhase::Releasing(ReleaseProgress::Begun);
+            let before = OrderCheckpoint::Reinstall { round, phase: ended };
+            let after = OrderCheckpoint::Reinstall { round: round + 1, phase: again };
+            self.call.checkpoints().compare_and_swap(&before, &after).await?;
             leg = again;
         }
-        Err(Fault::new(Code::DatasourceFailed, format!("{id} was not installed")))
+        Err(Fault::new(FaultCode::DatasourceFailed, format!("{id} was not installed")))
     }
 }
 
@@ -354,24 +406,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_ours_is_gone_on_with() {
-        let row = |whose: &Whose, owner: &Owner| -> String {
-            let letter = |status: &Status| match next(*status, whose, owner) {
-                Move::Install => 'i',
-                Move::Wait => 'w',
-                Move::Done => 'd',
-                Move::Failed => 'f',
-                Move::Disagree => '-',
+    fn only_our_own_installation_is_continued() {
+        let row = |whose: &AnnotationOwner, owner: &MaasOwner| -> String {
+            let letter = |status: &Status| match next_step(*status, whose, owner) {
+                ReinstallStep::Install => 'i',
+                ReinstallStep::Wait => 'w',
+                ReinstallStep::Done => 'd',
+                ReinstallStep::Failed => 'f',
+                ReinstallStep::Disagree => '-',
             };
             Status::ALL.iter().map(letter).collect()
         };
-        let other = Owner::Other("eve".into());
+        let other = MaasOwner::Other("eve".into());
         for (whose, owner, expected) in [
-            (Whose::ThisRun, &Owner::Us, "----i-d--wif-----------"),
-            (Whose::Nobody, &Owner::Us, "----i-----i------------"),
-            (Whose::Nobody, &other, "----i------------------"),
-            (Whose::ThisNode, &Owner::Us, "----i------------------"),
-            (Whose::Other(NodeId::trusted("node-2")), &Owner::Us, "----i------------------"),
+            (AnnotationOwner::ThisRun, &MaasOwner::Farrier, "----i-d--wif-----------"),
+            (AnnotationOwner::Unmarked, &MaasOwner::Farrier, "----i-----i------------"),
+            (AnnotationOwner::Unmarked, &other, "----i------------------"),
+            (AnnotationOwner::ThisNode, &MaasOwner::Farrier, "----i------------------"),
+            (
+                AnnotationOwner::OtherNode(NodeId::trusted("node-2")),
+                &MaasOwner::Farrier,
+                "----i------------------",
+            ),
         ] {
             assert_eq!(row(&whose, owner), expected, "{whose:?} {owner:?}");
         }

@@ -1,27 +1,27 @@
 //! The end of a node at MAAS: released, its disks erased if the site says so, and powered off.
 
-use super::checkpoint::{OrderCheckpoint, Stopping, two_effects};
-use super::hand::{Work, disagrees, done, has, unlocked};
-use super::letting::{self, Letting};
-use super::marks;
-use super::power::Switch;
+use super::annotations;
+use super::checkpoint::{OrderCheckpoint, StopResult, checkpoint_mismatch};
+use super::executor::{StageExecutor, check_unlocked, describe_state, done, state_disagrees};
+use super::power::PowerExecutor;
+use super::release_decision::{self, ReleaseProgress};
 use crate::clock::now;
 use crate::maas::{Machine, Status};
 use crate::power::PowerGoal;
-use model::effect::{Answer, PowerOffPolicy, Verb};
-use model::fault::{Code, Fault};
+use model::effect::{CallVerb, PowerOffPolicy, ProviderAnswer};
+use model::fault::{Fault, FaultCode};
 use std::time::Duration;
 
 /// The longest time between the start of an attempt and its request.
-const LATE: Duration = Duration::from_secs(60);
+const MAX_REQUEST_DELAY: Duration = Duration::from_secs(60);
 
 /// The result of the wait for a release; `None` while it continues.
-pub(super) fn let_go(machine: &Machine) -> Option<Result<Machine, Fault>> {
+pub(super) fn release_result(machine: &Machine) -> Option<Result<Machine, Fault>> {
     match machine.status {
         Status::Ready | Status::New => Some(Ok(machine.clone())),
         Status::Releasing | Status::DiskErasing => None,
         Status::FailedReleasing | Status::FailedDiskErasing => {
-            Some(Err(Fault::new(Code::EffectFailed, has(machine))))
+            Some(Err(Fault::new(FaultCode::EffectFailed, describe_state(machine))))
         }
         Status::Commissioning
         | Status::FailedCommissioning
@@ -41,138 +41,171 @@ pub(super) fn let_go(machine: &Machine) -> Option<Result<Machine, Fault>> {
         | Status::Testing
         | Status::FailedTesting
         | Status::Unknown(_) => {
-            Some(Err(disagrees(machine, "it was asked to be let go, and is not on its way")))
+            Some(Err(state_disagrees(machine, "it was asked to be let go, and is not on its way")))
         }
     }
 }
 
-impl Work<'_> {
-    pub async fn release(&self) -> Result<Answer, Fault> {
-        let notes = self.hand.notes();
-        let gone = || self.gone("MAAS has no record of it: nothing to release");
-        match self.hand.verb() {
-            Verb::Perform => {
-                let Some(machine) = self.there().await? else { return Ok(gone()) };
-                let first = OrderCheckpoint::Release { letting: Letting::Begun };
-                let memo = notes.begin(first).await?;
-                self.release_now(machine, memo).await
+impl StageExecutor<'_> {
+    pub async fn release(&self) -> Result<ProviderAnswer, Fault> {
+        let notes = self.call.checkpoints();
+        let gone = || self.record_gone("MAAS has no record of it: nothing to release");
+        match self.call.verb() {
+            CallVerb::Perform => {
+                let Some(machine) = self.try_locate().await? else { return Ok(gone()) };
+                let first = OrderCheckpoint::Release { progress: ReleaseProgress::Begun };
+                let checkpoint = notes.begin(first).await?;
+                self.release_now(machine, checkpoint).await
             }
-            Verb::Follow => match (notes.recall().await?, self.there().await?) {
-                (None, _) => Ok(Answer::NeverStarted),
+            CallVerb::Follow => match (notes.recall().await?, self.try_locate().await?) {
+                (None, _) => Ok(ProviderAnswer::NeverStarted),
                 (Some(_), None) => Ok(gone()),
-                (Some(memo), Some(machine)) => self.release_now(machine, memo).await,
+                (Some(checkpoint), Some(machine)) => self.release_now(machine, checkpoint).await,
             },
-            Verb::GetStatus => match (notes.recall().await?, self.there().await?) {
-                (None, _) => Ok(Answer::NeverStarted),
+            CallVerb::GetStatus => match (notes.recall().await?, self.try_locate().await?) {
+                (None, _) => Ok(ProviderAnswer::NeverStarted),
                 (Some(_), None) => Ok(gone()),
-                (Some(memo), Some(machine)) => Ok(self.released(&machine, &memo)),
+                (Some(checkpoint), Some(machine)) => Ok(self.release_status(&machine, &checkpoint)),
             },
-            Verb::Observe => Ok(match self.there().await? {
+            CallVerb::Observe => Ok(match self.try_locate().await? {
                 None => gone(),
-                Some(machine) => match letting::next(&machine, Letting::Begun, false) {
-                    letting::Move::Free => done(&machine, has(&machine)),
-                    letting::Move::Wait
-                    | letting::Move::Ask
-                    | letting::Move::Lost(_)
-                    | letting::Move::Fail(_) => Answer::Differs(has(&machine)),
+                Some(machine) => match release_decision::next_release_step(
+                    &machine,
+                    ReleaseProgress::Begun,
+                    false,
+                ) {
+                    release_decision::ReleaseStep::Released => {
+                        done(&machine, describe_state(&machine))
+                    }
+                    release_decision::ReleaseStep::Wait
+                    | release_decision::ReleaseStep::Request
+                    | release_decision::ReleaseStep::Unknown(_)
+                    | release_decision::ReleaseStep::Fail(_) => {
+                        ProviderAnswer::Differs(describe_state(&machine))
+                    }
                 },
             }),
-            Verb::Stop => self.stop_releasing().await,
+            CallVerb::Stop => self.stop_releasing().await,
         }
     }
 
-    fn decided(&self, machine: &Machine, memo: &OrderCheckpoint) -> letting::Move {
-        let OrderCheckpoint::Release { letting } = memo else {
-            return letting::Move::Fail(two_effects());
+    fn release_step(
+        &self,
+        machine: &Machine,
+        checkpoint: &OrderCheckpoint,
+    ) -> release_decision::ReleaseStep {
+        let OrderCheckpoint::Release { progress: letting } = checkpoint else {
+            return release_decision::ReleaseStep::Fail(checkpoint_mismatch());
         };
-        letting::next(machine, *letting, marks::being_let_go(machine, self.hand.key()))
+        release_decision::next_release_step(
+            machine,
+            *letting,
+            annotations::is_marked_for_release(machine, self.call.key()),
+        )
     }
 
-    fn released(&self, machine: &Machine, memo: &OrderCheckpoint) -> Answer {
-        match self.decided(machine, memo) {
-            letting::Move::Free => done(machine, has(machine)),
-            letting::Move::Lost(said) => Answer::Unknown(said),
-            letting::Move::Wait | letting::Move::Ask | letting::Move::Fail(_) => Answer::UnderWay,
+    fn release_status(&self, machine: &Machine, checkpoint: &OrderCheckpoint) -> ProviderAnswer {
+        match self.release_step(machine, checkpoint) {
+            release_decision::ReleaseStep::Released => done(machine, describe_state(machine)),
+            release_decision::ReleaseStep::Unknown(message) => ProviderAnswer::Unknown(message),
+            release_decision::ReleaseStep::Wait
+            | release_decision::ReleaseStep::Request
+            | release_decision::ReleaseStep::Fail(_) => ProviderAnswer::UnderWay,
         }
     }
 
-    async fn release_now(&self, machine: Machine, memo: OrderCheckpoint) -> Result<Answer, Fault> {
-        match self.decided(&machine, &memo) {
-            letting::Move::Free => return Ok(done(&machine, has(&machine))),
-            letting::Move::Fail(fault) => return Err(fault),
-            letting::Move::Lost(said) => return Err(Fault::new(Code::OutcomeUnknown, said)),
-            letting::Move::Wait => {}
-            letting::Move::Ask => {
-                self.hand.may_let_go(&machine, &self.node.id()).await?;
-                let marked = self.hand.mark_letting(&machine).await?;
-                let asked =
-                    OrderCheckpoint::Release { letting: Letting::Asked { marked, at: now() } };
-                self.hand.notes().compare_and_swap(&memo, &asked).await?;
-                self.hand.ask_to_let_go(&machine, self.site.spec.erase_on_release).await?;
+    async fn release_now(
+        &self,
+        machine: Machine,
+        checkpoint: OrderCheckpoint,
+    ) -> Result<ProviderAnswer, Fault> {
+        match self.release_step(&machine, &checkpoint) {
+            release_decision::ReleaseStep::Released => {
+                return Ok(done(&machine, describe_state(&machine)));
+            }
+            release_decision::ReleaseStep::Fail(fault) => return Err(fault),
+            release_decision::ReleaseStep::Unknown(message) => {
+                return Err(Fault::new(FaultCode::OutcomeUnknown, message));
+            }
+            release_decision::ReleaseStep::Wait => {}
+            release_decision::ReleaseStep::Request => {
+                self.call.check_may_release(&machine, &self.node.id()).await?;
+                let marked = self.call.mark_for_release(&machine).await?;
+                let requested = OrderCheckpoint::Release {
+                    progress: ReleaseProgress::Requested { marked, at: now() },
+                };
+                self.call.checkpoints().compare_and_swap(&checkpoint, &requested).await?;
+                self.call.request_release(&machine, self.site.spec.erase_on_release).await?;
             }
         }
-        let machine = self.hand.wait(&machine.system_id, let_go).await?;
-        Ok(done(&machine, has(&machine)))
+        let machine = self.call.wait_until(&machine.system_id, release_result).await?;
+        Ok(done(&machine, describe_state(&machine)))
     }
 
     /// Before the request the stop is final. A running release cannot be recalled; at its deadline
     /// the attempt ends and the next one continues to wait.
-    async fn stop_releasing(&self) -> Result<Answer, Fault> {
-        let notes = self.hand.notes();
-        let memo = match notes.stop().await? {
-            Stopping::Barred => return Ok(Answer::Stopped),
-            Stopping::Begun(memo) => memo,
+    async fn stop_releasing(&self) -> Result<ProviderAnswer, Fault> {
+        let notes = self.call.checkpoints();
+        let checkpoint = match notes.stop().await? {
+            StopResult::Barred => return Ok(ProviderAnswer::Stopped),
+            StopResult::Begun(checkpoint) => checkpoint,
         };
-        if memo != (OrderCheckpoint::Release { letting: Letting::Begun }) {
-            match self.there().await? {
-                None => return Ok(self.gone("MAAS has no record of it")),
-                Some(machine) => match self.decided(&machine, &memo) {
-                    letting::Move::Free => return Ok(done(&machine, has(&machine))),
-                    letting::Move::Wait if self.is_late(&memo) => {}
-                    letting::Move::Wait => return Ok(Answer::UnderWay),
-                    letting::Move::Ask | letting::Move::Lost(_) | letting::Move::Fail(_) => {
-                        if self.hand.in_flight(&memo) {
-                            return Ok(Answer::UnderWay);
+        if checkpoint != (OrderCheckpoint::Release { progress: ReleaseProgress::Begun }) {
+            match self.try_locate().await? {
+                None => return Ok(self.record_gone("MAAS has no record of it")),
+                Some(machine) => match self.release_step(&machine, &checkpoint) {
+                    release_decision::ReleaseStep::Released => {
+                        return Ok(done(&machine, describe_state(&machine)));
+                    }
+                    release_decision::ReleaseStep::Wait if self.is_past_deadline(&checkpoint) => {}
+                    release_decision::ReleaseStep::Wait => return Ok(ProviderAnswer::UnderWay),
+                    release_decision::ReleaseStep::Request
+                    | release_decision::ReleaseStep::Unknown(_)
+                    | release_decision::ReleaseStep::Fail(_) => {
+                        if self.call.is_in_flight(&checkpoint) {
+                            return Ok(ProviderAnswer::UnderWay);
                         }
                     }
                 },
             }
         }
-        notes.compare_and_swap(&memo, &OrderCheckpoint::Stopped).await?;
-        Ok(Answer::Stopped)
+        notes.compare_and_swap(&checkpoint, &OrderCheckpoint::Stopped).await?;
+        Ok(ProviderAnswer::Stopped)
     }
 
     /// Whether the attempt's time limit has passed.
-    fn is_late(&self, memo: &OrderCheckpoint) -> bool {
-        memo.asked().is_some_and(|at| now().since(at) + LATE >= self.hand.limit)
+    fn is_past_deadline(&self, checkpoint: &OrderCheckpoint) -> bool {
+        checkpoint
+            .requested_at()
+            .is_some_and(|at| now().since(at) + MAX_REQUEST_DELAY >= self.call.limit)
     }
 
-    pub async fn power_off(&self) -> Result<Answer, Fault> {
-        let Some(machine) = self.there().await? else {
-            return Ok(match self.hand.verb() {
-                Verb::Stop => Answer::Stopped,
-                Verb::Perform | Verb::Follow | Verb::GetStatus | Verb::Observe => {
-                    self.gone("MAAS has no record of it: its power is nobody's")
+    pub async fn power_off(&self) -> Result<ProviderAnswer, Fault> {
+        let Some(machine) = self.try_locate().await? else {
+            return Ok(match self.call.verb() {
+                CallVerb::Stop => ProviderAnswer::Stopped,
+                CallVerb::Perform | CallVerb::Follow | CallVerb::GetStatus | CallVerb::Observe => {
+                    self.record_gone("MAAS has no record of it: its power is nobody's")
                 }
             });
         };
-        let free = match self.hand.may_switch_off(&machine, &self.node.id()).await {
-            Err(fault) if fault.code != Code::StateDisagrees => return Err(fault),
+        let free = match self.call.check_may_power_off(&machine, &self.node.id()).await {
+            Err(fault) if fault.code != FaultCode::StateDisagrees => return Err(fault),
             looked => looked,
         };
-        match self.hand.verb() {
-            Verb::Perform => {
+        match self.call.verb() {
+            CallVerb::Perform => {
                 free?;
-                unlocked(&machine)?;
+                check_unlocked(&machine)?;
             }
-            Verb::Follow => free?,
+            CallVerb::Follow => free?,
             // A machine that others use by now is left as it is.
-            Verb::Stop if free.is_err() => return self.hand.stop_begun().await,
-            Verb::Stop | Verb::GetStatus | Verb::Observe => {}
+            CallVerb::Stop if free.is_err() => return self.call.stop_idempotent().await,
+            CallVerb::Stop | CallVerb::GetStatus | CallVerb::Observe => {}
         }
         // A released machine has no operating system to shut down.
         let power_off = PowerOffPolicy { graceful_seconds: Some(0), force: Some(true) };
-        let switch = Switch { hand: &self.hand, system_id: &machine.system_id, power_off };
-        switch.lead(PowerGoal::Off, &machine).await
+        let switch = PowerExecutor { call: &self.call, system_id: &machine.system_id, power_off };
+        switch.execute(PowerGoal::Off, &machine).await
     }
 }

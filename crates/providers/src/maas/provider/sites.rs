@@ -2,13 +2,13 @@
 //! The list of all machines is single-flight: concurrent callers share one request.
 
 use super::Settings;
-use super::find::Listed;
-use super::watching::Watching;
+use super::find::ListedMachine;
+use super::shared_poll::SharedPoll;
 use crate::http_client::Trust;
-use crate::maas::{Address, ApiKey, Filter, Maas};
+use crate::maas::{Address, ApiKey, Maas, MachineFilter};
 use crate::peer_login::{PeerLogin, wrong_kind};
 use crate::state_store::{Credential, ProviderStateStore, Secret};
-use model::fault::{Code, Fault};
+use model::fault::{Fault, FaultCode};
 use model::id::SiteId;
 use model::site::Site;
 use secrecy::{ExposeSecret, SecretString};
@@ -20,15 +20,15 @@ use tokio::time::Instant;
 /// How many clients are cached. When there are more, the cache is cleared.
 const MAX_OPEN: usize = 1_024;
 
-pub(super) struct Sites {
+pub(super) struct SiteClients {
     logins: PeerLogin,
     settings: Settings,
-    open: Mutex<BTreeMap<SiteId, Arc<Open>>>,
+    clients: Mutex<BTreeMap<SiteId, Arc<SiteClient>>>,
 }
 
 /// The configuration of a client. A change replaces the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Makings {
+struct ClientConfig {
     url: String,
     credential: String,
     version: i64,
@@ -37,51 +37,52 @@ struct Makings {
 }
 
 /// The client of one region.
-pub(super) struct Open {
+pub(super) struct SiteClient {
     pub maas: Maas,
-    made_of: Makings,
+    config: ClientConfig,
     /// When the last list was requested, and its result.
-    listed: AsyncMutex<Option<(Instant, Arc<Vec<Listed>>)>>,
+    listed: AsyncMutex<Option<(Instant, Arc<Vec<ListedMachine>>)>>,
     user: OnceCell<String>,
-    pub watching: Watching,
+    pub shared_poll: SharedPoll,
 }
 
-impl Sites {
+impl SiteClients {
     pub fn new(store: Arc<dyn ProviderStateStore>, settings: Settings) -> Self {
-        Self { logins: PeerLogin(store), settings, open: Mutex::default() }
+        Self { logins: PeerLogin(store), settings, clients: Mutex::default() }
     }
 
-    pub async fn open(&self, site: &Site) -> Result<Arc<Open>, Fault> {
+    pub async fn open(&self, site: &Site) -> Result<Arc<SiteClient>, Fault> {
         let spec = &site.spec;
         let credential = self.logins.0.credential(&spec.maas_credential).await?;
-        let made_of = Makings {
+        let made_of = ClientConfig {
             url: spec.maas_url.clone(),
             credential: credential.name.clone(),
             version: credential.version,
             at_once: spec.calls_at_once,
             per_second: spec.calls_per_second,
         };
-        if let Some(open) = self.kept(&site.id(), &made_of) {
+        if let Some(open) = self.cached(&site.id(), &made_of) {
             return Ok(open);
         }
         let maas = self.connect(&made_of, &credential).await?;
         let (listed, user) = (AsyncMutex::default(), OnceCell::new());
-        let open = Open { maas, made_of, listed, user, watching: Watching::default() };
-        Ok(self.keep(site.id(), open))
+        let open =
+            SiteClient { maas, config: made_of, listed, user, shared_poll: SharedPoll::default() };
+        Ok(self.insert_or_reuse(site.id(), open))
     }
 
-    fn kept(&self, site: &SiteId, made_of: &Makings) -> Option<Arc<Open>> {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.get(site).filter(|open| open.made_of == *made_of).map(Arc::clone)
+    fn cached(&self, site: &SiteId, made_of: &ClientConfig) -> Option<Arc<SiteClient>> {
+        let open = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        open.get(site).filter(|open| open.config == *made_of).map(Arc::clone)
     }
 
     /// Another caller may have opened it meanwhile: then both use that one.
-    fn keep(&self, site: SiteId, new: Open) -> Arc<Open> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+    fn insert_or_reuse(&self, site: SiteId, new: SiteClient) -> Arc<SiteClient> {
+        let mut open = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if open.len() >= MAX_OPEN {
             open.clear();
         }
-        match open.get(&site).filter(|known| known.made_of == new.made_of) {
+        match open.get(&site).filter(|known| known.config == new.config) {
             Some(known) => Arc::clone(known),
             None => {
                 let new = Arc::new(new);
@@ -91,13 +92,17 @@ impl Sites {
         }
     }
 
-    async fn connect(&self, made_of: &Makings, credential: &Credential) -> Result<Maas, Fault> {
-        let unfit = |said: String| Fault::new(Code::SiteUnfit, said);
+    async fn connect(
+        &self,
+        made_of: &ClientConfig,
+        credential: &Credential,
+    ) -> Result<Maas, Fault> {
+        let unfit = |message: String| Fault::new(FaultCode::SiteUnfit, message);
         let address = Address::parse(&made_of.url)
-            .map_err(|refusal| unfit(format!("site.spec.{}", refusal.said)))?;
+            .map_err(|refusal| unfit(format!("site.spec.{}", refusal.message)))?;
         let key = ApiKey::parse(api_key(credential)?.expose_secret()).map_err(|refusal| {
-            let said = format!("the credential {:?}: {}", credential.name, refusal.said);
-            Fault::new(Code::CredentialMissing, said)
+            let message = format!("the credential {:?}: {}", credential.name, refusal.message);
+            Fault::new(FaultCode::CredentialMissing, message)
         })?;
         let peer = address.endpoint().to_string();
         let (trust, known) = match address.endpoint().tls() {
@@ -109,7 +114,7 @@ impl Sites {
             known.is_none() && matches!(trust, Trust::FirstUse(_)) && address.endpoint().tls();
         let settings = crate::maas::Settings {
             trust,
-            at_once: made_of.at_once as usize,
+            max_in_flight: made_of.at_once as usize,
             per_second: made_of.per_second,
             ..self.settings.client.clone()
         };
@@ -136,26 +141,26 @@ fn api_key(credential: &Credential) -> Result<&SecretString, Fault> {
     }
 }
 
-impl Open {
+impl SiteClient {
     /// All machines of the region. Waiting callers share the next request that starts after theirs.
-    pub async fn list(&self) -> Result<Arc<Vec<Listed>>, Fault> {
-        let wanted = Instant::now();
+    pub async fn list(&self) -> Result<Arc<Vec<ListedMachine>>, Fault> {
+        let desired = Instant::now();
         let mut listed = self.listed.lock().await;
-        if let Some((asked, machines)) = listed.as_ref()
-            && *asked > wanted
+        if let Some((requested, machines)) = listed.as_ref()
+            && *requested > desired
         {
             return Ok(Arc::clone(machines));
         }
-        let asked = Instant::now();
-        let machines = self.maas.machines(&Filter::default()).await?;
-        let machines = Arc::new(machines.iter().map(Listed::of).collect());
-        *listed = Some((asked, Arc::clone(&machines)));
+        let requested = Instant::now();
+        let machines = self.maas.machines(&MachineFilter::default()).await?;
+        let machines = Arc::new(machines.iter().map(ListedMachine::of).collect());
+        *listed = Some((requested, Arc::clone(&machines)));
         Ok(machines)
     }
 
     /// The MAAS user of our API key.
     pub async fn user(&self) -> Result<&str, Fault> {
-        let ask = || async { Ok(self.maas.whoami().await?.username) };
-        self.user.get_or_try_init(ask).await.map(String::as_str)
+        let request = || async { Ok(self.maas.whoami().await?.username) };
+        self.user.get_or_try_init(request).await.map(String::as_str)
     }
 }

@@ -1,21 +1,23 @@
 //! The boot disk of a node and its layout.
 
-use super::hand::{Setting, Work, disagrees, done, has, unlocked};
-use super::marks::Whose;
-use crate::maas::{BlockDevice, Layout, Machine, Status};
-use model::effect::Answer;
-use model::fault::{Code, Fault};
+use super::annotations::AnnotationOwner;
+use super::executor::{
+    MachineSetting, StageExecutor, check_unlocked, describe_state, done, state_disagrees,
+};
+use crate::maas::{BlockDevice, Machine, Status, StorageLayout};
+use model::effect::ProviderAnswer;
+use model::fault::{Fault, FaultCode};
 
 const PHYSICAL: &str = "physical";
 const BYTES_PER_GB: u64 = 1_000_000_000;
 
-impl Work<'_> {
-    pub async fn configure_storage(&self) -> Result<Answer, Fault> {
-        self.bring_about(Setting::Disks).await
+impl StageExecutor<'_> {
+    pub async fn configure_storage(&self) -> Result<ProviderAnswer, Fault> {
+        self.configure(MachineSetting::Disks).await
     }
 
     /// Whether it boots from the desired disk. MAAS does not report the layout.
-    pub fn laid_out(&self, machine: &Machine) -> Answer {
+    pub fn observe_layout(&self, machine: &Machine) -> ProviderAnswer {
         let chosen = choose(machine, &self.site.spec.boot_disk_model);
         let boots = machine.boot_disk.as_ref().map(|disk| disk.id);
         match chosen {
@@ -23,34 +25,40 @@ impl Work<'_> {
                 done(machine, format!("it boots from {}", named(disk)))
             }
             Ok(None) => done(machine, "MAAS chooses the disk that it boots from"),
-            Ok(Some(disk)) => Answer::Differs(format!("it does not boot from {}", named(disk))),
-            Err(fault) => Answer::Differs(fault.said),
+            Ok(Some(disk)) => {
+                ProviderAnswer::Differs(format!("it does not boot from {}", named(disk)))
+            }
+            Err(fault) => ProviderAnswer::Differs(fault.message),
         }
     }
 
-    pub async fn lay_out(&self, machine: Machine) -> Result<Answer, Fault> {
-        unlocked(&machine)?;
+    pub async fn apply_layout(&self, machine: Machine) -> Result<ProviderAnswer, Fault> {
+        check_unlocked(&machine)?;
         if machine.status != Status::Ready {
-            return Err(disagrees(&machine, self.back_to_ready(&machine).await?));
+            return Err(state_disagrees(&machine, self.ready_hint(&machine).await?));
         }
         let id = &machine.system_id;
         let disk = choose(&machine, &self.site.spec.boot_disk_model)?;
         if let Some(disk) = disk
             && machine.boot_disk.as_ref().map(|disk| disk.id) != Some(disk.id)
         {
-            self.hand.journal.line(format!("maas: {id} boots from {}", named(disk))).await;
-            self.hand.maas().set_boot_disk(id, disk.id).await?;
+            self.call.journal.write_line(format!("maas: {id} boots from {}", named(disk))).await;
+            self.call.maas().set_boot_disk(id, disk.id).await?;
         }
         if let Some(layout) = self.layout()? {
-            self.hand.journal.line(format!("maas: {id} is laid out {}", layout.as_str())).await;
-            self.hand.maas().set_storage_layout(id, layout, disk.map(|disk| disk.id)).await?;
+            self.call
+                .journal
+                .write_line(format!("maas: {id} is laid out {}", layout.as_str()))
+                .await;
+            self.call.maas().set_storage_layout(id, layout, disk.map(|disk| disk.id)).await?;
         }
-        let now = self.hand.maas().machine(id).await?;
+        let now = self.call.maas().machine(id).await?;
         let boots = now.boot_disk.as_ref().map(|disk| disk.id);
         match disk {
             Some(disk) if boots != Some(disk.id) => {
-                let said = format!("{}; it does not boot from {}", has(&now), named(disk));
-                Err(Fault::new(Code::ReadBackDiffers, said))
+                let message =
+                    format!("{}; it does not boot from {}", describe_state(&now), named(disk));
+                Err(Fault::new(FaultCode::ReadBackDiffers, message))
             }
             Some(disk) => Ok(done(&now, format!("it boots from {}", named(disk)))),
             None => Ok(done(&now, "MAAS chooses the disk that it boots from")),
@@ -58,10 +66,12 @@ impl Work<'_> {
     }
 
     /// What makes the machine Ready again: MAAS changes disks only then.
-    async fn back_to_ready(&self, machine: &Machine) -> Result<&'static str, Fault> {
-        let ours = match self.hand.whose(machine, Some(&self.node.id())).await? {
-            Whose::ThisRun | Whose::ThisNode => machine.status == Status::Allocated,
-            Whose::Other(_) | Whose::Nobody => false,
+    async fn ready_hint(&self, machine: &Machine) -> Result<&'static str, Fault> {
+        let ours = match self.call.annotation_owner(machine, Some(&self.node.id())).await? {
+            AnnotationOwner::ThisRun | AnnotationOwner::ThisNode => {
+                machine.status == Status::Allocated
+            }
+            AnnotationOwner::OtherNode(_) | AnnotationOwner::Unmarked => false,
         };
         Ok(match ours {
             true => {
@@ -72,13 +82,13 @@ impl Work<'_> {
     }
 
     /// `None`: MAAS's default.
-    fn layout(&self) -> Result<Option<Layout>, Fault> {
+    fn layout(&self) -> Result<Option<StorageLayout>, Fault> {
         match self.site.spec.storage_layout.as_str() {
             "" => Ok(None),
-            word => Layout::parse(word).map(Some).ok_or_else(|| {
-                let said =
-                    format!("site.spec.storage_layout is {word:?}, which MAAS does not know");
-                Fault::new(Code::SiteUnfit, said)
+            name => StorageLayout::parse(name).map(Some).ok_or_else(|| {
+                let message =
+                    format!("site.spec.storage_layout is {name:?}, which MAAS does not know");
+                Fault::new(FaultCode::SiteUnfit, message)
             }),
         }
     }
@@ -89,10 +99,10 @@ fn choose<'a>(machine: &'a Machine, model: &str) -> Result<Option<&'a BlockDevic
     if model.is_empty() {
         return Ok(None);
     }
-    let wanted = model.to_lowercase();
+    let desired = model.to_lowercase();
     let fits = |disk: &&BlockDevice| {
         (disk.kind.is_empty() || disk.kind == PHYSICAL)
-            && disk.model.to_lowercase().contains(&wanted)
+            && disk.model.to_lowercase().contains(&desired)
     };
     let boots = machine.boot_disk.as_ref().map(|disk| disk.id);
     let fitting = machine.disks.iter().filter(fits);
@@ -100,11 +110,11 @@ fn choose<'a>(machine: &'a Machine, model: &str) -> Result<Option<&'a BlockDevic
     chosen.map(Some).ok_or_else(|| {
         let all: Vec<String> = machine.disks.iter().map(named).collect();
         let there = if all.is_empty() { "no disks".to_owned() } else { all.join(", ") };
-        let said = format!(
+        let message = format!(
             "no disk of {} has {model:?} in its model (site.spec.boot_disk_model); it has {there}",
             machine.system_id
         );
-        Fault::new(Code::BootDiskMissing, said)
+        Fault::new(FaultCode::BootDiskMissing, message)
     })
 }
 
@@ -144,8 +154,11 @@ mod tests {
             match (choose(&machine, model), expected) {
                 (Ok(found), Ok(id)) => assert_eq!(found.map(|disk| disk.id), id, "{models:?}"),
                 (Err(fault), Err(words)) => {
-                    assert_eq!(fault.code, Code::BootDiskMissing);
-                    assert!(fault.said.contains(words) && fault.said.contains(model), "{fault}");
+                    assert_eq!(fault.code, FaultCode::BootDiskMissing);
+                    assert!(
+                        fault.message.contains(words) && fault.message.contains(model),
+                        "{fault}"
+                    );
                 }
                 (found, expected) => panic!("{models:?}: {found:?}, not {expected:?}"),
             }

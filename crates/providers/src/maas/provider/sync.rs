@@ -1,49 +1,49 @@
 //! Hardware sync: an installed system that works reports its hardware to MAAS periodically.
 
-use super::checkpoint::{Notes, OrderCheckpoint};
-use super::hand::{Work, disagrees, done, has};
-use super::marks;
+use super::annotations;
+use super::checkpoint::{CheckpointStore, OrderCheckpoint};
+use super::executor::{StageExecutor, describe_state, done, state_disagrees};
 use crate::clock::now;
 use crate::maas::{Machine, Status};
-use model::effect::{Answer, Verb};
-use model::fault::{Code, Fault};
-use model::time::{Timestamp, spoken};
+use model::effect::{CallVerb, ProviderAnswer};
+use model::fault::{Fault, FaultCode};
+use model::time::{Timestamp, format_duration};
 use std::time::Duration;
 
 /// The interval if MAAS reports none.
 const USUAL_INTERVAL: Duration = Duration::from_secs(15 * 60);
 /// One report may be lost.
-const INTERVALS: u32 = 2;
+const MAX_MISSED_INTERVALS: u32 = 2;
 /// The stage ends this long before its time limit, so that it can report what it read.
-const SPARE: Duration = Duration::from_secs(60);
+const REPORT_MARGIN: Duration = Duration::from_secs(60);
 /// The first MAAS version with hardware sync.
-const SINCE: (u32, u32) = (3, 2);
+const MIN_VERSION: (u32, u32) = (3, 2);
 
 /// The usual cause: Deployed means only that the system fetched its data.
 const UNCONFIGURED: &str = "the new system may not have set itself up: look at its console and at what its cloud-init wrote";
 
 /// Whether this version has hardware sync. An unknown MAAS version is treated as the newest.
-fn known_by(version: &str) -> bool {
+fn has_hardware_sync(version: &str) -> bool {
     let mut numbers = version.split('.').map(|part| part.parse::<u32>().ok());
     match (numbers.next().flatten(), numbers.next().flatten()) {
-        (Some(major), Some(minor)) => (major, minor) >= SINCE,
+        (Some(major), Some(minor)) => (major, minor) >= MIN_VERSION,
         (Some(_), None) | (None, _) => true,
     }
 }
 
 /// How long a machine may stay silent, within the stage's time limit.
-fn patience(machine: &Machine, limit: Duration) -> Duration {
-    let usual = machine.sync_interval.unwrap_or(USUAL_INTERVAL) * INTERVALS;
-    usual.min(limit.saturating_sub(SPARE))
+fn sync_timeout(machine: &Machine, limit: Duration) -> Duration {
+    let usual = machine.sync_interval.unwrap_or(USUAL_INTERVAL) * MAX_MISSED_INTERVALS;
+    usual.min(limit.saturating_sub(REPORT_MARGIN))
 }
 
 /// Whether the machine has reported lately and since its installation; or what is missing.
-fn healthy(
+fn sync_health(
     machine: &Machine,
     installed: Option<Timestamp>,
     now: Timestamp,
 ) -> Result<String, String> {
-    let most = machine.sync_interval.unwrap_or(USUAL_INTERVAL) * INTERVALS;
+    let most = machine.sync_interval.unwrap_or(USUAL_INTERVAL) * MAX_MISSED_INTERVALS;
     match machine.last_sync {
         None => Err("it has not told MAAS of its hardware yet".into()),
         Some(at) if installed.is_some_and(|installed| at < installed) => {
@@ -51,74 +51,80 @@ fn healthy(
         }
         Some(at) if now.since(at) > most => Err(format!(
             "it told MAAS of its hardware {} ago, and should every {}",
-            spoken(now.since(at)),
-            spoken(most / INTERVALS)
+            format_duration(now.since(at)),
+            format_duration(most / MAX_MISSED_INTERVALS)
         )),
-        Some(at) => Ok(format!("it told MAAS of its hardware {} ago", spoken(now.since(at)))),
+        Some(at) => {
+            Ok(format!("it told MAAS of its hardware {} ago", format_duration(now.since(at))))
+        }
     }
 }
 
-impl Work<'_> {
-    pub async fn ensure_sync(&self) -> Result<Answer, Fault> {
-        self.only_look(async {
+impl StageExecutor<'_> {
+    pub async fn ensure_sync(&self) -> Result<ProviderAnswer, Fault> {
+        self.run_read_only(async {
             let machine = self.locate().await?;
             if machine.status != Status::Deployed {
-                return Err(disagrees(&machine, "hardware sync is looked for once it is Deployed"));
+                return Err(state_disagrees(
+                    &machine,
+                    "hardware sync is looked for once it is Deployed",
+                ));
             }
-            let version = self.hand.maas().version().await?.version;
-            let said = match (known_by(&version), machine.enable_hw_sync) {
+            let version = self.call.maas().version().await?.version;
+            let message = match (has_hardware_sync(&version), machine.enable_hw_sync) {
                 (false, _) => format!("MAAS {version} has no hardware sync: nothing is waited for"),
                 (true, true) => "hardware sync is set up".to_owned(),
                 (true, false) => {
-                    let said = format!("{} was installed without hardware sync", machine.system_id);
-                    return Err(Fault::new(Code::HardwareSyncFailed, said));
+                    let message =
+                        format!("{} was installed without hardware sync", machine.system_id);
+                    return Err(Fault::new(FaultCode::HardwareSyncFailed, message));
                 }
             };
-            Ok(super::hand::outcome(&machine, said))
+            Ok(super::executor::outcome(&machine, message))
         })
         .await
     }
 
-    pub async fn wait_for_sync(&self) -> Result<Answer, Fault> {
-        if self.hand.verb() == Verb::Stop {
-            return Ok(Answer::Stopped);
+    pub async fn wait_for_sync(&self) -> Result<ProviderAnswer, Fault> {
+        if self.call.verb() == CallVerb::Stop {
+            return Ok(ProviderAnswer::Stopped);
         }
         let machine = self.locate().await?;
-        let version = self.hand.maas().version().await?.version;
-        if !known_by(&version) {
+        let version = self.call.maas().version().await?.version;
+        if !has_hardware_sync(&version) {
             return Ok(done(&machine, format!("MAAS {version} has no hardware sync")));
         }
         let installed = self.installed_at(&machine).await?;
-        match self.hand.verb() {
-            Verb::Perform | Verb::Follow | Verb::Stop => {}
-            Verb::GetStatus | Verb::Observe => {
-                return Ok(match (healthy(&machine, installed, now()), self.hand.verb()) {
-                    (Ok(said), _) => done(&machine, said),
-                    (Err(_), Verb::GetStatus) => Answer::NeverStarted,
-                    (Err(said), _) => Answer::Differs(said),
+        match self.call.verb() {
+            CallVerb::Perform | CallVerb::Follow | CallVerb::Stop => {}
+            CallVerb::GetStatus | CallVerb::Observe => {
+                return Ok(match (sync_health(&machine, installed, now()), self.call.verb()) {
+                    (Ok(message), _) => done(&machine, message),
+                    (Err(_), CallVerb::GetStatus) => ProviderAnswer::NeverStarted,
+                    (Err(message), _) => ProviderAnswer::Differs(message),
                 });
             }
         }
         let began = now();
         let ended = |machine: &Machine| {
             if machine.status != Status::Deployed {
-                return Some(Err(disagrees(machine, "it is not installed any more")));
+                return Some(Err(state_disagrees(machine, "it is not installed any more")));
             }
-            let patience = patience(machine, self.hand.limit);
-            match healthy(machine, installed, now()) {
-                Ok(said) => Some(Ok((machine.clone(), said))),
-                Err(_) if now().since(began) < patience => None,
-                Err(said) => {
-                    let said = format!("{}: {said}; {UNCONFIGURED}", has(machine));
-                    Some(Err(Fault::new(Code::HardwareSyncFailed, said)))
+            let timeout = sync_timeout(machine, self.call.limit);
+            match sync_health(machine, installed, now()) {
+                Ok(message) => Some(Ok((machine.clone(), message))),
+                Err(_) if now().since(began) < timeout => None,
+                Err(message) => {
+                    let message = format!("{}: {message}; {UNCONFIGURED}", describe_state(machine));
+                    Some(Err(Fault::new(FaultCode::HardwareSyncFailed, message)))
                 }
             }
         };
-        match self.hand.wait(&machine.system_id, ended).await {
-            Ok((machine, said)) => Ok(done(&machine, said)),
+        match self.call.wait_until(&machine.system_id, ended).await {
+            Ok((machine, message)) => Ok(done(&machine, message)),
             Err(fault) => {
-                if fault.code == Code::HardwareSyncFailed {
-                    self.hand.tell_events(&machine.system_id).await?;
+                if fault.code == FaultCode::HardwareSyncFailed {
+                    self.call.log_events(&machine.system_id).await?;
                 }
                 Err(fault)
             }
@@ -127,10 +133,10 @@ impl Work<'_> {
 
     /// When MAAS was requested to install the present system, if Farrier did it.
     async fn installed_at(&self, machine: &Machine) -> Result<Option<Timestamp>, Fault> {
-        let Some(key) = marks::key_of(machine) else { return Ok(None) };
-        let notes = Notes { key: &key, ..self.hand.notes() };
+        let Some(key) = annotations::annotated_key(machine) else { return Ok(None) };
+        let notes = CheckpointStore { key: &key, ..self.call.checkpoints() };
         Ok(match notes.recall().await? {
-            Some(OrderCheckpoint::Deploy { asked }) => asked,
+            Some(OrderCheckpoint::Deploy { requested_at: requested }) => requested,
             Some(_) | None => None,
         })
     }
@@ -152,22 +158,22 @@ mod tests {
             ("", true),
             ("snapshot", true),
         ] {
-            assert_eq!(known_by(version), has, "{version}");
+            assert_eq!(has_hardware_sync(version), has, "{version}");
         }
     }
 
     #[test]
-    fn patience_ends_before_the_stage_does() {
+    fn the_timeout_ends_before_the_stage() {
         let hour = Duration::from_secs(3_600);
         for (interval, minutes) in [(json!(null), 30), (json!(600), 20), (json!(3_600), 59)] {
-            let told = json!({"system_id": "a", "status": 6, "sync_interval": interval});
-            let machine: Machine = serde_json::from_value(told).unwrap();
-            assert_eq!(patience(&machine, hour), Duration::from_secs(minutes * 60));
+            let reported = json!({"system_id": "a", "status": 6, "sync_interval": interval});
+            let machine: Machine = serde_json::from_value(reported).unwrap();
+            assert_eq!(sync_timeout(&machine, hour), Duration::from_secs(minutes * 60));
         }
     }
 
     #[test]
-    fn a_machine_is_healthy_that_has_told_lately() {
+    fn a_machine_that_reported_lately_is_healthy() {
         let machine = |last: Option<&str>| -> Machine {
             serde_json::from_value(json!({
                 "system_id": "a", "status": 6, "last_sync": last, "sync_interval": 600
@@ -175,17 +181,17 @@ mod tests {
             .unwrap()
         };
         let at = |second: i64| Timestamp::from_millis(1_763_287_200_000 + second * 1_000);
-        let told = Some("2025-11-16T10:00:00");
+        let reported = Some("2025-11-16T10:00:00");
         for (last, installed, now, expected) in [
-            (told, None, 60, Ok("1m 0s ago")),
-            (told, Some(-5), 1_200, Ok("20m 0s ago")),
-            (told, Some(5), 60, Err("since it was installed")),
-            (told, None, 1_201, Err("and should every 10m")),
+            (reported, None, 60, Ok("1m 0s ago")),
+            (reported, Some(-5), 1_200, Ok("20m 0s ago")),
+            (reported, Some(5), 60, Err("since it was installed")),
+            (reported, None, 1_201, Err("and should every 10m")),
             (None, None, 60, Err("yet")),
         ] {
-            match (healthy(&machine(last), installed.map(at), at(now)), expected) {
-                (Ok(said), Ok(words)) | (Err(said), Err(words)) => {
-                    assert!(said.contains(words), "{said}");
+            match (sync_health(&machine(last), installed.map(at), at(now)), expected) {
+                (Ok(message), Ok(words)) | (Err(message), Err(words)) => {
+                    assert!(message.contains(words), "{message}");
                 }
                 (found, expected) => panic!("{found:?}, not {expected:?}"),
             }

@@ -1,8 +1,8 @@
 //! The operations on a machine, and when MAAS refuses them. The states and the texts are those of
 //! MAAS.
 
-use super::world::{Machine, USER, World};
-use super::{Call, Said};
+use super::state::{MaasState, Machine, USER};
+use super::{Call, Reply};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use providers::maas::Status;
@@ -38,18 +38,19 @@ fn known(name: &str) -> &'static [&'static str] {
     }
 }
 
-fn wrong_state(words: impl Into<String>) -> Said {
-    Said::text(409, words)
+fn wrong_state(words: impl Into<String>) -> Reply {
+    Reply::text(409, words)
 }
 
-impl World {
-    pub(super) fn on_machines(&mut self, call: &Call) -> Said {
+impl MaasState {
+    pub(super) fn on_machines(&mut self, call: &Call) -> Reply {
         match (call.method.as_str(), call.op.as_deref()) {
             ("GET", None) => {
-                let fitting = self.fitting(&call.query);
-                fitting.iter().for_each(|id| self.looked(id));
-                let told = fitting.iter().filter_map(|id| self.machines.get(id)).map(Machine::told);
-                Said::Json(told.collect())
+                let fitting = self.matching_machines(&call.query);
+                fitting.iter().for_each(|id| self.count_read(id));
+                let reported =
+                    fitting.iter().filter_map(|id| self.machines.get(id)).map(Machine::to_json);
+                Reply::Json(reported.collect())
             }
             ("POST", None) => self.create(call),
             ("POST", Some("allocate")) => self.allocate(call),
@@ -57,24 +58,24 @@ impl World {
         }
     }
 
-    pub(super) fn on_machine(&mut self, call: &Call, id: &str) -> Said {
+    pub(super) fn on_machine(&mut self, call: &Call, id: &str) -> Reply {
         if !self.machines.contains_key(id) {
-            return Said::Gone;
+            return Reply::Gone;
         }
         if call.changes() && !self.is_superuser {
-            return Said::text(403, "");
+            return Reply::text(403, "");
         }
         match (call.method.as_str(), call.op.as_deref()) {
             ("GET", None) => {
-                self.looked(id);
-                self.told(id)
+                self.count_read(id);
+                self.show(id)
             }
             ("GET", Some("query_power_state")) => {
                 let state = self.machines.get(id).map(|machine| machine.power);
-                Said::Json(json!({"state": state}))
+                Reply::Json(json!({"state": state}))
             }
             ("GET", Some("power_parameters")) => {
-                Said::Json(json!(self.machines.get(id).map(|machine| &machine.power_parameters)))
+                Reply::Json(json!(self.machines.get(id).map(|machine| &machine.power_parameters)))
             }
             ("PUT", None) => self.update(call, id),
             ("DELETE", None) => self.delete(id),
@@ -84,20 +85,20 @@ impl World {
         }
     }
 
-    fn told(&self, id: &str) -> Said {
-        self.machines.get(id).map_or(Said::Gone, |machine| Said::Json(machine.told()))
+    fn show(&self, id: &str) -> Reply {
+        self.machines.get(id).map_or(Reply::Gone, |machine| Reply::Json(machine.to_json()))
     }
 
-    fn operate(&mut self, call: &Call, id: &str, op: &str) -> Said {
+    fn operate(&mut self, call: &Call, id: &str, op: &str) -> Reply {
         if let Some(name) = call.form.unknown(known(op)) {
-            return Said::field(name, format!("the operation {op} does not know this"));
+            return Reply::field(name, format!("the operation {op} does not know this"));
         }
         let images = self.images.clone();
-        let Some(machine) = self.machines.get_mut(id) else { return Said::Gone };
+        let Some(machine) = self.machines.get_mut(id) else { return Reply::Gone };
         let locked_out =
             machine.locked && !matches!(op, "unlock" | "lock" | "power_on" | "power_off");
         if locked_out {
-            return Said::text(403, "");
+            return Reply::text(403, "");
         }
         let refused = match op {
             "commission" => commission(machine),
@@ -113,8 +114,8 @@ impl World {
             "set_storage_layout" => set_layout(machine, call),
             other => Some(unrecognised("POST", Some(other))),
         };
-        if let Some(said) = refused {
-            return said;
+        if let Some(message) = refused {
+            return message;
         }
         let comment = call.form.get("comment").unwrap_or_default();
         let kind = match op {
@@ -122,27 +123,27 @@ impl World {
             op => format!("User {op}"),
         };
         self.note_event(id, &kind, &format!("({USER}) - {comment}"));
-        self.told(id)
+        self.show(id)
     }
 
-    fn create(&mut self, call: &Call) -> Said {
+    fn create(&mut self, call: &Call) -> Reply {
         let form = &call.form;
         let macs: Vec<String> = form.all("mac_addresses").map(str::to_ascii_lowercase).collect();
         let Some(first) = macs.first() else {
-            return Said::field("mac_addresses", "At least one MAC address must be provided.");
+            return Reply::field("mac_addresses", "At least one MAC address must be provided.");
         };
         if form.get("architecture").is_none() {
-            return Said::field(
+            return Reply::field(
                 "architecture",
                 "Architecture must be defined for installable nodes.",
             );
         }
         let taken = |mac: &&String| self.machines.values().any(|other| has_mac(other, mac));
         if let Some(mac) = macs.iter().find(taken) {
-            return Said::field("mac_addresses", format!("MAC address {mac} already in use."));
+            return Reply::field("mac_addresses", format!("MAC address {mac} already in use."));
         }
-        if let Some(said) = self.misplaced(call) {
-            return said;
+        if let Some(message) = self.placement_error(call) {
+            return message;
         }
         let id = self.add(first).system_id.clone();
         for (number, mac) in macs.iter().enumerate().skip(1) {
@@ -153,50 +154,50 @@ impl World {
         }
         if let Some(machine) = self.machines.get_mut(&id) {
             machine.serial = "Unknown".into();
-            place(machine, call);
+            apply_settings(machine, call);
             // A machine created by an administrator is commissioned unless that is forbidden.
             if !matches!(form.get("commission"), Some("false" | "0")) {
                 let _accepted = commission(machine);
             }
         }
-        self.told(&id)
+        self.show(&id)
     }
 
-    fn update(&mut self, call: &Call, id: &str) -> Said {
-        if let Some(said) = self.misplaced(call) {
-            return said;
+    fn update(&mut self, call: &Call, id: &str) -> Reply {
+        if let Some(message) = self.placement_error(call) {
+            return message;
         }
-        let Some(machine) = self.machines.get_mut(id) else { return Said::Gone };
+        let Some(machine) = self.machines.get_mut(id) else { return Reply::Gone };
         if machine.locked {
-            return Said::text(403, "");
+            return Reply::text(403, "");
         }
-        place(machine, call);
-        self.told(id)
+        apply_settings(machine, call);
+        self.show(id)
     }
 
     /// The error in the pool, the zone or the power settings of a machine.
-    fn misplaced(&self, call: &Call) -> Option<Said> {
+    fn placement_error(&self, call: &Call) -> Option<Reply> {
         let form = &call.form;
         let choice = "Select a valid choice. That choice is not one of the available choices.";
         let none_of = |name: &str, choices: &[String]| {
             form.get(name).is_some_and(|given| !choices.iter().any(|choice| choice == given))
         };
         if none_of("pool", &self.pools) {
-            return Some(Said::field("pool", choice));
+            return Some(Reply::field("pool", choice));
         }
         if none_of("zone", &self.zones) {
-            return Some(Said::field("zone", choice));
+            return Some(Reply::field("zone", choice));
         }
         let power = form.get("power_type");
         if power.is_some_and(|power| !POWER_TYPES.contains(&power)) {
-            return Some(Said::field("power_type", choice));
+            return Some(Reply::field("power_type", choice));
         }
         let hostname = form.get("hostname");
         let taken = |machine: &Machine| {
             Some(machine.hostname.as_str()) == hostname && machine.system_id != call.machine()
         };
         if self.machines.values().any(taken) {
-            return Some(Said::field("hostname", "Node with this Hostname already exists."));
+            return Some(Reply::field("hostname", "Node with this Hostname already exists."));
         }
         let known = [
             "architecture",
@@ -210,20 +211,20 @@ impl World {
         ];
         let strange = |name: &&str| !known.contains(name) && !name.starts_with("power_parameters_");
         let strange = form.pairs().map(|(name, _)| name).find(strange);
-        strange.map(|name| Said::field(name, "a machine does not have this"))
+        strange.map(|name| Reply::field(name, "a machine does not have this"))
     }
 
-    fn delete(&mut self, id: &str) -> Said {
+    fn delete(&mut self, id: &str) -> Reply {
         if self.machines.get(id).is_some_and(|machine| machine.locked) {
-            return Said::text(403, "");
+            return Reply::text(403, "");
         }
         self.machines.remove(id);
-        Said::Deleted
+        Reply::Deleted
     }
 
-    fn allocate(&mut self, call: &Call) -> Said {
+    fn allocate(&mut self, call: &Call) -> Reply {
         if let Some(name) = call.form.unknown(known("allocate")) {
-            return Said::field(name, "Unable to resolve this constraint.");
+            return Reply::field(name, "Unable to resolve this constraint.");
         }
         let id = call.form.get("system_id").unwrap_or_default().to_owned();
         let free = |machine: &&mut Machine| {
@@ -235,12 +236,12 @@ impl World {
             );
             return wrong_state(words);
         };
-        take(machine);
-        self.told(&id)
+        allocate_to_user(machine);
+        self.show(&id)
     }
 
-    fn annotate(&mut self, call: &Call, id: &str) -> Said {
-        let Some(machine) = self.machines.get_mut(id) else { return Said::Gone };
+    fn annotate(&mut self, call: &Call, id: &str) -> Reply {
+        let Some(machine) = self.machines.get_mut(id) else { return Reply::Gone };
         if machine.owner.as_deref() != Some(USER) {
             return wrong_state("Cannot set workload annotation: it hasn't been acquired.");
         }
@@ -250,19 +251,19 @@ impl World {
                 value => machine.annotations.insert(name.to_owned(), value.to_owned()),
             };
         }
-        self.told(id)
+        self.show(id)
     }
 
-    pub(super) fn on_disk(&mut self, call: &Call, id: &str, disk: &str) -> Said {
+    pub(super) fn on_disk(&mut self, call: &Call, id: &str, disk: &str) -> Reply {
         let number: i64 = disk.parse().unwrap_or_default();
-        let found = self.machines.get_mut(id).filter(|m| part(&m.disks, number).is_some());
+        let found = self.machines.get_mut(id).filter(|m| index_of(&m.disks, number).is_some());
         let Some(machine) = found else {
-            return Said::text(404, "No BlockDevice matches the given query.");
+            return Reply::text(404, "No BlockDevice matches the given query.");
         };
         match (call.method.as_str(), call.op.as_deref()) {
             ("POST", Some("set_boot_disk")) if machine.status == Status::Ready => {
                 machine.boot_disk = number;
-                Said::text(200, "OK")
+                Reply::text(200, "OK")
             }
             ("POST", Some("set_boot_disk")) => {
                 wrong_state("Cannot set as boot disk because the machine is not Ready.")
@@ -271,15 +272,15 @@ impl World {
         }
     }
 
-    pub(super) fn on_interface(&mut self, call: &Call, id: &str, interface: &str) -> Said {
+    pub(super) fn on_interface(&mut self, call: &Call, id: &str, interface: &str) -> Reply {
         let number: i64 = interface.parse().unwrap_or_default();
         let (link, subnets) = (self.id(), self.subnets.clone());
-        let missing = || Said::text(404, "No Interface matches the given query.");
+        let missing = || Reply::text(404, "No Interface matches the given query.");
         let Some(machine) = self.machines.get_mut(id) else { return missing() };
         let status = machine.status;
-        let Some(place) = part(&machine.interfaces, number) else { return missing() };
-        let Some(interface) = machine.interfaces.get_mut(place) else { return missing() };
-        let (name, wants) = match (call.method.as_str(), call.op.as_deref()) {
+        let Some(position) = index_of(&machine.interfaces, number) else { return missing() };
+        let Some(interface) = machine.interfaces.get_mut(position) else { return missing() };
+        let (name, requests) = match (call.method.as_str(), call.op.as_deref()) {
             ("PUT", None) => ("update", rewire(interface, call)),
             ("POST", Some("link_subnet")) => {
                 ("link subnet", link_up(interface, call, (link, &subnets)))
@@ -292,30 +293,30 @@ impl World {
                 "Cannot {name} interface because the machine is not Ready, Allocated, or Broken."
             ));
         }
-        match wants {
+        match requests {
             Ok(changed) => {
                 *interface = changed;
-                Said::Json(interface.clone())
+                Reply::Json(interface.clone())
             }
-            Err(said) => said,
+            Err(message) => message,
         }
     }
 }
 
-pub(super) fn unrecognised(method: &str, op: Option<&str>) -> Said {
+pub(super) fn unrecognised(method: &str, op: Option<&str>) -> Reply {
     let op = op.unwrap_or("None");
-    Said::text(400, format!("Unrecognised signature: method={method} op={op}"))
+    Reply::text(400, format!("Unrecognised signature: method={method} op={op}"))
 }
 
 fn has_mac(machine: &Machine, mac: &str) -> bool {
     machine.interfaces.iter().any(|interface| interface["mac_address"] == mac)
 }
 
-fn part(parts: &[Value], id: i64) -> Option<usize> {
+fn index_of(parts: &[Value], id: i64) -> Option<usize> {
     parts.iter().position(|part| part["id"] == id)
 }
 
-fn place(machine: &mut Machine, call: &Call) {
+fn apply_settings(machine: &mut Machine, call: &Call) {
     for (name, value) in call.form.pairs() {
         let value = value.to_owned();
         match name {
@@ -334,31 +335,31 @@ fn place(machine: &mut Machine, call: &Call) {
     }
 }
 
-fn take(machine: &mut Machine) {
-    machine.become_(Status::Allocated);
+fn allocate_to_user(machine: &mut Machine) {
+    machine.set_status(Status::Allocated);
     machine.owner = Some(USER.into());
 }
 
-fn commission(machine: &mut Machine) -> Option<Said> {
+fn commission(machine: &mut Machine) -> Option<Reply> {
     if !COMMISSIONABLE.contains(&machine.status) {
         let words = "Commission is not available because of the current state of the node.";
-        return Some(Said::field("__all__", words));
+        return Some(Reply::field("__all__", words));
     }
-    machine.become_(Status::Commissioning);
+    machine.set_status(Status::Commissioning);
     machine.owner = Some(USER.into());
     machine.power = "on";
     None
 }
 
-fn abort(machine: &mut Machine) -> Option<Said> {
+fn abort(machine: &mut Machine) -> Option<Reply> {
     match machine.status {
         Status::Commissioning | Status::Testing => {
             let before = machine.before;
-            machine.become_(before);
+            machine.set_status(before);
             machine.owner = None;
         }
-        Status::Deploying => machine.become_(Status::Allocated),
-        Status::DiskErasing => machine.become_(Status::FailedDiskErasing),
+        Status::Deploying => machine.set_status(Status::Allocated),
+        Status::DiskErasing => machine.set_status(Status::FailedDiskErasing),
         other => {
             let id = &machine.system_id;
             let words = format!("Cannot abort in current state: node {id} is in state {other}.");
@@ -369,33 +370,33 @@ fn abort(machine: &mut Machine) -> Option<Said> {
     None
 }
 
-fn deploy(machine: &mut Machine, call: &Call, images: &[String]) -> Option<Said> {
+fn deploy(machine: &mut Machine, call: &Call, images: &[String]) -> Option<Reply> {
     let series = call.form.get("distro_series").unwrap_or("jammy");
     let osystem = call.form.get("osystem").unwrap_or("ubuntu");
-    let wanted =
+    let desired =
         if series.contains('/') { series.to_owned() } else { format!("{osystem}/{series}") };
     if !matches!(machine.status, Status::Ready | Status::Allocated) {
         let words = format!("Can't deploy a machine that is in the '{}' state", machine.status);
         return Some(wrong_state(words));
     }
-    if !images.contains(&wanted) {
+    if !images.contains(&desired) {
         let words =
-            format!("'{wanted}' is not a valid distro_series.  It should be one of: {images:?}.");
-        return Some(Said::field("distro_series", words));
+            format!("'{desired}' is not a valid distro_series.  It should be one of: {images:?}.");
+        return Some(Reply::field("distro_series", words));
     }
     let data = STANDARD.decode(call.form.get("user_data").unwrap_or_default());
-    let Ok(data) = data else { return Some(Said::text(400, "Failed to decode user_data")) };
+    let Ok(data) = data else { return Some(Reply::text(400, "Failed to decode user_data")) };
     if machine.status == Status::Ready {
-        take(machine);
+        allocate_to_user(machine);
     }
     machine.user_data = String::from_utf8_lossy(&data).into_owned();
-    let (osystem, series) = wanted.split_once('/').unwrap_or_default();
+    let (osystem, series) = desired.split_once('/').unwrap_or_default();
     (machine.osystem, machine.distro_series) = (osystem.into(), series.into());
     machine.enable_hw_sync = call.form.is_true("enable_hw_sync");
     power_on(machine)
 }
 
-fn release(machine: &mut Machine, call: &Call) -> Option<Said> {
+fn release(machine: &mut Machine, call: &Call) -> Option<Reply> {
     if matches!(machine.status, Status::Releasing | Status::Ready) {
         return None;
     }
@@ -406,47 +407,47 @@ fn release(machine: &mut Machine, call: &Call) -> Option<Said> {
     }
     let erases =
         ["erase", "secure_erase", "quick_erase"].iter().any(|name| call.form.is_true(name));
-    machine.become_(if erases { Status::DiskErasing } else { Status::Releasing });
+    machine.set_status(if erases { Status::DiskErasing } else { Status::Releasing });
     machine.power = if erases { "on" } else { "off" };
     None
 }
 
 /// Switching on an Allocated machine deploys it.
-fn power_on(machine: &mut Machine) -> Option<Said> {
+fn power_on(machine: &mut Machine) -> Option<Reply> {
     if machine.owner.is_none() {
         return Some(wrong_state("Can't start node: it hasn't been allocated."));
     }
     if machine.status == Status::Allocated {
-        machine.become_(Status::Deploying);
+        machine.set_status(Status::Deploying);
     }
     machine.power = "on";
     None
 }
 
-fn power_off(machine: &mut Machine) -> Option<Said> {
+fn power_off(machine: &mut Machine) -> Option<Reply> {
     machine.power = "off";
     None
 }
 
-fn mark_broken(machine: &mut Machine, call: &Call) -> Option<Said> {
+fn mark_broken(machine: &mut Machine, call: &Call) -> Option<Reply> {
     if machine.owner.as_deref() != Some(USER) {
-        return Some(Said::text(403, ""));
+        return Some(Reply::text(403, ""));
     }
-    machine.become_(Status::Broken);
-    machine.let_go();
+    machine.set_status(Status::Broken);
+    machine.clear_owner();
     machine.status_message = call.form.get("comment").unwrap_or_default().to_owned();
     None
 }
 
-fn mark_fixed(machine: &mut Machine) -> Option<Said> {
+fn mark_fixed(machine: &mut Machine) -> Option<Reply> {
     if machine.status != Status::Broken {
         return Some(wrong_state("Can't mark a non-broken node as 'Ready'."));
     }
-    machine.become_(Status::Ready);
+    machine.set_status(Status::Ready);
     None
 }
 
-fn lock(machine: &mut Machine) -> Option<Said> {
+fn lock(machine: &mut Machine) -> Option<Reply> {
     if machine.locked {
         return Some(wrong_state("Machine is already locked"));
     }
@@ -457,7 +458,7 @@ fn lock(machine: &mut Machine) -> Option<Said> {
     None
 }
 
-fn unlock(machine: &mut Machine) -> Option<Said> {
+fn unlock(machine: &mut Machine) -> Option<Reply> {
     if !machine.locked {
         return Some(wrong_state("Machine is not locked"));
     }
@@ -465,7 +466,7 @@ fn unlock(machine: &mut Machine) -> Option<Said> {
     None
 }
 
-fn set_layout(machine: &mut Machine, call: &Call) -> Option<Said> {
+fn set_layout(machine: &mut Machine, call: &Call) -> Option<Reply> {
     if machine.status != Status::Ready {
         return Some(wrong_state(
             "Cannot change the storage layout on a machine that is not Ready.",
@@ -474,21 +475,21 @@ fn set_layout(machine: &mut Machine, call: &Call) -> Option<Said> {
     let layout = call.form.get("storage_layout").unwrap_or_default();
     if !LAYOUTS.contains(&layout) {
         let words = format!("'{layout}' is not a valid storage_layout.");
-        return Some(Said::field("storage_layout", words));
+        return Some(Reply::field("storage_layout", words));
     }
     if let Some(root) = call.form.get("root_device") {
-        let disk = root.parse().ok().and_then(|root| part(&machine.disks, root));
+        let disk = root.parse().ok().and_then(|root| index_of(&machine.disks, root));
         if disk.is_none() {
             let words =
                 format!("Failed to configure storage layout '{layout}': Invalid root_device");
-            return Some(Said::text(400, words));
+            return Some(Reply::text(400, words));
         }
     }
     machine.layout = layout.to_owned();
     None
 }
 
-fn rewire(interface: &Value, call: &Call) -> Result<Value, Said> {
+fn rewire(interface: &Value, call: &Call) -> Result<Value, Reply> {
     let mut changed = interface.clone();
     for (name, value) in call.form.pairs() {
         match (name, value.parse::<u32>()) {
@@ -496,7 +497,7 @@ fn rewire(interface: &Value, call: &Call) -> Result<Value, Said> {
                 changed["effective_mtu"] = json!(mtu)
             }
             ("mtu", _) => {
-                return Err(Said::field("mtu", "Enter a whole number from 552 to 65535."));
+                return Err(Reply::field("mtu", "Enter a whole number from 552 to 65535."));
             }
             ("name", _) => changed["name"] = json!(value),
             ("tags", _) => changed["tags"] = value.split(',').collect(),
@@ -507,28 +508,28 @@ fn rewire(interface: &Value, call: &Call) -> Result<Value, Said> {
                 }
                 changed["vlan"]["id"] = json!(vlan);
             }
-            _ => return Err(Said::field(name, "an interface does not have this")),
+            _ => return Err(Reply::field(name, "an interface does not have this")),
         }
     }
     Ok(changed)
 }
 
-fn link_up(interface: &Value, call: &Call, (id, subnets): (i64, &[Value])) -> Result<Value, Said> {
+fn link_up(interface: &Value, call: &Call, (id, subnets): (i64, &[Value])) -> Result<Value, Reply> {
     let form = &call.form;
     if let Some(name) = form.unknown(&["mode", "subnet", "ip_address", "default_gateway"]) {
-        return Err(Said::field(name, "a link does not have this"));
+        return Err(Reply::field(name, "a link does not have this"));
     }
     let mode = form.get("mode").unwrap_or_default();
     if !["AUTO", "DHCP", "STATIC", "LINK_UP"].contains(&mode) {
-        return Err(Said::field("mode", format!("Value '{mode}' is not a valid choice.")));
+        return Err(Reply::field("mode", format!("Value '{mode}' is not a valid choice.")));
     }
     let number: i64 = form.get("subnet").and_then(|id| id.parse().ok()).unwrap_or_default();
     let Some(subnet) = subnets.iter().find(|subnet| subnet["id"] == number) else {
-        return Err(Said::field("subnet", "Select a valid choice."));
+        return Err(Reply::field("subnet", "Select a valid choice."));
     };
     let address = form.get("ip_address");
     if address.is_some() && mode != "STATIC" {
-        return Err(Said::field("ip_address", "Cannot use this field in this mode."));
+        return Err(Reply::field("ip_address", "Cannot use this field in this mode."));
     }
     let mut changed = interface.clone();
     let link = json!({"id": id, "mode": mode.to_ascii_lowercase(), "subnet": subnet, "ip_address": address});
@@ -538,12 +539,12 @@ fn link_up(interface: &Value, call: &Call, (id, subnets): (i64, &[Value])) -> Re
     Ok(changed)
 }
 
-fn unlink(interface: &Value, call: &Call) -> Result<Value, Said> {
+fn unlink(interface: &Value, call: &Call) -> Result<Value, Reply> {
     let id: i64 = call.form.get("id").and_then(|id| id.parse().ok()).unwrap_or_default();
     let mut changed = interface.clone();
     let links = changed["links"].as_array_mut();
-    match links.and_then(|links| Some(links.remove(part(links, id)?))) {
+    match links.and_then(|links| Some(links.remove(index_of(links, id)?))) {
         Some(_) => Ok(changed),
-        None => Err(Said::field("id", "Select a valid choice.")),
+        None => Err(Reply::field("id", "Select a valid choice.")),
     }
 }

@@ -1,8 +1,8 @@
 //! Everything that is not about one machine: the user, the choices, events and results.
 
 use super::ops::unrecognised;
-use super::world::{USER, World};
-use super::{Call, Said};
+use super::state::{MaasState, USER};
+use super::{Call, Reply};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
@@ -16,27 +16,27 @@ curthooks handling apt to target /tmp/tmpq0/target with config {'preserve_source
 request to http://10.0.0.1:5248/MAAS/metadata/status/abc failed. sleeping 1.: HTTP Error 503: Service Unavailable
 ";
 
-impl World {
-    pub(super) fn on_region(&mut self, call: &Call, path: &[&str]) -> Said {
+impl MaasState {
+    pub(super) fn on_region(&mut self, call: &Call, path: &[&str]) -> Reply {
         match (call.method.as_str(), path, call.op.as_deref()) {
             ("GET", ["version"], None) => {
-                Said::Json(json!({"version": self.version, "subversion": "14321-g.1",
+                Reply::Json(json!({"version": self.version, "subversion": "14321-g.1",
                 "capabilities": ["networks-management", "storage-deployment-ubuntu"]}))
             }
             ("GET", ["users"], Some("whoami")) => {
-                Said::Json(json!({"username": USER, "email": "a@example.com",
+                Reply::Json(json!({"username": USER, "email": "a@example.com",
                 "is_local": true, "is_superuser": self.is_superuser}))
             }
             ("GET", ["resourcepools"], None) => named(&self.pools),
             ("GET", ["zones"], None) => named(&self.zones),
-            ("GET", ["subnets"], None) => Said::Json(json!(self.subnets)),
+            ("GET", ["subnets"], None) => Reply::Json(json!(self.subnets)),
             ("GET", ["boot-resources"], None) => {
                 let image = |(id, name): (usize, &String)| json!({"id": id, "name": name, "architecture": "amd64/ga-22.04", "type": "Synced", "subarches": ""});
-                Said::Json(self.images.iter().enumerate().map(image).collect())
+                Reply::Json(self.images.iter().enumerate().map(image).collect())
             }
             ("GET", ["tags"], None) => {
                 let tag = |(name, comment): &(String, String)| json!({"name": name, "comment": comment, "definition": "", "kernel_opts": null});
-                Said::Json(self.tags.iter().map(tag).collect())
+                Reply::Json(self.tags.iter().map(tag).collect())
             }
             ("POST", ["tags"], None) => self.create_tag(call),
             ("POST", ["tags", name], Some("update_nodes")) => self.tag(call, name),
@@ -45,23 +45,23 @@ impl World {
         }
     }
 
-    fn create_tag(&mut self, call: &Call) -> Said {
+    fn create_tag(&mut self, call: &Call) -> Reply {
         let name = call.form.get("name").unwrap_or_default().to_owned();
         let fit = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
         if name.is_empty() || !name.chars().all(fit) {
-            return Said::field("name", "Enter a valid value.");
+            return Reply::field("name", "Enter a valid value.");
         }
         if self.tags.iter().any(|(other, _)| *other == name) {
-            return Said::field("name", "Tag with this Name already exists.");
+            return Reply::field("name", "Tag with this Name already exists.");
         }
         let comment = call.form.get("comment").unwrap_or_default().to_owned();
         self.tags.push((name.clone(), comment.clone()));
-        Said::Json(json!({"name": name, "comment": comment, "definition": ""}))
+        Reply::Json(json!({"name": name, "comment": comment, "definition": ""}))
     }
 
-    fn tag(&mut self, call: &Call, name: &str) -> Said {
+    fn tag(&mut self, call: &Call, name: &str) -> Reply {
         if !self.tags.iter().any(|(other, _)| other == name) {
-            return Said::text(404, "No Tag matches the given query.");
+            return Reply::text(404, "No Tag matches the given query.");
         }
         let (mut added, mut removed) = (0, 0);
         for id in call.form.all("add") {
@@ -71,27 +71,27 @@ impl World {
         for id in call.form.all("remove") {
             removed += usize::from(self.machines.get_mut(id).is_some_and(|m| m.tags.remove(name)));
         }
-        Said::Json(json!({"added": added, "removed": removed}))
+        Reply::Json(json!({"added": added, "removed": removed}))
     }
 
-    fn query_events(&self, call: &Call) -> Said {
+    fn query_events(&self, call: &Call) -> Reply {
         let query = &call.query;
         let number = |name: &str| query.get(name).and_then(|value| value.parse::<i64>().ok());
         let limit = number("limit").map_or(DEFAULT_EVENTS, |limit| limit.max(1) as usize);
         if limit > MAX_EVENTS {
             let words =
                 format!("Requested number of events {limit} is greater than limit: {MAX_EVENTS}");
-            return Said::text(400, words);
+            return Reply::text(400, words);
         }
         let level = query.get("level").unwrap_or("INFO");
         if !["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "AUDIT"].contains(&level) {
-            return Said::text(400, format!("Unrecognised log level: {level}"));
+            return Reply::text(400, format!("Unrecognised log level: {level}"));
         }
         let (after, before) = (number("after"), number("before"));
         if after.is_some() && before.is_some() {
             let words =
                 "There is undetermined behaviour when both `after` and `before` are specified.";
-            return Said::text(400, words);
+            return Reply::text(400, words);
         }
         let fits = |event: &&Value| {
             let id = event["id"].as_i64().unwrap_or_default();
@@ -107,15 +107,17 @@ impl World {
             Some(_) => fitting.into_iter().take(limit).rev().collect(),
             None => fitting.into_iter().skip(skipped).rev().collect(),
         };
-        Said::Json(json!({"count": page.len(), "events": page, "next_uri": null, "prev_uri": null}))
+        Reply::Json(
+            json!({"count": page.len(), "events": page, "next_uri": null, "prev_uri": null}),
+        )
     }
 
-    pub(super) fn results(&self, call: &Call, id: &str) -> Said {
+    pub(super) fn results(&self, call: &Call, id: &str) -> Reply {
         let Some(machine) = self.machines.get(id) else {
-            return Said::text(404, "No Node matches the given query.");
+            return Reply::text(404, "No Node matches the given query.");
         };
         if call.query.get("type") != Some("installation") {
-            return Said::Json(json!([]));
+            return Reply::Json(json!([]));
         }
         let shows = call.query.is_true("include_output");
         let set = |(number, log): (usize, &String)| {
@@ -129,11 +131,11 @@ impl World {
                 {"id": 6, "name": "/tmp/curtin-logs.tar", "status": 3, "status_name": "Failed", "exit_status": 1, "output": all},
                 {"id": 7, "name": "/tmp/install.log", "status": 3, "status_name": "Failed", "exit_status": 1, "output": log}]})
         };
-        Said::Json(machine.logs.iter().enumerate().map(set).collect())
+        Reply::Json(machine.logs.iter().enumerate().map(set).collect())
     }
 }
 
-fn named(names: &[String]) -> Said {
+fn named(names: &[String]) -> Reply {
     let one = |(id, name): (usize, &String)| json!({"id": id, "name": name, "description": null});
-    Said::Json(names.iter().enumerate().map(one).collect())
+    Reply::Json(names.iter().enumerate().map(one).collect())
 }

@@ -20,9 +20,9 @@ use store::{RecordFilter, RecordPage};
 
 pub(in crate::console) async fn show(
     State(console): State<Console>,
-    Query(asked): Query<QueryParams>,
+    Query(requested): Query<QueryParams>,
 ) -> PageResult {
-    let after = asked.get("after").map(|id| NodeId::parse_field(id, "after")).transpose()?;
+    let after = requested.get("after").map(|id| NodeId::parse_field(id, "after")).transpose()?;
     let engine = &console.engine;
     let drawn_at = queries::read_horizon(engine).await?;
     let first = after.is_none();
@@ -71,7 +71,7 @@ fn site_table(sites: &RecordPage<Site>, now: Timestamp) -> Markup {
             tbody {
                 @for site in &sites.records { tr {
                     th scope="row" { (site.head.id) }
-                    td { (record_state_badge(site.word(), site.word())) }
+                    td { (record_state_badge(site.state_name(), site.state_name())) }
                     td.when { (relative_time(site.head.since, now)) }
                     td { @if let Some(machines) = site.machines { (machines) } }
                     td.words { @for alarm in site.alarms() { div { (clean_text(&alarm.said)) } } }
@@ -93,7 +93,7 @@ fn row(node: &Node, now: Timestamp) -> Markup {
     html! {
         tr {
             th scope="row" { (node_link(&node.head.id)) }
-            td { (record_state_badge(node.word(), node.word())) }
+            td { (record_state_badge(node.state_name(), node.state_name())) }
             td { (machine_link(&node.machine)) }
             td { @if let Some(site) = &node.site { (site) } }
             td.when { (relative_time(node.head.since, now)) }

@@ -19,9 +19,9 @@ use model::time::Timestamp;
 
 pub(in crate::console) async fn show(
     State(console): State<Console>,
-    Query(asked): Query<QueryParams>,
+    Query(requested): Query<QueryParams>,
 ) -> PageResult {
-    let after = asked.get("after").map(|id| RackId::parse_field(id, "after")).transpose()?;
+    let after = requested.get("after").map(|id| RackId::parse_field(id, "after")).transpose()?;
     let engine = &console.engine;
     let drawn_at = queries::read_horizon(engine).await?;
     let first = after.is_none();
@@ -63,7 +63,7 @@ fn row(rack: &Rack, now: Timestamp) -> Markup {
     html! {
         tr {
             th scope="row" { (target_link(&rack.target())) }
-            td { (record_state_badge(rack.word(), &rack.state_words())) }
+            td { (record_state_badge(rack.state_name(), &rack.state_words())) }
             td { (clean_text(&rack.spec.hardware_type)) }
             td.num { (expected.machines) } td.num { (expected.switches) } td.num { (expected.power_shelves) }
             td.when { (relative_time(rack.head.since, now)) }
@@ -77,8 +77,8 @@ fn row(rack: &Rack, now: Timestamp) -> Markup {
 fn error_text(rack: &Rack) -> String {
     match &rack.state {
         RackState::Error { cause } => match &cause.device {
-            Some(device) => format!("{device}: {}", cause.trouble.said),
-            None => cause.trouble.said.clone(),
+            Some(device) => format!("{device}: {}", cause.failure.message),
+            None => cause.failure.message.clone(),
         },
         RackState::Created
         | RackState::Discovering

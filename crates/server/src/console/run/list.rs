@@ -10,7 +10,7 @@ use crate::console::{Console, QueryParams, queries};
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use maud::{Markup, html};
-use model::filter::Subject;
+use model::filter::FilterSubject;
 use model::id::RunId;
 use model::run::Run;
 use model::time::Timestamp;
@@ -21,7 +21,7 @@ const LIST: List = List {
     title: "Operations",
     section: Section::Operations,
     address: "/operations",
-    subject: Subject::Run,
+    subject: FilterSubject::Run,
     example: "phase=FAILED AND type=REIMAGE",
     from: "before",
 };
@@ -36,18 +36,18 @@ const SHORTCUTS: [(&str, &str); 4] = [
 
 pub(in crate::console) async fn show(
     State(console): State<Console>,
-    Query(asked): Query<QueryParams>,
+    Query(requested): Query<QueryParams>,
 ) -> PageResult {
-    let filter = match LIST.filter(&asked) {
+    let filter = match LIST.filter(&requested) {
         Ok(filter) => filter,
-        Err(refusal) => return Ok(LIST.not_understood(&asked, &refusal)),
+        Err(refusal) => return Ok(LIST.not_understood(&requested, &refusal)),
     };
-    let before = asked.get("before").map(|id| RunId::parse_field(id, "before")).transpose()?;
+    let before = requested.get("before").map(|id| RunId::parse_field(id, "before")).transpose()?;
     let engine = &console.engine;
     let drawn_at = queries::read_horizon(engine).await?;
     let first = before.is_none();
     let page = engine.runs().list(filter, before.map(|id| id.to_string()), PAGE_SIZE).await?;
-    let text = asked.get("filter").map_or("", |text| text.trim());
+    let text = requested.get("filter").map_or("", |text| text.trim());
     let body = html! {
         h1 { "Operations" span.dim { " newest first" } }
         nav.shortcuts aria-label="Shortcuts" {
@@ -100,7 +100,7 @@ fn row(run: &Run, now: Timestamp) -> Markup {
             td.when { (relative_time(run.spec.created_at, now)) }
             td.when { (format_elapsed(progress.started_at, progress.finished_at, now)) }
             td { (clean_text(&run.spec.initiator)) }
-            td.words { @if let Some(failure) = &progress.failure { (clean_text(&failure.fault.said)) } }
+            td.words { @if let Some(failure) = &progress.failure { (clean_text(&failure.fault.message)) } }
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Conversion of plans and their steps.
 
 use model::effect::{
-    DeviceWork, Effect, Expect, NetbootMode, PowerOffPolicy, PowerTo, RebootMode, RmaAction, Taint,
-    TaintEffect,
+    ClusterExpectation, DesiredPower, DeviceWork, Effect, NetbootMode, PowerOffPolicy, RebootMode,
+    RmaAction, Taint, TaintEffect,
 };
 use model::id::PlanId;
 use model::plan::{OnFailure, Plan, RunStep, Step};
@@ -65,8 +65,8 @@ fn kind(effect: &Effect) -> Option<v1::step::Kind> {
         }),
         Effect::Verify { cluster_ref, expect, advisory } => {
             let expect = match expect {
-                Expect::Ready => "READY",
-                Expect::Drained => "DRAINED",
+                ClusterExpectation::Ready => "READY",
+                ClusterExpectation::Drained => "DRAINED",
             };
             K::Verify(v1::VerifyInCluster { cluster_ref, expect: expect.into(), advisory })
         }
@@ -97,9 +97,9 @@ fn kind(effect: &Effect) -> Option<v1::step::Kind> {
             let site_id = site.map(|site| site.to_string()).unwrap_or_default();
             K::Stage(v1::StageStep { stage: stage.to_string(), node_id: node.to_string(), site_id })
         }
-        Effect::Parts { group } => K::Parts(v1::PartsStep {
-            target_ids: group.parts.iter().map(|part| part.target.to_string()).collect(),
-            at_once: group.at_once as i32,
+        Effect::ChildRuns { group } => K::Parts(v1::PartsStep {
+            target_ids: group.child_runs.iter().map(|part| part.target.to_string()).collect(),
+            at_once: group.max_concurrent as i32,
         }),
         // Only an undo; a plan cannot contain it.
         Effect::Leave { .. } => return None,
@@ -134,10 +134,10 @@ fn taint(taint: Taint) -> v1::NodeTaint {
 /// A plan as a client or a file describes it.
 pub(crate) fn plan_from(plan: v1::Plan) -> Result<Plan, Refusal> {
     let id = PlanId::parse_field(&plan.plan_id, "plan.plan_id")?;
-    for (field, said) in
+    for (field, message) in
         [("plan.default_for", !plan.default_for.is_empty()), ("plan.built_in", plan.built_in)]
     {
-        if said {
+        if message {
             let instead = "leave it out: the default plans are those that come with Farrier";
             return Err(Refusal::invalid(field, "cannot be set", instead));
         }
@@ -221,7 +221,7 @@ fn effect_from(field: &str, kind: Option<v1::step::Kind>) -> Result<Effect, Refu
             expect: parse_choice(
                 &format!("{field}.verify.expect"),
                 &verify.expect,
-                &[("READY", Expect::Ready), ("DRAINED", Expect::Drained)],
+                &[("READY", ClusterExpectation::Ready), ("DRAINED", ClusterExpectation::Drained)],
             )?,
             cluster_ref: verify.cluster_ref,
             advisory: verify.advisory,
@@ -246,7 +246,7 @@ fn effect_from(field: &str, kind: Option<v1::step::Kind>) -> Result<Effect, Refu
 }
 
 fn power_from(field: &str, power: &v1::SetPower) -> Result<Effect, Refusal> {
-    let words = [("ON", PowerTo::On), ("OFF", PowerTo::Off)];
+    let words = [("ON", DesiredPower::On), ("OFF", DesiredPower::Off)];
     Ok(Effect::Power {
         to: parse_required(&format!("{field}.to"), &power.to, &words)?,
         power_off: power_off_policy_from(field, power.graceful_seconds, power.force)?,
@@ -284,19 +284,19 @@ fn taints_from(field: &str, taints: Vec<v1::NodeTaint>) -> Result<Vec<Taint>, Re
 }
 
 /// The value of a word that must not be empty.
-fn parse_required<T: Copy>(field: &str, word: &str, words: &[(&str, T)]) -> Result<T, Refusal> {
-    if word.is_empty() {
+fn parse_required<T: Copy>(field: &str, name: &str, words: &[(&str, T)]) -> Result<T, Refusal> {
+    if name.is_empty() {
         return Err(Refusal::missing(field));
     }
-    parse_choice(field, word, words)
+    parse_choice(field, name, words)
 }
 
 /// The value of a word; an empty word means the first value.
-fn parse_choice<T: Copy>(field: &str, word: &str, words: &[(&str, T)]) -> Result<T, Refusal> {
-    let found = words.iter().find(|(name, _)| word.is_empty() || *name == word);
+fn parse_choice<T: Copy>(field: &str, label: &str, words: &[(&str, T)]) -> Result<T, Refusal> {
+    let found = words.iter().find(|(name, _)| label.is_empty() || *name == label);
     found.map(|(_, value)| *value).ok_or_else(|| {
         let names: Vec<_> = words.iter().map(|(name, _)| *name).collect();
-        let shown: String = word.chars().take(64).collect();
+        let shown: String = label.chars().take(64).collect();
         Refusal::invalid(field, format!("is {shown:?}"), format!("use {}", names.join(" or ")))
     })
 }

@@ -3,17 +3,19 @@
 use super::super::convert::{run, time};
 use super::super::health::health_summary;
 use engine::rack::{
-    DescribedRack, LegStatus, MaintenanceStarted, MaintenanceStatus, PartStatus, Preview, RackView,
+    ChildRunStatus, MaintenancePreview, MaintenanceStartResult, MaintenanceStatus, RackDescription,
+    RackStepStatus, RackView,
 };
-use model::effect::PowerTo;
+use model::effect::DesiredPower;
 use model::id::{FirmwareId, Id, Kind, RackId};
 use model::lifecycle::Lifecycle;
 use model::machine::Labels;
 use model::plan::RunStep;
 use model::rack::maintenance::{
-    Asked, FIRMWARE_SKIPPED, FIRMWARE_USED, Leg, PowerSequence, Scope, Wanted, notes_of,
+    FIRMWARE_SKIPPED, FIRMWARE_USED, MaintenanceScope, PowerSequence, RackMaintenanceRequest,
+    RackStep, RequestedActivity, notes_from_params,
 };
-use model::rack::{Counts, Device, Rack, RackSpec, RackState, RackTrouble};
+use model::rack::{Counts, Rack, RackDevice, RackFailure, RackSpec, RackState};
 use model::refusal::Refusal;
 use model::run::{RunPhase, StepPhase};
 use model::target::TargetId;
@@ -24,11 +26,11 @@ use proto::v1;
 const VALIDATION: &str = "Validation";
 
 /// A rack as a client describes it. Its status is ignored.
-pub(super) fn described(rack: Option<v1::Rack>) -> Result<DescribedRack, Refusal> {
+pub(super) fn described(rack: Option<v1::Rack>) -> Result<RackDescription, Refusal> {
     let rack = rack.ok_or_else(|| Refusal::missing("rack"))?;
     let id = RackId::parse_field(&rack.rack_id, "rack.rack_id")?;
     let labels: Labels = rack.labels.into_iter().collect();
-    text::labels("rack.labels", &labels)?;
+    text::check_labels("rack.labels", &labels)?;
     let expected = rack.expected.unwrap_or_default();
     let count = |name: &str, value: i32| {
         u32::try_from(value).map_err(|_| {
@@ -42,16 +44,16 @@ pub(super) fn described(rack: Option<v1::Rack>) -> Result<DescribedRack, Refusal
         power_shelves: count("power_shelves", expected.power_shelves)?,
     };
     let spec = RackSpec { hardware_type: rack.hardware_type, expected }.checked()?;
-    Ok(DescribedRack { id, labels, spec })
+    Ok(RackDescription { id, labels, spec })
 }
 
 /// The states that a list selects. Case is ignored.
 pub(super) fn states(words: Vec<String>) -> Result<Vec<String>, Refusal> {
-    let known = |word: &String| Rack::STATES.iter().find(|one| one.eq_ignore_ascii_case(word));
+    let known = |name: &String| Rack::STATES.iter().find(|one| one.eq_ignore_ascii_case(name));
     let mut states = Vec::with_capacity(words.len());
-    for (index, word) in words.iter().enumerate() {
-        let found = known(word).ok_or_else(|| {
-            let shown: String = word.chars().take(64).collect();
+    for (index, name) in words.iter().enumerate() {
+        let found = known(name).ok_or_else(|| {
+            let shown: String = name.chars().take(64).collect();
             let instead = format!("use one of {}", Rack::STATES.join(", "));
             Refusal::invalid(&format!("states[{index}]"), format!("is {shown:?}"), instead)
         })?;
@@ -60,47 +62,53 @@ pub(super) fn states(words: Vec<String>) -> Result<Vec<String>, Refusal> {
     Ok(states)
 }
 
-pub(super) fn wanted(scope: v1::RackMaintenanceScope) -> Result<Wanted, Refusal> {
+pub(super) fn maintenance_from(
+    scope: v1::RackMaintenanceScope,
+) -> Result<RackMaintenanceRequest, Refusal> {
     let v1::RackMaintenanceScope { machine_ids, switch_ids, power_shelf_ids, activities } = scope;
-    let scope = Scope {
+    let scope = MaintenanceScope {
         machines: ids("scope.machine_ids", &machine_ids)?,
         switches: ids("scope.switch_ids", &switch_ids)?,
         power_shelves: ids("scope.power_shelf_ids", &power_shelf_ids)?,
     };
     let activities = activities.into_iter().enumerate();
-    let activities = activities.map(|(at, one)| asked(&format!("scope.activities[{at}]"), one));
-    Ok(Wanted { scope, activities: activities.collect::<Result<_, _>>()? })
+    let activities =
+        activities.map(|(at, one)| activity_from(&format!("scope.activities[{at}]"), one));
+    Ok(RackMaintenanceRequest { scope, activities: activities.collect::<Result<_, _>>()? })
 }
 
 fn ids<K: Kind>(field: &str, words: &[String]) -> Result<Vec<Id<K>>, Refusal> {
     let words = words.iter().enumerate();
-    words.map(|(at, word)| Id::parse_field(word, &format!("{field}[{at}]"))).collect()
+    words.map(|(at, name)| Id::parse_field(name, &format!("{field}[{at}]"))).collect()
 }
 
-fn asked(field: &str, activity: v1::MaintenanceActivityConfig) -> Result<Asked, Refusal> {
+fn activity_from(
+    field: &str,
+    activity: v1::MaintenanceActivityConfig,
+) -> Result<RequestedActivity, Refusal> {
     use v1::maintenance_activity_config::Activity as A;
     match activity.activity {
         None => Err(Refusal::missing(&format!("{field}.activity"))),
-        Some(A::ConfigureNmxCluster(_)) => Ok(Asked::ConfigureNmxCluster),
+        Some(A::ConfigureNmxCluster(_)) => Ok(RequestedActivity::ConfigureNmxCluster),
         Some(A::FirmwareUpgrade(one)) => {
             let field = format!("{field}.firmware_upgrade.firmware_version");
             let named = match one.firmware_version.as_str() {
                 "" => None,
                 id => Some(FirmwareId::parse_field(id, &field)?),
             };
-            Ok(Asked::FirmwareUpgrade(named))
+            Ok(RequestedActivity::FirmwareUpgrade(named))
         }
         Some(A::PowerSequence(one)) => {
-            let word = match one.sequence.as_str() {
+            let name = match one.sequence.as_str() {
                 "" => PowerSequence::default().as_str(),
-                word => word,
+                name => name,
             };
-            let sequence = PowerSequence::parse(&word.to_lowercase()).ok_or_else(|| {
-                let shown: String = word.chars().take(64).collect();
+            let sequence = PowerSequence::parse(&name.to_lowercase()).ok_or_else(|| {
+                let shown: String = name.chars().take(64).collect();
                 let field = format!("{field}.power_sequence.sequence");
                 Refusal::invalid(&field, format!("is {shown:?}"), "use on, off or reset")
             })?;
-            Ok(Asked::PowerSequence(sequence))
+            Ok(RequestedActivity::PowerSequence(sequence))
         }
     }
 }
@@ -118,7 +126,7 @@ pub(super) fn rack(rack: &Rack) -> v1::Rack {
     };
     let head = &rack.head;
     let status = v1::RackStatus {
-        state: rack.word().into(),
+        state: rack.state_name().into(),
         stage: stage.into(),
         error,
         topology_changed: rack.topology_changed,
@@ -152,16 +160,16 @@ fn text_of(value: Option<&impl ToString>) -> String {
     value.map(ToString::to_string).unwrap_or_default()
 }
 
-fn trouble(cause: &RackTrouble) -> v1::RackError {
+fn trouble(cause: &RackFailure) -> v1::RackError {
     let kind = cause.device.as_ref().map(|device| device.kind.as_str().to_string());
     v1::RackError {
-        during: cause.during.as_str().into(),
+        during: cause.phase.as_str().into(),
         device_kind: kind.unwrap_or_default(),
         device_id: text_of(cause.device.as_ref()),
-        message: cause.trouble.said.clone(),
-        operation_id: text_of(cause.trouble.run.as_ref()),
-        fault: cause.trouble.code.clone(),
-        next_command: cause.next.clone(),
+        message: cause.failure.message.clone(),
+        operation_id: text_of(cause.failure.run.as_ref()),
+        fault: cause.failure.code.clone(),
+        next_command: cause.next_command.clone(),
     }
 }
 
@@ -175,31 +183,31 @@ pub(super) fn view(view: &RackView) -> v1::Rack {
     shown
 }
 
-fn device(device: &Device) -> v1::RackDevice {
+fn device(device: &RackDevice) -> v1::RackDevice {
     v1::RackDevice {
         kind: device.target.kind.as_str().into(),
         id: device.target.to_string(),
         slot: device.slot.map(|slot| slot as i32),
         state: device.state.clone(),
-        power: device.power.map(PowerTo::as_str).unwrap_or_default().into(),
+        power: device.power.map(DesiredPower::as_str).unwrap_or_default().into(),
         active_operation_id: text_of(device.active_run.as_ref()),
     }
 }
 
-pub(super) fn started(started: &MaintenanceStarted) -> v1::RackMaintenanceOnDemandResponse {
+pub(super) fn started(started: &MaintenanceStartResult) -> v1::RackMaintenanceOnDemandResponse {
     v1::RackMaintenanceOnDemandResponse {
         operation_id: text_of(started.run.as_ref().map(|run| &run.spec.id)),
         preview: started.preview.as_ref().map(preview),
     }
 }
 
-fn preview(preview: &Preview) -> v1::RackMaintenancePreview {
+fn preview(preview: &MaintenancePreview) -> v1::RackMaintenancePreview {
     let planned = &preview.planned;
     v1::RackMaintenancePreview {
         devices: planned.devices.iter().map(device).collect(),
         legs: planned.steps.iter().map(planned_leg).collect(),
         refusals: preview.refusals.iter().map(gate).collect(),
-        dark_machine_ids: dark_ids(preview),
+        dark_machine_ids: affected_machine_ids(preview),
         notes: planned.notes.clone(),
         firmware_id: text_of(planned.firmware.as_ref()),
         firmware_skipped: planned.firmware_skipped.clone().unwrap_or_default(),
@@ -209,27 +217,27 @@ fn preview(preview: &Preview) -> v1::RackMaintenancePreview {
 pub(in super::super) fn gate(refusal: &Refusal) -> v1::RackMaintenanceGate {
     v1::RackMaintenanceGate {
         reason: refusal.reason.into(),
-        message: refusal.said.clone(),
-        next_command: refusal.next.clone().unwrap_or_default(),
+        message: refusal.message.clone(),
+        next_command: refusal.next_command.clone().unwrap_or_default(),
     }
 }
 
 /// The machines that the maintenance takes down.
-pub(in super::super) fn dark_ids(preview: &Preview) -> Vec<String> {
-    preview.planned.dark.iter().map(|dark| dark.machine.to_string()).collect()
+pub(in super::super) fn affected_machine_ids(preview: &MaintenancePreview) -> Vec<String> {
+    preview.planned.affected.iter().map(|affected| affected.machine.to_string()).collect()
 }
 
-fn activity(leg: Option<Leg>) -> String {
-    leg.and_then(Leg::activity).map_or(VALIDATION, |activity| activity.as_str()).into()
+fn activity(rack_step: Option<RackStep>) -> String {
+    rack_step.and_then(RackStep::activity).map_or(VALIDATION, |activity| activity.as_str()).into()
 }
 
 fn planned_leg(step: &RunStep) -> v1::RackMaintenanceLeg {
-    let parts = step.effect.group().map(|group| group.parts.as_slice()).unwrap_or_default();
+    let parts = step.effect.group().map(|group| group.child_runs.as_slice()).unwrap_or_default();
     let parts = parts.iter().map(|part| waiting(&part.target)).collect();
     v1::RackMaintenanceLeg {
         name: step.name.clone(),
-        activity: activity(Leg::parse(&step.name)),
-        state: step_word(StepPhase::Waiting).into(),
+        activity: activity(RackStep::parse(&step.name)),
+        state: step_phase_name(StepPhase::Waiting).into(),
         message: String::new(),
         parts,
     }
@@ -240,12 +248,12 @@ fn waiting(target: &TargetId) -> v1::RackMaintenancePart {
         kind: target.kind.as_str().into(),
         id: target.to_string(),
         operation_id: String::new(),
-        state: step_word(StepPhase::Waiting).into(),
+        state: step_phase_name(StepPhase::Waiting).into(),
         message: String::new(),
     }
 }
 
-const fn step_word(phase: StepPhase) -> &'static str {
+const fn step_phase_name(phase: StepPhase) -> &'static str {
     match phase {
         StepPhase::Waiting => "WAITING",
         StepPhase::Running => "RUNNING",
@@ -259,27 +267,27 @@ pub(super) fn status(status: &MaintenanceStatus) -> v1::RackMaintenanceStatus {
     let param = |name: &str| params.get(name).cloned().unwrap_or_default();
     v1::RackMaintenanceStatus {
         operation: Some(run(&status.run)),
-        legs: status.legs.iter().map(leg).collect(),
+        legs: status.steps.iter().map(leg).collect(),
         firmware_id: param(FIRMWARE_USED),
         firmware_skipped: param(FIRMWARE_SKIPPED),
-        notes: notes_of(params),
+        notes: notes_from_params(params),
     }
 }
 
-fn leg(leg: &LegStatus) -> v1::RackMaintenanceLeg {
+fn leg(rack_step: &RackStepStatus) -> v1::RackMaintenanceLeg {
     v1::RackMaintenanceLeg {
-        name: leg.name.clone(),
-        activity: activity(leg.leg),
-        state: step_word(leg.state.state).into(),
-        message: leg.state.message.clone(),
-        parts: leg.parts.iter().map(part).collect(),
+        name: rack_step.name.clone(),
+        activity: activity(rack_step.step),
+        state: step_phase_name(rack_step.state.state).into(),
+        message: rack_step.state.message.clone(),
+        parts: rack_step.child_runs.iter().map(part).collect(),
     }
 }
 
-fn part(part: &PartStatus) -> v1::RackMaintenancePart {
+fn part(part: &ChildRunStatus) -> v1::RackMaintenancePart {
     let Some(run) = &part.run else { return waiting(&part.target) };
     let message = match (&run.progress.failure, run.phase()) {
-        (Some(failure), _) => format!("{}: {}", failure.step, failure.fault.said),
+        (Some(failure), _) => format!("{}: {}", failure.step, failure.fault.message),
         (None, RunPhase::Succeeded) => {
             run.progress.steps.last().map(|step| step.message.clone()).unwrap_or_default()
         }

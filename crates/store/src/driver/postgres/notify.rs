@@ -1,7 +1,7 @@
 //! LISTEN and NOTIFY: signals between replicas. A lost notification costs latency, never work.
 
-use super::{WRITE_LIMIT, execute, too_long};
-use crate::signal::{Bus, Signal};
+use super::{WRITE_LIMIT, execute, timeout_error};
+use crate::signal::{Signal, SignalBus};
 use crate::value::Value;
 use crate::{Result, StoreError};
 use deadpool_postgres::Pool;
@@ -14,7 +14,7 @@ const CHANNEL: &str = "farrier";
 /// The maximum number of signals in one notification.
 const MAX_COALESCED: usize = 64;
 /// The pause after a notification; signals of this time go into the next one.
-const GATHER: Duration = Duration::from_millis(2);
+const COALESCE_PAUSE: Duration = Duration::from_millis(2);
 const RECONNECT: Duration = Duration::from_millis(500);
 
 /// Sends signals to the other replicas after the commit, without delaying it.
@@ -32,11 +32,11 @@ pub(super) async fn run_notifier(
         }
         let words: Vec<String> = batch.iter().map(Signal::to_wire).collect();
         let payload = format!("{origin}\n{}", words.join("\n"));
-        let told = tokio::time::timeout(WRITE_LIMIT, notify(&pool, &payload)).await;
-        if let Err(error) = told.unwrap_or_else(|_| Err(too_long(WRITE_LIMIT))) {
+        let reported = tokio::time::timeout(WRITE_LIMIT, notify(&pool, &payload)).await;
+        if let Err(error) = reported.unwrap_or_else(|_| Err(timeout_error(WRITE_LIMIT))) {
             tracing::debug!(%error, "NOTIFY failed; other replicas find the change by polling");
         }
-        tokio::time::sleep(GATHER).await;
+        tokio::time::sleep(COALESCE_PAUSE).await;
     }
 }
 
@@ -49,12 +49,12 @@ async fn notify(pool: &Pool, payload: &str) -> Result<()> {
 
 /// Receives the signals of other replicas. After a reconnect it signals [`Signal::Work`] and
 /// [`Signal::Event`], because notifications may have been missed.
-pub(super) async fn run_listener(config: Config, origin: String, bus: Bus) {
+pub(super) async fn run_listener(config: Config, origin: String, bus: SignalBus) {
     loop {
         if let Err(error) = listen(&config, &origin, &bus).await {
             tracing::debug!(%error, "the LISTEN connection failed; reconnecting");
         }
-        if bus.is_deserted() {
+        if bus.is_unused() {
             return;
         }
         tokio::time::sleep(RECONNECT).await;
@@ -64,10 +64,10 @@ pub(super) async fn run_listener(config: Config, origin: String, bus: Bus) {
 async fn listen(
     config: &Config,
     origin: &str,
-    bus: &Bus,
+    bus: &SignalBus,
 ) -> std::result::Result<(), tokio_postgres::Error> {
     let (client, mut connection) = config.connect(NoTls).await?;
-    let (sender, mut heard) = mpsc::unbounded_channel();
+    let (sender, mut heartbeat) = mpsc::unbounded_channel();
     let pump = tokio::spawn(async move {
         while let Some(message) =
             futures_util::future::poll_fn(|cx| connection.poll_message(cx)).await
@@ -85,7 +85,7 @@ async fn listen(
     });
     client.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
     bus.publish([Signal::Work, Signal::Event]);
-    while let Some(notice) = heard.recv().await {
+    while let Some(notice) = heartbeat.recv().await {
         let mut lines = notice.payload().lines();
         if lines.next() != Some(origin) {
             bus.publish(lines.filter_map(Signal::from_wire));

@@ -1,0 +1,149 @@
+//! Operator requests to a node that are not operations: quarantine, release, reactivate. One
+//! transaction changes the node, closes the run that the request ends, and creates the run that
+//! uncordons the node in its cluster.
+
+use super::{
+    NewNodeRun, create_run, load_node_context, load_stage_target, no_node, run_type, write_moves,
+};
+use crate::admission::{Created, event, no_machine};
+use crate::node::Nodes;
+use model::here;
+use model::id::{NodeId, RunId};
+use model::machine::Machine;
+use model::node::requests::{self, NodeContext, NodeRequest};
+use model::node::{DecommissionMode, MODE, Node, NodeState, StageTarget};
+use model::plan::Params;
+use model::refusal::Refusal;
+use model::run::actions::{Requester, close};
+use model::run::{Run, apply_to_machine};
+use model::time::Timestamp;
+use providers::Providers;
+use store::{Cause, NewEvent, Result, Tx};
+
+impl Nodes {
+    /// Quarantines, releases or reactivates a node.
+    pub async fn apply_request(
+        &self,
+        id: &NodeId,
+        ask: NodeRequest,
+        requester: Requester,
+    ) -> Result<Node> {
+        let ask = ApplyNodeRequest {
+            id: id.clone(),
+            request: ask,
+            who: requester,
+            run: RunId::new(self.0.now(), self.0.random()),
+            providers: self.0.providers().clone(),
+            limits: self.0.settings().nodes.heartbeat_limits,
+            now: self.0.now(),
+        };
+        self.0.admit("ask_node", None, ask, |ask, tx| Box::pin(ask.run(tx))).await
+    }
+}
+
+struct ApplyNodeRequest {
+    id: NodeId,
+    request: NodeRequest,
+    who: Requester,
+    /// The id of the uncordon run, if one is needed.
+    run: RunId,
+    providers: Providers,
+    limits: model::node::heartbeat::HeartbeatLimits,
+    now: Timestamp,
+}
+
+impl ApplyNodeRequest {
+    async fn run(&self, tx: &mut Tx) -> Result<(Node, Created)> {
+        let mut created = Created::default();
+        let found = tx.record_locked::<Node>(self.id.as_str()).await?;
+        let mut node = found.ok_or_else(|| no_node(&self.id))?;
+        let machine = tx.machine_locked(&node.machine).await?;
+        let mut machine = machine.ok_or_else(|| no_machine(&node.machine))?;
+        let (run, known) = load_node_context(tx, &node, &self.limits, self.now).await?;
+        let known = NodeContext { run: run.as_ref(), ..known };
+        let moves = requests::apply_request(&node, &self.request, known)?;
+        let owner = self.to_uncordon(tx, &node, &machine, known).await?;
+        if moves.is_empty() && owner.is_none() {
+            return Ok((node, created));
+        }
+        if let (Some(what), Some(run)) = (self.request.brings_back(), &machine.active_run) {
+            return Err(machine_busy(&node, what, run).into());
+        }
+        let event = event(Cause::Request, &self.who.by, String::new(), here!(), self.now);
+        let end = run.as_ref().and_then(|run| {
+            let end = requests::closing_workflow(&node, &self.request, run)?;
+            let (progress, note) = close(run, end, &self.who)?;
+            Some((Run { progress, ..run.clone() }, note))
+        });
+        // The token for bringing it into service by hand is revoked.
+        if node.state == NodeState::BootstrapIssued {
+            tx.revoke_agent(&self.id)?;
+        }
+        write_moves(tx, &mut node, moves, &event)?;
+        if let Some((mut run, note)) = end {
+            run.version = tx.update_unclaimed(&run, self.now)?.version;
+            let event = NewEvent {
+                message: note.message,
+                decided_by: note.code_line.into(),
+                ..event.clone()
+            };
+            tx.append_run_event(&run, &event)?;
+            apply_to_machine(&mut machine, &run, &[], self.now);
+            tx.update_machine(&mut machine, &event)?;
+        }
+        if let Some(owner) = owner {
+            let run = self.uncordon_run(&node, &owner);
+            let message = format!("{} lets its cluster place work on it again", run.spec.id);
+            let event = NewEvent { message, ..event };
+            let run = create_run(tx, &mut created, &machine, run, (None, &event)).await?;
+            node.workflow = Some(run.spec.id);
+            tx.update_record(&mut node, &event)?;
+        }
+        Ok((node, created))
+    }
+}
+
+impl ApplyNodeRequest {
+    /// The cluster in which the node may have to be uncordoned, if any.
+    async fn to_uncordon(
+        &self,
+        tx: &mut Tx,
+        node: &Node,
+        machine: &Machine,
+        known: NodeContext<'_>,
+    ) -> Result<Option<StageTarget>> {
+        let requested = match &self.request {
+            NodeRequest::Reactivate { .. } => true,
+            NodeRequest::Release { .. } => node.state == NodeState::Quarantined,
+            NodeRequest::Quarantine { .. } => false,
+        };
+        if !requested || !requests::may_be_cordoned(node, known) {
+            return Ok(None);
+        }
+        let owner = load_stage_target(tx, node, machine, &self.providers).await?;
+        Ok(Some(owner).filter(|owner| !owner.cluster.is_empty()))
+    }
+
+    fn uncordon_run(&self, node: &Node, owner: &StageTarget) -> Run {
+        let work = NewNodeRun {
+            id: self.run.clone(),
+            run_type: run_type(DecommissionMode::Reactivate),
+            stages: Vec::new(),
+            uncordons: true,
+            params: Params::from([(
+                MODE.to_string(),
+                DecommissionMode::Reactivate.as_str().to_string(),
+            )]),
+            request_id: self.run.to_string(),
+            by: self.who.by.clone(),
+        };
+        work.run(node, owner, self.now)
+    }
+}
+
+/// A run that holds the machine may undo what the node needs for service.
+fn machine_busy(node: &Node, what: &str, run: &RunId) -> Refusal {
+    let (id, machine) = (&node.head.id, &node.machine);
+    let message = format!("{machine}, which {id} is on, is held by {run}: {what} must wait for it");
+    Refusal::precondition("MACHINE_BUSY", message).next(format!("farrier why {run}"))
+}

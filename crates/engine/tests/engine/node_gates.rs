@@ -1,0 +1,356 @@
+//! Requests to nodes and the gates that refuse them: in service, revoked, not cleaned.
+
+use crate::node_scenarios::MACHINE;
+use crate::nodes::{
+    DAY, NodeFixture, agents, decommission_request, enrolling_agent, reactivate, refusal, requester,
+};
+use crate::test_env::simulate;
+use engine::admission::StartRequest;
+use engine::node::SessionPolicy;
+use model::effect::Effect;
+use model::fault::FaultCode;
+use model::id::{MachineId, RunId};
+use model::machine::Machine;
+use model::node::enroll::EnrollmentRefusal;
+use model::node::requests::NodeRequest;
+use model::node::{DecommissionMode, Node, NodeStage, NodeState, Quarantine};
+use model::plan::{Params, RunType};
+use model::run::Workflow;
+use model::run::actions::{Action, Requester, RestartMode};
+use providers::sim;
+use secrecy::ExposeSecret;
+use std::time::Duration;
+use store::{Cause, NewEvent, Result, Tx};
+use tokio::time::sleep;
+
+fn start(run_type: RunType, request_id: &str) -> StartRequest {
+    StartRequest {
+        machine_id: MachineId::trusted(MACHINE),
+        request_id: request_id.into(),
+        run_type,
+        plan_id: None,
+        params: Params::new(),
+        initiator: "somebody".into(),
+    }
+}
+
+#[test]
+fn a_machine_with_a_serving_node_refuses_a_reimage() {
+    simulate(async {
+        let fixture = NodeFixture::serving().await;
+        let (engine, node) = (&fixture.process.engine, fixture.node().await);
+        let entered =
+            engine.runs().start(start(RunType::EnterMaintenance, "in")).await.expect("accepted");
+        fixture.client.wait_until_ended(&entered.run.spec.id).await;
+        let reported = refusal(engine.runs().start(start(RunType::Reimage, "wipe")).await);
+        assert_eq!(reported.reason, "NODE_IN_SERVICE");
+        assert!(reported.message.contains(node.id().as_str()), "{reported}");
+        let drained = engine
+            .nodes()
+            .decommission(decommission_request(&node, DecommissionMode::Drain, "drain"))
+            .await
+            .expect("accepted");
+        fixture.client.wait_until_ended(&drained.run.spec.id).await;
+        fixture.wait_for_state(NodeState::Retired).await;
+        engine.runs().start(start(RunType::Reimage, "wipe")).await.expect("accepted");
+        // While the machine is being reimaged the node cannot be reactivated.
+        let reported =
+            refusal(engine.nodes().apply_request(&node.id(), reactivate(), requester()).await);
+        assert_eq!(reported.reason, "MACHINE_BUSY");
+    });
+}
+
+impl NodeFixture {
+    /// With a node that serves in a Kubernetes cluster.
+    async fn in_cluster() -> (Self, Node) {
+        let fixture = Self::new().await;
+        fixture.change_machine(|machine| machine.spec.target_cluster_ref = "c".into()).await;
+        fixture.perform(crate::node_scenarios::NodeAction::Onboard, "onboard").await;
+        let node = fixture.wait_for_state(NodeState::Active).await;
+        (fixture, node)
+    }
+
+    async fn change_machine(&self, how: fn(&mut Machine)) {
+        let amended =
+            self.env.store.write("amend", how, |how, tx| Box::pin(update_machine(tx, *how)));
+        amended.await.expect("amended");
+    }
+}
+
+fn release() -> NodeRequest {
+    NodeRequest::Release { why: "all the same".into(), unproven: true }
+}
+
+/// Runs may work on the machine of a node out of service. Until they end no request reactivates it.
+#[test]
+fn a_node_is_not_released_while_its_machine_is_busy() {
+    simulate(async {
+        let fixture = NodeFixture::serving().await;
+        let (engine, node) = (&fixture.process.engine, fixture.node().await);
+        let entered =
+            engine.runs().start(start(RunType::EnterMaintenance, "in")).await.expect("accepted");
+        fixture.client.wait_until_ended(&entered.run.spec.id).await;
+        let request = NodeRequest::Quarantine { why: "it smells".into() };
+        engine.nodes().apply_request(&node.id(), request, requester()).await.expect("quarantined");
+        let wiped = engine.runs().start(start(RunType::Reimage, "wipe")).await.expect("accepted");
+        let reported =
+            refusal(engine.nodes().apply_request(&node.id(), release(), requester()).await);
+        assert_eq!(reported.reason, "MACHINE_BUSY");
+        assert!(reported.message.contains("release must wait"), "{reported}");
+        fixture.client.wait_until_ended(&wiped.run.spec.id).await;
+        let back = engine
+            .nodes()
+            .apply_request(&node.id(), release(), requester())
+            .await
+            .expect("released");
+        assert_eq!(back.state, NodeState::Active);
+        fixture.assert_no_violations();
+    });
+}
+
+#[test]
+fn a_quarantine_does_not_end_while_the_machine_is_busy() {
+    simulate(async {
+        let fixture = NodeFixture::serving().await;
+        fixture.perform_in_maas(NodeStage::ReleaseMaasNode).await;
+        fixture.wait_for_state(NodeState::Quarantined).await;
+        fixture
+            .change_machine(|machine| machine.active_run = Some(RunId::trusted("op-other")))
+            .await;
+        for stage in [
+            NodeStage::DeployViaMaas,
+            NodeStage::WaitForDeployed,
+            NodeStage::WaitForAgentEnrollment,
+        ] {
+            fixture.perform_in_maas(stage).await;
+        }
+        sleep(Duration::from_secs(600)).await;
+        assert_eq!(fixture.node().await.state, NodeState::Quarantined);
+        fixture.change_machine(|machine| machine.active_run = None).await;
+        fixture.wait_for_state(NodeState::Active).await;
+        fixture.assert_no_violations();
+    });
+}
+
+/// Closing an old failed run does not revoke the session of a node that was reinstalled since.
+#[test]
+fn closing_an_old_run_keeps_the_agent_session() {
+    simulate(async {
+        let fixture = NodeFixture::serving().await;
+        let (engine, agents, node) =
+            (&fixture.process.engine, agents(&fixture), fixture.node().await);
+        let stuck = crate::device_scenarios::fault("configure_storage", sim::Action::Fail, 0);
+        fixture.env.sim.add_fault(stuck).expect("a rule");
+        let first = engine
+            .nodes()
+            .decommission(decommission_request(&node, DecommissionMode::Reimage, "anew"))
+            .await
+            .expect("accepted");
+        let first = fixture.client.wait_until_ended(&first.run.spec.id).await;
+        assert_eq!(first.progress.workflow, Workflow::FailedRetryable);
+        fixture.env.sim.clear_faults(None).expect("cleared");
+        let id = first.spec.id.clone();
+        let second = engine
+            .runs()
+            .restart(id.clone(), RestartMode::Rerun, "again".into(), requester())
+            .await;
+        fixture.client.wait_until_ended(&second.expect("restarted").run.spec.id).await;
+        fixture.wait_for_state(NodeState::Active).await;
+        let bundle =
+            agents.issue(&node.id(), DAY, SessionPolicy::End, requester()).await.expect("a token");
+        let token = bundle.token.expose_secret().to_string();
+        agents.enroll(&token, enrolling_agent("s1")).await.expect("an answer").expect("enrolled");
+        let aside = Requester { reason: "put away".into(), ..requester() };
+        engine.runs().act(id, Action::MarkManual, aside).await.expect("marked");
+        agents.heartbeat("s1", String::new()).await.expect("an answer").expect("still known");
+        fixture.assert_no_violations();
+    });
+}
+
+/// A drain that failed has cordoned the Kubernetes node. Releasing the node uncordons it.
+#[test]
+fn a_released_node_is_uncordoned() {
+    simulate(async {
+        let (fixture, node) = NodeFixture::in_cluster().await;
+        let engine = &fixture.process.engine;
+        let stuck = crate::device_scenarios::fault("drain", sim::Action::Fail, 0);
+        fixture.env.sim.add_fault(stuck).expect("a rule");
+        let drain = engine
+            .nodes()
+            .decommission(decommission_request(&node, DecommissionMode::Drain, "drain"))
+            .await
+            .expect("accepted");
+        let drain = fixture.client.wait_until_ended(&drain.run.spec.id).await.spec.id;
+        fixture.env.sim.clear_faults(None).expect("cleared");
+        let requested = Requester { reason: "look at it".into(), ..requester() };
+        engine.runs().act(drain.clone(), Action::MarkManual, requested).await.expect("marked");
+        fixture.wait_for_state(NodeState::Quarantined).await;
+        let back = engine
+            .nodes()
+            .apply_request(&node.id(), release(), requester())
+            .await
+            .expect("released");
+        assert_eq!(back.state, NodeState::Active);
+        let run = fixture.client.wait_until_ended(&back.workflow.expect("an uncordon run")).await;
+        assert!(matches!(run.spec.steps[0].effect, Effect::Uncordon { .. }), "{:?}", run.spec);
+        assert_eq!(run.progress.workflow, Workflow::Completed, "{:?}", run.progress.failure);
+        let drain = engine.runs().get(&drain).await.expect("the drain").progress.workflow;
+        assert_eq!(drain, Workflow::Cancelled);
+        fixture.assert_no_violations();
+    });
+}
+
+#[test]
+fn a_quarantined_bootstrap_cannot_enroll() {
+    simulate(async {
+        let fixture = NodeFixture::new().await;
+        let (engine, agents) = (&fixture.process.engine, agents(&fixture));
+        let bundle = agents.bootstrap(MachineId::trusted(MACHINE), DAY, requester()).await;
+        let token = bundle.expect("a bundle").token.expose_secret().to_string();
+        let node = fixture.node().await;
+        let give_up = NodeRequest::Quarantine { why: "wrong rack".into() };
+        let ended =
+            engine.nodes().apply_request(&node.id(), give_up, requester()).await.expect("canceled");
+        assert_eq!(ended.state, NodeState::Quarantined);
+        let late = agents.enroll(&token, enrolling_agent("s1")).await.expect("an answer");
+        assert_eq!(late, Err(EnrollmentRefusal::TokenUnknown));
+        let reported =
+            refusal(engine.nodes().apply_request(&node.id(), release(), requester()).await);
+        assert_eq!(reported.reason, "NODE_STATE");
+        let reported = refusal(
+            engine
+                .nodes()
+                .decommission(decommission_request(&node, DecommissionMode::SoftReset, "soft"))
+                .await,
+        );
+        assert_eq!(reported.reason, "NODE_STATE");
+        let away = engine
+            .nodes()
+            .decommission(decommission_request(&node, DecommissionMode::FullDecommission, "away"))
+            .await;
+        fixture.client.wait_until_ended(&away.expect("accepted").run.spec.id).await;
+        fixture.wait_for_state(NodeState::Deleted).await;
+        fixture.assert_no_violations();
+    });
+}
+
+/// Only an agent can clean what stays installed: without one, a soft reset fails.
+#[test]
+fn a_node_that_was_not_cleaned_is_not_reactivated() {
+    simulate(async {
+        let fixture = NodeFixture::new().await;
+        let (engine, agents) = (&fixture.process.engine, agents(&fixture));
+        let bundle = agents.bootstrap(MachineId::trusted(MACHINE), DAY, requester()).await;
+        let token = bundle.expect("a bundle").token.expose_secret().to_string();
+        agents.enroll(&token, enrolling_agent("s1")).await.expect("an answer").expect("enrolled");
+        agents.heartbeat("s1", String::new()).await.expect("an answer").expect("known");
+        let node = fixture.wait_for_state(NodeState::Active).await;
+        let mut skipped = decommission_request(&node, DecommissionMode::SoftReset, "skip");
+        skipped.without_agent = "in a hurry".into();
+        assert_eq!(
+            refusal(engine.nodes().decommission(skipped).await).field.as_deref(),
+            Some("without_agent")
+        );
+        // Its session is revoked, as when a new token is issued.
+        let revoked = fixture
+            .env
+            .store
+            .write("revoke", node.id(), |node, tx| Box::pin(async move { tx.revoke_agent(node) }));
+        revoked.await.expect("revoked");
+        let started = engine
+            .nodes()
+            .decommission(decommission_request(&node, DecommissionMode::SoftReset, "soft"))
+            .await
+            .expect("accepted");
+        let run = fixture.client.wait_until_ended(&started.run.spec.id).await;
+        let failure = run.progress.failure.expect("a failure");
+        assert_eq!(
+            (failure.step.as_str(), failure.fault.code),
+            ("cleanup_storage", FaultCode::AgentSilent)
+        );
+        assert_eq!(fixture.node().await.state, NodeState::Retired);
+        let reported =
+            refusal(engine.nodes().apply_request(&node.id(), reactivate(), requester()).await);
+        assert_eq!(reported.reason, "NODE_UNPROVEN");
+        let sure = NodeRequest::Reactivate { why: "wiped by hand".into(), unproven: true };
+        let back =
+            engine.nodes().apply_request(&node.id(), sure, requester()).await.expect("reactivated");
+        assert_eq!(back.state, NodeState::Offline);
+        let closed = engine.runs().get(&run.spec.id).await.expect("the run").progress.workflow;
+        assert_eq!(closed, Workflow::Cancelled, "the run cannot resume");
+        fixture.assert_no_violations();
+    });
+}
+
+#[test]
+fn an_operator_quarantine_replaces_a_drift_quarantine() {
+    simulate(async {
+        let fixture = NodeFixture::serving().await;
+        let (engine, node) = (&fixture.process.engine, fixture.node().await);
+        fixture.perform_in_maas(NodeStage::ReleaseMaasNode).await;
+        let claimed = fixture.wait_for_state(NodeState::Quarantined).await;
+        assert_eq!(claimed.quarantine, Some(Quarantine::Drift));
+        let request = NodeRequest::Quarantine { why: "GPU 3 burns".into() };
+        let claimed = engine
+            .nodes()
+            .apply_request(&node.id(), request, requester())
+            .await
+            .expect("quarantined");
+        assert_eq!(
+            (claimed.quarantine, claimed.reason.as_str()),
+            (Some(Quarantine::Operator), "GPU 3 burns")
+        );
+        fixture.assert_no_violations();
+    });
+}
+
+/// Reactivating a drained node uncordons it.
+#[test]
+fn a_reactivated_node_is_uncordoned() {
+    simulate(async {
+        let (fixture, node) = NodeFixture::in_cluster().await;
+        let engine = &fixture.process.engine;
+        let drained = engine
+            .nodes()
+            .decommission(decommission_request(&node, DecommissionMode::Drain, "drain"))
+            .await
+            .expect("accepted");
+        fixture.client.wait_until_ended(&drained.run.spec.id).await;
+        fixture.wait_for_state(NodeState::Retired).await;
+        let back = engine
+            .nodes()
+            .apply_request(&node.id(), reactivate(), requester())
+            .await
+            .expect("reactivated");
+        assert_eq!(back.state, NodeState::Offline);
+        let run = back.workflow.expect("an uncordon run");
+        assert_ne!(run, drained.run.spec.id);
+        let run = fixture.client.wait_until_ended(&run).await;
+        assert_eq!(run.progress.workflow, Workflow::Completed, "{:?}", run.progress.failure);
+        let effects: Vec<_> = run.spec.steps.iter().map(|step| &step.effect).collect();
+        assert!(matches!(effects[..], [Effect::Uncordon { .. }]), "{effects:?}");
+        fixture.wait_for_state(NodeState::Active).await;
+        // It is uncordoned already, so no new run is started.
+        let same = engine
+            .nodes()
+            .apply_request(&node.id(), reactivate(), requester())
+            .await
+            .expect("reactivated");
+        assert_eq!(same.workflow, Some(run.spec.id));
+        fixture.assert_no_violations();
+    });
+}
+
+async fn update_machine(tx: &mut Tx, how: fn(&mut Machine)) -> Result<()> {
+    let found = tx.machine_locked(&MachineId::trusted(MACHINE)).await?;
+    let mut machine = found.expect("the machine");
+    how(&mut machine);
+    let event = NewEvent {
+        cause: Cause::Request,
+        actor: "somebody".into(),
+        message: "amended".into(),
+        decided_by: String::new(),
+        at: machine.updated_at,
+    };
+    tx.update_machine(&mut machine, &event)
+}

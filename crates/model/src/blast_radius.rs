@@ -1,0 +1,188 @@
+//! The blast radius: which machines lose power or the fabric, or are restarted, computed before
+//! anything runs.
+
+use crate::condition::ConditionType;
+use crate::id::{MachineId, NodeId, RunId};
+use crate::machine::{Machine, Phase};
+use crate::refusal::Refusal;
+use crate::text;
+
+/// The number of machines that a message names: more than a rack holds. The rest is counted.
+pub const MAX_NAMED: usize = 64;
+
+/// The impact on the affected machines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Impact {
+    PowerLoss,
+    /// New firmware restarts them.
+    Restart,
+    /// Their distributed workloads break off.
+    FabricLoss,
+}
+
+impl Impact {
+    const fn said(self) -> &'static str {
+        match self {
+            Self::PowerLoss => "take power from",
+            Self::Restart => "restart",
+            Self::FabricLoss => "take the fabric from",
+        }
+    }
+}
+
+/// An affected machine, and the objection to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AffectedMachine {
+    pub machine: MachineId,
+    pub objection: Option<ImpactObjection>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImpactObjection {
+    /// It is READY and not drained.
+    InService,
+    /// It serves as this node.
+    Serves(NodeId),
+    /// This operation holds it.
+    HeldBy(RunId),
+    /// Its record cannot be read, so its use is unknown.
+    Unreadable,
+}
+
+impl ImpactObjection {
+    /// The objection in words, for one or more machines.
+    fn said(&self, machines: &[&str]) -> String {
+        let verb = if machines.len() == 1 { "is" } else { "are" };
+        let machines = machines.join(", ");
+        match self {
+            Self::InService => format!("{machines} {verb} READY and in service"),
+            Self::Serves(node) => format!("{machines} serves as {node}"),
+            Self::HeldBy(run) => format!("{machines} {verb} held by {run}"),
+            Self::Unreadable => format!("{machines} cannot be read, and may be in service"),
+        }
+    }
+}
+
+impl AffectedMachine {
+    /// `serves` is the node in service on the machine, if there is one.
+    pub fn of(machine: &Machine, serves: Option<&NodeId>) -> Self {
+        let in_service = machine.phase == Phase::Ready && !machine.is(ConditionType::Drained);
+        let objection = match (&machine.active_run, serves, in_service) {
+            (Some(run), _, _) => Some(ImpactObjection::HeldBy(run.clone())),
+            (None, Some(node), _) => Some(ImpactObjection::Serves(node.clone())),
+            (None, None, true) => Some(ImpactObjection::InService),
+            (None, None, false) => None,
+        };
+        Self { machine: machine.id.clone(), objection }
+    }
+
+    /// A machine whose record cannot be read.
+    pub const fn unreadable(machine: MachineId) -> Self {
+        Self { machine, objection: Some(ImpactObjection::Unreadable) }
+    }
+
+    pub const fn is_needed(&self) -> bool {
+        self.objection.is_some()
+    }
+
+    /// The objection in words, if there is one.
+    pub fn said(&self) -> Option<String> {
+        self.objection.as_ref().map(|against| against.said(&[self.machine.as_str()]))
+    }
+}
+
+/// Checks whether these machines may be affected: without objection if none is needed, else only by
+/// force with a reason, which is recorded.
+pub fn check_impact(
+    what: &str,
+    impact: Impact,
+    affected: &[AffectedMachine],
+    force: Option<&str>,
+) -> Result<(), Refusal> {
+    if let Some(reason) = force {
+        text::check_short("reason", reason)?;
+        return match reason.trim().is_empty() {
+            true => Err(Refusal::invalid("reason", "is empty", "say why it must be: --reason …")),
+            false => Ok(()),
+        };
+    }
+    let Some(missed) = format_needed(affected) else { return Ok(()) };
+    let message = format!("{what} would {} machines that are needed: {missed}", impact.said());
+    Err(Refusal::precondition("MACHINES_IN_SERVICE", message)
+        .next("repeat it with --force --reason …, or move their work away first"))
+}
+
+/// The needed machines, grouped by objection. One sentence per objection keeps the message for a
+/// whole rack short. None if no machine is needed.
+fn format_needed(affected: &[AffectedMachine]) -> Option<String> {
+    let needed = || affected.iter().filter_map(|one| Some((one.objection.as_ref()?, &one.machine)));
+    let mut groups: Vec<(&ImpactObjection, Vec<&str>)> = Vec::new();
+    for (against, machine) in needed().take(MAX_NAMED) {
+        match groups.iter_mut().find(|(known, _)| *known == against) {
+            Some((_, machines)) => machines.push(machine.as_str()),
+            None => groups.push((against, vec![machine.as_str()])),
+        }
+    }
+    let mut message: Vec<String> =
+        groups.iter().map(|(against, machines)| against.said(machines)).collect();
+    let more = needed().count().saturating_sub(MAX_NAMED);
+    if more > 0 {
+        message.push(format!("and {more} more"));
+    }
+    (!message.is_empty()).then(|| message.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dark(id: &str, against: Option<ImpactObjection>) -> AffectedMachine {
+        AffectedMachine { machine: MachineId::trusted(id), objection: against }
+    }
+
+    fn refused(impact: Impact, affected: &[AffectedMachine]) -> String {
+        check_impact("it", impact, affected, None).expect_err("they are needed").message
+    }
+
+    #[test]
+    fn a_refusal_says_what_becomes_of_them_and_what_speaks_against_it() {
+        let claimed = |run: &str| Some(ImpactObjection::HeldBy(RunId::trusted(run)));
+        let all = [
+            dark("m-1", Some(ImpactObjection::InService)),
+            dark("m-2", claimed("op-1")),
+            dark("m-3", None),
+            dark("m-4", Some(ImpactObjection::InService)),
+            dark("m-5", claimed("op-2")),
+            dark("m-6", claimed("op-1")),
+        ];
+        assert_eq!(
+            refused(Impact::PowerLoss, &all),
+            "it would take power from machines that are needed: m-1, m-4 are READY and in service; \
+             m-2, m-6 are held by op-1; m-5 is held by op-2"
+        );
+        assert_eq!(
+            refused(Impact::Restart, &all[..1]),
+            "it would restart machines that are needed: m-1 is READY and in service"
+        );
+        assert_eq!(check_impact("it", Impact::Restart, &all[2..3], None), Ok(()));
+        assert_eq!(check_impact("it", Impact::PowerLoss, &all, Some("fire")), Ok(()));
+        assert_eq!(
+            check_impact("it", Impact::PowerLoss, &[], Some(" ")).unwrap_err().field.unwrap(),
+            "reason"
+        );
+    }
+
+    #[test]
+    fn every_machine_of_a_rack_is_named_and_what_is_more_than_a_rack_is_counted() {
+        for (count, named, more) in [(18, 18, None), (64, 64, None), (67, 64, Some("; and 3 more"))]
+        {
+            let all: Vec<AffectedMachine> = (1..=count)
+                .map(|n| dark(&format!("m-{n:03}"), Some(ImpactObjection::InService)))
+                .collect();
+            let message = refused(Impact::PowerLoss, &all);
+            assert_eq!(message.matches("m-").count(), named, "{message}");
+            let end = more.unwrap_or("READY and in service");
+            assert!(message.ends_with(end), "{message}");
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Hysteresis: a condition changes only after several consecutive probes agree, so it does not
+//! flap.
+//!
+//! A condition turns bad after `down_after` probes in a row and good again after `up_after`. The
+//! first observation of an unknown condition is accepted at once, and so is the first observation
+//! after a deliberate change of the machine. A new reason with the same status needs `down_after`
+//! probes, so a device that words the same error differently each time does not cause an event each
+//! time. The counts live in the poller's memory; losing them costs a few more probes.
+
+use super::{Condition, ConditionObservation, ConditionType, Conditions};
+use std::collections::BTreeMap;
+
+/// The numbers of consecutive probes that change a condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HysteresisLimits {
+    /// To turn bad.
+    pub bad_after: u32,
+    /// To turn good.
+    pub good_after: u32,
+}
+
+impl Default for HysteresisLimits {
+    fn default() -> Self {
+        Self { bad_after: 3, good_after: 2 }
+    }
+}
+
+/// The situation before a probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProbeContext {
+    /// Nothing in particular.
+    Routine,
+    /// A deliberate change of the machine, such as the end of a run.
+    AfterChange,
+}
+
+/// Consecutive probes that differ from the known condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct ProbeStreak {
+    status: bool,
+    looks: u32,
+}
+
+/// Observations of one machine that differ from its known conditions and are not accepted yet.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PendingObservations(BTreeMap<ConditionType, ProbeStreak>);
+
+impl ConditionType {
+    /// The status that means trouble. None where neither does: an operator or a run sets such a
+    /// condition, so it does not flap.
+    pub const fn bad_status(self) -> Option<bool> {
+        match self {
+            Self::Reachable | Self::BmcReachable | Self::InCustomerCluster => Some(false),
+            Self::Degraded => Some(true),
+            Self::Provisioned
+            | Self::Drained
+            | Self::NeedsIntervention
+            | Self::OperationCanceled
+            | Self::Rma
+            | Self::Retired => None,
+        }
+    }
+}
+
+impl PendingObservations {
+    /// Returns the observations that are accepted now, and counts the others.
+    pub fn accept_confirmed(
+        &mut self,
+        known: &Conditions,
+        observed: Vec<ConditionObservation>,
+        time: ProbeContext,
+        steadiness: HysteresisLimits,
+    ) -> Vec<ConditionObservation> {
+        let mut believed = Vec::new();
+        for one in observed {
+            let before = self.0.remove(&one.condition).unwrap_or_default();
+            match weigh(known.get(one.condition), &one, before, time, steadiness) {
+                Acceptance::Known => {}
+                Acceptance::Believed => believed.push(one),
+                Acceptance::Doubted(streak) => {
+                    self.0.insert(one.condition, streak);
+                }
+            }
+        }
+        believed
+    }
+
+    /// True if the last probe of this condition differed from the known condition.
+    pub fn is_pending(&self, condition: ConditionType) -> bool {
+        self.0.contains_key(&condition)
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Acceptance {
+    /// The observation is already known.
+    Known,
+    Believed,
+    Doubted(ProbeStreak),
+}
+
+fn weigh(
+    known: Option<&Condition>,
+    observed: &ConditionObservation,
+    before: ProbeStreak,
+    time: ProbeContext,
+    steadiness: HysteresisLimits,
+) -> Acceptance {
+    let Some(known) = known else { return Acceptance::Believed };
+    if known.status == observed.status && known.reason == observed.reason {
+        return Acceptance::Known;
+    }
+    let needed = match (time, observed.condition.bad_status()) {
+        (ProbeContext::AfterChange, _) | (ProbeContext::Routine, None) => {
+            return Acceptance::Believed;
+        }
+        (ProbeContext::Routine, Some(bad)) if observed.status != bad && known.status == bad => {
+            steadiness.good_after
+        }
+        (ProbeContext::Routine, Some(_)) => steadiness.bad_after,
+    };
+    let row = if before.status == observed.status { before.looks } else { 0 };
+    let probes = row.saturating_add(1);
+    if probes >= needed {
+        return Acceptance::Believed;
+    }
+    Acceptance::Doubted(ProbeStreak { status: observed.status, looks: probes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Timestamp;
+    use ConditionType::{Degraded, Drained, Reachable};
+    use ProbeContext::{AfterChange, Routine};
+
+    const AT: Timestamp = Timestamp::from_millis(1);
+
+    /// Feeds probes one after the other; returns which of them changed the known condition.
+    fn story(
+        condition: ConditionType,
+        first: Option<(bool, &str)>,
+        probes: &[(bool, &str, ProbeContext)],
+    ) -> Vec<bool> {
+        let mut known = Conditions::default();
+        if let Some((status, reason)) = first {
+            known.observe(&ConditionObservation::new(condition, status, reason), AT);
+        }
+        let mut doubts = PendingObservations::default();
+        let mut changed = Vec::new();
+        for (status, reason, time) in probes {
+            let observed = vec![ConditionObservation::new(condition, *status, *reason)];
+            let believed =
+                doubts.accept_confirmed(&known, observed, *time, HysteresisLimits::default());
+            changed.push(!believed.is_empty());
+            for one in believed {
+                assert!(known.observe(&one, AT), "what is believed is news");
+                assert!(!doubts.is_pending(condition));
+            }
+        }
+        changed
+    }
+
+    #[test]
+    fn bad_news_takes_three_looks_in_a_row_and_good_news_two() {
+        let (up, down) = ((true, "ok", Routine), (false, "no", Routine));
+        for (first, probes, expected) in [
+            (None, vec![down], vec![true]),
+            (None, vec![up, up], vec![true, false]),
+            (Some((true, "ok")), vec![down, down, down, down], vec![false, false, true, false]),
+            (Some((true, "ok")), vec![down, down, up, down, down], vec![false; 5]),
+            (Some((false, "no")), vec![up, up, up], vec![false, true, false]),
+            (Some((false, "no")), vec![up, down, up, down], vec![false; 4]),
+            (Some((true, "ok")), vec![(false, "no", AfterChange)], vec![true]),
+            (Some((false, "no")), vec![(true, "ok", AfterChange), down], vec![true, false]),
+        ] {
+            assert_eq!(story(Reachable, first, &probes), expected, "{first:?} {probes:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_bad_differs() {
+        let ill = (true, "Fan 1", Routine);
+        let well = (false, "Healthy", Routine);
+        assert_eq!(story(Degraded, Some((false, "Healthy")), &[ill; 3]), [false, false, true]);
+        assert_eq!(story(Degraded, Some((true, "Fan 1")), &[well; 2]), [false, true]);
+        // A cordon is never a probe error.
+        let cordoned = (true, "Cordoned", Routine);
+        assert_eq!(story(Drained, Some((false, "Schedulable")), &[cordoned]), [true]);
+    }
+
+    #[test]
+    fn a_reason_alone_is_not_news_each_time() {
+        let (slow, gone) = ((false, "Silent", Routine), (false, "refused", Routine));
+        let first = Some((false, "Silent"));
+        assert_eq!(story(Reachable, first, &[gone, slow, gone, slow, gone]), [false; 5]);
+        assert_eq!(story(Reachable, first, &[gone; 3]), [false, false, true]);
+        // A reason that differs on every probe is still recorded after every third probe.
+        let fresh: Vec<_> = ["a", "b", "c", "d"].map(|words| (false, words, Routine)).into();
+        assert_eq!(story(Reachable, first, &fresh), [false, false, true, false]);
+    }
+}

@@ -1,0 +1,25 @@
+//! Formatting of lists in messages.
+
+/// Joins the first `most` items and counts the rest: `a, b, and 3 more`.
+pub fn join_limited<S: AsRef<str>>(all: &[S], between: &str, most: usize) -> String {
+    let named: Vec<&str> = all.iter().take(most).map(AsRef::as_ref).collect();
+    let named = named.join(between);
+    match all.len().saturating_sub(most) {
+        0 => named,
+        more => format!("{named}{between}and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_named_is_counted() {
+        let table = [(0, ""), (1, "a"), (2, "a, b"), (3, "a, b, and 1 more")];
+        let all = ["a", "b", "c"];
+        for (count, message) in table {
+            assert_eq!(join_limited(&all[..count], ", ", 2), message);
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! Requests on nodes: which request is admitted in which state.
+
+use super::follow::{has_done, mode};
+use super::{DecommissionMode, MaasState, Node, NodeStage, NodeState, Quarantine, TransitionOwner};
+use crate::id::NodeId;
+use crate::machine::Phase;
+use crate::machine::admit::{phases_for_effect, phases_for_run_type};
+use crate::plan::{RunStep, RunType};
+use crate::refusal::Refusal;
+use crate::run::{Run, Workflow};
+
+/// A request that moves a node directly, without an operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeRequest {
+    /// Keeps it from scheduling until an operator has checked it.
+    Quarantine { why: String },
+    /// Out of quarantine. `unproven`: although it is not proven healthy.
+    Release { why: String, unproven: bool },
+    /// A retired node serves again under the same identity. `unproven`: although its cleanup was
+    /// not completed.
+    Reactivate { why: String, unproven: bool },
+}
+
+impl NodeRequest {
+    /// The name of the request, if it brings a node back into service: operations on its machine
+    /// must end first.
+    pub const fn brings_back(&self) -> Option<&'static str> {
+        match self {
+            Self::Release { .. } => Some("release"),
+            Self::Reactivate { .. } => Some("reactivate"),
+            Self::Quarantine { .. } => None,
+        }
+    }
+}
+
+/// The facts about a node outside its record.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NodeContext<'a> {
+    /// Its newest operation.
+    pub run: Option<&'a Run>,
+    /// It sends heartbeats and reports that it is healthy.
+    pub healthy: bool,
+}
+
+impl NodeContext<'_> {
+    fn at_work(&self) -> Option<&Run> {
+        self.run.filter(|run| !run.ended())
+    }
+}
+
+/// The transitions that the request makes, one record each; empty if the node is in that state
+/// already.
+pub fn apply_request(
+    node: &Node,
+    request: &NodeRequest,
+    known: NodeContext<'_>,
+) -> Result<Vec<Node>, Refusal> {
+    match request {
+        NodeRequest::Quarantine { why } => quarantine(node, why, known),
+        NodeRequest::Release { why, unproven } => release(node, why, *unproven, known),
+        NodeRequest::Reactivate { why, unproven } => reactivate(node, why, *unproven, known),
+    }
+}
+
+/// The end state of the node's failed operation after a request: the operation must not contradict
+/// the node's new state.
+pub fn closing_workflow(node: &Node, request: &NodeRequest, run: &Run) -> Option<Workflow> {
+    match (request, run.spec.run_type) {
+        // The node serves, although its onboarding failed.
+        (NodeRequest::Release { .. }, RunType::Onboard) => Some(Workflow::Reconciled),
+        (NodeRequest::Release { .. } | NodeRequest::Reactivate { .. }, _) => {
+            Some(Workflow::Cancelled)
+        }
+        // There is no transition back to its onboarding.
+        (NodeRequest::Quarantine { .. }, RunType::Onboard)
+            if node.state == NodeState::Enrolling =>
+        {
+            Some(Workflow::FailedManualIntervention)
+        }
+        (NodeRequest::Quarantine { .. }, _) => None,
+    }
+}
+
+fn quarantine(node: &Node, why: &str, known: NodeContext<'_>) -> Result<Vec<Node>, Refusal> {
+    idle(node, "quarantine", known)?;
+    let by = Quarantine::Operator;
+    match node.state {
+        NodeState::Quarantined if node.quarantine == Some(by) => Ok(Vec::new()),
+        // A quarantine by an operator replaces any other cause: only an operator ends it.
+        NodeState::Quarantined => Ok(vec![Node {
+            quarantine: Some(by),
+            reason: why.into(),
+            drift_passes: 0,
+            ..node.clone()
+        }]),
+        // The reconciler owns the transition from service to quarantine; the operator requests it.
+        NodeState::Active | NodeState::Offline => {
+            Ok(vec![node.quarantined(by, TransitionOwner::Reconciler, why)?])
+        }
+        NodeState::Enrolling => Ok(vec![node.quarantined(by, TransitionOwner::Operator, why)?]),
+        NodeState::BootstrapIssued => {
+            let enrolling =
+                node.become_(NodeState::Enrolling, TransitionOwner::Admin, "given up")?;
+            let ended = enrolling.quarantined(by, TransitionOwner::Operator, why)?;
+            Ok(vec![enrolling, ended])
+        }
+        NodeState::Draining | NodeState::Retired | NodeState::Removing | NodeState::Deleted => {
+            Err(wrong_state(node, "quarantine", "active, offline or enrolling"))
+        }
+    }
+}
+
+fn release(
+    node: &Node,
+    why: &str,
+    unproven: bool,
+    known: NodeContext<'_>,
+) -> Result<Vec<Node>, Refusal> {
+    // The request was repeated: an operation is already uncordoning the node.
+    if node.state == NodeState::Active && is_reactivated(known) {
+        return Ok(Vec::new());
+    }
+    idle(node, "release", known)?;
+    match node.state {
+        NodeState::Active => Ok(Vec::new()),
+        NodeState::Quarantined if given_up(node, known) => Err(never_served(node)),
+        NodeState::Quarantined => {
+            let doubt = doubts(node, known);
+            // An override cannot replace an incomplete onboarding.
+            if !node.served && doubt.is_some() {
+                return Err(never_served(node));
+            }
+            if !unproven && let Some(doubt) = doubt {
+                let id = &node.head.id;
+                let message = format!("{id} is not proven healthy: {doubt}");
+                return Err(Refusal::precondition("NODE_UNPROVEN", message)
+                    .next(format!("farrier node release {id} --unproven --reason …")));
+            }
+            Ok(vec![node.become_(NodeState::Active, TransitionOwner::Operator, why)?])
+        }
+        NodeState::BootstrapIssued
+        | NodeState::Enrolling
+        | NodeState::Offline
+        | NodeState::Draining
+        | NodeState::Retired
+        | NodeState::Removing
+        | NodeState::Deleted => Err(wrong_state(node, "release", "quarantined")),
+    }
+}
+
+/// True if the node never served and cannot any more: its onboarding was canceled, or never began.
+fn given_up(node: &Node, known: NodeContext<'_>) -> bool {
+    !node.served && known.run.is_none_or(|run| !run.progress.workflow.failed())
+}
+
+/// Why the node is not proven healthy.
+fn doubts(node: &Node, known: NodeContext<'_>) -> Option<String> {
+    let upstream =
+        node.maas.as_ref().filter(|_| node.site.is_some()).map(|observed| observed.state);
+    match upstream {
+        Some(MaasState::Deployed) | None if known.healthy => None,
+        Some(MaasState::Deployed) | None => Some("its agent is not heard of, or not well".into()),
+        Some(state) => Some(format!("MAAS has its machine as {state}, not as Deployed")),
+    }
+}
+
+fn reactivate(
+    node: &Node,
+    why: &str,
+    unproven: bool,
+    known: NodeContext<'_>,
+) -> Result<Vec<Node>, Refusal> {
+    let back = matches!(node.state, NodeState::Offline | NodeState::Active);
+    // The request was repeated: an operation is already uncordoning the node.
+    if back && is_reactivated(known) {
+        return Ok(Vec::new());
+    }
+    idle(node, "reactivate", known)?;
+    let id = &node.head.id;
+    match node.state {
+        // It is reactivated already: its heartbeats decide.
+        NodeState::Offline | NodeState::Active => Ok(Vec::new()),
+        NodeState::Retired if !node.served => Err(never_served(node)),
+        NodeState::Retired => {
+            if let Some(run) = known.run.filter(|run| !unproven && is_unclean(run)) {
+                return Err(unclean(node, run));
+            }
+            let upstream = node.maas.as_ref().filter(|_| node.site.is_some());
+            match upstream.map(|observed| observed.state) {
+                Some(MaasState::Deployed) | None => {
+                    let message = match why {
+                        "" => "reactivated; its health must prove it active".to_string(),
+                        why => format!("reactivated: {why}; its health must prove it active"),
+                    };
+                    Ok(vec![node.become_(NodeState::Offline, TransitionOwner::Admin, &message)?])
+                }
+                Some(state) => {
+                    let message = format!(
+                        "MAAS has the machine of {id} as {state}: nothing is installed there that could serve again"
+                    );
+                    Err(Refusal::precondition("NODE_NOT_INSTALLED", message)
+                        .next(format!("farrier node decommission {id} --mode reimage")))
+                }
+            }
+        }
+        NodeState::BootstrapIssued
+        | NodeState::Enrolling
+        | NodeState::Quarantined
+        | NodeState::Draining
+        | NodeState::Removing
+        | NodeState::Deleted => Err(wrong_state(node, "reactivate", "retired")),
+    }
+}
+
+/// True if an active operation is uncordoning the node in its cluster.
+fn is_reactivated(known: NodeContext<'_>) -> bool {
+    known.at_work().and_then(mode) == Some(DecommissionMode::Reactivate)
+}
+
+/// True if the cluster may still have the node cordoned, although it serves or is to serve again.
+pub fn may_be_cordoned(node: &Node, known: NodeContext<'_>) -> bool {
+    let stopped = |run: &Run| {
+        matches!(run.spec.run_type, RunType::Decommission | RunType::NodeDrain)
+            && run.ended()
+            && !matches!(run.progress.workflow, Workflow::Completed | Workflow::Reconciled)
+    };
+    node.state == NodeState::Retired || known.run.is_some_and(stopped)
+}
+
+/// True if a cleanup failed or was canceled before the node was proven clean: data of its last user
+/// may remain.
+fn is_unclean(run: &Run) -> bool {
+    let cleans =
+        mode(run).is_some_and(|mode| mode.stages(false).contains(&NodeStage::ValidateCleanNode));
+    let workflow = run.progress.workflow;
+    let stopped = workflow.failed() || workflow == Workflow::Cancelled;
+    cleans && stopped && !has_done(run, NodeStage::ValidateCleanNode)
+}
+
+fn unclean(node: &Node, run: &Run) -> Refusal {
+    let (id, op) = (&node.head.id, &run.spec.id);
+    let message = format!("{id} is not proven clean: {op} did not get so far");
+    let clean = match mode(run) {
+        Some(mode) if run.progress.workflow == Workflow::Cancelled => {
+            format!("farrier node decommission {id} --mode {mode}")
+        }
+        Some(_) | None => format!("farrier workflow retry-stage {op}"),
+    };
+    Refusal::precondition("NODE_UNPROVEN", message).next(format!(
+        "{clean}   # or, all the same: farrier node reactivate {id} --unproven --reason …"
+    ))
+}
+
+/// Admits a decommission and returns the transitions before it: a node that never served is
+/// quarantined first.
+pub fn admit_decommission(
+    node: &Node,
+    mode: DecommissionMode,
+    known: NodeContext<'_>,
+) -> Result<Vec<Node>, Refusal> {
+    idle(node, mode.as_str(), known)?;
+    let away = mode == DecommissionMode::FullDecommission;
+    match node.state {
+        NodeState::Quarantined if !node.served && !away => Err(never_served(node)),
+        NodeState::Active | NodeState::Offline | NodeState::Quarantined => Ok(Vec::new()),
+        NodeState::Retired => match mode {
+            DecommissionMode::Drain | DecommissionMode::Retire | DecommissionMode::Reactivate => {
+                let id = &node.head.id;
+                let message = format!("{id} is retired: there is nothing left to drain");
+                Err(Refusal::precondition("NODE_STATE", message)
+                    .next(format!("farrier node reactivate {id}")))
+            }
+            DecommissionMode::SoftReset
+            | DecommissionMode::Reimage
+            | DecommissionMode::FullDecommission
+            | DecommissionMode::StorageCleanup => Ok(Vec::new()),
+        },
+        NodeState::Enrolling if away => {
+            let why = "its onboarding was given up";
+            Ok(vec![node.quarantined(Quarantine::Onboarding, TransitionOwner::Operator, why)?])
+        }
+        NodeState::Enrolling => Err(never_served(node)),
+        NodeState::BootstrapIssued => {
+            let id = &node.head.id;
+            let message = format!("nobody has enrolled as {id} yet");
+            Err(Refusal::precondition("NODE_STATE", message)
+                .next(format!("farrier node quarantine {id} --reason …")))
+        }
+        NodeState::Draining | NodeState::Removing => {
+            let id = &node.head.id;
+            let message = format!("{id} is {}: its operation sees to it", node.state);
+            Err(Refusal::precondition("NODE_BUSY", message)
+                .next(format!("farrier node resume {id}")))
+        }
+        NodeState::Deleted => Err(deleted(node)),
+    }
+}
+
+/// Checks whether MAAS may be left out: only for a full decommission, because otherwise MAAS must
+/// install or release the machine.
+pub fn without_maas(mode: DecommissionMode) -> Result<(), Refusal> {
+    match mode == DecommissionMode::FullDecommission {
+        true => Ok(()),
+        false => {
+            let problem = format!("is given for {mode}, where the machine stays with its MAAS");
+            let instead = "leave it out, or use --mode full_decommission";
+            Err(Refusal::invalid("without_maas", problem, instead))
+        }
+    }
+}
+
+/// Checks whether the agent may be left out: not if the installed system serves again, because only
+/// the agent can clean it.
+pub fn without_agent(mode: DecommissionMode) -> Result<(), Refusal> {
+    match mode.keeps_system() {
+        false => Ok(()),
+        true => {
+            let problem = format!("is given for {mode}, where only the agent can clean what stays");
+            Err(Refusal::invalid("without_agent", problem, "leave it out, or use --mode reimage"))
+        }
+    }
+}
+
+/// Refuses operations that take a machine down or change its content while its node is in service.
+/// The node must be drained first.
+pub fn check_machine_run(
+    node: &NodeId,
+    run_type: RunType,
+    steps: &[RunStep],
+) -> Result<(), Refusal> {
+    let meant = [(run_type.as_str().to_string(), phases_for_run_type(run_type))].into_iter();
+    let requested = steps
+        .iter()
+        .map(|step| (format!("step {} of this plan", step.name), phases_for_effect(&step.effect)));
+    // While a node is in service, the gates of phase READY apply, whatever the machine's phase.
+    // Leaving maintenance takes nothing away.
+    let back = run_type == RunType::ExitMaintenance;
+    let mut shut =
+        meant.filter(|_| !back).chain(requested).filter(|(_, open)| !open.contains(&Phase::Ready));
+    match shut.next() {
+        None => Ok(()),
+        Some((what, _)) => {
+            let message =
+                format!("the machine serves as {node}: {what} must wait until that is retired");
+            Err(Refusal::precondition("NODE_IN_SERVICE", message)
+                .next(format!("farrier node drain {node}")))
+        }
+    }
+}
+
+/// Refuses while an operation on the node is active.
+fn idle(node: &Node, what: &str, known: NodeContext<'_>) -> Result<(), Refusal> {
+    let Some(run) = known.at_work() else { return Ok(()) };
+    let (id, run) = (&node.head.id, &run.spec.id);
+    let message =
+        format!("{id} is in the hands of {run}: {what} must wait until it ends or is canceled");
+    Err(Refusal::precondition("NODE_BUSY", message).next(format!("farrier why {run}")))
+}
+
+fn wrong_state(node: &Node, what: &str, needed: &str) -> Refusal {
+    if node.state == NodeState::Deleted {
+        return deleted(node);
+    }
+    let id = &node.head.id;
+    let message = format!("{what} needs a node that is {needed}, and {id} is {}", node.state);
+    Refusal::precondition("NODE_STATE", message).next(format!("farrier why {id}"))
+}
+
+fn never_served(node: &Node) -> Refusal {
+    let id = &node.head.id;
+    let message = format!("{id} has never served: only full_decommission takes it away");
+    Refusal::precondition("NODE_STATE", message)
+        .next(format!("farrier node decommission {id} --mode full_decommission"))
+}
+
+fn deleted(node: &Node) -> Refusal {
+    let message = format!("{} is deleted, and never comes back", node.head.id);
+    let next = format!("{}   # makes a new node", node.onboard_again());
+    Refusal::precondition("NODE_DELETED", message).next(next)
+}
+
+/// Checks whether a failed run may continue: its node must still be where the run left it.
+pub fn admit_resume(node: &Node, run: &Run) -> Result<(), Refusal> {
+    let mut after = node.clone();
+    after.workflow = Some(run.spec.id.clone());
+    let newest = node.workflow.as_ref().is_none_or(|newest| *newest == run.spec.id);
+    let served = super::follow::served_since(node, run);
+    if newest && node.state != NodeState::Deleted && !served && goes_on(&after, run) {
+        return Ok(());
+    }
+    let (id, state) = (&node.head.id, node.state);
+    let message = format!("{id} is {state} by now: {} no longer fits it", run.spec.id);
+    Err(Refusal::precondition("NODE_MOVED_ON", message).next(format!("farrier why {id}")))
+}
+
+/// True if the node's state fits the run once it is active again.
+fn goes_on(node: &Node, run: &Run) -> bool {
+    let mut running = run.clone();
+    running.progress.workflow = Workflow::Running;
+    super::is_consistent(node.state, &running)
+}

@@ -1,0 +1,312 @@
+//! The input of a rack's lifecycle: its devices, its operations, and the firmware of an ingestion.
+
+use super::maintenance::{RackLimits, RackStep};
+use super::{Counts, DevicePower, RackFailure, RackFailurePhase, format_power};
+use crate::blast_radius::{AffectedMachine, ImpactObjection};
+use crate::condition::ConditionType;
+use crate::effect::DesiredPower;
+use crate::fault::FaultCode;
+use crate::firmware::FirmwareResolution;
+use crate::health::HealthSummary;
+use crate::id::{NodeId, RunId};
+use crate::lifecycle::{DeviceFailure, Lifecycle};
+use crate::machine::Machine;
+use crate::power_shelf::{PowerShelf, PowerShelfState};
+use crate::run::{Run, RunPhase};
+use crate::switch::{Switch, SwitchState};
+use crate::target::{TargetId, TargetKind};
+
+/// A device in a rack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RackDevice {
+    pub target: TargetId,
+    pub slot: Option<u32>,
+    /// The name of its state.
+    pub state: String,
+    /// The device has come into service. Machines have no lifecycle to wait for, so they are always
+    /// ready.
+    pub ready: bool,
+    pub active_run: Option<RunId>,
+    /// None when unknown.
+    pub power: Option<DesiredPower>,
+    /// The objection to taking it down; machines only.
+    pub dark: Option<AffectedMachine>,
+    /// Why no operation may touch it.
+    pub blocked: Option<String>,
+    /// The summary of its health reports.
+    pub health: HealthSummary,
+}
+
+impl RackDevice {
+    /// `serves` is the node in service on the machine, if there is one.
+    pub fn of_machine(machine: &Machine, serves: Option<&NodeId>) -> Self {
+        let flag = [ConditionType::Retired, ConditionType::Rma]
+            .into_iter()
+            .find(|flag| machine.is(*flag))
+            .map(|flag| format!("{} is flagged {}", machine.id, flag.as_str()));
+        Self {
+            target: TargetId::from(&machine.id),
+            slot: machine.spec.slot,
+            state: machine.effective_state().as_str().into(),
+            ready: true,
+            active_run: machine.active_run.clone(),
+            power: None,
+            dark: Some(AffectedMachine::of(machine, serves)),
+            blocked: flag,
+            health: machine.health.clone(),
+        }
+    }
+
+    pub fn of_switch(switch: &Switch) -> Self {
+        let ready = matches!(switch.state, SwitchState::Ready);
+        let power = switch.facts.power;
+        Self::of_record(TargetKind::Switch, switch, ready, power)
+    }
+
+    pub fn of_shelf(shelf: &PowerShelf) -> Self {
+        let ready = matches!(shelf.state, PowerShelfState::Ready);
+        let power = shelf.facts.power;
+        Self::of_record(TargetKind::PowerShelf, shelf, ready, power)
+    }
+
+    fn of_record<R: Lifecycle>(
+        kind: TargetKind,
+        record: &R,
+        ready: bool,
+        power: Option<DesiredPower>,
+    ) -> Self {
+        let head = record.head();
+        Self {
+            target: TargetId::new(kind, head.id.as_str()),
+            slot: head.slot,
+            state: record.state_name().into(),
+            ready,
+            active_run: head.active_run.clone(),
+            power,
+            dark: None,
+            blocked: head.deleted.then(|| format!("{} is marked for deletion", head.id)),
+            health: head.health.clone(),
+        }
+    }
+
+    /// A device whose record cannot be read. It is shown but not touched, and does not block the
+    /// other devices.
+    pub fn unreadable(target: TargetId, message: &str) -> Self {
+        Self {
+            dark: target.machine().map(AffectedMachine::unreadable),
+            blocked: Some(format!("{target} cannot be worked on: {message}")),
+            target,
+            slot: None,
+            state: "Unreadable".into(),
+            ready: false,
+            active_run: None,
+            power: None,
+            health: HealthSummary::default(),
+        }
+    }
+
+    /// True if it is a machine whose workloads have not been moved away.
+    pub fn in_service(&self) -> bool {
+        let against = self.dark.as_ref().and_then(|affected| affected.objection.as_ref());
+        matches!(against, Some(ImpactObjection::InService | ImpactObjection::Serves(_)))
+    }
+
+    /// The sort key: from the bottom to the top, devices without a slot last.
+    pub(crate) fn place(&self) -> (u32, &str) {
+        (self.slot.unwrap_or(u32::MAX), self.target.as_str())
+    }
+}
+
+/// An operation on the rack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RackOperation {
+    pub id: RunId,
+    pub phase: RunPhase,
+    /// The current or last step; none before the first.
+    pub step: Option<RackStep>,
+    /// Child runs are active, although the operation may have ended.
+    pub children_active: bool,
+    pub claims: Vec<TargetId>,
+    pub trouble: Option<RackFailure>,
+    /// The operation that this one reruns.
+    pub rerun_of: Option<RunId>,
+    /// Why an accepted operation may not begin now; computed only before it has begun.
+    pub against: Option<String>,
+}
+
+impl RackOperation {
+    /// `failed` is the child run that caused its failure, if any.
+    pub fn of(run: &Run, children_active: bool, failed: Option<&Run>) -> Self {
+        let last = run.progress.steps.iter().rfind(|step| step.started_at.is_some());
+        let rack_step = last.and_then(|step| run.plan_step(step));
+        let step = rack_step.and_then(|step| RackStep::parse(&step.name));
+        Self {
+            id: run.spec.id.clone(),
+            phase: run.phase(),
+            step,
+            children_active,
+            claims: run.spec.held_targets.clone(),
+            trouble: trouble(run, step, failed),
+            rerun_of: run.spec.rerun_of.clone(),
+            against: None,
+        }
+    }
+
+    /// True if a power sequence stopped before its end.
+    pub fn stopped_switching(&self) -> bool {
+        self.trouble
+            .as_ref()
+            .is_some_and(|failure| failure.phase == RackFailurePhase::PowerSequence)
+    }
+
+    /// Adds the power states that a stopped sequence left behind. The failure of a child run
+    /// contains them already.
+    pub fn tell_power(&mut self, devices: &[DevicePower]) {
+        if let Some(RackFailure { failure: error, .. }) = &mut self.trouble
+            && FaultCode::parse(&error.code) != Some(FaultCode::PartFailed)
+            && !devices.is_empty()
+        {
+            error.message = format!("{}; {}", error.message, format_power(devices));
+        }
+    }
+
+    /// True if the operation and all its child runs have ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.phase.ended() && !self.children_active
+    }
+
+    pub(crate) fn words(&self) -> String {
+        let at = self.step.map_or("not begun", RackStep::as_str);
+        match self.phase.ended() {
+            true => format!("parts of {} are still at work", self.id),
+            false => format!("{} is at work: {at}", self.id),
+        }
+    }
+}
+
+fn trouble(run: &Run, rack_step: Option<RackStep>, failed: Option<&Run>) -> Option<RackFailure> {
+    let id = &run.spec.id;
+    let rack = &run.spec.target;
+    let during = RackFailurePhase::of(rack_step);
+    let restarted = format!("farrier run rerun {id}");
+    match (run.phase(), &run.progress.failure) {
+        (RunPhase::Pending | RunPhase::Running | RunPhase::Succeeded, _) => None,
+        (RunPhase::Failed | RunPhase::Canceled, Some(failure)) => {
+            let part = failed.and_then(|part| part.progress.failure.as_ref());
+            let fault = part.map_or(&failure.fault, |failure| &failure.fault);
+            let error = DeviceFailure {
+                message: fault.message.clone(),
+                run: Some(failed.map_or(id, |part| &part.spec.id).clone()),
+                code: fault.code.as_str().into(),
+            };
+            let retry = format!("farrier run retry-step {id}   # or, all of it anew: {restarted}");
+            let next = if run.spec.steps.is_empty() { restarted } else { retry };
+            let device = failed.map(|part| part.spec.target.clone());
+            Some(RackFailure { phase: during, device, failure: error, next_command: next })
+        }
+        (RunPhase::Failed | RunPhase::Canceled, None) => {
+            let by = run.progress.stop_request.as_ref().map(|halt| format!(" by {}", halt.by));
+            let text = format!(
+                "{id} was canceled{}, and what it began may be half done",
+                by.unwrap_or_default()
+            );
+            let error = DeviceFailure { message: text, run: Some(id.clone()), code: String::new() };
+            let next =
+                format!("{restarted}   # or another one: farrier rack maintenance start {rack}");
+            Some(RackFailure { phase: during, device: None, failure: error, next_command: next })
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct RackTurnInput {
+    /// The id for a run that this turn may start.
+    pub fresh: RunId,
+    pub devices: Vec<RackDevice>,
+    /// The operations that the rack names, as far as they exist.
+    pub operations: Vec<RackOperation>,
+    /// The firmware of an ingestion.
+    pub firmware: FirmwareResolution,
+    pub limits: RackLimits,
+}
+
+impl RackTurnInput {
+    pub(crate) fn operation(&self, id: &RunId) -> Option<&RackOperation> {
+        self.operations.iter().find(|one| one.id == *id)
+    }
+
+    /// A run that no longer exists counts as ended.
+    pub(crate) fn is_over(&self, id: &RunId) -> bool {
+        self.operation(id).is_none_or(RackOperation::is_over)
+    }
+
+    /// Why an accepted operation may not begin.
+    pub(crate) fn against(&self, id: &RunId) -> Option<&str> {
+        self.operation(id)?.against.as_deref()
+    }
+
+    pub(crate) fn went_well(&self, id: &RunId) -> bool {
+        self.operation(id).is_some_and(|one| one.phase == RunPhase::Succeeded)
+    }
+
+    /// True if one of these operations includes the device that failed. A failure without a device
+    /// concerns all of them.
+    pub(crate) fn touches(&self, ids: &[RunId], cause: &RackFailure) -> bool {
+        let mut at_work = ids.iter().filter_map(|id| self.operation(id));
+        cause.device.as_ref().is_none_or(|device| at_work.any(|one| one.claims.contains(device)))
+    }
+
+    /// True if `one` reruns `of`.
+    pub(crate) fn is_anew(&self, one: &RunId, of: &RunId) -> bool {
+        self.operation(one).is_some_and(|one| one.rerun_of.as_ref() == Some(of))
+    }
+
+    pub(crate) fn going<'a>(&'a self, ids: &'a [RunId]) -> impl Iterator<Item = &'a RackOperation> {
+        ids.iter().filter_map(|id| self.operation(id)).filter(|one| !one.is_over())
+    }
+
+    pub(crate) fn any_going(&self, ids: &[RunId]) -> bool {
+        self.going(ids).next().is_some()
+    }
+
+    /// The failure of the first operation that did not succeed.
+    pub(crate) fn trouble(&self, ids: &[RunId]) -> Option<RackFailure> {
+        ids.iter().find_map(|id| match self.operation(id) {
+            Some(operation) => operation.trouble.clone(),
+            None => Some(RackFailure {
+                phase: RackFailurePhase::Validation,
+                device: None,
+                failure: DeviceFailure {
+                    message: format!("{id} is not there any more, and nobody knows how it ended"),
+                    run: Some(id.clone()),
+                    code: String::new(),
+                },
+                next_command: "farrier rack maintenance start …".into(),
+            }),
+        })
+    }
+
+    /// Describes the devices that are missing for the rack to be complete.
+    pub(crate) fn missing(&self, expected: Counts) -> Vec<String> {
+        let count = |kind: TargetKind| {
+            let there = self.devices.iter().filter(|device| device.target.kind == kind).count();
+            u32::try_from(there).unwrap_or(u32::MAX)
+        };
+        let counts = [
+            (TargetKind::Machine, expected.machines, "machines"),
+            (TargetKind::Switch, expected.switches, "switches"),
+            (TargetKind::PowerShelf, expected.power_shelves, "power shelves"),
+        ];
+        let short = counts.into_iter().filter_map(|(kind, desired, noun)| {
+            let there = count(kind);
+            (there < desired).then(|| format!("{there} of {desired} {noun} stand in it"))
+        });
+        let waiting = self.devices.iter().filter(|device| !device.ready);
+        let waiting = waiting.map(|device| format!("{} is {}", device.target, device.state));
+        let mut missing: Vec<String> = short.chain(waiting).collect();
+        if self.devices.is_empty() && missing.is_empty() {
+            missing.push("no device stands in it".into());
+        }
+        missing
+    }
+}

@@ -1,0 +1,118 @@
+//! The request of a rack maintenance as parameters of its operation: shown to operators, and read
+//! back by a rerun.
+
+use super::{
+    MaintenanceScope, PlannedMaintenance, PowerSequence, RackMaintenanceRequest, RequestedActivity,
+};
+use crate::id::{FirmwareId, Id, Kind};
+use crate::plan::Params;
+use crate::rack::MaintenanceActivity;
+
+const MACHINES: &str = "machines";
+const SWITCHES: &str = "switches";
+const POWER_SHELVES: &str = "power_shelves";
+const ACTIVITIES: &str = "activities";
+/// The firmware that the request named.
+const FIRMWARE: &str = "firmware";
+/// The firmware that is applied.
+pub const FIRMWARE_USED: &str = "firmware_used";
+const POWER: &str = "power";
+/// Why no firmware is applied.
+pub const FIRMWARE_SKIPPED: &str = "firmware_skipped";
+/// The reason for which machines in service may be affected.
+pub const FORCED: &str = "forced";
+pub const REFERENCE: &str = "reference";
+/// `on-demand`, `ingestion` or `reprovision`.
+pub const TRIGGER: &str = "trigger";
+/// Omissions and warnings, one per line.
+pub const NOTES: &str = "notes";
+
+pub(super) fn params(planned: &PlannedMaintenance) -> Params {
+    let RackMaintenanceRequest { scope, activities } = &planned.request;
+    let words = activities.iter().map(|requested| requested.activity().as_str());
+    let power = activities.iter().find_map(|requested| match requested {
+        RequestedActivity::PowerSequence(sequence) => Some(sequence.as_str().to_string()),
+        RequestedActivity::FirmwareUpgrade(_) | RequestedActivity::ConfigureNmxCluster => None,
+    });
+    let id = |id: &FirmwareId| id.to_string();
+    let all = [
+        (MACHINES, joined(&scope.machines)),
+        (SWITCHES, joined(&scope.switches)),
+        (POWER_SHELVES, joined(&scope.power_shelves)),
+        (ACTIVITIES, words.collect::<Vec<_>>().join(",")),
+        (FIRMWARE, planned.request.firmware().map(id).unwrap_or_default()),
+        (FIRMWARE_USED, planned.firmware.as_ref().map(id).unwrap_or_default()),
+        (POWER, power.unwrap_or_default()),
+        (FIRMWARE_SKIPPED, planned.firmware_skipped.clone().unwrap_or_default()),
+        (TRIGGER, planned.trigger.as_str().into()),
+        (NOTES, planned.notes.join("\n")),
+    ];
+    let given = all.into_iter().filter(|(_, value)| !value.is_empty());
+    given.map(|(name, value)| (name.to_string(), value)).collect()
+}
+
+fn joined<K: Kind>(ids: &[Id<K>]) -> String {
+    ids.iter().map(Id::as_str).collect::<Vec<_>>().join(",")
+}
+
+fn split<K: Kind>(params: &Params, name: &str) -> Vec<Id<K>> {
+    words(params, name).map(Id::trusted).collect()
+}
+
+fn words<'a>(params: &'a Params, name: &str) -> impl Iterator<Item = &'a str> {
+    let all = params.get(name).map(String::as_str).unwrap_or_default();
+    all.split(',').filter(|label| !label.is_empty())
+}
+
+/// The request that these parameters describe.
+pub fn request_from_params(params: &Params) -> RackMaintenanceRequest {
+    let requested = |activity: MaintenanceActivity| match activity {
+        MaintenanceActivity::FirmwareUpgrade => {
+            RequestedActivity::FirmwareUpgrade(params.get(FIRMWARE).map(FirmwareId::trusted))
+        }
+        MaintenanceActivity::ConfigureNmxCluster => RequestedActivity::ConfigureNmxCluster,
+        MaintenanceActivity::PowerSequence => {
+            let power = params.get(POWER).and_then(|name| PowerSequence::parse(name));
+            RequestedActivity::PowerSequence(power.unwrap_or_default())
+        }
+    };
+    let known = |name: &str| MaintenanceActivity::ALL.into_iter().find(|one| one.as_str() == name);
+    RackMaintenanceRequest {
+        scope: MaintenanceScope {
+            machines: split(params, MACHINES),
+            switches: split(params, SWITCHES),
+            power_shelves: split(params, POWER_SHELVES),
+        },
+        activities: words(params, ACTIVITIES).filter_map(known).map(requested).collect(),
+    }
+}
+
+/// The notes of an operation.
+pub fn notes_from_params(params: &Params) -> Vec<String> {
+    let notes = params.get(NOTES).map(String::as_str).unwrap_or_default();
+    notes.lines().map(String::from).collect()
+}
+
+/// The caller, with the reference of the request, such as a ticket.
+pub fn initiator(by: &str, reference: &str) -> String {
+    match reference {
+        "" => by.to_string(),
+        reference => format!("{by} ({reference})"),
+    }
+}
+
+/// Adds the request's metadata: the reason of an override, and its reference.
+pub fn add_request_metadata(params: &mut Params, force: Option<&str>, reference: &str) {
+    let message = [(FORCED, force), (REFERENCE, Some(reference))];
+    for (name, value) in message {
+        if let Some(value) = value.filter(|value| !value.is_empty()) {
+            params.insert(name.into(), value.into());
+        }
+    }
+}
+
+/// The history message of an accepted request.
+pub fn format_accepted(what: &str, initiator: &str, force: Option<&str>) -> String {
+    let forced = force.map(|reason| format!(", by force: {reason}")).unwrap_or_default();
+    format!("{what} accepted for {initiator}{forced}")
+}

@@ -1,0 +1,501 @@
+//! Classifies a provider's answer: what it means for the run.
+//!
+//! When an effect may have happened in spite of a fault, it is never simply retried: its status is
+//! read first. If the status cannot be determined and a repetition would do harm, the run stops for
+//! an operator.
+
+use super::next::{active_workflow, close_step, fail, stop_run};
+use super::{HistoryNote, Progress, Run, StepPhase, StepState};
+use crate::condition::ConditionObservation;
+use crate::effect::{CallOutcome, CallVerb, DeviceFacts, ProviderAnswer};
+use crate::fault::{EffectOutcome, Fault, FaultClass, FaultCode};
+use crate::here;
+use crate::plan::RunStep;
+use crate::retry::Backoff;
+use crate::time::Timestamp;
+use std::time::Duration;
+
+/// The number of consecutive status calls that may fail before the run stops trying.
+pub const MAX_STATUS_FAILURES: u32 = 8;
+
+/// The limit of doublings of the delay before a call is followed again.
+const MAX_FOLLOW_DOUBLINGS: u32 = 4;
+
+/// The server's retry configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Policy {
+    pub backoff: Backoff,
+}
+
+/// The result of a classification: the new progress, its note, and what the answer proves about the
+/// machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AnswerClassification {
+    pub progress: Progress,
+    pub note: HistoryNote,
+    pub evidence: Vec<ConditionObservation>,
+    /// The facts read from the device.
+    pub facts: Option<DeviceFacts>,
+}
+
+/// One answer in its context.
+struct AnswerContext<'a> {
+    run: &'a Run,
+    step: &'a StepState,
+    name: String,
+    policy: Policy,
+    now: Timestamp,
+}
+
+pub fn classify_answer(
+    run: &Run,
+    verb: CallVerb,
+    result: Result<ProviderAnswer, Fault>,
+    policy: Policy,
+    now: Timestamp,
+) -> AnswerClassification {
+    let Some(step) = run.progress.current() else {
+        let note = HistoryNote::new("an answer came for no step", here!());
+        return AnswerClassification {
+            progress: run.progress.clone(),
+            note,
+            evidence: Vec::new(),
+            facts: None,
+        };
+    };
+    let case = AnswerContext { run, step, name: run.step_name(step), policy, now };
+    let mut classification = match verb {
+        CallVerb::Perform => case.performed(result),
+        CallVerb::Follow => case.followed(result),
+        CallVerb::GetStatus => case.inquired(result),
+        CallVerb::Observe => case.observed(result),
+        CallVerb::Stop => case.stopped(result),
+    };
+    // The intent of the answered call is settled, whatever was decided.
+    let index = run.progress.scan_index.unwrap_or(run.progress.step_index);
+    if let Some(step) = classification.progress.steps.get_mut(index) {
+        step.intent = None;
+    }
+    classification
+}
+
+/// The call was abandoned because the run has to stop: the next call asks the provider to stop it.
+pub fn abandon_call(run: &Run) -> AnswerClassification {
+    let mut progress = run.progress.clone();
+    if let Some(step) = progress.current_mut() {
+        let begun = step.attempt_open && step.intent.is_some();
+        step.intent = None;
+        step.failed_probes = 0;
+        if begun {
+            step.next_verb = CallVerb::Stop;
+        }
+    }
+    let note = HistoryNote::new(format!("stopping step {}", run.current_step()), here!());
+    AnswerClassification { progress, note, evidence: Vec::new(), facts: None }
+}
+
+impl AnswerContext<'_> {
+    fn performed(&self, result: Result<ProviderAnswer, Fault>) -> AnswerClassification {
+        match result {
+            Ok(ProviderAnswer::Done(outcome)) => self.succeed(outcome, ""),
+            Ok(other) => self.mark_uncertain(broken(&other)),
+            Err(fault) => match fault.code.effect_outcome() {
+                EffectOutcome::Unknown => self.mark_uncertain(fault),
+                EffectOutcome::NotApplied => self.attempt_failed(fault),
+            },
+        }
+    }
+
+    /// An unreachable peer says nothing about the work it does.
+    fn followed(&self, result: Result<ProviderAnswer, Fault>) -> AnswerClassification {
+        match result {
+            Err(fault) if fault.code.peer_unreachable() => self.mark_uncertain(fault),
+            other => self.performed(other),
+        }
+    }
+
+    fn inquired(&self, result: Result<ProviderAnswer, Fault>) -> AnswerClassification {
+        match result {
+            Ok(ProviderAnswer::Done(outcome)) => self.succeed(outcome, ""),
+            Ok(ProviderAnswer::UnderWay) => self.under_way(),
+            // A call of a worker that lost its claim may still arrive. Stopping the key makes the
+            // provider refuse it, before this run ends or continues under another key.
+            Ok(ProviderAnswer::NeverStarted)
+                if self.run.progress.halting() || self.step.uncertain_fault.is_some() =>
+            {
+                self.continue_with(
+                    CallVerb::Stop,
+                    "it was never started, and must not start now",
+                    here!(),
+                )
+            }
+            Ok(ProviderAnswer::NeverStarted) => {
+                self.continue_with(CallVerb::Perform, "it was never started", here!())
+            }
+            Ok(ProviderAnswer::Unknown(observed)) => self.unknown(observed),
+            Ok(other @ (ProviderAnswer::Differs(_) | ProviderAnswer::Stopped)) => {
+                self.retry_status(broken(&other))
+            }
+            Err(fault) => self.retry_status(fault),
+        }
+    }
+
+    fn observed(&self, result: Result<ProviderAnswer, Fault>) -> AnswerClassification {
+        let scanning = self.run.progress.scan_index.is_some();
+        match result {
+            Ok(ProviderAnswer::Done(outcome)) if scanning => self.adopt_up_to_here(outcome),
+            Ok(ProviderAnswer::Done(outcome)) => {
+                let mut classification = self.succeed(outcome, "adopted: ");
+                classification.progress.adopted = true;
+                classification
+            }
+            Ok(ProviderAnswer::Differs(observation)) if scanning => self.scan_back(&observation),
+            Ok(ProviderAnswer::Differs(observation)) => {
+                self.not_adoptable(format!("step {} cannot be adopted: {observation}", self.name))
+            }
+            Ok(
+                other @ (ProviderAnswer::UnderWay
+                | ProviderAnswer::NeverStarted
+                | ProviderAnswer::Unknown(_)
+                | ProviderAnswer::Stopped),
+            ) => self.retry_status(broken(&other)),
+            Err(fault) => self.retry_status(fault),
+        }
+    }
+
+    fn stopped(&self, result: Result<ProviderAnswer, Fault>) -> AnswerClassification {
+        let halting = self.run.progress.halting();
+        match result {
+            Ok(ProviderAnswer::Done(outcome)) => self.succeed(outcome, ""),
+            Ok(ProviderAnswer::Stopped) if halting => {
+                let mut classification = self.halted();
+                // The key is stopped for good; a resumed run needs a new attempt.
+                let index = self.run.progress.scan_index.unwrap_or(self.run.progress.step_index);
+                if let Some(step) = classification.progress.steps.get_mut(index) {
+                    step.attempt_open = false;
+                }
+                classification
+            }
+            Ok(ProviderAnswer::Stopped) => match &self.step.uncertain_fault {
+                Some(fault) => self.attempt_failed(self.as_plain_failure(fault)),
+                None => self.attempt_failed(Fault::new(FaultCode::EffectFailed, "it was stopped")),
+            },
+            Ok(ProviderAnswer::Unknown(observed)) => self.unknown(observed),
+            Ok(ProviderAnswer::UnderWay) => self.unstoppable(),
+            Ok(other @ (ProviderAnswer::NeverStarted | ProviderAnswer::Differs(_))) => {
+                self.retry_status(broken(&other))
+            }
+            Err(fault) => self.retry_status(fault),
+        }
+    }
+
+    /// The work cannot be stopped, so the run waits for its end: no other operation may touch a
+    /// half-written device. Child runs have deadlines of their own and are waited for without
+    /// limit; anything else until the step's deadline.
+    fn unstoppable(&self) -> AnswerClassification {
+        let message = "it cannot be stopped any more, and is seen through";
+        let ends_by_itself = self.run.effect(self.step).is_some_and(|one| one.group().is_some());
+        if !ends_by_itself && self.now >= self.deadline() {
+            return self.retry_status(Fault::new(FaultCode::StepTimeout, message));
+        }
+        let mut classification = self.continue_with(CallVerb::Stop, message, here!());
+        if let Some(step) = classification.progress.current_mut() {
+            step.message = message.into();
+            step.not_before = Some(self.now + self.rest());
+        }
+        classification
+    }
+
+    /// The work is still in progress: follow it, or stop it when its deadline has passed or the run
+    /// has to stop.
+    fn under_way(&self) -> AnswerClassification {
+        let deadline = self.deadline();
+        if self.run.progress.halting() || self.now >= deadline {
+            return self.continue_with(CallVerb::Stop, "it is under way and must stop", here!());
+        }
+        let mut classification = self.continue_with(CallVerb::Follow, "it is under way", here!());
+        if let (Some(_), Some(step)) =
+            (&self.step.uncertain_fault, classification.progress.current_mut())
+        {
+            // The connection was just lost; an immediate call would probably fail again.
+            step.not_before = Some(deadline.min(self.now + self.rest()));
+        }
+        classification
+    }
+
+    /// The deadline of the current attempt.
+    fn deadline(&self) -> Timestamp {
+        let timeout = self.run.plan_step(self.step).map_or(Duration::ZERO, RunStep::timeout);
+        self.step.attempt_since + timeout
+    }
+
+    /// The delay before following again. It grows with the age of the attempt.
+    fn rest(&self) -> Duration {
+        let first = self.policy.backoff.initial.as_millis().max(1);
+        let going = self.now.since(self.step.attempt_since).as_millis() / first;
+        let failures = (going.max(1).ilog2() + 1).min(MAX_FOLLOW_DOUBLINGS);
+        self.policy.backoff.delay(failures, &self.seed())
+    }
+
+    fn unknown(&self, observed: String) -> AnswerClassification {
+        let message = format!("nobody can tell whether step {} took effect: {observed}", self.name);
+        if self.destructive() {
+            return self.step_failed(Fault::new(FaultCode::OutcomeUnknown, message));
+        }
+        if self.run.progress.halting() {
+            return self.halted();
+        }
+        self.attempt_failed(Fault::new(FaultCode::EffectFailed, message))
+    }
+
+    /// The effect may have happened. The only legal follow-up is to get the status.
+    fn mark_uncertain(&self, fault: Fault) -> AnswerClassification {
+        let note =
+            HistoryNote::new(format!("step {}: {}; looking", self.name, fault.message), here!());
+        let mut progress = self.progress();
+        if let Some(step) = progress.current_mut() {
+            step.next_verb = CallVerb::GetStatus;
+            step.failed_probes = 0;
+            step.message = fault.message.clone();
+            step.uncertain_fault = Some(fault);
+        }
+        AnswerClassification { progress, note, evidence: Vec::new(), facts: None }
+    }
+
+    fn continue_with(
+        &self,
+        verb: CallVerb,
+        message: &str,
+        line: &'static str,
+    ) -> AnswerClassification {
+        let mut progress = self.progress();
+        if let Some(step) = progress.current_mut() {
+            step.next_verb = verb;
+            step.failed_probes = 0;
+            step.not_before = None;
+        }
+        let note = HistoryNote::new(format!("step {}: {message}", self.name), line);
+        AnswerClassification { progress, note, evidence: Vec::new(), facts: None }
+    }
+
+    /// A status call failed. It is repeated with backoff, at most `MAX_LOOKS` times.
+    fn retry_status(&self, fault: Fault) -> AnswerClassification {
+        let probes = self.step.failed_probes + 1;
+        if probes >= MAX_STATUS_FAILURES {
+            return self.stop_status_calls(fault);
+        }
+        let mut progress = self.progress();
+        let note = HistoryNote::new(
+            format!("step {}: {}; asking again", self.name, fault.message),
+            here!(),
+        );
+        if let Some(step) = progress.current_mut() {
+            step.failed_probes = probes;
+            step.message = fault.message;
+            step.not_before = Some(self.now + self.policy.backoff.delay(probes, &self.seed()));
+        }
+        AnswerClassification { progress, note, evidence: Vec::new(), facts: None }
+    }
+
+    fn stop_status_calls(&self, fault: Fault) -> AnswerClassification {
+        let message = format!(
+            "no answer about step {} after {MAX_STATUS_FAILURES} tries: {}",
+            self.name, fault.message
+        );
+        match self.step.next_verb {
+            CallVerb::Observe if self.run.progress.scan_index.is_some() => {
+                self.scan_back(&fault.message)
+            }
+            CallVerb::Observe => self.not_adoptable(message),
+            CallVerb::Perform | CallVerb::Follow | CallVerb::GetStatus | CallVerb::Stop
+                if self.destructive() =>
+            {
+                self.step_failed(Fault::new(FaultCode::OutcomeUnknown, message))
+            }
+            CallVerb::Perform | CallVerb::Follow | CallVerb::GetStatus | CallVerb::Stop
+                if self.run.progress.halting() =>
+            {
+                self.halted()
+            }
+            CallVerb::Perform | CallVerb::Follow | CallVerb::GetStatus | CallVerb::Stop => {
+                self.attempt_failed(Fault::new(FaultCode::EffectFailed, message))
+            }
+        }
+    }
+
+    /// The observed state is not the goal of the step. That fails the run, unless it has to stop
+    /// anyway; then the status of an open attempt must still be read.
+    fn not_adoptable(&self, message: String) -> AnswerClassification {
+        match (self.run.progress.halting(), self.step.attempt_open) {
+            (true, true) => {
+                self.continue_with(CallVerb::GetStatus, "looking what became of it", here!())
+            }
+            (true, false) => self.halted(),
+            (false, _) => self.step_failed(Fault::new(FaultCode::NotAdoptable, message)),
+        }
+    }
+
+    /// The attempt ended without success: retry if the budget allows, else the step fails.
+    fn attempt_failed(&self, fault: Fault) -> AnswerClassification {
+        if self.run.progress.halting() {
+            return self.halted();
+        }
+        let again =
+            fault.class() == FaultClass::Retryable && self.step.attempt < self.step.max_attempt;
+        if !again {
+            let mut classification = self.step_failed(fault);
+            // This attempt is concluded; continuing needs a new one.
+            if let Some(step) = classification.progress.steps.get_mut(self.run.progress.step_index)
+            {
+                step.attempt_open = false;
+            }
+            return classification;
+        }
+        let mut progress = self.progress();
+        let note = HistoryNote::new(
+            format!("step {}: {}; trying again", self.name, fault.message),
+            here!(),
+        );
+        if let Some(step) = progress.current_mut() {
+            step.attempt_open = false;
+            step.next_verb = CallVerb::Perform;
+            step.uncertain_fault = None;
+            step.failed_probes = 0;
+            step.not_before =
+                Some(self.now + self.policy.backoff.delay(step.attempt, &self.seed()));
+            step.message = fault.message;
+        }
+        AnswerClassification { progress, note, evidence: Vec::new(), facts: None }
+    }
+
+    fn step_failed(&self, fault: Fault) -> AnswerClassification {
+        let canceling = self.run.progress.stop_request.as_ref().is_some_and(|halt| halt.undoing);
+        if self.step.undo && canceling {
+            return self.undo_failed(fault);
+        }
+        let mut progress = self.progress();
+        let note =
+            HistoryNote::new(format!("step {} failed: {}", self.name, fault.message), here!());
+        progress.scan_index = None;
+        fail(self.run, &mut progress, fault, self.now);
+        AnswerClassification { progress, note, evidence: Vec::new(), facts: None }
+    }
+
+    /// A canceled run continues with its remaining undo steps; the failure is kept for the
+    /// operator.
+    fn undo_failed(&self, fault: Fault) -> AnswerClassification {
+        let mut progress = self.progress();
+        let message = format!("step {} failed: {}", self.name, fault.message);
+        close_step(&mut progress, StepPhase::Failed, &fault.message, self.now);
+        progress.failure = Some(super::Failure {
+            fault: Fault::new(FaultCode::UndoFailed, message.clone()),
+            step: self.name.clone(),
+            attempts: self.step.attempt,
+        });
+        progress.step_index += 1;
+        AnswerClassification {
+            progress,
+            note: HistoryNote::new(message, here!()),
+            evidence: Vec::new(),
+            facts: None,
+        }
+    }
+
+    fn succeed(&self, outcome: CallOutcome, how: &str) -> AnswerClassification {
+        let mut progress = self.progress();
+        let message = format!("{how}{}", outcome.message);
+        close_step(&mut progress, StepPhase::Succeeded, &message, self.now);
+        if let Some(step) = progress.current_mut() {
+            step.attempt_open = false;
+            step.uncertain_fault = None;
+        }
+        progress.step_index += 1;
+        if progress.step_index < progress.steps.len() {
+            progress.workflow = active_workflow(&progress);
+        }
+        let note = HistoryNote::new(format!("step {} succeeded: {message}", self.name), here!());
+        AnswerClassification { progress, note, evidence: outcome.evidence, facts: outcome.facts }
+    }
+
+    /// A rerun found the last step whose goal holds: this step and all before it are skipped.
+    fn adopt_up_to_here(&self, outcome: CallOutcome) -> AnswerClassification {
+        let mut progress = self.progress();
+        let last = progress.scan_index.take().unwrap_or_default();
+        for (index, step) in progress.steps.iter_mut().enumerate().take(last + 1) {
+            step.state = StepPhase::Succeeded;
+            step.started_at = step.started_at.or(Some(self.now));
+            step.finished_at = Some(self.now);
+            step.message = match index {
+                _ if index == last => format!("adopted: {}", outcome.message),
+                _ => format!("adopted: implied by step {}", self.name),
+            };
+        }
+        progress.step_index = last + 1;
+        let note =
+            HistoryNote::new(format!("adopted everything up to step {}", self.name), here!());
+        AnswerClassification { progress, note, evidence: outcome.evidence, facts: outcome.facts }
+    }
+
+    /// The goal of this step does not hold; the scan continues with the step before it.
+    fn scan_back(&self, observed: &str) -> AnswerClassification {
+        let mut progress = self.progress();
+        if let Some(step) = progress.current_mut() {
+            let of = step.plan_step;
+            let retries = self.run.plan_step(step).map_or(0, |plan| plan.max_retries);
+            *step = StepState::new(of, false, retries);
+        }
+        progress.scan_index = match progress.scan_index {
+            Some(0) | None => None,
+            Some(index) => Some(index - 1),
+        };
+        if progress.scan_index.is_some()
+            && let Some(step) = progress.current_mut()
+        {
+            step.next_verb = CallVerb::Observe;
+        }
+        let note =
+            HistoryNote::new(format!("step {} is not adopted: {observed}", self.name), here!());
+        AnswerClassification { progress, note, evidence: Vec::new(), facts: None }
+    }
+
+    fn halted(&self) -> AnswerClassification {
+        let step = stop_run(self.run, self.now);
+        AnswerClassification {
+            progress: step.progress,
+            note: step.note,
+            evidence: Vec::new(),
+            facts: None,
+        }
+    }
+
+    fn progress(&self) -> Progress {
+        self.run.progress.clone()
+    }
+
+    fn seed(&self) -> String {
+        self.run.key(self.step).to_string()
+    }
+
+    fn destructive(&self) -> bool {
+        self.run.effect(self.step).is_some_and(|effect| effect.destructive())
+    }
+
+    /// The effect is now known not to have happened: reports the fault as an ordinary failure.
+    fn as_plain_failure(&self, fault: &Fault) -> Fault {
+        let code = match fault.code.class() {
+            FaultClass::Retryable => FaultCode::EffectFailed,
+            FaultClass::NeedsIntervention | FaultClass::Rejected | FaultClass::Bug => fault.code,
+        };
+        Fault::new(
+            if fault.code == FaultCode::StepTimeout { fault.code } else { code },
+            &fault.message,
+        )
+    }
+}
+
+fn broken(answer: &ProviderAnswer) -> Fault {
+    Fault::new(
+        FaultCode::ProtocolBroken,
+        format!("the provider gave an answer out of place: {answer:?}"),
+    )
+}

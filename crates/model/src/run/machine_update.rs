@@ -1,0 +1,118 @@
+//! The changes that a run makes to its machine: conditions, phase, and the hold.
+
+use super::{Run, RunPhase, StopKind};
+use crate::condition::{ConditionObservation, ConditionType};
+use crate::machine::{Machine, Phase};
+use crate::plan::{OnFailure, RunType};
+use crate::time::Timestamp;
+
+/// Applies a commit of this run to its machine. Called in the same transaction, with the evidence
+/// of the answer that led to the commit.
+pub fn apply_to_machine(
+    machine: &mut Machine,
+    run: &Run,
+    evidence: &[ConditionObservation],
+    now: Timestamp,
+) {
+    machine.learn(evidence, now);
+    if run.ended() {
+        if machine.active_run.as_ref() == Some(&run.spec.id) {
+            machine.active_run = None;
+        }
+        machine.learn(&final_conditions(machine, run), now);
+        if let Some(phase) = new_phase(run) {
+            machine.phase = phase;
+        }
+    } else {
+        // A child run works under its parent's hold.
+        if run.spec.parent_run.is_none() {
+            machine.active_run = Some(run.spec.id.clone());
+        }
+        if machine.is(ConditionType::OperationCanceled) {
+            let reason = format!("Started:{}", run.spec.id);
+            machine.learn(
+                &[ConditionObservation::new(ConditionType::OperationCanceled, false, reason)],
+                now,
+            );
+        }
+    }
+}
+
+/// The conditions that follow from the end of a run.
+fn final_conditions(machine: &Machine, run: &Run) -> Vec<ConditionObservation> {
+    use ConditionType::{Drained, NeedsIntervention, OperationCanceled, Rma};
+    let id = &run.spec.id;
+    let mut message = Vec::new();
+    match run.phase() {
+        RunPhase::Succeeded => {
+            if machine.is(NeedsIntervention) {
+                message.push(ConditionObservation::new(
+                    NeedsIntervention,
+                    false,
+                    format!("Succeeded:{id}"),
+                ));
+            }
+            if run.spec.run_type == RunType::ExitMaintenance {
+                message.push(ConditionObservation::new(Drained, false, "InService"));
+            }
+            if run.spec.run_type == RunType::ExitRma {
+                message.push(ConditionObservation::new(Rma, false, format!("Returned:{id}")));
+            }
+        }
+        RunPhase::Failed => {
+            message.push(ConditionObservation::new(NeedsIntervention, true, trouble(run)))
+        }
+        RunPhase::Canceled => {
+            message.push(ConditionObservation::new(
+                OperationCanceled,
+                true,
+                format!("Canceled:{id}"),
+            ));
+            let owed = machine.conditions.get(NeedsIntervention).filter(|known| known.status);
+            let by_this = owed.is_some_and(|known| known.reason.ends_with(&format!(":{id}")));
+            if run.progress.failure.is_some() {
+                message.push(ConditionObservation::new(NeedsIntervention, true, trouble(run)));
+            } else if by_this {
+                // It had failed and was then canceled, so no intervention is needed any more.
+                message.push(ConditionObservation::new(
+                    NeedsIntervention,
+                    false,
+                    format!("Canceled:{id}"),
+                ));
+            }
+        }
+        RunPhase::Pending | RunPhase::Running => {}
+    }
+    message
+}
+
+/// The fault code and the run, short enough for a table.
+fn trouble(run: &Run) -> String {
+    let code =
+        run.progress.failure.as_ref().map_or("failed", |failure| failure.fault.code.as_str());
+    format!("{code}:{}", run.spec.id)
+}
+
+fn new_phase(run: &Run) -> Option<Phase> {
+    let frozen =
+        run.progress.stop_request.as_ref().is_some_and(|halt| halt.kind == StopKind::Freeze);
+    match (run.phase(), run.spec.run_type) {
+        // A machine that returns from the vendor is checked in maintenance before it serves again.
+        (RunPhase::Succeeded, RunType::EnterMaintenance | RunType::ExitRma) => {
+            Some(Phase::Maintenance)
+        }
+        (RunPhase::Succeeded, RunType::ExitMaintenance) => Some(Phase::Ready),
+        (RunPhase::Failed | RunPhase::Canceled, _) if !frozen => match run.spec.on_failure {
+            OnFailure::EnterMaintenance => Some(Phase::Maintenance),
+            OnFailure::KeepPhase => None,
+        },
+        (
+            RunPhase::Succeeded
+            | RunPhase::Failed
+            | RunPhase::Canceled
+            | RunPhase::Pending
+            | RunPhase::Running,
+            _,
+        ) => None,
+    }
+}

@@ -1,0 +1,495 @@
+//! Routes provider calls and stores their checkpoints.
+
+use super::Datacenter;
+use super::cluster::JoinRequest;
+use super::drain::DrainStage;
+use super::firmware::UpdateStage;
+use super::power_sequence::PowerSequence;
+use crate::governor::Priority;
+use crate::host_probe::host_answers;
+use crate::port::{Journal, Target};
+use crate::power::{POLL_INTERVAL, PowerGoal, PowerStage, PowerState};
+use crate::state_store::Checkpoint;
+use model::condition::{ConditionObservation, ConditionType};
+use model::effect::{
+    CallOutcome, CallVerb, DesiredPower, DeviceFacts, Effect, EffectKey, NetbootMode,
+    PowerOffPolicy, ProviderAnswer, ProviderCall, RebootMode, RmaAction,
+};
+use model::fault::{Fault, FaultCode};
+use model::target::TargetKind;
+use model::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The progress of one effect key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub(super) enum CallCheckpoint {
+    Power {
+        goal: PowerGoal,
+        stage: PowerStage,
+        /// The host answered before, so it must answer again afterwards.
+        #[serde(rename = "back", default, skip_serializing_if = "std::ops::Not::not")]
+        await_host: bool,
+        /// When the power state was last read.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        watched: Option<Timestamp>,
+    },
+    Netboot {
+        mode: NetbootMode,
+    },
+    /// The boot id before the reboot.
+    InBand {
+        boot: String,
+    },
+    /// The public id of the join token.
+    Join {
+        token: String,
+    },
+    /// The progress of the power cycle into the image; the rest is in the deployment.
+    Image {
+        stage: PowerStage,
+        /// It was observed off, and is being switched on.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        on: bool,
+    },
+    Drain {
+        stage: DrainStage,
+    },
+    Uncordon,
+    Firmware {
+        stage: UpdateStage,
+        /// The replaced version, once one is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from: Option<String>,
+    },
+    Fabric {
+        /// When the switch was told to switch the fabric off, or was last observed since.
+        #[serde(rename = "told", default, skip_serializing_if = "Option::is_none")]
+        watched: Option<Timestamp>,
+    },
+}
+
+/// An effect that is executed at the BMC.
+enum BmcTask {
+    Power(PowerSequence),
+    Netboot(NetbootMode),
+    /// Sets a condition only; the machine is not called.
+    MarkRma,
+}
+
+impl Datacenter {
+    pub(super) async fn execute(
+        &self,
+        target: &Target,
+        call: &ProviderCall,
+        journal: &Journal,
+    ) -> Result<ProviderAnswer, Fault> {
+        let task = match &call.effect {
+            Effect::Ssh { command, .. } => {
+                return self.command(target, call, command, journal).await;
+            }
+            Effect::Reboot { mode: RebootMode::InBand, .. } => {
+                return self.reboot_from_within(target, call, journal).await;
+            }
+            Effect::Verify { cluster_ref, expect, advisory } => {
+                return self.verify(target, call, cluster_ref, *expect, *advisory).await;
+            }
+            Effect::Join { cluster_ref, labels, taints } => {
+                let joining = JoinRequest { cluster: cluster_ref, labels, taints };
+                return self.join(target, call, joining, journal).await;
+            }
+            Effect::Drain { cluster_ref, deadline_seconds } => {
+                let deadline = *deadline_seconds;
+                return self.drain(target, call, (cluster_ref, deadline), journal).await;
+            }
+            Effect::Uncordon { cluster_ref, own } => {
+                return self.uncordon(target, call, cluster_ref, *own).await;
+            }
+            Effect::Rma { action: RmaAction::Record, .. } => {
+                return self.record(target, call.verb, journal).await;
+            }
+            Effect::Leave { cluster_ref } => {
+                return self.leave(target, call, cluster_ref, journal).await;
+            }
+            Effect::Net { document } => {
+                return self.reconfigure_network(target, call, document, journal).await;
+            }
+            Effect::Reboot { mode: RebootMode::Bmc, power_off } => {
+                power_task(PowerGoal::Cycle, *power_off)
+            }
+            Effect::Power { to: DesiredPower::On, power_off } => {
+                power_task(PowerGoal::On, *power_off)
+            }
+            Effect::Power { to: DesiredPower::Off, power_off }
+            | Effect::Rma { action: RmaAction::PowerOff, power_off } => {
+                power_task(PowerGoal::Off, power_off_for(target.id.kind, *power_off))
+            }
+            Effect::Netboot { mode } => BmcTask::Netboot(*mode),
+            Effect::Rma { action: RmaAction::Mark, .. } => BmcTask::MarkRma,
+            Effect::Repave { image } => return self.repave(target, call, image, journal).await,
+            Effect::Device { work } => return self.device(target, call, work, journal).await,
+            Effect::Stage { .. } | Effect::ChildRuns { .. } => {
+                return Err(unsupported_effect(&call.effect));
+            }
+        };
+        self.execute_bmc_task(target, call, task, journal).await
+    }
+
+    async fn execute_bmc_task(
+        &self,
+        target: &Target,
+        call: &ProviderCall,
+        task: BmcTask,
+        journal: &Journal,
+    ) -> Result<ProviderAnswer, Fault> {
+        match (call.verb, task) {
+            (CallVerb::Perform, BmcTask::Power(plan)) => {
+                let back = plan.goal == PowerGoal::Cycle && host_answers(target).await;
+                let plan = PowerSequence { await_host: back, ..plan };
+                match self.begin(&call.key, power_checkpoint(plan, PowerStage::Begun)).await? {
+                    None => {
+                        self.execute_power_sequence(target, call, plan, PowerStage::Begun, journal)
+                            .await
+                    }
+                    Some(before) => self.resume(target, call, before, journal).await,
+                }
+            }
+            (CallVerb::Perform, BmcTask::Netboot(mode)) => {
+                match self.begin(&call.key, CallCheckpoint::Netboot { mode }).await? {
+                    None => self.set_netboot(target, mode, journal).await,
+                    Some(before) => self.resume(target, call, before, journal).await,
+                }
+            }
+            (CallVerb::Follow, BmcTask::Power(_) | BmcTask::Netboot(_)) => {
+                match self.checkpoint(&call.key).await? {
+                    None => Ok(ProviderAnswer::NeverStarted),
+                    Some(before) => self.resume(target, call, before, journal).await,
+                }
+            }
+            (CallVerb::GetStatus, BmcTask::Power(_) | BmcTask::Netboot(_)) => {
+                Ok(match self.checkpoint(&call.key).await? {
+                    None | Some(StoredCheckpoint::Barred) => ProviderAnswer::NeverStarted,
+                    Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Power {
+                        stage: PowerStage::Done,
+                        goal,
+                        await_host: back,
+                        ..
+                    })) if !back || host_answers(target).await => {
+                        ProviderAnswer::Done(power_outcome(target, goal, "it was seen before"))
+                    }
+                    Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Power {
+                        stage,
+                        watched,
+                        ..
+                    })) => self.abandoned_sequence_status(target, stage, watched).await?,
+                    Some(StoredCheckpoint::Checkpoint(_)) => ProviderAnswer::UnderWay,
+                })
+            }
+            (CallVerb::Stop, BmcTask::Power(_) | BmcTask::Netboot(_)) => {
+                self.stop(target, call, journal).await
+            }
+            (CallVerb::Observe, BmcTask::Power(plan)) => {
+                self.observe_power(target, plan.goal).await
+            }
+            (CallVerb::Observe, BmcTask::Netboot(mode)) => self.observe_netboot(target, mode).await,
+            (
+                CallVerb::Perform | CallVerb::Follow | CallVerb::GetStatus | CallVerb::Observe,
+                BmcTask::MarkRma,
+            ) => {
+                let evidence = vec![ConditionObservation::new(ConditionType::Rma, true, "RmaRun")];
+                let text = "marked for return to the vendor".into();
+                Ok(ProviderAnswer::Done(CallOutcome { message: text, evidence, facts: None }))
+            }
+            (CallVerb::Stop, BmcTask::MarkRma) => Ok(ProviderAnswer::Stopped),
+        }
+    }
+
+    /// Continues what a key has begun.
+    async fn resume(
+        &self,
+        target: &Target,
+        call: &ProviderCall,
+        before: StoredCheckpoint,
+        journal: &Journal,
+    ) -> Result<ProviderAnswer, Fault> {
+        match before {
+            StoredCheckpoint::Barred => {
+                let message = format!("{} was stopped before it began", call.key);
+                Err(Fault::new(FaultCode::EffectFailed, message))
+            }
+            StoredCheckpoint::Checkpoint(CallCheckpoint::Power {
+                goal,
+                stage,
+                await_host: back,
+                watched,
+            }) => {
+                let power_off = power_off_for(target.id.kind, power_off_of(&call.effect));
+                let plan = PowerSequence { goal, power_off, await_host: back, watched };
+                self.execute_power_sequence(target, call, plan, stage, journal).await
+            }
+            StoredCheckpoint::Checkpoint(
+                CallCheckpoint::InBand { .. }
+                | CallCheckpoint::Join { .. }
+                | CallCheckpoint::Image { .. }
+                | CallCheckpoint::Drain { .. }
+                | CallCheckpoint::Uncordon
+                | CallCheckpoint::Firmware { .. }
+                | CallCheckpoint::Fabric { .. },
+            ) => Err(key_conflict()),
+            StoredCheckpoint::Checkpoint(CallCheckpoint::Netboot { mode }) => {
+                self.set_netboot(target, mode, journal).await
+            }
+        }
+    }
+
+    /// Follows the power sequence to its goal, and until the host answers again if it did before.
+    async fn execute_power_sequence(
+        &self,
+        target: &Target,
+        call: &ProviderCall,
+        plan: PowerSequence,
+        mut stage: PowerStage,
+        journal: &Journal,
+    ) -> Result<ProviderAnswer, Fault> {
+        let key = &call.key;
+        let how = self
+            .follow_power_sequence(target, key, plan, &mut stage, power_checkpoint, journal)
+            .await?;
+        if plan.await_host {
+            journal.write_line("reboot: waiting for the host to answer again").await;
+            while !host_answers(target).await {
+                tokio::time::sleep(POLL_INTERVAL).await;
+            }
+        }
+        Ok(ProviderAnswer::Done(power_outcome(target, plan.goal, how)))
+    }
+
+    pub(super) async fn set_netboot(
+        &self,
+        target: &Target,
+        mode: NetbootMode,
+        journal: &Journal,
+    ) -> Result<ProviderAnswer, Fault> {
+        let limit = self.settings.call_timeout;
+        let set = async |bmc: &super::controller::Controller| bmc.boot_from(mode).await;
+        let observed = self.bmcs.call(target, Priority::Operator, limit, set).await?;
+        journal.write_line(format!("boot: the BMC shows {observed}")).await;
+        Ok(ProviderAnswer::Done(done(format!("the next boot is {observed}"))))
+    }
+
+    async fn observe_netboot(
+        &self,
+        target: &Target,
+        mode: NetbootMode,
+    ) -> Result<ProviderAnswer, Fault> {
+        let limit = self.settings.call_timeout;
+        let probe = async |bmc: &super::controller::Controller| bmc.boots_from(mode).await;
+        let (holds, observed) = self.bmcs.call(target, Priority::Operator, limit, probe).await?;
+        let message = format!("the next boot is {observed}");
+        Ok(if holds {
+            ProviderAnswer::Done(done(message))
+        } else {
+            ProviderAnswer::Differs(message)
+        })
+    }
+
+    async fn observe_power(
+        &self,
+        target: &Target,
+        goal: PowerGoal,
+    ) -> Result<ProviderAnswer, Fault> {
+        let observed = self.read_power(target, Priority::Operator).await?;
+        let text = format!("power is {}", observed.as_str());
+        Ok(match (goal, observed) {
+            (PowerGoal::On, PowerState::On) | (PowerGoal::Off, PowerState::Off) => {
+                ProviderAnswer::Done(CallOutcome {
+                    message: text,
+                    ..power_outcome(target, goal, "")
+                })
+            }
+            (PowerGoal::Cycle, _) => {
+                ProviderAnswer::Differs(format!("{text}; a reboot leaves nothing to see"))
+            }
+            (PowerGoal::On | PowerGoal::Off, _) => ProviderAnswer::Differs(text),
+        })
+    }
+
+    /// Before the first command nothing has happened. After it the sequence is finished.
+    async fn stop(
+        &self,
+        target: &Target,
+        call: &ProviderCall,
+        journal: &Journal,
+    ) -> Result<ProviderAnswer, Fault> {
+        match self.store.begin(&call.key, &Checkpoint::Barred).await? {
+            None | Some(Checkpoint::Barred) => return Ok(ProviderAnswer::Stopped),
+            Some(Checkpoint::Begun(_)) => {}
+        }
+        match self.checkpoint(&call.key).await? {
+            Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Power {
+                goal,
+                mut stage,
+                await_host: back,
+                watched,
+            })) => {
+                let power_off = power_off_for(target.id.kind, power_off_of(&call.effect));
+                let plan = PowerSequence { goal, power_off, await_host: back, watched };
+                match stage {
+                    PowerStage::Begun => {
+                        let (before, after) = (
+                            power_checkpoint(plan, stage),
+                            power_checkpoint(plan, PowerStage::Stopped),
+                        );
+                        self.compare_and_swap(&call.key, before, after).await?;
+                        Ok(ProviderAnswer::Stopped)
+                    }
+                    PowerStage::Stopped => Ok(ProviderAnswer::Stopped),
+                    // The reboot is done, but the host did not come back.
+                    PowerStage::Done if back && !host_answers(target).await => {
+                        Ok(ProviderAnswer::Stopped)
+                    }
+                    PowerStage::ShuttingDown(_)
+                    | PowerStage::ForcingOff(_)
+                    | PowerStage::Starting(_)
+                    | PowerStage::Done => {
+                        let key = &call.key;
+                        let how = self
+                            .follow_power_sequence(
+                                target,
+                                key,
+                                plan,
+                                &mut stage,
+                                power_checkpoint,
+                                journal,
+                            )
+                            .await?;
+                        Ok(ProviderAnswer::Done(power_outcome(target, goal, how)))
+                    }
+                }
+            }
+            None | Some(_) => Ok(ProviderAnswer::Stopped),
+        }
+    }
+
+    pub(super) async fn begin(
+        &self,
+        key: &EffectKey,
+        checkpoint: CallCheckpoint,
+    ) -> Result<Option<StoredCheckpoint>, Fault> {
+        let before =
+            self.store.begin(key, &Checkpoint::Begun(encode_checkpoint(key, checkpoint)?)).await?;
+        before.map(|note| decode_checkpoint(key, note)).transpose()
+    }
+
+    pub(super) async fn checkpoint(
+        &self,
+        key: &EffectKey,
+    ) -> Result<Option<StoredCheckpoint>, Fault> {
+        self.store.checkpoint(key).await?.map(|note| decode_checkpoint(key, note)).transpose()
+    }
+
+    /// Replaces a checkpoint. A worker that finds a different one has lost its claim and must stop.
+    pub(super) async fn compare_and_swap(
+        &self,
+        key: &EffectKey,
+        before: CallCheckpoint,
+        after: CallCheckpoint,
+    ) -> Result<(), Fault> {
+        match self
+            .store
+            .compare_and_swap(
+                key,
+                &encode_checkpoint(key, before)?,
+                &encode_checkpoint(key, after)?,
+            )
+            .await?
+        {
+            true => Ok(()),
+            false => {
+                let message = format!("another worker has gone on with {key}, or stopped it");
+                Err(Fault::new(FaultCode::AnswerLost, message))
+            }
+        }
+    }
+}
+
+/// The checkpoint of a power sequence that is a call of its own.
+fn power_checkpoint(plan: PowerSequence, stage: PowerStage) -> CallCheckpoint {
+    let PowerSequence { goal, await_host: back, watched, .. } = plan;
+    CallCheckpoint::Power { goal, stage, await_host: back, watched }
+}
+
+/// A decoded checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum StoredCheckpoint {
+    Barred,
+    Checkpoint(CallCheckpoint),
+}
+
+pub(super) fn encode_checkpoint(
+    key: &EffectKey,
+    checkpoint: CallCheckpoint,
+) -> Result<Value, Fault> {
+    serde_json::to_value(checkpoint).map_err(|error| {
+        Fault::new(FaultCode::ProtocolBroken, format!("the note of {key}: {error}"))
+    })
+}
+
+fn decode_checkpoint(key: &EffectKey, note: Checkpoint) -> Result<StoredCheckpoint, Fault> {
+    match note {
+        Checkpoint::Barred => Ok(StoredCheckpoint::Barred),
+        Checkpoint::Begun(body) => {
+            serde_json::from_value(body).map(StoredCheckpoint::Checkpoint).map_err(|error| {
+                Fault::new(FaultCode::RecordUnreadable, format!("the note of {key}: {error}"))
+            })
+        }
+    }
+}
+
+/// The outcome and its evidence. Power on does not prove that the host is reachable.
+fn power_outcome(target: &Target, goal: PowerGoal, how: &str) -> CallOutcome {
+    let (text, power) = match goal {
+        PowerGoal::On => (format!("power is on: {how}"), DesiredPower::On),
+        PowerGoal::Off => (format!("power is off: {how}"), DesiredPower::Off),
+        PowerGoal::Cycle => (format!("rebooted: {how}"), DesiredPower::On),
+    };
+    let evidence = match (target.id.kind, power) {
+        (TargetKind::Machine, DesiredPower::Off) => {
+            vec![ConditionObservation::new(ConditionType::Reachable, false, "PoweredOff")]
+        }
+        (TargetKind::Machine, DesiredPower::On)
+        | (TargetKind::Switch | TargetKind::PowerShelf | TargetKind::Rack, _) => Vec::new(),
+    };
+    let facts = DeviceFacts { power: Some(power), ..DeviceFacts::default() };
+    CallOutcome { message: text, evidence, facts: Some(facts) }
+}
+
+/// A shelf has no operating system, so a graceful period does not apply to it.
+const fn power_off_for(kind: TargetKind, power_off: PowerOffPolicy) -> PowerOffPolicy {
+    match kind {
+        TargetKind::PowerShelf => PowerOffPolicy { graceful_seconds: Some(0), force: Some(true) },
+        TargetKind::Machine | TargetKind::Switch | TargetKind::Rack => power_off,
+    }
+}
+
+const fn power_task(goal: PowerGoal, power_off: PowerOffPolicy) -> BmcTask {
+    BmcTask::Power(PowerSequence { goal, power_off, await_host: false, watched: None })
+}
+
+/// The power-off policy of an effect.
+fn power_off_of(effect: &Effect) -> PowerOffPolicy {
+    effect.power_off_policy().unwrap_or(PowerOffPolicy::PROVIDER_DEFAULT)
+}
+
+fn unsupported_effect(effect: &Effect) -> Fault {
+    Fault::new(FaultCode::NotSupported, format!("no device is asked {} here", effect.name()))
+}
+
+pub(super) fn key_conflict() -> Fault {
+    Fault::new(FaultCode::ProtocolBroken, "one key stands for two effects")
+}
+
+pub(super) fn done(text: String) -> CallOutcome {
+    CallOutcome { message: text, ..CallOutcome::default() }
+}

@@ -1,0 +1,166 @@
+//! The effect log: every call and every applied effect, by key.
+//!
+//! An applied effect is logged before the hardware is stored, with the machine's number for it. A
+//! crash in between leaves a line for an effect that was not stored; the next effect gets the same
+//! number, and the later line counts. So a crash can neither hide an effect nor count it twice.
+
+use model::effect::{CallVerb, Effect, EffectKey, ProviderCall};
+use model::id::MachineId;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+
+/// How many keys are counted in memory. Keys sort by creation, so the oldest are dropped.
+const MAX_COUNTED: usize = 1_000_000;
+
+/// How often one attempt of one step was requested and applied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EffectCount {
+    pub key: String,
+    pub machine: String,
+    pub effect: String,
+    /// The number of `perform` calls.
+    #[serde(rename = "asked")]
+    pub requested: u32,
+    /// How often it changed the hardware. More than once is a bug of the engine or the simulator.
+    pub applied: u32,
+}
+
+/// One line of the effect log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub enum EffectRecord {
+    #[serde(rename = "asked")]
+    Requested {
+        key: EffectKey,
+        machine: String,
+        effect: String,
+        verb: CallVerb,
+    },
+    Applied {
+        key: EffectKey,
+        machine: String,
+        effect: String,
+        act: u64,
+    },
+}
+
+impl EffectRecord {
+    pub fn requested(machine: &MachineId, call: &ProviderCall) -> Self {
+        Self::Requested {
+            key: call.key.clone(),
+            machine: machine.to_string(),
+            effect: call.effect.name().into(),
+            verb: call.verb,
+        }
+    }
+
+    pub fn applied(machine: &MachineId, key: &EffectKey, effect: &Effect, act: u64) -> Self {
+        Self::Applied {
+            key: key.clone(),
+            machine: machine.to_string(),
+            effect: effect.name().into(),
+            act,
+        }
+    }
+}
+
+/// The counts by key.
+#[derive(Debug, Default)]
+pub struct EffectCounts(BTreeMap<String, EffectCount>);
+
+impl EffectCounts {
+    /// The counts of a complete effect log.
+    pub fn of(entries: Vec<EffectRecord>) -> Self {
+        let mut last: HashMap<(String, u64), usize> = HashMap::new();
+        for (line, entry) in entries.iter().enumerate() {
+            if let EffectRecord::Applied { machine, act, .. } = entry {
+                last.insert((machine.clone(), *act), line);
+            }
+        }
+        let mut tally = Self::default();
+        for (line, entry) in entries.iter().enumerate() {
+            let counts = match entry {
+                EffectRecord::Requested { .. } => true,
+                EffectRecord::Applied { machine, act, .. } => {
+                    last.get(&(machine.clone(), *act)) == Some(&line)
+                }
+            };
+            if counts {
+                tally.add(entry);
+            }
+        }
+        tally
+    }
+
+    pub fn add(&mut self, entry: &EffectRecord) {
+        let (key, machine, effect, request, applied) = match entry {
+            EffectRecord::Requested { key, machine, effect, verb: CallVerb::Perform } => {
+                (key, machine, effect, 1, 0)
+            }
+            EffectRecord::Requested {
+                verb: CallVerb::Follow | CallVerb::GetStatus | CallVerb::Observe | CallVerb::Stop,
+                ..
+            } => return,
+            EffectRecord::Applied { key, machine, effect, .. } => (key, machine, effect, 0, 1),
+        };
+        let count = self.0.entry(key.to_string()).or_insert_with(|| EffectCount {
+            key: key.to_string(),
+            machine: machine.clone(),
+            effect: effect.clone(),
+            requested: 0,
+            applied: 0,
+        });
+        count.requested = count.requested.saturating_add(request);
+        count.applied = count.applied.saturating_add(applied);
+        if self.0.len() > MAX_COUNTED {
+            self.0.pop_first();
+        }
+    }
+
+    /// The counts of the keys with this prefix, in key order.
+    pub fn counts(&self, prefix: &str) -> Vec<EffectCount> {
+        self.0
+            .range(prefix.to_string()..)
+            .take_while(|(key, _)| key.starts_with(prefix))
+            .map(|(_, count)| count.clone())
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::id::RunId;
+
+    fn applied(step: &str, act: u64) -> EffectRecord {
+        let key = EffectKey::new(&RunId::trusted("op-1"), step, 1);
+        let effect = Effect::Repave { image: "a".into() };
+        EffectRecord::applied(&MachineId::trusted("m-1"), &key, &effect, act)
+    }
+
+    fn sums(entries: Vec<EffectRecord>) -> Vec<(String, u32)> {
+        EffectCounts::of(entries)
+            .counts("op-1")
+            .into_iter()
+            .map(|one| (one.key, one.applied))
+            .collect()
+    }
+
+    #[test]
+    fn a_line_left_by_a_crash_is_not_counted() {
+        let twice_written = vec![applied("a", 1), applied("a", 1)];
+        assert_eq!(sums(twice_written), [("op-1/a/1".to_string(), 1)]);
+        let overtaken = vec![applied("a", 1), applied("b", 1)];
+        assert_eq!(sums(overtaken), [("op-1/b/1".to_string(), 1)]);
+        let truly_twice = vec![applied("a", 1), applied("a", 2)];
+        assert_eq!(sums(truly_twice), [("op-1/a/1".to_string(), 2)]);
+    }
+
+    #[test]
+    fn the_prefix_selects() {
+        let tally = EffectCounts::of(vec![applied("a", 1), applied("b", 2)]);
+        assert_eq!(tally.counts("").len(), 2);
+        assert_eq!(tally.counts("op-1/b").len(), 1);
+        assert_eq!(tally.counts("op-2").len(), 0);
+    }
+}
