@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 /// Why a task stopped, and what to do next.
 #[derive(Debug)]
 pub struct Failure {
-    message: String,
+    pub message: String,
     remedy: String,
 }
 

@@ -6,9 +6,10 @@
 
 use crate::shell::{self, Failure};
 use crate::{mutants, peers, postgres, python, tidy};
-use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
 use std::time::Instant;
 
 pub const POSTGRES: &str = "FARRIER_TEST_POSTGRES";
@@ -20,11 +21,9 @@ pub fn run(filter: &[&str]) -> Result<(), Failure> {
     stage("format", format)?;
     stage("tidy", tidy::run)?;
     stage("dependencies", dependencies)?;
-    stage("build and lints", build)?;
+    let programs = stage("build and lints", build)?;
     let peers = Peers::prepare()?;
-    let mut suite = linted(["test", "--workspace", "--locked", "--no-fail-fast", "--"]);
-    peers.set_variables(suite.args(filter));
-    let passed = stage("tests", || run_tests(&mut suite));
+    let passed = stage("tests", || run_programs(&programs, &peers, filter));
     drop(peers);
     let caught = match filter.is_empty() {
         true => stage("mutants", mutants::run),
@@ -83,18 +82,100 @@ impl Peers {
     }
 }
 
-/// Runs the test programs, passes their output on, and names every test that failed.
+/// A compiled test program, and the folder of its package: cargo would run it there.
+#[derive(Debug, PartialEq, Eq)]
+struct TestProgram {
+    path: PathBuf,
+    package: PathBuf,
+}
+
+impl TestProgram {
+    /// The program of one of cargo's messages, if the message is about a test program.
+    fn parse(message: &str) -> Option<Self> {
+        let is_test =
+            message.contains("\"test\":true},") && !message.contains("\"executable\":null");
+        let path = PathBuf::from(text_after(message, "\"executable\":\"").filter(|_| is_test)?);
+        let manifest = PathBuf::from(text_after(message, "\"manifest_path\":\"")?);
+        Some(Self { path, package: manifest.parent()?.to_path_buf() })
+    }
+
+    fn is_simulated(&self) -> bool {
+        file_stem(&self.path).is_some_and(|name| name == SIMULATED)
+    }
+
+    fn command(&self, peers: &Peers, filter: &[&str]) -> Command {
+        let mut command = match self.is_simulated() {
+            true => Command::new("nice"),
+            false => Command::new(&self.path),
+        };
+        if self.is_simulated() {
+            command.args(["-n", "10"]).arg(&self.path);
+        }
+        command.args(filter).current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
+        peers.set_variables(&mut command);
+        command
+    }
+}
+
+/// The program of the crash matrix. It computes for minutes in simulated time.
+const SIMULATED: &str = "engine";
+
+/// Runs the crash matrix beside the other programs: it never waits, and they mostly do. It has the
+/// lower priority, because time does not matter to it. Its output follows that of the others.
+fn run_programs(programs: &[TestProgram], peers: &Peers, filter: &[&str]) -> Result<(), Failure> {
+    let (simulated, others): (Vec<_>, Vec<_>) =
+        programs.iter().partition(|program| program.is_simulated());
+    thread::scope(|scope| {
+        let matrix = scope.spawn(|| {
+            let outputs = simulated.iter().map(|one| one.command(peers, filter).output());
+            outputs.collect::<Result<Vec<_>, _>>()
+        });
+        let run = |program: &&TestProgram| {
+            println!("\n     Running {}", program.path.display());
+            run_tests(&mut program.command(peers, filter)).err()
+        };
+        let mut failures: Vec<Failure> = others.iter().filter_map(run).collect();
+        let outputs = matrix.join().unwrap_or_else(|_| Err(io::Error::other("it panicked")));
+        let outputs = outputs.map_err(|error| Failure::new(error.to_string(), RERUN_HINT))?;
+        for (program, output) in simulated.iter().zip(outputs) {
+            println!("\n     Running {}", program.path.display());
+            let text = String::from_utf8_lossy(&output.stdout);
+            failures
+                .extend(report_tests(text.lines().map(str::to_owned), || Ok(output.status)).err());
+        }
+        match failures.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::new(
+                failures
+                    .iter()
+                    .map(|failure| failure.message.clone())
+                    .collect::<Vec<_>>()
+                    .join("\n"),
+                RERUN_HINT,
+            )),
+        }
+    })
+}
+
+/// Runs a test program or cargo, passes its output on, and names every test that failed.
 pub fn run_tests(suite: &mut Command) -> Result<(), Failure> {
     let started = suite.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-    let mut child = started.map_err(|error| Failure::new(format!("cargo: {error}"), RERUN_HINT))?;
+    let mut child = started.map_err(|error| Failure::new(error.to_string(), RERUN_HINT))?;
     let output = child.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines());
+    report_tests(output.map_while(Result::ok), || child.wait())
+}
+
+/// Prints the lines of test programs. `end` returns the exit status after the last line.
+fn report_tests(
+    lines: impl Iterator<Item = String>,
+    end: impl FnOnce() -> io::Result<ExitStatus>,
+) -> Result<(), Failure> {
     let mut failed = Vec::new();
-    for line in output.map_while(Result::ok) {
+    for line in lines {
         println!("{line}");
         failed.extend(failed_test(&line).map(str::to_owned));
     }
-    let status =
-        child.wait().map_err(|error| Failure::new(format!("cargo: {error}"), RERUN_HINT))?;
+    let status = end().map_err(|error| Failure::new(error.to_string(), RERUN_HINT))?;
     if status.success() {
         return Ok(());
     }
@@ -140,12 +221,15 @@ pub fn linted<const N: usize>(arguments: [&str; N]) -> Command {
     command
 }
 
-/// Builds every test program, the benchmarks and the examples.
-fn build() -> Result<(), Failure> {
-    shell::run(&mut linted(["test", "--workspace", "--locked", "--no-run"]), LINTS)?;
-    // `cargo test` does not build these.
-    let mut left_out = linted(["test", "--workspace", "--locked", "--no-run"]);
-    shell::run(left_out.args(["--benches", "--test", "vm"]), LINTS)
+/// Builds every test program, the benchmarks and the examples. Returns the programs to run.
+fn build() -> Result<Vec<TestProgram>, Failure> {
+    let mut tests = linted(["test", "--workspace", "--locked", "--no-run"]);
+    let messages =
+        shell::read_output(tests.arg("--message-format=json-render-diagnostics"), LINTS)?;
+    // `cargo test` builds only what it would run.
+    let mut others = linted(["test", "--workspace", "--locked", "--no-run"]);
+    shell::run(others.args(["--benches", "--test", "vm"]), LINTS)?;
+    Ok(messages.lines().filter_map(TestProgram::parse).collect())
 }
 
 /// Lints without code generation, for the quick checks.
@@ -169,17 +253,22 @@ fn dependencies() -> Result<(), Failure> {
     shell::run(&mut shell::cargo(["deny", "check", "licenses", "bans", "sources"]), next)
 }
 
-/// The path in cargo's message about the program of this name. The file name of a test ends with a
-/// hash.
+/// The path in cargo's message about the program of this name.
 pub fn executable(messages: &str, name: &str) -> Option<PathBuf> {
-    const KEY: &str = "\"executable\":\"";
     messages.lines().find_map(|message| {
-        let (_, rest) = message.split_once(KEY)?;
-        let path = PathBuf::from(rest.split_once('"')?.0);
-        let stem = path.file_stem()?.to_str()?;
-        let plain = stem.rsplit_once('-').map_or(stem, |(plain, _)| plain);
-        [stem, plain].contains(&name).then_some(path)
+        let path = PathBuf::from(text_after(message, "\"executable\":\"")?);
+        (path.file_stem()? == name || file_stem(&path)? == name).then_some(path)
     })
+}
+
+/// The text between a key of a JSON message and the next quote.
+fn text_after<'a>(message: &'a str, key: &str) -> Option<&'a str> {
+    Some(message.split_once(key)?.1.split_once('"')?.0)
+}
+
+/// The name of a test program without the hash that cargo appends.
+fn file_stem(path: &Path) -> Option<&str> {
+    path.file_stem()?.to_str()?.rsplit_once('-').map(|(name, _)| name)
 }
 
 pub fn target() -> PathBuf {
@@ -217,6 +306,21 @@ mod tests {
         );
         assert_eq!(executable(messages, "farrier"), Some(PathBuf::from("/t/debug/farrier")));
         assert_eq!(executable(r#"{"reason":"build-finished","success":true}"#, "farrier"), None);
+    }
+
+    #[test]
+    fn test_programs_are_found_in_messages() {
+        let message = |profile: &str, path: &str| {
+            format!(
+                r#"{{"manifest_path":"/w/engine/Cargo.toml","profile":{{{profile}}},"executable":{path}}}"#
+            )
+        };
+        let found = TestProgram::parse(&message(r#""test":true"#, r#""/t/deps/engine-1f""#));
+        let found = found.expect("a test program");
+        assert_eq!(found.package, PathBuf::from("/w/engine"));
+        assert!(found.is_simulated());
+        assert_eq!(TestProgram::parse(&message(r#""test":false"#, r#""/t/farrier""#)), None);
+        assert_eq!(TestProgram::parse(&message(r#""test":true"#, "null")), None);
     }
 
     #[test]
