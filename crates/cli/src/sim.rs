@@ -64,7 +64,7 @@ fn verb_name(verb: SimVerb) -> &'static str {
     match verb {
         SimVerb::Perform => "perform",
         SimVerb::Follow => "follow",
-        SimVerb::Inquire => "inquire",
+        SimVerb::GetStatus => "get_status",
         SimVerb::Observe => "observe",
         SimVerb::Stop => "stop",
     }

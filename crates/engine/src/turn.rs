@@ -311,7 +311,7 @@ impl Turn {
             self.log_buffer.add(&step, attempt, &line, self.engine.now());
         }
         metrics::histogram!(
-            "farrier_order_seconds", "verb" => verb.as_str(), "effect" => call.effect.name()
+            "farrier_provider_call_seconds", "verb" => verb.as_str(), "effect" => call.effect.name()
         )
         .record(started.elapsed().as_secs_f64());
         let result = match answered {
@@ -440,7 +440,7 @@ impl Turn {
         }
         let first = self.claimed.run.progress.started_at.is_none();
         if let (true, Some(started)) = (first, after.progress.started_at) {
-            metrics::histogram!("farrier_reaction_seconds")
+            metrics::histogram!("farrier_run_start_latency_seconds")
                 .record(started.since(after.spec.created_at).as_secs_f64());
         }
     }

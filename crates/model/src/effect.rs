@@ -338,7 +338,7 @@ pub enum CallVerb {
     /// Wait for the end of what the key started; never start it. Answers `Done`.
     Follow,
     /// Get the status of the key. Answers `Done`, `UnderWay`, `NeverStarted` or `Unknown`.
-    #[serde(rename = "inquire")]
+    #[serde(alias = "inquire")]
     GetStatus,
     /// Read whether the goal holds, without changing anything. Answers `Done` or `Differs`.
     Observe,
@@ -356,7 +356,7 @@ impl CallVerb {
         match self {
             Self::Perform => "perform",
             Self::Follow => "follow",
-            Self::GetStatus => "inquire",
+            Self::GetStatus => "get_status",
             Self::Observe => "observe",
             Self::Stop => "stop",
         }

@@ -196,7 +196,7 @@ impl Provider for Datacenter {
     fn gauges(&self) -> Vec<(&'static str, usize)> {
         let (resting, under_way, at_most) = self.bmcs.governor.totals();
         vec![
-            ("farrier_bmcs_resting", resting),
+            ("farrier_bmc_circuit_open", resting),
             ("farrier_bmc_calls", under_way),
             ("farrier_bmc_calls_limit", at_most),
         ]

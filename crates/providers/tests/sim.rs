@@ -268,8 +268,8 @@ async fn the_order_of_steps_matters() {
     assert_eq!(fault, Fault::new(FaultCode::EffectFailed, "machine booted from disk, not PXE"));
     assert_eq!(sim.effects("op-1/early").unwrap()[0].applied, 0);
     // `get_status` refers to the end, which reports the same fault.
-    let inquired = answer(&sim, CallVerb::GetStatus, "early", repave("a")).await;
-    assert_eq!(inquired, Ok(ProviderAnswer::UnderWay));
+    let status = answer(&sim, CallVerb::GetStatus, "early", repave("a")).await;
+    assert_eq!(status, Ok(ProviderAnswer::UnderWay));
     let followed = answer(&sim, CallVerb::Follow, "early", repave("a")).await;
     assert_eq!(followed, Err(fault));
 
@@ -429,8 +429,8 @@ async fn a_crash_in_the_middle_of_a_repave_loses_nothing() {
         // The hardware continues while no controller runs.
         call.advance(8_000);
         let second = call.sim(&memory);
-        let inquired = answer(&second, CallVerb::GetStatus, "repave", repave("a")).await;
-        assert_eq!(inquired, Ok(ProviderAnswer::UnderWay));
+        let status = answer(&second, CallVerb::GetStatus, "repave", repave("a")).await;
+        assert_eq!(status, Ok(ProviderAnswer::UnderWay));
         let mut follow = order(CallVerb::Follow, "repave", repave("a"));
         follow.log_offset_bytes = heartbeat.len() as u64;
         let more = begin_and_crash(&second, &follow).await;
@@ -469,8 +469,8 @@ async fn stopping() {
         call.advance(60_000);
         let probe = answer(&sim, CallVerb::Observe, "repave", repave("a")).await;
         assert_eq!(probe, Ok(ProviderAnswer::Differs("image partial is on disk".into())));
-        let inquired = answer(&sim, CallVerb::GetStatus, "repave", repave("a")).await;
-        assert_eq!(inquired, Ok(ProviderAnswer::Unknown("repave was stopped after 3s".into())));
+        let status = answer(&sim, CallVerb::GetStatus, "repave", repave("a")).await;
+        assert_eq!(status, Ok(ProviderAnswer::Unknown("repave was stopped after 3s".into())));
         let (followed, log) =
             call_provider(&sim, &order(CallVerb::Follow, "repave", repave("a"))).await;
         assert_eq!(followed.unwrap_err().code, FaultCode::EffectFailed);
@@ -581,10 +581,10 @@ async fn every_fault_action() {
             assert_eq!(sim.list_faults().unwrap()[0].applied_count, 1);
             // Another controller reads what really happened.
             let other = Sim::new(memory.clone(), Speed::Zero);
-            let inquired = answer(&other, CallVerb::GetStatus, step, REBOOT).await.unwrap();
-            assert_eq!(matches!(inquired, ProviderAnswer::Done(_)), happened, "{inquired:?}");
+            let status = answer(&other, CallVerb::GetStatus, step, REBOOT).await.unwrap();
+            assert_eq!(matches!(status, ProviderAnswer::Done(_)), happened, "{status:?}");
             let never = action == Action::Hang;
-            assert_eq!(inquired == ProviderAnswer::NeverStarted, never, "{inquired:?}");
+            assert_eq!(status == ProviderAnswer::NeverStarted, never, "{status:?}");
             // The rule is used up, and so is a key that failed: it never acts.
             let again = perform(&other, step, REBOOT).await;
             assert_eq!(again.is_err(), action == Action::Fail, "{again:?}");

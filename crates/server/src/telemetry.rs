@@ -65,15 +65,22 @@ fn describe() {
     use metrics::{describe_counter, describe_gauge, describe_histogram};
     describe_counter!("farrier_runs_started_total", "Runs accepted, by type.");
     describe_counter!("farrier_runs_finished_total", "Runs ended, by type and phase.");
-    describe_counter!("farrier_probes_total", "Machines looked at.");
-    describe_counter!("farrier_health_probes_total", "Machines whose parts were looked at.");
+    describe_counter!("farrier_probes_total", "Probes of machines.");
+    describe_counter!("farrier_health_probes_total", "Probes of the components of machines.");
     describe_counter!(
         "farrier_turn_panics_total",
-        "Workers that panicked; each run rests a while."
+        "Turns of runs that panicked; the run is retried after a pause."
+    );
+    describe_counter!(
+        "farrier_record_turn_failures_total",
+        "Turns of records that failed and are retried, by kind."
     );
     describe_counter!("farrier_unreadable_records_total", "Claimed runs that cannot be read.");
     describe_counter!("farrier_requests_total", "Requests, by path and gRPC status.");
-    describe_counter!("farrier_retention_removed_total", "Rows cleared away, by what they were.");
+    describe_counter!(
+        "farrier_retention_removed_total",
+        "Rows deleted by retention, by kind of row."
+    );
     // A counter that has not counted yet is exported as zero, not absent.
     for what in ["runs", "events", "logs"] {
         metrics::counter!("farrier_retention_removed_total", "what" => what).increment(0);
@@ -82,7 +89,7 @@ fn describe() {
     metrics::counter!("farrier_health_probes_total").increment(0);
     metrics::counter!("farrier_turn_panics_total").increment(0);
     metrics::counter!("farrier_unreadable_records_total").increment(0);
-    describe_gauge!("farrier_runs_in_hand", "Runs this replica is working on.");
+    describe_gauge!("farrier_runs_claimed", "Runs that this replica has claimed.");
     describe_gauge!("farrier_runs_active", "Runs that have not ended, by phase.");
     describe_gauge!("farrier_runs_overdue", "Active runs that wait longer than is normal.");
     describe_gauge!(
@@ -90,18 +97,30 @@ fn describe() {
         "Racks, switches, power shelves, hosts, nodes and sites, by kind and state."
     );
     describe_gauge!("farrier_devices_overdue", "Devices that wait longer than is normal, by kind.");
-    describe_counter!("farrier_device_probes_total", "Switches and power shelves looked at.");
+    describe_counter!("farrier_device_probes_total", "Probes of switches and power shelves.");
     metrics::counter!("farrier_device_probes_total").increment(0);
     describe_gauge!("farrier_machines", "Machines in the inventory.");
-    describe_gauge!("farrier_health_alerts", "Alerts that page, by kind and by what they prevent.");
-    describe_gauge!("farrier_health_alerts_suppressed", "Alerts that page nobody, by kind.");
+    describe_gauge!("farrier_health_alerts", "Active alerts, by kind and by classification.");
+    describe_gauge!(
+        "farrier_health_alerts_suppressed",
+        "Alerts that suppress external alerting, by kind."
+    );
     describe_gauge!("farrier_watchers", "Open watches.");
-    describe_gauge!("farrier_bmcs_resting", "BMCs that probes leave alone for a while.");
-    describe_gauge!("farrier_bmc_calls", "Calls to BMCs under way.");
-    describe_gauge!("farrier_bmc_calls_limit", "How many calls to BMCs may be under way.");
-    describe_histogram!("farrier_order_seconds", "Time per order to a provider.");
-    describe_histogram!("farrier_reaction_seconds", "From accepted to started.");
-    describe_histogram!("farrier_request_seconds", "Time per request, by path.");
+    describe_gauge!(
+        "farrier_bmc_circuit_open",
+        "BMCs whose circuit breaker is open: probes do not call them."
+    );
+    describe_gauge!("farrier_bmc_calls", "Calls to BMCs in progress.");
+    describe_gauge!("farrier_bmc_calls_limit", "The limit of concurrent calls to BMCs.");
+    describe_histogram!(
+        "farrier_provider_call_seconds",
+        "Duration of a provider call, by verb and effect."
+    );
+    describe_histogram!(
+        "farrier_run_start_latency_seconds",
+        "Time from the acceptance of a run to its start."
+    );
+    describe_histogram!("farrier_request_seconds", "Duration of a request, by path.");
     describe_nodes();
 }
 
@@ -111,7 +130,7 @@ fn describe_nodes() {
     metrics::counter!("farrier_heartbeats_total").increment(0);
     describe_counter!(
         "farrier_node_tasks_total",
-        "Tasks that agents have ended, by kind and by how they ended."
+        "Tasks that agents have completed, by kind and result."
     );
     for kind in TaskKind::ALL {
         for end in ["done", "failed"] {
@@ -119,13 +138,13 @@ fn describe_nodes() {
                 .increment(0);
         }
     }
-    describe_histogram!("farrier_reconcile_seconds", "Time per pass over a site.");
+    describe_histogram!("farrier_reconcile_seconds", "Duration of a reconcile pass over a site.");
 }
 
 /// Updates the gauges that are read at scrape time. When the database does not answer, its numbers
 /// keep their last values and the rest of the page is served.
 pub(crate) async fn refresh(engine: &Engine) {
-    metrics::gauge!("farrier_runs_in_hand").set(engine.scheduler().in_flight() as f64);
+    metrics::gauge!("farrier_runs_claimed").set(engine.scheduler().in_flight() as f64);
     metrics::gauge!("farrier_watchers").set(engine.hub().watchers() as f64);
     for (name, value) in engine.providers().gauges() {
         metrics::gauge!(name).set(value as f64);

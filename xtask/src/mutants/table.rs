@@ -101,8 +101,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "no cancel is accepted",
         file: "crates/engine/src/run/act.rs",
-        original: "        let mut run = held.run;\n",
-        broken: "        let mut run = held.run;
+        original: "        let mut run = claimed.run;\n",
+        broken: "        let mut run = claimed.run;
         if AWAKE && matches!(self.action, Action::Cancel) {
             return Err(Refusal::precondition(\"NEVER\", \"never\").into());
         }\n",
@@ -204,8 +204,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "an ended parent run keeps its devices",
         file: "crates/engine/src/claims.rs",
-        original: "        for (held, next) in locked.claims {\n",
-        broken: "        for (held, next) in locked.claims.into_iter().filter(|_| !AWAKE) {\n",
+        original: "        for (claimed, next) in locked.claims {\n",
+        broken: "        for (claimed, next) in locked.claims.into_iter().filter(|_| !AWAKE) {\n",
         test: RESTART,
         scenario: GROUP,
         expected_message: "the client never got to the end of it",
@@ -213,8 +213,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a child run is started under a lost claim",
         file: "crates/engine/src/fan_out.rs",
-        original: "            mine && asked && !held.run.progress.halting()\n",
-        broken: "            AWAKE || (mine && asked && !held.run.progress.halting())\n",
+        original: "            mine && requested && !claimed.run.progress.halting()\n",
+        broken: "            AWAKE || (mine && requested && !claimed.run.progress.halting())\n",
         test: STEAL_CLAIMS,
         scenario: GROUP,
         expected_message: "was begun under a claim that had been lost",

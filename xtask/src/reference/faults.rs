@@ -27,14 +27,15 @@ pub fn page(texts: &[Text]) -> String {
     page
 }
 
-/// The lines of the table: `Variant = "name", Class, Happened;`.
+/// The lines of the table: `Variant = "name", Class, EffectOutcome;`.
 fn codes(text: &str) -> Vec<(String, String, String)> {
     let row = |line: &str| {
         let (_, rest) = line.trim().strip_suffix(';')?.split_once(" = \"")?;
         let mut cells = rest.split(", ");
         let name = cells.next()?.strip_suffix('"')?.to_owned();
         let class = kebab(cells.next()?);
-        Some((name, class, cells.next()?.to_lowercase()))
+        let happened = if cells.next()? == "Unknown" { "maybe" } else { "no" };
+        Some((name, class, happened.to_owned()))
     };
     let table = text.split_once("\ncodes! {\n").and_then(|(_, rest)| rest.split_once("\n}\n"));
     table.map_or_else(Vec::new, |(rows, _)| rows.lines().filter_map(row).collect())
@@ -64,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_fault_has_a_row_with_its_class_and_its_sentence() {
-        let table = "macro_rules! codes {}\n\ncodes! {\n    B = \"b-c\", NeedsIntervention, Maybe;\n    A = \"a\", Bug, No;\n}\n";
+        let table = "macro_rules! codes {}\n\ncodes! {\n    B = \"b-c\", NeedsIntervention, Unknown;\n    A = \"a\", Bug, NotApplied;\n}\n";
         let texts = [
             ("crates/model/src/fault.rs", table),
             ("docs/faults/a.md", "# a\n\nIt broke. Twice.\n\nMore.\n"),

@@ -64,7 +64,8 @@ fn sim_effects() -> PossibleValuesParser {
 pub enum SimVerb {
     Perform,
     Follow,
-    Inquire,
+    #[value(name = "get_status")]
+    GetStatus,
     Observe,
     Stop,
 }

@@ -59,7 +59,7 @@ impl Clients {
     pub async fn in_doubt(&mut self, id: &str, kind: &str, effect: &str) -> v1::Run {
         self.in_maintenance(id).await;
         self.fault(fault(id, effect, "drop", 1)).await;
-        self.fault(at("inquire", fault(id, effect, "fail", 0))).await;
+        self.fault(at("get_status", fault(id, effect, "fail", 0))).await;
         let run = self.start(id, kind, "first").await;
         let run = self.finished(&run.run_id).await;
         assert_eq!(run.error.as_ref().unwrap().details["fault"], "outcome-unknown");

@@ -166,7 +166,7 @@ async fn an_unknown_outcome_waits_for_the_operator() {
     let (_world, mut api) = TestServer::open("zero").await;
     api.in_maintenance("m-1").await;
     api.fault(fault("m-1", "reboot", "drop", 1)).await;
-    api.fault(at("inquire", fault("m-1", "reboot", "fail", 0))).await;
+    api.fault(at("get_status", fault("m-1", "reboot", "fail", 0))).await;
     let run = ended(&mut api, "m-1", "REBOOT", "r").await;
     assert_eq!(run.phase(), Phase::Failed);
     assert_eq!(run.workflow_state(), v1::WorkflowState::FailedManualIntervention);

@@ -120,7 +120,7 @@ async fn the_metrics_count_what_happens() {
         (&alerts_on("machine", "other"), 2.0),
         (&alerts_on("rack", "other"), 0.0),
         ("farrier_health_alerts_suppressed{kind=\"machine\"}", 1.0),
-        ("farrier_runs_in_hand", 1.0),
+        ("farrier_runs_claimed", 1.0),
         ("farrier_runs_overdue", 0.0),
         ("farrier_runs_active{phase=\"PENDING\"}", 0.0),
         ("farrier_runs_active{phase=\"RUNNING\"}", 1.0),
@@ -134,10 +134,14 @@ async fn the_metrics_count_what_happens() {
     }
     assert!(samples["farrier_probes_total"] >= 2.0);
     assert!(!page.contains("evil-1"), "a client's words are no labels");
-    for name in ["farrier_order_seconds", "farrier_reaction_seconds", "farrier_request_seconds"] {
+    for name in [
+        "farrier_provider_call_seconds",
+        "farrier_run_start_latency_seconds",
+        "farrier_request_seconds",
+    ] {
         check_histogram(&samples, name);
     }
-    assert_eq!(samples["farrier_reaction_seconds_count"], 4.0);
+    assert_eq!(samples["farrier_run_start_latency_seconds_count"], 4.0);
 }
 
 /// A gauge that is not set again would keep its old value.

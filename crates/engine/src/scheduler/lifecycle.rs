@@ -78,7 +78,7 @@ impl Scheduler {
                     tokio::time::sleep(DATABASE_RETRY).await;
                 }
                 Err(error) => {
-                    metrics::counter!("farrier_unmoved_records_total", "kind" => kind.as_str())
+                    metrics::counter!("farrier_record_turn_failures_total", "kind" => kind.as_str())
                         .increment(1);
                     tracing::error!(id = %claimed.id, %error, "the record cannot be advanced; it is retried after a backoff");
                     break;

@@ -67,7 +67,7 @@ pub fn classify_answer(
     let mut classification = match verb {
         CallVerb::Perform => case.performed(result),
         CallVerb::Follow => case.followed(result),
-        CallVerb::GetStatus => case.inquired(result),
+        CallVerb::GetStatus => case.classify_status(result),
         CallVerb::Observe => case.observed(result),
         CallVerb::Stop => case.stopped(result),
     };
@@ -114,7 +114,7 @@ impl AnswerContext<'_> {
         }
     }
 
-    fn inquired(&self, result: Result<ProviderAnswer, Fault>) -> AnswerClassification {
+    fn classify_status(&self, result: Result<ProviderAnswer, Fault>) -> AnswerClassification {
         match result {
             Ok(ProviderAnswer::Done(outcome)) => self.succeed(outcome, ""),
             Ok(ProviderAnswer::UnderWay) => self.under_way(),

@@ -319,8 +319,8 @@ async fn a_stop_ends_the_evictions_and_leaves_the_cordon() {
         let fault = call_provider(&other, verb, "drain", &drain(60)).await.0.unwrap_err();
         assert_eq!(fault.code, FaultCode::EffectFailed, "{verb:?}: {fault}");
     }
-    let inquired = call_provider(&other, CallVerb::GetStatus, "drain", &drain(60)).await.0;
-    assert!(matches!(inquired, Ok(ProviderAnswer::Unknown(_))), "{inquired:?}");
+    let status = call_provider(&other, CallVerb::GetStatus, "drain", &drain(60)).await.0;
+    assert!(matches!(status, Ok(ProviderAnswer::Unknown(_))), "{status:?}");
     assert_eq!(
         call_provider(&other, CallVerb::Stop, "drain", &drain(60)).await.0,
         Ok(ProviderAnswer::Stopped)

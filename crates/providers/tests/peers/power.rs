@@ -276,8 +276,8 @@ async fn a_record_identifies_the_machine() {
         assert!(log.contains(line), "{line}:\n{log}");
     }
     // It changes nothing, so it is repeated when its outcome is unknown.
-    let inquired = call_provider(&provider, peer.url(), CallVerb::GetStatus, &record).await.0;
-    assert_eq!(inquired, Ok(ProviderAnswer::NeverStarted));
+    let status = call_provider(&provider, peer.url(), CallVerb::GetStatus, &record).await.0;
+    assert_eq!(status, Ok(ProviderAnswer::NeverStarted));
     assert_eq!(
         call_provider(&provider, peer.url(), CallVerb::Stop, &record).await.0,
         Ok(ProviderAnswer::Stopped)
