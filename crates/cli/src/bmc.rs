@@ -6,7 +6,7 @@ use crate::exit::{Exit, Failure};
 use crate::output::Screen;
 use crate::table::{ColorMode, Tone};
 use crate::text::one_line;
-use proto::v1::bmc_finding::Verdict;
+use proto::v1::bmc_finding::Outcome;
 use proto::v1::{BmcFinding, BmcReport, TestBmcRequest, UnlockBmcRequest};
 
 /// The width of the longest step name.
@@ -56,16 +56,16 @@ fn format_report(report: &BmcReport, colors: ColorMode) -> String {
 }
 
 fn format_finding(finding: &BmcFinding, colors: ColorMode) -> String {
-    let (mark, tone, name) = match finding.verdict() {
-        Verdict::Ok => ("✓", Tone::Good, "ok"),
-        Verdict::Cannot => ("✗", Tone::Bad, "cannot"),
-        Verdict::NotTried | Verdict::Unspecified => ("-", Tone::Dim, "not tried"),
+    let (mark, tone, name) = match finding.outcome() {
+        Outcome::Ok => ("✓", Tone::Good, "ok"),
+        Outcome::Cannot => ("✗", Tone::Bad, "cannot"),
+        Outcome::NotTried | Outcome::Unspecified => ("-", Tone::Dim, "not tried"),
     };
     let mark = colors.apply(tone, mark);
     format!(
         "  {mark} {:STEP_WIDTH$}  {name:9}  {}\n",
         one_line(&finding.step),
-        one_line(&finding.said)
+        one_line(&finding.message)
     )
 }
 
@@ -92,17 +92,17 @@ mod tests {
 
     #[test]
     fn each_step_is_a_line() {
-        let finding = |step: &str, classification: Verdict, message: &str| BmcFinding {
+        let finding = |step: &str, classification: Outcome, message: &str| BmcFinding {
             step: step.into(),
-            verdict: classification.into(),
-            said: message.into(),
+            outcome: classification.into(),
+            message: message.into(),
         };
         let report = BmcReport {
             peer: "https://h".into(),
             findings: vec![
-                finding("port", Verdict::Ok, "443"),
-                finding("login", Verdict::Cannot, "no\u{7}"),
-                finding("firmware updates", Verdict::NotTried, "login comes first"),
+                finding("port", Outcome::Ok, "443"),
+                finding("login", Outcome::Cannot, "no\u{7}"),
+                finding("firmware updates", Outcome::NotTried, "login comes first"),
             ],
             summary: "Farrier cannot".into(),
             next_command: "farrier fault login-refused".into(),

@@ -97,8 +97,9 @@ fn format_impact(all: &[ComponentResult]) -> String {
     let mut text = String::new();
     for (rack, one) in racks {
         let mut lines = Vec::new();
-        if !one.dark_machine_ids.is_empty() {
-            let affected = join_names(one.dark_machine_ids.iter().map(String::as_str), MAX_NAMED);
+        if !one.affected_machine_ids.is_empty() {
+            let affected =
+                join_names(one.affected_machine_ids.iter().map(String::as_str), MAX_NAMED);
             lines.push(format!("would go dark: {affected}"));
         }
         lines.extend(one.notes.iter().map(|note| format!("note: {}", one_line(note))));
@@ -155,7 +156,7 @@ fn status_table(all: &[ComponentFirmwareStatus], wide: bool) -> Table {
         let mut row: Vec<Cell> = vec![
             (&one.device_id).into(),
             join_versions(&one.current).into(),
-            join_versions(&one.wanted).into(),
+            join_versions(&one.desired).into(),
             (&one.firmware_id).into(),
             (&one.operation_id).into(),
         ];
@@ -223,7 +224,7 @@ mod tests {
             message: "first".into(),
             steps: vec!["firmware-machines".into(), "validate".into()],
             refusals: vec![gate("first", ""), gate("second", "farrier why rack-1")],
-            dark_machine_ids: vec!["m-1".into(), "m-2".into()],
+            affected_machine_ids: vec!["m-1".into(), "m-2".into()],
             notes: vec!["mind the gap".into()],
             ..Default::default()
         };

@@ -10,7 +10,7 @@ use crate::hardware::power_name;
 use crate::output::Screen;
 use crate::text::one_line;
 use proto::v1::discovered::Outcome;
-use proto::v1::found_system::Standing;
+use proto::v1::found_system::Status;
 use proto::v1::{DiscoverRequest, Discovered, FoundSystem};
 use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
@@ -75,12 +75,12 @@ impl DiscoveryCounts {
             Outcome::Found | Outcome::Unspecified => {}
         }
         for system in &result.systems {
-            match system.standing() {
-                Standing::New | Standing::Unspecified => self.new += 1,
-                Standing::Known => self.known += 1,
-                Standing::Registered => self.registered += 1,
-                Standing::Doubtful => self.doubtful += 1,
-                Standing::Refused => self.refused += 1,
+            match system.status() {
+                Status::New | Status::Unspecified => self.new += 1,
+                Status::Known => self.known += 1,
+                Status::Registered => self.registered += 1,
+                Status::Doubtful => self.doubtful += 1,
+                Status::Refused => self.refused += 1,
             }
         }
     }
@@ -126,7 +126,7 @@ fn format_summary(counts: &DiscoveryCounts) -> String {
         1 => "1 address".to_string(),
         count => format!("{count} addresses"),
     };
-    format!("{requested} asked: {} found{detail}{rest}", noun(counts.found(), "machine"))
+    format!("{requested} probed: {} found{detail}{rest}", noun(counts.found(), "machine"))
 }
 
 fn print_result(screen: &mut Screen, result: &Discovered) -> Result<(), Failure> {
@@ -144,13 +144,13 @@ fn print_result(screen: &mut Screen, result: &Discovered) -> Result<(), Failure>
         Outcome::LoginRefused => screen.print_line(&format!(
             "{}  login refused: {}; next: farrier bmc unlock {}",
             one_line(&result.address),
-            one_line(&result.said),
+            one_line(&result.message),
             one_line(&result.address)
         )),
         Outcome::Failed => screen.print_line(&format!(
             "{}  failed: {}",
             one_line(&result.address),
-            one_line(&result.said)
+            one_line(&result.message)
         )),
         Outcome::Found | Outcome::Unspecified => {
             result.systems.iter().try_for_each(|system| screen.print_line(&format_machine(system)))
@@ -166,13 +166,13 @@ fn format_machine(system: &FoundSystem) -> String {
         serial => format!("serial {serial}"),
     };
     let power = format!("power {}", power_name(system.power()));
-    let (id, message) = (&system.machine_id, &system.said);
-    let status = match system.standing() {
-        Standing::New | Standing::Unspecified => "new".to_string(),
-        Standing::Known => format!("known as {id} by its {message}"),
-        Standing::Registered => format!("registered as {id}"),
-        Standing::Doubtful => format!("doubtful, not registered: {message}"),
-        Standing::Refused => format!("not registered: {message}"),
+    let (id, message) = (&system.machine_id, &system.message);
+    let status = match system.status() {
+        Status::New | Status::Unspecified => "new".to_string(),
+        Status::Known => format!("known as {id} by its {message}"),
+        Status::Registered => format!("registered as {id}"),
+        Status::Doubtful => format!("doubtful, not registered: {message}"),
+        Status::Refused => format!("not registered: {message}"),
     };
     let parts = [
         system.endpoint.clone(),
@@ -203,8 +203,8 @@ fn format_macs(system: &FoundSystem) -> String {
 /// Shows the progress on stderr, if it is a terminal.
 fn show_progress(screen: &Screen, result: &Discovered, counts: &DiscoveryCounts) {
     if has_progress(screen) {
-        let text = format!("\rasked {}/{}, {} found", result.asked, result.total, counts.found());
-        let end = if result.asked == result.total { "\r\u{1b}[K" } else { "" };
+        let text = format!("\rasked {}/{}, {} found", result.probed, result.total, counts.found());
+        let end = if result.probed == result.total { "\r\u{1b}[K" } else { "" };
         let _ = write!(std::io::stderr(), "{text}{end}");
     }
 }
@@ -278,9 +278,9 @@ mod tests {
             serial: "S1".into(),
             mac_addresses: vec!["02:00:00:00:00:01".into()],
             power: proto::v1::PowerState::On.into(),
-            standing: Standing::Known.into(),
+            status: Status::Known.into(),
             machine_id: "m-1".into(),
-            said: "serial number".into(),
+            message: "serial number".into(),
             ..Default::default()
         };
         assert_eq!(
@@ -294,18 +294,18 @@ mod tests {
 
     #[test]
     fn the_end_counts_everything() {
-        let result = |outcome: Outcome, standings: &[Standing]| Discovered {
+        let result = |outcome: Outcome, statuses: &[Status]| Discovered {
             outcome: outcome.into(),
-            systems: standings
+            systems: statuses
                 .iter()
-                .map(|one| FoundSystem { standing: (*one).into(), ..Default::default() })
+                .map(|one| FoundSystem { status: (*one).into(), ..Default::default() })
                 .collect(),
             total: 4,
             ..Default::default()
         };
         let mut counts = DiscoveryCounts::default();
         for one in [
-            result(Outcome::Found, &[Standing::Registered, Standing::Known]),
+            result(Outcome::Found, &[Status::Registered, Status::Known]),
             result(Outcome::Unreachable, &[]),
             result(Outcome::LoginRefused, &[]),
             result(Outcome::Failed, &[]),
@@ -314,7 +314,7 @@ mod tests {
         }
         assert_eq!(
             format_summary(&counts),
-            "4 addresses asked: 2 machines found (1 registered, 1 known), 1 unreachable, \
+            "4 addresses probed: 2 machines found (1 registered, 1 known), 1 unreachable, \
              1 refused the login, 1 failed"
         );
     }

@@ -181,15 +181,15 @@ fn format_preview(preview: &PowerShelfMaintenancePreview) -> String {
             true => "nothing to do".to_string(),
             false => shelf.steps.join(", "),
         };
-        let (id, status) = (one_line(&shelf.power_shelf_id), one_line(&shelf.standing));
+        let (id, status) = (one_line(&shelf.power_shelf_id), one_line(&shelf.state));
         text.push_str(&format!("  {id} ({status}): {}\n", one_line(&steps)));
     }
-    let affected = preview.dark.iter().map(|one| match one.against.as_str() {
+    let affected = preview.affected.iter().map(|one| match one.against.as_str() {
         "" => one.machine_id.clone(),
         against => format!("{}  ({against})", one.machine_id),
     });
     let sections = [
-        ("Would go dark:", affected.collect::<Vec<_>>()),
+        ("Would go affected:", affected.collect::<Vec<_>>()),
         ("Because:", preview.rules.clone()),
         ("Warnings:", preview.warnings.clone()),
         ("Would be refused:", preview.refusals.clone()),
@@ -234,19 +234,19 @@ fn format_power_shelf(shelf: &PowerShelf, clock: &Clock) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::v1::{DarkMachine, PowerShelfMaintenanceStep};
+    use proto::v1::{AffectedMachine, PowerShelfMaintenanceStep};
 
     #[test]
     fn a_dry_run_reads_from_top_to_bottom() {
         let preview = PowerShelfMaintenancePreview {
             shelves: vec![PowerShelfMaintenanceStep {
                 power_shelf_id: "ps-1".into(),
-                standing: "Ready, power on".into(),
+                state: "Ready, power on".into(),
                 steps: vec!["power-off".into()],
             }],
-            dark: vec![
-                DarkMachine { machine_id: "m-1".into(), against: "m-1 is READY".into() },
-                DarkMachine { machine_id: "m-2".into(), against: String::new() },
+            affected: vec![
+                AffectedMachine { machine_id: "m-1".into(), against: "m-1 is READY".into() },
+                AffectedMachine { machine_id: "m-2".into(), against: String::new() },
             ],
             refusals: vec!["it would take power".into()],
             warnings: Vec::new(),
@@ -260,7 +260,7 @@ Dry run: nothing is changed.
 Power shelves:
   ps-1 (Ready, power on): power-off
 
-Would go dark:
+Would go affected:
   m-1  (m-1 is READY)
   m-2
 

@@ -116,7 +116,7 @@ fn effects_table(effects: &[SimEffect], _wide: bool) -> Table {
             (&effect.key).into(),
             (&effect.machine).into(),
             (&effect.effect).into(),
-            effect.asked.to_string().into(),
+            effect.requested.to_string().into(),
             Cell::with_tone(effect.applied.to_string(), tone),
         ]);
     }

@@ -73,7 +73,7 @@ fn explanation_facts(why: &Explanation, clock: &Clock) -> Vec<(&'static str, Str
         ("held by", why.held_by.clone()),
         ("failed", why.failed.clone()),
         ("fault", fault),
-        ("hindrance", why.hindrance.clone()),
+        ("degraded_reason", why.degraded_reason.clone()),
         ("operation", why.run_id.clone()),
         ("machine", why.machine_id.clone()),
     ];

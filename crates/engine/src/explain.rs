@@ -161,13 +161,13 @@ impl Engine {
         };
         let machine_id = machine.as_ref().map(|machine| machine.id.clone());
         let machine_id = machine_id.or(run.as_ref().and_then(|run| run.spec.target.machine()));
-        let hindrance = self.degraded_reason(machine, machine_id.as_ref()).await?;
+        let degraded_reason = self.degraded_reason(machine, machine_id.as_ref()).await?;
         Ok(Explained {
             explanation: reported,
             machine_id,
             run_id: run.map(|run| run.spec.id),
             claimed_by: held_by,
-            degraded_reason: hindrance,
+            degraded_reason,
         })
     }
 

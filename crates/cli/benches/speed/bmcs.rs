@@ -87,12 +87,12 @@ async fn register(fleet: &Fleet, peer: &Peer) -> Outcome<()> {
     let secret = Some(Secret::Password(password));
     let request = v1::SetCredentialRequest { name: "bmc".into(), secret };
     CredentialServiceClient::new(channel.clone()).set_credential(request).await?;
-    let mut hands = JoinSet::new();
+    let mut clients = JoinSet::new();
     for call in 0..CLIENTS {
         let mut machines = MachineServiceClient::new(channel.clone());
         let specs: Vec<(usize, String)> =
             (call..MACHINES).step_by(CLIENTS).map(|index| (index, peer.url(index))).collect();
-        hands.spawn(async move {
+        clients.spawn(async move {
             for (index, bmc_endpoint) in specs {
                 let spec = v1::MachineSpec {
                     bmc_endpoint,
@@ -111,7 +111,7 @@ async fn register(fleet: &Fleet, peer: &Peer) -> Outcome<()> {
             Ok::<(), tonic::Status>(())
         });
     }
-    while let Some(done) = hands.join_next().await {
+    while let Some(done) = clients.join_next().await {
         done??;
     }
     Ok(())

@@ -29,8 +29,8 @@ impl ClientPool {
             runs: RunServiceClient::new(channel.clone()),
             ends: Arc::clone(&ends),
         };
-        let hands = channels.iter().cycle().take(clients).map(call).collect();
-        Ok(Self { clients: hands, watch })
+        let clients = channels.iter().cycle().take(clients).map(call).collect();
+        Ok(Self { clients, watch })
     }
 
     pub fn first(&self) -> BenchClient {

@@ -70,8 +70,8 @@ impl Setup {
         Self { hardware, ..self }
     }
 
-    pub fn hands(self, hands: RunSlots) -> Self {
-        Self { run_slots: hands, ..self }
+    pub fn run_slots(self, run_slots: RunSlots) -> Self {
+        Self { run_slots, ..self }
     }
 
     pub fn probes(self, probes: Probes) -> Self {

@@ -38,7 +38,7 @@ enum Wait {
 impl Wait {
     const fn as_str(self) -> &'static str {
         match self {
-            Self::Queue => "the engine's hands are full, runs wait in the queue",
+            Self::Queue => "the engine has no free slot, runs wait in the queue",
             Self::FirstStep => "simulated hardware holds the first step",
         }
     }
@@ -64,7 +64,7 @@ async fn accept(
     let machines = machines_per_second(store) * (bench.span + WARM_UP).as_secs_f64();
     let setup = Setup::new(store).machines(machines as usize).hardware(Hardware::Holding);
     let (name, setup) = match wait {
-        Wait::Queue => ("StartRun accepted", setup.hands(RunSlots::One)),
+        Wait::Queue => ("StartRun accepted", setup.run_slots(RunSlots::One)),
         Wait::FirstStep => ("StartRun accepted, first step begun", setup),
     };
     let fleet = Fleet::start(bench, setup).await?;

@@ -1,4 +1,4 @@
-//! The results: a row per figure, with the limit it is compared with, its target, and the verdict.
+//! The results: a row per figure, with the limit it is compared with, its target, and the assessment.
 
 use crate::tally::Tally;
 use crate::{Outcome, Store};
@@ -55,7 +55,7 @@ pub enum Target {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Verdict {
+enum Assessment {
     Reached,
     /// The percentage by which the target was missed.
     Short(f64),
@@ -64,7 +64,7 @@ enum Verdict {
     NoSample,
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for Assessment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Reached => f.write_str("reached"),
@@ -123,15 +123,15 @@ impl Row {
         (limit.value > 0.0).then(|| self.measured.value / limit.value)
     }
 
-    fn verdict(&self) -> Verdict {
+    fn assessment(&self) -> Assessment {
         let measured = self.measured.value;
         match self.target {
-            _ if measured.is_nan() => Verdict::NoSample,
-            None => Verdict::NoTarget,
-            Some(Target::AtLeast(desired)) if measured >= desired => Verdict::Reached,
-            Some(Target::AtMost(desired)) if measured <= desired => Verdict::Reached,
-            Some(Target::AtLeast(desired)) => Verdict::Short((1.0 - measured / desired) * 100.0),
-            Some(Target::AtMost(desired)) => Verdict::Short((measured / desired - 1.0) * 100.0),
+            _ if measured.is_nan() => Assessment::NoSample,
+            None => Assessment::NoTarget,
+            Some(Target::AtLeast(desired)) if measured >= desired => Assessment::Reached,
+            Some(Target::AtMost(desired)) if measured <= desired => Assessment::Reached,
+            Some(Target::AtLeast(desired)) => Assessment::Short((1.0 - measured / desired) * 100.0),
+            Some(Target::AtMost(desired)) => Assessment::Short((measured / desired - 1.0) * 100.0),
         }
     }
 
@@ -153,7 +153,7 @@ impl Row {
             self.limit.map_or_else(dash, |(limit, what)| format!("{limit} {what}")),
             self.ratio().map_or_else(dash, |ratio| format!("{ratio:.2}")),
             self.target_text().unwrap_or_else(dash),
-            self.verdict().to_string(),
+            self.assessment().to_string(),
             self.note.clone(),
         ]
     }
@@ -174,7 +174,7 @@ impl Row {
             "limit": limit,
             "ratio": self.ratio(),
             "target": { "kind": kind, "value": desired },
-            "verdict": self.verdict().to_string(),
+            "assessment": self.assessment().to_string(),
             "note": self.note,
         })
     }
@@ -184,7 +184,7 @@ impl Row {
 /// cell.
 const WIDTHS: [usize; 8] = [38, 8, 7, 11, 32, 8, 12, 10];
 const HEADS: [&str; 9] =
-    ["FIGURE", "STORE", "CLIENTS", "MEASURED", "LIMIT", "RATIO", "TARGET", "VERDICT", "NOTE"];
+    ["FIGURE", "STORE", "CLIENTS", "MEASURED", "LIMIT", "RATIO", "TARGET", "ASSESSMENT", "NOTE"];
 
 #[derive(Default)]
 pub struct Report {
@@ -227,10 +227,11 @@ impl Report {
             std::fs::write(path, text)?;
             println!("\nthe same as JSON: {}", path.display());
         }
-        let count =
-            |kind: fn(&Verdict) -> bool| self.rows.iter().map(Row::verdict).filter(kind).count();
-        let reached = count(|classification| *classification == Verdict::Reached);
-        let short = count(|classification| matches!(classification, Verdict::Short(_)));
+        let count = |kind: fn(&Assessment) -> bool| {
+            self.rows.iter().map(Row::assessment).filter(kind).count()
+        };
+        let reached = count(|one| *one == Assessment::Reached);
+        let short = count(|one| matches!(one, Assessment::Short(_)));
         println!("targets reached: {reached}, short: {short}; wrong results: {}", self.wrong.len());
         self.wrong.iter().for_each(|message| println!("  {message}"));
         Ok(self.wrong.is_empty())

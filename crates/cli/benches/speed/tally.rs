@@ -59,12 +59,12 @@ pub fn percentile_ms(samples: &[Duration], percent: f64) -> f64 {
 }
 
 /// Lets each client repeat the work. Requests that end within the span count.
-pub async fn press<W, F>(hands: &[BenchClient], span: Duration, work: W) -> Tally
+pub async fn press<W, F>(clients: &[BenchClient], span: Duration, work: W) -> Tally
 where
     W: Fn(BenchClient, Turn) -> F + Clone + Send + 'static,
     F: Future<Output = Outcome<()>> + Send + 'static,
 {
-    let each = hands.iter().cloned().enumerate().map(|(client, call)| {
+    let each = clients.iter().cloned().enumerate().map(|(client, call)| {
         let work = work.clone();
         move |turn| work(call.clone(), Turn { client, turn })
     });

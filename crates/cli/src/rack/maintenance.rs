@@ -24,8 +24,8 @@ use proto::v1::maintenance_activity_config::Activity;
 use proto::v1::{
     CancelOperationRequest, ConfigureNmxClusterActivity, FirmwareUpgradeActivity,
     GetRackMaintenanceStatusRequest, MaintenanceActivityConfig, PowerSequenceActivity, RackId,
-    RackMaintenanceLeg, RackMaintenanceOnDemandRequest, RackMaintenanceOnDemandResponse,
-    RackMaintenancePart, RackMaintenancePreview, RackMaintenanceScope, RackMaintenanceStatus,
+    RackMaintenanceChildRun, RackMaintenanceOnDemandRequest, RackMaintenanceOnDemandResponse,
+    RackMaintenancePreview, RackMaintenanceScope, RackMaintenanceStatus, RackMaintenanceStep,
     ReprovisionRackRequest, run::Phase,
 };
 
@@ -175,7 +175,10 @@ fn format_preview(preview: &RackMaintenancePreview, colors: ColorMode) -> String
             join_names(preview.devices.iter().map(|device| device.id.as_str()), MAX_NAMED),
         ),
         ("Firmware:", firmware),
-        ("Taken down:", join_names(preview.dark_machine_ids.iter().map(String::as_str), MAX_NAMED)),
+        (
+            "Taken down:",
+            join_names(preview.affected_machine_ids.iter().map(String::as_str), MAX_NAMED),
+        ),
     ];
     facts.retain(|(_, value)| !value.is_empty());
     let mut text = format!("{}\n", format_pairs(&facts).trim_end());
@@ -184,8 +187,9 @@ fn format_preview(preview: &RackMaintenancePreview, colors: ColorMode) -> String
     }
     text.push('\n');
     let mut table = Table::new(&["STEP", "ACTIVITY", "DEVICES"]);
-    for rack_step in &preview.legs {
-        let devices = join_names(rack_step.parts.iter().map(|part| part.id.as_str()), MAX_IN_CELL);
+    for rack_step in &preview.steps {
+        let devices =
+            join_names(rack_step.child_runs.iter().map(|part| part.id.as_str()), MAX_IN_CELL);
         table.add_row(vec![(&rack_step.name).into(), (&rack_step.activity).into(), devices.into()]);
     }
     text.push_str(&table.render(colors));
@@ -244,7 +248,7 @@ fn format_status(status: &RackMaintenanceStatus, wide: bool, colors: ColorMode) 
     }
     text.push('\n');
     let mut table = Table::new(&["STEP", "ACTIVITY", "STATE", "DEVICES", "OPERATION", "MESSAGE"]);
-    for rack_step in &status.legs {
+    for rack_step in &status.steps {
         add_step_rows(&mut table, rack_step, wide);
     }
     text.push_str(&table.render(colors));
@@ -253,23 +257,23 @@ fn format_status(status: &RackMaintenanceStatus, wide: bool, colors: ColorMode) 
 
 /// Adds the row of a rack step, and the rows of its devices if it is running or failed, or if
 /// `wide`.
-fn add_step_rows(table: &mut Table, rack_step: &RackMaintenanceLeg, wide: bool) {
-    let done = rack_step.parts.iter().filter(|part| part.state == "SUCCEEDED").count();
+fn add_step_rows(table: &mut Table, rack_step: &RackMaintenanceStep, wide: bool) {
+    let done = rack_step.child_runs.iter().filter(|part| part.state == "SUCCEEDED").count();
     table.add_row(vec![
         (&rack_step.name).into(),
         (&rack_step.activity).into(),
         state_cell(&rack_step.state),
-        format!("{done}/{}", rack_step.parts.len()).into(),
+        format!("{done}/{}", rack_step.child_runs.len()).into(),
         "".into(),
         (&rack_step.message).into(),
     ]);
     let open = matches!(rack_step.state.as_str(), "RUNNING" | "FAILED");
     if open || wide {
-        rack_step.parts.iter().for_each(|part| table.add_row(device_row(part)));
+        rack_step.child_runs.iter().for_each(|part| table.add_row(device_row(part)));
     }
 }
 
-fn device_row(part: &RackMaintenancePart) -> Vec<Cell> {
+fn device_row(part: &RackMaintenanceChildRun) -> Vec<Cell> {
     vec![
         "".into(),
         "".into(),
@@ -359,7 +363,7 @@ async fn preview_cancel(
         let id = one_line(&operation.operation_id);
         let rack = one_line(&operation.target_id);
         let mut text = format!("would cancel {id}; nothing was changed\n");
-        for rack_step in found.iter().flat_map(|status| &status.legs) {
+        for rack_step in found.iter().flat_map(|status| &status.steps) {
             text.push_str(&format_stopped_devices(rack_step));
         }
         // A pending operation is only removed from the rack; the rack does not enter Error.
@@ -373,12 +377,14 @@ async fn preview_cancel(
 }
 
 /// The line about a running rack step that would be stopped; empty for any other step.
-fn format_stopped_devices(rack_step: &RackMaintenanceLeg) -> String {
+fn format_stopped_devices(rack_step: &RackMaintenanceStep) -> String {
     if rack_step.state != "RUNNING" {
         return String::new();
     }
-    let at_work =
-        rack_step.parts.iter().filter(|part| matches!(part.state.as_str(), "RUNNING" | "PENDING"));
+    let at_work = rack_step
+        .child_runs
+        .iter()
+        .filter(|part| matches!(part.state.as_str(), "RUNNING" | "PENDING"));
     let devices = join_names(at_work.map(|part| part.id.as_str()), MAX_IN_CELL);
     format!("{} would be stopped on {devices}\n", one_line(&rack_step.name))
 }
@@ -423,16 +429,16 @@ mod tests {
     fn a_dry_run_names_every_machine_of_a_rack_that_is_taken_down() {
         let ids: Vec<String> = (1..=18).map(|n| format!("m-{n}")).collect();
         let device = |id: &String| RackDevice { id: id.clone(), ..Default::default() };
-        let part = |id: &String| RackMaintenancePart { id: id.clone(), ..Default::default() };
-        let rack_step = RackMaintenanceLeg {
+        let part = |id: &String| RackMaintenanceChildRun { id: id.clone(), ..Default::default() };
+        let rack_step = RackMaintenanceStep {
             name: "power-off-machines".into(),
-            parts: ids.iter().map(part).collect(),
+            child_runs: ids.iter().map(part).collect(),
             ..Default::default()
         };
         let preview = RackMaintenancePreview {
             devices: ids.iter().map(device).collect(),
-            legs: vec![rack_step],
-            dark_machine_ids: ids.clone(),
+            steps: vec![rack_step],
+            affected_machine_ids: ids.clone(),
             ..Default::default()
         };
         let message = format_preview(&preview, ColorMode { enabled: false });

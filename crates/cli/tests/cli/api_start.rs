@@ -78,25 +78,25 @@ async fn start_operation(
     request: &str,
 ) -> Result<String, Status> {
     let (machine_id, request_id) = (machine.to_string(), request.to_string());
-    let doors = &mut api.machines;
+    let machines = &mut api.machines;
     let operation = match verb {
         "RebootMachine" => {
-            doors.reboot_machine(v1::RebootMachineRequest { machine_id, request_id }).await
+            machines.reboot_machine(v1::RebootMachineRequest { machine_id, request_id }).await
         }
         "ReimageMachine" => {
             let image_ref = "ubuntu-2204".into();
             let request = v1::ReimageMachineRequest { machine_id, request_id, image_ref };
-            doors.reimage_machine(request).await
+            machines.reimage_machine(request).await
         }
         "EnterMaintenance" => {
             let request =
                 v1::EnterMaintenanceRequest { machine_id, request_id, ..Default::default() };
-            doors.enter_maintenance(request).await
+            machines.enter_maintenance(request).await
         }
         "ExitMaintenance" => {
             let request =
                 v1::ExitMaintenanceRequest { machine_id, request_id, ..Default::default() };
-            doors.exit_maintenance(request).await
+            machines.exit_maintenance(request).await
         }
         run_type => {
             let network = params(&[("network", "network: {}")]);
@@ -198,7 +198,7 @@ async fn call_with_run_id(api: &mut Clients, client: &str, run: &str) -> Result<
             runs.adopt_observed_state(request).await.map(drop)
         }
         "MarkManual" => runs.mark_manual(v1::MarkManualRequest { run_id, reason }).await.map(drop),
-        other => panic!("there is no door {other}"),
+        other => panic!("there is no call {other}"),
     }
 }
 

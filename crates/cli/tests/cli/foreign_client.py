@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
-PATIENCE_SECONDS = 60
+TIMEOUT_SECONDS = 60
 SERVICES = {
     "farrier.v1.AdminService",
     "farrier.v1.ExplainService",
@@ -49,7 +49,7 @@ class Server:
             request_serializer=request_class.SerializeToString,
             response_deserializer=answer_class.FromString,
         )
-        return stub(request_class(**(fields or {})), timeout=PATIENCE_SECONDS)
+        return stub(request_class(**(fields or {})), timeout=TIMEOUT_SECONDS)
 
     def farrier(self, service, method, **fields):
         return self.call(f"farrier.v1.{service}Service", method, fields)
@@ -76,7 +76,7 @@ def refused(what, code, call):
 
 
 def finished(server, operation_id):
-    until = time.monotonic() + PATIENCE_SECONDS
+    until = time.monotonic() + TIMEOUT_SECONDS
     while time.monotonic() < until:
         operation = server.farrier("Operation", "GetOperation", operation_id=operation_id)
         if operation.HasField("finished_at"):

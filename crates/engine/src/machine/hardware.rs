@@ -392,7 +392,8 @@ fn inspector<'a>(
 }
 
 fn able(provider: &dyn Provider) -> std::result::Result<&dyn BmcDiscovery, HardwareError> {
-    let none = || Refusal::precondition("NO_SCOUT", "no provider of this server finds BMCs");
+    let none =
+        || Refusal::precondition("NO_BMC_DISCOVERY", "no provider of this server finds BMCs");
     Ok(provider.bmc_discovery().ok_or_else(none)?)
 }
 

@@ -77,8 +77,8 @@ fn agents(env: &TestEnv, engine: Engine) -> Agents {
 }
 
 /// Bootstraps a node, and starts an agent for it.
-pub async fn bootstrap(door: &Client, world: &TestEnv, falls_silent: bool) {
-    let made = door.call(|engine| {
+pub async fn bootstrap(api_client: &Client, world: &TestEnv, falls_silent: bool) {
+    let made = api_client.call(|engine| {
         let agents = agents(world, engine);
         async move { agents.bootstrap(MachineId::trusted(MACHINE), DAY, requester()).await }
     });
@@ -87,7 +87,7 @@ pub async fn bootstrap(door: &Client, world: &TestEnv, falls_silent: bool) {
             // An earlier call created it, and its token was lost.
             assert_eq!(refusal.reason, "NODE_EXISTS");
             let node = newest_node(world).await.expect("a node").id();
-            let issued = door.call(|engine| {
+            let issued = api_client.call(|engine| {
                 let (agents, node) = (agents(world, engine), node.clone());
                 async move { agents.issue(&node, DAY, SessionPolicy::End, requester()).await }
             });
@@ -96,7 +96,7 @@ pub async fn bootstrap(door: &Client, world: &TestEnv, falls_silent: bool) {
         made => made,
     };
     let token = bundle.expect("a bundle").token.expose_secret().to_string();
-    let agent = Agent { client: door.clone(), env: world.clone(), done: HashSet::new() };
+    let agent = Agent { client: api_client.clone(), env: world.clone(), done: HashSet::new() };
     tokio::spawn(agent.run(token, falls_silent));
 }
 

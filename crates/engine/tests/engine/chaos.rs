@@ -47,7 +47,7 @@ impl RandomSource {
         Duration::from_millis(self.0.random_range(0..limit))
     }
 
-    fn chance_percent(&mut self, percent: u32) -> bool {
+    fn is_true_with_percent(&mut self, percent: u32) -> bool {
         self.0.random_range(0..100) < percent
     }
 }
@@ -79,19 +79,19 @@ async fn run_scenario(seed: u64) -> (Vec<String>, u64) {
     for name in REPLICAS {
         processes.push(env.boot(name).await);
     }
-    let door = Client::new(&processes[0].engine);
+    let api_client = Client::new(&processes[0].engine);
     let mut watchers = Vec::new();
     for machine in MACHINES {
         env.register(&processes[0].engine, machine).await;
-        watchers.push((machine, Watcher::spawn(&door, machine)));
+        watchers.push((machine, Watcher::spawn(&api_client, machine)));
     }
     sleep(Duration::from_secs(5)).await;
     let clients = MACHINES.iter().enumerate().map(|(index, machine)| {
-        let dice = RandomSource::new(seed.wrapping_mul(31).wrapping_add(index as u64));
-        tokio::spawn(client(door.clone(), (*machine).to_string(), dice))
+        let random = RandomSource::new(seed.wrapping_mul(31).wrapping_add(index as u64));
+        tokio::spawn(client(api_client.clone(), (*machine).to_string(), random))
     });
     let clients: Vec<_> = clients.collect();
-    inject_faults(&env, &door, &mut processes, RandomSource::new(seed)).await;
+    inject_faults(&env, &api_client, &mut processes, RandomSource::new(seed)).await;
 
     let mut wrong = Vec::new();
     for client in clients {
@@ -119,7 +119,7 @@ async fn run_scenario(seed: u64) -> (Vec<String>, u64) {
 }
 
 /// Sends one request after the other, and sometimes cancels.
-async fn client(door: Client, machine: String, mut dice: RandomSource) {
+async fn client(api_client: Client, machine: String, mut random: RandomSource) {
     const MOST: [RunType; 6] = [
         RunType::EnterMaintenance,
         RunType::EnterMaintenance,
@@ -134,25 +134,25 @@ async fn client(door: Client, machine: String, mut dice: RandomSource) {
     while Instant::now() < until {
         number += 1;
         let request_id = format!("r-{number}");
-        let again = failed.take().filter(|_| dice.chance_percent(60));
+        let again = failed.take().filter(|_| random.is_true_with_percent(60));
         let started = match again {
             None => {
-                let run_type = dice.pick(&MOST);
-                door.start(&machine, run_type, request_id).await
+                let run_type = random.pick(&MOST);
+                api_client.start(&machine, run_type, request_id).await
             }
-            Some(id) => handle_failed_run(&door, id, request_id, &mut dice).await,
+            Some(id) => handle_failed_run(&api_client, id, request_id, &mut random).await,
         };
         let Ok(id) = started else {
-            sleep(dice.millis(3_000)).await;
+            sleep(random.millis(3_000)).await;
             continue;
         };
-        if dice.chance_percent(25) {
-            sleep(dice.millis(2_000)).await;
-            door.act(&id, Action::Cancel).await;
+        if random.is_true_with_percent(25) {
+            sleep(random.millis(2_000)).await;
+            api_client.act(&id, Action::Cancel).await;
         }
-        let run = door.wait_until_ended(&id).await;
+        let run = api_client.wait_until_ended(&id).await;
         failed = run.progress.workflow.failed().then_some(id);
-        sleep(dice.millis(2_000)).await;
+        sleep(random.millis(2_000)).await;
     }
 }
 
@@ -161,9 +161,9 @@ async fn handle_failed_run(
     client: &Client,
     id: RunId,
     request_id: String,
-    dice: &mut RandomSource,
+    random: &mut RandomSource,
 ) -> Result<RunId, StoreError> {
-    let how = match dice.below(4) {
+    let how = match random.below(4) {
         0 => RestartMode::Rerun,
         1 => RestartMode::RestartClean,
         2 => {
@@ -183,32 +183,32 @@ async fn inject_faults(
     env: &TestEnv,
     client: &Client,
     processes: &mut [Process],
-    mut dice: RandomSource,
+    mut random: RandomSource,
 ) {
     let until = Instant::now() + SCENARIO_DURATION;
     while Instant::now() < until {
-        sleep(dice.millis(6_000)).await;
-        let index = dice.below(processes.len());
-        match dice.pick(&CHAOS_FAULTS) {
+        sleep(random.millis(6_000)).await;
+        let index = random.below(processes.len());
+        match random.pick(&CHAOS_FAULTS) {
             ChaosFault::Kill => {
                 processes[index].injector.kill();
-                sleep(dice.millis(12_000)).await;
+                sleep(random.millis(12_000)).await;
                 processes[index] = env.boot(REPLICAS[index]).await;
             }
             ChaosFault::Freeze => {
                 processes[index].injector.freeze();
                 client.switch_to(&processes[(index + 1) % processes.len()].engine);
-                sleep(dice.millis(20_000)).await;
+                sleep(random.millis(20_000)).await;
                 processes[index].injector.thaw();
             }
             ChaosFault::CutConnection => {
                 let gate = &processes[index].injector;
-                gate.arm(Some((dice.below(6), StopScope::Task)));
+                gate.arm(Some((random.below(6), StopScope::Task)));
                 // The point sees a lost connection, whether it was reached already or not.
                 gate.cut_connection();
             }
             ChaosFault::StepClock => {
-                let by_ms = dice.pick(&[-3_600_000, -5_000, 5_000, 60_000]);
+                let by_ms = random.pick(&[-3_600_000, -5_000, 5_000, 60_000]);
                 processes[index].step_clock(by_ms);
             }
             ChaosFault::BreakHardware => {
@@ -217,16 +217,16 @@ async fn inject_faults(
                 let verbs =
                     [CallVerb::Perform, CallVerb::Perform, CallVerb::Follow, CallVerb::GetStatus];
                 let rule = FaultRule {
-                    effect: dice.pick(&Effect::NAMES).into(),
-                    verb: dice.pick(&verbs),
-                    times: 1 + dice.below(2) as u32,
-                    ..FaultRule::new(dice.pick(&actions))
+                    effect: random.pick(&Effect::NAMES).into(),
+                    verb: random.pick(&verbs),
+                    times: 1 + random.below(2) as u32,
+                    ..FaultRule::new(random.pick(&actions))
                 };
                 env.sim.add_fault(rule).expect("a rule");
             }
             ChaosFault::RepairHardware => drop(env.sim.clear_faults(None)),
         }
-        client.switch_to(&processes[dice.below(processes.len())].engine);
+        client.switch_to(&processes[random.below(processes.len())].engine);
     }
     env.sim.clear_faults(None).expect("cleared");
 }

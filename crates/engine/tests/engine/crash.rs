@@ -283,5 +283,5 @@ async fn steal_all_claims(tx: &mut Tx, now: Timestamp) -> Result<Vec<ClaimedObje
     for heartbeat in tx.replica_heartbeats().await? {
         tx.expire_replica(&heartbeat, now).await?;
     }
-    tx.claim_due("a thief", now, 100).await
+    tx.claim_due("another replica", now, 100).await
 }

@@ -37,13 +37,13 @@ async fn run(scenario: &Scenario, injection: Injection, at: Option<usize>) -> Re
     let env = TestEnv::new(1).await;
     let one = env.boot("one").await;
     let other = if injection.needs_replica() { Some(env.boot("two").await) } else { None };
-    let door = Client::new(&one.engine);
-    fixture.prepare(&env, &one, &door).await;
-    let watcher = fixture.watcher(&door);
+    let api_client = Client::new(&one.engine);
+    fixture.prepare(&env, &one, &api_client).await;
+    let watcher = fixture.watcher(&api_client);
     sleep(Duration::from_secs(5)).await;
 
     one.injector.arm(at.map(|index| (index, injection.scope())));
-    let mut client = tokio::spawn(fixture.clone().run_script(door.clone(), env.clone()));
+    let mut client = tokio::spawn(fixture.clone().run_script(api_client.clone(), env.clone()));
     let crashed_at = tokio::select! {
         biased;
         point = one.injector.held() => Some(point),
@@ -53,7 +53,7 @@ async fn run(scenario: &Scenario, injection: Injection, at: Option<usize>) -> Re
         }
     };
     let points = one.injector.passed();
-    let mut environment = CaseExecution::new(fixture, &env, &door, &one, other);
+    let mut environment = CaseExecution::new(fixture, &env, &api_client, &one, other);
     let mut canceled = None;
     if crashed_at.is_some() {
         canceled = environment.inject(injection).await;

@@ -71,8 +71,10 @@ impl NodeFixture {
     }
 
     async fn change_machine(&self, how: fn(&mut Machine)) {
-        let amended =
-            self.env.store.write("amend", how, |how, tx| Box::pin(update_machine(tx, *how)));
+        let amended = self
+            .env
+            .store
+            .write("update_machine", how, |how, tx| Box::pin(update_machine(tx, *how)));
         amended.await.expect("amended");
     }
 }

@@ -46,11 +46,11 @@ impl NodeFixture {
     pub async fn without_node_checks() -> Self {
         let world = TestEnv::new(1).await;
         let process = world.boot("one").await;
-        let door = Client::new(&process.engine);
+        let api_client = Client::new(&process.engine);
         let stand = InServiceDevice { target: device(MACHINE), rack: None, now: world.now() };
         stand.write(&world.store).await;
-        node_scenarios::make_site(&door, node_scenarios::SITE).await;
-        Self { env: world, process, client: door }
+        node_scenarios::make_site(&api_client, node_scenarios::SITE).await;
+        Self { env: world, process, client: api_client }
     }
 
     pub async fn perform(&self, request: NodeAction, name: &str) {

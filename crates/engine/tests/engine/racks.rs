@@ -278,7 +278,7 @@ fn a_rack_comes_into_service_when_all_its_devices_are_there() {
             fixture.engine().racks().operations(&RackId::trusted(RACK)).await.expect("a status");
         let [ingestion] = all.as_slice() else { panic!("{all:?}") };
         assert_eq!(ingestion.run.spec.initiator, "engine");
-        let legs: Vec<&str> =
+        let rack_steps: Vec<&str> =
             ingestion.steps.iter().map(|rack_step| rack_step.name.as_str()).collect();
         let expected = [
             "firmware-machines",
@@ -292,7 +292,7 @@ fn a_rack_comes_into_service_when_all_its_devices_are_there() {
             "power-on-machines",
             "validate",
         ];
-        assert_eq!(legs, expected);
+        assert_eq!(rack_steps, expected);
         let manager = &ingestion.steps[4].child_runs;
         assert_eq!(manager.len(), 1);
         assert_eq!(manager[0].target.as_str(), "sw-1", "the lowest slot is the primary");
@@ -699,8 +699,9 @@ fn a_changed_slot_wakes_the_rack() {
         };
         let primary = async || {
             let all = fixture.engine().racks().operations(&RackId::trusted(RACK)).await;
-            let legs = all.expect("a status").remove(0).steps;
-            let manager = legs.into_iter().find(|rack_step| rack_step.name == "fabric-manager");
+            let rack_steps = all.expect("a status").remove(0).steps;
+            let manager =
+                rack_steps.into_iter().find(|rack_step| rack_step.name == "fabric-manager");
             manager.expect("a rack step").child_runs.remove(0).target.to_string()
         };
         assert!(!moved(3).await, "the slot is unchanged");

@@ -93,7 +93,7 @@ impl TestEnv {
         let clock = tokio_clock(BEGINNING);
         let next = AtomicU64::new(seed);
         // Hashes of consecutive numbers: distinct enough for ids, and deterministic.
-        let chance = Arc::new(move || {
+        let random = Arc::new(move || {
             let number = next.fetch_add(1, Ordering::Relaxed);
             model::retry::fnv1a(&number.to_string(), 0)
         });
@@ -107,7 +107,7 @@ impl TestEnv {
             agent_executions: worked,
             checks_nodes: nodes,
             clock,
-            random: chance,
+            random: random,
         }
     }
 

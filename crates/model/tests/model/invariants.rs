@@ -67,13 +67,13 @@ impl RunObserver {
     /// matter, where a name may be reused.
     pub fn relative_to(&self, run: &Run) -> Self {
         let mut past = self.clone();
-        let in_hand = current_step_name(run);
-        past.by_step.retain(|name, _| *name == in_hand || name.starts_with(UNDO_PREFIX));
+        let current = current_step_name(run);
+        past.by_step.retain(|name, _| *name == current || name.starts_with(UNDO_PREFIX));
         for (name, trace) in &mut past.by_step {
             let of_name = |step: &&model::run::StepState| run.step_name(step) == *name;
             let attempt = run.progress.steps.iter().rfind(of_name).map_or(0, |step| step.attempt);
             trace.performed = trace.performed.map(|performed| attempt.abs_diff(performed).min(2));
-            if *name != in_hand {
+            if *name != current {
                 *trace = Trace { performed: trace.performed, ..Trace::default() };
             }
         }
@@ -136,7 +136,7 @@ impl RunObserver {
         message: Describe,
     ) {
         assert!(timeout > Duration::ZERO, "{:?} has no time\n{}", call.verb, message());
-        let step = run.progress.current().expect("a step in hand");
+        let step = run.progress.current().expect("a current step");
         assert_eq!(call.key, run.key(step), "{}", message());
         assert_eq!(run.open_call(), Some((call.key.clone(), call.verb)), "{}", message());
         let (attempt, of, undo) = (step.attempt, step.plan_step, step.undo);
@@ -191,9 +191,9 @@ impl RunObserver {
 
     /// Steps stay in order for adopted steps too: the run never returns to an earlier step.
     pub fn moved(&mut self, run: &Run, message: Describe) {
-        let in_hand = run.progress.current().filter(|step| !step.undo && !run.ended());
-        if let (Some(step), Some(far)) = (in_hand, self.furthest) {
-            assert!(step.plan_step >= far, "an earlier step is in hand again\n{}", message());
+        let current = run.progress.current().filter(|step| !step.undo && !run.ended());
+        if let (Some(step), Some(far)) = (current, self.furthest) {
+            assert!(step.plan_step >= far, "an earlier step is current again\n{}", message());
         }
         // A step that succeeded has no uncertain outcome.
         let settled = run.progress.steps.iter().filter(|one| one.state == StepPhase::Succeeded);

@@ -505,8 +505,8 @@ fn power_goes_up_from_the_shelves_and_down_from_the_machines() {
         activities: vec![RequestedActivity::PowerSequence(sequence)],
     };
     let names = |sequence| {
-        let legs = step_sizes(&planned(only(sequence)));
-        legs.into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(" ")
+        let rack_steps = step_sizes(&planned(only(sequence)));
+        rack_steps.into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(" ")
     };
     let on = "power-on-shelves power-on-switches power-on-machines";
     let off = "power-off-machines power-off-switches power-off-shelves";
@@ -514,8 +514,8 @@ fn power_goes_up_from_the_shelves_and_down_from_the_machines() {
     assert_eq!(names(PowerSequence::Off), format!("{off} validate"));
     assert_eq!(names(PowerSequence::Reset), format!("{off} {on} validate"));
     // Devices without power cannot be validated.
-    let legs = step_sizes(&planned(only(PowerSequence::Off)));
-    assert_eq!(legs.last(), Some(&("validate".to_string(), 1)));
+    let rack_steps = step_sizes(&planned(only(PowerSequence::Off)));
+    assert_eq!(rack_steps.last(), Some(&("validate".to_string(), 1)));
 }
 
 #[test]
@@ -535,7 +535,7 @@ fn a_scope_takes_no_more_than_it_names() {
     assert_eq!(plan.claims().len(), 1);
     let all = planned(RackMaintenanceRequest::default());
     assert_eq!(all.claims().len(), 4);
-    let manager = all.steps.iter().find(|step| step.name == "fabric-manager").expect("a leg");
+    let manager = all.steps.iter().find(|step| step.name == "fabric-manager").expect("a rack step");
     let Effect::ChildRuns { group } = &manager.effect else { panic!("{manager:?}") };
     assert_eq!(
         group.child_runs[0].target.as_str(),
@@ -676,7 +676,7 @@ fn an_ingestion_flashes_nothing_that_machines_in_service_use() {
         FirmwareResolution::Use(Box::new(Firmware { components, ..firmware() }))
     };
     let all_kinds = [TargetKind::Machine, TargetKind::Switch, TargetKind::PowerShelf];
-    let legs = |serves: bool, kinds: &[TargetKind]| {
+    let rack_steps = |serves: bool, kinds: &[TargetKind]| {
         let mut all = devices();
         all.push(device(TargetKind::Machine, "m-2", 11));
         if serves {
@@ -711,6 +711,6 @@ fn an_ingestion_flashes_nothing_that_machines_in_service_use() {
         (true, &all_kinds[1..], row("", "", true, false)),
     ];
     for (serves, kinds, expected) in table {
-        assert_eq!(legs(serves, kinds), expected, "{serves} {kinds:?}");
+        assert_eq!(rack_steps(serves, kinds), expected, "{serves} {kinds:?}");
     }
 }

@@ -125,7 +125,7 @@ impl RunDriver {
 
     /// Answers the current provider call; then waits as long as the run wants to wait.
     pub fn answer(&mut self, result: Result<ProviderAnswer, Fault>) -> &mut Self {
-        let verb = self.open_call().expect("an order is in hand").0;
+        let verb = self.open_call().expect("a call is open").0;
         self.turn(Some(&CallResult::Answered(verb, result)));
         if let AfterCommit::IdleUntil(then) = self.then {
             self.now = then;

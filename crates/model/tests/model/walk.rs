@@ -117,7 +117,7 @@ struct LiveShape {
 
 fn shape(node: &Node) -> Shape {
     let progress = &node.run.progress;
-    let in_hand = progress.scan_index.unwrap_or(progress.step_index);
+    let current = progress.scan_index.unwrap_or(progress.step_index);
     let over = node.run.ended() && !progress.workflow.failed();
     let live = |step: &StepState| LiveShape {
         left: step.max_attempt.saturating_sub(step.attempt),
@@ -145,7 +145,7 @@ fn shape(node: &Node) -> Shape {
                 undo: step.undo,
                 state: step.state,
                 begun: !step.undo && step.attempt > 0,
-                live: (index == in_hand && !over).then(|| live(step)),
+                live: (index == current && !over).then(|| live(step)),
             })
             .collect(),
         past: (!over).then(|| node.past.relative_to(&node.run)),

@@ -90,7 +90,7 @@ impl Drop for CrashFixture {
 impl CrashFixture {
     /// The state before the scenario; None if a peer is missing.
     pub async fn new(life: Scenario, at: Option<CrashPoint>) -> Option<Self> {
-        let reaper = CrashInjector::new(at);
+        let injector = CrashInjector::new(at);
         let stored = Arc::new(InMemoryStateStore::default());
         let firmware = if life == Scenario::Firmware {
             let (peer, url) = file_server().await;
@@ -101,9 +101,9 @@ impl CrashFixture {
         let bmc = match (&firmware, life.needs_bmc()) {
             (Some((device, ..)), _) => {
                 let (device, env) = (device.clone(), device.bmc.clone());
-                Some((env, serve(&reaper, move |call| device.answer(call)).await))
+                Some((env, serve(&injector, move |call| device.answer(call)).await))
             }
-            (None, true) => Some(serve_bmc(life, &reaper).await),
+            (None, true) => Some(serve_bmc(life, &injector).await),
             (None, false) => None,
         };
         let host = match life.needs_host() {
@@ -111,7 +111,7 @@ impl CrashFixture {
             false => None,
         };
         let api = match life.needs_cluster() {
-            true => Some(serve_cluster(life, &stored, &reaper).await),
+            true => Some(serve_cluster(life, &stored, &injector).await),
             false => None,
         };
         stored.set_credential(
@@ -131,7 +131,7 @@ impl CrashFixture {
             }
         }
         let store =
-            Arc::new(CountingStateStore { inner: stored, crash_injector: Arc::clone(&reaper) });
+            Arc::new(CountingStateStore { inner: stored, crash_injector: Arc::clone(&injector) });
         static SITES: AtomicUsize = AtomicUsize::new(0);
         let site = SITES.fetch_add(1, Ordering::SeqCst);
         let key =
@@ -140,7 +140,7 @@ impl CrashFixture {
         let mut site = Self {
             scenario: life,
             key,
-            crash_injector: reaper,
+            crash_injector: injector,
             store,
             bmc,
             host,
@@ -391,7 +391,7 @@ fn start_host(scenario: Scenario) -> Option<Sshd> {
 }
 
 /// A BMC whose machine is on, or a shelf. It records the requests in a resource of its own.
-async fn serve_bmc(scenario: Scenario, reaper: &Arc<CrashInjector>) -> (FakeBmc, Peer) {
+async fn serve_bmc(scenario: Scenario, injector: &Arc<CrashInjector>) -> (FakeBmc, Peer) {
     if scenario.kind() == TargetKind::PowerShelf {
         let env = power_shelves::shelf(PowerControl::Chassis);
         let power = if scenario == Scenario::ShelfOn { "Off" } else { "On" };
@@ -400,7 +400,7 @@ async fn serve_bmc(scenario: Scenario, reaper: &Arc<CrashInjector>) -> (FakeBmc,
         let answer = move |call: &Call| {
             power_shelves::switch_power(&served, call).unwrap_or_else(|| served.answer(call))
         };
-        return (env, serve(reaper, answer).await);
+        return (env, serve(injector, answer).await);
     }
     let env = FakeBmc::new();
     env.set(SYSTEM, "/PowerState", json!("On"));
@@ -415,17 +415,17 @@ async fn serve_bmc(scenario: Scenario, reaper: &Arc<CrashInjector>) -> (FakeBmc,
         }
         served.answer(call)
     };
-    (env, serve(reaper, answer).await)
+    (env, serve(injector, answer).await)
 }
 
 /// A peer that answers with this function, until the crash.
 async fn serve(
-    reaper: &Arc<CrashInjector>,
+    injector: &Arc<CrashInjector>,
     answer: impl Fn(&Call) -> Response + Send + Sync + 'static,
 ) -> Peer {
-    let reaper = Arc::clone(reaper);
+    let injector = Arc::clone(injector);
     Peer::start(move |call| {
-        let impact = reaper.count_call(CallTarget::Bmc);
+        let impact = injector.count_call(CallTarget::Bmc);
         let message = match impact {
             Some(CrashTiming::Before) => Response::Hang,
             None | Some(CrashTiming::After) => answer(call),
@@ -433,7 +433,7 @@ async fn serve(
         match impact {
             None => message,
             Some(_) => {
-                reaper.crash();
+                injector.crash();
                 Response::Hang
             }
         }
@@ -444,14 +444,14 @@ async fn serve(
 async fn serve_cluster(
     scenario: Scenario,
     stored: &InMemoryStateStore,
-    reaper: &Arc<CrashInjector>,
+    injector: &Arc<CrashInjector>,
 ) -> Api {
     let pki = Pki::new();
     let api = Api::start(&pki).await;
     let text = pki.kubeconfig(api.address, &format!("token: {TOKEN}"));
     stored.set_credential(CLUSTER, Secret::Kubeconfig { text });
     let mut env = api.state.lock();
-    env.crash_injector = Some(Arc::clone(reaper));
+    env.crash_injector = Some(Arc::clone(injector));
     let server = format!("https://{}", api.address);
     env.config_maps.insert("cluster-info".into(), cluster_info(&pki, &server));
     if matches!(scenario, Scenario::Leave | Scenario::Drain | Scenario::Uncordon) {

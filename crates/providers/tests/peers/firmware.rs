@@ -172,9 +172,11 @@ async fn a_device_is_not_touched_before_the_file_is_right() {
             "it has BMC_0",
         ),
     ] {
-        let desk = DatacenterFixture::new();
-        let fault =
-            desk.call_provider(&fixture.target, CallVerb::Perform, &effect).await.unwrap_err();
+        let datacenter_fixture = DatacenterFixture::new();
+        let fault = datacenter_fixture
+            .call_provider(&fixture.target, CallVerb::Perform, &effect)
+            .await
+            .unwrap_err();
         assert_eq!(fault.code, code, "{fault}");
         assert_eq!(fault.code.effect_outcome(), EffectOutcome::NotApplied);
         assert!(fault.message.contains(words), "{fault}");

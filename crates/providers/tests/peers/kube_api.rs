@@ -190,11 +190,11 @@ struct Call {
 }
 
 async fn answer(State(shared): State<SharedState>, request: Request) -> Response {
-    let reaper = shared.lock().crash_injector.clone();
-    match reaper {
+    let injector = shared.lock().crash_injector.clone();
+    match injector {
         None => answer_with_trouble(shared, request).await,
-        Some(reaper) => {
-            reaper.call_or_crash(CallTarget::Api, answer_with_trouble(shared, request)).await
+        Some(injector) => {
+            injector.call_or_crash(CallTarget::Api, answer_with_trouble(shared, request)).await
         }
     }
 }

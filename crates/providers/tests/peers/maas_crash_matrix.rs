@@ -119,21 +119,21 @@ impl Scenario {
 
     /// `before` is how a request loses its answer before its effect.
     async fn fixture(&self, at: Option<CrashPoint>, before: AnswerLoss) -> MaasFixture {
-        let reaper = CrashInjector::new(at);
-        let mut desk = MaasFixture::with(Arc::clone(&reaper)).await;
-        let Some(status) = self.status() else { return with_crash(desk, reaper, before) };
-        let id = desk.add(status);
-        desk.put_node(NODE, &id, NodeState::Retired);
+        let injector = CrashInjector::new(at);
+        let mut maas = MaasFixture::with(Arc::clone(&injector)).await;
+        let Some(status) = self.status() else { return with_crash(maas, injector, before) };
+        let id = maas.add(status);
+        maas.put_node(NODE, &id, NodeState::Retired);
         if let Self::Stage(NodeStage::ConfigureStorage) = self {
-            desk.change_site(|spec| spec.storage_layout = "lvm".into()).await;
+            maas.change_site(|spec| spec.storage_layout = "lvm".into()).await;
         }
         if matches!(self, Self::Machine(_)) {
-            desk.target.spec.bmc_endpoint = format!("maas://{SITE}/{id}");
+            maas.target.spec.bmc_endpoint = format!("maas://{SITE}/{id}");
         }
         if matches!(self, Self::Undo(_) | Self::Stage(NodeStage::RecoverForDatasourceRetry)) {
-            desk.mark(&id, NODE, "op-1/deploy_via_maas/1");
+            maas.mark(&id, NODE, "op-1/deploy_via_maas/1");
         }
-        let mut env = desk.api.world();
+        let mut env = maas.api.world();
         if let Self::Stage(
             NodeStage::RecoverForDatasourceRetry | NodeStage::ClassifyDeployFailure,
         ) = self
@@ -157,7 +157,7 @@ impl Scenario {
                 PlannedOutcomes { commissioning: Ends::Stuck, ..PlannedOutcomes::default() };
         }
         drop(env);
-        with_crash(desk, reaper, before)
+        with_crash(maas, injector, before)
     }
 
     fn check(&self, fixture: &MaasFixture, message: &str) {
@@ -194,14 +194,18 @@ impl Scenario {
     }
 }
 
-fn with_crash(fixture: MaasFixture, reaper: Arc<CrashInjector>, before: AnswerLoss) -> MaasFixture {
+fn with_crash(
+    fixture: MaasFixture,
+    injector: Arc<CrashInjector>,
+    before: AnswerLoss,
+) -> MaasFixture {
     fixture.api.world().answer_loss = Some(Arc::new(move || {
-        let fall = match reaper.count_call(CallTarget::Api)? {
+        let fall = match injector.count_call(CallTarget::Api)? {
             CrashTiming::Before => before,
             CrashTiming::After => AnswerLoss::After,
         };
-        let reaper = Arc::clone(&reaper);
-        Some((fall, Box::new(move || reaper.crash())))
+        let injector = Arc::clone(&injector);
+        Some((fall, Box::new(move || injector.crash())))
     }));
     fixture
 }
@@ -226,13 +230,13 @@ async fn resume_after_crash(scenario: &Scenario, point: CrashPoint) -> bool {
     let message = format!("{scenario:?} struck at {point:?}");
     let (fixture, effect) =
         (scenario.fixture(Some(point), AnswerLoss::Before).await, scenario.effect());
-    let reaper = Arc::clone(&fixture.crash_injector);
+    let injector = Arc::clone(&fixture.crash_injector);
     tokio::select! {
         () = run_to_end(&fixture, &effect, CallVerb::Perform, &message) => {}
-        () = reaper.wait_for_crash() => run_to_end(&fixture, &effect, CallVerb::GetStatus, &message).await,
+        () = injector.wait_for_crash() => run_to_end(&fixture, &effect, CallVerb::GetStatus, &message).await,
     }
     scenario.check(&fixture, &message);
-    reaper.has_crashed()
+    injector.has_crashed()
 }
 
 /// Crashes, then stops the effect. Returns whether it crashed.
@@ -240,10 +244,10 @@ async fn stop_after_crash(scenario: &Scenario, point: CrashPoint) -> bool {
     let message = format!("{scenario:?} stopped at {point:?}");
     let (mut fixture, effect) =
         (scenario.fixture(Some(point), AnswerLoss::Late).await, scenario.effect());
-    let reaper = Arc::clone(&fixture.crash_injector);
+    let injector = Arc::clone(&fixture.crash_injector);
     tokio::select! {
-        () = run_to_end(&fixture, &effect, CallVerb::Perform, &message) => return reaper.has_crashed(),
-        () = reaper.wait_for_crash() => {}
+        () = run_to_end(&fixture, &effect, CallVerb::Perform, &message) => return injector.has_crashed(),
+        () = injector.wait_for_crash() => {}
     }
     let observed = |fixture: &MaasFixture| -> Vec<_> {
         let env = fixture.api.world();
@@ -303,14 +307,14 @@ enum AfterCrash {
     Stop,
 }
 
-async fn matrix(scenario: Scenario, blow: AfterCrash) {
+async fn matrix(scenario: Scenario, after: AfterCrash) {
     let points = crash_points(&scenario).await;
     let count = points.len();
     let struck: Vec<bool> = stream::iter(points)
         .map(|point| {
             let scenario = scenario.clone();
             async move {
-                match blow {
+                match after {
                     AfterCrash::Resume => resume_after_crash(&scenario, point).await,
                     AfterCrash::Stop => stop_after_crash(&scenario, point).await,
                 }

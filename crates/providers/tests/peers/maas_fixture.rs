@@ -43,7 +43,7 @@ impl MaasFixture {
         Self::with(CrashInjector::new(None)).await
     }
 
-    pub async fn with(reaper: Arc<CrashInjector>) -> Self {
+    pub async fn with(injector: Arc<CrashInjector>) -> Self {
         let api = MaasApi::start().await.unwrap();
         let store = Arc::new(InMemoryStateStore::default());
         let password = |text: &str| Secret::Password {
@@ -88,7 +88,7 @@ impl MaasFixture {
         };
         let target = Target { id: TargetId::from(&MachineId::trusted("m-1")), spec };
         let fixture =
-            Self { api, store, crash_injector: reaper, settings, target, run: RUN.into() };
+            Self { api, store, crash_injector: injector, settings, target, run: RUN.into() };
         fixture.put_node(NODE, "", NodeState::Enrolling);
         fixture
     }

@@ -90,7 +90,7 @@ async fn a_changed_certificate_is_refused_after_first_use() {
 #[tokio::test]
 async fn a_certificate_without_its_key_proves_nothing() {
     let authority = Authority::new();
-    let (victim, claimant) = (authority.issue(HERE, SOON), authority.issue("thief.example", SOON));
+    let (victim, claimant) = (authority.issue(HERE, SOON), authority.issue("other.example", SOON));
     let stolen = fingerprint(&victim);
     let ca = Trust::ca_from_pem(authority.pem().as_bytes()).unwrap();
     for trust in [Trust::Pinned(stolen), Trust::FirstUse(Some(stolen)), Trust::FirstUse(None), ca] {

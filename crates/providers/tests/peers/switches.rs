@@ -94,13 +94,15 @@ impl SwitchFixture {
         let requested = SshdOptions { shims: vec![("nv", NV.into())], ..SshdOptions::default() };
         let host = Sshd::with(&requested)?;
         lay_out(&host);
-        let desk = DatacenterFixture::new();
+        let datacenter_fixture = DatacenterFixture::new();
         let login = host.login(host.key());
         let LoginSecret::Key { pem, passphrase } = login.proof else { panic!("a key") };
-        desk.store.set_credential("host", Secret::Key { user: login.user, pem, passphrase });
+        datacenter_fixture
+            .store
+            .set_credential("host", Secret::Key { user: login.user, pem, passphrase });
         let spec =
             MachineSpec { ssh_endpoint: host.endpoint().to_string(), ..MachineSpec::default() };
-        Some(Self { fixture: desk, host, target: target(TargetKind::Switch, spec) })
+        Some(Self { fixture: datacenter_fixture, host, target: target(TargetKind::Switch, spec) })
     }
 
     /// Every recorded command except reads.

@@ -129,9 +129,9 @@ fn operation(one: &MaintenanceStatus, now: Timestamp) -> Markup {
             span.dim { "by " (clean_text(&run.spec.initiator)) " · " (relative_time(run.spec.created_at, now)) }
         }
         div.scroll { table {
-            caption.vh { "The legs of " (run.spec.id) }
+            caption.vh { "The steps of " (run.spec.id) }
             thead { tr {
-                th scope="col" { "Leg" } th scope="col" { "State" } th scope="col" { "Took" }
+                th scope="col" { "Step" } th scope="col" { "State" } th scope="col" { "Took" }
                 th scope="col" { "Devices" } th scope="col" { "Said" }
             } }
             tbody { @for rack_step in &one.steps { (row(rack_step, now)) } }

@@ -128,7 +128,7 @@ fn result(done: FirmwareUpdateResult) -> v1::ComponentResult {
     if let Some(preview) = &done.preview {
         result.steps = preview.planned.steps.iter().map(|step| step.name.clone()).collect();
         result.refusals = preview.refusals.iter().map(gate).collect();
-        result.dark_machine_ids = affected_machine_ids(preview);
+        result.affected_machine_ids = affected_machine_ids(preview);
         result.notes.clone_from(&preview.planned.notes);
     }
     match done.outcome {
@@ -166,7 +166,7 @@ fn status(found: ComponentStatus) -> v1::ComponentFirmwareStatus {
         rack_id: device.rack.map(|rack| rack.to_string()).unwrap_or_default(),
         current: device.facts.firmware.into_iter().collect(),
         firmware_id,
-        wanted: desired.into_iter().collect(),
+        desired: desired.into_iter().collect(),
         differs,
         operation_id: device.active_run.map(|run| run.to_string()).unwrap_or_default(),
     }

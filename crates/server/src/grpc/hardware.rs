@@ -301,7 +301,7 @@ fn firmware(part: providers::redfish::Firmware) -> v1::FirmwareVersion {
 }
 
 fn report(tested: &BmcTestResult) -> v1::BmcReport {
-    use v1::bmc_finding::Verdict as V;
+    use v1::bmc_finding::Outcome as V;
     let findings = tested.report.findings.iter().map(|finding| {
         let classification = match finding.outcome {
             CheckOutcome::Ok => V::Ok,
@@ -310,8 +310,8 @@ fn report(tested: &BmcTestResult) -> v1::BmcReport {
         };
         v1::BmcFinding {
             step: finding.check.as_str().into(),
-            verdict: classification.into(),
-            said: finding.message.clone(),
+            outcome: classification.into(),
+            message: finding.message.clone(),
         }
     });
     let fault = tested.report.ended_by.as_ref().map(|fault| fault.code.as_str().to_string());
@@ -342,16 +342,16 @@ fn discovered(reported: DiscoveryResult) -> v1::Discovered {
     v1::Discovered {
         address: reported.address,
         outcome: outcome.into(),
-        said: message,
+        message: message,
         fault: fault.map(|code| code.as_str().to_string()).unwrap_or_default(),
         systems,
-        asked: number(reported.probed),
+        probed: number(reported.probed),
         total: number(reported.total),
     }
 }
 
 fn system(found: DiscoveredSystem, status: RegistrationStatus) -> v1::FoundSystem {
-    use v1::found_system::Standing as S;
+    use v1::found_system::Status as S;
     let (status, machine_id, message, registered) = match status {
         RegistrationStatus::New => (S::New, String::new(), String::new(), None),
         RegistrationStatus::Known(id, mark) => (S::Known, id.to_string(), mark.to_string(), None),
@@ -369,9 +369,9 @@ fn system(found: DiscoveredSystem, status: RegistrationStatus) -> v1::FoundSyste
         serial: sighting.serial,
         mac_addresses: sighting.macs,
         power: power(power_seen).into(),
-        standing: status.into(),
+        status: status.into(),
         machine_id,
-        said: message,
+        message: message,
         registered,
     }
 }

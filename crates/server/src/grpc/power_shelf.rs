@@ -200,20 +200,20 @@ fn maintenance_from(
 fn preview(observed: ShelfPreview, operation: DesiredPower) -> v1::PowerShelfMaintenancePreview {
     let ShelfPreview { preview: foreseen, shelves } = observed;
     let shelves = shelves.into_iter().map(|one| v1::PowerShelfMaintenanceStep {
-        standing: one.shelf.as_ref().map(describe_shelf).unwrap_or_else(|| "not known".into()),
+        state: one.shelf.as_ref().map(describe_shelf).unwrap_or_else(|| "not known".into()),
         steps: match foreseen.accepted.contains(&one.id) {
             true => vec![step_name(operation).to_string()],
             false => Vec::new(),
         },
         power_shelf_id: one.id.to_string(),
     });
-    let affected = foreseen.affected.iter().map(|one| v1::DarkMachine {
+    let affected = foreseen.affected.iter().map(|one| v1::AffectedMachine {
         machine_id: one.machine.to_string(),
         against: one.said().unwrap_or_default(),
     });
     v1::PowerShelfMaintenancePreview {
         shelves: shelves.collect(),
-        dark: affected.collect(),
+        affected: affected.collect(),
         refusals: foreseen.refusals.iter().map(|refusal| refusal.message.clone()).collect(),
         warnings: foreseen.warnings,
         rules: foreseen.rules,

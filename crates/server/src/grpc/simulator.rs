@@ -57,7 +57,7 @@ impl v1::simulator_service_server::SimulatorService for GrpcServices {
             key: count.key,
             machine: count.machine,
             effect: count.effect,
-            asked: saturate(count.requested),
+            requested: saturate(count.requested),
             applied: saturate(count.applied),
         });
         Ok(Response::new(v1::ListEffectsResponse { effects: effects.collect() }))

@@ -56,8 +56,8 @@ async fn a_key_begins_once(db: Db) {
     // A compare-and-swap with an outdated body changes nothing.
     for (before, changed) in [("old", false), (stored.body.as_str(), true), (&stored.body, false)] {
         let before = before.to_string();
-        let amend = tx!([before], |tx| tx.swap_checkpoint(&key(1), &before, "new", at(2)).await);
-        assert_eq!(db.write(amend).await, Ok(changed), "{before}");
+        let swap = tx!([before], |tx| tx.swap_checkpoint(&key(1), &before, "new", at(2)).await);
+        assert_eq!(db.write(swap).await, Ok(changed), "{before}");
     }
     assert_eq!(db.read(tx!([], |tx| tx.checkpoint(&key(1)).await)).await, Ok(Some(begun("new"))));
     assert_eq!(db.read(tx!([], |tx| tx.checkpoint(&key(2)).await)).await, Ok(None));

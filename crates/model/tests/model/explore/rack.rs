@@ -189,12 +189,12 @@ impl Explore for Rack {
             ));
         }
         if !self.active.is_empty() {
-            let legs = [
+            let rack_steps = [
                 ("its operations come to ConfigureNmxCluster", RackStep::FabricManager),
                 ("its operations come to PowerSequence", RackStep::PowerOn(TargetKind::Machine)),
                 ("its operations come to their validation", RackStep::Validate),
             ];
-            for (what, rack_step) in legs {
+            for (what, rack_step) in rack_steps {
                 let at = (RunPhase::Running, Some(rack_step));
                 all.push(see(what, self.context(&there, at, RunPhase::Pending)));
             }

@@ -81,7 +81,7 @@ impl NodeRunDriver {
     }
 
     pub fn answer(&mut self, result: Result<ProviderAnswer, Fault>) -> &mut Self {
-        let (_, verb) = self.run.open_call().expect("an order is in hand");
+        let (_, verb) = self.run.open_call().expect("a call is open");
         self.turn(Some(&CallResult::Answered(verb, result)));
         while let AfterCommit::IdleUntil(then) = self.then {
             self.now = then;

@@ -205,9 +205,9 @@ fn preview(preview: &MaintenancePreview) -> v1::RackMaintenancePreview {
     let planned = &preview.planned;
     v1::RackMaintenancePreview {
         devices: planned.devices.iter().map(device).collect(),
-        legs: planned.steps.iter().map(planned_leg).collect(),
+        steps: planned.steps.iter().map(planned_step).collect(),
         refusals: preview.refusals.iter().map(gate).collect(),
-        dark_machine_ids: affected_machine_ids(preview),
+        affected_machine_ids: affected_machine_ids(preview),
         notes: planned.notes.clone(),
         firmware_id: text_of(planned.firmware.as_ref()),
         firmware_skipped: planned.firmware_skipped.clone().unwrap_or_default(),
@@ -231,20 +231,20 @@ fn activity(rack_step: Option<RackStep>) -> String {
     rack_step.and_then(RackStep::activity).map_or(VALIDATION, |activity| activity.as_str()).into()
 }
 
-fn planned_leg(step: &RunStep) -> v1::RackMaintenanceLeg {
+fn planned_step(step: &RunStep) -> v1::RackMaintenanceStep {
     let parts = step.effect.group().map(|group| group.child_runs.as_slice()).unwrap_or_default();
     let parts = parts.iter().map(|part| waiting(&part.target)).collect();
-    v1::RackMaintenanceLeg {
+    v1::RackMaintenanceStep {
         name: step.name.clone(),
         activity: activity(RackStep::parse(&step.name)),
         state: step_phase_name(StepPhase::Waiting).into(),
         message: String::new(),
-        parts,
+        child_runs: parts,
     }
 }
 
-fn waiting(target: &TargetId) -> v1::RackMaintenancePart {
-    v1::RackMaintenancePart {
+fn waiting(target: &TargetId) -> v1::RackMaintenanceChildRun {
+    v1::RackMaintenanceChildRun {
         kind: target.kind.as_str().into(),
         id: target.to_string(),
         operation_id: String::new(),
@@ -267,24 +267,24 @@ pub(super) fn status(status: &MaintenanceStatus) -> v1::RackMaintenanceStatus {
     let param = |name: &str| params.get(name).cloned().unwrap_or_default();
     v1::RackMaintenanceStatus {
         operation: Some(run(&status.run)),
-        legs: status.steps.iter().map(leg).collect(),
+        steps: status.steps.iter().map(maintenance_step).collect(),
         firmware_id: param(FIRMWARE_USED),
         firmware_skipped: param(FIRMWARE_SKIPPED),
         notes: notes_from_params(params),
     }
 }
 
-fn leg(rack_step: &RackStepStatus) -> v1::RackMaintenanceLeg {
-    v1::RackMaintenanceLeg {
+fn maintenance_step(rack_step: &RackStepStatus) -> v1::RackMaintenanceStep {
+    v1::RackMaintenanceStep {
         name: rack_step.name.clone(),
         activity: activity(rack_step.step),
         state: step_phase_name(rack_step.state.state).into(),
         message: rack_step.state.message.clone(),
-        parts: rack_step.child_runs.iter().map(part).collect(),
+        child_runs: rack_step.child_runs.iter().map(part).collect(),
     }
 }
 
-fn part(part: &ChildRunStatus) -> v1::RackMaintenancePart {
+fn part(part: &ChildRunStatus) -> v1::RackMaintenanceChildRun {
     let Some(run) = &part.run else { return waiting(&part.target) };
     let message = match (&run.progress.failure, run.phase()) {
         (Some(failure), _) => format!("{}: {}", failure.step, failure.fault.message),
@@ -295,7 +295,7 @@ fn part(part: &ChildRunStatus) -> v1::RackMaintenancePart {
             run.current_step()
         }
     };
-    v1::RackMaintenancePart {
+    v1::RackMaintenanceChildRun {
         operation_id: run.spec.id.to_string(),
         state: run.phase().as_str().into(),
         message,
