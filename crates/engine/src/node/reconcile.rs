@@ -290,10 +290,10 @@ struct Change {
 
 impl Change {
     /// None: nothing to write.
-    fn of(case: &DriftCase<'_>, probe: ReconcileMode, flooded: bool) -> Option<Self> {
+    fn of(case: &DriftCase<'_>, probe: ReconcileMode, in_outage: bool) -> Option<Self> {
         let act = match probe {
             ReconcileMode::ObserveOnly => DriftAction::Nothing,
-            ReconcileMode::Pass => case.decide(flooded),
+            ReconcileMode::Pass => case.decide(in_outage),
         };
         let change = case.node.maas.as_ref().is_none_or(|old| !old.same(case.seen));
         (act != DriftAction::Nothing || change).then(|| Self {

@@ -196,11 +196,11 @@ impl Nodes {
         listening_since: Timestamp,
     ) -> Result<SilenceAssessment> {
         let received = self.heard_in(site.as_ref().map(Site::id)).await?;
-        let flooded_since = match &site {
+        let outage_since = match &site {
             Some(site) => site.silence.as_ref().map(|alarm| alarm.since),
             None => *self.siteless_outage_since(),
         };
-        let when = HeartbeatTimes { now: self.0.now(), listening_since, flooded_since };
+        let when = HeartbeatTimes { now: self.0.now(), listening_since, outage_since };
         let classification = heartbeat::classify_heartbeats(
             &received,
             &self.0.settings().nodes.heartbeat_limits,
@@ -216,7 +216,7 @@ impl Nodes {
         match &site {
             Some(site) => {
                 let id = &site.head.id;
-                let message = classification.flood.map(|MassOutage { count, of }| match cut_off {
+                let message = classification.outage.map(|MassOutage { count, of }| match cut_off {
                     true => format!("{count} of {of} nodes are not heard, here as everywhere"),
                     false => format!(
                         "{count} of {of} nodes are not heard: {id} or the way to it is cut off"
@@ -225,12 +225,12 @@ impl Nodes {
                 self.report_site(site, SiteReport::Silence(message), !cut_off).await?;
             }
             None => {
-                let begins = when.flooded_since.is_none() && !cut_off;
-                if let (Some(MassOutage { count, of }), true) = (classification.flood, begins) {
+                let begins = when.outage_since.is_none() && !cut_off;
+                if let (Some(MassOutage { count, of }), true) = (classification.outage, begins) {
                     tracing::error!(count, of, "mass outage among the nodes without a site");
                 }
                 *self.siteless_outage_since() =
-                    classification.flood.and(when.flooded_since.or(Some(when.now)));
+                    classification.outage.and(when.outage_since.or(Some(when.now)));
             }
         }
         for moves in classification.moves.chunks(MOVES_AT_ONCE) {

@@ -59,13 +59,13 @@ impl DriftCase<'_> {
         self.run.is_some_and(|run| !run.ended())
     }
 
-    /// `flooded`: a mass outage, so no single node is to blame.
-    pub fn decide(&self, flooded: bool) -> DriftAction {
+    /// `in_outage`: a mass outage, so no single node is to blame.
+    pub fn decide(&self, in_outage: bool) -> DriftAction {
         let node = self.node;
         match node.state {
             _ if self.at_work() => DriftAction::Nothing,
             NodeState::Active | NodeState::Offline if !self.drifts() => reset_passes(node),
-            NodeState::Active | NodeState::Offline if flooded => DriftAction::Nothing,
+            NodeState::Active | NodeState::Offline if in_outage => DriftAction::Nothing,
             NodeState::Active | NodeState::Offline => {
                 self.confirmed(|| DriftAction::Quarantine(self.said()))
             }
@@ -79,7 +79,7 @@ impl DriftCase<'_> {
             NodeState::Enrolling => {
                 match self.run.map_or(DriftAction::Nothing, |run| self.workflow(run)) {
                     DriftAction::Nothing => reset_passes(node),
-                    _ if flooded => DriftAction::Nothing,
+                    _ if in_outage => DriftAction::Nothing,
                     act @ (DriftAction::Count(_)
                     | DriftAction::Quarantine(_)
                     | DriftAction::Heal
@@ -160,6 +160,6 @@ pub fn detect_mass_outage(
     let unknown = |case: &DriftCase<'_>| case.seen.state == MaasState::Absent;
     match cases.len() > 1 && drifting > 0 && cases.iter().all(unknown) {
         true => Some(MassOutage { count: drifting, of: serving }),
-        false => limits.flood(drifting, serving),
+        false => limits.mass_outage(drifting, serving),
     }
 }

@@ -13,21 +13,21 @@ use std::time::Duration;
 pub struct HeartbeatLimits {
     /// The time without a heartbeat after which a node is offline.
     pub silence: Duration,
-    /// A mass outage: at least this percentage of the nodes in service, and at least `flood_least`
+    /// A mass outage: at least this percentage of the nodes in service, and at least `outage_least`
     /// nodes.
-    pub flood_percent: u32,
-    pub flood_least: usize,
+    pub outage_percent: u32,
+    pub outage_least: usize,
     /// The time for which a mass outage keeps nodes in their state. After that they go offline.
-    pub flood_hold: Duration,
+    pub outage_hold: Duration,
 }
 
 impl Default for HeartbeatLimits {
     fn default() -> Self {
         Self {
             silence: Duration::from_secs(180),
-            flood_percent: 20,
-            flood_least: 5,
-            flood_hold: Duration::from_secs(900),
+            outage_percent: 20,
+            outage_least: 5,
+            outage_hold: Duration::from_secs(900),
         }
     }
 }
@@ -40,9 +40,9 @@ pub struct MassOutage {
 }
 
 impl HeartbeatLimits {
-    pub fn flood(&self, count: usize, of: usize) -> Option<MassOutage> {
-        let many = count.saturating_mul(100) >= of.saturating_mul(self.flood_percent as usize);
-        (count >= self.flood_least && many).then_some(MassOutage { count, of })
+    pub fn mass_outage(&self, count: usize, of: usize) -> Option<MassOutage> {
+        let many = count.saturating_mul(100) >= of.saturating_mul(self.outage_percent as usize);
+        (count >= self.outage_least && many).then_some(MassOutage { count, of })
     }
 }
 
@@ -75,19 +75,19 @@ pub struct HeartbeatTransition {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HeartbeatClassification {
     pub moves: Vec<HeartbeatTransition>,
-    pub flood: Option<MassOutage>,
+    pub outage: Option<MassOutage>,
     /// Heartbeats are expected from some nodes.
     pub expects: bool,
 }
 
 /// True if all sites have a mass outage: then Farrier is cut off, not the sites.
 pub fn all_sites_silent<'a>(verdicts: impl Iterator<Item = &'a HeartbeatClassification>) -> bool {
-    let (mut places, mut flooded) = (0, 0);
+    let (mut places, mut in_outage) = (0, 0);
     for classification in verdicts.filter(|classification| classification.expects) {
         places += 1;
-        flooded += usize::from(classification.flood.is_some());
+        in_outage += usize::from(classification.outage.is_some());
     }
-    places > 1 && flooded == places
+    places > 1 && in_outage == places
 }
 
 /// The times that a classification needs.
@@ -97,7 +97,7 @@ pub struct HeartbeatTimes {
     /// Since when heartbeats could arrive at all. Silence before that proves nothing.
     pub listening_since: Timestamp,
     /// The start of the current mass outage of this site, if there is one.
-    pub flooded_since: Option<Timestamp>,
+    pub outage_since: Option<Timestamp>,
 }
 
 /// Classifies the nodes of one site.
@@ -111,7 +111,7 @@ pub fn classify_heartbeats(
         when.now.since(last.max(when.listening_since))
     };
     let lost = |one: &AgentHeartbeat| {
-        let in_it = one.lost_at.zip(when.flooded_since).is_some_and(|(at, since)| at >= since);
+        let in_it = one.lost_at.zip(when.outage_since).is_some_and(|(at, since)| at >= since);
         in_it && one.state == NodeState::Offline
     };
     // A node that went offline in the current mass outage still counts.
@@ -120,9 +120,9 @@ pub fn classify_heartbeats(
     // is moved.
     let silent = concerned().filter(|one| lost(one) || gap(one) > limits.silence / 2).count();
     let of = concerned().count();
-    let outage = limits.flood(silent, of);
-    let claimed = match (outage, when.flooded_since) {
-        (Some(_), Some(since)) => when.now.since(since) < limits.flood_hold,
+    let outage = limits.mass_outage(silent, of);
+    let claimed = match (outage, when.outage_since) {
+        (Some(_), Some(since)) => when.now.since(since) < limits.outage_hold,
         (Some(_), None) => true,
         (None, _) => false,
     };
@@ -158,7 +158,7 @@ pub fn classify_heartbeats(
             | NodeState::Deleted => {}
         }
     }
-    HeartbeatClassification { moves, flood: outage, expects: of > 0 }
+    HeartbeatClassification { moves, outage, expects: of > 0 }
 }
 
 /// True if a recent heartbeat reported no problem. The start of listening proves nothing: a

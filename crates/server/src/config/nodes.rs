@@ -26,11 +26,11 @@ pub struct Nodes {
     pub silence_seconds: u32,
     /// A mass outage: this percentage of a site's active nodes is silent or drifting at once. The
     /// cause is then not the nodes themselves.
-    pub flood_percent: u32,
+    pub outage_percent: u32,
     /// The least number of nodes that makes a mass outage.
-    pub flood_least: u32,
+    pub outage_least: u32,
     /// How long a mass outage keeps silent nodes from becoming offline.
-    pub flood_hold_seconds: u32,
+    pub outage_hold_seconds: u32,
     /// The interval of the check for silent nodes.
     pub sweep_seconds: u32,
     /// The interval at which each site is reconciled.
@@ -51,9 +51,9 @@ impl Default for Nodes {
             agent_binary: PathBuf::new(),
             heartbeat_seconds: 30,
             silence_seconds: seconds(silence.silence),
-            flood_percent: silence.flood_percent,
-            flood_least: silence.flood_least as u32,
-            flood_hold_seconds: seconds(silence.flood_hold),
+            outage_percent: silence.outage_percent,
+            outage_least: silence.outage_least as u32,
+            outage_hold_seconds: seconds(silence.outage_hold),
             sweep_seconds: seconds(sweep_interval),
             reconcile_seconds: seconds(reconcile_interval),
         }
@@ -65,9 +65,9 @@ impl Nodes {
         let all = [
             ("heartbeat_seconds", self.heartbeat_seconds, MAX_SECONDS),
             ("silence_seconds", self.silence_seconds, MAX_SECONDS),
-            ("flood_percent", self.flood_percent, 100),
-            ("flood_least", self.flood_least, u32::MAX),
-            ("flood_hold_seconds", self.flood_hold_seconds, MAX_SECONDS),
+            ("outage_percent", self.outage_percent, 100),
+            ("outage_least", self.outage_least, u32::MAX),
+            ("outage_hold_seconds", self.outage_hold_seconds, MAX_SECONDS),
             ("sweep_seconds", self.sweep_seconds, MAX_SECONDS),
             ("reconcile_seconds", self.reconcile_seconds, MAX_SECONDS),
         ];
@@ -109,9 +109,9 @@ impl Nodes {
         NodeSettings {
             heartbeat_limits: HeartbeatLimits {
                 silence: seconds(self.silence_seconds),
-                flood_percent: self.flood_percent,
-                flood_least: self.flood_least as usize,
-                flood_hold: seconds(self.flood_hold_seconds),
+                outage_percent: self.outage_percent,
+                outage_least: self.outage_least as usize,
+                outage_hold: seconds(self.outage_hold_seconds),
             },
             silence_check_interval: seconds(self.sweep_seconds),
             reconcile_interval: seconds(self.reconcile_seconds),
@@ -143,7 +143,7 @@ mod tests {
             (Nodes { url: String::new(), ..sound.clone() }, "nodes.url is empty"),
             (Nodes { url: "http://a,tcp://b".into(), ..sound.clone() }, "nodes.url"),
             (Nodes { sweep_seconds: 0, ..sound.clone() }, "nodes.sweep_seconds is 0"),
-            (Nodes { flood_percent: 101, ..sound.clone() }, "nodes.flood_percent is 101"),
+            (Nodes { outage_percent: 101, ..sound.clone() }, "nodes.outage_percent is 101"),
             (Nodes { silence_seconds: 59, ..sound.clone() }, "nodes.silence_seconds is 59"),
         ] {
             let message = wrong.check().unwrap_err();

@@ -115,7 +115,7 @@ impl NodeWalk for Node {
     fn supervision_events(&self) -> Vec<(&'static str, Self)> {
         let now = Timestamp::default() + HeartbeatLimits::default().silence * 2;
         let when =
-            HeartbeatTimes { now, listening_since: Timestamp::default(), flooded_since: None };
+            HeartbeatTimes { now, listening_since: Timestamp::default(), outage_since: None };
         let mut all = Vec::new();
         for (what, at) in [
             ("its agent is heard of, and well", Some(now)),

@@ -219,7 +219,7 @@ fn a_failed_onboarding_goes_by_what_maas_says() {
 #[test]
 fn mass_drift_quarantines_no_node() {
     let limits =
-        HeartbeatLimits { flood_percent: 20, flood_least: 5, ..HeartbeatLimits::default() };
+        HeartbeatLimits { outage_percent: 20, outage_least: 5, ..HeartbeatLimits::default() };
     let (absent, deployed) =
         (upstream_observation(MaasState::Absent), upstream_observation(MaasState::Deployed));
     let running = in_workflow(Work::Take(DecommissionMode::Drain), Workflow::Running);
@@ -232,7 +232,7 @@ fn mass_drift_quarantines_no_node() {
         healthy: true,
         first_seen_recently: false,
     };
-    for (drifting, well, flooded) in
+    for (drifting, well, in_outage) in
         [(5, 20, true), (5, 21, false), (4, 1, false), (4, 0, true), (5, 0, true)]
     {
         let mut cases = vec![case(&absent, None); drifting];
@@ -245,7 +245,7 @@ fn mass_drift_quarantines_no_node() {
             healthy: true,
             first_seen_recently: false,
         });
-        let expected = flooded.then_some(MassOutage { count: drifting, of: drifting + well });
+        let expected = in_outage.then_some(MassOutage { count: drifting, of: drifting + well });
         assert_eq!(detect_mass_outage(&cases, &limits), expected, "{drifting} and {well}");
     }
     // A node with an active operation does not drift.

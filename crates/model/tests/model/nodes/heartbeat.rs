@@ -17,14 +17,14 @@ const NOW: i64 = 100_000;
 fn limits() -> HeartbeatLimits {
     HeartbeatLimits {
         silence: Duration::from_secs(100),
-        flood_percent: 20,
-        flood_least: 5,
-        flood_hold: Duration::from_secs(1_000),
+        outage_percent: 20,
+        outage_least: 5,
+        outage_hold: Duration::from_secs(1_000),
     }
 }
 
 fn when() -> HeartbeatTimes {
-    HeartbeatTimes { now: at(NOW), listening_since: at(0), flooded_since: None }
+    HeartbeatTimes { now: at(NOW), listening_since: at(0), outage_since: None }
 }
 
 /// A node whose last heartbeat was `ago` seconds ago, or never.
@@ -49,7 +49,7 @@ fn one(state: NodeState, ago: Option<i64>, problems: &str, when: HeartbeatTimes)
         assert_eq!(classify_heartbeats(&all[..99], &limits(), when), nothing);
     }
     let classification = classify_heartbeats(&all, &limits(), when);
-    assert_eq!(classification.flood, None);
+    assert_eq!(classification.outage, None);
     assert!(classification.moves.len() <= 1, "{classification:?}");
     classification.moves.first().map(|one| {
         assert_eq!(one.node.as_str(), "node-100");
@@ -174,7 +174,7 @@ fn too_many_silent_nodes_are_a_mass_outage() {
         let classification = classify_heartbeats(&fleet(silent, well, 101), &limits(), when());
         let of = silent + well;
         assert_eq!(
-            classification.flood,
+            classification.outage,
             outage.then_some(MassOutage { count: silent, of }),
             "{silent} of {of}"
         );
@@ -190,13 +190,13 @@ fn a_mass_outage_is_detected_early() {
     let mut all = fleet(5, 5, 51);
     all[0].at = Some(at(NOW - 101));
     let classification = classify_heartbeats(&all, &limits(), when());
-    assert_eq!(classification.flood, Some(MassOutage { count: 5, of: 10 }));
+    assert_eq!(classification.outage, Some(MassOutage { count: 5, of: 10 }));
     assert_eq!(classification.moves, []);
     // Nodes that were not in service do not count.
     let mut all = fleet(5, 5, 101);
     all[0].state = NodeState::Offline;
     let classification = classify_heartbeats(&all, &limits(), when());
-    assert_eq!((classification.flood, classification.moves.len()), (None, 4));
+    assert_eq!((classification.outage, classification.moves.len()), (None, 4));
     assert!(classification.moves.iter().all(|one| one.lost));
 }
 
@@ -204,15 +204,15 @@ fn a_mass_outage_is_detected_early() {
 fn a_mass_outage_delays_offline() {
     let all = fleet(10, 10, 101);
     for (since, moves) in [(0, 0), (999, 0), (1_000, 10), (5_000, 10)] {
-        let when = HeartbeatTimes { flooded_since: Some(at(NOW - since)), ..when() };
+        let when = HeartbeatTimes { outage_since: Some(at(NOW - since)), ..when() };
         let classification = classify_heartbeats(&all, &limits(), when);
-        assert_eq!(classification.flood, Some(MassOutage { count: 10, of: 20 }));
+        assert_eq!(classification.outage, Some(MassOutage { count: 10, of: 20 }));
         assert_eq!(classification.moves.len(), moves, "since {since}");
     }
     // The mass outage is over, so it has no effect.
-    let when = HeartbeatTimes { flooded_since: Some(at(NOW - 5)), ..when() };
+    let when = HeartbeatTimes { outage_since: Some(at(NOW - 5)), ..when() };
     let classification = classify_heartbeats(&fleet(1, 19, 101), &limits(), when);
-    assert_eq!((classification.flood, classification.moves.len()), (None, 1));
+    assert_eq!((classification.outage, classification.moves.len()), (None, 1));
 }
 
 /// Nodes that went offline in a mass outage still belong to it. It ends when enough of them send
@@ -225,8 +225,8 @@ fn a_mass_outage_ends_after_enough_heartbeats() {
         }
         all
     };
-    let when = HeartbeatTimes { flooded_since: Some(at(NOW - 2_000)), ..when() };
-    let outage = |all: &[AgentHeartbeat]| classify_heartbeats(all, &limits(), when).flood;
+    let when = HeartbeatTimes { outage_since: Some(at(NOW - 2_000)), ..when() };
+    let outage = |all: &[AgentHeartbeat]| classify_heartbeats(all, &limits(), when).outage;
     let all = lost(fleet(10, 10, 1_900), 10, NOW - 1_000);
     assert_eq!(outage(&all), Some(MassOutage { count: 10, of: 20 }));
     assert_eq!(classify_heartbeats(&all, &limits(), when).moves, []);
@@ -236,13 +236,13 @@ fn a_mass_outage_ends_after_enough_heartbeats() {
             (one.at, one.lost_at) = (Some(at(NOW)), None);
         }
         let classification = classify_heartbeats(&all, &limits(), when);
-        assert_eq!(classification.flood.is_some(), still, "{heartbeat} are heard");
+        assert_eq!(classification.outage.is_some(), still, "{heartbeat} are heard");
         assert_eq!(classification.moves.len(), heartbeat);
     }
     // A controller that just started still counts them.
     let fresh = HeartbeatTimes { listening_since: at(NOW - 1), ..when };
     assert_eq!(
-        classify_heartbeats(&all, &limits(), fresh).flood,
+        classify_heartbeats(&all, &limits(), fresh).outage,
         Some(MassOutage { count: 10, of: 20 })
     );
     // Nodes that were lost earlier, or are out of service now, do not belong to it.
@@ -252,7 +252,7 @@ fn a_mass_outage_ends_after_enough_heartbeats() {
     assert_eq!(outage(&all), None);
     // Without a mass outage, lost nodes do not belong to one.
     assert_eq!(
-        classify_heartbeats(&lost(fleet(10, 10, 101), 10, NOW), &limits(), self::when()).flood,
+        classify_heartbeats(&lost(fleet(10, 10, 101), 10, NOW), &limits(), self::when()).outage,
         None
     );
     // If all of a few nodes are lost, the alert stays as well.
@@ -286,12 +286,12 @@ fn a_mass_outage_does_not_hide_heartbeats() {
     all.push(heard(500, NodeState::Offline, Some(1), ""));
     all.push(heard(501, NodeState::Active, Some(1), "a GPU is lost"));
     let classification = classify_heartbeats(&all, &limits(), when());
-    assert!(classification.flood.is_some());
+    assert!(classification.outage.is_some());
     assert_eq!(moved(&classification), [("node-500", "active"), ("node-501", "offline")]);
 }
 
 #[test]
 fn a_site_without_nodes_is_no_mass_outage() {
     assert_eq!(classify_heartbeats(&[], &limits(), when()), HeartbeatClassification::default());
-    assert_eq!(HeartbeatLimits::default().flood(0, 0), None);
+    assert_eq!(HeartbeatLimits::default().mass_outage(0, 0), None);
 }
