@@ -7,6 +7,7 @@
 mod graph;
 mod links;
 mod reasons;
+mod retired;
 mod size;
 mod source;
 mod symbols;
@@ -107,6 +108,7 @@ fn check(path: &str, text: &str, tree: &RepositoryFiles) -> Vec<Finding> {
     };
     if path != "Cargo.lock" {
         findings.extend(words::machine_paths(path, text));
+        findings.extend(retired::check(path, text));
     }
     findings
 }

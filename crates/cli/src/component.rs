@@ -100,7 +100,7 @@ fn format_impact(all: &[ComponentResult]) -> String {
         if !one.affected_machine_ids.is_empty() {
             let affected =
                 join_names(one.affected_machine_ids.iter().map(String::as_str), MAX_NAMED);
-            lines.push(format!("would go dark: {affected}"));
+            lines.push(format!("affected machines: {affected}"));
         }
         lines.extend(one.notes.iter().map(|note| format!("note: {}", one_line(note))));
         for gate in &one.refusals {
@@ -234,7 +234,7 @@ mod tests {
             format_impact(&all),
             "
 rack-1:
-  would go dark: m-1, m-2
+  affected machines: m-1, m-2
   note: mind the gap
   would be refused: first
   would be refused: second

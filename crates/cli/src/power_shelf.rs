@@ -189,7 +189,7 @@ fn format_preview(preview: &PowerShelfMaintenancePreview) -> String {
         against => format!("{}  ({against})", one.machine_id),
     });
     let sections = [
-        ("Would go affected:", affected.collect::<Vec<_>>()),
+        ("Affected machines:", affected.collect::<Vec<_>>()),
         ("Because:", preview.rules.clone()),
         ("Warnings:", preview.warnings.clone()),
         ("Would be refused:", preview.refusals.clone()),
@@ -260,7 +260,7 @@ Dry run: nothing is changed.
 Power shelves:
   ps-1 (Ready, power on): power-off
 
-Would go affected:
+Affected machines:
   m-1  (m-1 is READY)
   m-2
 

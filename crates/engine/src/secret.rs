@@ -302,10 +302,10 @@ impl ProviderStateStore for SecretStore {
         after: &Value,
     ) -> std::result::Result<bool, Fault> {
         let input = (key.clone(), before.to_string(), after.to_string(), (self.clock)());
-        let amended = self.store.write("amend_note", input, |(key, before, after, now), tx| {
+        let swapped = self.store.write("swap_checkpoint", input, |(key, before, after, now), tx| {
             Box::pin(tx.swap_checkpoint(key, before, after, *now))
         });
-        amended.await.map_err(database_fault)
+        swapped.await.map_err(database_fault)
     }
 
     async fn pin(&self, peer: &str, identity: Option<&str>) -> std::result::Result<(), Fault> {

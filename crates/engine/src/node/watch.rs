@@ -259,8 +259,8 @@ impl Nodes {
         if !answered && site.apply_report(&report, now) == *site {
             return Ok(());
         }
-        let tell = ReportSite { id: site.id(), report, answered, aloud, now: self.0.now() };
-        self.0.store().retry_write("report_site", tell, |tell, tx| Box::pin(tell.run(tx))).await
+        let input = ReportSite { id: site.id(), report, answered, aloud, now: self.0.now() };
+        self.0.store().retry_write("report_site", input, |input, tx| Box::pin(input.run(tx))).await
     }
 }
 

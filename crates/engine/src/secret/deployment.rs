@@ -128,7 +128,7 @@ impl SecretStore {
     ) -> Result<Option<Deployment>> {
         let input = (key.clone(), to, (self.clock)());
         self.store
-            .retry_write("steer_deployment", input, |(key, to, now), tx| {
+            .retry_write("command_deployment", input, |(key, to, now), tx| {
                 Box::pin(apply_command(tx, key, *to, *now))
             })
             .await

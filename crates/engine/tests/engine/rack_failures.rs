@@ -227,10 +227,10 @@ fn a_dry_run_of_a_maintenance_writes_nothing() {
         let fixture = RackFixture::ready().await;
         let before = fixture.engine().history("rack-1", 0, 10_000).await.expect("a history").len();
         let desired = only(RequestedActivity::PowerSequence(PowerSequence::Reset));
-        let rehearsal = MaintenanceStart { dry_run: true, ..maintenance_request(desired.clone()) };
-        let foreseen = fixture.engine().racks().maintain(rehearsal).await.expect("a dry run");
-        assert!(foreseen.run.is_none() && !foreseen.new);
-        assert!(!foreseen.preview.expect("a preview").planned.steps.is_empty());
+        let dry_run = MaintenanceStart { dry_run: true, ..maintenance_request(desired.clone()) };
+        let previewed = fixture.engine().racks().maintain(dry_run).await.expect("a dry run");
+        assert!(previewed.run.is_none() && !previewed.new);
+        assert!(!previewed.preview.expect("a preview").planned.steps.is_empty());
         let after = fixture.engine().history("rack-1", 0, 10_000).await.expect("a history").len();
         assert_eq!(before, after);
         fixture.wait_until_released().await;

@@ -267,7 +267,7 @@ fn add_affected(observed: &mut PowerChangePreview, ids: &[PowerShelfId], fed: &F
     }
     let off: Vec<&str> = off.iter().map(|shelf| shelf.head.id.as_str()).collect();
     observed.rules.push(format!(
-        "{rack} has no other shelf that is known to stay on, so all of its machines are taken to go dark"
+        "{rack} has no other shelf that is known to stay on, so all of its machines would lose power"
     ));
     observed.warnings.push(own_controller(&off));
     observed.affected.extend(fed.machines.iter().cloned());

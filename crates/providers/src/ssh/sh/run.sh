@@ -30,9 +30,9 @@ tick() {
 }
 
 keep out &
-out_keeper=$!
+out_writer=$!
 keep err &
-err_keeper=$!
+err_writer=$!
 tick &
 ticker=$!
 if [ "$1" = apart ]; then
@@ -44,7 +44,7 @@ wait $!
 code=$?
 # A background process may keep the pipes open; the command has ended anyway.
 for pause in 0.01 0.02 0.05 0.1 0.2 0.5 1; do
-    kill -0 "$out_keeper" 2>/dev/null || kill -0 "$err_keeper" 2>/dev/null || break
+    kill -0 "$out_writer" 2>/dev/null || kill -0 "$err_writer" 2>/dev/null || break
     nap "$pause"
 done
 kill -9 "$ticker"
