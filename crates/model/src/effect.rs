@@ -18,6 +18,7 @@ pub use node::{MAX_TAINTS, NodeLabels, Taint, TaintEffect, check_node_labels, ch
 pub use power_off::{MAX_GRACEFUL_SECONDS, PowerOffPolicy};
 
 use crate::condition::ConditionObservation;
+use crate::fault::Fault;
 use crate::id::{NodeId, SiteId};
 use crate::node::NodeStage;
 use serde::{Deserialize, Serialize};
@@ -372,6 +373,9 @@ pub struct ProviderCall {
     /// The bytes of this attempt's log that are stored already; `Follow` continues from there.
     pub log_offset_bytes: u64,
 }
+
+/// The result of one call to a provider.
+pub type CallResult = Result<ProviderAnswer, Fault>;
 
 /// The answer of a provider.
 #[derive(Debug, Clone, PartialEq, Eq)]

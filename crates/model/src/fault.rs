@@ -160,6 +160,9 @@ pub enum EffectOutcome {
     Unknown,
 }
 
+/// A result whose error is a fault.
+pub type Result<T, E = Fault> = std::result::Result<T, E>;
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     pub code: FaultCode,

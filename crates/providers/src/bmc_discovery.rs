@@ -6,7 +6,7 @@ use crate::http_client::Trust;
 use crate::power::PowerState;
 use crate::redfish::SystemSelector;
 use async_trait::async_trait;
-use model::fault::Fault;
+use model::fault::{Fault, Result};
 use model::machine::matcher::DiscoveredMachine;
 
 /// How to reach a BMC.
@@ -88,7 +88,7 @@ pub struct BmcTestReport {
 }
 
 impl BmcTestReport {
-    pub fn record(&mut self, step: BmcCheck, reported: Result<String, Fault>) {
+    pub fn record(&mut self, step: BmcCheck, reported: Result<String>) {
         let (classification, text) = match reported {
             Ok(text) => (CheckOutcome::Ok, text),
             Err(fault) => (CheckOutcome::Cannot, fault.to_string()),
@@ -106,7 +106,7 @@ impl BmcTestReport {
     }
 
     /// Records a check that the later ones depend on. False: the test ends here.
-    pub fn require(&mut self, step: BmcCheck, reported: Result<String, Fault>) -> bool {
+    pub fn require(&mut self, step: BmcCheck, reported: Result<String>) -> bool {
         match reported {
             Ok(message) => self.record(step, Ok(message)),
             Err(fault) => self.end(step, fault),
@@ -191,10 +191,10 @@ pub enum BmcProbeResult {
 #[async_trait]
 pub trait BmcDiscovery: Send + Sync {
     /// The name of the BMC in pins and lockouts: protocol and address.
-    fn peer(&self, endpoint: &str) -> Result<String, Fault>;
+    fn peer(&self, endpoint: &str) -> Result<String>;
 
     /// The name of the credential for a BMC: this one, or the configured one if it is empty.
-    async fn credential(&self, name: &str) -> Result<String, Fault>;
+    async fn credential(&self, name: &str) -> Result<String>;
 
     /// Tests what a BMC supports. Changes nothing on it and pins no identity.
     async fn test_bmc(&self, approach: &BmcAccess) -> BmcTestReport;

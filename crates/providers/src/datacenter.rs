@@ -55,8 +55,8 @@ use hosts::Hosts;
 pub use imaging::Imaging;
 pub use ipmi_only::IpmiOnly;
 use model::condition::ConditionObservation;
-use model::effect::{Capability, DeviceFacts, ProviderAnswer, ProviderCall};
-use model::fault::Fault;
+use model::effect::{CallResult, Capability, DeviceFacts, ProviderCall};
+use model::fault::Result;
 use model::time::format_duration;
 pub use net::Netplan;
 use node_cache::NodeCaches;
@@ -164,24 +164,19 @@ impl Provider for Datacenter {
         true
     }
 
-    async fn call(
-        &self,
-        target: &Target,
-        order: &ProviderCall,
-        journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn call(&self, target: &Target, order: &ProviderCall, journal: &Journal) -> CallResult {
         self.execute(target, order, journal).await
     }
 
-    async fn probe(&self, target: &Target) -> Result<Vec<ConditionObservation>, Fault> {
+    async fn probe(&self, target: &Target) -> Result<Vec<ConditionObservation>> {
         Ok(self.probe_machine(target).await)
     }
 
-    async fn poll_device(&self, target: &Target) -> Result<DeviceFacts, Fault> {
+    async fn poll_device(&self, target: &Target) -> Result<DeviceFacts> {
         self.poll_power(target).await
     }
 
-    async fn probe_hardware(&self, target: &Target) -> Result<Option<ConditionObservation>, Fault> {
+    async fn probe_hardware(&self, target: &Target) -> Result<Option<ConditionObservation>> {
         self.read_hardware_health(target).await
     }
 

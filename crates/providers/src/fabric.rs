@@ -10,7 +10,7 @@ mod nvos;
 pub use nvos::Nvos;
 
 use async_trait::async_trait;
-use model::fault::Fault;
+use model::fault::Result;
 
 /// Whether the fabric runs on this switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,9 +86,9 @@ pub enum FabricStep {
 
 #[async_trait]
 pub trait FabricManager: Send + Sync {
-    async fn observe(&self) -> Result<FabricObservation, Fault>;
+    async fn observe(&self) -> Result<FabricObservation>;
     /// Sends the command once. Success means that it was accepted, not that the state holds.
-    async fn send_command(&self, what: FabricCommand) -> Result<(), Fault>;
+    async fn send_command(&self, what: FabricCommand) -> Result<()>;
 }
 
 /// The next step towards a goal. `FabricGoal::Configured` sends none: the manager configures it.

@@ -12,7 +12,7 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use rustls::{ClientConfig, RootCertStore};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ pub struct Fetcher {
 
 impl Fetcher {
     /// The file with this checksum, from this URL.
-    pub async fn fetch(&self, url: &str, sha256: &str) -> Result<Arc<FetchedFile>, Fault> {
+    pub async fn fetch(&self, url: &str, sha256: &str) -> Result<Arc<FetchedFile>> {
         let turn = self.shared_file(sha256);
         let mut known = turn.lock().await;
         if let Some(fetched) = known.upgrade() {
@@ -79,7 +79,7 @@ impl Fetcher {
     }
 }
 
-async fn fetch(url: &str, sha256: &str) -> Result<FetchedFile, Fault> {
+async fn fetch(url: &str, sha256: &str) -> Result<FetchedFile> {
     let answer = open(url).await?;
     let (file, size, found) = receive(url, answer.into_body()).await?;
     if !found.eq_ignore_ascii_case(sha256) {
@@ -92,7 +92,7 @@ async fn fetch(url: &str, sha256: &str) -> Result<FetchedFile, Fault> {
 }
 
 /// The response that contains the file, after redirects.
-async fn open(url: &str) -> Result<Response<Incoming>, Fault> {
+async fn open(url: &str) -> Result<Response<Incoming>> {
     let client = Client::builder(TokioExecutor::new()).build(connector()?);
     let mut position: Uri = url.parse().map_err(|error| fetch_failed(url, error))?;
     for _ in 0..=MAX_REDIRECTS {
@@ -129,7 +129,7 @@ fn resolve_redirect(from: &Uri, to: &str) -> Option<Uri> {
 }
 
 /// Receives the body into an unnamed file; returns its size and checksum too.
-async fn receive(url: &str, mut body: Incoming) -> Result<(std::fs::File, u64, String), Fault> {
+async fn receive(url: &str, mut body: Incoming) -> Result<(std::fs::File, u64, String)> {
     let stored = |error: std::io::Error| fetch_failed(url, format!("no room for it: {error}"));
     let opened = tokio::task::spawn_blocking(tempfile::tempfile).await;
     let opened = opened.map_err(|error| fetch_failed(url, error))?.map_err(stored)?;
@@ -156,7 +156,7 @@ async fn receive(url: &str, mut body: Incoming) -> Result<(std::fs::File, u64, S
     Ok((file.into_std().await, size, found))
 }
 
-fn connector() -> Result<HttpsConnector<HttpConnector>, Fault> {
+fn connector() -> Result<HttpsConnector<HttpConnector>> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     let provider = Arc::new(rustls::crypto::ring::default_provider());

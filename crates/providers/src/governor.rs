@@ -11,7 +11,7 @@ pub(crate) mod priority_semaphore;
 
 use breaker::CircuitBreaker;
 use concurrency::ConcurrencyLimit;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use model::time::format_duration;
 use priority_semaphore::{Permit, PrioritySemaphore};
 use std::collections::HashMap;
@@ -99,8 +99,8 @@ impl Governor {
         peer: &str,
         priority: Priority,
         limit: Duration,
-        call: impl Future<Output = Result<T, Fault>>,
-    ) -> Result<T, Fault> {
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         let until = Instant::now() + limit;
         let made = self.call_when_admitted(
             peer,
@@ -116,8 +116,8 @@ impl Governor {
         &self,
         peer: &str,
         limit: Duration,
-        call: impl Future<Output = Result<T, Fault>>,
-    ) -> Result<Option<T>, Fault> {
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<Option<T>> {
         let now = Instant::now();
         let timeout = CallDeadlines { admit_by: now + limit / 2, answer_by: now + limit };
         self.call_when_admitted(peer, Priority::Polling, timeout, call).await?.transpose()
@@ -129,8 +129,8 @@ impl Governor {
         peer: &str,
         priority: Priority,
         timeout: CallDeadlines,
-        call: impl Future<Output = Result<T, Fault>>,
-    ) -> Result<Option<Result<T, Fault>>, Fault> {
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<Option<Result<T, Fault>>> {
         let gate = self.admit(peer, priority)?;
         let passes = timeout_at(timeout.admit_by, self.acquire_permits(&gate, priority)).await;
         let Ok(passes) = passes else { return Ok(None) };
@@ -152,7 +152,7 @@ impl Governor {
         (own, self.all.acquire(priority).await)
     }
 
-    fn admit(&self, peer: &str, priority: Priority) -> Result<PrioritySemaphore, Fault> {
+    fn admit(&self, peer: &str, priority: Priority) -> Result<PrioritySemaphore> {
         let mut peers = self.peers();
         let known = peers.entry(peer.to_string()).or_insert_with(|| Peer {
             gate: PrioritySemaphore::new(self.settings.per_bmc.max(1)),
@@ -248,7 +248,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(5);
 
-    fn down() -> Result<(), Fault> {
+    fn down() -> Result<()> {
         Err(Fault::new(FaultCode::BmcUnreachable, "no route"))
     }
 

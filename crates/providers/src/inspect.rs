@@ -7,7 +7,7 @@ use crate::port::Target;
 use crate::power::PowerState;
 use crate::redfish::{HealthReport, Inventory, LogEntry};
 use async_trait::async_trait;
-use model::fault::Fault;
+use model::fault::Result;
 
 /// A machine as its BMC describes it.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -23,10 +23,10 @@ pub struct Inspection {
 #[async_trait]
 pub trait Inspector: Send + Sync {
     /// Reads as much as the BMC reports. A BMC that cannot be reached at all is a fault.
-    async fn inspect(&self, target: &Target) -> Result<Inspection, Fault>;
+    async fn inspect(&self, target: &Target) -> Result<Inspection>;
 
     /// The newest entries of the BMC's event log, newest first.
-    async fn event_log(&self, target: &Target, count: usize) -> Result<Vec<LogEntry>, Fault>;
+    async fn event_log(&self, target: &Target, count: usize) -> Result<Vec<LogEntry>>;
 
-    async fn power_now(&self, target: &Target) -> Result<PowerState, Fault>;
+    async fn power_now(&self, target: &Target) -> Result<PowerState>;
 }

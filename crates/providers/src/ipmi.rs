@@ -16,7 +16,7 @@ pub use event::{Event, EventKind, MAX_EVENTS};
 
 pub use crate::peer_login::Login;
 use classification::IpmiError;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use secrecy::ExposeSecret;
 use std::fmt;
 use std::path::PathBuf;
@@ -232,7 +232,7 @@ impl<'a> IpmiRequest<'a> {
 
 impl Bmc {
     /// A BMC at `ipmi://HOST[:PORT]`. Nothing is sent yet.
-    pub fn new(endpoint: &str, login: Login, settings: Settings) -> Result<Self, Fault> {
+    pub fn new(endpoint: &str, login: Login, settings: Settings) -> Result<Self> {
         let (host, port) = parse_endpoint(endpoint).ok_or_else(|| {
             let message =
                 format!("`{endpoint}` is no IPMI address; write ipmi://HOST or ipmi://HOST:PORT");
@@ -249,7 +249,7 @@ impl Bmc {
         format!("{}:{}", self.host, self.port)
     }
 
-    pub async fn power(&self) -> Result<Power, Fault> {
+    pub async fn power(&self) -> Result<Power> {
         let question = IpmiRequest::read("for its power state", &[0x00, 0x01]);
         let bytes = self.send(&question).await?;
         match bytes.first() {
@@ -260,7 +260,7 @@ impl Bmc {
     }
 
     /// The fault bits of the chassis status.
-    pub async fn faults(&self) -> Result<Vec<&'static str>, Fault> {
+    pub async fn faults(&self) -> Result<Vec<&'static str>> {
         let question = IpmiRequest::read("for the state of its chassis", &[0x00, 0x01]);
         let bytes = self.send(&question).await?;
         match bytes.as_slice() {
@@ -270,13 +270,13 @@ impl Bmc {
     }
 
     /// Sent once. Success means accepted, not done: read [`Bmc::power`] afterwards.
-    pub async fn set_power(&self, kind: ChassisControl) -> Result<(), Fault> {
+    pub async fn set_power(&self, kind: ChassisControl) -> Result<()> {
         self.send(&IpmiRequest::change(kind.description(), &[0x00, 0x02, kind.byte()]))
             .await
             .map(drop)
     }
 
-    pub async fn boot(&self) -> Result<Boot, Fault> {
+    pub async fn boot(&self) -> Result<Boot> {
         let question = IpmiRequest::read("for its boot device", &[0x00, 0x09, 0x05, 0x00, 0x00]);
         let bytes = self.send(&question).await?;
         match bytes.as_slice() {
@@ -288,7 +288,7 @@ impl Bmc {
     }
 
     /// Sets the boot device and returns what is read back.
-    pub async fn set_boot(&self, device: BootDevice, lasts: BootDuration) -> Result<Boot, Fault> {
+    pub async fn set_boot(&self, device: BootDevice, lasts: BootDuration) -> Result<Boot> {
         // A BMC clears the override after a minute unless this is set. Some lack the setting.
         let keep = IpmiRequest::change("to keep the boot device", &[0x00, 0x08, 0x03, 0x08]);
         match self.send(&keep).await {
@@ -310,11 +310,11 @@ impl Bmc {
     }
 
     /// The newest entries of the event log, newest first; at most [`MAX_EVENTS`].
-    pub async fn events(&self, newest: usize) -> Result<Vec<Event>, Fault> {
+    pub async fn events(&self, newest: usize) -> Result<Vec<Event>> {
         event::read(self, newest.min(MAX_EVENTS)).await
     }
 
-    pub async fn identity(&self) -> Result<Identity, Fault> {
+    pub async fn identity(&self) -> Result<Identity> {
         let question = IpmiRequest::read("who it is", &[0x06, 0x01]);
         let bytes = self.send(&question).await?;
         let guid = match self.send(&IpmiRequest::read("for its GUID", &[0x06, 0x37])).await {
@@ -327,7 +327,7 @@ impl Bmc {
     }
 
     /// Sends one request with the strongest cipher suite that the settings and the BMC allow.
-    async fn send(&self, question: &IpmiRequest<'_>) -> Result<Vec<u8>, Fault> {
+    async fn send(&self, question: &IpmiRequest<'_>) -> Result<Vec<u8>> {
         match self.send_raw(question).await {
             Ok(bytes) => Ok(bytes),
             Err(failure) => Err(self.fault(question, &failure)),
@@ -343,7 +343,7 @@ impl Bmc {
     }
 
     /// Sends several reads in one session and returns the responses that came, concatenated.
-    async fn send_batch(&self, requested: &str, questions: &[Vec<u8>]) -> Result<Vec<u8>, Fault> {
+    async fn send_batch(&self, requested: &str, questions: &[Vec<u8>]) -> Result<Vec<u8>> {
         let script: String =
             questions.iter().map(|bytes| classification::script_line(bytes)).collect();
         let command = ["exec".to_owned(), "/dev/stdin".to_owned()];
@@ -455,7 +455,7 @@ fn parse_endpoint(endpoint: &str) -> Option<(String, u16)> {
     sound.then(|| (host.to_owned(), port))
 }
 
-fn check_login(endpoint: &str, login: &Login) -> Result<(), Fault> {
+fn check_login(endpoint: &str, login: &Login) -> Result<()> {
     let password = login.password.expose_secret();
     if password.is_empty() {
         let message = format!(

@@ -22,7 +22,7 @@ pub use node::{Condition, Node, NodeTaintEffect, Taint};
 
 use client::{ApiRequest, Client, RequestError};
 use fault::ApiCall;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use object::{Object, Page, Status};
 use secrecy::SecretString;
 use serde::de::DeserializeOwned;
@@ -62,7 +62,7 @@ impl fmt::Debug for Cluster {
 
 impl Cluster {
     /// Reads a kubeconfig and prepares the client; sends nothing. Needs a tokio runtime.
-    pub fn from_kubeconfig(text: &SecretString, settings: Settings) -> Result<Self, Fault> {
+    pub fn from_kubeconfig(text: &SecretString, settings: Settings) -> Result<Self> {
         let access = config::read(text)?;
         let address = access.address.clone();
         let client = Client::new(access)?;
@@ -78,7 +78,7 @@ impl Cluster {
         &self,
         call: &ApiCall<'_>,
         request: impl Future<Output = Result<T, RequestError>>,
-    ) -> Result<T, Fault> {
+    ) -> Result<T> {
         match tokio::time::timeout(self.settings.deadline, request).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => Err(fault::classify(&self.address, call, &error)),
@@ -91,7 +91,7 @@ impl Cluster {
         &self,
         call: &ApiCall<'_>,
         request: impl Future<Output = Result<T, RequestError>>,
-    ) -> Result<Option<T>, Fault> {
+    ) -> Result<Option<T>> {
         let found = async {
             match request.await {
                 Ok(answer) => Ok(Some(answer)),
@@ -107,7 +107,7 @@ impl Cluster {
         call: &ApiCall<'_>,
         (path, selector): (&str, Option<&str>),
         (page_size, max_pages): (u32, usize),
-    ) -> Result<ListResult<T>, Fault> {
+    ) -> Result<ListResult<T>> {
         let (mut items, mut next) = (Vec::new(), None::<String>);
         for _ in 0..max_pages {
             let request = ApiRequest::list(path, selector, page_size, next.as_deref());
@@ -122,7 +122,7 @@ impl Cluster {
     }
 
     /// Deletes an object. One that is absent counts as deleted.
-    async fn delete(&self, collection: &str, call: &ApiCall<'_>) -> Result<(), Fault> {
+    async fn delete(&self, collection: &str, call: &ApiCall<'_>) -> Result<()> {
         let request = ApiRequest::delete(format!("{collection}/{}", call.name));
         let sent = self.client.send::<Value>(request);
         let Some(answer) = self.call_opt(call, sent).await? else { return Ok(()) };
@@ -151,7 +151,7 @@ fn confirms_deletion(answer: Value, name: &str) -> Result<bool, serde_json::Erro
 }
 
 /// A name becomes part of a path, so other characters are refused.
-fn check_name(what: &str, name: &str) -> Result<(), Fault> {
+fn check_name(what: &str, name: &str) -> Result<()> {
     let plain = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
     let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = name.as_bytes();

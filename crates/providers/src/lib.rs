@@ -5,8 +5,6 @@
 //! [`Provider::call`] must be safe at any await: the work continues under its effect key, and a
 //! later `GetStatus` reads its outcome.
 
-#![allow(clippy::wildcard_enum_match_arm, reason = "this crate does not keep to it yet")]
-
 pub mod bmc_discovery;
 pub mod clock;
 pub mod datacenter;

@@ -41,7 +41,7 @@ pub use status::Status;
 pub use storage::StorageLayout;
 
 use crate::http_client::{Fingerprint, HttpClient, HttpClientSettings, Timeouts, Trust};
-use model::fault::Fault;
+use model::fault::Result;
 use model::retry::Backoff;
 use rate_limit::RateLimiter;
 use std::fmt;
@@ -99,7 +99,7 @@ struct Inner {
 
 impl Maas {
     /// Sends nothing. Fails only when the trust settings cannot be used.
-    pub fn new(address: Address, key: ApiKey, settings: Settings) -> Result<Self, Fault> {
+    pub fn new(address: Address, key: ApiKey, settings: Settings) -> Result<Self> {
         let timeouts =
             Timeouts { connect: settings.connect_timeout, answer: settings.answer_timeout };
         let http_settings = HttpClientSettings {

@@ -2,7 +2,7 @@
 
 use crate::http_client::{Fingerprint, Trust};
 use crate::state_store::{Credential, Lockout, ProviderStateStore, Secret};
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use secrecy::SecretString;
 use std::fmt;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl fmt::Debug for Login {
 
 impl Login {
     /// The login in a credential; a fault unless it is a password.
-    pub fn of(credential: &Credential) -> Result<Self, Fault> {
+    pub fn of(credential: &Credential) -> Result<Self> {
         match &credential.secret {
             Secret::Password { user, password } => {
                 Ok(Self { user: user.clone(), password: password.clone() })
@@ -55,7 +55,7 @@ impl PeerLogin {
         peer: &str,
         named: [&str; 2],
         field: &str,
-    ) -> Result<Credential, Fault> {
+    ) -> Result<Credential> {
         let name = named.into_iter().find(|name| !name.is_empty()).ok_or_else(|| {
             let text = format!(
                 "no credential is named for {peer}: neither in the machine ({field}) nor in the \
@@ -83,8 +83,8 @@ impl PeerLogin {
         &self,
         peer: &str,
         credential: &Credential,
-        done: Result<T, Fault>,
-    ) -> Result<T, Fault> {
+        done: Result<T>,
+    ) -> Result<T> {
         if let Err(fault) = &done
             && fault.code == FaultCode::LoginRefused
         {
@@ -100,13 +100,13 @@ impl PeerLogin {
         name: &str,
         version: i64,
         fault: &Fault,
-    ) -> Result<(), Fault> {
+    ) -> Result<()> {
         let lockout = Lockout { credential: name.into(), version, message: fault.message.clone() };
         self.0.lock_out(peer, &lockout).await
     }
 
     /// The known identity of a peer.
-    pub async fn known_identity(&self, peer: &str) -> Result<Option<String>, Fault> {
+    pub async fn known_identity(&self, peer: &str) -> Result<Option<String>> {
         self.0.identity(peer).await
     }
 
@@ -115,13 +115,13 @@ impl PeerLogin {
         &self,
         trusting: &TrustPolicy,
         peer: &str,
-    ) -> Result<(Trust, Option<Fingerprint>), Fault> {
+    ) -> Result<(Trust, Option<Fingerprint>)> {
         let known = fingerprint(peer, self.known_identity(peer).await?.as_deref())?;
         Ok((resolve_trust(trusting, peer, known)?, known))
     }
 
     /// Pins an identity on first use. Fails when another replica has pinned another one.
-    pub async fn trust_on_first_use(&self, peer: &str, shown: &str) -> Result<(), Fault> {
+    pub async fn trust_on_first_use(&self, peer: &str, shown: &str) -> Result<()> {
         let known = self.0.trust_on_first_use(peer, shown).await?;
         if known == shown {
             return Ok(());
@@ -147,7 +147,7 @@ pub fn unpinned(peer: &str) -> Fault {
 }
 
 /// The stored identity of a peer. An unreadable one is a fault, not an unknown peer.
-fn fingerprint(peer: &str, known: Option<&str>) -> Result<Option<Fingerprint>, Fault> {
+fn fingerprint(peer: &str, known: Option<&str>) -> Result<Option<Fingerprint>> {
     known.map(str::parse).transpose().map_err(|message| {
         let message = format!("what is remembered of {peer} cannot be read: {message}");
         Fault::new(FaultCode::RecordUnreadable, message)
@@ -155,11 +155,7 @@ fn fingerprint(peer: &str, known: Option<&str>) -> Result<Option<Fingerprint>, F
 }
 
 /// How a peer must prove its identity, given the known one.
-fn resolve_trust(
-    trusting: &TrustPolicy,
-    peer: &str,
-    known: Option<Fingerprint>,
-) -> Result<Trust, Fault> {
+fn resolve_trust(trusting: &TrustPolicy, peer: &str, known: Option<Fingerprint>) -> Result<Trust> {
     Ok(match (trusting, known) {
         (TrustPolicy::Ca(trust), _) => trust.clone(),
         (TrustPolicy::FirstUse, known) => Trust::FirstUse(known),

@@ -4,8 +4,8 @@ use crate::bmc_discovery::BmcDiscovery;
 use crate::inspect::Inspector;
 use async_trait::async_trait;
 use model::condition::ConditionObservation;
-use model::effect::{Capability, DeviceFacts, ProviderAnswer, ProviderCall};
-use model::fault::{Fault, FaultCode};
+use model::effect::{CallResult, Capability, DeviceFacts, ProviderCall};
+use model::fault::{Fault, FaultCode, Result};
 use model::id::{MachineId, NodeId};
 use model::machine::MachineSpec;
 use model::node::MaasObservation;
@@ -98,18 +98,13 @@ pub trait Provider: Send + Sync {
     }
 
     /// Executes one provider call. [`model::effect::CallVerb`] says which answers each verb allows.
-    async fn call(
-        &self,
-        target: &Target,
-        order: &ProviderCall,
-        journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault>;
+    async fn call(&self, target: &Target, order: &ProviderCall, journal: &Journal) -> CallResult;
 
     /// Probes the machine; changes nothing.
-    async fn probe(&self, target: &Target) -> Result<Vec<ConditionObservation>, Fault>;
+    async fn probe(&self, target: &Target) -> Result<Vec<ConditionObservation>>;
 
     /// Reads the state of a switch or power shelf; changes nothing. Cheap enough for polling.
-    async fn poll_device(&self, target: &Target) -> Result<DeviceFacts, Fault> {
+    async fn poll_device(&self, target: &Target) -> Result<DeviceFacts> {
         let message = format!("{} cannot look at {}", self.name(), target.id);
         Err(Fault::new(FaultCode::NotSupported, message))
     }
@@ -119,17 +114,13 @@ pub trait Provider: Send + Sync {
         &self,
         site: &Site,
         _nodes: &[(NodeId, MachineId)],
-    ) -> Result<Vec<UpstreamMachine>, Fault> {
+    ) -> Result<Vec<UpstreamMachine>> {
         let message = format!("{} cannot look at {}", self.name(), site.head.id);
         Err(Fault::new(FaultCode::NotSupported, message))
     }
 
     /// One machine as the MAAS of a site reports it; None: MAAS has no such machine.
-    async fn find_at_site(
-        &self,
-        site: &Site,
-        target: &Target,
-    ) -> Result<Option<MaasObservation>, Fault> {
+    async fn find_at_site(&self, site: &Site, target: &Target) -> Result<Option<MaasObservation>> {
         let message = format!("{} cannot look for {} at {}", self.name(), target.id, site.head.id);
         Err(Fault::new(FaultCode::NotSupported, message))
     }
@@ -141,10 +132,7 @@ pub trait Provider: Send + Sync {
 
     /// Probes the hardware components of the machine; changes nothing. Expensive, so it is rarely
     /// called. The evidence is about `Degraded`; None: there is no BMC to read.
-    async fn probe_hardware(
-        &self,
-        _target: &Target,
-    ) -> Result<Option<ConditionObservation>, Fault> {
+    async fn probe_hardware(&self, _target: &Target) -> Result<Option<ConditionObservation>> {
         Ok(None)
     }
 

@@ -7,7 +7,7 @@
 //! a state that already holds does no harm, so a sequence can be resumed at any point.
 
 use model::effect::PowerOffPolicy;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use model::time::{Timestamp, format_duration};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -120,7 +120,7 @@ pub fn timeouts_for(
     configured: &PowerTimeouts,
     power_off: PowerOffPolicy,
     can_shut_down: bool,
-) -> Result<PowerTimeouts, Fault> {
+) -> Result<PowerTimeouts> {
     let desired = configured.with_policy(power_off);
     match (can_shut_down || desired.graceful.is_zero(), desired.force) {
         (true, _) => Ok(desired),
@@ -156,7 +156,7 @@ pub fn after_refusal(
     fault: Fault,
     request: PowerCommand,
     timeout: &PowerTimeouts,
-) -> Result<PowerTimeouts, Fault> {
+) -> Result<PowerTimeouts> {
     match (request, fault.code, timeout.force) {
         (PowerCommand::Shutdown, FaultCode::EffectFailed | FaultCode::NotSupported, true) => {
             Ok(PowerTimeouts { graceful: Duration::ZERO, ..timeout.clone() })

@@ -52,7 +52,7 @@ pub use update::{FirmwareImage, UpdateMethod, UpdateService, UpdateServiceState}
 use crate::http_client::{Endpoint, Fingerprint, Timeouts, Trust};
 use client::RedfishClient;
 use decode::{JsonNode, Resource};
-use model::fault::Fault;
+use model::fault::Result;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -114,7 +114,7 @@ impl Bmc {
         login: Login,
         trust: Trust,
         settings: Settings,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self> {
         let BmcAddress { endpoint, system } = address;
         let (link, root) = RedfishClient::open(endpoint, login, trust, &settings).await?;
         let poll_interval = settings.poll_interval;

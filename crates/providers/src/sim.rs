@@ -35,8 +35,10 @@ use fault::FaultSubject;
 use hardware::Hardware;
 use job::Job;
 use model::condition::ConditionObservation;
-use model::effect::{CallVerb, Capability, DeviceFacts, Effect, ProviderAnswer, ProviderCall};
-use model::fault::{EffectOutcome, Fault, FaultCode};
+use model::effect::{
+    CallResult, CallVerb, Capability, DeviceFacts, Effect, ProviderAnswer, ProviderCall,
+};
+use model::fault::{EffectOutcome, Fault, FaultCode, Result};
 use model::id::{MachineId, NodeId};
 use model::node::{MaasObservation, MaasState};
 use model::refusal::Refusal;
@@ -106,7 +108,7 @@ impl Sim {
         &self,
         machine: &MachineId,
         probe: impl FnOnce(&mut Hardware, Timestamp) -> T,
-    ) -> Result<T, Fault> {
+    ) -> Result<T> {
         let now = (self.clock)();
         self.store.change(machine, now, |hardware, ledger| {
             hardware.apply_due_jobs(machine, now, ledger);
@@ -115,11 +117,7 @@ impl Sim {
     }
 
     /// Starts the effect unless its key was started before. Returns the job.
-    fn begin(
-        &self,
-        machine: &MachineId,
-        call: &ProviderCall,
-    ) -> Result<Option<JobSnapshot>, Fault> {
+    fn begin(&self, machine: &MachineId, call: &ProviderCall) -> Result<Option<JobSnapshot>> {
         let now = (self.clock)();
         let takes_ms = self.speed.takes_ms(machine.as_str(), &call.effect);
         self.store.change(machine, now, |hardware, ledger| {
@@ -132,22 +130,13 @@ impl Sim {
     }
 
     /// Records the call and returns the fault rule that matches it.
-    fn record_call(
-        &self,
-        machine: &MachineId,
-        call: &ProviderCall,
-    ) -> Result<Option<FaultRule>, Fault> {
+    fn record_call(&self, machine: &MachineId, call: &ProviderCall) -> Result<Option<FaultRule>> {
         self.store.record(&[EffectRecord::requested(machine, call)])?;
         let selected = FaultSubject::Call { effect: call.effect.name(), verb: call.verb };
         self.store.match_fault_rule(machine, selected)
     }
 
-    async fn execute(
-        &self,
-        target: &Target,
-        call: &ProviderCall,
-        journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn execute(&self, target: &Target, call: &ProviderCall, journal: &Journal) -> CallResult {
         let machine = &target.machine_id();
         let ProviderCall { key, effect, .. } = call;
         match call.verb {
@@ -174,7 +163,7 @@ impl Sim {
     }
 
     /// The job of the key. If it cannot be read, the fault says that the effect may have happened.
-    fn find(&self, machine: &MachineId, call: &ProviderCall) -> Result<Option<JobSnapshot>, Fault> {
+    fn find(&self, machine: &MachineId, call: &ProviderCall) -> Result<Option<JobSnapshot>> {
         self.with_hardware(machine, |hardware, now| job_snapshot(hardware, call, now))
             .map_err(may_have_happened)
     }
@@ -186,7 +175,7 @@ impl Sim {
         call: &ProviderCall,
         mut observed: Option<JobSnapshot>,
         journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         let mut reported = call.log_offset_bytes;
         loop {
             let Some(JobSnapshot { job, now }) = observed else {
@@ -204,7 +193,7 @@ impl Sim {
     }
 
     /// Fails a probe if a fault rule matches it.
-    async fn apply_probe_fault(&self, machine: &MachineId) -> Result<(), Fault> {
+    async fn apply_probe_fault(&self, machine: &MachineId) -> Result<()> {
         if let Some(rule) = self.store.match_fault_rule(machine, FaultSubject::Probe)? {
             match rule.action {
                 Action::Fail => {
@@ -220,12 +209,7 @@ impl Sim {
     }
 
     /// Fails a call on purpose, together with the running job of its key.
-    fn fail(
-        &self,
-        target: &Target,
-        call: &ProviderCall,
-        mut message: String,
-    ) -> Result<ProviderAnswer, Fault> {
+    fn fail(&self, target: &Target, call: &ProviderCall, mut message: String) -> CallResult {
         let code = match call.verb {
             CallVerb::Perform | CallVerb::Follow if matches!(call.effect, Effect::Ssh { .. }) => {
                 FaultCode::CommandFailed
@@ -279,12 +263,7 @@ impl Provider for Sim {
         ]
     }
 
-    async fn call(
-        &self,
-        target: &Target,
-        order: &ProviderCall,
-        journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn call(&self, target: &Target, order: &ProviderCall, journal: &Journal) -> CallResult {
         let machine = &target.machine_id();
         let rule = self.record_call(machine, order).map_err(|fault| match order.verb {
             CallVerb::Follow => may_have_happened(fault),
@@ -312,13 +291,13 @@ impl Provider for Sim {
         }
     }
 
-    async fn probe(&self, target: &Target) -> Result<Vec<ConditionObservation>, Fault> {
+    async fn probe(&self, target: &Target) -> Result<Vec<ConditionObservation>> {
         let machine = &target.machine_id();
         self.apply_probe_fault(machine).await?;
         self.with_hardware(machine, |hardware, _| hardware.probe())
     }
 
-    async fn poll_device(&self, target: &Target) -> Result<DeviceFacts, Fault> {
+    async fn poll_device(&self, target: &Target) -> Result<DeviceFacts> {
         let machine = &target.machine_id();
         self.apply_probe_fault(machine).await?;
         self.with_hardware(machine, |hardware, _| hardware.facts(machine))
@@ -328,7 +307,7 @@ impl Provider for Sim {
         &self,
         _site: &Site,
         nodes: &[(NodeId, MachineId)],
-    ) -> Result<Vec<UpstreamMachine>, Fault> {
+    ) -> Result<Vec<UpstreamMachine>> {
         let probe = |(node, machine): &(NodeId, MachineId)| {
             self.with_hardware(machine, |hardware, now| UpstreamMachine {
                 system_id: stage::system_id(machine),
@@ -340,11 +319,7 @@ impl Provider for Sim {
         nodes.iter().map(probe).collect()
     }
 
-    async fn find_at_site(
-        &self,
-        _site: &Site,
-        target: &Target,
-    ) -> Result<Option<MaasObservation>, Fault> {
+    async fn find_at_site(&self, _site: &Site, target: &Target) -> Result<Option<MaasObservation>> {
         let observed =
             self.with_hardware(&target.machine_id(), |hardware, now| hardware.upstream(now))?;
         Ok((observed.state != MaasState::Absent).then_some(observed))
@@ -386,7 +361,7 @@ async fn forward_log(
 }
 
 /// A key belongs to one effect and cannot be reused for another.
-fn same_effect(job: &Job, call: &ProviderCall) -> Result<(), Fault> {
+fn same_effect(job: &Job, call: &ProviderCall) -> Result<()> {
     if job.effect == call.effect {
         return Ok(());
     }

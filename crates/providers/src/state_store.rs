@@ -7,7 +7,7 @@
 use async_trait::async_trait;
 use model::deploy::{Deployment, DeploymentCommand};
 use model::effect::EffectKey;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use model::id::{NodeId, SiteId};
 use model::image::Image;
 use model::node::Node;
@@ -64,19 +64,19 @@ pub enum Checkpoint {
 #[async_trait]
 pub trait ProviderStateStore: Send + Sync {
     /// The credential of this name, or the fault `credential-missing`.
-    async fn credential(&self, name: &str) -> Result<Credential, Fault>;
+    async fn credential(&self, name: &str) -> Result<Credential>;
 
     /// The pinned identity of an address.
-    async fn identity(&self, peer: &str) -> Result<Option<String>, Fault>;
+    async fn identity(&self, peer: &str) -> Result<Option<String>>;
     /// Pins an identity unless one is pinned already. Returns the pinned one.
-    async fn trust_on_first_use(&self, peer: &str, identity: &str) -> Result<String, Fault>;
+    async fn trust_on_first_use(&self, peer: &str, identity: &str) -> Result<String>;
 
-    async fn lockout(&self, peer: &str) -> Result<Option<Lockout>, Fault>;
-    async fn lock_out(&self, peer: &str, lockout: &Lockout) -> Result<(), Fault>;
+    async fn lockout(&self, peer: &str) -> Result<Option<Lockout>>;
+    async fn lock_out(&self, peer: &str, lockout: &Lockout) -> Result<()>;
 
-    async fn checkpoint(&self, key: &EffectKey) -> Result<Option<Checkpoint>, Fault>;
+    async fn checkpoint(&self, key: &EffectKey) -> Result<Option<Checkpoint>>;
     /// Creates the checkpoint of a key before a device is called. Some: the existing one.
-    async fn begin(&self, key: &EffectKey, note: &Checkpoint) -> Result<Option<Checkpoint>, Fault>;
+    async fn begin(&self, key: &EffectKey, note: &Checkpoint) -> Result<Option<Checkpoint>>;
     /// Replaces the checkpoint of a key that has begun, if it still equals `before`. False: another
     /// worker has continued or stopped it, and the caller must not act on its copy.
     async fn compare_and_swap(
@@ -84,38 +84,35 @@ pub trait ProviderStateStore: Send + Sync {
         key: &EffectKey,
         before: &Value,
         after: &Value,
-    ) -> Result<bool, Fault>;
+    ) -> Result<bool>;
 
     /// Pins another identity at an address, after a replacement; None: the next one is trusted on
     /// first use. Clears the lockout of the address.
-    async fn pin(&self, peer: &str, identity: Option<&str>) -> Result<(), Fault>;
+    async fn pin(&self, peer: &str, identity: Option<&str>) -> Result<()>;
 
     /// The image of this name, or the fault `image-unknown`.
-    async fn image(&self, name: &str) -> Result<Image, Fault>;
+    async fn image(&self, name: &str) -> Result<Image>;
     /// Creates a deployment if the checkpoint of its key still equals `note`, and closes the open
     /// ones of the same machine under other keys. Returns the deployment of this key, which may
     /// have progressed. None: the checkpoint differs.
-    async fn create_deployment(
-        &self,
-        one: &Deployment,
-        note: &Value,
-    ) -> Result<Option<Deployment>, Fault>;
-    async fn deployment(&self, key: &EffectKey) -> Result<Option<Deployment>, Fault>;
+    async fn create_deployment(&self, one: &Deployment, note: &Value)
+    -> Result<Option<Deployment>>;
+    async fn deployment(&self, key: &EffectKey) -> Result<Option<Deployment>>;
     /// Sends a command to the deployment. Returns its state after it.
     async fn command_deployment(
         &self,
         key: &EffectKey,
         to: DeploymentCommand,
-    ) -> Result<Option<Deployment>, Fault>;
+    ) -> Result<Option<Deployment>>;
     /// The token of a key's deployment, the same each time.
-    async fn deployment_token(&self, key: &EffectKey) -> Result<SecretString, Fault>;
+    async fn deployment_token(&self, key: &EffectKey) -> Result<SecretString>;
 
     /// The site with this id, or the fault `site-unfit`.
-    async fn site(&self, id: &SiteId) -> Result<Site, Fault>;
+    async fn site(&self, id: &SiteId) -> Result<Site>;
     /// The node with this id, or the fault `machine-gone`.
-    async fn node(&self, id: &NodeId) -> Result<Node, Fault>;
+    async fn node(&self, id: &NodeId) -> Result<Node>;
     /// A token with which an agent enrolls as this node: the last one while valid, or a new one.
-    async fn enrollment_token(&self, id: &NodeId) -> Result<SecretString, Fault>;
+    async fn enrollment_token(&self, id: &NodeId) -> Result<SecretString>;
 }
 
 /// A state store in memory, for tests and for BMCs without a registered machine.
@@ -170,33 +167,33 @@ impl InMemoryStateStore {
 
 #[async_trait]
 impl ProviderStateStore for InMemoryStateStore {
-    async fn credential(&self, name: &str) -> Result<Credential, Fault> {
+    async fn credential(&self, name: &str) -> Result<Credential> {
         self.state().credentials.get(name).cloned().ok_or_else(|| no_credential(name))
     }
 
-    async fn identity(&self, peer: &str) -> Result<Option<String>, Fault> {
+    async fn identity(&self, peer: &str) -> Result<Option<String>> {
         Ok(self.state().identities.get(peer).cloned())
     }
 
-    async fn trust_on_first_use(&self, peer: &str, identity: &str) -> Result<String, Fault> {
+    async fn trust_on_first_use(&self, peer: &str, identity: &str) -> Result<String> {
         let mut claimed = self.state();
         Ok(claimed.identities.entry(peer.into()).or_insert_with(|| identity.into()).clone())
     }
 
-    async fn lockout(&self, peer: &str) -> Result<Option<Lockout>, Fault> {
+    async fn lockout(&self, peer: &str) -> Result<Option<Lockout>> {
         Ok(self.state().lockouts.get(peer).cloned())
     }
 
-    async fn lock_out(&self, peer: &str, lockout: &Lockout) -> Result<(), Fault> {
+    async fn lock_out(&self, peer: &str, lockout: &Lockout) -> Result<()> {
         self.state().lockouts.insert(peer.into(), lockout.clone());
         Ok(())
     }
 
-    async fn checkpoint(&self, key: &EffectKey) -> Result<Option<Checkpoint>, Fault> {
+    async fn checkpoint(&self, key: &EffectKey) -> Result<Option<Checkpoint>> {
         Ok(self.state().checkpoints.get(key).cloned())
     }
 
-    async fn begin(&self, key: &EffectKey, note: &Checkpoint) -> Result<Option<Checkpoint>, Fault> {
+    async fn begin(&self, key: &EffectKey, note: &Checkpoint) -> Result<Option<Checkpoint>> {
         let mut claimed = self.state();
         let before = claimed.checkpoints.get(key).cloned();
         if before.is_none() {
@@ -210,7 +207,7 @@ impl ProviderStateStore for InMemoryStateStore {
         key: &EffectKey,
         before: &Value,
         after: &Value,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool> {
         Ok(match self.state().checkpoints.get_mut(key) {
             Some(Checkpoint::Begun(known)) if known == before => {
                 *known = after.clone();
@@ -220,7 +217,7 @@ impl ProviderStateStore for InMemoryStateStore {
         })
     }
 
-    async fn pin(&self, peer: &str, identity: Option<&str>) -> Result<(), Fault> {
+    async fn pin(&self, peer: &str, identity: Option<&str>) -> Result<()> {
         let mut claimed = self.state();
         claimed.lockouts.remove(peer);
         match identity {
@@ -230,7 +227,7 @@ impl ProviderStateStore for InMemoryStateStore {
         Ok(())
     }
 
-    async fn image(&self, name: &str) -> Result<Image, Fault> {
+    async fn image(&self, name: &str) -> Result<Image> {
         self.state().images.get(name).cloned().ok_or_else(|| no_image(name))
     }
 
@@ -238,7 +235,7 @@ impl ProviderStateStore for InMemoryStateStore {
         &self,
         one: &Deployment,
         note: &Value,
-    ) -> Result<Option<Deployment>, Fault> {
+    ) -> Result<Option<Deployment>> {
         let mut claimed = self.state();
         if claimed.checkpoints.get(&one.key) != Some(&Checkpoint::Begun(note.clone())) {
             return Ok(None);
@@ -251,7 +248,7 @@ impl ProviderStateStore for InMemoryStateStore {
         Ok(Some(claimed.deployments.entry(one.key.clone()).or_insert_with(|| one.clone()).clone()))
     }
 
-    async fn deployment(&self, key: &EffectKey) -> Result<Option<Deployment>, Fault> {
+    async fn deployment(&self, key: &EffectKey) -> Result<Option<Deployment>> {
         Ok(self.state().deployments.get(key).cloned())
     }
 
@@ -259,26 +256,26 @@ impl ProviderStateStore for InMemoryStateStore {
         &self,
         key: &EffectKey,
         to: DeploymentCommand,
-    ) -> Result<Option<Deployment>, Fault> {
+    ) -> Result<Option<Deployment>> {
         Ok(self.state().deployments.get_mut(key).map(|one| {
             one.apply_command(to);
             one.clone()
         }))
     }
 
-    async fn deployment_token(&self, key: &EffectKey) -> Result<SecretString, Fault> {
+    async fn deployment_token(&self, key: &EffectKey) -> Result<SecretString> {
         Ok(format!("token-of-{key}").into())
     }
 
-    async fn site(&self, id: &SiteId) -> Result<Site, Fault> {
+    async fn site(&self, id: &SiteId) -> Result<Site> {
         self.state().sites.get(id).cloned().ok_or_else(|| no_site(id))
     }
 
-    async fn node(&self, id: &NodeId) -> Result<Node, Fault> {
+    async fn node(&self, id: &NodeId) -> Result<Node> {
         self.state().nodes.get(id).cloned().ok_or_else(|| no_node(id))
     }
 
-    async fn enrollment_token(&self, id: &NodeId) -> Result<SecretString, Fault> {
+    async fn enrollment_token(&self, id: &NodeId) -> Result<SecretString> {
         Ok(format!("token-of-{id}").into())
     }
 }

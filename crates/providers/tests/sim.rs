@@ -12,9 +12,9 @@ use model::condition::ConditionType::{
     self, BmcReachable, Drained, InCustomerCluster, Provisioned, Reachable, Rma,
 };
 use model::effect::{
-    CallOutcome, CallVerb, ClusterExpectation, DesiredPower, Effect, EffectKey, NetbootMode,
-    NodeLabels, PowerOffPolicy, ProviderAnswer, ProviderCall, RebootMode, RmaAction, Taint,
-    TaintEffect,
+    CallOutcome, CallResult, CallVerb, ClusterExpectation, DesiredPower, Effect, EffectKey,
+    NetbootMode, NodeLabels, PowerOffPolicy, ProviderAnswer, ProviderCall, RebootMode, RmaAction,
+    Taint, TaintEffect,
 };
 use model::fault::{Fault, FaultCode};
 use model::id::{MachineId, RunId};
@@ -79,7 +79,7 @@ const REBOOT: Effect =
     Effect::Reboot { mode: RebootMode::Bmc, power_off: PowerOffPolicy::PROVIDER_DEFAULT };
 
 /// Calls the provider. Returns the answer and the log.
-async fn call_provider(sim: &Sim, call: &ProviderCall) -> (Result<ProviderAnswer, Fault>, String) {
+async fn call_provider(sim: &Sim, call: &ProviderCall) -> (CallResult, String) {
     let (journal, mut lines) = Journal::new();
     let target = target("m-1");
     let reader = tokio::spawn(async move {
@@ -94,12 +94,7 @@ async fn call_provider(sim: &Sim, call: &ProviderCall) -> (Result<ProviderAnswer
     (answer, reader.await.unwrap())
 }
 
-async fn answer(
-    sim: &Sim,
-    verb: CallVerb,
-    step: &str,
-    effect: Effect,
-) -> Result<ProviderAnswer, Fault> {
+async fn answer(sim: &Sim, verb: CallVerb, step: &str, effect: Effect) -> CallResult {
     call_provider(sim, &order(verb, step, effect)).await.0
 }
 

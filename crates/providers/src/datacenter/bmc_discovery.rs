@@ -13,7 +13,7 @@ use crate::peer_login::Login;
 use crate::power::PowerState;
 use crate::redfish::{self, Bmc, BmcAddress, System, SystemIdentity};
 use async_trait::async_trait;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use model::machine::matcher::DiscoveredMachine;
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -24,11 +24,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[async_trait]
 impl BmcDiscovery for Datacenter {
-    fn peer(&self, endpoint: &str) -> Result<String, Fault> {
+    fn peer(&self, endpoint: &str) -> Result<String> {
         peer_of_endpoint(endpoint)
     }
 
-    async fn credential(&self, name: &str) -> Result<String, Fault> {
+    async fn credential(&self, name: &str) -> Result<String> {
         let named = [name, &self.settings.bmc_credential];
         let name = named.into_iter().find(|name| !name.is_empty());
         let name = name.ok_or_else(|| {
@@ -74,7 +74,7 @@ impl Datacenter {
         peer: &str,
         endpoint: &str,
         credential: &str,
-    ) -> Result<Vec<DiscoveredSystem>, Fault> {
+    ) -> Result<Vec<DiscoveredSystem>> {
         match self.bmcs.connect_unregistered(peer, endpoint, credential, None).await? {
             ConnectedBmc::Ipmi(bmc) => Ok(vec![describe_ipmi_system(endpoint, &bmc).await?]),
             ConnectedBmc::Redfish(bmc) => {
@@ -87,7 +87,7 @@ impl Datacenter {
     }
 }
 
-async fn redfish_systems(bmc: &Bmc) -> Result<Vec<DiscoveredSystem>, Fault> {
+async fn redfish_systems(bmc: &Bmc) -> Result<Vec<DiscoveredSystem>> {
     let hosts = bmc.hosts().await?;
     let alone = hosts.len() == 1;
     let mut found = Vec::new();
@@ -102,7 +102,7 @@ pub(super) async fn describe_system(
     bmc: &Bmc,
     system: &System,
     alone: bool,
-) -> Result<DiscoveredSystem, Fault> {
+) -> Result<DiscoveredSystem> {
     let SystemIdentity { path, vendor, model, serial, power, nics, .. } = system.identity().await?;
     let named = !alone || bmc.names_system();
     let endpoint =
@@ -120,7 +120,7 @@ pub(super) async fn describe_system(
 pub(super) async fn describe_ipmi_system(
     endpoint: &str,
     bmc: &ipmi::Bmc,
-) -> Result<DiscoveredSystem, Fault> {
+) -> Result<DiscoveredSystem> {
     let identity = bmc.identity().await?;
     let power = match bmc.power().await? {
         ipmi::Power::On => PowerState::On,

@@ -11,7 +11,7 @@ use crate::http_client::{Certificate, Endpoint, Fingerprint, Trust};
 use crate::ipmi;
 use crate::ipmi::is_ipmi;
 use crate::redfish::{self, Bmc, BmcAddress, Reset, System, UnauthenticatedBmc};
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use model::time::Timestamp;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -199,7 +199,7 @@ async fn check_redfish(bmc: &Bmc, approach: &BmcAccess, report: &mut BmcTestRepo
 async fn choose_system(
     bmc: &Bmc,
     approach: &BmcAccess,
-) -> Result<(System, DiscoveredSystem, String), Fault> {
+) -> Result<(System, DiscoveredSystem, String)> {
     let hosts = bmc.hosts().await?;
     let alone = hosts.len() == 1;
     let mut reported = Vec::new();
@@ -226,7 +226,7 @@ async fn choose_system(
     Ok((system, found, message))
 }
 
-async fn resets(system: &System) -> Result<String, Fault> {
+async fn resets(system: &System) -> Result<String> {
     let resets = system.resets().await?;
     let words: Vec<String> = resets.iter().map(|kind| kind.as_str().to_string()).collect();
     let graceful = match resets.contains(&Reset::GracefulShutdown) {
@@ -236,7 +236,7 @@ async fn resets(system: &System) -> Result<String, Fault> {
     Ok(format!("{}{graceful}", join_or(&words, "none")))
 }
 
-async fn boot(system: &System) -> Result<String, Fault> {
+async fn boot(system: &System) -> Result<String> {
     let (now, sources) = (system.boot().await?, system.boot_sources().await?);
     let from_network =
         sources.is_empty() || sources.iter().any(|name| name == redfish::BootSource::Pxe.as_str());
@@ -250,7 +250,7 @@ async fn boot(system: &System) -> Result<String, Fault> {
     }
 }
 
-async fn media(system: &System) -> Result<String, Fault> {
+async fn media(system: &System) -> Result<String> {
     let drives = system.media().await?;
     let reported: Vec<String> = drives
         .iter()
@@ -262,7 +262,7 @@ async fn media(system: &System) -> Result<String, Fault> {
     Ok(join_or(&reported, "no drive"))
 }
 
-async fn log(system: &System) -> Result<String, Fault> {
+async fn log(system: &System) -> Result<String> {
     let logs = system.logs().await?;
     Ok(match system.log(1).await?.first() {
         Some(entry) => format!("newest in {}: {}", entry.log, entry.message),
@@ -270,7 +270,7 @@ async fn log(system: &System) -> Result<String, Fault> {
     })
 }
 
-async fn sensors(system: &System) -> Result<String, Fault> {
+async fn sensors(system: &System) -> Result<String> {
     let health = system.health().await?;
     let bad: Vec<String> = health
         .unhealthy
@@ -316,7 +316,7 @@ async fn check_ipmi(endpoint: &str, bmc: &ipmi::Bmc, report: &mut BmcTestReport)
     }
 }
 
-async fn resolve_name(endpoint: &Endpoint) -> Result<String, Fault> {
+async fn resolve_name(endpoint: &Endpoint) -> Result<String> {
     let unreachable = |why: String| {
         let message = format!("{} has no address: {why}", endpoint.host());
         Fault::new(FaultCode::BmcUnreachable, message)

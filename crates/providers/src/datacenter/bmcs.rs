@@ -12,7 +12,7 @@ use crate::peer_login::{Login, PeerLogin};
 use crate::port::Target;
 use crate::redfish::{self, BmcAddress};
 use crate::state_store::Credential;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use model::machine::MachineSpec;
 use model::target::TargetKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -45,8 +45,8 @@ impl Bmcs {
         target: &Target,
         priority: Priority,
         limit: Duration,
-        work: impl AsyncFnOnce(&Controller) -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
+        work: impl AsyncFnOnce(&Controller) -> Result<T>,
+    ) -> Result<T> {
         let peer = bmc_peer(target)?;
         let call = async {
             let credential = self.credential(&peer, &target.spec).await?;
@@ -68,8 +68,8 @@ impl Bmcs {
         &self,
         target: &Target,
         limit: Duration,
-        work: impl AsyncFnOnce(&Controller) -> Result<T, Fault>,
-    ) -> Result<Option<T>, Fault> {
+        work: impl AsyncFnOnce(&Controller) -> Result<T>,
+    ) -> Result<Option<T>> {
         let peer = bmc_peer(target)?;
         let call = async {
             let position = self.session_key(&peer, target);
@@ -97,8 +97,8 @@ impl Bmcs {
         peer: &str,
         position: String,
         opened: BmcSession,
-        done: Result<T, Fault>,
-    ) -> Result<T, Fault> {
+        done: Result<T>,
+    ) -> Result<T> {
         match &done {
             Err(fault) if fault.code == FaultCode::LoginRefused => {
                 let BmcSession { credential, version, .. } = &opened;
@@ -113,7 +113,7 @@ impl Bmcs {
         done
     }
 
-    async fn credential(&self, peer: &str, spec: &MachineSpec) -> Result<Credential, Fault> {
+    async fn credential(&self, peer: &str, spec: &MachineSpec) -> Result<Credential> {
         self.logins.credential(peer, self.credential_names(spec), "bmc_credential").await
     }
 
@@ -134,7 +134,7 @@ impl Bmcs {
         peer: &str,
         target: &Target,
         credential: Credential,
-    ) -> Result<BmcSession, Fault> {
+    ) -> Result<BmcSession> {
         let spec = &target.spec;
         let login = Login::of(&credential)?;
         let opened = if is_ipmi(&spec.bmc_endpoint) {
@@ -154,7 +154,7 @@ impl Bmcs {
         peer: &str,
         Target { id, spec }: &Target,
         login: Login,
-    ) -> Result<Controller, Fault> {
+    ) -> Result<Controller> {
         let bmc = self.connect(peer, &spec.bmc_endpoint, login, None).await?;
         let serial = Some(spec.serial.clone()).filter(|serial| !serial.is_empty());
         match id.kind {
@@ -191,7 +191,7 @@ fn invalidates_session(code: FaultCode) -> bool {
 }
 
 /// The name of a BMC in pins, lockouts and the governor: protocol and address.
-pub fn bmc_peer(target: &Target) -> Result<String, Fault> {
+pub fn bmc_peer(target: &Target) -> Result<String> {
     if target.spec.bmc_endpoint.is_empty() {
         return Err(missing_endpoint(target.id.kind, "bmc_endpoint"));
     }
@@ -213,7 +213,7 @@ pub fn missing_endpoint(kind: TargetKind, field: &str) -> Fault {
 }
 
 /// The same for an endpoint that may belong to no machine.
-pub fn peer_of_endpoint(endpoint: &str) -> Result<String, Fault> {
+pub fn peer_of_endpoint(endpoint: &str) -> Result<String> {
     if is_ipmi(endpoint) {
         return Ok(endpoint.to_string());
     }
@@ -235,7 +235,7 @@ impl Bmcs {
         endpoint: &str,
         credential: &str,
         trust: Option<Trust>,
-    ) -> Result<ConnectedBmc, Fault> {
+    ) -> Result<ConnectedBmc> {
         let named = [credential, &self.settings.bmc_credential];
         let credential = self.logins.credential(peer, named, "bmc_credential").await?;
         let login = Login::of(&credential)?;
@@ -254,7 +254,7 @@ impl Bmcs {
         endpoint: &str,
         login: Login,
         trust: Option<Trust>,
-    ) -> Result<redfish::Bmc, Fault> {
+    ) -> Result<redfish::Bmc> {
         let address = BmcAddress::parse(endpoint)?;
         let (trust, first) = match trust {
             Some(trust) => (trust, false),
@@ -272,13 +272,13 @@ impl Bmcs {
     }
 
     /// The configured trust policy of this BMC, and its pinned identity.
-    pub async fn trust(&self, peer: &str) -> Result<(Trust, Option<Fingerprint>), Fault> {
+    pub async fn trust(&self, peer: &str) -> Result<(Trust, Option<Fingerprint>)> {
         self.logins.trust(&self.settings.trust, peer).await
     }
 }
 
 /// IPMI logs in with every request, so one request verifies the login.
-async fn verify_ipmi_login(bmc: ipmi::Bmc) -> Result<ConnectedBmc, Fault> {
+async fn verify_ipmi_login(bmc: ipmi::Bmc) -> Result<ConnectedBmc> {
     bmc.identity().await?;
     Ok(ConnectedBmc::Ipmi(bmc))
 }

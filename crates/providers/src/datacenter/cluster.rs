@@ -14,10 +14,10 @@ use crate::ssh::{Host, JobStatus, LostReason};
 use crate::state_store::Secret;
 use model::condition::{ConditionObservation, ConditionType};
 use model::effect::{
-    self, CallOutcome, CallVerb, ClusterExpectation, NodeLabels, ProviderAnswer, ProviderCall,
-    TaintEffect,
+    self, CallOutcome, CallResult, CallVerb, ClusterExpectation, NodeLabels, ProviderAnswer,
+    ProviderCall, TaintEffect,
 };
-use model::fault::{EffectOutcome, Fault, FaultCode};
+use model::fault::{EffectOutcome, Fault, FaultCode, Result};
 use secrecy::ExposeSecret;
 use std::time::Duration;
 
@@ -38,16 +38,12 @@ pub(super) struct JoinRequest<'a> {
 }
 
 impl Datacenter {
-    pub(super) async fn cluster(&self, name: &str) -> Result<Cluster, Fault> {
+    pub(super) async fn cluster(&self, name: &str) -> Result<Cluster> {
         self.cluster_within(name, Settings::default().deadline).await
     }
 
     /// The client of a cluster, with this timeout for each request.
-    pub(super) async fn cluster_within(
-        &self,
-        name: &str,
-        deadline: Duration,
-    ) -> Result<Cluster, Fault> {
+    pub(super) async fn cluster_within(&self, name: &str, deadline: Duration) -> Result<Cluster> {
         let credential = self.store.credential(name).await?;
         match &credential.secret {
             Secret::Kubeconfig { text } => Cluster::from_kubeconfig(text, Settings { deadline }),
@@ -65,7 +61,7 @@ impl Datacenter {
         cluster: &str,
         expect: ClusterExpectation,
         advisory: bool,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         if call.verb == CallVerb::Stop {
             return Ok(ProviderAnswer::Stopped);
         }
@@ -96,7 +92,7 @@ impl Datacenter {
         call: &ProviderCall,
         joining: JoinRequest<'_>,
         journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         let api = self.cluster(joining.cluster).await?;
         match (call.verb, self.checkpoint(&call.key).await?) {
             (CallVerb::Perform, None | Some(StoredCheckpoint::Checkpoint(_))) => {
@@ -136,11 +132,7 @@ impl Datacenter {
     }
 
     /// The checkpoint only records the token; the host knows whether kubeadm was started with it.
-    async fn join_status(
-        &self,
-        target: &Target,
-        call: &ProviderCall,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn join_status(&self, target: &Target, call: &ProviderCall) -> CallResult {
         let host = self.hosts.connect(target).await?;
         Ok(match host.status(call.key.as_str()).await? {
             JobStatus::NeverStarted
@@ -161,7 +153,7 @@ impl Datacenter {
         api: &Cluster,
         host: &Host,
         journal: &Journal,
-    ) -> Result<(), Fault> {
+    ) -> Result<()> {
         match host.status(call.key.as_str()).await? {
             JobStatus::NeverStarted | JobStatus::Lost(LostReason::NotLaunched) => {}
             JobStatus::Barred
@@ -204,7 +196,7 @@ impl Datacenter {
         api: &Cluster,
         joining: JoinRequest<'_>,
         journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         let host = self.hosts.connect(target).await.map_err(possibly_happened)?;
         let ended = follow_job(&host, call.key.as_str(), call.log_offset_bytes, journal).await;
         let over =
@@ -238,7 +230,7 @@ impl Datacenter {
         call: &ProviderCall,
         cluster: &str,
         journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         let api = self.cluster(cluster).await?;
         let name = target.id.as_str();
         match call.verb {
@@ -273,7 +265,7 @@ impl JoinRequest<'_> {
         api: &Cluster,
         node: Node,
         journal: &Journal,
-    ) -> Result<Node, Fault> {
+    ) -> Result<Node> {
         if self.missing(&node).is_none() {
             return Ok(node);
         }

@@ -4,7 +4,7 @@ use crate::power::{PowerCommand, PowerState};
 use crate::redfish::Health;
 use crate::{ipmi, redfish};
 use model::effect::NetbootMode;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 
 pub enum Controller {
     Redfish(Box<redfish::System>),
@@ -22,7 +22,7 @@ pub struct Identity {
 }
 
 impl Controller {
-    pub async fn power(&self) -> Result<PowerState, Fault> {
+    pub async fn power(&self) -> Result<PowerState> {
         Ok(match self {
             Self::Redfish(system) => power_state(system.power().await?),
             Self::Shelf(shelf) => power_state(shelf.power().await?),
@@ -34,7 +34,7 @@ impl Controller {
     }
 
     /// The unhealthy components that the BMC reports, the worst first.
-    pub async fn unhealthy_components(&self) -> Result<Vec<String>, Fault> {
+    pub async fn unhealthy_components(&self) -> Result<Vec<String>> {
         match self {
             Self::Ipmi(bmc) => Ok(bmc.faults().await?.into_iter().map(str::to_owned).collect()),
             Self::Redfish(_) | Self::Shelf(_) => {
@@ -55,7 +55,7 @@ impl Controller {
     }
 
     /// Whether it supports a graceful shutdown.
-    pub async fn can_shut_down(&self) -> Result<bool, Fault> {
+    pub async fn can_shut_down(&self) -> Result<bool> {
         match self {
             Self::Redfish(system) => {
                 Ok(system.resets().await?.contains(&redfish::Reset::GracefulShutdown))
@@ -67,7 +67,7 @@ impl Controller {
     }
 
     /// Sends a power command. Success means that it was accepted, not that the state holds.
-    pub async fn send_power_command(&self, request: PowerCommand) -> Result<(), Fault> {
+    pub async fn send_power_command(&self, request: PowerCommand) -> Result<()> {
         match self {
             Self::Redfish(system) => {
                 let known = system.resets().await?;
@@ -93,7 +93,7 @@ impl Controller {
     }
 
     /// The boot target of the next boot, in the device's words.
-    pub async fn describe_boot(&self) -> Result<String, Fault> {
+    pub async fn describe_boot(&self) -> Result<String> {
         match self {
             Self::Redfish(system) => Ok(describe_override(&system.boot().await?)),
             Self::Shelf(_) => Err(no_boot_target()),
@@ -102,7 +102,7 @@ impl Controller {
     }
 
     /// Whether the next boot uses this target, and the target that was read.
-    pub async fn boots_from(&self, mode: NetbootMode) -> Result<(bool, String), Fault> {
+    pub async fn boots_from(&self, mode: NetbootMode) -> Result<(bool, String)> {
         match self {
             Self::Redfish(system) => {
                 let desired = source(system, mode).await?;
@@ -119,7 +119,7 @@ impl Controller {
     }
 
     /// Inserts an ISO as virtual media, and boots from it once.
-    pub async fn boot_iso(&self, url: &str) -> Result<String, Fault> {
+    pub async fn boot_iso(&self, url: &str) -> Result<String> {
         let system = match self {
             Self::Redfish(system) => system,
             Self::Shelf(_) => return Err(no_boot_target()),
@@ -134,7 +134,7 @@ impl Controller {
     }
 
     /// Ejects the ISO if it is inserted.
-    pub async fn eject_iso(&self, url: &str) -> Result<(), Fault> {
+    pub async fn eject_iso(&self, url: &str) -> Result<()> {
         let Self::Redfish(system) = self else { return Ok(()) };
         for drive in system.media().await? {
             if drive.inserted && drive.image.as_deref() == Some(url) {
@@ -145,7 +145,7 @@ impl Controller {
     }
 
     /// Sets the target of the next boot and reads it back. Returns the target that was read.
-    pub async fn boot_from(&self, mode: NetbootMode) -> Result<String, Fault> {
+    pub async fn boot_from(&self, mode: NetbootMode) -> Result<String> {
         match self {
             Self::Redfish(system) => {
                 let desired = source(system, mode).await?;
@@ -162,7 +162,7 @@ impl Controller {
 
 /// The functions that every Redfish device has.
 impl Controller {
-    fn redfish(&self, what: &str) -> Result<&redfish::System, Fault> {
+    fn redfish(&self, what: &str) -> Result<&redfish::System> {
         match self {
             Self::Redfish(system) => Ok(system),
             Self::Shelf(shelf) => Ok(shelf.place()),
@@ -175,24 +175,24 @@ impl Controller {
         }
     }
 
-    pub async fn components(&self) -> Result<redfish::Components, Fault> {
+    pub async fn components(&self) -> Result<redfish::Components> {
         self.redfish("firmware")?.components().await
     }
 
-    pub fn updates(&self) -> Result<&redfish::UpdateService, Fault> {
+    pub fn updates(&self) -> Result<&redfish::UpdateService> {
         Ok(self.redfish("firmware updates")?.updates())
     }
 
-    pub fn services(&self) -> Result<&redfish::Services, Fault> {
+    pub fn services(&self) -> Result<&redfish::Services> {
         Ok(self.redfish("accounts and telemetry")?.services())
     }
 
     /// The number of sensors, fans and power supplies that it reports.
-    pub async fn readings(&self) -> Result<usize, Fault> {
+    pub async fn readings(&self) -> Result<usize> {
         Ok(self.redfish("sensors")?.health().await?.components_read)
     }
 
-    pub async fn identity(&self) -> Result<Identity, Fault> {
+    pub async fn identity(&self) -> Result<Identity> {
         let poll = self.redfish("a serial number")?.identity().await?;
         let redfish::SystemIdentity { vendor, model, serial, .. } = poll;
         Ok(Identity { vendor, model, serial })
@@ -251,7 +251,7 @@ fn unsupported_command(request: PowerCommand, known: &[redfish::Reset]) -> Fault
 }
 
 /// `Disk` means the machine's own boot order, which has its disk first.
-async fn source(system: &redfish::System, mode: NetbootMode) -> Result<redfish::BootSource, Fault> {
+async fn source(system: &redfish::System, mode: NetbootMode) -> Result<redfish::BootSource> {
     match mode {
         NetbootMode::Pxe => Ok(redfish::BootSource::Pxe),
         NetbootMode::Disk => system.disk_boot_source().await,

@@ -12,10 +12,10 @@ use crate::port::{Journal, Target};
 use crate::power::PowerState;
 use crate::redfish::{Components, LoginPrivilege, Telemetry};
 use model::effect::{
-    CallOutcome, CallVerb, DesiredPower, DeviceFacts, DeviceWork, FabricGoal, MAX_FACT,
+    CallOutcome, CallResult, CallVerb, DesiredPower, DeviceFacts, DeviceWork, FabricGoal, MAX_FACT,
     ProviderAnswer, ProviderCall,
 };
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use std::collections::BTreeMap;
 
 /// How many components of one device are recorded.
@@ -30,7 +30,7 @@ impl Datacenter {
         call: &ProviderCall,
         work: &DeviceWork,
         journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         match work {
             DeviceWork::Firmware { component, version, url, sha256 } => {
                 let requested = FirmwareRequest { component, version, url, sha256 };
@@ -54,7 +54,7 @@ impl Datacenter {
     }
 
     /// Reads a whole device in one admitted call.
-    async fn read_device(&self, target: &Target) -> Result<DeviceObservation, Fault> {
+    async fn read_device(&self, target: &Target) -> Result<DeviceObservation> {
         let probe = async |bmc: &Controller| {
             let power = bmc.power().await?;
             Ok(DeviceObservation {
@@ -67,11 +67,7 @@ impl Datacenter {
         self.bmcs.call(target, Priority::Operator, limit, probe).await
     }
 
-    async fn read_facts(
-        &self,
-        target: &Target,
-        journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn read_facts(&self, target: &Target, journal: &Journal) -> CallResult {
         let observation = self.read_device(target).await?;
         for skipped in &observation.components.skipped {
             journal.write_line(format!("read: not read: {skipped}")).await;
@@ -103,7 +99,7 @@ impl Datacenter {
         target: &Target,
         change: bool,
         journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         let probe = async |bmc: &Controller| {
             let status = bmc.services()?.login_privilege().await?;
             if let LoginPrivilege::ReadOnly(role) = &status {
@@ -148,7 +144,7 @@ impl Datacenter {
         firmware: &BTreeMap<String, String>,
         power: Option<DesiredPower>,
         journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         let observation = self.read_device(target).await?;
         let wrong = differences(&observation, firmware, power);
         for one in &wrong {

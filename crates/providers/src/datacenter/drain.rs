@@ -13,8 +13,8 @@ use crate::kubernetes::{Cluster, Node, PodEviction, PodName, TerminatingPod};
 use crate::port::{Journal, Target, hostname};
 use crate::state_store::Checkpoint;
 use model::condition::{ConditionObservation, ConditionType};
-use model::effect::{CallOutcome, CallVerb, EffectKey, ProviderAnswer, ProviderCall};
-use model::fault::{Fault, FaultCode};
+use model::effect::{CallOutcome, CallResult, CallVerb, EffectKey, ProviderAnswer, ProviderCall};
+use model::fault::{Fault, FaultCode, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -52,7 +52,7 @@ impl Datacenter {
         call: &ProviderCall,
         (cluster, deadline_seconds): (&str, Option<u32>),
         journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         if cluster.is_empty() {
             return Ok(nothing_to_do(call.verb));
         }
@@ -106,11 +106,7 @@ impl Datacenter {
     /// Evicts pods until the node is empty. Only the deadline, a stop or a permanent fault ends it;
     /// an unreachable cluster is called again. Draining twice does no harm, so being unreachable
     /// until the deadline is a plain fault, not an unknown outcome.
-    async fn evict_until_empty(
-        &self,
-        drain: &Drain<'_>,
-        journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn evict_until_empty(&self, drain: &Drain<'_>, journal: &Journal) -> CallResult {
         let mut message = BTreeMap::new();
         loop {
             if self.checkpoint(drain.key).await?
@@ -144,11 +140,7 @@ impl Datacenter {
     }
 
     /// The present state of a completed drain.
-    async fn completed_drain(
-        &self,
-        target: &Target,
-        cluster: &str,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn completed_drain(&self, target: &Target, cluster: &str) -> CallResult {
         let api = self.cluster(cluster).await?;
         let node = api.node(&node_name(&api, target).await?).await?;
         Ok(ProviderAnswer::Done(match node {
@@ -157,7 +149,7 @@ impl Datacenter {
         }))
     }
 
-    async fn observe_drain(&self, target: &Target, cluster: &str) -> Result<ProviderAnswer, Fault> {
+    async fn observe_drain(&self, target: &Target, cluster: &str) -> CallResult {
         let api = self.cluster(cluster).await?;
         let name = node_name(&api, target).await?;
         let Some(node) = api.node(&name).await? else {
@@ -179,12 +171,7 @@ impl Datacenter {
     }
 
     /// Evicts no more pods. The node stays cordoned; a cancelled run uncordons it in a later step.
-    async fn stop_drain(
-        &self,
-        target: &Target,
-        call: &ProviderCall,
-        cluster: &str,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn stop_drain(&self, target: &Target, call: &ProviderCall, cluster: &str) -> CallResult {
         match self.store.begin(&call.key, &Checkpoint::Barred).await? {
             None | Some(Checkpoint::Barred) => return Ok(ProviderAnswer::Stopped),
             Some(Checkpoint::Begun(_)) => {}
@@ -215,7 +202,7 @@ impl Datacenter {
         call: &ProviderCall,
         cluster: &str,
         own: bool,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         if cluster.is_empty() {
             return Ok(nothing_to_do(call.verb));
         }
@@ -261,7 +248,7 @@ impl Datacenter {
 
 /// The node name of a machine: its id, under which Farrier joins it, or its host name, if it was
 /// installed otherwise and its id is not a valid host name.
-async fn node_name(api: &Cluster, target: &Target) -> Result<String, Fault> {
+async fn node_name(api: &Cluster, target: &Target) -> Result<String> {
     let id = target.id.as_str();
     let host = hostname(id);
     let by_host = host != id && api.node(&host).await?.is_some();
@@ -282,7 +269,7 @@ impl Drain<'_> {
         &self,
         message: &mut BTreeMap<PodName, String>,
         journal: &Journal,
-    ) -> Result<PassResult, Fault> {
+    ) -> Result<PassResult> {
         let Some(node) = self.api.node(self.node).await? else {
             return Ok(PassResult::Empty(node_outcome(self.cluster, None)));
         };

@@ -10,8 +10,8 @@ use crate::fault::possibly_happened;
 use crate::port::{Journal, Target};
 use crate::ssh::{Host, JobExit, JobStatus, LostReason, StartResult, StopResult};
 use crate::state_store::Checkpoint;
-use model::effect::{CallVerb, EffectKey, ProviderAnswer, ProviderCall};
-use model::fault::{Fault, FaultCode};
+use model::effect::{CallResult, CallVerb, EffectKey, ProviderAnswer, ProviderCall};
+use model::fault::{Fault, FaultCode, Result};
 use std::time::Duration;
 
 /// How long a command may take to end after it is told to stop.
@@ -30,7 +30,7 @@ impl Datacenter {
         call: &ProviderCall,
         command: &str,
         journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         let host = match call.verb {
             CallVerb::Follow => self.hosts.connect(target).await.map_err(possibly_happened)?,
             CallVerb::Perform | CallVerb::GetStatus | CallVerb::Observe | CallVerb::Stop => {
@@ -69,11 +69,7 @@ impl Datacenter {
     }
 
     /// Stops the job of a key, or bars it.
-    pub(super) async fn stop_job(
-        &self,
-        target: &Target,
-        call: &ProviderCall,
-    ) -> Result<ProviderAnswer, Fault> {
+    pub(super) async fn stop_job(&self, target: &Target, call: &ProviderCall) -> CallResult {
         let host = self.hosts.connect(target).await?;
         stop(&host, call.key.as_str()).await
     }
@@ -83,7 +79,7 @@ impl Datacenter {
         target: &Target,
         call: &ProviderCall,
         journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         match (call.verb, self.checkpoint(&call.key).await?) {
             (CallVerb::Perform, None) => {
                 let host = self.hosts.connect(target).await?;
@@ -155,7 +151,7 @@ impl Datacenter {
         target: &Target,
         checkpoint: &CallCheckpoint,
         journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         loop {
             match self.hosts.connect(target).await {
                 Ok(host) => match self.has_rebooted(&host, checkpoint).await {
@@ -174,7 +170,7 @@ impl Datacenter {
         }
     }
 
-    async fn has_rebooted(&self, host: &Host, checkpoint: &CallCheckpoint) -> Result<bool, Fault> {
+    async fn has_rebooted(&self, host: &Host, checkpoint: &CallCheckpoint) -> Result<bool> {
         match checkpoint {
             CallCheckpoint::InBand { boot } => Ok(host.boot_id().await? != *boot),
             CallCheckpoint::Power { .. }
@@ -197,7 +193,7 @@ fn is_away(fault: &Fault) -> bool {
     )
 }
 
-async fn stop(host: &Host, key: &str) -> Result<ProviderAnswer, Fault> {
+async fn stop(host: &Host, key: &str) -> CallResult {
     Ok(match host.stop(key, STOP_GRACE).await? {
         StopResult::AlreadyEnded(JobExit::Code(0)) => {
             ProviderAnswer::Done(done("the command had ended well before".into()))
@@ -211,12 +207,7 @@ async fn stop(host: &Host, key: &str) -> Result<ProviderAnswer, Fault> {
 }
 
 /// Copies the output of the job to the log until it ends, and returns the result.
-pub(super) async fn follow_job(
-    host: &Host,
-    key: &str,
-    from: u64,
-    journal: &Journal,
-) -> Result<ProviderAnswer, Fault> {
+pub(super) async fn follow_job(host: &Host, key: &str, from: u64, journal: &Journal) -> CallResult {
     host.follow_output(key, from, journal).await.map_err(possibly_happened)?;
     match host.status(key).await.map_err(possibly_happened)? {
         JobStatus::Ended(JobExit::Code(0)) => {

@@ -14,8 +14,8 @@ use crate::fabric::{
 use crate::port::{Journal, Target};
 use crate::power::{MAX_WATCH_GAP, WATCH_INTERVAL};
 use crate::state_store::Checkpoint;
-use model::effect::{CallOutcome, CallVerb, ProviderAnswer, ProviderCall};
-use model::fault::{EffectOutcome, Fault, FaultCode};
+use model::effect::{CallOutcome, CallResult, CallVerb, ProviderAnswer, ProviderCall};
+use model::fault::{EffectOutcome, Fault, FaultCode, Result};
 use model::time::{Timestamp, format_duration};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -47,7 +47,7 @@ impl Datacenter {
         call: &ProviderCall,
         goal: FabricTarget,
         journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         let work = FabricWork { datacenter: self, target, order: call, goal, journal };
         let noted = match call.verb {
             CallVerb::Perform => {
@@ -93,7 +93,7 @@ struct FabricWork<'a> {
 type Connection = Option<Box<dyn FabricManager>>;
 
 impl FabricWork<'_> {
-    async fn observe(&self) -> Result<ProviderAnswer, Fault> {
+    async fn observe(&self) -> CallResult {
         let observed = self.read_switch(&mut None).await?;
         Ok(match next_step(self.goal, &observed) {
             FabricStep::Done => ProviderAnswer::Done(goal_outcome(self.goal, &observed, true)),
@@ -103,7 +103,7 @@ impl FabricWork<'_> {
 
     /// A fabric that was switched off and is on may have been off in between and switched on by an
     /// operator. After a gap in watching, the outcome is unknown, and it is not switched off again.
-    async fn get_status(&self, reported: Option<Timestamp>) -> Result<ProviderAnswer, Fault> {
+    async fn get_status(&self, reported: Option<Timestamp>) -> CallResult {
         let Some(reported) = reported else { return Ok(ProviderAnswer::UnderWay) };
         let away = now().since(reported);
         if away <= MAX_WATCH_GAP {
@@ -119,7 +119,7 @@ impl FabricWork<'_> {
         })
     }
 
-    async fn run_to_goal(&self, mut noted: Option<Timestamp>) -> Result<ProviderAnswer, Fault> {
+    async fn run_to_goal(&self, mut noted: Option<Timestamp>) -> CallResult {
         let timeout = self.datacenter.settings.fabric;
         let began = Instant::now();
         let mut line = None;
@@ -171,7 +171,7 @@ impl FabricWork<'_> {
         &self,
         before: Option<Timestamp>,
         matters: bool,
-    ) -> Result<Option<Timestamp>, Fault> {
+    ) -> Result<Option<Timestamp>> {
         if !matters {
             return Ok(before);
         }
@@ -182,7 +182,7 @@ impl FabricWork<'_> {
         Ok(after)
     }
 
-    async fn send_command(&self, line: &Connection, what: FabricCommand) -> Result<(), Fault> {
+    async fn send_command(&self, line: &Connection, what: FabricCommand) -> Result<()> {
         self.journal.write_line(format!("fabric: {}", what.as_str())).await;
         match line {
             Some(switch) => ignore_unknown_outcome(switch.send_command(what).await),
@@ -191,7 +191,7 @@ impl FabricWork<'_> {
     }
 
     /// Reads the switch over the present connection, or over a new one.
-    async fn read_switch(&self, line: &mut Connection) -> Result<FabricObservation, Fault> {
+    async fn read_switch(&self, line: &mut Connection) -> Result<FabricObservation> {
         let switch = match line.take() {
             Some(switch) => switch,
             None => Box::new(Nvos::new(self.datacenter.hosts.connect(self.target).await?)),
@@ -208,7 +208,7 @@ fn is_due(reported: &[(FabricCommand, Instant)], what: FabricCommand, again: Dur
 }
 
 /// A command with an unknown outcome is followed by an observation. A refused one was not executed.
-fn ignore_unknown_outcome(reported: Result<(), Fault>) -> Result<(), Fault> {
+fn ignore_unknown_outcome(reported: Result<()>) -> Result<()> {
     match reported {
         Err(fault) if fault.code.effect_outcome() == EffectOutcome::Unknown => Ok(()),
         other => other,

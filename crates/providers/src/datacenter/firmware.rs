@@ -19,8 +19,8 @@ use crate::http_client::upload::sending_time;
 use crate::port::{Journal, Target};
 use crate::redfish::{FirmwareImage, TaskRef, UpdateMethod, UpdateServiceState};
 use crate::state_store::Checkpoint;
-use model::effect::{CallOutcome, CallVerb, DeviceFacts, ProviderAnswer, ProviderCall};
-use model::fault::{EffectOutcome, Fault, FaultCode};
+use model::effect::{CallOutcome, CallResult, CallVerb, DeviceFacts, ProviderAnswer, ProviderCall};
+use model::fault::{EffectOutcome, Fault, FaultCode, Result};
 pub use stage::FirmwareTimeouts;
 pub(super) use stage::UpdateStage;
 use stage::{
@@ -79,7 +79,7 @@ impl Datacenter {
         call: &ProviderCall,
         requested: FirmwareRequest<'_>,
         journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         let work =
             UpdateWork { datacenter: self, target, order: call, request: requested, journal };
         match call.verb {
@@ -110,10 +110,7 @@ struct UpdateWork<'a> {
 }
 
 impl UpdateWork<'_> {
-    async fn call<T>(
-        &self,
-        work: impl AsyncFnOnce(&Controller) -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
+    async fn call<T>(&self, work: impl AsyncFnOnce(&Controller) -> Result<T>) -> Result<T> {
         self.datacenter
             .bmcs
             .call(self.target, Priority::Operator, self.datacenter.settings.call_timeout, work)
@@ -124,14 +121,14 @@ impl UpdateWork<'_> {
         &self,
         before: &UpdateProgress,
         after: UpdateProgress,
-    ) -> Result<UpdateProgress, Fault> {
+    ) -> Result<UpdateProgress> {
         self.datacenter
             .compare_and_swap(&self.order.key, before.checkpoint(), after.checkpoint())
             .await?;
         Ok(after)
     }
 
-    async fn resume(&self, before: StoredCheckpoint) -> Result<ProviderAnswer, Fault> {
+    async fn resume(&self, before: StoredCheckpoint) -> CallResult {
         match before {
             StoredCheckpoint::Barred => Err(barred(&self.order.key)),
             StoredCheckpoint::Checkpoint(CallCheckpoint::Firmware { stage, from }) => {
@@ -150,7 +147,7 @@ impl UpdateWork<'_> {
         }
     }
 
-    async fn get_status(&self) -> Result<ProviderAnswer, Fault> {
+    async fn get_status(&self) -> CallResult {
         let mark = match self.datacenter.checkpoint(&self.order.key).await? {
             None | Some(StoredCheckpoint::Barred) => return Ok(ProviderAnswer::NeverStarted),
             Some(StoredCheckpoint::Checkpoint(CallCheckpoint::Firmware { stage, from })) => {
@@ -191,7 +188,7 @@ impl UpdateWork<'_> {
     }
 
     /// Whether the component has the version, regardless of who installed it.
-    async fn observe(&self) -> Result<ProviderAnswer, Fault> {
+    async fn observe(&self) -> CallResult {
         let observed = self.version().await?;
         Ok(match observed == self.request.version {
             true => ProviderAnswer::Done(self.outcome(None)),
@@ -203,7 +200,7 @@ impl UpdateWork<'_> {
 
     /// Before the request nothing has happened. Afterwards it cannot be cancelled: the update is
     /// followed, so that no device is left half written.
-    async fn stop(&self) -> Result<ProviderAnswer, Fault> {
+    async fn stop(&self) -> CallResult {
         let key = &self.order.key;
         match self.datacenter.store.begin(key, &Checkpoint::Barred).await? {
             None | Some(Checkpoint::Barred) => return Ok(ProviderAnswer::Stopped),
@@ -241,7 +238,7 @@ impl UpdateWork<'_> {
         }
     }
 
-    async fn execute(&self, mark: UpdateProgress) -> Result<ProviderAnswer, Fault> {
+    async fn execute(&self, mark: UpdateProgress) -> CallResult {
         match mark.stage {
             UpdateStage::Begun => self.install(&mark).await,
             UpdateStage::Done => Ok(ProviderAnswer::Done(self.outcome(mark.from))),
@@ -252,7 +249,7 @@ impl UpdateWork<'_> {
         }
     }
 
-    async fn install(&self, begun: &UpdateProgress) -> Result<ProviderAnswer, Fault> {
+    async fn install(&self, begun: &UpdateProgress) -> CallResult {
         let before = self.read_component().await?;
         let FirmwareRequest { component, version, .. } = self.request;
         if before.version == version {
@@ -268,7 +265,7 @@ impl UpdateWork<'_> {
     }
 
     /// Reads everything that the update needs before the device is changed.
-    async fn read_component(&self) -> Result<ComponentBefore, Fault> {
+    async fn read_component(&self) -> Result<ComponentBefore> {
         let component = self.request.component;
         self.call(async |bmc| {
             let all = bmc.components().await?;
@@ -299,7 +296,7 @@ impl UpdateWork<'_> {
         &self,
         begun: &UpdateProgress,
         before: ComponentBefore,
-    ) -> Result<UpdateProgress, Fault> {
+    ) -> Result<UpdateProgress> {
         if !before.offer.enabled() {
             let message = "updates are switched off on the device (ServiceEnabled is false)";
             return Err(Fault::new(FaultCode::NotSupported, message));
@@ -357,7 +354,7 @@ impl UpdateWork<'_> {
         file: &FetchedFile,
         targets: &[String],
         (begun, requested): (&UpdateProgress, &UpdateProgress),
-    ) -> Result<Option<TaskRef>, Fault> {
+    ) -> Result<Option<TaskRef>> {
         let limit = self.datacenter.settings.call_timeout + sending_time(file.size);
         let last = async || self.compare_and_swap(begun, requested.clone()).await.map(drop);
         let image = FirmwareImage {
@@ -378,7 +375,7 @@ impl UpdateWork<'_> {
     }
 
     /// The file, if Farrier can fetch it. Otherwise its checksum is not verified.
-    async fn fetch_file(&self) -> Result<Option<Arc<FetchedFile>>, Fault> {
+    async fn fetch_file(&self) -> Result<Option<Arc<FetchedFile>>> {
         let FirmwareRequest { url, sha256, .. } = self.request;
         if !is_http(url) {
             let message = format!(
@@ -396,7 +393,7 @@ impl UpdateWork<'_> {
     }
 
     /// Follows the update until the device reports the version.
-    async fn follow(&self, mut mark: UpdateProgress) -> Result<ProviderAnswer, Fault> {
+    async fn follow(&self, mut mark: UpdateProgress) -> CallResult {
         let timeout = self.datacenter.settings.firmware;
         let mut last_seen = now();
         let mut reported = None;
@@ -429,7 +426,7 @@ impl UpdateWork<'_> {
     }
 
     /// An unreachable device gets its settle time again, counted from the last failed read.
-    async fn extend_settle_time(&self, mark: UpdateProgress) -> Result<UpdateProgress, Fault> {
+    async fn extend_settle_time(&self, mark: UpdateProgress) -> Result<UpdateProgress> {
         match mark.stage {
             UpdateStage::Verifying { since, ended }
                 if now().since(since) > self.datacenter.settings.firmware.settle / 2 =>
@@ -459,7 +456,7 @@ impl UpdateWork<'_> {
     }
 
     /// Reads the task while there is one, else the version and the tasks that are new.
-    async fn observe_update(&self, stage: &UpdateStage) -> Result<UpdateObservation, Fault> {
+    async fn observe_update(&self, stage: &UpdateStage) -> Result<UpdateObservation> {
         if let UpdateStage::Task { task } = stage {
             let Some(task) = TaskRef::parse(task) else { return Ok(UpdateObservation::TaskGone) };
             let probe = async |bmc: &Controller| bmc.updates()?.task(&task).await;
@@ -487,7 +484,7 @@ impl UpdateWork<'_> {
     }
 
     /// The update tasks that were created after the request.
-    async fn new_tasks(&self, before: &[String]) -> Result<Vec<String>, Fault> {
+    async fn new_tasks(&self, before: &[String]) -> Result<Vec<String>> {
         let probe = async |bmc: &Controller| {
             let updates = bmc.updates()?;
             let mut new = Vec::new();
@@ -504,7 +501,7 @@ impl UpdateWork<'_> {
         }
     }
 
-    async fn version(&self) -> Result<String, Fault> {
+    async fn version(&self) -> Result<String> {
         let component = self.request.component;
         let probe =
             async |bmc: &Controller| Ok(bmc.components().await?.find(component)?.version.clone());

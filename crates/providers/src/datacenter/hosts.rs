@@ -7,7 +7,7 @@ use crate::peer_login::{PeerLogin, unpinned, wrong_kind};
 use crate::port::Target;
 use crate::ssh::{self, Endpoint, Hop, Host, HostKey, Login, LoginSecret, Route, Trust};
 use crate::state_store::{Credential, Secret};
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 
 pub struct Hosts {
     logins: PeerLogin,
@@ -25,7 +25,7 @@ impl Hosts {
         Self { logins, settings }
     }
 
-    pub async fn connect(&self, target: &Target) -> Result<Host, Fault> {
+    pub async fn connect(&self, target: &Target) -> Result<Host> {
         ssh_endpoint(target)?;
         let mut hops = Vec::new();
         let mut stops = Vec::new();
@@ -50,7 +50,7 @@ impl Hosts {
     }
 
     /// The user that logs in to the machine's host, and the public key, if the credential is a key.
-    pub async fn login_user(&self, target: &Target) -> Result<(String, Option<String>), Fault> {
+    pub async fn login_user(&self, target: &Target) -> Result<(String, Option<String>)> {
         let endpoint = ssh_endpoint(target)?;
         let named = [target.spec.ssh_credential.as_str(), &self.settings.ssh_credential];
         let name = named.into_iter().find(|name| !name.is_empty()).unwrap_or_default();
@@ -70,24 +70,19 @@ impl Hosts {
     }
 
     /// The pinned host key of the machine's host.
-    pub async fn known_host_key(&self, target: &Target) -> Result<Option<String>, Fault> {
+    pub async fn known_host_key(&self, target: &Target) -> Result<Option<String>> {
         self.logins.known_identity(&peer(&ssh_endpoint(target)?)).await
     }
 
     /// Pins this host key; None: the next one is trusted on first use.
-    pub async fn pin(&self, target: &Target, key: Option<&str>) -> Result<(), Fault> {
+    pub async fn pin(&self, target: &Target, key: Option<&str>) -> Result<()> {
         let key = key.map(str::parse::<HostKey>).transpose();
         let key = key.map_err(|message| Fault::new(FaultCode::AnswerGarbled, message))?;
         let key = key.map(|key| key.to_string());
         self.logins.0.pin(&peer(&ssh_endpoint(target)?), key.as_deref()).await
     }
 
-    async fn hop(
-        &self,
-        text: &str,
-        named: [&str; 2],
-        field: &str,
-    ) -> Result<(Hop, HopLogin), Fault> {
+    async fn hop(&self, text: &str, named: [&str; 2], field: &str) -> Result<(Hop, HopLogin)> {
         let endpoint = parsed(text)?;
         let peer = peer(&endpoint);
         let credential = self.logins.credential(&peer, named, field).await?;
@@ -108,7 +103,7 @@ impl Hosts {
     }
 
     /// Pins the host keys of all servers on the path.
-    async fn pin_host_keys(&self, stops: &[HopLogin], host: Host) -> Result<Host, Fault> {
+    async fn pin_host_keys(&self, stops: &[HopLogin], host: Host) -> Result<Host> {
         for (stop, (_, key)) in stops.iter().zip(host.host_keys()) {
             self.logins.trust_on_first_use(&stop.peer, &key.to_string()).await?;
         }
@@ -116,14 +111,14 @@ impl Hosts {
     }
 }
 
-fn ssh_endpoint(target: &Target) -> Result<Endpoint, Fault> {
+fn ssh_endpoint(target: &Target) -> Result<Endpoint> {
     if target.spec.ssh_endpoint.is_empty() {
         return Err(missing_endpoint(target.id.kind, "ssh_endpoint"));
     }
     parsed(&target.spec.ssh_endpoint)
 }
 
-fn parsed(text: &str) -> Result<Endpoint, Fault> {
+fn parsed(text: &str) -> Result<Endpoint> {
     Endpoint::parse("ssh_endpoint", text)
         .map_err(|refusal| Fault::new(FaultCode::NotSupported, refusal.message))
 }
@@ -134,7 +129,7 @@ fn peer(endpoint: &Endpoint) -> String {
 }
 
 /// A user in the endpoint (`user@host`) overrides the user of the credential.
-fn login(credential: &Credential, endpoint: &Endpoint) -> Result<Login, Fault> {
+fn login(credential: &Credential, endpoint: &Endpoint) -> Result<Login> {
     let (user, proof) = match &credential.secret {
         Secret::Password { user, password } => (user, LoginSecret::Password(password.clone())),
         Secret::Key { user, pem, passphrase } => {

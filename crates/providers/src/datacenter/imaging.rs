@@ -25,9 +25,9 @@ use crate::state_store::Checkpoint;
 use model::condition::{ConditionObservation, ConditionType};
 use model::deploy::{Deployment, DeploymentCommand, DeploymentStage, image_lines};
 use model::effect::{
-    CallOutcome, CallVerb, NetbootMode, PowerOffPolicy, ProviderAnswer, ProviderCall,
+    CallOutcome, CallResult, CallVerb, NetbootMode, PowerOffPolicy, ProviderAnswer, ProviderCall,
 };
-use model::fault::{EffectOutcome, Fault, FaultCode};
+use model::fault::{EffectOutcome, Fault, FaultCode, Result};
 use model::image::{Image, ImageContent};
 use secrecy::ExposeSecret;
 use std::time::Duration;
@@ -57,7 +57,7 @@ impl Datacenter {
         call: &ProviderCall,
         image: &str,
         journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         let Some(imaging) = &self.settings.imaging else {
             let message = "there is no netboot service; set netboot.listen in the configuration";
             return Err(Fault::new(FaultCode::CapabilityMissing, message));
@@ -82,12 +82,12 @@ impl Datacenter {
 }
 
 impl Datacenter {
-    async fn boot_iso(&self, target: &Target, url: &str) -> Result<String, Fault> {
+    async fn boot_iso(&self, target: &Target, url: &str) -> Result<String> {
         let show = async |bmc: &Controller| bmc.boot_iso(url).await;
         self.bmcs.call(target, Priority::Operator, self.settings.call_timeout, show).await
     }
 
-    async fn eject_iso(&self, target: &Target, url: &str) -> Result<(), Fault> {
+    async fn eject_iso(&self, target: &Target, url: &str) -> Result<()> {
         let out = async |bmc: &Controller| bmc.eject_iso(url).await;
         self.bmcs.call(target, Priority::Operator, self.settings.call_timeout, out).await
     }
@@ -119,7 +119,7 @@ struct ImagingWork<'a> {
 }
 
 impl ImagingWork<'_> {
-    async fn resume(&self, before: StoredCheckpoint) -> Result<ProviderAnswer, Fault> {
+    async fn resume(&self, before: StoredCheckpoint) -> CallResult {
         match before {
             StoredCheckpoint::Checkpoint(CallCheckpoint::Image {
                 stage: PowerStage::Stopped,
@@ -142,7 +142,7 @@ impl ImagingWork<'_> {
         }
     }
 
-    async fn get_status(&self) -> Result<ProviderAnswer, Fault> {
+    async fn get_status(&self) -> CallResult {
         match self.datacenter.checkpoint(&self.order.key).await? {
             None
             | Some(
@@ -165,7 +165,7 @@ impl ImagingWork<'_> {
     }
 
     /// Whether the machine runs this image, regardless of who installed it.
-    async fn observe(&self) -> Result<ProviderAnswer, Fault> {
+    async fn observe(&self) -> CallResult {
         let image = self.datacenter.store.image(self.image).await?;
         let message = self.read_stamp().await?;
         Ok(match message.starts_with(&image_lines(&image)) {
@@ -181,7 +181,7 @@ impl ImagingWork<'_> {
 
     /// Closes the deployment, so that nothing more is written. A machine that was already released
     /// is followed. Otherwise the boot target is restored, and a begun power cycle is completed.
-    async fn stop(&self) -> Result<ProviderAnswer, Fault> {
+    async fn stop(&self) -> CallResult {
         let (at, key) = (self.datacenter, &self.order.key);
         match at.store.begin(key, &Checkpoint::Barred).await? {
             None | Some(Checkpoint::Barred) => return Ok(ProviderAnswer::Stopped),
@@ -228,7 +228,7 @@ impl ImagingWork<'_> {
     }
 
     /// Restores the boot target: neither the network nor the ISO.
-    async fn restore_boot(&self, desired: &Deployment) -> Result<(), Fault> {
+    async fn restore_boot(&self, desired: &Deployment) -> Result<()> {
         if let Some(url) = self.iso_url(desired).await? {
             self.datacenter.eject_iso(self.target, &url).await?;
         }
@@ -236,7 +236,7 @@ impl ImagingWork<'_> {
     }
 
     /// Continues from the stored progress. A definite failure closes the deployment.
-    async fn execute(&self, phase: PowerProgress) -> Result<ProviderAnswer, Fault> {
+    async fn execute(&self, phase: PowerProgress) -> CallResult {
         let ended = self.run_to_end(phase).await;
         if let Err(fault) = &ended
             && fault.code.effect_outcome() == EffectOutcome::NotApplied
@@ -257,7 +257,7 @@ impl ImagingWork<'_> {
         ended
     }
 
-    async fn run_to_end(&self, mut phase: PowerProgress) -> Result<ProviderAnswer, Fault> {
+    async fn run_to_end(&self, mut phase: PowerProgress) -> CallResult {
         let desired = self.get_or_create_deployment(phase).await?;
         match desired.stage {
             DeploymentStage::Finished => {
@@ -284,7 +284,7 @@ impl ImagingWork<'_> {
     }
 
     /// Power off, then on. Arms the deployment in between, so that the old system cannot claim it.
-    async fn power_cycle(&self, phase: &mut PowerProgress) -> Result<(), Fault> {
+    async fn power_cycle(&self, phase: &mut PowerProgress) -> Result<()> {
         let key = &self.order.key;
         if !phase.powering_on {
             let note = |_, stage| CallCheckpoint::Image { stage, on: false };
@@ -312,7 +312,7 @@ impl ImagingWork<'_> {
         goal: PowerGoal,
         stage: &mut PowerStage,
         note: fn(PowerSequence, PowerStage) -> CallCheckpoint,
-    ) -> Result<(), Fault> {
+    ) -> Result<()> {
         let power_off = PowerOffPolicy::PROVIDER_DEFAULT;
         let plan = PowerSequence { goal, power_off, await_host: false, watched: None };
         let key = &self.order.key;
@@ -322,7 +322,7 @@ impl ImagingWork<'_> {
             .map(drop)
     }
 
-    async fn follow(&self, desired: &Deployment) -> Result<ProviderAnswer, Fault> {
+    async fn follow(&self, desired: &Deployment) -> CallResult {
         match desired.image.body.reports_progress() {
             true => self.wait_until_installed().await?,
             false => self.wait_until_fetched(desired).await?,
@@ -331,7 +331,7 @@ impl ImagingWork<'_> {
     }
 
     /// The deployment of this key; created if it does not exist.
-    async fn get_or_create_deployment(&self, phase: PowerProgress) -> Result<Deployment, Fault> {
+    async fn get_or_create_deployment(&self, phase: PowerProgress) -> Result<Deployment> {
         if let Some(known) = self.datacenter.store.deployment(&self.order.key).await? {
             return Ok(known);
         }
@@ -350,7 +350,7 @@ impl ImagingWork<'_> {
         Ok(opened)
     }
 
-    async fn new_deployment(&self) -> Result<Deployment, Fault> {
+    async fn new_deployment(&self) -> Result<Deployment> {
         let Self { target, imaging, order: call, .. } = self;
         let image = self.datacenter.store.image(self.image).await?;
         let macs = target.spec.mac_addresses.clone();
@@ -371,7 +371,7 @@ impl ImagingWork<'_> {
     }
 
     /// Sets the next boot to the image.
-    async fn set_image_boot(&self, desired: &Deployment) -> Result<(), Fault> {
+    async fn set_image_boot(&self, desired: &Deployment) -> Result<()> {
         match self.iso_url(desired).await? {
             None => self.boot_from(NetbootMode::Pxe).await,
             Some(url) => {
@@ -382,12 +382,12 @@ impl ImagingWork<'_> {
         }
     }
 
-    async fn boot_from(&self, mode: NetbootMode) -> Result<(), Fault> {
+    async fn boot_from(&self, mode: NetbootMode) -> Result<()> {
         self.datacenter.set_netboot(self.target, mode, self.journal).await.map(drop)
     }
 
     /// The URL of the ISO, if the image is one.
-    async fn iso_url(&self, desired: &Deployment) -> Result<Option<String>, Fault> {
+    async fn iso_url(&self, desired: &Deployment) -> Result<Option<String>> {
         let ImageContent::Iso { file } = &desired.image.body else { return Ok(None) };
         if let Some(url) = &file.url {
             return Ok(Some(url.clone()));

@@ -10,12 +10,12 @@ use crate::port::Target;
 use crate::power::PowerState;
 use crate::redfish::{HealthReport, Inventory, LogEntry};
 use async_trait::async_trait;
-use model::fault::Fault;
+use model::fault::Result;
 use model::time::Timestamp;
 
 #[async_trait]
 impl Inspector for Datacenter {
-    async fn inspect(&self, target: &Target) -> Result<Inspection, Fault> {
+    async fn inspect(&self, target: &Target) -> Result<Inspection> {
         // The first call shows whether the BMC can be reached.
         let power = self.power_now(target).await?;
         let mut skipped = Vec::new();
@@ -29,11 +29,11 @@ impl Inspector for Datacenter {
         Ok(Inspection { inventory, power: Some(power), boot, health: health.flatten() })
     }
 
-    async fn event_log(&self, target: &Target, count: usize) -> Result<Vec<LogEntry>, Fault> {
+    async fn event_log(&self, target: &Target, count: usize) -> Result<Vec<LogEntry>> {
         self.call_bmc(target, async |bmc: &Controller| bmc.event_log(count).await).await
     }
 
-    async fn power_now(&self, target: &Target) -> Result<PowerState, Fault> {
+    async fn power_now(&self, target: &Target) -> Result<PowerState> {
         self.read_power(target, Priority::Operator).await
     }
 }
@@ -42,18 +42,18 @@ impl Datacenter {
     async fn call_bmc<T>(
         &self,
         target: &Target,
-        probe: impl AsyncFnOnce(&Controller) -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
+        probe: impl AsyncFnOnce(&Controller) -> Result<T>,
+    ) -> Result<T> {
         self.bmcs.call(target, Priority::Operator, self.settings.call_timeout, probe).await
     }
 }
 
-fn value_or_skip<T>(read: Result<T, Fault>, skipped: &mut Vec<String>) -> Option<T> {
+fn value_or_skip<T>(read: Result<T>, skipped: &mut Vec<String>) -> Option<T> {
     read.map_err(|fault| skipped.push(fault.to_string())).ok()
 }
 
 impl Controller {
-    pub(super) async fn inventory(&self) -> Result<Inventory, Fault> {
+    pub(super) async fn inventory(&self) -> Result<Inventory> {
         match self {
             Self::Redfish(system) => system.inventory().await,
             Self::Shelf(shelf) => shelf.place().inventory().await,
@@ -62,7 +62,7 @@ impl Controller {
     }
 
     /// IPMI only has sensor numbers, which mean nothing without the vendor's tables.
-    async fn health(&self) -> Result<Option<HealthReport>, Fault> {
+    async fn health(&self) -> Result<Option<HealthReport>> {
         match self {
             Self::Redfish(system) => system.health().await.map(Some),
             Self::Shelf(shelf) => shelf.place().health().await.map(Some),
@@ -70,7 +70,7 @@ impl Controller {
         }
     }
 
-    pub(super) async fn event_log(&self, count: usize) -> Result<Vec<LogEntry>, Fault> {
+    pub(super) async fn event_log(&self, count: usize) -> Result<Vec<LogEntry>> {
         let system = match self {
             Self::Redfish(system) => system,
             Self::Shelf(shelf) => shelf.place(),

@@ -8,8 +8,8 @@ use crate::power::PowerState;
 use crate::redfish::LogEntry;
 use async_trait::async_trait;
 use model::condition::ConditionObservation;
-use model::effect::{Capability, ProviderAnswer, ProviderCall};
-use model::fault::Fault;
+use model::effect::{CallResult, Capability, ProviderCall};
+use model::fault::Result;
 use model::machine::MachineSpec;
 use model::refusal::Refusal;
 use std::sync::Arc;
@@ -44,20 +44,15 @@ impl Provider for IpmiOnly {
         }
     }
 
-    async fn call(
-        &self,
-        target: &Target,
-        order: &ProviderCall,
-        journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn call(&self, target: &Target, order: &ProviderCall, journal: &Journal) -> CallResult {
         self.0.call(&by_ipmi(target), order, journal).await
     }
 
-    async fn probe(&self, target: &Target) -> Result<Vec<ConditionObservation>, Fault> {
+    async fn probe(&self, target: &Target) -> Result<Vec<ConditionObservation>> {
         self.0.probe(&by_ipmi(target)).await
     }
 
-    async fn probe_hardware(&self, target: &Target) -> Result<Option<ConditionObservation>, Fault> {
+    async fn probe_hardware(&self, target: &Target) -> Result<Option<ConditionObservation>> {
         self.0.probe_hardware(&by_ipmi(target)).await
     }
 
@@ -72,15 +67,15 @@ impl Provider for IpmiOnly {
 
 #[async_trait]
 impl Inspector for IpmiOnly {
-    async fn inspect(&self, target: &Target) -> Result<Inspection, Fault> {
+    async fn inspect(&self, target: &Target) -> Result<Inspection> {
         self.0.inspect(&by_ipmi(target)).await
     }
 
-    async fn event_log(&self, target: &Target, count: usize) -> Result<Vec<LogEntry>, Fault> {
+    async fn event_log(&self, target: &Target, count: usize) -> Result<Vec<LogEntry>> {
         self.0.event_log(&by_ipmi(target), count).await
     }
 
-    async fn power_now(&self, target: &Target) -> Result<PowerState, Fault> {
+    async fn power_now(&self, target: &Target) -> Result<PowerState> {
         self.0.power_now(&by_ipmi(target)).await
     }
 }

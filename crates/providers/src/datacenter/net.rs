@@ -10,8 +10,8 @@ use super::provider_calls::done;
 use crate::fault::possibly_happened;
 use crate::port::{Journal, Target};
 use crate::ssh::{Host, JobExit, JobStatus, LostReason, StartResult, StopResult};
-use model::effect::{CallVerb, EffectKey, ProviderAnswer, ProviderCall};
-use model::fault::{Fault, FaultCode};
+use model::effect::{CallResult, CallVerb, EffectKey, ProviderAnswer, ProviderCall};
+use model::fault::{Fault, FaultCode, Result};
 use model::retry::fnv1a;
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ impl Datacenter {
         call: &ProviderCall,
         document: &str,
         journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         let key = call.key.as_str();
         match call.verb {
             CallVerb::Perform => {
@@ -99,12 +99,7 @@ impl Datacenter {
     }
 
     /// Reconnects until the job is confirmed or has ended, then returns the result.
-    async fn confirm(
-        &self,
-        target: &Target,
-        call: &ProviderCall,
-        journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn confirm(&self, target: &Target, call: &ProviderCall, journal: &Journal) -> CallResult {
         let key = call.key.as_str();
         let confirm = format!("[ -e {0}.applied ] && : >{0}.seen", marker_path(&call.key));
         let mut away = 0;
@@ -147,7 +142,7 @@ impl Datacenter {
         target: &Target,
         key: &str,
         confirm: &str,
-    ) -> Result<Option<Host>, Fault> {
+    ) -> Result<Option<Host>> {
         let host = self.hosts.connect(target).await?;
         match host.status(key).await? {
             JobStatus::Running { .. } => {
@@ -161,11 +156,7 @@ impl Datacenter {
         }
     }
 
-    async fn observe_network(
-        &self,
-        target: &Target,
-        document: &str,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn observe_network(&self, target: &Target, document: &str) -> CallResult {
         let host = self.hosts.connect(target).await?;
         let folder = &self.settings.netplan.folder;
         let observed = host.run(&format!("cat {folder}/{FILE}"), &[], RUN_TIMEOUT).await?;

@@ -5,7 +5,7 @@
 //! next round either; the known state of the machines stays unchanged.
 
 use crate::kubernetes::Node;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use model::time::format_duration;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,7 +32,7 @@ struct NodeCache {
 
 struct CachedNodes {
     at: Instant,
-    nodes: Result<Arc<Nodes>, Fault>,
+    nodes: Result<Arc<Nodes>>,
 }
 
 impl NodeCaches {
@@ -58,8 +58,8 @@ impl NodeCaches {
         &self,
         cluster: &str,
         limit: Duration,
-        list: impl Future<Output = Result<Nodes, Fault>>,
-    ) -> Result<Arc<Nodes>, Fault> {
+        list: impl Future<Output = Result<Nodes>>,
+    ) -> Result<Arc<Nodes>> {
         let matcher = self.cache(cluster);
         let mut listed = matcher.listed.lock().await;
         if let Some(known) = listed.as_ref().filter(|known| known.at.elapsed() < self.max_age) {

@@ -10,8 +10,8 @@ use crate::power::{
     self, MAX_WATCH_GAP, POLL_INTERVAL, PowerCommand, PowerDecision, PowerGoal, PowerStage,
     PowerState, PowerTimeouts, WATCH_INTERVAL,
 };
-use model::effect::{EffectKey, PowerOffPolicy, ProviderAnswer};
-use model::fault::{EffectOutcome, Fault, FaultCode};
+use model::effect::{CallResult, EffectKey, PowerOffPolicy, ProviderAnswer};
+use model::fault::{EffectOutcome, Fault, FaultCode, Result};
 use model::time::{Timestamp, format_duration};
 
 /// The goal of a power sequence and its options.
@@ -36,7 +36,7 @@ impl Datacenter {
         stage: &mut PowerStage,
         note: fn(PowerSequence, PowerStage) -> CallCheckpoint,
         journal: &Journal,
-    ) -> Result<&'static str, Fault> {
+    ) -> Result<&'static str> {
         let ended = self.run_power_sequence(target, key, plan, stage, note, journal).await;
         ended.map_err(|fault| match stage {
             PowerStage::Begun | PowerStage::Stopped => fault,
@@ -55,7 +55,7 @@ impl Datacenter {
         stage: &mut PowerStage,
         note: fn(PowerSequence, PowerStage) -> CallCheckpoint,
         journal: &Journal,
-    ) -> Result<&'static str, Fault> {
+    ) -> Result<&'static str> {
         let mut plan = plan;
         let PowerSequence { goal, power_off, .. } = plan;
         let begun = |stage: &PowerStage, fault| match stage {
@@ -120,7 +120,7 @@ impl Datacenter {
         target: &Target,
         stage: PowerStage,
         watched: Option<Timestamp>,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         let (PowerStage::ShuttingDown(since) | PowerStage::ForcingOff(since)) = stage else {
             return Ok(ProviderAnswer::UnderWay);
         };
@@ -136,11 +136,7 @@ impl Datacenter {
         )))
     }
 
-    async fn send_power_command(
-        &self,
-        target: &Target,
-        request: PowerCommand,
-    ) -> Result<(), Fault> {
+    async fn send_power_command(&self, target: &Target, request: PowerCommand) -> Result<()> {
         let limit = self.settings.call_timeout;
         self.bmcs
             .call(target, Priority::Operator, limit, async |bmc| {
@@ -154,7 +150,7 @@ impl Datacenter {
         &self,
         target: &Target,
         power_off: PowerOffPolicy,
-    ) -> Result<PowerTimeouts, Fault> {
+    ) -> Result<PowerTimeouts> {
         let limit = self.settings.call_timeout;
         let request = async |bmc: &super::controller::Controller| bmc.can_shut_down().await;
         let can_shut_down = self.bmcs.call(target, Priority::Operator, limit, request).await?;
@@ -165,7 +161,7 @@ impl Datacenter {
         &self,
         target: &Target,
         priority: Priority,
-    ) -> Result<PowerState, Fault> {
+    ) -> Result<PowerState> {
         let limit = self.settings.call_timeout;
         self.bmcs.call(target, priority, limit, async |bmc| bmc.power().await).await
     }

@@ -8,7 +8,7 @@ use crate::host_probe::{HOST_TIMEOUT, probe_host};
 use crate::port::Target;
 use model::condition::{ConditionObservation, ConditionType};
 use model::effect::DeviceFacts;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use model::target::TargetKind;
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl Datacenter {
     }
 
     /// The power state of a device. A probe that was not admitted is a fault, not a state.
-    pub(super) async fn poll_power(&self, target: &Target) -> Result<DeviceFacts, Fault> {
+    pub(super) async fn poll_power(&self, target: &Target) -> Result<DeviceFacts> {
         let limit = self.settings.poll_timeout;
         let power = self.bmcs.poll(target, limit, async |bmc| bmc.power().await).await?;
         let power = power.ok_or_else(busy)?;
@@ -50,7 +50,7 @@ impl Datacenter {
     pub(super) async fn read_hardware_health(
         &self,
         target: &Target,
-    ) -> Result<Option<ConditionObservation>, Fault> {
+    ) -> Result<Option<ConditionObservation>> {
         if target.spec.bmc_endpoint.is_empty() {
             return Ok(None);
         }
@@ -79,7 +79,7 @@ impl Datacenter {
         }
     }
 
-    async fn list_nodes(&self, cluster: &str, limit: Duration) -> Result<Nodes, Fault> {
+    async fn list_nodes(&self, cluster: &str, limit: Duration) -> Result<Nodes> {
         let nodes = self.cluster_within(cluster, limit).await?.nodes().await?;
         Ok(nodes.into_iter().map(|node| (node.name.clone(), node)).collect())
     }
@@ -90,7 +90,7 @@ fn busy() -> Fault {
 }
 
 /// The evidence of a probe. Not being admitted, or a database fault, says nothing about the BMC.
-fn bmc_evidence(looked: Result<Option<()>, Fault>) -> Option<ConditionObservation> {
+fn bmc_evidence(looked: Result<Option<()>>) -> Option<ConditionObservation> {
     let condition = ConditionType::BmcReachable;
     match looked {
         Ok(Some(())) => Some(ConditionObservation::new(condition, true, "Answers")),

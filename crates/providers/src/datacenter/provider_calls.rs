@@ -12,10 +12,10 @@ use crate::power::{POLL_INTERVAL, PowerGoal, PowerStage, PowerState};
 use crate::state_store::Checkpoint;
 use model::condition::{ConditionObservation, ConditionType};
 use model::effect::{
-    CallOutcome, CallVerb, DesiredPower, DeviceFacts, Effect, EffectKey, NetbootMode,
+    CallOutcome, CallResult, CallVerb, DesiredPower, DeviceFacts, Effect, EffectKey, NetbootMode,
     PowerOffPolicy, ProviderAnswer, ProviderCall, RebootMode, RmaAction,
 };
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use model::target::TargetKind;
 use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -84,7 +84,7 @@ impl Datacenter {
         target: &Target,
         call: &ProviderCall,
         journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         let task = match &call.effect {
             Effect::Ssh { command, .. } => {
                 return self.command(target, call, command, journal).await;
@@ -142,7 +142,7 @@ impl Datacenter {
         call: &ProviderCall,
         task: BmcTask,
         journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         match (call.verb, task) {
             (CallVerb::Perform, BmcTask::Power(plan)) => {
                 let back = plan.goal == PowerGoal::Cycle && host_answers(target).await;
@@ -212,7 +212,7 @@ impl Datacenter {
         call: &ProviderCall,
         before: StoredCheckpoint,
         journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         match before {
             StoredCheckpoint::Barred => {
                 let message = format!("{} was stopped before it began", call.key);
@@ -251,7 +251,7 @@ impl Datacenter {
         plan: PowerSequence,
         mut stage: PowerStage,
         journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         let key = &call.key;
         let how = self
             .follow_power_sequence(target, key, plan, &mut stage, power_checkpoint, journal)
@@ -270,7 +270,7 @@ impl Datacenter {
         target: &Target,
         mode: NetbootMode,
         journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         let limit = self.settings.call_timeout;
         let set = async |bmc: &super::controller::Controller| bmc.boot_from(mode).await;
         let observed = self.bmcs.call(target, Priority::Operator, limit, set).await?;
@@ -278,11 +278,7 @@ impl Datacenter {
         Ok(ProviderAnswer::Done(done(format!("the next boot is {observed}"))))
     }
 
-    async fn observe_netboot(
-        &self,
-        target: &Target,
-        mode: NetbootMode,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn observe_netboot(&self, target: &Target, mode: NetbootMode) -> CallResult {
         let limit = self.settings.call_timeout;
         let probe = async |bmc: &super::controller::Controller| bmc.boots_from(mode).await;
         let (holds, observed) = self.bmcs.call(target, Priority::Operator, limit, probe).await?;
@@ -294,11 +290,7 @@ impl Datacenter {
         })
     }
 
-    async fn observe_power(
-        &self,
-        target: &Target,
-        goal: PowerGoal,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn observe_power(&self, target: &Target, goal: PowerGoal) -> CallResult {
         let observed = self.read_power(target, Priority::Operator).await?;
         let text = format!("power is {}", observed.as_str());
         Ok(match (goal, observed) {
@@ -316,12 +308,7 @@ impl Datacenter {
     }
 
     /// Before the first command nothing has happened. After it the sequence is finished.
-    async fn stop(
-        &self,
-        target: &Target,
-        call: &ProviderCall,
-        journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn stop(&self, target: &Target, call: &ProviderCall, journal: &Journal) -> CallResult {
         match self.store.begin(&call.key, &Checkpoint::Barred).await? {
             None | Some(Checkpoint::Barred) => return Ok(ProviderAnswer::Stopped),
             Some(Checkpoint::Begun(_)) => {}
@@ -376,16 +363,13 @@ impl Datacenter {
         &self,
         key: &EffectKey,
         checkpoint: CallCheckpoint,
-    ) -> Result<Option<StoredCheckpoint>, Fault> {
+    ) -> Result<Option<StoredCheckpoint>> {
         let before =
             self.store.begin(key, &Checkpoint::Begun(encode_checkpoint(key, checkpoint)?)).await?;
         before.map(|note| decode_checkpoint(key, note)).transpose()
     }
 
-    pub(super) async fn checkpoint(
-        &self,
-        key: &EffectKey,
-    ) -> Result<Option<StoredCheckpoint>, Fault> {
+    pub(super) async fn checkpoint(&self, key: &EffectKey) -> Result<Option<StoredCheckpoint>> {
         self.store.checkpoint(key).await?.map(|note| decode_checkpoint(key, note)).transpose()
     }
 
@@ -395,7 +379,7 @@ impl Datacenter {
         key: &EffectKey,
         before: CallCheckpoint,
         after: CallCheckpoint,
-    ) -> Result<(), Fault> {
+    ) -> Result<()> {
         match self
             .store
             .compare_and_swap(
@@ -427,16 +411,13 @@ pub(super) enum StoredCheckpoint {
     Checkpoint(CallCheckpoint),
 }
 
-pub(super) fn encode_checkpoint(
-    key: &EffectKey,
-    checkpoint: CallCheckpoint,
-) -> Result<Value, Fault> {
+pub(super) fn encode_checkpoint(key: &EffectKey, checkpoint: CallCheckpoint) -> Result<Value> {
     serde_json::to_value(checkpoint).map_err(|error| {
         Fault::new(FaultCode::ProtocolBroken, format!("the note of {key}: {error}"))
     })
 }
 
-fn decode_checkpoint(key: &EffectKey, note: Checkpoint) -> Result<StoredCheckpoint, Fault> {
+fn decode_checkpoint(key: &EffectKey, note: Checkpoint) -> Result<StoredCheckpoint> {
     match note {
         Checkpoint::Barred => Ok(StoredCheckpoint::Barred),
         Checkpoint::Begun(body) => {

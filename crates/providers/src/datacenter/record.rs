@@ -9,8 +9,8 @@ use crate::governor::Priority;
 use crate::ipmi;
 use crate::port::{Journal, Target};
 use crate::redfish::{Inventory, LogEntry, System};
-use model::effect::{CallVerb, ProviderAnswer};
-use model::fault::Fault;
+use model::effect::{CallResult, CallVerb, ProviderAnswer};
+use model::fault::Result;
 use model::time::Timestamp;
 
 /// How many entries of the event log are recorded.
@@ -29,7 +29,7 @@ impl Datacenter {
         target: &Target,
         verb: CallVerb,
         journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         match verb {
             CallVerb::Perform | CallVerb::Follow => {}
             CallVerb::GetStatus => return Ok(ProviderAnswer::NeverStarted),
@@ -51,7 +51,7 @@ impl Datacenter {
     }
 }
 
-async fn read(bmc: &Controller) -> Result<Record, Fault> {
+async fn read(bmc: &Controller) -> Result<Record> {
     match bmc {
         Controller::Redfish(system) => read_redfish(system).await,
         Controller::Shelf(shelf) => read_redfish(shelf.place()).await,
@@ -59,14 +59,14 @@ async fn read(bmc: &Controller) -> Result<Record, Fault> {
     }
 }
 
-async fn read_redfish(system: &System) -> Result<Record, Fault> {
+async fn read_redfish(system: &System) -> Result<Record> {
     let inventory = system.inventory().await?;
     let mut lines = inventory_lines(&inventory);
     lines.extend(log_lines(system.log(MAX_LOG_ENTRIES).await, entry_line)?);
     Ok(Record { lines, summary: identity_of(&inventory) })
 }
 
-async fn read_ipmi(bmc: &ipmi::Bmc) -> Result<Record, Fault> {
+async fn read_ipmi(bmc: &ipmi::Bmc) -> Result<Record> {
     let requester = bmc.identity().await?;
     let guid = requester.guid.map(|guid| format!(", GUID {guid}")).unwrap_or_default();
     let message =
@@ -81,10 +81,7 @@ async fn read_ipmi(bmc: &ipmi::Bmc) -> Result<Record, Fault> {
 }
 
 /// Newest last. A log that the device refuses to return does not fail the record.
-fn log_lines<T>(
-    read: Result<Vec<T>, Fault>,
-    line: impl Fn(&T) -> String,
-) -> Result<Vec<String>, Fault> {
+fn log_lines<T>(read: Result<Vec<T>>, line: impl Fn(&T) -> String) -> Result<Vec<String>> {
     match read {
         Ok(entries) if entries.is_empty() => Ok(vec!["log: it is empty".into()]),
         Ok(entries) => {

@@ -7,7 +7,7 @@
 use super::{ClusterState, ControllerState, FabricCommand, FabricManager, FabricObservation};
 use crate::ssh::{Host, Output};
 use async_trait::async_trait;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ impl Nvos {
     }
 
     /// The output of a read-only command; None: the object does not exist.
-    async fn show(&self, command: &str) -> Result<Option<Value>, Fault> {
+    async fn show(&self, command: &str) -> Result<Option<Value>> {
         let output = self.host.run(command, b"", SHOW_TIMEOUT).await.map_err(read_fault)?;
         if output.status == Some(0) {
             let parsed = serde_json::from_slice(&output.stdout);
@@ -56,7 +56,7 @@ impl Nvos {
 
 #[async_trait]
 impl FabricManager for Nvos {
-    async fn observe(&self) -> Result<FabricObservation, Fault> {
+    async fn observe(&self) -> Result<FabricObservation> {
         let cluster = self.show(SHOW_CLUSTER).await?.ok_or_else(|| {
             let message =
                 "the switch has no cluster commands: its release is too old, or of another kind";
@@ -67,7 +67,7 @@ impl FabricManager for Nvos {
             .map_err(|message| Fault::new(FaultCode::FabricFailed, message))
     }
 
-    async fn send_command(&self, what: FabricCommand) -> Result<(), Fault> {
+    async fn send_command(&self, what: FabricCommand) -> Result<()> {
         for command in commands(what) {
             let output = self.host.run(command, b"", CHANGE_TIMEOUT).await?;
             if output.status != Some(0) && !one_line_message(&output).contains(NO_CONFIG_DIFF) {

@@ -19,7 +19,7 @@ use hyper::http::request::Builder;
 use hyper::rt::{Read, Write};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use rustls::pki_types::ServerName;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -95,11 +95,7 @@ pub(crate) struct HttpClient {
 }
 
 impl HttpClient {
-    pub fn new(
-        endpoint: Endpoint,
-        trust: Trust,
-        settings: HttpClientSettings,
-    ) -> Result<Self, Fault> {
+    pub fn new(endpoint: Endpoint, trust: Trust, settings: HttpClientSettings) -> Result<Self> {
         let tls = if endpoint.tls() {
             let (verifier, config) = CertificateVerifier::new(trust)?;
             Some((verifier, TlsConnector::from(Arc::new(config))))
@@ -123,7 +119,7 @@ impl HttpClient {
     }
 
     /// Connects without sending a request.
-    pub async fn open_connection(&self) -> Result<(), Fault> {
+    pub async fn open_connection(&self) -> Result<()> {
         self.connect().await.map(drop)
     }
 
@@ -152,7 +148,7 @@ impl HttpClient {
         &self,
         request: &HttpRequest,
         mut upload: FileUpload,
-        last: impl AsyncFnOnce() -> Result<(), Fault>,
+        last: impl AsyncFnOnce() -> Result<()>,
     ) -> Result<HttpResponse, SendError> {
         let limit = self.settings.timeouts.answer + upload.time();
         let (sending, body) = Channel::new(1);
@@ -231,7 +227,7 @@ impl HttpClient {
         Ok(response)
     }
 
-    fn outgoing(&self, request: &HttpRequest) -> Result<Outgoing, Fault> {
+    fn outgoing(&self, request: &HttpRequest) -> Result<Outgoing> {
         let mut head = self.head(request);
         let named = request.headers.iter().any(|(name, _)| *name == CONTENT_TYPE);
         if request.body.is_some() && !named {
@@ -252,12 +248,7 @@ impl HttpClient {
         request.headers.iter().fold(head, |head, (name, value)| head.header(name, value))
     }
 
-    fn sealed(
-        &self,
-        request: &HttpRequest,
-        head: Builder,
-        content: Content,
-    ) -> Result<Outgoing, Fault> {
+    fn sealed(&self, request: &HttpRequest, head: Builder, content: Content) -> Result<Outgoing> {
         head.body(content).map_err(|error| {
             let message =
                 format!("{} cannot be asked for {}: {error}", self.endpoint, request.path);
@@ -266,7 +257,7 @@ impl HttpClient {
     }
 
     /// Opens a connection and verifies the server's identity if TLS is used.
-    async fn connect(&self) -> Result<Sender, Fault> {
+    async fn connect(&self) -> Result<Sender> {
         let limit = self.settings.timeouts.connect;
         timeout(limit, self.connected()).await.unwrap_or_else(|_| {
             let message = format!(
@@ -278,7 +269,7 @@ impl HttpClient {
         })
     }
 
-    async fn connected(&self) -> Result<Sender, Fault> {
+    async fn connected(&self) -> Result<Sender> {
         let unreachable = |error: &dyn std::fmt::Display| {
             let message = format!("{} could not be connected to: {error}", self.endpoint);
             Fault::new(FaultCode::BmcUnreachable, message)

@@ -6,7 +6,7 @@
 
 use super::certificate::Certificate;
 use super::endpoint::Endpoint;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use ring::digest::{SHA256, digest};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
@@ -97,7 +97,7 @@ impl std::error::Error for InvalidFingerprint {}
 
 impl Trust {
     /// Trusts the certificate authorities in a PEM file.
-    pub fn ca_from_pem(pem: &[u8]) -> Result<Self, Fault> {
+    pub fn ca_from_pem(pem: &[u8]) -> Result<Self> {
         let unreadable = |why: &str| {
             let message = format!("The authority's certificates cannot be read as PEM: {why}");
             Fault::new(FaultCode::IdentityUntrusted, message)
@@ -131,7 +131,7 @@ pub(crate) struct CertificateVerifier {
 
 impl CertificateVerifier {
     /// The verifier, and a TLS configuration that uses it.
-    pub fn new(trust: Trust) -> Result<(Arc<Self>, ClientConfig), Fault> {
+    pub fn new(trust: Trust) -> Result<(Arc<Self>, ClientConfig)> {
         let provider = Arc::new(ring_provider::default_provider());
         let known = OnceLock::new();
         let rule = match trust {
@@ -264,7 +264,7 @@ impl ServerCertVerifier for CertificateVerifier {
 fn authority(
     certificates: Vec<CertificateDer<'static>>,
     provider: &Arc<CryptoProvider>,
-) -> Result<Arc<WebPkiServerVerifier>, Fault> {
+) -> Result<Arc<WebPkiServerVerifier>> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates {
         roots.add(certificate).map_err(|error| unusable(&error.to_string()))?;

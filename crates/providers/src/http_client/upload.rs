@@ -5,7 +5,7 @@
 
 use http_body_util::channel::Sender;
 use hyper::body::Bytes;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -54,8 +54,8 @@ impl FileUpload {
     pub async fn send(
         &mut self,
         mut to: Sender<Bytes>,
-        last: impl AsyncFnOnce() -> Result<(), Fault>,
-    ) -> Result<UploadEnd, Fault> {
+        last: impl AsyncFnOnce() -> Result<()>,
+    ) -> Result<UploadEnd> {
         let mut claimed = std::mem::take(&mut self.before);
         let mut at = 0;
         while at < self.size {
@@ -73,7 +73,7 @@ impl FileUpload {
         }
     }
 
-    async fn piece(&self, at: u64) -> Result<Bytes, Fault> {
+    async fn piece(&self, at: u64) -> Result<Bytes> {
         let file = Arc::clone(&self.file);
         let mut piece = vec![0; (self.size - at).min(PIECE_BYTES) as usize];
         let read = tokio::task::spawn_blocking(move || {

@@ -3,7 +3,7 @@
 
 use super::classification::IpmiError;
 use super::{Bmc, IpmiRequest};
-use model::fault::Fault;
+use model::fault::Result;
 
 /// The most entries that one call reads.
 pub const MAX_EVENTS: usize = 256;
@@ -56,7 +56,7 @@ impl Event {
 }
 
 /// Reads the newest entries, newest first.
-pub async fn read(bmc: &Bmc, desired: usize) -> Result<Vec<Event>, Fault> {
+pub async fn read(bmc: &Bmc, desired: usize) -> Result<Vec<Event>> {
     let requested = "for its event log";
     let first = request(NEWEST);
     let question = IpmiRequest::read(requested, &first);

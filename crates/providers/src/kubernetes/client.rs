@@ -12,7 +12,7 @@ use hyper::body::Bytes;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use secrecy::ExposeSecret;
@@ -104,7 +104,7 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(access: Access) -> Result<Self, Fault> {
+    pub fn new(access: Access) -> Result<Self> {
         let base = access.uri.clone();
         let authorization = authorization(&access)?;
         let pool = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
@@ -158,7 +158,7 @@ fn refusal(code: StatusCode, text: &str) -> Status {
     status
 }
 
-fn connector(access: Access) -> Result<HttpsConnector<HttpConnector>, Fault> {
+fn connector(access: Access) -> Result<HttpsConnector<HttpConnector>> {
     let unusable = |error: rustls::Error| {
         let message =
             format!("the client certificate for {} cannot be used: {error}", access.address);
@@ -191,7 +191,7 @@ fn connector(access: Access) -> Result<HttpsConnector<HttpConnector>, Fault> {
     Ok(https.enable_http1().wrap_connector(http))
 }
 
-fn authorization(access: &Access) -> Result<Option<HeaderValue>, Fault> {
+fn authorization(access: &Access) -> Result<Option<HeaderValue>> {
     let Some(token) = &access.token else { return Ok(None) };
     let mut value =
         HeaderValue::try_from(format!("Bearer {}", token.expose_secret())).map_err(|_| {

@@ -9,7 +9,7 @@ use super::kubeconfig::{ClusterEntry, Context, Kubeconfig, UserEntry};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use http::Uri;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -28,7 +28,7 @@ pub struct Access {
     pub identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
 }
 
-pub fn read(text: &SecretString) -> Result<Access, Fault> {
+pub fn read(text: &SecretString) -> Result<Access> {
     let config = parse(text.expose_secret())?;
     let cluster = current_cluster(&config)?;
     let user = current_user(&config)?;
@@ -52,14 +52,14 @@ pub fn read(text: &SecretString) -> Result<Access, Fault> {
     Ok(access)
 }
 
-fn parse(text: &str) -> Result<Kubeconfig, Fault> {
+fn parse(text: &str) -> Result<Kubeconfig> {
     if text.len() > MAX_KUBECONFIG_BYTES {
         return Err(unusable("is longer than any kubeconfig"));
     }
     Kubeconfig::parse(text).map_err(|_| unusable("is not a kubeconfig in YAML"))
 }
 
-fn current_context(config: &Kubeconfig) -> Result<&Context, Fault> {
+fn current_context(config: &Kubeconfig) -> Result<&Context> {
     let name =
         config.current_context.as_deref().ok_or_else(|| unusable("has no current-context"))?;
     config
@@ -67,18 +67,18 @@ fn current_context(config: &Kubeconfig) -> Result<&Context, Fault> {
         .ok_or_else(|| unusable(&format!("has no context `{name}`, which is its current-context")))
 }
 
-fn current_cluster(config: &Kubeconfig) -> Result<&ClusterEntry, Fault> {
+fn current_cluster(config: &Kubeconfig) -> Result<&ClusterEntry> {
     let name = &current_context(config)?.cluster;
     config.cluster(name).ok_or_else(|| unusable(&format!("has no cluster `{name}`")))
 }
 
-fn current_user(config: &Kubeconfig) -> Result<&UserEntry, Fault> {
+fn current_user(config: &Kubeconfig) -> Result<&UserEntry> {
     let name = current_context(config)?.user.clone().unwrap_or_default();
     config.user(&name).ok_or_else(|| unusable(&format!("has no user `{name}`")))
 }
 
 /// Refuses fields that refer to files, programs, other servers or other users.
-fn refuse_foreign(cluster: &ClusterEntry, user: &UserEntry) -> Result<(), Fault> {
+fn refuse_foreign(cluster: &ClusterEntry, user: &UserEntry) -> Result<()> {
     let foreign = [
         (cluster.certificate_authority.is_some(), "certificate-authority"),
         (cluster.proxy_url.is_some(), "proxy-url"),
@@ -98,7 +98,7 @@ fn refuse_foreign(cluster: &ClusterEntry, user: &UserEntry) -> Result<(), Fault>
     Err(Fault::new(FaultCode::NotSupported, message))
 }
 
-fn authorities(address: &str, cluster: &ClusterEntry) -> Result<RootCertStore, Fault> {
+fn authorities(address: &str, cluster: &ClusterEntry) -> Result<RootCertStore> {
     if cluster.insecure_skip_tls_verify == Some(true) {
         let message = format!(
             "the kubeconfig says not to check who answers at {address} (insecure-skip-tls-verify); \
@@ -126,7 +126,7 @@ pub fn roots(pem: &[u8]) -> Option<RootCertStore> {
 
 type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-fn identity(user: &UserEntry) -> Result<Option<Identity>, Fault> {
+fn identity(user: &UserEntry) -> Result<Option<Identity>> {
     let (chain, key) = match (&user.client_certificate_data, &user.client_key_data) {
         (None, None) => return Ok(None),
         (Some(chain), Some(key)) => (chain, key),
@@ -144,7 +144,7 @@ fn identity(user: &UserEntry) -> Result<Option<Identity>, Fault> {
     Ok(Some((chain, key)))
 }
 
-fn decode(field: &str, data: &str) -> Result<Vec<u8>, Fault> {
+fn decode(field: &str, data: &str) -> Result<Vec<u8>> {
     let packed: String = data.split_whitespace().collect();
     BASE64_STANDARD
         .decode(packed)

@@ -10,7 +10,7 @@ use super::fault::{self, ApiCall};
 use super::object::{PodObject, Status};
 use super::{Cluster, ListResult, check_name};
 use jiff::Timestamp;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use serde_json::{Value, json};
 use std::fmt;
 
@@ -125,7 +125,7 @@ impl Cluster {
         &self,
         node: &str,
         mut progress: impl FnMut(&PodEviction) + Send,
-    ) -> Result<EvictionPass, Fault> {
+    ) -> Result<EvictionPass> {
         check_name("node", node)?;
         let mut pass = EvictionPass::default();
         for pod in self.pods_of(node).await? {
@@ -146,7 +146,7 @@ impl Cluster {
     }
 
     /// The pods that must go before the node is empty, without evicting any of them.
-    pub async fn occupants(&self, node: &str) -> Result<Vec<TerminatingPod>, Fault> {
+    pub async fn occupants(&self, node: &str) -> Result<Vec<TerminatingPod>> {
         check_name("node", node)?;
         let pods = self.pods_of(node).await?;
         let occupant = |pod: &PodObject| match class_of(pod, Timestamp::now()) {
@@ -159,7 +159,7 @@ impl Cluster {
         Ok(pods.iter().filter_map(occupant).collect())
     }
 
-    async fn pods_of(&self, node: &str) -> Result<Vec<PodObject>, Fault> {
+    async fn pods_of(&self, node: &str) -> Result<Vec<PodObject>> {
         let call = ApiCall::new("list", "pods of node", node);
         let selector = format!("spec.nodeName={node}");
         let limits = (PAGE_SIZE, MAX_PAGES);
@@ -175,7 +175,7 @@ impl Cluster {
         }
     }
 
-    async fn evict(&self, pod: &PodObject) -> Result<PodEviction, Fault> {
+    async fn evict(&self, pod: &PodObject) -> Result<PodEviction> {
         let of = name_of(pod);
         check_name("namespace", &of.namespace)?;
         check_name("pod", &of.name)?;

@@ -14,7 +14,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use http::Uri;
 use jiff::{SignedDuration, Timestamp};
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use ring::rand::{SecureRandom, SystemRandom};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
@@ -80,13 +80,13 @@ struct Info {
 
 impl Cluster {
     /// Generates a token and sends nothing: the caller stores its id before it is created.
-    pub fn draw_token(&self) -> Result<Token, Fault> {
+    pub fn draw_token(&self) -> Result<Token> {
         let (id, secret) = (self.random(ID_CHARS)?, self.random(SECRET_CHARS)?);
         Ok(Token { id, secret: secret.into() })
     }
 
     /// Reads the cluster's data and creates the token with the lifetime `ttl`.
-    pub async fn join_material(&self, token: &Token, ttl: Duration) -> Result<JoinMaterial, Fault> {
+    pub async fn join_material(&self, token: &Token, ttl: Duration) -> Result<JoinMaterial> {
         let lifetime =
             SignedDuration::try_from(ttl).ok().filter(|_| !ttl.is_zero() && ttl <= MAX_TTL);
         let Some(lifetime) = lifetime else {
@@ -108,13 +108,13 @@ impl Cluster {
     }
 
     /// Removes a token. An absent one counts as removed.
-    pub async fn delete_token(&self, token_id: &str) -> Result<(), Fault> {
+    pub async fn delete_token(&self, token_id: &str) -> Result<()> {
         let name = format!("{TOKEN_PREFIX}{token_id}");
         check_name("token", &name)?;
         self.delete(TOKEN_SECRETS, &ApiCall::new("delete", "secrets in kube-system", &name)).await
     }
 
-    async fn cluster_info(&self) -> Result<Info, Fault> {
+    async fn cluster_info(&self) -> Result<Info> {
         let call = ApiCall::new("get", "configmaps in kube-public", INFO);
         let path = format!("/api/v1/namespaces/{INFO_NAMESPACE}/configmaps/{INFO}");
         let request = self.client.send::<ConfigMap>(ApiRequest::get(path));
@@ -143,12 +143,7 @@ impl Cluster {
     }
 
     /// Creates the token's secret. False when the id exists already.
-    async fn create_token(
-        &self,
-        id: &str,
-        secret: &str,
-        expires_at: Timestamp,
-    ) -> Result<bool, Fault> {
+    async fn create_token(&self, id: &str, secret: &str, expires_at: Timestamp) -> Result<bool> {
         let name = format!("{TOKEN_PREFIX}{id}");
         let call = ApiCall::new("create", "secrets in kube-system", &name);
         let body = token_secret(&name, id, secret, expires_at);
@@ -167,7 +162,7 @@ impl Cluster {
         }
     }
 
-    fn random(&self, chars: usize) -> Result<String, Fault> {
+    fn random(&self, chars: usize) -> Result<String> {
         random(chars).ok_or_else(|| {
             let message = format!(
                 "no token could be made for {}: this computer gave no random numbers",

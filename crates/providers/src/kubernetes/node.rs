@@ -6,7 +6,7 @@ use super::client::{ApiRequest, RequestError};
 use super::fault::{self, ApiCall};
 use super::object::{NodeCondition, NodeObject, TaintObject};
 use super::{Cluster, ListResult, check_name};
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -91,11 +91,11 @@ impl Node {
 
 impl Cluster {
     /// `None` when the cluster does not know the node.
-    pub async fn node(&self, name: &str) -> Result<Option<Node>, Fault> {
+    pub async fn node(&self, name: &str) -> Result<Option<Node>> {
         Ok(self.raw_node(name).await?.map(read))
     }
 
-    pub async fn nodes(&self) -> Result<Vec<Node>, Fault> {
+    pub async fn nodes(&self) -> Result<Vec<Node>> {
         let call = ApiCall::new("list", "nodes", "");
         match self.list(&call, (NODES, None), (PAGE_SIZE, MAX_PAGES)).await? {
             ListResult::Complete(nodes) => Ok(nodes.into_iter().map(read).collect()),
@@ -106,7 +106,7 @@ impl Cluster {
     }
 
     /// Cordons the node and annotates it with `by`. An existing cordon stays: it has another owner.
-    pub async fn cordon(&self, name: &str, by: &str) -> Result<Node, Fault> {
+    pub async fn cordon(&self, name: &str, by: &str) -> Result<Node> {
         let node = self.change_node(name, |node| {
             let open = !node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false);
             open.then(|| {
@@ -123,7 +123,7 @@ impl Cluster {
 
     /// Uncordons the node; with `whose` only if that run cordoned it. `None` when the cluster does
     /// not know the node.
-    pub async fn uncordon(&self, name: &str, owner: Option<&str>) -> Result<Option<Node>, Fault> {
+    pub async fn uncordon(&self, name: &str, owner: Option<&str>) -> Result<Option<Node>> {
         let node = self.change_node(name, |node| {
             let observed = read(node.clone());
             (!observed.schedulable && !observed.is_left_alone(owner)).then(|| {
@@ -146,7 +146,7 @@ impl Cluster {
         &self,
         name: &str,
         labels: &BTreeMap<String, Option<String>>,
-    ) -> Result<Node, Fault> {
+    ) -> Result<Node> {
         let node = self.patch_node(name, json!({ "metadata": { "labels": labels } })).await?;
         let as_asked = labels.iter().all(|(key, value)| node.labels.get(key) == value.as_ref());
         self.check_read_back(&node, as_asked, "the labels", &format!("{labels:?}"))?;
@@ -154,7 +154,7 @@ impl Cluster {
     }
 
     /// Sets taints and removes others. Key and effect identify a taint.
-    pub async fn taint(&self, name: &str, set: &[Taint], remove: &[Taint]) -> Result<Node, Fault> {
+    pub async fn taint(&self, name: &str, set: &[Taint], remove: &[Taint]) -> Result<Node> {
         let node = self.change_node(name, |node| {
             let had = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
             let desired = retaint(&had, set, remove);
@@ -169,7 +169,7 @@ impl Cluster {
         &self,
         name: &str,
         change: impl Fn(&NodeObject) -> Option<Value>,
-    ) -> Result<Option<Node>, Fault> {
+    ) -> Result<Option<Node>> {
         let call = ApiCall::new("patch", "nodes", name);
         for _ in 0..MAX_RACES {
             let Some(node) = self.raw_node(name).await? else { return Ok(None) };
@@ -189,12 +189,12 @@ impl Cluster {
 
     /// Requests the deletion of the node; an absent one counts as deleted. A finalizer may delay
     /// it, so the caller reads the node to see whether it is gone.
-    pub async fn remove_node(&self, name: &str) -> Result<(), Fault> {
+    pub async fn remove_node(&self, name: &str) -> Result<()> {
         check_name("node", name)?;
         self.delete(NODES, &ApiCall::new("delete", "nodes", name)).await
     }
 
-    async fn raw_node(&self, name: &str) -> Result<Option<NodeObject>, Fault> {
+    async fn raw_node(&self, name: &str) -> Result<Option<NodeObject>> {
         check_name("node", name)?;
         let call = ApiCall::new("get", "nodes", name);
         let request = self.client.send(ApiRequest::get(format!("{NODES}/{name}")));
@@ -202,7 +202,7 @@ impl Cluster {
         found.map(|node| self.check_node_name(&call, node)).transpose()
     }
 
-    async fn patch_node(&self, name: &str, patch: Value) -> Result<Node, Fault> {
+    async fn patch_node(&self, name: &str, patch: Value) -> Result<Node> {
         check_name("node", name)?;
         let call = ApiCall::new("patch", "nodes", name);
         let node = self.call(&call, self.send_patch(name, &patch)).await?;
@@ -210,7 +210,7 @@ impl Cluster {
     }
 
     /// Almost any JSON decodes as a node, so the name must match.
-    fn check_node_name(&self, call: &ApiCall<'_>, node: NodeObject) -> Result<NodeObject, Fault> {
+    fn check_node_name(&self, call: &ApiCall<'_>, node: NodeObject) -> Result<NodeObject> {
         if node.metadata.name.as_deref() == Some(call.name) {
             return Ok(node);
         }
@@ -222,13 +222,7 @@ impl Cluster {
     }
 
     /// Checks that the answer to a patch shows the requested change.
-    fn check_read_back(
-        &self,
-        node: &Node,
-        holds: bool,
-        what: &str,
-        desired: &str,
-    ) -> Result<(), Fault> {
+    fn check_read_back(&self, node: &Node, holds: bool, what: &str, desired: &str) -> Result<()> {
         if holds {
             return Ok(());
         }

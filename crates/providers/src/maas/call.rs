@@ -8,7 +8,7 @@ use crate::http_client::{HttpRequest, HttpResponse, SendError};
 use hyper::Method;
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::de::DeserializeOwned;
 use std::time::SystemTime;
@@ -112,7 +112,7 @@ impl Call {
 
 impl Maas {
     /// Sends a request and decodes the answer.
-    pub(super) async fn read<T: DeserializeOwned>(&self, call: Call) -> Result<T, Fault> {
+    pub(super) async fn read<T: DeserializeOwned>(&self, call: Call) -> Result<T> {
         let path = call.path();
         let requested = self.0.request_context(&call, &path);
         let body = self.0.send_with_retries(&call, &requested).await?;
@@ -120,7 +120,7 @@ impl Maas {
     }
 
     /// Sends a request whose answer has no content.
-    pub(super) async fn send(&self, call: Call) -> Result<(), Fault> {
+    pub(super) async fn send(&self, call: Call) -> Result<()> {
         let path = call.path();
         self.0.send_with_retries(&call, &self.0.request_context(&call, &path)).await.map(drop)
     }
@@ -137,7 +137,7 @@ impl Inner {
         &self,
         call: &Call,
         requested: &RequestContext<'_>,
-    ) -> Result<Bytes, Fault> {
+    ) -> Result<Bytes> {
         let mut failures = 0;
         loop {
             let nonce = nonce()?;
@@ -165,7 +165,7 @@ impl Inner {
         call: &Call,
         requested: &RequestContext<'_>,
         nonce: &str,
-    ) -> Result<HttpResponse, Fault> {
+    ) -> Result<HttpResponse> {
         let _turn = self.rate_limiter.acquire(call.priority).await;
         // Signed only now: the timestamp is valid for minutes, and the wait may be long.
         let request = self.request(call, requested, nonce)?;
@@ -183,7 +183,7 @@ impl Inner {
         call: &Call,
         requested: &RequestContext<'_>,
         nonce: &str,
-    ) -> Result<HttpRequest, Fault> {
+    ) -> Result<HttpRequest> {
         let mut headers = Vec::new();
         if !call.unauthenticated {
             let header = self.key.header(nonce, now_s());
@@ -206,7 +206,7 @@ fn now_s() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-fn nonce() -> Result<String, Fault> {
+fn nonce() -> Result<String> {
     let mut bytes = [0; NONCE_BYTES];
     SystemRandom::new().fill(&mut bytes).map_err(|_| {
         let message = "This computer has no random numbers to make a request to MAAS with";

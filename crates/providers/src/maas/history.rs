@@ -8,7 +8,7 @@ use super::hardware::nullable;
 use crate::http_client::form::encode;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use model::fault::Fault;
+use model::fault::Result;
 use serde::{Deserialize, Deserializer};
 
 /// Events per page. MAAS allows at most a thousand.
@@ -100,7 +100,7 @@ pub struct ScriptResult {
 
 impl Maas {
     /// The events of a machine, read page by page.
-    pub async fn events(&self, query: &EventQuery) -> Result<Events, Fault> {
+    pub async fn events(&self, query: &EventQuery) -> Result<Events> {
         let mut found: Vec<Event> = Vec::new();
         for _ in 0..MAX_EVENT_PAGES {
             let page = self.event_page(query, &found).await?;
@@ -116,14 +116,14 @@ impl Maas {
     }
 
     /// The newest page of events of a machine, oldest first.
-    pub async fn last_events(&self, system_id: &str) -> Result<Vec<Event>, Fault> {
+    pub async fn last_events(&self, system_id: &str) -> Result<Vec<Event>> {
         let query = EventQuery { system_id: system_id.to_owned(), ..EventQuery::default() };
         let mut page = self.event_page(&query, &[]).await?;
         page.sort_by_key(|event| event.id);
         Ok(page)
     }
 
-    async fn event_page(&self, query: &EventQuery, found: &[Event]) -> Result<Vec<Event>, Fault> {
+    async fn event_page(&self, query: &EventQuery, found: &[Event]) -> Result<Vec<Event>> {
         let call = Call::get("events/")
             .op("query")
             .query("id", &query.system_id)
@@ -139,11 +139,7 @@ impl Maas {
     }
 
     /// The results of all scripts of a kind, one set per execution, newest last.
-    pub async fn results(
-        &self,
-        system_id: &str,
-        kind: ResultKind,
-    ) -> Result<Vec<ResultSet>, Fault> {
+    pub async fn results(&self, system_id: &str, kind: ResultKind) -> Result<Vec<ResultSet>> {
         let call = Call::get(format!("nodes/{}/results/", encode(system_id)))
             .query("type", kind.as_str())
             .query("include_output", true)
@@ -154,7 +150,7 @@ impl Maas {
     }
 
     /// The end of the log of the last installation. `None` when nothing was installed yet.
-    pub async fn installation_log(&self, system_id: &str) -> Result<Option<String>, Fault> {
+    pub async fn installation_log(&self, system_id: &str) -> Result<Option<String>> {
         let newest = self.results(system_id, ResultKind::Installation).await?.pop();
         let Some(set) = newest else { return Ok(None) };
         let log = set.results.into_iter().find(|result| result.name == INSTALL_LOG);

@@ -9,7 +9,7 @@ use super::request::{
     DeployRequest, MachineChange, MachineFilter, NewMachine, ReleaseRequest, StopMode,
 };
 use crate::http_client::form::{Form, encode};
-use model::fault::Fault;
+use model::fault::Result;
 use secrecy::SecretString;
 use serde::Deserialize;
 use serde_json::Value;
@@ -25,7 +25,7 @@ struct PowerReply {
 impl Maas {
     /// All matching machines with their details, in one request. An empty filter lists the whole
     /// site, so the request yields to those about single machines.
-    pub async fn machines(&self, filter: &MachineFilter) -> Result<Vec<Machine>, Fault> {
+    pub async fn machines(&self, filter: &MachineFilter) -> Result<Vec<Machine>> {
         let MachineFilter { ids, mac_address, hostname, pool, zone } = filter;
         let call = ids.iter().fold(Call::get(ALL).polling(), |call, id| call.query("id", id));
         let desired =
@@ -37,68 +37,64 @@ impl Maas {
         self.read(call).await
     }
 
-    pub async fn machine(&self, system_id: &str) -> Result<Machine, Fault> {
+    pub async fn machine(&self, system_id: &str) -> Result<Machine> {
         self.read(Call::get(one(system_id)).about(CallTarget::Machine)).await
     }
 
     /// Creates the record of a machine. MAAS refuses a MAC address that another machine has.
-    pub async fn create(&self, new: &NewMachine) -> Result<Machine, Fault> {
+    pub async fn create(&self, new: &NewMachine) -> Result<Machine> {
         self.read(Call::post(ALL).form(new.form())).await
     }
 
-    pub async fn update(&self, system_id: &str, change: &MachineChange) -> Result<Machine, Fault> {
+    pub async fn update(&self, system_id: &str, change: &MachineChange) -> Result<Machine> {
         let call = Call::put(one(system_id)).about(CallTarget::Machine);
         self.read(call.form(change.form())).await
     }
 
     /// Deletes the record. The machine is not powered off.
-    pub async fn delete(&self, system_id: &str) -> Result<(), Fault> {
+    pub async fn delete(&self, system_id: &str) -> Result<()> {
         self.send(Call::delete(one(system_id)).about(CallTarget::Machine)).await
     }
 
     /// Boots the machine to read its hardware. The requesting user owns it meanwhile.
-    pub async fn commission(&self, system_id: &str) -> Result<Machine, Fault> {
+    pub async fn commission(&self, system_id: &str) -> Result<Machine> {
         self.read(op(system_id, "commission")).await
     }
 
     /// Aborts commissioning, testing, deploying or erasing.
-    pub async fn abort(&self, system_id: &str, comment: &str) -> Result<Machine, Fault> {
+    pub async fn abort(&self, system_id: &str, comment: &str) -> Result<Machine> {
         self.read(op(system_id, "abort").form(Form::default().with("comment", comment))).await
     }
 
     /// Allocates this machine, which must be Ready.
-    pub async fn allocate(&self, system_id: &str, comment: &str) -> Result<Machine, Fault> {
+    pub async fn allocate(&self, system_id: &str, comment: &str) -> Result<Machine> {
         let form = Form::default().with("system_id", system_id).with("comment", comment);
         self.read(Call::post(ALL).op("allocate").form(form)).await
     }
 
     /// Installs an operating system. All data on its disks is lost.
-    pub async fn deploy(&self, system_id: &str, deploy: &DeployRequest) -> Result<Machine, Fault> {
+    pub async fn deploy(&self, system_id: &str, deploy: &DeployRequest) -> Result<Machine> {
         self.read(op(system_id, "deploy").form(deploy.form())).await
     }
 
     /// Releases the machine. Idempotent: MAAS takes a second request for the first one.
-    pub async fn release(
-        &self,
-        system_id: &str,
-        release: &ReleaseRequest,
-    ) -> Result<Machine, Fault> {
+    pub async fn release(&self, system_id: &str, release: &ReleaseRequest) -> Result<Machine> {
         self.read(op(system_id, "release").idempotent().form(release.form())).await
     }
 
     /// Powers the machine on. MAAS **deploys** an Allocated machine on this request. Not
     /// idempotent: some power types power-cycle a machine that is on.
-    pub async fn power_on(&self, system_id: &str) -> Result<Machine, Fault> {
+    pub async fn power_on(&self, system_id: &str) -> Result<Machine> {
         self.read(op(system_id, "power_on")).await
     }
 
-    pub async fn power_off(&self, system_id: &str, mode: StopMode) -> Result<(), Fault> {
+    pub async fn power_off(&self, system_id: &str, mode: StopMode) -> Result<()> {
         let form = Form::default().with("stop_mode", mode.as_str());
         self.send(op(system_id, "power_off").idempotent().form(form)).await
     }
 
     /// MAAS queries the BMC now, which may take a minute and occupies a thread of the region.
-    pub async fn query_power_state(&self, system_id: &str) -> Result<MaasPowerState, Fault> {
+    pub async fn query_power_state(&self, system_id: &str) -> Result<MaasPowerState> {
         let call = Call::get(one(system_id)).op("query_power_state").about(CallTarget::Machine);
         Ok(self.read::<PowerReply>(call).await?.state)
     }
@@ -107,7 +103,7 @@ impl Maas {
     pub async fn power_parameters(
         &self,
         system_id: &str,
-    ) -> Result<BTreeMap<String, SecretString>, Fault> {
+    ) -> Result<BTreeMap<String, SecretString>> {
         let call = Call::get(one(system_id)).op("power_parameters").about(CallTarget::Machine);
         let reported: BTreeMap<String, Value> = self.read(call).await?;
         let text = |value: Value| match value {
@@ -118,20 +114,20 @@ impl Maas {
     }
 
     /// Only the owner may do this; MAAS releases the machine first.
-    pub async fn mark_broken(&self, system_id: &str, comment: &str) -> Result<Machine, Fault> {
+    pub async fn mark_broken(&self, system_id: &str, comment: &str) -> Result<Machine> {
         self.read(op(system_id, "mark_broken").form(Form::default().with("comment", comment))).await
     }
 
-    pub async fn mark_fixed(&self, system_id: &str, comment: &str) -> Result<Machine, Fault> {
+    pub async fn mark_fixed(&self, system_id: &str, comment: &str) -> Result<Machine> {
         self.read(op(system_id, "mark_fixed").form(Form::default().with("comment", comment))).await
     }
 
     /// Nobody can release or delete a locked machine. Locking it a second time is refused.
-    pub async fn lock(&self, system_id: &str, comment: &str) -> Result<Machine, Fault> {
+    pub async fn lock(&self, system_id: &str, comment: &str) -> Result<Machine> {
         self.read(op(system_id, "lock").form(Form::default().with("comment", comment))).await
     }
 
-    pub async fn unlock(&self, system_id: &str, comment: &str) -> Result<Machine, Fault> {
+    pub async fn unlock(&self, system_id: &str, comment: &str) -> Result<Machine> {
         self.read(op(system_id, "unlock").form(Form::default().with("comment", comment))).await
     }
 
@@ -140,7 +136,7 @@ impl Maas {
         &self,
         system_id: &str,
         annotations: &BTreeMap<String, String>,
-    ) -> Result<Machine, Fault> {
+    ) -> Result<Machine> {
         let form = annotations.iter().fold(Form::default(), |form, (k, v)| form.with(k, v));
         self.read(op(system_id, "set_workload_annotations").idempotent().form(form)).await
     }

@@ -5,7 +5,7 @@ use super::call::Call;
 use super::classify::CallTarget;
 use super::hardware::{Interface, LinkMode, Subnet};
 use crate::http_client::form::{Form, encode};
-use model::fault::Fault;
+use model::fault::Result;
 
 /// A change of an interface. Unset fields stay.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct LinkRequest {
 }
 
 impl Maas {
-    pub async fn interfaces(&self, system_id: &str) -> Result<Vec<Interface>, Fault> {
+    pub async fn interfaces(&self, system_id: &str) -> Result<Vec<Interface>> {
         self.read(Call::get(all(system_id)).about(CallTarget::Machine)).await
     }
 
@@ -37,7 +37,7 @@ impl Maas {
         system_id: &str,
         interface: i64,
         change: &InterfaceChange,
-    ) -> Result<Interface, Fault> {
+    ) -> Result<Interface> {
         let form = Form::default()
             .with_optional("name", change.name.as_ref())
             .with_optional("mtu", change.mtu)
@@ -53,7 +53,7 @@ impl Maas {
         system_id: &str,
         interface: i64,
         desired: &LinkRequest,
-    ) -> Result<Interface, Fault> {
+    ) -> Result<Interface> {
         let form = Form::default()
             .with("mode", desired.mode.as_str())
             .with("subnet", desired.subnet)
@@ -69,13 +69,13 @@ impl Maas {
         system_id: &str,
         interface: i64,
         link: i64,
-    ) -> Result<Interface, Fault> {
+    ) -> Result<Interface> {
         let call =
             Call::post(one(system_id, interface)).op("unlink_subnet").about(CallTarget::Component);
         self.read(call.form(Form::default().with("id", link))).await
     }
 
-    pub async fn subnets(&self) -> Result<Vec<Subnet>, Fault> {
+    pub async fn subnets(&self) -> Result<Vec<Subnet>> {
         self.read(Call::get("subnets/")).await
     }
 }

@@ -42,8 +42,8 @@ use async_trait::async_trait;
 use executor::{CallContext, StageExecutor};
 use machine::MachineExecutor;
 use model::condition::ConditionObservation;
-use model::effect::{Capability, Effect, ProviderAnswer, ProviderCall};
-use model::fault::{Fault, FaultCode};
+use model::effect::{CallResult, Capability, Effect, ProviderCall};
+use model::fault::{Fault, FaultCode, Result};
 use model::id::{MachineId, NodeId};
 use model::machine::MachineSpec;
 use model::node::{MaasObservation, NodeStage};
@@ -112,7 +112,7 @@ impl MaasProvider {
         work: StageExecutor<'_>,
         stage: NodeStage,
         target: &Target,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         match stage {
             NodeStage::LoadSiteConfig => work.load_site().await,
             NodeStage::ResolvePowerCredentials => work.resolve_power(target).await,
@@ -150,7 +150,7 @@ impl MaasProvider {
         work: StageExecutor<'_>,
         stage: NodeStage,
         target: &Target,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         match stage {
             NodeStage::CreateOrFindInMaas => work.undo_create(target).await,
             NodeStage::CommissionNode => work.undo_commission().await,
@@ -208,12 +208,7 @@ impl Provider for MaasProvider {
         machine::parse_endpoint(&spec.bmc_endpoint).map(drop)
     }
 
-    async fn call(
-        &self,
-        target: &Target,
-        order: &ProviderCall,
-        journal: &Journal,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn call(&self, target: &Target, order: &ProviderCall, journal: &Journal) -> CallResult {
         let Effect::Stage { stage, node, site, undo, .. } = &order.effect else {
             return MachineExecutor::open(self, target, order, journal).await?.execute().await;
         };
@@ -240,7 +235,7 @@ impl Provider for MaasProvider {
         }
     }
 
-    async fn probe(&self, target: &Target) -> Result<Vec<ConditionObservation>, Fault> {
+    async fn probe(&self, target: &Target) -> Result<Vec<ConditionObservation>> {
         self.probe_machine(target).await
     }
 
@@ -248,7 +243,7 @@ impl Provider for MaasProvider {
         &self,
         site: &Site,
         nodes: &[(NodeId, MachineId)],
-    ) -> Result<Vec<UpstreamMachine>, Fault> {
+    ) -> Result<Vec<UpstreamMachine>> {
         let machines = self.sites.open(site).await?.list().await?;
         let known: HashSet<&NodeId> = nodes.iter().map(|(node, _)| node).collect();
         let sighting = |one: &find::ListedMachine| UpstreamMachine {
@@ -260,11 +255,7 @@ impl Provider for MaasProvider {
         Ok(machines.iter().map(sighting).collect())
     }
 
-    async fn find_at_site(
-        &self,
-        site: &Site,
-        target: &Target,
-    ) -> Result<Option<MaasObservation>, Fault> {
+    async fn find_at_site(&self, site: &Site, target: &Target) -> Result<Option<MaasObservation>> {
         let machines = self.sites.open(site).await?.list().await?;
         let id = machine::system_id_at(&target.spec, &site.id());
         match find::find_machine(&machines, &target.spec, id.as_deref()) {

@@ -4,7 +4,7 @@ use super::Maas;
 use super::call::Call;
 use super::hardware::{NamedResource, nullable};
 use crate::http_client::form::{Form, encode};
-use model::fault::Fault;
+use model::fault::Result;
 use serde::Deserialize;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
@@ -59,36 +59,36 @@ pub struct BootResource {
 
 impl Maas {
     /// Needs no login: it shows that MAAS is there, not that the key is valid.
-    pub async fn version(&self) -> Result<Version, Fault> {
+    pub async fn version(&self) -> Result<Version> {
         self.read(Call::get("version/").open()).await
     }
 
-    pub async fn whoami(&self) -> Result<Whoami, Fault> {
+    pub async fn whoami(&self) -> Result<Whoami> {
         self.read(Call::get("users/").op("whoami")).await
     }
 
-    pub async fn pools(&self) -> Result<Vec<NamedResource>, Fault> {
+    pub async fn pools(&self) -> Result<Vec<NamedResource>> {
         self.read(Call::get("resourcepools/")).await
     }
 
-    pub async fn zones(&self) -> Result<Vec<NamedResource>, Fault> {
+    pub async fn zones(&self) -> Result<Vec<NamedResource>> {
         self.read(Call::get("zones/")).await
     }
 
-    pub async fn boot_resources(&self) -> Result<Vec<BootResource>, Fault> {
+    pub async fn boot_resources(&self) -> Result<Vec<BootResource>> {
         self.read(Call::get("boot-resources/")).await
     }
 
-    pub async fn tags(&self) -> Result<Vec<Tag>, Fault> {
+    pub async fn tags(&self) -> Result<Vec<Tag>> {
         self.read(Call::get("tags/")).await
     }
 
-    pub async fn create_tag(&self, name: &str, comment: &str) -> Result<Tag, Fault> {
+    pub async fn create_tag(&self, name: &str, comment: &str) -> Result<Tag> {
         let form = Form::default().with("name", name).with("comment", comment);
         self.read(Call::post("tags/").form(form)).await
     }
 
-    pub async fn tag_machines(&self, tag: &str, change: &TagChange) -> Result<(), Fault> {
+    pub async fn tag_machines(&self, tag: &str, change: &TagChange) -> Result<()> {
         let form = Form::default().each("add", &change.add).each("remove", &change.remove);
         let call = Call::post(format!("tags/{}/", encode(tag))).op("update_nodes").idempotent();
         self.send(call.form(form)).await

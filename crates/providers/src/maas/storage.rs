@@ -7,7 +7,7 @@ use super::hardware::BlockDevice;
 use super::machine::Machine;
 use super::machines::op;
 use crate::http_client::form::{Form, encode};
-use model::fault::Fault;
+use model::fault::Result;
 
 /// How MAAS partitions the boot disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,11 +43,11 @@ impl StorageLayout {
 }
 
 impl Maas {
-    pub async fn block_devices(&self, system_id: &str) -> Result<Vec<BlockDevice>, Fault> {
+    pub async fn block_devices(&self, system_id: &str) -> Result<Vec<BlockDevice>> {
         self.read(Call::get(disks(system_id)).about(CallTarget::Machine)).await
     }
 
-    pub async fn set_boot_disk(&self, system_id: &str, disk: i64) -> Result<(), Fault> {
+    pub async fn set_boot_disk(&self, system_id: &str, disk: i64) -> Result<()> {
         let path = format!("{}{disk}/", disks(system_id));
         self.send(Call::post(path).op("set_boot_disk").about(CallTarget::Component).idempotent())
             .await
@@ -59,7 +59,7 @@ impl Maas {
         system_id: &str,
         layout: StorageLayout,
         root_device: Option<i64>,
-    ) -> Result<Machine, Fault> {
+    ) -> Result<Machine> {
         let form = Form::default()
             .with("storage_layout", layout.as_str())
             .with_optional("root_device", root_device);

@@ -8,7 +8,7 @@ use super::client::{MAX_MEMBERS, Skipped};
 use super::decode::{JsonNode, Resource};
 use super::inventory::{Nic, name};
 use super::system::System;
-use model::fault::Fault;
+use model::fault::Result;
 
 /// The most chassis that are read; a GB200 tray has about fifty.
 const MAX_CHASSIS: usize = 128;
@@ -18,7 +18,7 @@ impl System {
         &self,
         system: JsonNode<'_>,
         skipped: &mut Skipped,
-    ) -> Result<Vec<Nic>, Fault> {
+    ) -> Result<Vec<Nic>> {
         let mut nics: Vec<Nic> = Vec::new();
         for chassis in self.chassis(system, skipped).await? {
             for adapter in self.members_of(chassis.root(), "NetworkAdapters", skipped).await? {
@@ -33,11 +33,7 @@ impl System {
     }
 
     /// Every chassis of the BMC if all belong to this System, otherwise those that it links.
-    async fn chassis(
-        &self,
-        system: JsonNode<'_>,
-        skipped: &mut Skipped,
-    ) -> Result<Vec<Resource>, Fault> {
+    async fn chassis(&self, system: JsonNode<'_>, skipped: &mut Skipped) -> Result<Vec<Resource>> {
         if let Some(path) = &self.all_chassis {
             return self.link.members(path, MAX_CHASSIS, skipped).await;
         }

@@ -1,7 +1,7 @@
 //! The address of a BMC, which may name a System.
 
 use crate::http_client::{Endpoint, EndpointError};
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use std::fmt;
 
 /// The path under which every Redfish service begins.
@@ -16,7 +16,7 @@ pub struct BmcAddress {
 
 impl BmcAddress {
     /// Reads `10.0.0.5`, `https://bmc-7:8443` or `https://10.0.0.5/redfish/v1/Systems/2`.
-    pub fn parse(text: &str) -> Result<Self, Fault> {
+    pub fn parse(text: &str) -> Result<Self> {
         let text = text.trim();
         let (endpoint, path) = Endpoint::parse(text).map_err(|error| match error {
             // Not repeated in the fault: the text before the @ is probably a password.

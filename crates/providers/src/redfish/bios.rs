@@ -7,7 +7,7 @@
 use super::classification::unconfirmed;
 use super::decode::{JsonNode, Resource};
 use super::system::System;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
@@ -56,7 +56,7 @@ struct BiosResources {
 }
 
 impl System {
-    pub async fn bios(&self) -> Result<Bios, Fault> {
+    pub async fn bios(&self) -> Result<Bios> {
         let sheets = self.read_bios_resources().await?;
         let current = attributes(sheets.current.root());
         let mut pending = attributes(sheets.pending.root());
@@ -65,7 +65,7 @@ impl System {
     }
 
     /// Sets the values that differ, for the next reset, and reads back that they are pending.
-    pub async fn set_bios(&self, desired: &BTreeMap<String, Attribute>) -> Result<Bios, Fault> {
+    pub async fn set_bios(&self, desired: &BTreeMap<String, Attribute>) -> Result<Bios> {
         let sheets = self.read_bios_resources().await?;
         let current = attributes(sheets.current.root());
         let unknown = desired.keys().find(|name| !current.contains_key(*name));
@@ -105,7 +105,7 @@ impl System {
         }
     }
 
-    async fn read_bios_resources(&self) -> Result<BiosResources, Fault> {
+    async fn read_bios_resources(&self) -> Result<BiosResources> {
         let system = self.read().await?;
         let path = system.root().link("Bios").ok_or_else(|| self.lacks("BIOS settings"))?;
         let current = self.link.get(&path).await?;

@@ -7,7 +7,7 @@
 use super::classification::unconfirmed;
 use super::decode::{JsonNode, Resource};
 use super::system::System;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use serde_json::{Map, Value, json};
 
 /// How often the override is read back.
@@ -79,13 +79,13 @@ impl BootOverride {
 }
 
 impl System {
-    pub async fn boot(&self) -> Result<BootOverride, Fault> {
+    pub async fn boot(&self) -> Result<BootOverride> {
         let doc = self.read().await?;
         self.parse_boot_override(&doc)
     }
 
     /// The source for booting from disk: no override, or the disk if `None` is not allowed.
-    pub async fn disk_boot_source(&self) -> Result<BootSource, Fault> {
+    pub async fn disk_boot_source(&self) -> Result<BootSource> {
         let doc = self.read().await?;
         let listed =
             doc.root().get("Boot").texts("BootSourceOverrideTarget@Redfish.AllowableValues");
@@ -98,11 +98,7 @@ impl System {
     }
 
     /// Sets the override and reads it back. With `BootSource::None` the span does not matter.
-    pub async fn set_boot(
-        &self,
-        source: BootSource,
-        span: BootSpan,
-    ) -> Result<BootOverride, Fault> {
+    pub async fn set_boot(&self, source: BootSource, span: BootSpan) -> Result<BootOverride> {
         let doc = self.read().await?;
         let body = self.boot_request(doc.root().get("Boot"), source, span)?;
         self.link.patch(&doc, &body).await?;
@@ -110,7 +106,7 @@ impl System {
     }
 
     /// Reads until the override is as it was set.
-    async fn confirm_boot(&self, source: BootSource) -> Result<BootOverride, Fault> {
+    async fn confirm_boot(&self, source: BootSource) -> Result<BootOverride> {
         let mut observed = self.boot().await?;
         for _ in 1..MAX_READS {
             if observed.boots_from(source) {
@@ -139,7 +135,7 @@ impl System {
         boot: JsonNode<'_>,
         source: BootSource,
         span: BootSpan,
-    ) -> Result<Value, Fault> {
+    ) -> Result<Value> {
         let sources = boot.texts("BootSourceOverrideTarget@Redfish.AllowableValues");
         let spans = boot.texts("BootSourceOverrideEnabled@Redfish.AllowableValues");
         let span = if source == BootSource::None { BootSpan::Disabled } else { span };
@@ -174,7 +170,7 @@ impl System {
         }
     }
 
-    fn parse_boot_override(&self, doc: &Resource) -> Result<BootOverride, Fault> {
+    fn parse_boot_override(&self, doc: &Resource) -> Result<BootOverride> {
         let boot = doc.root().get("Boot");
         let name =
             boot.text("BootSourceOverrideTarget").ok_or_else(|| self.lacks("boot override"))?;

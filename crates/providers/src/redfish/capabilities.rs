@@ -3,7 +3,7 @@
 use super::power::Power;
 use super::system::System;
 use super::{Bmc, Nic};
-use model::fault::Fault;
+use model::fault::Result;
 
 /// The identity of a System: enough to recognise the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct SystemIdentity {
 
 impl System {
     /// Reads the identity only: the full inventory takes minutes on some devices.
-    pub async fn identity(&self) -> Result<SystemIdentity, Fault> {
+    pub async fn identity(&self) -> Result<SystemIdentity> {
         let doc = self.read().await?;
         let part = doc.root();
         let power = part.text("PowerState").and_then(|name| Power::parse(&name));
@@ -36,7 +36,7 @@ impl System {
     }
 
     /// The boot override targets that the device lists. Empty: it lists none.
-    pub async fn boot_sources(&self) -> Result<Vec<String>, Fault> {
+    pub async fn boot_sources(&self) -> Result<Vec<String>> {
         let doc = self.read().await?;
         let boot = doc.root().get("Boot");
         if !boot.0.is_object() {
@@ -53,7 +53,7 @@ impl System {
 
 impl Bmc {
     /// The number of tasks at the BMC.
-    pub async fn tasks(&self) -> Result<usize, Fault> {
+    pub async fn tasks(&self) -> Result<usize> {
         Ok(self.updates().tasks().await?.len())
     }
 }

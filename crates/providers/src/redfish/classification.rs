@@ -9,7 +9,7 @@ use crate::http_client::Endpoint;
 use crate::http_client::{HttpRequest, HttpResponse};
 use hyper::StatusCode;
 use hyper::header::RETRY_AFTER;
-use model::fault::{EffectOutcome, Fault, FaultCode};
+use model::fault::{EffectOutcome, Fault, FaultCode, Result};
 use serde_json::Value;
 
 /// Suffixes of Redfish message ids which mean that a retry cannot succeed.
@@ -33,7 +33,7 @@ pub(super) fn check_response(
     endpoint: &Endpoint,
     request: &HttpRequest,
     response: HttpResponse,
-) -> Result<HttpResponse, Fault> {
+) -> Result<HttpResponse> {
     if response.status.is_success() {
         return Ok(response);
     }

@@ -17,7 +17,7 @@ use crate::http_client::{HttpClient, HttpClientSettings, HttpRequest, HttpRespon
 use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_MATCH, LOCATION};
 use hyper::{Method, StatusCode};
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use serde_json::Value;
 use std::sync::Arc;
 use tokio::sync::Mutex;
@@ -60,7 +60,7 @@ impl RedfishClient {
         login: Login,
         trust: Trust,
         settings: &Settings,
-    ) -> Result<(Self, Resource), Fault> {
+    ) -> Result<(Self, Resource)> {
         let mut link = Self::unopened(endpoint, login, trust, settings)?;
         let root = link.read_root(settings.auth).await?;
         let offered = root.root().get("Links").link("Sessions");
@@ -87,7 +87,7 @@ impl RedfishClient {
         login: Login,
         trust: Trust,
         settings: &Settings,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self> {
         let settings = HttpClientSettings {
             timeouts: settings.timeouts,
             headers: HEADERS,
@@ -102,7 +102,7 @@ impl RedfishClient {
 
     /// Checks the login. A session proves it; with basic authentication a protected resource is
     /// read, so that a wrong password fails here and not at the first change.
-    async fn verify_login(&self, root: &Resource) -> Result<(), Fault> {
+    async fn verify_login(&self, root: &Resource) -> Result<()> {
         // A power shelf may have no System.
         let closed = ["Systems", "Chassis"].iter().find_map(|name| root.root().link(name));
         match (self.method, closed) {
@@ -112,7 +112,7 @@ impl RedfishClient {
     }
 
     /// The standard says that the root needs no login, but some devices require one.
-    async fn read_root(&self, auth: Auth) -> Result<Resource, Fault> {
+    async fn read_root(&self, auth: Auth) -> Result<Resource> {
         if auth != Auth::Basic
             && let Some(root) = self.open_root().await?
         {
@@ -122,7 +122,7 @@ impl RedfishClient {
     }
 
     /// The root without a login; None if the device requires one.
-    pub async fn open_root(&self) -> Result<Option<Resource>, Fault> {
+    pub async fn open_root(&self) -> Result<Option<Resource>> {
         let path = format!("{ROOT}/");
         let request = get_request(&path);
         let response = self.send_following(request.clone(), &AuthHeaders(Vec::new())).await?;
@@ -134,7 +134,7 @@ impl RedfishClient {
     }
 
     /// Connects without sending a request.
-    pub async fn open_connection(&self) -> Result<(), Fault> {
+    pub async fn open_connection(&self) -> Result<()> {
         self.http.open_connection().await
     }
 
@@ -167,7 +167,7 @@ impl RedfishClient {
     }
 
     /// Reads a resource that must exist.
-    pub async fn get(&self, path: &str) -> Result<Resource, Fault> {
+    pub async fn get(&self, path: &str) -> Result<Resource> {
         let request = get_request(path);
         let response = self.exchange(request.clone()).await?;
         let response = classification::check_response(self.endpoint(), &request, response)?;
@@ -175,7 +175,7 @@ impl RedfishClient {
     }
 
     /// Reads a resource that may be missing.
-    pub async fn find(&self, path: &str) -> Result<Option<Resource>, Fault> {
+    pub async fn find(&self, path: &str) -> Result<Option<Resource>> {
         let request = get_request(path);
         let response = self.exchange(request.clone()).await?;
         if matches!(response.status, StatusCode::NOT_FOUND | StatusCode::GONE) {
@@ -190,7 +190,7 @@ impl RedfishClient {
         &self,
         path: &str,
         skipped: &mut Skipped,
-    ) -> Result<Option<Resource>, Fault> {
+    ) -> Result<Option<Resource>> {
         match self.find(path).await {
             Ok(Some(doc)) => Ok(Some(doc)),
             Ok(None) => {
@@ -206,13 +206,13 @@ impl RedfishClient {
     }
 
     /// Returns the raw response, for callers that read its status.
-    pub async fn get_raw(&self, path: &str) -> Result<(HttpRequest, HttpResponse), Fault> {
+    pub async fn get_raw(&self, path: &str) -> Result<(HttpRequest, HttpResponse)> {
         let request = get_request(path);
         let response = self.exchange(request.clone()).await?;
         Ok((request, response))
     }
 
-    pub async fn post(&self, path: &str, body: &Value) -> Result<Accepted, Fault> {
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Accepted> {
         let response = self.change(Method::POST, path, body, None).await?;
         Ok(accepted(&response))
     }
@@ -223,8 +223,8 @@ impl RedfishClient {
         path: &str,
         content_type: &str,
         upload: FileUpload,
-        last: impl AsyncFnOnce() -> Result<(), Fault>,
-    ) -> Result<Accepted, Fault> {
+        last: impl AsyncFnOnce() -> Result<()>,
+    ) -> Result<Accepted> {
         let kind = HeaderValue::from_str(content_type).map_err(|error| {
             Fault::new(
                 FaultCode::NotSupported,
@@ -242,7 +242,7 @@ impl RedfishClient {
 
     /// Changes a resource if it is as it was when `doc` was read. If it changed since, its ETag is
     /// read again: `body` does not depend on the earlier value.
-    pub async fn patch(&self, doc: &Resource, body: &Value) -> Result<Accepted, Fault> {
+    pub async fn patch(&self, doc: &Resource, body: &Value) -> Result<Accepted> {
         let mut etag = doc.etag.clone();
         for attempt in 1..=MAX_PATCH_ATTEMPTS {
             match self.change(Method::PATCH, &doc.path, body, etag.as_deref()).await {
@@ -287,7 +287,7 @@ impl RedfishClient {
         path: &str,
         limit: usize,
         skipped: &mut Skipped,
-    ) -> Result<Vec<Resource>, Fault> {
+    ) -> Result<Vec<Resource>> {
         let mut members = Vec::new();
         for entry in self.entries(path, limit, skipped).await? {
             match entry {
@@ -304,7 +304,7 @@ impl RedfishClient {
         path: &str,
         limit: usize,
         skipped: &mut Skipped,
-    ) -> Result<Vec<Entry>, Fault> {
+    ) -> Result<Vec<Entry>> {
         let mut entries = Vec::new();
         let mut next = Some(path.to_owned());
         for _ in 0..MAX_PAGES {
@@ -322,7 +322,7 @@ impl RedfishClient {
     }
 
     /// One request with the login; repeated once if the session has expired.
-    async fn exchange(&self, request: HttpRequest) -> Result<HttpResponse, Fault> {
+    async fn exchange(&self, request: HttpRequest) -> Result<HttpResponse> {
         let pass = self.auth_headers(None).await?;
         let response = self.send_following(request.clone(), &pass).await?;
         if response.status != StatusCode::UNAUTHORIZED || self.method == AuthMethod::Basic {
@@ -333,7 +333,7 @@ impl RedfishClient {
     }
 
     /// Authentication headers other than `stale`, which the device refused.
-    async fn auth_headers(&self, stale: Option<&AuthHeaders>) -> Result<AuthHeaders, Fault> {
+    async fn auth_headers(&self, stale: Option<&AuthHeaders>) -> Result<AuthHeaders> {
         if self.method == AuthMethod::Basic {
             return self.login.basic();
         }
@@ -354,7 +354,7 @@ impl RedfishClient {
         &self,
         mut request: HttpRequest,
         pass: &AuthHeaders,
-    ) -> Result<HttpResponse, Fault> {
+    ) -> Result<HttpResponse> {
         let requested = request.path.clone();
         request.headers.extend(pass.0.iter().cloned());
         for _ in 0..=MAX_REDIRECTS {
@@ -368,11 +368,7 @@ impl RedfishClient {
         Err(Fault::new(FaultCode::AnswerGarbled, message))
     }
 
-    fn redirected(
-        &self,
-        request: &HttpRequest,
-        response: &HttpResponse,
-    ) -> Result<Option<String>, Fault> {
+    fn redirected(&self, request: &HttpRequest, response: &HttpResponse) -> Result<Option<String>> {
         let follow = match response.status {
             StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT => true,
             StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND | StatusCode::SEE_OTHER => {
@@ -402,7 +398,7 @@ impl RedfishClient {
         }
     }
 
-    async fn send(&self, request: &HttpRequest) -> Result<HttpResponse, Fault> {
+    async fn send(&self, request: &HttpRequest) -> Result<HttpResponse> {
         self.http.send(request).await.map_err(|error| self.send_fault(request, error))
     }
 
@@ -423,7 +419,7 @@ impl RedfishClient {
         }
     }
 
-    fn doc(&self, path: &str, response: &HttpResponse) -> Result<Resource, Fault> {
+    fn doc(&self, path: &str, response: &HttpResponse) -> Result<Resource> {
         let garbled = |why: String| {
             let message = format!("{} sent no resource for {path}: {why}", self.endpoint());
             Fault::new(FaultCode::AnswerGarbled, message)

@@ -9,7 +9,7 @@ use super::decode::{JsonNode, Resource};
 use super::inventory::name;
 use super::quirks::Quirks;
 use super::system::System;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 
 /// The most managers of one device whose version is read.
 const MAX_MANAGERS: usize = 8;
@@ -44,7 +44,7 @@ impl System {
         &self,
         part: JsonNode<'_>,
         skipped: &mut Skipped,
-    ) -> Result<Option<(String, String)>, Fault> {
+    ) -> Result<Option<(String, String)>> {
         let links = part.get("Links");
         for path in links.list("ManagedBy").filter_map(JsonNode::as_link).take(MAX_MANAGERS) {
             let manager = self.link.find_or_skip(&path, skipped).await?;
@@ -56,20 +56,17 @@ impl System {
     }
 
     /// The components that the update service lists.
-    pub async fn firmware(&self) -> Result<Vec<Firmware>, Fault> {
+    pub async fn firmware(&self) -> Result<Vec<Firmware>> {
         self.list_firmware(&mut Skipped::new()).await
     }
 
-    pub(super) async fn list_firmware(
-        &self,
-        skipped: &mut Skipped,
-    ) -> Result<Vec<Firmware>, Fault> {
+    pub(super) async fn list_firmware(&self, skipped: &mut Skipped) -> Result<Vec<Firmware>> {
         let list = self.updates.list("FirmwareInventory", skipped).await?;
         Ok(list.iter().filter_map(|doc| firmware(doc, &self.quirks)).collect())
     }
 
     /// The installed components, and `BIOS` and `BMC` if the update service lists none.
-    pub async fn components(&self) -> Result<Components, Fault> {
+    pub async fn components(&self) -> Result<Components> {
         let mut skipped = Skipped::new();
         let mut all = installed(self.list_firmware(&mut skipped).await?, &self.quirks);
         let doc = self.read().await?;
@@ -110,7 +107,7 @@ fn has_name(one: &Firmware, component: &str) -> bool {
 
 impl Components {
     /// Finds a component by id, name or software id.
-    pub fn find(&self, desired: &str) -> Result<&Firmware, Fault> {
+    pub fn find(&self, desired: &str) -> Result<&Firmware> {
         let by_id = self.list.iter().find(|one| one.id.eq_ignore_ascii_case(desired));
         if let Some(one) = by_id {
             return Ok(one);

@@ -7,7 +7,7 @@
 use super::client::{MAX_MEMBERS, Skipped};
 use super::decode::{JsonNode, Resource};
 use super::system::System;
-use model::fault::Fault;
+use model::fault::Result;
 
 /// The most chassis of one System that are read.
 const MAX_CHASSIS: usize = 16;
@@ -75,7 +75,7 @@ impl Health {
 }
 
 impl System {
-    pub async fn health(&self) -> Result<HealthReport, Fault> {
+    pub async fn health(&self) -> Result<HealthReport> {
         let system = self.read().await?;
         let mut report = HealthReport {
             overall: Health::of(system.root()),
@@ -102,7 +102,7 @@ impl System {
         Ok(report)
     }
 
-    async fn examine(&self, chassis: &Resource, report: &mut HealthReport) -> Result<(), Fault> {
+    async fn examine(&self, chassis: &Resource, report: &mut HealthReport) -> Result<()> {
         let part = chassis.root();
         for (name, lists) in
             [("Thermal", ["Temperatures", "Fans"]), ("Power", ["PowerSupplies", "Voltages"])]
@@ -133,7 +133,7 @@ impl System {
         part: JsonNode<'_>,
         name: &str,
         skipped: &mut Skipped,
-    ) -> Result<Option<Resource>, Fault> {
+    ) -> Result<Option<Resource>> {
         match part.link(name) {
             Some(path) => self.link.find_or_skip(&path, skipped).await,
             None => Ok(None),
@@ -141,11 +141,7 @@ impl System {
     }
 
     /// Reads `Sensors` only if the device can expand it: one by one it would take minutes.
-    async fn read_sensors(
-        &self,
-        chassis: JsonNode<'_>,
-        report: &mut HealthReport,
-    ) -> Result<(), Fault> {
+    async fn read_sensors(&self, chassis: JsonNode<'_>, report: &mut HealthReport) -> Result<()> {
         let Some(path) = chassis.link("Sensors").filter(|_| self.expands) else { return Ok(()) };
         let complete = format!("{path}?$expand=.($levels=1)");
         let Some(list) = self.link.find_or_skip(&complete, &mut report.skipped).await? else {

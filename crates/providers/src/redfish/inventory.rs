@@ -8,7 +8,7 @@ use super::client::{MAX_MEMBERS, Skipped};
 use super::decode::{JsonNode, Resource};
 use super::firmware::Firmware;
 use super::system::System;
-use model::fault::Fault;
+use model::fault::Result;
 
 const MIB_PER_GIB: f64 = 1024.0;
 
@@ -80,7 +80,7 @@ pub struct Gpu {
 }
 
 impl System {
-    pub async fn inventory(&self) -> Result<Inventory, Fault> {
+    pub async fn inventory(&self) -> Result<Inventory> {
         let system = self.read().await?;
         let part = system.root();
         let mut skipped = Skipped::new();
@@ -117,11 +117,7 @@ impl System {
     }
 
     /// The System's processors, and those of the machine's boards that are not CPUs.
-    async fn processors(
-        &self,
-        system: &Resource,
-        skipped: &mut Skipped,
-    ) -> Result<Vec<Resource>, Fault> {
+    async fn processors(&self, system: &Resource, skipped: &mut Skipped) -> Result<Vec<Resource>> {
         let mut all = self.members_of(system.root(), "Processors", skipped).await?;
         for board in self.boards.iter().filter(|board| **board != system.path) {
             if let Some(board) = self.link.find_or_skip(board, skipped).await? {
@@ -137,7 +133,7 @@ impl System {
         part: JsonNode<'_>,
         name: &str,
         skipped: &mut Skipped,
-    ) -> Result<Vec<Resource>, Fault> {
+    ) -> Result<Vec<Resource>> {
         match part.link(name) {
             Some(path) => self.link.members(&path, MAX_MEMBERS, skipped).await,
             None => Ok(Vec::new()),
@@ -145,7 +141,7 @@ impl System {
     }
 
     /// The drives of every storage controller; on old devices those of `SimpleStorage`.
-    async fn disks(&self, part: JsonNode<'_>, skipped: &mut Skipped) -> Result<Vec<Disk>, Fault> {
+    async fn disks(&self, part: JsonNode<'_>, skipped: &mut Skipped) -> Result<Vec<Disk>> {
         let mut disks: Vec<Disk> = Vec::new();
         let mut observed: Vec<String> = Vec::new();
         for storage in self.members_of(part, "Storage", skipped).await? {
@@ -169,11 +165,7 @@ impl System {
         Ok(disks)
     }
 
-    pub(super) async fn nics(
-        &self,
-        part: JsonNode<'_>,
-        skipped: &mut Skipped,
-    ) -> Result<Vec<Nic>, Fault> {
+    pub(super) async fn nics(&self, part: JsonNode<'_>, skipped: &mut Skipped) -> Result<Vec<Nic>> {
         let listed = self.members_of(part, "EthernetInterfaces", skipped).await?;
         let nics: Vec<Nic> = listed.iter().filter_map(|nic| self.nic(nic)).collect();
         if nics.is_empty() { self.adapters(part, skipped).await } else { Ok(nics) }

@@ -6,7 +6,7 @@
 use super::client::{MAX_MEMBERS, Skipped};
 use super::decode::{Entry, JsonNode, Resource, last_piece, shown};
 use super::system::System;
-use model::fault::Fault;
+use model::fault::Result;
 use model::time::Timestamp;
 
 /// The most entries that one call returns.
@@ -28,7 +28,7 @@ pub struct LogEntry {
 
 impl System {
     /// The newest entries, newest first: at most `count` and at most [`MAX_LOG_ENTRIES`].
-    pub async fn log(&self, count: usize) -> Result<Vec<LogEntry>, Fault> {
+    pub async fn log(&self, count: usize) -> Result<Vec<LogEntry>> {
         let count = count.min(MAX_LOG_ENTRIES);
         let mut skipped = Skipped::new();
         let mut entries = Vec::new();
@@ -43,7 +43,7 @@ impl System {
     }
 
     /// The names of the event logs; a fault if there is none.
-    pub async fn logs(&self) -> Result<Vec<String>, Fault> {
+    pub async fn logs(&self) -> Result<Vec<String>> {
         let services = self.log_services(&mut Skipped::new()).await?;
         match services.is_empty() {
             true => Err(self.lacks("event log")),
@@ -52,7 +52,7 @@ impl System {
     }
 
     /// The event logs of the System, or of its managers if it has none.
-    async fn log_services(&self, skipped: &mut Skipped) -> Result<Vec<Resource>, Fault> {
+    async fn log_services(&self, skipped: &mut Skipped) -> Result<Vec<Resource>> {
         let system = self.read().await?;
         let links = system.root().get("Links");
         let managers = links.list("ManagedBy").filter_map(JsonNode::as_link).take(MAX_MANAGERS);
@@ -70,11 +70,7 @@ impl System {
         Ok(logs)
     }
 
-    async fn event_logs(
-        &self,
-        owner: &Resource,
-        skipped: &mut Skipped,
-    ) -> Result<Vec<Resource>, Fault> {
+    async fn event_logs(&self, owner: &Resource, skipped: &mut Skipped) -> Result<Vec<Resource>> {
         let Some(path) = owner.root().link("LogServices") else { return Ok(Vec::new()) };
         let mut services = self.link.members(&path, MAX_MEMBERS, skipped).await?;
         services.retain(|service| is_event_log(service.name()));
@@ -87,7 +83,7 @@ impl System {
         path: &str,
         count: usize,
         skipped: &mut Skipped,
-    ) -> Result<Vec<LogEntry>, Fault> {
+    ) -> Result<Vec<LogEntry>> {
         let mut entries = Vec::new();
         let mut links = Vec::new();
         for entry in self.link.entries(path, MAX_MEMBERS, skipped).await? {

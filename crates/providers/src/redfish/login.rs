@@ -13,7 +13,7 @@ use base64::engine::general_purpose::STANDARD;
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue, LOCATION};
 use hyper::{Method, StatusCode};
-use model::fault::{EffectOutcome, Fault, FaultCode};
+use model::fault::{EffectOutcome, Fault, FaultCode, Result};
 use secrecy::ExposeSecret;
 use serde_json::json;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ impl Session {
 }
 
 impl Login {
-    pub(super) fn basic(&self) -> Result<AuthHeaders, Fault> {
+    pub(super) fn basic(&self) -> Result<AuthHeaders> {
         let pair = format!("{}:{}", self.user, self.password.expose_secret());
         let value = format!("Basic {}", STANDARD.encode(pair));
         let mut header = HeaderValue::from_str(&value).map_err(|_| self.unusable())?;
@@ -88,7 +88,7 @@ pub(super) enum OpenedSession {
 
 impl RedfishClient {
     /// Logs in once, without a retry.
-    pub(super) async fn open_session(&self, path: &str) -> Result<OpenedSession, Fault> {
+    pub(super) async fn open_session(&self, path: &str) -> Result<OpenedSession> {
         let login = self.login();
         let body =
             json!({"UserName": login.user, "Password": login.password.expose_secret()}).to_string();

@@ -8,7 +8,7 @@ use super::classification::unconfirmed;
 use super::client::MAX_MEMBERS;
 use super::decode::Resource;
 use super::system::System;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use serde_json::{Value, json};
 
 const INSERT: &str = "#VirtualMedia.InsertMedia";
@@ -52,12 +52,12 @@ impl Media {
 }
 
 impl System {
-    pub async fn media(&self) -> Result<Vec<Media>, Fault> {
+    pub async fn media(&self) -> Result<Vec<Media>> {
         Ok(self.drives().await?.iter().map(Media::of).collect())
     }
 
     /// Inserts a CD image into a free drive and reads it back.
-    pub async fn insert_media(&self, url: &str) -> Result<Media, Fault> {
+    pub async fn insert_media(&self, url: &str) -> Result<Media> {
         let drives = self.drives().await?;
         let observed: Vec<Media> = drives.iter().map(Media::of).collect();
         if let Some(media) = observed.iter().find(|media| media.has(url)) {
@@ -81,7 +81,7 @@ impl System {
     }
 
     /// Ejects the drive at this path. An empty drive is success.
-    pub async fn eject_media(&self, path: &str) -> Result<Media, Fault> {
+    pub async fn eject_media(&self, path: &str) -> Result<Media> {
         let drive = self.link.get(path).await?;
         let media = Media::of(&drive);
         if !media.inserted {
@@ -96,7 +96,7 @@ impl System {
         self.confirm_media(path, false).await.map_err(unconfirmed)
     }
 
-    async fn confirm_media(&self, path: &str, inserted: bool) -> Result<Media, Fault> {
+    async fn confirm_media(&self, path: &str, inserted: bool) -> Result<Media> {
         for _ in 0..MAX_READS {
             let media = Media::of(&self.link.get(path).await?);
             if media.inserted == inserted {
@@ -109,7 +109,7 @@ impl System {
         Err(Fault::new(FaultCode::ReadBackDiffers, message))
     }
 
-    async fn drives(&self) -> Result<Vec<Resource>, Fault> {
+    async fn drives(&self) -> Result<Vec<Resource>> {
         let system = self.read().await?;
         let mut skipped = Vec::new();
         let mut places: Vec<String> = system.root().link("VirtualMedia").into_iter().collect();

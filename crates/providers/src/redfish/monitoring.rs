@@ -4,7 +4,7 @@ use super::Bmc;
 use super::client::{MAX_MEMBERS, RedfishClient, Skipped};
 use super::decode::Resource;
 use super::system::System;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ impl Bmc {
 
 impl Services {
     /// The privileges of the login; unknown if it may not read accounts.
-    pub async fn login_privilege(&self) -> Result<LoginPrivilege, Fault> {
+    pub async fn login_privilege(&self) -> Result<LoginPrivilege> {
         let mut skipped = Skipped::new();
         let Some(path) = &self.accounts else { return Ok(LoginPrivilege::Unknown) };
         let Some(service) = self.read_if_permitted(path, &mut skipped).await? else {
@@ -79,7 +79,7 @@ impl Services {
         &self,
         path: &str,
         skipped: &mut Skipped,
-    ) -> Result<Option<Resource>, Fault> {
+    ) -> Result<Option<Resource>> {
         match self.link.find_or_skip(path, skipped).await {
             Err(fault) if fault.code == FaultCode::LoginRefused => Ok(None),
             other => other,
@@ -87,7 +87,7 @@ impl Services {
     }
 
     /// Whether the device collects telemetry. With `change` it is switched on where possible.
-    pub async fn telemetry(&self, change: bool) -> Result<Telemetry, Fault> {
+    pub async fn telemetry(&self, change: bool) -> Result<Telemetry> {
         let Some(path) = &self.telemetry else { return Ok(Telemetry::Absent) };
         let Some(service) = self.link.find_or_skip(path, &mut Skipped::new()).await? else {
             return Ok(Telemetry::Absent);

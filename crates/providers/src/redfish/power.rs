@@ -7,7 +7,7 @@
 use super::client::RedfishClient;
 use super::decode::{JsonNode, Resource};
 use super::system::System;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use model::time::Timestamp;
 use serde_json::json;
 use std::time::Duration;
@@ -83,26 +83,26 @@ impl Reset {
 }
 
 impl System {
-    pub async fn power(&self) -> Result<Power, Fault> {
+    pub async fn power(&self) -> Result<Power> {
         let doc = self.read().await?;
         let name = doc.root().text("PowerState").ok_or_else(|| self.lacks("PowerState"))?;
         Power::parse(&name).ok_or_else(|| self.garbled(&format!("its power is {name:?}")))
     }
 
     /// The time of the last reset, if the device shows it. The Unix epoch counts as none.
-    pub async fn last_reset(&self) -> Result<Option<Timestamp>, Fault> {
+    pub async fn last_reset(&self) -> Result<Option<Timestamp>> {
         let at = self.read().await?.root().time("LastResetTime");
         Ok(at.filter(|at| at.as_micros() > 0))
     }
 
     /// The resets that the device allows. A device that lists none is assumed to allow all.
-    pub async fn resets(&self) -> Result<Vec<Reset>, Fault> {
+    pub async fn resets(&self) -> Result<Vec<Reset>> {
         let doc = self.read().await?;
         resets_of(&self.link, &doc, ACTION).await
     }
 
     /// Requests a reset. On return the device has accepted it; whether it took effect is unknown.
-    pub async fn reset(&self, kind: Reset) -> Result<(), Fault> {
+    pub async fn reset(&self, kind: Reset) -> Result<()> {
         let doc = self.read().await?;
         let offered = resets_of(&self.link, &doc, ACTION).await?;
         if !offered.contains(&kind) {
@@ -117,7 +117,7 @@ impl System {
 
     /// Reads until the power is as requested. Unreachable BMCs and invalid responses are retried
     /// until the time limit: some BMCs restart or lose their network together with the machine.
-    pub async fn wait_for_power(&self, desired: Power, within: Duration) -> Result<(), Fault> {
+    pub async fn wait_for_power(&self, desired: Power, within: Duration) -> Result<()> {
         let deadline = Instant::now() + within;
         loop {
             let observed = self.power().await;
@@ -133,12 +133,7 @@ impl System {
         }
     }
 
-    fn power_wait_fault(
-        &self,
-        observed: Result<Power, Fault>,
-        desired: Power,
-        within: Duration,
-    ) -> Fault {
+    fn power_wait_fault(&self, observed: Result<Power>, desired: Power, within: Duration) -> Fault {
         match observed {
             Err(fault) => fault,
             Ok(power) => {
@@ -161,7 +156,7 @@ pub(super) async fn resets_of(
     link: &RedfishClient,
     doc: &Resource,
     action: &str,
-) -> Result<Vec<Reset>, Fault> {
+) -> Result<Vec<Reset>> {
     let action = doc.root().get("Actions").get(action);
     let mut words = action.texts("ResetType@Redfish.AllowableValues");
     if words.is_empty()

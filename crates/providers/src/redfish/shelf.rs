@@ -11,7 +11,7 @@ use super::decode::{JsonNode, Resource};
 use super::power::{ACTION as SYSTEM_RESET, Power, Reset, resets_of};
 use super::quirks::Quirks;
 use super::system::System;
-use model::fault::{EffectOutcome, Fault, FaultCode};
+use model::fault::{EffectOutcome, Fault, FaultCode, Result};
 use serde_json::json;
 
 /// The most shelves of one service that are read.
@@ -47,7 +47,7 @@ pub struct Shelf {
 
 impl Bmc {
     /// Selects the power shelf with this serial number, or the only one.
-    pub async fn shelf(&self, serial: Option<&str>) -> Result<Shelf, Fault> {
+    pub async fn shelf(&self, serial: Option<&str>) -> Result<Shelf> {
         let found = self.shelves().await?;
         let fits = |doc: &&Resource| {
             let shown = doc.root().text("SerialNumber");
@@ -77,7 +77,7 @@ impl Bmc {
     }
 
     /// The equipment of type PowerShelf, else chassis of that type, else the only chassis.
-    async fn shelves(&self) -> Result<Vec<Resource>, Fault> {
+    async fn shelves(&self) -> Result<Vec<Resource>> {
         let mut skipped = Skipped::new();
         if let Some(path) = self.root.root().link("PowerEquipment")
             && let Some(equipment) = self.link.find_or_skip(&path, &mut skipped).await?
@@ -98,11 +98,7 @@ impl Bmc {
     }
 
     /// Fails if a resource was skipped: it could be the requested shelf.
-    fn fail_if_skipped(
-        &self,
-        skipped: Skipped,
-        shelves: Vec<Resource>,
-    ) -> Result<Vec<Resource>, Fault> {
+    fn fail_if_skipped(&self, skipped: Skipped, shelves: Vec<Resource>) -> Result<Vec<Resource>> {
         match skipped.first() {
             None => Ok(shelves),
             Some(why) => {
@@ -143,10 +139,7 @@ fn shown(doc: &Resource) -> String {
 }
 
 /// The first control point that can switch power on and off, else the first that shows it.
-async fn select_control_point(
-    position: &System,
-    doc: &Resource,
-) -> Result<PowerControlPoint, Fault> {
+async fn select_control_point(position: &System, doc: &Resource) -> Result<PowerControlPoint> {
     let mut ways = Vec::new();
     let mut skipped = Skipped::new();
     let mut bodies = vec![doc.clone()];
@@ -196,7 +189,7 @@ async fn supplies_of(
     position: &System,
     body: &Resource,
     skipped: &mut Skipped,
-) -> Result<Option<String>, Fault> {
+) -> Result<Option<String>> {
     let own = body.root().link("PowerSupplies");
     match (own, body.root().link("PowerSubsystem")) {
         (Some(list), _) => Ok(Some(list)),
@@ -209,7 +202,7 @@ async fn supplies_of(
 }
 
 /// Whether a resource can be switched on and off.
-async fn can_switch(position: &System, doc: &Resource, action: &str) -> Result<bool, Fault> {
+async fn can_switch(position: &System, doc: &Resource, action: &str) -> Result<bool> {
     if doc.root().get("Actions").get(action).link("target").is_none() {
         return Ok(false);
     }
@@ -219,7 +212,7 @@ async fn can_switch(position: &System, doc: &Resource, action: &str) -> Result<b
 }
 
 impl Shelf {
-    pub async fn power(&self) -> Result<Power, Fault> {
+    pub async fn power(&self) -> Result<Power> {
         match &self.control_point {
             PowerControlPoint::Resource { path, .. } => {
                 let doc = self.resource.link.get(path).await?;
@@ -238,7 +231,7 @@ impl Shelf {
     }
 
     /// The resets that it allows.
-    pub async fn resets(&self) -> Result<Vec<Reset>, Fault> {
+    pub async fn resets(&self) -> Result<Vec<Reset>> {
         match &self.control_point {
             PowerControlPoint::Resource { path, action } => {
                 let doc = self.resource.link.get(path).await?;
@@ -254,7 +247,7 @@ impl Shelf {
         }
     }
 
-    async fn resets_at(&self, doc: &Resource, action: &str) -> Result<Vec<Reset>, Fault> {
+    async fn resets_at(&self, doc: &Resource, action: &str) -> Result<Vec<Reset>> {
         match doc.root().get("Actions").get(action).link("target") {
             Some(_) => resets_of(&self.resource.link, doc, action).await,
             None => Ok(NO_RESETS.to_vec()),
@@ -262,7 +255,7 @@ impl Shelf {
     }
 
     /// Requests a change of power. On return the shelf has accepted it; the result is unknown.
-    pub async fn reset(&self, kind: Reset) -> Result<(), Fault> {
+    pub async fn reset(&self, kind: Reset) -> Result<()> {
         match &self.control_point {
             PowerControlPoint::Resource { path, action } => {
                 let doc = self.resource.link.get(path).await?;
@@ -278,7 +271,7 @@ impl Shelf {
     }
 
     /// Switches one by one. After the first was accepted, a failure means: may have happened.
-    async fn switch_each(&self, list: &str, action: &str, kind: Reset) -> Result<(), Fault> {
+    async fn switch_each(&self, list: &str, action: &str, kind: Reset) -> Result<()> {
         let desired = match kind {
             Reset::On | Reset::ForceOn => Some(Power::On),
             Reset::ForceOff | Reset::GracefulShutdown => Some(Power::Off),
@@ -308,7 +301,7 @@ impl Shelf {
         Ok(())
     }
 
-    async fn switch(&self, doc: &Resource, action: &str, kind: Reset) -> Result<(), Fault> {
+    async fn switch(&self, doc: &Resource, action: &str, kind: Reset) -> Result<()> {
         let target = doc.root().get("Actions").get(action).link("target");
         let target = target.ok_or_else(|| self.resource.lacks(action.trim_start_matches('#')))?;
         let body = match action {
@@ -319,7 +312,7 @@ impl Shelf {
     }
 
     /// The components that are present. One that cannot be read is a fault: its power is unknown.
-    async fn present_components(&self, list: &str) -> Result<Vec<Resource>, Fault> {
+    async fn present_components(&self, list: &str) -> Result<Vec<Resource>> {
         let mut skipped = Skipped::new();
         let mut parts = self.resource.link.members(list, MAX_MEMBERS, &mut skipped).await?;
         if let Some(why) = skipped.first() {

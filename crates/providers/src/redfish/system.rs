@@ -12,7 +12,7 @@ use super::decode::{Resource, last_piece};
 use super::monitoring::Services;
 use super::quirks::Quirks;
 use super::update::UpdateService;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,12 +65,12 @@ struct Candidate {
 
 impl Bmc {
     /// All Systems of the BMC, boards included.
-    pub async fn systems(&self) -> Result<Vec<SystemSummary>, Fault> {
+    pub async fn systems(&self) -> Result<Vec<SystemSummary>> {
         Ok(self.candidates().await?.into_iter().map(|candidate| candidate.overview).collect())
     }
 
     /// Selects the System of the machine.
-    pub async fn system(&self, desired: &SystemSelector) -> Result<System, Fault> {
+    pub async fn system(&self, desired: &SystemSelector) -> Result<System> {
         let candidates = self.candidates().await?;
         let named = self.system.as_deref().map(last_piece).or(desired.id.as_deref());
         let chosen = match named {
@@ -81,7 +81,7 @@ impl Bmc {
     }
 
     /// All computers behind the BMC, or only the one that the address names.
-    pub async fn hosts(&self) -> Result<Vec<System>, Fault> {
+    pub async fn hosts(&self) -> Result<Vec<System>> {
         let candidates = self.candidates().await?;
         if let Some(id) = self.system.as_deref().map(last_piece) {
             let chosen = self.named(&candidates, id).await?;
@@ -110,7 +110,7 @@ impl Bmc {
         }
     }
 
-    async fn candidates(&self) -> Result<Vec<Candidate>, Fault> {
+    async fn candidates(&self) -> Result<Vec<Candidate>> {
         let path = self.root.root().link("Systems").unwrap_or_else(|| format!("{ROOT}/Systems"));
         // The list must be readable, otherwise another machine could look like the only one.
         let list = self.link.get(&path).await?;
@@ -143,7 +143,7 @@ impl Bmc {
     }
 
     /// The System with this id, or with an alias that the list does not show.
-    async fn named(&self, candidates: &[Candidate], id: &str) -> Result<SelectedSystem, Fault> {
+    async fn named(&self, candidates: &[Candidate], id: &str) -> Result<SelectedSystem> {
         let by_id =
             |candidate: &&Candidate| candidate.overview.id == id || candidate.doc.name() == id;
         if let Some(found) = candidates.iter().find(by_id) {
@@ -163,7 +163,7 @@ impl Bmc {
         &self,
         candidates: &[Candidate],
         desired: &SystemSelector,
-    ) -> Result<SelectedSystem, Fault> {
+    ) -> Result<SelectedSystem> {
         let hosts: Vec<&Candidate> = candidates.iter().filter(|one| one.overview.host).collect();
         if let Some(serial) = &desired.serial {
             let fitting: Vec<_> = hosts.iter().filter(|one| one.has_serial(serial)).collect();
@@ -193,7 +193,7 @@ impl Bmc {
         }
     }
 
-    async fn has_mac(&self, candidate: &Candidate, macs: &[String]) -> Result<bool, Fault> {
+    async fn has_mac(&self, candidate: &Candidate, macs: &[String]) -> Result<bool> {
         let Some(path) = candidate.doc.root().link("EthernetInterfaces") else { return Ok(false) };
         let desired: Vec<String> = macs.iter().filter_map(|mac| plain_mac(mac)).collect();
         let mut skipped = Vec::new();
@@ -265,7 +265,7 @@ impl System {
         self.link.close_idle();
     }
 
-    pub(super) async fn read(&self) -> Result<Resource, Fault> {
+    pub(super) async fn read(&self) -> Result<Resource> {
         self.link.get(&self.path).await
     }
 

@@ -11,7 +11,7 @@ use super::decode::{JsonNode, local_path, shown};
 use super::system::System;
 use crate::http_client::{HttpRequest, HttpResponse};
 use hyper::StatusCode;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use serde_json::Value;
 use std::fmt;
 
@@ -124,18 +124,18 @@ impl TaskState {
 }
 
 impl Bmc {
-    pub async fn task(&self, task: &TaskRef) -> Result<TaskStatus, Fault> {
+    pub async fn task(&self, task: &TaskRef) -> Result<TaskStatus> {
         read_task(&self.link, task).await
     }
 }
 
 impl System {
-    pub async fn task(&self, task: &TaskRef) -> Result<TaskStatus, Fault> {
+    pub async fn task(&self, task: &TaskRef) -> Result<TaskStatus> {
         read_task(&self.link, task).await
     }
 }
 
-pub(super) async fn read_task(link: &RedfishClient, task: &TaskRef) -> Result<TaskStatus, Fault> {
+pub(super) async fn read_task(link: &RedfishClient, task: &TaskRef) -> Result<TaskStatus> {
     let (request, response) = link.get_raw(&task.0).await?;
     match response.status {
         StatusCode::NOT_FOUND | StatusCode::GONE => {
@@ -147,11 +147,7 @@ pub(super) async fn read_task(link: &RedfishClient, task: &TaskRef) -> Result<Ta
     }
 }
 
-fn parse_task(
-    link: &RedfishClient,
-    task: &TaskRef,
-    response: &HttpResponse,
-) -> Result<TaskStatus, Fault> {
+fn parse_task(link: &RedfishClient, task: &TaskRef, response: &HttpResponse) -> Result<TaskStatus> {
     let garbled = |why: String| {
         let message = format!("{} says of the task {task}: {why}", link.endpoint());
         Fault::new(FaultCode::AnswerGarbled, message)
@@ -188,7 +184,7 @@ fn failed(
     status: StatusCode,
     request: &HttpRequest,
     response: &HttpResponse,
-) -> Result<TaskStatus, Fault> {
+) -> Result<TaskStatus> {
     let fault = classification::classify_response(link.endpoint(), request, response);
     let ours = matches!(fault.code, FaultCode::LoginRefused | FaultCode::BmcBusy);
     if ours || !status.is_client_error() {

@@ -4,19 +4,19 @@
 use super::client::RedfishClient;
 use super::{About, Login, Settings};
 use crate::http_client::{Certificate, Endpoint, Trust};
-use model::fault::Fault;
+use model::fault::Result;
 
 pub struct UnauthenticatedBmc(RedfishClient);
 
 impl UnauthenticatedBmc {
-    pub fn new(endpoint: Endpoint, trust: Trust, settings: &Settings) -> Result<Self, Fault> {
+    pub fn new(endpoint: Endpoint, trust: Trust, settings: &Settings) -> Result<Self> {
         // No request is sent with a login.
         let nobody = Login { user: String::new(), password: String::new().into() };
         RedfishClient::unopened(endpoint, nobody, trust, settings).map(Self)
     }
 
     /// Connects without sending a request.
-    pub async fn open_connection(&self) -> Result<(), Fault> {
+    pub async fn open_connection(&self) -> Result<()> {
         self.0.open_connection().await
     }
 
@@ -26,7 +26,7 @@ impl UnauthenticatedBmc {
     }
 
     /// What the service root says. None if it requires a login.
-    pub async fn about(&self) -> Result<Option<About>, Fault> {
+    pub async fn about(&self) -> Result<Option<About>> {
         Ok(self.0.open_root().await?.map(|root| About::of(root.root())))
     }
 }

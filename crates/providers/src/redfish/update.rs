@@ -11,7 +11,7 @@ use super::decode::Resource;
 use super::system::System;
 use super::task::{TaskRef, TaskStatus, read_task};
 use crate::http_client::FileUpload;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use serde_json::{Map, Value, json};
 use std::fs::File;
 use std::sync::Arc;
@@ -107,7 +107,7 @@ impl UpdateServiceState {
 }
 
 impl UpdateService {
-    pub async fn read_state(&self) -> Result<UpdateServiceState, Fault> {
+    pub async fn read_state(&self) -> Result<UpdateServiceState> {
         let path = self.service.as_deref().ok_or_else(|| self.lacks("update service"))?;
         Ok(UpdateServiceState { doc: self.link.get(path).await? })
     }
@@ -120,7 +120,7 @@ impl UpdateService {
         offer: &UpdateServiceState,
         image_url: &str,
         targets: &[String],
-    ) -> Result<Option<TaskRef>, Fault> {
+    ) -> Result<Option<TaskRef>> {
         let action = offer.doc.root().get("Actions").get(ACTION);
         let target = action.link("target").ok_or_else(|| self.lacks("SimpleUpdate action"))?;
         let protocols = action.texts("TransferProtocol@Redfish.AllowableValues");
@@ -146,8 +146,8 @@ impl UpdateService {
         offer: &UpdateServiceState,
         image: FirmwareImage,
         targets: &[String],
-        last: impl AsyncFnOnce() -> Result<(), Fault>,
-    ) -> Result<Option<TaskRef>, Fault> {
+        last: impl AsyncFnOnce() -> Result<()>,
+    ) -> Result<Option<TaskRef>> {
         let path = offer.doc.root().link("MultipartHttpPushUri");
         let path = path.ok_or_else(|| self.lacks("MultipartHttpPushUri"))?;
         // A file cannot contain its own checksum.
@@ -165,8 +165,8 @@ impl UpdateService {
         offer: &UpdateServiceState,
         image: FirmwareImage,
         targets: &[String],
-        last: impl AsyncFnOnce() -> Result<(), Fault>,
-    ) -> Result<Option<TaskRef>, Fault> {
+        last: impl AsyncFnOnce() -> Result<()>,
+    ) -> Result<Option<TaskRef>> {
         let part = offer.doc.root();
         let path = part.link("HttpPushUri").ok_or_else(|| self.lacks("HttpPushUri"))?;
         if part.flag("HttpPushUriTargetsBusy") == Some(true) {
@@ -181,12 +181,12 @@ impl UpdateService {
         Ok(TaskRef::named_by(&accepted))
     }
 
-    pub async fn task(&self, task: &TaskRef) -> Result<TaskStatus, Fault> {
+    pub async fn task(&self, task: &TaskRef) -> Result<TaskStatus> {
         read_task(&self.link, task).await
     }
 
     /// The tasks at the BMC, at most `MAX_MEMBERS`.
-    pub async fn tasks(&self) -> Result<Vec<TaskRef>, Fault> {
+    pub async fn tasks(&self) -> Result<Vec<TaskRef>> {
         let lacks = || self.lacks("task service");
         let service = self.link.get(self.tasks.as_deref().ok_or_else(lacks)?).await?;
         let list = service.root().link("Tasks").ok_or_else(lacks)?;
@@ -195,7 +195,7 @@ impl UpdateService {
     }
 
     /// Whether a task may be an update: its payload names the update service, or it has no payload.
-    pub async fn is_update(&self, task: &TaskRef) -> Result<bool, Fault> {
+    pub async fn is_update(&self, task: &TaskRef) -> Result<bool> {
         let doc = self.link.find(&task.to_string()).await?;
         let requested = doc.map(|doc| doc.root().get("Payload").text("TargetUri"));
         Ok(requested.is_some_and(|uri| uri.is_none_or(|uri| uri.contains("/UpdateService"))))
@@ -206,7 +206,7 @@ impl UpdateService {
         &self,
         name: &str,
         skipped: &mut Vec<String>,
-    ) -> Result<Vec<Resource>, Fault> {
+    ) -> Result<Vec<Resource>> {
         let Some(path) = self.service.as_deref() else { return Ok(Vec::new()) };
         let Some(service) = self.link.find_or_skip(path, skipped).await? else {
             return Ok(Vec::new());
@@ -229,13 +229,13 @@ impl System {
         &self,
         image_url: &str,
         targets: &[String],
-    ) -> Result<Option<TaskRef>, Fault> {
+    ) -> Result<Option<TaskRef>> {
         let offer = self.updates.read_state().await?;
         self.updates.fetch(&offer, image_url, targets).await
     }
 
     /// The protocols over which the BMC downloads images. Empty: it lists none.
-    pub async fn update_protocols(&self) -> Result<Vec<String>, Fault> {
+    pub async fn update_protocols(&self) -> Result<Vec<String>> {
         let offer = self.updates.read_state().await?;
         let action = offer.doc.root().get("Actions").get(ACTION);
         match action.link("target") {

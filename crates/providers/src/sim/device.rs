@@ -3,7 +3,7 @@
 
 use super::hardware::{Hardware, Power, outcome};
 use model::effect::{CallOutcome, DesiredPower, DeviceFacts, DeviceWork, FabricGoal};
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use model::id::MachineId;
 use model::retry::fnv1a;
 use serde::{Deserialize, Serialize};
@@ -66,7 +66,7 @@ impl Hardware {
         machine: &MachineId,
         work: &DeviceWork,
         already: bool,
-    ) -> Result<CallOutcome, Fault> {
+    ) -> Result<CallOutcome> {
         let facts = self.facts(machine);
         let with =
             |message: String| CallOutcome { facts: Some(facts.clone()), ..outcome(message, None) };

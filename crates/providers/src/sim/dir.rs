@@ -13,7 +13,7 @@
 use super::effect_log::EffectRecord;
 use super::fault::Rules;
 use super::hardware::Hardware;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use model::id::MachineId;
 use model::time::Timestamp;
 use serde::de::DeserializeOwned;
@@ -42,7 +42,7 @@ pub fn change_machine<T>(
     machine: &MachineId,
     now: Timestamp,
     change: impl FnOnce(&mut Hardware, &mut Vec<EffectRecord>) -> T,
-) -> Result<T, Fault> {
+) -> Result<T> {
     let name = file_name(machine);
     let _alone = lock_file(root, &lock_of(&name).to_string())?;
     let path = root.join(MACHINES).join(format!("{name}.jsonl"));
@@ -68,7 +68,7 @@ fn last_line(text: &str) -> Option<&str> {
 
 /// Appends the current hardware, unless the last line is equal. A file that has grown long is
 /// rewritten. The caller holds the lock.
-fn append(path: &Path, text: &str, before: Option<&str>, hardware: &Hardware) -> Result<(), Fault> {
+fn append(path: &Path, text: &str, before: Option<&str>, hardware: &Hardware) -> Result<()> {
     let reported = |error: io::Error| unreachable(path, &error);
     let after = serde_json::to_string(hardware).map_err(|error| reported(error.into()))?;
     if before == Some(after.as_str()) {
@@ -83,12 +83,12 @@ fn append(path: &Path, text: &str, before: Option<&str>, hardware: &Hardware) ->
     file.write_all(format!("{stump}{after}\n").as_bytes()).map_err(reported)
 }
 
-pub fn rules(root: &Path) -> Result<Rules, Fault> {
+pub fn rules(root: &Path) -> Result<Rules> {
     let (_, rules) = read::<Rules>(&root.join(RULES))?;
     Ok(rules.unwrap_or_default())
 }
 
-pub fn change_rules<T>(root: &Path, change: impl FnOnce(&mut Rules) -> T) -> Result<T, Fault> {
+pub fn change_rules<T>(root: &Path, change: impl FnOnce(&mut Rules) -> T) -> Result<T> {
     let _alone = lock_file(root, RULES_LOCK)?;
     let path = root.join(RULES);
     let (before, rules) = read::<Rules>(&path)?;
@@ -99,7 +99,7 @@ pub fn change_rules<T>(root: &Path, change: impl FnOnce(&mut Rules) -> T) -> Res
 }
 
 /// Appends to the effect log, one write for each line, so that lines of processes do not mix.
-pub fn record(root: &Path, entries: &[EffectRecord]) -> Result<(), Fault> {
+pub fn record(root: &Path, entries: &[EffectRecord]) -> Result<()> {
     if entries.is_empty() {
         return Ok(());
     }
@@ -114,7 +114,7 @@ pub fn record(root: &Path, entries: &[EffectRecord]) -> Result<(), Fault> {
     Ok(())
 }
 
-pub fn read_effect_log(root: &Path) -> Result<Vec<EffectRecord>, Fault> {
+pub fn read_effect_log(root: &Path) -> Result<Vec<EffectRecord>> {
     let path = root.join(EFFECT_LOG);
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
@@ -137,7 +137,7 @@ fn lock_of(name: &str) -> u8 {
 }
 
 /// Holds the lock until it is dropped or the process dies.
-fn lock_file(root: &Path, name: &str) -> Result<File, Fault> {
+fn lock_file(root: &Path, name: &str) -> Result<File> {
     let path = root.join(LOCKS).join(format!("{name}.lock"));
     let reported = |error: io::Error| unreachable(&path, &error);
     let file = OpenOptions::new()
@@ -150,7 +150,7 @@ fn lock_file(root: &Path, name: &str) -> Result<File, Fault> {
     Ok(file)
 }
 
-fn text_of(path: &Path) -> Result<Option<String>, Fault> {
+fn text_of(path: &Path) -> Result<Option<String>> {
     match fs::read(path) {
         Ok(bytes) => String::from_utf8(bytes).map(Some).map_err(|error| garbled(path, &error)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -158,14 +158,14 @@ fn text_of(path: &Path) -> Result<Option<String>, Fault> {
     }
 }
 
-fn read<T: DeserializeOwned>(path: &Path) -> Result<(Option<String>, Option<T>), Fault> {
+fn read<T: DeserializeOwned>(path: &Path) -> Result<(Option<String>, Option<T>)> {
     let text = text_of(path)?;
     let value = text.as_deref().map(|text| parse(path, text)).transpose()?;
     Ok((text, value))
 }
 
 /// Replaces the file unless its content is equal. The caller holds the lock.
-fn write<T: Serialize>(path: &Path, before: Option<&str>, value: &T) -> Result<(), Fault> {
+fn write<T: Serialize>(path: &Path, before: Option<&str>, value: &T) -> Result<()> {
     let reported = |error: io::Error| unreachable(path, &error);
     let after = serde_json::to_string(value).map_err(|error| reported(error.into()))?;
     if before == Some(after.as_str()) {
@@ -174,14 +174,14 @@ fn write<T: Serialize>(path: &Path, before: Option<&str>, value: &T) -> Result<(
     replace(path, &after)
 }
 
-fn replace(path: &Path, text: &str) -> Result<(), Fault> {
+fn replace(path: &Path, text: &str) -> Result<()> {
     let reported = |error: io::Error| unreachable(path, &error);
     let temporary = PathBuf::from(format!("{}.tmp", path.display()));
     fs::write(&temporary, text).map_err(reported)?;
     fs::rename(&temporary, path).map_err(reported)
 }
 
-fn parse<'text, T: Deserialize<'text>>(path: &Path, text: &'text str) -> Result<T, Fault> {
+fn parse<'text, T: Deserialize<'text>>(path: &Path, text: &'text str) -> Result<T> {
     serde_json::from_str(text).map_err(|error| garbled(path, &error))
 }
 

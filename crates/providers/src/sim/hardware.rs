@@ -13,7 +13,7 @@ use model::effect::{
     CallOutcome, ClusterExpectation, DesiredPower, DeviceWork, Effect, EffectKey, NetbootMode,
     ProviderAnswer, RebootMode, RmaAction,
 };
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use model::id::MachineId;
 use model::time::{Timestamp, format_duration};
 use serde::{Deserialize, Serialize};
@@ -317,12 +317,7 @@ impl Hardware {
     }
 
     /// Reads back whether the goal of a job holds.
-    fn read_back(
-        &self,
-        machine: &MachineId,
-        key: &EffectKey,
-        job: &Job,
-    ) -> Result<CallOutcome, Fault> {
+    fn read_back(&self, machine: &MachineId, key: &EffectKey, job: &Job) -> Result<CallOutcome> {
         let differs = |code| move |observed: String| Fault::new(code, observed);
         match &job.effect {
             Effect::Ssh { .. } => Ok(outcome("Exit status 0", None)),

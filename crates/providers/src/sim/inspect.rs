@@ -10,7 +10,7 @@ use crate::redfish::{
     Cpu, Disk, Firmware, Gpu, Health, HealthReport, Inventory, LogEntry, Memory, Nic,
 };
 use async_trait::async_trait;
-use model::fault::Fault;
+use model::fault::Result;
 use model::id::MachineId;
 use model::retry::fnv1a;
 use std::time::Duration;
@@ -32,12 +32,12 @@ const POST: Duration = Duration::from_secs(20);
 
 #[async_trait]
 impl Inspector for Sim {
-    async fn inspect(&self, target: &Target) -> Result<Inspection, Fault> {
+    async fn inspect(&self, target: &Target) -> Result<Inspection> {
         self.apply_probe_fault(&target.machine_id()).await?;
         self.with_hardware(&target.machine_id(), |hardware, _| inspection(target, hardware))
     }
 
-    async fn event_log(&self, target: &Target, count: usize) -> Result<Vec<LogEntry>, Fault> {
+    async fn event_log(&self, target: &Target, count: usize) -> Result<Vec<LogEntry>> {
         self.apply_probe_fault(&target.machine_id()).await?;
         let mut entries =
             self.with_hardware(&target.machine_id(), |hardware, _| entries(hardware))?;
@@ -45,7 +45,7 @@ impl Inspector for Sim {
         Ok(entries)
     }
 
-    async fn power_now(&self, target: &Target) -> Result<PowerState, Fault> {
+    async fn power_now(&self, target: &Target) -> Result<PowerState> {
         self.apply_probe_fault(&target.machine_id()).await?;
         self.with_hardware(&target.machine_id(), |hardware, _| power(hardware))
     }

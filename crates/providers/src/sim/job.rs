@@ -5,7 +5,7 @@
 
 use model::condition::ConditionObservation;
 use model::effect::{CallOutcome, DesiredPower, DeviceFacts, DeviceWork, Effect, RmaAction};
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use model::node::NodeStage;
 use model::time::{Timestamp, format_duration};
 use serde::{Deserialize, Serialize};
@@ -172,7 +172,7 @@ pub enum JobEnd {
 }
 
 impl JobEnd {
-    pub fn of(result: Result<CallOutcome, Fault>) -> Self {
+    pub fn of(result: Result<CallOutcome>) -> Self {
         match result {
             Ok(CallOutcome { message: text, evidence, facts }) => {
                 Self::Done { message: text, evidence, facts }
@@ -212,7 +212,7 @@ impl Job {
     }
 
     /// The result for the caller that follows it; None while it runs.
-    pub fn result(&self) -> Option<Result<CallOutcome, Fault>> {
+    pub fn result(&self) -> Option<Result<CallOutcome>> {
         let stopped = |when: String| {
             Err(Fault::new(FaultCode::EffectFailed, format!("stopped on request {when}")))
         };

@@ -5,7 +5,7 @@
 
 use super::hardware::{Hardware, Power, outcome};
 use model::effect::{CallOutcome, DeviceFacts, Effect, MaasFacts};
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use model::id::{MachineId, NodeId};
 use model::node::{MaasObservation, MaasState, NodeStage};
 use model::time::Timestamp;
@@ -254,7 +254,7 @@ impl Hardware {
         machine: &MachineId,
         effect: &Effect,
         at: Timestamp,
-    ) -> Result<CallOutcome, Fault> {
+    ) -> Result<CallOutcome> {
         let Effect::Stage { stage, node, undo, .. } = effect else {
             return Err(Fault::new(FaultCode::ProtocolBroken, "it is no stage"));
         };

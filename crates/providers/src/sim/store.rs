@@ -7,7 +7,7 @@ use super::dir;
 use super::effect_log::{EffectCount, EffectCounts, EffectRecord};
 use super::fault::{FaultRule, FaultSubject, Rules};
 use super::hardware::Hardware;
-use model::fault::Fault;
+use model::fault::Result;
 use model::id::MachineId;
 use model::time::Timestamp;
 use std::collections::HashMap;
@@ -56,7 +56,7 @@ impl SimStore {
         machine: &MachineId,
         now: Timestamp,
         change: impl FnOnce(&mut Hardware, &mut Vec<EffectRecord>) -> T,
-    ) -> Result<T, Fault> {
+    ) -> Result<T> {
         match self {
             Self::Ram(ram) => {
                 let mut shard = lock(ram.shard(machine));
@@ -71,7 +71,7 @@ impl SimStore {
         }
     }
 
-    pub(super) fn record(&self, entries: &[EffectRecord]) -> Result<(), Fault> {
+    pub(super) fn record(&self, entries: &[EffectRecord]) -> Result<()> {
         match self {
             Self::Ram(ram) => {
                 ram.record(entries);
@@ -81,21 +81,21 @@ impl SimStore {
         }
     }
 
-    pub(super) fn counts(&self, prefix: &str) -> Result<Vec<EffectCount>, Fault> {
+    pub(super) fn counts(&self, prefix: &str) -> Result<Vec<EffectCount>> {
         match self {
             Self::Ram(ram) => Ok(lock(&ram.tally).counts(prefix)),
             Self::Dir(root) => Ok(EffectCounts::of(dir::read_effect_log(root)?).counts(prefix)),
         }
     }
 
-    pub(super) fn rules(&self) -> Result<Rules, Fault> {
+    pub(super) fn rules(&self) -> Result<Rules> {
         match self {
             Self::Ram(ram) => Ok(lock(&ram.rules).clone()),
             Self::Dir(root) => dir::rules(root),
         }
     }
 
-    pub(super) fn change_rules<T>(&self, change: impl FnOnce(&mut Rules) -> T) -> Result<T, Fault> {
+    pub(super) fn change_rules<T>(&self, change: impl FnOnce(&mut Rules) -> T) -> Result<T> {
         match self {
             Self::Ram(ram) => Ok(change(&mut lock(&ram.rules))),
             Self::Dir(root) => dir::change_rules(root, change),
@@ -107,7 +107,7 @@ impl SimStore {
         &self,
         machine: &MachineId,
         selected: FaultSubject,
-    ) -> Result<Option<FaultRule>, Fault> {
+    ) -> Result<Option<FaultRule>> {
         let machine = machine.as_str();
         if let Self::Dir(root) = self
             && !dir::rules(root)?.any_matches(machine, &selected)

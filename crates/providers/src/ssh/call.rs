@@ -1,7 +1,7 @@
 //! Runs one command on a host, with bounded input and output.
 
 use super::connect::Host;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use russh::client::Msg;
 use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
 use std::time::Duration;
@@ -65,7 +65,7 @@ impl Host {
 
     /// Runs a command in the user's login shell and waits for its end. For probes, not for work:
     /// after `answer-lost` or `step-timeout` it may have had its effect.
-    pub async fn run(&self, command: &str, stdin: &[u8], limit: Duration) -> Result<Output, Fault> {
+    pub async fn run(&self, command: &str, stdin: &[u8], limit: Duration) -> Result<Output> {
         self.call(command, stdin.to_vec(), limit).await.map_err(CallError::into_change_fault)
     }
 

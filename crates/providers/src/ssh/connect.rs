@@ -5,7 +5,7 @@
 
 use super::hostkey::{HostKey, Trust};
 use super::{Endpoint, Settings};
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use russh::client::{self, AuthResult, DisconnectReason, Handle, KeyboardInteractiveAuthResponse};
 use russh::keys::{PrivateKey, PrivateKeyWithHashAlg, PublicKeyOrCertificate};
 use russh::{MethodKind, Preferred};
@@ -75,7 +75,7 @@ pub(super) struct HopConnection {
 }
 
 impl Host {
-    pub async fn connect(route: Route, settings: Settings) -> Result<Self, Fault> {
+    pub async fn connect(route: Route, settings: Settings) -> Result<Self> {
         Self::try_connect(route, settings).await.map_err(|(_, fault)| fault)
     }
 
@@ -111,7 +111,7 @@ impl Host {
     }
 
     /// The connection to the host itself, and its address for faults.
-    pub(super) fn last_hop(&self) -> Result<(&Handle<ConnectionHandler>, String), Fault> {
+    pub(super) fn last_hop(&self) -> Result<(&Handle<ConnectionHandler>, String)> {
         let none = || Fault::new(FaultCode::HostUnreachable, "there is no connection to any host");
         let link = self.links.last().ok_or_else(none)?;
         Ok((&link.handle, link.endpoint.to_string()))
@@ -128,7 +128,7 @@ async fn connect_hop(
     before: Option<&HopConnection>,
     hop: &Hop,
     settings: &Settings,
-) -> Result<HopConnection, Fault> {
+) -> Result<HopConnection> {
     let Endpoint { host, port, .. } = &hop.endpoint;
     match before {
         None => {
@@ -154,7 +154,7 @@ async fn connect_hop(
 }
 
 /// Exchanges keys over a stream, verifies the host key, and logs in.
-async fn handshake<S>(stream: S, hop: &Hop, settings: &Settings) -> Result<HopConnection, Fault>
+async fn handshake<S>(stream: S, hop: &Hop, settings: &Settings) -> Result<HopConnection>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -250,7 +250,7 @@ async fn log_in(
     handle: &mut Handle<ConnectionHandler>,
     hop: &Hop,
     notes: &ServerMessages,
-) -> Result<(), Fault> {
+) -> Result<()> {
     let user = hop.endpoint.user.as_ref().unwrap_or(&hop.login.user).clone();
     let (means, answer) = match &hop.login.proof {
         LoginSecret::Password(password) => {
@@ -288,7 +288,7 @@ fn private_key(
     hop: &Hop,
     pem: &SecretString,
     passphrase: Option<&SecretString>,
-) -> Result<PrivateKey, Fault> {
+) -> Result<PrivateKey> {
     usable_key(pem, passphrase).map_err(|why| {
         let message = format!("the private key for {} cannot be used: {why}", hop.endpoint);
         Fault::new(FaultCode::CredentialMissing, message)

@@ -9,7 +9,7 @@ use super::connect::Host;
 use super::job::{JobState, Sizes};
 use super::script::JobRequest;
 use crate::port::{Journal, Stream};
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use std::time::Duration;
 
 /// How much of the samples is read at once.
@@ -24,12 +24,7 @@ const PIECE: usize = 32 << 10;
 impl Host {
     /// Writes the log from byte `from` on to the journal until the job ended, was lost, or never
     /// started. Returns the length of the log. Dropping the future stops the reading.
-    pub async fn follow_output(
-        &self,
-        key: &str,
-        from: u64,
-        journal: &Journal,
-    ) -> Result<u64, Fault> {
+    pub async fn follow_output(&self, key: &str, from: u64, journal: &Journal) -> Result<u64> {
         let mut log = Log { forwarded: from, ..Log::default() };
         let mut skip = 0;
         loop {
@@ -66,7 +61,7 @@ impl Host {
         state: JobState,
         log: &mut Log,
         journal: &Journal,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool> {
         let (last, cut) = match state {
             JobState::Running { .. } => return Ok(false),
             JobState::NeverStarted | JobState::Barred => return Ok(true),
@@ -89,7 +84,7 @@ impl Host {
         key: &str,
         stretch: &OutputRange,
         journal: &Journal,
-    ) -> Result<(), Fault> {
+    ) -> Result<()> {
         let mut at = stretch.begin;
         while at < stretch.end {
             let end = stretch.end.min((at / BLOCK + PAGE_BLOCKS) * BLOCK);
@@ -103,13 +98,7 @@ impl Host {
     }
 
     /// The bytes of an output from `begin` to `end`, within one page of blocks.
-    async fn fetch(
-        &self,
-        key: &str,
-        stream: Stream,
-        begin: u64,
-        end: u64,
-    ) -> Result<Vec<u8>, Fault> {
+    async fn fetch(&self, key: &str, stream: Stream, begin: u64, end: u64) -> Result<Vec<u8>> {
         let file = match stream {
             Stream::Stdout => "out",
             Stream::Stderr => "err",

@@ -6,7 +6,7 @@
 use super::call::{CallError, Output};
 use super::connect::Host;
 use super::script::{JobRequest, MAX_COMMAND, SHELL, script};
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use std::time::Duration;
 
 /// Marks a response line, because a profile on the host may print text too.
@@ -71,7 +71,7 @@ pub enum StopResult {
 
 impl Host {
     /// Starts a command in the background, at most once for each key, with `sh` in the user's home.
-    pub async fn start(&self, key: &str, command: &str) -> Result<StartResult, Fault> {
+    pub async fn start(&self, key: &str, command: &str) -> Result<StartResult> {
         if command.len() > MAX_COMMAND || command.contains('\0') {
             let message =
                 format!("a command is text of at most {MAX_COMMAND} bytes, and {key} has another");
@@ -90,7 +90,7 @@ impl Host {
         }
     }
 
-    pub async fn status(&self, key: &str) -> Result<JobStatus, Fault> {
+    pub async fn status(&self, key: &str) -> Result<JobStatus> {
         let probe = JobRequest::Status { skip: 0, most: 0, tenths: 0 };
         let answer = self
             .run_script(key, probe, self.settings.call_timeout)
@@ -101,7 +101,7 @@ impl Host {
 
     /// Ends the job's process group: TERM, and KILL after the grace period. A key that has not
     /// started is barred, so that a late start is refused.
-    pub async fn stop(&self, key: &str, grace: Duration) -> Result<StopResult, Fault> {
+    pub async fn stop(&self, key: &str, grace: Duration) -> Result<StopResult> {
         let grace = grace.min(MAX_GRACE);
         let limit = grace * 2 + AFTER_KILL * 2 + self.settings.call_timeout;
         let request =
@@ -130,7 +130,7 @@ impl Host {
 
     /// Deletes a job that does not run. Its key could start again, so the caller must be sure that
     /// no start is on its way.
-    pub async fn forget(&self, key: &str) -> Result<(), Fault> {
+    pub async fn forget(&self, key: &str) -> Result<()> {
         let limit = self.settings.call_timeout;
         let answer =
             self.run_script(key, JobRequest::Forget, limit).await.map_err(into_start_fault)?;
@@ -148,7 +148,7 @@ impl Host {
     }
 
     /// Deletes jobs that ended more than `days` ago.
-    pub async fn prune(&self, days: u32) -> Result<(), Fault> {
+    pub async fn prune(&self, days: u32) -> Result<()> {
         let limit = self.settings.call_timeout;
         let answer = self
             .run_script("", JobRequest::Prune { days }, limit)
@@ -161,7 +161,7 @@ impl Host {
     }
 
     /// The boot id of the host; it changes with every reboot.
-    pub async fn boot_id(&self) -> Result<String, Fault> {
+    pub async fn boot_id(&self) -> Result<String> {
         let limit = self.settings.call_timeout;
         let output =
             self.call(BOOT_ID, Vec::new(), limit).await.map_err(CallError::into_read_fault)?;
@@ -189,7 +189,7 @@ impl Host {
         self.call(SHELL, text.into_bytes(), limit).await.map(ScriptOutput::of)
     }
 
-    pub(super) fn state(&self, key: &str, answer: &ScriptOutput) -> Result<JobState, Fault> {
+    pub(super) fn state(&self, key: &str, answer: &ScriptOutput) -> Result<JobState> {
         let words = answer.fields();
         JobState::read(&words).ok_or_else(|| self.failure("look at", key, answer, &words))
     }

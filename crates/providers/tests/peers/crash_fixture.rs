@@ -15,8 +15,7 @@ use crate::power_shelves::{self, PowerControl};
 use crate::sshd::{Sshd, SshdOptions};
 use crate::switches;
 use model::deploy::{DeploymentClaim, DeploymentReport, DeploymentStage, ReportStep};
-use model::effect::{CallVerb, EffectKey, ProviderAnswer, ProviderCall};
-use model::fault::Fault;
+use model::effect::{CallResult, CallVerb, EffectKey, ProviderCall};
 use model::id::RunId;
 use model::image::{Artifact, DiskFormat, Image, ImageContent};
 use model::machine::MachineSpec;
@@ -191,7 +190,7 @@ impl CrashFixture {
         Datacenter::new(Arc::clone(&self.store) as Arc<dyn ProviderStateStore>, settings)
     }
 
-    pub async fn call_provider(&self, verb: CallVerb) -> Result<ProviderAnswer, Fault> {
+    pub async fn call_provider(&self, verb: CallVerb) -> CallResult {
         let key = self.key.clone();
         let files = self.firmware.as_ref().map_or("", |(_, _, url)| url);
         let call =

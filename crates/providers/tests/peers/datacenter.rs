@@ -5,10 +5,10 @@ use crate::fake_bmc::{FakeBmc, PASSWORD, RESET, SYSTEM, settings};
 use crate::http::{Call, Peer, Response};
 use crate::until;
 use model::effect::{
-    CallVerb, Effect, EffectKey, NetbootMode, PowerOffPolicy, ProviderAnswer, ProviderCall,
-    RebootMode,
+    CallResult, CallVerb, Effect, EffectKey, NetbootMode, PowerOffPolicy, ProviderAnswer,
+    ProviderCall, RebootMode,
 };
-use model::fault::{Fault, FaultCode};
+use model::fault::FaultCode;
 use model::id::{MachineId, RunId};
 use model::machine::MachineSpec;
 use providers::datacenter::{Datacenter, Settings};
@@ -64,7 +64,7 @@ async fn call_provider(
     peer: &Peer,
     verb: CallVerb,
     effect: &Effect,
-) -> Result<ProviderAnswer, Fault> {
+) -> CallResult {
     let spec = MachineSpec { bmc_endpoint: peer.url(), ..MachineSpec::default() };
     let target = Target { id: model::target::TargetId::from(&MachineId::trusted("m-1")), spec };
     let call =

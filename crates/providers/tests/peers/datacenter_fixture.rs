@@ -3,8 +3,9 @@
 
 use crate::fake_bmc::{PASSWORD, settings as redfish_settings};
 use crate::http::Peer;
-use model::effect::{CallVerb, DeviceWork, Effect, EffectKey, ProviderAnswer, ProviderCall};
-use model::fault::Fault;
+use model::effect::{
+    CallResult, CallVerb, DeviceWork, Effect, EffectKey, ProviderAnswer, ProviderCall,
+};
 use model::id::RunId;
 use model::machine::MachineSpec;
 use model::target::{TargetId, TargetKind};
@@ -67,7 +68,7 @@ impl DatacenterFixture {
         target: &Target,
         verb: CallVerb,
         effect: &Effect,
-    ) -> (Result<ProviderAnswer, Fault>, String) {
+    ) -> (CallResult, String) {
         let call =
             ProviderCall { key: key(effect), verb, effect: effect.clone(), log_offset_bytes: 0 };
         let (journal, mut lines) = Journal::new();
@@ -88,7 +89,7 @@ impl DatacenterFixture {
         target: &Target,
         verb: CallVerb,
         effect: &Effect,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         self.call_with_log(target, verb, effect).await.0
     }
 }
@@ -110,7 +111,7 @@ pub fn work(work: DeviceWork) -> Effect {
 }
 
 /// The message of the outcome. Panics unless the effect is done.
-pub fn done_message(answer: Result<ProviderAnswer, Fault>) -> String {
+pub fn done_message(answer: CallResult) -> String {
     match answer {
         Ok(ProviderAnswer::Done(outcome)) => outcome.message,
         other => panic!("{other:?}"),

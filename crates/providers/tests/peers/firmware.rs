@@ -11,8 +11,8 @@ use crate::fake_updater::{
 use crate::http::Peer;
 use crate::sushy::Emulator;
 use crate::until;
-use model::effect::{CallOutcome, CallVerb, DeviceWork, Effect, ProviderAnswer};
-use model::fault::{EffectOutcome, Fault, FaultCode};
+use model::effect::{CallOutcome, CallResult, CallVerb, DeviceWork, Effect, ProviderAnswer};
+use model::fault::{EffectOutcome, FaultCode};
 use model::machine::MachineSpec;
 use model::target::TargetKind;
 use providers::peer_login::TrustPolicy;
@@ -52,7 +52,7 @@ impl FirmwareFixture {
         Self { fixture: DatacenterFixture::new(), device, peer, files, effect, target }
     }
 
-    async fn call_provider(&self, verb: CallVerb) -> Result<ProviderAnswer, Fault> {
+    async fn call_provider(&self, verb: CallVerb) -> CallResult {
         self.fixture.call_provider(&self.target, verb, &self.effect).await
     }
 

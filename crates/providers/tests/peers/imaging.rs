@@ -8,8 +8,8 @@ use crate::http::{Call, Peer};
 use model::deploy::{
     Deployment, DeploymentClaim, DeploymentFailure, DeploymentReport, DeploymentStage, ReportStep,
 };
-use model::effect::{CallVerb, Effect, EffectKey, ProviderAnswer, ProviderCall};
-use model::fault::{Fault, FaultCode};
+use model::effect::{CallResult, CallVerb, Effect, EffectKey, ProviderAnswer, ProviderCall};
+use model::fault::FaultCode;
 use model::id::{MachineId, RunId};
 use model::image::{Artifact, DiskFormat, Image, ImageContent};
 use model::machine::MachineSpec;
@@ -93,7 +93,7 @@ impl ImagingFixture {
         Target { id: model::target::TargetId::from(&MachineId::trusted("m-1")), spec }
     }
 
-    async fn call_provider(&self, verb: CallVerb) -> Result<ProviderAnswer, Fault> {
+    async fn call_provider(&self, verb: CallVerb) -> CallResult {
         self.call_provider_for(&self.target(), "debian", verb).await.0
     }
 
@@ -102,7 +102,7 @@ impl ImagingFixture {
         target: &Target,
         image: &str,
         verb: CallVerb,
-    ) -> (Result<ProviderAnswer, Fault>, String) {
+    ) -> (CallResult, String) {
         let effect = Effect::Repave { image: image.into() };
         let call = ProviderCall { key: key(), verb, effect, log_offset_bytes: 0 };
         let (journal, mut lines) = Journal::new();

@@ -4,7 +4,9 @@
 
 use crate::crash_injector::{CountingStateStore, CrashInjector};
 use crate::maas_api::{KEY, MaasApi};
-use model::effect::{CallOutcome, CallVerb, Effect, EffectKey, ProviderAnswer, ProviderCall};
+use model::effect::{
+    CallOutcome, CallResult, CallVerb, Effect, EffectKey, ProviderAnswer, ProviderCall,
+};
 use model::fault::{Fault, FaultCode};
 use model::id::{MachineId, NodeId, RunId, SiteId};
 use model::lifecycle::Lifecycle;
@@ -160,7 +162,7 @@ impl MaasFixture {
         verb: CallVerb,
         effect: &Effect,
         attempt: u32,
-    ) -> (Result<ProviderAnswer, Fault>, String) {
+    ) -> (CallResult, String) {
         let key = EffectKey::new(&RunId::trusted(&self.run), effect.name(), attempt);
         let call = ProviderCall { key, verb, effect: effect.clone(), log_offset_bytes: 0 };
         let (journal, mut lines) = Journal::new();
@@ -181,11 +183,7 @@ impl MaasFixture {
         (answer, reader.await.unwrap())
     }
 
-    pub async fn call_stage(
-        &self,
-        stage: NodeStage,
-        verb: CallVerb,
-    ) -> Result<ProviderAnswer, Fault> {
+    pub async fn call_stage(&self, stage: NodeStage, verb: CallVerb) -> CallResult {
         self.call_effect(verb, &effect(stage, false), 1).await.0
     }
 
@@ -213,7 +211,7 @@ impl MaasFixture {
     }
 }
 
-fn done_message(answer: Result<ProviderAnswer, Fault>, stage: NodeStage) -> String {
+fn done_message(answer: CallResult, stage: NodeStage) -> String {
     match answer {
         Ok(ProviderAnswer::Done(outcome)) => outcome.message,
         other => panic!("{stage}: {other:?}"),

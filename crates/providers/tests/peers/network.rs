@@ -2,8 +2,8 @@
 
 use crate::sshd::{Sshd, SshdOptions};
 use crate::until;
-use model::effect::{CallVerb, Effect, EffectKey, ProviderAnswer, ProviderCall};
-use model::fault::{Fault, FaultCode};
+use model::effect::{CallResult, CallVerb, Effect, EffectKey, ProviderAnswer, ProviderCall};
+use model::fault::FaultCode;
 use model::id::{MachineId, RunId};
 use model::machine::MachineSpec;
 use providers::datacenter::{Datacenter, Netplan, Settings};
@@ -60,7 +60,7 @@ impl NetplanFixture {
         Some(Self { sshd, folder, provider, key: EffectKey::new(&run, "net", 1) })
     }
 
-    async fn call_provider(&self, verb: CallVerb) -> Result<ProviderAnswer, Fault> {
+    async fn call_provider(&self, verb: CallVerb) -> CallResult {
         let spec =
             MachineSpec { ssh_endpoint: self.sshd.endpoint().to_string(), ..Default::default() };
         let target = Target { id: model::target::TargetId::from(&MachineId::trusted("m-1")), spec };

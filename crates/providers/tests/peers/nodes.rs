@@ -9,10 +9,10 @@ use crate::until;
 use axum::http::Method;
 use model::condition::ConditionType::{Drained, InCustomerCluster};
 use model::effect::{
-    CallOutcome, CallVerb, Effect, EffectKey, NodeLabels, ProviderAnswer, ProviderCall, Taint,
-    TaintEffect,
+    CallOutcome, CallResult, CallVerb, Effect, EffectKey, NodeLabels, ProviderAnswer, ProviderCall,
+    Taint, TaintEffect,
 };
-use model::fault::{Fault, FaultCode};
+use model::fault::FaultCode;
 use model::id::{MachineId, RunId};
 use model::machine::MachineSpec;
 use model::target::TargetId;
@@ -106,7 +106,7 @@ async fn call_provider(
     verb: CallVerb,
     step: &str,
     effect: &Effect,
-) -> (Result<ProviderAnswer, Fault>, String) {
+) -> (CallResult, String) {
     call_provider_for(provider, verb, step, effect, machine("n1", MachineSpec::default())).await
 }
 
@@ -120,7 +120,7 @@ async fn call_provider_for(
     step: &str,
     effect: &Effect,
     target: Target,
-) -> (Result<ProviderAnswer, Fault>, String) {
+) -> (CallResult, String) {
     let key = EffectKey::new(&RunId::trusted("op-1"), step, 1);
     let call = ProviderCall { key, verb, effect: effect.clone(), log_offset_bytes: 0 };
     let (journal, mut lines) = Journal::new();
@@ -137,7 +137,7 @@ async fn call_provider_for(
 }
 
 #[track_caller]
-fn done(answer: Result<ProviderAnswer, Fault>) -> CallOutcome {
+fn done(answer: CallResult) -> CallOutcome {
     match answer {
         Ok(ProviderAnswer::Done(outcome)) => outcome,
         other => panic!("{other:?}"),

@@ -6,8 +6,8 @@ use crate::http::{Call, Peer, Response};
 use crate::sushy::Emulator;
 use model::condition::ConditionType::Reachable;
 use model::effect::{
-    CallOutcome, CallVerb, DesiredPower, Effect, EffectKey, PowerOffPolicy, ProviderAnswer,
-    ProviderCall, RebootMode, RmaAction,
+    CallOutcome, CallResult, CallVerb, DesiredPower, Effect, EffectKey, PowerOffPolicy,
+    ProviderAnswer, ProviderCall, RebootMode, RmaAction,
 };
 use model::fault::{Fault, FaultCode};
 use model::id::{MachineId, RunId};
@@ -62,7 +62,7 @@ async fn call_provider(
     bmc_endpoint: String,
     verb: CallVerb,
     effect: &Effect,
-) -> (Result<ProviderAnswer, Fault>, String) {
+) -> (CallResult, String) {
     let spec = MachineSpec { bmc_endpoint, ..MachineSpec::default() };
     call_provider_for(provider, spec, verb, (effect.name(), effect)).await
 }
@@ -72,7 +72,7 @@ async fn call_provider_for(
     spec: MachineSpec,
     verb: CallVerb,
     (step, effect): (&str, &Effect),
-) -> (Result<ProviderAnswer, Fault>, String) {
+) -> (CallResult, String) {
     let target = Target { id: model::target::TargetId::from(&MachineId::trusted("m-1")), spec };
     let key = EffectKey::new(&RunId::trusted("op-1"), step, 1);
     let call = ProviderCall { key, verb, effect: effect.clone(), log_offset_bytes: 0 };

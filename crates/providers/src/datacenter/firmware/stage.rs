@@ -2,7 +2,7 @@
 
 use crate::fetch::redact_url;
 use crate::redfish::{TaskStatus, UpdateMethod};
-use model::fault::{EffectOutcome, Fault, FaultCode};
+use model::fault::{EffectOutcome, Fault, FaultCode, Result};
 use model::time::{Timestamp, format_duration};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -161,7 +161,7 @@ fn unknown(why: String) -> Fault {
 }
 
 /// The transfer method. A file that Farrier cannot fetch must be fetched by the device.
-pub fn choose_method(offered: &[UpdateMethod], url: &str) -> Result<UpdateMethod, Fault> {
+pub fn choose_method(offered: &[UpdateMethod], url: &str) -> Result<UpdateMethod> {
     let fits = |way: &&UpdateMethod| match way {
         UpdateMethod::MultipartPush | UpdateMethod::HttpPush => is_http(url),
         UpdateMethod::SimpleUpdate => true,

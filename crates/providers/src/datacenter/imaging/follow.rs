@@ -4,14 +4,14 @@ use super::progress_log::ProgressLog;
 use super::{ImagingWork, POLL_INTERVAL, READ_STAMP, READ_TIMEOUT, install_outcome};
 use crate::datacenter::TrustPolicy;
 use model::deploy::{Deployment, DeploymentCommand, DeploymentStage};
-use model::effect::{NetbootMode, ProviderAnswer};
-use model::fault::{Fault, FaultCode};
+use model::effect::{CallResult, NetbootMode, ProviderAnswer};
+use model::fault::{Fault, FaultCode, Result};
 use model::time::format_duration;
 use std::time::Instant;
 
 impl ImagingWork<'_> {
     /// Follows the deploy environment until the machine is released to boot the installed system.
-    pub(super) async fn wait_until_installed(&self) -> Result<(), Fault> {
+    pub(super) async fn wait_until_installed(&self) -> Result<()> {
         let began = Instant::now();
         let mut teller = ProgressLog::default();
         // By our own clock, from the start of this loop: earlier reports may have been missed.
@@ -54,7 +54,7 @@ impl ImagingWork<'_> {
     }
 
     /// Waits until the boot files have been fetched: a foreign installer sends nothing after that.
-    pub(super) async fn wait_until_fetched(&self, desired: &Deployment) -> Result<(), Fault> {
+    pub(super) async fn wait_until_fetched(&self, desired: &Deployment) -> Result<()> {
         let began = Instant::now();
         loop {
             let one = self.read_deployment().await?;
@@ -70,13 +70,13 @@ impl ImagingWork<'_> {
         }
     }
 
-    async fn read_deployment(&self) -> Result<Deployment, Fault> {
+    async fn read_deployment(&self) -> Result<Deployment> {
         let found = self.datacenter.store.deployment(&self.order.key).await?;
         found.ok_or_else(|| Fault::new(FaultCode::RecordUnreadable, "the deployment is gone"))
     }
 
     /// Restores the boot from disk and pins the new host key, then releases the machine.
-    async fn release_machine(&self, one: &Deployment) -> Result<(), Fault> {
+    async fn release_machine(&self, one: &Deployment) -> Result<()> {
         self.boot_from(NetbootMode::Disk).await?;
         let key = one.host_keys.first().map(String::as_str);
         self.datacenter.hosts.pin(self.target, key).await?;
@@ -88,10 +88,7 @@ impl ImagingWork<'_> {
     }
 
     /// Waits for the new system, and verifies that it is the installed one.
-    pub(super) async fn wait_for_system(
-        &self,
-        desired: &Deployment,
-    ) -> Result<ProviderAnswer, Fault> {
+    pub(super) async fn wait_for_system(&self, desired: &Deployment) -> CallResult {
         let began = Instant::now();
         self.journal.write_line("image: waiting for the new system to answer").await;
         loop {
@@ -123,7 +120,7 @@ impl ImagingWork<'_> {
         Ok(ProviderAnswer::Done(install_outcome(one.as_ref().unwrap_or(desired))))
     }
 
-    async fn check_system(&self, desired: &Deployment) -> Result<(), Fault> {
+    async fn check_system(&self, desired: &Deployment) -> Result<()> {
         if !desired.image.body.reports_progress() {
             return self.check_new_host_key().await;
         }
@@ -139,7 +136,7 @@ impl ImagingWork<'_> {
     }
 
     /// A foreign installer has succeeded when the host key has changed, or none was pinned.
-    async fn check_new_host_key(&self) -> Result<(), Fault> {
+    async fn check_new_host_key(&self) -> Result<()> {
         let hosts = &self.datacenter.hosts;
         let before = hosts.known_host_key(self.target).await?;
         match (hosts.connect(self.target).await, before) {
@@ -160,7 +157,7 @@ impl ImagingWork<'_> {
     }
 
     /// The image stamp of the system that answers; empty if it has none.
-    pub(super) async fn read_stamp(&self) -> Result<String, Fault> {
+    pub(super) async fn read_stamp(&self) -> Result<String> {
         let host = self.datacenter.hosts.connect(self.target).await?;
         let output = host.run(READ_STAMP, b"", READ_TIMEOUT).await?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())

@@ -4,7 +4,7 @@ use super::release_decision::ReleaseProgress;
 use crate::power::{PowerGoal, PowerStage};
 use crate::state_store::{Checkpoint, ProviderStateStore};
 use model::effect::EffectKey;
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use model::node::MaasState;
 use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -102,7 +102,7 @@ pub(super) enum StopResult {
 
 impl CheckpointStore<'_> {
     /// Writes the first checkpoint unless one exists; returns the one in force. Fails when stopped.
-    pub async fn begin(&self, first: OrderCheckpoint) -> Result<OrderCheckpoint, Fault> {
+    pub async fn begin(&self, first: OrderCheckpoint) -> Result<OrderCheckpoint> {
         match self.store.begin(self.key, &Checkpoint::Begun(self.serialize(&first)?)).await? {
             None => Ok(first),
             Some(Checkpoint::Barred) => Err(self.barred()),
@@ -114,7 +114,7 @@ impl CheckpointStore<'_> {
     }
 
     /// `None` when nothing was started, or when it was stopped.
-    pub async fn recall(&self) -> Result<Option<OrderCheckpoint>, Fault> {
+    pub async fn recall(&self) -> Result<Option<OrderCheckpoint>> {
         match self.store.checkpoint(self.key).await? {
             None | Some(Checkpoint::Barred) => Ok(None),
             Some(Checkpoint::Begun(body)) => Ok(match self.deserialize(body)? {
@@ -129,7 +129,7 @@ impl CheckpointStore<'_> {
         &self,
         before: &OrderCheckpoint,
         after: &OrderCheckpoint,
-    ) -> Result<(), Fault> {
+    ) -> Result<()> {
         if before == after {
             return Ok(());
         }
@@ -145,7 +145,7 @@ impl CheckpointStore<'_> {
     }
 
     /// Bars the key if nothing has started.
-    pub async fn stop(&self) -> Result<StopResult, Fault> {
+    pub async fn stop(&self) -> Result<StopResult> {
         match self.store.begin(self.key, &Checkpoint::Barred).await? {
             None | Some(Checkpoint::Barred) => Ok(StopResult::Barred),
             Some(Checkpoint::Begun(body)) => Ok(match self.deserialize(body)? {
@@ -155,14 +155,14 @@ impl CheckpointStore<'_> {
         }
     }
 
-    fn serialize(&self, checkpoint: &OrderCheckpoint) -> Result<Value, Fault> {
+    fn serialize(&self, checkpoint: &OrderCheckpoint) -> Result<Value> {
         let wrong = |error| {
             Fault::new(FaultCode::ProtocolBroken, format!("the note of {}: {error}", self.key))
         };
         serde_json::to_value(checkpoint).map_err(wrong)
     }
 
-    fn deserialize(&self, body: Value) -> Result<OrderCheckpoint, Fault> {
+    fn deserialize(&self, body: Value) -> Result<OrderCheckpoint> {
         let wrong = |error| {
             Fault::new(FaultCode::RecordUnreadable, format!("the note of {}: {error}", self.key))
         };

@@ -8,8 +8,8 @@ use super::executor::{
 use super::release_decision::TESTS_FAILED;
 use crate::clock::now;
 use crate::maas::{Machine, Status};
-use model::effect::{CallVerb, ProviderAnswer};
-use model::fault::{Fault, FaultCode};
+use model::effect::{CallResult, CallVerb, ProviderAnswer};
+use model::fault::{Fault, FaultCode, Result};
 use model::node::{MaasState, adoption_reason};
 
 /// The next step for a status.
@@ -62,7 +62,7 @@ fn next_step(machine: &Machine, before: Option<MaasState>) -> CommissionStep {
 }
 
 impl StageExecutor<'_> {
-    pub async fn commission(&self) -> Result<ProviderAnswer, Fault> {
+    pub async fn commission(&self) -> CallResult {
         let notes = self.call.checkpoints();
         match self.call.verb() {
             CallVerb::Perform => {
@@ -90,10 +90,7 @@ impl StageExecutor<'_> {
         }
     }
 
-    async fn observe_commissioning(
-        &self,
-        before: Option<MaasState>,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn observe_commissioning(&self, before: Option<MaasState>) -> CallResult {
         let machine = self.locate().await?;
         Ok(match next_step(&machine, before) {
             CommissionStep::Done => done(&machine, describe_state(&machine)),
@@ -103,11 +100,7 @@ impl StageExecutor<'_> {
         })
     }
 
-    async fn commission_now(
-        &self,
-        machine: Machine,
-        checkpoint: &OrderCheckpoint,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn commission_now(&self, machine: Machine, checkpoint: &OrderCheckpoint) -> CallResult {
         check_unlocked(&machine)?;
         match next_step(&machine, found(checkpoint)) {
             CommissionStep::Done => Ok(done(&machine, describe_state(&machine))),
@@ -133,7 +126,7 @@ impl StageExecutor<'_> {
     }
 
     /// Aborts what this key started. The stop is recorded last, so a crash repeats the abort.
-    async fn stop_commissioning(&self) -> Result<ProviderAnswer, Fault> {
+    async fn stop_commissioning(&self) -> CallResult {
         let notes = self.call.checkpoints();
         let StopResult::Begun(checkpoint) = notes.stop().await? else {
             return Ok(ProviderAnswer::Stopped);
@@ -153,13 +146,13 @@ impl StageExecutor<'_> {
     }
 
     /// Whether MAAS commissions it for us. Tests of an installed machine are not ours.
-    pub(super) async fn is_being_commissioned(&self, machine: &Machine) -> Result<bool, Fault> {
+    pub(super) async fn is_being_commissioned(&self, machine: &Machine) -> Result<bool> {
         Ok(matches!(machine.status, Status::Commissioning | Status::Testing)
             && machine.osystem.is_empty()
             && self.call.maas_owner(machine).await? == MaasOwner::Farrier)
     }
 
-    pub async fn wait_for_ready(&self) -> Result<ProviderAnswer, Fault> {
+    pub async fn wait_for_ready(&self) -> CallResult {
         match self.call.verb() {
             CallVerb::Perform | CallVerb::Follow => {}
             CallVerb::Stop => return Ok(ProviderAnswer::Stopped),
@@ -200,7 +193,7 @@ fn found(checkpoint: &OrderCheckpoint) -> Option<MaasState> {
 }
 
 /// The result of the wait for Ready; `None` while it continues.
-fn ready_result(machine: &Machine) -> Option<Result<(), Fault>> {
+fn ready_result(machine: &Machine) -> Option<Result<()>> {
     match machine.status {
         Status::Ready | Status::Allocated | Status::Deploying | Status::Deployed => Some(Ok(())),
         Status::Commissioning | Status::Testing | Status::Releasing | Status::DiskErasing => None,

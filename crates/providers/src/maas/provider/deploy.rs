@@ -10,8 +10,8 @@ use super::executor::{
 };
 use crate::clock::now;
 use crate::maas::{DeployRequest, Machine, Status};
-use model::effect::{CallVerb, ProviderAnswer};
-use model::fault::{Fault, FaultCode};
+use model::effect::{CallResult, CallVerb, ProviderAnswer};
+use model::fault::{Fault, FaultCode, Result};
 use model::node::{MaasState, NodeStage, NodeState, adoption_reason};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,7 +97,7 @@ fn next_step(
 }
 
 impl StageExecutor<'_> {
-    pub async fn deploy(&self) -> Result<ProviderAnswer, Fault> {
+    pub async fn deploy(&self) -> CallResult {
         let notes = self.call.checkpoints();
         match self.call.verb() {
             CallVerb::Perform => {
@@ -128,7 +128,7 @@ impl StageExecutor<'_> {
     }
 
     /// The status of a recorded deployment: on the machine, or never started.
-    async fn deploy_status(&self) -> Result<ProviderAnswer, Fault> {
+    async fn deploy_status(&self) -> CallResult {
         let machine = match self.locate().await {
             // The next follow reports that it is gone.
             Err(fault) if fault.code == FaultCode::MaasMachineGone => {
@@ -150,11 +150,7 @@ impl StageExecutor<'_> {
         annotations::annotation_owner(machine, self.call.key().run(), Some(&self.node.id()))
     }
 
-    async fn deploy_now(
-        &self,
-        machine: Machine,
-        checkpoint: OrderCheckpoint,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn deploy_now(&self, machine: Machine, checkpoint: OrderCheckpoint) -> CallResult {
         let OrderCheckpoint::Deploy { .. } = checkpoint else { return Err(checkpoint_mismatch()) };
         let whose = self.call.annotation_owner(&machine, Some(&self.node.id())).await?;
         let before = self.call.first_observed().await?.unwrap_or(MaasState::Unknown);
@@ -183,7 +179,7 @@ impl StageExecutor<'_> {
     }
 
     /// The image and the cloud-init of the node.
-    pub async fn deploy_request(&self) -> Result<DeployRequest, Fault> {
+    pub async fn deploy_request(&self) -> Result<DeployRequest> {
         let (osystem, release) = self.site.spec.system_and_release();
         Ok(DeployRequest {
             osystem: Some(osystem.to_owned()),
@@ -195,7 +191,7 @@ impl StageExecutor<'_> {
     }
 
     /// Aborts an installation that this key started. A finished one stays.
-    async fn stop_deploying(&self) -> Result<ProviderAnswer, Fault> {
+    async fn stop_deploying(&self) -> CallResult {
         let notes = self.call.checkpoints();
         let checkpoint = match notes.stop().await? {
             StopResult::Barred => return Ok(ProviderAnswer::Stopped),
@@ -222,7 +218,7 @@ impl StageExecutor<'_> {
         Ok(ProviderAnswer::Stopped)
     }
 
-    pub async fn wait_for_deployed(&self) -> Result<ProviderAnswer, Fault> {
+    pub async fn wait_for_deployed(&self) -> CallResult {
         let is = |machine: &Machine| machine.status == Status::Deployed;
         match self.call.verb() {
             CallVerb::Stop => return Ok(ProviderAnswer::Stopped),
@@ -242,7 +238,7 @@ impl StageExecutor<'_> {
 }
 
 /// The result of the wait for an installation: true when installed, `None` while it continues.
-pub(super) fn install_result(machine: &Machine) -> Option<Result<bool, Fault>> {
+pub(super) fn install_result(machine: &Machine) -> Option<Result<bool>> {
     match machine.status {
         Status::Deploying => None,
         Status::Deployed => Some(Ok(true)),

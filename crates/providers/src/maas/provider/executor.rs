@@ -12,9 +12,10 @@ use crate::clock::now;
 use crate::maas::{DeployRequest, Event, Maas, MaasPowerState, Machine, Status};
 use crate::port::{Journal, Target};
 use model::effect::{
-    CallOutcome, CallVerb, DeviceFacts, EffectKey, MaasFacts, ProviderAnswer, ProviderCall,
+    CallOutcome, CallResult, CallVerb, DeviceFacts, EffectKey, MaasFacts, ProviderAnswer,
+    ProviderCall,
 };
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use model::id::NodeId;
 use model::node::{MaasObservation, MaasState, Node, NodeStage, NodeState, adoption_reason};
 use model::site::Site;
@@ -68,8 +69,8 @@ impl CallContext<'_> {
     pub async fn wait_until<T>(
         &self,
         system_id: &str,
-        mut ended: impl FnMut(&Machine) -> Option<Result<T, Fault>>,
-    ) -> Result<T, Fault> {
+        mut ended: impl FnMut(&Machine) -> Option<Result<T>>,
+    ) -> Result<T> {
         let settings = &self.provider.settings;
         let limit = self.limit.saturating_sub(MARGIN).min(settings.max_wait);
         let began = Instant::now();
@@ -102,7 +103,7 @@ impl CallContext<'_> {
         &self,
         machine: &Machine,
         node: Option<&NodeId>,
-    ) -> Result<AnnotationOwner, Fault> {
+    ) -> Result<AnnotationOwner> {
         match annotations::annotation_owner(machine, self.key().run(), node) {
             AnnotationOwner::OtherNode(other) if !self.node_exists(&other).await? => {
                 Ok(AnnotationOwner::Unmarked)
@@ -111,7 +112,7 @@ impl CallContext<'_> {
         }
     }
 
-    pub async fn node_exists(&self, node: &NodeId) -> Result<bool, Fault> {
+    pub async fn node_exists(&self, node: &NodeId) -> Result<bool> {
         match self.provider.store.node(node).await {
             Ok(node) => Ok(node.state != NodeState::Deleted),
             Err(fault) if fault.code == FaultCode::MachineGone => Ok(false),
@@ -120,7 +121,7 @@ impl CallContext<'_> {
     }
 
     /// Which MAAS user owns the machine.
-    pub async fn maas_owner(&self, machine: &Machine) -> Result<MaasOwner, Fault> {
+    pub async fn maas_owner(&self, machine: &Machine) -> Result<MaasOwner> {
         let user = self.site_client.user().await?;
         Ok(match machine.owner.as_deref() {
             None | Some("") => MaasOwner::Unowned,
@@ -134,7 +135,7 @@ impl CallContext<'_> {
     }
 
     /// The state when this run first read the machine; `None` before that.
-    pub async fn first_observed(&self) -> Result<Option<MaasState>, Fault> {
+    pub async fn first_observed(&self) -> Result<Option<MaasState>> {
         let notes = CheckpointStore { key: &self.first_observed_key(), ..self.checkpoints() };
         Ok(match notes.recall().await? {
             Some(OrderCheckpoint::FirstObserved { before }) => Some(before),
@@ -143,13 +144,13 @@ impl CallContext<'_> {
     }
 
     /// Records the state at the first read. A later call changes nothing.
-    pub async fn record_first_observed(&self, now: MaasState) -> Result<(), Fault> {
+    pub async fn record_first_observed(&self, now: MaasState) -> Result<()> {
         let notes = CheckpointStore { key: &self.first_observed_key(), ..self.checkpoints() };
         notes.begin(OrderCheckpoint::FirstObserved { before: now }).await.map(drop)
     }
 
     /// Copies the last events into the run's log and returns the newest page, oldest first.
-    pub async fn log_events(&self, system_id: &str) -> Result<Vec<Event>, Fault> {
+    pub async fn log_events(&self, system_id: &str) -> Result<Vec<Event>> {
         let events = self.maas().last_events(system_id).await?;
         let from = events.len().saturating_sub(LAST_EVENTS);
         for Event { created, kind, description, .. } in &events[from..] {
@@ -165,7 +166,7 @@ impl CallContext<'_> {
         machine: &Machine,
         node: Option<&NodeId>,
         deploy: &DeployRequest,
-    ) -> Result<Machine, Fault> {
+    ) -> Result<Machine> {
         let (id, key) = (machine.system_id.as_str(), self.key());
         if machine.status == Status::Ready {
             self.maas().allocate(id, key.as_str()).await?;
@@ -203,7 +204,7 @@ pub(super) enum MaasOwner {
 impl StageExecutor<'_> {
     /// Reads the node's machine by its stored system id; another record may be another user's.
     /// Fails with `maas-machine-gone` when MAAS has none.
-    pub async fn locate(&self) -> Result<Machine, Fault> {
+    pub async fn locate(&self) -> Result<Machine> {
         if !self.node.system_id.is_empty() {
             return self.call.maas().machine(&self.node.system_id).await;
         }
@@ -217,7 +218,7 @@ impl StageExecutor<'_> {
     }
 
     /// The same, with `None` when it is gone.
-    pub async fn try_locate(&self) -> Result<Option<Machine>, Fault> {
+    pub async fn try_locate(&self) -> Result<Option<Machine>> {
         match self.locate().await {
             Ok(machine) => Ok(Some(machine)),
             Err(fault) if fault.code == FaultCode::MaasMachineGone => Ok(None),
@@ -237,7 +238,7 @@ impl StageExecutor<'_> {
     }
 
     /// Finds the machine by hardware or inventory id. Only for stages that find or make its record.
-    pub async fn search(&self, target: &Target) -> Result<Option<Machine>, Fault> {
+    pub async fn search(&self, target: &Target) -> Result<Option<Machine>> {
         let machines = self.call.site_client.list().await?;
         let id = system_id_at(&target.spec, &self.site.id());
         match find_machine(&machines, &target.spec, id.as_deref()) {
@@ -252,8 +253,8 @@ impl StageExecutor<'_> {
     /// A read-only stage: it has no earlier status, and nothing to stop.
     pub async fn run_read_only(
         &self,
-        probe: impl Future<Output = Result<CallOutcome, Fault>> + Send,
-    ) -> Result<ProviderAnswer, Fault> {
+        probe: impl Future<Output = Result<CallOutcome>> + Send,
+    ) -> CallResult {
         match self.call.verb() {
             CallVerb::Perform | CallVerb::Follow => probe.await.map(ProviderAnswer::Done),
             CallVerb::GetStatus => Ok(ProviderAnswer::NeverStarted),
@@ -263,10 +264,7 @@ impl StageExecutor<'_> {
     }
 
     /// The status of a wait. A wait starts nothing, so a takeover simply waits again.
-    pub async fn wait_status(
-        &self,
-        over: impl Fn(&Machine) -> bool,
-    ) -> Result<ProviderAnswer, Fault> {
+    pub async fn wait_status(&self, over: impl Fn(&Machine) -> bool) -> CallResult {
         let restarted = self.call.verb() == CallVerb::GetStatus;
         match self.locate().await {
             Ok(machine) if over(&machine) => Ok(done(&machine, describe_state(&machine))),
@@ -280,7 +278,7 @@ impl StageExecutor<'_> {
     }
 
     /// An idempotent stage. MAAS does not report disk layouts, so after a crash it is set again.
-    pub async fn configure(&self, what: MachineSetting) -> Result<ProviderAnswer, Fault> {
+    pub async fn configure(&self, what: MachineSetting) -> CallResult {
         let notes = self.call.checkpoints();
         match self.call.verb() {
             CallVerb::Perform => {
@@ -307,11 +305,7 @@ impl StageExecutor<'_> {
     }
 
     /// An installed machine keeps the settings it was installed with.
-    async fn apply_setting(
-        &self,
-        machine: Machine,
-        what: MachineSetting,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn apply_setting(&self, machine: Machine, what: MachineSetting) -> CallResult {
         if let Some(why) = adoption_reason(self.stage, self.node.state, upstream_state(&machine)) {
             return Ok(done(&machine, why));
         }
@@ -321,7 +315,7 @@ impl StageExecutor<'_> {
         }
     }
 
-    async fn observe_setting(&self, what: MachineSetting) -> Result<ProviderAnswer, Fault> {
+    async fn observe_setting(&self, what: MachineSetting) -> CallResult {
         let machine = self.locate().await?;
         if let Some(why) = adoption_reason(self.stage, self.node.state, upstream_state(&machine)) {
             return Ok(done(&machine, why));
@@ -342,7 +336,7 @@ pub(super) enum MachineSetting {
 
 impl CallContext<'_> {
     /// Stops a call that may be abandoned at any point.
-    pub async fn stop_idempotent(&self) -> Result<ProviderAnswer, Fault> {
+    pub async fn stop_idempotent(&self) -> CallResult {
         use super::checkpoint::StopResult;
         if let StopResult::Begun(memo) = self.checkpoints().stop().await? {
             if self.is_in_flight(&memo) {
@@ -363,7 +357,7 @@ impl CallContext<'_> {
 }
 
 /// The answer to `Observe`: a fault that needs an operator means that the goal does not hold.
-pub(super) fn observe_answer(looked: Result<CallOutcome, Fault>) -> Result<ProviderAnswer, Fault> {
+pub(super) fn observe_answer(looked: Result<CallOutcome>) -> CallResult {
     use model::fault::FaultClass;
     match looked {
         Ok(outcome) => Ok(ProviderAnswer::Done(outcome)),
@@ -376,9 +370,7 @@ pub(super) fn observe_answer(looked: Result<CallOutcome, Fault>) -> Result<Provi
 
 /// The answer to `GetStatus` of a started call. A missing goal is still in progress; a missing
 /// machine is reported by the next `Follow`.
-pub(super) fn status_answer(
-    looked: Result<ProviderAnswer, Fault>,
-) -> Result<ProviderAnswer, Fault> {
+pub(super) fn status_answer(looked: CallResult) -> CallResult {
     match looked {
         Ok(ProviderAnswer::Differs(_)) => Ok(ProviderAnswer::UnderWay),
         Err(fault) if fault.code == FaultCode::MaasMachineGone => Ok(ProviderAnswer::UnderWay),
@@ -440,7 +432,7 @@ pub(super) fn state_disagrees(machine: &Machine, instead: &str) -> Fault {
 }
 
 /// Farrier does not change a locked machine.
-pub(super) fn check_unlocked(machine: &Machine) -> Result<(), Fault> {
+pub(super) fn check_unlocked(machine: &Machine) -> Result<()> {
     match machine.locked {
         false => Ok(()),
         true => Err(state_disagrees(machine, "it is locked: unlock it in MAAS")),

@@ -5,8 +5,8 @@ use super::annotations;
 use super::executor::{StageExecutor, describe_state, done, state_disagrees};
 use super::masking::masked;
 use crate::maas::{Event, Machine, Status};
-use model::effect::{CallOutcome, EffectKey, ProviderAnswer};
-use model::fault::{Fault, FaultCode};
+use model::effect::{CallOutcome, CallResult, EffectKey, ProviderAnswer};
+use model::fault::{Fault, FaultCode, Result};
 
 /// How many of the last lines of an installer's log are copied.
 const LAST_LINES: usize = 60;
@@ -97,7 +97,7 @@ fn shown(line: &str) -> String {
 }
 
 impl StageExecutor<'_> {
-    pub async fn classify(&self) -> Result<ProviderAnswer, Fault> {
+    pub async fn classify(&self) -> CallResult {
         self.run_read_only(async {
             let machine = self.locate().await?;
             if machine.status == Status::Deployed {
@@ -123,7 +123,7 @@ impl StageExecutor<'_> {
         .await
     }
 
-    fn classified(&self, machine: &Machine, message: &str) -> Result<CallOutcome, Fault> {
+    fn classified(&self, machine: &Machine, message: &str) -> Result<CallOutcome> {
         match done(machine, format!("{}; {message}", describe_state(machine))) {
             ProviderAnswer::Done(outcome) => Ok(outcome),
             other => Err(Fault::new(FaultCode::ProtocolBroken, format!("{other:?}"))),
@@ -131,7 +131,7 @@ impl StageExecutor<'_> {
     }
 
     /// The cause of the last failed installation. Copies events and log to the run's log.
-    pub async fn failure_cause(&self, machine: &Machine) -> Result<FailureCause, Fault> {
+    pub async fn failure_cause(&self, machine: &Machine) -> Result<FailureCause> {
         let id = &machine.system_id;
         let noted = self.call.log_events(id).await?;
         let log = self.call.maas().installation_log(id).await?.unwrap_or_default();

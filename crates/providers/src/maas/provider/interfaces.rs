@@ -7,8 +7,8 @@ use super::executor::{
 use crate::maas::{
     Interface, InterfaceChange, Link, LinkMode, LinkRequest, Machine, Status, Subnet,
 };
-use model::effect::ProviderAnswer;
-use model::fault::{Fault, FaultCode};
+use model::effect::{CallResult, ProviderAnswer};
+use model::fault::{Fault, FaultCode, Result};
 use model::site::Network;
 
 /// One change of one interface.
@@ -43,19 +43,15 @@ fn things(fixes: &[InterfaceFix]) -> String {
 }
 
 impl StageExecutor<'_> {
-    pub async fn apply_roce(&self) -> Result<ProviderAnswer, Fault> {
+    pub async fn apply_roce(&self) -> CallResult {
         self.configure(MachineSetting::Interfaces(InterfaceGroup::Fabric)).await
     }
 
-    pub async fn ensure_pxe(&self) -> Result<ProviderAnswer, Fault> {
+    pub async fn ensure_pxe(&self) -> CallResult {
         self.configure(MachineSetting::Interfaces(InterfaceGroup::Boot)).await
     }
 
-    async fn fixes(
-        &self,
-        machine: &Machine,
-        cards: InterfaceGroup,
-    ) -> Result<Vec<InterfaceFix>, Fault> {
+    async fn fixes(&self, machine: &Machine, cards: InterfaceGroup) -> Result<Vec<InterfaceFix>> {
         match cards {
             InterfaceGroup::Fabric => self.roce_fixes(machine).await,
             InterfaceGroup::Boot => self.pxe_fixes(machine).await,
@@ -63,11 +59,7 @@ impl StageExecutor<'_> {
     }
 
     /// Whether the interfaces are as desired.
-    pub async fn observe_interfaces(
-        &self,
-        machine: &Machine,
-        cards: InterfaceGroup,
-    ) -> Result<ProviderAnswer, Fault> {
+    pub async fn observe_interfaces(&self, machine: &Machine, cards: InterfaceGroup) -> CallResult {
         Ok(match self.fixes(machine, cards).await {
             Ok(fixes) if fixes.is_empty() => done(machine, "its network cards are as wanted"),
             Ok(fixes) => ProviderAnswer::Differs(format!(
@@ -84,7 +76,7 @@ impl StageExecutor<'_> {
         &self,
         machine: Machine,
         cards: InterfaceGroup,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         let fixes = self.fixes(&machine, cards).await?;
         if fixes.is_empty() {
             return Ok(done(&machine, "its network cards were as wanted"));
@@ -110,7 +102,7 @@ impl StageExecutor<'_> {
         machine: &Machine,
         fixes: &[InterfaceFix],
         refused: FaultCode,
-    ) -> Result<(), Fault> {
+    ) -> Result<()> {
         check_unlocked(machine)?;
         if !matches!(machine.status, Status::Ready | Status::Allocated) {
             return Err(state_disagrees(machine, "network cards are changed while it is Ready"));
@@ -127,7 +119,7 @@ impl StageExecutor<'_> {
         Ok(())
     }
 
-    async fn fix(&self, id: &str, fix: &InterfaceFix) -> Result<Interface, Fault> {
+    async fn fix(&self, id: &str, fix: &InterfaceFix) -> Result<Interface> {
         let maas = self.call.maas();
         match fix {
             InterfaceFix::Set { interface, mtu, vlan } => {
@@ -147,7 +139,7 @@ impl StageExecutor<'_> {
         }
     }
 
-    async fn roce_fixes(&self, machine: &Machine) -> Result<Vec<InterfaceFix>, Fault> {
+    async fn roce_fixes(&self, machine: &Machine) -> Result<Vec<InterfaceFix>> {
         let network = &self.site.spec.network;
         if network.roce_interfaces.is_empty() {
             return Ok(Vec::new());
@@ -168,7 +160,7 @@ impl StageExecutor<'_> {
         roce(machine, network, subnet.as_ref())
     }
 
-    async fn pxe_fixes(&self, machine: &Machine) -> Result<Vec<InterfaceFix>, Fault> {
+    async fn pxe_fixes(&self, machine: &Machine) -> Result<Vec<InterfaceFix>> {
         let boots = machine.boot_interface.as_ref();
         if boots.is_some_and(|card| {
             links(card).iter().any(|link| link.mode == Some(LinkMode::Auto) && on_vlan(card, link))
@@ -179,7 +171,7 @@ impl StageExecutor<'_> {
     }
 
     /// Restores the boot interface to AUTO before a reinstall.
-    pub async fn fix_boot_interface(&self, machine: &Machine) -> Result<(), Fault> {
+    pub async fn fix_boot_interface(&self, machine: &Machine) -> Result<()> {
         let fixes = self.pxe_fixes(machine).await?;
         self.apply(machine, &fixes, FaultCode::PxeInterfaceUnfixable).await
     }
@@ -221,7 +213,7 @@ fn roce(
     machine: &Machine,
     network: &Network,
     subnet: Option<&Subnet>,
-) -> Result<Vec<InterfaceFix>, Fault> {
+) -> Result<Vec<InterfaceFix>> {
     let prefix = &network.roce_interfaces;
     let cards: Vec<&Interface> =
         machine.interfaces.iter().filter(|card| card.name.starts_with(prefix.as_str())).collect();
@@ -269,7 +261,7 @@ fn roce_card(card: &Interface, mtu: u32, subnet: Option<&Subnet>) -> Vec<Interfa
 }
 
 /// The changes of the boot interface.
-fn pxe(machine: &Machine, subnets: &[Subnet]) -> Result<Vec<InterfaceFix>, Fault> {
+fn pxe(machine: &Machine, subnets: &[Subnet]) -> Result<Vec<InterfaceFix>> {
     let unfixable = |why: String| {
         let message = format!("the interface that {} boots from {why}", machine.system_id);
         Err(Fault::new(FaultCode::PxeInterfaceUnfixable, message))

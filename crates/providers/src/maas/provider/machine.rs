@@ -16,10 +16,10 @@ use crate::redfish::{Disk, Inventory, LogEntry, Nic};
 use async_trait::async_trait;
 use model::condition::{ConditionObservation, ConditionType};
 use model::effect::{
-    CallOutcome, CallVerb, DesiredPower, Effect, PowerOffPolicy, ProviderAnswer, ProviderCall,
-    RebootMode, RmaAction,
+    CallOutcome, CallResult, CallVerb, DesiredPower, Effect, PowerOffPolicy, ProviderAnswer,
+    ProviderCall, RebootMode, RmaAction,
 };
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use model::id::SiteId;
 use model::machine::MachineSpec;
 use model::node::MaasState;
@@ -84,7 +84,7 @@ impl<'a> MachineExecutor<'a> {
         target: &Target,
         order: &'a ProviderCall,
         journal: &'a Journal,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self> {
         let MaasEndpoint { site, system_id } = at.endpoint_of(target)?;
         let site = at.store.site(&site).await?;
         let open = at.sites.open(&site).await?;
@@ -94,7 +94,7 @@ impl<'a> MachineExecutor<'a> {
         })
     }
 
-    pub async fn execute(&self) -> Result<ProviderAnswer, Fault> {
+    pub async fn execute(&self) -> CallResult {
         match &self.call.order.effect {
             Effect::Reboot { mode: RebootMode::Bmc, power_off } => {
                 self.set_power(PowerGoal::Cycle, *power_off).await
@@ -155,15 +155,11 @@ impl<'a> MachineExecutor<'a> {
         }
     }
 
-    async fn machine(&self) -> Result<Machine, Fault> {
+    async fn machine(&self) -> Result<Machine> {
         self.call.maas().machine(&self.system_id).await
     }
 
-    async fn set_power(
-        &self,
-        goal: PowerGoal,
-        power_off: PowerOffPolicy,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn set_power(&self, goal: PowerGoal, power_off: PowerOffPolicy) -> CallResult {
         let machine = self.machine().await?;
         PowerExecutor { call: &self.call, system_id: &self.system_id, power_off }
             .execute(goal, &machine)
@@ -171,7 +167,7 @@ impl<'a> MachineExecutor<'a> {
     }
 
     /// Logs the identity of the machine and its parts before it is returned.
-    async fn record(&self) -> Result<ProviderAnswer, Fault> {
+    async fn record(&self) -> CallResult {
         match self.call.verb() {
             CallVerb::Perform | CallVerb::Follow => {}
             CallVerb::GetStatus => return Ok(ProviderAnswer::NeverStarted),
@@ -196,7 +192,7 @@ impl<'a> MachineExecutor<'a> {
         Ok(done(&machine, format!("model {model}, serial {serial}; {}", describe_state(&machine))))
     }
 
-    async fn repave(&self, image: &str) -> Result<ProviderAnswer, Fault> {
+    async fn repave(&self, image: &str) -> CallResult {
         let notes = self.call.checkpoints();
         match self.call.verb() {
             CallVerb::Perform => {
@@ -245,7 +241,7 @@ impl<'a> MachineExecutor<'a> {
     }
 
     /// A node in service is reinstalled only through its decommission.
-    async fn refuse_nodes(&self) -> Result<(), Fault> {
+    async fn refuse_nodes(&self) -> Result<()> {
         let machine = self.machine().await?;
         match super::annotations::annotated_node(&machine) {
             Some(node) if self.call.node_exists(&node).await? => {
@@ -257,11 +253,7 @@ impl<'a> MachineExecutor<'a> {
         }
     }
 
-    async fn install(
-        &self,
-        deploy: &DeployRequest,
-        checkpoint: OrderCheckpoint,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn install(&self, deploy: &DeployRequest, checkpoint: OrderCheckpoint) -> CallResult {
         let OrderCheckpoint::Reinstall { round, phase: leg } = checkpoint else {
             return Err(checkpoint_mismatch());
         };
@@ -289,7 +281,7 @@ impl<'a> MachineExecutor<'a> {
     }
 }
 
-fn deployment(image: &str, comment: &str) -> Result<DeployRequest, Fault> {
+fn deployment(image: &str, comment: &str) -> Result<DeployRequest> {
     match image.split_once('/') {
         Some((system, release)) if !system.is_empty() && !release.is_empty() => Ok(DeployRequest {
             osystem: Some(system.to_owned()),
@@ -306,7 +298,7 @@ fn deployment(image: &str, comment: &str) -> Result<DeployRequest, Fault> {
 }
 
 impl MaasProvider {
-    fn endpoint_of(&self, target: &Target) -> Result<MaasEndpoint, Fault> {
+    fn endpoint_of(&self, target: &Target) -> Result<MaasEndpoint> {
         parse_endpoint(&target.spec.bmc_endpoint)
             .map_err(|refusal| Fault::new(FaultCode::NotSupported, refusal.message))
     }
@@ -314,7 +306,7 @@ impl MaasProvider {
     async fn machine_of(
         &self,
         target: &Target,
-    ) -> Result<(std::sync::Arc<super::sites::SiteClient>, Machine), Fault> {
+    ) -> Result<(std::sync::Arc<super::sites::SiteClient>, Machine)> {
         let MaasEndpoint { site, system_id } = self.endpoint_of(target)?;
         let open = self.sites.open(&self.store.site(&site).await?).await?;
         let machine = open.maas.machine(&system_id).await?;
@@ -322,10 +314,7 @@ impl MaasProvider {
     }
 
     /// Probes the machine through MAAS and the host itself. An unreachable region proves nothing.
-    pub(super) async fn probe_machine(
-        &self,
-        target: &Target,
-    ) -> Result<Vec<ConditionObservation>, Fault> {
+    pub(super) async fn probe_machine(&self, target: &Target) -> Result<Vec<ConditionObservation>> {
         let (bmc, host) = tokio::join!(
             self.machine_of(target),
             probe_host(&target.spec.ssh_endpoint, HOST_TIMEOUT)
@@ -353,7 +342,7 @@ impl MaasProvider {
 
 #[async_trait]
 impl Inspector for MaasProvider {
-    async fn inspect(&self, target: &Target) -> Result<Inspection, Fault> {
+    async fn inspect(&self, target: &Target) -> Result<Inspection> {
         let (_, machine) = self.machine_of(target).await?;
         let power = power_state(machine.power_state);
         let boot =
@@ -361,7 +350,7 @@ impl Inspector for MaasProvider {
         Ok(Inspection { inventory: inventory(&machine), power, boot, health: None })
     }
 
-    async fn event_log(&self, target: &Target, count: usize) -> Result<Vec<LogEntry>, Fault> {
+    async fn event_log(&self, target: &Target, count: usize) -> Result<Vec<LogEntry>> {
         let (open, machine) = self.machine_of(target).await?;
         let query = EventQuery { system_id: machine.system_id, ..EventQuery::default() };
         let events = open.maas.events(&query).await?.events;
@@ -375,7 +364,7 @@ impl Inspector for MaasProvider {
         Ok(events.iter().rev().take(count).map(entry).collect())
     }
 
-    async fn power_now(&self, target: &Target) -> Result<PowerState, Fault> {
+    async fn power_now(&self, target: &Target) -> Result<PowerState> {
         let (open, machine) = self.machine_of(target).await?;
         let now = open.maas.query_power_state(&machine.system_id).await?;
         power_state(now).ok_or_else(|| {

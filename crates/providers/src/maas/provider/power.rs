@@ -13,9 +13,9 @@ use crate::power::{
 };
 use model::condition::{ConditionObservation, ConditionType};
 use model::effect::{
-    CallOutcome, CallVerb, DesiredPower, DeviceFacts, PowerOffPolicy, ProviderAnswer,
+    CallOutcome, CallResult, CallVerb, DesiredPower, DeviceFacts, PowerOffPolicy, ProviderAnswer,
 };
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use model::time::{Timestamp, format_duration};
 
 const MANUAL: &str = "manual";
@@ -44,7 +44,7 @@ impl PowerProgress {
         }
     }
 
-    fn from_checkpoint(checkpoint: &OrderCheckpoint) -> Result<Self, Fault> {
+    fn from_checkpoint(checkpoint: &OrderCheckpoint) -> Result<Self> {
         match checkpoint {
             OrderCheckpoint::Power { goal, stage, last_read_at: watched } => {
                 Ok(Self { goal: *goal, stage: *stage, last_read_at: *watched })
@@ -62,11 +62,7 @@ impl PowerProgress {
 }
 
 impl PowerExecutor<'_> {
-    pub async fn execute(
-        &self,
-        goal: PowerGoal,
-        machine: &Machine,
-    ) -> Result<ProviderAnswer, Fault> {
+    pub async fn execute(&self, goal: PowerGoal, machine: &Machine) -> CallResult {
         let notes = self.call.checkpoints();
         if machine.power_type.is_empty() || machine.power_type == MANUAL {
             return self.execute_manual(goal, machine).await;
@@ -110,11 +106,7 @@ impl PowerExecutor<'_> {
 
     /// MAAS does not control the power and mostly cannot read it: a person switches it, and the
     /// operator adopts the result.
-    async fn execute_manual(
-        &self,
-        goal: PowerGoal,
-        machine: &Machine,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn execute_manual(&self, goal: PowerGoal, machine: &Machine) -> CallResult {
         match (self.call.verb(), goal) {
             (CallVerb::Stop, _) => Ok(ProviderAnswer::Stopped),
             (CallVerb::GetStatus, PowerGoal::Off) => Ok(ProviderAnswer::NeverStarted),
@@ -162,7 +154,7 @@ impl PowerExecutor<'_> {
     }
 
     /// The power state of a machine that MAAS does not control; mostly unknown.
-    async fn read_uncontrolled_power(&self) -> Result<MaasPowerState, Fault> {
+    async fn read_uncontrolled_power(&self) -> Result<MaasPowerState> {
         match self.call.maas().query_power_state(self.system_id).await {
             // MAAS refuses to query what it does not control.
             Err(fault)
@@ -175,7 +167,7 @@ impl PowerExecutor<'_> {
     }
 
     /// The power state from the BMC, through MAAS.
-    async fn read_power(&self) -> Result<PowerState, Fault> {
+    async fn read_power(&self) -> Result<PowerState> {
         match self.call.maas().query_power_state(self.system_id).await? {
             MaasPowerState::On => Ok(PowerState::On),
             MaasPowerState::Off => Ok(PowerState::Off),
@@ -189,11 +181,7 @@ impl PowerExecutor<'_> {
         }
     }
 
-    async fn follow(
-        &self,
-        mut plan: PowerProgress,
-        machine: &Machine,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn follow(&self, mut plan: PowerProgress, machine: &Machine) -> CallResult {
         self.run_to_goal(&mut plan, machine).await.map_err(|fault| match plan.stage {
             PowerStage::Begun | PowerStage::Stopped => fault,
             // A command was sent: a failed read does not show that nothing happened.
@@ -204,11 +192,7 @@ impl PowerExecutor<'_> {
         })
     }
 
-    async fn run_to_goal(
-        &self,
-        plan: &mut PowerProgress,
-        machine: &Machine,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn run_to_goal(&self, plan: &mut PowerProgress, machine: &Machine) -> CallResult {
         let settings = &self.call.provider.settings;
         let mut timeout = power::timeouts_for(&settings.power_timeouts, self.power_off, true)?;
         loop {
@@ -244,7 +228,7 @@ impl PowerExecutor<'_> {
     }
 
     /// The checkpoint is stored before the request is sent.
-    async fn note(&self, plan: &mut PowerProgress, stage: PowerStage) -> Result<(), Fault> {
+    async fn note(&self, plan: &mut PowerProgress, stage: PowerStage) -> Result<()> {
         let after = PowerProgress { stage, last_read_at: Some(now()), ..*plan };
         self.call
             .checkpoints()
@@ -254,7 +238,7 @@ impl PowerExecutor<'_> {
         Ok(())
     }
 
-    async fn send_command(&self, request: PowerCommand) -> Result<(), Fault> {
+    async fn send_command(&self, request: PowerCommand) -> Result<()> {
         let maas = self.call.maas();
         match request {
             PowerCommand::Shutdown => maas.power_off(self.system_id, StopMode::Soft).await,
@@ -264,11 +248,7 @@ impl PowerExecutor<'_> {
     }
 
     /// The status after a takeover. A machine that is on may have been off unobserved.
-    async fn takeover_status(
-        &self,
-        plan: PowerProgress,
-        machine: &Machine,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn takeover_status(&self, plan: PowerProgress, machine: &Machine) -> CallResult {
         let since = match plan.stage {
             PowerStage::Done => {
                 let how = "it was seen before";
@@ -291,7 +271,7 @@ impl PowerExecutor<'_> {
     }
 
     /// Before the first command nothing has happened; after it the sequence is completed.
-    async fn stop(&self, machine: &Machine) -> Result<ProviderAnswer, Fault> {
+    async fn stop(&self, machine: &Machine) -> CallResult {
         let notes = self.call.checkpoints();
         let StopResult::Begun(checkpoint) = notes.stop().await? else {
             return Ok(ProviderAnswer::Stopped);

@@ -9,8 +9,8 @@ use crate::peer_login::Login;
 use crate::port::{Target, hostname};
 use crate::redfish::BmcAddress;
 use crate::state_store::no_credential;
-use model::effect::{CallOutcome, ProviderAnswer};
-use model::fault::{Fault, FaultCode};
+use model::effect::{CallOutcome, CallResult};
+use model::fault::{Fault, FaultCode, Result};
 use model::machine::MachineSpec;
 use model::site::{
     SiteSpec, TemplateValues, addresses, controllers, render_template, uses_variable,
@@ -28,7 +28,7 @@ const SHA256: &str = "agent_sha256";
 const BINARY: &str = "/agent/v1/binary";
 
 impl StageExecutor<'_> {
-    pub async fn load_site(&self) -> Result<ProviderAnswer, Fault> {
+    pub async fn load_site(&self) -> CallResult {
         self.run_read_only(async {
             let offers = self.read_catalog().await?;
             let mut problems =
@@ -52,7 +52,7 @@ impl StageExecutor<'_> {
     }
 
     /// What the region offers. Lists that the site does not use are not read.
-    async fn read_catalog(&self) -> Result<RegionCatalog, Fault> {
+    async fn read_catalog(&self) -> Result<RegionCatalog> {
         let (maas, spec) = (self.call.maas(), &self.site.spec);
         let whoami = maas.whoami().await?;
         let names =
@@ -76,7 +76,7 @@ impl StageExecutor<'_> {
         Ok(offers)
     }
 
-    pub async fn resolve_power(&self, target: &Target) -> Result<ProviderAnswer, Fault> {
+    pub async fn resolve_power(&self, target: &Target) -> CallResult {
         self.run_read_only(async {
             let text = match self.power_config(target).await? {
                 None => "MAAS has its BMC already".into(),
@@ -93,7 +93,7 @@ impl StageExecutor<'_> {
     }
 
     /// The power configuration for MAAS. `None`: MAAS has it already.
-    pub async fn power_config(&self, target: &Target) -> Result<Option<PowerConfig>, Fault> {
+    pub async fn power_config(&self, target: &Target) -> Result<Option<PowerConfig>> {
         let spec = &target.spec;
         if spec.bmc_endpoint.is_empty() {
             return Ok(Some(PowerConfig::Manual));
@@ -124,7 +124,7 @@ impl StageExecutor<'_> {
         bmc(spec, login.user, login.password).map(Some)
     }
 
-    pub async fn render_cloud_init(&self) -> Result<ProviderAnswer, Fault> {
+    pub async fn render_cloud_init(&self) -> CallResult {
         self.run_read_only(async {
             let text = self.cloud_init().await?;
             let text = text.expose_secret();
@@ -136,12 +136,12 @@ impl StageExecutor<'_> {
         .await
     }
 
-    async fn agent_sha256(&self) -> Result<String, Fault> {
+    async fn agent_sha256(&self) -> Result<String> {
         agent_sha256(self.site.spec.template(), &self.call.provider.settings.agent_binary).await
     }
 
     /// The cloud-init of the new system. It holds an enrollment token.
-    pub async fn cloud_init(&self) -> Result<SecretString, Fault> {
+    pub async fn cloud_init(&self) -> Result<SecretString> {
         let token = self.call.provider.store.enrollment_token(&self.node.id()).await?;
         let urls = &self.call.provider.settings.farrier_url;
         let values = TemplateValues {
@@ -216,7 +216,7 @@ fn problems(spec: &SiteSpec, offers: &RegionCatalog, farrier_url: &str) -> Vec<S
 
 /// The checksum of the agent binary; empty when the template does not fetch it. Read each time,
 /// because the file may have been replaced.
-async fn agent_sha256(template: &str, binary: &Path) -> Result<String, Fault> {
+async fn agent_sha256(template: &str, binary: &Path) -> Result<String> {
     if !fetches_agent(template) {
         return Ok(String::new());
     }
@@ -243,7 +243,7 @@ fn sum(bytes: &[u8]) -> String {
 }
 
 /// The BMC for MAAS: Redfish, unless its address says IPMI.
-fn bmc(spec: &MachineSpec, user: String, password: SecretString) -> Result<PowerConfig, Fault> {
+fn bmc(spec: &MachineSpec, user: String, password: SecretString) -> Result<PowerConfig> {
     let endpoint = &spec.bmc_endpoint;
     let mut more = BTreeMap::new();
     if is_ipmi(endpoint) {

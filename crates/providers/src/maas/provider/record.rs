@@ -6,8 +6,8 @@ use super::executor::{StageExecutor, check_unlocked, done, outcome, upstream_sta
 use crate::clock::now;
 use crate::maas::{Machine, MachineChange, NewMachine, PowerConfig, Status};
 use crate::port::{Target, hostname};
-use model::effect::{CallVerb, ProviderAnswer};
-use model::fault::{Fault, FaultCode};
+use model::effect::{CallResult, CallVerb, ProviderAnswer};
+use model::fault::{Fault, FaultCode, Result};
 use model::machine::Labels;
 use model::node::MaasState;
 use secrecy::{ExposeSecret, SecretString};
@@ -18,7 +18,7 @@ const ARCHITECTURE: &str = "amd64";
 const ARCHITECTURE_LABEL: &str = "architecture";
 
 impl StageExecutor<'_> {
-    pub async fn create_or_find(&self, target: &Target) -> Result<ProviderAnswer, Fault> {
+    pub async fn create_or_find(&self, target: &Target) -> CallResult {
         let notes = self.call.checkpoints();
         match self.call.verb() {
             CallVerb::Perform => {
@@ -46,7 +46,7 @@ impl StageExecutor<'_> {
     }
 
     /// The record of the machine, of any maker. Refuses another node's.
-    async fn find_existing(&self, target: &Target) -> Result<Option<Machine>, Fault> {
+    async fn find_existing(&self, target: &Target) -> Result<Option<Machine>> {
         let found = match self.try_locate().await? {
             Some(machine) => Some(machine),
             // The stored record was removed; the machine may have a new one.
@@ -58,7 +58,7 @@ impl StageExecutor<'_> {
         Ok(found)
     }
 
-    async fn refuse_foreign_record(&self, machine: &Machine) -> Result<(), Fault> {
+    async fn refuse_foreign_record(&self, machine: &Machine) -> Result<()> {
         let own = self.node.id();
         let made_for =
             annotations::parse_record_description(&machine.description).map(|(node, _)| node);
@@ -79,7 +79,7 @@ impl StageExecutor<'_> {
         Err(Fault::new(FaultCode::CandidatesConflict, message))
     }
 
-    async fn observe_record(&self, target: &Target) -> Result<ProviderAnswer, Fault> {
+    async fn observe_record(&self, target: &Target) -> CallResult {
         Ok(match self.find_existing(target).await? {
             Some(machine) => done(&machine, format!("MAAS has it as {}", machine.system_id)),
             None => ProviderAnswer::Differs("MAAS has no such machine".into()),
@@ -91,7 +91,7 @@ impl StageExecutor<'_> {
         target: &Target,
         found: Option<Machine>,
         checkpoint: OrderCheckpoint,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         let power = self.power_config(target).await?;
         let (id, how) = match found {
             None => (self.create(target, power, &checkpoint).await?.system_id, "made"),
@@ -109,7 +109,7 @@ impl StageExecutor<'_> {
         target: &Target,
         power: Option<PowerConfig>,
         checkpoint: &OrderCheckpoint,
-    ) -> Result<Machine, Fault> {
+    ) -> Result<Machine> {
         let macs = target.spec.mac_addresses.clone();
         let id = &target.id;
         if macs.is_empty() {
@@ -143,11 +143,7 @@ impl StageExecutor<'_> {
     }
 
     /// Updates the record to the site's settings while the machine is unused.
-    async fn update_record(
-        &self,
-        machine: &Machine,
-        power: Option<PowerConfig>,
-    ) -> Result<(), Fault> {
+    async fn update_record(&self, machine: &Machine, power: Option<PowerConfig>) -> Result<()> {
         let unused = machine.status == Status::FailedTesting && !machine.is_taken();
         let idle = unused
             || matches!(machine.status, Status::New | Status::Ready | Status::FailedCommissioning);
@@ -190,7 +186,7 @@ impl StageExecutor<'_> {
         }
     }
 
-    pub async fn remove_record(&self) -> Result<ProviderAnswer, Fault> {
+    pub async fn remove_record(&self) -> CallResult {
         let gone = || self.record_gone("MAAS has no record of it");
         if self.site.spec.keep_in_maas {
             let stored = async {
@@ -239,7 +235,7 @@ impl StageExecutor<'_> {
         &self,
         machine: &Machine,
         checkpoint: &OrderCheckpoint,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         check_unlocked(machine)?;
         self.call.check_unused(machine, &self.node.id()).await?;
         let id = &machine.system_id;

@@ -14,8 +14,8 @@ use super::{deploy, release};
 use crate::clock::now;
 use crate::fault::possibly_happened;
 use crate::maas::{DeployRequest, Machine, Status};
-use model::effect::{CallVerb, ProviderAnswer};
-use model::fault::{Fault, FaultCode};
+use model::effect::{CallResult, CallVerb, ProviderAnswer};
+use model::fault::{Fault, FaultCode, Result};
 use model::id::NodeId;
 
 /// A round takes at most this many steps; each step advances it or waits for MAAS.
@@ -49,7 +49,7 @@ pub(super) enum InstallSource<'a> {
 
 impl InstallSource<'_> {
     /// Prepares the machine and returns the deploy request.
-    async fn prepare(&self, machine: &Machine) -> Result<DeployRequest, Fault> {
+    async fn prepare(&self, machine: &Machine) -> Result<DeployRequest> {
         match self {
             Self::Image(deploy) => Ok((*deploy).clone()),
             Self::Node(work) => {
@@ -116,7 +116,7 @@ impl CallContext<'_> {
         &self,
         restarted: &ReinstallRequest<'_>,
         (round, mut leg): (u32, ReinstallPhase),
-    ) -> Result<RoundResult, Fault> {
+    ) -> Result<RoundResult> {
         let id = restarted.system_id;
         let checkpoint = |leg| OrderCheckpoint::Reinstall { round, phase: leg };
         for _ in 0..MAX_ROUND_STEPS {
@@ -178,7 +178,7 @@ impl CallContext<'_> {
         restarted: &ReinstallRequest<'_>,
         machine: &Machine,
         letting: ReleaseProgress,
-    ) -> Result<ReinstallPhase, Fault> {
+    ) -> Result<ReinstallPhase> {
         if let AnnotationOwner::OtherNode(node) =
             self.annotation_owner(machine, restarted.node).await?
         {
@@ -214,7 +214,7 @@ impl CallContext<'_> {
         }
     }
 
-    async fn release_and_wait(&self, machine: &Machine) -> Result<(), Fault> {
+    async fn release_and_wait(&self, machine: &Machine) -> Result<()> {
         if !matches!(machine.status, Status::Releasing | Status::DiskErasing) {
             self.request_release(machine, false).await?;
         }
@@ -254,11 +254,7 @@ impl CallContext<'_> {
     }
 
     /// Stops a round: an installation is aborted; a release cannot be.
-    pub async fn stop_round(
-        &self,
-        machine: Option<Machine>,
-        node: Option<&NodeId>,
-    ) -> Result<ProviderAnswer, Fault> {
+    pub async fn stop_round(&self, machine: Option<Machine>, node: Option<&NodeId>) -> CallResult {
         let checkpoint = match self.checkpoints().stop().await? {
             StopResult::Barred => return Ok(ProviderAnswer::Stopped),
             StopResult::Begun(checkpoint) => checkpoint,
@@ -296,7 +292,7 @@ impl CallContext<'_> {
 }
 
 impl StageExecutor<'_> {
-    pub async fn recover(&self) -> Result<ProviderAnswer, Fault> {
+    pub async fn recover(&self) -> CallResult {
         let notes = self.call.checkpoints();
         match self.call.verb() {
             CallVerb::Perform => match notes.recall().await? {
@@ -328,7 +324,7 @@ impl StageExecutor<'_> {
         }
     }
 
-    async fn begin_rounds(&self) -> Result<ProviderAnswer, Fault> {
+    async fn begin_rounds(&self) -> CallResult {
         let machine = self.locate().await?;
         if machine.status == Status::Deployed {
             return Ok(done(&machine, "it is installed: nothing to recover"));
@@ -354,7 +350,7 @@ impl StageExecutor<'_> {
         self.run_rounds(checkpoint).await.map_err(possibly_happened)
     }
 
-    async fn run_rounds(&self, checkpoint: OrderCheckpoint) -> Result<ProviderAnswer, Fault> {
+    async fn run_rounds(&self, checkpoint: OrderCheckpoint) -> CallResult {
         let OrderCheckpoint::Reinstall { round, phase: mut leg } = checkpoint else {
             return Err(checkpoint_mismatch());
         };

@@ -8,15 +8,15 @@ use super::release_decision::{self, ReleaseProgress};
 use crate::clock::now;
 use crate::maas::{Machine, Status};
 use crate::power::PowerGoal;
-use model::effect::{CallVerb, PowerOffPolicy, ProviderAnswer};
-use model::fault::{Fault, FaultCode};
+use model::effect::{CallResult, CallVerb, PowerOffPolicy, ProviderAnswer};
+use model::fault::{Fault, FaultCode, Result};
 use std::time::Duration;
 
 /// The longest time between the start of an attempt and its request.
 const MAX_REQUEST_DELAY: Duration = Duration::from_secs(60);
 
 /// The result of the wait for a release; `None` while it continues.
-pub(super) fn release_result(machine: &Machine) -> Option<Result<Machine, Fault>> {
+pub(super) fn release_result(machine: &Machine) -> Option<Result<Machine>> {
     match machine.status {
         Status::Ready | Status::New => Some(Ok(machine.clone())),
         Status::Releasing | Status::DiskErasing => None,
@@ -47,7 +47,7 @@ pub(super) fn release_result(machine: &Machine) -> Option<Result<Machine, Fault>
 }
 
 impl StageExecutor<'_> {
-    pub async fn release(&self) -> Result<ProviderAnswer, Fault> {
+    pub async fn release(&self) -> CallResult {
         let notes = self.call.checkpoints();
         let gone = || self.record_gone("MAAS has no record of it: nothing to release");
         match self.call.verb() {
@@ -114,11 +114,7 @@ impl StageExecutor<'_> {
         }
     }
 
-    async fn release_now(
-        &self,
-        machine: Machine,
-        checkpoint: OrderCheckpoint,
-    ) -> Result<ProviderAnswer, Fault> {
+    async fn release_now(&self, machine: Machine, checkpoint: OrderCheckpoint) -> CallResult {
         match self.release_step(&machine, &checkpoint) {
             release_decision::ReleaseStep::Released => {
                 return Ok(done(&machine, describe_state(&machine)));
@@ -144,7 +140,7 @@ impl StageExecutor<'_> {
 
     /// Before the request the stop is final. A running release cannot be recalled; at its deadline
     /// the attempt ends and the next one continues to wait.
-    async fn stop_releasing(&self) -> Result<ProviderAnswer, Fault> {
+    async fn stop_releasing(&self) -> CallResult {
         let notes = self.call.checkpoints();
         let checkpoint = match notes.stop().await? {
             StopResult::Barred => return Ok(ProviderAnswer::Stopped),
@@ -180,7 +176,7 @@ impl StageExecutor<'_> {
             .is_some_and(|at| now().since(at) + MAX_REQUEST_DELAY >= self.call.limit)
     }
 
-    pub async fn power_off(&self) -> Result<ProviderAnswer, Fault> {
+    pub async fn power_off(&self) -> CallResult {
         let Some(machine) = self.try_locate().await? else {
             return Ok(match self.call.verb() {
                 CallVerb::Stop => ProviderAnswer::Stopped,

@@ -6,7 +6,7 @@
 use super::annotations::{self, AnnotationOwner};
 use super::executor::{CallContext, MaasOwner, check_unlocked, describe_state, state_disagrees};
 use crate::maas::{Machine, ReleaseRequest, Status};
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use model::id::NodeId;
 use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -143,7 +143,7 @@ fn other_owner_reason(whose: &AnnotationOwner, owner: &MaasOwner) -> Option<Stri
 
 impl CallContext<'_> {
     /// Refuses to release a machine of another owner.
-    pub async fn check_may_release(&self, machine: &Machine, node: &NodeId) -> Result<(), Fault> {
+    pub async fn check_may_release(&self, machine: &Machine, node: &NodeId) -> Result<()> {
         let owner = self.annotation_owner(machine, Some(node)).await?;
         match other_owner_reason(&owner, &self.maas_owner(machine).await?) {
             None => Ok(()),
@@ -155,7 +155,7 @@ impl CallContext<'_> {
     }
 
     /// Refuses to touch a machine in use.
-    pub async fn check_unused(&self, machine: &Machine, node: &NodeId) -> Result<(), Fault> {
+    pub async fn check_unused(&self, machine: &Machine, node: &NodeId) -> Result<()> {
         let owner = self.annotation_owner(machine, Some(node)).await?;
         match in_use_reason(machine, &owner, &self.maas_owner(machine).await?) {
             None => Ok(()),
@@ -164,7 +164,7 @@ impl CallContext<'_> {
     }
 
     /// An installation of this node may be powered off by it.
-    pub async fn check_may_power_off(&self, machine: &Machine, node: &NodeId) -> Result<(), Fault> {
+    pub async fn check_may_power_off(&self, machine: &Machine, node: &NodeId) -> Result<()> {
         match self.annotation_owner(machine, Some(node)).await? {
             AnnotationOwner::ThisRun | AnnotationOwner::ThisNode => Ok(()),
             AnnotationOwner::OtherNode(_) | AnnotationOwner::Unmarked => {
@@ -174,7 +174,7 @@ impl CallContext<'_> {
     }
 
     /// Annotates a machine before its release. False: we do not own it.
-    pub async fn mark_for_release(&self, machine: &Machine) -> Result<bool, Fault> {
+    pub async fn mark_for_release(&self, machine: &Machine) -> Result<bool> {
         if annotations::is_marked_for_release(machine, self.key()) {
             return Ok(true);
         }
@@ -186,7 +186,7 @@ impl CallContext<'_> {
         Ok(true)
     }
 
-    pub async fn request_release(&self, machine: &Machine, erase: bool) -> Result<Machine, Fault> {
+    pub async fn request_release(&self, machine: &Machine, erase: bool) -> Result<Machine> {
         let with = if erase { ", and its disks erased" } else { "" };
         self.journal.write_line(format!("maas: {} is released{with}", machine.system_id)).await;
         let release = ReleaseRequest {

@@ -2,7 +2,7 @@
 //! for an hour: one poll reads all awaited machines and serves every waiter.
 
 use crate::maas::{Maas, Machine, MachineFilter};
-use model::fault::Fault;
+use model::fault::Result;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Mutex as AsyncMutex;
@@ -20,7 +20,7 @@ pub(super) struct SharedPoll {
     last_poll: AsyncMutex<Option<Poll>>,
 }
 
-type PollResult = Result<Arc<BTreeMap<String, Arc<Machine>>>, Fault>;
+type PollResult = Result<Arc<BTreeMap<String, Arc<Machine>>>>;
 
 struct Poll {
     /// When it started: its result is not older.
@@ -73,7 +73,7 @@ impl SharedPoll {
 
 impl Waiter<'_> {
     /// Returns the machine from a poll that this waiter has not used yet.
-    pub async fn poll(&mut self, maas: &Maas) -> Result<Arc<Machine>, Fault> {
+    pub async fn poll(&mut self, maas: &Maas) -> Result<Arc<Machine>> {
         let observed = self.newer_poll(maas).await?;
         match observed.get(self.system_id) {
             Some(machine) => Ok(Arc::clone(machine)),

@@ -8,7 +8,7 @@ use crate::http_client::Trust;
 use crate::maas::{Address, ApiKey, Maas, MachineFilter};
 use crate::peer_login::{PeerLogin, wrong_kind};
 use crate::state_store::{Credential, ProviderStateStore, Secret};
-use model::fault::{Fault, FaultCode};
+use model::fault::{Fault, FaultCode, Result};
 use model::id::SiteId;
 use model::site::Site;
 use secrecy::{ExposeSecret, SecretString};
@@ -51,7 +51,7 @@ impl SiteClients {
         Self { logins: PeerLogin(store), settings, clients: Mutex::default() }
     }
 
-    pub async fn open(&self, site: &Site) -> Result<Arc<SiteClient>, Fault> {
+    pub async fn open(&self, site: &Site) -> Result<Arc<SiteClient>> {
         let spec = &site.spec;
         let credential = self.logins.0.credential(&spec.maas_credential).await?;
         let made_of = ClientConfig {
@@ -92,11 +92,7 @@ impl SiteClients {
         }
     }
 
-    async fn connect(
-        &self,
-        made_of: &ClientConfig,
-        credential: &Credential,
-    ) -> Result<Maas, Fault> {
+    async fn connect(&self, made_of: &ClientConfig, credential: &Credential) -> Result<Maas> {
         let unfit = |message: String| Fault::new(FaultCode::SiteUnfit, message);
         let address = Address::parse(&made_of.url)
             .map_err(|refusal| unfit(format!("site.spec.{}", refusal.message)))?;
@@ -129,7 +125,7 @@ impl SiteClients {
     }
 }
 
-fn api_key(credential: &Credential) -> Result<&SecretString, Fault> {
+fn api_key(credential: &Credential) -> Result<&SecretString> {
     match &credential.secret {
         Secret::MaasKey { key } => Ok(key),
         Secret::Password { .. } | Secret::Key { .. } | Secret::Kubeconfig { .. } => {
@@ -143,7 +139,7 @@ fn api_key(credential: &Credential) -> Result<&SecretString, Fault> {
 
 impl SiteClient {
     /// All machines of the region. Waiting callers share the next request that starts after theirs.
-    pub async fn list(&self) -> Result<Arc<Vec<ListedMachine>>, Fault> {
+    pub async fn list(&self) -> Result<Arc<Vec<ListedMachine>>> {
         let desired = Instant::now();
         let mut listed = self.listed.lock().await;
         if let Some((requested, machines)) = listed.as_ref()
@@ -159,7 +155,7 @@ impl SiteClient {
     }
 
     /// The MAAS user of our API key.
-    pub async fn user(&self) -> Result<&str, Fault> {
+    pub async fn user(&self) -> Result<&str> {
         let request = || async { Ok(self.maas.whoami().await?.username) };
         self.user.get_or_try_init(request).await.map(String::as_str)
     }

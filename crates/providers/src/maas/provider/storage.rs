@@ -5,14 +5,14 @@ use super::executor::{
     MachineSetting, StageExecutor, check_unlocked, describe_state, done, state_disagrees,
 };
 use crate::maas::{BlockDevice, Machine, Status, StorageLayout};
-use model::effect::ProviderAnswer;
-use model::fault::{Fault, FaultCode};
+use model::effect::{CallResult, ProviderAnswer};
+use model::fault::{Fault, FaultCode, Result};
 
 const PHYSICAL: &str = "physical";
 const BYTES_PER_GB: u64 = 1_000_000_000;
 
 impl StageExecutor<'_> {
-    pub async fn configure_storage(&self) -> Result<ProviderAnswer, Fault> {
+    pub async fn configure_storage(&self) -> CallResult {
         self.configure(MachineSetting::Disks).await
     }
 
@@ -32,7 +32,7 @@ impl StageExecutor<'_> {
         }
     }
 
-    pub async fn apply_layout(&self, machine: Machine) -> Result<ProviderAnswer, Fault> {
+    pub async fn apply_layout(&self, machine: Machine) -> CallResult {
         check_unlocked(&machine)?;
         if machine.status != Status::Ready {
             return Err(state_disagrees(&machine, self.ready_hint(&machine).await?));
@@ -66,7 +66,7 @@ impl StageExecutor<'_> {
     }
 
     /// What makes the machine Ready again: MAAS changes disks only then.
-    async fn ready_hint(&self, machine: &Machine) -> Result<&'static str, Fault> {
+    async fn ready_hint(&self, machine: &Machine) -> Result<&'static str> {
         let ours = match self.call.annotation_owner(machine, Some(&self.node.id())).await? {
             AnnotationOwner::ThisRun | AnnotationOwner::ThisNode => {
                 machine.status == Status::Allocated
@@ -82,7 +82,7 @@ impl StageExecutor<'_> {
     }
 
     /// `None`: MAAS's default.
-    fn layout(&self) -> Result<Option<StorageLayout>, Fault> {
+    fn layout(&self) -> Result<Option<StorageLayout>> {
         match self.site.spec.storage_layout.as_str() {
             "" => Ok(None),
             name => StorageLayout::parse(name).map(Some).ok_or_else(|| {
@@ -95,7 +95,7 @@ impl StageExecutor<'_> {
 }
 
 /// The boot disk by a part of its model; the present one is preferred. `None`: MAAS's choice.
-fn choose<'a>(machine: &'a Machine, model: &str) -> Result<Option<&'a BlockDevice>, Fault> {
+fn choose<'a>(machine: &'a Machine, model: &str) -> Result<Option<&'a BlockDevice>> {
     if model.is_empty() {
         return Ok(None);
     }

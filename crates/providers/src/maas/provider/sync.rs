@@ -5,8 +5,8 @@ use super::checkpoint::{CheckpointStore, OrderCheckpoint};
 use super::executor::{StageExecutor, describe_state, done, state_disagrees};
 use crate::clock::now;
 use crate::maas::{Machine, Status};
-use model::effect::{CallVerb, ProviderAnswer};
-use model::fault::{Fault, FaultCode};
+use model::effect::{CallResult, CallVerb, ProviderAnswer};
+use model::fault::{Fault, FaultCode, Result};
 use model::time::{Timestamp, format_duration};
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ fn sync_health(
 }
 
 impl StageExecutor<'_> {
-    pub async fn ensure_sync(&self) -> Result<ProviderAnswer, Fault> {
+    pub async fn ensure_sync(&self) -> CallResult {
         self.run_read_only(async {
             let machine = self.locate().await?;
             if machine.status != Status::Deployed {
@@ -85,7 +85,7 @@ impl StageExecutor<'_> {
         .await
     }
 
-    pub async fn wait_for_sync(&self) -> Result<ProviderAnswer, Fault> {
+    pub async fn wait_for_sync(&self) -> CallResult {
         if self.call.verb() == CallVerb::Stop {
             return Ok(ProviderAnswer::Stopped);
         }
@@ -132,7 +132,7 @@ impl StageExecutor<'_> {
     }
 
     /// When MAAS was requested to install the present system, if Farrier did it.
-    async fn installed_at(&self, machine: &Machine) -> Result<Option<Timestamp>, Fault> {
+    async fn installed_at(&self, machine: &Machine) -> Result<Option<Timestamp>> {
         let Some(key) = annotations::annotated_key(machine) else { return Ok(None) };
         let notes = CheckpointStore { key: &key, ..self.call.checkpoints() };
         Ok(match notes.recall().await? {

@@ -8,8 +8,8 @@ use super::release_decision::{self, ReleaseProgress};
 use crate::clock::now;
 use crate::maas::{Machine, Status};
 use crate::port::Target;
-use model::effect::{CallVerb, ProviderAnswer};
-use model::fault::{Fault, FaultCode};
+use model::effect::{CallResult, CallVerb, ProviderAnswer};
+use model::fault::{Fault, FaultCode, Result};
 use model::node::MaasState;
 
 enum UndoTarget {
@@ -21,11 +21,11 @@ impl StageExecutor<'_> {
     /// Runs an undo: all are idempotent and read first. `left` reads what there is to undo.
     async fn run_undo<F>(
         &self,
-        left: impl Future<Output = Result<UndoTarget, Fault>>,
+        left: impl Future<Output = Result<UndoTarget>>,
         act: impl FnOnce(Machine, OrderCheckpoint) -> F,
-    ) -> Result<ProviderAnswer, Fault>
+    ) -> CallResult
     where
-        F: Future<Output = Result<ProviderAnswer, Fault>>,
+        F: Future<Output = CallResult>,
     {
         let (notes, verb) = (self.call.checkpoints(), self.call.verb());
         match verb {
@@ -50,7 +50,7 @@ impl StageExecutor<'_> {
     }
 
     /// Deletes the record that this run made; one from before stays.
-    pub async fn undo_create(&self, target: &Target) -> Result<ProviderAnswer, Fault> {
+    pub async fn undo_create(&self, target: &Target) -> CallResult {
         let left = async {
             let Some(machine) = self.find_created_record(target).await? else {
                 return Ok(self.no_record());
@@ -70,7 +70,7 @@ impl StageExecutor<'_> {
 
     /// The record that may have to be deleted. One whose id was never stored is recognised by its
     /// description. On a conflict nothing was made.
-    async fn find_created_record(&self, target: &Target) -> Result<Option<Machine>, Fault> {
+    async fn find_created_record(&self, target: &Target) -> Result<Option<Machine>> {
         if let Some(machine) = self.try_locate().await? {
             return Ok(Some(machine));
         }
@@ -83,7 +83,7 @@ impl StageExecutor<'_> {
     }
 
     /// A run without a first read undoes its predecessor's record, others only their own.
-    async fn is_created_by_farrier(&self, machine: &Machine) -> Result<bool, Fault> {
+    async fn is_created_by_farrier(&self, machine: &Machine) -> Result<bool> {
         let Some((node, run)) = annotations::parse_record_description(&machine.description) else {
             return Ok(false);
         };
@@ -95,7 +95,7 @@ impl StageExecutor<'_> {
 
     /// Aborts the commissioning that this run or its predecessor started. A finished one stays,
     /// since it takes nothing from anyone.
-    pub async fn undo_commission(&self) -> Result<ProviderAnswer, Fault> {
+    pub async fn undo_commission(&self) -> CallResult {
         let left = async {
             let Some(machine) = self.try_locate().await? else { return Ok(self.no_record()) };
             let before = self.call.first_observed().await?;
@@ -116,7 +116,7 @@ impl StageExecutor<'_> {
         &self,
         machine: Machine,
         checkpoint: OrderCheckpoint,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         self.call
             .checkpoints()
             .compare_and_swap(&checkpoint, &OrderCheckpoint::Requested { at: now() })
@@ -137,7 +137,7 @@ impl StageExecutor<'_> {
     }
 
     /// Releases what this run installed or was about to. Other installations stay.
-    pub async fn undo_deploy(&self) -> Result<ProviderAnswer, Fault> {
+    pub async fn undo_deploy(&self) -> CallResult {
         let left = async {
             let Some(machine) = self.try_locate().await? else { return Ok(self.no_record()) };
             let letting = matches!(machine.status, Status::Releasing | Status::DiskErasing);
@@ -160,7 +160,7 @@ impl StageExecutor<'_> {
         &self,
         machine: Machine,
         checkpoint: OrderCheckpoint,
-    ) -> Result<ProviderAnswer, Fault> {
+    ) -> CallResult {
         match release_decision::next_release_step(&machine, ReleaseProgress::Begun, false) {
             release_decision::ReleaseStep::Request => {
                 self.call
@@ -185,7 +185,7 @@ impl StageExecutor<'_> {
     /// A run without a first read undoes the installation of another run of the node, others only
     /// their own. The annotation stays until the release. An allocation without one is ours if
     /// there was none before.
-    async fn is_installed_by_farrier(&self, machine: &Machine) -> Result<bool, Fault> {
+    async fn is_installed_by_farrier(&self, machine: &Machine) -> Result<bool> {
         let taken = !matches!(
             machine.status,
             Status::New | Status::Commissioning | Status::FailedCommissioning | Status::Ready
