@@ -84,16 +84,3 @@ impl Folder {
         &self.0
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_folder_is_a_plain_absolute_path() {
-        assert_eq!(Folder::parse("/var/lib/jobs/").unwrap().as_str(), "/var/lib/jobs");
-        for bad in ["", "/", "jobs", "/a b", "/a'b", "/a$b", "/a/../b", "/a\nb"] {
-            assert!(Folder::parse(bad).is_err(), "{bad:?}");
-        }
-    }
-}

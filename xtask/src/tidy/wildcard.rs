@@ -11,7 +11,7 @@ use super::source::{Source, body_start, is_word, line_of, matching_brace, word_s
 const EXTERNAL_ENUMS: [&str; 4] = ["ErrorKind", "Ordering", "StatusCode", "Value"];
 
 /// Crates that are not checked yet.
-const UNCHECKED_CRATES: [&str; 2] = ["crates/engine/", "crates/providers/"];
+const UNCHECKED_CRATES: [&str; 1] = ["crates/engine/"];
 
 /// One arm: the start of its pattern, and the pattern with its guard.
 struct Arm {

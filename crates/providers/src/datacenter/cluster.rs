@@ -206,9 +206,9 @@ impl Datacenter {
         {
             api.delete_token(&token).await.map_err(possibly_happened)?;
         }
-        match ended? {
-            ProviderAnswer::Done(_) => {}
-            other => return Ok(other),
+        let answer = ended?;
+        if !matches!(answer, ProviderAnswer::Done(_)) {
+            return Ok(answer);
         }
         // The node appears shortly after kubeadm has ended. The step's timeout limits the wait.
         loop {
@@ -239,20 +239,20 @@ impl Datacenter {
                 Some(node) => ProviderAnswer::Differs(node_outcome(cluster, Some(&node)).message),
             }),
             CallVerb::Perform | CallVerb::Follow => {
-                match self.command(target, call, RESET, journal).await? {
-                    ProviderAnswer::Done(_) => {}
-                    other => return Ok(other),
+                let answer = self.command(target, call, RESET, journal).await?;
+                if !matches!(answer, ProviderAnswer::Done(_)) {
+                    return Ok(answer);
                 }
                 api.remove_node(name).await?;
                 Ok(ProviderAnswer::Done(node_outcome(cluster, None)))
             }
-            CallVerb::GetStatus => match self.command(target, call, RESET, journal).await? {
+            CallVerb::GetStatus => {
+                let answer = self.command(target, call, RESET, journal).await?;
+                let left = matches!(answer, ProviderAnswer::Done(_));
                 // The host has left; `Follow` deletes the Node object.
-                ProviderAnswer::Done(_) if api.node(name).await?.is_some() => {
-                    Ok(ProviderAnswer::UnderWay)
-                }
-                other => Ok(other),
-            },
+                let under_way = left && api.node(name).await?.is_some();
+                Ok(if under_way { ProviderAnswer::UnderWay } else { answer })
+            }
             CallVerb::Stop => self.command(target, call, RESET, journal).await,
         }
     }

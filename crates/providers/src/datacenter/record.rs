@@ -152,6 +152,7 @@ fn moment(at: Timestamp) -> String {
 mod tests {
     use super::*;
     use crate::redfish::{Disk, Firmware, Nic};
+    use model::fault::Fault;
     use model::fault::FaultCode;
 
     #[test]

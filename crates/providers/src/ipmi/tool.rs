@@ -129,12 +129,11 @@ mod tests {
         let login = Login { user: "u".into(), password: "hush".into() };
         // A fork in another thread may still have the file open for writing.
         for _ in 0..50 {
-            match tool(&program, &login, deadline).run(&["raw".into()], script).await {
-                ToolResult::NotRun(message) if message.contains("busy") => {
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
-                ending => return ending,
+            let ending = tool(&program, &login, deadline).run(&["raw".into()], script).await;
+            if !matches!(&ending, ToolResult::NotRun(message) if message.contains("busy")) {
+                return ending;
             }
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
         panic!("the stand-in stayed busy");
     }

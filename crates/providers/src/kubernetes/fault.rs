@@ -127,6 +127,7 @@ fn broken(call: &ApiCall<'_>, error: &(dyn Error + Send + Sync + 'static)) -> (F
 
 fn tls(call: &ApiCall<'_>, error: &rustls::Error) -> (FaultCode, String) {
     use AlertDescription as Alert;
+    #[expect(clippy::wildcard_enum_match_arm, reason = "rustls may add errors")]
     match error {
         rustls::Error::InvalidCertificate(_) => {
             let message = format!("did not prove to be the cluster of the kubeconfig ({error})");

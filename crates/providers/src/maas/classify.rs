@@ -215,7 +215,7 @@ fn flat(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Array(several) => several.iter().map(flat).collect::<Vec<_>>().join(" "),
-        other => other.to_string(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => value.to_string(),
     }
 }
 

@@ -165,27 +165,3 @@ fn written<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Erro
     let from = bytes.len().saturating_sub(MAX_OUTPUT_BYTES);
     Ok(String::from_utf8_lossy(&bytes[from..]).into_owned())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn output(text: &str) -> ScriptResult {
-        let value =
-            json!({"name": "install.log", "exit_status": 1, "output": STANDARD.encode(text)});
-        serde_json::from_value(value).unwrap()
-    }
-
-    #[test]
-    fn long_logs_are_cut_to_their_end() {
-        assert_eq!(output("curtin: failed\n").output, "curtin: failed\n");
-        let long = format!("{}why", "x".repeat(MAX_OUTPUT_BYTES));
-        let stored = output(&long).output;
-        assert_eq!(stored.len(), MAX_OUTPUT_BYTES);
-        assert!(stored.ends_with("xwhy"));
-        let silent: ScriptResult =
-            serde_json::from_value(json!({"name": "a", "output": null})).unwrap();
-        assert_eq!((silent.output.as_str(), silent.exit_status), ("", None));
-    }
-}

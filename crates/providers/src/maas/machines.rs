@@ -106,10 +106,7 @@ impl Maas {
     ) -> Result<BTreeMap<String, SecretString>> {
         let call = Call::get(one(system_id)).op("power_parameters").about(CallTarget::Machine);
         let reported: BTreeMap<String, Value> = self.read(call).await?;
-        let text = |value: Value| match value {
-            Value::String(text) => text,
-            other => other.to_string(),
-        };
+        let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         Ok(reported.into_iter().map(|(name, value)| (name, text(value).into())).collect())
     }
 

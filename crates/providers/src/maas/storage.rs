@@ -70,16 +70,3 @@ impl Maas {
 fn disks(system_id: &str) -> String {
     format!("nodes/{}/blockdevices/", encode(system_id))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn layouts_are_read_by_their_words() {
-        for layout in StorageLayout::ALL {
-            assert_eq!(StorageLayout::parse(layout.as_str()), Some(layout));
-        }
-        assert_eq!(StorageLayout::parse("zfs"), None);
-    }
-}

@@ -239,11 +239,9 @@ impl Hardware {
                 false,
             ) => true,
         };
-        let message = match stage {
-            NodeStage::ValidateCleanNode if !holds => {
-                "something of its users is still there".into()
-            }
-            stage => format!("{stage}: MAAS has the machine as {state}"),
+        let message = match stage == NodeStage::ValidateCleanNode && !holds {
+            true => "something of its users is still there".into(),
+            false => format!("{stage}: MAAS has the machine as {state}"),
         };
         if holds { Ok(outcome(message, None)) } else { Err(message) }
     }

@@ -158,6 +158,7 @@ async fn read_output(reader: &mut ChannelReadHalf) -> Result<Output, SessionErro
     let mut output = Output::default();
     let mut ended = false;
     while let Some(message) = reader.wait().await {
+        #[expect(clippy::wildcard_enum_match_arm, reason = "russh may add messages")]
         match message {
             ChannelMsg::Data { data } => take(&mut output.stdout, &data)?,
             ChannelMsg::ExtendedData { data, ext } if ext == STDERR => {

@@ -233,7 +233,10 @@ impl Host {
 fn into_start_fault(broken: CallError) -> Fault {
     match broken {
         CallError::TimedOut(message) => Fault::new(FaultCode::AnswerLost, message),
-        other => other.into_change_fault(),
+        CallError::Unsent(_)
+        | CallError::Lost(_)
+        | CallError::Refused(_)
+        | CallError::TooLong(_) => broken.into_change_fault(),
     }
 }
 

@@ -285,13 +285,12 @@ mod tests {
             (&taken(true), shows("1", &[]), FaultCode::FirmwareDiffers, "shows 1 after"),
             (&taken(false), shows("1", &[]), FaultCode::TaskLost, "shows 1"),
         ] {
-            match next_step(stage, &observation, "2", at(100), SETTLE) {
-                UpdateStep::Fail(fault) => {
-                    assert_eq!(fault.code, code, "{fault}");
-                    assert!(fault.message.contains(words), "{fault}");
-                }
-                other => panic!("{stage:?} {observation:?}: {other:?}"),
-            }
+            let UpdateStep::Fail(fault) = next_step(stage, &observation, "2", at(100), SETTLE)
+            else {
+                panic!("{stage:?} {observation:?}")
+            };
+            assert_eq!(fault.code, code, "{fault}");
+            assert!(fault.message.contains(words), "{fault}");
         }
     }
 

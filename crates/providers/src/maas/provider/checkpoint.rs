@@ -93,23 +93,13 @@ pub(super) struct CheckpointStore<'a> {
     pub key: &'a EffectKey,
 }
 
-/// The result of a stop.
-pub(super) enum StopResult {
-    /// It never started and never will.
-    Barred,
-    Begun(OrderCheckpoint),
-}
-
 impl CheckpointStore<'_> {
     /// Writes the first checkpoint unless one exists; returns the one in force. Fails when stopped.
     pub async fn begin(&self, first: OrderCheckpoint) -> Result<OrderCheckpoint> {
         match self.store.begin(self.key, &Checkpoint::Begun(self.serialize(&first)?)).await? {
             None => Ok(first),
             Some(Checkpoint::Barred) => Err(self.barred()),
-            Some(Checkpoint::Begun(body)) => match self.deserialize(body)? {
-                OrderCheckpoint::Stopped => Err(self.barred()),
-                checkpoint => Ok(checkpoint),
-            },
+            Some(Checkpoint::Begun(body)) => self.deserialize(body)?.ok_or_else(|| self.barred()),
         }
     }
 
@@ -117,10 +107,7 @@ impl CheckpointStore<'_> {
     pub async fn recall(&self) -> Result<Option<OrderCheckpoint>> {
         match self.store.checkpoint(self.key).await? {
             None | Some(Checkpoint::Barred) => Ok(None),
-            Some(Checkpoint::Begun(body)) => Ok(match self.deserialize(body)? {
-                OrderCheckpoint::Stopped => None,
-                checkpoint => Some(checkpoint),
-            }),
+            Some(Checkpoint::Begun(body)) => self.deserialize(body),
         }
     }
 
@@ -144,14 +131,11 @@ impl CheckpointStore<'_> {
         }
     }
 
-    /// Bars the key if nothing has started.
-    pub async fn stop(&self) -> Result<StopResult> {
+    /// Bars the key if nothing has started. `None`: it never started and never will.
+    pub async fn stop(&self) -> Result<Option<OrderCheckpoint>> {
         match self.store.begin(self.key, &Checkpoint::Barred).await? {
-            None | Some(Checkpoint::Barred) => Ok(StopResult::Barred),
-            Some(Checkpoint::Begun(body)) => Ok(match self.deserialize(body)? {
-                OrderCheckpoint::Stopped => StopResult::Barred,
-                checkpoint => StopResult::Begun(checkpoint),
-            }),
+            None | Some(Checkpoint::Barred) => Ok(None),
+            Some(Checkpoint::Begun(body)) => self.deserialize(body),
         }
     }
 
@@ -162,11 +146,13 @@ impl CheckpointStore<'_> {
         serde_json::to_value(checkpoint).map_err(wrong)
     }
 
-    fn deserialize(&self, body: Value) -> Result<OrderCheckpoint> {
+    /// `None` when it was stopped.
+    fn deserialize(&self, body: Value) -> Result<Option<OrderCheckpoint>> {
         let wrong = |error| {
             Fault::new(FaultCode::RecordUnreadable, format!("the note of {}: {error}", self.key))
         };
-        serde_json::from_value(body).map_err(wrong)
+        let checkpoint = serde_json::from_value(body).map_err(wrong)?;
+        Ok((checkpoint != OrderCheckpoint::Stopped).then_some(checkpoint))
     }
 
     fn barred(&self) -> Fault {

@@ -1,6 +1,6 @@
 //! Commissioning: MAAS boots the machine to read its hardware and optionally tests it.
 
-use super::checkpoint::{OrderCheckpoint, StopResult, checkpoint_mismatch};
+use super::checkpoint::{OrderCheckpoint, checkpoint_mismatch};
 use super::executor::{
     MaasOwner, StageExecutor, check_unlocked, describe_state, done, state_disagrees, status_answer,
     upstream_state,
@@ -128,7 +128,7 @@ impl StageExecutor<'_> {
     /// Aborts what this key started. The stop is recorded last, so a crash repeats the abort.
     async fn stop_commissioning(&self) -> CallResult {
         let notes = self.call.checkpoints();
-        let StopResult::Begun(checkpoint) = notes.stop().await? else {
+        let Some(checkpoint) = notes.stop().await? else {
             return Ok(ProviderAnswer::Stopped);
         };
         if let (Some(machine), Some(_)) = (self.try_locate().await?, checkpoint.requested_at()) {

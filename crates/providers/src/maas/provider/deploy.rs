@@ -4,7 +4,7 @@
 //! started; one from before the run is adopted; any other is left alone.
 
 use super::annotations::{self, AnnotationOwner};
-use super::checkpoint::{OrderCheckpoint, StopResult, checkpoint_mismatch};
+use super::checkpoint::{OrderCheckpoint, checkpoint_mismatch};
 use super::executor::{
     MaasOwner, StageExecutor, describe_state, done, state_disagrees, upstream_state,
 };
@@ -193,9 +193,8 @@ impl StageExecutor<'_> {
     /// Aborts an installation that this key started. A finished one stays.
     async fn stop_deploying(&self) -> CallResult {
         let notes = self.call.checkpoints();
-        let checkpoint = match notes.stop().await? {
-            StopResult::Barred => return Ok(ProviderAnswer::Stopped),
-            StopResult::Begun(checkpoint) => checkpoint,
+        let Some(checkpoint) = notes.stop().await? else {
+            return Ok(ProviderAnswer::Stopped);
         };
         let machine = self.try_locate().await?;
         if let (OrderCheckpoint::Deploy { requested_at: Some(_) }, Some(machine)) =

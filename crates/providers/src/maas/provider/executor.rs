@@ -104,12 +104,13 @@ impl CallContext<'_> {
         machine: &Machine,
         node: Option<&NodeId>,
     ) -> Result<AnnotationOwner> {
-        match annotations::annotation_owner(machine, self.key().run(), node) {
-            AnnotationOwner::OtherNode(other) if !self.node_exists(&other).await? => {
-                Ok(AnnotationOwner::Unmarked)
-            }
-            owner => Ok(owner),
+        let owner = annotations::annotation_owner(machine, self.key().run(), node);
+        if let AnnotationOwner::OtherNode(other) = &owner
+            && !self.node_exists(other).await?
+        {
+            return Ok(AnnotationOwner::Unmarked);
         }
+        Ok(owner)
     }
 
     pub async fn node_exists(&self, node: &NodeId) -> Result<bool> {
@@ -337,8 +338,7 @@ pub(super) enum MachineSetting {
 impl CallContext<'_> {
     /// Stops a call that may be abandoned at any point.
     pub async fn stop_idempotent(&self) -> CallResult {
-        use super::checkpoint::StopResult;
-        if let StopResult::Begun(memo) = self.checkpoints().stop().await? {
+        if let Some(memo) = self.checkpoints().stop().await? {
             if self.is_in_flight(&memo) {
                 return Ok(ProviderAnswer::UnderWay);
             }

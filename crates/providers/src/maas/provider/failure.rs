@@ -2,10 +2,10 @@
 //! the new system could not get its data from MAAS at first boot (datasource failure).
 
 use super::annotations;
-use super::executor::{StageExecutor, describe_state, done, state_disagrees};
+use super::executor::{StageExecutor, describe_state, outcome, state_disagrees};
 use super::masking::masked;
 use crate::maas::{Event, Machine, Status};
-use model::effect::{CallOutcome, CallResult, EffectKey, ProviderAnswer};
+use model::effect::{CallResult, EffectKey};
 use model::fault::{Fault, FaultCode, Result};
 
 /// How many of the last lines of an installer's log are copied.
@@ -100,34 +100,25 @@ impl StageExecutor<'_> {
     pub async fn classify(&self) -> CallResult {
         self.run_read_only(async {
             let machine = self.locate().await?;
+            let state = describe_state(&machine);
             if machine.status == Status::Deployed {
-                return self.classified(&machine, "nothing failed");
+                return Ok(outcome(&machine, format!("{state}; nothing failed")));
             }
             if machine.status != Status::FailedDeployment {
-                return Err(state_disagrees(
-                    &machine,
-                    "it is neither installed nor has that failed",
-                ));
+                let instead = "it is neither installed nor has that failed";
+                return Err(state_disagrees(&machine, instead));
             }
             match self.failure_cause(&machine).await? {
                 FailureCause::Datasource(line) => {
-                    let message = format!("the new system did not get its data: {line}");
-                    self.classified(&machine, &message)
+                    let message = format!("{state}; the new system did not get its data: {line}");
+                    Ok(outcome(&machine, message))
                 }
                 FailureCause::Other(line) => {
-                    let message = format!("{}: {line}", describe_state(&machine));
-                    Err(Fault::new(FaultCode::DeployFailed, message))
+                    Err(Fault::new(FaultCode::DeployFailed, format!("{state}: {line}")))
                 }
             }
         })
         .await
-    }
-
-    fn classified(&self, machine: &Machine, message: &str) -> Result<CallOutcome> {
-        match done(machine, format!("{}; {message}", describe_state(machine))) {
-            ProviderAnswer::Done(outcome) => Ok(outcome),
-            other => Err(Fault::new(FaultCode::ProtocolBroken, format!("{other:?}"))),
-        }
     }
 
     /// The cause of the last failed installation. Copies events and log to the run's log.

@@ -3,7 +3,9 @@
 
 use super::MaasProvider;
 use super::checkpoint::{OrderCheckpoint, checkpoint_mismatch};
-use super::executor::{CallContext, describe_state, done, state_disagrees, upstream_state};
+use super::executor::{
+    CallContext, describe_state, done, outcome, state_disagrees, upstream_state,
+};
 use super::power::PowerExecutor;
 use super::reinstall::{FIRST_CHECKPOINT, InstallSource, ReinstallRequest, RoundResult};
 use crate::fault::possibly_happened;
@@ -114,17 +116,12 @@ impl<'a> MachineExecutor<'a> {
                 Ok(self.nothing_to_do("MAAS knows of no clusters"))
             }
             Effect::Rma { action: RmaAction::Mark, .. } => {
-                Ok(match self.nothing_to_do("marked for return to the vendor") {
-                    ProviderAnswer::Done(observed) => ProviderAnswer::Done(CallOutcome {
-                        evidence: vec![ConditionObservation::new(
-                            ConditionType::Rma,
-                            true,
-                            "RmaRun",
-                        )],
-                        ..observed
-                    }),
-                    other => other,
-                })
+                let mut answer = self.nothing_to_do("marked for return to the vendor");
+                if let ProviderAnswer::Done(outcome) = &mut answer {
+                    let marked = ConditionObservation::new(ConditionType::Rma, true, "RmaRun");
+                    outcome.evidence = vec![marked];
+                }
+                Ok(answer)
             }
             Effect::Rma { action: RmaAction::Record, .. } => self.record().await,
             Effect::Reboot { mode: RebootMode::InBand, .. }
@@ -261,17 +258,9 @@ impl<'a> MachineExecutor<'a> {
         let restarted = ReinstallRequest { system_id: &self.system_id, node: None, source: what };
         match self.call.run_round(&restarted, (round, leg)).await? {
             RoundResult { machine, installed: true, .. } => {
-                Ok(match done(&machine, describe_state(&machine)) {
-                    ProviderAnswer::Done(observed) => ProviderAnswer::Done(CallOutcome {
-                        evidence: vec![ConditionObservation::new(
-                            ConditionType::Provisioned,
-                            true,
-                            "Imaged",
-                        )],
-                        ..observed
-                    }),
-                    other => other,
-                })
+                let imaged = ConditionObservation::new(ConditionType::Provisioned, true, "Imaged");
+                let observed = outcome(&machine, describe_state(&machine));
+                Ok(ProviderAnswer::Done(CallOutcome { evidence: vec![imaged], ..observed }))
             }
             RoundResult { machine, installed: false, .. } => {
                 self.call.log_events(&self.system_id).await?;

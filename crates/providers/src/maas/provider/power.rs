@@ -2,7 +2,7 @@
 //! decisions are those of every other machine. MAAS may deploy a machine on a power-on request, so
 //! none is sent to an Allocated machine.
 
-use super::checkpoint::{OrderCheckpoint, StopResult, checkpoint_mismatch};
+use super::checkpoint::{OrderCheckpoint, checkpoint_mismatch};
 use super::executor::{CallContext, describe_state, outcome, state_disagrees};
 use crate::clock::now;
 use crate::fault::possibly_happened;
@@ -273,7 +273,7 @@ impl PowerExecutor<'_> {
     /// Before the first command nothing has happened; after it the sequence is completed.
     async fn stop(&self, machine: &Machine) -> CallResult {
         let notes = self.call.checkpoints();
-        let StopResult::Begun(checkpoint) = notes.stop().await? else {
+        let Some(checkpoint) = notes.stop().await? else {
             return Ok(ProviderAnswer::Stopped);
         };
         let plan = PowerProgress::from_checkpoint(&checkpoint)?;

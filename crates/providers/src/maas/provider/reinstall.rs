@@ -4,7 +4,7 @@
 //! A node with a datasource failure gets `datasource_retries` rounds; another machine gets one.
 
 use super::annotations::{self, AnnotationOwner};
-use super::checkpoint::{OrderCheckpoint, ReinstallPhase, StopResult, checkpoint_mismatch};
+use super::checkpoint::{OrderCheckpoint, ReinstallPhase, checkpoint_mismatch};
 use super::executor::{
     CallContext, MaasOwner, StageExecutor, describe_state, done, state_disagrees,
 };
@@ -255,9 +255,8 @@ impl CallContext<'_> {
 
     /// Stops a round: an installation is aborted; a release cannot be.
     pub async fn stop_round(&self, machine: Option<Machine>, node: Option<&NodeId>) -> CallResult {
-        let checkpoint = match self.checkpoints().stop().await? {
-            StopResult::Barred => return Ok(ProviderAnswer::Stopped),
-            StopResult::Begun(checkpoint) => checkpoint,
+        let Some(checkpoint) = self.checkpoints().stop().await? else {
+            return Ok(ProviderAnswer::Stopped);
         };
         if let (OrderCheckpoint::Reinstall { phase: leg, .. }, Some(machine)) =
             (&checkpoint, &machine)

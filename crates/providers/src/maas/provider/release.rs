@@ -1,7 +1,7 @@
 //! The end of a node at MAAS: released, its disks erased if the site says so, and powered off.
 
 use super::annotations;
-use super::checkpoint::{OrderCheckpoint, StopResult, checkpoint_mismatch};
+use super::checkpoint::{OrderCheckpoint, checkpoint_mismatch};
 use super::executor::{StageExecutor, check_unlocked, describe_state, done, state_disagrees};
 use super::power::PowerExecutor;
 use super::release_decision::{self, ReleaseProgress};
@@ -142,9 +142,8 @@ impl StageExecutor<'_> {
     /// the attempt ends and the next one continues to wait.
     async fn stop_releasing(&self) -> CallResult {
         let notes = self.call.checkpoints();
-        let checkpoint = match notes.stop().await? {
-            StopResult::Barred => return Ok(ProviderAnswer::Stopped),
-            StopResult::Begun(checkpoint) => checkpoint,
+        let Some(checkpoint) = notes.stop().await? else {
+            return Ok(ProviderAnswer::Stopped);
         };
         if checkpoint != (OrderCheckpoint::Release { progress: ReleaseProgress::Begun }) {
             match self.try_locate().await? {

@@ -1,4 +1,5 @@
-//! The simulated fleet, called as the engine calls it. Every test holds in memory and on disk.
+//! The simulated fleet, called as the engine calls it: every test holds in memory and on disk. The
+//! modules test other adapters through their public API, without a peer.
 
 #![allow(
     clippy::expect_used,
@@ -7,6 +8,22 @@
     clippy::wildcard_enum_match_arm,
     reason = "a test fails by panicking, and its tables are long"
 )]
+
+mod bmc_discovery;
+mod fabric;
+mod governor;
+mod http_client_trust;
+mod maas_hardware;
+mod maas_history;
+mod maas_machine;
+mod maas_status;
+mod maas_storage;
+mod pin;
+mod power;
+mod redfish_address;
+mod redfish_boot;
+mod ssh;
+mod ssh_address;
 
 use model::condition::ConditionType::{
     self, BmcReachable, Drained, InCustomerCluster, Provisioned, Reachable, Rma,
